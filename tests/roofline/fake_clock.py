@@ -1,6 +1,11 @@
-"""A clock by which each call takes what it returns."""
+"""A clock by which each call takes what it returns, and a torch that a share of such calls imports at once."""
 
 import os
+import sys
+import types
+
+if "roofline.measure.child" in sys.orig_argv:
+    sys.modules["torch"] = types.SimpleNamespace(get_num_threads=lambda: 1)
 
 
 class FakeClock:

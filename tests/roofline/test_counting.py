@@ -1,19 +1,17 @@
 """--ffn-counters from end to end, under a stand-in for Nsight Compute: counts reach records, trouble costs nothing."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 from ncu_sample import FAKE
 
+slow = pytest.mark.slow
+ALL = sorted(f"m{m}-{name}" for m in (64, 128, 256) for name in ("torch", "numpy"))
 SMALL = (Path(__file__).parent / "small_project.py").read_text()
 
 # The CPU stands in for a GPU: there is nothing to switch on in the process that is counted.
 CONFTEST = f"""{SMALL}
-import sys
-from pathlib import Path
-
 from roofline.profile import collect, ncu
 
 ncu.PLACES, ncu.PARAMETERS = (), Path("/nowhere")
@@ -25,30 +23,34 @@ DIES = CONFTEST.replace(
     "    if 'COUNTED' in os.environ and (name, case.m) == ('numpy', 128):\n"
     "        os.kill(os.getpid(), signal.SIGKILL)\n",
 )
+STRIKES = f"""{CONFTEST}
+collect.BATCH = 1
+from roofline.profile import parse as c
+def counts(*arguments, made=iter(range(9)), counts=c.counts):
+    if next(made) == 2: os.kill(os.getpid(), signal.SIGTERM)
+    return counts(*arguments)
+c.counts = counts
+"""
 
 
 @pytest.fixture
 def count(three_shapes, tmp_path):
     """`count(*arguments, ncu=...)` is `three_shapes` with a stand-in for ncu on PATH that does what `ncu` says."""
 
-    def run(*arguments, ncu="counts", conftest=CONFTEST, env=None, **more):
+    def run(*arguments, ncu="counts", conftest=CONFTEST, **more):
         folder = tmp_path / "bin"
         folder.mkdir(exist_ok=True)
         if ncu != "absent":
             (folder / "ncu").write_text(FAKE)
             (folder / "ncu").chmod(0o755)
-        path = os.pathsep.join([str(folder), "/usr/bin", "/bin"])
-        environment = {"PATH": path, "FAKE_NCU": ncu, "FAKE_NCU_LOG": str(tmp_path / "asked")} | (env or {})
-        return three_shapes(*arguments, conftest=conftest, env=environment, shares=True, **more)
+        env = {"PATH": f"{folder}:/usr/bin:/bin", "FAKE_NCU": ncu, "FAKE_NCU_LOG": str(tmp_path / "asked")}
+        return three_shapes(*arguments, conftest=conftest, env=env, shares=True, **more)
 
     return run
 
 
 def counted(outcome) -> list[str]:
     return sorted(f"m{s.params['m']}-{name}" for s in outcome.kept.shapes.values() for name in s.counters)
-
-
-ALL = sorted(f"m{m}-{name}" for m in (64, 128, 256) for name in ("torch", "numpy"))
 
 
 def note_of(outcome) -> str:
@@ -83,13 +85,21 @@ def test_counts_of_all_cases_reach_journal_record_and_report(count, tmp_path):
     assert kinds.index("counters") > max(index for index, kind in enumerate(kinds) if kind in ("round", "ceiling"))
 
 
-def test_without_the_option_nothing_is_counted(count, tmp_path):
-    outcome = count()
+def test_a_run_that_was_to_count_is_refused_without_the_tool_and_counted_later(count, tmp_path):
+    """As many cases as asked for, and the vendor beside them."""
+    count("--ffn-counters", ncu="absent").assert_refused("--ffn-counters: ncu is not on PATH: install Nsight Compute")
+    outcome = count("-k", "numpy")
     assert outcome.code == 0
     assert not (tmp_path / "asked").exists()
     assert "ounte" not in outcome.report
+    again = count("--ffn-counters=2", f"--ffn-resume={outcome.folder}", root=outcome.root)
+    assert again.code == 0
+    assert counted(again) == ["m64-numpy", "m64-torch"]
+    assert "counted 2 of 2 cases" in note_of(again)
+    assert outcome.kept.shapes.keys() == again.kept.shapes.keys()
 
 
+@slow
 def test_tool_that_cannot_count_is_told_in_one_line_and_costs_the_run_nothing(count, tmp_path):
     outcome = count("--ffn-counters", ncu="denied")
     assert outcome.code == 0
@@ -100,19 +110,7 @@ def test_tool_that_cannot_count_is_told_in_one_line_and_costs_the_run_nothing(co
     assert len(asked(tmp_path)) == 1
 
 
-def test_without_the_tool_a_run_is_refused_that_was_to_count(count):
-    count("--ffn-counters", ncu="absent").assert_refused("--ffn-counters: ncu is not on PATH: install Nsight Compute")
-
-
-def test_finished_run_can_be_counted_later_as_many_cases_as_asked_for_and_the_vendor_beside_them(count):
-    outcome = count("-k", "numpy", ncu="absent")
-    again = count("--ffn-counters=2", f"--ffn-resume={outcome.folder}", root=outcome.root)
-    assert again.code == 0
-    assert counted(again) == ["m64-numpy", "m64-torch"]
-    assert "counted 2 of 2 cases" in note_of(again)
-    assert outcome.kept.shapes.keys() == again.kept.shapes.keys()
-
-
+@slow
 def test_lost_case_loses_no_other(count):
     outcome = count("--ffn-counters", conftest=DIES)
     assert outcome.code == 0
@@ -121,14 +119,9 @@ def test_lost_case_loses_no_other(count):
     assert "-m128-fp32-numpy: " in note_of(outcome)
 
 
+@slow
 def test_interrupted_pass_keeps_what_it_had_and_is_gone_on_with(count):
-    strikes = CONFTEST + (
-        "\ncollect.BATCH = 1\nfrom roofline.profile import parse as c\n"
-        "def counts(*arguments, made=iter(range(9)), counts=c.counts):\n"
-        "    if next(made) == 2: os.kill(os.getpid(), signal.SIGTERM)\n"
-        "    return counts(*arguments)\nc.counts = counts\n"
-    )
-    outcome = count("--ffn-counters", conftest=strikes)
+    outcome = count("--ffn-counters", conftest=STRIKES)
     assert outcome.code == 2
     assert len(counted(outcome)) == 3
     assert "interrupted by SIGTERM: not all of the counters were read" in outcome.text
@@ -137,8 +130,3 @@ def test_interrupted_pass_keeps_what_it_had_and_is_gone_on_with(count):
     again = count(f"--ffn-resume={outcome.folder}", root=outcome.root)
     assert again.code == 0
     assert counted(again) == ALL
-
-
-def test_a_path_for_a_number_of_cases_is_refused(run_project):
-    path = run_project("--benchmark-only", "--ffn-counters", "tests")
-    path.assert_refused("--ffn-counters: 'tests' is not a whole number from 0 on, as in --ffn-counters=12")

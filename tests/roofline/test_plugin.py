@@ -53,35 +53,26 @@ def test_saved_statistics_are_those_of_the_known_durations(timed):
         data = samples(timed, name)
         assert data == [durations[i % 4] for i in range(len(data))]
         assert len(data) >= 30
-        assert row["stats"]["median"] == statistics.median(data)
-        assert row["stats"]["min"] == min(durations)
-        assert row["options"]["timer"] == "fake_clock_replay"
-        assert row["group"] == "ffn"
+        assert (row["stats"]["median"], row["stats"]["min"]) == (statistics.median(data), min(durations))
+        assert (row["options"]["timer"], row["group"]) == ("fake_clock_replay", "ffn")
+        assert set(DOCUMENTED.split()) <= row["extra_info"].keys()
+        assert all(isinstance(value, str | int | float | None) for value in row["extra_info"].values())
 
 
 def test_record_fields_follow_from_durations_and_probes(timed):
     record = timed.rows["numpy"]["extra_info"]
     time = record["time_s"]
     assert min(NUMPY) < time < max(NUMPY)
-    assert record["flop"] == FLOP
-    assert record["device_bytes"] == 4 * (64 * 1024 + 416 * 1024 + 64 * 416)
+    assert (record["flop"], record["device_bytes"]) == (FLOP, 4 * (64 * 1024 + 416 * 1024 + 64 * 416))
     assert record["tflops"] == pytest.approx(FLOP / time / 1e12)
     # 3 TFLOP/s and 1 TB/s by the probes, whose balance 3 lies under this intensity.
     assert record["roof_tflops"] == pytest.approx(3.0)
     assert record["of_roof"] == pytest.approx(FLOP / time / 3e12)
-    assert record["bound"] == "compute"
     ratios = [t / n for t, n in zip(TORCH, NUMPY, strict=True)]
     assert record["ratio_low"] <= record["ratio_to_vendor"] <= record["ratio_high"]
     assert record["ratio_to_vendor"] == pytest.approx(statistics.median(ratios), rel=0.05)
     assert record["vendor_time_s"] / record["time_s"] == pytest.approx(record["ratio_to_vendor"])
-    assert record["source"] == "cpu"
-    assert record["throttled"] is None
-
-
-def test_extra_info_holds_every_documented_field_as_a_scalar(timed):
-    for row in timed.rows.values():
-        assert set(DOCUMENTED.split()) <= row["extra_info"].keys()
-        assert all(isinstance(value, str | int | float | None) for value in row["extra_info"].values())
+    assert (record["bound"], record["source"], record["throttled"]) == ("compute", "cpu", None)
 
 
 def test_cases_without_a_number_are_named_with_their_reason(timed):
@@ -103,27 +94,10 @@ def test_json_has_the_ceilings_and_no_host_name(timed):
     assert all(c["value"] == pytest.approx(3e12) for c in ceilings if c["ceiling"] == "matmul")
 
 
-def test_pytest_benchmark_compares_two_runs_in_its_own_table_where_that_is_asked_for(run_project):
-    first = run_project("--benchmark-only", "-k", "torch", "--benchmark-autosave")
-    assert "Legend:" not in first.text
-    again = run_project("--benchmark-only", "-k", "torch", "--benchmark-compare", root=first.root, env={"SLOWER": "2"})
-    assert "(NOW)" in again.text
-    assert "machine_info is different" not in again.text
-    assert "Wrote benchmark data in: the run's folder" in again.text
-
-
-def test_histogram_needs_what_draws_it(run_project):
-    more = "\nfrom roofline.pytest_plugin import state\nstate.find_spec = lambda name: None\n"
-    refused = run_project("--benchmark-only", "--benchmark-histogram", more=more)
-    refused.assert_refused("--benchmark-histogram: it takes pygal; install pytest-benchmark[histogram]")
-
-
 def test_journal_has_a_line_per_round(timed):
     lines = timed.lines
-    assert lines[0]["kind"] == "run"
-    assert lines[0]["schema"] == 8
+    assert (lines[0]["kind"], lines[0]["schema"], lines[-1]["kind"]) == ("run", 8, "end")
     assert lines[0]["cases"] == [f"{SHAPE}-{name}" for name in ("torch", "numpy", "wrong", "unable")]
-    assert lines[-1]["kind"] == "end"
     rounds = [line for line in lines if line["kind"] == "round"]
     shape = next(line for line in lines if line["kind"] == "shape")
     assert [line["index"] for line in rounds] == list(range(shape["round_count"]))
@@ -139,20 +113,31 @@ def test_run_folder_is_complete_and_the_terminal_says_what_was_measured(timed):
     assert "Triton kernels were not timed" in timed.text
 
 
-def test_pytest_benchmarks_own_tool_reads_the_file(timed):
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest_benchmark", "compare", timed.folder / "benchmark.json"],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
-    assert f"{SHAPE}-numpy" in done.stdout
+def test_pytest_benchmark_reads_the_file_and_compares_where_that_is_asked_for(run_project, timed):
+    command = [sys.executable, "-m", "pytest_benchmark", "compare", timed.folder / "benchmark.json"]
+    assert f"{SHAPE}-numpy" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    first = run_project("--benchmark-only", "-k", "torch", "--benchmark-autosave")
+    assert "Legend:" not in first.text
+    again = run_project("--benchmark-only", "-k", "torch", "--benchmark-compare", root=first.root, env={"SLOWER": "2"})
+    assert "(NOW)" in again.text
+    assert "machine_info is different" not in again.text
+    assert "Wrote benchmark data in: the run's folder" in again.text
 
 
-def test_k_measures_the_vendor_beside_the_one_selected(run_project):
-    outcome = run_project("--benchmark-only", "-k", "numpy")
+def test_histogram_needs_what_draws_it(run_project):
+    more = "\nfrom roofline.pytest_plugin import state\nstate.find_spec = lambda name: None\n"
+    refused = run_project("--benchmark-only", "--benchmark-histogram", more=more)
+    refused.assert_refused("--benchmark-histogram: it takes pygal; install pytest-benchmark[histogram]")
+
+
+def test_k_measures_the_vendor_beside_the_one_selected(run_project, tmp_path):
+    mine = tmp_path / "mine.json"
+    outcome = run_project("--benchmark-only", "-k", "numpy", "--benchmark-json", str(mine))
     assert outcome.code == 0
     assert outcome.rows.keys() == {"numpy"}
     assert outcome.rows["numpy"]["extra_info"]["ratio_to_vendor"] == pytest.approx(2, rel=0.1)
     assert outcome.kept.measured(SHAPE) == ["torch", "numpy"]
+    assert json.loads(mine.read_text()) == outcome.saved  # the run folder is whole, too
 
 
 def test_marker_with_a_timer_does_not_shadow_ours(run_project):
@@ -162,17 +147,16 @@ def test_marker_with_a_timer_does_not_shadow_ours(run_project):
     assert samples(outcome, "torch")[:4] == TORCH
 
 
-def test_timer_swapped_behind_our_back_fails_and_gets_no_number(run_project):
-    outcome = run_project("--benchmark-only", tests=ROGUE)
-    assert outcome.code == 1
-    assert "shadows the replay timer" in outcome.text
-    assert outcome.rows == {}
-
-
-def test_fixture_that_pytest_benchmark_would_not_see_is_an_error(run_project):
-    outcome = run_project("--benchmark-only", tests=HIDDEN)
+@pytest.mark.parametrize(
+    ("tests", "message"),
+    [(ROGUE, "shadows the replay timer"), (HIDDEN, "make ffn_benchmark an argument of the test")],
+    ids=["timer swapped", "fixture unseen"],
+)
+def test_what_would_save_another_number_fails_and_gets_none(run_project, tests, message):
+    outcome = run_project("--benchmark-only", tests=tests)
     assert outcome.code != 0
-    assert "make ffn_benchmark an argument of the test" in outcome.text
+    assert message in outcome.text
+    assert outcome.folder is None or outcome.rows == {}
 
 
 def test_the_matmul_ceiling_is_that_of_the_fastest_of_all_contenders_and_probes(run_project):
@@ -188,31 +172,24 @@ def test_gpu_that_torch_cannot_use_is_an_error_unless_the_cpu_was_asked_for(run_
     driver = "\nfrom roofline.measure import machine\nmachine.gpu_driver = lambda: '999.1'\n"
     about = {"more": driver, "env": {"CUDA_VISIBLE_DEVICES": ""}}
     outcome = run_project("--benchmark-only", "--ffn-device", "auto", **about)
-    assert outcome.code == 2
+    assert (outcome.code, outcome.folder) == (2, None)
     assert "driver 999.1" in outcome.text
     assert "--ffn-device cpu" in outcome.text
-    assert outcome.folder is None
-    asked = run_project("--benchmark-only", "-k", "torch", **about)
-    assert asked.code == 0
-    assert asked.rows.keys() == {"torch"}
-
-
-def test_benchmark_json_of_the_users_own_leaves_the_run_folder_whole(run_project, tmp_path):
-    outcome = run_project("--benchmark-only", "-k", "torch", "--benchmark-json", str(tmp_path / "mine.json"))
-    assert json.loads((tmp_path / "mine.json").read_text()) == outcome.saved
+    assert run_project("--benchmark-only", "-k", "torch", **about).code == 0
 
 
 def test_plain_pytest_checks_and_times_nothing(run_project):
     outcome = run_project()
     assert "1 failed, 2 passed, 1 skipped" in outcome.text
     assert outcome.folder is None
+    pytest.importorskip("xdist")
+    assert "1 failed, 2 passed, 1 skipped" in run_project("-n", "1").text
 
 
 @pytest.mark.parametrize(("argument", "code"), [("--collect-only", 0), ("-knothing_of_that_name", 5)])
 def test_run_of_nothing_makes_no_folder(run_project, argument, code):
     outcome = run_project("--benchmark-only", argument)
-    assert outcome.code == code
-    assert outcome.folder is None
+    assert (outcome.code, outcome.folder) == (code, None)
 
 
 @pytest.mark.parametrize(
@@ -223,13 +200,11 @@ def test_run_of_nothing_makes_no_folder(run_project, argument, code):
         ("--ffn-device=", {}, "--ffn-device '': it is one of auto, cpu, cuda"),
         ("--ffn-dtype=bf61", {}, "--ffn-dtype 'bf61': it is one of bf16, fp16, fp32; did you mean bf16?"),
         ("--ffn-resume=", {}, "--ffn-resume '': it has no value"),
+        ("--ffn-processes=0", {}, "--ffn-processes: '0' is not a whole number from 1 on"),
+        ("--ffn-counters=tests", {}, "'tests' is not a whole number from 0 on, as in --ffn-counters=12"),
         ("-n2", {}, "tests side by side disturb one another; leave out -n"),
         ("-v", {"TRITON_INTERPRET": "true"}, "interpreted kernels are never timed"),
-        (
-            "-v",
-            {"WORLD_SIZE": "2"},
-            "WORLD_SIZE=2 without RANK, MASTER_ADDR, MASTER_PORT: start several ranks",
-        ),
+        ("-v", {"WORLD_SIZE": "2"}, "WORLD_SIZE=2 without RANK, MASTER_ADDR, MASTER_PORT: start several ranks"),
     ],
 )
 def test_what_cannot_be_timed_is_refused_with_one_line_and_exit_code_2(run_project, argument, env, message):
@@ -238,32 +213,18 @@ def test_what_cannot_be_timed_is_refused_with_one_line_and_exit_code_2(run_proje
     assert outcome.folder is None
 
 
-def test_tests_run_in_processes_beside_pytests_own(run_project):
-    pytest.importorskip("xdist")
-    assert "1 failed, 2 passed, 1 skipped" in run_project("-n", "1").text
-    assert run_project("--benchmark-only", "-n", "0", "-k", "torch").code == 0
-
-
-def test_other_folders_work(run_project, tmp_path):
-    first = run_project("--benchmark-only", "-k", "torch")
-    outcome = run_project("--benchmark-only", "-k", "numpy", str(first.root), root=first.root, cwd=tmp_path)
-    assert outcome.code == 0
-    assert outcome.folder.parent == first.root / "results" / "local"
-    assert f"saved in {outcome.folder}" in outcome.text
-
-
-def test_runs_that_begin_within_a_second_have_folders_of_their_own(run_project):
-    at_once = (
-        "\nfrom roofline.measure import metadata\nmetadata.folder_name = lambda device: '20261121T080910Z-chip-2'\n"
-    )
-    first = run_project("--benchmark-only", "-k", "torch", more=at_once)
+def test_other_folders_work_and_runs_that_begin_within_a_second_have_each_its_own(run_project, tmp_path):
+    name = "20261121T080910Z-chip-2"
+    at_once = f"\nfrom roofline.measure import metadata\nmetadata.folder_name = lambda device: {name!r}\n"
+    first = run_project("--benchmark-only", "-n", "0", "-k", "torch", more=at_once)
     before = (first.folder / "samples.jsonl").read_bytes()
-    second = run_project("--benchmark-only", "-k", "numpy", more=at_once, root=first.root)
-    assert first.folder.name == "20261121T080910Z-chip-2"
-    assert second.folder.name == "20261121T080910Z-chip-2-2"
+    about = {"root": first.root, "cwd": tmp_path, "more": at_once}
+    second = run_project("--benchmark-only", "-k", "numpy", str(first.root), **about)
+    assert (first.folder.name, second.folder.name) == (name, f"{name}-2")
+    assert second.folder.parent == first.root / "results" / "local"
     assert (first.folder / "samples.jsonl").read_bytes() == before
     assert second.rows.keys() == {"numpy"}
-    assert f"saved in results/local/{second.folder.name}: benchmark.json, " in second.text
+    assert f"saved in {second.folder}: benchmark.json, " in second.text
 
 
 def test_report_that_fails_costs_no_data(run_project):
@@ -281,3 +242,44 @@ def test_shares_run_in_this_process_where_somebody_looks_around_in_it(looks_arou
     monkeypatch.setattr(sys, "gettrace", lambda: looks_around == "a tracer")
     option = types.SimpleNamespace(usepdb=looks_around == "usepdb", trace=looks_around == "trace")
     assert hooks.runs_here(types.SimpleNamespace(option=option)) == bool(looks_around)
+
+
+INSTRUMENTED = """
+
+class ClockWithInstruments(FakeClock):
+    instruments = 0.0
+
+    def turn(self, calls):
+        times = super().turn(calls)
+        self.readings = [{"sm_clock_hz": self.instruments + slot} for slot in range(len(calls))]
+        return times
+
+
+Runner.clock = lambda self: ClockWithInstruments()
+Runner.instruments = lambda self: lambda: 1.7e9
+"""
+NO_COMPILER = """
+
+def make():
+    raise RuntimeError("Failed to find C compiler. Please specify via CC environment variable")
+
+
+Runner.instruments = lambda self: make
+"""
+
+
+def test_what_a_clock_with_instruments_read_is_with_the_sample_it_took(run_project):
+    outcome = run_project("--benchmark-only", "-k", "torch or numpy", more=INSTRUMENTED)
+    (shape,) = outcome.kept.shapes.values()
+    read = {name: shape.values(name, "sm_clock_hz") for name in ("torch", "numpy", "probe matmul")}
+    assert {len(values) for values in read.values()} == {shape.round_count}
+    assert all(read[name][turn.index] == 1.7e9 + slot for turn in shape.rounds for slot, name in enumerate(turn.order))
+
+
+def test_without_a_c_compiler_the_run_goes_on_without_instruments_and_says_so(run_project):
+    outcome = run_project("--benchmark-only", "-k", "torch or numpy", more=NO_COMPILER)
+    assert outcome.code == 0, outcome.text
+    assert outcome.rows.keys() == {"torch", "numpy"}
+    line = "Instruments: none (not supported: Failed to find C compiler. Please specify via CC environment variable)"
+    assert line in outcome.text
+    assert line in outcome.report

@@ -14,8 +14,7 @@ from roofline.store.run import Round, Shape
 from roofline.theory.work import Work
 
 ALL = [f"m{m}-{name}" for m in (64, 128, 256) for name in ("torch", "numpy")]
-SHAPE = "matmul-xxl/16-up-tp8-m{}-fp32"
-
+NAMES = "torch", "numpy"
 
 EACH_PASS = """
 from roofline.measure import telemetry
@@ -35,27 +34,21 @@ def several(three_shapes):
 def test_each_process_makes_its_share_of_the_passes(several):
     assert several.code == 0
     assert sorted(several.cases) == sorted(ALL)
-    for shape in several.kept.shapes.values():
+    for place, shape in enumerate(several.kept.shapes.values()):
         assert (shape.processes, shape.passes, shape.stopped_by) == (3, 6, "rounds")
         assert [round_.index for round_ in shape.rounds] == list(range(shape.round_count))
         of = {round_.pass_index: round_.process for round_ in shape.rounds}
         assert of == {1: 0, 2: 0, 3: 1, 4: 1, 5: 2, 6: 2}
         assert len({tuple(round_.order) for round_ in shape.rounds}) > 1
+        readings = [3 * (round_.pass_index - 1) + place for round_ in shape.rounds]  # each pass counts by its rounds
+        assert shape.telemetry == {"others_share": pytest.approx(fmean(readings))}
+        # The probe is that which the first process chose.
+        assert {round_.process for round_ in shape.rounds if "probe matmul" in round_.time_s} == {0, 1, 2}
+    assert [line["when"] for line in several.lines if line["kind"] == "ceiling"] == ["start"] * 3
     assert {record["processes"] for record in records_of(several.kept)} == {3}
     assert "6 of 18 passes, 5 s left: turns of matmul-xxl/16-up-tp8-m64-fp32" in several.text
-
-
-def test_telemetry_counts_each_pass_by_its_rounds(several):
-    for place, shape in enumerate(several.kept.shapes.values()):
-        readings = [3 * (round_.pass_index - 1) + place for round_ in shape.rounds]
-        assert shape.telemetry == {"others_share": pytest.approx(fmean(readings))}
-
-
-def test_every_process_has_the_probe_that_the_first_one_chose(several):
-    for shape in several.kept.shapes.values():
-        probed = {round_.process for round_ in shape.rounds if "probe matmul" in round_.time_s}
-        assert probed == {0, 1, 2}
-    assert [line["when"] for line in several.lines if line["kind"] == "ceiling"] == ["start"] * 3
+    order = [line.get("id") or line["shape"] for line in several.lines if line["kind"] in ("shape", "pass")]
+    assert [shape.split("-m")[1] for shape in order] == ["64-fp32", "128-fp32", "256-fp32"] * 6
 
 
 def test_the_number_of_processes_can_be_chosen(three_shapes):
@@ -63,19 +56,16 @@ def test_the_number_of_processes_can_be_chosen(three_shapes):
     (shape,) = run.kept.shapes.values()
     assert (shape.processes, {round_.process for round_ in shape.rounds}) == (2, {0, 1})
     assert run.kept.metadata["options"]["processes"] == 2
-    refused = three_shapes("--ffn-processes=0")
-    assert refused.code == 2
-    assert "--ffn-processes: '0' is not a whole number from 1 on" in refused.text
 
 
+@pytest.mark.slow
 def test_what_crashes_in_a_later_process_has_failed_and_the_others_are_whole(three_shapes):
     run = three_shapes(passes=2, processes=3, fault="later-numpy 128 crash")
     assert run.code == 1
-    assert run.reasons.keys() == {"m128-numpy"}
-    assert run.reasons["m128-numpy"][0] == "failed"
+    assert {name: outcome for name, (outcome, _) in run.reasons.items()} == {"m128-numpy": "failed"}
     assert sorted(run.cases) == sorted(set(ALL) - {"m128-numpy"})
     assert {shape.processes for shape in run.kept.shapes.values()} == {3}
-    assert run.kept.measured(SHAPE.format(128)) == ["torch"]
+    assert run.kept.measured("matmul-xxl/16-up-tp8-m128-fp32") == ["torch"]
 
 
 def test_a_share_that_is_killed_keeps_its_whole_passes_and_the_next_makes_the_others(three_shapes):
@@ -91,16 +81,15 @@ def test_a_share_that_is_killed_keeps_its_whole_passes_and_the_next_makes_the_ot
         assert [round_.index for round_ in shape.rounds] == list(range(shape.round_count))
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_a_later_process_keeps_whole_passes_and_a_run_that_goes_on_makes_the_others(three_shapes):
     run = three_shapes(passes=2, processes=2, fault="later-numpy 128 SIGINT", shares=True)
     assert run.code == 2
     assert {shape.params["m"]: shape.passes for shape in run.kept.shapes.values()} == {64: 3, 128: 2, 256: 2}
-    assert "interrupted by Ctrl-C" in run.report
-    again = run.go_on(fault="")
+    again = run.go_on()
     assert again.code == 0
     for shape in again.kept.shapes.values():
-        assert shape.passes == 4
-        assert shape.stopped_by != "interrupt"
+        assert (shape.passes, shape.stopped_by != "interrupt") == (4, True)
         assert [round_.index for round_ in shape.rounds] == list(range(shape.round_count))
 
 
@@ -118,25 +107,20 @@ def test_the_rule_of_one_of_several_processes():
     assert (share.max_seconds, share.min_rounds, share.max_rounds) == (2.0, 8, 150)
 
 
-def test_the_process_is_the_top_cluster_of_a_record(several):
-    shape = several.kept.shapes[SHAPE.format(64)]
-    record = record_of(several.kept, shape.id, "numpy")
-    ratios = stats.by_process(lambda a, b: a / b, shape.times_s("torch"), shape.times_s("numpy"), groups=shape.groups)
-    assert len(ratios) == 3
-    interval = stats.student(record["ratio_to_vendor"], list(ratios.values()))
-    assert (record["ratio_low"], record["ratio_high"]) == pytest.approx((interval.low, interval.high))
-
-
-def test_a_mean_over_shapes_has_an_interval_by_processes(several):
+def test_intervals_are_over_processes(several):
+    """That of a ratio, and that of the mean over shapes."""
     run = several.kept
-    (row,) = throughput.by_tokens(run, frame(run).assign(m=1)).to_dict("records")
-    names = "torch", "numpy"
-    each = [
-        stats.by_process(lambda a, b: a / b, *map(shape.times_s, names), groups=shape.groups)
+    ratios = {
+        shape.id: stats.by_process(lambda a, b: a / b, *map(shape.times_s, NAMES), groups=shape.groups)
         for shape in run.shapes.values()
-    ]
-    assert len(each) == int(row["shapes"]) == 3
-    of_processes = [stats.geometric_mean(ratios[process] for ratios in each) for process in range(3)]
+    }
+    for shape, of_processes in ratios.items():
+        record = record_of(run, shape, "numpy")
+        interval = stats.student(record["ratio_to_vendor"], list(of_processes.values()))
+        assert (record["ratio_low"], record["ratio_high"]) == pytest.approx((interval.low, interval.high))
+    (row,) = throughput.by_tokens(run, frame(run).assign(m=1)).to_dict("records")
+    assert len(ratios) == int(row["shapes"]) == 3
+    means = [stats.geometric_mean(of[process] for of in ratios.values()) for process in range(3)]
     ratio = stats.geometric_mean(frame(run).query("contender == 'numpy'")["ratio_to_vendor"])
-    assert row["ratio [95 %]"] == range_text(*astuple(stats.student(ratio, of_processes)))
-    assert ratio == pytest.approx(stats.geometric_mean(of_processes), rel=0.01)
+    assert row["ratio [95 %]"] == range_text(*astuple(stats.student(ratio, means)))
+    assert ratio == pytest.approx(stats.geometric_mean(means), rel=0.01)

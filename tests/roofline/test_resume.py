@@ -11,12 +11,17 @@ ALL = [f"m{m}-{name}" for m in (64, 128, 256) for name in ("torch", "numpy")]
 
 
 @pytest.fixture(scope="module")
+def cut_off(three_shapes):
+    return three_shapes(fault="prepare 128 SIGKILL")
+
+
+@pytest.fixture(scope="module")
 def finished(three_shapes):
     return three_shapes()
 
 
-def test_resume_of_a_selection_leaves_the_rest_for_later(three_shapes):
-    again = three_shapes(fault="prepare 128 SIGKILL").go_on("-k", "m128")
+def test_resume_of_a_selection_leaves_the_rest_for_later(cut_off):
+    again = cut_off.go_on("-k", "m128")
     assert again.code == 0
     assert again.reasons == dict.fromkeys(["m256-torch", "m256-numpy"], ("not_run", "not selected"))
     assert sorted(again.go_on().cases) == sorted(ALL)
@@ -43,12 +48,11 @@ def test_shape_whose_samples_a_kill_cut_off_is_measured_again(three_shapes, kept
     assert sorted(again.measured) == sorted(ALL)
 
 
-def test_resume_goes_on_under_the_same_conditions_only(three_shapes):
-    run = three_shapes(fault="prepare 128 SIGKILL")
+def test_resume_goes_on_under_the_same_conditions_only(cut_off):
+    run = cut_off.go_on("--collect-only")  # a copy
     path = run.folder / "samples.jsonl"
     head, *lines = run.lines
-    of_another = [head | {"commit": "fedcba9", "method_version": 0}, *lines]
-    changed = "".join(json.dumps(line) + "\n" for line in of_another)
+    changed = "".join(json.dumps(line) + "\n" for line in (head | {"commit": "fedcba9", "method_version": 0}, *lines))
     path.write_text(changed)
     again = run.go_on()
     assert again.code == 2
@@ -57,15 +61,12 @@ def test_resume_goes_on_under_the_same_conditions_only(three_shapes):
     assert (again.folder / "samples.jsonl").read_text() == changed
 
 
-def test_run_is_gone_on_with_by_one_process_at_a_time(three_shapes):
-    run = three_shapes(fault="prepare 128 SIGKILL")
+def test_run_is_held_by_one_process_at_a_time(three_shapes, cut_off):
+    run = cut_off.go_on("--collect-only")
     again = functools.partial(three_shapes, f"--ffn-resume={run.folder}", root=run.root)
     with journal.hold(run.folder):
         again().assert_refused(f"{run.folder} is being measured by another process: wait for its end")
     assert again().code == 0
-
-
-def test_new_run_is_held_while_it_measures(three_shapes):
     more = """
 def strike(place, number, strike_before=strike):
     if (place, number) == ("prepare", 128):
@@ -73,7 +74,7 @@ def strike(place, number, strike_before=strike):
         journal.hold(next(Path("results/local").iterdir()))
     strike_before(place, number)
 """
-    assert "another process" in three_shapes(more=more).reasons["m128-torch"][1]
+    assert "another process" in three_shapes(more=more).reasons["m128-torch"][1]  # from its beginning
 
 
 @pytest.mark.parametrize(

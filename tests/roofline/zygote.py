@@ -78,8 +78,8 @@ def quicken(drawn: bool, shares: bool) -> None:
 def begin(arguments: list[str], cwd: str, env: dict[str, str], file_bytes: int | None = None) -> None:
     """Be a run of pytest in the folder `cwd`, whose files may have `file_bytes`. Does not return.
 
-    It draws pictures where `env` has DRAW, and is torchrun with as many ranks as RANKS says, on as many nodes as NODES:
-    a stand-in, or itself where AGENTS says so.
+    It draws pictures where `env` has DRAW, and stands in for torchrun with as many ranks as RANKS says, on as many
+    nodes as NODES.
     """
     # Under nohup, or in the background of a shell script, the tests hand ignored signals on.
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -95,8 +95,8 @@ def begin(arguments: list[str], cwd: str, env: dict[str, str], file_bytes: int |
     # pytest would rewrite the asserts of a package with an entry point, and this process has imported it.
     arguments = ["-W", "ignore::pytest.PytestAssertRewriteWarning", *arguments]
     if "RANKS" in env:
-        run = agents if "AGENTS" in env else torchrun
-        os._exit(run(int(env["RANKS"]), int(env.get("NODES", "1")), arguments))  # what it imported takes long to end
+        code = torchrun(int(env["RANKS"]), int(env.get("NODES", "1")), arguments)
+        os._exit(code)  # what it imported takes long to end
     sys.exit(__import__("pytest").main(arguments))
 
 
@@ -148,30 +148,6 @@ def torchrun(ranks: int, nodes: int, arguments: list[str]) -> int:
         time.sleep(0.02)
     print("exit codes of the ranks:", *[codes[pid] for pid in pids], flush=True)
     return int(any(codes.values()))
-
-
-def agents(ranks: int, nodes: int, arguments: list[str]) -> int:
-    """torchrun itself, on each node. Its ranks are fresh processes: three seconds more."""
-    from torch.distributed.run import main
-
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        address = f"--master-addr=localhost --master-port={free.getsockname()[1]}".split()
-    pids = []
-    for node in range(nodes):
-        if not (pid := os.fork()):
-            code = 1
-            try:
-                count = len(range(node, ranks, nodes))
-                about = f"--nnodes={nodes} --node-rank={node} --nproc-per-node={count}".split()
-                main([*about, *address, "-m", "pytest", *arguments])
-                code = 0
-            finally:
-                os._exit(code)
-        pids.append(pid)
-    codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
-    print("exit codes of the agents:", *codes, flush=True)
-    return int(any(codes))
 
 
 def signal_all(number: int, pids: set[int]) -> None:
