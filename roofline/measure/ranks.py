@@ -194,9 +194,9 @@ class RanksCpuClock(CpuClock):
         self._settle()
 
     def _timed(self, call: Call) -> float | None:
-        others_s, waited_s = _others_s(), _waited_s()
+        before_s = waited_s() - others_s()
         time_s = super()._timed(call)
-        lost_s = _waited_s() - waited_s - (_others_s() - others_s)
+        lost_s = waited_s() - others_s() - before_s
         return time_s if self.ranks.loopback or lost_s <= (1 - LEAST_SHARE) * time_s else None
 
     def turn(self, calls: list[Call]) -> list[float | None]:
@@ -215,7 +215,7 @@ def looks(within_s: float) -> Iterator[None]:
         waited_s += pause_s
 
 
-def _waited_s() -> float:
+def waited_s() -> float:
     """Return the seconds for which the calling thread could have run by now and had no core. 0 where Linux does not
     count that."""
     try:
@@ -224,7 +224,7 @@ def _waited_s() -> float:
         return 0.0
 
 
-def _others_s() -> float:
+def others_s() -> float:
     """Return the CPU time of the other threads of this process: what those take from the calling one belongs to its
     work."""
     return time.process_time() - time.thread_time()

@@ -1,6 +1,7 @@
-"""Clocks, turns, ceilings and telemetry on fakes: what must be dropped is dropped, what must stop stops."""
+"""Turns, ceilings, telemetry and the machine on fakes: what must be dropped is dropped, what must stop stops."""
 
 import os
+import platform
 import types
 from dataclasses import asdict
 from functools import partial
@@ -44,10 +45,7 @@ def test_time_cap_stops_it_and_the_fewest_rounds_may_take_three_times_as_long():
         turns = take_turns({"a": lambda times=times: next(times)}, FakeClock(), brief(seconds), seed=0)
         assert turns.stopped_by == "time"
         assert len(turns.rounds) == pytest.approx(rounds, abs=2)
-
-
-def test_one_round_is_always_run():
-    assert take_turns({"a": lambda: 100.0}, FakeClock(), brief(5), seed=0).times_s == {"a": {0: 100.0}}
+    assert take_turns({"a": lambda: 100.0}, FakeClock(), brief(5), seed=0).times_s == {"a": {0: 100.0}}  # one always
 
 
 def test_a_rank_warms_up_as_often_as_rank_0_and_measures_as_long():
@@ -55,9 +53,7 @@ def test_a_rank_warms_up_as_often_as_rank_0_and_measures_as_long():
     clock, shared = FakeClock(), iter([True, True, False, "", "", "rounds"])
     clock.share = lambda value: next(shared)
     turns = take_turns({"a": lambda: 100.0}, clock, StopRule(max_seconds=1e-9, warmup_s=0.2), seed=0)
-    assert clock.calls == 3 + 2
-    assert len(turns.rounds) == 2
-    assert turns.stopped_by == "rounds"
+    assert (clock.calls, len(turns.rounds), turns.stopped_by) == (3 + 2, 2, "rounds")
 
 
 def test_warm_up_lasts_its_time_and_leaves_no_sample():
@@ -89,14 +85,24 @@ def test_notes_are_those_of_the_sample():
     assert not any("b" in round_.values for round_ in turns.rounds)
 
 
-def test_notes_that_raise_name_the_entrant_and_keep_the_rounds_before():
-    rounds = Rounds({"a": Noted(fails_at=5), "b": lambda: 1.0}, FakeClock(), brief(100), seed=0)
+def raises_at(count):
+    left = iter([1.0] * count)
+    return lambda: next(left)
+
+
+@pytest.mark.parametrize(("bad", "whole"), [(Noted(fails_at=5), 3), (raises_at(12), 11)], ids=["notes", "call"])
+def test_who_raises_is_named_and_the_others_go_on_without_it(bad, whole):
+    """The warm-up took one."""
+    rounds = Rounds({"good": lambda: 1.0, "bad": bad}, FakeClock(), QUIET, seed=0)
     with pytest.raises(CallError) as error:
         rounds.run_pass()
-    assert error.value.name == "a"
-    assert len(rounds.times_s["b"]) == 3
-    rounds.drop("a")
+    assert error.value.name == "bad"
+    assert type(error.value.__cause__) in (StopIteration, RuntimeError)
+    assert len(rounds.rounds) == len(rounds.times_s["good"]) == whole
+    rounds.drop("bad")
     rounds.run_pass()
+    assert rounds.times_s.keys() == {"good"}
+    assert len(rounds.times_s["good"]) >= 30
     assert not any(round_.values for round_ in rounds.rounds)
 
 
@@ -127,10 +133,9 @@ def test_long_rounds_are_dealt_out_over_the_passes():
         rounds = Rounds({"a": lambda: seconds}, FakeClock(), rule, seed=0, passes=passes)
         return [rounds.run_pass() or len(rounds.rounds) for _ in range(passes)]
 
-    once = StopRule(90, min_rounds=1, width=0, warmup_s=0)
-    assert seen(3.0, once, 5) == [6, 12, 18, 24, 30]
-    fewest = StopRule(40, min_rounds=4, warmup_s=0)
-    assert seen(30.0, fewest, 8) == [1, 1, 2, 2, 3, 3, 4, 4]  # in three times the time, as evenly as may be
+    assert seen(3.0, StopRule(90, min_rounds=1, width=0, warmup_s=0), 5) == [6, 12, 18, 24, 30]
+    # In three times the time, as evenly as may be.
+    assert seen(30.0, StopRule(40, min_rounds=4, warmup_s=0), 8) == [1, 1, 2, 2, 3, 3, 4, 4]
 
 
 def test_mark_is_the_number_of_who_is_called():
@@ -141,20 +146,6 @@ def test_mark_is_the_number_of_who_is_called():
     order = [rounds.names.index(name) + 1 for round_ in rounds.rounds for name in round_.order]
     assert seen[-len(order) :] == order
     assert mark[0] == 0
-
-
-def test_call_that_raises_is_named_and_the_others_go_on_without_it():
-    left = iter([1.0] * 12)
-    rounds = Rounds({"good": lambda: 1.0, "bad": lambda: next(left)}, FakeClock(), QUIET, seed=0)
-    with pytest.raises(CallError) as error:
-        rounds.run_pass()
-    assert error.value.name == "bad"
-    assert isinstance(error.value.__cause__, StopIteration)
-    assert len(rounds.rounds) == 11  # the warm-up took one
-    rounds.drop("bad")
-    rounds.run_pass()
-    assert rounds.times_s.keys() == {"good"}
-    assert len(rounds.times_s["good"]) >= 30
 
 
 def test_late_samples_are_dropped_and_counted():
@@ -170,13 +161,20 @@ def test_late_samples_are_dropped_and_counted():
     assert heard == [1.0] * 15  # neither these nor the warm-up
 
 
+CASE = Matmul("100,300", "up", 1, 300, "bf16")
+
+
+def best_of(probes):
+    return ceilings.measure(probes, FakeClock(), when="start", seed=0, rule=QUIET)
+
+
 def test_ceiling_is_the_best_probe_of_its_kind():
     probes = [
         ceilings.Probe("read", "slow", 100, lambda: 2.0),
         ceilings.Probe("read", "fast", 300, lambda: 3.0),
         ceilings.Probe("matmul", "only", 8, lambda: 4.0, "bf16"),
     ]
-    best, reasons = ceilings.measure(probes, FakeClock(), when="start", seed=0, rule=QUIET)
+    best, reasons = best_of(probes)
     assert not reasons
     assert [(c.ceiling, c.dtype, c.probe, c.value) for c in best] == [
         ("read", None, "fast", pytest.approx(100)),
@@ -191,20 +189,18 @@ def test_the_probe_beside_a_case_is_that_of_its_dtype():
         {"ceiling": probe.kind, "dtype": probe.dtype, "probe": probe.name, "value": 1e6 if probe.dtype else 1e9}
         for probe in probes
     ]
-    entrant = ceilings.beside(Matmul("100,300", "up", 1, 300, "bf16"), probes, lines)
-    assert entrant.call.func is probes[1].call
+    assert ceilings.beside(CASE, probes, lines).call.func is probes[1].call
 
 
 def test_of_readers_that_are_nearly_as_fast_the_first_stands_beside_cases():
     times = {"far": 1.2, "near": 1.05, "fast": 1.0}
     probes = [ceilings.Probe("read", name, 100, partial(float, time_s)) for name, time_s in times.items()]
     probes += [ceilings.Probe("matmul", name, 1, partial(float, time_s), "bf16") for name, time_s in times.items()]
-    best, _ = ceilings.measure(probes, FakeClock(), when="start", seed=0, rule=QUIET)
+    best, _ = best_of(probes)
     assert [(ceiling.probe, ceiling.beside) for ceiling in best] == [("fast", "near"), ("fast", "fast")]
-    case = Matmul("100,300", "up", 1, 1, "bf16")
     scale = {"matmul": 1e3}
     lines = [asdict(ceiling) | {"value": scale.get(ceiling.ceiling, 1) * ceiling.value} for ceiling in best]
-    assert ceilings.beside(case, probes, lines).config == "near"
+    assert ceilings.beside(Matmul("100,300", "up", 1, 1, "bf16"), probes, lines).config == "near"
 
 
 def crash():
@@ -219,7 +215,7 @@ def test_a_probe_that_cannot_run_sets_no_ceiling_and_says_why():
         ceilings.Probe("matmul", "crashes", 10**9, crash, "bf16"),
         ceilings.Probe("matmul", "right", 8, lambda: 4.0, "bf16"),
     ]
-    best, reasons = ceilings.measure(probes, FakeClock(), when="start", seed=0, rule=QUIET)
+    best, reasons = best_of(probes)
     assert [(ceiling.probe, ceiling.value) for ceiling in best] == [("right", pytest.approx(2))]
     assert {name: reason.split(" (")[0] for name, reason in reasons.items()} == {
         "read slow": "each of its samples was late; is the host overloaded?",
@@ -250,35 +246,9 @@ def test_what_others_took_of_a_cpu(monkeypatch, rank, others_share):
 def test_throttling_is_reported_with_its_reason(fake_nvml):
     gpu = telemetry.GpuTelemetry(interval_s=0)
     gpu.read()
-    assert gpu.summary() == {
-        "sm_clock_mhz": 1755,
-        "power_w": None,
-        "temperature_c": None,
-        "throttled": True,
-        "throttle_reasons": "power cap",
-        "other_processes": 2,
-    }
+    about = {"sm_clock_mhz": 1755, "power_w": None, "temperature_c": None, "other_processes": 2}
+    assert gpu.summary() == about | {"throttled": True, "throttle_reasons": "power cap"}
 
-
-@pytest.mark.parametrize(
-    ("before", "now", "rounds", "both"),
-    [
-        ({"others_share": 0.1}, {"others_share": 0.5}, 1, {"others_share": 0.2}),
-        ({"others_share": 0.1}, {"others_share": 1.0}, 0, {"others_share": 0.1}),  # ticks of a pass without a round
-        ({"power_w": 600.0, "temperature_c": 60}, {"power_w": None, "temperature_c": 50}, 3,
-         {"power_w": 600.0, "temperature_c": 60}),
-        ({"throttled": True, "throttle_reasons": "power cap"}, {"throttled": False, "throttle_reasons": ""}, 9,
-         {"throttled": True, "throttle_reasons": "power cap"}),
-        ({"throttled": None}, {"throttled": True, "throttle_reasons": "power brake"}, 1,
-         {"throttled": True, "throttle_reasons": "power brake"}),
-    ],
-)  # fmt: skip
-def test_passes_count_by_their_rounds_and_what_disturbed_one_of_them_stays(before, now, rounds, both):
-    merged = telemetry.merged(before, 3, now, rounds)
-    assert merged == {name: pytest.approx(value) if type(value) is float else value for name, value in both.items()}
-
-
-def test_gpu_without_telemetry_says_why(fake_nvml):
     def refuse():
         raise fake_nvml.NVMLError("no driver")
 
@@ -288,9 +258,26 @@ def test_gpu_without_telemetry_says_why(fake_nvml):
     assert gpu.summary() == {"throttled": None, "telemetry_error": "NVMLError: no driver"}
 
 
-def test_description_has_sizes_and_no_host_name():
-    import platform
+CAPPED, FREE = {"throttled": True, "throttle_reasons": "power cap"}, {"throttled": False, "throttle_reasons": ""}
 
+
+@pytest.mark.parametrize(
+    ("before", "now", "rounds", "both"),
+    [
+        ({"others_share": 0.1}, {"others_share": 0.5}, 1, {"others_share": 0.2}),
+        ({"others_share": 0.1}, {"others_share": 1.0}, 0, {"others_share": 0.1}),  # ticks of a pass without a round
+        ({"power_w": 600.0, "temperature_c": 60}, {"power_w": None, "temperature_c": 50}, 3,
+         {"power_w": 600.0, "temperature_c": 60}),
+        (CAPPED, FREE, 9, CAPPED),
+        ({"throttled": None}, CAPPED, 1, CAPPED),
+    ],
+)  # fmt: skip
+def test_passes_count_by_their_rounds_and_what_disturbed_one_of_them_stays(before, now, rounds, both):
+    merged = telemetry.merged(before, 3, now, rounds)
+    assert merged == {name: pytest.approx(value) if type(value) is float else value for name, value in both.items()}
+
+
+def test_description_has_sizes_and_no_host_name():
     about = machine.describe("cpu")
     assert about["chip"]
     assert about["cache_bytes"] >= 2**20
@@ -305,29 +292,29 @@ def with_gpu(monkeypatch):
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
 
 
-def test_launches_that_block_are_refused_where_a_gpu_is_timed(monkeypatch, with_gpu):
-    monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "1")
-    with pytest.raises(ValueError, match=r"CUDA_LAUNCH_BLOCKING is set.*; unset it"):
-        machine.choose_device("auto", timed=True)
-    assert machine.choose_device("auto", timed=False) == "cuda"
-    assert machine.choose_device("cpu", timed=True) == "cpu"
-    monkeypatch.setenv("CUDA_LAUNCH_BLOCKING", "0")
-    assert machine.choose_device("cuda", timed=True) == "cuda"
-
-
-def test_too_few_queues_of_a_gpu_are_refused(monkeypatch, with_gpu):
+@pytest.mark.parametrize(
+    ("name", "value", "timed", "message"),
+    [
+        ("CUDA_LAUNCH_BLOCKING", "1", True, r"CUDA_LAUNCH_BLOCKING is set.*; unset it"),
+        ("CUDA_LAUNCH_BLOCKING", "1", False, ""),
+        ("CUDA_LAUNCH_BLOCKING", "0", True, ""),
+        *(("CUDA_DEVICE_MAX_CONNECTIONS", bad, False, rf"is set to '{bad}', and 32 is the") for bad in ("8", "many")),
+        ("CUDA_DEVICE_MAX_CONNECTIONS", None, True, ""),
+    ],
+)
+def test_variables_that_change_what_a_gpu_does_are_refused(monkeypatch, with_gpu, name, value, timed, message):
     assert os.environ["CUDA_DEVICE_MAX_CONNECTIONS"] == "32"  # by the root conftest
-    for given in ("1", "8", "many"):
-        monkeypatch.setenv("CUDA_DEVICE_MAX_CONNECTIONS", given)
-        with pytest.raises(ValueError, match=rf"is set to '{given}', and 32 is the least: .*; unset it"):
-            machine.choose_device("auto", timed=False)
-        assert machine.choose_device("cpu", timed=True) == "cpu"
-    monkeypatch.delenv("CUDA_DEVICE_MAX_CONNECTIONS")
-    assert machine.choose_device("auto", timed=True) == "cuda"
+    monkeypatch.setenv(name, value) if value else monkeypatch.delenv(name)
+    assert machine.choose_device("cpu", timed=timed) == "cpu"
+    if message:
+        with pytest.raises(ValueError, match=message):
+            machine.choose_device("auto", timed=timed)
+    else:
+        assert machine.choose_device("auto", timed=timed) == "cuda"
 
 
 @pytest.mark.parametrize("name", ["NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"])
-def test_fp32_is_refused_where_it_would_be_tf32(monkeypatch, name):
+def test_fp32_is_refused_where_it_would_be_tf32(monkeypatch, run_project, name):
     monkeypatch.setenv(name, "0")
     machine.refuse_tf32("cuda", ("fp32",))
     monkeypatch.setenv(name, "1")
@@ -335,12 +322,9 @@ def test_fp32_is_refused_where_it_would_be_tf32(monkeypatch, name):
     machine.refuse_tf32("cpu", ("fp32",))
     with pytest.raises(ValueError, match=rf"{name} is set to '1', with fp32 .* in TF32.*; unset it, or leave fp32 out"):
         machine.refuse_tf32("cuda", ("bf16", "fp32"))
-
-
-def test_a_run_asks_whether_its_fp32_would_be_tf32(run_project):
     on_gpu = "\nfrom roofline.pytest_plugin import state\nstate.choose_device = lambda wanted, timed: 'cuda'\n"
-    run = run_project("--ffn-dtype=bf16,fp32", more=on_gpu, env={"NVIDIA_TF32_OVERRIDE": "1"})
-    assert (run.code, "NVIDIA_TF32_OVERRIDE is set to '1'" in run.text) == (2, True), run.text
+    run = run_project("--ffn-dtype=bf16,fp32", more=on_gpu, env={name: "1"})
+    assert (run.code, f"{name} is set to '1'" in run.text) == (2, True), run.text
 
 
 def test_variables_that_change_what_a_gpu_does_are_recorded_without_homes(monkeypatch):

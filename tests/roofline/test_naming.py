@@ -11,18 +11,17 @@ from made_up_run import LINES, save
 from roofline.measure import jobs, launches, supervisor
 from roofline.store import journal
 
-SMALL = (Path(__file__).parent / "small_project.py").read_text()
-NAMED = f"""{SMALL}
+NAMED = f"""{(Path(__file__).parent / "small_project.py").read_text()}
 from roofline.measure import launches
 
 launches.DEVICE = "cpu"
 """
 FOUND = NAMED + "launches.of_call = lambda call: call() and 'spin<1>(int) + ' + call.args[1]\n"
 DIES = NAMED + "launches.of_call = lambda call: os.kill(os.getpid(), signal.SIGKILL)\n"
-FAILS = NAMED + (
-    "def of_call(call):\n"
+FAILS = FOUND + (
+    "def of_call(call, of_call=launches.of_call):\n"
     "    if call.args[0].m == 128:\n        raise RuntimeError('no CUPTI here')\n"
-    "    return call.args[1]\nlaunches.of_call = of_call\n"
+    "    return of_call(call)\nlaunches.of_call = of_call\n"
 )
 
 
@@ -35,24 +34,16 @@ def kernels(outcome):
     }
 
 
-def test_names_are_asked_for_after_all_that_is_timed(three_shapes):
-    outcome = three_shapes(conftest=FOUND)
+def test_names_are_asked_for_once_after_all_that_is_timed_and_a_failure_costs_them_alone(three_shapes):
+    outcome = three_shapes(conftest=FAILS)
     assert outcome.code == 0
-    assert kernels(outcome) == {
-        f"m{m}-{name}": f"spin<1>(int) + {name}" for m in (64, 128, 256) for name in ("torch", "numpy")
-    }
+    names = {f"m{m}-{name}": f"spin<1>(int) + {name}" for m in (64, 256) for name in ("torch", "numpy")}
+    assert kernels(outcome) == names
     assert outcome.rows["numpy"]["extra_info"]["kernel_name"] == "spin<1>(int) + numpy"
     assert "spin + numpy" in outcome.report
     kinds = [line["kind"] for line in outcome.lines]
     last = max(index for index, kind in enumerate(kinds) if kind in ("round", "pass", "ceiling"))
-    assert kinds.index("kernels") > last
-    assert kinds.count("kernels") == 3
-
-
-def test_profiler_that_fails_costs_names_alone_and_is_told(three_shapes):
-    outcome = three_shapes(conftest=FAILS)
-    assert outcome.code == 0
-    assert kernels(outcome).keys() == {"m64-torch", "m64-numpy", "m256-torch", "m256-numpy"}
+    assert (kinds.index("kernels") > last, kinds.count("kernels")) == (True, 2)
     assert "Kernel names: not all were found, 2 times: RuntimeError: no CUPTI here" in outcome.text
     assert "no CUPTI here" in outcome.report
 
@@ -65,7 +56,6 @@ def test_profiler_that_dies_costs_names_alone(three_shapes):
 
 
 def test_each_kernel_is_asked_for_once(tmp_path):
-    """None of an arm, and none that is known."""
     session = supervisor.Supervisor.__new__(supervisor.Supervisor)
     session.run, session.options = journal.load(save(tmp_path / "run", LINES)), types.SimpleNamespace(device="cuda")
     asked = []
@@ -102,10 +92,7 @@ def profiler(monkeypatch):
 def test_kernels_are_joined_in_the_order_of_their_start(profiler):
     profiler([("reduce", 5, "CUDA"), ("cudaLaunchKernel", 1, "CPU"), ("split", 2, "CUDA")])
     assert launches.of_call(lambda: None) == "split + reduce"
-
-
-def test_first_trace_may_be_empty_and_the_second_may_not(profiler):
-    profiler([], [("k", 1, "CUDA")])
+    profiler([], [("k", 1, "CUDA")])  # the first trace may be empty, and the second may not
     assert launches.of_call(lambda: None) == "k"
     profiler([], [])
     with pytest.raises(RuntimeError, match="the profiler saw no kernel"):

@@ -12,13 +12,10 @@ WIDTH = 40
 class Reporter:
     """Stands in for pytest's, and keeps what is written."""
 
-    _tw = SimpleNamespace(fullwidth=WIDTH)
+    _tw, text, flush = SimpleNamespace(fullwidth=WIDTH), "", lambda self: None
 
     def __init__(self, live):
-        self.live, self.text = live, ""
-
-    def isatty(self):
-        return self.live
+        self.isatty = lambda: live
 
     def write(self, text):
         self.text += text
@@ -28,9 +25,6 @@ class Reporter:
 
     def rewrite(self, text, erase=False):
         self.text += "\r" + text.ljust(WIDTH - 1 if erase else 0)
-
-    def flush(self):
-        pass
 
 
 @pytest.fixture

@@ -12,6 +12,8 @@ from roofline.operations import all_gather_matmul, matmul, weight_prefetch
 from roofline.options import FLAGS, add, resolve, resumed
 from roofline.pytest_plugin import selection
 
+gathers, prefetches = all_gather_matmul.OPERATION.sweep, weight_prefetch.OPERATION.sweep
+
 
 def options(device="cpu", timed=True, **given):
     values = {f"ffn_{name}": value for name, value in given.items()}
@@ -26,22 +28,25 @@ def resumed_from(chosen, without="", **given):
     return resumed(values.get, {"cases": ["some"], "options": saved}, Path("/runs/one"))
 
 
+def gathered(chosen):
+    return [case.id.removeprefix("all_gather_matmul-") for case in gathers(chosen)]
+
+
 def test_defaults_of_a_device():
     gpu, cpu = options("cuda"), options()
     assert (gpu.model, gpu.tokens, gpu.dtypes) == ("xxl", (1, 16, 64, 256, 1024, 4096, 8192), ("bf16",))
     assert (cpu.model, cpu.tokens, cpu.dtypes) == ("xxl/16", (1, 2, 4, 16, 64, 256, 1024), ("fp32",))
-    assert (gpu.tp, gpu.copier_programs) == ((1, 8), None)
+    assert (gpu.tp, gpu.copier_programs, gpu.results) == ((1, 8), None, Path("/checkout/results/local"))
     assert len(matmul.sweep(gpu)) == 28
     assert "matmul-xxl-up-tp8-m4096-bf16" in {case.id for case in matmul.sweep(gpu)}
-    assert gpu.results == Path("/checkout/results/local")
+    assert max(case.work.flop for case in matmul.sweep(options(timed=False))) < 1e8  # plain tests are small
 
 
 def test_a_quick_run_has_few_shapes_and_rounds_unless_chosen():
     quick = options(quick=True)
     assert (quick.tokens, quick.tp, quick.processes, quick.max_seconds) == ((1, 16, 256, 1024), (8,), 1, 0.8)
     assert gathered(quick) == ["xxl/16-up-p8-tp26-m4096-fp32-balance86"]
-    assert [case.m for case in weight_prefetch.OPERATION.sweep(quick)] == [172]
-    assert len(matmul.sweep(quick)) == 8
+    assert [case.m for case in prefetches(quick)] == [172]
     chosen = options(quick=True, tokens="4,2048", tp="1,2", processes="3", max_seconds="2")
     assert (chosen.tokens, chosen.tp, chosen.processes, chosen.max_seconds) == ((4, 2048), (1, 2), 3, 2)
     assert len(gathered(chosen)) == 2
@@ -60,14 +65,6 @@ def test_help_names_the_default_of_each_option():
     assert [name for name, text in helps.items() if "default: " not in text] == []
 
 
-def test_plain_tests_are_small():
-    assert max(case.work.flop for case in matmul.sweep(options(timed=False))) < 1e8
-
-
-def gathered(chosen):
-    return [case.id.removeprefix("all_gather_matmul-") for case in all_gather_matmul.OPERATION.sweep(chosen)]
-
-
 def test_gathers_go_over_the_balance_by_default():
     gpu, cpu = options("cuda"), options()
     assert gathered(gpu) == [
@@ -83,67 +80,46 @@ def test_gathers_go_over_the_balance_by_default():
         "xxl/16-up-p16-tp16-m4096-fp32-balance86",
     ]
     assert "memory0.18" in gathered(options(tokens="2048"))[-2]
-    assert not [case for case in gathered(options(ranks="2")) if "-p2-" not in case]
-    assert {case.rpartition("-")[2] for case in gathered(options(link_bandwidth="ridge"))} == {"ridge"}
     for chosen, balance in ((gpu, 2750), (cpu, 2750 / 16 / 2)):
-        for cases in (all_gather_matmul.OPERATION.sweep(chosen), weight_prefetch.OPERATION.sweep(chosen)):
+        for cases in (gathers(chosen), prefetches(chosen)):
             sides = {case.work.wire_intensity > balance for case in cases if case.wire.startswith("balance")}
             assert sides == {True, False}
 
 
-def test_gathers_go_by_what_was_chosen():
+def test_cases_go_by_what_was_chosen():
     chosen = options(tokens="16,2048", tp="8", ranks="2,4", link_bandwidth="1e9,ridge")
     assert gathered(chosen) == [
         f"xxl/16-up-p{ranks}-tp8-m2048-fp32-{wire}" for ranks in (2, 4) for wire in ("1GBps", "ridge")
     ]
-    assert {(case.tp, case.m) for case in weight_prefetch.OPERATION.sweep(chosen)} == {(8, 16), (8, 2048)}
-    assert (
-        all_gather_matmul.OPERATION.sweep(options(layers="down"))
-        + weight_prefetch.OPERATION.sweep(options(layers="down"))
-        == []
-    )
-    assert all_gather_matmul.OPERATION.sweep(options(tokens="16")) == []
+    assert {(case.tp, case.m) for case in prefetches(chosen)} == {(8, 16), (8, 2048)}
+    down, odd = options(layers="down"), options(model="5,8")
+    assert [gathers(down), prefetches(down), gathers(odd), prefetches(odd), gathers(options(tokens="16"))] == [[]] * 5
+    assert {case.ranks for case in gathers(options(model="12,24"))} == {4}  # that fit the model
+    chosen = options(model="64,128", tokens="4, 4,2", tp="2", dtype="fp16,fp32", layers="down", contenders="torch")
+    assert [case.id for case in matmul.sweep(chosen)] == [
+        f"matmul-64x128-down-tp2-m{m}-{dtype}" for dtype in ("fp16", "fp32") for m in (4, 2)
+    ]
+    assert chosen.contenders == ("torch",)
 
 
-def test_resumed_run_has_the_cases_of_the_run():
+def test_resumed_run_has_the_cases_and_options_of_the_run():
     chosen = options(ranks="4", link_bandwidth="ridge")
-    for operation in (all_gather_matmul, weight_prefetch):
-        assert operation.OPERATION.sweep(resumed_from(chosen)) == operation.OPERATION.sweep(chosen)
-    assert (
-        all_gather_matmul.OPERATION.sweep(resumed_from(chosen, without="gather")) == []
-    )  # a run before there were gathers
-
-
-def test_wires_of_another_run_are_wanted_of_those_that_are_made_for_the_machine():
-    chosen = options(link_bandwidth="ridge,0.5GBps", tp="8", layers="up")
-    made, fixed = all_gather_matmul.OPERATION.sweep(chosen)
-    pinned = replace(chosen, wires_of=((made.id, 0.2e9),))
-    selection.check(pinned, operations.Runners(pinned), [made, fixed], "")
-    with pytest.raises(ValueError, match=f"--ffn-wires-of: that run has no wire of {made.id}; select"):
-        selection.check(replace(pinned, wires_of=(("other", 1e9),)), operations.Runners(pinned), [made, fixed], "")
-
-
-def test_ranks_that_fit_the_model_are_the_default():
-    assert {case.ranks for case in all_gather_matmul.OPERATION.sweep(options(model="12,24"))} == {4}
-    assert (
-        all_gather_matmul.OPERATION.sweep(options(model="5,8")) + weight_prefetch.OPERATION.sweep(options(model="5,8"))
-        == []
-    )
-
-
-def test_programs_of_the_copier_are_resumed():
+    for sweep in (gathers, prefetches):
+        assert sweep(resumed_from(chosen)) == sweep(chosen) != []
+    assert gathers(resumed_from(chosen, without="gather")) == []  # a run before there were gathers
     gpu = options("cuda", copier_programs="16")
     assert gpu.copier_programs == resumed_from(gpu).copier_programs == 16
     with pytest.raises(ValueError, match="leave out --ffn-copier-programs"):
         resumed_from(gpu, copier_programs="8")
 
 
-def test_lists_and_models_by_hand():
-    chosen = options(model="64,128", tokens="4, 4,2", tp="2", dtype="fp16,fp32", layers="down", contenders="torch")
-    assert [case.id for case in matmul.sweep(chosen)] == [
-        f"matmul-64x128-down-tp2-m{m}-{dtype}" for dtype in ("fp16", "fp32") for m in (4, 2)
-    ]
-    assert chosen.contenders == ("torch",)
+def test_wires_of_another_run_are_wanted_of_those_that_are_made_for_the_machine():
+    chosen = options(link_bandwidth="ridge,0.5GBps", tp="8", layers="up")
+    made, fixed = gathers(chosen)
+    pinned = replace(chosen, wires_of=((made.id, 0.2e9),))
+    selection.check(pinned, operations.Runners(pinned), [made, fixed], "")
+    with pytest.raises(ValueError, match=f"--ffn-wires-of: that run has no wire of {made.id}; select"):
+        selection.check(replace(pinned, wires_of=(("other", 1e9),)), operations.Runners(pinned), [made, fixed], "")
 
 
 @pytest.mark.parametrize(

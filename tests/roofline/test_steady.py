@@ -55,7 +55,6 @@ LONG = {"slow": 0.004, "vendor": 0.003, "fast": 0.002, "faster": None}
         (LONG, "cpu", 1, {"steady": True}, ["fast", "vendor", "slow"]),
         (LONG, "cuda", 8192, {"analysis": "overlap", "steady": True}, []),
         (SHORT, "cuda", 8192, {"steady": True}, []),
-        (SHORT, "cuda", 8192, {}, []),
         ({"vendor": 0.003}, "cuda", 8192, {}, ["vendor"]),
         ({}, "cuda", 8192, {}, []),
     ],
@@ -69,35 +68,29 @@ def test_who_gets_a_steady_state(medians_s, device, m, asked, who):
 
 
 def test_each_contender_gets_its_blocks_in_changing_order():
-    blocks, _ = blocks_of(count=4, quick=0.004, slow=0.010)
+    """A block counts five seconds after half a second that it drops."""
+    blocks, clock = blocks_of(count=4, quick=0.004, slow=0.010)
     orders = [[b["contender"] for b in blocks if b["block"] == index] for index in range(4)]
     assert all(sorted(order) == ["quick", "slow"] for order in orders)
     assert len({tuple(order) for order in orders}) == 2
     assert [b["position"] for b in blocks] == [0, 1] * 4
-
-
-def test_a_block_counts_five_seconds_after_half_a_second_that_it_drops():
-    blocks, clock = blocks_of(count=2, quick=0.004, slow=0.010)
     for block in blocks:
         assert 5.0 <= block["calls"] * block["time_s"] < 5.3
         assert block["energy_j"] == pytest.approx(700 * block["calls"] * block["time_s"])
         assert block["sm_clock_mhz"] == 1500
-    assert [b["time_s"] for b in blocks if b["contender"] == "slow"] == pytest.approx([0.010] * 2)
+    assert [b["time_s"] for b in blocks if b["contender"] == "slow"] == pytest.approx([0.010] * 4)
     counted = sum(b["calls"] * b["time_s"] for b in blocks)
     assert 0.5 * len(blocks) <= clock.seconds - counted < 0.8 * len(blocks)
     assert all(0.25 <= calls * call() < 0.27 for call, calls in clock.bursts)
 
 
-def test_power_of_a_block_has_the_range_of_its_seconds():
+def test_power_of_a_block_has_the_range_of_its_seconds(fake_time):
     (block,), _ = blocks_of(less=200, a=1 / 32)
     seconds = block["calls"] * block["time_s"]
     assert seconds == 5.0  # of which 4.75 s lie between the readings, from 0.5 s to 5.25 s
     assert block["energy_j"] == pytest.approx((700 - 200 * 2.25 / 4.75) * seconds)
     assert (block["power_low_w"], block["power_high_w"]) == pytest.approx((500, 700))
-
-
-def test_card_that_counts_no_energy(fake_time):
-    (block,), _ = blocks_of(energy=False, a=0.01)
+    (block,), _ = blocks_of(energy=False, a=0.01)  # a card that counts none
     assert [block[name] for name in ("energy_j", "power_low_w", "power_high_w")] == [None] * 3
     time = fake_time(telemetry)
     assert telemetry.idle_power_w(telemetry.CpuTelemetry()) is None
@@ -135,12 +128,9 @@ def test_idle_power_is_that_of_five_seconds(fake_nvml, fake_time):
     assert time.seconds < 5.3
 
 
-def test_burst_of_the_cpu_clock_is_the_time_of_all_calls(fake_time):
+def test_burst_is_the_time_of_all_calls_by_the_host_and_by_the_device(fake_cuda, fake_time):
     time = fake_time(clocks)
     assert clocks.CpuClock().burst(lambda: time.sleep(0.005), 4) == pytest.approx(0.02, abs=1e-5)
-
-
-def test_burst_of_the_cuda_clock_is_the_time_of_the_device(fake_cuda):
     _, kernel = fake_cuda(launch_s=1e-6)
     read = []
     clock = clocks.CudaClock(preroll_s=100e-6)
@@ -149,12 +139,15 @@ def test_burst_of_the_cuda_clock_is_the_time_of_the_device(fake_cuda):
     assert read == [1]
 
 
+SHAPE = "matmul-1024x1024-up-tp1-m8192-bf16"
+TFLOP = 2 * 8192 * 1024**2 / 1e12
+
+
 def block(contender, index, time_s, energy_j=100.0):
     return {
-        "kind": "steady", "shape": "matmul-1024x1024-up-tp1-m8192-bf16", "contender": contender, "block": index,
-        "position": 0, "calls": 100, "time_s": time_s, "energy_j": energy_j, "sm_clock_mhz": 1400 + index,
-        "power_low_w": 640.0 - index, "power_high_w": 700.0 + index,
-        "throttle_reasons": "power cap", "throttled": True,
+        "kind": "steady", "shape": SHAPE, "contender": contender, "block": index, "position": 0, "calls": 100,
+        "time_s": time_s, "energy_j": energy_j, "sm_clock_mhz": 1400 + index, "power_low_w": 640.0 - index,
+        "power_high_w": 700.0 + index, "throttle_reasons": "power cap", "throttled": True,
     }  # fmt: skip
 
 
@@ -164,42 +157,36 @@ def test_derived_fields_by_hand(tmp_path):
     head = LINES[0] | {"machine": LINES[0]["machine"] | {"idle_power_w": 71.4}}
     folder = save(tmp_path / "run", [head, *LINES[1:-2], *blocks])
     records = {r["case"]: r for r in records_of(journal.load(folder))}
-    tiled = records["matmul-1024x1024-up-tp1-m8192-bf16-tiled"]
+    tiled = records[f"{SHAPE}-tiled"]
     assert tiled["steady_time_s"] == 51e-6
-    assert tiled["steady_tflops"] == pytest.approx(2 * 8192 * 1024**2 / 51e-6 / 1e12)
+    assert tiled["steady_tflops"] == pytest.approx(TFLOP / 51e-6)
     assert tiled["steady_ratio_to_vendor"] == pytest.approx(40 / 51)
     assert tiled["steady_of_single"] == pytest.approx(25 / 51)
     assert [tiled[f"steady_energy{end}_j"] for end in ("", "_low", "_high")] == pytest.approx([0.035, 0.034, 0.036])
     assert tiled["steady_power_w"] == pytest.approx(0.035 / 51e-6)
     assert (tiled["steady_power_low_w"], tiled["steady_power_high_w"]) == (638, 702)
-    assert tiled["steady_flop_per_joule"] == pytest.approx(2 * 8192 * 1024**2 / 0.035)
-    assert tiled["steady_idle_power_w"] == 71.4
-    assert tiled["steady_sm_clock_mhz"] == 1401
+    assert tiled["steady_flop_per_joule"] == pytest.approx(1e12 * TFLOP / 0.035)
+    assert (tiled["steady_idle_power_w"], tiled["steady_sm_clock_mhz"]) == (71.4, 1401)
     assert not any(key.startswith("steady") for key in records["matmul-1024x1024-up-tp1-m16-bf16-tiled"])
     write(folder)
     report = (folder / "report.md").read_text()
     assert "## Steady state" in report
-    row = "| matmul-1024x1024-up-tp1-m8192-bf16 | tiled | 51 us | 337 | 49 % | 0.784 [0.769, 0.800] | 1401 |"
+    row = f"| {SHAPE} | tiled | 51 us | 337 | 49 % | 0.784 [0.769, 0.800] | 1401 |"
     assert f"{row} 686 [638, 702] | 2.04 [1.98, 2.1] |" in report
+    assert f"- tiled: {0.035 / TFLOP:.3g} J per TFLOP in the geometric mean over 1 shapes" in report
     assert "- idle power: 71.4 W, before anything was measured" in report
     assert "the sensor of an A100 or H100 sees a quarter of the time (arXiv 2312.02741)" in report
 
 
-def test_a_single_block_has_no_range_of_blocks(tmp_path):
-    folder = save(tmp_path / "run", [*LINES[:-2], block("cublas", 0, 40e-6), block("tiled", 0, 50e-6, 3.4)])
-    write(folder)
-    assert "| tiled | 50 us | 344 | 50 % | 0.800 | 1400 | 680 [640, 700] | 1.98 |" in (folder / "report.md").read_text()
-
-
-def test_energy_is_told_in_joules_per_tflop(tmp_path):
-    blocks = [block(name, index, 1e-3, joules) for name, joules in (("cublas", 2), ("tiled", 4)) for index in range(3)]
+@pytest.mark.parametrize(
+    ("energy_j", "cells"), [(3.4, "680 [640, 700] | 1.98 |"), pytest.param(None, "", marks=pytest.mark.slow)]
+)
+def test_a_single_block_has_no_range_of_blocks_and_one_without_energy_no_joules(tmp_path, energy_j, cells):
+    blocks = [block("cublas", 0, 40e-6, energy_j), block("tiled", 0, 50e-6, energy_j)]
     write(save(tmp_path / "run", [*LINES[:-2], *blocks]))
-    report, joules = (tmp_path / "run" / "report.md").read_text(), 0.04 / (2 * 8192 * 1024**2) * 1e12
-    assert "| J/TFLOP [range] |" in report
-    assert f"| {joules:.3g} |" in report
-    assert f"- tiled: {joules:.3g} J per TFLOP in the geometric mean over 1 shapes" in report
-    write(save(tmp_path / "other", [*LINES[:-2], *(block | {"energy_j": None} for block in blocks)]))
-    assert "J per TFLOP" not in (tmp_path / "other" / "report.md").read_text()
+    report = (tmp_path / "run" / "report.md").read_text()
+    assert f"| tiled | 50 us | 344 | 50 % | 0.800 | 1400 | {cells}" in report
+    assert ("J per TFLOP" in report) == bool(energy_j)
 
 
 def test_option_measures_blocks_from_end_to_end(three_shapes):
@@ -222,16 +209,15 @@ def test_contender_that_dies_in_its_steady_state_fails_and_keeps_its_row(three_s
     assert entry["outcome"] == "failed"
     assert entry["reason"].startswith("RuntimeError: no such instruction")
     assert outcome.rows.keys() == {"torch", "numpy"}
-    blocks = outcome.kept.steady
-    assert [block["block"] for block in blocks if block["contender"] == "torch"] == [0, 1]
+    assert [block["block"] for block in outcome.kept.steady if block["contender"] == "torch"] == [0, 1]
 
 
+@pytest.mark.slow
 def test_interruption_in_a_steady_state_keeps_the_rounds_and_can_be_gone_on_with(three_shapes):
     outcome = three_shapes("--ffn-steady", "-k", "m64", env={"SLOWER": "4"}, fault="block-numpy 64 SIGTERM")
     assert outcome.code == 2
-    run = outcome.kept
-    assert run.unfinished
-    assert len(list(run.cases())) == 2
+    assert outcome.kept.unfinished
+    assert len(list(outcome.kept.cases())) == 2
     again = outcome.go_on(env={"SLOWER": "4"})
     assert again.code == 0
     assert len(again.kept.steady) == 4

@@ -20,7 +20,7 @@ TESTS = """
 def test_double(ffn_benchmark, shape, contender):
     ffn_benchmark(shape, contender)
 """
-SHAPES = ["double-r100-fp32", "double-r300-fp32"]
+SHAPES = {"double-r100-fp32": 100, "double-r300-fp32": 300}
 SECONDS = {"mul": 2e-6, "add": 1e-6}
 
 
@@ -29,45 +29,26 @@ def start(run_project):
     return functools.partial(run_project, "--benchmark-only", conftest=CONFTEST, tests=TESTS)
 
 
-@pytest.fixture(scope="module")
-def stopped(start):
-    return start("--ffn-tokens=100,300", env={"STOPS": "1"})
-
-
-@pytest.fixture(scope="module")
-def whole(stopped):
-    return stopped.go_on(env={"DRAW": "1"})
-
-
-def test_it_is_swept_timed_and_gone_on_with(stopped, whole):
+def test_it_is_swept_timed_gone_on_with_tabled_plotted_and_compared(start, capsys):
+    stopped = start("--ffn-tokens=100,300", env={"STOPS": "1"})
+    whole = stopped.go_on(env={"DRAW": "1"})
     assert (stopped.code, whole.code) == (2, 0), whole.text
     run = roofline.load(whole.folder)
-    assert list(run.shapes) == SHAPES
-    assert run.shapes[SHAPES[0]].params == {"rows": 100, "dtype": "fp32"}
+    assert run.shapes["double-r100-fp32"].params == {"rows": 100, "dtype": "fp32"}
     times = {(record["case"].rpartition("-")[0], record["contender"]): record["time_s"] for record in records_of(run)}
-    assert times == pytest.approx(
-        {(shape, name): rows * s for shape, rows in zip(SHAPES, (100, 300), strict=True) for name, s in SECONDS.items()}
-    )
-
-
-def test_it_is_tabled_and_plotted(whole):
-    report = (whole.folder / "report.md").read_text()
-    assert (
-        "| double-r100-fp32 | add | 100 us | 0.00100 | 40 % [40, 40] | 2.000 [2.000, 2.000] | 0.125 | memory |"
-        in report
-    )
+    expected = {(shape, name): rows * s for shape, rows in SHAPES.items() for name, s in SECONDS.items()}
+    assert times == pytest.approx(expected)
+    row = "| double-r100-fp32 | add | 100 us | 0.00100 | 40 % [40, 40] | 2.000 [2.000, 2.000] | 0.125 | memory |"
+    assert row in whole.report
     assert (whole.folder / "memory_roofline.svg").exists()
+    assert cli.main(["compare", str(whole.folder), str(whole.folder)]) == 0
+    assert "double-r300-fp32" in capsys.readouterr().out
 
 
 def test_shares_find_it_where_it_is_declared(start):
     run = start("--ffn-tokens=100", shares=True)
     assert run.code == 0, run.text
     assert len(records_of(roofline.load(run.folder))) == 2
-
-
-def test_it_is_compared(whole, capsys):
-    assert cli.main(["compare", str(whole.folder), str(whole.folder)]) == 0
-    assert SHAPES[1] in capsys.readouterr().out
 
 
 def test_names_of_its_contenders_are_known(start):
