@@ -24,11 +24,9 @@ from roofline.store.run import Run
 settings.register_profile("unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unhurried")
 
-"""It is the conftest of a project of its own, and puts fakes in the place of kernels and devices."""
-
 ROOT = Path(__file__).parents[2]
-
 CONFTEST = (Path(__file__).parent / "small_project.py").read_text()
+"""Of a project of its own, with fakes in the place of kernels and devices."""
 
 TESTS = """
 import pytest
@@ -42,7 +40,6 @@ SHAPE = "matmul-xxl/16-up-tp8-m64-fp32"
 def test_matmul(ffn_benchmark, shape, contender):
     ffn_benchmark(shape, contender)
 """
-
 
 THREE_SHAPES = TESTS.replace("[SHAPE]", "[f'matmul-xxl/16-up-tp8-m{m}-fp32' for m in (64, 128, 256)]").replace(
     ', "wrong", "unable"', ""
@@ -78,7 +75,7 @@ class Outcome:
         return json.loads((self.folder / "benchmark.json").read_text())
 
     def assert_refused(self, message: str) -> None:
-        """It ended with one line that has `said`, before anything was measured."""
+        """It ended with one line that has `message`, before anything was measured."""
         assert self.code == 2
         assert message in self.text
         assert len(self.text.strip().splitlines()) == 1
@@ -99,19 +96,14 @@ class Outcome:
 
     @property
     def measured(self) -> list[str]:
-        """What has all its rounds."""
+        """Those that have all of them."""
         return [name for name, rounds in self.rounds.items() if rounds >= 30]
 
     @property
     def reasons(self) -> dict[str, tuple[str, str]]:
         """{m64-torch: (outcome, reason)} of what has no number, by the journal."""
-        return {
-            entry["case"].partition("tp8-")[2].replace("-fp32", "") or entry["case"]: (
-                entry["outcome"],
-                entry["reason"],
-            )
-            for entry in self.kept.missing
-        }
+        missing = [(entry["case"], (entry["outcome"], entry["reason"])) for entry in self.kept.missing]
+        return {case.partition("tp8-")[2].replace("-fp32", "") or case: reason for case, reason in missing}
 
 
 @pytest.fixture

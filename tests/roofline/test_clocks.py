@@ -1,5 +1,6 @@
 """The clocks: what is timed is the call, threads are awake and kept apart, and a late host is seen."""
 
+import gc
 import hashlib
 import os
 import sys
@@ -14,29 +15,19 @@ from roofline.measure import clocks
 from roofline.measure.rounds import Rounds, StopRule, take_turns
 
 
-def test_cuda_clock_times_the_device_when_the_launch_hides_behind_the_preroll(fake_cuda):
-    _, kernel = fake_cuda(launch_s=40e-6)
+def test_cuda_clock_drops_samples_of_a_late_host_doubles_the_preroll_and_forgets_a_hiccup(fake_cuda):
+    cuda, kernel = fake_cuda(launch_s=40e-6)
     clock = clocks.CudaClock(preroll_s=100e-6)
-    assert clock.turn([kernel] * 5) == pytest.approx([50e-6] * 5)
+    assert clock.turn([kernel] * 5) == pytest.approx([50e-6] * 5)  # the launch hides behind the pre-roll
     assert clock.preroll_s == 100e-6
-
-
-def test_cuda_clock_drops_samples_of_a_late_host_and_doubles_the_preroll(fake_cuda):
-    _, kernel = fake_cuda(launch_s=350e-6)
-    clock = clocks.CudaClock(preroll_s=100e-6)
+    cuda.launch_s = 350e-6
     assert clock.turn([kernel]) == [None]
     assert clock.preroll_s == 200e-6
     assert clock.turn([kernel]) == [None]
     assert clock.turn([kernel]) == pytest.approx([50e-6])
     assert 380e-6 < clock.preroll_s < 400e-6
-
-
-def test_cuda_clock_forgets_a_hiccup(fake_cuda):
-    cuda, kernel = fake_cuda(launch_s=350e-6)
-    clock = clocks.CudaClock(preroll_s=100e-6)
-    clock.turn([kernel])
     cuda.launch_s = 40e-6
-    for _ in range(30):
+    for _ in range(60):
         assert clock.turn([kernel]) == pytest.approx([50e-6])
     assert clock.preroll_s == 100e-6
 
@@ -80,22 +71,14 @@ def test_gates_expect_what_the_host_took_for_the_second_call_of_a_warm_up(gated,
     assert events[:10] == [*["call", "synchronize"] * 4, 0.03, "close"]
 
 
-def test_cpu_clock_times_each_call_without_collecting_garbage(fake_time):
-    import gc
-
-    seen, time = [], fake_time(clocks)
-    times = clocks.CpuClock().turn([lambda: (time.sleep(0.01), seen.append(gc.isenabled())), lambda: None])
+def test_cpu_clock_times_each_call_pinned_and_without_collecting_garbage(fake_time):
+    seen, time, before = [], fake_time(clocks), os.sched_getaffinity(0)
+    look = lambda: seen.append((gc.isenabled(), len(os.sched_getaffinity(0))))  # noqa: E731
+    times = clocks.CpuClock().turn([lambda: (time.sleep(0.01), look()), lambda: None])
     assert times == pytest.approx([0.01, 0], abs=1e-5)
-    assert set(seen) == {False}
+    assert set(seen) == {(False, 1)}
     assert gc.isenabled()
-
-
-def test_cpu_clock_leaves_the_calling_thread_free():
-    before = os.sched_getaffinity(0)
-    during = []
-    clocks.CpuClock().turn([lambda: during.append(os.sched_getaffinity(0))])
     assert os.sched_getaffinity(0) == before
-    assert len(during[0]) == 1
 
 
 def test_cpu_clock_calls_a_long_call_once_and_others_until_their_threads_are_awake(fake_time):

@@ -7,9 +7,7 @@ import pytest
 from roofline.analysis.records import records_of
 
 CONFTEST = """
-import os, signal
-
-import dataclasses
+import dataclasses, os, signal
 
 from fake_clock import FakeClock
 
@@ -77,7 +75,7 @@ def read_records(outcome):
     return {(r["m"], r["contender"]): r for r in records_of(outcome.kept)}
 
 
-@pytest.mark.parametrize("passes", [1, 3])
+@pytest.mark.parametrize("passes", [pytest.param(1, marks=pytest.mark.slow), 3])
 def test_arms_are_rows_and_what_is_beside_them_is_not(run, passes):
     outcome = run("--ffn-steady", passes=passes)
     assert outcome.code == 0, outcome.text
@@ -86,8 +84,7 @@ def test_arms_are_rows_and_what_is_beside_them_is_not(run, passes):
     records = read_records(outcome)
     assert list(records) == [(m, arm) for m in (64, 128) for arm in ("serial", "row_block")]
     assert records[64, "row_block"]["hidden_fraction"] == pytest.approx(2 / 3, abs=0.05)
-    saved = outcome.saved["benchmarks"]
-    assert [row["extra_info"]["arm"] for row in saved] == ["serial", "row_block"] * 2
+    assert [row["extra_info"]["arm"] for row in outcome.saved["benchmarks"]] == ["serial", "row_block"] * 2
     rounds = [line for line in outcome.lines if line["kind"] == "round"]
     names = {"serial", "row_block", "gemm torch", "link"}
     assert all(set(line["order"]) == line["time_s"].keys() == line["values"].keys() == names for line in rounds)
@@ -97,7 +94,7 @@ def test_arms_are_rows_and_what_is_beside_them_is_not(run, passes):
     assert len(set(timelines)) == len(timelines) == 8
 
 
-@pytest.mark.parametrize("passes", [1, 3])
+@pytest.mark.parametrize("passes", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_arm_whose_link_dies_while_it_is_timed_fails_and_the_others_keep_their_numbers(run, passes):
     outcome = run(fault="row_block dies", passes=passes)
     assert outcome.code == 1
