@@ -93,7 +93,7 @@ reference: $(ENV)
 test: $(ENV)
 	$(PY) -m pytest -n 3 --dist worksteal $(ARGS)
 
-# What a test run leaves out: before a push that changes kernels or collectives.
+# What a test run leaves out. `.ci/slow` runs it for what was touched.
 test-slow: $(ENV)
 	$(PY) -m pytest -n 3 --dist worksteal -m slow $(ARGS)
 

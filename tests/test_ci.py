@@ -1,0 +1,79 @@
+"""`.ci/slow` runs the slow tests of what was touched, and each slow test is of something."""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+KERNELS, COLLECTIVES = {"tests/kernels", "tests/machine"}, {"tests/collectives"}
+FAULTS = "tests/roofline/test_faults.py"
+MARKED = re.compile(r"mark\.slow|marks=slow|^@slow", re.MULTILINE)
+ME = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
+
+
+@pytest.fixture
+def slow(tmp_path):
+    """`slow(*touched)`: what is asked of `make` after a commit that touches these paths; `about` is the environment."""
+    work, tool = tmp_path / "work", tmp_path / "bin" / "make"
+    shutil.copytree(ROOT / "tests", work / "tests", ignore=shutil.ignore_patterns("__pycache__"))
+    (work / ".ci").mkdir()
+    tool.parent.mkdir()
+    tool.write_text('#!/bin/sh\necho "make $*"\n')
+    tool.chmod(0o755)
+    (work / ".ci" / "slow").write_text((ROOT / ".ci" / "slow").read_text())
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("CI", "GIT"))}
+    env["PATH"] = f"{tool.parent}{os.pathsep}{env['PATH']}"
+
+    def git(*words):
+        subprocess.run(["git", *ME, *words], cwd=work, check=True, capture_output=True)
+
+    def run(*touched, **about):
+        git("init", "-q")
+        git("add", ".")
+        git("commit", "-q", "-m", "before")
+        for name in touched:
+            (work / name).parent.mkdir(parents=True, exist_ok=True)
+            (work / name).write_text("@slow")
+        git("add", ".")
+        git("commit", "-q", "--allow-empty", "-m", "touches")
+        done = subprocess.run(["bash", ".ci/slow"], cwd=work, env=env | about, capture_output=True, text=True)
+        return done.returncode, re.findall(r"^make test-slow ?(?:ARGS=)?(.*)$", done.stdout, re.MULTILINE), done.stdout
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("touched", "expected"),
+    [
+        (["README.md", "docs/how.md", "roofline/cli.py", "tests/machine/test_ptx.py"], {"tests/machine/test_ptx.py"}),
+        (["kernels/tiled.py"], KERNELS),
+        (["tests/machine/links.py", "collectives/paced.py"], KERNELS | COLLECTIVES),
+        (["collectives/bench/runner.py", FAULTS], COLLECTIVES | {FAULTS}),
+        (["docs/how.md"], None),
+    ],
+)  # fmt: skip
+def test_a_push_runs_the_slow_tests_of_what_it_touches(slow, touched, expected):
+    code, asked, said = slow(*touched)
+    assert code == 0
+    assert [{*words.split()} for words in asked] == ([expected] if expected else [])
+    assert "slow tests since " in said
+
+
+@pytest.mark.parametrize(
+    ("about", "asked"), [({"CI_SLOW": "0"}, []), ({"CI_SLOW": "1"}, [""]), ({"CI_BASE": "HEAD"}, [])]
+)
+def test_all_or_none_or_since_another_commit(slow, about, asked):
+    assert slow("collectives/paced.py", **about)[:2] == (0, asked)
+
+
+def test_each_slow_test_is_of_something(slow):
+    products = ["kernels/x.py", "collectives/x.py", "roofline/measure/x.py", "roofline/analysis/x.py"]
+    _, (words,), _ = slow(*products)
+    covered = {ROOT / word for word in words.split()}
+    marked = [path for path in (ROOT / "tests").rglob("test_*.py") if MARKED.search(path.read_text())]
+    left = [path for path in marked if not {path, *path.parents} & covered and path != Path(__file__)]
+    assert (len(marked) > 5, left) == (True, [])
