@@ -7,7 +7,7 @@ import pytest
 from roofline.analysis.records import records_of
 
 CONFTEST = """
-import dataclasses, os, signal
+import dataclasses, os
 
 from fake_clock import FakeClock
 
@@ -24,8 +24,6 @@ class Call:
 
     def __call__(self):
         self.count += 1
-        if os.environ.get("FAULT") == f"{self.name} SIGINT" and self.count == 20:
-            os.kill(os.getpid(), signal.SIGINT)
         return self.time_s * (1 + 0.01 * (self.count % 7))
 
     def notes(self):
@@ -113,14 +111,3 @@ def test_link_that_dies_alone_takes_the_hidden_fraction_and_no_times(run):
     assert record["hidden_fraction"] is None
     assert record["time_s"] == pytest.approx(5e-3, rel=0.1)
     assert [entry["case"].rpartition("-")[2] for entry in outcome.kept.missing] == ["link", "link"]
-
-
-def test_interrupted_run_is_gone_on_with(run):
-    first = run(fault="gemm torch SIGINT")
-    assert first.code == 2
-    assert read_records(first)[64, "serial"]["stopped_by"] == "interrupt"
-    again = first.go_on()
-    assert again.code == 0, again.text
-    records = read_records(again)
-    assert len(records) == 4
-    assert {record["stopped_by"] for record in records.values()} <= {"width", "rounds", "time"}
