@@ -14,9 +14,8 @@ import os
 import platform
 import signal
 import subprocess
-import sys
 import time
-import traceback
+from multiprocessing import get_context
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -32,43 +31,29 @@ LIMIT_S = 6.0
 class Forked:
     """Stands in for the `Popen` of a share: a fork of its supervisor, which has imported what takes three seconds."""
 
-    returncode = None
-
     def __init__(self, command, *, cwd, stdout, **_):
-        if not (pid := os.fork()):
-            try:
-                os.setsid()
-                os.chdir(cwd)
-                os.dup2(stdout.fileno(), 1)
-                os.dup2(stdout.fileno(), 2)
-                os.closerange(3, 256)  # the store's sockets, among others, which shall end with their process
-                signal.signal(signal.SIGTERM, signal.SIG_DFL)
-                in_share()
-                child.main(Path(command[-1]))
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                sys.stdout.flush()
-                os._exit(1)
-        self.pid = pid
+        self._process = get_context("fork").Process(target=be_share, args=(Path(command[-1]), cwd, stdout.fileno()))
+        self._process.start()
+        self.pid, self.terminate = self._process.pid, self._process.terminate
 
     def poll(self):
-        if self.returncode is None:
-            ended, status = os.waitpid(self.pid, os.WNOHANG)
-            self.returncode = os.waitstatus_to_exitcode(status) if ended else None
-        return self.returncode
+        return self._process.exitcode
 
     def wait(self, timeout):
-        until = time.monotonic() + timeout
-        while self.poll() is None:
-            if time.monotonic() > until:
-                raise subprocess.TimeoutExpired("a share", timeout)
-            time.sleep(0.01)
-        return self.returncode
-
-    def terminate(self):
+        self._process.join(timeout)
         if self.poll() is None:
-            os.kill(self.pid, signal.SIGTERM)
+            raise subprocess.TimeoutExpired("a share", timeout)
+        return self.poll()
+
+
+def be_share(folder: Path, cwd: str, output: int) -> None:
+    os.setsid()
+    os.chdir(cwd)
+    for number in (1, 2):
+        os.dup2(output, number)
+    os.closerange(3, 256)  # the store's sockets, among others, which shall end with their process
+    in_share()
+    child.main(folder)
 
 
 def strike(place: str) -> None:
