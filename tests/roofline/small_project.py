@@ -44,6 +44,9 @@ def strike(place, number, later=False):
             time.sleep(1 if is_share else 0)
     elif fault.startswith("SIG"):
         os.kill(os.getpid(), getattr(signal, fault))
+    if fault == "once" and not Path("struck").exists():
+        Path("struck").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
     if fault == "KILLED":
         os.kill(os.getppid(), signal.SIGKILL)
         time.sleep(1)

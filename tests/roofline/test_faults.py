@@ -108,6 +108,12 @@ def test_a_fault_costs_what_it_struck(three_shapes, place, fault, processes):
     assert "nothing is left to measure" in run.go_on().text
 
 
+def test_shape_that_nobody_can_be_blamed_for_is_tried_once_more(three_shapes):
+    run = three_shapes("-k", "numpy", fault="prepare 128 once", shares=True)
+    assert (run.code, run.reasons) == (0, {})
+    assert sorted(run.cases) == ["m128-numpy", "m256-numpy", "m64-numpy"]
+
+
 ENDED = [
     # fault, passes, exit code, what has no number
     ("numpy 128 SIGINT", 3, 2, ALL[4:]),
