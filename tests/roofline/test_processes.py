@@ -22,8 +22,13 @@ from roofline.pytest_plugin import narrator
 narrator.LOGGED_S = 0
 readings = iter(range(99))
 telemetry.CpuTelemetry.summary = lambda self: {"others_share": float(next(readings))}
+
+def call(case, *about, call=call):
+    time_s = call(case, *about)
+    return None if (case.m, time_s) == (256, 0.0009) else time_s
 """
-"""A line of progress for each step; the telemetry of a pass is its number among all passes."""
+"""A line of progress for each step; the telemetry of a pass is its number among all passes. The host is late for some
+samples of numpy."""
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +47,8 @@ def test_each_process_makes_its_share_of_the_passes(several):
         assert len({tuple(round_.order) for round_ in shape.rounds}) > 1
         readings = [3 * (round_.pass_index - 1) + place for round_ in shape.rounds]  # each pass counts by its rounds
         assert shape.telemetry == {"others_share": pytest.approx(fmean(readings))}
+        assert shape.late == {name: shape.round_count - len(shape.times_s(name)) for name in shape.late}
+        assert bool(shape.late["numpy"]) == (place == 2)
         # The probe is that which the first process chose.
         assert {round_.process for round_ in shape.rounds if "probe matmul" in round_.time_s} == {0, 1, 2}
     assert [line["when"] for line in several.lines if line["kind"] == "ceiling"] == ["start"] * 3
