@@ -265,7 +265,8 @@ CAPPED, FREE = {"throttled": True, "throttle_reasons": "power cap"}, {"throttled
     ("before", "now", "rounds", "both"),
     [
         ({"others_share": 0.1}, {"others_share": 0.5}, 1, {"others_share": 0.2}),
-        ({"others_share": 0.1}, {"others_share": 1.0}, 0, {"others_share": 0.1}),  # ticks of a pass without a round
+        # Ticks of a pass without a round.
+        ({"others_share": 0.1} | FREE, {"others_share": 1.0} | CAPPED, 0, {"others_share": 0.1} | FREE),
         ({"power_w": 600.0, "temperature_c": 60}, {"power_w": None, "temperature_c": 50}, 3,
          {"power_w": 600.0, "temperature_c": 60}),
         (CAPPED, FREE, 9, CAPPED),

@@ -68,6 +68,7 @@ def test_pairing_cancels_a_shared_drift_and_leaves_out_what_lacks_a_partner():
 
 def test_one_sample_in_four_may_be_as_far_off_as_it_likes():
     assert middle([1.0, 2.0, 3.0, 1e9]) == 2.5
+    assert middle([-1e9, 0.0, 1.0, 2.0, 3.0, 6.0, 7.0, 1e9]) == 3  # the mean of the middle half, and no median
     assert middle([5.0, 1e9, 1.0]) == 5
     assert time_of(rounds([1.0, 1.0, 1.0, 50.0] * 10)).value == 1
 
@@ -77,6 +78,12 @@ def test_what_may_be_negative_has_an_even_interval():
     difference = estimate(lambda a, b: b - a, *series, groups=groups, log=False)
     assert difference.low < 0 < difference.high
     assert difference.value - difference.low == pytest.approx(difference.high - difference.value)
+
+
+def test_a_drift_within_the_single_process_is_in_its_interval():
+    """Its rounds are taken in runs of neighbours."""
+    interval = time_of(rounds(1 + i / 100 for i in range(100)))
+    assert (interval.low, interval.high) == pytest.approx((1.249, 1.773), abs=1e-3)
 
 
 def test_lag1_correlation_of_known_series():
