@@ -5,7 +5,6 @@ The default tier has the common faults; all of them, at each place, are slow.
 
 import functools
 import os
-import resource
 import signal
 import subprocess
 import sys
@@ -21,7 +20,6 @@ from roofline.cli import main
 from roofline.measure import device_errors
 from roofline.report import references
 from roofline.report.compare import summary
-from roofline.store import journal
 
 slow = pytest.mark.slow
 ALL = [f"m{m}-{name}" for m in (64, 128, 256) for name in ("torch", "numpy")]
@@ -388,17 +386,3 @@ except Exception as error:
 def test_real_cuda_context_is_seen_to_be_lost(environment):
     done = subprocess.run([sys.executable, "-c", LOSES_THE_CONTEXT], capture_output=True, text=True, env=environment())
     assert done.stdout.splitlines()[-1] == "None True"
-
-
-def test_journal_takes_a_failed_write_back(tmp_path):
-    writer = journal.Journal(tmp_path)
-    writer.write({"kind": "run", "x": 1})
-    before = (tmp_path / journal.NAME).read_bytes()
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 10, hard))
-    try:
-        with pytest.raises(OSError, match="File too large"):
-            writer.write({"kind": "end", "y": "long enough to be cut in pieces"})
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert (tmp_path / journal.NAME).read_bytes() == before
