@@ -101,11 +101,9 @@ def test_table_of_samples_has_the_documented_columns(tmp_path):
 
 
 def test_packed_journal_is_the_same_and_always_the_same_bytes(tmp_path):
-    plain, packed = roofline.load(save(tmp_path / "run", LINES)), []
-    for _ in range(2):
-        journal.pack(save(tmp_path / "run", LINES))
-        packed.append((tmp_path / "run" / journal.PACKED).read_bytes())
-    assert packed[0] == packed[1]
+    plain = roofline.load(save(tmp_path / "run", LINES))
+    journal.pack(tmp_path / "run")
+    assert (tmp_path / "run" / journal.PACKED).read_bytes()[4:8] == bytes(4)  # no time of its making
     assert roofline.load(tmp_path / "run") == roofline.load(tmp_path / "run" / journal.PACKED) == plain
     with pytest.raises(OSError, match="unpack it"):
         journal.Journal(tmp_path / "run")
