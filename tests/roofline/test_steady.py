@@ -212,7 +212,6 @@ def test_contender_that_dies_in_its_steady_state_fails_and_keeps_its_row(three_s
     assert [block["block"] for block in outcome.kept.steady if block["contender"] == "torch"] == [0, 1]
 
 
-@pytest.mark.slow
 def test_interruption_in_a_steady_state_keeps_the_rounds_and_can_be_gone_on_with(three_shapes):
     outcome = three_shapes("--ffn-steady", "-k", "m64", env={"SLOWER": "4"}, fault="block-numpy 64 SIGTERM")
     assert outcome.code == 2
