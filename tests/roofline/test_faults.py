@@ -56,7 +56,15 @@ OUTCOMES = {
 }
 COMMON = {
     *("prepare MemoryError", "prepare SIGKILL", "first-numpy crash", "first-numpy sys.exit", "first-numpy greedy"),
-    *("numpy hang", "numpy SIGKILL", "numpy null", "again-numpy null", "torch null", "copy SIGKILL"),
+    *(
+        "numpy hang",
+        "numpy SIGKILL",
+        "numpy null",
+        "again-numpy null",
+        "torch null",
+        "first-torch null",
+        "copy SIGKILL",
+    ),
 }
 STRUCK = [(place, fault) for place in PLACES for fault in OUTCOMES]
 STRUCK += [("torch", "null"), ("first-torch", "null"), ("copy", "SIGKILL"), ("copy", "crash"), ("copy", "hang")]
@@ -155,7 +163,7 @@ def test_a_run_that_was_ended_keeps_whole_rounds_and_is_gone_on_with(ended, faul
     again = run.go_on()
     assert again.code == 0
     assert again.folder.name == run.folder.name
-    assert again.reasons == {}
+    assert (again.reasons, again.kept.unfinished) == ({}, False)
     assert sorted(again.cases) == sorted(again.measured) == sorted(ALL)
 
 
@@ -171,10 +179,7 @@ def test_interruption_keeps_the_whole_rounds(ended):
 
 def test_killed_run_leaves_no_process_and_a_journal_that_a_report_is_drawn_of(ended):
     run = ended("numpy 128 KILLED")
-    deadline = time.monotonic() + 10
-    while (left := shares_of(run.root)) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert not left
+    assert_no_share_is_left(run)
     assert [path.name for path in run.folder.iterdir()] == ["samples.jsonl"]
     assert main(["report", str(run.folder)]) == 0
     assert "- cut off: " in run.report
@@ -192,11 +197,20 @@ def shares_of(root: Path) -> list[str]:
     return names
 
 
+def assert_no_share_is_left(run):
+    deadline = time.monotonic() + 10
+    while (left := shares_of(run.root)) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not left
+
+
 @pytest.mark.parametrize(
-    "signals", [(signal.SIGINT, signal.SIGINT), pytest.param((signal.SIGTERM,), marks=slow)], ids=["twice", "once"]
+    ("signals", "code"),
+    [((signal.SIGINT, signal.SIGINT), 130), ((signal.SIGKILL,), -9), pytest.param((signal.SIGTERM,), 2, marks=slow)],
+    ids=["twice", "killed", "once"],
 )
-def test_a_run_that_is_stuck_ends_at_a_second_signal_or_soon_after_the_first(three_shapes, tmp_path, signals):
-    """No limit is near: the share hangs in C."""
+def test_a_run_that_is_stuck_ends_at_a_second_signal_or_soon_after_the_first(three_shapes, tmp_path, signals, code):
+    """No limit is near: the share hangs in C. It ends with the run."""
 
     def send() -> None:
         while not (shares := shares_of(tmp_path)) or not (tmp_path / "hangs").exists():
@@ -205,7 +219,7 @@ def test_a_run_that_is_stuck_ends_at_a_second_signal_or_soon_after_the_first(thr
         sent.append(time.monotonic())
         for number in signals:
             os.kill(parent, number)
-            time.sleep(1)
+            time.sleep(1 if signals[1:] else 0)
 
     sent = []
     sender = threading.Thread(target=send, daemon=True)
@@ -213,9 +227,10 @@ def test_a_run_that_is_stuck_ends_at_a_second_signal_or_soon_after_the_first(thr
     run = three_shapes(fault="numpy 128 hang", root=tmp_path, shares=True)
     assert time.monotonic() - sent[0] < 20
     sender.join()
-    assert run.code == (130 if signals[1:] else 2)
+    assert run.code == code
     assert ("came after another signal" in run.text) == bool(signals[1:])
     assert {outcome for outcome, _ in run.reasons.values()} == {"not_run"}  # that nobody waited is no evidence
+    assert_no_share_is_left(run)
     assert sorted(run.go_on().cases) == sorted(ALL)
 
 
