@@ -120,6 +120,22 @@ def test_shape_that_nobody_can_be_blamed_for_is_tried_once_more(three_shapes):
     assert sorted(run.cases) == ["m128-numpy", "m256-numpy", "m64-numpy"]
 
 
+DIE_EARLY = """
+if "roofline.measure.child" in sys.orig_argv:
+    with open("starts", "a") as starts:
+        starts.write("x")
+        if starts.tell() > 1:  # the first one looks at the machine
+            os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_shares_that_end_before_they_begin_anything_end_the_run(three_shapes):
+    run = three_shapes(more=DIE_EARLY, shares=True)
+    assert run.code == 1
+    assert "3 shares ended at their start: signal 9 (SIGKILL)" in run.text
+    assert (run.root / "starts").read_text() == "x" * 4
+
+
 ENDED = [
     # fault, passes, exit code, what has no number
     ("numpy 128 SIGINT", 3, 2, ALL[4:]),
