@@ -63,7 +63,7 @@ class TileSchedule:
 
 # They change from launch to launch, and a new variant may not be loaded while one spins.
 @triton.jit(
-    do_not_specialize=["wanted", "order", "patience", "row_tiles"],
+    do_not_specialize=["wanted", "order", "patience", "row_tiles", "column_tiles"],
     do_not_specialize_on_alignment=["flags_ptr", "lost_ptr"],
 )
 def flagged_kernel(

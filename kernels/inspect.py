@@ -1,16 +1,17 @@
 """What the compiler made of every kernel and configuration, no GPU needed: `python -m kernels.inspect`.
 
-One line per kernel, configuration and dtype of the tables: registers, spills, shared memory, the MMA instruction beside
-the one that the table declares, TMA loads and stores. One that has `problems` is wrong however it measures, and the
-command exits with 1. What shares an SM with a link's copier must leave room for that and for the link's waits
-(`kernels.hopper.room`). Whether what synchronises is right a look cannot tell: `kernels.machine` runs the same code.
+One line per kernel, configuration and dtype of the tables. One that has `problems` is wrong however it measures, and
+the command exits with 1. What shares an SM with a link's copier must leave room for that and for the link's waits
+(`kernels.hopper.room`). Whether what synchronises is right a look cannot tell: `kernels.machine` executes the same
+`Binary`.
 
-A launch, of Triton or of Gluon, goes through `JITFunction.warmup`, Triton's way up to the point where it would touch a
-device, under a driver that knows a target and nothing else. So the signature, the divisibility of every argument and
-the descriptors are those of a real launch. The numbers come from the cubin itself, by the cuobjdump and nvdisasm inside
-the Triton wheel.
+A launch, of Triton or of Gluon, goes through `JITFunction.warmup`, under a driver that knows a target and nothing else.
+So the signature, the divisibility of every argument and the descriptors are those of a real launch. The numbers come
+from the cubin itself, by the cuobjdump and nvdisasm inside the Triton wheel.
 """
 
+import ast
+import hashlib
 import os
 import re
 import subprocess
@@ -20,27 +21,32 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from multiprocessing import get_context
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import triton
 from triton.backends.compiler import GPUTarget
+from triton.runtime.cache import get_cache_manager
 
 from kernels.contract import KernelLaunch, interpreted
-from kernels.hopper import WARP_SIZE, allotted, room
+from kernels.hopper import SM_REGISTERS, WARP_SIZE, allotted, room
 from kernels.registry import BESIDE_LINK, examples, load
 from kernels.tiles import DTYPE_NAMES, Config, architectures, table
 from roofline.arguments import Parser
 
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+KEPT_AS = f"cubin-{hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]}.txt"
+"""File in Triton's cache that holds the numbers of a cubin, as this version of this file reads them."""
 
 
 @dataclass(frozen=True)
 class Cubin:
-    """What the compiler made of one launch. `mma` counts instructions by name, e.g. {"wgmma.m64n256k16": 8}; {"fma": n}
-    when there are none of the tensor cores. A spill shows as stack bytes, as local loads and stores, or as both."""
+    """What is in the machine code of one launch. `mma` counts instructions by name: {"wgmma.m64n256k16": 8}, or {"fma":
+    8} where there are none of the tensor cores. A spill shows as stack bytes, as local accesses, or as both."""
 
     registers: int  # per thread at the start of the kernel
     stack_bytes: int
@@ -51,12 +57,34 @@ class Cubin:
     tma_stores: int
     wgmma_waits: tuple[int, ...] = ()  # wgmma groups that waits leave in flight, each number once
     register_counts: tuple[int, ...] = ()  # per thread, that setmaxnreg asks for, each number once
-    ttgir: str = field(default="", repr=False)  # the last IR in which loops and loads can be told
-    ptx: str = field(default="", repr=False)  # where barriers between threads stand
 
     @property
     def spills(self) -> bool:
         return bool(self.stack_bytes or self.local_accesses)
+
+
+@dataclass(frozen=True)
+class Binary:
+    """A launch as compiled for one target, as Triton's cache holds it: under a key of Triton's version, the kernel's
+    source and the specialisation of its arguments."""
+
+    triton: Any
+    """What Triton calls the compiled kernel: its `hash`, `metadata`, and texts by kind in `asm`."""
+
+    @cached_property
+    def cubin(self) -> Cubin:
+        """Disassemble it, once: the numbers are kept beside the binary."""
+        kept = get_cache_manager(self.triton.hash)
+        if path := kept.get_file(KEPT_AS):
+            return Cubin(**ast.literal_eval(Path(path).read_text()))
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "kernel.cubin"
+            path.write_bytes(self.triton.asm["cubin"])
+            usage = _tool("cuobjdump", "-res-usage", str(path))
+            sass = _tool("nvdisasm", "-c", "-ndf", str(path))  # no data flow, which takes a quarter of the time
+        cubin = read(usage, sass, self.triton.metadata.shared)
+        kept.put(repr(asdict(cubin)), KEPT_AS, binary=False)
+        return cubin
 
 
 @contextmanager
@@ -64,33 +92,26 @@ def offline(target: int) -> Iterator[None]:
     """Make Triton compile for compute capability `target` (90 for 9.0) inside the block."""
     driver = triton.runtime.driver
     before = driver._active  # no public getter leaves a driver uncreated, and creating one without a GPU raises
-    # As much of a driver as compiling asks for. Triton keys compiled kernels by device: a name that no device has keeps
-    # ours apart from those of a GPU in this process.
-    driver.set_active(
-        SimpleNamespace(
-            get_current_target=lambda: GPUTarget("cuda", target, WARP_SIZE),
-            get_current_device=lambda: f"offline-{target}",
-            get_current_stream=lambda device: 0,
-        )
+    compiling = SimpleNamespace(  # as much of a driver as it asks for
+        get_current_target=lambda: GPUTarget("cuda", target, WARP_SIZE),
+        get_current_device=lambda: (
+            f"offline-{target}"
+        ),  # Triton keys kernels by it: no GPU of this process is called so
+        get_current_stream=lambda device: 0,
     )
+    driver.set_active(compiling)
     try:
         yield
     finally:
         driver.set_active(before)
 
 
-def compile_launch(launch: KernelLaunch, target: int) -> Cubin:
-    """Compile for `target` and read the result. RuntimeError under the interpreter; compiler errors pass through."""
+def compile_launch(launch: KernelLaunch, target: int) -> Binary:
+    """Compile for `target`. Raises RuntimeError under the interpreter; compiler errors pass through."""
     if interpreted(launch.kernel) or triton.knobs.runtime.interpret:  # Gluon's kernels are never interpreted
         raise RuntimeError("TRITON_INTERPRET is set, so there is no compiler; unset it before kernels is imported")
     with offline(target):
-        kernel = launch.kernel.warmup(grid=launch.grid, **launch.args)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "kernel.cubin"
-        path.write_bytes(kernel.asm["cubin"])
-        usage = _tool("cuobjdump", "-res-usage", str(path))
-        sass = _tool("nvdisasm", "-c", "-ndf", str(path))  # no data flow, which takes a quarter of the time
-    return replace(read(usage, sass, kernel.metadata.shared), ttgir=kernel.asm["ttgir"], ptx=kernel.asm["ptx"])
+        return Binary(launch.kernel.warmup(grid=launch.grid, **launch.args))
 
 
 def read(usage: str, sass: str, shared_bytes: int) -> Cubin:
@@ -106,20 +127,16 @@ def read(usage: str, sass: str, shared_bytes: int) -> Cubin:
     def numbers(pattern: str) -> tuple[int, ...]:
         return tuple(sorted({int(n, 16) for n in re.findall(pattern, sass)}))
 
-    def count(*stems: str) -> int:
-        return sum(n for op, n in opcodes.items() if op.split(".")[0] in stems)
+    def total(*stems: str) -> int:
+        return sum(count for opcode, count in opcodes.items() if opcode.split(".")[0] in stems)
 
     return Cubin(
-        registers=registers,
-        stack_bytes=stack,
-        local_accesses=count("LDL", "STL"),
-        shared_bytes=shared_bytes,
-        mma=_mma(opcodes) or ({"fma": count("FFMA")} if count("FFMA") else {}),
-        tma_loads=count("UTMALDG"),
-        tma_stores=count("UTMASTG"),
+        registers=registers, stack_bytes=stack, local_accesses=total("LDL", "STL"), shared_bytes=shared_bytes,
+        mma=_mma(opcodes) or ({"fma": total("FFMA")} if total("FFMA") else {}),
+        tma_loads=total("UTMALDG"), tma_stores=total("UTMASTG"),
         wgmma_waits=numbers(r"\bWARPGROUP\.DEPBAR\.LE gsb\d+, (0x[0-9a-f]+)"),
         register_counts=numbers(r"\bUSETMAXREG\.\S+ (?:UP\d+, )?(0x[0-9a-f]+)"),
-    )
+    )  # fmt: skip
 
 
 def _mma(opcodes: Counter) -> dict[str, int]:
@@ -128,8 +145,8 @@ def _mma(opcodes: Counter) -> dict[str, int]:
     for opcode, n in opcodes.items():
         if match := re.match(r"[HIQ]GMMA\.(?:SP\.)?(\d+)x(\d+)x(\d+)", opcode):
             counts["wgmma.m{}n{}k{}".format(*match.groups())] += n
-        elif opcode.startswith(("HMMA.16816", "HMMA.1688")):
-            counts["mma.m16n8k16" if opcode.startswith("HMMA.16816") else "mma.m16n8k8"] += n
+        elif match := re.match(r"HMMA\.(16816|1688)\b", opcode):
+            counts["mma.m16n8k16" if match[1] == "16816" else "mma.m16n8k8"] += n
         elif re.match(r"[A-Z]{1,2}G?MMA\b", opcode):
             counts[opcode] += n  # no name for it yet: shown as it is, so that no declaration matches it
     return dict(counts)
@@ -137,10 +154,6 @@ def _mma(opcodes: Counter) -> dict[str, int]:
 
 def _tool(name: str, *arguments: str) -> str:
     return subprocess.run([TOOLS / name, *arguments], check=True, capture_output=True, text=True).stdout
-
-
-SETMAXNREG = "CONSUMER_REGISTERS", "PRODUCER_REGISTERS"
-"""Arguments of a launch whose warps are specialised."""
 
 
 @dataclass(frozen=True)
@@ -173,23 +186,27 @@ class Finding:
 
     def problems(self) -> list[str]:
         """Return each broken promise in a sentence: value, limit, way out."""
-        if self.cubin is None:
+        if (cubin := self.cubin) is None:
             return [f"does not compile: {self.error}"]
-        job, cubin, beside_link = self.job, self.cubin, self.job.kernel in BESIDE_LINK
-        registers, (registers_left, bytes_left) = allotted(cubin.registers, job.config.num_warps), room()
-        limit, who = job.shared_limit_bytes, ""
-        if beside_link and limit > bytes_left:
-            limit, who = bytes_left, " beside the copier"
-        loads, stores = self.least_tma
+        job, warps, (loads, stores) = self.job, self.job.config.num_warps, self.least_tma
+        beside, (most_registers, most_bytes) = "", (SM_REGISTERS, job.shared_limit_bytes)
+        if job.kernel in BESIDE_LINK:
+            beside, (most_registers, most_bytes) = " beside the copier", room()
+        registers, most_bytes = allotted(cubin.registers, warps), min(most_bytes, job.shared_limit_bytes)
+        missing = sorted({*self.register_counts} - {*cubin.register_counts})
+        # setmaxnreg waits until the pool that the program was launched with has what it asks for; a producer takes the
+        # registers of a whole warpgroup.
+        pool = cubin.registers * WARP_SIZE * (warps + 4)
+        wanted = WARP_SIZE * sum(count * n for count, n in zip(self.register_counts, (warps, 4), strict=False))
         checks = (
             (cubin.spills,
              f"spills: {cubin.stack_bytes} bytes of stack, {cubin.local_accesses} local accesses, 0 allowed; "
              "take more warps or a smaller tile"),
-            (cubin.shared_bytes > limit,
-             f"needs {cubin.shared_bytes} bytes of shared memory, limit {limit}{who}; "
+            (cubin.shared_bytes > most_bytes,
+             f"needs {cubin.shared_bytes} bytes of shared memory, limit {most_bytes}{beside}; "
              "take fewer stages or subtile the epilogue"),
-            (beside_link and registers > registers_left,
-             f"holds {registers} registers, {cubin.registers} a thread, limit {registers_left} beside the copier; "
+            (registers > most_registers,
+             f"holds {registers} registers, {cubin.registers} a thread, limit {most_registers}{beside}; "
              "take a smaller tile"),
             (self.mma != job.mma,
              f"compiles to {self.mma}, declared is {job.mma}; change the tile or the declaration"),
@@ -199,31 +216,12 @@ class Finding:
             (cubin.tma_loads < loads or cubin.tma_stores < stores,
              f"has {cubin.tma_loads} TMA loads and {cubin.tma_stores} stores, {loads} and {stores} are the least; "
              "check the descriptors"),
+            (missing,
+             f"sets register counts {cubin.register_counts}, {missing} is missing; look at worker_num_regs"),
+            (wanted > pool,
+             f"asks for {wanted} registers, it is launched with {pool} and would hang; give the consumers fewer"),
         )  # fmt: skip
-        sentences = [sentence for broken, sentence in checks if broken]
-        if self.register_counts:
-            sentences += _unspecialised(cubin, job.config.num_warps, *self.register_counts)
-        return sentences
-
-
-def _unspecialised(cubin: Cubin, consumer_warps: int, consumer: int, producer: int) -> list[str]:
-    """Return what a kernel with `consumer_warps` and a producer lacks; `consumer` and `producer` are registers a
-    thread."""
-    sentences = []
-    if missing := sorted({consumer, producer} - set(cubin.register_counts)):
-        sentences.append(
-            f"sets register counts {cubin.register_counts}, {missing} is missing; look at worker_num_regs and the "
-            "register limit"
-        )
-    # setmaxnreg waits until the pool that the program was launched with has what it asks for; a producer takes the
-    # registers of a whole warpgroup.
-    pool = cubin.registers * WARP_SIZE * (consumer_warps + 4)
-    wanted = WARP_SIZE * (consumer_warps * consumer + 4 * producer)
-    if wanted > pool:
-        sentences.append(
-            f"asks for {wanted} registers, it is launched with {pool} and would hang; give the consumers fewer"
-        )
-    return sentences
+        return [sentence for broken, sentence in checks if broken]
 
 
 def jobs(kernels: Sequence[str] = ()) -> list[Job]:
@@ -240,14 +238,19 @@ def jobs(kernels: Sequence[str] = ()) -> list[Job]:
     return list(todo)
 
 
+def example(job: Job) -> KernelLaunch:
+    """Return the launch that stands for a job."""
+    dtype = {name: dtype for dtype, name in DTYPE_NAMES.items()}[job.dtype]
+    return load(examples()[job.kernel])(job.config, dtype)
+
+
 def inspect(job: Job) -> Finding:
     """Compile one job. A compiler error becomes part of the finding: one bad candidate must not hide the others."""
-    dtype = {name: dtype for dtype, name in DTYPE_NAMES.items()}[job.dtype]
     try:
-        launch = load(examples()[job.kernel])(job.config, dtype)
-        least_tma = 1 if "x_desc" in launch.args else 0, 1 if "out_desc" in launch.args else 0
-        registers = [launch.args[name] for name in SETMAXNREG if name in launch.args]
-        return Finding(job, compile_launch(launch, job.target), None, least_tma, tuple(registers))
+        args = (launch := example(job)).args
+        counts = [args[name] for name in ("CONSUMER_REGISTERS", "PRODUCER_REGISTERS") if name in args]
+        least_tma = int("x_desc" in args), int("out_desc" in args)
+        return Finding(job, compile_launch(launch, job.target).cubin, None, least_tma, tuple(counts))
     except Exception as error:  # Triton raises RuntimeError, CompilationError, PTXASError and others here
         return Finding(job, None, f"{type(error).__name__}: {error}".splitlines()[0])
 
@@ -266,18 +269,11 @@ def as_text(findings: Sequence[Finding]) -> str:
     import pandas  # which takes longer than all that the machine wants of this module
 
     rows = []
-    for finding in findings:
-        job, cubin = finding.job, finding.cubin or Cubin(*["-"] * 7)
-        rows.append(
-            {
-                "kernel": job.kernel, "target": f"sm_{job.target}", "config": job.config, "dtype": job.dtype,
-                "registers": cubin.registers, "stack_B": cubin.stack_bytes, "local_accesses": cubin.local_accesses,
-                "shared_B": cubin.shared_bytes, "mma": finding.mma, "expected": job.mma,
-                "tma_loads": cubin.tma_loads, "tma_stores": cubin.tma_stores,
-                "verdict": "BAD" if finding.problems() else "ok",
-            }
-        )  # fmt: skip
-    lines = [pandas.DataFrame(rows).to_string(index=False)]
+    for f in findings:
+        about = {"kernel": f.job.kernel, "target": f"sm_{f.job.target}", "config": f.job.config, "dtype": f.job.dtype}
+        last = {"mma": f.mma, "expected": f.job.mma, "verdict": "BAD" if f.problems() else "ok"}
+        rows.append(about | (asdict(f.cubin) if f.cubin else {}) | last)
+    lines = [pandas.DataFrame(rows, dtype=object).to_string(index=False, na_rep="-")]
     for f in findings:
         lines += [f"{f.job.kernel} {f.job.config} {f.job.dtype}: {problem}" for problem in f.problems()]
     bad = sum(bool(f.problems()) for f in findings)

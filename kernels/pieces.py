@@ -63,8 +63,8 @@ class Pieces:
 
 # They change from launch to launch, and a new variant may not be loaded while one spins.
 @triton.jit(
-    do_not_specialize=["pieces", "row_tiles", "wanted", "patience", "counted"],
-    do_not_specialize_on_alignment=["flags_ptr", "lost_ptr"],
+    do_not_specialize=["pieces", "row_tiles", "column_tiles", "wanted", "patience", "counted"],
+    do_not_specialize_on_alignment=["flags_ptr", "lost_ptr", "counters_ptr", "times_ptr"],
 )
 def pieces_kernel(
     x_desc, w_desc, out_desc, order_ptr, pieces,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from kernels.contract import KernelLaunch
-from kernels.inspect import offline
+from kernels.inspect import Binary, compile_launch
 from kernels.machine import copies, sync, tensor_core  # noqa: F401 (they register what they know)
 from kernels.machine.device import Host, Machine
 from kernels.machine.memory import TensorMap
@@ -27,14 +27,16 @@ SCRATCH_POINTERS = 2
 
 @dataclass(frozen=True)
 class Compiled:
+    """A binary that is ready to run."""
+
+    binary: Binary
     program: Program
-    triton: object
-    """What Triton calls the compiled kernel."""
     problems: tuple[str, ...]
     """Found without running it."""
 
 
-_programs: dict[str, Compiled] = {}
+PROGRAMS: dict[str, Compiled] = {}
+"""By Triton's hash, all that this process has made ready."""
 
 
 def compiled(launch: KernelLaunch) -> Compiled:
@@ -44,12 +46,12 @@ def compiled(launch: KernelLaunch) -> Compiled:
         for loop, names in carries(launch, TARGET).items()
         if names
     ]
-    with offline(TARGET):
-        kernel = launch.kernel.warmup(grid=launch.grid, **launch.args)
-    if kernel.hash not in _programs:
-        code = parse(kernel.asm["ptx"])
-        _programs[kernel.hash] = Compiled(Program(code, kernel.metadata.shared), kernel, (*lost, *races(code)))
-    return _programs[kernel.hash]
+    triton_kernel = (binary := compile_launch(launch, TARGET)).triton
+    if triton_kernel.hash not in PROGRAMS:
+        code = parse(triton_kernel.asm["ptx"])
+        program = Program(code, triton_kernel.metadata.shared)
+        PROGRAMS[triton_kernel.hash] = Compiled(binary, program, (*lost, *races(code)))
+    return PROGRAMS[triton_kernel.hash]
 
 
 def whole(tensor: Tensor) -> np.ndarray:
@@ -62,7 +64,7 @@ def address(machine: Machine, tensor: Tensor) -> int:
 
 
 def parameters(machine: Machine, launch: KernelLaunch, kernel_compiled: Compiled) -> list[int]:
-    kernel, values = kernel_compiled.triton, []
+    kernel, values = kernel_compiled.binary.triton, []
     names, descriptors = kernel.src.fn.arg_names, iter(kernel.metadata.tensordesc_meta or ())
     constants = {names[path[0]] for path in kernel.src.constants if len(path) == 1}
     for name, kind in kernel.src.signature.items():

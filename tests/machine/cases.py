@@ -13,14 +13,16 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
+import triton
 from torch import Tensor
 
 from kernels import hopper, workspace
-from kernels.contract import Kernel
+from kernels.contract import Kernel, KernelLaunch
+from kernels.inspect import offline
 from kernels.machine.device import Machine
 from kernels.machine.order import FaultError
 from kernels.machine.ptx import UnknownError
-from kernels.machine.run import enqueue
+from kernels.machine.run import TARGET, enqueue
 from kernels.registry import CONTENDERS
 from kernels.tiles import DTYPE_NAMES, Config, table
 
@@ -149,17 +151,16 @@ def matmul(
 
 
 def matmuls(kernel: Kernel, config: Config, dtype: str, m_max: int | None) -> Iterator[Case]:
-    """Ragged, two tiles in a program, K longer than the ring, or a tile and a share of two; more of all that; K shorter
-    than a step, one row; whole tiles, one program at a time; rows that no 16 bytes align."""
+    """The binary that `kernels.inspect` looks at, whose sizes are multiples of 16: two tiles in a program, M and N
+    ragged, K longer than the ring; where K of whole steps is code of its own, also a K that is none. More: other
+    sizes; K shorter than a step, one row; whole tiles, one program at a time; rows that no 16 bytes align."""
     bm, bn, bk = config.block_m, config.block_n, config.block_k
     few = m_max is not None and m_max <= bm  # rows: all in one tile
     rows = [max(bm - 3, 1), bm, 1, bm, bm] if few else [bm - 5, 2 * bm - 5, 1, bm, 3 * bm - 1]
-    steps = config.num_stages + 2
+    steps, even = config.num_stages + 2, "EVEN_K" in kernel.jit.arg_names
     for number, variant in enumerate(kernel.variants(config)):
-        shape = rows[0], 2 * bn - 8, steps * bk + 16  # 16: for cp.async
-        yield matmul(kernel, variant, dtype, shape, 3 if few else 1)
-        if "EVEN_K" in kernel.jit.arg_names:
-            yield matmul(kernel, variant, dtype, (*shape[:2], steps * bk), 1)
+        for k in (steps * bk, steps * bk + 16)[0 if even else 1 :]:
+            yield matmul(kernel, variant, dtype, (rows[0], 2 * bn - 16, k), 3 if few else 1, unit=16)
         more = dict(thorough=True)
         yield matmul(kernel, variant, dtype, (rows[1], 2 * bn - 8, (steps + 1) * bk - 3), **more)
         short = max(variant.split - 1, 0) * bk + bk // 2 + 3
@@ -168,6 +169,20 @@ def matmuls(kernel: Kernel, config: Config, dtype: str, m_max: int | None) -> It
         yield matmul(kernel, variant, dtype, (rows[4], bn + 1, 3 * bk), 2 + 3 * (number % 2), slots=2, **more)
         if "x_desc" not in kernel.jit.arg_names:  # TMA wants aligned rows
             yield matmul(kernel, variant, dtype, (rows[0], bn - 7, 2 * bk + 1), left=3, unit=1, **more)
+
+
+def specialisation(launch: KernelLaunch) -> tuple[str, str]:
+    """Return what Triton keys the binary of a launch for Hopper by. Nothing is compiled."""
+    keys = []
+
+    def note(**about) -> bool:
+        keys.append((about["fn"].name, about["key"]))
+        return True  # which leaves the compiler out
+
+    with offline(TARGET), triton.knobs.runtime.scope():
+        triton.knobs.runtime.jit_cache_hook = note
+        launch.kernel.warmup(grid=launch.grid, **launch.args)
+    return keys[0]
 
 
 def cases() -> list[Case]:

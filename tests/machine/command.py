@@ -1,8 +1,6 @@
 """Run the kernels as compiled for Hopper, with no GPU: `python -m kernels.machine [KERNEL...]`."""
 
 import gc
-import os
-import sys
 
 import cases
 import links
@@ -14,6 +12,10 @@ from cases import Case, Outcome, run, run_on_gpu
 from roofline.arguments import Parser
 
 
+def every() -> list[Case]:
+    return [*cases.cases(), *waiting.cases(), *links.cases()]
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = Parser(prog="python -m kernels.machine", description=__doc__.splitlines()[0])
     parser.add_argument("kernel", nargs="*", help="only these; all by default")
@@ -23,12 +25,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", default="", metavar="TEXT", help="cases whose line has this in it")
     parser.add_argument("--gpu", action="store_true", help="on the Hopper GPU here: the machine's results, to the bit")
     options = parser.parse_args(arguments)
-    if os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes", "y"):
-        print(
-            "TRITON_INTERPRET is set, so nothing would be compiled; run it under `env -u TRITON_INTERPRET`",
-            file=sys.stderr,
-        )
-        return 2
+    if triton.knobs.runtime.interpret:
+        parser.error("TRITON_INTERPRET is set, so nothing would be compiled; run it under `env -u TRITON_INTERPRET`")
     if options.gpu and not torch.cuda.is_available():
         parser.error("argument --gpu: torch finds no GPU here; leave it out to run on the machine")
     if options.gpu and torch.cuda.get_device_capability()[0] != 9:
@@ -36,14 +34,13 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     if options.seeds < 1:
         parser.error(f"argument --seeds: {options.seeds} is not 1 or more")
-    torch.set_num_threads(1)  # others would wait for work in vain
-    gc.freeze()  # torch's own objects are many, and need no visits
-    every = [*cases.cases(), *waiting.cases(), *links.cases()]
-    candidates = [case for case in every if (options.thorough or not case.thorough) and (case.gpu or not options.gpu)]
+    candidates = [case for case in every() if (options.thorough or not case.thorough) and (case.gpu or not options.gpu)]
     names = list(dict.fromkeys(case.kernel for case in candidates))
     if unknown := set(options.kernel) - set(names):
         parser.error(f"argument KERNEL: no cases of {', '.join(sorted(unknown))}, there are {', '.join(names)}")
     todo = [case for case in candidates if case.kernel in (options.kernel or names) and options.only in str(case)]
+    torch.set_num_threads(1)  # others would wait for work in vain
+    gc.freeze()  # torch's own objects are many, and need no visits
     bad, run_case = 0, run_on_gpu if options.gpu else run
     for case in todo:
         outcomes = {seed: run_case(case, seed) for seed in range(options.seed, options.seed + options.seeds)}
@@ -57,5 +54,7 @@ def main(arguments: list[str] | None = None) -> int:
 def lines(case: Case, outcomes: dict[int, Outcome]) -> list[str]:
     wrong = {seed: outcome for seed, outcome in outcomes.items() if outcome.wrong}
     seconds = sum(outcome.seconds for outcome in outcomes.values())
-    head = f"{'BAD  ' if wrong else 'exact'}  {case}  {seconds:.1f} s"
+    fewest = min(outcome.instructions for outcome in outcomes.values())
+    counted = f"  {fewest} instructions" if fewest else ""  # a GPU does not count them
+    head = f"{'BAD  ' if wrong else 'exact'}  {case}{counted}  {seconds:.1f} s"
     return [head, *(f"    seed {seed}: {outcome.wrong}" for seed, outcome in wrong.items())]

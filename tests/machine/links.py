@@ -142,7 +142,7 @@ def arm(name: str, dtype: str, programs=2, bytes_per_s=1e9, *, devices=1, times=
 
 
 def scatter(
-    name: str, dtype: str, wire=Wire, *, devices=1, times=1, height=128, depth=72, programs=1, grid=PROGRAMS, **more
+    name: str, dtype: str, wire=Wire, *, devices=1, times=1, height=128, depth=80, programs=1, grid=PROGRAMS, **more
 ) -> Case:
     """An arm of the reduce-scatter so many times in a row, each time of other numbers; with two devices, the link's
     kernels are on the other."""

@@ -1,14 +1,14 @@
 """Shipped kernels on the machine, exact: by default one configuration of each in bf16, under one order of events, both
 picked by the hash of the commit; with `-m slow` the whole table, by the command that users have."""
 
-import gc
 import os
 import re
-import runpy
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
-from types import SimpleNamespace
+from unittest.mock import patch
 
 import cases
 import command
@@ -17,32 +17,53 @@ import pytest
 import torch
 import waiting
 
+from kernels.hopper import CTA_BYTES, KEPT, allotted
+from kernels.inspect import example, jobs
+from kernels.machine.device import Machine
+from kernels.machine.run import PROGRAMS, TARGET
 from kernels.registry import CONTENDERS
 from kernels.tiles import table
 
 ROOT = Path(__file__).parents[2]
 MATMULS = "persistent", "tiled", "warpgroup", "decode"
 WAITING = "flagged", "flagged_spills", "pieces_flags"
-ARMS = "arms", "scatters", "layers", "copier"
-INSTRUMENTS = "gate", "wait", "clock", "stamp"
+ARMS = "arms", "scatters", "layers", "copier", "gate", "wait", "clock", "stamp"
+BESIDE = {"copy_kernel", "wait_kernel", "raise_kernel", "stamp_kernel", "gate_kernel", "clock_kernel"}
+"""What runs beside a matmul, of a link and of the clock."""
 
 
 def picked(names: list[str], seed: int) -> list[cases.Case]:
-    """Return the cases of a short run in bf16 of one configuration, table or arm of each kernel."""
+    """Return the cases of a short run of a configuration, table or arm of each kernel, in bf16 where it has dtypes."""
     configurations = {name: {} for name in names}
-    for case in [*cases.cases(), *waiting.cases(), *links.cases()]:
+    for case in command.every():
         configuration, bf16, _ = case.title.partition("bf16")
-        if case.kernel in names and bf16 and not case.thorough:
-            configurations[case.kernel].setdefault(configuration, []).append(case)
+        if case.kernel in names and not case.thorough and not re.search("fp(16|32)", case.title):
+            configurations[case.kernel].setdefault(configuration * bool(bf16), []).append(case)
     return [case for by_title in configurations.values() for case in list(by_title.values())[seed % len(by_title)]]
 
 
 def failures(names: list[str], seed: int) -> dict[str, str]:
-    """Return what is wrong by case, of kernels as compiled: called where Triton compiles."""
+    """Return what is wrong by case, or by kernel beside a matmul: called where Triton compiles."""
     torch.set_num_threads(1)
     outcomes = {str(case): cases.run(case, seed).wrong for case in picked(names, seed)}
-    assert len(outcomes) >= len(names)
+    binaries = [ready.binary for ready in PROGRAMS.values() if ready.binary.triton.metadata.name in BESIDE]
+    if "copier" in names:
+        outcomes["beside a matmul"] = repr(BESIDE - {binary.triton.metadata.name for binary in binaries} or "")[1:-1]
+    outcomes |= {f"{binary.triton.metadata.name} {binary.cubin}": crowding(binary) for binary in binaries}
     return {case: wrong for case, wrong in outcomes.items() if wrong}
+
+
+def crowding(binary) -> str:
+    """Return how a kernel takes more of an SM than is kept for it, or how a copier has nothing in flight."""
+    cubin, about, is_copier = binary.cubin, binary.triton.metadata, binary.triton.metadata.name == "copy_kernel"
+    sizes = allotted(cubin.registers, about.num_warps), cubin.shared_bytes + CTA_BYTES
+    if cubin.spills or any(
+        size > kept for size, kept in zip(sizes, KEPT["copier" if is_copier else "wait"], strict=True)
+    ):
+        return f"takes {sizes} registers and bytes"
+    inner = binary.triton.asm["ttgir"].rpartition("scf.for")[2].partition("scf.yield")[0]
+    load, store = (re.search(rf"tt\.{move}.*tensor<\d+x\d+x!tt.ptr<i32>", inner) for move in ("load", "store"))
+    return "stores a part before it loads the next" * bool(is_copier and load.start() > store.start())
 
 
 @pytest.mark.parametrize("names", [MATMULS, WAITING, ARMS], ids=lambda names: names[0])
@@ -50,6 +71,33 @@ def test_one_configuration_of_each_kernel_is_exact(names, commit_seed, printed_e
     code = f"import json, test_shipped; print(json.dumps(test_shipped.failures({[*names]}, {commit_seed})))"
     again = f"python -m kernels.machine {' '.join(names)} --seeds 1 --seed {commit_seed}"
     assert printed_elsewhere(code) == {}, f"to see it again: {again}"
+
+
+def not_inspected() -> list[str]:
+    """Return the configurations whose binary, as `kernels.inspect` looks at it, no case of a short run executes."""
+    executed = set()
+
+    def note(machine: Machine, launch, *rest) -> int:
+        executed.add(cases.specialisation(launch))
+        return 0
+
+    with (
+        patch.object(cases, "enqueue", note),
+        patch.object(waiting, "enqueue", note),
+        patch.object(links, "enqueue", note),
+    ):
+        for case in command.every():
+            if not case.thorough:
+                case.make(0)[0](Machine())
+    missing = [job for job in jobs() if job.target == TARGET and cases.specialisation(example(job)) not in executed]
+    return [
+        f"{job.kernel} {job.config} {job.dtype}" for job in missing if job.dtype == "bf16" or job.kernel in CONTENDERS
+    ]
+
+
+def test_the_machine_executes_the_binaries_that_are_inspected(printed_elsewhere):
+    """Of what waits in bf16 alone."""
+    assert printed_elsewhere("import json, test_shipped as t; print(json.dumps(t.not_inspected()))") == []
 
 
 def exact(*arguments: str) -> list[str]:
@@ -61,10 +109,6 @@ def exact(*arguments: str) -> list[str]:
     lines = [re.sub(" +", " ", line) for line in done.stdout.splitlines() if line.startswith("exact")]
     assert re.search(rf"{len(lines)} cases under \d orders of events, 0 bad", done.stdout)
     return lines
-
-
-def test_instruments_are_exact():
-    assert {line.split()[1] for line in exact(*INSTRUMENTS, "--seeds", "1")} == {*INSTRUMENTS}
 
 
 @pytest.mark.slow
@@ -83,39 +127,36 @@ def test_every_configuration_is_exact(name, dtype, seeds):
 
 @pytest.mark.slow
 def test_everything_that_waits_is_exact():
-    exact(*WAITING, *ARMS, *INSTRUMENTS, "--seeds", "8")
+    exact(*WAITING, *ARMS, "--seeds", "8")
 
 
-def test_every_kernel_of_the_table_is_among_these():
-    declared = {entry.kernel for entry in table("sm90").entries}
-    assert declared == {*MATMULS, *WAITING, "pieces_counters"}  # which is among the scatters
+COMPLAINTS = {
+    "tile": "argument KERNEL: no cases of tile, there are tiled, persistent,",
+    "--gpu": "argument --gpu: torch finds no GPU here; leave it out",
+    "--seeds 0": "argument --seeds: 0 is not 1 or more",
+    "stamp --only no-case-is-called-so": "0 cases",
+}
 
 
-def test_without_the_tests_the_command_says_where_it_is(monkeypatch):
-    monkeypatch.setattr(Path, "is_file", lambda path: False)
-    with pytest.raises(SystemExit, match=r"no .*tests/machine/command.py; run it in a checkout that has its tests"):
-        runpy.run_path(str(ROOT / "kernels" / "machine" / "__main__.py"), run_name="__main__")
+def complaints() -> list[list]:
+    """Return the exit code of the command, and what it prints, for each line of bad input."""
+    printed = []
+    for line in COMPLAINTS:
+        with redirect_stdout(StringIO()) as out, redirect_stderr(out), patch.object(torch.cuda, "is_available", bool):
+            try:
+                code = command.main(line.split())
+            except SystemExit as stop:
+                code = stop.code
+        printed.append([code, out.getvalue()])
+    return printed
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("tile", "argument KERNEL: no cases of tile, there are tiled, persistent,"),
-        ("--gpu", "argument --gpu: torch finds no GPU here; leave it out"),
-        ("--seeds 0", "argument --seeds: 0 is not 1 or more"),
-        ("stamp --only no-case-is-called-so", "0 cases"),
-    ],
-)
-def test_bad_input_is_one_clear_line(arguments, message, monkeypatch, capsys):
-    monkeypatch.setattr(
-        command, "os", SimpleNamespace(environ={})
-    )  # not Triton's: kernels that it loads are interpreted
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
-    monkeypatch.setattr(gc, "freeze", lambda: None)
-    with pytest.raises(SystemExit) as stop:
-        sys.exit(command.main(arguments.split()))
-    streams = capsys.readouterr()
-    assert stop.value.code
-    assert message in streams.out + streams.err
-    assert len((streams.out + streams.err).splitlines()) == 1
+def test_bad_input_is_one_clear_line(printed_elsewhere):
+    printed = printed_elsewhere("import json, test_shipped as t; print(json.dumps(t.complaints()))")
+    for (code, text), message in zip(printed, COMPLAINTS.values(), strict=True):
+        assert code
+        assert message in text
+        assert len(text.splitlines()) == 1
+    env = dict(os.environ, TRITON_INTERPRET="1")
+    done = subprocess.run([sys.executable, "-m", "kernels.machine"], cwd=ROOT, env=env, capture_output=True, text=True)
+    assert (done.returncode, "TRITON_INTERPRET is set" in done.stderr) == (2, True)

@@ -143,7 +143,8 @@ def for_rows(dtype: str, lost=0, *, ranks=RANKS, depth=328, pause=0, **more) -> 
 def cases() -> list[Case]:
     dtypes, more = ("bf16", "fp16"), dict(thorough=True)
     listed = [for_chunks(name, dtype, thorough=name == "any") for name in TABLES for dtype in dtypes]
-    listed += [for_chunks("row_block", "bf16", "lost"), for_rows("bf16"), for_rows("fp16", lost=2)]
+    listed += [for_chunks(name, "bf16", ranks=8, steps=8) for name in ("tile_outer", "chunk_outer")]  # as inspected
+    listed += [for_chunks("row_block", "bf16", "lost"), for_rows("bf16", ranks=8, depth=336), for_rows("fp16", lost=2)]
     for number, (name, dtype) in enumerate((name, dtype) for name in TABLES for dtype in dtypes):
         listed += [for_chunks(name, dtype, flags, **more) for flags in ("up", "lost")]
         listed.append(
