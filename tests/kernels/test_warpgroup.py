@@ -13,19 +13,24 @@ from kernels.registry import CONTENDERS
 from kernels.tiles import Config
 
 X = torch.zeros((16, 16), dtype=torch.float16)
+CONFIG = Config(128, 64, 32, num_warps=8, num_stages=3, raster="n")
 
 
-def test_it_is_measured_by_default_and_says_that_it_has_no_interpreter(monkeypatch):
-    contender = CONTENDERS["warpgroup"]
-    assert contender.default
-    if interpreted(persistent.persistent_kernel):
-        assert "TRITON_INTERPRET is set" in contender.why_not(X, X)
-        with pytest.raises(ValueError, match=r"no interpreter; use kernels\.persistent"):
-            contender.load()(X, X, X.clone())
+@pytest.mark.skipif(not interpreted(persistent.persistent_kernel), reason="Triton compiles here")
+def test_an_interpreting_process_neither_runs_nor_compiles_it():
+    assert "TRITON_INTERPRET is set" in CONTENDERS["warpgroup"].why_not(X, X)
+    with pytest.raises(ValueError, match=r"no interpreter; use kernels\.persistent"):
+        CONTENDERS["warpgroup"].load()(X, X, X.clone())
+    with pytest.raises(RuntimeError, match="TRITON_INTERPRET is set, so there is no compiler"):
+        compile_launch(warpgroup.prepare(X, X, X, CONFIG), 90)
+
+
+def test_it_is_measured_by_default_on_a_hopper_alone(monkeypatch):
+    assert CONTENDERS["warpgroup"].default
     monkeypatch.setattr(hopper, "require_runnable", lambda kernel, x: None)
     monkeypatch.setattr(hopper, "interpreted", lambda kernel: False)
     monkeypatch.setattr(hopper, "capability", lambda device: (10, 0))
-    assert "capability 10.0, warpgroup needs 9.x (Hopper); use kernels.tiled" in contender.why_not(X, X)
+    assert "capability 10.0, warpgroup needs 9.x (Hopper); use kernels.tiled" in CONTENDERS["warpgroup"].why_not(X, X)
 
 
 @pytest.mark.parametrize(
@@ -37,21 +42,12 @@ def test_it_is_measured_by_default_and_says_that_it_has_no_interpreter(monkeypat
     ],
 )
 def test_configurations_for_other_kernels_are_refused(change, message):
-    config = replace(Config(128, 64, 64, num_warps=8, num_stages=2), **change)
     with pytest.raises(ValueError, match=f"{message}; change the configuration"):
-        warpgroup.prepare(X, X, X, config)
+        warpgroup.prepare(X, X, X, replace(CONFIG, **change))
 
 
 def test_a_launch_has_no_more_programs_than_tiles_in_its_raster_and_keeps_its_layouts():
-    config = Config(128, 64, 32, num_warps=8, num_stages=3, raster="n")
     x, w, out = (torch.empty(shape, dtype=torch.float16) for shape in ((129, 8), (64, 8), (129, 64)))
-    launch, again = (warpgroup.prepare(x, w, out, config) for _ in range(2))
+    launch, again = (warpgroup.prepare(x, w, out, CONFIG) for _ in range(2))
     assert (launch.grid, launch.args["ALONG_N"]) == ((2,), True)
     assert again.args["x_desc"].layout is launch.args["x_desc"].layout, "it takes longer to make than all else"
-
-
-@pytest.mark.skipif(not interpreted(persistent.persistent_kernel), reason="Triton compiles here")
-def test_an_interpreting_process_does_not_compile():
-    config = Config(128, 64, 32, num_warps=8, num_stages=3)
-    with pytest.raises(RuntimeError, match="TRITON_INTERPRET is set, so there is no compiler"):
-        compile_launch(warpgroup.prepare(X, X, X, config), 90)

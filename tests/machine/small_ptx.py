@@ -58,8 +58,7 @@ def by(register: str, *bodies: str) -> str:
 
 def until(value: int, load: str) -> str:
     """Repeat what loads %r90 until it is `value`."""
-    label = f"AGAIN{next(numbers)}"
-    return f"{label}: {load}\nsetp.ne.u32 %p398, %r90, {value}; @%p398 bra {label};\n"
+    return f"{{\nAGAIN: {load}\nsetp.ne.u32 %p398, %r90, {value}; @%p398 bra AGAIN;\n}}\n"
 
 
 def prepared(machine: Machine, arrays: Sequence[np.ndarray], maps: Sequence[tuple] = ()) -> list[int]:
@@ -94,12 +93,20 @@ def faults(match: str, body: str, *arrays, seeds=SEEDS, **more) -> None:
             run(body, *arrays, seeds=[seed], **more)
 
 
-def holds(row: str, pieces: dict[str, str], start: str, *arrays, **more) -> None:
-    """A row has what is wrong, or ok, then cases of it, each of the names that `pieces` has for what is done."""
-    why, cases = row.split(": ")
+def holds(row: str, pieces: dict[str, str], start: str, *arrays, where="%w", **more) -> None:
+    """A row has what is expected, then cases of it: `ok`, the number that the first array then begins with, or what the
+    fault says. A case has names of `pieces`, or instructions without spaces; a / parts what each warp, CTA or device
+    does."""
+    expected, cases = row.rsplit(": ", 1)
     for case in cases.split(" | "):
-        body = start + "\n".join(pieces.get(word, word) for word in case.split())
-        run(body, *arrays, **more) if why == "ok" else faults(why, body, *arrays, **more)
+        bodies = ["\n".join(pieces.get(word, word) for word in body.split()) for body in case.split("/")]
+        body = start + (by(where, *bodies) if len(bodies) > 1 else bodies[0])
+        count = {"%w": dict(threads=32 * len(bodies)), "%c": dict(grid=(len(bodies),)), "%k": dict(devices=len(bodies))}
+        if expected != "ok" and not expected.isdigit():
+            faults(expected, body, *arrays, **count[where] | more)
+        else:
+            out = run(body, *arrays, **count[where] | more)
+            assert expected == "ok" or out[0].reshape(-1)[0] == int(expected), case
 
 
 def words(count: int, value: int = 0) -> np.ndarray:

@@ -6,7 +6,7 @@ from itertools import accumulate
 
 import numpy as np
 import pytest
-from small_ptx import FLAGS, by, faults, run, until, words
+from small_ptx import FLAGS, holds, run, until, words
 
 
 @pytest.mark.parametrize("kind", ["b8", "b16", "v2.b16", "v4.b16", "b32", "v2.b32", "v4.b32", "b64", "v2.b64"])
@@ -39,21 +39,23 @@ def test_values_are_extended_by_their_type(space, where):
     assert out.tolist() == [*extended, 0xFEDCBA9889ABEF78]
 
 
-ADDRESSES = """no multiple of 4: ld.global.b32 %r1, [%A+2]
-no multiple of 16: ld.global.v4.b32 {%r1, %r2, %r3, %r4}, [%A+8]
-byte 128 of a tensor of 128: st.global.b32 [%A+128], %r1
-byte 128 of a tensor of 128: atom.global.add.u32 %r1, [%A+128], 1
-outside of every tensor: ld.global.b64 %d1, [%A+-8]
-address 0x40 is outside of every tensor: mov.b64 %d2, 64; st.global.b32 [%d2], %r1
-shared address 64, the CTA has 64 bytes: ld.shared.b32 %r1, [64]
-shared address -4: mov.b32 %r1, 0; st.shared.b32 [%r1+-4], %r1
-no multiple of 8: st.shared.v2.b32 [global_smem+4], {%r1, %r2}
-that nobody wrote: st.shared.b16 [global_smem], %h1; ld.shared.b32 %r1, [global_smem]"""
+ADDRESSES = """
+no multiple of 4: ld.global.b32 %r1, [%A+2];
+no multiple of 16: ld.global.v4.b32 {%r1, %r2, %r3, %r4}, [%A+8];
+byte 128 of a tensor of 128: st.global.b32 [%A+128], %r1;
+byte 128 of a tensor of 128: atom.global.add.u32 %r1, [%A+128], 1;
+outside of every tensor: ld.global.b64 %d1, [%A+-8];
+address 0x40 is outside of every tensor: mov.b64 %d2, 64; st.global.b32 [%d2], %r1;
+shared address 64, the CTA has 64 bytes: ld.shared.b32 %r1, [64];
+shared address -4: mov.b32 %r1, 0; st.shared.b32 [%r1+-4], %r1;
+no multiple of 8: st.shared.v2.b32 [global_smem+4], {%r1, %r2};
+that nobody wrote: st.shared.b16 [global_smem], %h1; ld.shared.b32 %r1, [global_smem];
+"""
 
 
-@pytest.mark.parametrize(("why", "line"), [row.split(": ") for row in ADDRESSES.splitlines()])
-def test_addresses(why, line):
-    faults(why, line + ";", words(32), shared=64, seeds=[0])
+@pytest.mark.parametrize("row", ADDRESSES.strip().splitlines())
+def test_addresses(row):
+    holds(row, {}, "", words(32), shared=64, seeds=[0])
 
 
 @pytest.mark.parametrize(
@@ -81,19 +83,19 @@ def full(word: str) -> str:
         st=f"st.global.{rest}.b32 [%B], 1;",
         ld=f"ld.global.{rest}.b32 %r90, [%B];",
         red=f"@%one red.global.{rest}.b32 [%B], 1; mov.b32 %r90, 1;",
-        late="st.global.b32 [%A], 8;",
+        late="st.global.b32 [%C], 8;",
         atom=f"@%one atom.global.{rest}.b32 %r90, [%B], 1; shfl.sync.idx.b32 %r90, %r90, 0, 31, -1;",
     )
     return forms.get(operation, f"{word};")
 
 
 def message(release: str, acquire: str) -> tuple[str, str]:
-    """7 at %A, then the flag; who waits for that, and reads %A."""
+    """7 at %C, then the flag; who waits for that, and puts at %A what is at %C."""
     first, last = ("".join(map(full, text.split())) for text in (release, acquire))
-    return f"st.global.b32 [%A], 7; {first}", until(1, last) + "ld.global.b32 %r2, [%A]; st.global.b32 [%C], %r2;"
+    return f"st.global.b32 [%C], 7; {first}", until(1, last) + "ld.global.b32 %r2, [%C]; st.global.b32 [%A], %r2;"
 
 
-WHERE = dict(warp=("%w", dict(threads=64)), cta=("%c", dict(grid=(2,))), gpu=("%k", dict(devices=2)))
+WHERE = dict(warp="%w", cta="%c", gpu="%k")
 LATE = "wrote, with no order between|overwrites .* with no order between"
 SCOPE = "and one of their scopes does not reach the other"
 # What releases; what acquires; in order between warps, CTAs, devices? If not: for want of an order, or of a scope.
@@ -127,52 +129,44 @@ st.release.gpu                                    red.or.relaxed.gpu fence.acq_r
 def test_messages(row):
     """8.8: a release and an acquire pattern whose ends are morally strong, on one flag. 8.11.1: red is no acquire."""
     release, acquire, results = re.split(r"\s{2,}", row)
-    for where, result in (word.split("=") for word in results.split()):
-        register, more = WHERE[where]
-        body = by(register, *message(release, acquire))
-        if result == "7":
-            assert run(body, *FLAGS, **more)[2] == 7
-        else:
-            faults(globals()[result], body, *FLAGS, **more)
+    first, last = message(release, acquire)
+    for where, expected in (word.split("=") for word in results.split()):
+        expected = dict(LATE=LATE, SCOPE=SCOPE).get(expected, expected)
+        holds(f"{expected}: TELL / HEAR", dict(TELL=first, HEAR=last), "", *FLAGS, where=WHERE[where])
 
 
-@pytest.mark.parametrize(
-    ("between", "holds"), [("atom.or.relaxed.gpu", 1), ("red.or.gpu", 1), ("st.relaxed.gpu", 0), ("st.release.gpu", 0)]
-)
-def test_read_modify_writes_go_on_with_a_release(between, holds):
-    """8.9.2: observation order goes through atomics, not through a store. Who waits for %D saw no first flag."""
-    first, last = message("st.release.gpu", "ld.acquire.gpu")
-    middle = f"{until(1, full('ld.relaxed.gpu'))} {full(between)} st.global.relaxed.gpu.b32 [%D], 1;"
-    body = by("%c", first, middle, until(1, "ld.global.relaxed.gpu.b32 %r90, [%D];") + last)
-    if holds:
-        assert run(body, *FLAGS, grid=(3,))[2] == 7
-    else:
-        faults(LATE, body, *FLAGS, grid=(3,))
+ACCESSES = dict(
+    STORE="st.global.b32 [%B], 3;", OTHER="st.global.b32 [%B], 4;", LOAD="ld.global.b32 %r1, [%B];",
+    PUT="st.shared.b32 [global_smem], 3;", ANOTHER="st.shared.b32 [global_smem], 4;",
+    GET="ld.shared.b32 %r1, [global_smem];", ADD="atom.global.add.u32 %r1, [%B], 1;", WAIT="bar.sync 0;",
+    OR="red.global.or.b32 [%B], 1;", ADD_SYS="atom.global.sys.add.u32 %r1, [%B], 1;",
+    ADD_CTA="atom.global.cta.add.u32 %r1, [%B], 1;", NUMBER="add.u32 %r1, %w, 7; st.shared.b32 [global_smem], %r1;",
+    FIRST=message("st.release.gpu", "")[0], LAST=message("", "ld.acquire.gpu")[1],
+) | {
+    operation: f"{until(1, full('ld.relaxed.gpu'))} {full(operation)} st.global.relaxed.gpu.b32 [%D], 1;"
+    for operation in ("atom.or.relaxed.gpu", "red.or.gpu", "st.relaxed.gpu", "st.release.gpu")
+}  # fmt: skip
+ACCESSES["LAST"] = until(1, "ld.global.relaxed.gpu.b32 %r90, [%D];") + ACCESSES["LAST"]
+RACES = f"""
+%w with no order between|may still read: STORE / OTHER | STORE / LOAD | LOAD / STORE | ADD / LOAD | STORE / OR
+%w with no order between|may still read: PUT / ANOTHER | PUT / GET | GET / PUT
+%w overwrites: NUMBER / NUMBER
+%w ok: STORE WAIT / WAIT OTHER | STORE WAIT / WAIT LOAD | LOAD WAIT / WAIT STORE | ADD WAIT / WAIT LOAD | PUT / PUT
+%w ok: PUT WAIT / WAIT ANOTHER | PUT WAIT / WAIT GET | GET WAIT / WAIT PUT | STORE WAIT / WAIT OR | ADD / ADD
+%c with no order between: STORE / OTHER | STORE / LOAD | LOAD / STORE | ADD / LOAD | STORE / OR
+%c ok: ADD / ADD / ADD
+%c {SCOPE}: ADD_CTA / ADD_CTA
+%k ok: ADD_SYS / ADD_SYS
+%k {SCOPE}: ADD / ADD
+%c 7: FIRST / atom.or.relaxed.gpu / LAST | FIRST / red.or.gpu / LAST
+%c {LATE}: FIRST / st.relaxed.gpu / LAST | FIRST / st.release.gpu / LAST
+"""
 
 
-STORE, OTHER, LOAD = "st.{}.b32 [{}], 3;", "st.{}.b32 [{}], 4;", "ld.{}.b32 %r1, [{}];"
-ADD, OR = "atom.global.add.u32 %r1, [%B], 1;", "red.global.or.b32 [%B], 1;"
-RACES = [(space, *pair) for space in ("global", "shared") for pair in ((STORE, OTHER), (STORE, LOAD), (LOAD, STORE))]
-
-
-@pytest.mark.parametrize(("space", "access", "other"), [*RACES, ("global", ADD, LOAD), ("global", STORE, OR)])
-def test_conflicts_need_an_order(space, access, other):
-    """8.7.1. In whatever order they come; a barrier orders them."""
-    access, other = (text.format(space, "%B" if space == "global" else "global_smem") for text in (access, other))
-    first, more = "st.shared.b32 [global_smem], 1; bar.sync 0;", dict(threads=64, shared=4)
-    faults("with no order between|may still read", first + by("%w", access, other), *FLAGS, **more)
-    run(first + by("%w", access) + "bar.sync 0;" + by("%w", "", other), *FLAGS, **more)
-    if space == "global":
-        faults("with no order between", by("%c", access, other), *FLAGS, grid=(2,))
-
-
-def test_strong_ones_may_conflict():
-    assert run(ADD, *FLAGS, grid=(3,), threads=64)[1] == 3 * 64
-    assert run(ADD.replace(".add", ".sys.add"), *FLAGS, devices=2)[1] == 64
-    faults(SCOPE, ADD, *FLAGS, devices=2)
-    faults(SCOPE, ADD.replace(".add", ".cta.add"), *FLAGS, grid=(2,))
-
-
-def test_several_warps_may_write_the_same():
-    run("st.shared.b32 [global_smem], 5; bar.sync 0; ld.shared.b32 %r1, [global_smem];", threads=64, shared=4)
-    faults("overwrites", "st.shared.b32 [global_smem], %w;", threads=64, shared=4)
+@pytest.mark.parametrize("row", RACES.strip().splitlines())
+def test_conflicts_need_an_order(row):
+    """8.7.1: in whatever order they come. Strong ones may conflict; several warps may write the same. 8.9.2: a release
+    goes on through atomics, not through a store; who waits for %D saw no first flag."""
+    where, row = row.split(" ", 1)
+    start = "st.shared.b32 [global_smem], 1; bar.sync 0;"
+    holds(row, ACCESSES, start, *[words(1)] * 4, where=where, shared=4)

@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
-from small_ptx import by, faults, numbers, run, words
+from small_ptx import faults, holds, run, words
 
-from kernels.machine.order import FaultError
-
+WAIT = "{{\nW: mbarrier.{}_wait.parity.shared::cta.b64 %p1, [{}], {}; @!%p1 bra W;\n}}\n"
 PIECES = dict(
     W="st.shared.b32 [0], 1;", W2="st.shared.b32 [0], 2;",
     R="ld.shared.b32 %r1, [0]; st.global.b32 [%A], %r1;",
@@ -17,27 +16,27 @@ PIECES = dict(
     ABACK="@%one mbarrier.arrive.shared::cta.b64 _, [72];", BAR="bar.sync 0;", WARP="bar.warp.sync -1;",
     BYTES="@%one mbarrier.arrive.expect_tx.shared::cta.b64 _, [64], 16;", SOME="@%one bar.sync 0;",
     BAR1="bar.sync 1, 64;", BAR2="barrier.sync 2, 64;", WIDE="barrier.cta.sync.aligned 1, 96;",
-    BAR16="bar.sync 16, 64;", HALF="bar.sync 1, 48;",
+    BAR16="bar.sync 16, 64;", HALF="bar.sync 1, 48;", T0=WAIT.format("test", 64, 0), L0=WAIT.format("try", 64, 0),
+    L1=WAIT.format("try", 64, 1), B0=WAIT.format("try", 72, 0), LANES=WAIT.format("try", 64, "%l"),
 )  # fmt: skip
-WAITS = dict(T0=("test", 64, 0), L0=("try", 64, 0), L1=("try", 64, 1), B0=("try", 72, 0), LANES=("try", 64, "%l"))
 # What each warp does; the value that is read at last, or what is wrong.
-STEPS = """
+STEPS = r"""
 1: INIT1 BAR W A / BAR L0 R | INIT1 BAR W A / BAR T0 R | INIT2 BAR W A / BAR A L0 R | INIT2 BAR W A2 / BAR L0 R
-1: INIT1 BAR A BAR INVAL INIT1 BAR W A / BAR L0 BAR BAR L0 R | INIT1 INVAL OVER W R /
+1: INIT1 BAR A BAR INVAL INIT1 BAR W A / BAR L0 BAR BAR L0 R | INIT1 INVAL OVER W R
 2: INIT1 BACK BAR W A B0 W2 A / BAR L0 R ABACK L1 R
 wrote, with no order between: INIT1 BAR A W / BAR L0 R
 overwrites|wrote, with no order|nobody can go on: INIT1 BAR W A W2 A / BAR L0 R
-2 arrivals at an mbarrier; 1 of 1 are left: INIT1 A2 /
-1 arrivals at an mbarrier; 0 of 1 are left: INIT1 BYTES A /
+2 arrivals at an mbarrier; 1 of 1 are left: INIT1 A2
+1 arrivals at an mbarrier; 0 of 1 are left: INIT1 BYTES A
 nobody can go on: INIT2 BAR W A / BAR L0 R | INIT1 BAR BYTES / BAR L0
-is initialised again: INIT1 INIT1 / | INIT1 A INIT2 /
-in the middle of a phase: INIT2 A INVAL / | INIT1 BYTES INVAL /
-no mbarrier was initialised at 64: INIT1 INVAL A / | L0 /
+is initialised again: INIT1 INIT1 | INIT1 A INIT2
+in the middle of a phase: INIT2 A INVAL | INIT1 BYTES INVAL
+no mbarrier was initialised at 64: INIT1 INVAL A | L0
 no mbarrier was initialised|may not have initialised yet: INIT1 / A
-no multiple of 8: ODD /
-overwrites shared memory that an mbarrier's owner: INIT1 OVER /
-reads shared memory that an mbarrier's owner: INIT1 UNDER /
-the parity of a wait differs between the lanes: INIT1 LANES /
+no multiple of 8: ODD
+overwrites shared memory that an mbarrier's owner: INIT1 OVER
+reads shared memory that an mbarrier's owner: INIT1 UNDER
+the parity of a wait differs between the lanes: INIT1 LANES
 1: W BAR / BAR R / BAR | W BAR1 BAR / BAR / BAR1 R BAR | W BAR2 BAR1 / / BAR2 BAR1 R | W BAR1 BAR1 / / BAR1 R BAR1
 wrote, with no order between|nobody wrote|may still read: INIT1 BAR W / BAR L1 R | W BAR W2 / BAR R
 wrote, with no order between|nobody wrote|may still read: W BAR1 / R / BAR1 | W WARP / WARP R /
@@ -45,30 +44,16 @@ is reached as one of: WIDE / / BAR1
 not all lanes of the warp reach: SOME / /
 there are 16: BAR16 / BAR16 /
 of whole warps: HALF / HALF /
-nobody can go on:\\nkernel, CTA 0, warp 0 at .*bar.sync 1, 64$: BAR1 / /
-warp 0 at PTX line \\d+: bar.sync 1, 64\\nkernel, CTA 0, warp 2 at .*barrier.sync 2: BAR1 / / BAR2
-nobody can go on:\\nkernel, CTA 0, warp 0 at .*bar.sync 0: BAR / BAR /
+nobody can go on:\nkernel, CTA 0, warp 0 at .*bar.sync 1, 64$: BAR1 / /
+warp 0 at PTX line \d+: bar.sync 1, 64\nkernel, CTA 0, warp 2 at .*barrier.sync 2: BAR1 / / BAR2
+nobody can go on:\nkernel, CTA 0, warp 0 at .*bar.sync 0: BAR / BAR /
 """
-
-
-def piece(word: str) -> str:
-    if word not in WAITS:
-        return PIECES[word]
-    (how, where, parity), label = WAITS[word], f"WAIT{next(numbers)}"
-    return f"{label}: mbarrier.{how}_wait.parity.shared::cta.b64 %p1, [{where}], {parity}; @!%p1 bra {label};"
 
 
 @pytest.mark.parametrize("row", STEPS.strip().splitlines())
 def test_warps_in_step(row):
     """9.7.13.15: an mbarrier's phases, counts and life. 9.7.13.1: barriers of all warps, or of as many as are said."""
-    expected, cases = row.rsplit(": ", 1)
-    for case in cases.split(" | "):
-        texts = ["\n".join(map(piece, body.split())) for body in case.split("/")]
-        more = dict(threads=32 * len(texts), shared=128)
-        if expected.isdigit():
-            assert run(by("%w", *texts), words(1), **more)[0] == int(expected)
-        else:
-            faults(expected, by("%w", *texts), words(1), **more)
+    holds(row, PIECES, "", words(1), shared=128)
 
 
 MINE = "mul.wide.u32 %d50, %l, 4; add.s64 %d51, %A, %d50; add.s64 %d52, %B, %d50;\n"
@@ -104,48 +89,47 @@ def test_shfl(mode, bound, meant, by_lane):
 @pytest.mark.parametrize(("kind", "expected"), [("min.s32", -7), ("max.s32", 24), ("min.u32", 0), ("add.s32", 272)])
 def test_redux(kind, expected):
     """9.7.13.8: one value of all lanes, for all lanes."""
-    sign = "" if kind.endswith("u32") else "-"
-    body = f"""{MINE} sub.s32 %r1, %l, {7 if sign else 0}; redux.sync.{kind} %r2, %r1, -1; st.global.b32 [%d51], %r2;"""
-    assert run(body, words(32), words(0))[0].tolist() == [expected % 2**32] * 32
+    body = (
+        f"{MINE} sub.s32 %r1, %l, {7 * ('u' not in kind)}; redux.sync.{kind} %r2, %r1, {{}}; st.global.b32 [%d51], %r2;"
+    )
+    assert run(body.format(-1), words(32), words(0))[0].tolist() == [expected % 2**32] * 32
+    faults("member mask 0xf of redux.sync names other lanes than reach it", body.format(15), words(32), words(0))
 
 
-def test_redux_among_other_lanes_than_it_names():
-    with pytest.raises(FaultError, match=r"member mask 0xf of redux\.sync names other lanes than reach it"):
-        run(f"{MINE} redux.sync.min.s32 %r2, %l, 15; st.global.b32 [%d51], %r2;", words(32), words(0))
-
-
-INC, DEC = "setmaxnreg.inc.sync.aligned.u32 {};", "setmaxnreg.dec.sync.aligned.u32 {};"
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "why"),
-    [(DEC.format(40), INC.format(88), ""), (DEC.format(40) + INC.format(64), "", ""),
-     (DEC.format(40), INC.format(96), r"nobody can go on:\n.*warp 1 at .*setmaxnreg.inc"),
-     (DEC.format(72), "", "dec.* to 72, from 64"), (INC.format(56), "", "inc.* to 56, from 64"),
-     (DEC.format(36), "", "to 36"), (DEC.format(16), "", "to 16"), (INC.format(264), "", "to 264")],
+CHANGES = {f"{way}{n}": f"setmaxnreg.{way}.sync.aligned.u32 {n};" for way in ("inc", "dec") for n in range(16, 272, 4)}
+POOLS = r"""
+ok: dec40 / inc88 | dec40 inc64 /
+nobody can go on:\n.*warp 1 at .*setmaxnreg.inc: dec40 / inc96
+dec.* to 72, from 64: dec72 /
+inc.* to 56, from 64: inc56 /
+to 36: dec36 /
+to 16: dec16 /
+to 264: inc264 /
+"""
+FLOW = dict(
+    JUMP="@%one bra END;\nEND:", RET="@%one ret;", EXIT="@!%one exit;", SPIN="AGAIN: nanosleep.u32 20; bra AGAIN;",
+    GO="bra START;\nlabels: .branchtargets TWO, ZERO, TWO;\nZERO: mov.b32 %r1, 70; bra.uni STORE;"
+    "TWO: mov.b32 %r1, 72; bra STORE;\nSTART:", STORE="STORE: st.global.b32 [%A], %r1;",
+    ZEROTH="brx.idx 1, labels;", SECOND="brx.idx 2, labels;", THIRD="brx.idx 3, labels;", LANES="brx.idx %l, labels;",
 )  # fmt: skip
-def test_setmaxnreg(first, second, why):
+BRANCHES = """
+not all lanes of the warp take: JUMP
+some lanes of a warp end: RET | EXIT
+line 14: (nanosleep.u32 20|bra AGAIN): more than 20000 instructions: SPIN
+70: GO ZEROTH STORE
+72: GO SECOND STORE
+brx.idx 3 of 3 labels: GO THIRD STORE
+index of brx.idx differs: GO LANES STORE
+"""
+
+
+@pytest.mark.parametrize("row", POOLS.strip().splitlines())
+def test_setmaxnreg(row):
     """9.7.19.5: what is asked for comes from what others gave back, and is waited for."""
-    more = dict(threads=64, more=".maxnreg 64")
-    faults(why, by("%w", first, second), **more) if why else run(by("%w", first, second), **more)
+    holds(row, CHANGES, "", more=".maxnreg 64")
 
 
-def test_brx():
-    """9.7.12.4."""
-    body = """bra START;\nlabels: .branchtargets TWO, ZERO, TWO;\nZERO: mov.b32 %r1, 70; bra.uni STORE;
-    TWO: mov.b32 %r1, 72; bra STORE;\nSTART: brx.idx {}, labels;
-    STORE: mul.wide.u32 %d50, %c, 4; add.s64 %d51, %A, %d50; st.global.b32 [%d51], %r1;"""
-    assert run(body.format("%c"), words(3), grid=(3,))[0].tolist() == [72, 70, 72]
-    faults("brx.idx 3 of 3 labels", body.format("3"), words(3))
-    faults("index of brx.idx differs", body.format("%l"), words(3))
-
-
-@pytest.mark.parametrize(
-    ("body", "why"),
-    [("@%one bra END;\nEND:", "not all lanes of the warp take"), ("@%one ret;", "some lanes of a warp end"),
-     ("@!%one exit;", "some lanes of a warp end"),
-     ("AGAIN: nanosleep.u32 20; bra AGAIN;", "line 14: (nanosleep.u32 20|bra AGAIN): more than 20000 instructions")],
-)  # fmt: skip
-def test_control_flow(body, why):
+@pytest.mark.parametrize("row", BRANCHES.strip().splitlines())
+def test_control_flow(row):
     """9.7.12: warps stay together. An endless loop is given up."""
-    faults(why, body)
+    holds(row, FLOW, "", words(1))
