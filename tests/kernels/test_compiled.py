@@ -26,17 +26,10 @@ def elsewhere(printed_elsewhere):
     return call
 
 
-def findings(seed: int | None = None) -> dict[str, list[str]]:
-    """Return what breaks a promise of the tables, by job: of all, or of one configuration of each kernel for Hopper in
-    bf16."""
-    jobs, (registers_left, bytes_left) = inspect.jobs(), hopper.room()
-    if seed is not None:
-        of_kernel = {}
-        for job in (job for job in jobs if job.target == 90 and job.dtype == "bf16"):
-            of_kernel.setdefault(job.kernel, []).append(job)
-        jobs = [choices[seed % len(choices)] for choices in of_kernel.values()]
-    by_job = {}
-    for finding in inspect.inspect_all(jobs) if seed is None else map(inspect.inspect, jobs):
+def broken_promises(jobs: list[Job]) -> dict[str, list[str]]:
+    """Return what breaks a promise of the tables, by job that has such. test_shipped.py calls it for what it runs."""
+    by_job, (registers_left, bytes_left) = {}, hopper.room()
+    for finding in inspect.inspect_all(jobs) if len(jobs) > 9 else map(inspect.inspect, jobs):
         job, cubin, stages = finding.job, finding.cubin, finding.job.config.num_stages
         registers, in_flight = hopper.allotted(cubin.registers, job.config.num_warps), cubin.shared_bytes / stages
         promises = {
@@ -45,13 +38,13 @@ def findings(seed: int | None = None) -> dict[str, list[str]]:
             "TMA stores": bool(cubin.tma_stores) == (job.kernel not in ("tiled", "decode")),
             "room for the copier": job.kernel != "persistent"
             or (registers <= registers_left and cubin.shared_bytes <= bytes_left),
-            "a ring for w and one for x, with 100 to 200 KB in flight while one stage is multiplied": job.kernel
+            "a ring for w and one for x, with 100 to 200 KB in flight while a stage is multiplied": job.kernel
             != "decode"
             or (cubin.tma_loads == 2 * stages and 100_000 <= in_flight * (stages - 1) <= 200_000),
             "counts behind a barrier of its own": job.kernel != "decode" or counts_behind_a_barrier(job),
         }
-        broken = [promise for promise, is_kept in promises.items() if not is_kept]
-        by_job[f"{job.kernel} {job.target} {job.config} {job.dtype}"] = finding.problems() + broken
+        if broken := finding.problems() + [promise for promise, is_kept in promises.items() if not is_kept]:
+            by_job[f"{job.kernel} {job.target} {job.config} {job.dtype}"] = broken
     return by_job
 
 
@@ -62,12 +55,13 @@ def counts_behind_a_barrier(job: Job) -> bool:
     return steps[steps.index("tt.atomic_rmw") - 1].endswith(".barrier")
 
 
-@pytest.mark.parametrize("whole", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_the_table_is_compiled_without_a_problem(whole, commit_seed, elsewhere):
-    by_job = elsewhere(findings, *[commit_seed][whole:])
-    assert {job.split()[0] for job in by_job} == {entry.kernel for entry in table("sm90").entries}
-    assert len(by_job) == len(inspect.jobs()) or not whole
-    assert not any(by_job.values()), by_job
+def whole_table() -> dict[str, list[str]]:
+    return broken_promises(inspect.jobs())
+
+
+@pytest.mark.slow
+def test_the_table_is_compiled_without_a_problem(elsewhere):
+    assert elsewhere(whole_table) == {}
 
 
 def test_every_entry_is_compiled_in_each_of_its_dtypes_and_as_the_model_may_change_it():

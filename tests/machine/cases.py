@@ -55,11 +55,11 @@ class Outcome:
     seconds: float
 
 
-def run(case: Case, seed: int, slots: int | None = None, budget: int = 3_000_000) -> Outcome:
+def run(case: Case, seed: int, budget: int = 3_000_000) -> Outcome:
     """Under the order of events that `seed` stands for."""
     begun = time.process_time()
     workspace.KEPT.clear()
-    machine = Machine(seed, slots or case.slots, budget)
+    machine = Machine(seed, case.slots, budget)
     try:
         add, wrong = case.make(seed)
         add(machine)

@@ -15,10 +15,12 @@ import command
 import links
 import pytest
 import torch
+import triton
 import waiting
+from test_compiled import broken_promises
 
 from kernels.hopper import CTA_BYTES, KEPT, allotted
-from kernels.inspect import example, jobs
+from kernels.inspect import Binary, example, jobs
 from kernels.machine.device import Machine
 from kernels.machine.run import PROGRAMS, TARGET
 from kernels.registry import CONTENDERS
@@ -42,25 +44,31 @@ def picked(names: list[str], seed: int) -> list[cases.Case]:
     return [case for by_title in configurations.values() for case in list(by_title.values())[seed % len(by_title)]]
 
 
-def failures(names: list[str], seed: int) -> dict[str, str]:
-    """Return what is wrong by case, or by kernel beside a matmul: called where Triton compiles."""
+def failures(names: list[str], seed: int) -> dict[str, str | list[str]]:
+    """Return what is wrong by case that is run, by configuration of the tables, by kernel beside a matmul: called where
+    Triton compiles."""
     torch.set_num_threads(1)
-    outcomes = {str(case): cases.run(case, seed).wrong for case in picked(names, seed)}
-    binaries = [ready.binary for ready in PROGRAMS.values() if ready.binary.triton.metadata.name in BESIDE]
-    if "copier" in names:
-        outcomes["beside a matmul"] = repr(BESIDE - {binary.triton.metadata.name for binary in binaries} or "")[1:-1]
-    outcomes |= {f"{binary.triton.metadata.name} {binary.cubin}": crowding(binary) for binary in binaries}
-    return {case: wrong for case, wrong in outcomes.items() if wrong}
+    outcomes = {case: cases.run(case, seed).wrong for case in picked(names, seed)}
+    compiled = [
+        job
+        for job in jobs([case.kernel for case in outcomes] + ["pieces_counters"] * ("scatters" in names))
+        if (job.target, job.dtype) == (TARGET, "bf16")
+        and (job.kernel not in MATMULS or any(case.title.startswith(str(job.config)) for case in outcomes))
+    ]
+    beside = [ready.binary for ready in PROGRAMS.values() if ready.binary.triton.metadata.name in BESIDE]
+    outcomes |= {f"{binary.triton.metadata.name} {binary.cubin}": crowding(binary) for binary in beside}
+    if "copier" in names and (missing := BESIDE - {binary.triton.metadata.name for binary in beside}):
+        outcomes["not run"] = str(missing)
+    return {str(case): wrong for case, wrong in outcomes.items() if wrong} | broken_promises(compiled)
 
 
-def crowding(binary) -> str:
+def crowding(binary: Binary) -> str:
     """Return how a kernel takes more of an SM than is kept for it, or how a copier has nothing in flight."""
     cubin, about, is_copier = binary.cubin, binary.triton.metadata, binary.triton.metadata.name == "copy_kernel"
     sizes = allotted(cubin.registers, about.num_warps), cubin.shared_bytes + CTA_BYTES
-    if cubin.spills or any(
-        size > kept for size, kept in zip(sizes, KEPT["copier" if is_copier else "wait"], strict=True)
-    ):
-        return f"takes {sizes} registers and bytes"
+    kept = KEPT["copier" if is_copier else "wait"]
+    if cubin.spills or sizes[0] > kept[0] or sizes[1] > kept[1]:
+        return f"takes {sizes} registers and bytes, {kept} are kept"
     inner = binary.triton.asm["ttgir"].rpartition("scf.for")[2].partition("scf.yield")[0]
     load, store = (re.search(rf"tt\.{move}.*tensor<\d+x\d+x!tt.ptr<i32>", inner) for move in ("load", "store"))
     return "stores a part before it loads the next" * bool(is_copier and load.start() > store.start())
@@ -135,28 +143,24 @@ COMPLAINTS = {
     "--gpu": "argument --gpu: torch finds no GPU here; leave it out",
     "--seeds 0": "argument --seeds: 0 is not 1 or more",
     "stamp --only no-case-is-called-so": "0 cases",
+    "": "TRITON_INTERPRET is set, so nothing would be compiled",
 }
 
 
-def complaints() -> list[list]:
-    """Return the exit code of the command, and what it prints, for each line of bad input."""
+def complaints() -> list[str]:
+    """Return what the command prints for each line of bad input, the last time as where Triton interprets."""
     printed = []
-    for line in COMPLAINTS:
-        with redirect_stdout(StringIO()) as out, redirect_stderr(out), patch.object(torch.cuda, "is_available", bool):
-            try:
-                code = command.main(line.split())
-            except SystemExit as stop:
-                code = stop.code
-        printed.append([code, out.getvalue()])
+    with patch.object(torch.cuda, "is_available", bool), triton.knobs.runtime.scope():
+        for line in COMPLAINTS:
+            triton.knobs.runtime.interpret = not line
+            with redirect_stdout(StringIO()) as out, redirect_stderr(out), pytest.raises(SystemExit, match=r"^[12]$"):
+                sys.exit(command.main(line.split()))
+            printed.append(out.getvalue())
     return printed
 
 
 def test_bad_input_is_one_clear_line(printed_elsewhere):
     printed = printed_elsewhere("import json, test_shipped as t; print(json.dumps(t.complaints()))")
-    for (code, text), message in zip(printed, COMPLAINTS.values(), strict=True):
-        assert code
+    for text, message in zip(printed, COMPLAINTS.values(), strict=True):
         assert message in text
         assert len(text.splitlines()) == 1
-    env = dict(os.environ, TRITON_INTERPRET="1")
-    done = subprocess.run([sys.executable, "-m", "kernels.machine"], cwd=ROOT, env=env, capture_output=True, text=True)
-    assert (done.returncode, "TRITON_INTERPRET is set" in done.stderr) == (2, True)
