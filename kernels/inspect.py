@@ -1,8 +1,7 @@
 """What the compiler made of every kernel and configuration, no GPU needed: `python -m kernels.inspect`.
 
 One line per kernel, configuration and dtype of the tables. One that has `problems` is wrong however it measures, and
-the command exits with 1. What shares an SM with a link's copier must leave room for that and for the link's waits
-(`kernels.hopper.room`). Whether what synchronises is right a look cannot tell: `kernels.machine` executes the same
+the command exits with 1. Whether what synchronises is right a look cannot tell: `kernels.machine` executes the same
 `Binary`.
 
 A launch, of Triton or of Gluon, goes through `JITFunction.warmup`, under a driver that knows a target and nothing else.
@@ -16,7 +15,6 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -73,17 +71,15 @@ class Binary:
 
     @cached_property
     def cubin(self) -> Cubin:
-        """Disassemble it, once: the numbers are kept beside the binary."""
-        kept = get_cache_manager(self.triton.hash)
-        if path := kept.get_file(KEPT_AS):
-            return Cubin(**ast.literal_eval(Path(path).read_text()))
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "kernel.cubin"
-            path.write_bytes(self.triton.asm["cubin"])
-            usage = _tool("cuobjdump", "-res-usage", str(path))
-            sass = _tool("nvdisasm", "-c", "-ndf", str(path))  # no data flow, which takes a quarter of the time
+        """Disassemble it, once: the numbers are kept beside it."""
+        cache = get_cache_manager(self.triton.hash)
+        if kept := cache.get_file(KEPT_AS):
+            return Cubin(**ast.literal_eval(Path(kept).read_text()))
+        path = cache.get_file(f"{self.triton.src.name[:150]}.cubin")
+        usage = _tool("cuobjdump", "-res-usage", path)
+        sass = _tool("nvdisasm", "-c", "-ndf", path)  # no data flow, which takes a quarter of the time
         cubin = read(usage, sass, self.triton.metadata.shared)
-        kept.put(repr(asdict(cubin)), KEPT_AS, binary=False)
+        cache.put(repr(asdict(cubin)), KEPT_AS, binary=False)
         return cubin
 
 
@@ -94,9 +90,8 @@ def offline(target: int) -> Iterator[None]:
     before = driver._active  # no public getter leaves a driver uncreated, and creating one without a GPU raises
     compiling = SimpleNamespace(  # as much of a driver as it asks for
         get_current_target=lambda: GPUTarget("cuda", target, WARP_SIZE),
-        get_current_device=lambda: (
-            f"offline-{target}"
-        ),  # Triton keys kernels by it: no GPU of this process is called so
+        # Triton keys compiled kernels by it: a name that no device has keeps ours apart from those of a GPU here.
+        get_current_device=lambda: f"offline-{target}",
         get_current_stream=lambda device: 0,
     )
     driver.set_active(compiling)

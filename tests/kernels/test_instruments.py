@@ -1,5 +1,5 @@
 """The clock's instruments: what the host asks of its gates, and those of a GPU. As compiled, gate and clock are run by
-`kernels.machine`; how small they are: test_beside.py."""
+`kernels.machine`; how small they are: test_shipped.py."""
 
 import time
 from types import SimpleNamespace

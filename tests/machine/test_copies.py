@@ -100,7 +100,7 @@ PIECES = dict(
 ORDERS = """
 ok: LOAD LOADED GET | LOAD LOADED GET BAR OTHER DIRTY BAR GET | FILL GET FENCE BAR LOAD LOADED GET
 ok: FILL FENCE BAR STORE GONE BAR SEE DIRTY | FILL BOTH BAR STORE COMMIT READ BAR DIRTY | FILL BAR FENCE STORE GONE
-ok: PUT BOTH LOAD LOADED GET | PUT GLOBAL LOAD LOADED GET | LOAD LOADED PUT
+ok: PUT BOTH LOAD LOADED GET | PUT GLOBAL LOAD LOADED GET | LOAD LOADED PUT | FILL PUT BOTH BAR STORE GONE
 reads shared memory that (.* wrote, with no order|nobody wrote): LOAD GET | FILL FENCE STORE
 overwrites shared memory that .* wrote, with no order: LOAD FILL
 overwrites shared memory that .* wrote: FILL BAR LOAD
@@ -113,6 +113,7 @@ reads shared memory that .* wrote, with no fence.proxy.async: FILL GLOBAL BAR ST
 overwrites shared memory while reader: FILL FENCE BAR STORE COMMIT BAR DIRTY | FILL FENCE BAR STORE READ BAR DIRTY
 reads global memory that .* wrote, with no order: FILL FENCE BAR STORE COMMIT READ SEE
 overwrites global memory that .* wrote, with no order: FILL FENCE BAR STORE COMMIT READ PUT
+overwrites global memory that .* wrote, with no fence.proxy.async: FILL PUT FENCE BAR STORE GONE
 ends while its bulk stores: FILL FENCE BAR STORE | FILL FENCE BAR STORE COMMIT
 nobody can go on: MORE LOADED | LESS LOADED
 """
