@@ -80,19 +80,15 @@ def operand_bytes(descriptor: int, first: int, rows: int, turned: bool) -> tuple
     [rows, 32] bytes, or [16, 2 rows] of one that lies with K along its rows (9.7.15.5.1, and the canonical layouts of
     CUTLASS's mma_sm90_desc.hpp)."""
     start, lead, stride = ((descriptor >> shift & 0x3FFF) << 4 for shift in (0, 16, 32))
-    if descriptor >> 49 & 7:
-        raise UnknownError("a matrix descriptor with a base offset")
-    mode = {0: 0, 1: 3, 2: 2, 3: 1}[descriptor >> 62]
+    if descriptor >> 49 & 7 or not descriptor >> 62:
+        raise UnknownError("a matrix descriptor with a base offset, or of no swizzle")
+    mode = {1: 3, 2: 2, 3: 1}[descriptor >> 62]
     if turned:
-        k, unit = np.arange(16)[:, None], np.arange(first // 8, (first + rows) // 8)
-        wide = 1 << mode
-        if mode:
-            at = start + unit % wide * 16 + unit // wide * lead + k % 8 * (16 * wide) + k // 8 * stride
-        else:
-            at = start + unit * stride + k % 8 * 16 + k // 8 * lead
+        k, unit, wide = np.arange(16)[:, None], np.arange(first // 8, (first + rows) // 8), 1 << mode
+        at = start + unit % wide * 16 + unit // wide * lead + k % 8 * (16 * wide) + k // 8 * stride
     else:
         row, unit = np.arange(first, first + rows)[:, None], np.arange(2)
-        at = start + row // 8 * stride + row % 8 * (16 << mode) + unit * (16 if mode else lead)
+        at = start + row // 8 * stride + row % 8 * (16 << mode) + unit * 16
     places = swizzled(at, mode).reshape(-1)
     return spread(places, 16).reshape(len(at), -1), spread(places, 16, GRANULE)
 

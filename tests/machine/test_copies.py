@@ -1,4 +1,5 @@
-"""cp.async (PTX ISA 8.7, 9.7.9.25.3) and TMA (9.7.9.25.5 and 6, 5.5): what arrives, and who may know that it did."""
+"""cp.async (PTX ISA 8.7, 9.7.9.25.3) and TMA (9.7.9.25.5 and 6, 5.5): who may know that something has arrived. Where it
+does: test_small_kernels.py."""
 
 import numpy as np
 import pytest
@@ -53,40 +54,6 @@ def test_cp_async_is_waited_for(row):
 TENSOR = np.arange(20 * 80, dtype=np.uint16).reshape(20, 80)
 STORE = f"@%first {TMA}.global.shared::cta.bulk_group [%M, {{{{{{}}, {{}}}}}}], [{{}}];"
 COMMIT, GONE = "cp.async.bulk.commit_group;", "cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;"
-BOXES = [(0, (8, 24)), (0, (3, 80)), (1, (16, 16)), (2, (16, 32)), (3, (16, 64))]
-PLACES = [(0, 0), (8, 4), (-3, -2), (75, 17), (100, 0), (-90, -30), (16, 19)]
-
-
-def swizzled(box: np.ndarray, mode: int) -> np.ndarray:
-    """5.5.7: 16-byte units lie where their number, times that of the row of 128 bytes, says; 2, 4 or 8 take part."""
-    flat, units = box.reshape(-1).view(np.uint8).reshape(-1, 16), 1 << mode
-    image = np.empty_like(flat)
-    for unit, data in enumerate(flat):
-        image[unit // units * units + (unit % units ^ unit // 8 % units)] = data
-    return image.reshape(-1)
-
-
-@pytest.mark.parametrize(("mode", "box"), BOXES)
-@pytest.mark.parametrize(("x", "y"), PLACES)
-def test_boxes(mode, box, x, y):
-    """5.5.3.3: what lies outside of the tensor arrives as zeros, its bytes counted too, and is not stored."""
-    size, around = box[0] * box[1] * 2, np.zeros((20 + 200, 80 + 300), np.uint16)
-    around[100:120, 100:180] = TENSOR
-    part = around[100 + y : 100 + y + box[0], 100 + x : 100 + x + box[1]]
-    more, threads = dict(maps=[(0, box, mode)], shared=BAR + 8), -(-size // 512) * 32
-    each = f"{MINE} add.s64 %d51, %B, %d50; setp.lt.u32 %p1, %t, {size // 16};\n"
-    values, where = "{%r1, %r2, %r3, %r4}", f"[%r50+{(address := 1024)}]"
-    body = f"""{each} {INIT} {load(x, y, size, address)} {LANDED} @%p1 ld.shared.v4.b32 {values}, {where};
-    @%p1 st.global.v4.b32 [%d51], {values};"""
-    loaded = run(body, TENSOR, np.zeros(size, np.uint8), threads=threads, seeds=[0, 1], **more)
-    assert (loaded[1] == swizzled(part, mode)).all()
-    body = f"""{each} @%p1 ld.global.v4.b32 {values}, [%d51]; @%p1 st.shared.v4.b32 {where}, {values};
-    fence.proxy.async.shared::cta; bar.sync 0; {STORE.format(x, y, address)} {GONE}"""
-    data = np.arange(20_000, 20_000 + size // 2, dtype=np.uint16).reshape(box)
-    (stored, _) = run(body, TENSOR, swizzled(data, mode), threads=threads, seeds=[0, 1], **more)
-    part[:] = data
-    assert (stored == around[100:120, 100:180]).all()
-
 
 PIECES = dict(
     LOAD=load(0, 0, 1024), MORE=load(0, 0, 1040), LESS=load(0, 0, 512), LOADED=LANDED, BAR="bar.sync 0;",
@@ -101,6 +68,7 @@ ORDERS = """
 ok: LOAD LOADED GET | LOAD LOADED GET BAR OTHER DIRTY BAR GET | FILL GET FENCE BAR LOAD LOADED GET
 ok: FILL FENCE BAR STORE GONE BAR SEE DIRTY | FILL BOTH BAR STORE COMMIT READ BAR DIRTY | FILL BAR FENCE STORE GONE
 ok: PUT BOTH LOAD LOADED GET | PUT GLOBAL LOAD LOADED GET | LOAD LOADED PUT | FILL PUT BOTH BAR STORE GONE
+ok: SEE FILL FENCE BAR STORE GONE
 reads shared memory that (.* wrote, with no order|nobody wrote): LOAD GET | FILL FENCE STORE
 overwrites shared memory that .* wrote, with no order: LOAD FILL
 overwrites shared memory that .* wrote: FILL BAR LOAD
