@@ -31,8 +31,9 @@ def test_places_in_a_grid():
 )  # fmt: skip
 def test_slots_of_each_device(row, where, slots):
     """A CTA that waits for one that has no slot waits for ever."""
-    pieces = dict(TELL=TELL.format("sys"), HEAR=HEAR.format("acquire.sys"))
-    holds(row, pieces, "", *FLAGS, where=where, slots=slots)
+    event = "cp.async.ca.shared.global [0], [%D], 4; cp.async.wait_all;"  # is no reason to begin another CTA
+    pieces = dict(TELL=TELL.format("sys"), HEAR=event + HEAR.format("acquire.sys"))
+    holds(row, pieces, "", *FLAGS, where=where, slots=slots, shared=4)
 
 
 def two(seed: int, first: str, second: str, arrays, after=(0,), **more) -> None:
@@ -64,23 +65,28 @@ def test_a_launch_after_another(first, second):
 
 
 @pytest.mark.parametrize(
-    ("release", "acquire", "why"),
-    [(True, "acquire.sys", ""), (True, "acquire.gpu", "scopes does not reach"), (True, "relaxed.sys", "no order"),
-     (False, "acquire.sys", "no order between")],
+    ("steps", "acquire", "why"),
+    [("data flag", "acquire.sys", ""), ("data flag", "acquire.gpu", "scopes does not reach"),
+     ("data flag", "relaxed.sys", "no order"), ("data late", "acquire.sys", "no order between"),
+     ("data flag data", "acquire.sys", "no order between")],
 )  # fmt: skip
-def test_the_host_tells_devices(release, acquire, why):
-    """Its writes are in order for those who read with acquire, at system scope, the flag that it wrote last."""
+def test_the_host_tells_devices(steps, acquire, why):
+    """Its writes are in order for those who read with acquire, at system scope, the flag that it wrote last, and for a
+    launch after theirs, by any proxy."""
     for seed in SEEDS:
-        machine, arrays = Machine(seed, budget=100_000), [words(1) for _ in range(3)]
-        parameters = prepared(machine, arrays)
+        machine, arrays = Machine(seed, budget=100_000), [words(1), words(1), np.zeros((8, 64), np.uint16)]
+        *parameters, tensor_map = prepared(machine, arrays, [(2, (8, 64), 3)])
 
-        def steps(host, to=parameters):
-            host.write(np.array(to[2:]), np.full((1, 1), 7, np.uint32).view(np.uint8))
-            yield
-            host.write(np.array(to[1:2]), np.full((1, 1), 1, np.uint32).view(np.uint8), release=release)
+        def write(host, to=parameters):
+            for step in steps.split():
+                if step != "data":
+                    yield
+                at, value = (to[2:], 7) if step == "data" else (to[1:2], 1)
+                host.write(np.array(at), np.full((1, 1), value, np.uint32).view(np.uint8), release=step == "flag")
 
-        machine.host(steps)
+        machine.host(write)
         machine.launch(program(HEAR.format(acquire), "ABC"), (1,), [*parameters, 0])
+        machine.launch(program(LOAD, "M", shared=BAR + 8), (1,), [tensor_map, 0], after=(0,))
         with pytest.raises(FaultError, match=why) if why else nullcontext():
             machine.run()
         assert why or arrays[0][0] == 7
