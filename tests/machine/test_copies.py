@@ -37,12 +37,18 @@ reads shared memory that .* wrote, with no order: COPY cp.async.commit_group; cp
 reads shared memory that .* wrote, with no order: COPY cp.async.wait_group 0; READ WAIT
 reads shared memory that .* wrote, with no order: COPY bar.sync 0; WAIT OTHER READ
 reads shared memory that (.* wrote, with no order|nobody wrote): COPY WAIT OTHER READ
-overwrites shared memory that .* wrote, with no order: COPY st.shared.b32 [%r50], %t;
+overwrites shared memory that .* wrote, with no order: COPY st.shared.b32 [%r50], %t; | PUT COPY PUT
 ends while its cp.async: COPY | COPY cp.async.commit_group;
 17 bytes into 16: cp.async.cg.shared.global [%r50], [%d51], 16, 17;
 no multiple of 8: cp.async.ca.shared.global [%r50], [%d51+4], 8, 4;
 """
-COPIES = dict(COPY=COPY, WAIT=WAIT, READ=READ, OTHER="xor.b32 %r50, %r50, 512; xor.b64 %d52, %d52, 512;")
+COPIES = dict(
+    PUT="st.shared.b32 [%r50], %t;",
+    COPY=COPY,
+    WAIT=WAIT,
+    READ=READ,
+    OTHER="xor.b32 %r50, %r50, 512; xor.b64 %d52, %d52, 512;",
+)
 
 
 @pytest.mark.parametrize("row", WAITED.strip().splitlines())
@@ -70,7 +76,7 @@ ok: FILL FENCE BAR STORE GONE BAR SEE DIRTY | FILL BOTH BAR STORE COMMIT READ BA
 ok: PUT BOTH LOAD LOADED GET | PUT GLOBAL LOAD LOADED GET | LOAD LOADED PUT | FILL PUT BOTH BAR STORE GONE
 ok: SEE FILL FENCE BAR STORE GONE
 reads shared memory that (.* wrote, with no order|nobody wrote): LOAD GET | FILL FENCE STORE
-overwrites shared memory that .* wrote, with no order: LOAD FILL
+overwrites shared memory that .* wrote, with no order: LOAD FILL | FILL FENCE BAR LOAD FILL
 overwrites shared memory that .* wrote: FILL BAR LOAD
 overwrites shared memory: FILL FENCE LOAD
 shared memory (while reader|that .* wrote, with no order): FILL FENCE BAR GET LOAD
