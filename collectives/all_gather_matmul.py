@@ -13,7 +13,7 @@ straight into place, into the columns of one buffer [B, D], where the own chunk 
                     block cannot hide; loses where a block is too small to fill the chip, and on a ring, whose order of
                     arrival is not ours to choose
 
-These are ordinary launches, on any device. `collectives.flagged_arms` has those that are one launch, on a GPU.
+These are ordinary launches, on any device. `collectives.on_device` has those that are one launch, on a GPU.
 
 Shape suffixes: B rows, D the summed dimension, P ranks, F_loc columns of `out`. The idea of chunk_launches is Wang et
 al., "Overlap Communication with Dependent Computation via Decomposition" (ASPLOS 2023); row blocks that are gathered
@@ -32,6 +32,10 @@ from roofline.theory import schedule
 
 Matmul = Callable[[Tensor, Tensor, Tensor], Tensor]
 """`matmul(x, w, out)`, the contract of `kernels.contract`."""
+
+
+def by_torch(x: Tensor, w: Tensor, out: Tensor) -> Tensor:
+    return torch.mm(x, w.T, out=out)
 
 
 @dataclass
@@ -54,9 +58,9 @@ class Operands:
     blocks: int = 8
     chunk_plan: Sequence[int] = ()
     block_plan: Sequence[int] = ()
-    matmul: Matmul = field(default=lambda x, w, out: torch.mm(x, w.T, out=out))
+    matmul: Matmul = by_torch
     prepared: dict[str, object] = field(default_factory=dict)
-    """What `collectives.flagged_arms` has prepared, by arm."""
+    """What `collectives.on_device` has prepared, by arm."""
 
     def __post_init__(self):
         rows, depth = self.gathered.shape

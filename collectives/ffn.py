@@ -13,7 +13,7 @@ here is nothing.
     chained_launches  up and down for each rank's rows as they come, and the part sent while the next is computed. All
                       but a matmul of some rows at either end hides; the weights of both layers pass through the caches
                       for each rank
-    layer_signalled   on a GPU: as layer_launches, but up and down are one launch each (`collectives.signalled`)
+    layer_signalled   on a GPU: as layer_launches, but up and down are one launch each (`collectives.on_device`)
 
 Arms but `all_reduce` compute `out`, it `whole`. Sums are those of `matmul_reduce_scatter`.
 """
@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from collectives import matmul_reduce_scatter
-from collectives.all_gather_matmul import Matmul
+from collectives.all_gather_matmul import Matmul, by_torch
 from collectives.matmul_reduce_scatter import add
 from collectives.transfers import Transfer, Transfers
 
@@ -47,7 +47,9 @@ class Operands:
     out: Tensor
     ranks: int
     rank: int = 0
-    matmul: Matmul = field(default=lambda x, w, out: torch.mm(x, w.T, out=out))
+    matmul: Matmul = by_torch
+    prepared: dict[str, object] = field(default_factory=dict)
+    """What `collectives.on_device` has prepared, by arm."""
 
     def __post_init__(self):
         rows, width = self.x.shape

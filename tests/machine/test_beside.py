@@ -19,11 +19,9 @@ def launches() -> dict[str, KernelLaunch]:
     chunks = [device_links.Transfer(chunk, 0, torch.empty(part.shape, dtype=part.dtype), part) for chunk, part in parts]
     route, times = device_links.Route.of(chunks, "cpu"), torch.zeros((64, 2), dtype=torch.int64)
     signals = Signals(route.flags, 1, route.started, 1)
-    whole = device_links.Route.of(chunks[:1], "cpu")
     return {
-        "copier of one": device_links.copy_launch(whole, times, 290e9),
-        "copier": device_links.copy_launch(route, times, 290e9),
-        "counting copier": device_links.copy_launch(route, times, 290e9, counted=signals),
+        "copier of one": device_links.copy_launch(route, 3, 4, 290e9),
+        "copier": device_links.copy_launch(route, 0, 7, 290e9),
         "wait": device_links.wait_launch(signals, 1, times),
         "raise": device_links.raise_launch(route, 0, 7, 1),
         "stamp": device_links.stamp_launch(times),
