@@ -142,7 +142,7 @@ def wait_kernel(
         spent = (globaltimer() - began) // 1000
         here = _look(flag_ptr)
     if (here < wanted) & (patience > 0):
-        tl.store(lost_ptr, number)
+        tl.atomic_cas(lost_ptr, 0, number, sem="relaxed", scope="sys")
     tl.store(times_ptr + 1, globaltimer())
 
 

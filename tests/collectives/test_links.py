@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from collectives.device import DeviceLink
-from collectives.paced import Threaded, Worker
+from collectives.paced import Threaded, Worker, slices
 from collectives.transfers import LinkError, Preset, Transfer
 
 COUNT, BYTES = 6, 3 * 2**20
@@ -89,7 +89,7 @@ def test_flag_of_the_run_before_is_not_taken_for_one_of_this_run(troubled_link, 
     if wire.device == "cpu":  # from now on, none does
         wire.bring = lambda run, index: wire.clock.sleep(60)
     else:
-        wire.move = lambda route: None
+        wire.move = lambda route, first, end: None
     with pytest.raises(LinkError, match=r"chunk 1 .*late"):
         run(wire, transfers)
 
@@ -116,8 +116,8 @@ def test_nothing_is_written_once_the_consumer_has_given_up(link, troubled_link, 
     run(link(), transfers[1:])  # by another thread: that of the link that was given up ends once it goes on
     wire.clock.let_go()
     thread.join()
-    slices = target.isnan().all(dim=1).reshape(-1, len(transfers[0].slices[0][0])).all(dim=1)
-    assert slices.tolist() == [False, True, True]  # the one that it was about to write
+    unwritten = target.isnan().all(dim=1).reshape(-1, len(slices(transfers[0])[0][0])).all(dim=1)
+    assert unwritten.tolist() == [False, True, True]  # the one that it was about to write
 
 
 def patience_of(monkeypatch, seconds):

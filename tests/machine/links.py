@@ -291,7 +291,7 @@ def cases() -> list[Case]:
     listed += [scatter(name, "fp16", times=2, programs=2, **more) for name in SCATTERING]
     listed += [layer("layer_signalled", "bf16", devices=2)]
     listed += [layer(name, "fp16", **more) for name in LAYERS if name != "all_reduce"]
-    listed += [copier("bf16", 3, 1e9, (37, 72), (9, 1032), counted=True)]
+    listed += [copier("bf16", 3, 1e8, (9, 1032), (37, 72), counted=True)]
     listed += [copier("bf16", 3, 1e9, (37, 72), (9, 1032)), copier("fp16", 1, 1e12, (37, 72), (130, 264), **more)]
     listed += [copier("bf16", 5, 4e9, *[(251, 128)] * 3, **more), copier("fp16", 32, 1e9, (3, 8), (1, 4096), **more)]
     return [

@@ -76,7 +76,7 @@ def subjects() -> dict[str, list]:
             links.scatter("signalled", "bf16", devices=2, **sizes)
             for sizes in (dict(depth=328), dict(height=384, grid=2))
         ],
-        "copier": [links.copier("bf16", 2, 1e9, (37, 72), (9, 1032), counted=True), slow()],
+        "copier": [links.copier("bf16", 2, 1e8, (9, 1032), (37, 72), counted=True), slow()],
         "wait": [links.alone("wait", "late", 30), chain, slow()],
     }
 
