@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from collectives import copier
-from collectives.transfers import PATIENCE_S, SLICE_BYTES, LinkError, Timeline, Transfer, missing
+from collectives.transfers import PATIENCE_S, SLICE_BYTES, Timeline, Transfer, missing
 from kernels.contract import KernelLaunch, Signals
 
 PROGRAMS, WARPS, REGISTERS = 32, 4, 48
@@ -27,8 +27,8 @@ microsecond. Reckoned, not measured."""
 SLOW_BYTES_PER_S = 1e9
 """Slower than any link whose bandwidth is not ours to choose."""
 
-CARVEOUT = 9
-"""CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, in percent (cuda.h)."""
+CARVEOUT, WAIT_VALUE_GEQ = 9, 0
+"""CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, in percent, and CU_STREAM_WAIT_VALUE_GEQ (cuda.h)."""
 
 
 @dataclass
@@ -135,55 +135,44 @@ class DeviceLink:
             leave_shared_memory(kernel.function)
             self._shaped.add(kernel.function)
 
-    def start(
-        self, transfers: Sequence[Transfer], ready: int | None = None, raised: int = 1, apart: bool = False
-    ) -> None:
+    def start(self, transfers: Sequence[Transfer], ready: int | None = None, raised: int = 1) -> None:
         """Begin to move `transfers` once the current stream has come to here. The list is prepared once: keep it.
 
         With `ready`, the first so many may go; each of the others once its counter has grown by `raised`, which
-        `ready()` has it do, or a kernel that raises `counters` itself. With `apart`, no counter is waited for: those
-        that `ready()` lets go are begun then.
+        `ready()` has it do, or a kernel that raises `counters()` itself.
         """
         count = len(transfers)
         if id(transfers) not in self._routes:
             self._routes[id(transfers)] = self.prepared(transfers)
-            if len(self._times) < 2 * count + 8:  # the end, begin and end of waits, the link's own
-                self._times = torch.zeros(2 * count + 8, dtype=torch.int64, device=self.device)
-        self._route, self._waits = self._routes[id(transfers)], []
+            if len(self._times) < 2 * count + 6:  # the end, begin and end of waits, the link's own
+                self._times = torch.zeros(2 * count + 6, dtype=torch.int64, device=self.device)
+        self._route, self._waits, self._forgotten = self._routes[id(transfers)], [], None
         self._ready = self._at_once = count if ready is None else ready
-        self._raised, self._apart = 0 if apart or self._ready == count else raised, apart
+        self._raised = raised if self._ready < count else 0
         self._route.runs += 1
         self._route.wanted += self._raised
         self.before()
-        if self._ready:
-            self._begin(0, self._ready)
-        if self._raised:
-            self._stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(self._stream):
-                for index in range(self._ready, count):
-                    counted = self._signals(self._route.counters, self._route.wanted, count)
-                    self.launch(wait_launch(counted, index + 1, self._times[-4:]))
-                    self.move(self._route, index, index + 1)
-
-    def _begin(self, first: int, end: int) -> None:
-        """Move so many once the current stream has come to here, and have that wait until this has begun."""
         self._stream.wait_stream(torch.cuda.current_stream())
+        if self._ready:
+            with torch.cuda.stream(self._stream):
+                self.move(self._route, 0, self._ready)
+            self.began()
         with torch.cuda.stream(self._stream):
-            self.move(self._route, first, end)
-        self.began()
+            for index in range(self._ready, count):
+                wait_value(self._route.counters[index:], self._route.wanted)
+                self.move(self._route, index, index + 1)
 
     def ready(self, count: int) -> None:
         """Once the current stream has come to here, the first `count` transfers may go."""
         if count > self._ready:
             self.launch(raise_launch(self._route, self._ready, count, self._raised))
-            if self._apart:  # which has raised by nothing, and left the time
-                self._begin(self._ready, count)
             self._ready = count
 
-    @property
     def counters(self) -> tuple[Tensor, Tensor]:
-        """Of this run, for a kernel that raises them itself: the counters and their times, as in `Route`."""
-        return self._route.counters, self._route.computed_ns
+        """Return, for a kernel that raises them itself, the counters of all that is not ready, and their times, as in
+        `Route`."""
+        first, self._ready = self._ready, len(self._route.transfers)
+        return self._route.counters[first:], self._route.computed_ns[first:]
 
     def wait(self, count: int) -> int:
         """Have the current stream wait until the first `count` transfers are here."""
@@ -204,34 +193,29 @@ class DeviceLink:
     def finish(self) -> None:
         """The consumer's end; its stream goes on after the link's."""
         self.launch(stamp_launch(self._times))
+        if (ready := self._ready) < (count := len(self._route.transfers)):  # the link's stream would wait for ever
+            self._forgotten = ready
+            self.launch(raise_launch(self._route, ready, count, self._raised))
         torch.cuda.current_stream().wait_stream(self._stream)
         self.after()
 
     def timeline(self) -> Timeline:
         """Of the last run. Waits for the device. Raises LinkError for a transfer that did not come."""
         torch.cuda.synchronize()
-        route = self._route
-        if lost := int(self._lost.item()):
-            self._lost.zero_()
-            raise self._missing(lost - 1)
+        route, lost = self._route, int(self._lost.item())
+        self._lost.zero_()
+        if self._forgotten is not None:
+            raise missing(self.kind, route.transfers[self._forgotten], self.rank, "it was never ready, see `ready`")
+        if lost:  # who waits for several waits at the last one's flag: the first that is not up is missing
+            wanted = route.runs * self.programs
+            first = next((number for number, flag in enumerate(route.flags.tolist()) if flag < wanted), lost - 1)
+            raise missing(self.kind, route.transfers[first], self.rank, f"it is {self.patience_s:g} s late")
         t0, (end, *times) = int(route.free[0]), self._times.tolist()
         spans = zip(self._waits, times[::2], times[1::2], strict=False)
         waits = [(count, (began - t0) * 1e-9, (ended - t0) * 1e-9) for count, began, ended in spans]
         computed_s = [(ns - t0) * 1e-9 for ns in route.computed_ns.tolist()[self._at_once :]]
-        ready_s = [0.0] * self._at_once + computed_s if self._raised or self._apart else []
+        ready_s = [0.0] * self._at_once + computed_s if self._raised else []
         return Timeline(route.transfers, self.arrivals_s(t0), waits, (end - t0) * 1e-9, ready_s)
-
-    def _missing(self, index: int) -> LinkError:
-        """Return the error that a wait for transfer `index` was given up. Who waits for several waits at the last one's
-        flag: the chunk that is missing is the first that is not computed, or not here."""
-        route, wanted, late = self._route, self._route.runs * self.programs, f"it is {self.patience_s:g} s late"
-        for number, (flag, counter) in enumerate(zip(route.flags.tolist(), route.counters.tolist(), strict=True)):
-            if self._raised and number >= self._at_once and counter < route.wanted:
-                why = f"it was not computed for {self.patience_s:g} s"
-                return missing(self.kind, route.transfers[number], self.rank, why)
-            if flag < wanted:
-                return missing(self.kind, route.transfers[number], self.rank, late)
-        return missing(self.kind, route.transfers[index], self.rank, late)
 
     def prepared(self, transfers: Sequence[Transfer]) -> Route:
         return Route.of(transfers, self.device, self.programs)
@@ -260,8 +244,8 @@ class PacedCopier(DeviceLink):
     take from more SMs.
 
     The consumer's stream goes on when the copier runs: a matmul that fills every SM could keep it out until its end.
-    What is still computed is copied by a launch of its own, behind a wait for its counter, which takes a warp of one
-    SM. Its pace counts from when the counter was raised, so that a late launch is made up for.
+    What is still computed is copied by a launch of its own, behind its counter. Its pace counts from when that was
+    raised, so that a late launch is made up for.
     """
 
     kind = "paced"
@@ -279,11 +263,23 @@ class PacedCopier(DeviceLink):
         self.launch(wait_launch(started, 1, self._times[-2:]))
 
 
+def wait_value(counter: Tensor, wanted: int) -> None:
+    """Have the current stream wait until the int32 `counter` has grown to `wanted`. That takes no SM, which a matmul
+    could want, and has no bound: who is to raise it must. (CUDA driver API, stream memory operations; the comparison is
+    cyclic, so a counter may wrap around.)"""
+    stream, address = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream), ctypes.c_uint64(counter.data_ptr())
+    call_driver("cuStreamWaitValue32_v2", stream, address, ctypes.c_uint32(wanted), WAIT_VALUE_GEQ)
+
+
 def leave_shared_memory(function: int) -> None:
     """From its next launch on, have an SM that runs `function` keep all it can as shared memory. The first kernel on an
     SM sets the split with L1, and one that needs none would keep a matmul out until its end (CUDA's programming guide,
     shared memory carve-out)."""
-    # By ctypes: cuda-bindings need not be there, the driver's library is, wherever a kernel was loaded.
-    error = ctypes.CDLL("libcuda.so.1").cuFuncSetAttribute(ctypes.c_void_p(function), CARVEOUT, 100)
-    if error:
-        raise RuntimeError(f"CUDA error {error}: cuFuncSetAttribute refused the shared memory carve-out")
+    call_driver("cuFuncSetAttribute", ctypes.c_void_p(function), CARVEOUT, 100)
+
+
+def call_driver(name: str, *arguments) -> None:
+    """By ctypes: cuda-bindings need not be there, the driver's library is, wherever a kernel was loaded. Raises
+    RuntimeError where it refuses."""
+    if error := getattr(ctypes.CDLL("libcuda.so.1"), name)(*arguments):
+        raise RuntimeError(f"CUDA error {error}: {name} was refused")

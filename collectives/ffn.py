@@ -89,7 +89,7 @@ class Operands:
 def serial(operands: Operands, link) -> Tensor:
     """Gather all of x, multiply twice, then send all parts."""
     others = operands.ranks - 1
-    link.start(operands.transfers, ready=others, apart=True)
+    link.start(operands.transfers, ready=others)
     link.wait(others)
     multiply(operands, operands.gathered, operands.matmul)
     return _finished(operands, link)
@@ -104,7 +104,7 @@ def multiply(operands: Operands, x: Tensor, matmul: Matmul) -> Tensor:
 def all_reduce(operands: Operands, link) -> Tensor:
     """Multiply twice, then send all parts, add, and gather the sums."""
     others = operands.ranks - 1
-    link.start(operands.reduced, ready=0, apart=True)
+    link.start(operands.reduced, ready=0)
     multiply(operands, operands.x, operands.matmul)
     link.ready(others)
     add(operands.scatter, link)

@@ -92,7 +92,7 @@ class Operands:
 
 def serial(operands: Operands, link) -> Tensor:
     """Multiply, then send all parts."""
-    link.start(operands.parts, ready=0, apart=True)
+    link.start(operands.parts, ready=0)
     operands.matmul(operands.x, operands.w, operands.products)
     link.ready(len(operands.parts))
     add(operands, link)

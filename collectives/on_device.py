@@ -150,9 +150,7 @@ def scatter(operands: ffn.Operands | matmul_reduce_scatter.Operands, link, arm: 
     if gathered:
         pieces.matmul(operands.gathered, operands.up, operands.hidden, ready.rows, link.signals(gathered))
         link.wait(gathered)  # here already: tells the timeline when `up` was done
-    counters, times_ns = link.counters
-    to_raise = counters[gathered:], times_ns[gathered:]
-    pieces.matmul(down.x, down.w, down.products, ready.plan, counters=to_raise)
+    pieces.matmul(down.x, down.w, down.products, ready.plan, counters=link.counters())
     link.wait(len(ready.transfers))
     down.add_all()
     link.finish()

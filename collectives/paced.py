@@ -125,7 +125,7 @@ class Threaded:
         """Return the seconds within which so many bytes should be here once they may go."""
         raise NotImplementedError
 
-    def start(self, transfers: Sequence[Transfer], ready: int | None = None, apart: bool = False) -> None:
+    def start(self, transfers: Sequence[Transfer], ready: int | None = None) -> None:
         """Begin to move `transfers`, of which the first `ready` may go (default: all). A run that was left before its
         end, of this link or another, is given up."""
         self._waits: list[tuple[int, float, float]] = []

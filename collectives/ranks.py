@@ -23,7 +23,7 @@ class Gloo(Threaded):
         self._ranks = ranks
         self._landings: dict[tuple, Tensor] = {}
 
-    def start(self, transfers: Transfers, ready: int | None = None, apart: bool = False) -> None:
+    def start(self, transfers: Transfers, ready: int | None = None) -> None:
         recv = self._ranks.group.recv
         self._sends = []
         self._targets = [landing(self._landings, index, transfer) for index, transfer in enumerate(transfers)]

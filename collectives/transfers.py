@@ -11,8 +11,7 @@ its chunk, within a bound.
     link.timeline()            # when they did, and when the consumer waited
 
 What is still to be computed is started as not ready, `link.start(transfers, ready=0)`, and `link.ready(count)` lets the
-first `count` transfers go. With `apart=True` link and consumer take turns: on a GPU nothing of the link then waits on
-an SM for what is computed.
+first `count` transfers go.
 
 Kinds: `preset` moves nothing, its data is there and its flags are up. `paced` moves real bytes at a bandwidth that is
 asked for, by a thread (`collectives.paced`) or by a kernel (`collectives.device`): an emulation, whatever its
@@ -142,10 +141,9 @@ class Preset:
         pass
 
     def signals(self, count: int | None = None) -> Signals:
-        flags, _ = self.counters
+        flags, _ = self.counters()
         return Signals(flags, 0, flags.new_zeros(1), 1)
 
-    @property
     def counters(self) -> tuple[Tensor, Tensor]:
         flags = torch.zeros(len(self._transfers), dtype=torch.int32, device=self._transfers[0].target.device)
         return flags, flags.long()

@@ -51,29 +51,18 @@ WAITING = {name for name, spec in ARMS.items() if spec.table}
 class Setting:
     """What the arms of one case work on. `sets` are operands of `collectives`, `gemms` x, w and out of the unsplit
     matmul, to be run by turns; `best` is the fastest unsplit contender and `t_gemm_s` about its time, `bytes_per_s`
-    what the link is asked for (None where that is not ours to choose).
+    what the link is asked for (None where that is not ours to choose). A subclass has what follows here."""
 
-    A subclass has the methods up to `preset_runs`, of its operation.
-    """
-
+    make: Callable[[], tuple[list, list[tuple]]]
+    """Returns `sets` and `gemms`."""
+    transfers: Callable[..., Transfers]
+    """Returns what a link brings for operands."""
+    unrelated: Callable[[], list[Transfers]]
+    """Returns what it may bring beside each of `gemms`."""
+    whole: Callable[..., tuple[torch.Tensor, torch.Tensor]]
+    """Returns x and w, of operands, whose product is right."""
     limit_share = 1.0
     """Of the dtype's limit: what a result's relative error may be."""
-
-    def make(self) -> tuple[list, list[tuple]]:
-        """Return `sets` and `gemms`."""
-        raise NotImplementedError
-
-    def transfers(self, operands) -> Transfers:
-        """Return what a link brings for `operands`."""
-        raise NotImplementedError
-
-    def unrelated(self) -> list[Transfers]:
-        """Return what it may bring beside each of `gemms`."""
-        raise NotImplementedError
-
-    def whole(self, operands) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return x and w, whose product is right."""
-        raise NotImplementedError
 
     def written(self, operands) -> list[torch.Tensor]:
         """Return what an arm writes beside what arrives."""
@@ -101,8 +90,7 @@ class Setting:
         self.seed = zlib.crc32(f"{options.seed} {case.op}".encode())
         self.sets, self.gemms = self.make()
         self.unsplit = unsplit(self.device, *self.gemms[0][:2])
-        self._gemms_s, self._links = [], weakref.WeakSet()
-        facts = earlier["facts"] if earlier else {}
+        self._gemms_s, self._links, facts = [], weakref.WeakSet(), earlier["facts"] if earlier else {}
         if earlier:
             self.t_gemm_s, self.bytes_per_s, fastest = (facts[n] for n in ("t_gemm_planned_s", REQUESTED, "unsplit"))
         else:
@@ -118,14 +106,11 @@ class Setting:
         self.best = self.unsplit[fastest]
         for operands in self.sets:
             operands.matmul = self.best.load()
-        self.facts = {
-            **{"ranks": case.ranks, "wire": case.wire, "link": self.link_kind, "unsplit": fastest},
-            **{"t_gemm_planned_s": self.t_gemm_s, "gather": self.gather, REQUESTED: self.bytes_per_s},
-            **(
-                {"copier_programs": self.link().programs} if self.device == "cuda" and self.link_kind == "paced" else {}
-            ),
-            **self.cut(),
-        }
+        self.facts = {"ranks": case.ranks, "wire": case.wire, "link": self.link_kind, "unsplit": fastest}
+        self.facts |= {"t_gemm_planned_s": self.t_gemm_s, "gather": self.gather, REQUESTED: self.bytes_per_s}
+        if self.device == "cuda" and self.link_kind == "paced":
+            self.facts["copier_programs"] = self.link().programs
+        self.facts |= self.cut()
 
     def _bytes_per_s(self) -> float | None:
         if self.link_kind != "paced":
@@ -180,8 +165,8 @@ class Setting:
     def link(self, kind: str | None = None):
         """Return a link of its own for each call: its timeline is that call's. `kind` is that of the wire, or of what
         gathers for `serial` in its place."""
-        about = self.bytes_per_s, self.ranks, self.options.copier_programs
-        self._links.add(link := make_link(kind or self.link_kind, self.device, *about))
+        about = self.device, self.bytes_per_s, self.ranks, self.options.copier_programs
+        self._links.add(link := make_link(kind or self.link_kind, *about))
         return link
 
     @functools.cached_property
@@ -215,7 +200,10 @@ class Setting:
         if arm in WAITING:
             if self.link_kind == "nccl":
                 return "it is on every SM until its end, and NCCL's kernels need some; take an arm of launches"
-            return reason(lambda: [self._prepare(operands, arm) for operands in self.sets])
+            from collectives import on_device  # here, since it takes Triton
+
+            times, left = (self.t_gemm_s, self.t_comm_s), [each for each in self.sets if arm not in each.prepared]
+            return reason(lambda: [on_device.prepare(operands, arm, *times) for operands in left])
         base = base_arm(arm)
         if base != arm and self.matmul_of(arm) is self.best:
             return f"persistent is the fastest unsplit matmul, so that {base} has it already"
@@ -225,33 +213,29 @@ class Setting:
         """Return the contender that `arm` multiplies by."""
         return self.best if base_arm(arm) == arm else CONTENDERS["persistent"]
 
-    def _prepare(self, operands, arm: str) -> None:
-        from collectives import on_device  # here, since it takes Triton
-
-        if arm not in operands.prepared:
-            on_device.prepare(operands, arm, self.t_gemm_s, self.t_comm_s)
-
     def references(self) -> dict[str, Entrant]:
         """Return what takes turns with the arms: over a link that brings nothing, neither that nor what is beside
         it."""
-        calls = {f"gemm {name}": ("gemm", self.multiplied_by(c), None) for name, c in self.unsplit.items()}
-        beside = {"gemm beside link": self.multiplied_by(self.best)}
+        entrants, config = {}, self.describe("serial")[0]
+
+        def enter(name: str, role: str, runs: list[Callable], link=None) -> None:
+            entrants[name] = Entrant(name, Call(runs, self.device, link), role, config)
+
+        for name, contender in self.unsplit.items():
+            enter(f"gemm {name}", "gemm", self.multiplied_by(contender))
+        beside = {"gemm": self.multiplied_by(self.best)}
         if "persistent" in self.unsplit and self.unsplit["persistent"] is not self.best:
-            beside["gemm persistent beside link"] = self.multiplied_by(self.unsplit["persistent"])
+            beside["gemm persistent"] = self.multiplied_by(self.unsplit["persistent"])
         if preset := self.preset_runs():
-            calls["preset"], beside["preset beside link"] = ("preset", preset, None), preset
+            enter("preset", "preset", preset)
+            beside["preset"] = preset
         if self.link_kind != "preset":
             link = self.link()
-            calls["link"] = ("link", [functools.partial(contended, link, gather) for gather in self.gathers], link)
+            enter("link", "link", [functools.partial(contended, link, gather) for gather in self.gathers], link)
             unrelated = self.unrelated()
             for name, runs in beside.items():
-                link = self.link()
-                both = zip(itertools.cycle(unrelated), runs, strict=False)
-                calls[name] = ("contended", [functools.partial(contended, link, *about) for about in both], link)
-        entrants = {
-            name: Entrant(name, Call(runs, self.device, link), role, self.describe("serial")[0])
-            for name, (role, runs, link) in calls.items()
-        }
+                link, both = self.link(), zip(itertools.cycle(unrelated), runs, strict=False)
+                enter(f"{name} beside link", "contended", [functools.partial(contended, link, *x) for x in both], link)
         if self.keeps_step:
             unsplit = entrants[f"gemm {self.best.name}"].call
             unsplit.listen, unsplit.notes = self.keep_step, lambda: {REQUESTED: self.bytes_per_s}

@@ -132,7 +132,7 @@ def test_part_that_never_goes_is_an_error_within_a_bound(scatter, monkeypatch):
     link = PacedCopier(500e9)
     monkeypatch.setattr(link, "ready", lambda count: None)
     matmul_reduce_scatter.ARMS["block_launches"](scatter, link)
-    with pytest.raises(LinkError, match=r"chunk 1 .*has not arrived"):
+    with pytest.raises(LinkError, match=r"chunk 1 .*has not arrived: it was never ready"):
         link.timeline()
 
 

@@ -44,6 +44,12 @@ class Stream:
         self.after += other.after
 
 
+def wait_value(counter: Tensor, wanted: int) -> None:
+    """A stream's wait, by the kernel that waits: it looks with acquire, and what comes behind it comes after."""
+    lost, times = torch.zeros(1, dtype=torch.int32), torch.zeros(2, dtype=torch.int64)
+    device_links.wait_launch(Signals(counter, wanted, lost, NEVER_US), 1, times).run(counter.device)
+
+
 @contextmanager
 def on(machine: Machine | None, device: int = 0, links_device: int = 0) -> Iterator[None]:
     """What is launched goes to a stream of `device` of the machine, or to the links' streams on `links_device`. With
@@ -64,6 +70,7 @@ def on(machine: Machine | None, device: int = 0, links_device: int = 0) -> Itera
         patches.enter_context(patch.multiple(torch.cuda, Stream=lambda priority: Stream(machine, links_device), **cuda))
         if machine:
             patches.enter_context(patch.object(KernelLaunch, "run", run))
+            patches.enter_context(patch.object(device_links, "wait_value", wait_value))
             patches.enter_context(patch.object(tiles, "arch_of", lambda device: "sm90"))
             patches.enter_context(patch.object(hopper, "require_hopper"))
         yield

@@ -23,7 +23,7 @@ STORE = "        store_tile(out_desc, acc, m0, n0, BLOCK_M, BLOCK_N, SUBTILE)\n"
 TELL = "            if piece < counted:\n"
 RAISE = "                raise_counter(counters_ptr + piece, times_ptr + piece, 1)\n"
 RAISED, LOOK = 'by, sem="release", scope="sys")', '"ld.acquire.sys.global.b32 $0, [$1];"'
-COUNTED = "self.launch(wait_launch(counted, index + 1, self._times[-4:]))"
+COUNTED = "wait_value(self._route.counters[index:], self._route.wanted)"
 PLACE = "            if piece >= ready:\n"
 WAIT = "ready = wait(flags, chunk, wanted, lost_ptr, first_flag + chunk, patience, RANKS)"
 UNORDERED = "no order between"
@@ -127,6 +127,7 @@ def main() -> dict[str, str]:
                 module = planted(HOLDERS[file][1], changes, Path(folder))
             (holder, plain), attribute = HOLDERS[file], file
             if file == "device":  # the host's code, of which the case has a class
+                module.wait_value = links.wait_value
                 attribute, plain, module = "Wire", links.Wire, type("Wire", (links.OnMachine, module.PacedCopier), {})
             setattr(holder, attribute, module)
             budget = 3_000_000 if name in WAITED_FOR else 500_000  # what may be harmless comes to its end

@@ -394,6 +394,13 @@ def wait(args, computes):
     return work
 
 
+def wait_value(counter, wanted):
+    """A stream's wait, which takes no launch."""
+    with host_alone():
+        counter = counter[:1]
+        DEVICE.stream.enqueue(lambda began: None if (at := up(counter, wanted)) is None else max(began, at))
+
+
 def raise_(args, computes):
     def work(began):
         for number in range(args["first"], args["end"]):
@@ -506,5 +513,6 @@ def install():
     time.perf_counter, sys.modules["pynvml"] = perf_counter, make_nvml()
     KernelLaunch.run = lambda self, device: launch(self.kernel.__name__, self.args)
     device.leave_shared_memory = lambda function: None  # a call of the driver
+    device.wait_value = wait_value
     telemetry.IDLE_S = 0.0  # a wait for nothing, with the host's own time
     make_place().__enter__()
