@@ -75,15 +75,10 @@ class Operands:
         mine, block = shards[self.rank], self.scatter.block
         return [Transfer(rank, 0, shards[rank], block(into, rank), mine) for rank in self.sources]
 
-    def multiply_up(self, rank: int, matmul: Matmul | None = None) -> None:
-        """The rows of `rank`."""
-        block = self.scatter.block
-        (matmul or self.matmul)(block(self.gathered, rank), self.up, block(self.hidden, rank))
-
-    def multiply_down(self, rank: int, matmul: Matmul | None = None) -> None:
-        """The rows of `rank`."""
-        block = self.scatter.block
-        (matmul or self.matmul)(block(self.hidden, rank), self.down, block(self.scatter.products, rank))
+    def multiply(self, rank: int, *, up: bool, by: Matmul | None = None) -> None:
+        """Multiply the rows of `rank` by `up`, or by `down`; `by` another matmul than that of the operands."""
+        x, w, out = (self.gathered, self.up, self.hidden) if up else (self.hidden, self.down, self.scatter.products)
+        (by or self.matmul)(self.scatter.block(x, rank), w, self.scatter.block(out, rank))
 
 
 def serial(operands: Operands, link) -> Tensor:
@@ -121,10 +116,10 @@ def layer_launches(operands: Operands, link, matmul: Matmul | None = None) -> Te
     link.start(operands.transfers, ready=others)
     for count, rank in enumerate([operands.rank, *operands.sources]):
         link.wait(count)
-        operands.multiply_up(rank, matmul)
+        operands.multiply(rank, up=True, by=matmul)
     link.wait(others)  # here already: tells the timeline when `up` was done
     for count, rank in enumerate([*operands.sources, operands.rank], 1):
-        operands.multiply_down(rank, matmul)
+        operands.multiply(rank, up=False, by=matmul)
         link.ready(others + min(count, others))
     return _finished(operands, link)
 
@@ -133,13 +128,13 @@ def chained_launches(operands: Operands, link) -> Tensor:
     """Multiply by `up` and `down` as rows come and parts are sent, the own rows by `up` first and by `down` last."""
     others = operands.ranks - 1
     link.start(operands.transfers, ready=others)
-    operands.multiply_up(operands.rank)
+    operands.multiply(operands.rank, up=True)
     for count, rank in enumerate(operands.sources, 1):
         link.wait(count)
-        operands.multiply_up(rank)
-        operands.multiply_down(rank)
+        operands.multiply(rank, up=True)
+        operands.multiply(rank, up=False)
         link.ready(others + count)
-    operands.multiply_down(operands.rank)
+    operands.multiply(operands.rank, up=False)
     return _finished(operands, link)
 
 
