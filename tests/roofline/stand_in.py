@@ -77,11 +77,11 @@ class Event:
         self.device, self.at = device, math.inf
 
     def record(self) -> None:
-        def work(began):
-            self.at = began
-            return began
+        self.device.stream.enqueue(self.happen)
 
-        self.device.stream.enqueue(work)
+    def happen(self, began: float) -> float:
+        self.at = began
+        return began
 
     def query(self) -> bool:
         self.device.run()
@@ -302,32 +302,35 @@ def launch(name: str, args: dict):
         DEVICE.strike()
     DEVICE.answer()
     args = {key: getattr(value, "base", value) for key, value in args.items()}  # a descriptor's tensor
-    if name in KERNELS:
-        if name not in SMALL:
-            DEVICE.launched.append(name)
-        with host_alone():
-            DEVICE.stream.enqueue(KERNELS[name](args, DEVICE.gate()))
-    else:
+    if name not in KERNELS:
         DEVICE.compute(name, seconds_of(args), partial(product, args))
+    else:
+        if name not in ("gate_kernel", "clock_kernel"):  # which are the clock's
+            DEVICE.launched.append(name)
+        if name == "gate_kernel":
+            DEVICE.gate = partial(is_open, args)
+        with host_alone():
+            DEVICE.stream.enqueue(partial(KERNELS[name], args, DEVICE.gate()))
     return types.SimpleNamespace(function=name)
 
 
-def factors(args: dict) -> list:
+def operands(args: dict) -> list:
     """x, w and out of a launch, by a descriptor or a pointer."""
     return [args.get(f"{name}_desc", args.get(f"{name}_ptr")) for name in ("x", "w", "out")]
 
 
 def seconds_of(args: dict) -> float:
-    x, w, _ = factors(args)
+    x, w, _ = operands(args)
     return matmul_s(len(x), *w.shape)
 
 
 def product(args: dict) -> None:
-    x, w, out = factors(args)
+    x, w, out = operands(args)
     multiplied("mm", (x, w.T), out)
 
 
-def raised(flag, at: float) -> None:
+def raise_flag(flag, by: int, at: float) -> None:
+    flag += by
     DEVICE.raised_at[flag.data_ptr()] = at
 
 
@@ -335,63 +338,51 @@ def up(flags, wanted: int) -> float | None:
     """Return when the last of `flags` was raised; None where one is not up."""
     if (flags < wanted).any():
         return None
-    return max(DEVICE.raised_at.get(flags.data_ptr() + 4 * index, 0.0) for index in range(len(flags)))
+    return max(DEVICE.raised_at.get(flag.data_ptr(), 0.0) for flag in flags)
 
 
-# What a launch does once its turn has come: `work(began)` of `Stream.enqueue`. `computes` where it is not timed.
+def is_open(args) -> bool:
+    return bool(args["flag_ptr"][0] >= args["wanted"])
 
 
-def gate(args, computes):
-    is_open = lambda: bool(args["flag_ptr"][0] >= args["wanted"])  # noqa: E731
-    DEVICE.gate = is_open
-    return lambda began: max(began, DEVICE.host) + GAP_S if is_open() else None
+# What a launch does when its turn comes: `work(began)` of `Stream.enqueue`. It `computes` where it is not timed.
 
 
-def clock(args, computes):
-    def work(began):
-        args["readings_ptr"].numpy()[args["slot"]] = args["span_ns"] * SM_HZ * 1e-9, args["span_ns"]
-        return began + args["span_ns"] * 1e-9
-
-    return work
+def gate(args, computes, began):
+    return max(began, DEVICE.host) + GAP_S if is_open(args) else None
 
 
-def stamp(args, computes):
-    def work(began):
-        args["time_ptr"][0] = round(began * 1e9)
-        return began + 1e-6
-
-    return work
+def clock(args, computes, began):
+    args["readings_ptr"].numpy()[args["slot"]] = args["span_ns"] * SM_HZ * 1e-9, args["span_ns"]
+    return began + args["span_ns"] * 1e-9
 
 
-def copy(args, computes):
+def stamp(args, computes, began):
+    args["time_ptr"][0] = round(began * 1e9)
+    return began + 1e-6
+
+
+def copy(args, computes, began):
     """Flags are raised when the pace has it, and all rows are copied at once."""
-
-    def work(began):
-        free_ns = max(int(args["free_ptr"][0]), int(args["ready_ptr"][0]))
-        args["started_ptr"] += args["arrivals_ptr"].shape[1]
-        raised(args["started_ptr"], began)
-        for index in range(args["transfers"]):
-            source, target, rows, words, source_row, target_row = args["transfers_ptr"][index].tolist()
-            for row in range(rows if computes else 0):
-                ctypes.memmove(target + 4 * row * target_row, source + 4 * row * source_row, 4 * words)
-            free_ns += round(rows * words * args["ns_per_word"])
-            args["free_ptr"][index + 1], args["arrivals_ptr"][index] = free_ns, max(free_ns, round(began * 1e9))
-            args["flags_ptr"][index] += args["arrivals_ptr"].shape[1]
-            raised(args["flags_ptr"][index], max(began, free_ns * 1e-9))
-        return max(began, free_ns * 1e-9)
-
-    return work
+    programs, free_s = args["arrivals_ptr"].shape[1], 1e-9 * max(int(args["free_ptr"][0]), int(args["ready_ptr"][0]))
+    raise_flag(args["started_ptr"], programs, began)
+    for index in range(args["transfers"]):
+        source, target, rows, words, source_row, target_row = args["transfers_ptr"][index].tolist()
+        for row in range(rows if computes else 0):
+            ctypes.memmove(target + 4 * row * target_row, source + 4 * row * source_row, 4 * words)
+        free_s += rows * words * args["ns_per_word"] * 1e-9
+        arrived_s = max(free_s, began)
+        args["free_ptr"][index + 1], args["arrivals_ptr"][index] = round(free_s * 1e9), round(arrived_s * 1e9)
+        raise_flag(args["flags_ptr"][index], programs, arrived_s)
+    return arrived_s
 
 
-def wait(args, computes):
-    def work(began):
-        if (at := up(args["flag_ptr"][:1], args["wanted"])) is None:
-            return None
-        end = max(began + LAUNCH_S, at)
-        args["times_ptr"][:2] = args["times_ptr"].new_tensor([began * 1e9, end * 1e9])
-        return end
-
-    return work
+def wait(args, computes, began):
+    if (at := up(args["flag_ptr"][:1], args["wanted"])) is None:
+        return None
+    end = max(began + LAUNCH_S, at)
+    args["times_ptr"][:2] = args["times_ptr"].new_tensor([began * 1e9, end * 1e9])
+    return end
 
 
 def wait_value(counter, wanted):
@@ -401,66 +392,49 @@ def wait_value(counter, wanted):
         DEVICE.stream.enqueue(lambda began: None if (at := up(counter, wanted)) is None else max(began, at))
 
 
-def raise_(args, computes):
-    def work(began):
-        for number in range(args["first"], args["end"]):
-            args["counters_ptr"][number] += args["by"]
-            args["times_ptr"][number] = round(began * 1e9)
-            raised(args["counters_ptr"][number], began)
-        return began + LAUNCH_S
-
-    return work
+def raise_counters(args, computes, began):
+    for number in range(args["first"], args["end"]):
+        args["times_ptr"][number] = round(began * 1e9)
+        raise_flag(args["counters_ptr"][number], args["by"], began)
+    return began + LAUNCH_S
 
 
-def behind_flags(args, computes):
+def behind_flags(args, computes, began):
     """A matmul of what arrives: its last piece is computed when that is here."""
-    flags, seconds, pieces = args["flags_ptr"], seconds_of(args), args.get("RANKS") or args["FLAGGED"]
-
-    def work(began):
-        if (last := up(flags, args["wanted"])) is None:
-            return None
-        if computes:
-            product(args)
-        return max(began + LAUNCH_S + seconds / 0.95, last + seconds / pieces)
-
-    return work
+    seconds, pieces = seconds_of(args), args.get("RANKS") or args["FLAGGED"]
+    if (last := up(args["flags_ptr"], args["wanted"])) is None:
+        return None
+    if computes:
+        product(args)
+    return max(began + LAUNCH_S + seconds / 0.95, last + seconds / pieces)
 
 
-def pieces(args, computes):
+def pieces(args, computes, began):
+    """Of what goes, pieces are whole one after another."""
     if args["counters_ptr"] is None:
-        return behind_flags(args | {"flags_ptr": args["flags_ptr"][: args["FLAGGED"] - 1]}, computes)
-    seconds, tiles = seconds_of(args) / 0.95, args["row_tiles"] * args["column_tiles"]
-
-    def work(began):
-        if computes:
-            product(args)
-        for index in range(args["counted"]):
-            at = began + seconds * (index + 1) / args["pieces"]
-            args["counters_ptr"][index] += tiles
-            args["times_ptr"][index] = round(at * 1e9)
-            raised(args["counters_ptr"][index], at)
-        return began + LAUNCH_S + seconds
-
-    return work
+        return behind_flags(args | {"flags_ptr": args["flags_ptr"][: args["FLAGGED"] - 1]}, computes, began)
+    if computes:
+        product(args)
+    seconds = seconds_of(args) / 0.95
+    for index in range(args["counted"]):
+        at = began + seconds * (index + 1) / args["pieces"]
+        args["times_ptr"][index] = round(at * 1e9)
+        raise_flag(args["counters_ptr"][index], args["row_tiles"] * args["column_tiles"], at)
+    return began + LAUNCH_S + seconds
 
 
-def add(args, computes):
-    def work(began):
-        if computes:
-            sums = args["arrived_ptr"][:-1].float().sum(0) + args["local_ptr"].float()
-            args["out_ptr"].copy_(sums + args["arrived_ptr"][-1].float())
-        return began + LAUNCH_S + (args["arrived_ptr"].nbytes + args["out_ptr"].nbytes) / BYTES_PER_S
-
-    return work
+def add(args, computes, began):
+    if computes:
+        sums = args["arrived_ptr"][:-1].float().sum(0) + args["local_ptr"].float()
+        args["out_ptr"].copy_(sums + args["arrived_ptr"][-1].float())
+    return began + LAUNCH_S + (args["arrived_ptr"].nbytes + args["out_ptr"].nbytes) / BYTES_PER_S
 
 
 KERNELS = {
     "gate_kernel": gate, "clock_kernel": clock, "stamp_kernel": stamp, "copy_kernel": copy, "wait_kernel": wait,
-    "raise_kernel": raise_, "flagged_kernel": behind_flags, "pieces_kernel": pieces, "add_kernel": add,
+    "raise_kernel": raise_counters, "flagged_kernel": behind_flags, "pieces_kernel": pieces, "add_kernel": add,
 }  # fmt: skip
 """Those that are more than a matmul of x and w."""
-SMALL = {"gate_kernel", "clock_kernel"}
-"""Of the clock: no launch of who is timed."""
 
 
 def make_nvml():
