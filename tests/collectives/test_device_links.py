@@ -13,7 +13,7 @@ import pytest
 import torch
 from arm_cases import Products, whole_numbers
 
-from collectives import all_gather_matmul, device, ffn, matmul_reduce_scatter, on_device
+from collectives import all_gather_matmul, device, ffn, matmul_reduce_scatter, on_device, weight_prefetch
 from collectives.transfers import Transfer, WarmUp
 from kernels.machine.device import Machine
 
@@ -58,6 +58,12 @@ def scatter_and_layer():
     return on_device.added_by_kernel(scatter), on_device.added_by_kernel(layer)
 
 
+def prefetch() -> weight_prefetch.Operands:
+    layers = [whole_numbers(layer, 16, 40).chunk(4) for layer in range(2)]
+    buffers, x = [torch.full((16, 40), torch.nan) for _ in layers], whole_numbers(2, 8, 40)
+    return weight_prefetch.Operands(layers, buffers, x, torch.empty(8, 16))
+
+
 def products_of(arm: str) -> list[list]:
     """Return the shapes that `arm` multiplies over a GPU's link, and over that of a warm-up."""
     of_links = []
@@ -91,9 +97,13 @@ def never_computed() -> str:
 
 
 def order(name: str) -> tuple[list[str], str]:
-    """Return what a baseline does on its own stream, by kinds in a row, and what was wrong with its run."""
-    scatter, layer = scatter_and_layer()
-    operands, arm = (scatter, matmul_reduce_scatter.serial) if name == "scatter" else (layer, ffn.ARMS[name])
+    """Return what an arm does on its own stream, by kinds in a row, and what was wrong with its run."""
+    operands, arm = {
+        "scatter": (scatter_and_layer()[0], matmul_reduce_scatter.serial),
+        "serial": (scatter_and_layer()[1], ffn.serial),
+        "all_reduce": (scatter_and_layer()[1], ffn.all_reduce),
+        "overlapped": (prefetch(), weight_prefetch.overlapped),
+    }[name]
     multiply, steps = operands.matmul, []
     operands.matmul = lambda *tensors: (steps.append("matmul"), multiply(*tensors))
     with machine() as made:
@@ -145,10 +155,11 @@ def kernels_compiled(calls: int) -> dict[str, list[int]]:
     return {name: [of_arm[0], of_arm[-1]] for name, of_arm in counts.items()}
 
 
-BASELINES = {
+STEPS = {
     "scatter": ["matmul", "raise", "wait"],
     "serial": ["wait", "matmul", "raise", "wait"],
     "all_reduce": ["matmul", "raise", "wait", "raise", "wait"],
+    "overlapped": ["wait", "matmul", "wait"],  # first for the copier, which a matmul could keep out
 }
 
 
@@ -157,7 +168,7 @@ def main() -> dict:
     return {
         "products": [products_of(arm) for arm in ("chunk_launches", "row_block_launches")],
         "missing": [missing("chunk_launches", 0), missing("serial", 1), never_computed()],
-        "orders": {name: order(name) for name in BASELINES},
+        "orders": {name: order(name) for name in STEPS},
         "early": rows_before_their_slice(1),
         "kernels": kernels_compiled(17),
     }
@@ -182,8 +193,8 @@ def test_first_chunk_that_is_missing_is_named_by_the_timeline(outcome):
     assert "chunk 2 (row block 0), which rank 2 sends to rank 0, has not arrived: it was never ready" in not_computed
 
 
-def test_baseline_lets_nothing_go_before_it_has_multiplied(outcome):
-    assert outcome["orders"] == {name: [steps, ""] for name, steps in BASELINES.items()}
+def test_what_is_computed_goes_then_and_what_is_here_before_a_matmul_begins(outcome):
+    assert outcome["orders"] == {name: [steps, ""] for name, steps in STEPS.items()}
 
 
 def test_copier_brings_no_row_before_its_slice(outcome):
