@@ -151,6 +151,7 @@ def gathers(rank, count, path, kind):
         timeline = link.timeline()
         assert len(timeline.arrivals_s) == (count - 1) * (3 if name == "row_block_launches" else 1)
         assert timeline.arrivals_s == sorted(timeline.arrivals_s)
+        assert timeline.arrivals_s[-1] < 1
         assert [t.chunk for t in timeline.transfers][: count - 1] == [(rank + s) % count for s in range(1, count)]
     world.gather(None)  # none ends while others read its memory
 
