@@ -89,6 +89,7 @@ def test_what_is_ready_late_takes_its_time_from_then_on(transfers, device):
 def test_preset_link_has_everything_here_and_moves_nothing(transfers):
     wire = Preset()
     assert run(wire, transfers).arrivals_s == [0.0] * COUNT
+    assert wire.wait(1) == COUNT
     assert all(transfer.target.isnan().all() for transfer in transfers)
     wire.fill(transfers)
     assert all((transfer.target == transfer.chunk).all() for transfer in transfers)

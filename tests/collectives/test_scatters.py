@@ -8,7 +8,7 @@ import torch
 from arm_cases import DEPTH, RANKS, ROWS, WIDTH, Layer, Scatter, normal
 
 from collectives import ffn, matmul_reduce_scatter
-from collectives.paced import PacedThread
+from collectives.paced import PacedThread, WallClock
 from collectives.transfers import LinkError
 from kernels import part_sums
 
@@ -23,7 +23,12 @@ def test_each_arm_is_exact_from_call_to_call(kind, arm, ranks):
         for call in range(3):
             case.renew(call)
             assert torch.equal(kind.arms[arm](case.operands, link), case.expected(arm)), (rank, call)
-            assert len(link.timeline().arrivals_s) == (1 + kind.gathered) * (ranks - 1)
+            timeline = link.timeline()
+            assert len(timeline.arrivals_s) == (1 + kind.gathered) * (ranks - 1)
+            turns = (1, 0) if arm == "all_reduce" else range(1 + kind.gathered)  # rows, and then parts
+            assert [transfer.block for transfer in timeline.transfers] == [
+                turn for turn in turns for _ in range(ranks - 1)
+            ]
 
 
 @pytest.mark.parametrize(
@@ -37,6 +42,7 @@ def test_each_arm_is_exact_from_call_to_call(kind, arm, ranks):
 )
 def test_each_part_goes_once_it_is_computed(kind, arm, steps):
     case, link, done = kind(), PacedThread(FAST), []
+    link.clock = WallClock()  # on which a part goes while the next is computed
     operands, scatter = case.operands, getattr(case.operands, "scatter", case.operands)
     multiply, move, gathered = operands.matmul, link.copy, kind.gathered * (RANKS - 1)
 

@@ -141,7 +141,7 @@ def arm(name: str, dtype: str, programs=2, bytes_per_s=1e9, *, devices=1, times=
 
 
 def scatter(
-    name: str, dtype: str, *, devices=1, times=1, height=128, depth=72, programs=1, grid=PROGRAMS, **more
+    name: str, dtype: str, *, devices=1, times=1, height=128, columns=136, depth=72, programs=1, grid=PROGRAMS, **more
 ) -> Case:
     """An arm of the reduce-scatter so many times in a row, each time of other numbers; with two devices, the link's
     kernels are on the other."""
@@ -149,8 +149,8 @@ def scatter(
     def make(seed: int):
         kind, wires = dict(dtype=DTYPES[dtype]), []
         xs = [whole_numbers(padded(RANKS * height, depth, **kind), seed + call).sign_() for call in range(times)]
-        w = whole_numbers(padded(136, depth, **kind), seed - 1).sign_()
-        outs = [torch.full((height, 136), torch.nan, **kind) for _ in xs]
+        w = whole_numbers(padded(columns, depth, **kind), seed - 1).sign_()
+        outs = [torch.full((height, columns), torch.nan, **kind) for _ in xs]
         mine = scatters.Operands(xs[0], w, outs[0], RANKS, seed % RANKS, matmul=persistent.matmul)
         for tensor in (mine.products, mine.arrived):
             tensor.fill_(torch.nan)
@@ -168,7 +168,7 @@ def scatter(
 
         return add, wrong
 
-    title = f"{name} {dtype}, {programs} programs copy, {height} x {depth}, {devices} devices"
+    title = f"{name} {dtype}, {programs} programs copy, {height} x {columns} x {depth}, {devices} devices"
     return Case("scatters", f"{title}, {times} x", make, **more)
 
 
@@ -296,7 +296,7 @@ def cases() -> list[Case]:
     for number, name in enumerate(ARMS):
         listed += [arm(name, dtype, 3, (1e9, 1e12)[number % 2], times=2, **more) for dtype in dtypes]
         listed.append(arm(name, dtypes[number % 2], 2, 1e9, devices=2, slots=2, **more))
-    listed += [scatter("signalled", "bf16", devices=2, times=2)]
+    listed += [scatter("signalled", "bf16", devices=2, times=2, columns=264)]
     listed += [scatter(name, "fp16", times=2, programs=2, **more) for name in SCATTERING]
     listed += [layer("layer_signalled", "bf16", devices=2)]
     listed += [layer(name, "fp16", **more) for name in LAYERS if name != "all_reduce"]
