@@ -13,7 +13,7 @@ straight into place, into the columns of one buffer [B, D], where the own chunk 
                     block cannot hide; loses where a block is too small to fill the chip, and on a ring, whose order of
                     arrival is not ours to choose
 
-These are ordinary launches, on any device. `collectives.flagged_arms` has those that are one launch, on a GPU.
+These are ordinary launches, on any device. `collectives.on_device` has those that are one launch, on a GPU.
 
 Shape suffixes: B rows, D the summed dimension, P ranks, F_loc columns of `out`. The idea of chunk_launches is Wang et
 al., "Overlap Communication with Dependent Computation via Decomposition" (ASPLOS 2023); row blocks that are gathered
@@ -32,6 +32,10 @@ from roofline.theory import schedule
 
 Matmul = Callable[[Tensor, Tensor, Tensor], Tensor]
 """`matmul(x, w, out)`, the contract of `kernels.contract`."""
+
+
+def by_torch(x: Tensor, w: Tensor, out: Tensor) -> Tensor:
+    return torch.mm(x, w.T, out=out)
 
 
 @dataclass
@@ -54,9 +58,9 @@ class Operands:
     blocks: int = 8
     chunk_plan: Sequence[int] = ()
     block_plan: Sequence[int] = ()
-    matmul: Matmul = field(default=lambda x, w, out: torch.mm(x, w.T, out=out))
+    matmul: Matmul = by_torch
     prepared: dict[str, object] = field(default_factory=dict)
-    """What `collectives.flagged_arms` has prepared, by arm."""
+    """What `collectives.on_device` has prepared, by arm."""
 
     def __post_init__(self):
         rows, depth = self.gathered.shape
@@ -77,23 +81,17 @@ class Operands:
         width = self.shards[0].shape[1]
         return of[:, chunk * width : (chunk + 1) * width]
 
-    def rows(self, block: int, of: Tensor, count: int = 1) -> Tensor:
-        """Return the rows of `count` blocks from `block` on, of x, a shard or out. The last ones may be fewer, or
-        none."""
-        return _rows(of, block, self.blocks, count)
-
     def transfers(self, blocks: int = 1, into: Tensor | None = None) -> Transfers:
         """Return what the link shall move to `into` (default: `gathered`): of each of `blocks` row blocks all chunks,
         block by block."""
         target = self.gathered if into is None else into
-
-        def piece(chunk: int, block: int) -> Tensor:
-            return _rows(self.shards[chunk], block, blocks)
-
         transfers = (
-            Transfer(c, b, piece(c, b), self.columns(c, _rows(target, b, blocks)), piece(self.rank, b))
+            Transfer(
+                c, b, rows_of(self.shards[c], b, blocks), self.columns(c, rows_of(target, b, blocks)),
+                rows_of(self.shards[self.rank], b, blocks),
+            )
             for c, b in schedule.pieces(self.order, blocks)
-        )
+        )  # fmt: skip
         together = 1 if blocks == 1 else len(self.shards) - 1
         return Transfers((transfer for transfer in transfers if len(transfer.source)), together=together)
 
@@ -110,11 +108,6 @@ class Operands:
         """Return where chunk_launches sums: `out` itself if that is fp32."""
         return self.out if self.out.dtype == torch.float32 else torch.empty_like(self.out, dtype=torch.float32)
 
-    @cached_property
-    def product(self) -> Tensor:
-        """Of one launch, where it cannot be added to `sums` at once."""
-        return torch.empty_like(self.sums)
-
 
 def check_shards(name: str, shards: Sequence[Tensor], of: Tensor, axis: int, rank: int) -> None:
     """Raises ValueError unless `shards` are equal parts of a matrix like `of` along `axis`, whose size is `name`, and
@@ -126,7 +119,8 @@ def check_shards(name: str, shards: Sequence[Tensor], of: Tensor, axis: int, ran
         raise ValueError(f"each of the {ranks} shards of {list(of.shape)} is {shape}")
 
 
-def _rows(of: Tensor, block: int, blocks: int, count: int = 1) -> Tensor:
+def rows_of(of: Tensor, block: int, blocks: int, count: int = 1) -> Tensor:
+    """Return the rows of `count` blocks from `block` on, of `blocks`. The last ones may be fewer, or none."""
     height = -(-len(of) // blocks)
     return of[block * height : (block + count) * height]
 
@@ -186,7 +180,7 @@ def _add_product(operands: Operands, chunk: int, count: int, *, first: bool) -> 
     elif addmm_sums_in_fp32(x.device, x.dtype):
         torch.addmm(sums, x, w.T, out_dtype=torch.float32, out=sums)
     else:
-        sums.add_(torch.mm(x, w.T, out_dtype=torch.float32, out=operands.product))
+        sums.add_(torch.mm(x, w.T, out_dtype=torch.float32))
 
 
 @cache
@@ -211,7 +205,7 @@ def row_block_launches(operands: Operands, link, matmul: Matmul | None = None) -
         if done >= count:
             continue
         here = link.wait(count * pieces) // pieces
-        x, out = (operands.rows(done, of, here - done) for of in (operands.gathered, operands.out))
+        x, out = (rows_of(of, done, operands.blocks, here - done) for of in (operands.gathered, operands.out))
         matmul(x, operands.w, out)
         done = here
     link.finish()

@@ -9,7 +9,7 @@ Warm up before timing: a module that is loaded while a kernel spins may wait for
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -27,48 +27,40 @@ microsecond. Reckoned, not measured."""
 SLOW_BYTES_PER_S = 1e9
 """Slower than any link whose bandwidth is not ours to choose."""
 
-CARVEOUT = 9
-"""CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, in percent (cuda.h)."""
+CARVEOUT, WAIT_VALUE_GEQ = 9, 0
+"""CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT, in percent, and CU_STREAM_WAIT_VALUE_GEQ (cuda.h)."""
 
 
 @dataclass
 class Route:
-    """A list of transfers, prepared once for all runs over it."""
+    """A list of n transfers, prepared once for all runs over it. `table[n, 6]` is as `copier.copy_kernel` has it.
+
+    int32: `flags[n]` grow by the same in each run, and so does `started[1]`, as soon as a launch of the copier runs; of
+    what is computed while the link runs, a transfer goes when its own of the `counters[n]` has grown to `wanted`.
+
+    int64, times of the globaltimer: `arrivals[n, programs of the copier]`; `free[n + 1]`, of the start, and when the
+    wire has moved each transfer by its pace; `computed_ns[n]`, when each counter was raised last.
+    """
 
     transfers: Sequence[Transfer]
     table: Tensor
-    """int64 [transfers, 6], as `copier.copy_kernel` describes it."""
     flags: Tensor
-    """int32 [transfers]: each grows by the same in each run."""
     started: Tensor
-    """int32 [1]: grows as the flags do, as soon as the copier runs."""
-    arrivals: Tensor
-    """int64 [transfers, programs of the copier], nanoseconds."""
     counters: Tensor
-    """int32 [transfers]: of what is computed while the link runs, as in `copier.copy_kernel`."""
+    arrivals: Tensor
+    free: Tensor
     computed_ns: Tensor
-    """int64 [transfers]: the globaltimer when each counter was raised last."""
     runs: int = 0
-    wanted: int = 0
-    """What counters have grown to when all of the last run is computed."""
     launched: int = 0
-    """Launches of the copier, all programs of which have raised `started`."""
-    first: int = 0
-    """Of a part of a route, its place in that."""
+    wanted: int = 0
 
     @classmethod
     def of(cls, transfers: Sequence[Transfer], device: str, programs: int = PROGRAMS) -> "Route":
         table = torch.tensor([describe(transfer) for transfer in transfers], dtype=torch.int64, device=device)
-        count = len(transfers)
-        flags, started, counters = (torch.zeros(n, dtype=torch.int32, device=device) for n in (count, 1, count))
-        arrivals, computed_ns = (torch.zeros(s, dtype=torch.int64, device=device) for s in ((count, programs), count))
-        return cls(transfers, table, flags, started, arrivals, counters, computed_ns)
-
-    def part(self, first: int, end: int) -> "Route":
-        """Return the transfers from `first` to before `end`."""
-        names = "transfers", "table", "flags", "arrivals", "counters", "computed_ns"
-        cut = {name: getattr(self, name)[first:end] for name in names}
-        return replace(self, **cut, first=self.first + first)
+        n = len(table)
+        numbers = [torch.zeros(size, dtype=torch.int32, device=device) for size in (n, 1, n)]
+        times = [torch.zeros(shape, dtype=torch.int64, device=device) for shape in ((n, programs), n + 1, n)]
+        return cls(transfers, table, *numbers, *times)
 
 
 def describe(transfer: Transfer) -> list[int]:
@@ -86,20 +78,16 @@ def describe(transfer: Transfer) -> list[int]:
     return [*words[:2], rows, *(number // 4 for number in words[2:])]
 
 
-def copy_launch(route: Route, t0: Tensor, bytes_per_s: float, *, counted: Signals | None = None) -> KernelLaunch:
-    """Return the copier over all transfers of `route`; with `counted`, each once its counter is up."""
+def copy_launch(route: Route, first: int, end: int, bytes_per_s: float) -> KernelLaunch:
+    """Return the copier over the transfers of `route` from `first` to before `end`, which may go by now."""
     row_bytes = max(transfer.nbytes // len(transfer.source) for transfer in route.transfers)
     args = dict(
-        transfers_ptr=route.table, transfers=len(route.transfers), flags_ptr=route.flags,
-        started_ptr=route.started, arrivals_ptr=route.arrivals, t0_ptr=t0,
-        ns_per_word=4e9 / bytes_per_s,
+        transfers_ptr=route.table[first:], transfers=end - first, flags_ptr=route.flags[first:],
+        started_ptr=route.started, arrivals_ptr=route.arrivals[first:], ready_ptr=route.computed_ns[first:],
+        free_ptr=route.free[first:], ns_per_word=4e9 / bytes_per_s,
         slice_rows=ROWS * max(1, SLICE_BYTES // row_bytes // ROWS), ROWS=ROWS, WORDS=WORDS,
         num_warps=WARPS, maxnreg=REGISTERS,
     )  # fmt: skip
-    if counted:
-        args |= dict(
-            counters_ptr=counted.flags, wanted=counted.wanted, lost_ptr=counted.lost, patience=counted.patience,
-        )  # fmt: skip
     return KernelLaunch(copier.copy_kernel, (route.arrivals.shape[1],), args)
 
 
@@ -108,7 +96,7 @@ def stamp_launch(time: Tensor) -> KernelLaunch:
 
 
 def wait_launch(signals: Signals, number: int, times: Tensor) -> KernelLaunch:
-    """Return the wait for the flag `number` of `signals`, counted from 1. `times[:2]` will be its begin and its end."""
+    """Return the wait for the flag `number` of `signals`, counted from 1. `times[:2]` get its begin and its end."""
     args = dict(
         flag_ptr=signals.flags[number - 1 :], wanted=signals.wanted, times_ptr=times, lost_ptr=signals.lost,
         number=number, patience=signals.patience, num_warps=1,
@@ -123,7 +111,7 @@ def raise_launch(route: Route, first: int, end: int, by: int) -> KernelLaunch:
 
 
 class DeviceLink:
-    """What all of them do alike: flags, waits, times."""
+    """What all of them do alike: flags, waits, times. A subclass says how transfers are moved (`move`)."""
 
     kind, device = "", "cuda"
     bytes_per_s: float | None = None
@@ -135,124 +123,117 @@ class DeviceLink:
         self.rank = rank
         self._stream = torch.cuda.Stream(priority=-1)
         self._lost = torch.zeros(1, dtype=torch.int32, device=self.device)
-        self._times = torch.zeros(2, dtype=torch.int64, device=self.device)
+        self._times = torch.zeros(0, dtype=torch.int64, device=self.device)
         self._routes: dict[int, Route] = {}
         self._shaped: set[int] = set()
 
     def launch(self, launch: KernelLaunch) -> None:
         """Launch it on the current stream. What is on an SM beside the matmul must not take shared memory from it, not
         even a wait or a stamp."""
-        kernel = launch.run(self._times.device)
+        kernel = launch.run(self._lost.device)
         if kernel.function not in self._shaped:
             leave_shared_memory(kernel.function)
             self._shaped.add(kernel.function)
 
-    def start(
-        self, transfers: Sequence[Transfer], ready: int | None = None, raised: int = 1, apart: bool = False
-    ) -> None:
+    def start(self, transfers: Sequence[Transfer], ready: int | None = None, raised: int = 1) -> None:
         """Begin to move `transfers` once the current stream has come to here. The list is prepared once: keep it.
 
         With `ready`, the first so many may go; each of the others once its counter has grown by `raised`, which
-        `ready()` has it do, or a kernel that raises `counters` itself. With `apart`, no counter is waited for: those
-        that `ready()` lets go are begun then.
+        `ready()` has it do, or a kernel that raises `counters()` itself.
         """
+        count = len(transfers)
         if id(transfers) not in self._routes:
             self._routes[id(transfers)] = self.prepared(transfers)
-            if len(self._times) < 2 * len(transfers) + 8:  # begin and end, waits, the link's own
-                self._times = torch.zeros(2 * len(transfers) + 8, dtype=torch.int64, device=self.device)
-        self._route, self._waits = self._routes[id(transfers)], []
+            if len(self._times) < 2 * count + 6:  # the end, begin and end of waits, the link's own
+                self._times = torch.zeros(2 * count + 6, dtype=torch.int64, device=self.device)
+        self._route, self._waits, self._forgotten = self._routes[id(transfers)], [], None
+        self._ready = self._at_once = count if ready is None else ready
+        self._raised = raised if self._ready < count else 0
         self._route.runs += 1
-        self._raised, self._ready, self._at_once = 0 if ready is None or apart else raised, 0, ready or 0
         self._route.wanted += self._raised
-        self._apart = apart
         self.before()
-        if not apart:
-            self._go(self._route)
-        self.ready(ready or 0)
-        if not apart:
-            self.began()
-
-    def _go(self, route: Route) -> None:
-        """Move what `route` has once the current stream has come to here."""
         self._stream.wait_stream(torch.cuda.current_stream())
+        if self._ready:
+            with torch.cuda.stream(self._stream):
+                self.move(self._route, 0, self._ready)
+            self.began()
         with torch.cuda.stream(self._stream):
-            self.move(route)
+            for index in range(self._ready, count):
+                wait_value(self._route.counters[index:], self._route.wanted)
+                self.move(self._route, index, index + 1)
 
     def ready(self, count: int) -> None:
         """Once the current stream has come to here, the first `count` transfers may go."""
         if count > self._ready:
             self.launch(raise_launch(self._route, self._ready, count, self._raised))
-            if self._apart:  # which has raised by nothing, and left the time
-                self._go(self._route.part(self._ready, count))
-                self.began()
             self._ready = count
 
-    @property
     def counters(self) -> tuple[Tensor, Tensor]:
-        """Of this run, for a kernel that raises them itself: the counters and their times, as in `Route`."""
-        return self._route.counters, self._route.computed_ns
-
-    def counted(self) -> Signals | None:
-        """Return what this run waits for before a transfer goes; None where all may go."""
-        if not self._raised:
-            return None
-        return replace(self.signals(), flags=self._route.counters, wanted=self._route.wanted)
+        """Return, for a kernel that raises them itself, the counters of all that is not ready, and their times, as in
+        `Route`."""
+        first, self._ready = self._ready, len(self._route.transfers)
+        return self._route.counters[first:], self._route.computed_ns[first:]
 
     def wait(self, count: int) -> int:
         """Have the current stream wait until the first `count` transfers are here."""
         if count:
             self._waits.append(count)
-            self.launch(wait_launch(self.signals(count), count, self._times[2 * len(self._waits) :]))
+            self.launch(wait_launch(self.signals(count), count, self._times[2 * len(self._waits) - 1 :]))
         return count
 
     def signals(self, count: int | None = None) -> Signals:
         """Of this run, for a kernel that looks at the flags itself, of the first `count` transfers or of all."""
+        return self._signals(self._route.flags, self._route.runs * self.programs, count)
+
+    def _signals(self, flags: Tensor, wanted: int, count: int | None) -> Signals:
         nbytes = sum(transfer.nbytes for transfer in self._route.transfers[:count])
         due_s = nbytes / (self.bytes_per_s or SLOW_BYTES_PER_S) + self.patience_s
-        return Signals(self._route.flags, self._route.runs * self.programs, self._lost, int(due_s * 1e6))
+        return Signals(flags, wanted, self._lost, int(due_s * 1e6))
 
     def finish(self) -> None:
         """The consumer's end; its stream goes on after the link's."""
-        self.launch(stamp_launch(self._times[1:]))
+        self.launch(stamp_launch(self._times))
+        if (ready := self._ready) < (count := len(self._route.transfers)):  # the link's stream would wait for ever
+            self._forgotten = ready
+            self.launch(raise_launch(self._route, ready, count, self._raised))
         torch.cuda.current_stream().wait_stream(self._stream)
         self.after()
 
     def timeline(self) -> Timeline:
         """Of the last run. Waits for the device. Raises LinkError for a transfer that did not come."""
         torch.cuda.synchronize()
-        route = self._route
-        if lost := int(self._lost.item()):
-            self._lost.zero_()
-            # Who waits for several waits at the last one's flag: the chunk that is missing is the first that is not up.
+        route, lost = self._route, int(self._lost.item())
+        self._lost.zero_()
+        if self._forgotten is not None:
+            raise missing(self.kind, route.transfers[self._forgotten], self.rank, "it was never ready, see `ready`")
+        if lost:  # who waits for several waits at the last one's flag: the first that is not up is missing
             wanted = route.runs * self.programs
-            first = next((i for i, flag in enumerate(route.flags.tolist()) if flag < wanted), None)
-            computed = first is not None or lost <= self._at_once or not self._raised
-            why = f"it {'is' if computed else 'was not computed for'} {self.patience_s:g} s{' late' * computed}"
-            raise missing(self.kind, route.transfers[lost - 1 if first is None else first], self.rank, why)
-        t0, end, *times = self._times.tolist()
+            first = next((number for number, flag in enumerate(route.flags.tolist()) if flag < wanted), lost - 1)
+            raise missing(self.kind, route.transfers[first], self.rank, f"it is {self.patience_s:g} s late")
+        t0, (end, *times) = int(route.free[0]), self._times.tolist()
         spans = zip(self._waits, times[::2], times[1::2], strict=False)
         waits = [(count, (began - t0) * 1e-9, (ended - t0) * 1e-9) for count, began, ended in spans]
         computed_s = [(ns - t0) * 1e-9 for ns in route.computed_ns.tolist()[self._at_once :]]
-        ready_s = [0.0] * self._at_once + computed_s if self._raised or self._apart else []
-        return Timeline(route.transfers, self.arrivals_s(route, t0), waits, (end - t0) * 1e-9, ready_s)
+        ready_s = [0.0] * self._at_once + computed_s if self._raised else []
+        return Timeline(route.transfers, self.arrivals_s(t0), waits, (end - t0) * 1e-9, ready_s)
 
     def prepared(self, transfers: Sequence[Transfer]) -> Route:
         return Route.of(transfers, self.device, self.programs)
 
-    def move(self, route: Route) -> None:
-        """Enqueue the transfers of `route` on the link's stream, the current one."""
+    def move(self, route: Route, first: int, end: int) -> None:
+        """Enqueue the transfers of `route` from `first` to before `end` on the link's stream, the current one."""
         raise NotImplementedError
 
-    def arrivals_s(self, route: Route, t0: int) -> list[float]:
-        """Return when each transfer of `route` arrived, by the globaltimer's `t0`."""
-        return [(last - t0) * 1e-9 for last in route.arrivals.amax(dim=1).tolist()]
+    def arrivals_s(self, t0: int) -> list[float]:
+        """Return when each transfer of the last run arrived, by the globaltimer's `t0`."""
+        return [(last - t0) * 1e-9 for last in self._route.arrivals.amax(dim=1).tolist()]
 
     def before(self) -> None:
         """What the current stream does before a run: it leaves the time."""
-        self.launch(stamp_launch(self._times))
+        self.launch(stamp_launch(self._route.free))
 
     def began(self) -> None:
-        """What the current stream does when it has let transfers go."""
+        """What the current stream does when it has let transfers go at once."""
 
     def after(self) -> None:
         """What the current stream does once all is here."""
@@ -263,6 +244,8 @@ class PacedCopier(DeviceLink):
     take from more SMs.
 
     The consumer's stream goes on when the copier runs: a matmul that fills every SM could keep it out until its end.
+    What is still computed is copied by a launch of its own, behind its counter. Its pace counts from when that was
+    raised, so that a late launch is made up for.
     """
 
     kind = "paced"
@@ -271,21 +254,32 @@ class PacedCopier(DeviceLink):
         super().__init__(rank)
         self.bytes_per_s, self.programs = bytes_per_s, programs
 
-    def move(self, route: Route) -> None:
-        t0 = route.computed_ns if self._apart else self._times
-        self.launch(copy_launch(route, t0, self.bytes_per_s, counted=self.counted()))
+    def move(self, route: Route, first: int, end: int) -> None:
+        route.launched += 1
+        self.launch(copy_launch(route, first, end, self.bytes_per_s))
 
     def began(self) -> None:
-        self._route.launched += 1
-        started = replace(self.signals(0), flags=self._route.started, wanted=self._route.launched * self.programs)
+        started = self._signals(self._route.started, self._route.launched * self.programs, 0)
         self.launch(wait_launch(started, 1, self._times[-2:]))
+
+
+def wait_value(counter: Tensor, wanted: int) -> None:
+    """Have the current stream wait until the int32 `counter` has grown to `wanted`. That takes no SM, which a matmul
+    could want, and has no bound: who is to raise it must. (CUDA driver API, stream memory operations; the comparison is
+    cyclic, so a counter may wrap around.)"""
+    stream, address = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream), ctypes.c_uint64(counter.data_ptr())
+    call_driver("cuStreamWaitValue32_v2", stream, address, ctypes.c_uint32(wanted), WAIT_VALUE_GEQ)
 
 
 def leave_shared_memory(function: int) -> None:
     """From its next launch on, have an SM that runs `function` keep all it can as shared memory. The first kernel on an
     SM sets the split with L1, and one that needs none would keep a matmul out until its end (CUDA's programming guide,
     shared memory carve-out)."""
-    # By ctypes: cuda-bindings need not be there, the driver's library is, wherever a kernel was loaded.
-    error = ctypes.CDLL("libcuda.so.1").cuFuncSetAttribute(ctypes.c_void_p(function), CARVEOUT, 100)
-    if error:
-        raise RuntimeError(f"CUDA error {error}: cuFuncSetAttribute refused the shared memory carve-out")
+    call_driver("cuFuncSetAttribute", ctypes.c_void_p(function), CARVEOUT, 100)
+
+
+def call_driver(name: str, *arguments) -> None:
+    """By ctypes: cuda-bindings need not be there, the driver's library is, wherever a kernel was loaded. Raises
+    RuntimeError where it refuses."""
+    if error := getattr(ctypes.CDLL("libcuda.so.1"), name)(*arguments):
+        raise RuntimeError(f"CUDA error {error}: {name} was refused")

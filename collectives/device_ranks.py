@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from collectives.device import DeviceLink, Route, wait_launch
+from collectives.device import DeviceLink, Route
 from collectives.ranks import landing, rendezvous, shared
 from collectives.transfers import Transfers
 
@@ -30,31 +30,31 @@ class Enqueued(DeviceLink):
             raise NotImplementedError(f"the link {self.kind} needs the package cuda-bindings; install it") from None
         super().__init__(ranks.rank)
         self.ranks, self.patience_s = ranks, ranks.late_s
-        self._events = [torch.cuda.Event(enable_timing=True)]
+        self._events: list[torch.cuda.Event] = []
+        self._landings: dict[tuple, Tensor] = {}
 
     def before(self) -> None:
         super().before()
-        lacking = len(self._route.table) + 1 - len(self._events)
+        lacking = len(self._route.free) - len(self._events)
         self._events += [torch.cuda.Event(enable_timing=True) for _ in range(lacking)]
         self._events[0].record()
 
-    def move(self, route: Route) -> None:
+    def move(self, route: Route, first: int, end: int) -> None:
         from cuda.bindings import driver
 
         stream = driver.CUstream(self._stream.cuda_stream)
-        counted = self.counted()
-        for index in range(len(route.transfers)):
-            if counted:
-                self.launch(wait_launch(counted, index + 1, self._times[-4:]))
-            self.bring(route, index)
+        for index in range(first, end):
+            self.bring(route.transfers, index, first, end)
             succeed(driver.cuStreamWriteValue32(stream, route.flags[index:].data_ptr(), route.runs, 0))
-            self._events[route.first + index + 1].record()
+            self._events[index + 1].record()
 
-    def bring(self, route: Route, index: int) -> None:
+    def bring(self, transfers: Transfers, index: int, first: int, end: int) -> None:
+        """Enqueue transfer `index`, one of those from `first` to before `end` that go together."""
         raise NotImplementedError
 
-    def arrivals_s(self, route: Route, t0: int) -> list[float]:
-        return [self._events[0].elapsed_time(event) * 1e-3 for event in self._events[1 : len(route.table) + 1]]
+    def arrivals_s(self, t0: int) -> list[float]:
+        begun, *events = self._events[: len(self._route.free)]
+        return [begun.elapsed_time(event) * 1e-3 for event in events]
 
 
 class Nccl(Enqueued):
@@ -67,23 +67,21 @@ class Nccl(Enqueued):
 
     kind = "nccl"
 
-    def __init__(self, ranks):
-        super().__init__(ranks)
-        self._landings: dict[tuple, Tensor] = {}
-
-    def bring(self, route: Route, index: int) -> None:
-        transfers, group = route.transfers, self.ranks.world.group
-        together = getattr(transfers, "together", 1)  # a part of a route is a plain list
-        if index % together == 0:
+    def bring(self, transfers: Transfers, index: int, first: int, end: int) -> None:
+        group, together = self.ranks.world.group, transfers.together
+        if (index - first) % together == 0:
             batch = []
-            for number, transfer in enumerate(transfers[index : index + together], index):
-                landed = landing(self._landings, route.first + number, transfer)
-                receiver = transfer.receiver(self.rank, self.ranks.size)
+            for number in range(index, min(index + together, end)):
+                transfer = transfers[number]
+                receiver, landed = (
+                    transfer.receiver(self.rank, self.ranks.size),
+                    landing(self._landings, number, transfer),
+                )
                 batch.append(dist.P2POp(dist.irecv, landed, transfer.chunk, group))
                 batch.append(dist.P2POp(dist.isend, transfer.sent, receiver, group))
             for work in dist.batch_isend_irecv(batch):
                 work.wait()  # which has the current stream wait, the link's
-        landed, target = landing(self._landings, route.first + index, transfers[index]), transfers[index].target
+        landed, target = landing(self._landings, index, transfers[index]), transfers[index].target
         if landed is not target:
             target.copy_(landed)
 
@@ -93,23 +91,18 @@ class NcclAllGather(Nccl):
 
     kind = "nccl_all_gather"
 
-    def bring(self, route: Route, index: int) -> None:
-        gathered, transfer = self._gathered(route.transfers), route.transfers[index]
+    def bring(self, transfers: Transfers, index: int, first: int, end: int) -> None:
+        target, ranks, key = transfers[index].target, self.ranks.size, id(transfers)
+        if transfers.into is not None:  # [ranks, *shard], the targets themselves in one piece
+            self._landings[key] = transfers.into.unflatten(0, (ranks, -1))
+        elif key not in self._landings:
+            self._landings[key] = target.new_empty(ranks, *target.shape)
+        gathered = self._landings[key]
         if not index:
             gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its name before 2.13
-            gather(gathered.flatten(0, 1), transfer.sent, group=self.ranks.world.group)
-        if (landed := gathered[transfer.chunk]).data_ptr() != transfer.target.data_ptr():
-            transfer.target.copy_(landed)
-
-    def _gathered(self, transfers: Transfers) -> Tensor:
-        """Return where the shards of all ranks are written, [ranks, *shard]: the targets themselves where these lie so
-        in one piece, else a tensor that is kept."""
-        target, ranks = transfers[0].target, self.ranks.size
-        if transfers.into is not None:
-            return transfers.into.unflatten(0, (ranks, -1))
-        if id(transfers) not in self._landings:
-            self._landings[id(transfers)] = target.new_empty(ranks, *target.shape)
-        return self._landings[id(transfers)]
+            gather(gathered.flatten(0, 1), transfers[0].sent, group=self.ranks.world.group)
+        if (landed := gathered[transfers[index].chunk]).data_ptr() != target.data_ptr():
+            target.copy_(landed)
 
 
 class Symmetric(Enqueued):
@@ -134,24 +127,20 @@ class Symmetric(Enqueued):
             mine = transfer.sent
             buffer = rendezvous(mine).get_buffer(transfer.chunk, mine.shape, mine.dtype, mine.storage_offset())
             pulled.append(replace(transfer, source=buffer))
-        return super().prepared(pulled)
+        return super().prepared(Transfers(pulled))
 
     def before(self) -> None:
-        self._meet()
+        self.after()
         super().before()
 
     def after(self) -> None:
-        self._meet()
-
-    def _meet(self) -> None:
         rendezvous(self._place).barrier(channel=0, timeout_ms=round(1e3 * self.patience_s))
 
-    def bring(self, route: Route, index: int) -> None:
+    def bring(self, transfers: Transfers, index: int, first: int, end: int) -> None:
         from cuda.bindings import driver
 
-        transfer = route.transfers[index]
-        source, target, size = transfer.source, transfer.target, transfer.source.element_size()
-        copy = driver.CUDA_MEMCPY2D()
+        source, target = transfers[index].source, transfers[index].target
+        size, copy = source.element_size(), driver.CUDA_MEMCPY2D()
         # By its address CUDA knows whose memory it is: this GPU's, or another's.
         copy.srcMemoryType = copy.dstMemoryType = driver.CUmemorytype.CU_MEMORYTYPE_UNIFIED
         copy.srcDevice, copy.srcPitch = source.data_ptr(), source.stride(0) * size

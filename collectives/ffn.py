@@ -13,7 +13,7 @@ here is nothing.
     chained_launches  up and down for each rank's rows as they come, and the part sent while the next is computed. All
                       but a matmul of some rows at either end hides; the weights of both layers pass through the caches
                       for each rank
-    layer_signalled   on a GPU: as layer_launches, but up and down are one launch each (`collectives.signalled`)
+    layer_signalled   on a GPU: as layer_launches, but up and down are one launch each (`collectives.on_device`)
 
 Arms but `all_reduce` compute `out`, it `whole`. Sums are those of `matmul_reduce_scatter`.
 """
@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from collectives import matmul_reduce_scatter
-from collectives.all_gather_matmul import Matmul
+from collectives.all_gather_matmul import Matmul, by_torch
 from collectives.matmul_reduce_scatter import add
 from collectives.transfers import Transfer, Transfers
 
@@ -47,7 +47,9 @@ class Operands:
     out: Tensor
     ranks: int
     rank: int = 0
-    matmul: Matmul = field(default=lambda x, w, out: torch.mm(x, w.T, out=out))
+    matmul: Matmul = by_torch
+    prepared: dict[str, object] = field(default_factory=dict)
+    """What `collectives.on_device` has prepared, by arm."""
 
     def __post_init__(self):
         rows, width = self.x.shape
@@ -73,21 +75,16 @@ class Operands:
         mine, block = shards[self.rank], self.scatter.block
         return [Transfer(rank, 0, shards[rank], block(into, rank), mine) for rank in self.sources]
 
-    def multiply_up(self, rank: int, matmul: Matmul | None = None) -> None:
-        """The rows of `rank`."""
-        block = self.scatter.block
-        (matmul or self.matmul)(block(self.gathered, rank), self.up, block(self.hidden, rank))
-
-    def multiply_down(self, rank: int, matmul: Matmul | None = None) -> None:
-        """The rows of `rank`."""
-        block = self.scatter.block
-        (matmul or self.matmul)(block(self.hidden, rank), self.down, block(self.scatter.products, rank))
+    def multiply(self, rank: int, *, up: bool, by: Matmul | None = None) -> None:
+        """Multiply the rows of `rank` by `up`, or by `down`; `by` another matmul than that of the operands."""
+        x, w, out = (self.gathered, self.up, self.hidden) if up else (self.hidden, self.down, self.scatter.products)
+        (by or self.matmul)(self.scatter.block(x, rank), w, self.scatter.block(out, rank))
 
 
 def serial(operands: Operands, link) -> Tensor:
     """Gather all of x, multiply twice, then send all parts."""
     others = operands.ranks - 1
-    link.start(operands.transfers, ready=others, apart=True)
+    link.start(operands.transfers, ready=others)
     link.wait(others)
     multiply(operands, operands.gathered, operands.matmul)
     return _finished(operands, link)
@@ -102,7 +99,7 @@ def multiply(operands: Operands, x: Tensor, matmul: Matmul) -> Tensor:
 def all_reduce(operands: Operands, link) -> Tensor:
     """Multiply twice, then send all parts, add, and gather the sums."""
     others = operands.ranks - 1
-    link.start(operands.reduced, ready=0, apart=True)
+    link.start(operands.reduced, ready=0)
     multiply(operands, operands.x, operands.matmul)
     link.ready(others)
     add(operands.scatter, link)
@@ -119,10 +116,10 @@ def layer_launches(operands: Operands, link, matmul: Matmul | None = None) -> Te
     link.start(operands.transfers, ready=others)
     for count, rank in enumerate([operands.rank, *operands.sources]):
         link.wait(count)
-        operands.multiply_up(rank, matmul)
+        operands.multiply(rank, up=True, by=matmul)
     link.wait(others)  # here already: tells the timeline when `up` was done
     for count, rank in enumerate([*operands.sources, operands.rank], 1):
-        operands.multiply_down(rank, matmul)
+        operands.multiply(rank, up=False, by=matmul)
         link.ready(others + min(count, others))
     return _finished(operands, link)
 
@@ -131,13 +128,13 @@ def chained_launches(operands: Operands, link) -> Tensor:
     """Multiply by `up` and `down` as rows come and parts are sent, the own rows by `up` first and by `down` last."""
     others = operands.ranks - 1
     link.start(operands.transfers, ready=others)
-    operands.multiply_up(operands.rank)
+    operands.multiply(operands.rank, up=True)
     for count, rank in enumerate(operands.sources, 1):
         link.wait(count)
-        operands.multiply_up(rank)
-        operands.multiply_down(rank)
+        operands.multiply(rank, up=True)
+        operands.multiply(rank, up=False)
         link.ready(others + count)
-    operands.multiply_down(operands.rank)
+    operands.multiply(operands.rank, up=False)
     return _finished(operands, link)
 
 

@@ -18,7 +18,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from collectives.all_gather_matmul import Matmul
+from collectives.all_gather_matmul import Matmul, by_torch
 from collectives.transfers import Transfer, Transfers, check_rank
 from roofline.theory import schedule
 
@@ -37,11 +37,11 @@ class Operands:
     ranks: int
     rank: int = 0
     topology: str = "direct"
-    matmul: Matmul = field(default=lambda x, w, out: torch.mm(x, w.T, out=out))
+    matmul: Matmul = by_torch
     add_all: Callable[[], None] | None = None
     """Adds what has arrived in one launch, as soon as all of it has; without it, torch adds."""
-    prepared: object = None
-    """Of `collectives.signalled`, what `prepare` made."""
+    prepared: dict[str, object] = field(default_factory=dict)
+    """What `collectives.on_device` has prepared, by arm."""
 
     def __post_init__(self):
         rows, depth = self.x.shape
@@ -92,7 +92,7 @@ class Operands:
 
 def serial(operands: Operands, link) -> Tensor:
     """Multiply, then send all parts."""
-    link.start(operands.parts, ready=0, apart=True)
+    link.start(operands.parts, ready=0)
     operands.matmul(operands.x, operands.w, operands.products)
     link.ready(len(operands.parts))
     add(operands, link)

@@ -13,8 +13,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy
+import torch
 
-from collectives.transfers import PATIENCE_S, Timeline, Transfer, missing
+from collectives.transfers import PATIENCE_S, SLICE_BYTES, Timeline, Transfer, missing
+
+WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""Integers by their bytes: NumPy has no bf16."""
 
 AWAKE_S = 0.0004
 """Before the end of a slice's slot the link's thread no longer sleeps."""
@@ -121,7 +125,7 @@ class Threaded:
         """Return the seconds within which so many bytes should be here once they may go."""
         raise NotImplementedError
 
-    def start(self, transfers: Sequence[Transfer], ready: int | None = None, apart: bool = False) -> None:
+    def start(self, transfers: Sequence[Transfer], ready: int | None = None) -> None:
         """Begin to move `transfers`, of which the first `ready` may go (default: all). A run that was left before its
         end, of this link or another, is given up."""
         self._waits: list[tuple[int, float, float]] = []
@@ -208,7 +212,7 @@ class PacedThread(Threaded):
         if run.failure:
             return
         rate, run.free_s = self.bytes_per_s, max(run.free_s, run.ready_s[index])
-        for source, target in run.transfers[index].slices:
+        for source, target in slices(run.transfers[index]):
             if run.failure:
                 return
             self.copy(index, source, target)
@@ -220,3 +224,10 @@ class PacedThread(Threaded):
     def copy(index: int, source: numpy.ndarray, target: numpy.ndarray) -> None:
         """Copy a slice of transfer `index`. NumPy copies without Python's lock, and in this thread alone."""
         numpy.copyto(target, source)
+
+
+def slices(transfer: Transfer) -> list[tuple[numpy.ndarray, numpy.ndarray]]:
+    """Return (source, target) of each slice, as arrays of plain words."""
+    rows = max(1, SLICE_BYTES // max(1, transfer.nbytes // max(1, len(transfer.source))))
+    ends = (end.view(WORDS[end.element_size()]).split(rows) for end in (transfer.source, transfer.target))
+    return [(source.numpy(), target.numpy()) for source, target in zip(*ends, strict=True)]

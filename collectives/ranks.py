@@ -23,13 +23,11 @@ class Gloo(Threaded):
         self._ranks = ranks
         self._landings: dict[tuple, Tensor] = {}
 
-    def start(self, transfers: Transfers, ready: int | None = None, apart: bool = False) -> None:
+    def start(self, transfers: Transfers, ready: int | None = None) -> None:
+        recv = self._ranks.group.recv
         self._sends = []
         self._targets = [landing(self._landings, index, transfer) for index, transfer in enumerate(transfers)]
-        self._receives = [
-            self._ranks.group.recv([target], transfer.chunk, transfer.block)
-            for transfer, target in zip(transfers, self._targets, strict=True)
-        ]
+        self._receives = [recv([to], t.chunk, t.block) for t, to in zip(transfers, self._targets, strict=True)]
         super().start(transfers, ready)
         self._send(len(transfers) if ready is None else ready)
 
@@ -79,7 +77,7 @@ def shared(tensor: Tensor, ranks) -> Tensor:
 
     about = tensor.shape, tensor.stride(), tensor.dtype, tensor.device, ranks.world.group.group_name
     made = _SymmetricMemory.empty_strided_p2p(*about)
-    rendezvous(made)
+    _SymmetricMemory.rendezvous(made)
     return made.copy_(tensor)
 
 

@@ -11,8 +11,7 @@ its chunk, within a bound.
     link.timeline()            # when they did, and when the consumer waited
 
 What is still to be computed is started as not ready, `link.start(transfers, ready=0)`, and `link.ready(count)` lets the
-first `count` transfers go. With `apart=True` link and consumer take turns: on a GPU nothing of the link then waits on
-an SM for what is computed.
+first `count` transfers go.
 
 Kinds: `preset` moves nothing, its data is there and its flags are up. `paced` moves real bytes at a bandwidth that is
 asked for, by a thread (`collectives.paced`) or by a kernel (`collectives.device`): an emulation, whatever its
@@ -20,12 +19,10 @@ bandwidth, which is never called NVLink or InfiniBand. The others are between re
 `collectives.device_ranks`.
 """
 
-import functools
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-import numpy
 import torch
 from torch import Tensor
 
@@ -36,9 +33,6 @@ SLICE_BYTES = 2**20
 
 PATIENCE_S = 2.0
 """A transfer that is this much later than it was due will not come."""
-
-WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""Integers by their bytes: NumPy has no bf16."""
 
 
 class LinkError(RuntimeError):
@@ -51,9 +45,9 @@ class Transfer:
     shard goes in several pieces, this is the one of row block `block`.
 
     Between real ranks this one sends a piece meanwhile, `sent`, to a rank that lies as far before it as `chunk` lies
-    behind it. In a gather that is its own shard's piece. In a scatter it is the `source`, this rank's part for another,
-    and the target takes the part that comes from `chunk`: in one process the two are the same, since each rank is the
-    measured one, turned by its number.
+    behind it. In a gather that is the piece of its own `shard`. In a scatter it is the `source`, this rank's part for
+    another, and the target takes the part that comes from `chunk`: in one process the two are the same, since each rank
+    is the measured one, turned by its number.
     """
 
     chunk: int
@@ -61,7 +55,6 @@ class Transfer:
     source: Tensor
     target: Tensor
     shard: Tensor | None = None
-    """Of a gather: the piece of this rank's own shard."""
 
     @property
     def nbytes(self) -> int:
@@ -70,13 +63,6 @@ class Transfer:
     @property
     def sent(self) -> Tensor:
         return self.source if self.shard is None else self.shard
-
-    @functools.cached_property
-    def slices(self) -> list[tuple[numpy.ndarray, numpy.ndarray]]:
-        """Return (source, target) of each slice, as arrays of plain words."""
-        rows = max(1, SLICE_BYTES // max(1, self.nbytes // max(1, len(self.source))))
-        ends = (end.view(WORDS[end.element_size()]).split(rows) for end in (self.source, self.target))
-        return [(source.numpy(), target.numpy()) for source, target in zip(*ends, strict=True)]
 
     def receiver(self, rank: int, ranks: int) -> int:
         """Return which of `ranks` ranks `rank` sends to meanwhile."""
@@ -155,12 +141,11 @@ class Preset:
         pass
 
     def signals(self, count: int | None = None) -> Signals:
-        flags = torch.zeros(len(self._transfers), dtype=torch.int32, device=self._transfers[0].target.device)
+        flags, _ = self.counters()
         return Signals(flags, 0, flags.new_zeros(1), 1)
 
-    @property
     def counters(self) -> tuple[Tensor, Tensor]:
-        flags = self.signals().flags
+        flags = torch.zeros(len(self._transfers), dtype=torch.int32, device=self._transfers[0].target.device)
         return flags, flags.long()
 
     def wait(self, count: int) -> int:

@@ -12,10 +12,9 @@ can lose here is what they take from each other.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
-from collectives.all_gather_matmul import Matmul, check_shards
+from collectives.all_gather_matmul import Matmul, by_torch, check_shards
 from collectives.transfers import Transfer, Transfers
 from roofline.theory import schedule
 
@@ -33,7 +32,8 @@ class Operands:
     x: Tensor
     out: Tensor
     rank: int = 0
-    matmul: Matmul = field(default=lambda x, w, out: torch.mm(x, w.T, out=out))
+    matmul: Matmul = by_torch
+    prepared: dict = field(default_factory=dict)
     step: int = 0
 
     def __post_init__(self):

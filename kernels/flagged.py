@@ -5,7 +5,7 @@ as many programs as there are SMs; each walks its work tiles (`roofline.theory.s
 of chunks, in the order of their arrival. Within a work tile a look at the flags says how many chunks are here, and one
 pipelined loop takes them all, then looks again. The accumulator stays in registers across waits; where the table says
 so it is spilled to memory in fp32, exactly, so that the program can go on with another tile. What each table is good
-for stands in `collectives.flagged_arms`.
+for stands in `collectives.on_device`.
 
 Wins over launches per chunk or row block, which end with a wave of their own each and pass sums through memory. Loses a
 little where nothing overlaps: each wait drains the pipeline, each look costs a trip to L2.

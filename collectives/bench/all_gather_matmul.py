@@ -2,40 +2,32 @@
 
 from collections.abc import Callable
 from functools import partial
-from importlib.util import find_spec
-from operator import attrgetter
 
 import torch
 
 from collectives import all_gather_matmul
 from collectives.all_gather_matmul import Operands, addmm_sums_in_fp32
 from collectives.bench import peers, runner
-from collectives.bench import setting as settings
+from collectives.bench.operands import shards_of
+from collectives.bench.setting import SETS, Setting
 from roofline.theory.arms import base_arm, plan
 
-if find_spec("triton"):
-    from collectives import flagged_arms
 
-PRESET = "row_block"
-"""The arm whose kernel also runs with all flags up: what waiting code costs where nothing is late."""
-
-
-class AllGather(settings.Setting):
+class AllGather(Setting):
     """x[m, k] is sharded by columns, and gathered while it is multiplied."""
 
-    transfers = attrgetter("by_chunk")
-    waiting_arms, without_them = flagged_arms.ARMS if find_spec("triton") else {}, "the link symmetric"
-
-    def _operands(self) -> list:
+    def make(self) -> tuple[list, list[tuple]]:
         case, sets = self.case, []
         w = self.weights((case.n, case.k), 1000 * self.ranks.rank)
-        for number in range(settings.SETS):
+        for number in range(SETS):
             x = self.normal((case.m, case.k), 1 + number)
             gathered = self.buffer((case.m, case.k), number).copy_(x)
-            out = gathered.new_empty(case.m, case.n)
-            sets.append(Operands(self.shards_of(x, 1), gathered, w, out, self.ranks.rank, blocks=1))
-        self.gemms = [(operands.gathered, operands.w, operands.out) for operands in sets]
-        return sets
+            shards = shards_of(x, case.ranks, 1, self.wire.kind, self.ranks)
+            sets.append(Operands(shards, gathered, w, gathered.new_empty(case.m, case.n), self.ranks.rank, blocks=1))
+        return sets, [(operands.gathered, operands.w, operands.out) for operands in sets]
+
+    def transfers(self, operands):
+        return operands.by_chunk
 
     def unrelated(self) -> list:
         return [self.sets[0].transfers(into=self.buffer((self.case.m, self.case.k)))]
@@ -43,10 +35,8 @@ class AllGather(settings.Setting):
     def whole(self, operands) -> tuple:
         return torch.cat(list(operands.shards), 1), operands.w
 
-    def grid_facts(self) -> dict:
-        """Row blocks, SMs and tiles; sets the plan of the operands by them."""
-        case, times = self.case, (self.t_gemm_s, self.t_comm_s)
-        gpu = self.device == "cuda"
+    def cut(self) -> dict:
+        case, times, gpu = self.case, (self.t_gemm_s, self.t_comm_s), self.device == "cuda"
         sms = torch.cuda.get_device_properties(0).multi_processor_count if gpu else 1
         by_chunk, by_block = (
             plan(arm, case.m, case.n, case.ranks, sms, *times) for arm in ("chunk_launches", "row_block_launches")
@@ -59,30 +49,22 @@ class AllGather(settings.Setting):
         facts = {"row_blocks": by_block.row_blocks, "workers": sms}
         return facts | {"row_tiles": by_block.grid.row_tiles, "column_tiles": by_block.grid.column_tiles}
 
-    def prepared(self, operands, arm: str):
-        return operands.prepared.get(arm) or flagged_arms.prepare(operands, arm, self.t_gemm_s, self.t_comm_s)
-
-    def facts_of(self, arm: str) -> dict:
-        operands = self.sets[0]
-        if ready := operands.prepared.get(arm):
-            return {"row_blocks": ready.row_blocks, "spilled_bytes": ready.plan.spilled_bytes}
-        return {"row_blocks": operands.blocks} if base_arm(arm) == "row_block_launches" else {}
-
-    def config(self, arm: str) -> str:
-        operands = self.sets[0]
-        if ready := operands.prepared.get(arm):
-            return f"{ready.row_blocks} row blocks, flagged {ready.plan.config}"
-        if base_arm(arm) == "chunk_launches":
-            x = operands.gathered
+    def describe(self, arm: str) -> tuple[str, dict]:
+        config, facts = super().describe(arm)
+        x, blocks = self.sets[0].gathered, self.sets[0].blocks
+        if base_arm(arm) == "row_block_launches":
+            return f"{blocks} row blocks, {config}", {"row_blocks": blocks}
+        if arm == "chunk_launches":
             addmm = x.dtype == torch.float32 or addmm_sums_in_fp32(x.device, x.dtype)
-            return f"torch {torch.__version__}, {'addmm' if addmm else 'mm and add'}, sums in fp32"
-        blocks = f"{operands.blocks} row blocks, " if base_arm(arm) == "row_block_launches" else ""
-        return blocks + super().config(arm)
+            config = f"torch {torch.__version__}, {'addmm' if addmm else 'mm and add'}, sums in fp32"
+        return config, facts
 
     def preset_runs(self) -> list[Callable]:
-        if PRESET not in self.waiting(self.device) or self.why_not(PRESET):
+        if self.device != "cuda" or self.why_not("row_block"):
             return []
-        return [partial(flagged_arms.preset, operands, PRESET) for operands in self.sets]
+        from collectives import on_device
+
+        return [partial(on_device.preset, operands, "row_block") for operands in self.sets]
 
 
 class Runner(runner.Runner):

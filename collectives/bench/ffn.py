@@ -4,52 +4,48 @@ import functools
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from importlib.util import find_spec
-from operator import attrgetter
-from typing import ClassVar
 
 import torch
 
 from collectives import ffn
-from collectives.bench import matmul_reduce_scatter as scatters
 from collectives.bench import runner
-from collectives.bench import setting as settings
+from collectives.bench.matmul_reduce_scatter import Summed
+from collectives.bench.setting import SETS
 from collectives.ffn import Operands
 from collectives.transfers import Transfers
 from kernels.bench import checks
 from roofline.measure.ranks import ALONE
 
 
-class Layer(scatters.Summed):
+class Layer(Summed):
     """x[m, n] and out[m, n] are sharded by rows. The unsplit matmul is both, one after the other."""
 
-    transfers = attrgetter("transfers")
-    waiting_arms: ClassVar = {"layer_signalled": find_spec("triton") and scatters.signalled.run}
-    without_them = "layer_launches"
+    limit_share = math.sqrt(3 / 2)
+    """Three are rounded, `hidden`, parts and sums, where a reduce-scatter rounds two."""
 
-    def _operands(self) -> list:
+    def make(self) -> tuple[list, list[tuple]]:
         case, sets = self.case, []
         up, down = self._weights_of(self.ranks.rank)
-        for number in range(settings.SETS):
+        for number in range(SETS):
             x = self.normal((case.m, case.n), 1 + number)
             out = x.new_empty(case.m // case.ranks, case.n)
             sets.append(self.added(Operands(x, up, down, out, case.ranks, self.ranks.rank)))
-        self.gemms = [(operands.gathered, operands.up, operands.hidden) for operands in sets]
-        return sets
+        return sets, [(operands.gathered, operands.up, operands.hidden) for operands in sets]
 
     def _weights_of(self, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
         """up[k, n] and down[n, k]."""
         case, seed = self.case, 1000 * (rank + 1)
         return self.weights((case.k, case.n), seed), self.weights((case.n, case.k), seed + 1)
 
-    def _gemms(self, contender) -> list[Callable]:
-        return [
-            functools.partial(ffn.multiply, operands, operands.gathered, contender.load()) for operands in self.sets
-        ]
+    def multiplied_by(self, contender) -> list[Callable]:
+        matmul = contender.load()
+        return [functools.partial(ffn.multiply, operands, operands.gathered, matmul) for operands in self.sets]
 
-    @staticmethod
-    def scratch(operands) -> list:
-        return [operands.hidden, operands.scatter.products, operands.whole]
+    def transfers(self, operands) -> Transfers:
+        return operands.transfers
+
+    def written(self, operands) -> list:
+        return [operands.hidden, operands.scatter.products, operands.whole, operands.out]
 
     def unrelated(self) -> list:
         spare = self.buffer((self.case.m, self.case.n)).fill_(1.0).chunk(self.case.ranks)
@@ -59,11 +55,6 @@ class Layer(scatters.Summed):
         )
         return [Transfers(others, in_turn=True)]
 
-    @staticmethod
-    def arrived(transfer) -> bool:
-        """Return True, since the sums tell: each row that comes is in some rank's, and an arm need not move all."""
-        return True
-
     def whole(self, operands) -> tuple:
         return operands.scatter.block(self._rows(operands), operands.rank), self._sum_of_weights
 
@@ -72,11 +63,6 @@ class Layer(scatters.Summed):
         if self.ranks is not ALONE:
             return operands.x
         return operands.x.double().unflatten(0, (operands.ranks, -1)).sum(0).repeat(operands.ranks, 1)
-
-    @property
-    def limit(self) -> float:
-        """Three are rounded, `hidden`, parts and sums, where a reduce-scatter rounds two."""
-        return super().limit * math.sqrt(3 / 2)
 
     @functools.cached_property
     def _sum_of_weights(self) -> torch.Tensor:

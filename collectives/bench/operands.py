@@ -14,9 +14,6 @@ from roofline.measure import clocks
 
 CALIBRATIONS = 5
 
-HOLD_CYCLES, TRANSFER_CYCLES = 4_000_000, 400_000
-"""Of an SM, some 2 ms and 0.2: longer than the host takes to enqueue an arm, and each transfer of its link."""
-
 
 @contextmanager
 def computing(device: str, *, all_cores: bool = False):
@@ -55,17 +52,6 @@ class Call:
         timeline = self._link.timeline()
         first = {"first_wait_s": timeline.waits[0][1]} if timeline.waits else {}
         return {"last_arrival_s": max(timeline.arrivals_s), **first, "timeline": timeline.as_dict()}
-
-
-def host_ahead(device: str, transfers: int) -> None:
-    """On a GPU, hold the current stream until what comes next is enqueued, as the gate of the clock does: an arm whose
-    link has so many transfers.
-
-    Without it a link's time begins with its stamp, some tenths of a millisecond before the host has launched the copier
-    and the kernel that waits for it, and a gather at 450 GB/s takes no more than half of one.
-    """
-    if device == "cuda":
-        torch.cuda._sleep(HOLD_CYCLES + transfers * TRANSFER_CYCLES)
 
 
 def seconds_by_turns(calls: list[Callable], device: str, *, all_cores: bool = False) -> list[float]:

@@ -16,9 +16,9 @@ from collectives.bench.peers import Peer
 from collectives.transfers import LinkError, WarmUp
 from kernels.bench import checks, matmul
 from kernels.registry import CONTENDERS
-from roofline.measure.prepared import SKIPPED, Entrant, PreparedCase, Rejection, unwatched, verdict
+from roofline.measure.prepared import SKIPPED, TOLERANCE, Entrant, PreparedCase, Rejection, unwatched, verdict
 from roofline.operations.gathering import OFF_PACE
-from roofline.theory.arms import ALL_CORES, BY_PERSISTENT, PERSISTENT, base_arm
+from roofline.theory.arms import ALL_CORES, BY_PERSISTENT, PERSISTENT, base_arm, of_operation
 
 LONGEST_GATHER_S = 2.0
 TRIES = 3
@@ -34,15 +34,18 @@ class Runner(matmul.Runner):
     peers: tuple[Peer, ...] = ()
     baseline = "serial"
 
-    def arms(self, device: str) -> dict[str, Callable]:
-        """Name -> arm(operands, link) on `device`. On a GPU those of `BY_PERSISTENT` also by our persistent matmul. The
-        fastest is mostly the vendor's, whose programs leave the copier no room on an SM: they stay off those that it is
-        on, and tiles that were dealt to them begin late."""
+    def arms(self, op: str, device: str) -> dict[str, Callable]:
+        """Name -> arm(operands, link) of `op` on `device`. On a GPU those of `BY_PERSISTENT` also by our persistent
+        matmul. The fastest is mostly the vendor's, whose programs leave the copier no room on an SM: they stay off
+        those that it is on, and tiles that were dealt to them begin late."""
         if device == "cpu":
             return self.own_arms | {ALL_CORES: self.own_arms["serial"]}
+        from collectives import on_device  # here, since it takes Triton
+
         ours, names = CONTENDERS["persistent"].load(), [name for name in BY_PERSISTENT if name in self.own_arms]
         by_ours = {name + PERSISTENT: partial(self.own_arms[name], matmul=ours) for name in names}
-        return self.own_arms | by_ours | self.setting.waiting(device)
+        waiting = {name: arm for name, arm in on_device.ARMS.items() if name in of_operation(op, gpu=True)}
+        return self.own_arms | by_ours | waiting
 
     def prepare(self, case, names: list[str], first_call=unwatched) -> PreparedCase:
         """Each arm of `names` checked; where timed, `serial` with them, and beside them what to compare with."""
@@ -71,7 +74,8 @@ class Runner(matmul.Runner):
             self.together(prepared, name, partial(self._checked, setting, name, sets=1 if earlier else None))
         if options.timed:
             prepared.entrants |= setting.references()
-        setting.restore()  # what a wrong arm left
+        for transfers in setting.gathers:
+            WarmUp.fill(transfers)  # whatever a wrong arm left
         prepared.cache = setting.cache
 
     def together(self, prepared: PreparedCase, name: str, check: Callable[[], Entrant | Rejection]) -> None:
@@ -91,7 +95,7 @@ class Runner(matmul.Runner):
                 return peer.entrant(setting)
         if reason := setting.why_not(name):
             return Rejection(SKIPPED, f"{name}: {reason}")
-        arm, all_cores = (self.arms("cuda") | self.arms("cpu"))[name], name == ALL_CORES
+        arm, all_cores = self.arms(setting.case.op, setting.device)[name], name == ALL_CORES
         link = setting.link(setting.gather if base_arm(name) == self.baseline else None)
         if setting.device == "cuda":  # compiles and loads, first what the arm has and then what the link has
             setting.relative_error(arm, WarmUp(), setting.sets[0])
@@ -99,10 +103,12 @@ class Runner(matmul.Runner):
                 setting.relative_error(arm, link, setting.sets[0])
         checked = setting.sets[:sets] if sets else 2 * setting.sets
         error = checks.worst([setting.relative_error(arm, link, each, all_cores=all_cores) for each in checked])
-        if wrong := verdict(name, error, setting.case.dtype, setting.limit):
+        dtype = setting.case.dtype
+        if wrong := verdict(name, error, dtype, TOLERANCE[dtype] * setting.limit_share):
             return wrong
         call = Call([partial(arm, each, link) for each in setting.sets], setting.device, link, all_cores=all_cores)
-        return Entrant(name, call, config=setting.config(name), relative_error=error, facts=setting.facts_of(name))
+        config, facts = setting.describe(name)
+        return Entrant(name, call, config=config, relative_error=error, facts=facts)
 
 
 def off_pace(setting) -> str | None:

@@ -1,36 +1,45 @@
 """How the operation `weight_prefetch` runs: the next layer's w[n, k] is sharded by rows, and gathered meanwhile."""
 
-from operator import attrgetter
+import math
+from collections.abc import Callable
+
+import torch
 
 from collectives import weight_prefetch
 from collectives.bench import runner
-from collectives.bench import setting as settings
-from collectives.transfers import Preset
+from collectives.bench.operands import shards_of
+from collectives.bench.setting import Setting
+from collectives.transfers import Preset, Transfers
 from collectives.weight_prefetch import Operands
 
 
-class Prefetch(settings.Setting):
+class Prefetch(Setting):
     """The next layer's w[n, k] is sharded by rows."""
 
-    transfers = attrgetter("next")
-
-    def _operands(self) -> list:
-        case = self.case
-        shards = [self.shards_of(self.weights((case.n, case.k), layer), 0) for layer in range(2)]
+    def make(self) -> tuple[list, list[tuple]]:
+        case, about = self.case, (self.case.ranks, 0, self.wire.kind, self.ranks)
+        shards = [shards_of(self.weights((case.n, case.k), layer), *about) for layer in range(2)]
         buffers = [self.buffer((case.n, case.k), number) for number in range(2)]
         x = self.normal((case.m, case.k), 2)
         operands = Operands(shards, buffers, x, x.new_empty(case.m, case.n), self.ranks.rank)
-        self.gemms = [(x, layer, operands.out) for layer in buffers]
         self.gathers = operands.transfers
-        return [operands]
+        return [operands], [(x, layer, operands.out) for layer in buffers]
+
+    def transfers(self, operands) -> Transfers:
+        return operands.next
 
     def unrelated(self) -> list:
         return self.gathers[::-1]
 
-    @staticmethod
-    def whole(operands) -> tuple:
+    def whole(self, operands) -> tuple:
         Preset.fill(operands.transfers[operands.step % 2])  # whatever another arm has left there
         return operands.x, operands.now.clone()
+
+    def relative_error(self, arm: Callable, link, operands, **about) -> float:
+        """NaN also where the next layer is not here."""
+        error = super().relative_error(arm, link, operands, **about)
+        layer = operands.transfers[operands.step % 2]
+        return error if all(torch.equal(part.target, part.source) for part in layer) else math.nan
 
 
 class Runner(runner.Runner):

@@ -1,11 +1,10 @@
 """What the tests of links and arms share: where they run, shards of known data, links that are late or dead."""
 
 import itertools
-from dataclasses import replace
 
 import pytest
 import torch
-from gather_cases import normal, options_of
+from arm_cases import normal, options_of
 
 RANKS, ROWS, DEPTH, COLUMNS = 4, 128, 256, 48
 SCALE = 4  # of rows and depth where kernels are compiled: their tiles are larger
@@ -33,10 +32,10 @@ def unhurried(link_clocks):
 
 @pytest.fixture(autouse=True)
 def few_programs(monkeypatch):
-    """As many as the interpreter has, so that programs have several tiles each on a GPU too."""
+    """So that programs have several tiles each on a GPU too."""
     from kernels import hopper
 
-    monkeypatch.setattr(hopper, "programs", lambda device: hopper.INTERPRETED_PROGRAMS)
+    monkeypatch.setattr(hopper, "programs", lambda device: 3)
 
 
 @pytest.fixture
@@ -46,7 +45,7 @@ def options():
 
 @pytest.fixture
 def operands(device, dtype):
-    """`operands(rank=0, ranks=4, **more)` of the all-gather matmul."""
+    """`operands(rank=0, ranks=4, **more)` of the all-gather matmul; what a link brings, and `out`, are NaN."""
     from collectives.all_gather_matmul import Operands
 
     def make(rank=0, ranks=RANKS, seed=0, rows=ROWS, columns=COLUMNS, depth=DEPTH, **more):
@@ -62,18 +61,6 @@ def operands(device, dtype):
         return Operands(shards, gathered, w, out, rank, blocks=more.pop("blocks", 4), **more)
 
     return make
-
-
-@pytest.fixture
-def poison():
-    """`poison(operands)` leaves NaN wherever the link shall bring something, and in the result."""
-
-    def fill(operands):
-        for transfer in operands.by_chunk:
-            transfer.target.fill_(torch.nan)
-        operands.out.fill_(torch.nan)
-
-    return fill
 
 
 @pytest.fixture
@@ -105,11 +92,11 @@ def link(device):
 @pytest.fixture
 def troubled_link(device):
     """`troubled_link(position, seconds)` is late at the transfer there; with `dies=True` that one never comes."""
+    from collectives.device import PacedCopier
+    from collectives.paced import PacedThread
 
-    def on_cpu(position, seconds, dies, bytes_per_s, rank):
-        from collectives.paced import PacedThread
-
-        class Troubled(PacedThread):
+    def make(position, seconds=0.03, dies=False, bytes_per_s=FAST, rank=0):
+        class OnCpu(PacedThread):
             def bring(self, run, index):
                 self.is_next = index == position
                 super().bring(run, index)
@@ -122,35 +109,15 @@ def troubled_link(device):
                         raise OSError("the cable was cut")
                 PacedThread.copy(index, source, target)
 
-        return Troubled(bytes_per_s, rank)
-
-    def on_cuda(position, seconds, dies, bytes_per_s, rank):
-        from collectives.device import PacedCopier, copy_launch
-
-        class Troubled(PacedCopier):
-            def move(self, route):
-                for first, end in ((0, position), (position, len(route.transfers))):
-                    if first == position:
+        class OnCuda(PacedCopier):
+            def move(self, route, first, end):
+                parts = (first, min(end, position)), (max(first, position), end)
+                for part in (part for part in parts if part[0] < part[1]):
+                    if part[0] == position:
                         torch.cuda._sleep(int(seconds * 1.98e9))
-                    if first < end and not (dies and first == position):
-                        of = route.part(first, end)
-                        counted = self.counted() and replace(self.counted(), flags=of.counters)
-                        self.launch(copy_launch(of, self._times, self.bytes_per_s, counted=counted))
+                    if not dies or part[1] <= position:
+                        super().move(route, *part)
 
-        return Troubled(bytes_per_s, rank)
-
-    def make(position, seconds=0.03, dies=False, bytes_per_s=FAST, rank=0):
-        return (on_cpu if device == "cpu" else on_cuda)(position, seconds, dies, bytes_per_s, rank)
+        return (OnCpu if device == "cpu" else OnCuda)(bytes_per_s, rank)
 
     return make
-
-
-@pytest.fixture
-def launched(device):
-    """Names of the kernels that links of a GPU launch, where none is there: all that is launched is done at once."""
-    from at_once import on  # not earlier: it imports Triton, which may have to be interpreted
-
-    if device == "cuda":
-        pytest.skip("on a GPU the links' own tests run it")
-    with on() as names:
-        yield names

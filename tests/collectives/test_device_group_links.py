@@ -1,24 +1,24 @@
-"""Links between the GPUs of real ranks, without a GPU: each rank is a process, whose stand-ins for CUDA do at once what
-they are told. Symmetric memory is memory that processes share, and gloo is NCCL."""
+"""Links between the GPUs of real ranks, without a GPU: each rank is a process with a stand-in for CUDA, on whose
+streams messages have their turn. Symmetric memory is memory that processes share, and gloo is NCCL."""
 
 import ctypes
 import functools
 import itertools
+import os
 import sys
 import time
 import types
 from pathlib import Path
 
 import pytest
+import stand_in
 import test_group_links
 import torch
 import torch.distributed as dist
-from at_once import on
-from gather_cases import whole_numbers
+from arm_cases import whole_numbers
 
 from collectives import all_gather_matmul, copier, weight_prefetch
 from collectives.bench.setting import make_link
-from collectives.device_ranks import Nccl
 from collectives.ranks import shared
 from kernels.contract import interpreted
 from roofline.measure import device_ranks, ranks
@@ -57,7 +57,10 @@ class SymmetricMemory:
         return types.SimpleNamespace(get_buffer=get_buffer, barrier=self.barrier)
 
     def barrier(self, channel, timeout_ms):
-        """Returns once all ranks have come as often."""
+        """The current stream goes on once those of all ranks have come as often."""
+        stand_in.DEVICE.take(0.0, functools.partial(self.meet, timeout_ms))
+
+    def meet(self, timeout_ms):
         met = [torch.from_file(str(self.folder / f"met-{rank}"), True, 1, dtype=torch.int64) for rank in self.ranks]
         met[self.rank] += 1
         until = time.monotonic() + timeout_ms / 1e3
@@ -70,37 +73,51 @@ class SymmetricMemory:
 
 
 def write_value(stream, address, value, flags):
-    ctypes.c_uint32.from_address(int(address)).value = value
-    return (0,)
+    def write():
+        ctypes.c_uint32.from_address(int(address)).value = value
+
+    return (stand_in.DEVICE.take(0.0, write) or 0,)
 
 
 def copy_rows(copy, stream):
-    for row in range(copy.Height):
-        target, source = int(copy.dstDevice) + row * copy.dstPitch, int(copy.srcDevice) + row * copy.srcPitch
-        ctypes.memmove(target, source, copy.WidthInBytes)
-    return (0,)
+    def move():
+        for row in range(copy.Height):
+            target, source = int(copy.dstDevice) + row * copy.dstPitch, int(copy.srcDevice) + row * copy.srcPitch
+            ctypes.memmove(target, source, copy.WidthInBytes)
+
+    return (stand_in.DEVICE.take(0.0, move) or 0,)
 
 
-@pytest.fixture
-def stand_ins(monkeypatch):
-    """For what ranks call of CUDA: the processes that are forked have them too."""
-    driver = pytest.importorskip("cuda.bindings.driver", reason="there is no package cuda-bindings")
-    monkeypatch.setattr(driver, "cuStreamWriteValue32", write_value)
-    monkeypatch.setattr(driver, "cuMemcpy2DAsync", copy_rows)
-    monkeypatch.setattr(torch.cuda, "set_device", lambda gpu: None)
-    monkeypatch.setattr(torch.cuda, "can_device_access_peer", lambda rank, peer: True)
-    monkeypatch.setattr(device_ranks.World, "backend", "gloo")
-    with on():
-        yield
+batches = []
+"""Of peers, in a fork."""
 
 
 def world_of(rank, count, path) -> ranks.Ranks:
-    """Return the ranks as one sees them whose GPU is its CPU."""
-    torch.cuda.device_count = lambda: count
+    """Return the ranks as one sees them whose GPU is a stand-in."""
+    driver = pytest.importorskip("cuda.bindings.driver", reason="there is no package cuda-bindings")
+    os.environ[stand_in.NAMED] = "H100"
+    stand_in.install()
+    for name, value in (("set_device", lambda gpu: None), ("can_device_access_peer", lambda rank, peer: True)):
+        setattr(torch.cuda, name, value)
+    torch.cuda.device_count, device_ranks.World.backend = lambda: count, "gloo"
+    driver.cuStreamWriteValue32, driver.cuMemcpy2DAsync = write_value, copy_rows
+    batch_send, all_gather = dist.batch_isend_irecv, dist.all_gather_into_tensor
+
+    def batch_isend_irecv(batch):
+        batches.append([op.peer for op in batch])
+        stand_in.DEVICE.take(0.0, lambda: [work.wait() for work in batch_send(batch)])
+        return []
+
+    dist.batch_isend_irecv = batch_isend_irecv
+    dist.all_gather_single = lambda *about, **more: stand_in.DEVICE.take(0.0, lambda: all_gather(*about, **more))
     torch._C._distributed_c10d._SymmetricMemory = SymmetricMemory(Path(path).parent, rank, count)
     world = ranks.Ranks(dist.FileStore(path, count), rank, count)
     world.world = device_ranks.World(world)
     return world
+
+
+def on_gpu(tensor):
+    return tensor.to("cuda")
 
 
 def shards_of(whole, axis, link, world):
@@ -114,14 +131,13 @@ def shards_of(whole, axis, link, world):
 def gathers(rank, count, path, kind):
     """All arms over one link, each rank late in turn. What a rank shares is overwritten as soon as an arm is done."""
     world = world_of(rank, count, path)
-    link, w = make_link(kind, "cuda", None, world), whole_numbers(rank, F, D)
+    link, w = make_link(kind, "cuda", None, world), on_gpu(whole_numbers(rank, F, D))
     assert (link.kind, link.patience_s) == (kind, ranks.LATE_S)
-    gathered, batches, send = torch.empty(B, D), [], dist.batch_isend_irecv
-    dist.batch_isend_irecv = lambda batch: batches.append([op.peer for op in batch]) or send(batch)
-    shards = shards_of(torch.zeros(B, D), 1, link, world)
-    operands = all_gather_matmul.Operands(shards, gathered, w, torch.empty(B, F), rank, blocks=3)
+    gathered, out = (on_gpu(torch.empty(B, columns)) for columns in (D, F))
+    shards = shards_of(on_gpu(torch.zeros(B, D)), 1, link, world)
+    operands = all_gather_matmul.Operands(shards, gathered, w, out, rank, blocks=3)
     for late, (name, arm), call in itertools.product(range(count), all_gather_matmul.ARMS.items(), range(CALLS)):
-        x = whole_numbers(100 * late + call, B, D)
+        x = on_gpu(whole_numbers(100 * late + call, B, D))
         gathered.fill_(torch.nan)
         mine = x.chunk(count, 1)[rank]
         shards[rank].copy_(mine)
@@ -134,48 +150,27 @@ def gathers(rank, count, path, kind):
         assert batches == each * (kind == "nccl")
         timeline = link.timeline()
         assert len(timeline.arrivals_s) == (count - 1) * (3 if name == "row_block_launches" else 1)
+        assert timeline.arrivals_s == sorted(timeline.arrivals_s)
+        assert timeline.arrivals_s[-1] < 1
         assert [t.chunk for t in timeline.transfers][: count - 1] == [(rank + s) % count for s in range(1, count)]
-
-
-class Later(Nccl):
-    """What can wait for what is computed: a transfer is brought when the consumer waits for it, and no sooner."""
-
-    def before(self):
-        super().before()
-        self._left, self._arrived = [], []
-
-    def move(self, route):
-        self._left += range(route.first, route.first + len(route.transfers))
-
-    def arrivals_s(self, route, t0):
-        return self._arrived
-
-    def wait(self, count):
-        while self._left and self._left[0] < count:
-            index = self._left.pop(0)
-            assert int(self._route.counters[index]) == self._route.wanted
-            self.bring(self._route, index)
-            self._route.flags[index] = self._route.runs
-            self._arrived.append(time.perf_counter())
-        return super().wait(count)
+    world.gather(None)  # none ends while others read its memory
 
 
 def what_is_computed(rank, count, path, kind):
     """NCCL moves it, too: parts of sums, and after rows that are gathered."""
-    link = Later(world_of(rank, count, path))
-    test_group_links.sums(rank, count, path, link)
+    link = make_link(kind, "cuda", None, world_of(rank, count, path))
+    test_group_links.sums(rank, count, path, link, "cuda")
 
 
 def serial_alone(rank, count, path, kind):
     """What gathers for the baseline alone, columns of x, and rows of a layer."""
     world = world_of(rank, count, path)
-    link, w = make_link(kind, "cuda", None, world), whole_numbers(rank, F, D)
+    link, w = make_link(kind, "cuda", None, world), on_gpu(whole_numbers(rank, F, D))
     for call in range(CALLS):
-        x, *layers = (whole_numbers(seed + call, B, D) for seed in (0, 10, 20))
-        operands = all_gather_matmul.Operands(
-            shards_of(x, 1, link, world), torch.full((B, D), torch.nan), w, torch.empty(B, F), rank
-        )
-        buffers = [torch.full((F, D), torch.nan) for _ in layers]
+        x, *layers = (on_gpu(whole_numbers(seed + call, B, D)) for seed in (0, 10, 20))
+        gathered = torch.full_like(x, torch.nan)
+        operands = all_gather_matmul.Operands(shards_of(x, 1, link, world), gathered, w, x.new_empty(B, F), rank)
+        buffers = [torch.full_like(layer, torch.nan) for layer in layers]
         shards = [shards_of(layer, 0, link, world) for layer in layers]
         step = weight_prefetch.Operands(shards, buffers, x, x.new_empty(B, F), rank)
         for _ in range(2):
@@ -193,5 +188,5 @@ def serial_alone(rank, count, path, kind):
         (what_is_computed, "nccl"),
     ],
 )
-def test_links_of_gpus(of_a_rank, kind, count, tmp_path, stand_ins):
+def test_links_of_gpus(of_a_rank, kind, count, tmp_path):
     test_group_links.run(of_a_rank, count, tmp_path / "store", kind)

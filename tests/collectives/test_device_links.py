@@ -1,147 +1,211 @@
-"""Links of a GPU without one: what is launched is done at once, or is only compiled. As compiled, links are exact on
-the machine: tests/machine/links.py."""
+"""Links of a GPU as compiled, on the machine: what is launched when, what is said of what does not come, and that no
+kernel is loaded late. That what they bring is exact: tests/machine/links.py.
+
+All of it runs in one process beside this one, which may be interpreting.
+"""
 
 import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import links
 import pytest
 import torch
-from gather_cases import Products, whole_numbers
+from arm_cases import Products, whole_numbers
 
-from collectives import all_gather_matmul, device, ffn, matmul_reduce_scatter, signalled
-from collectives.device import PacedCopier, copy_launch, describe
-from collectives.transfers import LinkError, Transfer, WarmUp
+from collectives import all_gather_matmul, device, ffn, matmul_reduce_scatter, on_device, weight_prefetch
+from collectives.transfers import Transfer, WarmUp
 from kernels.machine.device import Machine
 
 
 def test_rows_that_are_not_aligned_are_refused():
     wide = torch.zeros(4, 9)
     with pytest.raises(ValueError, match="multiples of 16 bytes"):
-        describe(Transfer(1, 0, wide[:, :8], torch.zeros(4, 8)))
+        device.describe(Transfer(1, 0, wide[:, :8], torch.zeros(4, 8)))
 
 
-@pytest.mark.parametrize("arm", ["chunk_launches", "row_block_launches"])
-def test_a_warm_up_takes_an_arm_through_the_matmuls_that_it_has_over_a_gpus_link(arm, launched, operands):
-    products, of_links = [], []
-    for link in (PacedCopier(1e9), WarmUp()):
-        mine = operands(rows=16, chunk_plan=(2, 4), block_plan=(3, 4))
-        with Products(products):
-            all_gather_matmul.ARMS[arm](mine, link)
-        of_links.append(products[:])
-        products.clear()
-    assert of_links[0] == of_links[1]
-    assert len(of_links[0]) == 2
+class Link(links.Wire):
+    """Lists what it launches."""
+
+    def __init__(self, bytes_per_s=1e9, steps=None, patience_s=2.0):
+        super().__init__(bytes_per_s, programs=3)
+        self.steps, self.patience_s = [] if steps is None else steps, patience_s
+
+    def launch(self, launch):
+        self.steps.append(launch.kernel.__name__.removesuffix("_kernel"))
+        super().launch(launch)
 
 
-@pytest.mark.parametrize(("arm", "count"), [("chunk_launches", 0), ("serial", 1)])
-def test_first_chunk_that_is_missing_is_named_by_the_timeline(arm, count, launched, operands):
-    """Not the last that was waited for, of a copier that ends early or never runs."""
-    link, mine = PacedCopier(1e9), operands(rows=16)
-    move = link.move
-
-    def move_some(route):
-        if count:
-            link.launch(copy_launch(route.part(0, count), route.computed_ns, 1e9))
-
-    link.move = move_some
-    for _ in range(2):  # the flags that a run lacks are lacking in the next one too
-        all_gather_matmul.ARMS[arm](mine, link)
-        with pytest.raises(LinkError, match=rf"chunk {count + 1} .*rank {count + 1} sends to rank 0, has not arrived"):
-            link.timeline()
-        link.move = move
+@contextmanager
+def machine(seed=0) -> Iterator[Machine]:
+    made = Machine(seed)
+    with links.on(made):
+        yield made
 
 
-def scatter_and_layer() -> tuple[matmul_reduce_scatter.Operands, ffn.Operands]:
-    """Return operands of both, whose parts are added by a kernel."""
+def gather(rows=16):
+    x, w = torch.zeros(rows, 64), torch.zeros(16, 64)
+    return all_gather_matmul.Operands(
+        x.chunk(4, 1), x.clone(), w, torch.zeros(rows, 16), blocks=4, chunk_plan=(2, 4), block_plan=(3, 4)
+    )
+
+
+def scatter_and_layer():
+    """Operands of both, whose parts are added by a kernel."""
     x, w, out = whole_numbers(0, 192, 40), whole_numbers(9, 80, 40), torch.empty(64, 80)
     scatter = matmul_reduce_scatter.Operands(x, w, out, 3)
     layer = ffn.Operands(w, whole_numbers(1, 40, 40), whole_numbers(2, 40, 40), torch.empty(20, 40), 4)
-    return signalled.added_by_kernel(scatter), signalled.added_by_kernel(layer)
+    return on_device.added_by_kernel(scatter), on_device.added_by_kernel(layer)
 
 
-@pytest.mark.parametrize(
-    ("arm", "order"),
-    [
-        ("scatter", ["matmul", "copy", "wait"]),
-        ("serial", ["copy", "wait", "matmul", "copy", "wait"]),
-        ("all_reduce", ["matmul", "copy", "wait", "copy", "wait"]),
-    ],
-)
-def test_baseline_multiplies_while_nothing_of_the_link_is_on_the_device(arm, order, launched):
-    scatter, layer = scatter_and_layer()
-    operands, arm = (scatter, matmul_reduce_scatter.ARMS["serial"]) if arm == "scatter" else (layer, ffn.ARMS[arm])
-    multiply, link = operands.matmul, PacedCopier(1e9)
-    operands.matmul = lambda *tensors: (launched.append("matmul"), multiply(*tensors))
-    arm(operands, link)
-    steps = (name.removesuffix("_kernel") for name in launched)
-    kept = (name for name in steps if name in ("matmul", "copy", "wait"))
-    assert [name for name, _ in itertools.groupby(kept)] == order
-    timeline = link.timeline()
-    for transfer, ready_s, arrival_s in zip(timeline.transfers, timeline.ready_s, timeline.arrivals_s, strict=True):
-        assert torch.equal(transfer.source, transfer.target)
-        assert arrival_s >= ready_s + transfer.nbytes / 1e9 - 2e-9
+def prefetch() -> weight_prefetch.Operands:
+    layers = [whole_numbers(layer, 16, 40).chunk(4) for layer in range(2)]
+    buffers, x = [torch.full((16, 40), torch.nan) for _ in layers], whole_numbers(2, 8, 40)
+    return weight_prefetch.Operands(layers, buffers, x, torch.empty(8, 16))
 
 
-def test_part_that_is_never_computed_is_named_by_the_timeline(launched):
-    link, (scatter, _) = PacedCopier(1e9), scatter_and_layer()
-    link.ready = lambda count: None
-    matmul_reduce_scatter.ARMS["block_launches"](scatter, link)
-    with pytest.raises(LinkError, match=r"chunk 1 .*which rank 1 sends to rank 0, has not arrived"):
-        link.timeline()
+def products_of(arm: str) -> list[list]:
+    """Return the shapes that `arm` multiplies over a GPU's link, and over that of a warm-up."""
+    of_links = []
+    with machine():
+        for link in (Link(), WarmUp()):
+            with Products(shapes := []):
+                all_gather_matmul.ARMS[arm](gather(), link)
+            of_links.append(shapes)
+    return of_links
+
+
+def missing(arm: str, count: int) -> str:
+    """Return what the timeline says where the copier brings the first `count` chunks, or never runs."""
+    with machine() as made:
+        link = Link(patience_s=3e-5)
+        move = link.move
+        link.move = lambda route, first, end: move(route, first, count) if count else None
+        all_gather_matmul.ARMS[arm](gather(), link)
+        made.run()
+        return link.wrong()
+
+
+def never_computed() -> str:
+    with machine() as made:
+        link, (scatter, _) = Link(patience_s=3e-5), scatter_and_layer()
+        ready, link.ready = link.ready, lambda count: ready(count) if count == 1 else None
+        scatter.add_all = lambda: None  # it would add what is not here
+        matmul_reduce_scatter.ARMS["block_launches"](scatter, link)
+        made.run()
+        return link.wrong()
+
+
+def order(name: str) -> tuple[list[str], str]:
+    """Return what an arm does on its own stream, by kinds in a row, and what was wrong with its run."""
+    operands, arm = {
+        "scatter": (scatter_and_layer()[0], matmul_reduce_scatter.serial),
+        "serial": (scatter_and_layer()[1], ffn.serial),
+        "all_reduce": (scatter_and_layer()[1], ffn.all_reduce),
+        "overlapped": (prefetch(), weight_prefetch.overlapped),
+    }[name]
+    multiply, steps = operands.matmul, []
+    operands.matmul = lambda *tensors: (steps.append("matmul"), multiply(*tensors))
+    with machine() as made:
+        # Of `scatter` each part takes longer than the machine does to copy it: that they take turns shows.
+        arm(operands, link := Link(1e7 if name == "scatter" else 1e9, steps))
+        made.run()
+        kept = (step for step in steps if step in ("matmul", "raise", "wait"))
+        unequal = [t for t in link.timeline().transfers if not torch.equal(t.source, t.target)]
+        return [step for step, _ in itertools.groupby(kept)], link.wrong() or f"unequal: {unequal}" * bool(unequal)
 
 
 def rows_before_their_slice(seed: int) -> tuple[int, int]:
     """Return how often a row was there before the slice before its own was due, and how many times were looked at. What
     is left of a transfer behind its last slice, and one that is less than a slice, have their time too."""
     rows, slice_rows, early, looks = 56, 16, [], set()
-    source, target = torch.ones(rows, 16), torch.zeros(rows, 16)
-    slice_ns, machine = slice_rows * source[0].nbytes / 1e-3, Machine(seed)
+    source, target, last = torch.ones(rows, 16), torch.zeros(rows, 16), torch.zeros(4, 16)
+    slice_ns, begun = slice_rows * source[0].nbytes / 1e-3, torch.zeros(1, dtype=torch.int64)
 
     def watches(host):
         while True:
             yield
-            begun_ns, slices = int(link._times[0]), -(-int(target.all(dim=1).sum()) // slice_rows)
-            if begun_ns and machine.time_ns not in looks:
-                looks.add(machine.time_ns)
-                early.append(machine.time_ns < begun_ns + (slices - 1) * slice_ns)
+            slices, time_ns = -(-int(target.all(dim=1).sum()) // slice_rows), host.machine.time_ns
+            if begun[0] and time_ns not in looks:
+                looks.add(time_ns)
+                early.append(time_ns < int(begun[0]) + (slices - 1) * slice_ns)
 
-    with links.on(machine), pytest.MonkeyPatch.context() as patch:
+    with machine(seed) as made, pytest.MonkeyPatch.context() as patch:
         patch.setattr(device, "SLICE_BYTES", slice_rows * source[0].nbytes)
         link = links.Wire(1e6, programs=3)
-        link.start([Transfer(1, 0, source, target), Transfer(2, 0, source[:4], torch.zeros(4, 16))])
+        link.launch(device.stamp_launch(begun))
+        link.start([Transfer(1, 0, source, target), Transfer(2, 0, source[:4], last)])
         link.finish()
-        machine.host(watches)
-        machine.run()
+        made.host(watches)
+        made.run()
     assert not link.wrong()
     return sum(early), len(looks)
-
-
-def test_copier_brings_no_row_before_its_slice(printed_elsewhere):
-    code = "import json, test_device_links; print(json.dumps(test_device_links.rows_before_their_slice(1)))"
-    early, looks = printed_elsewhere(code)
-    assert early == 0
-    assert looks > 100
 
 
 def kernels_compiled(calls: int) -> dict[str, list[int]]:
     """Return how many kernels each arm has taken after one call over the paced link, and after all."""
     x, w, out = torch.zeros(16, 64), torch.zeros(16, 64), torch.zeros(16, 16)
-    gather = all_gather_matmul.Operands(x.chunk(4, 1), x.clone(), w, out, blocks=2)
-    scatter = matmul_reduce_scatter.Operands(x, w, out[:4], 4)
-    arms = [(name, arm, gather) for name, arm in all_gather_matmul.ARMS.items()]
-    counts = {}
-    for name, arm, operands in [*arms, ("scatter", matmul_reduce_scatter.ARMS["block_launches"], scatter)]:
-        machine = Machine()
-        with links.on(machine):
-            link = links.Wire(1e9, programs=3)
+    scatter, counts = matmul_reduce_scatter.Operands(x, w, out[:4], 4), {}
+    arms = [(name, arm, gather()) for name, arm in all_gather_matmul.ARMS.items()]
+    for name, arm, operands in [*arms, ("scatter", matmul_reduce_scatter.block_launches, scatter)]:
+        with machine() as made:
+            link = Link()
             for _ in range(calls):
                 arm(operands, link)
-                counts.setdefault(name, []).append(len({id(launch.program) for launch in machine.launches}))
+                counts.setdefault(name, []).append(len({id(launch.program) for launch in made.launches}))
     return {name: [of_arm[0], of_arm[-1]] for name, of_arm in counts.items()}
 
 
-def test_links_load_no_kernel_after_their_first_call_whatever_numbers_come(printed_elsewhere):
+STEPS = {
+    "scatter": ["matmul", "raise", "wait"],
+    "serial": ["wait", "matmul", "raise", "wait"],
+    "all_reduce": ["matmul", "raise", "wait", "raise", "wait"],
+    "overlapped": ["wait", "matmul", "wait"],  # first for the copier, which a matmul could keep out
+}
+
+
+def main() -> dict:
+    torch.set_num_threads(1)
+    return {
+        "products": [products_of(arm) for arm in ("chunk_launches", "row_block_launches")],
+        "missing": [missing("chunk_launches", 0), missing("serial", 1), never_computed()],
+        "orders": {name: order(name) for name in STEPS},
+        "early": rows_before_their_slice(1),
+        "kernels": kernels_compiled(17),
+    }
+
+
+@pytest.fixture(scope="module")
+def outcome(printed_elsewhere):
+    return printed_elsewhere("import json, test_device_links; print(json.dumps(test_device_links.main()))")
+
+
+def test_a_warm_up_takes_an_arm_through_the_matmuls_that_it_has_over_a_gpus_link(outcome):
+    for over_the_link, over_the_warm_up in outcome["products"]:
+        assert over_the_link == over_the_warm_up
+        assert len(over_the_link) == 2
+
+
+def test_first_chunk_that_is_missing_is_named_by_the_timeline(outcome):
+    """Not the last that was waited for, of a copier that ends early or never runs, or waits for what is computed."""
+    never_ran, ended_early, not_computed = outcome["missing"]
+    assert "chunk 1 (row block 0), which rank 1 sends to rank 0, has not arrived: it is 3e-05 s late" in never_ran
+    assert "chunk 2 (row block 0), which rank 2 sends to rank 0, has not arrived: it is 3e-05 s late" in ended_early
+    assert "chunk 2 (row block 0), which rank 2 sends to rank 0, has not arrived: it was never ready" in not_computed
+
+
+def test_what_is_computed_goes_then_and_what_is_here_before_a_matmul_begins(outcome):
+    assert outcome["orders"] == {name: [steps, ""] for name, steps in STEPS.items()}
+
+
+def test_copier_brings_no_row_before_its_slice(outcome):
+    early, looks = outcome["early"]
+    assert early == 0
+    assert looks > 100
+
+
+def test_links_load_no_kernel_after_their_first_call_whatever_numbers_come(outcome):
     """A module that is loaded while a kernel spins may wait for it. After 16 calls a number is a multiple of 16."""
-    code = "import json, test_device_links; print(json.dumps(test_device_links.kernels_compiled(17)))"
-    counts = printed_elsewhere(code)
-    assert {name for name, (first, last) in counts.items() if first == last >= 3} == counts.keys()
+    assert {name for name, (first, last) in outcome["kernels"].items() if first == last >= 3} == {
+        *all_gather_matmul.ARMS, "scatter",
+    }  # fmt: skip

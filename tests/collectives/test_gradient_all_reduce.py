@@ -19,12 +19,6 @@ COLLECTIVES = {
 }
 
 
-@pytest.fixture(autouse=True, scope="module")
-def imported():
-    """What DistributedDataParallel imports when it is made: once, and not on each rank."""
-    import torch._dynamo  # noqa: F401
-
-
 worlds = []
 """Kept to the end of a fork, with their groups: a group that is let go of may wait for its threads."""
 
@@ -46,9 +40,17 @@ def every_arm(rank, ranks, path):
     before_backward(lambda: time.sleep(0.01 * (late == rank)))
     for late in range(ranks):
         for name, count in COLLECTIVES.items():
+            if name == "ddp":
+                continue
             entrant = setting.entrant(name)
             assert (entrant.relative_error, entrant.facts["collectives"]) == (0.0, count), (name, rank, late)
-    ddp = setting.entrant("ddp").call.runs[0]
+
+
+def torchs(rank, ranks, path):
+    _, setting = begun(rank, ranks, path)
+    entrant = setting.entrant("ddp")
+    assert (entrant.relative_error, entrant.facts["collectives"]) == (0.0, COLLECTIVES["ddp"])
+    ddp = entrant.call.runs[0]
     for _ in range(2 * SETS):
         ddp()  # the backward pass alone
         assert setting.error(ddp.sums, ddp.operands) == 0.0
@@ -86,6 +88,13 @@ def wrong_arms(rank, ranks, path):
 @pytest.mark.parametrize("of_a_rank", [every_arm, wrong_arms])
 def test_gradients_over_gloo(of_a_rank, ranks, tmp_path):
     run(of_a_rank, ranks, tmp_path / "store")
+
+
+@pytest.mark.slow
+def test_torchs_gradients(tmp_path):
+    import torch._dynamo  # noqa: F401 (here, and not on each rank: DistributedDataParallel imports it)
+
+    run(torchs, 2, tmp_path / "store")
 
 
 def test_arms_are_those_that_are_tested():

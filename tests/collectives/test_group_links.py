@@ -10,8 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
-from gather_cases import whole_numbers
-from scatter_cases import Layer, Scatter
+from arm_cases import Layer, Scatter, whole_numbers
 
 from collectives import all_gather_matmul, ffn
 from collectives.bench import ffn as layer_runs
@@ -56,11 +55,11 @@ def gather_matmuls(rank, ranks, path):
                 assert len(timeline.arrivals_s) == (ranks - 1) * (3 if name == "row_block_launches" else 1)
 
 
-def sums(rank, ranks, path, link=None):
+def sums(rank, ranks, path, link=None, device="cpu"):
     link = link or Gloo(Ranks(dist.FileStore(path, ranks), rank, ranks))
     kinds = [(kind, name) for kind in (Scatter, Layer) for name in kind.arms]
     for late, (kind, name) in itertools.product(range(ranks), kinds):
-        case = kind(rank, ranks, alone=False)
+        case = kind(rank, ranks, alone=False, device=device)
         for call in range(CALLS):
             case.renew(call)
             if kind is Layer and name != "all_reduce":  # which has all tokens; others have their own

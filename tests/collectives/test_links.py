@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from collectives.device import DeviceLink
-from collectives.paced import Threaded, Worker
+from collectives.paced import PacedThread, Threaded, Worker, slices
 from collectives.transfers import LinkError, Preset, Transfer
 
 COUNT, BYTES = 6, 3 * 2**20
@@ -58,9 +58,38 @@ def test_consumer_goes_on_at_the_flag_it_waits_for_and_not_at_the_last(link, tra
     assert timeline.as_dict()["transfers"][0] == (1, 0)
 
 
+class Stopwatch:
+    """A clock that goes on only where somebody sleeps, or it is set."""
+
+    seconds = 0.0
+
+    def now(self):
+        return self.seconds
+
+    def sleep(self, seconds):
+        self.seconds += seconds
+
+    def wait_for(self, change, here, until_s):
+        change.wait_for(here)
+
+
+def test_what_is_ready_late_takes_its_time_from_then_on(transfers, device):
+    if device == "cuda":
+        pytest.skip("there the machine tells: tests/machine/links.py")
+    wire, moved_s = PacedThread(1e9), BYTES / 1e9
+    wire.clock = Stopwatch()
+    wire.start(transfers[:3], ready=1)
+    wire.wait(1)
+    wire.clock.seconds += 1.0
+    wire.ready(3)
+    wire.finish()
+    assert wire.timeline().arrivals_s == pytest.approx([moved_s, 1.0 + 2 * moved_s, 1.0 + 3 * moved_s])
+
+
 def test_preset_link_has_everything_here_and_moves_nothing(transfers):
     wire = Preset()
     assert run(wire, transfers).arrivals_s == [0.0] * COUNT
+    assert wire.wait(1) == COUNT
     assert all(transfer.target.isnan().all() for transfer in transfers)
     wire.fill(transfers)
     assert all((transfer.target == transfer.chunk).all() for transfer in transfers)
@@ -89,7 +118,7 @@ def test_flag_of_the_run_before_is_not_taken_for_one_of_this_run(troubled_link, 
     if wire.device == "cpu":  # from now on, none does
         wire.bring = lambda run, index: wire.clock.sleep(60)
     else:
-        wire.move = lambda route: None
+        wire.move = lambda route, first, end: None
     with pytest.raises(LinkError, match=r"chunk 1 .*late"):
         run(wire, transfers)
 
@@ -116,8 +145,8 @@ def test_nothing_is_written_once_the_consumer_has_given_up(link, troubled_link, 
     run(link(), transfers[1:])  # by another thread: that of the link that was given up ends once it goes on
     wire.clock.let_go()
     thread.join()
-    slices = target.isnan().all(dim=1).reshape(-1, len(transfers[0].slices[0][0])).all(dim=1)
-    assert slices.tolist() == [False, True, True]  # the one that it was about to write
+    unwritten = target.isnan().all(dim=1).reshape(-1, len(slices(transfers[0])[0][0])).all(dim=1)
+    assert unwritten.tolist() == [False, True, True]  # the one that it was about to write
 
 
 def patience_of(monkeypatch, seconds):

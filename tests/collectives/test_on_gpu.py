@@ -12,9 +12,9 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
-from gather_cases import whole_numbers
+from arm_cases import whole_numbers
 
-from collectives import all_gather_matmul, flagged_arms, matmul_reduce_scatter, signalled
+from collectives import all_gather_matmul, matmul_reduce_scatter, on_device
 from collectives.bench.setting import make_link
 from collectives.copier import copy_kernel
 from collectives.device import PacedCopier
@@ -28,26 +28,23 @@ NO_GPU = not torch.cuda.is_available() or interpreted(copy_kernel)
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(NO_GPU, reason="there is no GPU, or kernels are interpreted")]
 RANKS, HEIGHT, COLUMNS, DEPTH = 4, 512, 1024, 512
 B, D, F, CALLS = 512, 256, 256, 3
+FLAGGED = {name: on_device.ARMS[name] for name in ("chunk_outer", "row_block")}
 
 
-def test_arms_agree_to_the_bit_on_any_data(operands, link, poison):
+def test_arms_agree_to_the_bit_on_any_data(operands, link):
     """They add the same chunks in the same order, and a spill in fp32 is exact."""
-    results = {}
-    for arm in flagged_arms.ARMS:
-        mine = operands(1)
-        poison(mine)
-        results[arm] = flagged_arms.ARMS[arm](mine, link(rank=1))
-    assert mine.out.isfinite().all()
-    assert all(torch.equal(result, mine.out) for result in results.values())
+    results = [arm(operands(1), link(rank=1)) for arm in FLAGGED.values()]
+    assert results[0].isfinite().all()
+    assert all(torch.equal(result, results[0]) for result in results)
 
 
-@pytest.mark.parametrize("arm", flagged_arms.ARMS)
+@pytest.mark.parametrize("arm", FLAGGED)
 def test_preset_kernel_waits_for_nothing(arm, operands, close):
     mine = operands()
     Preset.fill(mine.by_chunk)
-    flagged_arms.preset(mine, arm)
+    on_device.preset(mine, arm)
     close(mine)
-    assert int(mine.prepared[arm].up.lost) == 0
+    assert int(mine.prepared[arm].here.lost) == 0
 
 
 class Held(PacedCopier):
@@ -55,10 +52,10 @@ class Held(PacedCopier):
 
     held = False
 
-    def move(self, route):
-        self.route = route
+    def move(self, *about):
+        self.about = about
         if not self.held:
-            super().move(route)
+            super().move(*about)
 
     def began(self):
         if not self.held:
@@ -67,21 +64,21 @@ class Held(PacedCopier):
     def let_go(self):
         self.held = False
         with torch.cuda.stream(self._stream):
-            self.move(self.route)
+            self.move(*self.about)
 
 
 def test_copier_finishes_while_the_matmul_holds_every_sm(operands, monkeypatch):
     """The matmul is there first, one program on each SM, and none of them ends before its chunks are here."""
     monkeypatch.setattr(hopper, "programs", lambda of: torch.cuda.get_device_properties(of).multi_processor_count)
     mine, link = operands(rows=4096, columns=2048), Held(100e9)
-    ready = flagged_arms.prepare(mine, "row_block")
+    ready = on_device.prepare(mine, "row_block")
     assert len(ready.plan.grid.tiles) >= hopper.programs(mine.out.device)
-    flagged_arms.ARMS["row_block"](mine, link)  # loads the kernels
+    on_device.ARMS["row_block"](mine, link)  # loads the kernels
     link.timeline()
     link.held = True
     link.start(ready.transfers)
     mine.out.fill_(torch.nan)
-    flagged_arms.flagged.matmul(mine.gathered, mine.w, mine.out, ready.plan, link.signals())
+    on_device.flagged.matmul(mine.gathered, mine.w, mine.out, ready.plan, link.signals())
     time.sleep(0.2)
     assert not torch.cuda.current_stream().query(), "the matmul has ended without its chunks"
     link.let_go()
@@ -94,7 +91,7 @@ def test_copier_finishes_while_the_matmul_holds_every_sm(operands, monkeypatch):
 def scatter(request, monkeypatch):
     monkeypatch.undo()  # as many programs as there are SMs
     out = torch.empty(HEIGHT, COLUMNS, dtype=request.param, device="cuda")
-    return signalled.added_by_kernel(
+    return on_device.added_by_kernel(
         matmul_reduce_scatter.Operands(values(0, out), values(1, out)[:COLUMNS], out, RANKS)
     )
 
@@ -135,7 +132,7 @@ def test_part_that_never_goes_is_an_error_within_a_bound(scatter, monkeypatch):
     link = PacedCopier(500e9)
     monkeypatch.setattr(link, "ready", lambda count: None)
     matmul_reduce_scatter.ARMS["block_launches"](scatter, link)
-    with pytest.raises(LinkError, match=r"chunk 1 .*has not arrived"):
+    with pytest.raises(LinkError, match=r"chunk 1 .*has not arrived: it was never ready"):
         link.timeline()
 
 
@@ -145,7 +142,7 @@ def test_signalled_starts_before_it_has_computed_all(scatter, monkeypatch):
     monkeypatch.setattr(hopper, "programs", lambda device: 4)  # so it takes a while
     link = PacedCopier(500e9)
     for _ in range(2):
-        signalled.run(scatter, link)
+        on_device.ARMS["signalled"](scatter, link)
         timeline = link.timeline()
     assert timeline.arrivals_s[0] < timeline.ready_s[-1]
 
@@ -173,7 +170,7 @@ def a_rank(rank, count, path, kind):
     if kind.endswith("all_gather"):
         arms = {"serial": arms["serial"]}
     elif kind != "nccl" and torch.cuda.get_device_capability()[0] == 9:
-        arms |= flagged_arms.ARMS
+        arms |= FLAGGED
     x, gathered = few(0, B, D), torch.empty(B, D, device="cuda", dtype=torch.bfloat16)
     shards = [torch.full_like(part, torch.nan).contiguous() for part in x.chunk(count, 1)]
     shards[rank] = share(x.chunk(count, 1)[rank].contiguous())

@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
-from gather_cases import options_of
+from arm_cases import options_of
 
 from collectives import peer
 from collectives.bench import all_gather_matmul, matmul_reduce_scatter

@@ -6,7 +6,7 @@ link are those of `collectives`, with their own host code: what it launches on t
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from unittest.mock import patch
 
 import torch
@@ -16,9 +16,8 @@ from waiting import NEVER_US, PROGRAMS, RANKS, operands, wrong_with
 
 from collectives import all_gather_matmul as gathers
 from collectives import device as device_links
-from collectives import ffn, flagged_arms
+from collectives import ffn, on_device
 from collectives import matmul_reduce_scatter as scatters
-from collectives import signalled as signalled_arm
 from collectives import transfers as protocol
 from kernels import hopper, persistent, tiles
 from kernels.bench import instruments
@@ -26,9 +25,10 @@ from kernels.contract import KernelLaunch, Signals
 from kernels.machine.device import Host, Machine
 from kernels.machine.run import address, enqueue, raise_flag
 
-SCATTERING = scatters.ARMS | {"signalled": signalled_arm.run}
-LAYERS = ffn.ARMS | {"layer_signalled": signalled_arm.run}
-ARMS = {name: run for name, run in (gathers.ARMS | flagged_arms.ARMS).items() if name != "chunk_launches"}
+SCATTERING = scatters.ARMS | {"signalled": on_device.ARMS["signalled"]}
+LAYERS = ffn.ARMS | {"layer_signalled": on_device.ARMS["layer_signalled"]}
+GATHERING = gathers.ARMS | {name: on_device.ARMS[name] for name in ("chunk_outer", "row_block")}
+ARMS = {name: run for name, run in GATHERING.items() if name != "chunk_launches"}
 """All but the one whose sums are torch's, which knows nothing of the machine."""
 
 
@@ -42,6 +42,12 @@ class Stream:
 
     def wait_stream(self, other: "Stream") -> None:
         self.after += other.after
+
+
+def wait_value(counter: Tensor, wanted: int) -> None:
+    """A stream's wait, by the kernel that waits: it looks with acquire, and what comes behind it comes after."""
+    lost, times = torch.zeros(1, dtype=torch.int32), torch.zeros(2, dtype=torch.int64)
+    device_links.wait_launch(Signals(counter, wanted, lost, NEVER_US), 1, times).run(counter.device)
 
 
 @contextmanager
@@ -64,23 +70,25 @@ def on(machine: Machine | None, device: int = 0, links_device: int = 0) -> Itera
         patches.enter_context(patch.multiple(torch.cuda, Stream=lambda priority: Stream(machine, links_device), **cuda))
         if machine:
             patches.enter_context(patch.object(KernelLaunch, "run", run))
+            patches.enter_context(patch.object(device_links, "wait_value", wait_value))
             patches.enter_context(patch.object(tiles, "arch_of", lambda device: "sm90"))
             patches.enter_context(patch.object(hopper, "require_hopper"))
         yield
 
 
-class Wire(device_links.PacedCopier):
-    """The paced link, with the machine's addresses in its tables."""
+class OnMachine:
+    """A link whose tables have the machine's addresses, and which says what was wrong with its last run."""
 
     device = "cpu"
 
     def launch(self, launch: KernelLaunch) -> None:
-        launch.run(self._times.device)
+        launch.run(torch.device("cpu"))
 
-    def move(self, route) -> None:
-        for row, transfer in zip(route.table, route.transfers, strict=True):
+    def prepared(self, transfers):
+        route = super().prepared(transfers)
+        for row, transfer in zip(route.table, transfers, strict=True):
             row[:2] = torch.tensor([address(self._stream.machine, end) for end in (transfer.source, transfer.target)])
-        super().move(route)
+        return route
 
     def wrong(self) -> str:
         """What was lost in the last run, or came before it was due."""
@@ -89,25 +97,16 @@ class Wire(device_links.PacedCopier):
                 timeline = self.timeline()
         except protocol.LinkError as error:
             return str(error)
-        dues = accumulate(transfer.nbytes / self.bytes_per_s for transfer in timeline.transfers)
-        early = [pair for pair in zip(timeline.arrivals_s, dues, strict=True) if pair[0] < 0.999 * pair[1] - 2e-9]
+        early, due_s = [], 0.0
+        ready_s = timeline.ready_s or [0.0] * len(timeline.transfers)
+        for transfer, ready, arrival in zip(timeline.transfers, ready_s, timeline.arrivals_s, strict=True):
+            due_s = max(due_s, ready) + transfer.nbytes / self.bytes_per_s
+            early += [(arrival, due_s)] * (arrival < 0.999 * due_s - 2e-9)
         return f"seconds of arrivals before they were due: {early}" if early else ""
 
 
-class Enqueued(Wire):
-    """A link that is told on its stream what may go, as those are that a copy engine or NCCL brings: a wait for each
-    transfer's counter, and behind it the copier for that one alone."""
-
-    began = device_links.DeviceLink.began  # which waits for no copier to run
-
-    def move(self, route) -> None:
-        counted = self.counted()
-        for index in range(len(route.transfers)):
-            if counted:
-                self.launch(device_links.wait_launch(counted, index + 1, self._times[-4:]))
-            raised, self._raised = self._raised, 0
-            super().move(route.part(index, index + 1))
-            self._raised = raised
+class Wire(OnMachine, device_links.PacedCopier):
+    """The paced link."""
 
 
 def arm(name: str, dtype: str, programs=2, bytes_per_s=1e9, *, devices=1, times=1, **more) -> Case:
@@ -142,7 +141,7 @@ def arm(name: str, dtype: str, programs=2, bytes_per_s=1e9, *, devices=1, times=
 
 
 def scatter(
-    name: str, dtype: str, wire=Wire, *, devices=1, times=1, height=128, depth=80, programs=1, grid=PROGRAMS, **more
+    name: str, dtype: str, *, devices=1, times=1, height=128, columns=136, depth=80, programs=1, grid=PROGRAMS, **more
 ) -> Case:
     """An arm of the reduce-scatter so many times in a row, each time of other numbers; with two devices, the link's
     kernels are on the other."""
@@ -150,17 +149,17 @@ def scatter(
     def make(seed: int):
         kind, wires = dict(dtype=DTYPES[dtype]), []
         xs = [whole_numbers(padded(RANKS * height, depth, **kind), seed + call).sign_() for call in range(times)]
-        w = whole_numbers(padded(136, depth, **kind), seed - 1).sign_()
-        outs = [torch.full((height, 136), torch.nan, **kind) for _ in xs]
+        w = whole_numbers(padded(columns, depth, **kind), seed - 1).sign_()
+        outs = [torch.full((height, columns), torch.nan, **kind) for _ in xs]
         mine = scatters.Operands(xs[0], w, outs[0], RANKS, seed % RANKS, matmul=persistent.matmul)
         for tensor in (mine.products, mine.arrived):
             tensor.fill_(torch.nan)
 
         def add(machine: Machine) -> None:
             with on(machine, 0, devices - 1), grids_of(grid):
-                wires.append(wire(1e12, programs=programs))
+                wires.append(Wire(1e12, programs=programs))
                 for mine.x, mine.out in zip(xs, outs, strict=True):
-                    SCATTERING[name](signalled_arm.added_by_kernel(mine), wires[0])
+                    SCATTERING[name](on_device.added_by_kernel(mine), wires[0])
 
         def wrong() -> str:
             sums = [sum(part.double() @ w.double().T for part in x.chunk(RANKS)).to(w.dtype) for x in xs]
@@ -169,11 +168,11 @@ def scatter(
 
         return add, wrong
 
-    title = f"{name} {dtype}, {wire.__name__}, {programs} programs copy, {height} x {depth}, {devices} devices"
+    title = f"{name} {dtype}, {programs} programs copy, {height} x {columns} x {depth}, {devices} devices"
     return Case("scatters", f"{title}, {times} x", make, **more)
 
 
-def layer(name: str, dtype: str, wire=Wire, *, devices=1, bytes_per_s=1e12, **more) -> Case:
+def layer(name: str, dtype: str, *, devices=1, bytes_per_s=1e12, **more) -> Case:
     """An arm of the whole layer, of numbers so few that no sum is rounded; with two devices, the link's kernels are on
     the other."""
     rows, width, hidden = RANKS * 128, 136, 72
@@ -189,11 +188,11 @@ def layer(name: str, dtype: str, wire=Wire, *, devices=1, bytes_per_s=1e12, **mo
         for tensor in (mine.gathered, mine.hidden, mine.scatter.products, mine.scatter.arrived, mine.whole):
             tensor.fill_(torch.nan)
         mine.scatter.block(mine.gathered, rank).copy_(mine.scatter.block(x, rank))
-        signalled_arm.added_by_kernel(mine)
+        on_device.added_by_kernel(mine)
 
         def add(machine: Machine) -> None:
             with on(machine, 0, devices - 1), grids_of(PROGRAMS):
-                wires.append(wire(bytes_per_s, programs=1))
+                wires.append(Wire(bytes_per_s, programs=1))
                 LAYERS[name](mine, wires[0])
 
         def wrong() -> str:
@@ -203,11 +202,11 @@ def layer(name: str, dtype: str, wire=Wire, *, devices=1, bytes_per_s=1e12, **mo
 
         return add, wrong
 
-    return Case("layers", f"{name} {dtype}, {wire.__name__}, {devices} devices", make, **more)
+    return Case("layers", f"{name} {dtype}, {bytes_per_s:g} bytes/s, {devices} devices", make, **more)
 
 
 def copier(dtype: str, programs: int, bytes_per_s: float, *shapes: tuple[int, int], counted=False, **more) -> Case:
-    """Matrices with so many rows and columns over a link, and once their flags are up over another one; with `counted`
+    """Matrices with so many rows and columns over a link, and once that has ended over another one; with `counted`
     over one that has begun before, on another device, and waits there for each; and then over one more."""
 
     def make(seed: int):
@@ -227,9 +226,11 @@ def copier(dtype: str, programs: int, bytes_per_s: float, *shapes: tuple[int, in
                     for count in range(1, 1 + len(shapes) * late):
                         wires[0].wait(count)
                         wires[1].ready(count)
-                    if number or not counted:
+                    if number:
                         wires[-1].wait(len(shapes))
-                for wire in wires:
+                    elif not counted:  # what comes behind it on the stream finds all the same
+                        wires[-1].finish()
+                for wire in wires if counted else wires[1:]:
                     wire.finish()
 
         def wrong() -> str:
@@ -295,11 +296,11 @@ def cases() -> list[Case]:
     for number, name in enumerate(ARMS):
         listed += [arm(name, dtype, 3, (1e9, 1e12)[number % 2], times=2, **more) for dtype in dtypes]
         listed.append(arm(name, dtypes[number % 2], 2, 1e9, devices=2, slots=2, **more))
-    listed += [scatter("signalled", "bf16", devices=2, times=2), scatter("signalled", "bf16", Enqueued, devices=2)]
+    listed += [scatter("signalled", "bf16", devices=2, times=2, columns=264)]
     listed += [scatter(name, "fp16", times=2, programs=2, **more) for name in SCATTERING]
-    listed += [layer("layer_signalled", "bf16", Enqueued, devices=2)]
+    listed += [layer("layer_signalled", "bf16", devices=2)]
     listed += [layer(name, "fp16", **more) for name in LAYERS if name != "all_reduce"]
-    listed += [copier("bf16", 3, 1e9, (37, 72), (9, 1032), counted=True)]
+    listed += [copier("bf16", 2, 2e7, (9, 1032), (37, 72), counted=True)]
     listed += [copier("bf16", 3, 1e9, (37, 72), (9, 1032)), copier("fp16", 1, 1e12, (37, 72), (130, 264), **more)]
     listed += [copier("bf16", 5, 4e9, *[(251, 128)] * 3, **more), copier("fp16", 32, 1e9, (3, 8), (1, 4096), **more)]
     return [

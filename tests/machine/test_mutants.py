@@ -73,11 +73,11 @@ def subjects() -> dict[str, list]:
         "flagged_spills": [for_chunks("chunk_outer", "bf16", ranks=2, steps=5), for_chunks("any", "bf16")],
         "pieces_flags": [for_rows("bf16", ranks=4, pause=pause) for pause in (20, 0)],
         "pieces_counters": [
-            links.scatter("signalled", "bf16", links.Enqueued, devices=2, **sizes)
+            links.scatter("signalled", "bf16", devices=2, **sizes)
             for sizes in (dict(depth=328), dict(height=384, grid=2))
         ],
-        "copier": [links.copier("bf16", 2, 1e9, (37, 72), (9, 1032), counted=True), slow()],
-        "wait": [links.alone("wait", "late", 30), chain, slow(links.Enqueued)],
+        "copier": [links.copier("bf16", 2, 1e8, (9, 1032), (37, 72), counted=True), slow()],
+        "wait": [links.alone("wait", "late", 30), chain, slow()],
     }
 
 

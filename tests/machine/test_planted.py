@@ -10,13 +10,14 @@ import sys
 import tempfile
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from unittest.mock import patch
 
 import links
 import triton
 import waiting
 from cases import matmul, run
 
-from kernels import signals, warpgroup
+from kernels import flagged, signals, warpgroup
 from kernels.tiles import Config
 
 RELEASE = "preceding(stage, full.shape[0])"
@@ -24,7 +25,7 @@ STORE = "        store_tile(out_desc, acc, m0, n0, BLOCK_M, BLOCK_N, SUBTILE)\n"
 TELL = "            if piece < counted:\n"
 RAISE = "                raise_counter(counters_ptr + piece, times_ptr + piece, 1)\n"
 RAISED, LOOK = 'by, sem="release", scope="sys")', '"ld.acquire.sys.global.b32 $0, [$1];"'
-COMPUTED = "            free = _await(counters_ptr + following, wanted, lost_ptr, following + 1, patience)\n"
+COUNTED = "wait_value(self._route.counters[index:], self._route.wanted)"
 PLACE = "            if piece >= ready:\n"
 WAIT = "ready = wait(flags, chunk, wanted, lost_ptr, first_flag + chunk, patience, RANKS)"
 UNORDERED = "no order between"
@@ -51,11 +52,9 @@ MISTAKES = {
         "chunks are not waited for": ({WAIT: "ready = tl.full((), RANKS, dtype=tl.int32)"}, UNORDERED),
         "the first chunk that comes is": ({WAIT: f"{WAIT} * 0 + RANKS"}, UNORDERED),
     },
-    "rows": {
+    "pieces": {
         "rows are not waited for": ({PLACE: "            if piece > pieces:\n"}, UNORDERED),
         "rows of the second rank are": ({PLACE: "            if piece > ready:\n"}, UNORDERED),
-    },
-    "counters": {
         "raised before the store": (
             {RAISE: "                pass\n", STORE: f"        if counters_ptr is not None:\n{TELL}{RAISE}{STORE}"},
             UNORDERED,
@@ -70,30 +69,37 @@ MISTAKES = {
     },
     "copier": {
         "looks without acquire": ({LOOK: LOOK.replace("acquire", "relaxed")}, UNORDERED),
-        "waits for the first alone": ({COMPUTED: "            free = 0\n"}, UNORDERED),
+        "takes its pace from the start": (
+            {"tl.maximum(tl.load(free_ptr), tl.load(ready_ptr))": "tl.load(free_ptr)"},
+            "before they were due",
+        ),
+        "the wire is free at once": ({"free, mask=program == 0": "begin, mask=program == 0"}, "before they were due"),
+    },
+    "device": {  # the host's code
+        "waits for the first alone": ({COUNTED: f"if index == self._ready: {COUNTED}"}, UNORDERED),
     },
 }
 WAITED_FOR = {"the store is not waited for", "only its reads are waited for", "no barrier"}
 """Harmless from Triton 3.8 on: behind each store it waits by itself until it is done, and at a barrier."""
 
-ARM, OURS = links.signalled_arm, SimpleNamespace(warpgroup=warpgroup)
+ARM, OURS, device = links.on_device, SimpleNamespace(warpgroup=warpgroup), links.device_links
 
 
 def subjects() -> dict[str, tuple]:
-    """By case: who holds the module that it takes, the name of that there, and the case."""
+    """By subject: the module that mistakes are planted in, who holds what the case takes of it, its name there, and the
+    case."""
     kernel = SimpleNamespace(name="warpgroup", prepare=lambda *given: OURS.warpgroup.prepare(*given))
     config = Config(128, 64, 32, num_warps=8, num_stages=2, subtile=4)
-    counters = links.scatter("signalled", "bf16", links.Enqueued, devices=2)
+    layer = links.layer("layer_signalled", "bf16", devices=2)
+    counted = links.copier("bf16", 2, 3e7, (9, 1032), (37, 72), counted=True)
     return {
-        "warpgroup": (OURS, "warpgroup", matmul(kernel, config, "bf16", (120, 120, 136), programs=1)),
-        "flagged": (waiting, "flagged", waiting.for_chunks("tile_outer", "bf16")),
-        "rows": (waiting, "pieces", waiting.for_rows("bf16")),
-        "counters": (ARM, "pieces", counters),
-        "signals": (ARM, "pieces", counters),
-        "copier": (
-            links.device_links, "copier", links.copier("bf16", 2, 1e9, (37, 72), (9, 1032), counted=True)
-        ),
-    }  # fmt: skip
+        "warpgroup": (warpgroup, OURS, "warpgroup", matmul(kernel, config, "bf16", (120, 120, 136), programs=1)),
+        "flagged": (flagged, waiting, "flagged", waiting.for_chunks("tile_outer", "bf16")),
+        "pieces": (ARM.pieces, ARM, "pieces", layer),
+        "signals": (signals, ARM, "pieces", layer),
+        "copier": (device.copier, device, "copier", counted),
+        "device": (device, links, "Wire", counted),
+    }
 
 
 def planted(plain: ModuleType, changes: dict[str, str], folder: Path) -> ModuleType:
@@ -110,20 +116,29 @@ def planted(plain: ModuleType, changes: dict[str, str], folder: Path) -> ModuleT
     return module
 
 
+def taken(subject: str, module: ModuleType, folder: Path) -> object:
+    """Return what a case takes of a module with a mistake."""
+    if subject == "signals":  # the kernel that raises them
+        pieces = planted(ARM.pieces, {}, folder)
+        pieces.raise_counter = module.raise_counter
+        return pieces
+    if subject == "device":  # the host's code: its link, on the machine
+        module.wait_value = links.wait_value
+        return type("Wire", (links.OnMachine, module.PacedCopier), {})
+    return module
+
+
 def outcomes() -> dict[str, str]:
     """Return what the machine says of each mistake: called where Triton compiles."""
     told = {}
     with tempfile.TemporaryDirectory() as folder:
-        for subject, (holder, file, case) in subjects().items():
-            plain = getattr(holder, file)
-            for name, (changes, _) in MISTAKES[subject].items():
-                module = planted(plain, {} if subject == "signals" else changes, Path(folder))
-                if subject == "signals":  # as the kernel that raises them has it
-                    module.raise_counter = planted(signals, changes, Path(folder)).raise_counter
-                setattr(holder, file, module)
-                wrong = (run(case, seed, budget=500_000).wrong for seed in range(3 if changes else 1))
-                told[f"{subject}, {name}"] = next(filter(None, wrong), "exact")
-            setattr(holder, file, plain)
+        for subject, (plain, holder, name, case) in subjects().items():
+            for mistake, (changes, _) in MISTAKES[subject].items():
+                module = planted(plain, changes, Path(folder))
+                budget = 3_000_000 if mistake in WAITED_FOR else 500_000  # what may be harmless comes to its end
+                with patch.object(holder, name, taken(subject, module, Path(folder))):
+                    wrong = (run(case, seed, budget=budget).wrong for seed in range(3 if changes else 1))
+                    told[f"{subject}, {mistake}"] = next(filter(None, wrong), "exact")
     return told
 
 

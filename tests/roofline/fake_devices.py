@@ -4,34 +4,7 @@ import sys
 import types
 
 import pytest
-
-
-class FakeCuda:
-    """Stands in for torch.cuda: an event has `happened` if the host took longer than the pre-roll spins."""
-
-    def __init__(self, launch_s):
-        self.launch_s, self.device_free_at, self.host = launch_s, 0.0, 0.0
-
-    def _sleep(self, cycles):
-        self.device_free_at = max(self.device_free_at, self.host) + cycles / 1.98e9
-
-    def Event(self, enable_timing):  # noqa: N802
-        cuda = self
-
-        class Event:
-            def record(self):
-                self.at = max(cuda.device_free_at, cuda.host)
-
-            def query(self):
-                return self.at <= cuda.host
-
-            def elapsed_time(self, stop):
-                return (stop.at - self.at) * 1e3
-
-        return Event()
-
-    def synchronize(self):
-        self.host = max(self.host, self.device_free_at)
+from stand_in import Device
 
 
 class Gated:
@@ -90,13 +63,16 @@ def fake_time(monkeypatch):
 
 @pytest.fixture
 def fake_cuda(monkeypatch):
+    """`fake_cuda(launch_s)`: torch.cuda, and a kernel whose launch takes the host so long: `cuda.launch_s`."""
+
     def install(launch_s):
-        cuda = FakeCuda(launch_s)
+        cuda = Device()
+        cuda.launch_s = launch_s
         monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=cuda))
 
         def kernel():
             cuda.host += cuda.launch_s
-            cuda.device_free_at = max(cuda.device_free_at, cuda.host) + 50e-6
+            cuda.take(50e-6)
 
         return cuda, kernel
 

@@ -89,9 +89,9 @@ def in_share():
     from collectives.bench import all_gather_matmul, weight_prefetch
 
     few_rounds()
-    before("prepare", weight_prefetch.Prefetch, "_operands")
-    kept, calls = all_gather_matmul.AllGather.grid_facts, itertools.count(1)
-    all_gather_matmul.AllGather.grid_facts = lambda self: kept(self) | (strike("plan") or {})
+    before("prepare", weight_prefetch.Prefetch, "make")
+    kept, calls = all_gather_matmul.AllGather.cut, itertools.count(1)
+    all_gather_matmul.AllGather.cut = lambda self: kept(self) | (strike("plan") or {})
     arm, arms = all_gather_matmul.all_gather_matmul.ARMS["chunk_launches"], all_gather_matmul.Runner.own_arms
     places = {1: "check", TIMED_CALL: "call"}
     arms["chunk_launches"] = lambda *given: strike(places.get(next(calls), "")) or arm(*given)

@@ -1,9 +1,12 @@
 """A stand-in for CUDA, with which the benchmark's GPU run goes from its first shape to its report without a GPU.
 
-It is no simulator of a GPU. A stream is a queue that is run once the host waits for it or looks at a result; kernels
-run in Triton's interpreter; time is made up, by a chip some fifty thousand times slower than its namesake. Nothing that
-comes of it is a measurement, and its chip says so by its name. `install` puts it in the place of what is named in
-`CALLS`, `KERNELS` and `OTHERS`, and of nothing else.
+It is no simulator of a GPU: that, and in which orders what waits may run, is the machine's (`kernels.machine`). A
+stream is a queue that goes on when the host waits for it or looks at a result; what a kernel computes, torch computes
+when its turn has come; time is made up, by a chip some fifty thousand times slower than its namesake. Nothing that
+comes of it is a measurement, and its chip says so by its name.
+
+A launch behind a closed gate, as each timed one is, takes its time and moves its flags, and no more. The same was run
+when it was checked, and is again afterwards.
 """
 
 import ctypes
@@ -16,9 +19,7 @@ import time
 import types
 from collections import deque
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 NAMED, FAULT = "REHEARSAL", "REHEARSAL_FAULT"
 """Environment variables: one of `CARDS`; what strikes, as in `kill decode_kernel FILE`: at the first timed launch of
@@ -27,81 +28,66 @@ that kernel the process is killed, or (`lose`) the device is lost, unless FILE i
 CARDS = {"H100": (9, 0), "A100": (8, 0), "B200": (10, 0)}
 """Their compute capability."""
 
-CALLS = {
-    "torch.cuda": "device, streams, events, properties, memory, synchronize, _sleep, the switch of profilers",
-    "torch.Tensor": "device and is_cuda of tensors that were made on `cuda`, which lie in the host's memory",
-    "torch's functions": "those that write into a tensor are queued; of tensors beyond LARGE only their time is taken",
-    "torch.profiler.profile": "the names of what was launched",
-    "Triton's launcher": "the interpreter's, which `kernels` take for the compiler's",
-    "time.perf_counter": "the host's time: a microsecond a look, and what it waits for the device",
-    "pynvml": "driver, handle, clock, power, temperature, mode, processes, energy",
-}
-KERNELS = {
-    "gate_kernel": "waits for the host, which comes later here: the stream's time goes on by a gap",
-    "clock_kernel": "reads two timers by PTX: a steady clock",
-    "stamp_kernel": "reads a timer by PTX: the stream's time",
-    "copy_kernel": "keeps its pace by PTX, and takes a second in the interpreter: rows are copied when they are due",
-    "wait_kernel": "reads a timer by PTX: its stream goes on when the flag is raised",
-    "flagged_kernel": "interpreted without its timer and its fence, which are PTX",
-    "raise_kernel": "reads a timer by PTX: counters grow, and the copier that waits for them goes on",
-    "pieces_kernel": "interpreted without its timer, fence and wait for stores, which are PTX; pieces go evenly",
-    "add_kernel": "interpreted; its time is that of its bytes",
-    "warpgroup_kernel": "Gluon has no interpreter: torch's matmul",
-}
-OTHERS = {
-    "cuBLAS": "torch's matmul on the CPU, in fp32",
-    "tl.dot": "in fp32 by torch, which rounds no more: NumPy's of fp16 takes fifty times as long",
-    "_patch_lang": "the interpreter prepares `triton.language` at each call of each function: once, half of its time",
-    "sanitize_overflow": "the interpreter looks for overflow in each sum of integers, a third of its time: off",
-    "leave_shared_memory": "a call of the driver by ctypes",
-    "telemetry.IDLE_S": "a wait for nothing, with the host's own time: none",
-}
-"""What does not run as on a GPU, and why. Nor does a launch behind a closed gate, as each timed one is: that takes its
-time alone. The same was run when it was checked, and is again afterwards."""
-
 SMS, CACHE_BYTES, MEMORY_BYTES = 4, 2**16, 2**34
 FLOPS, BYTES_PER_S, LAUNCH_S, GAP_S, SM_HZ = 2e10, 2e9, 3e-6, 1e-4, 1.755e9
 SPEED = {"cuBLAS": 1.0, "persistent_kernel": 0.97, "warpgroup_kernel": 1.03, "tiled_kernel": 0.8}
-LARGE = 2**22
-"""Elements of a tensor that is never filled, and never computed with: the probes of the ceilings have such."""
-LOOKS = 1000
-"""At a flag, in the interpreter, before it counts as lost."""
+LARGE_BYTES = 2**22
+"""Larger memory is never filled, and never computed with: the probes of the ceilings have such."""
 
-ABOUT = {
-    *("__get__", "dim", "size", "stride", "numel", "data_ptr", "element_size", "untyped_storage", "storage_offset"),
-    *("is_contiguous", "__len__", "__hash__", "view", "chunk", "split", "new_empty", "empty_like"),
+NUMBERS = {
+    *("dim", "size", "stride", "numel", "data_ptr", "element_size", "untyped_storage", "storage_offset"),
+    *("is_contiguous", "__len__", "__hash__"),
 }
+VIEWS = {"view", "chunk", "split", "new_empty", "empty_like"}
 """Functions of a tensor's place and shape alone: they wait for nothing."""
 
 
 class Stream:
-    """Work in its order. At `at` all of it will be done."""
+    """Work in its order, each with the host's time when it was enqueued. At `at` all that has run is done."""
 
-    def __init__(self, priority=0):
-        self.at, self.queue, self.cuda_stream = 0.0, deque(), len(DEVICE.streams)
-        DEVICE.streams.append(self)
+    def __init__(self, device: "Device"):
+        self.device, self.at, self.queue = device, 0.0, deque()
+        self.enqueued = self.done = 0
+        self.cuda_stream = len(device.streams)
+        device.streams.append(self)
 
-    def wait_stream(self, other):
-        other.flush()
-        self.at = max(self.at, other.at)
+    def enqueue(self, work) -> None:
+        """`work(began)` returns when it ends, or None while it cannot begin."""
+        self.queue.append((self.device.host, work))
+        self.enqueued += 1
 
-    def flush(self):
-        with host_alone():
-            while self.queue:
-                self.queue.popleft()()
+    def wait_stream(self, other: "Stream") -> None:
+        upto = other.enqueued
+        self.enqueue(lambda began: max(began, other.at) if other.done >= upto else None)
+
+    def go_on(self) -> bool:
+        """Return whether something has run."""
+        before = self.done
+        while self.queue:
+            host, work = self.queue[0]
+            if (end := work(max(self.at, host))) is None:
+                break
+            self.queue.popleft()
+            self.at, self.done = end, self.done + 1
+        return self.done > before
 
 
 class Event:
-    def __init__(self, enable_timing=False):
-        self.at = math.inf
+    def __init__(self, device: "Device"):
+        self.device, self.at = device, math.inf
 
-    def record(self):
-        self.at = max(DEVICE.stream.at, DEVICE.host)
+    def record(self) -> None:
+        self.device.stream.enqueue(self.happen)
 
-    def query(self):
-        return self.at <= DEVICE.host
+    def happen(self, began: float) -> float:
+        self.at = began
+        return began
 
-    def elapsed_time(self, stop):
+    def query(self) -> bool:
+        self.device.run()
+        return self.at <= self.device.host
+
+    def elapsed_time(self, stop: "Event") -> float:
         return (stop.at - self.at) * 1e3
 
 
@@ -109,16 +95,16 @@ class Device:
     """The card, its streams, and the host's time. A launch costs the host none, so that it is never late."""
 
     def __init__(self):
-        self.host, self.streams, self.launched, self.noise = 1.0, [], [], random.Random(0)
-        self.is_open = lambda: True
+        self.host = 1.0
+        self.streams, self.launched, self.noise = [], [], random.Random(0)
+        self.stream = Stream(self)
+        self.gate = lambda: True
+        """Whether what is enqueued now is computed."""
         self.raised_at = {}
         """When a flag was raised last, by its address."""
-        self.copying = {}
-        """By the address of the counters that it waits for."""
-        self.fault = os.environ.get(FAULT, "").split()
-        self.is_lost = False
+        self.fault, self.is_lost = os.environ.get(FAULT, "").split(), False
 
-    def strike(self):
+    def strike(self) -> None:
         if os.path.exists(self.fault[2]):
             return
         open(self.fault[2], "w").close()
@@ -126,57 +112,69 @@ class Device:
             os.kill(os.getpid(), signal.SIGKILL)
         self.is_lost = True
 
-    def answer(self):
+    def answer(self) -> None:
         if self.is_lost:
             raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
-    def take(self, seconds):
-        """The current stream is busy for so long; returns from when on."""
+    def run(self) -> None:
+        """Let streams go on until none does."""
         self.answer()
-        began = max(self.stream.at, self.host)
-        self.stream.at = began + seconds
-        return began
+        with host_alone():
+            while any([stream.go_on() for stream in self.streams]):
+                pass
 
-    def queue(self, work):
-        """Have the current stream do `work`, unless it is timed."""
-        if self.is_open():
-            self.stream.queue.append(work)
+    def synchronize(self, device=None) -> None:
+        self.run()
+        if any(stream.queue for stream in self.streams):
+            raise RuntimeError("what was enqueued waits for ever")
+        self.host = max(self.host, *(stream.at for stream in self.streams), 0.0)
 
-    def enqueue(self, name, seconds, work):
-        self.take(LAUNCH_S + seconds / SPEED.get(name, 0.9) * (1 + abs(self.noise.gauss(0, 0.003))))
+    def take(self, seconds: float, work=lambda: None) -> None:
+        """Have the current stream be busy for so long, and `work` done in its place."""
+        self.answer()
+
+        def timed(began):
+            work()
+            return began + seconds
+
+        self.stream.enqueue(timed)
+
+    def compute(self, name: str, seconds: float, work) -> None:
+        """The same of a launch by its name, with noise; `work` is left out where the launch is timed."""
         self.launched.append(name)
-        self.queue(work)
+        seconds = LAUNCH_S + seconds / SPEED.get(name, 0.9) * (1 + abs(self.noise.gauss(0, 0.003)))
+        self.take(seconds, work if self.gate() else lambda: None)
+
+    def _sleep(self, cycles: int) -> None:
+        self.take(cycles / SM_HZ)
+
+    def Event(self, enable_timing=False) -> Event:  # noqa: N802
+        return Event(self)
+
+    def Stream(self, priority=0) -> Stream:  # noqa: N802
+        return Stream(self)
+
+    def current_stream(self, device=None) -> Stream:
+        return self.stream
+
+    @contextmanager
+    def on(self, stream: Stream):
+        before, self.stream = self.stream, stream
+        try:
+            yield
+        finally:
+            self.stream = before
 
 
-DEVICE = Device()
-
-
-@contextmanager
 def host_alone():
-    """What is inside sees the host's tensors."""
+    """What is inside sees the host's tensors. Nothing to hide where torch is a stand-in."""
     import torch
 
-    with torch._C.DisableTorchFunction():
-        yield
+    return torch._C.DisableTorchFunction() if hasattr(torch, "_C") else nullcontext()
 
 
-@contextmanager
-def on(stream):
-    before, DEVICE.stream = DEVICE.stream, stream
-    try:
-        yield
-    finally:
-        DEVICE.stream = before
-
-
-def synchronize(device=None):
-    DEVICE.answer()
-    for stream in DEVICE.streams:
-        stream.flush()
-        DEVICE.host = max(DEVICE.host, stream.at)
-
-
-def perf_counter():
+def perf_counter() -> float:
+    """The host's time: a microsecond a look, and what it waits for the device. pytest-benchmark wants a function."""
     DEVICE.host += 1e-6
     return DEVICE.host
 
@@ -211,10 +209,8 @@ def tensors_of(*values):
             yield from tensors_of(*value)
 
 
-def values_of(tensor):
-    """Those in the host's memory, to be read and written at once."""
-    with host_alone():
-        return tensor.numpy()
+def is_large(tensor) -> bool:
+    return tensor.untyped_storage().nbytes() > LARGE_BYTES
 
 
 def matmul_s(m, n, k):
@@ -236,13 +232,17 @@ def make_place():
     cuda = torch.device("cuda", 0)
 
     class Place(TorchFunctionMode):
-        """Tensors of `cuda` are tensors of the host with a mark."""
+        """Tensors of `cuda` are tensors of the host with a mark. What writes into one is enqueued; of what lies in
+        more than LARGE_BYTES only the time is taken."""
 
         def __torch_function__(self, func, types, args=(), kwargs=None):
             kwargs, name = dict(kwargs or {}), func.__name__
-            marked = any(getattr(tensor, "is_marked", False) for tensor in tensors_of(args, *kwargs.values()))
-            if name == "__get__" and (attribute := func.__self__.__name__) in ("device", "is_cuda"):
+            if name in NUMBERS:
+                return func(*args, **kwargs)
+            if name == "__get__" and (attribute := func.__self__.__name__) != "T":
+                marked = attribute in ("device", "is_cuda") and getattr(args[0], "is_marked", False)
                 return (cuda if attribute == "device" else True) if marked else func(*args)
+            marked = any(getattr(tensor, "is_marked", False) for tensor in tensors_of(args, *kwargs.values()))
             if name == "pin_memory":
                 return args[0]
             if name in ("to", "cpu"):
@@ -265,8 +265,8 @@ def make_place():
             there = torch.device(place).type == "cuda" if place else marked
             if (there, dtype) == (marked, tensor.dtype):
                 return tensor
-            DEVICE.stream.flush()
-            large = tensor.numel() > LARGE
+            DEVICE.run()
+            large = is_large(tensor)
             copied = torch.empty(tensor.shape, dtype=dtype) if large else tensor.to(dtype, copy=True)
             return self.mark(copied) if there else copied
 
@@ -274,188 +274,167 @@ def make_place():
             inputs, out = list(tensors_of(args)), kwargs.get("out")
             if not inputs:
                 size = math.prod(args[0] if isinstance(args[0], tuple) else args) if name == "randn" else 0
-                return torch.empty(*args) if size > LARGE else func(*args, **kwargs)
-            if name in ABOUT or (name == "__getitem__" and not list(tensors_of(args[1]))):
+                return torch.empty(*args) if 4 * size > LARGE_BYTES else func(*args, **kwargs)
+            if name in ("__get__", *VIEWS) or (name == "__getitem__" and not list(tensors_of(args[1]))):
                 return func(*args, **kwargs)
-            is_matmul, large = name in ("mm", "addmm"), any(tensor.numel() > LARGE for tensor in inputs)
+            is_matmul, large = name in ("mm", "addmm"), any(map(is_large, inputs))
             if is_matmul:
                 named, seconds = "cuBLAS", matmul_s(len(inputs[-2]), inputs[-1].shape[1], len(inputs[-1]))
             else:
                 named, seconds = name, sum(tensor.nbytes for tensor in inputs) / BYTES_PER_S
             work = partial(multiplied, name, args, out) if is_matmul else partial(func, *args, **kwargs)
             if out is not None or name == "__setitem__" or name.rstrip("_") + "_" == name:
-                DEVICE.enqueue(named, seconds, int if large else work)
+                DEVICE.compute(named, seconds, int if large else work)
                 return args[0] if out is None else out
             if large:
-                DEVICE.enqueue(named, seconds, int)
+                DEVICE.compute(named, seconds, int)
                 shape = func(*(value.to("meta") if isinstance(value, torch.Tensor) else value for value in args)).shape
                 return torch.empty(shape, dtype=inputs[0].dtype)
-            DEVICE.stream.flush()
+            DEVICE.run()
             return work()
 
     return Place()
 
 
-def launch(real, name, args):
-    """Launch the kernel `name`, which `real(**args)` interprets. Returns what stands for the compiled one."""
-    if name in DEVICE.fault and not DEVICE.is_open():
+def launch(name: str, args: dict):
+    """Launch the kernel `name`. Returns what stands for the compiled one."""
+    if name in DEVICE.fault and not DEVICE.gate():
         DEVICE.strike()
-    if name in KERNELS:
-        globals()[f"launch_{name}"](real, args)
+    DEVICE.answer()
+    args = {key: getattr(value, "base", value) for key, value in args.items()}  # a descriptor's tensor
+    if name not in KERNELS:
+        DEVICE.compute(name, seconds_of(args), partial(product, args))
     else:
-        DEVICE.enqueue(name, seconds_of(args), partial(real, **args))
+        if name not in ("gate_kernel", "clock_kernel"):  # which are the clock's
+            DEVICE.launched.append(name)
+        if name == "gate_kernel":
+            DEVICE.gate = partial(is_open, args)
+        with host_alone():
+            DEVICE.stream.enqueue(partial(KERNELS[name], args, DEVICE.gate()))
     return types.SimpleNamespace(function=name)
 
 
-def seconds_of(args):
-    x, w = (args[f"{name}_desc"].base if f"{name}_desc" in args else args[f"{name}_ptr"] for name in "xw")
+def operands(args: dict) -> list:
+    """x, w and out of a launch, by a descriptor or a pointer."""
+    return [args.get(f"{name}_desc", args.get(f"{name}_ptr")) for name in ("x", "w", "out")]
+
+
+def seconds_of(args: dict) -> float:
+    x, w, _ = operands(args)
     return matmul_s(len(x), *w.shape)
 
 
-def launch_gate_kernel(real, args):
-    flag = values_of(args["flag_ptr"])
-    DEVICE.is_open = lambda: flag[0] >= args["wanted"]
-    DEVICE.take(GAP_S)
+def product(args: dict) -> None:
+    x, w, out = operands(args)
+    multiplied("mm", (x, w.T), out)
 
 
-def launch_clock_kernel(real, args):
-    values_of(args["readings_ptr"])[args["slot"]] = args["span_ns"] * SM_HZ * 1e-9, args["span_ns"]
-    DEVICE.take(args["span_ns"] * 1e-9)
+def raise_flag(flag, by: int, at: float) -> None:
+    flag += by
+    DEVICE.raised_at[flag.data_ptr()] = at
 
 
-def launch_stamp_kernel(real, args):
-    values_of(args["time_ptr"])[0] = DEVICE.take(1e-6) * 1e9
+def up(flags, wanted: int) -> float | None:
+    """Return when the last of `flags` was raised; None where one is not up."""
+    if (flags < wanted).any():
+        return None
+    return max(DEVICE.raised_at.get(flag.data_ptr(), 0.0) for flag in flags)
 
 
-def launch_copy_kernel(real, args):
-    began = DEVICE.take(LAUNCH_S)
-    table, started = values_of(args["transfers_ptr"]), args["started_ptr"]
-    DEVICE.raised_at[started.data_ptr()] = began
-    for flag in (args["flags_ptr"], started):
-        values_of(flag)[:] += args["arrivals_ptr"].shape[1]
-    copying = Copying(args, table, DEVICE.stream, values_of(args["t0_ptr"])[0] * 1e-9)
-    if args.get("counters_ptr") is None:
-        for index in range(len(table)):
-            copying.bring(index, 0.0)
-        DEVICE.queue(partial(copy, table.tolist()))
-    else:  # when each may go is not known yet
-        DEVICE.copying[args["counters_ptr"].data_ptr()] = copying
+def is_open(args) -> bool:
+    return bool(args["flag_ptr"][0] >= args["wanted"])
 
 
-@dataclass
-class Copying:
-    """A launch of the copier, on its stream; the wire has moved all before at `free_s`."""
-
-    args: dict
-    table: Any
-    stream: Any
-    free_s: float
-
-    def bring(self, index, ready_s):
-        """Transfer `index` may go at `ready_s`."""
-        words = int(self.table[index, 2] * self.table[index, 3])
-        self.free_s = max(self.free_s, ready_s) + words * self.args["ns_per_word"] * 1e-9
-        values_of(self.args["arrivals_ptr"])[index] = round(self.free_s * 1e9)
-        DEVICE.raised_at[self.args["flags_ptr"].data_ptr() + 4 * index] = self.free_s
-        self.stream.at = max(self.stream.at, self.free_s)
+# What a launch does when its turn comes: `work(began)` of `Stream.enqueue`. It `computes` where it is not timed.
 
 
-def raise_counters(args, first, end, ready_s):
-    """Of the copier that waits for them; `ready_s(index)` is when. What it copies is there once this stream has come to
-    here."""
-    before = args["counters_ptr"].storage_offset()  # those are of others
-    copying = DEVICE.copying.get(args["counters_ptr"].untyped_storage().data_ptr())
-    if not copying:  # where an arm is warmed, there is none
-        return
-    for index in range(first, end):
-        values_of(args["times_ptr"])[index] = round(ready_s(index) * 1e9)
-        copying.bring(before + index, ready_s(index))
-    DEVICE.queue(partial(copy, copying.table[before + first : before + end].tolist()))
+def gate(args, computes, began):
+    return max(began, DEVICE.host) + GAP_S if is_open(args) else None
 
 
-def launch_raise_kernel(real, args):
-    at = DEVICE.take(LAUNCH_S)
-    if args["by"]:
-        raise_counters(args, args["first"], args["end"], lambda index: at)
-    values_of(args["times_ptr"])[args["first"] : args["end"]] = round(at * 1e9)
-    values_of(args["counters_ptr"])[args["first"] : args["end"]] += args["by"]
+def clock(args, computes, began):
+    args["readings_ptr"].numpy()[args["slot"]] = args["span_ns"] * SM_HZ * 1e-9, args["span_ns"]
+    return began + args["span_ns"] * 1e-9
 
 
-def launch_pieces_kernel(real, args):
-    if args["counters_ptr"] is None:
-        count = args["FLAGGED"]
-        return interpret_after_flags(real, args, args["flags_ptr"][: count - 1], count)
-    seconds = seconds_of(args) / 0.95
-    began = DEVICE.take(LAUNCH_S + seconds)
-    DEVICE.queue(partial(real, **args))
-    raise_counters(args, 0, args["counted"], lambda index: began + seconds * (index + 1) / args["pieces"])
+def stamp(args, computes, began):
+    args["time_ptr"][0] = round(began * 1e9)
+    return began + 1e-6
 
 
-def launch_add_kernel(real, args):
-    nbytes = args["arrived_ptr"].nbytes + args["out_ptr"].nbytes
-    DEVICE.enqueue("add_kernel", nbytes / BYTES_PER_S, partial(real, **args))
-
-
-def copy(table):
-    """The transfers of a table as `collectives.copier.copy_kernel` has it."""
-    for source, target, rows, words, source_row, target_row in table:
-        for row in range(rows):
+def copy(args, computes, began):
+    """Flags are raised when the pace has it, and all rows are copied at once."""
+    programs, free_s = args["arrivals_ptr"].shape[1], 1e-9 * max(int(args["free_ptr"][0]), int(args["ready_ptr"][0]))
+    raise_flag(args["started_ptr"], programs, began)
+    for index in range(args["transfers"]):
+        source, target, rows, words, source_row, target_row = args["transfers_ptr"][index].tolist()
+        for row in range(rows if computes else 0):
             ctypes.memmove(target + 4 * row * target_row, source + 4 * row * source_row, 4 * words)
+        free_s += rows * words * args["ns_per_word"] * 1e-9
+        arrived_s = max(free_s, began)
+        args["free_ptr"][index + 1], args["arrivals_ptr"][index] = round(free_s * 1e9), round(arrived_s * 1e9)
+        raise_flag(args["flags_ptr"][index], programs, arrived_s)
+    return arrived_s
 
 
-def launch_wait_kernel(real, args):
-    began = DEVICE.take(LAUNCH_S)
-    DEVICE.stream.at = max(DEVICE.stream.at, DEVICE.raised_at[args["flag_ptr"].data_ptr()])
-    values_of(args["times_ptr"])[:2] = began * 1e9, DEVICE.stream.at * 1e9
-    after_others(lambda: None)
+def wait(args, computes, began):
+    if (at := up(args["flag_ptr"][:1], args["wanted"])) is None:
+        return None
+    end = max(began + LAUNCH_S, at)
+    args["times_ptr"][:2] = args["times_ptr"].new_tensor([began * 1e9, end * 1e9])
+    return end
 
 
-def launch_flagged_kernel(real, args):
-    interpret_after_flags(real, args, args["flags_ptr"], args["RANKS"])
+def wait_value(counter, wanted):
+    """A stream's wait, which takes no launch."""
+    with host_alone():
+        counter = counter[:1]
+        DEVICE.stream.enqueue(lambda began: None if (at := up(counter, wanted)) is None else max(began, at))
 
 
-def interpret_after_flags(real, args, flags, ranks):
-    seconds = seconds_of(args)
-    began = DEVICE.take(LAUNCH_S + seconds / 0.95)
-    if args["wanted"]:  # else all is here
-        last = max(DEVICE.raised_at[flags.data_ptr() + 4 * index] for index in range(len(flags)))
-        DEVICE.stream.at = max(DEVICE.stream.at, last + seconds / ranks)
-    interpret_after_others(real, args, began)
+def raise_counters(args, computes, began):
+    for number in range(args["first"], args["end"]):
+        args["times_ptr"][number] = round(began * 1e9)
+        raise_flag(args["counters_ptr"][number], args["by"], began)
+    return began + LAUNCH_S
 
 
-def interpret_after_others(real, args, began):
-    """A kernel that waits."""
-
-    def work():
-        DEVICE.now_ns = round(began * 1e9)
-        real(**args | {"patience": LOOKS})
-
-    after_others(work)
-
-
-def after_others(work):
-    """What waits is done once all other streams have done their work."""
-    others = [stream for stream in DEVICE.streams if stream is not DEVICE.stream]
-
-    def last():
-        for stream in others:
-            stream.flush()
-        work()
-
-    DEVICE.queue(last)
+def behind_flags(args, computes, began):
+    """A matmul of what arrives: its last piece is computed when that is here."""
+    seconds, pieces = seconds_of(args), args.get("RANKS") or args["FLAGGED"]
+    if (last := up(args["flags_ptr"], args["wanted"])) is None:
+        return None
+    if computes:
+        product(args)
+    return max(began + LAUNCH_S + seconds / 0.95, last + seconds / pieces)
 
 
-def globaltimer():
-    """In the interpreter: a microsecond a look."""
-    import triton.language as tl
+def pieces(args, computes, began):
+    """Of what goes, pieces are whole one after another."""
+    if args["counters_ptr"] is None:
+        return behind_flags(args | {"flags_ptr": args["flags_ptr"][: args["FLAGGED"] - 1]}, computes, began)
+    if computes:
+        product(args)
+    seconds = seconds_of(args) / 0.95
+    for index in range(args["counted"]):
+        at = began + seconds * (index + 1) / args["pieces"]
+        args["times_ptr"][index] = round(at * 1e9)
+        raise_flag(args["counters_ptr"][index], args["row_tiles"] * args["column_tiles"], at)
+    return began + LAUNCH_S + seconds
 
-    DEVICE.now_ns += 1000
-    return tl.full((), DEVICE.now_ns, dtype=tl.int64)
+
+def add(args, computes, began):
+    if computes:
+        sums = args["arrived_ptr"][:-1].float().sum(0) + args["local_ptr"].float()
+        args["out_ptr"].copy_(sums + args["arrived_ptr"][-1].float())
+    return began + LAUNCH_S + (args["arrived_ptr"].nbytes + args["out_ptr"].nbytes) / BYTES_PER_S
 
 
-def launch_warpgroup_kernel(real, args):
-    x, w, out = (args[f"{name}_desc"].base for name in ("x", "w", "out"))
-    DEVICE.enqueue("warpgroup_kernel", seconds_of(args), lambda: multiplied("mm", (x, w.T), out))
+KERNELS = {
+    "gate_kernel": gate, "clock_kernel": clock, "stamp_kernel": stamp, "copy_kernel": copy, "wait_kernel": wait,
+    "raise_kernel": raise_counters, "flagged_kernel": behind_flags, "pieces_kernel": pieces, "add_kernel": add,
+}  # fmt: skip
+"""Those that are more than a matmul of x and w."""
 
 
 def make_nvml():
@@ -475,63 +454,39 @@ def make_nvml():
     )  # fmt: skip
 
 
+DEVICE = Device()
+
+
 def install():
-    """In this process, before anything imports Triton or `kernels`."""
+    """In this process, before `kernels` and `collectives` are imported."""
     import torch
     import torch.profiler
 
-    os.environ["TRITON_INTERPRET"] = "1"
-    import triton
-    from triton.runtime import interpreter, jit
+    from collectives import device
+    from kernels.contract import KernelLaunch
+    from roofline.measure import telemetry
 
-    triton.knobs.runtime.__dict__["interpret"] = True
-    del os.environ["TRITON_INTERPRET"]  # with which no run is timed
     torch.set_num_threads(1)
     card = os.environ[NAMED]
     properties = types.SimpleNamespace(
         name=f"rehearsal of {card}", major=CARDS[card][0], minor=CARDS[card][1], multi_processor_count=SMS,
         L2_cache_size=CACHE_BYTES, total_memory=MEMORY_BYTES, uuid="GPU-0",
     )  # fmt: skip
-    DEVICE.stream = Stream()
     stand_ins = dict(
         is_available=lambda: True, device_count=lambda: 1, current_device=lambda: 0, device=lambda index: nullcontext(),
         get_device_properties=lambda device: properties, get_device_capability=lambda device: CARDS[card],
-        mem_get_info=lambda: (MEMORY_BYTES, MEMORY_BYTES), Stream=Stream, Event=Event, stream=on,
-        current_stream=lambda: DEVICE.stream, is_current_stream_capturing=lambda: False, synchronize=synchronize,
-        _sleep=lambda cycles: DEVICE.take(cycles / SM_HZ),
+        mem_get_info=lambda: (MEMORY_BYTES, MEMORY_BYTES), Stream=DEVICE.Stream, Event=DEVICE.Event, stream=DEVICE.on,
+        current_stream=DEVICE.current_stream, is_current_stream_capturing=lambda: False, _sleep=DEVICE._sleep,
+        synchronize=DEVICE.synchronize,
     )  # fmt: skip
     for name, value in stand_ins.items():
         setattr(torch.cuda, name, value)
     torch.cuda.profiler.profile, torch.profiler.profile = nullcontext, Profile
     torch.version.cuda = "made up"
-    torch.Generator = lambda device, make=torch.Generator: make()
+    torch.Generator = lambda device="cpu", make=torch.Generator: make()
     time.perf_counter, sys.modules["pynvml"] = perf_counter, make_nvml()
-    real = interpreter.GridExecutor.__call__
-    interpreter.GridExecutor.__call__ = lambda self, **args: launch(partial(real, self), self.fn.__name__, args)
-    jit.JITFunction.run = lambda self, *, grid, warmup, **args: launch(None, self.__name__, args)
-    triton.runtime.JITFunction = (interpreter.InterpretedFunction, jit.JITFunction)
+    KernelLaunch.run = lambda self, device: launch(self.kernel.__name__, self.args)
+    device.leave_shared_memory = lambda function: None  # a call of the driver
+    device.wait_value = wait_value
+    telemetry.IDLE_S = 0.0  # a wait for nothing, with the host's own time
     make_place().__enter__()
-    stand_in_for_others(interpreter)
-
-
-def stand_in_for_others(interpreter):
-    import torch
-    import triton.language as tl
-
-    from collectives import device
-    from kernels import flagged
-    from roofline.measure import telemetry
-
-    def dot(a, b, sums, *about):
-        x, w = (torch.from_numpy(handle.data.copy()).float() for handle in (a, b))
-        return interpreter.TensorHandle((x @ w).numpy() + sums.data, sums.dtype.scalar)
-
-    builder = interpreter.interpreter_builder
-    builder.create_dot = dot
-    builder.options = replace(builder.options, sanitize_overflow=False)
-    for function in (flagged.flagged_kernel, tl.cdiv):  # one sees `triton.language`, the other its core
-        interpreter._patch_lang(function.fn)
-    interpreter._patch_lang = lambda function: interpreter._LangPatchScope()
-    device.leave_shared_memory = lambda function: None
-    flagged.globaltimer = globaltimer
-    telemetry.IDLE_S = 0.0

@@ -111,6 +111,7 @@ def test_hopper_gets_the_whole_line_up_counted_though_the_device_is_lost_meanwhi
     assert {"memory_roofline.svg", "overlap.svg", "timeline.svg"} <= {path.name for path in outcome.folder.iterdir()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("card", ["A100", "B200"])
 def test_any_card_gets_a_whole_run_and_what_needs_hopper_says_so(rehearse, card):
     processes = 2 if card == "A100" else 1

@@ -1,27 +1,17 @@
-"""The arm `signalled`: how parts are added, and what it could reach. That it is exact, piece for piece:
+"""Arms that are one launch: what they could reach, and that they are cut where tiles end. That they are exact:
 `kernels.machine`."""
 
 import pytest
 import torch
-from gather_cases import normal
 
-from kernels import part_sums
-from roofline.theory.arms import OverlapPlan, plan
+from kernels.tiles import choose
+from roofline.theory.arms import TILE, OverlapPlan, plan
 from roofline.theory.schedule import Grid
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-@pytest.mark.parametrize("columns", [80, 3])
-def test_sums_are_in_fp32_in_the_order_given_and_rounded_once(dtype, columns):
-    arrived, product = normal(0, 3, 37, columns).to(dtype), normal(1, 37, columns).to(dtype)
-    out = torch.empty(37, columns, dtype=dtype)
-    part_sums.add(arrived, product, out.fill_(torch.nan))
-    sums = arrived[0].float()
-    for part in (*arrived[1:-1], product, arrived[-1]):
-        sums = sums + part.float()
-    assert torch.equal(out, sums.to(dtype))
-    with pytest.raises(ValueError, match=r"parts \[3, 37, \d+\], own \[36, .* must be alike"):
-        part_sums.add(arrived, product[1:], out)
+def test_own_ideals_are_of_the_kernels_tile():
+    tile = choose("flagged", "sm90", 8192, 3328, 16384, torch.bfloat16)
+    assert (tile.block_m, tile.block_n) == TILE
 
 
 @pytest.mark.parametrize("blocks", [1, 4])

@@ -1,11 +1,49 @@
-"""Matmuls and layers whose products are summed over ranks, of whole numbers, and their right sums."""
+"""Cases that gather and scatter over four ranks, options to run them by, and operands whose right results are known."""
+
+from pathlib import Path
 
 import torch
-from gather_cases import whole_numbers
 
 from collectives import ffn, matmul_reduce_scatter
+from roofline.operations import gathering
+from roofline.operations.all_gather_matmul import AllGatherMatmul
+from roofline.options import Options
 
 RANKS, ROWS, WIDTH, DEPTH = 4, 24, 16, 12
+ARMS = ["serial", "chunk_launches", "row_block_launches"]
+
+
+def options_of(contenders=None):
+    gather = gathering.make("cpu", "128x512", (4,), tokens=(1024,), tp=(1,))
+    return Options(
+        "cpu", True, "128x512", ("up",), (1024,), (1,), ("fp32",), contenders, 0, 1.0, Path("x"), False, gather
+    )
+
+
+def all_gather(wire="0.05GBps", dtype="fp32"):
+    return AllGatherMatmul("128x512", "up", 1, 1024, dtype, 4, wire)
+
+
+def whole_numbers(seed, *shape, most=4):
+    """From -`most` to `most`: sums of them are exact."""
+    return torch.randint(-most, most + 1, shape, generator=torch.Generator().manual_seed(seed)).float()
+
+
+def normal(seed, *shape):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
+
+
+class Products(torch.overrides.TorchFunctionMode):
+    """Lists the shapes that are multiplied."""
+
+    def __init__(self, shapes):
+        super().__init__()
+        self.shapes = shapes
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        if func in (torch.mm, torch.addmm):
+            self.shapes.append([tuple(tensor.shape) for tensor in args[-2:]])
+        return func(*args, **(kwargs or {}))
 
 
 class Scatter:
@@ -13,13 +51,13 @@ class Scatter:
 
     arms, gathered = matmul_reduce_scatter.ARMS, 0
 
-    def __init__(self, rank=0, ranks=RANKS, *, alone=True):
-        self.rank, self.ranks, self.alone = rank, ranks, alone
-        self.operands = self.made(torch.empty(ROWS // ranks, WIDTH))
+    def __init__(self, rank=0, ranks=RANKS, *, alone=True, device="cpu"):
+        self.rank, self.ranks, self.alone, self.device = rank, ranks, alone, device
+        self.operands = self.made(torch.empty(ROWS // ranks, WIDTH).to(device))
         self.renew(0)
 
     def made(self, out):
-        self.inputs = torch.empty(ROWS, DEPTH), torch.empty(WIDTH, DEPTH)
+        self.inputs = [torch.empty(shape).to(self.device) for shape in ((ROWS, DEPTH), (WIDTH, DEPTH))]
         made = matmul_reduce_scatter.Operands(*self.inputs, out, self.ranks, self.rank)
         self.written = made.products, made.arrived, out
         return made
@@ -30,7 +68,7 @@ class Scatter:
 
     def renew(self, seed):
         """Take other numbers, and poison all that an arm writes."""
-        self.of_ranks = [self.numbers(seed, rank) for rank in range(self.ranks)]
+        self.of_ranks = [[part.to(self.device) for part in self.numbers(seed, rank)] for rank in range(self.ranks)]
         for tensor, values in zip(self.inputs, self.of_ranks[self.rank], strict=True):
             tensor.copy_(values)
         for tensor in self.written:
@@ -54,7 +92,8 @@ class Layer(Scatter):
     arms, gathered = ffn.ARMS, 1
 
     def made(self, out):
-        self.inputs = torch.empty(ROWS, WIDTH), torch.empty(DEPTH, WIDTH), torch.empty(WIDTH, DEPTH)
+        shapes = (ROWS, WIDTH), (DEPTH, WIDTH), (WIDTH, DEPTH)
+        self.inputs = [torch.empty(shape).to(self.device) for shape in shapes]
         made = ffn.Operands(*self.inputs, out, self.ranks, self.rank)
         self.written = made.hidden, made.gathered, made.whole, out, made.scatter.products, made.scatter.arrived
         return made

@@ -1,0 +1,358 @@
+"""Cases that gather or scatter, prepared: arms are checked before they are timed, one that fails leaves the others, and
+the wire is asked for what the case says."""
+
+import itertools
+import os
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy
+import pytest
+import torch
+from arm_cases import ARMS, all_gather, options_of
+
+from collectives import on_device
+from collectives.all_gather_matmul import serial
+from collectives.bench import (
+    all_gather_matmul,
+    ffn,
+    matmul_reduce_scatter,
+    operands,
+    runner,
+    setting,
+    weight_prefetch,
+)
+from collectives.paced import PacedThread
+from collectives.transfers import Transfers
+from kernels.registry import CONTENDERS
+from roofline.measure import clocks
+from roofline.operations import find
+from roofline.operations.ffn import Ffn
+from roofline.operations.matmul_reduce_scatter import MatmulReduceScatter
+from roofline.operations.weight_prefetch import WeightPrefetch
+from roofline.store.run import REQUESTED
+from roofline.theory.arms import ALL_CORES
+
+PREFETCH = WeightPrefetch("128x512", "up", 1, 256, "fp32", 4, "0.02GBps")
+LAYER = Ffn("128x512", "up_down", 1, 1024, "fp32", 4, "0.05GBps")
+SCATTER = MatmulReduceScatter("128x512", "down", 1, 1024, "fp32", 4, "0.05GBps")
+
+
+@pytest.mark.parametrize(
+    ("module", "case", "names", "transfers"),
+    [
+        (all_gather_matmul, all_gather(), ARMS, 3),
+        (weight_prefetch, PREFETCH, ["serial", "overlapped"], 3),
+        (matmul_reduce_scatter, SCATTER, ["serial", "block_launches"], 3),
+        (ffn, LAYER, [*ffn.Runner.own_arms], 6),
+    ],
+)
+def test_arms_are_ready_beside_what_they_are_compared_with(options, module, case, names, transfers):
+    prepared = module.Runner(options).prepare(case, names)
+    entrants = prepared.entrants
+    assert (prepared.contenders, prepared.baseline) == (names, "serial")
+    assert max(entrants[name].relative_error for name in names) < 1e-6
+    roles = {name: entrants[name].role for name in prepared.references}
+    assert roles == {"gemm torch": "gemm", "link": "link", "gemm beside link": "contended"}
+    for run in entrants["gemm torch"].call.runs:  # what links bring is there
+        assert not run().isnan().any()
+    for entrant in entrants.values():
+        entrant.call()
+    for name in ("link", "gemm beside link", *names):
+        notes = entrants[name].call.notes()
+        timeline = notes["timeline"]
+        assert 0 < notes["last_arrival_s"] <= timeline["end_s"] + 1e-9  # which is rounded
+        blocks = prepared.facts["row_blocks"] if name == "row_block_launches" else 1
+        assert len(timeline["transfers"]) == len(timeline["arrivals_s"]) == transfers * blocks
+        assert ("ready_s" in timeline) == (case in (SCATTER, LAYER) and name in names)
+        if name in ("gemm beside link", "overlapped"):
+            assert notes["first_wait_s"] < notes["last_arrival_s"]
+        if case is SCATTER and name == "serial":
+            assert timeline["ready_s"] == 3 * timeline["ready_s"][:1]
+    if case.op == "all_gather_matmul":
+        assert entrants["row_block_launches"].facts == {"row_blocks": prepared.facts["row_blocks"]}
+        assert entrants["row_block_launches"].config.startswith(f"{prepared.facts['row_blocks']} row blocks, ")
+        assert "sums in fp32" in entrants["chunk_launches"].config
+
+
+def does_not_wait(operands, link):
+    link.start(operands.by_chunk)
+    operands.matmul(operands.gathered, operands.w, operands.out)
+    link.finish()
+
+
+def forgets_a_chunk(operands, link):
+    link.start(operands.by_chunk[:2])
+    link.wait(2)
+    operands.gathered.nan_to_num_()
+    operands.matmul(operands.gathered, operands.w, operands.out)
+    link.finish()
+
+
+def forgets_weights(operands, link):
+    link.start(operands.next[:1])
+    operands.matmul(operands.x, operands.now, operands.out)
+    link.finish()
+    operands.step += 1
+
+
+def over_a_dead_link(operands, link):
+    link.copy = lambda index, source, target: 1 / 0
+    return serial(operands, link)
+
+
+def multiplies_nothing(operands, link):
+    operands.matmul = lambda x, w, out: out
+    return matmul_reduce_scatter.Runner.own_arms["serial"](operands, link)
+
+
+def later(wrong):
+    """What is right in its first call, and `wrong(operands, link)` from then on."""
+
+    def of(right):
+        calls = itertools.count()
+        return lambda operands, link: (wrong if next(calls) else right)(operands, link)
+
+    return of
+
+
+def instead(wrong):
+    return lambda right: wrong
+
+
+def behind(spoil):
+    """What is right until `spoil(operands)`."""
+    return lambda right: lambda operands, link: (right(operands, link), spoil(operands))
+
+
+@pytest.mark.parametrize(
+    ("module", "case", "name", "wrong", "reason"),
+    [
+        (all_gather_matmul, all_gather(), "row_block_launches", later(does_not_wait), "holds NaN"),
+        (all_gather_matmul, all_gather(), "chunk_launches", instead(forgets_a_chunk), "relative error"),
+        (all_gather_matmul, all_gather(), "chunk_launches", behind(lambda mine: mine.out.mul_(1.001)), "above 1e-05"),
+        (all_gather_matmul, all_gather(), "chunk_launches", instead({}.popitem), "TypeError"),
+        (all_gather_matmul, all_gather(), "row_block_launches", instead(over_a_dead_link), "chunk 1 (row block 0)"),
+        (weight_prefetch, PREFETCH, "serial", instead(forgets_weights), "NaN"),
+        (weight_prefetch, PREFETCH, "overlapped", instead(forgets_weights), "NaN"),
+        (
+            matmul_reduce_scatter,
+            SCATTER,
+            "block_launches",
+            behind(lambda mine: mine.out.sub_(mine.arrived[1])),
+            "relat",
+        ),
+        (matmul_reduce_scatter, SCATTER, "block_launches", later(multiplies_nothing), "holds NaN"),
+        (ffn, LAYER, "layer_launches", behind(lambda mine: mine.out.sub_(mine.scatter.arrived[1])), "relative error"),
+        (ffn, LAYER, "chained_launches", behind(lambda mine: mine.out.mul_(1.001)), "relative error"),
+        # Another rank's rows.
+        (
+            ffn,
+            LAYER,
+            "all_reduce",
+            behind(lambda mine: mine.scatter.block(mine.whole, 2).mul_(1.001)),
+            "relative error",
+        ),
+    ],
+)
+def test_wrong_arm_is_not_ready_and_spoils_nothing_for_the_others(
+    module, case, name, wrong, reason, options, monkeypatch
+):
+    arms = module.Runner.own_arms
+    names = list(dict.fromkeys([*list(arms)[:2], name]))
+    monkeypatch.setitem(arms, name, wrong(arms[name]))
+    prepared = module.Runner(options).prepare(case, names)
+    assert prepared.contenders == [other for other in names if other != name]
+    assert prepared.rejected[name].outcome == "failed"
+    assert reason in prepared.rejected[name].reason
+    for run in prepared.entrants["gemm torch"].call.runs:
+        assert not run().isnan().any()
+
+
+def test_other_dtypes_than_fp32_are_skipped_on_a_cpu(options):
+    prepared = all_gather_matmul.Runner(options).prepare(all_gather(dtype="bf16"), ARMS)
+    assert prepared.rejected["serial"].outcome == "skipped"
+    assert "fp32, not bf16" in prepared.rejected["serial"].reason
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_serial_all_cores_alone_multiplies_on_the_core_of_the_link_too(threads, options, monkeypatch):
+    used, before = [], torch.get_num_threads()
+
+    def watched(operands, link):
+        plain, operands.matmul = operands.matmul, lambda *given: used.append(torch.get_num_threads()) or plain(*given)
+        try:
+            return serial(operands, link)
+        finally:
+            operands.matmul = plain
+
+    monkeypatch.setitem(all_gather_matmul.Runner.own_arms, "serial", watched)
+    monkeypatch.setattr(runner, "off_pace", lambda setting: None)
+    torch.set_num_threads(threads)
+    try:
+        prepared = all_gather_matmul.Runner(options).prepare(all_gather(), ["serial", ALL_CORES][:threads])
+        for name in prepared.contenders:
+            prepared.entrants[name].call()
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+    assert not prepared.rejected
+    alone, checks = max(1, threads - 1), 2 * setting.SETS
+    assert used == [n for n in (alone, threads)[:threads] for _ in range(checks)] + [alone, threads][:threads]
+
+
+@pytest.mark.parametrize(("wire", "median_s"), [("balance50", 0.045), ("ridge", 0.045), ("ridge", None)])
+def test_a_later_share_takes_what_the_first_one_chose(options, wire, median_s):
+    case = all_gather(wire)
+    first = all_gather_matmul.Runner(options).prepare(case, ARMS)
+    later = all_gather_matmul.Runner(options)
+    facts = first.facts | {"t_gemm_planned_s": 1e-3, REQUESTED: 12345678.0}
+    medians_s = {f"gemm {first.facts['unsplit']}": median_s} if median_s else {}  # where a first pass was cut off
+    later.earlier[case.id] = {"facts": facts, "medians_s": medians_s}
+    prepared = later.prepare(case, ARMS)
+    t_gemm_s = median_s or facts["t_gemm_planned_s"]
+    kept_in_step = {"t_gemm_planned_s": t_gemm_s, REQUESTED: case.work.wire_bytes / t_gemm_s}
+    assert prepared.facts == (facts if wire == "balance50" else facts | kept_in_step)
+    assert prepared.contenders == ARMS
+
+
+@pytest.mark.parametrize("module", [all_gather_matmul, matmul_reduce_scatter, ffn, weight_prefetch])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_what_is_listed_is_what_runs(module, device):
+    op = module.__name__.rpartition(".")[2]
+    runs, listed = module.Runner(options_of()).arms(op, device), find(op).planner(options_of()).arms(device)
+    assert [*runs] == listed + [ALL_CORES] * (device == "cpu" and len(os.sched_getaffinity(0)) == 1)
+    ours = CONTENDERS["persistent"].load()
+    assert all(arm.keywords["matmul"] is ours for name, arm in runs.items() if name.endswith("_persistent"))
+
+
+def test_arms_by_ours_are_skipped_where_ours_is_the_fastest_and_else_where_it_cannot_run(options):
+    made = all_gather_matmul.AllGather(options, all_gather())
+    base, by_ours = "row_block_launches", "row_block_launches_persistent"
+    assert (made.matmul_of(base), made.matmul_of(by_ours)) == (made.best, CONTENDERS["persistent"])
+    assert made.why_not(by_ours) == CONTENDERS["persistent"].why_not(*made.gemms[0][:2])
+    made.best = CONTENDERS["persistent"]
+    assert f"so that {base} has it already" in made.why_not(by_ours)
+
+
+def test_arms_that_wait_are_prepared_once_for_what_matmul_and_link_take(options, monkeypatch):
+    times = []
+
+    def prepare(operands, arm, *about):
+        times.append(about)
+        operands.prepared[arm] = SimpleNamespace(config="2 row blocks", facts={"row_blocks": 2})
+
+    monkeypatch.setattr(on_device, "prepare", prepare)
+    made = all_gather_matmul.AllGather(options, all_gather("0.002GBps"))
+    for _ in range(2):
+        assert made.why_not("row_block") is None
+    assert made.t_comm_s == pytest.approx(made.case.work.wire_bytes / 2e6)
+    assert times == 2 * [(made.t_gemm_s, made.t_comm_s)]
+    assert made.describe("row_block") == ("2 row blocks", {"row_blocks": 2})
+    monkeypatch.setattr(on_device, "prepare", lambda *about: int("chunks of a multiple of 64"))
+    assert "chunks of a multiple of 64" in made.why_not("chunk_outer")
+
+
+def test_over_a_preset_link_nothing_has_a_timeline(options):
+    prepared = all_gather_matmul.Runner(options).prepare(all_gather("preset"), ["chunk_launches"])
+    assert prepared.contenders == ["serial", "chunk_launches"]
+    assert prepared.references == ["gemm torch"]
+    assert not hasattr(prepared.entrants["serial"].call, "notes")
+
+
+@pytest.mark.parametrize(
+    ("wire", "bytes_per_s"), [("0.25GBps", 0.25e9), ("balance86", 1e9), ("memory0.01", 0.1e9), ("preset", None)]
+)
+def test_a_wire_asks_for_its_bandwidth(wire, bytes_per_s, options, monkeypatch):
+    monkeypatch.setattr(setting, "chip_flops", lambda *case: 86e9)
+    monkeypatch.setattr(setting, "copy_bytes_per_s", lambda device: 20e9)
+    made = all_gather_matmul.AllGather(options, all_gather(wire))
+    assert made.link().bytes_per_s == made.facts[REQUESTED] == bytes_per_s
+
+
+def test_ridge_keeps_step_with_the_matmul_of_the_rounds(options):
+    prepared = all_gather_matmul.Runner(options).prepare(case := all_gather("ridge1.4"), ARMS)
+    gemm = prepared.entrants[f"gemm {prepared.facts['unsplit']}"].call
+    asked = gemm.notes()[REQUESTED]
+    assert asked == prepared.facts[REQUESTED] == 1.4 * case.work.wire_bytes / prepared.facts["t_gemm_planned_s"]
+    for times in (2, 4):
+        gemm.listen(times * prepared.facts["t_gemm_planned_s"])
+    assert gemm.notes()[REQUESTED] == pytest.approx(asked / 2)  # the median's, with the planned one
+    for name in (*ARMS, "link", "gemm beside link"):
+        prepared.entrants[name].call()
+        waits = prepared.entrants[name].call.notes()["last_arrival_s"] * (asked / 2) / case.work.wire_bytes
+        assert 0.99 < waits < 1.4, name
+
+
+@pytest.mark.parametrize(("wire", "pinned"), [("0.05GBps", None), ("ridge1.4", 0.2e9)])
+def test_a_wire_that_is_given_or_of_another_run_keeps_its_pace(wire, pinned, options):
+    case = all_gather(wire)
+    options = replace(options, wires_of=((case.id, pinned),) if pinned else ())
+    prepared = all_gather_matmul.Runner(options).prepare(case, ARMS)
+    assert prepared.facts[REQUESTED] == (pinned or 0.05e9)
+    assert not hasattr(prepared.entrants[f"gemm {prepared.facts['unsplit']}"].call, "listen")
+
+
+@pytest.mark.parametrize(
+    ("turns", "times_s"),
+    [
+        ([[9, 9], [9, 9], [2, 3], [None, None], [2, 1], [4, None], [9, 5]], [3, 3]),
+        ([[None, None]] * 7, [2, 3]),  # all late
+    ],
+)
+def test_a_matmul_takes_the_median_of_turns_as_in_a_run_beside_the_core_of_the_link(turns, times_s, monkeypatch):
+    threads, left = torch.get_num_threads(), iter(turns)
+
+    def turn(clock, calls):
+        assert torch.get_num_threads() == max(1, threads - 1)
+        return next(left)
+
+    monkeypatch.setattr(clocks.CpuClock, "turn", turn)
+    monkeypatch.setattr(clocks.CpuClock, "burst", lambda clock, call, calls: call() * calls)
+    assert operands.seconds_by_turns([lambda: 2, lambda: 3], "cpu") == times_s
+
+
+def test_gather_that_would_take_for_ever_is_skipped(options, monkeypatch):
+    monkeypatch.setattr(runner, "LONGEST_GATHER_S", 0.3)
+    prepared = all_gather_matmul.Runner(options).prepare(all_gather("0.001GBps"), ARMS)
+    assert "one gather at 0.001 GB/s takes 0.393 s, and 0.3 s is the limit" in prepared.rejected["serial"].reason
+
+
+@pytest.mark.parametrize(("slower", "ready"), [(1.04, ARMS), (1.06, [])])
+def test_link_that_cannot_keep_its_pace_voids_the_case(options, monkeypatch, slower, ready):
+    def move(link, index, source, target):
+        numpy.copyto(target, source)
+        link.clock.sleep(slower * source.nbytes / link.bytes_per_s)
+
+    monkeypatch.setattr(PacedThread, "copy", move)
+    prepared = all_gather_matmul.Runner(options).prepare(all_gather("0.05GBps"), ARMS)
+    assert prepared.contenders == ready
+    if not ready:
+        message = "reaches 0.0472 GB/s alone, asked for are 0.05, and 5 % is the limit: choose another with"
+        assert f"{message} --ffn-link-bandwidth" in prepared.rejected["serial"].reason
+
+
+def test_link_off_its_pace_is_looked_at_three_times():
+    times_s, case = iter([2.0, 2.0, 1.0]), SimpleNamespace(work=SimpleNamespace(wire_bytes=100))
+    slow = SimpleNamespace(bytes_per_s=100.0, case=case, gathers_s=lambda count: [next(times_s)])
+    assert runner.off_pace(slow) is None
+
+
+def test_a_chip_and_a_copy_are_as_fast_as_turns_of_the_clock_say(monkeypatch):
+    monkeypatch.setattr(operands, "seconds_by_turns", lambda calls, device, all_cores=False: [0.5] * len(calls))
+    monkeypatch.setattr(operands, "beyond_cache_bytes", lambda device: 1000)
+    assert operands.chip_flops.__wrapped__("cpu", "fp32", 2, 3, 5) == 2 * 2 * 3 * 5 / 0.5
+    assert operands.copy_bytes_per_s.__wrapped__("cpu") == 2 * 1000 / 0.5
+
+
+@pytest.mark.parametrize(("times_s", "gather"), [((2.0, 1.0), "nccl_all_gather"), ((1.0, 2.0), "symmetric")])
+def test_serial_gathers_by_the_faster_of_the_link_and_nccls_all_gather(times_s, gather):
+    each = dict(zip(("symmetric", "nccl_all_gather"), times_s, strict=True))
+    ranks = SimpleNamespace(world=SimpleNamespace(why_not=lambda kind: None), share=lambda times: times)
+    gpu = SimpleNamespace(
+        ranks=ranks, link_kind="symmetric", options=SimpleNamespace(timed=True), gathers=[Transfers()],
+        gathers_s=lambda count, kind: count * [each[kind]],
+    )  # fmt: skip
+    assert setting.Setting.fastest_gather(gpu) == gather
+    ranks.world.why_not = lambda kind: "they share a GPU"
+    assert setting.Setting.fastest_gather(gpu) == "symmetric"
