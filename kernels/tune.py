@@ -1,22 +1,23 @@
 """Time configurations of a kernel on a GPU, and keep the fastest: `python -m kernels.tune KERNEL --shapes M,N,K ...`.
 
-Candidates are the tiles that the table has for a shape, each with the values of the kernel's `grid`. The `MOST` best by
-the model of waves (kernels.waves) are compiled, checked and timed by turns, beside what is taken at present.
-The earlier half of the rounds says which is the best, the later half whether it is faster. Then it becomes the entry of
-`kernels/configs/<arch>.json` for exactly that shape and number of SMs, where `kernels.tiles` finds it.
+Candidates are the tiles that the table has for a shape, as the model of waves (kernels.waves) orders their work, and
+each with one field changed to a value of the kernel's `grid`. The `MOST` best by the model are compiled, checked and
+timed by turns, beside what is taken at present. The earlier half of the rounds says which is the best, the later half
+whether it is faster. Then it becomes the entry of `kernels/configs/<arch>.json` for exactly that shape and number of
+SMs, where `kernels.tiles` finds it.
 
 Wins over `triton.autotune` in that one which does not compile costs nobody else, and that the answer is a file to be
 reviewed. Loses where a shape comes that nobody tuned: that one gets the model's choice.
 """
 
 import json
+import math
 import random
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, fields, replace
 from datetime import UTC, datetime
 from functools import partial
-from itertools import product
 from pathlib import Path
 from statistics import median
 
@@ -24,7 +25,7 @@ import torch
 import triton
 
 from kernels import tiles, waves
-from kernels.bench.checks import reference_sums, relative_error
+from kernels.bench.checks import error_of, reference_sums
 from kernels.inspect import Job, inspect_all
 from kernels.registry import CONTENDERS
 from kernels.tiles import DTYPES, Config
@@ -34,8 +35,6 @@ from roofline.measure.prepared import verdict
 
 MOST, ROUNDS, MARGIN = 16, 10, 1.01
 """Candidates of a shape; turns that each gets; the ratio to what is taken at present that has to be exceeded."""
-APART = 0.02
-"""Of the time, for each thing in which a candidate differs from what the model gives its tile: it is not finer."""
 
 Shape = tuple[int, int, int]
 """m, n, k of out[m, n] = x[m, k] @ w[n, k].T."""
@@ -44,27 +43,21 @@ Shape = tuple[int, int, int]
 def candidates(kernel: str, shape: Shape, dtype: str, arch: str, gpu: GpuSpec) -> list[Config]:
     """Return what `kernel` takes at present, then the `MOST` best by the model. Raises ValueError where the table of
     `arch` has no tile for the shape."""
-    itemsize, table, grid = DTYPES[dtype].itemsize, tiles.table(arch), CONTENDERS[kernel].load().grid
+    itemsize, table = DTYPES[dtype].itemsize, tiles.table(arch)
     now = tiles.choose(kernel, arch, *shape, DTYPES[dtype], gpu)
     bases = [entry.config for entry in table.entries if entry.admits(kernel, *shape, dtype) and not entry.measured]
     if kernel in table.modelled:
         bases = [tiles.modelled(table.modelled[kernel], [base], *shape, itemsize, gpu) for base in bases]
-    ranked: dict[Config, float] = {}
-    for base, values in product(dict.fromkeys([now, *bases]), product(*grid.values())):
-        config = _least_group(replace(base, **dict(zip(grid, values, strict=True))), shape)
+    grid = CONTENDERS[kernel].load().grid
+    changes = [{}, *({name: value} for name, values in grid.items() for value in values)]
+    configs = dict.fromkeys(replace(base, **change) for base in [now, *bases] for change in changes)
+
+    def fits(config: Config) -> bool:
         ring_bytes = config.num_stages * (config.block_m + config.block_n) * config.block_k * itemsize
-        if ring_bytes <= table.shared_limit_bytes:
-            apart = sum(getattr(config, name) != getattr(base, name) for name in grid)
-            time_s = waves.cost(*shape, itemsize, config, gpu).seconds * (1 + APART * apart)
-            ranked[config] = min(time_s, ranked.get(config, time_s))
-    ranked.pop(_least_group(now, shape), None)
-    return [now, *sorted(ranked, key=ranked.get)[:MOST]]
+        return ring_bytes <= table.shared_limit_bytes
 
-
-def _least_group(config: Config, shape: Shape) -> Config:
-    """Return the configuration with the least group that gives the same order of work."""
-    along = -(-shape[0] // config.block_m) if config.raster == "m" else -(-shape[1] // config.block_n)
-    return replace(config, group_m=min(config.group_m, along))
+    others = [config for config in configs if config != now and fits(config)]
+    return [now, *sorted(others, key=lambda config: waves.cost(*shape, itemsize, config, gpu).seconds)[:MOST]]
 
 
 def fastest(calls: dict[Config, Callable], clock: Callable[[Callable], float], now: Config) -> tuple[Config, float]:
@@ -112,16 +105,17 @@ def tune(kernel: str, shape: Shape, dtype: str, device: torch.device, clock: Cal
     x, w = (torch.randn((rows, k), device=device).to(DTYPES[dtype]) for rows in (m, n))
     out, reference, calls = x.new_empty((m, n)), reference_sums(x, w), {}
     for config in (now, *others):
-        run = partial(CONTENDERS[kernel].load(), config=config)
-        reasons = problems.get(config)
-        if not reasons and (wrong := verdict(kernel, relative_error(run, x, w, out, reference), dtype)):
-            reasons = [wrong.reason]
-        if reasons and config == now:
+        call = partial(CONTENDERS[kernel].load(), x, w, out, config=config)
+        if not (reasons := problems.get(config)):
+            out.fill_(math.nan)
+            wrong = verdict(kernel, error_of(call(), reference), dtype)
+            reasons = [wrong.reason] if wrong else []
+        if not reasons:
+            calls[config] = call
+        elif config == now:
             raise ValueError(f"{config}, which is taken at present: {reasons[0]}; correct that first")
-        if reasons:
-            print(f"  left out: {config}: {reasons[0]}")
         else:
-            calls[config] = partial(run, x, w, out)
+            print(f"  left out: {config}: {reasons[0]}")
     best, ratio = fastest(calls, clock, now)
     about = f"{kernel} {m}x{n}x{k} {dtype}"
     print(f"{about}: {best}, {ratio:.3f} times as fast as {now}, best of {len(calls)}", flush=True)
@@ -145,10 +139,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--dtype", choices=[*DTYPES], default="bf16")
     options = parser.parse_args(arguments)
     if not torch.cuda.is_available():
-        parser.error(
-            "torch finds no GPU here, and a configuration is chosen by timing it; run this on a GPU. "
-            "`python -m kernels.inspect` compiles what is in kernels/configs anywhere"
-        )
+        parser.error("torch finds no GPU here, and a configuration is chosen by timing it; run this on a GPU")
     clock = partial(triton.testing.do_bench, warmup=5, rep=30, return_mode="median")  # it clears L2 before each call
     try:
         for shape in options.shapes:
