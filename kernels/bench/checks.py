@@ -22,14 +22,14 @@ TAIL = 10
 In a sum, whose error is that of a typical element times sqrt(GROUP), an element weighs at least 0.75: a single one is
 refused if it is off by more than 16 % of a typical element in bf16, 3 % in fp16 and 0.06 % in fp32."""
 
-SLICE = 2**22
-"""Elements that are float64 at once."""
+SLICE = 64 * GROUP
+"""Rows of w that are float64 at once."""
 
 
 def reference_sums(x: Tensor, w: Tensor) -> Tensor:
-    """Return the `sums` of x @ w.T, float64, with no more products than there are sums."""
-    group, exact = _group(x), x.double()
-    return torch.cat([exact @ _summed(part, group).T for part in w.split(_whole_groups(w))], dim=1)
+    """Return the sums of x @ w.T that `error_of` compares, float64, with no more products than there are sums."""
+    exact = x.double()
+    return torch.cat([exact @ _weighted_sums(rows, len(x)).T for rows in w.split(SLICE)], dim=1)
 
 
 def error_of(out: Tensor, reference: Tensor) -> float:
@@ -37,40 +37,27 @@ def error_of(out: Tensor, reference: Tensor) -> float:
     if any element of `out` was left unwritten."""
     if out.isnan().any():
         return math.nan
-    rows = out.split(_whole_groups(out))
-    error = torch.cat([_summed(part.T, _group(out)).T for part in rows]) - reference
+    error = _weighted_sums(out.T, len(out)).T - reference
     largest = error.abs().max() / reference.square().mean().sqrt()
     return float(torch.maximum(error.norm() / reference.norm(), largest / TAIL))
 
 
-def _group(x: Tensor) -> int:
-    return 1 if len(x) <= EXACT_ROWS else GROUP
-
-
-def _whole_groups(matrix: Tensor) -> int:
-    """Return how many rows make a slice."""
-    return max(1, SLICE // matrix.shape[1] // GROUP) * GROUP
-
-
-def _summed(matrix: Tensor, group: int) -> Tensor:
-    """Return the weighted sum of each `group` neighbouring rows of matrix[m, n]: float64[m / group, n].
-
-    Weights differ within a group, so that exchanged rows do not cancel, and have random signs.
-    """
+def _weighted_sums(matrix: Tensor, m: int) -> Tensor:
+    """Return the weighted sum of each GROUP neighbouring rows of `matrix`, float64; of each row by itself where `m` is
+    at most EXACT_ROWS. Weights differ within a group, so that exchanged rows do not cancel, and have random signs."""
+    group = 1 if m <= EXACT_ROWS else GROUP
     signs = torch.randint(2, (group,), generator=torch.Generator("cpu").manual_seed(0)) * 2 - 1
-    weights = (signs * torch.linspace(0.75, 1.25, group, dtype=torch.float64)).to(matrix.device)
-    whole = torch.nn.functional.pad(matrix, (0, 0, 0, -len(matrix) % group)).double()
-    return torch.einsum("gin,i->gn", whole.unflatten(0, (-1, group)), weights)
-
-
-def relative_error(run: Callable, x: Tensor, w: Tensor, out: Tensor, reference: Tensor) -> float:
-    """Return the error of `run` on a NaN-poisoned `out`, as `error_of` has it."""
-    return error_of(run(x, w, out.fill_(math.nan)), reference)
+    weights = signs * torch.linspace(0.75, 1.25, group, dtype=torch.float64)
+    sums = matrix.new_zeros((-(-len(matrix) // group), matrix.shape[1]), dtype=torch.float64)
+    for first, weight in enumerate(weights.tolist()):
+        rows = matrix[first::group]
+        sums[: len(rows)].add_(rows.double(), alpha=weight)
+    return sums
 
 
 def worst(errors: list[float]) -> float:
     """Return the largest; NaN where one is."""
-    return math.nan if any(map(math.isnan, errors)) else max(errors)
+    return float(torch.tensor(errors, dtype=torch.float64).max())
 
 
 def check(
@@ -89,11 +76,11 @@ def check(
         written = [operand for operand, pair in kept.items() if not torch.equal(*pair)]
         for operand in written:
             torch.Tensor.copy_(*kept[operand])
-    refused = verdict(name, errors[0], dtype, limit)
-    if not refused and (refused := verdict(name, errors[1], dtype, limit)):
-        refused = refused._replace(reason=f"{refused.reason}, of inputs that it had not seen")
-    if type(result) is not Tensor or result.data_ptr() != out.data_ptr():
-        refused = Rejection(FAILED, f"{name}: it returned another tensor than the `out` that it was given")
+    refused, unseen = (verdict(name, error, dtype, limit) for error in errors)
     if written:
         refused = Rejection(FAILED, f"{name}: it wrote into its input {' and '.join(written)}, which others read")
+    elif type(result) is not Tensor or result.data_ptr() != out.data_ptr():
+        refused = Rejection(FAILED, f"{name}: it returned another tensor than the `out` that it was given")
+    elif unseen and not refused:
+        refused = unseen._replace(reason=f"{unseen.reason}, of inputs that it had not seen")
     return errors[0], refused
