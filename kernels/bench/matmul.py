@@ -41,12 +41,27 @@ class Runner(runner.Runner):
     """Runs single matmuls. Its probes and instruments serve whatever is made of matmuls."""
 
     def prepare(self, case: Matmul, names: list[str], first_call=unwatched) -> PreparedCase:
-        """Make operands on the device and check each contender; where timed, the vendor among them."""
-        device = self.options.device
-        vendor = next(name for name, c in CONTENDERS.items() if c.kind == "vendor" and c.device == device)
-        prepared = PreparedCase(case, vendor, device, first_call=first_call)
-        sets = operands(case, self.options)
-        enter(prepared, [vendor, *names] if self.options.timed else names, sets, self.options)
+        """Make sets of operands on the device and check each contender on the first of them; where timed, the vendor
+        among them. The right ones enter, and take the sets in rotation."""
+        options = self.options
+        vendor = next(name for name, c in CONTENDERS.items() if c.kind == "vendor" and c.device == options.device)
+        prepared = PreparedCase(case, vendor, options.device, first_call=first_call)
+        sets = operands(case, options)
+        (x, w, out), turn = sets[0], itertools.cycle(sets)
+        reference = checks.reference_sums(x, w)
+
+        def entrant(contender) -> Entrant | Rejection:
+            if reason := why_not(contender, options, x, w):
+                return Rejection(SKIPPED, reason)
+            run, check = contender.load(), checker(contender, x, w, out, reference)
+            error, refused = check()
+            config = contender.describe(x, w)
+            return refused or Entrant(
+                contender.name, lambda: run(*next(turn)), "", config, error, recheck=lambda: check()[1]
+            )
+
+        for name in dict.fromkeys([vendor, *names] if options.timed else names):
+            prepared.enter(name, partial(entrant, CONTENDERS[name]), CONTENDERS[name].first_call_s)
         size = len(sets) * case.work.device_bytes
         prepared.cache = f"cold: {len(sets)} sets of operands in rotation, {size / 2**20:.0f} MiB in all"
         return prepared
@@ -60,31 +75,6 @@ class Runner(runner.Runner):
         if self.options.device != "cuda" or not self.options.timed or not find_spec("triton"):
             return None
         return instruments.Instruments
-
-
-def enter(prepared: PreparedCase, names: list[str], sets: list[tuple[Tensor, Tensor, Tensor]], options) -> None:
-    """Check the contenders `names` on the first of `sets`; the right ones enter, and take the sets in rotation."""
-    x, w, out = sets[0]
-    reference, turn = checks.reference_sums(x, w), itertools.cycle(sets)
-
-    def entrant(contender) -> Entrant | Rejection:
-        run, check = contender.load(), checker(contender, x, w, out, reference)
-        error, refused = check()
-        config = contender.describe(x, w)
-        return refused or Entrant(
-            contender.name, lambda: run(*next(turn)), config=config, relative_error=error, recheck=lambda: check()[1]
-        )
-
-    for name in dict.fromkeys(names):
-        try:
-            reason = why_not(CONTENDERS[name], options, x, w)
-        except Exception as error:
-            prepared.refuse(name, error)
-            continue
-        if reason:
-            prepared.rejected[name] = Rejection(SKIPPED, reason)
-        else:
-            prepared.enter(name, partial(entrant, CONTENDERS[name]), CONTENDERS[name].first_call_s)
 
 
 def checker(contender, x: Tensor, w: Tensor, out: Tensor, reference: Tensor) -> partial:
@@ -112,41 +102,31 @@ def operands(case: Matmul, options) -> list[tuple[Tensor, Tensor, Tensor]]:
     Zero-mean normal values, of a size that keeps `out` below about 1: zeros or ones run faster and lie. All shapes are
     cut from the same three tensors, so that many can be ready at once.
     """
+
+    def shapes(other: Matmul) -> list[tuple[int, int]]:
+        return [(other.m, other.k), (other.n, other.k), (other.m, other.n)]
+
+    def sets(other: Matmul) -> int:
+        least = math.ceil(ROTATION * cache_bytes(options.device) / other.work.device_bytes)
+        return max(2, least) if options.timed else 1
+
+    def spacing(shape: tuple[int, int]) -> int:
+        """Return the elements from one tensor to the next: whole kilobytes of the smallest type, for the alignment."""
+        return -(-math.prod(shape) // 512) * 512
+
     room = POOL * machine(options.device)["memory_bytes"]
     same = [other for other in sweep(options) if other.dtype == case.dtype]
-    cases = [other for other in same if _sets(other, options) * other.work.device_bytes <= room]
-    pool = _pool
+    cases, pool = [other for other in same if sets(other) * other.work.device_bytes <= room], _pool
     if case not in cases:
         cases, pool = [case], _pool.__wrapped__  # not kept for others
-    pools, scales = [], (1.0, 1 / math.sqrt(max(other.k for other in cases)), None)
-    for number, scale in enumerate(scales):
-        elements = max(_sets(other, options) * _room(shapes(other)[number]) for other in cases)
+    tensors = []
+    for number, scale in enumerate((1.0, 1 / math.sqrt(max(other.k for other in cases)), None)):
+        elements = max(sets(other) * spacing(shapes(other)[number]) for other in cases)
         seed = zlib.crc32(f"{options.seed} {number}".encode())
-        pools.append(pool(elements, DTYPES[case.dtype], options.device, seed, scale))
-    return [
-        tuple(
-            whole[index * _room(shape) :][: math.prod(shape)].view(shape)
-            for whole, shape in zip(pools, shapes(case), strict=True)
-        )
-        for index in range(_sets(case, options))
-    ]
-
-
-def shapes(case: Matmul) -> list[tuple[int, int]]:
-    """Return those of x, w and out."""
-    return [(case.m, case.k), (case.n, case.k), (case.m, case.n)]
-
-
-def _sets(case: Matmul, options) -> int:
-    if not options.timed:
-        return 1
-    return max(2, math.ceil(ROTATION * cache_bytes(options.device) / case.work.device_bytes))
-
-
-def _room(shape: tuple[int, int]) -> int:
-    """Return the elements from one tensor of `shape` to the next: whole kilobytes of the smallest type, for the
-    alignment."""
-    return -(-math.prod(shape) // 512) * 512
+        whole, shape = pool(elements, DTYPES[case.dtype], options.device, seed, scale), shapes(case)[number]
+        starts = (index * spacing(shape) for index in range(sets(case)))
+        tensors.append([whole[start : start + math.prod(shape)].view(shape) for start in starts])
+    return list(zip(*tensors, strict=True))
 
 
 @lru_cache(maxsize=9)

@@ -100,8 +100,7 @@ def writes(*operands, then=lambda x, w, out: out):
 )
 def test_wrong_contender_is_refused_and_the_next_is_not(contender, run, outcome, message):
     contender(run)
-    prepared = PreparedCase(CASE, "torch")
-    matmul.enter(prepared, ["numpy", "torch"], matmul.operands(CASE, OPTIONS), OPTIONS)
+    prepared = prepare(["numpy", "torch"], options=dataclasses.replace(OPTIONS, timed=False))
     assert prepared.contenders == ["torch"]
     assert prepared.rejected["numpy"].outcome == outcome
     assert message in prepared.rejected["numpy"].reason
