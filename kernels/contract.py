@@ -98,8 +98,8 @@ def validate(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
     """Refuse what breaks the contract; allocate nothing.
 
     TypeError: unsupported or unequal dtypes. ValueError: rank, inner sizes, device, sizes beyond MAX_SIZE, a last
-    dimension that is not contiguous, a tensor that wants a gradient, an `out` of another shape, or one that overlaps x,
-    w or itself.
+    dimension that is not contiguous, a tensor that wants a gradient, an `out` of another shape, or one that overlaps
+    itself, or lies in the memory of x or w from their first element to their last.
     """
     for name, matrix in {"x": x, "w": w, "out": x if out is None else out}.items():
         if matrix.dtype not in DTYPE_NAMES:
@@ -112,8 +112,9 @@ def validate(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
             raise ValueError(f"{name} {problem}")
     (m, k), (n, w_k) = x.shape, w.shape
     if k != w_k:
-        way_out = "w is [N, K] as nn.Linear stores it, pass w.T.contiguous() if yours is [K, N]"
-        raise ValueError(f"x has K={k} but w has K={w_k}; {way_out}")
+        raise ValueError(
+            f"x has K={k} but w has K={w_k}; w is [N, K] as nn.Linear stores it, pass w.T.contiguous() if it is [K, N]"
+        )
     if out is None:
         return
     if out.shape != (m, n):
@@ -123,8 +124,10 @@ def validate(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
         raise ValueError(f"out has a row stride of {row}, so its rows of N={n} overlap; allocate it with torch.empty")
     for name, matrix in (("x", x), ("w", w)):
         if overlap(out, matrix):
-            way_out = f"{name} is read while out is written; pass an out of its own"
-            raise ValueError(f"out shares memory with {name}: {way_out}")
+            raise ValueError(
+                f"out shares memory with {name}, or lies between rows of it, and {name} is read while out is written; "
+                "pass an out of its own"
+            )
 
 
 def _problem(matrix: Tensor, device: torch.device) -> str | None:
@@ -144,14 +147,12 @@ def _problem(matrix: Tensor, device: torch.device) -> str | None:
 
 
 def overlap(a: Tensor, b: Tensor) -> bool:
-    """Return whether two matrices with contiguous rows may share an element: both lie in one storage, their spans meet,
-    and they are not columns apart from each other in rows of one stride."""
+    """Return whether two matrices with contiguous rows lie in one storage, and one begins before the other ends."""
     if not a.numel() or not b.numel() or a.untyped_storage()._cdata != b.untyped_storage()._cdata:
         return False
-    a, b = sorted((a, b), key=Tensor.storage_offset)
-    (rows, columns), row, ahead = a.shape, a.stride(0), b.storage_offset() - a.storage_offset()
-    apart = row == b.stride(0) and row > 0 and columns <= ahead % row <= row - b.shape[1]
-    return ahead < (rows - 1) * row + columns and not apart
+    first, second = sorted((a, b), key=Tensor.storage_offset)
+    (rows, columns), begin = first.shape, first.storage_offset()
+    return second.storage_offset() < begin + (rows - 1) * first.stride(0) + columns
 
 
 def reason(require: Callable[..., Any], *args: Any) -> str | None:
@@ -175,12 +176,14 @@ def require_runnable(kernel: Any, x: Tensor) -> None:
     the interpreter."""
     if x.untyped_storage().device.type == "meta":  # a fake one says the device that it stands for
         raise ValueError(f"x is a meta or fake tensor of shape {[*x.shape]}, without numbers; pass a real one")
-    if interpreted(kernel) and x.dtype == torch.bfloat16:
-        # NumPy has no bf16: the interpreter keeps the bits in uint16 and its tl.dot multiplies those.
-        way_out = "use float16 or float32 with TRITON_INTERPRET=1"
-        raise TypeError(f"x is bfloat16, which Triton's interpreter multiplies wrongly; {way_out}")
-    if not interpreted(kernel) and not x.is_cuda:
-        way_out = "set TRITON_INTERPRET=1 before kernels is imported (correctness only, never timed)"
-        raise ValueError(
-            f"x is on {x.device}, a compiled Triton kernel needs a CUDA device; move the tensors there, or {way_out}"
+    if not interpreted(kernel):
+        if not x.is_cuda:
+            raise ValueError(
+                f"x is on {x.device}, a compiled Triton kernel needs a CUDA device; move the tensors there, or set "
+                "TRITON_INTERPRET=1 before kernels is imported (correctness only, never timed)"
+            )
+    elif x.dtype == torch.bfloat16:  # NumPy has none: the interpreter keeps the bits in uint16, and multiplies those
+        raise TypeError(
+            "x is bfloat16, which Triton's interpreter multiplies wrongly; use float16 or float32, or unset "
+            "TRITON_INTERPRET on a GPU"
         )

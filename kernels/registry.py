@@ -6,7 +6,6 @@ callable for a Triton kernel, `kernels.vendor.Library` for another library's mat
 """
 
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pkgutil import resolve_name
 from typing import Any
 
@@ -42,16 +41,16 @@ class Contender:
 
 
 def load(path: str) -> Any:
-    """Import what `path` names. ValueError where that needs a Triton, or a part of it, which is not installed."""
+    """Import what `path` names. ValueError where that needs a Triton, or a part of it, which is not installed: Gluon is
+    experimental, and a release may move what another had."""
     try:
         return resolve_name(path)
     except ImportError as error:
         if not (error.name or "").startswith("triton"):
             raise
-        problem = "Triton is not installed; install it (Linux only) or take the contender 'torch' or 'cublas'"
-        if find_spec("triton"):  # Gluon is experimental: a release may move what another had
-            problem = f"this Triton lacks a part of Gluon: {error}; take 3.7 to 3.9 or 'persistent'"
-        raise ValueError(problem) from None
+        raise ValueError(
+            f"{path} needs Triton 3.7 to 3.9: {error}; install it (on Linux) or take the contender 'torch' or 'cublas'"
+        ) from None
 
 
 CONTENDERS = {
@@ -101,7 +100,8 @@ class Planner:
     def names(self, case) -> list[str]:
         """Return those asked for, else the defaults of the device. Where nothing is timed, the interpreter also runs
         the Triton kernels."""
-        if self.options.contenders:
-            return [name for name in self.options.contenders if name in CONTENDERS]
-        runnable = [name for name, c in CONTENDERS.items() if c.kind == "triton" and not self.options.timed]
-        return [name for name, c in CONTENDERS.items() if c.default and name in [*self.timed_names(), *runnable]]
+        options = self.options
+        if options.contenders:
+            return [name for name in options.contenders if name in CONTENDERS]
+        kinds = () if options.timed else ("triton",)
+        return [name for name, c in CONTENDERS.items() if c.default and (c.device == options.device or c.kind in kinds)]

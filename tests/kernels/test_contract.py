@@ -120,7 +120,7 @@ def test_compiled_kernels_refuse_the_cpu(monkeypatch):
 def test_tensors_without_memory_keep_the_contract_and_are_not_run(without_memory):
     with without_memory():
         x, w, out, buffer = (torch.empty(size, dtype=torch.float16) for size in ((4, 8), (8, 8), (4, 8), (8, 32)))
-        validate(buffer[:4, 8:16], w, buffer[:4, 16:24])
+        validate(buffer[:4, 8:16], w, buffer[4:, 16:24])
         refused(lambda: validate(buffer[:4, 8:16], w, buffer[3:7, 9:17]), ValueError, ["out shares memory with x"])
         for run in (kernels.matmul, tiled.matmul, persistent.matmul, decode.matmul):
             refused(partial(run, x, w, out), ValueError, ["meta or fake tensor", "[4, 8]", "pass a real one"])
@@ -182,16 +182,13 @@ print(json.dumps(whys | {{"matmul": reason(kernels.matmul, x, x)}}))
 """
 
 
-def test_without_triton_vendors_work_and_ours_say_that_it_is_missing(printed_elsewhere):
+def test_without_triton_or_a_part_of_it_others_work_and_ours_say_what_is_missing(printed_elsewhere):
     for message in printed_elsewhere(ABSENT.format("triton")).values():
-        assert message.startswith("Triton is not installed; install it (Linux only) or take the contender 'torch'")
-
-
-def test_without_gluon_the_others_work(printed_elsewhere):
-    whys = printed_elsewhere(ABSENT.format("triton.experimental.gluon.language.nvidia.hopper"))
-    assert whys["warpgroup"].startswith("this Triton lacks a part of Gluon")
-    assert whys["warpgroup"].endswith("take 3.7 to 3.9 or 'persistent'")
-    assert whys["persistent"].startswith("x is on cpu")
+        assert "needs Triton 3.7 to 3.9: " in message
+        assert message.endswith("; install it (on Linux) or take the contender 'torch' or 'cublas'")
+    without_gluon = printed_elsewhere(ABSENT.format("triton.experimental.gluon.language.nvidia.hopper"))
+    assert without_gluon["warpgroup"].startswith("kernels.warpgroup:matmul needs Triton 3.7 to 3.9")
+    assert without_gluon["persistent"].startswith("x is on cpu")
 
 
 def test_the_registry_lists_contenders():
@@ -214,25 +211,17 @@ def test_every_path_of_the_registry_is_found_under_its_own_name():
     assert all(callable(load(path)) for path in BESIDE_LINK.values())
 
 
-def test_an_overlap_is_never_missed_and_columns_of_one_buffer_have_none():
-    """Compare with the set of offsets each view covers."""
-    random = torch.Generator().manual_seed(0)
-
-    def pick(low: int, high: int) -> int:
-        return int(torch.randint(low, high, (1,), generator=random))
-
-    storage, offsets, seen = half(4096), torch.arange(4096), set()
-    for number in range(2000):
-        rows = [pick(0, 24)] * 2 if number % 2 else [pick(0, 24), pick(0, 24)]
-        views = [((pick(1, 6), pick(1, 9)), (row, 1), pick(0, 60)) for row in rows]
-        a, b = (set(offsets.as_strided(*view).flatten().tolist()) for view in views)
+def test_an_overlap_is_never_missed_and_what_begins_where_another_ends_is_none():
+    """Compare with the offsets that each view covers."""
+    random, storage, seen = torch.Generator().manual_seed(0), half(4096), set()
+    for numbers in torch.randint(0, 60, (2000, 8), generator=random).tolist():
+        views = [((1 + m % 5, 1 + n % 8), (row % 24, 1), start) for m, n, row, start in (numbers[:4], numbers[4:])]
+        a, b = (set(torch.arange(4096).as_strided(*view).flatten().tolist()) for view in views)
         overlaps = overlap(*(storage.as_strided(*view) for view in views))
+        assert overlaps == (min(a) <= max(b) and min(b) <= max(a)), views
         assert overlaps or not a & b, views
-        inside = all(row >= columns for (_, columns), (row, _), _ in views)
-        if rows[0] == rows[1] and inside:
-            assert overlaps == bool(a & b), views
         seen.add((overlaps, bool(a & b)))
-    assert {(True, True), (False, False)} <= seen
+    assert seen == {(True, True), (True, False), (False, False)}
     assert not overlap(storage[:8], half(8))
 
 
