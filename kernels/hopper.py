@@ -28,10 +28,13 @@ def require(kernel: Any, name: str, x: Tensor, w: Tensor, out: Tensor | None = N
     `any_out`, of out: ValueError for rows that are no multiple of 16 bytes or overlap, or a base address."""
     validate(x, w, out)
     require_hopper(kernel, x, name)
+    if not len(x) * len(w) * x.shape[1]:
+        return  # nothing is launched
     out = x.new_empty((len(x), len(w)), device="meta") if out is None else out
-    if out.numel() and x.numel():  # else nothing is launched
-        for matrix in (("x", "K", x), ("w", "K", w), ("out", "N", out))[: 2 if any_out else 3]:
-            _require_tma(*matrix)
+    _require_tma("x", "K", x)
+    _require_tma("w", "K", w)
+    if not any_out:
+        _require_tma("out", "N", out)
 
 
 def require_hopper(kernel: Any, x: Tensor, name: str) -> None:
@@ -52,17 +55,22 @@ def _require_tma(name: str, dim: str, matrix: Tensor) -> None:
     (rows, columns), row = matrix.shape, matrix.stride(0)
     unit = TMA_ALIGNMENT_BYTES // matrix.element_size()
     if rows > 1 and row < columns:  # one row has no stride
-        way_out = "call .contiguous() or use kernels.tiled"
-        raise ValueError(f"{name} has a row stride of {row}, TMA needs {dim}={columns} or more; {way_out}")
-    if rows > 1 and row % unit:
-        length, padded = (
-            (f"{dim}={row} is", dim) if row == columns else (f"{name} has a row stride of {row},", "the rows")
+        raise ValueError(
+            f"{name} has a row stride of {row}, TMA needs {dim}={columns} or more; "
+            "call .contiguous() or use kernels.tiled"
         )
-        way_out = f"pad {padded} or use kernels.tiled"
-        raise ValueError(f"{length} not a multiple of {unit}: TMA needs 16-byte rows; {way_out}")
+    if rows > 1 and row % unit:
+        length, padded = f"{name} has a row stride of {row},", "the rows"
+        if row == columns:
+            length, padded = f"{dim}={row} is", dim
+        raise ValueError(
+            f"{length} not a multiple of {unit}: TMA needs 16-byte rows; pad {padded} or use kernels.tiled"
+        )
     if past := matrix.data_ptr() % TMA_ALIGNMENT_BYTES:
-        way_out = ".clone() it or use kernels.tiled"
-        raise ValueError(f"{name} starts {past} bytes past a multiple of 16: TMA needs 16-byte addresses; {way_out}")
+        raise ValueError(
+            f"{name} starts {past} bytes past a multiple of 16: TMA needs 16-byte addresses; "
+            ".clone() it or use kernels.tiled"
+        )
 
 
 def describe(tensor: Tensor, block: tuple[int, int]) -> TensorDescriptor:

@@ -89,8 +89,7 @@ def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
     outside it, and for 16-bit types on a Hopper GPU where Triton leaves a fence out."""
     validate(x, w, out)
     require_runnable(tiled_kernel, x)
-    is_wgmma = not interpreted(tiled_kernel) and x.dtype != torch.float32 and capability(x.device)[0] == 9
-    if LACKS_FENCE and is_wgmma:
+    if LACKS_FENCE and not interpreted(tiled_kernel) and x.dtype != torch.float32 and capability(x.device)[0] == 9:
         raise ValueError(
             f"Triton {triton.__version__} puts no fence between cp.async and wgmma, so tiled would race on {x.device} "
             "(Hopper) in 16-bit types; install Triton 3.7.1 or newer, or use kernels.persistent"
