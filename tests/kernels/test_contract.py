@@ -109,11 +109,17 @@ def test_tiled_is_refused_on_hopper_where_triton_leaves_out_the_fence(monkeypatc
     refused(lambda: tiled.require(X, EIGHT), ValueError, ["no fence", "Triton 3.7.1", "kernels.persistent"])
 
 
-def test_compiled_kernels_refuse_the_cpu(monkeypatch):
-    monkeypatch.setattr(contract, "interpreted", lambda kernel: False)
-    words = ["x is on cpu", "CUDA device", "TRITON_INTERPRET=1", "never timed"]
-    for run in (tiled.matmul, persistent.matmul, decode.matmul):
-        refused(partial(run, X, EIGHT, half(4, 8)), ValueError, words)
+@pytest.mark.parametrize(
+    ("interpreted", "dtype", "error", "words"),
+    [
+        (False, torch.float16, ValueError, ["x is on cpu", "CUDA device", "TRITON_INTERPRET=1", "never timed"]),
+        (True, torch.bfloat16, TypeError, ["x is bfloat16", "float16 or float32", "TRITON_INTERPRET"]),
+    ],
+)
+def test_a_compiled_kernel_refuses_the_cpu_and_the_interpreter_bf16(interpreted, dtype, error, words, monkeypatch):
+    monkeypatch.setattr(contract, "interpreted", lambda kernel: interpreted)
+    for module in (tiled, persistent, decode):
+        refused(partial(module.matmul, X.to(dtype), EIGHT.to(dtype)), error, words)
 
 
 @pytest.mark.parametrize("without_memory", [partial(torch.device, "meta"), FakeTensorMode], ids=["meta", "fake"])
@@ -124,12 +130,6 @@ def test_tensors_without_memory_keep_the_contract_and_are_not_run(without_memory
         refused(lambda: validate(buffer[:4, 8:16], w, buffer[3:7, 9:17]), ValueError, ["out shares memory with x"])
         for run in (kernels.matmul, tiled.matmul, persistent.matmul, decode.matmul):
             refused(partial(run, x, w, out), ValueError, ["meta or fake tensor", "[4, 8]", "pass a real one"])
-
-
-def test_the_interpreter_refuses_bf16(monkeypatch):
-    monkeypatch.setattr(contract, "interpreted", lambda kernel: True)
-    for module in (tiled, persistent, decode):
-        refused(partial(module.matmul, X.bfloat16(), W.bfloat16()), TypeError, ["bfloat16", "float16 or float32"])
 
 
 @pytest.mark.parametrize("name", ["persistent", "decode"])
