@@ -184,7 +184,7 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
         raise ValueError(f"split={split}: a tile has {steps} steps along k, choose 1 to {steps}")
     programs, shared = min(hopper.programs(x.device), tiles * split), split > 1
     slots = (tiles + programs - 1) * config.block_n * config.block_m
-    partials, counters = workspace(x.device, *((slots, tiles) if shared else (0, 0)))
+    partials, counters = workspace(x.device, slots if shared else 0, tiles if shared else 0)
     args = dict(
         x_desc=describe(x, (config.block_m, config.block_k)),
         w_desc=describe(w, (config.block_n, config.block_k)),

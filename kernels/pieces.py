@@ -130,7 +130,8 @@ def prepare(
     """Return the launch for checked tensors."""
     config, count = pieces.config, len(pieces.order)
     row_tiles, column_tiles = len(x) // config.block_m, -(-len(w) // config.block_n)
-    signals, flagged = signals or Signals(None, 0, None, 0), count if signals else 0
+    flagged = count if signals else 0
+    signals = signals or Signals(None, 0, None, 0)
     counters_ptr, times_ptr = counters or (None, None)
     args = dict(
         order_ptr=pieces.order, pieces=count, row_tiles=row_tiles // count, column_tiles=column_tiles, K=x.shape[1],

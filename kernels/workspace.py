@@ -35,9 +35,11 @@ def workspace(device: torch.device, partials: int, counters: int) -> Workspace:
             if torch.cuda.is_current_stream_capturing():
                 return _new(device, partials, counters)
     key = device, stream
-    held = [buffer.numel() for buffer in KEPT.get(key, ())] or [0, 0]
-    if key not in KEPT or held[0] < partials or held[1] < counters:
-        KEPT[key] = _new(device, max(partials, held[0]), max(counters, held[1]))
+    if key not in KEPT:
+        KEPT[key] = _new(device, partials, counters)
+    kept = KEPT[key]
+    if kept.partials.numel() < partials or kept.counters.numel() < counters:
+        KEPT[key] = _new(device, max(partials, kept.partials.numel()), max(counters, kept.counters.numel()))
     return KEPT[key]
 
 
