@@ -10,7 +10,7 @@ from roofline import plots
 from roofline.analysis.records import frame
 from roofline.analysis.throughput import ceilings_of
 from roofline.plots import theme
-from roofline.report import forecasts, gradients, html, overlap, tables, throughput
+from roofline.report import gradients, html, overlap, tables, throughput
 from roofline.report.findings import findings
 from roofline.report.format import rate_text, time_text
 from roofline.report.sections import Section
@@ -83,7 +83,6 @@ def _end(run: Run, cases: DataFrame) -> list[Section]:
         "Notes": run.notes,
     }
     return [
-        *forecasts.sections(run, cases),
         Section("Ceilings", "" if measured else "None was measured.", lines=measured),
         *(Section(title, lines=tuple(lines)) for title, lines in lines_of.items() if lines),
     ]

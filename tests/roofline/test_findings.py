@@ -1,4 +1,4 @@
-"""What reports say first: each rule by data that triggers it, the page that lists them, and forecasts as scored."""
+"""What reports say first: each rule by data that triggers it, the page that lists them, and forecasts as sealed."""
 
 import hashlib
 import json
@@ -9,12 +9,13 @@ import pytest
 from made_up_gathers import HERE, ON_CPU, OURS, gather_matmul, gathering
 from made_up_run import END, HEAD, LINES, ceiling, save, shape
 
-from roofline.analysis.records import as_frame, frame
-from roofline.report import findings, forecasts
+from roofline.analysis.records import frame
+from roofline.report import findings
 from roofline.stats import grouped
 from roofline.store.journal import load
 
-PAGE = (Path(__file__).parents[2] / "docs" / "start.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "start.md").read_text(encoding="utf-8")
 RULES = PAGE.partition("\n## Findings\n")[2].partition("\n## ")[0]
 
 PLAIN = {"cublas": 2e-6, "tiled": 2e-6}
@@ -130,48 +131,7 @@ def test_page_lists_the_rules_in_their_order_with_their_limits():
 
 
 def test_forecasts_of_two_chips_are_those_that_were_sealed():
-    files = sorted(forecasts.FOLDER.glob("*.json"))
+    files = sorted((ROOT / "results" / "forecasts").glob("*.json"))
     assert [json.loads(path.read_bytes())["chip"] for path in files] == ["H100 SXM", "H200"]
     for path in files:
         assert path.stem.endswith(hashlib.sha256(path.read_bytes()).hexdigest()[:12])
-
-
-def foreseen(case, time_s, **more):
-    return {"case": case, "time_s": time_s, "time_s_low": 0.8 * time_s, "time_s_high": 1.25 * time_s} | more
-
-
-FORECAST = {
-    "chip": "H200",
-    "interval": 0.8,
-    "cases": [
-        foreseen("one", 1.0, ratio_to_vendor=1.1, ratio_to_vendor_low=1.0, ratio_to_vendor_high=1.2),
-        foreseen("two", 2.0),
-        foreseen("three", 3.0, hidden_fraction=0.9, hidden_fraction_low=0.8, hidden_fraction_high=1.0),
-        foreseen("never measured", 1.0),
-    ],
-}
-RECORDS = [
-    {"case": "one", "time_s": 1.1, "ratio_to_vendor": 1.3},
-    {"case": "two", "time_s": 4.0, "ratio_to_vendor": 1.0, "hidden_fraction": None},
-    {"case": "three", "time_s": 3.0, "hidden_fraction": 0.85},
-    {"case": "not foreseen", "time_s": 1.0},
-]
-
-
-def test_forecast_of_the_chip_is_scored_and_no_other(tmp_path, monkeypatch, findings_by_rule):
-    monkeypatch.setattr(forecasts, "FOLDER", tmp_path / "forecasts")
-    forecasts.FOLDER.mkdir()
-    for name, forecast in (("new", FORECAST), ("another", FORECAST | {"chip": "A100", "cases": []})):
-        (forecasts.FOLDER / f"{name}.json").write_text(json.dumps(forecast))
-    run = load(save(tmp_path / "run", run_of()))
-    (section,) = forecasts.sections(run, as_frame(RECORDS))
-    assert (section.title, "results/forecasts/new.json" in section.about) == ("Forecast", True)
-    assert list(section.lines) == [
-        "time_s: off by 9.1 % in the median of 3 cases",  # 9.1, 50 and 0
-        "time_s: 2 of 3 within the interval of 80 %",
-        "ratio_to_vendor: 0 of 1 within the interval of 80 %",
-        "hidden_fraction: 1 of 1 within the interval of 80 %",
-    ]
-    assert forecasts.sections(run, as_frame(RECORDS[3:])) == []  # nothing that was not foreseen
-    run.metadata["machine"]["datasheet"] = None
-    assert forecasts.sections(run, as_frame(RECORDS)) == []
