@@ -79,28 +79,27 @@ class Change:
         """Return the chance that equal machines differ as far: the two-sided test of no change."""
         return beyond(self.value / self.error, self.freedom)
 
-    def within(self, margin: float) -> bool:
-        """Return whether the whole interval lies within `margin`."""
-        return abs(self.value) + student_quantile(self.freedom) * self.error <= math.log1p(margin)
+    @property
+    def within_margin(self) -> bool:
+        """Return whether the whole interval lies within `MARGIN`."""
+        return abs(self.value) + student_quantile(self.freedom) * self.error <= math.log1p(MARGIN)
 
 
-def values_of(run: Run, record: dict, by: str = "ratio") -> dict[int, float]:
+def values_of(run: Run, record: dict, of: str = SPEED) -> dict[int, float]:
     """Return {process: logarithm of the speed, or the hidden fraction} of the case of `record`; of a single process
     {block: ...}; {} without ratio."""
     shape = run.shapes[record["shape"]]
-    series, groups = [shape.times_s(record["contender"])], shape.groups
-    if by == HIDDEN:
-        series = [*unsplit_times_s(shape), *series]
-    elif by == "ratio":
-        if record["ratio_to_vendor"] is None:
-            return {}
-        series.append(shape.anchor)
+    times_s, groups = shape.times_s(record["contender"]), shape.groups
+    if of == SPEED and record["ratio_to_vendor"] is None:
+        return {}
     if len({process for process, _ in groups.values()}) == 1:  # its blocks take the place of processes
         groups = {index: (block, 0) for index, block in blocks(tuple(groups.items())).items()}
-    if by == HIDDEN:
-        return by_process(hidden_fraction, *series, groups=groups, anchor=shape.anchor)
-    of = by_process(lambda own_s, vendor_s=1.0: vendor_s / own_s, *series, groups=groups, anchor=shape.anchor)
-    return {process: math.log(value) for process, value in of.items()}
+    if of == HIDDEN:
+        return by_process(hidden_fraction, *unsplit_times_s(shape), times_s, groups=groups, anchor=shape.anchor)
+    speeds = by_process(
+        lambda time_s, baseline_s: baseline_s / time_s, times_s, shape.anchor, groups=groups, anchor=shape.anchor
+    )
+    return {process: math.log(speed) for process, speed in speeds.items()}
 
 
 def spread_of(each: Sequence[dict[int, float]]) -> Spread | None:
@@ -134,12 +133,12 @@ def change(base: Sequence[Spread], new: Sequence[Spread], of: str = SPEED) -> Ch
     return Change(means[1] - means[0], error, int(degrees + degrees_of_runs), of)
 
 
-def verdicts(changes: Sequence[Change], margin: float = MARGIN) -> list[str]:
+def verdicts(changes: Sequence[Change]) -> list[str]:
     """FASTER, SLOWER, SAME or UNCLEAR of each of all the cases that are tested at once."""
     refuted = holm([change_.chance for change_ in changes])
     return [
-        (FASTER if change_.value > 0 else SLOWER) if sure and abs(change_.value) > math.log1p(margin)
-        else SAME if change_.within(margin) else UNCLEAR
+        (FASTER if change_.value > 0 else SLOWER) if sure and abs(change_.value) > math.log1p(MARGIN)
+        else SAME if change_.within_margin else UNCLEAR
         for change_, sure in zip(changes, refuted, strict=True)
     ]  # fmt: skip
 

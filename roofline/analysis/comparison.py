@@ -1,10 +1,9 @@
 """Two sides of one or more runs, case by case: what became faster, what slower, and what cannot be told.
 
 A case is judged by its speed in NEW over its speed in BASE. Both speeds are taken relative to the baseline, which took
-turns with the case in every run (`by="ratio"`), so that what the machine did to both alike cancels; or plainly, by time
-(`by="time"`), where the baseline itself is under test or changed. An arm that overlaps a wire is judged by the share it
-hides, NEW's less BASE's, since the wire of a case differs from run to run where it was made for the machine's pace of
-that minute; one that hides nothing by definition is compared where the wires are alike.
+turns with the case in every run, so that what the machine did to both alike cancels. An arm that overlaps a wire is
+judged by the share it hides, NEW's less BASE's, since the wire of a case differs from run to run where it was made for
+the machine's pace of that minute; one that hides nothing by definition is compared where the wires are alike.
 
 What a case alone cannot tell, the mean over all cases of a contender often does: that is judged in the same way, by
 the processes' means. roofline/analysis/changes.py says how a change is told from none.
@@ -45,15 +44,13 @@ NEITHER = "neither"
 
 @dataclass(frozen=True)
 class Case:
-    """One case of both sides. Times and wires are geometric means over the runs of a side. `change` is of the speed,
+    """One case of both sides. Times are geometric means over the runs of a side. `change` is of the speed,
     NEW's over BASE's, above 1 where NEW is faster, or of the hidden fraction, NEW's less BASE's, as `judged_by` says;
     with its 95 % interval."""
 
     case: str
     base_time_s: float
     new_time_s: float
-    base_wire_bytes_per_s: float | None
-    new_wire_bytes_per_s: float | None
     judged_by: str
     change: float
     change_low: float
@@ -61,8 +58,6 @@ class Case:
     verdict: str
     resolution: float
     """A smaller change, of the speed as a share, would not have been told from none in this case alone."""
-    baseline_speed: float | None
-    """The baseline's own on this shape, NEW's over BASE's; None where it goes over another wire."""
     notes: str
 
 
@@ -83,8 +78,6 @@ class Together:
 class Comparison:
     """What `compare` found. `missing` says which cases a run lacks, and what it says about them."""
 
-    by: str
-    margin: float
     base_runs: int
     new_runs: int
     differences: dict[str, tuple[str, str]]
@@ -131,71 +124,65 @@ class Pair(NamedTuple):
         times = [[record[field] for _, record in side] for side in self.sides]
         return None if None in chain(*times) else geometric_mean(times[0]) / geometric_mean(times[1])
 
-    def judged_by(self, by: str) -> str:
-        hides = by == "ratio" and all(record.get("hidden_fraction") is not None for record in self.records)
-        return HIDDEN if hides else SPEED
+    @property
+    def judged_by(self) -> str:
+        return HIDDEN if all(record.get("hidden_fraction") is not None for record in self.records) else SPEED
 
-    def values(self, by: str) -> list[list[dict[int, float]]]:
+    @property
+    def values(self) -> list[list[dict[int, float]]]:
         """Return what each run of each side says."""
-        by = HIDDEN if self.judged_by(by) == HIDDEN else by
-        return [[values_of(run, record, by) for run, record in side] for side in self.sides]
+        return [[values_of(run, record, self.judged_by) for run, record in side] for side in self.sides]
 
 
-def compare(
-    base: Sequence[Run], new: Sequence[Run], *, by: str = "ratio", margin: float = MARGIN, allow=(), quick: bool = False
-) -> Comparison:
+def compare(base: Sequence[Run], new: Sequence[Run], *, allow=()) -> Comparison:
     """Compare the runs `new` with `base`. Raises ValueError where chip, driver or method differ, unless `allow`
-    names them, for quick runs unless `quick`, where `by` is `ratio` and the baseline is not the same, and where no case
-    can be compared."""
-    differences = _differences(base, new, allow, quick)
+    names them, for quick runs, where the baseline is not the same, and where no case can be compared."""
+    differences = _differences(base, new, allow)
     runs = {**named_runs("BASE", base), **named_runs("NEW", new)}
     records_of_run = {name: {record["case"]: record for record in records_of(run)} for name, run in runs.items()}
     pairs = _pairs([(base, [*records_of_run.values()][: len(base)]), (new, [*records_of_run.values()][len(base) :])])
     changes, missing, of_contender, vendors = [], [], {}, []
     for pair in pairs:
-        record, judged_by = pair.records[0], pair.judged_by(by)
+        record, judged_by = pair.records[0], pair.judged_by
         is_vendor = record["contender"] == record["vendor"]
-        if by == "ratio" and len({record["vendor"] for record in pair.records}) > 1:
-            raise ValueError(f"{pair.case}: the runs have no baseline in common to measure it by; say --by time")
+        if len({record["vendor"] for record in pair.records}) > 1:
+            raise ValueError(f"{pair.case}: the runs have no baseline in common to measure it by; take runs of one")
         if is_vendor and pair.on_one_wire:
             vendors.append(pair.speed("time_s"))
         if judged_by == SPEED and not pair.on_one_wire:
             reason = "judged by its time, and the wires differ: --ffn-wires-of=RUN takes those of another run"
             missing.append({"case": pair.case, "missing_in": NEITHER, "reason": reason})
             continue
-        values = pair.values(by)
+        values = pair.values
         spreads = [[spread for of_run in side if (spread := spread_of([of_run]))] for side in values]
         if list(map(len, spreads)) != list(map(len, pair.sides)):
-            alone = by == "ratio" and any(record["ratio_to_vendor"] is None for record in pair.records)
+            alone = any(record["ratio_to_vendor"] is None for record in pair.records)
             reason = "no baseline was timed beside it" if alone else "too few rounds to say how far they vary"
             missing.append({"case": pair.case, "missing_in": "BASE or NEW", "reason": reason})
-        if all(spreads) and (by == "time" or not is_vendor):
+        if all(spreads) and not is_vendor:
             changes.append((pair, change(*spreads, of=judged_by)))
             if list(map(len, pair.sides)) == [len(base), len(new)]:
                 of_contender.setdefault((record["contender"], judged_by), []).append(values)
     if not changes:
-        raise ValueError("no case has a ratio to a baseline on both sides: nothing can be compared; say --by time")
-    of_cases = zip(changes, verdicts([change_ for _, change_ in changes], margin), strict=True)
+        raise ValueError("no case has a ratio to a baseline on both sides: nothing can be compared; measure it beside")
+    of_cases = zip(changes, verdicts([change_ for _, change_ in changes]), strict=True)
     return Comparison(
-        by=by,
-        margin=margin,
         base_runs=len(base),
         new_runs=len(new),
         differences=differences,
         unfinished=[name for name, run in runs.items() if run.end is None or run.unfinished],
-        together=_means(of_contender, margin),
-        cases=[_case(*of_case, verdict, margin) for of_case, verdict in of_cases],
+        together=_means(of_contender),
+        cases=[_case(*of_case, verdict) for of_case, verdict in of_cases],
         missing=missing + _missing(runs, records_of_run),
         vendor_speed=geometric_mean(vendors) if vendors else None,
     )
 
 
-def _differences(base: Sequence[Run], new: Sequence[Run], allow, quick: bool) -> dict[str, tuple[str, str]]:
+def _differences(base: Sequence[Run], new: Sequence[Run], allow) -> dict[str, tuple[str, str]]:
     """Return {condition: (BASE's, NEW's)} of those that differ. Raises ValueError for one that decides the numbers."""
-    if not quick and any(run.metadata.get("options", {}).get("quick") for run in (*base, *new)):
+    if any(run.metadata.get("options", {}).get("quick") for run in (*base, *new)):
         raise ValueError(
-            "a quick run is for a first look, and too short to be compared: run both sides without --ffn-quick, or say "
-            "--quick to compare them all the same"
+            "a quick run is for a first look, and too short to be compared: run both sides without --ffn-quick"
         )
     a, b = side_conditions(base), side_conditions(new)
     differences = {name: (a[name], b[name]) for name in a if a[name] != b[name] or AND in a[name]}
@@ -222,14 +209,14 @@ def _pairs(sides: list[tuple[Sequence[Run], list[dict[str, dict]]]]) -> list[Pai
     ]
 
 
-def _means(of_contender: dict[tuple[str, str], list], margin: float) -> list[Together]:
+def _means(of_contender: dict[tuple[str, str], list]) -> list[Together]:
     """Return what contenders with several cases became in the mean."""
     means = {
         key: mean for key, cases in of_contender.items() if len(cases) > 1 and (mean := together(cases, of=key[1]))
     }
     return [
         Together(who, len(of_contender[who, judged_by]), judged_by, *astuple(mean.interval), verdict)
-        for ((who, judged_by), mean), verdict in zip(means.items(), verdicts([*means.values()], margin), strict=True)
+        for ((who, judged_by), mean), verdict in zip(means.items(), verdicts([*means.values()]), strict=True)
     ]
 
 
@@ -239,16 +226,16 @@ def side_conditions(runs: Sequence[Run]) -> dict[str, str]:
     return {name: AND.join(dict.fromkeys(conditions_of_run[name] for conditions_of_run in each)) for name in each[0]}
 
 
-def _case(pair: Pair, change_: Change, verdict: str, margin: float) -> Case:
+def _case(pair: Pair, change_: Change, verdict: str) -> Case:
     times = [geometric_mean(record["time_s"] for _, record in side) for side in pair.sides]
     wires, notes = pair.wires, []
     if not pair.on_one_wire:
         notes.append(f"wire {wires[0] / 1e9:.3g} and {wires[1] / 1e9:.3g} GB/s")
     moved = pair.speed("vendor_time_s") if pair.on_one_wire else None
-    if moved and abs(math.log(moved)) > math.log1p(margin):
+    if moved and abs(math.log(moved)) > math.log1p(MARGIN):
         notes.append(f"baseline {100 * abs(moved - 1):.1f} % {'faster' if moved > 1 else 'slower'}")
     interval = astuple(change_.interval)
-    return Case(pair.case, *times, *wires, change_.of, *interval, verdict, change_.resolution, moved, ", ".join(notes))
+    return Case(pair.case, *times, change_.of, *interval, verdict, change_.resolution, ", ".join(notes))
 
 
 def named_runs(side: str, runs: Sequence[Run]) -> dict[str, Run]:

@@ -1,25 +1,13 @@
-"""The command `roofline compare`: what a comparison says, for a terminal, a pull request, or as JSON."""
+"""The command `roofline compare`: what a comparison says, for a terminal or a pull request."""
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roofline.analysis.changes import FASTER, LEVEL, SAME, SLOWER, SPEED, UNCLEAR
-from roofline.analysis.comparison import (
-    NEITHER,
-    Case,
-    Comparison,
-    Together,
-    compare,
-    named_runs,
-    side_conditions,
-)  # fmt: skip
-from roofline.arguments import positive
+from roofline.analysis.changes import FASTER, LEVEL, MARGIN, SAME, SLOWER, SPEED, UNCLEAR
+from roofline.analysis.comparison import NEITHER, Case, Comparison, Together, compare, named_runs
 from roofline.report import tables
 from roofline.report.format import error_text, interval_text, time_text
 from roofline.stats import grouped
@@ -29,9 +17,6 @@ from roofline.store.run import Run
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-SCHEMA = 4
-"""Of `--json`."""
-
 
 def add_command(commands) -> None:
     """Add `compare` to the subparsers of the `roofline` command."""
@@ -39,25 +24,11 @@ def add_command(commands) -> None:
     command.usage = "roofline compare BASE NEW [options], or BASE... --new NEW... [options]"
     command.add_argument("runs", metavar="RUN", nargs="+", type=Path, help="run folders: BASE and NEW, or all of BASE")
     command.add_argument("--new", metavar="NEW", nargs="+", type=Path, help="run folders, where a side has several")
-    command.add_argument(
-        "--by", choices=("ratio", "time"), default="ratio", help="ratio to the baseline, or plain time"
-    )
-    command.add_argument("--margin", type=_share, default=0.03, metavar="SHARE", help="that counts (default: 0.03)")
     command.add_argument("--allow", action="append", default=[], choices=("chip", "driver", "method"),
                          help="compare although this differs; may be repeated")  # fmt: skip
-    command.add_argument("--quick", action="store_true", help="compare quick runs too, which say too little")
     command.add_argument("--strict", action="store_true", help="exit 1 also where a case is unclear or missing")
-    form = command.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="every number, as results/README.md documents it")
-    form.add_argument("--markdown", action="store_true", help="for a pull request")
+    command.add_argument("--markdown", action="store_true", help="for a pull request")
     command.set_defaults(run=run)
-
-
-def _share(text: str) -> float:
-    value = positive(text)
-    if value >= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a share below 1, as in 0.03 for 3 %")
-    return value
 
 
 def run(options) -> int:
@@ -69,13 +40,8 @@ def run(options) -> int:
     if twice := [folder for side in sides for folder in side if side.count(folder) > 1]:
         raise ValueError(f"{twice[0]} is given twice on one side: it would count as two runs")
     base, new = ([load(folder) for folder in side] for side in sides)
-    comparison = compare(base, new, by=options.by, margin=options.margin, allow=options.allow, quick=options.quick)
-    if options.json:
-        print(json.dumps(as_json(comparison, base, new, strict=options.strict), indent=2))
-    elif options.markdown:
-        print(markdown(comparison, base, new))
-    else:
-        print("\n".join(terminal(comparison)))
+    comparison = compare(base, new, allow=options.allow)
+    print(markdown(comparison, base, new) if options.markdown else "\n".join(terminal(comparison)))
     return comparison.exit_code(strict=options.strict)
 
 
@@ -104,12 +70,10 @@ def _table(cases: Sequence[Case]) -> DataFrame:
 def summary(comparison: Comparison) -> list[str]:
     """Return what the verdicts rest on, and their counts, in lines."""
     counts = ", ".join(f"{comparison.count(verdict)} {verdict}" for verdict in (SLOWER, FASTER, SAME, UNCLEAR))
-    against = "relative to the baseline in each run" if comparison.by == "ratio" else "by time alone"
     tests = len(comparison.cases)
     lines = [
-        f"{counts} of {tests} cases, {against}, margin {100 * comparison.margin:g} %, runs: "
-        f"{comparison.base_runs} BASE, "
-        f"{comparison.new_runs} NEW",
+        f"{counts} of {tests} cases, relative to the baseline in each run, margin {100 * MARGIN:g} %, runs: "
+        f"{comparison.base_runs} BASE, {comparison.new_runs} NEW",
         f"SLOWER, FASTER: corrected for {tests} tests (Holm, {100 * LEVEL:g} % that any is false); intervals are not",
         *(
             f"{mean.verdict} {mean.contender} in the mean over {mean.cases} cases, {change_text(mean)}"
@@ -140,15 +104,3 @@ def markdown(comparison: Comparison, base: Sequence[Run], new: Sequence[Run]) ->
     runs = {**named_runs("BASE", base), **named_runs("NEW", new)}
     parts.append("  \n".join(f"{name}: {run.metadata['footer']}" for name, run in runs.items()))
     return "\n\n".join(parts)
-
-
-def as_json(comparison: Comparison, base: Sequence[Run], new: Sequence[Run], *, strict: bool) -> dict:
-    """Plain values; results/README.md documents them."""
-    return {
-        "schema": SCHEMA,
-        **asdict(comparison),
-        "base": side_conditions(base),
-        "new": side_conditions(new),
-        "counts": {name: comparison.count(name) for name in (SLOWER, FASTER, SAME, UNCLEAR)},
-        "exit_code": comparison.exit_code(strict=strict),
-    }

@@ -58,8 +58,7 @@ def read_values(folder: Path, prefix: str) -> Values:
     records = [r for r in records_of(run) if r["case"].startswith(tuple(prefix.split(","))) and r["ratio_to_vendor"]]
     records = [r for r in records if r["contender"] != r["vendor"]]
     judged_by = {r["case"]: SPEED if r.get("hidden_fraction") is None else HIDDEN for r in records}
-    by = {SPEED: "ratio", HIDDEN: HIDDEN}
-    of_case = {r["case"]: values_of(run, r, by[judged_by[r["case"]]]) for r in records}
+    of_case = {r["case"]: values_of(run, r, judged_by[r["case"]]) for r in records}
     widths = [(r["ratio_high"] - r["ratio_low"]) / r["ratio_to_vendor"] for r in records]
     return Values(Path(folder).name, of_case, judged_by, {k: spread_of([v]) for k, v in of_case.items()}, widths)
 
