@@ -1,24 +1,16 @@
-"""The answer of `roofline account`, in SI units: rows of memory, bound, splits and techniques.
+"""The answer of `roofline account`, in SI units: rows of memory, bound, splits and techniques. `text` formats them."""
 
-`--json` prints the fields as they are, with null for infinity; `text` formats them.
-"""
-
-import json
-import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 from roofline.account import communication_bound, memory, splits, techniques
 from roofline.account.communication_bound import Bound, Forward, Term, bound
 from roofline.account.question import Question
-
-SCHEMA = 4
 
 
 @dataclass(frozen=True)
 class Answer:
     """All that follows from a question. Each list is a table of the report."""
 
-    schema: int
     question: Question
     devices: float
     parameters: int
@@ -32,16 +24,11 @@ class Answer:
     """The F above which the activations of tensor parallelism take less time than the matmuls; None without it."""
     techniques: list[techniques.Effect]
 
-    def json(self) -> str:
-        fields = asdict(self, dict_factory=lambda pairs: {key: None if v == math.inf else v for key, v in pairs})
-        return json.dumps(fields, indent=2)
-
 
 def answer(question: Question) -> Answer:
     """Return all rows. Raises ValueError where the question does not pass its `check`."""
     question.check()
     return Answer(
-        schema=SCHEMA,
         question=question,
         devices=question.devices,
         parameters=question.parameters,

@@ -36,14 +36,11 @@ def add_command(commands) -> None:
     group.add_argument("--memory", type=size, metavar="SIZE", help="of a device, as 80GB or 80GiB")
     group.add_argument("--collectives", choices=("whole", "exact"),
                        help="V or V (P-1)/P (default: whole on a torus, as the sources; exact on GPUs)")  # fmt: skip
-    group = command.add_argument_group("output")
-    group.add_argument("--json", action="store_true", help="every term, as roofline/account/answer.py documents it")
     command.set_defaults(run=_run)
 
 
 def _run(options: argparse.Namespace) -> int:
-    account = answer(question(options))
-    print(account.json() if options.json else text(account))
+    print(text(answer(question(options))))
     return 0
 
 

@@ -1,6 +1,5 @@
-"""The command `roofline predict`. results/README.md documents `--json`."""
+"""The command `roofline predict`."""
 
-import json
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
@@ -22,9 +21,6 @@ from roofline.theory.simulator import hidden_fraction
 
 Times = RunTimes | DatasheetTimes
 
-SCHEMA = 3
-"""Of `--json`."""
-
 
 def add_command(commands) -> None:
     """Add `predict` to the subparsers of the `roofline` command."""
@@ -37,7 +33,6 @@ def add_command(commands) -> None:
     command.add_argument("--tp", metavar="TP,...", type=_counts, help="tensor parallel (default: the run's, else 8)")
     command.add_argument("--ranks", metavar="P", type=int, help="the layer between P ranks: gather, scatter, both")
     command.add_argument("--wire", help="with --ranks: 50GBps, balance2750, ridge (default: all links of the chip)")
-    command.add_argument("--json", action="store_true", help="every number, as results/README.md documents it")
     command.set_defaults(run=run)
 
 
@@ -47,6 +42,16 @@ def _counts(text: str) -> tuple[int, ...]:
 
 def run(options) -> int:
     """Print the predictions. Raises ValueError where there are none."""
+    times, rows = predictions(options)
+    columns = OVERLAPS if options.ranks else MATMULS
+    cells = [[write(row) for write in columns.values()] for row in rows]
+    table = tables.aligned([list(columns), *cells], tables.sides(zip(*cells, strict=True)))
+    print("\n".join([*table, "", *words(times)]))
+    return 0
+
+
+def predictions(options) -> tuple[Times, list[dict]]:
+    """Return where the times come from, and a row for each case. Raises ValueError where there is none."""
     if options.wire and not options.ranks:
         raise ValueError("--wire goes with --ranks")
     model, wire = options.model and parse_model(options.model).name, options.wire
@@ -69,14 +74,7 @@ def run(options) -> int:
         places = (place for place in times.curves if options.ranks or times.contenders(place))
         measured = ", ".join("{} {} tp={} {}".format(*place) for place in places)
         raise ValueError(f"{times.name} has not measured what these need: choose of {measured}")
-    if options.json:
-        print(json.dumps({"schema": SCHEMA, "chip": times.chip, "about": words(times), "cases": rows}, indent=2))
-    else:
-        columns = OVERLAPS if options.ranks else MATMULS
-        cells = [[write(row) for write in columns.values()] for row in rows]
-        table = tables.aligned([list(columns), *cells], tables.sides(zip(*cells, strict=True)))
-        print("\n".join([*table, "", *words(times)]))
-    return 0
+    return times, rows
 
 
 def matmuls(times: Times, case: Matmul) -> list[dict]:

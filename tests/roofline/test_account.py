@@ -1,21 +1,19 @@
-"""`roofline account` on the command line: its text, its JSON against figures worked out by hand, memory, and bad input.
-The documents show more of it: test_exercise.py."""
+"""`roofline account` on the command line: its text, its answer against figures worked out by hand, memory, and bad
+input. The documents show more of it: test_exercise.py."""
 
-import json
 import re
 import shlex
-from pathlib import Path
 
 import pytest
-from account_settings import ask
+from account_settings import ask, h100, v5p
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roofline.account import memory
+from roofline.account.answer import answer
 from roofline.cli import main
 from roofline.theory.models import parse
 
-ROOT = Path(__file__).parents[2]
 V5P = "--chip tpuv5p --flops 4.6e14 --fsdp 16 --tp 4"
 
 
@@ -73,43 +71,28 @@ def test_text_has_the_numbers_and_is_aligned_and_short(printed, case):
     assert not re.search(r"nan|inf\b|None", report)
 
 
-def test_json_against_figures_worked_out_by_hand(printed):
-    answer = json.loads(printed(f"{V5P} --memory 95GB --saved half --tokens 131072 --json"))
-    assert answer["schema"] == 4
-    sizes = {row["name"]: row["size_bytes"] for row in answer["memory"]}
+def test_answer_against_figures_worked_out_by_hand():
+    given = answer(v5p(tokens=131_072, saved="half"))
+    sizes = {part.name: part.size_bytes for part in given.memory}
     assert (sizes["state"], sizes["saved activations, bf16"]) == (3_517_578_215_424, 1_149_977_493_504)
     assert sizes["gathered weights"] == 872_415_232  # 2 D F bf16, over tp = 4
-    dropped, whole = answer["readings"]
-    assert (dropped["least_devices"], dropped["fits"]) == ({"95 GB": 50, "95 GiB": 46}, True)
-    assert (whole["least_devices"], whole["fits"]) == ({"95 GB": None, "95 GiB": None}, False)
-    assert dropped["device_bytes"] == pytest.approx(4_667_555_708_928 / 64)
-    assert whole["device_bytes"] == pytest.approx(4_667_555_708_928 / 64 + 1_149_977_493_504)
-    forward, (gather, activations, _) = answer["forward"], answer["terms"]
-    assert (forward["flop_per_token"], forward["s_per_token"]) == (54_525_952, pytest.approx(1.18534678e-7))
-    assert (gather["fabric"], gather["received_share"], gather["bytes_per_s"]) == ("fsdp axes", 1, 360e9)
-    assert (gather["fixed_bytes"], activations["bytes_per_token"]) == (872_415_232, 2048)
-    assert (forward["math_s"], forward["link_s"]) == (pytest.approx(15.5365774e-3), pytest.approx(2.98261618e-3))
-    assert forward["serial_s"] == pytest.approx(15.5365774e-3 + 2.42337564e-3 + 2.98261618e-3)
-    assert forward["overlapped_s"] == forward["math_s"]
-    nodes = json.loads(printed("--fsdp 128 --tp 8 --tokens 4e6 --json"))
-    effects = {effect["name"]: effect for effect in nodes["techniques"]}
+    forward, (gather, activations, _) = given.forward, given.terms
+    assert (forward.flop_per_token, forward.s_per_token) == (54_525_952, pytest.approx(1.18534678e-7))
+    assert (gather.fabric, gather.received_share, gather.bytes_per_s) == ("fsdp axes", 1, 360e9)
+    assert (gather.fixed_bytes, activations.bytes_per_token) == (872_415_232, 2048)
+    assert (forward.math_s, forward.link_s) == (pytest.approx(15.5365774e-3), pytest.approx(2.98261618e-3))
+    assert forward.serial_s == pytest.approx(15.5365774e-3 + 2.42337564e-3 + 2.98261618e-3)
+    assert forward.overlapped_s == forward.math_s
+    effects = {effect.name: effect for effect in answer(h100({"fsdp": 128, "tp": 8}, tokens=4_000_000)).techniques}
     # 436,207,616 * 127/128 bytes of weights, 2 * 256 * 7/8 bytes a token.
-    received_bytes = effects["overlap gathers with matmuls"]["received_bytes"]
+    received_bytes = effects["overlap gathers with matmuls"].received_bytes
     assert received_bytes == pytest.approx(126 * (432_799_744 + 448 * 2_513_076))
-    assert nodes["least_d_ff"] == pytest.approx(7 / 8 * 8 * 989.4e12 / 450e9)
-    assert effects["8-bit gathers of weights"]["tokens"] == pytest.approx(2_513_076 / 2)
-    assert effects["activation checkpointing"]["memory_bytes"] == pytest.approx(-4e6 * 125 * 53248 * 2 / 1024)
+    assert effects["8-bit gathers of weights"].tokens == pytest.approx(2_513_076 / 2)
+    assert effects["activation checkpointing"].memory_bytes == pytest.approx(-4e6 * 125 * 53248 * 2 / 1024)
     again = effects["gradient accumulation"]  # of weights, in each of four microbatches; a quarter of what is saved
-    assert again["tokens"] == pytest.approx(4 * 2_513_076)
-    assert again["memory_bytes"] == pytest.approx(-4e6 * 126 * (16384 + 53248) * 2 / 1024 * 3 / 4)
-    assert again["received_bytes"] == pytest.approx(126 * (4 * 432_799_744 + 448 * 2_513_076))
-
-
-def test_every_field_of_the_json_is_documented_and_none_is_infinite(printed):
-    answer = json.loads(printed("--chip exercise --tp 64 --json"))
-    assert answer["bounds"][0]["tokens"] is None
-    table = (ROOT / "docs/exercise.md").read_text().partition("### JSON")[2].partition("| :-- |")[2]
-    assert set(re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.+?) \|", table, re.M)))) == set(answer)
+    assert again.tokens == pytest.approx(4 * 2_513_076)
+    assert again.memory_bytes == pytest.approx(-4e6 * 126 * (16384 + 53248) * 2 / 1024 * 3 / 4)
+    assert again.received_bytes == pytest.approx(126 * (4 * 432_799_744 + 448 * 2_513_076))
 
 
 def test_answers_in_half_a_second_without_heavy_packages(in_a_blink):

@@ -26,7 +26,7 @@ def test_balance_of_a_chip(capsys):
 
 
 def test_a_reader_that_has_read_enough_is_no_error():
-    command = [sys.executable, "-m", "roofline", "account", "--fsdp", "8", "--json"]
+    command = [sys.executable, "-m", "roofline", "account", "--fsdp", "8"]
     done = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
     done.stdout.close()
     assert (done.stderr.read(), done.wait()) == (b"", 0)

@@ -5,14 +5,15 @@ import re
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
+from types import SimpleNamespace
 
 import pytest
 from made_up_gathers import HERE, SWEEP
 from made_up_run import HEAD, LINES, ceiling, save, shape
 
 from roofline.analysis.records import records_of
-from roofline.cli import main
 from roofline.operations.matmul import Matmul
+from roofline.predict.command import predictions
 from roofline.predict.times import RunTimes
 from roofline.report.format import error_text
 from roofline.store.journal import load
@@ -22,7 +23,7 @@ CASE = Matmul("1024x1024", "up", 1, 16, "bf16")
 TIMES = {16: 2e-6, 64: 4e-6, 256: 10e-6}
 CEILINGS = [ceiling("matmul", 700e12, dtype="bf16"), ceiling("read", 4e12)]
 SHAPES = [line for m, time_s in TIMES.items() for line in shape(m, {"cublas": time_s, "tiled": 2 * time_s})]
-GATHERS = ["--ranks", "8", "--wire", "0.5GBps"]
+GATHERS = {"ranks": 8, "wire": "0.5GBps"}
 
 
 @pytest.fixture(scope="module")
@@ -37,10 +38,10 @@ def cpu(tmp_path_factory):
     return save(tmp_path_factory.mktemp("cpu") / "run", [*here, *SWEEP])
 
 
-def predicted(capsys, *arguments):
-    """{case: row} of `--json`."""
-    assert main(["predict", *map(str, arguments), "--json"]) == 0
-    return {row["case"]: row for row in json.loads(capsys.readouterr().out)["cases"]}
+def predicted(folder=None, **options):
+    """Return {case: row} of what the command prints by `options`."""
+    usual = {"chip": None, "model": None, "tokens": (4096,), "tp": None, "ranks": None, "wire": None}
+    return {row["case"]: row for row in predictions(SimpleNamespace(folder=folder, **usual | options))[1]}
 
 
 def roofline_s(m):
@@ -48,8 +49,8 @@ def roofline_s(m):
     return max(work.flop / 700e12, work.device_bytes / 4e12)
 
 
-def test_time_is_a_straight_line_between_measured_m_and_grows_as_the_roofline_beyond(gpu, capsys):
-    rows = predicted(capsys, "--run", gpu, "--tokens", "1,16,160,8192")
+def test_time_is_a_straight_line_between_measured_m_and_grows_as_the_roofline_beyond(gpu):
+    rows = predicted(gpu, tokens=(1, 16, 160, 8192))
     low_s, high_s = 2e-6 + roofline_s(1) - roofline_s(16), 10e-6 + roofline_s(8192) - roofline_s(256)
     expected = {
         1: (low_s, "extrapolated from M=16"),
@@ -64,9 +65,9 @@ def test_time_is_a_straight_line_between_measured_m_and_grows_as_the_roofline_be
     assert len(rows) == 8
 
 
-def test_arms_take_what_the_simulator_says_of_t_gemm_and_t_comm(cpu, capsys):
+def test_arms_take_what_the_simulator_says_of_t_gemm_and_t_comm(cpu):
     case = "all_gather_matmul-xxl/16-up-p8-tp16-m4096-fp32-{}-{}"
-    rows = predicted(capsys, "--run", cpu, *GATHERS, "--tp", "16")
+    rows = predicted(cpu, **GATHERS, tp=(16,))
     measured = next(r for r in records_of(load(cpu)) if r["op"] == "all_gather_matmul" and r["tp"] == 16)
     serial, chunks = (rows[case.format("0.5GBps", arm)] for arm in ("serial", "chunk_launches"))
     assert serial["t_gemm_s"] == pytest.approx(measured["t_gemm_s"])
@@ -75,19 +76,19 @@ def test_arms_take_what_the_simulator_says_of_t_gemm_and_t_comm(cpu, capsys):
     ends_s = serial["t_gemm_s"], chunks["t_comm_s"] + chunks["t_gemm_s"] / 8  # as of one worker
     assert chunks["time_s"] == pytest.approx(max(ends_s))
     assert chunks["gain"] == pytest.approx(serial["time_s"] / chunks["time_s"])
-    ridge = predicted(capsys, "--run", cpu, "--ranks", 8, "--wire", "ridge1.4", "--tp", 16)
+    ridge = predicted(cpu, ranks=8, wire="ridge1.4", tp=(16,))
     row = ridge[case.format("ridge1.4", "serial")]
     assert row["t_comm_s"] == pytest.approx(row["t_gemm_s"] / 1.4)
 
 
-def test_t_gemm_grows_by_what_the_cores_do_that_a_cpus_link_leaves(cpu, capsys):
-    row = predicted(capsys, "--run", cpu, *GATHERS, "--tp", "16", "--tokens", "8192").popitem()[1]
+def test_t_gemm_grows_by_what_the_cores_do_that_a_cpus_link_leaves(cpu):
+    row = predicted(cpu, **GATHERS, tp=(16,), tokens=(8192,)).popitem()[1]
     assert row["t_gemm_s"] == pytest.approx(20e-3 + 2 * 4096 * 1024 * 208 / (0.2e12 / 2))
     assert row["origin"] == "extrapolated from M=4096"
 
 
-def test_layer_of_a_datasheet_is_both_matmuls_over_all_links(capsys):
-    rows = predicted(capsys, "--chip", "H100 SXM", "--tokens", "8192", "--ranks", "8")
+def test_layer_of_a_datasheet_is_both_matmuls_over_all_links():
+    rows = predicted(chip="H100 SXM", tokens=(8192,), ranks=8)
     up, down, both = (
         rows[f"{name}-p8-tp8-m8192-bf16-450GBps-serial"]
         for name in ("all_gather_matmul-xxl-up", "matmul_reduce_scatter-xxl-down", "ffn-xxl-up_down")
@@ -116,9 +117,9 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments, text, gpu, refused):
     assert text in refused("predict", *arguments.replace("GPU", str(gpu)).split())
 
 
-def test_runs_without_ceilings_matmuls_or_the_tp_say_so(tmp_path, capsys, refused):
+def test_runs_without_ceilings_matmuls_or_the_tp_say_so(tmp_path, refused):
     bare = save(tmp_path / "bare", [HEAD, *SHAPES])
-    assert predicted(capsys, "--run", bare, "--tokens", "64,100")
+    assert predicted(bare, tokens=(64, 100))
     error = refused("predict", "--run", str(bare), "--tokens", "300")
     assert "M=300 of matmul-1024x1024-up-tp1-m300-bf16 is beyond 16 to 256" in error
     assert RunTimes(load(bare), "run").errors() == []
@@ -131,15 +132,6 @@ def test_runs_without_ceilings_matmuls_or_the_tp_say_so(tmp_path, capsys, refuse
 
 def test_answer_in_half_a_second_without_packages(in_a_blink):
     assert "chunk_launches" in in_a_blink("predict", "--chip", "H100 SXM", "--tokens", "8192", "--ranks", "8")
-
-
-def test_json_is_documented(cpu, capsys):
-    assert main(["predict", "--run", str(cpu), *GATHERS, "--json"]) == 0
-    answer = json.loads(capsys.readouterr().out)
-    page = (ROOT / "results/README.md").read_text().partition("## `roofline predict --json`, schema 3")[2]
-    text = page.partition("\n## ")[0]
-    assert answer["schema"] == 3
-    assert [name for name in (*answer, *answer["cases"][0]) if f"`{name}`" not in text] == []
 
 
 def test_page_has_the_errors_of_the_run_that_it_names():
