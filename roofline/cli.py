@@ -10,7 +10,6 @@ from roofline.account import command as account
 from roofline.arguments import Parser, bandwidth, flops
 from roofline.predict import command as predicting
 from roofline.report import compare as comparing
-from roofline.theory import chips
 from roofline.theory.bounds import balance
 
 
@@ -23,7 +22,6 @@ def main(arguments: list[str] | None = None) -> int:
     command = commands.add_parser("balance", help="FLOP per byte at which compute and bytes take equally long")
     command.add_argument("--flops", type=flops, metavar="FLOP/s", help="e.g. 275e12")
     command.add_argument("--bandwidth", type=bandwidth, metavar="BYTES/s", help="of the link or memory, e.g. 100e9")
-    command.add_argument("--chip", help="take both from a datasheet (bf16; memory and links), e.g. 'H100 SXM'")
     command.set_defaults(run=_balance)
 
     account.add_command(commands)
@@ -53,29 +51,14 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _balance(options) -> int:
-    if options.chip:
-        if options.flops or options.bandwidth:
-            raise ValueError("give either --chip, or --flops and --bandwidth")
-        chip = chips.find(options.chip)
-        print(f"{chip.name}: {chip.source}")
-        if chip.memory_bandwidth_bytes_per_s:
-            _explain(chip.flops["bf16"], chip.memory_bandwidth_bytes_per_s, " (device memory)")
-        if chip.received_bytes_per_s:
-            _explain(chip.flops["bf16"], chip.received_bytes_per_s, " (all links, one direction)", wire=True)
-        return 0
     if not options.flops or not options.bandwidth:
         raise ValueError("give --flops and --bandwidth, as in: roofline balance --flops 275e12 --bandwidth 100e9")
-    _explain(options.flops, options.bandwidth, wire=True)
-    return 0
-
-
-def _explain(flops: float, bandwidth: float, where: str = "", *, wire: bool = False) -> None:
-    ridge = balance(flops, bandwidth)
-    print(f"balance: {ridge:.6g} FLOP/byte = {flops:g} FLOP/s / {bandwidth:g} bytes/s{where}")
+    ridge = balance(options.flops, options.bandwidth)
+    print(f"balance: {ridge:.6g} FLOP/byte = {options.flops:g} FLOP/s / {options.bandwidth:g} bytes/s")
     print(f"  work below {ridge:.6g} FLOP per byte waits for its bytes, work above it for its FLOP")
-    if wire:
-        # 2 FLOP for each weight and token, 2 bytes for each weight: the intensity of a gather is the tokens on a chip.
-        print(f"  gathering 2-byte weights hides behind their matmul above {ridge:.6g} tokens on a chip")
+    # 2 FLOP for each weight and token, 2 bytes for each weight: the intensity of a gather is the tokens on a chip.
+    print(f"  gathering 2-byte weights hides behind their matmul above {ridge:.6g} tokens on a chip")
+    return 0
 
 
 def _doctor(options: argparse.Namespace) -> int:

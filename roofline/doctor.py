@@ -1,7 +1,8 @@
 """`roofline doctor`: which device a benchmark run would measure here, and what the machine lacks for it.
 
 `CHECKS` is the table: a question, what a lack costs and the way out. A question asks by the calls that a run makes, so
-that it fails as the run would. Nothing is measured. What only some runs take, as links between GPUs, the run says.
+that it fails as the run would. Nothing is measured. What only some runs take, as links between GPUs or counters, the
+run says, and whether it can write its folder.
 """
 
 import json
@@ -19,12 +20,9 @@ from typing import NamedTuple
 
 from roofline.measure import machine, telemetry
 from roofline.measure.device_errors import reason
-from roofline.options import require_writable
-from roofline.profile import ncu
 
 OK, LIMITED, LACKING = "ok", "limited", "lacking"
-"""States of a finding. `limited`: an option fails, or numbers are less sure. `lacking`: the default run would not be
-whole."""
+"""States of a finding. `limited`: numbers are less sure. `lacking`: the default run would not be whole."""
 
 ROOT = Path(__file__).parents[1]
 SCHEMA = 2
@@ -83,7 +81,7 @@ def of_any_run() -> list[str]:
         findings = [Finding(**fields) for fields in json.loads(done.stdout)["findings"]]
     except ValueError:
         return [f"{' '.join(command[1:])} ended with exit code {done.returncode}"]
-    return [str(finding) for finding in findings if finding.state != OK and finding.about != "results"]
+    return [str(finding) for finding in findings if finding.state != OK]
 
 
 def examine() -> list[Finding]:
@@ -190,21 +188,10 @@ def others() -> str:
     return "no other process is on the card, as far as NVML says"
 
 
-def counters() -> str:
-    if problem := ncu.why_not("cuda"):
-        raise ValueError(problem)
-    return f"Nsight Compute {ncu.version(ncu.find())}"
-
-
 def cores() -> str:
     if (count := machine.cores()) < 2:
         raise ValueError("one core")
     return f"{count}; an emulated link takes one of them"
-
-
-def results() -> str:
-    require_writable(folder := ROOT / "results" / "local")
-    return f"{folder} can be written"
 
 
 CHECKS = (
@@ -220,9 +207,7 @@ CHECKS = (
           "have an administrator set it: nvidia-smi -mig 0, and nvidia-smi -c 0", device="cuda"),
     Check("others", others, "they take clocks, bandwidth and memory from what is measured",
           "end them, or come back later", LIMITED, "cuda"),
-    Check("counters", counters, "--ffn-counters reads nothing", "", LIMITED, "cuda"),
     Check("cores", cores, "an emulated link takes the core of the matmul, and nothing overlaps",
           "give it two, or leave the gathers out: tests/benchmarks/test_matmul.py", device="cpu"),
-    Check("results", results, "a run is refused"),
 )  # fmt: skip
 """In the order in which one mends them. The first two are asked first: all else fails without them."""

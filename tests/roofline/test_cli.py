@@ -7,22 +7,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from roofline.cli import main
-
 ROOT = Path(__file__).parents[2]
 
 
 def test_balance_of_the_exercise_in_half_a_second(in_a_blink):
-    printed = in_a_blink("balance", "--flops", "275e12", "--bandwidth", "100e9")
-    assert "balance: 2750 FLOP/byte" in printed
-    assert "waits for its bytes" in printed
-
-
-def test_balance_of_a_chip(capsys):
-    assert main(["balance", "--chip", "h100 sxm"]) == 0
-    out = capsys.readouterr().out
-    assert "2198.67" in out
-    assert "whitepaper" in out
+    assert "balance: 2750 FLOP/byte" in in_a_blink("balance", "--flops", "275e12", "--bandwidth", "100e9")
 
 
 def test_a_reader_that_has_read_enough_is_no_error():
@@ -55,8 +44,6 @@ def test_where_benchmarks_are_timed_only_they_are_imported(pytestconfig):
         (["balance", "--flops", "2e14", "--bandwidth", "100"], "did you mean 100e9 bytes/s, which is 100 GB/s?"),
         (["balance", "--flops", "1e12"], "give --flops and --bandwidth"),
         (["balance", "--flops", "fast", "--bandwidth", "1e9"], "'fast' is not a number above 0"),
-        (["balance", "--chip", "h20"], "did you mean 'H200'"),
-        (["balance", "--chip", "H200", "--flops", "1e12"], "either --chip"),
         (["balances"], "did you mean balance?"),
         (["balance", "--flsop", "1"], "unrecognized arguments: --flsop 1; did you mean --flops?"),
         (["report", "nowhere"], "nowhere is no run folder"),

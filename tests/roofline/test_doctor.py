@@ -16,7 +16,6 @@ from triton.runtime import build
 from roofline import doctor
 from roofline.cli import main
 from roofline.measure import machine
-from roofline.profile import ncu
 
 OK, LIMITED, LACKING = doctor.OK, doctor.LIMITED, doctor.LACKING
 H100 = types.SimpleNamespace(
@@ -49,7 +48,7 @@ def gpu(monkeypatch, tmp_path):
         "nvmlDeviceGetMigMode": (pynvml.NVML_DEVICE_MIG_DISABLE, 0),
         "nvmlDeviceGetComputeMode": pynvml.NVML_COMPUTEMODE_DEFAULT,
     }  # fmt: skip
-    for module, answers in ((torch.cuda, cuda), (pynvml, nvml), (ncu, {"find": "ncu", "version": "2025.3.1.0"})):
+    for module, answers in ((torch.cuda, cuda), (pynvml, nvml)):
         for name, answer in answers.items():
             monkeypatch.setattr(module, name, returns(answer))
     return monkeypatch
@@ -142,7 +141,6 @@ PROCESSES = [types.SimpleNamespace(pid=pid) for pid in (4711, 4712)]
         (pynvml, "nvmlDeviceGetComputeRunningProcesses", nvml_error("NOT_SUPPORTED"), "others", OK, "", ""),
         (pynvml, "nvmlDeviceGetComputeRunningProcesses", returns(PROCESSES), "others",
          LIMITED, "1 other processes are on the card", ""),
-        (ncu, "why_not", returns(ncu.FORBIDDEN), "counters", LIMITED, ncu.FORBIDDEN, ""),
         (torch.cuda, "get_device_properties", card(10, 0), "device", OK, "left out", ""),
         (torch.cuda, "get_device_properties", card(7, 5), "device", LACKING, "below capability 8.0", ""),
     ],
@@ -201,23 +199,19 @@ def test_packages_that_are_missing_or_too_old(monkeypatch):
     assert "no pandas>=2.2" in finding.text
 
 
-def test_cpu_with_one_core_and_no_folder(monkeypatch, capsys, tmp_path):
+def test_cpu_with_one_core(monkeypatch, capsys):
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0}, raising=False)
-    monkeypatch.setattr(doctor, "ROOT", tmp_path / "file")
-    (tmp_path / "file").touch()
     monkeypatch.setattr(machine, "gpu_driver", lambda: None)
     assert main(["doctor", "--json"]) == 1
     answer = json.loads(capsys.readouterr().out)
     assert not answer["whole"]
-    lacking = {finding["about"]: finding for finding in answer["findings"] if finding["state"] == "lacking"}
-    assert [*lacking] == ["cores", "results"]
-    assert "choose another folder with --ffn-results=DIR" in lacking["results"]["text"]
+    assert [finding["about"] for finding in answer["findings"] if finding["state"] == "lacking"] == ["cores"]
 
 
-def test_a_run_hears_of_what_is_lacking_but_of_no_folder(monkeypatch):
+def test_a_run_hears_of_what_is_lacking(monkeypatch):
     """Another process asks; a doctor that dies is heard of too."""
     findings = [doctor.Finding("mode", LACKING, "MIG is on", "a slice", "nvidia-smi -mig 0")]
-    findings += [doctor.Finding(about, state, "") for about, state in (("device", OK), ("results", LACKING))]
+    findings.append(doctor.Finding("device", OK, ""))
     done = types.SimpleNamespace(stdout=json.dumps({"findings": [*map(asdict, findings)]}), returncode=1)
     monkeypatch.setattr(doctor.subprocess, "run", returns(done))
     assert doctor.of_any_run() == ["mode: MIG is on; a slice; nvidia-smi -mig 0"]
