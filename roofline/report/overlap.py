@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 from roofline.analysis.overlap import LOST
 from roofline.operations.gathering import exercise, scaling
-from roofline.report.format import number_text
 from roofline.report.sections import Section
 from roofline.report.tables import texts
 from roofline.store.run import Run
-from roofline.theory.arms import ALL_REDUCE, ARMS, BOTH, is_serial
+from roofline.theory.arms import ALL_REDUCE, ARMS, is_serial
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -61,34 +60,24 @@ def balances(best: DataFrame) -> list[str]:
 
 
 def summary(frame: DataFrame) -> list[str]:
-    """Return a line per operation and arm: the median of what it hid; what overlapping is worth for a layer; then, per
-    operation, what waiting and traffic cost, and what its caches hold."""
+    """Return a line per operation and arm: the median of what it hid; what plain tensor parallelism takes of a layer;
+    then, per operation, what waiting and traffic cost, and what its caches hold."""
     rows = overlapping(frame)
     lines = [
         f"{op}, {arm}: hides {of_arm['hidden_fraction'].median():.2f} of the shorter of matmul and wire, "
         f"reaches {of_arm['of_own_ideal'].median():.2f} of its own ideal (medians over {len(of_arm)} cases)"
         for (op, arm), of_arm in rows.groupby(["op", "arm"], sort=False)
     ]
-    for op, of_layer in frame[frame["op"].isin(BOTH)].groupby("op", sort=False):
-        lines += _layer(op, of_layer)
+    plain = frame[(frame["arm"] == ALL_REDUCE) & frame["ratio_to_vendor"].notna()]
+    lines += [
+        f"{op}: serial, whose tokens are sharded between layers, takes {ratios.median():.2f} of the time of plain "
+        f"tensor parallelism with its all-reduce (median over {len(ratios)} cases)"
+        for op, ratios in plain.groupby("op", sort=False)["ratio_to_vendor"]
+    ]
     preset = rows[rows["preset_slowdown"].notna()]
     lines += [_costs(op, of_op) for op, of_op in preset.groupby("op", sort=False)]
     caches = frame[frame["cache"] != ""].groupby(["op", "cache"], sort=False)["shape"].nunique()
     return lines + [f"{op}, cache {cache} ({shapes} shapes)" for (op, cache), shapes in caches.items()]
-
-
-def _layer(op: str, frame: DataFrame) -> list[str]:
-    """Return what overlapping is worth for a layer over T_gemm / T_comm, and tokens that stay sharded without."""
-    gains = [
-        f"{row.ratio_to_vendor:.2f} x at T_gemm / T_comm = {number_text(row.times_threshold)}"
-        for row in by_gather(frame).itertuples()
-    ]
-    lines = [f"{op}: overlapping is worth, over serial, {', '.join(gains)}"] if gains else []
-    plain = frame.loc[frame["arm"] == ALL_REDUCE, "ratio_to_vendor"].dropna()
-    if len(plain):
-        text = f"{op}: serial, whose tokens are sharded between layers, takes {plain.median():.2f} of the time of plain"
-        lines.append(f"{text} tensor parallelism with its all-reduce (median over {len(plain)} cases)")
-    return lines
 
 
 def _costs(op: str, rows: DataFrame) -> str:
