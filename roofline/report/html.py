@@ -1,12 +1,9 @@
 """report.html: the sections of report.md as one static page by the template page.html, its figures inside it. It loads
-nothing, needs no network, and runs one script of its own, page.js, which sorts a table by the column whose header is
-clicked; a policy in it forbids any other. All words of a run are escaped.
+nothing, needs no network, and runs no script: a policy in it forbids any. All words of a run are escaped.
 """
 
 import re
-from base64 import b64encode
 from collections.abc import Sequence
-from hashlib import sha256
 from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader
@@ -16,8 +13,6 @@ from roofline.report import tables
 from roofline.report.sections import Section
 
 HERE = Path(__file__).parent
-UNITS = {"ms": 1e-3, "us": 1e-6, "MB": 1e6, "GB": 1e9}
-NUMBER = re.compile(rf"([-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?)(?: ({'|'.join(UNITS)})\b)?(?![\w.])")
 TERM = re.compile(r"^([\w ]{1,20}):(?= )")
 """How a line begins that says something of one thing, as a finding."""
 
@@ -31,19 +26,13 @@ def page(title: str, footer: str, sections: Sequence[Section], pictures: dict[st
         "sides": lambda table: [
             Markup(' class="right"') if side == ">" else "" for side in tables.sides(table.to_numpy().T)
         ],
-        "sort_value": sort_value,
         "term": lambda line: Markup(TERM.sub(r"<b>\1</b>:", str(escape(line)))),
     }
-    script = (HERE / "page.js").read_text(encoding="utf-8")
-    hashed = b64encode(sha256(script.encode()).digest()).decode()
-    policy = f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{hashed}'"
     return environment.get_template("page.html").render(
         title=title,
         footer=footer,
         sections=sections,
         pictures={name: Markup(inline(svg, name)) for name, svg in pictures.items()},
-        script=Markup(script),
-        policy=Markup(policy),
     )
 
 
@@ -51,12 +40,6 @@ def _marked(text: str) -> Markup:
     """Return Markdown of our own, as far as it is used: `code` and *emphasis*."""
     code = re.sub(r"`([^`]*)`", r"<code>\1</code>", str(escape(text)).replace("&#39;", "'"))
     return Markup(re.sub(r"\*(\w[^*]*)\*", r"<em>\1</em>", code))
-
-
-def sort_value(text: str) -> str:
-    """Return the attribute by which a cell that begins with a number sorts, in units that all have in common."""
-    match = NUMBER.match(text)
-    return Markup(f' data-v="{float(match[1]) * UNITS.get(match[2], 1):.6g}"') if match else ""
 
 
 def inline(svg: str, name: str) -> str:
