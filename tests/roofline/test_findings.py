@@ -78,19 +78,16 @@ def disturbed(**telemetry):
     ("lines", "rule", "text"),
     [
         ([HEAD, *shape(16, PLAIN)], "cut off", "it did not come to its end; 2 rows by then"),
-        ([HEAD, *shape(16, PLAIN), {"kind": "resumed", "started": ""}], "cut off", "it did not"),
         (run_of(*shape(16, PLAIN), options={"quick": True}), "quick", "few shapes and few rounds"),
         (run_of(MISSING | {"outcome": "failed"}), "failed", "1 wrong, "),
         (run_of(MISSING | {"outcome": "skipped"}), "not measured", "1 skipped"),
         (run_of(*shape(16, PLAIN), *shape(64, PLAIN, throttled=True)), "throttled", "2 of 4 cases, as by power cap: m"),
         (run_of(*gathering(gather_matmul(), pace=0.7)), "void", "3 of 3 cases, the link off its pace by up to -"),
-        (run_of(*shape(16, PLAIN, rounds=7)), "few rounds", "2 of 2 cases, 7 or more"),
         (run_of(*shape(16, PLAIN, stopped_by="interrupt")), "few rounds", "2 of 2 cases, 30 or more"),
         (run_of(*shape(16, PLAIN), *LINES[1:4]), "roof drifted", "matmul bf16 is known to within 7.1 %"),
         (run_of(ceiling("read", 4e12, spread=0.05), *shape(16, PLAIN)), "roof drifted", "read is known to within 5"),
         (run_of(*LOW_ROOF, *shape(16, PLAIN)), "above the roof", "2 of 2"),
         (disturbed(stolen_share=0.05), "stolen time", "2 of 2 cases, up to 5.0 %: matmul, cublas on up, tp 1"),
-        (disturbed(others_share=0.21), "disturbed", "2 of 2 cases, other processes took up to 21 % of the CPU: m"),
     ],
 )  # fmt: skip
 def test_each_rule_is_triggered(lines, rule, text, findings_by_rule):

@@ -118,15 +118,6 @@ def test_overlap_has_a_row_for_each_shape_from_the_ideal_to_the_sum(sweep):
     assert [text for text in texts if text.endswith(" %")] == ["90 %"] * 4 + ["95 %"] * 2
 
 
-def test_timeline_shows_the_shape_at_the_ridge(sweep):
-    texts = sweep.texts["timeline"]
-    assert "all_gather_matmul, tp=16, wire ridge, T_gemm / T_comm = 1.00" in texts
-    assert "weight_prefetch, M=172, wire balance86, T_gemm / T_comm = 1.13" in texts  # nearer than M=64
-    assert "the longer one, T_gemm: 20.0 ms" in texts
-    assert "both, T_gemm + T_comm: 40.0 ms" in texts
-    assert {"serial", "chunk_launches", "row_block_launches", "overlapped", "link", "chip"} <= {*texts}
-
-
 def test_shapes_that_cannot_be_compared_are_left_out_and_said_to_be(draw):
     lines = *gathering(gather_matmul()), *gathering(gather_matmul(26), pace=0.8)
     drawn = draw([HERE, *lines, *gathering(gather_matmul(32), without=["link"])], *NAMES[:2])
@@ -162,13 +153,6 @@ def test_figures_that_lack_their_data_are_left_out(draw, lines, names):
     if names == ["timeline"]:
         assert "all_gather_matmul, tp=16, wire balance86" in drawn.texts["timeline"]
         assert not any("T_comm" in text for text in drawn.texts["timeline"])
-
-
-def test_arms_that_failed_are_not_there(draw):
-    drawn = draw([HERE, *gathering(gather_matmul(), without=("chunk_launches", "row_block_launches"))])
-    for name in NAMES:
-        assert {"serial", "chunk_launches", "row_block_launches"} & {*drawn.texts[name]} == {"serial"}
-    assert not any(text.endswith(" %") for text in drawn.texts["overlap"])
 
 
 def test_arm_over_a_fabric_of_its_own_stands_beside_the_others_and_under_no_roof(draw):

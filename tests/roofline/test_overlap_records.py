@@ -10,7 +10,6 @@ from roofline.plots import style
 from roofline.report import overlap as overlap_report
 from roofline.report import tables
 from roofline.store.journal import load
-from roofline.store.run import REQUESTED
 from roofline.theory.work import Work
 
 CASE = AllGatherMatmul("64x256", "up", 1, 512, "fp32", 4, "ridge")
@@ -67,20 +66,6 @@ def test_times_and_shares_of_an_arm_by_the_fastest_matmul_of_the_same_rounds(rec
     }  # fmt: skip
     assert {name: record[name] for name in expected} == pytest.approx(expected, rel=0.03)
     assert (record["bound"], record["above_roof"]) == ("compute", False)
-
-
-@pytest.mark.parametrize(("lag", "void"), [(1.0, None), (1.1, -1 / 11)])
-def test_a_link_that_keeps_step_is_held_to_what_each_round_asked_for(tmp_path, lag, void):
-    run = load(save(tmp_path / "run", [HEAD, *lines(unsplit="fast")]))
-    (shape,) = run.shapes.values()
-    for round_ in shape.rounds:
-        arrival_s = T_COMM * (1 + round_.index / 31)
-        round_.values["gemm fast"][REQUESTED] = lag * WIRE_BYTES / arrival_s
-        round_.values["link"]["last_arrival_s"] = arrival_s * (1.5 if round_.index % 5 == 4 else 1)  # and outliers
-    record = overlap.record(run, shape, "serial")
-    assert record[REQUESTED] == pytest.approx(lag * record["link_bytes_per_s"])
-    assert record[REQUESTED] < lag * WIRE_BYTES / T_COMM / 1.3  # which the shape's facts say, of the first
-    assert record["link_off_pace"] == (void and pytest.approx(void))
 
 
 @pytest.mark.parametrize(
@@ -174,29 +159,12 @@ def test_what_was_not_measured_is_none_and_not_zero(records, lost):
     assert record["time_s"] == pytest.approx(4.5e-3, rel=0.02)
 
 
-def test_arm_that_shares_no_round_with_the_link_is_told_beside_the_baseline_as_it_is(tmp_path):
-    shape_lines = lines()
-    for line in shape_lines[1:]:
-        del line["time_s"]["link" if line["index"] >= 5 else "row_block_launches"]
-    run = load(save(tmp_path / "run", [HEAD, *shape_lines]))
-    record = next(record for record in records_of(run) if record["arm"] == "row_block_launches")
-    assert record["hidden_fraction"] == pytest.approx(2.5 / 3)
-
-
 @pytest.mark.parametrize(
     ("arm", "times", "waits", "parts", "diagnosis"),
     [  # milliseconds. Alone: 4 of matmul, 3 of gather; the link takes 3.3 beside an arm
-        # a chunk of 1 comes every 1; beside traffic of 1.1 every 1.1
-        ("chunk_launches", {"chunk_launches": 4.5}, {"gemm beside link": 4.4}, (0, None, 0.4, 0.1), "contention"),
-        ("chunk_launches", {"chunk_launches": 6.0}, {"gemm beside link": 4.4}, (0, None, 0.4, 1.6), "the rest"),
-        # the first block waits 0.75 for its last piece; beside traffic 0.825, and then multiplies for 4.4
-        ("row_block_launches", {"row_block_launches": 5}, {"gemm beside link": 4.4}, (0.75, None, 0.475, -0.225),
-         "schedule"),
         # programs that wait, 4.6 with all flags up; chunks of 0.275 come before they are looked for
         ("row_block", {"row_block": 4.7, "preset": 4.6}, {"preset beside link": 4.6}, (0, 0.6, 0, 0.1), "waiting code"),
         ("row_block", {"row_block": 5.8, "preset": 4.6}, {"preset beside link": 5.7}, (0, 0.6, 1.1, 0.1), "contention"),
-        # its last chunk would come at 3.3, and did not
-        ("chunk_launches", {"chunk_launches": 4.0}, {"gemm beside link": 4.0}, (0, None, 0.3, -0.3), "undecided"),
         # the wire sets the pace: that the matmul takes twice as long costs nothing, and the link's tenth does
         ("overlapped", {"overlapped": 3.4, "gemm fast": 1}, {"gemm beside link": 2}, (0, None, 0.3, 0.1), "contention"),
     ],

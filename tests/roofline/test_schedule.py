@@ -10,7 +10,7 @@ from made_up_tables import TABLES, make_table
 
 from roofline.theory import schedule
 from roofline.theory.arms import OverlapPlan, of_operation, plan
-from roofline.theory.schedule import Grid, arrival_order, inner_loops, pieces
+from roofline.theory.schedule import Grid, arrival_order, pieces
 from roofline.theory.simulator import arrivals, hidden_fraction, product_s, simulate
 
 # The ridge, T_gemm = T_comm: 8 ranks, an H100's 132 SMs, tiles of 128 x 256, B = 8192 rows, F_loc columns.
@@ -36,18 +36,6 @@ def test_chunks_arrive_from_neighbours_or_in_rotation(ranks):
 def test_pieces_cover_each_foreign_chunk_and_block_once_block_by_block():
     made = [(piece.chunk, piece.block) for piece in pieces((2, 0, 1), 2)]
     assert made == [(0, 0), (1, 0), (0, 1), (1, 1)]
-
-
-@pytest.mark.parametrize(
-    ("blocks", "first_row", "last_row"), [(1, (0, 3, 6), (0, 3, 6)), (2, (0, 1.5, 3), (0, 4.5, 6))]
-)
-def test_pieces_arrive_at_equal_intervals(blocks, first_row, last_row):
-    assert arrivals(3, 6.0, row_tiles=4, blocks=blocks) == (first_row, first_row, last_row, last_row)
-
-
-def test_an_inner_loop_takes_all_chunks_that_are_here():
-    loops = inner_loops([0.0, 1.0, 2.0, 2.5, 9.0], 0, 5, start_s=1.5, chunk_s=0.5)
-    assert [tuple(loop) for loop in loops] == [(0, 2, 1.5, 1.5, 2.5), (2, 4, 2.5, 2.5, 3.5), (4, 5, 3.5, 9.0, 9.5)]
 
 
 def test_row_block_gives_the_next_tile_to_the_program_that_is_free_first():

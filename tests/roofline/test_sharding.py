@@ -86,12 +86,6 @@ def tokens(split):
     return bound(split).tokens
 
 
-def test_best_whole_split_where_fabrics_take_turns():
-    shared = splits.best_whole(v5p(fabrics_overlap=False))
-    # Y = 8: 4 D F / (8 W 2) / (4 D F / 64 / C - 4 D / 8 / W)
-    assert (degrees(shared), tokens(shared)) == ((8, 8), pytest.approx(64 / 16 * ALPHA / (1 - 8 * ALPHA / F)))
-
-
 def test_splits_at_the_edges():
     alone = v5p(degrees={})
     assert splits.best_whole(alone) == alone
@@ -119,13 +113,6 @@ def test_best_split_of_1024_h100():
     # Over a slow network tp beyond a node takes it from the weights' gathers: the least is at the kink.
     slow = ask(replace(find("H100 SXM"), port_bytes_per_s=5e9), {"fsdp": 1024})
     assert tokens(splits.best_real(slow)) <= tokens(splits.best_whole(slow)) * (1 + 1e-9)
-
-
-def test_whole_splits_are_all_divisors_that_pack():
-    odd = replace(v5p(degrees={"fsdp": 6, "tp": 2}), model=Model("odd", 64, 18, 4))
-    assert [split.tp for split in splits.whole(odd)] == [1, 2, 3, 6]
-    assert all(split.devices == 12 for split in splits.whole(odd))
-    assert [split.tp for split in splits.whole(h100({"fsdp": 24 * 13}))] == [1, 2, 4, 8, 104]
 
 
 @quick

@@ -11,16 +11,6 @@ from roofline.theory.models import parse
 
 
 @pytest.mark.parametrize(
-    ("text", "d_model", "d_ff"),
-    [("llama-3-70b", 8192, 28672), ("xxl/16", 1024, 3328), ("100,300", 100, 300), ("100x300", 100, 300)],
-)
-def test_models_by_name_divided_and_by_hand(text, d_model, d_ff):
-    model = parse(text)
-    assert (model.d_model, model.d_ff) == (d_model, d_ff)
-    assert parse(model.name) == model
-
-
-@pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda: parse("xxk"), "did you mean xxl"),
