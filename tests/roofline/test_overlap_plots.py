@@ -16,7 +16,7 @@ from made_up_gathers import (
     gathering,
     prefetch,
 )
-from made_up_run import HEAD, LINES, boxes_of, touching_pairs, words_on_points
+from made_up_run import HEAD, LINES
 
 from roofline.analysis.records import frame
 from roofline.plots import style
@@ -184,9 +184,3 @@ def test_serial_on_all_cores_is_a_yardstick_and_no_best_arm(draw):
     assert [x for x, _ in points_of(axes, "serial_all_cores")] == pytest.approx([(GEMM_S + 0.4 * COMM_S) / GEMM_S])
     panels = drawn.figures["network_roofline"].axes  # whose roof is that of the others' cores
     assert not any(c.get_label() == "serial_all_cores" for axes in panels for c in axes.containers)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_words_do_not_collide(sweep, name):
-    assert touching_pairs(boxes_of(sweep.figures[name])) == []
-    assert name == "timeline" or words_on_points(sweep.figures[name]) == []

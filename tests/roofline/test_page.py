@@ -192,8 +192,6 @@ PARTS = "parts: the journal is damaged"
         ('"ranks": 8', '"ranks": "many"', PARTS),
         ('"row_block_launches": {', '"row_block_launches": {"row_blocks": 1000000000, ', PARTS),
         ("700000000000000.0", "NaN", "no number above 0|is not JSON"),
-        ("700000000000000.0", "-1", "no number above 0"),
-        ("700000000000000.0", "1e999", "no number above 0|is not JSON"),
         ("700000000000000.0", "9" * 5000, "is not JSON"),
     ],
 )

@@ -8,10 +8,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from made_up_gathers import ON_GPU, gather_matmul, gathering
-from made_up_run import HEAD, LINES, save
+from made_up_gathers import NAMES, ON_GPU, gather_matmul, gathering
+from made_up_run import HEAD, LINES, boxes_of, save, touching_pairs, words_on_points
 from matplotlib.image import imread
 
+from roofline import plots
 from roofline.analysis.fields import FIELDS, GROUPS
 from roofline.analysis.records import frame, records_of
 from roofline.report import overlap, references, tables
@@ -50,6 +51,15 @@ def test_fields_and_report_of_a_committed_run_are_made_of_its_samples_again(name
     text = markdown(run, sections(run, frame(run), re.findall(r"\]\((\w+)\.png\)", committed)))
     assert text.splitlines() == committed.splitlines()
     assert references.private(folder) == []
+
+
+@pytest.mark.parametrize("name", ["memory_roofline", *NAMES])
+def test_words_on_a_figure_of_the_newest_run_touch_neither_points_nor_words(name):
+    run = load_committed(RUNS[-1])
+    figure = plots.timeline(run) if name == "timeline" else plots.FIGURES[name](frame(run))
+    figure.draw_without_rendering()
+    assert len(boxes_of(figure)) >= 15
+    assert (touching_pairs(boxes_of(figure)), words_on_points(figure)) == ([], [])
 
 
 @pytest.mark.slow

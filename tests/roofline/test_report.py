@@ -1,26 +1,19 @@
 """Reports from saved data: tables, ceilings, plots, and what is said where something was not measured."""
 
-from itertools import product
-
 import pytest
 from made_up_run import (
     DATASHEET,
     HEAD,
     LINES,
-    boxes_of,
     ceiling,
-    lines_of,
     save,
     shape,
-    touching_pairs,
-    words_on_points,
 )
 
 from roofline import plots
 from roofline.analysis.records import frame, records_of
 from roofline.analysis.throughput import ceilings_of
 from roofline.cli import main
-from roofline.operations.matmul import Matmul
 from roofline.report import tables, throughput
 from roofline.report.write import ceilings
 from roofline.store import journal
@@ -109,28 +102,6 @@ def lines_of_machine(tokens, rate=1.0, source="gpu"):
     ceilings = [ceiling("matmul", rate * 750e12, dtype="bf16"), ceiling("read", rate * 4e12)]
     times = ({"cublas": (m * 1e-8 + 1e-6) / rate, "tiled": (m * 2e-8 + 2e-6) / rate} for m in tokens)
     return [head, *ceilings, *(line for m, seconds in zip(tokens, times, strict=True) for line in shape(m, seconds))]
-
-
-SPEEDS = {"cublas": 1.0, "persistent": 0.97, "tiled": 0.88}
-
-
-def lines_of_shards():
-    """Return lines of three contenders on both layers of xxl, whole and on one of 8 chips."""
-    lines = [HEAD, ceiling("matmul", 735e12, dtype="bf16"), ceiling("read", 4.35e12)]
-    for layer, tp, m in product(("up", "down"), (1, 8), (1, 16, 64, 256, 1024, 4096, 8192)):
-        case = Matmul("xxl", layer, tp, m, "bf16")
-        best_s = 10e-6 + max(case.work.flop / 700e12, case.work.device_bytes / 4.1e12)
-        lines += lines_of(case, {name: best_s / speed for name, speed in SPEEDS.items()}, rounds=3, baseline="cublas")
-    return lines
-
-
-def test_each_cluster_has_a_label_that_touches_neither_points_nor_words(tmp_path):
-    figure = memory_roofline(tmp_path, lines_of_shards())
-    boxes = boxes_of(figure)
-    labels = [f"M={m}" for m in (1, 16, 64, 256, 1024)] + [f"M={m}\ntp={tp}" for m in (4096, 8192) for tp in (1, 8)]
-    assert sorted(text for text, _ in boxes if text.startswith("M=")) == sorted(labels)
-    assert touching_pairs([box for box in boxes if not box[0].endswith("%")]) == []
-    assert words_on_points(figure) == []
 
 
 def heights(axes):

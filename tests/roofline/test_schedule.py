@@ -6,7 +6,6 @@ from itertools import pairwise, product
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from made_up_tables import TABLES, make_table
 
 from roofline.theory import schedule
 from roofline.theory.arms import OverlapPlan, of_operation, plan
@@ -95,13 +94,13 @@ def test_tables_that_do_not_fit_are_refused(table, message):
 
 @st.composite
 def tables(draw):
-    """Draw a grid, a table for it made from expected arrivals, other arrivals to simulate it on, and a chunk's time."""
+    """Draw a grid, a table for it by expected arrivals, other arrivals to simulate it on, and a chunk's time."""
     grid = Grid(*(draw(st.integers(1, most)) for most in (6, 4, 4)))
     chunks, programs, chunk_s = draw(st.integers(1, 8)), draw(st.integers(1, 8)), draw(st.floats(0.01, 3))
     row = st.lists(st.floats(0, 10), min_size=chunks, max_size=chunks).map(sorted)
-    table = make_table(
-        draw(st.sampled_from(TABLES)), grid, programs, [draw(row)] * grid.row_tiles, chunk_s, draw(st.integers(0, 99))
-    )
+    name, expected_s = draw(st.sampled_from(("tile_outer", "chunk_outer", "spill_once", "row_block"))), draw(row)
+    by = {"row_block": ([expected_s] * grid.row_tiles, chunk_s), "spill_once": (expected_s, chunk_s)}
+    table = getattr(schedule, name)(grid, programs, *by.get(name, (chunks,)))
     return grid, table, draw(st.lists(row, min_size=grid.row_tiles, max_size=grid.row_tiles)), chunk_s
 
 

@@ -29,7 +29,6 @@ quick = settings(deadline=None, derandomize=True, max_examples=25)
 @pytest.mark.parametrize(
     ("kind", "degrees", "chip", "exact", "share", "axes"),
     [
-        ("fsdp", {"fsdp": 16}, RING, False, 1, 1),
         ("fsdp", {"fsdp": 16}, V5P, False, 1, 3),
         ("fsdp", {"fsdp": 16}, V5P, True, 15 / 16, 3),
         ("fsdp", {"fsdp": 16, "tp": 4}, V5P, False, 1, 2),
@@ -158,8 +157,6 @@ def by_name(question, device_bytes=None, tokens=TOKENS):
         ("4 pipeline stages", v5p(degrees={"fsdp": 6}), "fsdp=6 does not divide into 4"),
         ("4 pipeline stages", EXERCISE, "the torus has no axis left for stages"),
         ("4 pipeline stages", h100({"fsdp": 24}), "a stage does not fit: fsdp=6: groups of 6 devices do not pack into"),
-        ("4 pipeline stages", h100({"fsdp": 64}), "keep what they gather for all microbatches; on a torus"),
-        ("a better split of X and Y", EXERCISE, "X = 1, Y = 8 is the best of the whole ones"),
         ("8-bit gathers of weights", v5p(degrees={"tp": 4}), "no weights are gathered"),
         ("activation checkpointing", v5p(saved="checkpointed"), "it is used already; the forward pass stays"),
     ],
