@@ -43,17 +43,6 @@ def test_row_block_gives_the_next_tile_to_the_program_that_is_free_first():
     assert [[work_tile.m for work_tile in work_tiles] for work_tiles in table] == [[0], [1, 2, 3]]
 
 
-def test_spill_once_keeps_a_tile_whose_chunks_come_in_time():
-    slow_link = schedule.spill_once(Grid(2, 1), 1, (0.0, 9.0), chunk_s=1.0)
-    assert [tuple(work_tile) for work_tile in slow_link[0]] == [
-        (0, 0, 0, 1, False, True),
-        (1, 0, 0, 2, False, False),  # nothing else to do: it waits with the accumulator in registers
-        (0, 0, 1, 2, True, False),
-    ]
-    fast_link = schedule.spill_once(Grid(2, 1), 1, (0.0, 0.5), chunk_s=1.0)
-    assert fast_link == schedule.tile_outer(Grid(2, 1), 1, chunks=2)
-
-
 @pytest.mark.parametrize(
     ("gemm_over_comm", "hidden", "spills_per_tile"),
     [(0.5, 0.875, 5.8), (1, 0.875, 5.8), (1.25, 1, 4.0), (1.5, 1, 2.3), (2, 1, 1.3), (3, 1, 0.83), (8, 1, 0)],
