@@ -12,8 +12,6 @@ class Answer:
     """All that follows from a question. Each list is a table of the report."""
 
     question: Question
-    devices: float
-    parameters: int
     memory: list[memory.Part]
     readings: list[memory.Reading]
     forward: Forward
@@ -30,8 +28,6 @@ def answer(question: Question) -> Answer:
     question.check()
     return Answer(
         question=question,
-        devices=question.devices,
-        parameters=question.parameters,
         memory=memory.parts(question),
         readings=memory.readings(question),
         forward=communication_bound.forward(question),

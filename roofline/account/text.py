@@ -54,7 +54,7 @@ def text(answer: Answer) -> str:
     matmuls = f"{_number(forward.flop_per_token)} FLOP at {question.flop_per_s / 1e12:.4g} TFLOP/s"
     lines = [
         f"{model.name}, FFN only: {model.matrices} matrices a block; attention and embeddings are not counted",
-        f"devices: N = {answer.devices:,}, X = {question.fsdp} (fsdp), Y = {question.tp} (tp)",
+        f"devices: N = {question.devices:,}, X = {question.fsdp} (fsdp), Y = {question.tp} (tp)",
     ]
     for reading in answer.readings:
         verdict = {True: "it fits", False: "it does not fit", None: "it takes"}[reading.fits]
@@ -66,7 +66,8 @@ def text(answer: Answer) -> str:
     lines += [
         f"  {_bound(answer)}",
         "",
-        f"{model.name}: {model.blocks} x (D = {model.d_model} -> F = {model.d_ff} -> D), {answer.parameters:,} weights",
+        f"{model.name}: {model.blocks} x (D = {model.d_model} -> F = {model.d_ff} -> D), "
+        f"{question.parameters:,} weights",
         f"{chip.name}: {question.flop_per_s:.4g} FLOP/s, {_links(chip)}, {_gb_and_gib(chip.memory_bytes)}",
         *_wrapped(chip.source, "  "),
         "",
@@ -82,7 +83,7 @@ def text(answer: Answer) -> str:
         lines.append(f"  activations need F above {least:,.0f}, and F = {model.d_ff:,}: so they {verdict}")
     if question.tokens:
         lines += [
-            f"  at B = {question.tokens:,}, {_number(question.tokens / answer.devices, 1)} on each device:",
+            f"  at B = {question.tokens:,}, {_number(question.tokens / question.devices, 1)} on each device:",
             f"    matmuls {_time(forward.math_s)}, links {_time(forward.link_s)}: "
             f"the {'links' if forward.chips_wait else 'chips'} set the pace; "
             f"serial {_time(forward.serial_s)}, overlapped {_time(forward.overlapped_s)}",
