@@ -91,7 +91,6 @@ def test_clock_scales_what_an_arm_computes_and_not_what_it_waits_for(records, t_
 
 def test_kernel_with_all_flags_up_is_what_waiting_code_costs_and_what_traffic_is_compared_with(records):
     arms = records(TIMES | {"row_block": 4.5e-3}, BESIDE | {"preset": 4.2e-3, "preset beside link": 4.4e-3})
-    assert arms["row_block"]["t_preset_s"] == pytest.approx(4.2e-3, rel=0.02)
     assert [record["preset_slowdown"] for record in arms.values()] == pytest.approx([1.05] * 4)
     assert arms["row_block"]["gemm_slowdown"] == pytest.approx(4.4 / 4.2)
     assert arms["chunk_launches"]["gemm_slowdown"] == pytest.approx(4.4 / 4.0)  # whose matmul is not the kernel
