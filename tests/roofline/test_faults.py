@@ -190,7 +190,7 @@ def test_interruption_keeps_the_whole_rounds(ended):
     assert [(shape.passes, shape.stopped_by) for shape in shapes] == [(1, "interrupt"), (0, "interrupt")]
     shape = "matmul-xxl/16-up-tp8-m256-fp32"
     assert f"not run: {shape}-torch, {shape}-numpy: interrupted by Ctrl-C" in run.text
-    assert "NEW was cut short" in "\n".join(summary(compare([run.kept], [run.kept], by="time")))
+    assert "NEW was cut short" in "\n".join(summary(compare([run.kept], [run.kept])))
 
 
 def test_killed_run_leaves_no_process_and_a_journal_that_a_report_is_drawn_of(ended):
