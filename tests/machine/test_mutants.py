@@ -74,7 +74,7 @@ def subjects() -> dict[str, list]:
         "pieces_flags": [for_rows("bf16", ranks=4, pause=pause) for pause in (20, 0)],
         "pieces_counters": [
             links.scatter("signalled", "bf16", devices=2, **sizes)
-            for sizes in (dict(depth=328), dict(height=384, grid=2))
+            for sizes in (dict(depth=328), dict(depth=72, height=384, grid=2))  # one binary
         ],
         "copier": [links.copier("bf16", 2, 1e8, (9, 1032), (37, 72), counted=True), slow()],
         "wait": [links.alone("wait", "late", 30), chain, slow()],
