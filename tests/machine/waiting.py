@@ -97,6 +97,10 @@ def for_chunks(name: str, dtype: str, flags_are="late", *, ranks=RANKS, steps=1,
     return Case(kernel, title, make, **more)
 
 
+GIVEN_UP_NS = 900_000
+"""Of the machine's time: a kernel whose patience is a microsecond is over by then."""
+
+
 def for_rows(dtype: str, lost=0, *, ranks=RANKS, depth=328, pause=0, **more) -> Case:
     """The kernel that waits for rows. The host brings them after so many steps, in any order; or all are here, but for
     those of the rank at the place `lost` of the order of arrival."""
@@ -114,7 +118,7 @@ def for_rows(dtype: str, lost=0, *, ranks=RANKS, depth=328, pause=0, **more) -> 
             ends[place][0].copy_(ends[place][1])
             flags[place - 1 : place] = wanted
         signals = Signals(flags, wanted, flags.new_zeros(1), 1 if lost else NEVER_US)
-        by_rank = pieces.Pieces.of_ranks(order, 1, config, "cpu")
+        by_rank, machines = pieces.Pieces.of_ranks(order, 1, config, "cpu"), []
 
         def bring(host: Host) -> Iterator[None]:
             yield from [None] * pause
@@ -125,6 +129,7 @@ def for_rows(dtype: str, lost=0, *, ranks=RANKS, depth=328, pause=0, **more) -> 
                 yield
 
         def add(machine: Machine) -> None:
+            machines.append(machine)
             with grids_of(PROGRAMS - 1):
                 enqueue(machine, pieces.prepare(x, w, out, by_rank, signals, None))
             if not lost:
@@ -133,6 +138,8 @@ def for_rows(dtype: str, lost=0, *, ranks=RANKS, depth=328, pause=0, **more) -> 
         def wrong() -> str:
             if int(signals.lost) != lost:
                 return f"lost is {int(signals.lost)}, {lost} is right"
+            if lost and machines[0].time_ns > GIVEN_UP_NS:
+                return f"gave up at {machines[0].time_ns} ns, by {GIVEN_UP_NS} is right"
             return "" if lost else differences(out, x, w, (source, w))
 
         return add, wrong
@@ -144,7 +151,7 @@ def cases() -> list[Case]:
     dtypes, more = ("bf16", "fp16"), dict(thorough=True)
     listed = [for_chunks(name, dtype, thorough=name == "any") for name in TABLES for dtype in dtypes]
     listed += [for_chunks(name, "bf16", ranks=8, steps=8) for name in ("tile_outer", "chunk_outer")]  # as inspected
-    listed += [for_chunks("row_block", "bf16", "lost"), for_rows("bf16", ranks=8, depth=336), for_rows("fp16", lost=2)]
+    listed += [for_chunks("row_block", "bf16", "lost"), for_rows("bf16", ranks=8, depth=336), for_rows("bf16", lost=2)]
     for number, (name, dtype) in enumerate((name, dtype) for name in TABLES for dtype in dtypes):
         listed += [for_chunks(name, dtype, flags, **more) for flags in ("up", "lost")]
         listed.append(
