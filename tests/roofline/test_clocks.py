@@ -73,7 +73,10 @@ def test_gates_expect_what_the_host_took_for_the_second_call_of_a_warm_up(gated,
 
 def test_cpu_clock_times_each_call_pinned_and_without_collecting_garbage(fake_time):
     seen, time, before = [], fake_time(clocks), os.sched_getaffinity(0)
-    look = lambda: seen.append((gc.isenabled(), len(os.sched_getaffinity(0))))  # noqa: E731
+
+    def look():
+        seen.append((gc.isenabled(), len(os.sched_getaffinity(0))))
+
     times = clocks.CpuClock().turn([lambda: (time.sleep(0.01), look()), lambda: None])
     assert times == pytest.approx([0.01, 0], abs=1e-5)
     assert set(seen) == {(False, 1)}

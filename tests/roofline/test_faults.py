@@ -55,16 +55,19 @@ OUTCOMES = {
     "noise": None,
 }
 COMMON = {
-    *("prepare MemoryError", "prepare SIGKILL", "first-numpy crash", "first-numpy sys.exit", "first-numpy greedy"),
-    *(
-        "numpy hang",
-        "numpy SIGKILL",
-        "numpy null",
-        "again-numpy null",
-        "torch null",
-        "first-torch null",
-        "copy SIGKILL",
-    ),
+    # place and fault of the default tier
+    "prepare MemoryError",
+    "prepare SIGKILL",
+    "first-numpy crash",
+    "first-numpy sys.exit",
+    "first-numpy greedy",
+    "numpy hang",
+    "numpy SIGKILL",
+    "numpy null",
+    "again-numpy null",
+    "torch null",
+    "first-torch null",
+    "copy SIGKILL",
 }
 STRUCK = [(place, fault) for place in PLACES for fault in OUTCOMES]
 STRUCK += [("torch", "null"), ("first-torch", "null"), ("copy", "SIGKILL"), ("copy", "crash"), ("copy", "hang")]
@@ -85,14 +88,14 @@ def lacking(place: str, fault: str) -> dict[str, tuple[str, str]]:
     return {f"m128-{name}": (outcome, f"{name}: {reason.format(where=where)}") for name in struck}
 
 
-IS_SLOW = [
+ROWS = [  # place, fault, processes, whether it is slow
     *((place, fault, 1, f"{place} {fault}" not in COMMON) for place, fault in STRUCK),
     *((*words.split(), 6, True) for words in sorted(COMMON)),
 ]
 
 
 @pytest.mark.parametrize(
-    ("place", "fault", "processes"), [pytest.param(*row, marks=[slow] * is_slow) for *row, is_slow in IS_SLOW]
+    ("place", "fault", "processes"), [pytest.param(*row, marks=[slow] * is_slow) for *row, is_slow in ROWS]
 )
 def test_a_fault_costs_what_it_struck(three_shapes, place, fault, processes):
     at = f"{place} {0 if place == 'copy' else 128} {fault}"
