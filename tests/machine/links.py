@@ -37,7 +37,7 @@ class Stream:
 
     cuda_stream = 0
 
-    def __init__(self, machine: Machine | None, device: int):
+    def __init__(self, machine: Machine, device: int):
         self.machine, self.device, self.after = machine, device, ()
 
     def wait_stream(self, other: "Stream") -> None:
@@ -51,9 +51,8 @@ def wait_value(counter: Tensor, wanted: int) -> None:
 
 
 @contextmanager
-def on(machine: Machine | None, device: int = 0, links_device: int = 0) -> Iterator[None]:
-    """What is launched goes to a stream of `device` of the machine, or to the links' streams on `links_device`. With
-    no machine it runs at once, in the interpreter."""
+def on(machine: Machine, device: int = 0, links_device: int = 0) -> Iterator[None]:
+    """What is launched goes to a stream of `device` of the machine, or to the links' streams on `links_device`."""
     streams = [Stream(machine, device)]
 
     @contextmanager
@@ -68,11 +67,10 @@ def on(machine: Machine | None, device: int = 0, links_device: int = 0) -> Itera
     with ExitStack() as patches:
         cuda = dict(synchronize=lambda: None, current_stream=lambda: streams[-1], stream=inside)
         patches.enter_context(patch.multiple(torch.cuda, Stream=lambda priority: Stream(machine, links_device), **cuda))
-        if machine:
-            patches.enter_context(patch.object(KernelLaunch, "run", run))
-            patches.enter_context(patch.object(device_links, "wait_value", wait_value))
-            patches.enter_context(patch.object(tiles, "arch_of", lambda device: "sm90"))
-            patches.enter_context(patch.object(hopper, "require_hopper"))
+        patches.enter_context(patch.object(KernelLaunch, "run", run))
+        patches.enter_context(patch.object(device_links, "wait_value", wait_value))
+        patches.enter_context(patch.object(tiles, "arch_of", lambda device: "sm90"))
+        patches.enter_context(patch.object(hopper, "require_hopper"))
         yield
 
 
