@@ -55,7 +55,7 @@ class Outcome:
     seconds: float
 
 
-def run(case: Case, seed: int, budget: int = 3_000_000) -> Outcome:
+def run(case: Case, seed: int, budget: int = 20_000_000) -> Outcome:
     """Under the order of events that `seed` stands for."""
     begun = time.process_time()
     workspace.KEPT.clear()
