@@ -41,7 +41,16 @@ def leave(w, inst):
     w.alive = False
 
 
+NAPPING = 0.1
+"""The weight that a warp has at most once it has napped; else from 0.03 to 30."""
+
+
 @effect("nanosleep.u32", operands="u32")
+def nap(w, inst, *given):
+    """Who naps gets fewer turns than most from then on: what it waits for must not starve."""
+    w.weight = min(w.weight, NAPPING)
+
+
 @effect("bar.warp.sync", operands="*", only=whole_warp)
 @effect("fence.mbarrier_init.release.cluster")  # for other CTAs of a cluster: clusters are not modelled
 def nothing(w, inst, *given):
