@@ -251,6 +251,7 @@ def alone(kernel: str, title: str, steps: int | None = None, patience_us=NEVER_U
         flag, lost = (torch.tensor([value], dtype=torch.int32) for value in (seed % 5, before))
         times, readings = torch.zeros(4, dtype=torch.int64), torch.zeros((8, 2), dtype=torch.int64)
         signals = Signals(flag, 1 + seed % 5, lost, patience_us)
+        times[3] = -1  # until the flag is up, which it may be before anything has run
         launch = {
             "stamp": lambda: device_links.stamp_launch(times[1:]),
             "clock": lambda: instruments.clock_launch(readings, 5),
@@ -273,7 +274,7 @@ def alone(kernel: str, title: str, steps: int | None = None, patience_us=NEVER_U
         def wrong() -> str:
             (start, inside, end, up), (cycles, ns) = times.tolist(), readings[5].tolist()
             held_us, left = (end - start) / 1000, int(lost)
-            held = patience_us <= held_us < patience_us + 20 if steps is None else 0 < up <= end
+            held = patience_us <= held_us < patience_us + 20 if steps is None else 0 <= up <= end
             right = {
                 "stamp": 0 < start < inside < end,
                 "clock": ns >= instruments.SPAN_NS and 1.6 < cycles / ns < 1.8 and int((readings != 0).sum()) == 2,
