@@ -146,7 +146,7 @@ class DeviceLink:
             self._routes[id(transfers)] = self.prepared(transfers)
             if len(self._times) < 2 * count + 6:  # the end, begin and end of waits, the link's own
                 self._times = torch.zeros(2 * count + 6, dtype=torch.int64, device=self.device)
-        self._route, self._waits, self._forgotten = self._routes[id(transfers)], [], None
+        self._route, self._waits = self._routes[id(transfers)], []
         self._ready = self._at_once = count if ready is None else ready
         self._raised = raised if self._ready < count else 0
         self._route.runs += 1
@@ -193,9 +193,6 @@ class DeviceLink:
     def finish(self) -> None:
         """The consumer's end; its stream goes on after the link's."""
         self.launch(stamp_launch(self._times))
-        if (ready := self._ready) < (count := len(self._route.transfers)):  # the link's stream would wait for ever
-            self._forgotten = ready
-            self.launch(raise_launch(self._route, ready, count, self._raised))
         torch.cuda.current_stream().wait_stream(self._stream)
         self.after()
 
@@ -204,8 +201,6 @@ class DeviceLink:
         torch.cuda.synchronize()
         route, lost = self._route, int(self._lost.item())
         self._lost.zero_()
-        if self._forgotten is not None:
-            raise missing(self.kind, route.transfers[self._forgotten], self.rank, "it was never ready, see `ready`")
         if lost:  # who waits for several waits at the last one's flag: the first that is not up is missing
             wanted = route.runs * self.programs
             first = next((number for number, flag in enumerate(route.flags.tolist()) if flag < wanted), lost - 1)

@@ -5,29 +5,26 @@ too. What they know of the other ranks is `ranks`, a `roofline.measure.ranks.Ran
 was ever run on GPUs: tests have stand-ins for torch's calls.
 """
 
+import ctypes
 from dataclasses import replace
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from collectives.device import DeviceLink, Route
+from collectives.device import DeviceLink, Route, call_driver
 from collectives.ranks import landing, rendezvous, shared
 from collectives.transfers import Transfers
+
+UNIFIED = 4
+"""CU_MEMORYTYPE_UNIFIED (cuda.h)."""
 
 
 class Enqueued(DeviceLink):
     """The host enqueues one transfer after another, and behind each its flag, which the stream writes. A subclass says
-    how a transfer is enqueued (`bring`). It is as patient as ranks are.
-
-    Raises NotImplementedError without the package cuda-bindings, which most CUDA builds of torch bring.
-    """
+    how a transfer is enqueued (`bring`). It is as patient as ranks are."""
 
     def __init__(self, ranks):
-        try:
-            import cuda.bindings  # noqa: F401
-        except ImportError:
-            raise NotImplementedError(f"the link {self.kind} needs the package cuda-bindings; install it") from None
         super().__init__(ranks.rank)
         self.ranks, self.patience_s = ranks, ranks.late_s
         self._events: list[torch.cuda.Event] = []
@@ -40,12 +37,9 @@ class Enqueued(DeviceLink):
         self._events[0].record()
 
     def move(self, route: Route, first: int, end: int) -> None:
-        from cuda.bindings import driver
-
-        stream = driver.CUstream(self._stream.cuda_stream)
         for index in range(first, end):
             self.bring(route.transfers, index, first, end)
-            succeed(driver.cuStreamWriteValue32(stream, route.flags[index:].data_ptr(), route.runs, 0))
+            write_value(route.flags[index:], route.runs)
             self._events[index + 1].record()
 
     def bring(self, transfers: Transfers, index: int, first: int, end: int) -> None:
@@ -68,17 +62,13 @@ class Nccl(Enqueued):
     kind = "nccl"
 
     def bring(self, transfers: Transfers, index: int, first: int, end: int) -> None:
-        group, together = self.ranks.world.group, transfers.together
+        group, size, together = self.ranks.world.group, self.ranks.size, transfers.together
         if (index - first) % together == 0:
             batch = []
             for number in range(index, min(index + together, end)):
                 transfer = transfers[number]
-                receiver, landed = (
-                    transfer.receiver(self.rank, self.ranks.size),
-                    landing(self._landings, number, transfer),
-                )
-                batch.append(dist.P2POp(dist.irecv, landed, transfer.chunk, group))
-                batch.append(dist.P2POp(dist.isend, transfer.sent, receiver, group))
+                batch.append(dist.P2POp(dist.irecv, landing(self._landings, number, transfer), transfer.chunk, group))
+                batch.append(dist.P2POp(dist.isend, transfer.sent, transfer.receiver(self.rank, size), group))
             for work in dist.batch_isend_irecv(batch):
                 work.wait()  # which has the current stream wait, the link's
         landed, target = landing(self._landings, index, transfers[index]), transfers[index].target
@@ -93,10 +83,9 @@ class NcclAllGather(Nccl):
 
     def bring(self, transfers: Transfers, index: int, first: int, end: int) -> None:
         target, ranks, key = transfers[index].target, self.ranks.size, id(transfers)
-        if transfers.into is not None:  # [ranks, *shard], the targets themselves in one piece
-            self._landings[key] = transfers.into.unflatten(0, (ranks, -1))
-        elif key not in self._landings:
-            self._landings[key] = target.new_empty(ranks, *target.shape)
+        if key not in self._landings:
+            into = target.new_empty(ranks * len(target), target.shape[1]) if transfers.into is None else transfers.into
+            self._landings[key] = into.unflatten(0, (ranks, -1))  # [ranks, *shard]
         gathered = self._landings[key]
         if not index:
             gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its name before 2.13
@@ -137,19 +126,19 @@ class Symmetric(Enqueued):
         rendezvous(self._place).barrier(channel=0, timeout_ms=round(1e3 * self.patience_s))
 
     def bring(self, transfers: Transfers, index: int, first: int, end: int) -> None:
-        from cuda.bindings import driver
-
-        source, target = transfers[index].source, transfers[index].target
-        size, copy = source.element_size(), driver.CUDA_MEMCPY2D()
-        # By its address CUDA knows whose memory it is: this GPU's, or another's.
-        copy.srcMemoryType = copy.dstMemoryType = driver.CUmemorytype.CU_MEMORYTYPE_UNIFIED
-        copy.srcDevice, copy.srcPitch = source.data_ptr(), source.stride(0) * size
-        copy.dstDevice, copy.dstPitch = target.data_ptr(), target.stride(0) * size
-        copy.WidthInBytes, copy.Height = source.shape[1] * size, len(source)
-        succeed(driver.cuMemcpy2DAsync(copy, driver.CUstream(self._stream.cuda_stream)))
+        copy_matrix(transfers[index].source, transfers[index].target)
 
 
-def succeed(result: tuple) -> None:
-    """Raise RuntimeError where the driver refused."""
-    if int(result[0]):
-        raise RuntimeError(f"CUDA error: {result[0].name}")
+def write_value(flag: Tensor, value: int) -> None:
+    """Have the current stream write `value` to the int32 `flag`, once what comes before it is done."""
+    stream, address = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream), ctypes.c_uint64(flag.data_ptr())
+    call_driver("cuStreamWriteValue32_v2", stream, address, ctypes.c_uint32(value), 0)
+
+
+def copy_matrix(source: Tensor, target: Tensor) -> None:
+    """Have the current stream copy rows that are contiguous, by the copy engine. By its address CUDA knows whose memory
+    it is: this GPU's, or another's."""
+    size = source.element_size()
+    ends = [(0, 0, UNIFIED, 0, end.data_ptr(), 0, end.stride(0) * size) for end in (source, target)]
+    copy = (ctypes.c_uint64 * 16)(*ends[0], *ends[1], source.shape[1] * size, len(source))  # a CUDA_MEMCPY2D
+    call_driver("cuMemcpy2DAsync_v2", copy, ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))

@@ -17,13 +17,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-import torch
 from torch import Tensor
 
 from collectives import all_gather_matmul, ffn, matmul_reduce_scatter
 from collectives.transfers import Transfers
 from kernels import flagged, hopper, part_sums, pieces
-from kernels.contract import Signals
 from kernels.tiles import choose_for
 from roofline.theory import schedule, simulator
 from roofline.theory.arms import BLOCKS, OverlapPlan
@@ -40,8 +38,6 @@ class Prepared:
     """How it is cut and multiplies, in words."""
     facts: dict
     """What a journal keeps of that."""
-    here: Signals | None = None
-    """Of an all-gather over a link on which all is here."""
     rows: pieces.Pieces | None = None
     """Of a layer, those that come."""
 
@@ -83,10 +79,8 @@ def _table(operands: all_gather_matmul.Operands, arm: str, t_gemm_s: float, t_co
     plan = flagged.tile_schedule(table, grid, operands.order, -(-len(x) // blocks), config, x.device)
     flagged.require(x, w, out, plan)
     transfers = operands.transfers(blocks)
-    flags = torch.zeros(len(transfers), dtype=torch.int32, device=x.device)
-    here = Signals(flags, 0, flags.new_zeros(1), 1)
     facts = {"row_blocks": blocks, "spilled_bytes": plan.spilled_bytes}
-    return Prepared(transfers, plan, f"{blocks} row blocks, flagged {config}", facts, here)
+    return Prepared(transfers, plan, f"{blocks} row blocks, flagged {config}", facts)
 
 
 def _pieces(operands, arm: str, t_gemm_s: float, t_comm_s: float) -> Prepared:
@@ -131,13 +125,6 @@ def gather(operands: all_gather_matmul.Operands, link, arm: str) -> Tensor:
     flagged.matmul(operands.gathered, operands.w, operands.out, ready.plan, link.signals())
     link.finish()
     return operands.out
-
-
-def preset(operands: all_gather_matmul.Operands, arm: str) -> Tensor:
-    """Return the matmul of `arm` with nothing to wait for, on what is in `operands.gathered`: what waiting code
-    costs."""
-    ready = operands.prepared.get(arm) or prepare(operands, arm)
-    return flagged.matmul(operands.gathered, operands.w, operands.out, ready.plan, ready.here)
 
 
 def scatter(operands: ffn.Operands | matmul_reduce_scatter.Operands, link, arm: str) -> Tensor:

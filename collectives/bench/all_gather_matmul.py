@@ -10,6 +10,7 @@ from collectives.all_gather_matmul import Operands, addmm_sums_in_fp32
 from collectives.bench import peers, runner
 from collectives.bench.operands import shards_of
 from collectives.bench.setting import SETS, Setting
+from collectives.transfers import Preset
 from roofline.theory.arms import base_arm, plan
 
 
@@ -64,7 +65,7 @@ class AllGather(Setting):
             return []
         from collectives import on_device
 
-        return [partial(on_device.preset, operands, "row_block") for operands in self.sets]
+        return [partial(on_device.ARMS["row_block"], operands, Preset()) for operands in self.sets]
 
 
 class Runner(runner.Runner):

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from arm_cases import whole_numbers
 
 from collectives import all_gather_matmul, copier, weight_prefetch
+from collectives import device_ranks as gpus
 from collectives.bench.setting import make_link
 from collectives.ranks import shared
 from kernels.contract import interpreted
@@ -72,20 +73,21 @@ class SymmetricMemory:
         return torch.from_file(str(self.folder / f"{number}-{rank}"), True, count, dtype=dtype)
 
 
-def write_value(stream, address, value, flags):
-    def write():
-        ctypes.c_uint32.from_address(int(address)).value = value
+def call_driver(name, *about):
+    """Enqueue what the driver would: the write of a flag, or the copy of rows."""
+    if name == "cuStreamWriteValue32_v2":
+        _, address, value, _ = about
 
-    return (stand_in.DEVICE.take(0.0, write) or 0,)
+        def done():
+            ctypes.c_uint32.from_address(address.value).value = value.value
+    else:
+        _, _, _, _, source, _, source_pitch, _, _, _, _, target, _, target_pitch, width, height = about[0]
 
+        def done():
+            for row in range(height):
+                ctypes.memmove(target + row * target_pitch, source + row * source_pitch, width)
 
-def copy_rows(copy, stream):
-    def move():
-        for row in range(copy.Height):
-            target, source = int(copy.dstDevice) + row * copy.dstPitch, int(copy.srcDevice) + row * copy.srcPitch
-            ctypes.memmove(target, source, copy.WidthInBytes)
-
-    return (stand_in.DEVICE.take(0.0, move) or 0,)
+    stand_in.DEVICE.take(0.0, done)
 
 
 batches = []
@@ -94,13 +96,12 @@ batches = []
 
 def world_of(rank, count, path) -> ranks.Ranks:
     """Return the ranks as one sees them whose GPU is a stand-in."""
-    driver = pytest.importorskip("cuda.bindings.driver", reason="there is no package cuda-bindings")
     os.environ[stand_in.NAMED] = "H100"
     stand_in.install()
     for name, value in (("set_device", lambda gpu: None), ("can_device_access_peer", lambda rank, peer: True)):
         setattr(torch.cuda, name, value)
     torch.cuda.device_count, device_ranks.World.backend = lambda: count, "gloo"
-    driver.cuStreamWriteValue32, driver.cuMemcpy2DAsync = write_value, copy_rows
+    gpus.call_driver = call_driver
     batch_send, all_gather = dist.batch_isend_irecv, dist.all_gather_into_tensor
 
     def batch_isend_irecv(batch):
