@@ -9,7 +9,7 @@ from collectives import all_gather_matmul
 from collectives.all_gather_matmul import Operands, addmm_sums_in_fp32
 from collectives.bench import peers, runner
 from collectives.bench.operands import shards_of
-from collectives.bench.setting import SETS, Setting
+from collectives.bench.setting import Setting
 from collectives.transfers import Preset
 from roofline.theory.arms import base_arm, plan
 
@@ -17,15 +17,15 @@ from roofline.theory.arms import base_arm, plan
 class AllGather(Setting):
     """x[m, k] is sharded by columns, and gathered while it is multiplied."""
 
-    def make(self) -> tuple[list, list[tuple]]:
-        case, sets = self.case, []
-        w = self.weights((case.n, case.k), 1000 * self.ranks.rank)
-        for number in range(SETS):
-            x = self.normal((case.m, case.k), 1 + number)
-            gathered = self.buffer((case.m, case.k), number).copy_(x)
-            shards = shards_of(x, case.ranks, 1, self.wire.kind, self.ranks)
-            sets.append(Operands(shards, gathered, w, gathered.new_empty(case.m, case.n), self.ranks.rank, blocks=1))
-        return sets, [(operands.gathered, operands.w, operands.out) for operands in sets]
+    def make(self, number: int) -> Operands:
+        case, rank = self.case, self.ranks.rank
+        x, w = self.normal((case.m, case.k), 1 + number), self.weights((case.n, case.k), 1000 * rank)
+        gathered = self.buffer((case.m, case.k), number).copy_(x)
+        shards = shards_of(x, case.ranks, 1, self.wire.kind, self.ranks)
+        return Operands(shards, gathered, w, gathered.new_empty(case.m, case.n), rank, blocks=1)
+
+    def gemms_of(self, operands) -> list[tuple]:
+        return [(operands.gathered, operands.w, operands.out)]
 
     def transfers(self, operands):
         return operands.by_chunk

@@ -10,7 +10,6 @@ import torch
 from collectives import ffn
 from collectives.bench import runner
 from collectives.bench.matmul_reduce_scatter import Summed
-from collectives.bench.setting import SETS
 from collectives.ffn import Operands
 from collectives.transfers import Transfers
 from kernels.bench import checks
@@ -23,14 +22,13 @@ class Layer(Summed):
     limit_share = math.sqrt(3 / 2)
     """Three are rounded, `hidden`, parts and sums, where a reduce-scatter rounds two."""
 
-    def make(self) -> tuple[list, list[tuple]]:
-        case, sets = self.case, []
-        up, down = self._weights_of(self.ranks.rank)
-        for number in range(SETS):
-            x = self.normal((case.m, case.n), 1 + number)
-            out = x.new_empty(case.m // case.ranks, case.n)
-            sets.append(self.added(Operands(x, up, down, out, case.ranks, self.ranks.rank)))
-        return sets, [(operands.gathered, operands.up, operands.hidden) for operands in sets]
+    def make(self, number: int) -> Operands:
+        case, rank = self.case, self.ranks.rank
+        x = self.normal((case.m, case.n), 1 + number)
+        return Operands(x, *self._weights_of(rank), x.new_empty(case.m // case.ranks, case.n), case.ranks, rank)
+
+    def gemms_of(self, operands) -> list[tuple]:
+        return [(operands.gathered, operands.up, operands.hidden)]
 
     def _weights_of(self, rank: int) -> tuple[torch.Tensor, torch.Tensor]:
         """up[k, n] and down[n, k]."""

@@ -6,7 +6,7 @@ import torch
 
 from collectives import matmul_reduce_scatter
 from collectives.bench import peers, runner
-from collectives.bench.setting import SETS, Setting
+from collectives.bench.setting import Setting
 from collectives.matmul_reduce_scatter import Operands
 from collectives.transfers import Transfers
 from roofline.measure.ranks import ALONE
@@ -16,17 +16,13 @@ from roofline.theory.arms import TELLING, cuts, of_operation
 class Summed(Setting):
     """Of a reduce-scatter, by itself or behind a layer: on a GPU a kernel adds the parts."""
 
-    def added(self, operands):
-        """Return the same, with parts added as on this device."""
-        if self.device == "cpu":
-            return operands
-        from collectives import on_device
-
-        return on_device.added_by_kernel(operands)
-
     def cut(self) -> dict:
         if self.device == "cpu":
             return {}
+        from collectives import on_device
+
+        for operands in self.sets:
+            on_device.added_by_kernel(operands)
         case, sms = self.case, torch.cuda.get_device_properties(0).multi_processor_count
         arm = next(arm for arm in of_operation(case.op, gpu=True) if arm in TELLING)
         grid = cuts(arm, case.m, case.n, case.ranks, sms)[0].grid
@@ -40,12 +36,13 @@ class Summed(Setting):
 class ReduceScatter(Summed):
     """out[m / P, n] is summed over ranks."""
 
-    def make(self) -> tuple[list, list[tuple]]:
-        case, rank, sets = self.case, self.ranks.rank, []
-        for number in range(SETS):
-            x, w = self._factors(rank, number)
-            sets.append(self.added(Operands(x, w, x.new_empty(case.m // case.ranks, case.n), case.ranks, rank)))
-        return sets, [(operands.x, operands.w, operands.products) for operands in sets]
+    def make(self, number: int) -> Operands:
+        case, rank = self.case, self.ranks.rank
+        x, w = self._factors(rank, number)
+        return Operands(x, w, x.new_empty(case.m // case.ranks, case.n), case.ranks, rank)
+
+    def gemms_of(self, operands) -> list[tuple]:
+        return [(operands.x, operands.w, operands.products)]
 
     def _factors(self, rank: int, number: int) -> tuple[torch.Tensor, torch.Tensor]:
         """x and w of `rank` in the set `number`."""

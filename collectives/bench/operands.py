@@ -54,14 +54,13 @@ class Call:
         return {"last_arrival_s": max(timeline.arrivals_s), **first, "timeline": timeline.as_dict()}
 
 
-def seconds_by_turns(calls: list[Callable], device: str, *, all_cores: bool = False) -> list[float]:
+def seconds_by_turns(calls: list[Call], device: str) -> list[float]:
     """Return about how long each of `calls` takes, by turns of the device's clock: to choose a matmul, a bandwidth and
     a plan by, and never a result."""
     clock = clocks.for_device(device)
-    with computing(device, all_cores=all_cores):
-        turns = [clock.turn(calls) for _ in range(CALIBRATIONS + 2)][2:]
-        kept = [[time_s for time_s in times if time_s is not None] for times in zip(*turns, strict=True)]
-        return [median(times or [clock.burst(call, 1)]) for call, times in zip(calls, kept, strict=True)]
+    turns = [clock.turn(calls) for _ in range(CALIBRATIONS + 2)][2:]
+    kept = [[time_s for time_s in times if time_s is not None] for times in zip(*turns, strict=True)]
+    return [median(times or [clock.burst(call, 1)]) for call, times in zip(calls, kept, strict=True)]
 
 
 def unsplit(device: str, x, w) -> dict[str, object]:
@@ -80,8 +79,8 @@ def chip_flops(device: str, dtype: str, m: int, n: int, k: int) -> float:
     """FLOP/s of the fastest unsplit matmul on a large shape, on the cores that compute beside a link."""
     x, w = (normal((rows, k), dtype, device, seed, 1.0) for seed, rows in enumerate((m, n)))
     out = x.new_empty(m, n)
-    runs = [functools.partial(c.load(), x, w, out) for c in unsplit(device, x, w).values()]
-    return 2 * m * n * k / min(seconds_by_turns(runs, device))
+    calls = [Call([functools.partial(c.load(), x, w, out)], device) for c in unsplit(device, x, w).values()]
+    return 2 * m * n * k / min(seconds_by_turns(calls, device))
 
 
 @functools.cache
@@ -89,7 +88,7 @@ def copy_bytes_per_s(device: str) -> float:
     """Of a copy on all cores, far beyond the cache: what it reads and writes together."""
     source = torch.ones(beyond_cache_bytes(device), dtype=torch.int8, device=device)
     target = torch.zeros_like(source)
-    (copy_s,) = seconds_by_turns([lambda: target.copy_(source)], device, all_cores=True)
+    (copy_s,) = seconds_by_turns([Call([lambda: target.copy_(source)], device, all_cores=True)], device)
     return 2 * source.nbytes / copy_s
 
 

@@ -13,6 +13,7 @@ import torch
 
 from collectives import peer
 from collectives.bench.operands import Call
+from collectives.transfers import Preset
 from kernels.bench import checks
 from roofline.measure.prepared import SKIPPED, TOLERANCE, Entrant, Rejection, verdict
 from roofline.measure.ranks import ALONE
@@ -30,31 +31,23 @@ class Peer:
 
     def entrant(self, setting) -> Entrant | Rejection:
         """Return it, if it is right twice on each set of operands of `setting`."""
-        case, ranks, errors = setting.case, setting.ranks, []
+        case, ranks = setting.case, setting.ranks
         if reason := self.why_not(ranks):
             return Rejection(SKIPPED, f"{self.name}: {reason}")
-        runs = [partial(self.call, operands, ranks) for operands in setting.sets]
-        for operands, run in 2 * list(zip(setting.sets, runs, strict=True)):
-            operands.out.fill_(math.nan)
+
+        def checked(operands, link) -> None:
             torch.set_deterministic_debug_mode("warn")  # memory is handed out full of NaN
             try:
-                out = run()
+                operands.out.copy_(self.call(operands, ranks))
             finally:
                 torch.set_deterministic_debug_mode("default")
-            if ranks.world:
-                torch.cuda.synchronize()
-            errors.append(checks.error_of(out, checks.reference_sums(*setting.whole(operands))))
-        error = checks.worst(errors)
+
+        error = checks.worst([setting.relative_error(checked, Preset(), operands) for operands in 2 * setting.sets])
+        # Each of P chunks rounds the sum once more, the first ones while it is small.
+        limit = TOLERANCE[case.dtype] * math.sqrt((case.ranks + 1) / 2)
+        call = Call([partial(self.call, operands, ranks) for operands in setting.sets], setting.device)
         config, facts = f"torch {torch.__version__}, sums in {case.dtype}", {"link": self.link.format(case.ranks)}
-        return verdict(self.name, error, case.dtype, tolerance(case.dtype, case.ranks)) or Entrant(
-            self.name, Call(runs, setting.device), "", config, error, facts
-        )
-
-
-def tolerance(dtype: str, ranks: int) -> float:
-    """Each of P chunks rounds the sum once more, the first ones while it is small: sqrt((P + 1) / 2) times the error
-    that one rounding leaves."""
-    return TOLERANCE[dtype] * math.sqrt((ranks + 1) / 2)
+        return verdict(self.name, error, case.dtype, limit) or Entrant(self.name, call, "", config, error, facts)
 
 
 def fused(call: Callable) -> Peer:

@@ -8,11 +8,10 @@ On a CPU all of them compute on all cores but one, which is the link's; the arm 
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from statistics import median
 
-from collectives.bench import setting as settings
-from collectives.bench.operands import CALIBRATIONS, Call
+from collectives.bench.operands import Call
 from collectives.bench.peers import Peer
+from collectives.bench.setting import Setting
 from collectives.transfers import LinkError, WarmUp
 from kernels.bench import checks, matmul
 from kernels.registry import CONTENDERS
@@ -28,7 +27,7 @@ TRIES = 3
 class Runner(matmul.Runner):
     """Runs the arms of one operation, and their `peers`. A subclass says what they work on."""
 
-    setting: type[settings.Setting]
+    setting: type[Setting]
     own_arms: dict[str, Callable]
     """Name -> arm(operands, link), those that run on any device."""
     peers: tuple[Peer, ...] = ()
@@ -123,7 +122,7 @@ def off_pace(setting) -> str | None:
             "the limit: choose another bandwidth with --ffn-link-bandwidth"
         )
     for _ in range(TRIES):
-        reached = wire_bytes / median(setting.gathers_s(CALIBRATIONS))
+        reached = wire_bytes / setting.gather_s()
         if abs(reached / setting.bytes_per_s - 1) <= OFF_PACE:
             return None
     return (

@@ -1,11 +1,10 @@
 """One case that gathers over a wire: its operands, its link, the unsplit matmul, and how its arms are checked."""
 
-import functools
 import itertools
 import math
-import weakref
 import zlib
 from collections.abc import Callable
+from functools import cached_property, partial
 from statistics import median
 
 import torch
@@ -53,14 +52,18 @@ class Setting:
     matmul, to be run by turns; `best` is the fastest unsplit contender and `t_gemm_s` about its time, `bytes_per_s`
     what the link is asked for (None where that is not ours to choose). A subclass has what follows here."""
 
-    make: Callable[[], tuple[list, list[tuple]]]
-    """Returns `sets` and `gemms`."""
+    make: Callable[[int], object]
+    """Returns operands, the set of this number."""
+    gemms_of: Callable[..., list[tuple]]
+    """Returns those of `gemms` that are of operands."""
     transfers: Callable[..., Transfers]
     """Returns what a link brings for operands."""
     unrelated: Callable[[], list[Transfers]]
     """Returns what it may bring beside each of `gemms`."""
     whole: Callable[..., tuple[torch.Tensor, torch.Tensor]]
     """Returns x and w, of operands, whose product is right."""
+    rotation = SETS
+    """So many sets there are."""
     limit_share = 1.0
     """Of the dtype's limit: what a result's relative error may be."""
 
@@ -88,21 +91,23 @@ class Setting:
         self.wire = wires.parse(case.wire)
         self.link_kind = self.wire.kind if self.wire.kind in wires.LINKS else "paced"
         self.seed = zlib.crc32(f"{options.seed} {case.op}".encode())
-        self.sets, self.gemms = self.make()
+        self.sets = [self.make(number) for number in range(self.rotation)]
+        self.gemms = [tensors for operands in self.sets for tensors in self.gemms_of(operands)]
         self.unsplit = unsplit(self.device, *self.gemms[0][:2])
-        self._gemms_s, self._links, facts = [], weakref.WeakSet(), earlier["facts"] if earlier else {}
+        self._gemms_s, self._links = [], []
         if earlier:
-            self.t_gemm_s, self.bytes_per_s, fastest = (facts[n] for n in ("t_gemm_planned_s", REQUESTED, "unsplit"))
+            chosen = (earlier["facts"][name] for name in ("unsplit", "t_gemm_planned_s", REQUESTED, "gather"))
+            fastest, self.t_gemm_s, self.bytes_per_s, self.gather = chosen
         else:
             times = ranks.share(self._unsplit_s() if options.timed else dict.fromkeys(self.unsplit, 1.0))
             fastest = min(times, key=times.get)
             self.t_gemm_s = times[fastest]
             self.bytes_per_s = self._bytes_per_s()
+            self.gather = self.fastest_gather()
         self.keeps_step = self.wire.kind == "ridge" and options.timed and not options.wires_of
         if self.keeps_step:
             before_s = earlier and earlier["medians_s"].get(f"gemm {fastest}")
             self.keep_step(before_s or self.t_gemm_s)
-        self.gather = facts.get("gather", self.link_kind) if earlier else self.fastest_gather()
         self.best = self.unsplit[fastest]
         for operands in self.sets:
             operands.matmul = self.best.load()
@@ -138,16 +143,14 @@ class Setting:
 
     def _unsplit_s(self) -> dict[str, float]:
         """Return about the time of each of `unsplit`."""
-        # On each of `gemms` by turns: what it finds in a cache is then as in a run.
-        turns = [itertools.cycle(self.multiplied_by(contender)) for contender in self.unsplit.values()]
-        calls = [functools.partial(lambda turn: next(turn)(), turn) for turn in turns]
+        calls = [Call(self.multiplied_by(contender), self.device) for contender in self.unsplit.values()]
         return dict(zip(self.unsplit, seconds_by_turns(calls, self.device), strict=True))
 
     def multiplied_by(self, contender) -> list[Callable]:
         """Return the unsplit matmul by `contender`, on each of `gemms`."""
-        return [functools.partial(contender.load(), *tensors) for tensors in self.gemms]
+        return [partial(contender.load(), *tensors) for tensors in self.gemms]
 
-    @functools.cached_property
+    @cached_property
     def gathers(self) -> list[Transfers]:
         """Return all that a link brings, to be run by turns."""
         return [self.transfers(operands) for operands in self.sets]
@@ -158,35 +161,34 @@ class Setting:
         all_gather = all(transfer.shard is not None for transfer in transfers) and not transfers.in_turn
         if not (world and self.options.timed and all_gather) or world.why_not("nccl"):
             return self.link_kind
-        times = {kind: median(self.gathers_s(CALIBRATIONS, kind)) for kind in (self.link_kind, wires.ALL_GATHER)}
-        times = self.ranks.share(times)
+        times = self.ranks.share({kind: self.gather_s(kind) for kind in (self.link_kind, wires.ALL_GATHER)})
         return min(times, key=times.get)
 
     def link(self, kind: str | None = None):
         """Return a link of its own for each call: its timeline is that call's. `kind` is that of the wire, or of what
         gathers for `serial` in its place."""
         about = self.device, self.bytes_per_s, self.ranks, self.options.copier_programs
-        self._links.add(link := make_link(kind or self.link_kind, *about))
-        return link
+        self._links.append(make_link(kind or self.link_kind, *about))
+        return self._links[-1]
 
-    @functools.cached_property
+    @cached_property
     def t_comm_s(self) -> float:
         """Return about the time of the link alone."""
         if self.bytes_per_s:
             return self.case.work.wire_bytes / self.bytes_per_s
         if self.wire.kind == "preset" or not self.options.timed:
             return 0.0
-        return self.ranks.share(self.gathers_s(2)[-1])
+        return self.ranks.share(self.gather_s())
 
-    def gathers_s(self, count: int, kind: str | None = None) -> list[float]:
-        """Return about the times of `count` gathers with nothing beside them."""
+    def gather_s(self, kind: str | None = None) -> float:
+        """Return about the time of a gather with nothing beside it."""
         link, transfers, times_s = self.link(kind), self.gathers[0], []
-        for _ in range(count):
+        for _ in range(CALIBRATIONS):
             if self.device == "cuda":
                 torch.cuda._sleep(HOLD_CYCLES + len(transfers) * TRANSFER_CYCLES)
             contended(link, transfers)
             times_s.append(max(link.timeline().arrivals_s))
-        return times_s
+        return median(times_s)
 
     @property
     def cache(self) -> str:
@@ -204,10 +206,11 @@ class Setting:
 
             times, left = (self.t_gemm_s, self.t_comm_s), [each for each in self.sets if arm not in each.prepared]
             return reason(lambda: [on_device.prepare(operands, arm, *times) for operands in left])
-        base = base_arm(arm)
-        if base != arm and self.matmul_of(arm) is self.best:
+        if (base := base_arm(arm)) == arm:
+            return None
+        if (ours := self.matmul_of(arm)) is self.best:
             return f"persistent is the fastest unsplit matmul, so that {base} has it already"
-        return None if base == arm else self.matmul_of(arm).why_not(*self.gemms[0][:2])
+        return ours.why_not(*self.gemms[0][:2])
 
     def matmul_of(self, arm: str):
         """Return the contender that `arm` multiplies by."""
@@ -221,24 +224,24 @@ class Setting:
         def enter(name: str, role: str, runs: list[Callable], link=None) -> None:
             entrants[name] = Entrant(name, Call(runs, self.device, link), role, config)
 
-        for name, contender in self.unsplit.items():
-            enter(f"gemm {name}", "gemm", self.multiplied_by(contender))
-        beside = {"gemm": self.multiplied_by(self.best)}
-        if "persistent" in self.unsplit and self.unsplit["persistent"] is not self.best:
-            beside["gemm persistent"] = self.multiplied_by(self.unsplit["persistent"])
+        gemms = {f"gemm {name}": self.multiplied_by(contender) for name, contender in self.unsplit.items()}
+        best, ours = f"gemm {self.best.name}", "gemm persistent"
+        beside = {"gemm": gemms[best]} | {name: gemms[name] for name in (ours,) if name in gemms and name != best}
+        for name, runs in gemms.items():
+            enter(name, "gemm", runs)
         if preset := self.preset_runs():
             enter("preset", "preset", preset)
             beside["preset"] = preset
         if self.link_kind != "preset":
             link = self.link()
-            enter("link", "link", [functools.partial(contended, link, gather) for gather in self.gathers], link)
+            enter("link", "link", [partial(contended, link, gather) for gather in self.gathers], link)
             unrelated = self.unrelated()
             for name, runs in beside.items():
                 link, both = self.link(), zip(itertools.cycle(unrelated), runs, strict=False)
-                enter(f"{name} beside link", "contended", [functools.partial(contended, link, *x) for x in both], link)
+                enter(f"{name} beside link", "contended", [partial(contended, link, *x) for x in both], link)
         if self.keeps_step:
-            unsplit = entrants[f"gemm {self.best.name}"].call
-            unsplit.listen, unsplit.notes = self.keep_step, lambda: {REQUESTED: self.bytes_per_s}
+            entrants[best].call.listen = self.keep_step
+            entrants[best].call.notes = lambda: {REQUESTED: self.bytes_per_s}
         return entrants
 
     def normal(self, shape: tuple[int, int], seed: int, scale: float = 1.0) -> torch.Tensor:

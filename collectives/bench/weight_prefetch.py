@@ -16,14 +16,21 @@ from collectives.weight_prefetch import Operands
 class Prefetch(Setting):
     """The next layer's w[n, k] is sharded by rows."""
 
-    def make(self) -> tuple[list, list[tuple]]:
+    rotation = 1
+
+    def make(self, number: int) -> Operands:
         case, about = self.case, (self.case.ranks, 0, self.wire.kind, self.ranks)
         shards = [shards_of(self.weights((case.n, case.k), layer), *about) for layer in range(2)]
-        buffers = [self.buffer((case.n, case.k), number) for number in range(2)]
+        buffers = [self.buffer((case.n, case.k), layer) for layer in range(2)]
         x = self.normal((case.m, case.k), 2)
-        operands = Operands(shards, buffers, x, x.new_empty(case.m, case.n), self.ranks.rank)
-        self.gathers = operands.transfers
-        return [operands], [(x, layer, operands.out) for layer in buffers]
+        return Operands(shards, buffers, x, x.new_empty(case.m, case.n), self.ranks.rank)
+
+    def gemms_of(self, operands) -> list[tuple]:
+        return [(operands.x, layer, operands.out) for layer in operands.buffers]
+
+    @property
+    def gathers(self) -> list[Transfers]:
+        return self.sets[0].transfers
 
     def transfers(self, operands) -> Transfers:
         return operands.next

@@ -300,14 +300,9 @@ def test_a_wire_that_is_given_or_of_another_run_keeps_its_pace(wire, pinned, opt
         ([[None, None]] * 7, [2, 3]),  # all late
     ],
 )
-def test_a_matmul_takes_the_median_of_turns_as_in_a_run_beside_the_core_of_the_link(turns, times_s, monkeypatch):
-    threads, left = torch.get_num_threads(), iter(turns)
-
-    def turn(clock, calls):
-        assert torch.get_num_threads() == max(1, threads - 1)
-        return next(left)
-
-    monkeypatch.setattr(clocks.CpuClock, "turn", turn)
+def test_a_matmul_takes_the_median_of_turns_as_in_a_run(turns, times_s, monkeypatch):
+    left = iter(turns)
+    monkeypatch.setattr(clocks.CpuClock, "turn", lambda clock, calls: next(left))
     monkeypatch.setattr(clocks.CpuClock, "burst", lambda clock, call, calls: call() * calls)
     assert operands.seconds_by_turns([lambda: 2, lambda: 3], "cpu") == times_s
 
@@ -334,12 +329,12 @@ def test_link_that_cannot_keep_its_pace_voids_the_case(options, monkeypatch, slo
 
 def test_link_off_its_pace_is_looked_at_three_times():
     times_s, case = iter([2.0, 2.0, 1.0]), SimpleNamespace(work=SimpleNamespace(wire_bytes=100))
-    slow = SimpleNamespace(bytes_per_s=100.0, case=case, gathers_s=lambda count: [next(times_s)])
+    slow = SimpleNamespace(bytes_per_s=100.0, case=case, gather_s=lambda: next(times_s))
     assert runner.off_pace(slow) is None
 
 
 def test_a_chip_and_a_copy_are_as_fast_as_turns_of_the_clock_say(monkeypatch):
-    monkeypatch.setattr(operands, "seconds_by_turns", lambda calls, device, all_cores=False: [0.5] * len(calls))
+    monkeypatch.setattr(operands, "seconds_by_turns", lambda calls, device: [0.5] * len(calls))
     monkeypatch.setattr(operands, "beyond_cache_bytes", lambda device: 1000)
     assert operands.chip_flops.__wrapped__("cpu", "fp32", 2, 3, 5) == 2 * 2 * 3 * 5 / 0.5
     assert operands.copy_bytes_per_s.__wrapped__("cpu") == 2 * 1000 / 0.5
@@ -351,7 +346,7 @@ def test_serial_gathers_by_the_faster_of_the_link_and_nccls_all_gather(times_s, 
     ranks = SimpleNamespace(world=SimpleNamespace(why_not=lambda kind: None), share=lambda times: times)
     gpu = SimpleNamespace(
         ranks=ranks, link_kind="symmetric", options=SimpleNamespace(timed=True), gathers=[Transfers()],
-        gathers_s=lambda count, kind: count * [each[kind]],
+        gather_s=each.get,
     )  # fmt: skip
     assert setting.Setting.fastest_gather(gpu) == gather
     ranks.world.why_not = lambda kind: "they share a GPU"
