@@ -8,6 +8,7 @@ Warm up before timing: a module that is loaded while a kernel spins may wait for
 """
 
 import ctypes
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -53,14 +54,6 @@ class Route:
     runs: int = 0
     launched: int = 0
     wanted: int = 0
-
-    @classmethod
-    def of(cls, transfers: Sequence[Transfer], device: str, programs: int = PROGRAMS) -> "Route":
-        table = torch.tensor([describe(transfer) for transfer in transfers], dtype=torch.int64, device=device)
-        n = len(table)
-        numbers = [torch.zeros(size, dtype=torch.int32, device=device) for size in (n, 1, n)]
-        times = [torch.zeros(shape, dtype=torch.int64, device=device) for shape in ((n, programs), n + 1, n)]
-        return cls(transfers, table, *numbers, *times)
 
 
 def describe(transfer: Transfer) -> list[int]:
@@ -125,15 +118,11 @@ class DeviceLink:
         self._lost = torch.zeros(1, dtype=torch.int32, device=self.device)
         self._times = torch.zeros(0, dtype=torch.int64, device=self.device)
         self._routes: dict[int, Route] = {}
-        self._shaped: set[int] = set()
 
     def launch(self, launch: KernelLaunch) -> None:
         """Launch it on the current stream. What is on an SM beside the matmul must not take shared memory from it, not
         even a wait or a stamp."""
-        kernel = launch.run(self._lost.device)
-        if kernel.function not in self._shaped:
-            leave_shared_memory(kernel.function)
-            self._shaped.add(kernel.function)
+        leave_shared_memory(launch.run(self._lost.device).function)
 
     def start(self, transfers: Sequence[Transfer], ready: int | None = None, raised: int = 1) -> None:
         """Begin to move `transfers` once the current stream has come to here. The list is prepared once: keep it.
@@ -213,7 +202,12 @@ class DeviceLink:
         return Timeline(route.transfers, self.arrivals_s(t0), waits, (end - t0) * 1e-9, ready_s)
 
     def prepared(self, transfers: Sequence[Transfer]) -> Route:
-        return Route.of(transfers, self.device, self.programs)
+        """Return the route of `transfers`, of which some may be others than those that were given."""
+        table = torch.tensor([describe(transfer) for transfer in transfers], dtype=torch.int64, device=self.device)
+        n = len(table)
+        numbers = [torch.zeros(size, dtype=torch.int32, device=self.device) for size in (n, 1, n)]
+        times = [torch.zeros(shape, dtype=torch.int64, device=self.device) for shape in ((n, self.programs), n + 1, n)]
+        return Route(transfers, table, *numbers, *times)
 
     def move(self, route: Route, first: int, end: int) -> None:
         """Enqueue the transfers of `route` from `first` to before `end` on the link's stream, the current one."""
@@ -266,6 +260,7 @@ def wait_value(counter: Tensor, wanted: int) -> None:
     call_driver("cuStreamWaitValue32_v2", stream, address, ctypes.c_uint32(wanted), WAIT_VALUE_GEQ)
 
 
+@functools.cache
 def leave_shared_memory(function: int) -> None:
     """From its next launch on, have an SM that runs `function` keep all it can as shared memory. The first kernel on an
     SM sets the split with L1, and one that needs none would keep a matmul out until its end (CUDA's programming guide,

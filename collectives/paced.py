@@ -17,9 +17,6 @@ import torch
 
 from collectives.transfers import PATIENCE_S, SLICE_BYTES, Timeline, Transfer, missing
 
-WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""Integers by their bytes: NumPy has no bf16."""
-
 AWAKE_S = 0.0004
 """Before the end of a slice's slot the link's thread no longer sleeps."""
 
@@ -227,7 +224,7 @@ class PacedThread(Threaded):
 
 
 def slices(transfer: Transfer) -> list[tuple[numpy.ndarray, numpy.ndarray]]:
-    """Return (source, target) of each slice, as arrays of plain words."""
+    """Return (source, target) of each slice, as bytes: NumPy has no bf16."""
     rows = max(1, SLICE_BYTES // max(1, transfer.nbytes // max(1, len(transfer.source))))
-    ends = (end.view(WORDS[end.element_size()]).split(rows) for end in (transfer.source, transfer.target))
+    ends = (end.view(torch.uint8).split(rows) for end in (transfer.source, transfer.target))
     return [(source.numpy(), target.numpy()) for source, target in zip(*ends, strict=True)]
