@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from collectives.device import DeviceLink, Route, call_driver
-from collectives.ranks import landing, rendezvous, shared
+from collectives.ranks import landing, rendezvous
 from collectives.transfers import Transfers
 
 UNIFIED = 4
@@ -105,10 +105,6 @@ class Symmetric(Enqueued):
 
     kind = "symmetric"
 
-    def __init__(self, ranks):
-        super().__init__(ranks)
-        self._place = shared(torch.zeros(1, dtype=torch.int32, device=self.device), ranks)
-
     def prepared(self, transfers: Transfers) -> Route:
         """With the others' shards as sources: they lie where this rank's own do."""
         pulled = []
@@ -123,7 +119,7 @@ class Symmetric(Enqueued):
         super().before()
 
     def after(self) -> None:
-        rendezvous(self._place).barrier(channel=0, timeout_ms=round(1e3 * self.patience_s))
+        rendezvous(self._route.transfers[0].sent).barrier(channel=0, timeout_ms=round(1e3 * self.patience_s))
 
     def bring(self, transfers: Transfers, index: int, first: int, end: int) -> None:
         copy_matrix(transfers[index].source, transfers[index].target)

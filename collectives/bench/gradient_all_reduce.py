@@ -92,19 +92,19 @@ class Setting:
         return verdict(name, error, self._case.dtype) or Entrant(name, call, "", config, error, facts)
 
     def references(self) -> list[Entrant]:
+        def one_after_another(pieces: tuple[torch.Tensor, ...]) -> None:
+            for piece in pieces:
+                self.reduce(piece).wait()
+
         backward = [partial(Operands.backward, operands) for operands in self.sets]
         entrants, zeros = [Entrant("backward", Call(backward), "gemm")], self._weights.flatten() * 0
-        for share, count in ((1, 1), *((4, count) for count in PIECES)):
-            pieces = zeros[: len(zeros) // share].chunk(count)
+        quarter = zeros[: len(zeros) // 4]
+        sent = {"all_reduce": ("link", (zeros,))}
+        sent |= {f"all_reduce of a quarter in {count}": ("message", quarter.chunk(count)) for count in PIECES}
+        for name, (role, pieces) in sent.items():
             facts = {"nbytes": sum(piece.nbytes for piece in pieces), "collectives": len(pieces)}
-            name, role = ("all_reduce", "link") if share == 1 else (f"all_reduce of a quarter in {count}", "message")
-            call = Call([partial(self._one_after_another, pieces)])
-            entrants.append(Entrant(name, call, role, facts=facts))
+            entrants.append(Entrant(name, Call([partial(one_after_another, pieces)]), role, facts=facts))
         return entrants
-
-    def _one_after_another(self, pieces: tuple[torch.Tensor, ...]) -> None:
-        for piece in pieces:
-            self.reduce(piece).wait()
 
 
 class Runner(runner.Runner):

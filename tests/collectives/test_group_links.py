@@ -4,7 +4,6 @@ import itertools
 import platform
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -139,22 +138,3 @@ def turns(rank, ranks, path):
 @pytest.mark.parametrize("of_a_rank", [gather_matmuls, sums, layers_are_checked, metadata_of_a_run, turns])
 def test_arms_over_gloo(of_a_rank, ranks, tmp_path):
     run(of_a_rank, ranks, tmp_path / "store")
-
-
-def test_what_arrives_once_its_call_was_given_up_stays_out_of_the_target():
-    landed, target = torch.ones(2, 2), torch.zeros(2, 4)[:, ::2]
-    for given_up in (True, False):
-        run = SimpleNamespace(transfers=[Transfer(1, 0, landed, target)], failure=None)
-
-        def arrive(run=run, given_up=given_up):
-            run.failure = TimeoutError("another run was started") if given_up else None
-
-        def receive(landings, *about, arrive=arrive):
-            landings[0].copy_(landed)
-            return SimpleNamespace(wait=arrive)
-
-        group = SimpleNamespace(recv=receive, send=lambda *about: SimpleNamespace(wait=lambda: None))
-        link = Gloo(SimpleNamespace(rank=0, size=2, late_s=1.0, group=group))
-        link.start(run.transfers, ready=0)
-        link.bring(run, 0)
-        assert torch.equal(target, torch.zeros(2, 2) if given_up else landed)
