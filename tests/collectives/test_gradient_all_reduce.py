@@ -60,7 +60,7 @@ def torchs(rank, ranks, path):
 def wrong_arms(rank, ranks, path):
     _, setting = begun(rank, ranks, path)
     assert setting.entrant("flat").relative_error == 0.0  # what it leaves is right
-    wrong = {"not summed": lambda operands, reduce: operands.backward(), "not written": lambda operands, reduce: None}
+    wrong = {"not written": lambda operands, reduce: None, "not summed": lambda operands, reduce: operands.backward()}
     gradient_all_reduce.ARMS.update(wrong)
     for name in wrong:
         assert setting.entrant(name).outcome == FAILED, name

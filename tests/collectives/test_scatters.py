@@ -84,9 +84,7 @@ def test_what_is_never_ready_is_an_error_and_the_next_run_is_right():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"ranks": 1}, "ranks=1: it takes 2 or more"),
         ({"ranks": 5}, "5 ranks do not divide B=24"),
-        ({"rank": 4}, "rank 4 of 4"),
         ({"w": torch.zeros(WIDTH, DEPTH + 1)}, r"w is \[D, 12\] and out \[6, D\]"),
     ],
 )

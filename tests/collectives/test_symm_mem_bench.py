@@ -48,7 +48,6 @@ def unwritten(out):
 
 def a_rank(rank, path, module, case, peers):
     torch.set_num_threads(1)
-    torch.cuda.synchronize = lambda: None
     world = Ranks(dist.FileStore(path, COUNT), rank, COUNT)
     runner = module.Runner(UNTIMED)
     runner.ranks = world
