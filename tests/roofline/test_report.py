@@ -1,14 +1,7 @@
 """Reports from saved data: tables, ceilings, plots, and what is said where something was not measured."""
 
 import pytest
-from made_up_run import (
-    DATASHEET,
-    HEAD,
-    LINES,
-    ceiling,
-    save,
-    shape,
-)
+from made_up_run import DATASHEET, HEAD, LINES, ceiling, save, shape
 
 from roofline import plots
 from roofline.analysis.records import frame, records_of
@@ -37,12 +30,8 @@ def test_without_both_ceilings_there_are_rates_but_no_shares(tmp_path, ceilings)
 def test_brief_table_has_the_fastest_beside_the_baseline(folder):
     run = journal.load(save(folder, [*LINES[:5], *shape(16, {"cublas": 2e-6, "tiled": 4e-6, "other": 1e-6})]))
     (row,) = throughput.by_tokens(run, frame(run)).to_dict("records")
-    assert (row["M"], row["baseline"], row["fastest beside it"], row["ratio [95 %]"]) == (
-        "16",
-        "cublas",
-        "other",
-        "2.000",
-    )
+    values = row["M"], row["baseline"], row["fastest beside it"], row["ratio [95 %]"]
+    assert values == ("16", "cublas", "other", "2.000")
 
 
 def test_rows_that_share_their_first_cell_stand_together_and_an_empty_column_nowhere():
