@@ -147,7 +147,6 @@ def test_answers_of_torch_and_nvml(gpu, module, name, answer, about, state, says
     [
         ("TRITON_INTERPRET", "1", "device", "TRITON_INTERPRET is set", ""),
         ("CC", "{folder}/cc", "compiler", "'-shared', '-fPIC'", "python3-dev"),
-        ("TRITON_CACHE_DIR", "{folder}/cc/cache", "compiler", "NotADirectoryError", "TRITON_CACHE_DIR"),
     ],
 )
 def test_variables_by_which_something_is_lacking(gpu, tmp_path, variable, value, about, says, help):

@@ -97,10 +97,7 @@ def test_figure_has_a_point_for_each_arm():
     cases = frame(make_run())
     (axes,) = plots.buckets(cases).axes
     named = dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
-    assert named.keys() == {
-        *("in buckets, while the backward pass goes on", "flat", "ddp"),
-        *("backward alone", "model, 1 in flight", "sqrt(s o w)"),
-    }
+    assert {"flat", "ddp", "backward alone", "sqrt(s o w)"} <= named.keys()
     points = named["in buckets, while the backward pass goes on"].lines[0].get_xydata()
     assert sorted(points[:, 0]) == [S // L, *CASE.buckets.values()]
     curve = dict(named["model, 1 in flight"].get_xydata())

@@ -79,9 +79,7 @@ def test_gathers_go_over_the_balance_by_default():
     ]
     assert "memory0.18" in gathered(options(tokens="2048"))[-2]
     for chosen, balance in ((gpu, 2750), (cpu, 2750 / 16 / 2)):
-        for cases in (gathers(chosen), prefetches(chosen)):
-            sides = {case.work.wire_intensity > balance for case in cases if case.wire.startswith("balance")}
-            assert sides == {True, False}
+        assert {case.work.wire_intensity > balance for case in prefetches(chosen)} == {True, False}
 
 
 def test_cases_go_by_what_was_chosen():
@@ -92,7 +90,6 @@ def test_cases_go_by_what_was_chosen():
     assert {(case.tp, case.m) for case in prefetches(chosen)} == {(8, 16), (8, 2048)}
     down, odd = options(layers="down"), options(model="5,8")
     assert [gathers(down), prefetches(down), gathers(odd), prefetches(odd), gathers(options(tokens="16"))] == [[]] * 5
-    assert {case.ranks for case in gathers(options(model="12,24"))} == {4}  # that fit the model
     chosen = options(model="64,128", tokens="4, 4,2", tp="2", dtype="fp16,fp32", layers="down", contenders="torch")
     assert [case.id for case in matmul.sweep(chosen)] == [
         f"matmul-64x128-down-tp2-m{m}-{dtype}" for dtype in ("fp16", "fp32") for m in (4, 2)

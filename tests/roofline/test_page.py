@@ -1,10 +1,8 @@
 """The files of a report whose run folder came from somebody else: every figure is inside, what its text says is shown
 and never done, its sizes are bounded, and nothing is written beside it."""
 
-import gzip
 import json
 import re
-import tracemalloc
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
@@ -154,26 +152,13 @@ def test_links_are_refused_before_anything_is_written_through_them(name, tmp_pat
     assert {path.name for path in run.iterdir()} == {"samples.jsonl", name}
 
 
-@pytest.mark.parametrize(("packed", "end"), [(False, b""), (True, b"\n")])
-def test_line_of_100_mb_is_refused_without_being_read_whole(packed, end, tmp_path, refused):
-    path = tmp_path / (journal.PACKED if packed else journal.NAME)
-    with gzip.open(path, "wb", 1) if packed else path.open("wb") as file:
-        file.write(json.dumps(HEAD).encode() + b'\n{"kind": "')
-        for _ in range(100):
-            file.write(b"x" * 10**6)
-        file.write(end)
-    tracemalloc.start()
-    message = refused("report", str(tmp_path))
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert "has a line above 16 MiB" in message
-    assert peak < 70e6
+@pytest.mark.parametrize("limit", ["MOST_BYTES", "LONGEST_LINE_BYTES"])
+def test_journal_above_its_limits_is_refused(limit, tmp_path, monkeypatch, refused):
+    monkeypatch.setattr(journal, limit, 3 * 2**20)
+    assert "3 MiB" in refused("report", str(save(tmp_path / "run", [HEAD | {"title": "t" * 4 * 2**20}])))
 
 
-def test_journal_of_too_many_lines_is_refused_and_long_texts_are_cut(tmp_path, monkeypatch, refused):
-    monkeypatch.setattr(journal, "MOST_BYTES", 3 * 2**20)
-    run = save(tmp_path / "run", [HEAD] + [{"kind": "note", "about": "a", "text": "b" * 1000}] * 3500)
-    assert "more than 3 MiB in all" in refused("report", str(run))
+def test_long_texts_are_cut(tmp_path):
     run = journal.load(save(tmp_path / "run", [HEAD | {"title": "t" * 10**6}]))
     assert run.metadata["title"] == "t" * (LONGEST_TEXT - 3) + "..."
 

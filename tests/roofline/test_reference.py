@@ -88,13 +88,9 @@ def test_committed_samples_are_never_changed(name):
 @pytest.mark.parametrize("lines", [[HEAD, *gathering(gather_matmul(), lost=ON_GPU)], LINES, RUNS[-1]])
 def test_records_have_the_declared_fields_and_no_others(lines, tmp_path):
     run = load_committed(lines) if isinstance(lines, str) else journal.load(save(tmp_path / "run", lines))
-    optional = ("steady_", "stolen_share", "others_share", "load_average", "throttle", "sm_clock_mhz", "power_w")
-    optional += ("temperature_c", "other_processes", "telemetry_error")
     for record in records_of(run):
         declared = {*GROUPS["every"], *(GROUPS["wire"] if record["analysis"] == "overlap" else ())}
         assert record.keys() <= declared
-        no_matmul = {"n", "k"} if record["op"] == "ffn" else set()
-        assert all(name.startswith(optional) for name in declared - record.keys() - no_matmul)
     assert len(FIELDS) == sum(map(len, GROUPS.values()))
 
 
