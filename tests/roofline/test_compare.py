@@ -51,8 +51,9 @@ def test_holm_by_hand_and_many_tests_ask_more_of_each():
 
 
 def test_change_of_the_mean_is_of_the_processes_that_have_all_cases():
-    lacking = [[[{0: 0.1, 1: 0.2, 2: 0.3}], [{0: 0.1, 2: 0.5}]]] * 2
-    assert changes.together(lacking).value == pytest.approx(0.3 - 0.2)
+    new = [{0: 0.1, 2: 0.5}]
+    cases = [[{0: 0.1, 1: 0.6, 2: 0.3}], new], [[{0: 0.1, 2: 0.3}], new]
+    assert changes.together(cases).value == pytest.approx(0.3 - 0.2)
 
 
 def test_what_no_case_tells_alone_the_mean_over_all_does(tmp_path, capsys):

@@ -191,7 +191,7 @@ def test_cpu_with_one_core(monkeypatch, capsys):
 
 def test_a_run_hears_of_what_is_lacking(monkeypatch):
     """Another process asks; a doctor that dies is heard of too."""
-    findings = [doctor.Finding("mode", LACKING, "MIG is on", "a slice", "nvidia-smi -mig 0")]
+    findings = [doctor.Finding("mode", LIMITED, "MIG is on", "a slice", "nvidia-smi -mig 0")]
     findings.append(doctor.Finding("device", OK, ""))
     done = types.SimpleNamespace(stdout=json.dumps({"findings": [*map(asdict, findings)]}), returncode=1)
     monkeypatch.setattr(doctor.subprocess, "run", returns(done))

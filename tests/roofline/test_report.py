@@ -98,16 +98,16 @@ def heights(axes):
 
 
 def test_panels_are_in_flops_and_for_few_rows_in_bytes_over_time(tmp_path):
-    figure = memory_roofline(tmp_path, lines_of_cpu(1, 16, 64, 8192))
+    figure = memory_roofline(tmp_path, lines_of_cpu(1, 16, 100, 8192))
     records = records_of(journal.load(tmp_path / "run"))
     axes, few_rows = figure.axes
     assert axes.get_ylabel() == "GFLOP/s"
     assert {"measured: 750 GFLOP/s", "datasheet: 989 GFLOP/s"} <= {text.get_text() for text in axes.texts}
     assert heights(axes) == pytest.approx(sorted(1000 * record["tflops"] for record in records))
-    rates = [r["device_bytes"] / r["time_s"] / 1e9 for r in records if r["m"] <= 64]
+    rates = [r["device_bytes"] / r["time_s"] / 1e9 for r in records if r["m"] <= 100]
     assert heights(few_rows) == pytest.approx(sorted(rates))
     roof = next(line for line in few_rows.get_lines() if line.get_linewidth() == 2)
-    assert (roof.get_ydata()[0], roof.get_xdata()[-1]) == pytest.approx((4, 64))
+    assert (roof.get_ydata()[0], roof.get_xdata()[-1]) == pytest.approx((4, 100))
     assert "measured: 4.00 GB/s" in [text.get_text() for text in few_rows.texts]
 
 
