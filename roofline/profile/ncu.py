@@ -33,8 +33,6 @@ QUERY_S = 60.0
 LONGEST_COMPLAINT = 200
 FOLLOWS = re.compile(r"an error was reported by|failed to profile|application returned|while trying to profile", re.I)
 """Errors that only say that there was another one."""
-RAISED = re.compile(r"[\w.]+(Error|Exception)\b")
-"""How the last line of a traceback begins."""
 
 
 def complaint(printed: str, of_program: str, how: str) -> str:
@@ -44,12 +42,9 @@ def complaint(printed: str, of_program: str, how: str) -> str:
         return FORBIDDEN
     if how and not how.startswith("exit code"):
         return how
-    both = f"{of_program}\n{printed}".splitlines()
-    errors = [line.replace("==ERROR==", "").strip() for line in both if "==ERROR==" in line]
-    lines, of_tool = ([line for line in text.splitlines() if line.strip()] for text in (of_program, printed))
-    raised = [line for line in lines if RAISED.match(line)]
-    first = next((line for line in errors if not FOLLOWS.search(line)), None)
-    telling = first or next(iter([*raised[-1:], *errors, *lines[-1:], *of_tool[-1:]]), "it printed nothing")
+    lines = [line for line in f"{printed}\n{of_program}".splitlines() if line.strip()]
+    errors = (line for line in lines if "==ERROR==" in line and not FOLLOWS.search(line))
+    telling = next(errors, lines[-1] if lines else "it printed nothing").replace("==ERROR==", "").strip()
     shown = "".join(character if character.isprintable() else "?" for character in telling[:LONGEST_COMPLAINT])
     return f"{shown} ({how.partition(':')[0]})" if how else shown
 

@@ -18,8 +18,7 @@ TENSOR = {dtype: f"sm__ops_path_tensor_src_{dtype}_dst_fp32" for dtype in ("bf16
 """Operations of the tensor cores, a multiply-add counted as two, by dtype of the operands. fp32 is multiplied without
 them."""
 
-SCALES = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
-UNIT = re.compile(r"([KMGT]?)(|B|bytes?|ops?|inst)")
+UNITS = ("", "B", "byte", "bytes", "op", "ops", "inst")
 NUMBER = re.compile(r"-?(\d{1,3}(,\d{3})+|\d+)(\.\d+)?([eE][+-]?\d+)?")
 ABSENT = ("", "n/a", "nan", "(!) n/a", "(!) nan")
 
@@ -39,7 +38,7 @@ def alternatives(dtype: str) -> dict[str, list[tuple[str, ...]]]:
     """
     base = TENSOR.get(dtype)
     off, on = f"{base}_sparsity_off.sum", f"{base}_sparsity_on.sum"
-    tensor = [(f"{base}.sum",), (off, on), (off,)] if base else []
+    tensor = [(f"{base}.sum",), (off, on)] if base else []
     return {"dram_bytes": [DRAM], "l2_bytes": [L2], "tensor_ops": tensor}
 
 
@@ -54,15 +53,11 @@ def available(wanted: list[str], listing: str) -> list[str]:
 
     Some versions refuse to count anything if they are asked for one metric that they do not know.
     """
-    listed = _named(wanted, listing)
+    words = set(re.findall(r"\w+", listing))
+    listed = [name for name in wanted if name.partition(".")[0] in words]
     tensor = [name for name in wanted if name not in DRAM + L2]
     reliable = set(DRAM + L2) <= set(listed) and (not tensor or set(tensor) & set(listed))
     return listed if reliable else wanted
-
-
-def _named(wanted: list[str], text: str) -> list[str]:
-    """Return those whose metric, without its suffix, is a word of `text`."""
-    return [name for name in wanted if re.search(rf"(?<!\w){re.escape(name.partition('.')[0])}(?!\w)", text)]
 
 
 def parse(text: str) -> list[Launch]:
@@ -124,6 +119,6 @@ def _value(name: str, text: str, unit: str) -> float | None:
         return None
     if not NUMBER.fullmatch(text.strip()):
         raise ValueError(f"{name} is {text!r}, which is no number as 1,234.5 is one: run ncu with LC_ALL=C")
-    if not (scale := UNIT.fullmatch(unit.strip())):
+    if unit.strip() not in UNITS:
         raise ValueError(f"{name} is in {unit!r}, a unit that is not known here: run ncu with --print-units base")
-    return float(text.replace(",", "")) * SCALES[scale[1]]
+    return float(text.replace(",", ""))

@@ -1,8 +1,10 @@
 """Numbers as people read them. `FORMATS` and `WITH_ENDS` have the ways that `fields.toml` names."""
 
-from roofline.report import kernel_words
+import re
+
 from roofline.theory.wires import HOW
 
+LONGEST_KERNEL = 48
 TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 
 
@@ -73,6 +75,21 @@ def bytes_text(count: int) -> str:
     return f"{count / 1e9:.3g} GB" if count >= 1e9 else f"{count / 1e6:.3g} MB"
 
 
+def kernels_text(names: str) -> str:
+    """Return the names of kernels, joined by ` + `, without what they return, namespaces and arguments.
+
+    >>> kernels_text("nvjet_tst_64x8_64x16_4x1_v_bz_splitK_TNT + void cublasLt::splitKreduce_kernel<32, float>(int)")
+    'nvjet_tst_64x8_64x16_4x1_v_bz_splitK_TNT + splitKreduce_kernel'
+    """
+    return " + ".join(map(_kernel_text, names.split(" + ")))
+
+
+def _kernel_text(name: str) -> str:
+    bare = name.removeprefix("void ").replace("(anonymous namespace)", "").replace("<unnamed>", "")
+    bare = re.split(r"[<(]", bare, maxsplit=1)[0].strip().rpartition("::")[2] or name
+    return bare if len(bare) <= LONGEST_KERNEL else f"{bare[: LONGEST_KERNEL - 3]}..."
+
+
 FORMATS = {
     "": str,
     "time": time_text,
@@ -83,7 +100,7 @@ FORMATS = {
     "bytes": lambda count: bytes_text(count) if count else "-",
     "binary": binary_text,
     "bandwidth": lambda rate: f"{rate / 1e9:.3g} GB/s",
-    "kernel": kernel_words.words,
+    "kernel": kernels_text,
     "link": lambda kind: HOW.get(kind, kind),
 }
 """Format of `fields.toml` -> what writes a value."""

@@ -25,10 +25,6 @@ if TYPE_CHECKING:
 ANALYSES = {"overlap": overlap, "gradients": gradients, "throughput": throughput}
 """Analysis -> how its rows are shown: `brief(run, rows)`, `summary(rows)`, `CASES` and `FIGURES`, of which the first
 stands beside the brief table."""
-KERNELS = (
-    "Kernels of cuBLAS are read from their names, which nobody documents; it counts by columns, so that the first size "
-    "of its tile lies along N. The journal has the whole names."
-)
 
 
 def write(folder: Path) -> list[Path]:
@@ -68,9 +64,8 @@ def body(run: Run, cases: DataFrame) -> list[Section]:
     summary = [line for name, rows in rows_of.items() for line in ANALYSES[name].summary(rows)]
     sections = [*brief.values(), Section("In all", lines=tuple(summary))]
     for name, rows in rows_of.items():
-        about = KERNELS if rows["kernel_name"].notna().any() else ""
         table, figures, long = tables.texts(rows, ANALYSES[name].CASES), ANALYSES[name].FIGURES, len(brief[name].table)
-        sections.append(Section(f"All cases: {name}", about, figures[1:], table, long=bool(long)))
+        sections.append(Section(f"All cases: {name}", "", figures[1:], table, long=bool(long)))
     further = overlap.splits(cases), throughput.steady(cases), throughput.counted(cases)
     return sections + [section for section in further if len(section.table)]
 

@@ -34,17 +34,14 @@ def printed(capsys):
         ("--chip exercise --fsdp 8 --tokens 21999", "each device (21,999 are too few)", "the links set the pace"),
         (f"{V5P} --memory 95GB", ": 4.6e+14 FLOP/s, torus axes 3 x 180 GB/s, 95.00 GB = 88.48 GiB", "memory: given"),
         ("--memory 79.5GiB --fsdp 64", "79.5 GiB from N = 42 on"),
-        ("--fsdp 40", "it does not fit, all sharded: 87.94 GB"),
-        # Without a bound, without a link, and with very little.
+        # Without a bound, without a link.
         (
             "--chip exercise --tp 64",
             "  never compute-bound: over the tp axes each token takes longer than on the chip",
             "need F above 176,000, and F = 53,248: so they do not",
-            "  none",
         ),
         ("--chip exercise --tp 8", "  compute-bound at any number of tokens\n\nxxl: 126 ", "  any"),
         ("", "N = 1, X = 1 (fsdp), Y = 1 (tp)\n  it does not fit, all sharded: 3,517.58 GB", "from N = 44 on, 80 G"),
-        ("--model 4,8 --fsdp 8 --tokens 1", "1.02e-06", "at B = 1, 0.125 on each device", "1 x (D = 4"),
         (
             "--model llama-3-8b --fsdp 8",
             "3 matrices a block;",
@@ -52,11 +49,9 @@ def printed(capsys):
             "2,097,152 bytes a token, the input and the gate's and up's outputs",
         ),
         ("--chip L40S --fsdp 1", "network unknown"),
-        ("--chip 'H100 PCIe' --tp 2", "compute-bound"),
         ("--fsdp 64 --tokens 1e12", "at B = 1,000,000,000,000, ", "  1.755e+10  1.634e+10  "),
         # Huge, and tiny.
         ("--model 1024,1099511627776 --fsdp 1099511627776",),
-        ("--memory 0.5KiB --tokens 1e15 --fsdp 8", "5.12e-07 GB"),
         ("--model 1,1 --fsdp 8 --tokens 1 --flops 1e9 --memory 1.5TB", "FLOP/s: given", "1,500.00 GB"),
     ],
     ids=lambda case: case[0],
@@ -107,8 +102,7 @@ def test_answers_in_half_a_second_without_heavy_packages(in_a_blink):
         ("xxl", "all", 126 * (16384 + 53248)),  # the inputs of both layers
         ("xxl", "half", 63 * (16384 + 53248)),
         ("xxl", "checkpointed", 126 * 16384 + 53248),  # those of blocks, and of one inner layer
-        ("llama-3-8b", "all", 32 * (4096 + 2 * 14336)),  # the outputs of gate and up
-        ("llama-3-8b", "checkpointed", 32 * 4096 + 2 * 14336),
+        ("llama-3-8b", "checkpointed", 32 * 4096 + 2 * 14336),  # the outputs of gate and up
     ],
 )
 def test_saved_activations(model, saved, elements):
@@ -132,13 +126,10 @@ def test_the_fewest_devices_fit_and_one_less_does_not(sharded, whole, size):
     [
         ("--model xxk", "unknown model 'xxk': did you mean xxl?"),
         ("--chip h10", "did you mean 'H100 SXM'?"),
-        ("--saved hlaf", "did you mean half?"),
         ("--fdsp 8", "unrecognized arguments: --fdsp 8; did you mean --fsdp?"),
         ("--memory 80", "'80' has no unit: say it in B, KB, MB, GB, TB, KiB, MiB, GiB, TiB (a GiB is 2**30 bytes)"),
-        ("--memory 80gb", "'80gb' has the unknown unit gb: say it in B, KB, MB, GB"),
         ("--memory 1e999GB", "is no size above 0"),
         ("--tokens -5", "'-5' is not a whole number of tokens, 0 to 1e15"),
-        ("--tokens 1e308", "not a whole number of tokens"),
         ("--tp 0", "'0' is not a whole number from 1 on"),
         ("--flops 275", "'275' is below 1e+09: did you mean 275e12 FLOP/s, which is 275 TFLOP/s?"),
         # What does not fit together.

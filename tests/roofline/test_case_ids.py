@@ -10,8 +10,8 @@ from roofline.operations.matmul import Matmul
 GRADIENTS = GradientAllReduce("xxl/16", 128, 320, "fp32", 2).id
 
 
-@pytest.mark.parametrize("contender", [None, "persistent", "row_block"])
-@pytest.mark.parametrize("name", ["xxl", "llama-3-70b", "xxl/16", "gpt-2-small", "gpt-3", "1000x3000"])
+@pytest.mark.parametrize("contender", [None, "row_block"])
+@pytest.mark.parametrize("name", ["llama-3-70b", "xxl/16", "1000x3000"])
 def test_ids_are_read_back(name, contender):
     behind = f"-{contender}" if contender else ""
     for case in (
@@ -27,7 +27,6 @@ def test_ids_are_read_back(name, contender):
     [
         ("matmull-xxl-up-tp8-m16-bf16", "did you mean matmul?"),
         ("matmul-xxl-up-m16-bf16", "is not written as cases are: matmul-xxl-up-tp8-m4096-bf16-persistent"),
-        ("all_gather_matmul-xxl-up-tp8-m16-bf16", "is not written as cases are: all_gather_matmul-xxl-up-p8-"),
         ("matmul-xxxl-up-tp8-m16-bf16", "unknown model 'xxxl': did you mean xxl?"),
         ("matmul-xxl-upp-tp8-m16-bf16", "unknown layer 'upp'"),
         ("matmul-xxl-up-tp7-m16-bf16", "tp=7 does not divide d_ff=53248"),
@@ -35,7 +34,6 @@ def test_ids_are_read_back(name, contender):
         ("weight_prefetch-xxl-up-p8-tp1-m16-bf16-ridged", "'ridged' is no bandwidth"),
         ("all_gather_matmul-xxl-up-p7-tp8-m16-bf16-ridge", "ranks=7 does not divide"),
         (GRADIENTS.replace("-l128-", "-l0-"), "layers=0"),
-        (GRADIENTS.replace("-p2", "-p1"), "ranks=1"),
     ],
 )
 def test_bad_ids_are_named(text, expected):

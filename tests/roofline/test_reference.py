@@ -15,15 +15,13 @@ from matplotlib.image import imread
 from roofline import plots
 from roofline.analysis.fields import FIELDS, GROUPS
 from roofline.analysis.records import frame, records_of
-from roofline.report import overlap, references, tables
+from roofline.report import references
 from roofline.report.format import FORMATS, WITH_ENDS
 from roofline.report.write import markdown, sections, write
 from roofline.store import journal
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "results" / "reference"
-SHOWN = {"contender", "time", "T_gemm", "T_comm", "hidden [95 %]", "ratio to baseline [95 %]", "over all cores [95 %]"}
-SHOWN |= {"of ideal", "of own ideal", "T_gemm / T_comm"}
 RUNS = sorted(path.name for path in REFERENCE.iterdir() if path.is_dir())
 each_run = pytest.mark.parametrize(
     "name", [*(pytest.param(name, marks=pytest.mark.slow) for name in RUNS[:-1]), RUNS[-1]]
@@ -90,13 +88,9 @@ def test_committed_samples_are_never_changed(name):
 @pytest.mark.parametrize("lines", [[HEAD, *gathering(gather_matmul(), lost=ON_GPU)], LINES, RUNS[-1]])
 def test_records_have_the_declared_fields_and_no_others(lines, tmp_path):
     run = load_committed(lines) if isinstance(lines, str) else journal.load(save(tmp_path / "run", lines))
-    optional = ("steady_", "stolen_share", "others_share", "load_average", "throttle", "sm_clock_mhz", "power_w")
-    optional += ("temperature_c", "other_processes", "telemetry_error")
     for record in records_of(run):
         declared = {*GROUPS["every"], *(GROUPS["wire"] if record["analysis"] == "overlap" else ())}
         assert record.keys() <= declared
-        no_matmul = {"n", "k"} if record["op"] == "ffn" else set()
-        assert all(name.startswith(optional) for name in declared - record.keys() - no_matmul)
     assert len(FIELDS) == sum(map(len, GROUPS.values()))
 
 
@@ -114,57 +108,14 @@ def test_tables_of_runs_and_fields_are_the_ones_that_the_command_makes():
     assert all(f"[{name}](reference/{name}/report.md)" in readme for name in RUNS)
 
 
-def test_readme_shows_table_picture_and_answer_of_a_committed_run():
+def test_readme_shows_table_and_picture_of_a_committed_run():
     readme = (ROOT / "README.md").read_text()
     (shown,) = (name for name in RUNS if f"](results/reference/{name}/network_roofline.png)" in readme)
-    assert f"](results/reference/{shown}/report.md)" in readme
     report = (REFERENCE / shown / "report.md").read_text().splitlines()
     (table,) = re.findall("<!-- table -->\n(.*?)\n<!-- /table -->", readme, re.DOTALL)
     rows = [line for line in table.splitlines() if line]
     assert len(rows) >= 6
     assert [row for row in rows if row not in report] == []
-    answer = re.search(
-        r"hides ([\d.]+) of the gather. That makes it ([\d.]+) times as fast as `serial`, and ([\d.]+) times as fast "
-        "as a serial gather with a matmul on all cores", " ".join(readme.split())
-    ).groups()  # fmt: skip
-    case = "all_gather_matmul-xxl/16-up-p8-tp16-m4096-fp32-ridge-chunk_launches"
-    record = next(record for record in records_of(load_committed(shown)) if record["case"] == case)
-    assert answer == tuple(f"{record[name]:.2f}" for name in ("hidden_fraction", "ratio_to_vendor", "gain_all_cores"))
-
-
-@pytest.mark.slow
-def test_page_tells_how_near_arms_come_to_what_they_could_reach_at_the_ridge():
-    runs = [load_committed(name) for name in RUNS]
-    newest = max(run.metadata["method_version"] for run in runs)
-    records = [r for run in runs if run.metadata["method_version"] == newest for r in records_of(run)]
-    records = [record for record in records if (record.get("wire"), record.get("ranks")) == ("ridge", 8)]
-    assert all(record["m"] >= 4096 for record in records)
-    page = (ROOT / "docs/how.md").read_text()
-    for arm in ("serial", *(f"{kind}_launches" for kind in ("chunk", "row_block", "block", "layer", "chained"))):
-        shares = [record["of_own_ideal"] for record in records if record["arm"] == arm]
-        assert len(shares) >= 2
-        assert min(shares) > 0.8
-        assert f"`{arm}` {100 * min(shares):.0f} to {100 * max(shares):.0f} %" in page
-
-
-def test_exercise_shows_the_overlap_table_of_a_committed_run():
-    page = (ROOT / "docs/exercise.md").read_text()
-    run = load_committed(re.search(r"\(\.\./results/reference/([\w-]+)/overlap.png\)", page)[1])
-    shown = re.findall(r"^\| tp (\d+), (balance 86|ridge) (\| .*)$", page, re.MULTILINE)
-    assert len(shown) == 8
-    rows = frame(run).query("op == 'all_gather_matmul'")
-    texts = tables.texts(rows, [name for name in overlap.CASES if FIELDS[name].header in SHOWN]).to_numpy()
-    expected = {
-        (str(tp), wire.replace("balance", "balance "), "| " + " | ".join(row) + " |")
-        for tp, wire, row in zip(rows["tp"], rows["wire"], texts, strict=True)
-    }
-    assert set(shown) <= expected
-    records = [
-        r for r in records_of(run) if (r.get("wire"), r.get("tp"), r["op"]) == ("ridge", 16, "all_gather_matmul")
-    ]
-    best = max(records, key=lambda r: r["ratio_to_vendor"])
-    gains = re.search(r"the gain at the ridge is ([\d.]+) x, and not ([\d.]+) x", " ".join(page.split()))
-    assert gains.groups() == (f"{best['gain_all_cores']:.3f}", f"{best['ratio_to_vendor']:.3f}")
 
 
 @pytest.fixture
@@ -233,8 +184,6 @@ def test_reference_without_a_checkout_or_marks_is_one_line(checkout, tmp_path, c
     (tmp_path / "results" / "README.md").write_text("no marks")
     assert references.main([], tmp_path / "results" / "reference") == 2
     assert "lacks the marks" in capsys.readouterr().err
-    assert references.main(["nowhere"], tmp_path / "results" / "reference") == 2
-    assert "nowhere is no run folder" in capsys.readouterr().err
 
 
 def test_reasons_hold_neither_host_nor_home(monkeypatch):
@@ -250,8 +199,5 @@ def test_docs_draw_a_plot_of_its_own_from_a_frame(monkeypatch):
     monkeypatch.chdir(ROOT)
     monkeypatch.setenv("MPLBACKEND", "agg")
     exec(snippet, namespace := {})
-    run = load_committed(Path(re.search(r'load\("(.*?)"\)', snippet)[1]).name)
     dtypes = {name: str(namespace["frame"][name].dtype) for name in ("case", "m", "above_roof", "time_s")}
     assert dtypes == {"case": "object", "m": "Int64", "above_roof": "boolean", "time_s": "float64"}
-    again = namespace["frame"].astype(object).where(namespace["frame"].notna(), None).to_dict("records")
-    assert again == [{name: record.get(name) for name in namespace["frame"]} for record in records_of(run)]

@@ -14,13 +14,10 @@ from roofline.theory.models import parse
     ("call", "message"),
     [
         (lambda: parse("xxk"), "did you mean xxl"),
-        (lambda: parse("xxl/3"), "divides d_model=16384"),
         (lambda: parse("xxl/8192"), "and d_ff=53248"),
         (lambda: parse("1024,"), "two whole numbers"),
-        (lambda: parse("0,5"), "above 0"),
         (lambda: Matmul("xxl", "up", 1, -1, "bf16"), "m=-1"),
         (lambda: balance(0, 1), "FLOP/s 0: it must be above 0"),
-        (lambda: balance(1, float("nan")), "bandwidth nan: it must be above 0"),
     ],
 )
 def test_bad_sizes_and_rates_are_named(call, message):
@@ -30,7 +27,7 @@ def test_bad_sizes_and_rates_are_named(call, message):
 
 @pytest.mark.parametrize(
     ("layer", "tp", "n", "k"),
-    [("up", 1, 53248, 16384), ("up", 8, 6656, 16384), ("down", 1, 16384, 53248), ("down", 8, 16384, 6656)],
+    [("up", 8, 6656, 16384), ("down", 8, 16384, 6656)],
 )
 def test_layers_are_sharded_as_column_and_row_parallel(layer, tp, n, k):
     case = Matmul("xxl", layer, tp, 4096, "bf16")
@@ -54,7 +51,6 @@ def test_balances_of_datasheets(name, wire, memory):
 def test_device_names_are_compared_whole():
     assert chips.of_device("NVIDIA H200").name == "H200"
     assert chips.of_device("NVIDIA H200 NVL") is None
-    assert chips.of_device("some other chip") is None
 
 
 @given(st.floats(1e-3, 1e6), st.floats(1e9, 1e16), st.floats(1e6, 1e13))
