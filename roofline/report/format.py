@@ -1,5 +1,6 @@
 """Numbers as people read them. `FORMATS` and `WITH_ENDS` have the ways that `fields.toml` names."""
 
+from roofline.operations.matmul import SHAPE
 from roofline.report import kernel_words
 from roofline.theory.wires import HOW
 
@@ -71,6 +72,12 @@ def bytes_text(count: int) -> str:
     ('999 MB', '1.2 GB')
     """
     return f"{count / 1e9:.3g} GB" if count >= 1e9 else f"{count / 1e6:.3g} MB"
+
+
+def shape_text(row) -> str:
+    """Return the label of a file's shape, or its N and K; "" of a model's layer. `row` is of a frame."""
+    label, at, _ = str(row["model"]).rpartition("@")
+    return (label if at else f"N={row['n']} K={row['k']}") if row["layer"] == SHAPE else ""
 
 
 FORMATS = {
