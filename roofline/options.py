@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from roofline.arguments import count, nearest, positive
-from roofline.operations import OPERATIONS, gathering, matmul
-from roofline.operations.matmul import LAYERS
+from roofline.operations import OPERATIONS, gathering, matmul, shapes
+from roofline.operations.matmul import ALL_LAYERS, LAYERS
 from roofline.theory.models import parse as parse_model
 from roofline.theory.wires import OF_RANKS, RANKS_TAKE
 from roofline.theory.wires import parse as parse_wire
@@ -58,6 +58,8 @@ class Options:
     """How many ranks torchrun started; 1 without it."""
     wires_of: tuple[tuple[str, float], ...] = ()
     """(shape, bytes/s) of each case over an emulated wire that another run measured; none without it."""
+    shapes: tuple[str, ...] = ()
+    """Ids of the matmuls of a file, in place of model, layers, tokens and tp; none without one."""
     quick: bool = False
     """Few shapes and rounds, in one process: to see what a run is like, never a reference."""
 
@@ -89,10 +91,13 @@ TOKENS = "default: " + ", on a CPU ".join(",".join(map(str, DEFAULTS[name]["toke
 
 OPTIONS = {
     "model": Option("NAME", lambda text: parse_model(text).name, "as llama-3-8b or D,F (default: xxl, a CPU's xxl/16)"),
-    "layers": Option("LIST", partial(one_of, LAYERS), "up, down or both (default: up,down)"),
+    "layers": Option("LIST", partial(one_of, ALL_LAYERS), f"of {', '.join(ALL_LAYERS)} (default: up,down)"),
     "tokens": Option("LIST", count, f"rows of the activations ({TOKENS})"),
     "tp": Option("LIST", count, "tensor-parallel degrees, each must divide d_ff (default: 1,8)"),
     "dtype": Option("LIST", partial(one_of, ITEMSIZE), f"of {', '.join(ITEMSIZE)} (default: bf16 on a GPU, else fp32)"),
+    "shapes": Option(
+        "FILE", str, "lines of m,n,k or m,n,k,dtype,label, in place of model, layers, tokens and tp (default: no file)"
+    ),
     "contenders": Option(
         "LIST", str, "the baseline is measured beside them, e.g. cublas,persistent (default: all but inductor)"
     ),
@@ -190,8 +195,11 @@ def resolve(get, *, device: str, timed: bool, root: Path, world: int = 1) -> Opt
     mode, quick = device if timed else f"test-{device}", "quick" in given
     defaults = {"layers": LAYERS, "results": root / "results" / "local"} | DEFAULTS[mode] | (QUICK if quick else {})
     values, names = defaults | given, {part.name for part in fields(Options)} - {"device"}
+    if "shapes" in given:
+        values |= _of_file(given, values["dtype"])
     settings = {name: setting for name, setting in values.items() if name in names}
     options = Options(device, timed, dtypes=values["dtype"], world=world, **settings)
+    read("layers", options, lambda options: [matmul.sides(options.model, layer) for layer in options.layers])
     read("tp", options, matmul.sweep)
     if device == "cpu" and options.copier_programs:
         raise ValueError(f"--ffn-copier-programs {options.copier_programs}: on a CPU a thread copies; leave it out")
@@ -204,6 +212,16 @@ def resolve(get, *, device: str, timed: bool, root: Path, world: int = 1) -> Opt
         options = replace(options, gather=gather)
     read("ranks", options, lambda options: [operation.sweep(options) for operation in OPERATIONS.values()])
     return options
+
+
+def _of_file(given: dict, dtypes: tuple[str, ...]) -> dict:
+    """Return the values of a run of a file's shapes, which sweeps nothing."""
+    swept = ("model", "layers", "tokens", "tp", "ranks", "link_bandwidth", "wires_of", "copier_programs")
+    if others := [FLAGS[name] for name in swept if name in given]:
+        raise ValueError(f"--ffn-shapes: the file alone says what is multiplied; leave out {', '.join(others)}")
+    cases = read("shapes", given["shapes"], lambda text: shapes.of_file(Path(text), dtypes))
+    of_cases = tuple(dict.fromkeys(case.dtype for case in cases))
+    return {"shapes": tuple(case.id for case in cases), "dtype": of_cases, "layers": (), "tokens": (), "tp": ()}
 
 
 def _ranks_and_wires(device: str, world: int, given: dict) -> tuple[tuple[int, ...], tuple[str, ...]]:

@@ -53,6 +53,9 @@ def question(options: argparse.Namespace) -> Question:
         chip = replace(chip, memory_bytes=options.memory, source=f"{chip.source}; memory: given")
     exact = options.collectives == "exact" if options.collectives else not chip.torus_axes
     model = parse_model(options.model)
+    if model.experts > 1:
+        problem = f"its blocks have {model.experts} experts each, and the account knows one FFN a block"
+        raise ValueError(f"--model {options.model}: {problem}; take a dense model, or D,F")
     return Question(model, chip, options.tp, options.fsdp, exact, options.tokens, options.saved)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from roofline import __version__
 from roofline.measure import METHOD_VERSION
+from roofline.operations.matmul import BY_HEADS
 from roofline.options import as_values
 from roofline.store import journal
 from roofline.store.conditions import slug, threads_text
@@ -21,10 +22,12 @@ def make(options, about: dict, root: Path, cases: list[str], notes: list[str]) -
     versions = ", ".join(
         f"{name} {about['versions'][name]}" for name in ("torch", "triton") if name in about["versions"]
     )
-    scale = " (scaled down)" if "/" in options.model else ""
+    sizes = f"a file's {len(options.shapes)} shapes" if options.shapes else options.model
+    scale = " (scaled down)" if "/" in sizes else ""
     kind = "Quick run of " if options.quick else ""
     names = dict.fromkeys(case.partition("-")[0] for case in cases)
-    measured = "FFN matmuls" if "matmul" in names else ", ".join(names)
+    beyond_ffn = options.shapes or {*options.layers} & {*BY_HEADS}
+    measured = f"{'' if beyond_ffn else 'FFN '}matmuls" if "matmul" in names else ", ".join(names)
     of_device = [f"Measured on the {about['source'].upper()}: {about['chip']}."]
     if options.device == "cpu":
         of_device.append("Triton kernels were not timed: without a GPU they run in the interpreter, to be checked.")
@@ -36,7 +39,7 @@ def make(options, about: dict, root: Path, cases: list[str], notes: list[str]) -
         "roofline_version": __version__,
         "started": started.isoformat(timespec="seconds"),
         "commit": commit,
-        "title": f"{kind}{measured} of {options.model}{scale} on {about['chip']}",
+        "title": f"{kind}{measured} of {sizes}{scale} on {about['chip']}",
         "footer": f"{about['chip']}, {width} | {versions} | commit {commit} | {started:%Y-%m-%d %H:%M} UTC"
         f" | seed {options.seed}, method {METHOD_VERSION}{', quick' * options.quick}",
         "notes": of_device + notes,

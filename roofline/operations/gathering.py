@@ -15,7 +15,7 @@ from itertools import product
 from typing import NamedTuple
 
 from roofline.operations import base
-from roofline.operations.matmul import Matmul
+from roofline.operations.matmul import NO_WIRE, Matmul
 from roofline.theory.arms import ALL_CORES, BY_PERSISTENT, PERSISTENT, of_operation
 from roofline.theory.models import parse as parse_model
 from roofline.theory.wires import EXERCISE_BALANCE, HOW, INFINIBAND_BYTES_PER_S, NVLINK_BYTES_PER_S, Wire
@@ -292,5 +292,6 @@ def declare(
             runner=f"collectives.bench.{case.op}:Runner",
             example=example,
             notes=notes,
+            why_not=lambda options: NO_WIRE if options.shapes else "",
         )
     )

@@ -7,6 +7,7 @@ are small, so that a collective for each costs more than its bytes.
 from dataclasses import dataclass
 
 from roofline.operations.base import Case, Operation, Planner, register
+from roofline.operations.matmul import NO_WIRE
 from roofline.theory.models import parse as parse_model
 from roofline.theory.work import ITEMSIZE, Work
 
@@ -83,6 +84,8 @@ def _size_text(size_bytes: int) -> str:
 
 def why_not(options) -> str:
     """Return why nothing is measured; empty if it is."""
+    if options.shapes:
+        return NO_WIRE
     if options.world == 1:
         return "gradients are summed over real ranks: start torchrun --nproc-per-node N -m pytest ..."
     return "" if options.device == "cpu" else "gradients are summed over gloo, on a CPU: add --ffn-device cpu"

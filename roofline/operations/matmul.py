@@ -1,19 +1,39 @@
-"""The matmuls of a transformer's feed-forward layers: out[m, n] = x[m, k] @ w[n, k].T, on one rank."""
+"""The matmuls of a transformer's linear layers, or of a file: out[m, n] = x[m, k] @ w[n, k].T, on one rank."""
 
 from dataclasses import dataclass
 from itertools import product
 
 from roofline.operations.base import Case, Operation, register
+from roofline.theory.models import MODELS
 from roofline.theory.models import parse as parse_model
 from roofline.theory.work import ITEMSIZE, Work
 
 LAYERS = ("up", "down")
 """`up`: D -> F, column-parallel (N = F/tp). `down`: F -> D, row-parallel (K = F/tp)."""
 
+ALL_LAYERS = (*LAYERS, "gate_up", "qkv", "o")
+"""`gate_up`, D -> 2F, and the attention's `qkv`, D -> heads, are column-parallel; `o`, heads -> D, is row-parallel."""
+
+SHAPE, NO_WIRE = "shape", "a file of shapes has matmuls alone: leave out --ffn-shapes"
+"""The layer of a file's shape, whose model `LABEL@KxN` or `KxN` has the sizes; why nothing is gathered beside it."""
+
+SIZED_AS, ROW_PARALLEL, BY_HEADS = {SHAPE: "up", "up_down": "down"}, ("down", "o", "up_down"), ("qkv", "o")
+"""Layers with the sizes of another; those whose ranks share K, the others N; those whose ranks have whole heads."""
+
+
+def sides(model: str, layer: str) -> tuple[int, int]:
+    """Return (d_in, d_out) of a layer's weights on all ranks. Raises ValueError where `model` lacks it."""
+    layers, layer = parse_model(model).layers, SIZED_AS.get(layer, layer)
+    if layer not in layers:
+        able = ", ".join(name for name, other in MODELS.items() if layer in other.layers)
+        problem = f"{model} has no layer {layer}, but {', '.join(layers)}"
+        raise ValueError(f"{problem} (heads stay whole): choose a model of {able}, or other layers")
+    return layers[layer]
+
 
 @dataclass(frozen=True)
 class Matmul(Case):
-    """One rank's share of an FFN layer: out[m, n] = x[m, k] @ w[n, k].T, for `m` tokens, `tp` ranks in tensor parallel.
+    """One rank's share of a linear layer: out[m, n] = x[m, k] @ w[n, k].T, for `m` tokens, `tp` tensor-parallel ranks.
 
     >>> case = Matmul("xxl", "up", tp=8, m=4096, dtype="bf16")
     >>> case.id, case.n, case.k
@@ -21,7 +41,8 @@ class Matmul(Case):
     >>> case.work.flop == 2 * 4096 * 6656 * 16384
     True
 
-    Raises ValueError for an unknown model, layer or dtype, a negative `m`, or a `tp` that does not divide d_ff.
+    Raises ValueError for an unknown model or dtype, a layer that the model lacks, a negative `m`, or a `tp` that does
+    not divide d_ff, or the kv heads.
     """
 
     model: str
@@ -29,27 +50,29 @@ class Matmul(Case):
     tp: int
     m: int
     dtype: str
-    op, form, layers = "matmul", "{model}-{layer}-tp{tp}-m{m}-{dtype}", LAYERS
+    op, form, layers = "matmul", "{model}-{layer}-tp{tp}-m{m}-{dtype}", (*ALL_LAYERS, SHAPE)
 
     def __post_init__(self):
-        d_ff = parse_model(self.model).d_ff
+        model = parse_model(self.model)
         if self.layer not in self.layers:
             raise ValueError(f"unknown layer {self.layer!r}: it is one of {', '.join(self.layers)}")
         super().__post_init__()
+        sides(self.model, self.layer)
         if self.m < 0:
             raise ValueError(f"tokens m={self.m}: it must be 0 or more")
-        if self.tp < 1 or d_ff % self.tp:
-            raise ValueError(f"tp={self.tp} does not divide d_ff={d_ff} of {self.model}: choose a divisor of it")
+        name, size = ("kv_heads", model.kv_heads) if self.layer in BY_HEADS else ("d_ff", model.d_ff)
+        if self.tp < 1 or size % self.tp:
+            raise ValueError(f"tp={self.tp} does not divide {name}={size} of {self.model}: choose a divisor of it")
 
     @property
     def n(self) -> int:
-        model = parse_model(self.model)
-        return model.d_ff // self.tp if self.layer == "up" else model.d_model
+        _, d_out = sides(self.model, self.layer)
+        return d_out if self.layer in ROW_PARALLEL else d_out // self.tp
 
     @property
     def k(self) -> int:
-        model = parse_model(self.model)
-        return model.d_model if self.layer == "up" else model.d_ff // self.tp
+        d_in, _ = sides(self.model, self.layer)
+        return d_in // self.tp if self.layer in ROW_PARALLEL else d_in
 
     @property
     def facts(self) -> dict[str, int]:
@@ -63,6 +86,8 @@ class Matmul(Case):
 
 def sweep(options) -> list[Matmul]:
     """Return every matmul asked for, in the order of the run."""
+    if options.shapes:
+        return [OPERATION.parse(shape)[0] for shape in options.shapes]
     choices = product(options.dtypes, options.layers, options.tp, options.tokens)
     return [Matmul(options.model, layer, tp, m, dtype) for dtype, layer, tp, m in choices]
 

@@ -6,9 +6,10 @@ from itertools import cycle
 import numpy as np
 
 from roofline.analysis.throughput import Roof
+from roofline.operations.matmul import SHAPE
 from roofline.plots import theme
 from roofline.plots.theme import DARK, GREY, MARKERS
-from roofline.report.format import percent_text, rate_text
+from roofline.report.format import percent_text, rate_text, shape_text
 from roofline.stats import geometric_mean
 from roofline.theory.bounds import balance
 
@@ -17,6 +18,9 @@ MODELLED, COUNTED = "hollow: each byte moved once", "filled: bytes counted, from
 
 FEW_ROWS = 64
 """Cases of up to so many rows, and those under the ridge, stand in the panel of bytes/s too."""
+
+MARKS, MANY, ALIKE = (*MARKERS, "<", ">", "p"), "shapes of a file", {"marker": "o", "ls": "none"}
+"""The marks of layers at a tp, and of a file's shapes, which look alike where there are more of them."""
 
 APART = 1.15
 """Intensities of the same rows that differ by more than this factor have a label each."""
@@ -29,11 +33,14 @@ def memory_roofline(frame):
     frame = frame[frame["analysis"] == "throughput"]
     if frame.empty:
         return None
-    split = (frame["layer"] + ", tp=" + frame["tp"].astype("string")).fillna("")
+    shapes = frame.apply(shape_text, axis=1)
+    if len({*shapes} - {""}) > len(MARKS):
+        shapes = shapes.where(shapes == "", MANY)
+    split = (frame["layer"] + ", tp=" + frame["tp"].astype("string")).fillna("").mask(shapes != "", shapes)
     by_dtype = frame.assign(split=split).groupby("dtype", sort=False)
     looks = (
         {name: {"color": colour} for name, colour in theme.colours(frame["contender"].unique()).items()},
-        {name: {"marker": mark} for name, mark in zip(split.unique(), cycle(MARKERS))},
+        {name: {"marker": mark} for name, mark in zip(split.unique(), cycle(MARKS))} | {MANY: ALIKE},
     )
     figure = theme.new(12.5, 5.8 * len(by_dtype) + 0.6)
     theme.about(figure, frame, finding(frame))
@@ -96,13 +103,12 @@ def _roofs(axes, rows, measured: Roof | None, sheet: Roof | None, unit: float) -
 
 
 def _labels(axes, rows) -> list:
-    """M under each cluster of points, with tp where that puts those of an M apart; returns the labels."""
+    """M under each cluster of points, with tp or shape where that puts those of an M apart; returns the labels."""
     of_m = rows.groupby("m")["x"]
     apart = of_m.transform("max") > APART * of_m.transform("min")
-    rows = rows.assign(tp=rows["tp"].where(apart, 0))
-    return theme.name_lowest(
-        axes, rows, ["m", "tp"], "x", "y_low", lambda row: f"M={row.m}" + (f"\ntp={row.tp}" if row.tp else "")
-    )
+    place = ("\ntp=" + rows["tp"].astype("string")).mask(rows["layer"] == SHAPE, "\n" + rows["split"])
+    rows = rows.assign(place=place.where(apart & (rows["split"] != MANY), ""))
+    return theme.name_lowest(axes, rows, ["m", "place"], "x", "y_low", lambda row: f"M={row.m}{row.place}")
 
 
 def _points(axes, frame, colours: dict, marks: dict, line: str = "none") -> None:
@@ -115,7 +121,7 @@ def _points(axes, frame, colours: dict, marks: dict, line: str = "none") -> None
     edge = {"markeredgecolor": DARK, "markeredgewidth": 0.6}
     for (name, split), rows in frame.groupby(["contender", "split"], sort=False):
         colour = colours[name]["color"]
-        points = {"linestyle": line, "lw": 0.6, "markersize": 6.5} | colours[name] | marks[split]
+        points = {"ls": line, "lw": 0.6, "markersize": 6.5} | colours[name] | marks[split]
         face = {"markerfacecolor": "white", "markeredgecolor": colour, "markeredgewidth": 1.4} if hollow else edge
         shift = 1.035 ** ([*colours].index(name) - (len(colours) - 1) / 2)
         xs, ys, counted = rows["x"] * shift, rows["y"], rows["counted"] * shift

@@ -91,7 +91,7 @@ def _gatherings(places: list[Place], options, wire: str | None) -> Iterator[Gath
     """Yield the gather, the scatter and the layer of each model, tp and dtype, whose matmuls are all in `places`."""
     if places and not wire:
         raise ValueError("nothing says how fast the ranks hear each other: give it, as in --wire 50GBps")
-    sizes = dict.fromkeys((model, tp, dtype) for model, _, tp, dtype in places)
+    sizes = dict.fromkeys((model, tp, dtype) for model, layer, tp, dtype in places if layer in LAYERS)
     for (model, tp, dtype), m, kind in product(sizes, options.tokens, (AllGatherMatmul, MatmulReduceScatter, Ffn)):
         case = kind(model, kind.of_layer, tp, m, dtype, options.ranks, wire)
         if {place_of(matmul) for matmul in case.matmuls} <= {*places}:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from roofline.analysis.records import records_of
 from roofline.analysis.throughput import Roof, roof_of
-from roofline.operations.matmul import LAYERS, Matmul
+from roofline.operations.matmul import Matmul
 from roofline.stats import grouped
 from roofline.store.run import Run
 from roofline.theory.chips import Chip
@@ -114,7 +114,7 @@ def _point(record: dict) -> tuple | None:
     """Return ((place, contender, M), seconds) of a matmul's record, or of T_gemm in that of a case beside a link."""
     is_matmul = record["op"] == "matmul"
     name, time_s = (record["contender"], record["time_s"]) if is_matmul else (T_GEMM, record.get("t_gemm_s"))
-    if not time_s or record.get("layer") not in LAYERS:
+    if not time_s or record.get("layer") not in Matmul.layers:
         return None
     return ((record["model"], record["layer"], record["tp"], record["dtype"]), name, record["m"]), time_s
 

@@ -40,7 +40,7 @@ def require_memory(cases: list, machine: dict) -> None:
     if least > memory:
         raise ValueError(
             f"no shape fits: the operands of the smallest take {least / 1e9:,.0f} GB, the {machine['device']} has "
-            f"{memory / 1e9:,.0f} GB: choose fewer --ffn-tokens, a larger --ffn-tp or a smaller --ffn-model"
+            f"{memory / 1e9:,.0f} GB: choose fewer --ffn-tokens, a larger --ffn-tp, a smaller --ffn-model or shapes"
         )
 
 

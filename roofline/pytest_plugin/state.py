@@ -16,7 +16,7 @@ from roofline.pytest_plugin.replay import ReplayTimer
 from roofline.store import journal
 from roofline.store.run import Run
 
-OF_ONE_PROCESS = ("steady", "counters", "processes", "copier_programs")
+OF_ONE_PROCESS = ("steady", "counters", "processes", "copier_programs", "shapes")
 """Options of what one process does by itself, and no rank."""
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from roofline.analysis.fields import FIELDS
 from roofline.analysis.throughput import FEW_ROUNDS, ceilings_of
 from roofline.report import tables
-from roofline.report.format import error_text, interval_text, percent_text
+from roofline.report.format import error_text, interval_text, percent_text, shape_text
 from roofline.stats import grouped
 from roofline.store.run import INTERRUPTED, Run
 from roofline.theory.arms import ALL_CORES, is_serial
@@ -37,6 +37,8 @@ def findings(run: Run, frame: DataFrame) -> list[str]:
 
 def case_words(row: Series) -> str:
     """Return a case of an operation in words: `numpy on up, tp 8, M 1, fp32`."""
+    if shape := shape_text(row):
+        row = row.to_dict() | {"layer": shape, "tp": None}
     words = [text.format(row[name]) for name, text in WORDS.items() if not is_missing(row[name])]
     return f"{row['contender']} on {', '.join(words)}"
 

@@ -2,6 +2,7 @@
 
 import re
 
+from roofline.operations.matmul import SHAPE
 from roofline.theory.wires import HOW
 
 LONGEST_KERNEL = 48
@@ -88,6 +89,12 @@ def _kernel_text(name: str) -> str:
     bare = name.removeprefix("void ").replace("(anonymous namespace)", "").replace("<unnamed>", "")
     bare = re.split(r"[<(]", bare, maxsplit=1)[0].strip().rpartition("::")[2] or name
     return bare if len(bare) <= LONGEST_KERNEL else f"{bare[: LONGEST_KERNEL - 3]}..."
+
+
+def shape_text(row) -> str:
+    """Return the label of a file's shape, or its N and K; "" of a model's layer. `row` is of a frame."""
+    label, at, _ = str(row["model"]).rpartition("@")
+    return (label if at else f"N={row['n']} K={row['k']}") if row["layer"] == SHAPE else ""
 
 
 FORMATS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import astuple
 from typing import TYPE_CHECKING
 
-from roofline.report.format import flops_text, number_text, percent_text, range_text, rate_text
+from roofline.report.format import flops_text, number_text, percent_text, range_text, rate_text, shape_text
 from roofline.report.sections import Section
 from roofline.report.tables import named, texts
 from roofline.stats import by_process, geometric_mean, student
@@ -58,7 +58,7 @@ def _of_tokens(run: Run, dtype: str, m: int, best: DataFrame) -> dict[str, str]:
             of_process.setdefault(process, []).append(ratio)
     whole = [geometric_mean(ratios) for ratios in of_process.values() if len(ratios) == len(best)]
     least, shares = best.loc[best["ratio_to_vendor"].idxmin()], best["of_roof"].dropna()
-    where = f" {least['layer']} tp{least['tp']}" if isinstance(least["layer"], str) else ""
+    layer = f"{least['layer']} tp{least['tp']}" if isinstance(least["layer"], str) else ""
     return {
         "M": str(m),
         "dtype": dtype,
@@ -68,7 +68,7 @@ def _of_tokens(run: Run, dtype: str, m: int, best: DataFrame) -> dict[str, str]:
         "fastest beside it": ", ".join(best["contender"].unique()),
         "rate": flops_text(geometric_mean(best["flop"] / best["time_s"])),
         "ratio [95 %]": range_text(*astuple(student(geometric_mean(best["ratio_to_vendor"]), whole))),
-        "least": number_text(least["ratio_to_vendor"]) + where,
+        "least": f"{number_text(least['ratio_to_vendor'])} {shape_text(least) or layer}".rstrip(),
         "of roof": percent_text(geometric_mean(shares)) if len(shares) else "-",
     }
 

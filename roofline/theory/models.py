@@ -1,18 +1,21 @@
-"""Transformer shapes by name. Owns the sizes of a feed-forward (FFN) block, and nothing of how it is sharded.
+"""Transformer shapes by name. Owns the sizes of a block's linear layers, and nothing of how they are sharded.
 
-Sources: the Llama-3 sizes are those of Meta's model cards (`xxl` is the FFN width and depth of Llama-3.1-405B), the
-GPT-2 and GPT-3 sizes those of their papers. Llama's blocks are gated, `xxl` is the exercise's: two matrices.
+`xxl` is the exercise's: the FFN width and depth of Llama-3.1-405B, and two matrices. Of a mixture of experts, the FFN
+is one expert's, and `blocks` are those that have experts: all but 3 of DeepSeek-V3, whose attention has no plain qkv.
 """
 
-import difflib
+import re
 from dataclasses import dataclass, replace
+
+from roofline.arguments import nearest
 
 
 @dataclass(frozen=True)
 class Model:
-    """The FFN of a transformer: two linear layers a block, `d_model -> d_ff` (up) and `d_ff -> d_model` (down).
+    """The FFN of a transformer: two linear layers a block, `d_model -> d_ff` (up) and `d_ff -> d_model` (down); and the
+    heads of its attention, 0 where it has no plain qkv, or nobody said.
 
-    `matrices` is 3 where a block has a gate beside `up`, of the same size.
+    `matrices` is 3 where a block has a gate beside `up`, of the same size. `experts` are its FFNs of this size.
     """
 
     name: str
@@ -20,44 +23,63 @@ class Model:
     d_ff: int
     blocks: int
     matrices: int = 2
+    heads: int = 0
+    kv_heads: int = 0
+    head_width: int = 0
+    experts: int = 1
+
+    @property
+    def layers(self) -> dict[str, tuple[int, int]]:
+        """Return {layer: (d_in, d_out)} of those that a block has, `gate_up` and `qkv` each as one matrix."""
+        queries, keys = self.heads * self.head_width, self.kv_heads * self.head_width
+        layers = {"up": (self.d_model, self.d_ff), "down": (self.d_ff, self.d_model)}
+        layers |= {"gate_up": (self.d_model, 2 * self.d_ff)} if self.matrices == 3 else {}
+        return layers | ({"qkv": (self.d_model, queries + 2 * keys), "o": (queries, self.d_model)} if queries else {})
 
 
 MODELS = {
     model.name: model
     for model in (
         Model("xxl", 16384, 53248, 126),
-        Model("llama-3-70b", 8192, 28672, 80, 3),
-        Model("llama-3-8b", 4096, 14336, 32, 3),
-        Model("gpt-3", 12288, 49152, 96),
-        Model("gpt-2-large", 1280, 5120, 36),
-        Model("gpt-2-small", 768, 3072, 12),
+        Model("llama-3-405b", 16384, 53248, 126, 3, 128, 8, 128),  # arXiv 2407.21783, table 3, as the next two
+        Model("llama-3-70b", 8192, 28672, 80, 3, 64, 8, 128),
+        Model("llama-3-8b", 4096, 14336, 32, 3, 32, 8, 128),
+        Model("qwen3-32b", 5120, 25600, 64, 3, 64, 8, 128),  # config.json of Qwen/Qwen3-32B
+        Model("qwen3-8b", 4096, 12288, 36, 3, 32, 8, 128),  # config.json of Qwen/Qwen3-8B
+        Model("deepseek-v3-expert", 7168, 2048, 58, 3, experts=257),  # config.json of deepseek-ai/DeepSeek-V3
+        Model("gpt-oss-120b", 2880, 2880, 36, 3, 64, 8, 64, experts=128),  # openai/gpt-oss, gpt_oss/torch/model.py
+        Model("gpt-3", 12288, 49152, 96, 2, 96, 96, 128),  # arXiv 2005.14165, table 2.1
+        Model("gpt-2-large", 1280, 5120, 36, 2, 20, 20, 64),  # config.json of openai-community/gpt2-large
+        Model("gpt-2-small", 768, 3072, 12, 2, 12, 12, 64),  # config.json of openai-community/gpt2
     )
 }
 
 
 def parse(text: str) -> Model:
-    """Return the model that `text` names: a name of `MODELS`, `NAME/S` (both widths divided by S), or `D,F` by hand.
+    """Return the model that `text` names: a name of `MODELS`, `NAME/S` (widths and heads divided by S), or `D,F` by
+    hand, with a label as `LABEL@DxF`.
 
-    >>> parse("xxl").d_ff
-    53248
-    >>> parse("xxl/16")
-    Model(name='xxl/16', d_model=1024, d_ff=3328, blocks=126, matrices=2)
-    >>> parse("1000,3000")
-    Model(name='1000x3000', d_model=1000, d_ff=3000, blocks=1, matrices=2)
+    >>> parse("xxl").d_ff, parse("1000,3000").name, parse("qkv_proj@1000x3000").d_ff
+    (53248, '1000x3000', 3000)
+    >>> parse("xxl/16").layers, parse("llama-3-70b/8").layers["qkv"]
+    ({'up': (1024, 3328), 'down': (3328, 1024)}, (1024, 1280))
 
-    Raises ValueError for an unknown name, a divisor that does not divide both widths, or sizes below 1.
+    Where S does not divide the kv heads, there are none. Raises ValueError for an unknown name, a divisor that does not
+    divide both widths, sizes below 1, or a label that no id can hold.
     """
-    if "," in text or (text.count("x") == 1 and text.replace("x", "").isdecimal()):
-        sizes = text.replace("x", ",").split(",")
+    label, at, sizes = text.rpartition("@")
+    if at and not re.fullmatch("[A-Za-z0-9_.]+", label):
+        raise ValueError(f"label {label!r}: take letters, digits, _ and . alone")
+    if at or "," in text or (text.count("x") == 1 and text.replace("x", "").isdecimal()):
+        sizes = sizes.replace("x", ",").split(",")
         if len(sizes) != 2 or not all(size.strip().isdecimal() and int(size) > 0 for size in sizes):
             raise ValueError(f"model {text!r}: by hand it is D,F, two whole numbers above 0, as in 16384,53248")
         d_model, d_ff = map(int, sizes)
-        return Model(f"{d_model}x{d_ff}", d_model, d_ff, 1)
+        return Model(f"{label}{at}{d_model}x{d_ff}", d_model, d_ff, 1)
     name, slash, divisor = text.partition("/")
     if name not in MODELS:
-        near = difflib.get_close_matches(name, MODELS, n=1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise ValueError(f"unknown model {name!r}: {hint}known are {', '.join(MODELS)}; or give D,F by hand")
+        known = f"{nearest(name, MODELS)}known are {', '.join(MODELS)}"
+        raise ValueError(f"unknown model {name!r}: {known}; or give D,F by hand")
     model = MODELS[name]
     if not slash:
         return model
@@ -66,4 +88,7 @@ def parse(text: str) -> Model:
             f"model {text!r}: the divisor must be a whole number that divides d_model={model.d_model} "
             f"and d_ff={model.d_ff}, as in {name}/16"
         )
-    return replace(model, name=text, d_model=model.d_model // int(divisor), d_ff=model.d_ff // int(divisor))
+    parts = {name: getattr(model, name) // int(divisor) for name in ("d_model", "d_ff", "heads", "kv_heads")}
+    if model.kv_heads % int(divisor):
+        parts |= {"heads": 0, "kv_heads": 0}
+    return replace(model, name=text, **parts)

@@ -3,6 +3,8 @@
     up     D -> F, column-parallel: n = F / tp, k = D
     down   F -> D, row-parallel:    n = D,      k = F / tp
 
+Beside them, by --ffn-layers, gate_up, qkv and o of models that have them; by --ffn-shapes any others.
+
 `pytest --benchmark-only` times them, contenders of a shape in turns; plain `pytest` checks each once, small.
 Which model, layers, tokens, tp, dtypes and contenders: the --ffn-* options.
 """

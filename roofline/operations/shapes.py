@@ -1,0 +1,49 @@
+"""The shapes of a file, a line each under a header, as cases of the operation `matmul`. Lines may be comments (#)."""
+
+import csv
+from pathlib import Path
+
+from roofline.operations.matmul import SHAPE, Matmul
+
+SIZES, MORE = ("m", "n", "k"), ("dtype", "label")
+HELP = "begin it with the line m,n,k or m,n,k,dtype,label, and give a shape in each line behind it"
+
+
+def of_file(path: Path, dtypes: tuple[str, ...]) -> list[Matmul]:
+    """Return the matmuls of the file `path`, in its order. A line without a dtype is one matmul of each of `dtypes`.
+
+    Raises ValueError that names line, value and way out.
+    """
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{error}; give a file of comma-separated values") from None
+    cells_of = csv.reader("" if line.lstrip().startswith("#") else line for line in lines)
+    rows = [(number, [cell.strip() for cell in cells]) for number, cells in enumerate(cells_of, 1) if any(cells)]
+    if len(rows) < 2:
+        raise ValueError(f"it has no header, or no shape; {HELP}")
+    (number, columns), *rows = rows
+    if len({*columns}) < len(columns) or not {*SIZES} <= {*columns} <= {*SIZES, *MORE}:
+        raise ValueError(f"line {number}: {','.join(columns)!r} is no header; {HELP}")
+    line_of: dict[Matmul, int] = {}
+    for number, cells in rows:
+        try:
+            for case in _cases(columns, cells, dtypes):
+                if (first := line_of.setdefault(case, number)) != number:
+                    raise ValueError(f"{case.id} is that of line {first}; remove one, or label them")
+        except ValueError as error:
+            raise ValueError(f"line {number}: {error}") from None
+    return list(line_of)
+
+
+def _cases(columns: list[str], cells: list[str], dtypes: tuple[str, ...]) -> list[Matmul]:
+    """Return the matmuls of a line, one for each dtype."""
+    if len(cells) != len(columns):
+        raise ValueError(f"{len(cells)} values under {len(columns)} columns; give one for each of {','.join(columns)}")
+    row = dict(zip(columns, cells, strict=True))
+    for name in SIZES:
+        if not row[name].isdecimal() or int(row[name]) < 1:
+            raise ValueError(f"{name} is {row[name]!r}, which is no whole number above 0; write digits alone, as 4096")
+    m, n, k = (int(row[name]) for name in SIZES)
+    model = f"{row['label']}@{k}x{n}" if row.get("label") else f"{k}x{n}"
+    return [Matmul(model, SHAPE, 1, m, dtype) for dtype in ([row["dtype"]] if row.get("dtype") else dtypes)]

@@ -1,0 +1,127 @@
+"""Shapes of a file, layers of the gate and the attention, and the models that have them."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from made_up_run import END, HEAD, lines_of, save
+
+from roofline import operations
+from roofline.analysis.records import frame
+from roofline.operations import matmul
+from roofline.operations.matmul import Matmul
+from roofline.options import of_values, resolve
+from roofline.plots.memory_roofline import MANY, memory_roofline
+from roofline.report import throughput
+from roofline.report.findings import case_words
+from roofline.store import journal
+from roofline.theory.models import MODELS, parse
+
+ROWS = "# attention\nn, m, k, label, dtype\n\n6656, 4096, 16384, qkv_proj, bf16\n6656,1,16384,,\n"
+IDS = ("matmul-qkv_proj@16384x6656-shape-tp1-m4096-bf16", "matmul-16384x6656-shape-tp1-m1-fp32")
+
+
+def options(**given):
+    values = {f"ffn_{name}": value for name, value in given.items()}
+    return resolve(values.get, device="cpu", timed=True, root=Path("/checkout"))
+
+
+def of_rows(folder: Path, text: str, **given):
+    path = folder / "my.csv"
+    path.write_text(text, encoding="utf-8")
+    return options(shapes=str(path), **given)
+
+
+def test_layers_of_a_model_have_these_sizes():
+    for name, sizes in (  # (N, K) of gate_up, qkv and o at tp 8
+        ("llama-3-70b", [(7168, 8192), (1280, 8192), (8192, 1024)]),
+        ("gpt-oss-120b", [(720, 2880), (640, 2880), (2880, 512)]),
+    ):
+        cases = [Matmul(name, layer, 8, 16, "bf16") for layer in ("gate_up", "qkv", "o")]
+        assert [(case.n, case.k) for case in cases] == sizes
+        assert [operations.parse(f"{case.id}-tiled") for case in cases] == [(case, "tiled") for case in cases]
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"),
+    [("llama-3-8b", 8.03), ("llama-3-70b", 70.6), ("llama-3-405b", 405.9), ("qwen3-8b", 8.19), ("qwen3-32b", 32.8)],
+)
+def test_parameters_are_as_many_as_published(name, billions):
+    model, vocabulary = MODELS[name], 128256 if name.startswith("llama") else 151936
+    layers = sum(model.layers[layer][0] * model.layers[layer][1] for layer in ("gate_up", "down", "qkv", "o"))
+    total = model.blocks * layers + 2 * vocabulary * model.d_model
+    assert total / 1e9 == pytest.approx(billions, rel=2e-3)
+
+
+def test_heads_of_a_divided_model_stay_whole():
+    assert parse("llama-3-70b/8").layers["qkv"] == (1024, (8 + 2) * 128)
+    assert list(parse("llama-3-70b/16").layers) == ["up", "down", "gate_up"]  # 8 kv heads
+    chosen = options(model="llama-3-8b/4", layers="up,gate_up,qkv,o", tp="2", tokens="4096")
+    assert {case.layer for case in matmul.sweep(chosen)} == {"up", "gate_up", "qkv", "o"}
+    others = [operation for name, operation in operations.OPERATIONS.items() if name != "matmul"]
+    assert {case.layer for operation in others for case in operation.sweep(chosen)} == {"up", "down", "up_down"}
+
+
+def test_a_file_stands_in_place_of_the_sweep(tmp_path):
+    chosen = of_rows(tmp_path, ROWS)
+    assert chosen.shapes == IDS
+    assert (chosen.dtypes, chosen.layers, chosen.tokens, chosen.tp) == (("bf16", "fp32"), (), (), ())
+    assert [(case.m, case.n, case.k) for case in matmul.sweep(chosen)] == [(4096, 6656, 16384), (1, 6656, 16384)]
+    others = [operation for name, operation in operations.OPERATIONS.items() if name != "matmul"]
+    assert [operation.sweep(chosen) for operation in others] == [[]] * len(others)
+    assert {operation.why_not(chosen) for operation in others} == {matmul.NO_WIRE}
+    resumed = of_values(json.loads(json.dumps(asdict(chosen), default=str)))
+    assert matmul.sweep(resumed) == matmul.sweep(chosen)
+    several = of_rows(tmp_path, "\ufeffm,n,k\r\n2,3,4\r\n", dtype="fp16,fp32")
+    assert [case.dtype for case in matmul.sweep(several)] == ["fp16", "fp32"]
+
+
+@pytest.mark.parametrize("count", [2, 20])
+def test_shapes_are_shown_by_their_label_and_look_alike_where_they_are_many(tmp_path, count):
+    more = [f"matmul-{64 * n}x512-shape-tp1-m16-bf16" for n in range(1, count)]
+    cases = [operations.parse(text)[0] for text in (IDS[0], *more)]
+    lines = [line for case in cases for line in lines_of(case, {"cublas": 2e-5, "tiled": 1e-5}, baseline="cublas")]
+    run = journal.load(save(tmp_path / "run", [HEAD, *lines, END]))
+    rows = frame(run)
+    assert [row["least"] for row in throughput.by_tokens(run, rows).to_dict("records")][1:] == ["2 qkv_proj"]
+    assert case_words(rows.iloc[2]) == "cublas on N=512 K=64, M 16, bf16"
+    legend = [text.get_text() for text in memory_roofline(rows).axes[0].get_legend().get_texts()]
+    assert legend == ["cublas", "tiled", *(["qkv_proj", "N=512 K=64"] if count == 2 else [MANY])]
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("# nothing\n", "it has no header, or no shape; begin it with the line m,n,k"),
+        ("\n1,2,3\n4,5,6\n", "line 2: '1,2,3' is no header; begin it with the line m,n,k"),
+        ("m,n,k,m\n1,2,3,4\n", "line 1: 'm,n,k,m' is no header"),
+        ("m,n,k\n1,2\n", "line 2: 2 values under 3 columns; give one for each of m,n,k"),
+        ("m,n,k\n# two\n1,0,3\n", "line 3: n is '0', which is no whole number above 0"),
+        ("m,n,k,dtype\n1,2,3,fp8\n", "line 2: unknown dtype 'fp8': it is one of bf16, fp16, fp32"),
+        ("m,n,k,label\n1,2,3,a-b\n", "line 2: label 'a-b': take letters, digits, _ and . alone"),
+        ("m,n,k\n1,2,3\n1,2,3\n", "line 3: matmul-3x2-shape-tp1-m1-fp32 is that of line 2; remove one, or label them"),
+    ],
+)
+def test_bad_files_are_named(tmp_path, text, problem):
+    with pytest.raises(ValueError, match=r"^--ffn-shapes '.*my\.csv': .*$") as error:
+        of_rows(tmp_path, text)
+    assert problem in str(error.value)
+
+
+def test_what_does_not_go_together_is_named(tmp_path):
+    for given, problem in (
+        ({"shapes": str(tmp_path / "none.csv")}, "No such file or directory"),
+        ({"layers": "qkv"}, "--ffn-layers: xxl/16 has no layer qkv, but up, down"),
+        ({"layers": "gate_up", "model": "gpt-3"}, "choose a model of llama-3-405b, llama-3-70b"),
+        (
+            {"layers": "o", "model": "llama-3-8b", "tp": "16"},
+            "--ffn-tp: tp=16 does not divide kv_heads=8 of llama-3-8b",
+        ),
+        ({"layers": "shape"}, "--ffn-layers 'shape': it is one of up, down, gate_up, qkv, o"),
+    ):
+        with pytest.raises(ValueError) as error:  # noqa: PT011
+            options(**given)
+        assert problem in str(error.value)
+    with pytest.raises(ValueError, match=r"--ffn-shapes: the file alone .*; leave out --ffn-layers, --ffn-tokens"):
+        of_rows(tmp_path, ROWS, tokens="4", layers="up")
