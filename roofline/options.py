@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from roofline import contenders
 from roofline.arguments import count, nearest, positive
 from roofline.operations import OPERATIONS, gathering, matmul
 from roofline.operations.matmul import LAYERS
@@ -42,6 +43,12 @@ class Options:
     tp: tuple[int, ...]
     dtypes: tuple[str, ...]
     contenders: tuple[str, ...] | None = None
+    files: tuple[str, ...] = ()
+    """Contenders of the user's, as `roofline.contenders.parse` has them."""
+    baseline: str | None = None
+    """The contender that others are compared with; None for the vendor's."""
+    arm_matmul: str | None = None
+    """The contender that arms multiply by; None for the fastest of those that they choose from."""
     seed: int = 0
     max_seconds: float = 3.2
     results: Path = Path()
@@ -83,6 +90,8 @@ class Option(NamedTuple):
     help: str
     alone: str | None = None
     """Its value where it stands alone; None where it needs one."""
+    is_repeated: bool = False
+    """Whether it may be given again and again; it is a list then."""
 
 
 TOKENS = "default: " + ", on a CPU ".join(",".join(map(str, DEFAULTS[name]["tokens"])) for name in ("cuda", "cpu"))
@@ -95,6 +104,14 @@ OPTIONS = {
     "dtype": Option("LIST", partial(one_of, ITEMSIZE), f"of {', '.join(ITEMSIZE)} (default: bf16 on a GPU, else fp32)"),
     "contenders": Option(
         "LIST", str, "the baseline is measured beside them, e.g. cublas,persistent (default: all but inductor)"
+    ),
+    "contender": Option(
+        "FILE::NAME", contenders.parse, "a matmul of your own, f(x, w, out=None), from a file or as module:NAME; again "
+        "for another (default: none; with one, it and the baseline alone are measured)", is_repeated=True,
+    ),
+    "baseline": Option("NAME", str, "the contender that others are compared with (default: cublas, on a CPU torch)"),
+    "arm_matmul": Option(
+        "NAME", str, "the contender that arms multiply by (default: the fastest of the baseline and persistent)"
     ),
     "ranks": Option("LIST", count, "that gather, each must divide d_model and d_ff (default: 8)"),
     "link_bandwidth": Option(
@@ -138,9 +155,10 @@ FLAGS = {name: f"--ffn-{name.replace('_', '-')}" for name in OPTIONS}
 def add(parser) -> None:
     """Register the options with pytest."""
     group = parser.getgroup("ffn", "FFN matmuls on a roofline (timed with --benchmark-only)")
-    for name, (metavar, _, text, alone) in OPTIONS.items():
+    for name, (metavar, _, text, alone, is_repeated) in OPTIONS.items():
         takes = {"action": "store_true"} if metavar == "FLAG" else {"metavar": metavar}
         takes |= {"nargs": "?", "const": alone} if alone else {}
+        takes |= {"action": "append"} if is_repeated else {}
         group.addoption(FLAGS[name], help=text, **takes)
 
 
@@ -162,9 +180,10 @@ def value(name: str, get) -> Any:
     option, text = OPTIONS[name], get(f"ffn_{name}")
     if not text and (text is None or option.metavar == "FLAG"):
         return None
-    if option.metavar != "LIST":
+    if option.metavar != "LIST" and not option.is_repeated:
         return read(name, text, option.read)
-    items = dict.fromkeys(read(name, item.strip(), option.read) for item in text.split(",") if item.strip())
+    texts = text if option.is_repeated else [item.strip() for item in text.split(",") if item.strip()]
+    items = dict.fromkeys(read(name, item, option.read) for item in texts)
     if not items:
         raise ValueError(f"{FLAGS[name]} {text!r}: give at least one value")
     return tuple(items)
@@ -191,7 +210,8 @@ def resolve(get, *, device: str, timed: bool, root: Path, world: int = 1) -> Opt
     defaults = {"layers": LAYERS, "results": root / "results" / "local"} | DEFAULTS[mode] | (QUICK if quick else {})
     values, names = defaults | given, {part.name for part in fields(Options)} - {"device"}
     settings = {name: setting for name, setting in values.items() if name in names}
-    options = Options(device, timed, dtypes=values["dtype"], world=world, **settings)
+    files = values.get("contender", ())
+    options = Options(device, timed, dtypes=values["dtype"], files=files, world=world, **settings)
     read("tp", options, matmul.sweep)
     if device == "cpu" and options.copier_programs:
         raise ValueError(f"--ffn-copier-programs {options.copier_programs}: on a CPU a thread copies; leave it out")

@@ -5,7 +5,7 @@ import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 
-from roofline import __version__
+from roofline import __version__, contenders
 from roofline.measure import METHOD_VERSION
 from roofline.options import as_values
 from roofline.store import journal
@@ -42,6 +42,7 @@ def make(options, about: dict, root: Path, cases: list[str], notes: list[str]) -
         "notes": of_device + notes,
         "machine": about,
         "options": as_values(options),
+        "contenders": {place.rpartition("/")[2]: contenders.version(place) for place in options.files},
         "cases": cases,
     }
 

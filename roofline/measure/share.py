@@ -100,7 +100,8 @@ class Share:
 
     def greet(self) -> None:
         """Tell what this machine is, and the clock that times the contenders on it."""
-        if problem := machine.unusable_gpu() if self.device == "cuda" else None:
+        problem = machine.unusable_gpu() if self.device == "cuda" else None
+        if problem := problem or next(filter(None, (of.problem() for of in self.runners.loaded.values())), None):
             return self.tell({"tell": "hello", "problem": problem})
         first = next(iter(self.runners.loaded.values()))
         clock = first.clock()

@@ -95,8 +95,12 @@ def pytest_generate_tests(metafunc):
     state = metafunc.config.stash[STATE]
     operation = operations.find(metafunc.function.__name__.removeprefix("test_"))
     planner, cases = state.runners.planner(operation), []
-    if not (state.epochs and state.options.timed) or operation.between_ranks:
-        cases = operation.sweep(state.options)
+    options = state.options
+    is_of_files = options.files and not (options.contenders or options.arm_matmul)  # which are matmuls
+    if (not (state.epochs and options.timed) or operation.between_ranks) and not (
+        is_of_files and operation.between_ranks
+    ):
+        cases = operation.sweep(options)
     pairs = [(case.id, name) for case in cases for name in planner.names(case)]
     metafunc.parametrize("shape, contender", pairs, ids=["-".join(pair) for pair in pairs])
 
