@@ -43,12 +43,6 @@ class Options:
     tp: tuple[int, ...]
     dtypes: tuple[str, ...]
     contenders: tuple[str, ...] | None = None
-    files: tuple[str, ...] = ()
-    """Contenders of the user's, as `roofline.contenders.parse` has them."""
-    baseline: str | None = None
-    """The contender that others are compared with; None for the vendor's."""
-    arm_matmul: str | None = None
-    """The contender that arms multiply by; None for the fastest of those that they choose from."""
     seed: int = 0
     max_seconds: float = 3.2
     results: Path = Path()
@@ -67,6 +61,12 @@ class Options:
     """(shape, bytes/s) of each case over an emulated wire that another run measured; none without it."""
     quick: bool = False
     """Few shapes and rounds, in one process: to see what a run is like, never a reference."""
+    files: tuple[str, ...] = ()
+    """Contenders of the user's, as `roofline.contenders.parse` has them."""
+    baseline: str | None = None
+    """The contender that others are compared with; None for the vendor's."""
+    arm_matmul: str | None = None
+    """The contender that arms multiply by; None for the fastest of those that they choose from."""
 
 
 def one_of(choices, word: str) -> str:

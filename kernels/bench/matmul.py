@@ -2,7 +2,6 @@
 
 import itertools
 import math
-import os
 import zlib
 from functools import cache, lru_cache, partial
 from importlib.util import find_spec
@@ -98,8 +97,7 @@ def why_not(contender, options, x: Tensor, w: Tensor) -> str | None:
         return f"{contender.name} is {kind}timed on {contender.device} only; this run measures the {options.device}"
     if lacking := contender.why_not(x, w):
         return lacking
-    of_triton = contender.kind == "triton" and interpreted(contender.load().jit)
-    if options.timed and (of_triton or (contender.kind == "user" and os.environ.get("TRITON_INTERPRET") == "1")):
+    if options.timed and contender.kind == "triton" and interpreted(contender.load().jit):
         return f"{contender.name} is interpreted, which is never timed; unset TRITON_INTERPRET"
     return None
 
