@@ -120,7 +120,7 @@ def load(place: str) -> Callable:
     """
     file, name = _file(place), place.rpartition(":")[2]
     try:
-        module = _module(file) if file else import_module(place.partition(":")[0])
+        module = module_of(file) if file else import_module(place.partition(":")[0])
     except (Exception, SystemExit) as error:
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
         where = f" in line {lines[-1]}" if lines else ""
@@ -142,7 +142,7 @@ def load(place: str) -> Callable:
     return function
 
 
-def _module(file: Path) -> ModuleType:
+def module_of(file: Path) -> ModuleType:
     """Import `file` under a name of its own: another of the same name may be there. It finds its neighbours."""
     name = f"{file.stem}_{sha256(str(file).encode()).hexdigest()[:8]}"
     if name not in sys.modules:

@@ -61,6 +61,8 @@ class Options:
     """(shape, bytes/s) of each case over an emulated wire that another run measured; none without it."""
     quick: bool = False
     """Few shapes and rounds, in one process: to see what a run is like, never a reference."""
+    operations: tuple[str, ...] = ()
+    """Files of the user's that declare operations."""
     files: tuple[str, ...] = ()
     """Contenders of the user's, as `roofline.contenders.parse` has them."""
     baseline: str | None = None
@@ -80,6 +82,14 @@ def _folder(text: str) -> Path:
     if not text:
         raise ValueError("it has no value; give a folder")
     return Path(text)
+
+
+def operation_file(text: str) -> str:
+    """Return the absolute path of a file of Python."""
+    path = Path(text).expanduser().absolute()
+    if not path.is_file() or path.suffix != ".py":
+        raise ValueError("there is no such file of Python; it is looked for from the folder you are in")
+    return str(path)
 
 
 class Option(NamedTuple):
@@ -112,6 +122,10 @@ OPTIONS = {
     "baseline": Option("NAME", str, "the contender that others are compared with (default: cublas, on a CPU torch)"),
     "arm_matmul": Option(
         "NAME", str, "the contender that arms multiply by (default: the fastest of the baseline and persistent)"
+    ),
+    "operation": Option(
+        "FILE", operation_file, "declares an operation of your own, and tests it; again for another (default: none; "
+        "with one, it alone is measured)", is_repeated=True,
     ),
     "ranks": Option("LIST", count, "that gather, each must divide d_model and d_ff (default: 8)"),
     "link_bandwidth": Option(
@@ -210,8 +224,8 @@ def resolve(get, *, device: str, timed: bool, root: Path, world: int = 1) -> Opt
     defaults = {"layers": LAYERS, "results": root / "results" / "local"} | DEFAULTS[mode] | (QUICK if quick else {})
     values, names = defaults | given, {part.name for part in fields(Options)} - {"device"}
     settings = {name: setting for name, setting in values.items() if name in names}
-    files = values.get("contender", ())
-    options = Options(device, timed, dtypes=values["dtype"], files=files, world=world, **settings)
+    of_user = {"files": values.get("contender", ()), "operations": values.get("operation", ())}
+    options = Options(device, timed, dtypes=values["dtype"], world=world, **of_user, **settings)
     read("tp", options, matmul.sweep)
     if device == "cpu" and options.copier_programs:
         raise ValueError(f"--ffn-copier-programs {options.copier_programs}: on a CPU a thread copies; leave it out")
