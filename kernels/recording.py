@@ -14,7 +14,6 @@ from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
 
 from kernels.contract import KernelLaunch
-from roofline.measure.device_errors import reason
 
 
 def launches_of(function: Callable, x: Tensor, w: Tensor, out: Tensor) -> list[KernelLaunch]:
@@ -37,7 +36,8 @@ def launches_of(function: Callable, x: Tensor, w: Tensor, out: Tensor) -> list[K
         try:
             function(x, w, out=out)
         except Exception as error:
-            raise ValueError(f"on tensors of a CPU it raises {reason(error)}") from error
+            first = (str(error).splitlines() or [""])[0]
+            raise ValueError(f"on tensors of a CPU it raises {type(error).__name__}: {first}") from error
     if not launches:
         raise ValueError("it launches no Triton kernel: there is nothing to compile")
     return launches

@@ -1,10 +1,6 @@
 """Matmuls from a user's file: what is taken, what is refused and in which words, and what becomes of them."""
 
-import os
-import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,10 +11,8 @@ from kernels.bench import matmul
 from kernels.recording import launches_of
 from kernels.registry import Planner
 from roofline import contenders
-from roofline.analysis.records import records_of
 from roofline.measure.prepared import PreparedCase
 
-ROOT = Path(__file__).parents[2]
 SOURCE = """
 import torch
 import roofline
@@ -145,18 +139,5 @@ def test_it_may_be_the_baseline(place):
 def test_what_launches_nothing_has_nothing_to_look_at(place):
     with pytest.raises(ValueError, match="launches no Triton kernel"):
         launches_of(contenders.load(place("right")), *torch.zeros(3, 8, 8))
-    with pytest.raises(ValueError, match="on tensors of a CPU it raises not supported"):
+    with pytest.raises(ValueError, match="on tensors of a CPU it raises NotImplementedError"):
         launches_of(contenders.load(place("right")), *torch.zeros(3, 8, 8).bool())
-
-
-def test_run_from_another_folder_measures_it(place, tmp_path):
-    place("right")
-    options = ["--ffn-tokens=2", "--ffn-tp=8", "--ffn-layers=up", "--ffn-max-seconds=0.1", "--ffn-processes=1"]
-    words = ["--benchmark-only", "-q", "--ffn-contender", "mine.py::right", f"--ffn-results={tmp_path / 'runs'}"]
-    env = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    command = [sys.executable, "-m", "pytest", *words, *options]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=env)
-    assert done.returncode == 0, done.stdout + done.stderr
-    run = roofline.load(next((tmp_path / "runs").iterdir()))
-    assert [record["contender"] for record in records_of(run)] == ["torch", "right"]
-    assert run.metadata["contenders"] == {"mine.py::right": contenders.version(place("right"))}
