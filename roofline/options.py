@@ -61,6 +61,8 @@ class Options:
     """(shape, bytes/s) of each case over an emulated wire that another run measured; none without it."""
     quick: bool = False
     """Few shapes and rounds, in one process: to see what a run is like, never a reference."""
+    against: str | None = None
+    """Another checkout, whose shares take turns with these."""
     operations: tuple[str, ...] = ()
     """Files of the user's that declare operations."""
     files: tuple[str, ...] = ()
@@ -89,6 +91,16 @@ def operation_file(text: str) -> str:
     path = Path(text).expanduser().absolute()
     if not path.is_file() or path.suffix != ".py":
         raise ValueError("there is no such file of Python; it is looked for from the folder you are in")
+    return str(path)
+
+
+def checkout(text: str) -> str:
+    """Return the absolute path of a checkout of this project."""
+    path = Path(text).expanduser().resolve()
+    if not (path / "roofline" / "measure" / "child.py").is_file():
+        raise ValueError("it is no checkout of roofline-ffn; make one, as by git worktree add ../base main")
+    if path == Path(__file__).resolve().parents[1]:
+        raise ValueError("it is this checkout itself; give another one")
     return str(path)
 
 
@@ -126,6 +138,10 @@ OPTIONS = {
     "operation": Option(
         "FILE", operation_file, "declares an operation of your own, and tests it; again for another (default: none; "
         "with one, it alone is measured)", is_repeated=True,
+    ),
+    "against": Option(
+        "CHECKOUT", checkout, "let the shares of another checkout, as of a pull request's base, take turns with these, "
+        "and compare (default: none)"
     ),
     "ranks": Option("LIST", count, "that gather, each must divide d_model and d_ff (default: 8)"),
     "link_bandwidth": Option(

@@ -42,6 +42,7 @@ def make(options, about: dict, root: Path, cases: list[str], notes: list[str]) -
         "notes": of_device + notes,
         "machine": about,
         "options": as_values(options),
+        **({"against": {"commit": commit_of(Path(options.against))}} if options.against else {}),
         "contenders": {place.rpartition("/")[2]: contenders.version(place) for place in options.files},
         "cases": cases,
     }

@@ -166,6 +166,8 @@ def pytest_collection_finish(session):
             root = None if runs_here(config) and not state.epochs else config.rootpath
             state.session = Supervisor(state.options, state.selected, state.runners, root, state.epochs)
             jobs.greet(state.session)
+            if state.options.against and state.options.timed:
+                state.session.base = jobs.other_checkout(state.session)
             selection.require_memory(cases, state.session.hello["machine"])
     except ValueError as error:
         refuse(str(error))
