@@ -1,8 +1,8 @@
 """What the compiler made of every kernel and configuration, no GPU needed: `python -m kernels.inspect`.
 
-One line per kernel, configuration and dtype of the tables. One that has `problems` is wrong however it measures, and
-the command exits with 1. Whether what synchronises is right a look cannot tell: `kernels.machine` executes the same
-`Binary`.
+One line per kernel, configuration and dtype of the tables, or of a matmul of yours, `FILE::NAME`, per launch that it
+makes. One that has `problems` is wrong however it measures, and the command exits with 1. Whether what synchronises is
+right a look cannot tell: `kernels.machine` executes the same `Binary`.
 
 A launch, of Triton or of Gluon, goes through `JITFunction.warmup`, under a driver that knows a target and nothing else.
 So the signature, the divisibility of every argument and the descriptors are those of a real launch. The numbers come
@@ -26,15 +26,18 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import torch
 import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime.cache import get_cache_manager
 
 from kernels.contract import KernelLaunch, interpreted
 from kernels.hopper import SM_REGISTERS, WARP_SIZE, allotted, room
+from kernels.recording import launches_of
 from kernels.registry import BESIDE_LINK, examples, load
-from kernels.tiles import DTYPE_NAMES, Config, architectures, table
-from roofline.arguments import Parser
+from kernels.tiles import DTYPES, Config, architectures, table
+from roofline import contenders
+from roofline.arguments import Parser, sizes
 
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 KEPT_AS = f"cubin-{hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]}.txt"
@@ -156,11 +159,12 @@ class Job:
     """One configuration in one dtype, compiled for one target."""
 
     kernel: str
-    config: Config
+    config: Config | str
     dtype: str
     target: int
     shared_limit_bytes: int
-    mma: str
+    mma: str | None
+    """What it is declared to compile to; None of a user's, who declares nothing."""
 
 
 @dataclass(frozen=True)
@@ -172,6 +176,7 @@ class Finding:
     error: str | None = None
     least_tma: tuple[int, int] = (0, 0)
     """TMA loads and stores that the launch has descriptors for."""
+    num_warps: int = 4
     register_counts: tuple[int, ...] = ()
     """Registers a thread that setmaxnreg must give the consumers and the producer, if the warps are specialised."""
 
@@ -183,7 +188,7 @@ class Finding:
         """Return each broken promise in a sentence: value, limit, way out."""
         if (cubin := self.cubin) is None:
             return [f"does not compile: {self.error}"]
-        job, warps, (loads, stores) = self.job, self.job.config.num_warps, self.least_tma
+        job, warps, (loads, stores) = self.job, self.num_warps, self.least_tma
         beside, (most_registers, most_bytes) = "", (SM_REGISTERS, job.shared_limit_bytes)
         if job.kernel in BESIDE_LINK:
             beside, (most_registers, most_bytes) = " beside the copier", room()
@@ -203,9 +208,9 @@ class Finding:
             (registers > most_registers,
              f"holds {registers} registers, {cubin.registers} a thread, limit {most_registers}{beside}; "
              "take a smaller tile"),
-            (self.mma != job.mma,
+            (job.mma and self.mma != job.mma,
              f"compiles to {self.mma}, declared is {job.mma}; change the tile or the declaration"),
-            ("wgmma" in self.mma and 1 not in cubin.wgmma_waits,
+            (job.mma and "wgmma" in self.mma and 1 not in cubin.wgmma_waits,
              f"waits until {cubin.wgmma_waits or 'no'} wgmma groups are in flight, 1 is needed between stages; "
              "look for what ptxas serialised (ptxas -v says so, C7510 and on)"),
             (cubin.tma_loads < loads or cubin.tma_stores < stores,
@@ -235,19 +240,32 @@ def jobs(kernels: Sequence[str] = ()) -> list[Job]:
 
 def example(job: Job) -> KernelLaunch:
     """Return the launch that stands for a job."""
-    dtype = {name: dtype for dtype, name in DTYPE_NAMES.items()}[job.dtype]
-    return load(examples()[job.kernel])(job.config, dtype)
+    return load(examples()[job.kernel])(job.config, DTYPES[job.dtype])
 
 
-def inspect(job: Job) -> Finding:
-    """Compile one job. A compiler error becomes part of the finding: one bad candidate must not hide the others."""
+def inspect(job: Job, launch: KernelLaunch | None = None) -> Finding:
+    """Compile one job, by its example or another `launch`. A compiler error becomes part of the finding: one bad
+    candidate must not hide the others."""
     try:
-        args = (launch := example(job)).args
+        args = (launch := launch or example(job)).args
         counts = [args[name] for name in ("CONSUMER_REGISTERS", "PRODUCER_REGISTERS") if name in args]
         least_tma = int("x_desc" in args), int("out_desc" in args)
-        return Finding(job, compile_launch(launch, job.target).cubin, None, least_tma, tuple(counts))
+        cubin = compile_launch(launch, job.target).cubin
+        return Finding(job, cubin, None, least_tma, args.get("num_warps", 4), tuple(counts))
     except Exception as error:  # Triton raises RuntimeError, CompilationError, PTXASError and others here
         return Finding(job, None, f"{type(error).__name__}: {error}".splitlines()[0])
+
+
+def inspect_user(place: str, shape: tuple[int, int, int], dtype: str) -> list[Finding]:
+    """Compile for Hopper the launches of a user's matmul on (m, n, k). Raises ValueError where there are none."""
+    m, n, k = shape
+    operands = [torch.empty(size, dtype=DTYPES[dtype]) for size in ((m, k), (n, k), (m, n))]
+    findings, hopper = [], table("sm90")
+    for launch in launches_of(contenders.load(contenders.parse(place)), *operands):
+        warps, stages = (launch.args.get(name, usual) for name, usual in (("num_warps", 4), ("num_stages", 3)))
+        config, limit = f"warps{warps} stages{stages}", hopper.shared_limit_bytes
+        findings.append(inspect(Job(launch.kernel.__name__, config, dtype, hopper.target, limit, None), launch))
+    return findings
 
 
 def inspect_all(todo: Sequence[Job]) -> list[Finding]:
@@ -266,7 +284,7 @@ def as_text(findings: Sequence[Finding]) -> str:
     rows = []
     for f in findings:
         about = {"kernel": f.job.kernel, "target": f"sm_{f.job.target}", "config": f.job.config, "dtype": f.job.dtype}
-        last = {"mma": f.mma, "expected": f.job.mma, "verdict": "BAD" if f.problems() else "ok"}
+        last = {"mma": f.mma, "expected": f.job.mma or "-", "verdict": "BAD" if f.problems() else "ok"}
         rows.append(about | (asdict(f.cubin) if f.cubin else {}) | last)
     lines = [pandas.DataFrame(rows, dtype=object).to_string(index=False, na_rep="-")]
     for f in findings:
@@ -277,13 +295,21 @@ def as_text(findings: Sequence[Finding]) -> str:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = Parser(prog="python -m kernels.inspect", description=__doc__.splitlines()[0])
-    parser.add_argument("kernel", nargs="*", help=f"only these of {', '.join(sorted(examples()))}")
-    kernels = parser.parse_args(arguments).kernel
-    if unknown := set(kernels) - examples().keys():
-        parser.error(f"argument KERNEL: no kernel {', '.join(sorted(unknown))}, there are {', '.join(examples())}")
+    parser.add_argument("kernel", nargs="*", help=f"only these of {', '.join(sorted(examples()))}; or your FILE::NAME")
+    parser.add_argument("--shape", type=sizes, default="4096,4096,4096", metavar="M,N,K", help="of yours (4096,...)")
+    parser.add_argument("--dtype", choices=[*DTYPES], default="bf16", help="of yours (bf16)")
+    options = parser.parse_args(arguments)
     if triton.knobs.runtime.interpret:
         parser.error("TRITON_INTERPRET is set, so nothing would be compiled; run it under `env -u TRITON_INTERPRET`")
-    findings = inspect_all(jobs(kernels))
+    users = [kernel for kernel in options.kernel if ":" in kernel]
+    kernels = [kernel for kernel in options.kernel if kernel not in users]
+    if unknown := {*kernels} - examples().keys():
+        parser.error(f"argument KERNEL: no kernel {', '.join(sorted(unknown))}, there are {', '.join(examples())}")
+    try:
+        findings = [finding for user in users for finding in inspect_user(user, options.shape, options.dtype)]
+    except ValueError as error:
+        parser.error(str(error))
+    findings += inspect_all(jobs(kernels)) if kernels or not users else []
     print(as_text(findings))
     return 1 if any(finding.problems() for finding in findings) else 0
 

@@ -2,12 +2,16 @@
 
 A contender's `path` is `package.module:name` of a callable `matmul(x, w, out)` with two methods: `require(x, w, out)`
 raises what it refuses, `describe(x, w)` returns its configuration for these inputs. `kernels.contract.Kernel` is such a
-callable for a Triton kernel, `kernels.vendor.Library` for another library's matmul.
+callable for a Triton kernel, `kernels.vendor.Library` for another library's matmul, and for one of a user's file, whose
+path is `FILE::NAME`.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import Any
+
+from roofline import contenders
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +21,7 @@ class Contender:
     name: str
     path: str
     kind: str = "triton"
-    """"vendor" (the baseline of its device), "library" or "triton"."""
+    """"vendor" (the baseline of its device), "library", "triton" or "user"."""
     device: str = "cuda"
     """Where it is timed: "cuda" or "cpu"."""
     default: bool = True
@@ -27,7 +31,11 @@ class Contender:
 
     def load(self) -> Any:
         """Import the callable. Raises what `load` raises."""
-        return load(self.path)
+        if self.kind != "user":
+            return load(self.path)
+        from kernels.vendor import of_user
+
+        return of_user(self.path)
 
     def why_not(self, x, w, out=None) -> str | None:
         """Return why this contender cannot take these inputs on this machine; None if it can. It launches nothing."""
@@ -68,6 +76,20 @@ CONTENDERS = {
     )
 }
 
+
+def of_run(options) -> dict[str, Contender]:
+    """Return the contenders of a run by name: ours, and those of the user's files, which run wherever it does."""
+    return CONTENDERS | {
+        name: Contender(name=name, path=place, kind="user", device=options.device)
+        for name, place in users(options.files).items()
+    }
+
+
+def users(places: Iterable[str]) -> dict[str, str]:
+    """Return the places of users' contenders by name."""
+    return contenders.names([*places], CONTENDERS)
+
+
 BESIDE_LINK = {
     "flagged": "kernels.flagged:example",
     "flagged_spills": "kernels.flagged:example_that_spills",
@@ -89,19 +111,26 @@ class Planner:
     """Lists the contenders of a matmul, as `roofline.operations.base.Planner` does, for its `options`."""
 
     def __init__(self, options):
-        self.options = options
+        self.options, self._contenders = options, of_run(options)
 
     def choices(self) -> list[str]:
-        return [*CONTENDERS]
+        return [*self._contenders]
 
     def timed_names(self) -> list[str]:
-        return [name for name, contender in CONTENDERS.items() if contender.device == self.options.device]
+        return [name for name, contender in self._contenders.items() if contender.device == self.options.device]
 
     def names(self, case) -> list[str]:
-        """Return those asked for, else the defaults of the device. Where nothing is timed, the interpreter also runs
-        the Triton kernels."""
+        """Return those asked for, and those of the user's files; else the defaults of the device. Where nothing is
+        timed, the interpreter also runs the Triton kernels."""
         options = self.options
-        if options.contenders:
-            return [name for name in options.contenders if name in CONTENDERS]
+        if options.contenders or options.files:
+            asked = (*(options.contenders or [baseline(options)]), *users(options.files))
+            return [name for name in dict.fromkeys(asked) if name in self._contenders]
         kinds = () if options.timed else ("triton",)
         return [name for name, c in CONTENDERS.items() if c.default and (c.device == options.device or c.kind in kinds)]
+
+
+def baseline(options) -> str:
+    """Return what the others are compared with: the vendor's of the device, unless the user chose."""
+    vendors = (name for name, c in CONTENDERS.items() if c.kind == "vendor" and c.device == options.device)
+    return options.baseline or next(vendors)

@@ -30,7 +30,7 @@ from kernels.inspect import Job, inspect_all
 from kernels.registry import CONTENDERS
 from kernels.tiles import DTYPES, Config
 from kernels.waves import GpuSpec
-from roofline.arguments import Parser
+from roofline.arguments import Parser, sizes
 from roofline.measure.prepared import verdict
 
 MOST, ROUNDS, MARGIN = 16, 10, 1.01
@@ -126,16 +126,11 @@ def tune(kernel: str, shape: Shape, dtype: str, device: torch.device, clock: Cal
     save(tiles.FOLDER / f"{arch}.json", kernel, shape, dtype, best, mma[best.block_m, best.block_n], measured)
 
 
-def shape_of(text: str) -> Shape:
-    m, n, k = map(int, text.split(","))
-    return m, n, k
-
-
 def main(arguments: list[str] | None = None) -> int:
     parser = Parser(prog="python -m kernels.tune", description=__doc__.splitlines()[0])
     ours = [name for name, contender in CONTENDERS.items() if contender.kind == "triton"]
     parser.add_argument("kernel", choices=ours)
-    parser.add_argument("--shapes", nargs="+", required=True, type=shape_of, metavar="M,N,K", help="of the matmul")
+    parser.add_argument("--shapes", nargs="+", required=True, type=sizes, metavar="M,N,K", help="of the matmul")
     parser.add_argument("--dtype", choices=[*DTYPES], default="bf16")
     options = parser.parse_args(arguments)
     if not torch.cuda.is_available():

@@ -1,4 +1,4 @@
-"""The baselines: matmuls of other libraries behind the same contract.
+"""The baselines, and whatever else is not ours: matmuls of other libraries, and of a user, behind the same contract.
 
 `cublas` is torch.mm on a CUDA device, `torch` the same call on a CPU (oneDNN or MKL), `numpy` NumPy's BLAS, `inductor`
 what torch.compile finds with max-autotune. They are measured beside ours in the same rounds and are not tuned here. Two
@@ -16,16 +16,20 @@ import torch
 from torch import Tensor
 
 from kernels.contract import validate
+from kernels.tiles import DTYPE_NAMES
+from roofline import contenders
 
 
 @dataclass(frozen=True, kw_only=True)
 class Library:
-    """A matmul of another library, called as `matmul(x, w, out=None)`. Raises what `require` raises."""
+    """A matmul that is not ours, called as `matmul(x, w, out=None)`. Raises what `require` raises."""
 
     run: Callable[[Tensor, Tensor, Tensor], Tensor]
     """Writes x[M, K] @ w[N, K].T to out[M, N], and returns it."""
     require: Callable[..., None]
     describe: Callable[[Tensor, Tensor], str]
+    tolerance: float | None = None
+    """Largest relative Frobenius error that is right, where it is not that of the dtype."""
 
     def __call__(self, x: Tensor, w: Tensor, out: Tensor | None = None) -> Tensor:
         self.require(x, w, out)
@@ -88,3 +92,31 @@ cublas = Library(run=run_torch, require=partial(require_device, "cuda"), describ
 torch_cpu = Library(run=run_torch, require=partial(require_device, "cpu"), describe=describe_torch)
 numpy_cpu = Library(run=run_numpy, require=require_numpy, describe=describe_numpy)
 inductor = Library(run=run_inductor, require=validate, describe=lambda x, w: f"torch {torch.__version__} max-autotune")
+
+
+@cache
+def of_user(place: str) -> Library:
+    """Return the matmul that `roofline.contenders.parse` names. Raises ValueError where it cannot be loaded."""
+    function, name = contenders.load(place), place.rpartition(":")[2]
+    declared = getattr(function, "declaration", contenders.Declaration())
+    limit = f"tolerance {declared.tolerance:g}" if declared.tolerance else ""
+    file = f"{place.rpartition('/')[2]} {contenders.version(place)}".strip()
+
+    def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
+        validate(x, w, out)
+        shape = len(x), len(w), x.shape[1], DTYPE_NAMES[x.dtype]
+        if x.device.type not in declared.devices:
+            raise ValueError(f"{name} is declared for {', '.join(declared.devices)}, x is on {x.device}")
+        if declared.supports and not declared.supports(*shape):
+            raise ValueError("{} is declared not to support m={}, n={}, k={} in {}".format(name, *shape))
+        if hasattr(function, "require"):
+            function.require(x, w, out)
+
+    def describe(x: Tensor, w: Tensor) -> str:
+        about = function.describe(x, w) if hasattr(function, "describe") else declared.label
+        return ", ".join(filter(None, (about, file, limit)))
+
+    def run(x: Tensor, w: Tensor, out: Tensor) -> Tensor:
+        return function(x, w, out=out)
+
+    return Library(run=run, require=require, describe=describe, tolerance=declared.tolerance)

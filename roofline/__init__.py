@@ -3,6 +3,9 @@
 `roofline.theory` needs the standard library only; `roofline.measure` needs torch, `roofline.pytest_plugin` pytest.
 """
 
+from roofline.contenders import contender
+
+__all__ = ["contender", "load"]
 __version__ = "0.1.0"
 
 

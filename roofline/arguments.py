@@ -53,6 +53,14 @@ def count(text: str, least: int = 1) -> int:
     return int(text)
 
 
+def sizes(text: str) -> tuple[int, int, int]:
+    """Return an option's M,N,K."""
+    if len(numbers := text.split(",")) != 3:
+        raise argparse.ArgumentTypeError(f"{text!r} is not M,N,K, as in 4096,6656,16384")
+    m, n, k = map(count, numbers)
+    return m, n, k
+
+
 def flops(text: str) -> float:
     """Return an option's FLOP/s. A number below any chip's lacks its unit."""
     return _with_unit(text, 1e9, f"{text}e12 FLOP/s, which is {text} TFLOP/s")

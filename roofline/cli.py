@@ -1,4 +1,4 @@
-"""The `roofline` command. Imports only what the command at hand needs: none needs torch, `balance` needs no package."""
+"""The `roofline` command. Imports only what the command at hand needs: `bench` alone needs torch."""
 
 import argparse
 import os
@@ -7,10 +7,9 @@ from pathlib import Path
 
 from roofline import __version__
 from roofline.account import command as account
-from roofline.arguments import Parser, bandwidth, flops
+from roofline.arguments import Parser
 from roofline.predict import command as predicting
 from roofline.report import compare as comparing
-from roofline.theory.bounds import balance
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -19,25 +18,30 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"roofline {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, parser_class=Parser)
 
-    command = commands.add_parser("balance", help="FLOP per byte at which compute and bytes take equally long")
-    command.add_argument("--flops", type=flops, metavar="FLOP/s", help="e.g. 275e12")
-    command.add_argument("--bandwidth", type=bandwidth, metavar="BYTES/s", help="of the link or memory, e.g. 100e9")
-    command.set_defaults(run=_balance)
-
-    account.add_command(commands)
+    bench = commands.add_parser("bench", help="measure, from any folder: pytest's options and the --ffn-... ones")
+    bench.set_defaults(run=_bench)
 
     command = commands.add_parser("report", help="redraw the tables and plots of a run folder from its saved data")
     command.add_argument("folder", metavar="RUN", type=Path, help="a folder of results/local or results/reference")
     command.set_defaults(run=_report)
 
     comparing.add_command(commands)
+
+    command = commands.add_parser("csv", help="a run's data: a row for each case, for a spreadsheet or a frame")
+    command.add_argument("folder", metavar="RUN", type=Path, help="a run folder; results/README.md has the columns")
+    command.set_defaults(run=_csv)
+
+    account.add_command(commands)
+
     predicting.add_command(commands)
 
     command = commands.add_parser("doctor", help="what this machine lacks for a whole benchmark run, and the way out")
     command.add_argument("--json", action="store_true", help="every finding, as results/README.md documents it")
     command.set_defaults(run=_doctor)
 
-    options = parser.parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else [*arguments]
+    options = parser.parse_args(words[:1] if words[:1] == ["bench"] else words)
+    options.words = words[1:]
     try:
         code = options.run(options)
         sys.stdout.flush()
@@ -50,14 +54,15 @@ def main(arguments: list[str] | None = None) -> int:
         return 2
 
 
-def _balance(options) -> int:
-    if not options.flops or not options.bandwidth:
-        raise ValueError("give --flops and --bandwidth, as in: roofline balance --flops 275e12 --bandwidth 100e9")
-    ridge = balance(options.flops, options.bandwidth)
-    print(f"balance: {ridge:.6g} FLOP/byte = {options.flops:g} FLOP/s / {options.bandwidth:g} bytes/s")
-    print(f"  work below {ridge:.6g} FLOP per byte waits for its bytes, work above it for its FLOP")
-    # 2 FLOP for each weight and token, 2 bytes for each weight: the intensity of a gather is the tokens on a chip.
-    print(f"  gathering 2-byte weights hides behind their matmul above {ridge:.6g} tokens on a chip")
+def _bench(options: argparse.Namespace) -> int:
+    words = ["--benchmark-only", "--ffn-device=auto", *options.words]  # an option of ours leads to the checkout
+    os.execv(sys.executable, [sys.executable, "-m", "pytest", *words])
+
+
+def _csv(options: argparse.Namespace) -> int:
+    from roofline import load
+
+    load(options.folder).frame().to_csv(sys.stdout, index=False)
     return 0
 
 

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from roofline import contenders
 from roofline.arguments import count, nearest, positive
 from roofline.operations import OPERATIONS, gathering, matmul, shapes
 from roofline.operations.matmul import ALL_LAYERS, LAYERS
@@ -62,6 +63,16 @@ class Options:
     """Ids of the matmuls of a file, in place of model, layers, tokens and tp; none without one."""
     quick: bool = False
     """Few shapes and rounds, in one process: to see what a run is like, never a reference."""
+    against: str | None = None
+    """Another checkout, whose shares take turns with these."""
+    operations: tuple[str, ...] = ()
+    """Files of the user's that declare operations."""
+    files: tuple[str, ...] = ()
+    """Contenders of the user's, as `roofline.contenders.parse` has them."""
+    baseline: str | None = None
+    """The contender that others are compared with; None for the vendor's."""
+    arm_matmul: str | None = None
+    """The contender that arms multiply by; None for the fastest of those that they choose from."""
 
 
 def one_of(choices, word: str) -> str:
@@ -77,6 +88,24 @@ def _folder(text: str) -> Path:
     return Path(text)
 
 
+def operation_file(text: str) -> str:
+    """Return the absolute path of a file of Python."""
+    path = Path(text).expanduser().absolute()
+    if not path.is_file() or path.suffix != ".py":
+        raise ValueError("there is no such file of Python; it is looked for from the folder you are in")
+    return str(path)
+
+
+def checkout(text: str) -> str:
+    """Return the absolute path of a checkout of this project."""
+    path = Path(text).expanduser().resolve()
+    if not (path / "roofline" / "measure" / "child.py").is_file():
+        raise ValueError("it is no checkout of roofline-ffn; make one, as by git worktree add ../base main")
+    if path == Path(__file__).resolve().parents[1]:
+        raise ValueError("it is this checkout itself; give another one")
+    return str(path)
+
+
 class Option(NamedTuple):
     """One of pytest's options. A `LIST` is read item by item; a `FLAG` has no value."""
 
@@ -85,6 +114,8 @@ class Option(NamedTuple):
     help: str
     alone: str | None = None
     """Its value where it stands alone; None where it needs one."""
+    is_repeated: bool = False
+    """Whether it may be given again and again; it is a list then."""
 
 
 TOKENS = "default: " + ", on a CPU ".join(",".join(map(str, DEFAULTS[name]["tokens"])) for name in ("cuda", "cpu"))
@@ -100,6 +131,22 @@ OPTIONS = {
     ),
     "contenders": Option(
         "LIST", str, "the baseline is measured beside them, e.g. cublas,persistent (default: all but inductor)"
+    ),
+    "contender": Option(
+        "FILE::NAME", contenders.parse, "a matmul of your own, f(x, w, out=None), from a file or as module:NAME; again "
+        "for another (default: none; with one, it and the baseline alone are measured)", is_repeated=True,
+    ),
+    "baseline": Option("NAME", str, "the contender that others are compared with (default: cublas, on a CPU torch)"),
+    "arm_matmul": Option(
+        "NAME", str, "the contender that arms multiply by (default: the fastest of the baseline and persistent)"
+    ),
+    "operation": Option(
+        "FILE", operation_file, "declares an operation of your own, and tests it; again for another (default: none; "
+        "with one, it alone is measured)", is_repeated=True,
+    ),
+    "against": Option(
+        "CHECKOUT", checkout, "let the shares of another checkout, as of a pull request's base, take turns with these, "
+        "and compare (default: none)"
     ),
     "ranks": Option("LIST", count, "that gather, each must divide d_model and d_ff (default: 8)"),
     "link_bandwidth": Option(
@@ -143,9 +190,10 @@ FLAGS = {name: f"--ffn-{name.replace('_', '-')}" for name in OPTIONS}
 def add(parser) -> None:
     """Register the options with pytest."""
     group = parser.getgroup("ffn", "FFN matmuls on a roofline (timed with --benchmark-only)")
-    for name, (metavar, _, text, alone) in OPTIONS.items():
+    for name, (metavar, _, text, alone, is_repeated) in OPTIONS.items():
         takes = {"action": "store_true"} if metavar == "FLAG" else {"metavar": metavar}
         takes |= {"nargs": "?", "const": alone} if alone else {}
+        takes |= {"action": "append"} if is_repeated else {}
         group.addoption(FLAGS[name], help=text, **takes)
 
 
@@ -167,9 +215,10 @@ def value(name: str, get) -> Any:
     option, text = OPTIONS[name], get(f"ffn_{name}")
     if not text and (text is None or option.metavar == "FLAG"):
         return None
-    if option.metavar != "LIST":
+    if option.metavar != "LIST" and not option.is_repeated:
         return read(name, text, option.read)
-    items = dict.fromkeys(read(name, item.strip(), option.read) for item in text.split(",") if item.strip())
+    texts = text if option.is_repeated else [item.strip() for item in text.split(",") if item.strip()]
+    items = dict.fromkeys(read(name, item, option.read) for item in texts)
     if not items:
         raise ValueError(f"{FLAGS[name]} {text!r}: give at least one value")
     return tuple(items)
@@ -198,7 +247,8 @@ def resolve(get, *, device: str, timed: bool, root: Path, world: int = 1) -> Opt
     if "shapes" in given:
         values |= _of_file(given, values["dtype"])
     settings = {name: setting for name, setting in values.items() if name in names}
-    options = Options(device, timed, dtypes=values["dtype"], world=world, **settings)
+    of_user = {"files": values.get("contender", ()), "operations": values.get("operation", ())}
+    options = Options(device, timed, dtypes=values["dtype"], world=world, **of_user, **settings)
     read("layers", options, lambda options: [matmul.sides(options.model, layer) for layer in options.layers])
     read("tp", options, matmul.sweep)
     if device == "cpu" and options.copier_programs:

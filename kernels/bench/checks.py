@@ -42,10 +42,15 @@ def error_of(out: Tensor, reference: Tensor) -> float:
     return float(torch.maximum(error.norm() / reference.norm(), largest / TAIL))
 
 
+def _group(m: int) -> int:
+    """Return how many neighbouring rows of w are summed for an out of `m` rows."""
+    return 1 if m <= EXACT_ROWS else GROUP
+
+
 def _weighted_sums(matrix: Tensor, m: int) -> Tensor:
     """Return the weighted sum of each GROUP neighbouring rows of `matrix`, float64; of each row by itself where `m` is
     at most EXACT_ROWS. Weights differ within a group, so that exchanged rows do not cancel, and have random signs."""
-    group = 1 if m <= EXACT_ROWS else GROUP
+    group = _group(m)
     signs = torch.randint(2, (group,), generator=torch.Generator("cpu").manual_seed(0)) * 2 - 1
     weights = signs * torch.linspace(0.75, 1.25, group, dtype=torch.float64)
     sums = matrix.new_zeros((-(-len(matrix) // group), matrix.shape[1]), dtype=torch.float64)
@@ -66,21 +71,40 @@ def check(
     """Return the relative error of `run`, and why it is refused: unless it computes x @ w.T, then -x @ w.T anew, into
     `out`, and leaves x and w as they are. Raises what `run` raises; x and w are restored. `limit` is that of
     `verdict`."""
-    kept, errors = {"x": (x, x.clone()), "w": (w, w.clone())}, []
+    kept, errors, refused = {"x": (x, x.clone()), "w": (w, w.clone())}, [], None
     try:
-        for sign in (1, -1):
+        for sign, more in ((1, ""), (-1, ", of inputs that it had not seen")):
             result = run(x.mul_(sign), w, out.fill_(math.nan))
-            errors.append(error_of(result, sign * reference))
             x.mul_(sign)
+            if problem := not_out(result, out):
+                return math.nan, Rejection(FAILED, f"{name}: {problem}")
+            errors.append(error_of(out, sign * reference))
+            if not refused and (refused := verdict(name, errors[-1], dtype, limit)):
+                refused = refused._replace(reason=f"{refused.reason}{more}; {worst_place(out, sign * reference)}")
     finally:
         written = [operand for operand, pair in kept.items() if not torch.equal(*pair)]
         for operand in written:
             torch.Tensor.copy_(*kept[operand])
-    refused, unseen = (verdict(name, error, dtype, limit) for error in errors)
     if written:
         refused = Rejection(FAILED, f"{name}: it wrote into its input {' and '.join(written)}, which others read")
-    elif type(result) is not Tensor or result.data_ptr() != out.data_ptr():
-        refused = Rejection(FAILED, f"{name}: it returned another tensor than the `out` that it was given")
-    elif unseen and not refused:
-        refused = unseen._replace(reason=f"{unseen.reason}, of inputs that it had not seen")
     return errors[0], refused
+
+
+def not_out(result, out: Tensor) -> str:
+    """Return what `result` is where it is not `out`; "" if it is."""
+    if type(result) is Tensor and result.data_ptr() == out.data_ptr() and result.dtype == out.dtype:
+        return ""
+    kind = f"another tensor, {result.dtype} {[*result.shape]}," if isinstance(result, Tensor) else repr(result)
+    return f"it returned {kind} and not the `out` that it was given, {out.dtype} {[*out.shape]}: fill and return that"
+
+
+def worst_place(out: Tensor, reference: Tensor) -> str:
+    """Return where `out` is the farthest from `reference_sums`, and in how much of it nothing was written."""
+    if unwritten := int(out.isnan().sum()):
+        row, column = out.isnan().nonzero()[0].tolist()
+        return f"{unwritten} of {out.numel()} elements, the first is out[{row}, {column}]"
+    error = (_weighted_sums(out.T, len(out)).T - reference).abs() / reference.square().mean().sqrt()
+    row, place = divmod(int(error.argmax()), error.shape[1])
+    first, group = place * _group(len(out)), _group(len(out))
+    columns = first if group == 1 else f"{first}:{min(first + group, out.shape[1])}"
+    return f"the worst is out[{row}, {columns}], off by {float(error.max()):.2g} times a typical value"

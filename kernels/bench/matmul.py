@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from kernels.bench import checks
-from kernels.contract import interpreted
-from kernels.registry import CONTENDERS
+from kernels.contract import interpreted, reason
+from kernels.registry import CONTENDERS, baseline, of_run
 from kernels.tiles import DTYPE_NAMES, DTYPES
 from roofline.measure import runner
 from roofline.measure.ceilings import Probe
@@ -41,18 +41,20 @@ class Runner(runner.Runner):
     """Runs single matmuls. Its probes and instruments serve whatever is made of matmuls."""
 
     def prepare(self, case: Matmul, names: list[str], first_call=unwatched) -> PreparedCase:
-        """Make sets of operands on the device and check each contender on the first of them; where timed, the vendor
+        """Make sets of operands on the device and check each contender on the first of them; where timed, the baseline
         among them. The right ones enter, and take the sets in rotation."""
         options = self.options
-        vendor = next(name for name, c in CONTENDERS.items() if c.kind == "vendor" and c.device == options.device)
-        prepared = PreparedCase(case, vendor, options.device, first_call=first_call)
+        contenders, beside = of_run(options), baseline(options)
+        prepared = PreparedCase(case, beside, options.device, first_call=first_call)
         sets = operands(case, options)
         (x, w, out), turn = sets[0], itertools.cycle(sets)
         reference = checks.reference_sums(x, w)
 
         def entrant(contender) -> Entrant | Rejection:
-            if reason := why_not(contender, options, x, w):
-                return Rejection(SKIPPED, reason)
+            if contender.kind == "user":
+                contender.load()  # one that cannot be loaded fails, where others are skipped
+            if lacking := why_not(contender, options, x, w):
+                return Rejection(SKIPPED, lacking)
             run, check = contender.load(), checker(contender, x, w, out, reference)
             error, refused = check()
             config = contender.describe(x, w)
@@ -60,11 +62,15 @@ class Runner(runner.Runner):
                 contender.name, lambda: run(*next(turn)), "", config, error, recheck=lambda: check()[1]
             )
 
-        for name in dict.fromkeys([vendor, *names] if options.timed else names):
-            prepared.enter(name, partial(entrant, CONTENDERS[name]), CONTENDERS[name].first_call_s)
+        for name in dict.fromkeys([beside, *names] if options.timed else names):
+            prepared.enter(name, partial(entrant, contenders[name]), contenders[name].first_call_s)
         size = len(sets) * case.work.device_bytes
         prepared.cache = f"cold: {len(sets)} sets of operands in rotation, {size / 2**20:.0f} MiB in all"
         return prepared
+
+    def problem(self) -> str:
+        users = (contender for contender in of_run(self.options).values() if contender.kind == "user")
+        return next(filter(None, (reason(contender.load) for contender in users)), "")
 
     def probes(self) -> list[Probe]:
         """Return no probes on ranks, which have no roof of their own."""
@@ -79,9 +85,9 @@ class Runner(runner.Runner):
 
 def checker(contender, x: Tensor, w: Tensor, out: Tensor, reference: Tensor) -> partial:
     """Return the call of `checks.check` for a contender with these operands."""
-    dtype = DTYPE_NAMES[x.dtype]
-    limit = VENDOR_TOLERANCE[dtype] if contender.kind == "vendor" else None
-    return partial(checks.check, contender.name, contender.load(), x, w, out, reference, dtype, limit)
+    dtype, run = DTYPE_NAMES[x.dtype], contender.load()
+    limit = VENDOR_TOLERANCE[dtype] if contender.kind == "vendor" else getattr(run, "tolerance", None)
+    return partial(checks.check, contender.name, run, x, w, out, reference, dtype, limit)
 
 
 def why_not(contender, options, x: Tensor, w: Tensor) -> str | None:
@@ -89,8 +95,8 @@ def why_not(contender, options, x: Tensor, w: Tensor) -> str | None:
     if options.timed and contender.device != options.device:
         kind = "a Triton kernel, " if contender.kind == "triton" else ""
         return f"{contender.name} is {kind}timed on {contender.device} only; this run measures the {options.device}"
-    if reason := contender.why_not(x, w):
-        return reason
+    if lacking := contender.why_not(x, w):
+        return lacking
     if options.timed and contender.kind == "triton" and interpreted(contender.load().jit):
         return f"{contender.name} is interpreted, which is never timed; unset TRITON_INTERPRET"
     return None
@@ -190,8 +196,8 @@ def _probe(kind: str, contender, shape: str, amount: int, sets: list[tuple], dty
     run, turns, (x, w, out) = contender.load(), itertools.cycle(sets), sets[0]
 
     def problem() -> str | None:
-        if reason := contender.why_not(x, w, out):
-            return reason
+        if lacking := contender.why_not(x, w, out):
+            return lacking
         _, refused = checker(contender, x, w, out, checks.reference_sums(x, w))()
         return refused and refused.reason
 

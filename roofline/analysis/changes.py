@@ -22,7 +22,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
-from statistics import fmean, variance
+from statistics import fmean, stdev, variance
 
 from roofline.analysis.overlap import unsplit_times_s
 from roofline.stats import Interval, beyond, blocks, by_process, student_quantile
@@ -116,6 +116,16 @@ def together(cases: Sequence[Sequence[Sequence[dict[int, float]]]], of: str = SP
     """Return the change of the mean over `cases`: of each, for BASE and for NEW, the `values_of` every run."""
     spreads = [[spread_of(each) for each in zip(*side, strict=True)] for side in zip(*cases, strict=True)]
     return None if None in chain(*spreads) else change(*spreads, of=of)
+
+
+def change_of_pairs(cases: Sequence[tuple[dict[int, float], dict[int, float]]], of: str = SPEED) -> Change | None:
+    """Return the change of the mean over `cases`: of each, the `values_of` BASE and NEW, whose processes took turns. So
+    what moves a whole run cancels in each pair. None where fewer than two pairs have all cases."""
+    processes = set.intersection(*({*base} & {*new} for base, new in cases))
+    changes = [fmean(new[process] - base[process] for base, new in cases) for process in sorted(processes)]
+    if len(changes) < 2:
+        return None
+    return Change(fmean(changes), stdev(changes) / math.sqrt(len(changes)), len(changes) - 1, of)
 
 
 def change(base: Sequence[Spread], new: Sequence[Spread], of: str = SPEED) -> Change:

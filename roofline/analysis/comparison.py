@@ -25,6 +25,7 @@ from roofline.analysis.changes import (
     UNCLEAR,
     Change,
     change,
+    change_of_pairs,
     spread_of,
     together,
     values_of,
@@ -137,6 +138,7 @@ class Pair(NamedTuple):
 def compare(base: Sequence[Run], new: Sequence[Run], *, allow=()) -> Comparison:
     """Compare the runs `new` with `base`. Raises ValueError where chip, driver or method differ, unless `allow`
     names them, for quick runs, where the baseline is not the same, and where no case can be compared."""
+    is_paired = len(base) == len(new) == 1 and new[0].base is base[0]
     differences = _differences(base, new, allow)
     runs = {**named_runs("BASE", base), **named_runs("NEW", new)}
     records_of_run = {name: {record["case"]: record for record in records_of(run)} for name, run in runs.items()}
@@ -160,7 +162,8 @@ def compare(base: Sequence[Run], new: Sequence[Run], *, allow=()) -> Comparison:
             reason = "no baseline was timed beside it" if alone else "too few rounds to say how far they vary"
             missing.append({"case": pair.case, "missing_in": "BASE or NEW", "reason": reason})
         if all(spreads) and not is_vendor:
-            changes.append((pair, change(*spreads, of=judged_by)))
+            changed = change_of_pairs([_alone(values)], judged_by) if is_paired else change(*spreads, of=judged_by)
+            changes += [(pair, changed)] if changed else []
             if list(map(len, pair.sides)) == [len(base), len(new)]:
                 of_contender.setdefault((record["contender"], judged_by), []).append(values)
     if not changes:
@@ -171,7 +174,7 @@ def compare(base: Sequence[Run], new: Sequence[Run], *, allow=()) -> Comparison:
         new_runs=len(new),
         differences=differences,
         unfinished=[name for name, run in runs.items() if run.end is None or run.unfinished],
-        together=_means(of_contender),
+        together=_means(of_contender, is_paired),
         cases=[_case(*of_case, verdict) for of_case, verdict in of_cases],
         missing=missing + _missing(runs, records_of_run),
         vendor_speed=geometric_mean(vendors) if vendors else None,
@@ -209,11 +212,18 @@ def _pairs(sides: list[tuple[Sequence[Run], list[dict[str, dict]]]]) -> list[Pai
     ]
 
 
-def _means(of_contender: dict[tuple[str, str], list]) -> list[Together]:
+def _alone(values: list[list[dict[int, float]]]) -> tuple[dict[int, float], dict[int, float]]:
+    """Return what the only run of each side says."""
+    (base,), (new,) = values
+    return base, new
+
+
+def _means(of_contender: dict[tuple[str, str], list], is_paired: bool) -> list[Together]:
     """Return what contenders with several cases became in the mean."""
-    means = {
-        key: mean for key, cases in of_contender.items() if len(cases) > 1 and (mean := together(cases, of=key[1]))
-    }
+    means = {}
+    for key, cases in of_contender.items():
+        mean = change_of_pairs([*map(_alone, cases)], key[1]) if is_paired else together(cases, of=key[1])
+        means |= {key: mean} if mean and len(cases) > 1 else {}
     return [
         Together(who, len(of_contender[who, judged_by]), judged_by, *astuple(mean.interval), verdict)
         for ((who, judged_by), mean), verdict in zip(means.items(), verdicts([*means.values()]), strict=True)

@@ -21,6 +21,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from roofline import operations
+from roofline.contenders import module_of
 from roofline.measure.ranks import of_share
 from roofline.measure.request import Kind, Request, Step, Stopped
 from roofline.measure.share import run
@@ -137,11 +138,7 @@ def bind(device: str) -> None:
 def load(name: str) -> type:
     """Return the class that `package.module:Class` or `FILE::Class` names."""
     place, _, of = name.rpartition(":")
-    if not place.endswith(":"):
-        return getattr(import_module(place), of)
-    file = Path(place.removesuffix(":"))
-    sys.path.insert(0, str(file.parent))
-    return getattr(import_module(file.stem), of)
+    return getattr(module_of(Path(place[:-1])) if place.endswith(":") else import_module(place), of)
 
 
 def interrupt(number: int, frame) -> None:
@@ -171,12 +168,9 @@ def main(folder: Path) -> None:
         mark = mmap.mmap(file.fileno(), 1)
     tell({"tell": "at", "step": Step.START, "shape": ""})
     for name, (of_runner, of_case) in request.runners.items():
-        declared = vars(sys.modules[load(of_case).__module__]).values()
-        operation = next(
-            candidate
-            for candidate in declared
-            if isinstance(candidate, operations.Operation) and candidate.name == name
-        )
+        declared = vars(sys.modules[load(of_case).__module__]).values()  # most register themselves as they are imported
+        known = [*operations.OPERATIONS.values(), *(of for of in declared if isinstance(of, operations.Operation))]
+        operation = next(operation for operation in known if operation.name == name)
         operations.OPERATIONS[name] = replace(operation, runner=load(of_runner))
     ranks = of_share(request.world) if request.world else None
     if ranks and request.options["device"] == "cuda":

@@ -4,12 +4,16 @@ A job asks for shares of its kind one after another (`next_request`), takes what
 each step may take. This is what happens where a kernel hangs, dies or loses the device: `Job.end`.
 """
 
+import itertools
 import math
+import random
 import time
 from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
 
 from roofline import operations
-from roofline.measure import launches, machine, telemetry
+from roofline.measure import METHOD_VERSION, launches, machine, telemetry
 from roofline.measure.prepared import FAILED
 from roofline.measure.request import Kind, Request, Step, Stopped
 from roofline.measure.supervisor import HUNG, Supervisor
@@ -53,12 +57,35 @@ def greet(supervisor: Supervisor) -> None:
         raise ValueError(problem)
 
 
+def other_checkout(supervisor: Supervisor) -> Supervisor:
+    """Return the supervisor of the shares of the checkout that --ffn-against names. Raises ValueError where they cannot
+    be compared with these."""
+    options = supervisor.options
+    base = Supervisor(options, supervisor.planned, supervisor.runners, Path(options.against), is_base=True)
+    try:
+        greet(base)
+    except ValueError as error:
+        raise ValueError(f"--ffn-against {options.against}: {error}") from None
+    method = base.hello.get("method_version")
+    if method != METHOD_VERSION:
+        raise ValueError(
+            f"--ffn-against {options.against}: it measures by method {method or 'of before this option'}, and this "
+            f"checkout by {METHOD_VERSION}: what took turns would not be alike; take one of this method"
+        )
+    return base
+
+
 def measure(supervisor: Supervisor) -> None:
     """Check and measure all that is left. Afterwards each contender has a record in the run, or an `entry`, unless
     the run is `over`."""
-    if supervisor.root:
-        check(supervisor)
-    supervisor.supervise([Measure(supervisor)])
+    sides = [supervisor, supervisor.base] if supervisor.base else [supervisor]
+    for side in [side for side in sides if side.root]:
+        check(side)
+        supervisor.over = supervisor.over or side.over
+    job, *others = map(Measure, sides)
+    for other in others:
+        job.alternate_with(other)
+    supervisor.supervise([job])
 
 
 def check(supervisor: Supervisor) -> None:
@@ -116,6 +143,10 @@ class Job:
     def next_request(self) -> Request | None:
         """Return what the next share is to do; None where nothing is left."""
         raise NotImplementedError
+
+    def next_jobs(self) -> list["Job"]:
+        """Return whose share comes next: the first of them that has a request."""
+        return [self]
 
     def begin(self, asked: Request) -> None:
         """Make ready for a share that does what is asked for."""
@@ -271,7 +302,26 @@ class Measure(Job):
     def __init__(self, supervisor: Supervisor):
         super().__init__(supervisor)
         self.when = "resume" if supervisor.run.shapes else "start"
+        self._turns: Iterator[list[Job]] = itertools.repeat([self])
         self._since, self._passes_before = time.monotonic(), self._passes_done()
+
+    def alternate_with(self, base: "Measure") -> None:
+        """Let the shares of another checkout take turns with these: A B B A, or B A A B, by the seed. What drifts
+        evenly meets both alike."""
+        draw = random.Random(self.supervisor.options.seed)
+
+        def turns() -> Iterator[list[Job]]:
+            ahead, behind = [self, base], [base, self]
+            yield from (ahead, behind, behind, ahead)  # the first of all measures the ceilings
+            while True:
+                first, second = draw.sample([ahead, behind], 2)
+                yield from (first, second, second, first)
+
+        base.when, self._turns = "", turns()
+        base._turns = self._turns
+
+    def next_jobs(self) -> list[Job]:
+        return next(self._turns)
 
     def next_request(self) -> Request | None:
         run = self.supervisor.run

@@ -20,6 +20,10 @@ class Runner:
         """Return `names`, each checked on the device; where timed, with the baseline and references."""
         raise NotImplementedError
 
+    def problem(self) -> str:
+        """Return why nothing can be run by these options, in a line; "" if it can."""
+        return ""
+
     def clock(self):
         """Return what times the contenders: see `measure.clocks`."""
         return clocks.for_device(self.options.device) if self.ranks is ALONE else self.ranks.clock(self.ranks)

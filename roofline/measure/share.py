@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 
 from roofline import operations
-from roofline.measure import ceilings, device_errors, launches, machine, runner, steady, telemetry
+from roofline.measure import METHOD_VERSION, ceilings, device_errors, launches, machine, runner, steady, telemetry
 from roofline.measure.clocks import empty_call_s
 from roofline.measure.machine import anonymous
 from roofline.measure.prepared import FAILED, Broken, Entrant, PreparedCase, Rejection, rejection, stop_if_lost
@@ -100,12 +100,14 @@ class Share:
 
     def greet(self) -> None:
         """Tell what this machine is, and the clock that times the contenders on it."""
-        if problem := machine.unusable_gpu() if self.device == "cuda" else None:
+        problem = machine.unusable_gpu() if self.device == "cuda" else None
+        if problem := problem or next(filter(None, (of.problem() for of in self.runners.loaded.values())), None):
             return self.tell({"tell": "hello", "problem": problem})
         first = next(iter(self.runners.loaded.values()))
         clock = first.clock()
         about = {"timer": clock.timer, "passes": clock.passes, "processes": clock.processes}
-        self.tell({"tell": "hello", "machine": machine.describe(self.device)} | about | first.ranks.metadata())
+        about |= {"machine": machine.describe(self.device), "method_version": METHOD_VERSION}
+        self.tell({"tell": "hello"} | about | first.ranks.metadata())
 
     def check(self) -> None:
         """Prepare each shape with its contenders, and call once more who is right."""

@@ -52,10 +52,12 @@ class Supervisor:
     """Runs the shares of a run, and journals what they tell. `run` is what is known of it by now."""
 
     def __init__(
-        self, options, planned: dict[str, list[str]], runners, root: Path | None, epochs: Epochs | None = None
-    ):
+        self, options, planned: dict[str, list[str]], runners, root: Path | None, epochs: Epochs | None = None,
+        *, is_base: bool = False,
+    ):  # fmt: skip
         """`planned` is {shape: contenders}. `root` is the folder that shares begin in; without it they run in this
-        process. `epochs` is what supervisors of several ranks say to one another."""
+        process. `epochs` is what supervisors of several ranks say to one another. `is_base`: its shares are those of
+        another checkout, which is `root`."""
         self.options, self.planned, self.runners, self.root, self.epochs = options, planned, runners, root, epochs
         self.signals: list[tuple[str, float]] = []
         """(name, when) of those that ask for the end."""
@@ -74,6 +76,9 @@ class Supervisor:
         """Shape -> what a call of its baseline took when it was checked."""
         self.chosen: dict[str, dict] = {}
         """Shape -> facts that a share chose when it checked it."""
+        self.base: Supervisor | None = None
+        """That of the other checkout, whose shares take turns with these."""
+        self._is_base = is_base
         self.run: Run | None = None
         self.entries: dict[str, dict] = {}
         """Case -> {case, outcome, reason} of what was tried and has no number."""
@@ -88,11 +93,26 @@ class Supervisor:
             self.run = Run(run)
             self.add({"kind": "run"} | run)
         else:
-            self.run = run
-            for name in [name for name in run.interrupted if not run.shapes[name].passes]:
-                del run.shapes[name]
+            self._go_on(run)
             self.add({"kind": "resumed", "started": _now()})
         self.entries = {e["case"]: e for e in self.run.not_measured if e["outcome"] != NOT_RUN}
+        if self.base:
+            self.base.join(self)
+
+    def join(self, other: "Supervisor") -> None:
+        """Begin the run of another checkout within that of `other`, in its journal, or go on with it."""
+        self.folder, self._journal = other.folder, other._journal
+        self.progress, self.say = lambda text: other.progress(f"base, {text}"), lambda text: other.say(text)
+        run = other.run
+        run.base = run.base or Run(run.metadata | run.metadata["against"])
+        self._go_on(run.base)
+        self.run.ceilings = run.ceilings  # so that the same probes take turns on both sides
+        self.entries = {e["case"]: e for e in self.run.not_measured if e["outcome"] != NOT_RUN}
+
+    def _go_on(self, run: Run) -> None:
+        self.run = run
+        for name in [name for name in run.interrupted if not run.shapes[name].passes]:
+            del run.shapes[name]
 
     @property
     def passes(self) -> int:
@@ -144,6 +164,21 @@ class Supervisor:
         about = {"refused": refused, "chosen": chosen, "entrants": entrants}
         return Request(kind, options=as_values(self.options), cases=cases, **about, **more)
 
+    @property
+    def path(self) -> list[str]:
+        """Return where its shares look for modules: this process's folders, with those of its own checkout in place of
+        this one's."""
+        if not self._is_base:
+            return sys.path
+        here, environment = Path(operations.__file__).parents[2], Path(sys.prefix)
+
+        def of_base(entry: str) -> str:
+            folder = Path(entry).absolute()
+            is_ours = folder.is_relative_to(here) and not folder.is_relative_to(environment)
+            return str(self.root / folder.relative_to(here)) if is_ours else entry
+
+        return [of_base(entry) for entry in sys.path]
+
     # Shares, to their end.
 
     def supervise(self, jobs: list) -> None:
@@ -184,13 +219,15 @@ class Supervisor:
 
     def _begin(self, job, running: Running) -> None:
         """Begin the next share of `job`, if it has one; all ranks begin theirs."""
-        if self.over or self.signals or not (asked := job.next_request()):
+        requests = ((of, asked) for of in job.next_jobs() if (asked := of.next_request()))
+        if self.over or self.signals or not (found := next(requests, None)):
             return
-        asked = replace(asked, runners=operations.places(asked.cases), path=sys.path)
+        job, asked = found
+        asked = replace(asked, runners=operations.places(asked.cases), path=job.supervisor.path)
         if self.epochs:
             asked = replace(asked, world=self.epochs.begin(asked))
         job.begin(asked)
-        running[Child(asked, self.root, job.under)] = job
+        running[Child(asked, job.supervisor.root, job.under)] = job
 
     def _listen(self, running: Running, woken: list) -> None:
         """Take what shares tell until the next look, and end those that have ended or hang."""
@@ -296,7 +333,7 @@ class Supervisor:
     def add(self, *lines: dict) -> None:
         """Journal lines, and take them into the run. If that fails, the run is over, and neither has any of them."""
         try:
-            self._journal.write(*lines)
+            self._journal.write(*(line | {"checkout": "base"} if self._is_base else line for line in lines))
         except OSError as error:
             self.over = f"the journal could not be written: {error.strerror}"
             return

@@ -7,9 +7,11 @@ by its name once shares are started: runners import torch and Triton. All else n
 import functools
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from roofline.arguments import nearest
@@ -144,12 +146,14 @@ def parse(text: str) -> tuple[Any, str | None]:
 
 
 def place_of(target: str | type) -> str:
-    """Return where another process finds a class: `package.module:Class`, or `FILE::Class` of a module in no
-    package."""
+    """Return where another process finds a class: `package.module:Class`, or `FILE::Class` where no folder that Python
+    looks in has its module, as of a user's file."""
     if isinstance(target, str):
         return target
-    name = f"{target.__module__}:{target.__qualname__}"
-    return name if "." in target.__module__ else f"{inspect.getsourcefile(target)}::{target.__qualname__}"
+    file = Path(inspect.getsourcefile(target)).resolve()
+    folder = file.parents[target.__module__.count(".")]
+    is_found = "." in target.__module__ and folder in {Path(entry).resolve() for entry in sys.path}
+    return f"{target.__module__}:{target.__qualname__}" if is_found else f"{file}::{target.__qualname__}"
 
 
 def places(shapes: Iterable[str]) -> dict[str, tuple[str, str]]:

@@ -31,8 +31,11 @@ def add_command(commands) -> None:
     command.add_argument("--model", help="a model, or D,F (default: those of the run, else xxl)")
     command.add_argument("--tokens", metavar="M,...", type=_counts, default=(4096,), help="rows (default: 4096)")
     command.add_argument("--tp", metavar="TP,...", type=_counts, help="tensor parallel (default: the run's, else 8)")
-    command.add_argument("--ranks", metavar="P", type=int, help="the layer between P ranks: gather, scatter, both")
-    command.add_argument("--wire", help="with --ranks: 50GBps, balance2750, ridge (default: all links of the chip)")
+    command.add_argument("--ranks", metavar="P,...", type=_counts, help="layers between P ranks: gather, scatter, both")
+    command.add_argument(
+        "--wire",
+        help="with --ranks: 50GBps, balance2750, ridge (default: that of the run's gathers; all of the chip's)",
+    )
     command.set_defaults(run=run)
 
 
@@ -62,6 +65,7 @@ def predictions(options) -> tuple[Times, list[dict]]:
             wire = wires.Wire("fixed", chip.received_bytes_per_s).token
     else:
         times = RunTimes(journal.load(options.folder), str(options.folder))
+        wire = wire or times.wire
         places = [
             place for place in times.curves if model in (None, place[0]) and place[2] in (options.tp or place[2:3])
         ]
@@ -92,8 +96,9 @@ def _gatherings(places: list[Place], options, wire: str | None) -> Iterator[Gath
     if places and not wire:
         raise ValueError("nothing says how fast the ranks hear each other: give it, as in --wire 50GBps")
     sizes = dict.fromkeys((model, tp, dtype) for model, layer, tp, dtype in places if layer in LAYERS)
-    for (model, tp, dtype), m, kind in product(sizes, options.tokens, (AllGatherMatmul, MatmulReduceScatter, Ffn)):
-        case = kind(model, kind.of_layer, tp, m, dtype, options.ranks, wire)
+    kinds = (AllGatherMatmul, MatmulReduceScatter, Ffn)
+    for (model, tp, dtype), m, ranks, kind in product(sizes, options.tokens, options.ranks, kinds):
+        case = kind(model, kind.of_layer, tp, m, dtype, ranks, wire)
         if {place_of(matmul) for matmul in case.matmuls} <= {*places}:
             yield case
 

@@ -15,6 +15,7 @@ from roofline.operations.matmul import Matmul
 from roofline.stats import grouped
 from roofline.store.run import Run
 from roofline.theory.chips import Chip
+from roofline.theory.wires import LINKS
 
 EFFICIENCY = {"compute": 0.74, "memory": 0.76}
 """Of a datasheet's FLOP/s and bytes/s, by what bounds the matmul. Others measured both on Hopper, in bf16: large
@@ -67,6 +68,9 @@ class RunTimes:
 
     def __init__(self, run: Run, name: str):
         machine, points = run.metadata["machine"], grouped(filter(None, map(_point, records_of(run))))
+        gathered = (record["wire"] for record in records_of(run) if record.get("wire") not in (None, *LINKS))
+        self.wire: str | None = next(gathered, None)
+        """That of its first gather; None where it emulated none."""
         self.name, self.chip = name, machine["chip"]
         self.gpu, self.workers = machine["source"] == "gpu", machine.get("sms") or 1
         self.curves: dict[Place, dict[str, dict[int, float]]] = {}

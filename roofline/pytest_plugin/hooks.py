@@ -78,6 +78,10 @@ def pytest_configure(config):
         refuse(str(error))
     if state.options.device == "cpu" and not timed:
         os.environ["TRITON_INTERPRET"] = "1"  # before anything imports Triton, which decorates its helpers at import
+    if of_user := state.options.operations:
+        asked = config.args if config.args_source == config.ArgsSource.ARGS else []
+        every = str(config.rootpath / "tests" / "benchmarks")  # what `roofline_pytest` names from another folder
+        config.args = [*(word for word in asked if word != every), *of_user]
     if timed and not config.option.collectonly:
         # It makes its JSON for a file only; where the run folder will be is not known yet (`Narrator.report`).
         config.option.benchmark_json = config.option.benchmark_json or Nowhere()
@@ -95,8 +99,12 @@ def pytest_generate_tests(metafunc):
     state = metafunc.config.stash[STATE]
     operation = operations.find(metafunc.function.__name__.removeprefix("test_"))
     planner, cases = state.runners.planner(operation), []
-    if not (state.epochs and state.options.timed) or operation.between_ranks:
-        cases = operation.sweep(state.options)
+    options = state.options
+    is_of_files = options.files and not (options.contenders or options.arm_matmul)  # which are matmuls
+    if (not (state.epochs and options.timed) or operation.between_ranks) and not (
+        is_of_files and operation.between_ranks
+    ):
+        cases = operation.sweep(options)
     pairs = [(case.id, name) for case in cases for name in planner.names(case)]
     metafunc.parametrize("shape, contender", pairs, ids=["-".join(pair) for pair in pairs])
 
@@ -158,6 +166,8 @@ def pytest_collection_finish(session):
             root = None if runs_here(config) and not state.epochs else config.rootpath
             state.session = Supervisor(state.options, state.selected, state.runners, root, state.epochs)
             jobs.greet(state.session)
+            if state.options.against and state.options.timed:
+                state.session.base = jobs.other_checkout(state.session)
             selection.require_memory(cases, state.session.hello["machine"])
     except ValueError as error:
         refuse(str(error))

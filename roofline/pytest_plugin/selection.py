@@ -13,7 +13,7 @@ SETS = 2
 
 def check(options: Options, runners: operations.Runners, cases: list, keyword: str) -> None:
     """Raises ValueError where none of the `cases` can be measured. `keyword` is what -k said where it selected none."""
-    if options.contenders and runners.planners:
+    if (options.contenders or options.baseline or options.arm_matmul) and runners.planners:
         _contenders(options, runners)
     if not options.timed:
         return
@@ -47,10 +47,15 @@ def require_memory(cases: list, machine: dict) -> None:
 def _contenders(options: Options, runners: operations.Runners) -> None:
     for operation in operations.OPERATIONS.values():
         runners.planner(operation)
-    for name in options.contenders:
+    for name in options.contenders or ():
         read("contenders", name, partial(one_of, _choices(runners)))
-    if options.timed and not set(options.contenders) & set(timed := _timed(runners)):
-        raise ValueError(f"--ffn-contenders {','.join(options.contenders)}: {_elsewhere(options, timed)}")
+    timed, chosen = _timed(runners), options.contenders
+    if options.timed and chosen and not {*chosen} & {*timed} and not options.files:
+        raise ValueError(f"--ffn-contenders {','.join(chosen)}: {_elsewhere(options, timed)}")
+    matmuls = runners.planner(operations.find("matmul"))
+    for option, name in (("baseline", options.baseline), ("arm_matmul", options.arm_matmul)):
+        if name:
+            read(option, name, partial(one_of, matmuls.timed_names()))
 
 
 def _choices(runners: operations.Runners) -> list[str]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def add_command(commands) -> None:
     """Add `compare` to the subparsers of the `roofline` command."""
     command = commands.add_parser("compare", help="what became faster or slower from one run to another")
-    command.usage = "roofline compare BASE NEW [options], or BASE... --new NEW... [options]"
+    command.usage = "roofline compare BASE NEW [options], or BASE... --new NEW..., or a RUN of two checkouts"
     command.add_argument("runs", metavar="RUN", nargs="+", type=Path, help="run folders: BASE and NEW, or all of BASE")
     command.add_argument("--new", metavar="NEW", nargs="+", type=Path, help="run folders, where a side has several")
     command.add_argument("--allow", action="append", default=[], choices=("chip", "driver", "method"),
@@ -34,12 +34,17 @@ def add_command(commands) -> None:
 def run(options) -> int:
     """Print the comparison, and return the exit code. Raises ValueError where the runs cannot be compared."""
     sides = (options.runs, options.new) if options.new else (options.runs[:1], options.runs[1:])
+    if len(options.runs) == 1 and not options.new and (run := load(options.runs[0])).base:
+        return print_comparison([run.base], [run], options)
     if not options.new and len(options.runs) != 2:
         problem = f"of {len(options.runs)} runs, which are NEW?" if options.runs[1:] else "there is no NEW:"
         raise ValueError(f"{problem} Say roofline compare BASE NEW, or BASE... --new NEW...")
     if twice := [folder for side in sides for folder in side if side.count(folder) > 1]:
         raise ValueError(f"{twice[0]} is given twice on one side: it would count as two runs")
-    base, new = ([load(folder) for folder in side] for side in sides)
+    return print_comparison(*([load(folder) for folder in side] for side in sides), options)
+
+
+def print_comparison(base: Sequence[Run], new: Sequence[Run], options) -> int:
     comparison = compare(base, new, allow=options.allow)
     print(markdown(comparison, base, new) if options.markdown else "\n".join(terminal(comparison)))
     return comparison.exit_code(strict=options.strict)
@@ -52,6 +57,9 @@ def change_text(row: Case | Together) -> str:
     return f"hidden {row.change:+.2f} [{row.change_low:+.2f}, {row.change_high:+.2f}]"
 
 
+PAIRED = (
+    "Shares of both checkouts took turns; a change is the mean over neighbouring shares of the logarithm of the speed."
+)
 COLUMNS = {
     "case": lambda row: row.case,
     "base": lambda row: time_text(row.base_time_s),
@@ -63,7 +71,7 @@ COLUMNS = {
 }
 
 
-def _table(cases: Sequence[Case]) -> DataFrame:
+def table(cases: Sequence[Case]) -> DataFrame:
     return tables.written(cases, COLUMNS)
 
 
@@ -90,7 +98,7 @@ def summary(comparison: Comparison) -> list[str]:
 
 
 def terminal(comparison: Comparison) -> list[str]:
-    return [*tables.terminal(_table(comparison.cases)), "", *summary(comparison)]
+    return [*tables.terminal(table(comparison.cases)), "", *summary(comparison)]
 
 
 def markdown(comparison: Comparison, base: Sequence[Run], new: Sequence[Run]) -> str:
@@ -98,9 +106,9 @@ def markdown(comparison: Comparison, base: Sequence[Run], new: Sequence[Run]) ->
     changed = [case for case in comparison.cases if case.verdict in (SLOWER, FASTER)]
     parts = ["\n".join(f"- {line}" for line in summary(comparison))]
     if changed:
-        parts.append(tables.markdown(_table(changed)))
-    table = tables.markdown(_table(comparison.cases))
-    parts.append(f"<details><summary>all {len(comparison.cases)} cases</summary>\n\n{table}\n\n</details>")
+        parts.append(tables.markdown(table(changed)))
+    every = tables.markdown(table(comparison.cases))
+    parts.append(f"<details><summary>all {len(comparison.cases)} cases</summary>\n\n{every}\n\n</details>")
     runs = {**named_runs("BASE", base), **named_runs("NEW", new)}
     parts.append("  \n".join(f"{name}: {run.metadata['footer']}" for name, run in runs.items()))
     return "\n\n".join(parts)

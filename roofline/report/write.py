@@ -10,7 +10,7 @@ from roofline import plots
 from roofline.analysis.records import frame
 from roofline.analysis.throughput import ceilings_of
 from roofline.plots import theme
-from roofline.report import gradients, html, overlap, tables, throughput
+from roofline.report import compare, gradients, html, overlap, tables, throughput
 from roofline.report.findings import findings
 from roofline.report.format import rate_text, time_text
 from roofline.report.sections import Section
@@ -62,12 +62,25 @@ def body(run: Run, cases: DataFrame) -> list[Section]:
     rows_of = {name: rows for name in ANALYSES if len(rows := cases[cases["analysis"] == name])}
     brief = {name: ANALYSES[name].brief(run, rows) for name, rows in rows_of.items()}
     summary = [line for name, rows in rows_of.items() for line in ANALYSES[name].summary(rows)]
-    sections = [*brief.values(), Section("In all", lines=tuple(summary))]
+    sections = [*brief.values(), Section("In all", lines=tuple(summary)), *against(run)]
     for name, rows in rows_of.items():
         table, figures, long = tables.texts(rows, ANALYSES[name].CASES), ANALYSES[name].FIGURES, len(brief[name].table)
-        sections.append(Section(f"All cases: {name}", "", figures[1:], table, long=bool(long)))
+        is_long = bool(long) and not run.metadata.get("options", {}).get("files")  # users ask for each of theirs
+        sections.append(Section(f"All cases: {name}", "", figures[1:], table, long=is_long))
     further = overlap.splits(cases), throughput.steady(cases), throughput.counted(cases)
     return sections + [section for section in further if len(section.table)]
+
+
+def against(run: Run) -> list[Section]:
+    """Return the section of what changed from the other checkout, where its shares took turns."""
+    if not run.base:
+        return []
+    try:
+        comparison = compare.compare([run.base], [run])
+    except ValueError as error:
+        return [Section("Against the other checkout", str(error))]
+    title = f"Against commit {run.metadata['against']['commit']}"
+    return [Section(title, compare.PAIRED, (), compare.table(comparison.cases), tuple(compare.summary(comparison)))]
 
 
 def _end(run: Run, cases: DataFrame) -> list[Section]:

@@ -3,7 +3,7 @@
 NUMBERS = ("chip", "driver", "method")
 """Where these differ, so do the numbers, whatever the code under test."""
 
-ALL = (*NUMBERS, "torch", "triton", "commit", "length")
+ALL = (*NUMBERS, "torch", "triton", "commit", "length", "contenders")
 
 
 def conditions(metadata: dict) -> dict[str, str]:
@@ -21,6 +21,8 @@ def conditions(metadata: dict) -> dict[str, str]:
         "torch": versions.get("torch"),
         "triton": versions.get("triton"),
         "commit": metadata.get("commit"),
+        "contenders": ", ".join(f"{file} {version}" for file, version in metadata.get("contenders", {}).items())
+        or None,
         "length": "quick" if metadata.get("options", {}).get("quick") else "whole",
     }
     return {name: "none" if value is None else str(value) for name, value in values.items()}

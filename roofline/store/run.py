@@ -188,6 +188,8 @@ class Run:
     """What a reader should know beside the notes in the metadata."""
     end: dict | None = None
     """The line that closes a run that came to its end; None if it was cut off."""
+    base: Run | None = None
+    """What another checkout measured, in shares that took turns with these (`--ffn-against`)."""
     derived: dict = field(default_factory=dict, init=False, repr=False, compare=False)
     """What analyses derived of a run that is closed; gone with the next line that is taken."""
 
@@ -242,6 +244,11 @@ class Run:
         kind."""
         self.derived.clear()
         line = line.copy()
+        if line.pop("checkout", None):
+            self.base = self.base or Run(self.metadata | self.metadata["against"])
+            return self.base.take(line)
+        if line["kind"] in ("resumed", "end") and self.base:
+            self.base.take(line)
         kind = line.pop("kind")
         if kind == "round":
             shape, new = self.shapes[line.pop("shape")], Round(**line)
@@ -277,6 +284,8 @@ class Run:
 
     def note_lost_rounds(self) -> None:
         """Count as interrupted the shapes that lack samples: the run was killed between their line and their rounds."""
+        if self.base:
+            self.base.note_lost_rounds()
         for shape in self.shapes.values():
             if any(len(shape.times_s(name)) + late < shape.round_count for name, late in shape.late.items()):
                 shape.stopped_by, shape.passes = INTERRUPTED, max(0, shape.passes - 1)

@@ -92,7 +92,7 @@ def writes(*operands, then=lambda x, w, out: out):
         (runs_out_of_memory, "skipped", "out of memory: tried to allocate 3 TiB"),
         (stale(), "failed", "of inputs that it had not seen"),
         (lazy(1), "failed", "left unwritten"),
-        (lambda x, w, out: right(x, w, out).clone(), "failed", "another tensor than the `out`"),
+        (lambda x, w, out: right(x, w, out).clone(), "failed", "another tensor, torch.float32 [300, 300], and not"),
         (writes("x"), "failed", "input x,"),
         (writes("x", "w"), "failed", "input x and w,"),
         (writes("w", then=crashes), "failed", "no such instruction"),

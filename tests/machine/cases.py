@@ -23,10 +23,11 @@ from kernels.machine.device import Machine
 from kernels.machine.order import FaultError
 from kernels.machine.ptx import UnknownError
 from kernels.machine.run import TARGET, enqueue
+from kernels.recording import launches_of
 from kernels.registry import CONTENDERS
-from kernels.tiles import DTYPE_NAMES, Config, table
+from kernels.tiles import DTYPES, Config, table
+from roofline import contenders
 
-DTYPES = {name: dtype for dtype, name in DTYPE_NAMES.items()}
 MARGIN = 8  # elements before and after a row: a multiple of 16 bytes
 
 
@@ -102,7 +103,9 @@ def whole_numbers(target: Tensor, seed: int) -> Tensor:
 
 def changed(tensor: Tensor) -> int:
     """Elements of the memory around `tensor` that are no longer NaN."""
-    around = tensor._base.clone()
+    if (around := tensor._base) is None:
+        return 0
+    around = around.clone()
     around[1 : len(tensor) + 1, tensor.storage_offset() % around.shape[1] :][:, : tensor.shape[1]] = math.nan
     return int((~around.isnan()).sum())
 
@@ -148,6 +151,26 @@ def matmul(
 
     title = f"{config} {dtype} {m}x{n}x{k} in {programs} programs" + (f", rows from {left}" if left != MARGIN else "")
     return Case(kernel.name, title, make, gpu=True, **more)
+
+
+def of_user(place: str, shape: tuple[int, int, int], dtype: str) -> Case:
+    """Return the case of a user's matmul, `FILE::NAME`, whose launches run one after another. Its operands lie as in a
+    benchmark, without gaps. Raises ValueError where it cannot be loaded."""
+    function, (m, n, k) = contenders.load(contenders.parse(place)), shape
+
+    def make(seed: int, device: str = "cpu"):
+        x, w = (whole_numbers(torch.empty(rows, k, dtype=DTYPES[dtype]), seed + i) for i, rows in enumerate((m, n)))
+        out, before = x.new_full((m, n), math.nan), (x.clone(), w.clone())
+        launches = launches_of(function, x, w, out)
+
+        def start(machine: Machine) -> None:
+            after: tuple[int, ...] = ()
+            for launch in launches:
+                after = (enqueue(machine, launch, after),)
+
+        return start, lambda: differences(out, x, w, before)
+
+    return Case(place, f"{dtype} {m}x{n}x{k}", make)
 
 
 def matmuls(kernel: Kernel, config: Config, dtype: str, m_max: int | None) -> Iterator[Case]:

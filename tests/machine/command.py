@@ -1,4 +1,4 @@
-"""Run the kernels as compiled for Hopper, with no GPU: `python -m kernels.machine [KERNEL...]`."""
+"""Run kernels as compiled for Hopper, with no GPU: `python -m kernels.machine [KERNEL...]`, or FILE::NAME of yours."""
 
 import gc
 
@@ -9,7 +9,7 @@ import triton
 import waiting
 from cases import Case, Outcome, run, run_on_gpu
 
-from roofline.arguments import Parser
+from roofline.arguments import Parser, sizes
 
 
 def every() -> list[Case]:
@@ -18,7 +18,9 @@ def every() -> list[Case]:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = Parser(prog="python -m kernels.machine", description=__doc__.splitlines()[0])
-    parser.add_argument("kernel", nargs="*", help="only these; all by default")
+    parser.add_argument("kernel", nargs="*", help="only these; all by default; or a matmul of yours, FILE::NAME")
+    parser.add_argument("--shape", type=sizes, default="120,240,208", metavar="M,N,K", help="of yours (120,240,208)")
+    parser.add_argument("--dtype", choices=[*cases.DTYPES], default="bf16", help="of yours (bf16)")
     parser.add_argument("--seeds", type=int, default=2, help="orders of events for each case (2)")
     parser.add_argument("--seed", type=int, default=0, help="the first of them (0)")
     parser.add_argument("--thorough", action="store_true", help="more shapes: short K, one row, few slots, odd rows")
@@ -34,9 +36,15 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     if options.seeds < 1:
         parser.error(f"argument --seeds: {options.seeds} is not 1 or more")
-    candidates = [case for case in every() if (options.thorough or not case.thorough) and (case.gpu or not options.gpu)]
+    try:
+        users = [cases.of_user(name, options.shape, options.dtype) for name in options.kernel if ":" in name]
+    except ValueError as error:
+        parser.error(str(error))
+    candidates = users or [
+        case for case in every() if (options.thorough or not case.thorough) and (case.gpu or not options.gpu)
+    ]
     names = list(dict.fromkeys(case.kernel for case in candidates))
-    if unknown := set(options.kernel) - set(names):
+    if unknown := set(options.kernel) - {*names}:
         parser.error(f"argument KERNEL: no cases of {', '.join(sorted(unknown))}, there are {', '.join(names)}")
     todo = [case for case in candidates if case.kernel in (options.kernel or names) and options.only in str(case)]
     torch.set_num_threads(1)  # others would wait for work in vain

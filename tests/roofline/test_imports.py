@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 FLOORS = (
-    ("theory", "stats", "arguments"),
+    ("theory", "stats", "arguments", "contenders"),
     ("operations", "store", "options"),
     ("measure", "profile", "analysis"),
     ("report", "plots", "account", "predict"),
@@ -25,7 +25,7 @@ FLOORS = (
 APART = {"measure", "analysis"}
 """The store lies between what measures and what analyses."""
 
-FOR_KERNELS = ("roofline.theory", "roofline.arguments", "kernels")
+FOR_KERNELS = ("roofline.theory", "roofline.arguments", "roofline.contenders", "kernels")
 FOR_COLLECTIVES = (*FOR_KERNELS, "collectives")
 FOR_BENCH = ("roofline", "kernels", "collectives")
 

@@ -1,0 +1,143 @@
+"""Matmuls from a user's file: what is taken, what is refused and in which words, and what becomes of them."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from test_matmul_bench import CASE, OPTIONS
+
+import roofline
+from kernels.bench import matmul
+from kernels.recording import launches_of
+from kernels.registry import Planner
+from roofline import contenders
+from roofline.measure.prepared import PreparedCase
+
+SOURCE = """
+import torch
+import roofline
+
+def right(x, w, out=None):
+    return torch.mm(x, w.T, out=out)
+
+@roofline.contender(label="by hand", tolerance=0.5, supports=lambda m, n, k, dtype: k == 100, devices="cpu")
+def rough(x, w, out=None):
+    return torch.mm(x, 1.01 * w.T, out=out)
+
+def wrong(x, w, out=None):
+    torch.mm(x, w.T, out=out)[7, 40:48] += 1
+    return out
+
+def half(x, w, out=None):
+    return (x @ w.T).half()
+
+def nothing(x, w, out=None):
+    pass
+
+def narrow(x, w):
+    return x @ w.T
+"""
+
+
+@pytest.fixture
+def place(tmp_path):
+    """`place(name, source)` is where a function of a file is found."""
+
+    def write(name: str, source: str = SOURCE) -> str:
+        (tmp_path / "mine.py").write_text(source)
+        contenders.load.cache_clear()
+        return contenders.parse(f"{tmp_path / 'mine.py'}::{name}")
+
+    return write
+
+
+def prepare(*places: str, case=CASE, **options) -> PreparedCase:
+    options = replace(OPTIONS, files=places, **options)
+    return matmul.Runner(options).prepare(case, Planner(options).names(case))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("mine.py", "it is written FILE::NAME or module:NAME"),
+        ("no_such.py::f", "there is no file no_such.py"),
+        (f"{__file__}::f()", "'f()' is no name of a function"),
+    ],
+)
+def test_place_that_is_none_is_refused(text, message):
+    with pytest.raises(ValueError, match=message.replace("(", r"\(").replace(")", r"\)")):
+        contenders.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "message"),
+    [
+        ("rihgt", SOURCE, "rihgt is not in it; did you mean right? its functions are right, rough,"),
+        ("torch", SOURCE, "torch is nothing that can be called"),
+        ("narrow", SOURCE, "it takes (x, w), and is called as narrow(x, w, out=out)"),
+        (
+            "f",
+            "x = 1\nimport no_such_module",
+            "failed in line 2: ModuleNotFoundError: No module named 'no_such_module'",
+        ),
+        ("f", "def f(x, w)", "its import failed: SyntaxError: expected ':'"),
+        ("f", "raise SystemExit('stop here')", "its import failed in line 1: SystemExit: stop here"),
+    ],
+)
+def test_file_that_cannot_be_loaded_gets_one_line(place, name, source, message):
+    problem = matmul.Runner(replace(OPTIONS, files=(place(name, source),))).problem()
+    assert message in problem
+    assert "\n" not in problem
+
+
+def test_it_is_measured_beside_the_baseline_alone_and_says_where_it_is_from(place):
+    prepared = prepare(place("right"), place("rough"))
+    assert prepared.contenders == ["torch", "right", "rough"]
+    configs = {name: entrant.config for name, entrant in prepared.entrants.items()}
+    version = contenders.version(place("right"))
+    assert configs["right"] == f"mine.py::right {version}"
+    assert configs["rough"] == f"by hand, mine.py::rough {version}, tolerance 0.5"
+    assert prepared.entrants["rough"].relative_error == pytest.approx(0.01, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("wrong", "above 1e-05, the limit for fp32; the worst is out[7, 32:48], off by"),
+        ("half", "another tensor, torch.float16 [300, 300], and not the `out`"),
+        ("nothing", "it returned None and not the `out` that it was given, torch.float32 [300, 300]"),
+    ],
+)
+def test_wrong_results_are_told_with_their_place(place, name, message):
+    rejected = prepare(place(name)).rejected[name]
+    assert rejected.outcome == "failed"
+    assert message in rejected.reason
+
+
+def test_what_it_does_not_support_is_skipped(place):
+    other = replace(CASE, model="200x300")
+    rejected = prepare(place("rough"), case=other, model="200x300").rejected["rough"]
+    assert rejected == ("skipped", "rough is declared not to support m=300, n=300, k=200 in fp32")
+    with pytest.raises(ValueError, match="declared for cpu, x is on meta"):
+        matmul.of_run(replace(OPTIONS, files=(place("rough"),)))["rough"].load().require(
+            *torch.empty(2, 8, 8).to("meta")
+        )
+
+
+def test_decorator_refuses_what_it_cannot_take():
+    with pytest.raises(ValueError, match="devices 'gpu': it is one of cpu, cuda"):
+        roofline.contender(devices="gpu")
+    with pytest.raises(ValueError, match="tolerance 0 is not above 0"):
+        roofline.contender(tolerance=0)
+
+
+def test_it_may_be_the_baseline(place):
+    assert prepare(place("right"), baseline="right").baseline == "right"
+    assert prepare(place("right"), baseline="right").contenders == ["right"]
+
+
+def test_what_launches_nothing_has_nothing_to_look_at(place):
+    with pytest.raises(ValueError, match="launches no Triton kernel"):
+        launches_of(contenders.load(place("right")), *torch.zeros(3, 8, 8))
+    with pytest.raises(ValueError, match="on tensors of a CPU it raises NotImplementedError"):
+        launches_of(contenders.load(place("right")), *torch.zeros(3, 8, 8).bool())

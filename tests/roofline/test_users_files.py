@@ -1,0 +1,71 @@
+"""Files of a user's in another folder: a contender, and the operation of docs/your-operation.md, to their points on the
+roofline."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import roofline
+from roofline import cli, contenders
+from roofline.analysis.records import records_of
+
+PAGE = (Path(__file__).parents[2] / "docs" / "your-operation.md").read_text()
+FILE = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)[1]
+SMALL = ["--ffn-max-seconds=0.1", "--ffn-processes=1"]
+
+
+@pytest.fixture
+def run(tmp_path, environment):
+    """`run(*words)` begins pytest in a folder of a user's."""
+    (tmp_path / "norm_matmul.py").write_text(FILE)
+
+    def begin(*words: str) -> subprocess.CompletedProcess:
+        command = [sys.executable, "-m", "pytest", "-q", *words]
+        return subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True)
+
+    return begin
+
+
+def test_it_is_measured_tabled_drawn_and_compared(run, tmp_path, capsys):
+    words = "--ffn-operation=norm_matmul.py", "--ffn-tokens=2,64", f"--ffn-results={tmp_path / 'runs'}"
+    done = run("--benchmark-only", *words, *SMALL)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "4 cases on 2 shapes" in done.stdout
+    folder = next((tmp_path / "runs").iterdir())
+    rows = {record["case"]: record for record in records_of(roofline.load(folder))}
+    assert list(rows) == [
+        f"norm_matmul-m{m}-d1024-fp32-{name}" for m in (2, 64) for name in ("norm_first", "norm_last")
+    ]
+    assert all(row["of_roof"] and row["relative_error"] < 1e-5 for row in rows.values())
+    assert cli.main(["report", str(folder)]) == 0
+    assert (folder / "memory_roofline.svg").exists()
+    assert cli.main(["compare", str(folder), str(folder)]) == 0
+    assert "norm_matmul-m64-d1024-fp32-norm_last" in capsys.readouterr().out
+
+
+def test_it_is_checked_where_nothing_is_timed_and_a_wrong_one_fails(run, tmp_path):
+    (tmp_path / "norm_matmul.py").write_text(FILE.replace("return (x @ w.T) *", "return 1.1 * (x @ w.T) *"))
+    done = run("--ffn-operation=norm_matmul.py", "--ffn-tokens=2")
+    assert done.returncode == 1
+    assert "norm_last: relative error 1.00e-01 is above 1e-05" in done.stdout
+    assert "1 failed, 1 passed" in done.stdout
+
+
+def test_a_file_that_is_not_there_is_told_in_a_line(run):
+    done = run("--ffn-operation=norm_matmull.py")
+    assert done.returncode == 2
+    assert "--ffn-operation 'norm_matmull.py': there is no such file of Python" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_contender_is_measured_beside_the_baseline(run, tmp_path):
+    (tmp_path / "mine.py").write_text("import torch\n\ndef f(x, w, out=None):\n    return torch.mm(x, w.T, out=out)\n")
+    words = "--ffn-tokens=2", "--ffn-tp=8", "--ffn-layers=up", f"--ffn-results={tmp_path / 'runs'}"
+    done = run("--benchmark-only", "--ffn-contender", "mine.py::f", *words, *SMALL)
+    assert done.returncode == 0, done.stdout + done.stderr
+    run = roofline.load(next((tmp_path / "runs").iterdir()))
+    assert [record["contender"] for record in records_of(run)] == ["torch", "f"]
+    assert run.metadata["contenders"] == {"mine.py::f": contenders.version(f"{tmp_path / 'mine.py'}::f")}
