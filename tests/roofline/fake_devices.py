@@ -9,10 +9,10 @@ from stand_in import Device
 
 class Gated:
     """Instruments, torch.cuda and a world in one, which keep the order of what they are told. It has no pre-roll to
-    offer. With `expired`, gates do not wait for the host."""
+    offer. Once it has `expired`, gates do not wait for the host."""
 
-    def __init__(self, expired=False):
-        self.events, self.expired = [], expired
+    def __init__(self):
+        self.events, self.expired = [], False
         for word in ("close", "open", "align", "synchronize", "barrier"):
             setattr(self, word, lambda word=word: self.events.append(word))
 
