@@ -10,8 +10,6 @@ from roofline.analysis.records import frame, record_of, records_of
 from roofline.measure.rounds import StopRule
 from roofline.report import throughput
 from roofline.report.format import range_text
-from roofline.store.run import Round, Shape
-from roofline.theory.work import Work
 
 ALL = [f"m{m}-{name}" for m in (64, 128, 256) for name in ("torch", "numpy")]
 NAMES = "torch", "numpy"
@@ -55,25 +53,12 @@ def test_each_process_makes_its_share_of_the_passes(several):
     assert [line["when"] for line in several.lines if line["kind"] == "ceiling"] == ["start"] * 3
     assert {record["processes"] for record in records_of(several.kept)} == {3}
     assert "6 of 18 passes, 5 s left: turns of matmul-xxl/16-up-tp8-m64-fp32" in several.text
-    order = [line.get("id") or line["shape"] for line in several.lines if line["kind"] in ("shape", "pass")]
-    assert [shape.split("-m")[1] for shape in order] == ["64-fp32", "128-fp32", "256-fp32"] * 6
 
 
 def test_the_number_of_processes_can_be_chosen(three_shapes):
     run = three_shapes("--ffn-processes=2", "-k", "m64", passes=2, processes=3)
     (shape,) = run.kept.shapes.values()
     assert (shape.processes, {round_.process for round_ in shape.rounds}) == (2, {0, 1})
-    assert run.kept.metadata["options"]["processes"] == 2
-
-
-@pytest.mark.slow
-def test_what_crashes_in_a_later_process_has_failed_and_the_others_are_whole(three_shapes):
-    run = three_shapes(passes=2, processes=3, fault="later-numpy 128 crash")
-    assert run.code == 1
-    assert {name: outcome for name, (outcome, _) in run.reasons.items()} == {"m128-numpy": "failed"}
-    assert sorted(run.cases) == sorted(set(ALL) - {"m128-numpy"})
-    assert {shape.processes for shape in run.kept.shapes.values()} == {3}
-    assert run.kept.measured("matmul-xxl/16-up-tp8-m128-fp32") == ["torch"]
 
 
 def test_a_share_that_is_killed_keeps_its_whole_passes_and_the_next_makes_the_others(three_shapes):
@@ -99,14 +84,6 @@ def test_ctrl_c_in_a_later_process_keeps_whole_passes_and_a_run_that_goes_on_mak
     for shape in again.kept.shapes.values():
         assert (shape.passes, shape.stopped_by != "interrupt") == (4, True)
         assert [round_.index for round_ in shape.rounds] == list(range(shape.round_count))
-
-
-def test_a_pass_that_was_cut_off_is_forgotten_and_whole_ones_stay():
-    shape = Shape("x", "matmul", "throughput", {}, "fp32", Work(1, 1), "a", "cold", {"a": {}}, late={"a": 0})
-    shape.rounds = [Round(i, ["a"], {"a": 1.0}, {}, 1 + i // 2, i // 4) for i in range(11)]
-    shape.processes, shape.passes, shape.round_count = 2, 5, 11
-    shape.keep_whole_passes()
-    assert ([round_.index for round_ in shape.rounds], shape.passes, shape.round_count) == (list(range(10)), 5, 10)
 
 
 def test_the_rule_of_one_of_several_processes():
