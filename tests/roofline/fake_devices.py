@@ -4,7 +4,7 @@ import sys
 import types
 
 import pytest
-from stand_in import Device
+from stand_in import Device, make_nvml
 
 
 class Gated:
@@ -81,26 +81,12 @@ def fake_cuda(monkeypatch):
 
 @pytest.fixture
 def fake_nvml(monkeypatch):
-    """NVML that tells a clock, a power cap (bit 0x4) and three processes, but no power and no temperature."""
-
-    class NVMLError(Exception):
-        pass
-
-    def refuse(*arguments):
-        raise NVMLError("not supported")
-
-    nvml = types.SimpleNamespace(
-        NVMLError=NVMLError,
-        NVML_CLOCK_SM=1,
-        NVML_TEMPERATURE_GPU=0,
-        nvmlInit=lambda: None,
-        nvmlDeviceGetHandleByUUID=lambda uuid: uuid,
-        nvmlDeviceGetClockInfo=lambda handle, kind: 1755,
-        nvmlDeviceGetPowerUsage=refuse,
-        nvmlDeviceGetTemperature=refuse,
-        nvmlDeviceGetCurrentClocksThrottleReasons=lambda handle: 0x4,
-        nvmlDeviceGetComputeRunningProcesses=lambda handle: [1, 2, 3],
-    )
+    """The stand-in's NVML, which here tells a power cap (bit 0x4) and three processes, but no power and no
+    temperature."""
+    nvml = make_nvml()
+    nvml.nvmlDeviceGetPowerUsage = nvml.nvmlDeviceGetTemperature = nvml.refuse
+    nvml.nvmlDeviceGetCurrentClocksThrottleReasons = lambda handle: 0x4
+    nvml.nvmlDeviceGetComputeRunningProcesses = lambda handle: [1, 2, 3]
     cuda = types.SimpleNamespace(
         current_device=lambda: 0, get_device_properties=lambda index: types.SimpleNamespace(uuid="abc")
     )
