@@ -55,6 +55,12 @@ def test_a_rank_warms_up_as_often_as_rank_0_and_measures_as_long():
     assert (clock.calls, len(turns.rounds), turns.stopped_by) == (3 + 2, 2, "rounds")
 
 
+def test_warm_up_lasts_its_time_and_leaves_no_sample():
+    clock = FakeClock()
+    turns = take_turns({"a": lambda: 0.01}, clock, StopRule(max_seconds=1e9, warmup_s=0.2), seed=0)
+    assert clock.calls - len(turns.times_s["a"]) in (20, 21)
+
+
 class Noted:
     """Takes a second longer each time, and notes it."""
 

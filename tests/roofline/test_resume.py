@@ -27,6 +27,12 @@ def test_resume_of_a_selection_leaves_the_rest_for_later(cut_off):
     assert sorted(again.go_on().cases) == sorted(ALL)
 
 
+def test_resume_of_the_selected_cases_only(three_shapes):
+    again = three_shapes("-k", "numpy", fault="prepare 128 SIGKILL").go_on()
+    assert again.code == 0
+    assert sorted(again.cases) == ["m128-numpy", "m256-numpy", "m64-numpy"]
+
+
 @pytest.mark.parametrize("kept", ["no round", "half a line"])
 def test_shape_whose_samples_a_kill_cut_off_is_measured_again(three_shapes, kept):
     run = three_shapes()
@@ -61,6 +67,14 @@ def test_run_is_held_by_one_process_at_a_time(three_shapes, cut_off):
     with journal.hold(run.folder):
         again().assert_refused(f"{run.folder} is being measured by another process: wait for its end")
     assert again().code == 0
+    more = """
+def strike(place, number, strike_before=strike):
+    if (place, number) == ("prepare", 128):
+        from roofline.store import journal
+        journal.hold(next(Path("results/local").iterdir()))
+    strike_before(place, number)
+"""
+    assert "another process" in three_shapes(more=more).reasons["m128-torch"][1]  # from its beginning
 
 
 @pytest.mark.parametrize(
