@@ -10,6 +10,8 @@ from roofline.analysis.records import frame, record_of, records_of
 from roofline.measure.rounds import StopRule
 from roofline.report import throughput
 from roofline.report.format import range_text
+from roofline.store.run import Round, Shape
+from roofline.theory.work import Work
 
 ALL = [f"m{m}-{name}" for m in (64, 128, 256) for name in ("torch", "numpy")]
 NAMES = "torch", "numpy"
@@ -84,6 +86,14 @@ def test_ctrl_c_in_a_later_process_keeps_whole_passes_and_a_run_that_goes_on_mak
     for shape in again.kept.shapes.values():
         assert (shape.passes, shape.stopped_by != "interrupt") == (4, True)
         assert [round_.index for round_ in shape.rounds] == list(range(shape.round_count))
+
+
+def test_a_pass_that_was_cut_off_is_forgotten_and_whole_ones_stay():
+    shape = Shape("x", "matmul", "throughput", {}, "fp32", Work(1, 1), "a", "cold", {"a": {}}, late={"a": 0})
+    shape.rounds = [Round(i, ["a"], {"a": 1.0}, {}, 1 + i // 2, i // 4) for i in range(11)]
+    shape.processes, shape.passes, shape.round_count = 2, 5, 11
+    shape.keep_whole_passes()
+    assert ([round_.index for round_ in shape.rounds], shape.passes, shape.round_count) == (list(range(10)), 5, 10)
 
 
 def test_the_rule_of_one_of_several_processes():
