@@ -4,15 +4,15 @@ import sys
 import types
 
 import pytest
-from stand_in import Device
+from stand_in import Device, make_nvml
 
 
 class Gated:
     """Instruments, torch.cuda and a world in one, which keep the order of what they are told. It has no pre-roll to
-    offer. With `expired`, gates do not wait for the host."""
+    offer. Once it has `expired`, gates do not wait for the host."""
 
-    def __init__(self, expired=False):
-        self.events, self.expired = [], expired
+    def __init__(self):
+        self.events, self.expired = [], False
         for word in ("close", "open", "align", "synchronize", "barrier"):
             setattr(self, word, lambda word=word: self.events.append(word))
 
@@ -81,26 +81,12 @@ def fake_cuda(monkeypatch):
 
 @pytest.fixture
 def fake_nvml(monkeypatch):
-    """NVML that tells a clock, a power cap (bit 0x4) and three processes, but no power and no temperature."""
-
-    class NVMLError(Exception):
-        pass
-
-    def refuse(*arguments):
-        raise NVMLError("not supported")
-
-    nvml = types.SimpleNamespace(
-        NVMLError=NVMLError,
-        NVML_CLOCK_SM=1,
-        NVML_TEMPERATURE_GPU=0,
-        nvmlInit=lambda: None,
-        nvmlDeviceGetHandleByUUID=lambda uuid: uuid,
-        nvmlDeviceGetClockInfo=lambda handle, kind: 1755,
-        nvmlDeviceGetPowerUsage=refuse,
-        nvmlDeviceGetTemperature=refuse,
-        nvmlDeviceGetCurrentClocksThrottleReasons=lambda handle: 0x4,
-        nvmlDeviceGetComputeRunningProcesses=lambda handle: [1, 2, 3],
-    )
+    """The stand-in's NVML, which here tells a power cap (bit 0x4) and three processes, but no power and no
+    temperature."""
+    nvml = make_nvml()
+    nvml.nvmlDeviceGetPowerUsage = nvml.nvmlDeviceGetTemperature = nvml.refuse
+    nvml.nvmlDeviceGetCurrentClocksThrottleReasons = lambda handle: 0x4
+    nvml.nvmlDeviceGetComputeRunningProcesses = lambda handle: [1, 2, 3]
     cuda = types.SimpleNamespace(
         current_device=lambda: 0, get_device_properties=lambda index: types.SimpleNamespace(uuid="abc")
     )

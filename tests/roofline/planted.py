@@ -3,7 +3,7 @@
 Places of a share are `start` (before it tells anything), `prepare` (operands of the weight prefetch), `plan` (in the
 middle of preparing the all-gather), `check` and `call` (of an arm of the all-gather: its first call, and one that is
 timed). Those of a rank's own process are `hello` (as it says what it is), `turns` (a pass was told) and `end` (it
-leaves); of rank 0's, which is pytest, `report`. In `commit`, `Python` and `words` the rank has something else in mind.
+leaves); of rank 0's, which is pytest, `report`. In `commit` and `words` the rank has something else in mind.
 
 All ranks make few rounds, as many on a machine that is busy, and wait for what hangs a few seconds.
 """
@@ -11,7 +11,6 @@ All ranks make few rounds, as many on a machine that is busy, and wait for what 
 import ctypes
 import itertools
 import os
-import platform
 import signal
 import subprocess
 import time
@@ -106,8 +105,6 @@ def pytest_addoption():
     child.subprocess = SimpleNamespace(Popen=Forked, DEVNULL=None, TimeoutExpired=subprocess.TimeoutExpired)
     if (os.environ["RANK"], PLACE) == (RANK, "commit"):
         metadata.commit_of = lambda *given, **more: WHAT
-    if (os.environ["RANK"], PLACE) == (RANK, "Python"):
-        platform.python_version = lambda: WHAT
     before("hello", hooks, "identity")
     before("end", epochs.Epochs, "leave")
     receive = epochs.Child.receive

@@ -38,10 +38,9 @@ def strike(place, number, later=False):
     if where.startswith("later-") != bool(later) or (where.removeprefix("later-"), int(at)) != (place, number):
         return
     is_share = "measure.child" in sys.orig_argv[-2]
-    if fault in ("SIGINT", "SIGTERM", "SIGHUP", "twice"):
-        for _ in range(1 + (fault == "twice")):
-            os.kill(os.getppid() if is_share else os.getpid(), getattr(signal, fault, signal.SIGINT))
-            time.sleep(1 if is_share else 0)
+    if fault in ("SIGINT", "SIGTERM", "SIGHUP"):
+        os.kill(os.getppid() if is_share else os.getpid(), getattr(signal, fault))
+        time.sleep(1 if is_share else 0)
     elif fault.startswith("SIG"):
         os.kill(os.getpid(), getattr(signal, fault))
     if fault == "once" and not Path("struck").exists():

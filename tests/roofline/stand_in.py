@@ -12,8 +12,6 @@ when it was checked, and is again afterwards.
 import ctypes
 import math
 import os
-import random
-import signal
 import sys
 import time
 import types
@@ -22,15 +20,14 @@ from contextlib import contextmanager, nullcontext
 from functools import partial
 
 NAMED, FAULT = "REHEARSAL", "REHEARSAL_FAULT"
-"""Environment variables: one of `CARDS`; what strikes, as in `kill decode_kernel FILE`: at the first timed launch of
-that kernel the process is killed, or (`lose`) the device is lost, unless FILE is there."""
+"""Environment variables: one of `CARDS`; what strikes, as in `decode_kernel FILE`: at the first timed launch of that
+kernel the device is lost, unless FILE is there."""
 
-CARDS = {"H100": (9, 0), "A100": (8, 0), "B200": (10, 0)}
+CARDS = {"H100": (9, 0), "A100": (8, 0)}
 """Their compute capability."""
 
 SMS, CACHE_BYTES, MEMORY_BYTES = 4, 2**16, 2**34
 FLOPS, BYTES_PER_S, LAUNCH_S, GAP_S, SM_HZ = 2e10, 2e9, 3e-6, 1e-4, 1.755e9
-SPEED = {"cuBLAS": 1.0, "persistent_kernel": 0.97, "warpgroup_kernel": 1.03, "tiled_kernel": 0.8}
 LARGE_BYTES = 2**22
 """Larger memory is never filled, and never computed with: the probes of the ceilings have such."""
 
@@ -96,7 +93,7 @@ class Device:
 
     def __init__(self):
         self.host = 1.0
-        self.streams, self.launched, self.noise = [], [], random.Random(0)
+        self.streams, self.launched = [], []
         self.stream = Stream(self)
         self.gate = lambda: True
         """Whether what is enqueued now is computed."""
@@ -105,12 +102,9 @@ class Device:
         self.fault, self.is_lost = os.environ.get(FAULT, "").split(), False
 
     def strike(self) -> None:
-        if os.path.exists(self.fault[2]):
-            return
-        open(self.fault[2], "w").close()
-        if self.fault[0] == "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
-        self.is_lost = True
+        if not os.path.exists(self.fault[1]):
+            open(self.fault[1], "w").close()
+            self.is_lost = True
 
     def answer(self) -> None:
         if self.is_lost:
@@ -140,10 +134,9 @@ class Device:
         self.stream.enqueue(timed)
 
     def compute(self, name: str, seconds: float, work) -> None:
-        """The same of a launch by its name, with noise; `work` is left out where the launch is timed."""
+        """The same of a launch by its name; `work` is left out where the launch is timed."""
         self.launched.append(name)
-        seconds = LAUNCH_S + seconds / SPEED.get(name, 0.9) * (1 + abs(self.noise.gauss(0, 0.003)))
-        self.take(seconds, work if self.gate() else lambda: None)
+        self.take(LAUNCH_S + seconds, work if self.gate() else lambda: None)
 
     def _sleep(self, cycles: int) -> None:
         self.take(cycles / SM_HZ)
@@ -406,7 +399,7 @@ def behind_flags(args, computes, began):
         return None
     if computes:
         product(args)
-    return max(began + LAUNCH_S + seconds / 0.95, last + seconds / pieces)
+    return max(began + LAUNCH_S + seconds, last + seconds / pieces)
 
 
 def pieces(args, computes, began):
@@ -415,7 +408,7 @@ def pieces(args, computes, began):
         return behind_flags(args | {"flags_ptr": args["flags_ptr"][: args["FLAGGED"] - 1]}, computes, began)
     if computes:
         product(args)
-    seconds = seconds_of(args) / 0.95
+    seconds = seconds_of(args)
     for index in range(args["counted"]):
         at = began + seconds * (index + 1) / args["pieces"]
         args["times_ptr"][index] = round(at * 1e9)
@@ -440,13 +433,14 @@ KERNELS = {
 def make_nvml():
     error = type("NVMLError", (Exception,), {})
 
-    def refuse(handle):
+    def refuse(*about):
         raise error("Not Supported")  # as of a card that cannot be divided
 
     return types.SimpleNamespace(
-        NVMLError=error, NVML_CLOCK_SM=1, NVML_TEMPERATURE_GPU=0, NVML_COMPUTEMODE_DEFAULT=0, nvmlInit=lambda: None,
-        nvmlDeviceGetCount=lambda: 1, nvmlSystemGetDriverVersion=lambda: "made up", nvmlDeviceGetMigMode=refuse,
+        refuse=refuse, NVMLError=error, NVML_CLOCK_SM=1, NVML_TEMPERATURE_GPU=0, NVML_COMPUTEMODE_DEFAULT=0,
+        nvmlInit=lambda: None, nvmlDeviceGetCount=lambda: 1, nvmlSystemGetDriverVersion=lambda: "made up",
         nvmlDeviceGetHandleByUUID=lambda uuid: uuid, nvmlDeviceGetClockInfo=lambda handle, kind: SM_HZ / 1e6,
+        nvmlDeviceGetMigMode=refuse,
         nvmlDeviceGetPowerUsage=lambda handle: 650_000, nvmlDeviceGetTemperature=lambda handle, kind: 60,
         nvmlDeviceGetCurrentClocksThrottleReasons=lambda handle: 0, nvmlDeviceGetComputeMode=lambda handle: 0,
         nvmlDeviceGetComputeRunningProcesses=lambda handle: [],

@@ -14,6 +14,8 @@ from roofline.measure import device_ranks, machine, ranks
 from roofline.operations import gathering
 from roofline.options import resolve
 
+SHARED = {"gpus": 1, "here": 2, "world": 2}
+
 
 @pytest.fixture
 def make_rank(monkeypatch):
@@ -42,28 +44,27 @@ def make_rank(monkeypatch):
     return make
 
 
-def test_a_rank_takes_the_gpu_of_its_number_in_its_machine(make_rank):
-    assert (make_rank().clock, torch.cuda.current_device()) == (device_ranks.RanksCudaClock, 1)
-    assert not make_rank().world.shared
-    assert make_rank(gpus=1, here=2, world=2).world.shared
-    assert torch.cuda.current_device() == 0
-
-
-def test_a_link_that_the_ranks_cannot_take_says_why_and_what_to_take(make_rank, monkeypatch):
-    assert make_rank().world.why_not("nccl") is make_rank().world.why_not("symmetric") is None
-    assert make_rank(here=8, world=16).world.why_not("nccl") is None
-    assert make_rank(here=8, world=16).world.why_not("symmetric").endswith("take nccl")
-    assert make_rank(apart=(1, 0)).world.why_not("symmetric").startswith("GPU 1 cannot read GPU 0's memory: take nccl")
-    pcie = make_rank(over_pcie=(2, 5)).world
-    assert pcie.why_not("symmetric").startswith("GPU 5 has no atomics in GPU 2's memory: take ")
-    assert pcie.why_not("nccl") is None
-    few = make_rank(gpus=1, here=2, world=2).world
-    assert few.why_not("nccl") == (
-        "2 ranks share 1 GPUs, and NCCL takes one for each: start torchrun --nproc-per-node 1"
-    )
-    assert few.why_not("symmetric") == "2 ranks share 1 GPUs: for tests set TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES=1"
-    monkeypatch.setenv(device_ranks.OVERLAPPING, "1")
-    assert few.why_not("symmetric") is None
+@pytest.mark.parametrize(
+    ("about", "nccl", "symmetric"),
+    [
+        ({}, "", ""),
+        ({"here": 8, "world": 16}, "", "the ranks are on several: take nccl"),
+        ({"apart": (1, 0)}, "", "GPU 1 cannot read GPU 0's memory: take nccl"),
+        ({"over_pcie": (2, 5)}, "", "GPU 5 has no atomics in GPU 2's memory: take "),
+        (
+            SHARED,
+            "2 ranks share 1 GPUs, and NCCL takes one for each: start torchrun",
+            "2 ranks share 1 GPUs: for tests",
+        ),
+    ],
+)
+def test_a_rank_takes_the_gpu_of_its_number_and_says_why_not_which_link(make_rank, about, nccl, symmetric):
+    rank = make_rank(**about)
+    assert (rank.clock, rank.world.shared) == (device_ranks.RanksCudaClock, about == SHARED)
+    assert torch.cuda.current_device() == (0 if about == SHARED else 1)
+    for kind, reason in (("nccl", nccl), ("symmetric", symmetric)):
+        assert reason in (rank.world.why_not(kind) or "")
+        assert bool(rank.world.why_not(kind)) == bool(reason)
 
 
 def test_a_link_gives_up_before_nccl_ends_the_process(make_rank, monkeypatch):
@@ -84,7 +85,7 @@ def test_a_run_says_what_lies_between_the_gpus_of_its_ranks(make_rank, monkeypat
     assert (about["backend"], about["nccl"], about["loopback"], about["world"]) == ("nccl", "2.28.9", False, 2)
     assert (about["gpus"], about["fabric"]) == ([1, 1], {"peer_access": True, "nvlinks": [4, 4]})
     monkeypatch.setattr(device_ranks, "nvml_handle", lambda: 1 / 0)
-    about = make_rank(gpus=1, here=2, world=2).metadata()["ranks"]
+    about = make_rank(**SHARED).metadata()["ranks"]
     assert (about["loopback"], about["fabric"]) == (True, {"peer_access": False, "nvlinks": [None, None]})
 
 
@@ -100,10 +101,6 @@ def test_streams_of_ranks_are_aligned_behind_the_gate_and_the_slowest_rank_is_th
     assert device.events == ["barrier", "align", *samples[0], *samples[1], "synchronize"]
     times = [{"rank0_s": 5e-5, "sm_clock_hz": 1.7e9 + slot} for slot in (0, 1)]
     assert clock.readings == [times[0] | {"rank1_s": 7e-5}, times[1] | {"rank1_s": None}]
-    clock.instruments = None
-    device._sleep = lambda cycles: None
-    clock.turn([call])
-    assert clock.readings == [{"rank0_s": 5e-5, "rank1_s": 7e-5}]
 
 
 def options(device, **given):
@@ -111,18 +108,14 @@ def options(device, **given):
     return resolve(values.get, device=device, timed=True, root=Path("/checkout"), world=2)
 
 
-def test_the_real_wire_of_ranks_is_none_of_another_run(monkeypatch):
-    monkeypatch.setattr(run_options, "wires_of", lambda folder: (("some case", 1e9),))
-    with pytest.raises(ValueError, match="--ffn-wires-of under torchrun: the wire between the ranks is real"):
-        options("cpu", wires_of="RUN")
-
-
-def test_wires_of_ranks_are_those_of_their_device():
+def test_wires_of_ranks_are_those_of_their_device_and_of_no_other_run(monkeypatch):
     assert options("cpu").gather.wires == ("gloo",)
     chosen = options("cuda")
     assert (chosen.gather.ranks, chosen.gather.wires) == ((2,), ("nccl", "symmetric"))
     assert "NCCL" in gathering.notes(chosen, ["one"])[0]
     assert options("cuda", link_bandwidth="symmetric").gather.wires == ("symmetric",)
-    for device, wire in (("cpu", "nccl"), ("cuda", "gloo")):
-        with pytest.raises(ValueError, match=f"'{wire}': it is none of ranks on the {device}, which take"):
-            options(device, link_bandwidth=wire)
+    with pytest.raises(ValueError, match="'nccl': it is none of ranks on the cpu, which take"):
+        options("cpu", link_bandwidth="nccl")
+    monkeypatch.setattr(run_options, "wires_of", lambda folder: (("some case", 1e9),))
+    with pytest.raises(ValueError, match="--ffn-wires-of under torchrun: the wire between the ranks is real"):
+        options("cpu", wires_of="RUN")

@@ -6,12 +6,11 @@ The default tier has the common faults; all of them, at each place, are slow.
 import functools
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+from subprocess import CalledProcessError
 
 import pytest
 
@@ -136,7 +135,6 @@ def test_shares_that_end_before_they_begin_anything_end_the_run(three_shapes):
     run = three_shapes(more=DIE_EARLY, shares=True)
     assert run.code == 1
     assert "3 shares ended at their start: signal 9 (SIGKILL)" in run.text
-    assert (run.root / "starts").read_text() == "x" * 4
 
 
 ENDED = [
@@ -253,26 +251,6 @@ def test_a_run_that_is_stuck_ends_at_a_second_signal_or_soon_after_the_first(thr
     assert sorted(run.go_on().cases) == sorted(ALL)
 
 
-DRAWS_SLOWLY = """
-from roofline.pytest_plugin import narrator
-
-def write(folder):
-    os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(20)
-    return []
-
-narrator.write = write
-"""
-
-
-@slow
-def test_a_second_signal_ends_the_run_while_what_there_is_is_drawn(three_shapes):
-    run = three_shapes(fault="numpy 128 SIGTERM", more=DRAWS_SLOWLY, shares=True)
-    assert run.code == 130
-    assert "SIGTERM came after another signal" in run.text
-    assert sorted(run.go_on().cases) == sorted(ALL)
-
-
 def test_contender_that_was_left_out_without_a_word_is_a_failure(three_shapes):
     forgets = "\nRunner.prepare = lambda self, case, *more, prepare=Runner.prepare: prepare(self, case, [])\n"
     outcome = three_shapes("-k", "m64", more=forgets)
@@ -286,11 +264,8 @@ def test_contender_that_was_left_out_without_a_word_is_a_failure(three_shapes):
     assert outcome.reasons["m64-numpy"] == ("failed", "numpy: its runner left it out, and did not say why")
 
 
-@pytest.mark.parametrize(
-    ("select", "fault"), [("m128", "prepare 128 MemoryError"), ("m128 and numpy", "numpy 128 MemoryError")]
-)
-def test_run_that_could_measure_nothing_that_was_asked_for_is_a_failure(three_shapes, select, fault):
-    outcome = three_shapes("-k", select, fault=fault)
+def test_run_that_could_measure_nothing_that_was_asked_for_is_a_failure(three_shapes):
+    outcome = three_shapes("-k", "m128 and numpy", fault="numpy 128 MemoryError")
     assert (outcome.code, outcome.cases) == (1, [])
     assert outcome.reasons["m128-numpy"] == ("skipped", "numpy: out of memory: 12 GiB asked for")
     assert "nothing that was asked for could be measured, for the reasons above" in outcome.text
@@ -306,18 +281,15 @@ def test_disk_that_fills_up_keeps_what_was_written_and_says_so(three_shapes):
     assert sorted(outcome.go_on().cases) == sorted(ALL)
     outcome = three_shapes(file_bytes=1_000_000)  # full from the start
     assert (outcome.code, outcome.folder) == (2, None)
-    assert "cannot write the run folder" in outcome.text
     assert "File too large; choose another with --ffn-results=DIR" in outcome.text
 
 
 def test_json_that_cannot_be_saved_costs_neither_journal_nor_report(three_shapes):
     in_the_way = "[folder.joinpath('benchmark.json').mkdir() for folder in Path('results/local').iterdir()]"
-    outcome = three_shapes(more=f"\ndef pytest_benchmark_update_json():\n    {in_the_way}\n")
+    outcome = three_shapes("-k", "m64", more=f"\ndef pytest_benchmark_update_json():\n    {in_the_way}\n")
     assert outcome.code == 1
     assert "benchmark.json could not be written" in outcome.text
     assert ": report.html, report.md, samples.jsonl\n" in outcome.text
-    assert sorted(outcome.measured) == sorted(ALL)
-    assert "m256-fp32 | numpy |" in outcome.report
     theirs = three_shapes("-k", "m64", "--benchmark-json=/proc/nowhere/mine.json")
     assert theirs.code == 1
     assert "pytest-benchmark could not save what it was asked for" in theirs.text
@@ -345,19 +317,8 @@ def test_interruption_at_the_end_is_told_and_the_run_is_saved(three_shapes, plac
     assert message in run.text
     assert "python3 -m roofline report " in run.text
     assert "Traceback" not in run.text
-    assert run.text.count("saved in results/local/") == 1
     assert "go on with it" not in run.text  # all is measured
     assert sorted(run.measured) == sorted(ALL)
-    assert main(["report", str(run.folder)]) == 0
-
-
-def allocate(nbytes):
-    import torch
-
-    try:
-        torch.empty(nbytes)
-    except RuntimeError as error:
-        return error
 
 
 @pytest.mark.parametrize(
@@ -366,33 +327,16 @@ def allocate(nbytes):
         (MemoryError("12 GiB"), "out of memory", "out of memory: 12 GiB"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: 9"), "out of memory", "out of memory: Default"),
         (type("OutOfMemoryError", (RuntimeError,), {})("CUDA out of memory"), "out of memory", "out of memory: CUDA"),
-        (functools.partial(allocate, 2**60), "out of memory", "out of memory: "),
-        (NotImplementedError("no fp8 here"), "not supported", "not supported: no fp8 here"),
         (type("OutOfResources", (Exception,), {})("shared memory, Required: 3"), "not supported", "not supported: sha"),
+        (RuntimeError("Failed to find C compiler."), "not supported", "not supported: Failed"),  # Triton's
+        (CalledProcessError(1, ["gcc", "-O3", "-shared", "-fPIC"]), "not supported", "not supported: Command"),
         (ValueError("K\nis odd"), None, "ValueError: K"),
     ],
 )
 def test_what_an_exception_means(error, outcome, reason):
-    error = error() if isinstance(error, functools.partial) else error
     assert device_errors.lack(error) == outcome
     assert device_errors.reason(error).startswith(reason)
     assert "\n" not in device_errors.reason(error)
-
-
-@pytest.mark.parametrize("lacks", ["compiler", "Python.h"])
-def test_triton_without_what_it_compiles_its_loader_with_is_no_crash(lacks, monkeypatch, tmp_path):
-    build = pytest.importorskip("triton.runtime.build")
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    with suppress(AttributeError):  # Triton looks for a compiler once, from 3.8 on
-        monkeypatch.setattr(build, "_find_compiler", build._find_compiler.__wrapped__)
-    if lacks == "compiler":
-        monkeypatch.delenv("CC", raising=False)
-        monkeypatch.setattr(build.shutil, "which", lambda name: None)
-    else:
-        monkeypatch.setattr(build.sysconfig, "get_paths", lambda scheme: {"include": str(tmp_path)})
-    with pytest.raises((RuntimeError, subprocess.CalledProcessError)) as error:
-        build.compile_module_from_src("#include <Python.h>", "loader")
-    assert device_errors.lack(error.value) == "not supported"
 
 
 def test_device_is_lost_when_it_answers_no_more(monkeypatch):
@@ -402,21 +346,3 @@ def test_device_is_lost_when_it_answers_no_more(monkeypatch):
     for error, is_lost in ((RuntimeError("CUDA error: illegal"), True), (torch.OutOfMemoryError("full"), False)):
         monkeypatch.setattr(torch, "ones", lambda *a, error=error, **k: (_ for _ in ()).throw(error))
         assert device_errors.device_lost("cuda") == is_lost
-
-
-LOSES_THE_CONTEXT = """
-import torch
-from roofline.measure import device_errors
-
-assert not device_errors.device_lost("cuda")
-try:
-    torch.zeros(4, device="cuda")[torch.tensor([10**6], device="cuda")].sum().item()
-except Exception as error:
-    print(device_errors.lack(error), device_errors.device_lost("cuda"))
-"""
-
-
-@pytest.mark.skipif("not __import__('torch').cuda.is_available()", reason="loses a real CUDA context: needs a GPU")
-def test_real_cuda_context_is_seen_to_be_lost(environment):
-    done = subprocess.run([sys.executable, "-c", LOSES_THE_CONTEXT], capture_output=True, text=True, env=environment())
-    assert done.stdout.splitlines()[-1] == "None True"

@@ -28,13 +28,12 @@ def test_stops_once_the_medians_are_known():
     assert (turns.stopped_by, len(turns.rounds)) == ("width", QUIET.min_rounds)
 
 
-@pytest.mark.parametrize("passes", [1, 3])
-def test_noise_keeps_it_going_to_the_most_rounds_which_passes_share(passes):
+def test_noise_keeps_it_going_to_the_most_rounds_which_passes_share():
     rng = np.random.default_rng(0)
-    rounds = Rounds({"a": lambda: rng.lognormal(sigma=1)}, FakeClock(), QUIET, seed=0, passes=passes)
-    for passed in range(1, passes + 1):
+    rounds = Rounds({"a": lambda: rng.lognormal(sigma=1)}, FakeClock(), QUIET, seed=0, passes=3)
+    for passed in (1, 2, 3):
         rounds.run_pass()
-        assert len(rounds.times_s["a"]) == QUIET.max_rounds * passed / passes
+        assert len(rounds.times_s["a"]) == QUIET.max_rounds * passed / 3
     assert rounds.stopped_by == "rounds"
 
 
@@ -128,24 +127,10 @@ def test_passes_share_the_time_and_only_the_last_may_stop_early():
     assert sorted(rounds.times_s["a"]) == list(range(31))
 
 
-def test_long_rounds_are_dealt_out_over_the_passes():
-    def seen(seconds, rule, passes):
-        rounds = Rounds({"a": lambda: seconds}, FakeClock(), rule, seed=0, passes=passes)
-        return [rounds.run_pass() or len(rounds.rounds) for _ in range(passes)]
-
-    assert seen(3.0, StopRule(90, min_rounds=1, width=0, warmup_s=0), 5) == [6, 12, 18, 24, 30]
-    # In three times the time, as evenly as may be.
-    assert seen(30.0, StopRule(40, min_rounds=4, warmup_s=0), 8) == [1, 1, 2, 2, 3, 3, 4, 4]
-
-
-def test_mark_is_the_number_of_who_is_called():
-    mark, seen = bytearray(1), []
-    calls = {name: lambda: seen.append(mark[0]) or 1.0 for name in "abc"}
-    rounds = Rounds(calls, FakeClock(), brief(3), seed=0, mark=mark)
-    rounds.run_pass()
-    order = [rounds.names.index(name) + 1 for round_ in rounds.rounds for name in round_.order]
-    assert seen[-len(order) :] == order
-    assert mark[0] == 0
+def test_long_rounds_are_dealt_out_over_the_passes_in_three_times_the_time():
+    rule = StopRule(40, min_rounds=4, warmup_s=0)
+    rounds = Rounds({"a": lambda: 30.0}, FakeClock(), rule, seed=0, passes=8)
+    assert [rounds.run_pass() or len(rounds.rounds) for _ in range(8)] == [1, 1, 2, 2, 3, 3, 4, 4]
 
 
 def test_late_samples_are_dropped_and_counted():
@@ -168,39 +153,21 @@ def best_of(probes):
     return ceilings.measure(probes, FakeClock(), when="start", seed=0, rule=QUIET)
 
 
-def test_ceiling_is_the_best_probe_of_its_kind():
-    probes = [
-        ceilings.Probe("read", "slow", 100, lambda: 2.0),
-        ceilings.Probe("read", "fast", 300, lambda: 3.0),
-        ceilings.Probe("matmul", "only", 8, lambda: 4.0, "bf16"),
-    ]
-    best, reasons = best_of(probes)
-    assert not reasons
-    assert [(c.ceiling, c.dtype, c.probe, c.value) for c in best] == [
-        ("read", None, "fast", pytest.approx(100)),
-        ("matmul", "bf16", "only", pytest.approx(2)),
-    ]
-
-
-def test_the_probe_beside_a_case_is_that_of_its_dtype():
-    probes = [ceilings.Probe("matmul", "torch", 8, lambda: 4.0, dtype) for dtype in ("fp32", "bf16")]
-    probes.append(ceilings.Probe("read", "sum", 100, lambda: 1.0))
-    lines = [
-        {"ceiling": probe.kind, "dtype": probe.dtype, "probe": probe.name, "value": 1e6 if probe.dtype else 1e9}
-        for probe in probes
-    ]
-    assert ceilings.beside(CASE, probes, lines).call.func is probes[1].call
-
-
-def test_of_readers_that_are_nearly_as_fast_the_first_stands_beside_cases():
+def test_the_fastest_probe_sets_the_ceiling_and_the_first_of_nearly_as_fast_readers_stands_beside_cases():
     times = {"far": 1.2, "near": 1.05, "fast": 1.0}
     probes = [ceilings.Probe("read", name, 100, partial(float, time_s)) for name, time_s in times.items()]
-    probes += [ceilings.Probe("matmul", name, 1, partial(float, time_s), "bf16") for name, time_s in times.items()]
-    best, _ = best_of(probes)
-    assert [(ceiling.probe, ceiling.beside) for ceiling in best] == [("fast", "near"), ("fast", "fast")]
-    scale = {"matmul": 1e3}
-    lines = [asdict(ceiling) | {"value": scale.get(ceiling.ceiling, 1) * ceiling.value} for ceiling in best]
+    for dtype, share in (("fp32", 1.0), ("bf16", 0.5)):
+        probes += [ceilings.Probe("matmul", name, 1e3, partial(float, share * times[name]), dtype) for name in times]
+    best, reasons = best_of(probes)
+    assert not reasons
+    assert [(ceiling.dtype, ceiling.probe, ceiling.beside, ceiling.value) for ceiling in best] == [
+        (None, "fast", "near", pytest.approx(100)),
+        ("fp32", "fast", "fast", pytest.approx(1e3)),
+        ("bf16", "fast", "fast", pytest.approx(2e3)),
+    ]
+    lines = [asdict(ceiling) for ceiling in best]
     assert ceilings.beside(Matmul("100,300", "up", 1, 1, "bf16"), probes, lines).config == "near"
+    assert ceilings.beside(CASE, probes, lines).call() == 0.5  # of its dtype
 
 
 def crash():
@@ -248,14 +215,10 @@ def test_throttling_is_reported_with_its_reason(fake_nvml):
     gpu.read()
     about = {"sm_clock_mhz": 1755, "power_w": None, "temperature_c": None, "other_processes": 2}
     assert gpu.summary() == about | {"throttled": True, "throttle_reasons": "power cap"}
-
-    def refuse():
-        raise fake_nvml.NVMLError("no driver")
-
-    fake_nvml.nvmlInit = refuse
+    fake_nvml.nvmlInit = fake_nvml.refuse
     gpu = telemetry.GpuTelemetry()
     gpu.read()
-    assert gpu.summary() == {"throttled": None, "telemetry_error": "NVMLError: no driver"}
+    assert gpu.summary() == {"throttled": None, "telemetry_error": "NVMLError: Not Supported"}
 
 
 CAPPED, FREE = {"throttled": True, "throttle_reasons": "power cap"}, {"throttled": False, "throttle_reasons": ""}
@@ -264,13 +227,11 @@ CAPPED, FREE = {"throttled": True, "throttle_reasons": "power cap"}, {"throttled
 @pytest.mark.parametrize(
     ("before", "now", "rounds", "both"),
     [
-        ({"others_share": 0.1}, {"others_share": 0.5}, 1, {"others_share": 0.2}),
         # Ticks of a pass without a round.
         ({"others_share": 0.1} | FREE, {"others_share": 1.0} | CAPPED, 0, {"others_share": 0.1} | FREE),
         ({"power_w": 600.0, "temperature_c": 60}, {"power_w": None, "temperature_c": 50}, 3,
          {"power_w": 600.0, "temperature_c": 60}),
         (CAPPED, FREE, 9, CAPPED),
-        ({"throttled": None}, CAPPED, 1, CAPPED),
     ],
 )  # fmt: skip
 def test_passes_count_by_their_rounds_and_what_disturbed_one_of_them_stays(before, now, rounds, both):
@@ -298,7 +259,6 @@ def with_gpu(monkeypatch):
     [
         ("CUDA_LAUNCH_BLOCKING", "1", True, r"CUDA_LAUNCH_BLOCKING is set.*; unset it"),
         ("CUDA_LAUNCH_BLOCKING", "1", False, ""),
-        ("CUDA_LAUNCH_BLOCKING", "0", True, ""),
         *(("CUDA_DEVICE_MAX_CONNECTIONS", bad, False, rf"is set to '{bad}', and 32 is the") for bad in ("8", "many")),
         ("CUDA_DEVICE_MAX_CONNECTIONS", None, True, ""),
     ],
@@ -314,8 +274,8 @@ def test_variables_that_change_what_a_gpu_does_are_refused(monkeypatch, with_gpu
         assert machine.choose_device("auto", timed=timed) == "cuda"
 
 
-@pytest.mark.parametrize("name", ["NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"])
-def test_fp32_is_refused_where_it_would_be_tf32(monkeypatch, run_project, name):
+def test_fp32_is_refused_where_it_would_be_tf32(monkeypatch, run_project):
+    name = "NVIDIA_TF32_OVERRIDE"
     monkeypatch.setenv(name, "0")
     machine.refuse_tf32("cuda", ("fp32",))
     monkeypatch.setenv(name, "1")
@@ -334,14 +294,10 @@ def test_variables_that_change_what_a_gpu_does_are_recorded_without_homes(monkey
     numbers = dict.fromkeys(("multi_processor_count", "major", "minor", "L2_cache_size", "total_memory"), 1)
     gpu = types.SimpleNamespace(name="a GPU", **numbers)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: gpu)
-    given = {
-        "CUDA_MODULE_LOADING": "EAGER", "CUBLAS_WORKSPACE_CONFIG": ":4096:8", "CUBLASLT_WORKSPACE_SIZE": "32768",
-        "NVIDIA_TF32_OVERRIDE": "0", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": "0", "TRITON_DEFAULT_FP_FUSION": "0",
-        "PYTORCH_ALLOC_CONF": "backend:native", "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
-    }  # fmt: skip
-    for name, value in given.items() | {("CUDA_CACHE_PATH", f"{Path.home()}/nv"), ("SECRET_CUDA_", "1")}:
+    given = {"CUDA_CACHE_PATH": f"{Path.home()}/nv", "CUBLAS_WORKSPACE_CONFIG": ":4096:8", "SECRET_CUDA_": "1"}
+    for name, value in given.items():
         monkeypatch.setenv(name, value)
     recorded = machine.describe("cuda")["environment"]
-    assert given.items() | {("CUDA_CACHE_PATH", "~/nv")} <= recorded.items()
+    assert recorded.items() >= {("CUDA_CACHE_PATH", "~/nv"), ("CUBLAS_WORKSPACE_CONFIG", ":4096:8")}
     assert "SECRET_CUDA_" not in recorded
     assert not machine.describe("cpu")["environment"].keys() & given

@@ -172,7 +172,6 @@ def test_store_that_goes_with_rank_0s_node(ranks):
     [
         ("1 words --ffn-seed=7", "rank 1 has another command line than rank 0: --ffn-seed=7 is given"),
         ("1 commit abc1234", "rank 1 has another commit than rank 0: abc1234 and not"),
-        pytest.param("1 Python 3.10.0", "rank 1 has another Python than rank 0: 3.10.0 and not", marks=slow),
     ],
 )
 def test_ranks_that_differ_are_refused_by_name(ranks, fault, message):

@@ -1,10 +1,9 @@
-"""The GPU run, from the first shape to the report, without a GPU: on a stand-in for an H100, an A100 and a B200.
+"""The GPU run, from the first shape to the report, without a GPU: on a stand-in for an H100 and an A100.
 
 The runners, kernels and links are the project's own, and so is all that times, tries, counts and goes on; what
 is stood in for, and why, `stand_in` says.
 """
 
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,7 +70,7 @@ def rehearse(tmp_path, zygote, environment):
         env |= {"SHARES": "1", "DRAW": "1"}
         env["PYTHONPATH"] = f"{tmp_path}{os.pathsep}{env['PYTHONPATH']}"
         how = ["-p", "rehearsed", "--benchmark-only", *arguments]
-        code, text = zygote.run(how, cwd=str(ROOT), env=env, file_bytes=None)
+        code, text = zygote.run(how, cwd=str(ROOT), env=env)
         print(text)
         return Rehearsed(code, text, max((tmp_path / "results").iterdir()))
 
@@ -80,7 +79,7 @@ def rehearse(tmp_path, zygote, environment):
 
 
 def test_hopper_gets_the_whole_line_up_counted_though_the_device_is_lost_meanwhile(rehearse):
-    outcome = rehearse("H100", *rehearse.new, "--ffn-tokens=16,1024", "--ffn-counters=1", fault="lose tiled_kernel")
+    outcome = rehearse("H100", *rehearse.new, "--ffn-tokens=16,1024", "--ffn-counters=1", fault="tiled_kernel")
     assert outcome.code == 1
     assert outcome.measured == {
         "matmul": {"cublas", "persistent", "decode", "tiled", "warpgroup"},
@@ -101,24 +100,18 @@ def test_hopper_gets_the_whole_line_up_counted_though_the_device_is_lost_meanwhi
     shape = shapes["matmul-128x256-up-tp1-m16-fp16"]
     kernels = {name: shape.entrants[name]["kernel_name"] for name in shape.measured}
     assert kernels["decode"] == "decode_kernel"
-    lines = (outcome.folder / journal.NAME).read_text().splitlines()
-    drawn = {line["contender"] for line in map(json.loads, lines) if line["kind"] == "timeline"}
-    assert drawn >= WAITING
-    saved = json.loads((outcome.folder / "benchmark.json").read_text())
+    assert {name for shape in shapes.values() for name in shape.timelines} >= WAITING
     assert outcome.folder.name.endswith("rehearsal-of-h100")
-    assert outcome.run.metadata["machine"]["chip"] == saved["machine_info"]["chip"] == "rehearsal of H100"
     assert "rehearsal of H100" in (outcome.folder / "report.md").read_text().splitlines()[0]
     assert {"memory_roofline.svg", "overlap.svg", "timeline.svg"} <= {path.name for path in outcome.folder.iterdir()}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("card", ["A100", "B200"])
-def test_any_card_gets_a_whole_run_and_what_needs_hopper_says_so(rehearse, card):
-    processes = 2 if card == "A100" else 1
-    asked = f"--ffn-processes={processes}", "--ffn-tokens=1024", "--ffn-link-bandwidth=ridge"
-    outcome = rehearse(card, *rehearse.new, *asked)
+def test_another_card_gets_a_whole_run_and_what_needs_hopper_says_so(rehearse):
+    asked = "--ffn-processes=2", "--ffn-tokens=1024", "--ffn-link-bandwidth=ridge"
+    outcome = rehearse("A100", *rehearse.new, *asked)
     assert outcome.code == 0
-    assert {shape.processes for shape in outcome.run.shapes.values()} == {processes}
+    assert {shape.processes for shape in outcome.run.shapes.values()} == {2}
     assert outcome.measured == {
         "matmul": {"cublas", "tiled"},
         "all_gather_matmul": LAUNCHES,
@@ -132,7 +125,6 @@ def test_any_card_gets_a_whole_run_and_what_needs_hopper_says_so(rehearse, card)
         assert len(asked) == len(t_gemm_s) == shape.round_count
         paces = [shape.work.wire_bytes / asked[index] / t_gemm_s[index] for index in asked]
         assert paces == pytest.approx([1] * len(paces), rel=0.2)
-    assert {shape.op for shape in over_wires} == outcome.measured.keys() - {"matmul"}
     assert outcome.run.metadata["machine"]["idle_power_w"] == pytest.approx(650)
     assert {block["contender"] for block in outcome.run.steady} == {"cublas", "tiled"}
     for block in outcome.run.steady:
@@ -140,9 +132,7 @@ def test_any_card_gets_a_whole_run_and_what_needs_hopper_says_so(rehearse, card)
         assert 5.0 <= block["calls"] * block["time_s"] < 5.3
         powers = [block["energy_j"] / block["calls"] / block["time_s"], block["power_low_w"], block["power_high_w"]]
         assert powers == pytest.approx([650] * 3)
-    assert "an empty call takes" in outcome.text
     assert {entry["outcome"] for entry in outcome.run.missing} == {"skipped"}
-    major, minor = stand_in.CARDS[card]
     for reason in outcome.reasons("skipped"):
-        assert f"has compute capability {major}.{minor}, " in reason
+        assert "has compute capability 8.0, " in reason
         assert "needs 9.x (Hopper)" in reason

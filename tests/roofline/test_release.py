@@ -19,9 +19,7 @@ class Operand:
     """Stands for a tensor."""
 
 
-@pytest.mark.parametrize(
-    ("kind", "passes", "at_once"), [("check", 1, 1), ("measure", 1, 1), ("measure", 2, 6), ("counters", 1, 1)]
-)
+@pytest.mark.parametrize(("kind", "passes", "at_once"), [("check", 1, 1), ("measure", 1, 1), ("measure", 2, 6)])
 def test_operands_of_finished_shapes_are_let_go(tmp_path, monkeypatch, kind, passes, at_once):
     monkeypatch.setenv("PASSES", str(passes))
     operands, alive = weakref.WeakSet(), []
