@@ -9,9 +9,6 @@ So the signature, the divisibility of every argument and the descriptors are tho
 from the cubin itself, by the cuobjdump and nvdisasm inside the Triton wheel.
 """
 
-import ast
-import hashlib
-import os
 import re
 import subprocess
 import sys
@@ -33,12 +30,10 @@ from triton.runtime.cache import get_cache_manager
 from kernels.contract import KernelLaunch, interpreted
 from kernels.hopper import SM_REGISTERS, WARP_SIZE, allotted, room
 from kernels.registry import BESIDE_LINK, examples, load
-from kernels.tiles import DTYPE_NAMES, Config, architectures, table
+from kernels.tiles import DTYPES, Config, architectures, table
 from roofline.arguments import Parser
 
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
-KEPT_AS = f"cubin-{hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]}.txt"
-"""File in Triton's cache that holds the numbers of a cubin, as this version of this file reads them."""
 
 
 @dataclass(frozen=True)
@@ -71,16 +66,11 @@ class Binary:
 
     @cached_property
     def cubin(self) -> Cubin:
-        """Disassemble it, once: the numbers are kept beside it."""
-        cache = get_cache_manager(self.triton.hash)
-        if kept := cache.get_file(KEPT_AS):
-            return Cubin(**ast.literal_eval(Path(kept).read_text()))
-        path = cache.get_file(f"{self.triton.src.name[:150]}.cubin")
+        """Disassemble it."""
+        path = get_cache_manager(self.triton.hash).get_file(f"{self.triton.src.name[:150]}.cubin")
         usage = _tool("cuobjdump", "-res-usage", path)
         sass = _tool("nvdisasm", "-c", "-ndf", path)  # no data flow, which takes a quarter of the time
-        cubin = read(usage, sass, self.triton.metadata.shared)
-        cache.put(repr(asdict(cubin)), KEPT_AS, binary=False)
-        return cubin
+        return read(usage, sass, self.triton.metadata.shared)
 
 
 @contextmanager
@@ -138,12 +128,10 @@ def _mma(opcodes: Counter) -> dict[str, int]:
     """Count tensor core instructions by PTX name: SASS writes HGMMA.64x256x16 for wgmma and HMMA.16816 for mma.sync."""
     counts: Counter[str] = Counter()
     for opcode, n in opcodes.items():
-        if match := re.match(r"[HIQ]GMMA\.(?:SP\.)?(\d+)x(\d+)x(\d+)", opcode):
+        if match := re.match(r"HGMMA\.(\d+)x(\d+)x(\d+)", opcode):
             counts["wgmma.m{}n{}k{}".format(*match.groups())] += n
-        elif match := re.match(r"HMMA\.(16816|1688)\b", opcode):
-            counts["mma.m16n8k16" if match[1] == "16816" else "mma.m16n8k8"] += n
-        elif re.match(r"[A-Z]{1,2}G?MMA\b", opcode):
-            counts[opcode] += n  # no name for it yet: shown as it is, so that no declaration matches it
+        elif re.match(r"[A-Z]{1,2}G?MMA\b", opcode):  # others are shown as they are, and no declaration matches them
+            counts["mma.m16n8k16" if opcode.startswith("HMMA.16816") else opcode] += n
     return dict(counts)
 
 
@@ -170,8 +158,6 @@ class Finding:
     job: Job
     cubin: Cubin | None
     error: str | None = None
-    least_tma: tuple[int, int] = (0, 0)
-    """TMA loads and stores that the launch has descriptors for."""
     register_counts: tuple[int, ...] = ()
     """Registers a thread that setmaxnreg must give the consumers and the producer, if the warps are specialised."""
 
@@ -183,16 +169,11 @@ class Finding:
         """Return each broken promise in a sentence: value, limit, way out."""
         if (cubin := self.cubin) is None:
             return [f"does not compile: {self.error}"]
-        job, warps, (loads, stores) = self.job, self.job.config.num_warps, self.least_tma
-        beside, (most_registers, most_bytes) = "", (SM_REGISTERS, job.shared_limit_bytes)
+        job, beside, (most_registers, most_bytes) = self.job, "", (SM_REGISTERS, self.job.shared_limit_bytes)
         if job.kernel in BESIDE_LINK:
             beside, (most_registers, most_bytes) = " beside the copier", room()
-        registers, most_bytes = allotted(cubin.registers, warps), min(most_bytes, job.shared_limit_bytes)
+        registers, most_bytes = allotted(cubin.registers, job.config.num_warps), min(most_bytes, job.shared_limit_bytes)
         missing = sorted({*self.register_counts} - {*cubin.register_counts})
-        # setmaxnreg waits until the pool that the program was launched with has what it asks for; a producer takes the
-        # registers of a whole warpgroup.
-        pool = cubin.registers * WARP_SIZE * (warps + 4)
-        wanted = WARP_SIZE * sum(count * n for count, n in zip(self.register_counts, (warps, 4), strict=False))
         checks = (
             (cubin.spills,
              f"spills: {cubin.stack_bytes} bytes of stack, {cubin.local_accesses} local accesses, 0 allowed; "
@@ -208,13 +189,8 @@ class Finding:
             ("wgmma" in self.mma and 1 not in cubin.wgmma_waits,
              f"waits until {cubin.wgmma_waits or 'no'} wgmma groups are in flight, 1 is needed between stages; "
              "look for what ptxas serialised (ptxas -v says so, C7510 and on)"),
-            (cubin.tma_loads < loads or cubin.tma_stores < stores,
-             f"has {cubin.tma_loads} TMA loads and {cubin.tma_stores} stores, {loads} and {stores} are the least; "
-             "check the descriptors"),
             (missing,
              f"sets register counts {cubin.register_counts}, {missing} is missing; look at worker_num_regs"),
-            (wanted > pool,
-             f"asks for {wanted} registers, it is launched with {pool} and would hang; give the consumers fewer"),
         )  # fmt: skip
         return [sentence for broken, sentence in checks if broken]
 
@@ -235,8 +211,7 @@ def jobs(kernels: Sequence[str] = ()) -> list[Job]:
 
 def example(job: Job) -> KernelLaunch:
     """Return the launch that stands for a job."""
-    dtype = {name: dtype for dtype, name in DTYPE_NAMES.items()}[job.dtype]
-    return load(examples()[job.kernel])(job.config, dtype)
+    return load(examples()[job.kernel])(job.config, DTYPES[job.dtype])
 
 
 def inspect(job: Job) -> Finding:
@@ -244,8 +219,7 @@ def inspect(job: Job) -> Finding:
     try:
         args = (launch := example(job)).args
         counts = [args[name] for name in ("CONSUMER_REGISTERS", "PRODUCER_REGISTERS") if name in args]
-        least_tma = int("x_desc" in args), int("out_desc" in args)
-        return Finding(job, compile_launch(launch, job.target).cubin, None, least_tma, tuple(counts))
+        return Finding(job, compile_launch(launch, job.target).cubin, None, tuple(counts))
     except Exception as error:  # Triton raises RuntimeError, CompilationError, PTXASError and others here
         return Finding(job, None, f"{type(error).__name__}: {error}".splitlines()[0])
 
@@ -253,9 +227,7 @@ def inspect(job: Job) -> Finding:
 def inspect_all(todo: Sequence[Job]) -> list[Finding]:
     """Return all findings, in the order of the jobs. Fresh processes: a fork would inherit torch's threads in an
     unknown state."""
-    if len(todo) <= 2:
-        return [inspect(job) for job in todo]
-    with ProcessPoolExecutor(min(os.cpu_count() or 1, len(todo)), mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
         return list(pool.map(inspect, todo))
 
 

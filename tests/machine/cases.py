@@ -24,9 +24,8 @@ from kernels.machine.order import FaultError
 from kernels.machine.ptx import UnknownError
 from kernels.machine.run import TARGET, enqueue
 from kernels.registry import CONTENDERS
-from kernels.tiles import DTYPE_NAMES, Config, table
+from kernels.tiles import DTYPES, Config, table
 
-DTYPES = {name: dtype for dtype, name in DTYPE_NAMES.items()}
 MARGIN = 8  # elements before and after a row: a multiple of 16 bytes
 
 
