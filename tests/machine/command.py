@@ -32,8 +32,6 @@ def main(arguments: list[str] | None = None) -> int:
     if options.gpu and torch.cuda.get_device_capability()[0] != 9:
         print(f"{torch.cuda.get_device_name()} is no Hopper: there is nothing to compare with the machine")
         return 0
-    if options.seeds < 1:
-        parser.error(f"argument --seeds: {options.seeds} is not 1 or more")
     candidates = [case for case in every() if (options.thorough or not case.thorough) and (case.gpu or not options.gpu)]
     names = list(dict.fromkeys(case.kernel for case in candidates))
     if unknown := set(options.kernel) - set(names):

@@ -17,7 +17,6 @@ from waiting import NEVER_US, PROGRAMS, RANKS, operands, wrong_with
 from collectives import all_gather_matmul as gathers
 from collectives import device as device_links
 from collectives import ffn, on_device
-from collectives import matmul_reduce_scatter as scatters
 from collectives import transfers as protocol
 from kernels import hopper, persistent, tiles
 from kernels.bench import instruments
@@ -25,7 +24,6 @@ from kernels.contract import KernelLaunch, Signals
 from kernels.machine.device import Host, Machine
 from kernels.machine.run import address, enqueue, raise_flag
 
-SCATTERING = scatters.ARMS | {"signalled": on_device.ARMS["signalled"]}
 LAYERS = ffn.ARMS | {"layer_signalled": on_device.ARMS["layer_signalled"]}
 GATHERING = gathers.ARMS | {name: on_device.ARMS[name] for name in ("chunk_outer", "row_block")}
 ARMS = {name: run for name, run in GATHERING.items() if name != "chunk_launches"}
@@ -138,42 +136,12 @@ def arm(name: str, dtype: str, programs=2, bytes_per_s=1e9, *, devices=1, times=
     return Case("arms", title, make, **more)
 
 
-def scatter(
-    name: str, dtype: str, *, devices=1, times=1, height=128, columns=136, depth=80, programs=1, grid=PROGRAMS, **more
+def layer(
+    name: str, dtype: str, *, devices=1, bytes_per_s=1e12, height=128, width=272, hidden=80, grid=PROGRAMS, **more
 ) -> Case:
-    """An arm of the reduce-scatter so many times in a row, each time of other numbers; with two devices, the link's
-    kernels are on the other."""
-
-    def make(seed: int):
-        kind, wires = dict(dtype=DTYPES[dtype]), []
-        xs = [whole_numbers(padded(RANKS * height, depth, **kind), seed + call).sign_() for call in range(times)]
-        w = whole_numbers(padded(columns, depth, **kind), seed - 1).sign_()
-        outs = [torch.full((height, columns), torch.nan, **kind) for _ in xs]
-        mine = scatters.Operands(xs[0], w, outs[0], RANKS, seed % RANKS, matmul=persistent.matmul)
-        for tensor in (mine.products, mine.arrived):
-            tensor.fill_(torch.nan)
-
-        def add(machine: Machine) -> None:
-            with on(machine, 0, devices - 1), grids_of(grid):
-                wires.append(Wire(1e12, programs=programs))
-                for mine.x, mine.out in zip(xs, outs, strict=True):
-                    SCATTERING[name](on_device.added_by_kernel(mine), wires[0])
-
-        def wrong() -> str:
-            sums = [sum(part.double() @ w.double().T for part in x.chunk(RANKS)).to(w.dtype) for x in xs]
-            counts = [int((out != right).sum()) for out, right in zip(outs, sums, strict=True)]
-            return wires[0].wrong() or (f"elements of the sums are wrong: {counts}" if any(counts) else "")
-
-        return add, wrong
-
-    title = f"{name} {dtype}, {programs} programs copy, {height} x {columns} x {depth}, {devices} devices"
-    return Case("scatters", f"{title}, {times} x", make, **more)
-
-
-def layer(name: str, dtype: str, *, devices=1, bytes_per_s=1e12, **more) -> Case:
     """An arm of the whole layer, of numbers so few that no sum is rounded; with two devices, the link's kernels are on
     the other."""
-    rows, width, hidden = RANKS * 128, 136, 72
+    rows = RANKS * height
 
     def make(seed: int):
         def few(shape: tuple[int, int], number: int) -> Tensor:
@@ -189,7 +157,7 @@ def layer(name: str, dtype: str, *, devices=1, bytes_per_s=1e12, **more) -> Case
         on_device.added_by_kernel(mine)
 
         def add(machine: Machine) -> None:
-            with on(machine, 0, devices - 1), grids_of(PROGRAMS):
+            with on(machine, 0, devices - 1), grids_of(grid):
                 wires.append(Wire(bytes_per_s, programs=1))
                 LAYERS[name](mine, wires[0])
 
@@ -290,18 +258,16 @@ def alone(kernel: str, title: str, steps: int | None = None, patience_us=NEVER_U
 
 
 def cases() -> list[Case]:
-    dtypes, more = ("bf16", "fp16"), dict(thorough=True)
+    more = dict(thorough=True)
     listed = [arm("row_block", "bf16"), arm("chunk_outer", "bf16", devices=2)]
     for number, name in enumerate(ARMS):
-        listed += [arm(name, dtype, 3, (1e9, 1e12)[number % 2], times=2, **more) for dtype in dtypes]
-        listed.append(arm(name, dtypes[number % 2], 2, 1e9, devices=2, slots=2, **more))
-    listed += [scatter("signalled", "bf16", devices=2, times=2, columns=264)]
-    listed += [scatter(name, "fp16", times=2, programs=2, **more) for name in SCATTERING]
+        listed.append(arm(name, "fp16", 3, (1e9, 1e12)[number % 2], times=2, **more))
+        listed.append(arm(name, "bf16", 2, 1e9, devices=2, slots=2, **more))
     listed += [layer("layer_signalled", "bf16", devices=2)]
     listed += [layer(name, "fp16", **more) for name in LAYERS if name != "all_reduce"]
     listed += [copier("bf16", 2, 2e7, (9, 1032), (37, 72), counted=True)]
     listed += [copier("bf16", 3, 1e9, (37, 72), (9, 1032)), copier("fp16", 1, 1e12, (37, 72), (130, 264), **more)]
-    listed += [copier("bf16", 5, 4e9, *[(251, 128)] * 3, **more), copier("fp16", 32, 1e9, (3, 8), (1, 4096), **more)]
+    listed += [copier("fp16", 32, 1e9, (3, 8), (1, 4096), **more)]
     return [
         *listed,
         alone("gate", "opens at once", 0, gap_us=5),
