@@ -137,7 +137,7 @@ def arm(name: str, dtype: str, programs=2, bytes_per_s=1e9, *, devices=1, times=
 
 
 def layer(
-    name: str, dtype: str, *, devices=1, bytes_per_s=1e12, height=128, width=272, hidden=80, grid=PROGRAMS, **more
+    name: str, dtype: str, *, devices=1, bytes_per_s=1e12, height=128, width=144, hidden=80, grid=PROGRAMS, **more
 ) -> Case:
     """An arm of the whole layer, of numbers so few that no sum is rounded; with two devices, the link's kernels are on
     the other."""
@@ -263,7 +263,7 @@ def cases() -> list[Case]:
     for number, name in enumerate(ARMS):
         listed.append(arm(name, "fp16", 3, (1e9, 1e12)[number % 2], times=2, **more))
         listed.append(arm(name, "bf16", 2, 1e9, devices=2, slots=2, **more))
-    listed += [layer("layer_signalled", "bf16", devices=2)]
+    listed += [layer("layer_signalled", "bf16", devices=2, width=272)]
     listed += [layer(name, "fp16", **more) for name in LAYERS if name != "all_reduce"]
     listed += [copier("bf16", 2, 2e7, (9, 1032), (37, 72), counted=True)]
     listed += [copier("bf16", 3, 1e9, (37, 72), (9, 1032)), copier("fp16", 1, 1e12, (37, 72), (130, 264), **more)]
