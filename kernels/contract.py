@@ -15,9 +15,6 @@ from torch import Tensor
 
 from kernels.tiles import DTYPE_NAMES, Config, choose_for
 
-# Kernels count rows, columns and steps along K in 32 bits; the last tile may reach past the end by less than one tile.
-# Offsets in memory, a row times its stride, are another matter: those are 64 bits wide.
-MAX_SIZE = 2**31 - 2**10
 EXAMPLE_SIZE = 4096  # a multiple of 16, as at the launches that count, so that Triton specialises alike
 
 
@@ -97,8 +94,8 @@ def example_operands(dtype: torch.dtype, rows: int = EXAMPLE_SIZE) -> list[Tenso
 def validate(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
     """Refuse what breaks the contract; allocate nothing.
 
-    TypeError: unsupported or unequal dtypes. ValueError: rank, inner sizes, device, sizes beyond MAX_SIZE, a last
-    dimension that is not contiguous, a tensor that wants a gradient, an `out` of another shape, or one that lies in the
+    TypeError: unsupported or unequal dtypes. ValueError: rank, inner sizes, device, a last dimension that is not
+    contiguous, a tensor that wants a gradient, an `out` of another shape, or one that overlaps itself, or lies in the
     memory of x or w from their first element to their last.
     """
     for name, matrix in {"x": x, "w": w, "out": x if out is None else out}.items():
@@ -119,6 +116,9 @@ def validate(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
         return
     if out.shape != (m, n):
         raise ValueError(f"out has shape {[*out.shape]}, x and w need [{m}, {n}]; allocate that or leave out=None")
+    row = out.stride(0)
+    if m > 1 and n > 0 and row < n:
+        raise ValueError(f"out has a row stride of {row}, so its rows of N={n} overlap; allocate it with torch.empty")
     for name, matrix in (("x", x), ("w", w)):
         if overlap(out, matrix):
             raise ValueError(
@@ -134,8 +134,6 @@ def _problem(matrix: Tensor, device: torch.device) -> str | None:
         return f"has shape {shape}, rank 2 is needed; fold leading dimensions with .flatten(0, -2)"
     if matrix.device != device:
         return f"is on {matrix.device} but x is on {device}; move one of them with .to()"
-    if max(shape) > MAX_SIZE:
-        return f"has shape {shape}, sizes up to {MAX_SIZE} are supported; split the matrix"
     if matrix.numel() and shape[1] > 1 and matrix.stride(1) != 1:
         return f"has a last stride of {matrix.stride(1)}, 1 is needed; call .contiguous() first"
     if matrix.requires_grad and torch.is_grad_enabled():

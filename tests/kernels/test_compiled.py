@@ -8,11 +8,10 @@ from itertools import product
 import pytest
 import torch
 import triton
-from cases import DTYPES, specialisation
 
-from kernels import decode, hopper, inspect, persistent, tiled, warpgroup
+from kernels import hopper, inspect, tiled
 from kernels.inspect import Cubin, Finding, Job, compile_launch
-from kernels.tiles import Config, table
+from kernels.tiles import DTYPES, Config, table
 
 
 @pytest.fixture
@@ -87,28 +86,6 @@ def spilled_by_masks() -> list[str]:
 @pytest.mark.slow
 def test_masks_along_k_spill_nothing(elsewhere):
     assert elsewhere(spilled_by_masks) == []
-
-
-def kernels_for_rows() -> dict[str, int]:
-    """Return how many binaries 1, 50 and 64 rows take."""
-    configs = {
-        tiled: Config(64, 128, 64, 4, 4), persistent: Config(128, 128, 64, 8, 5),
-        decode: Config(64, 128, 128, 4, 4, 1, split=3), warpgroup: Config(128, 128, 64, 8, 5),
-    }  # fmt: skip
-
-    def operands(rows: int) -> list[torch.Tensor]:
-        return [torch.empty((count, 4096), dtype=torch.bfloat16) for count in (rows, 4096, rows)]
-
-    return {
-        kernel.matmul.name: len({specialisation(kernel.prepare(*operands(rows), config)) for rows in (1, 50, 64)})
-        for kernel, config in configs.items()
-    }
-
-
-def test_one_kernel_is_for_any_number_of_rows(elsewhere):
-    """What is compiled here is what any number of rows is launched with: one that is specialised for a multiple of 16
-    says nothing of 50 rows, for which `decode`'s masks of sums once spilled."""
-    assert elsewhere(kernels_for_rows) == dict.fromkeys(("tiled", "persistent", "decode", "warpgroup"), 1)
 
 
 # A tile too large for 4 warps, one stage too many for an SM, and a promise the compiler does not keep.

@@ -8,7 +8,7 @@ import torch
 
 import kernels
 from kernels import contract, decode, hopper, persistent, tiled
-from kernels.contract import MAX_SIZE, overlap, validate
+from kernels.contract import overlap, validate
 from kernels.registry import BESIDE_LINK, CONTENDERS, Contender, Planner, load
 
 
@@ -37,8 +37,8 @@ REFUSED = {
     "inner sizes": (lambda: (X, half(8, 6)), ValueError, ["K=8", "K=6", "w.T.contiguous()"]),
     "last stride": (lambda: (half(8, 4).T, W), ValueError, ["x has a last stride of 4, 1 is needed", ".contiguous()"]),
     "gradient": (lambda: (X, GROWING), ValueError, ["w requires a gradient", "no_grad()", ".detach()"]),
-    "size": (lambda: (meta((1, 2**31), (1, 1)), W), ValueError, [str(2**31), str(MAX_SIZE), "split"]),
     "out shape": (lambda: (X, W, half(6, 4)), ValueError, ["[6, 4]", "[4, 6]", "out=None"]),
+    "out overlaps itself": (lambda: (X, W, strided((4, 6), 5)), ValueError, ["row stride of 5", "N=6", "torch.empty"]),
     "out touches w": (lambda: (X, BUFFER[:8, :8], BUFFER[4:8, 7:15]), ValueError, ["shares memory with w", "its own"]),
 }
 

@@ -9,7 +9,6 @@ import torch
 from kernels import decode, hopper
 from kernels.registry import CONTENDERS
 from kernels.tiles import Config
-from kernels.workspace import Workspace
 
 # 3 tiles of 64 rows and 7 steps of 32, both ragged: whole tiles, and a split of 5, which does not divide 7.
 RAGGED = {"n": 150, "k": 200}
@@ -34,24 +33,6 @@ def small(m: int, split: int = 0) -> Config:
     return Config(block_m, 64, 32, num_warps=4, num_stages=3, split=split)
 
 
-@pytest.fixture
-def poisoned(device, monkeypatch):
-    """`poisoned(count)`: the next workspace is as large as a launch asks, NaN, and all counters at `count`."""
-
-    def poison(count: int) -> list[Workspace]:
-        made = []
-
-        def workspace(where, partials: int, counters: int) -> Workspace:
-            counts = torch.full((counters,), count, dtype=torch.int32, device=device)
-            made.append(Workspace(torch.full((partials,), math.nan, device=device), counts))
-            return made[-1]
-
-        monkeypatch.setattr(decode, "workspace", workspace)
-        return made
-
-    return poison
-
-
 @pytest.mark.parametrize("dtype", [0, pytest.param(1, marks=pytest.mark.slow)], indirect=True)
 @pytest.mark.parametrize("m", [1, 16, 17, 64])
 def test_right_for_every_number_of_rows_by_the_table(m, dtype, operands):
@@ -65,14 +46,6 @@ def test_right_however_k_is_split(split, operands, programs):
         programs(count)
         case = operands(33, **RAGGED, dtype=torch.float16)
         case.verify(decode.matmul(case.x, case.w, case.out, small(33, split)))
-
-
-def test_nobody_adds_up_before_all_have_counted_themselves_in(operands, programs, poisoned):
-    programs(5)
-    case, made = operands(16, **RAGGED, dtype=torch.float16), poisoned(-1)  # one more to come
-    decode.matmul(case.x, case.w, case.out, small(16, 5))
-    assert made[0].counters.tolist() == [1, 2, 1]  # 15 parts in runs of 3: tiles are shared by 2, 3 and 2 programs
-    assert case.out.isnan().all()
 
 
 def test_the_same_bits_whoever_comes_last(operands, programs, device, monkeypatch):

@@ -68,9 +68,3 @@ def test_pieces_are_numbered_in_the_order_of_computing():
     made = pieces.Pieces.of_ranks((2, 0, 1), 2, CONFIG, "cpu")
     assert made.order.tolist() == [4, 5, 0, 1, 2, 3]
     assert (made.count, made.tiles(torch.empty(6 * 64, 56))) == (4, 2 * 2)
-    x, out = torch.zeros(6 * 64, 256).half(), torch.zeros(6 * 64, 56).half()
-    waits, tells = (
-        pieces.prepare(x, W, out, made, *more).args for more in ((SIGNALS, None), (None, (SIGNALS.flags,) * 2))
-    )
-    assert (waits["FLAGGED"], waits["flags_ptr"] is SIGNALS.flags, waits["counters_ptr"]) == (6, True, None)
-    assert (tells["FLAGGED"], tells["flags_ptr"], tells["counted"], tells["row_tiles"]) == (0, None, 4, 2)

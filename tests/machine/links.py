@@ -171,13 +171,12 @@ def layer(
     return Case("layers", f"{name} {dtype}, {bytes_per_s:g} bytes/s, {devices} devices", make, **more)
 
 
-def copier(dtype: str, programs: int, bytes_per_s: float, *shapes: tuple[int, int], counted=False, **more) -> Case:
-    """Matrices with so many rows and columns over a link, and once that has ended over another one; with `counted`
-    over one that has begun before, on another device, and waits there for each; and then over one more."""
+def copier(dtype: str, programs: int, bytes_per_s: float, *shapes: tuple[int, int], **more) -> Case:
+    """Matrices with so many rows and columns over a link; then over one that has begun before, on another device, and
+    waits there for each; then over one more."""
 
     def make(seed: int):
-        lefts = (8, 16, 8, 16)[: 3 + counted]
-        hops = [[padded(*shape, left, dtype=DTYPES[dtype]) for shape in shapes] for left in lefts]
+        hops = [[padded(*shape, left, dtype=DTYPES[dtype]) for shape in shapes] for left in (8, 16, 8, 16)]
         sources = [whole_numbers(source, seed + i) for i, source in enumerate(hops[0])]
         wires = []
 
@@ -186,17 +185,15 @@ def copier(dtype: str, programs: int, bytes_per_s: float, *shapes: tuple[int, in
                 for number, pair in enumerate(pairwise(hops)):
                     wires.append(Wire(bytes_per_s, programs=programs))
                     transfers = [protocol.Transfer(i, 0, *ends) for i, ends in enumerate(zip(*pair, strict=True))]
-                    late = counted and number == 1
-                    wires[-1]._stream.device = int(late)
-                    wires[-1].start(transfers, ready=0 if late else None)
-                    for count in range(1, 1 + len(shapes) * late):
+                    waits = number == 1
+                    wires[-1]._stream.device = int(waits)
+                    wires[-1].start(transfers, ready=0 if waits else None)
+                    for count in range(1, 1 + len(shapes) * waits):
                         wires[0].wait(count)
                         wires[1].ready(count)
                     if number:
                         wires[-1].wait(len(shapes))
-                    elif not counted:  # what comes behind it on the stream finds all the same
-                        wires[-1].finish()
-                for wire in wires if counted else wires[1:]:
+                for wire in wires:
                     wire.finish()
 
         def wrong() -> str:
@@ -206,9 +203,7 @@ def copier(dtype: str, programs: int, bytes_per_s: float, *shapes: tuple[int, in
 
         return add, wrong
 
-    title = f"{dtype} {shapes}, {programs} programs copy {bytes_per_s:g} bytes/s"
-    title += ", counted" * counted
-    return Case("copier", title, make, **more)
+    return Case("copier", f"{dtype} {shapes}, {programs} programs copy {bytes_per_s:g} bytes/s", make, **more)
 
 
 def alone(kernel: str, title: str, steps: int | None = None, patience_us=NEVER_US, gap_us=0, before=0) -> Case:
@@ -265,8 +260,8 @@ def cases() -> list[Case]:
         listed.append(arm(name, "bf16", 2, 1e9, devices=2, slots=2, **more))
     listed += [layer("layer_signalled", "bf16", devices=2, width=272)]
     listed += [layer(name, "fp16", **more) for name in LAYERS if name != "all_reduce"]
-    listed += [copier("bf16", 2, 2e7, (9, 1032), (37, 72), counted=True)]
-    listed += [copier("bf16", 3, 1e9, (37, 72), (9, 1032)), copier("fp16", 1, 1e12, (37, 72), (130, 264), **more)]
+    listed += [copier("bf16", 2, 2e7, (9, 1032), (37, 72)), copier("bf16", 3, 1e9, (37, 72), (9, 1032))]
+    listed += [copier("fp16", 1, 1e12, (37, 72), (130, 264), **more)]
     listed += [copier("fp16", 32, 1e9, (3, 8), (1, 4096), **more)]
     return [
         *listed,

@@ -76,7 +76,7 @@ def subjects() -> dict[str, list]:
             links.layer("layer_signalled", "bf16", devices=2, **sizes)
             for sizes in (dict(width=72, hidden=336), dict(width=72, height=384, grid=2))  # one binary
         ],
-        "copier": [links.copier("bf16", 2, 1e8, (9, 1032), (37, 72), counted=True), slow()],
+        "copier": [links.copier("bf16", 2, 1e8, (9, 1032), (37, 72)), slow()],
         "wait": [links.alone("wait", "late", 30), chain, slow()],
     }
 
