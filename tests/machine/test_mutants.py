@@ -73,8 +73,8 @@ def subjects() -> dict[str, list]:
         "flagged_spills": [for_chunks("chunk_outer", "bf16", ranks=2, steps=5), for_chunks("spill_once", "bf16")],
         "pieces_flags": [for_rows("bf16", ranks=4, pause=pause) for pause in (20, 0)],
         "pieces_counters": [
-            links.layer("layer_signalled", "bf16", devices=2, **sizes)
-            for sizes in (dict(width=72, hidden=336), dict(width=72, height=384, grid=2))  # one binary
+            links.scatter(**sizes)
+            for sizes in (dict(depth=328), dict(depth=72, height=384, grid=2))  # one binary
         ],
         "copier": [links.copier("bf16", 2, 1e8, (9, 1032), (37, 72)), slow()],
         "wait": [links.alone("wait", "late", 30), chain, slow()],
@@ -98,13 +98,10 @@ def spoilt(program: Program, number: int) -> Step | None:
 
 
 def judged(name: str) -> tuple[int, dict[str, int]]:
-    """Return how many mutants are caught and how many of each kind are silent, of the first case's largest program, or
-    the last of that kernel: of a layer the one that tells."""
+    """Return how many mutants are caught and how many of each kind are silent, of the first case's largest program."""
     cases, machine = subjects()[name], Machine()
     cases[0].make(0)[0](machine)
-    programs = [launch.program for launch in machine.launches]
-    largest = max(programs, key=lambda program: len(program.kernel.code)).kernel.name
-    program = next(program for program in reversed(programs) if program.kernel.name == largest)
+    program = max((launch.program for launch in machine.launches), key=lambda program: len(program.kernel.code))
     plain, executed, caught, silent = program.steps, set(), 0, Counter()
 
     def watched(number: int, step: Step) -> Step:
