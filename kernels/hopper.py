@@ -60,11 +60,9 @@ def _require_tma(name: str, dim: str, matrix: Tensor) -> None:
             "call .contiguous() or use kernels.tiled"
         )
     if rows > 1 and row % unit:
-        length, padded = f"{name} has a row stride of {row},", "the rows"
-        if row == columns:
-            length, padded = f"{dim}={row} is", dim
         raise ValueError(
-            f"{length} not a multiple of {unit}: TMA needs 16-byte rows; pad {padded} or use kernels.tiled"
+            f"{name} has {dim}={columns} and a row stride of {row}, not a multiple of {unit}: TMA needs 16-byte rows; "
+            "pad them or use kernels.tiled"
         )
     if past := matrix.data_ptr() % TMA_ALIGNMENT_BYTES:
         raise ValueError(

@@ -9,9 +9,6 @@ So the signature, the divisibility of every argument and the descriptors are tho
 from the cubin itself, by the cuobjdump and nvdisasm inside the Triton wheel.
 """
 
-import ast
-import hashlib
-import os
 import re
 import subprocess
 import sys
@@ -40,8 +37,6 @@ from roofline import contenders
 from roofline.arguments import Parser, sizes
 
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
-KEPT_AS = f"cubin-{hashlib.sha256(Path(__file__).read_bytes()).hexdigest()[:16]}.txt"
-"""File in Triton's cache that holds the numbers of a cubin, as this version of this file reads them."""
 
 
 @dataclass(frozen=True)
@@ -74,16 +69,11 @@ class Binary:
 
     @cached_property
     def cubin(self) -> Cubin:
-        """Disassemble it, once: the numbers are kept beside it."""
-        cache = get_cache_manager(self.triton.hash)
-        if kept := cache.get_file(KEPT_AS):
-            return Cubin(**ast.literal_eval(Path(kept).read_text()))
-        path = cache.get_file(f"{self.triton.src.name[:150]}.cubin")
+        """Disassemble it."""
+        path = get_cache_manager(self.triton.hash).get_file(f"{self.triton.src.name[:150]}.cubin")
         usage = _tool("cuobjdump", "-res-usage", path)
         sass = _tool("nvdisasm", "-c", "-ndf", path)  # no data flow, which takes a quarter of the time
-        cubin = read(usage, sass, self.triton.metadata.shared)
-        cache.put(repr(asdict(cubin)), KEPT_AS, binary=False)
-        return cubin
+        return read(usage, sass, self.triton.metadata.shared)
 
 
 @contextmanager
@@ -141,12 +131,10 @@ def _mma(opcodes: Counter) -> dict[str, int]:
     """Count tensor core instructions by PTX name: SASS writes HGMMA.64x256x16 for wgmma and HMMA.16816 for mma.sync."""
     counts: Counter[str] = Counter()
     for opcode, n in opcodes.items():
-        if match := re.match(r"[HIQ]GMMA\.(?:SP\.)?(\d+)x(\d+)x(\d+)", opcode):
+        if match := re.match(r"HGMMA\.(\d+)x(\d+)x(\d+)", opcode):
             counts["wgmma.m{}n{}k{}".format(*match.groups())] += n
-        elif match := re.match(r"HMMA\.(16816|1688)\b", opcode):
-            counts["mma.m16n8k16" if match[1] == "16816" else "mma.m16n8k8"] += n
-        elif re.match(r"[A-Z]{1,2}G?MMA\b", opcode):
-            counts[opcode] += n  # no name for it yet: shown as it is, so that no declaration matches it
+        elif re.match(r"[A-Z]{1,2}G?MMA\b", opcode):  # others are shown as they are, and no declaration matches them
+            counts["mma.m16n8k16" if opcode.startswith("HMMA.16816") else opcode] += n
     return dict(counts)
 
 
@@ -174,8 +162,6 @@ class Finding:
     job: Job
     cubin: Cubin | None
     error: str | None = None
-    least_tma: tuple[int, int] = (0, 0)
-    """TMA loads and stores that the launch has descriptors for."""
     num_warps: int = 4
     register_counts: tuple[int, ...] = ()
     """Registers a thread that setmaxnreg must give the consumers and the producer, if the warps are specialised."""
@@ -188,16 +174,11 @@ class Finding:
         """Return each broken promise in a sentence: value, limit, way out."""
         if (cubin := self.cubin) is None:
             return [f"does not compile: {self.error}"]
-        job, warps, (loads, stores) = self.job, self.num_warps, self.least_tma
-        beside, (most_registers, most_bytes) = "", (SM_REGISTERS, job.shared_limit_bytes)
+        job, beside, (most_registers, most_bytes) = self.job, "", (SM_REGISTERS, self.job.shared_limit_bytes)
         if job.kernel in BESIDE_LINK:
             beside, (most_registers, most_bytes) = " beside the copier", room()
-        registers, most_bytes = allotted(cubin.registers, warps), min(most_bytes, job.shared_limit_bytes)
+        registers, most_bytes = allotted(cubin.registers, self.num_warps), min(most_bytes, job.shared_limit_bytes)
         missing = sorted({*self.register_counts} - {*cubin.register_counts})
-        # setmaxnreg waits until the pool that the program was launched with has what it asks for; a producer takes the
-        # registers of a whole warpgroup.
-        pool = cubin.registers * WARP_SIZE * (warps + 4)
-        wanted = WARP_SIZE * sum(count * n for count, n in zip(self.register_counts, (warps, 4), strict=False))
         checks = (
             (cubin.spills,
              f"spills: {cubin.stack_bytes} bytes of stack, {cubin.local_accesses} local accesses, 0 allowed; "
@@ -213,13 +194,8 @@ class Finding:
             (job.mma and "wgmma" in self.mma and 1 not in cubin.wgmma_waits,
              f"waits until {cubin.wgmma_waits or 'no'} wgmma groups are in flight, 1 is needed between stages; "
              "look for what ptxas serialised (ptxas -v says so, C7510 and on)"),
-            (cubin.tma_loads < loads or cubin.tma_stores < stores,
-             f"has {cubin.tma_loads} TMA loads and {cubin.tma_stores} stores, {loads} and {stores} are the least; "
-             "check the descriptors"),
             (missing,
              f"sets register counts {cubin.register_counts}, {missing} is missing; look at worker_num_regs"),
-            (wanted > pool,
-             f"asks for {wanted} registers, it is launched with {pool} and would hang; give the consumers fewer"),
         )  # fmt: skip
         return [sentence for broken, sentence in checks if broken]
 
@@ -249,9 +225,8 @@ def inspect(job: Job, launch: KernelLaunch | None = None) -> Finding:
     try:
         args = (launch := launch or example(job)).args
         counts = [args[name] for name in ("CONSUMER_REGISTERS", "PRODUCER_REGISTERS") if name in args]
-        least_tma = int("x_desc" in args), int("out_desc" in args)
         cubin = compile_launch(launch, job.target).cubin
-        return Finding(job, cubin, None, least_tma, args.get("num_warps", 4), tuple(counts))
+        return Finding(job, cubin, None, args.get("num_warps", 4), tuple(counts))
     except Exception as error:  # Triton raises RuntimeError, CompilationError, PTXASError and others here
         return Finding(job, None, f"{type(error).__name__}: {error}".splitlines()[0])
 
@@ -271,9 +246,7 @@ def inspect_user(place: str, shape: tuple[int, int, int], dtype: str) -> list[Fi
 def inspect_all(todo: Sequence[Job]) -> list[Finding]:
     """Return all findings, in the order of the jobs. Fresh processes: a fork would inherit torch's threads in an
     unknown state."""
-    if len(todo) <= 2:
-        return [inspect(job) for job in todo]
-    with ProcessPoolExecutor(min(os.cpu_count() or 1, len(todo)), mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
         return list(pool.map(inspect, todo))
 
 

@@ -13,20 +13,13 @@ The idea is the blocked matmul of P. Tillet, H. T. Kung and D. Cox, "Triton" (MA
 
 # ruff: noqa: N803 (kernel arguments: sizes and compile-time constants in capitals, as Triton code has them)
 
-import re
-
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from kernels import waves
-from kernels.contract import Kernel, KernelLaunch, interpreted, require_runnable, validate
-from kernels.tiles import Config, capability
-
-# Before 3.7.1 Triton puts no fence between what cp.async writes to shared memory and the wgmma that reads it through
-# another proxy: a race (https://github.com/triton-lang/triton/pull/10537). fp32 is multiplied without wgmma.
-LACKS_FENCE = [int(n) for n in re.findall(r"\d+", triton.__version__)[:3]] < [3, 7, 1]
+from kernels.contract import Kernel, KernelLaunch, require_runnable, validate
+from kernels.tiles import Config
 
 
 @triton.jit
@@ -86,14 +79,9 @@ def tiled_kernel(
 
 def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
     """Refuse what `kernels.contract.validate` does; TypeError for bf16 in the interpreter; ValueError for CPU tensors
-    outside it, and for 16-bit types on a Hopper GPU where Triton leaves a fence out."""
+    outside it."""
     validate(x, w, out)
     require_runnable(tiled_kernel, x)
-    if LACKS_FENCE and not interpreted(tiled_kernel) and x.dtype != torch.float32 and capability(x.device)[0] == 9:
-        raise ValueError(
-            f"Triton {triton.__version__} puts no fence between cp.async and wgmma, so tiled would race on {x.device} "
-            "(Hopper) in 16-bit types; install Triton 3.7.1 or newer, or use kernels.persistent"
-        )
 
 
 def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:

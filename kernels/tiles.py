@@ -1,8 +1,7 @@
 """Which tile a kernel takes for a shape: read from checked-in JSON tables, so that nobody waits for an autotuner.
 
 One file of `kernels/configs` per architecture. `sm90` holds what was chosen for Hopper, `generic` what fits every GPU
-since Ampere (99 KB of shared memory; where there is more, `fitted` takes a deeper pipeline), `interpreter` small tiles
-for Triton's interpreter, which is never timed.
+since Ampere (99 KB of shared memory), `interpreter` small tiles for Triton's interpreter, which is never timed.
 
 The first measured entry that admits a shape is taken, on a device with as many SMs as it was measured on:
 `kernels.tune` writes such, each for one shape, at the top. Without one, the first that is not; but of a kernel that the
@@ -24,9 +23,6 @@ from kernels.waves import GpuSpec
 from roofline.theory import chips
 
 FOLDER = Path(__file__).with_name("configs")
-GENERIC = "generic"
-LEAST_STAGES, MOST_STAGES = 3, 4
-"""Of a pipeline that `fitted` makes: Triton's matmul tutorial has 3 to 5 for such GPUs."""
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
@@ -77,11 +73,10 @@ class Entry:
         return self.measured is not None and (gpu is None or self.measured.get("sms") in (None, gpu.sms))
 
 
-@dataclass(frozen=True, eq=False)  # hashed by identity: one table is read once
+@dataclass(frozen=True)
 class Table:
     """All entries of one architecture."""
 
-    arch: str
     target: int | None
     """The compute capability that they are compiled for; None: they are not compiled."""
     shared_limit_bytes: int | None
@@ -95,12 +90,18 @@ class Table:
 def table(arch: str) -> Table:
     """Return the checked-in table of `arch`, one of `architectures()`."""
     document = json.loads((FOLDER / f"{arch}.json").read_text())
-    return Table(**document | {"arch": arch, "entries": tuple(map(_entry, document["entries"]))})
+    return Table(**document | {"entries": tuple(map(_entry, document["entries"]))})
 
 
 def _entry(row: dict) -> Entry:
     config = {field.name: row.pop(field.name) for field in fields(Config) if field.name in row}
     return Entry(**row | {"dtypes": tuple(row["dtypes"]), "config": Config(**config)})
+
+
+def read_again() -> None:
+    """Forget the tables, which have changed."""
+    table.cache_clear()
+    choose.cache_clear()
 
 
 @cache
@@ -113,32 +114,25 @@ def choose_for(kernel: str, x: torch.Tensor, w: torch.Tensor) -> Config:
     return choose(kernel, arch_of(x.device), x.shape[0], w.shape[0], x.shape[1], x.dtype, machine_of(x.device))
 
 
+@lru_cache(maxsize=4096)  # it stands in the path of every launch, and a tuned table is long
 def choose(kernel: str, arch: str, m: int, n: int, k: int, dtype: torch.dtype, gpu: GpuSpec | None = None) -> Config:
     """Return the configuration for [m, n, k] in `dtype`, see above. Without a `gpu` there is nothing to model.
 
     ValueError when no entry admits the shape.
     """
-    return _choose(table(arch), kernel, m, n, k, dtype, gpu)
-
-
-@lru_cache(maxsize=4096)  # it stands in the path of every launch, and a tuned table is long
-def _choose(of: Table, kernel: str, m: int, n: int, k: int, dtype: torch.dtype, gpu: GpuSpec | None) -> Config:
-    short = DTYPE_NAMES[dtype]
+    of, short = table(arch), DTYPE_NAMES[dtype]
     entries = [entry for entry in of.entries if entry.admits(kernel, m, n, k, short)]
     if not entries:
         raise ValueError(
-            f"no {kernel} configuration for m={m}, n={n}, k={k} in {short} on {of.arch}; "
-            f"add an entry to kernels/configs/{of.arch}.json"
+            f"no {kernel} configuration for m={m}, n={n}, k={k} in {short} on {arch}; "
+            f"add an entry to kernels/configs/{arch}.json"
         )
     if measured := next((entry.config for entry in entries if entry.measured_on(gpu)), None):
         return measured
     configs = [entry.config for entry in entries if not entry.measured] or [entry.config for entry in entries]
     if not gpu or kernel not in of.modelled or not m * n * k:
         return configs[0]
-    config = modelled(of.modelled[kernel], configs, m, n, k, dtype.itemsize, gpu)
-    if of.arch != GENERIC or short == "fp32":  # which has no tensor cores to feed
-        return config
-    return fitted(config, dtype.itemsize, gpu.shared_bytes or of.shared_limit_bytes)
+    return modelled(of.modelled[kernel], configs, m, n, k, dtype.itemsize, gpu)
 
 
 def modelled(
@@ -163,19 +157,6 @@ def modelled(
     return replace(best, flatten="flatten" in free and cost(best).full_waves > 1)
 
 
-def fitted(config: Config, itemsize: int, shared_bytes: int) -> Config:
-    """Return `config` with the steps along K and the stages that `shared_bytes` hold: 64, where enough stages of that
-    fit, else 32.
-
-    >>> str(fitted(Config(128, 256, 32, 8, 4), 2, 163 * 1024)), str(fitted(Config(128, 256, 32, 8, 4), 2, 99 * 1024))
-    ('128x256x64 warps8 stages3 group8', '128x256x32 warps8 stages4 group8')
-    """
-    rows = config.block_m + config.block_n
-    stages = {block_k: shared_bytes // (rows * block_k * itemsize) for block_k in (64, 32)}
-    block_k = 64 if stages[64] >= LEAST_STAGES else 32
-    return replace(config, block_k=block_k, num_stages=min(MOST_STAGES, stages[block_k]))
-
-
 @cache
 def machine_of(device: torch.device) -> GpuSpec | None:
     """Return what the model needs of a GPU: of its datasheet, or of an H100's with the SMs that it has. None of the
@@ -184,8 +165,7 @@ def machine_of(device: torch.device) -> GpuSpec | None:
         return None
     properties = torch.cuda.get_device_properties(device)
     datasheet = GpuSpec.of_chip(chips.of_device(properties.name) or chips.find("H100 SXM"))
-    shared_bytes = getattr(properties, "shared_memory_per_block_optin", None)
-    return replace(datasheet, sms=properties.multi_processor_count, shared_bytes=shared_bytes)
+    return replace(datasheet, sms=properties.multi_processor_count)
 
 
 def arch_of(device: torch.device) -> str:
@@ -194,7 +174,7 @@ def arch_of(device: torch.device) -> str:
     if device.type != "cuda":
         return "interpreter"
     name = "sm{}{}".format(*capability(device))
-    return name if name in architectures() else GENERIC
+    return name if name in architectures() else "generic"
 
 
 @cache

