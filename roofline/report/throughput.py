@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import astuple
 from typing import TYPE_CHECKING
 
@@ -94,7 +95,10 @@ def steady(frame: DataFrame) -> Section:
     table, lines = texts(rows, ("shape", "contender", *(f"steady_{name}" for name in fields))), []
     joules = rows[[f"steady_energy{end}_j" for end in ("", "_low", "_high")]].mul(1e12 / rows["flop"], axis=0)
     if joules.notna().any(axis=None):
-        cells = ["-" if ends[0] != ends[0] else range_text(*ends, number_text) for ends in joules.to_numpy()]
+        cells = [
+            "-" if ends[0] != ends[0] else range_text(*ends, number_text)
+            for ends in joules.to_numpy("float64", na_value=math.nan)
+        ]
         table = table.assign(**{"J/TFLOP [range]": cells})
     table = table.join(texts(rows, ["steady_throttled"]))
     for name, of_contender in rows.dropna(subset="steady_flop_per_joule").groupby("contender", sort=False):
