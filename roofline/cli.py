@@ -60,9 +60,10 @@ def _bench(options: argparse.Namespace) -> int:
 
 
 def _csv(options: argparse.Namespace) -> int:
-    from roofline import load
+    from roofline.analysis.records import frame
+    from roofline.store import journal
 
-    load(options.folder).frame().to_csv(sys.stdout, index=False)
+    frame(journal.load(options.folder)).to_csv(sys.stdout, index=False)
     return 0
 
 

@@ -11,6 +11,7 @@ from roofline.analysis.comparison import NEITHER, Case, Comparison, Together, co
 from roofline.report import tables
 from roofline.report.format import error_text, interval_text, time_text
 from roofline.stats import grouped
+from roofline.store import journal
 from roofline.store.journal import load
 from roofline.store.run import Run
 
@@ -34,9 +35,10 @@ def add_command(commands) -> None:
 def run(options) -> int:
     """Print the comparison, and return the exit code. Raises ValueError where the runs cannot be compared."""
     sides = (options.runs, options.new) if options.new else (options.runs[:1], options.runs[1:])
-    if len(options.runs) == 1 and not options.new and (run := load(options.runs[0])).base:
-        return print_comparison([run.base], [run], options)
     if not options.new and len(options.runs) != 2:
+        run = load(options.runs[0]) if len(options.runs) == 1 and journal.find(options.runs[0]) else None
+        if run and run.base:
+            return print_comparison([run.base], [run], options)
         problem = f"of {len(options.runs)} runs, which are NEW?" if options.runs[1:] else "there is no NEW:"
         raise ValueError(f"{problem} Say roofline compare BASE NEW, or BASE... --new NEW...")
     if twice := [folder for side in sides for folder in side if side.count(folder) > 1]:

@@ -10,10 +10,6 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-def test_balance_of_the_exercise_in_half_a_second(in_a_blink):
-    assert "balance: 2750 FLOP/byte" in in_a_blink("balance", "--flops", "275e12", "--bandwidth", "100e9")
-
-
 def test_a_reader_that_has_read_enough_is_no_error():
     command = [sys.executable, "-m", "roofline", "account", "--fsdp", "8"]
     done = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT)
@@ -40,10 +36,8 @@ def test_where_benchmarks_are_timed_only_they_are_imported(pytestconfig):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["balance", "--flops", "275", "--bandwidth", "1e11"], "did you mean 275e12 FLOP/s"),
-        (["balance", "--flops", "1e12"], "give --flops and --bandwidth"),
-        (["balances"], "did you mean balance?"),
-        (["balance", "--flsop", "1"], "unrecognized arguments: --flsop 1; did you mean --flops?"),
+        (["acount"], "did you mean account?"),
+        (["account", "--fsdpp", "1"], "unrecognized arguments: --fsdpp 1; did you mean --fsdp?"),
         (["report", "nowhere"], "nowhere is no run folder"),
         (["compare", "a"], "there is no NEW"),
         (["compare", "a", "b", "c"], "of 3 runs, which are NEW?"),

@@ -22,7 +22,7 @@ CASE = Matmul("1024x1024", "up", 1, 16, "bf16")
 TIMES = {16: 2e-6, 64: 4e-6, 256: 10e-6}
 CEILINGS = [ceiling("matmul", 700e12, dtype="bf16"), ceiling("read", 4e12)]
 SHAPES = [line for m, time_s in TIMES.items() for line in shape(m, {"cublas": time_s, "tiled": 2 * time_s})]
-GATHERS = {"ranks": 8, "wire": "0.5GBps"}
+GATHERS = {"ranks": (8,), "wire": "0.5GBps"}
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +84,7 @@ def test_t_gemm_grows_by_what_the_cores_do_that_a_cpus_link_leaves(cpu):
 
 
 def test_layer_of_a_datasheet_is_both_matmuls_over_all_links():
-    rows = predicted(chip="H100 SXM", tokens=(8192,), ranks=8)
+    rows = predicted(chip="H100 SXM", tokens=(8192,), ranks=(8,))
     up, down, both = (
         rows[f"{name}-p8-tp8-m8192-bf16-450GBps-serial"]
         for name in ("all_gather_matmul-xxl-up", "matmul_reduce_scatter-xxl-down", "ffn-xxl-up_down")
