@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from roofline.arguments import count, nearest, positive
+from roofline.arguments import count, nearest, positive, share
 from roofline.operations import OPERATIONS, gathering, matmul
 from roofline.operations.matmul import LAYERS
 from roofline.theory.models import parse as parse_model
@@ -60,6 +60,10 @@ class Options:
     """(shape, bytes/s) of each case over an emulated wire that another run measured; none without it."""
     quick: bool = False
     """Few shapes and rounds, in one process: to see what a run is like, never a reference."""
+    decide: float | None = None
+    """Margin by which a contender is faster or slower than the baseline, or the same; None to decide nothing."""
+    fail_slower: bool = False
+    """Whether a contender that is slower fails the run."""
 
 
 def one_of(choices, word: str) -> str:
@@ -128,6 +132,10 @@ OPTIONS = {
         "FLAG", bool, "few shapes and rounds in one process, unless chosen: 1 to 2 minutes on two cores (default: a "
         "whole run)",
     ),
+    "decide": Option(
+        "SHARE", share, "as 3%: measure up to as long again, until each is FASTER, SLOWER or the SAME (default: do not)"
+    ),
+    "fail_slower": Option("FLAG", bool, "with --ffn-decide: fail where a contender is SLOWER (default: do not)"),
 }  # fmt: skip
 """By name, without the prefix `--ffn-`."""
 
@@ -192,6 +200,8 @@ def resolve(get, *, device: str, timed: bool, root: Path, world: int = 1) -> Opt
     values, names = defaults | given, {part.name for part in fields(Options)} - {"device"}
     settings = {name: setting for name, setting in values.items() if name in names}
     options = Options(device, timed, dtypes=values["dtype"], world=world, **settings)
+    if options.fail_slower and not options.decide:
+        raise ValueError("--ffn-fail-slower: nothing is called slower without a margin; add --ffn-decide 3%")
     read("tp", options, matmul.sweep)
     if device == "cpu" and options.copier_programs:
         raise ValueError(f"--ffn-copier-programs {options.copier_programs}: on a CPU a thread copies; leave it out")

@@ -72,6 +72,8 @@ def body(run: Run, cases: DataFrame) -> list[Section]:
         table, figures, long = tables.texts(rows, ANALYSES[name].CASES), ANALYSES[name].FIGURES, len(brief[name].table)
         sections.append(Section(f"All cases: {name}", about, figures[1:], table, long=bool(long)))
     further = overlap.splits(cases), throughput.steady(cases), throughput.counted(cases)
+    if cases["verdict"].notna().any():
+        sections.insert(len(brief), throughput.decided(run, cases))
     return sections + [section for section in further if len(section.table)]
 
 
