@@ -57,7 +57,6 @@ def test_a_slowdown_of_one_shape_is_seen(seconds, at_least):
     for place in range(len(spreads)):
         slowdowns = [SLOWDOWN * (place == other) for other in range(len(spreads))]
         verdicts[made_up_run(rng, spreads, slowdowns)[place].verdict] += 1
-    print(verdicts)
     assert verdicts["SLOWER"] >= at_least * len(spreads)
 
 
@@ -100,6 +99,7 @@ import itertools, math, random, types
 from roofline.measure import jobs
 
 noise, ticks = random.Random(1), itertools.count()
+TORCH[:], NUMPY[:] = [SLOWER * 0.002] * 4, [SLOWER * 0.001] * 4
 jobs.time = types.SimpleNamespace(monotonic=lambda: float(next(ticks)))  # each step takes as long
 
 def check(case, name, later, check=check):
@@ -109,7 +109,7 @@ def check(case, name, later, check=check):
             file.write("x")
         if os.environ.get("CUT") == str(os.stat("prepared").st_size):
             os.kill(os.getpid(), signal.SIGINT)
-        factor = 2.052 * math.exp({64: 0.0, 128: 0.05, 256: 0.5}[case.m] * noise.gauss(0, 1))
+        factor = 2 * math.exp({64: 0.0, 128: 0.05, 256: 0.5}[case.m] * noise.gauss(0, 1))
         entrant.call = lambda call=entrant.call: factor * float(os.environ.get("TIMES", "1")) * call()
     return entrant
 """
@@ -130,6 +130,7 @@ def test_what_is_undecided_goes_on_the_least_decided_first_until_the_time_is_up(
     assert run.code == 0
     assert by_tokens(run, "stopped_by") == {64: "decision", 128: "time", 256: "time"}
     processes = by_tokens(run, "processes")
+    assert by_tokens(run, "round_count")[64] == 600  # all: no process ended early, though intervals were narrow
     assert processes[64] == LEAST < processes[128] == processes[256]
     seconds = grouped((line["planned"], line["seconds"]) for line in run.kept.processes)
     assert sum(seconds[False]) == pytest.approx(sum(seconds[True]), abs=seconds[False][-1] / 2)
@@ -161,9 +162,8 @@ def test_a_contender_that_is_slower_fails_the_run_where_that_is_asked_for(noisy,
     assert (slower.code, "1 SLOWER of 1 at +-3 %" in slower.text) == (0, True)
     run = noisy("-k", "m64", "--ffn-fail-slower", TIMES="1.1")
     assert run.code == 1
-    assert "SLOWER: matmul-xxl/16-up-tp8-m64-fp32-numpy: 0.910 [0.910, 0.910] of torch's speed" in run.text
+    assert "SLOWER: matmul-xxl/16-up-tp8-m64-fp32-numpy: 0.909 [0.909, 0.909] of torch's speed" in run.text
     assert noisy("-k", "m64", "--ffn-fail-slower").code == 0
-    alone = run_project("--benchmark-only", "--ffn-fail-slower")
-    alone.assert_refused("--ffn-fail-slower: nothing is called slower without a margin; add --ffn-decide 3%")
+    run_project("--benchmark-only", "--ffn-fail-slower").assert_refused("without a margin; add --ffn-decide 3%")
     run_project("--ffn-decide=3%").assert_refused("--ffn-decide measures: it needs --benchmark-only")
     run_project("--benchmark-only", "--ffn-decide=3").assert_refused("'3' is no share between 0 and 100 %")
