@@ -46,6 +46,14 @@ def positive(text: str) -> float:
     return value
 
 
+def share(text: str) -> float:
+    """Return an option's share, given as `3%` or `0.03`."""
+    value = number(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no share between 0 and 100 %: give it as 3% or 0.03")
+    return value
+
+
 def count(text: str, least: int = 1) -> int:
     """Return an option's whole number."""
     if not text.strip().isdecimal() or int(text) < least:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from roofline import contenders
-from roofline.arguments import count, nearest, positive
+from roofline.arguments import count, nearest, positive, share
 from roofline.operations import OPERATIONS, gathering, matmul, shapes
 from roofline.operations.matmul import ALL_LAYERS, LAYERS
 from roofline.theory.models import parse as parse_model
@@ -73,6 +73,10 @@ class Options:
     """The contender that others are compared with; None for the vendor's."""
     arm_matmul: str | None = None
     """The contender that arms multiply by; None for the fastest of those that they choose from."""
+    decide: float | None = None
+    """Margin by which a contender is faster or slower than the baseline, or the same; None to decide nothing."""
+    fail_slower: bool = False
+    """Whether a contender that is slower fails the run."""
 
 
 def one_of(choices, word: str) -> str:
@@ -180,6 +184,10 @@ OPTIONS = {
         "FLAG", bool, "few shapes and rounds in one process, unless chosen: 1 to 2 minutes on two cores (default: a "
         "whole run)",
     ),
+    "decide": Option(
+        "SHARE", share, "as 3%: measure up to as long again, until each is FASTER, SLOWER or the SAME (default: do not)"
+    ),
+    "fail_slower": Option("FLAG", bool, "with --ffn-decide: fail where a contender is SLOWER (default: do not)"),
 }  # fmt: skip
 """By name, without the prefix `--ffn-`."""
 
@@ -249,6 +257,10 @@ def resolve(get, *, device: str, timed: bool, root: Path, world: int = 1) -> Opt
     settings = {name: setting for name, setting in values.items() if name in names}
     of_user = {"files": values.get("contender", ()), "operations": values.get("operation", ())}
     options = Options(device, timed, dtypes=values["dtype"], world=world, **of_user, **settings)
+    if options.fail_slower and not (options.decide or options.against):
+        raise ValueError("--ffn-fail-slower: nothing is called slower without a margin; add --ffn-decide 3%")
+    if options.decide and options.against:
+        raise ValueError("--ffn-decide: with --ffn-against the checkouts are compared, by all shares; leave one out")
     read("layers", options, lambda options: [matmul.sides(options.model, layer) for layer in options.layers])
     read("tp", options, matmul.sweep)
     if device == "cpu" and options.copier_programs:

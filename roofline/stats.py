@@ -75,13 +75,13 @@ def by_process(
     return {process: of(*map(math.exp, values)) for process, values in typical.items()}
 
 
-def student(value: float, values: list[float], *, log: bool = True) -> Interval:
+def student(value: float, values: list[float], *, log: bool = True, confidence: float = CONFIDENCE) -> Interval:
     """Return `value` with Student's interval by independent `values` of it; of fewer than two, its ends are the
     value."""
     if len(values) < 2:
         return Interval(value, value, value)
     spread = stdev(map(math.log, values) if log else values) / math.sqrt(len(values))
-    half = student_quantile(len(values) - 1) * spread
+    half = student_quantile(len(values) - 1, confidence) * spread
     ends = (value * math.exp(-half), value * math.exp(half)) if log else (value - half, value + half)
     return Interval(value, *ends)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 ENDS = {
     "interval": ("low end of the 95 % interval of `{}`", "its high end"),
+    "look": ("low end of its interval: by all looks together, 99 % hold", "its high end"),
     "range": ("the least of `{}`", "the greatest"),
 }
 """Key of `fields.toml` that names the fields of two ends -> what these mean."""

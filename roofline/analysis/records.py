@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from roofline.analysis import gradients, overlap, throughput
+from roofline.analysis import decision, gradients, overlap, throughput
 from roofline.analysis.fields import FIELDS
 from roofline.store.run import Run
 
@@ -33,7 +33,8 @@ def record_of(run: Run, shape_id: str | None, contender: str) -> dict | None:
     if run.void or contender not in run.measured(shape_id):
         return None
     shape = run.shapes[shape_id]
-    return {"shape": shape_id, "analysis": shape.analysis} | RECORD_OF[shape.analysis](run, shape, contender)
+    about = {"shape": shape_id, "analysis": shape.analysis} | decision.fields(run, shape, contender)
+    return about | RECORD_OF[shape.analysis](run, shape, contender)
 
 
 def as_frame(records: list[dict]) -> DataFrame:

@@ -325,6 +325,7 @@ class Measure(Job):
 
     def next_request(self) -> Request | None:
         run = self.supervisor.run
+        self.supervisor.close_decided()
         passes = self.supervisor.passes_left()
         if not passes:
             return None
@@ -335,7 +336,8 @@ class Measure(Job):
         return self.supervisor.request(self.kind, cases, passes=passes, process=number, **about)
 
     def begin(self, asked: Request) -> None:
-        self._number, self._cases = asked.process, asked.cases
+        self._number, self._cases, self._share_since = asked.process, asked.cases, time.monotonic()
+        self._undecided = {shape.id for shape in self.supervisor.undecided} & asked.cases.keys()
         self._prepared: dict[str, dict] = {}
         self._measured: set[str] = set()
         """Shapes that the share told turns of."""
@@ -348,6 +350,8 @@ class Measure(Job):
         done, supervisor = self._passes_done(), self.supervisor
         asked = len(supervisor.planned) * supervisor.passes * supervisor.processes
         made, took_s = done - self._passes_before, time.monotonic() - self._since
+        if self._undecided:
+            return f"{done} passes, {len(self._undecided)} of {len(supervisor.planned)} shapes undecided: "
         left = f", {duration(took_s / made * (asked - done))} left" if made else ""
         return f"{done} of {asked} passes{left}: "
 
@@ -376,6 +380,8 @@ class Measure(Job):
         about = {"process": self._number, "pass_index": passes + 1}
         rounds = [Round(**fields | about | {"index": count + n}).line(shape) for n, fields in enumerate(line["rounds"])]
         is_over = whole and line["stopped_by"] and passes + 1 == supervisor.passes * supervisor.processes
+        analysis = measured.analysis if measured else self._prepared[shape]["analysis"]
+        is_over = is_over and not (supervisor.options.decide and analysis == "throughput")  # `close_decided` ends it
         in_pass = len(rounds) + sum(round_.pass_index > passes for round_ in (measured.rounds if measured else ()))
         read = line["telemetry"]
         if measured:
@@ -395,6 +401,9 @@ class Measure(Job):
 
     def end(self, how: str, rank: str = "") -> None:
         super().end(how, rank)
+        if self.supervisor.options.decide:
+            about = {"process": self._number, "planned": not self._undecided}
+            self.supervisor.add({"kind": "process", "seconds": time.monotonic() - self._share_since} | about)
         # A shape that it did not measure is not asked for again.
         if not (how or self.broke or self.supervisor.over):
             for shape, name in [(shape, name) for shape, names in self._cases.items() for name in names]:

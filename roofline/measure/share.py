@@ -197,6 +197,8 @@ class Share:
         whole = StopRule.share(self.options.max_seconds, request.processes, self.device)
         calls = {name: entrant.call for name, entrant in prepared.entrants.items()}
         rule = whole.part(passes, self.clock.passes)
+        if self.options.decide and prepared.analysis == "throughput":  # which says when it is enough
+            rule = replace(rule, width=0.0)
         rounds = Rounds(calls, self.clock, rule, seed=seed + request.process, passes=passes, mark=self.mark)
         entered = Entered(shape, prepared, rounds, passes, seed)
         if prepared.contenders:

@@ -25,8 +25,9 @@ from roofline.measure.machine import anonymous
 from roofline.measure.prepared import FAILED
 from roofline.measure.request import Request, Step, Stopped
 from roofline.options import as_values
+from roofline.stats import grouped
 from roofline.store import journal
-from roofline.store.run import INTERRUPTED, NOT_RUN, Run
+from roofline.store.run import INTERRUPTED, NOT_RUN, Run, Shape
 
 HUNG = "hung"
 """How the reason begins of what did not end in time."""
@@ -72,6 +73,8 @@ class Supervisor:
         self.say: Callable[[str], None] = lambda text: None
         self.observers: list = []
         """Called once all timing is over, each with what the run lacks where that is interrupted."""
+        self.distance: Callable[[Shape], float] = lambda shape: 0.0
+        """How far a shape is from a decision; 0 where none is left to make."""
         self.reference_s: dict[str, float] = {}
         """Shape -> what a call of its baseline took when it was checked."""
         self.chosen: dict[str, dict] = {}
@@ -132,10 +135,26 @@ class Supervisor:
         is_whole = measured and measured.stopped_by != INTERRUPTED
         return [] if is_whole else [name for name in self.planned[shape] if f"{shape}-{name}" not in self.entries]
 
+    @property
+    def undecided(self) -> list[Shape]:
+        """Return the shapes that have the passes of the plan, and are not over, the least decided first."""
+        shapes = [self.run.shapes[name] for name in self.run.interrupted if name in self.planned]
+        whole = [shape for shape in shapes if shape.passes >= self.passes * self.processes]
+        return sorted(whole, key=self.distance, reverse=True)
+
+    def close_decided(self) -> None:
+        """End shapes that are decided, or all as near to twice the time of the plan as whole processes come."""
+        seconds = grouped((line["planned"], line["seconds"]) for line in self.run.processes)
+        further = seconds.get(False, [0.0])
+        is_time_up = sum(further) + further[-1] / 2 > sum(seconds.get(True, []))
+        for shape in [shape for shape in self.undecided if shape.passes % self.passes == 0]:
+            if is_time_up or not self.distance(shape):
+                self.add(_pass_line(shape, stopped_by="time" if self.distance(shape) else "decision"))
+
     def passes_left(self) -> dict[str, int]:
-        """Return {shape: passes} that the next process of the plan still has to make."""
-        each, done = self.passes, {}
-        for shape in [shape for shape in self.planned if self.left(shape)]:
+        """Return {shape: passes} that the next process still has to make, of the plan or for a decision."""
+        each, done, first = self.passes, {}, [shape.id for shape in self.undecided]
+        for shape in [shape for shape in dict.fromkeys([*first, *self.planned]) if self.left(shape)]:
             measured = self.run.shapes.get(shape)
             done[shape] = measured.passes if measured else 0
         process = min((passes // each for passes in done.values()), default=0)

@@ -12,6 +12,7 @@ import re
 import shutil
 import sys
 import tempfile
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -19,6 +20,8 @@ import pytest
 
 from roofline import doctor, operations
 from roofline import options as ffn_options
+from roofline.analysis import decision
+from roofline.analysis.records import records_of
 from roofline.measure import jobs, machine, metadata, signals
 from roofline.measure.epochs import Follower, identity, of_environment
 from roofline.measure.prepared import SKIPPED
@@ -168,9 +171,22 @@ def pytest_collection_finish(session):
             jobs.greet(state.session)
             if state.options.against and state.options.timed:
                 state.session.base = jobs.other_checkout(state.session)
+            if state.options.decide:
+                _let_decisions_end(config, state)
             selection.require_memory(cases, state.session.hello["machine"])
     except ValueError as error:
         refuse(str(error))
+
+
+def _let_decisions_end(config, state: State) -> None:
+    """Let decisions end the shapes of the run. A new one has processes, and unless they were chosen, seconds for it."""
+    session, seconds = state.session, state.options.max_seconds
+    session.distance = lambda shape: decision.distance(session.run, shape)
+    if not state.resumed:
+        processes = max(decision.LEAST, session.processes)
+        least_s = 0 if config.option.ffn_max_seconds else processes * decision.VISITS_S / len(session.planned)
+        seconds = max(seconds, least_s)
+        state.options = session.options = replace(state.options, processes=processes, max_seconds=seconds)
 
 
 def pytest_report_collectionfinish(config):
@@ -179,7 +195,8 @@ def pytest_report_collectionfinish(config):
     if not (state.options.timed and state.selected):
         return None
     counts = f"{sum(map(len, state.selected.values()))} cases on {len(state.selected)} shapes"
-    return f"{counts}, about {jobs.duration(len(state.cases_left) * (state.options.max_seconds + BESIDE_S))}"
+    took = jobs.duration(len(state.cases_left) * (state.options.max_seconds + BESIDE_S))
+    return f"{counts}, about {took}{', for decisions up to twice that' * bool(state.options.decide)}"
 
 
 @pytest.fixture(scope="session")
@@ -317,6 +334,10 @@ def pytest_sessionfinish(session):
     if over and over not in (entry["reason"] for entry in missing):  # every case has its rounds of the first process
         state.problems.append(f"the run ended early: {over}")
     failed = over or any(entry["outcome"] == "failed" for entry in missing)
+    if state.options.fail_slower:
+        form = "SLOWER: {case}: {decided:.3f} [{decided_low:.3f}, {decided_high:.3f}] of {vendor}'s speed"
+        slower = [form.format(**row) for row in records_of(state.session.run) if row["verdict"] == decision.SLOWER]
+        state.problems, failed = state.problems + slower, failed or slower
     if not state.session.fruitful:
         state.problems.append(
             "nothing that was asked for could be measured, for the reasons above: that counts as a failure"

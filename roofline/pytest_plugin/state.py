@@ -16,7 +16,7 @@ from roofline.pytest_plugin.replay import ReplayTimer
 from roofline.store import journal
 from roofline.store.run import Run
 
-OF_ONE_PROCESS = ("steady", "counters", "processes", "copier_programs", "shapes")
+OF_ONE_PROCESS = ("steady", "counters", "processes", "copier_programs", "shapes", "decide", "against")
 """Options of what one process does by itself, and no rank."""
 
 
@@ -74,11 +74,11 @@ def of_command_line(config, timed: bool, ranks: Epochs | None) -> State:
     if (timed or ranks) and getattr(config.option, "dist", "no") != "no":
         under = "--benchmark-only" if timed else "torchrun"
         raise ValueError(f"{under} with pytest-xdist: tests side by side disturb one another; leave out -n")
-    measuring = [name for name in ("steady", "quick", "counters", "resume") if get(f"ffn_{name}") not in (None, False)]
+    asked = [name for name in ("steady", "quick", "counters", "resume", "decide", "against") if get(f"ffn_{name}")]
     if config.option.benchmark_histogram and not find_spec("pygal"):
         raise ValueError("--benchmark-histogram: it takes pygal; install pytest-benchmark[histogram], or leave it out")
-    if measuring and not timed:
-        raise ValueError(f"--ffn-{measuring[0]} measures: it needs --benchmark-only")
+    if asked and not timed:
+        raise ValueError(f"--ffn-{asked[0]} measures: it needs --benchmark-only")
     if ranks:
         _refuse_of_ranks(config)
         ranks.meet(identity(config.rootpath, config.invocation_params.args))

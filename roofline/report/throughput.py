@@ -6,6 +6,7 @@ import math
 from dataclasses import astuple
 from typing import TYPE_CHECKING
 
+from roofline.analysis.decision import LOOKS, SURE, VERDICTS
 from roofline.report.format import flops_text, number_text, percent_text, range_text, rate_text, shape_text
 from roofline.report.sections import Section
 from roofline.report.tables import named, texts
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
 SLACK = 0.01
 """Beyond this, operations of the tensor cores are not the FLOP of the case."""
 CASES = (
-    *("shape", "contender", "time_s", "tflops", "of_roof", "ratio_to_vendor", "device_intensity", "counted_intensity"),
-    *("bound", "kernel_name", "notes"),
+    *("shape", "contender", "time_s", "tflops", "of_roof", "ratio_to_vendor", "verdict", "device_intensity"),
+    *("counted_intensity", "bound", "kernel_name", "notes"),
 )
 FIGURES = ("memory_roofline",)
 
@@ -86,6 +87,16 @@ def summary(frame: DataFrame) -> list[str]:
         more = f", {geometric_mean(large):.3f} over M >= 1024 ({len(large)})" if len(large) else ""
         lines.append(text + more)
     return lines
+
+
+def decided(run: Run, frame: DataFrame) -> Section:
+    """Return the section of the decisions, with how many there are of each verdict."""
+    rows, margin = frame[frame["verdict"].notna()], f"+-{100 * run.metadata['options']['decide']:g} %"
+    counts = rows["verdict"].value_counts()
+    text = ", ".join(f"{counts[word]} {word}" for word in VERDICTS if word in counts)
+    text += f" of {len(rows)} at {margin}, {100 * SURE:.0f} % sure (alpha spent over {len(LOOKS)} looks)"
+    about = "The interval is that of the look that decided, or of the last one."
+    return Section("Decided", about, (), texts(rows, ("shape", "contender", "decided", "verdict", "looks")), (text,))
 
 
 def steady(frame: DataFrame) -> Section:

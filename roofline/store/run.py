@@ -100,7 +100,7 @@ class Shape:
     processes: int = 1
     """How many have measured it."""
     stopped_by: str = ""
-    """`width`, `time` or `rounds`; `INTERRUPTED` until the last pass has ended."""
+    """`width`, `time`, `rounds` or `decision`; `INTERRUPTED` until the last pass has ended."""
     round_count: int = 0
     """Rounds that were run. The journal of a run that was killed may hold fewer."""
     telemetry: dict = field(default_factory=dict)
@@ -169,7 +169,7 @@ class Shape:
 IN_LINE = tuple(entry.name for entry in fields(Shape) if entry.name not in ("rounds", "timelines", "counters", "work"))
 
 
-LISTS = {"ceiling": "ceilings", "steady": "steady", "not_measured": "not_measured"}
+LISTS = {"ceiling": "ceilings", "steady": "steady", "not_measured": "not_measured", "process": "processes"}
 """Kinds of lines -> the lists of a `Run` that take them as they are."""
 
 
@@ -184,6 +184,8 @@ class Run:
     steady: list[dict] = field(default_factory=list)
     """Blocks in which a contender ran alone."""
     not_measured: list[dict] = field(default_factory=list)
+    processes: list[dict] = field(default_factory=list)
+    """What each process took, of a run that decides."""
     notes_by_topic: dict[str, str] = field(default_factory=dict)
     """What a reader should know beside the notes in the metadata."""
     end: dict | None = None

@@ -127,7 +127,9 @@ CONFIG = replace(table("sm90").entries[-1].config, num_warps=8)
     ],
 )  # fmt: skip
 def test_problems_of_what_compiles(kernel, cubin, asked, problems):
-    sentences = Finding(Job(kernel, CONFIG, "bf16", 90, 232_448, "wgmma"), cubin, None, CONFIG.num_warps, asked).problems()
+    sentences = Finding(
+        Job(kernel, CONFIG, "bf16", 90, 232_448, "wgmma"), cubin, None, CONFIG.num_warps, asked
+    ).problems()
     assert len(sentences) == len(problems)
     assert all(problem in sentence for problem, sentence in zip(problems, sentences, strict=True)), sentences
 

@@ -1,0 +1,80 @@
+"""A decision on each ratio to the baseline (`--ffn-decide`), by looks at planned numbers of processes.
+
+Each look may be wrong by a chance that alpha spending leaves it (Lan and DeMets 1983), and its interval is Student's
+at that level over the processes so far: all of them hold together with `SURE` (Bonferroni). A ratio is FASTER or SLOWER
+where its interval lies beyond the margin, of 3 % above 1.03 or below 1 / 1.03, and the SAME where it lies within.
+docs/trust.md says why, and `tests/roofline/test_decision.py` simulates it.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import astuple
+from typing import NamedTuple
+
+from roofline.analysis.changes import FASTER, SAME, SLOWER
+from roofline.stats import by_process, geometric_mean, student
+from roofline.store.run import Run, Shape
+
+UNDECIDED = "UNDECIDED"
+VERDICTS = (FASTER, SLOWER, SAME, UNDECIDED)
+SURE = 0.99
+LOOKS, POWER = (1, 1.5, 2, 2.5, 3), 2
+"""In multiples of the processes that the run planned; the chance is spent as this power of their number."""
+LEAST = 4
+"""Processes to plan: of fewer, an interval at such a level says next to nothing."""
+VISITS_S = 2.0
+"""What a process measures at least, all shapes together: to begin it takes twice as long."""
+
+
+class Decision(NamedTuple):
+    """What the looks at a ratio came to, and how far its logarithm is from a verdict: 0 after the last look."""
+
+    verdict: str = UNDECIDED
+    decided: float | None = None
+    decided_low: float | None = None
+    decided_high: float | None = None
+    looks: int = 0
+    distance: float = math.inf
+
+
+def levels(planned: int) -> dict[int, float]:
+    """Return {processes: chance that the interval of the look at so many is wrong} of a run that planned so many."""
+    counts = [round(planned * multiple) for multiple in LOOKS]
+    spent = [0.0, *((1 - SURE) * (count / counts[-1]) ** POWER for count in counts)]
+    return {count: now - before for count, before, now in zip(counts, spent, spent[1:], strict=False)}
+
+
+def decide(ratios: Sequence[float], margin: float, planned: int) -> Decision:
+    """Return what the first look at the `ratios` of processes says that decides, or else the last one so far."""
+    bound, decision, looks = math.log1p(margin), Decision(), levels(planned)
+    for number, (count, level) in enumerate(looks.items(), 1):
+        if decision.verdict == UNDECIDED and count <= len(ratios):
+            seen = ratios[:count]
+            interval = student(geometric_mean(seen), list(seen), confidence=1 - level)
+            low, high = math.log(interval.low), math.log(interval.high)
+            lacks = {FASTER: bound - low, SLOWER: high + bound, SAME: max(high, -low) - bound}
+            lack, verdict = min((lack, verdict) for verdict, lack in lacks.items())
+            left = lack if lack >= 0 and number < len(looks) else 0.0
+            decision = Decision(verdict if lack < 0 else UNDECIDED, *astuple(interval), number, left)
+    return decision
+
+
+def of_case(run: Run, shape: Shape, contender: str) -> Decision | None:
+    """Return the decision on a contender; None of a baseline, over a wire, and in a run that decides nothing."""
+    options, times = run.metadata.get("options", {}), shape.times_s(contender)
+    if not options.get("decide") or shape.analysis != "throughput" or contender == shape.baseline or not shape.anchor:
+        return None
+    ratios = by_process(lambda baseline_s, time_s: baseline_s / time_s, shape.anchor, times, groups=shape.groups)
+    return decide([*ratios.values()], options["decide"], options["processes"])
+
+
+def distance(run: Run, shape: Shape) -> float:
+    """Return how far the least decided contender is from a decision; 0 where none is left to make."""
+    decisions = [of_case(run, shape, name) for name in shape.measured]
+    return max((decision.distance for decision in decisions if decision), default=0.0)
+
+
+def fields(run: Run, shape: Shape, contender: str) -> dict:
+    """Return the decision's fields of a record, all None where there is none."""
+    decision = of_case(run, shape, contender)
+    return {name: getattr(decision, name, None) for name in Decision._fields if name != "distance"}

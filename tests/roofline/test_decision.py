@@ -1,0 +1,169 @@
+"""Decisions by --ffn-decide: how often they are false, how many are made, and what a run does for them."""
+
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+import test_trust
+
+from roofline.analysis.decision import LEAST, LOOKS, SURE, decide, levels
+from roofline.analysis.records import records_of
+from roofline.stats import by_process, grouped
+
+MARGIN, PLANNED = 0.03, 6
+SPREADS = (
+    *(0.0047, 0.0057, 0.0077, 0.0091, 0.0093, 0.0096, 0.0104, 0.0118, 0.0122, 0.0127, 0.0135, 0.0157, 0.0174, 0.0180),
+    *(0.0191, 0.0201, 0.0202, 0.0218, 0.0220, 0.0231, 0.0232, 0.0233, 0.0239, 0.0252, 0.0264, 0.0275, 0.0295, 0.0341),
+)
+"""Standard deviations of a ratio's logarithm from process to process: numpy's beside torch, in 28 matmuls of the
+committed runs of 2026-11-24."""
+WITHIN = 0.8
+"""Of their variance, what rounds of the same process differ by: it falls with the time of a visit."""
+BEGIN_S, VISIT_S = 4.0, 0.8
+"""What a process takes before it measures, and for a shape."""
+SLOWDOWN = -math.log(1.05)
+
+
+def made_up_run(rng, spreads, slowdowns):
+    """Return the decisions of a run: processes go on until all is decided, or for as long as the plan took."""
+    values = np.exp(np.array(slowdowns)[:, None] + np.array(spreads)[:, None] * rng.normal(size=(len(spreads), 18)))
+    decisions, left_s, cost_s = [], PLANNED * (BEGIN_S + VISIT_S * len(spreads)), 0.0
+    for processes in range(PLANNED, 3 * PLANNED + 1):
+        if processes > PLANNED:
+            cost_s = BEGIN_S + VISIT_S * sum(decision.distance > 0 for decision in decisions)
+            left_s -= cost_s
+        decisions = [decide(list(of_shape[:processes]), MARGIN, PLANNED) for of_shape in values]
+        if left_s < cost_s / 2 or not any(decision.distance for decision in decisions):
+            break
+    return decisions
+
+
+def test_equal_contenders_get_no_false_verdict_and_most_are_decided_in_twice_the_time():
+    rng = np.random.default_rng(0)
+    verdicts = Counter(d.verdict for _ in range(12) for d in made_up_run(rng, SPREADS, [0.0] * len(SPREADS)))
+    print(verdicts)
+    decided = verdicts.total() - verdicts["UNDECIDED"]
+    assert decided >= 0.8 * verdicts.total()
+    assert decided - verdicts["SAME"] <= 0.01 * decided
+
+
+@pytest.mark.parametrize(("seconds", "at_least"), [(1, 0.6), (3, 0.9)])
+def test_a_slowdown_of_one_shape_is_seen(seconds, at_least):
+    """At the default --ffn-max-seconds in most shapes, at three times as much in nearly all."""
+    rng = np.random.default_rng(0)
+    spreads = [spread * math.sqrt(1 - WITHIN + WITHIN / seconds) for spread in SPREADS]
+    verdicts = Counter()
+    for place in range(len(spreads)):
+        slowdowns = [SLOWDOWN * (place == other) for other in range(len(spreads))]
+        verdicts[made_up_run(rng, spreads, slowdowns)[place].verdict] += 1
+    assert verdicts["SLOWER"] >= at_least * len(spreads)
+
+
+@pytest.mark.parametrize(("truth", "verdict", "at_least"), [(1.0, "SAME", 0.9), (1.05, "SLOWER", 0.8)])
+def test_verdicts_on_a_clock_that_drifts(monkeypatch, truth, verdict, at_least):
+    monkeypatch.setattr(test_trust, "BETWEEN", 0.0075)  # with what is within them, ratios vary by 1.5 % as here
+    verdicts = Counter()
+    for seed in range(25):
+        times, groups = test_trust.run_processes(seed, processes=15, baseline=1.0, own=truth)
+        ratios = by_process(lambda a, b: a / b, times["baseline"], times["own"], groups=groups)
+        verdicts[decide([*ratios.values()], MARGIN, PLANNED).verdict] += 1
+    print(verdicts)
+    assert verdicts[verdict] >= at_least * verdicts.total()
+    assert verdicts.keys() <= {verdict, "UNDECIDED"}
+
+
+@pytest.mark.parametrize("planned", [LEAST, PLANNED, 11])
+def test_looks_spend_no_more_than_what_may_be_wrong(planned):
+    counts = list(levels(planned))
+    assert counts == sorted({*counts})
+    assert (counts[0], len(counts)) == (planned, len(LOOKS))
+    assert sum(levels(planned).values()) == pytest.approx(1 - SURE)
+    rng, margin = np.random.default_rng(0), math.log1p(MARGIN)
+    values = np.exp(rng.normal(-margin, 0.02, size=(1000, counts[-1])))  # as slow as may still be the same, and slower
+    wrong = sum(decide(list(of_case), MARGIN, planned).verdict == "SLOWER" for of_case in values)
+    assert wrong <= 1000 * (1 - SURE)
+
+
+def test_what_one_look_says():
+    assert decide([1.0] * 5, MARGIN, PLANNED)[:1] + decide([1.0] * 5, MARGIN, PLANNED)[4:] == ("UNDECIDED", 0, math.inf)
+    for ratio, verdict in ((1.0, "SAME"), (1.029, "SAME"), (1.031, "FASTER"), (0.97, "SLOWER"), (0.972, "SAME")):
+        assert decide([ratio] * 6, MARGIN, PLANNED).verdict == verdict
+    near, far = (decide([1 - spread, 1 + spread] * 3, MARGIN, PLANNED) for spread in (0.02, 0.2))
+    assert far.distance > near.distance > 0
+    assert decide([0.8, 1.25] * 9, MARGIN, PLANNED).distance == 0  # after the last look nothing is left to decide
+
+
+NOISY = """
+import itertools, math, random, types
+from roofline.measure import jobs
+
+noise, ticks = random.Random(1), itertools.count()
+TORCH[:], NUMPY[:] = [SLOWER * 0.002] * 4, [SLOWER * 0.001] * 4
+jobs.time = types.SimpleNamespace(monotonic=lambda: float(next(ticks)))  # each step takes as long
+
+def check(case, name, later, check=check):
+    entrant = check(case, name, later)
+    if name == "numpy":
+        with open("prepared", "a") as file:
+            file.write("x")
+        if os.environ.get("CUT") == str(os.stat("prepared").st_size):
+            os.kill(os.getpid(), signal.SIGINT)
+        factor = 2 * math.exp({64: 0.0, 128: 0.05, 256: 0.5}[case.m] * noise.gauss(0, 1))
+        entrant.call = lambda call=entrant.call: factor * float(os.environ.get("TIMES", "1")) * call()
+    return entrant
+"""
+"""Contenders that are equal, but for what the processes of each shape differ by."""
+
+
+@pytest.fixture(scope="module")
+def noisy(three_shapes):
+    return lambda *more, **env: three_shapes("--ffn-decide=3%", *more, passes=2, more=NOISY, env=env)
+
+
+def by_tokens(run, name):
+    return {shape.params["m"]: getattr(shape, name) for shape in run.kept.shapes.values()}
+
+
+def test_what_is_undecided_goes_on_the_least_decided_first_until_the_time_is_up(noisy):
+    run = noisy()
+    assert run.code == 0
+    assert by_tokens(run, "stopped_by") == {64: "decision", 128: "time", 256: "time"}
+    processes = by_tokens(run, "processes")
+    assert by_tokens(run, "round_count")[64] == 600  # all: no process ended early, though intervals were narrow
+    assert processes[64] == LEAST < processes[128] == processes[256]
+    seconds = grouped((line["planned"], line["seconds"]) for line in run.kept.processes)
+    assert sum(seconds[False]) == pytest.approx(sum(seconds[True]), abs=seconds[False][-1] / 2)
+    passes = [line["shape"] for line in run.lines if line["kind"] == "pass" and line["passes"] == 2 * LEAST + 1]
+    assert [name.split("-m")[1] for name in passes] == ["256-fp32", "128-fp32"]
+    records = {record["case"]: record for record in records_of(run.kept)}
+    verdicts = Counter(record["verdict"] for record in records.values())
+    assert verdicts == {None: 3, "SAME": 1, "UNDECIDED": 2}
+    assert "1 SAME, 2 UNDECIDED of 3 at +-3 %, 99 % sure (alpha spent over 5 looks)" in run.text
+    assert "| numpy | 1.000 [1.000, 1.000] | SAME | 1 |" in run.report
+    for row in run.saved["benchmarks"]:
+        record = records[f"{row['extra_info']['shape']}-{row['extra_info']['contender']}"]
+        assert row["extra_info"]["decided_low"] == record["decided_low"]
+
+
+def test_a_run_that_is_cut_off_goes_on_deciding(noisy):
+    run = noisy(CUT=str(3 * LEAST + 4))  # shapes were prepared by then: in the second further process its second one
+    assert run.code == 2
+    assert by_tokens(run, "stopped_by") == {64: "decision", 128: "interrupt", 256: "interrupt"}
+    assert "go on with it" in run.text
+    again = run.go_on(more=NOISY)
+    assert again.code == 0
+    assert by_tokens(again, "stopped_by") == {64: "decision", 128: "time", 256: "time"}
+    assert by_tokens(again, "passes")[128] > by_tokens(run, "passes")[128] > by_tokens(again, "passes")[64] == 2 * LEAST
+
+
+def test_a_contender_that_is_slower_fails_the_run_where_that_is_asked_for(noisy, run_project):
+    slower = noisy("-k", "m64", TIMES="1.1")
+    assert (slower.code, "1 SLOWER of 1 at +-3 %" in slower.text) == (0, True)
+    run = noisy("-k", "m64", "--ffn-fail-slower", TIMES="1.1")
+    assert run.code == 1
+    assert "SLOWER: matmul-xxl/16-up-tp8-m64-fp32-numpy: 0.909 [0.909, 0.909] of torch's speed" in run.text
+    assert noisy("-k", "m64", "--ffn-fail-slower").code == 0
+    run_project("--benchmark-only", "--ffn-fail-slower").assert_refused("without a margin; add --ffn-decide 3%")
+    run_project("--ffn-decide=3%").assert_refused("--ffn-decide measures: it needs --benchmark-only")
+    run_project("--benchmark-only", "--ffn-decide=3").assert_refused("'3' is no share between 0 and 100 %")
