@@ -78,3 +78,14 @@ def fields(run: Run, shape: Shape, contender: str) -> dict:
     """Return the decision's fields of a record, all None where there is none."""
     decision = of_case(run, shape, contender)
     return {name: getattr(decision, name, None) for name in Decision._fields if name != "distance"}
+
+
+def slower(run: Run) -> list[str]:
+    """Return a line for each case that is SLOWER."""
+    lines = []
+    for shape, name in run.cases():
+        decision = of_case(run, shape, name)
+        if decision and decision.verdict == SLOWER:
+            ratio = "{:.3f} [{:.3f}, {:.3f}]".format(*decision[1:4])
+            lines.append(f"SLOWER: {shape.id}-{name}: {ratio} of {shape.baseline}'s speed")
+    return lines

@@ -21,7 +21,6 @@ import pytest
 from roofline import doctor, operations
 from roofline import options as ffn_options
 from roofline.analysis import decision
-from roofline.analysis.records import records_of
 from roofline.measure import jobs, machine, metadata, signals
 from roofline.measure.epochs import Follower, identity, of_environment
 from roofline.measure.prepared import SKIPPED
@@ -31,6 +30,7 @@ from roofline.pytest_plugin import selection
 from roofline.pytest_plugin.narrator import REDRAW, Narrator
 from roofline.pytest_plugin.replay import Nowhere
 from roofline.pytest_plugin.state import State, of_command_line
+from roofline.report import compare
 from roofline.store import conditions, journal
 
 BESIDE_S = 2.7
@@ -335,8 +335,7 @@ def pytest_sessionfinish(session):
         state.problems.append(f"the run ended early: {over}")
     failed = over or any(entry["outcome"] == "failed" for entry in missing)
     if state.options.fail_slower:
-        form = "SLOWER: {case}: {decided:.3f} [{decided_low:.3f}, {decided_high:.3f}] of {vendor}'s speed"
-        slower = [form.format(**row) for row in records_of(state.session.run) if row["verdict"] == decision.SLOWER]
+        slower = decision.slower(state.session.run) if state.options.decide else compare.slower(state.session.run)
         state.problems, failed = state.problems + slower, failed or slower
     if not state.session.fruitful:
         state.problems.append(

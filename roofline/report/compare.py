@@ -99,6 +99,14 @@ def summary(comparison: Comparison) -> list[str]:
     return [*lines, *(f"{lacks[where]}: {tables.named(cases)}: {why}" for (where, why), cases in missing)]
 
 
+def slower(run: Run) -> list[str]:
+    """Return a line for each case, and each contender in the mean, that is SLOWER than in the other checkout."""
+    comparison = compare([run.base], [run])
+    rows = [(row.case, row) for row in comparison.cases]
+    rows += [(f"{row.contender} in the mean over {row.cases} cases", row) for row in comparison.together]
+    return [f"SLOWER: {name}: {change_text(row)}" for name, row in rows if row.verdict == SLOWER]
+
+
 def terminal(comparison: Comparison) -> list[str]:
     return [*tables.terminal(table(comparison.cases)), "", *summary(comparison)]
 
