@@ -9,7 +9,7 @@ import torch
 
 from collectives.ranks import shared
 from kernels.bench.matmul import DTYPES, beyond_cache_bytes
-from kernels.registry import CONTENDERS
+from kernels.registry import CONTENDERS, Contender, of_run
 from roofline.measure import clocks
 
 CALIBRATIONS = 5
@@ -63,8 +63,18 @@ def seconds_by_turns(calls: list[Call], device: str) -> list[float]:
     return [median(times or [clock.burst(call, 1)]) for call, times in zip(calls, kept, strict=True)]
 
 
-def unsplit(device: str, x, w) -> dict[str, object]:
-    """Return the contenders whose matmul may be T_gemm: the vendor's, and on a GPU ours."""
+def unsplit(options, x, w) -> dict[str, Contender]:
+    """Return the contenders whose matmul may be T_gemm: the one that --ffn-arm-matmul names, or the vendor's, and on a
+    GPU ours. Raises ValueError where the named one cannot take x and w."""
+    if options.arm_matmul:
+        contender = of_run(options)[options.arm_matmul]
+        if reason := contender.why_not(x, w):
+            raise ValueError(f"--ffn-arm-matmul {options.arm_matmul}: {reason}")
+        return {options.arm_matmul: contender}
+    return vendor_or_ours(options.device, x, w)
+
+
+def vendor_or_ours(device: str, x, w) -> dict[str, Contender]:
     return {
         name: contender
         for name, contender in CONTENDERS.items()
@@ -79,7 +89,7 @@ def chip_flops(device: str, dtype: str, m: int, n: int, k: int) -> float:
     """FLOP/s of the fastest unsplit matmul on a large shape, on the cores that compute beside a link."""
     x, w = (normal((rows, k), dtype, device, seed, 1.0) for seed, rows in enumerate((m, n)))
     out = x.new_empty(m, n)
-    calls = [Call([functools.partial(c.load(), x, w, out)], device) for c in unsplit(device, x, w).values()]
+    calls = [Call([functools.partial(c.load(), x, w, out)], device) for c in vendor_or_ours(device, x, w).values()]
     return 2 * m * n * k / min(seconds_by_turns(calls, device))
 
 

@@ -93,7 +93,7 @@ class Setting:
         self.seed = zlib.crc32(f"{options.seed} {case.op}".encode())
         self.sets = [self.make(number) for number in range(self.rotation)]
         self.gemms = [tensors for operands in self.sets for tensors in self.gemms_of(operands)]
-        self.unsplit = unsplit(self.device, *self.gemms[0][:2])
+        self.unsplit = unsplit(options, *self.gemms[0][:2])
         self._gemms_s, self._links = [], []
         if earlier:
             chosen = (earlier["facts"][name] for name in ("unsplit", "t_gemm_planned_s", REQUESTED, "gather"))
