@@ -90,7 +90,7 @@ def values_of(run: Run, record: dict, of: str = SPEED) -> dict[int, float]:
     {block: ...}; {} without ratio."""
     shape = run.shapes[record["shape"]]
     times_s, groups = shape.times_s(record["contender"]), shape.groups
-    if of == SPEED and record["ratio_to_vendor"] is None:
+    if of == SPEED and record["ratio_to_baseline"] is None:
         return {}
     if len({process for process, _ in groups.values()}) == 1:  # its blocks take the place of processes
         groups = {index: (block, 0) for index, block in blocks(tuple(groups.items())).items()}

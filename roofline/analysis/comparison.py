@@ -87,7 +87,7 @@ class Comparison:
     together: list[Together]
     cases: list[Case]
     missing: list[dict]
-    vendor_speed: float | None
+    baseline_speed: float | None
     """Geometric mean of the baseline's own speed, NEW over BASE: how far the machine moved between the runs."""
 
     def count(self, verdict: str) -> int:
@@ -143,14 +143,14 @@ def compare(base: Sequence[Run], new: Sequence[Run], *, allow=()) -> Comparison:
     runs = {**named_runs("BASE", base), **named_runs("NEW", new)}
     records_of_run = {name: {record["case"]: record for record in records_of(run)} for name, run in runs.items()}
     pairs = _pairs([(base, [*records_of_run.values()][: len(base)]), (new, [*records_of_run.values()][len(base) :])])
-    changes, missing, of_contender, vendors = [], [], {}, []
+    changes, missing, of_contender, of_baselines = [], [], {}, []
     for pair in pairs:
         record, judged_by = pair.records[0], pair.judged_by
-        is_vendor = record["contender"] == record["vendor"]
-        if len({record["vendor"] for record in pair.records}) > 1:
+        is_baseline = record["contender"] == record["baseline"]
+        if len({record["baseline"] for record in pair.records}) > 1:
             raise ValueError(f"{pair.case}: the runs have no baseline in common to measure it by; take runs of one")
-        if is_vendor and pair.on_one_wire:
-            vendors.append(pair.speed("time_s"))
+        if is_baseline and pair.on_one_wire:
+            of_baselines.append(pair.speed("time_s"))
         if judged_by == SPEED and not pair.on_one_wire:
             reason = "judged by its time, and the wires differ: --ffn-wires-of=RUN takes those of another run"
             missing.append({"case": pair.case, "missing_in": NEITHER, "reason": reason})
@@ -158,10 +158,10 @@ def compare(base: Sequence[Run], new: Sequence[Run], *, allow=()) -> Comparison:
         values = pair.values
         spreads = [[spread for of_run in side if (spread := spread_of([of_run]))] for side in values]
         if list(map(len, spreads)) != list(map(len, pair.sides)):
-            alone = any(record["ratio_to_vendor"] is None for record in pair.records)
+            alone = any(record["ratio_to_baseline"] is None for record in pair.records)
             reason = "no baseline was timed beside it" if alone else "too few rounds to say how far they vary"
             missing.append({"case": pair.case, "missing_in": "BASE or NEW", "reason": reason})
-        if all(spreads) and not is_vendor:
+        if all(spreads) and not is_baseline:
             changed = change_of_pairs([_alone(values)], judged_by) if is_paired else change(*spreads, of=judged_by)
             changes += [(pair, changed)] if changed else []
             if list(map(len, pair.sides)) == [len(base), len(new)]:
@@ -177,7 +177,7 @@ def compare(base: Sequence[Run], new: Sequence[Run], *, allow=()) -> Comparison:
         together=_means(of_contender, is_paired),
         cases=[_case(*of_case, verdict) for of_case, verdict in of_cases],
         missing=missing + _missing(runs, records_of_run),
-        vendor_speed=geometric_mean(vendors) if vendors else None,
+        baseline_speed=geometric_mean(of_baselines) if of_baselines else None,
     )
 
 
@@ -241,7 +241,7 @@ def _case(pair: Pair, change_: Change, verdict: str) -> Case:
     wires, notes = pair.wires, []
     if not pair.on_one_wire:
         notes.append(f"wire {wires[0] / 1e9:.3g} and {wires[1] / 1e9:.3g} GB/s")
-    moved = pair.speed("vendor_time_s") if pair.on_one_wire else None
+    moved = pair.speed("baseline_time_s") if pair.on_one_wire else None
     if moved and abs(math.log(moved)) > math.log1p(MARGIN):
         notes.append(f"baseline {100 * abs(moved - 1):.1f} % {'faster' if moved > 1 else 'slower'}")
     interval = astuple(change_.interval)

@@ -126,11 +126,11 @@ def record(run: Run, shape: Shape, contender: str) -> dict:
     """Return the record of `contender` on `shape`: a flat dict of scalars, whose fields `fields.toml` explains. Without
     ceilings the roof's fields are None."""
     times = shape.times_s(contender)
-    vendor_times = shape.anchor or {}  # none where it was refused
+    baseline_times = shape.anchor or {}  # none where it was refused
     groups, entrant, work = shape.groups, shape.entrants[contender], shape.work
-    time, roof = time_of(times, groups, vendor_times or times), roof_of(run, shape.dtype)
+    time, roof = time_of(times, groups, baseline_times or times), roof_of(run, shape.dtype)
     intensity = replace(work, spilled_bytes=entrant.get("spilled_bytes", 0)).device_intensity
-    ratio, reached = vendor_times and ratio_of(vendor_times, times, groups), of_roof(run, shape, times, intensity)
+    ratio, reached = baseline_times and ratio_of(baseline_times, times, groups), of_roof(run, shape, times, intensity)
     fields = {
         "op": shape.op,
         "contender": contender,
@@ -150,9 +150,9 @@ def record(run: Run, shape: Shape, contender: str) -> dict:
         **with_ends("of_roof", reached),
         "above_roof": reached and reached.low > 1 and work.flop / time.high > roof.at(intensity),
         "bound": roof and bound(intensity, *roof),
-        "vendor": shape.baseline,
-        "vendor_time_s": time_of(vendor_times, groups).value if vendor_times else None,
-        **with_ends("ratio_to_vendor", ratio or None),
+        "baseline": shape.baseline,
+        "baseline_time_s": time_of(baseline_times, groups).value if baseline_times else None,
+        **with_ends("ratio_to_baseline", ratio or None),
         "relative_error": entrant["relative_error"],
         "config": entrant["config"],
         "kernel_name": entrant.get("kernel_name"),
@@ -212,8 +212,8 @@ def _steady(run: Run, shape: Shape, contender: str) -> dict:
     """Return the fields `steady_*`: medians over the blocks of `contender`, with the range over them; {} without
     blocks.
 
-    `steady_ratio_to_vendor` pairs the blocks of one alternation, `steady_of_single` is its FLOP/s over those of single
-    calls in turns. Power is energy over time, of the counted part alone.
+    `steady_ratio_to_baseline` pairs the blocks of one alternation, `steady_of_single` is its FLOP/s over those of
+    single calls in turns. Power is energy over time, of the counted part alone.
     """
     blocks = [block for block in run.steady if block["shape"] == shape.id]
     times = {
@@ -233,7 +233,7 @@ def _steady(run: Run, shape: Shape, contender: str) -> dict:
         **with_ends("steady_tflops", _rate(shape.work.flop / 1e12, time)),
         "steady_blocks": len(blocks_of),
         "steady_of_single": time_of(shape.times_s(contender), shape.groups).value / time.value,
-        **with_ends("steady_ratio_to_vendor", ratio),
+        **with_ends("steady_ratio_to_baseline", ratio),
         "steady_sm_clock_mhz": _median({b["block"]: b["sm_clock_mhz"] for b in blocks_of if b.get("sm_clock_mhz")}),
         **with_ends("steady_energy_j", joules),
         "steady_power_w": joules and joules.value / time.value,

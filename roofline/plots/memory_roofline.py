@@ -68,17 +68,16 @@ def memory_roofline(frame):
 def finding(frame) -> str:
     """Return the contender of the best geometric mean beside the baseline, and the share of the roof at its most
     rows."""
-    others = frame[(frame["contender"] != frame["vendor"]) & frame["ratio_to_vendor"].notna()]
-    means = others.groupby("contender", sort=False)["ratio_to_vendor"].agg(geometric_mean)
+    others = frame[(frame["contender"] != frame["baseline"]) & frame["ratio_to_baseline"].notna()]
+    means = others.groupby("contender", sort=False)["ratio_to_baseline"].agg(geometric_mean)
     name = means.idxmax() if len(means) else frame["contender"].iloc[0]
     rows, share = frame[(frame["contender"] == name) & frame["of_roof"].notna()], ""
     if len(most := rows[rows["m"].eq(rows["m"].max()).fillna(False)]):
         share = f"{percent_text(geometric_mean(most['of_roof']))} of the roof at M = {most['m'].iloc[0]}"
     if len(means):
         mean, rows = means[name], others[others["contender"] == name]
-        text = (
-            f"{name} is {mean:.2f} x as fast as {rows['vendor'].iloc[0]} in the geometric mean over {len(rows)} shapes"
-        )
+        than = rows["baseline"].iloc[0]
+        text = f"{name} is {mean:.2f} x as fast as {than} in the geometric mean over {len(rows)} shapes"
         return text + bool(share) * f"; {share}"
     return f"{name} reaches {share}" if share else "FLOP/s over arithmetic intensity"
 

@@ -35,7 +35,7 @@ def network_roofline(frame):
     looks, of_panel = style.styles(valid["arm"]), dict(list(frame.groupby("panel", sort=False)))
     heights = [PANEL_IN + MORE_IN * (rows["op"].nunique() - 1) for rows in of_panel.values()]
     best, figure = _best(valid), theme.new(11, sum(heights) + 2.2)
-    gains = " and ".join(f"{row.ratio_to_vendor:.2f} x in {row.op}" for row in best.values())
+    gains = " and ".join(f"{row.ratio_to_baseline:.2f} x in {row.op}" for row in best.values())
     nothing = "No arm is faster than serial beyond its interval" if len(valid) else "Nothing that can be compared"
     theme.about(figure, frame, f"Overlapping buys, over serial, {gains}" if gains else nothing)
     panels = figure.subplots(len(heights), sharex=True, sharey=True, squeeze=False, height_ratios=heights)[:, 0]
@@ -68,7 +68,7 @@ def _best(valid) -> dict:
 
 def _where(row) -> str:
     """Return at which T_gemm / T_comm an arm gains so much, and beside what it could be."""
-    text = f"{row.op}: {row.ratio_to_vendor:.2f} x at T_gemm / T_comm = {row.ratio:.2f}"
+    text = f"{row.op}: {row.ratio_to_baseline:.2f} x at T_gemm / T_comm = {row.ratio:.2f}"
     text += f", {percent_text(row.of_own_ideal)} of what its schedule allows" if row.of_own_ideal > 0 else ""
     return text + (f", {row.gain_all_cores:.2f} x over serial on all cores" if row.gain_all_cores > 0 else "")
 

@@ -34,7 +34,7 @@ class State:
     """What this process, rank 0, says to other ranks, where torchrun started some."""
     replay: ReplayTimer = field(default_factory=ReplayTimer)
     selected: dict[str, list[str]] = field(default_factory=dict)
-    """{shape: contenders} of what shares measure, or check: those take turns, beside the vendor."""
+    """{shape: contenders} of what shares measure, or check: those take turns, beside the baseline."""
     runners: operations.Runners = field(init=False)
     session: Supervisor | None = None  # once tests are collected
     interrupted: str = ""

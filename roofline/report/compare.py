@@ -90,8 +90,10 @@ def summary(comparison: Comparison) -> list[str]:
             for mean in comparison.together
         ),
     ]
-    if comparison.vendor_speed:
-        lines.append(f"the baseline's own speed moved by {100 * (comparison.vendor_speed - 1):+.1f} % between the runs")
+    if comparison.baseline_speed:
+        lines.append(
+            f"the baseline's own speed moved by {100 * (comparison.baseline_speed - 1):+.1f} % between the runs"
+        )
     lines += [f"{name} was cut short: it may have few rounds" for name in comparison.unfinished]
     lines += [f"{name}: BASE has {a}, NEW has {b}" for name, (a, b) in comparison.differences.items()]
     missing = grouped(((m["missing_in"], m["reason"]), m["case"]) for m in comparison.missing).items()

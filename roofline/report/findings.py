@@ -87,8 +87,8 @@ def _beside(word: str, sign: int) -> Find:
     def find(run: Run, frame: DataFrame) -> Iterable[str]:
         all_cores = frame["gain_all_cores"].notna()
         rows = frame.assign(
-            field=all_cores.map({True: "gain_all_cores", False: "ratio_to_vendor"}),
-            baseline=frame["vendor"].mask(all_cores, ALL_CORES),
+            field=all_cores.map({True: "gain_all_cores", False: "ratio_to_baseline"}),
+            baseline=frame["baseline"].mask(all_cores, ALL_CORES),
         )
         rows = rows[~frame["contender"].map(is_serial).astype(bool) & ~frame["own_fabric"].eq(True).fillna(False)]
         for (op, field, baseline), group in rows.groupby(["op", "field", "baseline"], sort=False):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 GRADIENTS = "bucket_bytes", "collectives", "t_gemm_s", "t_comm_s", "hidden_fraction", "model_s"
-CASES = ("shape", "contender", "time_s", "ratio_to_vendor", *GRADIENTS, "notes")
+CASES = ("shape", "contender", "time_s", "ratio_to_baseline", *GRADIENTS, "notes")
 FIGURES = ("buckets",)
 
 

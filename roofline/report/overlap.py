@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 BRIEF = (
     *("op", "tp", "ranks", "m", "wire", "times_threshold", "t_gemm_s", "t_comm_s", "arm", "hidden_fraction"),
-    *("ratio_to_vendor", "gain_all_cores", "of_own_ideal"),
+    *("ratio_to_baseline", "gain_all_cores", "of_own_ideal"),
 )
 CASES = (
     *("shape", "contender", "time_s", "t_gemm_s", "t_comm_s", "hidden_fraction", "hidden_clock_normalised"),
-    *("ratio_to_vendor", "gain_all_cores", "of_ideal", "of_own_ideal", "tflops", "wire_intensity", "times_threshold"),
+    *("ratio_to_baseline", "gain_all_cores", "of_ideal", "of_own_ideal", "tflops", "wire_intensity", "times_threshold"),
     *("spilled_bytes", "link", "link_bytes_per_s", "bound", "rank_spread", "gemm_rank_spread", "notes"),
 )
 FIGURES = ("network_roofline", "overlap", "timeline")
@@ -68,11 +68,11 @@ def summary(frame: DataFrame) -> list[str]:
         f"reaches {of_arm['of_own_ideal'].median():.2f} of its own ideal (medians over {len(of_arm)} cases)"
         for (op, arm), of_arm in rows.groupby(["op", "arm"], sort=False)
     ]
-    plain = frame[(frame["arm"] == ALL_REDUCE) & frame["ratio_to_vendor"].notna()]
+    plain = frame[(frame["arm"] == ALL_REDUCE) & frame["ratio_to_baseline"].notna()]
     lines += [
         f"{op}: serial, whose tokens are sharded between layers, takes {ratios.median():.2f} of the time of plain "
         f"tensor parallelism with its all-reduce (median over {len(ratios)} cases)"
-        for op, ratios in plain.groupby("op", sort=False)["ratio_to_vendor"]
+        for op, ratios in plain.groupby("op", sort=False)["ratio_to_baseline"]
     ]
     preset = rows[rows["preset_slowdown"].notna()]
     lines += [_costs(op, of_op) for op, of_op in preset.groupby("op", sort=False)]

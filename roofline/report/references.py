@@ -115,7 +115,7 @@ def _row(folder: Path, run: Run) -> dict[str, str]:
     )
     ratios = beside_baseline(cases[cases["analysis"] == "throughput"]).groupby("contender", sort=False)
     speeds = (
-        f"{name} {geometric_mean(rows['ratio_to_vendor']):.3f} of {rows['vendor'].iloc[0]} ({len(rows)})"
+        f"{name} {geometric_mean(rows['ratio_to_baseline']):.3f} of {rows['baseline'].iloc[0]} ({len(rows)})"
         for name, rows in ratios
     )
     texts = {

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 SLACK = 0.01
 """Beyond this, operations of the tensor cores are not the FLOP of the case."""
 CASES = (
-    *("shape", "contender", "time_s", "tflops", "of_roof", "ratio_to_vendor", "verdict", "device_intensity"),
+    *("shape", "contender", "time_s", "tflops", "of_roof", "ratio_to_baseline", "verdict", "device_intensity"),
     *("counted_intensity", "bound", "kernel_name", "notes"),
 )
 FIGURES = ("memory_roofline",)
@@ -27,7 +27,7 @@ FIGURES = ("memory_roofline",)
 
 def beside_baseline(frame: DataFrame) -> DataFrame:
     """Return the rows that have a ratio, without the baseline's."""
-    return frame[(frame["contender"] != frame["vendor"]) & frame["ratio_to_vendor"].notna()]
+    return frame[(frame["contender"] != frame["baseline"]) & frame["ratio_to_baseline"].notna()]
 
 
 def brief(run: Run, frame: DataFrame) -> Section:
@@ -47,7 +47,9 @@ def by_tokens(run: Run, frame: DataFrame) -> DataFrame:
     import pandas
 
     rows = beside_baseline(frame).dropna(subset="m")
-    fastest = rows.sort_values("ratio_to_vendor", ascending=False, kind="stable").drop_duplicates("shape").sort_index()
+    fastest = (
+        rows.sort_values("ratio_to_baseline", ascending=False, kind="stable").drop_duplicates("shape").sort_index()
+    )
     return pandas.DataFrame([_of_tokens(run, *key, best) for key, best in fastest.groupby(["dtype", "m"])])
 
 
@@ -59,18 +61,18 @@ def _of_tokens(run: Run, dtype: str, m: int, best: DataFrame) -> dict[str, str]:
         for process, ratio in by_process(lambda a, b: a / b, *times, groups=shape.groups).items():
             of_process.setdefault(process, []).append(ratio)
     whole = [geometric_mean(ratios) for ratios in of_process.values() if len(ratios) == len(best)]
-    least, shares = best.loc[best["ratio_to_vendor"].idxmin()], best["of_roof"].dropna()
+    least, shares = best.loc[best["ratio_to_baseline"].idxmin()], best["of_roof"].dropna()
     layer = f"{least['layer']} tp{least['tp']}" if isinstance(least["layer"], str) else ""
     return {
         "M": str(m),
         "dtype": dtype,
         "shapes": str(len(best)),
-        "baseline": best["vendor"].iloc[0],
-        "its rate": flops_text(geometric_mean(best["flop"] / best["vendor_time_s"])),
+        "baseline": best["baseline"].iloc[0],
+        "its rate": flops_text(geometric_mean(best["flop"] / best["baseline_time_s"])),
         "fastest beside it": ", ".join(best["contender"].unique()),
         "rate": flops_text(geometric_mean(best["flop"] / best["time_s"])),
-        "ratio [95 %]": range_text(*astuple(student(geometric_mean(best["ratio_to_vendor"]), whole))),
-        "least": f"{number_text(least['ratio_to_vendor'])} {shape_text(least) or layer}".rstrip(),
+        "ratio [95 %]": range_text(*astuple(student(geometric_mean(best["ratio_to_baseline"]), whole))),
+        "least": f"{number_text(least['ratio_to_baseline'])} {shape_text(least) or layer}".rstrip(),
         "of roof": percent_text(geometric_mean(shares)) if len(shares) else "-",
     }
 
@@ -80,9 +82,9 @@ def summary(frame: DataFrame) -> list[str]:
     more."""
     lines = []
     for name, rows in beside_baseline(frame).groupby("contender", sort=False):
-        ratios = rows["ratio_to_vendor"]
+        ratios = rows["ratio_to_baseline"]
         large = ratios[rows["m"].ge(1024).fillna(False)]
-        text = f"{name}: {geometric_mean(ratios):.3f} of {rows['vendor'].iloc[0]}'s speed"
+        text = f"{name}: {geometric_mean(ratios):.3f} of {rows['baseline'].iloc[0]}'s speed"
         text += f" in the geometric mean over {len(ratios)} shapes"
         more = f", {geometric_mean(large):.3f} over M >= 1024 ({len(large)})" if len(large) else ""
         lines.append(text + more)
@@ -102,7 +104,7 @@ def decided(run: Run, frame: DataFrame) -> Section:
 def steady(frame: DataFrame) -> Section:
     """Return the section of what ran alone in blocks, and what it took of power."""
     rows = frame[frame["steady_time_s"].notna()]
-    fields = "time_s", "tflops", "of_single", "ratio_to_vendor", "sm_clock_mhz", "power_w"
+    fields = "time_s", "tflops", "of_single", "ratio_to_baseline", "sm_clock_mhz", "power_w"
     table, lines = texts(rows, ("shape", "contender", *(f"steady_{name}" for name in fields))), []
     joules = rows[[f"steady_energy{end}_j" for end in ("", "_low", "_high")]].mul(1e12 / rows["flop"], axis=0)
     if joules.notna().any(axis=None):

@@ -15,7 +15,7 @@ from roofline.report.findings import findings
 from roofline.report.format import rate_text, time_text
 from roofline.report.sections import Section
 from roofline.stats import grouped
-from roofline.store.conditions import conditions
+from roofline.store.conditions import NO_FILES, conditions
 from roofline.store.journal import load
 from roofline.store.run import Run
 
@@ -89,7 +89,7 @@ def _end(run: Run, cases: DataFrame) -> list[Section]:
     measured = tuple(ceilings(run))
     lines_of = {
         "Not measured": missing(run),
-        "Conditions": [f"{name}: {value}" for name, value in conditions(run.metadata).items()],
+        "Conditions": [f"{name}: {value}" for name, value in conditions(run.metadata).items() if value != NO_FILES],
         "Notes": run.notes,
     }
     return [

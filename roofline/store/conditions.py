@@ -3,6 +3,9 @@
 NUMBERS = ("chip", "driver", "method")
 """Where these differ, so do the numbers, whatever the code under test."""
 
+NO_FILES = "of no file"
+"""The contenders of a run that has none from a user's file."""
+
 ALL = (*NUMBERS, "torch", "triton", "commit", "length", "contenders")
 
 
@@ -21,8 +24,7 @@ def conditions(metadata: dict) -> dict[str, str]:
         "torch": versions.get("torch"),
         "triton": versions.get("triton"),
         "commit": metadata.get("commit"),
-        "contenders": ", ".join(f"{file} {version}" for file, version in metadata.get("contenders", {}).items())
-        or None,
+        "contenders": ", ".join(" ".join(file) for file in metadata.get("contenders", {}).items()) or NO_FILES,
         "length": "quick" if metadata.get("options", {}).get("quick") else "whole",
     }
     return {name: "none" if value is None else str(value) for name, value in values.items()}

@@ -181,7 +181,7 @@ def test_planted_contenders_are_told_apart_on_a_machine_that_changed_and_several
     first_runs = load_runs([side[:1] for side in folders])
     single, several = compare(*first_runs), compare(*load_runs(folders))
     assert verdicts_by_m(single) == {16: SLOWER, 64: UNCLEAR, 256: FASTER}
-    assert single.vendor_speed == pytest.approx(1 / 1.2, rel=0.01)
+    assert single.baseline_speed == pytest.approx(1 / 1.2, rel=0.01)
     assert single.cases[0].change == pytest.approx(1 / 1.1, rel=0.02)
     assert (single.exit_code(), single.exit_code(strict=True)) == (1, 1)
     assert verdicts_by_m(several) == {16: SLOWER, 64: SAME, 256: FASTER}
@@ -320,7 +320,7 @@ def test_an_arm_is_judged_by_what_it_hides_whatever_the_wire(tmp_path):
     assert [entry["case"].rpartition("-")[2] for entry in same.missing] == ["serial_all_cores"]
     assert "--ffn-wires-of" in same.missing[0]["reason"]
     assert same.exit_code(strict=True) == 0  # `serial_all_cores` cannot be compared, and no run lacks it
-    assert same.vendor_speed is None  # `serial` goes over another wire
+    assert same.baseline_speed is None  # `serial` goes over another wire
     worse = compare(base, [load_gathering(tmp_path / f"worse{n}", 12e-3, 0.4) for n in range(3)])
     assert (worse.cases[0].verdict, worse.exit_code()) == (SLOWER, 1)
     assert worse.cases[0].change == pytest.approx(-0.2, abs=1e-3)

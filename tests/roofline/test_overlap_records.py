@@ -128,7 +128,7 @@ def test_arm_over_its_own_fabric_is_not_compared_with_the_link_of_the_others(rec
     names = "hidden_fraction", "of_own_ideal", "of_roof", "bound", "link_bytes_per_s", "link_slowdown"
     assert [name for name in names if peer[name] is not None] == []
     assert not peer["above_roof"]
-    assert peer["ratio_to_vendor"] == pytest.approx(7 / 3)
+    assert peer["ratio_to_baseline"] == pytest.approx(7 / 3)
 
 
 def test_an_arm_above_its_ideal_is_noted(records):

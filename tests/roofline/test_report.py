@@ -136,7 +136,7 @@ def test_run_of_an_unknown_operation_is_reported_with_what_was_not_measured(tmp_
 def test_baseline_that_was_refused_gives_no_ratio_and_a_host_that_is_often_late_a_note(tmp_path):
     lines = [line | {"late": {"tiled": 4}} if line["kind"] == "shape" else line for line in LINES]
     records = records_of(journal.load(save(tmp_path / "run", lines)))
-    assert {(record["contender"], record["ratio_to_vendor"], record["vendor_time_s"]) for record in records} == {
+    assert {(record["contender"], record["ratio_to_baseline"], record["baseline_time_s"]) for record in records} == {
         ("tiled", None, None)
     }
     assert [record["notes"] for record in records] == ["host late in 4", "throttled: power cap; host late in 4"]

@@ -41,24 +41,24 @@ def blocks_of(energy=True, less=0, count=1, **times_s):
     return list(steady.blocks(calls, times_s, clock, card, seed=3, begins=str, failed=None, count=count)), clock
 
 
-SHORT = {"vendor": 0.0019, "slow": 0.010}
-LONG = {"slow": 0.004, "vendor": 0.003, "fast": 0.002, "faster": None}
+SHORT = {"baseline": 0.0019, "slow": 0.010}
+LONG = {"slow": 0.004, "baseline": 0.003, "fast": 0.002, "faster": None}
 
 
 @pytest.mark.parametrize(
     ("medians_s", "device", "m", "asked", "who"),
     [
-        (LONG, "cuda", 1024, {}, ["fast", "vendor"]),
+        (LONG, "cuda", 1024, {}, ["fast", "baseline"]),
         (LONG, "cuda", 512, {}, []),
         (LONG, "cpu", 1024, {}, []),
-        (LONG, "cpu", 1, {"steady": True}, ["fast", "vendor", "slow"]),
+        (LONG, "cpu", 1, {"steady": True}, ["fast", "baseline", "slow"]),
         (LONG, "cuda", 8192, {"analysis": "overlap", "steady": True}, []),
         (SHORT, "cuda", 8192, {"steady": True}, []),
         ({}, "cuda", 8192, {}, []),
     ],
 )
 def test_who_gets_a_steady_state(medians_s, device, m, asked, who):
-    prepared = PreparedCase(SimpleNamespace(m=m), "vendor", analysis=asked.get("analysis", "throughput"))
+    prepared = PreparedCase(SimpleNamespace(m=m), "baseline", analysis=asked.get("analysis", "throughput"))
     prepared.entrants = {name: Entrant(name, None) for name in medians_s} | {"probe": Entrant("probe", None, "probe")}
     options = SimpleNamespace(device=device, steady=asked.get("steady", False))
     timed = {name: time_s for name, time_s in medians_s.items() if time_s}
@@ -152,7 +152,7 @@ def test_derived_fields_by_hand(tmp_path):
     tiled = records[f"{SHAPE}-tiled"]
     assert tiled["steady_time_s"] == 51e-6
     assert tiled["steady_tflops"] == pytest.approx(TFLOP / 51e-6)
-    assert tiled["steady_ratio_to_vendor"] == pytest.approx(40 / 51)
+    assert tiled["steady_ratio_to_baseline"] == pytest.approx(40 / 51)
     assert tiled["steady_of_single"] == pytest.approx(25 / 51)
     assert [tiled[f"steady_energy{end}_j"] for end in ("", "_low", "_high")] == pytest.approx([0.035, 0.034, 0.036])
     assert tiled["steady_power_w"] == pytest.approx(0.035 / 51e-6)
@@ -176,7 +176,7 @@ def test_contender_that_dies_in_its_steady_state_fails_and_keeps_its_row(three_s
         (contender, index) for contender in ("torch", "numpy") for index in range(2)
     }
     records = {record["case"]: record for record in records_of(outcome.kept)}
-    assert records["matmul-xxl/16-up-tp8-m128-fp32-numpy"]["steady_ratio_to_vendor"] == pytest.approx(2, rel=0.1)
+    assert records["matmul-xxl/16-up-tp8-m128-fp32-numpy"]["steady_ratio_to_baseline"] == pytest.approx(2, rel=0.1)
     assert "\nSteady state\n" in outcome.text
     (entry,) = outcome.saved["not_measured"]
     assert entry["case"].endswith("m64-fp32-numpy-steady")
