@@ -77,7 +77,7 @@ class Change:
     @property
     def chance(self) -> float:
         """Return the chance that equal machines differ as far: the two-sided test of no change."""
-        return beyond(self.value / self.error, self.freedom)
+        return beyond(self.value / self.error, self.freedom) if self.error else float(not self.value)
 
     @property
     def within_margin(self) -> bool:
@@ -121,8 +121,9 @@ def together(cases: Sequence[Sequence[Sequence[dict[int, float]]]], of: str = SP
 def change_of_pairs(cases: Sequence[tuple[dict[int, float], dict[int, float]]], of: str = SPEED) -> Change | None:
     """Return the change of the mean over `cases`: of each, the `values_of` BASE and NEW, whose processes took turns. So
     what moves a whole run cancels in each pair. None where fewer than two pairs have all cases."""
-    processes = set.intersection(*({*base} & {*new} for base, new in cases))
-    changes = [fmean(new[process] - base[process] for base, new in cases) for process in sorted(processes)]
+    of_base, of_new = (sorted(set.intersection(*map(set, side))) for side in zip(*cases, strict=True))
+    pairs = zip(of_base, of_new, strict=False)  # numbers differ where one side's share ended and was begun again
+    changes = [fmean(new[b] - base[a] for base, new in cases) for a, b in pairs]
     if len(changes) < 2:
         return None
     return Change(fmean(changes), stdev(changes) / math.sqrt(len(changes)), len(changes) - 1, of)
