@@ -1,0 +1,66 @@
+"""The kernel of docs/your-kernel.md as a user has it, and mistakes in it: looked at, and run on the machine."""
+
+import contextlib
+import io
+import re
+import tempfile
+from pathlib import Path
+
+import cases
+import command
+import pytest
+
+from kernels import inspect
+
+PAGE = (Path(__file__).parents[2] / "docs" / "your-kernel.md").read_text()
+KERNEL, _ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+MISTAKES = {
+    "as it is": ({}, ""),
+    "no mask along k": ({"(n < N) & (column < K)": "n < N"}, r"mine\.py:15\).* of a tensor of 99840"),
+    "no mask of out": ({", (m < M) & (n < N))\n\n\n@": ")\n\n\n@"}, r"mine\.py:17\).* of a tensor of 57600"),
+    "a step too few": ({"range(0, K, BK)": "range(BK, K, BK)"}, r"28\d+ elements of out are wrong"),
+}
+"""Replacements in the file, and what the machine says then."""
+
+
+def said(subject: str) -> list[str]:
+    """Return what the machine says of the page's kernel with a mistake, under two orders of events."""
+    text = KERNEL
+    for old, new in MISTAKES[subject][0].items():
+        assert old in text
+        text = text.replace(old, new)
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "mine.py").write_text(text)
+        case = cases.of_user(f"{folder}/mine.py::matmul", (120, 240, 208), "bf16")
+        return [cases.run(case, seed).wrong for seed in range(2)]
+
+
+def commands() -> list[str]:
+    """Return what the two commands print of the page's kernel, and of a name that is not in it."""
+    printed = []
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "mine.py").write_text(KERNEL)
+        for main, words in ((inspect.main, []), (command.main, ["--seeds", "1", "--shape", "64,64,64"])):
+            for name in ("matmul", "matmull"):
+                printed_by = contextlib.redirect_stdout(io.StringIO())
+                with printed_by as out, contextlib.redirect_stderr(out), contextlib.suppress(SystemExit):
+                    main([f"{folder}/mine.py::{name}", *words])
+                printed.append(out.getvalue())
+    return printed
+
+
+@pytest.mark.parametrize("subject", MISTAKES)
+def test_machine_says_what_is_wrong_with_it(printed_elsewhere, subject):
+    for wrong in printed_elsewhere(f"import json, test_users_kernel as t; print(json.dumps(t.said({subject!r})))"):
+        assert re.search(MISTAKES[subject][1] or "^$", wrong), wrong
+
+
+def test_commands_take_it_by_file_and_name(printed_elsewhere):
+    looked, no_name, ran, neither = printed_elsewhere(
+        "import json, test_users_kernel as t; print(json.dumps(t.commands()))"
+    )
+    assert re.search(r"kernel  sm_90 warps4 stages3 +bf16 .* wgmma\.m64n64k16 .* ok", looked)
+    assert re.search(r"exact  .*mine\.py::matmul  bf16 64x64x64 ", ran)
+    for text in (no_name, neither):
+        assert text.endswith("matmull is not in it; did you mean matmul? its functions are matmul\n")
+        assert len(text.splitlines()) == 1
