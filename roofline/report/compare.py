@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING
 
 from roofline.analysis.changes import FASTER, LEVEL, MARGIN, SAME, SLOWER, SPEED, UNCLEAR
@@ -81,14 +82,17 @@ def summary(comparison: Comparison) -> list[str]:
     """Return what the verdicts rest on, and their counts, in lines."""
     counts = ", ".join(f"{comparison.count(verdict)} {verdict}" for verdict in (SLOWER, FASTER, SAME, UNCLEAR))
     tests = len(comparison.cases)
+    least = [row.resolution for row in comparison.cases]
     lines = [
-        f"{counts} of {tests} cases, relative to the baseline in each run, margin {100 * MARGIN:g} %, runs: "
-        f"{comparison.base_runs} BASE, {comparison.new_runs} NEW",
-        f"SLOWER, FASTER: corrected for {tests} tests (Holm, {100 * LEVEL:g} % that any is false); intervals are not",
         *(
             f"{mean.verdict} {mean.contender} in the mean over {mean.cases} cases, {change_text(mean)}"
             for mean in comparison.together
         ),
+        f"{counts} of {tests} cases, relative to the baseline in each run, margin {100 * MARGIN:g} %, runs: "
+        f"{comparison.base_runs} BASE, {comparison.new_runs} NEW",
+        f"a change below {error_text(median(least))} would not be seen in a single case, in the median over cases; at "
+        f"worst below {error_text(max(least))}",
+        f"SLOWER, FASTER: corrected for {tests} tests (Holm, {100 * LEVEL:g} % that any is false); intervals are not",
     ]
     if comparison.baseline_speed:
         lines.append(
