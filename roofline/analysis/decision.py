@@ -23,7 +23,7 @@ LOOKS, POWER = (1, 1.5, 2, 2.5, 3), 2
 LEAST = 4
 """Processes to plan: of fewer, an interval at such a level says next to nothing."""
 VISITS_S = 2.0
-"""What a process measures at least, all shapes together: to begin it takes twice as long."""
+"""What a process measures at least, all shapes together: as long as it takes to begin, or half of that."""
 
 
 class Decision(NamedTuple):
