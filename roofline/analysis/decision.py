@@ -20,10 +20,8 @@ VERDICTS = (FASTER, SLOWER, SAME, UNDECIDED)
 SURE = 0.99
 LOOKS, POWER = (1, 1.5, 2, 2.5, 3), 2
 """In multiples of the processes that the run planned; the chance is spent as this power of their number."""
-LEAST = 4
-"""Processes to plan: of fewer, an interval at such a level says next to nothing."""
-VISITS_S = 2.0
-"""What a process measures at least, all shapes together: to begin it takes twice as long."""
+LEAST, VISITS_S = 4, 2.0
+"""Processes to plan at least, and what each measures at least, all shapes together: about what it takes to begin."""
 
 
 class Decision(NamedTuple):

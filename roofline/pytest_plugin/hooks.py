@@ -184,9 +184,8 @@ def _let_decisions_end(config, state: State) -> None:
     session.distance = lambda shape: decision.distance(session.run, shape)
     if not state.resumed:
         processes = max(decision.LEAST, session.processes)
-        least_s = 0 if config.option.ffn_max_seconds else processes * decision.VISITS_S / len(session.planned)
-        seconds = max(seconds, least_s)
-        state.options = session.options = replace(state.options, processes=processes, max_seconds=seconds)
+        min_s = 0 if config.option.ffn_max_seconds else processes * decision.VISITS_S / len(session.planned)
+        state.options = session.options = replace(state.options, processes=processes, max_seconds=max(seconds, min_s))
 
 
 def pytest_report_collectionfinish(config):

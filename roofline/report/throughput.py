@@ -7,6 +7,7 @@ from dataclasses import astuple
 from typing import TYPE_CHECKING
 
 from roofline.analysis.decision import LOOKS, SURE, VERDICTS
+from roofline.report.findings import OTHERS
 from roofline.report.format import flops_text, number_text, percent_text, range_text, rate_text, shape_text
 from roofline.report.sections import Section
 from roofline.report.tables import named, texts
@@ -97,6 +98,8 @@ def decided(run: Run, frame: DataFrame) -> Section:
     counts = rows["verdict"].value_counts()
     text = ", ".join(f"{counts[word]} {word}" for word in VERDICTS if word in counts)
     text += f" of {len(rows)} at {margin}, {100 * SURE:.0f} % sure (alpha spent over {len(LOOKS)} looks)"
+    others = rows["others_share"].median()
+    text += f", while others took {percent_text(others)} of the CPU" if others > OTHERS else ""
     about = "The interval is that of the look that decided, or of the last one."
     return Section("Decided", about, (), texts(rows, ("shape", "contender", "decided", "verdict", "looks")), (text,))
 
