@@ -18,7 +18,7 @@ from roofline.store.run import Run, Shape
 UNDECIDED = "UNDECIDED"
 VERDICTS = (FASTER, SLOWER, SAME, UNDECIDED)
 SURE = 0.99
-LOOKS, POWER = (1, 1.5, 2, 2.5, 3), 2
+LOOKS, POWER = (1, 1.5, 2, 2.5, 3, 4.5), 1.5
 """In multiples of the processes that the run planned; the chance is spent as this power of their number."""
 LEAST, VISITS_S = 4, 2.0
 """Processes to plan at least, and what each measures at least, all shapes together: about what it takes to begin."""

@@ -32,6 +32,9 @@ from roofline.store.run import INTERRUPTED, NOT_RUN, Run, Shape
 HUNG = "hung"
 """How the reason begins of what did not end in time."""
 
+MOST_TIMES = 3
+"""A run with decisions takes up to so many times the time of its plan."""
+
 LOOK_S, RANKS_LOOK_S, FIRST_LOOK_S = 2.0, 0.5, 0.05
 """From one look to the next at a share that tells nothing, on ranks, and at one that has told nothing yet."""
 
@@ -143,10 +146,10 @@ class Supervisor:
         return sorted(whole, key=self.distance, reverse=True)
 
     def close_decided(self) -> None:
-        """End shapes that are decided, or all as near to twice the time of the plan as whole processes come."""
+        """End shapes that are decided, or all as near to `MOST_TIMES` the time of the plan as whole processes come."""
         seconds = grouped((line["planned"], line["seconds"]) for line in self.run.processes)
         further = seconds.get(False, [0.0])
-        is_time_up = sum(further) + further[-1] / 2 > sum(seconds.get(True, []))
+        is_time_up = sum(further) + further[-1] / 2 > (MOST_TIMES - 1) * sum(seconds.get(True, []))
         for shape in [shape for shape in self.undecided if shape.passes % self.passes == 0]:
             if is_time_up or not self.distance(shape):
                 self.add(_pass_line(shape, stopped_by="time" if self.distance(shape) else "decision"))

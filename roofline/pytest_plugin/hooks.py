@@ -195,7 +195,7 @@ def pytest_report_collectionfinish(config):
         return None
     counts = f"{sum(map(len, state.selected.values()))} cases on {len(state.selected)} shapes"
     took = jobs.duration(len(state.cases_left) * (state.options.max_seconds + BESIDE_S))
-    return f"{counts}, about {took}{', for decisions up to twice that' * bool(state.options.decide)}"
+    return f"{counts}, about {took}{', for decisions up to three times that' * bool(state.options.decide)}"
 
 
 @pytest.fixture(scope="session")
