@@ -75,6 +75,15 @@ def test_arms_are_ready_beside_what_they_are_compared_with(options, module, case
         assert "sums in fp32" in entrants["chunk_launches"].config
 
 
+def test_arms_multiply_by_the_contender_that_was_named(options):
+    named = replace(options, arm_matmul="numpy")
+    prepared = all_gather_matmul.Runner(named).prepare(all_gather(), ["serial"])
+    assert prepared.references == ["gemm numpy", "link", "gemm beside link"]
+    assert prepared.entrants["serial"].config.startswith("numpy ")
+    with pytest.raises(ValueError, match="--ffn-arm-matmul cublas: x is on cpu, this contender runs on cuda"):
+        all_gather_matmul.Runner(replace(named, arm_matmul="cublas")).prepare(all_gather(), ["serial"])
+
+
 def does_not_wait(operands, link):
     link.start(operands.by_chunk)
     operands.matmul(operands.gathered, operands.w, operands.out)
