@@ -185,7 +185,7 @@ OPTIONS = {
         "whole run)",
     ),
     "decide": Option(
-        "SHARE", share, "as 3%: measure up to as long again, until each is FASTER, SLOWER or the SAME (default: do not)"
+        "SHARE", share, "as 3%: measure up to three times as long, until each is FASTER, SLOWER or the SAME (default: no)"
     ),
     "fail_slower": Option("FLAG", bool, "with --ffn-decide: fail where a contender is SLOWER (default: do not)"),
 }  # fmt: skip

@@ -103,10 +103,10 @@ def pytest_generate_tests(metafunc):
     operation = operations.find(metafunc.function.__name__.removeprefix("test_"))
     planner, cases = state.runners.planner(operation), []
     options = state.options
-    is_of_files = options.files and not (options.contenders or options.arm_matmul)  # which are matmuls
-    if (not (state.epochs and options.timed) or operation.between_ranks) and not (
-        is_of_files and operation.between_ranks
-    ):
+    is_left_out = state.epochs and options.timed and not operation.between_ranks
+    if options.files and not (options.contenders or options.arm_matmul):
+        is_left_out = operation.analysis != "throughput"  # a user's contender is a matmul
+    if not is_left_out:
         cases = operation.sweep(options)
     pairs = [(case.id, name) for case in cases for name in planner.names(case)]
     metafunc.parametrize("shape, contender", pairs, ids=["-".join(pair) for pair in pairs])
