@@ -185,7 +185,8 @@ OPTIONS = {
         "whole run)",
     ),
     "decide": Option(
-        "SHARE", share, "as 3%: measure up to three times as long, until each is FASTER, SLOWER or the SAME (default: no)"
+        "SHARE", share, "as 3%: measure until each is FASTER, SLOWER or the SAME, up to three times as long (default: "
+        "do not)"
     ),
     "fail_slower": Option("FLAG", bool, "with --ffn-decide: fail where a contender is SLOWER (default: do not)"),
 }  # fmt: skip
