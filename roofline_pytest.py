@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 PLUGIN = "roofline.pytest_plugin.hooks"
-ALONE = "--ffn-steady", "--ffn-quick", "--ffn-counters"
-"""Options that need no value."""
+ALONE = "--ffn-steady", "--ffn-quick", "--ffn-counters", "--ffn-fail-slower"
+"""Options that need no value: a test compares them with those of roofline/options.py."""
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -27,14 +27,18 @@ def pytest_load_initial_conftests(early_config):
         else:
             words.append(word)
     ours = [word for word in words if word.startswith("--ffn")]
-    if ours and not early_config.pluginmanager.has_plugin(PLUGIN):
+    if ours:
         here, known = Path.cwd(), Path(*PLUGIN.split(".")).with_suffix(".py")
         root = next((one for one in (here, *here.parents, Path(__file__).parent) if (one / known).exists()), None)
-        if root is None or any(word.startswith("--rootdir") for word in words):
+        is_loaded, taken = early_config.pluginmanager.has_plugin(PLUGIN), early_config.rootpath
+        is_of_value = taken != root and (root in (here, *here.parents) or not here.is_relative_to(taken))
+        is_begun = any(word.startswith("--rootdir") for word in words)
+        if not is_loaded and (root is None or is_begun):
             print(f"{ours[0]} is an option of roofline-ffn: run pytest from its checkout", file=sys.stderr)
             raise SystemExit(2)
-        if not any(word in words for word in early_config.known_args_namespace.file_or_dir):
-            words.append(str(root / "tests" / "benchmarks"))
-        own = [f"--rootdir={root}", "-c", str(root / "pyproject.toml")]
-        os.execv(sys.executable, [sys.executable, "-m", "pytest", *own, *words])
+        if not is_begun and (not is_loaded or is_of_value):
+            if not any(word in words for word in early_config.known_args_namespace.file_or_dir):
+                words.append(str(root / "tests" / "benchmarks"))
+            checkout = [f"--rootdir={root}", "-c", str(root / "pyproject.toml")]
+            os.execv(sys.executable, [sys.executable, "-m", "pytest", *checkout, *words])
     return loaded

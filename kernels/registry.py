@@ -6,7 +6,6 @@ callable for a Triton kernel, `kernels.vendor.Library` for another library's mat
 path is `FILE::NAME`.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import Any
@@ -28,6 +27,8 @@ class Contender:
     """Whether it is measured unless other contenders are asked for."""
     first_call_s: float | None = None
     """Longest that a first call may take with all it compiles, where that is more than usual."""
+    version: str = ""
+    """Of a user's: that of its file when the run began."""
 
     def load(self) -> Any:
         """Import the callable. Raises what `load` raises."""
@@ -35,7 +36,7 @@ class Contender:
             return load(self.path)
         from kernels.vendor import of_user
 
-        return of_user(self.path)
+        return of_user(self.path, self.version)
 
     def why_not(self, x, w, out=None) -> str | None:
         """Return why this contender cannot take these inputs on this machine; None if it can. It launches nothing."""
@@ -79,15 +80,16 @@ CONTENDERS = {
 
 def of_run(options) -> dict[str, Contender]:
     """Return the contenders of a run by name: ours, and those of the user's files, which run wherever it does."""
+    versions = dict(options.users)
     return CONTENDERS | {
-        name: Contender(name=name, path=place, kind="user", device=options.device)
-        for name, place in users(options.files).items()
+        name: Contender(name=name, path=place, version=versions[place], kind="user", device=options.device)
+        for name, place in users(options).items()
     }
 
 
-def users(places: Iterable[str]) -> dict[str, str]:
-    """Return the places of users' contenders by name."""
-    return contenders.names([*places], CONTENDERS)
+def users(options) -> dict[str, str]:
+    """Return the places of the user's contenders by name."""
+    return contenders.names([place for place, _ in options.users], CONTENDERS)
 
 
 BESIDE_LINK = {
@@ -123,8 +125,8 @@ class Planner:
         """Return those asked for, and those of the user's files; else the defaults of the device. Where nothing is
         timed, the interpreter also runs the Triton kernels."""
         options = self.options
-        if options.contenders or options.files:
-            asked = (*(options.contenders or [baseline(options)]), *users(options.files))
+        if options.contenders or options.users:
+            asked = (*(options.contenders or [baseline(options)]), *users(options))
             return [name for name in dict.fromkeys(asked) if name in self._contenders]
         kinds = () if options.timed else ("triton",)
         return [name for name, c in CONTENDERS.items() if c.default and (c.device == options.device or c.kind in kinds)]

@@ -1,4 +1,4 @@
-"""The baselines, and whatever else is not ours: matmuls of other libraries, and of a user, behind the same contract.
+"""The baselines, and other matmuls that are not ours: of libraries, and of a user's file, behind the same contract.
 
 `cublas` is torch.mm on a CUDA device, `torch` the same call on a CPU (oneDNN or MKL), `numpy` NumPy's BLAS, `inductor`
 what torch.compile finds with max-autotune. They are measured beside ours in the same rounds and are not tuned here. Two
@@ -95,12 +95,13 @@ inductor = Library(run=run_inductor, require=validate, describe=lambda x, w: f"t
 
 
 @cache
-def of_user(place: str) -> Library:
-    """Return the matmul that `roofline.contenders.parse` names. Raises ValueError where it cannot be loaded."""
-    function, name = contenders.load(place), place.rpartition(":")[2]
+def of_user(place: str, version: str = "") -> Library:
+    """Return the matmul that `roofline.contenders.parse` names. Raises ValueError where it cannot be loaded, and where
+    its file is not of that `version` any more."""
+    function, name = contenders.load(place, version), place.rpartition(":")[2]
     declared = getattr(function, "declaration", contenders.Declaration())
     limit = f"tolerance {declared.tolerance:g}" if declared.tolerance else ""
-    file = f"{place.rpartition('/')[2]} {contenders.version(place)}".strip()
+    about = ", ".join(filter(None, (declared.label, contenders.short(place, version), limit)))
 
     def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
         validate(x, w, out)
@@ -109,14 +110,8 @@ def of_user(place: str) -> Library:
             raise ValueError(f"{name} is declared for {', '.join(declared.devices)}, x is on {x.device}")
         if declared.supports and not declared.supports(*shape):
             raise ValueError("{} is declared not to support m={}, n={}, k={} in {}".format(name, *shape))
-        if hasattr(function, "require"):
-            function.require(x, w, out)
-
-    def describe(x: Tensor, w: Tensor) -> str:
-        about = function.describe(x, w) if hasattr(function, "describe") else declared.label
-        return ", ".join(filter(None, (about, file, limit)))
 
     def run(x: Tensor, w: Tensor, out: Tensor) -> Tensor:
         return function(x, w, out=out)
 
-    return Library(run=run, require=require, describe=describe, tolerance=declared.tolerance)
+    return Library(run=run, require=require, describe=lambda x, w: about, tolerance=declared.tolerance)

@@ -6,6 +6,7 @@ The function is called as `f(x, w, out)`: it writes x[M, K] @ w[N, K].T to out[M
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import sys
 import traceback
@@ -91,10 +92,10 @@ def names(places: Collection[str], taken: Collection[str] = ()) -> dict[str, str
     named: dict[str, str] = {}
     times = Counter(place.rpartition(":")[2] for place in places)
     for place in places:
-        of, _, name = place.rpartition(":")
-        stem = re.sub(r"\W", "_", Path(of).stem if of.endswith(":") else of.rpartition(".")[2])
-        longer = chain([f"{stem}_{name}"], (f"{stem}_{name}_{number}" for number in count(2)))
-        candidates = longer if times[name] > 1 else chain([name], longer)
+        source, _, name = place.rpartition(":")
+        stem = re.sub(r"\W", "_", Path(source).stem if source.endswith(":") else source.rpartition(".")[2])
+        numbered = chain([f"{stem}_{name}"], (f"{stem}_{name}_{number}" for number in count(2)))
+        candidates = numbered if times[name] > 1 else chain([name], numbered)
         named[next(word for word in candidates if word not in named and word not in taken)] = place
     return named
 
@@ -111,47 +112,71 @@ def version(place: str) -> str:
     return sha256(file.read_bytes()).hexdigest()[:8] if file else ""
 
 
+def short(place: str, version: str) -> str:
+    """Return how tables and conditions name a contender's source, without its folder."""
+    return f"{place.rpartition('/')[2]} {version}".strip()
+
+
 @cache
-def load(place: str) -> Callable:
+def load(place: str, wanted: str = "") -> Callable:
     """Import the function that `parse` named.
 
-    Raises ValueError, in one line, where the import fails, where there is no such name in it, and where that is nothing
-    that can be called as f(x, w, out=out).
+    Raises ValueError, in one line, where its file is not of the `wanted` version, where the import fails, where there
+    is no such name in it, and where that is nothing that can be called as f(x, w, out=out).
     """
     file, name = _file(place), place.rpartition(":")[2]
+    if wanted and version(place) != wanted:
+        raise ValueError(f"{place}: the file is not what it was when the run began; begin a new run")
     try:
         module = module_of(file) if file else import_module(place.partition(":")[0])
     except (Exception, SystemExit) as error:
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+        lines += [error.lineno] if isinstance(error, SyntaxError) else []
         where = f" in line {lines[-1]}" if lines else ""
         last = traceback.format_exception_only(error)[-1].strip()
         raise ValueError(f"{place}: its import failed{where}: {last}") from error
-    if not callable(function := getattr(module, name, None)):
-        own = [word for word, value in vars(module).items() if inspect.isfunction(value) and not word.startswith("_")]
-        there = "is nothing that can be called" if hasattr(module, name) else "is not in it"
-        raise ValueError(f"{place}: {name} {there}; {nearest(name, own)}its functions are {', '.join(own) or 'none'}")
+    function = getattr(module, name, None)
+    if type(function).__module__.startswith("triton."):
+        raise ValueError(f"{place}: {name} is a kernel; name the function f(x, w, out=None) that launches it")
+    if not callable(function):
+        functions = [word for word, value in vars(module).items() if inspect.isfunction(value) and word[0] != "_"]
+        problem = "is nothing that can be called" if hasattr(module, name) else "is not in it"
+        those = f"{nearest(name, functions)}its functions are {', '.join(functions) or 'none'}"
+        raise ValueError(f"{place}: {name} {problem}; {those}")
     try:
-        inspect.signature(function).bind("x", "w", out="out")
+        signature = inspect.signature(function)
+    except ValueError:  # of a function in C nobody knows
+        return function
+    try:
+        signature.bind("x", "w", out="out")
     except TypeError as error:
         raise ValueError(
-            f"{place}: it takes {inspect.signature(function)}, and is called as {name}(x, w, out=out): {error}; "
+            f"{place}: it takes {signature}, and is called as {name}(x, w, out=out): {error}; "
             f"write def {name}(x, w, out=None), which fills and returns out"
         ) from None
-    except ValueError:  # of a function in C nobody knows
-        pass
     return function
 
 
 def module_of(file: Path) -> ModuleType:
-    """Import `file` under a name of its own: another of the same name may be there. It finds its neighbours."""
+    """Import `file` under a name of its own, since another of the same name may be there.
+
+    What it imports from its folder is of this file alone: a file of another folder gets its own of the same name.
+    """
     name = f"{file.stem}_{sha256(str(file).encode()).hexdigest()[:8]}"
-    if name not in sys.modules:
-        sys.path.append(str(file.parent))
-        spec = spec_from_file_location(name, file)
-        sys.modules[name] = module_from_spec(spec)
-        try:
-            spec.loader.exec_module(sys.modules[name])
-        except BaseException:
-            del sys.modules[name]
-            raise
-    return sys.modules[name]
+    if name in sys.modules:
+        return sys.modules[name]
+    before, folder = {*sys.modules}, str(file.parent)
+    spec = spec_from_file_location(name, file)
+    module = sys.modules[name] = module_from_spec(spec)
+    sys.path.insert(0, folder)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    finally:
+        sys.path.remove(folder)
+        for other in sys.modules.keys() - before - {name}:
+            if (getattr(sys.modules[other], "__file__", None) or "").startswith(f"{folder}{os.sep}"):
+                del sys.modules[other]
+    return module

@@ -67,8 +67,8 @@ class Options:
     """Another checkout, whose shares take turns with these."""
     operations: tuple[str, ...] = ()
     """Files of the user's that declare operations."""
-    files: tuple[str, ...] = ()
-    """Contenders of the user's, as `roofline.contenders.parse` has them."""
+    users: tuple[tuple[str, str], ...] = ()
+    """Contenders of the user's: the place of each, as `roofline.contenders.parse` has it, and its file's version."""
     baseline: str | None = None
     """The contender that others are compared with; None for the vendor's."""
     arm_matmul: str | None = None
@@ -188,7 +188,7 @@ OPTIONS = {
         "SHARE", share, "as 3%: measure until each is FASTER, SLOWER or the SAME, up to three times as long (default: "
         "do not)"
     ),
-    "fail_slower": Option("FLAG", bool, "with --ffn-decide: fail where a contender is SLOWER (default: do not)"),
+    "fail_slower": Option("FLAG", bool, "with --ffn-decide or --ffn-against: fail where one is SLOWER (default: no)"),
 }  # fmt: skip
 """By name, without the prefix `--ffn-`."""
 
@@ -256,10 +256,18 @@ def resolve(get, *, device: str, timed: bool, root: Path, world: int = 1) -> Opt
     if "shapes" in given:
         values |= _of_file(given, values["dtype"])
     settings = {name: setting for name, setting in values.items() if name in names}
-    of_user = {"files": values.get("contender", ()), "operations": values.get("operation", ())}
+    users = tuple((place, contenders.version(place)) for place in values.get("contender", ()))
+    of_user = {"users": users, "operations": values.get("operation", ())}
     options = Options(device, timed, dtypes=values["dtype"], world=world, **of_user, **settings)
     if options.fail_slower and not (options.decide or options.against):
         raise ValueError("--ffn-fail-slower: nothing is called slower without a margin; add --ffn-decide 3%")
+    alone = ("contender", "baseline", "arm_matmul", "shapes")
+    if options.operations and (others := [FLAGS[name] for name in alone if name in given]):
+        raise ValueError(
+            f"--ffn-operation: it alone is measured, and has no part in {', '.join(others)}; leave them out"
+        )
+    if options.against and (quick or options.processes == 1):
+        raise ValueError("--ffn-against: a change is told by pairs of processes; leave out --ffn-quick, take several")
     if options.decide and options.against:
         raise ValueError("--ffn-decide: with --ffn-against the checkouts are compared, by all shares; leave one out")
     read("layers", options, lambda options: [matmul.sides(options.model, layer) for layer in options.layers])

@@ -118,12 +118,13 @@ def together(cases: Sequence[Sequence[Sequence[dict[int, float]]]], of: str = SP
     return None if None in chain(*spreads) else change(*spreads, of=of)
 
 
-def change_of_pairs(cases: Sequence[tuple[dict[int, float], dict[int, float]]], of: str = SPEED) -> Change | None:
-    """Return the change of the mean over `cases`: of each, the `values_of` BASE and NEW, whose processes took turns. So
-    what moves a whole run cancels in each pair. None where fewer than two pairs have all cases."""
-    of_base, of_new = (sorted(set.intersection(*map(set, side))) for side in zip(*cases, strict=True))
-    pairs = zip(of_base, of_new, strict=False)  # numbers differ where one side's share ended and was begun again
-    changes = [fmean(new[b] - base[a] for base, new in cases) for a, b in pairs]
+def change_of_pairs(cases: Sequence[Sequence[Sequence[dict[int, float]]]], of: str = SPEED) -> Change | None:
+    """Return what `together` does, for one run a side whose processes took turns: what moves a whole run cancels in
+    each pair. None where fewer than two pairs have all cases."""
+    sides = [[of_run for (of_run,) in side] for side in zip(*cases, strict=True)]
+    each = (sorted(set.intersection(*map(set, side))) for side in sides)
+    # Numbers differ where a share of one side ended, and was begun again.
+    changes = [fmean(new[b] - base[a] for base, new in zip(*sides, strict=True)) for a, b in zip(*each, strict=False)]
     if len(changes) < 2:
         return None
     return Change(fmean(changes), stdev(changes) / math.sqrt(len(changes)), len(changes) - 1, of)

@@ -12,7 +12,7 @@ the processes' means. roofline/analysis/changes.py says how a change is told fro
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 from itertools import chain
 from typing import NamedTuple
@@ -33,7 +33,7 @@ from roofline.analysis.changes import (
 )
 from roofline.analysis.records import records_of
 from roofline.stats import geometric_mean, grouped
-from roofline.store.conditions import NUMBERS, conditions
+from roofline.store.conditions import ALL, NUMBERS, conditions
 from roofline.store.run import Run
 
 SAME_WIRE = 0.01
@@ -138,7 +138,7 @@ class Pair(NamedTuple):
 def compare(base: Sequence[Run], new: Sequence[Run], *, allow=()) -> Comparison:
     """Compare the runs `new` with `base`. Raises ValueError where chip, driver or method differ, unless `allow`
     names them, for quick runs, where the baseline is not the same, and where no case can be compared."""
-    is_paired = len(base) == len(new) == 1 and new[0].base is base[0]
+    is_paired = new[0].base is base[0]
     differences = _differences(base, new, allow)
     runs = {**named_runs("BASE", base), **named_runs("NEW", new)}
     records_of_run = {name: {record["case"]: record for record in records_of(run)} for name, run in runs.items()}
@@ -162,7 +162,7 @@ def compare(base: Sequence[Run], new: Sequence[Run], *, allow=()) -> Comparison:
             reason = "no baseline was timed beside it" if alone else "too few rounds to say how far they vary"
             missing.append({"case": pair.case, "missing_in": "BASE or NEW", "reason": reason})
         if all(spreads) and not is_baseline:
-            changed = change_of_pairs([_alone(values)], judged_by) if is_paired else change(*spreads, of=judged_by)
+            changed = change_of_pairs([values], judged_by) if is_paired else change(*spreads, of=judged_by)
             changes += [(pair, changed)] if changed else []
             if list(map(len, pair.sides)) == [len(base), len(new)]:
                 of_contender.setdefault((record["contender"], judged_by), []).append(values)
@@ -174,7 +174,7 @@ def compare(base: Sequence[Run], new: Sequence[Run], *, allow=()) -> Comparison:
         new_runs=len(new),
         differences=differences,
         unfinished=[name for name, run in runs.items() if run.end is None or run.unfinished],
-        together=_means(of_contender, is_paired),
+        together=_means(of_contender, change_of_pairs if is_paired else together),
         cases=[_case(*of_case, verdict) for of_case, verdict in of_cases],
         missing=missing + _missing(runs, records_of_run),
         baseline_speed=geometric_mean(of_baselines) if of_baselines else None,
@@ -212,18 +212,9 @@ def _pairs(sides: list[tuple[Sequence[Run], list[dict[str, dict]]]]) -> list[Pai
     ]
 
 
-def _alone(values: list[list[dict[int, float]]]) -> tuple[dict[int, float], dict[int, float]]:
-    """Return what the only run of each side says."""
-    (base,), (new,) = values
-    return base, new
-
-
-def _means(of_contender: dict[tuple[str, str], list], is_paired: bool) -> list[Together]:
+def _means(of_contender: dict[tuple[str, str], list], judge: Callable[..., Change | None]) -> list[Together]:
     """Return what contenders with several cases became in the mean."""
-    means = {}
-    for key, cases in of_contender.items():
-        mean = change_of_pairs([*map(_alone, cases)], key[1]) if is_paired else together(cases, of=key[1])
-        means |= {key: mean} if mean and len(cases) > 1 else {}
+    means = {key: mean for key, cases in of_contender.items() if len(cases) > 1 and (mean := judge(cases, key[1]))}
     return [
         Together(who, len(of_contender[who, judged_by]), judged_by, *astuple(mean.interval), verdict)
         for ((who, judged_by), mean), verdict in zip(means.items(), verdicts([*means.values()]), strict=True)
@@ -233,7 +224,7 @@ def _means(of_contender: dict[tuple[str, str], list], is_paired: bool) -> list[T
 def side_conditions(runs: Sequence[Run]) -> dict[str, str]:
     """Return the conditions of all `runs`; what differs among them is joined by `and`."""
     each = [conditions(run.metadata) for run in runs]
-    return {name: AND.join(dict.fromkeys(conditions_of_run[name] for conditions_of_run in each)) for name in each[0]}
+    return {name: AND.join(dict.fromkeys(of_run.get(name, "none") for of_run in each)) for name in ALL}
 
 
 def _case(pair: Pair, change_: Change, verdict: str) -> Case:

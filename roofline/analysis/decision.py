@@ -25,14 +25,13 @@ LEAST, VISITS_S = 4, 2.0
 
 
 class Decision(NamedTuple):
-    """What the looks at a ratio came to, and how far its logarithm is from a verdict: 0 after the last look."""
+    """What the looks at a ratio came to."""
 
     verdict: str = UNDECIDED
     decided: float | None = None
     decided_low: float | None = None
     decided_high: float | None = None
     looks: int = 0
-    distance: float = math.inf
 
 
 def levels(planned: int) -> dict[int, float]:
@@ -44,16 +43,14 @@ def levels(planned: int) -> dict[int, float]:
 
 def decide(ratios: Sequence[float], margin: float, planned: int) -> Decision:
     """Return what the first look at the `ratios` of processes says that decides, or else the last one so far."""
-    bound, decision, looks = math.log1p(margin), Decision(), levels(planned)
-    for number, (count, level) in enumerate(looks.items(), 1):
-        if decision.verdict == UNDECIDED and count <= len(ratios):
-            seen = ratios[:count]
-            interval = student(geometric_mean(seen), list(seen), confidence=1 - level)
-            low, high = math.log(interval.low), math.log(interval.high)
-            lacks = {FASTER: bound - low, SLOWER: high + bound, SAME: max(high, -low) - bound}
-            lack, verdict = min((lack, verdict) for verdict, lack in lacks.items())
-            left = lack if lack >= 0 and number < len(looks) else 0.0
-            decision = Decision(verdict if lack < 0 else UNDECIDED, *astuple(interval), number, left)
+    bound, decision = math.log1p(margin), Decision()
+    for number, (count, level) in enumerate(levels(planned).items(), 1):
+        if count > len(ratios) or decision.verdict != UNDECIDED:
+            break
+        interval = student(geometric_mean(ratios[:count]), list(ratios[:count]), confidence=1 - level)
+        low, high = math.log(interval.low), math.log(interval.high)
+        verdicts = {FASTER: low > bound, SLOWER: high < -bound, SAME: -bound < low and high < bound, UNDECIDED: True}
+        decision = Decision(next(verdict for verdict, holds in verdicts.items() if holds), *astuple(interval), number)
     return decision
 
 
@@ -66,16 +63,16 @@ def of_case(run: Run, shape: Shape, contender: str) -> Decision | None:
     return decide([*ratios.values()], options["decide"], options["processes"])
 
 
-def distance(run: Run, shape: Shape) -> float:
-    """Return how far the least decided contender is from a decision; 0 where none is left to make."""
-    decisions = [of_case(run, shape, name) for name in shape.measured]
-    return max((decision.distance for decision in decisions if decision), default=0.0)
+def is_open(run: Run, shape: Shape) -> bool:
+    """Return whether more processes may decide on a contender."""
+    decisions = filter(None, (of_case(run, shape, name) for name in shape.measured))
+    return any(decision.verdict == UNDECIDED and decision.looks < len(LOOKS) for decision in decisions)
 
 
 def fields(run: Run, shape: Shape, contender: str) -> dict:
     """Return the decision's fields of a record, all None where there is none."""
     decision = of_case(run, shape, contender)
-    return {name: getattr(decision, name, None) for name in Decision._fields if name != "distance"}
+    return {name: getattr(decision, name, None) for name in Decision._fields}
 
 
 def slower(run: Run) -> list[str]:

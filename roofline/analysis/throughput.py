@@ -56,7 +56,7 @@ def datasheet_roof(run: Run, dtype: str) -> Roof | None:
 
 def ceilings_of(run: Run) -> list[Ceiling]:
     """Return the highest rate that something reached in `run`, for each kind and dtype of its probes: a probe alone or
-    beside a shape, or, of FLOP, a contender on a shape."""
+    beside a shape, or, of FLOP, a contender of the suite on a shape."""
     if run.end is not None and (kept := run.derived.get("ceilings")):
         return kept
     highest: dict[tuple[str, str | None], Ceiling] = {}
@@ -75,7 +75,8 @@ def ceilings_of(run: Run) -> list[Ceiling]:
             rate = _rate(entrant["amount"], time_of(shape.times_s(name), shape.groups))
             reach(entrant["ceiling"], dtype, rate, f"{entrant['config']}, beside {shape.id}")
     for shape in run.shapes.values():
-        for contender in shape.measured if ("matmul", shape.dtype) in highest and not shape.work.wire_bytes else ():
+        able = [name for name in shape.measured if not shape.entrants[name].get("of_user")]
+        for contender in able if ("matmul", shape.dtype) in highest and not shape.work.wire_bytes else ():
             times = shape.times_s(contender)
             rate = _rate(shape.work.flop, time_of(times, shape.groups, shape.anchor or times))
             reach("matmul", shape.dtype, rate, f"{shape.id}-{contender}")

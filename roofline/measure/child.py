@@ -168,9 +168,10 @@ def main(folder: Path) -> None:
         mark = mmap.mmap(file.fileno(), 1)
     tell({"tell": "at", "step": Step.START, "shape": ""})
     for name, (of_runner, of_case) in request.runners.items():
-        declared = vars(sys.modules[load(of_case).__module__]).values()  # most register themselves as they are imported
-        known = [*operations.OPERATIONS.values(), *(of for of in declared if isinstance(of, operations.Operation))]
-        operation = next(operation for operation in known if operation.name == name)
+        in_module = vars(sys.modules[load(of_case).__module__]).values()  # most register themselves as it is imported
+        declared = [value for value in in_module if isinstance(value, operations.Operation)]
+        candidates = [*operations.OPERATIONS.values(), *declared]
+        operation = next(operation for operation in candidates if operation.name == name)
         operations.OPERATIONS[name] = replace(operation, runner=load(of_runner))
     ranks = of_share(request.world) if request.world else None
     if ranks and request.options["device"] == "cuda":

@@ -145,7 +145,7 @@ class Job:
         raise NotImplementedError
 
     def next_jobs(self) -> list["Job"]:
-        """Return whose share comes next: the first of them that has a request."""
+        """Return the jobs in the order in which they are asked for the next share: the first that has one begins it."""
         return [self]
 
     def begin(self, asked: Request) -> None:

@@ -5,7 +5,7 @@ import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 
-from roofline import __version__, contenders
+from roofline import __version__
 from roofline.measure import METHOD_VERSION
 from roofline.operations.matmul import BY_HEADS
 from roofline.options import as_values
@@ -46,7 +46,6 @@ def make(options, about: dict, root: Path, cases: list[str], notes: list[str]) -
         "machine": about,
         "options": as_values(options),
         **({"against": {"commit": commit_of(Path(options.against))}} if options.against else {}),
-        "contenders": {place.rpartition("/")[2]: contenders.version(place) for place in options.files},
         "cases": cases,
     }
 

@@ -76,8 +76,8 @@ class Supervisor:
         self.say: Callable[[str], None] = lambda text: None
         self.observers: list = []
         """Called once all timing is over, each with what the run lacks where that is interrupted."""
-        self.distance: Callable[[Shape], float] = lambda shape: 0.0
-        """How far a shape is from a decision; 0 where none is left to make."""
+        self.is_open: Callable[[Shape], bool] = lambda shape: False
+        """Returns whether more processes may decide on a contender of a shape."""
         self.reference_s: dict[str, float] = {}
         """Shape -> what a call of its baseline took when it was checked."""
         self.chosen: dict[str, dict] = {}
@@ -140,24 +140,24 @@ class Supervisor:
 
     @property
     def undecided(self) -> list[Shape]:
-        """Return the shapes that have the passes of the plan, and are not over, the least decided first."""
+        """Return the shapes that have the passes of the plan, and are not over."""
         shapes = [self.run.shapes[name] for name in self.run.interrupted if name in self.planned]
-        whole = [shape for shape in shapes if shape.passes >= self.passes * self.processes]
-        return sorted(whole, key=self.distance, reverse=True)
+        return [shape for shape in shapes if shape.passes >= self.passes * self.processes]
 
     def close_decided(self) -> None:
-        """End shapes that are decided, or all as near to `MOST_TIMES` the time of the plan as whole processes come."""
+        """End the shapes that are decided; all of them where the run has taken `MOST_TIMES` the time of its plan, or
+        comes nearest to that now."""
         seconds = grouped((line["planned"], line["seconds"]) for line in self.run.processes)
         further = seconds.get(False, [0.0])
         is_time_up = sum(further) + further[-1] / 2 > (MOST_TIMES - 1) * sum(seconds.get(True, []))
         for shape in [shape for shape in self.undecided if shape.passes % self.passes == 0]:
-            if is_time_up or not self.distance(shape):
-                self.add(_pass_line(shape, stopped_by="time" if self.distance(shape) else "decision"))
+            if is_time_up or not self.is_open(shape):
+                self.add(_pass_line(shape, stopped_by="time" if self.is_open(shape) else "decision"))
 
     def passes_left(self) -> dict[str, int]:
         """Return {shape: passes} that the next process still has to make, of the plan or for a decision."""
-        each, done, first = self.passes, {}, [shape.id for shape in self.undecided]
-        for shape in [shape for shape in dict.fromkeys([*first, *self.planned]) if self.left(shape)]:
+        each, done = self.passes, {}
+        for shape in [shape for shape in self.planned if self.left(shape)]:
             measured = self.run.shapes.get(shape)
             done[shape] = measured.passes if measured else 0
         process = min((passes // each for passes in done.values()), default=0)
@@ -241,10 +241,10 @@ class Supervisor:
 
     def _begin(self, job, running: Running) -> None:
         """Begin the next share of `job`, if it has one; all ranks begin theirs."""
-        requests = ((of, asked) for of in job.next_jobs() if (asked := of.next_request()))
-        if self.over or self.signals or not (found := next(requests, None)):
+        requests = ((each, asked) for each in job.next_jobs() if (asked := each.next_request()))
+        if self.over or self.signals or not (pair := next(requests, None)):
             return
-        job, asked = found
+        job, asked = pair
         asked = replace(asked, runners=operations.places(asked.cases), path=job.supervisor.path)
         if self.epochs:
             asked = replace(asked, world=self.epochs.begin(asked))

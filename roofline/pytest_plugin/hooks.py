@@ -33,8 +33,11 @@ from roofline.pytest_plugin.state import State, of_command_line
 from roofline.report import compare
 from roofline.store import conditions, journal
 
-BESIDE_S = 2.7
-"""What a run takes for a shape beside its turns: 127 cases took 288 s and 31 took 40 s, on two cores of an AMD EPYC."""
+BESIDE_S, BEGIN_S = 2.2, 4.0
+"""What a run takes for a shape beside its turns, and for each process: 127 cases on 47 shapes took 288 s by six, 31 on
+12 shapes 40 s by one, and 4 on 2 shapes 37 s by six, on two cores of an AMD EPYC."""
+PROCESSES = 6
+"""Of a CPU, by default: what its clock says, which --collect-only does not ask for."""
 THEIR_TABLE = tuple(f"--benchmark-{word}" for word in ("columns", "compare", "group-by", "histogram", "name", "sort"))
 """Options that say how pytest-benchmark's table is to be."""
 BAD_INPUT = 2
@@ -104,7 +107,7 @@ def pytest_generate_tests(metafunc):
     planner, cases = state.runners.planner(operation), []
     options = state.options
     is_left_out = state.epochs and options.timed and not operation.between_ranks
-    if options.files and not (options.contenders or options.arm_matmul):
+    if options.users and not (options.contenders or options.arm_matmul):
         is_left_out = operation.analysis != "throughput"  # a user's contender is a matmul
     if not is_left_out:
         cases = operation.sweep(options)
@@ -181,7 +184,7 @@ def pytest_collection_finish(session):
 def _let_decisions_end(config, state: State) -> None:
     """Let decisions end the shapes of the run. A new one has processes, and unless they were chosen, seconds for it."""
     session, seconds = state.session, state.options.max_seconds
-    session.distance = lambda shape: decision.distance(session.run, shape)
+    session.is_open = lambda shape: decision.is_open(session.run, shape)
     if not state.resumed:
         processes = max(decision.LEAST, session.processes)
         min_s = 0 if config.option.ffn_max_seconds else processes * decision.VISITS_S / len(session.planned)
@@ -194,8 +197,11 @@ def pytest_report_collectionfinish(config):
     if not (state.options.timed and state.selected):
         return None
     counts = f"{sum(map(len, state.selected.values()))} cases on {len(state.selected)} shapes"
-    took = jobs.duration(len(state.cases_left) * (state.options.max_seconds + BESIDE_S))
-    return f"{counts}, about {took}{', for decisions up to three times that' * bool(state.options.decide)}"
+    options = state.options
+    processes = state.session.processes if state.session else options.processes or PROCESSES
+    took_s = len(state.cases_left) * (options.max_seconds + BESIDE_S) + processes * BEGIN_S
+    took = jobs.duration(took_s * (2 if options.against else 1))
+    return f"{counts}, about {took}{', for decisions up to three times that' * bool(options.decide)}"
 
 
 @pytest.fixture(scope="session")

@@ -50,7 +50,7 @@ def _contenders(options: Options, runners: operations.Runners) -> None:
     for name in options.contenders or ():
         read("contenders", name, partial(one_of, _choices(runners)))
     timed, chosen = _timed(runners), options.contenders
-    if options.timed and chosen and not {*chosen} & {*timed} and not options.files:
+    if options.timed and chosen and not {*chosen} & {*timed} and not options.users:
         raise ValueError(f"--ffn-contenders {','.join(chosen)}: {_elsewhere(options, timed)}")
     matmuls = runners.planner(operations.find("matmul"))
     for option, name in (("baseline", options.baseline), ("arm_matmul", options.arm_matmul)):

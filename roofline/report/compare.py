@@ -35,11 +35,12 @@ def add_command(commands) -> None:
 
 def run(options) -> int:
     """Print the comparison, and return the exit code. Raises ValueError where the runs cannot be compared."""
+    if len(options.runs) == 1 and not options.new and journal.find(options.runs[0]):
+        of_both = load(options.runs[0])
+        if of_both.base:
+            return print_comparison([of_both.base], [of_both], options)
     sides = (options.runs, options.new) if options.new else (options.runs[:1], options.runs[1:])
     if not options.new and len(options.runs) != 2:
-        run = load(options.runs[0]) if len(options.runs) == 1 and journal.find(options.runs[0]) else None
-        if run and run.base:
-            return print_comparison([run.base], [run], options)
         problem = f"of {len(options.runs)} runs, which are NEW?" if options.runs[1:] else "there is no NEW:"
         raise ValueError(f"{problem} Say roofline compare BASE NEW, or BASE... --new NEW...")
     if twice := [folder for side in sides for folder in side if side.count(folder) > 1]:
@@ -106,15 +107,19 @@ def summary(comparison: Comparison) -> list[str]:
 
 
 def slower(run: Run) -> list[str]:
-    """Return a line for each case, and each contender in the mean, that is SLOWER than in the other checkout."""
-    comparison = compare([run.base], [run])
+    """Return a line for each case, and each contender in the mean, that is SLOWER than in the other checkout; or why
+    nothing can be compared."""
+    try:
+        comparison = compare([run.base], [run])
+    except ValueError as error:
+        return [f"--ffn-against: {error}"]
     rows = [(row.case, row) for row in comparison.cases]
     rows += [(f"{row.contender} in the mean over {row.cases} cases", row) for row in comparison.together]
     return [f"SLOWER: {name}: {change_text(row)}" for name, row in rows if row.verdict == SLOWER]
 
 
 def terminal(comparison: Comparison) -> list[str]:
-    return [*tables.terminal(table(comparison.cases)), "", *summary(comparison)]
+    return [*summary(comparison), "", *tables.terminal(table(comparison.cases))]
 
 
 def markdown(comparison: Comparison, base: Sequence[Run], new: Sequence[Run]) -> str:

@@ -15,7 +15,7 @@ from roofline.report.findings import findings
 from roofline.report.format import rate_text, time_text
 from roofline.report.sections import Section
 from roofline.stats import grouped
-from roofline.store.conditions import NO_FILES, conditions
+from roofline.store.conditions import conditions
 from roofline.store.journal import load
 from roofline.store.run import Run
 
@@ -65,7 +65,7 @@ def body(run: Run, cases: DataFrame) -> list[Section]:
     sections = [*brief.values(), Section("In all", lines=tuple(summary)), *against(run)]
     for name, rows in rows_of.items():
         table, figures, long = tables.texts(rows, ANALYSES[name].CASES), ANALYSES[name].FIGURES, len(brief[name].table)
-        is_long = bool(long) and not run.metadata.get("options", {}).get("files")  # users ask for each of theirs
+        is_long = bool(long) and not run.metadata.get("options", {}).get("users")  # who ask for each of theirs
         sections.append(Section(f"All cases: {name}", "", figures[1:], table, long=is_long))
     further = overlap.splits(cases), throughput.steady(cases), throughput.counted(cases)
     if cases["verdict"].notna().any():
@@ -89,7 +89,7 @@ def _end(run: Run, cases: DataFrame) -> list[Section]:
     measured = tuple(ceilings(run))
     lines_of = {
         "Not measured": missing(run),
-        "Conditions": [f"{name}: {value}" for name, value in conditions(run.metadata).items() if value != NO_FILES],
+        "Conditions": [f"{name}: {value}" for name, value in conditions(run.metadata).items()],
         "Notes": run.notes,
     }
     return [

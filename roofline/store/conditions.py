@@ -1,17 +1,17 @@
 """What a run was measured under, as far as it decides whether two runs can be compared, or one gone on with."""
 
+from roofline.contenders import short
+
 NUMBERS = ("chip", "driver", "method")
 """Where these differ, so do the numbers, whatever the code under test."""
 
-NO_FILES = "of no file"
-"""The contenders of a run that has none from a user's file."""
-
-ALL = (*NUMBERS, "torch", "triton", "commit", "length", "contenders")
+ALL = (*NUMBERS, "torch", "triton", "commit", "length", "contenders", "against")
+"""The last two are those of some runs alone: from a user's file, and of another checkout."""
 
 
 def conditions(metadata: dict) -> dict[str, str]:
     """Return the conditions in a run's first line, as text; `none` where it has no such thing (a CPU has no driver)."""
-    machine = metadata["machine"]
+    machine, options = metadata["machine"], metadata.get("options", {})
     versions = machine.get("versions", {})
     width = f", {threads_text(machine['threads'])}" if "threads" in machine else ""
     if ranks := metadata.get("ranks"):
@@ -24,9 +24,12 @@ def conditions(metadata: dict) -> dict[str, str]:
         "torch": versions.get("torch"),
         "triton": versions.get("triton"),
         "commit": metadata.get("commit"),
-        "contenders": ", ".join(" ".join(file) for file in metadata.get("contenders", {}).items()) or NO_FILES,
-        "length": "quick" if metadata.get("options", {}).get("quick") else "whole",
+        "length": "quick" if options.get("quick") else "whole",
     }
+    if users := options.get("users"):
+        values["contenders"] = ", ".join(short(*user) for user in users)
+    if "against" in metadata:
+        values["against"] = metadata["against"]["commit"]
     return {name: "none" if value is None else str(value) for name, value in values.items()}
 
 
@@ -42,4 +45,5 @@ def slug(chip: str) -> str:
 def differences(metadata: dict, other: dict) -> dict[str, tuple[str, str]]:
     """Return {condition: (of `metadata`, of `other`)} of those that differ."""
     a, b = conditions(metadata), conditions(other)
-    return {name: (a[name], b[name]) for name in ALL if a[name] != b[name]}
+    both = {name: (a.get(name, "none"), b.get(name, "none")) for name in ALL}
+    return {name: pair for name, pair in both.items() if len({*pair}) > 1}

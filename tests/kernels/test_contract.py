@@ -154,7 +154,7 @@ def test_without_triton_or_a_part_of_it_others_work_and_ours_say_what_is_missing
 
 def test_the_registry_lists_contenders_and_finds_each():
     def names(**options):
-        return Planner(SimpleNamespace(contenders=None, files=(), **options)).names(None)
+        return Planner(SimpleNamespace(contenders=None, users=(), **options)).names(None)
 
     ours = ["decode", "persistent", "tiled", "warpgroup"]
     assert names(device="cpu", timed=True) == ["torch", "numpy"]

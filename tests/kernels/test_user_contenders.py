@@ -1,5 +1,6 @@
 """Matmuls from a user's file: what is taken, what is refused and in which words, and what becomes of them."""
 
+import sys
 from dataclasses import replace
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 from test_matmul_bench import CASE, OPTIONS
 
 import roofline
+from kernels import vendor
 from kernels.bench import matmul
 from kernels.recording import launches_of
 from kernels.registry import Planner
@@ -46,13 +48,16 @@ def place(tmp_path):
     def write(name: str, source: str = SOURCE) -> str:
         (tmp_path / "mine.py").write_text(source)
         contenders.load.cache_clear()
+        vendor.of_user.cache_clear()
+        for module in [module for module in sys.modules if module.startswith("mine_")]:
+            del sys.modules[module]
         return contenders.parse(f"{tmp_path / 'mine.py'}::{name}")
 
     return write
 
 
 def prepare(*places: str, case=CASE, **options) -> PreparedCase:
-    options = replace(OPTIONS, files=places, **options)
+    options = replace(OPTIONS, users=tuple((place, contenders.version(place)) for place in places), **options)
     return matmul.Runner(options).prepare(case, Planner(options).names(case))
 
 
@@ -80,12 +85,12 @@ def test_place_that_is_none_is_refused(text, message):
             "x = 1\nimport no_such_module",
             "failed in line 2: ModuleNotFoundError: No module named 'no_such_module'",
         ),
-        ("f", "def f(x, w)", "its import failed: SyntaxError: expected ':'"),
+        ("f", "def f(x, w)", "its import failed in line 1: SyntaxError: expected ':'"),
         ("f", "raise SystemExit('stop here')", "its import failed in line 1: SystemExit: stop here"),
     ],
 )
 def test_file_that_cannot_be_loaded_gets_one_line(place, name, source, message):
-    problem = matmul.Runner(replace(OPTIONS, files=(place(name, source),))).problem()
+    problem = matmul.Runner(replace(OPTIONS, users=((place(name, source), ""),))).problem()
     assert message in problem
     assert "\n" not in problem
 
@@ -119,7 +124,7 @@ def test_what_it_does_not_support_is_skipped(place):
     rejected = prepare(place("rough"), case=other, model="200x300").rejected["rough"]
     assert rejected == ("skipped", "rough is declared not to support m=300, n=300, k=200 in fp32")
     with pytest.raises(ValueError, match="declared for cpu, x is on meta"):
-        matmul.of_run(replace(OPTIONS, files=(place("rough"),)))["rough"].load().require(
+        matmul.of_run(replace(OPTIONS, users=((place("rough"), ""),)))["rough"].load().require(
             *torch.empty(2, 8, 8).to("meta")
         )
 
@@ -134,6 +139,31 @@ def test_decorator_refuses_what_it_cannot_take():
 def test_it_may_be_the_baseline(place):
     assert prepare(place("right"), baseline="right").baseline == "right"
     assert prepare(place("right"), baseline="right").contenders == ["right"]
+
+
+def test_files_of_two_folders_have_neighbours_of_their_own(tmp_path):
+    for folder, factor in (("one", 1), ("two", 2)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "factors.py").write_text(f"FACTOR = {factor}")
+        (tmp_path / folder / "mine.py").write_text(
+            "from factors import FACTOR\n\ndef f(x, w, out=None):\n    return FACTOR"
+        )
+    places = [contenders.parse(f"{tmp_path / folder / 'mine.py'}::f") for folder in ("one", "two")]
+    assert [contenders.load(place)(0, 0) for place in places] == [1, 2]
+    assert "factors" not in sys.modules
+
+
+def test_a_file_that_has_changed_since_the_run_began_is_refused(place):
+    users = ((place("right"), contenders.version(place("right"))),)
+    place("right", SOURCE.replace("torch.mm(x, w.T, out=out)", "out.fill_(0)", 1))
+    problem = matmul.Runner(replace(OPTIONS, users=users)).problem()
+    assert "the file is not what it was when the run began; begin a new run" in problem
+
+
+def test_a_kernel_is_no_matmul(place):
+    source = "import triton\n\n@triton.jit\ndef kernel(x, w, out):\n    pass\n"
+    problem = matmul.Runner(replace(OPTIONS, users=((place("kernel", source), ""),))).problem()
+    assert "kernel is a kernel; name the function f(x, w, out=None) that launches it" in problem
 
 
 def test_what_launches_nothing_has_nothing_to_look_at(place):

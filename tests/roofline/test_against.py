@@ -101,9 +101,10 @@ def test_what_drifts_from_pair_to_pair_hides_no_change_of_neighbours():
     drift, noise = rng.normal(0, 0.2, size=12), rng.normal(0, 0.01, size=(2, 12))
     base = {process: drift[process] + noise[0][process] for process in range(12)}
     new = {process: drift[process] + noise[1][process] + math.log(1.06) for process in range(12)}
-    assert verdicts([change_of_pairs([(base, new)])]) == [FASTER]
-    assert verdicts([change_of_pairs([(new, base)])]) == [SLOWER]
+    assert verdicts([change_of_pairs([[[base], [new]]])]) == [FASTER]
+    assert verdicts([change_of_pairs([[[new], [base]]])]) == [SLOWER]
     assert verdicts([change([spread_of([base])], [spread_of([new])])]) != [FASTER]
-    assert change_of_pairs([({0: 1.0}, {0: 1.0})]) is None
-    both = change_of_pairs([({0: 0.0, 1: 0.0, 2: 9.0}, {0: 0.1, 1: 0.2}), ({0: 0.0, 1: 0.0}, {0: 0.3, 1: 0.4})])
+    assert change_of_pairs([[[{0: 1.0}], [{0: 1.0}]]]) is None
+    first, second = [[{0: 0.0, 1: 0.0, 2: 9.0}], [{0: 0.1, 1: 0.2}]], [[{0: 0.0, 1: 0.0}], [{0: 0.3, 1: 0.4}]]
+    both = change_of_pairs([first, second])
     assert (both.value, both.freedom) == (pytest.approx(0.25), 1)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import test_trust
 
-from roofline.analysis.decision import LEAST, LOOKS, SURE, decide, levels
+from roofline.analysis.decision import LEAST, LOOKS, SURE, UNDECIDED, decide, levels
 from roofline.analysis.records import records_of
 from roofline.measure.supervisor import MOST_TIMES
 from roofline.stats import by_process, grouped
@@ -26,6 +26,10 @@ BEGIN_S, VISIT_S = 4.0, 0.8
 SLOWDOWN = -math.log(1.05)
 
 
+def is_open(decision):
+    return decision.verdict == UNDECIDED and decision.looks < len(LOOKS)
+
+
 def made_up_run(rng, spreads, slowdowns, times=MOST_TIMES):
     """Return the decisions of a run: processes go on until all is decided, or for so many times the plan."""
     most = max(levels(PLANNED))
@@ -33,10 +37,10 @@ def made_up_run(rng, spreads, slowdowns, times=MOST_TIMES):
     decisions, left_s, cost_s = [], (times - 1) * PLANNED * (BEGIN_S + VISIT_S * len(spreads)), 0.0
     for processes in range(PLANNED, most + 1):
         if processes > PLANNED:
-            cost_s = BEGIN_S + VISIT_S * sum(decision.distance > 0 for decision in decisions)
+            cost_s = BEGIN_S + VISIT_S * sum(map(is_open, decisions))
             left_s -= cost_s
         decisions = [decide(list(of_shape[:processes]), MARGIN, PLANNED) for of_shape in values]
-        if left_s < cost_s / 2 or not any(decision.distance for decision in decisions):
+        if left_s < cost_s / 2 or not any(map(is_open, decisions)):
             break
     return decisions
 
@@ -88,12 +92,12 @@ def test_looks_spend_no_more_than_what_may_be_wrong(planned):
 
 
 def test_what_one_look_says():
-    assert decide([1.0] * 5, MARGIN, PLANNED)[:1] + decide([1.0] * 5, MARGIN, PLANNED)[4:] == ("UNDECIDED", 0, math.inf)
+    assert decide([1.0] * 5, MARGIN, PLANNED) == (UNDECIDED, None, None, None, 0)
     for ratio, verdict in ((1.0, "SAME"), (1.029, "SAME"), (1.031, "FASTER"), (0.97, "SLOWER"), (0.972, "SAME")):
         assert decide([ratio] * 6, MARGIN, PLANNED).verdict == verdict
-    near, far = (decide([1 - spread, 1 + spread] * 3, MARGIN, PLANNED) for spread in (0.02, 0.2))
-    assert far.distance > near.distance > 0
-    assert decide([0.8, 1.25] * 14, MARGIN, PLANNED).distance == 0  # after the last look nothing is left to decide
+    early, late = (decide([0.8, 1.25] * pairs, MARGIN, PLANNED) for pairs in (3, 14))
+    assert (early.verdict, early.looks, is_open(early)) == (UNDECIDED, 1, True)
+    assert (late.verdict, late.looks, is_open(late)) == (UNDECIDED, len(LOOKS), False)
 
 
 NOISY = """
@@ -127,7 +131,7 @@ def by_tokens(run, name):
     return {shape.params["m"]: getattr(shape, name) for shape in run.kept.shapes.values()}
 
 
-def test_what_is_undecided_goes_on_the_least_decided_first_until_the_time_is_up(noisy):
+def test_what_is_undecided_goes_on_until_the_time_is_up(noisy):
     run = noisy()
     assert run.code == 0
     assert by_tokens(run, "stopped_by") == {64: "decision", 128: "time", 256: "time"}
@@ -137,7 +141,7 @@ def test_what_is_undecided_goes_on_the_least_decided_first_until_the_time_is_up(
     seconds = grouped((line["planned"], line["seconds"]) for line in run.kept.processes)
     assert sum(seconds[False]) == pytest.approx((MOST_TIMES - 1) * sum(seconds[True]), abs=seconds[False][-1] / 2)
     passes = [line["shape"] for line in run.lines if line["kind"] == "pass" and line["passes"] == 2 * LEAST + 1]
-    assert [name.split("-m")[1] for name in passes] == ["256-fp32", "128-fp32"]
+    assert [name.split("-m")[1] for name in passes] == ["128-fp32", "256-fp32"]
     records = {record["case"]: record for record in records_of(run.kept)}
     verdicts = Counter(record["verdict"] for record in records.values())
     assert verdicts == {None: 3, "SAME": 1, "UNDECIDED": 2}

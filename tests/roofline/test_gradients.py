@@ -117,7 +117,7 @@ def test_report_of_such_a_run_has_table_figure_and_finding(tmp_path):
 
 def test_one_process_is_told_to_start_torchrun():
     options = SimpleNamespace(
-        world=1, device="cpu", timed=True, contenders=None, baseline=None, arm_matmul=None, files=(), shapes=()
+        world=1, device="cpu", timed=True, contenders=None, baseline=None, arm_matmul=None, users=(), shapes=()
     )
     assert sweep(options) == []
     with pytest.raises(ValueError, match=r"-k 'gradient': .*start torchrun --nproc-per-node N"):

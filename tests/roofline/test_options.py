@@ -7,9 +7,10 @@ from unittest.mock import Mock
 
 import pytest
 
+import roofline_pytest
 from roofline import operations
 from roofline.operations import all_gather_matmul, matmul, weight_prefetch
-from roofline.options import FLAGS, add, resolve, resumed
+from roofline.options import FLAGS, OPTIONS, add, resolve, resumed
 from roofline.pytest_plugin import selection
 
 gathers, prefetches = all_gather_matmul.OPERATION.sweep, weight_prefetch.OPERATION.sweep
@@ -135,3 +136,8 @@ def test_bad_values_are_named(given, text):
         options(**given)
     assert text in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_options_that_need_no_value_are_known_where_pytest_begins():
+    alone = [name for name, option in OPTIONS.items() if option.metavar == "FLAG" or option.alone]
+    assert {*roofline_pytest.ALONE} == {FLAGS[name] for name in alone}

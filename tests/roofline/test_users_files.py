@@ -11,6 +11,8 @@ import pytest
 import roofline
 from roofline import cli, contenders
 from roofline.analysis.records import records_of
+from roofline.analysis.throughput import ceilings_of
+from roofline.store.conditions import conditions
 
 PAGE = (Path(__file__).parents[2] / "docs" / "your-operation.md").read_text()
 FILE = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)[1]
@@ -68,4 +70,6 @@ def test_a_contender_is_measured_beside_the_baseline(run, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     run = roofline.load(next((tmp_path / "runs").iterdir()))
     assert [record["contender"] for record in records_of(run)] == ["torch", "f"]
-    assert run.metadata["contenders"] == {"mine.py::f": contenders.version(f"{tmp_path / 'mine.py'}::f")}
+    version = contenders.version(f"{tmp_path / 'mine.py'}::f")
+    assert conditions(run.metadata)["contenders"] == f"mine.py::f {version}"
+    assert not any(ceiling.by.endswith("-f") for ceiling in ceilings_of(run))  # a user's kernel sets no roof
