@@ -78,11 +78,17 @@ CONTENDERS = {
 }
 
 
+USERS_FIRST_CALL_S = 300.0
+"""On a GPU: it may autotune, which compiles a kernel many times."""
+
+
 def of_run(options) -> dict[str, Contender]:
     """Return the contenders of a run by name: ours, and those of the user's files, which run wherever it does."""
-    versions = dict(options.users)
+    versions, device = dict(options.users), options.device
+    first_call_s = USERS_FIRST_CALL_S if device == "cuda" else None
+    about = {"kind": "user", "device": device, "first_call_s": first_call_s}
     return CONTENDERS | {
-        name: Contender(name=name, path=place, version=versions[place], kind="user", device=options.device)
+        name: Contender(name=name, path=place, version=versions[place], **about)
         for name, place in users(options).items()
     }
 
