@@ -7,7 +7,9 @@ installed than the one that is run.
 
 import os
 import sys
+from collections.abc import Iterable
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -19,26 +21,39 @@ ALONE = "--ffn-steady", "--ffn-quick", "--ffn-counters", "--ffn-fail-slower"
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_load_initial_conftests(early_config):
     loaded = yield
-    words: list[str] = []
-    for word in map(str, early_config.invocation_params.args):
-        last = words[-1] if words else ""
-        if last.startswith("--ffn") and "=" not in last and last not in ALONE and not word.startswith("--"):
-            words[-1] += f"={word}"
-        else:
-            words.append(word)
+    words, has_path = joined(map(str, early_config.invocation_params.args))
     ours = [word for word in words if word.startswith("--ffn")]
     if ours:
         here, known = Path.cwd(), Path(*PLUGIN.split(".")).with_suffix(".py")
         root = next((one for one in (here, *here.parents, Path(__file__).parent) if (one / known).exists()), None)
-        is_loaded, taken = early_config.pluginmanager.has_plugin(PLUGIN), early_config.rootpath
-        is_of_value = taken != root and (root in (here, *here.parents) or not here.is_relative_to(taken))
+        is_loaded = early_config.pluginmanager.has_plugin(PLUGIN)
+        is_astray = has_path and (root in (here, *here.parents) or (early_config.rootpath / known).exists())
         is_begun = any(word.startswith("--rootdir") for word in words)
         if not is_loaded and (root is None or is_begun):
             print(f"{ours[0]} is an option of roofline-ffn: run pytest from its checkout", file=sys.stderr)
             raise SystemExit(2)
-        if not is_begun and (not is_loaded or is_of_value):
-            if not any(word in words for word in early_config.known_args_namespace.file_or_dir):
-                words.append(str(root / "tests" / "benchmarks"))
-            checkout = [f"--rootdir={root}", "-c", str(root / "pyproject.toml")]
-            os.execv(sys.executable, [sys.executable, "-m", "pytest", *checkout, *words])
+        if not is_begun and (not is_loaded or is_astray):
+            begin(root, words, any(word in words for word in early_config.known_args_namespace.file_or_dir))
     return loaded
+
+
+def joined(arguments: Iterable[str]) -> tuple[list[str], bool]:
+    """Return the words of a command line, of which `--ffn-name value` is one, and whether such a value is a path:
+    beside it pytest would look for its root, and for conftests."""
+    words: list[str] = []
+    has_path = False
+    for word in arguments:
+        last = words[-1] if words else ""
+        if last.startswith("--ffn") and "=" not in last and last not in ALONE and not word.startswith("--"):
+            words[-1] += f"={word}"
+            has_path = has_path or Path(word).exists()
+        else:
+            words.append(word)
+    return words, has_path
+
+
+def begin(root: Path, words: list[str], has_tests: bool) -> NoReturn:
+    """Become pytest in the checkout `root`, with its benchmarks where the words name no tests."""
+    benchmarks = [] if has_tests else [str(root / "tests" / "benchmarks")]
+    checkout = [f"--rootdir={root}", "-c", str(root / "pyproject.toml")]
+    os.execv(sys.executable, [sys.executable, "-m", "pytest", *checkout, *words, *benchmarks])

@@ -55,8 +55,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _bench(options: argparse.Namespace) -> int:
-    words = ["--benchmark-only", "--ffn-device=auto", *options.words]  # an option of ours leads to the checkout
-    os.execv(sys.executable, [sys.executable, "-m", "pytest", *words])
+    import roofline_pytest
+
+    words, _ = roofline_pytest.joined(options.words)
+    tests = [word for word in words if not word.startswith("-") and Path(word.partition("::")[0]).exists()]
+    roofline_pytest.begin(Path(__file__).parents[1], ["--benchmark-only", *words], has_tests=bool(tests))
 
 
 def _csv(options: argparse.Namespace) -> int:

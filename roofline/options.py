@@ -106,7 +106,7 @@ def checkout(text: str) -> str:
     if not (path / "roofline" / "measure" / "child.py").is_file():
         raise ValueError("it is no checkout of roofline-ffn; make one, as by git worktree add ../base main")
     if path == Path(__file__).resolve().parents[1]:
-        raise ValueError("it is this checkout itself; give another one")
+        raise ValueError("it is this checkout itself, or pytest began in it; give another one, with = before it")
     return str(path)
 
 
