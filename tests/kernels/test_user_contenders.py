@@ -137,6 +137,9 @@ def test_decorator_refuses_what_it_cannot_take():
 
 
 def test_it_may_be_the_baseline(place):
+    users = ((place("right"), ""),)
+    assert Planner(replace(OPTIONS, users=users)).names(CASE) == ["torch", "right"]
+    assert Planner(replace(OPTIONS, users=users, contenders=("numpy",))).names(CASE) == ["numpy", "right"]
     assert prepare(place("right"), baseline="right").baseline == "right"
     assert prepare(place("right"), baseline="right").contenders == ["right"]
 

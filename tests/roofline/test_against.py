@@ -1,6 +1,7 @@
 """Shares of another checkout that take turns with these, and the verdict over their pairs."""
 
 import math
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +11,7 @@ import roofline
 from roofline.analysis.changes import FASTER, SLOWER, change, change_of_pairs, spread_of, verdicts
 from roofline.analysis.comparison import compare
 from roofline.cli import main
+from roofline.measure.supervisor import Supervisor
 
 ROOT = Path(__file__).parents[2]
 DIFFERS = """
@@ -80,6 +82,13 @@ def test_what_cannot_be_is_refused_in_a_line(three_shapes, base, words, message)
     assert message in refused.text
 
 
+def test_shares_look_for_modules_in_the_checkout_that_is_theirs(base, monkeypatch):
+    monkeypatch.setattr("sys.path", [str(ROOT), str(ROOT / "tests" / "machine"), "/elsewhere"])
+    mine, other = (Supervisor(None, {}, None, base, is_base=is_base).path for is_base in (False, True))
+    assert mine == sys.path
+    assert other == [str(base), str(base / "tests" / "machine"), "/elsewhere"]
+
+
 def test_another_method_is_refused(against, base):
     (base / "roofline").unlink()
     (base / "roofline").mkdir()
@@ -106,5 +115,7 @@ def test_what_drifts_from_pair_to_pair_hides_no_change_of_neighbours():
     assert verdicts([change([spread_of([base])], [spread_of([new])])]) != [FASTER]
     assert change_of_pairs([[[{0: 1.0}], [{0: 1.0}]]]) is None
     first, second = [[{0: 0.0, 1: 0.0, 2: 9.0}], [{0: 0.1, 1: 0.2}]], [[{0: 0.0, 1: 0.0}], [{0: 0.3, 1: 0.4}]]
+    lost = [[{0: 0.0, 1: 5.0}], [{0: 0.1, 2: 5.1}]]  # a share of one side was begun again: its number is another
+    assert change_of_pairs([lost]).value == pytest.approx(0.1)
     both = change_of_pairs([first, second])
     assert (both.value, both.freedom) == (pytest.approx(0.25), 1)
