@@ -79,8 +79,13 @@ def parse(text: str) -> str:
         raise ValueError(f"there is no file {file}; it is looked for from the folder you are in")
     if not name.isidentifier():
         raise ValueError(f"{name!r} is no name of a function: it is written FILE::NAME, as mine.py::matmul")
+    return f"{anonymous(path)}::{name}"
+
+
+def anonymous(path: Path) -> str:
+    """Return `path` with `~` for the home folder, whose name may be its owner's."""
     home = Path.home()
-    return f"{'~' / path.relative_to(home) if path.is_relative_to(home) else path}::{name}"
+    return str("~" / path.relative_to(home) if path.is_relative_to(home) else path)
 
 
 def names(places: Collection[str], taken: Collection[str] = ()) -> dict[str, str]:

@@ -93,21 +93,21 @@ def _folder(text: str) -> Path:
 
 
 def operation_file(text: str) -> str:
-    """Return the absolute path of a file of Python."""
+    """Return the absolute path of a file of Python, with `~` for the home folder."""
     path = Path(text).expanduser().absolute()
     if not path.is_file() or path.suffix != ".py":
         raise ValueError("there is no such file of Python; it is looked for from the folder you are in")
-    return str(path)
+    return contenders.anonymous(path)
 
 
 def checkout(text: str) -> str:
-    """Return the absolute path of a checkout of this project."""
+    """Return the absolute path of a checkout of this project, with `~` for the home folder."""
     path = Path(text).expanduser().resolve()
     if not (path / "roofline" / "measure" / "child.py").is_file():
         raise ValueError("it is no checkout of roofline-ffn; make one, as by git worktree add ../base main")
     if path == Path(__file__).resolve().parents[1]:
         raise ValueError("it is this checkout itself, or pytest began in it; give another one, with = before it")
-    return str(path)
+    return contenders.anonymous(path)
 
 
 class Option(NamedTuple):

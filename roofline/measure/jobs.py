@@ -61,7 +61,7 @@ def other_checkout(supervisor: Supervisor) -> Supervisor:
     """Return the supervisor of the shares of the checkout that --ffn-against names. Raises ValueError where they cannot
     be compared with these."""
     options = supervisor.options
-    base = Supervisor(options, supervisor.planned, supervisor.runners, Path(options.against), is_base=True)
+    base = Supervisor(options, supervisor.planned, supervisor.runners, Path(options.against).expanduser(), is_base=True)
     try:
         greet(base)
     except ValueError as error:

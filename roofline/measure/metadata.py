@@ -45,7 +45,7 @@ def make(options, about: dict, root: Path, cases: list[str], notes: list[str]) -
         "notes": of_device + notes,
         "machine": about,
         "options": as_values(options),
-        **({"against": {"commit": commit_of(Path(options.against))}} if options.against else {}),
+        **({"against": {"commit": commit_of(Path(options.against).expanduser())}} if options.against else {}),
         "cases": cases,
     }
 

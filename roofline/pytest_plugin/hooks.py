@@ -87,7 +87,7 @@ def pytest_configure(config):
     if of_user := state.options.operations:
         asked = config.args if config.args_source == config.ArgsSource.ARGS else []
         every = str(config.rootpath / "tests" / "benchmarks")  # what `roofline_pytest` names from another folder
-        config.args = [*(word for word in asked if word != every), *of_user]
+        config.args = [*(word for word in asked if word != every), *(str(Path(file).expanduser()) for file in of_user)]
     if timed and not config.option.collectonly:
         # It makes its JSON for a file only; where the run folder will be is not known yet (`Narrator.report`).
         config.option.benchmark_json = config.option.benchmark_json or Nowhere()
