@@ -165,12 +165,14 @@ def load(place: str, wanted: str = "") -> Callable:
 def module_of(file: Path) -> ModuleType:
     """Import `file` under a name of its own, since another of the same name may be there.
 
-    What it imports from its folder is of this file alone: a file of another folder gets its own of the same name.
+    Modules that lie beside it are its own, too: a file of another folder gets others of the same names. Where Python
+    looks in that folder anyway, they are everybody's.
     """
     name = f"{file.stem}_{sha256(str(file).encode()).hexdigest()[:8]}"
     if name in sys.modules:
         return sys.modules[name]
     before, folder = {*sys.modules}, str(file.parent)
+    is_apart = file.parent not in map(Path.absolute, map(Path, sys.path))
     spec = spec_from_file_location(name, file)
     module = sys.modules[name] = module_from_spec(spec)
     sys.path.insert(0, folder)
@@ -181,7 +183,8 @@ def module_of(file: Path) -> ModuleType:
         raise
     finally:
         sys.path.remove(folder)
-        for other in sys.modules.keys() - before - {name}:
-            if (getattr(sys.modules[other], "__file__", None) or "").startswith(f"{folder}{os.sep}"):
+        for other in sys.modules.keys() - before - {name} if is_apart else ():
+            place = file.parent / other.partition(".")[0]
+            if (getattr(sys.modules[other], "__file__", None) or "").startswith((f"{place}.py", f"{place}{os.sep}")):
                 del sys.modules[other]
     return module
