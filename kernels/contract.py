@@ -15,6 +15,9 @@ from torch import Tensor
 
 from kernels.tiles import DTYPE_NAMES, Config, choose_for
 
+# Kernels count rows, columns and steps along K in 32 bits; the last tile may reach past the end by less than one tile.
+# Offsets in memory, a row times its stride, are another matter: those are 64 bits wide.
+MAX_SIZE = 2**31 - 2**10
 EXAMPLE_SIZE = 4096  # a multiple of 16, as at the launches that count, so that Triton specialises alike
 
 
@@ -94,9 +97,9 @@ def example_operands(dtype: torch.dtype, rows: int = EXAMPLE_SIZE) -> list[Tenso
 def validate(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
     """Refuse what breaks the contract; allocate nothing.
 
-    TypeError: unsupported or unequal dtypes. ValueError: rank, inner sizes, device, a last dimension that is not
-    contiguous, a tensor that wants a gradient, an `out` of another shape, or one that overlaps itself, or lies in the
-    memory of x or w from their first element to their last.
+    TypeError: unsupported or unequal dtypes. ValueError: rank, inner sizes, device, sizes beyond MAX_SIZE, a last
+    dimension that is not contiguous, a tensor that wants a gradient, an `out` of another shape, or one that overlaps
+    itself, or lies in the memory of x or w from their first element to their last.
     """
     for name, matrix in {"x": x, "w": w, "out": x if out is None else out}.items():
         if matrix.dtype not in DTYPE_NAMES:
@@ -134,6 +137,8 @@ def _problem(matrix: Tensor, device: torch.device) -> str | None:
         return f"has shape {shape}, rank 2 is needed; fold leading dimensions with .flatten(0, -2)"
     if matrix.device != device:
         return f"is on {matrix.device} but x is on {device}; move one of them with .to()"
+    if max(shape) > MAX_SIZE:
+        return f"has shape {shape}, sizes up to {MAX_SIZE} are supported; split the matrix"
     if matrix.numel() and shape[1] > 1 and matrix.stride(1) != 1:
         return f"has a last stride of {matrix.stride(1)}, 1 is needed; call .contiguous() first"
     if matrix.requires_grad and torch.is_grad_enabled():

@@ -1,7 +1,8 @@
 """Which tile a kernel takes for a shape: read from checked-in JSON tables, so that nobody waits for an autotuner.
 
 One file of `kernels/configs` per architecture. `sm90` holds what was chosen for Hopper, `generic` what fits every GPU
-since Ampere (99 KB of shared memory), `interpreter` small tiles for Triton's interpreter, which is never timed.
+since Ampere (99 KB of shared memory; where there is more, `fitted` takes a deeper pipeline), `interpreter` small tiles
+for Triton's interpreter, which is never timed.
 
 The first measured entry that admits a shape is taken, on a device with as many SMs as it was measured on:
 `kernels.tune` writes such, each for one shape, at the top. Without one, the first that is not; but of a kernel that the
@@ -23,6 +24,9 @@ from kernels.waves import GpuSpec
 from roofline.theory import chips
 
 FOLDER = Path(__file__).with_name("configs")
+GENERIC = "generic"
+LEAST_STAGES, MOST_STAGES = 3, 4
+"""Of a pipeline that `fitted` makes: Triton's matmul tutorial has 3 to 5 for such GPUs."""
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
@@ -132,7 +136,10 @@ def choose(kernel: str, arch: str, m: int, n: int, k: int, dtype: torch.dtype, g
     configs = [entry.config for entry in entries if not entry.measured] or [entry.config for entry in entries]
     if not gpu or kernel not in of.modelled or not m * n * k:
         return configs[0]
-    return modelled(of.modelled[kernel], configs, m, n, k, dtype.itemsize, gpu)
+    config = modelled(of.modelled[kernel], configs, m, n, k, dtype.itemsize, gpu)
+    if arch != GENERIC or short == "fp32":  # which has no tensor cores to feed
+        return config
+    return fitted(config, dtype.itemsize, gpu.shared_bytes or of.shared_limit_bytes)
 
 
 def modelled(
@@ -157,6 +164,19 @@ def modelled(
     return replace(best, flatten="flatten" in free and cost(best).full_waves > 1)
 
 
+def fitted(config: Config, itemsize: int, shared_bytes: int) -> Config:
+    """Return `config` with the steps along K and the stages that `shared_bytes` hold: 64, where enough stages of that
+    fit, else 32.
+
+    >>> str(fitted(Config(128, 256, 32, 8, 4), 2, 163 * 1024)), str(fitted(Config(128, 256, 32, 8, 4), 2, 99 * 1024))
+    ('128x256x64 warps8 stages3 group8', '128x256x32 warps8 stages4 group8')
+    """
+    rows = config.block_m + config.block_n
+    stages = {block_k: shared_bytes // (rows * block_k * itemsize) for block_k in (64, 32)}
+    block_k = 64 if stages[64] >= LEAST_STAGES else 32
+    return replace(config, block_k=block_k, num_stages=min(MOST_STAGES, stages[block_k]))
+
+
 @cache
 def machine_of(device: torch.device) -> GpuSpec | None:
     """Return what the model needs of a GPU: of its datasheet, or of an H100's with the SMs that it has. None of the
@@ -165,7 +185,8 @@ def machine_of(device: torch.device) -> GpuSpec | None:
         return None
     properties = torch.cuda.get_device_properties(device)
     datasheet = GpuSpec.of_chip(chips.of_device(properties.name) or chips.find("H100 SXM"))
-    return replace(datasheet, sms=properties.multi_processor_count)
+    shared_bytes = getattr(properties, "shared_memory_per_block_optin", None)
+    return replace(datasheet, sms=properties.multi_processor_count, shared_bytes=shared_bytes)
 
 
 def arch_of(device: torch.device) -> str:
@@ -174,7 +195,7 @@ def arch_of(device: torch.device) -> str:
     if device.type != "cuda":
         return "interpreter"
     name = "sm{}{}".format(*capability(device))
-    return name if name in architectures() else "generic"
+    return name if name in architectures() else GENERIC
 
 
 @cache

@@ -30,6 +30,8 @@ class GpuSpec:
     flops: float
     memory_bytes_per_s: float
     cache_bytes: int
+    shared_bytes: int | None = None
+    """Of shared memory, what one program may take; None where nobody asked the device."""
 
     @classmethod
     def of_chip(cls, chip: Chip) -> "GpuSpec":

@@ -59,8 +59,9 @@ class Runner(runner.Runner):
             error, refused = check()
             config = contender.describe(x, w)
             facts = {"of_user": True} if contender.kind == "user" else {}  # which sets no ceiling
-            call = lambda: run(*next(turn))  # noqa: E731
-            return refused or Entrant(contender.name, call, "", config, error, facts, lambda: check()[1])
+            return refused or Entrant(
+                contender.name, lambda: run(*next(turn)), "", config, error, facts, lambda: check()[1]
+            )
 
         for name in dict.fromkeys([beside, *names] if options.timed else names):
             prepared.enter(name, partial(entrant, contenders[name]), contenders[name].first_call_s)

@@ -8,7 +8,7 @@ import torch
 
 import kernels
 from kernels import contract, decode, hopper, persistent, tiled
-from kernels.contract import overlap, validate
+from kernels.contract import MAX_SIZE, overlap, validate
 from kernels.registry import BESIDE_LINK, CONTENDERS, Contender, Planner, load
 
 
@@ -34,6 +34,7 @@ REFUSED = {
     "unequal dtypes": (lambda: (X, W.float()), TypeError, ["w is torch.float32", "x is torch.float16", ".to()"]),
     "rank of x": (lambda: (half(2, 4, 8), W), ValueError, ["x has shape [2, 4, 8]", "rank 2", ".flatten(0, -2)"]),
     "device of w": (lambda: (X, meta((6, 8), (8, 1))), ValueError, ["w is on meta", "x is on cpu", ".to()"]),
+    "size": (lambda: (meta((1, 2**31), (1, 1)), W), ValueError, [str(2**31), str(MAX_SIZE), "split"]),
     "inner sizes": (lambda: (X, half(8, 6)), ValueError, ["K=8", "K=6", "w.T.contiguous()"]),
     "last stride": (lambda: (half(8, 4).T, W), ValueError, ["x has a last stride of 4, 1 is needed", ".contiguous()"]),
     "gradient": (lambda: (X, GROWING), ValueError, ["w requires a gradient", "no_grad()", ".detach()"]),
