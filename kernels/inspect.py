@@ -4,32 +4,28 @@ One line per kernel, configuration and dtype of the tables, or of a matmul of yo
 makes. One that has `problems` is wrong however it measures, and the command exits with 1. Whether what synchronises is
 right a look cannot tell: `kernels.machine` executes the same `Binary`.
 
-A launch, of Triton or of Gluon, goes through `JITFunction.warmup`, under a driver that knows a target and nothing else.
-So the signature, the divisibility of every argument and the descriptors are those of a real launch. The numbers come
-from the cubin itself, by the cuobjdump and nvdisasm inside the Triton wheel.
+The numbers come from the cubin itself, by the cuobjdump and nvdisasm inside the Triton wheel.
 """
 
 import re
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from multiprocessing import get_context
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 import triton
-from triton.backends.compiler import GPUTarget
 from triton.runtime.cache import get_cache_manager
 
-from kernels.contract import KernelLaunch, interpreted
-from kernels.hopper import SM_REGISTERS, WARP_SIZE, allotted, room
+from kernels.contract import KernelLaunch
+from kernels.hopper import SM_REGISTERS, allotted, room
+from kernels.machine.compile import compile_for
 from kernels.recording import launches_of
 from kernels.registry import BESIDE_LINK, examples, load
 from kernels.tiles import DTYPES, Config, architectures, table
@@ -76,30 +72,9 @@ class Binary:
         return read(usage, sass, self.triton.metadata.shared)
 
 
-@contextmanager
-def offline(target: int) -> Iterator[None]:
-    """Make Triton compile for compute capability `target` (90 for 9.0) inside the block."""
-    driver = triton.runtime.driver
-    before = driver._active  # no public getter leaves a driver uncreated, and creating one without a GPU raises
-    compiling = SimpleNamespace(  # as much of a driver as it asks for
-        get_current_target=lambda: GPUTarget("cuda", target, WARP_SIZE),
-        # Triton keys compiled kernels by it: a name that no device has keeps ours apart from those of a GPU here.
-        get_current_device=lambda: f"offline-{target}",
-        get_current_stream=lambda device: 0,
-    )
-    driver.set_active(compiling)
-    try:
-        yield
-    finally:
-        driver.set_active(before)
-
-
 def compile_launch(launch: KernelLaunch, target: int) -> Binary:
     """Compile for `target`. Raises RuntimeError under the interpreter; compiler errors pass through."""
-    if interpreted(launch.kernel) or triton.knobs.runtime.interpret:  # Gluon's kernels are never interpreted
-        raise RuntimeError("TRITON_INTERPRET is set, so there is no compiler; unset it before kernels is imported")
-    with offline(target):
-        return Binary(launch.kernel.warmup(grid=launch.grid, **launch.args))
+    return Binary(compile_for(target, launch))
 
 
 def read(usage: str, sass: str, shared_bytes: int) -> Cubin:

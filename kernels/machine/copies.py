@@ -6,7 +6,7 @@ from kernels.machine.access import chosen
 from kernels.machine.alu import names_in
 from kernels.machine.device import Event
 from kernels.machine.memory import EMPTY, spread
-from kernels.machine.order import GENERIC, GLOBAL, GRANULE, SHARED, FaultError
+from kernels.machine.order import GENERIC, GLOBAL, GRANULE, SHARED, FaultError, TmaError
 from kernels.machine.program import effect, family
 from kernels.machine.sync import lanes_of, mbarrier_at
 
@@ -85,9 +85,9 @@ def _box(program, text: str):
 
 def _granules(w, tensor_map, address: int) -> slice:
     if address % 128 or (tensor_map.swizzle == 3 and address % 1024):
-        raise FaultError(f"TMA is given shared memory at {address}, which does not fit the swizzle")
+        raise TmaError(f"TMA is given shared memory at {address}, which does not fit the swizzle")
     if address < 0 or address + tensor_map.bytes > len(w.cta.shared.data):
-        raise FaultError(f"TMA is given shared memory at {address}, the CTA has {len(w.cta.shared.data)} bytes")
+        raise TmaError(f"TMA is given shared memory at {address}, the CTA has {len(w.cta.shared.data)} bytes")
     return slice(address // GRANULE, (address + tensor_map.bytes) // GRANULE)
 
 

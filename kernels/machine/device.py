@@ -16,7 +16,7 @@ from itertools import accumulate
 import numpy as np
 
 from kernels.machine.memory import GlobalMemory, Shared, spread
-from kernels.machine.order import FOREVER, GENERIC, GRANULE, FaultError, Ledger, Releases, Scope
+from kernels.machine.order import FOREVER, GENERIC, GRANULE, FaultError, Ledger, Releases, Scope, TmaError
 from kernels.machine.program import ALL_LANES, LANE, LANES, NO_LANES, Program, Ready
 
 TICK_NS, TICK_CYCLES = 10, 17  # of globaltimer and clock64, an instruction of any warp
@@ -24,6 +24,8 @@ TICK_NS, TICK_CYCLES = 10, 17  # of globaltimer and clock64, an instruction of a
 
 class StuckError(FaultError):
     """Nobody can go on, or somebody goes on for ever."""
+
+    kind = "hang"
 
 
 @dataclass(eq=False)
@@ -269,7 +271,7 @@ class Machine:
         for cta in [cta for cta in self.ctas if not any(warp.alive for warp in cta.warps)]:
             for event in self.events:
                 if event.cta is cta and event.kind == "TMA load":
-                    raise FaultError(f"{cta.warps[0]!r}: the CTA ends while a TMA load is on its way")
+                    raise TmaError(f"{cta.warps[0]!r}: the CTA ends while a TMA load is on its way")
             self.ctas.remove(cta)
             launch = cta.launch
             launch.left -= 1
@@ -310,10 +312,11 @@ class Machine:
                 if steps[warp.pc] and steps[warp.pc].count
                 else program.kernel.code[warp.pc]
             )
-            if not isinstance(error, FaultError):
+            if isinstance(error, FaultError):
+                error.args = (f"{warp!r}, {at}: {str(error).removeprefix(f'{at} ')}",)
+            else:
                 error.add_note(f"{warp!r}, {at}")
-                raise
-            raise type(error)(f"{warp!r}, {at}: {str(error).removeprefix(f'{at} ')}") from error
+            raise
 
 
 @dataclass(eq=False)

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from kernels.machine.order import GENERIC, GRANULE, FaultError, Ledger, Scope
+from kernels.machine.order import GENERIC, GRANULE, BoundsError, Ledger, RaceError, Scope, TmaError, UninitialisedError
 
 REGION_BITS = 36  # of an address, inside one array
 MAPS = 1 << 31  # addresses of tensor maps: Triton 3.9 keeps 32 bits of a parameter's
@@ -44,29 +44,29 @@ class Shared:
         every = at.tolist()
         if every and (min(every) < 0 or max(every) + size > len(self.data)):
             wrong = max(every) if min(every) >= 0 else min(every)
-            raise FaultError(f"{instruction}: shared address {wrong}, the CTA has {len(self.data)} bytes")
+            raise BoundsError(f"{instruction}: shared address {wrong}, the CTA has {len(self.data)} bytes")
         if np.count_nonzero(at % min(size, 16)):
-            raise FaultError(f"{instruction}: shared address {at[at % size > 0][0]} is no multiple of {size}")
+            raise BoundsError(f"{instruction}: shared address {at[at % size > 0][0]} is no multiple of {size}")
         return spread(at, size, GRANULE)
 
     def note_read(self, g, clock: np.ndarray, row: int, agent: int, epoch: int, instruction: object) -> None:
         """Check and remember a read. `g`: granules, an index of any kind."""
         numbers = self.writes[g]
         if np.count_nonzero(numbers) < numbers.size:
-            raise FaultError(f"{instruction} reads shared memory that nobody wrote")
+            raise UninitialisedError(f"{instruction} reads shared memory that nobody wrote")
         if late := self.ledger.unordered(numbers, clock, row):
             fence = late.generic and clock[GENERIC, late.agent] >= late.epoch
             missing = "with no fence.proxy.async after it" if fence else "with no order between"
-            raise FaultError(f"{instruction} reads shared memory that {late} wrote, {missing}")
+            raise RaceError(f"{instruction} reads shared memory that {late} wrote, {missing}")
         self.reads[agent - self.first, g] = epoch
 
     def note_write(self, g, clock: np.ndarray, row: int, number: int, instruction: object) -> None:
         if late := self.ledger.unordered(self.writes[g], clock, row):
-            raise FaultError(f"{instruction} overwrites shared memory that {late} wrote, with no order between")
+            raise RaceError(f"{instruction} overwrites shared memory that {late} wrote, with no order between")
         clock_of_readers = clock[GENERIC, self.first : self.first + len(self.reads)]
         reads = self.reads[:, g]
         if np.count_nonzero(late := reads > clock_of_readers.reshape(-1, *[1] * (reads.ndim - 1))):
-            raise FaultError(
+            raise RaceError(
                 f"{instruction} overwrites shared memory while reader {np.nonzero(late)[0][0]} of the CTA may "
                 "still read it"
             )
@@ -110,7 +110,7 @@ class GlobalMemory:
     def region(self, address: int, instruction: object) -> Region:
         number = address >> REGION_BITS
         if not 0 < number <= len(self.regions):
-            raise FaultError(f"{instruction}: global address {address:#x} is outside of every tensor")
+            raise BoundsError(f"{instruction}: global address {address:#x} is outside of every tensor")
         return self.regions[number - 1]
 
     def places(
@@ -124,16 +124,16 @@ class GlobalMemory:
             chosen = numbers == number if len(regions) > 1 else np.s_[:]
             region, offsets = self.region(at[chosen].item(0), instruction), at[chosen] & ((1 << REGION_BITS) - 1)
             if (last := max(offsets.tolist())) + size > len(region.data):
-                raise FaultError(f"{instruction}: byte {last} of a tensor of {len(region.data)}")
+                raise BoundsError(f"{instruction}: byte {last} of a tensor of {len(region.data)}")
             if np.count_nonzero(offsets % (unit or size)):
-                raise FaultError(f"{instruction}: global address is no multiple of {unit or size}")
+                raise BoundsError(f"{instruction}: global address is no multiple of {unit or size}")
             yield region, chosen, offsets
 
     def note_read(
         self, region: Region, g, clock, row: int, number: int, instruction: object, scope: Scope | None = None
     ):
         if late := self.ledger.unordered(region.writes[g], clock, row, scope):
-            raise FaultError(f"{instruction} reads global memory that {late} wrote, {_missing(late, clock, scope)}")
+            raise RaceError(f"{instruction} reads global memory that {late} wrote, {_missing(late, clock, scope)}")
         region.reads[g] = number
 
     def note_write(
@@ -141,14 +141,14 @@ class GlobalMemory:
     ):
         for done, accesses in (("wrote", region.writes), ("reads", region.reads)):
             if late := self.ledger.unordered(accesses[g], clock, row if done == "wrote" else GENERIC, scope):
-                raise FaultError(
+                raise RaceError(
                     f"{instruction} overwrites global memory that {late} {done}, {_missing(late, clock, scope)}"
                 )
         region.writes[g] = number
 
     def map(self, number: int) -> "TensorMap":
         if number < MAPS or (number - MAPS) % MAP_BYTES or (number - MAPS) // MAP_BYTES >= len(self.maps):
-            raise FaultError("TMA is given no tensor map")
+            raise TmaError("TMA is given no tensor map")
         return self.maps[(number - MAPS) // MAP_BYTES]
 
     def add_map(self, tensor_map: "TensorMap") -> int:
@@ -178,7 +178,7 @@ class TensorMap:
         ]  # fmt: skip
         for broken, problem in limits:
             if broken:
-                raise FaultError(f"tensor map: {problem}")
+                raise TmaError(f"tensor map: {problem}")
         self.bytes = self.box[0] * self.inner
 
     def inside(self, column: int, row: int) -> tuple[np.ndarray, tuple[slice, slice]]:

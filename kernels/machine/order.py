@@ -24,7 +24,39 @@ GRANULE = 2
 
 
 class FaultError(Exception):
-    """What comes of this the hardware leaves undefined."""
+    """What comes of this the hardware leaves undefined. `kind` is what a verdict calls it."""
+
+    kind = "misuse"
+
+
+class RaceError(FaultError):
+    """Two accesses conflict, and nothing orders them."""
+
+    kind = "race"
+
+
+class UninitialisedError(FaultError):
+    """Memory is read that nobody wrote."""
+
+    kind = "uninitialised"
+
+
+class BoundsError(FaultError):
+    """An address lies outside of what it is given to, or is not aligned as it must be."""
+
+    kind = "bounds"
+
+
+class BarrierError(FaultError):
+    """A barrier or an mbarrier is used as it must not be."""
+
+    kind = "barrier"
+
+
+class TmaError(FaultError):
+    """TMA is given what it cannot take, or is not waited for."""
+
+    kind = "tma"
 
 
 @dataclass(frozen=True, slots=True)

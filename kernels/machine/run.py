@@ -7,14 +7,14 @@ descriptor as its tensor map, shape and strides, and two pointers to scratch mem
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.contract import KernelLaunch
-from kernels.inspect import Binary, compile_launch
 from kernels.machine import copies, sync, tensor_core  # noqa: F401 (they register what they know)
+from kernels.machine.compile import Call, compile_for
 from kernels.machine.device import Host, Machine
 from kernels.machine.memory import TensorMap
 from kernels.machine.program import Program
@@ -29,7 +29,8 @@ SCRATCH_POINTERS = 2
 class Compiled:
     """A binary that is ready to run."""
 
-    binary: Binary
+    triton: Any
+    """What Triton calls the compiled kernel."""
     program: Program
     problems: tuple[str, ...]
     """Found without running it."""
@@ -39,18 +40,18 @@ PROGRAMS: dict[str, Compiled] = {}
 """By Triton's hash, all that this process has made ready."""
 
 
-def compiled(launch: KernelLaunch) -> Compiled:
+def compiled(launch: Call, target: int = TARGET) -> Compiled:
     lost = [
         f"the loop at {loop} does not carry {', '.join(names)}: Triton keeps the value from before it; compute it from "
         "a name that is carried"
-        for loop, names in carries(launch, TARGET).items()
+        for loop, names in carries(launch, target).items()
         if names
     ]
-    triton_kernel = (binary := compile_launch(launch, TARGET)).triton
+    triton_kernel = compile_for(target, launch)
     if triton_kernel.hash not in PROGRAMS:
         code = parse(triton_kernel.asm["ptx"])
         program = Program(code, triton_kernel.metadata.shared)
-        PROGRAMS[triton_kernel.hash] = Compiled(binary, program, (*lost, *races(code)))
+        PROGRAMS[triton_kernel.hash] = Compiled(triton_kernel, program, (*lost, *races(code)))
     return PROGRAMS[triton_kernel.hash]
 
 
@@ -63,8 +64,8 @@ def address(machine: Machine, tensor: Tensor) -> int:
     return machine.memory.add(whole(tensor)) + tensor.storage_offset() * tensor.element_size()
 
 
-def parameters(machine: Machine, launch: KernelLaunch, kernel_compiled: Compiled) -> list[int]:
-    kernel, values = kernel_compiled.binary.triton, []
+def parameters(machine: Machine, launch: Call, kernel_compiled: Compiled) -> list[int]:
+    kernel, values = kernel_compiled.triton, []
     names, descriptors = kernel.src.fn.arg_names, iter(kernel.metadata.tensordesc_meta or ())
     constants = {names[path[0]] for path in kernel.src.constants if len(path) == 1}
     for name, kind in kernel.src.signature.items():
@@ -92,7 +93,7 @@ def _descriptor(machine: Machine, value, meta: dict) -> list[int]:
     return [machine.memory.add_map(made), *value.shape, *value.strides]
 
 
-def enqueue(machine: Machine, launch: KernelLaunch, after: Sequence[int] = (), device: int = 0) -> int:
+def enqueue(machine: Machine, launch: Call, after: Sequence[int] = (), device: int = 0) -> int:
     """Returns the launch's number, for others that come `after` it."""
     kernel_compiled = compiled(launch)
     machine.problems += kernel_compiled.problems

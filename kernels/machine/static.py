@@ -11,8 +11,7 @@ from triton.compiler.code_generator import CodeGenerator
 from triton.compiler.compiler import ASTSource
 from triton.experimental.gluon._runtime import GluonASTSource
 
-from kernels.contract import KernelLaunch
-from kernels.inspect import offline
+from kernels.machine.compile import Call, offline
 from kernels.machine.ptx import Kernel
 
 BARRIERS = ("bar.", "barrier.")
@@ -56,7 +55,7 @@ class _MadeError(Exception):
     """The code generator is through."""
 
 
-def carries(launch: KernelLaunch, target: int) -> dict[str, list[str]]:
+def carries(launch: Call, target: int) -> dict[str, list[str]]:
     """By loop, `file.py:line`, the names stored in it, live before it, and not carried from turn to turn. Empty for
     what this process has compiled before.
 

@@ -7,7 +7,7 @@ PTX ISA 8.7: 9.7.13 (barriers, fences, elect, mbarrier; redux), 9.7.9.6 (shfl), 
 import numpy as np
 
 from kernels.machine.memory import spread
-from kernels.machine.order import FOREVER, GENERIC, GLOBAL, GRANULE, SHARED, FaultError
+from kernels.machine.order import FOREVER, GENERIC, GLOBAL, GRANULE, SHARED, BarrierError, FaultError, RaceError
 from kernels.machine.program import LANE, LANES, effect, family, uniform
 from kernels.machine.ptx import UnknownError
 
@@ -131,15 +131,15 @@ class Named:
 @effect("bar.sync", "barrier.sync", "barrier.sync.aligned", "barrier.cta.sync.aligned", operands="u32 u32?")
 def barrier(w, inst, number, threads):
     if w.mask is not None:
-        raise FaultError("a barrier that not all lanes of the warp reach")
+        raise BarrierError("a barrier that not all lanes of the warp reach")
     which = uniform(w, number(w), "the number of a barrier")
     wanted = uniform(w, threads(w), "the threads of a barrier") if threads else w.program.threads
     if which > 15 or wanted % LANES:
-        raise FaultError(f"barrier {which} of {wanted} threads; there are 16, of whole warps")
+        raise BarrierError(f"barrier {which} of {wanted} threads; there are 16, of whole warps")
     named = w.cta.named.setdefault(which, Named())
     if w.joined is None:
         if named.here and named.threads != wanted:
-            raise FaultError(f"barrier {which} of {named.threads} threads is reached as one of {wanted}")
+            raise BarrierError(f"barrier {which} of {named.threads} threads is reached as one of {wanted}")
         named.threads, w.joined = wanted, named.turn
         named.here.append(w)
         if len(named.here) * LANES == wanted:
@@ -186,7 +186,9 @@ class Mbarrier:
 
     def arrive(self, clock: np.ndarray, count: int) -> None:
         if self.pending < count:
-            raise FaultError(f"{count} arrivals at an mbarrier; {self.pending} of {self.count} are left in this phase")
+            raise BarrierError(
+                f"{count} arrivals at an mbarrier; {self.pending} of {self.count} are left in this phase"
+            )
         self.pending -= count
         np.maximum(self.next, clock, out=self.next)
         self._complete()
@@ -215,10 +217,10 @@ def mbarrier_at(w, address: int) -> Mbarrier:
     object nothing else may touch, and all that Triton's own pipelines put between is a barrier of the CTA.
     """
     if address not in w.cta.barriers:
-        raise FaultError(f"no mbarrier was initialised at {address}")
+        raise BarrierError(f"no mbarrier was initialised at {address}")
     barrier_at = w.cta.barriers[address]
     if w.clock[GENERIC, barrier_at.born[0]] < barrier_at.born[1]:
-        raise FaultError(f"uses the mbarrier at {address}, which another warp may not have initialised yet")
+        raise RaceError(f"uses the mbarrier at {address}, which another warp may not have initialised yet")
     return barrier_at
 
 
@@ -241,7 +243,7 @@ def initialise(w, inst, where, count):
     for lane in lanes_of(w):
         at = int(where(w)[lane])
         if at in cta.barriers:
-            raise FaultError(f"the mbarrier at {at} is initialised again")
+            raise BarrierError(f"the mbarrier at {at} is initialised again")
         shared.granules(np.array([at]), 8, inst)
         shared.note_write(granules(at), w.clock, GENERIC, 0, inst)
         # Whatever but an mbarrier operation touches it from now on is not ordered with it (9.7.13.15.3).
@@ -258,7 +260,7 @@ def invalidate(w, inst, where):
     for lane in lanes_of(w):
         barrier_at = mbarrier_at(w, at := int(where(w)[lane]))
         if barrier_at.bytes or barrier_at.pending != barrier_at.count:
-            raise FaultError("an mbarrier is invalidated in the middle of a phase")
+            raise BarrierError("an mbarrier is invalidated in the middle of a phase")
         del w.cta.barriers[at]
         w.cta.loads[at] = barrier_at.agent, barrier_at.epoch
         w.cta.shared.writes[granules(at)] = w.note(inst)

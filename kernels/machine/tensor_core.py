@@ -12,7 +12,7 @@ import numpy as np
 from kernels.machine.alu import LANES, from_bf16, names_in
 from kernels.machine.device import Event
 from kernels.machine.memory import spread, swizzled
-from kernels.machine.order import GRANULE, SHARED, FaultError
+from kernels.machine.order import GRANULE, SHARED, BoundsError, FaultError
 from kernels.machine.program import effect, family, uniform
 from kernels.machine.ptx import UnknownError
 
@@ -152,7 +152,7 @@ def wgmma(program, inst):
             used.append(operand_bytes(uniform(w, x_descriptor(w), "a matrix descriptor"), first, 16, x_turned[0]))
         for _, g in used:
             if g.max() >= len(cta.shared.writes):
-                raise FaultError("a matrix descriptor reaches past the end of shared memory")
+                raise BoundsError("a matrix descriptor reaches past the end of shared memory")
             cta.shared.note_read(g, w.clock, SHARED, cta.agent(1, w.number), number, inst)
         if not again:
             sums = Sums(len(registers))

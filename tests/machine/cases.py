@@ -18,7 +18,7 @@ from torch import Tensor
 
 from kernels import hopper, workspace
 from kernels.contract import Kernel, KernelLaunch
-from kernels.inspect import offline
+from kernels.machine.compile import offline
 from kernels.machine.device import Machine
 from kernels.machine.order import FaultError
 from kernels.machine.ptx import UnknownError

@@ -54,7 +54,7 @@ def failures(names: list[str], seed: int) -> dict[str, str | list[str]]:
         if (job.target, job.dtype) == (TARGET, "bf16")
         and (job.kernel not in MATMULS or any(case.title.startswith(str(job.config)) for case in outcomes))
     ]
-    beside = [ready.binary for ready in PROGRAMS.values() if ready.binary.triton.metadata.name in BESIDE]
+    beside = [Binary(ready.triton) for ready in PROGRAMS.values() if ready.triton.metadata.name in BESIDE]
     outcomes |= {f"{binary.triton.metadata.name} {binary.cubin}": crowding(binary) for binary in beside}
     if "copier" in names and (missing := BESIDE - {binary.triton.metadata.name for binary in beside}):
         outcomes["not run"] = str(missing)

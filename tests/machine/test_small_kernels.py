@@ -60,7 +60,7 @@ def executed(kernel, **args) -> tuple[list[str], str]:
         enqueue(machine, launch)
         machine.run()
         problems += machine.problems
-    return problems, compiled(launch).binary.triton.asm["ptx"]
+    return problems, compiled(launch).triton.asm["ptx"]
 
 
 def wrong_products() -> list:

@@ -1,0 +1,56 @@
+"""Compile a launch of Triton or of Gluon for a GPU that is not here.
+
+It goes through `JITFunction.warmup`, under a driver that knows a target and nothing else. So the signature, the
+divisibility of every argument and the descriptors are those of a real launch.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime.jit import JITFunction
+
+WARP_SIZE = 32
+
+
+@dataclass(frozen=True)
+class Call:
+    """A kernel with its grid and its arguments by name: constexprs, num_warps and num_stages among them."""
+
+    kernel: Any
+    grid: Sequence[int]
+    args: dict[str, Any] = field(repr=False)
+
+
+@contextmanager
+def offline(target: int) -> Iterator[None]:
+    """Make Triton compile for compute capability `target` (90 for 9.0) inside the block."""
+    driver = triton.runtime.driver
+    before = driver._active  # no public getter leaves a driver uncreated, and creating one without a GPU raises
+    compiling = SimpleNamespace(  # as much of a driver as it asks for
+        get_current_target=lambda: GPUTarget("cuda", target, WARP_SIZE),
+        # Triton keys compiled kernels by it: a name that no device has keeps ours apart from those of a GPU here.
+        get_current_device=lambda: f"offline-{target}",
+        get_current_stream=lambda device: 0,
+    )
+    driver.set_active(compiling)
+    try:
+        yield
+    finally:
+        driver.set_active(before)
+
+
+def compile_for(target: int, launch: Call) -> Any:
+    """Return what Triton calls the compiled kernel: its `hash`, `metadata`, and texts by kind in `asm`. `launch` is a
+    `Call`, or has its three fields.
+
+    Raises RuntimeError under the interpreter. Errors of the compiler pass through.
+    """
+    if not isinstance(launch.kernel, JITFunction) or triton.knobs.runtime.interpret:  # Gluon is never interpreted
+        raise RuntimeError("TRITON_INTERPRET is set, so there is no compiler; unset it before kernels is imported")
+    with offline(target):
+        return launch.kernel.warmup(grid=launch.grid, **launch.args)
