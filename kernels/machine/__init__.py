@@ -2,6 +2,6 @@
 
 `python -m kernels.machine` runs every shipped configuration; docs/machine.md says what a pass proves. `run` takes a
 launch to the machine, `static` tells what no run shows; what is run stands in tests/machine. The machine: `ptx` reads,
-`program` makes ready, `device` schedules; instructions stand in `alu`, `access`, `copies`, `tensor_core` and `sync`,
-what they work on in `memory` and `order`.
+`program` makes ready, `device` schedules; instructions stand in `alu`, `access`, `lanes`, `control`, `sync`, `copies`,
+`matrices` and `tensor_core`, what they work on in `memory` and `order`.
 """

@@ -56,7 +56,8 @@ def effect(*opcodes: str, operands: str = "", only: Callable = lambda inst: True
 
 
 def family(*words: str, quiet: bool = False) -> Callable:
-    """Register a maker, (program, instruction) -> Effect, for opcodes or for all that begin with such a word."""
+    """Register a maker, (program, instruction) -> Effect, for opcodes, or for all that begin with such words: the
+    longest that fits decides."""
 
     def register(maker: Callable) -> Callable:
         MAKERS.update(dict.fromkeys(words, maker))
@@ -142,8 +143,9 @@ class Program:
         return f"{place} = where({self.read(guard, 'pred')}, {source}, {place})" if guard else f"{place} = {source}"
 
     def _effect(self, inst: Instruction) -> Step:
-        word = inst.op if inst.op in MAKERS else inst.op.split(".")[0]
-        if word not in MAKERS:
+        words = inst.op.split(".")
+        prefixes = (".".join(words[:count]) for count in range(len(words), 0, -1))
+        if (word := next((prefix for prefix in prefixes if prefix in MAKERS), None)) is None:
             raise UnknownError("no instruction that this machine knows")
         guard = self.get(inst.guard, "pred") if inst.guard else None
         return Step(MAKERS[word](self, inst), 0, guard, word not in QUIET)

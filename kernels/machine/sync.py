@@ -1,124 +1,18 @@
-"""What keeps warps in step: barriers, mbarriers, fences, and with them control flow and what lanes tell each other.
-
-PTX ISA 8.7: 9.7.13 (barriers, fences, elect, mbarrier; redux), 9.7.9.6 (shfl), 9.7.12 (control flow), 9.7.19.5
-(setmaxnreg).
-"""
+"""What keeps warps in step: barriers, fences and mbarriers (PTX ISA 8.7, 9.7.13)."""
 
 import numpy as np
 
+from kernels.machine.lanes import whole_warp
 from kernels.machine.memory import spread
-from kernels.machine.order import FOREVER, GENERIC, GLOBAL, GRANULE, SHARED, BarrierError, FaultError, RaceError
-from kernels.machine.program import LANE, LANES, effect, family, uniform
+from kernels.machine.order import FOREVER, GENERIC, GLOBAL, GRANULE, SHARED, BarrierError, RaceError
+from kernels.machine.program import LANES, effect, uniform
 from kernels.machine.ptx import UnknownError
-
-
-def whole_warp(inst) -> bool:
-    return inst.args[-1] in ("-1", "0xffffffff")
-
-
-@effect("bra", "bra.uni", operands="*")
-def branch(w, inst, label):
-    if w.mask is not None:
-        raise FaultError("a branch that not all lanes of the warp take: this machine keeps warps together")
-    w.pc = w.program.kernel.labels[label] - 1  # 1 is added to it
-
-
-@effect("brx.idx", operands="u32 *")
-def branch_by_index(w, inst, which, targets):
-    number, labels = uniform(w, which(w), "the index of brx.idx"), w.program.kernel.targets[targets]
-    if number >= len(labels):
-        raise FaultError(f"brx.idx {number} of {len(labels)} labels")
-    w.pc = w.program.kernel.labels[labels[number]] - 1
-
-
-@effect("ret", "exit")
-def leave(w, inst):
-    if w.mask is not None:
-        raise FaultError("some lanes of a warp end, others do not")
-    for groups, kind in ((w.wgmma, "wgmma"), (w.copies, "cp.async"), (w.stores, "bulk stores")):
-        if groups.open or any(groups.closed[groups.waited :]):
-            raise FaultError(f"ends while its {kind} are not waited for")
-    w.alive = False
-
-
-NAPPING = 0.1
-"""The weight that a warp has at most once it has napped; else from 0.03 to 30."""
-
-
-@effect("nanosleep.u32", operands="u32")
-def nap(w, inst, *given):
-    """Who naps gets fewer turns than most from then on: what it waits for must not starve."""
-    w.weight = min(w.weight, NAPPING)
 
 
 @effect("bar.warp.sync", operands="*", only=whole_warp)
 @effect("fence.mbarrier_init.release.cluster")  # for other CTAs of a cluster: clusters are not modelled
 def nothing(w, inst, *given):
     pass
-
-
-@family("elect", quiet=True)
-def elect(program, inst):
-    if not whole_warp(inst):
-        raise UnknownError("an election by some lanes of a warp")
-    leader, is_leader = program.given(inst.args[0].split("|"), ["=b32", "=pred"])
-
-    def choose(w):
-        lane = w.cta.machine.lane  # any lane, the same one each time (9.7.13.14)
-        leader(w, np.full(LANES, lane, np.uint32))
-        is_leader(w, lane == LANE)
-
-    return choose
-
-
-SHUFFLES = [f"shfl.sync.{mode}.b32" for mode in ("idx", "bfly", "up", "down")]
-
-
-def among_all(inst) -> bool:
-    return inst.args[3] == ("0" if ".up" in inst.op else "31") and whole_warp(inst)
-
-
-@effect(*SHUFFLES, operands="=b32 b32 u32 # *", only=among_all, quiet=True)
-def shuffle(w, inst, put, value, by, clamp, members):
-    step, mode = by(w).astype(np.int64) % LANES, inst.op.split(".")[2]
-    source = {"idx": step, "bfly": LANE ^ step, "up": LANE - step, "down": LANE + step}[mode]
-    put(w, value(w)[np.where((source < 0) | (source >= LANES), LANE, source).astype(np.int64)])
-
-
-REDUCTIONS = {
-    f"redux.sync.{name}.{kind}": ufunc
-    for name, ufunc in dict(add=np.add, min=np.minimum, max=np.maximum).items()
-    for kind in ("u32", "s32")
-}
-
-
-@family(*REDUCTIONS, quiet=True)
-def reduce(program, inst):
-    kind = inst.op.rpartition(".")[2]
-    put, value, members = program.given(inst.args, [f"={kind}", kind, "b32"])
-
-    def over_members(w):
-        mask = uniform(w, members(w), "the member mask of redux.sync")
-        active = np.ones(LANES, bool) if w.mask is None else w.mask
-        if ((mask >> LANE & 1) != active).any():
-            raise FaultError(f"member mask {mask:#x} of redux.sync names other lanes than reach it")
-        lanes = value(w)[active]
-        put(w, np.full(LANES, REDUCTIONS[inst.op].reduce(lanes, dtype=lanes.dtype)))
-
-    return over_members
-
-
-@effect("setmaxnreg.inc.sync.aligned.u32", "setmaxnreg.dec.sync.aligned.u32", operands="#")
-def set_registers(w, inst, count):
-    needed = (count - w.registers) * LANES
-    if count % 8 or not 24 <= count <= 256:
-        raise FaultError(f"setmaxnreg to {count}; multiples of 8 from 24 to 256 are allowed")
-    if (needed > 0) if ".dec" in inst.op else (needed < 0):
-        raise FaultError(f"{inst.op} to {count}, from {w.registers}")
-    if needed > max(w.cta.spare_registers, 0):
-        return lambda: needed <= w.cta.spare_registers
-    w.cta.spare_registers -= needed
-    w.registers = count
 
 
 class Named:

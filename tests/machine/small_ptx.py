@@ -12,7 +12,7 @@ from itertools import count
 import numpy as np
 import pytest
 
-from kernels.machine import copies, sync, tensor_core  # noqa: F401 (they register what they know)
+from kernels.machine import control, copies, lanes, matrices, sync, tensor_core  # noqa: F401 (they register)
 from kernels.machine.device import Machine
 from kernels.machine.memory import TensorMap
 from kernels.machine.order import FaultError
