@@ -1,32 +1,39 @@
 """Where a warp goes on: branches, the end, naps, and the registers that it has (PTX ISA 8.7, 9.7.12 and 9.7.19)."""
 
-from kernels.machine.order import FaultError
+from kernels.machine import divergence, local
+from kernels.machine.order import AssertError, FaultError
 from kernels.machine.program import LANES, effect, uniform
 
 
 @effect("bra", "bra.uni", operands="*")
 def branch(w, inst, label):
-    if w.mask is not None:
-        raise FaultError("a branch that not all lanes of the warp take: this machine keeps warps together")
-    w.pc = w.program.kernel.labels[label] - 1  # 1 is added to it
+    divergence.go(w, w.program.kernel.labels[label], w.calls)
 
 
-@effect("brx.idx", operands="u32 *")
+@effect("brx.idx", "brx.idx.uni", operands="u32 *")
 def branch_by_index(w, inst, which, targets):
     number, labels = uniform(w, which(w), "the index of brx.idx"), w.program.kernel.targets[targets]
     if number >= len(labels):
         raise FaultError(f"brx.idx {number} of {len(labels)} labels")
-    w.pc = w.program.kernel.labels[labels[number]] - 1
+    divergence.go(w, w.program.kernel.labels[labels[number]], w.calls)
 
 
-@effect("ret", "exit")
+@effect("ret", "ret.uni", "exit")
 def leave(w, inst):
-    if w.mask is not None:
-        raise FaultError("some lanes of a warp end, others do not")
-    for groups, kind in ((w.wgmma, "wgmma"), (w.copies, "cp.async"), (w.stores, "bulk stores")):
-        if groups.open or any(groups.closed[groups.waited :]):
-            raise FaultError(f"ends while its {kind} are not waited for")
-    w.alive = False
+    if w.calls and inst.op != "exit":
+        *calls, (pc, copies) = w.calls
+        local.copy(w, copies)
+        divergence.go(w, pc, tuple(calls))
+    elif divergence.end(w):
+        for groups, kind in ((w.wgmma, "wgmma"), (w.copies, "cp.async"), (w.stores, "bulk stores")):
+            if groups.open or any(groups.closed[groups.waited :]):
+                raise FaultError(f"ends while its {kind} are not waited for")
+        w.alive = False
+
+
+@effect("trap")
+def trap(w, inst):
+    raise AssertError("the kernel traps")
 
 
 NAPPING = 0.1

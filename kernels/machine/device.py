@@ -15,7 +15,8 @@ from itertools import accumulate
 
 import numpy as np
 
-from kernels.machine.memory import GlobalMemory, Shared, spread
+from kernels.machine.divergence import choose, run_in_lanes
+from kernels.machine.memory import EMPTY, GlobalMemory, Shared, spread
 from kernels.machine.order import FOREVER, GENERIC, GRANULE, FaultError, Ledger, Releases, Scope, TmaError
 from kernels.machine.program import ALL_LANES, LANE, LANES, NO_LANES, Program, Ready
 
@@ -84,6 +85,8 @@ class Launch:
     device: int = 0
     first: int = 0
     """Of its agents."""
+    symbols: dict[str, int] = field(default_factory=dict)
+    """Addresses of its module's variables."""
     begun: int = 0
     start: np.ndarray | None = None
     end: np.ndarray | None = None
@@ -98,6 +101,10 @@ class Warp:
         self.r = list(cta.program.empty)
         self.thread = LANE + np.uint32(number * LANES)
         self.pc, self.alive, self.mask = 0, True, None
+        # Of the group of lanes that goes on, and the groups that are elsewhere. None: all lanes are together.
+        self.lanes: np.ndarray | None = None
+        self.calls, self.waits, self.others = (), None, []
+        self.local = np.full((LANES, cta.program.kernel.local_bytes), EMPTY, np.uint8)
         self.ready: Ready | None = None
         self.joined: int | None = None  # the turn of the named barrier at which it waits
         self.agent = cta.first + number
@@ -133,7 +140,8 @@ class Warp:
         return f"{device}{self.program.kernel.name}, CTA {self.cta.number}, warp {self.number}"
 
     def at(self) -> str:
-        return f"{self!r} at {self.program.kernel.code[self.pc]}"
+        places = sorted({self.pc, *(group.pc for group in self.others)})
+        return f"{self!r} at " + "; others at ".join(str(self.program.kernel.code[pc]) for pc in places)
 
 
 class Cta:
@@ -164,7 +172,9 @@ class Machine:
         self.ledger = Ledger()
         self.memory, self.releases = GlobalMemory(self.ledger), Releases()
         self.launches: list[Launch] = []
+        self.symbols: dict[tuple[Program, int], dict[str, int]] = {}  # addresses of the variables of modules, by device
         self.problems: list[str] = []  # of their code, found without running it
+        self.printed: list[str] = []  # by the kernels
         self.hosts: list[tuple[Host, Iterator]] = []
         self.events: list[Event] = []
         self.ctas: list[Cta] = []
@@ -193,6 +203,12 @@ class Machine:
         order."""
         given = dict(zip(program.kernel.parameters, parameters, strict=True))
         launch = Launch(program, (*shape, 1, 1)[:3], given, tuple(after), device, self.agents)
+        if (program, device) not in self.symbols:
+            variables = program.kernel.globals.items()
+            self.symbols[program, device] = {
+                name: self.memory.add(np.frombuffer(data, np.uint8).copy()) for name, data in variables
+            }
+        launch.symbols = self.symbols[program, device]
         self.launches.append(launch)
         self.agents += launch.grid * program.agents
         self.devices = max(self.devices, device + 1)
@@ -284,23 +300,30 @@ class Machine:
         program, steps, warp.ready = warp.program, warp.program.steps, None
         try:
             while True:
+                if warp.lanes is not None and not choose(warp):
+                    return
                 step = steps[warp.pc]
                 self.executed += step.count or 1
                 if step.count:
-                    step.run(warp)
+                    step.run(warp) if warp.lanes is None else run_in_lanes(warp, step)
                     warp.pc += step.count
                     continue
-                warp.mask = None
+                warp.mask = warp.lanes
                 if step.guard:
                     mask = step.guard(warp)
+                    if warp.lanes is not None:
+                        mask = mask & warp.lanes
                     if (lanes := mask.tobytes()) != ALL_LANES:
                         if lanes == NO_LANES:
                             warp.pc += 1
                             continue
                         warp.mask = mask
                 if (ready := step.run(warp)) is not None:
-                    warp.ready = ready
-                    return
+                    if warp.lanes is None:
+                        warp.ready = ready
+                        return
+                    warp.waits = ready
+                    continue
                 warp.pc += 1
                 if warp.alive and self.executed > self.budget:
                     raise StuckError(f"more than {self.budget} instructions")

@@ -16,6 +16,7 @@ REGION_BITS = 36  # of an address, inside one array
 MAPS = 1 << 31  # addresses of tensor maps: Triton 3.9 keeps 32 bits of a parameter's
 MAP_BYTES = 128
 EMPTY = 0xFF  # bytes that nobody wrote: NaN in every float type
+LOCAL_WINDOW = 1 << 57  # of generic addresses: what a thread has for itself
 
 
 def spread(at: np.ndarray, size: int, unit: int = 1) -> np.ndarray:

@@ -53,6 +53,12 @@ class BarrierError(FaultError):
     kind = "barrier"
 
 
+class AssertError(FaultError):
+    """The kernel itself says that something is wrong."""
+
+    kind = "assert"
+
+
 class TmaError(FaultError):
     """TMA is given what it cannot take, or is not waited for."""
 

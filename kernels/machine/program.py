@@ -77,6 +77,10 @@ class Step:
     guard: Callable | None = None
     """Of a warp: the lanes that take part."""
     visible: bool = False
+    together: bool = False
+    """All lanes of a warp execute it at once."""
+    targets: tuple[int, ...] = ()
+    """Registers that a run writes."""
 
 
 class Program:
@@ -103,14 +107,15 @@ class Program:
 
     def _compile(self) -> None:
         starts, run = set(self.kernel.labels.values()), []
+        starts |= {function.start for function in self.kernel.functions.values()}
         for number, inst in enumerate(self.kernel.code):
             try:
-                line = self._arithmetic(inst)
-                if run and (line is None or number in starts):
+                arithmetic = self._arithmetic(inst)
+                if run and (arithmetic is None or number in starts):
                     self._close(run)
                     run = []
-                if line is not None:
-                    run.append((number, line))
+                if arithmetic is not None:
+                    run.append((number, *arithmetic))
                 else:
                     self.steps[number] = self._effect(inst)
             except UnknownError as error:
@@ -118,19 +123,22 @@ class Program:
         if run:
             self._close(run)
 
-    def _close(self, run: list[tuple[int, str]]) -> None:
+    def _close(self, run: list[tuple[int, str, list[str]]]) -> None:
         """Make one function of a run. Line n + 2 of it is instruction n: so a fault finds its way back."""
-        text = "def run(w):\n" + "".join(f" {line}\n" for _, line in run)
+        text = "def run(w):\n" + "".join(f" {line}\n" for _, line, _ in run)
         names = dict(self.names)
         exec(compile(text, "<run>", "exec"), names)
-        self.steps[run[0][0]] = Step(names["run"], len(run))
+        targets = dict.fromkeys(self.register(name) for *_, targets in run for name in targets)
+        self.steps[run[0][0]] = Step(names["run"], len(run), targets=tuple(targets))
 
-    def _arithmetic(self, inst: Instruction) -> str | None:
+    def _arithmetic(self, inst: Instruction) -> tuple[str, list[str]] | None:
+        """Return the line of Python that an instruction becomes, and the registers that it writes."""
         if inst.op.startswith("mov") and inst.args[1] in self.kernel.parameters:  # its address
             assignments = [(inst.args[0], "b64", f"full(w.cta.launch.parameters[{inst.args[1]!r}], u8)")]
         elif (assignments := value(inst, self.read)) is None:
             return None
-        return "; ".join(self._assignment(name, kind, source, inst.guard) for name, kind, source in assignments)
+        line = "; ".join(self._assignment(name, kind, source, inst.guard) for name, kind, source in assignments)
+        return line, [name for name, *_ in assignments if name != "_"]
 
     def _assignment(self, name: str, kind: str, source: str, guard: str | None) -> str:
         if name == "_":
@@ -148,7 +156,8 @@ class Program:
         if (word := next((prefix for prefix in prefixes if prefix in MAKERS), None)) is None:
             raise UnknownError("no instruction that this machine knows")
         guard = self.get(inst.guard, "pred") if inst.guard else None
-        return Step(MAKERS[word](self, inst), 0, guard, word not in QUIET)
+        together = words[0] in ("bar", "barrier") or not {"sync", "aligned"}.isdisjoint(words)
+        return Step(MAKERS[word](self, inst), 0, guard, word not in QUIET, together)
 
     # Operands.
 
@@ -163,6 +172,8 @@ class Program:
             return f"~{self.read(text[1:], 'pred')}"
         if text in SPECIAL:
             return SPECIAL[text]
+        if text in self.kernel.globals:
+            return f"full(w.cta.launch.symbols[{text!r}], u8).astype({numpy_name(kind)})"
         wanted = numpy_name(kind)
         if declared := self.kernel.kind(text):
             source = f"w.r[{self.register(text)}]"
@@ -171,7 +182,7 @@ class Program:
             if bits(declared) != bits(kind):  # the low bits, or with zeros above
                 source += f".astype(u{bits(kind) // 8})"
             return source if wanted[0] in "ub" else f"{source}.view({wanted})"
-        self.constants.append(_constant(text, kind))
+        self.constants.append(_constant(str(self.kernel.locals.get(text, (text,))[0]), kind))
         return f"c[{len(self.constants) - 1}]"
 
     def get(self, text: str, kind: str) -> Callable[[Any], np.ndarray]:
@@ -214,8 +225,11 @@ class Program:
         if not match:
             raise UnknownError(f"address {text} is unknown")
         base, offset = match[1], int(match[2] or "0", 0)
-        if base == SHARED_ARRAY or base.isdigit():
-            fixed = np.full(LANES, offset + (int(base) if base.isdigit() else 0), np.int64)
+        if base in self.kernel.globals:
+            return lambda w: np.full(LANES, w.cta.launch.symbols[base] + offset, np.int64)
+        if base == SHARED_ARRAY or base.isdigit() or base in self.kernel.locals:
+            start = self.kernel.locals[base][0] if base in self.kernel.locals else int(base) if base.isdigit() else 0
+            fixed = np.full(LANES, offset + start, np.int64)
             return lambda w: fixed
         self.register(base)
         register = self.get(base, f"b{bits(self.kernel.kind(base))}")

@@ -1,15 +1,18 @@
-"""Read the PTX that Triton emits for one kernel: its parameters, registers, labels and instructions.
+"""Read the PTX that Triton emits for one kernel: its parameters, registers, labels, variables and instructions.
 
-PTX ISA 8.7, chapters 4 and 5, as far as Triton 3.7 to 3.9 use them: one entry function, statements one after another,
-and braces around inline assembly, whose registers and labels are known inside them alone.
+PTX ISA 8.7, chapters 4, 5 and 7, as far as Triton 3.7 to 3.9 use them: one entry function and those that it calls,
+statements one after another, and braces around inline assembly and calls, whose names are known inside them alone.
 """
 
 import re
 from dataclasses import dataclass, field
 
 BYTES = {"8": 1, "16": 2, "32": 4, "64": 8}
-PARAMETER = re.compile(
-    r"\.param\s+(?:\.align\s+\d+\s+)?\.[bfsu](?P<bits>\d+)[^,()]*?\s(?P<name>[\w$]+)(?:\[(?P<n>\d+)\])?\s*[,)]"
+TOP = re.compile(r"\.(entry|func|global|const)\b")
+FUNCTION = re.compile(r"\.func\s*(?:\((?P<results>[^)]*)\))?\s*(?P<name>[\w$]+)\s*(?:\((?P<parameters>[^)]*)\))?")
+VARIABLE = re.compile(
+    r"\.(?:param|local|global|const)\s+(?:\.align\s+\d+\s+)?\.[bfsu](?P<bits>\d+)(?:\s+\.align\s+\d+|\s+\.\w+)*\s+"
+    r"(?P<name>[\w$]+)(?:\[(?P<n>\d+)\])?(?:\s*=\s*\{?(?P<values>[^};]*))?"
 )
 TOKEN = re.compile(
     r"(?P<skip>\s+|\.(?:file|version|target|address_size)\b[^\n]*)"
@@ -42,6 +45,15 @@ class Instruction:
         return f"PTX line {self.line}{source}: {guard}{self.op} {', '.join(self.args)}"
 
 
+@dataclass(frozen=True)
+class Function:
+    """What is called: the number of its first instruction, and where its parameters and results lie."""
+
+    start: int
+    parameters: tuple[str, ...]
+    results: tuple[str, ...]
+
+
 @dataclass
 class Kernel:
     name: str
@@ -51,12 +63,21 @@ class Kernel:
     registers_a_thread: int
     """.maxnreg, or 0 where the PTX says nothing."""
     code: list[Instruction] = field(default_factory=list)
+    """Of the entry, then of its functions."""
     labels: dict[str, int] = field(default_factory=dict)
     """Of each, the number of the instruction behind it."""
     kinds: dict[str, str] = field(default_factory=dict)
     """Types of registers, by name, or as `%r<` for all that are numbered: b32, pred, ..."""
     targets: dict[str, list[str]] = field(default_factory=dict)
     """Of .branchtargets, by label."""
+    functions: dict[str, Function] = field(default_factory=dict)
+    locals: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """First byte and size of each variable that a thread has for itself: .local, and .param of calls."""
+    globals: dict[str, bytes] = field(default_factory=dict)
+    """Contents of the module's variables, .global and .const."""
+    local_bytes: int = 0
+    scopes: int = 0
+    """Blocks in braces so far, by whose number their names are told apart."""
 
     def kind(self, register: str) -> str | None:
         """Return the declared type of a register; None of what is none."""
@@ -80,13 +101,76 @@ def parse(text: str) -> Kernel:
     """Return the one kernel in `text`. Raises UnknownError where the form is none that Triton emits."""
     files = {number: path.rsplit("/", 1)[-1] for number, path in re.findall(r'\.file\s+(\d+)\s+"([^"]+)"', text)}
     text = re.sub(r"//[^\n]*", "", re.sub(r"\n\s*\.section\b.*", "\n", text, flags=re.DOTALL))
-    start = text.find(".entry")
-    if start < 0 or text.find(".func") >= 0 or text.find(".entry", start + 1) >= 0:
-        raise UnknownError("the PTX has functions or several kernels; this machine runs one kernel, all inlined")
-    body = text.index("{", start)
-    kernel = _head(text[start:body])
-    position, scopes, scope, source = body + 1, [], 0, ""
-    line = text.count("\n", 0, position) + 1
+    variables, entries, functions, position = {}, [], [], 0
+    while match := TOP.search(text, position):
+        position = re.compile("[{;]").search(text, match.end()).start()
+        if match[1] in ("global", "const"):
+            position = text.index(";", position)
+            variables.update(map(_initialised, VARIABLE.finditer(text[match.start() : position])))
+        elif text[position] == "{":  # else it is declared alone
+            body, position = position, _closing(text, position)
+            place = text[match.start() : body], text[body + 1 : position], text.count("\n", 0, body + 1) + 1
+            (entries if match[1] == "entry" else functions).append(place)
+    if len(entries) != 1:
+        raise UnknownError(f"the PTX has {len(entries)} kernels; this machine runs one")
+    ((head, body, line),) = entries
+    kernel = _head(head)
+    kernel.globals = variables
+    _body(kernel, body, line, files)
+    for number, (head, body, line) in enumerate(functions, 1):
+        _function(kernel, number, FUNCTION.match(head), body, line, files)
+    return kernel
+
+
+def _closing(text: str, position: int) -> int:
+    """Return where the brace that opens at `position` closes."""
+    depth = 0
+    for brace in re.compile("[{}]").finditer(text, position):
+        depth += 1 if brace[0] == "{" else -1
+        if not depth:
+            return brace.start()
+    raise UnknownError("a brace that does not close")
+
+
+def _size(variable: re.Match) -> int:
+    return BYTES[variable["bits"]] * int(variable["n"] or 1)
+
+
+def _initialised(variable: re.Match) -> tuple[str, bytes]:
+    size = BYTES[variable["bits"]]
+    try:
+        values = [int(value.strip().rstrip("U"), 0) for value in (variable["values"] or "").split(",") if value.strip()]
+    except ValueError:
+        raise UnknownError(f"{variable['name']} is initialised by something else than whole numbers") from None
+    written = b"".join((value % 256**size).to_bytes(size, "little") for value in values)
+    return variable["name"], written.ljust(_size(variable), b"\0")
+
+
+def _function(kernel: Kernel, number: int, head: re.Match, body: str, line: int, files: dict[str, str]) -> None:
+    """Add one that is called. Its registers and its result get names that no other function has."""
+
+    def variables(of: str) -> tuple[str, ...]:
+        every = {f"{v['name']}@{number}": _size(v) for v in VARIABLE.finditer(head[of] or "")}
+        for name, size in every.items():
+            _add_local(kernel, name, size)
+        return tuple(every)
+
+    parameters, results = variables("parameters"), variables("results")
+    kernel.functions[head["name"]] = Function(len(kernel.code), parameters, results)
+    registers = "|".join(re.findall(r"%(\w+)", " ".join(re.findall(r"\.reg[^;]*;", body))))
+    body = re.sub(rf"%(?=({registers or '-'})(?:[\d<]|\b))", f"%F{number}", body)
+    for name in (*parameters, *results):
+        body = re.sub(rf"(?<![\w$]){re.escape(name.partition('@')[0])}(?![\w$])", name, body)
+    _body(kernel, body, line, files)
+
+
+def _add_local(kernel: Kernel, name: str, size: int) -> None:
+    kernel.locals[name] = kernel.local_bytes, size
+    kernel.local_bytes += -(-size // 16) * 16
+
+
+def _body(kernel: Kernel, text: str, line: int, files: dict[str, str]) -> None:
+    position, scopes, source = 0, [], ""
     while position < len(text):
         if token := TOKEN.match(text, position):
             end = token.end()
@@ -95,23 +179,19 @@ def parse(text: str) -> Kernel:
             elif token["label"]:
                 kernel.labels[_scoped(token["label"], scopes)] = len(kernel.code)
             elif token["brace"] == "{":
-                scope += 1
-                scopes.append(
-                    {name: f"{name}@{scope}" for name in _declare(kernel, text[end : text.index("}\n", end)], scope)}
-                )
+                kernel.scopes += 1
+                declared = _declare(kernel, text[end : _closing(text, token.start("brace"))])
+                scopes.append({name: f"{name}@{kernel.scopes}" for name in declared})
             elif token["brace"] == "}":
-                if not scopes:
-                    break
                 scopes.pop()
         else:
             end = text.index(";", position) + 1
             statement = " ".join(text[position : end - 1].split())
-            _statement(
-                kernel, NAME.sub(lambda m: _scoped(m.group(), scopes), statement) if scopes else statement, line, source
-            )
+            if scopes:
+                statement = NAME.sub(lambda m: _scoped(m.group(), scopes), statement)
+            _statement(kernel, statement, line + text.count("\n", position, end), source)
         line += text.count("\n", position, end)
         position = end
-    return kernel
 
 
 def _head(text: str) -> Kernel:
@@ -120,22 +200,26 @@ def _head(text: str) -> Kernel:
         return int(match[1]) if match else 0
 
     name = re.search(r"\.entry\s+([\w$]+)", text)[1]
-    parameters = {p["name"]: BYTES[p["bits"]] * int(p["n"] or 1) for p in PARAMETER.finditer(text)}
+    parameters = {variable["name"]: _size(variable) for variable in VARIABLE.finditer(text)}
     if not number("reqntid"):
         raise UnknownError(f"{name} has no .reqntid, by which this machine knows its threads")
     return Kernel(name, parameters, number("reqntid"), number("maxnreg"))
 
 
-def _declare(kernel: Kernel, block: str, scope: int) -> list[str]:
-    """Return names that inline assembly declares for itself: its registers, which get a type, and its labels."""
+def _declare(kernel: Kernel, block: str) -> list[str]:
+    """Return names that a block declares for itself: registers, which get a type, variables and labels."""
     registers = [
-        (kind, name.strip())
+        (kind, name)
         for kind, names in re.findall(r"\.reg\s+\.(\w+)\s+([^;]+);", block)
-        for name in names.split(",")
+        for base, count in re.findall(r"([%\w$]+)(?:<(\d+)>)?", names)
+        for name in ([f"{base}{i}" for i in range(int(count))] if count else [base])
     ]
     for kind, name in registers:
-        kernel.kinds[f"{name}@{scope}"] = kind
-    return [name for _, name in registers] + re.findall(r"(?:^|[\s;{])([A-Za-z_$][\w$]*):(?!:)", block)
+        kernel.kinds[f"{name}@{kernel.scopes}"] = kind
+    variables = {variable["name"]: _size(variable) for variable in VARIABLE.finditer(block)}
+    for name, size in variables.items():
+        _add_local(kernel, f"{name}@{kernel.scopes}", size)
+    return [name for _, name in registers] + [*variables] + re.findall(r"(?:^|[\s;{])([A-Za-z_$][\w$]*):(?!:)", block)
 
 
 def _scoped(name: str, scopes: list[dict[str, str]]) -> str:
@@ -148,6 +232,10 @@ def _statement(kernel: Kernel, text: str, line: int, source: str) -> None:
         for name in names.split(","):
             if "@" not in name:  # of inline assembly: declared with its scope
                 kernel.kinds[re.sub(r"<\d+>", "<", name.strip())] = kind
+    elif text.startswith((".local", ".param")):
+        variable = VARIABLE.match(text)
+        if variable and "@" not in text:  # else declared with its scope
+            _add_local(kernel, variable["name"], _size(variable))
     elif text.startswith(".branchtargets"):
         label = max(kernel.labels, key=lambda name: (kernel.labels[name], list(kernel.labels).index(name)))
         kernel.targets[label] = [name.strip() for name in text.removeprefix(".branchtargets").split(",")]

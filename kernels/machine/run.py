@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.machine import control, copies, lanes, matrices, sync, tensor_core  # noqa: F401 (they register)
+from kernels.machine import control, copies, lanes, local, matrices, sync, tensor_core  # noqa: F401 (they register)
 from kernels.machine.compile import Call, compile_for
 from kernels.machine.device import Host, Machine
 from kernels.machine.memory import TensorMap

@@ -12,7 +12,7 @@ from itertools import count
 import numpy as np
 import pytest
 
-from kernels.machine import control, copies, lanes, matrices, sync, tensor_core  # noqa: F401 (they register)
+from kernels.machine import control, copies, lanes, local, matrices, sync, tensor_core  # noqa: F401 (they register)
 from kernels.machine.device import Machine
 from kernels.machine.memory import TensorMap
 from kernels.machine.order import FaultError
@@ -25,6 +25,7 @@ ENTRY = """.version 8.7
 .target sm_90a
 .address_size 64
 .extern .shared .align 1024 .b8 global_smem[];
+{}
 .visible .entry kernel(
 {}.param .u32 device
 )
@@ -41,10 +42,10 @@ ret;
 
 
 @lru_cache
-def program(body: str, names: str, threads: int = 32, shared: int = 0, more: str = "") -> Program:
+def program(body: str, names: str, threads: int = 32, shared: int = 0, more: str = "", module: str = "") -> Program:
     parameters = "".join(f".param .u64 .ptr .global .align 1 {name}, " for name in names)
     loads = "".join(f".reg .b64 %{name}; ld.param.b64 %{name}, [{name}]; " for name in names)
-    return Program(parse(ENTRY.format(parameters, loads, body, threads=threads, more=more)), shared)
+    return Program(parse(ENTRY.format(module, parameters, loads, body, threads=threads, more=more)), shared)
 
 
 def by(register: str, *bodies: str) -> str:

@@ -76,9 +76,8 @@ def test_constants():
 
 @pytest.mark.parametrize(
     ("old", "new", "why"),
-    [(".visible .entry", ".func (.param .b32 x) f() { ret; }\n.visible .entry", "functions or several kernels"),
-     (".section", ".visible .entry other() { ret; }\n.section", "functions or several kernels"),
-     (".reqntid 128", "", "no .reqntid"), ("mov.b32 %r1, 7;", ".local .b8 %depot[16];", ".local is no directive"),
+    [(".section", ".visible .entry other() { ret; }\n.section", "2 kernels"), (".reqntid 128", "", "no .reqntid"),
+     (".visible .entry", ".global .b64 table[1] = {other};\n.visible .entry", "table is initialised by something else"),
      ("mov.b32 %r1, 7;", ".shared .b8 other[16];", ".shared is no directive")],
 )  # fmt: skip
 def test_other_forms_are_refused(old, new, why):
@@ -98,7 +97,7 @@ def test_special_registers():
 UNKNOWN = """add.sat.s32 %r0, %r1, %r2; cvt.sat.u8.s32 %h0, %r1; cvt.rni.s32.f32 %r0, %r1; add.s32 %r0, %q1, 1;
 lop3.b32 %r0, %r1, %r2, %r3, 0x80; setp.ne.f32 %p0, %r1, %r2; setp.lt.xor.s32 %p0, %r1, %r2, %p1;
 setp.lt.s32 %p0|%p1, %r1, %r2; mov.u32 %r0, %clusterid.x; add.f64 %d0, %d1, 0d3FF0000000000000; mov.u32 %r0, 017;
-mov.u32 %r0, other_smem; ld.b32 %r1, [%A]; ld.local.b32 %r1, [%A]; ld.global.acquire.b32 %r1, [%A];
+mov.u32 %r0, other_smem; ld.b32 %r1, [%A]; ld.local.acquire.b32 %r1, [%d1]; ld.global.acquire.b32 %r1, [%A];
 ld.global.acquire.cluster.b32 %r1, [%A]; ld.shared.volatile.b32 %r1, [%r2]; atom.shared.add.u32 %r1, [%r2], 1;
 atom.global.inc.u32 %r1, [%A], 5; st.shared::cluster.b32 [%r2], %r1; ld.global.b32 %r1, [%A+%r1];
 cp.async.bulk.tensor.1d.shared::cta.global.mbarrier::complete_tx::bytes [0], [%A, {0}], [8];
@@ -114,7 +113,7 @@ mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 %r1, %r2, %r3, %r4"""
 
 @pytest.mark.parametrize("line", [line.strip() for line in UNKNOWN.split(";")])
 def test_what_is_unknown_is_refused_by_name(line):
-    with pytest.raises(UnknownError, match="^PTX line 14: " + re.escape(line)):
+    with pytest.raises(UnknownError, match="^PTX line 15: " + re.escape(line)):
         program(line + ";", "A")
 
 

@@ -104,15 +104,13 @@ to 36: dec36 /
 to 264: inc264 /
 """
 FLOW = dict(
-    JUMP="@%one bra END;\nEND:", RET="@%one ret;", EXIT="@!%one exit;", SPIN="AGAIN: nanosleep.u32 20; bra AGAIN;",
+    SPIN="AGAIN: nanosleep.u32 20; bra AGAIN;",
     GO="bra START;\nlabels: .branchtargets TWO, ZERO, TWO;\nZERO: mov.b32 %r1, 70; bra.uni STORE;"
     "TWO: mov.b32 %r1, 72; bra STORE;\nSTART:", STORE="STORE: st.global.b32 [%A], %r1;",
     ZEROTH="brx.idx 1, labels;", THIRD="brx.idx 3, labels;", LANES="brx.idx %l, labels;",
 )  # fmt: skip
 BRANCHES = """
-not all lanes of the warp take: JUMP
-some lanes of a warp end: RET | EXIT
-line 14: (nanosleep.u32 20|bra AGAIN): more than 20000 instructions: SPIN
+line 15: (nanosleep.u32 20|bra AGAIN): more than 20000 instructions: SPIN
 70: GO ZEROTH STORE
 brx.idx 3 of 3 labels: GO THIRD STORE
 index of brx.idx differs: GO LANES STORE

@@ -1,0 +1,77 @@
+"""Lanes of a warp that are at different places (PTX ISA 8.7, 3.1 and 9.7.12).
+
+A branch that some lanes take parts them into groups. Groups of one warp take turns. Mostly the one that is furthest
+behind goes on, so that they meet again where their ways do. At an instruction that lanes execute together (.sync,
+.aligned, bar) a group waits until the others have come there too, or can go no further: whether it may then go on
+without them, the instruction says.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from kernels.machine.program import LANES, Ready
+
+HURRY = 0.9  # the chance that the group goes on that is furthest behind, and not any other
+
+
+@dataclass(eq=False)
+class Group:
+    """Lanes that are at one place, called from the same places."""
+
+    pc: int
+    lanes: np.ndarray
+    calls: tuple
+    waits: Ready | None = None
+
+
+def here(w) -> np.ndarray:
+    """Return the lanes of the group that goes on, or those of the warp."""
+    return np.ones(LANES, bool) if w.lanes is None else w.lanes
+
+
+def go(w, pc: int, calls: tuple) -> None:
+    """Send those that take part in an instruction elsewhere; the others of their group go on behind it."""
+    stay = here(w) & ~(here(w) if w.mask is None else w.mask)
+    if stay.any():
+        w.others.append(Group(pc, w.mask, calls))
+        w.lanes = stay
+    else:
+        w.pc, w.calls = pc - 1, calls  # 1 is added to it
+
+
+def end(w) -> bool:
+    """End those that take part. Return whether they were the last of the warp."""
+    w.lanes = here(w) & ~(here(w) if w.mask is None else w.mask)
+    return not w.lanes.any() and not w.others
+
+
+def choose(w) -> bool:
+    """Let one group of a warp go on, which then is the warp's pc and lanes. Return False where all of them wait."""
+    meeting: dict[tuple, Group] = {}
+    for group in (Group(w.pc, w.lanes, w.calls, w.waits), *w.others):
+        if group.lanes.any():
+            met = meeting.setdefault((group.pc, group.calls), group)
+            met.lanes = met.lanes | group.lanes
+    groups, random = list(meeting.values()), w.cta.machine.rng
+    able = [group for group in groups if group.waits is None or group.waits()]
+    going = [group for group in able if not w.program.steps[group.pc].together]
+    if not going and len(able) < len(groups):
+        w.ready = lambda: any(group.waits and group.waits() for group in groups)
+        return False
+    chosen = min(going or able, key=lambda group: group.pc)
+    if going and random.random() > HURRY:
+        chosen = random.choice(going)
+    w.pc, w.lanes, w.calls, w.waits = chosen.pc, chosen.lanes, chosen.calls, None
+    w.others = [group for group in groups if group is not chosen]
+    if w.lanes.all():
+        w.lanes = None
+    return True
+
+
+def run_in_lanes(w, step) -> None:
+    """Run arithmetic in the lanes of the group alone."""
+    before = [w.r[number] for number in step.targets]
+    step.run(w)
+    for number, value in zip(step.targets, before, strict=True):
+        w.r[number] = np.where(w.lanes, w.r[number], value)
