@@ -26,6 +26,12 @@ def spread(at: np.ndarray, size: int, unit: int = 1) -> np.ndarray:
     return at[:, None] + upto(size) if size > 1 else at[:, None]
 
 
+def first_byte(g, holds: np.ndarray) -> int:
+    """Return the first byte of the granules `g`, an index of any kind, that something holds for."""
+    every = np.arange(g.start, g.stop) if isinstance(g, slice) else g
+    return every.reshape(-1).item(int(np.argmax(holds.reshape(-1)))) * GRANULE
+
+
 @lru_cache(maxsize=64)
 def upto(count: int) -> np.ndarray:
     return np.arange(count)
@@ -45,32 +51,36 @@ class Shared:
         every = at.tolist()
         if every and (min(every) < 0 or max(every) + size > len(self.data)):
             wrong = max(every) if min(every) >= 0 else min(every)
-            raise BoundsError(f"{instruction}: shared address {wrong}, the CTA has {len(self.data)} bytes")
+            raise BoundsError(f"{instruction}: shared address {wrong}, the CTA has {len(self.data)} bytes", self, wrong)
         if np.count_nonzero(at % min(size, 16)):
-            raise BoundsError(f"{instruction}: shared address {at[at % size > 0][0]} is no multiple of {size}")
+            wrong = at[at % min(size, 16) > 0].item(0)
+            raise BoundsError(f"{instruction}: shared address {wrong} is no multiple of {size}", self, wrong)
         return spread(at, size, GRANULE)
 
     def note_read(self, g, clock: np.ndarray, row: int, agent: int, epoch: int, instruction: object) -> None:
         """Check and remember a read. `g`: granules, an index of any kind."""
         numbers = self.writes[g]
         if np.count_nonzero(numbers) < numbers.size:
-            raise UninitialisedError(f"{instruction} reads shared memory that nobody wrote")
+            byte = first_byte(g, numbers == 0)
+            raise UninitialisedError(f"{instruction} reads shared memory that nobody wrote", self, byte)
         if late := self.ledger.unordered(numbers, clock, row):
             fence = late.generic and clock[GENERIC, late.agent] >= late.epoch
             missing = "with no fence.proxy.async after it" if fence else "with no order between"
-            raise RaceError(f"{instruction} reads shared memory that {late} wrote, {missing}")
+            message = f"{instruction} reads shared memory that {late} wrote, {missing}"
+            raise RaceError(message, self, first_byte(g, numbers == late.number), late.agent)
         self.reads[agent - self.first, g] = epoch
 
     def note_write(self, g, clock: np.ndarray, row: int, number: int, instruction: object) -> None:
-        if late := self.ledger.unordered(self.writes[g], clock, row):
-            raise RaceError(f"{instruction} overwrites shared memory that {late} wrote, with no order between")
+        numbers = self.writes[g]
+        if late := self.ledger.unordered(numbers, clock, row):
+            message = f"{instruction} overwrites shared memory that {late} wrote, with no order between"
+            raise RaceError(message, self, first_byte(g, numbers == late.number), late.agent)
         clock_of_readers = clock[GENERIC, self.first : self.first + len(self.reads)]
         reads = self.reads[:, g]
         if np.count_nonzero(late := reads > clock_of_readers.reshape(-1, *[1] * (reads.ndim - 1))):
-            raise RaceError(
-                f"{instruction} overwrites shared memory while reader {np.nonzero(late)[0][0]} of the CTA may "
-                "still read it"
-            )
+            reader = int(np.nonzero(late)[0][0])
+            message = f"{instruction} overwrites shared memory while reader {reader} of the CTA may still read it"
+            raise RaceError(message, self, first_byte(g, late[reader]), self.first + reader)
         self.writes[g] = number
 
     def load(self, at: np.ndarray, size: int) -> np.ndarray:
@@ -111,7 +121,7 @@ class GlobalMemory:
     def region(self, address: int, instruction: object) -> Region:
         number = address >> REGION_BITS
         if not 0 < number <= len(self.regions):
-            raise BoundsError(f"{instruction}: global address {address:#x} is outside of every tensor")
+            raise BoundsError(f"{instruction}: global address {address:#x} is outside of every tensor", None, address)
         return self.regions[number - 1]
 
     def places(
@@ -125,26 +135,28 @@ class GlobalMemory:
             chosen = numbers == number if len(regions) > 1 else np.s_[:]
             region, offsets = self.region(at[chosen].item(0), instruction), at[chosen] & ((1 << REGION_BITS) - 1)
             if (last := max(offsets.tolist())) + size > len(region.data):
-                raise BoundsError(f"{instruction}: byte {last} of a tensor of {len(region.data)}")
-            if np.count_nonzero(offsets % (unit or size)):
-                raise BoundsError(f"{instruction}: global address is no multiple of {unit or size}")
+                raise BoundsError(f"{instruction}: byte {last} of a tensor of {len(region.data)}", region, last)
+            if np.count_nonzero(wrong := offsets % (unit or size)):
+                byte = offsets.item(int(np.argmax(wrong > 0)))
+                raise BoundsError(f"{instruction}: global address is no multiple of {unit or size}", region, byte)
             yield region, chosen, offsets
 
     def note_read(
         self, region: Region, g, clock, row: int, number: int, instruction: object, scope: Scope | None = None
     ):
-        if late := self.ledger.unordered(region.writes[g], clock, row, scope):
-            raise RaceError(f"{instruction} reads global memory that {late} wrote, {_missing(late, clock, scope)}")
+        if late := self.ledger.unordered(numbers := region.writes[g], clock, row, scope):
+            message = f"{instruction} reads global memory that {late} wrote, {_missing(late, clock, scope)}"
+            raise RaceError(message, region, first_byte(g, numbers == late.number), late.agent)
         region.reads[g] = number
 
     def note_write(
         self, region: Region, g, clock, row: int, number: int, instruction: object, scope: Scope | None = None
     ):
         for done, accesses in (("wrote", region.writes), ("reads", region.reads)):
-            if late := self.ledger.unordered(accesses[g], clock, row if done == "wrote" else GENERIC, scope):
-                raise RaceError(
-                    f"{instruction} overwrites global memory that {late} {done}, {_missing(late, clock, scope)}"
-                )
+            numbers = accesses[g]
+            if late := self.ledger.unordered(numbers, clock, row if done == "wrote" else GENERIC, scope):
+                message = f"{instruction} overwrites global memory that {late} {done}, {_missing(late, clock, scope)}"
+                raise RaceError(message, region, first_byte(g, numbers == late.number), late.agent)
         region.writes[g] = number
 
     def map(self, number: int) -> "TensorMap":

@@ -24,9 +24,17 @@ GRANULE = 2
 
 
 class FaultError(Exception):
-    """What comes of this the hardware leaves undefined. `kind` is what a verdict calls it."""
+    """What comes of this the hardware leaves undefined. `kind` is what a verdict calls it.
+
+    Where it is about a byte, `memory` says of what: shared memory, an array of global memory, or None of the address
+    itself. `agent` is the one that the access conflicts with.
+    """
 
     kind = "misuse"
+
+    def __init__(self, message: str, memory: Any = None, byte: int | None = None, agent: int | None = None):
+        super().__init__(message)
+        self.memory, self.byte, self.agent = memory, byte, agent
 
 
 class RaceError(FaultError):
@@ -92,6 +100,7 @@ class Access:
     generic: bool
     scope: Scope | None
     """Of a strong access: an atomic, a volatile one, one with semantics."""
+    number: int = 0
 
     def __str__(self) -> str:
         return f"{self.by[0]}, at {self.by[1]} or behind it," if isinstance(self.by, tuple) else str(self.by)
@@ -109,7 +118,7 @@ class Ledger:
         last = self.accesses[number]
         if not number or last.epoch != epoch or last.generic != generic or last.scope != scope:
             number = self.latest[agent] = len(self.accesses)
-            self.accesses.append(Access(agent, epoch, by, generic, scope))
+            self.accesses.append(Access(agent, epoch, by, generic, scope, number))
         return number
 
     def unordered(self, numbers: np.ndarray, clock: np.ndarray, row: int, scope: Scope | None = None) -> Access | None:

@@ -4,6 +4,7 @@ Triton passes arguments in their order, without those that became constants (con
 descriptor as its tensor map, shape and strides, and two pointers to scratch memory last.
 """
 
+import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,13 +17,13 @@ from torch import Tensor
 from kernels.machine import control, copies, lanes, local, matrices, sync, tensor_core  # noqa: F401 (they register)
 from kernels.machine.compile import Call, compile_for
 from kernels.machine.device import Host, Machine
-from kernels.machine.memory import TensorMap
+from kernels.machine.memory import EMPTY, TensorMap
 from kernels.machine.program import Program
 from kernels.machine.ptx import parse
 from kernels.machine.static import carries, races
 
 TARGET = 90
-SCRATCH_POINTERS = 2
+FLOATS = {"fp16": "e", "bf16": "f", "fp32": "f", "fp64": "d"}
 
 
 @dataclass(frozen=True)
@@ -68,34 +69,54 @@ def parameters(machine: Machine, launch: Call, kernel_compiled: Compiled) -> lis
     kernel, values = kernel_compiled.triton, []
     names, descriptors = kernel.src.fn.arg_names, iter(kernel.metadata.tensordesc_meta or ())
     constants = {names[path[0]] for path in kernel.src.constants if len(path) == 1}
+
+    def add(kind, value) -> None:
+        if isinstance(kind, tuple):
+            for inner in zip(kind, value, strict=True):
+                add(*inner)
+        elif hasattr(value, "block_shape"):
+            values.extend(_descriptor(machine, value, next(descriptors, None)))
+        elif kind != "constexpr":
+            values.append(_bits(machine, kind, value))
+
     for name, kind in kernel.src.signature.items():
-        if kind == "constexpr" or name in constants:
-            continue
-        value = launch.args[name] if name in launch.args else kernel.src.fn.params[names.index(name)].default
-        if hasattr(value, "block_shape"):
-            values += _descriptor(machine, value, next(descriptors))
-        elif isinstance(value, Tensor):
-            values.append(address(machine, value))
-        elif isinstance(value, float):
-            values.append(struct.unpack("I", struct.pack("f", value))[0])
-        else:
-            values.append(int(value))
-    return values + [0] * SCRATCH_POINTERS
+        if name not in constants:
+            add(kind, launch.args[name] if name in launch.args else kernel.src.fn.params[names.index(name)].default)
+    return values + [_scratch(machine, launch, kernel.metadata, kind) for kind in ("global", "profile")]
 
 
-def _descriptor(machine: Machine, value, meta: dict) -> list[int]:
-    tensor = value.base
+def _bits(machine: Machine, kind: str, value: Any) -> int:
+    """Return what the launcher puts into a parameter of this kind of Triton's."""
+    if kind[0] == "*":
+        return address(machine, getattr(value, "base", value))  # of triton.reinterpret, too
+    if kind[:2] in ("fp", "bf"):
+        packed = struct.pack(FLOATS[kind], value)
+        return int.from_bytes(packed, "little") >> (16 if kind == "bf16" else 0)
+    return int(value)
+
+
+def _scratch(machine: Machine, launch: Call, metadata, kind: str) -> int:
+    """Return the address of memory that each CTA has some bytes of; 0 where the kernel asks for none."""
+    if not (size := getattr(metadata, f"{kind}_scratch_size")):
+        return 0
+    return machine.memory.add(np.full(size * math.prod(launch.grid) * metadata.num_ctas, EMPTY, np.uint8))
+
+
+def _descriptor(machine: Machine, value, meta: dict | None) -> list[int]:
+    tensor, sizes = value.base, [*value.shape, *value.strides]
+    if meta is None:  # there is no TMA: loads and stores through a pointer
+        return [address(machine, tensor), *sizes, value.padding == "nan", value.round_f32_to_tf32, *sizes]
     if meta["elem_size"] != tensor.element_size():
         raise ValueError(f"a descriptor of elements of {meta['elem_size']} bytes, the tensor's are {tensor.dtype}")
     region = machine.memory.region(address(machine, tensor), "a descriptor")
     start, pitch = tensor.storage_offset() * tensor.element_size(), value.strides[0] * tensor.element_size()
     made = TensorMap(region, start, value.shape, pitch, meta["elem_size"], meta["block_size"], meta["swizzle"])
-    return [machine.memory.add_map(made), *value.shape, *value.strides]
+    return [machine.memory.add_map(made), *sizes]
 
 
-def enqueue(machine: Machine, launch: Call, after: Sequence[int] = (), device: int = 0) -> int:
+def enqueue(machine: Machine, launch: Call, after: Sequence[int] = (), device: int = 0, target: int = TARGET) -> int:
     """Returns the launch's number, for others that come `after` it."""
-    kernel_compiled = compiled(launch)
+    kernel_compiled = compiled(launch, target)
     machine.problems += kernel_compiled.problems
     return machine.launch(
         kernel_compiled.program, launch.grid, parameters(machine, launch, kernel_compiled), after, device
