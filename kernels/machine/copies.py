@@ -1,46 +1,88 @@
-"""cp.async, and TMA: tensors to and from shared memory, in boxes, by the async proxy (PTX ISA 8.7, 9.7.9.25)."""
+"""Copies that the hardware makes in its own time (PTX ISA 8.7, 9.7.9.25): cp.async, bulk copies, and TMA's boxes.
+
+cp.async belongs to the generic proxy and to its warp, the others to the async proxy. Bulk copies to shared memory
+complete bytes of an mbarrier, those to global memory belong to a group of their warp. Cache hints and prefetches change
+nothing here.
+"""
+
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import numpy as np
 
 from kernels.machine.access import chosen
-from kernels.machine.alu import names_in
+from kernels.machine.alu import from_bf16, names_in, numpy_name, to_bf16
 from kernels.machine.device import Event
-from kernels.machine.memory import EMPTY, spread
+from kernels.machine.memory import EMPTY, REGION_BITS, spread
 from kernels.machine.order import GENERIC, GLOBAL, GRANULE, SHARED, FaultError, TmaError
 from kernels.machine.program import effect, family
-from kernels.machine.sync import lanes_of, mbarrier_at
+from kernels.machine.ptx import UnknownError
+from kernels.machine.sync import lanes_of, mbarrier_at, mbarrier_of, names
+from kernels.machine.tensor_map import Layout, Part, map_at
 
-TENSOR = "cp.async.bulk.tensor.2d"
+HINTS = {"L2::cache_hint", "L2::64B", "L2::128B", "L2::256B"}
 
 
-@effect("cp.async.ca.shared.global", operands="@ @ # u32?", only=lambda inst: int(inst.args[2], 0) in (4, 8, 16))
-@effect("cp.async.cg.shared.global", operands="@ @ # u32?", only=lambda inst: int(inst.args[2], 0) == 16)
-def copy(w, inst, to, source, size, given):
-    """16 bytes or fewer a lane from global to shared memory, zeros behind what there is: a write in the generic proxy,
-    known to its own warp once it has waited."""
-    cta, memory = w.cta, w.cta.machine.memory
-    target, at = chosen(w, to(w)), chosen(w, source(w))
-    sizes = chosen(w, given(w)).astype(np.int64) if given else np.full(len(at), size)
-    if (sizes > size).any():
-        raise FaultError(f"cp.async of {sizes.max()} bytes into {size}")
-    number = cta.machine.ledger.note(cta.agent(4, w.number), w.copies.number, (w, inst))
-    cta.shared.note_write(cta.shared.granules(target, size, inst), w.clock, GENERIC, number, inst)
-    cta.shared.data[spread(target, size)] = EMPTY
-    parts = []
-    for part in np.unique(sizes[sizes > 0]).tolist():  # most often one
-        rows = np.flatnonzero(sizes == part)
-        for region, which, offsets in memory.places(at[rows], part, inst, size):
-            memory.note_read(region, spread(offsets, part, GRANULE), w.clock, GENERIC, number, inst)
-            parts.append((rows[which], region, spread(offsets, part)))
+@effect("createpolicy.fractional", operands="=b64 * *?", quiet=True)
+def policy(w, inst, put, *given):
+    put(w, np.zeros(32, np.uint64))
 
-    def land():
-        data = np.zeros((len(at), size), np.uint8)
-        for rows, region, places in parts:
-            data[rows, : places.shape[1]] = region.data[places]
-        cta.shared.data[spread(target, size)] = data
 
-    w.copies.open.append(event := Event("cp.async", cta, land))
-    cta.machine.events.append(event)
+@effect("prefetch", "prefetchu", operands="*", quiet=True)
+@effect("cp.async.bulk.prefetch", operands="* *? *?", quiet=True)
+def prefetch(w, inst, *given):
+    pass
+
+
+# cp.async.
+
+
+@family("cp.async.ca", "cp.async.cg")
+def copy(program, inst):
+    """Return a copy of 16 bytes or fewer a lane from global to shared memory, zeros behind what there is: a write in
+    the generic proxy, known to its own warp once it has waited."""
+    way, space, *words = inst.op.split(".")[2:]
+    if space not in ("shared", "shared::cta") or words[:1] != ["global"] or set(words[1:]) - HINTS:
+        raise UnknownError("a space or a modifier that this machine does not know")
+    target_text, source_text, size_text, *more = inst.args
+    more = more[: len(more) - ("L2::cache_hint" in words)]
+    size = int(size_text, 0)
+    if size not in ((16,) if way == "cg" else (4, 8, 16)) or len(more) > 1:
+        raise UnknownError("operands that this machine does not know")
+    to, source = program.shared_address(target_text), program.address(source_text)
+    ignored = bool(more) and program.kernel.kind(more[0]) == "pred"
+    given = program.get(more[0], "pred" if ignored else "u32") if more else None
+
+    def run(w):
+        cta, memory = w.cta, w.cta.machine.memory
+        target, at = chosen(w, to(w)), chosen(w, source(w))
+        sizes = np.full(len(at), size) if given is None else chosen(w, given(w)).astype(np.int64)
+        if ignored:
+            sizes = np.where(sizes, 0, size)
+        if (sizes > size).any():
+            raise FaultError(f"cp.async of {sizes.max()} bytes into {size}")
+        number = cta.machine.ledger.note(cta.agent(4, w.number), w.copies.number, (w, inst))
+        cta.shared.note_write(cta.shared.granules(target, size, inst), w.clock, GENERIC, number, inst)
+        cta.shared.data[spread(target, size)] = EMPTY
+        parts = []
+        for part in np.unique(sizes[sizes > 0]).tolist():  # most often one
+            rows = np.flatnonzero(sizes == part)
+            for region, which, offsets in memory.places(at[rows], part, inst, size):
+                memory.note_read(region, spread(offsets, part, GRANULE), w.clock, GENERIC, number, inst)
+                parts.append((rows[which], region, spread(offsets, part)))
+
+        def land():
+            data = np.zeros((len(at), size), np.uint8)
+            for rows, region, places in parts:
+                data[rows, : places.shape[1]] = region.data[places]
+            cta.shared.data[spread(target, size)] = data
+
+        w.copies.open.append(event := Event("cp.async", cta, land))
+        cta.machine.events.append(event)
+
+    return run
 
 
 @effect("cp.async.commit_group")
@@ -55,7 +97,203 @@ def wait(w, inst, left=0):
         w.copies.commit()
     if ready := w.copies.wait(left):
         return ready
-    w.clock[GENERIC, w.cta.agent(4, w.number)] = w.copies.waited
+    w.clock[GENERIC, w.cta.agent(4, w.number)] = w.copies.known
+
+
+@effect(*names("arrive", "arrive.noinc", of="cp.async.mbarrier"), operands="@")
+def arrive_behind(w, inst, where):
+    """An arrival of each lane once its copies so far have landed; it counts as one more, or is among the expected."""
+    clock = np.zeros_like(w.clock)
+    clock[GENERIC, w.cta.agent(4, w.number)] = w.copies.number
+    before = w.copies.hand_over()
+    for lane in lanes_of(w):
+        barrier = mbarrier_at(w, int(where(w)[lane]))
+        if ".noinc" not in inst.op:
+            barrier.expect_arrival()
+        w.cta.machine.events.append(Event("cp.async", w.cta, partial(barrier.arrive, clock, 1), before))
+
+
+# Bulk copies, and boxes of tensors.
+
+OPERATION = "add|min|max|inc|dec|and|or|xor"
+BULK = re.compile(
+    r"cp(?P<reduce>\.reduce)?\.async\.bulk(\.tensor\.(?P<dim>[1-5])d)?"
+    r"((?P<load>\.shared::(cta|cluster)\.(?P<source>global|shared::cta))(\.tile)?\.mbarrier::complete_tx::bytes"
+    r"(?P<multicast>\.multicast::cluster)?"
+    rf"|\.global\.shared::cta(\.(?P<by>{OPERATION}))?(\.tile)?\.bulk_group)"
+    rf"(?P<hint>\.L2::cache_hint)?(\.(?P<operation>{OPERATION})(\.noftz)?\.(?P<kind>\w+))?"
+)
+Find = Callable[[Any, int, int], Part]
+"""Of a warp, a lane, and the number of who reads the tensor map."""
+
+
+def _of_tensor(program, inst, text: str) -> Find:
+    """Of `[map, {coordinates}]`, the innermost first."""
+    base, names = text.strip("[] ").split(",", 1)
+    map_address = program.get(base, "b64")
+    coordinates = [program.get(name, "s32") for name in reversed(names_in(names))]
+
+    def find(w, lane: int, number: int) -> Part:
+        tensor_map = map_at(w, int(map_address(w)[lane]), number, inst)
+        region = w.cta.machine.memory.region(tensor_map.address, inst)
+        return tensor_map.part(region, tensor_map.address % 2**REGION_BITS, [int(get(w)[lane]) for get in coordinates])
+
+    return find
+
+
+def _of_bytes(program, inst, text: str, size_text: str, kind: str, space: str) -> Find:
+    """Of an address and a size."""
+    where = program.address(text) if space == "global" else program.shared_address(text)
+    sizes = program.get(size_text, "u32")
+
+    def find(w, lane: int, number: int) -> Part:
+        size, at = int(sizes(w)[lane]), where(w)[lane : lane + 1]
+        if size % 16 or not size:
+            raise TmaError(f"a bulk copy of {size} bytes, multiples of 16 are needed")
+        region, start = w.cta.shared, at[0]
+        if space == "global":
+            ((region, _, (start,)),) = w.cta.machine.memory.places(at, size, inst, 16)
+        return Part(region, np.arange(start, start + size), (slice(None),), Layout((size,), 0, kind))
+
+    return find
+
+
+def _granules(cta, layout: Layout, address: int, unit: int) -> slice:
+    shared = cta.shared
+    if address % unit or (layout.swizzle == 3 and address % 1024):
+        raise TmaError(f"TMA is given shared memory at {address}, which does not fit the swizzle", shared, address)
+    if address < 0 or address + layout.bytes > len(shared.data):
+        message = f"TMA is given shared memory at {address}, the CTA has {len(shared.data)} bytes"
+        raise TmaError(message, shared, address)
+    return slice(address // GRANULE, (address + layout.bytes) // GRANULE)
+
+
+@family("cp.async.bulk", "cp.reduce.async.bulk")
+def bulk(program, inst):
+    """Return a bulk copy: its opcode says whether of a tensor, where to, by what reduction, and what it completes."""
+    match, args = BULK.fullmatch(inst.op), list(inst.args)
+    operation = match and (match["by"] or match["operation"])
+    if not match or bool(match["reduce"]) != bool(operation) or (match["load"] and operation):
+        raise UnknownError("a bulk copy that this machine does not know")
+    if match["hint"]:
+        args.pop()
+    far, near = (1, 0) if match["load"] else (0, 1)  # global memory, or another CTA's, and shared
+    if match["dim"]:
+        find = _of_tensor(program, inst, args[far])
+    else:
+        find = _of_bytes(program, inst, args[far], args.pop(2), match["kind"] or "u8", match["source"] or "global")
+    unit = 128 if match["dim"] else 16
+    if match["load"]:
+        return _load(program, inst, find, unit, *args[:1], *args[2:])
+    return _store(inst, find, unit, program.shared_address(args[near]), operation)
+
+
+def _load(program, inst, find: Find, unit: int, target_text: str, barrier_text: str, mask_text: str | None = None):
+    target, bar = program.address(target_text), program.address(barrier_text)
+    mask = program.get(mask_text, "b16") if mask_text else None
+
+    def load(w):
+        cta, machine = w.cta, w.cta.machine
+        for lane in lanes_of(w):
+            (receiver, address), (holder, at) = cta.locate(int(target(w)[lane])), cta.locate(int(bar(w)[lane]))
+            if holder is not receiver:
+                raise TmaError(f"the mbarrier is CTA {holder.number}'s, what TMA loads goes to CTA {receiver.number}")
+            receivers = [receiver] if mask is None else cta.peers(int(mask(w)[lane]))
+            for receiver in receivers:
+                barrier = mbarrier_of(w, receiver, at)
+                # The read is the warp's until somebody waits for the load, and then it is over: as the write.
+                number = machine.ledger.note(barrier.agent, barrier.epoch, (w, inst), generic=False)
+                part = find(w, lane, number)
+                g = _granules(receiver, part.layout, address, unit)
+                if part.region is cta.shared:
+                    cta.shared.note_read(part.granules, w.clock, SHARED, barrier.agent, barrier.epoch, inst)
+                else:
+                    machine.memory.note_read(part.region, part.granules, w.clock, GLOBAL, number, inst)
+                receiver.shared.note_write(g, w.clock, SHARED, number, inst)
+                receiver.shared.data[address : address + part.layout.bytes] = EMPTY
+                barrier.flying += part.layout.bytes
+                machine.events.append(Event("TMA load", receiver, partial(_land, receiver, barrier, part, address)))
+
+    return load
+
+
+def _land(cta, barrier, part: Part, address: int) -> None:
+    layout = part.layout
+    if any(layout.fill):
+        data = np.resize(np.frombuffer(layout.fill, np.uint8), layout.extent)
+    else:
+        data = np.zeros(layout.extent, np.uint8)
+    data[part.inside] = part.region.data[part.offsets]
+    if layout.kind == "tf32":
+        data = to_tf32(data.view(np.uint32)).view(np.uint8)
+    cta.shared.data[layout.place(address)] = data
+    barrier.land(layout.bytes)
+
+
+def to_tf32(bits: np.ndarray) -> np.ndarray:
+    """Round to the nearest, ties to even, as python/test/gluon/test_core.py of Triton expects of the hardware."""
+    rounded = bits + (0xFFF + (bits >> 13 & 1)) & 0xFFFFE000
+    return np.where(bits & 0x7F800000 == 0x7F800000, bits, rounded).astype(np.uint32)
+
+
+INTEGERS = {"u32", "s32", "u64", "s64", "b32", "b64"}
+HALVES = {"f16", "bf16"}
+REDUCTIONS = {
+    "add": (np.add, {"u32", "s32", "u64", "f32", "f64"} | HALVES),
+    "min": (np.fmin, {"u32", "s32", "u64", "s64"} | HALVES),
+    "max": (np.fmax, {"u32", "s32", "u64", "s64"} | HALVES),
+    "inc": (lambda old, limit: np.where(old >= limit, 0, old + 1), {"u32"}),
+    "dec": (lambda old, limit: np.where((old == 0) | (old > limit), limit, old - 1), {"u32"}),
+    "and": (np.bitwise_and, INTEGERS), "or": (np.bitwise_or, INTEGERS), "xor": (np.bitwise_xor, INTEGERS),
+}  # fmt: skip
+"""By which function, and of which types (9.7.9.25.4.2 and 9.7.9.25.5.3)."""
+
+
+def _reduced(operation: str, kind: str, old: np.ndarray, new: np.ndarray) -> np.ndarray:
+    """Return bytes: of each element what the reduction leaves."""
+    function, new = REDUCTIONS[operation][0], np.ascontiguousarray(new)
+    if kind == "bf16":
+        result = to_bf16(function(from_bf16(old.view(np.uint16)), from_bf16(new.view(np.uint16))))
+    else:
+        dtype = numpy_name(kind)
+        result = function(old.view(dtype), new.view(dtype)).astype(dtype)
+    return result.view(np.uint8)
+
+
+def _store(inst, find: Find, unit: int, source: Callable, operation: str | None):
+    def store(w):
+        cta, machine, epoch = w.cta, w.cta.machine, w.stores.number
+        reader, writer = cta.agent(2, w.number), cta.agent(3, w.number)
+        scope = w.scope("gpu") if operation else None  # each of its operations is relaxed, at that scope
+        for lane in lanes_of(w):
+            address = int(source(w)[lane])
+            part = find(w, lane, machine.ledger.note(reader, epoch, (w, inst), generic=False))
+            layout, region = part.layout, part.region
+            if operation and layout.kind not in REDUCTIONS[operation][1]:
+                raise TmaError(f"{operation} of elements of type {layout.kind}")
+            if layout.kind == "tf32":
+                raise UnknownError(f"{inst}: a store by a tensor map of tf32")
+            cta.shared.note_read(_granules(cta, layout, address, unit), w.clock, SHARED, reader, epoch, inst)
+            number = machine.ledger.note(writer, epoch, (w, inst), generic=False, scope=scope)
+            machine.memory.note_write(region, part.granules, w.clock, GLOBAL, number, inst, scope)
+            pieces = []
+
+            def read(part=part, address=address, pieces=pieces):
+                pieces.append(cta.shared.data[part.layout.place(address)][part.inside])
+
+            def write(part=part, pieces=pieces):
+                data = part.region.data
+                if operation:
+                    pieces[0] = _reduced(operation, part.layout.kind, data[part.offsets], pieces[0])
+                data[part.offsets] = pieces[0]
+
+            first = Event("TMA store", cta, read)
+            event = Event("TMA store", cta, write, first)
+            machine.events += [first, event]
+            w.stores.open.append(event)
+        w.tick()
+
+    return store
 
 
 @effect("cp.async.bulk.commit_group")
@@ -69,82 +307,3 @@ def wait_for_stores(w, inst, left):
         return ready
     for kind in (2,) if reads else (2, 3):
         w.clock[:, w.cta.agent(kind, w.number)] = w.stores.waited
-
-
-def _box(program, text: str):
-    """Of `[map, {column, row}]`: a function of a warp and a lane."""
-    base, coordinates = text.strip("[] ").split(",", 1)
-    get, (column, row) = program.get(base, "b64"), [program.get(name, "s32") for name in names_in(coordinates)]
-
-    def at(w, lane):
-        tensor_map = w.cta.machine.memory.map(int(get(w)[lane]))
-        return tensor_map, *tensor_map.inside(int(column(w)[lane]), int(row(w)[lane]))
-
-    return at
-
-
-def _granules(w, tensor_map, address: int) -> slice:
-    if address % 128 or (tensor_map.swizzle == 3 and address % 1024):
-        raise TmaError(f"TMA is given shared memory at {address}, which does not fit the swizzle")
-    if address < 0 or address + tensor_map.bytes > len(w.cta.shared.data):
-        raise TmaError(f"TMA is given shared memory at {address}, the CTA has {len(w.cta.shared.data)} bytes")
-    return slice(address // GRANULE, (address + tensor_map.bytes) // GRANULE)
-
-
-@family(*(f"{TENSOR}.shared::{space}.global.mbarrier::complete_tx::bytes" for space in ("cta", "cluster")))
-def tensor_load(program, inst):
-    target, box, bar = program.address(inst.args[0]), _box(program, inst.args[1]), program.address(inst.args[2])
-
-    def load(w):
-        cta, machine = w.cta, w.cta.machine
-        for lane in lanes_of(w):
-            (tensor_map, source, part), address = box(w, lane), int(target(w)[lane])
-            barrier = mbarrier_at(w, int(bar(w)[lane]))
-            g, region = _granules(w, tensor_map, address), tensor_map.region
-            # The read is the warp's until somebody waits for the load, and then it is over: as the write.
-            number = machine.ledger.note(barrier.agent, barrier.epoch, (w, inst), generic=False)
-            machine.memory.note_read(region, source[:, ::GRANULE] // GRANULE, w.clock, GLOBAL, number, inst)
-            cta.shared.note_write(g, w.clock, SHARED, number, inst)
-            cta.shared.data[address : address + tensor_map.bytes] = EMPTY
-            barrier.flying += 1
-
-            def land(tensor_map=tensor_map, source=source, part=part, address=address, barrier=barrier):
-                data = np.zeros((tensor_map.box[0], tensor_map.inner), np.uint8)
-                data[part] = tensor_map.region.data[source]
-                cta.shared.data[tensor_map.place(address)] = data
-                barrier.land(tensor_map.bytes)
-
-            machine.events.append(Event("TMA load", cta, land))
-
-    return load
-
-
-@family(f"{TENSOR}.global.shared::cta.bulk_group")
-def tensor_store(program, inst):
-    source, box = program.address(inst.args[1]), _box(program, inst.args[0])
-
-    def store(w):
-        cta, machine, epoch = w.cta, w.cta.machine, w.stores.number
-        for lane in lanes_of(w):
-            (tensor_map, target, part), address = box(w, lane), int(source(w)[lane])
-            cta.shared.note_read(
-                _granules(w, tensor_map, address), w.clock, SHARED, cta.agent(2, w.number), epoch, inst
-            )
-            number = machine.ledger.note(cta.agent(3, w.number), epoch, (w, inst), generic=False)
-            g = target[:, ::GRANULE] // GRANULE
-            machine.memory.note_write(tensor_map.region, g, w.clock, GLOBAL, number, inst)
-            pieces = []
-
-            def read(tensor_map=tensor_map, address=address, part=part, pieces=pieces):
-                pieces.append(cta.shared.data[tensor_map.place(address)][part])
-
-            def write(tensor_map=tensor_map, target=target, pieces=pieces):
-                tensor_map.region.data[target] = pieces[0]
-
-            first = Event("TMA store", cta, read)
-            event = Event("TMA store", cta, write, first)
-            machine.events += [first, event]
-            w.stores.open.append(event)
-        w.tick()
-
-    return store

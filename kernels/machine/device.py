@@ -36,26 +36,55 @@ class Event:
     kind: str
     cta: "Cta | None"
     do: Callable[[], None]
-    after: "Event | None" = None
+    after: "Event | Several | None" = None
     done: bool = False
 
 
+@dataclass(eq=False)
+class Several:
+    """What is after several events is after this."""
+
+    events: list[Event]
+
+    @property
+    def done(self) -> bool:
+        return all(event.done for event in self.events)
+
+
 class Groups:
-    """Operations of one kind that a warp has under way, in the groups that it committed. The next one's number, from 1
-    on, is the epoch of what is issued now."""
+    """Operations of one kind that a warp has under way, in the groups that it committed. `number`, from 1 on, is the
+    epoch of what is issued now."""
 
     def __init__(self) -> None:
         self.open: list[Event] = []
         self.closed: list[list[Event]] = []
-        self.waited = 0
+        self.ends: list[int] = []  # of these: their epochs
+        self.handed_over: set[Event] = set()  # to an mbarrier: nobody has to wait for their groups
+        self.number, self.waited = 1, 0
 
     @property
-    def number(self) -> int:
-        return len(self.closed) + 1
+    def known(self) -> int:
+        """Up to which epoch all have ended that were waited for."""
+        return self.ends[self.waited - 1] if self.waited else 0
+
+    @property
+    def left(self) -> list[Event]:
+        """Those that nobody waits for."""
+        groups = [*self.closed[self.waited :], self.open]
+        return [event for group in groups for event in group if event not in self.handed_over]
 
     def commit(self) -> None:
         self.closed.append(self.open)
+        self.ends.append(self.number)
         self.open = []
+        self.number += 1
+
+    def hand_over(self) -> Several:
+        """Let an mbarrier track what was issued so far."""
+        events = [event for group in (*self.closed, self.open) for event in group]
+        self.handed_over.update(events)
+        self.number += 1
+        return Several([event for event in events if not event.done])
 
     def wait(self, left: int, *, reads: bool = False) -> Ready | None:
         """None once all groups but `left` have ended (of bulk stores perhaps only their reads), which `waited` then
@@ -156,6 +185,10 @@ class Cta:
         self.named: dict = {}
         self.spare_registers = 0
         self.warps = [Warp(self, number) for number in range(self.count)]
+
+    def locate(self, address: int) -> tuple["Cta", int]:
+        """Return the CTA of the cluster that a shared address is of, and where in its shared memory it lies."""
+        return self, address
 
     def agent(self, kind: int, warp: int) -> int:
         """Of a warp: 1 its wgmma, 2 and 3 the reads and the writes of its bulk stores, 4 its cp.async."""
@@ -286,8 +319,8 @@ class Machine:
     def _retire(self) -> None:
         for cta in [cta for cta in self.ctas if not any(warp.alive for warp in cta.warps)]:
             for event in self.events:
-                if event.cta is cta and event.kind == "TMA load":
-                    raise TmaError(f"{cta.warps[0]!r}: the CTA ends while a TMA load is on its way")
+                if event.cta is cta and event.kind in ("TMA load", "cp.async"):
+                    raise TmaError(f"{cta.warps[0]!r}: the CTA ends while a {event.kind} is on its way")
             self.ctas.remove(cta)
             launch = cta.launch
             launch.left -= 1

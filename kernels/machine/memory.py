@@ -1,4 +1,4 @@
-"""Shared memory of a CTA, global memory of all devices, and the tensor maps by which TMA addresses it.
+"""Shared memory of a CTA, and global memory of all devices.
 
 Each keeps its bytes, and of each 2 bytes by whom they were last written and read. Global memory is made of the arrays
 that are given to a launch, at made-up addresses far apart: what lies outside of all of them is a fault.
@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from kernels.machine.order import GENERIC, GRANULE, BoundsError, Ledger, RaceError, Scope, TmaError, UninitialisedError
+from kernels.machine.order import GENERIC, GRANULE, BoundsError, Ledger, RaceError, Scope, UninitialisedError
 
 REGION_BITS = 36  # of an address, inside one array
 MAPS = 1 << 31  # addresses of tensor maps: Triton 3.9 keeps 32 bits of a parameter's
@@ -105,7 +105,7 @@ class GlobalMemory:
     def __init__(self, ledger: Ledger):
         self.ledger = ledger
         self.regions: list[Region] = []
-        self.maps: list[TensorMap] = []
+        self.maps: list[bytes] = []
 
     def add(self, data: np.ndarray) -> int:
         """Return the address of `data`, bytes of which are read and written in place; the same one for the same
@@ -159,12 +159,8 @@ class GlobalMemory:
                 raise RaceError(message, region, first_byte(g, numbers == late.number), late.agent)
         region.writes[g] = number
 
-    def map(self, number: int) -> "TensorMap":
-        if number < MAPS or (number - MAPS) % MAP_BYTES or (number - MAPS) // MAP_BYTES >= len(self.maps):
-            raise TmaError("TMA is given no tensor map")
-        return self.maps[(number - MAPS) // MAP_BYTES]
-
-    def add_map(self, tensor_map: "TensorMap") -> int:
+    def add_map(self, tensor_map: bytes) -> int:
+        """Return the address of a tensor map that the host passes to a kernel."""
         self.maps.append(tensor_map)
         return MAPS + (len(self.maps) - 1) * MAP_BYTES
 
@@ -173,44 +169,6 @@ def _missing(late, clock: np.ndarray, scope: Scope | None) -> str:
     if late.generic and clock[GENERIC, late.agent] >= late.epoch:
         return "with no fence.proxy.async after it"
     return "and one of their scopes does not reach the other" if scope and late.scope else "with no order between"
-
-
-class TensorMap:
-    """What the host encodes for TMA, of two dimensions (CUDA driver API, cuTensorMapEncodeTiled): `rows` x `columns`
-    elements of `size` bytes from byte `start` of a region, `pitch` bytes from row to row."""
-
-    def __init__(self, region: Region, start: int, shape, pitch: int, size: int, box, swizzle: int):
-        self.region, self.start, self.shape, self.pitch, self.size = region, start, tuple(shape), pitch, size
-        self.box, self.swizzle = tuple(box), swizzle  # swizzle 0: none; 1, 2, 3: of 32, 64, 128 bytes
-        self.inner = self.box[1] * size
-        limits = [
-            (pitch % 16 or start % 16, f"rows {pitch} bytes apart from byte {start}, multiples of 16 are needed"),
-            (self.inner % 16, f"a box with rows of {self.inner} bytes, a multiple of 16 is needed"),
-            (max(self.box) > 256, f"a box of {self.box}, 256 is the limit"),
-            (swizzle and self.inner > 16 << swizzle, f"rows of {self.inner} bytes, a swizzle of {16 << swizzle}"),
-        ]  # fmt: skip
-        for broken, problem in limits:
-            if broken:
-                raise TmaError(f"tensor map: {problem}")
-        self.bytes = self.box[0] * self.inner
-
-    def inside(self, column: int, row: int) -> tuple[np.ndarray, tuple[slice, slice]]:
-        """[rows, bytes] of the region that a box at (row, column) has, and where in the box they lie."""
-        r0, r1 = max(row, 0), max(min(row + self.box[0], self.shape[0]), max(row, 0))
-        c0, c1 = max(column, 0), max(min(column + self.box[1], self.shape[1]), max(column, 0))
-        where = self.start + np.arange(r0, r1)[:, None] * self.pitch + np.arange(c0 * self.size, c1 * self.size)
-        return where, (slice(r0 - row, r1 - row), slice((c0 - column) * self.size, (c1 - column) * self.size))
-
-    def place(self, address: int) -> np.ndarray:
-        """[rows, bytes] addresses in shared memory of a box that begins at `address`, a multiple of 1024 less the
-        swizzle's pattern."""
-        return address // 1024 * 1024 + _box(address % 1024, self.box[0], self.inner, self.swizzle)
-
-
-@lru_cache(maxsize=256)
-def _box(address: int, rows: int, inner: int, swizzle: int) -> np.ndarray:
-    units = swizzled(address + np.arange(rows * inner // 16) * 16, swizzle)
-    return spread(units, 16).reshape(rows, inner)
 
 
 def swizzled(address: np.ndarray, mode: int) -> np.ndarray:

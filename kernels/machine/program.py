@@ -235,6 +235,10 @@ class Program:
         register = self.get(base, f"b{bits(self.kernel.kind(base))}")
         return lambda w: register(w).astype(np.int64) + offset
 
+    def shared_address(self, text: str) -> Callable[[Any], np.ndarray]:
+        """Of a warp: the addresses in its own CTA's shared memory."""
+        return self.address(text)
+
     def fault_at(self, step: int, error: BaseException) -> Instruction:
         """Return the instruction of a run that raised."""
         trace, line = error.__traceback__, 2

@@ -17,10 +17,11 @@ from torch import Tensor
 from kernels.machine import control, copies, lanes, local, matrices, sync, tensor_core  # noqa: F401 (they register)
 from kernels.machine.compile import Call, compile_for
 from kernels.machine.device import Host, Machine
-from kernels.machine.memory import EMPTY, TensorMap
+from kernels.machine.memory import EMPTY
 from kernels.machine.program import Program
-from kernels.machine.ptx import parse
+from kernels.machine.ptx import UnknownError, parse
 from kernels.machine.static import carries, races
+from kernels.machine.tensor_map import KINDS, encode
 
 TARGET = 90
 FLOATS = {"fp16": "e", "bf16": "f", "fp32": "f", "fp64": "d"}
@@ -108,9 +109,11 @@ def _descriptor(machine: Machine, value, meta: dict | None) -> list[int]:
         return [address(machine, tensor), *sizes, value.padding == "nan", value.round_f32_to_tf32, *sizes]
     if meta["elem_size"] != tensor.element_size():
         raise ValueError(f"a descriptor of elements of {meta['elem_size']} bytes, the tensor's are {tensor.dtype}")
-    region = machine.memory.region(address(machine, tensor), "a descriptor")
-    start, pitch = tensor.storage_offset() * tensor.element_size(), value.strides[0] * tensor.element_size()
-    made = TensorMap(region, start, value.shape, pitch, meta["elem_size"], meta["block_size"], meta["swizzle"])
+    if meta["fp4_padded"] or meta.get("is_im2col"):
+        raise UnknownError("a descriptor of padded fp4, or for im2col")
+    kind = KINDS.index("tf32") if value.round_f32_to_tf32 else meta["elem_type"]
+    start, nan = address(machine, tensor), value.padding == "nan"
+    made = encode(start, value.shape, value.strides, kind, meta["block_size"], meta["swizzle"], nan)
     return [machine.memory.add_map(made), *sizes]
 
 

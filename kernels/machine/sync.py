@@ -87,10 +87,14 @@ class Mbarrier:
         np.maximum(self.next, clock, out=self.next)
         self._complete()
 
+    def expect_arrival(self) -> None:
+        """One more in this phase."""
+        self.pending += 1
+
     def land(self, size: int) -> None:
         """Bytes of a TMA load. Whoever waits knows of them, and of nothing that its issuer did."""
         self.bytes -= size
-        self.flying -= 1
+        self.flying -= size
         self._complete()
 
     def _complete(self) -> None:
@@ -105,14 +109,18 @@ class Mbarrier:
 
 
 def mbarrier_at(w, address: int) -> Mbarrier:
+    return mbarrier_of(w, *w.cta.locate(address))
+
+
+def mbarrier_of(w, cta, address: int) -> Mbarrier:
     """Return the one that was initialised there, and that this warp knows to be.
 
     No proxy fence is asked for between mbarrier.init and TMA: completing bytes is an operation of the mbarrier, whose
     object nothing else may touch, and all that Triton's own pipelines put between is a barrier of the CTA.
     """
-    if address not in w.cta.barriers:
-        raise BarrierError(f"no mbarrier was initialised at {address}")
-    barrier_at = w.cta.barriers[address]
+    if address not in cta.barriers:
+        raise BarrierError(f"no mbarrier was initialised at {address}", cta.shared, address)
+    barrier_at = cta.barriers[address]
     if w.clock[GENERIC, barrier_at.born[0]] < barrier_at.born[1]:
         raise RaceError(f"uses the mbarrier at {address}, which another warp may not have initialised yet")
     return barrier_at
@@ -122,9 +130,9 @@ def lanes_of(w):
     return range(LANES) if w.mask is None else np.flatnonzero(w.mask)
 
 
-def names(*operations: str) -> list[str]:
+def names(*operations: str, of: str = "mbarrier") -> list[str]:
     """Opcodes on mbarriers as Triton's versions spell them."""
-    return [f"mbarrier.{operation}.{space}.b64" for operation in operations for space in ("shared", "shared::cta")]
+    return [f"{of}.{operation}.{space}.b64" for operation in operations for space in ("shared", "shared::cta")]
 
 
 def granules(at: int) -> np.ndarray:

@@ -14,10 +14,10 @@ import pytest
 
 from kernels.machine import control, copies, lanes, local, matrices, sync, tensor_core  # noqa: F401 (they register)
 from kernels.machine.device import Machine
-from kernels.machine.memory import TensorMap
 from kernels.machine.order import FaultError
 from kernels.machine.program import Program
 from kernels.machine.ptx import parse
+from kernels.machine.tensor_map import KINDS, encode
 
 SEEDS, BUDGET = range(3), 20_000
 numbers = count()
@@ -63,12 +63,16 @@ def until(value: int, load: str) -> str:
 
 
 def prepared(machine: Machine, arrays: Sequence[np.ndarray], maps: Sequence[tuple] = ()) -> list[int]:
-    """Return addresses of arrays, then of the tensor maps of `maps`, each (number of an array, box, swizzle)."""
+    """Return addresses of arrays, then of the tensor maps of `maps`, each (number of an array, box, swizzle), and as a
+    dictionary what else `encode` takes: else the map is of the whole array."""
     addresses = [machine.memory.add(array.view(np.uint8).reshape(-1)) for array in arrays]
-    for number, box, swizzle in maps:
-        array, region = arrays[number], machine.memory.region(addresses[number], "a map")
-        made = TensorMap(region, 0, array.shape, array.strides[0], array.itemsize, box, swizzle)
-        addresses.append(machine.memory.add_map(made))
+    for number, box, swizzle, *more in maps:
+        array = arrays[number]
+        strides = [stride // array.itemsize for stride in array.strides]
+        whole = dict(start=0, shape=array.shape, strides=strides, kind=f"u{8 * array.itemsize}")
+        options = whole | (more[0] if more else {})
+        address, kind = addresses[number] + options.pop("start"), KINDS.index(options.pop("kind"))
+        addresses.append(machine.memory.add_map(encode(address, kind=kind, box=box, swizzle=swizzle, **options)))
     return addresses
 
 

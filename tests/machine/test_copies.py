@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from small_ptx import BAR, INIT, LANDED, TMA, faults, holds, load, run, words
 
-from kernels.machine.memory import GlobalMemory, TensorMap
-from kernels.machine.order import FaultError, Ledger
+from kernels.machine.order import FaultError, TmaError
+from kernels.machine.tensor_map import KINDS, SIZES, decode, encode
 
 MINE = "mul.lo.u32 %r50, %t, 16; cvt.u64.u32 %d50, %r50; add.s64 %d51, %A, %d50; add.s64 %d52, %B, %d50;"
 COPY, WAIT = "cp.async.cg.shared.global [%r50], [%d51], 16;", "cp.async.commit_group; cp.async.wait_group 0;"
@@ -26,6 +26,16 @@ def test_cp_async_fills_with_zeros(way, size):
     _, out = run(body, given, np.zeros(6 * 32, np.uint8), shared=192)
     for i, n in enumerate(sizes):
         assert out[32 * i : 32 * i + 16].tolist() == [*given[16 * i : 16 * i + n], *[0] * (16 - n)]
+
+
+@pytest.mark.parametrize("hint", ["", ".L2::cache_hint"])
+def test_cp_async_ignores_its_source(hint):
+    """Behind a predicate of the lane: then there are zeros, and the address does not matter."""
+    body = f"""createpolicy.fractional.L2::evict_first.b64 %d60, 1.0; setp.lt.u32 %p1, %l, 5; shl.b32 %r50, %t, 4;
+    cvt.u64.u32 %d50, %r50; add.s64 %d51, %A, %d50; selp.b64 %d51, 99, %d51, %p1; add.s64 %d52, %B, %d50;
+    cp.async.cg.shared::cta.global{hint}.L2::128B [%r50], [%d51], 16, %p1{", %d60" if hint else ""}; {WAIT} {READ}"""
+    _, out = run(body, GIVEN, words(256), shared=1024)
+    assert out.tolist() == [*[0] * 20, *range(20, 128), *[0] * 128]
 
 
 # cp.async by each thread of two warps: the copy of the other one is 512 bytes away.
@@ -102,17 +112,21 @@ def test_a_cta_stays_until_its_loads_have_landed():
         run(INIT + load(0, 0, 1024), TENSOR, seeds=range(20), maps=[(0, (8, 64), 3)], shared=BAR + 8)
 
 
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [(dict(start=8), "multiples of 16"), (dict(pitch=168), "multiples of 16"), (dict(box=(8, 12)), "rows of 24 bytes"),
-     (dict(box=(257, 8)), "256 is the limit"), (dict(swizzle=2), "a swizzle of 64")],
-)  # fmt: skip
+LIMITS = dict(address=1 << 36, shape=(20, 80), strides=(80, 1), kind=KINDS.index("u16"), box=(8, 64), swizzle=3)
+TOO_MUCH = [
+    (dict(address=8), "begins at 0x8, a multiple of 16"), (dict(strides=(84, 1)), "strides of .168,. bytes"),
+    (dict(box=(8, 12), swizzle=0), "rows of 24 bytes"), (dict(box=(257, 8), swizzle=0), "256 is the limit"),
+    (dict(swizzle=2), "a swizzle of 64"), (dict(box=(0, 64)), "neither may be empty"), (dict(shape=(0, 80)), "neither"),
+    (dict(nan=True), "NaN elements of type u16"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "why"), TOO_MUCH)
 def test_limits_of_tensor_maps(change, why):
     """5.5.7, 5.5.8 and cuTensorMapEncodeTiled."""
-    memory = GlobalMemory(Ledger())
-    region = memory.region(memory.add(TENSOR.view(np.uint8).reshape(-1)), "")
-    with pytest.raises(FaultError, match=why):
-        TensorMap(**dict(region=region, start=0, shape=(20, 80), pitch=160, size=2, box=(8, 64), swizzle=3) | change)
+    assert decode(encode(**LIMITS)).strides == (160, 2)
+    with pytest.raises(TmaError, match=why):
+        encode(**LIMITS | change)
 
 
 @pytest.mark.parametrize(("to", "mode"), [(64, 0), (128, 3), (4096, 0)])
@@ -121,3 +135,117 @@ def test_where_boxes_lie(to, mode):
     more = dict(maps=[(0, (8, 64), mode)], shared=BAR + 8)
     faults(f"shared memory at {to}", INIT + load(0, 0, 1024, to), TENSOR, **more)
     faults("no tensor map", INIT + load(0, 0, 8).replace("%M", "%A"), TENSOR, **more)
+
+
+def moved(rank: int, to: str, from_: str, size: int) -> str:
+    """TMA loads a box of M at the coordinates `from_`, and stores it by N at `to`."""
+    tma = f"cp.async.bulk.tensor.{rank}d"
+    return f"""{INIT}@%first mbarrier.arrive.expect_tx.shared::cta.b64 _, [{BAR}], {size};
+    @%first {tma}.shared::cta.global.mbarrier::complete_tx::bytes [0], [%M, {{{from_}}}], [{BAR}];
+    {LANDED} @%first {tma}.global.shared::cta.bulk_group [%N, {{{to}}}], [0]; {GONE}"""
+
+
+# The tensor; the part of it that the map shows, as slices; the box, its swizzle; the type; where it is loaded from.
+SHOWN = [
+    ((40,), ":", (16,), 0, "u32", (3,)), ((40,), ":", (16,), 0, "s64", (-5,)),
+    ((300,), "16:283", (32,), 1, "u8", (250,)),
+    ((9, 48), ":, :", (4, 16), 1, "u16", (7, 39)), ((9, 48), ":, 16:46", (4, 32), 2, "bf16", (-2, 11)),
+    ((12, 64), "1::3, :50", (8, 32), 3, "f32", (1, 20)), ((3, 6, 32), ":", (2, 4, 16), 2, "tf32", (2, 1, 21)),
+    ((3, 6, 32), "::2, 1:4, :", (2, 4, 64), 2, "u8", (-1, -1, 7)),
+    ((2, 3, 4, 16), ":", (1, 2, 4, 16), 0, "f16", (1, 2, 1, 9)),
+    ((2, 2, 3, 4, 16), ":, :, 1:, ::2, :", (2, 1, 2, 2, 8), 0, "u16", (1, 1, 1, 1, 12)),
+    ((2, 2, 2, 2, 64), ":", (1, 2, 1, 2, 64), 2, "u8", (0, -1, 5, 0, 0)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("nan", [False, True])
+@pytest.mark.parametrize("case", SHOWN, ids=str)
+def test_boxes_of_tensors(case, nan):
+    """5.5.3: of 1 to 5 dimensions, of any type and any strides; outside there are zeros, or NaN."""
+    (shape, shown, box, swizzle, kind, at), rank = case, len(case[2])
+    dtype = np.dtype(f"u{SIZES[KINDS.index(kind)]}")
+    numbers = np.random.default_rng(1).integers(0, 2**18, shape)
+    low = 12 if kind == "tf32" else 0  # the bit that is half of what tf32 keeps
+    given = (numbers << low).astype(dtype)
+    part = eval(f"given[{shown}]")
+    of_part = dict(start=part.ctypes.data - given.ctypes.data, shape=part.shape, kind=kind, nan=nan)
+    of_part["strides"] = [stride // dtype.itemsize for stride in part.strides]
+    body = moved(rank, ", ".join("0" * rank), ", ".join(map(str, at[::-1])), dtype.itemsize * np.prod(box))
+    more = dict(maps=[(0, box, swizzle, of_part), (1, box, swizzle)], shared=BAR + 8)
+    if nan and "f" not in kind:
+        with pytest.raises(TmaError, match="fills with NaN"):
+            run(body, given, np.zeros(box, dtype), **more)
+        return
+    _, out = run(body, given, np.zeros(box, dtype), **more)
+    if low:
+        part = eval(f"(2 * np.round(numbers / 2)).astype(dtype)[{shown}]") << low
+    filler = 2 ** (8 * dtype.itemsize - 1) - 1 if nan else 0
+    around = np.pad(part, 8 if rank > 3 else 99, constant_values=filler)
+    first = 8 if rank > 3 else 99
+    expected = around[tuple(slice(first + start, first + start + size) for start, size in zip(at, box, strict=True))]
+    short = [(0, size - seen) for size, seen in zip(box, expected.shape, strict=True)]
+    assert (out == np.pad(expected, short, constant_values=filler)).all()
+
+
+NUMPY = dict(f16="f2", f32="f4", s32="i4", s64="i8", u32="u4", u64="u8")
+# From what number, with 7 and 12 by two CTAs in any order, to what; and of which types.
+REDUCED = {
+    "add": (9, 28, "u32 s32 u64 f32 f16 bf16"), "min": (9, 7, "u32 s32 u64 s64 f16 bf16"),
+    "max": (9, 12, "u32 s64 f16 bf16"), "and": (13, 4, "u32 s64"), "or": (9, 15, "s32 u64"), "xor": (9, 2, "u32 s64"),
+    "inc": (5, 7, "u32"), "dec": (5, 3, "u32"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", [".tensor.2d", ""])
+@pytest.mark.parametrize(("operation", "kind"), [(name, kind) for name in REDUCED for kind in REDUCED[name][2].split()])
+def test_reductions(operation, kind, way):
+    """9.7.9.25.4.2 and 9.7.9.25.5.3: each element by one atomic operation, so two CTAs may meet."""
+    bf16, dtype = kind == "bf16", np.dtype(NUMPY.get(kind, "u2"))
+    words_of = (lambda x: (np.float32(x).view(np.uint32) >> 16).astype(np.uint16)) if bf16 else dtype.type
+    start, expected, _ = REDUCED[operation]
+    out = np.full((1, 64 // dtype.itemsize), words_of(start), dtype)
+    given = np.repeat(np.array([words_of(7), words_of(12)]), out.size)
+    target = "%M, {0, 0}" if way else "%B"
+    reduced = f"cp.reduce.async.bulk{way}.global.shared::cta"
+    more, size = (f".{operation}.bulk_group", "") if way else (f".bulk_group.{operation}.{kind}", ", 64")
+    if kind.endswith("f16") and operation == "add" and not way:
+        more = more.replace(".add", ".add.noftz")
+    body = f"""{INIT} shl.b32 %r1, %c, 6; cvt.u64.u32 %d1, %r1; add.s64 %d1, %A, %d1;
+    @%first mbarrier.arrive.expect_tx.shared::cta.b64 _, [{BAR}], 64;
+    @%first cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [0], [%d1], 64, [{BAR}];
+    {LANDED} @%first {reduced}{more} [{target}], [0]{size}; {GONE}"""
+    maps = [(1, out.shape, 0, dict(kind=kind))] if way else []
+    _, out = run(body, given, out, grid=(2,), maps=maps, shared=BAR + 8)
+    assert (out == words_of(expected)).all()
+
+
+@pytest.mark.parametrize(("operation", "kind"), [("add", "s64"), ("min", "f32"), ("xor", "f16"), ("inc", "s32")])
+def test_reductions_that_there_are_not(operation, kind):
+    body = f"""{INIT} st.shared.b32 [0], %t; fence.proxy.async; bar.sync 0;
+    @%first cp.reduce.async.bulk.tensor.1d.global.shared::cta.{operation}.bulk_group [%M, {{0}}], [0]; {GONE}"""
+    given = np.zeros(16, np.dtype(NUMPY[kind]))
+    faults(f"{operation} of elements of type {kind}", body, given, maps=[(0, (8,), 0, dict(kind=kind))], shared=BAR + 8)
+
+
+# cp.async by each thread of two warps, and arrivals behind it at an mbarrier that expects so many.
+ARRIVED = """
+ok: EXPECT64 COPY NOINC LANDED READ | EXPECT64 COPY NOINC LANDED OTHER READ | EXPECT1 COPY ARRIVE BAR GO LANDED READ
+ok: EXPECT64 NOINC LANDED COPY WAIT READ | EXPECT64 COPY WAIT NOINC LANDED OTHER READ
+reads shared memory that .* wrote, with no order: EXPECT64 COPY NOINC READ LANDED | EXPECT64 NOINC COPY LANDED READ WAIT
+reads shared memory that .* wrote, with no order|nobody wrote: EXPECT1 GO LANDED COPY ARRIVE READ
+ends while its cp.async: EXPECT64 NOINC COPY LANDED
+nobody can go on: EXPECT96 COPY NOINC LANDED
+the CTA ends while a cp.async is on its way|nobody can go on: EXPECT64 COPY NOINC
+"""
+ARRIVAL = f"cp.async.mbarrier.arrive{{}}.shared::cta.b64 [{BAR}];"
+TRACKED = COPIES | dict(
+    NOINC=ARRIVAL.format(".noinc"), ARRIVE=ARRIVAL.format(""), LANDED=LANDED, BAR="bar.sync 0;",
+    GO=f"@%first mbarrier.arrive.shared::cta.b64 _, [{BAR}];",
+    **{f"EXPECT{n}": f"@%first mbarrier.init.shared::cta.b64 [{BAR}], {n}; bar.sync 0;" for n in (1, 64, 96)},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("row", ARRIVED.strip().splitlines())
+def test_an_mbarrier_tracks_cp_async(row):
+    """9.7.9.25.3 and 9.7.13.15.15: an arrival comes once the copies before it have landed."""
+    holds(row, TRACKED, MINE, GIVEN, words(256), threads=64, shared=BAR + 8)
