@@ -15,9 +15,10 @@ from kernels.machine.program import family
 from kernels.machine.ptx import UnknownError
 
 PLAIN = {
-    "global", "shared", "shared::cta", "param", "v2", "v4", "v8", "cg", "ca", "cs", "nc", "L1::evict_first",
+    "global", "shared", "shared::cta", "shared::cluster", "param", "v2", "v4", "v8", "cg", "ca", "cs", "nc", "L1::evict_first",
     "L1::evict_last", "L1::no_allocate",
 }  # fmt: skip
+SHARED = ("shared", "shared::cta", "shared::cluster")
 SEMANTICS = {"relaxed", "acquire", "release", "acq_rel", "volatile", "weak"}
 REACHES = {"cta", "gpu", "sys"}
 
@@ -37,25 +38,29 @@ def in_lanes(w, rows: np.ndarray) -> np.ndarray:
 
 
 def read_shared(w, at: np.ndarray, size: int, instruction) -> np.ndarray:
-    shared = w.cta.shared
-    shared.note_read(shared.granules(at, size, instruction), w.clock, GENERIC, w.agent, w.epoch, instruction)
-    return shared.load(at, size)
+    data = np.zeros((len(at), size), np.uint8)
+    for cta, which, offsets in w.cta.cluster.parts(at):
+        g = cta.shared.granules(offsets, size, instruction)
+        cta.shared.note_read(g, w.clock, GENERIC, w.agent, w.epoch, instruction)
+        data[which] = cta.shared.load(offsets, size)
+    return data
 
 
 def write_shared(w, at: np.ndarray, data: np.ndarray, instruction) -> None:
-    shared = w.cta.shared
-    g = shared.granules(at, data.shape[1], instruction)
-    places = spread(at, data.shape[1])
-    if shared.data[places].tobytes() == data.tobytes() and np.count_nonzero(shared.writes[g]) == g.size:
-        return  # the same bytes from several warps: nobody can tell
-    shared.note_write(g, w.clock, GENERIC, w.note(instruction), instruction)
-    shared.data[places] = data
+    for cta, which, offsets in w.cta.cluster.parts(at):
+        shared, rows = cta.shared, data[which]
+        g = shared.granules(offsets, data.shape[1], instruction)
+        places = spread(offsets, data.shape[1])
+        if shared.data[places].tobytes() == rows.tobytes() and np.count_nonzero(shared.writes[g]) == g.size:
+            continue  # the same bytes from several warps: nobody can tell
+        shared.note_write(g, w.clock, GENERIC, w.note(instruction), instruction)
+        shared.data[places] = rows
 
 
 @family("ld", "st")
 def access(program, inst):
     name, *words, kind = inst.op.split(".")
-    space = next((word for word in words if word in ("global", "shared", "shared::cta", "param")), None)
+    space = next((word for word in words if word in ("global", "shared", "shared::cta", "shared::cluster", "param")), None)
     if space is None or set(words) - PLAIN - SEMANTICS - REACHES:
         raise UnknownError("a space or a modifier that this machine does not know")
     where_text, registers = (inst.args[1], inst.args[0]) if name == "ld" else inst.args

@@ -19,7 +19,7 @@ from kernels.machine.memory import EMPTY, REGION_BITS, spread
 from kernels.machine.order import GENERIC, GLOBAL, GRANULE, SHARED, FaultError, TmaError
 from kernels.machine.program import effect, family
 from kernels.machine.ptx import UnknownError
-from kernels.machine.sync import lanes_of, mbarrier_at, mbarrier_of, names
+from kernels.machine.sync import lanes_of, mbarrier_at, mbarrier_of
 from kernels.machine.tensor_map import Layout, Part, map_at
 
 HINTS = {"L2::cache_hint", "L2::64B", "L2::128B", "L2::256B"}
@@ -100,7 +100,10 @@ def wait(w, inst, left=0):
     w.clock[GENERIC, w.cta.agent(4, w.number)] = w.copies.known
 
 
-@effect(*names("arrive", "arrive.noinc", of="cp.async.mbarrier"), operands="@")
+TRACK = [f"cp.async.mbarrier.arrive{way}{space}.b64" for way in (".", ".noinc.") for space in ("shared", "shared::cta")]
+
+
+@effect(*TRACK, operands="@")
 def arrive_behind(w, inst, where):
     """An arrival of each lane once its copies so far have landed; it counts as one more, or is among the expected."""
     clock = np.zeros_like(w.clock)
@@ -109,7 +112,7 @@ def arrive_behind(w, inst, where):
     for lane in lanes_of(w):
         barrier = mbarrier_at(w, int(where(w)[lane]))
         if ".noinc" not in inst.op:
-            barrier.expect_arrival()
+            barrier.expect(arrivals=1)
         w.cta.machine.events.append(Event("cp.async", w.cta, partial(barrier.arrive, clock, 1), before))
 
 
@@ -195,10 +198,12 @@ def _load(program, inst, find: Find, unit: int, target_text: str, barrier_text: 
     def load(w):
         cta, machine = w.cta, w.cta.machine
         for lane in lanes_of(w):
-            (receiver, address), (holder, at) = cta.locate(int(target(w)[lane])), cta.locate(int(bar(w)[lane]))
+            receiver, address = cta.cluster.locate(int(target(w)[lane]))
+            holder, at = cta.cluster.locate(int(bar(w)[lane]))
             if holder is not receiver:
-                raise TmaError(f"the mbarrier is CTA {holder.number}'s, what TMA loads goes to CTA {receiver.number}")
-            receivers = [receiver] if mask is None else cta.peers(int(mask(w)[lane]))
+                raise UnknownError(f"{inst}: an mbarrier of another CTA than where the bytes go")
+            ranks = int(mask(w)[lane]) if mask else 1 << receiver.rank
+            receivers = [peer for peer in cta.cluster.ctas if ranks >> peer.rank & 1]
             for receiver in receivers:
                 barrier = mbarrier_of(w, receiver, at)
                 # The read is the warp's until somebody waits for the load, and then it is over: as the write.

@@ -15,10 +15,12 @@ from itertools import accumulate
 
 import numpy as np
 
+from kernels.machine.cluster import Cluster, check_end
 from kernels.machine.divergence import choose, run_in_lanes
 from kernels.machine.memory import EMPTY, GlobalMemory, Shared, spread
 from kernels.machine.order import FOREVER, GENERIC, GRANULE, FaultError, Ledger, Releases, Scope, TmaError
 from kernels.machine.program import ALL_LANES, LANE, LANES, NO_LANES, Program, Ready
+from kernels.machine.sync import Turn
 
 TICK_NS, TICK_CYCLES = 10, 17  # of globaltimer and clock64, an instruction of any warp
 
@@ -135,7 +137,8 @@ class Warp:
         self.calls, self.waits, self.others = (), None, []
         self.local = np.full((LANES, cta.program.kernel.local_bytes), EMPTY, np.uint8)
         self.ready: Ready | None = None
-        self.joined: int | None = None  # the turn of the named barrier at which it waits
+        self.joined: Turn | None = None  # of a barrier of the CTA, at which it waits
+        self.joined_cluster: Turn | None = None  # of the cluster's barrier, at which it has arrived
         self.agent = cta.first + number
         self.clock = cta.launch.start.copy()
         self.tick()
@@ -144,6 +147,7 @@ class Warp:
         self.registers = cta.program.kernel.registers_a_thread
         self.weight = 10 ** cta.machine.rng.uniform(-1.5, 1.5)
         self.released: dict[Scope, np.ndarray] = {}  # by fences: what strong writes behind them release
+        self.inits = np.zeros_like(self.clock)  # of mbarriers, as a fence released them
         self.read: dict[Scope, np.ndarray] = {}  # by relaxed reads: what fences behind them acquire
 
     @property
@@ -158,7 +162,7 @@ class Warp:
         np.maximum(self.clock, clock, out=self.clock)
 
     def scope(self, reach: str) -> Scope:
-        return Scope(reach, self.cta.launch.device, self.cta.first)
+        return Scope(reach, self.cta.launch.device, self.cta.first, self.cta.cluster.ctas[0].first)
 
     def note(self, instruction, **more) -> int:
         """Return the number of a generic access by this warp."""
@@ -174,21 +178,22 @@ class Warp:
 
 
 class Cta:
-    def __init__(self, machine: "Machine", launch: Launch):
+    def __init__(self, machine: "Machine", launch: Launch, cluster: Cluster):
         self.machine, self.launch, self.program, self.number = machine, launch, launch.program, launch.begun
+        self.cluster, self.rank, self.ended = cluster, len(cluster.ctas), False
+        cluster.ctas.append(self)
         x, y, _ = launch.shape
         self.place = self.number % x, self.number // x % y, self.number // (x * y)
         self.first, self.count = launch.first + self.number * self.program.agents, self.program.warps
-        self.shared = Shared(self.program.shared_bytes, self.first, 3 * self.count, machine.ledger)
+        size = self.program.cluster
+        readers = 3 * self.count if size == 1 else size * self.program.agents
+        self.shared = Shared(self.program.shared_bytes, cluster.ctas[0].first, readers, machine.ledger)
+        self.reached_by: dict[int, int] = {}  # at which epochs warps of other CTAs last used its mbarriers
         self.barriers: dict = {}  # mbarriers by address
         self.loads: dict[int, tuple[int, int]] = {}  # by address of an mbarrier: the agent and epoch of its TMA loads
-        self.named: dict = {}
+        self.named: dict[int, Turn] = {}  # of its barriers, by number: the turn that goes on
         self.spare_registers = 0
         self.warps = [Warp(self, number) for number in range(self.count)]
-
-    def locate(self, address: int) -> tuple["Cta", int]:
-        """Return the CTA of the cluster that a shared address is of, and where in its shared memory it lies."""
-        return self, address
 
     def agent(self, kind: int, warp: int) -> int:
         """Of a warp: 1 its wgmma, 2 and 3 the reads and the writes of its bulk stores, 4 its cp.async."""
@@ -236,6 +241,8 @@ class Machine:
         order."""
         given = dict(zip(program.kernel.parameters, parameters, strict=True))
         launch = Launch(program, (*shape, 1, 1)[:3], given, tuple(after), device, self.agents)
+        if launch.shape[0] % program.cluster or (self.slots or launch.grid) < program.cluster:
+            raise ValueError(f"a grid of {launch.shape} in {self.slots} slots, for clusters of {program.cluster} CTAs")
         if (program, device) not in self.symbols:
             variables = program.kernel.globals.items()
             self.symbols[program, device] = {
@@ -294,6 +301,7 @@ class Machine:
             self._advance(chosen)
             if not chosen.alive:
                 self.warps.remove(chosen)
+                chosen.cta.cluster.complete()
                 self._retire()
                 self._begin()
         elif next(chosen[1], chosen) is chosen:
@@ -311,16 +319,22 @@ class Machine:
                 launch.start = np.maximum.reduce([self.launches[i].end for i in launch.after])
                 launch.start[:] = launch.start[GENERIC]  # a launch's end is seen by all proxies of the next
             here = sum(cta.launch.device == launch.device for cta in self.ctas)
-            for _ in range(min(launch.grid - launch.begun, (self.slots or launch.grid + here) - here)):
-                self.ctas.append(cta := Cta(self, launch))
-                self.warps += cta.warps
-                launch.begun += 1
+            room, size = (self.slots or launch.grid + here) - here, launch.program.cluster
+            for _ in range(min(launch.grid - launch.begun, room) // size):
+                cluster = Cluster()
+                for _ in range(size):
+                    self.ctas.append(cta := Cta(self, launch, cluster))
+                    self.warps += cta.warps
+                    launch.begun += 1
 
     def _retire(self) -> None:
         for cta in [cta for cta in self.ctas if not any(warp.alive for warp in cta.warps)]:
             for event in self.events:
                 if event.cta is cta and event.kind in ("TMA load", "cp.async"):
                     raise TmaError(f"{cta.warps[0]!r}: the CTA ends while a {event.kind} is on its way")
+            if cta.program.cluster > 1:
+                check_end(cta)
+            cta.ended = True
             self.ctas.remove(cta)
             launch = cta.launch
             launch.left -= 1
@@ -386,7 +400,7 @@ class Host:
     def write(self, at: np.ndarray, data: np.ndarray, *, release: bool = False) -> None:
         """`data`, [n, size], at so many addresses; as a flag, with release at system scope."""
         memory, size = self.machine.memory, data.shape[1]
-        scope = Scope("sys", -1, -1) if release else None
+        scope = Scope("sys", -1, -1, -1) if release else None
         number = self.machine.ledger.note(self.agent, int(self.clock[GENERIC, self.agent]), self, scope=scope)
         for region, which, offsets in memory.places(at, size, self):
             memory.note_write(region, spread(offsets, size, GRANULE), self.clock, GENERIC, number, self, scope)

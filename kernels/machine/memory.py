@@ -106,6 +106,8 @@ class GlobalMemory:
         self.ledger = ledger
         self.regions: list[Region] = []
         self.maps: list[bytes] = []
+        # By address of a map: the numbers of what wrote it, and the agent and epoch of a fence that covers these.
+        self.map_fences: dict[int, list[tuple[bytes, int, int]]] = {}
 
     def add(self, data: np.ndarray) -> int:
         """Return the address of `data`, bytes of which are read and written in place; the same one for the same

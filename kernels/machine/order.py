@@ -75,16 +75,17 @@ class TmaError(FaultError):
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Where a strong access was made, and how far it reaches: "cta", "gpu" or "sys"."""
+    """Where a strong access was made, and how far it reaches: "cta", "cluster", "gpu" or "sys"."""
 
     reach: str
     device: int
     cta: int
+    cluster: int
 
     def covers(self, other: "Scope") -> bool:
-        if self.reach == "sys":
-            return True
-        return self.device == other.device and (self.reach == "gpu" or self.cta == other.cta)
+        if self.reach in ("cta", "cluster"):  # numbers of agents, which no two devices share
+            return getattr(self, self.reach) == getattr(other, self.reach)
+        return self.reach == "sys" or self.device == other.device
 
     def meets(self, other: "Scope") -> bool:
         """Return whether each covers the other; else even strong accesses race (8.7: morally strong)."""

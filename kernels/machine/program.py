@@ -19,16 +19,28 @@ from kernels.machine.ptx import Instruction, Kernel, UnknownError
 LANE = np.arange(LANES, dtype=np.uint32)
 ALL_LANES, NO_LANES = (np.full(LANES, is_on).tobytes() for is_on in (True, False))  # masks, the fastest way to tell
 Ready = Callable[[], bool]
+"""Whether a warp that waits may go on: most often an `Until`."""
 Effect = Callable[[Any], Ready | None]
 MAKERS: dict[str, Callable[["Program", Instruction], Effect]] = {}
-SHARED_ARRAY = "global_smem"  # the only one, at address 0
+SHARED_ARRAY = "global_smem"  # the only one, at address 0 of its CTA
+WINDOW_BITS = 24  # of a shared address: where in its CTA's shared memory; above them is the CTA's rank in the cluster
+IN_LOOPS = 16  # mbarriers at most that one instruction initialises, where it is in a loop
 QUIET: set[str] = set()
 """What nobody else notices: the scheduler need not look after them."""
 
 SPECIAL = {
     "%tid.x": "w.thread", "%ntid.x": "full(w.program.threads)", "%laneid": "LANE",
-    **{f"%ctaid.{axis}": f"full(w.cta.place[{i}])" for i, axis in enumerate("xyz")},
-    **{f"%nctaid.{axis}": f"full(w.cta.launch.shape[{i}])" for i, axis in enumerate("xyz")},
+    **{
+        f"%{name}.{axis}": f"full({value.format(i)})"
+        for i, axis in enumerate("xyz")
+        for name, value in dict(
+            ctaid="w.cta.place[{}]", nctaid="w.cta.launch.shape[{}]",
+            clusterid="w.cta.place[{0}] // w.program.clusters[{0}]",
+            nclusterid="w.cta.launch.shape[{0}] // w.program.clusters[{0}]",
+            cluster_ctaid="w.cta.place[{0}] % w.program.clusters[{0}]", cluster_nctaid="w.program.clusters[{}]",
+        ).items()
+    },
+    "%cluster_ctarank": "full(w.cta.rank)", "%cluster_nctarank": "full(w.program.cluster)",
     "%globaltimer": "full(w.cta.machine.time_ns, u8)", "%clock64": "full(w.cta.machine.cycles, u8)",
 }  # fmt: skip
 
@@ -39,8 +51,9 @@ def full(number: int, dtype=np.uint32) -> np.ndarray:
 
 def effect(*opcodes: str, operands: str = "", only: Callable = lambda inst: True, quiet: bool = False) -> Callable:
     """Register a function of a warp, the instruction and its operands for these opcodes. `operands` says what becomes
-    of each: of a type its value, of =type what writes it (both functions of a warp), of @ addresses, of # a number, of
-    * the text; with a ? behind it may be missing. Refused are instructions that are not among the `only` ones."""
+    of each: of a type its value, of =type what writes it (both functions of a warp), of @ addresses, of S those in the
+    CTA's own shared memory, of # a number, of * the text; with a ? behind it may be missing. Refused are instructions
+    that are not among the `only` ones."""
 
     def register(function: Callable) -> Callable:
         def maker(program: "Program", inst: Instruction) -> Effect:
@@ -68,6 +81,20 @@ def family(*words: str, quiet: bool = False) -> Callable:
 
 
 @dataclass(slots=True)
+class Until:
+    """That something holds, and in words what is waited for."""
+
+    holds: Ready
+    words: Callable[[], str]
+
+    def __call__(self) -> bool:
+        return self.holds()
+
+    def __str__(self) -> str:
+        return self.words()
+
+
+@dataclass(slots=True)
 class Step:
     """An instruction, or a run of `count` of them that are arithmetic."""
 
@@ -88,8 +115,12 @@ class Program:
 
     def __init__(self, kernel: Kernel, shared_bytes: int):
         self.kernel, self.shared_bytes, self.threads = kernel, shared_bytes, kernel.threads
-        self.warps = self.threads // LANES
-        self.barriers = sum(inst.op.startswith("mbarrier.init") for inst in kernel.code)
+        self.warps, self.cluster = self.threads // LANES, kernel.cluster
+        self.clusters = self.cluster, 1, 1
+        jumps = [(kernel.labels[inst.args[0]], at) for at, inst in enumerate(kernel.code) if inst.op.startswith("bra")]
+        inits = [at for at, inst in enumerate(kernel.code) if inst.op.startswith("mbarrier.init")]
+        looped = [at for at in inits if any(start <= at <= end for start, end in jumps)]
+        self.barriers = len(inits) + (IN_LOOPS - 1) * len(looped)
         self.agents = 5 * self.warps + self.barriers
         """Of a CTA: its warps; their wgmma; reads, then writes, of their bulk stores; their cp.async; its mbarriers."""
         self.numbers: dict[str, int] = {}
@@ -174,6 +205,8 @@ class Program:
             return SPECIAL[text]
         if text in self.kernel.globals:
             return f"full(w.cta.launch.symbols[{text!r}], u8).astype({numpy_name(kind)})"
+        if text == SHARED_ARRAY and self.cluster > 1:
+            return f"full(w.cta.rank << {WINDOW_BITS}, {numpy_name(kind)})"
         wanted = numpy_name(kind)
         if declared := self.kernel.kind(text):
             source = f"w.r[{self.register(text)}]"
@@ -204,7 +237,7 @@ class Program:
         """Operands, as `effect` has them."""
         if not sum(not kind.endswith("?") for kind in kinds) <= len(texts) <= len(kinds):
             raise UnknownError(f"{len(texts)} operands")
-        ways = {"@": self.address, "#": lambda text: int(text, 0), "*": str}
+        ways = {"@": self.address, "S": self.shared_address, "#": lambda text: int(text, 0), "*": str}
         operands: list = [None] * len(kinds)
         for i, (text, kind) in enumerate(zip(texts, (kind.rstrip("?") for kind in kinds), strict=False)):
             if kind in ways:
@@ -230,14 +263,17 @@ class Program:
         if base == SHARED_ARRAY or base.isdigit() or base in self.kernel.locals:
             start = self.kernel.locals[base][0] if base in self.kernel.locals else int(base) if base.isdigit() else 0
             fixed = np.full(LANES, offset + start, np.int64)
+            if base == SHARED_ARRAY and self.cluster > 1:
+                return lambda w: fixed + (w.cta.rank << WINDOW_BITS)
             return lambda w: fixed
         self.register(base)
         register = self.get(base, f"b{bits(self.kernel.kind(base))}")
         return lambda w: register(w).astype(np.int64) + offset
 
     def shared_address(self, text: str) -> Callable[[Any], np.ndarray]:
-        """Of a warp: the addresses in its own CTA's shared memory."""
-        return self.address(text)
+        """Of a warp: where in its own CTA's shared memory the addresses lie."""
+        get = self.address(text)
+        return get if self.cluster == 1 else lambda w: get(w) - (w.cta.rank << WINDOW_BITS)
 
     def fault_at(self, step: int, error: BaseException) -> Instruction:
         """Return the instruction of a run that raised."""

@@ -62,6 +62,8 @@ class Kernel:
     threads: int
     registers_a_thread: int
     """.maxnreg, or 0 where the PTX says nothing."""
+    cluster: int = 1
+    """CTAs of one, all along x."""
     code: list[Instruction] = field(default_factory=list)
     """Of the entry, then of its functions."""
     labels: dict[str, int] = field(default_factory=dict)
@@ -203,7 +205,9 @@ def _head(text: str) -> Kernel:
     parameters = {variable["name"]: _size(variable) for variable in VARIABLE.finditer(text)}
     if not number("reqntid"):
         raise UnknownError(f"{name} has no .reqntid, by which this machine knows its threads")
-    return Kernel(name, parameters, number("reqntid"), number("maxnreg"))
+    if re.search(r"\.reqnctapercluster\s+\d+\s*,[\s\d,]*([2-9]|1\d)", text):
+        raise UnknownError(f"{name} has clusters of more than one dimension")
+    return Kernel(name, parameters, number("reqntid"), number("maxnreg"), number("reqnctapercluster") or 1)
 
 
 def _declare(kernel: Kernel, block: str) -> list[str]:

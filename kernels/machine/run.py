@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.machine import control, copies, lanes, local, matrices, sync, tensor_core  # noqa: F401 (they register)
+from kernels.machine import cluster, control, copies, lanes, local, matrices, sync, tensor_core  # noqa: F401 (they register)
 from kernels.machine.compile import Call, compile_for
 from kernels.machine.device import Host, Machine
 from kernels.machine.memory import EMPTY
@@ -121,9 +121,9 @@ def enqueue(machine: Machine, launch: Call, after: Sequence[int] = (), device: i
     """Returns the launch's number, for others that come `after` it."""
     kernel_compiled = compiled(launch, target)
     machine.problems += kernel_compiled.problems
-    return machine.launch(
-        kernel_compiled.program, launch.grid, parameters(machine, launch, kernel_compiled), after, device
-    )
+    program, (x, *more) = kernel_compiled.program, launch.grid  # Triton counts clusters, the hardware CTAs
+    given = parameters(machine, launch, kernel_compiled)
+    return machine.launch(program, (x * program.cluster, *more), given, after, device)
 
 
 def write(host: Host, target: Tensor, source: Tensor) -> None:

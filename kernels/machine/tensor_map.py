@@ -4,6 +4,7 @@ A map is 128 bytes, whose fields lie where this file says; the hardware's own or
 parameters of the kernel. Their limits are those of cuTensorMapEncodeTiled (CUDA driver API, 6.30).
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,9 +12,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kernels.machine.memory import MAP_BYTES, MAPS, Region, spread, swizzled
-from kernels.machine.order import GRANULE, BoundsError, TmaError
+from kernels.machine.alu import LANES
+from kernels.machine.memory import MAP_BYTES, MAPS, REGION_BITS, Region, spread, swizzled
+from kernels.machine.order import GENERIC, GRANULE, BoundsError, RaceError, TmaError
+from kernels.machine.program import effect, family, uniform
 from kernels.machine.ptx import UnknownError
+from kernels.machine.sync import SCOPES
 
 FIELDS = np.dtype([
     ("global_address", "u8"), ("global_stride", "u8", 4), ("global_dim", "u4", 5), ("box_dim", "u4", 5),
@@ -145,9 +149,84 @@ def decode(raw: bytes) -> TensorMap:
     return TensorMap(address, shape, (*pitches, size), layout)
 
 
+def _bytes_of(w, address: int, inst) -> tuple[Region, int, slice]:
+    """Return where in global memory a map lies: the region, its first byte, and its granules."""
+    ((region, _, (start,)),) = w.cta.machine.memory.places(np.array([address]), MAP_BYTES, inst, 64)
+    return region, int(start), slice(start // GRANULE, (start + MAP_BYTES) // GRANULE)
+
+
 def map_at(w, address: int, number: int, inst) -> TensorMap:
     """Return the map that TMA is given by its address. `number`: of who reads it."""
-    maps = w.cta.machine.memory.maps
-    if address < MAPS or (address - MAPS) % MAP_BYTES or (address - MAPS) // MAP_BYTES >= len(maps):
-        raise TmaError("TMA is given no tensor map")
-    return decode(maps[(address - MAPS) // MAP_BYTES])
+    memory = w.cta.machine.memory
+    if address >> REGION_BITS == 0:
+        which, rest = divmod(address - MAPS, MAP_BYTES)
+        if rest or not 0 <= which < len(memory.maps):
+            raise TmaError("TMA is given no tensor map")
+        return decode(memory.maps[which])
+    region, start, g = _bytes_of(w, address, inst)
+    memory.note_read(region, g, w.clock, GENERIC, number, inst)
+    tensor_map, writes = decode(region.data[start : start + MAP_BYTES].tobytes()), region.writes[g].tobytes()
+    fences = memory.map_fences.get(address, ())
+    if not any(seen == writes and w.clock[GENERIC, agent] >= epoch for seen, agent, epoch in fences):
+        message = f"{inst} uses the tensor map of {address:#x} with no fence.proxy.tensormap behind what wrote it"
+        raise RaceError(message, region, start)
+    return tensor_map
+
+
+# Maps that a kernel makes: in shared memory, field by field, then copied to global memory for TMA.
+
+
+def _place(w, address: int) -> tuple[int, slice]:
+    """Return the first byte of a map in shared memory, and its granules."""
+    if address % MAP_BYTES or not 0 <= address <= len(w.cta.shared.data) - MAP_BYTES:
+        raise TmaError(f"a tensor map at {address} of shared memory", w.cta.shared, address)
+    return address, slice(address // GRANULE, (address + MAP_BYTES) // GRANULE)
+
+
+@family("tensormap.replace.tile")
+def replace(program, inst):
+    """9.7.9.26: one weak operation on all of the map."""
+    match = re.fullmatch(r"tensormap\.replace\.tile\.(\w+)\.shared::cta\.b1024\.(b32|b64)", inst.op)
+    name, kind = match.groups() if match else (None, None)
+    if name not in FIELDS.names or (kind == "b64") != (name in ("global_address", "global_stride")):
+        raise UnknownError("a field or a space that this machine does not know")
+    where, (*ordinal, value_text) = program.shared_address(inst.args[0]), inst.args[1:]
+    value = program.get(value_text, kind)
+    index = [int(text, 0) for text in ordinal]
+
+    def write(w):
+        for lane in range(LANES) if w.mask is None else np.flatnonzero(w.mask):
+            start, g = _place(w, int(where(w)[lane]))
+            shared = w.cta.shared
+            shared.note_read(g, w.clock, GENERIC, w.agent, w.epoch, inst)
+            shared.note_write(g, w.clock, GENERIC, w.note(inst), inst)
+            fields = shared.data[start : start + MAP_BYTES].view(FIELDS)
+            (fields[name][0] if index else fields[name])[index or 0] = value(w)[lane]
+
+    return write
+
+
+PUBLISH = "tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.{}.sync.aligned"
+
+
+@effect(*map(PUBLISH.format, SCOPES), operands="@ S #", only=lambda inst: int(inst.args[2], 0) == MAP_BYTES)
+def publish(w, inst, to, source, size):
+    """9.7.13.16: the copy is generic; that TMA may see it takes an acquire, too."""
+    shared, memory = w.cta.shared, w.cta.machine.memory
+    start, g = _place(w, uniform(w, source(w), "the source of a tensor map"))
+    shared.note_read(g, w.clock, GENERIC, w.agent, w.epoch, inst)
+    region, at, target = _bytes_of(w, uniform(w, to(w), "where a tensor map goes"), inst)
+    memory.note_write(region, target, w.clock, GENERIC, w.note(inst), inst)
+    region.data[at : at + MAP_BYTES] = shared.data[start : start + MAP_BYTES]
+    w.tick()
+
+
+@effect(*(f"fence.proxy.tensormap::generic.acquire.{scope}" for scope in SCOPES), operands="@ #")
+def acquire(w, inst, where, size):
+    """9.7.13.4: whoever this warp lets know of it may give TMA the map as it is now."""
+    address, fences = uniform(w, where(w), "the address of a fence"), w.cta.machine.memory.map_fences
+    region, _, g = _bytes_of(w, address, inst)
+    writes = region.writes[g].tobytes()
+    kept = [fence for fence in fences.get(address, ()) if fence[0] == writes]
+    fences[address] = [*kept, (writes, w.agent, w.epoch)]
+    w.tick()

@@ -12,7 +12,7 @@ from itertools import count
 import numpy as np
 import pytest
 
-from kernels.machine import control, copies, lanes, local, matrices, sync, tensor_core  # noqa: F401 (they register)
+from kernels.machine import cluster, control, copies, lanes, local, matrices, sync, tensor_core  # noqa: F401 (they register)
 from kernels.machine.device import Machine
 from kernels.machine.order import FaultError
 from kernels.machine.program import Program

@@ -1,0 +1,111 @@
+"""Clusters: CTAs that start together, see each other's shared memory, and have a barrier of all their threads.
+
+PTX ISA 8.7: 9.7.9.23 (mapa), 9.7.9.24 (getctarank), 9.7.13.3 (barrier.cluster). A shared address is a CTA's rank in its
+upper 8 bits, and where in the memory of that CTA: Triton changes these bits to reach another CTA, as CUTLASS does
+(Sm100MmaPeerBitMask in cute/arch/copy_sm100_tma.hpp).
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from kernels.machine.order import GENERIC, BarrierError, BoundsError, RaceError
+from kernels.machine.program import WINDOW_BITS, effect
+from kernels.machine.sync import Turn
+
+
+class Cluster:
+    def __init__(self) -> None:
+        self.ctas: list[Any] = []
+        self.turn = Turn("the barrier of the cluster")
+
+    def locate(self, address: int) -> tuple[Any, int]:
+        """Return the CTA that a shared address is of, and where in its shared memory it lies."""
+        rank, offset = address >> WINDOW_BITS, address % (1 << WINDOW_BITS)
+        if not 0 <= rank < len(self.ctas):
+            raise BoundsError(f"shared address {address:#x} is of no CTA of the cluster", None, address)
+        if (cta := self.ctas[rank]).ended:
+            raise BarrierError(f"reaches for shared memory of CTA {cta.number}, which has ended", cta.shared, offset)
+        return cta, offset
+
+    def parts(self, at: np.ndarray) -> Iterator[tuple[Any, Any, np.ndarray]]:
+        """Yield each CTA that some addresses are of, which of them, and where in its shared memory these lie."""
+        if len(self.ctas) == 1:
+            yield self.ctas[0], np.s_[:], at
+            return
+        ranks = at >> WINDOW_BITS
+        for rank in np.unique(ranks).tolist():
+            which = ranks == rank
+            yield self.locate(at[which].item(0))[0], which, at[which] % (1 << WINDOW_BITS)
+
+    @property
+    def warps(self) -> list[Any]:
+        return [warp for cta in self.ctas for warp in cta.warps]
+
+    def complete(self) -> None:
+        """End the barrier's turn once all have come that have not ended."""
+        if self.turn.arrived and all(warp in self.turn.arrived or not warp.alive for warp in self.warps):
+            self.turn.end()
+            self.turn = Turn(self.turn.name)
+
+
+def check_end(cta) -> None:
+    """Raise RaceError if the CTA ends where others of its cluster may still access its memory or its mbarriers."""
+    shared, ctas = cta.shared, cta.cluster.ctas
+    known = np.maximum.reduce([warp.clock[GENERIC] for warp in cta.warps])
+    accesses = [shared.ledger.accesses[number] for number in np.unique(shared.writes).tolist()]
+    epochs = [(access.agent, access.epoch) for access in accesses] + list(cta.reached_by.items())
+    epochs += enumerate(np.abs(shared.reads).max(axis=1, initial=0).tolist(), shared.first)
+    for other in ctas:
+        agents = range(other.first, other.first + other.program.agents)
+        if other is not cta and any(agent in agents and known[agent] < epoch for agent, epoch in epochs):
+            message = f"{cta.warps[0]!r}: the CTA ends while CTA {other.number} may still access its shared memory"
+            raise RaceError(message, shared, None)
+
+
+@effect("mapa.shared::cluster.u32", operands="=b32 b32 b32", quiet=True)
+def map_address(w, inst, put, address, rank):
+    put(w, address(w) % (1 << WINDOW_BITS) | rank(w) << WINDOW_BITS)
+
+
+@effect("getctarank.shared::cluster.u32", operands="=b32 b32", quiet=True)
+def rank_of(w, inst, put, address):
+    put(w, address(w) >> WINDOW_BITS)
+
+
+def forms(*opcodes: str) -> list[str]:
+    return [f"barrier.cluster.{opcode}{aligned}" for opcode in opcodes for aligned in ("", ".aligned")]
+
+
+@effect(*forms("arrive", "arrive.release", "arrive.relaxed"))
+def arrive(w, inst):
+    """A relaxed arrival releases only what fences before it did."""
+    cluster, turn = w.cta.cluster, w.cta.cluster.turn
+    if w.mask is not None:
+        raise BarrierError("a barrier that not all lanes of the warp reach")
+    if w.joined_cluster:
+        raise BarrierError(f"arrives again, with no wait between, at {w.joined_cluster.describe(cluster.warps)}")
+    fenced = [w.inits, *(clock for scope, clock in w.released.items() if scope.reach != "cta")]
+    w.joined_cluster = turn
+    turn.arrived[w] = np.maximum.reduce(fenced) if "relaxed" in inst.op else w.clock.copy()
+    w.tick()
+    cluster.complete()
+
+
+@effect(*forms("wait", "wait.acquire"))
+def wait(w, inst):
+    if (turn := w.joined_cluster) is None:
+        raise BarrierError("waits at the barrier of the cluster, where it has not arrived")
+    if turn.clock is None:
+        return turn.until(w.cta.cluster.warps)
+    w.join(turn.clock)
+    w.joined_cluster = None
+
+
+@effect("fence.mbarrier_init.release.cluster")
+def fence_inits(w, inst):
+    """9.7.13.4: of what this warp did, mbarrier.init alone."""
+    cta = w.cta
+    mbarriers = slice(cta.first + 5 * cta.count, cta.first + cta.program.agents)
+    w.inits[:, mbarriers] = w.clock[:, mbarriers]
