@@ -174,10 +174,10 @@ def pipelined(mended: bool):
 
 
 EXHIBITS = [
-    Exhibit("wait_of_two", "triton 11047, 11056", "shown by a program", wait_of(2), {"3.7": "race", "3.9": "exact"}),
-    Exhibit("wait_of_one", "the same, with one warpgroup", "right", wait_of(1), "exact"),
+    Exhibit("wait_of_two", "triton 11047, 11056", "a reproducer", wait_of(2), {"3.7": "race", "3.9": "exact"}),
+    Exhibit("wait_of_one", "triton 11056, of one warpgroup", "none reported", wait_of(1), "exact"),
     Exhibit(
-        "early_notice", "triton 11693, 10035", "hangs (10035)", early_notice, {"3.7": "hang", "3.9": "exact"},
+        "early_notice", "triton 11693, 10035", "deadlocks (10035)", early_notice, {"3.7": "hang", "3.9": "exact"},
         always=False, budget=150_000,
     ),
     Exhibit(
