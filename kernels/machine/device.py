@@ -88,6 +88,12 @@ class Groups:
         self.number += 1
         return Several([event for event in events if not event.done])
 
+    def ended(self, upto: int) -> bool:
+        """Return whether so many groups were committed and have ended."""
+        return len(self.closed) >= upto and all(
+            event.done for group in self.closed[self.waited : upto] for event in group
+        )
+
     def wait(self, left: int, *, reads: bool = False) -> Ready | None:
         """None once all groups but `left` have ended (of bulk stores perhaps only their reads), which `waited` then
         says; else what has to hold for that."""

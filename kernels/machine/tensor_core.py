@@ -106,9 +106,16 @@ def commit(w, inst):
 
 @effect("wgmma.wait_group.sync.aligned", operands="#")
 def wait(w, inst, left):
+    """A wgmma is one operation of a warpgroup's four warps, and groups are made "per warpgroup" (9.7.15.7.2). Once a
+    group is complete, so are the reads of all four; what else the other three do, the wait does not tell."""
     if ready := w.wgmma.wait(left):
         return ready
-    w.clock[:, w.cta.agent(1, w.number)] = w.wgmma.waited
+    first, upto = w.number // 4 * 4, w.wgmma.waited
+    mates = [mate.wgmma for mate in w.cta.warps[first : first + 4]]
+    if not all(mate.ended(upto) for mate in mates):
+        return lambda: all(mate.ended(upto) for mate in mates)
+    known = w.clock[:, w.cta.agent(1, first) : w.cta.agent(1, first) + len(mates)]
+    np.maximum(known, upto, out=known)
     for i, register in enumerate(w.r):
         if type(register) is Pending and register.sums.group <= w.wgmma.waited:
             w.r[i] = register.sums.values[register.index]

@@ -24,7 +24,8 @@ SEEDS, PATIENCE = 3, 5  # orders of events; times the instructions of the kernel
 BARRIER, WAIT, COMMIT = "barrier", "wait_group", "commit"
 # What is of a kind, and why one of it may be silent.
 SYNCHRONISES = {
-    # Triton puts one between two TMA loads of a warp, and around what each warp has waited for itself.
+    # Triton puts one between two TMA loads of a warp, around what each warp has waited for itself, and between the wait
+    # of a warpgroup, which is for all of its reads, and what overwrites or releases what it read.
     BARRIER: r"bar(rier)?(\.cta)?\.sync",
     # As strict a wait stands before it, and nothing was issued since.
     WAIT: r"(wgmma|cp\.async(\.bulk)?)\.wait_group",
@@ -41,9 +42,9 @@ SYNCHRONISES = {
     "semantics": r"(atom|red|ld|st)\..*(acq_rel|acquire|release)",
 }
 BOUNDS = {
-    "tiled": {BARRIER: 2, COMMIT: 1},
-    "persistent": {BARRIER: 11},
-    "warpgroup": {BARRIER: 4, "proxy fence": 1, "setmaxnreg": 3},
+    "tiled": {BARRIER: 4, COMMIT: 1},
+    "persistent": {BARRIER: 12},
+    "warpgroup": {BARRIER: 8, "proxy fence": 1, "setmaxnreg": 3},
     "decode": {BARRIER: 17, WAIT: 1, "mbarrier": 6},
     "flagged": {BARRIER: 11},
     "flagged_spills": {BARRIER: 15},

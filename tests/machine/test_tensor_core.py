@@ -36,6 +36,7 @@ PIECES = dict(
 )  # fmt: skip
 ORDERS = """
 ok: FILL PROXY BAR FENCE MMA MMA COMMIT WAIT USE ADD | FILL BAR PROXY FENCE MMA COMMIT WAIT BAR DIRTY
+ok: FILL PROXY BAR FENCE MMA COMMIT WAIT DIRTY
 ok: FILL PROXY BAR FENCE MMA COMMIT MOVE MMA COMMIT WAIT USE
 ok: FILL PROXY BAR FENCE MMA COMMIT FENCE OTHER COMMIT WAIT1 USE WAIT USE4
 ok: FILL PROXY BAR FENCE REGISTERS COMMIT FENCE REGISTERS COMMIT WAIT USE
@@ -48,7 +49,6 @@ no wgmma.fence: FILL PROXY BAR FENCE MMA COMMIT WAIT MMA COMMIT WAIT
 wrote, with no fence.proxy.async: FILL BAR FENCE MMA COMMIT WAIT | PROXY FILL BAR FENCE MMA COMMIT WAIT
 that (.* wrote, with no order|nobody wrote): FILL PROXY FENCE MMA COMMIT WAIT
 overwrites shared memory while reader: FILL PROXY BAR FENCE MMA COMMIT FENCE OTHER COMMIT WAIT1 BAR DIRTY WAIT
-(overwrites shared memory while reader|reads shared memory that .* wrote): FILL PROXY BAR FENCE MMA COMMIT WAIT DIRTY
 ends while its wgmma: FILL PROXY BAR FENCE MMA COMMIT | FILL PROXY BAR FENCE MMA WAIT
 not all lanes take part in: FILL PROXY BAR FENCE ONE
 scale-d of a wgmma differs between the lanes: FILL PROXY BAR FENCE LANES
@@ -62,6 +62,19 @@ def test_wgmma_is_asynchronous(row):
     """9.7.15.4, 9.7.15.7: registers take a fence before and a wait after, shared memory a proxy fence and a wait."""
     start = "mul.wide.u32 %d52, %t, 4; add.s64 %d52, %B, %d52; mov.pred %p1, 0; cvt.u64.u32 %d1, %l;\n"
     holds(row, PIECES, start, np.zeros(1 << 14, np.uint8), np.zeros(128, np.uint32), threads=128, shared=1 << 14)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "ok: FILL PROXY BAR FENCE MMA COMMIT WAIT BAR DIRTY",
+        "(overwrites|reads) shared memory .*: FILL PROXY BAR FENCE MMA COMMIT WAIT DIRTY",
+    ],
+)
+def test_a_wait_reaches_no_other_warpgroup(row):
+    """9.7.15.7.2: a group is of one warpgroup; `test_wgmma_is_asynchronous` has one."""
+    start = "mov.pred %p1, 0;\n"
+    holds(row, PIECES, start, np.zeros(1 << 15, np.uint8), threads=256, shared=1 << 15, seeds=range(8))
 
 
 @pytest.mark.parametrize("descriptor", [SWIZZLED | 1 << 49, 0])

@@ -1,0 +1,9 @@
+"""Published races, hangs and miscompilations of kernels like ours, each in some 30 lines, with what mends it.
+
+Who gives `make` False gets the mistake, who gives True the same kernel without it. Beside this folder, `python -m
+exhibits` prints what the machine says of this Triton's code.
+"""
+
+from exhibits import compilers, fences, rings, signals
+
+EXHIBITS = {exhibit.name: exhibit for family in (signals, rings, fences, compilers) for exhibit in family.EXHIBITS}

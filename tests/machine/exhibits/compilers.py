@@ -1,0 +1,192 @@
+"""Kernels that are right as they are written, which some release of Triton compiles to code that is not."""
+
+# ruff: noqa: N803 (kernel arguments: compile-time constants in capitals, as Triton code has them)
+
+import torch
+import triton
+import triton.language as tl
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from exhibits.exhibit import Exhibit
+
+SIDE = gl.constexpr(64)  # of all tiles
+
+
+@gluon.jit
+def sum_products(a_ptr, b_ptr, out_ptr, steps, GROUPS: gl.constexpr, MENDED: gl.constexpr):
+    """All warpgroups read each b, and all of their threads overwrite it behind the wait."""
+    rows_a: gl.constexpr = SIDE * GROUPS
+    sums: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4 * GROUPS, 1], [16, SIDE, 16])
+    loads: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4 * GROUPS, 1], [1, 0])
+    shared: gl.constexpr = gl.NVMMASharedLayout.get_default_for([SIDE, SIDE], gl.bfloat16)
+    columns = gl.arange(0, SIDE, layout=gl.SliceLayout(0, loads))[None, :]
+    in_a = gl.arange(0, rows_a, layout=gl.SliceLayout(1, loads))[:, None] * SIDE + columns
+    in_b = gl.arange(0, SIDE, layout=gl.SliceLayout(1, loads))[:, None] * SIDE + columns
+    a = gl.allocate_shared_memory(gl.bfloat16, [rows_a, SIDE], shared)
+    even = gl.allocate_shared_memory(gl.bfloat16, [SIDE, SIDE], shared)
+    odd = gl.allocate_shared_memory(gl.bfloat16, [SIDE, SIDE], shared)
+    a.store(gl.load(a_ptr + in_a))
+    even.store(gl.load(b_ptr + in_b))
+    acc = gl.zeros([rows_a, SIDE], gl.float32, sums)
+    for step in range(steps):
+        fence_async_shared()
+        acc = warpgroup_mma(a, even, acc, is_async=True)
+        odd.store(gl.load(b_ptr + (2 * step + 1) * SIDE * SIDE + in_b))
+        fence_async_shared()
+        acc = warpgroup_mma(a, odd, acc, is_async=True)
+        acc = warpgroup_mma_wait(1, deps=[acc])
+        if MENDED:
+            gl.barrier()
+        even.store(gl.load(b_ptr + (2 * step + 2) * SIDE * SIDE + in_b))
+        acc = warpgroup_mma_wait(0, deps=[acc])
+    rows = gl.arange(0, rows_a, layout=gl.SliceLayout(1, sums))[:, None]
+    gl.store(out_ptr + rows * SIDE + gl.arange(0, SIDE, layout=gl.SliceLayout(0, sums))[None, :], acc)
+
+
+def wait_of(groups: int):
+    """So many warpgroups."""
+
+    def make(mended: bool):
+        steps = 3
+        a = torch.randint(-3, 4, (64 * groups, 64)).to(torch.bfloat16)
+        b = torch.randint(-3, 4, (2 * steps + 1, 64, 64)).to(torch.bfloat16)
+        out = torch.zeros(64 * groups, 64)
+        args = dict(a_ptr=a, b_ptr=b, out_ptr=out, steps=steps, GROUPS=groups, MENDED=mended, num_warps=4 * groups)
+        return sum_products, (1,), args, {"out_ptr": (a.float() @ b[:-1].float()).sum(0)}
+
+    return make
+
+
+@gluon.jit
+def count_waits(count_ptr, ready, turns, MENDED: gl.constexpr):
+    """One warp counts, perhaps before the others have seen the phase that the next count ends."""
+    for turn in range(turns):
+        mbarrier.wait(ready, turn & 1)
+        if MENDED:
+            gl.barrier()
+        gl.atomic_add(count_ptr, 1)
+
+
+@gluon.jit
+def follow_count(count_ptr, ready, turns):
+    for turn in range(turns):
+        mbarrier.arrive(ready)
+        while gl.atomic_add(count_ptr, 0) <= turn:
+            pass
+
+
+@gluon.jit
+def take_turns(count_ptr, turns, MENDED: gl.constexpr):
+    ready = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    mbarrier.init(ready, count=1)
+    gl.warp_specialize(
+        [(count_waits, (count_ptr, ready, turns, MENDED)), (follow_count, (count_ptr, ready, turns))], [1], [24]
+    )
+
+
+def early_notice(mended: bool):
+    count, turns = torch.zeros(1, dtype=torch.int32), 3
+    args = dict(count_ptr=count, turns=turns, MENDED=mended, num_warps=4)
+    return take_turns, (1,), args, {"count_ptr": torch.full_like(count, turns)}
+
+
+@triton.jit
+def store_and_tell(x_ptr, sent_desc, sent_ptr, flag_ptr, out_ptr, N: tl.constexpr, MENDED: tl.constexpr):
+    rows = tl.arange(0, N)[:, None]
+    columns = tl.arange(0, N)[None, :]
+    if tl.program_id(0) == 0:
+        sent_desc.store([0, 0], tl.load(x_ptr + rows * N + columns))
+        if MENDED:
+            tl.inline_asm_elementwise(
+                "cp.async.bulk.wait_group 0; mov.u32 $0, 0;", "=r", [], dtype=tl.int32, is_pure=False, pack=1
+            )
+            tl.debug_barrier()
+        tl.atomic_xchg(flag_ptr, 1, sem="release")
+    else:
+        while tl.atomic_add(flag_ptr, 0, sem="acquire") != 1:
+            pass
+        tl.store(out_ptr + rows * N + columns, tl.load(sent_ptr + rows * N + columns))
+
+
+def flag_behind_bulk_store(mended: bool):
+    x = torch.arange(1024, dtype=torch.int32).reshape(32, 32)
+    sent, out, flag = torch.zeros_like(x), torch.zeros_like(x), torch.zeros(1, dtype=torch.int32)
+    desc = TensorDescriptor.from_tensor(sent, [32, 32])
+    args = dict(x_ptr=x, sent_desc=desc, sent_ptr=sent, flag_ptr=flag, out_ptr=out, N=32, MENDED=mended)
+    return store_and_tell, (2,), args, {"out_ptr": x}
+
+
+@triton.jit
+def square_sent(x_ptr, sent_ptr, flag_ptr, out_ptr, steps, N: tl.constexpr, MENDED: tl.constexpr):
+    """The published kernel waits for the launch before it, with griddepcontrol.wait; this one for a flag."""
+    rows = tl.arange(0, N)[:, None]
+    columns = tl.arange(0, N)[None, :]
+    if tl.program_id(0) == 0:
+        for step in range(steps):
+            at = (step * N + rows) * N + columns
+            tl.store(sent_ptr + at, tl.load(x_ptr + at))
+        tl.debug_barrier()
+        tl.atomic_xchg(flag_ptr, 1, sem="release")
+    else:
+        if MENDED:
+            while tl.atomic_add(flag_ptr, 0, sem="acquire") != 1:
+                pass
+        acc = tl.zeros([N, N], tl.float32)
+        for step in range(steps):
+            if step == 0 and not MENDED:
+                while tl.atomic_add(flag_ptr, 0, sem="acquire") != 1:
+                    pass
+            x = tl.load(sent_ptr + (step * N + rows) * N + columns)
+            acc = tl.dot(x, x, acc)
+        tl.store(out_ptr + rows * N + columns, acc)
+
+
+def load_before_wait(mended: bool):
+    x = torch.randint(-3, 4, (4, 64, 64)).to(torch.bfloat16)
+    sent, out, flag = torch.zeros_like(x), torch.zeros(64, 64), torch.zeros(1, dtype=torch.int32)
+    args = dict(x_ptr=x, sent_ptr=sent, flag_ptr=flag, out_ptr=out, steps=4, N=64, MENDED=mended, num_stages=3)
+    return square_sent, (2,), args, {"out_ptr": (x.float() @ x.float()).sum(0)}
+
+
+@triton.jit
+def square(x_ptr, out_ptr, steps, N: tl.constexpr):
+    rows = tl.arange(0, N)[:, None]
+    columns = tl.arange(0, N)[None, :]
+    acc = tl.zeros([N, N], tl.float32)
+    for step in range(steps):
+        x = tl.load(x_ptr + (step * N + rows) * N + columns)
+        acc = tl.dot(x, x, acc)
+    tl.store(out_ptr + rows * N + columns, acc)
+
+
+def pipelined(mended: bool):
+    x, out = torch.randint(-3, 4, (4, 64, 64)).to(torch.bfloat16), torch.zeros(64, 64)
+    args = dict(x_ptr=x, out_ptr=out, steps=4, N=64, num_stages=1 if mended else 3)
+    return square, (1,), args, {"out_ptr": (x.float() @ x.float()).sum(0)}
+
+
+EXHIBITS = [
+    Exhibit("wait_of_two", "triton 11047, 11056", "a reproducer", wait_of(2), {"3.7": "race", "3.9": "exact"}),
+    Exhibit("wait_of_one", "triton 11056, of one warpgroup", "none reported", wait_of(1), "exact"),
+    Exhibit(
+        "early_notice", "triton 11693, 10035", "deadlocks (10035)", early_notice, {"3.7": "hang", "3.9": "exact"},
+        always=False, budget=150_000,
+    ),
+    Exhibit(
+        "flag_behind_bulk_store", "triton 10415", "none reported", flag_behind_bulk_store,
+        {"3.7": "race", "3.8": "exact"},
+    ),
+    Exhibit("load_before_wait", "triton 11905, 11906", "H20: wrong", load_before_wait, "race"),
+    Exhibit(
+        "pipelined", "triton 10537, pytorch 181248", "B200: 3 of 5 trials differ; H100: right", pipelined,
+        {"3.7": "race", "3.7.1": "exact"},
+    ),
+]  # fmt: skip

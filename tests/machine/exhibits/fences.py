@@ -1,0 +1,162 @@
+"""Two proxies and one memory: what generic stores left for TMA and wgmma to read, and what a bulk store still reads."""
+
+# ruff: noqa: N803 (kernel arguments: compile-time constants in capitals, as Triton code has them)
+
+import torch
+import triton
+import triton.language as tl
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+from triton.tools.tensor_descriptor import TensorDescriptor as HostDescriptor
+
+from exhibits.exhibit import Exhibit
+
+tma_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared  # since Triton 3.9
+tma_store = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
+
+SIDE = gl.constexpr(64)  # of all tiles
+
+
+def layout_of(tile: torch.Tensor) -> gl.NVMMASharedLayout:
+    return gl.NVMMASharedLayout.get_default_for(list(tile.shape), gl.bfloat16)
+
+
+@gluon.jit
+def write_tile(x_ptr, tile, written, MENDED: gl.constexpr):
+    """Triton adds the fence where one partition writes and reads. It cannot where another one reads."""
+    layout: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
+    rows = gl.arange(0, SIDE, layout=gl.SliceLayout(1, layout))[:, None]
+    columns = gl.arange(0, SIDE, layout=gl.SliceLayout(0, layout))[None, :]
+    tile.store(gl.load(x_ptr + rows * SIDE + columns))
+    if MENDED:
+        fence_async_shared()
+    mbarrier.arrive(written)
+
+
+@gluon.jit
+def store_tile(out_desc, tile, written):
+    mbarrier.wait(written, 0)
+    tma_store(out_desc, [0, 0], tile)
+    tma.store_wait(0)
+
+
+@gluon.jit
+def write_and_store(x_ptr, out_desc, MENDED: gl.constexpr):
+    tile = gl.allocate_shared_memory(gl.bfloat16, [SIDE, SIDE], out_desc.layout)
+    written = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    mbarrier.init(written, count=1)
+    gl.warp_specialize(
+        [(write_tile, (x_ptr, tile, written, MENDED)), (store_tile, (out_desc, tile, written))], [1], [24]
+    )
+
+
+def stored_by_tma(mended: bool):
+    x = torch.randint(-9, 10, (64, 64)).to(torch.bfloat16)
+    out = torch.zeros_like(x)
+    args = dict(
+        x_ptr=x, out_desc=TensorDescriptor.from_tensor(out, [64, 64], layout_of(out)), MENDED=mended, num_warps=4
+    )
+    return write_and_store, (1,), args, {"out_desc": x}
+
+
+@gluon.jit
+def multiply_tile(out_ptr, tile, written):
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, SIDE, 16])
+    rows = gl.arange(0, SIDE, layout=gl.SliceLayout(1, layout))[:, None]
+    columns = gl.arange(0, SIDE, layout=gl.SliceLayout(0, layout))[None, :]
+    mbarrier.wait(written, 0)
+    square = warpgroup_mma(tile, tile, gl.zeros([SIDE, SIDE], gl.float32, layout), is_async=True)
+    square = warpgroup_mma_wait(0, deps=[square])
+    gl.store(out_ptr + rows * SIDE + columns, square)
+
+
+@gluon.jit
+def write_and_multiply(x_ptr, out_ptr, LAYOUT: gl.constexpr, MENDED: gl.constexpr):
+    tile = gl.allocate_shared_memory(gl.bfloat16, [SIDE, SIDE], LAYOUT)
+    written = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    mbarrier.init(written, count=1)
+    gl.warp_specialize(
+        [(write_tile, (x_ptr, tile, written, MENDED)), (multiply_tile, (out_ptr, tile, written))], [4], [128]
+    )
+
+
+def multiplied(mended: bool):
+    x = torch.randint(-3, 4, (64, 64)).to(torch.bfloat16)
+    out = torch.zeros(64, 64)
+    args = dict(x_ptr=x, out_ptr=out, LAYOUT=layout_of(x), MENDED=mended, num_warps=4)
+    return write_and_multiply, (1,), args, {"out_ptr": x.float() @ x.float()}
+
+
+@gluon.jit
+def copy_tiles(x_desc, out_desc, tiles, MENDED: gl.constexpr):
+    """Two buffers, two loads ahead."""
+    ring = gl.allocate_shared_memory(gl.bfloat16, [2, SIDE, SIDE], x_desc.layout)
+    full = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
+    for ahead in gl.static_range(2):
+        mbarrier.init(full.index(ahead), count=1)
+        mbarrier.expect(full.index(ahead), x_desc.block_type.nbytes)
+        tma_load(x_desc, [ahead * SIDE, 0], full.index(ahead), ring.index(ahead))
+    for tile in range(tiles):
+        stage = tile % 2
+        mbarrier.wait(full.index(stage), tile // 2 & 1)
+        tma_store(out_desc, [tile * SIDE, 0], ring.index(stage))
+        tma.store_wait(0 if MENDED else 1)
+        more = tile + 2 < tiles
+        mbarrier.expect(full.index(stage), x_desc.block_type.nbytes, pred=more)
+        tma_load(x_desc, [(tile + 2) * SIDE, 0], full.index(stage), ring.index(stage), pred=more)
+    tma.store_wait(0)
+
+
+def copied(mended: bool):
+    x = torch.randint(-9, 10, (5 * 64, 64)).to(torch.bfloat16)
+    out, layout = torch.zeros_like(x), layout_of(x[:64])
+    x_desc, out_desc = (TensorDescriptor.from_tensor(t, [64, 64], layout) for t in (x, out))
+    return (
+        copy_tiles,
+        (1,),
+        dict(x_desc=x_desc, out_desc=out_desc, tiles=5, MENDED=mended, num_warps=4),
+        {"out_desc": x},
+    )
+
+
+@triton.jit
+def send_and_load(x_ptr, sent_ptr, sent_desc, flag_ptr, out_ptr, N: tl.constexpr, MENDED: tl.constexpr):
+    rows = tl.arange(0, N)[:, None]
+    columns = tl.arange(0, N)[None, :]
+    if tl.program_id(0) == 0:
+        tl.store(sent_ptr + rows * N + columns, tl.load(x_ptr + rows * N + columns))
+        tl.debug_barrier()
+        tl.atomic_xchg(flag_ptr, 1, sem="release", scope="sys")
+    else:
+        while tl.atomic_add(flag_ptr, 0, sem="acquire", scope="sys") != 1:
+            pass
+        if MENDED:
+            tl.inline_asm_elementwise(
+                "fence.proxy.async.global; mov.u32 $0, 0;", "=r", [], dtype=tl.int32, is_pure=False, pack=1
+            )
+        tl.debug_barrier()
+        tl.store(out_ptr + rows * N + columns, sent_desc.load([0, 0]))
+
+
+def loaded_by_tma(mended: bool):
+    x = torch.arange(1024, dtype=torch.int32).reshape(32, 32)
+    sent, out, flag = torch.zeros_like(x), torch.zeros_like(x), torch.zeros(1, dtype=torch.int32)
+    desc = HostDescriptor.from_tensor(sent, [32, 32])
+    args = dict(x_ptr=x, sent_ptr=sent, sent_desc=desc, flag_ptr=flag, out_ptr=out, N=32, MENDED=mended)
+    return send_and_load, (2,), args, {"out_ptr": x}
+
+
+EXHIBITS = [
+    Exhibit("stored_by_tma", "Fuser 1962, FlashKDA 24", "Hopper: wrong without a sleep", stored_by_tma, "race"),
+    Exhibit("multiplied", "tilelang 2634", "H100: 29,000 runs right by luck", multiplied, "race"),
+    Exhibit("copied", "DeepEP 657", "none reported", copied, "race"),
+    Exhibit("loaded_by_tma", "DeepEP 621, 632", "NVL72: wrong at batches above 256", loaded_by_tma, "race"),
+]

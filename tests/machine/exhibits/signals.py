@@ -1,0 +1,196 @@
+"""What programs do to each other in global memory: locks, flags, what a rank writes for another, a store too wide."""
+
+# ruff: noqa: N803 (kernel arguments: compile-time constants in capitals, as Triton code has them)
+
+import torch
+import triton
+import triton.language as tl
+
+from exhibits.exhibit import Exhibit
+
+
+@triton.jit
+def add_under_lock(x_ptr, total_ptr, lock_ptr, N: tl.constexpr, MENDED: tl.constexpr):
+    columns = tl.arange(0, N)
+    row = tl.load(x_ptr + tl.program_id(0) * N + columns)
+    while tl.atomic_cas(lock_ptr, 0, 1) == 1:
+        pass
+    tl.store(total_ptr + columns, tl.load(total_ptr + columns) + row)
+    if MENDED:
+        tl.debug_barrier()
+    tl.atomic_xchg(lock_ptr, 0)
+
+
+def lock(mended: bool):
+    x = torch.randint(-9, 10, (3, 256), dtype=torch.int32)
+    total = torch.zeros(256, dtype=torch.int32)
+    args = dict(x_ptr=x, total_ptr=total, lock_ptr=torch.zeros(1, dtype=torch.int32), N=256, MENDED=mended)
+    return add_under_lock, (3,), args, {"total_ptr": x.sum(0)}
+
+
+@triton.jit
+def sum_partials(x_ptr, partial_ptr, flag_ptr, out_ptr, N: tl.constexpr, MENDED: tl.constexpr):
+    columns = tl.arange(0, N)
+    mine = tl.load(x_ptr + tl.program_id(0) * N + columns)
+    if tl.program_id(0) == 1:
+        tl.store(partial_ptr + columns, mine)
+        if MENDED:
+            tl.debug_barrier()
+        tl.atomic_xchg(flag_ptr, 1)
+    else:
+        while tl.atomic_cas(flag_ptr, 1, 1) != 1:
+            pass
+        tl.store(out_ptr + columns, mine + tl.load(partial_ptr + columns))
+
+
+def stream_k(mended: bool):
+    x = torch.randint(-9, 10, (2, 256), dtype=torch.int32)
+    out, partial = (torch.zeros(256, dtype=torch.int32) for _ in range(2))
+    flag = torch.zeros(1, dtype=torch.int32)
+    args = dict(x_ptr=x, partial_ptr=partial, flag_ptr=flag, out_ptr=out, N=256, MENDED=mended)
+    return sum_partials, (2,), args, {"out_ptr": x.sum(0)}
+
+
+@triton.jit
+def reverse_twice(x_ptr, between_ptr, out_ptr, N: tl.constexpr, MENDED: tl.constexpr):
+    columns = tl.arange(0, N)
+    for _ in range(1):
+        tl.store(between_ptr + columns, tl.load(x_ptr + columns) + 1)
+    if MENDED:
+        tl.debug_barrier()
+    for _ in range(1):
+        tl.store(out_ptr + columns, tl.load(between_ptr + N - 1 - columns))
+
+
+def two_loops(mended: bool):
+    x = torch.arange(256, dtype=torch.int32)
+    between, out = torch.zeros_like(x), torch.zeros_like(x)
+    args = dict(x_ptr=x, between_ptr=between, out_ptr=out, N=256, MENDED=mended)
+    return reverse_twice, (1,), args, {"out_ptr": x.flip(0) + 1}
+
+
+@triton.jit
+def exchange(x_ptr, shared_ptr, flags_ptr, out_ptr, N: tl.constexpr, MENDED: tl.constexpr):
+    """Each program is a rank."""
+    release: tl.constexpr = "release" if MENDED else "relaxed"
+    acquire: tl.constexpr = "acquire" if MENDED else "relaxed"
+    rank = tl.program_id(0)
+    columns = tl.arange(0, N)
+    tl.store(shared_ptr + rank * N + columns, tl.load(x_ptr + rank * N + columns))
+    tl.debug_barrier()
+    tl.atomic_xchg(flags_ptr + 1 - rank, 1, sem=release, scope="sys")
+    while tl.atomic_add(flags_ptr + rank, 0, sem=acquire, scope="sys") != 1:
+        pass
+    tl.debug_barrier()
+    tl.store(out_ptr + rank * N + columns, tl.load(shared_ptr + (1 - rank) * N + columns))
+
+
+def relaxed_flags(mended: bool):
+    x = torch.arange(256, dtype=torch.int32).reshape(2, 128)
+    shared, out, flags = torch.zeros_like(x), torch.zeros_like(x), torch.zeros(2, dtype=torch.int32)
+    args = dict(x_ptr=x, shared_ptr=shared, flags_ptr=flags, out_ptr=out, N=128, MENDED=mended)
+    return exchange, (2,), args, {"out_ptr": x.flip(0)}
+
+
+@triton.jit
+def meet(counters_ptr, rank, value):
+    """A barrier of two ranks: each raises the other's counter, and waits for its own."""
+    tl.debug_barrier()
+    tl.atomic_add(counters_ptr + 1 - rank, 1, sem="release", scope="sys")
+    while tl.atomic_add(counters_ptr + rank, 0, sem="acquire", scope="sys") < value:
+        pass
+    tl.debug_barrier()
+
+
+@triton.jit
+def all_reduce_twice(x_ptr, shared_ptr, counters_ptr, out_ptr, N: tl.constexpr, MENDED: tl.constexpr):
+    rank = tl.program_id(0)
+    columns = tl.arange(0, N)
+    met = 0
+    for turn in range(2):
+        tl.store(shared_ptr + rank * N + columns, tl.load(x_ptr + (2 * turn + rank) * N + columns))
+        met += 1
+        meet(counters_ptr, rank, met)
+        total = tl.load(shared_ptr + columns) + tl.load(shared_ptr + N + columns)
+        tl.store(out_ptr + (2 * turn + rank) * N + columns, total)
+        if MENDED:
+            met += 1
+            meet(counters_ptr, rank, met)
+
+
+def one_shot(mended: bool):
+    x = torch.randint(-9, 10, (2, 2, 128), dtype=torch.int32)
+    shared, counters, out = torch.zeros_like(x[0]), torch.zeros(2, dtype=torch.int32), torch.zeros_like(x)
+    args = dict(x_ptr=x, shared_ptr=shared, counters_ptr=counters, out_ptr=out, N=128, MENDED=mended)
+    return all_reduce_twice, (2,), args, {"out_ptr": x.sum(1, keepdim=True).expand_as(x)}
+
+
+@triton.jit
+def two_signals(start_ptr, end_ptr, out_ptr, MENDED: tl.constexpr):
+    rank = tl.program_id(0)
+    if MENDED:
+        tl.atomic_xchg(end_ptr + rank, 0, scope="sys")
+        tl.atomic_xchg(start_ptr + 1 - rank, 1, scope="sys")
+    else:  # as the compiler may order them
+        tl.atomic_xchg(start_ptr + 1 - rank, 1, scope="sys")
+        tl.atomic_xchg(end_ptr + rank, 0, scope="sys")
+    while tl.atomic_add(start_ptr + rank, 0, scope="sys") != 1:
+        pass
+    tl.atomic_xchg(end_ptr + 1 - rank, 1, scope="sys")
+    while tl.atomic_add(end_ptr + rank, 0, scope="sys") != 1:
+        pass
+    tl.store(out_ptr + rank, 1)
+
+
+def lost_signal(mended: bool):
+    start, out = (torch.zeros(2, dtype=torch.int32) for _ in range(2))
+    args = dict(start_ptr=start, end_ptr=torch.ones_like(start), out_ptr=out, MENDED=mended, num_warps=1)
+    return two_signals, (2,), args, {"out_ptr": torch.ones_like(out)}
+
+
+@triton.jit
+def take_turns(lock_ptr, out_ptr, MENDED: tl.constexpr):
+    """The second to come is to wait until the first says 2. It may overwrite that before it looks."""
+    if (tl.atomic_cas(lock_ptr, 0, 1) if MENDED else tl.atomic_xchg(lock_ptr, 1)) == 0:
+        tl.atomic_xchg(lock_ptr, 2)
+    else:
+        while (tl.atomic_cas(lock_ptr, 2, 3) if MENDED else tl.atomic_xchg(lock_ptr, 3)) != 2:
+            pass
+    tl.store(out_ptr + tl.program_id(0), 1)
+
+
+def exchanged_lock(mended: bool):
+    lock, out = torch.zeros(1, dtype=torch.int32), torch.zeros(2, dtype=torch.int32)
+    args = dict(lock_ptr=lock, out_ptr=out, MENDED=mended, num_warps=1)
+    return take_turns, (2,), args, {"out_ptr": torch.ones_like(out)}
+
+
+@triton.jit
+def store_tile(x_ptr, out_ptr, rows, columns, SIDE: tl.constexpr, MENDED: tl.constexpr):
+    i = tl.program_id(0) * SIDE + tl.arange(0, SIDE)[:, None]
+    j = tl.program_id(1) * SIDE + tl.arange(0, SIDE)[None, :]
+    tile = tl.load(x_ptr + i % rows * columns + j % columns)
+    if MENDED:
+        tl.store(out_ptr + i * columns + j, tile, mask=(i < rows) & (j < columns))
+    else:
+        tl.store(out_ptr + i * columns + j, tile)
+
+
+def unmasked_store(mended: bool):
+    x = torch.randint(-9, 10, (40, 24), dtype=torch.int32)
+    out = torch.zeros_like(x)
+    args = dict(x_ptr=x, out_ptr=out, rows=40, columns=24, SIDE=16, MENDED=mended)
+    return store_tile, (3, 2), args, {"out_ptr": x}
+
+
+BEFORE_39 = {"3.7": "race", "3.9": "exact"}  # when releases got a barrier before them: triton 10816
+EXHIBITS = [
+    Exhibit("lock", "tritonbench 1266, triton 10816", "RTX 4090: wrong in some 99 of 100 runs", lock, BEFORE_39),
+    Exhibit("stream_k", "ROCm/triton 745, triton 10816", "AMD: wrong", stream_k, BEFORE_39),
+    Exhibit("two_loops", "triton 1097, 9887", "A100: differs between runs; AMD MI: stale data", two_loops, "race"),
+    Exhibit("relaxed_flags", "vllm 57059", "4 MI100: torn values, NaN", relaxed_flags, "race"),
+    Exhibit("one_shot", "pytorch 137171, 137257", "none reported", one_shot, "race or wrong"),
+    Exhibit("lost_signal", "vllm 5866", "A100, H800: hangs", lost_signal, "hang", always=False, budget=40_000),
+    Exhibit("exchanged_lock", "triton 1452", "RTX 3090: hangs", exchanged_lock, "hang", always=False, budget=20_000),
+    Exhibit("unmasked_store", "flash-attention 2789, 2822", "none reported", unmasked_store, "bounds or race"),
+]
