@@ -31,27 +31,14 @@ class Trial:
     args: dict[str, Any] = field(repr=False)
     expected: dict[str, Tensor] = field(repr=False)
     """By argument."""
-    tolerance: float = 0.0
-    """Relative, and absolute below 1. 0: equal to the bit."""
-    ranks: Sequence[dict[str, Any]] = ({},)
-    """Arguments that differ from device to device: one launch each, all at the same time."""
-
-    def wrong(self) -> dict[str, int]:
-        """Return how many elements of each tensor are wrong, if any."""
-        every = {**self.args, **{f"{name}.{i}": t for i, rank in enumerate(self.ranks) for name, t in rank.items()}}
-        counts = {}
-        for name, wanted in self.expected.items():
-            tensor = getattr(every[name], "base", every[name])  # of a descriptor
-            close = torch.isclose(
-                tensor.double(), wanted.double(), rtol=self.tolerance, atol=self.tolerance, equal_nan=True
-            )
-            counts[name] = int((~close).sum())
-        return {name: count for name, count in counts.items() if count}
+    tolerance: float | None = None
+    """Relative and absolute; None: equal to the bit."""
 
 
 @dataclass(frozen=True)
 class Source:
-    make: Callable[[], Trial]
+    make: Callable[[], Trial | list[Trial]]
+    """Several are of a device each, all at the same time."""
     since: tuple[int, int]
     """The first Triton whose language can say it."""
 
@@ -59,10 +46,10 @@ class Source:
 TRIALS: dict[str, Source] = {}
 
 
-def trial(make: Callable[[], Trial] | None = None, *, name: str = "", since: tuple[int, int] = (3, 7)) -> Callable:
+def trial(make: Callable | None = None, *, name: str = "", since: tuple[int, int] = (3, 7)) -> Callable:
     """Register a function that makes a trial, by its own name or another."""
 
-    def register(function: Callable[[], Trial]) -> Callable[[], Trial]:
+    def register(function: Callable) -> Callable:
         TRIALS[name or function.__name__] = Source(function, since)
         return function
 

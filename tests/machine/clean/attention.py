@@ -7,6 +7,7 @@ import math
 import torch
 import triton
 import triton.language as tl
+
 from clean import Trial, normal, trial
 
 LOG2_E = math.log2(math.e)

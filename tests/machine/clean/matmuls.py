@@ -2,12 +2,15 @@
 
 # ruff: noqa: N803 (kernel arguments: sizes and compile-time constants in capitals, as Triton code has them)
 
+from itertools import pairwise
+
 import torch
 import triton
 import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
 from clean import Trial, trial, whole
 from clean.orders import counters
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 
 @triton.jit
@@ -154,7 +157,7 @@ def grouped_matmul() -> Trial:
         whole(4, 64, 56, dtype=torch.bfloat16, seed=1, low=-2, high=2),
     )
     args = dict(x_ptr=x, w_ptr=w, out_ptr=x.new_full((140, 56), 99), bounds_ptr=torch.tensor(bounds, dtype=torch.int32))
-    expected = torch.cat([x[a:b].float() @ w[g].float() for g, (a, b) in enumerate(zip(bounds, bounds[1:]))])
+    expected = torch.cat([x[a:b].float() @ w[g].float() for g, (a, b) in enumerate(pairwise(bounds))])
     sizes = dict(N=56, K=64, GROUPS=4, BM=64, BN=32, BK=32, num_warps=4, num_stages=2)
     return Trial(grouped_kernel, (3,), args | sizes, dict(out_ptr=expected.bfloat16()))
 

@@ -6,8 +6,9 @@ import numpy as np
 import torch
 import triton
 import triton.language as tl
-from clean import Trial, trial, whole
 from torch import Tensor
+
+from clean import Trial, trial, whole
 
 
 def counters(count: int = 1) -> Tensor:
@@ -141,7 +142,7 @@ def dropout_kernel(x_ptr, out_ptr, count, seed, p, scale, BLOCK: tl.constexpr):
 
 
 def philox(counter: np.ndarray, seed: int) -> np.ndarray:
-    """Return the first word of Philox-4x32-10 (Salmon et al., SC 2011) of a counter (c, 0, 0, 0) and a key (seed, 0)."""
+    """Return the first word of Philox-4x32-10 (Salmon et al., SC 2011) of a counter (c, 0, 0, 0), a key (seed, 0)."""
     c, key = [counter.astype(np.uint64), *[np.zeros(len(counter), np.uint64)] * 3], [seed, 0]
     low = np.uint64(2**32 - 1)
     for _ in range(10):
@@ -158,7 +159,7 @@ def philox(counter: np.ndarray, seed: int) -> np.ndarray:
 
 @trial
 def dropout() -> Trial:
-    """Of 32 bits, a float in [0, 1) keeps 31, a negative number's complement: a half is where bit 30 is the sign."""
+    """`tl.rand` is below a half where the word, or the complement of a negative one, is below 2**30."""
     x, words = whole(1000, low=1, high=9), philox(np.arange(1000), 1234).view(np.int32)
     kept = torch.from_numpy(np.where(words < 0, ~words, words) >= 2**30)
     args = dict(x_ptr=x, out_ptr=torch.empty_like(x), count=1000, seed=1234, p=0.5, scale=2.0, BLOCK=256, num_warps=4)

@@ -5,6 +5,7 @@
 import torch
 import triton
 import triton.language as tl
+
 from clean import Trial, normal, trial, whole
 
 ROUNDED = 1e-5

@@ -9,6 +9,7 @@ memory of the device that waits for it. Whoever waits takes it down again, so a 
 import torch
 import triton
 import triton.language as tl
+
 from clean import Addresses, Trial, trial, whole
 from clean.matmuls import products
 from clean.orders import counters
@@ -40,7 +41,10 @@ def all_gather_kernel(
     chunk_ptr, gathered_ptr, flags_ptr, out_ptr, rank, gathered_ptrs, flags_ptrs,
     RANKS: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
-    """Write the own chunk everywhere, the next device first. Double what has come, the device before first."""
+    """Write the own chunk everywhere, the next device first. Double what has come, the device before first.
+
+    Nobody may write here again before all devices have ended: see `all_reduce_kernel` for a kernel that waits for that.
+    """
     program, place, length = tl.program_id(0), tl.arange(0, CHUNK), tl.num_programs(0) * CHUNK
     chunk = tl.load(chunk_ptr + program * CHUNK + place)
     for turn in range(1, RANKS + 1):
@@ -55,17 +59,20 @@ def all_gather_kernel(
 
 
 @trial
-def all_gather() -> Trial:
+def all_gather() -> list[Trial]:
     chunks = [whole(2 * 256, seed=rank) for rank in range(RANKS)]
     gathered, flags = [torch.empty(RANKS * 512) for _ in chunks], [counters(2 * RANKS) for _ in chunks]
-    ranks = [
-        dict(rank=rank, chunk_ptr=chunk, gathered_ptr=here, flags_ptr=its_flags, out_ptr=torch.empty_like(here))
+    shared = dict(gathered_ptrs=Addresses(gathered), flags_ptrs=Addresses(flags), RANKS=RANKS, CHUNK=256, num_warps=4)
+    return [
+        Trial(
+            all_gather_kernel,
+            (2,),
+            shared
+            | dict(chunk_ptr=chunk, gathered_ptr=here, flags_ptr=its_flags, out_ptr=torch.empty_like(here), rank=rank),
+            dict(out_ptr=2 * torch.cat(chunks)),
+        )
         for rank, (chunk, here, its_flags) in enumerate(zip(chunks, gathered, flags, strict=True))
     ]
-    shared = dict(gathered_ptrs=Addresses(gathered), flags_ptrs=Addresses(flags), RANKS=RANKS, CHUNK=256, num_warps=4)
-    return Trial(
-        all_gather_kernel, (2,), shared, {f"out_ptr.{r}": 2 * torch.cat(chunks) for r in range(RANKS)}, 0, ranks
-    )
 
 
 @triton.jit
@@ -89,15 +96,19 @@ def all_reduce_kernel(
 
 
 @trial
-def all_reduce() -> Trial:
+def all_reduce() -> list[Trial]:
     parts = [whole(2 * 256, seed=rank) for rank in range(RANKS)]
     flags, shown = [counters(2 * 2 * RANKS) for _ in parts], [torch.empty(512) for _ in parts]
-    ranks = [
-        dict(rank=rank, part_ptr=part, flags_ptr=its_flags, out_ptr=torch.empty(512))
+    shared = dict(shown_ptrs=Addresses(shown), flags_ptrs=Addresses(flags), RANKS=RANKS, BLOCK=256, num_warps=4)
+    return [
+        Trial(
+            all_reduce_kernel,
+            (2,),
+            shared | dict(part_ptr=part, flags_ptr=its_flags, out_ptr=torch.empty(512), rank=rank),
+            dict(out_ptr=sum(parts)),
+        )
         for rank, (part, its_flags) in enumerate(zip(parts, flags, strict=True))
     ]
-    shared = dict(shown_ptrs=Addresses(shown), flags_ptrs=Addresses(flags), RANKS=RANKS, BLOCK=256, num_warps=4)
-    return Trial(all_reduce_kernel, (2,), shared, {f"out_ptr.{r}": sum(parts) for r in range(RANKS)}, 0, ranks)
 
 
 @triton.jit
@@ -121,15 +132,20 @@ def gather_matmul_kernel(
 
 
 @trial
-def all_gather_matmul() -> Trial:
-    kind, few = dict(dtype=torch.bfloat16, low=-2, high=2), range(2)
-    x, w = [whole(64, 64, **kind, seed=i) for i in few], [whole(64, 32, **kind, seed=2 + i) for i in few]
-    gathered, flags = [torch.empty(128, 64, dtype=torch.bfloat16) for _ in few], [counters(2) for _ in few]
-    ranks = [
-        dict(rank=r, x_ptr=x[r], w_ptr=w[r], gathered_ptr=gathered[r], flags_ptr=flags[r], out_ptr=torch.empty(128, 32))
-        for r in few
-    ]
+def all_gather_matmul() -> list[Trial]:
+    kind, ranks = dict(dtype=torch.bfloat16, low=-2, high=2), range(2)
+    x, w = [whole(64, 64, **kind, seed=i) for i in ranks], [whole(64, 32, **kind, seed=2 + i) for i in ranks]
+    gathered, flags = [torch.empty(128, 64, dtype=torch.bfloat16) for _ in ranks], [counters(2) for _ in ranks]
     shared = dict(gathered_ptrs=Addresses(gathered), flags_ptrs=Addresses(flags), num_warps=4, num_stages=2)
-    sizes = dict(RANKS=2, BM=64, BN=32, BK=32, K=64)
-    expected = {f"out_ptr.{r}": torch.cat(x).float() @ w[r].float() for r in few}
-    return Trial(gather_matmul_kernel, (1,), shared | sizes, expected, 0, ranks)
+    shared |= dict(RANKS=2, BM=64, BN=32, BK=32, K=64)
+    return [
+        Trial(
+            gather_matmul_kernel,
+            (1,),
+            shared
+            | dict(x_ptr=x[rank], w_ptr=w[rank], gathered_ptr=gathered[rank], flags_ptr=flags[rank])
+            | dict(out_ptr=torch.empty(128, 32), rank=rank),
+            dict(out_ptr=torch.cat(x).float() @ w[rank].float()),
+        )
+        for rank in ranks
+    ]

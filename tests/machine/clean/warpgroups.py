@@ -3,7 +3,6 @@
 # ruff: noqa: N803 (kernel arguments: sizes and compile-time constants in capitals, as Triton code has them)
 
 import torch
-from clean import Trial, trial, whole
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
@@ -15,6 +14,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from clean import Trial, trial, whole
 
 # Since Triton 3.8 these are called what TMA does.
 tma_load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
@@ -49,21 +50,21 @@ def load(x_desc, w_desc, x_ring, w_ring, full, m, n, step, MULTICAST: gl.constex
 @gluon.jit
 def pipelined_kernel(x_desc, w_desc, out_desc, K, STAGES: gl.constexpr):
     """Loads are STAGES - 1 steps ahead of the products, all by the same four warps."""
-    BM: gl.constexpr = x_desc.block_type.shape[0]
-    BK: gl.constexpr = x_desc.block_type.shape[1]
-    BN: gl.constexpr = w_desc.block_type.shape[1]
-    x_ring = gl.allocate_shared_memory(x_desc.dtype, [STAGES, BM, BK], x_desc.layout)
-    w_ring = gl.allocate_shared_memory(w_desc.dtype, [STAGES, BK, BN], w_desc.layout)
+    bm: gl.constexpr = x_desc.block_type.shape[0]
+    bk: gl.constexpr = x_desc.block_type.shape[1]
+    bn: gl.constexpr = w_desc.block_type.shape[1]
+    x_ring = gl.allocate_shared_memory(x_desc.dtype, [STAGES, bm, bk], x_desc.layout)
+    w_ring = gl.allocate_shared_memory(w_desc.dtype, [STAGES, bk, bn], w_desc.layout)
     full = mbarrier.allocate_mbarrier(batch=STAGES)
-    m = gl.program_id(0) * BM
-    n = gl.program_id(1) * BN
+    m = gl.program_id(0) * bm
+    n = gl.program_id(1) * bn
     for i in gl.static_range(STAGES):
         mbarrier.init(full.index(i), count=1)
     fence_async_shared()
     for i in gl.static_range(STAGES - 1):
         load(x_desc, w_desc, x_ring, w_ring, full, m, n, i, False)  # zeros, where K is over
-    acc = sums(BM, BN)
-    steps = gl.cdiv(K, BK)
+    acc = sums(bm, bn)
+    steps = gl.cdiv(K, bk)
     for step in range(steps):
         gl.barrier()  # the products of all warps have read the stage of the step before
         load(x_desc, w_desc, x_ring, w_ring, full, m, n, step + STAGES - 1, False)
@@ -77,25 +78,25 @@ def pipelined_kernel(x_desc, w_desc, out_desc, K, STAGES: gl.constexpr):
 @gluon.jit
 def produce(x_desc, w_desc, x_ring, w_ring, full, empty, m, n, K):
     """Fill stage after stage as soon as it has been read. The first round finds all of them empty."""
-    STAGES: gl.constexpr = x_ring.shape[0]
+    stages: gl.constexpr = x_ring.shape[0]
     for step in range(gl.cdiv(K, x_ring.shape[2])):
-        mbarrier.wait(empty.index(step % STAGES), step // STAGES % 2 ^ 1)
+        mbarrier.wait(empty.index(step % stages), step // stages % 2 ^ 1)
         load(x_desc, w_desc, x_ring, w_ring, full, m, n, step, False)
 
 
 @gluon.jit
 def consume(out_desc, x_ring, w_ring, full, empty, m, n, K):
     """Multiply what is in the ring, one group of wgmma ahead of the stage that is given back."""
-    STAGES: gl.constexpr = x_ring.shape[0]
-    BM: gl.constexpr = x_ring.shape[1]
-    BK: gl.constexpr = x_ring.shape[2]
-    acc = sums(BM, w_ring.shape[2])
-    for step in range(gl.cdiv(K, BK)):
-        stage = step % STAGES
-        mbarrier.wait(full.index(stage), step // STAGES % 2)
+    stages: gl.constexpr = x_ring.shape[0]
+    bm: gl.constexpr = x_ring.shape[1]
+    bk: gl.constexpr = x_ring.shape[2]
+    acc = sums(bm, w_ring.shape[2])
+    for step in range(gl.cdiv(K, bk)):
+        stage = step % stages
+        mbarrier.wait(full.index(stage), step // stages % 2)
         acc = warpgroup_mma(x_ring.index(stage), w_ring.index(stage), acc, is_async=True)
         acc = warpgroup_mma_wait(1, deps=[acc])
-        mbarrier.arrive(empty.index((step + STAGES - 1) % STAGES), pred=step > 0)
+        mbarrier.arrive(empty.index((step + stages - 1) % stages), pred=step > 0)
     acc = warpgroup_mma_wait(0, deps=[acc])
     store_tile(out_desc, acc, m, n)
 
@@ -103,19 +104,19 @@ def consume(out_desc, x_ring, w_ring, full, empty, m, n, K):
 @gluon.jit
 def specialised_kernel(x_desc, w_desc, out_desc, K, STAGES: gl.constexpr):
     """One warp loads, four multiply, and a ring with two mbarriers a stage lies between."""
-    BM: gl.constexpr = x_desc.block_type.shape[0]
-    BK: gl.constexpr = x_desc.block_type.shape[1]
-    BN: gl.constexpr = w_desc.block_type.shape[1]
-    x_ring = gl.allocate_shared_memory(x_desc.dtype, [STAGES, BM, BK], x_desc.layout)
-    w_ring = gl.allocate_shared_memory(w_desc.dtype, [STAGES, BK, BN], w_desc.layout)
+    bm: gl.constexpr = x_desc.block_type.shape[0]
+    bk: gl.constexpr = x_desc.block_type.shape[1]
+    bn: gl.constexpr = w_desc.block_type.shape[1]
+    x_ring = gl.allocate_shared_memory(x_desc.dtype, [STAGES, bm, bk], x_desc.layout)
+    w_ring = gl.allocate_shared_memory(w_desc.dtype, [STAGES, bk, bn], w_desc.layout)
     full = mbarrier.allocate_mbarrier(batch=STAGES)
     empty = mbarrier.allocate_mbarrier(batch=STAGES)
     for stage in gl.static_range(STAGES):
         mbarrier.init(full.index(stage), count=1)
         mbarrier.init(empty.index(stage), count=1)
     fence_async_shared()  # warp_specialize is a barrier for the threads
-    m = gl.program_id(0) * BM
-    n = gl.program_id(1) * BN
+    m = gl.program_id(0) * bm
+    n = gl.program_id(1) * bn
     gl.warp_specialize(
         [
             (consume, (out_desc, x_ring, w_ring, full, empty, m, n, K)),
@@ -144,21 +145,21 @@ else:  # the compiler does it
 @gluon.jit
 def multicast_kernel(x_desc, w_desc, out_desc, K):
     """Two CTAs have half the rows of a tile each, and one load brings the same part of w to both."""
-    BM: gl.constexpr = x_desc.block_type.shape[0]
-    BK: gl.constexpr = x_desc.block_type.shape[1]
-    BN: gl.constexpr = w_desc.block_type.shape[1]
-    x_part = gl.allocate_shared_memory(x_desc.dtype, [BM, BK], x_desc.layout)
-    w_part = gl.allocate_shared_memory(w_desc.dtype, [BK, BN], w_desc.layout)
+    bm: gl.constexpr = x_desc.block_type.shape[0]
+    bk: gl.constexpr = x_desc.block_type.shape[1]
+    bn: gl.constexpr = w_desc.block_type.shape[1]
+    x_part = gl.allocate_shared_memory(x_desc.dtype, [bm, bk], x_desc.layout)
+    w_part = gl.allocate_shared_memory(w_desc.dtype, [bk, bn], w_desc.layout)
     full = mbarrier.allocate_mbarrier()
     mbarrier.init(full, count=1)
     announce()  # bytes of the other CTA's load arrive at this one's mbarrier
-    m = gl.program_id(0) * BM
-    n = gl.program_id(1) * BN
-    acc = sums(BM, BN, x_desc.layout.cga_layout)
-    for step in range(gl.cdiv(K, BK)):
+    m = gl.program_id(0) * bm
+    n = gl.program_id(1) * bn
+    acc = sums(bm, bn, x_desc.layout.cga_layout)
+    for step in range(gl.cdiv(K, bk)):
         mbarrier.expect(full, x_desc.block_type.nbytes // 2 + w_desc.block_type.nbytes)
-        tma_load(x_desc, [m, step * BK], full, x_part)
-        tma_load(w_desc, [step * BK, n], full, w_part, multicast=True)
+        tma_load(x_desc, [m, step * bk], full, x_part)
+        tma_load(w_desc, [step * bk, n], full, w_part, multicast=True)
         mbarrier.wait(full, step % 2)
         acc = warpgroup_mma(x_part, w_part, acc)
         gl.barrier(cluster=True)  # the other CTA, too, has read what the next load overwrites
@@ -168,21 +169,21 @@ def multicast_kernel(x_desc, w_desc, out_desc, K):
 @gluon.jit
 def multicast_ring_kernel(x_desc, w_desc, out_desc, K, STAGES: gl.constexpr):
     """The same, but loads run ahead: both CTAs tell the first, whose loads of w go to both, what they have read."""
-    BM: gl.constexpr = x_desc.block_type.shape[0]
-    BK: gl.constexpr = x_desc.block_type.shape[1]
-    BN: gl.constexpr = w_desc.block_type.shape[1]
-    x_ring = gl.allocate_shared_memory(x_desc.dtype, [STAGES, BM, BK], x_desc.layout)
-    w_ring = gl.allocate_shared_memory(w_desc.dtype, [STAGES, BK, BN], w_desc.layout)
+    bm: gl.constexpr = x_desc.block_type.shape[0]
+    bk: gl.constexpr = x_desc.block_type.shape[1]
+    bn: gl.constexpr = w_desc.block_type.shape[1]
+    x_ring = gl.allocate_shared_memory(x_desc.dtype, [STAGES, bm, bk], x_desc.layout)
+    w_ring = gl.allocate_shared_memory(w_desc.dtype, [STAGES, bk, bn], w_desc.layout)
     full = mbarrier.allocate_mbarrier(batch=STAGES)
     empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout([[0]]))  # the first CTA's, of both
     for stage in gl.static_range(STAGES):
         mbarrier.init(full.index(stage), count=1)
         mbarrier.init(empty.index(stage), count=1)  # of each CTA
     announce()
-    m = gl.program_id(0) * BM
-    n = gl.program_id(1) * BN
-    acc = sums(BM, BN, x_desc.layout.cga_layout)
-    steps = gl.cdiv(K, BK)
+    m = gl.program_id(0) * bm
+    n = gl.program_id(1) * bn
+    acc = sums(bm, bn, x_desc.layout.cga_layout)
+    steps = gl.cdiv(K, bk)
     for i in gl.static_range(STAGES - 1):
         load(x_desc, w_desc, x_ring, w_ring, full, m, n, i, True)
     for step in range(steps):
@@ -200,17 +201,17 @@ def multicast_ring_kernel(x_desc, w_desc, out_desc, K, STAGES: gl.constexpr):
 
 
 def matmul(kernel, grid, shape, blocks, *, ctas: int = 1, **more) -> Trial:
-    """`blocks`: BM, BN, BK of a cluster."""
+    """`blocks`: of M, N and K, in a cluster."""
     (m, n, k), (bm, bn, bk) = shape, blocks
     x, w = (whole(*s, dtype=torch.bfloat16, seed=i, low=-2, high=2) for i, s in enumerate(((m, k), (k, n))))
     out = torch.full((m, n), 99, dtype=torch.bfloat16)
     rows, same = ([[1, 0]], [[0, 0]]) if ctas == 2 else ([], [])
-    blocks = dict(x=(x, [bm, bk], rows), w=(w, [bk, bn], same), out=(out, [bm, bn], rows))
+    operands = dict(x=(x, [bm, bk], rows), w=(w, [bk, bn], same), out=(out, [bm, bn], rows))
     args = {
         f"{name}_desc": TensorDescriptor.from_tensor(
             tensor, block, gl.NVMMASharedLayout.get_default_for(block, gl.bfloat16, cga_layout=ctas_along)
         )
-        for name, (tensor, block, ctas_along) in blocks.items()
+        for name, (tensor, block, ctas_along) in operands.items()
     }
     args |= dict(K=k, num_warps=4, num_ctas=ctas, **more)
     return Trial(kernel, grid, args, dict(out_desc=(x.double() @ w.double()).bfloat16()))
