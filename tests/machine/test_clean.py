@@ -13,10 +13,18 @@ from kernels.machine.run import address, enqueue
 
 SEEDS = 8
 ALWAYS = {"softmax", "layer_norm_backward_lock", "split_k_semaphore", "warp_specialised", "all_gather"}
+WITHOUT_TMA = (
+    "attention_bf16_causal",
+    "attention_backward_fp16",
+    "cross_entropy",
+    "stream_k",
+    "int8_matmul",
+    "fp8_matmul",
+)
 NAMES = [pytest.param(name, marks=() if name in ALWAYS else pytest.mark.slow) for name in TRIALS]
 
 
-def judgement(name: str) -> str:
+def judgement(name: str, arch: str = "sm_90a") -> str:
     """Return what the machine says of a kernel."""
     release = tuple(map(int, triton.__version__.split(".")[:2]))
     if release < TRIALS[name].since:
@@ -31,6 +39,7 @@ def judgement(name: str) -> str:
         expected=launched.expected,
         tolerance=launched.tolerance,
         seeds=SEEDS,
+        arch=arch,
     )
     return "exact" if verdict else str(verdict)
 
@@ -61,3 +70,12 @@ def test_no_clean_kernel_is_accused(printed_elsewhere, name):
     if text.startswith("Triton"):
         pytest.skip(text)
     assert text == "exact"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WITHOUT_TMA)
+def test_none_is_accused_where_mma_multiplies(printed_elsewhere, name):
+    """On Ampere; on Ada where that has no fp8."""
+    arch = "sm_89" if "fp8" in name else "sm_80"
+    code = f"import json, test_clean as t; print(json.dumps(t.judgement({name!r}, {arch!r})))"
+    assert printed_elsewhere(code) == "exact"
