@@ -141,7 +141,7 @@ def int8_matmul() -> Trial:
 
 @trial
 def split_k_semaphore() -> Trial:
-    return matmul(split_kernel, (2, 3), 64, 56, 240, turns_ptr=counters(2), SPLITS=3)
+    return matmul(split_kernel, (1, 3), 60, 24, 176, turns_ptr=counters(1), SPLITS=3)
 
 
 @trial
