@@ -1,0 +1,66 @@
+"""Kernels without a mistake, which the machine must never accuse, by family: a file each.
+
+They are written for this suite after well-known designs, some thirty lines each, and may be taken as patterns: every
+access that conflicts with another is ordered by the rules of Triton's language and of PTX's memory model. A comment
+says so where that takes a line that computes nothing. Operands are whole numbers wherever the result is exact then.
+
+`TRIALS` has them by name once the families are imported.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """An argument: a table, int64, of where these tensors lie."""
+
+    tensors: Sequence[Tensor]
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A launch, and what its tensors hold afterwards."""
+
+    kernel: Any
+    grid: tuple[int, ...]
+    args: dict[str, Any] = field(repr=False)
+    expected: dict[str, Tensor] = field(repr=False)
+    """By argument."""
+    tolerance: float | None = None
+    """Relative and absolute; None: equal to the bit."""
+
+
+@dataclass(frozen=True)
+class Source:
+    make: Callable[[], Trial | list[Trial]]
+    """Several are of a device each, all at the same time."""
+    since: tuple[int, int]
+    """The first Triton whose language can say it."""
+
+
+TRIALS: dict[str, Source] = {}
+
+
+def trial(make: Callable | None = None, *, name: str = "", since: tuple[int, int] = (3, 7)) -> Callable:
+    """Register a function that makes a trial, by its own name or another."""
+
+    def register(function: Callable) -> Callable:
+        TRIALS[name or function.__name__] = Source(function, since)
+        return function
+
+    return register(make) if make else register
+
+
+def whole(*shape: int, low: int = -3, high: int = 3, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
+    """Return whole numbers from `low` to `high`."""
+    random = torch.Generator().manual_seed(seed)
+    return torch.randint(low, high + 1, shape, generator=random).to(dtype)
+
+
+def normal(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed)).to(dtype)

@@ -1,0 +1,205 @@
+"""Matmuls: split along K, as streams of steps, of groups, persistent by TMA, of fp8 and of int8. x [M, K], w [K, N]."""
+
+# ruff: noqa: N803 (kernel arguments: sizes and compile-time constants in capitals, as Triton code has them)
+
+from itertools import pairwise
+
+import torch
+import triton
+import triton.language as tl
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from clean import Trial, trial, whole
+from clean.orders import counters
+
+
+@triton.jit
+def products(
+    x_ptr, w_ptr, m, n, begin, end, M, N, K, acc,
+    BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """Add steps `begin` to `end`, of BK along K each, to the sums of rows `m` and columns `n`."""
+    for step in range(begin, end):
+        k = step * BK + tl.arange(0, BK)
+        x = tl.load(x_ptr + m[:, None] * K + k, (m[:, None] < M) & (k < K), 0.0)
+        w = tl.load(w_ptr + k[:, None] * N + n, (k[:, None] < K) & (n < N), 0.0)
+        acc = tl.dot(x, w, acc, out_dtype=acc.dtype)
+    return acc
+
+
+@triton.jit
+def corner(tile, N, BM: tl.constexpr, BN: tl.constexpr):
+    """Return the rows and the columns of a tile."""
+    tiles_n = tl.cdiv(N, BN)
+    return tile // tiles_n * BM + tl.arange(0, BM), tile % tiles_n * BN + tl.arange(0, BN)
+
+
+@triton.jit
+def tiled_kernel(
+    x_ptr, w_ptr, out_ptr, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, SUMS: tl.constexpr
+):
+    m, n = corner(tl.program_id(0), N, BM, BN)
+    acc = products(x_ptr, w_ptr, m, n, 0, tl.cdiv(K, BK), M, N, K, tl.zeros([BM, BN], SUMS), BN, BK)
+    tl.store(out_ptr + m[:, None] * N + n, acc, (m[:, None] < M) & (n < N))
+
+
+@triton.jit
+def split_kernel(
+    x_ptr, w_ptr, out_ptr, turns_ptr, M, N, K,
+    SPLITS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """Each split adds its share of K to what the ones before it left in `out`: a semaphore says whose turn it is.
+
+    Splits wait for programs with smaller numbers alone, so all of a grid need not run at once.
+    """
+    tile, split = tl.program_id(0), tl.program_id(1)
+    m, n = corner(tile, N, BM, BN)
+    steps = tl.cdiv(tl.cdiv(K, BK), SPLITS)
+    acc = products(
+        x_ptr, w_ptr, m, n, split * steps, split * steps + steps, M, N, K, tl.zeros([BM, BN], tl.float32), BN, BK
+    )
+    inside = (m[:, None] < M) & (n < N)
+    if split > 0:
+        while tl.atomic_add(turns_ptr + tile, 0, sem="acquire") != split:
+            pass
+        acc += tl.load(out_ptr + m[:, None] * N + n, inside)
+    tl.store(out_ptr + m[:, None] * N + n, acc, inside)
+    tl.debug_barrier()  # one thread releases what all have stored
+    tl.atomic_xchg(turns_ptr + tile, (split + 1) % SPLITS, sem="release")
+
+
+@triton.jit
+def stream_kernel(
+    x_ptr, w_ptr, out_ptr, parts_ptr, flags_ptr, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
+):
+    """Programs share all steps of all tiles evenly. The program with a tile's last step gathers the other parts.
+
+    A program leaves at most one tile to others, its last one, and whoever waits does so for programs before it.
+    """
+    program, steps = tl.program_id(0), tl.cdiv(K, BK)
+    total = tl.cdiv(M, BM) * tl.cdiv(N, BN) * steps
+    place = tl.arange(0, BM)[:, None] * BN + tl.arange(0, BN)
+    step, last = program * total // tl.num_programs(0), (program + 1) * total // tl.num_programs(0)
+    while step < last:
+        tile = step // steps
+        first = tile * steps
+        end = tl.minimum(last, first + steps)
+        m, n = corner(tile, N, BM, BN)
+        acc = products(x_ptr, w_ptr, m, n, step - first, end - first, M, N, K, tl.zeros([BM, BN], tl.float32), BN, BK)
+        if end < first + steps:
+            tl.store(parts_ptr + program * BM * BN + place, acc)
+            tl.debug_barrier()  # one thread releases what all have stored
+            tl.atomic_xchg(flags_ptr + program, 1, sem="release")
+        else:
+            giver = program
+            while step > first:
+                giver -= 1
+                while tl.atomic_cas(flags_ptr + giver, 1, 0, sem="acquire") == 0:
+                    pass
+                acc += tl.load(parts_ptr + giver * BM * BN + place)
+                step = giver * total // tl.num_programs(0)
+            tl.store(out_ptr + m[:, None] * N + n, acc, (m[:, None] < M) & (n < N))
+        step = end
+
+
+@triton.jit
+def grouped_kernel(
+    x_ptr, w_ptr, out_ptr, bounds_ptr, N, K,
+    GROUPS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    """Rows bounds[g] to bounds[g + 1] of x times w[g]: programs go through the tiles of all groups in turn."""
+    tile, tiles_before = tl.program_id(0), 0
+    for group in range(GROUPS):
+        begin, end = tl.load(bounds_ptr + group), tl.load(bounds_ptr + group + 1)
+        tiles = tl.cdiv(end - begin, BM) * tl.cdiv(N, BN)
+        while tile < tiles_before + tiles:
+            m, n = corner(tile - tiles_before, N, BM, BN)
+            m += begin
+            acc = tl.zeros([BM, BN], tl.float32)
+            acc = products(x_ptr, w_ptr + group * K * N, m, n, 0, tl.cdiv(K, BK), end, N, K, acc, BN, BK)
+            tl.store(out_ptr + m[:, None] * N + n, acc.to(tl.bfloat16), (m[:, None] < end) & (n < N))
+            tile += tl.num_programs(0)
+        tiles_before += tiles
+
+
+def matmul(kernel, grid, m: int, n: int, k: int, dtype=torch.bfloat16, blocks=(64, 32, 32), out=torch.float32, **more):
+    x, w = whole(m, k, low=-2, high=2, dtype=dtype), whole(k, n, low=-2, high=2, dtype=dtype, seed=1)
+    tiles = dict(zip(("BM", "BN", "BK"), blocks, strict=True))
+    args = dict(x_ptr=x, w_ptr=w, out_ptr=torch.full((m, n), 99, dtype=out), M=m, N=n, K=k, **more, **tiles)
+    return Trial(kernel, grid, dict(num_warps=4, num_stages=2) | args, dict(out_ptr=(x.double() @ w.double()).to(out)))
+
+
+@trial
+def fp8_matmul() -> Trial:
+    return matmul(tiled_kernel, (2,), 60, 48, 160, torch.float8_e4m3fn, (64, 32, 64), SUMS=tl.float32)
+
+
+@trial
+def int8_matmul() -> Trial:
+    return matmul(tiled_kernel, (2,), 60, 48, 160, torch.int8, (64, 32, 64), torch.int32, SUMS=tl.int32)
+
+
+@trial
+def split_k_semaphore() -> Trial:
+    return matmul(split_kernel, (1, 3), 60, 24, 176, turns_ptr=counters(1), SPLITS=3)
+
+
+@trial
+def stream_k() -> Trial:
+    return matmul(stream_kernel, (4,), 120, 72, 96, parts_ptr=torch.empty(4, 64, 32), flags_ptr=counters(4))
+
+
+@trial
+def grouped_matmul() -> Trial:
+    bounds = [0, 50, 50, 130, 140]
+    x, w = (
+        whole(140, 64, dtype=torch.bfloat16, low=-2, high=2),
+        whole(4, 64, 56, dtype=torch.bfloat16, seed=1, low=-2, high=2),
+    )
+    args = dict(x_ptr=x, w_ptr=w, out_ptr=x.new_full((140, 56), 99), bounds_ptr=torch.tensor(bounds, dtype=torch.int32))
+    expected = torch.cat([x[a:b].float() @ w[g].float() for g, (a, b) in enumerate(pairwise(bounds))])
+    sizes = dict(N=56, K=64, GROUPS=4, BM=64, BN=32, BK=32, num_warps=4, num_stages=2)
+    return Trial(grouped_kernel, (3,), args | sizes, dict(out_ptr=expected.bfloat16()))
+
+
+@triton.jit
+def persist(x_desc, w_desc, out_desc, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    """A program goes through tiles, and stores each in two halves, for which less shared memory is needed."""
+    tiles_n = tl.cdiv(N, BN)
+    for tile in range(tl.program_id(0), tl.cdiv(M, BM) * tiles_n, tl.num_programs(0)):
+        m, n = tile // tiles_n * BM, tile % tiles_n * BN
+        acc = tl.zeros([BM, BN], tl.float32)
+        for k in range(0, K, BK):
+            acc = tl.dot(x_desc.load([m, k]), w_desc.load([k, n]), acc)
+        left, right = acc.reshape([BM, 2, BN // 2]).permute(0, 2, 1).split()
+        out_desc.store([m, n], left.to(tl.bfloat16))
+        out_desc.store([m, n + BN // 2], right.to(tl.bfloat16))
+
+
+@triton.jit
+def host_kernel(x_desc, w_desc, out_desc, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    persist(x_desc, w_desc, out_desc, M, N, K, BM, BN, BK)
+
+
+@triton.jit
+def device_kernel(x_ptr, w_ptr, out_ptr, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
+    x_desc = tl.make_tensor_descriptor(x_ptr, [M, K], [K, 1], [BM, BK])
+    w_desc = tl.make_tensor_descriptor(w_ptr, [K, N], [N, 1], [BK, BN])
+    out_desc = tl.make_tensor_descriptor(out_ptr, [M, N], [N, 1], [BM, BN // 2])
+    persist(x_desc, w_desc, out_desc, M, N, K, BM, BN, BK)
+
+
+@trial
+def persistent_device_descriptors() -> Trial:
+    return matmul(device_kernel, (2,), 120, 88, 144, blocks=(64, 64, 64), out=torch.bfloat16)
+
+
+@trial
+def persistent_host_descriptors() -> Trial:
+    made = matmul(host_kernel, (2,), 120, 88, 144, blocks=(64, 64, 64), out=torch.bfloat16)
+    boxes = dict(x=[64, 64], w=[64, 64], out=[64, 32])
+    descriptors = {
+        f"{name}_desc": TensorDescriptor.from_tensor(made.args[f"{name}_ptr"], box) for name, box in boxes.items()
+    }
+    args = {name: value for name, value in made.args.items() if not name.endswith("_ptr")}
+    return Trial(host_kernel, made.grid, args | descriptors, dict(out_desc=made.expected["out_ptr"]))

@@ -1,0 +1,190 @@
+"""Scans, a histogram, sorting, dropout and locks: kernels whose threads, or programs, must agree on an order."""
+
+# ruff: noqa: N803 (kernel arguments: compile-time constants in capitals, as Triton code has them)
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from clean import Trial, trial, whole
+
+
+def counters(count: int = 1) -> Tensor:
+    return torch.zeros(count, dtype=torch.int32)
+
+
+@triton.jit
+def cumsum_kernel(x_ptr, out_ptr, columns, BLOCK: tl.constexpr):
+    """Sums along a row, chunk by chunk."""
+    row, before = tl.program_id(0), 0
+    for start in range(0, columns, BLOCK):
+        column = start + tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + row * columns + column, column < columns, 0)
+        tl.store(out_ptr + row * columns + column, before + tl.cumsum(x, 0), column < columns)
+        before += tl.sum(x, 0)
+
+
+@trial
+def cumsum() -> Trial:
+    x = whole(2, 300, dtype=torch.int32)
+    args = dict(x_ptr=x, out_ptr=torch.empty_like(x), columns=300, BLOCK=128, num_warps=4)
+    return Trial(cumsum_kernel, (2,), args, dict(out_ptr=x.cumsum(1)))
+
+
+@triton.jit
+def follow(a, b, later_a, later_b):
+    """Return the two steps y = a * x + b, after one another, as one."""
+    return a * later_a, b * later_a + later_b
+
+
+@triton.jit
+def recurrence_kernel(a_ptr, b_ptr, out_ptr, T: tl.constexpr, D: tl.constexpr):
+    """y[t] = a[t] * y[t - 1] + b[t] in each of D columns."""
+    place = tl.arange(0, T)[:, None] * D + tl.arange(0, D)
+    _, y = tl.associative_scan((tl.load(a_ptr + place), tl.load(b_ptr + place)), 0, follow)
+    tl.store(out_ptr + place, y)
+
+
+@trial
+def recurrence() -> Trial:
+    a, b = whole(64, 16, low=-1, high=1), whole(64, 16, seed=1)
+    expected = torch.zeros(65, 16)
+    for t in range(64):
+        expected[t + 1] = a[t] * expected[t] + b[t]
+    args = dict(a_ptr=a, b_ptr=b, out_ptr=torch.empty_like(a), T=64, D=16, num_warps=4)
+    return Trial(recurrence_kernel, (1,), args, dict(out_ptr=expected[1:]))
+
+
+@triton.jit
+def look_back_kernel(x_ptr, out_ptr, totals_ptr, flags_ptr, tickets_ptr, BLOCK: tl.constexpr):
+    """Sums along a vector in one pass: a program waits for the total of all that come before its chunk.
+
+    Chunks are drawn, not numbered by program_id: who waits knows that those before it have begun.
+    """
+    chunk = tl.atomic_add(tickets_ptr, 1, sem="relaxed")
+    place = chunk * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + place)
+    before = 0
+    if chunk > 0:
+        while tl.atomic_add(flags_ptr + chunk - 1, 0, sem="acquire") == 0:
+            pass
+        before = tl.load(totals_ptr + chunk - 1)
+    tl.store(totals_ptr + chunk, before + tl.sum(x, 0))
+    tl.debug_barrier()  # the thread that releases is perhaps not the one that stored
+    tl.atomic_xchg(flags_ptr + chunk, 1, sem="release")
+    tl.store(out_ptr + place, before + tl.cumsum(x, 0))
+
+
+@trial
+def look_back_scan() -> Trial:
+    x = whole(6 * 128, dtype=torch.int32)
+    shared = dict(totals_ptr=counters(6), flags_ptr=counters(6), tickets_ptr=counters())
+    args = dict(x_ptr=x, out_ptr=torch.empty_like(x), **shared, BLOCK=128, num_warps=4)
+    return Trial(look_back_kernel, (6,), args, dict(out_ptr=x.cumsum(0)))
+
+
+@triton.jit
+def histogram_kernel(x_ptr, out_ptr, count, BINS: tl.constexpr, BLOCK: tl.constexpr):
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + place, place < count, 0)
+    tl.atomic_add(out_ptr + tl.arange(0, BINS), tl.histogram(x, BINS, place < count), sem="relaxed")
+
+
+@trial
+def histogram() -> Trial:
+    x = whole(900, low=0, high=63, dtype=torch.int32)
+    args = dict(x_ptr=x, out_ptr=counters(64), count=900, BINS=64, BLOCK=512, num_warps=4)
+    return Trial(histogram_kernel, (2,), args, dict(out_ptr=x.bincount(minlength=64)))
+
+
+@triton.jit
+def sort_kernel(x_ptr, out_ptr, COLUMNS: tl.constexpr):
+    place = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    tl.store(out_ptr + place, tl.sort(tl.load(x_ptr + place)))
+
+
+@trial
+def sort() -> Trial:
+    x = whole(2, 256, low=-500, high=500, dtype=torch.int32)
+    args = dict(x_ptr=x, out_ptr=torch.empty_like(x), COLUMNS=256, num_warps=4)
+    return Trial(sort_kernel, (2,), args, dict(out_ptr=x.sort(1)[0]))
+
+
+@triton.jit
+def topk_kernel(x_ptr, values_ptr, places_ptr, COLUMNS: tl.constexpr, K: tl.constexpr):
+    """The K largest of a row and where they are: the router of a mixture of experts. Ties go to the lower place."""
+    row, column = tl.program_id(0), tl.arange(0, COLUMNS)
+    x = tl.load(x_ptr + row * COLUMNS + column)
+    keys = (x.to(tl.int64) << 32) | (COLUMNS - 1 - column)
+    keys = tl.topk(keys, K)
+    place = row * K + tl.arange(0, K)
+    tl.store(values_ptr + place, (keys >> 32).to(tl.int32))
+    tl.store(places_ptr + place, COLUMNS - 1 - (keys & 0xFFFFFFFF).to(tl.int32))
+
+
+@trial
+def topk() -> Trial:
+    x = whole(2, 128, low=-20, high=20, dtype=torch.int32)
+    values, places = x.sort(dim=1, descending=True, stable=True)
+    results = dict(values_ptr=counters(8).view(2, 4), places_ptr=counters(8).view(2, 4))
+    args = dict(x_ptr=x, **results, COLUMNS=128, K=4, num_warps=2)
+    return Trial(topk_kernel, (2,), args, dict(values_ptr=values[:, :4], places_ptr=places[:, :4]))
+
+
+@triton.jit
+def dropout_kernel(x_ptr, out_ptr, count, seed, p, scale, BLOCK: tl.constexpr):
+    """Which elements go depends on the seed and their place alone. `scale`: 1 / (1 - p)."""
+    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    x = tl.load(x_ptr + place, place < count)
+    tl.store(out_ptr + place, tl.where(tl.rand(seed, place) < p, 0.0, x * scale), place < count)
+
+
+def philox(counter: np.ndarray, seed: int) -> np.ndarray:
+    """Return the first word of Philox-4x32-10 (Salmon et al., SC 2011) of a counter (c, 0, 0, 0), a key (seed, 0)."""
+    c, key = [counter.astype(np.uint64), *[np.zeros(len(counter), np.uint64)] * 3], [seed, 0]
+    low = np.uint64(2**32 - 1)
+    for _ in range(10):
+        a, b = c[0] * np.uint64(0xD2511F53), c[2] * np.uint64(0xCD9E8D57)
+        c = [
+            b >> np.uint64(32) ^ c[1] ^ np.uint64(key[0]),
+            b & low,
+            a >> np.uint64(32) ^ c[3] ^ np.uint64(key[1]),
+            a & low,
+        ]
+        key = [(key[0] + 0x9E3779B9) % 2**32, (key[1] + 0xBB67AE85) % 2**32]
+    return c[0].astype(np.uint32)
+
+
+@trial
+def dropout() -> Trial:
+    """`tl.rand` is below a half where the word, or the complement of a negative one, is below 2**30."""
+    x, words = whole(1000, low=1, high=9), philox(np.arange(1000), 1234).view(np.int32)
+    kept = torch.from_numpy(np.where(words < 0, ~words, words) >= 2**30)
+    args = dict(x_ptr=x, out_ptr=torch.empty_like(x), count=1000, seed=1234, p=0.5, scale=2.0, BLOCK=256, num_warps=4)
+    return Trial(dropout_kernel, (4,), args, dict(out_ptr=torch.where(kept, 2 * x, 0)))
+
+
+@triton.jit
+def ticket_lock_kernel(accounts_ptr, tickets_ptr, serving_ptr, WIDTH: tl.constexpr):
+    """Programs move money between rows of accounts, each in its turn: first come, first served."""
+    column, program = tl.arange(0, WIDTH), tl.program_id(0)
+    ticket = tl.atomic_add(tickets_ptr, 1, sem="relaxed")
+    while tl.atomic_add(serving_ptr, 0, sem="acquire") != ticket:
+        pass
+    giver, taker = accounts_ptr + program % 3 * WIDTH + column, accounts_ptr + (program + 1) % 3 * WIDTH + column
+    tl.store(giver, tl.load(giver) - program)
+    tl.store(taker, tl.load(taker) + program)
+    tl.debug_barrier()  # one thread releases what all have stored
+    tl.atomic_xchg(serving_ptr, ticket + 1, sem="release")
+
+
+@trial
+def ticket_lock() -> Trial:
+    accounts, expected = whole(3, 128, dtype=torch.int32), whole(3, 128, dtype=torch.int32)
+    for program in range(7):
+        expected[program % 3] -= program
+        expected[(program + 1) % 3] += program
+    args = dict(accounts_ptr=accounts, tickets_ptr=counters(), serving_ptr=counters(), WIDTH=128, num_warps=4)
+    return Trial(ticket_lock_kernel, (7,), args, dict(accounts_ptr=expected))

@@ -1,0 +1,194 @@
+"""Softmax, norms forward and backward, and cross entropy: reductions of rows, and sums that programs share."""
+
+# ruff: noqa: N803 (kernel arguments: compile-time constants in capitals, as Triton code has them)
+
+import torch
+import triton
+import triton.language as tl
+
+from clean import Trial, normal, trial, whole
+
+ROUNDED = 1e-6
+"""Sums of some hundred terms in fp32, in another order than torch's, and ex2.approx, rsqrt.approx: 2 ulp."""
+
+
+@triton.jit
+def softmax_kernel(x_ptr, out_ptr, rows, columns, BLOCK: tl.constexpr):
+    """Rows stay in registers; a program does every num_programs-th."""
+    column = tl.arange(0, BLOCK)
+    for row in range(tl.program_id(0), rows, tl.num_programs(0)):
+        x = tl.load(x_ptr + row * columns + column, column < columns, -float("inf"))
+        grown = tl.exp(x - tl.max(x, 0))
+        tl.store(out_ptr + row * columns + column, grown / tl.sum(grown, 0), column < columns)
+
+
+@trial
+def softmax() -> Trial:
+    x = normal(5, 200)
+    args = dict(x_ptr=x, out_ptr=torch.empty_like(x), rows=5, columns=200, BLOCK=256, num_warps=4)
+    return Trial(softmax_kernel, (2,), args, dict(out_ptr=x.softmax(1)), ROUNDED)
+
+
+@triton.jit
+def rms_norm_kernel(x_ptr, w_ptr, out_ptr, columns, epsilon, BLOCK: tl.constexpr):
+    """A row in chunks, read twice."""
+    row = tl.program_id(0)
+    squares = tl.zeros([BLOCK], tl.float32)
+    for start in range(0, columns, BLOCK):
+        column = start + tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + row * columns + column, column < columns, 0.0).to(tl.float32)
+        squares += x * x
+    scale = tl.rsqrt(tl.sum(squares, 0) / columns + epsilon)
+    for start in range(0, columns, BLOCK):
+        column = start + tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + row * columns + column, column < columns, 0.0)
+        w = tl.load(w_ptr + column, column < columns, 0.0)
+        tl.store(out_ptr + row * columns + column, (x * scale * w).to(tl.bfloat16), column < columns)
+
+
+@trial
+def rms_norm() -> Trial:
+    x, w = normal(3, 300, dtype=torch.bfloat16), normal(300, seed=1)
+    args = dict(x_ptr=x, w_ptr=w, out_ptr=torch.empty_like(x), columns=300, epsilon=1e-6, BLOCK=128, num_warps=2)
+    expected = torch.nn.functional.rms_norm(x.float(), (300,), w, 1e-6)
+    return Trial(rms_norm_kernel, (3,), args, dict(out_ptr=expected), 2**-8)  # the result is bf16
+
+
+@triton.jit
+def layer_norm_kernel(x_ptr, w_ptr, b_ptr, out_ptr, mean_ptr, rstd_ptr, columns, epsilon, BLOCK: tl.constexpr):
+    row, column = tl.program_id(0), tl.arange(0, BLOCK)
+    inside = column < columns
+    x = tl.load(x_ptr + row * columns + column, inside, 0.0)
+    mean = tl.sum(x, 0) / columns
+    apart = tl.where(inside, x - mean, 0.0)
+    rstd = 1 / tl.sqrt(tl.sum(apart * apart, 0) / columns + epsilon)
+    w, b = tl.load(w_ptr + column, inside), tl.load(b_ptr + column, inside)
+    tl.store(out_ptr + row * columns + column, apart * rstd * w + b, inside)
+    tl.store(mean_ptr + row, mean)
+    tl.store(rstd_ptr + row, rstd)
+
+
+@trial
+def layer_norm() -> Trial:
+    x, w, b = normal(4, 200), normal(200, seed=1), normal(200, seed=2)
+    results = dict(out_ptr=torch.empty_like(x), mean_ptr=torch.empty(4), rstd_ptr=torch.empty(4))
+    args = dict(x_ptr=x, w_ptr=w, b_ptr=b, **results, columns=200, epsilon=1e-5, BLOCK=256, num_warps=4)
+    expected = torch.native_layer_norm(x, (200,), w, b, 1e-5)
+    return Trial(
+        layer_norm_kernel,
+        (4,),
+        args,
+        {name: t.view_as(results[name]) for name, t in zip(results, expected, strict=True)},
+        ROUNDED,
+    )
+
+
+@triton.jit
+def row_gradients(dy_ptr, x_ptr, w_ptr, mean_ptr, rstd_ptr, dx_ptr, row, columns, share, BLOCK: tl.constexpr):
+    """Store dx of a row. Return what the row adds to the gradients of w and b. `share`: 1 / columns."""
+    column = tl.arange(0, BLOCK)
+    inside = column < columns
+    x = tl.load(x_ptr + row * columns + column, inside, 0.0)
+    dy = tl.load(dy_ptr + row * columns + column, inside, 0.0)
+    rstd = tl.load(rstd_ptr + row)
+    normed = tl.where(inside, (x - tl.load(mean_ptr + row)) * rstd, 0.0)
+    slope = dy * tl.load(w_ptr + column, inside, 0.0)
+    along = tl.sum(normed * slope, 0) * share
+    dx = (slope - tl.sum(slope, 0) * share - normed * along) * rstd
+    tl.store(dx_ptr + row * columns + column, dx, inside)
+    return dy * normed, dy
+
+
+@triton.jit
+def locked_gradients_kernel(
+    dy_ptr, x_ptr, w_ptr, mean_ptr, rstd_ptr, dx_ptr, dw_ptr, db_ptr, locks_ptr, columns, share,
+    GROUPS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Rows of a group add to the same sums, which a spin lock guards."""
+    row, column = tl.program_id(0), tl.arange(0, BLOCK)
+    dw, db = row_gradients(dy_ptr, x_ptr, w_ptr, mean_ptr, rstd_ptr, dx_ptr, row, columns, share, BLOCK)
+    group = row % GROUPS
+    dw_ptr += group * columns + column
+    db_ptr += group * columns + column
+    while tl.atomic_cas(locks_ptr + group, 0, 1, sem="acquire") == 1:
+        pass
+    tl.store(dw_ptr, dw + tl.load(dw_ptr, column < columns, 0.0), column < columns)
+    tl.store(db_ptr, db + tl.load(db_ptr, column < columns, 0.0), column < columns)
+    tl.debug_barrier()  # one thread releases what all have stored
+    tl.atomic_xchg(locks_ptr + group, 0, sem="release")
+
+
+@triton.jit
+def counted_gradients_kernel(
+    dy_ptr, x_ptr, w_ptr, mean_ptr, rstd_ptr, dx_ptr, parts_ptr, dw_ptr, db_ptr, count_ptr, columns, share,
+    ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Each row leaves its part of the sums, and the program that is last adds up all of them."""
+    row, column = tl.program_id(0), tl.arange(0, BLOCK)
+    dw, db = row_gradients(dy_ptr, x_ptr, w_ptr, mean_ptr, rstd_ptr, dx_ptr, row, columns, share, BLOCK)
+    tl.store(parts_ptr + row * 2 * BLOCK + column, dw)
+    tl.store(parts_ptr + row * 2 * BLOCK + BLOCK + column, db)
+    tl.debug_barrier()  # one thread releases what all have stored
+    if tl.atomic_add(count_ptr, 1, sem="acq_rel") == ROWS - 1:
+        part = parts_ptr + tl.arange(0, ROWS)[:, None] * 2 * BLOCK + column
+        tl.store(dw_ptr + column, tl.sum(tl.load(part), 0), column < columns)
+        tl.store(db_ptr + column, tl.sum(tl.load(part + BLOCK), 0), column < columns)
+
+
+def gradients(kernel, groups: int, **more) -> Trial:
+    """Mean and rstd are whole, and rows have 2**n elements: so every gradient is exact."""
+    rows, columns = 8, 128
+    x, dy, w = (whole(*shape, seed=i) for i, shape in enumerate(((rows, columns), (rows, columns), (columns,))))
+    mean, rstd = whole(rows, seed=3), 2.0 ** whole(rows, low=-1, high=1, seed=4)
+    dx, dw, db = torch.empty_like(x), torch.zeros(groups, columns), torch.zeros(groups, columns)
+    args = dict(dy_ptr=dy, x_ptr=x, w_ptr=w, mean_ptr=mean, rstd_ptr=rstd, dx_ptr=dx, dw_ptr=dw, db_ptr=db)
+    normed, slope = (x - mean[:, None]) * rstd[:, None], dy * w
+    apart = slope - slope.mean(1, keepdim=True) - normed * (normed * slope).mean(1, keepdim=True)
+    expected = dict(dx_ptr=apart * rstd[:, None])
+    expected |= {name: t.view(-1, groups, columns).sum(0) for name, t in dict(dw_ptr=dy * normed, db_ptr=dy).items()}
+    return Trial(
+        kernel, (rows,), dict(**args, columns=columns, share=1 / columns, BLOCK=128, num_warps=4, **more), expected
+    )
+
+
+@trial
+def layer_norm_backward_lock() -> Trial:
+    return gradients(locked_gradients_kernel, 2, GROUPS=2, locks_ptr=torch.zeros(2, dtype=torch.int32))
+
+
+@trial
+def layer_norm_backward_last() -> Trial:
+    counted = dict(parts_ptr=torch.empty(8, 2, 128), count_ptr=torch.zeros(1, dtype=torch.int32))
+    return gradients(counted_gradients_kernel, 1, ROWS=8, **counted)
+
+
+@triton.jit
+def cross_entropy_kernel(x_ptr, target_ptr, loss_ptr, columns, BLOCK: tl.constexpr):
+    """The loss of a row, whose logits are then replaced by their gradients."""
+    row = tl.program_id(0)
+    x_ptr += row * columns
+    target = tl.load(target_ptr + row)
+    highest, total = -float("inf"), 0.0
+    for start in range(0, columns, BLOCK):
+        column = start + tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + column, column < columns, -float("inf"))
+        higher = tl.maximum(highest, tl.max(x, 0))
+        total = total * tl.exp(highest - higher) + tl.sum(tl.exp(x - higher), 0)
+        highest = higher
+    tl.store(loss_ptr + row, highest + tl.log(total) - tl.load(x_ptr + target))
+    tl.debug_barrier()  # every thread has read the target's logit, which one of them replaces
+    for start in range(0, columns, BLOCK):
+        column = start + tl.arange(0, BLOCK)
+        x = tl.load(x_ptr + column, column < columns, -float("inf"))
+        gradient = tl.exp(x - highest) / total - (column == target).to(tl.float32)
+        tl.store(x_ptr + column, gradient, column < columns)
+
+
+@trial
+def cross_entropy() -> Trial:
+    x, target = normal(3, 300), torch.tensor([7, 299, 128])
+    logits = x.clone().requires_grad_()
+    loss = torch.nn.functional.cross_entropy(logits, target, reduction="none")
+    loss.sum().backward()
+    args = dict(x_ptr=x, target_ptr=target, loss_ptr=torch.empty(3), columns=300, BLOCK=128, num_warps=4)
+    return Trial(cross_entropy_kernel, (3,), args, dict(x_ptr=logits.grad, loss_ptr=loss.detach()), ROUNDED)

@@ -1,0 +1,81 @@
+"""Kernels without a mistake are exact under eight orders of events, on every Triton: the machine accuses none."""
+
+import pytest
+import torch
+import triton
+from clean import TRIALS, Addresses, Trial, attention, matmuls, orders, reductions, signals, warpgroups  # noqa: F401
+
+from kernels.machine.check import check, difference
+from kernels.machine.compile import Call
+from kernels.machine.device import Machine
+from kernels.machine.order import FaultError
+from kernels.machine.run import address, enqueue
+
+SEEDS = 8
+ALWAYS = {"softmax", "layer_norm_backward_lock", "split_k_semaphore", "warp_specialised", "all_gather"}
+WITHOUT_TMA = (
+    "attention_bf16_causal",
+    "attention_backward_fp16",
+    "cross_entropy",
+    "stream_k",
+    "int8_matmul",
+    "fp8_matmul",
+)
+NAMES = [pytest.param(name, marks=() if name in ALWAYS else pytest.mark.slow) for name in TRIALS]
+
+
+def judgement(name: str, arch: str = "sm_90a") -> str:
+    """Return what the machine says of a kernel."""
+    release = tuple(map(int, triton.__version__.split(".")[:2]))
+    if release < TRIALS[name].since:
+        return f"Triton {triton.__version__} cannot say it"
+    launched = TRIALS[name].make()
+    if isinstance(launched, list):
+        return next(filter(None, (on_devices(name, seed) for seed in range(SEEDS))), "exact")
+    verdict = check(
+        launched.kernel,
+        launched.grid,
+        launched.args,
+        expected=launched.expected,
+        tolerance=launched.tolerance,
+        seeds=SEEDS,
+        arch=arch,
+    )
+    return "exact" if verdict else str(verdict)
+
+
+def on_devices(name: str, seed: int) -> str:
+    """Return what is wrong when every device launches the kernel."""
+    machine, launched = Machine(seed), TRIALS[name].make()
+    try:
+        for device, trial in enumerate(launched):
+            args = {name: table(machine, value) for name, value in trial.args.items()}
+            enqueue(machine, Call(trial.kernel, trial.grid, args), device=device)
+        machine.run()
+    except FaultError as error:
+        return f"{error.kind}: {error}"
+    results = [(trial.args[name], wanted) for trial in launched for name, wanted in trial.expected.items()]
+    return "; ".join(filter(None, (difference("a result", actual, wanted, None) for actual, wanted in results)))
+
+
+def table(machine: Machine, value):
+    if isinstance(value, Addresses):
+        return torch.tensor([address(machine, tensor) for tensor in value.tensors])
+    return value
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_clean_kernel_is_accused(printed_elsewhere, name):
+    text = printed_elsewhere(f"import json, test_clean as t; print(json.dumps(t.judgement({name!r})))")
+    if text.startswith("Triton"):
+        pytest.skip(text)
+    assert text == "exact"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", WITHOUT_TMA)
+def test_none_is_accused_where_mma_multiplies(printed_elsewhere, name):
+    """On Ampere; on Ada where that has no fp8."""
+    arch = "sm_89" if "fp8" in name else "sm_80"
+    code = f"import json, test_clean as t; print(json.dumps(t.judgement({name!r}, {arch!r})))"
+    assert printed_elsewhere(code) == "exact"
