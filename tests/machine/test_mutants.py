@@ -45,7 +45,7 @@ BOUNDS = {
     "tiled": {BARRIER: 4, COMMIT: 1},
     "persistent": {BARRIER: 12},
     "warpgroup": {BARRIER: 8, "proxy fence": 1, "setmaxnreg": 3},
-    "decode": {BARRIER: 17, WAIT: 1, "mbarrier": 6},
+    "decode": {BARRIER: 19, WAIT: 1, "mbarrier": 6},
     "flagged": {BARRIER: 11},
     "flagged_spills": {BARRIER: 15},
     "pieces_flags": {BARRIER: 12, "semantics": 1},
