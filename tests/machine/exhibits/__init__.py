@@ -4,6 +4,7 @@ Who gives `make` False gets the mistake, who gives True the same kernel without 
 exhibits` prints what the machine says of this Triton's code.
 """
 
-from exhibits import compilers, fences, rings, signals
+from exhibits import clusters, compilers, fences, rings, signals
 
-EXHIBITS = {exhibit.name: exhibit for family in (signals, rings, fences, compilers) for exhibit in family.EXHIBITS}
+FAMILIES = signals, rings, fences, clusters, compilers
+EXHIBITS = {exhibit.name: exhibit for family in FAMILIES for exhibit in family.EXHIBITS}
