@@ -98,7 +98,7 @@ def wait(w, inst):
     if (turn := w.joined_cluster) is None:
         raise BarrierError("waits at the barrier of the cluster, where it has not arrived")
     if turn.clock is None:
-        return turn.until(w.cta.cluster.warps)
+        return turn.until_over(w.cta.cluster.warps)
     w.join(turn.clock)
     w.joined_cluster = None
 

@@ -19,24 +19,15 @@ from kernels.machine.memory import EMPTY, REGION_BITS, spread
 from kernels.machine.order import GENERIC, GLOBAL, GRANULE, SHARED, FaultError, TmaError
 from kernels.machine.program import effect, family
 from kernels.machine.ptx import UnknownError
-from kernels.machine.sync import lanes_of, mbarrier_at, mbarrier_of
-from kernels.machine.tensor_map import Layout, Part, map_at
+from kernels.machine.sync import lanes_of, mbarrier_of, names
+from kernels.machine.tensor_map import Part, TensorMap, map_at
 
 HINTS = {"L2::cache_hint", "L2::64B", "L2::128B", "L2::256B"}
 
 
-@effect("createpolicy.fractional", operands="=b64 * *?", quiet=True)
-def policy(w, inst, put, *given):
-    put(w, np.zeros(32, np.uint64))
-
-
-@effect("prefetch", "prefetchu", operands="*", quiet=True)
 @effect("cp.async.bulk.prefetch", operands="* *? *?", quiet=True)
 def prefetch(w, inst, *given):
     pass
-
-
-# cp.async.
 
 
 @family("cp.async.ca", "cp.async.cg")
@@ -100,17 +91,14 @@ def wait(w, inst, left=0):
     w.clock[GENERIC, w.cta.agent(4, w.number)] = w.copies.known
 
 
-TRACK = [f"cp.async.mbarrier.arrive{way}{space}.b64" for way in (".", ".noinc.") for space in ("shared", "shared::cta")]
-
-
-@effect(*TRACK, operands="@")
+@effect(*names("arrive", "arrive.noinc", of="cp.async.mbarrier"), operands="S")
 def arrive_behind(w, inst, where):
     """An arrival of each lane once its copies so far have landed; it counts as one more, or is among the expected."""
     clock = np.zeros_like(w.clock)
     clock[GENERIC, w.cta.agent(4, w.number)] = w.copies.number
-    before = w.copies.hand_over()
+    before = w.copies.track()
     for lane in lanes_of(w):
-        barrier = mbarrier_at(w, int(where(w)[lane]))
+        barrier = mbarrier_of(w, w.cta, int(where(w)[lane]))
         if ".noinc" not in inst.op:
             barrier.expect(arrivals=1)
         w.cta.machine.events.append(Event("cp.async", w.cta, partial(barrier.arrive, clock, 1), before))
@@ -145,7 +133,7 @@ def _of_tensor(program, inst, text: str) -> Find:
 
 
 def _of_bytes(program, inst, text: str, size_text: str, kind: str, space: str) -> Find:
-    """Of an address and a size."""
+    """Of an address and a size: as of a tensor of so many bytes."""
     where = program.address(text) if space == "global" else program.shared_address(text)
     sizes = program.get(size_text, "u32")
 
@@ -156,19 +144,19 @@ def _of_bytes(program, inst, text: str, size_text: str, kind: str, space: str) -
         region, start = w.cta.shared, at[0]
         if space == "global":
             ((region, _, (start,)),) = w.cta.machine.memory.places(at, size, inst, 16)
-        return Part(region, np.arange(start, start + size), (slice(None),), Layout((size,), 0, kind))
+        return TensorMap(int(at[0]), (size,), (1,), (size,), kind=kind).part(region, start, [0])
 
     return find
 
 
-def _granules(cta, layout: Layout, address: int, unit: int) -> slice:
-    shared = cta.shared
-    if address % unit or (layout.swizzle == 3 and address % 1024):
+def _granules(cta, tensor_map: TensorMap, address: int, unit: int) -> slice:
+    shared, end = cta.shared, address + tensor_map.bytes
+    if address % unit or (tensor_map.swizzle == 3 and address % 1024):
         raise TmaError(f"TMA is given shared memory at {address}, which does not fit the swizzle", shared, address)
-    if address < 0 or address + layout.bytes > len(shared.data):
-        message = f"TMA is given shared memory at {address}, the CTA has {len(shared.data)} bytes"
-        raise TmaError(message, shared, address)
-    return slice(address // GRANULE, (address + layout.bytes) // GRANULE)
+    if address < 0 or end > len(shared.data):
+        problem = f"TMA is given shared memory at {address}, the CTA has {len(shared.data)} bytes"
+        raise TmaError(problem, shared, address)
+    return slice(address // GRANULE, end // GRANULE)
 
 
 @family("cp.async.bulk", "cp.reduce.async.bulk")
@@ -196,43 +184,44 @@ def _load(program, inst, find: Find, unit: int, target_text: str, barrier_text: 
     mask = program.get(mask_text, "b16") if mask_text else None
 
     def load(w):
-        cta, machine = w.cta, w.cta.machine
+        cta = w.cta
         for lane in lanes_of(w):
             receiver, address = cta.cluster.locate(int(target(w)[lane]))
             holder, at = cta.cluster.locate(int(bar(w)[lane]))
             if holder is not receiver:
                 raise UnknownError(f"{inst}: an mbarrier of another CTA than where the bytes go")
             ranks = int(mask(w)[lane]) if mask else 1 << receiver.rank
-            receivers = [peer for peer in cta.cluster.ctas if ranks >> peer.rank & 1]
-            for receiver in receivers:
-                barrier = mbarrier_of(w, receiver, at)
-                # The read is the warp's until somebody waits for the load, and then it is over: as the write.
-                number = machine.ledger.note(barrier.agent, barrier.epoch, (w, inst), generic=False)
-                part = find(w, lane, number)
-                g = _granules(receiver, part.layout, address, unit)
-                if part.region is cta.shared:
-                    cta.shared.note_read(part.granules, w.clock, SHARED, barrier.agent, barrier.epoch, inst)
-                else:
-                    machine.memory.note_read(part.region, part.granules, w.clock, GLOBAL, number, inst)
-                receiver.shared.note_write(g, w.clock, SHARED, number, inst)
-                receiver.shared.data[address : address + part.layout.bytes] = EMPTY
-                barrier.flying += part.layout.bytes
-                machine.events.append(Event("TMA load", receiver, partial(_land, receiver, barrier, part, address)))
+            for peer in cta.cluster.ctas:
+                if ranks >> peer.rank & 1:
+                    _load_to(w, peer, address, mbarrier_of(w, peer, at), inst, lane, find, unit)
 
     return load
 
 
-def _land(cta, barrier, part: Part, address: int) -> None:
-    layout = part.layout
-    if any(layout.fill):
-        data = np.resize(np.frombuffer(layout.fill, np.uint8), layout.extent)
+def _load_to(w, cta, address: int, mbarrier, inst, lane: int, find: Find, unit: int) -> None:
+    shared, machine = cta.shared, cta.machine
+    # The read is the warp's until somebody waits for the load, and then it is over: as the write.
+    number = machine.ledger.note(mbarrier.agent, mbarrier.epoch, (w, inst), generic=False)
+    part = find(w, lane, number)
+    if part.region is w.cta.shared:
+        part.region.note_read(part.granules, w.clock, SHARED, mbarrier.agent, mbarrier.epoch, inst)
     else:
-        data = np.zeros(layout.extent, np.uint8)
-    data[part.inside] = part.region.data[part.offsets]
-    if layout.kind == "tf32":
-        data = to_tf32(data.view(np.uint32)).view(np.uint8)
-    cta.shared.data[layout.place(address)] = data
-    barrier.land(layout.bytes)
+        machine.memory.note_read(part.region, part.granules, w.clock, GLOBAL, number, inst)
+    shared.note_write(_granules(cta, part.map, address, unit), w.clock, SHARED, number, inst)
+    shared.data[address : address + part.map.bytes] = EMPTY
+    mbarrier.flying += part.map.bytes
+
+    def land():
+        data = np.zeros(part.map.extent, np.uint8)
+        if any(part.map.fill):
+            data[:] = np.resize(np.frombuffer(part.map.fill, np.uint8), part.map.extent)
+        data[part.inside] = part.region.data[part.offsets]
+        if part.map.kind == "tf32":
+            data = to_tf32(data.view(np.uint32)).view(np.uint8)
+        shared.data[part.map.places(address)] = data
+        mbarrier.land(part.map.bytes, part.map.bytes)
+
+    machine.events.append(Event("TMA load", cta, land))
 
 
 def to_tf32(bits: np.ndarray) -> np.ndarray:
@@ -273,23 +262,22 @@ def _store(inst, find: Find, unit: int, source: Callable, operation: str | None)
         for lane in lanes_of(w):
             address = int(source(w)[lane])
             part = find(w, lane, machine.ledger.note(reader, epoch, (w, inst), generic=False))
-            layout, region = part.layout, part.region
-            if operation and layout.kind not in REDUCTIONS[operation][1]:
-                raise TmaError(f"{operation} of elements of type {layout.kind}")
-            if layout.kind == "tf32":
+            if operation and part.map.kind not in REDUCTIONS[operation][1]:
+                raise TmaError(f"{operation} of elements of type {part.map.kind}")
+            if part.map.kind == "tf32":
                 raise UnknownError(f"{inst}: a store by a tensor map of tf32")
-            cta.shared.note_read(_granules(cta, layout, address, unit), w.clock, SHARED, reader, epoch, inst)
+            cta.shared.note_read(_granules(cta, part.map, address, unit), w.clock, SHARED, reader, epoch, inst)
             number = machine.ledger.note(writer, epoch, (w, inst), generic=False, scope=scope)
-            machine.memory.note_write(region, part.granules, w.clock, GLOBAL, number, inst, scope)
+            machine.memory.note_write(part.region, part.granules, w.clock, GLOBAL, number, inst, scope)
             pieces = []
 
             def read(part=part, address=address, pieces=pieces):
-                pieces.append(cta.shared.data[part.layout.place(address)][part.inside])
+                pieces.append(cta.shared.data[part.map.places(address)][part.inside])
 
             def write(part=part, pieces=pieces):
                 data = part.region.data
                 if operation:
-                    pieces[0] = _reduced(operation, part.layout.kind, data[part.offsets], pieces[0])
+                    pieces[0] = _reduced(operation, part.map.kind, data[part.offsets], pieces[0])
                 data[part.offsets] = pieces[0]
 
             first = Event("TMA store", cta, read)
@@ -311,4 +299,4 @@ def wait_for_stores(w, inst, left):
     if ready := w.stores.wait(left, reads=(reads := inst.op.endswith(".read"))):
         return ready
     for kind in (2,) if reads else (2, 3):
-        w.clock[:, w.cta.agent(kind, w.number)] = w.stores.waited
+        w.clock[:, w.cta.agent(kind, w.number)] = w.stores.known

@@ -44,7 +44,7 @@ class Event:
 
 @dataclass(eq=False)
 class Several:
-    """What is after several events is after this."""
+    """What is after these events is after all of them."""
 
     events: list[Event]
 
@@ -55,59 +55,48 @@ class Several:
 
 class Groups:
     """Operations of one kind that a warp has under way, in the groups that it committed. `number`, from 1 on, is the
-    epoch of what is issued now."""
+    epoch of what is issued now, `known` the last of what was waited for."""
 
     def __init__(self) -> None:
         self.open: list[Event] = []
-        self.closed: list[list[Event]] = []
-        self.ends: list[int] = []  # of these: their epochs
-        self.handed_over: set[Event] = set()  # to an mbarrier: nobody has to wait for their groups
-        self.number, self.waited = 1, 0
+        self.closed: list[tuple[list[Event], int]] = []
+        self.tracked: set[Event] = set()  # by an mbarrier: nobody has to wait for their groups
+        self.number, self.waited, self.known = 1, 0, 0
 
     @property
-    def known(self) -> int:
-        """Up to which epoch all have ended that were waited for."""
-        return self.ends[self.waited - 1] if self.waited else 0
-
-    @property
-    def left(self) -> list[Event]:
-        """Those that nobody waits for."""
-        groups = [*self.closed[self.waited :], self.open]
-        return [event for group in groups for event in group if event not in self.handed_over]
+    def under_way(self) -> list[Event]:
+        """All that no group was waited for."""
+        return [event for group, _ in (*self.closed[self.waited :], (self.open, 0)) for event in group]
 
     def commit(self) -> None:
-        self.closed.append(self.open)
-        self.ends.append(self.number)
-        self.open = []
-        self.number += 1
+        self.closed.append((self.open, self.number))
+        self.open, self.number = [], self.number + 1
 
-    def hand_over(self) -> Several:
-        """Let an mbarrier track what was issued so far."""
-        events = [event for group in (*self.closed, self.open) for event in group]
-        self.handed_over.update(events)
+    def track(self) -> Several:
+        """Return what is issued so far, for an mbarrier."""
+        self.tracked.update(events := self.under_way)
         self.number += 1
-        return Several([event for event in events if not event.done])
+        return Several(events)
 
     def ended(self, upto: int) -> bool:
         """Return whether so many groups were committed and have ended."""
-        return len(self.closed) >= upto and all(
-            event.done for group in self.closed[self.waited : upto] for event in group
-        )
+        groups = self.closed[self.waited : upto]
+        return len(self.closed) >= upto and all(event.done for group, _ in groups for event in group)
 
     def wait(self, left: int, *, reads: bool = False) -> Ready | None:
-        """None once all groups but `left` have ended (of bulk stores perhaps only their reads), which `waited` then
+        """None once all groups but `left` have ended (of bulk stores perhaps only their reads), which `known` then
         says; else what has to hold for that."""
 
         def done(event: Event) -> bool:
             return event.done or (reads and event.after.done)
 
         upto = max(len(self.closed) - left, self.waited)
-        late = [event for group in self.closed[:upto] for event in group if not done(event)]
+        late = [event for group, _ in self.closed[:upto] for event in group if not done(event)]
         if late:
             return lambda: all(map(done, late))
-        self.waited = upto
+        self.waited, self.known = upto, self.closed[upto - 1][1] if upto else 0
         if not reads:
-            self.closed[:upto] = [[]] * upto
+            self.closed[:upto] = [([], epoch) for _, epoch in self.closed[:upto]]
         return None
 
 

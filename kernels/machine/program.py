@@ -8,7 +8,7 @@ their own.
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,18 +28,15 @@ IN_LOOPS = 16  # mbarriers at most that one instruction initialises, where it is
 QUIET: set[str] = set()
 """What nobody else notices: the scheduler need not look after them."""
 
+PLACES = {
+    "ctaid": "w.cta.place[{}]", "nctaid": "w.cta.launch.shape[{}]",
+    "clusterid": "w.cta.place[{0}] // w.program.clusters[{0}]",
+    "nclusterid": "w.cta.launch.shape[{0}] // w.program.clusters[{0}]",
+    "cluster_ctaid": "w.cta.place[{0}] % w.program.clusters[{0}]", "cluster_nctaid": "w.program.clusters[{}]",
+}  # fmt: skip
 SPECIAL = {
     "%tid.x": "w.thread", "%ntid.x": "full(w.program.threads)", "%laneid": "LANE",
-    **{
-        f"%{name}.{axis}": f"full({value.format(i)})"
-        for i, axis in enumerate("xyz")
-        for name, value in dict(
-            ctaid="w.cta.place[{}]", nctaid="w.cta.launch.shape[{}]",
-            clusterid="w.cta.place[{0}] // w.program.clusters[{0}]",
-            nclusterid="w.cta.launch.shape[{0}] // w.program.clusters[{0}]",
-            cluster_ctaid="w.cta.place[{0}] % w.program.clusters[{0}]", cluster_nctaid="w.program.clusters[{}]",
-        ).items()
-    },
+    **{f"%{name}.{axis}": f"full({text.format(i)})" for name, text in PLACES.items() for i, axis in enumerate("xyz")},
     "%cluster_ctarank": "full(w.cta.rank)", "%cluster_nctarank": "full(w.program.cluster)",
     "%globaltimer": "full(w.cta.machine.time_ns, u8)", "%clock64": "full(w.cta.machine.cycles, u8)",
 }  # fmt: skip
@@ -80,9 +77,8 @@ def family(*words: str, quiet: bool = False) -> Callable:
     return register
 
 
-@dataclass(slots=True)
-class Until:
-    """That something holds, and in words what is waited for."""
+class Until(NamedTuple):
+    """What a warp waits for, and what that is in words."""
 
     holds: Ready
     words: Callable[[], str]
@@ -119,8 +115,7 @@ class Program:
         self.clusters = self.cluster, 1, 1
         jumps = [(kernel.labels[inst.args[0]], at) for at, inst in enumerate(kernel.code) if inst.op.startswith("bra")]
         inits = [at for at, inst in enumerate(kernel.code) if inst.op.startswith("mbarrier.init")]
-        looped = [at for at in inits if any(start <= at <= end for start, end in jumps)]
-        self.barriers = len(inits) + (IN_LOOPS - 1) * len(looped)
+        self.barriers = sum(IN_LOOPS if any(start <= at <= end for start, end in jumps) else 1 for at in inits)
         self.agents = 5 * self.warps + self.barriers
         """Of a CTA: its warps; their wgmma; reads, then writes, of their bulk stores; their cp.async; its mbarriers."""
         self.numbers: dict[str, int] = {}

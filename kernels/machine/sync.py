@@ -22,49 +22,36 @@ def nothing(w, inst, *given):
 
 @dataclass(eq=False)
 class Turn:
-    """One use of a barrier: the warps that have arrived, and what each of them releases and votes."""
+    """One use of a barrier: the warps that have arrived, and what each of them releases. It is over once `clock`, of
+    all of them, is there."""
 
     name: str
     threads: int = 0
-    operation: str | None = None
     arrived: dict[Any, np.ndarray] = field(default_factory=dict)
-    votes: list[np.ndarray] = field(default_factory=list)
     clock: np.ndarray | None = None
-    """Of all of them, once the turn is over."""
 
     def end(self) -> None:
         self.clock = np.maximum.reduce(list(self.arrived.values()))
 
-    def until(self, warps: Iterable[Any]) -> Until:
-        """Return the condition that it is over. `warps` are those that may take part."""
+    def until_over(self, warps: Iterable[Any]) -> Until:
+        """`warps` are those that may take part."""
         return Until(lambda: self.clock is not None, lambda: self.describe(warps))
 
     def describe(self, warps: Iterable[Any]) -> str:
-        sides: dict[bool, list[str]] = {True: [], False: []}
-        for warp in warps:
-            if warp.alive:
-                sides[warp in self.arrived].append(f"{warp.cta.number}.{warp.number}")
-        here, missing = (", ".join(sides[side]) or "none" for side in (True, False))
-        return f"{self.name}: of warps (CTA.warp) {here} arrived, {missing} did not"
+        missing = [f"{w.cta.number}.{w.number}" for w in warps if w.alive and w not in self.arrived]
+        here = [f"{w.cta.number}.{w.number}" for w in self.arrived]
+        return f"{self.name}: of warps (CTA.warp) {', '.join(here)} arrived, {', '.join(missing) or 'none'} did not"
 
 
-NAMED = re.compile(r"bar(rier)?(\.cta)?\.(sync|arrive|red(\.(?P<vote>popc|and|or))?)(\.aligned)?(\.u32|\.pred)?")
-VOTES = {"popc": np.count_nonzero, "and": np.all, "or": np.any}
+NAMED = re.compile(r"bar(rier)?(\.cta)?\.(sync|arrive)(\.aligned)?")
 
 
 @family("bar", "barrier")
 def barrier(program, inst):
     """9.7.13.1: one of the 16 of a CTA. Who only arrives goes on, and gets to know nothing."""
-    match, texts = NAMED.fullmatch(inst.op), list(inst.args)
-    if not match or (".red" in inst.op) != bool(match["vote"]):
+    if not NAMED.fullmatch(inst.op):
         raise UnknownError("a barrier that this machine does not know")
-    waits, operation = ".arrive" not in inst.op, match["vote"]
-    if operation:
-        put, vote = (
-            program.put(texts.pop(0), "u32" if operation == "popc" else "pred"),
-            program.get(texts.pop(), "pred"),
-        )
-    number, *threads = (program.get(text, "u32") for text in texts)
+    waits, (number, *threads) = ".sync" in inst.op, (program.get(text, "u32") for text in inst.args)
 
     def arrive(w) -> Turn:
         cta = w.cta
@@ -74,13 +61,12 @@ def barrier(program, inst):
         wanted = uniform(w, threads[0](w), "the threads of a barrier") if threads else program.threads
         if which > 15 or wanted % LANES:
             raise BarrierError(f"barrier {which} of {wanted} threads; there are 16, of whole warps")
-        turn = cta.named.setdefault(which, Turn(f"barrier {which} of {wanted} threads", wanted, operation))
+        turn = cta.named.setdefault(which, Turn(f"barrier {which} of {wanted} threads", wanted))
         if w in turn.arrived:
             raise BarrierError(f"arrives again at {turn.describe(cta.warps)}")
-        if (turn.threads, turn.operation) != (wanted, operation):
-            raise BarrierError(f"{turn.name} is reached as one of {wanted}, by {inst.op}")
+        if turn.threads != wanted:
+            raise BarrierError(f"{turn.name} is reached as one of {wanted}")
         turn.arrived[w] = w.clock if waits else w.clock.copy()
-        turn.votes += [vote(w)] if operation else []
         if len(turn.arrived) * LANES == wanted:
             turn.end()
             del cta.named[which]
@@ -90,13 +76,11 @@ def barrier(program, inst):
         turn = w.joined or arrive(w)
         if waits and turn.clock is None:
             w.joined = turn
-            return turn.until(w.cta.warps)
+            return turn.until_over(w.cta.warps)
         if waits:
             w.join(turn.clock)
         w.joined = None
         w.tick()
-        if operation:
-            put(w, np.full(LANES, VOTES[operation](turn.votes)))
 
     return run
 
@@ -144,32 +128,25 @@ class Mbarrier:
         self.bytes = self.phase = self.flying = 0
         self.clock, self.next = np.zeros_like(cta.launch.start), np.zeros_like(cta.launch.start)
 
-    @property
-    def state(self) -> int:
-        return self.phase << 32 | self.pending
-
-    def arrive(self, clock: np.ndarray | None, count: int, *, drop: bool = False, completes: bool = True) -> None:
-        """`drop`: from the next phase on they are not expected any more. `clock` is None of a relaxed arrival."""
+    def arrive(self, clock: np.ndarray | None, count: int) -> None:
+        """The clock of a relaxed arrival is None."""
         if self.pending < count:
             raise self.fault(f"{count} arrivals at an")
         self.pending -= count
-        self.count -= count if drop else 0
         if clock is not None:
             np.maximum(self.next, clock, out=self.next)
-        if not completes and not self.pending:
-            raise self.fault("an arrival with .noComplete is the last at an")
         self._complete()
 
     def expect(self, *, arrivals: int = 0, size: int = 0) -> None:
         """More of them in this phase."""
         self.pending, self.bytes = self.pending + arrivals, self.bytes + size
         if self.pending > MOST or self.bytes > MOST:
-            raise self.fault(f"{MOST} is the most that can be expected, of an")
+            raise self.fault(f"more than {MOST} are expected of an")
 
-    def land(self, size: int, *, flew: bool = True) -> None:
-        """Bytes of a TMA load. Whoever waits knows of them, and of nothing that its issuer did."""
+    def land(self, size: int, flew: int) -> None:
+        """Bytes of TMA loads. Whoever waits knows of them, and of nothing that their issuer did."""
         self.bytes -= size
-        self.flying -= size if flew else 0
+        self.flying -= flew
         self._complete()
 
     def _complete(self) -> None:
@@ -217,131 +194,98 @@ def lanes_of(w):
     return range(LANES) if w.mask is None else np.flatnonzero(w.mask)
 
 
-SPACES = {"shared", "shared::cta", "shared::cluster"}
+def names(*operations: str, of: str = "mbarrier", order: str = "", spaces=("shared", "shared::cta")) -> list[str]:
+    """Return opcodes of operations on mbarriers, with and without their order, which is as release or acquire."""
+    orders = [f".{kind}.{reach}" for kind in (order, "relaxed") for reach in ("cta", "cluster")] if order else ()
+    return [f"{of}.{op}{kind}.{space}.b64" for op in operations for kind in ("", *orders) for space in spaces]
 
 
-def words_of(inst, *more: str) -> set[str]:
-    """Return the modifiers of an operation on mbarriers, if all are known."""
-    words = set(inst.op.split(".")[2:])
-    if words - SPACES - {"b64", "cta", "cluster", *more} or not words & SPACES:
-        raise UnknownError("a space or a modifier that this machine does not know")
-    return words
+ANYWHERE = ("shared", "shared::cta", "shared::cluster")
 
 
 def granules(at: int) -> np.ndarray:
     return spread(np.array([at]), 8, GRANULE)
 
 
-@family("mbarrier.init")
-def initialise(program, inst):
-    words_of(inst)
-    where, count = program.shared_address(inst.args[0]), program.get(inst.args[1], "u32")
-
-    def init(w):
-        cta, shared = w.cta, w.cta.shared
-        for lane in lanes_of(w):
-            at, arrivals = int(where(w)[lane]), int(count(w)[lane])
-            if at in cta.barriers:
-                raise cta.barriers[at].fault("initialises again the")
-            if not 1 <= arrivals <= MOST:
-                raise BarrierError(f"an mbarrier of {arrivals} arrivals, from 1 to {MOST} are possible", shared, at)
-            shared.granules(np.array([at]), 8, inst)
-            shared.note_write(granules(at), w.clock, GENERIC, 0, inst)
-            # Whatever but an mbarrier operation touches it from now on is not ordered with it (9.7.13.15.3).
-            shared.writes[granules(at)] = cta.machine.ledger.note(w.agent, FOREVER, "an mbarrier's owner")
-            agent, epoch = cta.loads.get(at, (cta.first + 5 * cta.count + len(cta.loads), 1))
-            if agent >= cta.first + program.agents:
-                raise UnknownError(f"{inst}: more mbarriers than {program.barriers}")
-            cta.loads[at] = agent, epoch
-            cta.barriers[at] = Mbarrier(cta, at, arrivals, agent, epoch)
-            w.clock[:, agent] = epoch
-
-    return init
+@effect(*names("init"), operands="S u32")
+def initialise(w, inst, where, count):
+    cta, shared = w.cta, w.cta.shared
+    for lane in lanes_of(w):
+        at, arrivals = int(where(w)[lane]), int(count(w)[lane])
+        if at in cta.barriers:
+            raise cta.barriers[at].fault("initialises again the")
+        if not 1 <= arrivals <= MOST:
+            raise BarrierError(f"an mbarrier of {arrivals} arrivals, from 1 to {MOST} are possible", shared, at)
+        shared.granules(np.array([at]), 8, inst)
+        shared.note_write(granules(at), w.clock, GENERIC, 0, inst)
+        # Whatever but an mbarrier operation touches it from now on is not ordered with it (9.7.13.15.3).
+        shared.writes[granules(at)] = cta.machine.ledger.note(w.agent, FOREVER, "an mbarrier's owner")
+        agent, epoch = cta.loads.get(at, (cta.first + 5 * cta.count + len(cta.loads), 1))
+        if agent >= cta.first + cta.program.agents:
+            raise UnknownError(f"{inst}: more mbarriers than {cta.program.barriers}")
+        cta.loads[at] = agent, epoch
+        cta.barriers[at] = Mbarrier(cta, at, arrivals, agent, epoch)
+        w.clock[:, agent] = epoch
 
 
-@family("mbarrier.inval")
-def invalidate(program, inst):
-    words_of(inst)
-    where = program.shared_address(inst.args[0])
-
-    def end(w):
-        for lane in lanes_of(w):
-            mbarrier = mbarrier_of(w, w.cta, at := int(where(w)[lane]))
-            if mbarrier.bytes or mbarrier.pending != mbarrier.count:
-                raise mbarrier.fault("invalidates in the middle of a phase the")
-            del w.cta.barriers[at]
-            w.cta.loads[at] = mbarrier.agent, mbarrier.epoch
-            w.cta.shared.writes[granules(at)] = w.note(inst)
-
-    return end
+@effect(*names("inval"), operands="S")
+def invalidate(w, inst, where):
+    for lane in lanes_of(w):
+        mbarrier = mbarrier_of(w, w.cta, at := int(where(w)[lane]))
+        if mbarrier.bytes or mbarrier.pending != mbarrier.count:
+            raise mbarrier.fault("invalidates in the middle of a phase the")
+        del w.cta.barriers[at]
+        w.cta.loads[at] = mbarrier.agent, mbarrier.epoch
+        w.cta.shared.writes[granules(at)] = w.note(inst)
 
 
-@family("mbarrier.arrive", "mbarrier.arrive_drop")
-def arrive(program, inst):
-    words = words_of(inst, "expect_tx", "noComplete", "release", "relaxed")
-    if "shared::cluster" in words and inst.args[0] != "_":
-        raise UnknownError("the state of another CTA's mbarrier")
-    put, where = program.put(inst.args[0], "b64"), program.address(inst.args[1])
-    number = program.get(inst.args[2], "u32") if len(inst.args) > 2 else None
-    options = dict(drop="_drop" in inst.op, completes="noComplete" not in words)
-
-    def come(w):
-        states = np.zeros(LANES, np.uint64)
-        for lane in lanes_of(w):
-            mbarrier, count = mbarrier_at(w, int(where(w)[lane])), int(number(w)[lane]) if number else 1
-            states[lane] = mbarrier.state
-            if "expect_tx" in words:
-                mbarrier.expect(size=count)
-                count = 1
-            mbarrier.arrive(None if "relaxed" in words else w.clock, count, **options)
-        w.tick()
-        put(w, states)
-
-    return come
+ARRIVALS = [f"{arrive}{more}" for arrive in ("arrive", "arrive_drop") for more in ("", ".expect_tx", ".noComplete")]
 
 
-@family("mbarrier.expect_tx", "mbarrier.complete_tx")
-def count_bytes(program, inst):
-    words_of(inst, "relaxed")
-    where, number = program.address(inst.args[0]), program.get(inst.args[1], "u32")
+@effect(*names(*ARRIVALS, order="release", spaces=ANYWHERE), operands="=b64 @ u32?")
+def arrive(w, inst, put, where, number):
+    """The state that it returns is the phase, and how many arrivals were pending before."""
+    states = np.zeros(LANES, np.uint64)
+    for lane in lanes_of(w):
+        mbarrier, count = mbarrier_at(w, int(where(w)[lane])), int(number(w)[lane]) if number else 1
+        states[lane] = mbarrier.phase << 32 | mbarrier.pending
+        if ".expect_tx" in inst.op:
+            mbarrier.expect(size=count)
+            count = 1
+        if ".noComplete" in inst.op and mbarrier.pending == count:
+            raise mbarrier.fault("is the last to arrive, with .noComplete, at an")
+        if "_drop" in inst.op:
+            mbarrier.count -= count
+        mbarrier.arrive(None if ".relaxed" in inst.op else w.clock, count)
+    w.tick()
+    put(w, states)
 
-    def change(w):
-        for lane in lanes_of(w):
-            mbarrier, size = mbarrier_at(w, int(where(w)[lane])), int(number(w)[lane])
-            if ".expect_tx" in inst.op:
-                mbarrier.expect(size=size)
-            else:
-                mbarrier.land(size, flew=False)
-        w.tick()
 
-    return change
+@effect(*names("expect_tx", "complete_tx", order="relaxed", spaces=ANYWHERE), operands="@ u32")
+def change_bytes(w, inst, where, number):
+    for lane in lanes_of(w):
+        mbarrier, size = mbarrier_at(w, int(where(w)[lane])), int(number(w)[lane])
+        mbarrier.expect(size=size) if "expect_tx" in inst.op else mbarrier.land(size, 0)
+    w.tick()
 
 
-@family("mbarrier.try_wait", "mbarrier.test_wait")
-def wait(program, inst):
-    """For a parity: that of the phase that goes on, or of the one before. For a state: what an arrival returned."""
-    words = words_of(inst, "parity", "acquire", "relaxed")
-    put, where = program.put(inst.args[0], "pred"), program.address(inst.args[1])
-    phase = program.get(inst.args[2], "u32" if "parity" in words else "b64")
+@effect(*names("try_wait.parity", "test_wait.parity", order="acquire"), operands="=pred S u32 u32?")
+@effect(*names("try_wait", "test_wait", order="acquire"), operands="=pred S b64 u32?")
+def wait(w, inst, put, where, phase, hint):
+    """For a phase of this parity, which goes on or is the last one; or for that of a state."""
+    mbarrier = mbarrier_of(w, w.cta, uniform(w, where(w), "the mbarrier of a wait"))
+    wanted = uniform(w, phase(w), "the phase of a wait")
+    if not (by_parity := ".parity" in inst.op) and mbarrier.phase - (wanted >> 32) > 1:
+        raise mbarrier.fault(f"waits for phase {wanted >> 32} of an")
 
-    def look(w):
-        mbarrier = mbarrier_of(w, *w.cta.cluster.locate(uniform(w, where(w), "the mbarrier of a wait")))
-        if mbarrier.cta is not w.cta:
-            raise BarrierError("waits at another CTA's mbarrier")
-        wanted = uniform(w, phase(w), f"the {'parity' if 'parity' in words else 'state'} of a wait")
-        if "parity" not in words and mbarrier.phase - (wanted >> 32) > 1:
-            raise mbarrier.fault(f"waits for phase {wanted >> 32} of an")
+    def holds() -> bool:
+        return mbarrier.phase & 1 != wanted if by_parity else mbarrier.phase > wanted >> 32
 
-        def holds() -> bool:
-            return mbarrier.phase & 1 != wanted if "parity" in words else mbarrier.phase > wanted >> 32
-
-        if passed := holds():
-            w.join(mbarrier.clock) if "relaxed" not in words else None
-        elif "try_wait" in inst.op and w.cta.machine.rng.random() < 0.8:  # else it gives up early, as it may
-            return Until(holds, mbarrier.describe)
-        put(w, np.full(LANES, passed))
-
-    return look
+    if passed := holds():
+        w.join(mbarrier.clock) if ".relaxed" not in inst.op else None
+    elif "try_wait" in inst.op and w.cta.machine.rng.random() < 0.8:  # else it gives up early, as it may
+        return Until(holds, mbarrier.describe)
+    put(w, np.full(LANES, passed))
 
 
 @effect("mbarrier.pending_count.b64", operands="=u32 b64", quiet=True)

@@ -4,6 +4,7 @@ A map is 128 bytes, whose fields lie where this file says; the hardware's own or
 parameters of the kernel. Their limits are those of cuTensorMapEncodeTiled (CUDA driver API, 6.30).
 """
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,12 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kernels.machine.alu import LANES
 from kernels.machine.memory import MAP_BYTES, MAPS, REGION_BITS, Region, spread, swizzled
 from kernels.machine.order import GENERIC, GRANULE, BoundsError, RaceError, TmaError
 from kernels.machine.program import effect, family, uniform
 from kernels.machine.ptx import UnknownError
-from kernels.machine.sync import SCOPES
+from kernels.machine.sync import SCOPES, lanes_of
 
 FIELDS = np.dtype([
     ("global_address", "u8"), ("global_stride", "u8", 4), ("global_dim", "u4", 5), ("box_dim", "u4", 5),
@@ -30,88 +30,79 @@ KINDS = ["u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f32.ftz", "f64"
 SIZES = (1, 2, 4, 4, 8, 8, 2, 4, 4, 8, 2, 4, 4)
 
 
-class Layout(NamedTuple):
-    """How a box lies in shared memory."""
+@dataclass(frozen=True)
+class TensorMap:
+    """Of a tensor, and of a box that may lie anywhere on it. Sizes begin with the outermost dimension."""
 
-    extent: tuple[int, ...]
-    """Of the box, the outermost first; the last in bytes."""
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    """In bytes; the last is that of an element."""
+    box: tuple[int, ...]
     swizzle: int = 0
     """0: none; 1, 2, 3: of 32, 64, 128 bytes."""
     kind: str = "u8"
-    """Of its elements."""
+    """Of the elements."""
     fill: bytes = b"\0"
     """What stands for an element outside of the tensor."""
 
     @property
-    def bytes(self) -> int:
-        return int(np.prod(self.extent))
+    def extent(self) -> tuple[int, ...]:
+        """Of the box, the innermost in bytes."""
+        return (*self.box[:-1], self.box[-1] * self.strides[-1])
 
-    def place(self, address: int) -> np.ndarray:
+    @property
+    def bytes(self) -> int:
+        return math.prod(self.extent)
+
+    def places(self, address: int) -> np.ndarray:
         """Return the address in shared memory of each byte of a box that begins at `address`."""
         return address // 1024 * 1024 + _places(address % 1024, self.extent, self.swizzle)
+
+    def part(self, region: Region, start: int, coordinates: Sequence[int]) -> "Part":
+        """Return what of the box at these coordinates lies in the tensor, which begins at byte `start` of a region."""
+        offsets, inside, last, count = start, [], start - 1, len(self.shape)
+        for axis, (at, length, stride) in enumerate(zip(coordinates, self.shape, self.strides, strict=True)):
+            first, end = max(at, 0), max(min(at + self.box[axis], length), max(at, 0))
+            unit = stride if axis == count - 1 else 1  # the innermost dimension goes by bytes
+            inside.append(slice((first - at) * unit, (end - at) * unit))
+            steps = np.arange(first * unit, end * unit) * (stride // unit)
+            offsets, last = offsets + steps.reshape(-1, *[1] * (count - 1 - axis)), last + steps[-1:].sum()
+        if offsets.size and last >= len(region.data):
+            raise BoundsError(f"a box of TMA has byte {last} of a tensor of {len(region.data)}", region, last)
+        return Part(self, region, offsets, tuple(inside))
 
 
 @lru_cache(maxsize=256)
 def _places(address: int, extent: tuple[int, ...], swizzle: int) -> np.ndarray:
-    units = swizzled(address + np.arange(np.prod(extent) // 16) * 16, swizzle)
+    units = swizzled(address + np.arange(math.prod(extent) // 16) * 16, swizzle)
     return spread(units, 16).reshape(extent)
 
 
 class Part(NamedTuple):
-    """What of a box lies in its tensor."""
-
+    map: TensorMap
     region: Region
     offsets: np.ndarray
     """In the region, of each byte."""
-    inside: tuple
+    inside: tuple[slice, ...]
     """Of the box: which bytes these are."""
-    layout: Layout
 
     @property
     def granules(self) -> np.ndarray:
-        offsets = self.offsets if self.layout.kind == "u8" else self.offsets[..., ::GRANULE]
-        return offsets // GRANULE
-
-
-@dataclass(frozen=True)
-class TensorMap:
-    address: int
-    shape: tuple[int, ...]
-    """Of the tensor, in elements, as `strides`, in bytes, and the box: the outermost first."""
-    strides: tuple[int, ...]
-    layout: Layout
-
-    def part(self, region: Region, start: int, coordinates: Sequence[int]) -> Part:
-        """Return what of the box at these coordinates, the outermost first, is in the tensor that begins at byte
-        `start` of the region."""
-        offsets, inside, last = np.full((1,) * len(self.shape), start), [], start - 1
-        size = self.strides[-1]
-        for axis, (at, length, stride) in enumerate(zip(coordinates, self.shape, self.strides, strict=True)):
-            inner = axis == len(self.shape) - 1
-            unit = size if inner else 1
-            first, end = max(at, 0), max(min(at + self.layout.extent[axis] // unit, length), max(at, 0))
-            inside.append(slice((first - at) * unit, (end - at) * unit))
-            steps = np.arange(first * unit, end * unit) * (1 if inner else stride)
-            offsets = offsets + steps.reshape(-1, *[1] * (len(self.shape) - 1 - axis))
-            last += (end - 1) * stride if not inner else end * size
-        if offsets.size and last >= len(region.data):
-            raise BoundsError(f"a box of TMA has byte {last} of a tensor of {len(region.data)}")
-        return Part(region, offsets, tuple(inside), self.layout)
+        return (self.offsets if self.map.strides[-1] == 1 else self.offsets[..., ::GRANULE]) // GRANULE
 
 
 def encode(
     address: int, shape: Sequence[int], strides: Sequence[int], kind: int, box: Sequence[int], swizzle: int, nan=False
 ) -> bytes:
-    """Return the host's map of a tensor; shape, strides in elements and box begin with the outermost dimension. Raises
-    TmaError as `decode`."""
+    """Return the host's map; strides are in elements, and sizes begin with the outermost dimension. Raises TmaError
+    where the driver refuses."""
     raw = np.zeros(1, FIELDS)
     fields, rank = raw[0], len(shape)
-    fields["global_address"], fields["rank"] = address, rank - 1
-    fields["elemtype"], fields["swizzle_mode"], fields["fill_mode"] = kind, swizzle, nan
+    fields["global_address"], fields["rank"], fields["elemtype"] = address, rank - 1, kind
+    fields["swizzle_mode"], fields["fill_mode"], fields["element_stride"][:rank] = swizzle, nan, 1
     fields["global_dim"][:rank], fields["box_dim"][:rank] = shape[::-1], box[::-1]
     fields["global_stride"][: rank - 1] = [stride * SIZES[kind] for stride in strides[-2::-1]]
-    fields["element_stride"][:rank] = 1
-    decode(raw.tobytes())
     decode(raw.tobytes())
     return raw.tobytes()
 
@@ -122,48 +113,38 @@ def decode(raw: bytes) -> TensorMap:
     rank, number, swizzle = int(fields["rank"]) + 1, int(fields["elemtype"]), int(fields["swizzle_mode"])
     if fields["zero"] or rank > 5 or number >= len(KINDS) or swizzle > 3:
         raise TmaError("TMA is given no tensor map")
-    if fields["interleave_layout"] or (fields["element_stride"][:rank] != 1).any() or KINDS[number].endswith(".ftz"):
-        raise UnknownError("a tensor map of an interleaved layout, of element strides or of type .ftz")
-    address, size, nan = int(fields["global_address"]), SIZES[number], bool(fields["fill_mode"])
+    kind, size, nan, address = KINDS[number], SIZES[number], fields["fill_mode"], int(fields["global_address"])
     shape, box = (tuple(fields[name][:rank][::-1].tolist()) for name in ("global_dim", "box_dim"))
-    pitches = tuple(fields["global_stride"][: rank - 1][::-1].tolist())
-    inner, is_float = box[-1] * size, "f" in KINDS[number]
+    pitches, inner = tuple(fields["global_stride"][: rank - 1][::-1].tolist()), box[-1] * size
     limits = [
         (address % 16, f"begins at {address:#x}, a multiple of 16 is needed"),
-        (any(pitch % 16 or pitch >= 1 << 40 for pitch in pitches), f"strides of {pitches} bytes, multiples of 16 are "
-         "needed"),
+        (any(pitch % 16 for pitch in pitches), f"strides of {pitches} bytes, multiples of 16 are needed"),
         (0 in shape or 0 in box, f"a tensor of {shape} and a box of {box}, neither may be empty"),
         (max(box) > 256, f"a box of {box}, 256 is the limit"),
         (inner % 16, f"a box with rows of {inner} bytes, a multiple of 16 is needed"),
         (swizzle and inner > 16 << swizzle, f"rows of {inner} bytes, a swizzle of {16 << swizzle}"),
-        (nan and not is_float, f"fills with NaN elements of type {KINDS[number]}"),
+        (nan and "f" not in kind, f"fills with NaN elements of type {kind}"),
     ]  # fmt: skip
     for broken, problem in limits:
         if broken:
             raise TmaError(f"tensor map: {problem}")
-    if swizzle and inner < 16 << swizzle:
-        raise UnknownError(f"a tensor map with rows of {inner} bytes, narrower than its swizzle")
+    unusual = fields["interleave_layout"] or (fields["element_stride"][:rank] != 1).any() or kind.endswith(".ftz")
+    if unusual or (swizzle and inner < 16 << swizzle):
+        raise UnknownError("a tensor map that is interleaved, of element strides, .ftz, or narrower than its swizzle")
     # The constant for NaN is not public; this is what arithmetic on the GPU makes.
     fill = (b"\xff" * (size - 1) + b"\x7f") if nan else bytes(size)
-    layout = Layout((*box[:-1], inner), swizzle, KINDS[number], fill)
-    return TensorMap(address, shape, (*pitches, size), layout)
-
-
-def _bytes_of(w, address: int, inst) -> tuple[Region, int, slice]:
-    """Return where in global memory a map lies: the region, its first byte, and its granules."""
-    ((region, _, (start,)),) = w.cta.machine.memory.places(np.array([address]), MAP_BYTES, inst, 64)
-    return region, int(start), slice(start // GRANULE, (start + MAP_BYTES) // GRANULE)
+    return TensorMap(address, shape, (*pitches, size), box, swizzle, kind, fill)
 
 
 def map_at(w, address: int, number: int, inst) -> TensorMap:
     """Return the map that TMA is given by its address. `number`: of who reads it."""
     memory = w.cta.machine.memory
-    if address >> REGION_BITS == 0:
+    if address >> REGION_BITS == 0:  # the host's
         which, rest = divmod(address - MAPS, MAP_BYTES)
         if rest or not 0 <= which < len(memory.maps):
             raise TmaError("TMA is given no tensor map")
         return decode(memory.maps[which])
-    region, start, g = _bytes_of(w, address, inst)
+    region, start, g = _in_global(w, address, inst)
     memory.note_read(region, g, w.clock, GENERIC, number, inst)
     tensor_map, writes = decode(region.data[start : start + MAP_BYTES].tobytes()), region.writes[g].tobytes()
     fences = memory.map_fences.get(address, ())
@@ -173,35 +154,38 @@ def map_at(w, address: int, number: int, inst) -> TensorMap:
     return tensor_map
 
 
-# Maps that a kernel makes: in shared memory, field by field, then copied to global memory for TMA.
+def _in_global(w, address: int, inst) -> tuple[Region, int, slice]:
+    """Return where a map lies: the region, its first byte, and its granules."""
+    ((region, _, (start,)),) = w.cta.machine.memory.places(np.array([address]), MAP_BYTES, inst, 64)
+    return region, int(start), slice(start // GRANULE, (start + MAP_BYTES) // GRANULE)
 
 
-def _place(w, address: int) -> tuple[int, slice]:
-    """Return the first byte of a map in shared memory, and its granules."""
+def _in_shared(w, address: int) -> slice:
     if address % MAP_BYTES or not 0 <= address <= len(w.cta.shared.data) - MAP_BYTES:
         raise TmaError(f"a tensor map at {address} of shared memory", w.cta.shared, address)
-    return address, slice(address // GRANULE, (address + MAP_BYTES) // GRANULE)
+    return slice(address // GRANULE, (address + MAP_BYTES) // GRANULE)
+
+
+# Maps that a kernel makes: in shared memory, field by field, then copied to global memory for TMA.
 
 
 @family("tensormap.replace.tile")
 def replace(program, inst):
     """9.7.9.26: one weak operation on all of the map."""
     match = re.fullmatch(r"tensormap\.replace\.tile\.(\w+)\.shared::cta\.b1024\.(b32|b64)", inst.op)
-    name, kind = match.groups() if match else (None, None)
-    if name not in FIELDS.names or (kind == "b64") != (name in ("global_address", "global_stride")):
+    if not match or match[1] not in FIELDS.names:
         raise UnknownError("a field or a space that this machine does not know")
-    where, (*ordinal, value_text) = program.shared_address(inst.args[0]), inst.args[1:]
-    value = program.get(value_text, kind)
-    index = [int(text, 0) for text in ordinal]
+    where, (*ordinal, text) = program.shared_address(inst.args[0]), inst.args[1:]
+    name, value, ordinals = match[1], program.get(text, match[2]), [int(number, 0) for number in ordinal]
 
     def write(w):
-        for lane in range(LANES) if w.mask is None else np.flatnonzero(w.mask):
-            start, g = _place(w, int(where(w)[lane]))
-            shared = w.cta.shared
+        shared = w.cta.shared
+        for lane in lanes_of(w):
+            g = _in_shared(w, start := int(where(w)[lane]))
             shared.note_read(g, w.clock, GENERIC, w.agent, w.epoch, inst)
             shared.note_write(g, w.clock, GENERIC, w.note(inst), inst)
-            fields = shared.data[start : start + MAP_BYTES].view(FIELDS)
-            (fields[name][0] if index else fields[name])[index or 0] = value(w)[lane]
+            fields = shared.data[start : start + MAP_BYTES].view(FIELDS)[name]
+            fields[(0, *ordinals)] = value(w)[lane]
 
     return write
 
@@ -213,11 +197,11 @@ PUBLISH = "tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release
 def publish(w, inst, to, source, size):
     """9.7.13.16: the copy is generic; that TMA may see it takes an acquire, too."""
     shared, memory = w.cta.shared, w.cta.machine.memory
-    start, g = _place(w, uniform(w, source(w), "the source of a tensor map"))
+    g = _in_shared(w, start := uniform(w, source(w), "the source of a tensor map"))
     shared.note_read(g, w.clock, GENERIC, w.agent, w.epoch, inst)
-    region, at, target = _bytes_of(w, uniform(w, to(w), "where a tensor map goes"), inst)
+    region, at, target = _in_global(w, uniform(w, to(w), "where a tensor map goes"), inst)
     memory.note_write(region, target, w.clock, GENERIC, w.note(inst), inst)
-    region.data[at : at + MAP_BYTES] = shared.data[start : start + MAP_BYTES]
+    region.data[at : at + size] = shared.data[start : start + size]
     w.tick()
 
 
@@ -225,7 +209,7 @@ def publish(w, inst, to, source, size):
 def acquire(w, inst, where, size):
     """9.7.13.4: whoever this warp lets know of it may give TMA the map as it is now."""
     address, fences = uniform(w, where(w), "the address of a fence"), w.cta.machine.memory.map_fences
-    region, _, g = _bytes_of(w, address, inst)
+    region, _, g = _in_global(w, address, inst)
     writes = region.writes[g].tobytes()
     kept = [fence for fence in fences.get(address, ()) if fence[0] == writes]
     fences[address] = [*kept, (writes, w.agent, w.epoch)]

@@ -50,7 +50,7 @@ ok: SYNC / ret; | SYNC SYNC / SYNC ARRIVE
 may not have initialised yet: PUT INIT RELAXED L0 SYNC / RELAXED HIT SYNC
 ends while CTA 1 may still access|of CTA 0, which has ended: INIT SYNC / SYNC HIT
 no mbarrier was initialised at 64: SYNC SYNC / SYNC HIT SYNC
-waits at another CTA's mbarrier: INIT SYNC SYNC / SYNC LOOK
+no mbarrier was initialised at -16777152: INIT SYNC SYNC / SYNC LOOK
 middle of a phase|no mbarrier was initialised|which has ended: INIT SYNC INVAL / SYNC EXPECT
 """
 

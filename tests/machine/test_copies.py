@@ -31,7 +31,7 @@ def test_cp_async_fills_with_zeros(way, size):
 @pytest.mark.parametrize("hint", ["", ".L2::cache_hint"])
 def test_cp_async_ignores_its_source(hint):
     """Behind a predicate of the lane: then there are zeros, and the address does not matter."""
-    body = f"""createpolicy.fractional.L2::evict_first.b64 %d60, 1.0; setp.lt.u32 %p1, %l, 5; shl.b32 %r50, %t, 4;
+    body = f"""mov.b64 %d60, 0; setp.lt.u32 %p1, %l, 5; shl.b32 %r50, %t, 4;
     cvt.u64.u32 %d50, %r50; add.s64 %d51, %A, %d50; selp.b64 %d51, 99, %d51, %p1; add.s64 %d52, %B, %d50;
     cp.async.cg.shared::cta.global{hint}.L2::128B [%r50], [%d51], 16, %p1{", %d60" if hint else ""}; {WAIT} {READ}"""
     _, out = run(body, GIVEN, words(256), shared=1024)

@@ -36,7 +36,7 @@ no mbarrier was initialised|may not have initialised yet: INIT1 / A
 no multiple of 8: ODD
 overwrites shared memory that an mbarrier's owner: INIT1 OVER
 reads shared memory that an mbarrier's owner: INIT1 UNDER
-the parity of a wait differs between the lanes: INIT1 LANES
+the phase of a wait differs between the lanes: INIT1 LANES
 1: W BAR / BAR R / BAR | W BAR1 BAR / BAR / BAR1 R BAR | W BAR2 BAR1 / / BAR2 BAR1 R | W BAR1 BAR1 / / BAR1 R BAR1
 wrote, with no order between|nobody wrote|may still read: INIT1 BAR W / BAR L1 R | W BAR W2 / BAR R
 wrote, with no order between|nobody wrote|may still read: W BAR1 / R / BAR1 | W WARP / WARP R /
