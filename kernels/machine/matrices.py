@@ -1,34 +1,107 @@
-"""Matrices between registers and shared memory: ldmatrix and stmatrix (PTX ISA 8.7, 9.7.14.5.15 and 9.7.14.5.16)."""
+"""Matrices of a warp: to and from shared memory by ldmatrix and stmatrix, and turned by movmatrix (PTX ISA 8.7,
+9.7.14.5.15 to 9.7.14.5.17). Their elements have 16 bits; those of fewer bits need sm_100.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from kernels.machine.access import read_shared, write_shared
-from kernels.machine.alu import LANES
-from kernels.machine.program import family
-from kernels.machine.ptx import UnknownError
+from kernels.machine.alu import LANES, names_in
+from kernels.machine.order import FaultError
+from kernels.machine.program import effect, family
+from kernels.machine.ptx import Instruction, UnknownError
+
+FORM = re.compile(r"(?:ld|st)matrix\.sync\.aligned\.m8n8\.x([124])(\.trans)?\.shared(?:::cta)?\.b16")
 
 
-@family("ldmatrix", "stmatrix", quiet=True)
-def matrix(program, inst):
-    words = inst.op.split(".")
-    if words[1:4] != ["sync", "aligned", "m8n8"] or words[-2:] not in (["shared", "b16"], ["shared::cta", "b16"]):
-        raise UnknownError("matrices of another form than m8n8 of 16 bits")
-    count, turned = int(words[4][1]), "trans" in words
-    where, registers = (inst.args[1], inst.args[0]) if words[0] == "ldmatrix" else inst.args
-    where = program.address(where)
-    puts, gets = (
-        (program.puts(registers, "b32"), None) if words[0] == "ldmatrix" else (None, program.gets(registers, "b32"))
-    )
+def instructions() -> Iterator[tuple[str, str]]:
+    """Yield what is modelled: (opcode, how)."""
+    form = "matrix.sync.aligned.m8n8.{x1,x2,x4}[.trans].shared[::cta].b16"
+    yield f"ld{form}", "weak reads by the warp, of 16 bytes at each of 8 addresses a matrix"
+    yield f"st{form}", "weak writes by the warp, of 16 bytes at each of 8 addresses a matrix"
+    yield "movmatrix.sync.aligned.m8n8.trans.b16", "exact"
 
-    def load(w):
-        rows = read_shared(w, where(w)[: 8 * count], 16, inst).view(np.uint16).reshape(count, 8, 8)
-        rows = rows.transpose(0, 2, 1) if turned else rows
-        for put, row in zip(puts, rows, strict=True):
-            put(w, np.ascontiguousarray(row).reshape(LANES, 2).view(np.uint32).reshape(LANES))
 
-    def store(w):
-        rows = np.stack([np.ascontiguousarray(get(w)).view(np.uint16).reshape(8, 8) for get in gets])
-        rows = np.ascontiguousarray(rows.transpose(0, 2, 1) if turned else rows).reshape(8 * count, 8)
-        write_shared(w, where(w)[: 8 * count], rows.view(np.uint8), inst)
+def at_once(program, inst: Instruction, prepare: Callable[[Sequence[Instruction]], tuple], run: Callable) -> Callable:
+    """Return the effect `run(w, *prepare(instructions))`: at once for those of one opcode that follow each other, as
+    long as none reads what another one writes (its first operand). If a fault is among them, they take turns."""
+    alone, following = prepare([inst]), []
 
-    return load if puts else store
+    def prepared(start: int) -> tuple:
+        instructions, written = [], set()
+        for other in program.kernel.code[start:]:
+            target, *read = (set(re.findall(r"[^\s{},\[\]+]+", text)) for text in other.args)
+            if instructions and (other.op != inst.op or other.guard or inst.guard or written & set().union(*read)):
+                break
+            instructions.append(other)
+            written |= target
+        return len(instructions), prepare(instructions)
+
+    def effect(w):
+        if w.mask is not None:
+            raise FaultError("not all lanes of the warp take part in it")
+        if not following:
+            following.append(prepared(w.pc))
+        count, operands = following[0]
+        try:
+            run(w, *operands)
+        except FaultError:
+            count = 1
+            run(w, *alone)
+        w.pc += count - 1  # 1 is added to it
+        w.cta.machine.executed += count - 1
+
+    return effect
+
+
+def form_of(inst: Instruction) -> tuple[int, bool]:
+    """Return how many matrices it moves, and whether it turns them."""
+    if not (match := FORM.fullmatch(inst.op)):
+        raise UnknownError("matrices of another form than m8n8 of 16 bits in shared memory")
+    return int(match[1]), bool(match[2])
+
+
+def turn(words: np.ndarray) -> np.ndarray:
+    """Return matrices of 8 rows of 16 bytes transposed."""
+    return np.ascontiguousarray(words.view(np.uint16).reshape(-1, 8, 8).transpose(0, 2, 1))
+
+
+@family("ldmatrix", quiet=True)
+def load(program, inst):
+    count, turned = form_of(inst)
+
+    def prepare(instructions):
+        places = [program.address(each.args[1]) for each in instructions]
+        return places, [program.register(name) for each in instructions for name in names_in(each.args[0])]
+
+    def run(w, places, targets):
+        rows = read_shared(w, np.concatenate([place(w)[: 8 * count] for place in places]), 16, inst)
+        words = (turn(rows) if turned else rows).view(np.uint32).reshape(-1, LANES)
+        for target, word in zip(targets, words, strict=True):
+            w.r[target] = word
+
+    return at_once(program, inst, prepare, run)
+
+
+@family("stmatrix", quiet=True)
+def store(program, inst):
+    count, turned = form_of(inst)
+    place, gets = program.address(inst.args[0]), program.gets(inst.args[1], "b32")
+
+    def run(w):
+        if w.mask is not None:
+            raise FaultError("not all lanes of the warp take part in it")
+        words = np.stack([get(w) for get in gets])
+        rows = (turn(words) if turned else words).view(np.uint8).reshape(-1, 16)
+        write_shared(w, place(w)[: 8 * count], rows, inst)
+
+    return run
+
+
+@effect("movmatrix.sync.aligned.m8n8.trans.b16", operands="=b32 b32", quiet=True)
+def move(w, inst, put, value):
+    if w.mask is not None:
+        raise FaultError("not all lanes of the warp take part in it")
+    put(w, turn(value(w)).view(np.uint32).reshape(LANES))

@@ -1,20 +1,135 @@
-"""Tensor cores: wgmma, asynchronous, and mma.sync (PTX ISA 8.7, 9.7.15 and 9.7.14).
+"""Tensor cores: mma.sync (PTX ISA 8.7, 9.7.14.5.2 to 9.7.14.5.14), and wgmma, which is asynchronous (9.7.15).
 
-Products are summed in fp32 by NumPy: exact, as on the hardware, where all partial sums are whole numbers below 2^24.
-Anything else would need the hardware's own rounding, which nobody documents.
+Products are summed by NumPy: of integers as such, of fp64 in fp64, of all others in fp32. The hardware gets the same
+where products and partial sums are whole numbers up to 2^24, up to 2^11 in an fp16 accumulator, and up to 2^14 where
+operands are fp8: then sm_89 and sm_90 keep 14 bits of a sum (arXiv:2511.10909; 2412.19437, 3.3.2). Sums of other
+numbers the hardware rounds in its own way, which PTX leaves open: their last bits may differ from those here. Of tf32
+operands the lowest 13 bits are cut off (9.7.15.5.2).
 """
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain, product
 from operator import itemgetter
 
 import numpy as np
 
 from kernels.machine.alu import LANES, from_bf16, names_in
 from kernels.machine.device import Event
+from kernels.machine.matrices import at_once
 from kernels.machine.memory import spread, swizzled
 from kernels.machine.order import GRANULE, SHARED, BoundsError, FaultError
 from kernels.machine.program import effect, family, uniform
 from kernels.machine.ptx import UnknownError
+
+BYTES = np.arange(256, dtype=np.uint16)
+E5M2 = (BYTES << 8).view(np.float16).astype(np.float32)
+E4M3 = ((BYTES & 0x80) << 8 | (BYTES & 0x7F) << 7).view(np.float16).astype(np.float32) * 2**8  # its bias is 7, not 15
+E4M3[0x7F::0x80] = np.nan
+VALUES = {  # of elements, from the registers or bytes that hold them
+    "bf16": lambda data: from_bf16(data.view(np.uint16)),
+    "f16": lambda data: data.view(np.float16).astype(np.float32),
+    "tf32": lambda data: (data.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32),
+    "e4m3": lambda data: E4M3[data.view(np.uint8)],
+    "e5m2": lambda data: E5M2[data.view(np.uint8)],
+    "s8": lambda data: data.view(np.int8).astype(np.float32),
+    "u8": lambda data: data.view(np.uint8).astype(np.float32),
+    "f64": lambda data: data.view(np.float64),
+}
+SUMS = {"f16": np.float16, "f32": np.float32, "f64": np.float64, "s32": np.int32}
+TYPES = [  # of A and of B; of the sums; shapes of mma; K of wgmma (9.7.14.1, 9.7.15.2)
+    ("f16", "f16 f32", "m16n8k8 m16n8k16", 16),
+    ("bf16", "f32", "m16n8k8 m16n8k16", 16),
+    ("tf32", "f32", "m16n8k4 m16n8k8", 8),
+    ("e4m3 e5m2", "f16 f32", "m16n8k16 m16n8k32", 32),
+    ("s8 u8", "s32", "m8n8k16 m16n8k16 m16n8k32", 32),
+    ("f64", "f64", "m8n8k4 m16n8k4 m16n8k8 m16n8k16", 0),
+]
+
+
+@dataclass(frozen=True)
+class Form:
+    """Types of A, of B and of the sums; rows of A that a warp multiplies."""
+
+    x: str
+    w: str
+    sums: str
+    rows: int
+
+
+def forms(types: str, sums: str, shapes: str, k: int) -> Iterator[tuple[str, Form]]:
+    """Yield opcodes, without .satfinite and the N of wgmma, of a line of TYPES, and what they mean."""
+    for x, w, total in product(types.split(), types.split(), sums.split()):
+        for shape in shapes.split():
+            rows = 8 if shape.startswith("m8") else 16
+            yield f"mma.sync.aligned.{shape}.row.col.{total}.{x}.{w}.{total}", Form(x, w, total, rows)
+        if k:
+            yield f"wgmma.mma_async.sync.aligned.m64k{k}.{total}.{x}.{w}", Form(x, w, total, 16)
+
+
+FORMS = dict(chain.from_iterable(forms(*line) for line in TYPES))
+
+
+def fragments(kind: str, words: np.ndarray, rows: int = 8) -> np.ndarray:
+    """[n, rows, K] of [n, registers, lanes]. Register h + j rows / 8 of lane 4 q + t holds elements of row q + 8 h, in
+    columns from (4 j + t) times as many as it holds (figures 53 to 91 of mma, for B by columns; 148 to 152 of wgmma).
+    """
+    values = VALUES[kind](words)
+    values = values.reshape(len(words), -1, rows // 8, 8, 4, values.shape[-1] // LANES)
+    return values.transpose(0, 2, 3, 1, 4, 5).reshape(len(words), rows, -1)
+
+
+def in_registers(form: Form, sums: np.ndarray) -> np.ndarray:
+    """[n, m, registers, values in them] of [n rows, 8 m]: lane 4 q + t has columns 2 t and 2 t + 1 of rows q + 8 h, and
+    fp16 ones share a register (figures 55 to 92 and 149 to 153)."""
+    parts = sums.reshape(-1, form.rows // 8, 8, sums.shape[1] // 8, 4, 2)  # n h q m t e
+    if form.sums == "f16":
+        return parts.transpose(0, 3, 1, 2, 4, 5).reshape(len(parts), parts.shape[3], -1, 2 * LANES)
+    return parts.transpose(0, 3, 1, 5, 2, 4).reshape(len(parts), parts.shape[3], -1, LANES)
+
+
+def add(form: Form, parts: np.ndarray, before: np.ndarray | None, saturates: bool) -> np.ndarray:
+    """Return registers: products, and what the registers `before` held."""
+    kind = SUMS[form.sums]
+    if kind is np.int32:
+        parts = parts.astype(np.int64)
+    if before is not None:
+        parts = parts + before.view(kind)
+    if saturates:
+        parts = parts.clip(-(2**31), 2**31 - 1)
+    return parts.astype(kind, copy=False).view(np.uint64 if kind is np.float64 else np.uint32)
+
+
+@family("mma", quiet=True)
+def mma(program, inst):
+    if (form := FORMS.get(inst.op.replace(".satfinite", ""))) is None:
+        raise UnknownError("an mma of a shape or of types that this machine does not know")
+    sizes, saturates = [len(names_in(text)) for text in inst.args], ".satfinite" in inst.op
+
+    def prepare(instructions):
+        """Registers of all D, A, B and C, of equal A or B once, and which A and which B each multiplies."""
+        targets, xs, ws, sums = (
+            [tuple(map(program.register, names_in(text))) for text in texts]
+            for texts in zip(*(each.args for each in instructions), strict=True)
+        )
+        x_order, w_order = ({key: number for number, key in enumerate(dict.fromkeys(keys))} for keys in (xs, ws))
+        pairs = np.array([x_order[x] for x in xs]), np.array([w_order[w] for w in ws])
+        return *([*chain(*registers)] for registers in (targets, x_order, w_order, sums)), pairs
+
+    def run(w, targets, *given):
+        *registers, pairs = given
+        x_words, w_words, before = (
+            np.concatenate([w.r[number] for number in numbers]).reshape(-1, size, LANES)
+            for numbers, size in zip(registers, sizes[1:], strict=True)
+        )
+        x, y = fragments(form.x, x_words, form.rows), fragments(form.w, w_words)
+        products = x.reshape(-1, x.shape[2]) @ y.reshape(-1, y.shape[2]).T
+        results = add(form, in_registers(form, products)[pairs], before, saturates)
+        for target, row in zip(targets, results.reshape(-1, LANES), strict=True):
+            w.r[target] = row
+
+    return at_once(program, inst, prepare, run)
 
 
 class Pending:
@@ -40,57 +155,25 @@ class Sums:
         self.registers = tuple(Pending(self, index) for index in range(count))
 
 
-def floats(kind: str, words: np.ndarray) -> np.ndarray:
-    return from_bf16(words) if kind == "bf16" else words.view(np.float16).astype(np.float32)
-
-
-def fragment_a(kind: str, registers: list[np.ndarray]) -> np.ndarray:
-    """[16, 16] of the four registers that hold a warp's rows (figure 148: register 2 k + h has rows q + 8 h and columns
-    8 k + 2 t of lane 4 q + t)."""
-    x = floats(kind, np.stack(registers).view(np.uint16)).reshape(2, 2, 8, 4, 2)
-    return x.transpose(1, 2, 0, 3, 4).reshape(16, 16)
-
-
-@family("mma", quiet=True)
-def mma(program, inst):
-    words = inst.op.split(".")
-    if (
-        words[1:6] != ["sync", "aligned", "m16n8k16", "row", "col"]
-        or words[6] != "f32"
-        or words[7] not in ("bf16", "f16")
-    ):
-        raise UnknownError("an mma of another shape or type than m16n8k16 to fp32")
-    puts = program.puts(inst.args[0], "f32")
-    xs, ys = (program.gets(text, "b32") for text in inst.args[1:3])
-    sums = program.gets(inst.args[3], "f32")
-
-    def multiply(w):
-        x = fragment_a(words[7], [get(w) for get in xs])
-        y = floats(words[7], np.stack([get(w) for get in ys]).view(np.uint16)).reshape(2, 8, 4, 2)  # k, column, t, e
-        product = (x @ y.transpose(0, 2, 3, 1).reshape(16, 8)).reshape(2, 8, 4, 2).transpose(0, 3, 1, 2)
-        for put, total, part in zip(puts, sums, product.reshape(4, LANES), strict=True):
-            put(w, part + total(w))
-
-    return multiply
-
-
 @lru_cache(maxsize=4096)
-def operand_bytes(descriptor: int, first: int, rows: int, turned: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Return where in shared memory the rows from `first` of an operand lie that is 16 long along K, and its granules:
-    [rows, 32] bytes, or [16, 2 rows] of one that lies with K along its rows (9.7.15.5.1, and the canonical layouts of
-    CUTLASS's mma_sm90_desc.hpp)."""
+def operand_bytes(descriptor: int, first: int, rows: int, turned: bool) -> tuple[np.ndarray, np.ndarray, int]:
+    """Return where in shared memory the rows from `first` of an operand lie that is 32 bytes long along K: [rows, 32]
+    bytes, or [16, 2 rows] of one of 2 bytes that lies with K along its rows; its granules, and the last of them
+    (9.7.15.5.1.2, and the canonical layouts of CUTLASS's mma_sm90_desc.hpp)."""
     start, lead, stride = ((descriptor >> shift & 0x3FFF) << 4 for shift in (0, 16, 32))
-    if descriptor >> 49 & 7 or not descriptor >> 62:
-        raise UnknownError("a matrix descriptor with a base offset, or of no swizzle")
-    mode = {1: 3, 2: 2, 3: 1}[descriptor >> 62]
+    mode = {0: 0, 1: 3, 2: 2, 3: 1}[descriptor >> 62]
+    if mode and descriptor >> 49 & 7:  # without a swizzle it says nothing
+        raise UnknownError("a matrix descriptor with a base offset")
     if turned:
+        lead, stride = (lead, stride) if mode else (stride, lead)
         k, unit, wide = np.arange(16)[:, None], np.arange(first // 8, (first + rows) // 8), 1 << mode
         at = start + unit % wide * 16 + unit // wide * lead + k % 8 * (16 * wide) + k // 8 * stride
     else:
         row, unit = np.arange(first, first + rows)[:, None], np.arange(2)
-        at = start + row // 8 * stride + row % 8 * (16 << mode) + unit * 16
+        at = start + row // 8 * stride + row % 8 * (16 << mode) + unit * (16 if mode else lead)
     places = swizzled(at, mode).reshape(-1)
-    return spread(places, 16).reshape(len(at), -1), spread(places, 16, GRANULE)
+    granules = spread(places, 16, GRANULE)
+    return spread(places, 16).reshape(len(at), -1), granules, int(granules.max())
 
 
 @effect("wgmma.fence.sync.aligned")
@@ -123,22 +206,20 @@ def wait(w, inst, left):
 
 @family("wgmma")
 def wgmma(program, inst):
-    words = inst.op.split(".")
-    kind = words[-1]
-    if words[1:4] != ["mma_async", "sync", "aligned"] or words[5:] not in (
-        ["f32", "bf16", "bf16"],
-        ["f32", "f16", "f16"],
-    ):
-        raise UnknownError("a wgmma of another type than bf16 or fp16 to fp32")
-    columns = int(words[4].split("n")[1].split("k")[0])
+    shape = inst.op.split(".")[4:5]
+    columns = int(shape[0].split("n")[1].split("k")[0]) if shape and shape[0].startswith("m64n") else 0
+    form = FORMS.get(inst.op.replace(".satfinite", "").replace(f"n{columns}k", "k"))
+    if form is None:
+        raise UnknownError("a wgmma of a shape or of types that this machine does not know")
+    saturates = ".satfinite" in inst.op
     registers = [program.register(name) for name in names_in(inst.args[0])]
     taken = itemgetter(*registers)
     x_registers = program.gets(inst.args[1], "b32") if inst.args[1].startswith("{") else None
     x_descriptor = None if x_registers else program.get(inst.args[1], "b64")
     w_descriptor, keep = program.get(inst.args[2], "b64"), program.get(inst.args[3], "pred")
-    if inst.args[4:6] != ("1", "1"):
-        raise UnknownError("a wgmma that negates an operand")
-    *x_turned, w_turned = (text == "1" for text in inst.args[6:])
+    scales, turns = inst.args[4:6], inst.args[6:]  # integers have neither, and 16 bits alone are turned
+    negates = scales.count("-1") == 1
+    x_turned, w_turned = len(turns) == 2 and turns[0] == "1", turns[-1:] == ("1",)
 
     def multiply(w):
         if w.mask is not None:
@@ -150,15 +231,14 @@ def wgmma(program, inst):
         if not w.fenced and (x_registers or any(type(register) is not Pending for register in before)):
             raise FaultError("wgmma with no wgmma.fence behind what wrote its registers")
         number, keeps = w.wgmma.number, uniform(w, keep(w), "scale-d of a wgmma")
-        w_places, w_granules = operand_bytes(uniform(w, w_descriptor(w), "a matrix descriptor"), 0, columns, w_turned)
-        used = [(w_places, w_granules)]
+        used = [operand_bytes(uniform(w, w_descriptor(w), "a matrix descriptor"), 0, columns, w_turned)]
         if x_registers:
-            x_values = [get(w) for get in x_registers]
+            x_words = np.stack([get(w) for get in x_registers])[None]
         else:
             first = 16 * (w.number % 4)
-            used.append(operand_bytes(uniform(w, x_descriptor(w), "a matrix descriptor"), first, 16, x_turned[0]))
-        for _, g in used:
-            if g.max() >= len(cta.shared.writes):
+            used.append(operand_bytes(uniform(w, x_descriptor(w), "a matrix descriptor"), first, 16, x_turned))
+        for _, g, last in used:
+            if last >= len(cta.shared.writes):
                 raise BoundsError("a matrix descriptor reaches past the end of shared memory")
             cta.shared.note_read(g, w.clock, SHARED, cta.agent(1, w.number), number, inst)
         if not again:
@@ -167,20 +247,19 @@ def wgmma(program, inst):
                 w.r[i] = register
         sums.group = number
 
-        def fetch(places: np.ndarray, turned: bool) -> np.ndarray:
-            rows = floats(kind, cta.shared.data[places].view(np.uint16))
+        def fetch(kind: str, places: np.ndarray, turned: bool) -> np.ndarray:
+            rows = VALUES[kind](cta.shared.data[places])
             return rows.T if turned else rows
 
         def run():
-            x = fragment_a(kind, x_values) if x_registers else fetch(used[1][0], x_turned[0])
-            product = (x @ fetch(w_places, w_turned).T).reshape(2, 8, columns // 8, 4, 2)
-            product = product.transpose(2, 0, 4, 1, 3).reshape(columns // 2, LANES)
-            if keeps and again:
-                product += sums.values.view(np.float32)
-            elif keeps:
-                values = [r.sums.values[r.index] if type(r) is Pending else r for r in before]
-                product += np.stack(values).view(np.float32)
-            sums.values = product.view(np.uint32)
+            x = fragments(form.x, x_words, 16)[0] if x_registers else fetch(form.x, used[1][0], x_turned)
+            products = (-x if negates else x) @ fetch(form.w, used[0][0], w_turned).T
+            if not keeps or again:
+                held = sums.values if keeps else None
+            else:
+                held = np.stack([r.sums.values[r.index] if type(r) is Pending else r for r in before])
+            parts = in_registers(form, products)
+            sums.values = add(form, parts.reshape(len(registers), -1), held, saturates)
 
         event = w.last_wgmma = Event("wgmma", cta, run, w.last_wgmma)
         cta.machine.events.append(event)
