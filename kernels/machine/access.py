@@ -60,7 +60,9 @@ def write_shared(w, at: np.ndarray, data: np.ndarray, instruction) -> None:
 @family("ld", "st")
 def access(program, inst):
     name, *words, kind = inst.op.split(".")
-    space = next((word for word in words if word in ("global", "shared", "shared::cta", "shared::cluster", "param")), None)
+    space = next(
+        (word for word in words if word in ("global", "shared", "shared::cta", "shared::cluster", "param")), None
+    )
     if space is None or set(words) - PLAIN - SEMANTICS - REACHES:
         raise UnknownError("a space or a modifier that this machine does not know")
     where_text, registers = (inst.args[1], inst.args[0]) if name == "ld" else inst.args

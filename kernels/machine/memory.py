@@ -42,7 +42,7 @@ class Shared:
 
     def __init__(self, size: int, first: int, readers: int, ledger: Ledger):
         self.data = np.full(size, EMPTY, np.uint8)
-        self.first, self.ledger, self.number = first, ledger, first
+        self.first, self.ledger, self.number = first, ledger, 0
         count = -(-size // GRANULE)
         self.writes, self.reads = np.zeros(count, np.int32), np.zeros((readers, count), np.int32)
 

@@ -15,6 +15,7 @@ from kernels.machine.alu import LANES
 from kernels.machine.device import Cta, Machine, Warp
 from kernels.machine.memory import REGION_BITS, Region, Shared
 from kernels.machine.order import FaultError
+from kernels.machine.program import Ready, Until
 from kernels.machine.ptx import Instruction, UnknownError
 from kernels.machine.trace import Observed, Touch, lanes_at
 
@@ -150,7 +151,9 @@ def fault(error: FaultError, machine: Observed, tensors: Mapping[str, Tensor], i
         title, address = bounds(error, machine, tensors)
         writes = bool(re.match(r"st|red|atom", inst.op))
         return page(title, touched(Touch(writes, warp.agent, warp, inst, lanes_at(warp, inst, address))))
-    return page(error.message, ("at", where(warp, inst)))
+    lanes = [] if warp.mask is None else np.flatnonzero(warp.mask).tolist()
+    made = initialised(warp.cta, error.byte) if error.kind == "barrier" and error.memory is warp.cta.shared else ""
+    return page(error.message, ("at", where(warp, inst, lanes) + made))
 
 
 def bounds(error: FaultError, machine: Observed, tensors: Mapping[str, Tensor]) -> tuple[str, int]:
@@ -179,33 +182,32 @@ def hang(error: FaultError, machine: Machine) -> str:
     """Return the page on a run that does not end: who waits for what, those together that wait for the same."""
     waits: dict[tuple[str, Instruction], list[Warp]] = {}
     for warp in machine.warps:
-        inst = warp.program.kernel.code[warp.pc]
-        waits.setdefault((waited_for(warp, inst), inst), []).append(warp)
+        groups = [(warp.pc, warp.waits or warp.ready), *((group.pc, group.waits) for group in warp.others)]
+        for inst, ready in ((warp.program.kernel.code[pc], ready) for pc, ready in groups):
+            waits.setdefault((waited_for(warp, inst, ready), inst), []).append(warp)
     rows = []
     for (text, inst), warps in waits.items():
         ctas = list(dict.fromkeys(cta_name(warp.cta) for warp in warps))
         who = ", ".join(ctas[:4]) + (f" and {len(ctas) - 4} more" if ctas[4:] else "")
         who += f", warp {ranges({warp.number for warp in warps})}"
-        rows.append(("waits" if warps[0].ready else "goes on", where(warps[0], inst, (), who) + f"\n{text}"))
+        rows.append(("waits" if text else "goes on", where(warps[0], inst, (), who) + f"\n{text}".rstrip()))
     title = "nobody can go on" if "nobody" in error.message else f"not ended after {machine.budget:,} instructions"
     return page(title, *rows)
 
 
-def waited_for(warp: Warp, inst: Instruction) -> str:
-    """Return what a warp waits for, and what of it is missing."""
-    cta, program, word = warp.cta, warp.program, inst.op.split(".")[0]
-    lane = 0 if warp.mask is None else int(np.flatnonzero(warp.mask)[0])
-    if not warp.ready:
-        return "for ever, or the run needs a larger budget"
-    if word == "mbarrier":
-        at, parity = program.address(inst.args[1])(warp)[lane], program.get(inst.args[2], "u32")(warp)[lane]
-        barrier, inits = cta.barriers[int(at)], [i for i in program.kernel.code if i.op.startswith("mbarrier.init")]
-        made = [i.source for i in inits if any((program.address(i.args[0])(mate) == at).any() for mate in cta.warps)]
-        left = f"{barrier.pending} of {barrier.count} arrivals" + f" and {barrier.bytes} bytes" * bool(barrier.bytes)
-        name = f"the mbarrier of {made[0]}" if made else "the mbarrier"
-        return f"for a phase of parity {parity} of {name} at {at}; its phase {barrier.phase} lacks {left}"
-    if word in ("bar", "barrier"):
-        named = cta.named[int(program.get(inst.args[0], "u32")(warp)[lane])]
-        others = ranges(mate.number for mate in cta.warps if mate not in named.here)
-        return f"for {named.threads // LANES - len(named.here)} more warps; not there: warp {others}"
-    return f"for {inst.op}"
+def waited_for(warp: Warp, inst: Instruction, ready: Ready | None) -> str:
+    """Return what a warp waits for, and what of it is missing; "" where it waits for nothing."""
+    if turn := warp.joined:
+        others = ranges(mate.number for mate in warp.cta.warps if mate.alive and mate not in turn.arrived)
+        return f"for {turn.threads // LANES - len(turn.arrived)} more warps; not there: warp {others or 'of none'}"
+    if not inst.op.startswith("mbarrier"):
+        return f"for {ready if isinstance(ready, Until) else inst.op}" if ready else ""
+    return f"for the {ready}" + initialised(warp.cta, warp.program.address(inst.args[1])(warp))
+
+
+def initialised(cta: Cta, address: int | np.ndarray) -> str:
+    """Return where the mbarrier at an address is, if its own address is where it was when it was initialised."""
+    inits = [inst for inst in cta.program.kernel.code if inst.op.startswith("mbarrier.init")]
+    at = {inst.source: cta.program.address(inst.args[0]) for inst in inits}
+    sources = [source for source, get in at.items() if any((get(warp) == address).any() for warp in cta.warps)]
+    return f"\nthe mbarrier is that of {sources[0]}" if sources else ""
