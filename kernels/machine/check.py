@@ -5,27 +5,35 @@ is in the verdict.
 """
 
 import difflib
+import multiprocessing
 import operator
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import torch
 import triton
 from torch import Tensor
 from triton.backends.nvidia.compiler import CUDAOptions
 from triton.runtime.autotuner import Autotuner, Heuristics
-from triton.runtime.jit import JITFunction
+from triton.runtime.jit import JITFunction, TensorWrapper
 
+from kernels.machine import report
 from kernels.machine.compile import Call
 from kernels.machine.device import Machine
 from kernels.machine.order import FaultError
 from kernels.machine.ptx import UnknownError
-from kernels.machine.run import compiled, enqueue, whole
+from kernels.machine.run import address, compiled, enqueue, whole
+from kernels.machine.trace import Observed, SeenError
 
-TARGETS = {"sm_80": 80, "sm_86": 86, "sm_89": 89, "sm_90": 90, "sm_90a": 90}
+ARCHITECTURES = {"sm_80": 80, "sm_86": 86, "sm_89": 89, "sm_90": 90, "sm_90a": 90}
+SHARED_BYTES = {80: 166_912, 86: 101_376, 89: 101_376, 90: 232_448}
+"""That a CTA may have (CUDA C++ Programming Guide, Technical Specifications per Compute Capability)."""
 BUDGET = 20_000_000
+CONSEQUENCES = ("wrong", "hang")
+"""Kinds that may come of a race, which another order of events shows."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +46,9 @@ class Verdict:
     text: str
     """What to act on."""
     seed: int | None
-    """The order of events that shows it; None where all were exact."""
-    seeds: int
-    """How many were tried."""
+    """The order of events that shows it, if it takes one."""
     instructions: int
-    """That all warps executed under the last."""
+    """That all warps executed under the order of events that shows it, or under the last."""
     seconds: float
 
     def __bool__(self) -> bool:
@@ -64,6 +70,8 @@ def check(
     tolerance: float | None = None,
     slots: int | None = None,
     budget: int = BUDGET,
+    processes: int = 1,
+    trace: str | Path | None = None,
 ) -> Verdict:
     """Run `kernel[grid](**args)` under `seeds` orders of events, from `seed` on, and return a verdict.
 
@@ -71,112 +79,176 @@ def check(
     hold the results of the last run. `expected`: what tensors must hold then, by the names of arguments, to the bit or
     up to `tolerance`, relative and absolute; without it all results must be the same under every order. `slots`: CTAs
     that the GPU holds at a time, None as many as there are. `budget`: instructions of a run until it is given up.
+    `processes`: forked ones that share the orders of events; tensors then hold the results of the first. `trace`: a
+    file for the events of the last run, which ui.perfetto.dev opens.
+
+    Raises ValueError, in one line, where the call is not right or the kernel does not compile.
     """
-    begun = time.perf_counter()
-    if arch not in TARGETS:
-        raise ValueError(f"arch {arch!r}: it is one of {', '.join(TARGETS)}")
-    if operator.index(seeds) < 1:
-        raise ValueError(f"seeds={seeds}: at least one order of events is needed")
-    launch = resolve(kernel, grid, args)
-    tensors = dict(tensors_of(launch.args))
-    wanted = _expected(tensors, expected)
-    machine = None
+    begun, chosen = time.perf_counter(), None
+    if arch not in ARCHITECTURES:
+        raise ValueError(f"arch {arch!r}: it is one of {', '.join(ARCHITECTURES)}")
+    for name, number in dict(seeds=seeds, slots=slots, budget=budget, processes=processes).items():
+        if number is not None and number < 1:
+            raise ValueError(f"{name}={number}: it is a whole number from 1 on")
+    trial = Trial(resolve(kernel, grid, args), arch, (slots, budget), expected, tolerance)
+    for outcome in trial.outcomes(range(seed, seed + seeds), processes, trace):
+        if outcome.kind != "exact" and (chosen is None or outcome.kind not in CONSEQUENCES):
+            chosen = outcome
+        if (chosen and chosen.kind not in CONSEQUENCES) or outcome.instructions > budget:
+            break
+    if chosen:
+        again = "again", f"seed={chosen.seed}, seeds=1: triton {triton.__version__}, {arch}"
+        text = report.page(chosen.text, *[again] * (chosen.seed is not None))
+        return Verdict(chosen.kind, text, chosen.seed, chosen.instructions, time.perf_counter() - begun)
+    text = "as expected" if expected else "no fault, and the same results (nothing was expected of them)"
+    text = report.page(f"{text} under {seeds} order{'s' * (seeds > 1)} of events", *trial.notes)
+    return Verdict("exact", text, None, outcome.instructions, time.perf_counter() - begun)
 
-    def verdict(kind: str, text: str, seed: int | None) -> Verdict:
-        executed = machine.executed if machine else 0
-        return Verdict(kind, text, seed, seeds, executed, time.perf_counter() - begun)
 
-    try:
-        problems = compiled(launch, TARGETS[arch]).problems
-    except UnknownError as error:
-        return verdict("unknown", str(error), None)
-    except Exception as error:
-        raise ValueError(f"{launch.kernel.__name__} does not compile for {arch}: {error}") from error
-    memory = {tensor.untyped_storage().data_ptr(): whole(tensor) for tensor in tensors.values()}
-    before = {start: data.copy() for start, data in memory.items()}
-    for number in range(seed, seed + seeds):
-        for start, data in memory.items():
-            data[:] = before[start]
-        machine = Machine(number, slots, budget)
+class Outcome(NamedTuple):
+    """What comes of one order of events."""
+
+    kind: str
+    text: str
+    seed: int | None
+    instructions: int
+
+
+class Trial:
+    """A launch that is run again and again, on tensors as they were at first."""
+
+    def __init__(self, launch: Call, arch: str, limits: tuple, expected: Mapping | None, tolerance: float | None):
+        self.launch, self.arch, self.limits, self.tolerance = launch, arch, limits, tolerance
+        self.tensors = dict(tensors_of(launch.args))
+        self.wanted, self.is_given = expectations(self.tensors, expected or {}), expected is not None
+        arrays = {tensor.untyped_storage().data_ptr(): whole(tensor) for tensor in self.tensors.values()}
+        self.before = [(array, array.copy()) for array in arrays.values()]
+        self.notes: list[report.Row] = []
+
+    def outcomes(self, seeds: Sequence[int], processes: int, trace: str | Path | None) -> Iterator[Outcome]:
+        """Yield what comes of each order of events. The first shows what the others must agree with."""
+        name, limit = self.launch.kernel.__name__, SHARED_BYTES[ARCHITECTURES[self.arch]]
         try:
-            enqueue(machine, launch, target=TARGETS[arch])
-            machine.run()
-        except FaultError as error:
-            return verdict(error.kind, str(error), number)
+            made = compiled(self.launch, ARCHITECTURES[self.arch])
         except UnknownError as error:
-            return verdict("unknown", str(error), number)
-        for name, values in wanted.items():
-            if text := difference(name, tensors[name], values, tolerance):
-                order = "" if expected else f", by other orders of events than seed {seed}"
-                return verdict("wrong", text + order, number)
-        wanted = wanted or {name: tensor.clone() for name, tensor in tensors.items()}
-    notes = "".join(f"\nnote: {problem}" for problem in problems)
-    return verdict("exact", f"{seeds} orders of events{notes}", None)
+            yield Outcome("unknown", report.lacking(error), None, 0)
+            return
+        except Exception as error:
+            raise ValueError(f"{name} does not compile for {self.arch}: {_innermost(error)}") from error
+        if (needed := made.program.shared_bytes) > limit:
+            limits = f"{self.arch} has {limit}; take smaller blocks or fewer stages"
+            raise ValueError(f"{name} needs {needed} bytes of shared memory, {limits}")
+        self.notes = [("note", problem) for problem in made.problems]
+        yield self.run(seeds[0], trace)
+        if processes == 1 or trace:
+            yield from (self.run(seed, trace) for seed in seeds[1:])
+        elif len(seeds) > 1:
+            FORKED[:] = [self]
+            with multiprocessing.get_context("fork").Pool(min(processes, len(seeds) - 1), _begin) as pool:
+                yield from pool.imap(_run, seeds[1:])
+
+    def run(self, seed: int, trace: str | Path | None = None) -> Outcome:
+        machine = Observed(seed, *self.limits, is_traced=True) if trace else Machine(seed, *self.limits)
+        fault, kind, text = self._execute(machine), "exact", ""
+        if trace:
+            machine.write_trace(trace, fault)
+        if isinstance(fault, UnknownError):
+            kind, text = "unknown", report.lacking(fault)
+        elif fault and fault.kind == "hang":
+            kind, text = "hang", report.hang(fault, machine)
+        elif fault:
+            watched = Observed(seed, *self.limits, place=fault.memory and (fault.memory.number, fault.byte))
+            fault, is_gluon = self._execute(watched) or fault, self.launch.kernel.is_gluon()
+            kind, text = fault.kind, report.fault(fault, watched, self.tensors, is_gluon)
+        else:
+            for name, values in self.wanted.items():
+                if kind == "exact" and (wrong := difference(self.tensors[name], values, self.tolerance)):
+                    kind, text = "wrong", self._wrong(name, *wrong, machine, seed)
+            self.wanted = self.wanted or {name: tensor.clone() for name, tensor in self.tensors.items()}
+        return Outcome(kind, text, seed, machine.executed)
+
+    def _execute(self, machine: Machine) -> FaultError | UnknownError | None:
+        for array, contents in self.before:
+            array[:] = contents
+        try:
+            enqueue(machine, self.launch, target=ARCHITECTURES[self.arch])
+            machine.run()
+        except (FaultError, UnknownError) as fault:
+            return fault
+        except SeenError:
+            pass
+        return None
+
+    def _wrong(self, name: str, index: tuple[int, ...], text: str, machine: Machine, seed: int) -> str:
+        tensor, title = self.tensors[name], f"{name}{list(index)} {text}"
+        element = tensor.storage_offset() + sum(i * stride for i, stride in zip(index, tensor.stride(), strict=True))
+        region = machine.memory.region(address(machine, tensor), name)
+        watched = Observed(seed, *self.limits, place=(region.number, element * tensor.element_size()))
+        self._execute(watched)
+        if not self.is_given:
+            title += "\nresults depend on the order of events: expected is what the first one gave"
+        return report.page(title, report.last_write(watched))
+
+
+FORKED: list[Trial] = []
+"""What a forked process works on: a kernel cannot be sent to it."""
+
+
+def _begin() -> None:
+    torch.set_num_threads(1)  # a forked process has none of the threads that torch believes in
+
+
+def _run(seed: int) -> Outcome:
+    return FORKED[0].run(seed)
+
+
+def _innermost(error: BaseException) -> str:
+    """Return one line of a compiler's error: of the innermost function, what it says and the line that it is about."""
+    while error.__cause__:
+        error = error.__cause__
+    *before, last = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return f"{before[-2]}: {last}" if before[-1:] == ["^"] else last
 
 
 def resolve(kernel: Any, grid: Any, args: Mapping[str, Any] | Sequence[Any]) -> Call:
     """Return the launch that `kernel[grid](**args)` stands for: of an autotuned kernel with its first configuration, of
     one with heuristics with what they say."""
-    inner = kernel
-    while isinstance(inner, (Autotuner, Heuristics)):
-        inner = inner.fn
-    if not isinstance(inner, JITFunction):
-        if type(inner).__name__ == "InterpretedFunction" or triton.knobs.runtime.interpret:
-            raise ValueError("TRITON_INTERPRET is set, so nothing is compiled; unset it before the kernel is imported")
-        raise ValueError(f"{kernel!r:.80} is no kernel: it is a function under @triton.jit or @gluon.jit")
-    names = inner.arg_names
-    if not isinstance(args, Mapping):
-        if len(args) > len(names):
-            raise ValueError(f"{inner.__name__} has {len(names)} arguments, {len(args)} are given; options go by name")
-        args = dict(zip(names, args, strict=False))
-    given = dict(args)
+    wrappers = []
     while isinstance(kernel, (Autotuner, Heuristics)):
-        if isinstance(kernel, Autotuner):
-            chosen = kernel.configs[0]
-            given |= chosen.all_kwargs()
-            if chosen.pre_hook:
-                chosen.pre_hook(given)
-        else:
-            for name, rule in kernel.values.items():
-                given[name] = rule(dict(given))
+        wrappers.append(kernel)
         kernel = kernel.fn
-    options = {*CUDAOptions.__dataclass_fields__, "debug", "instrumentation_mode"}
-    for name in given:
-        if name not in names and name not in options:
-            near = difflib.get_close_matches(name, [*names, *options], n=1)
-            hint = f"did you mean {near[0]}?" if near else f"its arguments are {', '.join(names)}"
-            raise ValueError(f"{inner.__name__} has no argument {name}; {hint}")
-    everything = {p.name: p.default for p in inner.params if p.has_default} | given
-    if missing := [name for name in names if name not in everything]:
-        raise ValueError(f"{inner.__name__} needs {', '.join(missing)} too; give it in args")
-    for name, value in given.items():
-        _usable(name, value)
-    return Call(inner, _shape(grid, everything), given)
-
-
-def _usable(name: str, value: Any) -> None:
-    if isinstance(value, tuple):
-        for number, inner in enumerate(value):
-            _usable(f"{name}[{number}]", inner)
-    elif isinstance(tensor := getattr(value, "base", value), Tensor):
-        if tensor.device.type != "cpu" or tensor.layout != torch.strided:
-            raise ValueError(
-                f"{name} is a {tensor.layout} tensor on {tensor.device}; the machine takes dense ones on the CPU: "
-                f"{name}.cpu()"
-            )
-    elif type(value).__module__ == "numpy" and hasattr(value, "dtype"):
-        raise ValueError(f"{name} is of NumPy; torch.from_numpy({name}) or {name}.item() is what a kernel takes")
-
-
-def _shape(grid: Any, args: dict) -> tuple[int, ...]:
-    shape = grid(args) if callable(grid) else grid
+    if type(kernel).__name__ == "InterpretedFunction" or triton.knobs.runtime.interpret:
+        raise ValueError("TRITON_INTERPRET is set, so nothing is compiled; unset it before the kernel is imported")
+    if not isinstance(kernel, JITFunction):
+        raise ValueError(f"{kernel!r:.80} is no kernel: it is a function under @triton.jit or @gluon.jit")
+    name, names = kernel.__name__, kernel.arg_names
+    if not isinstance(args, Mapping) and len(args) > len(names):
+        raise ValueError(f"{name} has {len(names)} arguments, {len(args)} are given; options go by name")
+    given = dict(args if isinstance(args, Mapping) else zip(names, args, strict=False))
+    for wrapper in wrappers:
+        if isinstance(wrapper, Heuristics):
+            for argument, rule in wrapper.values.items():
+                given[argument] = rule(dict(given))
+        else:
+            given |= wrapper.configs[0].all_kwargs()
+            if hook := wrapper.configs[0].pre_hook:
+                hook(given)
+    words = [*names, *CUDAOptions.__dataclass_fields__, "debug", "instrumentation_mode"]
+    if unknown := [argument for argument in given if argument not in words]:
+        near = difflib.get_close_matches(unknown[0], words, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"its arguments are {', '.join(names)}"
+        raise ValueError(f"{name} has no argument {unknown[0]}; {hint}")
+    everything = {p.name: p.default for p in kernel.params if p.has_default} | given
+    if lacking := [argument for argument in names if argument not in everything]:
+        raise ValueError(f"{name} needs {', '.join(lacking)} too; give it in args")
+    shape = grid(everything) if callable(grid) else grid
     try:
         sizes = tuple(map(operator.index, shape))
     except TypeError:
-        raise ValueError(f"grid {shape!r} is no tuple of whole numbers, as (4,) or (4, 2)") from None
+        sizes = ()
     if not 1 <= len(sizes) <= 3 or min(sizes) < 0:
-        raise ValueError(f"grid {shape!r}: it has one to three sizes, none below 0")
-    return sizes
+        raise ValueError(f"grid {shape!r} is not one to three whole numbers from 0 on, as (4,) or (4, 2)")
+    return Call(kernel, sizes, given)
 
 
 def tensors_of(args: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
@@ -184,29 +256,39 @@ def tensors_of(args: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
     for name, value in args.items():
         if isinstance(value, tuple):
             yield from tensors_of({f"{name}[{number}]": inner for number, inner in enumerate(value)})
-        elif isinstance(tensor := getattr(value, "base", value), Tensor):
-            yield name, tensor
+            continue
+        if type(value).__module__ == "numpy":
+            raise ValueError(f"{name} is of NumPy; torch.from_numpy({name}) or {name}.item() is what a kernel takes")
+        tensor = value.base if isinstance(value, TensorWrapper) or hasattr(value, "block_shape") else value
+        if not isinstance(tensor, Tensor):
+            continue
+        if tensor.device.type != "cpu" or tensor.layout != torch.strided:
+            kind = f"a {tensor.layout} tensor on {tensor.device}"
+            raise ValueError(f"{name} is {kind}; the machine takes dense ones on the CPU: {name}.cpu()")
+        yield name, tensor
 
 
-def _expected(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
-    for name, values in (expected or {}).items():
+def expectations(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    for name, values in expected.items():
         if name not in tensors:
             raise ValueError(f"expected has {name}, which is no tensor of args; those are {', '.join(tensors)}")
-        if not isinstance(values, Tensor) or values.shape != tensors[name].shape:
-            shape = getattr(values, "shape", type(values).__name__)
+        shape = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
+        if shape != tuple(tensors[name].shape):
             raise ValueError(f"expected[{name!r}] is {shape}, the argument is {tuple(tensors[name].shape)}")
-    return {name: values.to(tensors[name].dtype) for name, values in (expected or {}).items()}
+    return {name: values.to(tensors[name].dtype) for name, values in expected.items()}
 
 
-def difference(name: str, tensor: Tensor, expected: Tensor, tolerance: float | None) -> str:
-    """Return where a tensor differs from what is expected; "" where it does not."""
-    actual, wanted = (t.double() if t.dtype.is_floating_point else t for t in (tensor.detach(), expected.detach()))
-    if tolerance is None or not tensor.dtype.is_floating_point:
-        wrong = ~((actual == wanted) | (actual != actual) & (wanted != wanted))
-    else:
+def difference(tensor: Tensor, expected: Tensor, tolerance: float | None) -> tuple[tuple[int, ...], str] | None:
+    """Return the first element that is not as expected, and what is to be told of all."""
+    is_float = tensor.dtype.is_floating_point
+    actual, wanted = (values.detach().double() if is_float else values for values in (tensor, expected))
+    if is_float and tolerance is not None:
         wrong = ~torch.isclose(actual, wanted, rtol=tolerance, atol=tolerance, equal_nan=True)
+    else:
+        wrong = (actual != wanted) & ~((actual != actual) & (wanted != wanted))  # NaN is equal to NaN
     if not (count := int(wrong.sum())):
-        return ""
+        return None
     index = tuple(wrong.nonzero()[0].tolist())
-    place = f"{name}[{', '.join(map(str, index))}]" if index else name
-    return f"{place} is {actual[index].item()}, expected {wanted[index].item()}; {count} of {wrong.numel()} differ"
+    largest = (actual[wrong].double() - wanted[wrong].double()).abs().max().item()
+    numbers = f"is {actual[index].item():.9g}, expected {wanted[index].item():.9g}"
+    return index, f"{numbers}; {count} of {wrong.numel()} elements differ, by up to {largest:.3g}"

@@ -183,6 +183,7 @@ class Cta:
         size = self.program.cluster
         readers = 3 * self.count if size == 1 else size * self.program.agents
         self.shared = Shared(self.program.shared_bytes, cluster.ctas[0].first, readers, machine.ledger)
+        self.shared.number = self.first
         self.reached_by: dict[int, int] = {}  # at which epochs warps of other CTAs last used its mbarriers
         self.barriers: dict = {}  # mbarriers by address
         self.loads: dict[int, tuple[int, int]] = {}  # by address of an mbarrier: the agent and epoch of its TMA loads
@@ -236,7 +237,7 @@ class Machine:
         order."""
         given = dict(zip(program.kernel.parameters, parameters, strict=True))
         launch = Launch(program, (*shape, 1, 1)[:3], given, tuple(after), device, self.agents)
-        if launch.shape[0] % program.cluster or (self.slots or launch.grid) < program.cluster:
+        if launch.shape[0] % program.cluster or 0 < (self.slots or launch.grid) < program.cluster:
             raise ValueError(f"a grid of {launch.shape} in {self.slots} slots, for clusters of {program.cluster} CTAs")
         if (program, device) not in self.symbols:
             variables = program.kernel.globals.items()

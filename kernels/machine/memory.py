@@ -42,7 +42,7 @@ class Shared:
 
     def __init__(self, size: int, first: int, readers: int, ledger: Ledger):
         self.data = np.full(size, EMPTY, np.uint8)
-        self.first, self.ledger = first, ledger
+        self.first, self.ledger, self.number = first, ledger, 0
         count = -(-size // GRANULE)
         self.writes, self.reads = np.zeros(count, np.int32), np.zeros((readers, count), np.int32)
 
@@ -95,6 +95,8 @@ class Region:
     data: np.ndarray
     writes: np.ndarray
     reads: np.ndarray
+    number: int
+    """Below 0; those of shared memory are above."""
 
     @property
     def start(self) -> int:
@@ -117,8 +119,9 @@ class GlobalMemory:
             if region.start == start and len(region.data) == len(data):
                 return number << REGION_BITS
         count = -(-len(data) // GRANULE)
-        self.regions.append(Region(data, np.zeros(count, np.int32), np.zeros(count, np.int32)))
-        return len(self.regions) << REGION_BITS
+        number = len(self.regions) + 1
+        self.regions.append(Region(data, np.zeros(count, np.int32), np.zeros(count, np.int32), -number))
+        return number << REGION_BITS
 
     def region(self, address: int, instruction: object) -> Region:
         number = address >> REGION_BITS

@@ -34,7 +34,7 @@ class FaultError(Exception):
 
     def __init__(self, message: str, memory: Any = None, byte: int | None = None, agent: int | None = None):
         super().__init__(message)
-        self.memory, self.byte, self.agent = memory, byte, agent
+        self.message, self.memory, self.byte, self.agent = message, memory, byte, agent
 
 
 class RaceError(FaultError):

@@ -16,10 +16,12 @@ VARIABLE = re.compile(
 )
 TOKEN = re.compile(
     r"(?P<skip>\s+|\.(?:file|version|target|address_size)\b[^\n]*)"
-    r"|\.loc\s+(?P<file>\d+)\s+(?P<row>\d+)[^\n]*"
+    r"|\.loc\s+(?P<file>\d+)\s+(?P<row>\d+)\s+(?P<column>\d+)(?:[^\n]*inlined_at\s+(?P<caller>\d+ \d+ \d+))?[^\n]*"
     r"|(?P<label>[\w$]+):(?!:)"
     r"|(?P<brace>[{}])"
 )
+LIBRARY = r"/triton/(language|experimental)/"
+"""In the paths of Triton's own functions: what is inlined from there is told by the line that calls it."""
 NAME = re.compile(r"(?<![\w.%$:])%?[A-Za-z_$][\w$]*")
 
 
@@ -77,6 +79,8 @@ class Kernel:
     """First byte and size of each variable that a thread has for itself: .local, and .param of calls."""
     globals: dict[str, bytes] = field(default_factory=dict)
     """Contents of the module's variables, .global and .const."""
+    paths: dict[str, str] = field(default_factory=dict)
+    """Of what instructions have as their source, the file's."""
     local_bytes: int = 0
     scopes: int = 0
     """Blocks in braces so far, by whose number their names are told apart."""
@@ -101,7 +105,11 @@ def operands(text: str) -> tuple[str, ...]:
 
 def parse(text: str) -> Kernel:
     """Return the one kernel in `text`. Raises UnknownError where the form is none that Triton emits."""
-    files = {number: path.rsplit("/", 1)[-1] for number, path in re.findall(r'\.file\s+(\d+)\s+"([^"]+)"', text)}
+    files = dict(re.findall(r'\.file\s+(\d+)\s+"([^"]+)"', text))
+    # LLVM counts lines inside of inline assembly as if they were the kernel's.
+    text = re.sub(
+        "// begin inline asm.*?// end inline asm", lambda m: m[0].replace(".loc", "//"), text, flags=re.DOTALL
+    )
     text = re.sub(r"//[^\n]*", "", re.sub(r"\n\s*\.section\b.*", "\n", text, flags=re.DOTALL))
     variables, entries, functions, position = {}, [], [], 0
     while match := TOP.search(text, position):
@@ -172,12 +180,17 @@ def _add_local(kernel: Kernel, name: str, size: int) -> None:
 
 
 def _body(kernel: Kernel, text: str, line: int, files: dict[str, str]) -> None:
-    position, scopes, source = 0, [], ""
+    position, scopes, source, callers = 0, [], "", {}
     while position < len(text):
         if token := TOKEN.match(text, position):
             end = token.end()
-            if token["row"]:
-                source = f"{files.get(token['file'], '?')}:{token['row']}"
+            if token["row"] and token["row"] != "0":  # else it has no line, and what is before it is nearest
+                place = token["file"], token["row"], token["column"]
+                callers[place] = tuple(token["caller"].split()) if token["caller"] else None
+                while re.search(LIBRARY, files.get(place[0], "")) and callers.get(place):
+                    place = callers[place]
+                path = files.get(place[0], "?")
+                kernel.paths[source := f"{path.rsplit('/', 1)[-1]}:{place[1]}"] = path
             elif token["label"]:
                 kernel.labels[_scoped(token["label"], scopes)] = len(kernel.code)
             elif token["brace"] == "{":

@@ -55,7 +55,7 @@ def on_devices(name: str, seed: int) -> str:
     except FaultError as error:
         return f"{error.kind}: {error}"
     results = [(trial.args[name], wanted) for trial in launched for name, wanted in trial.expected.items()]
-    return "; ".join(filter(None, (difference("a result", actual, wanted, None) for actual, wanted in results)))
+    return "; ".join(text for result in results for _, text in filter(None, [difference(*result, None)]))
 
 
 def table(machine: Machine, value):

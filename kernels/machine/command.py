@@ -1,0 +1,112 @@
+"""`python -m kernels.machine FILE::NAME`: verdicts on a kernel of yours, in the cases that its file has.
+
+FILE has `def cases()`, which yields (grid, args, expected), and a tolerance as a fourth if need be: what
+`kernels.machine.check` takes. Without FILE::NAME, and for a matmul f(x, w, out), the command of the suite's own kernels
+runs, which lies in tests/machine of a checkout and has options of its own.
+"""
+
+import argparse
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+
+import torch
+import triton
+from triton.runtime.jit import KernelInterface
+
+from kernels.machine.check import ARCHITECTURES, check
+
+ROOT = Path(__file__).parents[2]
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "triton-roofline"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    words = sys.argv[1:] if arguments is None else arguments
+    parser = argparse.ArgumentParser(
+        prog="python -m kernels.machine", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.error = lambda message: parser.exit(2, f"{parser.prog}: {message}\n")
+    parser.add_argument("place", nargs="?", metavar="FILE::NAME", help="a kernel")
+    parser.add_argument("--seeds", type=int, default=8, help="orders of events for each case (8)")
+    parser.add_argument("--seed", type=int, default=0, help="the first of them (0)")
+    parser.add_argument("--arch", default="sm_90a", help=f"{', '.join(ARCHITECTURES)} (sm_90a)")
+    parser.add_argument("--trace", metavar="FILE", help="events of the last run, up to the first bad case")
+    parser.add_argument("--triton", metavar="VERSION,...", help="under the newest of each (3.7.1,3.9), by pip")
+    options, others = parser.parse_known_args(words)
+    try:
+        if options.triton:
+            return max([under(version, words) for version in options.triton.split(",")])
+        file, _, name = (options.place or "").rpartition("::")
+        module = load(Path(file)) if file else None
+        kernels = {word: value for word, value in vars(module or object).items() if isinstance(value, KernelInterface)}
+        if name in kernels and not others and hasattr(module, "cases"):
+            return judge(kernels[name], name, module.cases(), options)
+        if name in kernels:
+            raise ValueError(f"what is {others[0]}?" if others else f"{file} has no cases(); see --help")
+        if hasattr(module, "cases"):
+            raise ValueError(f"{file} has no kernel {name}; it has {', '.join(kernels) or 'none'}")
+    except ValueError as error:
+        problem = str(error)
+    else:
+        if (ROOT / "tests" / "machine").is_dir():
+            sys.path.insert(0, str(ROOT / "tests" / "machine"))
+            from command import main as run_suite
+
+            return run_suite(words)
+        problem = "it takes FILE::NAME of a kernel; the suite's own kernels run in a checkout alone"
+    parser.error(problem)
+
+
+def judge(kernel: KernelInterface, name: str, cases: Iterable[tuple], options: argparse.Namespace) -> int:
+    torch.set_num_threads(1)  # a forked process would wait for others in vain
+    count, bad = 0, 0
+    for count, (grid, args, *expected) in enumerate(cases, 1):
+        verdict = check(
+            kernel, grid, args, seeds=options.seeds, seed=options.seed, arch=options.arch, trace=options.trace,
+            processes=os.cpu_count(), **dict(zip(("expected", "tolerance"), expected, strict=False)),
+        )  # fmt: skip
+        print(f"{name}  case {count}  {verdict.instructions} instructions  {verdict.seconds:.1f} s")
+        print("    " + str(verdict).replace("\n", "\n    "), flush=True)
+        bad += not verdict
+        if bad and options.trace:
+            break
+    tried = f"{count} case{'s' * (count != 1)} under {options.seeds} order{'s' * (options.seeds > 1)} of events"
+    print(f"triton {triton.__version__}, {options.arch}: {tried}, {bad} bad")
+    return 1 if bad or not count else 0
+
+
+def load(file: Path) -> ModuleType:
+    """Import a file, which finds what lies beside it."""
+    if not file.is_file():
+        raise ValueError(f"there is no file {file}")
+    sys.path.insert(0, str(file.parent))
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    module = sys.modules[file.stem] = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise ValueError(f"the import of {file} failed: {type(error).__name__}: {error}") from error
+    return module
+
+
+def under(version: str, words: list[str]) -> int:
+    """Run the same command with another Triton, whose wheel is laid over the installed one."""
+    if not re.fullmatch(r"\d+(\.\d+){1,2}", version):
+        raise ValueError(f"--triton {version} is no version, as 3.9 or 3.9.0")
+    folder, wanted = CACHE / f"triton-{version}", f"triton=={version}" + ".*" * (version.count(".") == 1)
+    if not folder.is_dir():
+        part = folder.with_name(f"{folder.name}-{os.getpid()}")
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(part), wanted]
+        if (done := subprocess.run(pip, capture_output=True, text=True)).returncode:
+            raise ValueError(f"--triton {version}: pip finds no {wanted}: {done.stderr.strip().splitlines()[-1]}")
+        part.rename(folder)
+    option = argparse.ArgumentParser(add_help=False)
+    option.add_argument("--triton")
+    command = [sys.executable, "-m", "kernels.machine", *option.parse_known_args(words)[1]]
+    path = os.pathsep.join([str(folder), str(ROOT), os.environ.get("PYTHONPATH", "")])
+    return subprocess.run(command, env=os.environ | dict(PYTHONPATH=path)).returncode

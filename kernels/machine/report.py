@@ -1,0 +1,213 @@
+"""What a verdict says of a fault: where in the source, which thread, which element, and what is missing.
+
+What orders two accesses is in chapter 8 of the PTX ISA 8.7 (memory consistency); of the async proxy in 9.7.9.25 (TMA,
+cp.async) and 9.7.15 (wgmma).
+"""
+
+import linecache
+import re
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from torch import Tensor
+
+from kernels.machine.alu import LANES
+from kernels.machine.device import Cta, Machine, Warp
+from kernels.machine.memory import REGION_BITS, Region, Shared
+from kernels.machine.order import FaultError
+from kernels.machine.program import Ready, Until
+from kernels.machine.ptx import Instruction, UnknownError
+from kernels.machine.trace import Observed, Touch, lanes_at
+
+Row = tuple[str, str]
+
+
+def page(title: str, *rows: Row) -> str:
+    """Return a title, and rows of a word and what it is about, which may be of several lines."""
+    return "\n".join([title, *(f"  {word:8}" + text.replace("\n", "\n" + 10 * " ") for word, text in rows)])
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """Return numbers in few words.
+
+    >>> ranges([0, 1, 2, 5, 7, 8])
+    '0-2, 5, 7-8'
+    """
+    spans: list[list[int]] = []
+    for number in sorted(numbers):
+        if not spans or spans[-1][-1] != number - 1:
+            spans.append([])
+        spans[-1].append(number)
+    return ", ".join(f"{span[0]}-{span[-1]}" if span[1:] else str(span[0]) for span in spans)
+
+
+def cta_name(cta: Cta) -> str:
+    dimensions = 3 if cta.launch.shape[2] > 1 else 2 if cta.launch.shape[1] > 1 else 1
+    device = f" of device {cta.launch.device}" if cta.machine.devices > 1 else ""
+    return f"CTA {cta.number if dimensions == 1 else cta.place[:dimensions]}{device}"
+
+
+def where(warp: Warp, inst: Instruction, lanes: Sequence[int] = (), who: str = "") -> str:
+    """Return three lines: of the source, of who executes it, and of the PTX."""
+    path, row = warp.program.kernel.paths.get(inst.source, ""), inst.source.rpartition(":")[2]
+    text = linecache.getline(path, int(row or 0)).strip()
+    if not who:
+        which = f", lane {ranges(lanes)}" if lanes else ""
+        threads = ranges(warp.number * LANES + lane for lane in lanes or range(LANES))
+        who = f"{cta_name(warp.cta)}, warp {warp.number}{which} (thread {threads})"
+    return f"{inst.source}  {text}\n{who}\n{str(inst).replace(f' ({inst.source})', '')}"
+
+
+def touched(touch: Touch, more: str = "") -> Row:
+    text = where(touch.warp, touch.inst, touch.lanes) if touch.inst else "the host"
+    return "writes" if touch.writes else "reads", text + more
+
+
+def place(tensors: Mapping[str, Tensor], memory: Shared | Region, byte: int, machine: Observed) -> str:
+    """Return what a byte is of: an element of a tensor, as `out[3, 17]`, or what is nearest."""
+    if isinstance(memory, Shared):
+        cta = next(cta for cta in (*machine.ctas, machine.cta) if cta.shared is memory)
+        return f"byte {byte} of the shared memory of {cta_name(cta)} ({len(memory.data)} bytes)"
+    here = {name: t for name, t in tensors.items() if t.untyped_storage().data_ptr() == memory.start}
+    for name, tensor in here.items():
+        left, index = byte // tensor.element_size() - tensor.storage_offset(), [0] * tensor.dim()
+        for axis in sorted(range(tensor.dim()), key=lambda axis: -tensor.stride(axis)):
+            if tensor.stride(axis):
+                index[axis] = min(left // tensor.stride(axis), tensor.shape[axis] - 1)
+                left -= index[axis] * tensor.stride(axis)
+        if left == 0 and min(index, default=0) >= 0:
+            return f"{name}{index}"
+    if not here:
+        return f"byte {byte} of memory that Triton allots ({len(memory.data)} bytes)"
+    name, tensor = next(iter(here.items()))
+    number, name = byte // tensor.element_size() - tensor.storage_offset(), f"{name} {tuple(tensor.shape)}"
+    if not tensor.is_contiguous():
+        return f"byte {byte} of the memory of {name}, beside its elements"
+    behind = number - tensor.numel() + 1
+    return f"the element {f'{behind} behind the last' if behind > 0 else f'{-number} before the first'} of {name}"
+
+
+WAITS = {
+    r"wgmma": "a wait for it by its own warpgroup (wgmma.wait_group; warpgroup_mma_wait)",
+    r"cp\S*\.global\.shared": "a wait for it by the thread that issued it (cp.async.bulk.wait_group; tma.store_wait)",
+    r"cp\.async\.bulk": "a wait for its mbarrier, in its phase, by the warp that goes on (mbarrier.wait)",
+    r"cp\.async": "a wait for it by the warp that issued it (cp.async.wait_group; async_copy.wait_group)",
+}
+"""What has to be behind an access that is not the threads' own."""
+ASYNC_PROXY = r"wgmma|cp\.async\.bulk|cp\.reduce"
+PROXY_FENCE = "a proxy fence behind the first (fence.proxy.async; fence_async_shared())"
+BARRIER = (
+    "a barrier of the CTA between the two (bar.sync; gl.barrier(), tl.debug_barrier());\n"
+    "between partitions an mbarrier: one arrives behind its access, the other waits for it"
+)
+
+
+def missing(first: Touch, second: Touch, error: FaultError, is_gluon: bool) -> Row:
+    """Return what would have ordered two accesses."""
+    if not (first.inst and second.inst):
+        return "missing", "a release at system scope behind the write, and an acquire at system scope that reads it"
+    one, other = first.warp.cta, second.warp.cta
+    and_barrier = ", then a barrier of the CTA" if first.warp is not second.warp else ""
+    if wait := next((text for pattern, text in WAITS.items() if re.match(pattern, first.inst.op)), None):
+        text = wait + and_barrier
+    elif re.match(ASYNC_PROXY, second.inst.op):
+        text = PROXY_FENCE + and_barrier
+    elif isinstance(error.memory, Shared):
+        text = BARRIER if one is other else "a barrier of the cluster between the two"
+    elif one is other:
+        text = BARRIER
+    else:
+        scope = "gpu" if one.launch.device == other.launch.device else "sys"
+        text = (
+            f"a release by {cta_name(one)} behind its access, an acquire by {cta_name(other)} that reads it,\n"
+            f"both of scope {scope}; in each CTA a barrier, where other warps take part"
+        )
+        if "scopes" in error.message:
+            text = f"a scope that reaches both: .{scope} in both instructions"
+    if isinstance(error.memory, Shared) and not is_gluon:
+        text += "\nunder @triton.jit that is the compiler's part: it is a miscompilation"
+    return "missing", text
+
+
+def fault(error: FaultError, machine: Observed, tensors: Mapping[str, Tensor], is_gluon: bool) -> str:
+    """Return the page on a fault. The machine watched the place that it is about, if it is about one."""
+    warp, last = machine.warp, machine.touches[-1] if machine.touches else None
+    if machine.early:
+        error, reader = machine.early
+        title = f"{place(tensors, error.memory, error.byte, machine)} is read, and nobody has written it"
+        if not last.writes:
+            return page(title, touched(reader), ("missing", "a write: there is none in the whole run"))
+        return page(title, touched(reader), touched(last, "\nonly later"), missing(last, reader, error, is_gluon))
+    if error.kind == "race" and last:
+        *_, first = [t for t in machine.touches[:-1] if t.agent == error.agent and (t.writes or last.writes)] or [last]
+        both = "written twice" if first.writes and last.writes else "written and read"
+        title = f"{place(tensors, error.memory, error.byte, machine)} is {both}, and nothing orders the two"
+        return page(title, touched(first), touched(last), missing(first, last, error, is_gluon))
+    if warp is None:
+        return str(error)
+    is_run = warp.program.steps[warp.pc] and warp.program.steps[warp.pc].count
+    inst = warp.program.fault_at(warp.pc, error) if is_run else warp.program.kernel.code[warp.pc]
+    if error.kind == "bounds" and error.byte is not None:
+        title, address = bounds(error, machine, tensors)
+        writes = bool(re.match(r"st|red|atom", inst.op))
+        return page(title, touched(Touch(writes, warp.agent, warp, inst, lanes_at(warp, inst, address))))
+    lanes = [] if warp.mask is None else np.flatnonzero(warp.mask).tolist()
+    made = initialised(warp.cta, error.byte) if error.kind == "barrier" and error.memory is warp.cta.shared else ""
+    return page(error.message, ("at", where(warp, inst, lanes) + made))
+
+
+def bounds(error: FaultError, machine: Observed, tensors: Mapping[str, Tensor]) -> tuple[str, int]:
+    """Return how far an address is off, and it."""
+    memory, byte, address = error.memory, error.byte, error.byte
+    if not isinstance(memory, Shared):
+        address += -memory.number << REGION_BITS if memory else 0
+        number = address + (1 << REGION_BITS - 1) >> REGION_BITS  # just below an array is far behind the one before it
+        if not 0 < number <= len(machine.memory.regions):
+            return f"address {address:#x} is of no tensor", address
+        memory, byte = machine.memory.regions[number - 1], address - (number << REGION_BITS)
+    alignment = re.search(r"is no multiple of \d+", error.message)
+    return place(tensors, memory, byte, machine) + (f": its address {alignment[0]}" if alignment else ""), address
+
+
+def lacking(error: UnknownError) -> str:
+    return page(str(error), ("missing", "in the machine; what it has: python -m kernels.machine --coverage"))
+
+
+def last_write(machine: Observed) -> Row:
+    *_, touch = [None, *(touch for touch in machine.touches if touch.writes)]
+    return ("written", touched(touch, "\nlast of all")[1]) if touch else ("written", "by nobody")
+
+
+def hang(error: FaultError, machine: Machine) -> str:
+    """Return the page on a run that does not end: who waits for what, those together that wait for the same."""
+    waits: dict[tuple[str, Instruction], list[Warp]] = {}
+    for warp in machine.warps:
+        groups = [(warp.pc, warp.waits or warp.ready), *((group.pc, group.waits) for group in warp.others)]
+        for inst, ready in ((warp.program.kernel.code[pc], ready) for pc, ready in groups):
+            waits.setdefault((waited_for(warp, inst, ready), inst), []).append(warp)
+    rows = []
+    for (text, inst), warps in waits.items():
+        ctas = list(dict.fromkeys(cta_name(warp.cta) for warp in warps))
+        who = ", ".join(ctas[:4]) + (f" and {len(ctas) - 4} more" if ctas[4:] else "")
+        who += f", warp {ranges({warp.number for warp in warps})}"
+        rows.append(("waits" if text else "goes on", where(warps[0], inst, (), who) + f"\n{text}".rstrip()))
+    title = "nobody can go on" if "nobody" in error.message else f"not ended after {machine.budget:,} instructions"
+    return page(title, *rows)
+
+
+def waited_for(warp: Warp, inst: Instruction, ready: Ready | None) -> str:
+    """Return what a warp waits for, and what of it is missing; "" where it waits for nothing."""
+    if turn := warp.joined:
+        others = ranges(mate.number for mate in warp.cta.warps if mate.alive and mate not in turn.arrived)
+        return f"for {turn.threads // LANES - len(turn.arrived)} more warps; not there: warp {others or 'of none'}"
+    if not inst.op.startswith("mbarrier"):
+        return f"for {ready if isinstance(ready, Until) else inst.op}" if ready else ""
+    return f"for the {ready}" + initialised(warp.cta, warp.program.address(inst.args[1])(warp))
+
+
+def initialised(cta: Cta, address: int | np.ndarray) -> str:
+    """Return where the mbarrier at an address is, if its own address is where it was when it was initialised."""
+    inits = [inst for inst in cta.program.kernel.code if inst.op.startswith("mbarrier.init")]
+    at = {inst.source: cta.program.address(inst.args[0]) for inst in inits}
+    sources = [source for source, get in at.items() if any((get(warp) == address).any() for warp in cta.warps)]
+    return f"\nthe mbarrier is that of {sources[0]}" if sources else ""

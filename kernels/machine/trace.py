@@ -1,0 +1,156 @@
+"""A machine that is watched: who touches one place of memory and, for a trace, all that happens.
+
+Runs are deterministic, so a run that showed something is run again to look closer, and the first time nothing is noted.
+It models no part of PTX.
+"""
+
+import copy
+import json
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from kernels.machine.alu import LANES
+from kernels.machine.device import Cta, Event, Machine, Warp
+from kernels.machine.memory import REGION_BITS, Shared
+from kernels.machine.order import GRANULE, FaultError, UninitialisedError
+from kernels.machine.program import Program, Ready, Step
+from kernels.machine.ptx import Instruction
+
+ORDERING = ("bar", "barrier", "mbarrier", "fence", "membar")
+SHARED_BYTES = 1 << 24  # addresses of shared memory are below it, whatever window they are in
+WIDEST = 32  # bytes that a lane accesses at once
+
+
+@dataclass(frozen=True)
+class Touch:
+    """An access to the place that is watched."""
+
+    writes: bool
+    agent: int
+    warp: Warp | None
+    """None: the host."""
+    inst: Instruction | None
+    lanes: tuple[int, ...]
+    """Whose address it is; none where the instruction is of the whole warp."""
+
+
+class SeenError(Exception):
+    """The run has shown what it was run for."""
+
+
+class Observed(Machine):
+    """`place` is the number of a memory, and a byte of it. That it is read while nobody has written it is no fault: the
+    run goes on up to the write. `is_traced`: everything that happens is kept, for `write_trace`."""
+
+    def __init__(self, *args, place: tuple[int, int] | None = None, is_traced: bool = False):
+        super().__init__(*args)
+        self.place, self.is_traced = place, is_traced
+        self.touches: list[Touch] = []
+        self.early: tuple[UninitialisedError, Touch] | None = None
+        self.warp: Warp | None = None  # that goes on
+        self.cta: Cta | None = None  # whose shared memory is watched
+        self.trace: list[dict] = []
+        self.tracks: set[Warp] = set()
+        self.waits: dict[Warp, tuple[Instruction, int]] = {}
+        self.under_way: dict[Event, Callable] = {}
+        if place and place[0] < 0:
+            self._watch(self.memory)
+
+    def _advance(self, warp: Warp) -> None:
+        self.warp = warp
+        super()._advance(warp)
+        self.warp = None
+
+    def _begin(self) -> None:
+        super()._begin()
+        for cta in self.ctas:
+            if self.place and cta.shared.number == self.place[0] and cta is not self.cta:
+                self.cta = cta
+                self._watch(cta.shared)
+
+    def _watch(self, memory) -> None:
+        for name in ("note_read", "note_write"):
+            setattr(memory, name, partial(self._note, memory, getattr(memory, name), name == "note_write"))
+
+    def _note(self, memory, note: Callable, writes: bool, *args, **more) -> None:
+        (number, byte), is_shared = self.place, isinstance(memory, Shared)
+        g, _, _, who, *_ = args if is_shared else args[1:]
+        touched = g.start <= byte // GRANULE < g.stop if isinstance(g, slice) else (g == byte // GRANULE).any()
+        if touched and (is_shared or args[0].number == number):
+            agent = who if is_shared and not writes else self.ledger.accesses[who].agent or self.warp.agent
+            inst = next((arg for arg in args if isinstance(arg, Instruction)), None)
+            lanes = lanes_at(self.warp, inst, byte if is_shared else (-number << REGION_BITS) + byte) if inst else ()
+            self.touches.append(Touch(writes, agent, self.warp, inst, lanes))
+            if writes and self.early:
+                raise SeenError
+        try:
+            note(*args, **more)
+        except FaultError as error:
+            if not self.early and not isinstance(error, UninitialisedError):
+                raise
+            self.early = self.early or (error, self.touches[-1])
+
+    # Chrome's trace format, which ui.perfetto.dev opens: a process for each CTA, a thread for each warp, a microsecond
+    # for each instruction. What the hardware does in its own time is an asynchronous event, from b to e.
+
+    def launch(self, program: Program, *args, **more) -> int:
+        if self.is_traced:
+            pairs, program = zip(program.kernel.code, program.steps, strict=True), copy.copy(program)
+            program.steps = [step and replace(step, run=partial(self._traced, inst, step)) for inst, step in pairs]
+        return super().launch(program, *args, **more)
+
+    def _traced(self, inst: Instruction, step: Step, warp: Warp) -> Ready | None:
+        begun, name = self.executed - (step.count or 1), f"{step.count} of arithmetic" if step.count else inst.op
+        if ready := step.run(warp):
+            self.waits.setdefault(warp, (inst, begun))
+            return ready
+        _, since = self.waits.pop(warp, (inst, begun))
+        if since == begun and inst.op.split(".")[0] in ORDERING:
+            self._add(warp, inst, name, "i", begun, s="t")
+        else:
+            self._add(warp, inst, "waits: " * (since < begun) + name, "X", since, dur=self.executed - since)
+        for event in self.events:
+            if event not in self.under_way:
+                self.under_way[event] = partial(self._add, warp, inst, event.kind, cat=event.kind, id=len(self.trace))
+                self.under_way[event]("b", self.executed)
+
+    def _turn(self, weights: dict) -> bool:
+        goes_on = super()._turn(weights)
+        for event in [event for event in self.under_way if event.done]:
+            self.under_way.pop(event)("e", self.executed)
+        return goes_on
+
+    def _add(self, warp: Warp, inst: Instruction | None, name: str, phase: str, ts: int = 0, **more) -> None:
+        if warp not in self.tracks:
+            self.tracks.add(warp)
+            self._add(warp, None, "process_name", "M", args=dict(name=f"CTA {warp.cta.number}"))
+            self._add(warp, None, "thread_name", "M", args=dict(name=f"warp {warp.number}"))
+        about = dict(args=dict(source=inst.source, ptx=str(inst))) if inst else {}
+        self.trace.append(dict(name=name, ph=phase, ts=ts, pid=warp.cta.first, tid=warp.number + 1) | about | more)
+
+    def write_trace(self, path: str | Path, fault: Exception | None) -> None:
+        for warp, (inst, since) in self.waits.items():
+            self._add(warp, inst, f"waits: {inst.op}", "X", since, dur=self.executed - since)
+        if fault and (warp := self.warp or next(iter(self.tracks), None)):
+            self._add(warp, None, str(fault), "i", self.executed, s="g")
+        Path(path).write_text(json.dumps(dict(traceEvents=self.trace)))
+
+
+def lanes_at(warp: Warp, inst: Instruction, address: int) -> tuple[int, ...]:
+    """Return the lanes whose access it is that has this address, by an instruction that is about to be executed; none
+    where it is of the whole warp."""
+    if not re.match(r"(ld|st|atom|red|cp\.async\.c[ag])\.", inst.op):
+        return ()
+    takes_part = np.ones(LANES, bool) if warp.mask is None else warp.mask
+    for text in (text for text in inst.args if text.startswith("[")):
+        at = warp.program.address(text)(warp)
+        at = at % SHARED_BYTES if address < SHARED_BYTES else at
+        nearest = at[takes_part & (at < address + GRANULE)].max(initial=-WIDEST)
+        if address - nearest < WIDEST:
+            return tuple(np.flatnonzero(takes_part & (at == nearest)).tolist())
+    return ()

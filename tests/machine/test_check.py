@@ -1,0 +1,377 @@
+"""Verdicts on small kernels, each with a mistake of one kind; what bad calls are told; traces; the page's examples."""
+
+# ruff: noqa: N803 (kernel arguments: compile-time constants in capitals, as Triton code has them)
+
+import contextlib
+import io
+import json
+import re
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+
+from kernels.machine import check
+from kernels.machine.command import load, main
+
+tma_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
+tma_store = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
+PAGE = (Path(__file__).parents[2] / "docs" / "machine.md").read_text()
+EXAMPLE, DOUBLED = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+N = 128
+
+
+@triton.autotune([triton.Config(dict(B=32), num_warps=1), triton.Config(dict(B=1))], key=["n"])
+@triton.heuristics({"EVEN": lambda args: args["n"] % args["B"] == 0})
+@triton.jit
+def add(pair, out, n, scale, B: tl.constexpr, EVEN: tl.constexpr, bias=0.5):
+    i = tl.program_id(0) * B + tl.arange(0, B)
+    x, y = pair
+    if EVEN:
+        tl.store(out + i, tl.load(x + i) + tl.load(y + i) * scale + bias)
+    else:
+        tl.store(out + i, tl.load(x + i, mask=i < n) + tl.load(y + i, mask=i < n) * scale + bias, mask=i < n)
+
+
+@triton.jit
+def shift(x, out, by, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.store(out + i, tl.load(x + i + by))
+
+
+@triton.jit
+def last_is_zero(x, out, row, column, N: tl.constexpr):
+    m, n = tl.arange(0, N)[:, None], tl.arange(0, N)[None, :]
+    tl.store(out + m * row + n * column, tl.load(x + m * N + n, mask=m + n < 2 * N - 2, other=0))
+
+
+@triton.jit
+def tickets(counter, out):
+    tl.store(out + tl.program_id(0), tl.atomic_add(counter, 1))
+
+
+@triton.jit
+def hand_over(x, box, flag, out, SEM: tl.constexpr, SCOPE: tl.constexpr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    if tl.program_id(0) == 0:
+        tl.store(box + i, tl.load(x + i) + 1)
+        tl.debug_barrier()
+        tl.atomic_xchg(flag, 1, sem=SEM, scope=SCOPE)
+    else:
+        while tl.atomic_add(flag, 0, sem="acquire", scope=SCOPE) == 0:
+            pass
+        tl.store(out + i, tl.load(box + i))
+
+
+@triton.jit
+def asserts(x, N: tl.constexpr):
+    tl.device_assert(tl.load(x + tl.arange(0, N)) < 1, "x is below one")
+
+
+@triton.jit
+def odd_instruction(x, N: tl.constexpr):
+    i = tl.arange(0, N)
+    value = tl.inline_asm_elementwise(
+        "vset4.u32.u32.eq $0, $1, $1, $1;", "=r,r", [tl.load(x + i)], dtype=tl.int32, is_pure=False, pack=1
+    )
+    tl.store(x + i, value)
+
+
+@gluon.jit
+def mailbox(x, out, ARRIVALS: gl.constexpr, COUNT: gl.constexpr, FILLS: gl.constexpr, N: gl.constexpr):
+    layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
+    i = gl.arange(0, N, layout)
+    buffer = gl.allocate_shared_memory(gl.float32, [N], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    ready = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    mbarrier.init(ready, count=COUNT)
+    if FILLS:
+        buffer.store(gl.load(x + i))
+    mbarrier.arrive(ready, count=ARRIVALS) if ARRIVALS != 1 else mbarrier.arrive(ready)
+    mbarrier.wait(ready, 0)
+    gl.store(out + i, buffer.load(layout))
+
+
+@gluon.jit
+def box_by_tma(x_desc, out_desc, WAITS: gl.constexpr, ENDS: gl.constexpr):
+    buffer = gl.allocate_shared_memory(x_desc.dtype, x_desc.block_type.shape, x_desc.layout)
+    ready = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
+    mbarrier.init(ready, count=1)
+    mbarrier.expect(ready, x_desc.block_type.nbytes)
+    tma_load(x_desc, [0, 0], ready, buffer)
+    if WAITS:
+        mbarrier.wait(ready, 0)
+        tma_store(out_desc, [0, 0], buffer)
+        if ENDS:
+            tma.store_wait(0)
+
+
+def of_ring(line: str, steps: int = 3) -> tuple:
+    """The page's kernel without a line, and its arguments."""
+    path = Path(tempfile.mkdtemp()) / "doubled.py"
+    assert line in DOUBLED
+    path.write_text(DOUBLED.replace(line, f"pass  # {line}"))
+    x = torch.arange(steps * N).float()
+    args = dict(x=x, out=torch.zeros_like(x), steps=steps, N=N)
+    return load(path).doubled, (1,), args, dict(out=2 * x)
+
+
+def of_box(**flags) -> tuple:
+    x, out = torch.arange(64 * 64).reshape(64, 64).half(), torch.zeros(64, 64).half()
+    layout = gl.NVMMASharedLayout.get_default_for([64, 64], gl.float16)
+    boxes = [TensorDescriptor.from_tensor(tensor, [64, 64], layout) for tensor in (x, out)]
+    return box_by_tma, (1,), dict(x_desc=boxes[0], out_desc=boxes[1], **flags), dict(out_desc=x)
+
+
+def of_mailbox(**flags) -> tuple:
+    x = torch.arange(N).float()
+    given = dict(ARRIVALS=1, COUNT=1, FILLS=True) | flags
+    return mailbox, (1,), dict(x=x, out=torch.zeros(N), N=N, **given), dict(out=x)
+
+
+def of_hand_over(sem: str, scope: str) -> tuple:
+    x, flag = torch.arange(N).float(), torch.zeros(1, dtype=torch.int32)
+    args = dict(x=x, box=torch.zeros(N), flag=flag, out=torch.zeros(N), SEM=sem, SCOPE=scope, N=N)
+    return hand_over, (2,), args, dict(out=x + 1)
+
+
+def of_add(n: int, **more) -> tuple:
+    x, y = torch.arange(n).float(), torch.ones(n)
+    grid = lambda args: (triton.cdiv(args["n"], args["B"]),)  # noqa: E731
+    return add, grid, dict(pair=(x, y), out=torch.zeros(n), n=n, scale=2.0, **more), dict(out=x + 2.5)
+
+
+def of_shift(by: int, arch: str = "sm_90a") -> tuple:
+    x = torch.arange(2 * N).float()
+    return shift, (1,), (x, torch.zeros(N), by, N), dict(out=x[by % N :][:N]) if 0 <= by <= N else None, dict(arch=arch)
+
+
+def of_square(stored: str) -> tuple:
+    x, out = torch.ones(16, 16), torch.zeros(16, 16)
+    out = out.T if stored == "turned" else out
+    return last_is_zero, (1,), (x, out, *out.stride(), 16), dict(out=x)
+
+
+SUBJECTS = {
+    "exact, of whole blocks": (lambda: of_add(64), "exact: as expected under 8 orders of events$"),
+    "exact, of ragged ones": (lambda: of_add(50, bias=1), "wrong: .*differ, by up to 0.5"),
+    "exact for Ampere": (lambda: of_shift(3, "sm_80"), "exact"),
+    "exact, TMA": (lambda: of_box(WAITS=True, ENDS=True), "exact"),
+    "exact, nothing expected": (
+        lambda: (shift, (0,), (torch.ones(N), torch.ones(N), 0, N)), "exact: no fault, and the same results",
+    ),
+    "wrong": (
+        lambda: of_square("as is"),
+        r"wrong: out\[15, 15\] is 0, expected 1; 1 of 256 elements differ.*"
+        r"written test_check.py:\d+  tl.store\(out \+ m \* row.*CTA 0, warp 3, lane 31 \(thread 127\)",
+    ),
+    "wrong, turned": (lambda: of_square("turned"), r"wrong: out\[15, 15\] is 0, .*warp"),
+    "by order": (
+        lambda: (tickets, (4,), (torch.zeros(1, dtype=torch.int32), torch.zeros(4, dtype=torch.int32))),
+        r"wrong: out\[\d\] is .*depend on the order of events",
+    ),
+    "race of partitions": (
+        lambda: of_ring("mbarrier.wait(empty, step & 1 ^ 1)"),
+        r"race: byte \d+ of the shared memory of CTA 0 .* is written and read.*"
+        r"(?=.*writes  doubled.py:12  buffer.store\([^\n]*\n *CTA 0, warp [0-3] \(thread \d+-)"
+        r"(?=.*reads   doubled.py:21  doubles = ).*missing a barrier of the CTA.* an mbarrier",
+    ),
+    "race of CTAs": (
+        lambda: of_hand_over("relaxed", "gpu"),
+        r"race: box\[\d+\] is .*writes  test_check.py:\d+  tl.store\(box.*CTA 0, warp \d, lane 0 \(thread \d+\).*"
+        r"reads   test_check.py:\d+  .*tl.load\(box.*CTA 1.*missing a release by CTA 0 .* acquire by CTA 1",
+    ),
+    "scope": (lambda: of_hand_over("release", "cta"), r"race: flag\[0\] is .*missing a scope that reaches both: \.gpu"),
+    "race, async": (
+        lambda: of_box(WAITS=False, ENDS=True), "tma: .*ends while a TMA load is on its way",
+    ),
+    "hang": (
+        lambda: of_ring("mbarrier.arrive(empty)"),
+        r"hang: nobody can go on.*waits   doubled.py:11 .*CTA 0, warp 0-3\n.*for the mbarrier at \d+: phase 0, "
+        r"1 of 1 arrivals pending\n *the mbarrier is that of doubled.py:32\n.*doubled.py:20 .*CTA 0, warp 4-7\n",
+    ),
+    "uninitialised": (
+        lambda: of_mailbox(FILLS=False),
+        r"uninitialised: byte 0 of the shared memory of CTA 0.*reads   test_check.py:.*missing a write: there is none",
+    ),
+    "uninitialised, too early": (
+        lambda: of_ring("mbarrier.wait(full, step & 1)", steps=1),
+        r"(uninitialised|race): (?=.*reads   doubled.py:21 ).*writes  doubled.py:12",
+    ),
+    "above": (
+        lambda: of_shift(N + 1),
+        r"bounds: the element 1 behind the last of x \(256,\).*reads   test_check.py:.*warp 3, lane 31 \(thread 127\)",
+    ),
+    "below": (lambda: of_shift(-2), r"bounds: the element 2 before the first of x \(256,\).*lane 0 \(thread 0\)"),
+    "barrier": (
+        lambda: of_mailbox(ARRIVALS=2),
+        r"barrier: 2 arrivals at .*at      test_check.py.*lane 0 .*the mbarrier is that of test_c",
+    ),
+    "misuse": (lambda: of_box(WAITS=True, ENDS=False), r"misuse: ends while its bulk stores are not waited for"),
+    "assert": (lambda: (asserts, (1,), dict(x=torch.ones(N), N=N, debug=True)), r"assert: .*x is below one"),
+    "unknown": (
+        lambda: (odd_instruction, (1,), (torch.ones(N, dtype=torch.int32), N)),
+        r"unknown: PTX line \d+ \(test_check.py:\d+\): vset4.*--coverage$",
+    ),
+}  # fmt: skip
+
+
+def judge(*subject, **more):
+    kernel, grid, args, *rest = subject
+    expected, options = (*rest, None, {})[:2] if len(rest) < 2 else rest
+    return check(kernel, grid, args, expected=expected, **(options or {}), **more)
+
+
+def verdicts() -> dict[str, str]:
+    return {name: str(judge(*make())) for name, (make, _) in SUBJECTS.items()}
+
+
+@pytest.fixture(scope="module")
+def judged(printed_elsewhere):
+    return printed_elsewhere("import json, test_check as t; print(json.dumps(t.verdicts()))")
+
+
+@pytest.mark.parametrize("name", SUBJECTS)
+def test_verdict_says_what_to_act_on(judged, name):
+    assert re.search(SUBJECTS[name][1], judged[name], re.DOTALL), judged[name]
+
+
+BAD_CALLS = {
+    "arch": (dict(arch="sm_70"), "arch 'sm_70': it is one of sm_80, sm_86, sm_89, sm_90, sm_90a"),
+    "seeds": (dict(seeds=0), "seeds=0: it is a whole number from 1 on"),
+    "grid is a number": (dict(grid=4), r"grid 4 is not one to three whole numbers from 0 on, as \(4,\) or \(4, 2\)"),
+    "grid below 0": (dict(grid=lambda args: (args["N"], -1)), r"grid \(128, -1\) is not one to three"),
+    "too many": (dict(args=(1, 2, 3, 4, 5)), "shift has 4 arguments, 5 are given; options go by name"),
+    "missing": (dict(args=dict(x=torch.ones(N), N=N)), "shift needs out, by too; give it in args"),
+    "unknown": (dict(args=dict(num_wraps=4)), "shift has no argument num_wraps; did you mean num_warps"),
+    "no kernel": (dict(kernel=print), "print> is no kernel: it is a function under @triton.jit or @gluon.jit"),
+    "device": (dict(args=(torch.ones(N, device="meta"), 0, 0, N)), r"x is a .* tensor on meta; .*: x.cpu\(\)"),
+    "numpy": (dict(args=(torch.ones(N).numpy(), 0, 0, N)), r"x is of NumPy; torch.from_numpy\(x\)"),
+    "expected of no tensor": (dict(expected=dict(y=1)), "expected has y, which is no tensor of args; those are x, out"),
+    "expected shape": (
+        dict(expected=dict(out=torch.ones(3))),
+        r"expected\['out'\] is \(3,\), the argument is \(128,\)",
+    ),
+    "compiler": (dict(args=(torch.ones(N), torch.ones(N), 0, 3)), "shift does not compile for sm_90a: .*power of 2"),
+}
+
+
+def answers() -> dict[str, str]:
+    said = {}
+    for name, (call, _) in BAD_CALLS.items():
+        try:
+            check(**dict(kernel=shift, grid=(1,), args=(torch.ones(N), torch.ones(N), 0, N)) | call)
+        except ValueError as error:
+            said[name] = str(error)
+    return said
+
+
+@pytest.fixture(scope="module")
+def answered(printed_elsewhere):
+    return printed_elsewhere("import json, test_check as t; print(json.dumps(t.answers()))")
+
+
+@pytest.mark.parametrize("name", BAD_CALLS)
+def test_a_bad_call_is_told_in_one_line(answered, name):
+    assert re.fullmatch(f".*{BAD_CALLS[name][1]}.*", answered[name]), answered[name]
+
+
+def test_interpreted_kernels_are_refused():
+    if triton.knobs.runtime.interpret:
+        with pytest.raises(ValueError, match="TRITON_INTERPRET is set"):
+            check(shift, (1,), (torch.ones(N), torch.ones(N), 0, N))
+
+
+def traced() -> list[dict]:
+    """Events of a run that hangs, and of one with TMA."""
+    traces = []
+    for subject in (of_ring("mbarrier.arrive(empty)"), of_box(WAITS=True, ENDS=True)):
+        with tempfile.NamedTemporaryFile() as file:
+            judge(*subject, seeds=2, trace=file.name)
+            traces.append(json.loads(Path(file.name).read_text()))
+    return traces
+
+
+def test_a_trace_has_what_perfetto_reads(printed_elsewhere):
+    """By the Trace Event Format, whose phases are: X complete, i instant, b and e asynchronous, M metadata."""
+    hung, moved = printed_elsewhere("import json, test_check as t; print(json.dumps(t.traced()))")
+    for trace in (hung, moved):
+        for event in trace["traceEvents"]:
+            assert {"name", "ph", "pid", "tid"} <= event.keys()
+            assert event["pid"] > 0 < event["tid"]
+            assert event["ph"] == "M" or event["ts"] >= 0
+            assert (event["ph"] == "X") == ("dur" in event)
+            assert (event["ph"] in "be") == ("id" in event)
+            assert event["ph"] != "i" or event["s"] in ("t", "g")
+    tracks = {event["args"]["name"] for event in hung["traceEvents"] if event["ph"] == "M"}
+    assert tracks == {"CTA 0", *(f"warp {number}" for number in range(8))}
+    *_, fault = hung["traceEvents"]
+    assert fault["s"] == "g"
+    assert fault["name"].startswith("nobody can go on")
+    waits = [event for event in hung["traceEvents"] if event["name"].startswith("waits: mbarrier.try_wait")]
+    assert {"doubled.py:11", "doubled.py:20"} <= {event["args"]["source"] for event in waits}
+    began, ended = ([e for e in moved["traceEvents"] if e["ph"] == phase] for phase in "be")
+    assert {event["cat"] for event in began} == {"TMA load", "TMA store"}
+    assert sorted(e["id"] for e in began) == sorted(e["id"] for e in ended)
+    assert all(e["ts"] > b["ts"] for b in began for e in ended if e["id"] == b["id"])
+
+
+def refused() -> list[str]:
+    """Return what the command says to words that are wrong."""
+    texts = []
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "doubled.py").write_text(DOUBLED)
+        (Path(folder) / "broken.py").write_text("import nothing_at_all")
+        for words in (
+            "nowhere.py::f",
+            "broken.py::f",
+            "doubled.py::cases",
+            "doubled.py::doubled --gpu",
+            "--triton 3.x",
+        ):
+            with contextlib.redirect_stderr(io.StringIO()) as out, contextlib.suppress(SystemExit):
+                main([f"{folder}/{word}" if ".py" in word else word for word in words.split()])
+            texts.append(out.getvalue())
+    return texts
+
+
+def test_the_command_says_in_one_line_what_is_wrong(printed_elsewhere):
+    texts = printed_elsewhere("import json, test_check as t; print(json.dumps(t.refused()))")
+    ends = "there is no file .*nowhere.py", "broken.py failed: .*nothing_at_all'", "no kernel cases; it has .*doubled"
+    for text, end in zip(texts, [*ends, "what is --gpu.", "--triton 3.x is no version.*"], strict=True):
+        assert re.fullmatch(f"python -m kernels.machine: .*{end}\\n", text), text
+
+
+def page() -> list[str]:
+    """Return what the page's examples print: the test, then the file as it is, and without each of two lines."""
+    lines = "mbarrier.wait(empty, ", "mbarrier.arrive(empty"
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "test_add.py").write_text(EXAMPLE)
+        load(Path(folder) / "test_add.py").test_add()
+        printed = []
+        for text in (DOUBLED, *(DOUBLED.replace(line, f"# {line}") for line in lines)):
+            (Path(folder) / "doubled.py").write_text(text)
+            with contextlib.redirect_stdout(io.StringIO()) as out:
+                code = main([f"{folder}/doubled.py::doubled"])
+            printed.append(f"{out.getvalue()}{code}")
+    return printed
+
+
+def test_the_page_shows_what_its_examples_print(printed_elsewhere):
+    """But for numbers, which depend on Triton's version."""
+
+    def shape(text: str) -> list[str]:
+        lines = [line for line in text.splitlines() if not re.match(r" *PTX line", line)]
+        return [re.sub(r"doubled\.py:\d+|(\d[\d.]*)", lambda m: "N" if m[1] else m[0], line.strip()) for line in lines]
+
+    fine, raced, hung = printed_elsewhere("import json, test_check as t; print(json.dumps(t.page()))")
+    shown = set(shape(PAGE))
+    for text, code in ((fine, "0"), (raced, "1"), (hung, "1")):
+        assert text.endswith(code)
+        assert set(shape(text)[:-1]) <= shown | {"triton N, sm_Na: N cases under N orders of events, N bad"}
