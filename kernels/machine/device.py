@@ -20,6 +20,7 @@ from kernels.machine.divergence import choose, run_in_lanes
 from kernels.machine.memory import EMPTY, GlobalMemory, Shared, spread
 from kernels.machine.order import FOREVER, GENERIC, GRANULE, FaultError, Ledger, Releases, Scope, TmaError
 from kernels.machine.program import ALL_LANES, LANE, LANES, NO_LANES, Program, Ready
+from kernels.machine.stall import Stall
 from kernels.machine.sync import Turn
 
 TICK_NS, TICK_CYCLES = 10, 17  # of globaltimer and clock64, an instruction of any warp
@@ -214,6 +215,7 @@ class Machine:
         self.ctas: list[Cta] = []
         self.warps: list[Warp] = []  # of all these, that have not ended
         self.executed, self.agents, self.devices = 0, 1, 1
+        self.stall = Stall(self)
         self.lane = self.rng.randrange(LANES)  # that elect.sync picks
         self.calm = self.rng.choice((0.0, 0.5, 0.9))  # the chance that a warp goes on after it did something visible
 
@@ -292,10 +294,15 @@ class Machine:
             self.events.remove(chosen)
             chosen.do()
             chosen.done = True
+            self.stall.moved()
             self._begin()
         elif isinstance(chosen, Warp):
+            if self.executed > self.stall.due and not self.hosts and not self.events and self.stall.notice(chosen):
+                waiting = "\n".join(warp.at() for warp in self.warps)
+                raise StuckError(f"all that can go on repeat themselves, and nothing changes any more:\n{waiting}")
             self._advance(chosen)
             if not chosen.alive:
+                self.stall.moved()
                 self.warps.remove(chosen)
                 chosen.cta.cluster.complete()
                 self._retire()

@@ -191,8 +191,7 @@ def hang(error: FaultError, machine: Machine) -> str:
         who = ", ".join(ctas[:4]) + (f" and {len(ctas) - 4} more" if ctas[4:] else "")
         who += f", warp {ranges({warp.number for warp in warps})}"
         rows.append(("waits" if text else "goes on", where(warps[0], inst, (), who) + f"\n{text}".rstrip()))
-    title = "nobody can go on" if "nobody" in error.message else f"not ended after {machine.budget:,} instructions"
-    return page(title, *rows)
+    return page(error.message.partition(":\n")[0], *rows)
 
 
 def waited_for(warp: Warp, inst: Instruction, ready: Ready | None) -> str:

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from small_ptx import faults, holds, run, words
+from small_ptx import by, faults, holds, run, words
 
 LANE = np.arange(32)
 STORE = "mul.wide.u32 %d1, %t, 4; add.s64 %d1, %A, %d1; st.global.b32 [%d1], %r1;\n"
@@ -140,3 +140,27 @@ def test_what_a_kernel_says():
     machine.run()
     assert machine.printed == ["0 2.5!"]
     faults("wrong:12: thread 0: wrong: wrong", CALLS["__assertfail"], words(1), module=MODULE)
+
+
+FOREVER = {
+    "two wait for each other": "AGAIN: ld.relaxed.gpu.global.b32 %r1, [%A]; setp.eq.u32 %p1, %r1, 0; @%p1 bra AGAIN;",
+    "a lock that nobody gives back": "AGAIN: atom.global.cas.b32 %r1, [%A], 1, 2; setp.ne.u32 %p1, %r1, 1;"
+    "@%p1 bra AGAIN;",
+}
+ENDS = {
+    "a long count": "mov.b32 %r1, 12000;\nAGAIN: sub.u32 %r1, %r1, 1; ld.global.b32 %r2, [%A];"
+    "setp.ne.u32 %p1, %r1, 0; @%p1 bra AGAIN;",
+    "one counts, another waits": by("%w",
+        "mov.b32 %r1, 12000;\nCOUNT: sub.u32 %r1, %r1, 1; setp.ne.u32 %p1, %r1, 0; @%p1 bra COUNT;"
+        "st.relaxed.gpu.global.b32 [%A], 1;",
+        "AGAIN: ld.relaxed.gpu.global.b32 %r1, [%A]; setp.eq.u32 %p1, %r1, 0; @%p1 bra AGAIN;"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*FOREVER, *ENDS])
+def test_a_wait_without_end_is_told_from_a_long_one(name, monkeypatch):
+    monkeypatch.setattr("small_ptx.BUDGET", 1_000_000)
+    if name in FOREVER:
+        faults("nothing changes any more:\nkernel, CTA 0, warp 0 at", FOREVER[name], words(1), threads=64, seeds=[0])
+    else:
+        run(ENDS[name], words(1), threads=64, seeds=[0])

@@ -1,0 +1,49 @@
+"""Tell a wait that will never end from a long one (PTX ISA 8.7, 8: nothing promises that others write what is awaited).
+
+A warp that comes to the same instruction with the same registers again has learnt nothing. Once all warps that can go
+on have, nothing lands any more, and memory is what it was, they will do so for ever.
+"""
+
+import zlib
+from typing import Any
+
+import numpy as np
+
+PATIENCE = 50_000  # instructions after an event, or after a warp has ended, before anybody looks
+
+
+class Stall:
+    def __init__(self, machine: Any):
+        self.machine = machine
+        self.moved()
+
+    def moved(self) -> None:
+        """Something has landed or ended: wait again."""
+        self.due, self.states = self.machine.executed + PATIENCE, {}
+        self.again: set = set()
+
+    def notice(self, warp: Any) -> bool:
+        """Look at a warp that is about to go on. Return whether none will ever get anywhere."""
+        if not self.states:
+            self.memory = self._memory()
+        registers = (value.tobytes() if isinstance(value, np.ndarray) else id(value) for value in warp.r)
+        state, states = hash((warp.pc, *registers)), self.states.setdefault(warp, set())
+        if state not in states or warp in self.again:
+            states.add(state)
+            return False
+        self.again.add(warp)
+        if any(other not in self.again and (other.ready is None or other.ready()) for other in self.machine.warps):
+            return False
+        if self.memory == self._memory():
+            return True
+        self.moved()
+        return False
+
+    def _memory(self) -> int:
+        """Return a checksum of all bytes that warps may wait for."""
+        regions = (region.data for region in self.machine.memory.regions)
+        shared = (cta.shared.data for cta in self.machine.ctas)
+        total = 0
+        for data in (*regions, *shared):
+            total = zlib.crc32(data, total)
+        return total
