@@ -1,26 +1,54 @@
-"""Loads, stores and atomics of the lanes themselves.
+"""Loads, stores and atomics of the lanes themselves, and what they tell the caches.
 
-PTX ISA 8.7: 9.7.9.8 (ld), 9.7.9.11 (st), 9.7.13.5 (atom), 9.7.13.6 (red). A warp is one agent: that one lane reads what
-another one wrote is taken to be in order.
+PTX ISA 8.7: 6.4.1.1 (generic addresses), 8.4 and 8.7 (strong accesses), 9.7.9.8 (ld), 9.7.9.9 (ld.global.nc), 9.7.9.11
+(st), 9.7.9.15 to 9.7.9.19 (prefetch, applypriority, createpolicy, isspacep), 9.7.13.5 (atom), 9.7.13.6 (red).
+A warp is one agent: that one lane reads what another one wrote is taken to be in order.
 """
 
-import operator
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
-from kernels.machine.alu import LANES, bits, names_in, numpy_name
-from kernels.machine.memory import spread
-from kernels.machine.order import GENERIC, GRANULE
-from kernels.machine.program import family
+from kernels.machine.alu import LANES, bits, from_bf16, names_in, numpy_name, to_bf16
+from kernels.machine.local import read_local, write_local
+from kernels.machine.memory import LOCAL_WINDOW, SHARED_WINDOW, spread
+from kernels.machine.order import FOREVER, GENERIC, GRANULE, BoundsError
+from kernels.machine.program import LANE, WINDOW_BITS, effect, family
 from kernels.machine.ptx import UnknownError
 
-PLAIN = {
-    "global", "shared", "shared::cta", "shared::cluster", "param", "v2", "v4", "v8", "cg", "ca", "cs", "nc",
-    "L1::evict_first", "L1::evict_last", "L1::no_allocate",
+SPACES = {"global": "global", "shared": "shared", "shared::cta": "shared", "shared::cluster": "shared"}
+WINDOWS = {0: "global", SHARED_WINDOW: "shared", LOCAL_WINDOW: "local"}
+SEMANTICS = {"relaxed", "acquire", "release", "acq_rel", "volatile"}
+REACHES = {"cta", "cluster", "gpu", "sys"}
+VECTORS = {"v2", "v4", "v8"}
+EVICTIONS = {f"{level}::evict_{when}" for level in ("L1", "L2") for when in ("first", "last", "normal", "unchanged")}
+HINTS = EVICTIONS | {
+    "weak", "mmio", "nc", "ca", "cg", "cs", "cv", "lu", "wb", "wt", "L1::no_allocate", "L2::64B", "L2::128B",
+    "L2::256B", "L2::cache_hint",
 }  # fmt: skip
-SHARED = ("shared", "shared::cta", "shared::cluster")
-SEMANTICS = {"relaxed", "acquire", "release", "acq_rel", "volatile", "weak"}
-REACHES = {"cta", "gpu", "sys"}
+
+
+class Strong(NamedTuple):
+    """Of a strong access: its semantics, how far they reach, and the bytes of each element."""
+
+    semantics: str
+    reach: str
+    size: int
+
+
+def qualified(inst, *more: str) -> tuple[list[str], str | None, str | None, str | None]:
+    """Return an access's modifiers, its space (None: by the address), semantics and reach, if all are understood."""
+    words = inst.op.split(".")[1:]
+    for word in words:
+        if word not in SPACES and word not in SEMANTICS | REACHES | VECTORS | HINTS and word not in more:
+            raise UnknownError(f".{word} is no modifier that this machine knows")
+    space, semantics, reach = (
+        next((word for word in words if word in known), None) for known in (SPACES, SEMANTICS, REACHES)
+    )
+    return words, SPACES.get(space), semantics, "sys" if semantics == "volatile" else reach
 
 
 def chosen(w, values: np.ndarray) -> np.ndarray:
@@ -37,156 +65,238 @@ def in_lanes(w, rows: np.ndarray) -> np.ndarray:
     return everywhere
 
 
-def read_shared(w, at: np.ndarray, size: int, instruction) -> np.ndarray:
+def read_shared(w, at: np.ndarray, size: int, instruction, strong: Strong | None = None) -> np.ndarray:
     data = np.zeros((len(at), size), np.uint8)
     for cta, which, offsets in w.cta.cluster.parts(at):
         g = cta.shared.granules(offsets, size, instruction)
-        cta.shared.note_read(g, w.clock, GENERIC, w.agent, w.epoch, instruction)
+        number = _begin(w, cta.shared.releases, offsets, size, instruction, strong) if strong else 0
+        cta.shared.note_read(g, w.clock, GENERIC, w.agent, w.epoch, instruction, number)
         data[which] = cta.shared.load(offsets, size)
     return data
 
 
-def write_shared(w, at: np.ndarray, data: np.ndarray, instruction) -> None:
+def write_shared(w, at: np.ndarray, data: np.ndarray, instruction, strong: Strong | None = None) -> None:
+    size = data.shape[1]
     for cta, which, offsets in w.cta.cluster.parts(at):
-        shared, rows = cta.shared, data[which]
-        g = shared.granules(offsets, data.shape[1], instruction)
-        places = spread(offsets, data.shape[1])
-        if shared.data[places].tobytes() == rows.tobytes() and np.count_nonzero(shared.writes[g]) == g.size:
-            continue  # the same bytes from several warps: nobody can tell
-        shared.note_write(g, w.clock, GENERIC, w.note(instruction), instruction)
+        shared, rows, places = cta.shared, data[which], spread(offsets, size)
+        g = shared.granules(offsets, size, instruction)
+        number = _begin(w, shared.releases, offsets, size, instruction, strong, reads=False)
+        known = _beside(w, shared, offsets, rows, instruction)
+        shared.note_write(g, w.clock, GENERIC, number, instruction, known)
         shared.data[places] = rows
+        _end(w, shared.releases, offsets, size, strong)
 
 
-@family("ld", "st")
-def access(program, inst):
-    name, *words, kind = inst.op.split(".")
-    space = next(
-        (word for word in words if word in ("global", "shared", "shared::cta", "shared::cluster", "param")), None
-    )
-    if space is None or set(words) - PLAIN - SEMANTICS - REACHES:
-        raise UnknownError("a space or a modifier that this machine does not know")
-    where_text, registers = (inst.args[1], inst.args[0]) if name == "ld" else inst.args
-    size = bits(kind) // 8
-    if space == "param":
-        put, parameter = program.put(registers, f"b{bits(kind)}"), where_text.strip("[]")
-        if parameter not in program.kernel.parameters:
-            raise UnknownError(f"parameter {parameter} is unknown")
-        dtype = np.dtype(numpy_name(f"u{bits(kind)}"))
-        return lambda w: put(w, np.full(LANES, w.cta.launch.parameters[parameter] % 2 ** bits(kind), dtype))
-    where, strong = program.address(where_text), next((word for word in words if word in SEMANTICS - {"weak"}), None)
-    reach = "sys" if strong == "volatile" else next((word for word in words if word in REACHES), None)
-    if strong and (space != "global" or reach is None):
-        raise UnknownError("a strong access that is not to global memory, or of no scope")
-    if name == "ld":
-        puts, store = program.puts(registers, kind), None
-        dtype, count = np.dtype(numpy_name(kind)), len(names_in(registers))
-    else:
-        gets = program.gets(registers, f"b{bits(kind)}")
-
-    def load(w):
-        at = chosen(w, where(w))
-        if space == "global":
-            data = read_global(w, at, size * count, inst, strong, reach)
-        else:
-            data = read_shared(w, at, size * count, inst)
-        words = np.ascontiguousarray(in_lanes(w, data).view(dtype).T)
-        for put, word in zip(puts, words, strict=True):
-            put(w, word)
-
-    def store(w):
-        words = np.ascontiguousarray(np.array([get(w) for get in gets]).T)
-        data, at = chosen(w, words.view(np.uint8)), chosen(w, where(w))
-        if space == "global":
-            write_global(w, at, data, inst, strong, reach)
-        else:
-            write_shared(w, at, data, inst)
-
-    return load if name == "ld" else store
+def _beside(w, shared, at: np.ndarray, data: np.ndarray, instruction) -> np.ndarray | None:
+    """Return a clock that also knows what other warps did in the same turn of the same store with the same bytes, if
+    they did. Layouts replicate tensors over warps: of those nobody can tell who stored last."""
+    shared.turns[id(instruction), w.agent] += 1
+    store = id(instruction), shared.turns[id(instruction), w.agent], hash((at.tobytes(), data.tobytes()))
+    others = shared.stores.get(store, ())
+    shared.stores[store] = (*others, w.agent)
+    if not others or shared.load(at, data.shape[1]).tobytes() != data.tobytes():
+        return None
+    clock = w.clock.copy()
+    clock[:, others] = FOREVER
+    return clock
 
 
-def read_global(
-    w, at: np.ndarray, size: int, instruction, strong: str | None = None, reach: str | None = None
-) -> np.ndarray:
+def read_global(w, at: np.ndarray, size: int, instruction, strong: Strong | None = None) -> np.ndarray:
     memory, data = w.cta.machine.memory, np.zeros((len(at), size), np.uint8)
-    scope = w.scope(reach) if strong else None
-    if strong:
-        _acquire(w, at, scope, strong)
-    number = w.note(instruction, scope=scope)
     for region, which, offsets in memory.places(at, size, instruction):
-        memory.note_read(region, spread(offsets, size, GRANULE), w.clock, GENERIC, number, instruction, scope)
+        number = _begin(w, region.releases, offsets, size, instruction, strong)
+        memory.note_read(region, spread(offsets, size, GRANULE), w.clock, GENERIC, number, instruction)
         data[which] = region.data[spread(offsets, size)]
     return data
 
 
-def write_global(
-    w, at: np.ndarray, data: np.ndarray, instruction, strong: str | None = None, reach: str | None = None
-) -> None:
+def write_global(w, at: np.ndarray, data: np.ndarray, instruction, strong: Strong | None = None) -> None:
     memory, size = w.cta.machine.memory, data.shape[1]
-    scope = w.scope(reach) if strong else None
-    number = w.note(instruction, scope=scope)
     for region, which, offsets in memory.places(at, size, instruction):
-        memory.note_write(region, spread(offsets, size, GRANULE), w.clock, GENERIC, number, instruction, scope)
+        number = _begin(w, region.releases, offsets, size, instruction, strong, reads=False)
+        memory.note_write(region, spread(offsets, size, GRANULE), w.clock, GENERIC, number, instruction)
         region.data[spread(offsets, size)] = data[which]
-    if strong:
-        _release(w, at, scope, strong, read=False)
+        _end(w, region.releases, offsets, size, strong)
 
 
-def _acquire(w, at: np.ndarray, scope, semantics: str) -> None:
-    """What was released there, at a scope that reaches here; behind a relaxed read it takes a fence."""
-    for address in np.unique(at).tolist():
-        for other, clock in w.cta.machine.releases.at.get(address, {}).items():
-            if semantics not in ("acquire", "acq_rel"):
+def _begin(w, releases, at: np.ndarray, size: int, instruction, strong: Strong | None, *, reads: bool = True) -> int:
+    """Return the number of an access. A strong one that reads gets to know what was released there, at a scope that
+    reaches here; behind a relaxed one it takes a fence."""
+    if strong is None:
+        return w.note(instruction)
+    scope = w.scope(strong.reach)
+    for address in _elements(at, size, strong) if reads else ():
+        for other, clock in releases.at.get(address, {}).items():
+            if strong.semantics not in ("acquire", "acq_rel"):
                 w.read[other] = np.maximum(clock, w.read.get(other, 0))
             elif scope.meets(other):
                 w.join(clock)
+    return w.note(instruction, scope=w.scope(strong.reach, strong.size))
 
 
-def _release(w, at: np.ndarray, scope, semantics: str, *, read: bool) -> None:
-    """Publish what this warp knows, or, behind fences, what it knew then, at their scopes."""
-    releases = semantics in ("release", "acq_rel")
-    for address in np.unique(at).tolist():
-        w.cta.machine.releases.publish(address, w.released | {scope: w.clock} if releases else w.released, read=read)
-    if releases:
+def _end(w, releases, at: np.ndarray, size: int, strong: Strong | None, *, read: bool = False) -> None:
+    """Publish what this warp knows, or, behind fences, what it knew then, at their scopes, if it wrote strongly."""
+    if strong is None:
+        return
+    is_release = strong.semantics in ("release", "acq_rel")
+    released = w.released | {w.scope(strong.reach): w.clock} if is_release else w.released
+    for address in _elements(at, size, strong):
+        releases.publish(address, released, read=read)
+    if is_release:
         w.tick()
 
 
-CHANGE = {
-    "add": operator.add, "exch": lambda old, new: new, "min": min, "max": max, "and": operator.and_, "or": operator.or_,
+def _elements(at: np.ndarray, size: int, strong: Strong) -> set[int]:
+    """A vector is so many accesses (8.2.4)."""
+    return {address + offset for address in at.tolist() for offset in range(0, size, strong.size)}
+
+
+READ = {"shared": read_shared, "global": read_global, "local": lambda w, *access: read_local(w, *access[:3])}
+WRITE = {"shared": write_shared, "global": write_global, "local": lambda w, *access: write_local(w, *access[:3])}
+
+
+def _parts(w, space: str | None, at: np.ndarray) -> Iterator[tuple[str, np.ndarray | slice, np.ndarray]]:
+    """Yield the spaces that addresses are in, which ones each has, and where in it those are. In what is done then,
+    only their lanes take part."""
+    if space:
+        yield space, np.s_[:], at
+        return
+    mask, windows = w.mask, at & -SHARED_WINDOW
+    lanes = np.arange(LANES) if mask is None else np.flatnonzero(mask)
+    for window in sorted(set(windows.tolist())):
+        which = windows == window
+        if window not in WINDOWS:
+            raise BoundsError(f"generic address {at[which].item(0):#x} is in no window", None, at[which].item(0))
+        w.mask = np.isin(LANE, lanes[which])
+        yield WINDOWS[window], which, at[which] - window
+    w.mask = mask
+
+
+def _columns(w, gets: list) -> np.ndarray:
+    """[32, bytes] of the registers of a vector."""
+    return np.ascontiguousarray(np.array([get(w) for get in gets]).T).view(np.uint8)
+
+
+@family("ld", "st")
+def access(program, inst):
+    name, *_, kind = inst.op.split(".")
+    _, space, semantics, reach = qualified(inst, kind)
+    where_text, registers = (inst.args[1], inst.args[0]) if name == "ld" else inst.args[:2]
+    if semantics and reach is None:
+        raise UnknownError("a strong access of no scope")
+    size, count = bits(kind) // 8, len(names_in(registers))
+    where, strong = program.address(where_text), Strong(semantics, reach, size) if semantics else None
+    puts = program.puts(registers, kind) if name == "ld" else None
+    gets = program.gets(registers, f"b{bits(kind)}") if name == "st" else None
+
+    def load(w):
+        at = chosen(w, where(w))
+        if space:
+            data = READ[space](w, at, size * count, inst, strong)
+        else:
+            data = np.zeros((len(at), size * count), np.uint8)
+            for part, which, offsets in _parts(w, space, at):
+                data[which] = READ[part](w, offsets, size * count, inst, strong)
+        words = np.ascontiguousarray(in_lanes(w, data).view(numpy_name(kind)).T)
+        for put, word in zip(puts, words, strict=True):
+            put(w, word)
+
+    def store(w):
+        data = chosen(w, _columns(w, gets))
+        for part, which, offsets in _parts(w, space, chosen(w, where(w))):
+            WRITE[part](w, offsets, data[which], inst, strong)
+
+    return load if name == "ld" else store
+
+
+def _flushed(x: np.ndarray) -> np.ndarray:
+    return np.where(np.abs(x) < np.finfo(x.dtype).tiny, np.copysign(x.dtype.type(0), x), x)
+
+
+CHANGES = {  # of old values and operands, by the first letters of types
+    "add": ("usf", np.add), "min": ("us", np.minimum), "max": ("us", np.maximum), "and": ("b", np.bitwise_and),
+    "or": ("b", np.bitwise_or), "xor": ("b", np.bitwise_xor), "exch": ("b", lambda old, new: new),
+    "cas": ("b", lambda old, compared, new: np.where(old == compared, new, old)),
+    "inc": ("u", lambda old, last: np.where(old >= last, 0, old + 1)),
+    "dec": ("u", lambda old, last: np.where((old == 0) | (old > last), last, old - 1)),
 }  # fmt: skip
+
+
+@lru_cache
+def _order(lane: int) -> np.ndarray:
+    """Return all lanes in an order, another one for each lane that a machine may have drawn."""
+    return (np.arange(LANES) * (2 * lane + 1) + lane) % LANES
 
 
 @family("atom", "red")
 def atomic(program, inst):
-    name, *words, kind = inst.op.split(".")
-    allowed = {"global", *SEMANTICS, *REACHES, *CHANGE, "cas"}
-    change = next((word for word in words if word in allowed - SEMANTICS - REACHES - {"global"}), None)
-    semantics = next((word for word in words if word in SEMANTICS), "relaxed")
-    reach = next((word for word in words if word in REACHES), "gpu")
-    if set(words) - allowed or "global" not in words or change is None or kind[0] not in "bus":
+    """Lanes that meet at an address come one after another, in the machine's order: none is promised."""
+    name = inst.op.partition(".")[0]
+    kind = next((word for word in inst.op.split(".") if re.fullmatch(r"[bus](16|32|64)|f(32|64)|b?f16(x2)?", word)), "")
+    words, space, semantics, reach = qualified(inst, kind, "noftz", *CHANGES)
+    operation = next((word for word in words if word in CHANGES), None)
+    if operation is None or ("f" if "f" in kind else kind[:1]) not in CHANGES[operation][0]:
         raise UnknownError("an atomic that this machine does not know")
+    change, size = CHANGES[operation][1], int(kind.removesuffix("x2").lstrip("busf")) // 8
+    dtype = np.dtype(numpy_name("b16" if kind.startswith("bf") else kind.removesuffix("x2")))
+    width = 16 * size if kind.endswith("x2") else 8 * size
     target, where_text, *given = inst.args if name == "atom" else ("_", *inst.args)
-    where, put = program.address(where_text), program.put(target, kind)
-    operands, size, dtype = [program.get(text, kind) for text in given], bits(kind) // 8, np.dtype(numpy_name(kind))
+    operands = [program.gets(text, f"b{width}") for text in given[: 2 if operation == "cas" else 1]]
+    where, puts, total = program.address(where_text), program.puts(target, f"b{width}"), len(operands[0]) * width // 8
+    strong = Strong(semantics or "relaxed", reach or "gpu", size)
+
+    def changed(space: str, before: np.ndarray, *values: np.ndarray) -> np.ndarray:
+        into = out = _flushed if kind == "f32" and space == "global" else np.asarray
+        if kind.startswith("bf"):
+            into, out = from_bf16, to_bf16
+        after = out(change(*(into(rows.view(dtype)) for rows in (before, *values))))
+        return np.ascontiguousarray(after.astype(dtype)).view(np.uint8)
 
     def run(w):
-        memory, scope, at = w.cta.machine.memory, w.scope(reach), where(w)
-        values, before = [operand(w) for operand in operands], np.zeros(LANES, dtype)
-        if name == "atom":  # red acquires nothing (8.11.1)
-            _acquire(w, chosen(w, at), scope, semantics)
-        number = w.note(inst, scope=scope)
-        for lane in range(LANES) if w.mask is None else np.flatnonzero(w.mask):
-            ((region, _, (offset,)),) = memory.places(at[lane : lane + 1], size, inst)
-            memory.note_write(
-                region, slice(offset // GRANULE, (offset + size) // GRANULE), w.clock, GENERIC, number, inst, scope
-            )
-            cell = region.data[offset : offset + size].view(dtype)
-            old, value = cell[0], values[0][lane]
-            before[lane] = old
-            if change == "cas":
-                cell[0] = values[1][lane] if old == value else old
-            else:
-                cell[0] = CHANGE[change](old, value)
-        _release(w, chosen(w, at), scope, semantics, read=True)
-        put(w, before)
+        memory, order = w.cta.machine.memory, _order(w.cta.machine.lane)
+        lanes = order if w.mask is None else order[w.mask[order]]
+        values, before = [_columns(w, gets) for gets in operands], np.zeros((LANES, total), np.uint8)
+        for part, which, at in _parts(w, space, where(w)[lanes]):
+            if part == "local":
+                raise BoundsError("an atomic on local memory", None, at.item(0))
+            is_shared = part == "shared"
+            for place, among, offsets in w.cta.cluster.parts(at) if is_shared else memory.places(at, total, inst):
+                region, here, left = place.shared if is_shared else place, lanes[which][among], range(len(offsets))
+                # red acquires nothing (8.11.1).
+                number = _begin(w, region.releases, offsets, total, inst, strong, reads=name == "atom")
+                if is_shared:
+                    g = region.granules(offsets, total, inst)
+                    region.note_read(g, w.clock, GENERIC, w.agent, w.epoch, inst, number)
+                    region.note_write(g, w.clock, GENERIC, number, inst)
+                else:
+                    memory.note_write(region, spread(offsets, total, GRANULE), w.clock, GENERIC, number, inst)
+                while left:
+                    now = [*{offsets.item(i): i for i in reversed(left)}.values()]  # at each address the first
+                    places = spread(offsets[now], total)
+                    before[here[now]] = old = region.data[places]
+                    region.data[places] = changed(part, old, *(rows[here[now]] for rows in values))
+                    left = [i for i in left if i not in now]
+                if operation == "cas":  # one that fails writes nothing
+                    offsets = offsets[(before[here] == values[0][here]).all(axis=1)]
+                _end(w, region.releases, offsets, total, strong, read=True)
+        for put, word in zip(puts, np.ascontiguousarray(before.view(f"u{width // 8}").T), strict=False):
+            put(w, word)
 
     return run
+
+
+@effect(*(f"isspacep.{space}" for space in (*SPACES, "local")), operands="=pred u64", quiet=True)
+def is_in_space(w, inst, put, address):
+    windows, space = {name: window for window, name in WINDOWS.items()}, inst.op.removeprefix("isspacep.")
+    at = address(w).astype(np.int64)
+    is_inside = (at & -SHARED_WINDOW) == windows[SPACES.get(space, space)]
+    if space in ("shared", "shared::cta"):
+        is_inside &= (at % SHARED_WINDOW >> WINDOW_BITS) == w.cta.rank
+    put(w, is_inside)
+
+
+@family("prefetch", "prefetchu", "applypriority", "createpolicy", quiet=True)
+def hint(program, inst):
+    """Nothing but time depends on it. A policy is a number that no program looks into."""
+    put = program.put(inst.args[0] if inst.op.startswith("createpolicy") else "_", "b64")
+    return lambda w: put(w, np.zeros(LANES, np.uint64))

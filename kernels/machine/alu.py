@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from kernels.machine.memory import LOCAL_WINDOW, SHARED_WINDOW
 from kernels.machine.ptx import Instruction, UnknownError
 
 LANES = 32
@@ -89,7 +90,9 @@ INTEGER = {
     "mul.hi": ("high_half({0}, {1})", "ttt"), "div": ("divide({0}, {1})", "ttt"), "rem": ("remainder({0}, {1})", "ttt"),
     "shl": ("shift_left({0}, {1})", "uun"), "shr": ("shift_right({0}, {1})", "ttn"),
     "bfe": ("field({0}, {1}, {2})", "ttnn"),
-    **dict.fromkeys(("cvta.param", "cvta.global", "cvta.to.global", "cvta.shared", "cvta.to.shared"), ("{0}", "uu")),
+    **dict.fromkeys(("cvta.param", "cvta.global", "cvta.to.global"), ("{0}", "uu")),
+    **dict.fromkeys(("cvta.shared", "cvta.to.shared", "cvta.shared::cta"), (f"{{0}} ^ {SHARED_WINDOW}", "uu")),
+    **dict.fromkeys(("cvta.local", "cvta.to.local"), (f"{{0}} ^ {LOCAL_WINDOW}", "uu")),
 }  # fmt: skip
 SHIFTS = {"shl": ("{0} << {1}", "uuu"), "shr": ("{0} >> {1}", "ttt")}  # by a number that is less than the width
 LOGIC = {

@@ -268,7 +268,7 @@ def _store(inst, find: Find, unit: int, source: Callable, operation: str | None)
                 raise UnknownError(f"{inst}: a store by a tensor map of tf32")
             cta.shared.note_read(_granules(cta, part.map, address, unit), w.clock, SHARED, reader, epoch, inst)
             number = machine.ledger.note(writer, epoch, (w, inst), generic=False, scope=scope)
-            machine.memory.note_write(part.region, part.granules, w.clock, GLOBAL, number, inst, scope)
+            machine.memory.note_write(part.region, part.granules, w.clock, GLOBAL, number, inst)
             pieces = []
 
             def read(part=part, address=address, pieces=pieces):

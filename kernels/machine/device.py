@@ -18,7 +18,7 @@ import numpy as np
 from kernels.machine.cluster import Cluster, check_end
 from kernels.machine.divergence import choose, run_in_lanes
 from kernels.machine.memory import EMPTY, GlobalMemory, Shared, spread
-from kernels.machine.order import FOREVER, GENERIC, GRANULE, FaultError, Ledger, Releases, Scope, TmaError
+from kernels.machine.order import FOREVER, GENERIC, GRANULE, FaultError, Ledger, Scope, TmaError
 from kernels.machine.program import ALL_LANES, LANE, LANES, NO_LANES, Program, Ready
 from kernels.machine.stall import Stall
 from kernels.machine.sync import Turn
@@ -157,8 +157,8 @@ class Warp:
     def join(self, clock: np.ndarray) -> None:
         np.maximum(self.clock, clock, out=self.clock)
 
-    def scope(self, reach: str) -> Scope:
-        return Scope(reach, self.cta.launch.device, self.cta.first, self.cta.cluster.ctas[0].first)
+    def scope(self, reach: str, size: int = 0) -> Scope:
+        return Scope(reach, self.cta.launch.device, self.cta.first, self.cta.cluster.ctas[0].first, size)
 
     def note(self, instruction, **more) -> int:
         """Return the number of a generic access by this warp."""
@@ -205,7 +205,7 @@ class Machine:
         self.rng = random.Random(seed)
         self.slots, self.budget = slots, budget
         self.ledger = Ledger()
-        self.memory, self.releases = GlobalMemory(self.ledger), Releases()
+        self.memory = GlobalMemory(self.ledger)
         self.launches: list[Launch] = []
         self.symbols: dict[tuple[Program, int], dict[str, int]] = {}  # addresses of the variables of modules, by device
         self.problems: list[str] = []  # of their code, found without running it
@@ -406,12 +406,11 @@ class Host:
         scope = Scope("sys", -1, -1, -1) if release else None
         number = self.machine.ledger.note(self.agent, int(self.clock[GENERIC, self.agent]), self, scope=scope)
         for region, which, offsets in memory.places(at, size, self):
-            memory.note_write(region, spread(offsets, size, GRANULE), self.clock, GENERIC, number, self, scope)
+            memory.note_write(region, spread(offsets, size, GRANULE), self.clock, GENERIC, number, self)
             region.data[spread(offsets, size)] = data[which]
-        if release:
-            for address in at.tolist():
-                self.machine.releases.publish(address, {scope: self.clock}, read=False)
-            self.clock[GENERIC, self.agent] += 1
+            for offset in offsets.tolist() if release else ():
+                region.releases.publish(offset, {scope: self.clock}, read=False)
+        self.clock[GENERIC, self.agent] += release
 
     def __repr__(self) -> str:
         return "the host"

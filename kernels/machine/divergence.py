@@ -2,15 +2,15 @@
 
 A branch that some lanes take parts them into groups. Groups of one warp take turns. Mostly the one that is furthest
 behind goes on, so that they meet again where their ways do. At an instruction that lanes execute together (.sync,
-.aligned, bar) a group waits until the others have come there too, or can go no further: whether it may then go on
-without them, the instruction says.
+.aligned, bar) a group waits until the others have come there too, or all that its member mask names, or the others can
+go no further: whether it may then go on without them, the instruction says.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from kernels.machine.program import LANES, Ready
+from kernels.machine.program import LANE, LANES, Ready
 
 HURRY = 0.9  # the chance that the group goes on that is furthest behind, and not any other
 
@@ -46,6 +46,20 @@ def end(w) -> bool:
     return not w.lanes.any() and not w.others
 
 
+def not_ended(w) -> np.ndarray:
+    return np.logical_or.reduce([here(w), *(group.lanes for group in w.others)])
+
+
+def is_complete(w, group: Group) -> bool:
+    """Return whether what is next takes no lane that is elsewhere."""
+    step = w.program.steps[group.pc]
+    if not step.together or not hasattr(step.run, "members"):
+        return not step.together
+    active = group.lanes & step.guard(w) if step.guard else group.lanes
+    members = np.bitwise_or.reduce(step.run.members(w)[active])
+    return not ((members >> LANE & 1).astype(bool) & not_ended(w) & ~group.lanes).any()
+
+
 def choose(w) -> bool:
     """Let one group of a warp go on, which then is the warp's pc and lanes. Return False where all of them wait."""
     meeting: dict[tuple, Group] = {}
@@ -55,7 +69,7 @@ def choose(w) -> bool:
             met.lanes = met.lanes | group.lanes
     groups, random = list(meeting.values()), w.cta.machine.rng
     able = [group for group in groups if group.waits is None or group.waits()]
-    going = [group for group in able if not w.program.steps[group.pc].together]
+    going = [group for group in able if is_complete(w, group)]
     if not going and len(able) < len(groups):
         w.ready = lambda: any(group.waits and group.waits() for group in groups)
         return False

@@ -1,62 +1,151 @@
-"""What lanes of a warp tell each other: shfl (PTX ISA 8.7, 9.7.9.6), elect and redux (9.7.13)."""
+"""What lanes of a warp tell each other (PTX ISA 8.7): shfl.sync (9.7.9.6), bar.warp.sync (9.7.13.2), vote.sync,
+match.sync, activemask, redux.sync and elect.sync (9.7.13.9 to 9.7.13.14).
+
+Who executes one of them waits for all lanes that its member mask names and that have not ended: `divergence` lets them
+come. Those that are still missing then never will.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import lru_cache
 
 import numpy as np
 
+from kernels.machine.alu import numpy_name
+from kernels.machine.divergence import here, not_ended
 from kernels.machine.order import FaultError
-from kernels.machine.program import LANE, LANES, effect, family, uniform
-from kernels.machine.ptx import UnknownError
+from kernels.machine.program import LANE, LANES, effect, family
+
+ALL = np.ones(LANES, bool)
+ALL_MEMBERS = np.full(LANES, -1, np.int32).tobytes()
 
 
-def whole_warp(inst) -> bool:
-    return inst.args[-1] in ("-1", "0xffffffff")
+def number(lanes: np.ndarray) -> int:
+    """Return the mask, of a bit for each lane."""
+    return int(np.packbits(lanes, bitorder="little").view(np.uint32)[0])
 
 
-@family("elect", quiet=True)
-def elect(program, inst):
-    if not whole_warp(inst):
-        raise UnknownError("an election by some lanes of a warp")
-    leader, is_leader = program.given(inst.args[0].split("|"), ["=b32", "=pred"])
-
-    def choose(w):
-        lane = w.cta.machine.lane  # any lane, the same one each time (9.7.13.14)
-        leader(w, np.full(LANES, lane, np.uint32))
-        is_leader(w, lane == LANE)
-
-    return choose
-
-
-SHUFFLES = [f"shfl.sync.{mode}.b32" for mode in ("idx", "bfly", "up", "down")]
+def groups(w, members: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield the lanes that each member mask has, of those that `members` are for each lane."""
+    if w.mask is None and members.tobytes() == ALL_MEMBERS:
+        yield ALL
+        return
+    active = here(w) if w.mask is None else w.mask
+    for mask in sorted(set(members[active].tolist())):
+        lanes, come = (mask >> LANE & 1).astype(bool) & not_ended(w), active & (members == mask)
+        if (lanes != come).any():
+            raise FaultError(f"lanes {number(come):#x} come with member mask {mask:#x}")
+        yield lanes
 
 
-def among_all(inst) -> bool:
-    return inst.args[3] == ("0" if ".up" in inst.op else "31") and whole_warp(inst)
+def exchange(*opcodes: str, kinds: str) -> Callable:
+    """Register for these opcodes a function of a warp, the instruction, the lanes that take part, and operands. It
+    returns what each of these lanes gets, or all, as the target and as the predicate beside it. `kinds`: of the target
+    and of operands, but for the member mask, the last."""
+    target, *types = kinds.split()
+
+    def register(function: Callable) -> Callable:
+        def maker(program, inst):
+            names = [*inst.args[0].split("|"), "_"]
+            put, put_predicate = program.put(names[0], target), program.put(names[1], "pred")
+            *gets, members = program.given(inst.args[1:], [*types, "b32"])
+
+            def run(w):
+                values, results = [get(w) for get in gets], np.zeros(LANES, numpy_name(target))
+                predicates = np.zeros(LANES, bool)
+                for lanes in groups(w, members(w)):
+                    result, predicate = function(w, inst, lanes, *values)
+                    np.copyto(results, result, "unsafe", lanes)
+                    np.copyto(predicates, predicate, where=lanes)
+                put(w, results)
+                put_predicate(w, predicates)
+
+            run.members = members
+            return run
+
+        family(*opcodes, quiet=True)(maker)
+        return function
+
+    return register
 
 
-@effect(*SHUFFLES, operands="=b32 b32 u32 # *", only=among_all, quiet=True)
-def shuffle(w, inst, put, value, by, clamp, members):
-    step, mode = by(w).astype(np.int64) % LANES, inst.op.split(".")[2]
-    source = {"idx": step, "bfly": LANE ^ step, "up": LANE - step, "down": LANE + step}[mode]
-    put(w, value(w)[np.where((source < 0) | (source >= LANES), LANE, source).astype(np.int64)])
+@lru_cache(maxsize=4096)
+def _sources(mode: str, by: bytes, bounds: bytes) -> tuple[np.ndarray, np.ndarray]:
+    """Return which lane each reads, and whether that is inside of its segment; else it is itself."""
+    by, bounds = (np.frombuffer(numbers, np.uint32).astype(np.int64) for numbers in (by, bounds))
+    lane, by, clamp, segment = LANE.astype(np.int64), by & 31, bounds & 31, bounds >> 8 & 31
+    lowest = lane & segment
+    highest = lowest | clamp & ~segment
+    source = {"up": lane - by, "down": lane + by, "bfly": lane ^ by, "idx": lowest | by & ~segment}[mode]
+    is_inside = source >= highest if mode == "up" else source <= highest
+    return np.where(is_inside, source, lane), is_inside
+
+
+@exchange(*(f"shfl.sync.{mode}.b32" for mode in ("up", "down", "bfly", "idx")), kinds="b32 b32 b32 b32")
+def shuffle(w, inst, lanes, value, by, bounds):
+    source, is_inside = _sources(inst.op.split(".")[2], by.tobytes(), bounds.tobytes())
+    if lanes is not ALL and not lanes[source[lanes]].all():
+        raise FaultError("a lane reads from another that takes no part")
+    return value[source], is_inside
+
+
+VOTES = {"all": np.all, "any": np.any, "uni": lambda votes: votes.all() or not votes.any()}
+
+
+@exchange(*(f"vote.sync.{mode}.pred" for mode in VOTES), kinds="pred pred")
+def vote(w, inst, lanes, votes):
+    return VOTES[inst.op.split(".")[2]](votes[lanes]), False
+
+
+@exchange("vote.sync.ballot.b32", kinds="b32 pred")
+def ballot(w, inst, lanes, votes):
+    return number(votes & lanes), False
+
+
+@exchange("match.any.sync.b32", kinds="b32 b32")
+@exchange("match.any.sync.b64", kinds="b32 b64")
+def match_any(w, inst, lanes, value):
+    return np.packbits((value[:, None] == value) & lanes, axis=1, bitorder="little").view(np.uint32)[:, 0], False
+
+
+@exchange("match.all.sync.b32", kinds="b32 b32")
+@exchange("match.all.sync.b64", kinds="b32 b64")
+def match_all(w, inst, lanes, value):
+    is_same = (value[lanes] == value[lanes][0]).all()
+    return number(lanes) if is_same else 0, is_same
 
 
 REDUCTIONS = {
-    f"redux.sync.{name}.{kind}": ufunc
-    for name, ufunc in dict(add=np.add, min=np.minimum, max=np.maximum).items()
-    for kind in ("u32", "s32")
-}
+    "add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+}  # fmt: skip
 
 
-@family(*REDUCTIONS, quiet=True)
-def reduce(program, inst):
-    kind = inst.op.rpartition(".")[2]
-    put, value, members = program.given(inst.args, [f"={kind}", kind, "b32"])
+@exchange("redux.sync.add.u32", "redux.sync.min.u32", "redux.sync.max.u32", kinds="u32 u32")
+@exchange("redux.sync.add.s32", "redux.sync.min.s32", "redux.sync.max.s32", kinds="s32 s32")
+@exchange("redux.sync.and.b32", "redux.sync.or.b32", "redux.sync.xor.b32", kinds="b32 b32")
+def reduce(w, inst, lanes, value):
+    return REDUCTIONS[inst.op.split(".")[2]].reduce(value[lanes], dtype=value.dtype), False
 
-    def over_members(w):
-        mask = uniform(w, members(w), "the member mask of redux.sync")
-        active = np.ones(LANES, bool) if w.mask is None else w.mask
-        if ((mask >> LANE & 1) != active).any():
-            raise FaultError(f"member mask {mask:#x} of redux.sync names other lanes than reach it")
-        lanes = value(w)[active]
-        put(w, np.full(LANES, REDUCTIONS[inst.op].reduce(lanes, dtype=lanes.dtype)))
 
-    return over_members
+@exchange("elect.sync", kinds="b32")
+def elect(w, inst, lanes):
+    members = np.flatnonzero(lanes)
+    leader = members[w.cta.machine.lane % len(members)]  # any lane, the same one each time
+    return leader, leader == LANE
+
+
+@effect("activemask.b32", operands="=b32", quiet=True)
+def active_mask(w, inst, put):
+    put(w, np.full(LANES, number(here(w) if w.mask is None else w.mask), np.uint32))
+
+
+@family("bar.warp.sync")
+def meet(program, inst):
+    (members,) = program.given(inst.args, ["b32"])
+
+    def run(w):
+        for _ in groups(w, members(w)):
+            pass
+
+    run.members = members
+    return run

@@ -4,32 +4,33 @@ Each keeps its bytes, and of each 2 bytes by whom they were last written and rea
 that are given to a launch, at made-up addresses far apart: what lies outside of all of them is a fault.
 """
 
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
 
-from kernels.machine.order import GENERIC, GRANULE, BoundsError, Ledger, RaceError, Scope, UninitialisedError
+from kernels.machine.order import GENERIC, GRANULE, BoundsError, Ledger, RaceError, Releases, UninitialisedError
 
 REGION_BITS = 36  # of an address, inside one array
 MAPS = 1 << 31  # addresses of tensor maps: Triton 3.9 keeps 32 bits of a parameter's
 MAP_BYTES = 128
 EMPTY = 0xFF  # bytes that nobody wrote: NaN in every float type
-LOCAL_WINDOW = 1 << 57  # of generic addresses: what a thread has for itself
+SHARED_WINDOW, LOCAL_WINDOW = 1 << 56, 1 << 57  # of generic addresses (6.4.1.1): shared memory, a thread's own
+
+
+class Single(np.ndarray):
+    """Numbers of bytes, of accesses to one byte each. Other accesses have numbers of granules."""
 
 
 def spread(at: np.ndarray, size: int, unit: int = 1) -> np.ndarray:
     """[n, size / unit] numbers of the units, a power of two, that `size` bytes at each address are made of."""
     if unit > 1:
-        at, size = at >> unit.bit_length() - 1, max(size // unit, 1)
+        if size < unit:
+            return at[:, None].view(Single)
+        at, size = at >> unit.bit_length() - 1, size // unit
     return at[:, None] + upto(size) if size > 1 else at[:, None]
-
-
-def first_byte(g, holds: np.ndarray) -> int:
-    """Return the first byte of the granules `g`, an index of any kind, that something holds for."""
-    every = np.arange(g.start, g.stop) if isinstance(g, slice) else g
-    return every.reshape(-1).item(int(np.argmax(holds.reshape(-1)))) * GRANULE
 
 
 @lru_cache(maxsize=64)
@@ -37,13 +38,62 @@ def upto(count: int) -> np.ndarray:
     return np.arange(count)
 
 
-class Shared:
+class Noted:
+    """Who last wrote and read here, of each granule. Where a byte was accessed by itself, its granule is split: what
+    was noted of the second byte then stands behind all granules."""
+
+    name: str
+    ledger: Ledger
+    writes: np.ndarray
+    reads: np.ndarray
+    split: np.ndarray | None = None
+
+    def index(self, g):
+        """Return where `g`, an index of any kind, of granules or `Single`, stand in `writes` and `reads`."""
+        count = len(self.writes) // GRANULE
+        if isinstance(g, Single):
+            if self.split is None:
+                self.split = np.zeros(count, bool)
+            whole, second = divmod(g.view(np.ndarray), GRANULE)
+            new = whole[~self.split[whole]]
+            self.writes[new + count], self.reads[..., new + count] = self.writes[new], self.reads[..., new]
+            self.split[new] = True
+            return whole + count * second
+        if self.split is not None and (split := self.split[g]).any():
+            every = np.arange(g.start, g.stop) if isinstance(g, slice) else g
+            return np.concatenate([every.reshape(-1), every[split] + count])
+        return g
+
+    def first_byte(self, g, holds: np.ndarray) -> int:
+        """Return the first byte at `g`, as `index` returns it, that something holds for."""
+        every = np.arange(g.start, g.stop) if isinstance(g, slice) else g
+        second, whole = divmod(every.reshape(-1).item(int(np.argmax(holds.reshape(-1)))), len(self.writes) // GRANULE)
+        return whole * GRANULE + second
+
+    def compare(self, noted, g, clock, row: int, number: int, instruction: object, words: tuple[str, str]) -> None:
+        """Raise RaceError if anything `noted` at `g` is not in order with the access that has this number."""
+        numbers, scope = noted[g], self.ledger.accesses[number].scope
+        if late := self.ledger.unordered(numbers, clock, row, scope):
+            missing = "with no order between"
+            if late.generic and clock[GENERIC, late.agent] >= late.epoch:
+                missing = "with no fence.proxy.async after it"
+            elif scope and late.scope:
+                missing = "and one of their scopes does not reach the other"
+            message = f"{instruction} {words[0]} {self.name} that {late} {words[1]}, {missing}"
+            raise RaceError(message, self, self.first_byte(g, numbers == late.number), late.agent)
+
+
+class Shared(Noted):
     """Agents `first` and on, `readers` of them, are those that read here."""
+
+    name = "shared memory"
 
     def __init__(self, size: int, first: int, readers: int, ledger: Ledger):
         self.data = np.full(size, EMPTY, np.uint8)
-        self.first, self.ledger, self.number = first, ledger, 0
-        count = -(-size // GRANULE)
+        self.first, self.ledger, self.number, self.releases = first, ledger, 0, Releases()
+        self.turns: Counter = Counter()  # how often a warp has done a store
+        self.stores: dict[tuple, tuple[int, ...]] = {}  # by store, turn and what it stores: who did
+        count = -(-size // GRANULE) * GRANULE
         self.writes, self.reads = np.zeros(count, np.int32), np.zeros((readers, count), np.int32)
 
     def granules(self, at: np.ndarray, size: int, instruction: object) -> np.ndarray:
@@ -57,30 +107,31 @@ class Shared:
             raise BoundsError(f"{instruction}: shared address {wrong} is no multiple of {size}", self, wrong)
         return spread(at, size, GRANULE)
 
-    def note_read(self, g, clock: np.ndarray, row: int, agent: int, epoch: int, instruction: object) -> None:
-        """Check and remember a read. `g`: granules, an index of any kind."""
+    def note_read(
+        self, g, clock: np.ndarray, row: int, agent: int, epoch: int, instruction: object, strong: int = 0
+    ) -> None:
+        """Check and remember a read. `g`: granules, an index of any kind. `strong`: the number of a strong access."""
+        g = self.index(g)
         numbers = self.writes[g]
         if np.count_nonzero(numbers) < numbers.size:
-            byte = first_byte(g, numbers == 0)
+            byte = self.first_byte(g, numbers == 0)
             raise UninitialisedError(f"{instruction} reads shared memory that nobody wrote", self, byte)
-        if late := self.ledger.unordered(numbers, clock, row):
-            fence = late.generic and clock[GENERIC, late.agent] >= late.epoch
-            missing = "with no fence.proxy.async after it" if fence else "with no order between"
-            message = f"{instruction} reads shared memory that {late} wrote, {missing}"
-            raise RaceError(message, self, first_byte(g, numbers == late.number), late.agent)
-        self.reads[agent - self.first, g] = epoch
+        self.compare(self.writes, g, clock, row, strong, instruction, ("reads", "wrote"))
+        self.reads[agent - self.first, g] = -epoch if strong else epoch
 
-    def note_write(self, g, clock: np.ndarray, row: int, number: int, instruction: object) -> None:
-        numbers = self.writes[g]
-        if late := self.ledger.unordered(numbers, clock, row):
-            message = f"{instruction} overwrites shared memory that {late} wrote, with no order between"
-            raise RaceError(message, self, first_byte(g, numbers == late.number), late.agent)
-        clock_of_readers = clock[GENERIC, self.first : self.first + len(self.reads)]
-        reads = self.reads[:, g]
+    def note_write(
+        self, g, clock: np.ndarray, row: int, number: int, instruction: object, of_writers: np.ndarray | None = None
+    ) -> None:
+        """Check and remember a write. `of_writers`: a clock that knows more of other writes than `clock`."""
+        g, known = self.index(g), clock if of_writers is None else of_writers
+        self.compare(self.writes, g, known, row, number, instruction, ("overwrites", "wrote"))
+        clock_of_readers, reads = clock[GENERIC, self.first : self.first + len(self.reads)], self.reads[:, g]
+        if not self.ledger.accesses[number].scope:  # else those that are strong may read at the same time
+            reads = np.abs(reads)
         if np.count_nonzero(late := reads > clock_of_readers.reshape(-1, *[1] * (reads.ndim - 1))):
             reader = int(np.nonzero(late)[0][0])
             message = f"{instruction} overwrites shared memory while reader {reader} of the CTA may still read it"
-            raise RaceError(message, self, first_byte(g, late[reader]), self.first + reader)
+            raise RaceError(message, self, self.first_byte(g, late[reader]), self.first + reader)
         self.writes[g] = number
 
     def load(self, at: np.ndarray, size: int) -> np.ndarray:
@@ -89,14 +140,17 @@ class Shared:
 
 
 @dataclass
-class Region:
+class Region(Noted):
     """An array in global memory."""
 
+    name = "global memory"
+    ledger: Ledger
     data: np.ndarray
     writes: np.ndarray
     reads: np.ndarray
     number: int
     """Below 0; those of shared memory are above."""
+    releases: Releases = field(default_factory=Releases)
 
     @property
     def start(self) -> int:
@@ -118,9 +172,9 @@ class GlobalMemory:
         for number, region in enumerate(self.regions, 1):
             if region.start == start and len(region.data) == len(data):
                 return number << REGION_BITS
-        count = -(-len(data) // GRANULE)
+        count = -(-len(data) // GRANULE) * GRANULE
         number = len(self.regions) + 1
-        self.regions.append(Region(data, np.zeros(count, np.int32), np.zeros(count, np.int32), -number))
+        self.regions.append(Region(self.ledger, data, np.zeros(count, np.int32), np.zeros(count, np.int32), -number))
         return number << REGION_BITS
 
     def region(self, address: int, instruction: object) -> Region:
@@ -146,34 +200,21 @@ class GlobalMemory:
                 raise BoundsError(f"{instruction}: global address is no multiple of {unit or size}", region, byte)
             yield region, chosen, offsets
 
-    def note_read(
-        self, region: Region, g, clock, row: int, number: int, instruction: object, scope: Scope | None = None
-    ):
-        if late := self.ledger.unordered(numbers := region.writes[g], clock, row, scope):
-            message = f"{instruction} reads global memory that {late} wrote, {_missing(late, clock, scope)}"
-            raise RaceError(message, region, first_byte(g, numbers == late.number), late.agent)
+    def note_read(self, region: Region, g, clock, row: int, number: int, instruction: object) -> None:
+        g = region.index(g)
+        region.compare(region.writes, g, clock, row, number, instruction, ("reads", "wrote"))
         region.reads[g] = number
 
-    def note_write(
-        self, region: Region, g, clock, row: int, number: int, instruction: object, scope: Scope | None = None
-    ):
-        for done, accesses in (("wrote", region.writes), ("reads", region.reads)):
-            numbers = accesses[g]
-            if late := self.ledger.unordered(numbers, clock, row if done == "wrote" else GENERIC, scope):
-                message = f"{instruction} overwrites global memory that {late} {done}, {_missing(late, clock, scope)}"
-                raise RaceError(message, region, first_byte(g, numbers == late.number), late.agent)
+    def note_write(self, region: Region, g, clock, row: int, number: int, instruction: object) -> None:
+        g = region.index(g)
+        region.compare(region.writes, g, clock, row, number, instruction, ("overwrites", "wrote"))
+        region.compare(region.reads, g, clock, GENERIC, number, instruction, ("overwrites", "reads"))
         region.writes[g] = number
 
     def add_map(self, tensor_map: bytes) -> int:
         """Return the address of a tensor map that the host passes to a kernel."""
         self.maps.append(tensor_map)
         return MAPS + (len(self.maps) - 1) * MAP_BYTES
-
-
-def _missing(late, clock: np.ndarray, scope: Scope | None) -> str:
-    if late.generic and clock[GENERIC, late.agent] >= late.epoch:
-        return "with no fence.proxy.async after it"
-    return "and one of their scopes does not reach the other" if scope and late.scope else "with no order between"
 
 
 def swizzled(address: np.ndarray, mode: int) -> np.ndarray:

@@ -81,6 +81,8 @@ class Scope:
     device: int
     cta: int
     cluster: int
+    size: int = 0
+    """Bytes of each element of an access."""
 
     def covers(self, other: "Scope") -> bool:
         if self.reach in ("cta", "cluster"):  # numbers of agents, which no two devices share
@@ -88,8 +90,9 @@ class Scope:
         return self.reach == "sys" or self.device == other.device
 
     def meets(self, other: "Scope") -> bool:
-        """Return whether each covers the other; else even strong accesses race (8.7: morally strong)."""
-        return self.covers(other) and other.covers(self)
+        """Return whether each covers the other; else even strong accesses race, as they do where they overlap in part
+        (8.7: morally strong)."""
+        return self.covers(other) and other.covers(self) and (self.size == other.size or not self.size * other.size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +140,7 @@ class Ledger:
 
 
 class Releases:
-    """What was released at each address of global memory: whoever reads it with acquire knows it too."""
+    """What was released at each address of a memory: whoever reads it with acquire knows it too."""
 
     def __init__(self) -> None:
         self.at: dict[int, dict[Scope, np.ndarray]] = {}

@@ -7,16 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from kernels.machine.lanes import whole_warp
 from kernels.machine.memory import spread
 from kernels.machine.order import FOREVER, GENERIC, GLOBAL, GRANULE, SHARED, BarrierError, RaceError
 from kernels.machine.program import LANES, Until, effect, family, uniform
 from kernels.machine.ptx import UnknownError
 
 
-@effect("bar.warp.sync", operands="*", only=whole_warp)
 @effect("griddepcontrol.wait", "griddepcontrol.launch_dependents")  # launches come one after another as `after` says
-def nothing(w, inst, *given):
+def nothing(w, inst):
     pass
 
 
@@ -219,7 +217,7 @@ def initialise(w, inst, where, count):
         shared.granules(np.array([at]), 8, inst)
         shared.note_write(granules(at), w.clock, GENERIC, 0, inst)
         # Whatever but an mbarrier operation touches it from now on is not ordered with it (9.7.13.15.3).
-        shared.writes[granules(at)] = cta.machine.ledger.note(w.agent, FOREVER, "an mbarrier's owner")
+        shared.writes[shared.index(granules(at))] = cta.machine.ledger.note(w.agent, FOREVER, "an mbarrier's owner")
         agent, epoch = cta.loads.get(at, (cta.first + 5 * cta.count + len(cta.loads), 1))
         if agent >= cta.first + cta.program.agents:
             raise UnknownError(f"{inst}: more mbarriers than {cta.program.barriers}")
@@ -236,7 +234,7 @@ def invalidate(w, inst, where):
             raise mbarrier.fault("invalidates in the middle of a phase the")
         del w.cta.barriers[at]
         w.cta.loads[at] = mbarrier.agent, mbarrier.epoch
-        w.cta.shared.writes[granules(at)] = w.note(inst)
+        w.cta.shared.writes[w.cta.shared.index(granules(at))] = w.note(inst)
 
 
 ARRIVALS = [f"{arrive}{more}" for arrive in ("arrive", "arrive_drop") for more in ("", ".expect_tx", ".noComplete")]

@@ -238,7 +238,7 @@ def wgmma(program, inst):
             first = 16 * (w.number % 4)
             used.append(operand_bytes(uniform(w, x_descriptor(w), "a matrix descriptor"), first, 16, x_turned))
         for _, g, last in used:
-            if last >= len(cta.shared.writes):
+            if last >= len(cta.shared.data) // GRANULE:
                 raise BoundsError("a matrix descriptor reaches past the end of shared memory")
             cta.shared.note_read(g, w.clock, SHARED, cta.agent(1, w.number), number, inst)
         if not again:

@@ -1,8 +1,7 @@
-"""Barriers, mbarriers, control flow, and what lanes tell each other (PTX ISA 8.7, 9.7.12, 9.7.13)."""
+"""Barriers, mbarriers and control flow (PTX ISA 8.7, 9.7.12, 9.7.13)."""
 
-import numpy as np
 import pytest
-from small_ptx import faults, holds, run, words
+from small_ptx import holds, words
 
 WAIT = "{{\nW: mbarrier.{}_wait.parity.shared::cta.b64 %p1, [{}], {}; @!%p1 bra W;\n}}\n"
 PIECES = dict(
@@ -52,46 +51,6 @@ of whole warps: HALF / HALF /
 def test_warps_in_step(row):
     """9.7.13.15: an mbarrier's phases, counts and life. 9.7.13.1: barriers of all warps, or of as many as are said."""
     holds(row, PIECES, "", words(1), shared=128)
-
-
-MINE = "mul.wide.u32 %d50, %l, 4; add.s64 %d51, %A, %d50; add.s64 %d52, %B, %d50;\n"
-
-
-def test_elect_picks_one_lane_the_same_each_time():
-    """9.7.13.14: any one; all lanes get to know which."""
-    body = f"""{MINE} mov.b32 %r3, 0; elect.sync %r1|%p1, -1; @%p1 add.s32 %r3, %r3, 1; elect.sync %r2|%p1, -1;
-    @%p1 add.s32 %r3, %r3, 1; st.global.b32 [%d51], %r1; st.global.b32 [%d52], %r3;"""
-    leaders = set()
-    for seed in range(20):
-        leader, times = run(body, words(32), words(32), seeds=[seed])
-        assert (times == 2 * (np.arange(32) == leader[0])).all()
-        assert len(set(leader)) == 1
-        leaders.add(leader[0])
-    assert len(leaders) > 5
-
-
-@pytest.mark.parametrize(
-    ("mode", "bound", "meant"),
-    [("idx", 31, lambda lane, b: b), ("bfly", 31, lambda lane, b: lane ^ b), ("up", 0, lambda lane, b: lane - b),
-     ("down", 31, lambda lane, b: lane + b)],
-)  # fmt: skip
-@pytest.mark.parametrize("by_lane", ["%l", "5", "37"])
-def test_shfl(mode, bound, meant, by_lane):
-    """9.7.9.6: the low five bits of b count; out of range a lane keeps its own."""
-    body = f"""{MINE} add.s32 %r1, %l, 100; shfl.sync.{mode}.b32 %r2, %r1, {by_lane}, {bound}, -1;
-    st.global.b32 [%d51], %r2;"""
-    source = [meant(lane, (lane if by_lane == "%l" else int(by_lane)) % 32) for lane in range(32)]
-    assert run(body, words(32), words(0))[0].tolist() == [100 + (j if 0 <= j < 32 else i) for i, j in enumerate(source)]
-
-
-@pytest.mark.parametrize(("kind", "expected"), [("min.s32", -7), ("max.s32", 24), ("min.u32", 0), ("add.s32", 272)])
-def test_redux(kind, expected):
-    """9.7.13.8: one value of all lanes, for all lanes."""
-    body = (
-        f"{MINE} sub.s32 %r1, %l, {7 * ('u' not in kind)}; redux.sync.{kind} %r2, %r1, {{}}; st.global.b32 [%d51], %r2;"
-    )
-    assert run(body.format(-1), words(32), words(0))[0].tolist() == [expected % 2**32] * 32
-    faults("member mask 0xf of redux.sync names other lanes than reach it", body.format(15), words(32), words(0))
 
 
 CHANGES = {f"{way}{n}": f"setmaxnreg.{way}.sync.aligned.u32 {n};" for way in ("inc", "dec") for n in range(16, 272, 4)}

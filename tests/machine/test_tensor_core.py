@@ -73,8 +73,9 @@ def test_wgmma_is_asynchronous(row):
 )
 def test_a_wait_reaches_no_other_warpgroup(row):
     """9.7.15.7.2: a group is of one warpgroup; `test_wgmma_is_asynchronous` has one."""
-    start = "mov.pred %p1, 0;\n"
-    holds(row, PIECES, start, np.zeros(1 << 15, np.uint8), threads=256, shared=1 << 15, seeds=range(8))
+    start = "mov.pred %p1, 0; setp.lt.u32 %p2, %w, 4;\n"  # one of them fills
+    pieces = PIECES | dict(FILL=FILL.replace("st.shared", "@%p2 st.shared"))
+    holds(row, pieces, start, np.zeros(1 << 15, np.uint8), threads=256, shared=1 << 15, seeds=range(8))
 
 
 @pytest.mark.parametrize("descriptor", [SWIZZLED | 1 << 49, 0])
