@@ -19,6 +19,17 @@ ALL = np.ones(LANES, bool)
 ALL_MEMBERS = np.full(LANES, -1, np.int32).tobytes()
 
 
+def instructions() -> Iterator[tuple[str, str]]:
+    """Yield what is modelled: (opcode, how)."""
+    yield "shfl.sync.{up,down,bfly,idx}.b32", "exact; to read a lane that takes no part is a fault"
+    yield "vote.sync.{all,any,uni}.pred, vote.sync.ballot.b32", "exact"
+    yield "match.{any,all}.sync.{b32,b64}", "exact"
+    yield "redux.sync.{add,min,max}.{u32,s32}, redux.sync.{and,or,xor}.b32", "exact"
+    yield "elect.sync", "any of the lanes, which a seed decides; the same each time"
+    yield "bar.warp.sync", "a warp is one agent: it orders nothing more. All members have to come, as to all of these"
+    yield "activemask.b32", "the lanes that are at this place"
+
+
 def number(lanes: np.ndarray) -> int:
     """Return the mask, of a bit for each lane."""
     return int(np.packbits(lanes, bitorder="little").view(np.uint32)[0])

@@ -16,7 +16,7 @@ import numpy as np
 
 from kernels.machine.alu import LANES
 from kernels.machine.device import Cta, Event, Machine, Warp
-from kernels.machine.memory import REGION_BITS, Shared
+from kernels.machine.memory import REGION_BITS, Shared, Single
 from kernels.machine.order import GRANULE, FaultError, UninitialisedError
 from kernels.machine.program import Program, Ready, Step
 from kernels.machine.ptx import Instruction
@@ -80,7 +80,8 @@ class Observed(Machine):
     def _note(self, memory, note: Callable, writes: bool, *args, **more) -> None:
         (number, byte), is_shared = self.place, isinstance(memory, Shared)
         g, _, _, who, *_ = args if is_shared else args[1:]
-        touched = g.start <= byte // GRANULE < g.stop if isinstance(g, slice) else (g == byte // GRANULE).any()
+        unit = byte if isinstance(g, Single) else byte // GRANULE
+        touched = g.start <= unit < g.stop if isinstance(g, slice) else (g == unit).any()
         if touched and (is_shared or args[0].number == number):
             agent = who if is_shared and not writes else self.ledger.accesses[who].agent or self.warp.agent
             inst = next((arg for arg in args if isinstance(arg, Instruction)), None)
