@@ -32,8 +32,10 @@ def at_once(program, inst: Instruction, prepare: Callable[[Sequence[Instruction]
     def prepared(start: int) -> tuple:
         instructions, written = [], set()
         for other in program.kernel.code[start:]:
+            if instructions and (other.op != inst.op or other.guard or inst.guard):
+                break
             target, *read = (set(re.findall(r"[^\s{},\[\]+]+", text)) for text in other.args)
-            if instructions and (other.op != inst.op or other.guard or inst.guard or written & set().union(*read)):
+            if written & set().union(*read):
                 break
             instructions.append(other)
             written |= target

@@ -71,6 +71,20 @@ def forms(types: str, sums: str, shapes: str, k: int) -> Iterator[tuple[str, For
 FORMS = dict(chain.from_iterable(forms(*line) for line in TYPES))
 
 
+def instructions() -> Iterator[tuple[str, str]]:
+    """Yield what is modelled: (opcode, how)."""
+    for types, sums, shapes, k in TYPES:
+        kind, total, shape = (text.replace(" ", "|") for text in (types, sums, shapes))
+        how = {"s32": "exact", "f64": "sums in fp64"}.get(sums, "sums in fp32: as the hardware's for whole numbers")
+        cut = "[.satfinite]" if sums == "s32" else ""
+        yield f"mma.sync.aligned.{shape}.row.col{cut}.{total}.{kind}.{kind}.{total}", how
+        if k:
+            yield f"wgmma.mma_async.sync.aligned.m64n*k{k}.{total}.{kind}.{kind}{cut}", f"an event of its warp; {how}"
+    yield "wgmma.fence.sync.aligned", "before what a warp issues on registers that were written since the last"
+    yield "wgmma.commit_group.sync.aligned", "per warp"
+    yield "wgmma.wait_group.sync.aligned", "for the warp's results, and for the reads of its warpgroup"
+
+
 def fragments(kind: str, words: np.ndarray, rows: int = 8) -> np.ndarray:
     """[n, rows, K] of [n, registers, lanes]. Register h + j rows / 8 of lane 4 q + t holds elements of row q + 8 h, in
     columns from (4 j + t) times as many as it holds (figures 53 to 91 of mma, for B by columns; 148 to 152 of wgmma).
