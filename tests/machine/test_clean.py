@@ -1,5 +1,11 @@
-"""Kernels without a mistake are exact under eight orders of events, on every Triton: the machine accuses none."""
+"""Kernels without a mistake are exact under eight orders of events, on every Triton: the machine accuses none. Without
+what orders their accesses it accuses them."""
 
+import re
+import shutil
+from pathlib import Path
+
+import clean
 import pytest
 import torch
 import triton
@@ -79,3 +85,46 @@ def test_none_is_accused_where_mma_multiplies(printed_elsewhere, name):
     arch = "sm_89" if "fp8" in name else "sm_80"
     code = f"import json, test_clean as t; print(json.dumps(t.judgement({name!r}, {arch!r})))"
     assert printed_elsewhere(code) == "exact"
+
+
+ORDERING = {
+    "barrier": (r"tl\.debug_barrier\(\)", "pass"),
+    "cluster": (r"gl\.barrier\(cluster=True\)", "pass"),
+    "full": (r"mbarrier\.wait\(full.*", "pass"),
+    "empty": (r"mbarrier\.wait\(empty.*", "pass"),
+    "stored": (r"tma\.store_wait\(0\)", "pass"),
+    "scope": (', scope="sys"', ""),
+    **{word: (f'sem="{word}"', 'sem="relaxed"') for word in ("acquire", "release", "acq_rel")},
+}
+"""What orders accesses in a kernel's source, and what is there without it."""
+LOCK = "barrier acquire release"
+NEEDS = {
+    "cross_entropy": "barrier",
+    "layer_norm_backward_last": "acq_rel",
+    **dict.fromkeys(("layer_norm_backward_lock", "ticket_lock", "split_k_semaphore", "stream_k"), LOCK),
+    "look_back_scan": "acquire release",
+    **dict.fromkeys(("all_gather", "all_reduce", "all_gather_matmul"), f"{LOCK} scope"),
+    "pipelined": "full stored",
+    "warp_specialised": "full empty stored",
+    "multicast": "full cluster stored",
+    "multicast_ring": "full empty stored",
+}
+"""All of it, but for what every compiler puts there itself."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("need", [f"{name} {word}" for name, words in NEEDS.items() for word in words.split()])
+def test_what_orders_accesses_is_needed(printed_elsewhere, tmp_path, need):
+    name, word = need.split()
+    family = Path(TRIALS[name].make.__code__.co_filename).name
+    folder = shutil.copytree(Path(clean.__file__).parent, tmp_path / "clean")
+    text, count = re.subn(*ORDERING[word], (folder / family).read_text())
+    assert count
+    (folder / family).write_text(text)
+    verdict = printed_elsewhere(
+        f"import json, sys; sys.path.insert(0, {str(tmp_path)!r}); import test_clean as t; "
+        f"print(json.dumps(t.judgement({name!r})))"
+    )
+    if verdict.startswith("Triton"):
+        pytest.skip(verdict)
+    assert verdict.startswith(("race", "uninitialised", "misuse", "hang", "wrong"))
