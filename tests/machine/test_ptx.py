@@ -96,19 +96,15 @@ def test_special_registers():
 # One for each place that refuses: opcodes, types, roundings, operands, state spaces, scopes, shapes.
 UNKNOWN = """add.sat.s32 %r0, %r1, %r2; cvt.sat.u8.s32 %h0, %r1; cvt.rni.s32.f32 %r0, %r1; add.s32 %r0, %q1, 1;
 lop3.b32 %r0, %r1, %r2, %r3, 0x80; setp.ne.f32 %p0, %r1, %r2; setp.lt.xor.s32 %p0, %r1, %r2, %p1;
-setp.lt.s32 %p0|%p1, %r1, %r2; mov.u32 %r0, %clusterid.x; add.f64 %d0, %d1, 0d3FF0000000000000; mov.u32 %r0, 017;
-mov.u32 %r0, other_smem; ld.b128 %r1, [%A]; ld.local.acquire.b32 %r1, [%d1]; ld.global.acquire.b32 %r1, [%A];
-ld.shared.relaxed.b32 %r1, [%r2]; atom.shared.add.b32 %r1, [%r2], 1;
-atom.global.max.f32 %r1, [%A], %r2; ld.global.b32 %r1, [%A+%r1];
-cp.async.bulk.tensor.1d.shared::cta.global.mbarrier::complete_tx::bytes [0], [%A, {0}], [8];
-cp.async.cg.shared.global [%r1], [%A], 8; cp.async.ca.shared.global [%r1], [%A], 16, %p1; bar.arrive 1, 64;
-barrier.cluster.arrive; fence.proxy.alias; fence.acq_rel.cluster; redux.sync.add.s32 %r1;
-redux.sync.min.f32 %r1, %r2, -1; shfl.up.b32 %r1, %r2, 1, 31; vote.all.pred %p1, %p2;
-ld.global.L3::evict_last.b32 %r1, [%A]; mbarrier.arrive_drop.b64 _, [64]; mbarrier.arrive.shared::cta.b64 %d1, [64];
-mbarrier.test_wait.shared::cta.b64 %p1, [64], %d1; movmatrix.sync.aligned.m8n8.b16 %r1, %r2;
+setp.lt.s32 %p0|%p1, %r1, %r2; add.f64 %d0, %d1, 0d3FF0000000000000; mov.u32 %r0, 017; mov.u32 %r0, other_smem;
+ld.b128 %r1, [%A]; ld.local.acquire.b32 %r1, [%d1]; ld.global.acquire.b32 %r1, [%A]; ld.shared.relaxed.b32 %r1, [%r2];
+atom.shared.add.b32 %r1, [%r2], 1; atom.global.max.f32 %r1, [%A], %r2; ld.global.b32 %r1, [%A+%r1];
+cp.async.cg.shared.global [%r1], [%A], 8; fence.proxy.alias; redux.sync.add.s32 %r1; redux.sync.min.f32 %r1, %r2, -1;
+shfl.up.b32 %r1, %r2, 1, 31; vote.all.pred %p1, %p2; ld.global.L3::evict_last.b32 %r1, [%A];
+mbarrier.arrive_drop.b64 _, [64]; movmatrix.sync.aligned.m8n8.b16 %r1, %r2;
 wgmma.mma_async.sync.aligned.m64n8k16.f32.e4m3.e4m3 {%r1}, %d1, %d2, %p1;
-wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%r1}, %d1, %d2, %p1, -1, 1, 0, 0;
-mma.sync.aligned.m16n8k8.row.col.f32.f16.f16.f32 %r1, %r2, %r3, %r4"""
+mma.sp.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 %r1, %r2, %r3, %r4, %r5, 0x0;
+tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r1], 128"""
 
 
 @pytest.mark.parametrize("line", [line.strip() for line in UNKNOWN.split(";")])
