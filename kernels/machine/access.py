@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kernels.machine.alu import LANES, bits, from_bf16, names_in, numpy_name, to_bf16
+from kernels.machine.alu import LANES, bits, names_in, numpy_name
+from kernels.machine.floats import from_bf16, to_bf16
 from kernels.machine.local import read_local, write_local
 from kernels.machine.memory import LOCAL_WINDOW, SHARED_WINDOW, spread
 from kernels.machine.order import FOREVER, GENERIC, GRANULE, BoundsError

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from kernels.machine.access import chosen
-from kernels.machine.alu import from_bf16, names_in, numpy_name, to_bf16
+from kernels.machine.alu import names_in, numpy_name
 from kernels.machine.device import Event
+from kernels.machine.floats import from_bf16, to_bf16
 from kernels.machine.memory import EMPTY, REGION_BITS, spread
 from kernels.machine.order import GENERIC, GLOBAL, GRANULE, SHARED, FaultError, TmaError
 from kernels.machine.program import effect, family

@@ -163,8 +163,15 @@ class Program:
             assignments = [(inst.args[0], "b64", f"full(w.cta.launch.parameters[{inst.args[1]!r}], u8)")]
         elif (assignments := value(inst, self.read)) is None:
             return None
-        line = "; ".join(self._assignment(name, kind, source, inst.guard) for name, kind, source in assignments)
-        return line, [name for name, *_ in assignments if name != "_"]
+        guard = self.read(inst.guard, "pred") if inst.guard else None
+        lines = [self._assignment(*assignment, guard) for assignment in assignments]
+        if len(assignments) > 1:  # all is read before anything is written
+            names = [f"v{number}" for number in range(len(assignments))]
+            lines = [f"{', '.join(names)}, guard = {', '.join(source for *_, source in assignments)}, {guard}"] + [
+                self._assignment(target, kind, name, "guard" if guard else None)
+                for (target, kind, _), name in zip(assignments, names, strict=True)
+            ]
+        return "; ".join(lines), [name for name, *_ in assignments if name != "_"]
 
     def _assignment(self, name: str, kind: str, source: str, guard: str | None) -> str:
         if name == "_":
@@ -174,7 +181,7 @@ class Program:
         if numpy_name(kind) != storage:
             change = "view" if bits(kind) == bits(declared) else "astype"
             source = f"({source}).{change}({storage})"
-        return f"{place} = where({self.read(guard, 'pred')}, {source}, {place})" if guard else f"{place} = {source}"
+        return f"{place} = where({guard}, {source}, {place})" if guard else f"{place} = {source}"
 
     def _effect(self, inst: Instruction) -> Step:
         words = inst.op.split(".")
@@ -209,7 +216,7 @@ class Program:
                 raise UnknownError(f"{text} is a .{declared}, not a .{kind}")
             if bits(declared) != bits(kind):  # the low bits, or with zeros above
                 source += f".astype(u{bits(kind) // 8})"
-            return source if wanted[0] in "ub" else f"{source}.view({wanted})"
+            return source if wanted in ("b1", f"u{bits(kind) // 8}") else f"{source}.view({wanted})"
         self.constants.append(_constant(str(self.kernel.locals.get(text, (text,))[0]), kind))
         return f"c[{len(self.constants) - 1}]"
 
@@ -281,7 +288,7 @@ class Program:
 
 
 def _constant(text: str, kind: str) -> np.ndarray:
-    if text.startswith("0f"):
+    if text.startswith(("0f", "0d")):
         number = int(text[2:], 16)
     elif re.fullmatch(r"-?(0[xX][0-9A-Fa-f]+|0|[1-9]\d*)U?", text):
         number = int(text.rstrip("U"), 0)

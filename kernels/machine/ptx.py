@@ -70,7 +70,7 @@ class Kernel:
     """Of the entry, then of its functions."""
     labels: dict[str, int] = field(default_factory=dict)
     """Of each, the number of the instruction behind it."""
-    kinds: dict[str, str] = field(default_factory=dict)
+    kinds: dict[str, str] = field(default_factory=lambda: {"CC.CF": "pred"})
     """Types of registers, by name, or as `%r<` for all that are numbered: b32, pred, ..."""
     targets: dict[str, list[str]] = field(default_factory=dict)
     """Of .branchtargets, by label."""

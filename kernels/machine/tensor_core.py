@@ -15,8 +15,9 @@ from operator import itemgetter
 
 import numpy as np
 
-from kernels.machine.alu import LANES, from_bf16, names_in
+from kernels.machine.alu import LANES, names_in
 from kernels.machine.device import Event
+from kernels.machine.floats import from_bf16
 from kernels.machine.matrices import at_once
 from kernels.machine.memory import spread, swizzled
 from kernels.machine.order import GRANULE, SHARED, BoundsError, FaultError

@@ -94,9 +94,11 @@ def test_special_registers():
 
 
 # One for each place that refuses: opcodes, types, roundings, operands, state spaces, scopes, shapes.
-UNKNOWN = """add.sat.s32 %r0, %r1, %r2; cvt.sat.u8.s32 %h0, %r1; cvt.rni.s32.f32 %r0, %r1; add.s32 %r0, %q1, 1;
-lop3.b32 %r0, %r1, %r2, %r3, 0x80; setp.ne.f32 %p0, %r1, %r2; setp.lt.xor.s32 %p0, %r1, %r2, %p1;
-setp.lt.s32 %p0|%p1, %r1, %r2; add.f64 %d0, %d1, 0d3FF0000000000000; mov.u32 %r0, 017; mov.u32 %r0, other_smem;
+UNKNOWN = """add.sat.s32 %r0, %r1, %r2; cvt.pack.sat.u8.s32.b32 %r0, %r1, %r2, %r3; add.s32 %r0, %q1, 1;
+lop3.or.b32 %r0|%p1, %r1, %r2, %r3, 0x80, %p2; setp.ltx.f32 %p0, %r1, %r2; setp.lt.nor.s32 %p0, %r1, %r2, %p1;
+sqrt.rz.f16 %h0, %h1; cvt.rs.f16x2.f32 %r0, %r1, %r2, %r3; cvt.rn.satfinite.e2m1x2.f32 %h0, %r1, %r2;
+prmt.b32.f4e %r0, %r1, %r2, %r3; addc.foo.u32 %r0, %r1, %r2; add.f32x2 %d0, %d1, %d2; ex2.approx.f64 %d0, %d1;
+min.f32 %r0, %r1, %r2, %r3; mov.u32 %r0, 017; mov.u32 %r0, other_smem;
 ld.b128 %r1, [%A]; ld.local.acquire.b32 %r1, [%d1]; ld.global.acquire.b32 %r1, [%A]; ld.shared.relaxed.b32 %r1, [%r2];
 atom.shared.add.b32 %r1, [%r2], 1; atom.global.max.f32 %r1, [%A], %r2; ld.global.b32 %r1, [%A+%r1];
 cp.async.cg.shared.global [%r1], [%A], 8; fence.proxy.alias; redux.sync.add.s32 %r1; redux.sync.min.f32 %r1, %r2, -1;
