@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, product
-from operator import itemgetter
+from operator import is_, itemgetter
 
 import numpy as np
 
@@ -151,15 +151,49 @@ class Pending:
     """A register that a wgmma writes and nobody has waited for: it may be moved and accumulated on, not read."""
 
     __slots__ = ("index", "sums")
-    __array_ufunc__ = None
 
     def __init__(self, sums: "Sums", index: int):
         self.sums, self.index = sums, index
 
+    def value(self) -> np.ndarray:
+        return self.sums.values[self.index]
+
     def _refuse(self, *args, **more):
         raise FaultError("reads an accumulator of a wgmma that is not waited for")
 
-    view = astype = __array__ = _refuse
+    view = astype = __array__ = __array_ufunc__ = _refuse
+    __add__ = __sub__ = __mul__ = __floordiv__ = __mod__ = __neg__ = __and__ = __or__ = __xor__ = __invert__ = _refuse
+    __lshift__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
+
+    def __rshift__(self, by):
+        """Return a half, as mov.b32 {%low, %high} does."""
+        return Half(self, by, np.uint32) if isinstance(by, int) else self._refuse()
+
+
+class Half(Pending):
+    """Two fp16 sums share a register: one of them, which is moved, or put into a register with the other one again."""
+
+    __slots__ = ("kind", "shift", "whole")
+
+    def __init__(self, whole: Pending, shift: int, kind: type):
+        super().__init__(whole.sums, whole.index)
+        self.whole, self.shift, self.kind = whole, shift, kind
+
+    def value(self) -> np.ndarray:
+        return (super().value() >> self.shift).astype(np.uint16) if self.kind == np.uint16 else self._refuse()
+
+    def astype(self, kind):
+        return Half(self.whole, self.shift, kind)
+
+    def __lshift__(self, by):
+        return self if by == self.shift else self._refuse()
+
+    def __or__(self, other):
+        if type(other) is not Half or other.whole is not self.whole or other.shift == self.shift:
+            self._refuse()
+        return self.whole
+
+    __rshift__ = Pending._refuse
 
 
 class Sums:
@@ -215,8 +249,8 @@ def wait(w, inst, left):
     known = w.clock[:, w.cta.agent(1, first) : w.cta.agent(1, first) + len(mates)]
     np.maximum(known, upto, out=known)
     for i, register in enumerate(w.r):
-        if type(register) is Pending and register.sums.group <= w.wgmma.waited:
-            w.r[i] = register.sums.values[register.index]
+        if isinstance(register, Pending) and register.sums.group <= w.wgmma.waited:
+            w.r[i] = register.value()
 
 
 @family("wgmma")
@@ -241,7 +275,7 @@ def wgmma(program, inst):
             raise FaultError("a wgmma that not all lanes take part in")
         cta, before = w.cta, taken(w.r)
         sums = before[0].sums if type(before[0]) is Pending else None
-        again = sums is not None and sums.registers == before
+        again = sums is not None and len(sums.registers) == len(before) and all(map(is_, sums.registers, before))
         # In flight they may be added to at once; whatever else wrote them, a fence has to follow (9.7.15.7.1).
         if not w.fenced and (x_registers or any(type(register) is not Pending for register in before)):
             raise FaultError("wgmma with no wgmma.fence behind what wrote its registers")
@@ -272,7 +306,7 @@ def wgmma(program, inst):
             if not keeps or again:
                 held = sums.values if keeps else None
             else:
-                held = np.stack([r.sums.values[r.index] if type(r) is Pending else r for r in before])
+                held = np.stack([r.value() if type(r) is Pending else r for r in before])
             parts = in_registers(form, products)
             sums.values = add(form, parts.reshape(len(registers), -1), held, saturates)
 

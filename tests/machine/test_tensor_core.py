@@ -36,6 +36,11 @@ PIECES = dict(
     FAR=mma(w=SWIZZLED | 1 << 14 >> 4), LANES=mma(keep="%one"), MIXED=mma("%d1"),
     USE="st.global.b32 [%d52], %r0;", ADD="add.f32 %r0, %r0, %r0;",
     USE4="st.global.b32 [%d52], %r4;",
+    HALVES=mma().replace("f32.bf16.bf16 {%r0, %r1, %r2, %r3}", "f16.f16.f16 {%r0, %r1}"),
+    TAKE="mov.b32 {%h0, %h1}, %r0; mov.b16 %h2, %h0;", JOIN="mov.b32 %r0, {%h2, %h1};",
+    USE_HALF="st.global.b16 [%d52], %h2;", SWAP="mov.b32 %r0, {%h1, %h0};", WIDEN="cvt.u32.u16 %r50, %h2;",
+    NOT="not.b32 %r0, %r0;", XOR="xor.b32 %r0, %r0, %r1;", EQUAL="setp.eq.b32 %p2, %r0, %r1;",
+    SHIFT="shr.u32 %r0, %r0, 16;",
     MOVE="mov.b32 %r0, %r0;", DIRTY="st.shared.b32 [%r901], %l;",
 )  # fmt: skip
 ORDERS = """
@@ -48,6 +53,13 @@ no wgmma.fence: FILL PROXY BAR FENCE REGISTERS COMMIT REGISTERS COMMIT WAIT
 accumulator of a wgmma that is not waited for: FILL PROXY BAR FENCE MMA COMMIT WAIT1 ADD WAIT
 accumulator of a wgmma that is not waited for: FILL PROXY BAR FENCE MMA COMMIT FENCE OTHER COMMIT WAIT1 USE4 WAIT
 accumulator of a wgmma that is not waited for: FILL PROXY BAR FENCE MMA WAIT USE
+accumulator of a wgmma that is not waited for: FILL PROXY BAR FENCE MMA NOT | FILL PROXY BAR FENCE MMA XOR
+accumulator of a wgmma that is not waited for: FILL PROXY BAR FENCE MMA EQUAL | FILL PROXY BAR FENCE MMA SHIFT
+ok: FILL PROXY BAR FENCE HALVES COMMIT TAKE WAIT USE_HALF WIDEN JOIN FENCE HALVES COMMIT WAIT
+ok: FILL PROXY BAR FENCE HALVES TAKE JOIN HALVES TAKE COMMIT WAIT USE USE_HALF
+accumulator of a wgmma that is not waited for: FILL PROXY BAR FENCE HALVES TAKE USE_HALF
+accumulator of a wgmma that is not waited for: FILL PROXY BAR FENCE HALVES TAKE SWAP
+accumulator of a wgmma that is not waited for: FILL PROXY BAR FENCE HALVES TAKE WIDEN COMMIT WAIT
 no wgmma.fence: FILL PROXY BAR MMA COMMIT WAIT | FILL PROXY BAR FENCE MMA COMMIT OTHER COMMIT WAIT
 no wgmma.fence: FILL PROXY BAR FENCE MMA COMMIT WAIT MMA COMMIT WAIT
 wrote, with no fence.proxy.async: FILL BAR FENCE MMA COMMIT WAIT | PROXY FILL BAR FENCE MMA COMMIT WAIT
