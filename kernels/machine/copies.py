@@ -6,7 +6,7 @@ nothing here.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -21,6 +21,20 @@ from kernels.machine.program import effect, family
 from kernels.machine.ptx import UnknownError
 from kernels.machine.sync import lanes_of, mbarrier_of, names
 from kernels.machine.tensor_map import Part, TensorMap, map_at
+
+
+def instructions() -> Iterator[tuple[str, str]]:
+    """Yield what is modelled: (opcode, how)."""
+    yield "cp.async.{ca,cg}.shared.global, cp.async.{commit_group,wait_group,wait_all}", "events of the generic proxy"
+    yield "cp.async.mbarrier.arrive[.noinc].shared.b64", "an event behind the copies so far"
+    boxes, bulk = "cp.async.bulk.tensor.{1..5}d", "cp.async.bulk"
+    for name, what in ((boxes, "boxes of tiled maps, im2col is refused"), (bulk, "bytes")):
+        yield f"{name}.shared::{{cta,cluster}}.global.mbarrier[.multicast::cluster]", f"an event a CTA: {what}"
+        yield f"{name}.global.shared::cta.bulk_group", f"events, a read and a write: {what}"
+    yield "cp.reduce.async.bulk[.tensor.{1..5}d].global.shared::cta.OP.bulk_group", "each element at once, relaxed.gpu"
+    yield "cp.async.bulk.shared::cluster.shared::cta.mbarrier", "an event"
+    yield "cp.async.bulk.{commit_group,wait_group[.read]}, cp.async.bulk.prefetch", "per warp; prefetches do nothing"
+
 
 HINTS = {"L2::cache_hint", "L2::64B", "L2::128B", "L2::256B"}
 
@@ -268,7 +282,11 @@ def _store(inst, find: Find, unit: int, source: Callable, operation: str | None)
                 raise UnknownError(f"{inst}: a store by a tensor map of tf32")
             cta.shared.note_read(_granules(cta, part.map, address, unit), w.clock, SHARED, reader, epoch, inst)
             number = machine.ledger.note(writer, epoch, (w, inst), generic=False, scope=scope)
-            machine.memory.note_write(part.region, part.granules, w.clock, GLOBAL, number, inst)
+            clock = w.clock
+            if len(cta.cluster.ctas) > 1 and not operation:
+                data = cta.shared.data[part.map.places(address)][part.inside]
+                clock = cta.cluster.beside(w, inst, writer, hash((part.offsets.tobytes(), data.tobytes())))
+            machine.memory.note_write(part.region, part.granules, clock, GLOBAL, number, inst)
             pieces = []
 
             def read(part=part, address=address, pieces=pieces):
