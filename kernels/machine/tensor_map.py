@@ -34,7 +34,7 @@ def instructions() -> Iterator[tuple[str, str]]:
     """Yield what is modelled: (opcode, how)."""
     yield (
         "tensormap.replace.tile.FIELD.shared::cta.b1024",
-        "a weak read and write of the map, by our own order of fields",
+        "a weak read and write of all the map",
     )
     yield PUBLISH.format("SCOPE"), "a generic copy"
     yield "fence.proxy.tensormap::generic.acquire.SCOPE", "without it between, TMA must not use what was copied"
