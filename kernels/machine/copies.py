@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from kernels.machine.access import chosen
+from kernels.machine.access import CHANGES, chosen
 from kernels.machine.alu import from_bf16, names_in, numpy_name, to_bf16
 from kernels.machine.device import Event
 from kernels.machine.memory import EMPTY, REGION_BITS, spread
@@ -244,28 +244,22 @@ def to_tf32(bits: np.ndarray) -> np.ndarray:
     return np.where(bits & 0x7F800000 == 0x7F800000, bits, rounded).astype(np.uint32)
 
 
-INTEGERS = {"u32", "s32", "u64", "s64", "b32", "b64"}
-HALVES = {"f16", "bf16"}
-REDUCTIONS = {
-    "add": (np.add, {"u32", "s32", "u64", "f32", "f64"} | HALVES),
-    "min": (np.fmin, {"u32", "s32", "u64", "s64"} | HALVES),
-    "max": (np.fmax, {"u32", "s32", "u64", "s64"} | HALVES),
-    "inc": (lambda old, limit: np.where(old >= limit, 0, old + 1), {"u32"}),
-    "dec": (lambda old, limit: np.where((old == 0) | (old > limit), limit, old - 1), {"u32"}),
-    "and": (np.bitwise_and, INTEGERS), "or": (np.bitwise_or, INTEGERS), "xor": (np.bitwise_xor, INTEGERS),
+NUMBERS = {"u32", "s32", "u64", "f16", "bf16"}
+BITS = {"u32", "s32", "u64", "s64", "b32", "b64"}
+REDUCED = {
+    "add": NUMBERS | {"f32", "f64"}, "min": NUMBERS | {"s64"}, "max": NUMBERS | {"s64"}, "inc": {"u32"}, "dec": {"u32"},
+    "and": BITS, "or": BITS, "xor": BITS,
 }  # fmt: skip
-"""By which function, and of which types (9.7.9.25.4.2 and 9.7.9.25.5.3)."""
+"""Types of elements by reduction (9.7.9.25.4.2 and 9.7.9.25.5.3)."""
 
 
 def _reduced(operation: str, kind: str, old: np.ndarray, new: np.ndarray) -> np.ndarray:
     """Return bytes: of each element what the reduction leaves."""
-    function, new = REDUCTIONS[operation][0], np.ascontiguousarray(new)
+    change, rows = CHANGES[operation][1], (old, np.ascontiguousarray(new))
     if kind == "bf16":
-        result = to_bf16(function(from_bf16(old.view(np.uint16)), from_bf16(new.view(np.uint16))))
-    else:
-        dtype = numpy_name(kind)
-        result = function(old.view(dtype), new.view(dtype)).astype(dtype)
-    return result.view(np.uint8)
+        return to_bf16(change(*(from_bf16(row.view(np.uint16)) for row in rows))).view(np.uint8)
+    dtype = numpy_name(kind)
+    return change(*(row.view(dtype) for row in rows)).astype(dtype).view(np.uint8)
 
 
 def _store(inst, find: Find, unit: int, source: Callable, operation: str | None):
@@ -276,7 +270,7 @@ def _store(inst, find: Find, unit: int, source: Callable, operation: str | None)
         for lane in lanes_of(w):
             address = int(source(w)[lane])
             part = find(w, lane, machine.ledger.note(reader, epoch, (w, inst), generic=False))
-            if operation and part.map.kind not in REDUCTIONS[operation][1]:
+            if operation and part.map.kind not in REDUCED[operation]:
                 raise TmaError(f"{operation} of elements of type {part.map.kind}")
             if part.map.kind == "tf32":
                 raise UnknownError(f"{inst}: a store by a tensor map of tf32")
