@@ -5,20 +5,30 @@ upper 8 bits, and where in the memory of that CTA: Triton changes these bits to 
 (Sm100MmaPeerBitMask in cute/arch/copy_sm100_tma.hpp).
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from kernels.machine.order import GENERIC, BarrierError, BoundsError, RaceError
+from kernels.machine.order import FOREVER, GENERIC, BarrierError, BoundsError, RaceError
 from kernels.machine.program import WINDOW_BITS, effect
 from kernels.machine.sync import Turn
+
+
+def instructions() -> Iterator[tuple[str, str]]:
+    """Yield what is modelled: (opcode, how)."""
+    yield "barrier.cluster.{arrive[.release|.relaxed],wait[.acquire]}[.aligned]", "of all threads that have not ended"
+    yield "fence.mbarrier_init.release.cluster", "of the warp's mbarriers, for relaxed arrivals behind it"
+    yield "mapa.shared::cluster.u32, getctarank.shared::cluster.u32", "the upper 8 bits of an address are a rank"
 
 
 class Cluster:
     def __init__(self) -> None:
         self.ctas: list[Any] = []
         self.turn = Turn("the barrier of the cluster")
+        self.turns: Counter = Counter()  # how often a warp has done a store
+        self.stores: dict[tuple, list[int]] = {}  # by store, turn and bytes: the agents that did
 
     def locate(self, address: int) -> tuple[Any, int]:
         """Return the CTA that a shared address is of, and where in its shared memory it lies."""
@@ -45,9 +55,19 @@ class Cluster:
 
     def complete(self) -> None:
         """End the barrier's turn once all have come that have not ended."""
-        if self.turn.arrived and all(warp in self.turn.arrived or not warp.alive for warp in self.warps):
+        if self.turn.here and all(warp in self.turn.here or not warp.alive for warp in self.warps):
             self.turn.end()
             self.turn = Turn(self.turn.name)
+
+    def beside(self, w, inst, agent: int, what: int) -> np.ndarray:
+        """Return a clock that also knows of the other CTAs' same turn of the same store, of the same bytes: layouts
+        replicate tensors over CTAs, and nobody can tell whose came last."""
+        self.turns[inst.line, w.agent] += 1
+        others = self.stores.setdefault((inst.line, self.turns[inst.line, w.agent], what), [])
+        clock = w.clock.copy()
+        clock[:, others] = FOREVER
+        others.append(agent)
+        return clock
 
 
 def check_end(cta) -> None:
@@ -88,7 +108,7 @@ def arrive(w, inst):
         raise BarrierError(f"arrives again, with no wait between, at {w.joined_cluster.describe(cluster.warps)}")
     fenced = [w.inits, *(clock for scope, clock in w.released.items() if scope.reach != "cta")]
     w.joined_cluster = turn
-    turn.arrived[w] = np.maximum.reduce(fenced) if "relaxed" in inst.op else w.clock.copy()
+    turn.here[w] = np.maximum.reduce(fenced) if "relaxed" in inst.op else w.clock.copy()
     w.tick()
     cluster.complete()
 

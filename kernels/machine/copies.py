@@ -6,13 +6,13 @@ nothing here.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from kernels.machine.access import chosen
+from kernels.machine.access import CHANGES, chosen
 from kernels.machine.alu import names_in, numpy_name
 from kernels.machine.device import Event
 from kernels.machine.floats import from_bf16, to_bf16
@@ -22,6 +22,20 @@ from kernels.machine.program import effect, family
 from kernels.machine.ptx import UnknownError
 from kernels.machine.sync import lanes_of, mbarrier_of, names
 from kernels.machine.tensor_map import Part, TensorMap, map_at
+
+
+def instructions() -> Iterator[tuple[str, str]]:
+    """Yield what is modelled: (opcode, how)."""
+    yield "cp.async.{ca,cg}.shared.global, cp.async.{commit_group,wait_group,wait_all}", "events of the generic proxy"
+    yield "cp.async.mbarrier.arrive[.noinc].shared.b64", "an event behind the copies so far"
+    boxes, bulk = "cp.async.bulk.tensor.{1..5}d", "cp.async.bulk"
+    for name, what in ((boxes, "boxes of tiled maps, im2col is refused"), (bulk, "bytes")):
+        yield f"{name}.shared::{{cta,cluster}}.global.mbarrier[.multicast::cluster]", f"an event a CTA: {what}"
+        yield f"{name}.global.shared::cta.bulk_group", f"events, a read and a write: {what}"
+    yield "cp.reduce.async.bulk[.tensor.{1..5}d].global.shared::cta.OP.bulk_group", "each element at once, relaxed.gpu"
+    yield "cp.async.bulk.shared::cluster.shared::cta.mbarrier", "an event"
+    yield "cp.async.bulk.{commit_group,wait_group[.read]}, cp.async.bulk.prefetch", "per warp; prefetches do nothing"
+
 
 HINTS = {"L2::cache_hint", "L2::64B", "L2::128B", "L2::256B"}
 
@@ -231,28 +245,22 @@ def to_tf32(bits: np.ndarray) -> np.ndarray:
     return np.where(bits & 0x7F800000 == 0x7F800000, bits, rounded).astype(np.uint32)
 
 
-INTEGERS = {"u32", "s32", "u64", "s64", "b32", "b64"}
-HALVES = {"f16", "bf16"}
-REDUCTIONS = {
-    "add": (np.add, {"u32", "s32", "u64", "f32", "f64"} | HALVES),
-    "min": (np.fmin, {"u32", "s32", "u64", "s64"} | HALVES),
-    "max": (np.fmax, {"u32", "s32", "u64", "s64"} | HALVES),
-    "inc": (lambda old, limit: np.where(old >= limit, 0, old + 1), {"u32"}),
-    "dec": (lambda old, limit: np.where((old == 0) | (old > limit), limit, old - 1), {"u32"}),
-    "and": (np.bitwise_and, INTEGERS), "or": (np.bitwise_or, INTEGERS), "xor": (np.bitwise_xor, INTEGERS),
+NUMBERS = {"u32", "s32", "u64", "f16", "bf16"}
+BITS = {"u32", "s32", "u64", "s64", "b32", "b64"}
+REDUCED = {
+    "add": NUMBERS | {"f32", "f64"}, "min": NUMBERS | {"s64"}, "max": NUMBERS | {"s64"}, "inc": {"u32"}, "dec": {"u32"},
+    "and": BITS, "or": BITS, "xor": BITS,
 }  # fmt: skip
-"""By which function, and of which types (9.7.9.25.4.2 and 9.7.9.25.5.3)."""
+"""Types of elements by reduction (9.7.9.25.4.2 and 9.7.9.25.5.3)."""
 
 
 def _reduced(operation: str, kind: str, old: np.ndarray, new: np.ndarray) -> np.ndarray:
     """Return bytes: of each element what the reduction leaves."""
-    function, new = REDUCTIONS[operation][0], np.ascontiguousarray(new)
+    change, rows = CHANGES[operation][1], (old, np.ascontiguousarray(new))
     if kind == "bf16":
-        result = to_bf16(function(from_bf16(old.view(np.uint16)), from_bf16(new.view(np.uint16))))
-    else:
-        dtype = numpy_name(kind)
-        result = function(old.view(dtype), new.view(dtype)).astype(dtype)
-    return result.view(np.uint8)
+        return to_bf16(change(*(from_bf16(row.view(np.uint16)) for row in rows))).view(np.uint8)
+    dtype = numpy_name(kind)
+    return change(*(row.view(dtype) for row in rows)).astype(dtype).view(np.uint8)
 
 
 def _store(inst, find: Find, unit: int, source: Callable, operation: str | None):
@@ -263,13 +271,17 @@ def _store(inst, find: Find, unit: int, source: Callable, operation: str | None)
         for lane in lanes_of(w):
             address = int(source(w)[lane])
             part = find(w, lane, machine.ledger.note(reader, epoch, (w, inst), generic=False))
-            if operation and part.map.kind not in REDUCTIONS[operation][1]:
+            if operation and part.map.kind not in REDUCED[operation]:
                 raise TmaError(f"{operation} of elements of type {part.map.kind}")
             if part.map.kind == "tf32":
                 raise UnknownError(f"{inst}: a store by a tensor map of tf32")
             cta.shared.note_read(_granules(cta, part.map, address, unit), w.clock, SHARED, reader, epoch, inst)
             number = machine.ledger.note(writer, epoch, (w, inst), generic=False, scope=scope)
-            machine.memory.note_write(part.region, part.granules, w.clock, GLOBAL, number, inst)
+            clock = w.clock
+            if len(cta.cluster.ctas) > 1 and not operation:
+                data = cta.shared.data[part.map.places(address)][part.inside]
+                clock = cta.cluster.beside(w, inst, writer, hash((part.offsets.tobytes(), data.tobytes())))
+            machine.memory.note_write(part.region, part.granules, clock, GLOBAL, number, inst)
             pieces = []
 
             def read(part=part, address=address, pieces=pieces):

@@ -1,7 +1,7 @@
 """What keeps threads in step: barriers, fences and mbarriers (PTX ISA 8.7, 9.7.13.1, 9.7.13.4 and 9.7.13.15)."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,16 @@ from kernels.machine.memory import spread
 from kernels.machine.order import FOREVER, GENERIC, GLOBAL, GRANULE, SHARED, BarrierError, RaceError
 from kernels.machine.program import LANES, Until, effect, family, uniform
 from kernels.machine.ptx import UnknownError
+
+
+def instructions() -> Iterator[tuple[str, str]]:
+    """Yield what is modelled: (opcode, how)."""
+    yield "bar[.cta].{sync,arrive}, barrier[.cta].{sync,arrive}[.aligned]", "of all warps, or of as many as are said"
+    yield "griddepcontrol.{wait,launch_dependents}", "nothing: launches come in an order of their own"
+    yield "fence.{acq_rel,sc,acquire,release}.SCOPE, membar.{cta,gl,sys}", "with strong accesses, at their scopes"
+    yield "fence.proxy.async[.global|.shared::{cta,cluster}]", "orders generic accesses with those of TMA and wgmma"
+    yield "mbarrier.{init,inval,arrive,arrive_drop,expect_tx,complete_tx,pending_count}.b64", "by phase and counts"
+    yield "mbarrier.{test_wait,try_wait}[.parity].b64", "joins what all who arrived knew; try_wait may give up early"
 
 
 @effect("griddepcontrol.wait", "griddepcontrol.launch_dependents")  # launches come one after another as `after` says
@@ -25,20 +35,20 @@ class Turn:
 
     name: str
     threads: int = 0
-    arrived: dict[Any, np.ndarray] = field(default_factory=dict)
+    here: dict[Any, np.ndarray] = field(default_factory=dict)
     clock: np.ndarray | None = None
 
     def end(self) -> None:
-        self.clock = np.maximum.reduce(list(self.arrived.values()))
+        self.clock = np.maximum.reduce(list(self.here.values()))
 
     def until_over(self, warps: Iterable[Any]) -> Until:
         """`warps` are those that may take part."""
         return Until(lambda: self.clock is not None, lambda: self.describe(warps))
 
     def describe(self, warps: Iterable[Any]) -> str:
-        missing = [f"{w.cta.number}.{w.number}" for w in warps if w.alive and w not in self.arrived]
-        here = [f"{w.cta.number}.{w.number}" for w in self.arrived]
-        return f"{self.name}: of warps (CTA.warp) {', '.join(here)} arrived, {', '.join(missing) or 'none'} did not"
+        missing = [f"{w.cta.number}.{w.number}" for w in warps if w.alive and w not in self.here]
+        arrived = [f"{w.cta.number}.{w.number}" for w in self.here]
+        return f"{self.name}: of warps (CTA.warp) {', '.join(arrived)} arrived, {', '.join(missing) or 'none'} did not"
 
 
 NAMED = re.compile(r"bar(rier)?(\.cta)?\.(sync|arrive)(\.aligned)?")
@@ -60,12 +70,12 @@ def barrier(program, inst):
         if which > 15 or wanted % LANES:
             raise BarrierError(f"barrier {which} of {wanted} threads; there are 16, of whole warps")
         turn = cta.named.setdefault(which, Turn(f"barrier {which} of {wanted} threads", wanted))
-        if w in turn.arrived:
+        if w in turn.here:
             raise BarrierError(f"arrives again at {turn.describe(cta.warps)}")
         if turn.threads != wanted:
             raise BarrierError(f"{turn.name} is reached as one of {wanted}")
-        turn.arrived[w] = w.clock if waits else w.clock.copy()
-        if len(turn.arrived) * LANES == wanted:
+        turn.here[w] = w.clock if waits else w.clock.copy()
+        if len(turn.here) * LANES == wanted:
             turn.end()
             del cta.named[which]
         return turn
@@ -272,12 +282,13 @@ def change_bytes(w, inst, where, number):
 def wait(w, inst, put, where, phase, hint):
     """For a phase of this parity, which goes on or is the last one; or for that of a state."""
     mbarrier = mbarrier_of(w, w.cta, uniform(w, where(w), "the mbarrier of a wait"))
-    wanted = uniform(w, phase(w), "the phase of a wait")
-    if not (by_parity := ".parity" in inst.op) and mbarrier.phase - (wanted >> 32) > 1:
-        raise mbarrier.fault(f"waits for phase {wanted >> 32} of an")
+    by_parity = ".parity" in inst.op
+    wanted = uniform(w, phase(w) if by_parity else phase(w) >> 32, "the phase of a wait")
+    if not by_parity and mbarrier.phase - wanted > 1:
+        raise mbarrier.fault(f"waits for phase {wanted} of an")
 
     def holds() -> bool:
-        return mbarrier.phase & 1 != wanted if by_parity else mbarrier.phase > wanted >> 32
+        return mbarrier.phase & 1 != wanted if by_parity else mbarrier.phase > wanted
 
     if passed := holds():
         w.join(mbarrier.clock) if ".relaxed" not in inst.op else None

@@ -53,6 +53,47 @@ def test_warps_in_step(row):
     holds(row, PIECES, "", words(1), shared=128)
 
 
+GO = "W{0}: mbarrier.{1}_wait.shared::cta.b64 %p1, [64], %d{0}, 100; @!%p1 bra W{0};"
+FORMS = PIECES | dict(
+    A32="mbarrier.arrive.shared.b64 _, [64];",
+    INIT3="@%one mbarrier.init.shared.b64 [64], 3;", S1="@%one mbarrier.arrive.shared.b64 %d1, [64];",
+    INIT32="@%one mbarrier.init.shared.b64 [64], 32; bar.sync 0;", S32="mbarrier.arrive.shared.b64 %d2, [64];",
+    GO=GO.format(2, "try"), TEST=GO.format(2, "test"), OUT="@%one st.global.b32 [%A], %r1;",
+    DROP="@%one mbarrier.arrive_drop.release.cta.shared::cta.b64 _, [64];",
+    PENDING="mbarrier.pending_count.b64 %r1, %d1;", INIT0="@%one mbarrier.init.shared.b64 [64], 0;",
+    SOON="@%one mbarrier.arrive.noComplete.shared::cta.b64 %d1, [64], 1;",
+    RELAXED="@%one mbarrier.arrive.relaxed.cta.shared::cta.b64 _, [64];",
+    TX="@%one mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [64], 48;",
+    DONE="@%one mbarrier.complete_tx.shared::cta.b64 [64], 48;",
+    DONE16="@%one mbarrier.complete_tx.shared::cta.b64 [64], 16;",
+    L0R="{\nW: mbarrier.try_wait.parity.relaxed.cta.shared::cta.b64 %p1, [64], 0; @!%p1 bra W;\n}",
+    HUGE="@%one mbarrier.expect_tx.shared::cta.b64 [64], 1048576;",
+    COME="bar.arrive 3, 64;", MEET="barrier.cta.sync 3, 64;",
+)  # fmt: skip
+OTHERS = r"""
+3: INIT3 S1 PENDING OUT
+2: INIT3 A S1 PENDING OUT
+1: INIT32 W S32 GO R | INIT32 W S32 TEST R | INIT1 W TX A DONE L0 R
+1: INIT2 BAR W DROP L0 BAR A L1 / BAR A L0 R BAR | INIT1 W TX BYTES DONE DONE16 L0 R
+waits for phase 0 of an mbarrier at 64. phase 2: INIT32 S32 A32 TEST
+is the last to arrive, with .noComplete, at an mbarrier at 64: INIT1 SOON
+1 arrivals at an mbarrier .* 0 of 0 arrivals: INIT1 DROP A
+more than 1048575 are expected of an mbarrier at 64: INIT1 HUGE
+an mbarrier of 0 arrivals: INIT0
+nobody can go on: INIT3 SOON SOON L0 | INIT1 TX A L0
+wrote, with no order between|nobody wrote: INIT1 BAR W RELAXED / BAR L0 R | INIT1 BAR W A / BAR L0R R
+1: W COME / MEET R | W COME BAR / MEET R BAR | MEET R / W COME
+wrote, with no order between|nobody wrote: COME R / W MEET
+arrives again at barrier 3 of 64 threads: of warps .CTA.warp. 0.0 arrived, 0.1, 0.2 did not: COME COME / / MEET
+"""
+
+
+@pytest.mark.parametrize("row", OTHERS.strip().splitlines())
+def test_other_forms(row):
+    """9.7.13.15: states, arrivals that are dropped or complete nothing, bytes by hand, order. 9.7.13.1: bar.arrive."""
+    holds(row, FORMS, "", words(1), shared=128)
+
+
 CHANGES = {f"{way}{n}": f"setmaxnreg.{way}.sync.aligned.u32 {n};" for way in ("inc", "dec") for n in range(16, 272, 4)}
 POOLS = r"""
 ok: dec40 / inc88 | dec40 inc64 /
