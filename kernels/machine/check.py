@@ -155,7 +155,7 @@ class Trial:
         if isinstance(fault, UnknownError):
             kind, text = "unknown", report.lacking(fault)
         elif fault and fault.kind == "hang":
-            kind, text = "hang", report.hang(fault, machine)
+            kind, text = "hang", report.hang(fault, machine, self.tensors)
         elif fault:
             watched = Observed(seed, *self.limits, place=fault.memory and (fault.memory.number, fault.byte))
             fault, is_gluon = self._execute(watched) or fault, self.launch.kernel.is_gluon()
@@ -176,7 +176,11 @@ class Trial:
         except (FaultError, UnknownError) as fault:
             return fault
         except SeenError:
-            pass
+            return None
+        except Exception as error:
+            if not (at := getattr(error, "__notes__", None)):  # else of an instruction
+                raise
+            return UnknownError(f"the machine itself fails, {type(error).__name__}: {error}: {at[0]}")
         return None
 
     def _wrong(self, name: str, index: tuple[int, ...], text: str, machine: Machine, seed: int) -> str:

@@ -36,6 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="the first of them (0)")
     parser.add_argument("--arch", default="sm_90a", help=f"{', '.join(ARCHITECTURES)} (sm_90a)")
     parser.add_argument("--trace", metavar="FILE", help="events of the last run, up to the first bad case")
+    parser.add_argument("--coverage", action="store_true", help="print which instructions are modelled, and how")
     parser.add_argument("--triton", metavar="VERSION,...", help="under the newest of each (3.7.1,3.9), by pip")
     options, others = parser.parse_known_args(words)
     try:
@@ -53,11 +54,12 @@ def main(arguments: list[str] | None = None) -> int:
     except ValueError as error:
         problem = str(error)
     else:
-        if (ROOT / "tests" / "machine").is_dir():
-            sys.path.insert(0, str(ROOT / "tests" / "machine"))
-            from command import main as run_suite
-
-            return run_suite(words)
+        if (tests := ROOT / "tests" / "machine").is_dir():
+            sys.path.insert(0, str(tests))
+            if options.coverage:
+                print(importlib.import_module("instruction_table").table(), end="")
+                return 0
+            return importlib.import_module("command").main(words)
         problem = "it takes FILE::NAME of a kernel; the suite's own kernels run in a checkout alone"
     parser.error(problem)
 

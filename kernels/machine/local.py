@@ -6,6 +6,7 @@ brings along, `vprintf` and `__assertfail`, is done by the machine.
 
 import re
 import struct
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -18,6 +19,15 @@ from kernels.machine.ptx import UnknownError
 
 Copies = tuple[tuple[int, int, int], ...]
 """(from, to, bytes) in local memory."""
+
+
+def instructions() -> Iterator[tuple[str, str]]:
+    """Yield what is modelled: (opcode, how)."""
+    yield (
+        "{ld,st}.{local,param}[.v2,.v4].{b,u,s,f}{8..64}",
+        "of each lane; a launch has the parameters that Triton passes",
+    )
+    yield "call[.uni]", f"functions of the module, {' and '.join(OUTSIDE)}; nothing recurs"
 
 
 def _places(w, at: np.ndarray, size: int, instruction) -> tuple[np.ndarray, np.ndarray]:

@@ -55,7 +55,8 @@ def where(warp: Warp, inst: Instruction, lanes: Sequence[int] = (), who: str = "
         which = f", lane {ranges(lanes)}" if lanes else ""
         threads = ranges(warp.number * LANES + lane for lane in lanes or range(LANES))
         who = f"{cta_name(warp.cta)}, warp {warp.number}{which} (thread {threads})"
-    return f"{inst.source}  {text}\n{who}\n{str(inst).replace(f' ({inst.source})', '')}"
+    ptx = str(inst).replace(f" ({inst.source})", "")
+    return f"{inst.source}  {text}\n{who}\n" + re.sub(r"\{(%\w+),[^}]{40,}, *(%\w+)\}", r"{\1, ..., \2}", ptx)
 
 
 def touched(touch: Touch, more: str = "") -> Row:
@@ -96,35 +97,35 @@ WAITS = {
 """What has to be behind an access that is not the threads' own."""
 ASYNC_PROXY = r"wgmma|cp\.async\.bulk|cp\.reduce"
 PROXY_FENCE = "a proxy fence behind the first (fence.proxy.async; fence_async_shared())"
-BARRIER = (
-    "a barrier of the CTA between the two (bar.sync; gl.barrier(), tl.debug_barrier());\n"
-    "between partitions an mbarrier: one arrives behind its access, the other waits for it"
-)
+BARRIER = "a barrier of the CTA between the two (bar.sync; gl.barrier(), tl.debug_barrier())"
+MBARRIER = "\nbetween partitions an mbarrier: one arrives behind its access, the other waits for it"
 
 
 def missing(first: Touch, second: Touch, error: FaultError, is_gluon: bool) -> Row:
     """Return what would have ordered two accesses."""
     if not (first.inst and second.inst):
         return "missing", "a release at system scope behind the write, and an acquire at system scope that reads it"
-    one, other = first.warp.cta, second.warp.cta
-    and_barrier = ", then a barrier of the CTA" if first.warp is not second.warp else ""
-    if wait := next((text for pattern, text in WAITS.items() if re.match(pattern, first.inst.op)), None):
-        text = wait + and_barrier
-    elif re.match(ASYNC_PROXY, second.inst.op):
-        text = PROXY_FENCE + and_barrier
-    elif isinstance(error.memory, Shared):
-        text = BARRIER if one is other else "a barrier of the cluster between the two"
-    elif one is other:
-        text = BARRIER
+    one, other, is_shared = first.warp.cta, second.warp.cta, isinstance(error.memory, Shared)
+    scope = "gpu" if one.launch.device == other.launch.device else "sys"
+    if one is other:
+        order, then = BARRIER + MBARRIER * is_gluon, "then a barrier of the CTA" * (first.warp is not second.warp)
+    elif is_shared:
+        order, then = "a barrier of the cluster between the two", "then a barrier of the cluster"
     else:
-        scope = "gpu" if one.launch.device == other.launch.device else "sys"
-        text = (
-            f"a release by {cta_name(one)} behind its access, an acquire by {cta_name(other)} that reads it,\n"
-            f"both of scope {scope}; in each CTA a barrier, where other warps take part"
-        )
-        if "scopes" in error.message:
-            text = f"a scope that reaches both: .{scope} in both instructions"
-    if isinstance(error.memory, Shared) and not is_gluon:
+        order = f"a release by {cta_name(one)} behind its access, an acquire by {cta_name(other)} that reads it,\n"
+        order += f"both of scope {scope}; in each CTA a barrier, where other warps take part"
+        then = f"then a release, and an acquire by {cta_name(other)}, of scope {scope}"
+    if "fence.proxy" in error.message:
+        text = PROXY_FENCE
+    elif "scopes" in error.message:
+        text = f"a scope that reaches both: .{scope} in both instructions"
+    elif wait := next((text for pattern, text in WAITS.items() if re.match(pattern, first.inst.op)), None):
+        text = ", ".join(filter(None, [wait, then]))
+    elif re.match(ASYNC_PROXY, second.inst.op):
+        text = ", ".join(filter(None, [PROXY_FENCE, then]))
+    else:
+        text = order
+    if is_shared and not is_gluon:
         text += "\nunder @triton.jit that is the compiler's part: it is a miscompilation"
     return "missing", text
 
@@ -138,7 +139,7 @@ def fault(error: FaultError, machine: Observed, tensors: Mapping[str, Tensor], i
         if not last.writes:
             return page(title, touched(reader), ("missing", "a write: there is none in the whole run"))
         return page(title, touched(reader), touched(last, "\nonly later"), missing(last, reader, error, is_gluon))
-    if error.kind == "race" and last:
+    if error.kind == "race" and error.agent is not None and last:
         *_, first = [t for t in machine.touches[:-1] if t.agent == error.agent and (t.writes or last.writes)] or [last]
         both = "written twice" if first.writes and last.writes else "written and read"
         title = f"{place(tensors, error.memory, error.byte, machine)} is {both}, and nothing orders the two"
@@ -152,7 +153,7 @@ def fault(error: FaultError, machine: Observed, tensors: Mapping[str, Tensor], i
         writes = bool(re.match(r"st|red|atom", inst.op))
         return page(title, touched(Touch(writes, warp.agent, warp, inst, lanes_at(warp, inst, address))))
     lanes = [] if warp.mask is None else np.flatnonzero(warp.mask).tolist()
-    made = initialised(warp.cta, error.byte) if error.kind == "barrier" and error.memory is warp.cta.shared else ""
+    made = initialised(warp.cta, error.byte) if error.memory is warp.cta.shared else ""
     return page(error.message, ("at", where(warp, inst, lanes) + made))
 
 
@@ -178,29 +179,58 @@ def last_write(machine: Observed) -> Row:
     return ("written", touched(touch, "\nlast of all")[1]) if touch else ("written", "by nobody")
 
 
-def hang(error: FaultError, machine: Machine) -> str:
+def hang(error: FaultError, machine: Machine, tensors: Mapping[str, Tensor]) -> str:
     """Return the page on a run that does not end: who waits for what, those together that wait for the same."""
-    waits: dict[tuple[str, Instruction], list[Warp]] = {}
+    waits: dict[tuple[str, str, Instruction], list[Warp]] = {}
     for warp in machine.warps:
         groups = [(warp.pc, warp.waits or warp.ready), *((group.pc, group.waits) for group in warp.others)]
-        for inst, ready in ((warp.program.kernel.code[pc], ready) for pc, ready in groups):
-            waits.setdefault((waited_for(warp, inst, ready), inst), []).append(warp)
+        for pc, ready in groups:
+            inst = warp.program.kernel.code[pc]
+            if ready is not None and not ready():
+                waits.setdefault(("waits", waited_for(warp, inst, ready), inst), []).append(warp)
+            else:
+                seen = ", ".join(polled(warp, pc, tensors)) or "no memory"
+                waits.setdefault(("spins", f"looks at {seen}", inst.source), []).append(warp)
     rows = []
-    for (text, inst), warps in waits.items():
+    for (word, text, at), warps in waits.items():
         ctas = list(dict.fromkeys(cta_name(warp.cta) for warp in warps))
         who = ", ".join(ctas[:4]) + (f" and {len(ctas) - 4} more" if ctas[4:] else "")
         who += f", warp {ranges({warp.number for warp in warps})}"
-        rows.append(("waits" if text else "goes on", where(warps[0], inst, (), who) + f"\n{text}".rstrip()))
+        inst = at if word == "waits" else warps[0].program.kernel.code[warps[0].pc]
+        rows.append((word, where(warps[0], inst, (), who) + f"\n{text}"))
+    if error.message.startswith("more than"):
+        rows.append(("perhaps", "it is that long: check takes another budget"))
     return page(error.message.partition(":\n")[0], *rows)
 
 
-def waited_for(warp: Warp, inst: Instruction, ready: Ready | None) -> str:
-    """Return what a warp waits for, and what of it is missing; "" where it waits for nothing."""
+LONGEST = 50  # instructions of a loop that only waits
+
+
+def polled(warp: Warp, pc: int, tensors: Mapping[str, Tensor]) -> list[str]:
+    """Return the elements that the loop around an instruction looks at again and again, and what they hold."""
+    kernel, machine = warp.program.kernel, warp.cta.machine
+    ends = [
+        (end, kernel.labels[i.args[0]]) for end, i in enumerate(kernel.code) if i.op.startswith("bra") and end >= pc
+    ]
+    end, start = min(((end, start) for end, start in ends if start <= pc < start + LONGEST), default=(0, 0))
+    seen = {}
+    for inst in kernel.code[start:end]:
+        if re.match(r"atom\.|ld\S*\.(acquire|relaxed|volatile)\.", inst.op):
+            text = next(text for text in inst.args if text.startswith("["))
+            number, byte = divmod(int(warp.program.address(text)(warp)[0]), 1 << REGION_BITS)
+            if 0 < number <= len(machine.memory.regions):
+                region = machine.memory.regions[number - 1]
+                seen[place(tensors, region, byte, machine)] = region.data[byte : byte + 4].view(np.int32)
+    return [f"{name}, which holds {value[0]}" for name, value in seen.items() if len(value)]
+
+
+def waited_for(warp: Warp, inst: Instruction, ready: Ready) -> str:
+    """Return what a warp waits for, and what of it is missing."""
     if turn := warp.joined:
         others = ranges(mate.number for mate in warp.cta.warps if mate.alive and mate not in turn.arrived)
-        return f"for {turn.threads // LANES - len(turn.arrived)} more warps; not there: warp {others or 'of none'}"
+        return f"for {turn.threads // LANES - len(turn.arrived)} more warps; not there: warp {others}"
     if not inst.op.startswith("mbarrier"):
-        return f"for {ready if isinstance(ready, Until) else inst.op}" if ready else ""
+        return f"for {ready if isinstance(ready, Until) else inst.op}"
     return f"for the {ready}" + initialised(warp.cta, warp.program.address(inst.args[1])(warp))
 
 

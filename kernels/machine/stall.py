@@ -20,6 +20,7 @@ class Stall:
     def moved(self) -> None:
         """Something has landed or ended: wait again."""
         self.due, self.states = self.machine.executed + PATIENCE, {}
+        self.last: dict[Any, int] = {}
         self.again: set = set()
 
     def notice(self, warp: Any) -> bool:
@@ -28,7 +29,8 @@ class Stall:
             self.memory = self._memory()
         registers = (value.tobytes() if isinstance(value, np.ndarray) else id(value) for value in warp.r)
         state, states = hash((warp.pc, *registers)), self.states.setdefault(warp, set())
-        if state not in states or warp in self.again:
+        stayed, self.last[warp] = self.last.get(warp) == state, state  # it has but waited
+        if state not in states or stayed or warp in self.again:
             states.add(state)
             return False
         self.again.add(warp)

@@ -9,6 +9,7 @@ import re
 import tempfile
 from pathlib import Path
 
+import instruction_table
 import pytest
 import torch
 import triton
@@ -23,7 +24,8 @@ from kernels.machine.command import load, main
 
 tma_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
 tma_store = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
-PAGE = (Path(__file__).parents[2] / "docs" / "machine.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "machine.md").read_text()
 EXAMPLE, DOUBLED = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 N = 128
 
@@ -68,6 +70,15 @@ def hand_over(x, box, flag, out, SEM: tl.constexpr, SCOPE: tl.constexpr, N: tl.c
         while tl.atomic_add(flag, 0, sem="acquire", scope=SCOPE) == 0:
             pass
         tl.store(out + i, tl.load(box + i))
+
+
+@triton.jit
+def turns(counter, last):
+    """Each CTA waits for the one before it."""
+    while tl.atomic_add(counter, 0) != tl.program_id(0):
+        pass
+    if tl.program_id(0) != last:
+        tl.atomic_add(counter, 1)
 
 
 @triton.jit
@@ -141,6 +152,11 @@ def of_hand_over(sem: str, scope: str) -> tuple:
     return hand_over, (2,), args, dict(out=x + 1)
 
 
+def of_turns(last: int) -> tuple:
+    args = dict(counter=torch.zeros(1, dtype=torch.int32), last=last, num_warps=1)
+    return turns, (3,), args, None, dict(seeds=1)
+
+
 def of_add(n: int, **more) -> tuple:
     x, y = torch.arange(n).float(), torch.ones(n)
     grid = lambda args: (triton.cdiv(args["n"], args["B"]),)  # noqa: E731
@@ -196,6 +212,14 @@ SUBJECTS = {
         r"hang: nobody can go on.*waits   doubled.py:11 .*CTA 0, warp 0-3\n.*for the mbarrier at \d+: phase 0, "
         r"1 of 1 arrivals pending\n *the mbarrier is that of doubled.py:32\n.*doubled.py:20 .*CTA 0, warp 4-7\n",
     ),
+    "hang, spinning": (
+        lambda: of_turns(last=0),
+        r"hang: all that can go on repeat themselves.*spins   test_check.py:\d+  while .*CTA 1, CTA 2, warp 0.*"
+        r"looks at counter\[0\], which holds 0",
+    ),
+    "exact, spinning": (
+        lambda: of_turns(last=3), "exact",
+    ),
     "uninitialised": (
         lambda: of_mailbox(FILLS=False),
         r"uninitialised: byte 0 of the shared memory of CTA 0.*reads   test_check.py:.*missing a write: there is none",
@@ -222,9 +246,7 @@ SUBJECTS = {
 }  # fmt: skip
 
 
-def judge(*subject, **more):
-    kernel, grid, args, *rest = subject
-    expected, options = (*rest, None, {})[:2] if len(rest) < 2 else rest
+def judge(kernel, grid, args, expected=None, options=None, **more):
     return check(kernel, grid, args, expected=expected, **(options or {}), **more)
 
 
@@ -375,3 +397,8 @@ def test_the_page_shows_what_its_examples_print(printed_elsewhere):
     for text, code in ((fine, "0"), (raced, "1"), (hung, "1")):
         assert text.endswith(code)
         assert set(shape(text)[:-1]) <= shown | {"triton N, sm_Na: N cases under N orders of events, N bad"}
+
+
+def test_the_table_of_instructions_is_current():
+    """After a change: python -m kernels.machine --coverage > docs/machine-coverage.md"""
+    assert (DOCS / "machine-coverage.md").read_text() == instruction_table.table()

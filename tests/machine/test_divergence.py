@@ -148,6 +148,8 @@ FOREVER = {
 ENDS = {
     "a long count": "mov.b32 %r1, 12000;\nAGAIN: sub.u32 %r1, %r1, 1; ld.global.b32 %r2, [%A];"
     "setp.ne.u32 %p1, %r1, 0; @%p1 bra AGAIN;",
+    "both count, and wait for each other": "mov.b32 %r1, 12000;\nAGAIN: sub.u32 %r1, %r1, 1; bar.sync 0; bar.sync 1;"
+    "setp.ne.u32 %p1, %r1, 0; @%p1 bra AGAIN;",
     "one counts, another waits": by("%w",
         "mov.b32 %r1, 12000;\nCOUNT: sub.u32 %r1, %r1, 1; setp.ne.u32 %p1, %r1, 0; @%p1 bra COUNT;"
         "st.relaxed.gpu.global.b32 [%A], 1;",
