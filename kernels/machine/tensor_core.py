@@ -303,10 +303,9 @@ def wgmma(program, inst):
         def run():
             x = fragments(form.x, x_words, 16)[0] if x_registers else fetch(form.x, used[1][0], x_turned)
             products = (-x if negates else x) @ fetch(form.w, used[0][0], w_turned).T
-            if not keeps or again:
-                held = sums.values if keeps else None
-            else:
-                held = np.stack([r.value() if type(r) is Pending else r for r in before])
+            held = None
+            if keeps:
+                held = sums.values if again else np.stack([r.value() if type(r) is Pending else r for r in before])
             parts = in_registers(form, products)
             sums.values = add(form, parts.reshape(len(registers), -1), held, saturates)
 

@@ -248,26 +248,28 @@ def test_wgmma_multiplies_in_every_layout(op):
     places = held(THREAD, 64 * k // 128, f"16 * w + {A_OF[x_kind][0]}", A_OF[x_kind][1])
     for number, x_layout in enumerate(["registers", *layouts]):
         n = [8, 24, 16, 32][number % 2 + 2 * integers]
-        w_layout, keep = layouts[(3 * number + 1) % len(layouts)], number % 3 > 0
+        w_layout = layouts[(3 * number + 1) % len(layouts)]
         scales = [(1, 1), (-1, 1), (1, -1), (-1, -1)][number % 4 if not integers else 0]
         x, w, c = whole((64, k), x_kind, number), whole((n, k), w_kind, 99), whole((64, n), total, 98)
         shared = np.zeros(1 << 14, np.uint8)
         w_at, x_at = placed(shared, W, w, w_kind, w_layout), "{%r800, %r801, %r802, %r803}"
         if x_layout != "registers":
-            x_at = placed(shared, X, x, x_kind, x_layout)
+            x_at = str(placed(shared, X, x, x_kind, x_layout))
         turns = [int(layout.startswith("MN")) for layout in (x_layout, w_layout) if layout != "registers"]
-        tail = ", ".join(map(str, ["%p1", *([] if integers else scales), *(turns if k == 16 else [])]))
+        tail = ", ".join(map(str, [*([] if integers else scales), *(turns if k == 16 else [])]))
         sums = held(THREAD, n // 2, "16 * w + q + 8 * (i // 2 % 2)", "8 * (i // 4) + 2 * t + i % 2")
         before, count = encoded(c[sums], total), n // 2 * TORCH[total].itemsize // 4
         body = FILL + moves("ld", "%B", 0, count, thread="%t") + moves("ld", "%C", 800, 4, thread="%t")
-        body += f"mov.pred %p1, {int(keep)}; {PROXY} {BAR} {FENCE} {op.split('.m64')[0]}.m64n{n}{rest} "
-        body += f"{registers(count)}, {x_at}, {w_at}, {tail}; {COMMIT} {WAIT}" + moves(
-            "st", "%B", 0, count, thread="%t"
-        )
+        body += f"{PROXY} {BAR} {FENCE} "
+        expected, products = c.astype(float), scales[0] * scales[1] * (x @ w.T)
+        for step, keeps in enumerate([number % 3 > 0, number % 2]):
+            body += f"mov.pred %p{step}, {int(keeps)}; {op.split('.m64')[0]}.m64n{n}{rest} {registers(count)}, "
+            body += ", ".join(filter(None, [x_at, str(w_at), f"%p{step}", tail])) + ";\n"
+            expected = limited(products + expected * keeps, op)
+        body += f"{COMMIT} {WAIT}" + moves("st", "%B", 0, count, thread="%t")
         given = shared, before, encoded(x[places], x_kind)
         out = decoded(run(body, *given, threads=128, shared=1 << 14, seeds=[number])[1], total)
-        expected = limited(scales[0] * scales[1] * (x @ w.T) + c * keep, op)[sums]
-        assert (out == expected).all(), (x_layout, w_layout, n)
+        assert (out == expected[sums]).all(), (x_layout, w_layout, n)
 
 
 def elements(rows: np.ndarray, turned: bool) -> np.ndarray:
