@@ -263,7 +263,8 @@ def test_wgmma_multiplies_in_every_layout(op):
         body += f"{PROXY} {BAR} {FENCE} "
         expected, products = c.astype(float), scales[0] * scales[1] * (x @ w.T)
         for step, keeps in enumerate([number % 3 > 0, number % 2]):
-            body += f"mov.pred %p{step}, {int(keeps)}; {op.split('.m64')[0]}.m64n{n}{rest} {registers(count)}, "
+            body += f"mov.pred %p{step}, {int(keeps)}; "
+            body += f"wgmma.mma_async.sync.aligned.m64n{n}{rest} {registers(count)}, "
             body += ", ".join(filter(None, [x_at, str(w_at), f"%p{step}", tail])) + ";\n"
             expected = limited(products + expected * keeps, op)
         body += f"{COMMIT} {WAIT}" + moves("st", "%B", 0, count, thread="%t")
@@ -283,16 +284,15 @@ def elements(rows: np.ndarray, turned: bool) -> np.ndarray:
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_matrices_are_moved(count, turned):
     """Two loads, which may be done at once, and a store to other places; shared memory begins and ends as array A."""
-    random, form = np.random.default_rng(count), f"sync.aligned.m8n8.x{count}{turned}.shared.b16"
+    random, form = np.random.default_rng(count), f"x{count}{turned}.shared.b16"
     places, target = random.permutation(64).reshape(2, 32), random.permutation(64)[:32]
     data, words = (random.integers(0, 1 << 16, size, np.uint16) for size in (512, (32, count, 2)))
     body = moves("ld", "%A", 100, 8) + moves("ld", "%B", 80, 3) + moves("ld", "%C", 20, count)
     shared = [f"[%r90+{4 * i}], %r{100 + i};\n" for i in range(8)]
     body += "shl.b32 %r90, %l, 5;\n" + "".join(f"st.shared.b32 {text}" for text in shared)
-    body += (
-        f"bar.sync 0; ldmatrix.{form} {registers(count, 40)}, [%r80+0]; ldmatrix.{form} {registers(count, 50)}, [%r81];"
-    )
-    body += f"bar.sync 0; stmatrix.{form} [%r82], {registers(count, 20)}; bar.sync 0;\n"
+    body += f"bar.sync 0; ldmatrix.sync.aligned.m8n8.{form} {registers(count, 40)}, [%r80+0];\n"
+    body += f"ldmatrix.sync.aligned.m8n8.{form} {registers(count, 50)}, [%r81];\n"
+    body += f"bar.sync 0; stmatrix.sync.aligned.m8n8.{form} [%r82], {registers(count, 20)}; bar.sync 0;\n"
     body += "".join("ld.shared.b32 {1}, {0};\n".format(*text.strip(";\n").split(", ")) for text in shared)
     body += moves("st", "%A", 100, 8) + moves("st", "%C", 40, count) + moves("st", "%D", 50, count)
     given = data, 16 * np.stack([*places, target], 1).astype(np.uint32), words, np.zeros_like(words)
@@ -314,12 +314,14 @@ LOAD, MULTIPLY = "ldmatrix.sync.aligned.m8n8.x1.shared.b16", "mma.sync.aligned.m
 NEIGHBOURS = dict(
     PUT="mov.b32 %r1, 64; shl.b32 %r2, %l, 2; st.shared.b32 [%r2], %r1; st.shared.b32 [%r2+128], 5; bar.sync 0;",
     GET=f"{LOAD} {{%r3}}, [%r2];", NEXT=f"{LOAD} {{%r4}}, [%r3];", FAR=f"{LOAD} {{%r5}}, [%r2+512];",
+    TICK="mov.u64 %d1, %clock64;", TOCK="mov.u64 %d2, %clock64; sub.s64 %d2, %d2, %d1; st.global.b32 [%A], %d2;",
     SOME=f"@%one {LOAD} {{%r3}}, [%r2];", SHOW="st.global.b32 [%A], %r4;", ROW="mul.lo.u32 %r2, %l, 16;",
     MULTIPLY=f"{MULTIPLY} {{%r20, %r21, %r22, %r23}}, {{%r2, %r2}}, {{%r2}}, {{%r2, %r2, %r2, %r2}};",
     SOME_MULTIPLY=f"@%one {MULTIPLY} {{%r20, %r21, %r22, %r23}}, {{%r2, %r2}}, {{%r2}}, {{%r2, %r2, %r2, %r2}};",
 )  # fmt: skip
 NEIGHBOURS_ROWS = r"""
 64: PUT ROW GET NEXT SHOW
+68: PUT ROW TICK GET GET TOCK
 ok: PUT ROW GET GET MULTIPLY MULTIPLY
 PTX line \d+: ldmatrix\S+ \{%r5\}, \[%r2\+512\]\S* .*nobody wrote: PUT ROW GET FAR NEXT | PUT ROW FAR GET
 not all lanes of the warp take part in it: PUT ROW SOME | PUT SOME_MULTIPLY
