@@ -314,6 +314,7 @@ LOAD, MULTIPLY = "ldmatrix.sync.aligned.m8n8.x1.shared.b16", "mma.sync.aligned.m
 NEIGHBOURS = dict(
     PUT="mov.b32 %r1, 64; shl.b32 %r2, %l, 2; st.shared.b32 [%r2], %r1; st.shared.b32 [%r2+128], 5; bar.sync 0;",
     GET=f"{LOAD} {{%r3}}, [%r2];", NEXT=f"{LOAD} {{%r4}}, [%r3];", FAR=f"{LOAD} {{%r5}}, [%r2+512];",
+    NEVER="setp.ne.u32 %p1, %l, %l;", SKIPPED=f"@%p1 {LOAD} {{%r4}}, [%r2+128];", TAKEN=f"@!%p1 {LOAD} {{%r4}}, [%r2];",
     TICK="mov.u64 %d1, %clock64;", TOCK="mov.u64 %d2, %clock64; sub.s64 %d2, %d2, %d1; st.global.b32 [%A], %d2;",
     SOME=f"@%one {LOAD} {{%r3}}, [%r2];", SHOW="st.global.b32 [%A], %r4;", ROW="mul.lo.u32 %r2, %l, 16;",
     MULTIPLY=f"{MULTIPLY} {{%r20, %r21, %r22, %r23}}, {{%r2, %r2}}, {{%r2}}, {{%r2, %r2, %r2, %r2}};",
@@ -321,6 +322,7 @@ NEIGHBOURS = dict(
 )  # fmt: skip
 NEIGHBOURS_ROWS = r"""
 64: PUT ROW GET NEXT SHOW
+64: PUT ROW NEVER TAKEN SKIPPED SHOW | PUT ROW NEVER GET TAKEN GET SKIPPED SHOW
 68: PUT ROW TICK GET GET TOCK
 ok: PUT ROW GET GET MULTIPLY MULTIPLY
 PTX line \d+: ldmatrix\S+ \{%r5\}, \[%r2\+512\]\S* .*nobody wrote: PUT ROW GET FAR NEXT | PUT ROW FAR GET
