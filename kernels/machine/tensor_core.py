@@ -17,17 +17,14 @@ import numpy as np
 
 from kernels.machine.alu import LANES, names_in
 from kernels.machine.device import Event
-from kernels.machine.floats import from_bf16
+from kernels.machine.floats import from_bf16, from_fp8
 from kernels.machine.matrices import at_once
 from kernels.machine.memory import spread, swizzled
 from kernels.machine.order import GRANULE, SHARED, BoundsError, FaultError
 from kernels.machine.program import effect, family, uniform
 from kernels.machine.ptx import UnknownError
 
-BYTES = np.arange(256, dtype=np.uint16)
-E5M2 = (BYTES << 8).view(np.float16).astype(np.float32)
-E4M3 = ((BYTES & 0x80) << 8 | (BYTES & 0x7F) << 7).view(np.float16).astype(np.float32) * 2**8  # its bias is 7, not 15
-E4M3[0x7F::0x80] = np.nan
+E4M3, E5M2 = (from_fp8(np.arange(256), kind).astype(np.float32) for kind in ("e4m3", "e5m2"))
 VALUES = {  # of elements, from the registers or bytes that hold them
     "bf16": lambda data: from_bf16(data.view(np.uint16)),
     "f16": lambda data: data.view(np.float16).astype(np.float32),
@@ -75,15 +72,17 @@ FORMS = dict(chain.from_iterable(forms(*line) for line in TYPES))
 def instructions() -> Iterator[tuple[str, str]]:
     """Yield what is modelled: (opcode, how)."""
     for types, sums, shapes, k in TYPES:
-        kind, total, shape = (text.replace(" ", "|") for text in (types, sums, shapes))
+        kind, total, shape = (
+            "{" + text.replace(" ", ",") + "}" if " " in text else text for text in (types, sums, shapes)
+        )
         how = {"s32": "exact", "f64": "sums in fp64"}.get(sums, "sums in fp32: as the hardware's for whole numbers")
         cut = "[.satfinite]" if sums == "s32" else ""
         yield f"mma.sync.aligned.{shape}.row.col{cut}.{total}.{kind}.{kind}.{total}", how
         if k:
-            yield f"wgmma.mma_async.sync.aligned.m64n*k{k}.{total}.{kind}.{kind}{cut}", f"an event of its warp; {how}"
-    yield "wgmma.fence.sync.aligned", "before what a warp issues on registers that were written since the last"
-    yield "wgmma.commit_group.sync.aligned", "per warp"
-    yield "wgmma.wait_group.sync.aligned", "for the warp's results, and for the reads of its warpgroup"
+            yield f"wgmma.mma_async.sync.aligned.m64n*k{k}.{total}.{kind}.{kind}{cut}", f"{how}; in its own time"
+    yield "wgmma.fence.sync.aligned", "where it is missing is a fault"
+    yield "wgmma.commit_group.sync.aligned", "groups of a warp"
+    yield "wgmma.wait_group.sync.aligned", "for the results of the warp, and the reads of its warpgroup"
 
 
 def fragments(kind: str, words: np.ndarray, rows: int = 8) -> np.ndarray:
@@ -161,7 +160,7 @@ class Pending:
     def _refuse(self, *args, **more):
         raise FaultError("reads an accumulator of a wgmma that is not waited for")
 
-    view = astype = __array__ = __array_ufunc__ = _refuse
+    __getattr__ = __array__ = __array_ufunc__ = _refuse
     __add__ = __sub__ = __mul__ = __floordiv__ = __mod__ = __neg__ = __and__ = __or__ = __xor__ = __invert__ = _refuse
     __lshift__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
 
@@ -303,10 +302,9 @@ def wgmma(program, inst):
         def run():
             x = fragments(form.x, x_words, 16)[0] if x_registers else fetch(form.x, used[1][0], x_turned)
             products = (-x if negates else x) @ fetch(form.w, used[0][0], w_turned).T
-            if not keeps or again:
-                held = sums.values if keeps else None
-            else:
-                held = np.stack([r.value() if type(r) is Pending else r for r in before])
+            held = None
+            if keeps:
+                held = sums.values if again else np.stack([r.value() if type(r) is Pending else r for r in before])
             parts = in_registers(form, products)
             sums.values = add(form, parts.reshape(len(registers), -1), held, saturates)
 

@@ -248,26 +248,29 @@ def test_wgmma_multiplies_in_every_layout(op):
     places = held(THREAD, 64 * k // 128, f"16 * w + {A_OF[x_kind][0]}", A_OF[x_kind][1])
     for number, x_layout in enumerate(["registers", *layouts]):
         n = [8, 24, 16, 32][number % 2 + 2 * integers]
-        w_layout, keep = layouts[(3 * number + 1) % len(layouts)], number % 3 > 0
+        w_layout = layouts[(3 * number + 1) % len(layouts)]
         scales = [(1, 1), (-1, 1), (1, -1), (-1, -1)][number % 4 if not integers else 0]
         x, w, c = whole((64, k), x_kind, number), whole((n, k), w_kind, 99), whole((64, n), total, 98)
         shared = np.zeros(1 << 14, np.uint8)
         w_at, x_at = placed(shared, W, w, w_kind, w_layout), "{%r800, %r801, %r802, %r803}"
         if x_layout != "registers":
-            x_at = placed(shared, X, x, x_kind, x_layout)
+            x_at = str(placed(shared, X, x, x_kind, x_layout))
         turns = [int(layout.startswith("MN")) for layout in (x_layout, w_layout) if layout != "registers"]
-        tail = ", ".join(map(str, ["%p1", *([] if integers else scales), *(turns if k == 16 else [])]))
+        tail = ", ".join(map(str, [*([] if integers else scales), *(turns if k == 16 else [])]))
         sums = held(THREAD, n // 2, "16 * w + q + 8 * (i // 2 % 2)", "8 * (i // 4) + 2 * t + i % 2")
         before, count = encoded(c[sums], total), n // 2 * TORCH[total].itemsize // 4
         body = FILL + moves("ld", "%B", 0, count, thread="%t") + moves("ld", "%C", 800, 4, thread="%t")
-        body += f"mov.pred %p1, {int(keep)}; {PROXY} {BAR} {FENCE} {op.split('.m64')[0]}.m64n{n}{rest} "
-        body += f"{registers(count)}, {x_at}, {w_at}, {tail}; {COMMIT} {WAIT}" + moves(
-            "st", "%B", 0, count, thread="%t"
-        )
+        body += f"{PROXY} {BAR} {FENCE} "
+        expected, products = c.astype(float), scales[0] * scales[1] * (x @ w.T)
+        for step, keeps in enumerate([number % 3 > 0, number % 2]):
+            body += f"mov.pred %p{step}, {int(keeps)}; "
+            body += f"wgmma.mma_async.sync.aligned.m64n{n}{rest} {registers(count)}, "
+            body += ", ".join(filter(None, [x_at, str(w_at), f"%p{step}", tail])) + ";\n"
+            expected = limited(products + expected * keeps, op)
+        body += f"{COMMIT} {WAIT}" + moves("st", "%B", 0, count, thread="%t")
         given = shared, before, encoded(x[places], x_kind)
         out = decoded(run(body, *given, threads=128, shared=1 << 14, seeds=[number])[1], total)
-        expected = limited(scales[0] * scales[1] * (x @ w.T) + c * keep, op)[sums]
-        assert (out == expected).all(), (x_layout, w_layout, n)
+        assert (out == expected[sums]).all(), (x_layout, w_layout, n)
 
 
 def elements(rows: np.ndarray, turned: bool) -> np.ndarray:
@@ -281,16 +284,15 @@ def elements(rows: np.ndarray, turned: bool) -> np.ndarray:
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_matrices_are_moved(count, turned):
     """Two loads, which may be done at once, and a store to other places; shared memory begins and ends as array A."""
-    random, form = np.random.default_rng(count), f"sync.aligned.m8n8.x{count}{turned}.shared.b16"
+    random, form = np.random.default_rng(count), f"x{count}{turned}.shared.b16"
     places, target = random.permutation(64).reshape(2, 32), random.permutation(64)[:32]
     data, words = (random.integers(0, 1 << 16, size, np.uint16) for size in (512, (32, count, 2)))
     body = moves("ld", "%A", 100, 8) + moves("ld", "%B", 80, 3) + moves("ld", "%C", 20, count)
     shared = [f"[%r90+{4 * i}], %r{100 + i};\n" for i in range(8)]
     body += "shl.b32 %r90, %l, 5;\n" + "".join(f"st.shared.b32 {text}" for text in shared)
-    body += (
-        f"bar.sync 0; ldmatrix.{form} {registers(count, 40)}, [%r80+0]; ldmatrix.{form} {registers(count, 50)}, [%r81];"
-    )
-    body += f"bar.sync 0; stmatrix.{form} [%r82], {registers(count, 20)}; bar.sync 0;\n"
+    body += f"bar.sync 0; ldmatrix.sync.aligned.m8n8.{form} {registers(count, 40)}, [%r80+0];\n"
+    body += f"ldmatrix.sync.aligned.m8n8.{form} {registers(count, 50)}, [%r81];\n"
+    body += f"bar.sync 0; stmatrix.sync.aligned.m8n8.{form} [%r82], {registers(count, 20)}; bar.sync 0;\n"
     body += "".join("ld.shared.b32 {1}, {0};\n".format(*text.strip(";\n").split(", ")) for text in shared)
     body += moves("st", "%A", 100, 8) + moves("st", "%C", 40, count) + moves("st", "%D", 50, count)
     given = data, 16 * np.stack([*places, target], 1).astype(np.uint32), words, np.zeros_like(words)
@@ -312,12 +314,16 @@ LOAD, MULTIPLY = "ldmatrix.sync.aligned.m8n8.x1.shared.b16", "mma.sync.aligned.m
 NEIGHBOURS = dict(
     PUT="mov.b32 %r1, 64; shl.b32 %r2, %l, 2; st.shared.b32 [%r2], %r1; st.shared.b32 [%r2+128], 5; bar.sync 0;",
     GET=f"{LOAD} {{%r3}}, [%r2];", NEXT=f"{LOAD} {{%r4}}, [%r3];", FAR=f"{LOAD} {{%r5}}, [%r2+512];",
+    NEVER="setp.ne.u32 %p1, %l, %l;", SKIPPED=f"@%p1 {LOAD} {{%r4}}, [%r2+128];", TAKEN=f"@!%p1 {LOAD} {{%r4}}, [%r2];",
+    TICK="mov.u64 %d1, %clock64;", TOCK="mov.u64 %d2, %clock64; sub.s64 %d2, %d2, %d1; st.global.b32 [%A], %d2;",
     SOME=f"@%one {LOAD} {{%r3}}, [%r2];", SHOW="st.global.b32 [%A], %r4;", ROW="mul.lo.u32 %r2, %l, 16;",
     MULTIPLY=f"{MULTIPLY} {{%r20, %r21, %r22, %r23}}, {{%r2, %r2}}, {{%r2}}, {{%r2, %r2, %r2, %r2}};",
     SOME_MULTIPLY=f"@%one {MULTIPLY} {{%r20, %r21, %r22, %r23}}, {{%r2, %r2}}, {{%r2}}, {{%r2, %r2, %r2, %r2}};",
 )  # fmt: skip
 NEIGHBOURS_ROWS = r"""
 64: PUT ROW GET NEXT SHOW
+64: PUT ROW NEVER TAKEN SKIPPED SHOW | PUT ROW NEVER GET TAKEN GET SKIPPED SHOW
+68: PUT ROW TICK GET GET TOCK
 ok: PUT ROW GET GET MULTIPLY MULTIPLY
 PTX line \d+: ldmatrix\S+ \{%r5\}, \[%r2\+512\]\S* .*nobody wrote: PUT ROW GET FAR NEXT | PUT ROW FAR GET
 not all lanes of the warp take part in it: PUT ROW SOME | PUT SOME_MULTIPLY
