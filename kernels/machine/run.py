@@ -104,7 +104,8 @@ def _scratch(machine: Machine, launch: Call, metadata, kind: str) -> int:
 
 
 def _descriptor(machine: Machine, value, meta: dict | None) -> list[int]:
-    tensor, sizes = value.base, [*value.shape, *value.strides]
+    tensor = getattr(value.base, "base", value.base)  # of triton.reinterpret, too
+    sizes = [*value.shape, *value.strides]
     if meta is None:  # there is no TMA: loads and stores through a pointer
         return [address(machine, tensor), *sizes, value.padding == "nan", value.round_f32_to_tf32, *sizes]
     if meta["elem_size"] != tensor.element_size():

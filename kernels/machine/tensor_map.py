@@ -156,7 +156,7 @@ def map_at(w, address: int, number: int, inst) -> TensorMap:
         return decode(memory.maps[which])
     region, start, g = _in_global(w, address, inst)
     memory.note_read(region, g, w.clock, GENERIC, number, inst)
-    tensor_map, writes = decode(region.data[start : start + MAP_BYTES].tobytes()), region.writes[g].tobytes()
+    tensor_map, writes = decode(region.data[start : start + MAP_BYTES].tobytes()), region.writes[region.index(g)].tobytes()
     fences = memory.map_fences.get(address, ())
     if not any(seen == writes and w.clock[GENERIC, agent] >= epoch for seen, agent, epoch in fences):
         message = f"{inst} uses the tensor map of {address:#x} with no fence.proxy.tensormap behind what wrote it"
@@ -220,7 +220,7 @@ def acquire(w, inst, where, size):
     """9.7.13.4: whoever this warp lets know of it may give TMA the map as it is now."""
     address, fences = uniform(w, where(w), "the address of a fence"), w.cta.machine.memory.map_fences
     region, _, g = _in_global(w, address, inst)
-    writes = region.writes[g].tobytes()
+    writes = region.writes[region.index(g)].tobytes()
     kept = [fence for fence in fences.get(address, ()) if fence[0] == writes]
     fences[address] = [*kept, (writes, w.agent, w.epoch)]
     w.tick()
