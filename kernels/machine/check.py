@@ -67,7 +67,7 @@ def check(
     seeds: int = 8,
     seed: int = 0,
     arch: str = "sm_90a",
-    tolerance: float | None = None,
+    tolerance: float | Mapping[str, float] | None = None,
     slots: int | None = None,
     budget: int = BUDGET,
     processes: int = 1,
@@ -77,10 +77,10 @@ def check(
 
     `args`: by name or in their order; tensors lie on the CPU. Each run begins with them as they are; afterwards they
     hold the results of the last run. `expected`: what tensors must hold then, by the names of arguments, to the bit or
-    up to `tolerance`, relative and absolute; without it all results must be the same under every order. `slots`: CTAs
-    that the GPU holds at a time, None as many as there are. `budget`: instructions of a run until it is given up.
-    `processes`: forked ones that share the orders of events; tensors then hold the results of the first. `trace`: a
-    file for the events of the last run, which ui.perfetto.dev opens.
+    up to `tolerance`, relative and absolute, for all or by name. Without it all results must be the same under every
+    order. `slots`: CTAs that the GPU holds at a time, None as many as there are. `budget`: instructions of a run until
+    it is given up. `processes`: forked ones that share the orders of events; tensors then hold the results of the
+    first. `trace`: a file for the events of the last run, which ui.perfetto.dev opens.
 
     Raises ValueError, in one line, where the call is not right or the kernel does not compile.
     """
@@ -117,9 +117,11 @@ class Outcome(NamedTuple):
 class Trial:
     """A launch that is run again and again, on tensors as they were at first."""
 
-    def __init__(self, launch: Call, arch: str, limits: tuple, expected: Mapping | None, tolerance: float | None):
-        self.launch, self.arch, self.limits, self.tolerance = launch, arch, limits, tolerance
+    def __init__(self, launch: Call, arch: str, limits: tuple, expected: Mapping | None, tolerance: Any):
+        self.launch, self.arch, self.limits = launch, arch, limits
         self.tensors = dict(tensors_of(launch.args))
+        by_name = isinstance(tolerance, Mapping)
+        self.tolerances = dict(tolerance) if by_name else dict.fromkeys(self.tensors, tolerance)
         self.wanted, self.is_given = expectations(self.tensors, expected or {}), expected is not None
         arrays = {tensor.untyped_storage().data_ptr(): whole(tensor) for tensor in self.tensors.values()}
         self.before = [(array, array.copy()) for array in arrays.values()]
@@ -162,7 +164,7 @@ class Trial:
             kind, text = fault.kind, report.fault(fault, watched, self.tensors, is_gluon)
         else:
             for name, values in self.wanted.items():
-                if kind == "exact" and (wrong := difference(self.tensors[name], values, self.tolerance)):
+                if kind == "exact" and (wrong := difference(self.tensors[name], values, self.tolerances.get(name))):
                     kind, text = "wrong", self._wrong(name, *wrong, machine, seed)
             self.wanted = self.wanted or {name: tensor.clone() for name, tensor in self.tensors.items()}
         return Outcome(kind, text, seed, machine.executed)
