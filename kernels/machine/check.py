@@ -101,7 +101,9 @@ def check(
         text = report.page(chosen.text, *[again] * (chosen.seed is not None))
         return Verdict(chosen.kind, text, chosen.seed, chosen.instructions, time.perf_counter() - begun)
     text = "as expected" if expected else "no fault, and the same results (nothing was expected of them)"
-    text = report.page(f"{text} under {seeds} order{'s' * (seeds > 1)} of events", *trial.notes)
+    text = report.page(
+        f"{text} under {seeds} order{'s' * (seeds > 1)} of events", *trial.notes, *trial.lost * (expected is None)
+    )
     return Verdict("exact", text, None, outcome.instructions, time.perf_counter() - begun)
 
 
@@ -126,6 +128,7 @@ class Trial:
         arrays = {tensor.untyped_storage().data_ptr(): whole(tensor) for tensor in self.tensors.values()}
         self.before = [(array, array.copy()) for array in arrays.values()]
         self.notes: list[report.Row] = []
+        self.lost: list[report.Row] = []
 
     def outcomes(self, seeds: Sequence[int], processes: int, trace: str | Path | None) -> Iterator[Outcome]:
         """Yield what comes of each order of events. The first shows what the others must agree with."""
@@ -140,7 +143,8 @@ class Trial:
         if (needed := made.program.shared_bytes) > limit:
             limits = f"{self.arch} has {limit}; take smaller blocks or fewer stages"
             raise ValueError(f"{name} needs {needed} bytes of shared memory, {limits}")
-        self.notes = [("note", problem) for problem in made.problems]
+        self.notes = [("note", problem) for problem in made.races]
+        self.lost = [("perhaps", problem) for problem in made.lost]  # where results are as expected, it does not matter
         yield self.run(seeds[0], trace)
         if processes == 1 or trace:
             yield from (self.run(seed, trace) for seed in seeds[1:])
@@ -193,7 +197,7 @@ class Trial:
         self._execute(watched)
         if not self.is_given:
             title += "\nresults depend on the order of events: expected is what the first one gave"
-        return report.page(title, report.last_write(watched))
+        return report.page(title, report.last_write(watched), *self.lost)
 
 
 FORKED: list[Trial] = []
@@ -296,5 +300,5 @@ def difference(tensor: Tensor, expected: Tensor, tolerance: float | None) -> tup
         return None
     index = tuple(wrong.nonzero()[0].tolist())
     largest = (actual[wrong].double() - wanted[wrong].double()).abs().max().item()
-    numbers = f"is {actual[index].item():.9g}, expected {wanted[index].item():.9g}"
-    return index, f"{numbers}; {count} of {wrong.numel()} elements differ, by up to {largest:.3g}"
+    one, other = (f"{value:.9g}" if is_float else value for value in (actual[index].item(), wanted[index].item()))
+    return index, f"is {one}, expected {other}; {count} of {wrong.numel()} elements differ, by up to {largest:.3g}"

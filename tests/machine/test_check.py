@@ -57,6 +57,17 @@ def skip(y, out, scale, ignored, N: tl.constexpr):
 
 
 @triton.jit
+def forget(out, turns):
+    """Triton's loop keeps `before` at 0."""
+    now = 0
+    before = now
+    for _ in range(turns):
+        before = now
+        now += 1
+    tl.store(out, before)
+
+
+@triton.jit
 def last_is_zero(x, out, row, column, N: tl.constexpr):
     m, n = tl.arange(0, N)[:, None], tl.arange(0, N)[None, :]
     tl.store(out + m * row + n * column, tl.load(x + m * N + n, mask=m + n < 2 * N - 2, other=0))
@@ -201,6 +212,10 @@ SUBJECTS = {
         lambda: of_square("as is"),
         r"wrong: out\[15, 15\] is 0, expected 1; 1 of 256 elements differ.*"
         r"written test_check.py:\d+  tl.store\(out \+ m \* row.*CTA 0, warp 3, lane 31 \(thread 127\)",
+    ),
+    "wrong, not carried": (
+        lambda: (forget, (1,), (torch.zeros(1, dtype=torch.int32), 5), dict(out=torch.full((1,), 4))),
+        r"wrong: out\[0\] is 0, expected 4; .*perhaps the loop at test_check.py:\d+ does not carry before",
     ),
     "wrong, turned": (lambda: of_square("turned"), r"wrong: out\[15, 15\] is 0, .*warp"),
     "by order": (
