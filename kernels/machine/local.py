@@ -63,14 +63,14 @@ def access(program, inst):
     count, size = len(names_in(registers)), bits(kind) // 8
     match = re.fullmatch(r"\[\s*([\w$@]+)\s*(?:\+\s*(\d+))?\s*\]", where_text)
     if match and match[1] in program.kernel.parameters:
-        puts, first = program.puts(registers, f"b{bits(kind)}"), int(match[2] or 0)
+        puts, first = program.puts(registers, kind), int(match[2] or 0)
         if first + count * size > program.kernel.parameters[match[1]]:
             raise UnknownError(f"bytes from {first} of parameter {match[1]}")
 
         def load_parameter(w):
             value, dtype = w.cta.launch.parameters[match[1]] >> 8 * first, np.dtype(numpy_name(f"u{bits(kind)}"))
             for i, put in enumerate(puts):
-                put(w, np.full(LANES, (value >> 8 * size * i) % 2 ** bits(kind), dtype))
+                put(w, np.full(LANES, (value >> 8 * size * i) % 2 ** bits(kind), dtype).view(numpy_name(kind)))
 
         return load_parameter
     where, puts = program.address(where_text), program.puts(registers, kind) if name == "ld" else None

@@ -34,8 +34,14 @@ class Compiled:
     triton: Any
     """What Triton calls the compiled kernel."""
     program: Program
-    problems: tuple[str, ...]
-    """Found without running it."""
+    lost: tuple[str, ...]
+    """Found without running it: names that a loop does not carry, though it may mean to, ..."""
+    races: tuple[str, ...]
+    """... and waits that a lane may pass before others."""
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        return self.lost + self.races
 
 
 PROGRAMS: dict[str, Compiled] = {}
@@ -53,7 +59,7 @@ def compiled(launch: Call, target: int = TARGET) -> Compiled:
     if triton_kernel.hash not in PROGRAMS:
         code = parse(triton_kernel.asm["ptx"])
         program = Program(code, triton_kernel.metadata.shared)
-        PROGRAMS[triton_kernel.hash] = Compiled(triton_kernel, program, (*lost, *races(code)))
+        PROGRAMS[triton_kernel.hash] = Compiled(triton_kernel, program, tuple(lost), tuple(races(code)))
     return PROGRAMS[triton_kernel.hash]
 
 

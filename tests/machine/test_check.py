@@ -49,6 +49,25 @@ def shift(x, out, by, N: tl.constexpr):
 
 
 @triton.jit
+def skip(y, out, scale, ignored, N: tl.constexpr):
+    """`ignored` is a parameter of 32 bits that is compared with 64."""
+    i = tl.arange(0, N)
+    label = tl.load(y + i)
+    tl.store(out + i, tl.where(label == ignored, 0, label * scale))
+
+
+@triton.jit
+def forget(out, turns):
+    """Triton's loop keeps `before` at 0."""
+    now = 0
+    before = now
+    for _ in range(turns):
+        before = now
+        now += 1
+    tl.store(out, before)
+
+
+@triton.jit
 def last_is_zero(x, out, row, column, N: tl.constexpr):
     m, n = tl.arange(0, N)[:, None], tl.arange(0, N)[None, :]
     tl.store(out + m * row + n * column, tl.load(x + m * N + n, mask=m + n < 2 * N - 2, other=0))
@@ -168,6 +187,12 @@ def of_shift(by: int, arch: str = "sm_90a") -> tuple:
     return shift, (1,), (x, torch.zeros(N), by, N), dict(out=x[by % N :][:N]) if 0 <= by <= N else None, dict(arch=arch)
 
 
+def of_labels() -> tuple:
+    labels = torch.tensor([*range(-1, N - 2), -100])
+    args = (labels, torch.zeros_like(labels), -3, -100, N)
+    return skip, (1,), args, dict(out=torch.where(labels == -100, 0, labels * -3))
+
+
 def of_square(stored: str) -> tuple:
     x, out = torch.ones(16, 16), torch.zeros(16, 16)
     out = out.T if stored == "turned" else out
@@ -182,10 +207,15 @@ SUBJECTS = {
     "exact, nothing expected": (
         lambda: (shift, (0,), (torch.ones(N), torch.ones(N), 0, N)), "exact: no fault, and the same results",
     ),
+    "exact, of negative numbers": (of_labels, "exact"),
     "wrong": (
         lambda: of_square("as is"),
         r"wrong: out\[15, 15\] is 0, expected 1; 1 of 256 elements differ.*"
         r"written test_check.py:\d+  tl.store\(out \+ m \* row.*CTA 0, warp 3, lane 31 \(thread 127\)",
+    ),
+    "wrong, not carried": (
+        lambda: (forget, (1,), (torch.zeros(1, dtype=torch.int32), 5), dict(out=torch.full((1,), 4))),
+        r"wrong: out\[0\] is 0, expected 4; .*perhaps the loop at test_check.py:\d+ does not carry before",
     ),
     "wrong, turned": (lambda: of_square("turned"), r"wrong: out\[15, 15\] is 0, .*warp"),
     "by order": (
