@@ -111,7 +111,9 @@ PIECES = dict(
     LOW="@%p4 redux.sync.add.u32 %r2, %r1, 0xffff;", HALF="@%p4 redux.sync.add.u32 %r2, %r1, -1;",
     SHIFT="shfl.sync.idx.b32 %r2, %r1, 16, 31, %r4;", PART="@%p4 bra OVER;", OVER="\nOVER:", WARP="bar.warp.sync -1;",
     AGAIN="shfl.sync.idx.b32 %r2, %r2, 31, 31, -1;", ELECT="elect.sync _|%p2, %r4;", JUMP="bra.uni END;", END="\nEND:",
-    EXIT="@%p4 exit;", SLOW="mov.b32 %r9, 0;\nLOOP: add.u32 %r9, %r9, 1; setp.lt.u32 %p9, %r9, 9; @%p9 bra LOOP;",
+    AWAIT="SPIN: ld.volatile.global.b32 %r8, [%A]; setp.ne.u32 %p8, %r8, 16; @%p8 bra SPIN;",
+    RAISE="st.volatile.global.b32 [%A], %r2;", EXIT="@%p4 exit;",
+    SLOW="mov.b32 %r9, 0;\nLOOP: add.u32 %r9, %r9, 1; setp.lt.u32 %p9, %r9, 9; @%p9 bra LOOP;",
     KEEP="@%one st.global.b32 [%A], %r2;", LAST="setp.eq.u32 %p5, %l, 31; @%p5 st.global.b32 [%A], %r2;",
 )  # fmt: skip
 # %r1 is 1 in each lane. Lanes wait for all that their masks name, in whatever branch those are, if they will come.
@@ -119,7 +121,7 @@ TOGETHER = """
 32: ALL KEEP | PART SLOW OVER ALL KEEP | PART JUMP OVER SLOW END ALL KEEP
 32: PART ELECT OVER ALL AGAIN KEEP | PART JUMP OVER ELECT SLOW ELECT END ALL AGAIN KEEP
 16: MINE KEEP | LOW KEEP | PART MINE JUMP OVER MINE END WARP KEEP | PART MINE SLOW JUMP OVER MINE END LAST
-16: EXIT ALL LAST | PART ALL JUMP OVER EXIT END LAST
+16: PART AWAIT JUMP OVER MINE RAISE END | EXIT ALL LAST | PART ALL JUMP OVER EXIT END LAST
 lanes 0xffff(0000)? come with member mask 0xffffffff: HALF | PART ALL JUMP OVER ALL END | PART WARP JUMP OVER ALL END
 lanes 0xffff0000 come with member mask 0xffffffff: PART ALL OVER WARP | PART WARP JUMP OVER ELECT WARP END
 lanes 0xffffffff come with member mask 0x1: FEW

@@ -82,6 +82,7 @@ address 0x40 is outside of every tensor: mov.b64 %d2, 64; st.global.b32 [%d2], %
 shared address -4: mov.b32 %r1, 0; st.shared.b32 [%r1+-4], %r1;
 no multiple of 8: st.shared.v2.b32 [global_smem+4], {%r1, %r2};
 that nobody wrote: st.shared.b16 [global_smem], %h1; ld.shared.b32 %r1, [global_smem];
+that nobody wrote: atom.shared.exch.b32 %r1, [global_smem], 1;
 ok: st.shared.b32 [global_smem], -1; ld.shared.b32 %r1, [global_smem];
 """
 
@@ -308,6 +309,11 @@ ACCESSES = dict(
     operation: f"{until(1, full('ld.relaxed.gpu'))} {full(operation)} st.global.relaxed.gpu.b32 [%D], 1;"
     for operation in ("atom.or.relaxed.gpu", "red.or.gpu", "st.relaxed.gpu", "st.release.gpu")
 }  # fmt: skip
+ACCESSES["FAIL"] = """st.global.b32 [%C], 7; @%one atom.release.gpu.global.cas.b32 %r90, [%B], 5, 1;
+st.global.relaxed.gpu.b32 [%D], 2;"""
+ACCESSES["GO_ON"] = until(2, "ld.global.relaxed.gpu.b32 %r90, [%D];") + (
+    f"{full('red.or.relaxed.gpu')} st.global.relaxed.gpu.b32 [%D], 1;"
+)
 ACCESSES["LAST"] = until(1, "ld.global.relaxed.gpu.b32 %r90, [%D];") + ACCESSES["LAST"]
 RACES = f"""
 %w with no order between|may still read: STORE / OTHER | STORE / LOAD | LOAD / STORE | ADD / LOAD | STORE / OR
@@ -327,6 +333,7 @@ RACES = f"""
 %k ok: ADD_SYS / ADD_SYS
 %k {SCOPE}: ADD / ADD
 %c 7: FIRST / atom.or.relaxed.gpu / LAST | FIRST / red.or.gpu / LAST
+%c {LATE}: FAIL / GO_ON / LAST
 %c {LATE}: FIRST / st.relaxed.gpu / LAST | FIRST / st.release.gpu / LAST
 """
 
@@ -334,10 +341,17 @@ RACES = f"""
 @pytest.mark.parametrize("row", RACES.strip().splitlines())
 def test_conflicts_need_an_order(row):
     """8.7.1: in whatever order they come. Strong ones may conflict, of one size. 8.9.2: a release goes on through
-    atomics, not through a store; who waits for %D saw no first flag."""
+    atomics, not through a store; who waits for %D saw no first flag. A cas that fails releases nothing."""
     where, row = row.split(" ", 1)
     start = "st.shared.b64 [global_smem], 1; bar.sync 0;"
     holds(row, ACCESSES, start, *[words(1)] * 4, where=where, shared=8)
+
+
+def test_each_element_of_a_vector_releases():
+    """8.2.4."""
+    tell = "st.global.b32 [%C], 7; st.release.gpu.global.v2.b32 [%B], {1, 1};"
+    hear = until(1, "ld.acquire.gpu.global.b32 %r90, [%B+4];") + "ld.global.b32 %r2, [%C]; st.global.b32 [%A], %r2;"
+    holds("7: TELL / HEAR", dict(TELL=tell, HEAR=hear), "", *[words(2)] * 3, where="%c")
 
 
 REPLICAS = dict(
@@ -345,11 +359,16 @@ REPLICAS = dict(
     DIFFERENT="add.u32 %r1, %w, 5; st.shared.b32 [global_smem], %r1;", GET="ld.shared.b32 %r1, [global_smem];",
     AGAIN="mov.b32 %r1, 0;\nAGAIN: add.u32 %r1, %r1, 1; setp.eq.u32 %p2, %r1, 1;", LAST="@%p2 bra AGAIN;",
     VALUE="and.b32 %r2, %r1, 1;", TURN="st.shared.b32 [global_smem], %r2;",
+    # Warp 0 stores in its second turn what warp 1 does in its first; by another instruction what warp 1 does.
+    LATER="add.u32 %r4, %w, %r1; setp.le.u32 %p4, %r4, 2; setp.eq.u32 %p5, %r4, 1; selp.b32 %r5, 8, 0, %p5;"
+    "@%p4 st.shared.b32 [%r5], 5;",
+    ELSEWHERE="shl.b32 %r1, %w, 2; add.u32 %r2, %w, 5; @%first bra FIRST; bra.uni GO_ON;\n"
+    "FIRST: st.shared.b32 [global_smem+4], 6;\nGO_ON: st.shared.b32 [%r1], %r2;",
 )  # fmt: skip
 """What all of three warps do."""
 STORES = """
 ok: SAME | SAME WAIT GET | FILL WAIT FILL | AGAIN VALUE TURN WAIT LAST
-overwrites: DIFFERENT | AGAIN VALUE TURN LAST
+overwrites: DIFFERENT | AGAIN VALUE TURN LAST | AGAIN LATER LAST | ELSEWHERE
 with no order between|may still read|nobody wrote: SAME GET
 """
 
