@@ -55,7 +55,7 @@ class Cluster:
 
     def complete(self) -> None:
         """End the barrier's turn once all have come that have not ended."""
-        if self.turn.here and all(warp in self.turn.here or not warp.alive for warp in self.warps):
+        if self.turn.arrived and all(warp in self.turn.arrived or not warp.alive for warp in self.warps):
             self.turn.end()
             self.turn = Turn(self.turn.name)
 
@@ -108,7 +108,7 @@ def arrive(w, inst):
         raise BarrierError(f"arrives again, with no wait between, at {w.joined_cluster.describe(cluster.warps)}")
     fenced = [w.inits, *(clock for scope, clock in w.released.items() if scope.reach != "cta")]
     w.joined_cluster = turn
-    turn.here[w] = np.maximum.reduce(fenced) if "relaxed" in inst.op else w.clock.copy()
+    turn.arrived[w] = np.maximum.reduce(fenced) if "relaxed" in inst.op else w.clock.copy()
     w.tick()
     cluster.complete()
 

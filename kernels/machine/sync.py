@@ -35,20 +35,20 @@ class Turn:
 
     name: str
     threads: int = 0
-    here: dict[Any, np.ndarray] = field(default_factory=dict)
+    arrived: dict[Any, np.ndarray] = field(default_factory=dict)
     clock: np.ndarray | None = None
 
     def end(self) -> None:
-        self.clock = np.maximum.reduce(list(self.here.values()))
+        self.clock = np.maximum.reduce(list(self.arrived.values()))
 
     def until_over(self, warps: Iterable[Any]) -> Until:
         """`warps` are those that may take part."""
         return Until(lambda: self.clock is not None, lambda: self.describe(warps))
 
     def describe(self, warps: Iterable[Any]) -> str:
-        missing = [f"{w.cta.number}.{w.number}" for w in warps if w.alive and w not in self.here]
-        arrived = [f"{w.cta.number}.{w.number}" for w in self.here]
-        return f"{self.name}: of warps (CTA.warp) {', '.join(arrived)} arrived, {', '.join(missing) or 'none'} did not"
+        missing = [f"{w.cta.number}.{w.number}" for w in warps if w.alive and w not in self.arrived]
+        here = [f"{w.cta.number}.{w.number}" for w in self.arrived]
+        return f"{self.name}: of warps (CTA.warp) {', '.join(here)} arrived, {', '.join(missing) or 'none'} did not"
 
 
 NAMED = re.compile(r"bar(rier)?(\.cta)?\.(sync|arrive)(\.aligned)?")
@@ -70,12 +70,12 @@ def barrier(program, inst):
         if which > 15 or wanted % LANES:
             raise BarrierError(f"barrier {which} of {wanted} threads; there are 16, of whole warps")
         turn = cta.named.setdefault(which, Turn(f"barrier {which} of {wanted} threads", wanted))
-        if w in turn.here:
+        if w in turn.arrived:
             raise BarrierError(f"arrives again at {turn.describe(cta.warps)}")
         if turn.threads != wanted:
             raise BarrierError(f"{turn.name} is reached as one of {wanted}")
-        turn.here[w] = w.clock if waits else w.clock.copy()
-        if len(turn.here) * LANES == wanted:
+        turn.arrived[w] = w.clock if waits else w.clock.copy()
+        if len(turn.arrived) * LANES == wanted:
             turn.end()
             del cta.named[which]
         return turn

@@ -156,10 +156,8 @@ def map_at(w, address: int, number: int, inst) -> TensorMap:
         return decode(memory.maps[which])
     region, start, g = _in_global(w, address, inst)
     memory.note_read(region, g, w.clock, GENERIC, number, inst)
-    tensor_map, writes = (
-        decode(region.data[start : start + MAP_BYTES].tobytes()),
-        region.writes[region.index(g)].tobytes(),
-    )
+    tensor_map = decode(region.data[start : start + MAP_BYTES].tobytes())
+    writes = region.writes[region.index(g)].tobytes()
     fences = memory.map_fences.get(address, ())
     if not any(seen == writes and w.clock[GENERIC, agent] >= epoch for seen, agent, epoch in fences):
         message = f"{inst} uses the tensor map of {address:#x} with no fence.proxy.tensormap behind what wrote it"
