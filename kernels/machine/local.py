@@ -12,7 +12,7 @@ import numpy as np
 
 from kernels.machine import divergence
 from kernels.machine.alu import LANES, bits, names_in, numpy_name
-from kernels.machine.memory import LOCAL_WINDOW, spread
+from kernels.machine.memory import LOCAL_WINDOW, PARAMETER_BYTES, PARAMETERS, spread
 from kernels.machine.order import AssertError, BoundsError
 from kernels.machine.program import family
 from kernels.machine.ptx import UnknownError
@@ -41,6 +41,15 @@ def _places(w, at: np.ndarray, size: int, instruction) -> tuple[np.ndarray, np.n
 def read_local(w, at: np.ndarray, size: int, instruction) -> np.ndarray:
     """Return [n, size] bytes of the n lanes that take part."""
     return w.local[_places(w, at, size, instruction)]
+
+
+def read_parameters(w, at: np.ndarray, size: int, instruction) -> np.ndarray:
+    """Return [n, size] bytes of a launch's parameters, which a kernel may choose among by their addresses."""
+    values, chosen = list(w.cta.launch.parameters.values()), (at - PARAMETERS) // PARAMETER_BYTES
+    if chosen.min() < 0 or chosen.max() >= len(values):
+        raise BoundsError(f"{instruction}: {at.min():#x} is no address of a parameter")
+    rows = np.array([values[number] % 2**64 for number in chosen], np.uint64).view(np.uint8).reshape(-1, 8)
+    return rows[np.arange(len(at))[:, None], spread(at % PARAMETER_BYTES, size)]
 
 
 def write_local(w, at: np.ndarray, data: np.ndarray, instruction) -> None:
@@ -80,8 +89,9 @@ def access(program, inst):
         return values if w.mask is None else values[w.mask]
 
     def load(w):
-        rows = np.zeros((LANES, count * size), np.uint8)
-        rows[slice(None) if w.mask is None else w.mask] = read_local(w, taking_part(w, where(w)), count * size, inst)
+        rows, at = np.zeros((LANES, count * size), np.uint8), taking_part(w, where(w))
+        read = read_parameters if (at >= PARAMETERS).any() else read_local
+        rows[slice(None) if w.mask is None else w.mask] = read(w, at, count * size, inst)
         for put, word in zip(puts, np.ascontiguousarray(rows.view(numpy_name(kind)).T), strict=True):
             put(w, word)
 

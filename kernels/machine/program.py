@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from kernels.machine.alu import LANES, NAMES, bits, names_in, numpy_name, value
+from kernels.machine.memory import PARAMETER_BYTES, PARAMETERS
 from kernels.machine.order import FaultError
 from kernels.machine.ptx import Instruction, Kernel, UnknownError
 
@@ -159,8 +160,10 @@ class Program:
 
     def _arithmetic(self, inst: Instruction) -> tuple[str, list[str]] | None:
         """Return the line of Python that an instruction becomes, and the registers that it writes."""
-        if inst.op.startswith("mov") and inst.args[1] in self.kernel.parameters:  # its address
-            assignments = [(inst.args[0], "b64", f"full(w.cta.launch.parameters[{inst.args[1]!r}], u8)")]
+        if inst.op.startswith("mov") and inst.args[1] in self.kernel.parameters:  # its address: a tensor map's is known
+            place = PARAMETERS + PARAMETER_BYTES * list(self.kernel.parameters).index(inst.args[1])
+            source = f"w.cta.launch.parameters[{inst.args[1]!r}]" if self.kernel.parameters[inst.args[1]] > 8 else place
+            assignments = [(inst.args[0], "b64", f"full({source}, u8)")]
         elif (assignments := value(inst, self.read)) is None:
             return None
         guard = self.read(inst.guard, "pred") if inst.guard else None

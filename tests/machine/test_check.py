@@ -57,6 +57,13 @@ def skip(y, out, scale, ignored, N: tl.constexpr):
 
 
 @triton.jit
+def choose(x, y, out):
+    """LLVM makes it one load, from the address of either parameter."""
+    value = tl.load(x) if tl.program_id(0) % 2 == 0 else tl.load(y)
+    tl.store(out + tl.program_id(0), value)
+
+
+@triton.jit
 def forget(out, turns):
     """Triton's loop keeps `before` at 0."""
     now = 0
@@ -206,6 +213,10 @@ SUBJECTS = {
     "exact, TMA": (lambda: of_box(WAITS=True, ENDS=True), "exact"),
     "exact, nothing expected": (
         lambda: (shift, (0,), (torch.ones(N), torch.ones(N), 0, N)), "exact: no fault, and the same results",
+    ),
+    "exact, of either parameter": (
+        lambda: (choose, (2,), (torch.ones(1), torch.zeros(1), torch.zeros(2)), dict(out=torch.tensor([1.0, 0.0]))),
+        "exact",
     ),
     "exact, of negative numbers": (of_labels, "exact"),
     "wrong": (
