@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import triton
 from torch import Tensor
@@ -63,7 +64,7 @@ def check(
     grid: Sequence[int] | Callable[[dict], Sequence[int]],
     args: Mapping[str, Any] | Sequence[Any],
     *,
-    expected: Mapping[str, Tensor] | None = None,
+    expected: Mapping[str, Tensor] | Tensor | Sequence[Tensor] | None = None,
     seeds: int = 8,
     seed: int = 0,
     arch: str = "sm_90a",
@@ -76,11 +77,13 @@ def check(
     """Run `kernel[grid](**args)` under `seeds` orders of events, from `seed` on, and return a verdict.
 
     `args`: by name or in their order; tensors lie on the CPU. Each run begins with them as they are; afterwards they
-    hold the results of the last run. `expected`: what tensors must hold then, by the names of arguments, to the bit or
-    up to `tolerance`, relative and absolute, for all or by name. Without it all results must be the same under every
-    order. `slots`: CTAs that the GPU holds at a time, None as many as there are. `budget`: instructions of a run until
-    it is given up. `processes`: forked ones that share the orders of events; tensors then hold the results of the
-    first. `trace`: a file for the events of the last run, which ui.perfetto.dev opens.
+    hold the results of the last run. `expected`: what tensors must hold then, by the names of arguments, or in the
+    order of those that the kernel writes. Without it all results must be the same under every order. `tolerance`:
+    relative and absolute, for all or by name; 0 is to the bit. By default whole numbers are compared to the bit, and
+    others up to what rounding may do: 0.01 where floats of 16 bits or fewer, or tf32, take part, else 0.0001.
+    `slots`: CTAs that the GPU holds at a time, None as many as there are. `budget`: instructions of a run until it is
+    given up. `processes`: forked ones that share the orders of events; tensors then hold the results of the first.
+    `trace`: a file for the events of the last run, which ui.perfetto.dev opens.
 
     Raises ValueError, in one line, where the call is not right or the kernel does not compile.
     """
@@ -124,7 +127,10 @@ class Trial:
         self.tensors = dict(tensors_of(launch.args))
         by_name = isinstance(tolerance, Mapping)
         self.tolerances = dict(tolerance) if by_name else dict.fromkeys(self.tensors, tolerance)
-        self.wanted, self.is_given = expectations(self.tensors, expected or {}), expected is not None
+        self.is_given, self.unnamed = expected is not None, None
+        if self.is_given and not isinstance(expected, Mapping):
+            self.unnamed, expected = [expected] if isinstance(expected, Tensor) else list(expected), None
+        self.wanted = expectations(self.tensors, expected or {})
         arrays = {tensor.untyped_storage().data_ptr(): whole(tensor) for tensor in self.tensors.values()}
         self.before = [(array, array.copy()) for array in arrays.values()]
         self.notes: list[report.Row] = []
@@ -143,6 +149,8 @@ class Trial:
         if (needed := made.program.shared_bytes) > limit:
             limits = f"{self.arch} has {limit}; take smaller blocks or fewer stages"
             raise ValueError(f"{name} needs {needed} bytes of shared memory, {limits}")
+        coarse = any(tensor.is_floating_point() and tensor.itemsize < 4 for tensor in self.tensors.values())
+        self.rounding = 1e-2 if coarse or any("tf32" in inst.op for inst in made.program.kernel.code) else 1e-4
         self.notes = [("note", problem) for problem in made.races]
         self.lost = [("perhaps", problem) for problem in made.lost]  # where results are as expected, it does not matter
         yield self.run(seeds[0], trace)
@@ -167,11 +175,31 @@ class Trial:
             fault, is_gluon = self._execute(watched) or fault, self.launch.kernel.is_gluon()
             kind, text = fault.kind, report.fault(fault, watched, self.tensors, is_gluon)
         else:
+            if self.unnamed is not None:
+                self._name_expected()
             for name, values in self.wanted.items():
-                if kind == "exact" and (wrong := difference(self.tensors[name], values, self.tolerances.get(name))):
+                if kind == "exact" and (wrong := difference(self.tensors[name], values, self._tolerance(name, values))):
                     kind, text = "wrong", self._wrong(name, *wrong, machine, seed)
             self.wanted = self.wanted or {name: tensor.clone() for name, tensor in self.tensors.items()}
         return Outcome(kind, text, seed, machine.executed)
+
+    def _name_expected(self) -> None:
+        """Take what is expected for the tensors that the first run has changed."""
+        changed = {array.ctypes.data for array, contents in self.before if not np.array_equal(array, contents)}
+        names = [name for name, tensor in self.tensors.items() if tensor.untyped_storage().data_ptr() in changed]
+        if len(names) != len(self.unnamed):
+            raise ValueError(
+                f"{len(self.unnamed)} tensors are expected, but the kernel writes {', '.join(names) or 'none'}; "
+                "give them by name, as expected=dict(out=...)"
+            )
+        self.wanted = expectations(self.tensors, dict(zip(names, self.unnamed, strict=True)))
+        self.unnamed = None
+
+    def _tolerance(self, name: str, values: Tensor) -> float:
+        if (tolerance := self.tolerances.get(name)) is not None:
+            return tolerance
+        is_whole = not self.is_given or not values.is_floating_point() or bool((values == values.round()).all())
+        return 0 if is_whole else self.rounding
 
     def _execute(self, machine: Machine) -> FaultError | UnknownError | None:
         for array, contents in self.before:
@@ -288,11 +316,11 @@ def expectations(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]) 
     return {name: values.to(tensors[name].dtype) for name, values in expected.items()}
 
 
-def difference(tensor: Tensor, expected: Tensor, tolerance: float | None) -> tuple[tuple[int, ...], str] | None:
+def difference(tensor: Tensor, expected: Tensor, tolerance: float) -> tuple[tuple[int, ...], str] | None:
     """Return the first element that is not as expected, and what is to be told of all."""
     is_float = tensor.dtype.is_floating_point
     actual, wanted = (values.detach().double() if is_float else values for values in (tensor, expected))
-    if is_float and tolerance is not None:
+    if is_float and tolerance:
         wrong = ~torch.isclose(actual, wanted, rtol=tolerance, atol=tolerance, equal_nan=True)
     else:
         wrong = (actual != wanted) & ~((actual != actual) & (wanted != wanted))  # NaN is equal to NaN

@@ -227,8 +227,8 @@ def polled(warp: Warp, pc: int, tensors: Mapping[str, Tensor]) -> list[str]:
 def waited_for(warp: Warp, inst: Instruction, ready: Ready) -> str:
     """Return what a warp waits for, and what of it is missing."""
     if turn := warp.joined:
-        others = ranges(mate.number for mate in warp.cta.warps if mate.alive and mate not in turn.here)
-        return f"for {turn.threads // LANES - len(turn.here)} more warps; not there: warp {others}"
+        others = ranges(mate.number for mate in warp.cta.warps if mate.alive and mate not in turn.arrived)
+        return f"for {turn.threads // LANES - len(turn.arrived)} more warps; not there: warp {others}"
     if not inst.op.startswith("mbarrier"):
         return f"for {ready if isinstance(ready, Until) else inst.op}"
     return f"for the {ready}" + initialised(warp.cta, warp.program.address(inst.args[1])(warp))

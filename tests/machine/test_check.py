@@ -194,6 +194,12 @@ def of_shift(by: int, arch: str = "sm_90a") -> tuple:
     return shift, (1,), (x, torch.zeros(N), by, N), dict(out=x[by % N :][:N]) if 0 <= by <= N else None, dict(arch=arch)
 
 
+def of_copy(error: float, dtype: torch.dtype = torch.float32, *, whole: bool = False, **options) -> tuple:
+    """A copy of which so much more is expected, by the order of what is written."""
+    x = (torch.arange(N) + (0 if whole else 0.25)).to(dtype)
+    return shift, (1,), (x, torch.zeros(N, dtype=dtype), 0, N), [x + error], options
+
+
 def of_labels() -> tuple:
     labels = torch.tensor([*range(-1, N - 2), -100])
     args = (labels, torch.zeros_like(labels), -3, -100, N)
@@ -224,6 +230,12 @@ SUBJECTS = {
         r"wrong: out\[15, 15\] is 0, expected 1; 1 of 256 elements differ.*"
         r"written test_check.py:\d+  tl.store\(out \+ m \* row.*CTA 0, warp 3, lane 31 \(thread 127\)",
     ),
+    "exact, rounded": (lambda: of_copy(5e-5), "exact: "),
+    "exact, rounded to 16 bits": (lambda: of_copy(0.01, torch.float16), "exact: "),
+    "exact, by its tolerance": (lambda: of_copy(0.5, tolerance=0.5), "exact: "),
+    "wrong, by its tolerance": (lambda: of_copy(3e-5, tolerance=0), "wrong: "),
+    "wrong, more than rounding": (lambda: of_copy(0.05), r"wrong: out\[0\] is 0.25, expected 0.3"),
+    "wrong, whole numbers": (lambda: of_copy(1, torch.float16, whole=True, tolerance=None), r"wrong: out\[0\] is 0, "),
     "wrong, not carried": (
         lambda: (forget, (1,), (torch.zeros(1, dtype=torch.int32), 5), dict(out=torch.full((1,), 4))),
         r"wrong: out\[0\] is 0, expected 4; .*perhaps the loop at test_check.py:\d+ does not carry before",
@@ -317,6 +329,10 @@ BAD_CALLS = {
     "device": (dict(args=(torch.ones(N, device="meta"), 0, 0, N)), r"x is a .* tensor on meta; .*: x.cpu\(\)"),
     "numpy": (dict(args=(torch.ones(N).numpy(), 0, 0, N)), r"x is of NumPy; torch.from_numpy\(x\)"),
     "expected of no tensor": (dict(expected=dict(y=1)), "expected has y, which is no tensor of args; those are x, out"),
+    "expected of two": (
+        dict(expected=[torch.ones(N)] * 2),
+        r"2 tensors are expected, but the kernel writes out; give them by name",
+    ),
     "expected shape": (
         dict(expected=dict(out=torch.ones(3))),
         r"expected\['out'\] is \(3,\), the argument is \(128,\)",
