@@ -9,7 +9,7 @@ import clean
 import pytest
 import torch
 import triton
-from clean import TRIALS, Addresses, Trial, attention, matmuls, orders, reductions, signals, warpgroups  # noqa: F401
+from clean import TRIALS, Addresses, attention, matmuls, orders, reductions, signals, warpgroups  # noqa: F401
 
 from kernels.machine.check import check, difference
 from kernels.machine.compile import Call
@@ -30,10 +30,13 @@ WITHOUT_TMA = (
 NAMES = [pytest.param(name, marks=() if name in ALWAYS else pytest.mark.slow) for name in TRIALS]
 
 
+def triton_version() -> tuple[int, ...]:
+    return tuple(map(int, triton.__version__.split(".")[:2]))
+
+
 def judgement(name: str, arch: str = "sm_90a") -> str:
     """Return what the machine says of a kernel."""
-    release = tuple(map(int, triton.__version__.split(".")[:2]))
-    if release < TRIALS[name].since:
+    if triton_version() < TRIALS[name].since:
         return f"Triton {triton.__version__} cannot say it"
     launched = TRIALS[name].make()
     if isinstance(launched, list):
@@ -47,7 +50,7 @@ def judgement(name: str, arch: str = "sm_90a") -> str:
         seeds=SEEDS,
         arch=arch,
     )
-    return "exact" if verdict else str(verdict)
+    return "exact" if verdict and "note" not in verdict.text else str(verdict)
 
 
 def on_devices(name: str, seed: int) -> str:
@@ -88,7 +91,7 @@ def test_none_is_accused_where_mma_multiplies(printed_elsewhere, name):
 
 
 ORDERING = {
-    "barrier": (r"tl\.debug_barrier\(\)", "pass"),
+    **dict.fromkeys(("barrier", "handover"), (r"tl\.debug_barrier\(\)", "pass")),
     "cluster": (r"gl\.barrier\(cluster=True\)", "pass"),
     "full": (r"mbarrier\.wait\(full.*", "pass"),
     "empty": (r"mbarrier\.wait\(empty.*", "pass"),
@@ -97,7 +100,7 @@ ORDERING = {
     **{word: (f'sem="{word}"', 'sem="relaxed"') for word in ("acquire", "release", "acq_rel")},
 }
 """What orders accesses in a kernel's source, and what is there without it."""
-LOCK = "barrier acquire release"
+LOCK = "handover acquire release"
 NEEDS = {
     "cross_entropy": "barrier",
     "layer_norm_backward_last": "acq_rel",
@@ -109,13 +112,15 @@ NEEDS = {
     "multicast": "full cluster stored",
     "multicast_ring": "full empty stored",
 }
-"""All of it, but for what every compiler puts there itself."""
+"""All of it, but for what compilers put there themselves: since Triton 3.9 a release has its barrier, the handover."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("need", [f"{name} {word}" for name, words in NEEDS.items() for word in words.split()])
 def test_what_orders_accesses_is_needed(printed_elsewhere, tmp_path, need):
     name, word = need.split()
+    if word == "handover" and triton_version() >= (3, 9):
+        pytest.skip("the compiler puts a barrier before a release")
     family = Path(TRIALS[name].make.__code__.co_filename).name
     folder = shutil.copytree(Path(clean.__file__).parent, tmp_path / "clean")
     text, count = re.subn(*ORDERING[word], (folder / family).read_text())
