@@ -2,8 +2,9 @@
 
 `check` gives a verdict on any kernel; docs/machine.md says what it proves. `python -m kernels.machine` runs every
 shipped configuration. `run` takes a launch to the machine, `static` tells what no run shows; what is run of ours stands
-in tests/machine. The machine: `ptx` reads, `program` makes ready, `device` schedules; instructions stand in `alu`,
-`access`, `lanes`, `control`, `sync`, `copies`, `matrices` and `tensor_core`, what they work on in `memory` and `order`.
+in tests/machine. The machine: `ptx` reads, `program` makes ready, `device` schedules; instructions stand in `alu` (with
+`integers` and `floats`), `access`, `lanes`, `control`, `sync`, `copies`, `matrices` and `tensor_core`, what they work
+on in `memory` and `order`.
 """
 
 from kernels.machine.check import Verdict, check

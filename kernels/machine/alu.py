@@ -12,11 +12,10 @@ NaN, and that ptxas may fuse a mul and an add that name no rounding.
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from inspect import isfunction
 
 import numpy as np
 
-from kernels.machine.floats import FUNCTIONS, WORD
+from kernels.machine import floats, integers
 from kernels.machine.memory import LOCAL_WINDOW, SHARED_WINDOW
 from kernels.machine.ptx import Instruction, UnknownError
 
@@ -45,93 +44,20 @@ def numpy_name(kind: str) -> str:
     return f"{letter}{(bits(element(kind)) + 7) // 8}"
 
 
-def divide(a, b):
-    """Towards zero. By zero anything may come out (9.7.1.8); here 0."""
-    quotient = a // np.where(b == 0, 1, b).astype(a.dtype)
-    return np.where(b == 0, 0, quotient + ((quotient * b != a) & ((a < 0) != (b < 0)))).astype(a.dtype)
-
-
-def shift_left(a, by):
-    """By the width or more: 0 (9.7.8.8)."""
-    width = 8 * a.itemsize
-    return np.where(by < width, a << np.minimum(by, width - 1).astype(a.dtype), 0).astype(a.dtype)
-
-
-def shift_right(a, by):
-    """By the width or more: 0, or the sign."""
-    width = 8 * a.itemsize
-    shifted = a >> np.minimum(by, width - 1).astype(a.dtype)
-    return shifted if a.dtype.kind == "i" else np.where(by < width, shifted, 0).astype(a.dtype)
-
-
-def high_half(a, b):
-    wide = object if a.itemsize == 8 else np.dtype(f"{a.dtype.kind}{2 * a.itemsize}")
-    return (a.astype(wide) * b.astype(wide) >> 8 * a.itemsize).astype(a.dtype)
-
-
-def carry(a, b, carried):
-    """Out of a + b + carried (9.7.2.1)."""
-    a, b = (x.view(WORD[x.itemsize]) for x in (a, b))
-    total = a + b + carried
-    return (total < a) | (total == a) & carried
-
-
-def bit_length(a):
-    a = a.astype(np.uint64)
-    high, low = (np.frexp(part.astype(np.float64))[1] for part in (a >> 32, a & 0xFFFFFFFF))
-    return np.where(high > 0, high + 32, low).astype(np.uint32)
-
-
-def reverse(a):
-    unpacked = np.unpackbits(a.view(np.uint8).reshape(-1, a.itemsize), axis=1, bitorder="little")
-    return np.packbits(unpacked[:, ::-1], axis=1, bitorder="little").view(a.dtype)[:, 0]
-
-
-def field(a, start, length):
-    """bfe: `length` bits from `start`, signed ones extended by the field's highest bit (9.7.1.19)."""
-    width, start, length = 8 * a.itemsize, start & 255, length & 255
-    above = width - np.minimum(start + length, width)
-    return np.where(length == 0, 0, shift_right(shift_left(a, above), above + start)).astype(a.dtype)
-
-
-def insert(a, into, start, length):
-    """bfi: the lowest bits of a, into others from `start` on (9.7.1.20)."""
-    mask = shift_left(~shift_left(np.full_like(a, -1 % 2 ** (8 * a.itemsize)), length & 255), start & 255)
-    return into & ~mask | shift_left(a, start & 255) & mask
-
-
-def permute(a, b, selector):
-    """prmt: each byte one of eight, or its sign (9.7.9.7)."""
-    chosen = selector[:, None] >> np.arange(0, 16, 4, dtype=np.uint32)
-    both = np.stack((a, b), axis=1).view(np.uint8)
-    out = np.take_along_axis(both, (chosen & 7).astype(np.int64), 1)
-    return np.where(chosen & 8, (out >> 7) * np.uint8(255), out).astype(np.uint8).view(np.uint32)[:, 0]
-
-
-def dot_bytes(a, b, total):
-    """dp4a (9.7.1.23)."""
-    a, b = (x.view(f"{x.dtype.kind}1").reshape(-1, 4).astype(np.int32) for x in (a, b))
-    return (a * b).sum(1, dtype=np.int32).view(np.uint32) + total
-
-
 NAMES = {f"{letter}{n}": np.dtype(f"{letter}{n}") for letter in "uif" for n in (1, 2, 4, 8) if f"{letter}{n}" != "f1"}
-NAMES |= {name: function for name, function in vars(np).items() if isinstance(function, np.ufunc)} | FUNCTIONS
-NAMES |= {name: function for name, function in globals().items() if isfunction(function)}
-NAMES |= {
-    "b1": np.dtype(bool), "where": np.where, "LOCAL_WINDOW": LOCAL_WINDOW, "SHARED_WINDOW": SHARED_WINDOW,
-    "remainder": lambda a, b: a - divide(a, b) * b,
-    # The upper half of two words, shifted left by up to 32 bits (9.7.8.7).
-    "funnel": lambda low, high, by: ((high.astype(np.uint64) << 32 | low) << by >> 32).astype(np.uint32),
-}  # fmt: skip
+NAMES |= {name: function for name, function in vars(np).items() if isinstance(function, np.ufunc)}
+NAMES |= floats.FUNCTIONS | integers.FUNCTIONS | {"b1": np.dtype(bool), "where": np.where}
+NAMES |= {"LOCAL_WINDOW": LOCAL_WINDOW, "SHARED_WINDOW": SHARED_WINDOW}
+
 SETS = {
     "I": "u16 s16 u32 s32 u64 s64", "I2": "u16x2 s16x2", "W": "u16 s16 u32 s32", "S": "s16 s32 s64", "B": "b16 b32 b64",
     "F": "f32 f64", "H": "f16 bf16 f16x2 bf16x2",
 }  # fmt: skip
 # Opcodes, but for what rounds, flushes or saturates floats, and what then stands for @ | types | letters, of the
 # result's type and of each operand's | source | what is not exact: ~ correctly rounded; else from fp64, with the error
-# that PTX allows (ISA 9.1). t: the instruction's type, or the first of two; u: t without a sign (wrapping sums and
-# products are those of signed ones); x: t, made twice as wide, w; d: t, made fp64, or rounded from it; c: the last
-# type; n: u32; p: a predicate.
+# that PTX allows (ISA 9.1; ? none named). t: the instruction's type, or the first of two; u: t without a sign (wrapping
+# sums and products are those of signed ones); x: t, made twice as wide, w; d: t, made fp64, or rounded from it; c: the
+# last type; n: u32; p: a predicate.
 ROWS = """
 add=+ sub=- mul.lo=*                       | I           | uuu   | {0} @ {1}
 add=+                                      | I2          | uuu   | {0} @ {1}
@@ -153,8 +79,8 @@ bfe=field                                  | u32 s32 u64 s64 | ttnn  | @({0}, {1
 bfi=insert                                 | b32 b64     | uuunn | @({0}, {1}, {2}, {3})
 dp4a=dot_bytes                             | u32 s32     | ntcn  | @({0}, {1}, {2})
 and=& or=| xor=^                           | B pred      | uuu   | {0} @ {1}
-not=~ mov                                  | B pred      | uu    | @({0})
-mov                                        | I F         | uu    | {0}
+not=~                                      | B pred      | uu    | @({0})
+mov                                        | I B F pred  | uu    | {0}
 shl=shift_left                             | B           | uun   | @({0}, {1})
 shr=shift_right                            | I B         | ttn   | @({0}, {1})
 shf.l.wrap                                 | b32         | nnnn  | funnel({0}, {1}, {2} & 31)
@@ -178,9 +104,9 @@ div.approx=quotient                        | f32         | ttt   | @({0}, {1})  
 rcp.approx                                 | f32         | tt    | 1 / {0}                             | 1 ulp
 sqrt.approx                                | f32         | tt    | sqrt({0})                           | 2^-23 of it
 rsqrt.approx                               | f32         | dd    | 1 / sqrt({0})                       | 2^-22.9 of it
-rsqrt.approx                               | f64         | tt    | 1 / sqrt({0})                       | none named
-rcp.approx.ftz                             | f64         | tt    | upper(flush(1 / upper(flush({0})))) | none named
-rsqrt.approx.ftz                           | f64         | tt    | upper(1 / sqrt(upper(flush({0}))))  | none named
+rsqrt.approx                               | f64         | tt    | 1 / sqrt({0})                       | ?
+rcp.approx.ftz                             | f64         | tt    | upper(flush(1 / upper(flush({0})))) | ?
+rsqrt.approx.ftz                           | f64         | tt    | upper(1 / sqrt(upper(flush({0}))))  | ?
 sin.approx=sin cos.approx=cos              | f32         | dd    | @({0})                              | 2^-20.5 to 2 pi
 lg2.approx=log2                            | f32         | dd    | @({0})                              | 2^-22
 ex2.approx=exp2                            | f32         | dd    | @({0})                              | 2 ulp
@@ -195,12 +121,15 @@ min.xorsign.abs=fmin max.xorsign.abs=fmax | f32 H | ttt | copysign(@(abs({0}), a
 copysign=copysign                          | F           | ttt   | @({1}, {0})
 testp.finite=isfinite testp.infinite=isinf testp.notanumber=isnan | F | pt | @({0})
 """
-TABLE: dict[tuple[str, str], tuple[str, str, str]] = {}
+TABLE: dict[tuple[str, str], tuple[str, str]] = {}
+LISTED: list[tuple[list[str], list[str], str, str]] = []
 for _row in ROWS.strip().splitlines():
     _opcodes, _kinds, _letters, _source, *_error = (column.strip() for column in re.split(r" \| ", _row))
-    for _opcode, _, _word in (text.partition("=") for text in _opcodes.split()):
-        for _kind in " ".join(SETS.get(kind, kind) for kind in _kinds.split()).split():
-            TABLE[_opcode, _kind] = _letters, _source.replace("@", _word), "".join(_error)
+    _words = dict(opcode.partition("=")[::2] for opcode in _opcodes.split())
+    _kinds = " ".join(SETS.get(kind, kind) for kind in _kinds.split()).split()
+    LISTED.append(([*_words], _kinds, _letters, "".join(_error)))
+    for _opcode, _word in _words.items():
+        TABLE |= {(_opcode, kind): (_letters, _source.replace("@", _word)) for kind in _kinds}
 SHIFTS = {"shl": ("uuu", "{0} << {1}"), "shr": ("ttt", "{0} >> {1}")}  # by a number that is less than the width
 CARRIES = {  # the sum and what it carries; the last operand is what was carried (9.7.2)
     "add": ("uuup", "{0} + {1} + {2}", "carry({0}, {1}, {2})"),
@@ -305,7 +234,7 @@ def value(inst: Instruction, read: Read) -> list[Result] | None:
     elif opcode in SHIFTS and given[1].isdigit() and int(given[1]) < bits(types[0]):
         letters, source = SHIFTS[opcode]
     elif (stem, types[-1]) in TABLE:
-        letters, source, _ = TABLE[stem, types[-1]]
+        letters, source = TABLE[stem, types[-1]]
     else:
         return None
     if rounding in ("rz", "rm", "rp"):
@@ -403,10 +332,24 @@ def names_in(vector: str) -> list[str]:
 
 
 def instructions() -> Iterator[tuple[str, str]]:
-    """Yield opcodes with their types, and how they are modelled."""
-    by_form: dict[tuple[str, str], list[str]] = {}
-    for (opcode, kind), (*_, error) in TABLE.items():
-        by_form.setdefault((opcode, error), []).append(kind)
-    for (opcode, error), kinds in by_form.items():
-        how = f"rounded from fp64; PTX allows an error of {error}"
-        yield f"{opcode}.{{{','.join(kinds)}}}", {"": "exact", "~": "correctly rounded"}.get(error, how)
+    """Yield what is modelled: (opcode, how)."""
+
+    def braced(words: Sequence[str]) -> str:
+        return f"{{{','.join(words)}}}" if len(words) > 1 else words[0]
+
+    for opcodes, kinds, letters, error in LISTED:
+        options = "[.rn,.rz,.rm,.rp][.ftz][.sat][.relu]" if error == "~" else "[.ftz]" if error and error != "?" else ""
+        first = ".{b,u,s,f}{8..64}" if "c" in letters else ""
+        how = {"": "exact", "~": "correctly rounded", "?": "from fp64; PTX names no error"}
+        yield (
+            f"{braced(opcodes)}{options}{first}.{braced(kinds)}",
+            how.get(error, f"rounded from fp64; PTX allows an error of {error}"),
+        )
+    wide = "{u32,s32,u64,s64}"
+    yield f"{{add,sub,mad.lo,mad.hi}}.cc.{wide}, {{addc,subc,madc.lo,madc.hi}}[.cc].{wide}", "exact"
+    yield f"{{setp,set}}.{braced([*FLOAT_COMPARISONS])}[.and,.or,.xor][.ftz]", "exact, of all types"
+    yield "lop3.b32", "exact"
+    whole, ends = "{u,s}{8..64}", "what is beyond becomes the nearest end, and NaN what 9.7.9.21 has"
+    yield f"cvt[.sat].{whole}, cvt.{braced([*INTEGRAL])}[.ftz]", f"exact; {ends}"
+    yield "cvt[.rn,.rz,.rm,.rp][.ftz][.sat][.relu][.satfinite].{f16,bf16,f32,f64,f16x2,bf16x2}", "correctly rounded"
+    yield "cvt.{rna,rn,rz}.tf32.f32, cvt.rn[.satfinite][.relu].{e4m3x2,e5m2x2,f16x2}", "correctly rounded"

@@ -10,8 +10,9 @@ from math import inf, isfinite, nextafter
 
 import numpy as np
 
+from kernels.machine.integers import WORD
+
 FP16, FP32, FP64 = (np.dtype(f"f{size}") for size in (2, 4, 8))
-WORD = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
 FRACTION = np.uint64((1 << 52) - 1)  # of an fp64's bits
 # Bits of the significand, least exponent, largest value.
 FORMATS = {

@@ -273,6 +273,8 @@ class Program:
             return lambda w: fixed
         self.register(base)
         register = self.get(base, f"b{bits(self.kernel.kind(base))}")
+        if bits(self.kernel.kind(base)) == 32:  # the sum has 32 bits too
+            return lambda w: (register(w) + np.uint32(offset % 2**32)).view(np.int32).astype(np.int64)
         return lambda w: register(w).astype(np.int64) + offset
 
     def shared_address(self, text: str) -> Callable[[Any], np.ndarray]:

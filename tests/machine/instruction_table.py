@@ -23,7 +23,8 @@ are files of [tests/machine](../tests/machine) whose text has such an opcode; wh
 
 
 def pattern(opcodes: str) -> str:
-    """Return a regular expression for what a row has, or for how it begins where that has two words.
+    """Return a regular expression for what a row has, or for how it begins where that has two words. In tables of
+    tests, K is each of several types.
 
     >>> [bool(re.search(pattern("{ld,st}[.weak].v2, shfl.sync.{up,down}.b32"), text)) for text in ("ld.v2 %r", "st.v4")]
     [True, False]
@@ -31,7 +32,7 @@ def pattern(opcodes: str) -> str:
     patterns = []
     for opcode in re.findall(r"(?:[^,{\[]|\{[^}]*\}|\[(?:[^\[\]]|\[[^\]]*\])*\])+", opcodes):
         form = re.sub(r"\[(?!\.)[^\]]*\]|\.\.\.|\*", "ANY", opcode.strip().replace("{8..64}", "ANY"))
-        form = re.sub(r"\{([^}]*)\}", lambda m: f"(?:{m[1].replace(',', '|')})", form.replace(".", r"\."))
+        form = re.sub(r"\{([^}]*)\}", lambda m: f"(?:{m[1].replace(',', '|')}|K)", form.replace(".", r"\."))
         form = form.replace("[", "(?:").replace("]", ")?").replace(",", "|").replace("ANY", r"[\w.:]*")
         head = re.match(r"[\w.:]*", opcode.strip())[0].rstrip(".")
         patterns += [form, *[re.escape(head)] * ("." in head)]

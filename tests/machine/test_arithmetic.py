@@ -557,6 +557,6 @@ def test_what_is_approximate_at_the_ends(row):
 
 def test_the_list_of_instructions():
     rows = dict(instructions())
-    assert rows["add.{u16,s16,u32,s32,u64,s64,u16x2,s16x2}"] == "exact"
-    assert rows["fma.{f32,f64,f16,bf16,f16x2,bf16x2}"] == "correctly rounded"
-    assert rows["ex2.approx.{f32}"].endswith("PTX allows an error of 2 ulp")
+    assert rows["{add,sub,mul.lo}.{u16,s16,u32,s32,u64,s64}"] == "exact"
+    assert rows["sqrt[.rn,.rz,.rm,.rp][.ftz][.sat][.relu].{f32,f64}"] == "correctly rounded"
+    assert rows["ex2.approx[.ftz].f32"] == "rounded from fp64; PTX allows an error of 2 ulp"

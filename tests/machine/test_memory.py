@@ -84,6 +84,7 @@ no multiple of 8: st.shared.v2.b32 [global_smem+4], {%r1, %r2};
 that nobody wrote: st.shared.b16 [global_smem], %h1; ld.shared.b32 %r1, [global_smem];
 that nobody wrote: atom.shared.exch.b32 %r1, [global_smem], 1;
 ok: st.shared.b32 [global_smem], -1; ld.shared.b32 %r1, [global_smem];
+ok: mov.b32 %r1, -8; st.shared.b32 [%r1+8], -1; ld.shared.b32 %r1, [global_smem];
 """
 
 
