@@ -15,7 +15,7 @@ ENV := $(if $(SYSTEM),,$(INSTALLED))
 PY := $(if $(SYSTEM),$(PYTHON),$(VENV)/bin/python)
 NEWEST := .triton-newest
 COMPILED := $(addprefix tests/kernels/test_,compiled.py toy.py warpgroup.py) \
-	$(addprefix tests/machine/test_,shipped.py planted.py small_kernels.py)
+	$(addprefix tests/machine/test_,check.py clean.py exhibits.py planted.py shipped.py small_kernels.py)
 
 .PHONY: bench gpu reference test test-slow test-newest test-triton-newest test-wire lint
 
