@@ -198,8 +198,9 @@ class Trial:
     def _tolerance(self, name: str, values: Tensor) -> float:
         if (tolerance := self.tolerances.get(name)) is not None:
             return tolerance
-        is_whole = not self.is_given or not values.is_floating_point() or bool((values == values.round()).all())
-        return 0 if is_whole else self.rounding
+        is_float = self.is_given and values.is_floating_point()
+        numbers = values.double()  # floats of 8 bits cannot be rounded
+        return self.rounding if is_float and bool((numbers != numbers.round()).any()) else 0
 
     def _execute(self, machine: Machine) -> FaultError | UnknownError | None:
         for array, contents in self.before:

@@ -197,7 +197,7 @@ def of_shift(by: int, arch: str = "sm_90a") -> tuple:
 def of_copy(error: float, dtype: torch.dtype = torch.float32, *, whole: bool = False, **options) -> tuple:
     """A copy of which so much more is expected, by the order of what is written."""
     x = (torch.arange(N) + (0 if whole else 0.25)).to(dtype)
-    return shift, (1,), (x, torch.zeros(N, dtype=dtype), 0, N), [x + error], options
+    return shift, (1,), (x, torch.zeros(N, dtype=dtype), 0, N), [x.float() + error], options
 
 
 def of_labels() -> tuple:
@@ -232,6 +232,7 @@ SUBJECTS = {
     ),
     "exact, rounded": (lambda: of_copy(5e-5), "exact: "),
     "exact, rounded to 16 bits": (lambda: of_copy(0.01, torch.float16), "exact: "),
+    "exact, of 8 bits": (lambda: of_copy(0, torch.float8_e4m3fn), "exact: "),
     "exact, by its tolerance": (lambda: of_copy(0.5, tolerance=0.5), "exact: "),
     "wrong, by its tolerance": (lambda: of_copy(3e-5, tolerance=0), "wrong: "),
     "wrong, more than rounding": (lambda: of_copy(0.05), r"wrong: out\[0\] is 0.25, expected 0.3"),
