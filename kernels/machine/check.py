@@ -5,6 +5,7 @@ is in the verdict.
 """
 
 import difflib
+import gc
 import multiprocessing
 import operator
 import time
@@ -125,6 +126,8 @@ class Trial:
     def __init__(self, launch: Call, arch: str, limits: tuple, expected: Mapping | None, tolerance: Any):
         self.launch, self.arch, self.limits = launch, arch, limits
         self.tensors = dict(tensors_of(launch.args))
+        self.pointers = list(pointers_in(self.tensors))
+        self.tensors |= {f"{table}{list(index)}": target for table, index, target in self.pointers}
         by_name = isinstance(tolerance, Mapping)
         self.tolerances = dict(tolerance) if by_name else dict.fromkeys(self.tensors, tolerance)
         self.is_given, self.unnamed = expected is not None, None
@@ -205,6 +208,11 @@ class Trial:
     def _execute(self, machine: Machine) -> FaultError | UnknownError | None:
         for array, contents in self.before:
             array[:] = contents
+        moved = []
+        for table, index, target in self.pointers:  # the machine's memory has addresses of its own
+            element, at = self.tensors[table][index], address(machine, target)
+            moved.append((element, element.item()))
+            element += at - target.data_ptr()
         try:
             enqueue(machine, self.launch, target=ARCHITECTURES[self.arch])
             machine.run()
@@ -216,6 +224,9 @@ class Trial:
             if not (at := getattr(error, "__notes__", None)):  # else of an instruction
                 raise
             return UnknownError(f"the machine itself fails, {type(error).__name__}: {error}: {at[0]}")
+        finally:
+            for element, value in moved:
+                element.fill_(value)
         return None
 
     def _wrong(self, name: str, index: tuple[int, ...], text: str, machine: Machine, seed: int) -> str:
@@ -305,6 +316,19 @@ def tensors_of(args: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
             kind = f"a {tensor.layout} tensor on {tensor.device}"
             raise ValueError(f"{name} is {kind}; the machine takes dense ones on the CPU: {name}.cpu()")
         yield name, tensor
+
+
+def pointers_in(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, tuple[int, ...], Tensor]]:
+    """Yield where an argument holds the address of a tensor of this process, and that tensor: its name and index."""
+    for name, table in tensors.items():
+        if table.dtype == torch.int64 and (table > 1 << 32).any():
+            living = [
+                o for o in gc.get_objects() if type(o) in (Tensor, torch.nn.Parameter) and o.layout == torch.strided
+            ]
+            starts = {tensor.data_ptr(): tensor for tensor in living if tensor.device.type == "cpu" and tensor.numel()}
+            for index in (table > 1 << 32).nonzero().tolist():
+                if (target := starts.get(table[tuple(index)].item())) is not None:
+                    yield name, tuple(index), target
 
 
 def expectations(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> dict[str, Tensor]:

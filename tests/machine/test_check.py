@@ -49,6 +49,14 @@ def shift(x, out, by, N: tl.constexpr):
 
 
 @triton.jit
+def add_by_table(table, N: tl.constexpr):
+    i = tl.arange(0, N)
+    x = tl.load(table).to(tl.pointer_type(tl.float32))
+    out = tl.load(table + 1).to(tl.pointer_type(tl.float32))
+    tl.store(out + i, tl.load(x + i) + 1)
+
+
+@triton.jit
 def skip(y, out, scale, ignored, N: tl.constexpr):
     """`ignored` is a parameter of 32 bits that is compared with 64."""
     i = tl.arange(0, N)
@@ -200,6 +208,16 @@ def of_copy(error: float, dtype: torch.dtype = torch.float32, *, whole: bool = F
     return shift, (1,), (x, torch.zeros(N, dtype=dtype), 0, N), [x.float() + error], options
 
 
+def of_table(n: int) -> tuple:
+    """The kernel is given the addresses of its tensors in another."""
+    KEPT[:] = torch.arange(n).float(), torch.zeros(n)
+    table = torch.tensor([tensor.data_ptr() for tensor in KEPT])
+    return add_by_table, (1,), (table, N), {"table[1]": KEPT[0] + 1}
+
+
+KEPT: list[torch.Tensor] = []
+
+
 def of_labels() -> tuple:
     labels = torch.tensor([*range(-1, N - 2), -100])
     args = (labels, torch.zeros_like(labels), -3, -100, N)
@@ -232,6 +250,8 @@ SUBJECTS = {
     ),
     "exact, rounded": (lambda: of_copy(5e-5), "exact: "),
     "exact, rounded to 16 bits": (lambda: of_copy(0.01, torch.float16), "exact: "),
+    "exact, by addresses": (lambda: of_table(N), "exact: "),
+    "above, by addresses": (lambda: of_table(N - 1), r"bounds: the element 1 behind the last of table\[0\] \(127,\)"),
     "exact, of 8 bits": (lambda: of_copy(0, torch.float8_e4m3fn), "exact: "),
     "exact, by its tolerance": (lambda: of_copy(0.5, tolerance=0.5), "exact: "),
     "wrong, by its tolerance": (lambda: of_copy(3e-5, tolerance=0), "wrong: "),
