@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from small_ptx import BUDGET, TMA, by, faults, holds, prepared, program, run, words
+from small_ptx import BUDGET, TMA, by, faults, holds, prepared, program, run, until, words
 
 from kernels.machine.device import Machine
 from kernels.machine.order import FaultError
@@ -60,6 +60,23 @@ def test_two_ctas(row):
     holds(row, PIECES, START, words(1), shared=256, **PAIR)
 
 
+@pytest.mark.parametrize(
+    ("writer", "reader", "scope", "fault"),
+    [(2, 3, "cluster", ""), (1, 2, "gpu", ""), (2, 3, "cta", "scope"), (1, 2, "cluster", "scope")],
+)
+def test_scope_of_a_cluster(writer, reader, scope, fault):
+    """8.5: of four CTAs 0 and 1 are a cluster, and 2 and 3."""
+    publish = f"st.global.b32 [%A], %t; st.release.{scope}.global.b32 [%B], 1;"
+    look = until(1, f"ld.acquire.{scope}.global.b32 %r90, [%B];") + "ld.global.b32 %r1, [%A];"
+    parts = {writer: publish, reader: look}
+    more = dict(grid=(4,), more=PAIR["more"])
+    body = by("%c", *(parts.get(rank, "") for rank in range(4)))
+    if fault:
+        faults(fault, body, words(1), words(1), **more)
+    else:
+        run(body, words(1), words(1), **more)
+
+
 TENSOR = np.arange(1, 513, dtype=np.uint16).reshape(8, 64)
 LANES_OUT = """shl.b32 %r4, %l, 2; add.u32 %r4, %r9, %r4; shl.b32 %r3, %c, 5; add.u32 %r3, %r3, %l;
 mul.wide.u32 %d1, %r3, 4; add.s64 %d1, %B, %d1;\n"""
@@ -82,6 +99,33 @@ def test_multicast(row):
     """9.7.9.25.5.2: each CTA of the mask gets the bytes, and they complete its own mbarrier at the same place."""
     more = PAIR | dict(shared=2048, maps=[(0, (8, 64), 0)])
     holds(row, PIECES, START + LANES_OUT, TENSOR, words(64), **more)
+
+
+SENT = PIECES | dict(
+    FILL="add.u32 %r2, %l, 100; st.shared.b32 [%r4+512], %r2;", FENCED="fence.proxy.async.shared::cta;",
+    SEND="""@%one cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes
+        [%r10+1024], [%r9+512], 128, [%r10+64];""",
+    ODD="""@%one cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes
+        [%r10+1024], [%r9+512], 120, [%r10+64];""",
+    BYTES="@%one mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r9+64], 128;",
+    FILL7="st.shared.b32 [%r4+512], 7;",
+    FIRST="ld.shared.b32 %r1, [%r9+1024]; @%one st.global.b32 [%A], %r1;",
+)  # fmt: skip
+# From CTA 1 to CTA 0.
+COPIES = """
+100: INIT SYNC BYTES L0 FIRST SYNC / FILL FENCED SYNC SEND SYNC FILL7
+reads shared memory that .* wrote, with no fence.proxy.async: INIT SYNC BYTES L0 SYNC / FILL SYNC SEND SYNC
+overwrites shared memory while reader|that .* wrote: INIT SYNC BYTES L0 SYNC / FILL FENCED SYNC SEND FILL7 SYNC
+120 bytes, multiples of 16: INIT SYNC BYTES SYNC / FILL FENCED SYNC ODD SYNC
+ends while CTA 0 may still access: INIT SYNC BYTES L0 SYNC / FILL FENCED SYNC SEND ARRIVE
+"""
+
+
+@pytest.mark.parametrize("row", COPIES.strip().splitlines())
+def test_shared_memory_is_copied_to_another_cta(row):
+    """9.7.9.25.4.1: bytes complete the mbarrier there; until somebody knows of it, they may still be read here."""
+    start = START + LANES_OUT.replace("%B", "%A")
+    holds(row, SENT, start, words(64), **PAIR | dict(shared=2048))
 
 
 def of_both(case: str) -> str:

@@ -249,3 +249,38 @@ TRACKED = COPIES | dict(
 def test_an_mbarrier_tracks_cp_async(row):
     """9.7.9.25.3 and 9.7.13.15.15: an arrival comes once the copies before it have landed."""
     holds(row, TRACKED, MINE, GIVEN, words(256), threads=64, shared=BAR + 8)
+
+
+FIELD = "@%first tensormap.replace.tile.{}.shared::cta.b1024.b{} [1024], {};"
+MAKE = "".join(f"st.shared.b32 [%r3+{at}], 0;" for at in (1024,)) + " bar.warp.sync -1;" + "".join(
+    FIELD.format(name, 64 if name in ("global_address", "global_stride") else 32, value)
+    for name, value in [("global_address", "%A"), ("rank", 1), ("box_dim", "0, 64"), ("box_dim", "1, 8"),
+                        ("global_dim", "0, 80"), ("global_dim", "1, 20"), ("global_stride", "0, %d9"),
+                        ("element_stride", "0, 1"), ("element_stride", "1, 1"), ("elemtype", 1),
+                        ("interleave_layout", 0), ("swizzle_mode", 3), ("fill_mode", 0)])  # fmt: skip
+COPIED = "tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned [%B], [1024], 128;"
+MADE = dict(
+    MAKE=MAKE, COPY=COPIED, FENCE="fence.proxy.tensormap::generic.acquire.gpu [%B], 128;", BAR="bar.sync 0;",
+    LOAD=load(0, 0, 1024).replace("%first", "%one").replace("%M", "%B"), LOADED=LANDED,
+    LATER="@%first tensormap.replace.tile.fill_mode.shared::cta.b1024.b32 [1024], 0;",
+    ZERO="st.shared.b32 [%r3+1024], 0;", PUT="@%first st.global.b32 [%B], 0;",
+)  # fmt: skip
+# Warp 0 makes a map at B; one of two warps uses it.
+MAPS = """
+ok: MAKE COPY FENCE LOAD LOADED / | MAKE COPY FENCE BAR / BAR LOAD LOADED | MAKE COPY BAR / BAR FENCE LOAD LOADED
+no fence.proxy.tensormap behind: MAKE COPY LOAD / | MAKE COPY BAR / BAR LOAD | MAKE COPY BAR FENCE / BAR LOAD
+no fence.proxy.tensormap behind: MAKE COPY FENCE LATER COPY LOAD / | MAKE FENCE COPY LOAD /
+no fence.proxy.tensormap behind: MAKE COPY FENCE PUT LOAD /
+reads global memory that .* wrote|no tensor map: MAKE COPY / FENCE LOAD
+overwrites global memory that .* reads: MAKE COPY FENCE LOAD LATER COPY /
+ok: MAKE COPY FENCE LOAD LOADED LATER COPY FENCE /
+overwrites shared memory|reads shared memory: MAKE BAR COPY / BAR ZERO
+no tensor map: FENCE LOAD /
+"""
+
+
+@pytest.mark.parametrize("row", MAPS.strip().splitlines())
+def test_maps_that_a_kernel_makes(row):
+    """9.7.9.26, 9.7.13.16 and 9.7.13.4."""
+    start = f"{INIT} shl.b32 %r3, %l, 2; mov.b64 %d9, 160;\n"
+    holds(row, MADE, start, TENSOR, np.full(32, 2**32 - 1, np.uint32), shared=BAR + 8)

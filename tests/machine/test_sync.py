@@ -1,7 +1,7 @@
 """Barriers, mbarriers and control flow (PTX ISA 8.7, 9.7.12, 9.7.13)."""
 
 import pytest
-from small_ptx import holds, words
+from small_ptx import holds, run, words
 
 WAIT = "{{\nW: mbarrier.{}_wait.parity.shared::cta.b64 %p1, [{}], {}; @!%p1 bra W;\n}}\n"
 PIECES = dict(
@@ -83,7 +83,7 @@ an mbarrier of 0 arrivals: INIT0
 nobody can go on: INIT3 SOON SOON L0 | INIT1 TX A L0
 wrote, with no order between|nobody wrote: INIT1 BAR W RELAXED / BAR L0 R | INIT1 BAR W A / BAR L0R R
 1: W COME / MEET R | W COME BAR / MEET R BAR | MEET R / W COME
-wrote, with no order between|nobody wrote: COME R / W MEET
+wrote, with no order between|nobody wrote: COME R / W MEET | COME W BAR / MEET R BAR
 arrives again at barrier 3 of 64 threads: of warps .CTA.warp. 0.0 arrived, 0.1, 0.2 did not: COME COME / / MEET
 """
 
@@ -92,6 +92,14 @@ arrives again at barrier 3 of 64 threads: of warps .CTA.warp. 0.0 arrived, 0.1, 
 def test_other_forms(row):
     """9.7.13.15: states, arrivals that are dropped or complete nothing, bytes by hand, order. 9.7.13.1: bar.arrive."""
     holds(row, FORMS, "", words(1), shared=128)
+
+
+def test_a_loop_initialises_several():
+    """As many as it turns: each has an agent of its own, by which its loads are known."""
+    body = """mov.b32 %r1, 64;\nAGAIN: @%one mbarrier.init.shared::cta.b64 [%r1], 1; add.u32 %r1, %r1, 8;
+    setp.lt.u32 %p1, %r1, 96; @%p1 bra AGAIN; @%one mbarrier.arrive.shared::cta.b64 _, [88];
+    WAIT: mbarrier.try_wait.parity.shared::cta.b64 %p1, [88], 0; @!%p1 bra WAIT; st.global.b32 [%A], 5;"""
+    assert run(body, words(1), shared=128)[0][0] == 5
 
 
 CHANGES = {f"{way}{n}": f"setmaxnreg.{way}.sync.aligned.u32 {n};" for way in ("inc", "dec") for n in range(16, 272, 4)}
