@@ -124,7 +124,8 @@ def missing(first: Touch, second: Touch, error: FaultError, is_gluon: bool) -> R
     elif re.match(ASYNC_PROXY, second.inst.op):
         text = ", ".join(filter(None, [PROXY_FENCE, then]))
     else:
-        text = order
+        text = "a mask or another index, if only one is meant to write it; else\n" * (first.writes and second.writes)
+        text += order
     if is_shared and not is_gluon:
         text += "\nunder @triton.jit that is the compiler's part: it is a miscompilation"
     return "missing", text
