@@ -164,6 +164,10 @@ class Mbarrier:
             self.phase, self.epoch = self.phase + 1, self.epoch + 1
             self.pending, self.clock = self.count, self.next.copy()
 
+    def is_as_new(self, count: int) -> bool:
+        """Return whether to initialise it for so many arrivals would change nothing."""
+        return (self.phase, self.pending, self.count, self.bytes, self.flying) == (0, count, count, 0, 0)
+
     def fault(self, text: str) -> BarrierError:
         return BarrierError(f"{text} {self.describe()}", self.cta.shared, self.at)
 
@@ -220,8 +224,10 @@ def initialise(w, inst, where, count):
     cta, shared = w.cta, w.cta.shared
     for lane in lanes_of(w):
         at, arrivals = int(where(w)[lane]), int(count(w)[lane])
-        if at in cta.barriers:
-            raise cta.barriers[at].fault("initialises again the")
+        if at in cta.barriers:  # PTX leaves it undefined, yet Triton 3.7.1 specialises warps so: before anybody uses it
+            if not mbarrier_of(w, cta, at).is_as_new(arrivals):
+                raise cta.barriers[at].fault("initialises again the")
+            continue
         if not 1 <= arrivals <= MOST:
             raise BarrierError(f"an mbarrier of {arrivals} arrivals, from 1 to {MOST} are possible", shared, at)
         shared.granules(np.array([at]), 8, inst)

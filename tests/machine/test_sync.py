@@ -28,7 +28,9 @@ overwrites|wrote, with no order|nobody can go on: INIT1 BAR W A W2 A / BAR L0 R
 2 arrivals at an mbarrier at 64. phase 0, 1 of 1 arrivals pending: INIT1 A2
 1 arrivals at an mbarrier .* 0 of 1 arrivals pending, 16 bytes expected and none on their way: INIT1 BYTES A
 nobody can go on: INIT2 BAR W A / BAR L0 R | INIT1 BAR BYTES / BAR L0
-initialises again the mbarrier at 64: INIT1 INIT1 | INIT1 A INIT2
+initialises again the mbarrier at 64: INIT1 INIT2 | INIT1 A INIT1 | INIT1 A INIT2
+may not have initialised yet|overwrites: INIT1 / INIT1
+1: INIT1 INIT1 BAR W A / BAR L0 R
 in the middle of a phase: INIT2 A INVAL | INIT1 BYTES INVAL
 no mbarrier was initialised at 64: INIT1 INVAL A | L0
 no mbarrier was initialised|may not have initialised yet: INIT1 / A
