@@ -35,6 +35,7 @@ VALUES = {  # of elements, from the registers or bytes that hold them
     "u8": lambda data: data.view(np.uint8).astype(np.float32),
     "f64": lambda data: data.view(np.float64),
 }
+UNIT = np.dtype("c16")  # of 16 bytes, whatever they mean: NumPy gathers these fastest
 SUMS = {"f16": np.float16, "f32": np.float32, "f64": np.float64, "s32": np.int32}
 TYPES = [  # of A and of B; of the sums; shapes of mma; K of wgmma (9.7.14.1, 9.7.15.2)
     ("f16", "f16 f32", "m16n8k8 m16n8k16", 16),
@@ -205,9 +206,9 @@ class Sums:
 
 @lru_cache(maxsize=4096)
 def operand_bytes(descriptor: int, first: int, rows: int, turned: bool) -> tuple[np.ndarray, np.ndarray, int]:
-    """Return where in shared memory the rows from `first` of an operand lie that is 32 bytes long along K: [rows, 32]
-    bytes, or [16, 2 rows] of one of 2 bytes that lies with K along its rows; its granules, and the last of them
-    (9.7.15.5.1.2, and the canonical layouts of CUTLASS's mma_sm90_desc.hpp)."""
+    """Return where the rows from `first` of an operand lie in shared memory that is 32 bytes long along K: the numbers
+    of 16 bytes each, [rows, 2], or [16, rows / 8] of one of 2-byte elements that lies with K along its rows; their
+    granules, and the last of these (9.7.15.5.1.2, and the canonical layouts of CUTLASS's mma_sm90_desc.hpp)."""
     start, lead, stride = ((descriptor >> shift & 0x3FFF) << 4 for shift in (0, 16, 32))
     mode = {0: 0, 1: 3, 2: 2, 3: 1}[descriptor >> 62]
     if mode and descriptor >> 49 & 7:  # without a swizzle it says nothing
@@ -219,9 +220,9 @@ def operand_bytes(descriptor: int, first: int, rows: int, turned: bool) -> tuple
     else:
         row, unit = np.arange(first, first + rows)[:, None], np.arange(2)
         at = start + row // 8 * stride + row % 8 * (16 << mode) + unit * (16 if mode else lead)
-    places = swizzled(at, mode).reshape(-1)
-    granules = spread(places, 16, GRANULE)
-    return spread(places, 16).reshape(len(at), -1), granules, int(granules.max())
+    places = swizzled(at, mode)
+    granules = spread(places.reshape(-1), 16, GRANULE)
+    return places // 16, granules, int(granules.max())
 
 
 @effect("wgmma.fence.sync.aligned")
@@ -247,9 +248,10 @@ def wait(w, inst, left):
         return lambda: all(mate.ended(upto) for mate in mates)
     known = w.clock[:, w.cta.agent(1, first) : w.cta.agent(1, first) + len(mates)]
     np.maximum(known, upto, out=known)
-    for i, register in enumerate(w.r):
-        if isinstance(register, Pending) and register.sums.group <= w.wgmma.waited:
-            w.r[i] = register.value()
+    array = np.ndarray
+    for i in [i for i, register in enumerate(w.r) if type(register) is not array]:
+        if w.r[i].sums.group <= upto:
+            w.r[i] = w.r[i].value()
 
 
 @family("wgmma")
@@ -295,8 +297,9 @@ def wgmma(program, inst):
                 w.r[i] = register
         sums.group = number
 
-        def fetch(kind: str, places: np.ndarray, turned: bool) -> np.ndarray:
-            rows = VALUES[kind](cta.shared.data[places])
+        def fetch(kind: str, units: np.ndarray, turned: bool) -> np.ndarray:
+            data = cta.shared.data
+            rows = VALUES[kind](data[: len(data) & -16].view(UNIT).take(units).view(np.uint8))
             return rows.T if turned else rows
 
         def run():
