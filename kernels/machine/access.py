@@ -119,20 +119,46 @@ def _beside(w, shared, at: np.ndarray, data: np.ndarray, instruction) -> np.ndar
 
 def read_global(w, at: np.ndarray, size: int, instruction, strong: Strong | None = None) -> np.ndarray:
     memory, data = w.cta.machine.memory, np.zeros((len(at), size), np.uint8)
+    known = None if strong else _of_copies(w, at, instruction)
     for region, which, offsets in memory.places(at, size, instruction):
         number = _begin(w, region.releases, offsets, size, instruction, strong)
-        memory.note_read(region, spread(offsets, size, GRANULE), w.clock, GENERIC, number, instruction)
+        clock = w.clock if known is None else known
+        memory.note_read(region, spread(offsets, size, GRANULE), clock, GENERIC, number, instruction)
         data[which] = region.data[spread(offsets, size)]
     return data
 
 
 def write_global(w, at: np.ndarray, data: np.ndarray, instruction, strong: Strong | None = None) -> None:
     memory, size = w.cta.machine.memory, data.shape[1]
+    of_readers = None if strong else _of_copies(w, at)
     for region, which, offsets in memory.places(at, size, instruction):
         number = _begin(w, region.releases, offsets, size, instruction, strong, reads=False)
-        memory.note_write(region, spread(offsets, size, GRANULE), w.clock, GENERIC, number, instruction)
+        g = spread(offsets, size, GRANULE)
+        memory.note_write(region, g, w.clock, GENERIC, number, instruction, of_readers)
         region.data[spread(offsets, size)] = data[which]
         _end(w, region.releases, offsets, size, strong)
+
+
+def _of_copies(w, at: np.ndarray, load=None) -> np.ndarray | None:
+    """Return a clock that also knows what other warps do to which this `load`, or a load of what is stored now, gives
+    copies of the same elements; None where there are none.
+
+    Layouts replicate small tensors over warps. Of a store in place one warp does it, perhaps before the others have
+    loaded: whether their copies matter, the results show. A scalar is no such tensor: all warps act on it.
+    """
+    places = np.unique(at)
+    if len(places) < 2 or w.cta.count < 2:
+        return None
+    loads, place = w.cta.loads_by, hash(places.tobytes())
+    if load is not None:
+        loads[place] = loads.setdefault((load.line, place), set())
+        loads[place].add(w.agent)
+    copies = loads.get(place, ())
+    if w.agent not in copies or len(copies) < 2:
+        return None
+    clock = w.clock.copy()
+    clock[:, list(copies)] = FOREVER
+    return clock
 
 
 def _begin(w, releases, at: np.ndarray, size: int, instruction, strong: Strong | None, *, reads: bool = True) -> int:

@@ -143,7 +143,10 @@ class Trial:
         """Yield what comes of each order of events. The first shows what the others must agree with."""
         name, limit = self.launch.kernel.__name__, SHARED_BYTES[ARCHITECTURES[self.arch]]
         try:
-            made = compiled(self.launch, ARCHITECTURES[self.arch])
+            with triton.knobs.compilation.scope():
+                # Triton's cache on disk may have the same kernel from another file, or other lines of this one.
+                triton.knobs.compilation.always_compile = True
+                made = compiled(self.launch, ARCHITECTURES[self.arch])
         except UnknownError as error:
             yield Outcome("unknown", report.lacking(error), None, 0)
             return

@@ -12,6 +12,7 @@ from bisect import bisect
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 
@@ -188,6 +189,8 @@ class Cta:
         self.reached_by: dict[int, int] = {}  # at which epochs warps of other CTAs last used its mbarriers
         self.barriers: dict = {}  # mbarriers by address
         self.loads: dict[int, tuple[int, int]] = {}  # by address of an mbarrier: the agent and epoch of its TMA loads
+        # Agents that loaded from the same addresses, by the load's line and their hash; of the latest load, by that.
+        self.loads_by: dict[Any, set[int]] = {}
         self.named: dict[int, Turn] = {}  # of its barriers, by number: the turn that goes on
         self.spare_registers = 0
         self.warps = [Warp(self, number) for number in range(self.count)]

@@ -206,10 +206,13 @@ class GlobalMemory:
         region.compare(region.writes, g, clock, row, number, instruction, ("reads", "wrote"))
         region.reads[g] = number
 
-    def note_write(self, region: Region, g, clock, row: int, number: int, instruction: object) -> None:
-        g = region.index(g)
+    def note_write(
+        self, region: Region, g, clock, row: int, number: int, instruction: object, of_readers: np.ndarray | None = None
+    ) -> None:
+        """Check and remember a write. `of_readers`: a clock that knows more of reads than `clock`."""
+        g, known = region.index(g), clock if of_readers is None else of_readers
         region.compare(region.writes, g, clock, row, number, instruction, ("overwrites", "wrote"))
-        region.compare(region.reads, g, clock, GENERIC, number, instruction, ("overwrites", "reads"))
+        region.compare(region.reads, g, known, GENERIC, number, instruction, ("overwrites", "reads"))
         region.writes[g] = number
 
     def add_map(self, tensor_map: bytes) -> int:

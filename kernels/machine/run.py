@@ -45,7 +45,7 @@ class Compiled:
 
 
 PROGRAMS: dict[str, Compiled] = {}
-"""By Triton's hash, all that this process has made ready."""
+"""By its PTX, all that this process has made ready."""
 
 
 def compiled(launch: Call, target: int = TARGET) -> Compiled:
@@ -56,11 +56,11 @@ def compiled(launch: Call, target: int = TARGET) -> Compiled:
         if names
     ]
     triton_kernel = compile_for(target, launch)
-    if triton_kernel.hash not in PROGRAMS:
-        code = parse(triton_kernel.asm["ptx"])
+    if (text := triton_kernel.asm["ptx"]) not in PROGRAMS:
+        code = parse(text)
         program = Program(code, triton_kernel.metadata.shared)
-        PROGRAMS[triton_kernel.hash] = Compiled(triton_kernel, program, tuple(lost), tuple(races(code)))
-    return PROGRAMS[triton_kernel.hash]
+        PROGRAMS[text] = Compiled(triton_kernel, program, tuple(lost), tuple(races(code)))
+    return PROGRAMS[text]
 
 
 def whole(tensor: Tensor) -> np.ndarray:

@@ -49,6 +49,13 @@ def shift(x, out, by, N: tl.constexpr):
 
 
 @triton.jit
+def raise_in_place(x, n, B: tl.constexpr):
+    """Of fewer elements than threads: a scalar, or a tensor that layouts replicate over warps."""
+    i = 0 if B == 1 else tl.arange(0, B)
+    tl.store(x + i, tl.load(x + i, mask=i < n) + 1, mask=i < n)
+
+
+@triton.jit
 def add_by_table(table, N: tl.constexpr):
     i = tl.arange(0, N)
     x = tl.load(table).to(tl.pointer_type(tl.float32))
@@ -208,6 +215,10 @@ def of_copy(error: float, dtype: torch.dtype = torch.float32, *, whole: bool = F
     return shift, (1,), (x, torch.zeros(N, dtype=dtype), 0, N), [x.float() + error], options
 
 
+def of_place(n: int, block: int) -> tuple:
+    return raise_in_place, (1,), (torch.zeros(n), n, block), dict(x=torch.ones(n))
+
+
 def of_table(n: int) -> tuple:
     """The kernel is given the addresses of its tensors in another."""
     KEPT[:] = torch.arange(n).float(), torch.zeros(n)
@@ -250,6 +261,9 @@ SUBJECTS = {
     ),
     "exact, rounded": (lambda: of_copy(5e-5), "exact: "),
     "exact, rounded to 16 bits": (lambda: of_copy(0.01, torch.float16), "exact: "),
+    "exact, copies of 64": (lambda: of_place(64, 64), "exact: "),
+    "exact, copies of 10": (lambda: of_place(10, 16), "exact: "),
+    "race of a scalar": (lambda: of_place(1, 1), r"race: x\[0\] is written and read"),
     "exact, by addresses": (lambda: of_table(N), "exact: "),
     "above, by addresses": (lambda: of_table(N - 1), r"bounds: the element 1 behind the last of table\[0\] \(127,\)"),
     "exact, of 8 bits": (lambda: of_copy(0, torch.float8_e4m3fn), "exact: "),
@@ -478,5 +492,5 @@ def test_the_page_shows_what_its_examples_print(printed_elsewhere):
 
 
 def test_the_table_of_instructions_is_current():
-    """After a change: python -m kernels.machine --coverage > docs/machine-coverage.md"""
-    assert (DOCS / "machine-coverage.md").read_text() == instruction_table.table()
+    """After a change: python -m kernels.machine --coverage > kernels/machine/instructions.md"""
+    assert (DOCS.parent / "kernels" / "machine" / "instructions.md").read_text() == instruction_table.table()
