@@ -43,6 +43,8 @@ def main(arguments: list[str] | None = None) -> int:
         if options.triton:
             return max([under(version, words) for version in options.triton.split(",")])
         file, _, name = (options.place or "").rpartition("::")
+        if not file and name.endswith(".py"):
+            raise ValueError(f"{name}: which kernel of it? It takes FILE::NAME")
         module = load(Path(file)) if file else None
         kernels = {word: value for word, value in vars(module or object).items() if isinstance(value, KernelInterface)}
         if name in kernels and not others and hasattr(module, "cases"):

@@ -82,16 +82,18 @@ def place(tensors: Mapping[str, Tensor], memory: Shared | Region, byte: int, mac
         return f"byte {byte} of memory that Triton allots ({len(memory.data)} bytes)"
     name, tensor = next(iter(here.items()))
     number, name = byte // tensor.element_size() - tensor.storage_offset(), f"{name} {tuple(tensor.shape)}"
-    if not tensor.is_contiguous():
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    if 0 <= number <= last:
         return f"byte {byte} of the memory of {name}, beside its elements"
-    behind = number - tensor.numel() + 1
-    return f"the element {f'{behind} behind the last' if behind > 0 else f'{-number} before the first'} of {name}"
+    return (
+        f"the element {f'{number - last} behind the last' if number > 0 else f'{-number} before the first'} of {name}"
+    )
 
 
 WAITS = {
     r"wgmma": "a wait for it by its own warpgroup (wgmma.wait_group; warpgroup_mma_wait)",
     r"cp\S*\.global\.shared": "a wait for it by the thread that issued it (cp.async.bulk.wait_group; tma.store_wait)",
-    r"cp\.async\.bulk": "a wait for its mbarrier, in its phase, by the warp that goes on (mbarrier.wait)",
+    r"cp\.async\.bulk": "a wait for its mbarrier, in the phase that expects its bytes (mbarrier.expect, mbarrier.wait)",
     r"cp\.async": "a wait for it by the warp that issued it (cp.async.wait_group; async_copy.wait_group)",
 }
 """What has to be behind an access that is not the threads' own."""

@@ -15,7 +15,8 @@ import kernels.machine
 HEAD = """# What the machine models
 
 Made by `python -m kernels.machine --coverage`. Alternatives stand in braces, what may be left out in brackets. Tests
-are files of [tests/machine](../../tests/machine) whose text has such an opcode; what compiled kernels have is not listed.
+are files of [tests/machine](../../tests/machine) whose text has such an opcode; what compiled kernels have is not
+listed.
 
 | instruction | modelled how | tested by |
 |---|---|---|

@@ -321,6 +321,10 @@ SUBJECTS = {
         r"bounds: the element 1 behind the last of x \(256,\).*reads   test_check.py:.*warp 3, lane 31 \(thread 127\)",
     ),
     "below": (lambda: of_shift(-2), r"bounds: the element 2 before the first of x \(256,\).*lane 0 \(thread 0\)"),
+    "above, of a part": (
+        lambda: (shift, (1,), (torch.ones(2 * N)[N:], torch.zeros(4 * N)[::4], 1, N)),
+        r"bounds: the element 1 behind the last of x \(128,\)",
+    ),
     "barrier": (
         lambda: of_mailbox(ARRIVALS=2),
         r"barrier: 2 arrivals at .*at      test_check.py.*lane 0 .*the mbarrier is that of test_c",
@@ -447,6 +451,7 @@ def refused() -> list[str]:
             "broken.py::f",
             "doubled.py::cases",
             "doubled.py::doubled --gpu",
+            "doubled.py",
             "--triton 3.x",
         ):
             with contextlib.redirect_stderr(io.StringIO()) as out, contextlib.suppress(SystemExit):
@@ -458,7 +463,9 @@ def refused() -> list[str]:
 def test_the_command_says_in_one_line_what_is_wrong(printed_elsewhere):
     texts = printed_elsewhere("import json, test_check as t; print(json.dumps(t.refused()))")
     ends = "there is no file .*nowhere.py", "broken.py failed: .*nothing_at_all'", "no kernel cases; it has .*doubled"
-    for text, end in zip(texts, [*ends, "what is --gpu.", "--triton 3.x is no version.*"], strict=True):
+    for text, end in zip(
+        texts, [*ends, "what is --gpu.", "doubled.py: which kernel.*", "--triton 3.x is no version.*"], strict=True
+    ):
         assert re.fullmatch(f"python -m kernels.machine: .*{end}\\n", text), text
 
 
