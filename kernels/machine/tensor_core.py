@@ -7,6 +7,7 @@ numbers the hardware rounds in its own way, which PTX leaves open: their last bi
 operands the lowest 13 bits are cut off (9.7.15.5.2).
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -74,7 +75,7 @@ def instructions() -> Iterator[tuple[str, str]]:
     """Yield what is modelled: (opcode, how)."""
     for types, sums, shapes, k in TYPES:
         kind, total, shape = (
-            "{" + text.replace(" ", ",") + "}" if " " in text else text for text in (types, sums, shapes)
+            f"{{{text.replace(' ', ',')}}}" if " " in text else text for text in (types, sums, shapes)
         )
         how = {"s32": "exact", "f64": "sums in fp64"}.get(sums, "sums in fp32: as the hardware's for whole numbers")
         cut = "[.satfinite]" if sums == "s32" else ""
@@ -256,13 +257,10 @@ def wait(w, inst, left):
 
 @family("wgmma")
 def wgmma(program, inst):
-    shape = inst.op.split(".")[4:5]
-    columns = int(shape[0].split("n")[1].split("k")[0]) if shape and shape[0].startswith("m64n") else 0
-    form = FORMS.get(inst.op.replace(".satfinite", "").replace(f"n{columns}k", "k"))
-    if form is None:
+    if (form := FORMS.get(re.sub(r"\.m64n\d+k", ".m64k", inst.op.replace(".satfinite", "")))) is None:
         raise UnknownError("a wgmma of a shape or of types that this machine does not know")
-    saturates = ".satfinite" in inst.op
     registers = [program.register(name) for name in names_in(inst.args[0])]
+    columns, saturates = len(registers) * (4 if form.sums == "f16" else 2), ".satfinite" in inst.op
     taken = itemgetter(*registers)
     x_registers = program.gets(inst.args[1], "b32") if inst.args[1].startswith("{") else None
     x_descriptor = None if x_registers else program.get(inst.args[1], "b64")
