@@ -18,7 +18,7 @@ MAPS = 1 << 31  # addresses of tensor maps: Triton 3.9 keeps 32 bits of a parame
 MAP_BYTES = 128
 EMPTY = 0xFF  # bytes that nobody wrote: NaN in every float type
 SHARED_WINDOW, LOCAL_WINDOW = 1 << 56, 1 << 57  # of generic addresses (6.4.1.1): shared memory, a thread's own
-PARAMETERS, PARAMETER_BYTES = 1 << 58, 16  # addresses of a launch's parameters, and how far apart they are
+PARAMETERS, PARAMETER_BYTES = 1 << 30, 16  # addresses of a launch's parameters, of 32 bits as MAPS; how far apart
 
 
 class Single(np.ndarray):
