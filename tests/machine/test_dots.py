@@ -103,12 +103,12 @@ def every() -> str:
         ),
         *(f"{x} {w} {sums}" for x, w, sums in product(("e4m3", "e5m2"), ("e4m3", "e5m2"), ("f16", "f32"))),
     ]
+    warps_of = {"16 16 32": (1, 2), "64 64 64": (1, 2, 4), "128 64 32": (4, 8)}
     rows = [
-        f"{arch}  {types}  {sizes}  {warps}  {more}  mma"
-        for arch, types, sizes, warps, more in product(
-            ("sm_80", "sm_89", "sm_90a"), kinds, ("16 16 32", "64 64 64", "128 64 32"), (1, 2, 4, 8), ("-", "xw", "wm")
-        )
-        if not (arch == "sm_80" and types.startswith("e")) and warps in ((4, 8) if sizes[0] == "1" else (1, 2, 4))
+        f"{arch}  {types}  {sizes}  {warps}  {more}  ."
+        for arch, types, sizes, more in product(("sm_80", "sm_89", "sm_90a"), kinds, warps_of, ("-", "xw", "wm"))
+        for warps in warps_of[sizes]
+        if not (arch == "sm_80" and types.startswith("e"))
     ]
     return "\n".join(rows)
 
