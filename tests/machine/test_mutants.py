@@ -33,7 +33,7 @@ SYNCHRONISES = {
     COMMIT: r"wgmma\.(fence|commit)|cp\.async\.(bulk\.)?commit",
     # Behind mbarrier.init, where the machine asks for none.
     "proxy fence": r"fence\.proxy",
-    # inval: nobody touches the mbarrier's bytes again.
+    # inval: nobody touches the mbarrier's bytes again, or nobody has used it when it is initialised again.
     "mbarrier": r"mbarrier\.(init|inval|arrive)",
     "mbarrier wait": r"mbarrier\.try_wait",
     # The pool has registers enough; how many the code needs, ptxas knows alone.
@@ -49,7 +49,7 @@ BOUNDS = {
     "flagged": {BARRIER: 11},
     "flagged_spills": {BARRIER: 15},
     "pieces_flags": {BARRIER: 12, "semantics": 1},
-    "pieces_counters": {BARRIER: 12, WAIT: 1},
+    "pieces_counters": {BARRIER: 12, WAIT: 1, "mbarrier": 2},
     "copier": {"semantics": 1},
     "wait": {BARRIER: 3},
 }
