@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -108,9 +109,9 @@ def answer(check: Check) -> Finding:
 def packages() -> str:
     from packaging.requirements import Requirement
 
-    wrong = []
-    for package in map(Requirement, metadata.requires("roofline-ffn") or []):
-        if package.marker and not package.marker.evaluate({"extra": "bench"}):
+    project, wrong = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"], []  # which need not be installed
+    for package in map(Requirement, project["dependencies"] + project["optional-dependencies"]["bench"]):
+        if package.marker and not package.marker.evaluate():
             continue
         try:
             version = metadata.version(package.name)

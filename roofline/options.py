@@ -203,7 +203,7 @@ def add(parser) -> None:
         takes = {"action": "store_true"} if metavar == "FLAG" else {"metavar": metavar}
         takes |= {"nargs": "?", "const": alone} if alone else {}
         takes |= {"action": "append"} if is_repeated else {}
-        group.addoption(FLAGS[name], help=text, **takes)
+        group.addoption(FLAGS[name], help=text.replace("%", "%%"), **takes)  # argparse would fill in a bare %
 
 
 def require_writable(folder: Path) -> None:

@@ -62,6 +62,7 @@ def test_help_names_the_default_of_each_option():
     helps = {call.args[0]: call.kwargs["help"] for call in calls}
     assert [*helps] == [*FLAGS.values()]
     assert [name for name, text in helps.items() if "default: " not in text] == []
+    assert "as 3%%: " in helps["--ffn-decide"]  # argparse fills in what follows a single %
 
 
 def test_gathers_go_over_the_balance_by_default():
