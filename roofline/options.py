@@ -66,7 +66,7 @@ class Options:
     against: str | None = None
     """Another checkout, whose shares take turns with these."""
     operations: tuple[str, ...] = ()
-    """Files of the user's that declare operations."""
+    """Names of those that alone are measured, and files of the user's that declare some; none for the default ones."""
     users: tuple[tuple[str, str], ...] = ()
     """Contenders of the user's: the place of each, as `roofline.contenders.parse` has it, and its file's version."""
     baseline: str | None = None
@@ -92,11 +92,15 @@ def _folder(text: str) -> Path:
     return Path(text)
 
 
-def operation_file(text: str) -> str:
-    """Return the absolute path of a file of Python, with `~` for the home folder."""
+def operation(text: str) -> str:
+    """Return the name of an operation of the suite as it is, or the absolute path of a file of Python, with `~` for the
+    home folder."""
     path = Path(text).expanduser().absolute()
+    if text in OPERATIONS:
+        return text
     if not path.is_file() or path.suffix != ".py":
-        raise ValueError("there is no such file of Python; it is looked for from the folder you are in")
+        near = nearest(text, OPERATIONS) or "the operations are " + ", ".join(OPERATIONS)
+        raise ValueError(f"there is no such file of Python, from the folder you are in, and no such operation; {near}")
     return contenders.anonymous(path)
 
 
@@ -144,9 +148,9 @@ OPTIONS = {
     "arm_matmul": Option(
         "NAME", str, "the contender that arms multiply by (default: the fastest of the baseline and persistent)"
     ),
-    "operation": Option(
-        "FILE", operation_file, "declares an operation of your own, and tests it; again for another (default: none; "
-        "with one, it alone is measured)", is_repeated=True,
+    "operations": Option(
+        "LIST", operation, "of the suite, as attention, or files that declare and test some of your own; they alone "
+        "are measured (default: all but attention and transformer_step)",
     ),
     "against": Option(
         "CHECKOUT", checkout, "let the shares of another checkout, as of a pull request's base, take turns with these, "
@@ -257,14 +261,13 @@ def resolve(get, *, device: str, timed: bool, root: Path, world: int = 1) -> Opt
         values |= _of_file(given, values["dtype"])
     settings = {name: setting for name, setting in values.items() if name in names}
     users = tuple((place, contenders.version(place)) for place in values.get("contender", ()))
-    of_user = {"users": users, "operations": values.get("operation", ())}
-    options = Options(device, timed, dtypes=values["dtype"], world=world, **of_user, **settings)
+    options = Options(device, timed, dtypes=values["dtype"], world=world, users=users, **settings)
     if options.fail_slower and not (options.decide or options.against):
         raise ValueError("--ffn-fail-slower: nothing is called slower without a margin; add --ffn-decide 3%")
     alone = ("contender", "baseline", "arm_matmul", "shapes")
     if options.operations and (others := [FLAGS[name] for name in alone if name in given]):
         raise ValueError(
-            f"--ffn-operation: it alone is measured, and has no part in {', '.join(others)}; leave them out"
+            f"--ffn-operations: they alone are measured, and have no part in {', '.join(others)}; leave them out"
         )
     if options.against and (quick or options.processes == 1):
         raise ValueError("--ffn-against: a change is told by pairs of processes; leave out --ffn-quick, take several")

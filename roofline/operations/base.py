@@ -79,6 +79,8 @@ class Operation:
     """What a run's report is to say of `cases`, the ids of the shapes that were selected, in sentences."""
     why_not: Callable[[Any], str] = lambda options: ""
     """Why these options have no case of it, in words; empty if they have."""
+    default: bool = True
+    """Whether a run measures it unless it is told what to measure: by --ffn-operations, -k, or the name of its test."""
 
     @property
     def name(self) -> str:

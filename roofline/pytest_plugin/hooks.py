@@ -84,10 +84,11 @@ def pytest_configure(config):
         refuse(str(error))
     if state.options.device == "cpu" and not timed:
         os.environ["TRITON_INTERPRET"] = "1"  # before anything imports Triton, which decorates its helpers at import
-    if of_user := state.options.operations:
+    if chosen := state.options.operations:
         asked = config.args if config.args_source == config.ArgsSource.ARGS else []
-        every = str(config.rootpath / "tests" / "benchmarks")  # what `roofline_pytest` names from another folder
-        config.args = [*(word for word in asked if word != every), *(str(Path(file).expanduser()) for file in of_user)]
+        every = config.rootpath / "tests" / "benchmarks"  # what `roofline_pytest` names from another folder
+        files = [every / f"test_{name}.py" if name in operations.OPERATIONS else Path(name) for name in chosen]
+        config.args = [*(word for word in asked if word != str(every)), *(str(file.expanduser()) for file in files)]
     if timed and not config.option.collectonly:
         # It makes its JSON for a file only; where the run folder will be is not known yet (`Narrator.report`).
         config.option.benchmark_json = config.option.benchmark_json or Nowhere()
@@ -106,7 +107,9 @@ def pytest_generate_tests(metafunc):
     operation = operations.find(metafunc.function.__name__.removeprefix("test_"))
     planner, cases = state.runners.planner(operation), []
     options = state.options
-    is_left_out = state.epochs and options.timed and not operation.between_ranks
+    config = metafunc.config
+    is_named = operation.default or state.resumed or operation.name in " ".join([config.option.keyword, *config.args])
+    is_left_out = options.timed and not (is_named and (operation.between_ranks or not state.epochs))
     if options.users and not (options.contenders or options.arm_matmul):
         is_left_out = operation.analysis != "throughput"  # a user's contender is a matmul
     if not is_left_out:

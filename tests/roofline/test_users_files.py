@@ -32,7 +32,7 @@ def run(tmp_path, environment):
 
 
 def test_it_is_measured_tabled_drawn_and_compared(run, tmp_path, capsys):
-    words = "--ffn-operation=norm_matmul.py", "--ffn-tokens=2,64", f"--ffn-results={tmp_path / 'runs'}"
+    words = "--ffn-operations=norm_matmul.py", "--ffn-tokens=2,64", f"--ffn-results={tmp_path / 'runs'}"
     done = run("--benchmark-only", *words, *SMALL)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "4 cases on 2 shapes" in done.stdout
@@ -50,16 +50,16 @@ def test_it_is_measured_tabled_drawn_and_compared(run, tmp_path, capsys):
 
 def test_it_is_checked_where_nothing_is_timed_and_a_wrong_one_fails(run, tmp_path):
     (tmp_path / "norm_matmul.py").write_text(FILE.replace("return (x @ w.T) *", "return 1.1 * (x @ w.T) *"))
-    done = run("--ffn-operation=norm_matmul.py", "--ffn-tokens=2")
+    done = run("--ffn-operations=norm_matmul.py", "--ffn-tokens=2")
     assert done.returncode == 1
     assert "norm_last: relative error 1.00e-01 is above 1e-05" in done.stdout
     assert "1 failed, 1 passed" in done.stdout
 
 
 def test_a_file_that_is_not_there_is_told_in_a_line(run):
-    done = run("--ffn-operation=norm_matmull.py")
+    done = run("--ffn-operations=norm_matmull.py")
     assert done.returncode == 2
-    assert "--ffn-operation 'norm_matmull.py': there is no such file of Python" in done.stderr
+    assert "--ffn-operations 'norm_matmull.py': there is no such file of Python" in done.stderr
     assert len(done.stderr.splitlines()) == 1
 
 
