@@ -13,6 +13,8 @@ from roofline.theory.bounds import attainable_flops, bound
 FEW_ROUNDS = 30
 """Below this many, a row says so: the plan asks for as many unless the time runs out."""
 
+KEPT = "saved_bytes", "saved_formula_bytes", "peak_bytes"
+"""Fields that a runner notes with an entrant."""
 
 WAITS_SINCE = 5
 """The method that notes, with a CPU's sample, for how long threads waited for a core."""
@@ -137,6 +139,7 @@ def record(run: Run, shape: Shape, contender: str) -> dict:
         "contender": contender,
         **shape.params,
         **{key: shape.facts[key] for key in ("n", "k") if key in shape.facts},
+        **{key: entrant[key] for key in KEPT if key in entrant},
         "dtype": shape.dtype,
         "flop": work.flop,
         "device_bytes": work.device_bytes,

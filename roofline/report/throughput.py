@@ -133,6 +133,17 @@ def steady(frame: DataFrame) -> Section:
     )
 
 
+def memory(frame: DataFrame) -> Section:
+    """Return the section of the bytes that were kept, and of the most that were allocated."""
+    rows = frame[frame["peak_bytes"].notna()]
+    return Section(
+        "Memory",
+        "What a forward pass keeps for the backward one, beside the formula, and the most that a call had allocated.",
+        table=texts(rows, ("shape", "contender", "saved_bytes", "saved_formula_bytes", "peak_bytes")),
+        long=True,
+    )
+
+
 def counted(frame: DataFrame) -> Section:
     """Return the section of what a profiler counted. Its lines say where operations of the tensor cores are not the
     FLOP, then tool, version and metrics of the counts."""

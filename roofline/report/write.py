@@ -67,7 +67,7 @@ def body(run: Run, cases: DataFrame) -> list[Section]:
         table, figures, long = tables.texts(rows, ANALYSES[name].CASES), ANALYSES[name].FIGURES, len(brief[name].table)
         is_long = bool(long) and not run.metadata.get("options", {}).get("users")  # who ask for each of theirs
         sections.append(Section(f"All cases: {name}", "", figures[1:], table, long=is_long))
-    further = overlap.splits(cases), throughput.steady(cases), throughput.counted(cases)
+    further = overlap.splits(cases), throughput.memory(cases), throughput.steady(cases), throughput.counted(cases)
     if cases["verdict"].notna().any():
         sections.insert(len(brief), throughput.decided(run, cases))
     return sections + [section for section in further if len(section.table)]
