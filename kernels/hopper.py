@@ -64,6 +64,11 @@ def _require_tma(name: str, dim: str, matrix: Tensor) -> None:
             f"{name} has {dim}={columns} and a row stride of {row}, not a multiple of {unit}: TMA needs 16-byte rows; "
             "pad them or use kernels.tiled"
         )
+    if name == "out" and columns % unit:
+        raise ValueError(
+            f"out has {dim}={columns}, not a multiple of {unit}: TMA stores whole 16 bytes, beyond the end of "
+            "each row; pad w or use kernels.tiled"
+        )
     if past := matrix.data_ptr() % TMA_ALIGNMENT_BYTES:
         raise ValueError(
             f"{name} starts {past} bytes past a multiple of 16: TMA needs 16-byte addresses; "

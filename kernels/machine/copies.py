@@ -129,6 +129,9 @@ BULK = re.compile(
     rf"|\.global\.shared::cta(\.(?P<by>{OPERATION}))?(\.tile)?\.bulk_group)"
     rf"(?P<hint>\.L2::cache_hint)?(\.(?P<operation>{OPERATION})(\.noftz)?\.(?P<kind>\w+))?"
 )
+STORED = 16
+"""Bytes that a box is stored in: a row that ends within as many is overwritten up to there (triton 11583, and what an
+H200 did to kernels of ours that stored rows of 5 elements)."""
 Find = Callable[[Any, int, int], Part]
 """Of a warp, a lane, and the number of who reads the tensor map."""
 
@@ -139,10 +142,12 @@ def _of_tensor(program, inst, text: str) -> Find:
     map_address = program.get(base, "b64")
     coordinates = [program.get(name, "s32") for name in reversed(names_in(names))]
 
+    whole = STORED if ".global.shared::cta" in inst.op else 1
+
     def find(w, lane: int, number: int) -> Part:
         tensor_map = map_at(w, int(map_address(w)[lane]), number, inst)
-        region = w.cta.machine.memory.region(tensor_map.address, inst)
-        return tensor_map.part(region, tensor_map.address % 2**REGION_BITS, [int(get(w)[lane]) for get in coordinates])
+        region, at = w.cta.machine.memory.region(tensor_map.address, inst), [int(get(w)[lane]) for get in coordinates]
+        return tensor_map.part(region, tensor_map.address % 2**REGION_BITS, at, whole)
 
     return find
 

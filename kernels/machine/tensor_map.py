@@ -69,14 +69,17 @@ class TensorMap:
         """Return the address in shared memory of each byte of a box that begins at `address`."""
         return address // 1024 * 1024 + _places(address % 1024, self.extent, self.swizzle)
 
-    def part(self, region: Region, start: int, coordinates: Sequence[int]) -> "Part":
-        """Return what of the box at these coordinates lies in the tensor, which begins at byte `start` of a region."""
+    def part(self, region: Region, start: int, coordinates: Sequence[int], whole: int = 1) -> "Part":
+        """Return what of the box at these coordinates lies in the tensor, which begins at byte `start` of a region; of
+        the innermost dimension up to a `whole` number of bytes, which may be beyond its end."""
         offsets, inside, last, count = start, [], start - 1, len(self.shape)
         for axis, (at, length, stride) in enumerate(zip(coordinates, self.shape, self.strides, strict=True)):
             first, end = max(at, 0), max(min(at + self.box[axis], length), max(at, 0))
             unit = stride if axis == count - 1 else 1  # the innermost dimension goes by bytes
-            inside.append(slice((first - at) * unit, (end - at) * unit))
-            steps = np.arange(first * unit, end * unit) * (stride // unit)
+            chunk = whole if axis == count - 1 else 1
+            end = min(-(-end * unit // chunk) * chunk, (at + self.box[axis]) * unit) if end > first else first * unit
+            inside.append(slice((first - at) * unit, end - at * unit))
+            steps = np.arange(first * unit, end) * (stride // unit)
             offsets, last = offsets + steps.reshape(-1, *[1] * (count - 1 - axis)), last + steps[-1:].sum()
         if offsets.size and last >= len(region.data):
             raise BoundsError(f"a box of TMA has byte {last} of a tensor of {len(region.data)}", region, last)

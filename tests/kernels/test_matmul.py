@@ -45,7 +45,13 @@ and_decode = pytest.mark.parametrize("kernel", ["tiled", "persistent", "warpgrou
 @each_dtype
 @pytest.mark.parametrize("shape", SHAPES)
 def test_shapes_that_fit_no_tile(kernel, shape, dtype, operands):
-    case = operands(*map(int, shape.split("x")), dtype)
+    m, n, k = map(int, shape.split("x"))
+    if kernel is not tiled and (past := n % (16 // dtype.itemsize)):
+        refused = operands(m, n, k, dtype)
+        with pytest.raises(ValueError, match=f"out has N={n}, .* TMA stores whole 16 bytes"):
+            kernel.matmul(refused.x, refused.w, refused.out)
+        n += 16 // dtype.itemsize - past
+    case = operands(m, n, k, dtype)
     case.verify(kernel.matmul(case.x, case.w, case.out))
 
 
@@ -70,15 +76,15 @@ def test_where_nothing_is_to_be_summed_nothing_is_launched(kernel, operands, dev
 @and_decode
 @pytest.mark.parametrize("which", ["x", "w", "out"])
 def test_offsets_beyond_2_to_31(kernel, which, device, assert_close):
-    tensors = {name: torch.randn((5, 72), device=device).half() for name in ("x", "w")}
-    tensors["out"] = torch.empty((5, 8), dtype=torch.float16, device=device)[:, :5]
+    tensors = {name: torch.randn((8, 72), device=device).half() for name in ("x", "w")}
+    tensors["out"] = torch.empty((8, 8), dtype=torch.float16, device=device)
     small = tensors[which]
-    # 8.6 GB of address space, of which only the pages behind five rows are ever touched. An offset that wraps around at
-    # 32 bits lands in the first half, so that a wrong kernel fails this test instead of crashing the process.
-    storage = torch.empty(2**31 + 4 * FAR + 1024, dtype=torch.float16, device=device)
+    # 12 GB of address space, of which only the pages behind eight rows are ever touched. An offset that wraps around
+    # at 32 bits lands in the first third, so that a wrong kernel fails this test instead of crashing the process.
+    storage = torch.empty(2**31 + 7 * FAR + 1024, dtype=torch.float16, device=device)
     far = storage.as_strided(small.shape, (FAR, 1), 2**31)
     tensors[which] = far.copy_(small)
-    assert FAR < 2**31 < 4 * FAR
+    assert FAR < 2**31 < 7 * FAR
     assert_close(kernel.matmul(**tensors), tensors["x"], tensors["w"])
 
 

@@ -154,9 +154,24 @@ def loaded_by_tma(mended: bool):
     return send_and_load, (2,), args, {"out_ptr": x}
 
 
+@triton.jit
+def copy_rows(x_desc, out_desc):
+    out_desc.store([0, 0], x_desc.load([0, 0]))
+
+
+def stored_beside(mended: bool):
+    """TMA stores whole 16 bytes, beyond rows of 10."""
+    columns = 8 if mended else 5
+    x, out = torch.arange(64.0).reshape(8, 8).bfloat16(), torch.full((8, 8), -1.0, dtype=torch.bfloat16)
+    x_desc, out_desc = (HostDescriptor(t, [8, columns], [8, 1], [8, 8]) for t in (x, out))
+    right = torch.where(torch.arange(8) < columns, x, out)
+    return copy_rows, (1,), dict(x_desc=x_desc, out_desc=out_desc, num_warps=1), {"out_desc": right}
+
+
 EXHIBITS = [
     Exhibit("stored_by_tma", "Fuser 1962, FlashKDA 24", "Hopper: wrong without a sleep", stored_by_tma, "race"),
     Exhibit("multiplied", "tilelang 2634", "H100: 29,000 runs right by luck", multiplied, "race"),
     Exhibit("copied", "DeepEP 657", "none reported", copied, "race"),
+    Exhibit("stored_beside", "triton 11583", "H100, H200: up to 14 bytes behind each row", stored_beside, "wrong"),
     Exhibit("loaded_by_tma", "DeepEP 621, 632", "NVL72: wrong at batches above 256", loaded_by_tma, "race"),
 ]
