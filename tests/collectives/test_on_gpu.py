@@ -115,6 +115,9 @@ def test_part_that_is_computed_late_is_waited_for(scatter, late):
             torch.cuda._sleep(20_000_000)
         return multiply(x, w, out)
 
+    torch.cuda._sleep(1)  # a kernel that is loaded while a link waits may wait for it
+    matmul_reduce_scatter.ARMS["serial"](scatter, link)
+    torch.cuda.synchronize()
     scatter.matmul = slow
     for _ in range(2):
         poison_parts(scatter)
