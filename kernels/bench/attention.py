@@ -16,6 +16,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import ProfilerActivity, profile
 
 from kernels.bench import matmul
+from kernels.bench.checks import worst
 from kernels.tiles import DTYPES
 from roofline.measure.prepared import SKIPPED, VENDOR_TOLERANCE, Entrant, PreparedCase, Rejection, unwatched, verdict
 from roofline.operations.attention import CONTENDERS, Attention
@@ -152,7 +153,8 @@ class Numpy:
         return call
 
     def saved_bytes(self) -> int:
-        return self.q.nbytes + self.k.nbytes + self.v.nbytes + self.probabilities().nbytes
+        kept = self.q, self.k, self.v, self.probabilities(), *filter(lambda mask: mask is not None, [self.later])
+        return sum(array.nbytes for array in kept)
 
 
 def peak_bytes(call: Callable, device: str, is_torch: bool = True) -> int:
@@ -189,15 +191,20 @@ class Runner(matmul.Runner):
         def entrant(name: str) -> Entrant | Rejection:
             if lacking := why_not(name, case, self.options):
                 return Rejection(SKIPPED, f"{name}: {lacking}")
-            contender = (Numpy if name == "numpy" else Torch)(name, *tensors, case.mask == "causal")
-            is_forward = case.part == "forward"
+            make = partial(Numpy if name == "numpy" else Torch, name, causal=case.mask == "causal")
+            contender, is_forward = make(*tensors), case.part == "forward"
 
-            def check() -> tuple[float, Rejection | None]:
+            def check(contender, right: tuple[Tensor, ...]) -> tuple[float, Rejection | None]:
                 results = (contender.forward(),) if is_forward else contender.backward()()
-                error = max(map(partial(error_of, heads=heads), results, right))
+                error = worst([error_of(*pair, heads) for pair in zip(results, right, strict=True)])
                 return error, verdict(name, error, case.dtype, VENDOR_TOLERANCE[case.dtype])
 
-            error, refused = check()
+            def recheck() -> Rejection | None:
+                """With -v, of which all but its own gradient have the other sign."""
+                q, k, v, grad = tensors
+                return check(make(q, k, -v, grad), (*(-t for t in right[:2]), *right[2:]))[1]
+
+            error, refused = check(contender, right)
             if refused:
                 return refused
             facts = {}
@@ -209,7 +216,7 @@ class Runner(matmul.Runner):
                 facts["peak_bytes"] = peak_bytes(call, device, name != "numpy")
             call = contender.forward if is_forward else contender.backward()
             about = config(name, *tensors[:3], case.mask == "causal")
-            return Entrant(name, call, "", about, error, facts, lambda: check()[1])
+            return Entrant(name, call, "", about, error, facts, recheck)
 
         for name in dict.fromkeys([baseline, *names] if self.options.timed else names):
             prepared.enter(name, partial(entrant, name))

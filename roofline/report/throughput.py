@@ -23,7 +23,7 @@ CASES = (
     *("shape", "contender", "time_s", "tflops", "of_roof", "ratio_to_baseline", "verdict", "device_intensity"),
     *("counted_intensity", "bound", "kernel_name", "notes"),
 )
-FIGURES = ("memory_roofline",)
+FIGURES = ("memory_roofline", "attention")
 
 
 def beside_baseline(frame: DataFrame) -> DataFrame:

@@ -1,0 +1,112 @@
+"""The operation `attention`: who is refused, what is noted beside a time, and what its figure says."""
+
+import re
+from pathlib import Path
+
+import pandas
+import pytest
+import torch
+import torch.nn.functional as F
+
+from kernels.bench import attention, matmul
+from roofline import operations, plots
+from roofline.measure.prepared import PreparedCase
+from roofline.operations.attention import Attention, sweep
+from roofline.options import Options
+from roofline.plots.attention import slope
+
+OPTIONS = Options("cpu", True, "xxl/16", ("up",), (), (1,), ("fp32",), None, 0, 1.0, Path("unused"))
+EAGER = attention.eager
+
+
+def case(mask="causal", part="forward", m=70) -> Attention:
+    return Attention(2, 3, 16, m, mask, part, "fp32")
+
+
+def prepare(*names, of=None) -> PreparedCase:
+    return attention.Runner(OPTIONS).prepare(of or case(), list(names))
+
+
+@pytest.mark.parametrize("part", ["forward", "backward"])
+@pytest.mark.parametrize("mask", ["full", "causal"])
+def test_eager_and_numpy_agree_with_the_baseline_and_keep_what_the_formula_says(mask, part):
+    prepared = prepare("eager", "numpy", of=case(mask, part))
+    assert prepared.contenders == ["sdpa", "eager", "numpy"]
+    for entrant in prepared.entrants.values():
+        assert entrant.relative_error < 1e-5
+        assert entrant.recheck() is None
+        assert entrant.facts["peak_bytes"] > 0
+        if part == "forward":
+            assert entrant.facts["saved_bytes"] == entrant.facts["saved_formula_bytes"]
+        entrant.call(), entrant.call()  # a backward pass can be repeated
+
+
+def off_by_one(q, k, v, causal):
+    """Each row sees one more."""
+    later = torch.ones(q.shape[-2], q.shape[-2], dtype=torch.bool).triu(2)
+    return torch.softmax((q @ k.mT * q.shape[-1] ** -0.5).masked_fill(later, -torch.inf), -1) @ v
+
+
+@pytest.mark.parametrize("part", ["forward", "backward"])
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (off_by_one, "eager: relative error .* is above 1e-05, the limit for fp32"),
+        (
+            lambda q, k, v, causal: EAGER(q * q.shape[-1] ** 0.5, k, v, causal),
+            "eager: relative error .* is above 1e-05",
+        ),
+        (lambda q, k, v, causal: EAGER(q, k, v, False), "eager: relative error .* is above 1e-05"),
+        (lambda q, k, v, causal: EAGER(q, k, v, causal) * torch.nan, "eager: the output holds NaN"),
+    ],
+    ids=["a mask that is off by one", "no scale", "no mask", "nan"],
+)
+def test_wrong_results_are_refused(monkeypatch, wrong, message, part):
+    monkeypatch.setitem(attention.RUN, "eager", wrong)
+    prepared = prepare("eager", of=case(part=part))
+    assert prepared.contenders == ["sdpa"]
+    assert re.search(message, prepared.rejected["eager"].reason)
+
+
+def test_who_recalls_an_earlier_result_loses_its_samples(monkeypatch):
+    kept = {}
+
+    def recalls(q, k, v, causal):
+        return kept.setdefault(0, F.scaled_dot_product_attention(q, k, v, is_causal=causal))
+
+    monkeypatch.setitem(attention.RUN, "eager", recalls)
+    prepared = prepare("eager")
+    assert "relative error 2.00e+00" in prepared.entrants["eager"].recheck().reason
+
+
+def test_scores_that_do_not_fit_are_told_with_both_sizes(monkeypatch):
+    monkeypatch.setattr(matmul, "machine", lambda device: {"memory_bytes": 24e9})
+    long = Attention(8, 1, 16, 16384, "full", "forward", "fp32")
+    assert attention.why_not("eager", long, OPTIONS) == "needs 34.5 GB for its scores, 24.0 GB there"
+    assert attention.why_not("sdpa", long, OPTIONS) is None
+
+
+@pytest.mark.parametrize(("timed", "device"), [(True, "cpu"), (True, "cuda"), (False, "cpu")])
+def test_every_id_of_a_sweep_is_read_again(timed, device):
+    cases = sweep(Options(device, timed, "xxl", ("up",), (), (1,), ("bf16",)))
+    assert [operations.parse(f"{case.id}-flash") for case in cases] == [(case, "flash") for case in cases]
+    assert {case.mask for case in cases} == {"full", "causal"}
+
+
+def test_the_figure_has_a_slope_beside_each_line():
+    rows = [
+        {"op": "attention", "contender": name, "batch": 8, "heads": 1, "width": 64, "m": m, "mask": "causal",
+         "part": part, "time_s": 1e-9 * m**2, "saved_bytes": float(m**power) if part == "forward" else float("nan")}
+        for name, power in (("eager", 2), ("sdpa", 1))
+        for m in (256, 1024, 4096)
+        for part in ("forward", "backward")
+    ]  # fmt: skip
+    figure = plots.attention(pandas.DataFrame(rows))
+    words = [[text.get_text() for text in axes.texts] for axes in figure.axes]
+    assert words == [["2", "2"], ["2", "2"], ["2", "1"]]
+    assert "At a length of 4096 eager keeps 4.1e+03 x the bytes of sdpa" in figure.get_suptitle()
+    assert slope([1.0], [1.0]) != slope([1.0], [1.0])  # NaN
+
+
+def test_a_run_without_attention_has_no_such_figure():
+    assert plots.attention(pandas.DataFrame({"op": ["matmul"]})) is None
