@@ -1,6 +1,8 @@
 """The figure attention: time forward and backward, and the bytes that are kept, over the length, with each line's
 slope."""
 
+from itertools import cycle
+
 import numpy as np
 
 from roofline.plots import theme
@@ -24,31 +26,40 @@ def attention(frame):
     sizes = counts[counts == counts.max()].index[-1]
     rows = frame[(frame[["batch", "heads", "width"]] == list(sizes)).all(axis=1)]
     colours, masks = theme.colours(rows["contender"].unique()), rows["mask"].unique()
+    looks = {
+        name: {"color": colour, "marker": mark, "markersize": 6, "markeredgecolor": "white"}
+        for (name, colour), mark in zip(colours.items(), cycle(theme.MARKERS))
+    }
     figure = theme.new(12.5, 4.2 * len(masks) + 0.8)
     theme.about(figure, frame, finding(rows))
-    panels = figure.subplots(len(masks), len(PANELS), squeeze=False)
+    panels, slopes = figure.subplots(len(masks), len(PANELS), squeeze=False), []
     for line, mask in zip(panels, masks, strict=True):
         for axes, (field, part, unit, label) in zip(line, PANELS, strict=True):
             axes.set(xscale="log", yscale="log", xlabel="length", ylabel=label)
-            axes.set_title(f"{mask}, batch {sizes[0]}, {sizes[1]} heads of {sizes[2]}", loc="left", fontsize=10)
-            _lines(axes, rows[(rows["mask"] == mask) & (rows["part"] == part)], field, unit, colours)
-            axes.margins(x=0.25)
-    handles = [axes.plot([], [], color=colour, marker="o")[0] for colour in colours.values()]
-    figure.legend(handles, colours, loc="outside lower center", ncols=len(colours), frameon=False, fontsize=9.5)
+            size = f"{sizes[1]} head{'s' * int(sizes[1] > 1)} of {sizes[2]}"
+            axes.set_title(f"{mask}, batch {sizes[0]}, {size}", loc="left", fontsize=10)
+            slopes.append(_lines(axes, rows[(rows["mask"] == mask) & (rows["part"] == part)], field, unit, looks))
+    panels[0, 0].legend(loc="upper left", frameon=False, fontsize=9)
+    theme.separate(figure, slopes)
     return figure
 
 
-def _lines(axes, rows, field: str, unit: float, colours: dict) -> None:
-    lengths = sorted(rows["m"].unique())
+def _lines(axes, rows, field: str, unit: float, looks: dict) -> list:
+    """Return the labels of the lines' slopes."""
+    slopes = []
     for name, of_name in rows.dropna(subset=[field]).groupby("contender", sort=False):
         of_name = of_name.sort_values("m")
         xs, ys = of_name["m"].astype(float).to_numpy(), of_name[field].to_numpy() / unit
-        axes.plot(xs, ys, color=colours[name], marker="o", markersize=5)
-        words = number_text(slope(xs, ys), 2)
-        theme.note(axes, words, (xs[-1], ys[-1]), (6, 0), color=colours[name], va="center", fontsize=8)
+        axes.plot(xs, ys, label=name, **looks[name])
+        look = {"color": looks[name]["color"], "va": "center", "fontsize": 8.5}
+        slopes.append(theme.note(axes, f"{slope(xs, ys):.1f}", (xs[-1], ys[-1]), (9, 0), **look))
+    axes.margins(x=0.25, y=0.1)
+    axes.autoscale_view()
+    theme.plain_numbers(axes)
+    lengths = sorted(rows["m"].unique())
     axes.set_xticks(lengths, [f"{length}" for length in lengths])
-    axes.minorticks_off()
-    axes.yaxis.set_major_formatter("{x:g}")
+    axes.xaxis.minorticks_off()
+    return slopes
 
 
 def slope(xs, ys) -> float:
