@@ -51,9 +51,10 @@ def read(rows_of, head, row, L, ROWS: tl.constexpr, WIDTH: tl.constexpr, TMA: tl
     """Return a block of rows of a head, [ROWS, WIDTH], with zeros beyond the length unless all are INSIDE."""
     if TMA:
         return rows_of.load([head, row, 0]).reshape(ROWS, WIDTH)
-    rows = row + tl.arange(0, ROWS)[:, None]
-    place = rows_of + head.to(tl.int64) * L * WIDTH + rows * WIDTH + tl.arange(0, WIDTH)
-    return tl.load(place) if INSIDE else tl.load(place, mask=rows < L, other=0.0)
+    else:
+        rows = row + tl.arange(0, ROWS)[:, None]
+        place = rows_of + head.to(tl.int64) * L * WIDTH + rows * WIDTH + tl.arange(0, WIDTH)
+        return tl.load(place) if INSIDE else tl.load(place, mask=rows < L, other=0.0)
 
 
 @triton.jit
@@ -62,8 +63,8 @@ def write(rows_of, head, row, values, L, TMA: tl.constexpr, INSIDE: tl.constexpr
     if TMA:
         rows_of.store([head, row, 0], values.to(rows_of.dtype).reshape(rows_of.block_shape))
     else:
-        rows, width = row + tl.arange(0, values.shape[0])[:, None], values.shape[1]
-        place = rows_of + head.to(tl.int64) * L * width + rows * width + tl.arange(0, width)
+        rows, width = row + tl.arange(0, values.shape[0])[:, None], tl.arange(0, values.shape[1])
+        place = rows_of + (head.to(tl.int64) * L + rows) * values.shape[1] + width
         tl.store(place, values.to(rows_of.dtype.element_ty), mask=None if INSIDE else rows < L)
 
 
@@ -73,7 +74,8 @@ def seen(m0, n0, L, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, EVEN: tl.const
     m, n = m0 + tl.arange(0, BLOCK_M)[:, None], n0 + tl.arange(0, BLOCK_N)[None, :]
     if CAUSAL:
         return n <= m if EVEN else (n <= m) & (n < L)
-    return n < L
+    else:
+        return n < L
 
 
 @triton.jit(do_not_specialize=["heads", "GROUP"])
