@@ -129,21 +129,19 @@ def dkdv_kernel(
     k = read(k_of, head, start, L, BLOCK_N, WIDTH, TMA, EVEN)
     v = read(v_of, head, start, L, BLOCK_N, WIDTH, TMA, EVEN)
     dk, dv = tl.zeros([BLOCK_N, WIDTH], tl.float32), tl.zeros([BLOCK_N, WIDTH], tl.float32)
-    begin = start // BLOCK_M * BLOCK_M if CAUSAL else 0
-    whole = tl.cdiv(start + BLOCK_N, BLOCK_M) * BLOCK_M if CAUSAL else 0
-    for masked in tl.static_range(2 if CAUSAL else 1):
-        for m0 in range(begin if masked else whole, min(whole, L) if masked else L, BLOCK_M):
-            m = m0 + tl.arange(0, BLOCK_M)
-            q = read(q_of, head, m0, L, BLOCK_M, WIDTH, TMA, EVEN)
-            lse = tl.load(lse_ptr + m) if EVEN else tl.load(lse_ptr + m, mask=m < L, other=0.0)
-            p = tl.exp2(tl.dot(k, q.T, input_precision="ieee") * (scale * LOG2_E) - (lse * LOG2_E)[None, :])
-            if masked:
+    for m0 in range(start // BLOCK_M * BLOCK_M if CAUSAL else 0, L, BLOCK_M):
+        m = m0 + tl.arange(0, BLOCK_M)
+        q = read(q_of, head, m0, L, BLOCK_M, WIDTH, TMA, EVEN)
+        lse = tl.load(lse_ptr + m) if EVEN else tl.load(lse_ptr + m, mask=m < L, other=0.0)
+        p = tl.exp2(tl.dot(k, q.T, input_precision="ieee") * (scale * LOG2_E) - (lse * LOG2_E)[None, :])
+        if CAUSAL:
+            if m0 < start + BLOCK_N:
                 p = tl.where(start + tl.arange(0, BLOCK_N)[:, None] <= m[None, :], p, 0.0)
-            grad = read(grad_of, head, m0, L, BLOCK_M, WIDTH, TMA, EVEN)
-            dv = tl.dot(p.to(grad.dtype), grad, dv, input_precision="ieee")
-            delta = tl.load(delta_ptr + m) if EVEN else tl.load(delta_ptr + m, mask=m < L, other=0.0)
-            dscores = p * (tl.dot(v, grad.T, input_precision="ieee") - delta[None, :])
-            dk = tl.dot(dscores.to(q.dtype), q, dk, input_precision="ieee")
+        grad = read(grad_of, head, m0, L, BLOCK_M, WIDTH, TMA, EVEN)
+        dv = tl.dot(p.to(grad.dtype), grad, dv, input_precision="ieee")
+        delta = tl.load(delta_ptr + m) if EVEN else tl.load(delta_ptr + m, mask=m < L, other=0.0)
+        dscores = p * (tl.dot(v, grad.T, input_precision="ieee") - delta[None, :])
+        dk = tl.dot(dscores.to(q.dtype), q, dk, input_precision="ieee")
     write(dv_of, head, start, dv, L, TMA, EVEN)
     write(dk_of, head, start, dk * scale, L, TMA, EVEN)
 
