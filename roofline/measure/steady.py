@@ -32,15 +32,16 @@ SECOND = round(1 / SLICE_S)
 def chosen(prepared: PreparedCase, medians_s: dict[str, float], options) -> list[str]:
     """Return the contenders that get blocks, by their `medians_s` of single calls.
 
-    All with `--ffn-steady`; else, on a GPU and from FROM_TOKENS on, the baseline and the fastest other. None over a
-    link, and where the quickest takes less than FROM_S.
+    All with `--ffn-steady`; else, on a GPU, of matmuls from FROM_TOKENS on, the baseline and the fastest other. None
+    over a link, and where the quickest takes less than FROM_S.
     """
     timed = sorted((name for name in prepared.contenders if name in medians_s), key=medians_s.get)
     if not timed or medians_s[timed[0]] < FROM_S or prepared.analysis != "throughput":
         return []
     if options.steady:
         return timed
-    by_default = options.device == "cuda" and getattr(prepared.case, "m", 0) >= FROM_TOKENS
+    case = prepared.case
+    by_default = options.device == "cuda" and getattr(case, "op", "") == "matmul" and case.m >= FROM_TOKENS
     fastest = [name for name in timed if name != prepared.baseline][:1]
     return [name for name in timed if by_default and name in (prepared.baseline, *fastest)]
 

@@ -50,6 +50,8 @@ LONG = {"slow": 0.004, "baseline": 0.003, "fast": 0.002, "faster": None}
     [
         (LONG, "cuda", 1024, {}, ["fast", "baseline"]),
         (LONG, "cuda", 512, {}, []),
+        (LONG, "cuda", 1024, {"op": "attention"}, []),
+        (LONG, "cuda", 1024, {"op": "attention", "steady": True}, ["fast", "baseline", "slow"]),
         (LONG, "cpu", 1024, {}, []),
         (LONG, "cpu", 1, {"steady": True}, ["fast", "baseline", "slow"]),
         (LONG, "cuda", 8192, {"analysis": "overlap", "steady": True}, []),
@@ -58,7 +60,8 @@ LONG = {"slow": 0.004, "baseline": 0.003, "fast": 0.002, "faster": None}
     ],
 )
 def test_who_gets_a_steady_state(medians_s, device, m, asked, who):
-    prepared = PreparedCase(SimpleNamespace(m=m), "baseline", analysis=asked.get("analysis", "throughput"))
+    case = SimpleNamespace(op=asked.get("op", "matmul"), m=m)
+    prepared = PreparedCase(case, "baseline", analysis=asked.get("analysis", "throughput"))
     prepared.entrants = {name: Entrant(name, None) for name in medians_s} | {"probe": Entrant("probe", None, "probe")}
     options = SimpleNamespace(device=device, steady=asked.get("steady", False))
     timed = {name: time_s for name, time_s in medians_s.items() if time_s}
