@@ -176,7 +176,7 @@ def test_packages_that_are_missing_or_too_old(monkeypatch):
     monkeypatch.setattr(doctor.metadata, "version", version)
     (finding,) = [finding for finding in doctor.examine() if finding.state == LACKING]
     assert finding.about == "packages"
-    assert "torch 2.9.1, asked for is >=2.12" in finding.text
+    assert "torch 2.9.1, asked for is >=2.11" in finding.text
     assert "no pandas>=2.2" in finding.text
 
 
