@@ -80,12 +80,12 @@ def seen(m0, n0, L, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, EVEN: tl.const
 
 @triton.jit(do_not_specialize=["heads", "GROUP"])
 def forward_kernel(
-    q_of, k_of, v_of, out_of, lse_ptr, scale, L, heads, GROUP, WIDTH: tl.constexpr, BLOCK_M: tl.constexpr,
+    q_ptr, k_of, v_of, out_of, lse_ptr, scale, L, heads, GROUP, WIDTH: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr, TMA: tl.constexpr, EVEN: tl.constexpr, CAUSAL: tl.constexpr,
 ):  # fmt: skip
     head, start = place_of(L, heads, GROUP, BLOCK_M, CAUSAL)
     scale *= LOG2_E  # powers of two are what the hardware has
-    q = read(q_of, head, start, L, BLOCK_M, WIDTH, TMA, EVEN)
+    q = read(q_ptr, head, start, L, BLOCK_M, WIDTH, False, EVEN)
     highest, total = tl.full([BLOCK_M], -float("inf"), tl.float32), tl.zeros([BLOCK_M], tl.float32)
     acc = tl.zeros([BLOCK_M, WIDTH], tl.float32)
     end = min(start + BLOCK_M, L) if CAUSAL else L
@@ -119,24 +119,23 @@ def delta_kernel(out_ptr, grad_ptr, delta_ptr, rows, WIDTH: tl.constexpr, BLOCK:
 
 @triton.jit(do_not_specialize=["heads", "GROUP"])
 def dkdv_kernel(
-    q_of, k_of, v_of, grad_of, dk_of, dv_of, lse_ptr, delta_ptr, scale, L, heads, GROUP, WIDTH: tl.constexpr,
+    q_of, k_ptr, v_ptr, grad_of, dk_of, dv_of, lse_ptr, delta_ptr, scale, L, heads, GROUP, WIDTH: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TMA: tl.constexpr, EVEN: tl.constexpr, CAUSAL: tl.constexpr,
 ):  # fmt: skip
     """Scores are [keys, queries]. Queries beyond the length are zeros, and so is what they add."""
     head, start = place_of(L, heads, GROUP, BLOCK_N, False)
     lse_ptr += head.to(tl.int64) * L
     delta_ptr += head.to(tl.int64) * L
-    k = read(k_of, head, start, L, BLOCK_N, WIDTH, TMA, EVEN)
-    v = read(v_of, head, start, L, BLOCK_N, WIDTH, TMA, EVEN)
+    k = read(k_ptr, head, start, L, BLOCK_N, WIDTH, False, EVEN)
+    v = read(v_ptr, head, start, L, BLOCK_N, WIDTH, False, EVEN)
     dk, dv = tl.zeros([BLOCK_N, WIDTH], tl.float32), tl.zeros([BLOCK_N, WIDTH], tl.float32)
     for m0 in range(start // BLOCK_M * BLOCK_M if CAUSAL else 0, L, BLOCK_M):
         m = m0 + tl.arange(0, BLOCK_M)
         q = read(q_of, head, m0, L, BLOCK_M, WIDTH, TMA, EVEN)
         lse = tl.load(lse_ptr + m) if EVEN else tl.load(lse_ptr + m, mask=m < L, other=0.0)
         p = tl.exp2(tl.dot(k, q.T, input_precision="ieee") * (scale * LOG2_E) - (lse * LOG2_E)[None, :])
-        if CAUSAL:
-            if m0 < start + BLOCK_N:
-                p = tl.where(start + tl.arange(0, BLOCK_N)[:, None] <= m[None, :], p, 0.0)
+        if CAUSAL and m0 < start + BLOCK_N:
+            p = tl.where(start + tl.arange(0, BLOCK_N)[:, None] <= m[None, :], p, 0.0)
         grad = read(grad_of, head, m0, L, BLOCK_M, WIDTH, TMA, EVEN)
         dv = tl.dot(p.to(grad.dtype), grad, dv, input_precision="ieee")
         delta = tl.load(delta_ptr + m) if EVEN else tl.load(delta_ptr + m, mask=m < L, other=0.0)
@@ -148,15 +147,15 @@ def dkdv_kernel(
 
 @triton.jit(do_not_specialize=["heads", "GROUP"])
 def dq_kernel(
-    q_of, k_of, v_of, grad_of, dq_of, lse_ptr, delta_ptr, scale, L, heads, GROUP, WIDTH: tl.constexpr,
+    q_ptr, k_of, v_of, grad_ptr, dq_of, lse_ptr, delta_ptr, scale, L, heads, GROUP, WIDTH: tl.constexpr,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, TMA: tl.constexpr, EVEN: tl.constexpr, CAUSAL: tl.constexpr,
 ):  # fmt: skip
     head, start = place_of(L, heads, GROUP, BLOCK_M, CAUSAL)
     m, base = start + tl.arange(0, BLOCK_M), head.to(tl.int64) * L
     lse = tl.load(lse_ptr + base + m, mask=m < L, other=0.0) * LOG2_E
     delta = tl.load(delta_ptr + base + m, mask=m < L, other=0.0)
-    q = read(q_of, head, start, L, BLOCK_M, WIDTH, TMA, EVEN)
-    grad = read(grad_of, head, start, L, BLOCK_M, WIDTH, TMA, EVEN)
+    q = read(q_ptr, head, start, L, BLOCK_M, WIDTH, False, EVEN)
+    grad = read(grad_ptr, head, start, L, BLOCK_M, WIDTH, False, EVEN)
     dq, end = tl.zeros([BLOCK_M, WIDTH], tl.float32), min(start + BLOCK_M, L) if CAUSAL else L
     whole = (start if CAUSAL else L) // BLOCK_N * BLOCK_N
     for masked in tl.static_range(2 if CAUSAL or not EVEN else 1):
@@ -187,7 +186,7 @@ CONFIGS = {
 }  # fmt: skip
 """By direction and least width, on Hopper. Unmeasured. 128 registers let two programs share an SM: one multiplies
 while the other takes exponentials."""
-OTHERS = {key: config(64, 64, 8 if key == ("dkdv", 128) else 4, 2) for key in CONFIGS}
+OTHERS = {key: config(64, 64, 4 if key[0] == "forward" else 8, 2) for key in CONFIGS}
 """The same elsewhere. Unmeasured."""
 
 
@@ -205,26 +204,33 @@ def candidates(direction: str, width: int) -> list[dict[str, int]]:
 
 
 def launch(
-    direction: str, rows: dict[str, Tensor], sums: dict[str, Tensor], causal: bool,
-    config: dict[str, int] | None = None, tma: bool | None = None,
+    direction: str, tensors: dict[str, Tensor], causal: bool, config: dict[str, int] | None = None,
+    tma: bool | None = None,
 ) -> KernelLaunch:  # fmt: skip
-    """Return the launch of `direction` on its arguments by name: `rows` are [batch, heads, length, width], `sums`
-    [batch, heads, length]. `config` overrides the table; `tma` says how rows are moved, None: by TMA on Hopper."""
-    q, of_queries = rows["q_of"], {"q_of", "out_of", "grad_of", "dq_of"}
+    """Return the launch of `direction` on its arguments by name. `config` overrides the table; `tma` says whether rows
+    called `_of` are moved by TMA, None: on Hopper."""
+    q = tensors["q_of" if direction == "dkdv" else "q_ptr"]
     batch, heads, length, width = q.shape
-    if tma is None:
-        tma = q.device.type != "cuda" or capability(q.device)[0] == 9
+    tma = (q.device.type != "cuda" or capability(q.device)[0] == 9) if tma is None else tma
     config = config or (CONFIGS if tma else OTHERS)[direction, max(width, 64)]
     block_m, block_n = config["BLOCK_M"], config["BLOCK_N"]
-    args = dict(scale=width**-0.5, L=length, heads=batch * heads, WIDTH=width, TMA=tma, CAUSAL=causal)
+    args = tensors | config | dict(scale=width**-0.5, L=length, heads=batch * heads)
+    args |= dict(WIDTH=width, TMA=tma, EVEN=length % max(block_m, block_n) == 0, CAUSAL=causal)
     args["GROUP"] = max(1, L2_BYTES // (2 * length * width * q.element_size()))
-    args["EVEN"] = length % max(block_m, block_n) == 0
-    for name, tensor in rows.items():
-        block = [1, block_m if name in of_queries else block_n, width]
-        strides = [length * width, width, 1]
-        args[name] = TensorDescriptor(tensor, [batch * heads, length, width], strides, block) if tma else tensor
+    for name in tensors:
+        if tma and name.endswith("_of"):
+            block = [1, block_n if name in ("k_of", "v_of", "dk_of", "dv_of") else block_m, width]
+            args[name] = TensorDescriptor(
+                tensors[name], [batch * heads, length, width], [length * width, width, 1], block
+            )
     blocks = -(-length // (block_n if direction == "dkdv" else block_m))
-    return KernelLaunch(KERNELS[direction], (blocks * batch * heads,), args | sums | config)
+    return KernelLaunch(KERNELS[direction], (blocks * batch * heads,), args)
+
+
+def launch_delta(out: Tensor, grad: Tensor, delta: Tensor, block: int = 64) -> KernelLaunch:
+    """Return the launch that stores the sums of out * grad along rows to `delta`, on which the backward depends."""
+    args = dict(out_ptr=out, grad_ptr=grad, delta_ptr=delta, rows=delta.numel(), WIDTH=out.shape[-1], BLOCK=block)
+    return KernelLaunch(delta_kernel, (-(-delta.numel() // block),), args)
 
 
 def require(q: Tensor, k: Tensor, v: Tensor, **others: Tensor | None) -> None:
@@ -260,7 +266,7 @@ def forward(
     require(q, k, v, out=out)
     out = torch.empty_like(q) if out is None else out
     lse = q.new_empty(q.shape[:3], dtype=torch.float32) if lse is None else lse
-    launch("forward", dict(q_of=q, k_of=k, v_of=v, out_of=out), dict(lse_ptr=lse), causal).run(q.device)
+    launch("forward", dict(q_ptr=q, k_of=k, v_of=v, out_of=out, lse_ptr=lse), causal).run(q.device)
     return out, lse
 
 
@@ -273,12 +279,9 @@ def backward(
     require(q, k, v, out=out, grad=grad, dq=dq, dk=dk, dv=dv)
     dq, dk, dv = (torch.empty_like(q) if gradient is None else gradient for gradient in (dq, dk, dv))
     sums = dict(lse_ptr=lse, delta_ptr=torch.empty_like(lse))
-    rows, block = lse.numel(), 64
-    args = dict(out_ptr=out, grad_ptr=grad, delta_ptr=sums["delta_ptr"], rows=rows, WIDTH=q.shape[-1], BLOCK=block)
-    KernelLaunch(delta_kernel, (-(-rows // block),), args).run(q.device)
-    inputs = dict(q_of=q, k_of=k, v_of=v, grad_of=grad)
-    launch("dkdv", inputs | dict(dk_of=dk, dv_of=dv), sums, causal).run(q.device)
-    launch("dq", inputs | dict(dq_of=dq), sums, causal).run(q.device)
+    launch_delta(out, grad, sums["delta_ptr"]).run(q.device)
+    launch("dkdv", sums | dict(q_of=q, k_ptr=k, v_ptr=v, grad_of=grad, dk_of=dk, dv_of=dv), causal).run(q.device)
+    launch("dq", sums | dict(q_ptr=q, k_of=k, v_of=v, grad_ptr=grad, dq_of=dq), causal).run(q.device)
     return dq, dk, dv
 
 
