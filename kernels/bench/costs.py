@@ -10,6 +10,7 @@ import warnings
 import weakref
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from statistics import median
 
 import torch
@@ -91,10 +92,9 @@ def memory(step) -> dict[str, int | None]:
     """Return the bytes of weights, gradients and optimizer, those that the forward pass leaves for the backward one,
     and the most that lived at once; of a compiled model on a CPU the last two are None."""
     weights, states = list(step.trainer.model.parameters()), step.trainer.optimizer.state.values()
-    meter, at = meter_of(step), {}
-    if meter:
-        with meter:
-            at = {phase: meter.now() for phase in step.phases()}
+    meter = meter_of(step)
+    with meter or nullcontext():
+        at = {phase: meter and meter.now() for phase in step.phases()}
     kept = {
         "weight_bytes": _bytes(weights),
         "gradient_bytes": _bytes(weight.grad for weight in weights if weight.grad is not None),
