@@ -90,20 +90,18 @@ def _kind(name: str, is_gpu: bool) -> str | None:
 
 def memory(step) -> dict[str, int | None]:
     """Return the bytes of weights, gradients and optimizer, those that the forward pass leaves for the backward one,
-    and the most that lived at once; of a compiled model on a CPU the last two are None."""
+    and the most that lived at a time beside weights and optimizer; of a compiled model on a CPU the last two are None.
+    """
     weights, states = list(step.trainer.model.parameters()), step.trainer.optimizer.state.values()
     meter = meter_of(step)
     with meter or nullcontext():
         at = {phase: meter and meter.now() for phase in step.phases()}
-    kept = {
+    return {
         "weight_bytes": _bytes(weights),
         "gradient_bytes": _bytes(weight.grad for weight in weights if weight.grad is not None),
         "optimizer_bytes": _bytes(value for state in states for value in state.values()),
-    }
-    beside = kept["weight_bytes"] + kept["optimizer_bytes"]
-    return kept | {
-        "activation_bytes": at["forward"] - at["start"] if meter else None,
-        "peak_bytes": meter.peak() - at["start"] + beside if meter else None,
+        "saved_bytes": at["forward"] - at["start"] if meter else None,
+        "peak_bytes": meter.peak() - at["start"] if meter else None,
     }
 
 

@@ -183,7 +183,9 @@ class Runner(matmul.Runner):
         memory = f"needs {needs / 1e9:.1f} GB by formula, {there / 1e9:.1f} there"
         earlier = self.earlier.get(case.id, {}).get("facts", {})
         prepared.facts = {"has_costs": True}
-        prepared.cache = "as the call before left it; on a GPU launches are not held back: the host's time is in a sample"
+        prepared.cache = (
+            "as the call before left it; on a GPU launches are not held back: the host's time is in a sample"
+        )
         if needs > there:
             prepared.rejected = {name: Rejection(SKIPPED, f"{name}: {memory}") for name in names}
             return prepared
@@ -194,15 +196,15 @@ class Runner(matmul.Runner):
             step = Step(trainer, is_compiled=name == "compiled")
             try:
                 error, refused = step.check(name, reference)
-                facts = {"formula_bytes": needs} | costs.memory(step)
+                facts = costs.memory(step) | {"saved_formula_bytes": case.memory["activations"]}
             except Exception as error:
                 if device_errors.lack(error) != "out of memory":
                     raise
                 return Rejection(SKIPPED, f"{name}: out of memory: {memory}")
             if step.is_compiled:
                 facts["compile_s"] = prepared.facts["first_call_s"] = earlier.get("first_call_s") or step.first_s
-            facts |= {"adamw": "fused"} if case.part == "step" else {}
-            config = f"torch {torch.__version__}, {case.dtype}{' autocast' * (case.dtype == 'bf16')}"
+            config = f"torch {torch.__version__}{', autocast' * (case.dtype == 'bf16')}"
+            config += ", fused AdamW" * (case.part == "step")
             recheck = partial(step.check_again, name, reference[0])
             return refused or Entrant(name, step, "", config, error, facts, recheck, partial(costs.of_call, step))
 

@@ -72,7 +72,7 @@ class TransformerStep(Case):
 
     @property
     def facts(self) -> dict[str, int]:
-        return {"m": self.tokens, "parameters": self.model.parameters}
+        return {"m": self.tokens}
 
     @property
     def work(self) -> Work:
