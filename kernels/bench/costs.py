@@ -1,14 +1,13 @@
 """Where the time and the memory of a training step go: looked at while nothing is timed.
 
-Time is torch's profiler's, by kinds of kernels, on a CPU of operators. Memory is counted by the allocator on a GPU. On a
-CPU nobody counts it: there each operator is asked for the memory that it allocates, which a compiled model has not.
+Time is torch's profiler's, by kinds of kernels, on a CPU of operators. Memory is what the allocator counts on a GPU. On
+a CPU none counts: there it is what each operator returns, and a compiled model has no operators to look at.
 """
 
 import re
 import time
 import warnings
 import weakref
-from collections import defaultdict
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from statistics import median

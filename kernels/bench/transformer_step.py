@@ -31,6 +31,9 @@ TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 5e-2}
 UPDATE_TOLERANCE = 1e-2
 """The same of AdamW's first change of the weights, which rounding of the weights to fp32 blurs."""
 
+FIRST_S: dict[TransformerStep, float] = {}
+"""Step -> seconds of the first call that any part of it made in this process: the others find the kernels compiled."""
+
 FIRST_CALL_S = 900.0
 """Longest that compiling may take, of 36 layers forward and backward."""
 
@@ -100,7 +103,7 @@ class Step:
         self.trainer, self.case, self.is_compiled = trainer, trainer.case, is_compiled
         self.run = compiled() if is_compiled else loss_of
         self.first_s = 0.0
-        """Of the first forward and backward pass, with all that it compiles."""
+        """Of the first forward and backward pass by `check`, with all that it compiles."""
 
     def __call__(self) -> None:
         for _ in self.phases():
@@ -184,15 +187,14 @@ class Runner(matmul.Runner):
         earlier = self.earlier.get(case.id, {}).get("facts", {})
         prepared.facts = {"has_costs": True}
         prepared.cache = (
-            "as the call before left it; on a GPU launches are not held back: the host's time is in a sample"
+            "as the call before left it; on a GPU a sample begins on an idle device and has its host's time in it"
         )
         if needs > there:
             prepared.rejected = {name: Rejection(SKIPPED, f"{name}: {memory}") for name in names}
             return prepared
         trainer = Trainer(case, options)
-        reference = trainer.reference()
 
-        def entrant(name: str) -> Entrant | Rejection:
+        def entrant(name: str, reference: tuple[float, list[Tensor]]) -> Entrant | Rejection:
             step = Step(trainer, is_compiled=name == "compiled")
             try:
                 error, refused = step.check(name, reference)
@@ -202,15 +204,17 @@ class Runner(matmul.Runner):
                     raise
                 return Rejection(SKIPPED, f"{name}: out of memory: {memory}")
             if step.is_compiled:
-                facts["compile_s"] = prepared.facts["first_call_s"] = earlier.get("first_call_s") or step.first_s
+                key = replace(case, part="step")
+                first_s = earlier.get("first_call_s") or FIRST_S.setdefault(key, step.first_s)
+                facts["compile_s"] = prepared.facts["first_call_s"] = first_s
             config = f"torch {torch.__version__}{', autocast' * (case.dtype == 'bf16')}"
             config += ", fused AdamW" * (case.part == "step")
             recheck = partial(step.check_again, name, reference[0])
             return refused or Entrant(name, step, "", config, error, facts, recheck, partial(costs.of_call, step))
 
+        reference = trainer.reference()
         for name in names:
-            prepared.enter(name, partial(entrant, name), FIRST_CALL_S if name == "compiled" else None)
-        del reference
+            prepared.enter(name, partial(entrant, name, reference), FIRST_CALL_S if name == "compiled" else None)
         return prepared
 
     def problem(self) -> str:
