@@ -30,12 +30,13 @@ def step_shares(frame):
         for name, end, share in zip(names, ends, of["matmul_share"], strict=True):
             theme.note(axes, percent_text(share), (end, name), (4, 0), va="center", fontsize=8)
         axes.invert_yaxis()
-        axes.set(xlabel=f"{size}: ms of a call; behind each bar the share of matmul")
+        axes.set_title(size, loc="left", fontsize=11)
+        axes.set(xlabel="ms of a call; the share of matmul")
     handles = {name: bar for ax in figure.axes for bar, name in zip(*ax.get_legend_handles_labels(), strict=True)}
-    figure.legend(handles.values(), handles, loc="outside right upper", frameon=False, fontsize=9)
-    first = rows[rows["contender"] == rows["baseline"]].iloc[-1] if len(rows) else rows.iloc[-1]
-    words = f"matmul takes {percent_text(first['matmul_share'])} of the {first['part']}, {first['dtype']}, eager"
-    theme.about(figure, frame, f"{words}, {first['size']}")
+    figure.legend(handles.values(), handles, loc="outside right center", frameon=False, fontsize=9)
+    alike = rows[(rows[["size", "dtype", "contender"]] == rows.iloc[0][["size", "dtype", "contender"]]).all(axis=1)]
+    words = ", ".join(f"{percent_text(row.matmul_share)} of {row.part}" for row in alike.itertuples())
+    theme.about(figure, frame, f"matmul takes {words}, in {alike.iloc[0]['dtype']}, {alike.iloc[0]['contender']}")
     return figure
 
 
@@ -71,5 +72,6 @@ def step_memory(run):
     axes.legend(frameon=False, fontsize=9)
     (mode, name), peak = next(iter(peaks.items()))
     frame = type("About", (), {"attrs": {"title": run.metadata["title"], "footer": run.metadata["footer"]}})
-    theme.about(figure, frame, f"A step of {shape.id.split('-', 1)[1]} peaks at {peak:.0f} MB in {mode}, {name}")
+    size = "-".join(shape.id.split("-")[1:5])
+    theme.about(figure, frame, f"A step of {size} peaks at {peak:.0f} MB in {mode}, {name}")
     return figure
