@@ -68,7 +68,7 @@ def time_shares(call: Callable[[], object], device: str) -> dict[str, float]:
     call_s = median(walls) if is_gpu else profiled_s
     shares = dict.fromkeys([*dict(KINDS), "unattributed"], 0.0)
     for name, microseconds in spent:
-        if kind := _kind(name, is_gpu):
+        if kind := kind_of(name, is_gpu):
             shares[kind] += microseconds * 1e-6 / call_s
     return shares | {"idle": max(0.0, 1 - sum(shares.values()))}
 
@@ -81,7 +81,7 @@ def _wall_s(call: Callable[[], object], device: str) -> float:
     return time.perf_counter() - began
 
 
-def _kind(name: str, is_gpu: bool) -> str | None:
+def kind_of(name: str, is_gpu: bool) -> str | None:
     """Return the kind of a kernel or an operator; None of the bookkeeping of a CPU's operators."""
     kind = next((kind for kind, words in KINDS if re.search(words, name.lower())), None)
     return kind or ("unattributed" if is_gpu or name.startswith("aten::") else None)

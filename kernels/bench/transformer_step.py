@@ -27,7 +27,7 @@ from roofline.operations.transformer_step import CONTENDERS, MODES, TransformerS
 LEARNING_RATE, WEIGHT_DECAY, EPS = 1e-4, 0.1, 1e-8
 
 TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 5e-2}
-"""Largest relative Frobenius error of all gradients together, or of the loss, against float64, by mode."""
+"""Largest relative Frobenius error of all gradients together, and of the loss, against float64, by mode."""
 UPDATE_TOLERANCE = 1e-2
 """The same of AdamW's first change of the weights, which rounding of the weights to fp32 blurs."""
 
@@ -130,8 +130,8 @@ class Step:
                 yield "optimizer"
 
     def check(self, name: str, reference: tuple[float, list[Tensor]]) -> tuple[float, Rejection | None]:
-        """Return the error of loss and gradients on the first weights, and why they or a step's new weights are wrong,
-        or None. Every part is checked by all gradients: a loss near log(vocabulary) says little."""
+        """Return the error of loss and gradients together on the first weights, and why they or a step's new weights
+        are wrong, or None. Every part is checked by all gradients: a loss near log(vocabulary) says little."""
         self.trainer.reset()
         weights, (right_loss, right) = list(self.trainer.model.parameters()), reference
         began = time.monotonic()
@@ -140,7 +140,8 @@ class Step:
             loss.backward()
         synchronize(self.trainer.device)
         self.first_s = time.monotonic() - began
-        error = max(relative([w.grad for w in weights], right), abs(loss.item() / right_loss - 1))
+        gradients = [torch.zeros_like(w) if w.grad is None else w.grad for w in weights]
+        error = relative(gradients, right) + abs(loss.item() / right_loss - 1)  # where either is NaN, so is the sum
         if (refused := verdict(name, error, self.case.dtype, TOLERANCE[self.case.dtype])) or self.case.part != "step":
             return error, refused
         before = [weight.detach().clone() for weight in weights]

@@ -8,7 +8,7 @@ from itertools import product
 
 from roofline.operations import base
 from roofline.operations.base import Case, Operation, register
-from roofline.theory.transformer import FP32_BYTES, OPERAND_BYTES, PASSES, Transformer
+from roofline.theory.transformer import FP32_BYTES, HEAD_WIDTH, OPERAND_BYTES, PASSES, Transformer
 from roofline.theory.work import Work
 
 SIZES = {"cuda": ((12, 768, 16, 256), (36, 1280, 16, 256)), "cpu": ((2, 128, 2, 128), (4, 256, 2, 128))}
@@ -34,9 +34,9 @@ class TransformerStep(Case):
 
     >>> case = TransformerStep(12, 768, batch=16, context=256, part="step", dtype="bf16")
     >>> case.id, round(case.work.flop / 1e12, 2), case.model.parameters
-    ('transformer_step-l12-d768-b16-t256-step-bf16', 2.4, 92931840)
+    ('transformer_step-l12-d768-b16-t256-step-bf16', 2.4, 92932608)
 
-    Raises ValueError for an unknown part or dtype, sizes below 1, or a width that heads of 64 do not divide.
+    Raises ValueError for an unknown part or dtype, sizes below 1, or a width that is no multiple of 64.
     """
 
     layers: int
@@ -54,7 +54,7 @@ class TransformerStep(Case):
         for name in ("layers", "width", "batch", "context"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)}: {self.op} needs 1 or more")
-        if self.width % self.model.heads:
+        if self.width % HEAD_WIDTH:
             raise ValueError(f"width={self.width}: heads are 64 wide; take a multiple of 64")
 
     @property

@@ -23,7 +23,7 @@ def step_shares(frame):
         names = (of["part"] + ", " + of["dtype"] + ", " + of["contender"]).tolist()
         ms, ends = 1e3 * of["time_s"].to_numpy(), np.zeros(len(of))
         for kind in KINDS:
-            parts = ms * of[f"{kind}_share"].to_numpy(float)
+            parts = ms * of[f"{kind}_share"].fillna(0).to_numpy()
             if parts.any():
                 axes.barh(names, parts, left=ends, color=looks[kind], label=kind)
             ends = ends + parts

@@ -25,7 +25,7 @@ class Transformer:
 
     @property
     def heads(self) -> int:
-        return max(1, self.width // HEAD_WIDTH)
+        return self.width // HEAD_WIDTH
 
     @property
     def multiplied(self) -> int:
@@ -53,11 +53,14 @@ class Transformer:
         width, operand = self.width, OPERAND_BYTES[mode]
         block = width * (2 * FP32_BYTES + 14 * operand) + FP32_BYTES * (self.heads + 4)
         ends = width * (FP32_BYTES + operand) + FP32_BYTES * (2 + self.vocabulary)
-        copies = 0 if operand == FP32_BYTES else operand * self.multiplied
         weights = FP32_BYTES * self.parameters
         return {
             "weights": weights,
             "gradients": weights * (part != "forward"),
             "optimizer": 2 * weights * (part == "step"),
-            "activations": tokens * (self.layers * block + ends) + copies,
+            "activations": tokens * (self.layers * block + ends) + self.copied_bytes(mode),
         }
+
+    def copied_bytes(self, mode: str) -> int:
+        """Return the bytes of the weights that are multiplied in another type than their own."""
+        return 0 if OPERAND_BYTES[mode] == FP32_BYTES else OPERAND_BYTES[mode] * self.multiplied

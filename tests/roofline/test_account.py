@@ -50,6 +50,16 @@ def printed(capsys):
         ),
         ("--chip L40S --fsdp 1", "network unknown"),
         ("--fsdp 64 --tokens 1e12", "at B = 1,000,000,000,000, ", "  1.755e+10  1.634e+10  "),
+        (
+            "--step l36-d1280-b16-t256-step-fp32",
+            "it fits, by formula it needs 23.84 GB",
+            "in all            23.84  22.21",
+        ),
+        (
+            "--step l36-d1280-b16-t256-step-bf16 --memory 19GB",
+            "it does not fit, by formula it needs 19.99 GB, and H100 SXM has 19.00 GB",
+            "1,710,024 bytes for each of 4,096 tokens, and 1.44 GB of weights in bf16",
+        ),
         # Huge, and tiny.
         ("--model 1024,1099511627776 --fsdp 1099511627776",),
         ("--model 1,1 --fsdp 8 --tokens 1 --flops 1e9 --memory 1.5TB", "FLOP/s: given", "1,500.00 GB"),
@@ -132,6 +142,7 @@ def test_the_fewest_devices_fit_and_one_less_does_not(sharded, whole, size):
         ("--tokens -5", "'-5' is not a whole number of tokens, 0 to 1e15"),
         ("--tp 0", "'0' is not a whole number from 1 on"),
         ("--flops 275", "'275' is below 1e+09: did you mean 275e12 FLOP/s, which is 275 TFLOP/s?"),
+        ("--step l1-d70-b1-t1-step-fp32", "width=70: heads are 64 wide; take a multiple of 64"),
         # What does not fit together.
         ("--tp 9", "--tp 9 does not divide F = 53248: take 8 or 13"),
         ("--tp 13", "tp=13: groups of 13 devices do not pack into nodes of 8: let them divide it"),
