@@ -50,16 +50,6 @@ def printed(capsys):
         ),
         ("--chip L40S --fsdp 1", "network unknown"),
         ("--fsdp 64 --tokens 1e12", "at B = 1,000,000,000,000, ", "  1.755e+10  1.634e+10  "),
-        (
-            "--step l36-d1280-b16-t256-step-fp32",
-            "it fits, by formula it needs 23.84 GB",
-            "in all            23.84  22.21",
-        ),
-        (
-            "--step l36-d1280-b16-t256-step-bf16 --memory 19GB",
-            "it does not fit, by formula it needs 19.99 GB, and H100 SXM has 19.00 GB",
-            "1,710,024 bytes for each of 4,096 tokens, and 1.44 GB of weights in bf16",
-        ),
         # Huge, and tiny.
         ("--model 1024,1099511627776 --fsdp 1099511627776",),
         ("--model 1,1 --fsdp 8 --tokens 1 --flops 1e9 --memory 1.5TB", "FLOP/s: given", "1,500.00 GB"),
@@ -100,6 +90,15 @@ def test_answer_against_figures_worked_out_by_hand():
     assert again.tokens == pytest.approx(4 * 2_513_076)
     assert again.memory_bytes == pytest.approx(-4e6 * 126 * (16384 + 53248) * 2 / 1024 * 3 / 4)
     assert again.received_bytes == pytest.approx(126 * (4 * 432_799_744 + 448 * 2_513_076))
+
+
+def test_memory_of_a_training_step_says_whether_it_fits(printed):
+    text = printed("--step l36-d1280-b16-t256-step-fp32")
+    assert "it fits, by formula it needs 23.84 GB, and H100 SXM has 80.00 GB" in text
+    assert "  optimizer          5.77   5.38  AdamW's two moments" in text
+    text = printed("--step transformer_step-l36-d1280-b16-t256-step-bf16 --memory 19GB")
+    assert "it does not fit, by formula it needs 19.99 GB, and H100 SXM has 19.00 GB" in text
+    assert "1,710,024 bytes for each of 4,096 tokens, and 1.44 GB of weights in bf16" in text
 
 
 def test_answers_in_half_a_second_without_heavy_packages(in_a_blink):
