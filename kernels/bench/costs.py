@@ -18,6 +18,7 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from roofline.measure import launches
 from roofline.measure.share import synchronize
 
 KINDS = (
@@ -53,18 +54,22 @@ def time_shares(call: Callable[[], object], device: str) -> dict[str, float]:
     On a GPU kernels take as long under the profiler as without it, and the call is timed without. On a CPU the call is
     the profiled one, and what lies outside of operators is idle.
     """
-    is_gpu, walls = device == "cuda", []
-    for _ in range(CALLS):
-        walls.append(_wall_s(call, device))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        with profile(activities=[ProfilerActivity.CUDA if is_gpu else ProfilerActivity.CPU]) as profiler:
-            profiled_s = _wall_s(call, device)
-    if is_gpu:
-        events = [e for e in profiler.events() if e.device_type == torch.autograd.DeviceType.CUDA]
-        spent = [(e.name, e.time_range.elapsed_us()) for e in events if not re.match(NO_KERNEL, e.name.lower())]
+    is_gpu = device == "cuda"
+    walls = [_wall_s(call, device) for _ in range(CALLS)]
+    for _ in range(launches.ATTEMPTS):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with profile(activities=[ProfilerActivity.CUDA if is_gpu else ProfilerActivity.CPU]) as profiler:
+                profiled_s = _wall_s(call, device)
+        if is_gpu:
+            events = [e for e in profiler.events() if e.device_type == torch.autograd.DeviceType.CUDA]
+            spent = [(e.name, e.time_range.elapsed_us()) for e in events if not re.match(NO_KERNEL, e.name.lower())]
+        else:
+            spent = [(event.key, event.self_cpu_time_total) for event in profiler.key_averages()]
+        if spent:
+            break
     else:
-        spent = [(event.key, event.self_cpu_time_total) for event in profiler.key_averages()]
+        raise RuntimeError("the profiler saw no kernel")
     call_s = median(walls) if is_gpu else profiled_s
     shares = dict.fromkeys([*dict(KINDS), "unattributed"], 0.0)
     for name, microseconds in spent:

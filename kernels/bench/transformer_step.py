@@ -26,7 +26,7 @@ from roofline.operations.transformer_step import CONTENDERS, MODES, TransformerS
 
 LEARNING_RATE, WEIGHT_DECAY, EPS = 1e-4, 0.1, 1e-8
 
-TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 5e-2}
+TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 3e-2}
 """Largest relative Frobenius error of all gradients together, and of the loss, against float64, by mode."""
 UPDATE_TOLERANCE = 1e-2
 """The same of AdamW's first change of the weights, which rounding of the weights to fp32 blurs."""

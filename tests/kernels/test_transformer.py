@@ -170,6 +170,57 @@ def test_kernels_have_their_kinds(name, kind):
     assert costs.kind_of(name, is_gpu=True) == kind
 
 
+def test_on_a_gpu_kernels_are_added_up_over_a_call_without_the_profiler(monkeypatch):
+    def event(name, microseconds, kind="CUDA"):
+        spent = SimpleNamespace(elapsed_us=lambda: microseconds)
+        return SimpleNamespace(name=name, device_type=getattr(torch.autograd.DeviceType, kind), time_range=spent)
+
+    seen = [event("nvjet_tst", 600), event("Optimizer.step#AdamW.step", 900), event("aten::mm", 900, "CPU")]
+    seen += [event("FusedAdamMathFunctor", 200), event("unknown", 50)]
+    profiles = iter([[], seen])  # the first may be empty
+    fake = SimpleNamespace()
+
+    class Profile:
+        def __init__(self, activities):
+            self.events = lambda: fake.events
+
+        def __enter__(self):
+            fake.events = next(profiles)
+            return self
+
+        def __exit__(self, *error):
+            pass
+
+    walls = iter([1e-3] * costs.CALLS + [5e-3] * 2)
+    monkeypatch.setattr(costs, "profile", Profile)
+    monkeypatch.setattr(costs, "_wall_s", lambda call, device: next(walls))
+    shares = {kind: share for kind, share in costs.time_shares(None, "cuda").items() if share}
+    assert shares == pytest.approx({"matmul": 0.6, "optimizer": 0.2, "unattributed": 0.05, "idle": 0.15})
+
+
+def test_on_a_gpu_the_history_of_the_allocator_is_cut_at_the_phases(make, monkeypatch):
+    step, history = make("backward"), [("free_completed", 100)]  # the gradients of the call before
+    of_phase = {
+        "forward": [("alloc", 300), ("segment_alloc", 2**20), ("free_requested", 50)],
+        "backward": [("alloc", 70)],
+    }
+    step.trainer.device, recorded = "cuda", []
+
+    def phases():
+        yield "start"
+        for phase, events in of_phase.items():
+            history.extend(events)
+            yield phase
+
+    step.phases = phases
+    entries = lambda: [{"action": action, "size": size} for action, size in history]  # noqa: E731
+    monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", lambda *words, **more: recorded.append(words))
+    monkeypatch.setattr(torch.cuda.memory, "_snapshot", lambda: {"device_traces": [[], entries()]})
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    assert costs.memory_timeline(step) == {"forward": [300, 300, 300], "backward": [370]}
+    assert recorded == [("all",), (None,)]
+
+
 @pytest.mark.slow
 def test_parts_of_a_step_share_what_was_compiled(make):
     for part in ("step", "forward", "backward"):
