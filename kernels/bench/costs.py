@@ -28,7 +28,7 @@ KINDS = (
     ("optimizer", r"adam|multi_tensor"),
     ("matmul", r"gemm|gemv|nvjet|cutlass|xmma|splitk|aten::(addmm|b?mm|linear|matmul)|mkldnn"),
     ("elementwise", r"norm|gelu|gammabeta|triton_\w*(add|mul|sum|embedding)|compiled"),
-    ("copies", r"memcpy|memset|copy|clone|fill|zero|catarray"),
+    ("copies", r"memcpy|memset|copy|clone|fill|zero|catarray|aten::cat"),
     ("elementwise", r"elementwise|reduce|embedding|index|triton_|aten::(add|mul|sum|div|gather|scatter|arange)"),
 )
 """Kind of a kernel or an operator, and what its name holds, in lower case; the first that fits. The compiler names its
@@ -38,7 +38,7 @@ NO_KERNEL = r"optimizer\.|## |torch-compiled|profilerstep"
 """How the profiler's spans over several kernels begin."""
 
 CALLS, POINTS = 5, 80
-"""Calls whose median is the time of one; points of a memory timeline that are kept of each phase."""
+"""Calls that are looked at together; points of a memory timeline that are kept of each phase."""
 
 
 def of_call(step) -> dict:
@@ -51,8 +51,8 @@ def time_shares(call: Callable[[], object], device: str) -> dict[str, float]:
     """Return the share of each kind of kernels in the time of a call, which they sum to, with two more: `idle`, in
     which none ran, and `unattributed`, of kernels without a kind.
 
-    On a GPU kernels take as long under the profiler as without it, and the call is timed without. On a CPU the call is
-    the profiled one, and what lies outside of operators is idle.
+    On a GPU kernels take as long under the profiler as without it, and calls are timed without. On a CPU they are the
+    profiled ones, and what lies outside of operators is idle.
     """
     is_gpu = device == "cuda"
     walls = [_wall_s(call, device) for _ in range(CALLS)]
@@ -60,7 +60,7 @@ def time_shares(call: Callable[[], object], device: str) -> dict[str, float]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             with profile(activities=[ProfilerActivity.CUDA if is_gpu else ProfilerActivity.CPU]) as profiler:
-                profiled_s = _wall_s(call, device)
+                profiled_s = sum(_wall_s(call, device) for _ in range(CALLS))
         if is_gpu:
             events = [e for e in profiler.events() if e.device_type == torch.autograd.DeviceType.CUDA]
             spent = [(e.name, e.time_range.elapsed_us()) for e in events if not re.match(NO_KERNEL, e.name.lower())]
@@ -70,11 +70,11 @@ def time_shares(call: Callable[[], object], device: str) -> dict[str, float]:
             break
     else:
         raise RuntimeError("the profiler saw no kernel")
-    call_s = median(walls) if is_gpu else profiled_s
+    calls_s = CALLS * median(walls) if is_gpu else profiled_s
     shares = dict.fromkeys([*dict(KINDS), "unattributed"], 0.0)
     for name, microseconds in spent:
         if kind := kind_of(name, is_gpu):
-            shares[kind] += microseconds * 1e-6 / call_s
+            shares[kind] += microseconds * 1e-6 / calls_s
     return shares | {"idle": max(0.0, 1 - sum(shares.values()))}
 
 
