@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 
 from roofline.account.answer import Answer
 from roofline.account.communication_bound import slowest
+from roofline.account.memory import Part
+from roofline.operations.transformer_step import TransformerStep
 from roofline.report.tables import aligned
 from roofline.theory.chips import GB, GIB, Chip
 
@@ -92,6 +94,23 @@ def text(answer: Answer) -> str:
     lines += ["", header]
     for effect, row in zip(answer.techniques, rows, strict=True):
         lines += [row, *_wrapped(effect.reason, "      ")]
+    return "\n".join(lines)
+
+
+def step_text(case: TransformerStep, chip: Chip) -> str:
+    """Return the memory of one training step by formula, where each operator is a kernel of its own."""
+    model, sizes = case.model, case.memory
+    whole, a_token = sum(sizes.values()), (sizes["activations"] - model.copied_bytes(case.dtype)) // case.tokens
+    notes = dict.fromkeys(sizes, f"{model.parameters:,} weights in fp32")
+    notes["optimizer"] = "AdamW's two moments, in fp32"
+    copies = f", and {_gb(model.copied_bytes(case.dtype))} of weights in bf16" * (case.dtype == "bf16")
+    notes["activations"] = f"{a_token:,} bytes for each of {case.tokens:,} tokens{copies}"
+    rows = [Part(name, size, notes[name]) for name, size in sizes.items() if size]
+    fits = "" if not chip.memory_bytes else "it fits, " if whole <= chip.memory_bytes else "it does not fit, "
+    lines = [
+        f"{case.id}: {fits}by formula it needs {_gb(whole)}, and {chip.name} has {_gb_and_gib(chip.memory_bytes)}",
+        *_table(MEMORY, [*rows, Part("in all", whole, "and what lives for a moment only")], "<>><"),
+    ]
     return "\n".join(lines)
 
 

@@ -13,9 +13,6 @@ from roofline.theory.bounds import attainable_flops, bound
 FEW_ROUNDS = 30
 """Below this many, a row says so: the plan asks for as many unless the time runs out."""
 
-KEPT = "saved_bytes", "saved_formula_bytes", "peak_bytes"
-"""Fields that a runner notes with an entrant."""
-
 WAITS_SINCE = 5
 """The method that notes, with a CPU's sample, for how long threads waited for a core."""
 
@@ -134,12 +131,12 @@ def record(run: Run, shape: Shape, contender: str) -> dict:
     time, roof = time_of(times, groups, baseline_times or times), roof_of(run, shape.dtype)
     intensity = replace(work, spilled_bytes=entrant.get("spilled_bytes", 0)).device_intensity
     ratio, reached = baseline_times and ratio_of(baseline_times, times, groups), of_roof(run, shape, times, intensity)
+    facts = shape.facts | entrant | entrant.get("costs", {})
     fields = {
         "op": shape.op,
         "contender": contender,
         **shape.params,
-        **{key: shape.facts[key] for key in ("n", "k") if key in shape.facts},
-        **{key: entrant[key] for key in KEPT if key in entrant},
+        **{name: fact for name, fact in facts.items() if name in FIELDS},
         "dtype": shape.dtype,
         "flop": work.flop,
         "device_bytes": work.device_bytes,
@@ -150,6 +147,7 @@ def record(run: Run, shape: Shape, contender: str) -> dict:
         "processes": len({process for process, _ in groups.values()}),
         "lag1_correlation": lag1_correlation(times.values()),
         **with_ends("tflops", _rate(work.flop / 1e12, time)),
+        "tokens_per_s": shape.facts["m"] / time.value if "m" in shape.facts else None,
         "roof_tflops": reached and work.flop / time.value / reached.value / 1e12,
         **with_ends("of_roof", reached),
         "above_roof": reached and reached.low > 1 and work.flop / time.high > roof.at(intensity),

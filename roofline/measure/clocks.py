@@ -174,6 +174,9 @@ class CudaClock:
     the sample holds host time and is dropped (None). A gate is as patient as `warm` saw the host need. The pre-roll
     doubles from the next turn on, and shrinks again, slowly: one hiccup of the host must not leave the chip idling
     before every sample to come.
+
+    A call with an attribute `unheld` that is true is not held: it begins on an idle device, and the time that its host
+    takes to launch is in its sample. More than a thousand launches would fill the stream, and wait for its gate.
     """
 
     timer = "cuda_event_replay"
@@ -240,7 +243,10 @@ class CudaClock:
         """Return the events before and after the calls, and whether the first had happened when the last was enqueued.
         The SM clock after them goes to `slot`."""
         start, stop = (self._cuda.Event(enable_timing=True) for _ in range(2))
-        if self.instruments:
+        is_held = not getattr(call, "unheld", False)
+        if not is_held:
+            self._synchronize()
+        elif self.instruments:
             self.instruments.close()
         else:
             self._cuda._sleep(int(self.preroll_s * SM_HZ))
@@ -249,7 +255,7 @@ class CudaClock:
         for _ in range(calls):
             call()
         stop.record()
-        late = start.query()
+        late = is_held and start.query()
         if self.instruments:
             if slot is not None:
                 self.instruments.read_clock(slot)  # before the gate opens, so that it follows the call at once

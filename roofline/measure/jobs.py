@@ -117,11 +117,13 @@ def check(supervisor: Supervisor) -> None:
 
 
 def name_kernels(supervisor: Supervisor) -> None:
-    """Journal the names of the kernels that were measured and have none yet. Arms are left out: what they run is
-    the matmul of the same name and the link's copier."""
-    shapes = supervisor.run.shapes.values() if supervisor.options.device == launches.DEVICE else ()
-    matmuls = [shape for shape in shapes if shape.analysis != "overlap"]
-    cases = {shape.id: [n for n in shape.measured if "kernel_name" not in shape.entrants[n]] for shape in matmuls}
+    """Journal the names of the kernels that were measured and have none yet, or what their calls cost in parts. Arms
+    are left out: what they run is the matmul of the same name and the link's copier."""
+    cases, has_names = {}, supervisor.options.device == launches.DEVICE
+    for shape in supervisor.run.shapes.values():
+        if shape.facts.get("has_costs") or (has_names and shape.analysis != "overlap"):
+            field = "costs" if shape.facts.get("has_costs") else "kernel_name"
+            cases[shape.id] = [name for name in shape.measured if field not in shape.entrants[name]]
     supervisor.supervise([Names(supervisor, {name: nameless for name, nameless in cases.items() if nameless})])
 
 

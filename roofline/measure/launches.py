@@ -42,14 +42,20 @@ def of_call(call: Callable[[], object]) -> str:
 
 
 def name_kernels(share) -> None:
-    """Tell which kernels each contender launches. What fails is told in a note: a name is not worth a run."""
+    """Tell which kernels each contender launches, or what a call of it costs in parts. What fails is told in a note: a
+    name is not worth a run."""
     failures: list[str] = []
     for shape, names in share.request.cases.items():
         prepared, named = share.prepare(shape, names), {}
         for name in [name for name in names if name in prepared.entrants]:
             share.at(Step.CALL, shape, name=name)
+            entrant = prepared.entrants[name]
             try:
-                named[name] = of_call(prepared.entrants[name].call)
+                if entrant.costs:  # which names hundreds of kernels by their kinds
+                    about = {"shape": shape, "contender": name, "costs": entrant.costs()}
+                    share.tell({"tell": "line", "kind": "costs"} | about)
+                else:
+                    named[name] = of_call(entrant.call)
             except Exception as error:
                 stop_if_lost(share.device, error)
                 failures.append(device_errors.reason(error))

@@ -199,7 +199,7 @@ def take_turns(entrants: dict[str, Call], clock, rule: StopRule, *, seed: int) -
 
 def named(name: str, call: Callable, mark: bytearray = UNWATCHED, number: int = 0) -> Callable:
     """Return `call`, whose exceptions become `CallError`s that name it, and during which `mark[0]` is `number`; with
-    its attribute `long`, which clocks look at."""
+    its attributes `long` and `unheld`, which clocks look at."""
 
     def run():
         mark[0] = number
@@ -210,5 +210,5 @@ def named(name: str, call: Callable, mark: bytearray = UNWATCHED, number: int = 
         finally:
             mark[0] = 0
 
-    run.long = getattr(call, "long", False)
+    run.long, run.unheld = getattr(call, "long", False), getattr(call, "unheld", False)
     return run

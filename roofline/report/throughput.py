@@ -24,6 +24,7 @@ CASES = (
     *("counted_intensity", "bound", "kernel_name", "notes"),
 )
 FIGURES = ("memory_roofline", "attention")
+KEPT = "weight", "gradient", "optimizer", "saved", "saved_formula", "peak"
 
 
 def beside_baseline(frame: DataFrame) -> DataFrame:
@@ -139,7 +140,7 @@ def memory(frame: DataFrame) -> Section:
     return Section(
         "Memory",
         "What a forward pass keeps for the backward one, beside the formula, and the most that a call had allocated.",
-        table=texts(rows, ("shape", "contender", "saved_bytes", "saved_formula_bytes", "peak_bytes")),
+        table=texts(rows, ("shape", "contender", *(f"{name}_bytes" for name in KEPT))),
         long=True,
     )
 

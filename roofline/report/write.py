@@ -10,7 +10,7 @@ from roofline import plots
 from roofline.analysis.records import frame
 from roofline.analysis.throughput import ceilings_of
 from roofline.plots import theme
-from roofline.report import compare, gradients, html, overlap, tables, throughput
+from roofline.report import compare, gradients, html, overlap, steps, tables, throughput
 from roofline.report.findings import findings
 from roofline.report.format import rate_text, time_text
 from roofline.report.sections import Section
@@ -35,9 +35,9 @@ def write(folder: Path) -> list[Path]:
     folder = Path(folder)
     run = load(folder)
     cases, written, pictures = frame(run), [], {}
-    for name in (name for module in ANALYSES.values() for name in module.FIGURES):
+    for name in (name for module in (*ANALYSES.values(), steps) for name in module.FIGURES):
         with matplotlib.rc_context({"text.parse_math": False}):  # a `$` of the run's is no formula
-            figure = plots.timeline(run) if name == "timeline" else plots.FIGURES[name](cases)
+            figure = plots.OF_RUN[name](run) if name in plots.OF_RUN else plots.FIGURES[name](cases)
             if figure is not None:
                 written += theme.save(figure, folder, name)
                 pictures[name] = (folder / f"{name}.svg").read_text(encoding="utf-8")
@@ -67,7 +67,13 @@ def body(run: Run, cases: DataFrame) -> list[Section]:
         table, figures, long = tables.texts(rows, ANALYSES[name].CASES), ANALYSES[name].FIGURES, len(brief[name].table)
         is_long = bool(long) and not run.metadata.get("options", {}).get("users")  # who ask for each of theirs
         sections.append(Section(f"All cases: {name}", "", figures[1:], table, long=is_long))
-    further = overlap.splits(cases), throughput.memory(cases), throughput.steady(cases), throughput.counted(cases)
+    further = (
+        overlap.splits(cases),
+        steps.section(cases),
+        throughput.memory(cases),
+        throughput.steady(cases),
+        throughput.counted(cases),
+    )
     if cases["verdict"].notna().any():
         sections.insert(len(brief), throughput.decided(run, cases))
     return sections + [section for section in further if len(section.table)]

@@ -60,6 +60,7 @@ LINES: dict[str, dict[str, Check]] = {
         "counter_source": table("tool", "version", "metrics"),
     },
     "kernels": {"shape": ANY, "kernel_names": table()},
+    "costs": {"shape": ANY, "contender": ANY, "costs": table()},
     "process": {"process": ANY, "seconds": POSITIVE, "planned": ANY},
     "note": {"about": TEXT, "text": TEXT},
     "not_measured": {"case": TEXT, "outcome": TEXT, "reason": TEXT},

@@ -53,6 +53,20 @@ def test_cuda_clock_closes_its_gate_before_a_sample_opens_it_behind_and_drops_on
     assert clock.turn(calls) == [None, None]
 
 
+def test_cuda_clock_does_not_hold_a_call_that_says_so_and_begins_it_on_an_idle_device(gated):
+    clock, device = gated
+    device.expired = True
+
+    def call():
+        device.events.append("call")
+
+    call.unheld = True
+    rounds = Rounds({"call": call}, clock, StopRule(max_seconds=0, warmup_s=None), seed=0)
+    rounds.run_pass()
+    assert device.events == ["synchronize", "event", "call", "event", "clock 0", "open", "synchronize"]
+    assert rounds.times_s["call"] == pytest.approx({0: 50e-6})
+
+
 def test_gates_expect_what_the_host_took_for_the_second_call_of_a_warm_up(gated, fake_time):
     time, (clock, device) = fake_time(clocks), gated
     first_s = iter((2.0, 0.03, 1.0, 0.01))

@@ -1,0 +1,57 @@
+"""A decoder-only transformer of plain torch modules, as `roofline.theory.transformer` counts it."""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from roofline.theory.transformer import Transformer
+
+WEIGHT_STD = 0.02
+"""Of normal initial weights, as in GPT-2."""
+
+
+class Block(nn.Module):
+    """Attention and MLP, each behind a norm and beside a residual connection."""
+
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        self.heads = heads
+        self.attention_norm, self.mlp_norm = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return what follows x[b, t, d]."""
+        heads = self.qkv(self.attention_norm(x)).unflatten(-1, (3, self.heads, -1))  # [b, t, 3, h, d / h]
+        q, k, v = heads.permute(2, 0, 3, 1, 4).unbind()
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
+        x = x + self.proj(mixed)
+        return x + self.down(F.gelu(self.up(self.mlp_norm(x))))
+
+
+class Decoder(nn.Module):
+    """The whole model. Its `forward` returns the loss."""
+
+    def __init__(self, sizes: Transformer):
+        super().__init__()
+        self.tokens = nn.Embedding(sizes.vocabulary, sizes.width)
+        self.positions = nn.Embedding(sizes.context, sizes.width)
+        self.blocks = nn.ModuleList(Block(sizes.width, sizes.heads) for _ in range(sizes.layers))
+        self.norm = nn.LayerNorm(sizes.width)
+
+    @torch.no_grad()
+    def reset(self, generator: torch.Generator) -> None:
+        """Set all weights anew, in place: matrices to normal values, biases to 0, norms to 1."""
+        for name, weight in self.named_parameters():
+            if weight.ndim > 1:
+                weight.normal_(std=WEIGHT_STD, generator=generator)
+            else:
+                weight.fill_(name.endswith("norm.weight"))
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """Return the mean cross entropy of the next tokens, scalar, for int64 `tokens` and `targets` [b, t]."""
+        x = self.tokens(tokens) + self.positions.weight[: tokens.shape[1]]
+        for block in self.blocks:
+            x = block(x)
+        logits = F.linear(self.norm(x), self.tokens.weight)
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())

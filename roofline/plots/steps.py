@@ -1,0 +1,77 @@
+"""The figures of a transformer's training step: step_shares, what its time goes to; step_memory, what lives when."""
+
+import numpy as np
+
+from roofline.plots import theme
+from roofline.report.format import percent_text
+
+KINDS = ("matmul", "attention", "softmax", "elementwise", "loss", "optimizer", "copies", "unattributed", "idle")
+"""In the order in which a bar stacks them."""
+PHASES = ("forward", "backward", "optimizer")
+LINES = ("-", "--")
+
+
+def step_shares(frame):
+    """Return the figure, a panel for each size and a bar for each case; None where no call was looked at."""
+    rows = frame[frame["idle_share"].notna()]
+    if rows.empty:
+        return None
+    rows = rows.assign(size=rows["shape"].str.extract(r"-(l\d.*)-\w+-\w+$")[0])
+    sizes, looks = list(rows.groupby("size", sort=False)), theme.colours(KINDS[:-1]) | {"idle": "#dddddd"}
+    figure = theme.new(7 * len(sizes), 2.2 + 0.32 * max(len(of) for _, of in sizes))
+    for axes, (size, of) in zip(figure.subplots(1, len(sizes), squeeze=False)[0], sizes, strict=True):
+        names = (of["part"] + ", " + of["dtype"] + ", " + of["contender"]).tolist()
+        ms, ends = 1e3 * of["time_s"].to_numpy(), np.zeros(len(of))
+        for kind in KINDS:
+            parts = ms * of[f"{kind}_share"].fillna(0).to_numpy()
+            if parts.any():
+                axes.barh(names, parts, left=ends, color=looks[kind], label=kind)
+            ends = ends + parts
+        for name, end, share in zip(names, ends, of["matmul_share"], strict=True):
+            theme.note(axes, percent_text(share), (end, name), (4, 0), va="center", fontsize=8)
+        axes.invert_yaxis()
+        axes.set_title(size, loc="left", fontsize=11)
+        axes.set(xlabel="ms of a call; the share of matmul")
+    handles = {name: bar for ax in figure.axes for bar, name in zip(*ax.get_legend_handles_labels(), strict=True)}
+    figure.legend(handles.values(), handles, loc="outside right center", frameon=False, fontsize=9)
+    alike = rows[(rows[["size", "dtype", "contender"]] == rows.iloc[0][["size", "dtype", "contender"]]).all(axis=1)]
+    words = ", ".join(f"{percent_text(row.matmul_share)} of {row.part}" for row in alike.itertuples())
+    theme.about(figure, frame, f"matmul takes {words}, in {alike.iloc[0]['dtype']}, {alike.iloc[0]['contender']}")
+    return figure
+
+
+def step_memory(run):
+    """Return the figure, of the last size whose whole step was looked at, a line for each mode and contender; None
+    where none was."""
+    kept = {
+        (shape.params["layers"], shape.params["width"], shape.dtype, name): (shape, about)
+        for shape, name in run.cases()
+        for about in [shape.entrants[name]]
+        if about.get("costs", {}).get("memory_timeline", {}).get("optimizer")
+    }
+    if not kept:
+        return None
+    largest = max(size[:2] for size in kept)
+    lines = {key[2:]: pair for key, pair in kept.items() if key[:2] == largest}
+    colours = theme.colours(list(dict.fromkeys(mode for mode, _ in lines)))
+    figure, peaks = theme.new(10, 5), {}
+    axes = figure.add_subplot(xlim=(0, len(PHASES)), ylabel="bytes in memory, MB")
+    for (mode, name), (shape, about) in lines.items():
+        timeline, base = about["costs"]["memory_timeline"], about["weight_bytes"] + about["optimizer_bytes"]
+        xs = np.concatenate([at + np.linspace(0, 1, len(timeline[phase])) for at, phase in enumerate(PHASES)])
+        ys = (base + np.concatenate([timeline[phase] for phase in PHASES])) / 1e6
+        look = {"color": colours[mode], "linestyle": LINES[name != shape.baseline]}
+        axes.plot(xs, ys, label=f"{mode}, {name}", **look)
+        peaks[mode, name] = ys.max()
+    axes.axhline(base / 1e6, color=theme.GREY, linestyle=":", label="weights and optimizer")
+    axes.set_ylim(bottom=0)
+    axes.set_xticks([0.5, 1.5, 2.5], PHASES)
+    axes.tick_params(axis="x", length=0)
+    for at in (1, 2):
+        axes.axvline(at, color=theme.GREY, linewidth=0.8)
+    axes.legend(frameon=False, fontsize=9)
+    (mode, name), peak = next(iter(peaks.items()))
+    frame = type("About", (), {"attrs": {"title": run.metadata["title"], "footer": run.metadata["footer"]}})
+    size = "-".join(shape.id.split("-")[1:5])
+    theme.about(figure, frame, f"A step of {size} peaks at {peak:.0f} MB in {mode}, {name}")
+    return figure

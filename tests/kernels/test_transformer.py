@@ -1,0 +1,232 @@
+"""A transformer's training step: weights, FLOP and memory by formula, what is refused, what a call costs in parts."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from kernels.bench import costs, matmul
+from kernels.bench.transformer_step import Runner, Step, Trainer, loss_of, multiplying
+from kernels.transformer import Decoder
+from roofline.operations.transformer_step import TransformerStep
+
+OPTIONS = SimpleNamespace(device="cpu", seed=0, timed=True)
+
+
+@pytest.fixture
+def make():
+    """Return make(part, dtype, is_compiled): a step of a small model."""
+
+    def step(part="step", dtype="fp32", *, is_compiled=False):
+        return Step(Trainer(TransformerStep(2, 64, 2, 32, part, dtype), OPTIONS), is_compiled=is_compiled)
+
+    return step
+
+
+@pytest.mark.parametrize("size", [(1, 64, 2, 16), (2, 128, 1, 32)])
+def test_weights_and_flop_are_those_of_the_model(size):
+    case = TransformerStep(*size, "step", "fp32")
+    with torch.device("meta"):
+        model = Decoder(case.model)
+        tokens = torch.zeros(case.batch, case.context, dtype=torch.int64)
+    assert sum(weight.numel() for weight in model.parameters()) == case.model.parameters
+    counted = FlopCounterMode(display=False)
+    with sdpa_kernel(SDPBackend.MATH), counted:  # a fused kernel computes scores again in its backward pass
+        loss = model(tokens, tokens)
+        assert counted.get_total_flops() == TransformerStep(*size, "forward", "fp32").work.flop
+        loss.backward()
+    assert counted.get_total_flops() == case.work.flop
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+@pytest.mark.parametrize("part", ["forward", "backward", "step"])
+def test_memory_is_what_the_formula_says_and_calls_do_not_add_to_it(make, part, dtype):
+    step = make(part, dtype)
+    step()
+    kinds = {"weights": "weight", "gradients": "gradient", "optimizer": "optimizer", "activations": "saved"}
+    measured = costs.memory(step)
+    assert {kind: measured[f"{name}_bytes"] for kind, name in kinds.items()} == pytest.approx(
+        step.case.memory, rel=0.05
+    )
+    assert measured["peak_bytes"] >= measured["saved_bytes"] + measured["gradient_bytes"] * (part != "forward") // 2
+    live = []
+    with costs.LiveBytes() as meter:
+        for _ in range(4):
+            step()
+            live.append(meter.now())
+    assert len({*live}) == 1
+
+
+def test_what_is_right_is_taken(make):
+    for part in ("forward", "step"):
+        for dtype, limit in (("fp32", 1e-5), ("bf16", 2e-2)):
+            step = make(part, dtype)
+            reference = step.trainer.reference()
+            error, refused = step.check("it", reference)
+            assert 0 < error < limit
+            assert refused is None
+            step()
+            assert step.check_again("it", reference[0]) is None
+
+
+def forgets_a_block(model, tokens, targets):
+    blocks = model.blocks
+    model.blocks = blocks[:1]
+    try:
+        return loss_of(model, tokens, targets)
+    finally:
+        model.blocks = blocks
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        forgets_a_block,  # whose weights get no gradient
+        lambda model, tokens, targets: loss_of(model, tokens, targets.roll(1)),
+        lambda model, tokens, targets: loss_of(model, tokens, targets) * 1.001 - 0.001 * 9.2,
+        lambda model, tokens, targets: loss_of(model, tokens, targets) * float("nan"),
+    ],
+)
+def test_a_wrong_loss_or_gradient_is_refused(make, wrong):
+    step = make("forward")
+    step.run = wrong
+    _, refused = step.check("it", step.trainer.reference())
+    assert refused.outcome == "failed"
+
+
+@pytest.mark.parametrize("optimizer", [None, torch.optim.SGD, torch.optim.Adam])
+def test_weights_that_change_otherwise_than_by_adamw_are_refused(make, optimizer):
+    step = make()
+    trainer = step.trainer
+    if optimizer:
+        trainer.optimizer = optimizer(trainer.model.parameters(), 1e-2)
+    else:
+        trainer.optimizer.step = lambda: None
+    _, refused = step.check("it", trainer.reference())
+    assert "first change" in refused.reason
+
+
+def test_a_step_that_did_not_learn_is_refused_afterwards(make):
+    step = make()
+    right_loss, _ = step.trainer.reference()
+    assert "not below" in step.check_again("it", right_loss - 0.1).reason
+    assert "not again" in make("forward").check_again("it", right_loss - 0.1).reason
+
+
+def test_what_does_not_fit_has_both_sizes_for_a_reason(monkeypatch):
+    monkeypatch.setattr(matmul, "machine", lambda device: {"memory_bytes": 20 * 10**9})
+    case = TransformerStep(36, 1280, 16, 256, "step", "fp32")
+    prepared = Runner(OPTIONS).prepare(case, ["compiled"])
+    reasons = {name: rejected.reason for name, rejected in prepared.rejected.items()}
+    assert reasons == {name: f"{name}: needs 23.8 GB by formula, 20.0 there" for name in ("eager", "compiled")}
+
+
+def test_tf32_is_for_its_own_calls_alone(make):
+    flags, step = torch.backends.cuda.matmul, make("step", "tf32")
+    assert [flags.allow_tf32 for _ in step.phases()] == [True] * 4
+    assert not flags.allow_tf32
+    with pytest.raises(ZeroDivisionError), multiplying("tf32"):
+        1 / 0  # noqa: B018
+    assert not flags.allow_tf32
+
+
+def test_shares_of_time_add_up_and_memory_has_its_phases(make):
+    fields = costs.of_call(make())
+    timeline = fields.pop("memory_timeline")
+    assert sum(fields.values()) == pytest.approx(1, abs=0.02)
+    assert fields["matmul_share"] > 0.05
+    assert fields["unattributed_share"] < 0.1
+    assert [*timeline] == ["forward", "backward", "optimizer"]
+    assert max(timeline["backward"]) > timeline["optimizer"][-1] > 0  # gradients stay
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1_execute_segment_k", "matmul"),
+        ("nvjet_tst_128x256_64x4_1x2_h_bz_coopA_TNT", "matmul"),
+        ("void cutlass::Kernel2<cutlass_80_tensorop_s1688gemm_128x256_16x3_tn_align4>(T1::Params)", "matmul"),
+        ("void cublasLt::splitKreduce_kernel<32, 16, int, float, __nv_bfloat16>(...)", "matmul"),
+        ("fmha_cutlassF_f32_aligned_64x64_rf_sm80(PyTorchMemEffAttention::AttentionKernel<float>)", "attention"),
+        ("void pytorch_flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel<Flash_bwd_kernel_traits<64>>", "attention"),
+        ("void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<float, float>(int)", "elementwise"),
+        ("void at::native::vectorized_elementwise_kernel<4, at::native::GeluCUDAKernelImpl(...)>", "elementwise"),
+        ("void at::native::unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(...)>", "copies"),
+        ("void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float>>", "copies"),
+        ("Memcpy DtoD (Device -> Device)", "copies"),
+        ("void (anonymous namespace)::cunn_SoftMaxForward<4, float, LogSoftMaxForwardEpilogue>(...)", "loss"),
+        ("void at::native::(anonymous namespace)::nll_loss_forward_reduce_cuda_kernel_2d<float>", "loss"),
+        ("void at::native::multi_tensor_apply_kernel<..., FusedAdamMathFunctor<float, 4>>", "optimizer"),
+        ("triton_red_fused__log_softmax__to_copy_nll_loss_forward_3", "loss"),
+        ("triton_per_fused__to_copy_add_native_layer_norm_5", "elementwise"),
+        ("triton_poi_fused__to_copy_2", "copies"),
+        ("triton_poi_fused_gelu_gelu_backward_7", "elementwise"),
+        ("something_else", "unattributed"),
+    ],
+)  # fmt: skip
+def test_kernels_have_their_kinds(name, kind):
+    assert costs.kind_of(name, is_gpu=True) == kind
+
+
+def test_on_a_gpu_kernels_are_added_up_over_a_call_without_the_profiler(monkeypatch):
+    def event(name, microseconds, kind="CUDA"):
+        spent = SimpleNamespace(elapsed_us=lambda: microseconds)
+        return SimpleNamespace(name=name, device_type=getattr(torch.autograd.DeviceType, kind), time_range=spent)
+
+    seen = [event("nvjet_tst", 600), event("Optimizer.step#AdamW.step", 900), event("aten::mm", 900, "CPU")]
+    seen = costs.CALLS * [*seen, event("FusedAdamMathFunctor", 200), event("unknown", 50)]
+    profiles = iter([[], seen])  # the first may be empty
+    fake = SimpleNamespace()
+
+    class Profile:
+        def __init__(self, activities):
+            self.events = lambda: fake.events
+
+        def __enter__(self):
+            fake.events = next(profiles)
+            return self
+
+        def __exit__(self, *error):
+            pass
+
+    walls = iter([1e-3] * costs.CALLS + [5e-3] * 2 * costs.CALLS)
+    monkeypatch.setattr(costs, "profile", Profile)
+    monkeypatch.setattr(costs, "_wall_s", lambda call, device: next(walls))
+    shares = {kind: share for kind, share in costs.time_shares(None, "cuda").items() if share}
+    assert shares == pytest.approx({"matmul": 0.6, "optimizer": 0.2, "unattributed": 0.05, "idle": 0.15})
+
+
+def test_on_a_gpu_the_history_of_the_allocator_is_cut_at_the_phases(make, monkeypatch):
+    step, history = make("backward"), [("free_completed", 100)]  # the gradients of the call before
+    of_phase = {
+        "forward": [("alloc", 300), ("segment_alloc", 2**20), ("free_requested", 50)],
+        "backward": [("alloc", 70)],
+    }
+    step.trainer.device, recorded = "cuda", []
+
+    def phases():
+        yield "start"
+        for phase, events in of_phase.items():
+            history.extend(events)
+            yield phase
+
+    step.phases = phases
+    entries = lambda: [{"action": action, "size": size} for action, size in history]  # noqa: E731
+    monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", lambda *words, **more: recorded.append(words))
+    monkeypatch.setattr(torch.cuda.memory, "_snapshot", lambda: {"device_traces": [[], entries()]})
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    assert costs.memory_timeline(step) == {"forward": [300, 300, 300], "backward": [370]}
+    assert recorded == [("all",), (None,)]
+
+
+@pytest.mark.slow
+def test_parts_of_a_step_share_what_was_compiled(make):
+    for part in ("step", "forward", "backward"):
+        step = make(part, is_compiled=True)
+        assert step.check("it", step.trainer.reference())[1] is None
+        if part != "step":
+            assert step.first_s < 2.0  # else it was compiled once more
+    assert costs.memory(step)["saved_bytes"] is None
+    assert step.check_again("it", step.trainer.reference()[0]) is None
