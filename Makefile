@@ -15,7 +15,7 @@ ENV := $(if $(SYSTEM),,$(INSTALLED))
 PY := $(if $(SYSTEM),$(PYTHON),$(VENV)/bin/python)
 NEWEST := .triton-newest
 COMPILED := $(addprefix tests/kernels/test_,compiled.py toy.py warpgroup.py) \
-	$(addprefix tests/machine/test_,check.py clean.py exhibits.py planted.py shipped.py small_kernels.py)
+	$(addprefix tests/machine/test_,attention.py check.py clean.py exhibits.py planted.py shipped.py small_kernels.py)
 
 .PHONY: bench gpu reference test test-slow test-newest test-triton-newest test-wire lint
 
@@ -65,7 +65,7 @@ $(GPU)/correct-waiting:
 	.ci/step $@ 420 600 $(TESTS) tests/collectives
 
 $(GPU)/correct-rest:
-	.ci/step $@ 420 600 $(TESTS) $(patsubst %,tests/kernels/test_%.py,decode workspace instruments) \
+	.ci/step $@ 420 600 $(TESTS) $(patsubst %,tests/kernels/test_%.py,attention decode workspace instruments) \
 		tests/benchmarks tests/roofline/test_faults.py
 
 # Its parts disturb no measurement, and run at once.

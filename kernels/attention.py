@@ -18,6 +18,7 @@ that of FlashAttention-3's scheduler (longest first, as many heads at a time as 
 # ruff: noqa: N803 (kernel arguments: sizes and compile-time constants in capitals, as Triton code has them)
 
 from math import e, log2
+from typing import Any
 
 import torch
 import triton
@@ -174,55 +175,48 @@ KERNELS = {"forward": forward_kernel, "dkdv": dkdv_kernel, "dq": dq_kernel}
 """By direction: a backward launches `dkdv` and `dq`, behind `delta_kernel`."""
 
 
-def config(block_m: int, block_n: int, num_warps: int, num_stages: int, **more: int) -> dict[str, int]:
-    """Return a block of queries by a block of keys, and how it is compiled."""
-    return dict(BLOCK_M=block_m, BLOCK_N=block_n, num_warps=num_warps, num_stages=num_stages) | more
-
-
-CONFIGS = {
-    ("forward", 64): config(128, 64, 8, 3, maxnreg=128), ("forward", 128): config(128, 64, 8, 2, maxnreg=128),
-    ("dkdv", 64): config(64, 64, 4, 3), ("dkdv", 128): config(64, 128, 8, 2),
-    ("dq", 64): config(128, 64, 8, 3, maxnreg=128), ("dq", 128): config(128, 64, 8, 2),
+HOPPER = {
+    ("forward", 64): ((128, 64, 8, 3, 128), (128, 64, 8, 4), (128, 128, 8, 3), (128, 64, 4, 3), (64, 128, 4, 3)),
+    ("forward", 128): ((128, 64, 8, 2, 128), (128, 64, 8, 3), (128, 128, 8, 2), (128, 32, 8, 4), (128, 32, 4, 3)),
+    ("dkdv", 64): ((64, 64, 4, 3), (64, 64, 4, 2), (64, 128, 8, 2), (64, 128, 8, 3), (128, 64, 8, 2)),
+    ("dkdv", 128): ((64, 128, 8, 2), (64, 128, 8, 3), (64, 64, 4, 2), (64, 64, 4, 1), (32, 128, 8, 3)),
+    ("dq", 64): ((128, 64, 8, 3, 128), (128, 64, 8, 2), (128, 128, 8, 2), (128, 64, 4, 2), (64, 64, 4, 3)),
+    ("dq", 128): ((128, 64, 8, 2), (128, 64, 8, 3), (128, 128, 8, 2), (64, 64, 4, 2), (128, 32, 8, 3, 128)),
 }  # fmt: skip
-"""By direction and least width, on Hopper. Unmeasured. 128 registers let two programs share an SM: one multiplies
-while the other takes exponentials."""
-OTHERS = {key: config(64, 64, 4 if key[0] == "forward" else 8, 2) for key in CONFIGS}
-"""The same elsewhere. Unmeasured."""
+"""By direction and least width: rows of a block of queries and of keys, warps, stages, and the most registers of a
+thread where that lets two programs share an SM. The first is taken, the rest is what a tuning may try. Unmeasured."""
+ELSEWHERE = {"forward": (64, 64, 4, 2), "dkdv": (64, 64, 8, 2), "dq": (64, 64, 8, 2)}
+"""The same for all widths on other GPUs: 74 KB of shared memory at most. Unmeasured."""
 
 
-def candidates(direction: str, width: int) -> list[dict[str, int]]:
-    """Return what a tuning on Hopper may try, the table's first. None spills."""
-    blocks = {
-        ("forward", 64): [(128, 64, 8, 2), (128, 64, 8, 4), (128, 128, 8, 3), (128, 64, 4, 3), (64, 128, 4, 3)],
-        ("forward", 128): [(128, 64, 8, 3), (128, 128, 8, 2), (128, 32, 8, 4), (64, 64, 4, 3), (128, 32, 4, 3)],
-        ("dkdv", 64): [(64, 128, 8, 2), (64, 128, 8, 3), (128, 64, 8, 2), (64, 64, 4, 2), (32, 128, 8, 3)],
-        ("dkdv", 128): [(64, 128, 8, 3), (64, 64, 4, 2), (64, 64, 4, 1), (32, 128, 8, 3), (32, 64, 4, 3)],
-        ("dq", 64): [(128, 64, 8, 2), (128, 128, 8, 2), (128, 64, 4, 2), (64, 64, 4, 3), (64, 128, 4, 2)],
-        ("dq", 128): [(128, 64, 8, 3), (128, 128, 8, 1), (128, 128, 8, 2), (64, 64, 4, 2), (128, 32, 8, 3)],
-    }[direction, max(width, 64)]
-    return [CONFIGS[direction, max(width, 64)], *(config(*block) for block in blocks)]
+def meta(block_m: int, block_n: int, num_warps: int, num_stages: int, maxnreg: int | None = None) -> dict[str, Any]:
+    """Return the meta-parameters of a launch."""
+    return dict(BLOCK_M=block_m, BLOCK_N=block_n, num_warps=num_warps, num_stages=num_stages, maxnreg=maxnreg)
+
+
+def candidates(direction: str, width: int) -> list[dict[str, Any]]:
+    """Return the configurations on Hopper, the one that is taken first. None spills."""
+    return [meta(*block) for block in HOPPER[direction, max(width, 64)]]
 
 
 def launch(
-    direction: str, tensors: dict[str, Tensor], causal: bool, config: dict[str, int] | None = None,
+    direction: str, tensors: dict[str, Tensor], causal: bool, config: dict[str, Any] | None = None,
     tma: bool | None = None,
 ) -> KernelLaunch:  # fmt: skip
-    """Return the launch of `direction` on its arguments by name. `config` overrides the table; `tma` says whether rows
-    called `_of` are moved by TMA, None: on Hopper."""
-    q = tensors["q_of" if direction == "dkdv" else "q_ptr"]
+    """Return the launch of `direction` on its tensors by argument. `config` overrides the tables; `tma` says whether
+    what is called `_of` is moved by TMA, None: on Hopper."""
+    q = tensors.get("q_ptr", tensors.get("q_of"))
     batch, heads, length, width = q.shape
     tma = (q.device.type != "cuda" or capability(q.device)[0] == 9) if tma is None else tma
-    config = config or (CONFIGS if tma else OTHERS)[direction, max(width, 64)]
+    config = config or (candidates(direction, width)[0] if tma else meta(*ELSEWHERE[direction]))
     block_m, block_n = config["BLOCK_M"], config["BLOCK_N"]
     args = tensors | config | dict(scale=width**-0.5, L=length, heads=batch * heads)
     args |= dict(WIDTH=width, TMA=tma, EVEN=length % max(block_m, block_n) == 0, CAUSAL=causal)
     args["GROUP"] = max(1, L2_BYTES // (2 * length * width * q.element_size()))
-    for name in tensors:
-        if tma and name.endswith("_of"):
-            block = [1, block_n if name in ("k_of", "v_of", "dk_of", "dv_of") else block_m, width]
-            args[name] = TensorDescriptor(
-                tensors[name], [batch * heads, length, width], [length * width, width, 1], block
-            )
+    for name in [name for name in tensors if tma and name.endswith("_of")]:
+        box = [1, block_n if name in ("k_of", "v_of", "dk_of", "dv_of") else block_m, width]
+        strides = [length * width, width, 1]
+        args[name] = TensorDescriptor(tensors[name], [batch * heads, length, width], strides, box)
     blocks = -(-length // (block_n if direction == "dkdv" else block_m))
     return KernelLaunch(KERNELS[direction], (blocks * batch * heads,), args)
 

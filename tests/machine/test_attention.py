@@ -22,3 +22,10 @@ def test_no_kernel_is_accused(printed_elsewhere, case):
 @pytest.mark.parametrize("case", MORE)
 def test_no_kernel_is_accused_under_eight_orders(printed_elsewhere, case):
     assert accusations(printed_elsewhere, case, 8) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [16, 32, 64, 128])
+def test_nothing_spills(printed_elsewhere, width):
+    """On Hopper, where all is multiplied by wgmma, and within the 99 KB of shared memory of other GPUs."""
+    assert printed_elsewhere(f"import json, attention_cases as c; print(json.dumps(c.problems({width})))") == []
