@@ -1,14 +1,11 @@
 """The matmul that starts before its input has arrived: it waits on the device, chunk by chunk, for arrival flags.
 
 out[M, N] = x[M, K] @ w[N, K].T, where x is gathered over its columns from P ranks while this kernel runs. One launch of
-as many programs as there are SMs; they take work tiles (`roofline.theory.schedule`): a tile of `out` times a run of
-chunks, in the order of their arrival. Within a work tile a look at the flags says how many chunks are here, and one
+as many programs as there are SMs; each walks its work tiles (`roofline.theory.schedule`): a tile of `out` times a run
+of chunks, in the order of their arrival. Within a work tile a look at the flags says how many chunks are here, and one
 pipelined loop takes them all, then looks again. The accumulator stays in registers across waits; where the table says
 so it is spilled to memory in fp32, exactly, so that the program can go on with another tile. What each table is good
 for stands in `collectives.on_device`.
-
-Where nothing is spilled, whoever is free claims the next work tile: an SM that the link's copier is on is slower, and
-takes fewer. On an H200, by fixed shares, those SMs held up the whole matmul by 17 % of its time.
 
 Wins over launches per chunk or row block, which end with a wave of their own each and pass sums through memory. Loses a
 little where nothing overlaps: each wait drains the pipeline, each look costs a trip to L2.
@@ -24,7 +21,6 @@ Source: a flag for each part of a K-gather, staged by rows, is the idea of Iris'
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import zip_longest
 
 import torch
 import triton
@@ -52,13 +48,10 @@ class TileSchedule:
     block_rows: int
     config: Config
     work_tiles: Tensor
-    """int32 [work tiles, 4]: m, n, chunk_from, chunk_to; program after program where some are spilled, else in the
-    order in which they are claimed. A tile that has chunks is resumed, and one that lacks some in the end is
-    spilled."""
+    """int32 [work tiles, 4], program after program: m, n, chunk_from, chunk_to. A tile that has chunks is resumed, and
+    one that lacks some in the end is spilled."""
     first: Tensor
-    """int32 [programs + 1]: where in `work_tiles` those of each program begin; the last is their number."""
-    claimed: Tensor
-    """int32 [1]: how many were claimed, 0 between launches."""
+    """int32 [programs + 1]: where in `work_tiles` those of each program begin."""
     spilled: Tensor
     """fp32 [tiles, BLOCK_M, BLOCK_N], or empty where nothing is spilled."""
 
@@ -74,8 +67,7 @@ class TileSchedule:
     do_not_specialize_on_alignment=["flags_ptr", "lost_ptr"],
 )
 def flagged_kernel(
-    x_desc, w_desc, out_desc, work_tiles_ptr, first_ptr, claimed_ptr, spilled_ptr,
-    flags_ptr, wanted, lost_ptr, patience,
+    x_desc, w_desc, out_desc, work_tiles_ptr, first_ptr, spilled_ptr, flags_ptr, wanted, lost_ptr, patience,
     order,  # the chunk at position j of the arrival order is in bits 4 j .. 4 j + 3
     row_tiles,  # of a row block
     column_tiles,
@@ -84,13 +76,10 @@ def flagged_kernel(
     SPILLS: tl.constexpr,
 ):  # fmt: skip
     steps: tl.constexpr = CHUNK // BLOCK_K
+    program = tl.program_id(0)
     order = order.to(tl.int64)  # a short one comes as 32 bits
     ready, ready_flag = 0, -1
-    if SPILLS:
-        work_tile, end = tl.load(first_ptr + tl.program_id(0)), tl.load(first_ptr + tl.program_id(0) + 1)
-    else:
-        work_tile, end = tl.atomic_add(claimed_ptr, 1, sem="relaxed"), tl.load(first_ptr + tl.num_programs(0))
-    while work_tile < end:
+    for work_tile in range(tl.load(first_ptr + program), tl.load(first_ptr + program + 1)):
         row = work_tiles_ptr + work_tile * 4
         m, n = tl.load(row), tl.load(row + 1)
         chunk, chunk_to = tl.load(row + 2), tl.load(row + 3)
@@ -120,13 +109,6 @@ def flagged_kernel(
                 tl.store(held, acc)
         if chunk_to == RANKS:
             store_tile(out_desc, acc, m0, n0, BLOCK_M, BLOCK_N, SUBTILE)
-        if SPILLS:
-            work_tile += 1
-        else:
-            work_tile = tl.atomic_add(claimed_ptr, 1, sem="relaxed")
-    if not SPILLS:  # noqa: SIM102 (as above)
-        if work_tile == end + tl.num_programs(0) - 1:  # all others have claimed in vain too
-            tl.atomic_xchg(claimed_ptr, 0, sem="relaxed")
 
 
 def tile_schedule(
@@ -148,12 +130,10 @@ def tile_schedule(
             f"row blocks of {block_rows} rows: flagged needs a multiple of its tile's {config.block_m}; take fewer"
         )
     ends = torch.tensor([0, *map(len, table)], dtype=torch.int32).cumsum(0, dtype=torch.int32)
+    work_tiles = torch.tensor([work_tile[:4] for program in table for work_tile in program], dtype=torch.int32)
     tiles = len(grid.tiles) if schedule.spills(table) else 0
-    rounds = table if tiles else zip_longest(*table)
-    work_tiles = torch.tensor([work_tile[:4] for row in rounds for work_tile in row if work_tile], dtype=torch.int32)
     spilled = torch.empty((tiles, config.block_m, config.block_n), dtype=torch.float32, device=device)
-    tensors = work_tiles.to(device), ends.to(device), torch.zeros(1, dtype=torch.int32, device=device), spilled
-    return TileSchedule(table, grid, tuple(order), block_rows, config, *tensors)
+    return TileSchedule(table, grid, tuple(order), block_rows, config, work_tiles.to(device), ends.to(device), spilled)
 
 
 def matmul(x: Tensor, w: Tensor, out: Tensor, tiles: TileSchedule, signals: Signals) -> Tensor:
@@ -185,7 +165,7 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, tiles: TileSchedule, signals: Sig
     config, ranks = tiles.config, len(tiles.order)
     order = sum(chunk << (4 * position) for position, chunk in enumerate(tiles.order))
     args = tile_arguments(x, w, out, config) | dict(
-        work_tiles_ptr=tiles.work_tiles, first_ptr=tiles.first, claimed_ptr=tiles.claimed, spilled_ptr=tiles.spilled,
+        work_tiles_ptr=tiles.work_tiles, first_ptr=tiles.first, spilled_ptr=tiles.spilled,
         flags_ptr=signals.flags, wanted=signals.wanted, lost_ptr=signals.lost, patience=signals.patience,
         order=order - (order >> 63 << 64), row_tiles=-(-tiles.block_rows // config.block_m),
         column_tiles=tiles.grid.column_tiles,
