@@ -19,7 +19,7 @@ from collectives import copier
 from collectives.transfers import PATIENCE_S, SLICE_BYTES, Timeline, Transfer, missing
 from kernels.contract import KernelLaunch, Signals
 
-PROGRAMS, WARPS, REGISTERS = 132, 4, 48
+PROGRAMS, WARPS, REGISTERS = 32, 4, 48
 """Of the copier; registers of a thread."""
 ROWS, WORDS = 4, 512
 """Two parts of 8 KB in flight for each program, half a megabyte in all: by Little's law 450 GB/s at a latency of a

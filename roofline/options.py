@@ -166,7 +166,9 @@ OPTIONS = {
         "RUN", lambda text: wires_of(Path(text)), "take the wire of each case as it was in another run, so that both "
         "can be compared (default: made for this machine's pace)",
     ),
-    "copier_programs": Option("N", count, "of the emulated link on a GPU, one an SM (default: 32)"),
+    "copier_programs": Option(
+        "N", count, "of the emulated link on a GPU, one an SM (default: 32, for row_block and chunk_outer one on each)"
+    ),
     "device": Option("DEVICE", partial(one_of, DEVICES), f"{', '.join(DEVICES)} (default: the GPU if there is one)"),
     "seed": Option("N", partial(count, least=0), "of inputs and orders (default: 0)"),
     "max_seconds": Option("S", positive, "cap on the time of one shape, over all processes (default: 3.2)"),

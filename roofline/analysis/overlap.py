@@ -74,7 +74,8 @@ def record(run: Run, shape: Shape, arm: str) -> dict:
     of_own_ideal = of_times(lambda t_gemm, t_comm, time: plan.ideal_s(t_gemm, t_comm) / time)
     fields = {
         "arm": arm,
-        **{key: shape.get(key) for key in ("ranks", "wire", "link", "gather", "copier_programs")},
+        **{key: shape.get(key) for key in ("ranks", "wire", "link", "gather")},
+        "copier_programs": about.get("copier_programs", shape.get("copier_programs")),
         REQUESTED: requested,
         "wire_bytes": work.wire_bytes,
         "link_bytes_per_s": reached,

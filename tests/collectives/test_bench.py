@@ -325,3 +325,15 @@ def test_serial_gathers_by_the_faster_of_the_link_and_nccls_all_gather(times_s, 
     assert setting.Setting.fastest_gather(gpu) == gather
     ranks.world.why_not = lambda kind: "they share a GPU"
     assert setting.Setting.fastest_gather(gpu) == "symmetric"
+
+
+@pytest.mark.parametrize(("chosen", "expected"), [(None, [None, 132]), (8, [8, 8])])
+def test_copier_has_a_program_on_each_sm_beside_arms_that_leave_it_room(monkeypatch, chosen, expected):
+    asked = []
+    monkeypatch.setattr(setting, "make_link", lambda kind, device, speed, ranks, programs: asked.append(programs))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda of: SimpleNamespace(multi_processor_count=132))
+    made = object.__new__(setting.Setting)
+    vars(made).update(device="cuda", bytes_per_s=1e9, ranks=None, link_kind="paced", _links=[])
+    made.options = SimpleNamespace(copier_programs=chosen)
+    made.link(), made.link(is_spread=True)
+    assert asked == expected

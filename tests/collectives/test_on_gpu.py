@@ -19,7 +19,7 @@ from collectives.bench.setting import make_link
 from collectives.copier import copy_kernel
 from collectives.device import PacedCopier
 from collectives.ranks import shared
-from collectives.transfers import Preset
+from collectives.transfers import Preset, WarmUp
 from kernels import hopper
 from kernels.contract import interpreted
 from roofline.theory.wires import ALL_GATHER, RANKS_TAKE
@@ -115,9 +115,11 @@ def test_part_that_is_computed_late_is_waited_for(scatter, late):
             torch.cuda._sleep(20_000_000)
         return multiply(x, w, out)
 
-    torch.cuda._sleep(1)  # a kernel that is loaded while a link waits may wait for it
-    matmul_reduce_scatter.ARMS["serial"](scatter, link)
-    torch.cuda.synchronize()
+    torch.cuda._sleep(1)  # what is loaded while a link waits may wait for it: an H200 hung in the first torch.mm
+    matmul_reduce_scatter.ARMS["block_launches"](scatter, WarmUp())
+    link.start(scatter.parts)
+    link.finish()
+    link.timeline()
     scatter.matmul = slow
     for _ in range(2):
         poison_parts(scatter)

@@ -20,7 +20,9 @@ def exact(q: Tensor, k: Tensor, v: Tensor, grad: Tensor, causal: bool) -> list[T
     leaves = [tensor.double().requires_grad_() for tensor in (q, k, v)]
     scores = leaves[0] @ leaves[1].mT * q.shape[-1] ** -0.5
     if causal:
-        scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), -torch.inf)
+        scores = scores.masked_fill(
+            torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).triu(1), -torch.inf
+        )
     out = scores.softmax(-1) @ leaves[2]
     return [out.detach(), scores.logsumexp(-1).detach(), *torch.autograd.grad(out, leaves, grad.double())]
 
