@@ -24,6 +24,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels.contract import KernelLaunch, interpreted, require_runnable
@@ -49,7 +50,11 @@ def place_of(L, heads, GROUP, BLOCK: tl.constexpr, DESCENDING: tl.constexpr):
 
 @triton.jit
 def read(rows_of, head, row, L, ROWS: tl.constexpr, WIDTH: tl.constexpr, TMA: tl.constexpr, INSIDE: tl.constexpr):
-    """Return a block of rows of a head, [ROWS, WIDTH], with zeros beyond the length unless all are INSIDE."""
+    """Return a block of rows of a head, [ROWS, WIDTH], with zeros beyond the length unless all are INSIDE.
+
+    Blocks that stay are read by pointers: a TMA load outside of a loop has an mbarrier of its own, whose bytes Triton
+    (3.7.1) gives to the loop's TMA buffers later, with no proxy fence between.
+    """
     if TMA:
         return rows_of.load([head, row, 0]).reshape(ROWS, WIDTH)
     else:
@@ -186,7 +191,7 @@ HOPPER = {
 """By direction and least width: rows of a block of queries and of keys, warps, stages, and the most registers of a
 thread where that lets two programs share an SM. The first is taken, which is the fastest of them on an H200, or within
 3 % of it, at lengths of 8192 and 16384."""
-ELSEWHERE = {"forward": (64, 64, 4, 2), "dkdv": (64, 64, 8, 2), "dq": (64, 64, 8, 2)}
+ELSEWHERE = {"forward": (64, 64, 4, 2), "dkdv": (64, 32, 8, 2), "dq": (64, 64, 8, 2)}
 """The same for all widths on other GPUs: 74 KB of shared memory at most. Unmeasured."""
 
 
@@ -289,6 +294,7 @@ class _Attention(torch.autograd.Function):
         return out
 
     @staticmethod
+    @once_differentiable
     def backward(ctx, grad):
         return *backward(*ctx.saved_tensors, grad.contiguous(), ctx.causal), None
 
