@@ -7,9 +7,10 @@ the diagonal, and the last one where the length is ragged, have loops of their o
 reads zeros beyond the length of a head and stores nothing there.
 
 Wins where lengths are thousands, for which matmuls outweigh the exponentials: their results are rescaled in registers,
-never stored. Loses at few queries, as in decoding, whose grid is a handful of programs; and to kernels that give loads,
-softmax and matmuls warps of their own. The backward computes scores twice, for keys and for queries, 7 matmuls where
-atomic sums of dq would do with 5: results are the same to the bit from run to run.
+never stored. On an H200 it takes 0.6 to 0.7 of the time of FlashAttention-2 at width 128. Loses at few queries, as in
+decoding, whose grid is a handful of programs; and to cuDNN, whose loads, softmax and matmuls have warps of their own:
+1.3 of its time there. The backward computes scores twice, for keys and for queries, 7 matmuls where atomic sums of dq
+would do with 5: results are the same to the bit from run to run.
 
 Sources: T. Dao, "FlashAttention-2" (https://arxiv.org/abs/2307.08691), loops and lse; the order of heads and blocks is
 that of FlashAttention-3's scheduler (longest first, as many heads at a time as L2 holds the keys and values of).
@@ -181,16 +182,13 @@ KERNELS = {"forward": forward_kernel, "dkdv": dkdv_kernel, "dq": dq_kernel}
 
 
 HOPPER = {
-    ("forward", 64): ((64, 128, 4, 3), (128, 64, 4, 3), (128, 64, 8, 3, 128), (128, 64, 8, 4), (128, 128, 8, 3)),
-    ("forward", 128): ((128, 64, 8, 2, 128), (128, 64, 8, 3), (128, 128, 8, 2), (128, 32, 8, 4), (128, 32, 4, 3)),
-    ("dkdv", 64): ((64, 64, 4, 3), (64, 64, 4, 2), (64, 128, 8, 2), (64, 128, 8, 3), (128, 64, 8, 2)),
-    ("dkdv", 128): ((64, 64, 4, 2), (64, 128, 8, 3), (64, 128, 8, 2), (64, 64, 4, 1), (32, 128, 8, 3)),
-    ("dq", 64): ((128, 64, 8, 3, 128), (128, 64, 8, 2), (128, 128, 8, 2), (128, 64, 4, 2), (64, 64, 4, 3)),
-    ("dq", 128): ((128, 64, 8, 3), (128, 32, 8, 3, 128), (64, 64, 4, 2), (128, 128, 8, 2), (128, 64, 8, 2)),
-}  # fmt: skip
-"""By direction and least width: rows of a block of queries and of keys, warps, stages, and the most registers of a
-thread where that lets two programs share an SM. The first is taken, which is the fastest of them on an H200, or within
-3 % of it, at lengths of 8192 and 16384."""
+    "forward": {64: (64, 128, 4, 3), 128: (128, 64, 8, 2, 128)},
+    "dkdv": {64: (64, 64, 4, 3), 128: (64, 64, 4, 2)},
+    "dq": {64: (128, 64, 8, 3, 128), 128: (128, 64, 8, 3)},
+}
+"""By direction, and by the widths up to: rows of a block of queries and of keys, warps, stages, and the most registers
+of a thread where that lets two programs share an SM. Of five each the fastest on an H200, or within 3 % of it, at
+lengths of 8192 and 16384 (results/reference/nvidia-h200-2026-11-26/attention_tuning.txt)."""
 ELSEWHERE = {"forward": (64, 64, 4, 2), "dkdv": (64, 32, 8, 2), "dq": (64, 64, 8, 2)}
 """The same for all widths on other GPUs: 74 KB of shared memory at most. Unmeasured."""
 
@@ -200,21 +198,13 @@ def meta(block_m: int, block_n: int, num_warps: int, num_stages: int, maxnreg: i
     return dict(BLOCK_M=block_m, BLOCK_N=block_n, num_warps=num_warps, num_stages=num_stages, maxnreg=maxnreg)
 
 
-def candidates(direction: str, width: int) -> list[dict[str, Any]]:
-    """Return the configurations on Hopper, the one that is taken first. None spills."""
-    return [meta(*block) for block in HOPPER[direction, max(width, 64)]]
-
-
-def launch(
-    direction: str, tensors: dict[str, Tensor], causal: bool, config: dict[str, Any] | None = None,
-    tma: bool | None = None,
-) -> KernelLaunch:  # fmt: skip
-    """Return the launch of `direction` on its tensors by argument. `config` overrides the tables; `tma` says whether
-    what is called `_of` is moved by TMA, None: on Hopper."""
+def launch(direction: str, tensors: dict[str, Tensor], causal: bool, tma: bool | None = None) -> KernelLaunch:
+    """Return the launch of `direction` on its tensors by argument. `tma` says whether what is called `_of` is moved by
+    TMA, None: on Hopper."""
     q = tensors.get("q_ptr", tensors.get("q_of"))
     batch, heads, length, width = q.shape
     tma = (q.device.type != "cuda" or capability(q.device)[0] == 9) if tma is None else tma
-    config = config or (candidates(direction, width)[0] if tma else meta(*ELSEWHERE[direction]))
+    config = meta(*(HOPPER[direction][max(width, 64)] if tma else ELSEWHERE[direction]))
     block_m, block_n = config["BLOCK_M"], config["BLOCK_N"]
     args = tensors | config | dict(scale=width**-0.5, L=length, heads=batch * heads)
     args |= dict(WIDTH=width, TMA=tma, EVEN=length % max(block_m, block_n) == 0, CAUSAL=causal)
