@@ -3,6 +3,7 @@
 import math
 import textwrap
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from roofline.account.answer import Answer
 from roofline.account.communication_bound import slowest
@@ -99,19 +100,17 @@ def text(answer: Answer) -> str:
 
 def step_text(case: TransformerStep, chip: Chip) -> str:
     """Return the memory of one training step by formula, where each operator is a kernel of its own."""
-    model, sizes = case.model, case.memory
-    whole, a_token = sum(sizes.values()), (sizes["activations"] - model.copied_bytes(case.dtype)) // case.tokens
-    notes = dict.fromkeys(sizes, f"{model.parameters:,} weights in fp32")
-    notes["optimizer"] = "AdamW's two moments, in fp32"
-    copies = f", and {_gb(model.copied_bytes(case.dtype))} of weights in bf16" * (case.dtype == "bf16")
-    notes["activations"] = f"{a_token:,} bytes for each of {case.tokens:,} tokens{copies}"
-    rows = [Part(name, size, notes[name]) for name, size in sizes.items() if size]
+    sizes = case.memory
+    whole = sum(sizes.values())
     fits = "" if not chip.memory_bytes else "it fits, " if whole <= chip.memory_bytes else "it does not fit, "
-    lines = [
-        f"{case.id}: {fits}by formula it needs {_gb(whole)}, and {chip.name} has {_gb_and_gib(chip.memory_bytes)}",
-        *_table(MEMORY, [*rows, Part("in all", whole, "and what lives for a moment only")], "<>><"),
-    ]
-    return "\n".join(lines)
+    rows = [Part(name, size, f"{case.parameters:,} weights") for name, size in sizes.items() if size]
+    rows[-1] = replace(rows[-1], note=f"of {case.facts['m']:,} tokens")
+    return "\n".join(
+        [
+            f"{case.id}: {fits}by formula it needs {_gb(whole)}, and {chip.name} has {_gb_and_gib(chip.memory_bytes)}",
+            *_table(MEMORY, [*rows, Part("in all", whole, "and what lives for a moment only")], "<>><"),
+        ]
+    )
 
 
 def _bound(answer: Answer) -> str:

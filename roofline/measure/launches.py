@@ -23,7 +23,12 @@ ATTEMPTS = 2
 
 
 def of_call(call: Callable[[], object]) -> str:
-    """Return the names of what `call` launches, in the order of their start, joined by ` + `. Raises what the profiler
+    """Return the names of what `call` launches, in the order of their start, joined by ` + `."""
+    return " + ".join(event.name for event in traced(call))
+
+
+def traced(call: Callable[[], object]) -> list:
+    """Return the profiler's events of what `call` launches, in the order of their start. Raises what the profiler
     raises, and RuntimeError where it saw nothing."""
     import torch
     from torch.profiler import ProfilerActivity, profile
@@ -37,7 +42,7 @@ def of_call(call: Callable[[], object]) -> str:
                 torch.cuda.synchronize()
             events = [event for event in profiler.events() if event.device_type == torch.autograd.DeviceType.CUDA]
         if events:
-            return " + ".join(event.name for event in sorted(events, key=lambda event: event.time_range.start))
+            return sorted(events, key=lambda event: event.time_range.start)
     raise RuntimeError("the profiler saw no kernel")
 
 

@@ -8,33 +8,38 @@ from itertools import product
 
 from roofline.operations import base
 from roofline.operations.base import Case, Operation, register
-from roofline.theory.transformer import FP32_BYTES, HEAD_WIDTH, OPERAND_BYTES, PASSES, Transformer
 from roofline.theory.work import Work
 
+VOCABULARY, HEAD_WIDTH, FP32_BYTES = 10_000, 64, 4
 SIZES = {"cuda": ((12, 768, 16, 256), (36, 1280, 16, 256)), "cpu": ((2, 128, 2, 128), (4, 256, 2, 128))}
 """Layers, width, sequences of a batch and their length. On a GPU those of GPT-2 small and large."""
-MODES = {"cuda": ("fp32", "tf32", "bf16"), "cpu": ("fp32", "bf16")}
 CHECKED = (1, 64, 2, 16)
 """The size that is checked where nothing is timed."""
 
-MOVED = {"forward": 1, "backward": 2, "step": 7}
-"""Part -> how often it has to move as many bytes as there are weights: they are read; gradients are written; AdamW
-reads two moments, and writes these and the weights."""
+MODES = {"cuda": ("fp32", "tf32", "bf16"), "cpu": ("fp32", "bf16")}
+OPERAND_BYTES = {"fp32": 4, "tf32": 4, "bf16": 2}
+"""Mode -> bytes of an element that is multiplied. In bf16 autocast, weights and what is added up stay fp32."""
+
+PARTS = {"forward": (1, 1), "backward": (3, 2), "step": (3, 7)}
+"""Part -> its FLOP over those of the forward pass, with which each begins; and how often it moves as many bytes as the
+weights have, at the least: they are read; gradients are written; AdamW reads two moments, and writes these and the
+weights."""
 
 CONTENDERS = ("eager", "compiled")
-"""Each operator a kernel of its own, which is the baseline; and `torch.compile` of the whole model and its loss."""
+"""Each operator a kernel of its own, which is the baseline; and `torch.compile` of the model and its loss."""
 
 
 @dataclass(frozen=True)
 class TransformerStep(Case):
     """A `part` of a step: `forward` with what the backward pass needs, `backward` behind it too, or `step`, with AdamW.
 
-    `dtype` is `fp32`, `tf32`, which multiplies fp32 by TF32, or `bf16`, which is autocast of fp32 weights. The FLOP are
-    6 N + 12 L D T for each token, and 2 N + 4 L D T of `forward`: see `theory.transformer`.
+    The model has pre-norm blocks of attention (heads of 64) and an MLP of 4 x `width` with GELU, all with biases;
+    learned positions; and a head that is tied to the embedding. `dtype` is `fp32`, `tf32`, which multiplies fp32 by
+    TF32, or `bf16`, which is autocast of fp32 weights.
 
     >>> case = TransformerStep(12, 768, batch=16, context=256, part="step", dtype="bf16")
-    >>> case.id, round(case.work.flop / 1e12, 2), case.model.parameters
-    ('transformer_step-l12-d768-b16-t256-step-bf16', 2.4, 92932608)
+    >>> case.id, case.work.flop, case.parameters
+    ('transformer_step-l12-d768-b16-t256-step-bf16', 2392061902848, 92932608)
 
     Raises ValueError for an unknown part or dtype, sizes below 1, or a width that is no multiple of 64.
     """
@@ -48,45 +53,59 @@ class TransformerStep(Case):
     op, form = "transformer_step", "l{layers}-d{width}-b{batch}-t{context}-{part}-{dtype}"
 
     def __post_init__(self):
-        for name, known in (("part", PASSES), ("dtype", OPERAND_BYTES)):
+        for name, known in (("part", PARTS), ("dtype", OPERAND_BYTES)):
             if getattr(self, name) not in known:
                 raise ValueError(f"unknown {name} {getattr(self, name)!r}: it is one of {', '.join(known)}")
-        for name in ("layers", "width", "batch", "context"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}: {self.op} needs 1 or more")
-        if self.width % HEAD_WIDTH:
-            raise ValueError(f"width={self.width}: heads are 64 wide; take a multiple of 64")
-
-    @property
-    def model(self) -> Transformer:
-        return Transformer(self.layers, self.width, self.context)
-
-    @property
-    def tokens(self) -> int:
-        return self.batch * self.context
-
-    @property
-    def memory(self) -> dict[str, int]:
-        """Return {kind: bytes} that it keeps by formula."""
-        return self.model.memory(self.tokens, self.part, self.dtype)
+        if min(self.layers, self.width, self.batch, self.context) < 1 or self.width % HEAD_WIDTH:
+            raise ValueError(f"{self.id}: sizes are 1 or more, and the width is a multiple of {HEAD_WIDTH}")
 
     @property
     def facts(self) -> dict[str, int]:
-        return {"m": self.tokens}
+        return {"m": self.batch * self.context}
+
+    @property
+    def multiplied(self) -> int:
+        """Return N, the weights that each token is multiplied by: those of linear layers, and the head."""
+        return 12 * self.layers * self.width**2 + VOCABULARY * self.width
+
+    @property
+    def parameters(self) -> int:
+        """Return all weights: N, and those that are added: positions, biases, norms."""
+        return self.multiplied + self.width * (13 * self.layers + self.context + 2)
 
     @property
     def work(self) -> Work:
-        weight_bytes = FP32_BYTES * self.model.parameters
-        return Work(self.model.flop(self.tokens, self.part), MOVED[self.part] * weight_bytes)
+        """Return the model FLOP: 6 N + 12 L D T for each token, a third of it for the forward pass alone. Attention
+        counts whole, though a causal kernel may leave out half of it; AdamW does not."""
+        passes, moved = PARTS[self.part]
+        flop = 2 * self.multiplied + 4 * self.layers * self.width * self.context
+        return Work(passes * self.batch * self.context * flop, moved * FP32_BYTES * self.parameters)
+
+    @property
+    def memory(self) -> dict[str, int]:
+        """Return {kind: bytes} that are kept, where each operator is a kernel of its own.
+
+        Weights, gradients and AdamW's two moments are fp32. A block saves of each token 2 D fp32 elements, the inputs
+        of its norms, and 14 D operands: the inputs of its four linear layers (7 D), q, k, v, and the input of GELU; and
+        a few numbers of norms and softmax. Logits are saved in fp32, in bf16 also the weights that were multiplied.
+        """
+        width, operand, weights = self.width, OPERAND_BYTES[self.dtype], FP32_BYTES * self.parameters
+        block = width * (2 * FP32_BYTES + 14 * operand) + FP32_BYTES * (self.width // HEAD_WIDTH + 4)
+        ends = width * (FP32_BYTES + operand) + FP32_BYTES * (2 + VOCABULARY)
+        copies = 0 if operand == FP32_BYTES else operand * self.multiplied
+        return {
+            "weights": weights,
+            "gradients": weights * (self.part != "forward"),
+            "optimizer": 2 * weights * (self.part == "step"),
+            "activations": self.batch * self.context * (self.layers * block + ends) + copies,
+        }
 
 
 def sweep(options) -> list[TransformerStep]:
     """Return each size in each part and mode; with --ffn-quick the small one. Of a CPU's large one, steps alone."""
-    if not options.timed:
-        return [TransformerStep(*CHECKED, "step", mode) for mode in MODES[options.device]]
-    small, large = SIZES[options.device]
-    parts = {small: PASSES} | ({} if options.quick else {large: PASSES if options.device == "cuda" else ("step",)})
-    modes = MODES[options.device]
+    modes, (small, large) = MODES[options.device], SIZES[options.device]
+    parts = {small: PARTS} | ({} if options.quick else {large: PARTS if options.device == "cuda" else ("step",)})
+    parts = parts if options.timed else {CHECKED: ("step",)}
     return [TransformerStep(*size, part, mode) for size in parts for part, mode in product(parts[size], modes)]
 
 

@@ -8,7 +8,6 @@ from roofline.report.format import percent_text
 KINDS = ("matmul", "attention", "softmax", "elementwise", "loss", "optimizer", "copies", "unattributed", "idle")
 """In the order in which a bar stacks them."""
 PHASES = ("forward", "backward", "optimizer")
-LINES = ("-", "--")
 
 
 def step_shares(frame):
@@ -41,37 +40,36 @@ def step_shares(frame):
 
 
 def step_memory(run):
-    """Return the figure, of the last size whose whole step was looked at, a line for each mode and contender; None
-    where none was."""
+    """Return the figure of the widest model, with a line for each mode and contender whose whole step was looked at;
+    None where none was."""
     kept = {
-        (shape.params["layers"], shape.params["width"], shape.dtype, name): (shape, about)
+        (shape.params["width"], shape.dtype, name): (shape, about)
         for shape, name in run.cases()
-        for about in [shape.entrants[name]]
-        if about.get("costs", {}).get("memory_timeline", {}).get("optimizer")
+        for about in [shape.entrants[name].get("costs", {})]
+        if "optimizer" in about.get("memory_timeline", {})
     }
     if not kept:
         return None
-    largest = max(size[:2] for size in kept)
-    lines = {key[2:]: pair for key, pair in kept.items() if key[:2] == largest}
-    colours = theme.colours(list(dict.fromkeys(mode for mode, _ in lines)))
-    figure, peaks = theme.new(10, 5), {}
-    axes = figure.add_subplot(xlim=(0, len(PHASES)), ylabel="bytes in memory, MB")
+    lines = {key[1:]: kept[key] for key in kept if key[0] == max(kept)[0]}
+    figure, colours = theme.new(10, 5), theme.colours(list(dict.fromkeys(mode for mode, _ in lines)))
+    axes, peaks = figure.add_subplot(xlim=(0, len(PHASES)), ylabel="bytes in memory, MB"), []
     for (mode, name), (shape, about) in lines.items():
-        timeline, base = about["costs"]["memory_timeline"], about["weight_bytes"] + about["optimizer_bytes"]
+        timeline, base = about["memory_timeline"], about["weight_bytes"] + about["optimizer_bytes"]
         xs = np.concatenate([at + np.linspace(0, 1, len(timeline[phase])) for at, phase in enumerate(PHASES)])
         ys = (base + np.concatenate([timeline[phase] for phase in PHASES])) / 1e6
-        look = {"color": colours[mode], "linestyle": LINES[name != shape.baseline]}
-        axes.plot(xs, ys, label=f"{mode}, {name}", **look)
-        peaks[mode, name] = ys.max()
+        line = "-" if name == shape.baseline else "--"
+        axes.plot(xs, ys, line, color=colours[mode], label=f"{mode}, {name}")
+        peaks.append(f"{ys.max():,.0f} MB in {mode}, {name}")
     axes.axhline(base / 1e6, color=theme.GREY, linestyle=":", label="weights and optimizer")
     axes.set_ylim(bottom=0)
-    axes.set_xticks([0.5, 1.5, 2.5], PHASES)
-    axes.tick_params(axis="x", length=0)
-    for at in (1, 2):
+    axes.set_xticks(np.arange(len(PHASES)) + 0.5, PHASES)
+    for at in range(1, len(PHASES)):
         axes.axvline(at, color=theme.GREY, linewidth=0.8)
     axes.legend(frameon=False, fontsize=9)
-    (mode, name), peak = next(iter(peaks.items()))
-    frame = type("About", (), {"attrs": {"title": run.metadata["title"], "footer": run.metadata["footer"]}})
-    size = "-".join(shape.id.split("-")[1:5])
-    theme.about(figure, frame, f"A step of {size} peaks at {peak:.0f} MB in {mode}, {name}")
+    figure.suptitle(
+        f"Peaks of a step of {'-'.join(shape.id.split('-')[1:5])}: {'; '.join(peaks[:2])}", x=0.01, ha="left"
+    )
+    figure.supxlabel(
+        f"{run.metadata['title']} | {run.metadata['footer']}", fontsize=8, color=theme.GREY, x=0.01, ha="left"
+    )
     return figure

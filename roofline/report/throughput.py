@@ -7,6 +7,7 @@ from dataclasses import astuple
 from typing import TYPE_CHECKING
 
 from roofline.analysis.decision import LOOKS, SURE, VERDICTS
+from roofline.plots.steps import KINDS
 from roofline.report.findings import OTHERS
 from roofline.report.format import flops_text, number_text, percent_text, range_text, rate_text, shape_text
 from roofline.report.sections import Section
@@ -24,6 +25,7 @@ CASES = (
     *("counted_intensity", "bound", "kernel_name", "notes"),
 )
 FIGURES = ("memory_roofline", "attention")
+STEP_FIGURES = "step_shares", "step_memory"
 KEPT = "weight", "gradient", "optimizer", "saved", "saved_formula", "peak"
 
 
@@ -141,6 +143,19 @@ def memory(frame: DataFrame) -> Section:
         "Memory",
         "What a forward pass keeps for the backward one, beside the formula, and the most that a call had allocated.",
         table=texts(rows, ("shape", "contender", *(f"{name}_bytes" for name in KEPT))),
+        long=True,
+    )
+
+
+def steps(frame: DataFrame) -> Section:
+    """Return the section of training steps: tokens a second, and what a call's time goes to."""
+    rows = frame[frame["tokens_per_s"].notna()]
+    return Section(
+        "Training steps",
+        "Tokens of the batch over the time of a call, and the shares of that time by torch's profiler, once all timing "
+        "was over. Contenders of a mode take turns; between two modes lie minutes.",
+        STEP_FIGURES,
+        texts(rows, ("shape", "contender", "tokens_per_s", "compile_s", *(f"{kind}_share" for kind in KINDS))),
         long=True,
     )
 

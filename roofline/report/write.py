@@ -10,7 +10,7 @@ from roofline import plots
 from roofline.analysis.records import frame
 from roofline.analysis.throughput import ceilings_of
 from roofline.plots import theme
-from roofline.report import compare, gradients, html, overlap, steps, tables, throughput
+from roofline.report import compare, gradients, html, overlap, tables, throughput
 from roofline.report.findings import findings
 from roofline.report.format import rate_text, time_text
 from roofline.report.sections import Section
@@ -27,6 +27,9 @@ ANALYSES = {"overlap": overlap, "gradients": gradients, "throughput": throughput
 stands beside the brief table."""
 
 
+FIGURES = *(name for module in ANALYSES.values() for name in module.FIGURES), *throughput.STEP_FIGURES
+
+
 def write(folder: Path) -> list[Path]:
     """(Re)draw the report and the figures (.svg, .png) of `folder`, and return their paths. Raises ValueError if there
     is no run."""
@@ -35,7 +38,7 @@ def write(folder: Path) -> list[Path]:
     folder = Path(folder)
     run = load(folder)
     cases, written, pictures = frame(run), [], {}
-    for name in (name for module in (*ANALYSES.values(), steps) for name in module.FIGURES):
+    for name in FIGURES:
         with matplotlib.rc_context({"text.parse_math": False}):  # a `$` of the run's is no formula
             figure = plots.OF_RUN[name](run) if name in plots.OF_RUN else plots.FIGURES[name](cases)
             if figure is not None:
@@ -69,7 +72,7 @@ def body(run: Run, cases: DataFrame) -> list[Section]:
         sections.append(Section(f"All cases: {name}", "", figures[1:], table, long=is_long))
     further = (
         overlap.splits(cases),
-        steps.section(cases),
+        throughput.steps(cases),
         throughput.memory(cases),
         throughput.steady(cases),
         throughput.counted(cases),

@@ -8,8 +8,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from kernels.bench import costs, matmul
+from kernels.bench.transformer import Decoder
 from kernels.bench.transformer_step import Runner, Step, Trainer, loss_of, multiplying
-from kernels.transformer import Decoder
 from roofline.operations.transformer_step import TransformerStep
 
 OPTIONS = SimpleNamespace(device="cpu", seed=0, timed=True)
@@ -29,9 +29,9 @@ def make():
 def test_weights_and_flop_are_those_of_the_model(size):
     case = TransformerStep(*size, "step", "fp32")
     with torch.device("meta"):
-        model = Decoder(case.model)
+        model = Decoder(*size[:2], case.context)
         tokens = torch.zeros(case.batch, case.context, dtype=torch.int64)
-    assert sum(weight.numel() for weight in model.parameters()) == case.model.parameters
+    assert sum(weight.numel() for weight in model.parameters()) == case.parameters
     counted = FlopCounterMode(display=False)
     with sdpa_kernel(SDPBackend.MATH), counted:  # a fused kernel computes scores again in its backward pass
         loss = model(tokens, tokens)
@@ -45,17 +45,13 @@ def test_weights_and_flop_are_those_of_the_model(size):
 def test_memory_is_what_the_formula_says_and_calls_do_not_add_to_it(make, part, dtype):
     step = make(part, dtype)
     step()
-    kinds = {"weights": "weight", "gradients": "gradient", "optimizer": "optimizer", "activations": "saved"}
-    measured = costs.memory(step)
-    assert {kind: measured[f"{name}_bytes"] for kind, name in kinds.items()} == pytest.approx(
-        step.case.memory, rel=0.05
-    )
-    assert measured["peak_bytes"] >= measured["saved_bytes"] + measured["gradient_bytes"] * (part != "forward") // 2
-    live = []
+    fields = costs.of_call(step)
+    names = {"weights": "weight", "gradients": "gradient", "optimizer": "optimizer", "activations": "saved"}
+    kinds = {kind: fields[f"{name}_bytes"] for kind, name in names.items()}
+    assert kinds == pytest.approx(step.case.memory, rel=0.05)
+    assert fields["peak_bytes"] > kinds["activations"]
     with costs.LiveBytes() as meter:
-        for _ in range(4):
-            step()
-            live.append(meter.now())
+        live = [step() or meter.live for _ in range(4)]
     assert len({*live}) == 1
 
 
@@ -64,7 +60,7 @@ def test_what_is_right_is_taken(make):
         for dtype, limit in (("fp32", 1e-5), ("bf16", 2e-2)):
             step = make(part, dtype)
             reference = step.trainer.reference()
-            error, refused = step.check("it", reference)
+            error, refused, _ = step.check("it", reference)
             assert 0 < error < limit
             assert refused is None
             step()
@@ -92,26 +88,21 @@ def forgets_a_block(model, tokens, targets):
 def test_a_wrong_loss_or_gradient_is_refused(make, wrong):
     step = make("forward")
     step.run = wrong
-    _, refused = step.check("it", step.trainer.reference())
+    _, refused, _ = step.check("it", step.trainer.reference())
     assert refused.outcome == "failed"
 
 
-@pytest.mark.parametrize("optimizer", [None, torch.optim.SGD, torch.optim.Adam])
-def test_weights_that_change_otherwise_than_by_adamw_are_refused(make, optimizer):
+def test_a_step_that_leaves_the_weights_as_they_are_is_refused(make):
     step = make()
-    trainer = step.trainer
-    if optimizer:
-        trainer.optimizer = optimizer(trainer.model.parameters(), 1e-2)
-    else:
-        trainer.optimizer.step = lambda: None
-    _, refused = step.check("it", trainer.reference())
-    assert "first change" in refused.reason
+    step.trainer.optimizer.step = lambda: None
+    _, refused, _ = step.check("it", step.trainer.reference())
+    assert "not well below 9.2" in refused.reason
 
 
 def test_a_step_that_did_not_learn_is_refused_afterwards(make):
     step = make()
     right_loss, _ = step.trainer.reference()
-    assert "not below" in step.check_again("it", right_loss - 0.1).reason
+    assert "not well below" in step.check_again("it", right_loss - 0.1).reason
     assert "not again" in make("forward").check_again("it", right_loss - 0.1).reason
 
 
@@ -134,10 +125,11 @@ def test_tf32_is_for_its_own_calls_alone(make):
 
 def test_shares_of_time_add_up_and_memory_has_its_phases(make):
     fields = costs.of_call(make())
-    timeline = fields.pop("memory_timeline")
-    assert sum(fields.values()) == pytest.approx(1, abs=0.02)
-    assert fields["matmul_share"] > 0.05
-    assert fields["unattributed_share"] < 0.1
+    shares = {name: share for name, share in fields.items() if name.endswith("_share")}
+    assert sum(shares.values()) == pytest.approx(1, abs=0.02)
+    assert shares["matmul_share"] > 0.05
+    assert shares["unattributed_share"] < 0.1
+    timeline = fields["memory_timeline"]
     assert [*timeline] == ["forward", "backward", "optimizer"]
     assert max(timeline["backward"]) > timeline["optimizer"][-1] > 0  # gradients stay
 
@@ -167,33 +159,15 @@ def test_shares_of_time_add_up_and_memory_has_its_phases(make):
     ],
 )  # fmt: skip
 def test_kernels_have_their_kinds(name, kind):
-    assert costs.kind_of(name, is_gpu=True) == kind
+    assert costs.kind_of(name) == kind
 
 
-def test_on_a_gpu_kernels_are_added_up_over_a_call_without_the_profiler(monkeypatch):
-    def event(name, microseconds, kind="CUDA"):
-        spent = SimpleNamespace(elapsed_us=lambda: microseconds)
-        return SimpleNamespace(name=name, device_type=getattr(torch.autograd.DeviceType, kind), time_range=spent)
-
-    seen = [event("nvjet_tst", 600), event("Optimizer.step#AdamW.step", 900), event("aten::mm", 900, "CPU")]
-    seen = costs.CALLS * [*seen, event("FusedAdamMathFunctor", 200), event("unknown", 50)]
-    profiles = iter([[], seen])  # the first may be empty
-    fake = SimpleNamespace()
-
-    class Profile:
-        def __init__(self, activities):
-            self.events = lambda: fake.events
-
-        def __enter__(self):
-            fake.events = next(profiles)
-            return self
-
-        def __exit__(self, *error):
-            pass
-
-    walls = iter([1e-3] * costs.CALLS + [5e-3] * 2 * costs.CALLS)
-    monkeypatch.setattr(costs, "profile", Profile)
-    monkeypatch.setattr(costs, "_wall_s", lambda call, device: next(walls))
+def test_on_a_gpu_kernels_are_added_up_over_calls_without_the_profiler(monkeypatch):
+    of_call = {"nvjet_tst": 600, "Optimizer.step#AdamW.step": 900, "FusedAdamMathFunctor": 200, "unknown": 50}
+    spans = {name: SimpleNamespace(elapsed_us=lambda spent=spent: spent) for name, spent in of_call.items()}
+    events = [SimpleNamespace(name=name, time_range=span) for name, span in spans.items()]
+    monkeypatch.setattr(costs.launches, "traced", lambda calls: costs.CALLS * events)
+    monkeypatch.setattr(costs, "_wall_s", lambda call, device: 1e-3)
     shares = {kind: share for kind, share in costs.time_shares(None, "cuda").items() if share}
     assert shares == pytest.approx({"matmul": 0.6, "optimizer": 0.2, "unattributed": 0.05, "idle": 0.15})
 
@@ -217,7 +191,7 @@ def test_on_a_gpu_the_history_of_the_allocator_is_cut_at_the_phases(make, monkey
     monkeypatch.setattr(torch.cuda.memory, "_record_memory_history", lambda *words, **more: recorded.append(words))
     monkeypatch.setattr(torch.cuda.memory, "_snapshot", lambda: {"device_traces": [[], entries()]})
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
-    assert costs.memory_timeline(step) == {"forward": [300, 300, 300], "backward": [370]}
+    assert costs.memory(step) == {"forward": [300, 300, 300], "backward": [370]}
     assert recorded == [("all",), (None,)]
 
 
@@ -225,8 +199,7 @@ def test_on_a_gpu_the_history_of_the_allocator_is_cut_at_the_phases(make, monkey
 def test_parts_of_a_step_share_what_was_compiled(make):
     for part in ("step", "forward", "backward"):
         step = make(part, is_compiled=True)
-        assert step.check("it", step.trainer.reference())[1] is None
-        if part != "step":
-            assert step.first_s < 2.0  # else it was compiled once more
-    assert costs.memory(step)["saved_bytes"] is None
-    assert step.check_again("it", step.trainer.reference()[0]) is None
+        _, refused, first_s = step.check("it", step.trainer.reference())
+        assert refused is None
+        assert part == "step" or first_s < 2.0  # else it was compiled once more
+    assert costs.of_call(step)["saved_bytes"] is None

@@ -1,10 +1,10 @@
-"""A decoder-only transformer of plain torch modules, as `roofline.theory.transformer` counts it."""
+"""A decoder-only transformer of plain torch modules, as `roofline.operations.transformer_step` counts it."""
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from roofline.theory.transformer import Transformer
+from roofline.operations.transformer_step import HEAD_WIDTH, VOCABULARY
 
 WEIGHT_STD = 0.02
 """Of normal initial weights, as in GPT-2."""
@@ -13,31 +13,28 @@ WEIGHT_STD = 0.02
 class Block(nn.Module):
     """Attention and MLP, each behind a norm and beside a residual connection."""
 
-    def __init__(self, width: int, heads: int):
+    def __init__(self, width: int):
         super().__init__()
-        self.heads = heads
         self.attention_norm, self.mlp_norm = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return what follows x[b, t, d]."""
-        heads = self.qkv(self.attention_norm(x)).unflatten(-1, (3, self.heads, -1))  # [b, t, 3, h, d / h]
+        heads = self.qkv(self.attention_norm(x)).unflatten(-1, (3, -1, HEAD_WIDTH))  # [b, t, 3, h, d / h]
         q, k, v = heads.permute(2, 0, 3, 1, 4).unbind()
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)
-        x = x + self.proj(mixed)
+        x = x + self.proj(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
         return x + self.down(F.gelu(self.up(self.mlp_norm(x))))
 
 
 class Decoder(nn.Module):
     """The whole model. Its `forward` returns the loss."""
 
-    def __init__(self, sizes: Transformer):
+    def __init__(self, layers: int, width: int, context: int):
         super().__init__()
-        self.tokens = nn.Embedding(sizes.vocabulary, sizes.width)
-        self.positions = nn.Embedding(sizes.context, sizes.width)
-        self.blocks = nn.ModuleList(Block(sizes.width, sizes.heads) for _ in range(sizes.layers))
-        self.norm = nn.LayerNorm(sizes.width)
+        self.tokens, self.positions = nn.Embedding(VOCABULARY, width), nn.Embedding(context, width)
+        self.blocks = nn.ModuleList(Block(width) for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
 
     @torch.no_grad()
     def reset(self, generator: torch.Generator) -> None:
