@@ -66,10 +66,8 @@ def step_memory(run):
     for at in range(1, len(PHASES)):
         axes.axvline(at, color=theme.GREY, linewidth=0.8)
     axes.legend(frameon=False, fontsize=9)
-    figure.suptitle(
-        f"Peaks of a step of {'-'.join(shape.id.split('-')[1:5])}: {'; '.join(peaks[:2])}", x=0.01, ha="left"
-    )
-    figure.supxlabel(
-        f"{run.metadata['title']} | {run.metadata['footer']}", fontsize=8, color=theme.GREY, x=0.01, ha="left"
-    )
+    about, size = run.metadata, "-".join(shape.id.split("-")[1:5])
+    figure.suptitle(f"Peaks of a step of {size}: {'; '.join(peaks[:2])}", x=0.01, ha="left", fontsize=13)
+    where = f"{about['title']}, {about['machine']['source'].upper()} run | {about['footer']}"
+    figure.supxlabel(where, fontsize=8, color=theme.GREY, x=0.01, ha="left")
     return figure
