@@ -111,7 +111,7 @@ def pytest_generate_tests(metafunc):
     is_named = operation.default or state.resumed or operation.name in " ".join([config.option.keyword, *config.args])
     is_left_out = options.timed and not (is_named and (operation.between_ranks or not state.epochs))
     if options.users and not (options.contenders or options.arm_matmul):
-        is_left_out = operation.analysis != "throughput"  # a user's contender is a matmul
+        is_left_out = operation.analysis != "throughput" or not operation.default  # a user's contender is a matmul
     if not is_left_out:
         cases = operation.sweep(options)
     pairs = [(case.id, name) for case in cases for name in planner.names(case)]
