@@ -8,9 +8,9 @@ from dataclasses import replace
 from roofline.account.answer import answer
 from roofline.account.memory import SAVED
 from roofline.account.question import Question
-from roofline.account.text import step_text, text
+from roofline.account.text import case_text, text
 from roofline.arguments import count, flops, number
-from roofline.operations import transformer_step
+from roofline.operations import Case, attention, transformer_step
 from roofline.theory import chips
 from roofline.theory.models import parse as parse_model
 
@@ -32,8 +32,8 @@ def add_command(commands) -> None:
     group.add_argument(
         "--saved", choices=tuple(SAVED), default="all", help="activations for the backward pass (default: all)"
     )
-    group.add_argument("--step", type=_step, metavar="CASE", help="memory of a measured transformer's training step "
-                       "alone, on one chip, as l12-d768-b16-t256-step-bf16")  # fmt: skip
+    group.add_argument("--case", type=_case, metavar="CASE", help="memory of a measured training step or attention "
+                       "alone, on one chip, as transformer_step-l12-d768-b16-t256-step-bf16")  # fmt: skip
     group = command.add_argument_group("chip", "in place of the datasheet's")
     group.add_argument("--flops", type=flops, metavar="FLOP/s", help="of one chip")
     group.add_argument("--memory", type=size, metavar="SIZE", help="of a device, as 80GB or 80GiB")
@@ -43,13 +43,14 @@ def add_command(commands) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    print(step_text(options.step, _chip(options)) if options.step else text(answer(question(options))))
+    print(case_text(options.case, _chip(options)) if options.case else text(answer(question(options))))
     return 0
 
 
-def _step(text: str) -> transformer_step.TransformerStep:
+def _case(text: str) -> Case:
+    operation = attention if text.startswith("attention-") else transformer_step
     try:
-        return transformer_step.OPERATION.parse(text)[0]
+        return operation.OPERATION.parse(text)[0]
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
 
