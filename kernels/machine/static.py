@@ -20,7 +20,10 @@ TOUCHES = (*GOES_ON, "ld.shared", "st.shared", "ldmatrix", "stmatrix", "wgmma.mm
 # By the first word of a wait: where a warp's lanes meet, and what none of them may do before. An mbarrier that goes on
 # while a lane still looks for its phase may be a round ahead at the next look, which then waits for ever
 # (https://github.com/NVIDIA/cutlass/issues/3654). Of copies each lane waits for its own alone (9.7.9.25.3.3).
-WAITS = {"mbarrier": ((*BARRIERS, "elect.sync", "shfl.sync", "vote.sync", "wgmma."), GOES_ON), "cp": (BARRIERS, TOUCHES)}
+WAITS = {
+    "mbarrier": ((*BARRIERS, "elect.sync", "shfl.sync", "vote.sync", "wgmma."), GOES_ON),
+    "cp": (BARRIERS, TOUCHES),
+}
 
 
 def races(kernel: Kernel) -> list[str]:
