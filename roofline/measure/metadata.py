@@ -5,7 +5,7 @@ import subprocess
 from datetime import UTC, datetime
 from pathlib import Path
 
-from roofline import __version__
+from roofline import __version__, operations
 from roofline.measure import METHOD_VERSION
 from roofline.operations.matmul import BY_HEADS
 from roofline.options import as_values
@@ -22,10 +22,12 @@ def make(options, about: dict, root: Path, cases: list[str], notes: list[str]) -
     versions = ", ".join(
         f"{name} {about['versions'][name]}" for name in ("torch", "triton") if name in about["versions"]
     )
-    sizes = f"a file's {len(options.shapes)} shapes" if options.shapes else options.model
-    scale = " (scaled down)" if "/" in sizes else ""
-    kind = "Quick run of " if options.quick else ""
     names = dict.fromkeys(case.partition("-")[0] for case in cases)
+    sizes = f" of a file's {len(options.shapes)} shapes" if options.shapes else f" of {options.model}"
+    sizes += " (scaled down)" if "/" in sizes else ""
+    if names and not any("model" in operations.find(name).case.__dataclass_fields__ for name in names):
+        sizes = ""
+    kind = "Quick run of " if options.quick else ""
     beyond_ffn = options.shapes or {*options.layers} & {*BY_HEADS}
     measured = f"{'' if beyond_ffn else 'FFN '}matmuls" if "matmul" in names else ", ".join(names)
     of_device = [f"Measured on the {about['source'].upper()}: {about['chip']}."]
@@ -39,7 +41,7 @@ def make(options, about: dict, root: Path, cases: list[str], notes: list[str]) -
         "roofline_version": __version__,
         "started": started.isoformat(timespec="seconds"),
         "commit": commit,
-        "title": f"{kind}{measured} of {sizes}{scale} on {about['chip']}",
+        "title": f"{kind}{measured}{sizes} on {about['chip']}",
         "footer": f"{about['chip']}, {width} | {versions} | commit {commit} | {started:%Y-%m-%d %H:%M} UTC"
         f" | seed {options.seed}, method {METHOD_VERSION}{', quick' * options.quick}",
         "notes": of_device + notes,
