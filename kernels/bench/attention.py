@@ -7,6 +7,7 @@ import math
 import tracemalloc
 from collections.abc import Callable
 from functools import cache, partial
+from typing import Any
 
 import numpy
 import torch
@@ -28,8 +29,8 @@ SCORES_ALIVE = 4
 """Matrices of scores that a backward pass holds where they are written out: probabilities, scores, and gradients of
 both."""
 
-SCORED = ("eager", "numpy")
-"""Contenders that write the scores to memory."""
+SCORED, COMPILED = ("eager", "numpy"), ("compiled", "flex")
+"""Contenders that write the scores to memory; those that torch compiles in their first call."""
 
 
 def eager(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
@@ -105,8 +106,8 @@ class Torch:
         out = self.forward()
         return lambda: torch.autograd.grad(out, self.operands, self.grad, retain_graph=True)
 
-    def saved_bytes(self) -> int:
-        """Return the bytes of the tensors that one forward call keeps, each memory once."""
+    def kept(self) -> tuple[Tensor, int]:
+        """Return out, and the bytes of the tensors that the call keeps, each memory once."""
         kept = {}
 
         def pack(tensor: Tensor) -> Tensor:
@@ -115,8 +116,7 @@ class Torch:
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
             out = self.forward()
-        del out
-        return sum(kept.values())
+        return out.detach(), sum(kept.values())
 
 
 class Numpy:
@@ -152,31 +152,33 @@ class Numpy:
 
         return call
 
-    def saved_bytes(self) -> int:
-        kept = self.q, self.k, self.v, self.probabilities(), *filter(lambda mask: mask is not None, [self.later])
-        return sum(array.nbytes for array in kept)
+    def kept(self) -> tuple[Tensor, int]:
+        p = self.probabilities()
+        kept = self.q, self.k, self.v, p, *([] if self.later is None else [self.later])
+        return torch.from_numpy(p @ self.v), sum(array.nbytes for array in kept)
 
 
-def peak_bytes(call: Callable, device: str, is_torch: bool = True) -> int:
-    """Return the most bytes that are allocated at a time while `call` runs, beside what is there when it begins."""
+def with_peak(call: Callable, device: str, is_torch: bool) -> tuple[Any, int]:
+    """Return what `call` does, and the most bytes that are allocated at a time while it runs, beside what is there when
+    it begins."""
     if device == "cuda":
         torch.cuda.synchronize()
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
-        call()
+        result = call()
         torch.cuda.synchronize()
-        return torch.cuda.max_memory_allocated() - before
+        return result, torch.cuda.max_memory_allocated() - before
     if not is_torch:
         tracemalloc.start()
-        call()
+        result = call()
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-        return peak
+        return result, peak
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        call()
+        result = call()
     events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
     changes = [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
-    return int(max(numpy.cumsum(changes), default=0))
+    return result, int(max(numpy.cumsum(changes), default=0))
 
 
 class Runner(matmul.Runner):
@@ -188,35 +190,37 @@ class Runner(matmul.Runner):
         prepared = PreparedCase(case, baseline, device, first_call=first_call)
         tensors, heads, right = operands(case, self.options), *reference(case, self.options)
 
+        is_known = bool(self.earlier.get(case.id, {}).get("medians_s"))  # an earlier process checked it, and timed it
+
         def entrant(name: str) -> Entrant | Rejection:
             if lacking := why_not(name, case, self.options):
                 return Rejection(SKIPPED, f"{name}: {lacking}")
             make = partial(Numpy if name == "numpy" else Torch, name, causal=case.mask == "causal")
             contender, is_forward = make(*tensors), case.part == "forward"
+            call = contender.forward if is_forward else contender.backward()
 
-            def check(contender, right: tuple[Tensor, ...]) -> tuple[float, Rejection | None]:
-                results = (contender.forward(),) if is_forward else contender.backward()()
+            def verdict_of(results: tuple[Tensor, ...], right: tuple[Tensor, ...]) -> tuple[float, Rejection | None]:
                 error = worst([error_of(*pair, heads) for pair in zip(results, right, strict=True)])
                 return error, verdict(name, error, case.dtype, VENDOR_TOLERANCE[case.dtype])
 
             def recheck() -> Rejection | None:
                 """With -v, of which all but its own gradient have the other sign."""
                 q, k, v, grad = tensors
-                return check(make(q, k, -v, grad), (*(-t for t in right[:2]), *right[2:]))[1]
+                again = make(q, k, -v, grad)
+                results = (again.forward(),) if is_forward else again.backward()()
+                return verdict_of(results, (*(-t for t in right[:2]), *right[2:]))[1]
 
-            error, refused = check(contender, right)
-            if refused:
-                return refused
-            facts = {}
-            if self.options.timed:
-                if is_forward:
-                    facts["saved_bytes"] = contender.saved_bytes()
-                    facts["saved_formula_bytes"] = case.saved_bytes(scores=name in SCORED)
-                call = contender.forward if is_forward else contender.backward()
-                facts["peak_bytes"] = peak_bytes(call, device, name != "numpy")
-            call = contender.forward if is_forward else contender.backward()
-            about = config(name, *tensors[:3], case.mask == "causal")
-            return Entrant(name, call, "", about, error, facts, recheck)
+            if is_known:
+                return Entrant(name, call, recheck=recheck)
+            if name in COMPILED:
+                call()  # what compiling allocates is not the call's
+            about, facts = config(name, *tensors[:3], case.mask == "causal"), {}
+            results, facts["peak_bytes"] = with_peak(contender.kept if is_forward else call, device, name != "numpy")
+            if is_forward:
+                out, facts["saved_bytes"] = results
+                results, facts["saved_formula_bytes"] = (out,), case.saved_bytes(scores=name in SCORED)
+            error, refused = verdict_of(results, right)
+            return refused or Entrant(name, call, "", about, error, facts, recheck)
 
         for name in dict.fromkeys([baseline, *names] if self.options.timed else names):
             prepared.enter(name, partial(entrant, name))

@@ -19,8 +19,8 @@ LONGEST = 16384
 
 SIZES = {
     "cuda": {"batch": 8, "heads": 1, "widths": (16, 64, 128), "lengths": (256, 1024, 4096, LONGEST)},
-    "cpu": {"batch": 8, "heads": 1, "widths": (16, 64), "lengths": (256, 1024, 4096)},
-    "quick": {"batch": 8, "heads": 1, "widths": (64,), "lengths": (256, 1024)},
+    "cpu": {"batch": 2, "heads": 1, "widths": (64,), "lengths": (256, 1024, 4096)},
+    "quick": {"batch": 2, "heads": 1, "widths": (64,), "lengths": (256, 1024)},
     "test": {"batch": 2, "heads": 1, "widths": (16, 64), "lengths": (100,)},
 }
 """By device; `test` is what plain pytest checks."""
