@@ -20,7 +20,7 @@ from kernels.bench import matmul
 from kernels.bench.checks import worst
 from kernels.tiles import DTYPES
 from roofline.measure.prepared import SKIPPED, VENDOR_TOLERANCE, Entrant, PreparedCase, Rejection, unwatched, verdict
-from roofline.operations.attention import CONTENDERS, Attention
+from roofline.operations.attention import COMPILED, CONTENDERS, Attention
 
 CHECKED_SCORES = {"cpu": 2**24, "cuda": 2**28}
 """How many scores the check makes in float64, at most: of as many heads, the last ones."""
@@ -29,8 +29,8 @@ SCORES_ALIVE = 4
 """Matrices of scores that a backward pass holds where they are written out: probabilities, scores, and gradients of
 both."""
 
-SCORED, COMPILED = ("eager", "numpy"), ("compiled", "flex")
-"""Contenders that write the scores to memory; those that torch compiles in their first call."""
+SCORED = ("eager", "numpy")
+"""Contenders that write the scores to memory."""
 
 
 def eager(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:

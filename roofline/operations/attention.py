@@ -31,8 +31,9 @@ CONTENDERS = {
 }
 """By device, the baseline first. `flash` is ours."""
 
-CHECKED = "flash"
-"""What plain pytest checks beside those of the CPU, in Triton's interpreter."""
+COMPILED, CHECKED = ("compiled", "flex"), "flash"
+"""Those that torch compiles in their first call, which takes plain pytest too long, and what that checks beside the
+others of a CPU, in Triton's interpreter."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,8 @@ class AttentionPlanner(Planner):
         options, names = self.options, self.timed_names()
         if options.contenders:
             return [name for name in options.contenders if name in self.choices()]
-        return names if options.timed else list(dict.fromkeys([*names, CHECKED]))
+        quick = [name for name in names if name not in COMPILED]
+        return names if options.timed else list(dict.fromkeys([*quick, CHECKED]))
 
 
 def sweep(options) -> list[Attention]:

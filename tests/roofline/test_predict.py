@@ -124,7 +124,7 @@ def test_answer_in_half_a_second_without_packages(in_a_blink):
 def test_page_has_the_errors_of_the_run_that_it_names():
     page = (ROOT / "docs/exercise.md").read_text()
     (name,) = {*re.findall(r"results/reference/([\w-]+)", page)}
-    assert name == max(path.name for path in (ROOT / "results/reference").iterdir() if path.is_dir())
+    assert name == max(path.name for path in (ROOT / "results/reference").glob("amd-epyc-*"))
     errors = RunTimes(load(ROOT / "results/reference" / name), name).errors()
     groups = {str(m): [row for row in errors if row[0] == m] for m, *_ in errors}
     groups |= {"all": errors, "from 4": [row for row in errors if row[0] >= 4]}
