@@ -5,6 +5,7 @@ from itertools import product
 from pathlib import Path
 from statistics import median
 
+from roofline import operations
 from roofline.arguments import count
 from roofline.operations.all_gather_matmul import AllGatherMatmul
 from roofline.operations.ffn import Ffn
@@ -28,6 +29,8 @@ def add_command(commands) -> None:
     source = command.add_mutually_exclusive_group(required=True)
     source.add_argument("--run", dest="folder", metavar="RUN", type=Path, help="by a run: between the M it measured")
     source.add_argument("--chip", help="by a datasheet's bf16, e.g. 'H100 SXM', and the share matmuls reach of it")
+    command.add_argument("--case", metavar="CASE", help="with --chip: attention or a transformer's step, as "
+                         "attention-b8-h1-d128-m16384-causal-forward-bf16, as if it were a matmul")  # fmt: skip
     command.add_argument("--model", help="a model, or D,F (default: those of the run, else xxl)")
     command.add_argument("--tokens", metavar="M,...", type=_counts, default=(4096,), help="rows (default: 4096)")
     command.add_argument("--tp", metavar="TP,...", type=_counts, help="tensor parallel (default: the run's, else 8)")
@@ -58,8 +61,12 @@ def predictions(options) -> tuple[Times, list[dict]]:
     if options.wire and not options.ranks:
         raise ValueError("--wire goes with --ranks")
     model, wire = options.model and parse_model(options.model).name, options.wire
+    if options.case and not options.chip:
+        raise ValueError("--case goes with --chip: a run predicts matmuls")
     if options.chip:
         times = DatasheetTimes(chip := chips.find(options.chip))
+        if options.case:
+            return times, matmuls(times, operations.parse(options.case)[0])
         places = [*product([model or "xxl"], LAYERS, options.tp or (8,), ["bf16"])]
         if not wire and chip.received_bytes_per_s:
             wire = wires.Wire("fixed", chip.received_bytes_per_s).token
@@ -81,10 +88,10 @@ def predictions(options) -> tuple[Times, list[dict]]:
     return times, rows
 
 
-def matmuls(times: Times, case: Matmul) -> list[dict]:
+def matmuls(times: Times, case: operations.Case) -> list[dict]:
     """Return a row for each contender."""
     rows = []
-    for name in times.contenders(place_of(case)):
+    for name in times.contenders(place_of(case) if isinstance(times, RunTimes) else None):
         time_s, origin = times.matmul(case, name)
         about = {"case": case.id if name == ANY else f"{case.id}-{name}", "time_s": time_s}
         rows.append(about | {"tflops": case.work.flop / time_s / 1e12, "origin": origin})
@@ -126,7 +133,7 @@ def words(times: Times) -> list[str]:
     """Return where the numbers come from, and how far off a run's are, left out one M at a time."""
     if isinstance(times, DatasheetTimes):
         shares = " and ".join(f"{percent_text(share)} ({bound})" for bound, share in EFFICIENCY.items())
-        return [f"datasheet of {times.chip}, of which matmuls reach {shares} elsewhere: unmeasured here"]
+        return [f"datasheet of {times.chip}, of which matmuls reach {shares} on an H200"]
     lines = [f"matmuls of {times.name}, {times.chip}"]
     if errors := times.errors():
         lines.append(

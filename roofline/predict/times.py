@@ -11,16 +11,17 @@ from typing import NamedTuple
 
 from roofline.analysis.records import records_of
 from roofline.analysis.throughput import Roof, roof_of
+from roofline.operations import Case
 from roofline.operations.matmul import Matmul
 from roofline.stats import grouped
 from roofline.store.run import Run
 from roofline.theory.chips import Chip
 from roofline.theory.wires import LINKS
 
-EFFICIENCY = {"compute": 0.74, "memory": 0.76}
-"""Of a datasheet's FLOP/s and bytes/s, by what bounds the matmul. Others measured both on Hopper, in bf16: large
-matmuls of cuBLAS at 665 to 795 of 989 TFLOP/s (Gluon tutorial 07, ml-engineering's MAMF), and torch's matmuls of few
-rows at 70 to 82 % of an H200's bandwidth (TileOPs 243 and 244). The first committed run of a GPU is to replace them."""
+EFFICIENCY = {"compute": 0.72, "memory": 0.83}
+"""Of a datasheet's FLOP/s and bytes/s, by what bounds the matmul: what cuBLAS reached of an H200's 989 TFLOP/s in bf16
+from 1024 rows on (12 shapes, 0.69 to 0.75), and of its 4.8 TB/s up to 16 rows (8 shapes, 0.76 to 0.89), in the
+geometric mean (results/reference/nvidia-h200-2026-11-26)."""
 
 ANY, T_GEMM = "any", "T_gemm"
 """Contenders: of a datasheet, which knows none, and the unsplit matmul beside a link, which leaves it a CPU's core."""
@@ -40,7 +41,7 @@ def place_of(case: Matmul) -> Place:
     return case.model, case.layer, case.tp, case.dtype
 
 
-def roofline_s(case: Matmul, roof: Roof) -> float:
+def roofline_s(case: Case, roof: Roof) -> float:
     """Return the plain roofline's time: the longer of FLOP and device bytes."""
     return max(case.work.flop / roof.flops, case.work.device_bytes / roof.read_bytes_per_s)
 
@@ -132,7 +133,7 @@ class DatasheetTimes:
         self.name, self.chip, self._sheet = chip.name, chip.name, chip
         self.gpu, self.workers = chip.sms is not None, chip.sms or 1
 
-    def contenders(self, place: Place) -> list[str]:
+    def contenders(self, place: Place | None) -> list[str]:
         return [ANY]
 
     def roof_beside_link(self, dtype: str) -> Roof:
@@ -140,7 +141,9 @@ class DatasheetTimes:
         rates = self._sheet.flops[dtype], self._sheet.memory_bandwidth_bytes_per_s
         return Roof(EFFICIENCY["compute"] * rates[0], EFFICIENCY["memory"] * rates[1])
 
-    def matmul(self, case: Matmul, contender: str = ANY) -> Estimate:
+    def matmul(self, case: Case, contender: str = ANY) -> Estimate:
+        if case.dtype not in self._sheet.flops:
+            raise ValueError(f"the source of {self.name} gives no FLOP/s of {case.dtype}: choose bf16")
         roof = self.roof_beside_link(case.dtype)
         bound = "memory" if case.work.device_intensity * roof.read_bytes_per_s < roof.flops else "compute"
         return Estimate(roofline_s(case, roof), f"datasheet, {bound}-bound")

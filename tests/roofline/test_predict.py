@@ -39,7 +39,7 @@ def cpu(tmp_path_factory):
 
 def predicted(folder=None, **options):
     """Return {case: row} of what the command prints by `options`."""
-    usual = {"chip": None, "model": None, "tokens": (4096,), "tp": None, "ranks": None, "wire": None}
+    usual = {"chip": None, "case": None, "model": None, "tokens": (4096,), "tp": None, "ranks": None, "wire": None}
     return {row["case"]: row for row in predictions(SimpleNamespace(folder=folder, **usual | options))[1]}
 
 
@@ -117,13 +117,24 @@ def test_runs_without_ceilings_matmuls_or_the_tp_say_so(tmp_path, refused):
     assert "measured no matmuls, which predictions go by" in error
 
 
+def test_attention_and_steps_take_the_longer_of_flop_and_bytes():
+    case = "attention-b1-h128-d128-m16384-causal-forward-bf16"
+    (row,) = predicted(chip="H200", case=case).values()
+    assert (row["case"], row["origin"]) == (case, "datasheet, compute-bound")
+    assert row["time_s"] == pytest.approx(2 * 128 * 128 * 16384**2 / (0.72 * 989e12), rel=1e-3)
+    with pytest.raises(ValueError, match="gives no FLOP/s of tf32: choose bf16"):
+        predicted(chip="H200", case="transformer_step-l12-d768-b16-t256-step-tf32")
+    with pytest.raises(ValueError, match="--case goes with --chip"):
+        predicted(case=case)
+
+
 def test_answer_in_half_a_second_without_packages(in_a_blink):
     assert "chunk_launches" in in_a_blink("predict", "--chip", "H100 SXM", "--tokens", "8192", "--ranks", "8")
 
 
 def test_page_has_the_errors_of_the_run_that_it_names():
     page = (ROOT / "docs/exercise.md").read_text()
-    (name,) = {*re.findall(r"results/reference/([\w-]+)", page)}
+    (name,) = {*re.findall(r"results/reference/(amd[\w-]+)", page)}
     assert name == max(path.name for path in (ROOT / "results/reference").glob("amd-epyc-*"))
     errors = RunTimes(load(ROOT / "results/reference" / name), name).errors()
     groups = {str(m): [row for row in errors if row[0] == m] for m, *_ in errors}
