@@ -123,7 +123,7 @@ def test_attention_and_steps_take_the_longer_of_flop_and_bytes():
     assert (row["case"], row["origin"]) == (case, "datasheet, compute-bound")
     assert row["time_s"] == pytest.approx(2 * 128 * 128 * 16384**2 / (0.72 * 989e12), rel=1e-3)
     with pytest.raises(ValueError, match="gives no FLOP/s of tf32: choose bf16"):
-        predicted(chip="H200", case="transformer_step-l12-d768-b16-t256-step-tf32")
+        predicted(chip="TPU v4", case="transformer_step-l12-d768-b16-t256-step-tf32")
     with pytest.raises(ValueError, match="--case goes with --chip"):
         predicted(case=case)
 
