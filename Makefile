@@ -26,7 +26,7 @@ bench: $(ENV)
 # its estimate and its limit in seconds, and is done once its stamp is there. To do one again, remove its stamp.
 GPU ?= results/local/gpu
 PARTS := $(addprefix $(GPU)/correct-,persistent kernels machine waiting rest)
-STEPS := $(addprefix $(GPU)/,doctor warpgroup) $(PARTS) $(addprefix $(GPU)/,tune matmuls gathers layers counters)
+STEPS := $(addprefix $(GPU)/,doctor warpgroup) $(PARTS) $(addprefix $(GPU)/,tune matmuls gathers layers attention steps counters)
 TESTS = $(PY) -m pytest -q -m gpu
 # M, N and K of the layers of `xxl` at tp 8, which the tuning is of.
 TUNED := $(foreach m,256 1024 4096 8192,$(m),6656,16384 $(m),16384,6656)
@@ -84,7 +84,13 @@ $(GPU)/gathers: | $(GPU)/matmuls
 $(GPU)/layers: | $(GPU)/gathers
 	.ci/step $@ 100 600 $(call measure,layers,-k test_ffn)
 
-$(GPU)/counters: | $(GPU)/layers
+$(GPU)/attention: | $(GPU)/layers
+	.ci/step $@ 480 600 $(call measure,attention,-k test_attention)
+
+$(GPU)/steps: | $(GPU)/attention
+	.ci/step $@ 300 600 $(call measure,steps,-k "test_transformer_step and l12")
+
+$(GPU)/counters: | $(GPU)/steps
 	.ci/step $@ 540 600 $(PY) -m pytest --benchmark-only --ffn-resume=$(or $(call run,matmuls),RUN) --ffn-counters=48
 
 reference: $(ENV)

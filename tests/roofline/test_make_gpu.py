@@ -9,7 +9,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PARTS = [f"correct-{part}" for part in ("persistent", "kernels", "machine", "waiting", "rest")]
-NAMES = ["doctor", "warpgroup", *PARTS, "tune", "matmuls", "gathers", "layers", "counters"]
+NAMES = ["doctor", "warpgroup", *PARTS, "tune", "matmuls", "gathers", "layers", "attention", "steps", "counters"]
 
 STAND_IN = """#!/bin/sh
 [ "$1" = -c ] && exit 0
