@@ -105,7 +105,7 @@ def _labels(axes, rows) -> list:
     """M under each cluster of points, with tp or shape where that puts those of an M apart; returns the labels."""
     of_m = rows.groupby("m")["x"]
     apart = of_m.transform("max") > APART * of_m.transform("min")
-    place = ("\ntp=" + rows["tp"].astype("string")).mask(rows["layer"] == SHAPE, "\n" + rows["split"])
+    place = ("\ntp=" + rows["tp"].astype("string")).fillna("").mask(rows["layer"] == SHAPE, "\n" + rows["split"])
     low = rows["y_low"].clip(lower=1.5 * axes.get_ylim()[0])  # a wide interval may end below the axes
     rows = rows.assign(place=place.where(apart & (rows["split"] != MANY), ""), y_low=low)
     return theme.name_lowest(axes, rows, ["m", "place"], "x", "y_low", lambda row: f"M={row.m}{row.place}")

@@ -73,7 +73,7 @@ def body(run: Run, cases: DataFrame) -> list[Section]:
     further = (
         overlap.splits(cases),
         throughput.steps(cases),
-        throughput.memory(cases),
+        throughput.memory(run, cases),
         throughput.steady(cases),
         throughput.counted(cases),
     )

@@ -6,7 +6,7 @@ from made_up_run import END, HEAD, ceiling, save
 from roofline.analysis.records import frame
 from roofline.operations.transformer_step import TransformerStep
 from roofline.plots import step_memory, step_shares
-from roofline.report.throughput import steps
+from roofline.report.throughput import memory, steps
 from roofline.report.write import write
 from roofline.store.journal import load
 from roofline.store.run import Round, Shape
@@ -35,6 +35,8 @@ def lines_of(part, dtype):
 @pytest.fixture
 def folder(tmp_path):
     lines = [line for part in ("forward", "step") for dtype in TIMES for line in lines_of(part, dtype)]
+    large = {"case": "transformer_step-l36-eager", "outcome": "skipped", "reason": "eager: needs 34.5 GB, 24.0 there"}
+    lines.append({"kind": "not_measured"} | large)
     return save(tmp_path / "run", [HEAD, ceiling("matmul", 60e12, dtype="fp32"), ceiling("read", 4e12), *lines, END])
 
 
@@ -69,3 +71,10 @@ def test_nothing_is_drawn_of_other_operations(tmp_path):
     run = load(save(tmp_path / "run", [HEAD, END]))
     assert step_shares(frame(run)) is None
     assert step_memory(run) is None
+
+
+def test_what_needs_more_memory_than_there_is_stands_below_the_table_of_memory(folder):
+    run = load(folder)
+    section = memory(run, frame(run))
+    assert len(section.table) == 4
+    assert section.lines == ("transformer_step-l36-eager: needs 34.5 GB, 24.0 there",)
