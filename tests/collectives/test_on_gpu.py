@@ -1,5 +1,6 @@
 """What takes a GPU, to the bit: arms that are one launch, parts that are late, and ranks, one each where there are
-several GPUs, else two on the one, over symmetric memory alone. Of ranks and parts never run yet: there was no GPU.
+several GPUs, else two on the one, over symmetric memory alone. Those of parts and ranks have not run yet: on an H200
+the first hung, in a torch.mm that was loaded while a link waited for it, and now warms up.
 
 No time of it says anything of a wire. A whole run of ranks is `torchrun --nproc-per-node N -m pytest --benchmark-only`,
 a check of all that gathers the same without the option.
