@@ -59,6 +59,8 @@ class Options:
     """How many ranks torchrun started; 1 without it."""
     wires_of: tuple[tuple[str, float], ...] = ()
     """(shape, bytes/s) of each case over an emulated wire that another run measured; none without it."""
+    lengths: tuple[int, ...] = ()
+    """Of attention: the tokens that were asked for; none for its default ones."""
     shapes: tuple[str, ...] = ()
     """Ids of the matmuls of a file, in place of model, layers, tokens and tp; none without one."""
     quick: bool = False
@@ -131,7 +133,7 @@ TOKENS = "default: " + ", on a CPU ".join(",".join(map(str, DEFAULTS[name]["toke
 OPTIONS = {
     "model": Option("NAME", lambda text: parse_model(text).name, "as llama-3-8b or D,F (default: xxl, a CPU's xxl/16)"),
     "layers": Option("LIST", partial(one_of, ALL_LAYERS), f"of {', '.join(ALL_LAYERS)} (default: up,down)"),
-    "tokens": Option("LIST", count, f"rows of the activations ({TOKENS})"),
+    "tokens": Option("LIST", count, f"rows of the activations, and lengths of attention ({TOKENS})"),
     "tp": Option("LIST", count, "tensor-parallel degrees, each must divide d_ff (default: 1,8)"),
     "dtype": Option("LIST", partial(one_of, ITEMSIZE), f"of {', '.join(ITEMSIZE)} (default: bf16 on a GPU, else fp32)"),
     "shapes": Option(
@@ -263,7 +265,8 @@ def resolve(get, *, device: str, timed: bool, root: Path, world: int = 1) -> Opt
         values |= _of_file(given, values["dtype"])
     settings = {name: setting for name, setting in values.items() if name in names}
     users = tuple((place, contenders.version(place)) for place in values.get("contender", ()))
-    options = Options(device, timed, dtypes=values["dtype"], world=world, users=users, **settings)
+    about = {"world": world, "users": users, "lengths": given.get("tokens", ())}
+    options = Options(device, timed, dtypes=values["dtype"], **about, **settings)
     if options.fail_slower and not (options.decide or options.against):
         raise ValueError("--ffn-fail-slower: nothing is called slower without a margin; add --ffn-decide 3%")
     alone = ("contender", "baseline", "arm_matmul", "shapes")

@@ -109,10 +109,11 @@ class AttentionPlanner(Planner):
 
 
 def sweep(options) -> list[Attention]:
-    """Return every case, in the order of the run: the options choose the dtype alone."""
+    """Return every case, in the order of the run: the options choose lengths and dtype."""
     sizes = SIZES[("quick" if options.quick else options.device) if options.timed else "test"]
-    shapes = [(sizes["batch"], sizes["heads"], width, m) for width, m in product(sizes["widths"], sizes["lengths"])]
-    if LONGEST in sizes["lengths"]:
+    lengths = options.lengths or sizes["lengths"]
+    shapes = [(sizes["batch"], sizes["heads"], width, m) for width, m in product(sizes["widths"], lengths)]
+    if options.device == "cuda" and LONGEST in lengths:
         shapes.append((1, MODEL.heads // TP, MODEL.head_width, LONGEST))
     choices = product(options.dtypes, MASKS, PARTS, shapes)
     return [Attention(*shape, mask, part, dtype) for dtype, mask, part, shape in choices]

@@ -93,6 +93,11 @@ def test_every_id_of_a_sweep_is_read_again(timed, device):
     assert {case.mask for case in cases} == {"full", "causal"}
 
 
+def test_tokens_that_are_asked_for_are_lengths():
+    cases = sweep(Options("cpu", True, "xxl", ("up",), (64,), (1,), ("fp32",), lengths=(64,)))
+    assert {case.m for case in cases} == {64}
+
+
 def test_the_figure_has_a_slope_beside_each_line():
     rows = [
         {"op": "attention", "contender": name, "batch": 8, "heads": 1, "width": 64, "m": m, "mask": "causal",
