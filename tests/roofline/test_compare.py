@@ -295,7 +295,8 @@ def test_committed_runs_of_one_machine_and_method_do_not_differ():
     runs = [journal.load(folder) for folder in (ROOT / "results" / "reference").iterdir() if folder.is_dir()]
     runs_of = grouped(((run.metadata["machine"]["chip"], run.metadata["method_version"]), run) for run in runs)
     pairs = [pair for of_machine in runs_of.values() for pair in itertools.combinations(of_machine, 2)]
-    cases = [case for base, new in pairs for case in compare([base], [new]).cases]
+    alike = [(base, new) for base, new in pairs if base.shapes.keys() & new.shapes.keys()]
+    cases = [case for base, new in alike for case in compare([base], [new]).cases]
     assert len(cases) >= 100
     assert {FASTER, SLOWER}.isdisjoint(case.verdict for case in cases)
 
