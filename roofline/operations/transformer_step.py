@@ -102,9 +102,11 @@ class TransformerStep(Case):
 
 
 def sweep(options) -> list[TransformerStep]:
-    """Return each size in each part and mode; with --ffn-quick the small one. Of a CPU's large one, steps alone."""
+    """Return each size in each part and mode. Of a CPU's large one, steps alone; with --ffn-quick forward passes and
+    steps of the small one."""
     modes, (small, large) = MODES[options.device], SIZES[options.device]
-    parts = {small: PARTS} | ({} if options.quick else {large: PARTS if options.device == "cuda" else ("step",)})
+    parts = {small: PARTS, large: PARTS if options.device == "cuda" else ("step",)}
+    parts = {small: ("forward", "step")} if options.quick else parts
     parts = parts if options.timed else {CHECKED: ("step",)}
     return [TransformerStep(*size, part, mode) for size in parts for part, mode in product(parts[size], modes)]
 
