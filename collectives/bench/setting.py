@@ -172,11 +172,10 @@ class Setting:
     def link(self, kind: str | None = None, *, is_spread: bool = False):
         """Return a link of its own for each call: its timeline is that call's. `kind` is that of the wire, or of what
         gathers for `serial` in its place. One that `is_spread` has a program of the copier on each SM."""
-        each = (
-            torch.cuda.get_device_properties(0).multi_processor_count if is_spread and self.device == "cuda" else None
-        )
-        about = self.device, self.bytes_per_s, self.ranks, self.options.copier_programs or each
-        self._links.append(make_link(kind or self.link_kind, *about))
+        programs = self.options.copier_programs
+        if is_spread and self.device == "cuda":
+            programs = programs or torch.cuda.get_device_properties(0).multi_processor_count
+        self._links.append(make_link(kind or self.link_kind, self.device, self.bytes_per_s, self.ranks, programs))
         return self._links[-1]
 
     @cached_property
