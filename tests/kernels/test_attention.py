@@ -38,7 +38,8 @@ def verify(q, k, v, grad, causal):
 
 @pytest.mark.parametrize("dtype", [0, 1], indirect=True)
 @pytest.mark.parametrize(
-    ("width", "length", "causal"), [(64, 1, True), (16, 129, True), (128, 70, True), (64, 200, False), (32, 128, False)]
+    ("width", "length", "causal"),
+    [(64, 1, True), (16, 129, True), (128, 70, True), (64, 200, False), (32, 256, True), (32, 128, False)],
 )
 def test_out_and_gradients_are_those_of_float64(width, length, causal, dtype, tensors):
     verify(*tensors(width, length, dtype), causal)
