@@ -32,6 +32,8 @@ def typed(zygote, environment):
     [
         ((ALL, "--ffn-quick"), "31 cases on 12 shapes, about 40 s"),
         ((GATHER, "--ffn-link-bandwidth", "450e9,ridge", "--ffn-ranks", "4,8"), "64 cases on 16 shapes, about "),
+        ((ALL, "-k", "test_attention"), "48 cases on 12 shapes, at least "),
+        ((ALL, "-k", "transformer_step", "--ffn-quick"), "8 cases on 4 shapes, at least "),
         ((CORES.way_out.rpartition(": ")[2],), "56 cases on 28 shapes"),  # gathers are left out
     ],
 )
