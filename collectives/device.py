@@ -132,9 +132,10 @@ class DeviceLink:
         """
         count = len(transfers)
         if id(transfers) not in self._routes:
-            self._routes[id(transfers)] = self.prepared(transfers)
+            route = self._routes[id(transfers)] = self.prepared(transfers)
             if len(self._times) < 2 * count + 6:  # the end, begin and end of waits, the link's own
                 self._times = torch.zeros(2 * count + 6, dtype=torch.int64, device=self.device)
+            self.load(route)
         self._route, self._waits = self._routes[id(transfers)], []
         self._ready = self._at_once = count if ready is None else ready
         self._raised = raised if self._ready < count else 0
@@ -150,6 +151,14 @@ class DeviceLink:
             for index in range(self._ready, count):
                 wait_value(self._route.counters[index:], self._route.wanted)
                 self.move(self._route, index, index + 1)
+
+    def load(self, route: Route) -> None:
+        """Load every kernel of the link before a stream waits: a module that is loaded meanwhile waits for that."""
+        up = Signals(route.flags, 0, self._lost, 0)
+        for times in (self._times[-2:], self._times[1:]):  # addresses that align differently: two binaries
+            self.launch(wait_launch(up, 1, times))
+        self.launch(raise_launch(route, 0, 0, 0))
+        self.launch(stamp_launch(route.free))
 
     def ready(self, count: int) -> None:
         """Once the current stream has come to here, the first `count` transfers may go."""
@@ -242,6 +251,11 @@ class PacedCopier(DeviceLink):
     def __init__(self, bytes_per_s: float, rank: int = 0, programs: int = PROGRAMS):
         super().__init__(rank)
         self.bytes_per_s, self.programs = bytes_per_s, programs
+
+    def load(self, route: Route) -> None:
+        super().load(route)
+        route.launched += 1  # it counts itself in, and has nothing to move
+        self.launch(copy_launch(route, 0, 0, self.bytes_per_s))
 
     def move(self, route: Route, first: int, end: int) -> None:
         route.launched += 1
