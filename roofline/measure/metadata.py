@@ -11,6 +11,7 @@ from roofline.operations.matmul import BY_HEADS
 from roofline.options import as_values
 from roofline.store import journal
 from roofline.store.conditions import slug, threads_text
+from roofline.store.source_files import hash_of_files
 
 
 def make(options, about: dict, root: Path, cases: list[str], notes: list[str]) -> dict:
@@ -41,6 +42,7 @@ def make(options, about: dict, root: Path, cases: list[str], notes: list[str]) -
         "roofline_version": __version__,
         "started": started.isoformat(timespec="seconds"),
         "commit": commit,
+        "files": hash_of_files(root),
         "title": f"{kind}{measured}{sizes} on {about['chip']}",
         "footer": f"{about['chip']}, {width} | {versions} | commit {commit} | {started:%Y-%m-%d %H:%M} UTC"
         f" | seed {options.seed}, method {METHOD_VERSION}{', quick' * options.quick}",
@@ -58,10 +60,13 @@ def folder_name(chip: str) -> str:
 
 
 def commit_of(root: Path) -> str:
-    """Return the short hash of the checkout, with `+dirty` where files differ from it.
+    """Return the short hash of the checkout, with `+dirty` where files differ from it, or `unknown` without git.
 
-    Where there is no git or no checkout, what the environment variable ROOFLINE_COMMIT says, else `unknown`.
+    The environment variable ROOFLINE_COMMIT wins over a `.git` that is there: a copy may have one that is stale.
+    `make reference` checks it, by the hash of the files (`store.source_files`).
     """
+    if given := os.environ.get("ROOFLINE_COMMIT"):
+        return given
 
     def git(*arguments: str) -> str:
         done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True)
@@ -71,4 +76,4 @@ def commit_of(root: Path) -> str:
         dirty = git("status", "--porcelain", "--untracked-files=no", "--", ":/")
         return git("describe", "--always", "--exclude=*") + ("+dirty" if dirty else "")
     except (OSError, subprocess.CalledProcessError):
-        return os.environ.get("ROOFLINE_COMMIT", "unknown")
+        return "unknown"

@@ -19,6 +19,7 @@ from roofline.stats import geometric_mean
 from roofline.store import journal
 from roofline.store.conditions import slug
 from roofline.store.run import Run
+from roofline.store.source_files import hash_of_commit
 
 INTO = Path("results/reference")
 START, END = "<!-- made by `make reference` -->", "<!-- end of what `make reference` made -->"
@@ -32,8 +33,8 @@ def add(folder: Path, into: Path) -> Path:
     """Copy the journal, report.md, benchmark.json and the PNGs of the run `folder` to `into/<chip>-<date>`, with `-2`
     and so on where that is taken, and pack the journal.
 
-    Raises ValueError for a run that was cut off or has gaps, that is not from a clean commit, or that holds a host's
-    name or a path.
+    Raises ValueError for a run that was cut off or has gaps, that is not from a clean commit, whose files are not those
+    of its commit, or that holds a host's name or a path.
     """
     run = journal.load(folder)
     if run.end is None or run.unfinished:
@@ -44,6 +45,7 @@ def add(folder: Path, into: Path) -> Path:
         raise ValueError(f"{folder} is {run.void}")
     if run.metadata["commit"] == "unknown" or run.metadata["commit"].endswith("+dirty"):
         raise ValueError(f"{folder} is of commit {run.metadata['commit']}: a reference run is of a clean commit")
+    _require_files_of_commit(folder, run, into)
     _parts(into)
     if secrets := private(folder):
         raise ValueError(f"{folder} is not fit to be published: {secrets[0]}")
@@ -56,6 +58,16 @@ def add(folder: Path, into: Path) -> Path:
     if (target / journal.NAME).exists():
         journal.pack(target)
     return target
+
+
+def _require_files_of_commit(folder: Path, run: Run, root: Path) -> None:
+    """Raise ValueError where the run measured other files than its commit has. Runs before 2026-11-26 do not say."""
+    commit, measured = run.metadata["commit"], run.metadata.get("files")
+    if measured and measured != hash_of_commit(root, commit):
+        raise ValueError(
+            f"{folder} says that it is of commit {commit}, and measured files that are not that commit's: name the "
+            "right one, in a copy by ROOFLINE_COMMIT, and run it again"
+        )
 
 
 def private(folder: Path) -> list[str]:

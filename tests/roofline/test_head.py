@@ -1,10 +1,12 @@
-"""The commit that a run names: dirty where files differ from it."""
+"""The commit and the files that a run names: dirty where they differ."""
 
+import shutil
 import subprocess
 
 import pytest
 
 from roofline.measure.metadata import commit_of
+from roofline.store.source_files import hash_of_commit, hash_of_files
 
 
 @pytest.fixture
@@ -32,9 +34,36 @@ def test_a_changed_file_is_dirty(checkout):
     assert commit_of(checkout) == f"{clean}+dirty"
 
 
-def test_without_a_checkout_the_environment_says_it(tmp_path, monkeypatch):
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+def test_the_environment_wins_over_a_git_that_may_be_stale(checkout, monkeypatch):
+    (checkout / "kernels" / "configs" / "sm90.json").write_text("two")
     monkeypatch.setenv("ROOFLINE_COMMIT", "abc")
-    assert commit_of(tmp_path) == "abc"
-    monkeypatch.delenv("ROOFLINE_COMMIT")
+    assert commit_of(checkout) == "abc"
+
+
+def test_without_git_the_commit_is_unknown(tmp_path, monkeypatch):
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     assert commit_of(tmp_path) == "unknown"
+
+
+def test_files_have_the_hash_of_their_commit_with_git_or_without(checkout, tmp_path_factory):
+    copy = tmp_path_factory.mktemp("copy") / "of"
+    shutil.copytree(checkout, copy, ignore=shutil.ignore_patterns(".git"))
+    assert hash_of_files(copy) == hash_of_files(checkout) == hash_of_commit(checkout, "HEAD")
+
+
+@pytest.mark.parametrize(("name", "text"), [("kernels/configs/sm90.json", "two"), ("kernels/added.py", "")])
+def test_a_file_that_differs_or_is_not_tracked_changes_the_hash(checkout, name, text):
+    (checkout / name).write_text(text)
+    assert hash_of_files(checkout) != hash_of_commit(checkout, "HEAD")
+
+
+def test_what_nothing_measured_depends_on_leaves_the_hash(checkout):
+    (checkout / "results.json").write_text("{}")
+    (checkout / "kernels" / "__pycache__").mkdir()
+    (checkout / "kernels" / "__pycache__" / "other.pyc").write_text("")
+    assert hash_of_files(checkout) == hash_of_commit(checkout, "HEAD")
+
+
+def test_a_commit_that_git_does_not_know_is_an_error_with_a_way_out(checkout):
+    with pytest.raises(ValueError, match="does not know commit abcdef0: fetch it"):
+        hash_of_commit(checkout, "abcdef0")

@@ -19,6 +19,7 @@ from roofline.report import references
 from roofline.report.format import FORMATS, WITH_ENDS
 from roofline.report.write import markdown, sections, write
 from roofline.store import journal
+from roofline.store.source_files import hash_of_files
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "results" / "reference"
@@ -178,6 +179,24 @@ def test_run_that_is_not_fit_is_refused_and_nothing_is_copied(checkout, capsys, 
     assert add(checkout) == 2
     assert message in capsys.readouterr().err
     assert not list((root / "results" / "reference").iterdir())
+
+
+@pytest.mark.parametrize(("content", "code"), [("one", 0), ("two", 2)])
+def test_run_of_other_files_than_its_commit_has_is_refused(checkout, capsys, content, code):
+    root, run = checkout
+    source = root / "kernels" / "tiled.py"
+    source.parent.mkdir()
+    source.write_text("one")
+    git = ["git", "-C", root, "-c", "user.name=x", "-c", "user.email=x@example.org"]
+    for words in (["init"], ["add", "kernels"], ["commit", "-m", "first"]):
+        subprocess.run([*git, *words], check=True, capture_output=True)
+    commit = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    source.write_text(content)
+    path = run / journal.NAME
+    about = f'"{commit[:7]}", "files": "{hash_of_files(root)}"'
+    path.write_text(path.read_text().replace('"abc1234"', about, 1))
+    assert add(checkout) == code
+    assert ("files that are not that commit's" in capsys.readouterr().err) == bool(code)
 
 
 def test_reference_without_a_checkout_or_marks_is_one_line(checkout, tmp_path, capsys):
