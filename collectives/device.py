@@ -9,6 +9,7 @@ Warm up before timing: a module that is loaded while a kernel spins may wait for
 
 import ctypes
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,10 +21,11 @@ from collectives.transfers import PATIENCE_S, SLICE_BYTES, Timeline, Transfer, m
 from kernels.contract import KernelLaunch, Signals
 
 PROGRAMS, WARPS, REGISTERS = 32, 4, 48
-"""Of the copier; registers of a thread."""
+"""Of the copier, the fewest programs; registers of a thread."""
 ROWS, WORDS = 4, 512
-"""Two parts of 8 KB in flight for each program, half a megabyte in all: by Little's law 450 GB/s at a latency of a
-microsecond. Reckoned, not measured."""
+"""A program has two parts of 8 KB in flight."""
+PROGRAM_BYTES_PER_S = 9.4e9
+"""What a program surely keeps up with: 16 of them moved 188 GB/s on an H200, 32 of them 377, 11.8 each."""
 
 SLOW_BYTES_PER_S = 1e9
 """Slower than any link whose bandwidth is not ours to choose."""
@@ -235,6 +237,15 @@ class DeviceLink:
 
     def after(self) -> None:
         """What the current stream does once all is here."""
+
+
+def programs_for(bytes_per_s: float) -> int:
+    """The number of the copier's programs that a link of this bandwidth needs.
+
+    >>> programs_for(50e9), programs_for(450e9)
+    (32, 48)
+    """
+    return max(PROGRAMS, math.ceil(bytes_per_s / PROGRAM_BYTES_PER_S))
 
 
 class PacedCopier(DeviceLink):

@@ -46,7 +46,10 @@ class Options:
     seed: int = 0
     max_seconds: float = 3.2
     results: Path = Path()
-    steady: bool = False
+    steady: int | None = None
+    """Blocks in which each contender of a long matmul runs alone; None for the default."""
+    no_report: bool = False
+    """Whether the report is left for `roofline report` to draw."""
     counters: int | None = None
     """How many cases to count bytes and operations of: 0 for all, None for none."""
     gather: gathering.Sweep = field(default_factory=gathering.Sweep)
@@ -169,7 +172,8 @@ OPTIONS = {
         "can be compared (default: made for this machine's pace)",
     ),
     "copier_programs": Option(
-        "N", count, "of the emulated link on a GPU, one an SM (default: 32, for row_block and chunk_outer one on each)"
+        "N", count, "of the emulated link on a GPU, one an SM (default: as its bandwidth needs, 32 at least; beside "
+        "our own kernels one on each)",
     ),
     "device": Option("DEVICE", partial(one_of, DEVICES), f"{', '.join(DEVICES)} (default: the GPU if there is one)"),
     "seed": Option("N", partial(count, least=0), "of inputs and orders (default: 0)"),
@@ -185,8 +189,11 @@ OPTIONS = {
     "results": Option("DIR", _folder, "where run folders go (default: results/local)"),
     "resume": Option("RUN", _folder, "go on with a run that was cut off, by its own options (default: a new run)"),
     "steady": Option(
-        "FLAG", bool, "kernels of 2 ms and more also in blocks of 5 s, all contenders, twice (default: on a GPU from "
-        "1024 tokens on, the baseline and the fastest other, once)",
+        "N", partial(count, least=0), "kernels of 2 ms and more also in N blocks of 5 s, all contenders; alone 2, 0 is "
+        "none (default: on a GPU from 1024 tokens on, the baseline and the fastest other, once)", alone="2",
+    ),
+    "no_report": Option(
+        "FLAG", bool, "leave the report for `roofline report`, which draws it from the journal anywhere (default: no)"
     ),
     "quick": Option(
         "FLAG", bool, "few shapes and rounds in one process, unless chosen: 1 to 2 minutes on two cores (default: a "

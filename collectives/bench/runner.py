@@ -11,7 +11,7 @@ from functools import partial
 
 from collectives.bench.operands import Call
 from collectives.bench.peers import Peer
-from collectives.bench.setting import SPREAD, Setting
+from collectives.bench.setting import Setting, leaves_room
 from collectives.transfers import LinkError, WarmUp
 from kernels.bench import checks, matmul
 from kernels.registry import CONTENDERS
@@ -95,7 +95,8 @@ class Runner(matmul.Runner):
         if reason := setting.why_not(name):
             return Rejection(SKIPPED, f"{name}: {reason}")
         arm, all_cores = self.arms(setting.case.op, setting.device)[name], name == ALL_CORES
-        link = setting.link(setting.gather if base_arm(name) == self.baseline else None, is_spread=name in SPREAD)
+        kind = setting.gather if base_arm(name) == self.baseline else None
+        link = setting.link(kind, is_spread=leaves_room(name))
         if setting.device == "cuda":  # compiles and loads, first what the arm has and then what the link has
             setting.relative_error(arm, WarmUp(), setting.sets[0])
             with suppress(LinkError):  # one that waits for what is computed may give up
@@ -107,7 +108,8 @@ class Runner(matmul.Runner):
             return wrong
         call = Call([partial(arm, each, link) for each in setting.sets], setting.device, link, all_cores=all_cores)
         config, facts = setting.describe(name)
-        facts |= {"copier_programs": link.programs} if name in SPREAD and link.kind == "paced" else {}
+        if setting.device == "cuda" and link.kind == "paced":
+            facts = facts | {"copier_programs": link.programs}
         return Entrant(name, call, config=config, relative_error=error, facts=facts)
 
 

@@ -30,7 +30,7 @@ from roofline.measure.prepared import Entrant
 from roofline.measure.ranks import ALONE, Alone, Ranks
 from roofline.store.run import REQUESTED
 from roofline.theory import wires
-from roofline.theory.arms import ARMS, base_arm
+from roofline.theory.arms import ARMS, PERSISTENT, base_arm
 from roofline.theory.models import parse as parse_model
 
 SETS = 2
@@ -46,10 +46,15 @@ that a link's time begins with its stamp, tenths of a millisecond before the hos
 WAITING = {name for name, spec in ARMS.items() if spec.table}
 """Arms of `collectives.on_device`."""
 
-SPREAD = {"chunk_outer", "row_block"}
-"""Arms whose kernel leaves the copier room on every SM, so that it has a program on each: what it takes is then taken
-from all alike. On an H200, of 132 SMs, a matmul of 1.14 ms beside a gather of 0.87 took 1.32 ms so, and 1.42 beside 32
-programs: tiles are dealt out evenly, and the SMs with a program held up the rest."""
+
+def leaves_room(arm: str) -> bool:
+    """Whether the kernel of `arm` leaves the copier room on every SM: all of ours do, the vendor's may not.
+
+    The copier then has a program on each SM, so that what it takes is taken from all alike. On an H200, of 132 SMs, a
+    matmul of 1.14 ms beside a gather of 0.87 took 1.32 ms so, and 1.42 beside 32 programs: tiles are dealt out evenly,
+    and the SMs with a program held up the rest.
+    """
+    return arm in WAITING or arm.endswith(PERSISTENT)
 
 
 class Setting:
@@ -244,7 +249,7 @@ class Setting:
             enter("link", "link", [partial(contended, link, gather) for gather in self.gathers], link)
             unrelated = self.unrelated()
             for name, runs in beside.items():
-                link = self.link(is_spread=name == "preset")
+                link = self.link(is_spread=name in ("preset", ours))
                 both = zip(itertools.cycle(unrelated), runs, strict=False)
                 enter(f"{name} beside link", "contended", [partial(contended, link, *x) for x in both], link)
         if self.keeps_step:
@@ -291,10 +296,10 @@ def make_link(kind: str, device: str, bytes_per_s: float | None, ranks: Alone | 
         return {link.kind: link for link in (gpus.Nccl, gpus.NcclAllGather, gpus.Symmetric)}[kind](ranks)
     if device == "cpu":
         return PacedThread(bytes_per_s, ranks.rank)
-    from collectives.device import PROGRAMS, PacedCopier
+    from collectives.device import PacedCopier, programs_for
 
     half = torch.cuda.get_device_properties(0).multi_processor_count // 2  # what is sent is computed on the others
-    return PacedCopier(bytes_per_s, ranks.rank, programs or min(PROGRAMS, half))
+    return PacedCopier(bytes_per_s, ranks.rank, programs or min(programs_for(bytes_per_s), half))
 
 
 def contended(link, transfers: Transfers, matmul: Callable = lambda: None) -> None:

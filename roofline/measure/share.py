@@ -286,7 +286,7 @@ class Share:
             self.reject(shape, f"{name}-steady", rejection(error))
 
         calls = {name: prepared.entrants[name].call for name in names}
-        count = steady.BLOCKS if self.options.steady else 1
+        count = self.options.steady or steady.BLOCKS
         about = {"seed": entered.seed, "count": count, "failed": failed}
         about["begins"] = lambda name: self.at(
             Step.STEADY, shape, name=name, seconds=steady.DROPPED_S + steady.COUNTED_S

@@ -18,8 +18,8 @@ FROM_S = 0.002
 """Shapes whose quickest contender takes less than this get no steady state: they end before the power limit acts."""
 FROM_TOKENS = 1024
 """Shapes of so many have a steady state by default on a GPU; of fewer, the memory sets the pace."""
-BLOCKS = 2
-"""For each contender with `--ffn-steady`, else one: by default, the whole run has minutes."""
+BLOCKS = 1
+"""For each contender by default: the whole run has minutes."""
 DROPPED_S = 0.5
 """The first part of a block, in which clock and power settle: run and not counted."""
 COUNTED_S = 5.0
@@ -32,9 +32,11 @@ SECOND = round(1 / SLICE_S)
 def chosen(prepared: PreparedCase, medians_s: dict[str, float], options) -> list[str]:
     """Return the contenders that get blocks, by their `medians_s` of single calls.
 
-    All with `--ffn-steady`; else, on a GPU, of matmuls from FROM_TOKENS on, the baseline and the fastest other. None
-    over a link, and where the quickest takes less than FROM_S.
+    All with `--ffn-steady`, none with `--ffn-steady 0`; else, on a GPU, of matmuls from FROM_TOKENS on, the baseline
+    and the fastest other. None over a link, and where the quickest takes less than FROM_S.
     """
+    if options.steady == 0:
+        return []
     timed = sorted((name for name in prepared.contenders if name in medians_s), key=medians_s.get)
     if not timed or medians_s[timed[0]] < FROM_S or prepared.analysis != "throughput":
         return []

@@ -62,7 +62,7 @@ class Narrator:
         return capture.global_and_fixture_disabled() if capture else nullcontext()
 
     def report(self, session) -> None:
-        """Save the JSON and draw the report. What fails is told at the end."""
+        """Save the JSON and draw the report, unless that is left for later. What fails is told at the end."""
         run, folder = self._state.run, self._state.folder
         self.progress("report")
         path = folder / "benchmark.json"
@@ -75,6 +75,8 @@ class Narrator:
         except OSError as error:
             self._state.problems.append(f"benchmark.json could not be written ({error}); {journal.NAME} has all of it")
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
+        if self._state.options.no_report:
+            return
         try:
             self._files += [path.name for path in write(folder)]
         except (Exception, KeyboardInterrupt) as error:  # whatever it was, the journal and the JSON are safe

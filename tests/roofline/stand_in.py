@@ -359,6 +359,7 @@ def copy(args, computes, began):
     """Flags are raised when the pace has it, and all rows are copied at once."""
     programs, free_s = args["arrivals_ptr"].shape[1], 1e-9 * max(int(args["free_ptr"][0]), int(args["ready_ptr"][0]))
     raise_flag(args["started_ptr"], programs, began)
+    arrived_s = began
     for index in range(args["transfers"]):
         source, target, rows, words, source_row, target_row = args["transfers_ptr"][index].tolist()
         for row in range(rows if computes else 0):

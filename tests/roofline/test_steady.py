@@ -49,13 +49,14 @@ LONG = {"slow": 0.004, "baseline": 0.003, "fast": 0.002, "faster": None}
     ("medians_s", "device", "m", "asked", "who"),
     [
         (LONG, "cuda", 1024, {}, ["fast", "baseline"]),
+        (LONG, "cuda", 1024, {"steady": 0}, []),
         (LONG, "cuda", 512, {}, []),
         (LONG, "cuda", 1024, {"op": "attention"}, []),
-        (LONG, "cuda", 1024, {"op": "attention", "steady": True}, ["fast", "baseline", "slow"]),
+        (LONG, "cuda", 1024, {"op": "attention", "steady": 2}, ["fast", "baseline", "slow"]),
         (LONG, "cpu", 1024, {}, []),
-        (LONG, "cpu", 1, {"steady": True}, ["fast", "baseline", "slow"]),
-        (LONG, "cuda", 8192, {"analysis": "overlap", "steady": True}, []),
-        (SHORT, "cuda", 8192, {"steady": True}, []),
+        (LONG, "cpu", 1, {"steady": 2}, ["fast", "baseline", "slow"]),
+        (LONG, "cuda", 8192, {"analysis": "overlap", "steady": 2}, []),
+        (SHORT, "cuda", 8192, {"steady": 2}, []),
         ({}, "cuda", 8192, {}, []),
     ],
 )
@@ -63,7 +64,7 @@ def test_who_gets_a_steady_state(medians_s, device, m, asked, who):
     case = SimpleNamespace(op=asked.get("op", "matmul"), m=m)
     prepared = PreparedCase(case, "baseline", analysis=asked.get("analysis", "throughput"))
     prepared.entrants = {name: Entrant(name, None) for name in medians_s} | {"probe": Entrant("probe", None, "probe")}
-    options = SimpleNamespace(device=device, steady=asked.get("steady", False))
+    options = SimpleNamespace(device=device, steady=asked.get("steady"))
     timed = {name: time_s for name, time_s in medians_s.items() if time_s}
     assert steady.chosen(prepared, timed, options) == who
 
