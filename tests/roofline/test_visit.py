@@ -1,0 +1,297 @@
+"""A visit to a GPU: steps in their order, none twice, the visit over in time, and what was cut off is gone on with."""
+
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import time
+from pathlib import Path
+
+import pytest
+from made_up_run import HEAD
+
+from roofline import visit
+from roofline.visit import STEPS, Step, Visit
+
+ROOT = Path(__file__).parents[2]
+MUSTS = ["matmuls", "gathers", "links"]
+
+MEASURES = """
+import json, pathlib, sys, time
+words = sys.argv[1:]
+option = next(word for word in words if word.startswith(("--ffn-results=", "--ffn-resume=")))
+resumes, path = option.startswith("--ffn-resume"), pathlib.Path(option.partition("=")[2])
+run = path if resumes else path / "20260101T000000Z-h100"
+run.mkdir(parents=True, exist_ok=True)
+line = {"kind": "resumed", "started": ""} if resumes else HEAD | {"kind": "run", "cases": ["a"], "title": str(words)}
+with (run / "samples.jsonl").open("a") as journal:
+    print(json.dumps(line), file=journal)
+"""
+"""A stand-in for pytest that measures: it begins a run of the case `a`, or goes on with one."""
+WHOLE = """
+with (run / "samples.jsonl").open("a") as journal:
+    skipped = {"kind": "not_measured", "case": "a", "outcome": "skipped", "reason": "none"}
+    print(json.dumps(skipped), json.dumps({"kind": "end"}), sep="\\n", file=journal)
+"""
+HANGS = "time.sleep(60)"
+
+
+def measures(then: str = WHOLE) -> tuple[str, ...]:
+    return (sys.executable, "-c", f"HEAD = {HEAD!r}\n{MEASURES}\n{then}")
+
+
+def exits(code: int) -> tuple[str, ...]:
+    return (sys.executable, "-c", f"raise SystemExit({code})")
+
+
+@pytest.fixture(autouse=True)
+def quickly(monkeypatch):
+    monkeypatch.setattr(visit, "GRACE_S", 0.5)
+    monkeypatch.setattr(visit, "CLOSE_S", 0.5)
+    monkeypatch.setattr(visit, "smi", lambda query: "H100")
+
+
+@pytest.fixture
+def make(tmp_path):
+    """`make(*steps, seconds)` makes a visit of `steps` to the folder `out`."""
+
+    def run(*steps: Step, seconds: float = 1000.0) -> Visit:
+        made = Visit(tmp_path / "out", steps, time.monotonic() + seconds)
+        made.run()
+        return made
+
+    return run
+
+
+def held_by(out: Path) -> dict[str, list[str]]:
+    """The files of each archive in `out`."""
+    names = {}
+    for path in out.iterdir():
+        with tarfile.open(path) as archive:
+            names[path.name] = [member.name for member in archive if member.isfile()]
+    return names
+
+
+def text_of(out: Path, archive: str, name: str) -> str:
+    with tarfile.open(out / archive) as file:
+        return file.extractfile(name).read().decode()
+
+
+def planned(seconds: float, tmp_path: Path, done: tuple[str, ...] = ()) -> tuple[list[str], list[str]]:
+    made = Visit(tmp_path / "out", STEPS, time.monotonic() + seconds + visit.CLOSE_S)
+    made.codes = dict.fromkeys(done, 0)
+    groups, reasons = made.plan()
+    return [visit.title_of(group) for group in groups], reasons
+
+
+def test_table_names_what_is_there_and_fits_what_a_visit_brings_home():
+    assert [step.name for step in STEPS if step.must] == MUSTS
+    assert len({step.name for step in STEPS}) == len(STEPS)
+    assert all(step.seconds <= step.limit <= 600 for step in STEPS)
+    assert len({step.archive for step in STEPS} - {""}) <= visit.MOST_ARCHIVES
+    assert all(step.archive for step in STEPS if step.selects or step.counts)
+    paths = [word for step in STEPS for word in step.command if word.startswith("tests/")]
+    assert len(paths) > 3
+    assert all((ROOT / path).exists() for path in paths)
+    tests = {path.stem for path in (ROOT / "tests" / "benchmarks").iterdir()}
+    selected = [word for step in STEPS for word in step.selects.split() if word.startswith("test_")]
+    assert set(selected) <= tests
+
+
+def test_visits_of_five_and_a_half_minutes_do_what_is_worth_most(tmp_path):
+    first, reasons = planned(330, tmp_path)
+    assert first == ["doctor", "matmuls+gathers", "links"]
+    assert len(reasons) == len(STEPS) - 4
+    assert "matmuls-again: not begun, it takes about 155 s" in reasons
+    second, _ = planned(330, tmp_path, done=("doctor", *MUSTS))
+    assert second == ["scatters+layers+prefetches", "matmuls-again"]
+
+
+def test_whole_list_has_no_limit(tmp_path):
+    groups, reasons = planned(float("inf"), tmp_path)
+    assert [name for group in groups for name in group.split("+")] == [step.name for step in STEPS]
+    assert reasons == []
+
+
+def test_a_visit_too_short_for_what_it_must_do_is_refused_with_the_way_out(tmp_path, capsys):
+    code = visit.main(["--minutes=3", f"--out={tmp_path / 'out'}"])
+    assert code == 2
+    assert "matmuls, gathers, links take about 300 s, and 17" in (text := capsys.readouterr().err)
+    assert "give more MINUTES" in text
+
+
+def test_steps_that_share_an_archive_are_one_run_and_failures_stop_nothing(make, tmp_path, capsys):
+    made = make(
+        Step("doctor", 1, 9, exits(3)),
+        Step("one", 1, 9, measures(), selects="test_one", archive="first"),
+        Step("two", 1, 9, measures(), selects="test_two", archive="first"),
+        Step("links", 1, 9, exits(1)),
+        Step("scatters", 1, 9, measures(), selects="test_three", archive="second", needs="links"),
+        Step("gone", 1, 9, ("no-such-tool",)),
+        Step("last", 1, 9, exits(0)),
+    )
+    assert made.codes == {"doctor": 3, "one": 0, "two": 0, "links": 1, "gone": visit.NOT_FOUND, "last": 0}
+    held = held_by(tmp_path / "out")
+    assert held.keys() == {"first.tgz", "logs.tgz"}
+    run = "first/one+two/20260101T000000Z-h100/samples.jsonl"
+    assert held["first.tgz"] == [run]
+    words = json.loads(text_of(tmp_path / "out", "first.tgz", run).splitlines()[0])["title"]
+    assert "'-k', '(test_one) or (test_two)'" in words
+    assert "--ffn-no-report" in words
+    assert "scatters: not begun, links ended with exit code 1" in capsys.readouterr().out
+    assert "no-such-tool" in text_of(tmp_path / "out", "logs.tgz", "logs/gone.log")
+    assert text_of(tmp_path / "out", "logs.tgz", "logs/conditions.txt").count("H100") == 6
+
+
+def test_nothing_is_done_twice(make, tmp_path):
+    log = tmp_path / "log"
+    step = Step("one", 1, 9, ("sh", "-c", f"echo >> {log}"))
+    make(step)
+    make(step, Step("two", 1, 9, exits(0)))
+    assert log.read_text() == "\n"
+
+
+def test_what_has_no_time_is_not_begun_and_named_with_its_seconds(make, capsys):
+    made = make(Step("long", 50, 60, exits(0)), Step("short", 1, 2, exits(0)), seconds=10)
+    assert made.codes == {"short": 0}
+    assert "long: not begun, it takes about 50 s" in capsys.readouterr().out
+
+
+def test_a_run_that_is_cut_off_is_brought_home_and_gone_on_with(make, tmp_path, capsys):
+    hangs = Step("one", 1, 2, measures(HANGS), selects="test_one", archive="first")
+    made = make(hangs, Step("two", 1, 9, exits(0)))
+    assert made.codes == {"two": 0}
+    assert "one: cut off at 2 s" in capsys.readouterr().out
+    made = make(Step("one", 1, 9, measures(), selects="test_one", archive="first"))
+    assert made.codes == {"two": 0, "one": 0}
+    name = "first/one/20260101T000000Z-h100/samples.jsonl"
+    kinds = [json.loads(line)["kind"] for line in text_of(tmp_path / "out", "first.tgz", name).splitlines()]
+    assert kinds == ["run", "resumed", "not_measured", "end"]
+
+
+def test_a_run_that_cannot_be_gone_on_with_is_begun_anew_and_kept(make, tmp_path):
+    make(Step("one", 1, 2, measures(HANGS), selects="test_one", archive="first"))
+    refuses = f"resumes and sys.exit(2)\n{WHOLE}"
+    made = make(Step("one", 1, 9, measures(refuses), selects="test_one", archive="first"))
+    assert made.codes == {"one": 0}
+    runs = {Path(name).parts[1] for name in held_by(tmp_path / "out")["first.tgz"]}
+    assert runs == {"one", "refused-one"}
+
+
+def test_counting_goes_on_with_the_run_of_another_step(make, tmp_path):
+    run = Step("matmuls", 1, 9, measures(), selects="test_one", archive="first")
+    made = make(run, Step("counters", 1, 9, measures(), archive="first", counts="matmuls"))
+    assert made.codes == {"matmuls": 0, "counters": 0}
+    (name,) = held_by(tmp_path / "out")["first.tgz"]
+    assert text_of(tmp_path / "out", "first.tgz", name).count('"resumed"') == 1
+
+
+CHILDREN = """
+import os, subprocess, sys, time
+child = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
+subprocess.Popen([sys.executable, "-c", child], start_new_session=True)
+print(os.getpid(), flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_step_past_its_limit_is_killed_with_children_that_lead_a_session_of_their_own(make, tmp_path):
+    began = time.monotonic()
+    make(Step("hangs", 1, 3, (sys.executable, "-c", CHILDREN)), seconds=100)
+    assert time.monotonic() - began < 10
+    for pid in text_of(tmp_path / "out", "logs.tgz", "logs/hangs.log").split()[:2]:
+        until(lambda pid=pid: is_gone(pid))
+
+
+def is_gone(pid: str) -> bool:
+    status = Path(f"/proc/{pid}/status")
+    return not status.exists() or "zombie" in status.read_text()
+
+
+def test_a_visit_is_over_in_time_though_steps_hang(make):
+    began = time.monotonic()
+    steps = [Step(f"hangs-{number}", 1, 600, *exits(0)[:2], "import time; time.sleep(60)") for number in range(2)]
+    make(*steps, Step("must", 1, 1, exits(0), must=True), seconds=5)
+    assert time.monotonic() - began < 5.5
+
+
+def test_what_is_never_left_out_keeps_its_time(make):
+    """The step before it hangs, and may have all but that."""
+    hangs = Step("hangs", 1, 600, (sys.executable, "-c", "import time; time.sleep(60)"))
+    made = make(hangs, Step("must", 2, 3, exits(0), must=True), seconds=6)
+    assert made.codes == {"must": 0}
+
+
+def test_another_card_is_refused(make, monkeypatch):
+    make(Step("one", 1, 9, exits(0)))
+    monkeypatch.setattr(visit, "smi", lambda query: "H200")
+    with pytest.raises(ValueError, match="visits to H100, and this is H200: choose another OUT"):
+        make(Step("one", 1, 9, exits(0)))
+
+
+def test_files_that_a_step_changes_come_home(make, tmp_path):
+    make(Step("tune", 1, 9, exits(0), changes="kernels/configs"))
+    names = held_by(tmp_path / "out")["logs.tgz"]
+    assert "logs/configs/sm90.json" in names
+
+
+HELD_UP = """
+from roofline import visit
+from roofline.visit import Step
+import sys
+visit.smi = lambda query: "H100"
+steps = tuple(Step(**about) for about in {steps!r})
+sys.exit(visit.main(["--out={out}"], steps))
+"""
+
+
+@pytest.mark.parametrize("killed", range(3))
+def test_killed_in_any_step_all_archives_before_it_are_whole(make, tmp_path, killed):
+    """Each step waits where it is the one to be killed in, until a file is there."""
+    waits = "\nwhile not pathlib.Path({path!r}).exists(): time.sleep(0.05)\n"
+    steps = []
+    for number in range(3):
+        then = f"(run / 'begun').write_text('')\n{waits.format(path=str(tmp_path / 'go'))}" if number == killed else ""
+        about = {"name": f"step{number}", "seconds": 1, "limit": 60, "command": measures(then + WHOLE)}
+        steps.append(about | {"selects": f"test_{number}", "archive": f"archive{number}"})
+    out = tmp_path / "out"
+    script = HELD_UP.format(steps=steps, out=out)
+    process = subprocess.Popen([sys.executable, "-c", script], env=os.environ | {"TMPDIR": str(tmp_path)}, cwd=ROOT)
+    until(lambda: list(tmp_path.glob(f"roofline-visit-*/archive{killed}/*/*/begun")))
+    process.kill()
+    process.wait()
+    (tmp_path / "go").write_text("")  # who was waiting ends
+    before = [f"archive{number}.tgz" for number in range(killed)]
+    held = held_by(out)
+    assert sorted(name for name in held if name.startswith("archive")) == before
+    assert all(len(held[name]) == 1 for name in before)
+    made = make(*(Step(**about) for about in steps))
+    assert made.codes == {f"step{number}": 0 for number in range(3)}
+    assert made.tried == {f"step{number}" for number in range(killed, 3)}
+
+
+def until(holds, within_s=30.0):
+    deadline = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_visit_that_is_interrupted_saves_what_its_step_has(tmp_path):
+    steps = [{"name": "one", "seconds": 1, "limit": 60, "selects": "test_one", "archive": "first"}]
+    steps[0]["command"] = measures("(run / 'begun').write_text('')\n" + HANGS)
+    script = HELD_UP.format(steps=steps, out=tmp_path / "out")
+    process = subprocess.Popen([sys.executable, "-c", script], env=os.environ | {"TMPDIR": str(tmp_path)}, cwd=ROOT)
+    until(lambda: list(tmp_path.glob("roofline-visit-*/first/*/*/begun")))
+    process.terminate()
+    assert process.wait(20) == 130
+    assert len(held_by(tmp_path / "out")["first.tgz"]) == 2
+
+
+def test_minutes_of_make_gpu_count_from_its_own_start(tmp_path):
+    command = ["make", "gpu", "SYSTEM=1", f"PYTHON={sys.executable}", f"OUT={tmp_path / 'out'}", "MINUTES=1"]
+    alone = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    done = subprocess.run(command, cwd=ROOT, env=alone, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert "take about 300 s, and 5" in done.stderr
