@@ -54,3 +54,18 @@ def compile_for(target: int, launch: Call) -> Any:
         raise RuntimeError("TRITON_INTERPRET is set, so there is no compiler; unset it before kernels is imported")
     with offline(target):
         return launch.kernel.warmup(grid=launch.grid, **launch.args)
+
+
+def binary_key(target: int, launch: Call) -> str:
+    """Return what Triton keys the binary of `launch` by: launches of a kernel that have it alike run one binary.
+    Nothing is compiled. `launch` is as in `compile_for`."""
+    keys = []
+
+    def note(**about) -> bool:
+        keys.append(about["key"])
+        return True  # which leaves the compiler out
+
+    with offline(target), triton.knobs.runtime.scope():
+        triton.knobs.runtime.jit_cache_hook = note
+        launch.kernel.warmup(grid=launch.grid, **launch.args)
+    return keys[0]

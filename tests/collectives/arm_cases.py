@@ -13,11 +13,9 @@ RANKS, ROWS, WIDTH, DEPTH = 4, 24, 16, 12
 ARMS = ["serial", "chunk_launches", "row_block_launches"]
 
 
-def options_of(contenders=None):
-    gather = gathering.make("cpu", "128x512", (4,), tokens=(1024,), tp=(1,))
-    return Options(
-        "cpu", True, "128x512", ("up",), (1024,), (1,), ("fp32",), contenders, 0, 1.0, Path("x"), False, gather
-    )
+def options_of(contenders=None, *, device="cpu", dtype="fp32", model="128x512", gather=None):
+    gather = gather or gathering.make(device, model, (4,), tokens=(1024,), tp=(1,))
+    return Options(device, True, model, ("up",), (1024,), (1,), (dtype,), contenders, 0, 1.0, Path("x"), gather=gather)
 
 
 def all_gather(wire="0.05GBps", dtype="fp32"):

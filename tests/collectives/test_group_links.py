@@ -15,7 +15,7 @@ from collectives import all_gather_matmul, ffn
 from collectives.bench import ffn as layer_runs
 from collectives.paced import PacedThread
 from collectives.ranks import Gloo
-from collectives.transfers import Transfer
+from collectives.transfers import Transfer, WarmUp
 from roofline.measure.prepared import Broken
 from roofline.measure.ranks import Ranks, RanksCpuClock
 from roofline.measure.rounds import named
@@ -59,6 +59,8 @@ def sums(rank, ranks, path, link=None, device="cpu"):
     kinds = [(kind, name) for kind in (Scatter, Layer) for name in kind.arms]
     for late, (kind, name) in itertools.product(range(ranks), kinds):
         case = kind(rank, ranks, alone=False, device=device)
+        if device != "cpu":  # what is loaded while a stream waits would wait for it
+            kind.arms[name](case.operands, WarmUp())
         for call in range(CALLS):
             case.renew(call)
             if kind is Layer and name != "all_reduce":  # which has all tokens; others have their own

@@ -13,12 +13,11 @@ from dataclasses import dataclass, replace
 
 import pytest
 import torch
-import triton
 from torch import Tensor
 
 from kernels import hopper, workspace
 from kernels.contract import Kernel, KernelLaunch
-from kernels.machine.compile import offline
+from kernels.machine.compile import binary_key
 from kernels.machine.device import Machine
 from kernels.machine.order import FaultError
 from kernels.machine.ptx import UnknownError
@@ -195,17 +194,8 @@ def matmuls(kernel: Kernel, config: Config, dtype: str, m_max: int | None) -> It
 
 
 def specialisation(launch: KernelLaunch) -> tuple[str, str]:
-    """Return what Triton keys the binary of a launch for Hopper by. Nothing is compiled."""
-    keys = []
-
-    def note(**about) -> bool:
-        keys.append((about["fn"].name, about["key"]))
-        return True  # which leaves the compiler out
-
-    with offline(TARGET), triton.knobs.runtime.scope():
-        triton.knobs.runtime.jit_cache_hook = note
-        launch.kernel.warmup(grid=launch.grid, **launch.args)
-    return keys[0]
+    """Return the kernel of a launch for Hopper, and what tells its binary from others of that kernel."""
+    return launch.kernel.__name__, binary_key(TARGET, launch)
 
 
 def cases() -> list[Case]:

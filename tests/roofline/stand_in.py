@@ -7,6 +7,10 @@ comes of it is a measurement, and its chip says so by its name.
 
 A launch behind a closed gate, as each timed one is, takes its time and moves its flags, and no more. The same was run
 when it was checked, and is again afterwards.
+
+What is launched for the first time is loaded, and the host waits meanwhile until the device has done all that was
+enqueued, as a driver's does. Where something waits for ever for what the host would launch next, that is a hang:
+`BlockedError` in place of it.
 """
 
 import ctypes
@@ -39,14 +43,27 @@ VIEWS = {"view", "chunk", "split", "new_empty", "empty_like"}
 """Functions of a tensor's place and shape alone: they wait for nothing."""
 
 
+class BlockedError(RuntimeError):
+    """The host would wait for ever: the message names what it loads."""
+
+
 class Stream:
-    """Work in its order, each with the host's time when it was enqueued. At `at` all that has run is done."""
+    """Work in its order, each with the host's time when it was enqueued. At `ends[n]` the first n of it are done."""
 
     def __init__(self, device: "Device"):
-        self.device, self.at, self.queue = device, 0.0, deque()
-        self.enqueued = self.done = 0
+        self.device, self.ends, self.queue = device, [0.0], deque()
+        self.enqueued = 0
         self.cuda_stream = len(device.streams)
         device.streams.append(self)
+
+    @property
+    def done(self) -> int:
+        return len(self.ends) - 1
+
+    @property
+    def at(self) -> float:
+        """When all that has run is done."""
+        return self.ends[-1]
 
     def enqueue(self, work) -> None:
         """`work(began)` returns when it ends, or None while it cannot begin."""
@@ -55,7 +72,11 @@ class Stream:
 
     def wait_stream(self, other: "Stream") -> None:
         upto = other.enqueued
-        self.enqueue(lambda began: max(began, other.at) if other.done >= upto else None)
+        self.enqueue(lambda began: max(began, other.ends[upto]) if other.done >= upto else None)
+
+    def query(self) -> bool:
+        self.device.run()
+        return not self.queue
 
     def go_on(self) -> bool:
         """Return whether something has run."""
@@ -65,7 +86,7 @@ class Stream:
             if (end := work(max(self.at, host))) is None:
                 break
             self.queue.popleft()
-            self.at, self.done = end, self.done + 1
+            self.ends.append(end)
         return self.done > before
 
 
@@ -99,6 +120,8 @@ class Device:
         """Whether what is enqueued now is computed."""
         self.raised_at = {}
         """When a flag was raised last, by its address."""
+        self.loaded = set()
+        """Names and variants of what was launched before."""
         self.fault, self.is_lost = os.environ.get(FAULT, "").split(), False
 
     def strike(self) -> None:
@@ -123,6 +146,23 @@ class Device:
             raise RuntimeError("what was enqueued waits for ever")
         self.host = max(self.host, *(stream.at for stream in self.streams), 0.0)
 
+    def load(self, name: str, variant: object = None) -> None:
+        """Load the kernel `name`, or what else the device must be idle for, unless this variant was loaded before.
+        Raises BlockedError."""
+        if (name, variant) in self.loaded:
+            return
+        self.run()
+        if waiting := [stream.cuda_stream for stream in self.streams if stream.queue]:
+            raise BlockedError(f"{name} is loaded for the first time while the streams {waiting} wait: the host hangs")
+        self.loaded.add((name, variant))
+
+    def forget(self) -> None:
+        """Be as in a new process: nothing is loaded, and nothing waits."""
+        self.loaded.clear()
+        for stream in self.streams:
+            stream.enqueued -= len(stream.queue)
+            stream.queue.clear()
+
     def take(self, seconds: float, work=lambda: None) -> None:
         """Have the current stream be busy for so long, and `work` done in its place."""
         self.answer()
@@ -133,8 +173,9 @@ class Device:
 
         self.stream.enqueue(timed)
 
-    def compute(self, name: str, seconds: float, work) -> None:
+    def compute(self, name: str, variant: object, seconds: float, work) -> None:
         """The same of a launch by its name; `work` is left out where the launch is timed."""
+        self.load(name, variant)
         self.launched.append(name)
         self.take(LAUNCH_S + seconds, work if self.gate() else lambda: None)
 
@@ -253,6 +294,8 @@ def make_place():
             return result
 
         def moved(self, tensor, wanted, marked):
+            for like in tensors_of(*wanted):
+                wanted = [*wanted, "cuda" if getattr(like, "is_marked", False) else "cpu", like.dtype]
             place = next((argument for argument in wanted if isinstance(argument, (str, torch.device))), None)
             dtype = next((argument for argument in wanted if isinstance(argument, torch.dtype)), tensor.dtype)
             there = torch.device(place).type == "cuda" if place else marked
@@ -276,27 +319,42 @@ def make_place():
             else:
                 named, seconds = name, sum(tensor.nbytes for tensor in inputs) / BYTES_PER_S
             work = partial(multiplied, name, args, out) if is_matmul else partial(func, *args, **kwargs)
+            variant = tuple((tensor.shape, tensor.dtype) for tensor in inputs)
             if out is not None or name == "__setitem__" or name.rstrip("_") + "_" == name:
-                DEVICE.compute(named, seconds, int if large else work)
+                DEVICE.compute(named, variant, seconds, int if large else work)
                 return args[0] if out is None else out
             if large:
-                DEVICE.compute(named, seconds, int)
+                DEVICE.compute(named, variant, seconds, int)
                 shape = func(*(value.to("meta") if isinstance(value, torch.Tensor) else value for value in args)).shape
                 return torch.empty(shape, dtype=inputs[0].dtype)
+            DEVICE.load(named, variant)
             DEVICE.run()
             return work()
 
     return Place()
 
 
-def launch(name: str, args: dict):
-    """Launch the kernel `name`. Returns what stands for the compiled one."""
+def variant_of(launch) -> str | None:
+    """Return what tells the binary of `launch` from others of its kernel. The interpreter has none."""
+    from kernels.contract import interpreted
+    from kernels.machine.compile import binary_key
+
+    if interpreted(launch.kernel):
+        return None
+    major, minor = CARDS[os.environ[NAMED]]
+    with host_alone():
+        return binary_key(10 * major + minor, launch)
+
+
+def run(launch, device):
+    """Stands for `KernelLaunch.run`. Returns what stands for the compiled kernel."""
+    name, args = launch.kernel.__name__, launch.args
     if name in DEVICE.fault and not DEVICE.gate():
         DEVICE.strike()
-    DEVICE.answer()
+    DEVICE.load(name, variant := variant_of(launch))
     args = {key: getattr(value, "base", value) for key, value in args.items()}  # a descriptor's tensor
     if name not in KERNELS:
-        DEVICE.compute(name, seconds_of(args), partial(product, args))
+        DEVICE.compute(name, variant, seconds_of(args), partial(product, args))
     else:
         if name not in ("gate_kernel", "clock_kernel"):  # which are the clock's
             DEVICE.launched.append(name)
@@ -462,6 +520,7 @@ def install():
     from roofline.measure import telemetry
 
     torch.set_num_threads(1)
+    generator = torch.Generator.__new__
     card = os.environ[NAMED]
     properties = types.SimpleNamespace(
         name=f"rehearsal of {card}", major=CARDS[card][0], minor=CARDS[card][1], multi_processor_count=SMS,
@@ -469,7 +528,7 @@ def install():
     )  # fmt: skip
     stand_ins = dict(
         is_available=lambda: True, device_count=lambda: 1, current_device=lambda: 0, device=lambda index: nullcontext(),
-        get_device_properties=lambda device: properties, get_device_capability=lambda device: CARDS[card],
+        get_device_properties=lambda device: properties, get_device_capability=lambda device=None: CARDS[card],
         mem_get_info=lambda: (MEMORY_BYTES, MEMORY_BYTES), Stream=DEVICE.Stream, Event=DEVICE.Event, stream=DEVICE.on,
         current_stream=DEVICE.current_stream, is_current_stream_capturing=lambda: False, _sleep=DEVICE._sleep,
         synchronize=DEVICE.synchronize,
@@ -478,9 +537,9 @@ def install():
         setattr(torch.cuda, name, value)
     torch.cuda.profiler.profile, torch.profiler.profile = nullcontext, Profile
     torch.version.cuda = "made up"
-    torch.Generator = lambda device="cpu", make=torch.Generator: make()
+    torch.Generator = type("Generator", (torch.Generator,), {"__new__": lambda kind, device="cpu": generator(kind)})
     time.perf_counter, sys.modules["pynvml"] = perf_counter, make_nvml()
-    KernelLaunch.run = lambda self, device: launch(self.kernel.__name__, self.args)
+    KernelLaunch.run = run
     device.leave_shared_memory = lambda function: None  # a call of the driver
     device.wait_value = wait_value
     telemetry.IDLE_S = 0.0  # a wait for nothing, with the host's own time

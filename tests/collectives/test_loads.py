@@ -1,0 +1,190 @@
+"""No kernel is loaded for the first time while a stream waits for what the host is to launch next: that is a hang, and
+an H200 had one. Each arm of each operation runs on a stand-in for an H100, which loads as a driver does.
+
+All of it runs in one process beside this one, which may be interpreting.
+"""
+
+import contextlib
+import io
+import os
+from collections.abc import Iterator
+
+import pytest
+import stand_in
+from arm_cases import options_of
+
+from roofline.operations import OPERATIONS, Runners
+from roofline.operations.gathering import Sweep
+
+SWEEP = Sweep(rows=(1024,), tp=(1,), tokens=(64,), prefetch_tp=(1,), ranks=(4,), wires=("1GBps",))
+FIRST, LATER = "first process", "later process"
+SETS = {FIRST: None, LATER: 1}
+"""Of operands, on which the runner checks an arm in a process."""
+
+
+class LateLoadError(Exception):
+    """A link launched what its `load` had not loaded."""
+
+
+def settings() -> Iterator[tuple]:
+    """The runner of each operation over a link, with what its arms work on."""
+    options = options_of(device="cuda", dtype="fp16", model="256x512", gather=SWEEP)
+    runners = Runners(options)
+    for operation in OPERATIONS.values():
+        if operation.analysis == "overlap":
+            runner = runners.of(operation)
+            (case,) = operation.sweep(options)
+            yield runner, runner.setting(options, case)
+
+
+def wrong_with(runner, setting, arm: str, sets: int | None) -> str:
+    """What is wrong with `arm` where the runner checks it in a process that has loaded nothing yet; empty if nothing
+    is."""
+    from collectives.bench.runner import off_pace
+    from roofline.measure.prepared import Rejection
+
+    stand_in.DEVICE.forget()
+    try:
+        if sets is None and (reason := off_pace(setting)):
+            return reason
+        outcome = runner._checked(setting, arm, sets)
+    except (stand_in.BlockedError, LateLoadError) as error:
+        return str(error)
+    return outcome.reason if isinstance(outcome, Rejection) else ""
+
+
+def audit(settings: list[tuple]) -> Iterator[tuple[tuple[str, str, str], str]]:
+    """Each operation, arm and process, with what is wrong there."""
+    for runner, setting in settings:
+        for arm in runner.arms(setting.case.op, "cuda"):
+            for process, sets in SETS.items():
+                yield (setting.case.op, arm, process), wrong_with(runner, setting, arm, sets)
+
+
+@contextlib.contextmanager
+def watched(left_out: int | None = None) -> Iterator[list[str]]:
+    """Inside, a link that launches what its `load` has not raises LateLoadError. Launch `left_out` of a `load` is left
+    out. Gives the names of what the last `load` launches."""
+    from collectives.device import PacedCopier
+
+    launch, load = PacedCopier.launch, PacedCopier.load
+    parts, loading = [], []
+
+    def watched_launch(link, what) -> None:
+        name, variant = what.kernel.__name__, stand_in.variant_of(what)
+        if loading:
+            parts.append(name)
+            if len(parts) == 1 + (-1 if left_out is None else left_out):
+                return
+        elif (name, variant) not in stand_in.DEVICE.loaded:
+            stand_in.DEVICE.load(name, variant)  # where that hangs, it says so
+            raise LateLoadError(f"{name} is loaded behind the load of its link")
+        launch(link, what)
+
+    def watched_load(link, route) -> None:
+        parts.clear()
+        loading.append(link)
+        load(link, route)
+        loading.clear()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PacedCopier, "launch", watched_launch)
+        patch.setattr(PacedCopier, "load", watched_load)
+        yield parts
+
+
+def without_a_part(settings: list[tuple]) -> list[tuple[str, str]]:
+    """Each launch of a link's `load`, with what is wrong first with an arm where it is left out."""
+    outcomes = []
+    while True:
+        with watched(left_out=len(outcomes)) as parts:
+            wrong = next((wrong for _, wrong in audit(settings) if wrong), "")
+        if len(outcomes) == len(parts):
+            return outcomes
+        outcomes.append((parts[len(outcomes)], wrong))
+
+
+def without_load(settings: list[tuple]) -> list[tuple]:
+    """What hangs where links load nothing ahead."""
+    from collectives.device import PacedCopier
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(PacedCopier, "load", lambda link, route: None)
+        return [place for place, wrong in audit(settings) if "the host hangs" in wrong]
+
+
+def computing(settings: list[tuple]) -> list[tuple]:
+    """The arms that send what they compute, each in a later process, where nothing ran before."""
+    from collectives.bench.matmul_reduce_scatter import Summed
+
+    return [
+        (setting.case.op, arm, LATER)
+        for runner, setting in settings
+        if isinstance(setting, Summed)
+        for arm in runner.arms(setting.case.op, "cuda")
+    ]
+
+
+class Outcomes:
+    """A plugin of pytest: how tests ended, each in a process that has loaded nothing yet."""
+
+    def __init__(self):
+        self.of_tests = {}
+
+    def pytest_runtest_setup(self) -> None:
+        stand_in.DEVICE.forget()
+
+    def pytest_runtest_logreport(self, report) -> None:
+        if report.when == "call" or not report.passed:
+            self.of_tests[report.nodeid] = report.longreprtext or report.outcome
+
+
+def of_gpu_tests() -> dict[str, str]:
+    """How those tests end that take one GPU."""
+    outcomes, stand_in.LARGE_BYTES = Outcomes(), 2**30
+    with contextlib.redirect_stdout(io.StringIO()):
+        pytest.main(["tests/collectives/test_on_gpu.py", "-k", "not ranks"], plugins=[outcomes])
+    return outcomes.of_tests
+
+
+def main() -> dict:
+    os.environ[stand_in.NAMED] = "H100"
+    stand_in.install()
+    made = [*settings()]
+    with watched():
+        outcomes = [*audit(made)]
+    return {
+        "audit": outcomes,
+        "without a part": without_a_part(made),
+        "without load": without_load(made),
+        "computing": computing(made),
+        "gpu tests": of_gpu_tests(),
+    }
+
+
+@pytest.fixture(scope="module")
+def outcome(printed_elsewhere):
+    return printed_elsewhere("import json, test_loads; print(json.dumps(test_loads.main()))")
+
+
+def test_no_arm_loads_a_kernel_while_a_stream_waits(outcome):
+    assert {operation for (operation, _, _), _ in outcome["audit"]} == {
+        operation.name for operation in OPERATIONS.values() if operation.analysis == "overlap"
+    }
+    assert [(place, wrong) for place, wrong in outcome["audit"] if wrong] == []
+
+
+def test_without_what_a_link_loads_ahead_each_arm_that_sends_what_it_computes_hangs(outcome):
+    assert [place for place in outcome["without load"] if place[-1] == LATER] == outcome["computing"]
+    assert len(outcome["without load"]) > len(outcome["computing"])  # others load ahead what no gather takes
+
+
+def test_each_part_of_what_a_link_loads_ahead_is_missed(outcome):
+    assert outcome["without a part"]
+    for kernel, wrong in outcome["without a part"]:
+        assert wrong.startswith(f"{kernel} is loaded "), (kernel, wrong)
+
+
+def test_nothing_is_loaded_while_a_stream_waits_in_the_tests_that_take_a_gpu(outcome):
+    assert outcome["gpu tests"]
+    assert {name: wrong for name, wrong in outcome["gpu tests"].items() if wrong != "passed"} == {}
