@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from collectives import copier
-from collectives.transfers import PATIENCE_S, SLICE_BYTES, Timeline, Transfer, missing
+from collectives.transfers import PATIENCE_S, SLICE_BYTES, LinkError, Timeline, Transfer, missing
 from kernels.contract import KernelLaunch, Signals
 
 PROGRAMS, WARPS, REGISTERS = 32, 4, 48
@@ -113,10 +113,13 @@ class DeviceLink:
     programs = 1
     """Those that bring a transfer: so much its flag grows in a run."""
     patience_s = PATIENCE_S
+    _route: Route | None = None
+    """Of the last run; None before the first, and where it was abandoned."""
 
     def __init__(self, rank: int):
         self.rank = rank
         self._stream = torch.cuda.Stream(priority=-1)
+        self._never_waits = torch.cuda.Stream(priority=0)  # torch has other streams for another priority
         self._lost = torch.zeros(1, dtype=torch.int32, device=self.device)
         self._times = torch.zeros(0, dtype=torch.int64, device=self.device)
         self._routes: dict[int, Route] = {}
@@ -196,8 +199,27 @@ class DeviceLink:
         torch.cuda.current_stream().wait_stream(self._stream)
         self.after()
 
+    def abandon(self) -> None:
+        """End the run that the consumer has left: all transfers go, whether or not they were computed, and what they
+        brought is void. Waits for the device. The next run prepares its transfers anew.
+
+        Counters are written, not added to: what was launched may still raise some. No kernel does that: it could be
+        loaded here, and wait.
+        """
+        route, self._route = self._route, None
+        if route:
+            with torch.cuda.stream(self._never_waits):
+                for index in range(len(route.counters)):
+                    write_value(route.counters[index:], route.wanted)
+        torch.cuda.synchronize()
+        self._routes.clear()
+        self._lost.zero_()
+
     def timeline(self) -> Timeline:
-        """Of the last run. Waits for the device. Raises LinkError for a transfer that did not come."""
+        """Of the last run. Waits for the device. Raises LinkError for a transfer that did not come, and where there was
+        no run, or it was abandoned."""
+        if self._route is None:
+            raise LinkError(f"the {self.kind} link has no timeline: its run was abandoned, or none was started")
         torch.cuda.synchronize()
         route, lost = self._route, int(self._lost.item())
         self._lost.zero_()
@@ -283,6 +305,12 @@ def wait_value(counter: Tensor, wanted: int) -> None:
     cyclic, so a counter may wrap around.)"""
     stream, address = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream), ctypes.c_uint64(counter.data_ptr())
     call_driver("cuStreamWaitValue32_v2", stream, address, ctypes.c_uint32(wanted), WAIT_VALUE_GEQ)
+
+
+def write_value(flag: Tensor, value: int) -> None:
+    """Have the current stream write `value` to the int32 `flag`, once what comes before it is done."""
+    stream, address = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream), ctypes.c_uint64(flag.data_ptr())
+    call_driver("cuStreamWriteValue32_v2", stream, address, ctypes.c_uint32(value), 0)
 
 
 @functools.cache

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from collectives.device import DeviceLink, Route, call_driver
+from collectives.device import DeviceLink, Route, call_driver, write_value
 from collectives.ranks import landing, rendezvous
 from collectives.transfers import Transfers
 
@@ -123,12 +123,6 @@ class Symmetric(Enqueued):
 
     def bring(self, transfers: Transfers, index: int, first: int, end: int) -> None:
         copy_matrix(transfers[index].source, transfers[index].target)
-
-
-def write_value(flag: Tensor, value: int) -> None:
-    """Have the current stream write `value` to the int32 `flag`, once what comes before it is done."""
-    stream, address = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream), ctypes.c_uint64(flag.data_ptr())
-    call_driver("cuStreamWriteValue32_v2", stream, address, ctypes.c_uint32(value), 0)
 
 
 def copy_matrix(source: Tensor, target: Tensor) -> None:

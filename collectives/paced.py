@@ -108,6 +108,7 @@ class Threaded:
     bytes_per_s: float | None = None
     patience_s = PATIENCE_S
     clock = WallClock()
+    _run: Run | None = None
 
     def __init__(self, rank: int = 0):
         self.rank = rank
@@ -147,6 +148,13 @@ class Threaded:
         """The consumer's end; waits for what nobody waited for."""
         self._await(len(self._run.transfers))
         self._end = self.clock.now() - self._run.t0
+
+    def abandon(self) -> None:
+        """Give up the run that the consumer has left: the thread waits no longer for what is not ready."""
+        if self._run:
+            with self._change:
+                self._run.failure = self._run.failure or TimeoutError("the run was abandoned")
+                self._change.notify_all()
 
     def timeline(self) -> Timeline:
         """Of the last run."""

@@ -11,7 +11,8 @@ its chunk, within a bound.
     link.timeline()            # when they did, and when the consumer waited
 
 What is still to be computed is started as not ready, `link.start(transfers, ready=0)`, and `link.ready(count)` lets the
-first `count` transfers go.
+first `count` transfers go. Where the consumer is stopped before that, `link.abandon()` ends the run: a GPU's stream
+would wait for ever. Arms are run as `ended(arm)`, which sees to it.
 
 Kinds: `preset` moves nothing, its data is there and its flags are up. `paced` moves real bytes at a bandwidth that is
 asked for, by a thread (`collectives.paced`) or by a kernel (`collectives.device`): an emulation, whatever its
@@ -19,7 +20,8 @@ bandwidth, which is never called NVLink or InfiniBand. The others are between re
 `collectives.device_ranks`.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import torch
@@ -90,6 +92,21 @@ def check_rank(name: str, size: int, ranks: int, rank: int) -> None:
         raise ValueError(f"rank {rank} of {ranks}: it must be from 0 to {ranks - 1}")
 
 
+def ended(arm: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return `arm(operands, link)` that leaves nothing waiting: where it is refused, runs out of memory or is
+    interrupted, the link's run is abandoned."""
+
+    def run(operands, link) -> Tensor:
+        try:
+            return arm(operands, link)
+        except BaseException:
+            with suppress(RuntimeError):  # the device is lost, and nothing waits there
+                link.abandon()
+            raise
+
+    return run
+
+
 def missing(kind: str, transfer: Transfer, rank: int, why: str) -> LinkError:
     """Return the error of a link of `kind` to `rank` on which `transfer` did not arrive."""
     return LinkError(
@@ -153,6 +170,9 @@ class Preset:
         return len(self._transfers)
 
     def finish(self) -> None:
+        pass
+
+    def abandon(self) -> None:
         pass
 
     def timeline(self) -> Timeline:

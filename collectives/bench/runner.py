@@ -12,7 +12,7 @@ from functools import partial
 from collectives.bench.operands import Call
 from collectives.bench.peers import Peer
 from collectives.bench.setting import Setting, leaves_room
-from collectives.transfers import LinkError, WarmUp
+from collectives.transfers import LinkError, WarmUp, ended
 from kernels.bench import checks, matmul
 from kernels.registry import CONTENDERS
 from roofline.measure.prepared import SKIPPED, TOLERANCE, Entrant, PreparedCase, Rejection, unwatched, verdict
@@ -94,7 +94,7 @@ class Runner(matmul.Runner):
                 return peer.entrant(setting)
         if reason := setting.why_not(name):
             return Rejection(SKIPPED, f"{name}: {reason}")
-        arm, all_cores = self.arms(setting.case.op, setting.device)[name], name == ALL_CORES
+        arm, all_cores = ended(self.arms(setting.case.op, setting.device)[name]), name == ALL_CORES
         kind = setting.gather if base_arm(name) == self.baseline else None
         link = setting.link(kind, is_spread=leaves_room(name))
         if setting.device == "cuda":  # compiles and loads, first what the arm has and then what the link has

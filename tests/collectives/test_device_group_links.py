@@ -5,7 +5,6 @@ Ranks are forks of a process beside this one: kernels are those that Triton comp
 seen.
 """
 
-import ctypes
 import functools
 import itertools
 import os
@@ -74,23 +73,6 @@ class SymmetricMemory:
         return torch.from_file(str(self.folder / f"{number}-{rank}"), True, count, dtype=dtype)
 
 
-def call_driver(name, *about):
-    """Enqueue what the driver would: the write of a flag, or the copy of rows."""
-    if name == "cuStreamWriteValue32_v2":
-        _, address, value, _ = about
-
-        def done():
-            ctypes.c_uint32.from_address(address.value).value = value.value
-    else:
-        _, _, _, _, source, _, source_pitch, _, _, _, _, target, _, target_pitch, width, height = about[0]
-
-        def done():
-            for row in range(height):
-                ctypes.memmove(target + row * target_pitch, source + row * source_pitch, width)
-
-    stand_in.DEVICE.take(0.0, done)
-
-
 batches = []
 """Of peers, in a fork."""
 
@@ -102,7 +84,7 @@ def world_of(rank, count, path) -> ranks.Ranks:
     for name, value in (("set_device", lambda gpu: None), ("can_device_access_peer", lambda rank, peer: True)):
         setattr(torch.cuda, name, value)
     torch.cuda.device_count, device_ranks.World.backend = lambda: count, "gloo"
-    gpus.call_driver = call_driver
+    gpus.call_driver = stand_in.call_driver
     batch_send, all_gather = dist.batch_isend_irecv, dist.all_gather_into_tensor
 
     def batch_isend_irecv(batch):

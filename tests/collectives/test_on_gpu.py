@@ -20,7 +20,7 @@ from collectives.bench.setting import make_link
 from collectives.copier import copy_kernel
 from collectives.device import PacedCopier
 from collectives.ranks import shared
-from collectives.transfers import Preset, WarmUp
+from collectives.transfers import Preset, WarmUp, ended
 from kernels import hopper
 from kernels.contract import interpreted
 from roofline.theory.wires import ALL_GATHER, RANKS_TAKE
@@ -116,15 +116,13 @@ def test_part_that_is_computed_late_is_waited_for(scatter, late):
             torch.cuda._sleep(20_000_000)
         return multiply(x, w, out)
 
+    block_launches = ended(matmul_reduce_scatter.ARMS["block_launches"])
     torch.cuda._sleep(1)  # what is loaded while a link waits may wait for it: an H200 hung in the first torch.mm
-    matmul_reduce_scatter.ARMS["block_launches"](scatter, WarmUp())
-    link.start(scatter.parts)
-    link.finish()
-    link.timeline()
+    block_launches(scatter, WarmUp())
     scatter.matmul = slow
     for _ in range(2):
         poison_parts(scatter)
-        assert torch.equal(matmul_reduce_scatter.ARMS["block_launches"](scatter, link), right(scatter))
+        assert torch.equal(block_launches(scatter, link), right(scatter))
         link.timeline()
 
 
@@ -132,10 +130,10 @@ def test_signalled_starts_before_it_has_computed_all(scatter, monkeypatch):
     if torch.cuda.get_device_capability()[0] != 9:
         pytest.skip("signalled needs a Hopper GPU")
     monkeypatch.setattr(hopper, "programs", lambda device: 4)  # so it takes a while
-    link = PacedCopier(500e9)
-    on_device.ARMS["signalled"](scatter, WarmUp())  # what is loaded while a link waits may wait for it
+    link, signalled = PacedCopier(500e9), ended(on_device.ARMS["signalled"])
+    signalled(scatter, WarmUp())  # what is loaded while a link waits may wait for it
     for _ in range(2):
-        on_device.ARMS["signalled"](scatter, link)
+        signalled(scatter, link)
         timeline = link.timeline()
     assert timeline.arrivals_s[0] < timeline.ready_s[-1]
 

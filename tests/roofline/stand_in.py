@@ -437,13 +437,6 @@ def wait(args, computes, began):
     return end
 
 
-def wait_value(counter, wanted):
-    """A stream's wait, which takes no launch."""
-    with host_alone():
-        counter = counter[:1]
-        DEVICE.stream.enqueue(lambda began: None if (at := up(counter, wanted)) is None else max(began, at))
-
-
 def raise_counters(args, computes, began):
     for number in range(args["first"], args["end"]):
         args["times_ptr"][number] = round(began * 1e9)
@@ -487,6 +480,31 @@ KERNELS = {
     "raise_kernel": raise_counters, "flagged_kernel": behind_flags, "pieces_kernel": pieces, "add_kernel": add,
 }  # fmt: skip
 """Those that are more than a matmul of x and w."""
+
+
+def call_driver(name: str, *about) -> None:
+    """What the current stream does without a launch: it waits for a number, writes one, or copies rows."""
+    if name == "cuMemcpy2DAsync_v2":
+        _, _, _, _, source, _, source_pitch, _, _, _, _, target, _, target_pitch, width, height = about[0]
+
+        def work(began):
+            for row in range(height):
+                ctypes.memmove(target + row * target_pitch, source + row * source_pitch, width)
+            return began
+
+    else:
+        _, place, value, _ = about
+        number = ctypes.c_int32.from_address(place.value)
+
+        def work(began):
+            if name == "cuStreamWriteValue32_v2":
+                number.value, DEVICE.raised_at[place.value] = value.value, began
+            elif number.value < value.value:
+                return None
+            return max(began, DEVICE.raised_at.get(place.value, 0.0))
+
+    DEVICE.answer()
+    DEVICE.stream.enqueue(work)
 
 
 def make_nvml():
@@ -541,6 +559,6 @@ def install():
     time.perf_counter, sys.modules["pynvml"] = perf_counter, make_nvml()
     KernelLaunch.run = run
     device.leave_shared_memory = lambda function: None  # a call of the driver
-    device.wait_value = wait_value
+    device.call_driver = call_driver
     telemetry.IDLE_S = 0.0  # a wait for nothing, with the host's own time
     make_place().__enter__()
