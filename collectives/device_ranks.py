@@ -61,6 +61,25 @@ class Nccl(Enqueued):
 
     kind = "nccl"
 
+    def __init__(self, ranks):
+        super().__init__(ranks)
+        self._connected: set[tuple[int, int]] = set()
+        """Who sends to this rank, and whom it sends to meanwhile."""
+
+    def load(self, route: Route) -> None:
+        """Also connect this rank with those that the transfers are from and to: NCCL does so at the first message of a
+        pair, and the host waits for it, which a stream may keep waiting. All ranks send each other a number."""
+        super().load(route)
+        pairs = {(transfer.chunk, transfer.receiver(self.rank, self.ranks.size)) for transfer in route.transfers}
+        group, batch = self.ranks.world.group, []
+        for sender, receiver in sorted(pairs - self._connected):
+            batch.append(dist.P2POp(dist.irecv, torch.empty_like(self._lost), sender, group))
+            batch.append(dist.P2POp(dist.isend, torch.zeros_like(self._lost), receiver, group))
+        if batch:
+            for work in dist.batch_isend_irecv(batch):
+                work.wait()
+        self._connected |= pairs
+
     def bring(self, transfers: Transfers, index: int, first: int, end: int) -> None:
         group, size, together = self.ranks.world.group, self.ranks.size, transfers.together
         if (index - first) % together == 0:
@@ -76,7 +95,7 @@ class Nccl(Enqueued):
             target.copy_(landed)
 
 
-class NcclAllGather(Nccl):
+class NcclAllGather(Enqueued):
     """NCCL's own all-gather, of a gather whose shards come in one piece: all of them arrive together."""
 
     kind = "nccl_all_gather"

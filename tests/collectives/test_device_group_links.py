@@ -88,7 +88,10 @@ def world_of(rank, count, path) -> ranks.Ranks:
     batch_send, all_gather = dist.batch_isend_irecv, dist.all_gather_into_tensor
 
     def batch_isend_irecv(batch):
-        batches.append([op.peer for op in batch])
+        for op in batch:
+            stand_in.DEVICE.load(f"the connection with rank {op.peer}", op.op.__name__)
+        if batch[0].tensor.dtype != torch.int32:  # of what connects
+            batches.append([op.peer for op in batch])
         stand_in.DEVICE.take(0.0, lambda: [work.wait() for work in batch_send(batch)])
         return []
 
