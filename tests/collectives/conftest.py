@@ -5,6 +5,7 @@ import itertools
 import pytest
 import torch
 from arm_cases import normal, options_of
+from cut_off import cut_off  # noqa: F401 a fixture
 
 RANKS, ROWS, DEPTH, COLUMNS = 4, 128, 256, 48
 SCALE = 4  # of rows and depth where kernels are compiled: their tiles are larger

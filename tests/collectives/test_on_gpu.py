@@ -1,6 +1,9 @@
 """What takes a GPU, to the bit: arms that are one launch, parts that are late, and ranks, one each where there are
-several GPUs, else two on the one, over symmetric memory alone. Those of parts and ranks have not run yet: on an H200
-the first hung, in a torch.mm that was loaded while a link waited for it, and now warms up.
+several GPUs, else two on the one, over symmetric memory alone.
+
+Those of parts and ranks have not passed on a GPU yet. On an H200 the first of parts hung, in a torch.mm that was loaded
+while a link waited for it. Since then arms are warmed up, links load their kernels ahead, and test_loads runs all but
+those of ranks on a stand-in that would hang so. What hangs all the same is cut off: see `cut_off`.
 
 No time of it says anything of a wire. A whole run of ranks is `torchrun --nproc-per-node N -m pytest --benchmark-only`,
 a check of all that gathers the same without the option.
@@ -14,6 +17,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 from arm_cases import whole_numbers
+from cut_off import RANKS_LIMIT_S, cut_off_after
 
 from collectives import all_gather_matmul, matmul_reduce_scatter, on_device
 from collectives.bench.setting import make_link
@@ -148,6 +152,7 @@ def product(x, w):
 
 
 def a_rank(rank, count, path, kind):
+    cut_off_after(RANKS_LIMIT_S)
     os.environ |= {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(count)}
     from roofline.measure import device_ranks, ranks
 
