@@ -11,7 +11,7 @@ import ctypes
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -288,7 +288,8 @@ class PacedCopier(DeviceLink):
     def load(self, route: Route) -> None:
         super().load(route)
         route.launched += 1  # it counts itself in, and has nothing to move
-        self.launch(copy_launch(route, 0, 0, self.bytes_per_s))
+        no_rows = route.table.new_tensor([[0, 0, 0, 4, 4, 4]])  # a source may be written by another stream now
+        self.launch(copy_launch(replace(route, table=no_rows), 0, 0, self.bytes_per_s))
 
     def move(self, route: Route, first: int, end: int) -> None:
         route.launched += 1
