@@ -50,6 +50,19 @@ def printed_elsewhere():
         yield run
 
 
+CACHE_BYTES = 2**20
+
+
+@pytest.fixture
+def small_cache(monkeypatch):
+    """Operands rotate through a last-level cache of 1 MiB. A virtual machine may name that of its whole host, and eight
+    times as much would be filled with normal values for each test."""
+    from kernels.bench import matmul
+
+    describe = matmul.machine
+    monkeypatch.setattr(matmul, "machine", lambda device: describe(device) | {"cache_bytes": CACHE_BYTES})
+
+
 @pytest.fixture
 def link_clocks():
     """Each paced link of a CPU gets a `LinkClock`."""

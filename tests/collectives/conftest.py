@@ -32,6 +32,11 @@ def unhurried(link_clocks):
 
 
 @pytest.fixture(autouse=True)
+def few_operands(small_cache):
+    """No test here times anything."""
+
+
+@pytest.fixture(autouse=True)
 def few_programs(monkeypatch):
     """So that programs have several tiles each on a GPU too."""
     from kernels import hopper

@@ -20,6 +20,11 @@ def device() -> str:
     return "cpu" if interpreted(tiled_kernel) else "cuda"
 
 
+@pytest.fixture(autouse=True)
+def few_operands(small_cache):
+    """No test here times anything."""
+
+
 @pytest.fixture
 def dtype(device, request) -> torch.dtype:
     """The first or second of those that a kernel can be tested in here: the interpreter has no bf16, Hopper's TMA

@@ -163,7 +163,7 @@ def test_triton_is_not_timed_on_a_cpu_nor_interpreted(monkeypatch):
 
 
 def test_operands_rotate_beyond_the_cache():
-    case = Matmul("512,512", "up", 1, 64, "fp32")
+    case = Matmul("128,128", "up", 1, 64, "fp32")
     sets = matmul.operands(case, OPTIONS)
     assert len(sets) * case.work.device_bytes >= 2 * matmul.cache_bytes("cpu")
     assert len({tensor.data_ptr() for tensors in sets for tensor in tensors}) == 3 * len(sets)

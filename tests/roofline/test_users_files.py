@@ -1,6 +1,7 @@
 """Files of a user's in another folder: a contender, and the operation of docs/your-operation.md, to their points on the
 roofline."""
 
+import os
 import re
 import subprocess
 import sys
@@ -17,16 +18,26 @@ from roofline.store.conditions import conditions
 PAGE = (Path(__file__).parents[2] / "docs" / "your-operation.md").read_text()
 FILE = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)[1]
 SMALL = ["--ffn-max-seconds=0.1", "--ffn-processes=1"]
+SMALL_CACHE = """
+import sys
+if sys.orig_argv[1] == "-m":
+    from roofline.measure import machine
+    machine._last_level_cache_bytes = lambda: 2**20
+"""
+"""Operands and probes go through eight times the cache, and a virtual machine names that of its whole host. Python runs
+this at the start of pytest and of each share."""
 
 
 @pytest.fixture
 def run(tmp_path, environment):
     """`run(*words)` begins pytest in a folder of a user's."""
     (tmp_path / "norm_matmul.py").write_text(FILE)
+    (tmp_path / "sitecustomize.py").write_text(SMALL_CACHE)
+    places = os.pathsep.join([str(tmp_path), environment()["PYTHONPATH"]])
 
     def begin(*words: str) -> subprocess.CompletedProcess:
         command = [sys.executable, "-m", "pytest", "-q", *words]
-        return subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True)
+        return subprocess.run(command, cwd=tmp_path, env=environment(PYTHONPATH=places), capture_output=True, text=True)
 
     return begin
 
