@@ -154,10 +154,15 @@ def cache_bytes(device: str) -> int:
 
 
 def beyond_cache_bytes(device: str) -> int:
-    """Return the bytes of a tensor that the last-level cache does not answer for. Three of them have to fit into the
-    memory: a virtual machine may name the cache of its whole host."""
-    bytes_ = min(ROTATION * cache_bytes(device), machine(device)["memory_bytes"] // PROBE_SHARE)
-    return max(bytes_, 2**31) if device == "cuda" else bytes_
+    """Return the bytes of a tensor that the last-level cache does not answer for.
+
+    On a GPU it has at least 2 GiB where the memory allows: they take a third of a millisecond, so that the launch
+    weighs nothing. Three of them have to fit into the memory beside operands: a virtual machine may name the cache of
+    its whole host, and a slice of a GPU may have 10 GB."""
+    wanted = ROTATION * cache_bytes(device)
+    if device == "cuda":
+        wanted = max(wanted, 2**31)
+    return min(wanted, machine(device)["memory_bytes"] // PROBE_SHARE)
 
 
 def probes(options) -> list[Probe]:
@@ -173,9 +178,9 @@ def probes(options) -> list[Probe]:
         x, w = (torch.randn(rows, k, device=device).to(DTYPES[dtype]) for rows in (m, n))
         sets = [(x, w, x.new_empty(m, n))]
         calls += [_probe("matmul", c, f"{m}x{n}x{k}", 2 * m * n * k, sets, dtype) for c in libraries]
-    # Far beyond the last-level cache, which would answer for the memory. On a GPU at least 2 GiB: a third of a
-    # millisecond, so that the launch weighs nothing. On a CPU a part at a time, by turns: a probe takes its turn beside
-    # calls of a fraction of a millisecond. Rows as long as those of the weights: there that matters.
+    # Far beyond the last-level cache, which would answer for the memory. On a CPU a part at a time, by turns: a probe
+    # takes its turn beside calls of a fraction of a millisecond. Rows as long as those of the weights: there that
+    # matters.
     size, count = beyond_cache_bytes(device), 1 if device == "cuda" else PARTS
     model = parse_model(options.model)
     matrices = [torch.randn(max(count, size // 4 // k), k, device=device) for k in (model.d_model, model.d_ff)]

@@ -198,6 +198,20 @@ def test_probes_fit_into_the_memory_where_a_virtual_machine_names_the_cache_of_i
     assert 2**22 < copy.amount <= 2 * 2**22
 
 
+@pytest.mark.parametrize(
+    ("cache_bytes", "memory_bytes", "expected_bytes"),
+    [(7 * 2**20, 10 * 10**9, 416_666_666), (72 * 2**20, 24 * 10**9, 10**9), (50 * 2**20, 80 * 10**9, 2**31)],
+    ids=["a slice of an H100", "RTX 4090", "H100"],
+)
+def test_probes_of_a_gpu_fit_beside_its_operands(monkeypatch, cache_bytes, memory_bytes, expected_bytes):
+    about = {"cache_bytes": cache_bytes, "memory_bytes": memory_bytes}
+    monkeypatch.setattr(matmul, "machine", lambda device: about)
+    probe_bytes = matmul.beyond_cache_bytes("cuda")
+    assert probe_bytes == expected_bytes
+    assert 3 * probe_bytes + matmul.POOL * memory_bytes < memory_bytes
+    assert probe_bytes >= matmul.ROTATION * cache_bytes
+
+
 def test_a_library_that_computes_nothing_sets_no_ceiling(contender, small_probes):
     contender(lambda x, w, out: out)
     reasons = [probe.why_not() for probe in small_probes() if probe.name.startswith("numpy")]
