@@ -46,7 +46,6 @@ class WallClock:
 class Run:
     """One run of a link, as its consumer and its thread see it. Times are by the link's clock."""
 
-    link: "Threaded"
     transfers: Sequence[Transfer]
     t0: float
     ready_s: list[float]
@@ -78,11 +77,12 @@ class Worker(threading.Thread):
 
     def __init__(self):
         super().__init__(daemon=True, name="paced link")
-        self.runs: queue.SimpleQueue[Run] = queue.SimpleQueue()
+        self.runs: queue.SimpleQueue[tuple[Threaded, Run]] = queue.SimpleQueue()
 
     @classmethod
-    def give(cls, run: Run) -> None:
-        """Have the worker do `run`. One that was left before its end is given up, and so is the worker that has it."""
+    def give(cls, link: "Threaded", run: Run) -> None:
+        """Have the worker do `run` of `link`. One that was left before its end is given up, and so is the worker that
+        has it."""
         last = cls.last
         if left := last and len(last.arrivals_s) < len(last.transfers):
             last.failure = last.failure or TimeoutError("another run was started")
@@ -90,14 +90,14 @@ class Worker(threading.Thread):
             cls.current = cls()
             cls.current.start()
         cls.last = run
-        cls.current.runs.put(run)
+        cls.current.runs.put((link, run))
 
     def run(self) -> None:
         while self is Worker.current:
-            run = self.runs.get()
+            link, run = self.runs.get()
             if (core := last_core()) is not None:
                 os.sched_setaffinity(0, {core})  # a clock that deals threads out to cores knows nothing of this
-            run.link.move(run)
+            link.move(run)
 
 
 class Threaded:
@@ -128,8 +128,8 @@ class Threaded:
         end, of this link or another, is given up."""
         self._waits: list[tuple[int, float, float]] = []
         t0, ready = self.clock.now(), len(transfers) if ready is None else ready
-        self._run = Run(self, transfers, t0, [t0] * ready, ready < len(transfers), t0)
-        Worker.give(self._run)
+        self._run = Run(transfers, t0, [t0] * ready, ready < len(transfers), t0)
+        Worker.give(self, self._run)
 
     def ready(self, count: int) -> None:
         """The first `count` transfers may go: their sources hold what is to be moved."""

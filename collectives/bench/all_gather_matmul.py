@@ -8,7 +8,7 @@ import torch
 from collectives import all_gather_matmul
 from collectives.all_gather_matmul import Operands, addmm_sums_in_fp32
 from collectives.bench import peers, runner
-from collectives.bench.operands import shards_of
+from collectives.bench.operands import shards_for
 from collectives.bench.setting import Setting
 from collectives.transfers import Preset
 from roofline.theory.arms import base_arm, plan
@@ -21,7 +21,7 @@ class AllGather(Setting):
         case, rank = self.case, self.ranks.rank
         x, w = self.normal((case.m, case.k), 1 + number), self.weights((case.n, case.k), 1000 * rank)
         gathered = self.buffer((case.m, case.k), number).copy_(x)
-        shards = shards_of(x, case.ranks, 1, self.wire.kind, self.ranks)
+        shards = shards_for(self.ranks, self.wire.kind, x, case.ranks, 1)
         return Operands(shards, gathered, w, gathered.new_empty(case.m, case.n), rank, blocks=1)
 
     def gemms_of(self, operands) -> list[tuple]:

@@ -4,6 +4,7 @@ import functools
 from collections.abc import Callable
 from contextlib import contextmanager
 from statistics import median
+from weakref import WeakValueDictionary
 
 import torch
 
@@ -39,19 +40,21 @@ class Call:
         self._all_cores = all_cores
         if all_cores and torch.get_num_threads() > 2:  # the others' pool is one thread short, and that one is made anew
             self.long = False
-        self.runs, self._device, self._link, self._next = runs, device, link, 0
+        self.runs, self._device, self._next = runs, device, 0
         if link and link.kind != "preset":  # which on a GPU knows only when the host enqueued
-            self.notes = self._timeline
+            self.notes = functools.partial(timeline_of, link)  # its own method would keep operands until gc comes by
 
     def __call__(self):
         self._next = (self._next + 1) % len(self.runs)
         with computing(self._device, all_cores=self._all_cores):
             return self.runs[self._next]()
 
-    def _timeline(self) -> dict:
-        timeline = self._link.timeline()
-        first = {"first_wait_s": timeline.waits[0][1]} if timeline.waits else {}
-        return {"last_arrival_s": max(timeline.arrivals_s), **first, "timeline": timeline.as_dict()}
+
+def timeline_of(link) -> dict:
+    """What is noted of the last run of a link."""
+    timeline = link.timeline()
+    first = {"first_wait_s": timeline.waits[0][1]} if timeline.waits else {}
+    return {"last_arrival_s": max(timeline.arrivals_s), **first, "timeline": timeline.as_dict()}
 
 
 def seconds_by_turns(calls: list[Call], device: str) -> list[float]:
@@ -102,23 +105,48 @@ def copy_bytes_per_s(device: str) -> float:
     return 2 * source.nbytes / copy_s
 
 
-@functools.lru_cache(maxsize=16)
+def while_used(make: Callable) -> Callable:
+    """Cases that are prepared at the same time share what `make` returns for the same arguments. It goes with the last
+    case that has it, since the next shape may need all the memory."""
+    in_use = WeakValueDictionary()
+
+    @functools.wraps(make)
+    def find(*arguments):
+        result = in_use.get(arguments)
+        if result is None:
+            result = in_use[arguments] = make(*arguments)
+        return result
+
+    return find
+
+
+@while_used
 def normal(shape: tuple[int, ...], dtype: str, device: str, seed: int, scale: float) -> torch.Tensor:
-    """Zero-mean normal values. The shapes of a run share what they have alike."""
+    """Zero-mean normal values."""
     generator = torch.Generator(device).manual_seed(seed)
     return torch.randn(shape, generator=generator, device=device, dtype=DTYPES[dtype]).mul_(scale)
 
 
-@functools.lru_cache(maxsize=8)
-def shards_of(tensor: torch.Tensor, count: int, axis: int, wire: str, ranks) -> tuple[torch.Tensor, ...]:
-    """Contiguous shards of a tensor that is cached. For the link symmetric the own one of `ranks` lies in symmetric
-    memory: all ranks call this in the same order then."""
-    parts = [part.contiguous() for part in tensor.chunk(count, axis)]
-    if wire == "symmetric":
-        parts[ranks.rank] = shared(parts[ranks.rank], ranks)
-    return tuple(parts)
+class Shards(list):
+    """A list that a dictionary can hold weakly."""
 
 
-@functools.lru_cache(maxsize=8)
+@while_used
+def shards_of(tensor: torch.Tensor, count: int, axis: int) -> Shards:
+    """Contiguous shards of a tensor that cases share."""
+    return Shards(part.contiguous() for part in tensor.chunk(count, axis))
+
+
+def shards_for(ranks, wire: str, tensor: torch.Tensor, count: int, axis: int) -> list[torch.Tensor]:
+    """Contiguous shards of a tensor that cases share. For the link symmetric the own one of `ranks` is a copy in
+    symmetric memory, which each case makes anew: all ranks have to call this in the same order."""
+    shards = shards_of(tensor, count, axis)
+    if wire != "symmetric":
+        return shards
+    own = shared(shards[ranks.rank], ranks)
+    return [*shards[: ranks.rank], own, *shards[ranks.rank + 1 :]]
+
+
+@while_used
 def buffer(shape: tuple[int, int], dtype: str, device: str, number: int) -> torch.Tensor:
     return torch.empty(shape, dtype=DTYPES[dtype], device=device)

@@ -101,6 +101,7 @@ class Setting:
         self.wire = wires.parse(case.wire)
         self.link_kind = self.wire.kind if self.wire.kind in wires.LINKS else "paced"
         self.seed = zlib.crc32(f"{options.seed} {case.op}".encode())
+        self._values: set[torch.Tensor] = set()
         self.sets = [self.make(number) for number in range(self.rotation)]
         self.gemms = [tensors for operands in self.sets for tensors in self.gemms_of(operands)]
         self.unsplit = unsplit(options, *self.gemms[0][:2])
@@ -258,8 +259,11 @@ class Setting:
         return entrants
 
     def normal(self, shape: tuple[int, int], seed: int, scale: float = 1.0) -> torch.Tensor:
-        """Return zero-mean normal values, which cases of one shape and seed share."""
-        return normal(shape, self.case.dtype, self.device, self.seed + seed, scale)
+        """Return zero-mean normal values, which cases of one shape and seed share. They stay until all arms of this one
+        are checked."""
+        values = normal(shape, self.case.dtype, self.device, self.seed + seed, scale)
+        self._values.add(values)
+        return values
 
     def weights(self, shape: tuple[int, int], seed: int) -> torch.Tensor:
         """Return values whose product with `normal` ones is as large as these."""

@@ -7,7 +7,7 @@ import torch
 
 from collectives import weight_prefetch
 from collectives.bench import runner
-from collectives.bench.operands import shards_of
+from collectives.bench.operands import shards_for
 from collectives.bench.setting import Setting
 from collectives.transfers import Preset, Transfers
 from collectives.weight_prefetch import Operands
@@ -19,8 +19,9 @@ class Prefetch(Setting):
     rotation = 1
 
     def make(self, number: int) -> Operands:
-        case, about = self.case, (self.case.ranks, 0, self.wire.kind, self.ranks)
-        shards = [shards_of(self.weights((case.n, case.k), layer), *about) for layer in range(2)]
+        case = self.case
+        weights = [self.weights((case.n, case.k), layer) for layer in range(2)]
+        shards = [shards_for(self.ranks, self.wire.kind, layer, case.ranks, 0) for layer in weights]
         buffers = [self.buffer((case.n, case.k), layer) for layer in range(2)]
         x = self.normal((case.m, case.k), 2)
         return Operands(shards, buffers, x, x.new_empty(case.m, case.n), self.ranks.rank)

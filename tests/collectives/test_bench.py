@@ -1,8 +1,10 @@
 """Cases that gather or scatter, prepared: arms are checked before they are timed, one that fails leaves the others, and
 the wire is asked for what the case says."""
 
+import gc
 import itertools
 import os
+import weakref
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -73,6 +75,38 @@ def test_arms_are_ready_beside_what_they_are_compared_with(options, module, case
         assert entrants["row_block_launches"].facts == {"row_blocks": prepared.facts["row_blocks"]}
         assert entrants["row_block_launches"].config.startswith(f"{prepared.facts['row_blocks']} row blocks, ")
         assert "sums in fp32" in entrants["chunk_launches"].config
+
+
+def tensors() -> list[torch.Tensor]:
+    return [each for each in gc.get_objects() if type(each) is torch.Tensor]
+
+
+@pytest.mark.parametrize(
+    ("module", "case"),
+    [(all_gather_matmul, all_gather()), (weight_prefetch, PREFETCH), (matmul_reduce_scatter, SCATTER), (ffn, LAYER)],
+)
+def test_operands_go_with_their_shape(options, module, case):
+    before = {id(tensor): tensor for tensor in tensors()}
+    prepared = module.Runner(options).prepare(case, ["serial"])
+    made = [weakref.ref(tensor) for tensor in tensors() if id(tensor) not in before]
+    assert len(made) > 3
+    prepared.entrants.clear()
+    module.Runner(options).prepare(replace(case, model="64x256"), ["serial"])  # the link's thread has another run
+    assert [ref().shape for ref in made if ref() is not None] == []
+
+
+def test_cases_of_one_shape_share_their_operands(options):
+    def operands_of(case) -> tuple:
+        made = module.Runner(options).prepare(case, ["serial"])
+        kept.append(made)
+        return made.entrants["serial"].call.runs[0].args[0]
+
+    kept, module = [], all_gather_matmul
+    one, other = operands_of(all_gather("0.05GBps")), operands_of(all_gather("0.04GBps"))
+    assert one.gathered is other.gathered
+    assert one.w is other.w
+    assert all(mine is theirs for mine, theirs in zip(one.shards, other.shards, strict=True))
+    assert one.out is not other.out
 
 
 def test_arms_multiply_by_the_contender_that_was_named(options):
