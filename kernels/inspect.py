@@ -180,8 +180,11 @@ def jobs(kernels: Sequence[str] = ()) -> list[Job]:
     todo: dict[Job, None] = {}
     for of in filter(lambda of: of.target, map(table, architectures())):
         for entry in (entry for entry in of.entries if not kernels or entry.kernel in kernels):
+            measured = entry.measured or {}  # on a GPU that may hold more than the smallest of its table
+            target = measured.get("target", of.target)
+            limit = measured.get("shared_limit_bytes", of.shared_limit_bytes)
             for dtype in entry.dtypes:
-                job = Job(entry.kernel, entry.config, dtype, of.target, of.shared_limit_bytes, entry.mma)
+                job = Job(entry.kernel, entry.config, dtype, target, limit, entry.mma)
                 todo[job] = None
                 # What the model of waves may make of what was not measured.
                 if "flatten" in of.modelled.get(entry.kernel, ()) and dtype == entry.dtypes[0] and not entry.measured:

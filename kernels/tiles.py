@@ -61,8 +61,10 @@ class Entry:
     dtypes: tuple[str, ...]
     m_max: int | None  # None: no limit
     config: Config
-    mma: str | None  # the instruction it must compile to on the table's target; None in the interpreter
-    measured: dict | None  # None: unmeasured; else chip, date, shape, versions of the measurement that chose it
+    mma: str | None  # the instruction it must compile to, on the table's target or its own; None in the interpreter
+    measured: dict | None
+    """None: unmeasured; else chip, date, shape, versions of the measurement that chose it, and the target and the limit
+    of shared memory of that chip, where they are not the table's."""
     m_min: int = 0
     n: int | None = None  # this N and no other; None: any
     k: int | None = None

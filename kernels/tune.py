@@ -6,6 +6,9 @@ timed by turns, beside what is taken at present. The earlier half of the rounds 
 whether it is faster. Then it becomes the entry of `kernels/configs/<arch>.json` for exactly that shape and number of
 SMs, where `kernels.tiles` finds it.
 
+What it compiles for, and the shared memory that a candidate may take, are those of the GPU it runs on. The table of
+another than a Hopper is for every GPU since Ampere: its own target and limit are those of the smallest.
+
 Wins over `triton.autotune` in that one which does not compile costs nobody else, and that the answer is a file to be
 reviewed. Loses where a shape comes that nobody tuned: that one gets the model's choice.
 """
@@ -28,7 +31,7 @@ from kernels import tiles, waves
 from kernels.bench.checks import error_of, reference_sums
 from kernels.inspect import Job, inspect_all
 from kernels.registry import CONTENDERS
-from kernels.tiles import DTYPES, Config
+from kernels.tiles import DTYPES, Config, Table
 from kernels.waves import GpuSpec
 from roofline.arguments import Parser, sizes
 from roofline.measure.prepared import verdict
@@ -54,10 +57,15 @@ def candidates(kernel: str, shape: Shape, dtype: str, arch: str, gpu: GpuSpec) -
 
     def fits(config: Config) -> bool:
         ring_bytes = config.num_stages * (config.block_m + config.block_n) * config.block_k * itemsize
-        return ring_bytes <= table.shared_limit_bytes
+        return ring_bytes <= shared_limit_bytes(table, gpu)
 
     others = [config for config in configs if config != now and fits(config)]
     return [now, *sorted(others, key=lambda config: waves.cost(*shape, itemsize, config, gpu).seconds)[:MOST]]
+
+
+def shared_limit_bytes(table: Table, gpu: GpuSpec) -> int:
+    """Return what one program may take on `gpu`, or by its table where nobody asked the device."""
+    return gpu.shared_bytes or table.shared_limit_bytes
 
 
 def fastest(calls: dict[Config, Callable], clock: Callable[[Callable], float], now: Config) -> tuple[Config, float]:
@@ -100,13 +108,21 @@ def tune(kernel: str, shape: Shape, dtype: str, device: torch.device, clock: Cal
     table, (now, *others) = tiles.table(arch), candidates(kernel, shape, dtype, arch, gpu)
     entries = [entry for entry in table.entries if entry.kernel == kernel and dtype in entry.dtypes]
     mma = {(entry.config.block_m, entry.config.block_n): entry.mma for entry in entries}
-    jobs = [Job(kernel, c, dtype, table.target, table.shared_limit_bytes, mma[c.block_m, c.block_n]) for c in others]
-    problems = {finding.job.config: finding.problems() for finding in inspect_all(jobs)}
+    major, minor = tiles.capability(device)
+    target, shared_bytes = 10 * major + minor, shared_limit_bytes(table, gpu)
+    is_declared = major == table.target // 10  # another generation has other instructions
+
+    def job(config: Config) -> Job:
+        declared = mma[config.block_m, config.block_n] if is_declared else None
+        return Job(kernel, config, dtype, target, shared_bytes, declared)
+
+    findings = {finding.job.config: finding for finding in inspect_all([job(config) for config in (now, *others)])}
     x, w = (torch.randn((rows, k), device=device).to(DTYPES[dtype]) for rows in (m, n))
     out, reference, calls = x.new_empty((m, n)), reference_sums(x, w), {}
     for config in (now, *others):
         call = partial(CONTENDERS[kernel].load(), x, w, out, config=config)
-        if not (reasons := problems.get(config)):
+        reasons = [] if config == now else findings[config].problems()
+        if not reasons:
             out.fill_(math.nan)
             wrong = verdict(kernel, error_of(call(), reference), dtype)
             reasons = [wrong.reason] if wrong else []
@@ -122,8 +138,9 @@ def tune(kernel: str, shape: Shape, dtype: str, device: torch.device, clock: Cal
     measured = dict(
         chip=torch.cuda.get_device_name(device), sms=gpu.sms, date=f"{datetime.now(UTC):%Y-%m-%d}", shape=about,
         triton=triton.__version__, torch=torch.__version__, ratio=round(ratio, 4), over=str(now), tried=len(calls) - 1,
+        target=target, shared_limit_bytes=shared_bytes,
     )  # fmt: skip
-    save(tiles.FOLDER / f"{arch}.json", kernel, shape, dtype, best, mma[best.block_m, best.block_n], measured)
+    save(tiles.FOLDER / f"{arch}.json", kernel, shape, dtype, best, findings[best].mma, measured)
 
 
 def main(arguments: list[str] | None = None) -> int:

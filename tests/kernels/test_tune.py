@@ -1,12 +1,14 @@
 """Which configurations a tuning tries, how it decides, and that its choice is written and read back whole."""
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 
-from kernels import persistent, tune
+from kernels import persistent, tiled, tune
+from kernels.inspect import jobs
 from kernels.registry import CONTENDERS
 from kernels.tiles import FOLDER, Config, architectures, choose
 from kernels.tune import as_text, candidates, fastest, save
@@ -61,11 +63,14 @@ def gpu(monkeypatch, tables):
             return out.copy_(x @ w.T).mul_(2 if config in about.wrong else 1)
 
     def inspect_all(jobs):
+        about.jobs = jobs
         return [
-            SimpleNamespace(job=job, problems=lambda job=job: ["spills"] * (job.config in about.spills)) for job in jobs
+            SimpleNamespace(job=job, mma=MMA, problems=lambda job=job: ["spills"] * (job.config in about.spills))
+            for job in jobs
         ]
 
     monkeypatch.setattr(tune.tiles, "arch_of", lambda device: "sm90")
+    monkeypatch.setattr(tune.tiles, "capability", lambda device: (9, 0))
     monkeypatch.setattr(tune.tiles, "machine_of", lambda device: H200)
     monkeypatch.setattr(tune, "inspect_all", inspect_all)
     monkeypatch.setattr(tune.torch.cuda, "get_device_name", lambda device: "H200")
@@ -87,6 +92,32 @@ def test_the_fastest_that_is_sound_and_right_becomes_the_entry_of_its_shape(gpu,
     gpu.wrong = [third]
     with pytest.raises(ValueError, match=r"taken at present: persistent: relative error .*; correct that first"):
         tune.tune("persistent", shape, "fp16", torch.device("cpu"), lambda call: 1.0)
+
+
+@pytest.mark.parametrize(
+    ("chip", "capability", "shared_bytes", "declared"),
+    [
+        ("A100 SXM", (8, 0), 166_912, "mma.m16n8k16"),
+        ("RTX 4090", (8, 9), 101_376, "mma.m16n8k16"),
+        ("B200", (10, 0), 232_448, None),
+    ],
+)
+def test_limits_are_those_of_the_card_and_not_of_the_smallest_of_its_table(
+    gpu, tables, monkeypatch, chip, capability, shared_bytes, declared
+):
+    monkeypatch.setattr(tune.tiles, "arch_of", lambda device: "generic")
+    monkeypatch.setattr(tune.tiles, "capability", lambda device: capability)
+    card, target = replace(GpuSpec.of_chip(find(chip)), shared_bytes=shared_bytes), 10 * capability[0] + capability[1]
+    monkeypatch.setattr(tune.tiles, "machine_of", lambda device: card)
+    monkeypatch.setattr(tiled, "matmul", type(persistent.matmul)(**vars(tiled.matmul)))
+    tune.tune("tiled", (256, 512, 64), "fp16", torch.device("cpu"), lambda call: 1.0)
+    assert {(job.target, job.shared_limit_bytes, job.mma) for job in gpu.jobs} == {(target, shared_bytes, declared)}
+    configs = [job.config for job in gpu.jobs]
+    rings = [2 * c.num_stages * (c.block_m + c.block_n) * c.block_k for c in configs]
+    assert max(rings) <= shared_bytes
+    assert (max(rings) > 101_376) == (shared_bytes > 101_376)
+    ours = [job for job in jobs(["tiled"]) if job.target == target]
+    assert [(job.shared_limit_bytes, job.mma) for job in ours] == [(shared_bytes, MMA)]
 
 
 def test_an_entry_stands_on_top_in_a_line_of_its_own_and_replaces_its_own_kind_alone(tables):
