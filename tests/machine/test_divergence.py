@@ -146,12 +146,12 @@ FOREVER = {
     "@%p1 bra AGAIN;",
 }
 ENDS = {
-    "a long count": "mov.b32 %r1, 12000;\nAGAIN: sub.u32 %r1, %r1, 1; ld.global.b32 %r2, [%A];"
+    "a long count": "mov.b32 %r1, 1200;\nAGAIN: sub.u32 %r1, %r1, 1; ld.global.b32 %r2, [%A];"
     "setp.ne.u32 %p1, %r1, 0; @%p1 bra AGAIN;",
-    "both count, and wait for each other": "mov.b32 %r1, 12000;\nAGAIN: sub.u32 %r1, %r1, 1; bar.sync 0; bar.sync 1;"
+    "both count, and wait for each other": "mov.b32 %r1, 1200;\nAGAIN: sub.u32 %r1, %r1, 1; bar.sync 0; bar.sync 1;"
     "setp.ne.u32 %p1, %r1, 0; @%p1 bra AGAIN;",
     "one counts, another waits": by("%w",
-        "mov.b32 %r1, 12000;\nCOUNT: sub.u32 %r1, %r1, 1; setp.ne.u32 %p1, %r1, 0; @%p1 bra COUNT;"
+        "mov.b32 %r1, 1200;\nCOUNT: sub.u32 %r1, %r1, 1; setp.ne.u32 %p1, %r1, 0; @%p1 bra COUNT;"
         "st.relaxed.gpu.global.b32 [%A], 1;",
         "AGAIN: ld.relaxed.gpu.global.b32 %r1, [%A]; setp.eq.u32 %p1, %r1, 0; @%p1 bra AGAIN;"),
 }  # fmt: skip
@@ -159,7 +159,8 @@ ENDS = {
 
 @pytest.mark.parametrize("name", [*FOREVER, *ENDS])
 def test_a_wait_without_end_is_told_from_a_long_one(name, monkeypatch):
-    monkeypatch.setattr("small_ptx.BUDGET", 1_000_000)
+    monkeypatch.setattr("kernels.machine.stall.PATIENCE", 2_000)  # which the long counts exceed
+    monkeypatch.setattr("small_ptx.BUDGET", 100_000)
     if name in FOREVER:
         faults("nothing changes any more:\nkernel, CTA 0, warp 0 at", FOREVER[name], words(1), threads=64, seeds=[0])
     else:
