@@ -28,7 +28,7 @@ from roofline.measure.share import run
 from roofline.options import of_values
 
 DEATH_S = 10.0
-"""A process that was killed and is there for so long does not end: its device keeps it."""
+"""A process that was killed and is there for so long is held by its device's driver: the run goes on without it."""
 
 
 class Child:
@@ -48,6 +48,8 @@ class Child:
         self._channel: Connection | None = None
         self._ended = ""
         """How it ended, in words, once it was ended."""
+        self.is_held = False
+        """Whether it was killed and is there all the same."""
         self._request = json.dumps(asdict(request)).encode()
         self.process = subprocess.Popen(
             [*under, sys.executable, "-m", "roofline.measure.child", str(folder)],
@@ -90,7 +92,7 @@ class Child:
     def end(self, within_s: float = 0.0) -> str:
         """End it, with all that it began, where it does not end by itself `within_s`; returns how it ended, in words.
 
-        Raises RuntimeError where it does not end at all.
+        One that does not end within `DEATH_S` of that `is_held`, and left to itself.
         """
         if self._ended:
             return self._ended
@@ -101,7 +103,7 @@ class Child:
         try:
             code = self.process.wait(DEATH_S)
         except subprocess.TimeoutExpired:
-            raise RuntimeError("a process that was killed does not end") from None
+            code, self.is_held = -signal.SIGKILL, True
         self._last_mark = self.marked
         self._output.seek(0)
         self.printed = self._output.read()

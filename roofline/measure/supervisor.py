@@ -19,7 +19,7 @@ from typing import Any
 
 from roofline import operations
 from roofline.measure import epochs, share, signals
-from roofline.measure.child import Child
+from roofline.measure.child import DEATH_S, Child
 from roofline.measure.epochs import Epochs, RankLostError
 from roofline.measure.machine import anonymous
 from roofline.measure.prepared import FAILED
@@ -291,10 +291,21 @@ class Supervisor:
             kind = epochs.HUNG if how == HUNG else epochs.DIED
             return self._end_epoch(child, running, kind, how=how, marked=child.marked)
         job = running.pop(child)
-        child.end()
+        self._end_child(child, job)
         job.printed, job.marked = child.printed, child.marked
         job.end(how)
         self._begin(job, running)
+
+    def _end_child(self, child: Child, job) -> None:
+        """End the process of a share. Where the driver holds it, the report says so."""
+        child.end()
+        if child.is_held and self.run:
+            at = f"{job.at['step']} of {job.at['shape']}" if job.at["shape"] else job.at["step"]
+            self.note(
+                f"held process, {at}",
+                f"A process that was killed ({at}) was still there {DEATH_S:.0f} s later, held by the driver of its "
+                "device: what was measured after it may have shared the device with it.",
+            )
 
     def _end_epoch(self, child: Child, running: Running, *kind: int, **how) -> None:
         """End the shares of all ranks since one has ended: this rank's where there is a `kind` of that, else another's.
@@ -303,7 +314,7 @@ class Supervisor:
         job = running[child]
         mine = self.epochs.report(*kind, job.at, **how) if kind else None
         report = self.epochs.end(mine, self.signals)
-        child.end()
+        self._end_child(child, job)
         del running[child]
         if report:
             job.at, job.marked, job.broke = report["at"], report.get("marked", 0), report.get("broke")

@@ -116,6 +116,44 @@ def test_a_fault_costs_what_it_struck(three_shapes, place, fault, processes):
     assert "nothing is left to measure" in run.go_on().text
 
 
+HELD = (
+    IMPATIENT
+    + """
+import threading
+from contextlib import suppress
+from types import SimpleNamespace
+
+from roofline.measure import child
+
+child.DEATH_S = 0.5
+
+
+def kill_late(group, number):
+    def kill():
+        with suppress(ProcessLookupError):
+            os.killpg(group, number)
+
+    threading.Timer(3.0, kill).start()
+
+
+child.os = SimpleNamespace(**vars(os) | {"killpg": kill_late})
+"""
+)
+"""A process that is killed is there for another three seconds, as one that a driver holds."""
+
+
+def test_a_process_that_does_not_die_costs_what_it_was_at(three_shapes):
+    run = three_shapes(fault="numpy 128 hang", shares=True, more=HELD)
+    assert run.code == 1
+    assert "Traceback" not in run.text
+    assert run.reasons.keys() == {"m128-numpy"}
+    assert run.reasons["m128-numpy"][1].startswith("numpy: hung while it was timed")
+    assert sorted(run.cases) == sorted(set(ALL) - {"m128-numpy"})
+    assert "A process that was killed (turns of matmul-xxl/16-up-tp8-m128-fp32) was still there" in run.report
+    assert len([note for note in run.kept.notes if "still there" in note]) == 1  # the others end by themselves
+    assert_no_share_is_left(run)
+
+
 def test_shape_that_nobody_can_be_blamed_for_is_tried_once_more(three_shapes):
     run = three_shapes("-k", "numpy", fault="prepare 128 once", shares=True)
     assert (run.code, run.reasons) == (0, {})
