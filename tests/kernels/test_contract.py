@@ -154,13 +154,18 @@ def test_without_triton_or_a_part_of_it_others_work_and_ours_say_what_is_missing
 
 
 def test_the_registry_lists_contenders_and_finds_each():
-    def names(**options):
-        return Planner(SimpleNamespace(contenders=None, users=(), **options)).names(None)
+    def names(device, timed, m=65, dtype="bf16", asked=None):
+        options = SimpleNamespace(contenders=asked, users=(), device=device, timed=timed)
+        return Planner(options).names(SimpleNamespace(m=m, dtype=dtype))
 
     ours = ["decode", "persistent", "tiled", "warpgroup"]
-    assert names(device="cpu", timed=True) == ["torch", "numpy"]
-    assert names(device="cuda", timed=True) == ["cublas", *ours]
-    assert names(device="cpu", timed=False) == ["torch", "numpy", *ours]
+    assert names("cpu", timed=True) == ["torch", "numpy"]
+    assert names("cuda", timed=True) == ["cublas", *ours]
+    assert names("cuda", timed=True, m=64) == ["cublas", "decode", "persistent"]  # the others cannot win there
+    assert names("cuda", timed=True, m=64, dtype="fp32") == ["cublas", *ours]  # which decode does not take
+    assert names("cuda", timed=True, m=1, asked=("tiled", "warpgroup")) == ["tiled", "warpgroup"]
+    assert names("cpu", timed=False, m=1) == ["torch", "numpy", *ours]
+    assert names("cuda", timed=False, m=1) == ["cublas", *ours]
     for name in ours:
         assert (CONTENDERS[name].load().name, CONTENDERS[name].load().jit.__name__) == (name, f"{name}_kernel")
     assert all(callable(load(path)) for path in BESIDE_LINK.values())
