@@ -21,8 +21,12 @@ see them. Both stand behind the loop, since Triton does not pipeline one with a 
 
 Wins where a tile of tokens would be mostly padding, against one that reads with shallow rings or leaves SMs idle. Loses
 above 64 rows (`kernels.persistent`): more of x beside 128 rows of w would make L2 the limit. The deal is fixed, so the
-slowest SM ends last. All this is reasoned, not yet measured. Descriptors cost tens of microseconds of host time a
-launch: without a CUDA graph that is what a short call costs. Needs a Hopper, and rows of a multiple of 16 bytes.
+slowest SM ends last. Descriptors cost tens of microseconds of host time a launch: without a CUDA graph that is what a
+short call costs. Needs a Hopper, and rows of a multiple of 16 bytes.
+
+Measured over twelve shapes of 1 to 64 rows (results/reference): on an H200 0.94 to 1.11 of cuBLAS's speed, 1.026 in the
+mean, at 77 to 101 % of the roof; on an H100 0.96 to 1.06, 1.026 in the mean, at 80 to 97 %. The layer `up` at tp 8 is
+where it is behind: 0.94 to 0.99 on both.
 
 Sources: swapped operands and depth of the ring after TileOPs (https://github.com/tile-ai/TileOPs); runs of parts over
 tile borders are stream-K (M. Osama et al., PPoPP 2023), in whole waves and with sums in a fixed order.
@@ -51,7 +55,7 @@ MOST_TOKENS = 64
 
 ENOUGH = 0.96
 """Of the SMs' time: those that are left read a little faster for each idle one, and a shared tile costs a few trips to
-L2 at the end, some 3 us of the 45 that a tp-8 shard takes an H200. Unmeasured."""
+L2 at the end, some 3 us of the 55 to 66 that a tp-8 shard takes an H200. No other value was tried."""
 
 LEAST_STEPS = 4
 """Of a part: what is read for it is then at least four times its partial sums (128 KB to 32 KB, for 64 rows of x)."""
