@@ -11,6 +11,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from roofline import contenders
+from roofline.measure.machine import may_be_hopper
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,8 +147,10 @@ class Planner:
             return False
         if not self.options.timed:
             return contender.device == self.options.device or contender.kind == "triton"
+        if contender.device != self.options.device:
+            return False
         is_beaten = case.dtype != "fp32" and case.m <= contender.beaten_up_to_m
-        return contender.device == self.options.device and not is_beaten
+        return not (is_beaten and may_be_hopper())
 
 
 def baseline(options) -> str:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import kernels
-from kernels import contract, decode, hopper, persistent, tiled
+from kernels import contract, decode, hopper, persistent, registry, tiled
 from kernels.contract import MAX_SIZE, overlap, validate
 from kernels.registry import BESIDE_LINK, CONTENDERS, Contender, Planner, load
 
@@ -153,7 +153,7 @@ def test_without_triton_or_a_part_of_it_others_work_and_ours_say_what_is_missing
     assert without_gluon["persistent"].startswith("x is on cpu")
 
 
-def test_the_registry_lists_contenders_and_finds_each():
+def test_the_registry_lists_contenders_and_finds_each(monkeypatch):
     def names(device, timed, m=65, dtype="bf16", asked=None):
         options = SimpleNamespace(contenders=asked, users=(), device=device, timed=timed)
         return Planner(options).names(SimpleNamespace(m=m, dtype=dtype))
@@ -169,6 +169,8 @@ def test_the_registry_lists_contenders_and_finds_each():
     for name in ours:
         assert (CONTENDERS[name].load().name, CONTENDERS[name].load().jit.__name__) == (name, f"{name}_kernel")
     assert all(callable(load(path)) for path in BESIDE_LINK.values())
+    monkeypatch.setattr(registry, "may_be_hopper", lambda: False)  # which cannot run what the others lose to
+    assert names("cuda", timed=True, m=64) == ["cublas", *ours]
 
 
 @pytest.mark.parametrize(

@@ -516,7 +516,10 @@ def make_nvml():
     return types.SimpleNamespace(
         refuse=refuse, NVMLError=error, NVML_CLOCK_SM=1, NVML_TEMPERATURE_GPU=0, NVML_COMPUTEMODE_DEFAULT=0,
         nvmlInit=lambda: None, nvmlDeviceGetCount=lambda: 1, nvmlSystemGetDriverVersion=lambda: "made up",
-        nvmlDeviceGetHandleByUUID=lambda uuid: uuid, nvmlDeviceGetClockInfo=lambda handle, kind: SM_HZ / 1e6,
+        nvmlDeviceGetHandleByUUID=lambda uuid: uuid,
+        nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetCudaComputeCapability=lambda handle: CARDS[os.environ[NAMED]],
+        nvmlDeviceGetClockInfo=lambda handle, kind: SM_HZ / 1e6,
         nvmlDeviceGetMigMode=refuse,
         nvmlDeviceGetPowerUsage=lambda handle: 650_000, nvmlDeviceGetTemperature=lambda handle, kind: 60,
         nvmlDeviceGetCurrentClocksThrottleReasons=lambda handle: 0, nvmlDeviceGetComputeMode=lambda handle: 0,
