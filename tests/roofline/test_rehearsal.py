@@ -79,17 +79,17 @@ def rehearse(tmp_path, zygote, environment):
 
 
 def test_hopper_gets_the_whole_line_up_counted_though_the_device_is_lost_meanwhile(rehearse):
-    outcome = rehearse("H100", *rehearse.new, "--ffn-tokens=16,1024", "--ffn-counters=1", fault="persistent_kernel")
+    outcome = rehearse("H100", *rehearse.new, "--ffn-tokens=16,1024", "--ffn-counters=1", fault="tiled_kernel")
     assert outcome.code == 1
     assert outcome.measured == {
-        "matmul": {"cublas", "persistent", "decode", "tiled", "warpgroup"},
+        "matmul": {"cublas", "persistent", "decode", "warpgroup"},
         "all_gather_matmul": LAUNCHES | {"row_block_launches_persistent"} | WAITING,
         "matmul_reduce_scatter": SCATTER | {"block_launches_persistent", "signalled"},
         "ffn": LAYER | {"layer_launches_persistent", "layer_signalled"},
         "weight_prefetch": PREFETCH | {"overlapped_persistent"},
     }
     (failed,) = outcome.reasons("failed")
-    assert failed.startswith("persistent: RuntimeError: CUDA error: an illegal memory access")
+    assert failed.startswith("tiled: RuntimeError: CUDA error: an illegal memory access")
     assert outcome.reasons("skipped") == [
         "x has M=1024 rows, decode takes up to 64; use kernels.persistent or kernels.tiled"
     ]
