@@ -11,7 +11,7 @@ from functools import partial
 
 from collectives.bench.operands import Call
 from collectives.bench.peers import Peer
-from collectives.bench.setting import Setting, leaves_room
+from collectives.bench.setting import Setting
 from collectives.transfers import LinkError, WarmUp, ended
 from kernels.bench import checks, matmul
 from kernels.registry import CONTENDERS
@@ -96,7 +96,7 @@ class Runner(matmul.Runner):
             return Rejection(SKIPPED, f"{name}: {reason}")
         arm, all_cores = ended(self.arms(setting.case.op, setting.device)[name]), name == ALL_CORES
         kind = setting.gather if base_arm(name) == self.baseline else None
-        link = setting.link(kind, is_spread=leaves_room(name))
+        link = setting.link(kind, is_spread=setting.leaves_room(name))
         if setting.device == "cuda":  # compiles and loads, first what the arm has and then what the link has
             setting.relative_error(arm, WarmUp(), setting.sets[0])
             with suppress(LinkError):  # one that waits for what is computed may give up

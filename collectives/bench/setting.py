@@ -30,7 +30,7 @@ from roofline.measure.prepared import Entrant
 from roofline.measure.ranks import ALONE, Alone, Ranks
 from roofline.store.run import REQUESTED
 from roofline.theory import wires
-from roofline.theory.arms import ARMS, PERSISTENT, base_arm
+from roofline.theory.arms import ARMS, base_arm
 from roofline.theory.models import parse as parse_model
 
 SETS = 2
@@ -45,16 +45,6 @@ that a link's time begins with its stamp, tenths of a millisecond before the hos
 
 WAITING = {name for name, spec in ARMS.items() if spec.table}
 """Arms of `collectives.on_device`."""
-
-
-def leaves_room(arm: str) -> bool:
-    """Whether the kernel of `arm` leaves the copier room on every SM: all of ours do, the vendor's may not.
-
-    The copier then has a program on each SM, so that what it takes is taken from all alike. On an H200, of 132 SMs, a
-    matmul of 1.14 ms beside a gather of 0.87 took 1.32 ms so, and 1.42 beside 32 programs: tiles are dealt out evenly,
-    and the SMs with a program held up the rest.
-    """
-    return arm in WAITING or arm.endswith(PERSISTENT)
 
 
 class Setting:
@@ -225,6 +215,15 @@ class Setting:
             return f"persistent is the fastest unsplit matmul, so that {base} has it already"
         return ours.why_not(*self.gemms[0][:2])
 
+    def leaves_room(self, arm: str) -> bool:
+        """Whether the kernel of `arm` leaves the copier room on every SM: ours do, the vendor's may not.
+
+        The copier then has a program on each SM, so that what it takes is taken from all alike. On an H200, of 132 SMs,
+        a matmul of 1.14 ms beside a gather of 0.87 took 1.32 ms so, and 1.42 beside 32 programs: tiles are dealt out
+        evenly, and the SMs with a program held up the rest.
+        """
+        return arm in WAITING or self.matmul_of(arm) is CONTENDERS["persistent"]
+
     def matmul_of(self, arm: str):
         """Return the contender that `arm` multiplies by."""
         return self.best if base_arm(arm) == arm else CONTENDERS["persistent"]
@@ -239,6 +238,7 @@ class Setting:
 
         gemms = {f"gemm {name}": self.multiplied_by(contender) for name, contender in self.unsplit.items()}
         best, ours = f"gemm {self.best.name}", "gemm persistent"
+        with_room = ("preset", ours, "gemm") if best == ours else ("preset", ours)
         beside = {"gemm": gemms[best]} | {name: gemms[name] for name in (ours,) if name in gemms and name != best}
         for name, runs in gemms.items():
             enter(name, "gemm", runs)
@@ -250,7 +250,7 @@ class Setting:
             enter("link", "link", [partial(contended, link, gather) for gather in self.gathers], link)
             unrelated = self.unrelated()
             for name, runs in beside.items():
-                link = self.link(is_spread=name in ("preset", ours))
+                link = self.link(is_spread=name in with_room)
                 both = zip(itertools.cycle(unrelated), runs, strict=False)
                 enter(f"{name} beside link", "contended", [partial(contended, link, *x) for x in both], link)
         if self.keeps_step:

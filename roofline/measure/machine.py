@@ -148,18 +148,6 @@ def gpu_driver() -> str | None:
         return next((word for word in proc.read_text().split() if word[:1].isdigit() and "." in word), "unknown")
 
 
-def may_be_hopper() -> bool:
-    """Whether the first GPU is a Hopper, asked of NVML, which needs no context on it; True where that says nothing."""
-    try:
-        import pynvml
-
-        pynvml.nvmlInit()
-        major, _ = pynvml.nvmlDeviceGetCudaComputeCapability(pynvml.nvmlDeviceGetHandleByIndex(0))
-        return major == 9
-    except Exception:  # no package, no library, no device: NVML has a type for each
-        return True
-
-
 def cores() -> int:
     """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

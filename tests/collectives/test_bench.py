@@ -13,7 +13,7 @@ import pytest
 import torch
 from arm_cases import ARMS, all_gather, options_of
 
-from collectives import on_device
+from collectives import device, on_device
 from collectives.all_gather_matmul import serial
 from collectives.bench import (
     all_gather_matmul,
@@ -359,6 +359,26 @@ def test_serial_gathers_by_the_faster_of_the_link_and_nccls_all_gather(times_s, 
     assert setting.Setting.fastest_gather(gpu) == gather
     ranks.world.why_not = lambda kind: "they share a GPU"
     assert setting.Setting.fastest_gather(gpu) == "symmetric"
+
+
+@pytest.mark.parametrize(("best", "arms"), [("cublas", []), ("persistent", ["serial", "row_block_launches"])])
+def test_copier_has_room_beside_all_arms_by_our_kernels_and_no_others(best, arms):
+    made = object.__new__(setting.Setting)
+    made.best = CONTENDERS[best]
+    ours = ["chunk_outer", "row_block", "signalled", "layer_signalled", "row_block_launches_persistent"]
+    asked = ["serial", "row_block_launches", *ours]
+    assert [arm for arm in asked if made.leaves_room(arm)] == [*arms, *ours]
+
+
+@pytest.mark.parametrize("bytes_per_s", [50e9, 450e9])
+def test_copier_has_the_programs_that_its_bandwidth_needs(monkeypatch, bytes_per_s):
+    """An H200's moved 11.8 GB/s each."""
+    asked = []
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda of: SimpleNamespace(multi_processor_count=132))
+    monkeypatch.setattr(device, "PacedCopier", lambda speed, rank, programs: asked.append(programs))
+    setting.make_link("paced", "cuda", bytes_per_s, SimpleNamespace(rank=0))
+    assert 11.8e9 * asked[0] > bytes_per_s
+    assert asked == [32] or bytes_per_s > 377e9
 
 
 @pytest.mark.parametrize(("chosen", "expected"), [(None, [None, 132]), (8, [8, 8])])

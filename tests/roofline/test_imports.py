@@ -18,7 +18,7 @@ FLOORS = (
     ("operations", "store", "options"),
     ("measure", "profile", "analysis"),
     ("report", "plots", "account", "predict"),
-    ("pytest_plugin", "cli", "doctor", "__main__"),
+    ("pytest_plugin", "cli", "doctor", "visit", "__main__"),
 )
 """Rooms of `roofline` from the ground up: each imports those beside it and below."""
 
