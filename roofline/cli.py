@@ -21,8 +21,9 @@ def main(arguments: list[str] | None = None) -> int:
     bench = commands.add_parser("bench", help="measure, from any folder: pytest's options and the --ffn-... ones")
     bench.set_defaults(run=_bench)
 
-    command = commands.add_parser("report", help="redraw the tables and plots of a run folder from its saved data")
-    command.add_argument("folder", metavar="RUN", type=Path, help="a folder of results/local or results/reference")
+    command = commands.add_parser("report", help="redraw the tables and plots of run folders from their saved data")
+    about = "a folder of results/local or results/reference"
+    command.add_argument("folders", metavar="RUN", type=Path, nargs="+", help=about)
     command.set_defaults(run=_report)
 
     comparing.add_command(commands)
@@ -79,6 +80,7 @@ def _doctor(options: argparse.Namespace) -> int:
 def _report(options) -> int:
     from roofline.report.write import write
 
-    for path in write(options.folder):
-        print(path)
+    for folder in options.folders:
+        for path in write(folder):
+            print(path)
     return 0
