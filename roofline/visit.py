@@ -101,9 +101,8 @@ committed is no reference."""
 LOGS, STATE = "logs", "steps.json"
 MARK = "ROOFLINE_VISIT_STEP"
 """Environment variable by which all children of a step are found, whatever session they lead."""
-NOT_FOUND = 127
-REFUSED = 2
-"""Exit codes: of a command that is not there, and of a run that is refused."""
+NOT_FOUND, REFUSED, UNKNOWN = 127, 2, -1
+"""Exit codes: of a command that is not there, of a run that is refused, and where nobody saw one."""
 QUERY = "name,driver_version,temperature.gpu,power.draw,power.limit,clocks.sm,clocks.max.sm,memory.total"
 PACKAGES = ("torch", "triton", "pytest", "pytest-benchmark", "numpy", "pandas", "nvidia-ml-py")
 
@@ -127,6 +126,13 @@ class Visit:
         """Exit codes of the steps that are over. A step that was cut off has none."""
         self.chip = smi("name")
         self.read_state()
+        self.take_in_whole_runs()
+
+    def take_in_whole_runs(self) -> None:
+        """Steps are over whose runs are whole, though they were cut off before they could say so."""
+        for step in self.steps:
+            if step.selects and step.name not in self.codes and self.is_over(step, 0):
+                self.codes[step.name] = UNKNOWN
 
     def read_state(self) -> None:
         """Take in what earlier visits did. Raises ValueError where they were to another card."""
@@ -240,6 +246,7 @@ class Visit:
             self.pack(LOGS)
         if code is not None and self.is_over(step, code):
             self.codes |= dict.fromkeys((step.name for step in group), code)
+        self.take_in_whole_runs()
         self.write_state()
         if step.changes:
             shutil.copytree(ROOT / step.changes, self.logs / Path(step.changes).name, dirs_exist_ok=True)

@@ -170,6 +170,14 @@ def test_a_run_that_is_cut_off_is_brought_home_and_gone_on_with(make, tmp_path, 
     assert kinds == ["run", "resumed", "not_measured", "end"]
 
 
+def test_a_run_that_was_whole_before_it_was_cut_off_is_not_made_again(make, capsys):
+    step = Step("one", 1, 2, measures(f"{WHOLE}\n{HANGS}"), selects="test_one", archive="first")
+    made = make(step)
+    assert made.codes == {"one": visit.UNKNOWN}
+    assert "one: cut off at 2 s" in capsys.readouterr().out
+    assert make(step).tried == set()
+
+
 def test_a_run_that_cannot_be_gone_on_with_is_begun_anew_and_kept(make, tmp_path):
     make(Step("one", 1, 2, measures(HANGS), selects="test_one", archive="first"))
     refuses = f"resumes and sys.exit(2)\n{WHOLE}"
