@@ -5,6 +5,7 @@
 # make gpu      all that a GPU has to tell
 # SYSTEM=1 takes python3 as it is, where nothing of ours can be installed:  make gpu SYSTEM=1 PYTHON=/opt/conda/bin/python3
 # make reference RUN=FOLDER   copy a run to results/reference and renew the tables of results/README.md
+# make reports  draw the reports of results/reference again in their places, and renew the tables that show them
 # TORCH_INDEX=URL takes torch from that index: an NVIDIA driver below 580 needs https://download.pytorch.org/whl/cu126
 # ARGS goes to pytest:  make bench ARGS="tests/benchmarks/test_matmul.py --ffn-tokens 1,4096"
 
@@ -19,7 +20,7 @@ BEGAN := $(shell date +%s)
 COMPILED := $(addprefix tests/kernels/test_,compiled.py toy.py warpgroup.py) \
 	$(addprefix tests/machine/test_,attention.py check.py clean.py exhibits.py planted.py shipped.py small_kernels.py)
 
-.PHONY: bench gpu reference test test-slow test-newest test-triton-newest test-wire lint
+.PHONY: bench gpu reference reports test test-slow test-newest test-triton-newest test-wire lint
 
 bench: $(ENV)
 	$(PY) -m pytest --benchmark-only $(ARGS)
@@ -31,7 +32,10 @@ gpu: $(ENV)
 	$(PY) -m roofline.visit --out $(OUT) $(if $(MINUTES),--minutes $(MINUTES)) --began $(BEGAN)
 
 reference: $(ENV)
-	$(PY) -m roofline.report.references $(RUN)
+	$(PY) -m results.references $(RUN)
+
+reports: $(ENV)
+	$(PY) -m results.references --reports
 
 test: $(ENV)
 	$(PY) -m pytest -n 3 --dist worksteal $(ARGS)

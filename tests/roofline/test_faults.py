@@ -14,10 +14,10 @@ from subprocess import CalledProcessError
 
 import pytest
 
+from results import references
 from roofline.analysis.comparison import compare
 from roofline.cli import main
 from roofline.measure import device_errors
-from roofline.report import references
 from roofline.report.compare import summary
 
 slow = pytest.mark.slow

@@ -10,9 +10,9 @@ import pytest
 from made_up_gathers import HERE, NAMES, SWEEP, gather_matmul, gathering
 from made_up_run import END, HEAD, LINES, save
 
+from results import references
 from roofline.cli import main
 from roofline.plots import theme
-from roofline.report import references
 from roofline.report.write import write
 from roofline.store import journal
 from roofline.store.lines import LONGEST_TEXT

@@ -12,10 +12,10 @@ from made_up_gathers import NAMES, ON_GPU, gather_matmul, gathering
 from made_up_run import HEAD, LINES, boxes_of, save, touching_pairs, words_on_points
 from matplotlib.image import imread
 
+from results import references
 from roofline import plots
 from roofline.analysis.fields import FIELDS, GROUPS
 from roofline.analysis.records import frame, records_of
-from roofline.report import references
 from roofline.report.format import FORMATS, WITH_ENDS
 from roofline.report.write import markdown, sections, write
 from roofline.store import journal
@@ -197,6 +197,32 @@ def test_run_of_other_files_than_its_commit_has_is_refused(checkout, capsys, con
     path.write_text(path.read_text().replace('"abc1234"', about, 1))
     assert add(checkout) == code
     assert ("files that are not that commit's" in capsys.readouterr().err) == bool(code)
+
+
+def test_reports_are_drawn_again_in_their_places_and_readme_gets_its_table(checkout, capsys):
+    root, _ = checkout
+    assert add(checkout) == 0
+    folder = root / "results" / "reference" / "nvidia-h200-2026-01-02"
+    report, names = (folder / "report.md"), {"report.md", "memory_roofline.png", journal.PACKED}
+    report.write_text("of an earlier version")
+    (folder / "memory_roofline.png").write_bytes(b"")
+    readme = root / "README.md"
+    readme.write_text(
+        f"before\n{references.TABLE_START}\nold\n{references.TABLE_END}\nThe run is [{folder.name}](x).\n"
+    )
+    assert references.main(["--reports"], folder.parent) == 0
+    drawn = report.read_text().splitlines()
+    assert drawn[0].startswith("# FFN matmuls")
+    assert {path.name for path in folder.iterdir()} == names
+    assert imread(folder / "memory_roofline.png").any()
+    lines = readme.read_text().splitlines()
+    assert (lines[0], lines[1], lines[-2]) == ("before", references.TABLE_START, references.TABLE_END)
+    assert lines[2].startswith(references.FIRST_ROW)
+    assert set(lines[2:-2]) <= set(drawn)
+    assert len(lines[2:-2]) > 2
+    readme.write_text("names no run")
+    assert references.main(["--reports"], folder.parent) == 2
+    assert "or 'The run is [NAME]': put them there" in capsys.readouterr().err
 
 
 def test_reference_without_a_checkout_or_marks_is_one_line(checkout, tmp_path, capsys):

@@ -1,8 +1,11 @@
-"""Adds a run to the reference runs, which others compare with, and renews the tables of results/README.md.
+"""The reference runs, which others compare with: adds one, draws their reports again, and renews the tables of
+README.md and results/README.md.
 
-`make reference RUN=FOLDER` calls it; without RUN it renews the tables alone.
+    make reference RUN=FOLDER    adds a run
+    make reports                 draws the report of each again, in its place, as after a change of a column
 """
 
+import itertools
 import platform
 import re
 import shutil
@@ -15,6 +18,7 @@ from roofline.analysis.records import frame
 from roofline.report import tables
 from roofline.report.format import rate_text
 from roofline.report.throughput import beside_baseline
+from roofline.report.write import write
 from roofline.stats import geometric_mean
 from roofline.store import journal
 from roofline.store.conditions import slug
@@ -22,6 +26,10 @@ from roofline.store.run import Run
 from roofline.store.source_files import hash_of_commit
 
 INTO = Path("results/reference")
+TABLE_START, TABLE_END = "<!-- table -->", "<!-- /table -->"
+"""In README.md: between them stands a table of the report of the run that it names."""
+TABLE_OF = re.compile(r"The run is\s+\[([\w-]+)\]")
+FIRST_ROW = "| M | dtype | shapes |"
 START, END = "<!-- made by `make reference` -->", "<!-- end of what `make reference` made -->"
 KEPT = (f"{journal.NAME}*", "report.md", "benchmark.json", "*.png")
 """What is committed of a run; the rest is drawn again from its journal."""
@@ -68,6 +76,29 @@ def _require_files_of_commit(folder: Path, run: Run, root: Path) -> None:
             f"{folder} says that it is of commit {commit}, and measured files that are not that commit's: name the "
             "right one, in a copy by ROOFLINE_COMMIT, and run it again"
         )
+
+
+def redraw(folder: Path) -> None:
+    """Draw the report of a reference run again, from its journal. It keeps the pictures that it had, and no others."""
+    pictures = {path.name for path in folder.glob("*.png")}
+    for path in write(folder):
+        if path.name != "report.md" and path.name not in pictures:
+            path.unlink()
+
+
+def renew_readme(readme: Path, into: Path) -> None:
+    """Write into `readme` the table of the report of the run that it names. Raises ValueError where it names none."""
+    text = readme.read_text(encoding="utf-8")
+    named = TABLE_OF.search(text)
+    if not named or TABLE_START not in text or TABLE_END not in text:
+        raise ValueError(f"{readme} lacks {TABLE_START}, {TABLE_END}, or 'The run is [NAME]': put them there")
+    lines = (into / named[1] / "report.md").read_text(encoding="utf-8").splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith(FIRST_ROW))
+    rows = itertools.takewhile(lambda line: line.startswith("|"), lines[first:])
+    before, rest = text.split(TABLE_START)
+    _, after = rest.split(TABLE_END)
+    made = "\n".join([TABLE_START, *rows, TABLE_END])
+    readme.write_text(before + made + after, encoding="utf-8")
 
 
 def private(folder: Path) -> list[str]:
@@ -145,13 +176,22 @@ def _row(folder: Path, run: Run) -> dict[str, str]:
 
 
 def main(arguments: list[str], into: Path = INTO) -> int:
-    """Add the run that is named, if any, and renew the tables; returns the exit code (0 done, 2 refused)."""
+    """Add the runs that are named, or with --reports draw those that are there again, and renew the tables. Returns the
+    exit code (0 done, 2 refused)."""
     try:
         if not into.is_dir():
             raise ValueError(f"there is no folder {into}: call this from the checkout")
-        print(*(add(Path(folder), into) for folder in arguments), renew(into), sep="\n")
+        if arguments == ["--reports"]:
+            for folder in sorted(path for path in into.iterdir() if journal.find(path)):
+                redraw(folder)
+                print(folder)
+            renew_readme(into.parents[1] / "README.md", into)
+            arguments = []
+        for folder in arguments:
+            print(add(Path(folder), into))
+        print(renew(into))
     except (ValueError, OSError) as error:
-        print(f"make reference: {error}", file=sys.stderr)
+        print(f"results/references.py: {error}", file=sys.stderr)
         return 2
     return 0
 
