@@ -1,0 +1,185 @@
+"""Pack what a Hopper machine without a network needs: `python -m kernels.pack --out FOLDER`.
+
+One archive has a stripped Triton, and its compile cache, filled ahead by that very Triton with every launch of a run of
+the benchmarks (`collectives.bench.dry_run`). The key of an entry hashes libtriton.so and Triton's Python files, and a
+kernel's source and first line. So it is made under the version of Python that the machine has, from the checkout that
+goes there. At the end it is unpacked into an empty folder, where a second dry run must find everything.
+
+Left out of Triton is what no Hopper needs: AMD's libraries, Blackwell's ptxas, the profiler, plugins, symbols. What a
+launch builds for itself stays to be built: it needs the driver's library.
+"""
+
+import fnmatch
+import lzma
+import os
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tempfile
+import time
+import zipfile
+from pathlib import Path
+
+from kernels import unpack
+from roofline.arguments import Parser
+
+ROOT = Path(__file__).resolve().parents[1]
+
+LIMIT_BYTES = 51_000_000
+"""Of a pack: with the checkout's 12 MB beside it, it goes along with one command."""
+
+REMOVED = (
+    *(
+        "triton/plugins/*",
+        "triton/instrumentation/*",
+        "triton/profiler/*",
+        "triton/FileCheck",
+        "triton/_C/libproton.so",
+    ),
+    *("triton/backends/amd/lib/*", "triton/backends/amd/include/*", "triton/backends/nvidia/lib/cupti/*"),
+    *("triton/backends/nvidia/bin/ptxas-blackwell", "triton/backends/nvidia/include/*"),
+)
+"""Files of the wheel that are left out, as patterns, of which `*` also means `/`."""
+
+KEPT = ("triton/backends/nvidia/include/cuda.h",)
+"""Those of `REMOVED` that stay: the launcher is built with it."""
+
+CHIPS = ("H100 SXM", "H200")
+"""Those that the cache is filled for, of 132 SMs both: the tiles of a few shapes depend on the size of the cache."""
+
+LIBRARY, LAUNCHER = "triton/_C/libtriton.so", "triton/backends/nvidia/driver.c"
+
+FILTERS = [{"id": lzma.FILTER_X86}, {"id": lzma.FILTER_LZMA2, "preset": 9}]
+"""Jumps and calls of x86 by their targets, which repeat: xz alone makes 5 % more of it."""
+
+
+def is_kept(name: str) -> bool:
+    """Return whether the file `name` of the wheel goes along.
+
+    >>> is_kept("triton/language/core.py"), is_kept("triton/backends/amd/lib/ockl.bc")
+    (True, False)
+    """
+    return name in KEPT or not any(fnmatch.fnmatchcase(name, pattern) for pattern in REMOVED)
+
+
+def pinned() -> str:
+    """Return the version of Triton that the suite is tested with."""
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    return next(line.removeprefix("triton==") for line in lines if line.startswith("triton=="))
+
+
+def fetch(version: str, folder: Path) -> Path:
+    """Download the wheel of Triton `version` for this Python. Raises ValueError where there is none."""
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
+    done = subprocess.run([*command, "--dest", folder, f"triton=={version}"], check=False)
+    wheels = list(folder.glob("triton-*.whl"))
+    if done.returncode or not wheels:
+        raise ValueError(f"pip has no wheel of triton=={version} for this Python: choose another with --triton")
+    return wheels[0]
+
+
+def extract(wheel: Path, tree: Path) -> None:
+    """Unpack into `tree` what is kept of `wheel`. Programs stay executable."""
+    with zipfile.ZipFile(wheel) as archive:
+        for member in archive.infolist():
+            if not member.is_dir() and is_kept(member.filename):
+                path = Path(archive.extract(member, tree))
+                path.chmod(0o755 if member.external_attr >> 16 & 0o100 else 0o644)
+
+
+def strip(library: Path) -> None:
+    """Take the symbols out of `library`."""
+    subprocess.run(["strip", "--strip-all", library], check=True)
+
+
+def dry_run(environment: dict[str, str], *arguments: str) -> None:
+    """Go through a run on each chip, by the Triton of `environment`. Raises ValueError where one fails."""
+    of_triton = {name for name in os.environ if name.startswith("TRITON_")}  # some of them change the key
+    inherited = {name: value for name, value in os.environ.items() if name not in of_triton}
+    paths = {"PYTHONPATH": f"{environment['PYTHONPATH']}{os.pathsep}{ROOT}", "PYTHONDONTWRITEBYTECODE": "1"}
+    for chip in CHIPS:
+        command = [sys.executable, "-m", "collectives.bench.dry_run", "--chip", chip, *arguments]
+        if subprocess.run(command, env=inherited | environment | paths, cwd=ROOT, check=False).returncode:
+            raise ValueError(f"the dry run for {chip} failed, see above")
+
+
+def fill(tree: Path) -> None:
+    """Fill the cache in `tree` by the Triton in it. The files that name absolute paths do not go along."""
+    dry_run({"PYTHONPATH": str(tree), "TRITON_CACHE_DIR": str(tree / unpack.CACHE)})
+    for group in (tree / unpack.CACHE).glob("*/__grp__*"):
+        group.unlink()
+
+
+def archive(tree: Path, path: Path, limit_bytes: int = LIMIT_BYTES) -> int:
+    """Write the list of what is in `tree`, and all of it to `path`. Returns the bytes of that.
+
+    Raises ValueError where they are too many.
+    """
+    unpack.list_files(tree)
+    with lzma.open(path, "wb", filters=FILTERS) as file, tarfile.open(fileobj=file, mode="w|") as tar:
+        for member in [*unpack.files_in(tree), tree / unpack.FILES]:
+            tar.add(member, member.relative_to(tree).as_posix(), filter=anonymous)
+    size = path.stat().st_size
+    if size > limit_bytes:
+        raise ValueError(f"{path} has {size:,} bytes, the limit is {limit_bytes:,}: leave more out in kernels/pack.py")
+    return size
+
+
+def anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Return `member` without who made it, and when."""
+    member.uid = member.gid = member.mtime = 0
+    member.uname = member.gname = ""
+    return member
+
+
+def launcher_s(tree: Path) -> float:
+    """Return the seconds that a C compiler takes for Triton's launcher, without linking it."""
+    includes = [f"-I{(tree / LAUNCHER).with_name('include')}", f"-I{sysconfig.get_paths()['include']}"]
+    began = time.perf_counter()
+    subprocess.run(["gcc", "-O3", "-fPIC", "-c", tree / LAUNCHER, "-o", os.devnull, *includes], check=True)
+    return time.perf_counter() - began
+
+
+def pack(version: str, out: Path, wheel: Path | None = None) -> Path:
+    """Make the pack of Triton `version` in the folder `out`, and rehearse it. Returns its path. Raises ValueError."""
+    tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / f"triton-{version}-{tag}.tar.xz"
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        tree = folder / "tree"
+        extract(wheel or fetch(version, folder), tree)
+        strip(tree / LIBRARY)
+        fill(tree)
+        size = archive(tree, path)
+        print(f"{path}: {size:,} bytes of {LIMIT_BYTES:,}, sha256 {unpack.sha256(path)}")
+        dry_run(unpack.unpack(path, folder / "unpacked"), "--check")
+        print(
+            f"A first launch builds cuda_utils from {LAUNCHER} with the driver's library: {launcher_s(tree):.1f} s here"
+        )
+    return path
+
+
+def main(arguments: list[str]) -> None:
+    parser = Parser(prog="python -m kernels.pack", description=__doc__.partition("\n")[0])
+    parser.add_argument("--triton", default=pinned(), metavar="VERSION", help="default: %(default)s")
+    parser.add_argument("--python", default="3.12", metavar="VERSION", help="of the machine (default: %(default)s)")
+    parser.add_argument("--wheel", type=Path, metavar="FILE", help="a wheel that is here (default: pip downloads it)")
+    parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where the archive goes")
+    asked = parser.parse_args(arguments)
+    here = f"{sys.version_info.major}.{sys.version_info.minor}"
+    if asked.python != here:
+        parser.error(
+            f"--python {asked.python}: this is Python {here}, whose compile cache is worthless there; run it under "
+            f"{asked.python}, as by PYTHON=python{asked.python} VENV=.venv-{asked.python}, or name another --python"
+        )
+    try:
+        path = pack(asked.triton, asked.out, asked.wheel)
+    except (ValueError, OSError, subprocess.CalledProcessError) as error:
+        parser.error(str(error))
+    print(f"There: python3 -m kernels.unpack {path.name} FOLDER says what to export")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

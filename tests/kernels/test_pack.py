@@ -1,0 +1,117 @@
+"""What goes into a pack and comes out of it, on a made-up wheel. tests/collectives/test_dry_run.py has the cache's
+entries."""
+
+import json
+import sys
+import zipfile
+
+import pytest
+
+from kernels import pack, unpack
+
+TAG = f"cp{sys.version_info.major}{sys.version_info.minor}"
+
+KEPT = {
+    "triton/__init__.py",
+    "triton/_C/libtriton.so",
+    "triton/backends/amd/compiler.py",
+    "triton/backends/nvidia/bin/nvdisasm",
+    "triton/backends/nvidia/bin/ptxas",
+    "triton/backends/nvidia/driver.c",
+    "triton/backends/nvidia/include/cuda.h",
+    "triton/backends/nvidia/lib/libdevice.10.bc",
+    "triton-9.9.9.dist-info/METADATA",
+    "triton-9.9.9.dist-info/WHEEL",
+}
+LEFT_OUT = {
+    "triton/FileCheck",
+    "triton/_C/libproton.so",
+    "triton/backends/amd/include/hip/hip_runtime.h",
+    "triton/backends/amd/lib/ockl.bc",
+    "triton/backends/nvidia/bin/ptxas-blackwell",
+    "triton/backends/nvidia/include/crt/mma.h",
+    "triton/backends/nvidia/lib/cupti/libcupti.so",
+    "triton/instrumentation/libGPUInstrumentationTestLib.so",
+    "triton/plugins/libMLIRDialectPlugin.so",
+    "triton/profiler/proton.py",
+}
+
+
+@pytest.fixture
+def tree(tmp_path):
+    """What is kept of a made-up wheel, and a compile cache of one entry."""
+    wheel, tree = tmp_path / "triton.whl", tmp_path / "tree"
+    with zipfile.ZipFile(wheel, "w") as file:
+        for name in sorted(KEPT | LEFT_OUT):
+            member = zipfile.ZipInfo(name)
+            member.external_attr = (0o755 if "/bin/" in name else 0o644) << 16
+            file.writestr(member, f"Tag: {TAG}-{TAG}-linux\n" if name.endswith("WHEEL") else name)
+    pack.extract(wheel, tree)
+    entry = tree / "cache" / "ENTRY"
+    entry.mkdir(parents=True)
+    (entry / "a_kernel.json").write_text("{}")
+    (entry / "a_kernel.cubin").write_bytes(b"machine code")
+    return tree
+
+
+def test_what_no_hopper_needs_is_left_out_and_programs_stay_executable(tree):
+    assert {path.relative_to(tree).as_posix() for path in unpack.files_in(tree)} - KEPT == {
+        "cache/ENTRY/a_kernel.json",
+        "cache/ENTRY/a_kernel.cubin",
+    }
+    assert all((tree / name).is_file() for name in KEPT)
+    assert (tree / "triton/backends/nvidia/bin/ptxas").stat().st_mode & 0o111 == 0o111
+    assert (tree / "triton/__init__.py").stat().st_mode & 0o111 == 0
+
+
+def test_what_is_packed_is_unpacked_and_entries_name_their_new_place(tree, tmp_path):
+    size = pack.archive(tree, tmp_path / "pack.tar.xz")
+    assert size == (tmp_path / "pack.tar.xz").stat().st_size
+    place = tmp_path / "place"
+    environment = unpack.unpack(tmp_path / "pack.tar.xz", place)
+    assert environment == {"PYTHONPATH": str(place), "TRITON_CACHE_DIR": str(place / "cache")}
+    for name in KEPT:
+        assert (place / name).read_bytes() == (tree / name).read_bytes()
+    entry = place / "cache" / "ENTRY"
+    group = json.loads((entry / "__grp__a_kernel.json").read_text())
+    names = ("a_kernel.cubin", "a_kernel.json")
+    assert group == {"child_paths": {name: str(entry / name) for name in names}}
+    unpack.verify(place)  # also with the groups written
+    (entry / "a_kernel.cubin").write_bytes(b"other code")
+    with pytest.raises(ValueError, match=r"cache/ENTRY/a_kernel\.cubin is not as it was packed"):
+        unpack.verify(place)
+
+
+def test_too_many_bytes_are_refused_with_the_limit(tree, tmp_path):
+    with pytest.raises(ValueError, match=r"has [\d,]{3,} bytes, the limit is 100: leave more out in kernels/pack\.py"):
+        pack.archive(tree, tmp_path / "pack.tar.xz", limit_bytes=100)
+
+
+def test_a_folder_with_something_in_it_and_another_python_are_refused(tree, tmp_path):
+    pack.archive(tree, tmp_path / "pack.tar.xz")
+    with pytest.raises(ValueError, match="is not empty: name a folder of its own"):
+        unpack.unpack(tmp_path / "pack.tar.xz", tree)
+    (tree / "triton-9.9.9.dist-info/WHEEL").write_text("Tag: cp27-cp27mu-linux\n")
+    pack.archive(tree, tmp_path / "pack.tar.xz")
+    with pytest.raises(ValueError, match=rf"this Python is {TAG}, and triton-9\.9\.9\.dist-info is for another"):
+        unpack.unpack(tmp_path / "pack.tar.xz", tmp_path / "place")
+
+
+@pytest.mark.parametrize(
+    ("main", "arguments", "message"),
+    [
+        (pack.main, ["--out", "x", "--python", "2.7"], "--python 2.7: this is Python 3."),
+        (unpack.main, ["nowhere.tar.xz", "nowhere"], "No such file or directory: 'nowhere.tar.xz'"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(main, arguments, message, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    error = capsys.readouterr().err
+    assert stop.value.code == 2
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_the_pinned_triton_is_the_one_of_the_constraints():
+    assert f"triton=={pack.pinned()}" in (pack.ROOT / "constraints.txt").read_text().splitlines()
