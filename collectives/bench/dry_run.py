@@ -6,9 +6,9 @@ contender as they do before they time it. Each `KernelLaunch` is compiled for sm
 torch's `meta` tensors: they have a shape, strides and an address, and no memory. What is read from one is 0, and no
 result is looked at.
 
-How an arm is cut depends on how long its matmul and its link take. So the run is gone through for several speeds. Of
-attention our own contender alone is called. What Triton's launcher builds for itself, with the driver's library, is not
-built here.
+How an arm is cut depends on how long its matmul and its link take. So the run is gone through for several speeds, and
+our persistent matmul, by which arms multiply, is called for any number of row blocks. Of attention our own contender
+alone is called. What Triton's launcher builds for itself, with the driver's library, is not built here.
 """
 
 import sys
@@ -27,12 +27,15 @@ from collectives import device
 from kernels.bench import attention, checks
 from kernels.contract import KernelLaunch
 from kernels.machine.compile import offline
+from kernels.registry import CONTENDERS
+from kernels.tiles import DTYPES
 from roofline import operations
 from roofline.arguments import Parser
 from roofline.measure.prepared import FAILED
 from roofline.options import Options, resolve
 from roofline.store.run import REQUESTED
 from roofline.theory import chips, wires
+from roofline.theory.arms import BLOCKS
 
 TARGET = 90
 """The compute capability that is compiled for: Triton makes sm_90a of it."""
@@ -41,7 +44,10 @@ HOPPER = ("H100 SXM", "H100 PCIe", "H200")
 """Chips of that capability: which tiles are taken depends on their SMs and the size of their cache."""
 
 REACHED_SHARES = (0.5, 0.65, 0.8)
-"""Of the datasheet's FLOP/s, what a matmul may reach: 0.6 to 0.75 on an H200 (results/reference)."""
+"""Of the datasheet's FLOP/s, what the matmul of an arm may reach: 0.6 to 0.75 on an H200 (results/reference)."""
+
+WIRE_SHARE = 0.7
+"""The same of the large matmul that wires are made for."""
 
 ADDRESS = 2**40
 """Of every tensor's first element: a multiple of 512, as the allocator's are."""
@@ -153,12 +159,22 @@ def install(chip: chips.Chip, launches: Launches) -> None:
 def chosen(case, chip: chips.Chip, reached_share: float) -> dict:
     """Return what an earlier process would have chosen for a case over a wire, had it been on `chip`: see
     `roofline.measure.runner.Runner.earlier`."""
-    flops = reached_share * chip.flops[case.dtype]
-    t_gemm_s, wire = case.work.flop / flops, wires.parse(case.wire)
-    about = dict(chip_flops=flops, t_gemm_s=t_gemm_s, wire_bytes=case.work.wire_bytes)
+    datasheet, wire = chip.flops[case.dtype], wires.parse(case.wire)
+    t_gemm_s = case.work.flop / (reached_share * datasheet)
+    about = dict(chip_flops=WIRE_SHARE * datasheet, t_gemm_s=t_gemm_s, wire_bytes=case.work.wire_bytes)
     kind = wire.kind if wire.kind in wires.LINKS else "paced"
     facts = {"unsplit": "cublas", "t_gemm_planned_s": t_gemm_s, "gather": kind, REQUESTED: wire.bytes_per_s(**about)}
     return {"facts": facts, "medians_s": {}}
+
+
+def launch_row_blocks(case) -> None:
+    """Multiply the rows of each matmul of `case` by our persistent one: any number of the most blocks there may be."""
+    persistent, blocks = CONTENDERS["persistent"].load(), max(BLOCKS)
+    for matmul in case.matmuls:
+        about = dict(dtype=DTYPES[case.dtype], device="cuda")
+        w = torch.empty((matmul.n, matmul.k), **about)
+        for count in range(1, blocks + 1):
+            persistent(torch.empty((matmul.m * count // blocks, matmul.k), **about), w)
 
 
 def launch_all(options: Options, chip: chips.Chip, names: list[str]) -> list[str]:
@@ -174,6 +190,7 @@ def launch_all(options: Options, chip: chips.Chip, names: list[str]) -> list[str
             for case in operation.sweep(options):
                 if operation.analysis == "overlap":
                     runner.earlier[case.id] = chosen(case, chip, share)
+                    launch_row_blocks(case)
                 prepared = runner.prepare(case, OURS.get(name) or planner.names(case))
                 for entrant in prepared.entrants.values():
                     entrant.call()

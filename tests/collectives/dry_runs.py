@@ -54,10 +54,12 @@ def with_memory(names: list[str]) -> list:
     launches = dry_run.Launches()
     triton.knobs.compilation.listener = launches.note
     x, w, out = (torch.empty(shape, dtype=torch.bfloat16) for shape in ((1024, 1024), (3328, 1024), (1024, 3328)))
-    config = tiles.choose("persistent", "sm90", 1024, 3328, 1024, x.dtype, GpuSpec.of_chip(CHIP))
+    gpu = GpuSpec.of_chip(CHIP)
     flags, times = torch.zeros(8, dtype=torch.int32), torch.zeros((4, 2), dtype=torch.int64)
     up = Signals(flags, 1, torch.zeros(1, dtype=torch.int32), 1)
-    launches.take(persistent.prepare(x, w, out, config))
+    for rows in range(64, 1025, 64):  # what an arm may multiply at a time
+        config = tiles.choose("persistent", "sm90", rows, 3328, 1024, x.dtype, gpu)
+        launches.take(persistent.prepare(x[:rows], w, out[:rows], config))
     launches.take(gate_launch(flags, 0))
     launches.take(clock_launch(times, 0))
     launches.take(device.stamp_launch(times))

@@ -52,5 +52,6 @@ def test_a_contender_that_raises_is_told(printed):
 
 def test_a_launch_on_tensors_with_memory_finds_its_entry(printed):
     *_, (found, compiled) = printed
-    assert found == {"persistent_kernel": 1, "gate_kernel": 1, "clock_kernel": 1, "stamp_kernel": 1, "wait_kernel": 2}
+    assert found.pop("persistent_kernel") > 1
+    assert found == {"gate_kernel": 1, "clock_kernel": 1, "stamp_kernel": 1, "wait_kernel": 2}
     assert compiled == {}
