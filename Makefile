@@ -3,6 +3,7 @@
 # make test-slow   the slow tests: whole tables, fp16, more orders of events, four ranks
 # make gpu MINUTES=5.5 OUT=FOLDER   a visit to a GPU that ends in time: archives in FOLDER; again, it goes on from these
 # make gpu      all that a GPU has to tell
+# make pack     what `make gpu` needs on a machine without a network: a stripped Triton and its compile cache, at most 51 MB
 # SYSTEM=1 takes python3 as it is, where nothing of ours can be installed:  make gpu SYSTEM=1 PYTHON=/opt/conda/bin/python3
 # make reference RUN=FOLDER   copy a run to results/reference and renew the tables of results/README.md
 # make reports  draw the reports of results/reference again in their places, and renew the tables that show them
@@ -20,7 +21,7 @@ BEGAN := $(shell date +%s)
 COMPILED := $(addprefix tests/kernels/test_,compiled.py toy.py warpgroup.py) \
 	$(addprefix tests/machine/test_,attention.py check.py clean.py exhibits.py planted.py shipped.py small_kernels.py)
 
-.PHONY: bench gpu reference reports test test-slow test-newest test-triton-newest test-wire lint
+.PHONY: bench gpu pack reference reports test test-slow test-newest test-triton-newest test-wire lint
 
 bench: $(ENV)
 	$(PY) -m pytest --benchmark-only $(ARGS)
@@ -30,6 +31,15 @@ bench: $(ENV)
 OUT ?= results/local/gpu
 gpu: $(ENV)
 	$(PY) -m roofline.visit --out $(OUT) $(if $(MINUTES),--minutes $(MINUTES)) --began $(BEGAN)
+
+# For a machine without a network: the pinned Triton, or TRITON=VERSION, stripped, and its cache filled ahead. Both are
+# made under the Python of that machine.
+PACK_PYTHON ?= python3.12
+PACK_VENV ?= .venv-pack
+pack: OUT := $(if $(filter file,$(origin OUT)),results/local/pack,$(OUT))
+pack:
+	$(MAKE) $(PACK_VENV)/.installed PYTHON=$(PACK_PYTHON) VENV=$(PACK_VENV)
+	$(PACK_VENV)/bin/python -m kernels.pack --out $(OUT) $(if $(TRITON),--triton $(TRITON))
 
 reference: $(ENV)
 	$(PY) -m results.references $(RUN)
