@@ -26,6 +26,7 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from roofline.measure.machine import gpu_driver
 from roofline.store import journal
 
 ROOT = Path(__file__).parents[1]
@@ -119,8 +120,7 @@ class Visit:
         """Steps that this visit has begun."""
         out.mkdir(parents=True, exist_ok=True)
         for archive in sorted(out.glob("*.tgz")):
-            with tarfile.open(archive) as file:
-                file.extractall(self.work, filter="data")
+            unpack(archive, self.work)
         self.logs.mkdir(exist_ok=True)
         self.codes: dict[str, int] = {}
         """Exit codes of the steps that are over. A step that was cut off has none."""
@@ -135,7 +135,9 @@ class Visit:
                 self.codes[step.name] = UNKNOWN
 
     def read_state(self) -> None:
-        """Take in what earlier visits did. Raises ValueError where they were to another card."""
+        """Take in what earlier visits did. Raises ValueError where there is no card, or they were to another one."""
+        if not (self.chip or gpu_driver()):
+            raise ValueError("this machine has no NVIDIA GPU: make bench measures the CPU")
         path = self.logs / STATE
         if not path.exists():
             return
@@ -186,6 +188,8 @@ class Visit:
         for name in filter(None, (step.needs, step.counts)):
             if name in self.tried and name not in self.codes:
                 return f"{name} was cut off"
+        if step.counts in self.codes and not self.runs_of(step.counts):
+            return f"there is no run of {step.counts}"
         if code := self.codes.get(step.needs):
             return f"{step.needs} ended with exit code {code}"
         return ""
@@ -220,7 +224,8 @@ class Visit:
         while groups:
             self.do(groups[0])
             groups, reasons = self.plan()
-        print("\n".join(reasons), flush=True)
+        for reason in reasons:
+            print(reason, flush=True)
 
     def say_forecast(self, groups: list[list[Step]], reasons: list[str]) -> None:
         least = seconds_of(self.musts_left)
@@ -229,7 +234,8 @@ class Visit:
             raise ValueError(f"{names} take about {least} s, and {self.left_s:.0f} s are left: give more MINUTES")
         for group in groups:
             print(f"{title_of(group)}: about {seconds_of(group)} s")
-        print("\n".join(reasons))
+        for reason in reasons:
+            print(reason)
         total = sum(seconds_of(group) for group in groups)
         print(f"in all about {total} s" + (f" of {self.left_s:.0f} s" if self.deadline < math.inf else ""), flush=True)
 
@@ -313,6 +319,15 @@ class Visit:
             lines = [f"Python {platform.python_version()}", *map(installed, PACKAGES), *lines]
         with (self.logs / "conditions.txt").open("a") as file:
             file.write("\n".join(lines) + "\n")
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Unpack `archive` into `folder`. Raises ValueError for one that is damaged."""
+    try:
+        with tarfile.open(archive) as file:
+            file.extractall(folder, filter="data")
+    except (tarfile.TarError, EOFError, OSError) as error:
+        raise ValueError(f"{archive} cannot be unpacked ({error}): remove it, or choose another OUT") from None
 
 
 def is_readable(run: Path) -> bool:

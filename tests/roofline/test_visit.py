@@ -238,6 +238,27 @@ def test_another_card_is_refused(make, monkeypatch):
         make(Step("one", 1, 9, exits(0)))
 
 
+def test_without_a_gpu_it_says_what_to_do(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(visit, "smi", lambda query: "")
+    monkeypatch.setattr(visit, "gpu_driver", lambda: None)
+    assert visit.main([f"--out={tmp_path}"]) == 2
+    assert "no NVIDIA GPU: make bench measures the CPU" in capsys.readouterr().err
+
+
+def test_an_archive_that_is_damaged_is_named(make, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "first.tgz").write_bytes(b"no archive")
+    with pytest.raises(ValueError, match=r"first\.tgz cannot be unpacked"):
+        make(Step("one", 1, 9, exits(0)))
+
+
+def test_nothing_is_counted_of_a_run_that_is_not_there(make, tmp_path, capsys):
+    make(Step("matmuls", 1, 9, measures(), selects="test_one", archive="first"))
+    (tmp_path / "out" / "first.tgz").unlink()
+    make(Step("counters", 1, 9, measures(), archive="first", counts="matmuls"))
+    assert "counters: not begun, there is no run of matmuls" in capsys.readouterr().out
+
+
 def test_files_that_a_step_changes_come_home(make, tmp_path):
     make(Step("tune", 1, 9, exits(0), changes="kernels/configs"))
     names = held_by(tmp_path / "out")["logs.tgz"]
@@ -299,7 +320,11 @@ def test_a_visit_that_is_interrupted_saves_what_its_step_has(tmp_path):
 
 def test_minutes_of_make_gpu_count_from_its_own_start(tmp_path):
     command = ["make", "gpu", "SYSTEM=1", f"PYTHON={sys.executable}", f"OUT={tmp_path / 'out'}", "MINUTES=1"]
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text("#!/bin/sh\necho H100\n")
+    smi.chmod(0o755)
     alone = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    alone["PATH"] = f"{tmp_path}:{alone['PATH']}"
     done = subprocess.run(command, cwd=ROOT, env=alone, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
     assert "take about 290 s, and 5" in done.stderr
