@@ -8,7 +8,6 @@ from pathlib import Path
 from roofline import __version__
 from roofline.account import command as account
 from roofline.arguments import Parser
-from roofline.predict import command as predicting
 from roofline.report import compare as comparing
 
 
@@ -33,8 +32,6 @@ def main(arguments: list[str] | None = None) -> int:
     command.set_defaults(run=_csv)
 
     account.add_command(commands)
-
-    predicting.add_command(commands)
 
     command = commands.add_parser("doctor", help="what this machine lacks for a whole benchmark run, and the way out")
     command.add_argument("--json", action="store_true", help="every finding, as results/README.md documents it")

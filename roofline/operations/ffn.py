@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from roofline.operations import matmul_reduce_scatter
 from roofline.operations.gathering import Gathering, declare
-from roofline.operations.matmul import LAYERS, Matmul
 from roofline.theory.work import Work
 
 
@@ -26,11 +25,6 @@ class Ffn(Gathering):
     op, of_layer, layers, gathered, sharded = "ffn", "up_down", ("up_down",), ("m", "n"), "m"
     facts = {}  # noqa: RUF012
     """It is no matmul of one n and k."""
-
-    @property
-    def matmuls(self) -> tuple[Matmul, ...]:
-        """Return `up` and `down`."""
-        return tuple(Matmul(self.model, layer, self.tp, self.m, self.dtype) for layer in LAYERS)
 
     @property
     def gathered_bytes(self) -> int:

@@ -62,11 +62,6 @@ class Gathering(Matmul):
             raise ValueError(f"ranks={self.ranks} does not divide the {size} that {self.op} shards over them")
 
     @property
-    def matmuls(self) -> tuple[Matmul, ...]:
-        """Return the matmuls that it is made of."""
-        return (self,)
-
-    @property
     def gathered_bytes(self) -> int:
         """Return the bytes of the gathered operand, with the share that is here."""
         return math.prod(getattr(self, size) for size in self.gathered) * ITEMSIZE[self.dtype]

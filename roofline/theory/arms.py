@@ -20,8 +20,8 @@ TILE = (128, 256)
 BLOCKS = (16, 8, 4, 2, 1)
 """Row blocks that an arm may be cut into: of these, what the simulator finds best."""
 
-MOST_TILES, TO_CHOOSE = 4096, 1024
-"""Of a grid whose table is simulated for a prediction, and of one on which the number of row blocks is chosen."""
+MOST_TILES = 1024
+"""Of a grid on which the number of row blocks is chosen."""
 
 STEP = 1.01
 """Between ratios of T_comm to T_gemm at which a table is simulated; between them its end is interpolated."""
@@ -98,16 +98,14 @@ class OverlapPlan(NamedTuple):
         low, part = math.floor(at), (STEP ** (at % 1) - 1) / (STEP - 1)
         return t_gemm_s * ((1 - part) * _unit_ideal(self, low) + part * _unit_ideal(self, low + 1))
 
-    def predicted_s(self, t_gemm_s: float, t_comm_s: float, most_tiles: int = MOST_TILES) -> float:
-        """When it ends on at most so many tiles: columns and workers are fewer alike, so that there are about as many
-        waves. Of a table in which all programs do the same, and none more than the first, that one alone."""
+    def predicted_s(self, t_gemm_s: float, t_comm_s: float) -> float:
+        """About when it ends, simulated on at most `MOST_TILES`: columns and workers are fewer alike, so that there are
+        about as many waves."""
         grid, workers = self.grid, self.workers
-        columns = max(1, min(grid.column_tiles, most_tiles // grid.row_tiles))
+        columns = max(1, min(grid.column_tiles, MOST_TILES // grid.row_tiles))
         if columns < grid.column_tiles:
             workers = max(2, round(workers * columns / grid.column_tiles))
             grid = Grid(grid.row_tiles, columns)
-        if ARMS[self.arm].table and not ARMS[self.arm].by_block:
-            grid, workers = Grid(grid.waves(workers), 1), 1
         return self._replace(grid=grid, workers=workers).simulate(t_gemm_s, t_comm_s).end_s
 
 
@@ -119,11 +117,9 @@ def _unit_ideal(plan: OverlapPlan, step: int) -> float:
 def plan(arm: str, m: int, n: int, ranks: int, workers: int, t_gemm_s: float, t_comm_s: float) -> OverlapPlan:
     """Return the best of `cuts` for a matmul and a gather that take so long alone."""
     plans = cuts(arm, m, n, ranks, workers)
-    return (
-        min(plans, key=lambda candidate: candidate.predicted_s(t_gemm_s, t_comm_s, TO_CHOOSE))
-        if len(plans) > 1
-        else plans[0]
-    )
+    if len(plans) == 1:
+        return plans[0]
+    return min(plans, key=lambda candidate: candidate.predicted_s(t_gemm_s, t_comm_s))
 
 
 def cuts(arm: str, m: int, n: int, ranks: int, workers: int) -> list[OverlapPlan]:

@@ -17,7 +17,7 @@ FLOORS = (
     ("theory", "stats", "arguments", "contenders"),
     ("operations", "store", "options"),
     ("measure", "profile", "analysis"),
-    ("report", "plots", "account", "predict"),
+    ("report", "plots", "account"),
     ("pytest_plugin", "cli", "doctor", "visit", "__main__"),
 )
 """Rooms of `roofline` from the ground up: each imports those beside it and below."""
@@ -101,7 +101,7 @@ def test_what_kernels_and_collectives_may_import(package):
 
 
 def test_what_reports_need_is_free_of_torch():
-    free = ("theory", "stats", "store", "operations", "options", "analysis", "report", "account", "predict", "cli")
+    free = ("theory", "stats", "store", "operations", "options", "analysis", "report", "account", "cli")
     paths = [path for module, path in HOUSE.items() if room_of(module) in free]
     assert [(path, names) for path in paths if (names := imported(path, ("torch", "triton", "pytest")))] == []
 

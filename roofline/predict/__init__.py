@@ -1,1 +1,0 @@
-"""What a case takes that was not measured."""
