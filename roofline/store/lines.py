@@ -48,7 +48,6 @@ LINES: dict[str, dict[str, Check]] = {
         "cache": TEXT, "entrants": table(), "stopped_by": ANY, "round_count": POSITIVE, "telemetry": table(),
         "late": table(),
     },
-    "trying": {"case": TEXT},
     "pass": {
         "shape": ANY, "passes": ANY, "stopped_by": ANY, "round_count": POSITIVE, "telemetry": table(), "late": table(),
     },

@@ -28,7 +28,6 @@ SAMPLE_COLUMNS = {
     "position": "in the order of that round",
     "pass": "which return to the shape, from 1",
     "process": "which process measured it",
-    "rank": "which rank",
     "time_s": "seconds",
 }
 """Columns of `Run.samples`. Behind them are those of the values read beside the time, NaN where one was not read."""
@@ -62,13 +61,12 @@ class Round:
     pass_index: int = 1
     """Which return to the shape it belongs to, from 1."""
     process: int = 0
-    rank: int = 0
 
     def line(self, shape: str) -> dict:
         """Return its line of the journal, without what is as by default."""
         line = {"kind": "round", "shape": shape, "index": self.index, "order": self.order, "time_s": self.time_s}
         line |= {"values": self.values} if self.values else {}
-        others = {"pass_index": 1, "process": 0, "rank": 0}
+        others = {"pass_index": 1, "process": 0}
         return line | {key: value for key, usual in others.items() if (value := getattr(self, key)) != usual}
 
 
@@ -303,7 +301,7 @@ class Run:
                 "case": f"{shape.id}-{name}", "shape": shape.id, "contender": name,
                 "role": shape.entrants[name].get("role", ""), "round": round_.index,
                 "position": round_.order.index(name),
-                "pass": round_.pass_index, "process": round_.process, "rank": round_.rank, "time_s": time_s,
+                "pass": round_.pass_index, "process": round_.process, "time_s": time_s,
                 **round_.values.get(name, {}),
             }
             for shape in self.shapes.values()

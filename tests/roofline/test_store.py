@@ -22,7 +22,7 @@ SHAPE = Shape(
 )  # fmt: skip
 ROUNDS = [
     Round(0, ["link", "torch"], {"link": 2e-3}, {"link": {"last_arrival_s": 1e-3}}),
-    Round(1, ["torch", "link"], {"torch": 1e-3, "link": 3e-3}, {}, 2, 1, 3),
+    Round(1, ["torch", "link"], {"torch": 1e-3, "link": 3e-3}, {}, 2, 1),
 ]
 PASS = {"kind": "pass", "shape": SHAPE.id, "passes": 2, "stopped_by": "width", "round_count": 2}
 WRITTEN = [
@@ -93,7 +93,7 @@ def test_share_whose_rounds_a_kill_cut_off_is_measured_anew(tmp_path):
 def test_table_of_samples_has_the_documented_columns(tmp_path):
     samples = roofline.load(save(tmp_path / "run", WRITTEN)).samples()
     assert list(samples.columns) == [*SAMPLE_COLUMNS, "last_arrival_s"]
-    assert samples.iloc[0, :-1].tolist() == ["toy-a-fp32-link", SHAPE.id, "link", "link", 0, 0, 1, 0, 0, 2e-3]
+    assert samples.iloc[0, :-1].tolist() == ["toy-a-fp32-link", SHAPE.id, "link", "link", 0, 0, 1, 0, 2e-3]
     assert samples["role"].tolist() == ["link", "", "link"]
     assert samples["last_arrival_s"].isna().tolist() == [False, True, True]
     readme = (REFERENCE.parent / "README.md").read_text()
