@@ -71,17 +71,10 @@ def sizes(text: str) -> tuple[int, int, int]:
 
 def flops(text: str) -> float:
     """Return an option's FLOP/s. A number below any chip's lacks its unit."""
-    return _with_unit(text, 1e9, f"{text}e12 FLOP/s, which is {text} TFLOP/s")
-
-
-def bandwidth(text: str) -> float:
-    """Return an option's bytes/s. A number below any wire's lacks its unit."""
-    return _with_unit(text, 1e6, f"{text}e9 bytes/s, which is {text} GB/s")
-
-
-def _with_unit(text: str, least: float, meant: str) -> float:
-    if (value := positive(text)) < least:
-        raise argparse.ArgumentTypeError(f"{text!r} is below {least:g}: did you mean {meant}?")
+    value = positive(text)
+    if value < 1e9:
+        meant = f"{text}e12 FLOP/s, which is {text} TFLOP/s"
+        raise argparse.ArgumentTypeError(f"{text!r} is below 1e+09: did you mean {meant}?")
     return value
 
 

@@ -42,9 +42,8 @@ class Effect:
     tokens_of_now: float | None = None
     memory_bytes: float | None = None
     """More than now, or less."""
-    received_bytes: float | None = None
-    """In a forward pass of as many tokens as the bound is now."""
     received_of_now: float | None = None
+    """The bytes of a forward pass of as many tokens as the bound is now, over those that are received now."""
 
 
 def effects(now: Question) -> list[Effect]:
@@ -72,7 +71,6 @@ def _effect(technique: Technique, now: Question) -> Effect:
         tokens_per_device=tokens / now.devices,
         tokens_of_now=tokens / before if before and max(tokens, before) < math.inf else None,
         memory_bytes=more_bytes,
-        received_bytes=received[1],
         received_of_now=received[1] / received[0] if received[0] else None,
     )
 

@@ -135,14 +135,14 @@ def cuts(arm: str, m: int, n: int, ranks: int, workers: int) -> list[OverlapPlan
 
 
 def _serial(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulation:
-    launch = LaunchSpan(0, plan.ranks, 0, plan.row_blocks, t_comm_s, t_comm_s + t_gemm_s)
+    launch = LaunchSpan(0, plan.ranks, plan.row_blocks, t_comm_s, t_comm_s + t_gemm_s)
     simulator.not_negative(t_comm_s=t_comm_s)
     return Simulation(launch.end_s, (launch,))
 
 
 def _overlapped(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulation:
     """Matmul and gather do not wait for one another."""
-    return Simulation(max(t_gemm_s, t_comm_s), (LaunchSpan(0, plan.ranks, 0, 1, 0.0, t_gemm_s),))
+    return Simulation(max(t_gemm_s, t_comm_s), (LaunchSpan(0, plan.ranks, 1, 0.0, t_gemm_s),))
 
 
 def _chunk_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulation:
@@ -150,7 +150,7 @@ def _chunk_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simu
     arrival_s = plan.arrivals(t_comm_s, 1)[0]
     loops = schedule.inner_loops(arrival_s, 0, plan.ranks, 0.0, t_gemm_s / plan.ranks)
     launches = tuple(
-        LaunchSpan(span.chunk_from, span.chunk_to, 0, plan.row_blocks, span.start_s, span.end_s) for span in loops
+        LaunchSpan(span.chunk_from, span.chunk_to, plan.row_blocks, span.start_s, span.end_s) for span in loops
     )
     return Simulation(launches[-1].end_s, launches)
 
@@ -183,13 +183,13 @@ def _chained_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Si
     """Return the own rows' first matmul, both of each other rank's rows, the own rows' second one. The link brings all
     rows before it takes the first part."""
     piece_s, one_s = t_comm_s / 2 / (plan.ranks - 1), t_gemm_s / 2 / plan.ranks
-    now, free_s, launches = one_s, t_comm_s / 2, [LaunchSpan(0, 1, 0, 1, 0.0, one_s)]
+    now, free_s, launches = one_s, t_comm_s / 2, [LaunchSpan(0, 1, 1, 0.0, one_s)]
     for chunk, here_s in enumerate(plan.arrivals(t_comm_s / 2, 1)[0][1:], 1):
         start_s = max(now, here_s)
         now = start_s + 2 * one_s
         free_s = max(free_s, now) + piece_s
-        launches.append(LaunchSpan(chunk, chunk + 1, 0, 1, start_s, now))
-    launches.append(LaunchSpan(0, 1, 0, 1, now, now + one_s))
+        launches.append(LaunchSpan(chunk, chunk + 1, 1, start_s, now))
+    launches.append(LaunchSpan(0, 1, 1, now, now + one_s))
     return Simulation(max(now + one_s, free_s), tuple(launches))
 
 
@@ -206,7 +206,7 @@ def _row_block_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> 
             block += 1
         waves = Grid((block - first) * rows, grid.column_tiles).waves(plan.workers)
         now = start_s + t_gemm_s * waves / grid.waves(plan.workers)
-        launches.append(LaunchSpan(0, plan.ranks, first, block, start_s, now))
+        launches.append(LaunchSpan(0, plan.ranks, block, start_s, now))
     return Simulation(now, tuple(launches))
 
 

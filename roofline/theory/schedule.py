@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-TOPOLOGIES = ("ring", "both_ways", "direct")
-"""`ring`: to the next rank. `both_ways`: to both neighbours at once. `direct`: from owners, all to all."""
+TOPOLOGIES = ("ring", "direct")
+"""`ring`: to the next rank. `direct`: from owners, all to all."""
 
 
 class Piece(NamedTuple):
@@ -116,25 +116,19 @@ def known_name(kind: str, name: str, names: Sequence[str]) -> None:
 def arrival_order(topology: str, ranks: int, rank: int) -> tuple[int, ...]:
     """Chunks in the order in which they are here at `rank`, its own first.
 
-    >>> arrival_order("ring", 4, 1), arrival_order("both_ways", 4, 1), arrival_order("direct", 4, 1)
-    ((1, 0, 3, 2), (1, 0, 2, 3), (1, 2, 3, 0))
+    >>> arrival_order("ring", 4, 1), arrival_order("direct", 4, 1)
+    ((1, 0, 3, 2), (1, 2, 3, 0))
 
     Raises ValueError for an unknown topology, ranks below 1, or a rank that is not in 0 .. ranks - 1. Source of the
-    rings: the scaling book's exercise on pipelined all-gather matmuls; `direct` is the rotation that all-to-all fabrics
+    ring: the scaling book's exercise on pipelined all-gather matmuls; `direct` is the rotation that all-to-all fabrics
     use.
     """
     known_name("topology", topology, TOPOLOGIES)
     at_least_one(ranks=ranks)
     if not 0 <= rank < ranks:
         raise ValueError(f"rank={rank} is not one of {ranks} ranks: choose 0 to {ranks - 1}")
-    steps = range(1, ranks)
-    others = {
-        "ring": [rank - step for step in steps],
-        "direct": [rank + step for step in steps],
-        # Of an even number of ranks the opposite chunk is as far one way as the other: it comes from rank - 1 only.
-        "both_ways": [chunk for step in steps for chunk in (rank - step, rank + step)][: ranks - 1],
-    }
-    return (rank, *(chunk % ranks for chunk in others[topology]))
+    step = -1 if topology == "ring" else 1
+    return tuple((rank + step * hops) % ranks for hops in range(ranks))
 
 
 def pieces(order: Sequence[int], blocks: int) -> tuple[Piece, ...]:

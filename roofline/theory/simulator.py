@@ -25,12 +25,11 @@ class Span(NamedTuple):
 
 
 class LaunchSpan(NamedTuple):
-    """One matmul launch on the whole chip: the row blocks at [block_from, block_to) with the chunks at
-    [chunk_from, chunk_to)."""
+    """One matmul launch on the whole chip: the row blocks before `block_to` that have not been multiplied yet with the
+    chunks at [chunk_from, chunk_to)."""
 
     chunk_from: int
     chunk_to: int
-    block_from: int
     block_to: int
     start_s: float
     end_s: float

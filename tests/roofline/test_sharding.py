@@ -150,8 +150,8 @@ def test_stages_keep_their_weights_gathered():
     held = (16 * ALL_WEIGHTS / 2 + TOKENS * BLOCKS * (D + F) * 2) / 64
     assert stages.memory_bytes == pytest.approx(31 * ALL_WEIGHTS / 4 / BLOCKS + held * 0.5 / 31.5)
     # A quarter of the blocks, 32 / 126, gathers and scatters; of four times the tokens on a device.
-    weights, activations = ALL_WEIGHTS / BLOCKS / 4, 2 * 2 * D / 4 * bound(v5p()).tokens
-    assert stages.received_bytes == pytest.approx(32 * (weights + activations))
+    weights, activations = ALL_WEIGHTS / BLOCKS / 4, 2 * 2 * D / 16 * bound(v5p()).tokens
+    assert stages.received_of_now == pytest.approx(32 * (weights + 4 * activations) / (126 * (weights + activations)))
 
 
 def test_what_does_not_fit_a_device_is_no_choice():
