@@ -15,8 +15,8 @@ from pathlib import Path
 
 from roofline.analysis.fields import GROUPS
 from roofline.analysis.records import frame
+from roofline.format import rate_text
 from roofline.report import tables
-from roofline.report.format import rate_text
 from roofline.report.throughput import beside_baseline
 from roofline.report.write import write
 from roofline.stats import geometric_mean

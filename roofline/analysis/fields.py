@@ -14,7 +14,7 @@ ENDS = {
 
 @dataclass(frozen=True)
 class Field:
-    """One field of a record. Table columns have a `header`; `format` names a function of roofline/report/format.py."""
+    """One field of a record. Table columns have a `header`; `format` names a function of roofline/format.py."""
 
     name: str
     meaning: str

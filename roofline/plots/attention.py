@@ -5,8 +5,8 @@ from itertools import cycle
 
 import numpy as np
 
+from roofline.format import number_text
 from roofline.plots import theme
-from roofline.report.format import number_text
 
 PANELS = (
     ("time_s", "forward", 1e-3, "forward, ms"),

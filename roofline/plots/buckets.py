@@ -3,8 +3,8 @@
 import numpy as np
 
 from roofline.analysis.gradients import Model, best, swept
+from roofline.format import binary_text, number_text, rate_text, time_text
 from roofline.plots import theme
-from roofline.report.format import binary_text, number_text, rate_text, time_text
 
 
 def buckets(frame):

@@ -6,10 +6,10 @@ from itertools import cycle
 import numpy as np
 
 from roofline.analysis.throughput import Roof
+from roofline.format import percent_text, rate_text, shape_text
 from roofline.operations.matmul import SHAPE
 from roofline.plots import theme
 from roofline.plots.theme import DARK, GREY, MARKERS
-from roofline.report.format import percent_text, rate_text, shape_text
 from roofline.stats import geometric_mean
 from roofline.theory.bounds import balance
 

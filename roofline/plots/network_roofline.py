@@ -8,10 +8,10 @@ other, x / (1 + x). An arm that multiplies on more cores than T_gemm is left to 
 
 import numpy as np
 
+from roofline.format import percent_text
 from roofline.operations.gathering import exercise
 from roofline.plots import style, theme
 from roofline.plots.theme import DARK, GREY
-from roofline.report.format import percent_text
 from roofline.theory.arms import ALL_CORES, LAYER, is_serial
 from roofline.theory.wires import EXERCISE_BALANCE
 from roofline.theory.wires import parse as parse_wire

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from roofline.format import percent_text
 from roofline.plots import theme
-from roofline.report.format import percent_text
 
 KINDS = ("matmul", "attention", "softmax", "elementwise", "loss", "optimizer", "copies", "unattributed", "idle")
 """In the order in which a bar stacks them."""

@@ -2,9 +2,9 @@
 
 from itertools import cycle
 
+from roofline.format import number_text
 from roofline.plots import theme
 from roofline.plots.theme import DARK, GREY, MARKERS
-from roofline.report.format import number_text
 from roofline.theory.arms import ALL_CORES, ALL_REDUCE, PERSISTENT
 
 LOOKS = {

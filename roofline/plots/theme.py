@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
 
-from roofline.report.format import rate_text
+from roofline.format import rate_text
 
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DARK, GREY = "#222222", "#777777"

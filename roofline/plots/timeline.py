@@ -19,9 +19,9 @@ from roofline.analysis.timelines import (
     timelines_of,
     units_of,
 )  # fmt: skip
+from roofline.format import rate_text
 from roofline.plots import style, theme
 from roofline.plots.theme import BEHIND_TEXT, DARK
-from roofline.report.format import rate_text
 from roofline.store.run import Run
 from roofline.theory.arms import BOTH, PERSISTENT, SCATTERED, base_arm
 

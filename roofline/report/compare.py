@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from roofline.analysis.changes import FASTER, LEVEL, MARGIN, SAME, SLOWER, SPEED, UNCLEAR
 from roofline.analysis.comparison import NEITHER, Case, Comparison, Together, compare, named_runs
+from roofline.format import error_text, interval_text, time_text
 from roofline.report import tables
-from roofline.report.format import error_text, interval_text, time_text
 from roofline.stats import grouped
 from roofline.store import journal
 from roofline.store.journal import load

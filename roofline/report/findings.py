@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from roofline.analysis.fields import FIELDS
 from roofline.analysis.throughput import FEW_ROUNDS, ceilings_of
+from roofline.format import error_text, interval_text, percent_text, shape_text
 from roofline.report import tables
-from roofline.report.format import error_text, interval_text, percent_text, shape_text
 from roofline.stats import grouped
 from roofline.store.run import INTERRUPTED, Run
 from roofline.theory.arms import ALL_CORES, is_serial

@@ -7,9 +7,9 @@ from dataclasses import astuple
 from typing import TYPE_CHECKING
 
 from roofline.analysis.decision import LOOKS, SURE, VERDICTS
+from roofline.format import flops_text, number_text, percent_text, range_text, rate_text, shape_text
 from roofline.plots.steps import KINDS
 from roofline.report.findings import OTHERS
-from roofline.report.format import flops_text, number_text, percent_text, range_text, rate_text, shape_text
 from roofline.report.sections import Section
 from roofline.report.tables import named, texts
 from roofline.stats import by_process, geometric_mean, student

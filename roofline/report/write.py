@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from roofline import plots
 from roofline.analysis.records import frame
 from roofline.analysis.throughput import ceilings_of
+from roofline.format import rate_text, time_text
 from roofline.plots import theme
 from roofline.report import compare, gradients, html, overlap, tables, throughput
 from roofline.report.findings import findings
-from roofline.report.format import rate_text, time_text
 from roofline.report.sections import Section
 from roofline.stats import grouped
 from roofline.store.conditions import conditions

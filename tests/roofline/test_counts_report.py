@@ -7,8 +7,8 @@ from pandas import notna
 
 from roofline import plots
 from roofline.analysis.records import frame, records_of
+from roofline.format import kernels_text
 from roofline.report import throughput
-from roofline.report.format import kernels_text
 from roofline.report.write import write
 from roofline.store import journal
 

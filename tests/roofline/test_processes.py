@@ -7,9 +7,9 @@ import pytest
 
 from roofline import stats
 from roofline.analysis.records import frame, record_of, records_of
+from roofline.format import range_text
 from roofline.measure.rounds import StopRule
 from roofline.report import throughput
-from roofline.report.format import range_text
 from roofline.store.run import Round, Shape
 from roofline.theory.work import Work
 

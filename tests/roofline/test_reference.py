@@ -16,7 +16,7 @@ from results import references
 from roofline import plots
 from roofline.analysis.fields import FIELDS, GROUPS
 from roofline.analysis.records import frame, records_of
-from roofline.report.format import FORMATS, WITH_ENDS
+from roofline.format import FORMATS, WITH_ENDS
 from roofline.report.write import markdown, sections, write
 from roofline.store import journal
 from roofline.store.source_files import hash_of_files
