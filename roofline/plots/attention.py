@@ -19,45 +19,55 @@ PANELS = (
 def attention(frame):
     """Return the figure, a row of panels for each mask, of the width and batch that have the most lengths; None where
     no attention was measured."""
+    import pandas
+    import seaborn
+
     frame = frame[frame["op"] == "attention"]
     if frame.empty:
         return None
     counts = frame.groupby(["batch", "heads", "width"], sort=True)["m"].nunique()
-    sizes = counts[counts == counts.max()].index[-1]
-    rows = frame[(frame[["batch", "heads", "width"]] == list(sizes)).all(axis=1)]
-    colours, masks = theme.colours(rows["contender"].unique()), rows["mask"].unique()
-    looks = {
-        name: {"color": colour, "marker": mark, "markersize": 6, "markeredgecolor": "white"}
-        for (name, colour), mark in zip(colours.items(), cycle(theme.MARKERS))
-    }
-    figure = theme.new(12.5, 4.2 * len(masks) + 0.8)
+    batch, heads, width = counts[counts == counts.max()].index[-1]
+    rows = frame[(frame[["batch", "heads", "width"]] == [batch, heads, width]).all(axis=1)]
+    points = pandas.concat([_panel(rows, *panel) for panel in PANELS], ignore_index=True)
+    colours = theme.colours(rows["contender"].unique())
+    theme.use()
+    grid = seaborn.relplot(
+        points, kind="line", x="m", y="value", row="mask", col="panel", hue="contender", style="contender",
+        palette=colours, markers=dict(zip(colours, cycle(theme.MARKERS))), dashes=False, markersize=6, estimator=None,
+        height=4.6, aspect=0.9, facet_kws={"sharex": False, "sharey": False, "legend_out": False},
+    )  # fmt: skip
+    figure = theme.of_grid(grid, f"{{row_name}}, batch {batch}, {heads} head{'s' * int(heads > 1)} of {width}")
     theme.about(figure, frame, finding(rows))
-    panels, slopes = figure.subplots(len(masks), len(PANELS), squeeze=False), []
-    for line, mask in zip(panels, masks, strict=True):
-        for axes, (field, part, unit, label) in zip(line, PANELS, strict=True):
-            axes.set(xscale="log", yscale="log", xlabel="length", ylabel=label)
-            size = f"{sizes[1]} head{'s' * int(sizes[1] > 1)} of {sizes[2]}"
-            axes.set_title(f"{mask}, batch {sizes[0]}, {size}", loc="left", fontsize=10)
-            slopes.append(_lines(axes, rows[(rows["mask"] == mask) & (rows["part"] == part)], field, unit, looks))
-    panels[0, 0].legend(loc="upper left", frameon=False, fontsize=9)
+    grid.set(xscale="log", yscale="log")
+    grid.set_xlabels("length")
+    seaborn.move_legend(grid.axes[0, 0], "upper left", title=None, frameon=False, fontsize=9)
+    slopes = []
+    for (mask, label), axes in grid.axes_dict.items():
+        axes.set_ylabel(label)
+        slopes.append(_slopes(axes, points[(points["mask"] == mask) & (points["panel"] == label)], colours))
     theme.separate(figure, slopes)
     return figure
 
 
-def _lines(axes, rows, field: str, unit: float, looks: dict) -> list:
-    """Return the labels of the lines' slopes."""
+def _panel(rows, field: str, part: str, unit: float, label: str):
+    """The points of a panel: those of `rows` whose `field` was measured in this part."""
+    points = rows.loc[(rows["part"] == part) & rows[field].notna(), ["mask", "contender", "m"]]
+    return points.assign(m=points["m"].astype(float), panel=label, value=rows[field] / unit)
+
+
+def _slopes(axes, points, colours: dict) -> list:
+    """Write each line's slope behind its end. Returns the labels."""
     slopes = []
-    for name, of_name in rows.dropna(subset=[field]).groupby("contender", sort=False):
-        of_name = of_name.sort_values("m")
-        xs, ys = of_name["m"].astype(float).to_numpy(), of_name[field].to_numpy() / unit
-        axes.plot(xs, ys, label=name, **looks[name])
-        look = {"color": looks[name]["color"], "va": "center", "fontsize": 8.5}
+    for name, line in points.groupby("contender", sort=False):
+        line = line.sort_values("m")
+        xs, ys = line["m"].to_numpy(), line["value"].to_numpy()
+        look = {"color": colours[name], "va": "center", "fontsize": 8.5}
         slopes.append(theme.note(axes, f"{slope(xs, ys):.1f}", (xs[-1], ys[-1]), (9, 0), **look))
     axes.margins(x=0.25, y=0.1)
     axes.autoscale_view()
     theme.plain_numbers(axes)
-    lengths = sorted(rows["m"].unique())
-    axes.set_xticks(lengths, [f"{length}" for length in lengths])
+    lengths = sorted(points["m"].unique())
+    axes.set_xticks(lengths, [f"{length:.0f}" for length in lengths])
     axes.xaxis.minorticks_off()
     return slopes
 

@@ -12,27 +12,31 @@ PHASES = ("forward", "backward", "optimizer")
 
 def step_shares(frame):
     """Return the figure, a panel for each size and a bar for each case; None where no call was looked at."""
+    import seaborn
+
     rows = frame[frame["idle_share"].notna()]
     if rows.empty:
         return None
     rows = rows.assign(size=rows["shape"].str.extract(r"-(l\d.*)-\w+-\w+$")[0])
-    sizes, looks = list(rows.groupby("size", sort=False)), theme.colours(KINDS[:-1]) | {"idle": "#dddddd"}
-    figure = theme.new(7 * len(sizes), 2.2 + 0.32 * max(len(of) for _, of in sizes))
-    for axes, (size, of) in zip(figure.subplots(1, len(sizes), squeeze=False)[0], sizes, strict=True):
-        names = (of["part"] + ", " + of["dtype"] + ", " + of["contender"]).tolist()
-        ms, ends = 1e3 * of["time_s"].to_numpy(), np.zeros(len(of))
-        for kind in KINDS:
-            parts = ms * of[f"{kind}_share"].fillna(0).to_numpy()
-            if parts.any():
-                axes.barh(names, parts, left=ends, color=looks[kind], label=kind)
-            ends = ends + parts
-        for name, end, share in zip(names, ends, of["matmul_share"], strict=True):
-            theme.note(axes, percent_text(share), (end, name), (4, 0), va="center", fontsize=8)
-        axes.invert_yaxis()
-        axes.set_title(size, loc="left", fontsize=11)
-        axes.set(xlabel="ms of a call; the share of matmul")
-    handles = {name: bar for ax in figure.axes for bar, name in zip(*ax.get_legend_handles_labels(), strict=True)}
-    figure.legend(handles.values(), handles, loc="outside right center", frameon=False, fontsize=9)
+    rows = rows.assign(bar=rows["part"] + ", " + rows["dtype"] + ", " + rows["contender"])
+    ms = rows[[f"{kind}_share" for kind in KINDS]].set_axis(KINDS, axis=1).mul(1e3 * rows["time_s"], axis=0)
+    kinds = [kind for kind in KINDS if ms[kind].any()]
+    parts = rows[["size", "bar"]].join(ms).melt(["size", "bar"], kinds, "kind", "ms").fillna({"ms": 0})
+    height = 2.2 + 0.32 * rows["size"].value_counts().max()
+    theme.use()
+    grid = seaborn.displot(
+        parts, y="bar", weights="ms", hue="kind", col="size", multiple="stack", shrink=0.8, alpha=1,
+        hue_order=kinds[::-1], palette=theme.colours(KINDS[:-1]) | {"idle": "#dddddd"},
+        height=height, aspect=7 / height, facet_kws={"sharex": False, "sharey": False},
+    )  # fmt: skip
+    figure = theme.of_grid(grid, "{col_name}")
+    grid.set_axis_labels("ms of a call; the share of matmul", "")
+    seaborn.move_legend(grid, "outside right center", title=None, frameon=False, fontsize=9, reverse=True)
+    for size, axes in grid.axes_dict.items():
+        shown = rows[rows["size"] == size]
+        axes.set_ylim(len(shown) - 0.4, -0.6)
+        for at, (end_ms, share) in enumerate(zip(ms.loc[shown.index].sum(axis=1), shown["matmul_share"], strict=True)):
+            theme.note(axes, percent_text(share), (end_ms, at), (4, 0), va="center", fontsize=8)
     alike = rows[(rows[["size", "dtype", "contender"]] == rows.iloc[0][["size", "dtype", "contender"]]).all(axis=1)]
     words = ", ".join(f"{percent_text(row.matmul_share)} of {row.part}" for row in alike.itertuples())
     theme.about(figure, frame, f"matmul takes {words}, in {alike.iloc[0]['dtype']}, {alike.iloc[0]['contender']}")

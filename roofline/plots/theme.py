@@ -14,16 +14,37 @@ ENDINGS = ("svg", "png")
 UNITS = {1e12: "TFLOP/s", 1e9: "GFLOP/s"}
 
 
-def new(width: float, height: float):
-    """An empty figure of so many inches, in the theme. Its canvas knows how wide a text is."""
+def use() -> None:
+    """Set the theme of the figures that are made from now on."""
     import seaborn
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
     look = {"axes.spines.top": False, "axes.spines.right": False, "svg.fonttype": "none", "svg.hashsalt": "roofline"}
     seaborn.set_theme(style="ticks", context="notebook", rc=look)
+
+
+def new(width: float, height: float):
+    """An empty figure of so many inches, in the theme. Its canvas knows how wide a text is."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    use()
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
+    return figure
+
+
+def of_grid(grid, title: str):
+    """The figure of a grid of seaborn's, laid out as a `new` one, with a `title` left above each panel. pyplot, which
+    made the figure, forgets it: it would keep it for ever, and a notebook would show it twice."""
+    from matplotlib import pyplot
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    figure = grid.figure
+    pyplot.close(figure)
+    FigureCanvasAgg(figure)
+    figure.set_layout_engine("constrained")
+    grid.set_titles("")  # seaborn's own, in the middle
+    grid.set_titles(title, loc="left", size=10.5)
     return figure
 
 
