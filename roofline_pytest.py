@@ -14,7 +14,7 @@ from typing import NoReturn
 import pytest
 
 PLUGIN = "roofline.pytest_plugin.hooks"
-ALONE = "--ffn-steady", "--ffn-quick", "--ffn-counters", "--ffn-fail-slower", "--ffn-no-report"
+ALONE = "--ffn-steady", "--ffn-quick", "--ffn-fail-slower", "--ffn-no-report"
 """Options that need no value: a test compares them with those of roofline/options.py."""
 
 

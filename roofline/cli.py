@@ -12,7 +12,7 @@ from roofline.report import compare as comparing
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the command line `arguments`; returns the exit code (0 done, 1 slower, 2 bad input)."""
+    """Run the command line `arguments`; returns the exit code (0 done, 1 slower or not all counted, 2 bad input)."""
     parser = Parser(prog="roofline", description="What kernel benchmark numbers mean.")
     parser.add_argument("--version", action="version", version=f"roofline {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, parser_class=Parser)
@@ -30,6 +30,12 @@ def main(arguments: list[str] | None = None) -> int:
     command = commands.add_parser("csv", help="a run's data: a row for each case, for a spreadsheet or a frame")
     command.add_argument("folder", metavar="RUN", type=Path, help="a run folder; results/README.md has the columns")
     command.set_defaults(run=_csv)
+
+    command = commands.add_parser("counters", help="what a call moves, counted by Nsight Compute, into a run's journal")
+    command.add_argument("folder", metavar="RUN", type=Path, help="a run of this machine's GPU")
+    about = "an id, as `roofline csv` prints it, or its beginning (default: 8 of the matmuls, of all intensities)"
+    command.add_argument("cases", metavar="CASE", nargs="*", help=about)
+    command.set_defaults(run=_counters)
 
     account.add_command(commands)
 
@@ -66,6 +72,12 @@ def _csv(options: argparse.Namespace) -> int:
 
     frame(journal.load(options.folder)).to_csv(sys.stdout, index=False)
     return 0
+
+
+def _counters(options: argparse.Namespace) -> int:
+    from roofline import counters
+
+    return counters.count(options.folder, options.cases)
 
 
 def _doctor(options: argparse.Namespace) -> int:

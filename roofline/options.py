@@ -50,8 +50,6 @@ class Options:
     """Blocks in which each contender of a long matmul runs alone; None for the default."""
     no_report: bool = False
     """Whether the report is left for `roofline report` to draw."""
-    counters: int | None = None
-    """How many cases to count bytes and operations of: 0 for all, None for none."""
     gather: gathering.Sweep = field(default_factory=gathering.Sweep)
     """Of the operations that gather over a wire."""
     copier_programs: int | None = None
@@ -181,10 +179,6 @@ OPTIONS = {
     "processes": Option(
         "N", count, "that measure each shape, one after another, each in passes of its own "
         "(default: 6, on a GPU 3)",
-    ),
-    "counters": Option(
-        "N", partial(count, least=0), "afterwards, let Nsight Compute count bytes and tensor operations of N of the "
-        "matmuls (default: of none; alone: of all)", alone="0",
     ),
     "results": Option("DIR", _folder, "where run folders go (default: results/local)"),
     "resume": Option("RUN", _folder, "go on with a run that was cut off, by its own options (default: a new run)"),
@@ -345,18 +339,16 @@ def wires_of(folder: Path) -> tuple[tuple[str, float], ...]:
 
 
 def resumed(get, metadata: dict, folder: Path) -> Options:
-    """Return the options of the run in `folder` that has this `metadata`. What to count may be asked for late.
+    """Return the options of the run in `folder` that has this `metadata`.
 
     Raises ValueError where others were given too.
     """
-    of_run = OPTIONS.keys() - {"device", "counters", "resume"}
+    of_run = OPTIONS.keys() - {"device", "resume"}
     if given := [FLAGS[name] for name in OPTIONS if name in of_run and get(f"ffn_{name}")]:
         raise ValueError(f"--ffn-resume takes its options from the run: leave out {', '.join(given)}")
     if not metadata.get("cases") or "options" not in metadata:
         raise ValueError(f"--ffn-resume {folder}: its journal does not say what was planned; start a new run")
-    options = replace(of_values(metadata["options"]), results=folder.parent)
-    counters = value("counters", get)
-    return options if counters is None else replace(options, counters=counters)
+    return replace(of_values(metadata["options"]), results=folder.parent)
 
 
 def as_values(options: Options) -> dict:

@@ -68,7 +68,7 @@ class Step:
     needs: str = ""
     """The step that has to end with exit code 0 before it."""
     counts: str = ""
-    """The step whose run it goes on with."""
+    """The step into whose run it counts."""
     changes: str = ""
     """Files of the checkout that it changes, which go with the logs."""
 
@@ -86,7 +86,7 @@ STEPS = (
     Step("layers", 35, 90, selects="test_ffn", archive="links", needs="links"),
     Step("prefetches", 50, 90, selects="test_weight_prefetch", archive="links", needs="links"),
     Step("matmuls-again", 130, 230, selects="test_matmul and not scatter", archive="again"),
-    Step("counters", 90, 180, (*BENCH, "--ffn-counters=8"), archive="default", counts="matmuls"),
+    Step("counters", 90, 180, (PYTHON, "-m", "roofline", "counters"), archive="default", counts="matmuls"),
     Step("attention", 120, 300, selects="test_attention", archive="attention"),
     Step("memcheck", 15, 60, (*MEMCHECK, PYTHON, "-m", "kernels.machine", "--gpu", "--only", "bf16")),
     Step("training-steps", 120, 300, selects="test_transformer_step and l12", archive="training"),
@@ -268,7 +268,7 @@ class Visit:
         step = group[0]
         words = [sys.executable if word == PYTHON else word for word in step.command]
         if step.counts:
-            return [*words, f"--ffn-resume={self.runs_of(step.counts)[0]}"]
+            return [*words, str(self.runs_of(step.counts)[0])]
         if cut_off:
             return [*words, f"--ffn-resume={cut_off}"]
         if not step.selects:

@@ -199,6 +199,7 @@ def _counted(shape: Shape, contender: str) -> dict:
     line = shape.counters.get(contender, {})
     dram, tensor, source = (line.get(key) for key in ("dram_bytes", "tensor_ops", "counter_source"))
     metrics_named = source and [" + ".join(names) for names in source["metrics"].values()]
+    tensor_cycles, sm_cycles = line.get("tensor_cycles"), line.get("sm_cycles")
     return {
         "dram_bytes": dram,
         "l2_bytes": line.get("l2_bytes"),
@@ -206,6 +207,7 @@ def _counted(shape: Shape, contender: str) -> dict:
         "counted_intensity": shape.work.flop / dram if dram else None,
         "dram_of_device_bytes": None if dram is None else dram / shape.work.device_bytes,
         "tensor_ops_of_flop": None if tensor is None else tensor / shape.work.flop,
+        "tensor_pipe_share": None if tensor_cycles is None or not sm_cycles else tensor_cycles / sm_cycles,
         "counter_source": source and "; ".join([f"{source['tool']} {source['version']}", *metrics_named]),
     }
 

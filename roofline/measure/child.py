@@ -2,8 +2,8 @@
 
     python3 -m roofline.measure.child FOLDER
 
-The child connects to a socket in FOLDER, so that it may be begun by a tool that it runs under. Its group of processes
-is another one than the supervisor's: a terminal's Ctrl-C does not reach it, and all that it began ends with it.
+The child connects to a socket in FOLDER. Its group of processes is another one than the supervisor's: a terminal's
+Ctrl-C does not reach it, and all that it began ends with it.
 """
 
 import json
@@ -23,7 +23,7 @@ from pathlib import Path
 from roofline import operations
 from roofline.contenders import module_of
 from roofline.measure.ranks import of_share
-from roofline.measure.request import Kind, Request, Step, Stopped
+from roofline.measure.request import Request, Step, Stopped
 from roofline.measure.share import run
 from roofline.options import of_values
 
@@ -34,8 +34,8 @@ DEATH_S = 10.0
 class Child:
     """The supervisor's end of a share."""
 
-    def __init__(self, request: Request, root: Path, under: tuple[str, ...] = ()):
-        """Begin it in the folder `root`, by the command `under` where a tool is to begin it."""
+    def __init__(self, request: Request, root: Path):
+        """Begin it in the folder `root`."""
         self._temporary = tempfile.TemporaryDirectory(prefix="roofline-share-")
         folder = Path(self._temporary.name)
         (folder / "mark").write_bytes(bytes(1))
@@ -52,7 +52,7 @@ class Child:
         """Whether it was killed and is there all the same."""
         self._request = json.dumps(asdict(request)).encode()
         self.process = subprocess.Popen(
-            [*under, sys.executable, "-m", "roofline.measure.child", str(folder)],
+            [sys.executable, "-m", "roofline.measure.child", str(folder)],
             cwd=root, stdin=subprocess.DEVNULL, stdout=self._output, stderr=self._output, start_new_session=True,
         )  # fmt: skip
 
@@ -106,12 +106,12 @@ class Child:
             code, self.is_held = -signal.SIGKILL, True
         self._last_mark = self.marked
         self._output.seek(0)
-        self.printed = self._output.read()
+        printed = self._output.read()
         for file in (self._output, self._mark, self._plug, self._channel):
             if file:
                 file.close()
         self._temporary.cleanup()
-        self._ended = ended(code, self.printed)
+        self._ended = ended(code, printed)
         return self._ended
 
 
@@ -183,8 +183,7 @@ def main(folder: Path) -> None:
     runners = operations.Runners(of_values(request.options), ranks)
     with suppress(Stopped, KeyboardInterrupt):
         run(request, tell, runners, mark)
-    if request.kind != Kind.COUNTERS:  # the tool that it runs under writes at its end
-        os._exit(0)  # what was imported takes long to end
+    os._exit(0)  # what was imported takes long to end
 
 
 if __name__ == "__main__":

@@ -130,11 +130,11 @@ def name_kernels(supervisor: Supervisor) -> None:
 class Job:
     """Shares of one kind, one after another, until nothing is left for them."""
 
-    kind, under = "", ()
+    kind = ""
 
     def __init__(self, supervisor: Supervisor):
         self.supervisor, self.device = supervisor, supervisor.options.device
-        self.is_done, self.marked, self.printed = False, 0, ""
+        self.is_done, self.marked = False, 0
         self.at = {"step": Step.START, "shape": ""}
         self._limit_s = self._began = 0.0
         self.broke: dict | None = None

@@ -1,4 +1,4 @@
-"""What a call launches: the names of its kernels, by torch's profiler, and calls for a tool to count.
+"""What a call launches: the names of its kernels, by torch's profiler.
 
 Asked when all timing is over: the profiler stays in the process once it was used. Names say which tile, depth and
 cluster a library chose, which is the cheapest explanation of a gap. No right to read counters is needed: only launches
@@ -6,17 +6,14 @@ are traced.
 """
 
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from roofline.measure import device_errors
-from roofline.measure.prepared import FAILED, Rejection, rejection, stop_if_lost
+from roofline.measure.prepared import stop_if_lost
 from roofline.measure.request import Step
 
 DEVICE = "cuda"
 """What runs kernels that have a name."""
-
-MARKER_CYCLES = 1000
 
 ATTEMPTS = 2
 """The first trace of a process may come out empty: tracing is switched on while it begins."""
@@ -70,38 +67,3 @@ def name_kernels(share) -> None:
             share.tell({"tell": "line", "kind": "kernels", "shape": shape, "kernel_names": named})
     if failures:
         share.note("kernel names", f"Kernel names: not all were found, {len(failures)} times: {failures[0]}.")
-
-
-def count(share) -> None:
-    """Prepare and call one case after the other under a tool that counts: what one of them does is not laid on the
-    others. Ends where a call raised, since a new process is safer then."""
-    for shape, names in share.request.cases.items():
-        for name in names:
-            prepared = share.prepare(shape, [name])
-            if name in prepared.entrants:
-                try:
-                    with counted(share.device):
-                        share.at(Step.CALL, shape, name=name)
-                        prepared.entrants[name].call()
-                    share.tell({"tell": "called", "shape": shape, "name": name})
-                except Exception as error:
-                    share.reject(shape, name, rejection(error))
-                    return
-            else:
-                share.reject(shape, name, prepared.rejected.get(name, Rejection(FAILED, "it was left out")))
-            prepared.entrants.clear()
-
-
-@contextmanager
-def counted(device: str) -> Iterator[None]:
-    """Count the kernels launched inside, after a marker by which `profile.parse.by_call` tells calls apart."""
-    if device != "cuda":
-        yield  # there is nothing to count; tests come this way
-        return
-    import torch
-
-    torch.cuda.synchronize()
-    with torch.cuda.profiler.profile():  # cudaProfilerStart and cudaProfilerStop
-        torch.cuda._sleep(MARKER_CYCLES)
-        yield
-        torch.cuda.synchronize()

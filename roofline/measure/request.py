@@ -11,7 +11,6 @@ class Kind(StrEnum):
     CHECK = "check"
     MEASURE = "measure"
     NAMES = "names"
-    COUNTERS = "counters"
 
 
 class Step(StrEnum):

@@ -44,8 +44,6 @@ APART_S = 0.7
 """Signals closer together are one: `timeout` sends its own to the process and to its group."""
 BY_SIGNAL = 130
 """Exit code of a run that a second signal ended."""
-ENDING_S = 60.0
-"""For a tool to write what it counted."""
 
 
 Running = dict[Child, Any]
@@ -249,7 +247,7 @@ class Supervisor:
         if self.epochs:
             asked = replace(asked, world=self.epochs.begin(asked))
         job.begin(asked)
-        running[Child(asked, job.supervisor.root, job.under)] = job
+        running[Child(asked, job.supervisor.root)] = job
 
     def _listen(self, running: Running, woken: list) -> None:
         """Take what shares tell until the next look, and end those that have ended or hang."""
@@ -269,7 +267,7 @@ class Supervisor:
                     else:
                         child.acknowledge(stop=bool(self.over))
             except EOFError:
-                how = child.end(ENDING_S if job.under else 2.0)
+                how = child.end(2.0)
                 self._end(child, running, "" if job.is_done else how)
         for child, job in list(running.items()):
             if child.waits_at in ready:
@@ -292,7 +290,7 @@ class Supervisor:
             return self._end_epoch(child, running, kind, how=how, marked=child.marked)
         job = running.pop(child)
         self._end_child(child, job)
-        job.printed, job.marked = child.printed, child.marked
+        job.marked = child.marked
         job.end(how)
         self._begin(job, running)
 

@@ -25,7 +25,6 @@ from roofline.measure import jobs, machine, metadata, signals
 from roofline.measure.epochs import Follower, identity, of_environment
 from roofline.measure.prepared import SKIPPED
 from roofline.measure.supervisor import Supervisor
-from roofline.profile import collect
 from roofline.pytest_plugin import selection
 from roofline.pytest_plugin.narrator import REDRAW, Narrator
 from roofline.pytest_plugin.replay import Nowhere
@@ -251,10 +250,7 @@ def _begin(config, state: State) -> None:
     state.held = state.held or journal.hold(session.folder)
     narrator = config.pluginmanager.get_plugin("ffn-narrator")
     session.progress, session.say = narrator.progress, narrator.say
-    session.observers = [  # the shorter first
-        (partial(jobs.name_kernels, session), "not all kernels were named"),
-        (partial(collect.count, session), "not all of the counters were read, --ffn-resume reads the rest"),
-    ]
+    session.observers = [(partial(jobs.name_kernels, session), "not all kernels were named")]
     if options.device == "cuda" and (findings := doctor.of_any_run()):
         session.note("doctor", f"roofline doctor found: {'. '.join(findings)}.")
         session.say("\n".join(["roofline doctor finds:", *findings]))

@@ -11,12 +11,11 @@ from roofline import options as ffn_options
 from roofline.measure.epochs import Epochs, identity
 from roofline.measure.machine import choose_device, refuse_tf32
 from roofline.measure.supervisor import Supervisor
-from roofline.profile import collect, ncu
 from roofline.pytest_plugin.replay import ReplayTimer
 from roofline.store import journal
 from roofline.store.run import Run
 
-OF_ONE_PROCESS = ("steady", "counters", "processes", "copier_programs", "shapes", "decide", "against")
+OF_ONE_PROCESS = ("steady", "processes", "copier_programs", "shapes", "decide", "against")
 """Options of what one process does by itself, and no rank."""
 
 
@@ -74,7 +73,7 @@ def of_command_line(config, timed: bool, ranks: Epochs | None) -> State:
     if (timed or ranks) and getattr(config.option, "dist", "no") != "no":
         under = "--benchmark-only" if timed else "torchrun"
         raise ValueError(f"{under} with pytest-xdist: tests side by side disturb one another; leave out -n")
-    asked = [name for name in ("steady", "quick", "counters", "resume", "decide", "against") if get(f"ffn_{name}")]
+    asked = [name for name in ("steady", "quick", "resume", "decide", "against") if get(f"ffn_{name}")]
     if config.option.benchmark_histogram and not find_spec("pygal"):
         raise ValueError("--benchmark-histogram: it takes pygal; install pytest-benchmark[histogram], or leave it out")
     if asked and not timed:
@@ -96,12 +95,9 @@ def of_command_line(config, timed: bool, ranks: Epochs | None) -> State:
             )
         if choose_device(options.device if wanted == "auto" else wanted, timed) != options.device:
             raise ValueError(f"--ffn-device {wanted}: {resume} measured the {options.device}")
-        if not (run.unfinished or collect.missing(run, options.counters)):
+        if not run.unfinished:
             raise ValueError(f"--ffn-resume {resume}: nothing is left to measure, each of its cases had its turn")
     refuse_tf32(options.device, options.dtypes)
-    counts = timed and options.counters is not None and not (run and run.unfinished)
-    if counts and (reason := ncu.why_not(options.device)):
-        raise ValueError(f"--ffn-counters: {reason}")
     if timed and not run and not config.option.collectonly:
         ffn_options.require_writable(options.results)
     return State(options, resume, run, held, ranks)

@@ -167,10 +167,14 @@ def counted(frame: DataFrame) -> Section:
     """Return the section of what a profiler counted. Its lines say where operations of the tensor cores are not the
     FLOP, then tool, version and metrics of the counts."""
     rows = frame[frame["counter_source"].notna()]
-    fields = "dram_bytes", "dram_of_device_bytes", "counted_intensity", "device_intensity", "l2_bytes"
+    fields = (
+        *("dram_bytes", "dram_of_device_bytes", "counted_intensity", "device_intensity", "l2_bytes"),
+        *("tensor_ops_of_flop", "tensor_pipe_share"),
+    )
     share = rows["tensor_ops_of_flop"]
     differing = {
-        "tensor operations were not counted: this tool or chip has no such counter for the dtype, in": share.isna(),
+        "tensor operations were not counted: this tool or chip has no such counter for the dtype, in": share.isna()
+        & rows["tensor_pipe_share"].isna(),
         "fewer tensor operations than FLOP: done on other units, or the counter misses some, in": share < 1 - SLACK,
         "more tensor operations than FLOP: tiles reach past the end of the matrices, in": share > 1 + SLACK,
     }
@@ -186,6 +190,6 @@ def counted(frame: DataFrame) -> Section:
         "One call of each, counted by a profiler after the timed run. *Of least* is what was read and written over "
         "what had to be, each input read once and each output written once. Where operations are not the FLOP of the "
         "case, the lines below the table say so.",
-        table=texts(rows, ("shape", "contender", *fields, "tensor_ops_of_flop")),
+        table=texts(rows, ("shape", "contender", *fields)),
         lines=(*lines, *(f"counted by {source}" for source in rows["counter_source"].unique())),
     )

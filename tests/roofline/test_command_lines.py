@@ -49,7 +49,6 @@ def test_what_will_happen_is_said_at_once(typed, words, expected):
         (("-k", "persistent"), "-k 'persistent': persistent is timed on a GPU only, and this run measures the CPU"),
         (("--ffn-contenders=persistent",), "--ffn-contenders persistent: timed on a GPU only"),
         (("--ffn-contenders=persistant",), "did you mean persistent?"),
-        (("--ffn-counters",), "--ffn-counters: they are a GPU's, and this run measured the CPU"),
         pytest.param(
             ("--ffn-device=cuda",),
             "this machine has no NVIDIA GPU; leave it out to use the CPU",

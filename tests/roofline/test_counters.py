@@ -1,122 +1,270 @@
-"""Counters from Nsight Compute's CSV: sums over kernels, units, what is lacking, and what must not pass for a count."""
+"""`roofline counters` by a stand-in for ncu: counts reach journal, tables and figure, or one line says why not."""
 
+import json
+import os
+import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from ncu_sample import BF16, BUSY, DENIED, MARKER, METRICS, NVJET, REDUCE, page
+import stand_in
+from made_up_run import HEAD, LINES, lines_of, save, shape
+from pandas import notna
 
-from roofline.profile import ncu, parse
+from roofline import counters, options, plots
+from roofline.analysis.records import frame, records_of
+from roofline.cli import main
+from roofline.measure.metadata import commit_of
+from roofline.operations.all_gather_matmul import AllGatherMatmul
+from roofline.operations.matmul import Matmul
+from roofline.report import throughput
+from roofline.report.write import write
+from roofline.store import journal
 
-NONE = ("0", "0", "6,144", "0", "0", "0")
+ROOT = Path(__file__).parents[2]
+FAKE = f"""#!{sys.executable}
+import csv, json, os, pathlib, subprocess, sys
 
+words = sys.argv[1:]
+if words == ["--version"]:
+    print("Version 2025.1.1.0 (build 35528883) (public-release)")
+    sys.exit()
+does, place = json.loads(os.environ["FAKE_NCU"]), words.index("--log-file")
+log, launcher = open(words[place + 1], "w"), words[place + 2 :]
+print("==PROF== Connected to process 4711", does.get("error", ""), sep="\\n", file=log)
+calls = pathlib.Path(launcher[4])
+if does.get("told"):
+    calls.write_text("\\n".join(map(json.dumps, does["told"])))
+else:
+    subprocess.run(launcher, check=True)
+if "error" in does:
+    sys.exit()
+table = csv.writer(log, quoting=csv.QUOTE_ALL)
+table.writerow(["ID", "Host Name", "Kernel Name", *words[words.index("--metrics") + 1].split(",")])
+table.writerow(["", "", "", "byte", "byte", "byte", "cycle", "cycle"])
+told = [json.loads(line) for line in calls.read_text().splitlines()]
+for number, line in enumerate(line for line in told if "call" in line):
+    table.writerow([0, "127.0.0.1", "spin_kernel(long)", *["1"] * 5])
+    if "bytes" in line:
+        half = line["bytes"] / 2 * does.get("copied", 1)
+        table.writerow([0, "127.0.0.1", "copy", half, half, "n/a", "0", "9"])
+    elif line["call"] not in does.get("unseen", ()):
+        read = f"{{10**(5 + number % 3):,}}"
+        table.writerow([0, "127.0.0.1", "split, of K", read, "20,000", "400,000.00", "600", "1,000"])
+        table.writerow([0, "127.0.0.1", "reduce", "40", "2", "10", "0", "200"])
+"""
+"""It prints as `ncu --csv --page raw` does, of what the launcher called. FAKE_NCU in the environment says what it
+`does`: `told` is what the launcher says, which is not run then."""
 
-def call_of(*kernels, **about):
-    """Return the kernels of a call, by what is printed of it."""
-    return parse.by_call(parse.parse(page((MARKER, *NONE), *kernels, **about)))[0]
-
-
-def test_counts_of_a_call_are_the_sums_over_the_kernels_behind_its_marker():
-    text = page(
-        (MARKER, *NONE),
-        ("persistent_kernel", "352,321,536", "54,525,952", "2,415,919,104", *["893,353,197,568"] * 2, "0"),
-        (MARKER, *NONE),
-        (NVJET, "218,103,808.00", "1,024", "230,686,720", *["1,744,830,464"] * 2, "0"),
-        (REDUCE, "65,536", "13,312", "131,072", "0", "0", "0"),
-    )
-    calls = parse.by_call(parse.parse(text))
-    assert [[launch.kernel for launch in call] for call in calls] == [["persistent_kernel"], [NVJET, REDUCE]]
-    two = parse.counts(calls[1], "bf16")
-    assert two["dram_bytes"] == 218_103_808 + 1024 + 65_536 + 13_312
-    assert (two["l2_bytes"], two["tensor_ops"]) == (230_686_720 + 131_072, 1_744_830_464)
-    assert two["metrics"]["tensor_ops"] == [f"{BF16}.sum"]
-    fp32 = parse.counts(calls[0], "fp32")  # which has no tensor operations
-    assert fp32["tensor_ops"] is None
-    assert fp32["metrics"].keys() == {"dram_bytes", "l2_bytes"}
-
-
-def test_parts_stand_in_for_a_metric_that_is_lacking():
-    counts = parse.counts(call_of(("k", *["5"] * 3, "n/a", "7", "1")), "bf16")
-    assert counts["tensor_ops"] == 8
-    assert counts["metrics"]["tensor_ops"] == [f"{BF16}_sparsity_off.sum", f"{BF16}_sparsity_on.sum"]
-
-
-def test_metric_that_one_kernel_lacks_is_unknown_not_smaller():
-    counts = parse.counts(call_of(("a", *["5"] * 6), ("b", "(!) nan", *["5"] * 5)), "bf16")
-    assert (counts["dram_bytes"], counts["l2_bytes"]) == (None, 10)
-    assert "dram_bytes" not in counts["metrics"]
-
-
-@pytest.mark.parametrize(
-    ("read", "message"),
-    [
-        (lambda: call_of(("a", "12,34", *["1"] * 5)), "'12,34', which is no number"),
-        (lambda: call_of(("a", *["1"] * 6), unit="Mbyte"), "is in 'Mbyte', a unit"),
-        (lambda: parse.parse(page(("a", *["1"] * 5))), "it was cut off"),
-        (lambda: parse.counts(call_of(), "bf16"), "no kernel of it was seen"),
-        (lambda: parse.counts(call_of(("a", *["n/a"] * 6)), "bf16"), "every counter of it is n/a"),
-    ],
+SITE = "import sys\nif 'roofline.measure.launcher' in sys.orig_argv:\n    import stand_in\n    stand_in.install()\n"
+CASE = "matmul-128x256-up-tp1-m{}-fp16-{}"
+COPY = [{"call": "copy", "bytes": 2e9}] * 3
+TOLD = [*COPY, *[{"call": CASE.format(16, "decode")}] * 3]
+DENIED = "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU Performance Counters"
+BUSY = (
+    "==ERROR== An error was reported by the driver\n\n==ERROR== Profiling failed because a driver resource was taken."
 )
-def test_what_cannot_be_read_is_an_error_not_a_count(read, message):
-    with pytest.raises(ValueError, match=r"__|cells|of it") as error:
-        read()
-    assert message in str(error.value)
 
 
-@pytest.mark.parametrize("text", [DENIED, page()])
-def test_output_without_a_kernel_has_none(text):
-    assert parse.by_call(parse.parse(text)) == []
+def resolved() -> dict:
+    chosen = {"model": "128x256", "layers": "up", "tp": "1", "tokens": "16,1024", "dtype": "fp16", "ranks": "2"}
+    get = {f"ffn_{name}": value for name, value in chosen.items()}.get
+    return options.as_values(options.resolve(get, device="cuda", timed=True, root=ROOT))
 
 
-def test_both_forms_are_asked_for_and_what_the_tool_does_not_list_is_left_out():
-    wanted = parse.metrics(["bf16", "fp32"])
-    assert set(wanted) == set(METRICS)
-    bases = [name.partition(".")[0] for name in METRICS]
-    assert parse.available(wanted, "\n".join(f"{name}  Counter" for name in bases[:4])) == wanted[:4]
-    assert parse.available(wanted, "\n".join(bases[:3])) == wanted  # no tensor counter: the list is not to be relied on
+@pytest.fixture
+def run(tmp_path):
+    """The folder of a run of two matmuls and a gather, on what `stand_in` stands for."""
+    machine = {"source": "gpu", "chip": "rehearsal of H100", "datasheet": None, "driver": "made up"}
+    machine["versions"] = {name: version(name) for name in ("torch", "triton")}
+    head = HEAD | {"machine": machine, "commit": commit_of(ROOT), "options": resolved()}
+    few, many = (Matmul("128x256", "up", 1, m, "fp16") for m in (16, 1024))
+    gather = AllGatherMatmul("128x256", "up", 1, 1024, "fp16", 2, "ridge")
+    lines = [head, *lines_of(gather, {"serial": 1e-6}, baseline="serial")]
+    lines += lines_of(few, {"decode": 1e-6, "tiled": 3e-6, "cublas": 2e-6}, baseline="cublas")
+    lines += lines_of(many, {"decode": 1e-6, "cublas": 2e-6}, baseline="cublas")
+    return save(tmp_path / "run", lines)
 
 
-def program(path: Path) -> str:
-    path.parent.mkdir(exist_ok=True)
-    path.write_text("#!/bin/sh\n")
-    path.chmod(0o755)
-    return str(path)
+@pytest.fixture
+def count(run, tmp_path, monkeypatch, capsys):
+    """`count(*cases, **does)`: exit code and both outputs of the command, with the stand-in on PATH, which `does`."""
+    tool = tmp_path / "bin" / "ncu"
+    tool.parent.mkdir()
+    tool.write_text(FAKE)
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tool.parent}{os.pathsep}{os.environ['PATH']}")
+
+    def call(*cases, **does):
+        monkeypatch.setenv("FAKE_NCU", json.dumps(does))
+        code = main(["counters", str(run), *cases])
+        return code, *capsys.readouterr()
+
+    return call
 
 
-def test_tool_is_found_where_installers_put_it_the_newest_first(monkeypatch, tmp_path):
-    _, newer = (program(tmp_path / version / "ncu") for version in ("2024.3.2", "2025.1.0"))
-    monkeypatch.setenv("PATH", "/nowhere")
-    monkeypatch.setattr(ncu, "PLACES", (str(tmp_path / "*" / "ncu"),))
-    assert ncu.find() == newer
+def lines_after(run, before: int) -> list[dict]:
+    return [json.loads(line) for line in (run / "samples.jsonl").read_text().splitlines()[before:]]
 
 
-def test_who_may_count_where_the_driver_restricts_it(monkeypatch, tmp_path):
-    monkeypatch.setattr(ncu, "find", lambda: "ncu")
-    params, status = tmp_path / "params", tmp_path / "status"
-    monkeypatch.setattr(ncu, "PARAMETERS", params)
-    monkeypatch.setattr(ncu, "STATUS", status)
-    assert ncu.why_not("cuda") is None  # the driver does not say
-    params.write_text("ResmanDebugLevel: 4294967295\nRmProfilingAdminOnly: 1\n")
-    status.write_text(f"Name:\tpython\nCapPrm:\t0\nCapEff:\t{1 << 38:016x}\n")
-    assert ncu.why_not("cuda") is None
-    status.write_text("CapEff:\t00000000a80425fb\n")  # root in a container of Docker's
-    assert "ERR_NVGPUCTRPERM" in ncu.why_not("cuda")
-    params.write_text("RmProfilingAdminOnly: 0\n")
-    assert ncu.why_not("cuda") is None
+def length(run) -> int:
+    return len((run / "samples.jsonl").read_text().splitlines())
+
+
+def test_counts_of_the_launcher_reach_journal_and_tables_and_a_case_that_fails_is_named(
+    count, run, tmp_path, monkeypatch, environment
+):
+    """Of them `decode` takes no 1024 rows."""
+    (tmp_path / "sitecustomize.py").write_text(SITE)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{environment()['PYTHONPATH']}")
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setenv(stand_in.NAMED, "H100")
+    before = length(run)
+    case, failing = CASE.format(16, "cublas"), CASE.format(1024, "decode")
+    code, out, error = count(case, failing)
+    assert (code, error) == (1, "")
+    line, note = lines_after(run, before)
+    assert f"{line['shape']}-{line['contender']}" == case
+    fields = ("dram_bytes", "l2_bytes", "tensor_cycles", "sm_cycles", "tensor_ops")
+    assert [line[field] for field in fields] == [1_020_042, 400_010, 600, 1200, None]
+    assert line["counter_source"]["metrics"]["dram_bytes"] == ["dram__bytes_read.sum", "dram__bytes_write.sum"]
+    assert "Nsight Compute 2025.1.1.0 counted 1 of 2 cases, each the median of 3 calls" in note["text"]
+    assert "Of a copy's bytes it counted 100.0 %." in note["text"]
+    assert f"{failing}: x has M=1024 rows, decode takes up to 64" in note["text"]
+    flop, least = 2 * 16 * 128 * 256, 2 * (16 * 128 + 128 * 256 + 16 * 256)
+    assert (
+        f"{case}: 1.02 MB of device memory, {flop / 1_020_042:.3g} FLOP/byte counted, {flop / least:.3g} modelled"
+        in out
+    )
+    counted = throughput.counted(frame(journal.load(run)))
+    assert counted.table.to_numpy().tolist() == [
+        [line["shape"], "cublas", "1.02 MB", "13.1", "1.03", "13.5", "0.4 MB", "50 %"]
+    ]
+    assert [words.partition(";")[0] for words in counted.lines] == ["counted by ncu 2025.1.1.0"]
+    assert "spin_kernel(long)" in (run / counters.LOG).read_text()
+
+
+def test_by_default_it_is_the_baseline_and_the_fastest_other_from_the_least_intensity_to_the_greatest(run, tmp_path):
+    pairs = (16, "cublas"), (16, "decode"), (1024, "cublas"), (1024, "decode")
+    assert list(counters.chosen(journal.load(run), [])) == [CASE.format(*pair) for pair in pairs]
+    tokens = (512, 1, 64, 2, 4096, 8, 1024)
+    lines = [line for m in tokens for line in shape(m, {"cublas": 2e-6, "a": 3e-6, "b": 1e-6})]
+    cases = counters.chosen(journal.load(save(tmp_path / "many", [HEAD, *lines])), [])
+    assert [(shape.get("m"), name) for shape, name in cases.values()] == [
+        (m, name) for m in (1, 8, 512, 4096) for name in ("cublas", "b")
+    ]
+
+
+def test_case_is_chosen_by_its_beginning_and_one_whose_kernels_are_not_seen_fails(count, run):
+    case, before = CASE.format(16, "decode"), length(run)
+    code, _, _ = count(case[:-2], told=TOLD, unseen=[case])
+    (note,) = lines_after(run, before)
+    assert code == 1
+    assert "counted 0 of 1 cases" in note["text"]
+    assert note["text"].endswith(f"; {case}: not all of its calls were counted, ncu.log has what ncu printed.")
 
 
 @pytest.mark.parametrize(
-    ("printed", "of_program", "how", "complaint"),
+    ("words", "does", "message"),
     [
-        (DENIED, "1 passed", "exit code 1: 1 passed", ncu.FORBIDDEN),
-        (BUSY, "1 passed\n", "", "Profiling failed because a driver resource was unavailable. Ensure"),
-        ("==ERROR== The application returned an error code (1).\n", "ImportError: x\n", "exit code 1: x",
-         "ImportError: x (exit code 1)"),
-        ("", "", "", "it printed nothing"),
-        ("==ERROR== a", "", "hung", "hung"),
-        ("\x00\x07" * 300, "", "", "?" * 200),
+        ((), {"told": TOLD, "copied": 0.94}, "a copy that moves 2 GB was counted as 1.88 GB, which is off by more"),
+        ((), {"told": TOLD, "copied": 1.06}, "was counted as 2.12 GB"),
+        ((), {"told": TOLD, "error": DENIED}, "it takes root, in a container --cap-add=SYS_ADMIN, or the"),
+        ((), {"told": TOLD, "error": BUSY}, "nothing was counted: ==ERROR== An error was reported by the driver"),
+        ((), {"told": [{"refused": "torch was 2.11, is 2.12: go back"}]}, "torch was 2.11, is 2.12: go back"),
+        (("all_gather",), {}, "'all_gather' begins no case that this run has measured and ncu can count"),
+        ((CASE.format(16, "decod") + "X",), {}, f"did you mean {CASE.format(16, 'decode')}?"),
     ],
 )  # fmt: skip
-def test_complaint_is_one_line(printed, of_program, how, complaint):
-    line = ncu.complaint(printed, of_program, how)
-    assert line.startswith(complaint)
-    assert len(line.splitlines()) == 1
+def test_what_cannot_be_counted_is_one_line_and_nothing_is_journalled(count, run, words, does, message):
+    before = length(run)
+    code, _, error = count(*words, **does)
+    assert code == 2
+    assert message in error
+    assert error.count("\n") == 1
+    assert length(run) == before
+
+
+def test_without_ncu_or_a_run_of_a_gpu_nothing_is_begun(count, run, monkeypatch, tmp_path):
+    monkeypatch.setenv("PATH", "/nowhere")
+    code, _, error = count()
+    assert (code, error.count("\n")) == (2, 1)
+    assert "ncu is not on PATH: install Nsight Compute, or add its folder" in error
+    machine = HEAD["machine"] | {"source": "cpu"}
+    save(run, [HEAD | {"machine": machine}, *LINES[1:]])
+    assert "counters are a GPU's, and this run measured the CPU" in count()[2]
+
+
+# What older runs counted, in shares of their own: tensor operations in place of cycles.
+
+SHAPES = {m: f"matmul-1024x1024-up-tp1-m{m}-bf16" for m in (16, 8192)}
+FLOP = {m: 2 * m * 1024**2 for m in SHAPES}
+LEAST = {m: 2 * (2 * m * 1024 + 1024**2) for m in SHAPES}
+SOURCE = {"tool": "ncu", "version": "2025.1", "cache": "flushed", "metrics": {"dram_bytes": ["a", "b"]}}
+
+
+def old_line(m, contender, dram_bytes, tensor_ops):
+    about = {"kind": "counters", "shape": SHAPES[m], "contender": contender, "counter_source": SOURCE}
+    return about | {"dram_bytes": dram_bytes, "l2_bytes": 10**9, "tensor_ops": tensor_ops}
+
+
+COUNTED = [
+    *LINES[:-1],
+    old_line(16, "cublas", 2 * LEAST[16], 4 * FLOP[16]),
+    old_line(16, "tiled", None, 0),
+    old_line(8192, "tiled", LEAST[8192] // 2, FLOP[8192]),
+    {"kind": "note", "about": "counters", "text": "Counters: 3 of 4."},
+    LINES[-1],
+]
+
+
+@pytest.fixture
+def old(tmp_path):
+    return save(tmp_path / "old", COUNTED)
+
+
+def test_old_counts_are_reported_as_ever(old):
+    by_case = {(record["m"], record["contender"]): record for record in records_of(journal.load(old))}
+    cublas, unknown = by_case[16, "cublas"], by_case[16, "tiled"]
+    assert cublas["counted_intensity"] == pytest.approx(cublas["device_intensity"] / 2)
+    assert (cublas["dram_of_device_bytes"], cublas["tensor_ops_of_flop"]) == (2, 4)
+    assert [unknown[field] for field in ("dram_bytes", "counted_intensity", "tensor_ops_of_flop")] == [None, None, 0]
+    assert by_case[8192, "cublas"]["counter_source"] is None
+    write(old)
+    report = (old / "report.md").read_text()
+    assert f"| {SHAPES[16]} | cublas | 4.33 MB | 2 | 7.76 | 15.5 | 1 GB | 4 |" in report
+    assert (
+        f"more tensor operations than FLOP: tiles reach past the end of the matrices, in {SHAPES[16]}-cublas (4)"
+        in report
+    )
+    assert "Counters: 3 of 4." in report
+    assert "counted by ncu 2025.1; a + b" in report
+
+
+def test_operations_that_are_not_the_flop_are_told_and_noise_is_not(old):
+    cases = frame(journal.load(old))
+    for share, first_words in ((1.005, []), (1.04, ["more"]), (0.96, ["fewer"]), (float("nan"), ["tensor"])):
+        *lines, _ = throughput.counted(cases[:1].assign(tensor_ops_of_flop=share)).lines
+        assert [line.split()[0] for line in lines] == first_words
+
+
+def test_figure_joins_the_modelled_point_and_the_counted_one_at_one_height(old):
+    cases = frame(journal.load(old))
+    axes = plots.memory_roofline(cases).axes[0]
+    joined = [line for line in axes.lines if line.get_linewidth() == 1.2 and notna(line.get_xdata()).all()]
+    counted = cases[cases["counted_intensity"].notna()].sort_values("device_intensity")
+    ends = sorted({tuple(line.get_xdata()) for line in joined})
+    for (left, right), modelled, moved in zip(
+        ends, counted["device_intensity"], counted["counted_intensity"], strict=True
+    ):
+        assert right / left == pytest.approx(moved / modelled)
+    assert all(line.get_ydata()[0] == line.get_ydata()[1] for line in joined)
+    low, high = axes.get_xlim()
+    assert all(low < x < high for pair in ends for x in pair)
+
+
+def test_shape_that_is_measured_again_forgets_its_counts(tmp_path):
+    lines = [*COUNTED[:-1], *shape(16, {"cublas": 2e-6, "tiled": 4e-6}), COUNTED[-1]]
+    by_case = {(r["m"], r["contender"]): r for r in records_of(journal.load(save(tmp_path / "run", lines)))}
+    assert by_case[16, "cublas"]["dram_bytes"] is None
+    assert by_case[8192, "tiled"]["dram_bytes"] is not None

@@ -16,10 +16,10 @@ ROOT = Path(__file__).parents[2]
 FLOORS = (
     ("theory", "stats", "arguments", "contenders"),
     ("operations", "store", "options", "format"),
-    ("measure", "profile", "analysis"),
+    ("measure", "analysis"),
     ("plots",),
     ("report", "account"),
-    ("pytest_plugin", "cli", "doctor", "visit", "__main__"),
+    ("pytest_plugin", "cli", "counters", "doctor", "visit", "__main__"),
 )
 """Rooms of `roofline` from the ground up: each imports those beside it and below."""
 

@@ -9,6 +9,7 @@ import torch
 from made_up_run import LINES, save
 
 from roofline.measure import jobs, launches, supervisor
+from roofline.report.format import kernels_text
 from roofline.store import journal
 
 NAMED = f"""{(Path(__file__).parent / "small_project.py").read_text()}
@@ -95,6 +96,11 @@ def test_kernels_are_joined_in_the_order_of_their_start(profiler):
     profiler([], [])
     with pytest.raises(RuntimeError, match="the profiler saw no kernel"):
         launches.of_call(lambda: None)
+
+
+def test_names_of_kernels_are_short_in_tables():
+    names = "void at::native::(anonymous namespace)::sum_kernel<4>(int)", "sm90_" + 60 * "x"
+    assert kernels_text(" + ".join(names)) == f"sum_kernel + sm90_{40 * 'x'}..."
 
 
 @pytest.mark.skipif("not torch.cuda.is_available()", reason="asks a real profiler: needs a GPU")

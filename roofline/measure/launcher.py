@@ -1,0 +1,79 @@
+"""What Nsight Compute runs for `roofline counters`: a copy of known size, then each case, three calls of each.
+
+    ncu ... python3 -m roofline.measure.launcher RUN CALLS CASE...
+
+A case is prepared by its operation's runner and the options of RUN, whose contenders are checked on the way. None of
+that is counted, and nothing is timed. The file CALLS gets a line of JSON before each call that is counted, by which
+`roofline.counters` knows whose kernels are whose, and one for what failed.
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from roofline import operations
+from roofline.measure import device_errors, machine
+from roofline.measure.metadata import commit_of
+from roofline.measure.prepared import Broken
+from roofline.options import of_values
+from roofline.store import conditions, journal
+
+COPY = "copy"
+CALLS = 3
+MARKER_CYCLES = 1000
+
+
+def main(folder: Path, calls: Path, cases: list[str]) -> None:
+    metadata = journal.load(folder).metadata
+    with calls.open("a") as file:
+
+        def tell(**line) -> None:
+            print(json.dumps(line), file=file, flush=True)
+
+        if problem := why_not(metadata):
+            return tell(refused=problem)
+        runners = operations.Runners(of_values(metadata["options"]))
+        probes = runners.of(operations.find("matmul")).probes()
+        copy = next(probe for probe in probes if probe.kind == "copy")
+        call(copy.call, lambda: tell(call=COPY, bytes=copy.amount))
+        for case in cases:
+            try:
+                shape, name = operations.parse(case)
+                prepared = runners.prepare(shape.id, [name])
+                if name in prepared.entrants:
+                    call(prepared.entrants[name].call, lambda case=case: tell(call=case))
+                else:
+                    tell(failed=case, reason=prepared.rejected[name].reason)
+            except Broken as broken:
+                return tell(failed=case, reason=broken.args[1].reason)
+            except Exception as error:
+                tell(failed=case, reason=device_errors.reason(error))
+
+
+def why_not(metadata: dict) -> str:
+    """Why nothing of a run can be counted on this machine; empty if it can. As where a run is gone on with, machine and
+    checkout must be those that it measured."""
+    if problem := machine.unusable_gpu():
+        return problem
+    now = metadata | {"machine": machine.describe("cuda"), "commit": commit_of(Path(__file__).parents[2])}
+    changes = [f"{name} was {then}, is {this}" for name, (then, this) in conditions.differences(metadata, now).items()]
+    return f"{'; '.join(changes)}: go back to what it was, or measure a new run" if changes else ""
+
+
+def call(function: Callable[[], object], before: Callable[[], None]) -> None:
+    """Call `function` a few times while kernels are counted: each time `before()`, then a marker, a kernel that nothing
+    else launches, then `function`."""
+    import torch
+
+    for _ in range(CALLS):
+        before()
+        torch.cuda.synchronize()
+        with torch.cuda.profiler.profile():  # cudaProfilerStart and cudaProfilerStop
+            torch.cuda._sleep(MARKER_CYCLES)
+            function()
+            torch.cuda.synchronize()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])

@@ -1,1 +1,0 @@
-"""What one call moved (Nsight Compute), and which kernels it ran."""
