@@ -20,9 +20,9 @@ from pathlib import Path
 from statistics import median
 
 from roofline.arguments import nearest
+from roofline.format import bytes_text, number_text
 from roofline.measure.launcher import CALLS, COPY
 from roofline.measure.machine import anonymous
-from roofline.report.format import bytes_text, number_text
 from roofline.store import journal
 from roofline.store.run import Run, Shape
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from made_up_run import LINES, save
 
+from roofline.format import kernels_text
 from roofline.measure import jobs, launches, supervisor
-from roofline.report.format import kernels_text
 from roofline.store import journal
 
 NAMED = f"""{(Path(__file__).parent / "small_project.py").read_text()}

@@ -18,7 +18,7 @@ import traceback
 
 HEAVY = (
     *("torch", "pandas", "seaborn", "pytest_benchmark.plugin"),
-    *("roofline.pytest_plugin.narrator", "roofline.measure.jobs", "roofline.profile.collect"),
+    *("roofline.pytest_plugin.narrator", "roofline.measure.jobs"),
 )
 MESSAGE_BYTES = 1 << 18
 
