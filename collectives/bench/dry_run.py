@@ -168,13 +168,14 @@ def chosen(case, chip: chips.Chip, reached_share: float) -> dict:
 
 
 def launch_row_blocks(case) -> None:
-    """Multiply the rows of each matmul of `case` by our persistent one: any number of the most blocks there may be."""
+    """Multiply rows of `case` by our persistent matmul: any number of the most blocks there may be, by its weights and
+    by those of the other way, as a layer's second matmul has them."""
     persistent, blocks = CONTENDERS["persistent"].load(), max(BLOCKS)
-    for matmul in case.matmuls:
-        about = dict(dtype=DTYPES[case.dtype], device="cuda")
-        w = torch.empty((matmul.n, matmul.k), **about)
+    about = dict(dtype=DTYPES[case.dtype], device="cuda")
+    for n, k in ((case.n, case.k), (case.k, case.n)):
+        w = torch.empty((n, k), **about)
         for count in range(1, blocks + 1):
-            persistent(torch.empty((matmul.m * count // blocks, matmul.k), **about), w)
+            persistent(torch.empty((case.m * count // blocks, k), **about), w)
 
 
 def launch_all(options: Options, chip: chips.Chip, names: list[str]) -> list[str]:
