@@ -13,7 +13,7 @@ from roofline import operations, plots
 from roofline.measure.prepared import PreparedCase
 from roofline.operations.attention import Attention, sweep
 from roofline.options import Options
-from roofline.plots.attention import slope
+from roofline.plots.attention import PANELS, slope
 
 OPTIONS = Options("cpu", True, "xxl/16", ("up",), (), (1,), ("fp32",), None, 0, 1.0, Path("unused"))
 EAGER = attention.eager
@@ -109,6 +109,10 @@ def test_the_figure_has_a_slope_beside_each_line():
     figure = plots.attention(pandas.DataFrame(rows))
     words = [[text.get_text() for text in axes.texts if text.get_text()] for axes in figure.axes]
     assert words == [["2.0", "2.0"], ["2.0", "2.0"], ["2.0", "1.0"]]
+    titles = [(axes.get_title("left"), axes.get_title(), axes.get_ylabel()) for axes in figure.axes]
+    assert titles == [("causal, batch 8, 1 head of 64", "", label) for *_, label in PANELS]
+    ends = [axes.get_lines()[0].get_xydata()[-1].tolist() for axes in figure.axes]
+    assert ends == [[4096, 4096**2 * 1e-6], [4096, 4096**2 * 1e-6], [4096, 4096**2 / 1e6]]
     assert "At a length of 4096 eager keeps 4.1e+03 x the bytes of sdpa" in figure.get_suptitle()
     assert slope([1.0], [1.0]) != slope([1.0], [1.0])  # NaN
 

@@ -1,11 +1,14 @@
 """What a report says of a transformer's training steps, by a journal that is written by hand."""
 
+import pandas
 import pytest
 from made_up_run import END, HEAD, ceiling, save
+from matplotlib import pyplot
 
 from roofline.analysis.records import frame
 from roofline.operations.transformer_step import TransformerStep
 from roofline.plots import step_memory, step_shares
+from roofline.plots.steps import KINDS
 from roofline.report.throughput import memory, steps
 from roofline.report.write import write
 from roofline.store.journal import load
@@ -65,6 +68,30 @@ def test_figures_show_shares_of_time_and_memory_over_a_step(folder):
     names = {path.name for path in write(folder)}
     assert {"step_shares.png", "step_memory.png"} <= names
     assert "![step memory](step_memory.png)" in (folder / "report.md").read_text()
+
+
+def test_each_size_has_a_panel_with_its_own_bars():
+    times_ms = {"l12-d768-b16-t256": {"forward": 100, "step": 300}, "l24-d1024-b8-t512": {"step": 900}}
+    kinds = dict.fromkeys((f"{kind}_share" for kind in KINDS), 0.0) | {"matmul_share": 0.75, "idle_share": 0.25}
+    rows = [
+        {"shape": f"transformer_step-{size}-{part}-fp32", "part": part, "dtype": "fp32", "contender": "eager",
+         "time_s": ms / 1e3, **kinds}
+        for size, parts in times_ms.items()
+        for part, ms in parts.items()
+    ]  # fmt: skip
+    figure = step_shares(pandas.DataFrame(rows))
+    for axes, (size, parts) in zip(figure.axes, times_ms.items(), strict=True):
+        assert (axes.get_title("left"), axes.get_title()) == (size, "")
+        assert [text.get_text() for text in axes.get_yticklabels()] == [f"{part}, fp32, eager" for part in parts]
+        bars = [bar for stacked in axes.containers for bar in stacked if bar.get_width()]
+        ends = sorted((round(bar.get_x()), round(bar.get_x() + bar.get_width())) for bar in bars)
+        matmul = [(0, 0.75 * ms) for ms in parts.values()]
+        idle = [(0.75 * ms, ms) for ms in parts.values()]
+        assert ends == sorted(matmul + idle)
+        low, high = axes.get_ylim()
+        assert low - high == pytest.approx(len(parts) + 0.2)  # room for its own bars alone, the first on top
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["matmul", "idle"]
+    assert pyplot.get_fignums() == []
 
 
 def test_nothing_is_drawn_of_other_operations(tmp_path):
