@@ -54,6 +54,8 @@ def main(folder: Path, calls: Path, cases: list[str]) -> None:
 def why_not(metadata: dict) -> str:
     """Why nothing of a run can be counted on this machine; empty if it can. As where a run is gone on with, machine and
     checkout must be those that it measured."""
+    if not machine.gpu_driver():
+        return "this machine has no NVIDIA GPU: count on the one that the run was measured on"
     if problem := machine.unusable_gpu():
         return problem
     now = metadata | {"machine": machine.describe("cuda"), "commit": commit_of(Path(__file__).parents[2])}
