@@ -179,6 +179,8 @@ class RanksCpuClock(CpuClock):
 
     processes = 1
     """A process is a rank, and lasts as long as the run."""
+    LONG_S = float("inf")
+    """Whether a call is woken must not depend on what it took on this rank: all ranks make as many calls."""
 
     def __init__(self, ranks: Ranks):
         super().__init__()

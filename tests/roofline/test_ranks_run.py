@@ -83,6 +83,23 @@ def test_a_sample_whose_thread_lacked_its_core_is_dropped(monkeypatch, fake_time
     assert time_s == (pytest.approx(1.0, abs=1e-4) if kept else None)
 
 
+def test_ranks_make_as_many_calls_whatever_one_of_them_took(fake_time):
+    """A call is woken by its kind, not by its time: ranks that differ there would wait for one another for ever."""
+    time, counts = fake_time(clocks), []
+    about = {"share": None, "agreed": None, "barrier": lambda self: None, "slowest": lambda self, times: (times, [{}])}
+    for took_s in (0.9 * ranks.RanksCpuClock.WAKE_S, 2 * clocks.CpuClock.LONG_S):
+        clock, calls = ranks.RanksCpuClock(type("", (), about | {"loopback": True})()), []
+
+        def call(took_s=took_s, calls=calls):
+            calls.append(took_s)
+            time.sleep(took_s)
+
+        for _ in range(3):
+            clock.turn([call])
+        counts.append(len(calls))
+    assert counts == [6, 6]
+
+
 @pytest.mark.parametrize("waited_s", [ranks.waited_s, clocks.waited_s])
 def test_a_thread_that_shares_its_core_is_seen_to_wait_for_it(waited_s):
     if waited_s() == 0.0:
