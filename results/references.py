@@ -126,11 +126,11 @@ def renew(into: Path) -> Path:
 
 
 def _parts(into: Path) -> tuple[Path, list[str]]:
-    """Return the README.md, and its text cut at its pairs of marks: one for the runs, three more where fields are
+    """Return the README.md, and its text cut at its pairs of marks: one for the runs, two more where fields are
     told."""
     readme = into.parent / "README.md"
     parts = re.split(f"({START}|{END})", readme.read_text(encoding="utf-8"))
-    if parts[1::2] not in ([START, END], [START, END] * 4):
+    if parts[1::2] not in ([START, END], [START, END] * 3):
         raise ValueError(f"{readme} lacks the marks {START} and {END}: put them where the table shall be")
     return readme, parts
 

@@ -58,15 +58,6 @@ def ratio_text(value: float, low: float, high: float, text=interval_text) -> str
     return "1 (baseline)" if value == low == high == 1 else text(value, low, high)
 
 
-def binary_text(count: float) -> str:
-    """Return `count` bytes in KiB or MiB, to three digits.
-
-    >>> binary_text(2**19), binary_text(1.2 * 2**20)
-    ('512 KiB', '1.2 MiB')
-    """
-    return f"{count / 2**20:.3g} MiB" if count >= 2**20 else f"{count / 2**10:.3g} KiB"
-
-
 def bytes_text(count: int) -> str:
     """Return `count` bytes in MB or GB, to three digits.
 
@@ -105,7 +96,6 @@ FORMATS = {
     "number": number_text,
     "number4": "{:.4g}".format,
     "bytes": lambda count: bytes_text(count) if count else "-",
-    "binary": binary_text,
     "bandwidth": lambda rate: f"{rate / 1e9:.3g} GB/s",
     "kernel": kernels_text,
     "link": lambda kind: HOW.get(kind, kind),

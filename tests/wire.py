@@ -16,8 +16,9 @@ from statistics import median
 import pytest
 
 import roofline
-from roofline.analysis import gradients, overlap
-from roofline.analysis.records import as_frame, records_of
+from roofline import contenders
+from roofline.analysis import overlap
+from roofline.analysis.records import records_of
 from roofline.theory.simulator import hidden_fraction
 
 ROOT = Path(__file__).parents[1]
@@ -32,7 +33,8 @@ SHORT = *PREFETCH[:2], "--ffn-tokens=64", PREFETCH[3]
 LAYER = "--ffn-model=2048,4096", "--ffn-tp=8", "--ffn-tokens=4096"
 """Matmul and gather take about as long on a core of some 70 GFLOP/s."""
 BUCKETS = ",".join(f"bucketed_{size}" for size in ("128KiB", "256KiB", "512KiB", "1MiB", "2MiB", "4MiB"))
-GRADIENTS = "--ffn-tokens=320", "--ffn-max-seconds=8", f"--ffn-contenders={BUCKETS}", "-k=gradient"
+EXAMPLE = ROOT / "docs" / "examples" / "gradient_all_reduce.py"
+GRADIENTS = f"--ffn-operations={EXAMPLE}", "--ffn-tokens=320", "--ffn-max-seconds=8", f"--ffn-contenders={BUCKETS}"
 """The backward pass takes about as long as the all-reduce, with the core's share of TCP."""
 
 lacking = [name for name in ("ip", "tc", "taskset") if not shutil.which(name)]
@@ -135,15 +137,15 @@ def test_the_best_bucket_of_gradients_is_near_the_one_by_overhead_and_bandwidth(
     """
     shape_wire("change", "64kb")
     folder, run = measure(tmp_path, GRADIENTS, over_wire=True)
-    records = records_of(run)
-    (best,) = gradients.best(as_frame(records)).to_dict("records")
-    assert abs(math.log2(best["bucket_bytes"] / best["model_bucket_bytes"])) <= 1
-    assert best["all_reduce_bytes_per_s"] == pytest.approx(BITS_PER_S / 8, rel=0.25)
-    assert all(record["ratio_low"] > 1 for record in records if 2**19 <= record["bucket_bytes"] <= 2**21)
-    for record in records:
-        if record["model_s"] and record["bucket_bytes"] >= 2**19:  # smaller ones are between one and two in flight
-            assert record["time_s"] == pytest.approx(record["model_s"], rel=0.15), record["contender"]
-    assert (folder / "buckets.svg").exists()
+    example, (shape,) = contenders.module_of(EXAMPLE), run.shapes.values()
+    rows = example.in_buckets(example.table(shape))
+    best_bytes = 2**10 * rows.loc[rows["ms"].idxmin(), "bucket_KiB"]
+    assert abs(math.log2(best_bytes / example.best_bucket_bytes(shape))) <= 1
+    assert example.overhead_and_bandwidth(shape)[1] == pytest.approx(BITS_PER_S / 8, rel=0.25)
+    swift = [f"bucketed_{size}" for size in ("512KiB", "1MiB", "2MiB")]
+    assert all(record["ratio_low"] > 1 for record in records_of(run) if record["contender"] in swift)
+    example.main(folder)
+    assert (folder / f"{shape.id}.png").exists()
 
 
 def test_loopback_hides_nothing_and_no_report_has_a_time_of_it(tmp_path):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from roofline.analysis import decision, gradients, overlap, throughput
+from roofline.analysis import decision, overlap, throughput
 from roofline.analysis.fields import FIELDS
 from roofline.store.run import Run
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-RECORD_OF = {"throughput": throughput.record, "gradients": gradients.record, "overlap": overlap.record}
+RECORD_OF = {"throughput": throughput.record, "overlap": overlap.record}
 """Analysis -> `record(run, shape, contender)`."""
 DTYPES = {frozenset({int}): "Int64", frozenset({bool}): "boolean"}
 """Types of all values of a field -> dtype that knows missing values; of others it is float64 or object."""

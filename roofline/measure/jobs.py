@@ -117,11 +117,12 @@ def check(supervisor: Supervisor) -> None:
 
 
 def name_kernels(supervisor: Supervisor) -> None:
-    """Journal the names of the kernels that were measured and have none yet, or what their calls cost in parts. Arms
-    are left out: what they run is the matmul of the same name and the link's copier."""
+    """Journal the names of the kernels that were measured and have none yet, or what their calls cost in parts. What
+    runs between ranks is left out. Arms run the matmul of the same name and the link's copier. A trace that is made
+    again on one rank alone would leave the others waiting."""
     cases, has_names = {}, supervisor.options.device == launches.DEVICE
     for shape in supervisor.run.shapes.values():
-        if shape.facts.get("has_costs") or (has_names and shape.analysis != "overlap"):
+        if shape.facts.get("has_costs") or (has_names and not operations.find(shape.op).between_ranks):
             field = "costs" if shape.facts.get("has_costs") else "kernel_name"
             cases[shape.id] = [name for name in shape.measured if field not in shape.entrants[name]]
     supervisor.supervise([Names(supervisor, {name: nameless for name, nameless in cases.items() if nameless})])

@@ -45,8 +45,7 @@ class Entrant:
     name: str
     call: Call
     role: str = ""
-    """Of a reference, which contenders are compared with: `gemm`, `link`, `message`, `preset`, `contended`; of others,
-    none."""
+    """Of a reference, which contenders are compared with: `gemm`, `link`, `preset`, `contended`; of others, none."""
     config: str = ""
     relative_error: float | None = None
     facts: dict = field(default_factory=dict)

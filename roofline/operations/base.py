@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from roofline.arguments import nearest
+from roofline.store.lines import ANALYSIS_NAMES
 from roofline.theory.work import ITEMSIZE, Work
 
 
@@ -66,7 +67,7 @@ class Operation:
 
     case: type[Case]
     analysis: str
-    """Name of the analysis that judges it: `throughput`, `overlap` or `gradients`."""
+    """Name of the analysis that judges it: `throughput` or `overlap`."""
     sweep: Callable[[Any], list]
     """The cases that the options ask for, in the order of the run."""
     planner: str | Callable[[Any], Planner]
@@ -81,15 +82,12 @@ class Operation:
     """Why these options have no case of it, in words; empty if they have."""
     default: bool = True
     """Whether a run measures it unless it is told what to measure: by --ffn-operations, -k, or the name of its test."""
+    between_ranks: bool = False
+    """Whether all ranks that torchrun started run it together. Under torchrun no other operation is timed."""
 
     @property
     def name(self) -> str:
         return self.case.op
-
-    @property
-    def between_ranks(self) -> bool:
-        """Return whether all ranks that torchrun started run it together."""
-        return self.analysis != "throughput"
 
     def parse(self, text: str) -> tuple[Any, str | None]:
         """Return the case that `text` names, and its contender; None where it names a shape. Raises ValueError."""
@@ -117,7 +115,10 @@ OPERATIONS: dict[str, Operation] = {}
 
 
 def register(operation: Operation) -> Operation:
-    """Take `operation` into `OPERATIONS`. Raises ValueError where its name is taken."""
+    """Take `operation` into `OPERATIONS`. Raises ValueError where its name is taken, or nothing judges it."""
+    if operation.analysis not in ANALYSIS_NAMES:
+        known = " or ".join(ANALYSIS_NAMES)
+        raise ValueError(f"operation {operation.name!r}: analysis {operation.analysis!r} is not known: take {known}")
     if operation.name in OPERATIONS:
         raise ValueError(f"operation {operation.name!r} is known already: choose another name")
     return OPERATIONS.setdefault(operation.name, operation)

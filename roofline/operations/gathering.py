@@ -288,5 +288,6 @@ def declare(
             example=example,
             notes=notes,
             why_not=lambda options: NO_WIRE if options.shapes else "",
+            between_ranks=True,
         )
     )

@@ -2,14 +2,13 @@
 run itself. Each is None where there is nothing to draw."""
 
 from roofline.plots.attention import attention
-from roofline.plots.buckets import buckets
 from roofline.plots.memory_roofline import memory_roofline
 from roofline.plots.network_roofline import network_roofline
 from roofline.plots.overlap import overlap
 from roofline.plots.steps import step_memory, step_shares
 from roofline.plots.timeline import timeline
 
-OF_FRAME = memory_roofline, network_roofline, overlap, buckets, attention, step_shares
+OF_FRAME = memory_roofline, network_roofline, overlap, attention, step_shares
 FIGURES = {figure.__name__: figure for figure in OF_FRAME}
 OF_RUN = {figure.__name__: figure for figure in (timeline, step_memory)}
 __all__ = [*FIGURES, *OF_RUN]

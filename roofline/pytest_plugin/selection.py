@@ -13,6 +13,9 @@ SETS = 2
 
 def check(options: Options, runners: operations.Runners, cases: list, keyword: str) -> None:
     """Raises ValueError where none of the `cases` can be measured. `keyword` is what -k said where it selected none."""
+    for name in runners.planners if options.operations and not cases else ():
+        if reason := _why_no_case(operations.find(name), options):
+            raise ValueError(f"--ffn-operations: {name} has no case: {reason}")
     if (options.contenders or options.baseline or options.arm_matmul) and runners.planners:
         _contenders(options, runners)
     if not options.timed:
@@ -32,6 +35,12 @@ def check(options: Options, runners: operations.Runners, cases: list, keyword: s
                 f"--ffn-wires-of: that run has no wire of {lacking[0]}{more}; select the cases that it has (-k), or "
                 "leave the option out"
             )
+
+
+def _why_no_case(operation: operations.Operation, options: Options) -> str:
+    if options.timed and options.world > 1 and not operation.between_ranks:
+        return "torchrun started several ranks, and it is not between ranks: leave torchrun out"
+    return operation.why_not(options)
 
 
 def require_memory(cases: list, machine: dict) -> None:

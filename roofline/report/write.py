@@ -11,7 +11,7 @@ from roofline.analysis.records import frame
 from roofline.analysis.throughput import ceilings_of
 from roofline.format import rate_text, time_text
 from roofline.plots import theme
-from roofline.report import compare, gradients, html, overlap, tables, throughput
+from roofline.report import compare, html, overlap, tables, throughput
 from roofline.report.findings import findings
 from roofline.report.sections import Section
 from roofline.stats import grouped
@@ -22,7 +22,7 @@ from roofline.store.run import Run
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-ANALYSES = {"overlap": overlap, "gradients": gradients, "throughput": throughput}
+ANALYSES = {"overlap": overlap, "throughput": throughput}
 """Analysis -> how its rows are shown: `brief(run, rows)`, `summary(rows)`, `CASES` and `FIGURES`, of which the first
 stands beside the brief table."""
 

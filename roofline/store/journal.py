@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from roofline.store.lines import LINES, LONGEST_TEXT, plain, problem_of
+from roofline.store.lines import ANALYSIS_NAMES, LINES, LONGEST_TEXT, plain, problem_of
 from roofline.store.run import Run
 
 SCHEMA = 8
@@ -229,6 +229,11 @@ def _checked(path: Path) -> Iterator[dict]:
         if problem := problem_of(line):
             raise ValueError(f"{path}:{number} is a line of kind {kind!r} {problem}: the journal is damaged")
         if kind == "shape":
+            if line["analysis"] not in ANALYSIS_NAMES:
+                raise ValueError(
+                    f"{path} was made by an earlier version, by the analysis {line['analysis']!r}, which is no more: "
+                    "redraw it with the version that wrote it"
+                )
             shapes.add(line["id"])
         elif "shape" in line and line["shape"] not in shapes:
             raise ValueError(f"{path}:{number} is of {line['shape']!r}, a shape that no line before it describes")

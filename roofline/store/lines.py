@@ -67,6 +67,9 @@ LINES: dict[str, dict[str, Check]] = {
 }  # fmt: skip
 """Kind -> {field that each line of it has: what it must be}."""
 
+ANALYSIS_NAMES = "throughput", "overlap"
+"""What an operation may be judged by."""
+
 LONGEST_TEXT = 4000
 """Characters of a text, which is cut there."""
 

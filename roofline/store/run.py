@@ -23,7 +23,7 @@ SAMPLE_COLUMNS = {
     "case": "its case id",
     "shape": "the case id without the contender",
     "contender": "contender, arm, or what took turns with them for comparison",
-    "role": 'of what took turns to compare with: `gemm`, `link`, `message`, `preset`, `contended`, `probe`; else ""',
+    "role": 'of what took turns to compare with: `gemm`, `link`, `preset`, `contended`, `probe`; else ""',
     "round": "index of the round",
     "position": "in the order of that round",
     "pass": "which return to the shape, from 1",
@@ -77,7 +77,7 @@ class Shape:
     id: str
     op: str
     analysis: str
-    """Name of the analysis that judges it: `throughput`, `overlap` or `gradients`."""
+    """Name of the analysis that judges it: `throughput` or `overlap`."""
     params: dict[str, Scalar]
     """The fields of its case, which make it again."""
     dtype: str
@@ -88,7 +88,7 @@ class Shape:
     """The state of the cache that every sample starts from, in words."""
     entrants: dict[str, dict]
     """{name: config, relative_error, and what else is known of it}. One with a `role` takes turns for comparison only:
-    `gemm`, `link`, `message`, `preset`, `contended`, `probe`."""
+    `gemm`, `link`, `preset`, `contended`, `probe`."""
     seed: int = 0
     """Of the orders in the rounds."""
     facts: dict = field(default_factory=dict)

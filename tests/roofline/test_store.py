@@ -143,6 +143,10 @@ def test_damaged_lines_are_named(tmp_path, line, message):
         ('{"kind": "run", "schema": 7}\n', "is of schema 7, and this program reads 8: redraw it"),
         (json.dumps(HEAD | {"title": 5}) + "\n", "whose 'title' is no text"),
         (json.dumps(HEAD | {"notes": [{}]}) + "\n", "whose 'notes' is no list of texts"),
+        (
+            "\n".join(json.dumps(line) for line in (HEAD, WRITTEN[1] | {"analysis": "gradients"}, "")),
+            "was made by an earlier version, by the analysis 'gradients', which is no more: redraw it",
+        ),
     ],
 )
 def test_foreign_journals_are_refused_in_one_line(tmp_path, text, message, refused):

@@ -1,5 +1,7 @@
 """A new operation is its declaration, its runner and its test: all else works on it without knowing of it."""
 
+from dataclasses import replace
+
 import pytest
 from toy_project import DOUBLE, Double
 
@@ -39,3 +41,8 @@ def test_its_ids_are_read_while_it_is_registered(monkeypatch):
     assert operations.parse("double-r7-fp32-mul") == (Double(7, "fp32"), "mul")
     with pytest.raises(ValueError, match="is known already"):
         operations.register(DOUBLE)
+
+
+def test_an_analysis_that_is_not_there_is_refused():
+    with pytest.raises(ValueError, match="'double': analysis 'gradients' is not known: take throughput or overlap"):
+        operations.register(replace(DOUBLE, analysis="gradients"))
