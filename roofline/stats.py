@@ -87,8 +87,10 @@ def student(value: float, values: list[float], *, log: bool = True, confidence: 
 
 
 def time_of(series: Series, groups: Groups | None = None, anchor: Series | None = None) -> Interval | None:
-    """Return a series' typical time; None of none."""
-    return estimate(lambda time_s: time_s, series, groups=groups, anchor=anchor)
+    """Return a series' typical time; None of none. One that shares no round with the `anchor`, as where samples were
+    dropped, is told by itself."""
+    beside = estimate(lambda time_s: time_s, series, groups=groups, anchor=anchor)
+    return beside or estimate(lambda time_s: time_s, series, groups=groups)
 
 
 def ratio_of(

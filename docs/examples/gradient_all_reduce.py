@@ -401,8 +401,8 @@ def table(shape):
         row = {"arm": name, "bucket_KiB": entrant.get("bucket_bytes", math.nan) / 2**10}
         row["all_reduces"] = entrant.get("all_reduces", math.nan)
         row |= {"ms": 1e3 * time.value, "low": 1e3 * time.low, "high": 1e3 * time.high}
-        if shape.anchor:
-            row["speed_of_flat"] = ratio_of(shape.anchor, times_s, shape.groups).value
+        ratio = ratio_of(shape.anchor or {}, times_s, shape.groups)
+        row["speed_of_flat"] = ratio.value if ratio else math.nan
         row["hidden"] = hidden_fraction(backward_s, all_reduce_s, time.value)
         rows.append(row)
     return pandas.DataFrame(rows).set_index("arm")

@@ -44,12 +44,14 @@ def test_a_first_dry_run_compiles_every_kernel_and_a_second_one_none(printed, ca
     assert compiled_again == {}
 
 
+@pytest.mark.slow
 def test_a_contender_that_raises_is_told(printed):
     _, _, failures, _ = printed
     assert failures
     assert all("m16-bf16: decode: RuntimeError: no such kernel" in failure for failure in failures)
 
 
+@pytest.mark.slow
 def test_a_launch_on_tensors_with_memory_finds_its_entry(printed):
     *_, (found, compiled) = printed
     assert found.pop("persistent_kernel") > 1

@@ -6,9 +6,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from made_up_run import HEAD
 
 import roofline
 from roofline import contenders, operations
+from roofline.analysis import records
 from roofline.pytest_plugin import selection
 from roofline.store.run import Shape
 from roofline.theory.work import Work
@@ -62,6 +64,7 @@ def test_two_ranks_measure_it_and_its_table_and_figure_are_made_of_the_run(torch
     assert (folder / f"{shape.id}.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_wrong_arms_of_a_file_in_a_users_folder_fail_and_the_right_one_passes(zygote, environment, tmp_path):
     text = FILE.read_text()
     for right, wrong in (
@@ -123,7 +126,9 @@ def made_up(example):
             "quarter in 16": 16 * overhead_s + part_s,
         }
         sizes = {"flat": size, "overlapped": size // 128, "bucketed_1MiB": 2**20}
-        entrants = {name: {"bucket_bytes": sizes[name]} if name in sizes else {"role": "link"} for name in times}
+        entrants = {name: {"role": "link"} for name in times if name not in sizes}
+        for name, size in sizes.items():
+            entrants[name] = {"bucket_bytes": size, "config": "known", "relative_error": 0.0}
         shape = Shape(
             case.id, case.op, "throughput", vars(case), case.dtype, Work(1, 1), "flat", "warm", entrants,
             facts=case.facts, late=dict.fromkeys(times, 0),
@@ -147,6 +152,19 @@ def test_overhead_and_bandwidth_are_found_again_and_the_table_says_what_was_hidd
     assert example.finding(shape) == (
         "best bucket: 1024 KiB measured, sqrt(s o w) = 1239 KiB by o = 1500 us, w = 0.128 GB/s"
     )
+
+
+def test_arm_that_shares_no_round_with_flat_has_a_time_and_no_ratio(example, made_up):
+    """Between real ranks a sample whose thread lacked its core is dropped."""
+    shape = made_up(OVERHEAD_S)
+    for round_ in shape.rounds:
+        del round_.time_s["flat" if round_.index % 2 else "overlapped"]
+    row = example.table(shape).loc["overlapped"]
+    assert row["ms"] == pytest.approx(1e3 * (BACKWARD_S + 2 * (OVERHEAD_S + 2**23 / BYTES_PER_S)), rel=0.1)
+    assert row["speed_of_flat"] != row["speed_of_flat"]
+    run = roofline.store.run.Run(HEAD, shapes={shape.id: shape})
+    record = records.record_of(run, shape.id, "overlapped")
+    assert (record["time_s"], record["ratio_to_baseline"]) == (pytest.approx(row["ms"] / 1e3), None)
 
 
 def test_no_bucket_by_the_model_where_pieces_cost_nothing(example, made_up):
