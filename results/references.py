@@ -105,7 +105,7 @@ def private(folder: Path) -> list[str]:
     """Return what the files of a run folder tell about the machine's owner: a line for each file and thing."""
     host = platform.node()
     secrets = []
-    for path in sorted(folder.iterdir()):
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         text = journal.read(path).decode("utf-8", errors="ignore") if path.suffix != ".png" else ""
         match = PRIVATE.search(text)
         if match:
