@@ -34,6 +34,7 @@ def printed(cache) -> list:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+@pytest.mark.slow
 def test_a_first_dry_run_compiles_every_kernel_and_a_second_one_none(printed, cache):
     (launched, compiled, failures), (launched_again, compiled_again, _), *_ = printed
     assert failures == []

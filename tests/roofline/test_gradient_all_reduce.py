@@ -44,6 +44,7 @@ def example():
         return contenders.module_of(FILE)
 
 
+@pytest.mark.slow
 def test_two_ranks_measure_it_and_its_table_and_figure_are_made_of_the_run(torchrun, tmp_path, example, capsys):
     words = f"--ffn-operations={FILE}", f"--ffn-contenders={','.join(ARMS)}", f"--ffn-results={tmp_path / 'runs'}"
     done = torchrun("--benchmark-only", *words)

@@ -102,6 +102,7 @@ def test_each_field_is_written_by_a_format_that_takes_its_ends():
         assert field.meaning and set(field.ends) <= FIELDS.keys(), field.name  # noqa: PT018
 
 
+@pytest.mark.slow
 def test_tables_of_runs_and_fields_are_the_ones_that_the_command_makes():
     readme = (ROOT / "results" / "README.md").read_text()
     for group in GROUPS:
