@@ -42,6 +42,7 @@ def run(tmp_path, environment):
     return begin
 
 
+@pytest.mark.slow
 def test_it_is_measured_tabled_drawn_and_compared(run, tmp_path, capsys):
     words = "--ffn-operations=norm_matmul.py", "--ffn-tokens=2,64", f"--ffn-results={tmp_path / 'runs'}"
     done = run("--benchmark-only", *words, *SMALL)
