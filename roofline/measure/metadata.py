@@ -49,7 +49,7 @@ def make(options, about: dict, root: Path, cases: list[str], notes: list[str]) -
         "notes": of_device + notes,
         "machine": about,
         "options": as_values(options),
-        **({"against": {"commit": commit_of(Path(options.against).expanduser())}} if options.against else {}),
+        **({"against": {"commit": commit_by_git(Path(options.against).expanduser())}} if options.against else {}),
         "cases": cases,
     }
 
@@ -60,13 +60,16 @@ def folder_name(chip: str) -> str:
 
 
 def commit_of(root: Path) -> str:
-    """Return the short hash of the checkout, with `+dirty` where files differ from it, or `unknown` without git.
+    """The commit of the checkout that runs: what the environment variable ROOFLINE_COMMIT says, else what git says.
 
-    The environment variable ROOFLINE_COMMIT wins over a `.git` that is there: a copy may have one that is stale.
-    `make reference` checks it, by the hash of the files (`store.source_files`).
+    A copy may have a `.git` that is stale, so the variable wins. `make reference` checks it, by the hash of the files
+    (`store.source_files`).
     """
-    if given := os.environ.get("ROOFLINE_COMMIT"):
-        return given
+    return os.environ.get("ROOFLINE_COMMIT") or commit_by_git(root)
+
+
+def commit_by_git(root: Path) -> str:
+    """The short hash of a checkout, with `+dirty` where files differ from it, or `unknown` without git."""
 
     def git(*arguments: str) -> str:
         done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True)
