@@ -365,7 +365,7 @@ def test_serial_gathers_by_the_faster_of_the_link_and_nccls_all_gather(times_s, 
 def test_copier_has_room_beside_all_arms_by_our_kernels_and_no_others(best, arms):
     made = object.__new__(setting.Setting)
     made.best = CONTENDERS[best]
-    ours = ["chunk_outer", "row_block", "signalled", "layer_signalled", "row_block_launches_persistent"]
+    ours = [*on_device.ARMS, "row_block_launches_persistent"]
     asked = ["serial", "row_block_launches", *ours]
     assert [arm for arm in asked if made.leaves_room(arm)] == [*arms, *ours]
 
