@@ -35,6 +35,7 @@ wgmma group in flight is what Triton's own pipeliner leaves. Grid and order of t
 
 # ruff: noqa: N803 (kernel arguments: sizes and compile-time constants in capitals, as Triton code has them)
 
+from dataclasses import replace
 from functools import cache
 
 import torch
@@ -52,8 +53,10 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from kernels import hopper, waves
 from kernels.contract import Kernel, KernelLaunch, interpreted
-from kernels.persistent import persistent_kernel, tile_corner
+from kernels.persistent import persistent_kernel
+from kernels.stream_k import corner_of, deal, last_gang_of, piece_of, pieces_of
 from kernels.tiles import Config
+from kernels.workspace import workspace
 
 # Since Triton 3.9 these are called what TMA does; the older names are gone.
 tma_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
@@ -85,69 +88,179 @@ def preceding(stage, STAGES: gl.constexpr):
 
 
 @gluon.jit
-def produce(x_desc, w_desc, x_ring, w_ring, full, empty, M, N, K, GROUP: gl.constexpr, ALONG_N: gl.constexpr):
-    """Fill stage after stage, of all this program's tiles in turn, as soon as both consumers have read it."""
+def produce(
+    x_desc, w_desc, sums_desc, flags_ptr, x_ring, w_ring, full, empty, M, N, K, gang_m, gang_n, whole, even, more,
+    GROUP: gl.constexpr, ALONG_N: gl.constexpr, SHARED: gl.constexpr,
+):  # fmt: skip
+    """Fill stage after stage, of all this program's tiles in turn, as soon as both consumers have read it. Behind a
+    tile whose last steps others have, fetch their sums of it through the same ring."""
     block_m: gl.constexpr = x_desc.block_type.shape[0]
     block_n: gl.constexpr = w_desc.block_type.shape[0]
     block_k: gl.constexpr = x_desc.block_type.shape[1]
-    tiles_m = gl.cdiv(M, block_m)
-    tiles_n = gl.cdiv(N, block_n)
+    supers_m = gl.cdiv(M, block_m * gang_m)
+    supers_n = gl.cdiv(N, block_n * gang_n)
+    steps = gl.cdiv(K, block_k)
+    size = gang_m * gang_n
+    gang = gl.program_id(0) // size
+    member = gl.program_id(0) % size
+    gangs = gl.num_programs(0) // size
     stage = 0
     phase = 0
-    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
-        m0, n0 = tile_corner(tile, tiles_m, tiles_n, block_m, block_n, GROUP, ALONG_N)
-        for k0 in range(0, K, block_k):
+    for number in range(pieces_of(gang, gangs, supers_m * supers_n, whole, even, more, steps, SHARED)):
+        super_tile, first, last = piece_of(number, gang, gangs, whole, even, more, steps, SHARED)
+        m0, n0 = corner_of(super_tile, member, supers_m, supers_n, gang_m, gang_n, block_m, block_n, GROUP, ALONG_N)
+        for step in range(first, last):
             mbarrier.wait(empty.index(stage), phase ^ 1)
             # A block that reaches past the matrix is filled with zeros and counts all its bytes. This also arrives.
             mbarrier.expect(full.index(stage), x_desc.block_type.nbytes + w_desc.block_type.nbytes)
-            tma_load(x_desc, [m0, k0], full.index(stage), x_ring.index(stage))
-            tma_load(w_desc, [n0, k0], full.index(stage), w_ring.index(stage))
+            tma_load(x_desc, [m0, step * block_k], full.index(stage), x_ring.index(stage))
+            tma_load(w_desc, [n0, step * block_k], full.index(stage), w_ring.index(stage))
             stage, phase = following(stage, phase, full.shape[0])
+        if SHARED and (first == 0) & (last < steps):
+            until = last_gang_of(super_tile, gangs, whole, even, more, steps)
+            for peer in range(gang + 1, until + 1):
+                flag = flags_ptr + (peer * size + member) * CONSUMERS
+                take_down(flag)
+                take_down(flag + 1)
+            # TMA reads what others have stored through another proxy. Triton has no name for this fence.
+            gl.inline_asm_elementwise(
+                "fence.proxy.async.global; mov.u32 $0, 0;", "=r", [], gl.int32, is_pure=False, pack=1
+            )
+            rows: gl.constexpr = sums_desc.block_type.shape[0]
+            width: gl.constexpr = sums_desc.block_type.shape[1]
+            for part in gl.static_range(block_n // width):
+                for peer in range(gang + 1, until + 1):
+                    for who in gl.static_range(CONSUMERS):
+                        mbarrier.wait(empty.index(stage), phase ^ 1)
+                        mbarrier.expect(full.index(stage), sums_desc.block_type.nbytes)
+                        row = ((peer * size + member) * CONSUMERS + who) * rows
+                        buffer = as_sums(w_ring.index(stage), sums_desc)
+                        tma_load(sums_desc, [row, part * width], full.index(stage), buffer)
+                        stage, phase = following(stage, phase, full.shape[0])
+
+
+@gluon.jit
+def take_down(flag):
+    """Return once a flag is up, and put it down for the next launch."""
+    up = gl.atomic_add(flag, 0, sem="acquire", scope="gpu")
+    while up == 0:
+        up = gl.atomic_add(flag, 0, sem="acquire", scope="gpu")
+    gl.store(flag, 0)
+
+
+if hasattr(gl.shared_memory_descriptor, "_reinterpret"):  # until Triton 3.8
+
+    @gluon.jit
+    def as_sums(w_part, sums_desc):
+        """Return the part of a stage that is w's as room for fp32 sums."""
+        return w_part._reinterpret(sums_desc.dtype, sums_desc.block_type.shape, sums_desc.layout)
+else:
+
+    @gluon.jit
+    def as_sums(w_part, sums_desc):
+        """Return the part of a stage that is w's as room for fp32 sums."""
+        return w_part.reinterpret(sums_desc.dtype, sums_desc.block_type.shape, sums_desc.layout)
 
 
 @gluon.jit
 def consume(
-    x_desc, w_desc, out_desc, x_ring, w_ring, staging, full, empty, M, N, K,
-    GROUP: gl.constexpr, ALONG_N: gl.constexpr, WHO: gl.constexpr,
+    x_desc, w_desc, out_desc, sums_desc, sums_ptr, flags_ptr, x_ring, w_ring, staging, full, empty, M, N, K,
+    gang_m, gang_n, whole, even, more,
+    GROUP: gl.constexpr, ALONG_N: gl.constexpr, SHARED: gl.constexpr, WHO: gl.constexpr,
 ):  # fmt: skip
-    """Multiply the rows of consumer WHO in every stage, and store them at the end of each tile."""
+    """Multiply the rows of consumer WHO in every stage. At the end of each tile add what others have of it and store
+    it; or leave the sums to its owner."""
     block_m: gl.constexpr = x_desc.block_type.shape[0]
     block_n: gl.constexpr = w_desc.block_type.shape[0]
     block_k: gl.constexpr = x_desc.block_type.shape[1]
     rows: gl.constexpr = block_m // CONSUMERS
     sums: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, block_n, 16])
-    tiles_m = gl.cdiv(M, block_m)
-    tiles_n = gl.cdiv(N, block_n)
+    supers_m = gl.cdiv(M, block_m * gang_m)
+    supers_n = gl.cdiv(N, block_n * gang_n)
+    steps = gl.cdiv(K, block_k)
+    size = gang_m * gang_n
+    gang = gl.program_id(0) // size
+    member = gl.program_id(0) % size
+    gangs = gl.num_programs(0) // size
     stage = 0
     phase = 0
-    for tile in range(gl.program_id(0), tiles_m * tiles_n, gl.num_programs(0)):
-        m0, n0 = tile_corner(tile, tiles_m, tiles_n, block_m, block_n, GROUP, ALONG_N)
+    for number in range(pieces_of(gang, gangs, supers_m * supers_n, whole, even, more, steps, SHARED)):
+        super_tile, first, last = piece_of(number, gang, gangs, whole, even, more, steps, SHARED)
+        m0, n0 = corner_of(super_tile, member, supers_m, supers_n, gang_m, gang_n, block_m, block_n, GROUP, ALONG_N)
         acc = gl.zeros([rows, block_n], gl.float32, sums)
-        for k0 in range(0, K, block_k):
+        for step in range(first, last):
             mbarrier.wait(full.index(stage), phase)
             x = x_ring.index(stage).slice(WHO * rows, rows)
             w = w_ring.index(stage).permute((1, 0))
             acc = warpgroup_mma(x, w, acc, is_async=True)
             acc = warpgroup_mma_wait(1, deps=[acc])
             # One group is in flight, so that of the stage before has ended.
-            mbarrier.arrive(empty.index(preceding(stage, full.shape[0])), pred=k0 > 0)
+            mbarrier.arrive(empty.index(preceding(stage, full.shape[0])), pred=step > first)
             stage, phase = following(stage, phase, full.shape[0])
         acc = warpgroup_mma_wait(0, deps=[acc])
         mbarrier.arrive(empty.index(preceding(stage, full.shape[0])))
-        store_parts(out_desc, acc, m0 + WHO * rows, n0, staging, WHO, 0)
+        peers = 0
+        if SHARED and (first == 0) & (last < steps):
+            peers = last_gang_of(super_tile, gangs, whole, even, more, steps) - gang
+        if SHARED and first > 0:
+            slot = (gl.program_id(0) * CONSUMERS + WHO).to(gl.int64)
+            leave(sums_ptr + slot * (rows * block_n), acc, block_n, out_desc.block_type.shape[1], 0)
+            gl.barrier()  # the flag, raised by one thread, stands for the stores of all
+            gl.atomic_add(flags_ptr + slot, 1, sem="release", scope="gpu")
+        else:
+            stage, phase = store_parts(
+                out_desc, sums_desc, acc, peers, w_ring, full, empty, stage, phase, m0 + WHO * rows, n0, staging,
+                SHARED, WHO, 0,
+            )  # fmt: skip
     tma.store_wait(0)  # shared memory must outlive what reads it
 
 
 @gluon.jit
-def store_parts(out_desc, acc, m0, n0, staging, WHO: gl.constexpr, PART: gl.constexpr):
-    """Store the columns of `acc` in parts as wide as `out_desc` has them, halving it until they are."""
+def leave(slot_ptr, acc, block_n: gl.constexpr, width: gl.constexpr, PART: gl.constexpr):
+    """Write sums to a slot, in parts of `width` columns: of all of them at once the places would fill the registers."""
     rows: gl.constexpr = acc.shape[0]
     columns: gl.constexpr = acc.shape[1]
+    if columns > width:
+        left, right = acc.reshape((rows, 2, columns // 2)).permute((0, 2, 1)).split()
+        leave(slot_ptr, left, block_n, width, PART * 2)
+        leave(slot_ptr, right, block_n, width, PART * 2 + 1)
+    else:
+        layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, 16])
+        m = gl.arange(0, rows, gl.SliceLayout(1, layout))
+        n = PART * columns + gl.arange(0, columns, gl.SliceLayout(0, layout))
+        gl.store(slot_ptr + m[:, None] * block_n + n[None, :], gl.convert_layout(acc, layout))
+
+
+@gluon.jit
+def store_parts(
+    out_desc, sums_desc, acc, peers, w_ring, full, empty, stage, phase, m0, n0, staging,
+    SHARED: gl.constexpr, WHO: gl.constexpr, PART: gl.constexpr,
+):  # fmt: skip
+    """Store the columns of `acc` in parts as wide as `out_desc` has them, halving it until they are. Parts as wide as
+    `sums_desc` has them get what the ring has of the sums of `peers` others."""
+    rows: gl.constexpr = acc.shape[0]
+    columns: gl.constexpr = acc.shape[1]
+    if SHARED and columns == sums_desc.block_type.shape[1]:
+        layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, 16])
+        acc = gl.convert_layout(acc, layout)
+        for _ in range(peers):
+            for who in gl.static_range(CONSUMERS):
+                mbarrier.wait(full.index(stage), phase)
+                if who == WHO:
+                    acc += as_sums(w_ring.index(stage), sums_desc).load(layout)
+                mbarrier.arrive(empty.index(stage))
+                stage, phase = following(stage, phase, full.shape[0])
     if columns > out_desc.block_type.shape[1]:
         # A thread holds both columns of each pair that is parted, so nothing moves.
         left, right = acc.reshape((rows, 2, columns // 2)).permute((0, 2, 1)).split()
-        store_parts(out_desc, left, m0, n0, staging, WHO, PART * 2)
-        store_parts(out_desc, right, m0, n0, staging, WHO, PART * 2 + 1)
+        stage, phase = store_parts(
+            out_desc, sums_desc, left, peers, w_ring, full, empty, stage, phase, m0, n0, staging,
+            SHARED, WHO, PART * 2,
+        )  # fmt: skip
+        stage, phase = store_parts(
+            out_desc, sums_desc, right, peers, w_ring, full, empty, stage, phase, m0, n0, staging,
+            SHARED, WHO, PART * 2 + 1,
+        )  # fmt: skip
     else:
         buffers: gl.constexpr = staging.shape[0] // CONSUMERS
         buffer = staging.index(WHO * buffers + PART % buffers)
@@ -156,12 +269,16 @@ def store_parts(out_desc, acc, m0, n0, staging, WHO: gl.constexpr, PART: gl.cons
         buffer.store(gl.convert_layout(rounded, gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, 16])))
         fence_async_shared()  # TMA reads through another proxy than these stores wrote
         tma_store(out_desc, [m0, n0 + PART * columns], buffer)
+    return stage, phase
 
 
-@gluon.jit(do_not_specialize=["M"])  # it differs from shape to shape
+@gluon.jit(do_not_specialize=["M", "gang_m", "gang_n", "whole", "even", "more"])  # they differ from shape to shape
 def warpgroup_kernel(
-    x_desc, w_desc, out_desc, M, N, K,
-    STAGES: gl.constexpr, BUFFERS: gl.constexpr, GROUP: gl.constexpr, ALONG_N: gl.constexpr,
+    x_desc, w_desc, out_desc,
+    sums_desc,  # [programs * rows of a tile, columns of a tile] fp32: each program's sums of a tile that another owns
+    sums_ptr, flags_ptr,  # int32 [programs * CONSUMERS]
+    M, N, K, gang_m, gang_n, whole, even, more,
+    STAGES: gl.constexpr, BUFFERS: gl.constexpr, GROUP: gl.constexpr, ALONG_N: gl.constexpr, SHARED: gl.constexpr,
     CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     x_ring = gl.allocate_shared_memory(x_desc.dtype, [STAGES] + x_desc.block_type.shape, x_desc.layout)  # noqa: RUF005
@@ -179,13 +296,31 @@ def warpgroup_kernel(
     fence_async_shared()  # TMA completes barriers through its own proxy; warp_specialize is a barrier for the threads
     gl.warp_specialize(
         [
-            (consume, (x_desc, w_desc, out_desc, x_ring, w_ring, staging, full, empty, M, N, K, GROUP, ALONG_N, 0)),
-            (consume, (x_desc, w_desc, out_desc, x_ring, w_ring, staging, full, empty, M, N, K, GROUP, ALONG_N, 1)),
-            (produce, (x_desc, w_desc, x_ring, w_ring, full, empty, M, N, K, GROUP, ALONG_N)),
+            (
+                consume,
+                (
+                    x_desc, w_desc, out_desc, sums_desc, sums_ptr, flags_ptr, x_ring, w_ring, staging, full, empty,
+                    M, N, K, gang_m, gang_n, whole, even, more, GROUP, ALONG_N, SHARED, 0,
+                ),
+            ),
+            (
+                consume,
+                (
+                    x_desc, w_desc, out_desc, sums_desc, sums_ptr, flags_ptr, x_ring, w_ring, staging, full, empty,
+                    M, N, K, gang_m, gang_n, whole, even, more, GROUP, ALONG_N, SHARED, 1,
+                ),
+            ),
+            (
+                produce,
+                (
+                    x_desc, w_desc, sums_desc, flags_ptr, x_ring, w_ring, full, empty,
+                    M, N, K, gang_m, gang_n, whole, even, more, GROUP, ALONG_N, SHARED,
+                ),
+            ),
         ],
         [4, 1],
         [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
-    )
+    )  # fmt: skip
 
 
 def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
@@ -207,40 +342,71 @@ def describe(tensor: Tensor, block: tuple[int, int]) -> TensorDescriptor:
 
 @cache  # making one takes longer than the rest of a descriptor
 def _layout(block: tuple[int, int], dtype: torch.dtype) -> gl.NVMMASharedLayout:
-    gluon_dtype = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16}[dtype]
+    gluon_dtype = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16, torch.float32: gl.float32}[dtype]
     return gl.NVMMASharedLayout.get_default_for(list(block), gluon_dtype)
 
 
 def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
     """Return the launch for checked, non-empty tensors. Raises ValueError for a configuration that is none for two
-    consumers."""
-    consumers = CONSUMERS.value
-    rows, problem = consumers * ROWS_PER_WGMMA, None
-    if config.num_warps != consumers * WARPS_PER_CONSUMER:
-        problem = f"num_warps={config.num_warps}, warpgroup multiplies with {consumers} warpgroups of 4"
-    elif config.block_m % rows:
-        problem = f"block_m={config.block_m}, {consumers} consumers of 64-row wgmma need a multiple of {rows}"
-    elif config.subtile not in (1, 2, 4):
-        problem = f"subtile={config.subtile}, warpgroup stores in 1, 2 or 4 parts"
-    if problem:
+    consumers, or none for the shape."""
+    if problem := problem_of(config):
         raise ValueError(f"{problem}; change the configuration")
     (m, k), n = x.shape, w.shape[0]
-    tiles = -(-m // config.block_m) * -(-n // config.block_n)
+    members = config.gang_m * config.gang_n
+    supers = -(-m // (config.block_m * config.gang_m)) * -(-n // (config.block_n * config.gang_n))
+    gangs = hopper.programs(x.device) // members
+    if not gangs:
+        raise ValueError(f"gang {config.gang_m}x{config.gang_n}: this device has fewer SMs; change the configuration")
+    is_shared = config.shared_waves > 0 and supers % gangs > 0
+    gangs = gangs if is_shared else min(gangs, supers)
+    dealt = deal(supers, -(-k // config.block_k), gangs, config.shared_waves)
+    rows = config.block_m // CONSUMERS.value
     args = dict(
         x_desc=describe(x, (config.block_m, config.block_k)),
         w_desc=describe(w, (config.block_n, config.block_k)),
-        out_desc=describe(out, (config.block_m // consumers, config.block_n // config.subtile)),
-        M=m, N=n, K=k,
+        out_desc=describe(out, (rows, config.block_n // config.subtile)),
+        sums_desc=None, sums_ptr=None, flags_ptr=None,
+        M=m, N=n, K=k, gang_m=config.gang_m, gang_n=config.gang_n,
+        whole=dealt.whole, even=dealt.even, more=dealt.more,
         STAGES=config.num_stages, BUFFERS=min(2, config.subtile),
-        GROUP=config.group_m, ALONG_N=config.raster == "n",
+        GROUP=config.group_m, ALONG_N=config.raster == "n", SHARED=is_shared,
         CONSUMER_REGISTERS=CONSUMER_REGISTERS, PRODUCER_REGISTERS=PRODUCER_REGISTERS,
         num_warps=WARPS_PER_CONSUMER,  # of the first consumer; warp_specialize adds the others
     )  # fmt: skip
-    return KernelLaunch(warpgroup_kernel, (min(hopper.programs(x.device), tiles),), args)
+    programs = gangs * members
+    if is_shared:
+        size = programs * config.block_m * config.block_n
+        kept = workspace(x.device, size, programs * CONSUMERS.value)
+        sums = kept.partials[:size].view(-1, config.block_n)
+        args |= dict(
+            sums_desc=describe(sums, (rows, sums_width(config))), sums_ptr=sums, flags_ptr=kept.counters
+        )  # fmt: skip
+    return KernelLaunch(warpgroup_kernel, (programs,), args)
+
+
+def problem_of(config: Config) -> str:
+    """Return what makes a configuration none for this kernel; empty if nothing does."""
+    consumers = CONSUMERS.value
+    rows = consumers * ROWS_PER_WGMMA
+    if config.num_warps != consumers * WARPS_PER_CONSUMER:
+        return f"num_warps={config.num_warps}, warpgroup multiplies with {consumers} warpgroups of 4"
+    if config.block_m % rows:
+        return f"block_m={config.block_m}, {consumers} consumers of 64-row wgmma need a multiple of {rows}"
+    if config.subtile not in (1, 2, 4):
+        return f"subtile={config.subtile}, warpgroup stores in 1, 2 or 4 parts"
+    if config.shared_waves and config.block_n // config.subtile > sums_width(config):
+        return f"subtile={config.subtile}, of a shared tile it stores at most {sums_width(config)} columns at a time"
+    return ""
+
+
+def sums_width(config: Config) -> int:
+    """Return how many columns of a consumer's fp32 sums fit where a stage has its part of w."""
+    return config.block_n * config.block_k // config.block_m
 
 
 matmul = Kernel(
     name="warpgroup", jit=warpgroup_kernel, require=require, prepare=prepare,
+    variants=lambda config: [replace(config, shared_waves=waves) for waves in (0, 2)],
     grid=dict(num_stages=(3, 4, 5, 6), subtile=(1, 2, 4), group_m=waves.GROUPS, raster=("m", "n")),
 )  # fmt: skip
 """out[M, N] = x[M, K] @ w[N, K].T in bf16 or fp16, on a Hopper GPU."""

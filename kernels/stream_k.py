@@ -1,0 +1,122 @@
+"""How the last waves of a grid of tiles are cut along K, so that every SM multiplies until the end: stream-K by gangs.
+
+Programs form gangs of `gang_m` x `gang_n` on neighbouring tiles, a super-tile, which walk along K together: a block of
+x is read for `gang_n` of them at about the same time, and one of w for `gang_m`. Gangs take super-tiles in whole waves,
+as programs take tiles. What is left over, and one whole wave more if so asked, is one run of steps along K, super-tile
+after super-tile, which is cut evenly. So every gang has the same number of steps, but for one, and its part of the run
+begins inside a super-tile at most once, and ends inside one at most once.
+
+    132 programs in gangs of 8x1: 16 gangs. up, tp 8, M = 1024 has 26 super-tiles of 1024 x 256: none in whole waves,
+    26 x 256 steps in the run, 416 for each gang, where two waves of whole tiles take 512.
+
+Who has the first step of a tile owns it. Another program leaves its sums of the tile in a slot of its own, and raises
+the slot's flag. It has done that before it begins anything else of the run, so an owner, whose last piece it is, finds
+it done or soon done. It adds the slots in the order of gangs: the same bits every time. An owner waits for later
+programs alone, and these wait for later ones still. So no program has to run beside all others: two gangs at a time get
+to the end.
+
+Gangs are what makes it pay. Without them every program is at another place along K, so that those with the same rows of
+w read them at different times: on an H100, whose L2 feeds its SMs some 6 TB/s that way, it lost up to half.
+
+Source: M. Osama et al., Stream-K (PPoPP 2023), whose "data-parallel + two-tile" has whole waves first, too. Gangs are
+ours; results/reference has what they are worth.
+"""
+
+# ruff: noqa: N803 (kernel arguments: compile-time constants in capitals, as Triton code has them)
+
+from dataclasses import dataclass
+
+import triton
+import triton.language as tl
+
+from kernels.tiled import place_of
+
+
+@triton.jit
+def begin_of(gang, even, more):
+    """Return the first step of a gang's part of the run: the first `more` gangs have a step more than `even`."""
+    return gang * even + tl.minimum(gang, more)
+
+
+@triton.jit
+def gang_of(step, even, more):
+    """Return the gang that has a step of the run."""
+    longer = more * (even + 1)
+    return tl.where(step < longer, step // (even + 1), more + (step - longer) // tl.maximum(even, 1))
+
+
+@triton.jit
+def pieces_of(gang, gangs, supers, whole, even, more, steps, SHARED: tl.constexpr):
+    """Return how many pieces a gang has, whole super-tiles among them; all are whole where nothing is SHARED."""
+    if not SHARED:
+        return tl.cdiv(supers - gang, gangs)
+    begin, end = begin_of(gang, even, more), begin_of(gang + 1, even, more)
+    return whole + tl.where(begin < end, (end - 1) // steps - begin // steps + 1, 0)
+
+
+@triton.jit
+def piece_of(number, gang, gangs, whole, even, more, steps, SHARED: tl.constexpr):
+    """Return piece `number` of a gang: the super-tile, its first step, and the step behind its last."""
+    if not SHARED:
+        return gang + number * gangs, 0, steps
+    begin, end = begin_of(gang, even, more), begin_of(gang + 1, even, more)
+    shared = begin // steps + number - whole
+    is_whole = number < whole
+    super_tile = tl.where(is_whole, gang + number * gangs, whole * gangs + shared)
+    first = tl.where(is_whole, 0, tl.maximum(begin - shared * steps, 0))
+    last = tl.where(is_whole, steps, tl.minimum(end - shared * steps, steps))
+    return super_tile, first, last
+
+
+@triton.jit
+def last_gang_of(super_tile, gangs, whole, even, more, steps):
+    """Return the gang that has the last step of a super-tile of the run."""
+    return gang_of((super_tile - whole * gangs + 1) * steps - 1, even, more)
+
+
+@triton.jit
+def corner_of(
+    super_tile, member, supers_m, supers_n, gang_m, gang_n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    GROUP: tl.constexpr, ALONG_N: tl.constexpr,
+):  # fmt: skip
+    """Return the first row and column of a member's tile of a super-tile: members are counted along M first."""
+    if ALONG_N:
+        n, m = place_of(super_tile, supers_n, supers_m, GROUP)
+    else:
+        m, n = place_of(super_tile, supers_m, supers_n, GROUP)
+    return (m * gang_m + member % gang_m) * BLOCK_M, (n * gang_n + member // gang_m) * BLOCK_N
+
+
+@dataclass(frozen=True)
+class Deal:
+    """What each gang gets: `whole` super-tiles, and of the run of steps `even` or, of the first `more` gangs, one more.
+
+    Counted here, in the host's integers: the products of 64 bits that it takes would spill registers in a kernel.
+    """
+
+    gangs: int
+    whole: int
+    even: int
+    more: int
+
+
+def deal(supers: int, steps: int, gangs: int, shared_waves: int) -> Deal:
+    """Deal out `supers` super-tiles of so many steps along K. What is left of whole waves becomes the run: with a
+    `shared_waves` of 2, with the last whole wave; of 0, there is none. Raises ValueError where some gangs would get no
+    step of it.
+
+    >>> deal(supers=26, steps=256, gangs=16, shared_waves=2)
+    Deal(gangs=16, whole=0, even=416, more=0)
+    """
+    if not shared_waves:
+        return Deal(gangs, 0, 0, 0)
+    whole, left = divmod(supers, gangs)
+    if left and whole and shared_waves > 1:
+        whole, left = whole - 1, left + gangs
+    even, more = divmod(left * steps, gangs)
+    if left and not even:
+        raise ValueError(
+            f"{left} super-tiles of {steps} steps along K for {gangs} gangs: each needs a step; take larger gangs or "
+            "shared_waves=0"
+        )
+    return Deal(gangs, whole, even, more)
