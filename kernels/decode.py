@@ -10,9 +10,10 @@ tiles leave SMs idle, their steps along K are cut into `split` parts each. Parts
 program takes an unbroken run of them: at most its first and its last tile are shared with others, and go through an
 fp32 workspace.
 
-    up, tp 8: 52 tiles of 128 rows    39 % of one wave of 132 SMs; 260 parts, 5 of a tile: 97 % of two
-    up, tp 1: 416 tiles               79 % of four waves; 1664 parts, 4 of a tile: 97 % of 13
-    down, any tp: 128 tiles           97 % of one wave as they are
+    up, tp 8, in tiles of 64 rows      104: 79 % of one wave of 132 SMs, which read as fast as all of them
+    up, tp 8, in tiles of 128 rows     52: 39 % of one wave; 260 parts, 5 of a tile: 97 % of two
+    up, tp 1, in tiles of 64 rows      832: 90 % of seven waves
+    down, any tp, in tiles of 64 rows  256: 97 % of two waves
 
 Sharing: each program writes its sums of the tile to a slot of their own, then counts itself in; the last to do so adds
 all slots in the order of programs, rounds once, and sets the counter back. So the bits do not depend on who is last.
@@ -53,9 +54,10 @@ from kernels.workspace import workspace
 MOST_TOKENS = 64
 """Rows of x. A wgmma takes up to 256, but see where the kernel loses."""
 
-ENOUGH = 0.96
-"""Of the SMs' time: those that are left read a little faster for each idle one, and a shared tile costs a few trips to
-L2 at the end, some 3 us of the 55 to 66 that a tp-8 shard takes an H200. No other value was tried."""
+ENOUGH_WHOLE, ENOUGH = 0.78, 0.96
+"""Of the SMs' time, what whole tiles have to keep to be left whole, and what parts have to. Those SMs that read do so a
+little faster for each idle one, and a shared tile costs a few trips to L2 at the end. On an H100 the 104 whole tiles of
+64 rows of `up` at tp 8, 0.79, took 80 us where six parts of each, 0.98, took 82 (results/reference)."""
 
 LEAST_STEPS = 4
 """Of a part: what is read for it is then at least four times its partial sums (128 KB to 32 KB, for 64 rows of x)."""
@@ -157,8 +159,8 @@ def runs(tiles: int, steps: int, split: int, programs: int) -> list[int]:
 
 @cache
 def best_split(tiles: int, steps: int, sms: int) -> int:
-    """Return the smallest split that keeps ENOUGH of the SMs' time, or else the one that keeps most, where all read
-    equally fast.
+    """Return 1 where whole tiles keep ENOUGH_WHOLE of the SMs' time, else the smallest split that keeps ENOUGH, or the
+    one that keeps most, where all read equally fast.
 
     >>> best_split(tiles=52, steps=128, sms=132)
     5
@@ -166,7 +168,7 @@ def best_split(tiles: int, steps: int, sms: int) -> int:
     shares = {}
     for split in range(1, max(1, min(steps // LEAST_STEPS, sms)) + 1):
         shares[split] = tiles * steps / (sms * max(runs(tiles, steps, split, min(sms, tiles * split))))
-        if shares[split] >= ENOUGH:
+        if shares[split] >= (ENOUGH_WHOLE if split == 1 else ENOUGH):
             return split
     return max(shares, key=shares.get)
 

@@ -32,6 +32,9 @@ from kernels.tiles import DTYPES, Config, architectures, table
 from roofline import contenders
 from roofline.arguments import Parser, sizes
 
+MODELLED = {"flatten": {"flatten": True}, "gang": {"shared_waves": 1}}
+"""By what a table leaves to the model of waves, the change of a configuration that is other code."""
+
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 
 
@@ -187,8 +190,9 @@ def jobs(kernels: Sequence[str] = ()) -> list[Job]:
                 job = Job(entry.kernel, entry.config, dtype, target, limit, entry.mma)
                 todo[job] = None
                 # What the model of waves may make of what was not measured.
-                if "flatten" in of.modelled.get(entry.kernel, ()) and dtype == entry.dtypes[0] and not entry.measured:
-                    todo[replace(job, config=replace(entry.config, flatten=True))] = None
+                if dtype == entry.dtypes[0] and not entry.measured:
+                    for free in MODELLED.keys() & of.modelled.get(entry.kernel, ()):
+                        todo[replace(job, config=replace(entry.config, **MODELLED[free]))] = None
     return list(todo)
 
 

@@ -94,7 +94,6 @@ class Deal:
     Counted here, in the host's integers: the products of 64 bits that it takes would spill registers in a kernel.
     """
 
-    gangs: int
     whole: int
     even: int
     more: int
@@ -102,21 +101,16 @@ class Deal:
 
 def deal(supers: int, steps: int, gangs: int, shared_waves: int) -> Deal:
     """Deal out `supers` super-tiles of so many steps along K. What is left of whole waves becomes the run: with a
-    `shared_waves` of 2, with the last whole wave; of 0, there is none. Raises ValueError where some gangs would get no
-    step of it.
+    `shared_waves` of 2, with the last whole wave. There is no run, and `even` is 0, where `shared_waves` is, where
+    nothing is left, and where there would not be a step of it for every gang.
 
     >>> deal(supers=26, steps=256, gangs=16, shared_waves=2)
-    Deal(gangs=16, whole=0, even=416, more=0)
+    Deal(whole=0, even=416, more=0)
     """
-    if not shared_waves:
-        return Deal(gangs, 0, 0, 0)
     whole, left = divmod(supers, gangs)
-    if left and whole and shared_waves > 1:
+    if whole and shared_waves > 1:
         whole, left = whole - 1, left + gangs
     even, more = divmod(left * steps, gangs)
-    if left and not even:
-        raise ValueError(
-            f"{left} super-tiles of {steps} steps along K for {gangs} gangs: each needs a step; take larger gangs or "
-            "shared_waves=0"
-        )
-    return Deal(gangs, whole, even, more)
+    if not shared_waves or supers % gangs == 0 or not even:
+        return Deal(0, 0, 0)
+    return Deal(whole, even, more)

@@ -160,7 +160,11 @@ def modelled(
 
     def orders(config: Config) -> list[Config]:
         rasters = ("m", "n") if "raster" in free else ("m",)
-        return [replace(config, group_m=group, raster=raster) for raster in rasters for group in waves.GROUPS]
+        orders = [replace(config, group_m=group, raster=raster) for raster in rasters for group in waves.GROUPS]
+        gang_m = waves.gang_of(-(-m // config.block_m))
+        if "gang" in free and gang_m < gpu.sms:
+            orders.append(replace(config, group_m=8, gang_m=gang_m, shared_waves=1))
+        return orders
 
     ordered = [
         min(orders(config), key=lambda order: (cost(order).seconds, cost(order).memory_s)) for config in candidates

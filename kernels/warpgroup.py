@@ -19,11 +19,14 @@ for each other nowhere but at the ring.
 TMA writes 48, in the 1,024 cycles they take at full rate. That is 128 bytes a cycle, all that an SM has. 256x128, in
 64x128x16 instructions, reads 96 KiB for as many sums; it is for narrow N, of which 256 columns would be padded more.
 
-Wins where the compiler's pipeline in `kernels.persistent` leaves the tensor cores waiting: loads need no issue slots of
-the warps that multiply, and short K is where running ahead across tiles shows most. On an H200 and an H100 it hardly
-does (results/reference): from 1024 rows on this one has 0.995 and 1.003 of cuBLAS's speed in the mean, and `persistent`
-0.994 and 1.002. Loses at small M, 0.69 and 0.87 up to 64 rows, and where tiles leave the last wave nearly empty. Both
-consumers store at the same time, so a tile's store is hidden behind loads alone: some 1 % of the time at K = 16384.
+A last wave that tiles would leave nearly empty is cut along K between gangs of programs (`kernels.stream_k`), where the
+model of waves or an entry of the table says so. What others have of a tile comes through the same ring, by TMA, under
+the tile's last steps: a consumer adds it to its sums in the epilogue. `SHARED` is code of its own; without it nothing of
+that is there.
+
+Wins from some 500 rows on, where that last wave is what cuBLAS loses, too. Loses at small M, where bytes decide, and at
+256 rows (README has the figures). Both consumers store at the same time, so a tile's store is hidden behind loads alone:
+some 1 % of the time at K = 16384.
 Gluon is experimental, its names move between releases: those used here mean the same in Triton 3.7 to 3.9, but for two
 that 3.9 renamed.
 
@@ -142,7 +145,7 @@ def produce(
 @gluon.jit
 def take_down(flag):
     """Return once a flag is up, and put it down for the next launch."""
-    up = gl.atomic_add(flag, 0, sem="acquire", scope="gpu")
+    up = 0
     while up == 0:
         up = gl.atomic_add(flag, 0, sem="acquire", scope="gpu")
     gl.store(flag, 0)
@@ -357,9 +360,9 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
     gangs = hopper.programs(x.device) // members
     if not gangs:
         raise ValueError(f"gang {config.gang_m}x{config.gang_n}: this device has fewer SMs; change the configuration")
-    is_shared = config.shared_waves > 0 and supers % gangs > 0
-    gangs = gangs if is_shared else min(gangs, supers)
     dealt = deal(supers, -(-k // config.block_k), gangs, config.shared_waves)
+    is_shared = dealt.even > 0
+    gangs = gangs if is_shared else min(gangs, supers)
     rows = config.block_m // CONSUMERS.value
     args = dict(
         x_desc=describe(x, (config.block_m, config.block_k)),
@@ -404,9 +407,15 @@ def sums_width(config: Config) -> int:
     return config.block_n * config.block_k // config.block_m
 
 
-matmul = Kernel(
+class Warpgroup(Kernel):
+    def example(self, config: Config, dtype: torch.dtype) -> KernelLaunch:
+        """Return the launch for gangs of one, which is the same code."""
+        return super().example(replace(config, gang_m=1, gang_n=1), dtype)
+
+
+matmul = Warpgroup(
     name="warpgroup", jit=warpgroup_kernel, require=require, prepare=prepare,
-    variants=lambda config: [replace(config, shared_waves=waves) for waves in (0, 2)],
+    variants=lambda config: [replace(config, shared_waves=shared) for shared in sorted({0, config.shared_waves or 2})],
     grid=dict(num_stages=(3, 4, 5, 6), subtile=(1, 2, 4), group_m=waves.GROUPS, raster=("m", "n")),
 )  # fmt: skip
 """out[M, N] = x[M, K] @ w[N, K].T in bf16 or fp16, on a Hopper GPU."""

@@ -2,7 +2,8 @@
 
 A wave is one tile on every SM. It takes as long as the slowest of three: its products, its bytes from L2 (every tile
 reads its own rows of both operands), and its bytes from memory (tiles of one wave share theirs). A last wave that is
-nearly empty takes as long as a full one. Efficiencies are not known here: this ranks choices, and predicts no time.
+nearly empty takes as long as a full one, unless it is cut along K. Efficiencies are not known here: this ranks choices,
+and predicts no time.
 
 Source of the model of L2 and of the rows that a wave fetches: DeepGEMM (csrc/jit_kernels/heuristics/sm90.hpp).
 """
@@ -17,6 +18,13 @@ L2_BYTES_PER_FLOP = 8e12 / 1.3e9 / (4096 * 132)
 
 HELD_SHARE = 0.5
 """Of the last-level cache that an operand may take, and still be there when it is read again."""
+
+APART_SHARE = 0.5
+"""Of L2's bandwidth, what is left where programs read the same rows at different times, so that their requests do not
+meet: on an H100 640 MB took 110 us where K was cut among 66 gangs of two, 5.8 TB/s (results/reference)."""
+
+FIXUP_S = 8e-6
+"""For partial sums to be left, fetched and added, on an H100."""
 
 GROUPS = (4, 8, 16)
 """Tiles that share one sweep of the other dimension; the choices."""
@@ -52,23 +60,26 @@ class Cost(NamedTuple):
 
 def cost(m: int, n: int, k: int, itemsize: int, tile: Any, gpu: GpuSpec) -> Cost:
     """Return what out[m, n] = x[m, k] @ w[n, k].T takes, for operands and results of `itemsize` bytes. Of `tile`, a
-    `kernels.tiles.Config`, count `block_m` and `block_n`, and that `group_m` of them along `raster` share a sweep.
+    `kernels.tiles.Config`, count `block_m` and `block_n`, that `group_m` of them along `raster` share a sweep, and
+    which waves are cut along K between gangs (`kernels.stream_k`).
 
     >>> from kernels.tiles import Config
     >>> h200 = GpuSpec(sms=132, flops=989.4e12, memory_bytes_per_s=4.8e12, cache_bytes=60 * 2**20)
     >>> cost(2048, 6656, 16384, 2, Config(128, 256, 64, 8, 4), h200)[-2:]  # tiles and full waves; 20 tiles are left
     (416, 3)
     """
-    tiles_m, tiles_n = -(-m // tile.block_m), -(-n // tile.block_n)
+    members = tile.gang_m * tile.gang_n
+    sms = gpu.sms // members * members
+    tiles_m = -(-m // (tile.block_m * tile.gang_m)) * tile.gang_m
+    tiles_n = -(-n // (tile.block_n * tile.gang_n)) * tile.gang_n
     tiles = tiles_m * tiles_n
-    full_waves, tail = divmod(tiles, gpu.sms)
+    full_waves, tail = divmod(tiles, sms)
     mma_s = 2 * tile.block_m * tile.block_n * k / (gpu.flops / gpu.sms)
 
     def fetched_bytes(rows: int) -> float:
         """Return what is read of `rows` of an operand in each wave: one of all waves reads it where the cache holds
         it."""
-        held = rows * k * itemsize <= HELD_SHARE * gpu.cache_bytes
-        return k * itemsize / (max(1, full_waves) if held else 1)
+        return k * itemsize / (max(1, full_waves) if is_held(rows, k, itemsize, gpu) else 1)
 
     def moved_s(running: int) -> tuple[float, float]:
         """Return what `running` tiles at a time take from L2 and from memory."""
@@ -77,11 +88,47 @@ def cost(m: int, n: int, k: int, itemsize: int, tile: Any, gpu: GpuSpec) -> Cost
         memory = rows * tile.block_m * fetched_bytes(m) + columns * tile.block_n * fetched_bytes(n)
         return l2 / (gpu.flops * L2_BYTES_PER_FLOP), memory / gpu.memory_bytes_per_s
 
-    l2_s, memory_s = moved_s(min(tiles, gpu.sms))
-    tail_s = max(mma_s, *moved_s(tail)) if tail else 0.0
+    l2_s, memory_s = moved_s(min(tiles, sms))
     out_s = tile.block_m * tile.block_n * itemsize * gpu.sms / gpu.memory_bytes_per_s
-    seconds = full_waves * max(mma_s, l2_s, memory_s) + tail_s + (full_waves + bool(tail)) * out_s
+    stores = full_waves + bool(tail)
+    if tail and tile.shared_waves:
+        if tile.shared_waves > 1 and full_waves:
+            full_waves, tail = full_waves - 1, tail + sms
+        tail_s = tail / sms * max(mma_s, *shared_s(m, n, k, itemsize, tile, gpu)) + FIXUP_S
+    elif tail:
+        tail_s = max(mma_s, *moved_s(tail))
+    else:
+        tail_s = 0.0
+    seconds = full_waves * max(mma_s, l2_s, memory_s) + tail_s + stores * out_s
     return Cost(seconds, mma_s, l2_s, memory_s, tiles, full_waves)
+
+
+def shared_s(m: int, n: int, k: int, itemsize: int, tile: Any, gpu: GpuSpec) -> tuple[float, float]:
+    """Return what the blocks along all of K take from L2 and from memory, of a tile on every SM, where gangs are at
+    places of their own along K. Members of a gang read together; an operand that the cache does not hold is read by
+    every gang."""
+    gangs = gpu.sms // (tile.gang_m * tile.gang_n)
+    rows = gangs * tile.gang_m * tile.block_m
+    columns = gangs * tile.gang_n * tile.block_n
+    l2 = (rows + columns) * k * itemsize
+    memory = sum(
+        min(read, held) if is_held(held, k, itemsize, gpu) else read for read, held in ((rows, m), (columns, n))
+    )
+    l2_s = l2 / (gpu.flops * L2_BYTES_PER_FLOP * APART_SHARE)
+    return l2_s, memory * k * itemsize / gpu.memory_bytes_per_s
+
+
+def gang_of(tiles_m: int) -> int:
+    """Return how many programs along M share what they read of w: all that there are, up to 8, or 4 of more.
+
+    On an H100 that was the best, or within 2 % of it, wherever sharing the last wave was worth it (results/reference).
+    """
+    return tiles_m if tiles_m <= 8 else 4
+
+
+def is_held(rows: int, k: int, itemsize: int, gpu: GpuSpec) -> bool:
+    """Return whether an operand of so many rows stays in the last-level cache until it is read again."""
+    return rows * k * itemsize <= HELD_SHARE * gpu.cache_bytes
 
 
 def _covered(running: int, tiles_m: int, tiles_n: int, tile: Any) -> tuple[int, int]:

@@ -104,4 +104,5 @@ def test_the_model_gives_a_candidate_its_group_and_raster(tables):
     assert text("persistent", 256, 6656) == "128x128x64 warps8 stages5 group4"  # less than one wave
     assert text("persistent", 8192, 6784).startswith("256x128x64 ")  # 53 times 128
     assert text("persistent", 8192, 6656) == "128x256x64 warps8 stages4 group8 subtile2 flatten raster-n"
-    assert text("warpgroup", 2048, 6656) == "128x256x64 warps8 stages4 group16 subtile4"  # which has no `flatten`
+    assert text("warpgroup", 2048, 6656) == "128x256x64 warps8 stages4 group8 subtile4 gang4x1 shared1"  # 3.15 waves
+    assert text("warpgroup", 256, 6656) == "128x128x64 warps8 stages6 group4 subtile2"  # 0.79 of one, and none to share

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kernels import persistent, warpgroup
+from kernels import hopper, persistent, warpgroup
 from kernels.contract import interpreted
 from kernels.inspect import compile_launch
 from kernels.registry import CONTENDERS
@@ -31,11 +31,37 @@ def test_an_interpreting_process_neither_runs_nor_compiles_it():
         ({"num_warps": 4}, "num_warps=4, warpgroup multiplies with 2 warpgroups of 4"),
         ({"block_m": 64}, "block_m=64, 2 consumers of 64-row wgmma need a multiple of 128"),
         ({"subtile": 8}, "subtile=8, warpgroup stores in 1, 2 or 4 parts"),
+        ({"shared_waves": 1}, "subtile=1, of a shared tile it stores at most 16 columns at a time"),
+        ({"gang_m": 2, "gang_n": 2}, "gang 2x2: this device has fewer SMs"),
     ],
 )
 def test_configurations_for_other_kernels_are_refused(change, message):
     with pytest.raises(ValueError, match=f"{message}; change the configuration"):
         warpgroup.prepare(X, X, X, replace(CONFIG, **change))
+
+
+@pytest.mark.parametrize(
+    ("sizes", "gang_m", "shared_waves", "programs", "dealt"),
+    [
+        ((512, 512, 128), 1, 1, 12, (2, 2, 8)),  # 32 tiles on 12 programs: 2 waves, 8 tiles of 4 steps are left
+        ((512, 512, 128), 1, 2, 12, (1, 6, 8)),
+        ((512, 512, 128), 2, 2, 12, (1, 6, 4)),  # 16 super-tiles on 6 gangs
+        ((512, 384, 128), 1, 2, 12, None),  # two waves, and nothing is left
+        ((128, 128, 32), 1, 2, 12, None),  # two steps in all
+    ],
+)
+def test_what_is_left_of_whole_waves_is_cut_along_k(sizes, gang_m, shared_waves, programs, dealt, monkeypatch):
+    monkeypatch.setattr(hopper, "programs", lambda device: programs)
+    m, n, k = sizes
+    x, w, out = (torch.empty(shape, dtype=torch.float16) for shape in ((m, k), (n, k), (m, n)))
+    config = replace(CONFIG, subtile=4, gang_m=gang_m, shared_waves=shared_waves)
+    launch = warpgroup.prepare(x, w, out, config)
+    assert launch.args["SHARED"] == (dealt is not None)
+    if dealt:
+        assert launch.grid == (programs,)
+        assert tuple(launch.args[name] for name in ("whole", "even", "more")) == dealt
+    else:
+        assert launch.grid == (min(programs, m * n // (128 * 64)),)
 
 
 def test_a_launch_has_no_more_programs_than_tiles_in_its_raster_and_keeps_its_layouts():

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels.tiles import Config, modelled
-from kernels.waves import GROUPS, GpuSpec, cost
+from kernels.waves import APART_SHARE, FIXUP_S, GROUPS, GpuSpec, cost, shared_s
 from roofline.theory.chips import find
 
 H200 = GpuSpec.of_chip(find("H200"))
@@ -48,6 +48,29 @@ def test_bytes_of_a_wave_by_hand(order, cache_bytes, tiles_read):
 def test_one_tile_more_than_a_wave_costs_a_wave(n, waves):
     estimate = cost(128, n, 16384, 2, tile(128, 256), GpuSpec(132, 1e15, 1e18, 0))
     assert estimate.seconds == pytest.approx(waves * max(estimate.mma_s, estimate.l2_s), rel=0.03)
+
+
+# 130 tiles of 1000 x 1000 on 100 SMs, K = 1000: a wave takes 2 ms of products, and what is left of one 0.3 of that.
+@pytest.mark.parametrize(
+    ("shared_waves", "full_waves", "gang_m", "waves"),
+    [(0, 1, 1, 2), (1, 1, 1, 1.3), (2, 0, 1, 1.3), (1, 1, 2, 1.3), (1, 1, 3, 156 / 99)],  # 52 gangs of three on 33
+)
+def test_a_shared_last_wave_takes_as_long_as_what_is_in_it(shared_waves, full_waves, gang_m, waves):
+    gpu = GpuSpec(100, 1e14, 1e15, 10**12)
+    estimate = cost(10_000, 13_000, 1000, 2, tile(1000, 1000, shared_waves=shared_waves, gang_m=gang_m), gpu)
+    assert estimate.full_waves == full_waves
+    assert estimate.seconds == pytest.approx(waves * 2e-3 + FIXUP_S * bool(shared_waves), rel=1e-3)
+
+
+def test_gangs_that_are_apart_read_more_slowly_and_all_read_what_no_cache_holds():
+    """Of K = 1000 on 100 SMs, tiles of 100 x 100: alone each program reads 200 rows, in a gang of 4 x 1 a quarter of
+    the columns."""
+    gpu = GpuSpec(100, 1e14, 1e12, 10**6)
+    l2_bytes_per_s = APART_SHARE * 1e14 * 8e12 / 1.3e9 / (4096 * 132)
+    for gang_m, rows, columns in ((1, 10_000, 10_000), (4, 10_000, 2_500)):
+        l2_s, memory_s = shared_s(100, 9000, 1000, 2, tile(100, 100, gang_m=gang_m), gpu)
+        assert l2_s == pytest.approx((rows + columns) * 2000 / l2_bytes_per_s)
+        assert memory_s == pytest.approx((100 + columns) * 2000 / 1e12)  # the 100 rows of x are held
 
 
 SIZES = st.integers(1, 4000).map(lambda i: 8 * i)

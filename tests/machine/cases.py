@@ -180,15 +180,24 @@ def matmuls(kernel: Kernel, config: Config, dtype: str, m_max: int | None) -> It
     few = m_max is not None and m_max <= bm  # rows: all in one tile
     rows = [max(bm - 3, 1), bm, 1, bm, bm] if few else [bm - 5, 2 * bm - 5, 1, bm, 3 * bm - 1]
     steps, even = config.num_stages + 2, "EVEN_K" in kernel.jit.arg_names
+    config = replace(config, gang_m=min(config.gang_m, 2), gang_n=min(config.gang_n, 2))  # the same code
+    gang = config.gang_m * config.gang_n
     for number, variant in enumerate(kernel.variants(config)):
+        several = few or variant.shared_waves > 0  # programs, which share a tile
         for k in (steps * bk, steps * bk + 16)[0 if even else 1 :]:
-            yield matmul(kernel, variant, dtype, (rows[0], 2 * bn - 16, k), 3 if few else 1, unit=16)
+            yield matmul(kernel, variant, dtype, (rows[0], 2 * bn - 16, k), 3 * gang if several else gang, unit=16)
         more = dict(thorough=True)
-        yield matmul(kernel, variant, dtype, (rows[1], 2 * bn - 8, (steps + 1) * bk - 3), **more)
+        yield matmul(kernel, variant, dtype, (rows[1], 2 * bn - 8, (steps + 1) * bk - 3), 3 * gang, **more)
         short = max(variant.split - 1, 0) * bk + bk // 2 + 3
-        yield matmul(kernel, variant, dtype, (rows[2], 24, short), 1, **more)
-        yield matmul(kernel, replace(variant, raster="n"), dtype, (rows[3], 2 * bn, 3 * bk), 3, slots=1, **more)
-        yield matmul(kernel, variant, dtype, (rows[4], bn + 1, 3 * bk), 2 + 3 * (number % 2), slots=2, **more)
+        yield matmul(kernel, variant, dtype, (rows[2], 24, short), gang, **more)
+        if variant.shared_waves:  # five programs on one tile
+            yield matmul(kernel, variant, dtype, (rows[2], 24, 5 * bk + 3), 5 * gang, **more)
+        slots = 2 * gang if variant.shared_waves else 1  # an owner waits for the next gang
+        sizes = rows[3], 2 * bn, 3 * bk
+        yield matmul(kernel, replace(variant, raster="n"), dtype, sizes, 3 * gang, slots=slots, **more)
+        programs = (2 + 3 * (number % 2)) * gang
+        columns = bn + (8 if "out_desc" in kernel.jit.arg_names else 1)  # TMA stores whole 16 bytes
+        yield matmul(kernel, variant, dtype, (rows[4], columns, 3 * bk), programs, slots=2 * gang, **more)
         if "x_desc" not in kernel.jit.arg_names:  # TMA wants aligned rows
             yield matmul(kernel, variant, dtype, (rows[0], bn - 7, 2 * bk + 1), left=3, unit=1, **more)
 
@@ -199,11 +208,13 @@ def specialisation(launch: KernelLaunch) -> tuple[str, str]:
 
 
 def cases() -> list[Case]:
-    """Of all that is registered and in the tables for Hopper."""
-    return [
-        case
-        for entry in table("sm90").entries
-        if entry.kernel in CONTENDERS
-        for dtype in entry.dtypes
-        for case in matmuls(CONTENDERS[entry.kernel].load(), entry.config, dtype, entry.m_max)
-    ]
+    """Of all that is registered and in the tables for Hopper, each once."""
+    of_title = {}
+    for entry in table("sm90").entries:
+        if entry.kernel not in CONTENDERS:
+            continue
+        kernel = CONTENDERS[entry.kernel].load()
+        for dtype in entry.dtypes:
+            for case in matmuls(kernel, entry.config, dtype, entry.m_max):
+                of_title[str(case)] = case
+    return list(of_title.values())

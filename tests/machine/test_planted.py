@@ -8,6 +8,7 @@ import importlib.util
 import re
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from unittest.mock import patch
@@ -20,6 +21,9 @@ from cases import matmul, run
 from kernels import flagged, signals, warpgroup
 from kernels.tiles import Config
 
+W_BLOCK = "[n0, step * block_k]"
+FEWER = "for peer in range(gang + 1, until):\n"
+PEERS = "for peer in range(gang + 1, until + 1):\n"
 RELEASE = "preceding(stage, full.shape[0])"
 STORE = "        store_tile(out_desc, acc, m0, n0, BLOCK_M, BLOCK_N, SUBTILE)\n"
 TELL = "            if piece < counted:\n"
@@ -36,17 +40,27 @@ MISTAKES = {
         "as in commit 13c912d": (  # see `preceding`
             {
                 "        acc = gl.zeros(": "        before = stage\n        acc = gl.zeros(",
-                f"{RELEASE}), pred=k0 > 0)": "before), pred=k0 > 0)\n            before = stage",
+                f"{RELEASE}), pred=step > first)": "before), pred=step > first)\n            before = stage",
                 f"{RELEASE}))\n": "before))\n",
             },
             r"does not carry before: Triton keeps the value .*; Stuck",
         ),
         "parity never flips": ({"wraps, phase ^ 1, phase": "wraps, phase, phase"}, "arrivals at an mbarrier"),
         "the ring wraps late": ({"stage == STAGES - 1": "stage == STAGES"}, "no mbarrier was initialised"),
-        "w arrives at another stage": ({"[n0, k0], full.index(stage)": "[n0, k0], full.index(stage ^ 1)"}, "reads"),
-        "a release with nothing read": ({", pred=k0 > 0": ""}, "overwrites"),
+        "w arrives at another stage": ({f"{W_BLOCK}, full.index(stage)": f"{W_BLOCK}, full.index(stage ^ 1)"}, "reads"),
+        "a release with nothing read": ({", pred=step > first": ""}, "overwrites"),
         "both consumers multiply the same rows": ({"slice(WHO * rows": "slice(0 * rows"}, "out are wrong"),
         "both consumers share a buffer": ({"WHO * buffers + PART": "PART"}, "overwrites"),
+    },
+    "shared": {
+        "as it is": ({}, "exact"),
+        "no barrier before the flag": ({"gl.barrier()  # the flag": "pass  # the flag"}, UNORDERED),
+        "looks without acquire": ({'sem="acquire"': 'sem="relaxed"'}, UNORDERED),
+        "raised without release": ({'sem="release"': 'sem="relaxed"'}, UNORDERED),
+        "a flag stays up": ({"    gl.store(flag, 0)\n": ""}, "counters are not zero again"),
+        "no proxy fence": ({"fence.proxy.async.global; ": ""}, "no fence.proxy.async after it"),
+        "one peer is not waited for": ({f"{PEERS}                flag": f"{FEWER}                flag"}, UNORDERED),
+        "the other consumer's sums": ({"if who == WHO:": "if who != WHO:"}, "out are wrong"),
     },
     "flagged": {
         "chunks are not waited for": ({WAIT: "ready = tl.full((), RANKS, dtype=tl.int32)"}, UNORDERED),
@@ -90,10 +104,12 @@ def subjects() -> dict[str, tuple]:
     case."""
     kernel = SimpleNamespace(name="warpgroup", prepare=lambda *given: OURS.warpgroup.prepare(*given))
     config = Config(128, 64, 32, num_warps=8, num_stages=2, subtile=4)
+    shared = replace(config, shared_waves=1)
     layer = links.layer("layer_signalled", "bf16", devices=2)
     counted = links.copier("bf16", 2, 3e7, (9, 1032), (37, 72))
     return {
         "warpgroup": (warpgroup, OURS, "warpgroup", matmul(kernel, config, "bf16", (120, 120, 136), programs=1)),
+        "shared": (warpgroup, OURS, "warpgroup", matmul(kernel, shared, "bf16", (120, 120, 136), programs=5)),
         "flagged": (flagged, waiting, "flagged", waiting.for_chunks("tile_outer", "bf16")),
         "pieces": (ARM.pieces, ARM, "pieces", layer),
         "signals": (signals, ARM, "pieces", layer),

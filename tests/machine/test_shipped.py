@@ -128,7 +128,7 @@ def exact(*arguments: str) -> None:
 
 
 COMPLAINTS = {
-    "tile": "argument KERNEL: no cases of tile, there are tiled, persistent,",
+    "tile": "argument KERNEL: no cases of tile, there are ",
     "--gpu": "argument --gpu: torch finds no GPU here; leave it out",
     "stamp --only no-case-is-called-so": "0 cases",
     "": "TRITON_INTERPRET is set, so nothing would be compiled",
