@@ -21,12 +21,12 @@ TMA writes 48, in the 1,024 cycles they take at full rate. That is 128 bytes a c
 
 A last wave that tiles would leave nearly empty is cut along K between gangs of programs (`kernels.stream_k`), where the
 model of waves or an entry of the table says so. What others have of a tile comes through the same ring, by TMA, under
-the tile's last steps: a consumer adds it to its sums in the epilogue. `SHARED` is code of its own; without it nothing of
-that is there.
+the tile's last steps: a consumer adds it to its sums in the epilogue. `SHARED` is code of its own; without it nothing
+of that is there.
 
 Wins from some 500 rows on, where that last wave is what cuBLAS loses, too. Loses at small M, where bytes decide, and at
-256 rows (README has the figures). Both consumers store at the same time, so a tile's store is hidden behind loads alone:
-some 1 % of the time at K = 16384.
+256 rows (README has the figures). Both consumers store at the same time, so a tile's store is hidden behind loads
+alone: some 1 % of the time at K = 16384.
 Gluon is experimental, its names move between releases: those used here mean the same in Triton 3.7 to 3.9, but for two
 that 3.9 renamed.
 
