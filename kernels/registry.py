@@ -68,6 +68,8 @@ CONTENDERS = {
     contender.name: contender
     for contender in (
         Contender(name="cublas", path="kernels.vendor:cublas", kind="vendor"),
+        # The same once more: what a ratio is where there is no difference (roofline.report.throughput).
+        Contender(name="cublas_again", path="kernels.vendor:cublas", kind="library", default=False),
         Contender(name="torch", path="kernels.vendor:torch_cpu", kind="vendor", device="cpu"),
         Contender(name="numpy", path="kernels.vendor:numpy_cpu", kind="library", device="cpu"),
         # It compiles and times candidates for each shape: minutes, on a busy host a multiple of that.

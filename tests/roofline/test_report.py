@@ -36,6 +36,13 @@ def test_brief_table_has_the_fastest_beside_the_baseline(folder):
     assert values == ("16", "cublas", "other", "2.000")
 
 
+def test_the_baseline_once_more_has_a_column_of_its_own_and_beats_nobody(folder):
+    times = {"cublas": 2e-6, "tiled": 4e-6, "cublas_again": 1.9e-6}
+    run = journal.load(save(folder, [*LINES[:5], *shape(16, times)]))
+    (row,) = throughput.by_tokens(run, frame(run)).to_dict("records")
+    assert (row["fastest beside it"], row["ratio [95 %]"], row["again [95 %]"]) == ("tiled", "0.500", "1.053")
+
+
 def test_rows_that_share_their_first_cell_stand_together_and_an_empty_column_nowhere():
     rows = [("a", 1), ("a", 20), ("b", 3)]
     table = tables.written(rows, {"shape": lambda row: row[0], "M": lambda row: str(row[1]), "notes": lambda row: ""})
