@@ -90,7 +90,8 @@ class Operands:
                 c, b, rows_of(self.shards[c], b, blocks), self.columns(c, rows_of(target, b, blocks)),
                 rows_of(self.shards[self.rank], b, blocks),
             )
-            for c, b in schedule.pieces(self.order, blocks)
+            for b in range(blocks)
+            for c in self.order[1:]
         )  # fmt: skip
         together = 1 if blocks == 1 else len(self.shards) - 1
         return Transfers((transfer for transfer in transfers if len(transfer.source)), together=together)

@@ -11,7 +11,7 @@ from collectives.bench import peers, runner
 from collectives.bench.operands import shards_for
 from collectives.bench.setting import Setting
 from collectives.transfers import Preset
-from roofline.theory.arms import base_arm, plan
+from roofline.theory.arms import base_arm, chunk_launches, plan, row_block_launches
 
 
 class AllGather(Setting):
@@ -45,8 +45,8 @@ class AllGather(Setting):
         for operands in self.sets:
             operands.blocks = by_block.row_blocks
             if gpu:  # the host does not see what has arrived, so launches go by what should have
-                operands.chunk_plan = [launch.chunk_to for launch in by_chunk.simulate(*times).spans]
-                operands.block_plan = [launch.block_to for launch in by_block.simulate(*times).spans]
+                operands.chunk_plan = [done for done, _ in chunk_launches(by_chunk, *times)]
+                operands.block_plan = [done for done, _ in row_block_launches(by_block, *times)]
         facts = {"row_blocks": by_block.row_blocks, "workers": sms}
         return facts | {"row_tiles": by_block.grid.row_tiles, "column_tiles": by_block.grid.column_tiles}
 

@@ -4,42 +4,9 @@ Only arrivals and products take time: what contention, launches and accumulator 
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from roofline.theory import schedule
 from roofline.theory.schedule import Grid, Table, at_least_one
-
-
-class Span(NamedTuple):
-    """One run of an inner loop: a program looked at the flags of tile (m, n) at `look_s`, and multiplied it with the
-    chunks at [chunk_from, chunk_to)."""
-
-    program: int
-    m: int
-    n: int
-    chunk_from: int
-    chunk_to: int
-    look_s: float
-    start_s: float
-    end_s: float
-
-
-class LaunchSpan(NamedTuple):
-    """One matmul launch on the whole chip: the row blocks before `block_to` that have not been multiplied yet with the
-    chunks at [chunk_from, chunk_to)."""
-
-    chunk_from: int
-    chunk_to: int
-    block_to: int
-    start_s: float
-    end_s: float
-
-
-class Simulation(NamedTuple):
-    """When the last product is done, and what ran until then. Times count from the first transfer."""
-
-    end_s: float
-    spans: tuple[Span | LaunchSpan, ...]
 
 
 def hidden_fraction(t_gemm_s: float, t_comm_s: float, t_overlap_s: float) -> float:
@@ -81,21 +48,21 @@ def product_s(grid: Grid, programs: int, chunks: int, t_gemm_s: float) -> float:
     return t_gemm_s / (grid.waves(programs) * chunks)
 
 
-def simulate(table: Table, arrival_s: Sequence[Sequence[float]], chunk_s: float) -> Simulation:
-    """Run the work tiles of each program of `table`, one after another; no chunk is used before it is here.
+def simulate(table: Table, arrival_s: Sequence[Sequence[float]], chunk_s: float) -> float:
+    """When the last program of `table` ends, in seconds from the first transfer. Each runs its work tiles one after
+    another, and uses no chunk before it is here.
 
     `arrival_s[m][j]`: when row tile m has the chunk at position j. `chunk_s`: the time of one tile with one chunk.
     Raises ValueError where that is negative.
     """
     not_negative(chunk_s=chunk_s)
-    spans = []
-    for program, work_tiles in enumerate(table):
+    last_s = 0.0
+    for work_tiles in table:
         now = 0.0
-        for m, n, chunk_from, chunk_to, *_ in work_tiles:
-            for loop in schedule.inner_loops(arrival_s[m], chunk_from, chunk_to, now, chunk_s):
-                spans.append(Span(program, m, n, *loop))
-                now = loop.end_s
-    return Simulation(max((span.end_s for span in spans), default=0.0), tuple(spans))
+        for tile in work_tiles:
+            *_, (_, now) = schedule.inner_loops(arrival_s[tile.m], tile.chunk_from, tile.chunk_to, now, chunk_s)
+        last_s = max(last_s, now)
+    return last_s
 
 
 def not_negative(**values: float) -> None:
