@@ -7,9 +7,10 @@ import torch
 
 from collectives import all_gather_matmul
 from collectives.all_gather_matmul import Operands, addmm_sums_in_fp32
-from collectives.bench import peers, runner
+from collectives.bench import runner
 from collectives.bench.operands import shards_for
 from collectives.bench.setting import Setting
+from collectives.peer import fused_all_gather_matmul
 from collectives.transfers import Preset
 from roofline.theory.arms import base_arm, chunk_launches, plan, row_block_launches
 
@@ -71,4 +72,4 @@ class AllGather(Setting):
 class Runner(runner.Runner):
     """Runs all-gather matmuls: also by arms that wait on the device, and by torch's fused operator on several GPUs."""
 
-    setting, own_arms, peers = AllGather, all_gather_matmul.ARMS, (peers.FUSED_GATHER,)
+    setting, own_arms, peer_operator = AllGather, all_gather_matmul.ARMS, fused_all_gather_matmul

@@ -42,6 +42,9 @@ LAYER = GATHERED + SCATTERED + BOTH
 TELLING = "signalled", "layer_signalled"
 """They tell on the device what may be sent, piece by piece of each rank's rows."""
 
+PEER = "symm_mem"
+"""torch's own fused operator between the GPUs of real ranks."""
+
 ALL_REDUCE = "all_reduce"
 """Plain tensor parallelism, which overlaps nothing."""
 
@@ -253,8 +256,7 @@ ARMS = {
         ArmSpec("row_block", GATHERED, _row_block, by_block=True, table=True),
         ArmSpec("signalled", SCATTERED, _signalled, by_block=True, table=True),
         ArmSpec("overlapped", ("weight_prefetch",), _overlapped),
-        ArmSpec("symm_mem", (*GATHERED, *SCATTERED), None),
-        ArmSpec("gloo_reduce_scatter", SCATTERED, None),
+        ArmSpec(PEER, (*GATHERED, *SCATTERED), None),
     )
 }
 """In the order in which they stand in figures."""
