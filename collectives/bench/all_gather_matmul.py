@@ -6,7 +6,7 @@ from functools import partial
 import torch
 
 from collectives import all_gather_matmul
-from collectives.all_gather_matmul import Operands, addmm_sums_in_fp32
+from collectives.all_gather_matmul import Operands
 from collectives.bench import runner
 from collectives.bench.operands import shards_for
 from collectives.bench.setting import Setting
@@ -53,12 +53,11 @@ class AllGather(Setting):
 
     def describe(self, arm: str) -> tuple[str, dict]:
         config, facts = super().describe(arm)
-        x, blocks = self.sets[0].gathered, self.sets[0].blocks
+        blocks = self.sets[0].blocks
         if base_arm(arm) == "row_block_launches":
             return f"{blocks} row blocks, {config}", {"row_blocks": blocks}
         if arm == "chunk_launches":
-            addmm = x.dtype == torch.float32 or addmm_sums_in_fp32(x.device, x.dtype)
-            config = f"torch {torch.__version__}, {'addmm' if addmm else 'mm and add'}, sums in fp32"
+            config = f"torch {torch.__version__}, addmm, sums in fp32"
         return config, facts
 
     def preset_runs(self) -> list[Callable]:
