@@ -197,16 +197,14 @@ def _waiting_share(run: Run, shape: Shape, contender: str) -> float | None:
 def _counted(shape: Shape, contender: str) -> dict:
     """Return the fields of what a profiler counted in one call, all None where it did not."""
     line = shape.counters.get(contender, {})
-    dram, tensor, source = (line.get(key) for key in ("dram_bytes", "tensor_ops", "counter_source"))
+    dram, source = line.get("dram_bytes"), line.get("counter_source")
     metrics_named = source and [" + ".join(names) for names in source["metrics"].values()]
     tensor_cycles, sm_cycles = line.get("tensor_cycles"), line.get("sm_cycles")
     return {
         "dram_bytes": dram,
         "l2_bytes": line.get("l2_bytes"),
-        "tensor_ops": tensor,
         "counted_intensity": shape.work.flop / dram if dram else None,
         "dram_of_device_bytes": None if dram is None else dram / shape.work.device_bytes,
-        "tensor_ops_of_flop": None if tensor is None else tensor / shape.work.flop,
         "tensor_pipe_share": None if tensor_cycles is None or not sm_cycles else tensor_cycles / sm_cycles,
         "counter_source": source and "; ".join([f"{source['tool']} {source['version']}", *metrics_named]),
     }
