@@ -5,16 +5,13 @@ that it fails as the run would. Nothing is measured. What only some runs take, a
 run says, and whether it can write its folder.
 """
 
-import json
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 import tomllib
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
@@ -26,7 +23,6 @@ OK, LIMITED, LACKING = "ok", "limited", "lacking"
 """States of a finding. `limited`: numbers are less sure. `lacking`: the default run would not be whole."""
 
 ROOT = Path(__file__).parents[1]
-SCHEMA = 2
 
 HEADERS = "#include <Python.h>\nPyMODINIT_FUNC PyInit_roofline_doctor(void) { return 0; }\n"
 """What Triton asks of a compiler for each kernel that it loads: a module of C for Python."""
@@ -42,9 +38,6 @@ class Finding:
     costs: str = ""
     way_out: str = ""
 
-    def __str__(self) -> str:
-        return "; ".join(filter(None, (f"{self.about}: {self.text}", self.costs, self.way_out)))
-
 
 class Check(NamedTuple):
     """A row of `CHECKS`. `question` returns what is there, in words, or raises ValueError for what is lacking."""
@@ -59,30 +52,16 @@ class Check(NamedTuple):
     """The only device that is asked it."""
 
 
-def run(as_json: bool = False) -> int:
+def run() -> int:
     """Print the findings; returns 0 where the default run would be whole, else 1."""
     findings = examine()
     whole = all(finding.state != LACKING for finding in findings)
-    if as_json:
-        print(json.dumps({"schema": SCHEMA, "whole": whole, "findings": [*map(asdict, findings)]}, indent=2))
-        return int(not whole)
     for finding in findings:
         print(f"{finding.state:<8} {finding.about:<12} {finding.text}")
         for line in filter(None, (finding.costs, finding.way_out)):
             print(f"{'':<21} {line}")
     print(f"the default run would {'' if whole else 'not '}be whole here")
     return int(not whole)
-
-
-def of_any_run() -> list[str]:
-    """Return the lacks that any run meets, in words. Another process asks: this one keeps off the device."""
-    command = [sys.executable, "-m", "roofline", "doctor", "--json"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    try:
-        findings = [Finding(**fields) for fields in json.loads(done.stdout)["findings"]]
-    except ValueError:
-        return [f"{' '.join(command[1:])} ended with exit code {done.returncode}"]
-    return [str(finding) for finding in findings if finding.state != OK]
 
 
 def examine() -> list[Finding]:
