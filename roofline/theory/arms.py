@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from roofline.theory import schedule, simulator
+from roofline.theory import schedule
 from roofline.theory.schedule import Grid
 from roofline.theory.simulator import arrivals, product_s, simulate
 
@@ -81,10 +81,9 @@ class OverlapPlan(NamedTuple):
         >>> OverlapPlan("chunk_outer", Grid(1, 1), 1, ranks=2).end_s(t_gemm_s=2.0, t_comm_s=3.0)
         4.0
 
-        Raises ValueError for a count below 1, a negative time, or row blocks that do not divide row tiles.
+        Raises ValueError for a count below 1, or row blocks that do not divide row tiles.
         """
-        simulator.not_negative(t_gemm_s=t_gemm_s)
-        schedule.at_least_one(programs=self.workers, chunks=self.ranks)
+        schedule.at_least_one(programs=self.workers, chunks=self.ranks, blocks=self.row_blocks)
         return ARMS[self.arm].end_s(self, t_gemm_s, t_comm_s)
 
     def arrivals(self, t_comm_s: float, row_tiles: int, blocks: int = 1) -> tuple[tuple, ...]:
@@ -165,7 +164,6 @@ def _last(launches: Callable[..., list[tuple[int, float]]]) -> Callable[[Overlap
 
 
 def _serial(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> float:
-    simulator.not_negative(t_comm_s=t_comm_s)
     return t_comm_s + t_gemm_s
 
 

@@ -35,7 +35,6 @@ class Grid:
 
     def waves(self, programs: int) -> int:
         """Rounds that `programs` programs need, one tile each a round."""
-        at_least_one(programs=programs)
         return -(-self.row_tiles * self.column_tiles // programs)
 
 
@@ -123,7 +122,6 @@ def inner_loops(
 
 def _dealt(grid: Grid, programs: int) -> list[tuple[tuple[int, int], ...]]:
     """Return the tiles of each program, dealt in turn."""
-    at_least_one(programs=programs)
     return [grid.tiles[program::programs] for program in range(programs)]
 
 
@@ -163,11 +161,7 @@ def spill_once(grid: Grid, programs: int, arrival_s: Sequence[float], chunk_s: f
     `arrival_s[j]`: when all rows of the chunk at position j are expected here. `chunk_s`: as in `row_block`. A program
     stays with its tile while chunks for it are here. Then, if all chunks are here, it takes any unfinished tile; else
     an untouched one; else the tile with the fewest chunks done; else it waits with the accumulator in registers.
-
-    Raises ValueError where `arrival_s` is not ascending.
     """
-    if list(arrival_s) != sorted(arrival_s):
-        raise ValueError(f"arrival_s={tuple(arrival_s)} is not ascending: count the chunks in the order of arrival")
     dealt = _dealt(grid, programs)
     plans = {count: _spill_once_plan(count, arrival_s, chunk_s) for count in {len(tiles) for tiles in dealt}}
     return tuple(
