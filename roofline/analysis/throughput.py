@@ -1,7 +1,7 @@
 """Rates, shares of the roof and ratios to the baseline: what every case is judged by."""
 
 from collections.abc import Iterable
-from dataclasses import astuple, replace
+from dataclasses import replace
 from statistics import median
 from typing import NamedTuple
 
@@ -62,7 +62,7 @@ def ceilings_of(run: Run) -> list[Ceiling]:
 
     def reach(kind: str, dtype: str | None, rate: Interval, by: str) -> None:
         if (kind, dtype) not in highest or rate.value > highest[kind, dtype].value:
-            highest[kind, dtype] = Ceiling(kind, dtype, *astuple(rate), by)
+            highest[kind, dtype] = Ceiling(kind, dtype, *rate, by)
 
     for line in run.ceilings:
         rate = Interval(line["value"], line["low"], line["high"])
@@ -114,7 +114,7 @@ def _median(values: dict[int, float]) -> float | None:
 
 def with_ends(name: str, interval: Interval | None) -> dict[str, float | None]:
     """Return the field `name` and those of its ends; all None without an interval."""
-    return dict(zip((name, *FIELDS[name].ends), astuple(interval) if interval else [None] * 3, strict=True))
+    return dict(zip((name, *FIELDS[name].ends), interval or [None] * 3, strict=True))
 
 
 def _rate(amount: float, time: Interval) -> Interval:

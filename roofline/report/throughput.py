@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import astuple
 from typing import TYPE_CHECKING
 
 from roofline.analysis.decision import LOOKS, SURE, VERDICTS
@@ -73,7 +72,7 @@ def _of_tokens(run: Run, dtype: str, m: int, best: DataFrame) -> dict[str, str]:
         "its rate": flops_text(geometric_mean(best["flop"] / best["baseline_time_s"])),
         "fastest beside it": ", ".join(best["contender"].unique()),
         "rate": flops_text(geometric_mean(best["flop"] / best["time_s"])),
-        "ratio [95 %]": range_text(*astuple(student(geometric_mean(best["ratio_to_baseline"]), whole))),
+        "ratio [95 %]": range_text(*student(geometric_mean(best["ratio_to_baseline"]), whole)),
         "least": f"{number_text(least['ratio_to_baseline'])} {shape_text(least) or layer}".rstrip(),
         "of roof": percent_text(geometric_mean(shares)) if len(shares) else "-",
     }
