@@ -22,12 +22,12 @@ over all ranks are the order of Iris's all_gather_matmul and of the strided all-
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from collectives.transfers import Transfer, Transfers, check_rank
+from collectives.transfers import Transfer, Transfers
 from roofline.theory import schedule
 
 Matmul = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -46,8 +46,6 @@ class Operands:
     chunk is in it. `w[F_loc, D]`, `out[B, F_loc]`, one dtype. `blocks` divide the B rows for row_block_launches;
     `chunk_plan` and `block_plan` are how many chunks, or row blocks, are done after each launch, by the arrivals that
     are expected; without them each launch takes one more, and what is known to be here beyond.
-
-    Raises ValueError where the sizes do not fit one another.
     """
 
     shards: Sequence[Tensor]
@@ -63,12 +61,6 @@ class Operands:
     """What `collectives.on_device` has prepared, by arm."""
 
     def __post_init__(self):
-        rows, depth = self.gathered.shape
-        check_shards("D", self.shards, self.gathered, 1, self.rank)
-        if self.w.shape[1] != depth or self.out.shape != (rows, len(self.w)):
-            raise ValueError(f"w is [F_loc, {depth}] and out [{rows}, F_loc], not {[*self.w.shape, *self.out.shape]}")
-        if not 1 <= self.blocks <= rows:
-            raise ValueError(f"{self.blocks} row blocks of B={rows} rows: at least 1, at most {rows}")
         self.columns(self.rank, self.gathered).copy_(self.shards[self.rank])
 
     @property
@@ -90,7 +82,8 @@ class Operands:
                 c, b, rows_of(self.shards[c], b, blocks), self.columns(c, rows_of(target, b, blocks)),
                 rows_of(self.shards[self.rank], b, blocks),
             )
-            for c, b in schedule.pieces(self.order, blocks)
+            for b in range(blocks)
+            for c in self.order[1:]
         )  # fmt: skip
         together = 1 if blocks == 1 else len(self.shards) - 1
         return Transfers((transfer for transfer in transfers if len(transfer.source)), together=together)
@@ -107,16 +100,6 @@ class Operands:
     def sums(self) -> Tensor:
         """Return where chunk_launches sums: `out` itself if that is fp32."""
         return self.out if self.out.dtype == torch.float32 else torch.empty_like(self.out, dtype=torch.float32)
-
-
-def check_shards(name: str, shards: Sequence[Tensor], of: Tensor, axis: int, rank: int) -> None:
-    """Raises ValueError unless `shards` are equal parts of a matrix like `of` along `axis`, whose size is `name`, and
-    `rank` is one of theirs."""
-    ranks, size, shape = len(shards), of.shape[axis], list(of.shape)
-    check_rank(name, size, ranks, rank)
-    shape[axis] //= ranks
-    if any(list(shard.shape) != shape for shard in shards):
-        raise ValueError(f"each of the {ranks} shards of {list(of.shape)} is {shape}")
 
 
 def rows_of(of: Tensor, block: int, blocks: int, count: int = 1) -> Tensor:
@@ -171,28 +154,11 @@ def _add_product(operands: Operands, chunk: int, count: int, *, first: bool) -> 
     width = operands.shards[0].shape[1]
     span = slice(chunk * width, (chunk + count) * width)
     x, w, sums = operands.gathered[:, span], operands.w[:, span], operands.sums
-    if x.device.type == "cpu":  # where torch.mm has no out_dtype; in fp32 already, nothing is converted
-        x, w = x.float(), w.float()
-    if x.dtype == torch.float32:
-        torch.mm(x, w.T, out=sums) if first else torch.addmm(sums, x, w.T, out=sums)
-    elif first:
-        torch.mm(x, w.T, out_dtype=torch.float32, out=sums)
-    elif addmm_sums_in_fp32(x.device, x.dtype):
-        torch.addmm(sums, x, w.T, out_dtype=torch.float32, out=sums)
+    about = {} if x.dtype == torch.float32 else {"out_dtype": torch.float32}  # which torch has on GPUs alone
+    if first:
+        torch.mm(x, w.T, out=sums, **about)
     else:
-        sums.add_(torch.mm(x, w.T, out_dtype=torch.float32))
-
-
-@cache
-def addmm_sums_in_fp32(device: torch.device, dtype: torch.dtype) -> bool:
-    """Return whether torch's addmm adds products of `dtype` to fp32 sums. Where it does not, they are formed apart and
-    added, which takes another pass over the sums."""
-    x, sums = torch.zeros(16, 16, dtype=dtype, device=device), torch.zeros(16, 16, device=device)
-    try:
-        torch.addmm(sums, x, x, out_dtype=torch.float32, out=sums)
-    except RuntimeError:
-        return False
-    return True
+        torch.addmm(sums, x, w.T, out=sums, **about)
 
 
 def row_block_launches(operands: Operands, link, matmul: Matmul | None = None) -> Tensor:

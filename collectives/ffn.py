@@ -37,8 +37,7 @@ class Operands:
 
     `gathered[B, D]` takes the rows of x that are not this rank's, from `sources` in their order, `hidden[B, F_loc]` the
     product by `up`; `scatter` is what follows. A link moves `transfers`, rows of x and parts of the sum, or `reduced`,
-    parts and rows of the sum; in one process the sums of all ranks are alike. Raises ValueError where the sizes do not
-    fit one another.
+    parts and rows of the sum; in one process the sums of all ranks are alike.
     """
 
     x: Tensor
@@ -52,11 +51,7 @@ class Operands:
     """What `collectives.on_device` has prepared, by arm."""
 
     def __post_init__(self):
-        rows, width = self.x.shape
-        if self.up.shape[1] != width or self.down.shape != self.up.shape[::-1]:
-            sizes = [*self.up.shape], [*self.down.shape]
-            raise ValueError(f"up is [F_loc, {width}] and down [{width}, F_loc], not {sizes[0]} and {sizes[1]}")
-        self.hidden = self.x.new_empty(rows, len(self.up))
+        self.hidden = self.x.new_empty(len(self.x), len(self.up))
         # Parts go to the ranks in the order in which the rows of these come.
         about = self.ranks, self.rank, "ring"
         self.scatter = matmul_reduce_scatter.Operands(self.hidden, self.down, self.out, *about)

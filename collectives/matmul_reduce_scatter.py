@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from collectives.all_gather_matmul import Matmul, by_torch
-from collectives.transfers import Transfer, Transfers, check_rank
+from collectives.transfers import Transfer, Transfers
 from roofline.theory import schedule
 
 
@@ -28,7 +28,7 @@ class Operands:
     """What one rank multiplies: `x[B, F_loc]`, `w[D, F_loc]`; `out[B/P, D]` is its rows of the sum, one dtype.
 
     `products[B, D]` is the own product, of which block d is the part for rank d; `arrived[P - 1, B/P, D]` takes the
-    parts that come from `sources`, in their order. Raises ValueError where the sizes do not fit one another.
+    parts that come from `sources`, in their order.
     """
 
     x: Tensor
@@ -39,18 +39,12 @@ class Operands:
     topology: str = "direct"
     matmul: Matmul = by_torch
     add_all: Callable[[], None] | None = None
-    """Adds what has arrived in one launch, as soon as all of it has; without it, torch adds."""
+    """Adds what has arrived in one launch, as soon as all of it has; without it, torch adds, in fp32 alone."""
     prepared: dict[str, object] = field(default_factory=dict)
     """What `collectives.on_device` has prepared, by arm."""
 
     def __post_init__(self):
-        rows, depth = self.x.shape
-        check_rank("B", rows, self.ranks, self.rank)
-        if self.w.shape[1] != depth or self.out.shape != (rows // self.ranks, len(self.w)):
-            raise ValueError(
-                f"w is [D, {depth}] and out [{rows // self.ranks}, D], not {[*self.w.shape, *self.out.shape]}"
-            )
-        self.products = self.out.new_empty(rows, len(self.w))
+        self.products = self.out.new_empty(len(self.x), len(self.w))
         self.arrived = self.out.new_empty(self.ranks - 1, *self.out.shape)
 
     def block(self, of: Tensor, rank: int) -> Tensor:
@@ -83,11 +77,6 @@ class Operands:
                 zip(self.block(self.products, destination).chunk(blocks), target.chunk(blocks), strict=True)
             )
         )
-
-    @cached_property
-    def sums(self) -> Tensor:
-        """Return where parts are added: `out` itself if that is fp32."""
-        return self.out if self.out.dtype == torch.float32 else torch.empty_like(self.out, dtype=torch.float32)
 
 
 def serial(operands: Operands, link) -> Tensor:
@@ -123,12 +112,10 @@ def add(operands: Operands, link, before: int = 0) -> None:
     if most := parts - 1:
         link.wait(before + most)
     # One pass over memory takes less than an addition after each arrival, and the last part may still be on the wire.
-    sums = torch.sum(operands.arrived[:most], 0, dtype=torch.float32, out=operands.sums)
+    sums = torch.sum(operands.arrived[:most], 0, out=operands.out)
     sums.add_(operands.block(operands.products, operands.rank))
     link.wait(before + parts)
     sums.add_(operands.arrived[most])
-    if sums is not operands.out:
-        operands.out.copy_(sums)
 
 
 ARMS: dict[str, Callable[[Operands, object], Tensor]] = {"serial": serial, "block_launches": block_launches}

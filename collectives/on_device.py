@@ -46,9 +46,8 @@ def prepare(operands, arm: str, t_gemm_s: float = 1.0, t_comm_s: float = 1.0) ->
     """Cut `arm` for a matmul and a link that take so long alone, and keep that in `operands.prepared`. Of a layer both
     are times of all of it.
 
-    Raises what `tile_schedule` and `require` of the kernel raise, and ValueError for an unknown arm.
+    Raises what `tile_schedule` and `require` of the kernel raise.
     """
-    schedule.known_name("arm", arm, ARMS)
     cut = _pieces if arm in ("signalled", "layer_signalled") else _table
     operands.prepared[arm] = cut(operands, arm, t_gemm_s, t_comm_s)
     return operands.prepared[arm]
@@ -56,7 +55,7 @@ def prepare(operands, arm: str, t_gemm_s: float = 1.0, t_comm_s: float = 1.0) ->
 
 def _best(plans: list[OverlapPlan], t_gemm_s: float, t_comm_s: float) -> int:
     """Return the row blocks of the plan that ends first."""
-    return min(plans, key=lambda plan: plan.simulate(t_gemm_s, t_comm_s).end_s).row_blocks
+    return min(plans, key=lambda plan: plan.end_s(t_gemm_s, t_comm_s)).row_blocks
 
 
 def _table(operands: all_gather_matmul.Operands, arm: str, t_gemm_s: float, t_comm_s: float) -> Prepared:

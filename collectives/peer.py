@@ -1,4 +1,4 @@
-"""The peers: torch's own fused operators between the GPUs of real ranks, `symm_mem`; and gloo's own reduce-scatter.
+"""The peer `symm_mem`: torch's own fused operators between the GPUs of real ranks.
 
 `torch.ops.symm_mem.fused_all_gather_matmul`, told to gather the last dimension, shards x as the arms of
 `collectives.all_gather_matmul` do. Whole chunks are copied from the other GPUs' memory, on two streams by turns, and
@@ -9,8 +9,7 @@ chunk rounds once more: in bf16 at P = 8 that leaves an error of 3.5e-3 on norma
 Source of the idea: torch's pull request 163068.
 
 `torch.ops.symm_mem.fused_matmul_reduce_scatter` multiplies for one rank after another and has each part copied into its
-memory; then it adds the parts, as they were rounded. gloo's reduce-scatter is an all-reduce, of which each rank keeps
-its share: twice the bytes, and no yardstick.
+memory; then it adds the parts, as they were rounded.
 
 torch's ranks meet by torch's barrier of symmetric memory, which waits for ever: where one does not come, the run ends.
 """
@@ -35,13 +34,6 @@ def fused_matmul_reduce_scatter(operands, ranks) -> Tensor:
     `ranks` call it."""
     group = ranks.world.group.group_name
     return torch.ops.symm_mem.fused_matmul_reduce_scatter(operands.x, operands.w.T, "sum", 0, group)
-
-
-def gloo_reduce_scatter(operands, ranks) -> Tensor:
-    """Return the matmul, then gloo's reduce-scatter of its product between `ranks`, into `operands.out`."""
-    operands.matmul(operands.x, operands.w, operands.products)
-    ranks.group._reduce_scatter_base(operands.out, operands.products).wait()
-    return operands.out
 
 
 def why_not(ranks, name: str) -> str | None:

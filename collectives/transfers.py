@@ -82,16 +82,6 @@ class Transfers(list[Transfer]):
         self.together, self.in_turn, self.into = together, in_turn, into
 
 
-def check_rank(name: str, size: int, ranks: int, rank: int) -> None:
-    """Raises ValueError unless `rank` is one of `ranks`, at least 2, that divide `size`, which is called `name`."""
-    if ranks < 2:
-        raise ValueError(f"ranks={ranks}: it takes 2 or more to have something to send; with one, use kernels.matmul")
-    if size % ranks:
-        raise ValueError(f"{ranks} ranks do not divide {name}={size}: choose a divisor of it")
-    if not 0 <= rank < ranks:
-        raise ValueError(f"rank {rank} of {ranks}: it must be from 0 to {ranks - 1}")
-
-
 def ended(arm: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """Return `arm(operands, link)` that leaves nothing waiting: where it is refused, runs out of memory or is
     interrupted, the link's run is abandoned."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
-from collectives.all_gather_matmul import Matmul, by_torch, check_shards
+from collectives.all_gather_matmul import Matmul, by_torch
 from collectives.transfers import Transfer, Transfers
 from roofline.theory import schedule
 
@@ -23,8 +23,6 @@ from roofline.theory import schedule
 class Operands:
     """Two layers that follow one another for ever. `x[m, k]`, `out[m, n]`; `layers[l][c]` is [n/P, k], `buffers[l]`
     is [n, k], and holds this rank's own share of layer l from the start, that of layer 0 wholly.
-
-    Raises ValueError where the sizes do not fit one another.
     """
 
     layers: Sequence[Sequence[Tensor]]
@@ -39,7 +37,6 @@ class Operands:
     def __post_init__(self):
         self.transfers = []
         for layer, buffer in zip(self.layers, self.buffers, strict=True):
-            check_shards("N", layer, buffer, 0, self.rank)
             shares = buffer.chunk(len(layer))
             shares[self.rank].copy_(layer[self.rank])
             others = schedule.arrival_order("direct", len(layer), self.rank)[1:]

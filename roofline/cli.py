@@ -40,7 +40,6 @@ def main(arguments: list[str] | None = None) -> int:
     account.add_command(commands)
 
     command = commands.add_parser("doctor", help="what this machine lacks for a whole benchmark run, and the way out")
-    command.add_argument("--json", action="store_true", help="every finding, as results/README.md documents it")
     command.set_defaults(run=_doctor)
 
     words = sys.argv[1:] if arguments is None else [*arguments]
@@ -83,7 +82,7 @@ def _counters(options: argparse.Namespace) -> int:
 def _doctor(options: argparse.Namespace) -> int:
     from roofline import doctor
 
-    return doctor.run(as_json=options.json)
+    return doctor.run()
 
 
 def _report(options) -> int:

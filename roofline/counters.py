@@ -72,7 +72,7 @@ def count(folder: Path, wanted: list[str]) -> int:
                 failures.setdefault(case, f"not all of its calls were counted, {LOG} has what ncu printed")
             if case in failures:
                 continue
-            about = {"kind": "counters", "shape": shape.id, "contender": contender, "tensor_ops": None}
+            about = {"kind": "counters", "shape": shape.id, "contender": contender}
             file.write(about | by_case[case] | {"counter_source": source})
             moved, modelled = by_case[case]["dram_bytes"], number_text(shape.work.device_intensity)
             counted = f"{number_text(shape.work.flop / moved)} FLOP/byte counted, {modelled} modelled"

@@ -2,31 +2,27 @@
 
 `CHECKS` is the table: a question, what a lack costs and the way out. A question asks by the calls that a run makes, so
 that it fails as the run would. Nothing is measured. What only some runs take, as links between GPUs or counters, the
-run says, and whether it can write its folder.
+run says, and whether it can write its folder; what else is on the card, and whether its clock was held down, its rows.
 """
 
-import json
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 import tomllib
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
-from roofline.measure import machine, telemetry
+from roofline.measure import machine
 from roofline.measure.device_errors import reason
 
-OK, LIMITED, LACKING = "ok", "limited", "lacking"
-"""States of a finding. `limited`: numbers are less sure. `lacking`: the default run would not be whole."""
+OK, LACKING = "ok", "lacking"
+"""States of a finding. `lacking`: the default run would not be whole."""
 
 ROOT = Path(__file__).parents[1]
-SCHEMA = 2
 
 HEADERS = "#include <Python.h>\nPyMODINIT_FUNC PyInit_roofline_doctor(void) { return 0; }\n"
 """What Triton asks of a compiler for each kernel that it loads: a module of C for Python."""
@@ -42,9 +38,6 @@ class Finding:
     costs: str = ""
     way_out: str = ""
 
-    def __str__(self) -> str:
-        return "; ".join(filter(None, (f"{self.about}: {self.text}", self.costs, self.way_out)))
-
 
 class Check(NamedTuple):
     """A row of `CHECKS`. `question` returns what is there, in words, or raises ValueError for what is lacking."""
@@ -53,36 +46,20 @@ class Check(NamedTuple):
     question: Callable[[], str]
     costs: str = ""
     way_out: str = ""
-    weight: str = LACKING
-    """The state of a lack."""
     device: str = ""
     """The only device that is asked it."""
 
 
-def run(as_json: bool = False) -> int:
+def run() -> int:
     """Print the findings; returns 0 where the default run would be whole, else 1."""
     findings = examine()
     whole = all(finding.state != LACKING for finding in findings)
-    if as_json:
-        print(json.dumps({"schema": SCHEMA, "whole": whole, "findings": [*map(asdict, findings)]}, indent=2))
-        return int(not whole)
     for finding in findings:
         print(f"{finding.state:<8} {finding.about:<12} {finding.text}")
         for line in filter(None, (finding.costs, finding.way_out)):
             print(f"{'':<21} {line}")
     print(f"the default run would {'' if whole else 'not '}be whole here")
     return int(not whole)
-
-
-def of_any_run() -> list[str]:
-    """Return the lacks that any run meets, in words. Another process asks: this one keeps off the device."""
-    command = [sys.executable, "-m", "roofline", "doctor", "--json"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    try:
-        findings = [Finding(**fields) for fields in json.loads(done.stdout)["findings"]]
-    except ValueError:
-        return [f"{' '.join(command[1:])} ended with exit code {done.returncode}"]
-    return [str(finding) for finding in findings if finding.state != OK]
 
 
 def examine() -> list[Finding]:
@@ -103,7 +80,7 @@ def answer(check: Check) -> Finding:
     except Exception as error:
         text = reason(error)
     way_out = machine.way_out(text) or check.way_out
-    return Finding(check.about, check.weight, text, check.costs, "" if way_out in text else way_out)
+    return Finding(check.about, LACKING, text, check.costs, "" if way_out in text else way_out)
 
 
 def packages() -> str:
@@ -156,39 +133,6 @@ def compiler() -> str:
     return f"{os.environ.get('CC') or shutil.which('gcc') or shutil.which('clang')}, Python.h; {knobs.cache.dir}"
 
 
-def nvml() -> str:
-    library, _ = telemetry.nvml_handle()
-    return f"version {library.nvmlSystemGetNVMLVersion()}"
-
-
-def _nvml_answer(question: str):
-    """Return what NVML answers; None where it does not know it here, as in some containers and of older cards."""
-    library, handle = telemetry.nvml_handle()
-    try:
-        return getattr(library, question)(handle)
-    except library.NVMLError:
-        return None
-
-
-def mode() -> str:
-    import pynvml
-
-    mig, compute_mode = map(_nvml_answer, ("nvmlDeviceGetMigMode", "nvmlDeviceGetComputeMode"))
-    if mig and mig[0] == pynvml.NVML_DEVICE_MIG_ENABLE:
-        raise ValueError("MIG is on")
-    if compute_mode not in (None, pynvml.NVML_COMPUTEMODE_DEFAULT):
-        raise ValueError("only one process may use the card")
-    return "no MIG, several processes may use the card"
-
-
-def others() -> str:
-    # This process, which `device` has had use the card, is one of them. In a container it has another number there.
-    processes = _nvml_answer("nvmlDeviceGetComputeRunningProcesses") or []
-    if len(processes) > 1:
-        raise ValueError(f"{len(processes) - 1} other processes are on the card")
-    return "no other process is on the card, as far as NVML says"
-
-
 def cores() -> str:
     if (count := machine.cores()) < 2:
         raise ValueError("one core")
@@ -202,12 +146,6 @@ CHECKS = (
     Check("compiler", compiler, "our kernels, the gathers and the SM clock are left out",
           "install a C compiler and Python's headers (gcc, python3-dev), and set TRITON_CACHE_DIR to a folder that can "
           "be written", device="cuda"),
-    Check("nvml", nvml, "clock, power and throttling are unknown, and a throttled row is not marked",
-          "pip install nvidia-ml-py", device="cuda"),
-    Check("mode", mode, "a slice of the card is measured, or nothing can be tried or counted beside a run",
-          "have an administrator set it: nvidia-smi -mig 0, and nvidia-smi -c 0", device="cuda"),
-    Check("others", others, "they take clocks, bandwidth and memory from what is measured",
-          "end them, or come back later", LIMITED, "cuda"),
     Check("cores", cores, "an emulated link takes the core of the matmul, and nothing overlaps",
           "give it two, or leave the gathers out: tests/benchmarks/test_matmul.py", device="cpu"),
 )  # fmt: skip

@@ -13,11 +13,10 @@ of the logarithms: one sample in four may be as far off as it likes.
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from statistics import fmean, median, stdev
-from typing import Any
+from typing import Any, NamedTuple
 
 CONFIDENCE = 0.95
 BLOCKS = 8
@@ -31,8 +30,7 @@ Groups = Mapping[int, tuple[int, int]]
 """{round: (process, pass)}."""
 
 
-@dataclass(frozen=True)
-class Interval:
+class Interval(NamedTuple):
     """A value with its interval at `CONFIDENCE`, in the unit of the samples."""
 
     value: float

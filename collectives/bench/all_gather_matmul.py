@@ -6,12 +6,13 @@ from functools import partial
 import torch
 
 from collectives import all_gather_matmul
-from collectives.all_gather_matmul import Operands, addmm_sums_in_fp32
-from collectives.bench import peers, runner
+from collectives.all_gather_matmul import Operands
+from collectives.bench import runner
 from collectives.bench.operands import shards_for
 from collectives.bench.setting import Setting
+from collectives.peer import fused_all_gather_matmul
 from collectives.transfers import Preset
-from roofline.theory.arms import base_arm, plan
+from roofline.theory.arms import base_arm, chunk_launches, plan, row_block_launches
 
 
 class AllGather(Setting):
@@ -45,19 +46,18 @@ class AllGather(Setting):
         for operands in self.sets:
             operands.blocks = by_block.row_blocks
             if gpu:  # the host does not see what has arrived, so launches go by what should have
-                operands.chunk_plan = [launch.chunk_to for launch in by_chunk.simulate(*times).spans]
-                operands.block_plan = [launch.block_to for launch in by_block.simulate(*times).spans]
+                operands.chunk_plan = [done for done, _ in chunk_launches(by_chunk, *times)]
+                operands.block_plan = [done for done, _ in row_block_launches(by_block, *times)]
         facts = {"row_blocks": by_block.row_blocks, "workers": sms}
         return facts | {"row_tiles": by_block.grid.row_tiles, "column_tiles": by_block.grid.column_tiles}
 
     def describe(self, arm: str) -> tuple[str, dict]:
         config, facts = super().describe(arm)
-        x, blocks = self.sets[0].gathered, self.sets[0].blocks
+        blocks = self.sets[0].blocks
         if base_arm(arm) == "row_block_launches":
             return f"{blocks} row blocks, {config}", {"row_blocks": blocks}
         if arm == "chunk_launches":
-            addmm = x.dtype == torch.float32 or addmm_sums_in_fp32(x.device, x.dtype)
-            config = f"torch {torch.__version__}, {'addmm' if addmm else 'mm and add'}, sums in fp32"
+            config = f"torch {torch.__version__}, addmm, sums in fp32"
         return config, facts
 
     def preset_runs(self) -> list[Callable]:
@@ -71,4 +71,4 @@ class AllGather(Setting):
 class Runner(runner.Runner):
     """Runs all-gather matmuls: also by arms that wait on the device, and by torch's fused operator on several GPUs."""
 
-    setting, own_arms, peers = AllGather, all_gather_matmul.ARMS, (peers.FUSED_GATHER,)
+    setting, own_arms, peer_operator = AllGather, all_gather_matmul.ARMS, fused_all_gather_matmul

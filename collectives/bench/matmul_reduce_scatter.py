@@ -5,9 +5,10 @@ from dataclasses import replace
 import torch
 
 from collectives import matmul_reduce_scatter
-from collectives.bench import peers, runner
+from collectives.bench import runner
 from collectives.bench.setting import Setting
 from collectives.matmul_reduce_scatter import Operands
+from collectives.peer import fused_matmul_reduce_scatter
 from collectives.transfers import Transfers
 from roofline.measure.ranks import ALONE
 from roofline.theory.arms import TELLING, cuts, of_operation
@@ -72,7 +73,6 @@ class ReduceScatter(Summed):
 
 class Runner(runner.Runner):
     """Runs matmuls that end in a reduce-scatter: on a GPU also by the arm that tells on the device, and between ranks
-    by torch's fused operator and gloo's reduce-scatter."""
+    by torch's fused operator."""
 
-    setting, own_arms = ReduceScatter, matmul_reduce_scatter.ARMS
-    peers = peers.FUSED_SCATTER, peers.GLOO_SCATTER
+    setting, own_arms, peer_operator = ReduceScatter, matmul_reduce_scatter.ARMS, fused_matmul_reduce_scatter

@@ -9,15 +9,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
+from collectives.bench import peer
 from collectives.bench.operands import Call
-from collectives.bench.peers import Peer
 from collectives.bench.setting import Setting
 from collectives.transfers import LinkError, WarmUp, ended
 from kernels.bench import checks, matmul
 from kernels.registry import CONTENDERS
 from roofline.measure.prepared import SKIPPED, TOLERANCE, Entrant, PreparedCase, Rejection, unwatched, verdict
 from roofline.operations.gathering import OFF_PACE
-from roofline.theory.arms import ALL_CORES, BY_PERSISTENT, PERSISTENT, base_arm, of_operation
+from roofline.theory.arms import ALL_CORES, BY_PERSISTENT, PEER, PERSISTENT, base_arm, of_operation
 
 LONGEST_GATHER_S = 2.0
 TRIES = 3
@@ -25,12 +25,13 @@ TRIES = 3
 
 
 class Runner(matmul.Runner):
-    """Runs the arms of one operation, and their `peers`. A subclass says what they work on."""
+    """Runs the arms of one operation, and their peer. A subclass says what they work on."""
 
     setting: type[Setting]
     own_arms: dict[str, Callable]
     """Name -> arm(operands, link), those that run on any device."""
-    peers: tuple[Peer, ...] = ()
+    peer_operator: Callable | None = None
+    """An operator of `collectives.peer`."""
     baseline = "serial"
 
     def arms(self, op: str, device: str) -> dict[str, Callable]:
@@ -87,11 +88,10 @@ class Runner(matmul.Runner):
         prepared.enter(name, check_together)
 
     def _checked(self, setting, name: str, sets: int | None) -> Entrant | Rejection:
-        """Return the arm or peer `name` if its result is right, twice on each set of operands; in a later process, on
+        """The arm `name`, or the peer, if its result is right: twice on each set of operands; in a later process, on
         the first so many `sets` once."""
-        for peer in self.peers:
-            if peer.name == name:
-                return peer.entrant(setting)
+        if name == PEER:
+            return peer.entrant(type(self).peer_operator, setting)
         if reason := setting.why_not(name):
             return Rejection(SKIPPED, f"{name}: {reason}")
         arm, all_cores = ended(self.arms(setting.case.op, setting.device)[name]), name == ALL_CORES

@@ -17,7 +17,7 @@ class Answer:
     forward: Forward
     terms: list[Term]
     bounds: list[Bound]
-    """Of the question with fabrics beside each other and one after the other, then of the best splits."""
+    """Of the question with fabrics beside each other and one after the other, then of the best split."""
     least_d_ff: float | None
     """The F above which the activations of tensor parallelism take less time than the matmuls; None without it."""
     techniques: list[techniques.Effect]
@@ -36,7 +36,6 @@ def answer(question: Question) -> Answer:
             bound(question, "fabrics beside each other (max), as taken here"),
             bound(replace(question, fabrics_overlap=False), "one after the other (sum)"),
             bound(splits.best_whole(question), "best whole split"),
-            bound(splits.best_real(question), "best real split"),
         ],
         least_d_ff=communication_bound.least_d_ff(question),
         techniques=techniques.effects(question),

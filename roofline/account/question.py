@@ -15,7 +15,7 @@ BF16_BYTES = 2
 class Question:
     """A model in training, sharded over chips.
 
-    `check` refuses what nobody could build. What is only compared, as the best real split, need not pass it.
+    `check` refuses what nobody could build.
     """
 
     model: Model

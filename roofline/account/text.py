@@ -35,8 +35,8 @@ TERMS = {
 
 BOUNDS = {
     "  compute-bound above": lambda row: f"    {row.name}",
-    "X": lambda row: _degree(row.fsdp),
-    "Y": lambda row: _degree(row.tp),
+    "X": lambda row: f"{row.fsdp:g}",
+    "Y": lambda row: f"{row.tp:g}",
     "tokens": lambda row: _tokens(row.tokens),
     "a device": lambda row: _tokens(row.tokens_per_device, 1),
     "used if serial": lambda row: "" if row.serial_use is None else f"{100 * row.serial_use:.0f} %",
@@ -157,10 +157,6 @@ def _number(value: float, digits: int = 0) -> str:
 
 def _tokens(tokens: float, digits: int = 0) -> str:
     return "none" if tokens == math.inf else _number(tokens, digits) if tokens else "any"
-
-
-def _degree(value: float) -> str:
-    return f"{value:.2f}".removesuffix(".00")
 
 
 def _gb(size_bytes: float) -> str:

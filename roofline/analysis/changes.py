@@ -53,8 +53,8 @@ class Spread:
 
 @dataclass(frozen=True)
 class Change:
-    """The logarithm of NEW's speed over BASE's, or what it hides more; the standard error of that, and its degrees of
-    freedom."""
+    """The logarithm of NEW's speed over BASE's, or what NEW hides more, as `of` says; the standard error of that, and
+    its degrees of freedom."""
 
     value: float
     error: float

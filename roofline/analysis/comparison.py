@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from itertools import chain
 from typing import NamedTuple
 
@@ -45,33 +45,23 @@ NEITHER = "neither"
 
 @dataclass(frozen=True)
 class Case:
-    """One case of both sides. Times are geometric means over the runs of a side. `change` is of the speed,
-    NEW's over BASE's, above 1 where NEW is faster, or of the hidden fraction, NEW's less BASE's, as `judged_by` says;
-    with its 95 % interval."""
+    """One case of both sides. Times are geometric means over the runs of a side."""
 
     case: str
     base_time_s: float
     new_time_s: float
-    judged_by: str
-    change: float
-    change_low: float
-    change_high: float
+    change: Change
     verdict: str
-    resolution: float
-    """A smaller change, of the speed as a share, would not have been told from none in this case alone."""
     notes: str
 
 
 @dataclass(frozen=True)
 class Together:
-    """A contender's change in the mean over the cases that all runs have of it, as a `Case` has it."""
+    """A contender's change in the mean over the cases that all runs have of it."""
 
     contender: str
     cases: int
-    judged_by: str
-    change: float
-    change_low: float
-    change_high: float
+    change: Change
     verdict: str
 
 
@@ -142,7 +132,8 @@ def compare(base: Sequence[Run], new: Sequence[Run], *, allow=()) -> Comparison:
     differences = _differences(base, new, allow)
     runs = {**named_runs("BASE", base), **named_runs("NEW", new)}
     records_of_run = {name: {record["case"]: record for record in records_of(run)} for name, run in runs.items()}
-    pairs = _pairs([(base, [*records_of_run.values()][: len(base)]), (new, [*records_of_run.values()][len(base) :])])
+    records = [*records_of_run.values()]
+    pairs = _pairs([*zip(base, records, strict=False)], [*zip(new, records[len(base) :], strict=True)])
     changes, missing, of_contender, of_baselines = [], [], {}, []
     for pair in pairs:
         record, judged_by = pair.records[0], pair.judged_by
@@ -197,28 +188,24 @@ def _differences(base: Sequence[Run], new: Sequence[Run], allow) -> dict[str, tu
     return differences
 
 
-def _pairs(sides: list[tuple[Sequence[Run], list[dict[str, dict]]]]) -> list[Pair]:
-    """Return the cases that both sides have. Raises ValueError where there is none."""
-    (_, base), (_, new) = sides
-    cases = [case for case in dict.fromkeys(chain(*base)) if any(case in records for records in new)]
-    if not cases:
+def _pairs(*sides: list[tuple[Run, dict[str, dict]]]) -> list[Pair]:
+    """The cases that both sides have, each of some runs with their records by case. Raises ValueError where there is
+    none."""
+    pairs = []
+    for case in dict.fromkeys(chain(*(records for _, records in sides[0]))):
+        of_case = [[(run, records[case]) for run, records in side if case in records] for side in sides]
+        if all(of_case):
+            pairs.append(Pair(case, of_case))
+    if not pairs:
         raise ValueError("the two sides have no case in common: nothing can be compared")
-    return [
-        Pair(
-            case,
-            [[(run, records[case]) for run, records in zip(*side, strict=True) if case in records] for side in sides],
-        )
-        for case in cases
-    ]
+    return pairs
 
 
 def _means(of_contender: dict[tuple[str, str], list], judge: Callable[..., Change | None]) -> list[Together]:
     """Return what contenders with several cases became in the mean."""
     means = {key: mean for key, cases in of_contender.items() if len(cases) > 1 and (mean := judge(cases, key[1]))}
-    return [
-        Together(who, len(of_contender[who, judged_by]), judged_by, *astuple(mean.interval), verdict)
-        for ((who, judged_by), mean), verdict in zip(means.items(), verdicts([*means.values()]), strict=True)
-    ]
+    of_means = zip(means.items(), verdicts([*means.values()]), strict=True)
+    return [Together(key[0], len(of_contender[key]), mean, verdict) for (key, mean), verdict in of_means]
 
 
 def side_conditions(runs: Sequence[Run]) -> dict[str, str]:
@@ -235,8 +222,7 @@ def _case(pair: Pair, change_: Change, verdict: str) -> Case:
     moved = pair.speed("baseline_time_s") if pair.on_one_wire else None
     if moved and abs(math.log(moved)) > math.log1p(MARGIN):
         notes.append(f"baseline {100 * abs(moved - 1):.1f} % {'faster' if moved > 1 else 'slower'}")
-    interval = astuple(change_.interval)
-    return Case(pair.case, *times, change_.of, *interval, verdict, change_.resolution, ", ".join(notes))
+    return Case(pair.case, *times, change_, verdict, ", ".join(notes))
 
 
 def named_runs(side: str, runs: Sequence[Run]) -> dict[str, Run]:

@@ -8,7 +8,6 @@ docs/trust.md says why, and `tests/roofline/test_decision.py` simulates it.
 
 import math
 from collections.abc import Sequence
-from dataclasses import astuple
 from typing import NamedTuple
 
 from roofline.analysis.changes import FASTER, SAME, SLOWER
@@ -50,7 +49,7 @@ def decide(ratios: Sequence[float], margin: float, planned: int) -> Decision:
         interval = student(geometric_mean(ratios[:count]), list(ratios[:count]), confidence=1 - level)
         low, high = math.log(interval.low), math.log(interval.high)
         verdicts = {FASTER: low > bound, SLOWER: high < -bound, SAME: -bound < low and high < bound, UNDECIDED: True}
-        decision = Decision(next(verdict for verdict, holds in verdicts.items() if holds), *astuple(interval), number)
+        decision = Decision(next(verdict for verdict, holds in verdicts.items() if holds), *interval, number)
     return decision
 
 

@@ -91,7 +91,7 @@ def record(run: Run, shape: Shape, arm: str) -> dict:
         "t_gemm_s": t_gemm_s,
         "t_comm_s": t_comm_s,
         "ideal_s": max(t_gemm_s, t_comm_s) if both else None,
-        "t_own_ideal_s": plan.simulate(t_gemm_s, t_comm_s).end_s if both and plan else None,
+        "t_own_ideal_s": plan.end_s(t_gemm_s, t_comm_s) if both and plan else None,
         **with_ends("hidden_fraction", hidden),
         **with_ends("gain_all_cores", times_s and ratio_of(shape.times_s(ALL_CORES), times_s, groups, shape.anchor)),
         **with_ends("hidden_clock_normalised", of_times(hidden_fraction, scaled, log=False)),

@@ -1,7 +1,7 @@
 """Rates, shares of the roof and ratios to the baseline: what every case is judged by."""
 
 from collections.abc import Iterable
-from dataclasses import astuple, replace
+from dataclasses import replace
 from statistics import median
 from typing import NamedTuple
 
@@ -62,7 +62,7 @@ def ceilings_of(run: Run) -> list[Ceiling]:
 
     def reach(kind: str, dtype: str | None, rate: Interval, by: str) -> None:
         if (kind, dtype) not in highest or rate.value > highest[kind, dtype].value:
-            highest[kind, dtype] = Ceiling(kind, dtype, *astuple(rate), by)
+            highest[kind, dtype] = Ceiling(kind, dtype, *rate, by)
 
     for line in run.ceilings:
         rate = Interval(line["value"], line["low"], line["high"])
@@ -114,7 +114,7 @@ def _median(values: dict[int, float]) -> float | None:
 
 def with_ends(name: str, interval: Interval | None) -> dict[str, float | None]:
     """Return the field `name` and those of its ends; all None without an interval."""
-    return dict(zip((name, *FIELDS[name].ends), astuple(interval) if interval else [None] * 3, strict=True))
+    return dict(zip((name, *FIELDS[name].ends), interval or [None] * 3, strict=True))
 
 
 def _rate(amount: float, time: Interval) -> Interval:
@@ -197,16 +197,14 @@ def _waiting_share(run: Run, shape: Shape, contender: str) -> float | None:
 def _counted(shape: Shape, contender: str) -> dict:
     """Return the fields of what a profiler counted in one call, all None where it did not."""
     line = shape.counters.get(contender, {})
-    dram, tensor, source = (line.get(key) for key in ("dram_bytes", "tensor_ops", "counter_source"))
+    dram, source = line.get("dram_bytes"), line.get("counter_source")
     metrics_named = source and [" + ".join(names) for names in source["metrics"].values()]
     tensor_cycles, sm_cycles = line.get("tensor_cycles"), line.get("sm_cycles")
     return {
         "dram_bytes": dram,
         "l2_bytes": line.get("l2_bytes"),
-        "tensor_ops": tensor,
         "counted_intensity": shape.work.flop / dram if dram else None,
         "dram_of_device_bytes": None if dram is None else dram / shape.work.device_bytes,
-        "tensor_ops_of_flop": None if tensor is None else tensor / shape.work.flop,
         "tensor_pipe_share": None if tensor_cycles is None or not sm_cycles else tensor_cycles / sm_cycles,
         "counter_source": source and "; ".join([f"{source['tool']} {source['version']}", *metrics_named]),
     }

@@ -91,11 +91,6 @@ class PreparedCase:
         """Return the names of those that were asked for, and the baseline's, as far as they are in."""
         return [name for name, entrant in self.entrants.items() if not entrant.role]
 
-    @property
-    def references(self) -> list[str]:
-        """Return the names of those that take turns for comparison only."""
-        return [name for name, entrant in self.entrants.items() if entrant.role]
-
     def enter(self, name: str, check: Callable[[], Entrant | Rejection], within_s: float | None = None) -> None:
         """Take in what `check()` returns, which makes the first call of `name`."""
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from roofline.store import journal
 from roofline.store.run import Run
 
-NAMES = ("SIGTERM", "SIGHUP")
+ENDING = signal.SIGTERM, signal.SIGHUP
+ALL = signal.SIGINT, *ENDING
 
 
 def ways_on(run: Run, folder: Path, *problems: str, saved: Iterable[str] = (journal.NAME,)) -> list[str]:
@@ -31,9 +32,9 @@ def _name(number: int) -> str:
 
 def answer(handler) -> None:
     """Answer the signals, and Ctrl-C, by `handler` from here on, as `signal.signal` takes it."""
-    for name in (*NAMES, "SIGINT"):
-        with suppress(AttributeError, ValueError):  # Windows has no SIGHUP; not in the main thread
-            signal.signal(getattr(signal, name), handler)
+    with suppress(ValueError):  # not in the main thread
+        for number in ALL:
+            signal.signal(number, handler)
 
 
 def deafen() -> None:
@@ -52,9 +53,8 @@ def install() -> Callable[[], None]:
     A signal that someone handles already, or ignores (nohup), stays as it is; so do all outside the main thread.
     """
     installed = []
-    for name in NAMES:
-        number = getattr(signal, name, None)  # Windows has no SIGHUP
-        if number is not None and signal.getsignal(number) == signal.SIG_DFL:
+    for number in ENDING:
+        if signal.getsignal(number) == signal.SIG_DFL:
             with suppress(ValueError):  # not in the main thread
                 signal.signal(number, _raise)
                 installed.append(number)
@@ -80,9 +80,8 @@ def noted() -> Iterator[tuple[list[tuple[str, float]], list[socket.socket]]]:
 
     with suppress(ValueError):  # not in the main thread
         before_fd = signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
-        for name in ("SIGINT", *NAMES):
-            number = getattr(signal, name, None)  # Windows has no SIGHUP
-            if number is not None and signal.getsignal(number) != signal.SIG_IGN:
+        for number in ALL:
+            if signal.getsignal(number) != signal.SIG_IGN:
                 before[number] = signal.signal(number, note)
     try:
         yield names, [woken]

@@ -38,5 +38,5 @@ OPERATION = declare(
     AllGatherMatmul,
     parts,
     "all_gather_matmul-xxl-up-p8-tp8-m8192-bf16-balance2750-row_block",
-    peers={"symm_mem": ("cuda", "symmetric")},
+    peer_wire="symmetric",
 )

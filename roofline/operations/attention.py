@@ -66,10 +66,6 @@ class Attention(Case):
                 raise ValueError(f"{name}={size}: it must be 1 or more")
 
     @property
-    def facts(self) -> dict[str, int]:
-        return {}
-
-    @property
     def rows(self) -> int:
         """Return the rows of q, over all heads."""
         return self.batch * self.heads * self.m

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from roofline.operations import base
 from roofline.operations.matmul import NO_WIRE, Matmul
-from roofline.theory.arms import ALL_CORES, BY_PERSISTENT, PERSISTENT, of_operation
+from roofline.theory.arms import ALL_CORES, BY_PERSISTENT, PEER, PERSISTENT, of_operation
 from roofline.theory.models import parse as parse_model
 from roofline.theory.wires import EXERCISE_BALANCE, HOW, INFINIBAND_BYTES_PER_S, NVLINK_BYTES_PER_S, Wire
 from roofline.theory.wires import parse as parse_wire
@@ -236,14 +236,14 @@ def notes(options, cases: list[str]) -> list[str]:
 
 
 class Planner(base.Planner):
-    """Lists the arms of the operation `op`, and its peers: {name: (device, wire)}.
+    """Lists the arms of the operation `op`, and its peer, if it has one.
 
-    A peer is there by default on that device, at that wire, which is most like its own.
+    By default the peer is there between the GPUs of ranks, at `peer_wire`, which is most like its own.
     """
 
-    def __init__(self, op: str, peers: dict[str, tuple[str, str]], options):
+    def __init__(self, op: str, peer_wire: str, options):
         super().__init__(options)
-        self._op, self._peers = op, peers
+        self._op, self._peer_wire = op, peer_wire
 
     def arms(self, device: str) -> list[str]:
         """Return the arms that `device` runs."""
@@ -255,35 +255,34 @@ class Planner(base.Planner):
         return [*names, *(name + PERSISTENT for name in BY_PERSISTENT if name in names), *waiting]
 
     def choices(self) -> list[str]:
-        return list(dict.fromkeys([*self.arms("cuda"), *self.arms("cpu"), *self._peers]))
+        return list(dict.fromkeys([*self.arms("cuda"), *self.arms("cpu"), *[PEER] * bool(self._peer_wire)]))
 
     def timed_names(self) -> list[str]:
-        return [*self.arms(self.options.device), *self._peers_over()]
+        return [*self.arms(self.options.device), *self._peer_over()]
 
     def names(self, case) -> list[str]:
         arms = self.arms(self.options.device)
-        return [name for name in arms if name in (self.options.contenders or arms)] + self._peers_over(case.wire)
+        return [name for name in arms if name in (self.options.contenders or arms)] + self._peer_over(case.wire)
 
-    def _peers_over(self, wire: str | None = None) -> list[str]:
-        """Return the peers that are asked for, else those that are there on these ranks, over `wire` or any."""
-        options, default = self.options, []
-        if options.timed and options.contenders:
-            return [peer for peer in self._peers if peer in options.contenders]
-        if options.timed and options.world > 1:
-            default = [peer for peer, (device, _) in self._peers.items() if device == options.device]
-        return [peer for peer in default if wire in (None, self._peers[peer][1])]
+    def _peer_over(self, wire: str | None = None) -> list[str]:
+        """Return the peer, where it is asked for, or there by default, over `wire` or any."""
+        options = self.options
+        is_there = options.world > 1 and options.device == "cuda" and wire in (None, self._peer_wire)
+        if options.contenders:
+            is_there = PEER in options.contenders
+        return [PEER] * bool(self._peer_wire and options.timed and is_there)
 
 
 def declare(
-    case: type[Gathering], parts: Callable[[Sweep], list[Part]], example: str, peers: dict | None = None
+    case: type[Gathering], parts: Callable[[Sweep], list[Part]], example: str, peer_wire: str = ""
 ) -> base.Operation:
-    """Register the operation whose cases are `case`, in `parts` of a sweep. `peers` are those of its `Planner`."""
+    """Register the operation whose cases are `case`, in `parts` of a sweep. `peer_wire` is as its `Planner` has it."""
     return base.register(
         base.Operation(
             case=case,
             analysis="overlap",
             sweep=partial(cases_of, case, parts),
-            planner=partial(Planner, case.op, peers or {}),
+            planner=partial(Planner, case.op, peer_wire),
             runner=f"collectives.bench.{case.op}:Runner",
             example=example,
             notes=notes,

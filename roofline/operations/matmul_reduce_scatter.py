@@ -42,5 +42,5 @@ OPERATION = declare(
     MatmulReduceScatter,
     parts,
     "matmul_reduce_scatter-xxl/16-down-p8-tp16-m4096-fp32-ridge-block_launches",
-    peers={"symm_mem": ("cuda", "nccl"), "gloo_reduce_scatter": ("cpu", "gloo")},
+    peer_wire="nccl",
 )

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from roofline.analysis.records import frame as frame_of
 from roofline.format import percent_text
 from roofline.plots import theme
 
@@ -70,8 +71,6 @@ def step_memory(run):
     for at in range(1, len(PHASES)):
         axes.axvline(at, color=theme.GREY, linewidth=0.8)
     axes.legend(frameon=False, fontsize=9)
-    about, size = run.metadata, "-".join(shape.id.split("-")[1:5])
-    figure.suptitle(f"Peaks of a step of {size}: {'; '.join(peaks[:2])}", x=0.01, ha="left", fontsize=13)
-    where = f"{about['title']}, {about['machine']['source'].upper()} run | {about['footer']}"
-    figure.supxlabel(where, fontsize=8, color=theme.GREY, x=0.01, ha="left")
+    size = "-".join(shape.id.split("-")[1:5])
+    theme.about(figure, frame_of(run), f"Peaks of a step of {size}: {'; '.join(peaks[:2])}")
     return figure

@@ -5,7 +5,7 @@ from itertools import cycle
 from roofline.format import number_text
 from roofline.plots import theme
 from roofline.plots.theme import DARK, GREY, MARKERS
-from roofline.theory.arms import ALL_CORES, ALL_REDUCE, PERSISTENT
+from roofline.theory.arms import ALL_CORES, ALL_REDUCE, PEER, PERSISTENT
 
 LOOKS = {
     "serial": ("#666666", "o"),
@@ -21,8 +21,7 @@ LOOKS = {
     "row_block": ("#de8f05", "^"),
     "signalled": ("#999933", "H"),
     "overlapped": ("#029e73", "D"),
-    "symm_mem": ("#ece133", "p"),
-    "gloo_reduce_scatter": ("#949494", "8"),
+    PEER: ("#ece133", "p"),
 }
 """Colour and marker of an arm's points: the colour-blind can tell them apart. Serial is grey: it is what the others are
 measured against."""

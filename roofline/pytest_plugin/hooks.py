@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from roofline import doctor, operations
+from roofline import operations
 from roofline import options as ffn_options
 from roofline.analysis import decision
 from roofline.measure import jobs, machine, metadata, signals
@@ -251,9 +251,6 @@ def _begin(config, state: State) -> None:
     narrator = config.pluginmanager.get_plugin("ffn-narrator")
     session.progress, session.say = narrator.progress, narrator.say
     session.observers = [(partial(jobs.name_kernels, session), "not all kernels were named")]
-    if options.device == "cuda" and (findings := doctor.of_any_run()):
-        session.note("doctor", f"roofline doctor found: {'. '.join(findings)}.")
-        session.say("\n".join(["roofline doctor finds:", *findings]))
 
 
 @pytest.fixture

@@ -7,8 +7,8 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from roofline.analysis.changes import FASTER, LEVEL, MARGIN, SAME, SLOWER, SPEED, UNCLEAR
-from roofline.analysis.comparison import NEITHER, Case, Comparison, Together, compare, named_runs
+from roofline.analysis.changes import FASTER, LEVEL, MARGIN, SAME, SLOWER, SPEED, UNCLEAR, Change
+from roofline.analysis.comparison import NEITHER, Case, Comparison, compare, named_runs
 from roofline.format import error_text, interval_text, time_text
 from roofline.report import tables
 from roofline.stats import grouped
@@ -54,11 +54,11 @@ def print_comparison(base: Sequence[Run], new: Sequence[Run], options) -> int:
     return comparison.exit_code(strict=options.strict)
 
 
-def change_text(row: Case | Together) -> str:
+def change_text(change: Change) -> str:
     """Return `speed 1.031 [1.024, 1.040] x`, or `hidden +0.02 [-0.01, +0.05]`."""
-    if row.judged_by == SPEED:
-        return f"speed {interval_text(row.change, row.change_low, row.change_high)} x"
-    return f"hidden {row.change:+.2f} [{row.change_low:+.2f}, {row.change_high:+.2f}]"
+    if change.of == SPEED:
+        return f"speed {interval_text(*change.interval)} x"
+    return "hidden {:+.2f} [{:+.2f}, {:+.2f}]".format(*change.interval)
 
 
 PAIRED = (
@@ -68,9 +68,9 @@ COLUMNS = {
     "case": lambda row: row.case,
     "base": lambda row: time_text(row.base_time_s),
     "new": lambda row: time_text(row.new_time_s),
-    "speed, new / base; hidden, new - base [95 %]": change_text,
+    "speed, new / base; hidden, new - base [95 %]": lambda row: change_text(row.change),
     "verdict": lambda row: row.verdict,
-    "least change seen": lambda row: error_text(row.resolution),
+    "least change seen": lambda row: error_text(row.change.resolution),
     "notes": lambda row: row.notes,
 }
 
@@ -83,10 +83,10 @@ def summary(comparison: Comparison) -> list[str]:
     """Return what the verdicts rest on, and their counts, in lines."""
     counts = ", ".join(f"{comparison.count(verdict)} {verdict}" for verdict in (SLOWER, FASTER, SAME, UNCLEAR))
     tests = len(comparison.cases)
-    least = [row.resolution for row in comparison.cases]
+    least = [row.change.resolution for row in comparison.cases]
     lines = [
         *(
-            f"{mean.verdict} {mean.contender} in the mean over {mean.cases} cases, {change_text(mean)}"
+            f"{mean.verdict} {mean.contender} in the mean over {mean.cases} cases, {change_text(mean.change)}"
             for mean in comparison.together
         ),
         f"{counts} of {tests} cases, relative to the baseline in each run, margin {100 * MARGIN:g} %, runs: "
@@ -115,7 +115,7 @@ def slower(run: Run) -> list[str]:
         return [f"--ffn-against: {error}"]
     rows = [(row.case, row) for row in comparison.cases]
     rows += [(f"{row.contender} in the mean over {row.cases} cases", row) for row in comparison.together]
-    return [f"SLOWER: {name}: {change_text(row)}" for name, row in rows if row.verdict == SLOWER]
+    return [f"SLOWER: {name}: {change_text(row.change)}" for name, row in rows if row.verdict == SLOWER]
 
 
 def terminal(comparison: Comparison) -> list[str]:

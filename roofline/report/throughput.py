@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import astuple
 from typing import TYPE_CHECKING
 
 from roofline.analysis.decision import LOOKS, SURE, VERDICTS
@@ -11,7 +10,7 @@ from roofline.format import flops_text, number_text, percent_text, range_text, r
 from roofline.plots.steps import KINDS
 from roofline.report.findings import OTHERS
 from roofline.report.sections import Section
-from roofline.report.tables import named, texts
+from roofline.report.tables import texts
 from roofline.stats import by_process, geometric_mean, student
 from roofline.store.run import Run
 
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
 
 AGAIN = "_again"
 """Behind the baseline's name: the baseline once more, as a contender, which says how far equals are apart."""
-SLACK = 0.01
-"""Beyond this, operations of the tensor cores are not the FLOP of the case."""
 CASES = (
     *("shape", "contender", "time_s", "tflops", "of_roof", "ratio_to_baseline", "verdict", "device_intensity"),
     *("counted_intensity", "bound", "kernel_name", "notes"),
@@ -75,7 +72,7 @@ def mean_ratio(run: Run, rows: DataFrame) -> str:
         for process, ratio in by_process(lambda a, b: a / b, *times, groups=shape.groups).items():
             of_process.setdefault(process, []).append(ratio)
     whole = [geometric_mean(ratios) for ratios in of_process.values() if len(ratios) == len(rows)]
-    return range_text(*astuple(student(geometric_mean(rows["ratio_to_baseline"]), whole)))
+    return range_text(*student(geometric_mean(rows["ratio_to_baseline"]), whole))
 
 
 def _of_tokens(run: Run, dtype: str, m: int, best: DataFrame) -> dict[str, str]:
@@ -178,32 +175,13 @@ def steps(frame: DataFrame) -> Section:
 
 
 def counted(frame: DataFrame) -> Section:
-    """Return the section of what a profiler counted. Its lines say where operations of the tensor cores are not the
-    FLOP, then tool, version and metrics of the counts."""
+    """Return the section of what a profiler counted. Its lines are the tools, their versions and their metrics."""
     rows = frame[frame["counter_source"].notna()]
-    fields = (
-        *("dram_bytes", "dram_of_device_bytes", "counted_intensity", "device_intensity", "l2_bytes"),
-        *("tensor_ops_of_flop", "tensor_pipe_share"),
-    )
-    share = rows["tensor_ops_of_flop"]
-    differing = {
-        "tensor operations were not counted: this tool or chip has no such counter for the dtype, in": share.isna()
-        & rows["tensor_pipe_share"].isna(),
-        "fewer tensor operations than FLOP: done on other units, or the counter misses some, in": share < 1 - SLACK,
-        "more tensor operations than FLOP: tiles reach past the end of the matrices, in": share > 1 + SLACK,
-    }
-    lines = []
-    for text, mask in differing.items():
-        cases = [
-            case if value != value else f"{case} ({value:.3g})"
-            for case, value in zip(rows.loc[mask, "case"], share[mask], strict=True)
-        ]
-        lines += [f"{text} {named(cases)}"] if cases else []
+    fields = "dram_bytes", "dram_of_device_bytes", "counted_intensity", "device_intensity", "l2_bytes"
     return Section(
         "Counted",
         "One call of each, counted by a profiler after the timed run. *Of least* is what was read and written over "
-        "what had to be, each input read once and each output written once. Where operations are not the FLOP of the "
-        "case, the lines below the table say so.",
-        table=texts(rows, ("shape", "contender", *fields)),
-        lines=(*lines, *(f"counted by {source}" for source in rows["counter_source"].unique())),
+        "what had to be, each input read once and each output written once.",
+        table=texts(rows, ("shape", "contender", *fields, "tensor_pipe_share")),
+        lines=tuple(f"counted by {source}" for source in rows["counter_source"].unique()),
     )

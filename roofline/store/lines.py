@@ -55,7 +55,7 @@ LINES: dict[str, dict[str, Check]] = {
     "steady": {"shape": ANY, "contender": ANY, "block": ANY, "time_s": POSITIVE},
     "timeline": {"shape": ANY, "contender": ANY, "transfers": ANY, "arrivals_s": ANY, "waits": ANY, "end_s": ANY},
     "counters": {
-        "shape": ANY, "contender": ANY, "dram_bytes": ANY, "l2_bytes": ANY, "tensor_ops": ANY,
+        "shape": ANY, "contender": ANY, "dram_bytes": ANY, "l2_bytes": ANY,
         "counter_source": table("tool", "version", "metrics"),
     },
     "kernels": {"shape": ANY, "kernel_names": table()},

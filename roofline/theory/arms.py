@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from roofline.theory import schedule, simulator
-from roofline.theory.schedule import Grid, known_name
-from roofline.theory.simulator import LaunchSpan, Simulation, arrivals, product_s, simulate
+from roofline.theory import schedule
+from roofline.theory.schedule import Grid
+from roofline.theory.simulator import arrivals, product_s, simulate
 
 TILE = (128, 256)
 """Rows and columns of the tile that a compute-bound matmul is taken to have on a GPU."""
@@ -42,6 +42,9 @@ LAYER = GATHERED + SCATTERED + BOTH
 TELLING = "signalled", "layer_signalled"
 """They tell on the device what may be sent, piece by piece of each rank's rows."""
 
+PEER = "symm_mem"
+"""torch's own fused operator between the GPUs of real ranks."""
+
 ALL_REDUCE = "all_reduce"
 """Plain tensor parallelism, which overlaps nothing."""
 
@@ -70,21 +73,18 @@ class OverlapPlan(NamedTuple):
     ranks: int
     row_blocks: int = 1
 
-    def simulate(self, t_gemm_s: float, t_comm_s: float) -> Simulation:
-        """Return the best that it could reach, without contention, launch costs or accumulator traffic.
+    def end_s(self, t_gemm_s: float, t_comm_s: float) -> float:
+        """When the simulated arm ends, at best: without contention, launch costs or accumulator traffic.
 
         `t_gemm_s`: the whole matmul with all chunks here. `t_comm_s`: the whole gather with nothing beside it.
 
-        >>> OverlapPlan("chunk_outer", Grid(1, 1), 1, ranks=2).simulate(t_gemm_s=2.0, t_comm_s=3.0).end_s
+        >>> OverlapPlan("chunk_outer", Grid(1, 1), 1, ranks=2).end_s(t_gemm_s=2.0, t_comm_s=3.0)
         4.0
 
-        Raises ValueError for an unknown arm, a count below 1, a negative time, or row blocks that do not divide row
-        tiles.
+        Raises ValueError for a count below 1, or row blocks that do not divide row tiles.
         """
-        known_name("arm", self.arm, SIMULATED)
-        simulator.not_negative(t_gemm_s=t_gemm_s)
-        schedule.at_least_one(programs=self.workers, chunks=self.ranks)
-        return ARMS[self.arm].simulate(self, t_gemm_s, t_comm_s)
+        schedule.at_least_one(programs=self.workers, chunks=self.ranks, blocks=self.row_blocks)
+        return ARMS[self.arm].end_s(self, t_gemm_s, t_comm_s)
 
     def arrivals(self, t_comm_s: float, row_tiles: int, blocks: int = 1) -> tuple[tuple, ...]:
         return arrivals(self.ranks, t_comm_s, row_tiles, blocks)
@@ -93,7 +93,7 @@ class OverlapPlan(NamedTuple):
         """When that ends: its own ideal. Of a table, hundreds of tiles each, it is interpolated between ratios of the
         two times, so that it can be asked of every round."""
         if not ARMS[self.arm].table:
-            return self.simulate(t_gemm_s, t_comm_s).end_s
+            return self.end_s(t_gemm_s, t_comm_s)
         at = math.log(t_comm_s / t_gemm_s) / math.log(STEP)
         low, part = math.floor(at), (STEP ** (at % 1) - 1) / (STEP - 1)
         return t_gemm_s * ((1 - part) * _unit_ideal(self, low) + part * _unit_ideal(self, low + 1))
@@ -106,12 +106,12 @@ class OverlapPlan(NamedTuple):
         if columns < grid.column_tiles:
             workers = max(2, round(workers * columns / grid.column_tiles))
             grid = Grid(grid.row_tiles, columns)
-        return self._replace(grid=grid, workers=workers).simulate(t_gemm_s, t_comm_s).end_s
+        return self._replace(grid=grid, workers=workers).end_s(t_gemm_s, t_comm_s)
 
 
 @lru_cache(maxsize=4096)
 def _unit_ideal(plan: OverlapPlan, step: int) -> float:
-    return plan.simulate(1.0, STEP**step).end_s
+    return plan.end_s(1.0, STEP**step)
 
 
 def plan(arm: str, m: int, n: int, ranks: int, workers: int, t_gemm_s: float, t_comm_s: float) -> OverlapPlan:
@@ -134,67 +134,15 @@ def cuts(arm: str, m: int, n: int, ranks: int, workers: int) -> list[OverlapPlan
     ]
 
 
-def _serial(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulation:
-    launch = LaunchSpan(0, plan.ranks, plan.row_blocks, t_comm_s, t_comm_s + t_gemm_s)
-    simulator.not_negative(t_comm_s=t_comm_s)
-    return Simulation(launch.end_s, (launch,))
-
-
-def _overlapped(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulation:
-    """Matmul and gather do not wait for one another."""
-    return Simulation(max(t_gemm_s, t_comm_s), (LaunchSpan(0, plan.ranks, 1, 0.0, t_gemm_s),))
-
-
-def _chunk_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulation:
-    """Return the whole chip is one worker here, and all rows are its one tile."""
+def chunk_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> list[tuple[int, float]]:
+    """(chunks done, when) after each launch. The whole chip is one worker here, and all rows are its one tile."""
     arrival_s = plan.arrivals(t_comm_s, 1)[0]
-    loops = schedule.inner_loops(arrival_s, 0, plan.ranks, 0.0, t_gemm_s / plan.ranks)
-    launches = tuple(
-        LaunchSpan(span.chunk_from, span.chunk_to, plan.row_blocks, span.start_s, span.end_s) for span in loops
-    )
-    return Simulation(launches[-1].end_s, launches)
+    return schedule.inner_loops(arrival_s, 0, plan.ranks, 0.0, t_gemm_s / plan.ranks)
 
 
-def _backwards(forwards: Simulation) -> Simulation:
-    """Return the same with time running backwards."""
-    end_s, spans = forwards
-    return Simulation(end_s, tuple(s._replace(start_s=end_s - s.end_s, end_s=end_s - s.start_s) for s in spans[::-1]))
-
-
-def _block_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulation:
-    """Return a reduce-scatter is an all-gather that runs backwards in time: a part is sent once it is computed, as a
-    chunk is computed with once it is here."""
-    return _backwards(_chunk_launches(plan, t_gemm_s, t_comm_s))
-
-
-def _layer(second: Callable) -> Callable:
-    """Return two matmuls that take equally long: one with what it gathers, and then one with what it scatters, by
-    `second`."""
-
-    def run(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulation:
-        up, down = _chunk_launches(plan, t_gemm_s / 2, t_comm_s / 2), second(plan, t_gemm_s / 2, t_comm_s / 2)
-        later = (span._replace(start_s=up.end_s + span.start_s, end_s=up.end_s + span.end_s) for span in down.spans)
-        return Simulation(up.end_s + down.end_s, (*up.spans, *later))
-
-    return run
-
-
-def _chained_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulation:
-    """Return the own rows' first matmul, both of each other rank's rows, the own rows' second one. The link brings all
-    rows before it takes the first part."""
-    piece_s, one_s = t_comm_s / 2 / (plan.ranks - 1), t_gemm_s / 2 / plan.ranks
-    now, free_s, launches = one_s, t_comm_s / 2, [LaunchSpan(0, 1, 1, 0.0, one_s)]
-    for chunk, here_s in enumerate(plan.arrivals(t_comm_s / 2, 1)[0][1:], 1):
-        start_s = max(now, here_s)
-        now = start_s + 2 * one_s
-        free_s = max(free_s, now) + piece_s
-        launches.append(LaunchSpan(chunk, chunk + 1, 1, start_s, now))
-    launches.append(LaunchSpan(0, 1, 1, now, now + one_s))
-    return Simulation(max(now + one_s, free_s), tuple(launches))
-
-
-def _row_block_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulation:
-    """Each launch takes all row blocks that are here, and ends with a wave of its own, full or not."""
+def row_block_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> list[tuple[int, float]]:
+    """(row blocks done, when) after each launch, which takes all row blocks that are here, and ends with a wave of its
+    own, full or not."""
     grid, blocks = plan.grid, plan.row_blocks
     of_rows = plan.arrivals(t_comm_s, grid.row_tiles, blocks)
     rows = grid.row_tiles // blocks
@@ -206,24 +154,65 @@ def _row_block_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> 
             block += 1
         waves = Grid((block - first) * rows, grid.column_tiles).waves(plan.workers)
         now = start_s + t_gemm_s * waves / grid.waves(plan.workers)
-        launches.append(LaunchSpan(0, plan.ranks, block, start_s, now))
-    return Simulation(now, tuple(launches))
+        launches.append((block, now))
+    return launches
 
 
-def _chunk_outer(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulation:
+def _last(launches: Callable[..., list[tuple[int, float]]]) -> Callable[[OverlapPlan, float, float], float]:
+    """When the last of these `launches` ends."""
+    return lambda plan, t_gemm_s, t_comm_s: launches(plan, t_gemm_s, t_comm_s)[-1][1]
+
+
+def _serial(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> float:
+    return t_comm_s + t_gemm_s
+
+
+def _overlapped(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> float:
+    """Matmul and gather do not wait for one another."""
+    return max(t_gemm_s, t_comm_s)
+
+
+_chunk_launches = _block_launches = _last(chunk_launches)
+"""A reduce-scatter is an all-gather that runs backwards in time: a part is sent once it is computed, as a chunk is
+computed with once it is here."""
+
+
+def _layer(second: Callable[[OverlapPlan, float, float], float]) -> Callable[[OverlapPlan, float, float], float]:
+    """The simulation of two matmuls that take equally long: one with what it gathers, and then one with what it
+    scatters, by `second`."""
+
+    def end_s(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> float:
+        halves = t_gemm_s / 2, t_comm_s / 2
+        return _chunk_launches(plan, *halves) + second(plan, *halves)
+
+    return end_s
+
+
+def _chained_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> float:
+    """First the own rows' first matmul, then both of each other rank's rows, last the own rows' second one. The link
+    brings all rows before it takes the first part."""
+    piece_s, one_s = t_comm_s / 2 / (plan.ranks - 1), t_gemm_s / 2 / plan.ranks
+    now, free_s = one_s, t_comm_s / 2
+    for here_s in plan.arrivals(t_comm_s / 2, 1)[0][1:]:
+        now = max(now, here_s) + 2 * one_s
+        free_s = max(free_s, now) + piece_s
+    return max(now + one_s, free_s)
+
+
+def _chunk_outer(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> float:
     """Chunks come one after another, all rows of each."""
     chunk_s = product_s(plan.grid, plan.workers, plan.ranks, t_gemm_s)
     arrival_s = plan.arrivals(t_comm_s, plan.grid.row_tiles)
     return simulate(schedule.chunk_outer(plan.grid, plan.workers, plan.ranks), arrival_s, chunk_s)
 
 
-def _row_block(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulation:
+def _row_block(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> float:
     chunk_s = product_s(plan.grid, plan.workers, plan.ranks, t_gemm_s)
     arrival_s = plan.arrivals(t_comm_s, plan.grid.row_tiles, plan.row_blocks)
     return simulate(schedule.row_block(plan.grid, plan.workers, arrival_s, chunk_s), arrival_s, chunk_s)
 
 
-def _signalled(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulation:
+def _signalled(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> float:
     """Pieces of whole row tiles, ordered by destination, each sent when it is computed: backwards in time they come one
     after another, the own rows are there from the start, and each program computes its last tile first."""
     grid, pieces = plan.grid, plan.ranks * plan.row_blocks
@@ -232,17 +221,17 @@ def _signalled(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> Simulatio
     arrival_s = [(backwards_s[m * pieces // grid.row_tiles],) for m in range(grid.row_tiles)]
     ordered = Grid(grid.row_tiles, grid.column_tiles, grid.row_tiles // pieces)
     table = [tiles[::-1] for tiles in schedule.tile_outer(ordered, plan.workers, 1)]
-    return _backwards(simulate(table, arrival_s, product_s(grid, plan.workers, 1, t_gemm_s)))
+    return simulate(table, arrival_s, product_s(grid, plan.workers, 1, t_gemm_s))
 
 
 @dataclass(frozen=True)
 class ArmSpec:
-    """`simulate(plan, t_gemm_s, t_comm_s)`; None where T_gemm or T_comm is not the arm's own: over a fabric of its own,
+    """`end_s(plan, t_gemm_s, t_comm_s)`; None where T_gemm or T_comm is not the arm's own: over a fabric of its own,
     or on more cores."""
 
     name: str
     ops: tuple[str, ...]
-    simulate: Callable[[OverlapPlan, float, float], Simulation] | None
+    end_s: Callable[[OverlapPlan, float, float], float] | None
     by_block: bool = False
     """It cuts the rows in blocks."""
     table: bool = False
@@ -255,7 +244,7 @@ ARMS = {
         ArmSpec("serial", (*LAYER, "weight_prefetch"), _serial),
         ArmSpec(ALL_CORES, (*LAYER, "weight_prefetch"), None),
         ArmSpec("chunk_launches", GATHERED, _chunk_launches),
-        ArmSpec("row_block_launches", GATHERED, _row_block_launches, by_block=True),
+        ArmSpec("row_block_launches", GATHERED, _last(row_block_launches), by_block=True),
         ArmSpec("block_launches", SCATTERED, _block_launches),
         ArmSpec(ALL_REDUCE, BOTH, _serial),
         ArmSpec("layer_launches", BOTH, _layer(_block_launches)),
@@ -265,13 +254,12 @@ ARMS = {
         ArmSpec("row_block", GATHERED, _row_block, by_block=True, table=True),
         ArmSpec("signalled", SCATTERED, _signalled, by_block=True, table=True),
         ArmSpec("overlapped", ("weight_prefetch",), _overlapped),
-        ArmSpec("symm_mem", (*GATHERED, *SCATTERED), None),
-        ArmSpec("gloo_reduce_scatter", SCATTERED, None),
+        ArmSpec(PEER, (*GATHERED, *SCATTERED), None),
     )
 }
-"""In the order in which they stand in figures. Journals of schema 3 call the launches `row_block`."""
+"""In the order in which they stand in figures."""
 
-SIMULATED = tuple(name for name, spec in ARMS.items() if spec.simulate)
+SIMULATED = tuple(name for name, spec in ARMS.items() if spec.end_s)
 
 
 def of_operation(op: str, *, gpu: bool) -> list[str]:

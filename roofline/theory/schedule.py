@@ -10,16 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-TOPOLOGIES = ("ring", "direct")
-"""`ring`: to the next rank. `direct`: from owners, all to all."""
-
-
-class Piece(NamedTuple):
-    """One transfer: the rows of one row block in one chunk."""
-
-    chunk: int
-    block: int
-
 
 @dataclass(frozen=True)
 class Grid:
@@ -45,7 +35,6 @@ class Grid:
 
     def waves(self, programs: int) -> int:
         """Rounds that `programs` programs need, one tile each a round."""
-        at_least_one(programs=programs)
         return -(-self.row_tiles * self.column_tiles // programs)
 
 
@@ -90,16 +79,6 @@ def check(table: Table, grid: Grid, chunks: int) -> None:
         raise ValueError(f"tile {min(left)} is not visited with all {chunks} chunks, or is none of {grid}")
 
 
-class InnerLoop(NamedTuple):
-    """An unbroken run over chunks [chunk_from, chunk_to) of a work tile, begun with a look at the flags at `look_s`."""
-
-    chunk_from: int
-    chunk_to: int
-    look_s: float
-    start_s: float
-    end_s: float
-
-
 def at_least_one(**counts: int) -> None:
     """Raises ValueError for the first count below 1."""
     for name, value in counts.items():
@@ -107,59 +86,42 @@ def at_least_one(**counts: int) -> None:
             raise ValueError(f"{name}={value}: it must be 1 or more")
 
 
-def known_name(kind: str, name: str, names: Sequence[str]) -> None:
-    """Raises ValueError where `name` is not one of `names`."""
-    if name not in names:
-        raise ValueError(f"unknown {kind} {name!r}: it is one of {', '.join(names)}")
-
-
 def arrival_order(topology: str, ranks: int, rank: int) -> tuple[int, ...]:
-    """Chunks in the order in which they are here at `rank`, its own first.
+    """Chunks in the order in which they are here at `rank`, its own first. Topologies are `ring`, where each sends to
+    the next rank, and `direct`, from owners, all to all.
 
     >>> arrival_order("ring", 4, 1), arrival_order("direct", 4, 1)
     ((1, 0, 3, 2), (1, 2, 3, 0))
 
-    Raises ValueError for an unknown topology, ranks below 1, or a rank that is not in 0 .. ranks - 1. Source of the
-    ring: the scaling book's exercise on pipelined all-gather matmuls; `direct` is the rotation that all-to-all fabrics
-    use.
+    Source of the ring: the scaling book's exercise on pipelined all-gather matmuls; `direct` is the rotation that
+    all-to-all fabrics use.
     """
-    known_name("topology", topology, TOPOLOGIES)
-    at_least_one(ranks=ranks)
-    if not 0 <= rank < ranks:
-        raise ValueError(f"rank={rank} is not one of {ranks} ranks: choose 0 to {ranks - 1}")
     step = -1 if topology == "ring" else 1
     return tuple((rank + step * hops) % ranks for hops in range(ranks))
 
 
-def pieces(order: Sequence[int], blocks: int) -> tuple[Piece, ...]:
-    """Return the transfers of one link, row block after row block: of each all chunks of `order` but the own one.
-    Raises ValueError for an order without chunks, or blocks below 1."""
-    at_least_one(chunks=len(order), blocks=blocks)
-    return tuple(Piece(chunk, block) for block in range(blocks) for chunk in order[1:])
-
-
 def inner_loops(
     arrival_s: Sequence[float], chunk_from: int, chunk_to: int, start_s: float, chunk_s: float
-) -> tuple[InnerLoop, ...]:
-    """Return the runs of the inner loop in one work tile: each takes all chunks that are here when it looks at the
-    flags.
+) -> list[tuple[int, float]]:
+    """The runs of the inner loop over the chunks of one work tile, as (the chunk before which a run ends, when it
+    ends). Each run takes all chunks that are here when it looks at the flags.
 
     `arrival_s[j]` is when the chunk at position j is here for this tile, `chunk_s` the time of one tile with one chunk.
     """
     loops = []
     now, chunk = start_s, chunk_from
     while chunk < chunk_to:
-        look_s, first, now = now, chunk, max(now, arrival_s[chunk])
+        first = chunk
+        now = max(now, arrival_s[chunk])
         while chunk < chunk_to and arrival_s[chunk] <= now:
             chunk += 1
-        start_s, now = now, now + (chunk - first) * chunk_s
-        loops.append(InnerLoop(first, chunk, look_s, start_s, now))
-    return tuple(loops)
+        now += (chunk - first) * chunk_s
+        loops.append((chunk, now))
+    return loops
 
 
 def _dealt(grid: Grid, programs: int) -> list[tuple[tuple[int, int], ...]]:
     """Return the tiles of each program, dealt in turn."""
-    at_least_one(programs=programs)
     return [grid.tiles[program::programs] for program in range(programs)]
 
 
@@ -188,7 +150,7 @@ def row_block(grid: Grid, programs: int, arrival_s: Sequence[Sequence[float]], c
         start_s, program = heapq.heappop(free)
         chunks = len(arrival_s[m])
         table[program].append(WorkTile(m, n, 0, chunks, False, False))
-        end_s = inner_loops(arrival_s[m], 0, chunks, start_s, chunk_s)[-1].end_s
+        _, end_s = inner_loops(arrival_s[m], 0, chunks, start_s, chunk_s)[-1]
         heapq.heappush(free, (end_s, program))
     return tuple(tuple(work_tiles) for work_tiles in table)
 
@@ -199,11 +161,7 @@ def spill_once(grid: Grid, programs: int, arrival_s: Sequence[float], chunk_s: f
     `arrival_s[j]`: when all rows of the chunk at position j are expected here. `chunk_s`: as in `row_block`. A program
     stays with its tile while chunks for it are here. Then, if all chunks are here, it takes any unfinished tile; else
     an untouched one; else the tile with the fewest chunks done; else it waits with the accumulator in registers.
-
-    Raises ValueError where `arrival_s` is not ascending.
     """
-    if list(arrival_s) != sorted(arrival_s):
-        raise ValueError(f"arrival_s={tuple(arrival_s)} is not ascending: count the chunks in the order of arrival")
     dealt = _dealt(grid, programs)
     plans = {count: _spill_once_plan(count, arrival_s, chunk_s) for count in {len(tiles) for tiles in dealt}}
     return tuple(

@@ -5,9 +5,8 @@ import time
 
 import pytest
 import torch
-from arm_cases import DEPTH, RANKS, ROWS, WIDTH, Layer, Scatter, normal
+from arm_cases import DEPTH, RANKS, ROWS, Layer, Scatter, normal
 
-from collectives import ffn, matmul_reduce_scatter
 from collectives.paced import PacedThread, WallClock
 from collectives.transfers import LinkError
 from kernels import part_sums
@@ -79,22 +78,6 @@ def test_what_is_never_ready_is_an_error_and_the_next_run_is_right():
     with pytest.raises(LinkError, match=r"chunk 2 .* may not go yet"):
         link.wait(2)
     assert torch.equal(Scatter.arms["block_launches"](case.operands, link), case.expected("block_launches"))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"ranks": 5}, "5 ranks do not divide B=24"),
-        ({"w": torch.zeros(WIDTH, DEPTH + 1)}, r"w is \[D, 12\] and out \[6, D\]"),
-    ],
-)
-def test_sizes_that_do_not_fit_are_refused(change, message):
-    sizes = {"x": torch.zeros(ROWS, DEPTH), "w": torch.zeros(WIDTH, DEPTH), "ranks": RANKS, "rank": 0} | change
-    with pytest.raises(ValueError, match=message):
-        matmul_reduce_scatter.Operands(out=torch.zeros(ROWS // RANKS, WIDTH), **sizes)
-    x, up, out = torch.zeros(ROWS, WIDTH), torch.zeros(DEPTH, WIDTH), torch.zeros(ROWS // RANKS, WIDTH)
-    with pytest.raises(ValueError, match=r"up is \[F_loc, 16\] and down \[16, F_loc\], not \[12, 16\] and"):
-        ffn.Operands(x, up, torch.zeros(DEPTH, WIDTH), out, RANKS)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])

@@ -3,6 +3,7 @@
 Without GPUs it is torch's fallback over gloo, gather first and multiply then: no time of that becomes a number."""
 
 from dataclasses import replace
+from functools import wraps
 from types import SimpleNamespace
 
 import pytest
@@ -17,12 +18,9 @@ from roofline.measure.ranks import Ranks
 from roofline.operations import find
 from roofline.operations.all_gather_matmul import AllGatherMatmul
 from roofline.operations.matmul_reduce_scatter import MatmulReduceScatter
+from roofline.theory.arms import PEER
 
-COUNT, FUSED = 2, ("fused_all_gather_matmul", "fused_matmul_reduce_scatter")
-LINKS = {
-    "symm_mem": f"fabric of {COUNT} GPUs",
-    "gloo_reduce_scatter": f"gloo's reduce-scatter between {COUNT} ranks, an all-reduce",
-}
+COUNT = 2
 CASE = AllGatherMatmul("128x512", "up", 1, 1024, "fp32", COUNT, "gloo")
 SCATTER = MatmulReduceScatter("128x512", "down", 1, 64, "fp32", COUNT, "gloo")
 UNTIMED = replace(options_of(), timed=False)
@@ -46,77 +44,64 @@ def unwritten(out):
     return fresh
 
 
-def a_rank(rank, path, module, case, peers):
+def a_rank(rank, path, module, case):
     torch.set_num_threads(1)
     world = Ranks(dist.FileStore(path, COUNT), rank, COUNT)
     runner = module.Runner(UNTIMED)
     runner.ranks = world
-    plain = module.Runner.peers
-    for name in {*peers.values()} & {*FUSED}:
-        fallback = getattr(torch.distributed._symmetric_memory, f"_{name}_fallback")
-        torch.library.impl(f"symm_mem::{name}", "CPU")(fallback)
+    operator = module.Runner.peer_operator
+    fallback = getattr(torch.distributed._symmetric_memory, f"_{operator.__name__}_fallback")
+    torch.library.impl(f"symm_mem::{operator.__name__}", "CPU")(fallback)
     for spoilt, reason in (
         (lambda out: out, None),
         (lambda out: out.mul_(1.01), "relative error 1.00e-02 is above"),
         (unwritten, "the output holds NaN"),
     ):
         of_rank = spoilt if rank else torch.clone
-        module.Runner.peers = [
-            replace(each, call=lambda *given, call=each.call, of_rank=of_rank: of_rank(call(*given))) for each in plain
-        ]
+        module.Runner.peer_operator = wraps(operator)(lambda *given, of_rank=of_rank: of_rank(operator(*given)))
         world.world = World(world)
-        prepared = runner.prepare(case, ["serial", *peers])
+        prepared = runner.prepare(case, ["serial", PEER])
         assert "serial" in prepared.entrants
-        for name in peers:
-            if reason:
-                message = prepared.rejected[name].reason
-                assert "rank 1: " in message
-                assert reason in message
-                continue
-            entrant = prepared.entrants[name]
-            assert entrant.relative_error < 1e-5
-            assert entrant.facts == {"link": LINKS[name]}
-            outs = [entrant.call().clone() for _ in range(3)]
-            assert torch.equal(outs[0], outs[2])  # on two sets by turns
-            assert not torch.equal(outs[0], outs[1])
+        if reason:
+            message = prepared.rejected[PEER].reason
+            assert "rank 1: " in message
+            assert reason in message
+            continue
+        entrant = prepared.entrants[PEER]
+        assert entrant.relative_error < 1e-5
+        assert entrant.facts == {"link": f"fabric of {COUNT} GPUs"}
+        outs = [entrant.call().clone() for _ in range(3)]
+        assert torch.equal(outs[0], outs[2])  # on two sets by turns
+        assert not torch.equal(outs[0], outs[1])
 
 
-@pytest.mark.parametrize(
-    ("module", "case", "peers"),
-    [
-        (all_gather_matmul, CASE, {"symm_mem": FUSED[0]}),
-        (matmul_reduce_scatter, SCATTER, {"symm_mem": FUSED[1], "gloo_reduce_scatter": "gloo_reduce_scatter"}),
-    ],
-)
-def test_peers_are_right_on_all_ranks_and_one_that_is_wrong_on_a_rank_is_named(module, case, peers, tmp_path):
-    about = str(tmp_path / "store"), module, case, peers
+@pytest.mark.parametrize(("module", "case"), [(all_gather_matmul, CASE), (matmul_reduce_scatter, SCATTER)])
+def test_peers_are_right_on_all_ranks_and_one_that_is_wrong_on_a_rank_is_named(module, case, tmp_path):
+    about = str(tmp_path / "store"), module, case
     multiprocessing.start_processes(a_rank, about, COUNT, start_method="fork")
 
 
 @pytest.mark.parametrize(
-    ("op", "changes", "wire", "peers"),
+    ("op", "changes", "wire", "is_there"),
     [
-        ("all_gather_matmul", dict(device="cuda", world=4), "symmetric", ["symm_mem"]),
-        ("all_gather_matmul", dict(device="cuda", world=4), "nccl", []),
-        ("all_gather_matmul", dict(device="cuda", world=1), "symmetric", []),
-        ("all_gather_matmul", dict(device="cuda", world=4, contenders=("symm_mem",)), "nccl", ["symm_mem"]),
-        ("weight_prefetch", dict(device="cuda", world=4), "symmetric", []),
-        ("matmul_reduce_scatter", dict(world=2), "gloo", ["gloo_reduce_scatter"]),
-        ("matmul_reduce_scatter", dict(world=1), "gloo", []),
-        ("matmul_reduce_scatter", dict(world=2), "1GBps", []),
-        ("matmul_reduce_scatter", dict(device="cuda", world=2), "nccl", ["symm_mem"]),
+        ("all_gather_matmul", dict(device="cuda", world=4), "symmetric", True),
+        ("all_gather_matmul", dict(device="cuda", world=4), "nccl", False),
+        ("all_gather_matmul", dict(device="cuda", world=1), "symmetric", False),
+        ("all_gather_matmul", dict(device="cuda", world=4, contenders=("symm_mem",)), "nccl", True),
+        ("weight_prefetch", dict(device="cuda", world=4), "symmetric", False),
+        ("matmul_reduce_scatter", dict(world=2), "gloo", False),
+        ("matmul_reduce_scatter", dict(device="cuda", world=2), "nccl", True),
     ],
 )
-def test_a_peer_is_there_where_ranks_have_what_it_takes_or_it_is_asked_for(op, changes, wire, peers):
+def test_a_peer_is_there_where_ranks_have_what_it_takes_or_it_is_asked_for(op, changes, wire, is_there):
     names = find(op).planner(replace(options_of(), **changes)).names(SimpleNamespace(wire=wire))
-    assert [name for name in names if name in LINKS] == peers
+    assert (PEER in names) == is_there
 
 
 def test_peers_say_what_they_lack(monkeypatch):
-    prepared = matmul_reduce_scatter.Runner(UNTIMED).prepare(replace(SCATTER, wire="1GBps"), [*LINKS])
-    assert "it takes a GPU for each rank" in prepared.rejected["symm_mem"].reason
-    assert "it takes ranks: start torchrun" in prepared.rejected["gloo_reduce_scatter"].reason
+    prepared = matmul_reduce_scatter.Runner(UNTIMED).prepare(replace(SCATTER, wire="1GBps"), [PEER])
+    assert "it takes a GPU for each rank" in prepared.rejected[PEER].reason
     ranks = SimpleNamespace(world=SimpleNamespace(why_not=lambda kind: f"not {kind}"))
-    assert peer.why_not(ranks, FUSED[0]) == "not symmetric"
+    assert peer.why_not(ranks, "fused_all_gather_matmul") == "not symmetric"
     monkeypatch.setattr(torch.ops, "symm_mem", object())
-    assert "has no symm_mem.fused_all_gather_matmul" in peer.why_not(ranks, FUSED[0])
+    assert "has no symm_mem.fused_all_gather_matmul" in peer.why_not(ranks, "fused_all_gather_matmul")

@@ -182,7 +182,7 @@ def test_planted_contenders_are_told_apart_on_a_machine_that_changed_and_several
     single, several = compare(*first_runs), compare(*load_runs(folders))
     assert verdicts_by_m(single) == {16: SLOWER, 64: UNCLEAR, 256: FASTER}
     assert single.baseline_speed == pytest.approx(1 / 1.2, rel=0.01)
-    assert single.cases[0].change == pytest.approx(1 / 1.1, rel=0.02)
+    assert single.cases[0].change.interval.value == pytest.approx(1 / 1.1, rel=0.02)
     assert (single.exit_code(), single.exit_code(strict=True)) == (1, 1)
     assert verdicts_by_m(several) == {16: SLOWER, 64: SAME, 256: FASTER}
 
@@ -198,8 +198,9 @@ def test_terminal_and_markdown_say_the_same(tmp_path, capsys):
     assert all("1 SLOWER, 1 FASTER, 0 SAME, 1 UNCLEAR of 3 cases" in text for text in texts)
     case = compare(*load_runs(folders)).cases[0]
     assert re.fullmatch(r"baseline 1[67]\.\d % slower", case.notes)
-    assert case.resolution == pytest.approx(case.change_high / case.change - 1)
-    speed = f"{case.change:.3f} [{case.change_low:.3f}, {case.change_high:.3f}]"
+    value, low, high = case.change.interval
+    assert case.change.resolution == pytest.approx(high / value - 1)
+    speed = f"{value:.3f} [{low:.3f}, {high:.3f}]"
     for text in texts:
         line = next(line for line in text.splitlines() if case.case in line)
         assert speed in line
@@ -311,12 +312,12 @@ def load_gathering(folder, comm_s, lost):
 def test_an_arm_is_judged_by_what_it_hides_whatever_the_wire(tmp_path):
     base = [load_gathering(tmp_path / f"base{n}", 16e-3, 0.2) for n in range(3)]
     faster_wire = [load_gathering(tmp_path / f"wire{n}", 12e-3, 0.2) for n in range(3)]
-    judged_by = {case.case.rpartition("-")[2]: case.judged_by for case in compare(base, base).cases}
+    judged_by = {case.case.rpartition("-")[2]: case.change.of for case in compare(base, base).cases}
     assert judged_by == {"chunk_launches": "hidden", "serial_all_cores": "speed"}  # which hides nothing
     same = compare(base, faster_wire)
     (arm,) = same.cases
-    assert (arm.judged_by, arm.verdict) == ("hidden", SAME)
-    assert arm.change == pytest.approx(0, abs=1e-3)
+    assert (arm.change.of, arm.verdict) == ("hidden", SAME)
+    assert arm.change.value == pytest.approx(0, abs=1e-3)
     assert re.fullmatch(r"wire ([\d.]+) and ([\d.]+) GB/s", arm.notes)
     assert [entry["case"].rpartition("-")[2] for entry in same.missing] == ["serial_all_cores"]
     assert "--ffn-wires-of" in same.missing[0]["reason"]
@@ -324,5 +325,5 @@ def test_an_arm_is_judged_by_what_it_hides_whatever_the_wire(tmp_path):
     assert same.baseline_speed is None  # `serial` goes over another wire
     worse = compare(base, [load_gathering(tmp_path / f"worse{n}", 12e-3, 0.4) for n in range(3)])
     assert (worse.cases[0].verdict, worse.exit_code()) == (SLOWER, 1)
-    assert worse.cases[0].change == pytest.approx(-0.2, abs=1e-3)
+    assert worse.cases[0].change.value == pytest.approx(-0.2, abs=1e-3)
     assert "hidden -0.20 [" in "\n".join(terminal(worse))

@@ -125,8 +125,8 @@ def test_counts_of_the_launcher_reach_journal_and_tables_and_a_case_that_fails_i
     assert (code, error) == (1, "")
     line, note = lines_after(run, before)
     assert f"{line['shape']}-{line['contender']}" == case
-    fields = ("dram_bytes", "l2_bytes", "tensor_cycles", "sm_cycles", "tensor_ops")
-    assert [line[field] for field in fields] == [1_020_042, 400_010, 600, 1200, None]
+    fields = ("dram_bytes", "l2_bytes", "tensor_cycles", "sm_cycles")
+    assert [line[field] for field in fields] == [1_020_042, 400_010, 600, 1200]
     assert line["counter_source"]["metrics"]["dram_bytes"] == ["dram__bytes_read.sum", "dram__bytes_write.sum"]
     assert "Nsight Compute 2025.1.1.0 counted 1 of 2 cases, each the median of 3 calls" in note["text"]
     assert "Of a copy's bytes it counted 100.0 %." in note["text"]
@@ -195,61 +195,49 @@ def test_without_ncu_or_a_run_of_a_gpu_nothing_is_begun(count, run, monkeypatch,
     assert "counters are a GPU's, and this run measured the CPU" in count()[2]
 
 
-# What older runs counted, in shares of their own: tensor operations in place of cycles.
+# Counts as a run of a GPU has them.
 
 SHAPES = {m: f"matmul-1024x1024-up-tp1-m{m}-bf16" for m in (16, 8192)}
-FLOP = {m: 2 * m * 1024**2 for m in SHAPES}
 LEAST = {m: 2 * (2 * m * 1024 + 1024**2) for m in SHAPES}
 SOURCE = {"tool": "ncu", "version": "2025.1", "cache": "flushed", "metrics": {"dram_bytes": ["a", "b"]}}
 
 
-def old_line(m, contender, dram_bytes, tensor_ops):
+def counted_line(m, contender, dram_bytes):
     about = {"kind": "counters", "shape": SHAPES[m], "contender": contender, "counter_source": SOURCE}
-    return about | {"dram_bytes": dram_bytes, "l2_bytes": 10**9, "tensor_ops": tensor_ops}
+    return about | {"dram_bytes": dram_bytes, "l2_bytes": 10**9}
 
 
 COUNTED = [
     *LINES[:-1],
-    old_line(16, "cublas", 2 * LEAST[16], 4 * FLOP[16]),
-    old_line(16, "tiled", None, 0),
-    old_line(8192, "tiled", LEAST[8192] // 2, FLOP[8192]),
+    counted_line(16, "cublas", 2 * LEAST[16]),
+    counted_line(16, "tiled", None),
+    counted_line(8192, "tiled", LEAST[8192] // 2),
     {"kind": "note", "about": "counters", "text": "Counters: 3 of 4."},
     LINES[-1],
 ]
 
 
 @pytest.fixture
-def old(tmp_path):
-    return save(tmp_path / "old", COUNTED)
+def counted_run(tmp_path):
+    return save(tmp_path / "counted", COUNTED)
 
 
-def test_old_counts_are_reported_as_ever(old):
-    by_case = {(record["m"], record["contender"]): record for record in records_of(journal.load(old))}
+def test_counts_are_reported(counted_run):
+    by_case = {(record["m"], record["contender"]): record for record in records_of(journal.load(counted_run))}
     cublas, unknown = by_case[16, "cublas"], by_case[16, "tiled"]
     assert cublas["counted_intensity"] == pytest.approx(cublas["device_intensity"] / 2)
-    assert (cublas["dram_of_device_bytes"], cublas["tensor_ops_of_flop"]) == (2, 4)
-    assert [unknown[field] for field in ("dram_bytes", "counted_intensity", "tensor_ops_of_flop")] == [None, None, 0]
+    assert cublas["dram_of_device_bytes"] == 2
+    assert [unknown[field] for field in ("dram_bytes", "counted_intensity", "tensor_pipe_share")] == [None] * 3
     assert by_case[8192, "cublas"]["counter_source"] is None
-    write(old)
-    report = (old / "report.md").read_text()
-    assert f"| {SHAPES[16]} | cublas | 4.33 MB | 2 | 7.76 | 15.5 | 1 GB | 4 |" in report
-    assert (
-        f"more tensor operations than FLOP: tiles reach past the end of the matrices, in {SHAPES[16]}-cublas (4)"
-        in report
-    )
+    write(counted_run)
+    report = (counted_run / "report.md").read_text()
+    assert f"| {SHAPES[16]} | cublas | 4.33 MB | 2 | 7.76 | 15.5 | 1 GB |" in report
     assert "Counters: 3 of 4." in report
     assert "counted by ncu 2025.1; a + b" in report
 
 
-def test_operations_that_are_not_the_flop_are_told_and_noise_is_not(old):
-    cases = frame(journal.load(old))
-    for share, first_words in ((1.005, []), (1.04, ["more"]), (0.96, ["fewer"]), (float("nan"), ["tensor"])):
-        *lines, _ = throughput.counted(cases[:1].assign(tensor_ops_of_flop=share)).lines
-        assert [line.split()[0] for line in lines] == first_words
-
-
-def test_figure_joins_the_modelled_point_and_the_counted_one_at_one_height(old):
-    cases = frame(journal.load(old))
+def test_figure_joins_the_modelled_point_and_the_counted_one_at_one_height(counted_run):
+    cases = frame(journal.load(counted_run))
     axes = plots.memory_roofline(cases).axes[0]
     joined = [line for line in axes.lines if line.get_linewidth() == 1.2 and notna(line.get_xdata()).all()]
     counted = cases[cases["counted_intensity"].notna()].sort_values("device_intensity")

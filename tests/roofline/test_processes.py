@@ -1,6 +1,5 @@
 """A run of several processes: each makes its share of the passes, and what one dies of costs no more than that."""
 
-from dataclasses import astuple
 from statistics import fmean
 
 import pytest
@@ -117,5 +116,5 @@ def test_intervals_are_over_processes(several):
     assert len(ratios) == int(row["shapes"]) == 3
     means = [stats.geometric_mean(of[process] for of in ratios.values()) for process in range(3)]
     ratio = stats.geometric_mean(frame(run).query("contender == 'numpy'")["ratio_to_baseline"])
-    assert row["ratio [95 %]"] == range_text(*astuple(stats.student(ratio, means)))
+    assert row["ratio [95 %]"] == range_text(*stats.student(ratio, means))
     assert ratio == pytest.approx(stats.geometric_mean(means), rel=0.01)

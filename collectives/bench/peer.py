@@ -1,0 +1,39 @@
+"""The peer of the arms: torch's fused operator, by the same ranks on the same operands.
+
+It brings its own transfers, whatever the wire of the case: its time stands beside the arms', and no hidden fraction.
+"""
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import torch
+
+from collectives.bench.operands import Call
+from collectives.peer import why_not
+from collectives.transfers import Preset
+from kernels.bench import checks
+from roofline.measure.prepared import SKIPPED, TOLERANCE, Entrant, Rejection, verdict
+from roofline.theory.arms import PEER
+
+
+def entrant(operator: Callable, setting) -> Entrant | Rejection:
+    """Return the peer, if it is right twice on each set of operands of `setting`. `operator(operands, ranks)`, of
+    `collectives.peer`, returns the result."""
+    case, ranks = setting.case, setting.ranks
+    if reason := why_not(ranks, operator.__name__):
+        return Rejection(SKIPPED, f"{PEER}: {reason}")
+
+    def checked(operands, link) -> None:
+        torch.set_deterministic_debug_mode("warn")  # memory is handed out full of NaN
+        try:
+            operands.out.copy_(operator(operands, ranks))
+        finally:
+            torch.set_deterministic_debug_mode("default")
+
+    error = checks.worst([setting.relative_error(checked, Preset(), operands) for operands in 2 * setting.sets])
+    # Each of P chunks rounds the sum once more, the first ones while it is small.
+    limit = TOLERANCE[case.dtype] * math.sqrt((case.ranks + 1) / 2)
+    call = Call([partial(operator, operands, ranks) for operands in setting.sets], setting.device)
+    config, facts = f"torch {torch.__version__}, sums in {case.dtype}", {"link": f"fabric of {case.ranks} GPUs"}
+    return verdict(PEER, error, case.dtype, limit) or Entrant(PEER, call, "", config, error, facts)
