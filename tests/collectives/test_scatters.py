@@ -10,7 +10,6 @@ from arm_cases import DEPTH, RANKS, ROWS, WIDTH, Layer, Scatter, normal
 from collectives import ffn, matmul_reduce_scatter
 from collectives.paced import PacedThread, WallClock
 from collectives.transfers import LinkError
-from kernels import part_sums
 
 FAST = 1e6
 
@@ -95,17 +94,3 @@ def test_sizes_that_do_not_fit_are_refused(change, message):
     x, up, out = torch.zeros(ROWS, WIDTH), torch.zeros(DEPTH, WIDTH), torch.zeros(ROWS // RANKS, WIDTH)
     with pytest.raises(ValueError, match=r"up is \[F_loc, 16\] and down \[16, F_loc\], not \[12, 16\] and"):
         ffn.Operands(x, up, torch.zeros(DEPTH, WIDTH), out, RANKS)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-@pytest.mark.parametrize("columns", [80, 3])
-def test_sums_are_in_fp32_in_the_order_given_and_rounded_once(dtype, columns):
-    arrived, product = normal(0, 3, 37, columns).to(dtype), normal(1, 37, columns).to(dtype)
-    out = torch.empty(37, columns, dtype=dtype)
-    part_sums.add(arrived, product, out.fill_(torch.nan))
-    sums = arrived[0].float()
-    for part in (*arrived[1:-1], product, arrived[-1]):
-        sums = sums + part.float()
-    assert torch.equal(out, sums.to(dtype))
-    with pytest.raises(ValueError, match=r"parts \[3, 37, \d+\], own \[36, .* must be alike"):
-        part_sums.add(arrived, product[1:], out)
