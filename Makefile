@@ -21,6 +21,9 @@ BEGAN := $(shell date +%s)
 COMPILED := $(addprefix tests/kernels/test_,compiled.py toy.py warpgroup.py) \
 	$(addprefix tests/machine/test_,attention.py check.py clean.py exhibits.py planted.py shipped.py small_kernels.py)
 
+# Else each process of tests compiles all files again and rewrites their asserts, which takes ten seconds.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: bench gpu pack reference reports test test-slow test-newest test-triton-newest test-wire lint
 
 bench: $(ENV)

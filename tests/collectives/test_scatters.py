@@ -9,7 +9,6 @@ from arm_cases import DEPTH, RANKS, ROWS, Layer, Scatter, normal
 
 from collectives.paced import PacedThread, WallClock
 from collectives.transfers import LinkError
-from kernels import part_sums
 
 FAST = 1e6
 
@@ -78,17 +77,3 @@ def test_what_is_never_ready_is_an_error_and_the_next_run_is_right():
     with pytest.raises(LinkError, match=r"chunk 2 .* may not go yet"):
         link.wait(2)
     assert torch.equal(Scatter.arms["block_launches"](case.operands, link), case.expected("block_launches"))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-@pytest.mark.parametrize("columns", [80, 3])
-def test_sums_are_in_fp32_in_the_order_given_and_rounded_once(dtype, columns):
-    arrived, product = normal(0, 3, 37, columns).to(dtype), normal(1, 37, columns).to(dtype)
-    out = torch.empty(37, columns, dtype=dtype)
-    part_sums.add(arrived, product, out.fill_(torch.nan))
-    sums = arrived[0].float()
-    for part in (*arrived[1:-1], product, arrived[-1]):
-        sums = sums + part.float()
-    assert torch.equal(out, sums.to(dtype))
-    with pytest.raises(ValueError, match=r"parts \[3, 37, \d+\], own \[36, .* must be alike"):
-        part_sums.add(arrived, product[1:], out)

@@ -11,8 +11,6 @@ import pytest
 import torch
 from small_ptx import run
 
-from kernels.machine.alu import instructions
-
 REGISTER = {1: "%p", 8: "%h", 16: "%h", 32: "%r", 64: "%d"}
 STORED = {"f16": "f2", "f32": "f4", "f64": "f8"}
 TENSORS = {"e4m3": torch.float8_e4m3fn, "e5m2": torch.float8_e5m2}
@@ -554,10 +552,3 @@ def test_what_is_approximate_at_the_ends(row):
     values = [valued(y, kind_of(op)) for y in out]
     np.testing.assert_allclose(values, wanted, rtol=1e-3)
     assert all(math.copysign(1, x) == math.copysign(1, y) for x, y in zip(values, wanted, strict=True) if y == y)
-
-
-def test_the_list_of_instructions():
-    rows = dict(instructions())
-    assert rows["{add,sub,mul.lo}.{u16,s16,u32,s32,u64,s64}"] == "exact"
-    assert rows["sqrt[.rn,.rz,.rm,.rp][.ftz][.sat][.relu].{f32,f64}"] == "correctly rounded"
-    assert rows["ex2.approx[.ftz].f32"] == "rounded from fp64; PTX allows an error of 2 ulp"

@@ -8,7 +8,7 @@ import pytest
 import torch
 from small_ptx import holds, run
 
-from kernels.machine import matrices, tensor_core
+from kernels.machine import tensor_core
 from kernels.machine.ptx import UnknownError
 
 FILL = "shl.b32 %r901, %t, 4; mul.wide.u32 %d50, %t, 16; add.s64 %d51, %A, %d50;\n" + "".join(
@@ -340,9 +340,3 @@ def test_what_is_done_at_once_is_as_one_by_one(row):
 def test_every_byte_is_a_number_of_8_bits(kind):
     data = np.arange(256, dtype=np.uint8)
     np.testing.assert_array_equal(tensor_core.VALUES[kind](data), decoded(data, kind))
-
-
-def test_the_table_of_the_docs_has_all_forms():
-    patterns = [pattern for module in (matrices, tensor_core) for pattern, how in module.instructions() if how]
-    assert len(patterns) == len(set(patterns))
-    assert {pattern.split(".")[0] for pattern in patterns} == {"ldmatrix", "stmatrix", "movmatrix", "mma", "wgmma"}

@@ -1,10 +1,6 @@
-"""Compiled kernels of TMA and of clusters, exact against PyTorch under several orders of events; and each without one
-instruction that it needs."""
+"""Compiled kernels of TMA and of clusters, exact against PyTorch under several orders of events."""
 
 # ruff: noqa: N803 (kernel arguments: compile-time constants in capitals, as Triton code has them)
-
-import copy
-import re
 
 import torch
 import triton
@@ -12,23 +8,17 @@ import triton.language as tl
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia import hopper
-from triton.experimental.gluon.language.nvidia.hopper import async_copy, cluster, mbarrier, tma
+from triton.experimental.gluon.language.nvidia.hopper import cluster, mbarrier, tma
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from kernels.machine.check import check
 from kernels.machine.compile import Call
-from kernels.machine.device import Machine
-from kernels.machine.order import FaultError
-from kernels.machine.program import Step
-from kernels.machine.run import compiled, parameters
 
 SEEDS = 4
 OLD = not hasattr(cluster, "barrier")  # Triton 3.7: the kernel itself synchronises a cluster
 async_load = getattr(tma, "async_load", None) or tma.async_copy_global_to_shared
 async_store = getattr(tma, "async_store", None) or tma.async_copy_shared_to_global
-gather = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_to_shared
 
 
 @triton.jit
@@ -102,56 +92,6 @@ def multicast(x_desc, out_desc, BYTES: gl.constexpr, SYNC: gl.constexpr):
     mbarrier.invalidate(landed)
 
 
-if OLD:
-
-    @gluon.jit
-    def meet():
-        cluster.arrive()
-        cluster.wait()
-else:
-    meet = cluster.barrier
-
-
-@gluon.jit
-def multiply(
-    a_desc, b_desc, out, M: gl.constexpr, N: gl.constexpr, K: gl.constexpr, BK: gl.constexpr,
-    layout: gl.constexpr, total_layout: gl.constexpr, SYNC: gl.constexpr,
-):  # fmt: skip
-    a = gl.allocate_shared_memory(a_desc.dtype, a_desc.block_shape, a_desc.layout)
-    b = gl.allocate_shared_memory(b_desc.dtype, b_desc.block_shape, b_desc.layout)
-    landed = mbarrier.allocate_mbarrier()
-    mbarrier.init(landed, count=1)
-    if SYNC:
-        mbarrier.sync_cluster_init()
-    total = gl.zeros([M, N], dtype=gl.float32, layout=total_layout)
-    for step in range(K // BK):
-        mbarrier.expect(landed, a_desc.nbytes_per_cta + b_desc.nbytes_per_cta)
-        async_load(a_desc, [0, step * BK], landed, a, multicast=True)
-        async_load(b_desc, [step * BK, 0], landed, b, multicast=True)
-        mbarrier.wait(landed, phase=step & 1, deps=[a, b])
-        total = hopper.warpgroup_mma(a, b, total, is_async=False)
-        meet()
-    mbarrier.invalidate(landed)
-    rows, columns = gl.arange(0, M, gl.SliceLayout(1, layout)), gl.arange(0, N, gl.SliceLayout(0, layout))
-    gl.store(out + rows[:, None] * N + columns[None, :], gl.convert_layout(total, layout))
-
-
-@gluon.jit
-def gather_and_arrive(x, out, N: gl.constexpr, COUNTED: gl.constexpr):
-    layout: gl.constexpr = gl.BlockedLayout([4], [32], [4], [0])
-    tile = gl.allocate_shared_memory(gl.float32, [N], gl.SwizzledSharedLayout(1, 1, 1, order=[0]))
-    landed = mbarrier.allocate_mbarrier()
-    mbarrier.init(landed, count=1 if COUNTED else 128)
-    places = gl.arange(0, N, layout)
-    gather(tile, x + places, mask=places < N - 5)
-    async_copy.mbarrier_arrive(landed, increment_count=COUNTED)
-    if COUNTED:
-        mbarrier.arrive(landed, count=1)
-    mbarrier.wait(landed, phase=0)
-    gl.store(out + places, tile.load(layout))
-    mbarrier.invalidate(landed)
-
-
 def numbers(*shape: int, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:
     return torch.randint(-4, 5, shape, generator=torch.Generator().manual_seed(seed)).to(dtype)
 
@@ -201,35 +141,13 @@ def sums_of(num_ctas: int) -> Trial:
     return Call(sums, (1,), args), dict(out=torch.cat([x.sum(1), x.sum(0)]))
 
 
-def descriptor(tensor: Tensor, block: list[int], ctas: list[list[int]]) -> GluonDescriptor:
-    layout = gl.NVMMASharedLayout.get_default_for(block, gl.float16, cga_layout=ctas)
-    return GluonDescriptor.from_tensor(tensor, block, layout)
-
-
-def multicast_to(ctas: list[list[int]], more_bytes: int = 0) -> Trial:
-    """`ctas`: of each bit of a rank, how far that CTA's part of the tile is away; [0, 0] where it has the same."""
+def multicast_to_two_of_four() -> Trial:
+    """The halves of a tile, each for two CTAs."""
     x, out = numbers(32, 32, dtype=torch.float16), torch.empty(32, 32, dtype=torch.float16)
-    x_desc, out_desc = (descriptor(tensor, [32, 32], ctas) for tensor in (x, out))
-    size = 2048 // 2 ** sum(basis != [0, 0] for basis in ctas) + more_bytes
-    args = dict(x_desc=x_desc, out_desc=out_desc, BYTES=size, SYNC=OLD, num_warps=4, num_ctas=2 ** len(ctas))
+    layout = gl.NVMMASharedLayout.get_default_for([32, 32], gl.float16, cga_layout=[[1, 0], [0, 0]])
+    x_desc, out_desc = (GluonDescriptor.from_tensor(tensor, [32, 32], layout) for tensor in (x, out))
+    args = dict(x_desc=x_desc, out_desc=out_desc, BYTES=1024, SYNC=OLD, num_warps=4, num_ctas=4)
     return Call(multicast, (1,), args), dict(out_desc=x)
-
-
-def product_of_two_ctas() -> Trial:
-    """Each has its rows of a, and both the same columns of b."""
-    a, b, out = numbers(128, 64, dtype=torch.half), numbers(64, 32, dtype=torch.half, seed=1), torch.empty(128, 32)
-    rows, sizes = [[1, 0]], dict(M=128, N=32, K=64, BK=32, SYNC=OLD, num_warps=4, num_ctas=2)
-    args = dict(a_desc=descriptor(a, [128, 32], rows), b_desc=descriptor(b, [32, 32], [[0, 0]]), out=out, **sizes)
-    args["layout"] = gl.BlockedLayout([1, 8], [1, 32], [4, 1], [1, 0], cga_layout=rows)
-    total = dict(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 32, 16], cga_layout=rows)
-    args["total_layout"] = gl.NVMMADistributedLayout(**total)
-    return Call(multiply, (1,), args), dict(out=a.float() @ b.float())
-
-
-def gathered(counted: bool) -> Trial:
-    x, out = numbers(512), torch.empty(512)
-    args = dict(x=x, out=out, N=512, COUNTED=counted, num_warps=4)
-    return Call(gather_and_arrive, (1,), args), dict(out=torch.where(torch.arange(512) < 507, x, 0))
 
 
 TRIALS = {
@@ -242,24 +160,8 @@ TRIALS = {
     "add": lambda: reduction("add", torch.float32), "add bf16": lambda: reduction("add", torch.bfloat16),
     "min": lambda: reduction("min", torch.int32), "max fp16": lambda: reduction("max", torch.float16),
     "xor": lambda: reduction("xor", torch.int64), "matmul of two CTAs": of_two_ctas,
-    "multicast to 2": lambda: multicast_to([[0, 0]]), "multicast to 2 of 4": lambda: multicast_to([[1, 0], [0, 0]]),
-    "product of two CTAs": product_of_two_ctas, "arrivals behind copies": lambda: gathered(True),
-    "arrivals that are expected": lambda: gathered(False),
+    "multicast to 2 of 4": multicast_to_two_of_four,
 } | ({} if OLD else {"sums of 2": lambda: sums_of(2), "sums of 4": lambda: sums_of(4)})  # fmt: skip
-CLUSTER_WAIT = r"barrier\.cluster\.wait"
-# Of a trial: instructions that are dropped; which of them, all or the last; and what the machine says then.
-MISTAKES = {
-    ("descriptors in a loop", r"fence\.proxy\.tensormap"): (None, "race: .* with no fence.proxy.tensormap behind"),
-    ("descriptors in a loop", r"tensormap\.replace.*box_dim"): (None, "tma: .* a box of .*, neither may be empty"),
-    ("descriptors in a loop", r"tensormap\.cp_fenceproxy"): (None, "tma: .* no tensor map"),
-    ("multicast to 2", r"barrier\.cluster"): (None, "race: .* initialised yet|barrier: .* no mbarrier was initialised"),
-    ("multicast to 2", r"fence\.mbarrier_init"): (None, "race: .* may not have initialised yet"),
-    ("product of two CTAs", r"barrier\.cluster\.(arrive|wait)\.aligned"): (None, "race|barrier"),
-    ("arrivals behind copies", r"cp\.async\.mbarrier"): (None, "race: .* reads shared memory that .* wrote"),
-} | ({} if triton.__version__ < "3.9" else {  # 3.8 sums them within each CTA
-    ("sums of 2", r"barrier\.cluster"): (6, "race: .* (while reader|with no order|may still access)|barrier"),
-    ("sums of 2", r"barrier\.cluster\.(arrive|wait)"): (None, "race|uninitialised"),
-})  # fmt: skip
 
 
 def judgement(name: str) -> str:
@@ -267,52 +169,10 @@ def judgement(name: str) -> str:
     return str(check(*vars(launch).values(), expected=expected, seeds=SEEDS))
 
 
-def without(name: str, pattern: str) -> list[str]:
-    """Return what the machine says under two orders of events, where matching instructions do nothing."""
-    launch, _ = TRIALS[name]()
-    kernel, faults = compiled(launch), []
-    program = copy.copy(kernel.program)
-    found = [at for at, inst in enumerate(program.kernel.code) if re.match(pattern, inst.op)]
-    count, _ = MISTAKES[name, pattern]
-    dropped = set(found[-count:] if count else found)
-    assert dropped
-    program.steps = [Step(lambda w: None) if at in dropped else step for at, step in enumerate(program.steps)]
-    for seed in range(2):
-        machine, (x, *more) = Machine(seed, budget=200_000), launch.grid
-        machine.launch(program, (x * program.cluster, *more), parameters(machine, launch, kernel))
-        try:
-            machine.run()
-            faults.append("nothing")
-        except FaultError as error:
-            faults.append(f"{error.kind}: {error}")
-    return faults
-
-
 def everything() -> list[list[str]]:
     return [[name, judgement(name)] for name in TRIALS]
-
-
-def all_mistakes() -> list[list]:
-    return [[name, pattern, without(name, pattern)] for name, pattern in MISTAKES]
 
 
 def test_kernels_are_exact(printed_elsewhere):
     judgements = printed_elsewhere("import json, test_tma_kernels as t; print(json.dumps(t.everything()))")
     assert [entry for entry in judgements if not entry[1].startswith("exact")] == []
-
-
-def test_what_they_need(printed_elsewhere):
-    for name, pattern, faults in printed_elsewhere(
-        "import json, test_tma_kernels as t; print(json.dumps(t.all_mistakes()))"
-    ):
-        assert all(re.match(MISTAKES[name, pattern][1], text, re.DOTALL) for text in faults), (name, pattern, faults)
-
-
-def wrong_bytes() -> str:
-    launch, _ = multicast_to([[0, 0]], 64)
-    return str(check(*vars(launch).values(), seeds=2))
-
-
-def test_too_many_bytes_are_expected(printed_elsewhere):
-    text = printed_elsewhere("import json, test_tma_kernels as t; print(json.dumps(t.wrong_bytes()))")
-    assert text.startswith("hang: nobody can go on")

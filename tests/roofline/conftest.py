@@ -175,13 +175,14 @@ def zygote():
 def run_project(tmp_path_factory, zygote):
     """`run_project(*arguments)` runs pytest on the small project, in `root` or a new folder, and returns its Outcome.
 
-    Shares run in the process of pytest itself, unless `shares`. `more` follows its conftest, `fault`, `passes` and
-    `processes` are FAULT, PASSES and PROCESSES in the environment, to which `env` adds.
+    Shares run in the process of pytest itself, unless `shares` has them be "forks" of it, or "new" processes. `more`
+    follows its conftest, `fault`, `passes` and `processes` are FAULT, PASSES and PROCESSES in the environment, to which
+    `env` adds.
     `file_bytes` limits the size of the files that may be written, as a full disk would.
     """
 
     def run(
-        *arguments, tests=TESTS, conftest=CONFTEST, more="", fault="", passes=1, processes=1, shares=False, env=None,
+        *arguments, tests=TESTS, conftest=CONFTEST, more="", fault="", passes=1, processes=1, shares="", env=None,
         root=None, cwd=None, file_bytes=None,
     ) -> Outcome:  # fmt: skip
         root = root or tmp_path_factory.mktemp("project")
@@ -189,7 +190,7 @@ def run_project(tmp_path_factory, zygote):
         (root / "test_small.py").write_text(tests)
         (root / "pytest.ini").write_text("[pytest]\n")
         about = {"FAULT": fault, "PASSES": str(passes), "PROCESSES": str(processes)}
-        about |= {"SHARES": "1"} if shares else {}
+        about |= {"SHARES": shares}
         code, text = zygote.run(
             ["-p", "no:cacheprovider", "--ffn-device", "cpu", *map(str, arguments)], cwd=str(cwd or root),
             env=_environment(**about | (env or {})), file_bytes=file_bytes,

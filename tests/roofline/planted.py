@@ -12,47 +12,15 @@ import ctypes
 import itertools
 import os
 import signal
-import subprocess
 import time
-from multiprocessing import get_context
-from pathlib import Path
-from types import SimpleNamespace
 
-from roofline.measure import child
+import forked
 
 RANK, PLACE, WHAT = (os.environ.get("FAULT") or "none nowhere nothing").split()
 ROUNDS, PASSES = 6, 2
 TIMED_CALL = 6
 """In a share that checks it is called five times, in one that measures once before it is timed."""
 LIMIT_S = 6.0
-
-
-class Forked:
-    """Stands in for the `Popen` of a share: a fork of its supervisor, which has imported what takes three seconds."""
-
-    def __init__(self, command, *, cwd, stdout, **_):
-        self._process = get_context("fork").Process(target=be_share, args=(Path(command[-1]), cwd, stdout.fileno()))
-        self._process.start()
-        self.pid, self.terminate = self._process.pid, self._process.terminate
-
-    def poll(self):
-        return self._process.exitcode
-
-    def wait(self, timeout):
-        self._process.join(timeout)
-        if self.poll() is None:
-            raise subprocess.TimeoutExpired("a share", timeout)
-        return self.poll()
-
-
-def be_share(folder: Path, cwd: str, output: int) -> None:
-    os.setsid()
-    os.chdir(cwd)
-    for number in (1, 2):
-        os.dup2(output, number)
-    os.closerange(3, 256)  # the store's sockets, among others, which shall end with their process
-    in_share()
-    child.main(folder)
 
 
 def strike(place: str) -> None:
@@ -102,7 +70,7 @@ def pytest_addoption():
     from roofline.pytest_plugin import hooks, narrator
 
     few_rounds()
-    child.subprocess = SimpleNamespace(Popen=Forked, DEVNULL=None, TimeoutExpired=subprocess.TimeoutExpired)
+    forked.install(in_share)
     if (os.environ["RANK"], PLACE) == (RANK, "commit"):
         metadata.commit_of = lambda *given, **more: WHAT
     before("hello", hooks, "identity")

@@ -33,7 +33,7 @@ def base(tmp_path):
 
 @pytest.fixture
 def against(three_shapes, base):
-    about = {"shares": True, "processes": 3, "more": DIFFERS}
+    about = {"shares": "new", "processes": 3, "more": DIFFERS}
     return lambda *words, **more: three_shapes(f"--ffn-against={base}", *words, **about | more)
 
 

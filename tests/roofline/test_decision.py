@@ -173,26 +173,3 @@ def test_a_contender_that_is_slower_fails_the_run_where_that_is_asked_for(noisy,
     run_project("--benchmark-only", "--ffn-fail-slower").assert_refused("without a margin; add --ffn-decide 3%")
     run_project("--ffn-decide=3%").assert_refused("--ffn-decide measures: it needs --benchmark-only")
     run_project("--benchmark-only", "--ffn-decide=3").assert_refused("'3' is no share between 0 and 100 %")
-
-
-def main():
-    """Print the tables of docs/trust.md: `python tests/roofline/test_decision.py`, some two minutes."""
-    for seconds in (1, 2, 3):  # times the default --ffn-max-seconds
-        rng, equal = np.random.default_rng(1), [0.0] * len(SPREADS)
-        spreads = [spread * math.sqrt(1 - WITHIN + WITHIN / seconds) for spread in SPREADS]
-        for times in (2, MOST_TIMES):
-            verdicts = Counter(d.verdict for _ in range(40) for d in made_up_run(rng, spreads, equal, times))
-            print(seconds, "equal, times the plan:", times, dict(verdicts))
-        slow = Counter()
-        for place in [*range(len(spreads))] * 6:
-            slowdowns = [SLOWDOWN * (place == other) for other in range(len(spreads))]
-            slow[made_up_run(rng, spreads, slowdowns)[place].verdict] += 1
-        print(seconds, "5 % longer:", dict(slow))
-    for spread in (0.01, 0.02, 0.05, 0.1, 0.3):
-        for name, truth in (("at the margin", -math.log1p(MARGIN)), ("equal", 0.0)):
-            values = np.exp(np.random.default_rng(2).normal(truth, spread, size=(5000, max(levels(PLANNED)))))
-            print(spread, name, dict(Counter(decide(list(row), MARGIN, PLANNED).verdict for row in values)))
-
-
-if __name__ == "__main__":
-    main()

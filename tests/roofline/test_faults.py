@@ -15,10 +15,8 @@ from subprocess import CalledProcessError
 import pytest
 
 from results import references
-from roofline.analysis.comparison import compare
 from roofline.cli import main
 from roofline.measure import device_errors
-from roofline.report.compare import summary
 
 slow = pytest.mark.slow
 ALL = [f"m{m}-{name}" for m in (64, 128, 256) for name in ("torch", "numpy")]
@@ -98,7 +96,7 @@ ROWS = [  # place, fault, processes, whether it is slow
 )
 def test_a_fault_costs_what_it_struck(three_shapes, place, fault, processes):
     at = f"{place} {0 if place == 'copy' else 128} {fault}"
-    run, lacks = three_shapes(fault=at, processes=processes, shares=True, more=IMPATIENT), lacking(place, fault)
+    run, lacks = three_shapes(fault=at, processes=processes, shares="forks", more=IMPATIENT), lacking(place, fault)
     assert run.code == any(outcome == "failed" for outcome, _ in lacks.values()), run.text
     assert "Traceback" not in run.text
     assert run.reasons.keys() == lacks.keys()
@@ -143,7 +141,7 @@ child.os = SimpleNamespace(**vars(os) | {"killpg": kill_late})
 
 
 def test_a_process_that_does_not_die_costs_what_it_was_at(three_shapes):
-    run = three_shapes(fault="numpy 128 hang", shares=True, more=HELD)
+    run = three_shapes(fault="numpy 128 hang", shares="forks", more=HELD)
     assert run.code == 1
     assert "Traceback" not in run.text
     assert run.reasons.keys() == {"m128-numpy"}
@@ -155,7 +153,7 @@ def test_a_process_that_does_not_die_costs_what_it_was_at(three_shapes):
 
 
 def test_shape_that_nobody_can_be_blamed_for_is_tried_once_more(three_shapes):
-    run = three_shapes("-k", "numpy", fault="prepare 128 once", shares=True)
+    run = three_shapes("-k", "numpy", fault="prepare 128 once", shares="forks")
     assert (run.code, run.reasons) == (0, {})
     assert sorted(run.cases) == ["m128-numpy", "m256-numpy", "m64-numpy"]
 
@@ -170,7 +168,7 @@ if "roofline.measure.child" in sys.orig_argv:
 
 
 def test_shares_that_end_before_they_begin_anything_end_the_run(three_shapes):
-    run = three_shapes(more=DIE_EARLY, shares=True)
+    run = three_shapes(more=DIE_EARLY, shares="forks")
     assert run.code == 1
     assert "3 shares ended at their start: signal 9 (SIGKILL)" in run.text
 
@@ -195,7 +193,7 @@ ENDED_SLOWLY = [
 
 @pytest.fixture(scope="module")
 def ended(three_shapes):
-    return functools.cache(lambda fault, passes=1: three_shapes(fault=fault, passes=passes, shares=True))
+    return functools.cache(lambda fault, passes=1: three_shapes(fault=fault, passes=passes, shares="forks"))
 
 
 @pytest.mark.parametrize(
@@ -222,16 +220,6 @@ def test_a_run_that_was_ended_keeps_whole_rounds_and_is_gone_on_with(ended, faul
     assert sorted(again.cases) == sorted(again.measured) == sorted(ALL)
 
 
-def test_interruption_keeps_the_whole_rounds(ended):
-    run = ended("numpy 128 SIGINT", 3)
-    assert run.rounds | {"m64-torch": 200, "m128-torch": 9, "m128-numpy": 9} == run.rounds
-    shapes = run.kept.shapes.values()
-    assert [(shape.passes, shape.stopped_by) for shape in shapes] == [(1, "interrupt"), (0, "interrupt")]
-    shape = "matmul-xxl/16-up-tp8-m256-fp32"
-    assert f"not run: {shape}-torch, {shape}-numpy: interrupted by Ctrl-C" in run.text
-    assert "NEW was cut short" in "\n".join(summary(compare([run.kept], [run.kept])))
-
-
 def test_killed_run_leaves_no_process_and_a_journal_that_a_report_is_drawn_of(ended):
     run = ended("numpy 128 KILLED")
     assert_no_share_is_left(run)
@@ -243,11 +231,12 @@ def test_killed_run_leaves_no_process_and_a_journal_that_a_report_is_drawn_of(en
 
 
 def shares_of(root: Path) -> list[str]:
-    """Processes that are shares of runs in `root`."""
+    """Processes that are shares of runs in `root`: each leads a session of its own."""
     names = []
     for path in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            if b"roofline.measure.child" in (path / "cmdline").read_bytes() and (path / "cwd").readlink() == root:
+            session = (path / "stat").read_text().rpartition(")")[2].split()[3]
+            if session == path.name and (path / "cwd").readlink() == root:
                 names.append(path.name)
     return names
 
@@ -279,7 +268,7 @@ def test_a_run_that_is_stuck_ends_at_a_second_signal_or_soon_after_the_first(thr
     sent = []
     sender = threading.Thread(target=send, daemon=True)
     sender.start()
-    run = three_shapes(fault="numpy 128 hang", root=tmp_path, shares=True)
+    run = three_shapes(fault="numpy 128 hang", root=tmp_path, shares="forks")
     assert time.monotonic() - sent[0] < 20
     sender.join()
     assert run.code == code

@@ -76,7 +76,7 @@ def test_wrong_arms_of_a_file_in_a_users_folder_fail_and_the_right_one_passes(zy
         text = text.replace(right, wrong)
     (tmp_path / "mine.py").write_text(text)
     words = ["-p", "no:cacheprovider", "--ffn-operations=mine.py", "-k=flat or per_parameter or bucketed_36KiB", *SMALL]
-    code, text = zygote.run(words, cwd=str(tmp_path), env=environment(RANKS="2", SHARES="1"), timeout_s=LIMIT_S)
+    code, text = zygote.run(words, cwd=str(tmp_path), env=environment(RANKS="2", SHARES="new"), timeout_s=LIMIT_S)
     assert code == 1
     assert "rank 0: flat: relative error" in text
     assert "rank 0: per_parameter: the output holds NaN" in text

@@ -48,7 +48,7 @@ def test_names_are_asked_for_once_after_all_that_is_timed_and_a_failure_costs_th
 
 
 def test_profiler_that_dies_costs_names_alone(three_shapes):
-    outcome = three_shapes(conftest=DIES, shares=True)
+    outcome = three_shapes(conftest=DIES, shares="forks")
     assert outcome.code == 0
     assert len(outcome.cases) == 6
     assert "Kernel names: not all were found: signal 9 (SIGKILL), in its first call" in outcome.text

@@ -63,7 +63,7 @@ def test_the_number_of_processes_can_be_chosen(three_shapes):
 
 
 def test_a_share_that_is_killed_keeps_its_whole_passes_and_the_next_makes_the_others(three_shapes):
-    run = three_shapes(passes=2, processes=3, fault="later-numpy 256 SIGKILL", shares=True)
+    run = three_shapes(passes=2, processes=3, fault="later-numpy 256 SIGKILL", shares="new")
     assert run.code == 1
     assert run.reasons == {"m256-numpy": ("failed", "numpy: signal 9 (SIGKILL), while it was timed")}
     assert sorted(run.cases) == sorted(set(ALL) - {"m256-numpy"})
@@ -72,18 +72,6 @@ def test_a_share_that_is_killed_keeps_its_whole_passes_and_the_next_makes_the_ot
         struck = shape.params["m"] == 256
         assert of == {1: 0, 2: 0, 3: 2 if struck else 1, 4: 2, 5: 3, 6: 3}
         assert (shape.processes, shape.passes, shape.stopped_by) == (3 + (not struck), 6, "rounds")
-        assert [round_.index for round_ in shape.rounds] == list(range(shape.round_count))
-
-
-@pytest.mark.slow
-def test_ctrl_c_in_a_later_process_keeps_whole_passes_and_a_run_that_goes_on_makes_the_others(three_shapes):
-    run = three_shapes(passes=2, processes=2, fault="later-numpy 128 SIGINT", shares=True)
-    assert run.code == 2
-    assert {shape.params["m"]: shape.passes for shape in run.kept.shapes.values()} == {64: 3, 128: 2, 256: 2}
-    again = run.go_on()
-    assert again.code == 0
-    for shape in again.kept.shapes.values():
-        assert (shape.passes, shape.stopped_by != "interrupt") == (4, True)
         assert [round_.index for round_ in shape.rounds] == list(range(shape.round_count))
 
 

@@ -49,7 +49,7 @@ def ranks(zygote, environment, tmp_path_factory):
     def run(*arguments, fault="", count=2, into=None, timed=True, **more) -> Ended:
         words = ["-p", "no:cacheprovider", "-p", "planted", *["--benchmark-only"] * timed, *CASES, *arguments]
         bounds = OF_ONE_THAT_STOPS if fault.endswith("turns SIGSTOP") else BOUNDS
-        env = environment(**bounds | more, RANKS=str(count), FAULT=fault, TMPDIR=str(into), SHARES="1")
+        env = environment(**bounds | more, RANKS=str(count), FAULT=fault, TMPDIR=str(into), SHARES="new")
         code, text = zygote.run(words, cwd=str(ROOT), env=env, timeout_s=BOUND_S)
         folder = max(into.glob("results/*-*"), default=None)
         return Ended(code, text, folder, partial(run, f"--ffn-resume={folder}", into=into))

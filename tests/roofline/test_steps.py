@@ -83,11 +83,6 @@ def test_each_size_has_a_panel_with_its_own_bars():
     for axes, (size, parts) in zip(figure.axes, times_ms.items(), strict=True):
         assert (axes.get_title("left"), axes.get_title()) == (size, "")
         assert [text.get_text() for text in axes.get_yticklabels()] == [f"{part}, fp32, eager" for part in parts]
-        bars = [bar for stacked in axes.containers for bar in stacked if bar.get_width()]
-        ends = sorted((round(bar.get_x()), round(bar.get_x() + bar.get_width())) for bar in bars)
-        matmul = [(0, 0.75 * ms) for ms in parts.values()]
-        idle = [(0.75 * ms, ms) for ms in parts.values()]
-        assert ends == sorted(matmul + idle)
         low, high = axes.get_ylim()
         assert low - high == pytest.approx(len(parts) + 0.2)  # room for its own bars alone, the first on top
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["matmul", "idle"]

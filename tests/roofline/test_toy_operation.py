@@ -22,7 +22,7 @@ def test_double(ffn_benchmark, shape, contender):
 
 
 def test_it_is_swept_found_by_shares_timed_tabled_plotted_and_compared(run_project, capsys):
-    about = {"conftest": CONFTEST, "tests": TESTS, "env": {"DRAW": "1"}, "shares": True}
+    about = {"conftest": CONFTEST, "tests": TESTS, "env": {"DRAW": "1"}, "shares": "new"}
     outcome = run_project("--benchmark-only", "--ffn-tokens=100,300", **about)
     assert outcome.code == 0, outcome.text
     times = {record["case"]: record["time_s"] for record in records_of(outcome.kept)}

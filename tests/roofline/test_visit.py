@@ -144,14 +144,6 @@ def test_steps_that_share_an_archive_are_one_run_and_failures_stop_nothing(make,
     assert text_of(tmp_path / "out", "logs.tgz", "logs/conditions.txt").count("H100") == 6
 
 
-def test_nothing_is_done_twice(make, tmp_path):
-    log = tmp_path / "log"
-    step = Step("one", 1, 9, ("sh", "-c", f"echo >> {log}"))
-    make(step)
-    make(step, Step("two", 1, 9, exits(0)))
-    assert log.read_text() == "\n"
-
-
 def test_what_has_no_time_is_not_begun_and_named_with_its_seconds(make, capsys):
     made = make(Step("long", 50, 60, exits(0)), Step("short", 1, 2, exits(0)), seconds=10)
     assert made.codes == {"short": 0}

@@ -16,6 +16,8 @@ import sys
 import time
 import traceback
 
+import forked
+
 HEAVY = (
     *("torch", "pandas", "seaborn", "pytest_benchmark.plugin"),
     *("roofline.pytest_plugin.narrator", "roofline.measure.jobs"),
@@ -56,9 +58,9 @@ class Zygote:
         self._socket.close()
 
 
-def quicken(drawn: bool, shares: bool) -> None:
+def quicken(drawn: bool, shares: str) -> None:
     """Leave out what takes most of a run's time, and what no test of one looks at. Few look at pictures, or at shares
-    in processes of their own."""
+    in processes of their own, which are then "forks" or "new"."""
     from roofline import plots
     from roofline.measure import machine
     from roofline.pytest_plugin import hooks
@@ -72,14 +74,16 @@ def quicken(drawn: bool, shares: bool) -> None:
         plots.FIGURES |= dict.fromkeys(plots.FIGURES, lambda *a: None)
     if not shares:
         hooks.runs_here = lambda *about: True
+    if shares == "forks":
+        forked.install()
     gc.freeze()  # at its end pytest collects garbage five times
 
 
 def begin(arguments: list[str], cwd: str, env: dict[str, str], file_bytes: int | None = None) -> None:
     """Be a run of pytest in the folder `cwd`, whose files may have `file_bytes`. Does not return.
 
-    It draws pictures where `env` has DRAW, and stands in for torchrun with as many ranks as RANKS says, on as many
-    nodes as NODES.
+    It draws pictures where `env` has DRAW, has the shares that SHARES says, and stands in for torchrun with as many
+    ranks as RANKS says, on as many nodes as NODES.
     """
     # Under nohup, or in the background of a shell script, the tests hand ignored signals on.
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
@@ -91,13 +95,16 @@ def begin(arguments: list[str], cwd: str, env: dict[str, str], file_bytes: int |
     os.environ.update(env)
     sys.argv = ["pytest", *arguments]
     sys.path[:1] = [cwd, *env["PYTHONPATH"].split(os.pathsep)]
-    quicken("DRAW" in env, "SHARES" in env)
+    quicken("DRAW" in env, env.get("SHARES", ""))
     # pytest would rewrite the asserts of a package with an entry point, and this process has imported it.
     arguments = ["-W", "ignore::pytest.PytestAssertRewriteWarning", *arguments]
     if "RANKS" in env:
         code = torchrun(int(env["RANKS"]), int(env.get("NODES", "1")), arguments)
-        os._exit(code)  # what it imported takes long to end
-    sys.exit(__import__("pytest").main(arguments))
+    else:
+        code = __import__("pytest").main(arguments)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # what it imported takes long to end
 
 
 def torchrun(ranks: int, nodes: int, arguments: list[str]) -> int:

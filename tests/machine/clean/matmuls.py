@@ -1,4 +1,4 @@
-"""Matmuls: split along K, as streams of steps, of groups, persistent by TMA, of fp8 and of int8. x [M, K], w [K, N]."""
+"""Matmuls: split along K, as streams of steps, and of groups. x [M, K], w [K, N]."""
 
 # ruff: noqa: N803 (kernel arguments: sizes and compile-time constants in capitals, as Triton code has them)
 
@@ -7,7 +7,6 @@ from itertools import pairwise
 import torch
 import triton
 import triton.language as tl
-from triton.tools.tensor_descriptor import TensorDescriptor
 
 from clean import Trial, trial, whole
 from clean.orders import counters
@@ -23,7 +22,7 @@ def products(
         k = step * BK + tl.arange(0, BK)
         x = tl.load(x_ptr + m[:, None] * K + k, (m[:, None] < M) & (k < K), 0.0)
         w = tl.load(w_ptr + k[:, None] * N + n, (k[:, None] < K) & (n < N), 0.0)
-        acc = tl.dot(x, w, acc, out_dtype=acc.dtype)
+        acc = tl.dot(x, w, acc)
     return acc
 
 
@@ -32,15 +31,6 @@ def corner(tile, N, BM: tl.constexpr, BN: tl.constexpr):
     """Return the rows and the columns of a tile."""
     tiles_n = tl.cdiv(N, BN)
     return tile // tiles_n * BM + tl.arange(0, BM), tile % tiles_n * BN + tl.arange(0, BN)
-
-
-@triton.jit
-def tiled_kernel(
-    x_ptr, w_ptr, out_ptr, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, SUMS: tl.constexpr
-):
-    m, n = corner(tl.program_id(0), N, BM, BN)
-    acc = products(x_ptr, w_ptr, m, n, 0, tl.cdiv(K, BK), M, N, K, tl.zeros([BM, BN], SUMS), BN, BK)
-    tl.store(out_ptr + m[:, None] * N + n, acc, (m[:, None] < M) & (n < N))
 
 
 @triton.jit
@@ -122,21 +112,10 @@ def grouped_kernel(
         tiles_before += tiles
 
 
-def matmul(kernel, grid, m: int, n: int, k: int, dtype=torch.bfloat16, blocks=(64, 32, 32), out=torch.float32, **more):
-    x, w = whole(m, k, low=-2, high=2, dtype=dtype), whole(k, n, low=-2, high=2, dtype=dtype, seed=1)
-    tiles = dict(zip(("BM", "BN", "BK"), blocks, strict=True))
-    args = dict(x_ptr=x, w_ptr=w, out_ptr=torch.full((m, n), 99, dtype=out), M=m, N=n, K=k, **more, **tiles)
-    return Trial(kernel, grid, dict(num_warps=4, num_stages=2) | args, dict(out_ptr=(x.double() @ w.double()).to(out)))
-
-
-@trial
-def fp8_matmul() -> Trial:
-    return matmul(tiled_kernel, (2,), 60, 48, 160, torch.float8_e4m3fn, (64, 32, 64), SUMS=tl.float32)
-
-
-@trial
-def int8_matmul() -> Trial:
-    return matmul(tiled_kernel, (2,), 60, 48, 160, torch.int8, (64, 32, 64), torch.int32, SUMS=tl.int32)
+def matmul(kernel, grid, m: int, n: int, k: int, **more) -> Trial:
+    x, w = (whole(*shape, low=-2, high=2, dtype=torch.bfloat16, seed=i) for i, shape in enumerate(((m, k), (k, n))))
+    args = dict(x_ptr=x, w_ptr=w, out_ptr=torch.full((m, n), 99.0), M=m, N=n, K=k, **more, BM=64, BN=32, BK=32)
+    return Trial(kernel, grid, dict(num_warps=4, num_stages=2) | args, dict(out_ptr=x.float() @ w.float()))
 
 
 @trial
@@ -160,46 +139,3 @@ def grouped_matmul() -> Trial:
     expected = torch.cat([x[a:b].float() @ w[g].float() for g, (a, b) in enumerate(pairwise(bounds))])
     sizes = dict(N=56, K=64, GROUPS=4, BM=64, BN=32, BK=32, num_warps=4, num_stages=2)
     return Trial(grouped_kernel, (3,), args | sizes, dict(out_ptr=expected.bfloat16()))
-
-
-@triton.jit
-def persist(x_desc, w_desc, out_desc, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
-    """A program goes through tiles, and stores each in two halves, for which less shared memory is needed."""
-    tiles_n = tl.cdiv(N, BN)
-    for tile in range(tl.program_id(0), tl.cdiv(M, BM) * tiles_n, tl.num_programs(0)):
-        m, n = tile // tiles_n * BM, tile % tiles_n * BN
-        acc = tl.zeros([BM, BN], tl.float32)
-        for k in range(0, K, BK):
-            acc = tl.dot(x_desc.load([m, k]), w_desc.load([k, n]), acc)
-        left, right = acc.reshape([BM, 2, BN // 2]).permute(0, 2, 1).split()
-        out_desc.store([m, n], left.to(tl.bfloat16))
-        out_desc.store([m, n + BN // 2], right.to(tl.bfloat16))
-
-
-@triton.jit
-def host_kernel(x_desc, w_desc, out_desc, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
-    persist(x_desc, w_desc, out_desc, M, N, K, BM, BN, BK)
-
-
-@triton.jit
-def device_kernel(x_ptr, w_ptr, out_ptr, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr):
-    x_desc = tl.make_tensor_descriptor(x_ptr, [M, K], [K, 1], [BM, BK])
-    w_desc = tl.make_tensor_descriptor(w_ptr, [K, N], [N, 1], [BK, BN])
-    out_desc = tl.make_tensor_descriptor(out_ptr, [M, N], [N, 1], [BM, BN // 2])
-    persist(x_desc, w_desc, out_desc, M, N, K, BM, BN, BK)
-
-
-@trial
-def persistent_device_descriptors() -> Trial:
-    return matmul(device_kernel, (2,), 120, 88, 144, blocks=(64, 64, 64), out=torch.bfloat16)
-
-
-@trial
-def persistent_host_descriptors() -> Trial:
-    made = matmul(host_kernel, (2,), 120, 88, 144, blocks=(64, 64, 64), out=torch.bfloat16)
-    boxes = dict(x=[64, 64], w=[64, 64], out=[64, 32])
-    descriptors = {
-        f"{name}_desc": TensorDescriptor.from_tensor(made.args[f"{name}_ptr"], box) for name, box in boxes.items()
-    }
-    args = {name: value for name, value in made.args.items() if not name.endswith("_ptr")}
-    return Trial(host_kernel, made.grid, args | descriptors, dict(out_desc=made.expected["out_ptr"]))

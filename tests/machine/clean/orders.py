@@ -1,8 +1,7 @@
-"""Scans, a histogram, sorting, dropout and locks: kernels whose threads, or programs, must agree on an order."""
+"""Scans, a histogram, sorting and locks: kernels whose threads, or programs, must agree on an order."""
 
 # ruff: noqa: N803 (kernel arguments: compile-time constants in capitals, as Triton code has them)
 
-import numpy as np
 import torch
 import triton
 import triton.language as tl
@@ -110,60 +109,6 @@ def sort() -> Trial:
     x = whole(2, 256, low=-500, high=500, dtype=torch.int32)
     args = dict(x_ptr=x, out_ptr=torch.empty_like(x), COLUMNS=256, num_warps=4)
     return Trial(sort_kernel, (2,), args, dict(out_ptr=x.sort(1)[0]))
-
-
-@triton.jit
-def topk_kernel(x_ptr, values_ptr, places_ptr, COLUMNS: tl.constexpr, K: tl.constexpr):
-    """The K largest of a row and where they are: the router of a mixture of experts. Ties go to the lower place."""
-    row, column = tl.program_id(0), tl.arange(0, COLUMNS)
-    x = tl.load(x_ptr + row * COLUMNS + column)
-    keys = (x.to(tl.int64) << 32) | (COLUMNS - 1 - column)
-    keys = tl.topk(keys, K)
-    place = row * K + tl.arange(0, K)
-    tl.store(values_ptr + place, (keys >> 32).to(tl.int32))
-    tl.store(places_ptr + place, COLUMNS - 1 - (keys & 0xFFFFFFFF).to(tl.int32))
-
-
-@trial
-def topk() -> Trial:
-    x = whole(2, 128, low=-20, high=20, dtype=torch.int32)
-    values, places = x.sort(dim=1, descending=True, stable=True)
-    results = dict(values_ptr=counters(8).view(2, 4), places_ptr=counters(8).view(2, 4))
-    args = dict(x_ptr=x, **results, COLUMNS=128, K=4, num_warps=2)
-    return Trial(topk_kernel, (2,), args, dict(values_ptr=values[:, :4], places_ptr=places[:, :4]))
-
-
-@triton.jit
-def dropout_kernel(x_ptr, out_ptr, count, seed, p, scale, BLOCK: tl.constexpr):
-    """Which elements go depends on the seed and their place alone. `scale`: 1 / (1 - p)."""
-    place = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    x = tl.load(x_ptr + place, place < count)
-    tl.store(out_ptr + place, tl.where(tl.rand(seed, place) < p, 0.0, x * scale), place < count)
-
-
-def philox(counter: np.ndarray, seed: int) -> np.ndarray:
-    """Return the first word of Philox-4x32-10 (Salmon et al., SC 2011) of a counter (c, 0, 0, 0), a key (seed, 0)."""
-    c, key = [counter.astype(np.uint64), *[np.zeros(len(counter), np.uint64)] * 3], [seed, 0]
-    low = np.uint64(2**32 - 1)
-    for _ in range(10):
-        a, b = c[0] * np.uint64(0xD2511F53), c[2] * np.uint64(0xCD9E8D57)
-        c = [
-            b >> np.uint64(32) ^ c[1] ^ np.uint64(key[0]),
-            b & low,
-            a >> np.uint64(32) ^ c[3] ^ np.uint64(key[1]),
-            a & low,
-        ]
-        key = [(key[0] + 0x9E3779B9) % 2**32, (key[1] + 0xBB67AE85) % 2**32]
-    return c[0].astype(np.uint32)
-
-
-@trial
-def dropout() -> Trial:
-    """`tl.rand` is below a half where the word, or the complement of a negative one, is below 2**30."""
-    x, words = whole(1000, low=1, high=9), philox(np.arange(1000), 1234).view(np.int32)
-    kept = torch.from_numpy(np.where(words < 0, ~words, words) >= 2**30)
-    args = dict(x_ptr=x, out_ptr=torch.empty_like(x), count=1000, seed=1234, p=0.5, scale=2.0, BLOCK=256, num_warps=4)
-    return Trial(dropout_kernel, (4,), args, dict(out_ptr=torch.where(kept, 2 * x, 0)))
 
 
 @triton.jit

@@ -1,4 +1,4 @@
-"""Softmax, norms forward and backward, and cross entropy: reductions of rows, and sums that programs share."""
+"""Softmax, the gradients of a norm, and cross entropy: reductions of rows, and sums that programs share."""
 
 # ruff: noqa: N803 (kernel arguments: compile-time constants in capitals, as Triton code has them)
 
@@ -27,60 +27,6 @@ def softmax() -> Trial:
     x = normal(5, 200)
     args = dict(x_ptr=x, out_ptr=torch.empty_like(x), rows=5, columns=200, BLOCK=256, num_warps=4)
     return Trial(softmax_kernel, (2,), args, dict(out_ptr=x.softmax(1)), ROUNDED)
-
-
-@triton.jit
-def rms_norm_kernel(x_ptr, w_ptr, out_ptr, columns, epsilon, BLOCK: tl.constexpr):
-    """A row in chunks, read twice."""
-    row = tl.program_id(0)
-    squares = tl.zeros([BLOCK], tl.float32)
-    for start in range(0, columns, BLOCK):
-        column = start + tl.arange(0, BLOCK)
-        x = tl.load(x_ptr + row * columns + column, column < columns, 0.0).to(tl.float32)
-        squares += x * x
-    scale = tl.rsqrt(tl.sum(squares, 0) / columns + epsilon)
-    for start in range(0, columns, BLOCK):
-        column = start + tl.arange(0, BLOCK)
-        x = tl.load(x_ptr + row * columns + column, column < columns, 0.0)
-        w = tl.load(w_ptr + column, column < columns, 0.0)
-        tl.store(out_ptr + row * columns + column, (x * scale * w).to(tl.bfloat16), column < columns)
-
-
-@trial
-def rms_norm() -> Trial:
-    x, w = normal(3, 300, dtype=torch.bfloat16), normal(300, seed=1)
-    args = dict(x_ptr=x, w_ptr=w, out_ptr=torch.empty_like(x), columns=300, epsilon=1e-6, BLOCK=128, num_warps=2)
-    expected = torch.nn.functional.rms_norm(x.float(), (300,), w, 1e-6)
-    return Trial(rms_norm_kernel, (3,), args, dict(out_ptr=expected), 2**-8)  # the result is bf16
-
-
-@triton.jit
-def layer_norm_kernel(x_ptr, w_ptr, b_ptr, out_ptr, mean_ptr, rstd_ptr, columns, epsilon, BLOCK: tl.constexpr):
-    row, column = tl.program_id(0), tl.arange(0, BLOCK)
-    inside = column < columns
-    x = tl.load(x_ptr + row * columns + column, inside, 0.0)
-    mean = tl.sum(x, 0) / columns
-    apart = tl.where(inside, x - mean, 0.0)
-    rstd = 1 / tl.sqrt(tl.sum(apart * apart, 0) / columns + epsilon)
-    w, b = tl.load(w_ptr + column, inside), tl.load(b_ptr + column, inside)
-    tl.store(out_ptr + row * columns + column, apart * rstd * w + b, inside)
-    tl.store(mean_ptr + row, mean)
-    tl.store(rstd_ptr + row, rstd)
-
-
-@trial
-def layer_norm() -> Trial:
-    x, w, b = normal(4, 200), normal(200, seed=1), normal(200, seed=2)
-    results = dict(out_ptr=torch.empty_like(x), mean_ptr=torch.empty(4), rstd_ptr=torch.empty(4))
-    args = dict(x_ptr=x, w_ptr=w, b_ptr=b, **results, columns=200, epsilon=1e-5, BLOCK=256, num_warps=4)
-    expected = torch.native_layer_norm(x, (200,), w, b, 1e-5)
-    return Trial(
-        layer_norm_kernel,
-        (4,),
-        args,
-        {name: t.view_as(results[name]) for name, t in zip(results, expected, strict=True)},
-        ROUNDED,
-    )
 
 
 @triton.jit

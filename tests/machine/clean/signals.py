@@ -1,4 +1,4 @@
-"""Devices that write into each other's memory and tell by flags: all-gather, all-reduce, and a matmul of both.
+"""Devices that write into each other's memory and tell by flags: all-gather and all-reduce.
 
 Peers are known by their addresses, as symmetric memory has them: a table of one int64 a device. A flag is a word in the
 memory of the device that waits for it. Whoever waits takes it down again, so a next launch finds all flags as before.
@@ -11,7 +11,6 @@ import triton
 import triton.language as tl
 
 from clean import Addresses, Trial, trial, whole
-from clean.matmuls import products
 from clean.orders import counters
 
 RANKS = 3
@@ -108,44 +107,4 @@ def all_reduce() -> list[Trial]:
             dict(out_ptr=sum(parts)),
         )
         for rank, (part, its_flags) in enumerate(zip(parts, flags, strict=True))
-    ]
-
-
-@triton.jit
-def gather_matmul_kernel(
-    x_ptr, gathered_ptr, w_ptr, flags_ptr, out_ptr, rank, gathered_ptrs, flags_ptrs,
-    RANKS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, K: tl.constexpr,
-):  # fmt: skip
-    """Rows of x of all devices times the own w. A device's rows are multiplied as soon as they are here."""
-    m, n, k = tl.arange(0, BM), tl.arange(0, BN), tl.arange(0, K)
-    x = tl.load(x_ptr + m[:, None] * K + k)
-    for turn in range(1, RANKS + 1):
-        peer = (rank + turn) % RANKS
-        tl.store(at_peer(gathered_ptrs, peer, tl.bfloat16) + (rank * BM + m[:, None]) * K + k, x)
-        raise_flag(flags_ptrs, peer, rank)
-    for turn in range(RANKS):
-        source = (rank + RANKS - turn) % RANKS
-        take_flag(flags_ptr + source)
-        rows, acc = source * BM + m, tl.zeros([BM, BN], tl.float32)
-        acc = products(gathered_ptr, w_ptr, rows, n, 0, K // BK, RANKS * BM, BN, K, acc, BN, BK)
-        tl.store(out_ptr + rows[:, None] * BN + n, acc)
-
-
-@trial
-def all_gather_matmul() -> list[Trial]:
-    kind, ranks = dict(dtype=torch.bfloat16, low=-2, high=2), range(2)
-    x, w = [whole(64, 64, **kind, seed=i) for i in ranks], [whole(64, 32, **kind, seed=2 + i) for i in ranks]
-    gathered, flags = [torch.empty(128, 64, dtype=torch.bfloat16) for _ in ranks], [counters(2) for _ in ranks]
-    shared = dict(gathered_ptrs=Addresses(gathered), flags_ptrs=Addresses(flags), num_warps=4, num_stages=2)
-    shared |= dict(RANKS=2, BM=64, BN=32, BK=32, K=64)
-    return [
-        Trial(
-            gather_matmul_kernel,
-            (1,),
-            shared
-            | dict(x_ptr=x[rank], w_ptr=w[rank], gathered_ptr=gathered[rank], flags_ptr=flags[rank])
-            | dict(out_ptr=torch.empty(128, 32), rank=rank),
-            dict(out_ptr=torch.cat(x).float() @ w[rank].float()),
-        )
-        for rank in ranks
     ]

@@ -1,4 +1,4 @@
-"""Gluon: matmuls by warps with roles, and by clusters of two CTAs that share a load. x [M, K], w [K, N]."""
+"""Gluon: matmuls whose loads run ahead, by one CTA, and by a cluster of two that share a load. x [M, K], w [K, N]."""
 
 # ruff: noqa: N803 (kernel arguments: sizes and compile-time constants in capitals, as Triton code has them)
 
@@ -11,7 +11,6 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     mbarrier,
     tma,
     warpgroup_mma,
-    warpgroup_mma_wait,
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
@@ -75,61 +74,7 @@ def pipelined_kernel(x_desc, w_desc, out_desc, K, STAGES: gl.constexpr):
     store_tile(out_desc, acc, m, n)
 
 
-@gluon.jit
-def produce(x_desc, w_desc, x_ring, w_ring, full, empty, m, n, K):
-    """Fill stage after stage as soon as it has been read. The first round finds all of them empty."""
-    stages: gl.constexpr = x_ring.shape[0]
-    for step in range(gl.cdiv(K, x_ring.shape[2])):
-        mbarrier.wait(empty.index(step % stages), step // stages % 2 ^ 1)
-        load(x_desc, w_desc, x_ring, w_ring, full, m, n, step, False)
-
-
-@gluon.jit
-def consume(out_desc, x_ring, w_ring, full, empty, m, n, K):
-    """Multiply what is in the ring, one group of wgmma ahead of the stage that is given back."""
-    stages: gl.constexpr = x_ring.shape[0]
-    bm: gl.constexpr = x_ring.shape[1]
-    bk: gl.constexpr = x_ring.shape[2]
-    acc = sums(bm, w_ring.shape[2])
-    for step in range(gl.cdiv(K, bk)):
-        stage = step % stages
-        mbarrier.wait(full.index(stage), step // stages % 2)
-        acc = warpgroup_mma(x_ring.index(stage), w_ring.index(stage), acc, is_async=True)
-        acc = warpgroup_mma_wait(1, deps=[acc])
-        mbarrier.arrive(empty.index((step + stages - 1) % stages), pred=step > 0)
-    acc = warpgroup_mma_wait(0, deps=[acc])
-    store_tile(out_desc, acc, m, n)
-
-
-@gluon.jit
-def specialised_kernel(x_desc, w_desc, out_desc, K, STAGES: gl.constexpr):
-    """One warp loads, four multiply, and a ring with two mbarriers a stage lies between."""
-    bm: gl.constexpr = x_desc.block_type.shape[0]
-    bk: gl.constexpr = x_desc.block_type.shape[1]
-    bn: gl.constexpr = w_desc.block_type.shape[1]
-    x_ring = gl.allocate_shared_memory(x_desc.dtype, [STAGES, bm, bk], x_desc.layout)
-    w_ring = gl.allocate_shared_memory(w_desc.dtype, [STAGES, bk, bn], w_desc.layout)
-    full = mbarrier.allocate_mbarrier(batch=STAGES)
-    empty = mbarrier.allocate_mbarrier(batch=STAGES)
-    for stage in gl.static_range(STAGES):
-        mbarrier.init(full.index(stage), count=1)
-        mbarrier.init(empty.index(stage), count=1)
-    fence_async_shared()  # warp_specialize is a barrier for the threads
-    m = gl.program_id(0) * bm
-    n = gl.program_id(1) * bn
-    gl.warp_specialize(
-        [
-            (consume, (out_desc, x_ring, w_ring, full, empty, m, n, K)),
-            (produce, (x_desc, w_desc, x_ring, w_ring, full, empty, m, n, K)),
-        ],
-        [1],
-        [40],
-    )
-
-
-if hasattr(mbarrier, "sync_cluster_init"):  # 3.7
-    announce = mbarrier.sync_cluster_init
-elif hasattr(mbarrier, "fence_init_release_cluster"):  # 3.8
+if hasattr(mbarrier, "fence_init_release_cluster"):  # 3.8
 
     @gluon.jit
     def announce():
@@ -143,32 +88,11 @@ else:  # the compiler does it
 
 
 @gluon.jit
-def multicast_kernel(x_desc, w_desc, out_desc, K):
-    """Two CTAs have half the rows of a tile each, and one load brings the same part of w to both."""
-    bm: gl.constexpr = x_desc.block_type.shape[0]
-    bk: gl.constexpr = x_desc.block_type.shape[1]
-    bn: gl.constexpr = w_desc.block_type.shape[1]
-    x_part = gl.allocate_shared_memory(x_desc.dtype, [bm, bk], x_desc.layout)
-    w_part = gl.allocate_shared_memory(w_desc.dtype, [bk, bn], w_desc.layout)
-    full = mbarrier.allocate_mbarrier()
-    mbarrier.init(full, count=1)
-    announce()  # bytes of the other CTA's load arrive at this one's mbarrier
-    m = gl.program_id(0) * bm
-    n = gl.program_id(1) * bn
-    acc = sums(bm, bn, x_desc.layout.cga_layout)
-    for step in range(gl.cdiv(K, bk)):
-        mbarrier.expect(full, x_desc.block_type.nbytes // 2 + w_desc.block_type.nbytes)
-        tma_load(x_desc, [m, step * bk], full, x_part)
-        tma_load(w_desc, [step * bk, n], full, w_part, multicast=True)
-        mbarrier.wait(full, step % 2)
-        acc = warpgroup_mma(x_part, w_part, acc)
-        gl.barrier(cluster=True)  # the other CTA, too, has read what the next load overwrites
-    store_tile(out_desc, acc, m, n)
-
-
-@gluon.jit
 def multicast_ring_kernel(x_desc, w_desc, out_desc, K, STAGES: gl.constexpr):
-    """The same, but loads run ahead: both CTAs tell the first, whose loads of w go to both, what they have read."""
+    """Two CTAs have half the rows of a tile each, and a load of the first brings the same part of w to both.
+
+    Loads run ahead: both CTAs tell the first what they have read.
+    """
     bm: gl.constexpr = x_desc.block_type.shape[0]
     bk: gl.constexpr = x_desc.block_type.shape[1]
     bn: gl.constexpr = w_desc.block_type.shape[1]
@@ -220,16 +144,6 @@ def matmul(kernel, grid, shape, blocks, *, ctas: int = 1, **more) -> Trial:
 @trial
 def pipelined() -> Trial:
     return matmul(pipelined_kernel, (1, 2), (60, 88, 320), (64, 64, 64), STAGES=3)
-
-
-@trial
-def warp_specialised() -> Trial:
-    return matmul(specialised_kernel, (1, 2), (60, 88, 320), (64, 64, 64), STAGES=3)
-
-
-@trial
-def multicast() -> Trial:
-    return matmul(multicast_kernel, (1, 1), (120, 56, 192), (128, 64, 64), ctas=2)
 
 
 @trial(since=(3, 8))  # 3.7 gives each CTA an mbarrier of its own

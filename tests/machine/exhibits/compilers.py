@@ -21,21 +21,20 @@ SIDE = gl.constexpr(64)  # of all tiles
 
 
 @gluon.jit
-def sum_products(a_ptr, b_ptr, out_ptr, steps, GROUPS: gl.constexpr, MENDED: gl.constexpr):
-    """All warpgroups read each b, and all of their threads overwrite it behind the wait."""
-    rows_a: gl.constexpr = SIDE * GROUPS
-    sums: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4 * GROUPS, 1], [16, SIDE, 16])
-    loads: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4 * GROUPS, 1], [1, 0])
+def sum_products(a_ptr, b_ptr, out_ptr, steps, MENDED: gl.constexpr):
+    """Both warpgroups read each b, and all of their threads overwrite it behind the wait."""
+    sums: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [8, 1], [16, SIDE, 16])
+    loads: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [8, 1], [1, 0])
     shared: gl.constexpr = gl.NVMMASharedLayout.get_default_for([SIDE, SIDE], gl.bfloat16)
     columns = gl.arange(0, SIDE, layout=gl.SliceLayout(0, loads))[None, :]
-    in_a = gl.arange(0, rows_a, layout=gl.SliceLayout(1, loads))[:, None] * SIDE + columns
+    in_a = gl.arange(0, 2 * SIDE, layout=gl.SliceLayout(1, loads))[:, None] * SIDE + columns
     in_b = gl.arange(0, SIDE, layout=gl.SliceLayout(1, loads))[:, None] * SIDE + columns
-    a = gl.allocate_shared_memory(gl.bfloat16, [rows_a, SIDE], shared)
+    a = gl.allocate_shared_memory(gl.bfloat16, [2 * SIDE, SIDE], shared)
     even = gl.allocate_shared_memory(gl.bfloat16, [SIDE, SIDE], shared)
     odd = gl.allocate_shared_memory(gl.bfloat16, [SIDE, SIDE], shared)
     a.store(gl.load(a_ptr + in_a))
     even.store(gl.load(b_ptr + in_b))
-    acc = gl.zeros([rows_a, SIDE], gl.float32, sums)
+    acc = gl.zeros([2 * SIDE, SIDE], gl.float32, sums)
     for step in range(steps):
         fence_async_shared()
         acc = warpgroup_mma(a, even, acc, is_async=True)
@@ -47,22 +46,17 @@ def sum_products(a_ptr, b_ptr, out_ptr, steps, GROUPS: gl.constexpr, MENDED: gl.
             gl.barrier()
         even.store(gl.load(b_ptr + (2 * step + 2) * SIDE * SIDE + in_b))
         acc = warpgroup_mma_wait(0, deps=[acc])
-    rows = gl.arange(0, rows_a, layout=gl.SliceLayout(1, sums))[:, None]
+    rows = gl.arange(0, 2 * SIDE, layout=gl.SliceLayout(1, sums))[:, None]
     gl.store(out_ptr + rows * SIDE + gl.arange(0, SIDE, layout=gl.SliceLayout(0, sums))[None, :], acc)
 
 
-def wait_of(groups: int):
-    """So many warpgroups."""
-
-    def make(mended: bool):
-        steps = 3
-        a = torch.randint(-3, 4, (64 * groups, 64)).to(torch.bfloat16)
-        b = torch.randint(-3, 4, (2 * steps + 1, 64, 64)).to(torch.bfloat16)
-        out = torch.zeros(64 * groups, 64)
-        args = dict(a_ptr=a, b_ptr=b, out_ptr=out, steps=steps, GROUPS=groups, MENDED=mended, num_warps=4 * groups)
-        return sum_products, (1,), args, {"out_ptr": (a.float() @ b[:-1].float()).sum(0)}
-
-    return make
+def wait_of_two(mended: bool):
+    steps = 3
+    a = torch.randint(-3, 4, (128, 64)).to(torch.bfloat16)
+    b = torch.randint(-3, 4, (2 * steps + 1, 64, 64)).to(torch.bfloat16)
+    out = torch.zeros(128, 64)
+    args = dict(a_ptr=a, b_ptr=b, out_ptr=out, steps=steps, MENDED=mended, num_warps=8)
+    return sum_products, (1,), args, {"out_ptr": (a.float() @ b[:-1].float()).sum(0)}
 
 
 @gluon.jit
@@ -156,26 +150,8 @@ def load_before_wait(mended: bool):
     return square_sent, (2,), args, {"out_ptr": (x.float() @ x.float()).sum(0)}
 
 
-@triton.jit
-def square(x_ptr, out_ptr, steps, N: tl.constexpr):
-    rows = tl.arange(0, N)[:, None]
-    columns = tl.arange(0, N)[None, :]
-    acc = tl.zeros([N, N], tl.float32)
-    for step in range(steps):
-        x = tl.load(x_ptr + (step * N + rows) * N + columns)
-        acc = tl.dot(x, x, acc)
-    tl.store(out_ptr + rows * N + columns, acc)
-
-
-def pipelined(mended: bool):
-    x, out = torch.randint(-3, 4, (4, 64, 64)).to(torch.bfloat16), torch.zeros(64, 64)
-    args = dict(x_ptr=x, out_ptr=out, steps=4, N=64, num_stages=1 if mended else 3)
-    return square, (1,), args, {"out_ptr": (x.float() @ x.float()).sum(0)}
-
-
 EXHIBITS = [
-    Exhibit("wait_of_two", "triton 11047, 11056", "a reproducer", wait_of(2), {"3.7": "race", "3.9": "exact"}),
-    Exhibit("wait_of_one", "triton 11056, of one warpgroup", "none reported", wait_of(1), "exact"),
+    Exhibit("wait_of_two", "triton 11047, 11056", "a reproducer", wait_of_two, {"3.7": "race", "3.9": "exact"}),
     Exhibit(
         "early_notice", "triton 11693, 10035", "deadlocks (10035)", early_notice, {"3.7": "hang", "3.9": "exact"},
         always=False, budget=150_000,
@@ -185,8 +161,4 @@ EXHIBITS = [
         {"3.7": "race", "3.8": "exact"},
     ),
     Exhibit("load_before_wait", "triton 11905, 11906", "H20: wrong", load_before_wait, "race"),
-    Exhibit(
-        "pipelined", "triton 10537, pytorch 181248", "B200: 3 of 5 trials differ; H100: right", pipelined,
-        {"3.7": "race", "3.7.1": "exact"},
-    ),
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Two proxies and one memory: what generic stores left for TMA and wgmma to read, and what a bulk store still reads."""
+"""Two proxies and one memory: what generic stores left for TMA to read, and what a bulk store still reads."""
 
 # ruff: noqa: N803 (kernel arguments: compile-time constants in capitals, as Triton code has them)
 
@@ -11,8 +11,6 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
     tma,
-    warpgroup_mma,
-    warpgroup_mma_wait,
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.tools.tensor_descriptor import TensorDescriptor as HostDescriptor
@@ -65,34 +63,6 @@ def stored_by_tma(mended: bool):
         x_ptr=x, out_desc=TensorDescriptor.from_tensor(out, [64, 64], layout_of(out)), MENDED=mended, num_warps=4
     )
     return write_and_store, (1,), args, {"out_desc": x}
-
-
-@gluon.jit
-def multiply_tile(out_ptr, tile, written):
-    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, SIDE, 16])
-    rows = gl.arange(0, SIDE, layout=gl.SliceLayout(1, layout))[:, None]
-    columns = gl.arange(0, SIDE, layout=gl.SliceLayout(0, layout))[None, :]
-    mbarrier.wait(written, 0)
-    square = warpgroup_mma(tile, tile, gl.zeros([SIDE, SIDE], gl.float32, layout), is_async=True)
-    square = warpgroup_mma_wait(0, deps=[square])
-    gl.store(out_ptr + rows * SIDE + columns, square)
-
-
-@gluon.jit
-def write_and_multiply(x_ptr, out_ptr, LAYOUT: gl.constexpr, MENDED: gl.constexpr):
-    tile = gl.allocate_shared_memory(gl.bfloat16, [SIDE, SIDE], LAYOUT)
-    written = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
-    mbarrier.init(written, count=1)
-    gl.warp_specialize(
-        [(write_tile, (x_ptr, tile, written, MENDED)), (multiply_tile, (out_ptr, tile, written))], [4], [128]
-    )
-
-
-def multiplied(mended: bool):
-    x = torch.randint(-3, 4, (64, 64)).to(torch.bfloat16)
-    out = torch.zeros(64, 64)
-    args = dict(x_ptr=x, out_ptr=out, LAYOUT=layout_of(x), MENDED=mended, num_warps=4)
-    return write_and_multiply, (1,), args, {"out_ptr": x.float() @ x.float()}
 
 
 @gluon.jit
@@ -170,7 +140,6 @@ def stored_beside(mended: bool):
 
 EXHIBITS = [
     Exhibit("stored_by_tma", "Fuser 1962, FlashKDA 24", "Hopper: wrong without a sleep", stored_by_tma, "race"),
-    Exhibit("multiplied", "tilelang 2634", "H100: 29,000 runs right by luck", multiplied, "race"),
     Exhibit("copied", "DeepEP 657", "none reported", copied, "race"),
     Exhibit("stored_beside", "triton 11583", "H100, H200: up to 14 bytes behind each row", stored_beside, "wrong"),
     Exhibit("loaded_by_tma", "DeepEP 621, 632", "NVL72: wrong at batches above 256", loaded_by_tma, "race"),

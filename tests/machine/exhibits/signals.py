@@ -29,29 +29,6 @@ def lock(mended: bool):
 
 
 @triton.jit
-def sum_partials(x_ptr, partial_ptr, flag_ptr, out_ptr, N: tl.constexpr, MENDED: tl.constexpr):
-    columns = tl.arange(0, N)
-    mine = tl.load(x_ptr + tl.program_id(0) * N + columns)
-    if tl.program_id(0) == 1:
-        tl.store(partial_ptr + columns, mine)
-        if MENDED:
-            tl.debug_barrier()
-        tl.atomic_xchg(flag_ptr, 1)
-    else:
-        while tl.atomic_cas(flag_ptr, 1, 1) != 1:
-            pass
-        tl.store(out_ptr + columns, mine + tl.load(partial_ptr + columns))
-
-
-def stream_k(mended: bool):
-    x = torch.randint(-9, 10, (2, 256), dtype=torch.int32)
-    out, partial = (torch.zeros(256, dtype=torch.int32) for _ in range(2))
-    flag = torch.zeros(1, dtype=torch.int32)
-    args = dict(x_ptr=x, partial_ptr=partial, flag_ptr=flag, out_ptr=out, N=256, MENDED=mended)
-    return sum_partials, (2,), args, {"out_ptr": x.sum(0)}
-
-
-@triton.jit
 def reverse_twice(x_ptr, between_ptr, out_ptr, N: tl.constexpr, MENDED: tl.constexpr):
     columns = tl.arange(0, N)
     for _ in range(1):
@@ -149,23 +126,6 @@ def lost_signal(mended: bool):
 
 
 @triton.jit
-def take_turns(lock_ptr, out_ptr, MENDED: tl.constexpr):
-    """The second to come is to wait until the first says 2. It may overwrite that before it looks."""
-    if (tl.atomic_cas(lock_ptr, 0, 1) if MENDED else tl.atomic_xchg(lock_ptr, 1)) == 0:
-        tl.atomic_xchg(lock_ptr, 2)
-    else:
-        while (tl.atomic_cas(lock_ptr, 2, 3) if MENDED else tl.atomic_xchg(lock_ptr, 3)) != 2:
-            pass
-    tl.store(out_ptr + tl.program_id(0), 1)
-
-
-def exchanged_lock(mended: bool):
-    lock, out = torch.zeros(1, dtype=torch.int32), torch.zeros(2, dtype=torch.int32)
-    args = dict(lock_ptr=lock, out_ptr=out, MENDED=mended, num_warps=1)
-    return take_turns, (2,), args, {"out_ptr": torch.ones_like(out)}
-
-
-@triton.jit
 def store_tile(x_ptr, out_ptr, rows, columns, SIDE: tl.constexpr, MENDED: tl.constexpr):
     i = tl.program_id(0) * SIDE + tl.arange(0, SIDE)[:, None]
     j = tl.program_id(1) * SIDE + tl.arange(0, SIDE)[None, :]
@@ -186,11 +146,9 @@ def unmasked_store(mended: bool):
 BEFORE_39 = {"3.7": "race", "3.9": "exact"}  # when releases got a barrier before them: triton 10816
 EXHIBITS = [
     Exhibit("lock", "tritonbench 1266, triton 10816", "RTX 4090: wrong in some 99 of 100 runs", lock, BEFORE_39),
-    Exhibit("stream_k", "ROCm/triton 745, triton 10816", "AMD: wrong", stream_k, BEFORE_39),
     Exhibit("two_loops", "triton 1097, 9887", "A100: differs between runs; AMD MI: stale data", two_loops, "race"),
     Exhibit("relaxed_flags", "vllm 57059", "4 MI100: torn values, NaN", relaxed_flags, "race"),
     Exhibit("one_shot", "pytorch 137171, 137257", "none reported", one_shot, "race or wrong"),
     Exhibit("lost_signal", "vllm 5866", "A100, H800: hangs", lost_signal, "hang", always=False, budget=40_000),
-    Exhibit("exchanged_lock", "triton 1452", "RTX 3090: hangs", exchanged_lock, "hang", always=False, budget=20_000),
     Exhibit("unmasked_store", "flash-attention 2789, 2822", "none reported", unmasked_store, "bounds or race"),
 ]
