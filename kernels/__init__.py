@@ -8,13 +8,21 @@ a contender is loaded. Without Triton (it is built for Linux) the vendors still 
 
 from kernels.registry import CONTENDERS
 
+WARPGROUP_FROM_M = 256
+"""Rows of x from which `warpgroup` is the faster on an H100; below, `persistent` has smaller tiles
+(results/reference)."""
+
 
 def matmul(x, w, out=None):
-    """Return `x[M, K] @ w[N, K].T` of torch tensors, by one of our kernels: on a GPU the first that can run of `decode`
-    (few rows), `persistent` and `tiled`; elsewhere `tiled`.
+    """Return `x[M, K] @ w[N, K].T` of torch tensors, by one of our kernels. On a GPU that is the first that can run of
+    `decode` (64 rows or fewer), then `warpgroup` from 256 rows on, whose last wave is cut along K where that pays, then
+    `persistent` and `tiled`; elsewhere `tiled`.
 
     Raises what the kernel raises: TypeError or ValueError that names the value, the limit and the way out.
     """
-    candidates = ("decode", "persistent") if x.is_cuda else ()
+    candidates = []
+    if x.is_cuda:
+        large = ["warpgroup"] if x.ndim == 2 and len(x) >= WARPGROUP_FROM_M else []
+        candidates = ["decode", *large, "persistent"]
     able = (name for name in candidates if CONTENDERS[name].why_not(x, w, out) is None)
     return CONTENDERS[next(able, "tiled")].load()(x, w, out)

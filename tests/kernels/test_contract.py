@@ -2,6 +2,7 @@
 
 from functools import partial
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -118,17 +119,22 @@ def test_decode_refuses_many_rows_and_takes_any_out(gpu_of):
 
 
 @pytest.mark.parametrize(
-    ("where", "able", "picked"),
+    ("where", "rows", "able", "picked"),
     [
-        ("cpu", ("decode", "persistent"), "tiled"),
-        ("cuda", ("persistent", "warpgroup"), "persistent"),
-        ("cuda", ("decode", "persistent"), "decode"),
+        ("cpu", 256, ("decode", "persistent", "warpgroup"), "tiled"),
+        ("cuda", 64, ("decode", "persistent", "warpgroup"), "decode"),
+        ("cuda", 255, ("persistent", "warpgroup"), "persistent"),
+        ("cuda", 256, ("persistent", "warpgroup"), "warpgroup"),
+        ("cuda", 256, ("persistent",), "persistent"),
+        ("cuda", 256, (), "tiled"),
     ],
 )
-def test_matmul_picks(where, able, picked, monkeypatch):
+def test_matmul_picks(where, rows, able, picked, monkeypatch):
     monkeypatch.setattr(Contender, "why_not", lambda self, x, w, out: None if self.name in able else "no TMA")
     monkeypatch.setattr(Contender, "load", lambda self: lambda x, w, out: self.name)
-    assert kernels.matmul(SimpleNamespace(is_cuda=where == "cuda"), None) == picked
+    x = MagicMock(is_cuda=where == "cuda", ndim=2)
+    x.__len__.return_value = rows
+    assert kernels.matmul(x, None) == picked
 
 
 ABSENT = """
