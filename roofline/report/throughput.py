@@ -12,13 +12,11 @@ from roofline.report.findings import OTHERS
 from roofline.report.sections import Section
 from roofline.report.tables import texts
 from roofline.stats import by_process, geometric_mean, student
-from roofline.store.run import Run
+from roofline.store.run import AGAIN, Run
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-AGAIN = "_again"
-"""Behind the baseline's name: the baseline once more, as a contender, which says how far equals are apart."""
 CASES = (
     *("shape", "contender", "time_s", "tflops", "of_roof", "ratio_to_baseline", "verdict", "device_intensity"),
     *("counted_intensity", "bound", "kernel_name", "notes"),

@@ -41,6 +41,9 @@ LOOPBACK = (
 PROBE = "probe"
 """The role of what takes turns with contenders to say where the roof is."""
 
+AGAIN = "_again"
+"""Behind the baseline's name: the baseline once more, as a contender, which says how far equals are apart."""
+
 REQUESTED = "link_bytes_per_s_requested"
 """A fact of a shape whose link is told how fast to be; of the wire `ridge` what it began with, and each round has its
 own beside T_gemm."""
