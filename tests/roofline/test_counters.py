@@ -50,7 +50,7 @@ for number, line in enumerate(line for line in told if "call" in line):
         table.writerow([0, "127.0.0.1", "copy", half, half, "n/a", "0", "9"])
     elif line["call"] not in does.get("unseen", ()):
         read = f"{{10**(5 + number % 3):,}}"
-        table.writerow([0, "127.0.0.1", "split, of K", read, "20,000", "400,000.00", "600", "1,000"])
+        table.writerow([0, "127.0.0.1", "split, of K", read, "20,000", "400,000.00", "2,400", "1,000"])
         table.writerow([0, "127.0.0.1", "reduce", "40", "2", "10", "0", "200"])
 """
 """It prints as `ncu --csv --page raw` does, of what the launcher called. FAKE_NCU in the environment says what it
@@ -126,7 +126,7 @@ def test_counts_of_the_launcher_reach_journal_and_tables_and_a_case_that_fails_i
     line, note = lines_after(run, before)
     assert f"{line['shape']}-{line['contender']}" == case
     fields = ("dram_bytes", "l2_bytes", "tensor_cycles", "sm_cycles")
-    assert [line[field] for field in fields] == [1_020_042, 400_010, 600, 1200]
+    assert [line[field] for field in fields] == [1_020_042, 400_010, 2400, 1200]
     assert line["counter_source"]["metrics"]["dram_bytes"] == ["dram__bytes_read.sum", "dram__bytes_write.sum"]
     assert "Nsight Compute 2025.1.1.0 counted 1 of 2 cases, each the median of 3 calls" in note["text"]
     assert "Of a copy's bytes it counted 100.0 %." in note["text"]
