@@ -165,7 +165,7 @@ def _row(folder: Path, run: Run) -> dict[str, str]:
         "chip": machine["chip"],
         "model": ", ".join(cases["model"].unique()),
         "torch, triton": ", ".join(machine["versions"].get(name, "-") for name in ("torch", "triton")),
-        "commit": run.metadata["commit"],
+        "commit": re.sub(r"^(\w{8})\w+", r"\1", run.metadata["commit"]),
         "method": str(run.metadata["method_version"]),
         "rows": str(len(cases)),
         "measured roof": ", ".join(roofs),

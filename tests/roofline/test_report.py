@@ -9,7 +9,9 @@ from roofline import plots
 from roofline.analysis.records import frame, records_of
 from roofline.analysis.throughput import ceilings_of
 from roofline.cli import main
+from roofline.plots.memory_roofline import finding
 from roofline.report import tables, throughput
+from roofline.report.findings import findings
 from roofline.report.write import ceilings
 from roofline.store import journal
 
@@ -41,6 +43,8 @@ def test_the_baseline_once_more_has_a_column_of_its_own_and_beats_nobody(folder)
     run = journal.load(save(folder, [*LINES[:5], *shape(16, times)]))
     (row,) = throughput.by_tokens(run, frame(run)).to_dict("records")
     assert (row["fastest beside it"], row["ratio [95 %]"], row["again [95 %]"]) == ("tiled", "0.500", "1.053")
+    assert finding(frame(run)).startswith("tiled is 0.50 x as fast as cublas")
+    assert not [text for text in findings(run, frame(run)) if "again" in text]
 
 
 def test_rows_that_share_their_first_cell_stand_together_and_an_empty_column_nowhere():
