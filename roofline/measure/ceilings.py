@@ -66,12 +66,16 @@ def measure(
     where that lost the `device`.
     """
     best, reasons = [], {}
+
+    def refuse(probe: Probe, reason: str) -> None:
+        reasons[f"{probe.kind} {probe.name}{f' {probe.dtype}' if probe.dtype else ''}"] = reason
+
     for kind, dtype in dict.fromkeys((probe.kind, probe.dtype) for probe in probes):
         group = {}
         for probe in probes:
             if (probe.kind, probe.dtype) == (kind, dtype):
                 if reason := _reason(probe, device):
-                    reasons[f"{kind} {probe.name}{f' {dtype}' if dtype else ''}"] = reason
+                    refuse(probe, reason)
                 else:
                     group[probe.name] = probe
         while group:
@@ -80,8 +84,7 @@ def measure(
                 break
             except CallError as error:
                 stop_if_lost(device, error)
-                reasons[f"{kind} {error.name}{f' {dtype}' if dtype else ''}"] = device_errors.reason(error)
-                del group[error.name]
+                refuse(group.pop(error.name), device_errors.reason(error))
         if not group:
             continue
         reached = []
@@ -96,8 +99,8 @@ def measure(
             near = next(ceiling.probe for ceiling in reached if ceiling.value >= least)
             best.append(replace(highest, beside=near))
         else:
-            late = "each of its samples was late; is the host overloaded?"
-            reasons |= {f"{kind} {name}{f' {dtype}' if dtype else ''}": late for name in group}
+            for probe in group.values():
+                refuse(probe, "each of its samples was late; is the host overloaded?")
     return best, reasons
 
 
