@@ -9,6 +9,7 @@ import itertools
 import platform
 import re
 import shutil
+import subprocess
 import sys
 from operator import itemgetter
 from pathlib import Path
@@ -23,7 +24,7 @@ from roofline.stats import geometric_mean
 from roofline.store import journal
 from roofline.store.conditions import slug
 from roofline.store.run import Run
-from roofline.store.source_files import hash_of_commit
+from roofline.store.source_files import PLACES, SUFFIXES, hash_of_blobs
 
 INTO = Path("results/reference")
 TABLE_START, TABLE_END = "<!-- table -->", "<!-- /table -->"
@@ -76,6 +77,21 @@ def _require_files_of_commit(folder: Path, run: Run, root: Path) -> None:
             f"{folder} says that it is of commit {commit}, and measured files that are not that commit's: name the "
             "right one, in a copy by ROOFLINE_COMMIT, and run it again"
         )
+
+
+def hash_of_commit(root: Path, commit: str) -> str:
+    """The hash of the source files that `commit` has, by the git of `root`. Raises ValueError where git does not know
+    the commit."""
+    command = ["git", "ls-tree", "--full-tree", "-r", "-z", commit, "--", *PLACES]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ValueError(f"git does not know commit {commit}: fetch it first ({done.stderr.strip()})")
+    blobs = {}
+    for line in done.stdout.split("\0")[:-1]:
+        about, _, path = line.partition("\t")
+        if path.endswith(SUFFIXES):
+            blobs[path] = about.split()[2]
+    return hash_of_blobs(blobs)
 
 
 def redraw(folder: Path) -> None:
