@@ -5,6 +5,7 @@ README.md and results/README.md.
     make reports                 draws the report of each again, in its place, as after a change of a column
 """
 
+import gzip
 import itertools
 import platform
 import re
@@ -65,8 +66,16 @@ def add(folder: Path, into: Path) -> Path:
     for path in (path for pattern in KEPT for path in folder.glob(pattern)):
         shutil.copy(path, target)
     if (target / journal.NAME).exists():
-        journal.pack(target)
+        pack(target)
     return target
+
+
+def pack(folder: Path) -> None:
+    """Pack the journal in `folder`. The same journal gives the same bytes."""
+    path = folder / journal.NAME
+    with (folder / journal.PACKED).open("wb") as file, gzip.GzipFile("", "wb", fileobj=file, mtime=0) as packed:
+        packed.write(path.read_bytes())
+    path.unlink()
 
 
 def _require_files_of_commit(folder: Path, run: Run, root: Path) -> None:
@@ -122,7 +131,8 @@ def private(folder: Path) -> list[str]:
     host = platform.node()
     secrets = []
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        text = journal.read(path).decode("utf-8", errors="ignore") if path.suffix != ".png" else ""
+        content = b"" if path.suffix == ".png" else path.read_bytes()
+        text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8", errors="ignore")
         match = PRIVATE.search(text)
         if match:
             secrets.append(f"{path.name} holds {match[0]!r}")

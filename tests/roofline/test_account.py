@@ -108,7 +108,8 @@ def test_saved_activations(model, saved, elements):
     question = ask("exercise", {}, model=parse(model), tokens=1000, saved=saved)
     saved_bytes = memory.saved_bytes(question)
     assert saved_bytes == memory.sharded_bytes(question) - memory.state_bytes(question) == 1000 * 2 * elements
-    whole_bytes = {reading.whole_bytes for reading in memory.readings(question)}
+    sharded_bytes = memory.sharded_bytes(question) / question.devices
+    whole_bytes = {reading.device_bytes - sharded_bytes for reading in memory.readings(question)}
     assert whole_bytes == {0, saved_bytes if saved == "half" else 0}
 
 
