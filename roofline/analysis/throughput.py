@@ -8,7 +8,7 @@ from typing import NamedTuple
 from roofline.analysis.fields import FIELDS
 from roofline.stats import Interval, estimate, grouped, lag1_correlation, ratio_of, time_of
 from roofline.store.run import INTERRUPTED, PROBE, Run, Shape
-from roofline.theory.bounds import attainable_flops, bound
+from roofline.theory.bounds import bound
 
 FEW_ROUNDS = 30
 """Below this many, a row says so: the plan asks for as many unless the time runs out."""
@@ -24,8 +24,8 @@ class Roof(NamedTuple):
     read_bytes_per_s: float
 
     def at(self, intensity: float) -> float:
-        """Attainable FLOP/s at `intensity`."""
-        return attainable_flops(intensity, *self)
+        """Attainable FLOP/s at `intensity`, the lower of the two bounds."""
+        return min(self.flops, intensity * self.read_bytes_per_s)
 
 
 class Ceiling(NamedTuple):
