@@ -42,10 +42,15 @@ class Runner(matmul.Runner):
             return self.own_arms | {ALL_CORES: self.own_arms["serial"]}
         from collectives import on_device  # here, since it takes Triton
 
-        ours, names = CONTENDERS["persistent"].load(), [name for name in BY_PERSISTENT if name in self.own_arms]
-        by_ours = {name + PERSISTENT: partial(self.own_arms[name], matmul=ours) for name in names}
-        waiting = {name: arm for name, arm in on_device.ARMS.items() if name in of_operation(op, gpu=True)}
-        return self.own_arms | by_ours | waiting
+        ours = CONTENDERS["persistent"].load()
+        arms = dict(self.own_arms)
+        for name in BY_PERSISTENT:
+            if name in self.own_arms:
+                arms[name + PERSISTENT] = partial(self.own_arms[name], matmul=ours)
+        for name in of_operation(op, gpu=True):
+            if name in on_device.ARMS:
+                arms[name] = on_device.ARMS[name]
+        return arms
 
     def prepare(self, case, names: list[str], first_call=unwatched) -> PreparedCase:
         """Each arm of `names` checked; where timed, `serial` with them, and beside them what to compare with."""

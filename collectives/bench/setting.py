@@ -93,7 +93,9 @@ class Setting:
         self.seed = zlib.crc32(f"{options.seed} {case.op}".encode())
         self._values: set[torch.Tensor] = set()
         self.sets = [self.make(number) for number in range(self.rotation)]
-        self.gemms = [tensors for operands in self.sets for tensors in self.gemms_of(operands)]
+        self.gemms = []
+        for operands in self.sets:
+            self.gemms += self.gemms_of(operands)
         self.unsplit = unsplit(options, *self.gemms[0][:2])
         self._gemms_s, self._links = [], []
         if earlier:

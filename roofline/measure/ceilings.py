@@ -65,7 +65,8 @@ def measure(
     All of one kind take turns, within `rule`'s time. A probe that is wrong, or raises, is left out. Raises `Broken`
     where that lost the `device`.
     """
-    best, reasons = [], {}
+    best = []
+    reasons = {}
 
     def refuse(probe: Probe, reason: str) -> None:
         reasons[f"{probe.kind} {probe.name}{f' {probe.dtype}' if probe.dtype else ''}"] = reason
@@ -90,7 +91,8 @@ def measure(
         reached = []
         for name, times in turns.times_s.items():
             if times:
-                time, amount = time_of(times), group[name].amount
+                time = time_of(times)
+                amount = group[name].amount
                 rates = amount / time.value, amount / time.high, amount / time.low
                 reached.append(Ceiling(kind, dtype, when, name, *rates, len(times)))
         if reached:

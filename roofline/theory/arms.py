@@ -131,9 +131,12 @@ def row_block_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> l
     of_rows = plan.arrivals(t_comm_s, grid.row_tiles, blocks)
     rows = grid.row_tiles // blocks
     arrival_s = [here_s[-1] for here_s in of_rows[::rows]]
-    launches, now, block = [], 0.0, 0
+    launches = []
+    now = 0.0
+    block = 0
     while block < blocks:
-        start_s, first = max(now, arrival_s[block]), block
+        first = block
+        start_s = max(now, arrival_s[block])
         while block < blocks and arrival_s[block] <= start_s:
             block += 1
         waves = Grid((block - first) * rows, grid.column_tiles).waves(plan.workers)
@@ -175,8 +178,10 @@ def _layer(second: Callable[[OverlapPlan, float, float], float]) -> Callable[[Ov
 def _chained_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> float:
     """First the own rows' first matmul, then both of each other rank's rows, last the own rows' second one. The link
     brings all rows before it takes the first part."""
-    piece_s, one_s = t_comm_s / 2 / (plan.ranks - 1), t_gemm_s / 2 / plan.ranks
-    now, free_s = one_s, t_comm_s / 2
+    piece_s = t_comm_s / 2 / (plan.ranks - 1)
+    one_s = t_gemm_s / 2 / plan.ranks
+    now = one_s
+    free_s = t_comm_s / 2
     for here_s in plan.arrivals(t_comm_s / 2, 1)[0][1:]:
         now = max(now, here_s) + 2 * one_s
         free_s = max(free_s, now) + piece_s
