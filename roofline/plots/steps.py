@@ -38,9 +38,9 @@ def step_shares(frame):
         axes.set_ylim(len(shown) - 0.4, -0.6)
         for at, (end_ms, share) in enumerate(zip(ms.loc[shown.index].sum(axis=1), shown["matmul_share"], strict=True)):
             theme.note(axes, percent_text(share), (end_ms, at), (4, 0), va="center", fontsize=8)
-    alike = rows[(rows[["size", "dtype", "contender"]] == rows.iloc[0][["size", "dtype", "contender"]]).all(axis=1)]
+    (_, dtype, contender), alike = next(iter(rows.groupby(["size", "dtype", "contender"], sort=False)))
     words = ", ".join(f"{percent_text(row.matmul_share)} of {row.part}" for row in alike.itertuples())
-    theme.about(figure, frame, f"matmul takes {words}, in {alike.iloc[0]['dtype']}, {alike.iloc[0]['contender']}")
+    theme.about(figure, frame, f"matmul takes {words}, in {dtype}, {contender}")
     return figure
 
 
