@@ -15,11 +15,8 @@ torch's ranks meet by torch's barrier of symmetric memory, which waits for ever:
 """
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
-
-if dist.is_available():
-    from torch.distributed import _symmetric_memory  # noqa: F401 (defines the operator)
+from torch.distributed import _symmetric_memory  # noqa: F401 (defines the operators)
 
 
 def fused_all_gather_matmul(operands, ranks) -> Tensor:
@@ -36,10 +33,8 @@ def fused_matmul_reduce_scatter(operands, ranks) -> Tensor:
     return torch.ops.symm_mem.fused_matmul_reduce_scatter(operands.x, operands.w.T, "sum", 0, group)
 
 
-def why_not(ranks, name: str) -> str | None:
-    """Return why `ranks`, as a runner has them, cannot call torch's operator `name`; None if they can."""
+def why_not(ranks) -> str | None:
+    """Return why `ranks`, as a runner has them, cannot call torch's operators; None if they can."""
     if not ranks.world:
         return "it takes a GPU for each rank: start torchrun --nproc-per-node N -m pytest --benchmark-only"
-    if not hasattr(torch.ops.symm_mem, name):
-        return f"torch {torch.__version__} has no symm_mem.{name}: install 2.12 or newer for CUDA"
     return ranks.world.why_not("symmetric")

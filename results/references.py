@@ -5,10 +5,12 @@ README.md and results/README.md.
     make reports                 draws the report of each again, in its place, as after a change of a column
 """
 
+import gzip
 import itertools
 import platform
 import re
 import shutil
+import subprocess
 import sys
 from operator import itemgetter
 from pathlib import Path
@@ -23,7 +25,7 @@ from roofline.stats import geometric_mean
 from roofline.store import journal
 from roofline.store.conditions import slug
 from roofline.store.run import Run
-from roofline.store.source_files import hash_of_commit
+from roofline.store.source_files import PLACES, SUFFIXES, hash_of_blobs
 
 INTO = Path("results/reference")
 TABLE_START, TABLE_END = "<!-- table -->", "<!-- /table -->"
@@ -64,8 +66,16 @@ def add(folder: Path, into: Path) -> Path:
     for path in (path for pattern in KEPT for path in folder.glob(pattern)):
         shutil.copy(path, target)
     if (target / journal.NAME).exists():
-        journal.pack(target)
+        pack(target)
     return target
+
+
+def pack(folder: Path) -> None:
+    """Pack the journal in `folder`. The same journal gives the same bytes."""
+    path = folder / journal.NAME
+    with (folder / journal.PACKED).open("wb") as file, gzip.GzipFile("", "wb", fileobj=file, mtime=0) as packed:
+        packed.write(path.read_bytes())
+    path.unlink()
 
 
 def _require_files_of_commit(folder: Path, run: Run, root: Path) -> None:
@@ -76,6 +86,21 @@ def _require_files_of_commit(folder: Path, run: Run, root: Path) -> None:
             f"{folder} says that it is of commit {commit}, and measured files that are not that commit's: name the "
             "right one, in a copy by ROOFLINE_COMMIT, and run it again"
         )
+
+
+def hash_of_commit(root: Path, commit: str) -> str:
+    """The hash of the source files that `commit` has, by the git of `root`. Raises ValueError where git does not know
+    the commit."""
+    command = ["git", "ls-tree", "--full-tree", "-r", "-z", commit, "--", *PLACES]
+    done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ValueError(f"git does not know commit {commit}: fetch it first ({done.stderr.strip()})")
+    blobs = {}
+    for line in done.stdout.split("\0")[:-1]:
+        about, _, path = line.partition("\t")
+        if path.endswith(SUFFIXES):
+            blobs[path] = about.split()[2]
+    return hash_of_blobs(blobs)
 
 
 def redraw(folder: Path) -> None:
@@ -106,7 +131,8 @@ def private(folder: Path) -> list[str]:
     host = platform.node()
     secrets = []
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        text = journal.read(path).decode("utf-8", errors="ignore") if path.suffix != ".png" else ""
+        content = b"" if path.suffix == ".png" else path.read_bytes()
+        text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8", errors="ignore")
         match = PRIVATE.search(text)
         if match:
             secrets.append(f"{path.name} holds {match[0]!r}")

@@ -62,8 +62,11 @@ def seconds_by_turns(calls: list[Call], device: str) -> list[float]:
     a plan by, and never a result."""
     clock = clocks.for_device(device)
     turns = [clock.turn(calls) for _ in range(CALIBRATIONS + 2)][2:]
-    kept = [[time_s for time_s in times if time_s is not None] for times in zip(*turns, strict=True)]
-    return [median(times or [clock.burst(call, 1)]) for call, times in zip(calls, kept, strict=True)]
+    seconds = []
+    for call, times in zip(calls, zip(*turns, strict=True), strict=True):
+        kept = [time_s for time_s in times if time_s is not None]
+        seconds.append(median(kept or [clock.burst(call, 1)]))
+    return seconds
 
 
 def unsplit(options, x, w) -> dict[str, Contender]:

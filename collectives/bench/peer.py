@@ -21,7 +21,7 @@ def entrant(operator: Callable, setting) -> Entrant | Rejection:
     """Return the peer, if it is right twice on each set of operands of `setting`. `operator(operands, ranks)`, of
     `collectives.peer`, returns the result."""
     case, ranks = setting.case, setting.ranks
-    if reason := why_not(ranks, operator.__name__):
+    if reason := why_not(ranks):
         return Rejection(SKIPPED, f"{PEER}: {reason}")
 
     def checked(operands, link) -> None:

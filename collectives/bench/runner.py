@@ -17,7 +17,7 @@ from kernels.bench import checks, matmul
 from kernels.registry import CONTENDERS
 from roofline.measure.prepared import SKIPPED, TOLERANCE, Entrant, PreparedCase, Rejection, unwatched, verdict
 from roofline.operations.gathering import OFF_PACE
-from roofline.theory.arms import ALL_CORES, BY_PERSISTENT, PEER, PERSISTENT, base_arm, of_operation
+from roofline.theory.arms import ALL_CORES, BY_PERSISTENT, PEER, PERSISTENT, of_operation
 
 LONGEST_GATHER_S = 2.0
 TRIES = 3
@@ -42,10 +42,15 @@ class Runner(matmul.Runner):
             return self.own_arms | {ALL_CORES: self.own_arms["serial"]}
         from collectives import on_device  # here, since it takes Triton
 
-        ours, names = CONTENDERS["persistent"].load(), [name for name in BY_PERSISTENT if name in self.own_arms]
-        by_ours = {name + PERSISTENT: partial(self.own_arms[name], matmul=ours) for name in names}
-        waiting = {name: arm for name, arm in on_device.ARMS.items() if name in of_operation(op, gpu=True)}
-        return self.own_arms | by_ours | waiting
+        ours = CONTENDERS["persistent"].load()
+        arms = dict(self.own_arms)
+        for name in BY_PERSISTENT:
+            if name in self.own_arms:
+                arms[name + PERSISTENT] = partial(self.own_arms[name], matmul=ours)
+        for name in of_operation(op, gpu=True):
+            if name in on_device.ARMS:
+                arms[name] = on_device.ARMS[name]
+        return arms
 
     def prepare(self, case, names: list[str], first_call=unwatched) -> PreparedCase:
         """Each arm of `names` checked; where timed, `serial` with them, and beside them what to compare with."""
@@ -95,8 +100,7 @@ class Runner(matmul.Runner):
         if reason := setting.why_not(name):
             return Rejection(SKIPPED, f"{name}: {reason}")
         arm, all_cores = ended(self.arms(setting.case.op, setting.device)[name]), name == ALL_CORES
-        kind = setting.gather if base_arm(name) == self.baseline else None
-        link = setting.link(kind, is_spread=setting.leaves_room(name))
+        link = setting.link(is_spread=setting.leaves_room(name))
         if setting.device == "cuda":  # compiles and loads, first what the arm has and then what the link has
             setting.relative_error(arm, WarmUp(), setting.sets[0])
             with suppress(LinkError):  # one that waits for what is computed may give up

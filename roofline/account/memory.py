@@ -38,8 +38,6 @@ class Reading:
     """A way to read how the saved activations are sharded, and what each device holds then."""
 
     name: str
-    whole_bytes: int
-    """On every device, however many there are."""
     device_bytes: float
     fits: bool | None
     """None where the memory of a device is not known."""
@@ -75,7 +73,7 @@ def _reading(question: Question, name: str, whole_bytes: int) -> Reading:
     device_bytes = sharded / question.devices + whole_bytes
     least = {text: least_devices(sharded, whole_bytes, size) for text, size in _sizes(memory_bytes).items()}
     fits = device_bytes <= memory_bytes if memory_bytes else None
-    return Reading(name, whole_bytes, device_bytes, fits, least)
+    return Reading(name, device_bytes, fits, least)
 
 
 def state_bytes(question: Question) -> int:

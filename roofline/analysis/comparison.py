@@ -134,9 +134,13 @@ def compare(base: Sequence[Run], new: Sequence[Run], *, allow=()) -> Comparison:
     records_of_run = {name: {record["case"]: record for record in records_of(run)} for name, run in runs.items()}
     records = [*records_of_run.values()]
     pairs = _pairs([*zip(base, records, strict=False)], [*zip(new, records[len(base) :], strict=True)])
-    changes, missing, of_contender, of_baselines = [], [], {}, []
+    changes = []
+    missing = []
+    of_contender = {}
+    of_baselines = []
     for pair in pairs:
-        record, judged_by = pair.records[0], pair.judged_by
+        record = pair.records[0]
+        judged_by = pair.judged_by
         is_baseline = record["contender"] == record["baseline"]
         if len({record["baseline"] for record in pair.records}) > 1:
             raise ValueError(f"{pair.case}: the runs have no baseline in common to measure it by; take runs of one")
@@ -178,7 +182,8 @@ def _differences(base: Sequence[Run], new: Sequence[Run], allow) -> dict[str, tu
         raise ValueError(
             "a quick run is for a first look, and too short to be compared: run both sides without --ffn-quick"
         )
-    a, b = side_conditions(base), side_conditions(new)
+    a = side_conditions(base)
+    b = side_conditions(new)
     differences = {name: (a[name], b[name]) for name in a if a[name] != b[name] or AND in a[name]}
     for name in NUMBERS:
         if name in differences and name not in allow:

@@ -6,9 +6,9 @@ from statistics import median
 from typing import NamedTuple
 
 from roofline.analysis.fields import FIELDS
-from roofline.stats import Interval, estimate, lag1_correlation, ratio_of, time_of
+from roofline.stats import Interval, estimate, grouped, lag1_correlation, ratio_of, time_of
 from roofline.store.run import INTERRUPTED, PROBE, Run, Shape
-from roofline.theory.bounds import attainable_flops, bound
+from roofline.theory.bounds import bound
 
 FEW_ROUNDS = 30
 """Below this many, a row says so: the plan asks for as many unless the time runs out."""
@@ -26,8 +26,8 @@ class Roof(NamedTuple):
     read_bytes_per_s: float
 
     def at(self, intensity: float) -> float:
-        """Attainable FLOP/s at `intensity`."""
-        return attainable_flops(intensity, *self)
+        """Attainable FLOP/s at `intensity`, the lower of the two bounds."""
+        return min(self.flops, intensity * self.read_bytes_per_s)
 
 
 class Ceiling(NamedTuple):
@@ -107,11 +107,6 @@ def of_roof(run: Run, shape: Shape, times: dict[int, float], intensity: float) -
         lambda probe_s, own_s: flop / own_s / (probe_flop / probe_s), shape.times_s(name), times,
         groups=shape.groups, anchor=shape.anchor,
     )  # fmt: skip
-
-
-def _median(values: dict[int, float]) -> float | None:
-    """Return the median of {round: value}; None of none."""
-    return median(values.values()) if values else None
 
 
 def with_ends(name: str, interval: Interval | None) -> dict[str, float | None]:
@@ -220,26 +215,23 @@ def _steady(run: Run, shape: Shape, contender: str) -> dict:
     `steady_ratio_to_baseline` pairs the blocks of one alternation, `steady_of_single` is its FLOP/s over those of
     single calls in turns. Power is energy over time, of the counted part alone.
     """
-    blocks = [block for block in run.steady if block["shape"] == shape.id]
-    times = {
-        name: {block["block"]: block["time_s"] for block in blocks if block["contender"] == name}
-        for name in (shape.baseline, contender)
-    }
-    blocks_of = [block for block in blocks if block["contender"] == contender]
-    if not blocks_of:
+    by_contender = grouped((block["contender"], block) for block in run.steady if block["shape"] == shape.id)
+    if contender not in by_contender:
         return {}
-    time, ratio = _range(times[contender].values()), None
-    if both := times[shape.baseline].keys() & times[contender].keys():
-        ratio = _range(times[shape.baseline][block] / times[contender][block] for block in both)
-    counted = [b for b in blocks_of if b["energy_j"] is not None]
+    blocks = by_contender[contender]
+    time = _range(block["time_s"] for block in blocks)
+    baseline_s = {block["block"]: block["time_s"] for block in by_contender.get(shape.baseline, ())}
+    ratios = [baseline_s[b["block"]] / b["time_s"] for b in blocks if b["block"] in baseline_s]
+    clocks_mhz = [b["sm_clock_mhz"] for b in blocks if b.get("sm_clock_mhz")]
+    counted = [b for b in blocks if b["energy_j"] is not None]
     joules = _range(b["energy_j"] / b["calls"] for b in counted) if counted else None
     return {
         "steady_time_s": time.value,
         **with_ends("steady_tflops", _rate(shape.work.flop / 1e12, time)),
-        "steady_blocks": len(blocks_of),
+        "steady_blocks": len(blocks),
         "steady_of_single": time_of(shape.times_s(contender), shape.groups).value / time.value,
-        **with_ends("steady_ratio_to_baseline", ratio),
-        "steady_sm_clock_mhz": _median({b["block"]: b["sm_clock_mhz"] for b in blocks_of if b.get("sm_clock_mhz")}),
+        **with_ends("steady_ratio_to_baseline", _range(ratios) if ratios else None),
+        "steady_sm_clock_mhz": median(clocks_mhz) if clocks_mhz else None,
         **with_ends("steady_energy_j", joules),
         "steady_power_w": joules and joules.value / time.value,
         "steady_power_low_w": min((b["power_low_w"] for b in counted if "power_low_w" in b), default=None),
@@ -247,7 +239,7 @@ def _steady(run: Run, shape: Shape, contender: str) -> dict:
         "steady_flop_per_joule": joules and shape.work.flop / joules.value,
         "steady_idle_power_w": run.metadata["machine"].get("idle_power_w"),
         "steady_throttled": ", ".join(
-            dict.fromkeys(b["throttle_reasons"] for b in blocks_of if b.get("throttle_reasons"))
+            dict.fromkeys(b["throttle_reasons"] for b in blocks if b.get("throttle_reasons"))
         ),
     }
 

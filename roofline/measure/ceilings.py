@@ -65,13 +65,18 @@ def measure(
     All of one kind take turns, within `rule`'s time. A probe that is wrong, or raises, is left out. Raises `Broken`
     where that lost the `device`.
     """
-    best, reasons = [], {}
+    best = []
+    reasons = {}
+
+    def refuse(probe: Probe, reason: str) -> None:
+        reasons[f"{probe.kind} {probe.name}{f' {probe.dtype}' if probe.dtype else ''}"] = reason
+
     for kind, dtype in dict.fromkeys((probe.kind, probe.dtype) for probe in probes):
         group = {}
         for probe in probes:
             if (probe.kind, probe.dtype) == (kind, dtype):
                 if reason := _reason(probe, device):
-                    reasons[f"{kind} {probe.name}{f' {dtype}' if dtype else ''}"] = reason
+                    refuse(probe, reason)
                 else:
                     group[probe.name] = probe
         while group:
@@ -80,14 +85,14 @@ def measure(
                 break
             except CallError as error:
                 stop_if_lost(device, error)
-                reasons[f"{kind} {error.name}{f' {dtype}' if dtype else ''}"] = device_errors.reason(error)
-                del group[error.name]
+                refuse(group.pop(error.name), device_errors.reason(error))
         if not group:
             continue
         reached = []
         for name, times in turns.times_s.items():
             if times:
-                time, amount = time_of(times), group[name].amount
+                time = time_of(times)
+                amount = group[name].amount
                 rates = amount / time.value, amount / time.high, amount / time.low
                 reached.append(Ceiling(kind, dtype, when, name, *rates, len(times)))
         if reached:
@@ -96,8 +101,8 @@ def measure(
             near = next(ceiling.probe for ceiling in reached if ceiling.value >= least)
             best.append(replace(highest, beside=near))
         else:
-            late = "each of its samples was late; is the host overloaded?"
-            reasons |= {f"{kind} {name}{f' {dtype}' if dtype else ''}": late for name in group}
+            for probe in group.values():
+                refuse(probe, "each of its samples was late; is the host overloaded?")
     return best, reasons
 
 

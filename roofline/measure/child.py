@@ -22,6 +22,7 @@ from pathlib import Path
 
 from roofline import operations
 from roofline.contenders import module_of
+from roofline.measure import signals
 from roofline.measure.ranks import of_share
 from roofline.measure.request import Request, Step, Stopped
 from roofline.measure.share import run
@@ -143,10 +144,6 @@ def load(name: str) -> type:
     return getattr(module_of(Path(place[:-1])) if place.endswith(":") else import_module(place), of)
 
 
-def interrupt(number: int, frame) -> None:
-    raise KeyboardInterrupt(signal.Signals(number).name)
-
-
 def main(folder: Path) -> None:
     """Take a request from the supervisor, and do it."""
     plug = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -154,7 +151,7 @@ def main(folder: Path) -> None:
     channel = Connection(plug.detach())
     request = Request(**json.loads(channel.recv_bytes()))
     bind(request.options["device"])
-    signal.signal(signal.SIGTERM, interrupt)
+    signal.signal(signal.SIGTERM, signals.interrupt)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's is meant for the supervisor
 
     def tell(line: dict) -> None:

@@ -96,8 +96,7 @@ def check(supervisor: Supervisor) -> None:
         for name in supervisor.planned
         if name not in supervisor.run.shapes and (names := supervisor.left(name))
     }
-    gathers = {op for op, operation in operations.OPERATIONS.items() if operation.analysis == "overlap"}
-    linked = {name: shapes[name] for name in shapes if name.partition("-")[0] in gathers}
+    linked = {name: shapes[name] for name in shapes if operations.find(name.partition("-")[0]).analysis == "overlap"}
     others = [(name, names) for name, names in shapes.items() if name not in linked]
     if not shapes:
         return

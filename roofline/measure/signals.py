@@ -22,7 +22,7 @@ def ways_on(run: Run, folder: Path, *problems: str, saved: Iterable[str] = (jour
     return [*more, *problems, f"saved in {shown}: {', '.join(sorted(saved))}"]
 
 
-def _raise(number: int, frame) -> None:
+def interrupt(number: int, frame) -> None:
     raise KeyboardInterrupt(signal.Signals(number).name)
 
 
@@ -56,7 +56,7 @@ def install() -> Callable[[], None]:
     for number in ENDING:
         if signal.getsignal(number) == signal.SIG_DFL:
             with suppress(ValueError):  # not in the main thread
-                signal.signal(number, _raise)
+                signal.signal(number, interrupt)
                 installed.append(number)
 
     def restore() -> None:

@@ -67,13 +67,11 @@ class Supervisor:
         """What the first share tells of the machine, of its ranks, and of the clock that times the contenders."""
         self.over = ""
         """Why nothing more can be measured, if that is so."""
-        self.lacking = ""
-        """What the end of the run is at."""
         self.progress: Callable[[str], None] = lambda text: None
         """Shows how far the run is."""
         self.say: Callable[[str], None] = lambda text: None
-        self.observers: list = []
-        """Called once all timing is over, each with what the run lacks where that is interrupted."""
+        self.name_kernels: Callable[[], None] = lambda: None
+        """Called once all timing is over."""
         self.is_open: Callable[[Shape], bool] = lambda shape: False
         """Returns whether more processes may decide on a contender of a shape."""
         self.reference_s: dict[str, float] = {}
@@ -372,11 +370,9 @@ class Supervisor:
             self.run.take(line)
 
     def finish(self, why_cut_short: str) -> None:
-        """End the run: what `observers` do if it came to its end, and a reason for all that has no number."""
+        """End the run: its kernels get their names if it came to its end, and all that has no number a reason."""
         if not why_cut_short and not self.over:
-            for observe, lacking in self.observers:
-                self.lacking = lacking
-                observe()
+            self.name_kernels()
         reason = self.over or why_cut_short or "its test ended before it was measured"
         asked = {f"{shape}-{name}" for shape, names in self.planned.items() for name in names}
         for case in [entry["case"] for entry in self.run.missing if entry["outcome"] == NOT_RUN]:

@@ -25,9 +25,10 @@ def attention(frame):
     frame = frame[frame["op"] == "attention"]
     if frame.empty:
         return None
-    counts = frame.groupby(["batch", "heads", "width"], sort=True)["m"].nunique()
+    of_size = frame.groupby(["batch", "heads", "width"], sort=True)
+    counts = of_size["m"].nunique()
     batch, heads, width = counts[counts == counts.max()].index[-1]
-    rows = frame[(frame[["batch", "heads", "width"]] == [batch, heads, width]).all(axis=1)]
+    rows = of_size.get_group((batch, heads, width))
     points = pandas.concat([_panel(rows, *panel) for panel in PANELS], ignore_index=True)
     colours = theme.colours(rows["contender"].unique())
     theme.use()

@@ -38,9 +38,9 @@ def step_shares(frame):
         axes.set_ylim(len(shown) - 0.4, -0.6)
         for at, (end_ms, share) in enumerate(zip(ms.loc[shown.index].sum(axis=1), shown["matmul_share"], strict=True)):
             theme.note(axes, percent_text(share), (end_ms, at), (4, 0), va="center", fontsize=8)
-    alike = rows[(rows[["size", "dtype", "contender"]] == rows.iloc[0][["size", "dtype", "contender"]]).all(axis=1)]
+    (_, dtype, contender), alike = next(iter(rows.groupby(["size", "dtype", "contender"], sort=False)))
     words = ", ".join(f"{percent_text(row.matmul_share)} of {row.part}" for row in alike.itertuples())
-    theme.about(figure, frame, f"matmul takes {words}, in {alike.iloc[0]['dtype']}, {alike.iloc[0]['contender']}")
+    theme.about(figure, frame, f"matmul takes {words}, in {dtype}, {contender}")
     return figure
 
 
@@ -56,10 +56,13 @@ def step_memory(run):
     if not kept:
         return None
     lines = {key[1:]: kept[key] for key in kept if key[0] == max(kept)[0]}
-    figure, colours = theme.new(10, 5), theme.colours(list(dict.fromkeys(mode for mode, _ in lines)))
-    axes, peaks = figure.add_subplot(xlim=(0, len(PHASES)), ylabel="bytes in memory, MB"), []
+    figure = theme.new(10, 5)
+    colours = theme.colours(list(dict.fromkeys(mode for mode, _ in lines)))
+    axes = figure.add_subplot(xlim=(0, len(PHASES)), ylabel="bytes in memory, MB")
+    peaks = []
     for (mode, name), (shape, about) in lines.items():
-        timeline, base = about["memory_timeline"], about["weight_bytes"] + about["optimizer_bytes"]
+        timeline = about["memory_timeline"]
+        base = about["weight_bytes"] + about["optimizer_bytes"]
         xs = np.concatenate([at + np.linspace(0, 1, len(timeline[phase])) for at, phase in enumerate(PHASES)])
         ys = (base + np.concatenate([timeline[phase] for phase in PHASES])) / 1e6
         line = "-" if name == shape.baseline else "--"

@@ -250,7 +250,7 @@ def _begin(config, state: State) -> None:
     state.held = state.held or journal.hold(session.folder)
     narrator = config.pluginmanager.get_plugin("ffn-narrator")
     session.progress, session.say = narrator.progress, narrator.say
-    session.observers = [(partial(jobs.name_kernels, session), "not all kernels were named")]
+    session.name_kernels = partial(jobs.name_kernels, session)
 
 
 @pytest.fixture
@@ -329,8 +329,8 @@ def pytest_sessionfinish(session):
         return (yield)
     try:
         state.session.finish(state.interrupted or str(session.shouldfail or session.shouldstop or ""))
-    except KeyboardInterrupt as signal:  # while the ceilings were measured for the last time, or after that
-        state.problems.append(f"interrupted by {str(signal) or 'Ctrl-C'}: {state.session.lacking}")
+    except KeyboardInterrupt as signal:
+        state.problems.append(f"interrupted by {str(signal) or 'Ctrl-C'}: not all kernels were named")
         session.exitstatus = pytest.ExitCode.INTERRUPTED
         state.session.finish(state.problems[-1])
     over, missing = state.session.over, state.session.run.missing

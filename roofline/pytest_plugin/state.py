@@ -109,6 +109,6 @@ def _refuse_of_ranks(config) -> None:
         raise ValueError(f"torchrun --max-restarts {restarts}: a run begins once, and is gone on with; leave it out")
     for name in OF_ONE_PROCESS:
         if config.getoption(f"ffn_{name}"):
-            raise ValueError(f"--ffn-{name.replace('_', '-')} under torchrun: it is of a run of one process")
+            raise ValueError(f"{ffn_options.FLAGS[name]} under torchrun: it is of a run of one process")
     if config.option.usepdb or config.option.trace:
         raise ValueError("--pdb and --trace under torchrun: a debugger stops one process; leave it out, or torchrun")

@@ -129,24 +129,11 @@ def find(folder: Path) -> Path | None:
     return next((path for name in (NAME, PACKED) if (path := folder / name).is_file()), None)
 
 
-def _opened(path: Path) -> BinaryIO:
-    return gzip.open(path) if path.suffix == ".gz" else path.open("rb")
-
-
-def read(path: Path) -> bytes:
-    """Return a file of a run; what was packed is unpacked. Raises OSError, and ValueError for one above MOST_BYTES."""
-    with _opened(path) as file:
-        content = file.read(MOST_BYTES + 1)
-    if len(content) > MOST_BYTES:
-        raise ValueError(f"{path} has more than {MOST_BYTES >> 20} MiB: no run writes as much")
-    return content
-
-
 def _texts(path: Path) -> Iterator[str]:
     """Yield whole lines of a journal. Raises ValueError where it is no text, or larger than a journal may be."""
     size = 0
     try:
-        with _opened(path) as file:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
             while line := file.readline(LONGEST_LINE_BYTES):
                 size += len(line)
                 if size > MOST_BYTES or len(line) == LONGEST_LINE_BYTES:
@@ -158,14 +145,6 @@ def _texts(path: Path) -> Iterator[str]:
         raise ValueError(f"{path} is no journal: it is not text in UTF-8") from None
     except (EOFError, gzip.BadGzipFile, zlib.error):
         raise ValueError(f"{path} is no journal: it is damaged, or not packed by gzip") from None
-
-
-def pack(folder: Path) -> None:
-    """Pack the journal in `folder`. The same journal gives the same bytes."""
-    path = folder / NAME
-    with (folder / PACKED).open("wb") as file, gzip.GzipFile("", "wb", fileobj=file, mtime=0) as packed:
-        packed.write(path.read_bytes())
-    path.unlink()
 
 
 def load(folder: Path, kind: type[Run] = Run) -> Run:

@@ -20,9 +20,6 @@ TILE = (128, 256)
 BLOCKS = (16, 8, 4, 2, 1)
 """Row blocks that an arm may be cut into: of these, what the simulator finds best."""
 
-MOST_TILES = 1024
-"""Of a grid on which the number of row blocks is chosen."""
-
 STEP = 1.01
 """Between ratios of T_comm to T_gemm at which a table is simulated; between them its end is interpolated."""
 
@@ -98,16 +95,6 @@ class OverlapPlan(NamedTuple):
         low, part = math.floor(at), (STEP ** (at % 1) - 1) / (STEP - 1)
         return t_gemm_s * ((1 - part) * _unit_ideal(self, low) + part * _unit_ideal(self, low + 1))
 
-    def predicted_s(self, t_gemm_s: float, t_comm_s: float) -> float:
-        """About when it ends, simulated on at most `MOST_TILES`: columns and workers are fewer alike, so that there are
-        about as many waves."""
-        grid, workers = self.grid, self.workers
-        columns = max(1, min(grid.column_tiles, MOST_TILES // grid.row_tiles))
-        if columns < grid.column_tiles:
-            workers = max(2, round(workers * columns / grid.column_tiles))
-            grid = Grid(grid.row_tiles, columns)
-        return self._replace(grid=grid, workers=workers).end_s(t_gemm_s, t_comm_s)
-
 
 @lru_cache(maxsize=4096)
 def _unit_ideal(plan: OverlapPlan, step: int) -> float:
@@ -116,10 +103,7 @@ def _unit_ideal(plan: OverlapPlan, step: int) -> float:
 
 def plan(arm: str, m: int, n: int, ranks: int, workers: int, t_gemm_s: float, t_comm_s: float) -> OverlapPlan:
     """Return the best of `cuts` for a matmul and a gather that take so long alone."""
-    plans = cuts(arm, m, n, ranks, workers)
-    if len(plans) == 1:
-        return plans[0]
-    return min(plans, key=lambda candidate: candidate.predicted_s(t_gemm_s, t_comm_s))
+    return min(cuts(arm, m, n, ranks, workers), key=lambda candidate: candidate.end_s(t_gemm_s, t_comm_s))
 
 
 def cuts(arm: str, m: int, n: int, ranks: int, workers: int) -> list[OverlapPlan]:
@@ -147,9 +131,12 @@ def row_block_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> l
     of_rows = plan.arrivals(t_comm_s, grid.row_tiles, blocks)
     rows = grid.row_tiles // blocks
     arrival_s = [here_s[-1] for here_s in of_rows[::rows]]
-    launches, now, block = [], 0.0, 0
+    launches = []
+    now = 0.0
+    block = 0
     while block < blocks:
-        start_s, first = max(now, arrival_s[block]), block
+        first = block
+        start_s = max(now, arrival_s[block])
         while block < blocks and arrival_s[block] <= start_s:
             block += 1
         waves = Grid((block - first) * rows, grid.column_tiles).waves(plan.workers)
@@ -191,8 +178,10 @@ def _layer(second: Callable[[OverlapPlan, float, float], float]) -> Callable[[Ov
 def _chained_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> float:
     """First the own rows' first matmul, then both of each other rank's rows, last the own rows' second one. The link
     brings all rows before it takes the first part."""
-    piece_s, one_s = t_comm_s / 2 / (plan.ranks - 1), t_gemm_s / 2 / plan.ranks
-    now, free_s = one_s, t_comm_s / 2
+    piece_s = t_comm_s / 2 / (plan.ranks - 1)
+    one_s = t_gemm_s / 2 / plan.ranks
+    now = one_s
+    free_s = t_comm_s / 2
     for here_s in plan.arrivals(t_comm_s / 2, 1)[0][1:]:
         now = max(now, here_s) + 2 * one_s
         free_s = max(free_s, now) + piece_s

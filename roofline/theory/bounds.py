@@ -10,11 +10,6 @@ def balance(flops: float, bandwidth_bytes_per_s: float) -> float:
     return flops / bandwidth_bytes_per_s
 
 
-def attainable_flops(intensity: float, flops: float, bandwidth_bytes_per_s: float) -> float:
-    """FLOP/s under the roof at `intensity` (FLOP per byte), the lower of the two bounds."""
-    return min(flops, intensity * bandwidth_bytes_per_s)
-
-
 def bound(intensity: float, flops: float, bandwidth_bytes_per_s: float) -> str:
     """Return which bound is the lower one at `intensity`: `memory` or `compute`."""
     return "memory" if intensity * bandwidth_bytes_per_s < flops else "compute"

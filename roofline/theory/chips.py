@@ -94,12 +94,6 @@ CHIPS = {
             link_bandwidth_bytes_per_s=32e9, device_names=("NVIDIA GeForce RTX 4090",),
         ),
         Chip(
-            "TPU v4", {"bf16": 275e12, "int8": 275e12},
-            "Google Cloud TPU v4 documentation; links: How to Scale Your Model, chapter TPUs (3D torus, 6 links)",
-            memory_bytes=32 * GIB, memory_bandwidth_bytes_per_s=1.2e12,
-            links=6, link_bandwidth_bytes_per_s=45e9, torus_axes=3,
-        ),
-        Chip(
             "TPU v5p", {"bf16": 459e12, "int8": 918e12},
             "Google Cloud TPU v5p documentation; links: How to Scale Your Model, chapter TPUs (3D torus, 6 links)",
             memory_bytes=95 * GIB, memory_bandwidth_bytes_per_s=2.765e12,

@@ -49,8 +49,6 @@ MODELS = {
         Model("deepseek-v3-expert", 7168, 2048, 58, 3, experts=257),  # config.json of deepseek-ai/DeepSeek-V3
         Model("gpt-oss-120b", 2880, 2880, 36, 3, 64, 8, 64, experts=128),  # openai/gpt-oss, gpt_oss/torch/model.py
         Model("gpt-3", 12288, 49152, 96, 2, 96, 96, 128),  # arXiv 2005.14165, table 2.1
-        Model("gpt-2-large", 1280, 5120, 36, 2, 20, 20, 64),  # config.json of openai-community/gpt2-large
-        Model("gpt-2-small", 768, 3072, 12, 2, 12, 12, 64),  # config.json of openai-community/gpt2
     )
 }
 

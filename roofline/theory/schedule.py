@@ -109,7 +109,8 @@ def inner_loops(
     `arrival_s[j]` is when the chunk at position j is here for this tile, `chunk_s` the time of one tile with one chunk.
     """
     loops = []
-    now, chunk = start_s, chunk_from
+    now = start_s
+    chunk = chunk_from
     while chunk < chunk_to:
         first = chunk
         now = max(now, arrival_s[chunk])

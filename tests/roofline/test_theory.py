@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from roofline.analysis.throughput import Roof
 from roofline.operations.matmul import Matmul
 from roofline.theory import chips
-from roofline.theory.bounds import attainable_flops, balance, bound
+from roofline.theory.bounds import balance, bound
 from roofline.theory.models import parse
 
 
@@ -54,8 +55,8 @@ def test_device_names_are_compared_whole():
 
 @given(st.floats(1e-3, 1e6), st.floats(1e9, 1e16), st.floats(1e6, 1e13))
 def test_roof_is_the_lower_bound_and_bends_at_the_balance(intensity, flops, bandwidth):
-    roof = attainable_flops(intensity, flops, bandwidth)
+    roof = Roof(flops, bandwidth).at(intensity)
     assert roof <= flops
     assert roof <= intensity * bandwidth
     assert (bound(intensity, flops, bandwidth) == "compute") == (roof == flops)
-    assert attainable_flops(balance(flops, bandwidth) * 1.0001, flops, bandwidth) == flops
+    assert Roof(flops, bandwidth).at(balance(flops, bandwidth) * 1.0001) == flops
