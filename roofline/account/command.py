@@ -8,8 +8,9 @@ from dataclasses import replace
 from roofline.account.answer import answer
 from roofline.account.memory import SAVED
 from roofline.account.question import Question
-from roofline.account.text import text
+from roofline.account.text import case_text, text
 from roofline.arguments import count, flops, number
+from roofline.operations import Case, attention, transformer_step
 from roofline.theory import chips
 from roofline.theory.models import parse as parse_model
 
@@ -31,6 +32,8 @@ def add_command(commands) -> None:
     group.add_argument(
         "--saved", choices=tuple(SAVED), default="all", help="activations for the backward pass (default: all)"
     )
+    group.add_argument("--case", type=_case, metavar="CASE", help="memory of a measured training step or attention "
+                       "alone, on one chip, as transformer_step-l12-d768-b16-t256-step-bf16")  # fmt: skip
     group = command.add_argument_group("chip", "in place of the datasheet's")
     group.add_argument("--flops", type=flops, metavar="FLOP/s", help="of one chip")
     group.add_argument("--memory", type=size, metavar="SIZE", help="of a device, as 80GB or 80GiB")
@@ -40,17 +43,31 @@ def add_command(commands) -> None:
 
 
 def _run(options: argparse.Namespace) -> int:
-    print(text(answer(question(options))))
+    print(case_text(options.case, _chip(options)) if options.case else text(answer(question(options))))
     return 0
 
 
-def question(options: argparse.Namespace) -> Question:
-    """Return what `options` ask. Raises ValueError for an unknown model or chip."""
+def _case(text: str) -> Case:
+    operation = attention if text.startswith("attention-") else transformer_step
+    try:
+        return operation.OPERATION.parse(text)[0]
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _chip(options: argparse.Namespace) -> chips.Chip:
+    """Return the chip of the datasheet, with what `options` have in place of it."""
     chip = chips.find(options.chip)
     if options.flops:
         chip = replace(chip, flops=chip.flops | {"bf16": options.flops}, source=f"{chip.source}; FLOP/s: given")
     if options.memory:
         chip = replace(chip, memory_bytes=options.memory, source=f"{chip.source}; memory: given")
+    return chip
+
+
+def question(options: argparse.Namespace) -> Question:
+    """Return what `options` ask. Raises ValueError for an unknown model or chip."""
+    chip = _chip(options)
     exact = options.collectives == "exact" if options.collectives else not chip.torus_axes
     model = parse_model(options.model)
     if model.experts > 1:

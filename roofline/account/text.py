@@ -3,9 +3,13 @@
 import math
 import textwrap
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from roofline.account.answer import Answer
 from roofline.account.communication_bound import slowest
+from roofline.account.memory import Part
+from roofline.operations.attention import Attention
+from roofline.operations.transformer_step import TransformerStep
 from roofline.report.tables import aligned
 from roofline.theory.chips import GB, GIB, Chip
 
@@ -93,6 +97,24 @@ def text(answer: Answer) -> str:
     for effect, row in zip(answer.techniques, rows, strict=True):
         lines += [row, *_wrapped(effect.reason, "      ")]
     return "\n".join(lines)
+
+
+def case_text(case: Attention | TransformerStep, chip: Chip) -> str:
+    """Return the memory of one training step where each operator is a kernel of its own, or of one attention with and
+    without its scores in memory, by formula."""
+    if isinstance(case, Attention):
+        kinds = {"scores in memory": (True, "q, k, v, probabilities"), "flash": (False, "q, k, v, out, a float a row")}
+        rows = [Part(name, case.saved_bytes(scores=scores), note) for name, (scores, note) in kinds.items()]
+        whole = rows[0].size_bytes
+    else:
+        sizes = case.memory
+        whole = sum(sizes.values())
+        rows = [Part(name, size, f"{case.parameters:,} weights") for name, size in sizes.items() if size]
+        rows[-1] = replace(rows[-1], note=f"of {case.facts['m']:,} tokens")
+        rows.append(Part("in all", whole, "and what lives for a moment only"))
+    fits = "" if not chip.memory_bytes else "it fits, " if whole <= chip.memory_bytes else "it does not fit, "
+    needs = f"by formula it needs {_gb(whole)}, and {chip.name} has {_gb_and_gib(chip.memory_bytes)}"
+    return "\n".join([f"{case.id}: {fits}{needs}", *_table(MEMORY, rows, "<>><")])
 
 
 def _bound(answer: Answer) -> str:

@@ -91,6 +91,21 @@ def test_answer_against_figures_worked_out_by_hand():
     assert again.received_of_now == pytest.approx((4 * weights + activations) / (weights + activations))
 
 
+def test_memory_of_attention_with_scores_and_without(printed):
+    text = printed("--case attention-b8-h1-d64-m16384-full-forward-fp32 --memory 8GB")
+    assert "it does not fit, by formula it needs 8.69 GB" in text  # 4 B (T^2 + 3 T D)
+    assert re.search(r"flash +0\.13 ", text)  # 4 B T (4 D + 1)
+
+
+def test_memory_of_a_training_step_says_whether_it_fits(printed):
+    text = printed("--case l36-d1280-b16-t256-step-fp32")
+    assert "it fits, by formula it needs 23.84 GB, and H100 SXM has 80.00 GB" in text
+    assert "  optimizer          5.77   5.38  721,518,080 weights\n" in text
+    text = printed("--case transformer_step-l36-d1280-b16-t256-step-bf16 --memory 19GB")
+    assert "it does not fit, by formula it needs 19.99 GB, and H100 SXM has 19.00 GB" in text
+    assert "  activations        8.45   7.87  of 4,096 tokens\n" in text
+
+
 def test_answers_in_half_a_second_without_heavy_packages(in_a_blink):
     assert "319.4 on each device" in in_a_blink("account", *V5P.split(), "--tokens", "131072")
 
@@ -132,6 +147,7 @@ def test_the_fewest_devices_fit_and_one_less_does_not(sharded, whole, size):
         ("--tokens -5", "'-5' is not a whole number of tokens, 0 to 1e15"),
         ("--tp 0", "'0' is not a whole number from 1 on"),
         ("--flops 275", "'275' is below 1e+09: did you mean 275e12 FLOP/s, which is 275 TFLOP/s?"),
+        ("--case l1-d70-b1-t1-step-fp32", "the width is a multiple of 64"),
         # What does not fit together.
         ("--tp 9", "--tp 9 does not divide F = 53248: take 8 or 13"),
         ("--tp 13", "tp=13: groups of 13 devices do not pack into nodes of 8: let them divide it"),
