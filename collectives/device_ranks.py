@@ -95,6 +95,24 @@ class Nccl(Enqueued):
             target.copy_(landed)
 
 
+class NcclAllGather(Enqueued):
+    """NCCL's own all-gather, of a gather whose shards come in one piece: all of them arrive together."""
+
+    kind = "nccl_all_gather"
+
+    def bring(self, transfers: Transfers, index: int, first: int, end: int) -> None:
+        target, ranks, key = transfers[index].target, self.ranks.size, id(transfers)
+        if key not in self._landings:
+            into = target.new_empty(ranks * len(target), target.shape[1]) if transfers.into is None else transfers.into
+            self._landings[key] = into.unflatten(0, (ranks, -1))  # [ranks, *shard]
+        gathered = self._landings[key]
+        if not index:
+            gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor  # its name before 2.13
+            gather(gathered.flatten(0, 1), transfers[0].sent, group=self.ranks.world.group)
+        if (landed := gathered[transfers[index].chunk]).data_ptr() != target.data_ptr():
+            target.copy_(landed)
+
+
 class Symmetric(Enqueued):
     """Each rank has the copy engine, which takes no SM, pull from the others' symmetric memory, where their own shards
     lie (`ranks.shared`).

@@ -41,7 +41,7 @@ class Operands:
             shares[self.rank].copy_(layer[self.rank])
             others = schedule.arrival_order("direct", len(layer), self.rank)[1:]
             transfers = (Transfer(rank, 0, layer[rank], shares[rank], layer[self.rank]) for rank in others)
-            self.transfers.append(Transfers(transfers))
+            self.transfers.append(Transfers(transfers, into=buffer))
         for transfer in self.transfers[0]:
             transfer.target.copy_(transfer.source)
 

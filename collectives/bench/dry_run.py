@@ -162,7 +162,8 @@ def chosen(case, chip: chips.Chip, reached_share: float) -> dict:
     datasheet, wire = chip.flops[case.dtype], wires.parse(case.wire)
     t_gemm_s = case.work.flop / (reached_share * datasheet)
     about = dict(chip_flops=WIRE_SHARE * datasheet, t_gemm_s=t_gemm_s, wire_bytes=case.work.wire_bytes)
-    facts = {"unsplit": "cublas", "t_gemm_planned_s": t_gemm_s, REQUESTED: wire.bytes_per_s(**about)}
+    kind = wire.kind if wire.kind in wires.LINKS else "paced"
+    facts = {"unsplit": "cublas", "t_gemm_planned_s": t_gemm_s, "gather": kind, REQUESTED: wire.bytes_per_s(**about)}
     return {"facts": facts, "medians_s": {}}
 
 

@@ -17,7 +17,7 @@ from kernels.bench import checks, matmul
 from kernels.registry import CONTENDERS
 from roofline.measure.prepared import SKIPPED, TOLERANCE, Entrant, PreparedCase, Rejection, unwatched, verdict
 from roofline.operations.gathering import OFF_PACE
-from roofline.theory.arms import ALL_CORES, BY_PERSISTENT, PEER, PERSISTENT, of_operation
+from roofline.theory.arms import ALL_CORES, BY_PERSISTENT, PEER, PERSISTENT, base_arm, of_operation
 
 LONGEST_GATHER_S = 2.0
 TRIES = 3
@@ -100,7 +100,8 @@ class Runner(matmul.Runner):
         if reason := setting.why_not(name):
             return Rejection(SKIPPED, f"{name}: {reason}")
         arm, all_cores = ended(self.arms(setting.case.op, setting.device)[name]), name == ALL_CORES
-        link = setting.link(is_spread=setting.leaves_room(name))
+        kind = setting.gather if base_arm(name) == self.baseline else None
+        link = setting.link(kind, is_spread=setting.leaves_room(name))
         if setting.device == "cuda":  # compiles and loads, first what the arm has and then what the link has
             setting.relative_error(arm, WarmUp(), setting.sets[0])
             with suppress(LinkError):  # one that waits for what is computed may give up

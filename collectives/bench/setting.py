@@ -99,13 +99,14 @@ class Setting:
         self.unsplit = unsplit(options, *self.gemms[0][:2])
         self._gemms_s, self._links = [], []
         if earlier:
-            chosen = (earlier["facts"][name] for name in ("unsplit", "t_gemm_planned_s", REQUESTED))
-            fastest, self.t_gemm_s, self.bytes_per_s = chosen
+            chosen = (earlier["facts"][name] for name in ("unsplit", "t_gemm_planned_s", REQUESTED, "gather"))
+            fastest, self.t_gemm_s, self.bytes_per_s, self.gather = chosen
         else:
             times = ranks.share(self._unsplit_s() if options.timed else dict.fromkeys(self.unsplit, 1.0))
             fastest = min(times, key=times.get)
             self.t_gemm_s = times[fastest]
             self.bytes_per_s = self._bytes_per_s()
+            self.gather = self.fastest_gather()
         self.keeps_step = self.wire.kind == "ridge" and options.timed and not options.wires_of
         if self.keeps_step:
             before_s = earlier and earlier["medians_s"].get(f"gemm {fastest}")
@@ -114,7 +115,7 @@ class Setting:
         for operands in self.sets:
             operands.matmul = self.best.load()
         self.facts = {"ranks": case.ranks, "wire": case.wire, "link": self.link_kind, "unsplit": fastest}
-        self.facts |= {"t_gemm_planned_s": self.t_gemm_s, REQUESTED: self.bytes_per_s}
+        self.facts |= {"t_gemm_planned_s": self.t_gemm_s, "gather": self.gather, REQUESTED: self.bytes_per_s}
         if self.device == "cuda" and self.link_kind == "paced":
             self.facts["copier_programs"] = self.link().programs
         self.facts |= self.cut()
@@ -157,13 +158,22 @@ class Setting:
         """Return all that a link brings, to be run by turns."""
         return [self.transfers(operands) for operands in self.sets]
 
-    def link(self, *, is_spread: bool = False):
-        """Return a link of its own for each call: its timeline is that call's. One that `is_spread` has a program of
-        the copier on each SM."""
+    def fastest_gather(self) -> str:
+        """Return the link that gathers for `serial`: between GPUs NCCL's all-gather, where that is faster."""
+        world, transfers = self.ranks.world, self.gathers[0]
+        all_gather = all(transfer.shard is not None for transfer in transfers) and not transfers.in_turn
+        if not (world and self.options.timed and all_gather) or world.why_not("nccl"):
+            return self.link_kind
+        times = self.ranks.share({kind: self.gather_s(kind) for kind in (self.link_kind, wires.ALL_GATHER)})
+        return min(times, key=times.get)
+
+    def link(self, kind: str | None = None, *, is_spread: bool = False):
+        """Return a link of its own for each call: its timeline is that call's. `kind` is that of the wire, or of what
+        gathers for `serial` in its place. One that `is_spread` has a program of the copier on each SM."""
         programs = self.options.copier_programs
         if is_spread and self.device == "cuda":
             programs = programs or torch.cuda.get_device_properties(0).multi_processor_count
-        self._links.append(make_link(self.link_kind, self.device, self.bytes_per_s, self.ranks, programs))
+        self._links.append(make_link(kind or self.link_kind, self.device, self.bytes_per_s, self.ranks, programs))
         return self._links[-1]
 
     @cached_property
@@ -175,9 +185,9 @@ class Setting:
             return 0.0
         return self.ranks.share(self.gather_s())
 
-    def gather_s(self) -> float:
+    def gather_s(self, kind: str | None = None) -> float:
         """Return about the time of a gather with nothing beside it."""
-        link, transfers, times_s = self.link(), self.gathers[0], []
+        link, transfers, times_s = self.link(kind), self.gathers[0], []
         for _ in range(CALIBRATIONS):
             if self.device == "cuda":
                 torch.cuda._sleep(HOLD_CYCLES + len(transfers) * TRANSFER_CYCLES)
@@ -289,7 +299,7 @@ def make_link(kind: str, device: str, bytes_per_s: float | None, ranks: Alone | 
     if kind != "paced":
         from collectives import device_ranks as gpus
 
-        return {link.kind: link for link in (gpus.Nccl, gpus.Symmetric)}[kind](ranks)
+        return {link.kind: link for link in (gpus.Nccl, gpus.NcclAllGather, gpus.Symmetric)}[kind](ranks)
     if device == "cpu":
         return PacedThread(bytes_per_s, ranks.rank)
     from collectives.device import PacedCopier, programs_for

@@ -11,6 +11,7 @@ from roofline.store.run import REQUESTED, Run, Shape
 from roofline.theory.arms import ALL_CORES, ARMS, BOTH, SCATTERED, SIMULATED, OverlapPlan, base_arm
 from roofline.theory.schedule import Grid
 from roofline.theory.simulator import hidden_fraction
+from roofline.theory.wires import HOW
 
 OF_THE_LINK = (
     *("copier_programs", "link_bytes_per_s_requested", "link_bytes_per_s", "link_off_pace"),
@@ -73,7 +74,7 @@ def record(run: Run, shape: Shape, arm: str) -> dict:
     of_own_ideal = of_times(lambda t_gemm, t_comm, time: plan.ideal_s(t_gemm, t_comm) / time)
     fields = {
         "arm": arm,
-        **{key: shape.get(key) for key in ("ranks", "wire", "link")},
+        **{key: shape.get(key) for key in ("ranks", "wire", "link", "gather")},
         "copier_programs": about.get("copier_programs", shape.get("copier_programs")),
         REQUESTED: requested,
         "wire_bytes": work.wire_bytes,
@@ -112,8 +113,10 @@ def record(run: Run, shape: Shape, arm: str) -> dict:
     if fabric:
         fields |= dict.fromkeys(OF_THE_LINK) | {"link": fabric}
     fields = throughput.record(run, shape, arm) | fields
-    off = fields["link_off_pace"]
-    notes = throughput.notes(fields, "its ideal", f"void: link off its pace by {100 * off:+.0f} %" if off else "")
+    off, gather = fields["link_off_pace"], fields["gather"]
+    more = [f"void: link off its pace by {100 * off:+.0f} %"] if off else []
+    more += [f"serial by {HOW[gather]}"] if gather in HOW and gather != fields["link"] else []
+    notes = throughput.notes(fields, "its ideal", "; ".join(more))
     own_gemm_s = None if alone is gemm else typical(alone)
     lost = _lost(fields, plan, own_gemm_s) if of_ideal else dict.fromkeys((*LOST, "diagnosis"))
     return fields | lost | {"notes": notes}

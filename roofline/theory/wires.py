@@ -21,10 +21,14 @@ RANKS_TAKE = {"cpu": ("gloo",), "cuda": ("nccl", "symmetric")}
 
 OF_RANKS = tuple(kind for kinds in RANKS_TAKE.values() for kind in kinds)
 
+ALL_GATHER = "nccl_all_gather"
+"""What the baseline `serial` takes in the place of a link between GPUs where that is faster."""
+
 HOW = {
     "gloo": "gloo, point to point",
     "nccl": "NCCL, a send and a receive at once for each transfer",
     "symmetric": "symmetric memory, pulled by the copy engine",
+    ALL_GATHER: "NCCL's all-gather",
 }
 """How those gather."""
 

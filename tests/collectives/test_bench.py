@@ -25,6 +25,7 @@ from collectives.bench import (
     weight_prefetch,
 )
 from collectives.paced import PacedThread
+from collectives.transfers import Transfers
 from kernels.registry import CONTENDERS
 from roofline.measure import clocks
 from roofline.operations import find
@@ -349,6 +350,19 @@ def test_a_chip_and_a_copy_are_as_fast_as_turns_of_the_clock_say(monkeypatch):
     monkeypatch.setattr(operands, "beyond_cache_bytes", lambda device: 1000)
     assert operands.chip_flops.__wrapped__("cpu", "fp32", 2, 3, 5) == 2 * 2 * 3 * 5 / 0.5
     assert operands.copy_bytes_per_s.__wrapped__("cpu") == 2 * 1000 / 0.5
+
+
+@pytest.mark.parametrize(("times_s", "gather"), [((2.0, 1.0), "nccl_all_gather"), ((1.0, 2.0), "symmetric")])
+def test_serial_gathers_by_the_faster_of_the_link_and_nccls_all_gather(times_s, gather):
+    each = dict(zip(("symmetric", "nccl_all_gather"), times_s, strict=True))
+    ranks = SimpleNamespace(world=SimpleNamespace(why_not=lambda kind: None), share=lambda times: times)
+    gpu = SimpleNamespace(
+        ranks=ranks, link_kind="symmetric", options=SimpleNamespace(timed=True), gathers=[Transfers()],
+        gather_s=each.get,
+    )  # fmt: skip
+    assert setting.Setting.fastest_gather(gpu) == gather
+    ranks.world.why_not = lambda kind: "they share a GPU"
+    assert setting.Setting.fastest_gather(gpu) == "symmetric"
 
 
 @pytest.mark.parametrize(("best", "arms"), [("cublas", []), ("persistent", ["serial", "row_block_launches"])])

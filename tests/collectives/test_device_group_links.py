@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from arm_cases import whole_numbers
 
-from collectives import all_gather_matmul
+from collectives import all_gather_matmul, weight_prefetch
 from collectives import device_ranks as gpus
 from collectives.bench.setting import make_link
 from collectives.ranks import shared
@@ -85,7 +85,7 @@ def world_of(rank, count, path) -> ranks.Ranks:
         setattr(torch.cuda, name, value)
     torch.cuda.device_count, device_ranks.World.backend = lambda: count, "gloo"
     gpus.call_driver = stand_in.call_driver
-    batch_send = dist.batch_isend_irecv
+    batch_send, all_gather = dist.batch_isend_irecv, dist.all_gather_into_tensor
 
     def batch_isend_irecv(batch):
         for op in batch:
@@ -96,6 +96,7 @@ def world_of(rank, count, path) -> ranks.Ranks:
         return []
 
     dist.batch_isend_irecv = batch_isend_irecv
+    dist.all_gather_single = lambda *about, **more: stand_in.DEVICE.take(0.0, lambda: all_gather(*about, **more))
     torch._C._distributed_c10d._SymmetricMemory = SymmetricMemory(Path(path).parent, rank, count)
     world = ranks.Ranks(dist.FileStore(path, count), rank, count)
     world.world = device_ranks.World(world)
@@ -148,11 +149,29 @@ def what_is_computed(rank, count, path, kind):
     test_group_links.sums(rank, count, path, link, "cuda")
 
 
+def serial_alone(rank, count, path, kind):
+    """What gathers for the baseline alone, columns of x, and rows of a layer."""
+    world = world_of(rank, count, path)
+    link, w = make_link(kind, "cuda", None, world), on_gpu(whole_numbers(rank, F, D))
+    for call in range(CALLS):
+        x, *layers = (on_gpu(whole_numbers(seed + call, B, D)) for seed in (0, 10, 20))
+        gathered = torch.full_like(x, torch.nan)
+        operands = all_gather_matmul.Operands(shards_of(x, 1, link, world), gathered, w, x.new_empty(B, F), rank)
+        buffers = [torch.full_like(layer, torch.nan) for layer in layers]
+        shards = [shards_of(layer, 0, link, world) for layer in layers]
+        step = weight_prefetch.Operands(shards, buffers, x, x.new_empty(B, F), rank)
+        for _ in range(2):
+            assert torch.equal(all_gather_matmul.serial(operands, link), x @ w.T)
+            weight_prefetch.serial(step, link)
+        assert torch.equal(buffers[1], layers[1])
+
+
 @pytest.mark.parametrize("count", [3, pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("of_a_rank", "kind"),
     [
         *((gathers, kind) for kind in RANKS_TAKE["cuda"]),
+        (serial_alone, "nccl_all_gather"),
         (what_is_computed, "nccl"),
     ],
 )

@@ -27,7 +27,7 @@ from collectives.ranks import shared
 from collectives.transfers import Preset, WarmUp, ended
 from kernels import hopper
 from kernels.contract import interpreted
-from roofline.theory.wires import RANKS_TAKE
+from roofline.theory.wires import ALL_GATHER, RANKS_TAKE
 
 NO_GPU = not torch.cuda.is_available() or interpreted(copy_kernel)
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(NO_GPU, reason="there is no GPU, or kernels are interpreted")]
@@ -191,7 +191,7 @@ def a_rank(rank, count, path, kind):
     members.gather(None)  # none ends while others read its memory
 
 
-@pytest.mark.parametrize("kind", RANKS_TAKE["cuda"])
+@pytest.mark.parametrize("kind", [*RANKS_TAKE["cuda"], ALL_GATHER])
 def test_ranks_with_gpus(kind, tmp_path, monkeypatch):
     count = min(torch.cuda.device_count(), 4)
     if count == 1 and kind.startswith("nccl"):

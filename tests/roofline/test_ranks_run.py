@@ -30,9 +30,14 @@ def made_up(folder, **ranks):
     return load(save(folder, [HERE | {"ranks": RANKS | ranks}, *lines]))
 
 
-def test_records_have_the_spread_over_ranks(tmp_path):
-    for record in records_of(made_up(tmp_path)):
+@pytest.mark.parametrize(("gather", "note"), [("nccl_all_gather", "serial by NCCL's all-gather"), ("gloo", "")])
+def test_records_have_the_spread_over_ranks_and_name_another_gather_than_the_links(tmp_path, gather, note):
+    run = made_up(tmp_path)
+    for shape in run.shapes.values():
+        shape.facts["gather"] = gather
+    for record in records_of(run):
         assert (record["rank_spread"], record["gemm_rank_spread"]) == pytest.approx((0.1, 0.05))
+        assert record["notes"] == note
     write(tmp_path)
     assert "spread over ranks" in (tmp_path / "report.md").read_text()
 
