@@ -24,7 +24,7 @@ RELEASE = "preceding(stage, full.shape[0])"
 STORE = "        store_tile(out_desc, acc, m0, n0, BLOCK_M, BLOCK_N, SUBTILE)\n"
 TELL = "            if piece < counted:\n"
 RAISE = "                raise_counter(counters_ptr + piece, times_ptr + piece, 1)\n"
-RAISED, LOOK = 'by, sem="release", scope="sys")', '"ld.acquire.sys.global.b32 $0, [$1];"'
+RAISED = 'by, sem="release", scope="sys")'
 COUNTED = "wait_value(self._route.counters[index:], self._route.wanted)"
 PLACE = "            if piece >= ready:\n"
 WAIT = "ready = wait(flags, chunk, wanted, lost_ptr, first_flag + chunk, patience, RANKS)"
@@ -60,15 +60,11 @@ MISTAKES = {
             UNORDERED,
         ),
         "the store is not waited for": ({"cp.async.bulk.wait_group 0; ": ""}, UNORDERED),
-        "only its reads are waited for": ({"wait_group 0;": "wait_group.read 0;"}, UNORDERED),
-        "no barrier": ({"                tl.debug_barrier()\n": ""}, UNORDERED),
     },
     "signals": {
-        "raised without release": ({RAISED: RAISED.replace("release", "relaxed")}, UNORDERED),
         "raised at the scope of a GPU": ({RAISED: RAISED.replace("sys", "gpu")}, "scopes does not reach"),
     },
     "copier": {
-        "looks without acquire": ({LOOK: LOOK.replace("acquire", "relaxed")}, UNORDERED),
         "takes its pace from the start": (
             {"tl.maximum(tl.load(free_ptr), tl.load(ready_ptr))": "tl.load(free_ptr)"},
             "before they were due",
@@ -79,7 +75,7 @@ MISTAKES = {
         "waits for the first alone": ({COUNTED: f"if index == self._ready: {COUNTED}"}, UNORDERED),
     },
 }
-WAITED_FOR = {"the store is not waited for", "only its reads are waited for", "no barrier"}
+WAITED_FOR = {"the store is not waited for"}
 """Harmless from Triton 3.8 on: behind each store it waits by itself until it is done, and at a barrier."""
 
 ARM, OURS, device = links.on_device, SimpleNamespace(warpgroup=warpgroup), links.device_links
