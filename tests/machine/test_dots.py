@@ -55,6 +55,8 @@ sm_90a  s8 s8 s32       128 32 64  8  -   wgmma\S+n32k32\.s32\.s8\.s8 \{[^}]*\},
 sm_90a  e4m3 e5m2 f32   64 64 64   4  -   wgmma\S+n64k32\.f32\.e4m3\.e5m2 \{[^}]*\}, %\w
 sm_90a  e5m2 e4m3 f16   64 16 64   4  m   wgmma\S+n16k32\.f16\.e5m2\.e4m3 \{[^}]*\}, \{
 sm_90a  f16 f16 f16     64 16 32   4  xw  wgmma\S+n16k16\.f16\.f16\.f16
+sm_90a  bf16 bf16 f32   128 32 32  8  mw  wgmma\S+n32k16\.f32\.bf16\.bf16 \{[^}]*\}, \{
+sm_90a  bf16 bf16 f32   64 64 64   4  x   wgmma\S+n64k16\.f32\.bf16\.bf16 \{[^}]*\}, %\w
 """
 PARTIAL = r"sm_90a  e4m3 e4m3 f32  64 16 64  4  32  wgmma\S+n16k32\.f32\.e4m3\.e4m3 [^;]*, 0, 1, 1;\s+.*\s+add\.f32"
 
