@@ -223,7 +223,7 @@ def old(tmp_path):
     return save(tmp_path / "old", COUNTED)
 
 
-def test_old_counts_are_reported_as_ever(old):
+def test_old_counts_are_reported_as_ever(old, undrawn):
     by_case = {(record["m"], record["contender"]): record for record in records_of(journal.load(old))}
     cublas, unknown = by_case[16, "cublas"], by_case[16, "tiled"]
     assert cublas["counted_intensity"] == pytest.approx(cublas["device_intensity"] / 2)
