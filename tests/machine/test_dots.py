@@ -3,9 +3,7 @@
 # ruff: noqa: N803 (kernel arguments: compile-time constants in capitals, as Triton code has them)
 
 import re
-from itertools import product
 
-import pytest
 import torch
 import triton
 import triton.language as tl
@@ -91,30 +89,6 @@ def wrong(rows: str, seeds: int = 2) -> list[str]:
     return found
 
 
-def every() -> str:
-    """Rows of all types, small and large, on all architectures."""
-    kinds = [
-        *(
-            "bf16 bf16 f32",
-            "f16 f16 f32",
-            "f16 f16 f16",
-            "tf32 tf32 f32",
-            "tf32x3 tf32x3 f32",
-            "f64 f64 f64",
-            "s8 s8 s32",
-        ),
-        *(f"{x} {w} {sums}" for x, w, sums in product(("e4m3", "e5m2"), ("e4m3", "e5m2"), ("f16", "f32"))),
-    ]
-    warps_of = {"16 16 32": (1, 2), "64 64 64": (1, 2, 4), "128 64 32": (4, 8)}
-    rows = [
-        f"{arch}  {types}  {sizes}  {warps}  {more}  ."
-        for arch, types, sizes, more in product(("sm_80", "sm_89", "sm_90a"), kinds, warps_of, ("-", "xw", "wm"))
-        for warps in warps_of[sizes]
-        if not (arch == "sm_80" and types.startswith("e"))
-    ]
-    return "\n".join(rows)
-
-
 def test_dots_are_exact(printed_elsewhere):
     assert printed_elsewhere("import json, test_dots as t; print(json.dumps(t.wrong(t.ROWS)))") == []
 
@@ -124,10 +98,3 @@ def test_partial_sums_are_read_before_a_wait(printed_elsewhere):
     leaves undefined. ptxas 12.8 mends it: "(C7517) warpgroup.wait is injected [...] to allow use of registers"."""
     (row,) = printed_elsewhere("import json, test_dots as t; print(json.dumps(t.wrong(t.PARTIAL)))")
     assert re.search("misuse: reads an accumulator of a wgmma that is not waited for", row)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("part", range(8))
-def test_all_dots_are_exact(part, printed_elsewhere):
-    code = f"rows = t.every().splitlines()[{part}::8]; print(json.dumps(t.wrong(chr(10).join(rows), 1)))"
-    assert printed_elsewhere(f"import json, test_dots as t; {code}") == []

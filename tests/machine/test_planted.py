@@ -1,7 +1,6 @@
-"""Mistakes in the source of a kernel, none of them one instruction: compiled as they stand, the machine catches each.
+"""Mistakes in the source of a kernel, compiled as they stand: the machine catches each.
 
-Mistakes of one instruction are those of test_mutants.py. All of it runs in one process beside this one, which may be
-interpreting.
+All of it runs in one process beside this one, which may be interpreting.
 """
 
 import importlib.util
@@ -24,7 +23,7 @@ RELEASE = "preceding(stage, full.shape[0])"
 STORE = "        store_tile(out_desc, acc, m0, n0, BLOCK_M, BLOCK_N, SUBTILE)\n"
 TELL = "            if piece < counted:\n"
 RAISE = "                raise_counter(counters_ptr + piece, times_ptr + piece, 1)\n"
-RAISED = 'by, sem="release", scope="sys")'
+RAISED, LOOK = 'by, sem="release", scope="sys")', '"ld.acquire.sys.global.b32 $0, [$1];"'
 COUNTED = "wait_value(self._route.counters[index:], self._route.wanted)"
 PLACE = "            if piece >= ready:\n"
 WAIT = "ready = wait(flags, chunk, wanted, lost_ptr, first_flag + chunk, patience, RANKS)"
@@ -60,11 +59,14 @@ MISTAKES = {
             UNORDERED,
         ),
         "the store is not waited for": ({"cp.async.bulk.wait_group 0; ": ""}, UNORDERED),
+        "no barrier": ({"                tl.debug_barrier()\n": ""}, UNORDERED),
     },
     "signals": {
+        "raised without release": ({RAISED: RAISED.replace("release", "relaxed")}, UNORDERED),
         "raised at the scope of a GPU": ({RAISED: RAISED.replace("sys", "gpu")}, "scopes does not reach"),
     },
     "copier": {
+        "looks without acquire": ({LOOK: LOOK.replace("acquire", "relaxed")}, UNORDERED),
         "takes its pace from the start": (
             {"tl.maximum(tl.load(free_ptr), tl.load(ready_ptr))": "tl.load(free_ptr)"},
             "before they were due",
@@ -75,7 +77,7 @@ MISTAKES = {
         "waits for the first alone": ({COUNTED: f"if index == self._ready: {COUNTED}"}, UNORDERED),
     },
 }
-WAITED_FOR = {"the store is not waited for"}
+WAITED_FOR = {"the store is not waited for", "no barrier"}
 """Harmless from Triton 3.8 on: behind each store it waits by itself until it is done, and at a barrier."""
 
 ARM, OURS, device = links.on_device, SimpleNamespace(warpgroup=warpgroup), links.device_links
