@@ -12,7 +12,7 @@ from roofline.account import splits
 from roofline.account.communication_bound import bound
 from roofline.account.meshes import Crossing, crossings
 from roofline.account.techniques import effects
-from roofline.theory.chips import GB, Chip, find
+from roofline.theory.chips import GB, find
 from roofline.theory.models import Model
 
 AXIS = 180e9  # TPU v5p, both ways
@@ -104,24 +104,6 @@ def test_the_best_splits_are_not_worse_than_any_other(question, fabrics_overlap)
     x, y = degrees(real)
     assert x * y == pytest.approx(question.devices)
     assert min(x, y) >= 1 - 1e-9
-
-
-@quick
-@given(st.integers(1, 3), st.floats(100, 10_000), st.integers(6, 14), st.booleans())
-def test_closed_form_of_the_real_bound(m_x, alpha, power, added):
-    """Alpha^2 / (M_X F), or four times that, where Y comes out above 4: at Y = 1 FSDP has the other axis, too,
-    and at X = 1 tensor parallelism all."""
-    f, chips = 2**17, 2**power
-    most = f / alpha  # as far as the activations keep up
-    y = most / 2 if added else most
-    torus = Chip("any", {"bf16": alpha * 1e11}, "", links=m_x + 1, link_bandwidth_bytes_per_s=1e11, torus_axes=m_x + 1)
-    question = ask(torus, {"fsdp": chips}, model=Model("any", 1000, f, 3), fabrics_overlap=not added)
-    best = splits.best_real(question)
-    if y > 4.01 and most * (m_x + 1) < chips / 1.01:
-        assert tokens(best) / chips == pytest.approx((4 if added else 1) * alpha**2 / (m_x * f), rel=1e-5)
-        assert degrees(best)[1] == pytest.approx(y, rel=1e-2)
-    elif most > chips:
-        assert degrees(best) == (1, chips)
 
 
 def by_name(question, device_bytes=None, tokens=TOKENS):
