@@ -1,6 +1,7 @@
 """What tests of several folders share: a process where Triton compiles, and links that depend on no real time."""
 
 import os
+import sys
 import zlib
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
@@ -35,14 +36,15 @@ def commit_seed() -> int:
 def printed_elsewhere():
     """`printed_elsewhere(code)`: the JSON that it prints in a process where Triton compiles; this one may interpret.
 
-    Each is forked from one that has imported torch, which takes most of the time.
+    Each is forked from one that has imported torch and Triton, which takes most of the time.
     """
     context = get_context("forkserver")
-    context.set_forkserver_preload(["torch"])
+    context.set_forkserver_preload(["torch", "warm"])
 
     def run(code: str):
         with pytest.MonkeyPatch.context() as patch:
             patch.delenv("TRITON_INTERPRET", raising=False)
+            patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
             patch.chdir(os.path.dirname(os.path.dirname(__file__)))
             return pool.submit(printed, code).result(timeout=600)
 

@@ -345,13 +345,6 @@ def test_link_off_its_pace_is_looked_at_three_times():
     assert runner.off_pace(slow) is None
 
 
-def test_a_chip_and_a_copy_are_as_fast_as_turns_of_the_clock_say(monkeypatch):
-    monkeypatch.setattr(operands, "seconds_by_turns", lambda calls, device: [0.5] * len(calls))
-    monkeypatch.setattr(operands, "beyond_cache_bytes", lambda device: 1000)
-    assert operands.chip_flops.__wrapped__("cpu", "fp32", 2, 3, 5) == 2 * 2 * 3 * 5 / 0.5
-    assert operands.copy_bytes_per_s.__wrapped__("cpu") == 2 * 1000 / 0.5
-
-
 @pytest.mark.parametrize(("times_s", "gather"), [((2.0, 1.0), "nccl_all_gather"), ((1.0, 2.0), "symmetric")])
 def test_serial_gathers_by_the_faster_of_the_link_and_nccls_all_gather(times_s, gather):
     each = dict(zip(("symmetric", "nccl_all_gather"), times_s, strict=True))

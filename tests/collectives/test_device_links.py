@@ -11,10 +11,10 @@ from contextlib import contextmanager
 import links
 import pytest
 import torch
-from arm_cases import Products, whole_numbers
+from arm_cases import whole_numbers
 
 from collectives import all_gather_matmul, device, ffn, matmul_reduce_scatter, on_device, weight_prefetch
-from collectives.transfers import Transfer, WarmUp
+from collectives.transfers import Transfer
 from kernels.machine.device import Machine
 
 
@@ -67,17 +67,6 @@ def prefetch() -> weight_prefetch.Operands:
     layers = [whole_numbers(layer, 16, 40).chunk(4) for layer in range(2)]
     buffers, x = [torch.full((16, 40), torch.nan) for _ in layers], whole_numbers(2, 8, 40)
     return weight_prefetch.Operands(layers, buffers, x, torch.empty(8, 16))
-
-
-def products_of(arm: str) -> list[list]:
-    """Return the shapes that `arm` multiplies over a GPU's link, and over that of a warm-up."""
-    of_links = []
-    with machine():
-        for link in (Link(), WarmUp()):
-            with Products(shapes := []):
-                all_gather_matmul.ARMS[arm](gather(), link)
-            of_links.append(shapes)
-    return of_links
 
 
 def missing(arm: str, count: int) -> str:
@@ -162,7 +151,6 @@ STEPS = {
 def main() -> dict:
     torch.set_num_threads(1)
     return {
-        "products": [products_of(arm) for arm in ("chunk_launches", "row_block_launches")],
         "missing": [missing("chunk_launches", 0), missing("serial", 1)],
         "orders": {name: order(name) for name in STEPS},
         "early": rows_before_their_slice(1),
@@ -173,12 +161,6 @@ def main() -> dict:
 @pytest.fixture(scope="module")
 def outcome(printed_elsewhere):
     return printed_elsewhere("import json, test_device_links; print(json.dumps(test_device_links.main()))")
-
-
-def test_a_warm_up_takes_an_arm_through_the_matmuls_that_it_has_over_a_gpus_link(outcome):
-    for over_the_link, over_the_warm_up in outcome["products"]:
-        assert over_the_link == over_the_warm_up
-        assert len(over_the_link) == 2
 
 
 def test_first_chunk_that_is_missing_is_named_by_the_timeline(outcome):

@@ -16,7 +16,7 @@ from arm_cases import options_of
 from roofline.operations import OPERATIONS, Runners
 from roofline.operations.gathering import Sweep
 
-SWEEP = Sweep(rows=(1024,), tp=(1,), tokens=(64,), prefetch_tp=(1,), ranks=(4,), wires=("1GBps",))
+SWEEP = Sweep(rows=(512,), tp=(1,), tokens=(64,), prefetch_tp=(1,), ranks=(4,), wires=("1GBps",))
 FIRST, LATER = "first process", "later process"
 SETS = {FIRST: None, LATER: 1}
 """Of operands, on which the runner checks an arm in a process."""
@@ -28,7 +28,7 @@ class LateLoadError(Exception):
 
 def settings() -> Iterator[tuple]:
     """The runner of each operation over a link, with what its arms work on."""
-    options = options_of(device="cuda", dtype="fp16", model="256x512", gather=SWEEP)
+    options = options_of(device="cuda", dtype="fp16", model="256x384", gather=SWEEP)
     runners = Runners(options)
     for operation in OPERATIONS.values():
         if operation.analysis == "overlap":

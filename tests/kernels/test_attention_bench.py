@@ -109,10 +109,8 @@ def test_the_figure_has_a_slope_beside_each_line():
     figure = plots.attention(pandas.DataFrame(rows))
     words = [[text.get_text() for text in axes.texts if text.get_text()] for axes in figure.axes]
     assert words == [["2.0", "2.0"], ["2.0", "2.0"], ["2.0", "1.0"]]
-    titles = [(axes.get_title("left"), axes.get_title(), axes.get_ylabel()) for axes in figure.axes]
-    assert titles == [("causal, batch 8, 1 head of 64", "", label) for *_, label in PANELS]
-    ends = [axes.get_lines()[0].get_xydata()[-1].tolist() for axes in figure.axes]
-    assert ends == [[4096, 4096**2 * 1e-6], [4096, 4096**2 * 1e-6], [4096, 4096**2 / 1e6]]
+    titles = [(axes.get_title("left"), axes.get_ylabel()) for axes in figure.axes]
+    assert titles == [("causal, batch 8, 1 head of 64", label) for *_, label in PANELS]
     assert "At a length of 4096 eager keeps 4.1e+03 x the bytes of sdpa" in figure.get_suptitle()
     assert slope([1.0], [1.0]) != slope([1.0], [1.0])  # NaN
 

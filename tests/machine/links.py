@@ -17,7 +17,6 @@ from waiting import NEVER_US, PROGRAMS, RANKS, operands, wrong_with
 from collectives import all_gather_matmul as gathers
 from collectives import device as device_links
 from collectives import ffn, on_device
-from collectives import matmul_reduce_scatter as scatters
 from collectives import transfers as protocol
 from kernels import hopper, persistent, tiles
 from kernels.bench import instruments
@@ -135,33 +134,6 @@ def arm(name: str, dtype: str, programs=2, bytes_per_s=1e9, *, devices=1, times=
 
     title = f"{name} {dtype}, {programs} programs copy {bytes_per_s:g} bytes/s, {devices} devices, {times} x"
     return Case("arms", title, make, **more)
-
-
-def scatter(*, height=128, columns=136, depth=80, grid=PROGRAMS) -> Case:
-    """The kernel that tells of its rows, with the link's kernels on another device: fewer instructions than a layer."""
-
-    def make(seed: int):
-        kind, wires = dict(dtype=torch.bfloat16), []
-        x = whole_numbers(padded(RANKS * height, depth, **kind), seed).sign_()
-        w = whole_numbers(padded(columns, depth, **kind), seed - 1).sign_()
-        out = torch.full((height, columns), torch.nan, **kind)
-        mine = scatters.Operands(x, w, out, RANKS, seed % RANKS, matmul=persistent.matmul)
-        for tensor in (mine.products, mine.arrived):
-            tensor.fill_(torch.nan)
-
-        def add(machine: Machine) -> None:
-            with on(machine, 0, 1), grids_of(grid):
-                wires.append(Wire(1e12, programs=1))
-                on_device.ARMS["signalled"](on_device.added_by_kernel(mine), wires[0])
-
-        def wrong() -> str:
-            total = sum(part.double() @ w.double().T for part in x.chunk(RANKS)).to(w.dtype)
-            bad = int((out != total).sum())
-            return wires[0].wrong() or (f"{bad} elements of the sums are wrong" if bad else "")
-
-        return add, wrong
-
-    return Case("scatters", f"signalled bf16, {height} x {columns} x {depth}", make)
 
 
 def layer(name: str, dtype: str, *, devices=1, bytes_per_s=1e12, width=144, **more) -> Case:

@@ -3,9 +3,9 @@ with lengths that a block divides and that none does."""
 
 import pytest
 
-CASES = [(64, 200, True, True), (16, 128, False, False)]
+CASES = [(16, 136, True, True), (16, 72, False, False)]
 MORE = [(width, length, causal, True) for width in (64, 128) for length in (256, 200) for causal in (True, False)]
-MORE += [(16, 136, True, True), (32, 200, False, True), (64, 1, True, True), (64, 1, False, False)]
+MORE += [(16, 128, False, False), (32, 200, False, True), (64, 1, True, True), (64, 1, False, False)]
 MORE += [(32, 128, False, False), (64, 128, True, False), (128, 72, True, False)]
 
 

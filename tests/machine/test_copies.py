@@ -1,5 +1,5 @@
 """cp.async (PTX ISA 8.7, 9.7.9.25.3) and TMA (9.7.9.25.5 and 6, 5.5): who may know that something has arrived. Where it
-does: test_small_kernels.py."""
+does: test_tma_kernels.py."""
 
 import numpy as np
 import pytest

@@ -1,7 +1,6 @@
-"""Mistakes in the source of a kernel, none of them one instruction: compiled as they stand, the machine catches each.
+"""Mistakes in the source of a kernel, compiled as they stand: the machine catches each.
 
-Mistakes of one instruction are those of test_mutants.py. All of it runs in one process beside this one, which may be
-interpreting.
+All of it runs in one process beside this one, which may be interpreting.
 """
 
 import importlib.util
@@ -74,7 +73,6 @@ MISTAKES = {
             UNORDERED,
         ),
         "the store is not waited for": ({"cp.async.bulk.wait_group 0; ": ""}, UNORDERED),
-        "only its reads are waited for": ({"wait_group 0;": "wait_group.read 0;"}, UNORDERED),
         "no barrier": ({"                tl.debug_barrier()\n": ""}, UNORDERED),
     },
     "signals": {
@@ -93,7 +91,7 @@ MISTAKES = {
         "waits for the first alone": ({COUNTED: f"if index == self._ready: {COUNTED}"}, UNORDERED),
     },
 }
-WAITED_FOR = {"the store is not waited for", "only its reads are waited for", "no barrier"}
+WAITED_FOR = {"the store is not waited for", "no barrier"}
 """Harmless from Triton 3.8 on: behind each store it waits by itself until it is done, and at a barrier."""
 
 ARM, OURS, device = links.on_device, SimpleNamespace(warpgroup=warpgroup), links.device_links

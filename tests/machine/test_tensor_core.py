@@ -1,5 +1,5 @@
 """What mma, wgmma, ldmatrix, stmatrix and movmatrix compute, element by element; when a wgmma may be issued, and what
-it leaves be used (PTX ISA 8.7, 9.7.14.5 and 9.7.15). Compiled kernels: test_small_kernels.py and test_dots.py."""
+it leaves be used (PTX ISA 8.7, 9.7.14.5 and 9.7.15). Compiled kernels: test_dots.py."""
 
 import re
 

@@ -26,6 +26,8 @@ def copy_box(x_desc, out_desc, place, RANK: tl.constexpr):
     """A box of x at (place, ..., place) to the beginning of out."""
     if RANK == 1:
         out_desc.store([0], x_desc.load([place]))
+    elif RANK == 2:
+        out_desc.store([0, 0], x_desc.load([place, place]))
     elif RANK == 3:
         out_desc.store([0, 0, 0], x_desc.load([place, place, place]))
     elif RANK == 4:
@@ -152,6 +154,7 @@ def multicast_to_two_of_four() -> Trial:
 
 TRIALS = {
     "1d": lambda: box(1, torch.float32, 3, "0"), "1d int64": lambda: box(1, torch.int64, -7, "0"),
+    "2d": lambda: box(2, torch.float32, 3, "0"), "2d bf16": lambda: box(2, torch.bfloat16, -3, "0"),
     "3d NaN": lambda: box(3, torch.float16, 3, "nan"), "4d fp8": lambda: box(4, torch.float8_e4m3fn, -1, "0"),
     "4d bf16 NaN": lambda: box(4, torch.bfloat16, -1, "nan"), "5d int8": lambda: box(5, torch.int8, 2, "0"),
     "descriptors in a loop": lambda: made_by_the_kernel("zero"),

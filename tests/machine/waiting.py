@@ -92,9 +92,9 @@ GIVEN_UP_NS = 900_000
 """Of the machine's time: a kernel whose patience is a microsecond is over by then."""
 
 
-def for_rows(dtype: str, lost=0, *, ranks=RANKS, depth=328, pause=0, **more) -> Case:
-    """The kernel that waits for rows. The host brings them after so many steps, in any order; or all are here, but for
-    those of the rank at the place `lost` of the order of arrival."""
+def for_rows(dtype: str, lost=0, *, ranks=RANKS, depth=328, **more) -> Case:
+    """The kernel that waits for rows. The host brings them in any order; or all are here, but for those of the rank at
+    the place `lost` of the order of arrival."""
     config = next(e.config for e in tiles.table("sm90").entries if e.kernel == "pieces_flags" and dtype in e.dtypes)
 
     def make(seed: int):
@@ -112,7 +112,6 @@ def for_rows(dtype: str, lost=0, *, ranks=RANKS, depth=328, pause=0, **more) -> 
         by_rank, machines = pieces.Pieces.of_ranks(order, 1, config, "cpu"), []
 
         def bring(host: Host) -> Iterator[None]:
-            yield from [None] * pause
             for place in random.Random(seed).sample(range(1, ranks), ranks - 1):
                 write(host, *ends[place])
                 yield

@@ -217,6 +217,16 @@ def three_shapes(run_project):
     )
 
 
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Reports have no figures, which take most of their time."""
+    from roofline import plots
+
+    for figures in (plots.FIGURES, plots.OF_RUN):
+        for name in figures:
+            monkeypatch.setitem(figures, name, lambda about: None)
+
+
 @pytest.fixture(scope="session")
 def draw(tmp_path_factory):
     """`draw(lines, name...)`: the figures of those names, or all, as SVG."""

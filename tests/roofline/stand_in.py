@@ -69,6 +69,7 @@ class Stream:
         """`work(began)` returns when it ends, or None while it cannot begin."""
         self.queue.append((self.device.host, work))
         self.enqueued += 1
+        self.device.busy[self] = True
 
     def wait_stream(self, other: "Stream") -> None:
         upto = other.enqueued
@@ -115,6 +116,8 @@ class Device:
     def __init__(self):
         self.host = 1.0
         self.streams, self.launched = [], []
+        self.busy = {}
+        """Streams that may have work: most of a long test's are done with."""
         self.stream = Stream(self)
         self.gate = lambda: True
         """Whether what is enqueued now is computed."""
@@ -137,8 +140,9 @@ class Device:
         """Let streams go on until none does."""
         self.answer()
         with host_alone():
-            while any([stream.go_on() for stream in self.streams]):
+            while any([stream.go_on() for stream in self.busy]):
                 pass
+        self.busy = {stream: True for stream in self.busy if stream.queue}
 
     def synchronize(self, device=None) -> None:
         self.run()

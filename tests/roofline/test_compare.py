@@ -17,7 +17,6 @@ from roofline.analysis.comparison import compare
 from roofline.analysis.records import records_of
 from roofline.cli import main
 from roofline.report.compare import terminal
-from roofline.stats import grouped
 from roofline.store import journal
 
 ROOT = Path(__file__).parents[2]
@@ -289,17 +288,6 @@ def test_runs_of_a_side_share_their_conditions_and_each_says_what_it_lacks(tmp_p
     assert re.search(rf"missing in BASE 2: .*{CASE.format(64, 'tiled')}: not asked for", out)
     assert "runs: 2 BASE, 1 NEW" in out
     assert re.findall("(.*) was cut short", out) == ["BASE 1", "NEW"]
-
-
-@pytest.mark.slow
-def test_committed_runs_of_one_machine_and_method_do_not_differ():
-    runs = [journal.load(folder) for folder in (ROOT / "results" / "reference").iterdir() if folder.is_dir()]
-    runs_of = grouped(((run.metadata["machine"]["chip"], run.metadata["method_version"]), run) for run in runs)
-    pairs = [pair for of_machine in runs_of.values() for pair in itertools.combinations(of_machine, 2)]
-    alike = [(base, new) for base, new in pairs if base.shapes.keys() & new.shapes.keys()]
-    cases = [case for base, new in alike for case in compare([base], [new]).cases]
-    assert len(cases) >= 100
-    assert {FASTER, SLOWER}.isdisjoint(case.verdict for case in cases)
 
 
 def load_gathering(folder, comm_s, lost):

@@ -222,7 +222,7 @@ def counted_run(tmp_path):
     return save(tmp_path / "counted", COUNTED)
 
 
-def test_counts_are_reported(counted_run):
+def test_counts_are_reported(counted_run, undrawn):
     by_case = {(record["m"], record["contender"]): record for record in records_of(journal.load(counted_run))}
     cublas, unknown = by_case[16, "cublas"], by_case[16, "tiled"]
     assert cublas["counted_intensity"] == pytest.approx(cublas["device_intensity"] / 2)

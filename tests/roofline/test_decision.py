@@ -48,7 +48,7 @@ def made_up_run(rng, spreads, slowdowns, times=MOST_TIMES):
 @pytest.mark.parametrize(("times", "at_least"), [(2, 0.75), (MOST_TIMES, 0.95)])
 def test_equal_contenders_get_no_false_verdict_and_most_are_decided(times, at_least):
     rng, equal = np.random.default_rng(0), [0.0] * len(SPREADS)
-    verdicts = Counter(d.verdict for _ in range(12) for d in made_up_run(rng, SPREADS, equal, times))
+    verdicts = Counter(d.verdict for _ in range(6) for d in made_up_run(rng, SPREADS, equal, times))
     decided = verdicts.total() - verdicts["UNDECIDED"]
     assert decided >= at_least * verdicts.total()
     assert decided - verdicts["SAME"] <= 0.01 * decided
@@ -56,14 +56,14 @@ def test_equal_contenders_get_no_false_verdict_and_most_are_decided(times, at_le
 
 @pytest.mark.parametrize(("seconds", "at_least"), [(1, 0.8), (2, 0.9)])
 def test_a_slowdown_of_one_shape_is_seen(seconds, at_least):
-    """At the default --ffn-max-seconds in most shapes, at twice as much in nearly all."""
+    """At the default --ffn-max-seconds in most shapes, at twice as much in nearly all: of every fourth one."""
     rng = np.random.default_rng(0)
     spreads = [spread * math.sqrt(1 - WITHIN + WITHIN / seconds) for spread in SPREADS]
     verdicts = Counter()
-    for place in range(len(spreads)):
+    for place in range(1, len(spreads), 4):
         slowdowns = [SLOWDOWN * (place == other) for other in range(len(spreads))]
         verdicts[made_up_run(rng, spreads, slowdowns)[place].verdict] += 1
-    assert verdicts["SLOWER"] >= at_least * len(spreads)
+    assert verdicts["SLOWER"] >= at_least * verdicts.total()
 
 
 @pytest.mark.parametrize(("truth", "verdict", "at_least"), [(1.0, "SAME", 0.9), (1.05, "SLOWER", 0.8)])

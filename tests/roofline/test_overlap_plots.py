@@ -10,16 +10,12 @@ from made_up_gathers import (
     LAYER,
     NAMES,
     ON_CPU,
-    ON_GPU,
     SWEEP,
     gather_matmul,
     gathering,
     prefetch,
 )
 from made_up_run import HEAD
-
-from roofline.plots import style
-from roofline.theory.arms import ARMS
 
 
 @pytest.fixture(scope="module")
@@ -129,22 +125,6 @@ def preset_lines():
 def test_figures_that_lack_their_data_are_left_out(draw, lines, names):
     drawn = draw([HERE, *lines])
     assert [*drawn.figures] == names
-
-
-def test_arm_over_a_fabric_of_its_own_stands_beside_the_others_and_under_no_roof(draw):
-    gpu = draw([HEAD, *gathering(gather_matmul(), lost=ON_GPU)])
-    (axes,) = gpu.figures["overlap"].axes
-    assert [x for x, _ in points_of(axes, "symm_mem, over NVLink")] == pytest.approx([1 + 0.7 * COMM_S / GEMM_S])
-    assert "symm_mem" not in gpu.texts["overlap"]  # it is never the best
-    assert not any("NVLink link" in text for name in NAMES for text in gpu.texts[name])
-    assert "left out, these wires do not count for it: symm_mem, over NVLink" in gpu.texts["network_roofline"]
-    panels = gpu.figures["network_roofline"].axes
-    assert not any(c.get_label().startswith("symm_mem") for axes in panels for c in axes.containers)
-
-
-def test_every_arm_has_a_look_of_its_own():
-    assert [*style.LOOKS] == [*ARMS]
-    assert all(len({*values}) == len(ARMS) for values in zip(*style.LOOKS.values(), strict=True))
 
 
 def test_serial_on_all_cores_is_a_yardstick_and_no_best_arm(draw):

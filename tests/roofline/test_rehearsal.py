@@ -126,10 +126,7 @@ def test_another_card_gets_a_whole_run_and_what_needs_hopper_says_so(rehearse):
     assert outcome.run.metadata["machine"]["idle_power_w"] == pytest.approx(650)
     assert {block["contender"] for block in outcome.run.steady} == {"cublas", "tiled"}
     for block in outcome.run.steady:
-        assert block["block"] == 0
-        assert 5.0 <= block["calls"] * block["time_s"] < 5.3
-        powers = [block["energy_j"] / block["calls"] / block["time_s"], block["power_low_w"], block["power_high_w"]]
-        assert powers == pytest.approx([650] * 3)
+        assert block["energy_j"] == pytest.approx(650 * block["calls"] * block["time_s"])
     assert {entry["outcome"] for entry in outcome.run.missing} == {"skipped"}
     for reason in outcome.reasons("skipped"):
         assert "has compute capability 8.0, " in reason

@@ -133,7 +133,7 @@ def test_title_is_the_finding_and_without_few_rows_there_is_one_panel(tmp_path):
     assert "throttled" in [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
 
 
-def test_run_of_an_unknown_operation_is_reported_with_what_was_not_measured(tmp_path):
+def test_run_of_an_unknown_operation_is_reported_with_what_was_not_measured(tmp_path, undrawn):
     lines = [line | {"op": "fused"} if line["kind"] == "shape" else line for line in LINES]
     folder = save(tmp_path / "run", lines)
     assert main(["report", str(folder)]) == 0

@@ -147,7 +147,7 @@ def block(contender, index, time_s, energy_j):
     }  # fmt: skip
 
 
-def test_derived_fields_by_hand(tmp_path):
+def test_derived_fields_by_hand(tmp_path, undrawn):
     blocks = [block("cublas", i, 40e-6, 100.0) for i in range(3)]
     blocks += [block("tiled", i, (50 + i) * 1e-6, 3.4 + 0.1 * i) for i in range(3)]
     head = LINES[0] | {"machine": LINES[0]["machine"] | {"idle_power_w": 71.4}}

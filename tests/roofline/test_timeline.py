@@ -43,14 +43,11 @@ def test_blocks_of_a_layer_that_gathers_and_scatters():
     by_layer = line | {"waits": [[0, 0, 0], [1, 1, 1], [2, 2, 2], [2, 3, 3], [3, 7, 7], [4, 8, 9]]}
     behind = [(4, 6, 2), (6, 7, HOME), (7, 8, None), (9, 9.5, None)]
     assert chip_blocks("layer_launches", by_layer) == [(0, 1, HOME), (1, 2, 1), (2, 3, 2), (3, 4, 1), *behind]
-    chained = line | {"waits": [[1, 0.5, 1], [2, 4, 4], [3, 7, 7], [4, 8, 9]]}
-    assert chip_blocks("chained_launches", chained) == [(0, 0.5, HOME), (1, 4, 1), *behind]
     serial = line | {"ready_s": [0.0, 0.0, 4, 4], "waits": [[2, 0, 2], [3, 4, 5], [4, 5, 7]], "end_s": 7.5}
     assert chip_blocks("serial", serial) == [(2, 4, None), (7, 7.5, None)]
     reduced = {"transfers": [[2, 1], [1, 1], [1, 0], [2, 0]], "arrivals_s": [3, 4, 6, 7], "ready_s": [2, 2, 5, 5]}
     reduced |= {"waits": [[1, 2, 3], [2, 3.5, 4], [4, 5, 7]], "end_s": 7, "in_turn": True}
     assert chip_blocks("all_reduce", reduced) == [(0, 2, None), (3, 3.5, None), (4, 5, None)]
-    assert link_blocks(reduced) == [(2, 3, 1), (3, 4, 2), (5, 6, 1), (6, 7, 2)]
 
 
 def test_pieces_of_a_part_are_sent_together():
@@ -59,8 +56,6 @@ def test_pieces_of_a_part_are_sent_together():
     line |= {"waits": [[4, 7, 7]], "end_s": 8}
     assert link_blocks(line) == [(1, 3, 2), (3, 6, 1)]
     assert chip_blocks("signalled", line) == [(0, 1, 2), (1, 2, 2), (2, 3, 1), (3, 5, 1), (5, 7, HOME), (7, 8, None)]
-    at_once = {"transfers": [[1, 0]], "arrivals_s": [4], "ready_s": [2], "waits": [[1, 2, 4]], "end_s": 4}
-    assert chip_blocks("signalled", at_once) == [(0, 2, 1)]  # told as the launch ends
     rows = {"transfers": [[1, 0], [2, 0], [2, 1], [2, 2], [1, 1], [1, 2]], "ready_s": [0.0, 0.0, 4, 5, 6, 7]}
     rows |= {"arrivals_s": [1, 2, 5, 6, 7, 8], "waits": [[2, 3, 3], [6, 9, 9]], "end_s": 10}
     rows["in_turn"] = True

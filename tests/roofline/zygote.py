@@ -70,8 +70,8 @@ def quicken(drawn: bool, shares: str) -> None:
     machine.flops_per_s = lambda *about: 5e10  # a third of a second's trial
     sys.modules["pytest_benchmark.plugin"].get_cpu_info = dict  # it asks another process
     if not drawn:
-        plots.timeline = lambda *a: None
-        plots.FIGURES |= dict.fromkeys(plots.FIGURES, lambda *a: None)
+        for figures in (plots.FIGURES, plots.OF_RUN):
+            figures |= dict.fromkeys(figures, lambda about: None)
     if not shares:
         hooks.runs_here = lambda *about: True
     if shares == "forks":

@@ -4,7 +4,7 @@ Who gives `make` False gets the mistake, who gives True the same kernel without 
 exhibits` prints what the machine says of this Triton's code.
 """
 
-from exhibits import clusters, compilers, fences, rings, signals
+from exhibits import compilers, fences, rings, signals
 
-FAMILIES = signals, rings, fences, clusters, compilers
+FAMILIES = signals, rings, fences, compilers
 EXHIBITS = {exhibit.name: exhibit for family in FAMILIES for exhibit in family.EXHIBITS}

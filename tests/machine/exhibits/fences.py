@@ -1,4 +1,4 @@
-"""Two proxies and one memory: what generic stores left for TMA to read, and what a bulk store still reads."""
+"""Two proxies and one memory: what generic stores left for TMA to read, and where it stores."""
 
 # ruff: noqa: N803 (kernel arguments: compile-time constants in capitals, as Triton code has them)
 
@@ -65,38 +65,6 @@ def stored_by_tma(mended: bool):
     return write_and_store, (1,), args, {"out_desc": x}
 
 
-@gluon.jit
-def copy_tiles(x_desc, out_desc, tiles, MENDED: gl.constexpr):
-    """Two buffers, two loads ahead."""
-    ring = gl.allocate_shared_memory(gl.bfloat16, [2, SIDE, SIDE], x_desc.layout)
-    full = gl.allocate_shared_memory(gl.int64, [2, 1], mbarrier.MBarrierLayout())
-    for ahead in gl.static_range(2):
-        mbarrier.init(full.index(ahead), count=1)
-        mbarrier.expect(full.index(ahead), x_desc.block_type.nbytes)
-        tma_load(x_desc, [ahead * SIDE, 0], full.index(ahead), ring.index(ahead))
-    for tile in range(tiles):
-        stage = tile % 2
-        mbarrier.wait(full.index(stage), tile // 2 & 1)
-        tma_store(out_desc, [tile * SIDE, 0], ring.index(stage))
-        tma.store_wait(0 if MENDED else 1)
-        more = tile + 2 < tiles
-        mbarrier.expect(full.index(stage), x_desc.block_type.nbytes, pred=more)
-        tma_load(x_desc, [(tile + 2) * SIDE, 0], full.index(stage), ring.index(stage), pred=more)
-    tma.store_wait(0)
-
-
-def copied(mended: bool):
-    x = torch.randint(-9, 10, (5 * 64, 64)).to(torch.bfloat16)
-    out, layout = torch.zeros_like(x), layout_of(x[:64])
-    x_desc, out_desc = (TensorDescriptor.from_tensor(t, [64, 64], layout) for t in (x, out))
-    return (
-        copy_tiles,
-        (1,),
-        dict(x_desc=x_desc, out_desc=out_desc, tiles=5, MENDED=mended, num_warps=4),
-        {"out_desc": x},
-    )
-
-
 @triton.jit
 def send_and_load(x_ptr, sent_ptr, sent_desc, flag_ptr, out_ptr, N: tl.constexpr, MENDED: tl.constexpr):
     rows = tl.arange(0, N)[:, None]
@@ -140,7 +108,6 @@ def stored_beside(mended: bool):
 
 EXHIBITS = [
     Exhibit("stored_by_tma", "Fuser 1962, FlashKDA 24", "Hopper: wrong without a sleep", stored_by_tma, "race"),
-    Exhibit("copied", "DeepEP 657", "none reported", copied, "race"),
     Exhibit("stored_beside", "triton 11583", "H100, H200: up to 14 bytes behind each row", stored_beside, "wrong"),
     Exhibit("loaded_by_tma", "DeepEP 621, 632", "NVL72: wrong at batches above 256", loaded_by_tma, "race"),
 ]

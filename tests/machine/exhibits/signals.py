@@ -29,24 +29,6 @@ def lock(mended: bool):
 
 
 @triton.jit
-def reverse_twice(x_ptr, between_ptr, out_ptr, N: tl.constexpr, MENDED: tl.constexpr):
-    columns = tl.arange(0, N)
-    for _ in range(1):
-        tl.store(between_ptr + columns, tl.load(x_ptr + columns) + 1)
-    if MENDED:
-        tl.debug_barrier()
-    for _ in range(1):
-        tl.store(out_ptr + columns, tl.load(between_ptr + N - 1 - columns))
-
-
-def two_loops(mended: bool):
-    x = torch.arange(256, dtype=torch.int32)
-    between, out = torch.zeros_like(x), torch.zeros_like(x)
-    args = dict(x_ptr=x, between_ptr=between, out_ptr=out, N=256, MENDED=mended)
-    return reverse_twice, (1,), args, {"out_ptr": x.flip(0) + 1}
-
-
-@triton.jit
 def exchange(x_ptr, shared_ptr, flags_ptr, out_ptr, N: tl.constexpr, MENDED: tl.constexpr):
     """Each program is a rank."""
     release: tl.constexpr = "release" if MENDED else "relaxed"
@@ -67,39 +49,6 @@ def relaxed_flags(mended: bool):
     shared, out, flags = torch.zeros_like(x), torch.zeros_like(x), torch.zeros(2, dtype=torch.int32)
     args = dict(x_ptr=x, shared_ptr=shared, flags_ptr=flags, out_ptr=out, N=128, MENDED=mended)
     return exchange, (2,), args, {"out_ptr": x.flip(0)}
-
-
-@triton.jit
-def meet(counters_ptr, rank, value):
-    """A barrier of two ranks: each raises the other's counter, and waits for its own."""
-    tl.debug_barrier()
-    tl.atomic_add(counters_ptr + 1 - rank, 1, sem="release", scope="sys")
-    while tl.atomic_add(counters_ptr + rank, 0, sem="acquire", scope="sys") < value:
-        pass
-    tl.debug_barrier()
-
-
-@triton.jit
-def all_reduce_twice(x_ptr, shared_ptr, counters_ptr, out_ptr, N: tl.constexpr, MENDED: tl.constexpr):
-    rank = tl.program_id(0)
-    columns = tl.arange(0, N)
-    met = 0
-    for turn in range(2):
-        tl.store(shared_ptr + rank * N + columns, tl.load(x_ptr + (2 * turn + rank) * N + columns))
-        met += 1
-        meet(counters_ptr, rank, met)
-        total = tl.load(shared_ptr + columns) + tl.load(shared_ptr + N + columns)
-        tl.store(out_ptr + (2 * turn + rank) * N + columns, total)
-        if MENDED:
-            met += 1
-            meet(counters_ptr, rank, met)
-
-
-def one_shot(mended: bool):
-    x = torch.randint(-9, 10, (2, 2, 128), dtype=torch.int32)
-    shared, counters, out = torch.zeros_like(x[0]), torch.zeros(2, dtype=torch.int32), torch.zeros_like(x)
-    args = dict(x_ptr=x, shared_ptr=shared, counters_ptr=counters, out_ptr=out, N=128, MENDED=mended)
-    return all_reduce_twice, (2,), args, {"out_ptr": x.sum(1, keepdim=True).expand_as(x)}
 
 
 @triton.jit
@@ -146,9 +95,7 @@ def unmasked_store(mended: bool):
 BEFORE_39 = {"3.7": "race", "3.9": "exact"}  # when releases got a barrier before them: triton 10816
 EXHIBITS = [
     Exhibit("lock", "tritonbench 1266, triton 10816", "RTX 4090: wrong in some 99 of 100 runs", lock, BEFORE_39),
-    Exhibit("two_loops", "triton 1097, 9887", "A100: differs between runs; AMD MI: stale data", two_loops, "race"),
     Exhibit("relaxed_flags", "vllm 57059", "4 MI100: torn values, NaN", relaxed_flags, "race"),
-    Exhibit("one_shot", "pytorch 137171, 137257", "none reported", one_shot, "race or wrong"),
     Exhibit("lost_signal", "vllm 5866", "A100, H800: hangs", lost_signal, "hang", always=False, budget=40_000),
     Exhibit("unmasked_store", "flash-attention 2789, 2822", "none reported", unmasked_store, "bounds or race"),
 ]
