@@ -18,7 +18,7 @@ from roofline.theory.wires import parse as parse_wire
 from roofline.theory.work import ITEMSIZE
 
 DEFAULTS = {
-    "cuda": {"model": "xxl", "tokens": (1, 16, 64, 256, 1024, 4096, 8192), "tp": (1, 8), "dtype": ("bf16",)},
+    "cuda": {"model": "xxl", "tokens": (1, 16, 64, 128, 256, 512, 1024, 4096, 8192), "tp": (1, 8), "dtype": ("bf16",)},
     "cpu": {"model": "xxl/16", "tokens": (1, 2, 4, 16, 64, 256, 1024), "tp": (1, 8), "dtype": ("fp32",)},
     "test-cuda": {"model": "xxl/32", "tokens": (1, 16, 200), "tp": (1, 8), "dtype": ("bf16", "fp16")},
     "test-cpu": {"model": "xxl/128", "tokens": (1, 16, 100), "tp": (1, 8), "dtype": ("fp32",)},

@@ -25,7 +25,7 @@ from roofline.store.source_files import hash_of_files
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "results" / "reference"
 RUNS = sorted(path.name for path in REFERENCE.iterdir() if path.is_dir())
-(SHOWN,) = re.findall(r"The run is \[([\w-]+)\]", (ROOT / "README.md").read_text())
+(SHOWN,) = re.findall(r"The run is\s+\[([\w-]+)\]", (ROOT / "README.md").read_text())
 each_run = pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name == SHOWN else pytest.mark.slow) for name in RUNS]
 )

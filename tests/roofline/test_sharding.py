@@ -12,7 +12,7 @@ from roofline.account import splits
 from roofline.account.communication_bound import bound
 from roofline.account.meshes import Crossing, crossings
 from roofline.account.techniques import effects
-from roofline.theory.chips import GB, find
+from roofline.theory.chips import GB, Chip, find
 from roofline.theory.models import Model
 
 AXIS = 180e9  # TPU v5p, both ways
