@@ -45,7 +45,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels import hopper
-from kernels.contract import Kernel, KernelLaunch, example_operands
+from kernels.contract import Kernel, KernelLaunch, example_operands, launch_metadata
 from kernels.hopper import describe
 from kernels.persistent import accumulate
 from kernels.tiles import Config
@@ -93,7 +93,8 @@ def add_shares(slots, first, last, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr)
     return sums
 
 
-@triton.jit(do_not_specialize=["M", "split"])  # neither makes the code better, and each value another kernel
+# Neither makes the code better, and each value would be another kernel.
+@triton.jit(do_not_specialize=["M", "split"], launch_metadata=launch_metadata)
 def decode_kernel(
     x_desc, w_desc, out_ptr,
     partials_ptr,  # [tiles + programs - 1, BLOCK_N, BLOCK_M] fp32

@@ -29,7 +29,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels import hopper
-from kernels.contract import KernelLaunch, Signals, example_operands
+from kernels.contract import KernelLaunch, Signals, example_operands, launch_metadata
 from kernels.persistent import product, store_tile, tile_arguments, tile_corner
 from kernels.signals import raise_counter, wait
 from kernels.tiles import Config
@@ -65,6 +65,7 @@ class Pieces:
 @triton.jit(
     do_not_specialize=["pieces", "row_tiles", "column_tiles", "wanted", "patience", "counted"],
     do_not_specialize_on_alignment=["flags_ptr", "lost_ptr", "counters_ptr", "times_ptr"],
+    launch_metadata=launch_metadata,
 )
 def pieces_kernel(
     x_desc, w_desc, out_desc, order_ptr, pieces,

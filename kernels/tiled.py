@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels import waves
-from kernels.contract import Kernel, KernelLaunch, require_runnable, validate
+from kernels.contract import Kernel, KernelLaunch, launch_metadata, require_runnable, validate
 from kernels.tiles import Config
 
 
@@ -35,7 +35,8 @@ def place_of(tile, tiles_m, tiles_n, GROUP: tl.constexpr):
     return group * GROUP + inside % height, inside // height
 
 
-@triton.jit(do_not_specialize=["M"])  # it differs from call to call, and a multiple of 16 makes no better code
+# M differs from call to call, and a multiple of 16 makes no better code.
+@triton.jit(do_not_specialize=["M"], launch_metadata=launch_metadata)
 def tiled_kernel(
     x_ptr, w_ptr, out_ptr, M, N, K, x_row, w_row, out_row,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr, EVEN_K: tl.constexpr,

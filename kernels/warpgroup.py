@@ -55,7 +55,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from kernels import hopper, waves
-from kernels.contract import Kernel, KernelLaunch, interpreted
+from kernels.contract import Kernel, KernelLaunch, interpreted, launch_metadata
 from kernels.persistent import persistent_kernel
 from kernels.stream_k import corner_of, deal, last_gang_of, piece_of, pieces_of
 from kernels.tiles import Config
@@ -275,7 +275,8 @@ def store_parts(
     return stage, phase
 
 
-@gluon.jit(do_not_specialize=["M", "gang_m", "gang_n", "whole", "even", "more"])  # they differ from shape to shape
+# They differ from shape to shape.
+@gluon.jit(do_not_specialize=["M", "gang_m", "gang_n", "whole", "even", "more"], launch_metadata=launch_metadata)
 def warpgroup_kernel(
     x_desc, w_desc, out_desc,
     sums_desc,  # [programs * rows of a tile, columns of a tile] fp32: each program's sums of a tile that another owns

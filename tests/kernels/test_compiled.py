@@ -4,6 +4,7 @@ interpreting, and Triton cannot do both in one."""
 import re
 from dataclasses import replace
 from itertools import product
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -71,6 +72,25 @@ def test_every_entry_is_compiled_in_each_of_its_dtypes_and_as_the_model_may_chan
     changes = {(kernel, config.split()[-1]) for _, kernel, config, _ in modelled}
     assert changes == {("persistent", "flatten"), ("warpgroup", "shared1")}
     assert {job.kernel for job in inspect.jobs(["decode"])} == {"decode"}
+
+
+def told_to_profilers() -> dict[str, dict]:
+    """Return what each kernel tells a profiler of its example, called as Triton calls it."""
+    told = {}
+    for job in inspect.jobs():
+        if (job.target, job.dtype) == (90, "bf16"):
+            launch, about = inspect.example(job), SimpleNamespace(name=job.kernel)
+            told[job.kernel] = launch.kernel.launch_metadata(launch.grid, about, launch.args)
+    return told
+
+
+def test_profilers_are_told_name_flop_and_bytes_of_each_kernel(elsewhere):
+    told, side = elsewhere(told_to_profilers), 4096
+    assert told.keys() == inspect.examples().keys()
+    for kernel, values in told.items():
+        m = 64 if kernel == "decode" else side  # the rows of its last entry
+        name, flop = f"{kernel} [M={m}, N={side}, K={side}]", 2 * m * side * side
+        assert values == {"name": name, "flops16": flop, "bytes": 2 * (2 * m * side + side * side)}
 
 
 def spilled_by_masks() -> list[str]:
