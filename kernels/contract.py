@@ -77,7 +77,9 @@ class Kernel:
     prepare: Callable[[Tensor, Tensor, Tensor, Config], KernelLaunch]
     """The launch for checked, non-empty tensors."""
     grid: dict[str, tuple]
-    """Values of fields of its configuration that `kernels.tune` tries."""
+    """Values of fields of its configuration that `kernels.tune` tries, one field at a time."""
+    changes: Sequence[dict[str, Any]] = ()
+    """Changes of several fields at once that it tries, too."""
     variants: Callable[[Config], Sequence[Config]] = lambda config: (config,)
     """The configurations that share a tile and are code of their own, or take other ways through it."""
 

@@ -1,10 +1,10 @@
 """Time configurations of a kernel on a GPU, and keep the fastest: `python -m kernels.tune KERNEL --shapes M,N,K ...`.
 
 Candidates are the tiles that the table has for a shape, as the model of waves (kernels.waves) orders their work, and
-each with one field changed to a value of the kernel's `grid`. The `MOST` best by the model are compiled, checked and
-timed by turns, beside what is taken at present. The earlier half of the rounds says which is the best, the later half
-whether it is faster. Then it becomes the entry of `kernels/configs/<arch>.json` for exactly that shape and number of
-SMs, where `kernels.tiles` finds it.
+each with one field changed to a value of the kernel's `grid`, or several by its `changes`. The `MOST` best by the model
+are compiled, checked and timed by turns, beside what is taken at present. The earlier half of the rounds says which is
+the best, the later half whether it is faster. Then it becomes the entry of `kernels/configs/<arch>.json` for exactly
+that shape and number of SMs, where `kernels.tiles` finds it.
 
 What it compiles for, and the shared memory that a candidate may take, are those of the GPU it runs on. The table of
 another than a Hopper is for every GPU since Ampere: its own target and limit are those of the smallest.
@@ -51,8 +51,10 @@ def candidates(kernel: str, shape: Shape, dtype: str, arch: str, gpu: GpuSpec) -
     bases = [entry.config for entry in table.entries if entry.admits(kernel, *shape, dtype) and not entry.measured]
     if kernel in table.modelled:
         bases = [tiles.modelled(table.modelled[kernel], [base], *shape, itemsize, gpu) for base in bases]
-    grid = CONTENDERS[kernel].load().grid
-    changes = [{}, *({name: value} for name, values in grid.items() for value in values)]
+    tuned = CONTENDERS[kernel].load()
+    changes = [{}, *tuned.changes]
+    for name, values in tuned.grid.items():
+        changes += [{name: value} for value in values]
     configs = dict.fromkeys(replace(base, **change) for base in [now, *bases] for change in changes)
 
     def fits(config: Config) -> bool:

@@ -93,7 +93,7 @@ STEPS = (
     Step("kernels", 120, 600, (*ON_GPU, "tests/kernels", "tests/benchmarks", "tests/roofline/test_faults.py")),
     Step("machine", 240, 600, (PYTHON, "-m", "kernels.machine", "--gpu", "--thorough")),
     Step("arms", 90, 600, (*ON_GPU, "tests/collectives")),
-    Step("tune", 240, 600, (PYTHON, "-m", "kernels.tune", "persistent", "--shapes", *TUNED), changes="kernels/configs"),
+    Step("tune", 240, 600, (PYTHON, "-m", "kernels.tune", "warpgroup", "--shapes", *TUNED), changes="kernels/configs"),
 )
 """What a visit does, in the order of its worth. An H100 took as many seconds for doctor and gathers without a cache of
 compiled kernels, for matmuls, scatters, layers and prefetches with one. It took 9 s for links with one, 12 s for

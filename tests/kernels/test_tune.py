@@ -29,9 +29,12 @@ def test_candidates_are_few_different_fit_and_begin_with_what_is_taken(tables, k
     assert configs[0] == choose(kernel, "sm90", *shape, torch.bfloat16, H200)
     assert 3 <= len(configs) == len(set(configs)) <= 1 + tune.MOST
     assert all(c.num_stages * (c.block_m + c.block_n) * c.block_k * 2 <= 232_448 for c in configs[1:])
-    for name, values in CONTENDERS[kernel].load().grid.items():
+    tuned = CONTENDERS[kernel].load()
+    for name, values in tuned.grid.items():
         assert {getattr(config, name) for config in configs[1:]} <= {*values, *GROUPS, getattr(configs[0], name)}
-        assert len({getattr(config, name) for config in configs}) > 1, name
+    varied = [name for name in tuned.grid if len({getattr(config, name) for config in configs}) > 1]
+    assert varied == [*tuned.grid] or tuned.changes
+    assert bool(tuned.changes) == (len({(config.gang_m, config.gang_n) for config in configs}) > 2)
 
 
 @pytest.mark.parametrize(
