@@ -2,31 +2,20 @@
 
 It fills Triton's cache ahead, for a machine on which a compiler's minutes are dear, and says what it still had to
 compile. No GPU is needed. The runners are the project's own: they make operands, links and arms, and call each
-contender as they do before they time it. Each `KernelLaunch` is compiled for sm_90a in place of being run. Operands are
-torch's `meta` tensors: they have a shape, strides and an address, and no memory. What is read from one is 0, and no
-result is looked at.
+contender as they do before they time it, on a GPU that is not there (kernels/bench/absent_gpu.py).
 
 How an arm is cut depends on how long its matmul and its link take. So the run is gone through for several speeds, and
 our persistent matmul, by which arms multiply, is called for any number of row blocks. Of attention our own contender
-alone is called. What Triton's launcher builds for itself, with the driver's library, is not built here.
+alone is called.
 """
 
 import sys
-from collections import Counter
-from contextlib import nullcontext
-from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 
 import torch
-import triton
-from torch.overrides import TorchFunctionMode
 
-import kernels.attention
 from collectives import device
-from kernels.bench import attention, checks
-from kernels.contract import KernelLaunch
-from kernels.machine.compile import offline
+from kernels.bench import absent_gpu
 from kernels.registry import CONTENDERS
 from kernels.tiles import DTYPES
 from roofline import operations
@@ -37,9 +26,6 @@ from roofline.store.run import REQUESTED
 from roofline.theory import chips, wires
 from roofline.theory.arms import BLOCKS
 
-TARGET = 90
-"""The compute capability that is compiled for: Triton makes sm_90a of it."""
-
 HOPPER = ("H100 SXM", "H100 PCIe", "H200")
 """Chips of that capability: which tiles are taken depends on their SMs and the size of their cache."""
 
@@ -49,111 +35,14 @@ REACHED_SHARES = (0.5, 0.65, 0.8)
 WIRE_SHARE = 0.7
 """The same of the large matmul that wires are made for."""
 
-ADDRESS = 2**40
-"""Of every tensor's first element: a multiple of 512, as the allocator's are."""
-
-READS = {"tolist", "item", "cpu", "__bool__", "__int__", "__float__", "__index__"}
-"""Functions of a tensor that look at its elements."""
-
 OURS = {"attention": ["flash"]}
 """Contenders by operation, where others are libraries' that cannot be called without a GPU."""
 
 
-class NoMemory(TorchFunctionMode):
-    """Makes tensors of `cuda` as tensors of `meta`, which say that they are of `cuda`."""
-
-    def __torch_function__(self, function, types, args=(), kwargs=None):
-        kwargs, name = dict(kwargs or {}), function.__name__
-        tensor = args[0] if args else None
-        is_absent = isinstance(tensor, torch.Tensor) and torch.Tensor.is_meta.__get__(tensor)
-        if name == "__get__" and is_absent:
-            stands_in = {"device": torch.device("cuda", 0), "is_cuda": True}
-            attribute = function.__self__.__name__
-            return stands_in[attribute] if attribute in stands_in else function(*args)
-        if name == "data_ptr" and is_absent:
-            return ADDRESS + tensor.storage_offset() * tensor.element_size()
-        if name in READS and is_absent:
-            return function(torch.zeros(tensor.shape, dtype=tensor.dtype), *args[1:])
-        if kwargs.get("out") is not None:
-            return kwargs["out"]
-        if name == "equal":
-            return True
-        if name == "pin_memory":
-            return tensor
-        if name == "to":
-            args = [tensor, *map(place, args[1:])]
-        if "device" in kwargs:
-            kwargs["device"] = place(kwargs["device"])
-        if kwargs.get("device") == "meta":
-            kwargs.pop("generator", None)  # it is the CPU's
-        return function(*args, **kwargs)
-
-
-class OfCpu(torch.Generator):
-    """Takes the place of a generator of any device."""
-
-    def __new__(cls, device="cpu"):
-        return super().__new__(cls)
-
-
-def place(argument):
-    """Return `meta` for the device `cuda`, and anything else as it is."""
-    is_device = isinstance(argument, (str, torch.device))
-    return "meta" if is_device and torch.device(argument).type == "cuda" else argument
-
-
-@dataclass
-class Launches:
-    """How often each kernel was launched, and how many of its variants Triton compiled, or found in its cache."""
-
-    launched: Counter = field(default_factory=Counter)
-    compiled: Counter = field(default_factory=Counter)
-    found: Counter = field(default_factory=Counter)
-
-    def take(self, launch: KernelLaunch) -> SimpleNamespace:
-        """Compile `launch`, unless the cache has it."""
-        with offline(TARGET):
-            launch.kernel.warmup(grid=launch.grid, **launch.args)
-        self.launched[launch.kernel.__name__] += 1
-        return SimpleNamespace(function=0)
-
-    def note(self, *, src, cache_hit: bool, **about) -> None:
-        """Count a variant, of which Triton tells when it has it."""
-        kind = self.found if cache_hit else self.compiled
-        kind[src.name] += 1
-
-
-def install(chip: chips.Chip, launches: Launches) -> None:
-    """Stand in for a GPU in this process from now on: `chip`, on which nothing runs. `launches` gets what would."""
-    major, minor = divmod(TARGET, 10)
-    properties = SimpleNamespace(
-        name=chip.device_names[0], major=major, minor=minor, multi_processor_count=chip.sms, uuid="GPU-0",
-        L2_cache_size=chip.cache_bytes, total_memory=chip.memory_bytes,
-    )  # fmt: skip
-    stream = SimpleNamespace(cuda_stream=0, wait_stream=lambda other: None)
-    of_cuda = dict(
-        get_device_properties=lambda device: properties, get_device_capability=lambda device: (major, minor),
-        device=nullcontext, stream=nullcontext, Stream=lambda priority: stream,
-        current_stream=lambda device=None: stream, synchronize=lambda device=None: None,
-        is_current_stream_capturing=lambda: False, reset_peak_memory_stats=lambda: None,
-        memory_allocated=lambda: 0, max_memory_allocated=lambda: 0,
-    )  # fmt: skip
-    for name, stand_in in of_cuda.items():
-        setattr(torch.cuda, name, stand_in)
-    torch.Generator = OfCpu
+def install(chip: chips.Chip, launches: absent_gpu.Launches) -> None:
+    """Stand in for a GPU in this process from now on, also for links."""
+    absent_gpu.install(chip, launches)
     device.call_driver = lambda name, *arguments: None
-    KernelLaunch.run = lambda launch, on: launches.take(launch)
-    checks.reference_sums = lambda x, w: 0
-    checks.error_of = attention.error_of = lambda *results: 0.0
-    triton.knobs.compilation.listener = launches.note
-    no_memory, backward = NoMemory(), kernels.attention.backward
-
-    def backward_again(*arguments):
-        with no_memory:  # which torch has left where it goes back through a graph
-            return backward(*arguments)
-
-    kernels.attention.backward = backward_again
-    no_memory.__enter__()
 
 
 def chosen(case, chip: chips.Chip, reached_share: float) -> dict:
@@ -207,7 +96,7 @@ def main(arguments: list[str]) -> int:
     asked = parser.parse_args(arguments)
     options = resolve(lambda name: None, device="cuda", timed=True, root=Path())
     names = [name for name, operation in operations.OPERATIONS.items() if operation.default] + [*OURS]
-    chip, launches = chips.find(asked.chip), Launches()
+    chip, launches = chips.find(asked.chip), absent_gpu.Launches()
     install(chip, launches)
     failures = launch_all(options, chip, names)
     for failure in failures:

@@ -14,6 +14,7 @@ import triton
 from collectives import device
 from collectives.bench import dry_run
 from kernels import persistent, tiles
+from kernels.bench import absent_gpu
 from kernels.bench.instruments import clock_launch, gate_launch
 from kernels.contract import KernelLaunch, Signals
 from kernels.waves import GpuSpec
@@ -28,7 +29,7 @@ OPTIONS = resolve(PLAN.get, device="cuda", timed=True, root=Path())
 
 def plan(names: list[str]) -> list:
     """Return how often each kernel was launched, what was compiled for that, and who raised."""
-    launches = dry_run.Launches()
+    launches = absent_gpu.Launches()
     dry_run.install(CHIP, launches)
     dry_run.REACHED_SHARES = (0.65,)
     failures = dry_run.launch_all(OPTIONS, CHIP, names)
@@ -37,7 +38,7 @@ def plan(names: list[str]) -> list:
 
 def failing(names: list[str]) -> list[str]:
     """Return who raised, where one of the kernels does."""
-    launches = dry_run.Launches()
+    launches = absent_gpu.Launches()
     dry_run.install(CHIP, launches)
 
     def fail(launch, on):
@@ -51,7 +52,7 @@ def failing(names: list[str]) -> list[str]:
 
 def with_memory(names: list[str]) -> list:
     """Return what was found, and compiled, for launches of the same plan on tensors of the host."""
-    launches = dry_run.Launches()
+    launches = absent_gpu.Launches()
     triton.knobs.compilation.listener = launches.note
     x, w, out = (torch.empty(shape, dtype=torch.bfloat16) for shape in ((1024, 1024), (3328, 1024), (1024, 3328)))
     gpu = GpuSpec.of_chip(CHIP)
