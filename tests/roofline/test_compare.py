@@ -290,6 +290,22 @@ def test_runs_of_a_side_share_their_conditions_and_each_says_what_it_lacks(tmp_p
     assert re.findall("(.*) was cut short", out) == ["BASE 1", "NEW"]
 
 
+@pytest.mark.slow
+def test_committed_runs_of_one_machine_and_commit_do_not_differ():
+    runs_of = {}
+    for folder in (ROOT / "results" / "reference").iterdir():
+        if folder.is_dir():
+            run = journal.load(folder)
+            runs_of.setdefault((run.metadata["machine"]["chip"], run.metadata["commit"]), []).append(run)
+    cases = []
+    for alike in runs_of.values():
+        for base, new in itertools.combinations(alike, 2):
+            if base.shapes.keys() & new.shapes.keys():
+                cases += compare([base], [new]).cases
+    assert len(cases) >= 300
+    assert {FASTER, SLOWER}.isdisjoint(case.verdict for case in cases)
+
+
 def load_gathering(folder, comm_s, lost):
     """Return a run whose arm hides all but `lost` of a gather that takes `comm_s`."""
     case = gather_matmul(tp=16)
