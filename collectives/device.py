@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from collectives import copier
 from collectives.transfers import PATIENCE_S, SLICE_BYTES, LinkError, Timeline, Transfer, missing
+from kernels import copier
 from kernels.contract import KernelLaunch, Signals
 
 PROGRAMS, WARPS, REGISTERS = 32, 4, 48

@@ -15,8 +15,8 @@ FAST = 200e6  # bytes/s: the gather of these sizes takes some 0.5 ms
 @pytest.fixture(scope="session")
 def device() -> str:
     """A GPU when there is one and kernels are compiled, else the CPU."""
-    from collectives.copier import copy_kernel
     from kernels.contract import interpreted
+    from kernels.copier import copy_kernel
 
     return "cpu" if interpreted(copy_kernel) or not torch.cuda.is_available() else "cuda"
 

@@ -8,10 +8,10 @@ import torch
 from arm_cases import Products, normal
 
 from collectives import all_gather_matmul, on_device, weight_prefetch
-from collectives.copier import copy_kernel
 from collectives.paced import PacedThread
 from collectives.transfers import LinkError
 from kernels.contract import interpreted
+from kernels.copier import copy_kernel
 
 ON_GPU = torch.cuda.is_available() and not interpreted(copy_kernel)
 WAITING = {name: on_device.ARMS[name] for name in ("chunk_outer", "row_block")}

@@ -21,12 +21,12 @@ from cut_off import RANKS_LIMIT_S, cut_off_after
 
 from collectives import all_gather_matmul, matmul_reduce_scatter, on_device
 from collectives.bench.setting import make_link
-from collectives.copier import copy_kernel
 from collectives.device import PacedCopier
 from collectives.ranks import shared
 from collectives.transfers import Preset, WarmUp, ended
 from kernels import hopper
 from kernels.contract import interpreted
+from kernels.copier import copy_kernel
 from roofline.theory.wires import ALL_GATHER, RANKS_TAKE
 
 NO_GPU = not torch.cuda.is_available() or interpreted(copy_kernel)
