@@ -408,10 +408,11 @@ class Measure(Job):
             self.supervisor.add({"kind": "process", "seconds": time.monotonic() - self._share_since} | about)
         # A shape that it did not measure is not asked for again.
         if not (how or self.broke or self.supervisor.over):
-            for shape, name in [(shape, name) for shape, names in self._cases.items() for name in names]:
-                if shape not in self._measured and name in self.supervisor.left(shape):
-                    reason = f"{name}: its runner left it out, and did not say why"
-                    self.supervisor.lose(shape, name, FAILED, reason)
+            for shape, names in self._cases.items():
+                for name in names:
+                    if shape not in self._measured and name in self.supervisor.left(shape):
+                        reason = f"{name}: its runner left it out, and did not say why"
+                        self.supervisor.lose(shape, name, FAILED, reason)
 
 
 class Names(Job):

@@ -149,12 +149,12 @@ class Share:
         self.measure_ceilings(first)
         entered: dict[str, Entered] = {}
         for index in range(1, max(self.request.passes.values()) + 1):
-            for shape in [shape for shape, passes in self.request.passes.items() if passes >= index]:
+            for shape, passes in self.request.passes.items():
                 if index == 1:
                     entered[shape] = self.enter(shape)
-                # Of a shape that is done nothing is kept: its operands' memory is the next one's.
-                last = index == self.request.passes[shape]
-                self.run_pass(entered.pop(shape) if last else entered[shape], index)
+                if index <= passes:
+                    # Of a shape that is done nothing is kept: its operands' memory is the next one's.
+                    self.run_pass(entered.pop(shape) if index == passes else entered[shape], index)
 
     def note(self, about: str, text: str) -> None:
         self.tell({"tell": "line", "kind": "note", "about": about, "text": anonymous(text)})

@@ -153,9 +153,10 @@ class Supervisor:
     def passes_left(self) -> dict[str, int]:
         """Return {shape: passes} that the next process still has to make, of the plan or for a decision."""
         each, done = self.passes, {}
-        for shape in [shape for shape in self.planned if self.left(shape)]:
-            measured = self.run.shapes.get(shape)
-            done[shape] = measured.passes if measured else 0
+        for shape in self.planned:
+            if self.left(shape):
+                measured = self.run.shapes.get(shape)
+                done[shape] = measured.passes if measured else 0
         process = min((passes // each for passes in done.values()), default=0)
         return {shape: each - passes % each for shape, passes in done.items() if passes // each == process}
 
@@ -171,14 +172,14 @@ class Supervisor:
     def request(self, kind: str, cases: dict[str, list[str]], **more) -> Request:
         """Return what a share of `kind` is told of `cases`."""
         refused = {case: entry["reason"] for case, entry in self.entries.items() if entry["outcome"] == FAILED}
-        shapes = self.run.shapes if self.run else {}
-        measured = {name: shape for name, shape in shapes.items() if name in cases and shape.passes}
         chosen = {name: self.chosen[name] for name in cases if name in self.chosen}
-        for name, shape in measured.items():
-            times = {entrant: shape.times_s(entrant).values() for entrant in shape.late}
-            medians = {entrant: median(of) for entrant, of in times.items() if of}
-            chosen[name] = {"facts": shape.facts, "medians_s": medians}
-        entrants = {name: list(shape.late) for name, shape in measured.items()}
+        entrants = {}
+        for name, shape in self.run.shapes.items() if self.run else ():
+            if name in cases and shape.passes:
+                times = {entrant: shape.times_s(entrant).values() for entrant in shape.late}
+                medians = {entrant: median(of) for entrant, of in times.items() if of}
+                chosen[name] = {"facts": shape.facts, "medians_s": medians}
+                entrants[name] = list(shape.late)
         about = {"refused": refused, "chosen": chosen, "entrants": entrants}
         return Request(kind, options=as_values(self.options), cases=cases, **about, **more)
 
@@ -375,8 +376,9 @@ class Supervisor:
             self.name_kernels()
         reason = self.over or why_cut_short or "its test ended before it was measured"
         asked = {f"{shape}-{name}" for shape, names in self.planned.items() for name in names}
-        for case in [entry["case"] for entry in self.run.missing if entry["outcome"] == NOT_RUN]:
-            self.not_measured(case, NOT_RUN, reason if case in asked else "not selected")
+        for entry in self.run.missing:
+            if entry["outcome"] == NOT_RUN:
+                self.not_measured(entry["case"], NOT_RUN, reason if entry["case"] in asked else "not selected")
         self.add({"kind": "end", "finished": _now(), "cut_short": self.over or why_cut_short or None})
         self._journal.close()
 
