@@ -21,7 +21,7 @@ from torch import Tensor
 
 from collectives import all_gather_matmul, ffn, matmul_reduce_scatter
 from collectives.transfers import Transfers
-from kernels import flagged, hopper, part_sums, pieces
+from kernels import flagged, hopper, part_sums, pieces, tables
 from kernels.tiles import choose_for
 from roofline.theory import schedule, simulator
 from roofline.theory.arms import BLOCKS, OverlapPlan
@@ -74,7 +74,7 @@ def _table(operands: all_gather_matmul.Operands, arm: str, t_gemm_s: float, t_co
         arrival_s = simulator.arrivals(chunks, t_comm_s, rows, blocks)
         table = schedule.row_block(grid, programs, arrival_s, chunk_s)
     else:
-        table = schedule.spill_once(grid, programs, simulator.arrivals(chunks, t_comm_s, 1)[0], chunk_s)
+        table = tables.spill_once(grid, programs, simulator.arrivals(chunks, t_comm_s, 1)[0], chunk_s)
     plan = flagged.tile_schedule(table, grid, operands.order, -(-len(x) // blocks), config, x.device)
     flagged.require(x, w, out, plan)
     transfers = operands.transfers(blocks)

@@ -27,7 +27,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels import hopper
+from kernels import hopper, tables
 from kernels.contract import EXAMPLE_SIZE, KernelLaunch, Signals, example_operands, launch_metadata
 from kernels.persistent import accumulate, store_tile, tile_arguments
 from kernels.signals import wait
@@ -58,7 +58,7 @@ class TileSchedule:
     @property
     def spilled_bytes(self) -> int:
         """Return the bytes of accumulators that one launch writes and reads back."""
-        return 2 * schedule.spills(self.table) * self.config.block_m * self.config.block_n * 4
+        return 2 * tables.spills(self.table) * self.config.block_m * self.config.block_n * 4
 
 
 # They change from launch to launch, and a new variant may not be loaded while one spins.
@@ -121,7 +121,7 @@ def tile_schedule(
     the pieces that flags are of; M where the rows are not cut. Raises ValueError for a table that does not fit the grid
     and the order, more than MOST_RANKS ranks, and tiles that lie across row blocks.
     """
-    schedule.check(table, grid, len(order))
+    tables.check(table, grid, len(order))
     if len(order) > MOST_RANKS:
         raise ValueError(
             f"{len(order)} ranks: flagged packs their order in 64 bits, the limit is {MOST_RANKS}; take fewer"
@@ -132,7 +132,7 @@ def tile_schedule(
         )
     ends = torch.tensor([0, *map(len, table)], dtype=torch.int32).cumsum(0, dtype=torch.int32)
     work_tiles = torch.tensor([work_tile[:4] for program in table for work_tile in program], dtype=torch.int32)
-    tiles = len(grid.tiles) if schedule.spills(table) else 0
+    tiles = len(grid.tiles) if tables.spills(table) else 0
     spilled = torch.empty((tiles, config.block_m, config.block_n), dtype=torch.float32, device=device)
     return TileSchedule(table, grid, tuple(order), block_rows, config, work_tiles.to(device), ends.to(device), spilled)
 

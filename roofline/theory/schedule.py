@@ -56,29 +56,6 @@ Table = tuple[tuple[WorkTile, ...], ...]
 """The work tiles of each program, in order. A tile belongs to one program, so that no state crosses programs."""
 
 
-def spills(table: Table) -> int:
-    """Return how many times an accumulator is written by the work tiles of `table`, to be read back once each."""
-    return sum(work_tile.spill for work_tiles in table for work_tile in work_tiles)
-
-
-def check(table: Table, grid: Grid, chunks: int) -> None:
-    """Raises ValueError unless `table` multiplies each tile of `grid` with each of `chunks` chunks, once and in order,
-    in one program, and spills what is resumed later and nothing else."""
-    done: dict[tuple[int, int], tuple[int, int]] = {}  # tile -> (program, chunks done)
-    for program, work_tiles in enumerate(table):
-        for work_tile in work_tiles:
-            tile = work_tile[:2]
-            owner, chunk = done.get(tile, (program, 0))
-            fits = (owner, work_tile.chunk_from) == (program, chunk) and chunk < work_tile.chunk_to <= chunks
-            if not fits or (work_tile.resume, work_tile.spill) != (chunk > 0, work_tile.chunk_to < chunks):
-                raise ValueError(
-                    f"program {program}: {work_tile} does not follow chunk {chunk} of {chunks} of its tile"
-                )
-            done[tile] = program, work_tile.chunk_to
-    if left := set(grid.tiles) ^ {tile for tile, (_, chunk) in done.items() if chunk == chunks}:
-        raise ValueError(f"tile {min(left)} is not visited with all {chunks} chunks, or is none of {grid}")
-
-
 def at_least_one(**counts: int) -> None:
     """Raises ValueError for the first count below 1."""
     for name, value in counts.items():
@@ -121,21 +98,21 @@ def inner_loops(
     return loops
 
 
-def _dealt(grid: Grid, programs: int) -> list[tuple[tuple[int, int], ...]]:
+def deal(grid: Grid, programs: int) -> list[tuple[tuple[int, int], ...]]:
     """Return the tiles of each program, dealt in turn."""
     return [grid.tiles[program::programs] for program in range(programs)]
 
 
 def tile_outer(grid: Grid, programs: int, chunks: int) -> Table:
     """Each tile is visited once, with all chunks: it waits for them with the accumulator in registers."""
-    return tuple(tuple(WorkTile(m, n, 0, chunks, False, False) for m, n in tiles) for tiles in _dealt(grid, programs))
+    return tuple(tuple(WorkTile(m, n, 0, chunks, False, False) for m, n in tiles) for tiles in deal(grid, programs))
 
 
 def chunk_outer(grid: Grid, programs: int, chunks: int) -> Table:
     """Return for each chunk all tiles of the program: every tile is spilled `chunks - 1` times."""
     return tuple(
         tuple(WorkTile(m, n, c, c + 1, c > 0, c + 1 < chunks) for c in range(chunks) for m, n in tiles)
-        for tiles in _dealt(grid, programs)
+        for tiles in deal(grid, programs)
     )
 
 
@@ -154,46 +131,3 @@ def row_block(grid: Grid, programs: int, arrival_s: Sequence[Sequence[float]], c
         _, end_s = inner_loops(arrival_s[m], 0, chunks, start_s, chunk_s)[-1]
         heapq.heappush(free, (end_s, program))
     return tuple(tuple(work_tiles) for work_tiles in table)
-
-
-def spill_once(grid: Grid, programs: int, arrival_s: Sequence[float], chunk_s: float) -> Table:
-    """Chunk-wise, with the accumulator kept in registers where possible, so that fewer tiles are spilled.
-
-    `arrival_s[j]`: when all rows of the chunk at position j are expected here. `chunk_s`: as in `row_block`. A program
-    stays with its tile while chunks for it are here. Then, if all chunks are here, it takes any unfinished tile; else
-    an untouched one; else the tile with the fewest chunks done; else it waits with the accumulator in registers.
-    """
-    dealt = _dealt(grid, programs)
-    plans = {count: _spill_once_plan(count, arrival_s, chunk_s) for count in {len(tiles) for tiles in dealt}}
-    return tuple(
-        tuple(
-            WorkTile(*tiles[tile], chunk_from, chunk_to, chunk_from > 0, chunk_to < len(arrival_s))
-            for tile, chunk_from, chunk_to in plans[len(tiles)]
-        )
-        for tiles in dealt
-    )
-
-
-def _spill_once_plan(tiles: int, arrival_s: Sequence[float], chunk_s: float) -> list[tuple[int, int, int]]:
-    """Return (tile, chunk_from, chunk_to) of each work tile of a program that has `tiles` tiles."""
-    chunks = len(arrival_s)
-    done = [0] * tiles
-    plan: list[tuple[int, int, int]] = []
-    now, held = 0.0, -1
-    while min(done, default=chunks) < chunks:
-        here = sum(arrival <= now for arrival in arrival_s)
-        tile = held
-        if held < 0 or done[held] >= here:
-            # An untouched tile has the fewest chunks done. Once all chunks are here, any unfinished tile will do.
-            tile = done.index(min(done))
-        if done[tile] >= here:
-            now = arrival_s[here]  # nothing to do; every tile has all that is here
-            continue
-        if tile == held:
-            plan[-1] = (tile, plan[-1][1], done[tile] + 1)
-        else:
-            plan.append((tile, done[tile], done[tile] + 1))
-        done[tile] += 1
-        now += chunk_s
-        held = tile if done[tile] < chunks else -1
-    return plan
