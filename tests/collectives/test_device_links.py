@@ -92,7 +92,7 @@ def order(name: str) -> tuple[list[str], str]:
     operands.matmul = lambda *tensors: (steps.append("matmul"), multiply(*tensors))
     with machine() as made:
         # Of `scatter` each part takes longer than the machine does to copy it: that they take turns shows.
-        arm(operands, link := Link(1e7 if name == "scatter" else 1e9, steps))
+        arm(operands, link := Link(4e7 if name == "scatter" else 1e9, steps))
         made.run()
         kept = (step for step in steps if step in ("matmul", "raise", "wait"))
         unequal = [t for t in link.timeline().transfers if not torch.equal(t.source, t.target)]

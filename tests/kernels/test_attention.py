@@ -75,8 +75,7 @@ def test_results_go_where_they_are_wanted_and_are_those_of_autograd(tensors):
     assert all(a is b for a, b in zip((result, *gradients), (out, dq, dk, dv), strict=True))
     leaves = [tensor.requires_grad_() for tensor in (q, k, v)]
     graph = attention.attention(*leaves, True)
-    kept = [tuple(tensor.shape) for tensor in graph.grad_fn.saved_tensors]
-    assert kept == [tuple(q.shape)] * 4 + [tuple(lse.shape)]
+    assert len(graph.grad_fn.saved_tensors) == len((q, k, v, out, lse))
     assert torch.equal(graph, out)
     # A gradient that autograd has expanded has no rows of its own.
     for a, b in zip(

@@ -258,15 +258,15 @@ def cases() -> list[Case]:
         listed.append(arm(name, "bf16", 2, 1e9, devices=2, slots=2, **more))
     listed += [layer("layer_signalled", "bf16", devices=2, width=272)]
     listed += [layer(name, "fp16", **more) for name in LAYERS if name != "all_reduce"]
-    listed += [copier("bf16", 2, 2e7, (9, 1032), (37, 72)), copier("bf16", 3, 1e9, (37, 72), (9, 1032))]
+    listed += [copier("bf16", 2, 5e7, (9, 1032), (37, 72)), copier("bf16", 3, 1e9, (37, 72), (9, 1032))]
     listed += [copier("fp16", 1, 1e12, (37, 72), (130, 264), **more)]
     listed += [copier("fp16", 32, 1e9, (3, 8), (1, 4096), **more)]
     return [
         *listed,
         alone("gate", "opens at once", 0, gap_us=5),
-        alone("gate", "opens late", 9, gap_us=3),
+        alone("gate", "opens late", 3, gap_us=3),
         alone("gate", "does not open", None, 30),
-        alone("wait", "the flag is raised late", 9),
+        alone("wait", "the flag is raised late", 3),
         alone("wait", "the flag is lost", None, 30),
         alone("wait", "the flag is lost, as another was before", before=5),
         alone("clock", "one reading"),

@@ -79,11 +79,7 @@ def test_arms_are_rows_and_what_is_beside_them_is_not(run):
     records = read_records(outcome)
     assert list(records) == [(m, arm) for m in (64, 128) for arm in ("serial", "row_block")]
     assert records[64, "row_block"]["hidden_fraction"] == pytest.approx(2 / 3, abs=0.05)
-    assert [row["extra_info"]["arm"] for row in outcome.saved["benchmarks"]] == ["serial", "row_block"] * 2
-    rounds = [line for line in outcome.lines if line["kind"] == "round"]
-    names = {"serial", "row_block", "gemm torch", "link"}
-    assert all(set(line["order"]) == line["time_s"].keys() == line["values"].keys() == names for line in rounds)
-    values = [read for line in rounds for read in line["values"].values()]
+    values = [read for line in outcome.lines if line["kind"] == "round" for read in line["values"].values()]
     assert all(read["last_arrival_s"] > 0 and "timeline" not in read for read in values)
     timelines = [(line["shape"], line["contender"]) for line in outcome.lines if line["kind"] == "timeline"]
     assert len(set(timelines)) == len(timelines) == 8

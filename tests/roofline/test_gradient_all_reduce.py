@@ -170,12 +170,3 @@ def test_arm_that_shares_no_round_with_flat_has_a_time_and_no_ratio(example, mad
 
 def test_no_bucket_by_the_model_where_pieces_cost_nothing(example, made_up):
     assert "and no sqrt(s o w) of o = -100 us" in example.finding(made_up(-1e-4))
-
-
-def test_figure_has_a_point_for_each_bucket_and_says_that_loopback_is_no_wire(example, made_up):
-    shape = made_up(OVERHEAD_S)
-    for void, last in (("void, loopback", "void: ranks share a machine, and this is no wire"), ("", "GB/s")):
-        (axes,) = example.figure(SimpleNamespace(void=void), shape).axes
-        points = axes.containers[0].lines[0].get_xydata()
-        assert sorted(points[:, 0]) == [64, 1024]
-        assert axes.get_title(loc="left").endswith(last)

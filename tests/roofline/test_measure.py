@@ -127,12 +127,6 @@ def test_passes_share_the_time_and_only_the_last_may_stop_early():
     assert sorted(rounds.times_s["a"]) == list(range(31))
 
 
-def test_long_rounds_are_dealt_out_over_the_passes_in_three_times_the_time():
-    rule = StopRule(40, min_rounds=4, warmup_s=0)
-    rounds = Rounds({"a": lambda: 30.0}, FakeClock(), rule, seed=0, passes=8)
-    assert [rounds.run_pass() or len(rounds.rounds) for _ in range(8)] == [1, 1, 2, 2, 3, 3, 4, 4]
-
-
 def test_late_samples_are_dropped_and_counted():
     readings, heard = iter([1.0, *[None, 1.0] * 200]), []
 

@@ -14,7 +14,6 @@ from roofline.theory.models import parse
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: parse("xxk"), "did you mean xxl"),
         (lambda: parse("xxl/8192"), "and d_ff=53248"),
         (lambda: parse("1024,"), "two whole numbers"),
         (lambda: Matmul("xxl", "up", 1, -1, "bf16"), "m=-1"),

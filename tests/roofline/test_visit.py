@@ -275,6 +275,14 @@ sys.exit(visit.main(["--out={out}"], steps))
 """
 
 
+def held_up(steps: list[dict], folder: Path, archive: str) -> subprocess.Popen:
+    """A visit to the folder `out` in `folder` that has begun the run of this archive."""
+    command = [sys.executable, "-c", HELD_UP.format(steps=steps, out=folder / "out")]
+    process = subprocess.Popen(command, env=os.environ | {"TMPDIR": str(folder)}, cwd=ROOT)
+    until(lambda: list(folder.glob(f"roofline-visit-*/{archive}/*/*/begun")))
+    return process
+
+
 @pytest.mark.parametrize("killed", range(3))
 def test_killed_in_any_step_all_archives_before_it_are_whole(make, tmp_path, killed):
     """Each step waits where it is the one to be killed in, until a file is there."""
@@ -284,15 +292,12 @@ def test_killed_in_any_step_all_archives_before_it_are_whole(make, tmp_path, kil
         then = f"(run / 'begun').write_text('')\n{waits.format(path=str(tmp_path / 'go'))}" if number == killed else ""
         about = {"name": f"step{number}", "seconds": 1, "limit": 60, "command": measures(then + WHOLE)}
         steps.append(about | {"selects": f"test_{number}", "archive": f"archive{number}"})
-    out = tmp_path / "out"
-    script = HELD_UP.format(steps=steps, out=out)
-    process = subprocess.Popen([sys.executable, "-c", script], env=os.environ | {"TMPDIR": str(tmp_path)}, cwd=ROOT)
-    until(lambda: list(tmp_path.glob(f"roofline-visit-*/archive{killed}/*/*/begun")))
+    process = held_up(steps, tmp_path, f"archive{killed}")
     process.kill()
     process.wait()
     (tmp_path / "go").write_text("")  # who was waiting ends
     before = [f"archive{number}.tgz" for number in range(killed)]
-    held = held_by(out)
+    held = held_by(tmp_path / "out")
     assert sorted(name for name in held if name.startswith("archive")) == before
     assert all(len(held[name]) == 1 for name in before)
     made = make(*(Step(**about) for about in steps))
@@ -310,9 +315,7 @@ def until(holds, within_s=30.0):
 def test_a_visit_that_is_interrupted_saves_what_its_step_has(tmp_path):
     steps = [{"name": "one", "seconds": 1, "limit": 60, "selects": "test_one", "archive": "first"}]
     steps[0]["command"] = measures("(run / 'begun').write_text('')\n" + HANGS)
-    script = HELD_UP.format(steps=steps, out=tmp_path / "out")
-    process = subprocess.Popen([sys.executable, "-c", script], env=os.environ | {"TMPDIR": str(tmp_path)}, cwd=ROOT)
-    until(lambda: list(tmp_path.glob("roofline-visit-*/first/*/*/begun")))
+    process = held_up(steps, tmp_path, "first")
     process.terminate()
     assert process.wait(20) == 130
     assert len(held_by(tmp_path / "out")["first.tgz"]) == 2

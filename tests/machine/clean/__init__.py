@@ -35,25 +35,14 @@ class Trial:
     """Relative and absolute; None: equal to the bit."""
 
 
-@dataclass(frozen=True)
-class Source:
-    make: Callable[[], Trial | list[Trial]]
-    """Several are of a device each, all at the same time."""
-    since: tuple[int, int]
-    """The first Triton whose language can say it."""
+TRIALS: dict[str, Callable[[], Trial | list[Trial]]] = {}
+"""Several trials are of a device each, all at the same time."""
 
 
-TRIALS: dict[str, Source] = {}
-
-
-def trial(make: Callable | None = None, *, name: str = "", since: tuple[int, int] = (3, 7)) -> Callable:
-    """Register a function that makes a trial, by its own name or another."""
-
-    def register(function: Callable) -> Callable:
-        TRIALS[name or function.__name__] = Source(function, since)
-        return function
-
-    return register(make) if make else register
+def trial(make: Callable) -> Callable:
+    """Register a function that makes a trial, by its name."""
+    TRIALS[make.__name__] = make
+    return make
 
 
 def whole(*shape: int, low: int = -3, high: int = 3, dtype: torch.dtype = torch.float32, seed: int = 0) -> Tensor:

@@ -59,40 +59,6 @@ def split_kernel(
 
 
 @triton.jit
-def stream_kernel(
-    x_ptr, w_ptr, out_ptr, parts_ptr, flags_ptr, M, N, K, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr
-):
-    """Programs share all steps of all tiles evenly. The program with a tile's last step gathers the other parts.
-
-    A program leaves at most one tile to others, its last one, and whoever waits does so for programs before it.
-    """
-    program, steps = tl.program_id(0), tl.cdiv(K, BK)
-    total = tl.cdiv(M, BM) * tl.cdiv(N, BN) * steps
-    place = tl.arange(0, BM)[:, None] * BN + tl.arange(0, BN)
-    step, last = program * total // tl.num_programs(0), (program + 1) * total // tl.num_programs(0)
-    while step < last:
-        tile = step // steps
-        first = tile * steps
-        end = tl.minimum(last, first + steps)
-        m, n = corner(tile, N, BM, BN)
-        acc = products(x_ptr, w_ptr, m, n, step - first, end - first, M, N, K, tl.zeros([BM, BN], tl.float32), BN, BK)
-        if end < first + steps:
-            tl.store(parts_ptr + program * BM * BN + place, acc)
-            tl.debug_barrier()  # one thread releases what all have stored
-            tl.atomic_xchg(flags_ptr + program, 1, sem="release")
-        else:
-            giver = program
-            while step > first:
-                giver -= 1
-                while tl.atomic_cas(flags_ptr + giver, 1, 0, sem="acquire") == 0:
-                    pass
-                acc += tl.load(parts_ptr + giver * BM * BN + place)
-                step = giver * total // tl.num_programs(0)
-            tl.store(out_ptr + m[:, None] * N + n, acc, (m[:, None] < M) & (n < N))
-        step = end
-
-
-@triton.jit
 def grouped_kernel(
     x_ptr, w_ptr, out_ptr, bounds_ptr, N, K,
     GROUPS: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
@@ -121,11 +87,6 @@ def matmul(kernel, grid, m: int, n: int, k: int, **more) -> Trial:
 @trial
 def split_k_semaphore() -> Trial:
     return matmul(split_kernel, (1, 3), 60, 24, 176, turns_ptr=counters(1), SPLITS=3)
-
-
-@trial
-def stream_k() -> Trial:
-    return matmul(stream_kernel, (4,), 120, 72, 96, parts_ptr=torch.empty(4, 64, 32), flags_ptr=counters(4))
 
 
 @trial

@@ -1,4 +1,4 @@
-"""Gluon: matmuls whose loads run ahead, by one CTA, and by a cluster of two that share a load. x [M, K], w [K, N]."""
+"""Gluon: a matmul whose loads run ahead. x [M, K], w [K, N]."""
 
 # ruff: noqa: N803 (kernel arguments: sizes and compile-time constants in capitals, as Triton code has them)
 
@@ -6,7 +6,6 @@ import torch
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
-    cluster,
     fence_async_shared,
     mbarrier,
     tma,
@@ -31,19 +30,19 @@ def store_tile(out_desc, acc, m, n):
 
 
 @gluon.jit
-def sums(BM: gl.constexpr, BN: gl.constexpr, CTAS: gl.constexpr = ()):
-    """Return zeros as wgmma has them, a warp's 16 rows below another's; `CTAS`: of a cluster."""
-    return gl.zeros([BM, BN], gl.float32, gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BN, 16], CTAS))
+def sums(BM: gl.constexpr, BN: gl.constexpr):
+    """Return zeros as wgmma has them, a warp's 16 rows below another's."""
+    return gl.zeros([BM, BN], gl.float32, gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BN, 16]))
 
 
 @gluon.jit
-def load(x_desc, w_desc, x_ring, w_ring, full, m, n, step, MULTICAST: gl.constexpr):
-    """Start a step's loads into its stage of the ring. CTAs of a cluster share the rows of x."""
+def load(x_desc, w_desc, x_ring, w_ring, full, m, n, step):
+    """Start a step's loads into its stage of the ring."""
     stage = step % x_ring.shape[0]
     k = step * x_desc.block_type.shape[1]
-    mbarrier.expect(full.index(stage), x_desc.block_type.nbytes // gl.num_ctas() + w_desc.block_type.nbytes)
+    mbarrier.expect(full.index(stage), x_desc.block_type.nbytes + w_desc.block_type.nbytes)
     tma_load(x_desc, [m, k], full.index(stage), x_ring.index(stage))
-    tma_load(w_desc, [k, n], full.index(stage), w_ring.index(stage), multicast=MULTICAST)
+    tma_load(w_desc, [k, n], full.index(stage), w_ring.index(stage))
 
 
 @gluon.jit
@@ -61,12 +60,12 @@ def pipelined_kernel(x_desc, w_desc, out_desc, K, STAGES: gl.constexpr):
         mbarrier.init(full.index(i), count=1)
     fence_async_shared()
     for i in gl.static_range(STAGES - 1):
-        load(x_desc, w_desc, x_ring, w_ring, full, m, n, i, False)  # zeros, where K is over
+        load(x_desc, w_desc, x_ring, w_ring, full, m, n, i)  # zeros, where K is over
     acc = sums(bm, bn)
     steps = gl.cdiv(K, bk)
     for step in range(steps):
         gl.barrier()  # the products of all warps have read the stage of the step before
-        load(x_desc, w_desc, x_ring, w_ring, full, m, n, step + STAGES - 1, False)
+        load(x_desc, w_desc, x_ring, w_ring, full, m, n, step + STAGES - 1)
         mbarrier.wait(full.index(step % STAGES), step // STAGES % 2)
         acc = warpgroup_mma(x_ring.index(step % STAGES), w_ring.index(step % STAGES), acc)
     for i in gl.static_range(STAGES - 1):
@@ -74,78 +73,12 @@ def pipelined_kernel(x_desc, w_desc, out_desc, K, STAGES: gl.constexpr):
     store_tile(out_desc, acc, m, n)
 
 
-if hasattr(mbarrier, "fence_init_release_cluster"):  # 3.8
-
-    @gluon.jit
-    def announce():
-        mbarrier.fence_init_release_cluster()
-        cluster.barrier(relaxed=True)
-else:  # the compiler does it
-
-    @gluon.jit
-    def announce():
-        pass
-
-
-@gluon.jit
-def multicast_ring_kernel(x_desc, w_desc, out_desc, K, STAGES: gl.constexpr):
-    """Two CTAs have half the rows of a tile each, and a load of the first brings the same part of w to both.
-
-    Loads run ahead: both CTAs tell the first what they have read.
-    """
-    bm: gl.constexpr = x_desc.block_type.shape[0]
-    bk: gl.constexpr = x_desc.block_type.shape[1]
-    bn: gl.constexpr = w_desc.block_type.shape[1]
-    x_ring = gl.allocate_shared_memory(x_desc.dtype, [STAGES, bm, bk], x_desc.layout)
-    w_ring = gl.allocate_shared_memory(w_desc.dtype, [STAGES, bk, bn], w_desc.layout)
-    full = mbarrier.allocate_mbarrier(batch=STAGES)
-    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout([[0]]))  # the first CTA's, of both
-    for stage in gl.static_range(STAGES):
-        mbarrier.init(full.index(stage), count=1)
-        mbarrier.init(empty.index(stage), count=1)  # of each CTA
-    announce()
-    m = gl.program_id(0) * bm
-    n = gl.program_id(1) * bn
-    acc = sums(bm, bn, x_desc.layout.cga_layout)
-    steps = gl.cdiv(K, bk)
-    for i in gl.static_range(STAGES - 1):
-        load(x_desc, w_desc, x_ring, w_ring, full, m, n, i, True)
-    for step in range(steps):
-        coming = step + STAGES - 1
-        mbarrier.wait(empty.index(coming % STAGES), coming // STAGES % 2 ^ 1)
-        load(x_desc, w_desc, x_ring, w_ring, full, m, n, coming, True)
-        mbarrier.wait(full.index(step % STAGES), step // STAGES % 2)
-        acc = warpgroup_mma(x_ring.index(step % STAGES), w_ring.index(step % STAGES), acc)
-        gl.barrier()  # one thread tells what all have read
-        mbarrier.arrive(empty.index(step % STAGES))
-    for i in gl.static_range(STAGES - 1):
-        mbarrier.wait(full.index((steps + i) % STAGES), (steps + i) // STAGES % 2)
-    store_tile(out_desc, acc, m, n)
-    gl.barrier(cluster=True)  # the first CTA must outlive what arrives at its mbarriers
-
-
-def matmul(kernel, grid, shape, blocks, *, ctas: int = 1, **more) -> Trial:
-    """`blocks`: of M, N and K, in a cluster."""
-    (m, n, k), (bm, bn, bk) = shape, blocks
-    x, w = (whole(*s, dtype=torch.bfloat16, seed=i, low=-2, high=2) for i, s in enumerate(((m, k), (k, n))))
-    out = torch.full((m, n), 99, dtype=torch.bfloat16)
-    rows, same = ([[1, 0]], [[0, 0]]) if ctas == 2 else ([], [])
-    operands = dict(x=(x, [bm, bk], rows), w=(w, [bk, bn], same), out=(out, [bm, bn], rows))
-    args = {
-        f"{name}_desc": TensorDescriptor.from_tensor(
-            tensor, block, gl.NVMMASharedLayout.get_default_for(block, gl.bfloat16, cga_layout=ctas_along)
-        )
-        for name, (tensor, block, ctas_along) in operands.items()
-    }
-    args |= dict(K=k, num_warps=4, num_ctas=ctas, **more)
-    return Trial(kernel, grid, args, dict(out_desc=(x.double() @ w.double()).bfloat16()))
-
-
 @trial
 def pipelined() -> Trial:
-    return matmul(pipelined_kernel, (1, 2), (60, 88, 320), (64, 64, 64), STAGES=3)
-
-
-@trial(since=(3, 8))  # 3.7 gives each CTA an mbarrier of its own
-def multicast_ring() -> Trial:
-    return matmul(multicast_ring_kernel, (1, 1), (120, 56, 320), (128, 64, 64), ctas=2, STAGES=3)
+    m, n, k = 60, 88, 320
+    x, w = (whole(*shape, dtype=torch.bfloat16, seed=i, low=-2, high=2) for i, shape in enumerate(((m, k), (k, n))))
+    out = torch.full((m, n), 99, dtype=torch.bfloat16)
+    layout = gl.NVMMASharedLayout.get_default_for([64, 64], gl.bfloat16)
+    x_desc, w_desc, out_desc = (TensorDescriptor.from_tensor(tensor, [64, 64], layout) for tensor in (x, w, out))
+    args = dict(x_desc=x_desc, w_desc=w_desc, out_desc=out_desc, K=k, STAGES=3, num_warps=4)
+    return Trial(pipelined_kernel, (1, 2), args, dict(out_desc=(x.double() @ w.double()).bfloat16()))

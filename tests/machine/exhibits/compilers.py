@@ -9,7 +9,6 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
-    mbarrier,
     warpgroup_mma,
     warpgroup_mma_wait,
 )
@@ -59,39 +58,6 @@ def wait_of_two(mended: bool):
     return sum_products, (1,), args, {"out_ptr": (a.float() @ b[:-1].float()).sum(0)}
 
 
-@gluon.jit
-def count_waits(count_ptr, ready, turns, MENDED: gl.constexpr):
-    """One warp counts, perhaps before the others have seen the phase that the next count ends."""
-    for turn in range(turns):
-        mbarrier.wait(ready, turn & 1)
-        if MENDED:
-            gl.barrier()
-        gl.atomic_add(count_ptr, 1)
-
-
-@gluon.jit
-def follow_count(count_ptr, ready, turns):
-    for turn in range(turns):
-        mbarrier.arrive(ready)
-        while gl.atomic_add(count_ptr, 0) <= turn:
-            pass
-
-
-@gluon.jit
-def take_turns(count_ptr, turns, MENDED: gl.constexpr):
-    ready = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
-    mbarrier.init(ready, count=1)
-    gl.warp_specialize(
-        [(count_waits, (count_ptr, ready, turns, MENDED)), (follow_count, (count_ptr, ready, turns))], [1], [24]
-    )
-
-
-def early_notice(mended: bool):
-    count, turns = torch.zeros(1, dtype=torch.int32), 3
-    args = dict(count_ptr=count, turns=turns, MENDED=mended, num_warps=4)
-    return take_turns, (1,), args, {"count_ptr": torch.full_like(count, turns)}
-
-
 @triton.jit
 def store_and_tell(x_ptr, sent_desc, sent_ptr, flag_ptr, out_ptr, N: tl.constexpr, MENDED: tl.constexpr):
     rows = tl.arange(0, N)[:, None]
@@ -118,47 +84,10 @@ def flag_behind_bulk_store(mended: bool):
     return store_and_tell, (2,), args, {"out_ptr": x}
 
 
-@triton.jit
-def square_sent(x_ptr, sent_ptr, flag_ptr, out_ptr, steps, N: tl.constexpr, MENDED: tl.constexpr):
-    """The published kernel waits for the launch before it, with griddepcontrol.wait; this one for a flag."""
-    rows = tl.arange(0, N)[:, None]
-    columns = tl.arange(0, N)[None, :]
-    if tl.program_id(0) == 0:
-        for step in range(steps):
-            at = (step * N + rows) * N + columns
-            tl.store(sent_ptr + at, tl.load(x_ptr + at))
-        tl.debug_barrier()
-        tl.atomic_xchg(flag_ptr, 1, sem="release")
-    else:
-        if MENDED:
-            while tl.atomic_add(flag_ptr, 0, sem="acquire") != 1:
-                pass
-        acc = tl.zeros([N, N], tl.float32)
-        for step in range(steps):
-            if step == 0 and not MENDED:
-                while tl.atomic_add(flag_ptr, 0, sem="acquire") != 1:
-                    pass
-            x = tl.load(sent_ptr + (step * N + rows) * N + columns)
-            acc = tl.dot(x, x, acc)
-        tl.store(out_ptr + rows * N + columns, acc)
-
-
-def load_before_wait(mended: bool):
-    x = torch.randint(-3, 4, (4, 64, 64)).to(torch.bfloat16)
-    sent, out, flag = torch.zeros_like(x), torch.zeros(64, 64), torch.zeros(1, dtype=torch.int32)
-    args = dict(x_ptr=x, sent_ptr=sent, flag_ptr=flag, out_ptr=out, steps=4, N=64, MENDED=mended, num_stages=3)
-    return square_sent, (2,), args, {"out_ptr": (x.float() @ x.float()).sum(0)}
-
-
 EXHIBITS = [
     Exhibit("wait_of_two", "triton 11047, 11056", "a reproducer", wait_of_two, {"3.7": "race", "3.9": "exact"}),
-    Exhibit(
-        "early_notice", "triton 11693, 10035", "deadlocks (10035)", early_notice, {"3.7": "hang", "3.9": "exact"},
-        always=False, budget=150_000,
-    ),
     Exhibit(
         "flag_behind_bulk_store", "triton 10415", "none reported", flag_behind_bulk_store,
         {"3.7": "race", "3.8": "exact"},
     ),
-    Exhibit("load_before_wait", "triton 11905, 11906", "H20: wrong", load_before_wait, "race"),
 ]  # fmt: skip

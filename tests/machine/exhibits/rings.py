@@ -89,37 +89,6 @@ def ring(mistake: str):
     return make
 
 
-@gluon.jit
-def load_tile(x_desc, tile, buffer, MENDED: gl.constexpr):
-    """Triton may give the barrier's bytes to whoever comes next. They are an mbarrier until it is invalidated."""
-    landed = gl.allocate_shared_memory(gl.int64, [1], mbarrier.MBarrierLayout())
-    mbarrier.init(landed, count=1)
-    mbarrier.expect(landed, x_desc.block_type.nbytes)
-    tma_load(x_desc, [tile * SIDE, 0], landed, buffer)
-    mbarrier.wait(landed, 0)
-    if MENDED:
-        mbarrier.invalidate(landed)
-
-
-@gluon.jit
-def add_tiles(x_desc, out_ptr, MENDED: gl.constexpr):
-    layout: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
-    rows = gl.arange(0, SIDE, layout=gl.SliceLayout(1, layout))[:, None]
-    columns = gl.arange(0, SIDE, layout=gl.SliceLayout(0, layout))[None, :]
-    buffer = gl.allocate_shared_memory(gl.bfloat16, [SIDE, SIDE], x_desc.layout)
-    load_tile(x_desc, 0, buffer, MENDED)
-    total = buffer.load(layout).to(gl.float32)
-    load_tile(x_desc, 1, buffer, MENDED)
-    gl.store(out_ptr + rows * SIDE + columns, total + buffer.load(layout).to(gl.float32))
-
-
-def barrier_bytes(mended: bool):
-    x, out = torch.randint(-9, 10, (2, 64, 64)).to(torch.bfloat16), torch.zeros(64, 64)
-    layout = gl.NVMMASharedLayout.get_default_for([64, 64], gl.bfloat16)
-    x_desc = TensorDescriptor.from_tensor(x.reshape(-1, 64), [64, 64], layout)
-    return add_tiles, (1,), dict(x_desc=x_desc, out_ptr=out, MENDED=mended, num_warps=4), {"out_ptr": x.float().sum(0)}
-
-
 RELEASED, AGAIN, ONE, LATE, BYTES = MISTAKES
 EXHIBITS = [
     Exhibit("released_early", "facebookexperimental/triton 1278", "none reported", ring(RELEASED), "race"),
@@ -130,5 +99,4 @@ EXHIBITS = [
     Exhibit("second_reader", "tilelang 2613", "H100: 21 to 27 of 30 runs wrong", ring(ONE), "race or hang"),
     Exhibit("late_wait", "facebookexperimental/CUTracer 106", "Hopper: passes without delays", ring(LATE), "race"),
     Exhibit("bytes_alone", "tilelang 2566", "H100: hangs", ring(BYTES), "hang"),
-    Exhibit("barrier_bytes", "triton 10106", "NaN out of a TMA load", barrier_bytes, "barrier"),
 ]  # fmt: skip

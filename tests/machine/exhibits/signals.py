@@ -1,4 +1,4 @@
-"""What programs do to each other in global memory: locks, flags, what a rank writes for another, a store too wide."""
+"""What programs do to each other in global memory: a lock, and flags of what a rank writes for another."""
 
 # ruff: noqa: N803 (kernel arguments: compile-time constants in capitals, as Triton code has them)
 
@@ -51,51 +51,8 @@ def relaxed_flags(mended: bool):
     return exchange, (2,), args, {"out_ptr": x.flip(0)}
 
 
-@triton.jit
-def two_signals(start_ptr, end_ptr, out_ptr, MENDED: tl.constexpr):
-    rank = tl.program_id(0)
-    if MENDED:
-        tl.atomic_xchg(end_ptr + rank, 0, scope="sys")
-        tl.atomic_xchg(start_ptr + 1 - rank, 1, scope="sys")
-    else:  # as the compiler may order them
-        tl.atomic_xchg(start_ptr + 1 - rank, 1, scope="sys")
-        tl.atomic_xchg(end_ptr + rank, 0, scope="sys")
-    while tl.atomic_add(start_ptr + rank, 0, scope="sys") != 1:
-        pass
-    tl.atomic_xchg(end_ptr + 1 - rank, 1, scope="sys")
-    while tl.atomic_add(end_ptr + rank, 0, scope="sys") != 1:
-        pass
-    tl.store(out_ptr + rank, 1)
-
-
-def lost_signal(mended: bool):
-    start, out = (torch.zeros(2, dtype=torch.int32) for _ in range(2))
-    args = dict(start_ptr=start, end_ptr=torch.ones_like(start), out_ptr=out, MENDED=mended, num_warps=1)
-    return two_signals, (2,), args, {"out_ptr": torch.ones_like(out)}
-
-
-@triton.jit
-def store_tile(x_ptr, out_ptr, rows, columns, SIDE: tl.constexpr, MENDED: tl.constexpr):
-    i = tl.program_id(0) * SIDE + tl.arange(0, SIDE)[:, None]
-    j = tl.program_id(1) * SIDE + tl.arange(0, SIDE)[None, :]
-    tile = tl.load(x_ptr + i % rows * columns + j % columns)
-    if MENDED:
-        tl.store(out_ptr + i * columns + j, tile, mask=(i < rows) & (j < columns))
-    else:
-        tl.store(out_ptr + i * columns + j, tile)
-
-
-def unmasked_store(mended: bool):
-    x = torch.randint(-9, 10, (40, 24), dtype=torch.int32)
-    out = torch.zeros_like(x)
-    args = dict(x_ptr=x, out_ptr=out, rows=40, columns=24, SIDE=16, MENDED=mended)
-    return store_tile, (3, 2), args, {"out_ptr": x}
-
-
 BEFORE_39 = {"3.7": "race", "3.9": "exact"}  # when releases got a barrier before them: triton 10816
 EXHIBITS = [
     Exhibit("lock", "tritonbench 1266, triton 10816", "RTX 4090: wrong in some 99 of 100 runs", lock, BEFORE_39),
     Exhibit("relaxed_flags", "vllm 57059", "4 MI100: torn values, NaN", relaxed_flags, "race"),
-    Exhibit("lost_signal", "vllm 5866", "A100, H800: hangs", lost_signal, "hang", always=False, budget=40_000),
-    Exhibit("unmasked_store", "flash-attention 2789, 2822", "none reported", unmasked_store, "bounds or race"),
 ]
