@@ -126,7 +126,6 @@ def test_decode_refuses_many_rows_and_takes_any_out(gpu_of):
         ("cuda", 255, ("persistent", "warpgroup"), "persistent"),
         ("cuda", 256, ("persistent", "warpgroup"), "warpgroup"),
         ("cuda", 256, ("persistent",), "persistent"),
-        ("cuda", 256, (), "tiled"),
     ],
 )
 def test_matmul_picks(where, rows, able, picked, monkeypatch):

@@ -53,7 +53,7 @@ def test_one_tile_more_than_a_wave_costs_a_wave(n, waves):
 # 130 tiles of 1000 x 1000 on 100 SMs, K = 1000: a wave takes 2 ms of products, and what is left of one 0.3 of that.
 @pytest.mark.parametrize(
     ("shared_waves", "full_waves", "gang_m", "waves"),
-    [(0, 1, 1, 2), (1, 1, 1, 1.3), (2, 0, 1, 1.3), (1, 1, 2, 1.3), (1, 1, 3, 156 / 99)],  # 52 gangs of three on 33
+    [(0, 1, 1, 2), (1, 1, 1, 1.3), (2, 0, 1, 1.3), (1, 1, 3, 156 / 99)],  # 52 gangs of three on 33
 )
 def test_a_shared_last_wave_takes_as_long_as_what_is_in_it(shared_waves, full_waves, gang_m, waves):
     gpu = GpuSpec(100, 1e14, 1e15, 10**12)

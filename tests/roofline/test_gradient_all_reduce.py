@@ -84,13 +84,6 @@ def test_wrong_arms_of_a_file_in_a_users_folder_fail_and_the_right_one_passes(zy
     assert "exit codes of the ranks: 1 0" in text
 
 
-@pytest.mark.slow
-def test_all_of_its_arms_are_right(torchrun):
-    done = torchrun(f"--ffn-operations={FILE}")
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "10 passed" in done.stdout
-
-
 @pytest.mark.parametrize("world", [1, 2])
 def test_who_starts_it_otherwise_is_told_the_way_out(example, monkeypatch, world):
     """In one process; and under torchrun, where its file does not say that it is between ranks."""
