@@ -11,7 +11,7 @@ import torch
 from cases import DTYPES, Case, differences, grids_of, padded, whole_numbers
 
 from collectives import all_gather_matmul as gathers
-from kernels import flagged, pieces, tiles
+from kernels import flagged, pieces, tables, tiles
 from kernels.contract import Signals
 from kernels.machine.device import Host, Machine
 from kernels.machine.run import enqueue, raise_flag, write
@@ -36,10 +36,10 @@ def wrong_with(mine) -> str:
 
 
 def table(name: str, grid: Grid, ranks: int, blocks: int) -> Table:
-    """One of `schedule`."""
+    """One of `schedule`, or of `kernels.tables`."""
     arrival_s = simulator.arrivals(ranks, 1.0, grid.row_tiles, blocks)
     expected = dict(row_block=(arrival_s, 0.1), spill_once=(arrival_s[0], 0.1)).get(name, (ranks,))
-    return getattr(schedule, name)(grid, PROGRAMS, *expected)
+    return getattr(tables if name == "spill_once" else schedule, name)(grid, PROGRAMS, *expected)
 
 
 def for_chunks(name: str, dtype: str, flags_are="late", *, ranks=RANKS, steps=1, **more) -> Case:

@@ -23,19 +23,6 @@ ARMS = ["flat", "per_parameter", *OVERLAPPED]
 LIMIT_S = 300
 
 
-@pytest.fixture
-def torchrun(environment, tmp_path):
-    """`torchrun(*words)`: two ranks on this machine, from a folder of a user's."""
-
-    def run(*words: str) -> subprocess.CompletedProcess:
-        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "-m", "pytest", *SMALL, *words]
-        env = environment(OMP_NUM_THREADS="1", TORCH_CPP_LOG_LEVEL="ERROR")
-        about = {"cwd": tmp_path, "env": env, "capture_output": True, "text": True, "timeout": LIMIT_S}
-        return subprocess.run(command, **about)
-
-    return run
-
-
 @pytest.fixture(scope="module")
 def example():
     """The module of the example, which registers its operation for nobody else."""
@@ -45,9 +32,12 @@ def example():
 
 
 @pytest.mark.slow
-def test_two_ranks_measure_it_and_its_table_and_figure_are_made_of_the_run(torchrun, tmp_path, example, capsys):
+def test_two_ranks_measure_it_and_its_table_and_figure_are_made_of_the_run(environment, tmp_path, example, capsys):
     words = f"--ffn-operations={FILE}", f"--ffn-contenders={','.join(ARMS)}", f"--ffn-results={tmp_path / 'runs'}"
-    done = torchrun("--benchmark-only", *words)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "-m", "pytest", "--benchmark-only"]
+    env = environment(OMP_NUM_THREADS="1", TORCH_CPP_LOG_LEVEL="ERROR")
+    about = {"cwd": tmp_path, "env": env, "capture_output": True, "text": True, "timeout": LIMIT_S}
+    done = subprocess.run([*torchrun, *SMALL, *words], **about)
     assert done.returncode == 0, done.stdout + done.stderr
     (folder,) = (tmp_path / "runs").iterdir()
     run = roofline.load(folder)
