@@ -51,7 +51,7 @@ reports: $(ENV)
 	$(PY) -m results.references --reports
 
 test: $(ENV)
-	$(PY) -m pytest -n 3 --dist worksteal $(ARGS)
+	$(PY) -m pytest -n 4 --dist worksteal $(ARGS)
 
 # What a test run leaves out. `.ci/slow` runs it for what was touched.
 test-slow: $(ENV)
