@@ -151,5 +151,6 @@ def shards_for(ranks, wire: str, tensor: torch.Tensor, count: int, axis: int) ->
 
 
 @while_used
-def buffer(shape: tuple[int, int], dtype: str, device: str, number: int) -> torch.Tensor:
+def buffer(op: str, shape: tuple[int, int], dtype: str, device: str, number: int) -> torch.Tensor:
+    """Memory of one operation: others leave something else there."""
     return torch.empty(shape, dtype=DTYPES[dtype], device=device)

@@ -272,8 +272,8 @@ class Setting:
         return self.normal(shape, seed, 1 / math.sqrt(shape[1]))
 
     def buffer(self, shape: tuple[int, int], number: int = SETS) -> torch.Tensor:
-        """Return memory that cases of one shape share; by default such as no set has."""
-        return buffer(shape, self.case.dtype, self.device, number)
+        """Return memory that cases of one operation and shape share; by default such as no set has."""
+        return buffer(self.case.op, shape, self.case.dtype, self.device, number)
 
     def relative_error(self, arm: Callable, link, operands, *, all_cores: bool = False) -> float:
         """Of the result of `arm`, from operands poisoned with NaN; NaN where that is left in it."""

@@ -108,6 +108,7 @@ def test_cases_of_one_shape_share_their_operands(options):
     kept, module = [], all_gather_matmul
     one, other = operands_of(all_gather("0.05GBps")), operands_of(all_gather("0.04GBps"))
     assert one.gathered is other.gathered
+    assert one.gathered is not operands.buffer("weight_prefetch", one.gathered.shape, "fp32", "cpu", 0)
     assert one.w is other.w
     assert all(mine is theirs for mine, theirs in zip(one.shards, other.shards, strict=True))
     assert one.out is not other.out
