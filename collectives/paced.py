@@ -61,8 +61,9 @@ class Run:
 
 @functools.cache
 def last_core() -> int | None:
-    """Return the last of the process's cores, when this was asked for first; None where it has one."""
-    cores = sorted(os.sched_getaffinity(0))
+    """Return the last of the process's cores, when this was asked for first; None where it has one, or cannot
+    choose."""
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     return cores[-1] if len(cores) > 1 else None
 
 

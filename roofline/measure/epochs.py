@@ -266,7 +266,7 @@ def of_environment() -> Epochs | None:
         raise OSError(f"torchrun's store does not answer: {error}") from None
     del os.environ["WORLD_SIZE"]  # a process that this one begins is no rank
     here, count = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    cores = sorted(os.sched_getaffinity(0))
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     if of_rank := cores[here * len(cores) // count : (here + 1) * len(cores) // count]:
         os.sched_setaffinity(0, of_rank)
     return Epochs(store, rank, size)

@@ -150,7 +150,7 @@ def gpu_driver() -> str | None:
 
 def cores() -> int:
     """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0))
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def flops_per_s(device: str, datasheet: dict | None) -> float:

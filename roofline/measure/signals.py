@@ -10,7 +10,9 @@ from pathlib import Path
 from roofline.store import journal
 from roofline.store.run import Run
 
-ENDING = signal.SIGTERM, signal.SIGHUP
+ENDING = [signal.SIGTERM]
+if hasattr(signal, "SIGHUP"):  # Windows has none
+    ENDING.append(signal.SIGHUP)
 ALL = signal.SIGINT, *ENDING
 
 

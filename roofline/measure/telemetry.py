@@ -130,7 +130,7 @@ class CpuTelemetry:
             "stolen_share": stolen / total if total else 0.0,
             # Of a short pass ticks may say less than nothing: cut off, the mean over rounds would be too high.
             "others_share": None if of_ranks or not total else (busy - of_run) / total,
-            "load_average": os.getloadavg()[0],
+            "load_average": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
         }
 
     @staticmethod
