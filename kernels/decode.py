@@ -57,7 +57,7 @@ MOST_TOKENS = 64
 ENOUGH_WHOLE, ENOUGH = 0.78, 0.96
 """Of the SMs' time, what whole tiles have to keep to be left whole, and what parts have to. Those SMs that read do so a
 little faster for each idle one, and a shared tile costs a few trips to L2 at the end. On an H100 the 104 whole tiles of
-64 rows of `up` at tp 8, 0.79, took 80 us where six parts of each, 0.98, took 82 (results/reference)."""
+64 rows of `up` at tp 8, 0.79, took 80 us for one token, and five parts of each, 0.97, took 82 (results/reference)."""
 
 LEAST_STEPS = 4
 """Of a part: what is read for it is then at least four times its partial sums (128 KB to 32 KB, for 64 rows of x)."""

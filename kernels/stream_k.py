@@ -6,8 +6,8 @@ as programs take tiles. What is left over, and one whole wave more if so asked, 
 after super-tile, which is cut evenly. So every gang has the same number of steps, but for one, and its part of the run
 begins inside a super-tile at most once, and ends inside one at most once.
 
-    132 programs in gangs of 8x1: 16 gangs. up, tp 8, M = 1024 has 26 super-tiles of 1024 x 256: none in whole waves,
-    26 x 256 steps in the run, 416 for each gang, where two waves of whole tiles take 512.
+    132 programs in gangs of 8x1: 16 gangs. up, tp 8, M = 1024 has 26 super-tiles of 1024 x 256: one for each gang, and
+    10 x 256 steps in the run, 160 for each gang. That is 416 steps, where two waves of whole tiles take 512.
 
 Who has the first step of a tile owns it. Another program leaves its sums of the tile in a slot of its own, and raises
 the slot's flag. It has done that before it begins anything else of the run, so an owner, whose last piece it is, finds
@@ -15,8 +15,9 @@ it done or soon done. It adds the slots in the order of gangs: the same bits eve
 programs alone, and these wait for later ones still. So no program has to run beside all others: two gangs at a time get
 to the end.
 
-Gangs are what makes it pay. Without them every program is at another place along K, so that those with the same rows of
-w read them at different times: on an H100, whose L2 feeds its SMs some 6 TB/s that way, it lost up to half.
+Gangs are what makes it pay. Programs at different places along K read the same rows of w at different times, and L2
+cannot serve them together. On an H100, up, tp 8, M = 1024 had 0.57 of cuBLAS's speed by gangs of 2x1, 0.78 by 4x1 and
+1.06 by 8x1 (results/reference/nvidia-h100-80gb-hbm3-2026-11-26/stream_k_trial.txt).
 
 Source: M. Osama et al., Stream-K (PPoPP 2023), whose "data-parallel + two-tile" has whole waves first, too. Gangs are
 ours; results/reference has what they are worth.

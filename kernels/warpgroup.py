@@ -12,7 +12,7 @@ nobody has completed yet. A consumer keeps one wgmma group in flight: it issues 
 that one is pending, and so knows that the stage *before* has been read and releases that.
 
 The epilogue goes through shared memory in `subtile` parts, two buffers in turn for each consumer where there is more
-than one part: 128x256x64 gets a fourth stage that way (229,576 of 232,448 bytes). Consumers share no buffer, and wait
+than one part: 128x256x64 gets a fourth stage that way (229,592 of 232,448 bytes). Consumers share no buffer, and wait
 for each other nowhere but at the ring.
 
 128x256 is the tile of choice, by arithmetic: for 64 along K its 64x256x16 instructions read 80 KiB of shared memory and
@@ -24,11 +24,10 @@ model of waves or an entry of the table says so. What others have of a tile come
 the tile's last steps: a consumer adds it to its sums in the epilogue. `SHARED` is code of its own; without it nothing
 of that is there.
 
-Wins from some 500 rows on, where that last wave is what cuBLAS loses, too. Loses at small M, where bytes decide, and at
-256 rows (README has the figures). Both consumers store at the same time, so a tile's store is hidden behind loads
-alone: some 1 % of the time at K = 16384.
-Gluon is experimental, its names move between releases: those used here mean the same in Triton 3.7 to 3.9, but for two
-that 3.9 renamed.
+Wins from some 500 rows on, where cuBLAS has a ragged last wave. Loses at small M, where bytes decide, and at 256 rows
+(README has the figures). Both consumers store at the same time, so a tile's store is hidden behind loads alone: some 1
+% of the time at K = 16384. Gluon is experimental, its names move between releases: those used here mean the same in
+Triton 3.7 to 3.9, but for two that 3.9 renamed.
 
 Sources: the roles, 2 x 64x256 sums and 240 / 24 registers are those of CUTLASS's cooperative kernel and of fast.cu
 (https://github.com/pranjalssh/fast.cu, matmul_12.cuh); barriers by parity after Triton's Gluon tutorial on warp

@@ -97,8 +97,8 @@ STEPS = (
 )
 """What a visit does, in the order of its worth. An H100 took as many seconds for doctor and gathers without a cache of
 compiled kernels, for matmuls, scatters, layers and prefetches with one. It took 9 s for links with one, 12 s for
-memcheck and for counters, and 150 s for half of attention. The others are estimates. `tune` is last: what is measured
-by a table that is not committed is no reference."""
+memcheck and for counters, and 150 s for the checks and a quarter of the cases of attention. The others are estimates.
+`tune` is last: what is measured by a table that is not committed is no reference."""
 
 LOGS, STATE = "logs", "steps.json"
 MARK = "ROOFLINE_VISIT_STEP"
