@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from roofline.measure import telemetry
 from roofline.theory.chips import of_device
 
 THREADING = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_")
@@ -197,6 +198,7 @@ def describe(device: str) -> dict:
             "chip": properties.name,
             "datasheet": datasheet,
             "sms": properties.multi_processor_count,
+            "max_sm_clock_mhz": telemetry.highest_sm_clock_mhz(),
             "compute_capability": f"{properties.major}.{properties.minor}",
             "cache_bytes": properties.L2_cache_size,
             "memory_bytes": properties.total_memory,

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 
 from roofline import operations
+from roofline.format import time_text
 from roofline.measure import METHOD_VERSION, ceilings, device_errors, launches, machine, runner, steady, telemetry
 from roofline.measure.clocks import empty_call_s
 from roofline.measure.machine import anonymous
@@ -22,6 +23,7 @@ from roofline.measure.request import Kind, Request, Step
 from roofline.measure.rounds import UNWATCHED, CallError, Rounds, StopRule
 from roofline.stats import grouped, time_of
 from roofline.store.run import Shape
+from roofline.theory import floor
 
 Tell = Callable[[dict], None]
 
@@ -139,6 +141,7 @@ class Share:
         """Make the passes that were asked for, of all shapes by turns."""
         first = next(iter(self.runners.loaded.values()))
         self.clock, self.telemetry = first.clock(), telemetry.for_device(self.device)
+        self.machine = machine.describe(self.device)
         if lacking := runner.equip(self.clock, first.instruments()):
             self.note("instruments", lacking)
         self.clock.while_busy = self.telemetry.read
@@ -253,13 +256,15 @@ class Share:
         )  # fmt: skip
 
     def finish(self, entered: Entered) -> None:
-        """End a shape after its last pass: who has no sample, or computes something else by now, gets no number.
+        """End a shape after its last pass: who has no sample, was faster than the chip can be, or computes something
+        else by now, gets no number.
 
         What is long enough then runs alone for a while."""
         prepared, rounds = entered.prepared, entered.rounds
         for name in [name for name, times in rounds.times_s.items() if not times]:
             reason = f"{name}: the host was late for every sample; close the programs that keep it busy"
             prepared.rejected[name] = Rejection(FAILED, reason)
+        self.refuse_impossible_times(entered)
         for name in [name for name in prepared.contenders if prepared.entrants[name].recheck]:
             self.at(Step.RECHECK, entered.shape, name=name)
             prepared.take(name, partial(checked_again, prepared.entrants[name]))
@@ -267,6 +272,26 @@ class Share:
                 rounds.drop(name)
         if self.is_first(entered.shape) and (self.device == "cuda" or self.options.steady):
             self.measure_steady_state(entered)
+
+    def refuse_impossible_times(self, entered: Entered) -> None:
+        """Take out each contender whose typical time is below the floor of its work: it did not do all of that."""
+        prepared, rounds = entered.prepared, entered.rounds
+        limits = floor.rates(self.machine, prepared.case.dtype, self.ceilings)
+        if isinstance(limits, str):
+            return self.note("floor", f"No floor under times of {prepared.case.dtype}: {limits}.")
+        least = floor.floor(prepared.case.work, limits)
+        for name, times_s in rounds.times_s.items():
+            if name not in prepared.contenders or not times_s:
+                continue
+            time_s = time_of(times_s).value
+            if time_s < least.seconds:
+                prepared.entrants.pop(name)
+                prepared.rejected[name] = Rejection(
+                    FAILED,
+                    f"{name}: faster than the chip can be: {time_text(time_s)}, where {least.why} take "
+                    f"{time_text(least.seconds)}; have each call do all of its work",
+                )
+                rounds.drop(name)
 
     def measure_steady_state(self, entered: Entered) -> None:
         """Run blocks of the kernels that are long enough. What fails here keeps its rounds."""

@@ -9,6 +9,9 @@ RENEWED_S = 0.2
 """NVML renews its energy counter some ten times a second: a reading waits for that, for so long at most."""
 IDLE_S = 5.0
 """Over so long, power is read of a device on which nothing runs."""
+AT_MOST = 0.99
+"""Of the highest clock: an SM that NVML reads above this share of it is not held down, whatever reasons are given. Its
+clocks are 15 MHz apart."""
 HIGHEST = {"temperature_c", "other_processes"}
 """Of several passes the highest reading of these stays."""
 
@@ -33,6 +36,15 @@ def nvml_handle():
     return pynvml, pynvml.nvmlDeviceGetHandleByUUID(uuid if uuid.startswith("GPU-") else f"GPU-{uuid}")
 
 
+def highest_sm_clock_mhz() -> float | None:
+    """The highest SM clock that NVML allows torch's current GPU; None where it does not tell."""
+    try:
+        nvml, handle = nvml_handle()
+        return nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM)
+    except Exception:  # no package, no library, no permission: NVML has a type for each
+        return None
+
+
 class GpuTelemetry:
     """NVML readings taken while the device is busy, at most every `interval_s`; `summary()` ends a case.
 
@@ -48,6 +60,7 @@ class GpuTelemetry:
             self._nvml, self._handle = nvml_handle()
         except Exception as error:  # no package, no library, no permission: NVML has a type for each
             self._error = f"{type(error).__name__}: {error}"
+        self._highest_mhz = highest_sm_clock_mhz()
 
     def start(self) -> None:
         self._readings: list[dict] = []
@@ -86,24 +99,34 @@ class GpuTelemetry:
         return None if millijoules is None else millijoules / 1e3
 
     def summary(self) -> dict:
-        """Return the medians over the case (the highest for the temperature); `throttled` is None where NVML does not
-        tell."""
+        """Return the medians over the case (the highest for the temperature). `throttled` is whether NVML gave a reason
+        while the clock was below its highest, and `throttled_fraction` of how many readings that is true; both are None
+        where NVML does not tell."""
         if not self._readings:
             return {"throttled": None, "telemetry_error": self._error or "no reading was taken"}
         values = {
             key: [reading[key] for reading in self._readings if reading[key] is not None] for key in self._readings[0]
         }
-        masks = values["throttle_mask"]
+        told = [reading for reading in self._readings if reading["throttle_mask"] is not None]
+        masks = [reading["throttle_mask"] for reading in told if self._is_held_down(reading["sm_clock_mhz"])]
         reasons = [text for bit, text in THROTTLE_REASONS.items() if any(mask & bit for mask in masks)]
+        throttled = sum(any(mask & bit for bit in THROTTLE_REASONS) for mask in masks)
         processes = self._ask(self._nvml.nvmlDeviceGetComputeRunningProcesses)
         return {
             "sm_clock_mhz": median(values["sm_clock_mhz"]) if values["sm_clock_mhz"] else None,
             "power_w": median(values["power_mw"]) / 1e3 if values["power_mw"] else None,
             "temperature_c": max(values["temperature_c"], default=None),
-            "throttled": bool(reasons) if masks else None,
+            "throttled": bool(reasons) if told else None,
+            "throttled_fraction": throttled / len(told) if told else None,
             "throttle_reasons": ", ".join(reasons),
             "other_processes": None if processes is None else max(0, len(processes) - 1),
         }
+
+    def _is_held_down(self, sm_clock_mhz: float | None) -> bool:
+        """Whether the clock is below its highest, as far as NVML tells both."""
+        if sm_clock_mhz is None or self._highest_mhz is None:
+            return True
+        return sm_clock_mhz < AT_MOST * self._highest_mhz
 
 
 class CpuTelemetry:

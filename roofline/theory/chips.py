@@ -19,6 +19,9 @@ class Chip:
     flops: dict[str, float]
     source: str
     sms: int | None = None
+    flop_per_cycle: dict[str, int] = field(default_factory=dict)
+    """The most that an SM can do in one cycle of its clock, by dtype: `flops` over SMs and the vendor's boost clock. Of a
+    GeForce that is twice its rate in 16 bits, which is with sums in fp32."""
     cache_bytes: int | None = None
     memory_bytes: int | None = None
     memory_bandwidth_bytes_per_s: float | None = None
@@ -39,6 +42,11 @@ class Chip:
 
 HOPPER_SXM_FLOPS = {"bf16": 989.4e12, "fp16": 989.4e12, "tf32": 494.7e12, "fp32": 66.9e12, "fp8": 1978.9e12}
 
+AMPERE_SM = {"bf16": 2048, "fp16": 2048, "tf32": 1024, "fp32": 128}
+ADA_SM = {"bf16": 1024, "fp16": 1024, "tf32": 512, "fp32": 256, "fp8": 2048}
+HOPPER_SM = {"bf16": 4096, "fp16": 4096, "tf32": 2048, "fp32": 256, "fp8": 8192}
+BLACKWELL_SM = {"bf16": 8192, "fp16": 8192, "tf32": 4096, "fp32": 256, "fp8": 16384}
+
 CHIPS = {
     chip.name: chip
     for chip in (
@@ -46,21 +54,24 @@ CHIPS = {
             "H100 SXM", HOPPER_SXM_FLOPS,
             "NVIDIA H100 Tensor Core GPU Architecture whitepaper (SXM5, 80 GB HBM3); NVLink 4: 18 links of 25 GB/s; "
             "DGX H100: nodes of 8, a port of 400 Gbit/s each",
-            sms=132, cache_bytes=50 * MIB, memory_bytes=80 * GB, memory_bandwidth_bytes_per_s=3.35e12,
+            sms=132, flop_per_cycle=HOPPER_SM,
+            cache_bytes=50 * MIB, memory_bytes=80 * GB, memory_bandwidth_bytes_per_s=3.35e12,
             links=18, link_bandwidth_bytes_per_s=25e9, node_size=8, port_bytes_per_s=50e9,
             device_names=("NVIDIA H100 80GB HBM3",),
         ),
         Chip(
             "H100 PCIe", {"bf16": 756e12, "fp16": 756e12, "tf32": 378e12, "fp32": 51.2e12, "fp8": 1513e12},
             "NVIDIA H100 PCIe GPU product brief and H100 datasheet; NVLink bridges: 600 GB/s both ways, 12 links",
-            sms=114, cache_bytes=50 * MIB, memory_bytes=80 * GB, memory_bandwidth_bytes_per_s=2.0e12,
+            sms=114, flop_per_cycle=HOPPER_SM,
+            cache_bytes=50 * MIB, memory_bytes=80 * GB, memory_bandwidth_bytes_per_s=2.0e12,
             links=12, link_bandwidth_bytes_per_s=25e9, node_size=2,
             device_names=("NVIDIA H100 PCIe",),
         ),
         Chip(
             "H200", HOPPER_SXM_FLOPS,
             "NVIDIA H200 datasheet (SXM; same processor as the H100 SXM); cache: what the driver reports; DGX H200",
-            sms=132, cache_bytes=60 * MIB, memory_bytes=141 * GB, memory_bandwidth_bytes_per_s=4.8e12,
+            sms=132, flop_per_cycle=HOPPER_SM,
+            cache_bytes=60 * MIB, memory_bytes=141 * GB, memory_bandwidth_bytes_per_s=4.8e12,
             links=18, link_bandwidth_bytes_per_s=25e9, node_size=8, port_bytes_per_s=50e9,
             device_names=("NVIDIA H200",),
         ),
@@ -68,7 +79,8 @@ CHIPS = {
             "B200", {"bf16": 2.25e15, "fp16": 2.25e15, "tf32": 1.125e15, "fp32": 75e12, "fp8": 4.5e15},
             "NVIDIA HGX B200 datasheet, an eighth of the board with eight; SMs and cache: what the driver reports; "
             "DGX B200: nodes of 8, a port of 400 Gbit/s each",
-            sms=148, cache_bytes=126 * MIB, memory_bytes=180 * GB, memory_bandwidth_bytes_per_s=7.75e12,
+            sms=148, flop_per_cycle=BLACKWELL_SM,
+            cache_bytes=126 * MIB, memory_bytes=180 * GB, memory_bandwidth_bytes_per_s=7.75e12,
             links=18, link_bandwidth_bytes_per_s=50e9, node_size=8, port_bytes_per_s=50e9,
             device_names=("NVIDIA B200",),
         ),
@@ -76,21 +88,24 @@ CHIPS = {
             "A100 SXM", {"bf16": 312e12, "fp16": 312e12, "tf32": 156e12, "fp32": 19.5e12},
             "NVIDIA A100 80GB datasheet (SXM4) and A100 architecture whitepaper; NVLink 3: 12 links of 25 GB/s; "
             "DGX A100: nodes of 8, a port of 200 Gbit/s each",
-            sms=108, cache_bytes=40 * MIB, memory_bytes=80 * GB, memory_bandwidth_bytes_per_s=2.039e12,
+            sms=108, flop_per_cycle=AMPERE_SM,
+            cache_bytes=40 * MIB, memory_bytes=80 * GB, memory_bandwidth_bytes_per_s=2.039e12,
             links=12, link_bandwidth_bytes_per_s=25e9, node_size=8, port_bytes_per_s=25e9,
             device_names=("NVIDIA A100-SXM4-80GB",),
         ),
         Chip(
             "L40S", {"bf16": 362.05e12, "fp16": 362.05e12, "tf32": 183e12, "fp32": 91.6e12, "fp8": 733e12},
             "NVIDIA L40S datasheet; link: PCIe Gen4 x16, no NVLink; cache: Ada architecture whitepaper (AD102)",
-            sms=142, cache_bytes=96 * MIB, memory_bytes=48 * GB, memory_bandwidth_bytes_per_s=864e9,
+            sms=142, flop_per_cycle=ADA_SM,
+            cache_bytes=96 * MIB, memory_bytes=48 * GB, memory_bandwidth_bytes_per_s=864e9,
             link_bandwidth_bytes_per_s=32e9, device_names=("NVIDIA L40S",),
         ),
         Chip(
             "RTX 4090", {"bf16": 165.2e12, "fp16": 165.2e12, "tf32": 82.6e12, "fp32": 82.6e12, "fp8": 330.3e12},
             "NVIDIA Ada GPU architecture whitepaper (GeForce RTX 4090, 24 GB GDDR6X; tensor cores that accumulate in "
             "fp32); link: PCIe Gen4 x16, no NVLink",
-            sms=128, cache_bytes=72 * MIB, memory_bytes=24 * GB, memory_bandwidth_bytes_per_s=1.008e12,
+            sms=128, flop_per_cycle=ADA_SM,
+            cache_bytes=72 * MIB, memory_bytes=24 * GB, memory_bandwidth_bytes_per_s=1.008e12,
             link_bandwidth_bytes_per_s=32e9, device_names=("NVIDIA GeForce RTX 4090",),
         ),
         Chip(

@@ -525,7 +525,7 @@ def make_nvml():
         nvmlDeviceGetHandleByIndex=lambda index: index,
         nvmlDeviceGetCudaComputeCapability=lambda handle: CARDS[os.environ[NAMED]],
         nvmlDeviceGetClockInfo=lambda handle, kind: SM_HZ / 1e6,
-        nvmlDeviceGetMigMode=refuse,
+        nvmlDeviceGetMaxClockInfo=lambda handle, kind: 1980, nvmlDeviceGetMigMode=refuse,
         nvmlDeviceGetPowerUsage=lambda handle: 650_000, nvmlDeviceGetTemperature=lambda handle, kind: 60,
         nvmlDeviceGetCurrentClocksThrottleReasons=lambda handle: 0, nvmlDeviceGetComputeMode=lambda handle: 0,
         nvmlDeviceGetComputeRunningProcesses=lambda handle: [],

@@ -204,11 +204,21 @@ def test_what_others_took_of_a_cpu(monkeypatch, rank, others_share):
     assert summary["load_average"] >= 0
 
 
-def test_throttling_is_reported_with_its_reason(fake_nvml):
+def test_throttling_is_reported_with_its_reason_where_the_clock_is_below_its_highest(fake_nvml):
     gpu = telemetry.GpuTelemetry(interval_s=0)
+    for clock_mhz in (1755, 1755, 1980, 1965):
+        fake_nvml.nvmlDeviceGetClockInfo = lambda handle, kind, mhz=clock_mhz: mhz
+        gpu.read()
+    about = {"sm_clock_mhz": 1860, "power_w": None, "temperature_c": None, "other_processes": 2}
+    capped = {"throttled": True, "throttle_reasons": "power cap", "throttled_fraction": 0.5}
+    assert gpu.summary() == about | capped
+    gpu.start()
     gpu.read()
-    about = {"sm_clock_mhz": 1755, "power_w": None, "temperature_c": None, "other_processes": 2}
-    assert gpu.summary() == about | {"throttled": True, "throttle_reasons": "power cap"}
+    assert gpu.summary()["throttled"] is False
+    fake_nvml.nvmlDeviceGetMaxClockInfo = fake_nvml.refuse  # the reason alone is known
+    gpu = telemetry.GpuTelemetry()
+    gpu.read()
+    assert gpu.summary()["throttled_fraction"] == 1
     fake_nvml.nvmlInit = fake_nvml.refuse
     gpu = telemetry.GpuTelemetry()
     gpu.read()

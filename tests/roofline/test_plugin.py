@@ -132,12 +132,21 @@ def test_what_would_save_another_number_fails_and_gets_none(run_project, tests, 
 
 
 def test_the_matmul_ceiling_is_that_of_the_fastest_of_all_contenders_and_probes(run_project):
-    outcome = run_project("--benchmark-only", "-k", "torch or numpy", env={"SLOWER": "0.001"})
+    outcome = run_project("--benchmark-only", "-k", "torch or numpy", env={"SLOWER": "0.01"})
     record = outcome.rows["numpy"]["extra_info"]
     assert record["of_roof"] > 1  # of the probe beside it
     assert re.search(
         rf"matmul: {record['tflops']:.1f} \[[\d., ]+\] TFLOP/s fp32 measured \({SHAPE}-numpy\)", outcome.text
     )
+
+
+def test_a_time_that_no_kernel_of_this_machine_can_have_fails_its_case_alone(run_project):
+    outcome = run_project("--benchmark-only", "-k", "torch or numpy", env={"SLOWER": "0.004"})
+    assert (outcome.code, [*outcome.rows]) == (1, ["torch"])
+    ((kind, reason),) = outcome.reasons.values()
+    assert kind == "failed"
+    assert reason.startswith("numpy: faster than the chip can be: 4 us, where 0.0545 GFLOP at 12 TFLOP/s (4 times")
+    assert "take 4.54 us" in reason
 
 
 def test_gpu_that_torch_cannot_use_is_an_error_unless_the_cpu_was_asked_for(run_project):

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,8 @@ from roofline.format import FORMATS, WITH_ENDS
 from roofline.report.write import markdown, sections, write
 from roofline.store import journal
 from roofline.store.source_files import hash_of_files
+from roofline.theory import floor
+from roofline.theory.chips import of_device
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "results" / "reference"
@@ -30,6 +33,8 @@ each_run = pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name == SHOWN else pytest.mark.slow) for name in RUNS]
 )
 """That of README by default, the others with `-m slow`."""
+HIGHEST = {"max_sm_clock_mhz": 1980}
+"""Of the committed GPU runs: nvidia-smi's clocks.max.sm in their conditions."""
 PICTURED = sorted({path.parent.name for path in REFERENCE.glob("*/*.png")})
 
 
@@ -53,6 +58,16 @@ def test_fields_and_report_of_a_committed_run_are_made_of_its_samples_again(name
     text = markdown(run, sections(run, frame(run), re.findall(r"\]\((\w+)\.png\)", committed)))
     assert text.splitlines() == committed.splitlines()
     assert references.private(folder) == []
+
+
+@each_run
+def test_no_time_of_a_committed_run_is_below_its_floor(name):
+    run = load_committed(name)
+    machine, chip = run.metadata["machine"], of_device(run.metadata["machine"]["chip"])
+    machine |= HIGHEST | {"datasheet": asdict(chip) if chip else None}
+    for record in records_of(run):
+        limits = floor.rates(machine, record["dtype"], run.ceilings)
+        assert floor.floor(run.shapes[record["shape"]].work, limits).seconds < record["time_s"], record["case"]
 
 
 @pytest.mark.parametrize("name", ["memory_roofline", *NAMES])

@@ -1,12 +1,14 @@
 """Sizes, work, chips and bounds against figures worked out by hand."""
 
+from dataclasses import asdict
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from roofline.analysis.throughput import Roof
 from roofline.operations.matmul import Matmul
-from roofline.theory import chips
+from roofline.theory import chips, floor
 from roofline.theory.bounds import balance, bound
 from roofline.theory.models import parse
 
@@ -50,6 +52,50 @@ def test_balances_of_datasheets(name, wire, memory):
 def test_device_names_are_compared_whole():
     assert chips.of_device("NVIDIA H200").name == "H200"
     assert chips.of_device("NVIDIA H200 NVL") is None
+
+
+def machine_of(name, **more):
+    chip = chips.find(name)
+    of_gpu = {"source": "gpu", "sms": chip.sms, "cache_bytes": chip.cache_bytes, "max_sm_clock_mhz": 1980}
+    return of_gpu | {"datasheet": asdict(chip)} | more
+
+
+@pytest.mark.parametrize(
+    ("machine", "dtype", "m", "least_s"),
+    [
+        # 2 * 8192 * 53248 * 16384 FLOP over 132 SMs * 4096 * 1.98 GHz = 1.0705e15 FLOP/s.
+        (machine_of("H100 SXM"), "bf16", 8192, 13.352e-3),
+        # All bytes but 50 MiB over 3.35 TB/s.
+        (machine_of("H100 SXM"), "bf16", 1, 0.50526e-3),
+        # TF32's rate, half of bf16's: sums of its products may be exact.
+        (machine_of("H100 SXM"), "fp32", 8192, 26.704e-3),
+        # Four times the fastest probe: 4e12 FLOP/s.
+        ({"source": "cpu", "cache_bytes": 0}, "fp32", 8192, 3.5734),
+    ],
+)
+def test_floor_of_a_time_by_hand(machine, dtype, m, least_s):
+    lines = [("matmul", "fp32", 0.5e12), ("matmul", "fp32", 1e12), ("read", None, 1e11), ("matmul", "bf16", 9e12)]
+    ceilings = [{"ceiling": kind, "dtype": of, "value": value} for kind, of, value in lines]
+    limits = floor.rates(machine, dtype, ceilings)
+    assert floor.floor(Matmul("xxl", "up", 1, m, dtype).work, limits).seconds == pytest.approx(least_s, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("machine", "why"),
+    [
+        (machine_of("H200", datasheet=None), floor.NO_DATASHEET),
+        (machine_of("H200", max_sm_clock_mhz=None), floor.NO_CLOCK),
+        ({"source": "cpu", "cache_bytes": 0}, floor.NO_PROBE),
+    ],
+)
+def test_a_floor_that_nobody_knows_says_why(machine, why):
+    assert floor.rates(machine, "fp32", []) == why
+
+
+def test_an_sm_does_in_a_cycle_what_the_datasheet_says_at_a_boost_clock():
+    for chip in chips.CHIPS.values():
+        for dtype, flop in chip.flop_per_cycle.items():
+            assert 1.2e9 < chip.flops[dtype] / chip.sms / flop < 2.6e9, (chip.name, dtype)
 
 
 @given(st.floats(1e-3, 1e6), st.floats(1e9, 1e16), st.floats(1e6, 1e13))
