@@ -27,6 +27,8 @@ class Contender:
     """Whether it is measured unless other contenders are asked for."""
     beaten_up_to_m: int = 0
     """Rows of x up to which `decode` is faster on a Hopper, in 16 bits: by default it is not timed at so few."""
+    probes: tuple[str, ...] = ()
+    """Kinds of ceilings of its device that it reaches for: "matmul", "read"."""
     first_call_s: float | None = None
     """Longest that a first call may take with all it compiles, where that is more than usual."""
     version: str = ""
@@ -67,14 +69,18 @@ def load(path: str) -> Any:
 CONTENDERS = {
     contender.name: contender
     for contender in (
-        Contender(name="cublas", path="kernels.vendor:cublas", kind="vendor"),
+        Contender(name="cublas", path="kernels.vendor:cublas", kind="vendor", probes=("matmul", "read")),
         # The same once more: what a ratio is where there is no difference (roofline.report.throughput).
         Contender(name="cublas_again", path="kernels.vendor:cublas", kind="library", default=False),
-        Contender(name="torch", path="kernels.vendor:torch_cpu", kind="vendor", device="cpu"),
-        Contender(name="numpy", path="kernels.vendor:numpy_cpu", kind="library", device="cpu"),
+        Contender(
+            name="torch", path="kernels.vendor:torch_cpu", kind="vendor", device="cpu", probes=("matmul", "read")
+        ),
+        Contender(
+            name="numpy", path="kernels.vendor:numpy_cpu", kind="library", device="cpu", probes=("matmul", "read")
+        ),
         # It compiles and times candidates for each shape: minutes, on a busy host a multiple of that.
         Contender(name="inductor", path="kernels.vendor:inductor", kind="library", default=False, first_call_s=1800.0),
-        Contender(name="decode", path="kernels.decode:matmul"),
+        Contender(name="decode", path="kernels.decode:matmul", probes=("read",)),
         Contender(name="persistent", path="kernels.persistent:matmul"),
         # On an H200, at 1 to 64 rows: 0.44 to 1.03 of cuBLAS, where decode has 0.94 to 1.11, and behind it each time.
         Contender(name="tiled", path="kernels.tiled:matmul", beaten_up_to_m=64),

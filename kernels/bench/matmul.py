@@ -157,7 +157,7 @@ def beyond_cache_bytes(device: str) -> int:
     """Return the bytes of a tensor that the last-level cache does not answer for.
 
     On a GPU it has at least 2 GiB where the memory allows: they take a third of a millisecond, so that the launch
-    weighs nothing. Three of them have to fit into the memory beside operands: a virtual machine may name the cache of
+    weighs nothing. Four of them have to fit into the memory beside operands: a virtual machine may name the cache of
     its whole host, and a slice of a GPU may have 10 GB."""
     wanted = ROTATION * cache_bytes(device)
     if device == "cuda":
@@ -172,12 +172,14 @@ def probes(options) -> list[Probe]:
         shapes = ((4096, 4096, 4096), (8192, 8192, 8192), (4096, 13312, 16384), (2048, 2048, 13312))
     else:
         shapes = ((1024, 1024, 1024), (512, 3328, 1024), (256, 3328, 1024))  # in bf16 few rows are the fastest
-    libraries = [c for c in CONTENDERS.values() if c.device == device and c.default and c.kind != "triton"]
+    of_device = [c for c in CONTENDERS.values() if c.device == device and c.probes and not reason(c.load)]
+    multipliers = [c for c in of_device if "matmul" in c.probes]
+    readers = [c for c in of_device if "read" in c.probes]
     calls = []
     for dtype, (m, n, k) in itertools.product(options.dtypes, shapes):
         x, w = (torch.randn(rows, k, device=device).to(DTYPES[dtype]) for rows in (m, n))
         sets = [(x, w, x.new_empty(m, n))]
-        calls += [_probe("matmul", c, f"{m}x{n}x{k}", 2 * m * n * k, sets, dtype) for c in libraries]
+        calls += [_probe("matmul", c, f"{m}x{n}x{k}", 2 * m * n * k, sets, dtype) for c in multipliers]
     # Far beyond the last-level cache, which would answer for the memory. On a CPU a part at a time, by turns: a probe
     # takes its turn beside calls of a fraction of a millisecond. Rows as long as those of the weights: there that
     # matters.
@@ -190,7 +192,12 @@ def probes(options) -> list[Probe]:
         turns, sets = itertools.cycle(parts), [(vector, part, product) for part in parts]
         shape, nbytes = "x".join(map(str, parts[0].shape)), parts[0].nbytes
         calls.append(Probe("read", f"sum {shape}", nbytes, lambda turns=turns: next(turns).sum()))
-        calls += [_probe("read", c, shape, nbytes, sets) for c in libraries]
+        calls += [_probe("read", c, shape, nbytes, sets) for c in readers if c.kind != "triton"]
+    for c in [c for c in readers if c.kind == "triton"]:  # which take 16 bits
+        k = model.d_model
+        matrix = torch.randn(size // 2 // k, k, device=device, dtype=torch.bfloat16)
+        sets = [(matrix.new_ones(1, k), matrix, matrix.new_zeros(1, len(matrix)))]
+        calls.append(_probe("read", c, f"{len(matrix)}x{k} bf16", matrix.nbytes, sets))
     other = torch.empty_like(matrices[0])
     calls.append(Probe("copy", "copy_", 2 * other.nbytes, lambda: other.copy_(matrices[0])))
     return calls

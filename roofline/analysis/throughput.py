@@ -127,6 +127,7 @@ def record(run: Run, shape: Shape, contender: str) -> dict:
     groups, entrant, work = shape.groups, shape.entrants[contender], shape.work
     time, roof = time_of(times, groups, baseline_times or times), roof_of(run, shape.dtype)
     intensity = replace(work, spilled_bytes=entrant.get("spilled_bytes", 0)).device_intensity
+    probe = _probe(shape)
     ratio, reached = baseline_times and ratio_of(baseline_times, times, groups), of_roof(run, shape, times, intensity)
     facts = shape.facts | entrant | entrant.get("costs", {})
     fields = {
@@ -147,6 +148,7 @@ def record(run: Run, shape: Shape, contender: str) -> dict:
         "tokens_per_s": shape.facts["m"] / time.value if "m" in shape.facts else None,
         "roof_tflops": reached and work.flop / time.value / reached.value / 1e12,
         **with_ends("of_roof", reached),
+        "roof_probe": probe and probe[1]["config"],
         "above_roof": reached and reached.low > 1 and work.flop / time.high > roof.at(intensity),
         "bound": roof and bound(intensity, *roof),
         "baseline": shape.baseline,

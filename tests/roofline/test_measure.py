@@ -143,11 +143,11 @@ def test_late_samples_are_dropped_and_counted():
 CASE = Matmul("100,300", "up", 1, 300, "bf16")
 
 
-def best_of(probes):
-    return ceilings.measure(probes, FakeClock(), when="start", seed=0, rule=QUIET)
+def best_of(probes, **about):
+    return ceilings.measure(probes, FakeClock(), when="start", seed=0, rule=QUIET, **about)
 
 
-def test_the_fastest_probe_sets_the_ceiling_and_the_first_of_nearly_as_fast_readers_stands_beside_cases():
+def test_the_fastest_probe_sets_the_ceiling_and_the_first_of_a_cpus_nearly_as_fast_readers_stands_beside_cases():
     times = {"far": 1.2, "near": 1.05, "fast": 1.0}
     probes = [ceilings.Probe("read", name, 100, partial(float, time_s)) for name, time_s in times.items()]
     for dtype, share in (("fp32", 1.0), ("bf16", 0.5)):
@@ -159,6 +159,8 @@ def test_the_fastest_probe_sets_the_ceiling_and_the_first_of_nearly_as_fast_read
         ("fp32", "fast", "fast", pytest.approx(1e3)),
         ("bf16", "fast", "fast", pytest.approx(2e3)),
     ]
+    (on_gpu, *_), _ = best_of(probes, device="cuda")
+    assert on_gpu.beside == "fast"
     lines = [asdict(ceiling) for ceiling in best]
     assert ceilings.beside(Matmul("100,300", "up", 1, 1, "bf16"), probes, lines).config == "near"
     assert ceilings.beside(CASE, probes, lines).call() == 0.5  # of its dtype

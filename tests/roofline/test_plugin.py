@@ -136,7 +136,7 @@ def test_the_matmul_ceiling_is_that_of_the_fastest_of_all_contenders_and_probes(
     record = outcome.rows["numpy"]["extra_info"]
     assert record["of_roof"] > 1  # of the probe beside it
     assert re.search(
-        rf"matmul: {record['tflops']:.1f} \[[\d., ]+\] TFLOP/s fp32 measured \({SHAPE}-numpy\)", outcome.text
+        rf"matmul: {record['tflops']:.2f} \[[\d., ]+\] TFLOP/s fp32 measured \({SHAPE}-numpy\)", outcome.text
     )
 
 
