@@ -70,8 +70,9 @@ CONTENDERS = {
     contender.name: contender
     for contender in (
         Contender(name="cublas", path="kernels.vendor:cublas", kind="vendor", probes=("matmul", "read")),
-        # The same once more: what a ratio is where there is no difference (roofline.report.throughput).
-        Contender(name="cublas_again", path="kernels.vendor:cublas", kind="library", default=False),
+        # The same once more: what a ratio is where there is no difference.
+        Contender(name="cublas_again", path="kernels.vendor:cublas", kind="library"),
+        Contender(name="cublaslt_best", path="kernels.cublaslt:best", kind="library"),
         Contender(
             name="torch", path="kernels.vendor:torch_cpu", kind="vendor", device="cpu", probes=("matmul", "read")
         ),

@@ -24,7 +24,7 @@ from roofline.format import bytes_text, number_text
 from roofline.measure.launcher import CALLS, COPY
 from roofline.measure.machine import anonymous
 from roofline.store import journal
-from roofline.store.run import AGAIN, Run, Shape
+from roofline.store.run import Run, Shape
 
 LOG = "ncu.log"
 """In the run's folder: what ncu printed the last time, from which any number can be read again."""
@@ -114,10 +114,9 @@ def by_default(run: Run) -> list[str]:
     cases = []
     for place in sorted({round(index * (len(shapes) - 1) / (SHAPES - 1)) for index in range(SHAPES)}):
         shape = shapes[place]
-        names = [name for name in shape.measured if not name.endswith(AGAIN)]
-        names.sort(key=lambda name: median(shape.times_s(name).values()))
-        names.sort(key=lambda name: name != shape.baseline)
-        cases += [f"{shape.id}-{name}" for name in names[:2]]
+        rivals = sorted(shape.rivals, key=lambda name: median(shape.times_s(name).values()))
+        names = [name for name in [shape.baseline] if name in shape.measured]
+        cases += [f"{shape.id}-{name}" for name in names + rivals[:1]]
     return cases
 
 

@@ -141,7 +141,7 @@ OPTIONS = {
         "FILE", str, "lines of m,n,k or m,n,k,dtype,label, in place of model, layers, tokens and tp (default: no file)"
     ),
     "contenders": Option(
-        "LIST", str, "the baseline is measured beside them (default: all but inductor and cublas_again)"
+        "LIST", str, "the baseline is measured beside them (default: all but inductor)"
     ),
     "contender": Option(
         "FILE::NAME", contenders.parse, "a matmul of your own, f(x, w, out=None), from a file or as module:NAME; again "

@@ -13,11 +13,12 @@ from kernels.bench import checks
 from kernels.contract import interpreted, reason
 from kernels.registry import CONTENDERS, baseline, of_run
 from kernels.tiles import DTYPE_NAMES, DTYPES
-from roofline.measure import runner
+from roofline.measure import ceilings, runner
 from roofline.measure.ceilings import Probe
 from roofline.measure.machine import describe
 from roofline.measure.prepared import SKIPPED, VENDOR_TOLERANCE, Entrant, PreparedCase, Rejection, unwatched
 from roofline.measure.ranks import ALONE
+from roofline.measure.rounds import StopRule
 from roofline.operations.matmul import Matmul, sweep
 from roofline.theory.models import parse as parse_model
 
@@ -29,6 +30,9 @@ ROTATION = 8
 
 PARTS = 4
 """Of what a CPU's probe of the read bandwidth reads, by turns."""
+
+CHOOSING = StopRule(max_seconds=0.4, min_rounds=3, max_rounds=8, warmup_s=0.05)
+"""Of the turns by which a library's candidate is chosen for a shape."""
 
 PROBE_SHARE = 24
 """A probe reads at most one part in so many of the memory."""
@@ -56,9 +60,11 @@ class Runner(runner.Runner):
             if lacking := why_not(contender, options, x, w):
                 return Rejection(SKIPPED, lacking)
             run, check = contender.load(), checker(contender, x, w, out, reference)
+            if hasattr(run, "candidates") and options.timed:
+                prepared.facts[candidate_of(contender.name)] = self.take_fastest(case, contender.name, run, sets)
             error, refused = check()
             config = contender.describe(x, w)
-            facts = {"of_user": True} if contender.kind == "user" else {}  # which sets no ceiling
+            facts = {f"of_{contender.kind}": True} if contender.kind in ("user", "library") else {}
             return refused or Entrant(
                 contender.name, lambda: run(*next(turn)), "", config, error, facts, lambda: check()[1]
             )
@@ -68,6 +74,26 @@ class Runner(runner.Runner):
         size = len(sets) * case.work.device_bytes
         prepared.cache = f"cold: {len(sets)} sets of operands in rotation, {size / 2**20:.0f} MiB in all"
         return prepared
+
+    def take_fastest(self, case: Matmul, name: str, run, sets: list[tuple[Tensor, Tensor, Tensor]]) -> int:
+        """Have a library multiply by the fastest of its candidates for a case, and return its number.
+
+        It is chosen in the first process that times the shape: those that check may run beside one another. Others take
+        what that one chose."""
+        x, w, out = sets[0]
+        earlier = self.earlier.get(case.id, {})
+        number = earlier["facts"].get(candidate_of(name)) if earlier.get("medians_s") else None
+        if number is None:
+            turn = itertools.cycle(sets)
+            probes = [
+                Probe(name, str(number), case.work.flop, lambda number=number: run.run(number, *next(turn)))
+                for number in range(run.candidates(x, w, out))
+            ]
+            about = {"when": "", "seed": self.options.seed, "device": self.options.device}
+            best, _ = ceilings.measure(probes, self.clock(), rule=CHOOSING, **about)
+            number = int(best[0].probe) if best else 0
+        run.take(x, w, number)
+        return number
 
     def problem(self) -> str:
         users = (contender for contender in of_run(self.options).values() if contender.kind == "user")
@@ -84,10 +110,16 @@ class Runner(runner.Runner):
         return instruments.Instruments
 
 
+def candidate_of(name: str) -> str:
+    """The fact of a shape that says which candidate of a library was chosen."""
+    return f"{name}_candidate"
+
+
 def checker(contender, x: Tensor, w: Tensor, out: Tensor, reference: Tensor) -> partial:
     """Return the call of `checks.check` for a contender with these operands."""
     dtype, run = DTYPE_NAMES[x.dtype], contender.load()
-    limit = VENDOR_TOLERANCE[dtype] if contender.kind == "vendor" else getattr(run, "tolerance", None)
+    is_library = contender.kind in ("vendor", "library")
+    limit = VENDOR_TOLERANCE[dtype] if is_library else getattr(run, "tolerance", None)
     return partial(checks.check, contender.name, run, x, w, out, reference, dtype, limit)
 
 

@@ -54,9 +54,12 @@ def decide(ratios: Sequence[float], margin: float, planned: int) -> Decision:
 
 
 def of_case(run: Run, shape: Shape, contender: str) -> Decision | None:
-    """Return the decision on a contender; None of a baseline, over a wire, and in a run that decides nothing."""
+    """Return the decision on a contender; None of one that is not judged, over a wire, and in a run that decides
+    nothing."""
     options, times = run.metadata.get("options", {}), shape.times_s(contender)
-    if not options.get("decide") or shape.analysis != "throughput" or contender == shape.baseline or not shape.anchor:
+    if not options.get("decide") or shape.analysis != "throughput" or not shape.anchor:
+        return None
+    if contender not in shape.rivals:
         return None
     ratios = by_process(lambda baseline_s, time_s: baseline_s / time_s, shape.anchor, times, groups=shape.groups)
     return decide([*ratios.values()], options["decide"], options["processes"])

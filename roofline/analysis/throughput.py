@@ -152,6 +152,7 @@ def record(run: Run, shape: Shape, contender: str) -> dict:
         "above_roof": reached and reached.low > 1 and work.flop / time.high > roof.at(intensity),
         "bound": roof and bound(intensity, *roof),
         "baseline": shape.baseline,
+        "rival": contender in shape.rivals,
         "baseline_time_s": time_of(baseline_times, groups).value if baseline_times else None,
         **with_ends("ratio_to_baseline", ratio or None),
         "relative_error": entrant["relative_error"],

@@ -25,21 +25,22 @@ MARKER_CYCLES = 1000
 
 
 def main(folder: Path, calls: Path, cases: list[str]) -> None:
-    metadata = journal.load(folder).metadata
+    run = journal.load(folder)
     with calls.open("a") as file:
 
         def tell(**line) -> None:
             print(json.dumps(line), file=file, flush=True)
 
-        if problem := why_not(metadata):
+        if problem := why_not(run.metadata):
             return tell(refused=problem)
-        runners = operations.Runners(of_values(metadata["options"]))
+        runners = operations.Runners(of_values(run.metadata["options"]))
         probes = runners.of(operations.find("matmul")).probes()
         copy = next(probe for probe in probes if probe.kind == "copy")
         call(copy_by_kernel(copy.amount // 2), lambda: tell(call=COPY, bytes=copy.amount))
         for case in cases:
             try:
                 shape, name = operations.parse(case)
+                runners.of(operations.find(shape.op)).earlier[shape.id] = run.shapes[shape.id].choices
                 prepared = runners.prepare(shape.id, [name])
                 if name in prepared.entrants:
                     call(prepared.entrants[name].call, lambda case=case: tell(call=case))

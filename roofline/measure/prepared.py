@@ -11,8 +11,8 @@ TOLERANCE = {"bf16": 3e-3, "fp16": 5e-4, "fp32": 1e-5}
 """Largest relative Frobenius error against a float64 reference that still counts as right, by dtype of the operands."""
 
 VENDOR_TOLERANCE = {"bf16": 1e-2, "fp16": 2e-3, "fp32": 1e-5}
-"""Of the vendor, who may split K and add up parts that are rounded to the dtype (torch's default on a GPU). Without him
-there is no ratio; his `relative_error` tells what he is compared at."""
+"""Of the vendor and of other libraries, which may split K and add up parts that are rounded to the dtype (torch's
+default on a GPU). Without the vendor there is no ratio; its `relative_error` tells what others are compared at."""
 
 SKIPPED, FAILED = "skipped", "failed"
 

@@ -14,7 +14,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from multiprocessing.connection import wait
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 from roofline import operations
@@ -176,9 +175,7 @@ class Supervisor:
         entrants = {}
         for name, shape in self.run.shapes.items() if self.run else ():
             if name in cases and shape.passes:
-                times = {entrant: shape.times_s(entrant).values() for entrant in shape.late}
-                medians = {entrant: median(of) for entrant, of in times.items() if of}
-                chosen[name] = {"facts": shape.facts, "medians_s": medians}
+                chosen[name] = shape.choices
                 entrants[name] = list(shape.late)
         about = {"refused": refused, "chosen": chosen, "entrants": entrants}
         return Request(kind, options=as_values(self.options), cases=cases, **about, **more)

@@ -32,6 +32,7 @@ THROTTLED = {"marker": "o", "markersize": 13, "fillstyle": "none", "color": DARK
 def memory_roofline(frame):
     """Return the figure, a row of panels for each dtype; None where no case computes from device memory."""
     frame = frame[frame["analysis"] == "throughput"]
+    frame = frame[frame["contender"] != frame["baseline"] + AGAIN]  # it lies on the baseline's points
     if frame.empty:
         return None
     shapes = frame.apply(shape_text, axis=1)
@@ -69,8 +70,7 @@ def memory_roofline(frame):
 def finding(frame) -> str:
     """Return the contender of the best geometric mean beside the baseline, and the share of the roof at its most
     rows."""
-    is_baseline = (frame["contender"] == frame["baseline"]) | (frame["contender"] == frame["baseline"] + AGAIN)
-    others = frame[~is_baseline & frame["ratio_to_baseline"].notna()]
+    others = frame[frame["rival"].eq(True).fillna(False) & frame["ratio_to_baseline"].notna()]
     means = others.groupby("contender", sort=False)["ratio_to_baseline"].agg(geometric_mean)
     name = means.idxmax() if len(means) else frame["contender"].iloc[0]
     rows, share = frame[(frame["contender"] == name) & frame["of_roof"].notna()], ""

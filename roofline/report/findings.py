@@ -10,7 +10,7 @@ from roofline.analysis.throughput import FEW_ROUNDS, ceilings_of
 from roofline.format import error_text, interval_text, percent_text, shape_text
 from roofline.report import tables
 from roofline.stats import grouped
-from roofline.store.run import AGAIN, INTERRUPTED, Run
+from roofline.store.run import INTERRUPTED, Run
 from roofline.theory.arms import ALL_CORES, is_serial
 
 if TYPE_CHECKING:
@@ -93,7 +93,8 @@ def _beside(word: str, sign: int) -> Find:
         rows = rows[~frame["contender"].map(is_serial).astype(bool) & ~frame["own_fabric"].eq(True).fillna(False)]
         for (op, field, baseline), group in rows.groupby(["op", "field", "baseline"], sort=False):
             low, high = FIELDS[field].ends
-            rivals = group[~group["contender"].isin([baseline, baseline + AGAIN]) & group[field].notna()]
+            is_judged = group["rival"].ne(False).fillna(True) & group["contender"].ne(baseline)
+            rivals = group[is_judged & group[field].notna()]
             matches = rivals[sign * (rivals[low if sign > 0 else high] - 1) > MARGIN]
             if len(matches):
                 most = matches.loc[(sign * matches[field]).idxmax()]

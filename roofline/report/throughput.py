@@ -12,7 +12,7 @@ from roofline.report.findings import OTHERS
 from roofline.report.sections import Section
 from roofline.report.tables import texts
 from roofline.stats import by_process, geometric_mean, student
-from roofline.store.run import AGAIN, Run
+from roofline.store.run import Run
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -21,6 +21,8 @@ CASES = (
     *("shape", "contender", "time_s", "tflops", "of_roof", "ratio_to_baseline", "verdict", "device_intensity"),
     *("counted_intensity", "bound", "kernel_name", "notes"),
 )
+LIBRARY_RATIO = " [95 %]"
+"""Behind a library's name, over the column of its ratio to the baseline."""
 FIGURES = ("memory_roofline", "attention")
 STEP_FIGURES = "step_shares", "step_memory"
 KEPT = "weight", "gradient", "optimizer", "saved", "saved_formula", "peak"
@@ -35,29 +37,36 @@ def brief(run: Run, frame: DataFrame) -> Section:
     """Return the section of the fastest contender beside the baseline, by rows of x."""
     table = by_tokens(run, frame)
     about = (
-        "Each row has all shapes of so many tokens, M: the baseline, and on each shape the fastest beside it, in the "
-        "geometric mean. *Least* is the shape where that does worst."
+        "Each row has all shapes of so many tokens, M: the baseline, and on each shape the fastest of ours and the "
+        "user's, in the geometric mean. *Least* is the shape where that does worst."
     )
-    if "again [95 %]" in table:
-        about += " *Again* is the ratio of the baseline to itself, where it took a second turn in each round."
+    if any(header.endswith(LIBRARY_RATIO) for header in table):
+        about += (
+            " Libraries have a column each, of their ratio to the baseline, and are not among the fastest. That of the "
+            "baseline's second turn in each round says how far apart equals come out."
+        )
+    probes = frame["roof_probe"].dropna().unique()
+    if len(probes):
+        about += f" *Of roof* is the share of what a probe reached in the same rounds: {', '.join(probes)}."
     return Section("Against the baseline", about, FIGURES[:1], table)
 
 
 def by_tokens(run: Run, frame: DataFrame) -> DataFrame:
-    """Return a row for each dtype and M: the baseline, and on each shape the fastest beside it, in the geometric mean.
-    Where the baseline took turns once more, there is a column of that, and it is nobody's rival."""
+    """Return a row for each dtype and M: the baseline, and on each shape its fastest rival, in the geometric mean. Who
+    is measured and nobody's rival, as a library, has a column of its ratio."""
     import pandas
 
     rows = beside_baseline(frame).dropna(subset="m")
-    is_again = rows["contender"] == rows["baseline"] + AGAIN
-    rivals = rows[~is_again].sort_values("ratio_to_baseline", ascending=False, kind="stable")
+    rivals = rows[rows["rival"].astype(bool)].sort_values("ratio_to_baseline", ascending=False, kind="stable")
     fastest = rivals.drop_duplicates("shape").sort_index()
     table = []
     for (dtype, m), best in fastest.groupby(["dtype", "m"]):
-        again = rows[is_again & (rows["dtype"] == dtype) & (rows["m"] == m)]
         row = _of_tokens(run, dtype, m, best)
-        table.append(row | ({"again [95 %]": mean_ratio(run, again)} if len(again) else {}))
-    return pandas.DataFrame(table)
+        libraries = rows[~rows["rival"].astype(bool) & (rows["dtype"] == dtype) & (rows["m"] == m)]
+        for name, of_library in libraries.groupby("contender", sort=False):
+            row[f"{name}{LIBRARY_RATIO}"] = mean_ratio(run, of_library)
+        table.append(row)
+    return pandas.DataFrame(table).fillna("-")
 
 
 def mean_ratio(run: Run, rows: DataFrame) -> str:

@@ -6,6 +6,7 @@ Times are in seconds. A journal's lines are these dataclasses as JSON objects: `
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, fields
+from statistics import median
 from typing import TYPE_CHECKING
 
 from roofline.stats import time_of
@@ -159,6 +160,21 @@ class Shape:
     def of_role(self, role: str) -> list[str]:
         """Return entrants that take turns for comparison, as `gemm`, and are still in."""
         return [name for name, about in self.entrants.items() if about.get("role") == role and name in self.late]
+
+    @property
+    def choices(self) -> dict:
+        """Return what was chosen for the shape once, which holds for all later processes that prepare it: its `facts`,
+        and the median seconds of its entrants."""
+        times_of = {entrant: self.times_s(entrant).values() for entrant in self.late}
+        return {"facts": self.facts, "medians_s": {name: median(times) for name, times in times_of.items() if times}}
+
+    @property
+    def rivals(self) -> list[str]:
+        """Return contenders whose ratio to the baseline is judged: ours and the user's. Libraries are rivals only where
+        nobody else stands beside the baseline, and the baseline's second turn never is."""
+        others = [name for name in self.measured if name not in (self.baseline, self.baseline + AGAIN)]
+        of_ours = [name for name in others if not self.entrants[name].get("of_library")]
+        return of_ours or others
 
     @property
     def measured(self) -> list[str]:

@@ -20,8 +20,8 @@ class Chip:
     source: str
     sms: int | None = None
     flop_per_cycle: dict[str, int] = field(default_factory=dict)
-    """The most that an SM can do in one cycle of its clock, by dtype: `flops` over SMs and the vendor's boost clock. Of a
-    GeForce that is twice its rate in 16 bits, which is with sums in fp32."""
+    """The most that an SM can do in one cycle of its clock, by dtype: `flops` over SMs and the vendor's boost clock. Of
+    a GeForce that is twice its rate in 16 bits, which is with sums in fp32."""
     cache_bytes: int | None = None
     memory_bytes: int | None = None
     memory_bandwidth_bytes_per_s: float | None = None

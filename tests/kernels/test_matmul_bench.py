@@ -114,8 +114,8 @@ def test_inputs_are_as_they_were_after_the_checks(contender):
     assert any(torch.equal(seen[-1], x) for x, _, _ in matmul.operands(CASE, OPTIONS))
 
 
-@pytest.mark.parametrize(("error", "ready"), [(2e-3, ["torch", "numpy"]), (6e-3, ["torch"]), (0.02, [])])
-def test_a_vendor_may_round_parts_of_k_and_is_measured_all_the_same(monkeypatch, error, ready):
+@pytest.mark.parametrize(("error", "ready"), [(6e-3, ["torch", "numpy"]), (0.02, [])])
+def test_libraries_may_round_parts_of_k_and_are_measured_all_the_same(monkeypatch, error, ready):
     def rounds(x, w, out):
         exact = x.float() @ w.float().T
         return out.copy_(exact * (1 + error * torch.randn(exact.shape, generator=torch.Generator().manual_seed(0))))

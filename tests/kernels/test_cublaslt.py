@@ -1,0 +1,128 @@
+"""cuBLASLt's candidates, by a stand-in for the library that multiplies matrices of the host as it would read them."""
+
+# ruff: noqa: N802, N815 (the names of the library's functions)
+
+import ctypes
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from fake_clock import FakeClock
+from numpy.ctypeslib import as_array
+
+from kernels import cublaslt
+from kernels.bench import matmul
+from roofline.operations.matmul import Matmul
+
+
+class FakeLibrary:
+    """The functions that are called. What they make are numbers, and stand for what they were made of."""
+
+    def __init__(self):
+        self.made, self.attributes, self.algorithms = {}, {}, []
+
+    def _make(self, handle, *about):
+        handle._obj.value = len(self.made) + 1
+        self.made[handle._obj.value] = [getattr(value, "value", value) for value in about]
+        return 0
+
+    cublasLtCreate = cublasLtMatmulDescCreate = cublasLtMatrixLayoutCreate = cublasLtMatmulPreferenceCreate = _make
+
+    def _set(self, handle, number, value, size):
+        assert size.value == ctypes.sizeof(value._obj)
+        self.attributes[handle.value, number.value] = value._obj.value
+        return 0
+
+    cublasLtMatmulDescSetAttribute = cublasLtMatmulPreferenceSetAttribute = _set
+
+    def cublasLtMatmulPreferenceDestroy(self, preference):
+        return 0
+
+    def cublasLtMatmulAlgoGetHeuristic(self, *about):
+        *_, wanted, results, count = about
+        count._obj.value = min(3, wanted.value)
+        for number in range(3):
+            results[number].algorithm[0] = 100 + number
+        results[1].status = 15  # which the heuristics cannot take
+        return 0
+
+    def matrix(self, layout, at):
+        """[rows, columns] of fp32 at an address, columns one after another."""
+        kind, rows, columns, stride = self.made[layout.value]
+        assert kind == cublaslt.DATA_TYPES[torch.float32]
+        memory = as_array((ctypes.c_float * (stride * (columns - 1) + rows)).from_address(at.value))
+        return np.lib.stride_tricks.as_strided(memory, (rows, columns), (4, 4 * stride))
+
+    def cublasLtMatmul(self, context, operation, one, a, a_layout, b, b_layout, zero, c, c_layout, d, d_layout, *more):
+        algorithm, space, size, stream = more
+        assert self.attributes[operation.value, cublaslt.DESC_TRANSA] == cublaslt.TRANSPOSED
+        assert (one._obj.value, zero._obj.value, c.value, c_layout) == (1, 0, d.value, d_layout)
+        assert (size.value, stream.value) == (cublaslt.WORKSPACE_BYTES, 7)
+        assert space.value
+        self.matrix(d_layout, d)[:] = self.matrix(a_layout, a).T @ self.matrix(b_layout, b)
+        self.algorithms.append(algorithm._obj[0])
+        return 0
+
+    def cublasLtGetVersion(self):
+        return 130100
+
+
+@pytest.fixture
+def library(monkeypatch):
+    fake = FakeLibrary()
+    monkeypatch.setattr(cublaslt, "library", lambda: fake)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=7))
+    monkeypatch.setattr(cublaslt, "context", lambda device: ctypes.c_void_p(1))
+    monkeypatch.setattr(cublaslt, "plan_for", cublaslt.Plan)
+    return fake
+
+
+def test_operands_are_told_as_the_library_reads_them(library):
+    x, w = torch.randn(5, 24)[:, :16], torch.randn(9, 16)
+    out = torch.full((5, 12), torch.nan)[:, :9]
+    best = cublaslt.Best()
+    assert best.candidates(x, w, out) == 2
+    for number in range(2):
+        best.take(x, w, number)
+        assert best.run(best.taken(x, w), x, w, out) is out
+        torch.testing.assert_close(out, x @ w.T)
+    assert library.algorithms == [100, 102]
+    assert best.describe(x, w) == "cuBLASLt 130100, candidate 2 of its heuristics"
+    assert not best.run(0, x[:, :0], w[:, :0], out.fill_(torch.nan)).any()
+    best.candidates(x[:, 1:], w[:, 1:], out)
+    assert {library.attributes[max(library.made), cublaslt.MIN_ALIGNMENT[name]] for name in ("x", "w")} == {4}
+
+
+class Candidates:
+    """A library of candidates that take so many seconds, on a clock that believes what a call returns."""
+
+    def __init__(self, *seconds):
+        self.seconds, self.taken = seconds, []
+
+    def candidates(self, x, w, out):
+        return len(self.seconds)
+
+    def run(self, number, x, w, out):
+        if self.seconds[number] is None:
+            raise RuntimeError("cublasLtMatmul ended with the cuBLAS status 15")
+        return self.seconds[number]
+
+    def take(self, x, w, number):
+        self.taken.append(number)
+
+
+def test_the_fastest_candidate_is_chosen_once_a_shape(monkeypatch):
+    runner = matmul.Runner(SimpleNamespace(seed=0, device="cpu"))
+    monkeypatch.setattr(runner, "clock", FakeClock)
+    case, sets = Matmul("8,8", "up", 1, 4, "fp32"), [(torch.zeros(4, 8), torch.zeros(8, 8), torch.zeros(4, 8))]
+    library = Candidates(3.0, None, 1.0, 2.0)
+
+    def chosen(**earlier):
+        runner.earlier = {case.id: earlier} if earlier else {}
+        return runner.take_fastest(case, "lt", library, sets)
+
+    assert chosen() == 2
+    assert chosen(facts={"lt_candidate": 3}, medians_s={}) == 2  # a share that checked chose it, beside others
+    assert chosen(facts={"lt_candidate": 3}, medians_s={"cublas": 1.0}) == 3
+    assert library.taken == [2, 2, 3]
