@@ -6,7 +6,16 @@ from statistics import median
 from typing import NamedTuple
 
 from roofline.analysis.fields import FIELDS
-from roofline.stats import Interval, estimate, grouped, lag1_correlation, ratio_of, time_of
+from roofline.stats import (
+    Interval,
+    estimate,
+    geometric_mean,
+    grouped,
+    lag1_correlation,
+    ratio_of,
+    student,
+    time_of,
+)
 from roofline.store.run import INTERRUPTED, PROBE, Run, Shape
 from roofline.theory.bounds import bound
 
@@ -211,20 +220,30 @@ def _counted(shape: Shape, contender: str) -> dict:
     }
 
 
+def steady_ratios(run: Run, shape: Shape, contender: str) -> dict[int, float]:
+    """Return {alternation: the baseline's time over that of `contender`}, of blocks that followed one another."""
+    times_of: dict[str, dict[int, float]] = {shape.baseline: {}, contender: {}}
+    for block in run.steady:
+        if block["shape"] == shape.id and block["contender"] in times_of:
+            times_of[block["contender"]][block["block"]] = block["time_s"]
+    baseline_s, own_s = times_of[shape.baseline], times_of[contender]
+    return {index: baseline_s[index] / own_s[index] for index in own_s if index in baseline_s}
+
+
 def _steady(run: Run, shape: Shape, contender: str) -> dict:
     """Return the fields `steady_*`: medians over the blocks of `contender`, with the range over them; {} without
     blocks.
 
-    `steady_ratio_to_baseline` pairs the blocks of one alternation, `steady_of_single` is its FLOP/s over those of
-    single calls in turns. Power is energy over time, of the counted part alone.
+    `steady_of_single` is its FLOP/s over those of single calls in turns. Power is energy over time, of the counted part
+    alone.
     """
     by_contender = grouped((block["contender"], block) for block in run.steady if block["shape"] == shape.id)
     if contender not in by_contender:
         return {}
     blocks = by_contender[contender]
     time = _range(block["time_s"] for block in blocks)
-    baseline_s = {block["block"]: block["time_s"] for block in by_contender.get(shape.baseline, ())}
-    ratios = [baseline_s[b["block"]] / b["time_s"] for b in blocks if b["block"] in baseline_s]
+    ratios = [*steady_ratios(run, shape, contender).values()]
+    ratio = student(geometric_mean(ratios), ratios) if ratios else None
     clocks_mhz = [b["sm_clock_mhz"] for b in blocks if b.get("sm_clock_mhz")]
     counted = [b for b in blocks if b["energy_j"] is not None]
     joules = _range(b["energy_j"] / b["calls"] for b in counted) if counted else None
@@ -233,7 +252,7 @@ def _steady(run: Run, shape: Shape, contender: str) -> dict:
         **with_ends("steady_tflops", _rate(shape.work.flop / 1e12, time)),
         "steady_blocks": len(blocks),
         "steady_of_single": time_of(shape.times_s(contender), shape.groups).value / time.value,
-        **with_ends("steady_ratio_to_baseline", _range(ratios) if ratios else None),
+        **with_ends("steady_ratio_to_baseline", ratio),
         "steady_sm_clock_mhz": median(clocks_mhz) if clocks_mhz else None,
         **with_ends("steady_energy_j", joules),
         "steady_power_w": joules and joules.value / time.value,

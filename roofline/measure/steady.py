@@ -1,7 +1,8 @@
 """Steady state: what a long kernel sustains when it runs by itself for seconds.
 
 Turn-taking puts all contenders on one shared clock, which no large matmul keeps by itself: these chips are bound by
-power there. So contenders also run alone in blocks, in alternation, with energy and clock per block.
+power there. So contenders also run alone in blocks, with energy and clock per block. The order of an alternation is
+that of the one before it reversed, A B B A: what drifts evenly meets all alike.
 """
 
 import math
@@ -18,12 +19,13 @@ FROM_S = 0.002
 """Shapes whose quickest contender takes less than this get no steady state: they end before the power limit acts."""
 FROM_TOKENS = 1024
 """Shapes of so many have a steady state by default on a GPU; of fewer, the memory sets the pace."""
-BLOCKS = 1
-"""For each contender by default: the whole run has minutes."""
-DROPPED_S = 0.5
+BLOCKS = 4
+"""For each contender by default, and with `--ffn-steady` alone: so many ratios have an interval, and eight shapes of
+two contenders take less than three minutes."""
+DROPPED_S = 0.4
 """The first part of a block, in which clock and power settle: run and not counted."""
-COUNTED_S = 5.0
-"""Power limits act within tens of milliseconds, temperature within many seconds."""
+COUNTED_S = 2.0
+"""Power limits act within tens of milliseconds. Temperature takes many seconds, and drifts over several blocks."""
 SLICE_S = 0.25
 """Calls are enqueued by slices of about this long, and the clock and the energy are read in each."""
 SECOND = round(1 / SLICE_S)
@@ -33,7 +35,7 @@ def chosen(prepared: PreparedCase, medians_s: dict[str, float], options) -> list
     """Return the contenders that get blocks, by their `medians_s` of single calls.
 
     All with `--ffn-steady`, none with `--ffn-steady 0`; else, on a GPU, of matmuls from FROM_TOKENS on, the baseline
-    and the fastest other. None over a link, and where the quickest takes less than FROM_S.
+    and the fastest other that is no library's. None over a link, and where the quickest takes less than FROM_S.
     """
     if options.steady == 0:
         return []
@@ -44,7 +46,8 @@ def chosen(prepared: PreparedCase, medians_s: dict[str, float], options) -> list
         return timed
     case = prepared.case
     by_default = options.device == "cuda" and getattr(case, "op", "") == "matmul" and case.m >= FROM_TOKENS
-    fastest = [name for name in timed if name != prepared.baseline][:1]
+    others = [name for name in timed if name != prepared.baseline]
+    fastest = [name for name in others if not prepared.entrants[name].facts.get("of_library")][:1]
     return [name for name in timed if by_default and name in (prepared.baseline, *fastest)]
 
 
@@ -62,16 +65,16 @@ def blocks(
     """Run `entrants` ({name: call}, with their `medians_s` of single calls) in `count` alternating blocks each.
 
     Blocks are yielded as they end, as the journal has them: `time_s` is per call, `energy_j` of all `calls`,
-    `power_low_w` and `power_high_w` the range of the power, all None where nobody counts. The order within each
-    alternation is seeded and differs, as in `rounds`.
+    `power_low_w` and `power_high_w` the range of the power, all None where nobody counts. The order of the first
+    alternation is seeded; each other one has that of the one before, reversed.
     A contender whose block begins is told to `begins(name)`, and whose call raises, to `failed(name, error)`: the
     others go on.
     """
-    rng = np.random.default_rng(seed)
-    names = list(entrants)
+    names = np.random.default_rng(seed).permutation(list(entrants)).tolist()
     entrants = {name: named(name, call) for name, call in entrants.items()}
     for index in range(count):
-        for position, name in enumerate(rng.permutation(names).tolist()):
+        order = names if index % 2 == 0 else names[::-1]
+        for position, name in enumerate(list(order)):
             begins(name)
             try:
                 about = {"contender": name, "block": index, "position": position}

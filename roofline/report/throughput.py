@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from roofline.analysis.decision import LOOKS, SURE, VERDICTS
+from roofline.analysis.throughput import steady_ratios
 from roofline.format import flops_text, number_text, percent_text, range_text, rate_text, shape_text
 from roofline.plots.steps import KINDS
 from roofline.report.findings import OTHERS
@@ -21,6 +22,8 @@ CASES = (
     *("shape", "contender", "time_s", "tflops", "of_roof", "ratio_to_baseline", "verdict", "device_intensity"),
     *("counted_intensity", "bound", "kernel_name", "notes"),
 )
+IN_TURNS, SUSTAINED = "in turns [95 %]", "sustained [95 %]"
+"""The ratio to the baseline: of single calls that take turns on one clock, and of blocks of seconds, each alone."""
 LIBRARY_RATIO = " [95 %]"
 """Behind a library's name, over the column of its ratio to the baseline."""
 FIGURES = ("memory_roofline", "attention")
@@ -40,7 +43,12 @@ def brief(run: Run, frame: DataFrame) -> Section:
         "Each row has all shapes of so many tokens, M: the baseline, and on each shape the fastest of ours and the "
         "user's, in the geometric mean. *Least* is the shape where that does worst."
     )
-    if any(header.endswith(LIBRARY_RATIO) for header in table):
+    if SUSTAINED in table:
+        about += (
+            " *In turns* is the ratio of single calls on one clock, *sustained* that of blocks of seconds, in which each "
+            "runs alone at the clock that its power allows."
+        )
+    if not beside_baseline(frame)["rival"].all():
         about += (
             " Libraries have a column each, of their ratio to the baseline, and are not among the fastest. That of the "
             "baseline's second turn in each round says how far apart equals come out."
@@ -59,14 +67,17 @@ def by_tokens(run: Run, frame: DataFrame) -> DataFrame:
     rows = beside_baseline(frame).dropna(subset="m")
     rivals = rows[rows["rival"].astype(bool)].sort_values("ratio_to_baseline", ascending=False, kind="stable")
     fastest = rivals.drop_duplicates("shape").sort_index()
+    alone = rivals[rivals["steady_ratio_to_baseline"].notna()].drop_duplicates("shape")
     table = []
     for (dtype, m), best in fastest.groupby(["dtype", "m"]):
         row = _of_tokens(run, dtype, m, best)
+        row[SUSTAINED] = mean_sustained(run, alone[(alone["dtype"] == dtype) & (alone["m"] == m)], len(best))
         libraries = rows[~rows["rival"].astype(bool) & (rows["dtype"] == dtype) & (rows["m"] == m)]
         for name, of_library in libraries.groupby("contender", sort=False):
             row[f"{name}{LIBRARY_RATIO}"] = mean_ratio(run, of_library)
         table.append(row)
-    return pandas.DataFrame(table).fillna("-")
+    written = pandas.DataFrame(table).fillna("-")
+    return written if len(alone) else written.drop(columns=SUSTAINED, errors="ignore")
 
 
 def mean_ratio(run: Run, rows: DataFrame) -> str:
@@ -82,6 +93,20 @@ def mean_ratio(run: Run, rows: DataFrame) -> str:
     return range_text(*student(geometric_mean(rows["ratio_to_baseline"]), whole))
 
 
+def mean_sustained(run: Run, rows: DataFrame, shapes: int) -> str:
+    """Return the geometric mean of the ratios in blocks, and of how many of the `shapes` it is where not of all. The
+    interval is Student's over alternations, each of which says the mean over all of `rows`."""
+    if rows.empty:
+        return "-"
+    of_alternation: dict[int, list[float]] = {}
+    for row in rows.itertuples():
+        for index, ratio in steady_ratios(run, run.shapes[row.shape], row.contender).items():
+            of_alternation.setdefault(index, []).append(ratio)
+    whole = [geometric_mean(ratios) for ratios in of_alternation.values() if len(ratios) == len(rows)]
+    text = range_text(*student(geometric_mean(rows["steady_ratio_to_baseline"]), whole))
+    return text if len(rows) == shapes else f"{text}, {len(rows)} shapes"
+
+
 def _of_tokens(run: Run, dtype: str, m: int, best: DataFrame) -> dict[str, str]:
     least, shares = best.loc[best["ratio_to_baseline"].idxmin()], best["of_roof"].dropna()
     layer = f"{least['layer']} tp{least['tp']}" if isinstance(least["layer"], str) else ""
@@ -93,7 +118,8 @@ def _of_tokens(run: Run, dtype: str, m: int, best: DataFrame) -> dict[str, str]:
         "its rate": flops_text(geometric_mean(best["flop"] / best["baseline_time_s"])),
         "fastest beside it": ", ".join(best["contender"].unique()),
         "rate": flops_text(geometric_mean(best["flop"] / best["time_s"])),
-        "ratio [95 %]": mean_ratio(run, best),
+        IN_TURNS: mean_ratio(run, best),
+        SUSTAINED: "-",
         "least": f"{number_text(least['ratio_to_baseline'])} {shape_text(least) or layer}".rstrip(),
         "of roof": percent_text(geometric_mean(shares)) if len(shares) else "-",
     }
@@ -145,9 +171,10 @@ def steady(frame: DataFrame) -> Section:
     lines += [f"idle power: {rate_text(watts)} W, before anything was measured" for watts in idle]
     return Section(
         "Steady state",
-        "Each kernel alone for 5 s, in blocks whose first half second is not counted; the rows above are single calls "
-        "that take turns. Ranges are the least and the greatest: of power of any second, else of the blocks, where "
-        "there are several. The energy counter is renewed ten times a second, and the sensor of an A100 or H100 sees a "
+        "Each kernel alone for seconds, in blocks whose first part is not counted; the rows above are single calls "
+        "that take turns on one clock. Contenders alternate, A B B A, and *sustained* is the ratio to the baseline in "
+        "blocks that follow one another. Ranges are the least and the greatest: of power of any second, else of the "
+        "blocks, where there are several. The energy counter is renewed ten times a second, and the sensor of an A100 or H100 sees a "
         "quarter of the time (arXiv 2312.02741): what they draw in the rest is taken to be the same.",
         table=table,
         lines=tuple(lines),

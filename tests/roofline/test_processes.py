@@ -103,4 +103,4 @@ def test_intervals_are_over_processes(several):
     (row,) = throughput.by_tokens(run, frame(run).assign(m=1)).to_dict("records")
     means = [stats.geometric_mean(of[process] for of in ratios.values()) for process in range(3)]
     ratio = stats.geometric_mean(frame(run).query("contender == 'numpy'")["ratio_to_baseline"])
-    assert row["ratio [95 %]"] == range_text(*stats.student(ratio, means))
+    assert row["in turns [95 %]"] == range_text(*stats.student(ratio, means))

@@ -34,7 +34,7 @@ def test_without_both_ceilings_there_are_rates_but_no_shares(tmp_path, ceilings)
 def test_brief_table_has_the_fastest_beside_the_baseline(folder):
     run = journal.load(save(folder, [*LINES[:5], *shape(16, {"cublas": 2e-6, "tiled": 4e-6, "other": 1e-6})]))
     (row,) = throughput.by_tokens(run, frame(run)).to_dict("records")
-    values = row["M"], row["baseline"], row["fastest beside it"], row["ratio [95 %]"]
+    values = row["M"], row["baseline"], row["fastest beside it"], row["in turns [95 %]"]
     assert values == ("16", "cublas", "other", "2.000")
 
 
@@ -48,7 +48,7 @@ def with_libraries(folder, times):
 def test_libraries_have_columns_of_their_own_and_beat_nobody(folder):
     run = with_libraries(folder, {"cublas": 2e-6, "tiled": 4e-6, "cublas_again": 1.9e-6, "lt": 1e-6})
     (row,) = throughput.by_tokens(run, frame(run)).to_dict("records")
-    assert (row["fastest beside it"], row["ratio [95 %]"]) == ("tiled", "0.500")
+    assert (row["fastest beside it"], row["in turns [95 %]"]) == ("tiled", "0.500")
     assert (row["cublas_again [95 %]"], row["lt [95 %]"]) == ("1.053", "2.000")
     assert finding(frame(run)).startswith("tiled is 0.50 x as fast as cublas")
     (slower,) = [text for text in findings(run, frame(run)) if text.startswith(("slower", "faster"))]
