@@ -1,7 +1,7 @@
 """The reference runs, which others compare with: adds one, draws their reports again, and renews the tables of
 README.md and results/README.md.
 
-    make reference RUN=FOLDER    adds a run
+    make reference RUN="FOLDER SECOND"    adds two runs of a GPU that agree; of a CPU one may be added
     make reports                 draws the report of each again, in its place, as after a change of a column
 """
 
@@ -15,6 +15,8 @@ import sys
 from operator import itemgetter
 from pathlib import Path
 
+from roofline.analysis.changes import FASTER, SLOWER
+from roofline.analysis.comparison import compare
 from roofline.analysis.fields import GROUPS
 from roofline.analysis.records import frame
 from roofline.format import rate_text
@@ -23,7 +25,7 @@ from roofline.report.throughput import beside_baseline
 from roofline.report.write import write
 from roofline.stats import geometric_mean
 from roofline.store import journal
-from roofline.store.conditions import slug
+from roofline.store.conditions import differences, slug
 from roofline.store.run import Run
 from roofline.store.source_files import PLACES, SUFFIXES, hash_of_blobs
 
@@ -35,6 +37,8 @@ FIRST_ROW = "| M | dtype | shapes |"
 START, END = "<!-- made by `make reference` -->", "<!-- end of what `make reference` made -->"
 KEPT = (f"{journal.NAME}*", "report.md", "benchmark.json", "*.png")
 """What is committed of a run; the rest is drawn again from its journal."""
+REPEATED_SINCE = 6
+"""The method from which on a GPU's matmuls are measured twice."""
 PRIVATE = re.compile(r"/home/\w+|/Users/\w+|/root\b|\"node\"")
 """What a published run holds no more: homes, and pytest-benchmark's field for the host."""
 
@@ -68,6 +72,25 @@ def add(folder: Path, into: Path) -> Path:
     if (target / journal.NAME).exists():
         pack(target)
     return target
+
+
+def require_repeated(folder: Path, others: list[Path]) -> None:
+    """Raise ValueError unless one of the `others` measured the matmuls of a GPU again, and agrees with `folder`."""
+    run = journal.load(folder)
+    is_of_gpu = run.metadata["machine"]["source"] == "gpu" and any(s.op == "matmul" for s in run.shapes.values())
+    if not is_of_gpu or run.metadata["method_version"] < REPEATED_SINCE:
+        return
+    reasons = [f"give a second run, of the same commit and minutes apart: make reference RUN='{folder} SECOND'"]
+    for other in others:
+        second = journal.load(other)
+        if changes := differences(run.metadata, second.metadata):
+            reasons.append(f"{other} has another {', '.join(changes)}")
+            continue
+        changed = [case for case in compare([run], [second]).cases if case.verdict in (FASTER, SLOWER)]
+        if not changed:
+            return
+        reasons.append(f"{other} has {len(changed)} cases that are not as fast, as {changed[0].case}")
+    raise ValueError(f"{folder} is one run of a GPU, which is no reference: {'; '.join(reasons)}")
 
 
 def pack(folder: Path) -> None:
@@ -213,8 +236,11 @@ def main(arguments: list[str], into: Path = INTO) -> int:
                 print(folder)
             renew_readme(into.parents[1] / "README.md", into)
             arguments = []
-        for folder in arguments:
-            print(add(Path(folder), into))
+        given, kept = [Path(folder) for folder in arguments], [path for path in into.iterdir() if journal.find(path)]
+        for folder in given:
+            require_repeated(folder, [other for other in given + kept if other != folder])
+        for folder in given:
+            print(add(folder, into))
         print(renew(into))
     except (ValueError, OSError) as error:
         print(f"results/references.py: {error}", file=sys.stderr)

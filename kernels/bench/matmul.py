@@ -28,6 +28,10 @@ if find_spec("triton"):
 ROTATION = 8
 """Operands rotate through this many times the last-level cache: twice it would do if caches forgot the oldest first."""
 
+FEW_ROWS, SETS_OF_FEW_ROWS = 64, 6
+"""Up to so many rows there are at least so many sets, as far as they fit: a kernel there has the pace of the memory. On
+an H200, where the operands lie in it explained nine tenths of what a slow one varied by."""
+
 PARTS = 4
 """Of what a CPU's probe of the read bandwidth reads, by turns."""
 
@@ -71,6 +75,7 @@ class Runner(runner.Runner):
 
         for name in dict.fromkeys([beside, *names] if options.timed else names):
             prepared.enter(name, partial(entrant, contenders[name]), contenders[name].first_call_s)
+        prepared.has_call_costs = options.device == "cuda" and case.m <= FEW_ROWS
         size = len(sets) * case.work.device_bytes
         prepared.cache = f"cold: {len(sets)} sets of operands in rotation, {size / 2**20:.0f} MiB in all"
         return prepared
@@ -142,18 +147,22 @@ def operands(case: Matmul, options) -> list[tuple[Tensor, Tensor, Tensor]]:
     cut from the same three tensors, so that many can be ready at once.
     """
 
+    room = POOL * machine(options.device)["memory_bytes"]
+
     def shapes(other: Matmul) -> list[tuple[int, int]]:
         return [(other.m, other.k), (other.n, other.k), (other.m, other.n)]
 
     def sets(other: Matmul) -> int:
+        if not options.timed:
+            return 1
         least = math.ceil(ROTATION * cache_bytes(options.device) / other.work.device_bytes)
-        return max(2, least) if options.timed else 1
+        wanted = SETS_OF_FEW_ROWS if other.m <= FEW_ROWS else 2
+        return max(2, least, min(wanted, int(room // other.work.device_bytes)))
 
     def spacing(shape: tuple[int, int]) -> int:
         """Return the elements from one tensor to the next: whole kilobytes of the smallest type, for the alignment."""
         return -(-math.prod(shape) // 512) * 512
 
-    room = POOL * machine(options.device)["memory_bytes"]
     same = [other for other in sweep(options) if other.dtype == case.dtype]
     cases, pool = [other for other in same if sets(other) * other.work.device_bytes <= room], _pool
     if case not in cases:

@@ -83,6 +83,8 @@ class PreparedCase:
     first_call: Callable[..., None] = unwatched
     analysis: str = "throughput"
     """Name of what judges it, which its operation knows."""
+    has_call_costs: bool = False
+    """Whether its calls are short enough for their host to matter: `measure.call_costs` looks at them."""
     cache: str = ""
     """The state of the cache that every sample starts from, in words."""
 

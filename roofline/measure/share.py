@@ -15,7 +15,17 @@ from functools import partial
 
 from roofline import operations
 from roofline.format import time_text
-from roofline.measure import METHOD_VERSION, ceilings, device_errors, launches, machine, runner, steady, telemetry
+from roofline.measure import (
+    METHOD_VERSION,
+    call_costs,
+    ceilings,
+    device_errors,
+    launches,
+    machine,
+    runner,
+    steady,
+    telemetry,
+)
 from roofline.measure.clocks import empty_call_s
 from roofline.measure.machine import anonymous
 from roofline.measure.prepared import FAILED, Broken, Entrant, PreparedCase, Rejection, rejection, stop_if_lost
@@ -270,6 +280,8 @@ class Share:
             prepared.take(name, partial(checked_again, prepared.entrants[name]))
             if name in prepared.rejected:
                 rounds.drop(name)
+        if self.is_first(entered.shape) and prepared.has_call_costs:
+            self.measure_call_costs(entered)
         if self.is_first(entered.shape) and (self.device == "cuda" or self.options.steady):
             self.measure_steady_state(entered)
 
@@ -292,6 +304,22 @@ class Share:
                     f"{time_text(least.seconds)}; have each call do all of its work",
                 )
                 rounds.drop(name)
+
+    def measure_call_costs(self, entered: Entered) -> None:
+        """Tell what a call of each contender takes of its host, and in a CUDA graph. What fails here keeps its
+        rounds."""
+        shape, prepared = entered.shape, entered.prepared
+        self.tell_turns(entered, whole=False)  # the journal knows the shape before its costs
+        for name in prepared.contenders:
+            self.at(Step.CALL, shape, name=name)
+            call, costs = prepared.entrants[name].call, {}
+            for field, measured in (("host_s", call_costs.host_s), ("graph_s", call_costs.graph_s)):
+                try:
+                    costs[field] = measured(call, self.clock)
+                except Exception as error:  # not every contender can be captured
+                    stop_if_lost(self.device, error, name)
+                    self.note("calls", f"No {field} of {shape}-{name}: {device_errors.reason(error)}.")
+            self.tell({"tell": "line", "kind": "costs", "shape": shape, "contender": name, "costs": costs})
 
     def measure_steady_state(self, entered: Entered) -> None:
         """Run blocks of the kernels that are long enough. What fails here keeps its rounds."""

@@ -19,7 +19,18 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 CASES = (
-    *("shape", "contender", "time_s", "tflops", "of_roof", "ratio_to_baseline", "verdict", "device_intensity"),
+    *(
+        "shape",
+        "contender",
+        "time_s",
+        "graph_s",
+        "host_s",
+        "tflops",
+        "of_roof",
+        "ratio_to_baseline",
+        "verdict",
+        "device_intensity",
+    ),
     *("counted_intensity", "bound", "kernel_name", "notes"),
 )
 IN_TURNS, SUSTAINED = "in turns [95 %]", "sustained [95 %]"
@@ -45,8 +56,8 @@ def brief(run: Run, frame: DataFrame) -> Section:
     )
     if SUSTAINED in table:
         about += (
-            " *In turns* is the ratio of single calls on one clock, *sustained* that of blocks of seconds, in which each "
-            "runs alone at the clock that its power allows."
+            " *In turns* is the ratio of single calls on one clock, *sustained* that of blocks of seconds, in which "
+            "each runs alone at the clock that its power allows."
         )
     if not beside_baseline(frame)["rival"].all():
         about += (
@@ -174,8 +185,8 @@ def steady(frame: DataFrame) -> Section:
         "Each kernel alone for seconds, in blocks whose first part is not counted; the rows above are single calls "
         "that take turns on one clock. Contenders alternate, A B B A, and *sustained* is the ratio to the baseline in "
         "blocks that follow one another. Ranges are the least and the greatest: of power of any second, else of the "
-        "blocks, where there are several. The energy counter is renewed ten times a second, and the sensor of an A100 or H100 sees a "
-        "quarter of the time (arXiv 2312.02741): what they draw in the rest is taken to be the same.",
+        "blocks, where there are several. The energy counter is renewed ten times a second, and the sensor of an A100 "
+        "or H100 sees a quarter of the time (arXiv 2312.02741): what they draw in the rest is taken to be the same.",
         table=table,
         lines=tuple(lines),
     )

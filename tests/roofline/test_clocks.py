@@ -10,7 +10,7 @@ import types
 import pytest
 from fake_devices import Gated
 
-from roofline.measure import clocks
+from roofline.measure import call_costs, clocks
 from roofline.measure.rounds import Rounds, StopRule, take_turns
 
 
@@ -132,3 +132,19 @@ def test_cpu_clock_tells_where_others_had_the_core(monkeypatch):
     clock = clocks.CpuClock()
     clock.turn([lambda: time.sleep(0.011), lambda: time.sleep(0.012)])
     assert clock.readings == [{"waited_s": pytest.approx(0.004)}, {}]
+
+
+def test_a_call_costs_its_host_and_in_a_graph_the_device_alone(fake_cuda):
+    """Launches of 40 us by the host, kernels of 50 us; in a graph the host launches once."""
+    cuda, kernel = fake_cuda(launch_s=40e-6)
+    clock = clocks.CudaClock()
+    clock.now = lambda: cuda.host
+    assert call_costs.host_s(kernel, clock) == pytest.approx(40e-6)
+    captures = []
+
+    def capture(call, calls):
+        captures.append((call, calls))
+        return lambda: [cuda.take(50e-6) for _ in range(calls)]
+
+    assert call_costs.graph_s(kernel, clock, capture) == pytest.approx(50e-6)
+    assert captures == [(kernel, call_costs.GRAPH_CALLS)]

@@ -198,6 +198,24 @@ def test_run_that_is_not_fit_is_refused_and_nothing_is_copied(checkout, capsys, 
     assert not list((root / "results" / "reference").iterdir())
 
 
+@pytest.mark.parametrize(("slower", "message"), [(None, "give a second run"), (1.0, ""), (1.2, "as matmul-1024x1024")])
+def test_a_gpus_matmuls_are_a_reference_once_a_second_run_agrees(checkout, capsys, slower, message):
+    root, run = checkout
+    path = run / journal.NAME
+    path.write_text(path.read_text().replace('"method_version": 1', '"method_version": 6', 1))
+    runs = [run]
+    if slower:
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        for line in lines:
+            if line["kind"] == "round":
+                line["time_s"]["tiled"] *= slower
+        runs.append(save(root / "second", lines))
+    into = root / "results" / "reference"
+    assert references.main([*map(str, runs)], into) == (2 if message else 0)
+    assert message in capsys.readouterr().err
+    assert len([*into.iterdir()]) == (0 if message else 2)
+
+
 @pytest.mark.parametrize(("content", "code"), [("one", 0), ("two", 2)])
 def test_run_of_other_files_than_its_commit_has_is_refused(checkout, capsys, content, code):
     root, run = checkout
