@@ -37,6 +37,11 @@ def main(arguments: list[str] | None = None) -> int:
     command.add_argument("cases", metavar="CASE", nargs="*", help=about)
     command.set_defaults(run=_counters)
 
+    command = commands.add_parser("clocks", help="kernels by our clock, by Triton's do_bench and by CUPTI")
+    command.add_argument("folder", metavar="RUN", type=Path, help="a run of this machine's GPU")
+    command.add_argument("cases", metavar="CASE", nargs="*", help=about)
+    command.set_defaults(run=_clocks)
+
     account.add_command(commands)
 
     command = commands.add_parser("doctor", help="what this machine lacks for a whole benchmark run, and the way out")
@@ -77,6 +82,12 @@ def _counters(options: argparse.Namespace) -> int:
     from roofline import counters
 
     return counters.count(options.folder, options.cases)
+
+
+def _clocks(options: argparse.Namespace) -> int:
+    from roofline import clock_comparison
+
+    return clock_comparison.compare(options.folder, options.cases)
 
 
 def _doctor(options: argparse.Namespace) -> int:

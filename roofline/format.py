@@ -9,10 +9,10 @@ LONGEST_KERNEL = 48
 TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 
 
-def time_text(seconds: float) -> str:
-    """Return `seconds` to three digits with a unit, e.g. `1.23 ms`."""
+def time_text(seconds: float, digits: int = 3) -> str:
+    """Return `seconds` to so many digits with a unit, e.g. `1.23 ms`."""
     scale, unit = next((pair for pair in TIMES if seconds >= pair[0]), TIMES[-1])
-    return f"{seconds / scale:.3g} {unit}"
+    return f"{seconds / scale:.{digits}g} {unit}"
 
 
 def rate_text(value: float) -> str:
@@ -91,6 +91,7 @@ def shape_text(row) -> str:
 FORMATS = {
     "": str,
     "time": time_text,
+    "time4": lambda seconds: time_text(seconds, digits=4),
     "rate": rate_text,
     "percent": percent_text,
     "number": number_text,

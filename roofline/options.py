@@ -183,8 +183,8 @@ OPTIONS = {
     "results": Option("DIR", _folder, "where run folders go (default: results/local)"),
     "resume": Option("RUN", _folder, "go on with a run that was cut off, by its own options (default: a new run)"),
     "steady": Option(
-        "N", partial(count, least=0), "kernels of 2 ms and more also in N blocks of 2 s, all contenders; alone 4, 0 is "
-        "none (default: on a GPU from 1024 tokens on, the baseline and the fastest of ours, 4 each)", alone="4",
+        "N", partial(count, least=0), "kernels of 2 ms and more also in N blocks of 1.5 s, all contenders; alone 4, 0 "
+        "is none (default: on a GPU from 1024 tokens on, the baseline and the fastest of ours, 4 each)", alone="4",
     ),
     "no_report": Option(
         "FLAG", bool, "leave the report for `roofline report`, which draws it from the journal anywhere (default: no)"

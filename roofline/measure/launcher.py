@@ -15,9 +15,10 @@ from pathlib import Path
 from roofline import operations
 from roofline.measure import device_errors, machine
 from roofline.measure.metadata import commit_of
-from roofline.measure.prepared import Broken
+from roofline.measure.prepared import Broken, Entrant, Rejection
 from roofline.options import of_values
 from roofline.store import conditions, journal
+from roofline.store.run import Run
 
 COPY = "copy"
 CALLS = 3
@@ -39,17 +40,23 @@ def main(folder: Path, calls: Path, cases: list[str]) -> None:
         call(copy_by_kernel(copy.amount // 2), lambda: tell(call=COPY, bytes=copy.amount))
         for case in cases:
             try:
-                shape, name = operations.parse(case)
-                runners.of(operations.find(shape.op)).earlier[shape.id] = run.shapes[shape.id].choices
-                prepared = runners.prepare(shape.id, [name])
-                if name in prepared.entrants:
-                    call(prepared.entrants[name].call, lambda case=case: tell(call=case))
+                entrant = entrant_of(runners, run, case)
+                if isinstance(entrant, Rejection):
+                    tell(failed=case, reason=entrant.reason)
                 else:
-                    tell(failed=case, reason=prepared.rejected[name].reason)
+                    call(entrant.call, lambda case=case: tell(call=case))
             except Broken as broken:
                 return tell(failed=case, reason=broken.args[1].reason)
             except Exception as error:
                 tell(failed=case, reason=device_errors.reason(error))
+
+
+def entrant_of(runners: operations.Runners, run: Run, case: str) -> Entrant | Rejection:
+    """The contender of a case of `run`, prepared as it was there, and checked; or why it is refused."""
+    shape, name = operations.parse(case)
+    runners.of(operations.find(shape.op)).earlier[shape.id] = run.shapes[shape.id].choices
+    prepared = runners.prepare(shape.id, [name])
+    return prepared.entrants.get(name) or prepared.rejected[name]
 
 
 def copy_by_kernel(size: int) -> Callable[[], object]:

@@ -313,12 +313,12 @@ class Share:
         for name in prepared.contenders:
             self.at(Step.CALL, shape, name=name)
             call, costs = prepared.entrants[name].call, {}
-            for field, measured in (("host_s", call_costs.host_s), ("graph_s", call_costs.graph_s)):
+            for cost, measured in (("host_s", call_costs.host_s), ("graph_s", call_costs.graph_s)):
                 try:
-                    costs[field] = measured(call, self.clock)
+                    costs[cost] = measured(call, self.clock)
                 except Exception as error:  # not every contender can be captured
                     stop_if_lost(self.device, error, name)
-                    self.note("calls", f"No {field} of {shape}-{name}: {device_errors.reason(error)}.")
+                    self.note("calls", f"No {cost} of {shape}-{name}: {device_errors.reason(error)}.")
             self.tell({"tell": "line", "kind": "costs", "shape": shape, "contender": name, "costs": costs})
 
     def measure_steady_state(self, entered: Entered) -> None:

@@ -24,7 +24,7 @@ BLOCKS = 4
 two contenders take less than three minutes."""
 DROPPED_S = 0.4
 """The first part of a block, in which clock and power settle: run and not counted."""
-COUNTED_S = 2.0
+COUNTED_S = 1.5
 """Power limits act within tens of milliseconds. Temperature takes many seconds, and drifts over several blocks."""
 SLICE_S = 0.25
 """Calls are enqueued by slices of about this long, and the clock and the energy are read in each."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from roofline.analysis.decision import LOOKS, SURE, VERDICTS
 from roofline.analysis.throughput import steady_ratios
-from roofline.format import flops_text, number_text, percent_text, range_text, rate_text, shape_text
+from roofline.format import error_text, flops_text, number_text, percent_text, range_text, rate_text, shape_text
 from roofline.plots.steps import KINDS
 from roofline.report.findings import OTHERS
 from roofline.report.sections import Section
@@ -216,6 +216,23 @@ def steps(frame: DataFrame) -> Section:
         STEP_FIGURES,
         texts(rows, ("shape", "contender", "tokens_per_s", "compile_s", *(f"{kind}_share" for kind in KINDS))),
         long=True,
+    )
+
+
+def clocks(frame: DataFrame) -> Section:
+    """Return the section of the same kernels by several clocks. Its lines say how far apart they are."""
+    rows = frame[frame["clock_s"].notna()]
+    lines = []
+    for name in ("do_bench", "cupti"):
+        off = (rows[f"{name}_s"] / rows["clock_s"] - 1).abs()
+        if len(off):
+            lines.append(f"{name}: {error_text(off.median())} from ours in the median, at most {error_text(off.max())}")
+    return Section(
+        "Clocks",
+        "The same kernels by our clock, by Triton's `do_bench`, which writes the cache full before each call, and by "
+        "CUPTI, which sees kernels alone: an empty call of ours, below, is what it has not.",
+        table=texts(rows, ("shape", "contender", "clock_s", "do_bench_s", "cupti_s")),
+        lines=tuple(lines),
     )
 
 

@@ -75,6 +75,7 @@ def body(run: Run, cases: DataFrame) -> list[Section]:
         throughput.steps(cases),
         throughput.memory(run, cases),
         throughput.steady(cases),
+        throughput.clocks(cases),
         throughput.counted(cases),
     )
     if cases["verdict"].notna().any():

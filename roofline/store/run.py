@@ -286,7 +286,8 @@ class Run:
             shape = self.shapes[line["shape"]]
             (shape.timelines if kind == "timeline" else shape.counters)[line["contender"]] = line
         elif kind == "costs":
-            self.shapes[line["shape"]].entrants.get(line["contender"], {})["costs"] = line["costs"]
+            entrant = self.shapes[line["shape"]].entrants.get(line["contender"], {})
+            entrant["costs"] = entrant.get("costs", {}) | line["costs"]
         elif kind == "kernels":
             for name, kernels in line["kernel_names"].items():
                 self.shapes[line["shape"]].entrants.get(name, {})["kernel_name"] = kernels

@@ -171,6 +171,14 @@ def test_operands_rotate_beyond_the_cache():
     assert all(abs(x.std() - 1) < 0.05 and x.mean().abs() < 0.05 for x, _, _ in sets)
 
 
+@pytest.mark.parametrize(("m", "memory_sets", "expected"), [(64, 9.5, 6), (64, 4.5, 4), (64, 1.5, 2), (65, 9.5, 2)])
+def test_few_rows_get_more_sets_of_operands_as_far_as_they_fit(monkeypatch, m, memory_sets, expected):
+    case, options = Matmul("64,64", "up", 1, m, "fp32"), dataclasses.replace(OPTIONS, tokens=(m,))
+    memory_bytes = memory_sets * case.work.device_bytes / matmul.POOL
+    monkeypatch.setattr(matmul, "machine", lambda device: {"cache_bytes": 1, "memory_bytes": memory_bytes})
+    assert len(matmul.operands(case, options)) == expected
+
+
 def test_shape_that_cannot_fit_leaves_the_others_theirs():
     options = dataclasses.replace(OPTIONS, tokens=(300, 10**12))
     assert prepare(case=sweep(options)[0], options=options).contenders == ["torch", "numpy"]

@@ -8,13 +8,16 @@ from pathlib import Path
 
 import pytest
 import stand_in
+from fake_clock import FakeClock
 from made_up_run import HEAD, LINES, lines_of, save, shape
 from pandas import notna
 
-from roofline import counters, options, plots
+from roofline import clock_comparison, counters, options, plots
 from roofline.analysis.records import frame, records_of
 from roofline.cli import main
+from roofline.measure import launcher
 from roofline.measure.metadata import commit_of
+from roofline.measure.prepared import Entrant, Rejection
 from roofline.operations.all_gather_matmul import AllGatherMatmul
 from roofline.operations.matmul import Matmul
 from roofline.report import throughput
@@ -193,6 +196,34 @@ def test_without_ncu_or_a_run_of_a_gpu_nothing_is_begun(count, run, monkeypatch,
     machine = HEAD["machine"] | {"source": "cpu"}
     save(run, [HEAD | {"machine": machine}, *LINES[1:]])
     assert "counters are a GPU's, and this run measured the CPU" in count()[2]
+
+
+def test_clocks_of_somebody_else_reach_journal_and_report_beside_ours(run, monkeypatch, capsys, undrawn):
+    def entrant_of(runners, of, case):
+        if case.endswith("m1024-fp16-decode"):
+            return Rejection("skipped", "decode takes up to 64 rows")
+        return Entrant(case, None)
+
+    monkeypatch.setattr(launcher, "why_not", lambda metadata: "")
+    monkeypatch.setattr(launcher, "entrant_of", entrant_of)
+    times_s = {"clock_s": 100e-6, "do_bench_s": 101e-6, "cupti_s": 98e-6}
+    turns = {field: lambda call, clock, time_s=time_s: time_s for field, time_s in times_s.items()}
+    monkeypatch.setattr(clock_comparison, "TIMERS", turns)
+    assert main(["clocks", str(run)]) == 1
+    out = capsys.readouterr().out
+    assert "m1024-fp16-decode: decode takes up to 64 rows" in out
+    assert "m16-fp16-cublas: clock 100 us, do_bench 101 us, cupti 98 us" in out
+    section = throughput.clocks(frame(journal.load(run)))
+    assert section.table.to_numpy()[0].tolist()[1:] == ["decode", "100 us", "101 us", "98 us"]
+    assert section.lines == (
+        "do_bench: 1.0 % from ours in the median, at most 1.0 %",
+        "cupti: 2.0 % from ours in the median, at most 2.0 %",
+    )
+    assert "## Clocks" in write(run)[0].read_text()
+
+
+def test_our_clock_is_the_typical_time_of_its_rounds():
+    assert clock_comparison.by_ours(lambda: 2e-3, FakeClock()) == pytest.approx(2e-3)
 
 
 # Counts as a run of a GPU has them.

@@ -19,7 +19,7 @@ FLOORS = (
     ("measure", "analysis"),
     ("plots",),
     ("report", "account"),
-    ("pytest_plugin", "cli", "counters", "doctor", "visit", "__main__"),
+    ("pytest_plugin", "cli", "clock_comparison", "counters", "doctor", "visit", "__main__"),
 )
 """Rooms of `roofline` from the ground up: each imports those beside it and below."""
 
