@@ -37,7 +37,7 @@ LEVEL = 0.05
 """The chance that any of the equal cases of a comparison is called changed."""
 BETWEEN_RUNS = 0.013
 """Standard deviation from run to run of the logarithm of a speed, beyond what varies within a run: so much covers
-made-up runs of up to 1.4 %. docs/how.md says what committed runs have; a GPU's is not known."""
+made-up runs of up to 1.4 %. docs/how.md has what committed runs have, of a CPU and of a GPU."""
 KNOWN = 16
 """Degrees of freedom that it counts for: of 8, 16 and 24, that with which made-up runs kept coverage and power best."""
 
