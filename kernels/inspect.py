@@ -5,7 +5,7 @@ makes. One that has `problems` is wrong however it measures, and the command exi
 right a look cannot tell: `kernels.machine` executes the same `Binary`.
 
 The numbers come from the cubin itself, by the cuobjdump and nvdisasm inside the Triton wheel. Where wgmma is
-serialised, ptxas says so in a log that Triton throws away: it assembles kernels with wgmma once more.
+serialised, ptxas says so in a log that Triton throws away. So kernels with wgmma are assembled once more, for the log.
 """
 
 import re
