@@ -25,7 +25,8 @@ PROGRAMS, WARPS, REGISTERS = 32, 4, 48
 ROWS, WORDS = 4, 512
 """A program has two parts of 8 KB in flight."""
 PROGRAM_BYTES_PER_S = 9.4e9
-"""What a program surely keeps up with: 16 of them moved 188 GB/s on an H200, 32 of them 377, 11.8 each."""
+"""What a program surely keeps up with: on an H200 16 of them moved 235 MB in 1.25 ms, 11.7e9 each
+(results/reference/nvidia-h200-2026-11-26/copier_programs.txt)."""
 
 SLOW_BYTES_PER_S = 1e9
 """Slower than any link whose bandwidth is not ours to choose."""

@@ -7,10 +7,10 @@ the diagonal, and the last one where the length is ragged, have loops of their o
 reads zeros beyond the length of a head and stores nothing there.
 
 Wins where lengths are thousands, for which matmuls outweigh the exponentials: their results are rescaled in registers,
-never stored. On an H200, at width 128, it takes 0.5 to 0.7 of the time of FlashAttention-2. Loses at few queries, as in
-decoding, whose grid is a handful of programs; and to cuDNN, which has warps of their own for loads, softmax and
-matmuls: it takes 1.1 to 1.3 of that one's time. The backward computes scores twice, for keys and for queries, 7 matmuls
-where atomic sums of dq would do with 5: results are the same to the bit from run to run.
+never stored. On an H200, at width 128, it takes 0.5 to 0.7 of the time of FlashAttention-2 (docs/attention.md). Loses
+at few queries, as in decoding, whose grid is a handful of programs; and to cuDNN, which has warps of their own for
+loads, softmax and matmuls: it takes 1.1 to 1.3 of that one's time. The backward computes scores twice, for keys and for
+queries, 7 matmuls where atomic sums of dq would do with 5: results are the same to the bit from run to run.
 
 Sources: T. Dao, "FlashAttention-2" (https://arxiv.org/abs/2307.08691), loops and lse; the order of heads and blocks is
 that of FlashAttention-3's scheduler (longest first, as many heads at a time as L2 holds the keys and values of).

@@ -25,9 +25,9 @@ above 64 rows (`kernels.persistent`): more of x beside 128 rows of w would make 
 slowest SM ends last. Descriptors cost tens of microseconds of host time a launch: without a CUDA graph that is what a
 short call costs. Needs a Hopper, and rows of a multiple of 16 bytes.
 
-Measured over twelve shapes of 1 to 64 rows (results/reference): on an H200 0.94 to 1.11 of cuBLAS's speed, 1.026 in the
-mean, at 77 to 101 % of the roof; on an H100 0.96 to 1.06, 1.026 in the mean, at 80 to 97 %. The layer `up` at tp 8 is
-where it is behind: 0.94 to 0.99 on both.
+Measured over twelve shapes of 1 to 64 rows, on an H100 (results/reference/nvidia-h100-80gb-hbm3-2026-11-26-4): 1.01 to
+1.08 of cuBLAS's speed, 1.045 in the mean, at 88 to 97 % of the roof. On an H200 only older tiles were measured, which
+cut `up` into parts (nvidia-h200-2026-11-26): 0.94 to 1.11, 1.026 in the mean, and 0.94 to 0.99 for `up` at tp 8.
 
 Sources: swapped operands and depth of the ring after TileOPs (https://github.com/tile-ai/TileOPs); runs of parts over
 tile borders are stream-K (M. Osama et al., PPoPP 2023), in whole waves and with sums in a fixed order.
@@ -57,7 +57,8 @@ MOST_TOKENS = 64
 ENOUGH_WHOLE, ENOUGH = 0.78, 0.96
 """Of the SMs' time, what whole tiles have to keep to be left whole, and what parts have to. Those SMs that read do so a
 little faster for each idle one, and a shared tile costs a few trips to L2 at the end. On an H100 the 104 whole tiles of
-64 rows of `up` at tp 8, 0.79, took 80 us for one token, and five parts of each, 0.97, took 82 (results/reference)."""
+64 rows of `up` at tp 8, 0.79, took 80 us for one token, and five parts of each, 0.97, took 82
+(results/reference/nvidia-h100-80gb-hbm3-2026-11-26-4/gangs_trial.txt)."""
 
 LEAST_STEPS = 4
 """Of a part: what is read for it is then at least four times its partial sums (128 KB to 32 KB, for 64 rows of x)."""

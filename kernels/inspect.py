@@ -4,7 +4,8 @@ One line per kernel, configuration and dtype of the tables, or of a matmul of yo
 makes. One that has `problems` is wrong however it measures, and the command exits with 1. Whether what synchronises is
 right a look cannot tell: `kernels.machine` executes the same `Binary`.
 
-The numbers come from the cubin itself, by the cuobjdump and nvdisasm inside the Triton wheel.
+The numbers come from the cubin itself, by the cuobjdump and nvdisasm inside the Triton wheel. Where wgmma is
+serialised, ptxas says so in a log that Triton throws away. So kernels with wgmma are assembled once more, for the log.
 """
 
 import re
@@ -21,6 +22,7 @@ from typing import Any
 
 import torch
 import triton
+from triton.backends.nvidia.compiler import get_ptxas, sm_arch_from_capability
 from triton.runtime.cache import get_cache_manager
 
 from kernels.contract import KernelLaunch
@@ -36,6 +38,10 @@ MODELLED = {"flatten": {"flatten": True}, "gang": {"shared_waves": 1}}
 """By what a table leaves to the model of waves, the change of a configuration that is other code."""
 
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
+
+SERIALISED = re.compile(r"\(C751[0-4]\).* serialized due to .*")
+"""A line of ptxas's log: "(C7511) Potential Performance Loss: wgmma.mma_async instructions are serialized due to
+insufficient register resources for the wgmma pipeline in the function 'k'"."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +79,17 @@ class Binary:
         usage = _tool("cuobjdump", "-res-usage", path)
         sass = _tool("nvdisasm", "-c", "-ndf", path)  # no data flow, which takes a quarter of the time
         return read(usage, sass, self.triton.metadata.shared)
+
+    @cached_property
+    def serialised(self) -> tuple[str, ...]:
+        """What ptxas says of wgmma that it serialised."""
+        ptx, arch = self.triton.asm["ptx"], self.triton.metadata.target.arch
+        if "wgmma.mma_async" not in ptx:
+            return ()
+        options = ["-v", "--regAllocOptLevel=2", f"--gpu-name={sm_arch_from_capability(arch)}"]  # as Triton's own
+        command = [get_ptxas(arch).path, *options, "/dev/stdin", "-o", "/dev/null"]
+        log = subprocess.run(command, input=ptx, check=True, capture_output=True, text=True).stderr
+        return tuple(SERIALISED.findall(log))
 
 
 def compile_launch(launch: KernelLaunch, target: int) -> Binary:
@@ -143,6 +160,8 @@ class Finding:
     num_warps: int = 4
     register_counts: tuple[int, ...] = ()
     """Registers a thread that setmaxnreg must give the consumers and the producer, if the warps are specialised."""
+    serialised: tuple[str, ...] = ()
+    """Lines of ptxas's log."""
 
     @property
     def mma(self) -> str:
@@ -171,7 +190,9 @@ class Finding:
              f"compiles to {self.mma}, declared is {job.mma}; change the tile or the declaration"),
             (job.mma and "wgmma" in self.mma and 1 not in cubin.wgmma_waits,
              f"waits until {cubin.wgmma_waits or 'no'} wgmma groups are in flight, 1 is needed between stages; "
-             "look for what ptxas serialised (ptxas -v says so, C7510 and on)"),
+             "look for what ptxas serialised"),
+            (self.serialised,
+             f"ptxas serialises wgmma: {'; '.join(self.serialised)}; wait before sums are touched, or free registers"),
             (missing,
              f"sets register counts {cubin.register_counts}, {missing} is missing; look at worker_num_regs"),
         )  # fmt: skip
@@ -207,8 +228,8 @@ def inspect(job: Job, launch: KernelLaunch | None = None) -> Finding:
     try:
         args = (launch := launch or example(job)).args
         counts = [args[name] for name in ("CONSUMER_REGISTERS", "PRODUCER_REGISTERS") if name in args]
-        cubin = compile_launch(launch, job.target).cubin
-        return Finding(job, cubin, None, args.get("num_warps", 4), tuple(counts))
+        binary = compile_launch(launch, job.target)
+        return Finding(job, binary.cubin, None, args.get("num_warps", 4), tuple(counts), binary.serialised)
     except Exception as error:  # Triton raises RuntimeError, CompilationError, PTXASError and others here
         return Finding(job, None, f"{type(error).__name__}: {error}".splitlines()[0])
 

@@ -36,6 +36,7 @@ BENCH = (*PYTEST, "--benchmark-only")
 ON_GPU = (*PYTEST, "-q", "-m", "gpu")
 """Tests that take a GPU."""
 MEMCHECK = ("compute-sanitizer", "--tool", "memcheck")
+SYNCCHECK = ("compute-sanitizer", "--tool", "synccheck")
 MEASURES = ("--ffn-device=cuda", "--ffn-no-report")
 """Options of a run that is begun."""
 TUNED = [f"{m},{n},{k}" for m in (256, 1024, 4096, 8192) for n, k in ((6656, 16384), (16384, 6656))]
@@ -92,6 +93,7 @@ STEPS = (
     Step("clocks", 25, 60, (PYTHON, "-m", "roofline", "clocks"), archive="default", counts="matmuls"),
     Step("attention", 300, 420, selects="test_attention", archive="attention"),
     Step("memcheck", 15, 60, (*MEMCHECK, PYTHON, "-m", "kernels.machine", "--gpu", "--only", "bf16")),
+    Step("synccheck", 15, 60, (*SYNCCHECK, PYTHON, "-m", "kernels.machine", "--gpu", "--only", "bf16")),
     Step("training-steps", 120, 300, selects="test_transformer_step and l12", archive="training"),
     Step("kernels", 120, 600, (*ON_GPU, "tests/kernels", "tests/benchmarks", "tests/roofline/test_faults.py")),
     Step("machine", 240, 600, (PYTHON, "-m", "kernels.machine", "--gpu", "--thorough")),

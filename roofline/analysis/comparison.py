@@ -33,7 +33,7 @@ from roofline.analysis.changes import (
 )
 from roofline.analysis.records import records_of
 from roofline.stats import geometric_mean, grouped
-from roofline.store.conditions import ALL, NUMBERS, conditions
+from roofline.store.conditions import ALL, NUMBERS, are_alike, condition
 from roofline.store.run import Run
 
 SAME_WIRE = 0.01
@@ -182,14 +182,14 @@ def _differences(base: Sequence[Run], new: Sequence[Run], allow) -> dict[str, tu
         raise ValueError(
             "a quick run is for a first look, and too short to be compared: run both sides without --ffn-quick"
         )
-    a = side_conditions(base)
-    b = side_conditions(new)
-    differences = {name: (a[name], b[name]) for name in a if a[name] != b[name] or AND in a[name]}
+    differences = {}
+    for name in ALL:
+        if not are_alike(condition(run.metadata, name) for run in (*base, *new)):
+            differences[name] = (side_condition(base, name), side_condition(new, name))
     for name in NUMBERS:
         if name in differences and name not in allow:
-            raise ValueError(
-                f"another {name}: BASE has {a[name]}, NEW has {b[name]}; --allow {name} compares them all the same"
-            )
+            a, b = differences[name]
+            raise ValueError(f"another {name}: BASE has {a}, NEW has {b}; --allow {name} compares them all the same")
     return differences
 
 
@@ -213,10 +213,9 @@ def _means(of_contender: dict[tuple[str, str], list], judge: Callable[..., Chang
     return [Together(key[0], len(of_contender[key]), mean, verdict) for (key, mean), verdict in of_means]
 
 
-def side_conditions(runs: Sequence[Run]) -> dict[str, str]:
-    """Return the conditions of all `runs`; what differs among them is joined by `and`."""
-    each = [conditions(run.metadata) for run in runs]
-    return {name: AND.join(dict.fromkeys(of_run.get(name, "none") for of_run in each)) for name in ALL}
+def side_condition(runs: Sequence[Run], name: str) -> str:
+    """A condition of `runs`; what differs among them is joined by `and`."""
+    return AND.join(dict.fromkeys(condition(run.metadata, name) for run in runs))
 
 
 def _case(pair: Pair, change_: Change, verdict: str) -> Case:

@@ -149,6 +149,19 @@ def gpu_driver() -> str | None:
         return next((word for word in proc.read_text().split() if word[:1].isdigit() and "." in word), "unknown")
 
 
+def ptxas_version(arch: int) -> str | None:
+    """Return the version of the ptxas by which Triton assembles for compute capability `arch` (90 for 9.0), as 12.8.93;
+    None where Triton is absent, or does not say."""
+    try:
+        from triton.backends.nvidia.compiler import get_ptxas_version
+
+        text = get_ptxas_version(arch)
+    except Exception:  # no package, another backend, no ptxas where TRITON_PTXAS_PATH points: each has its own type
+        return None
+    version = re.search(r"\bV(\d+(?:\.\d+)+)", text)
+    return version and version[1]
+
+
 def cores() -> int:
     """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -204,6 +217,7 @@ def describe(device: str) -> dict:
             "memory_bytes": properties.total_memory,
             "driver": gpu_driver(),
             "cuda": torch.version.cuda,
+            "ptxas": ptxas_version(10 * properties.major + properties.minor),
         }
     return info | {
         "chip": _cpu_name(),

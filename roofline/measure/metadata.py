@@ -23,6 +23,8 @@ def make(options, about: dict, root: Path, cases: list[str], notes: list[str]) -
     versions = ", ".join(
         f"{name} {about['versions'][name]}" for name in ("torch", "triton") if name in about["versions"]
     )
+    if ptxas := about.get("ptxas"):
+        versions += f", ptxas {ptxas}"
     names = dict.fromkeys(case.partition("-")[0] for case in cases)
     sizes = f" of a file's {len(options.shapes)} shapes" if options.shapes else f" of {options.model}"
     sizes += " (scaled down)" if "/" in sizes else ""

@@ -1,12 +1,17 @@
 """What a run was measured under, as far as it decides whether two runs can be compared, or one gone on with."""
 
+from collections.abc import Iterable
+
 from roofline.contenders import short
 
 NUMBERS = ("chip", "driver", "method")
 """Where these differ, so do the numbers, whatever the code under test."""
 
-ALL = (*NUMBERS, "torch", "triton", "commit", "length", "contenders", "against")
+ALL = (*NUMBERS, "torch", "triton", "ptxas", "commit", "length", "contenders", "against")
 """The last two are those of some runs alone: from a user's file, and of another checkout."""
+
+NOT_RECORDED = "not recorded"
+"""The ptxas of a run that does not name it, as an older one or one of a CPU. It is taken to be like any other."""
 
 
 def conditions(metadata: dict) -> dict[str, str]:
@@ -26,11 +31,23 @@ def conditions(metadata: dict) -> dict[str, str]:
         "commit": metadata.get("commit"),
         "length": "quick" if options.get("quick") else "whole",
     }
+    if ptxas := machine.get("ptxas"):
+        values["ptxas"] = ptxas
     if users := options.get("users"):
         values["contenders"] = ", ".join(short(*user) for user in users)
     if "against" in metadata:
         values["against"] = metadata["against"]["commit"]
     return {name: "none" if value is None else str(value) for name, value in values.items()}
+
+
+def condition(metadata: dict, name: str) -> str:
+    """One of `ALL`. What a run lacks is `none`, but for its ptxas, which is `NOT_RECORDED`."""
+    return conditions(metadata).get(name, NOT_RECORDED if name == "ptxas" else "none")
+
+
+def are_alike(values: Iterable[str]) -> bool:
+    """Whether a condition has one value among runs, as far as they know it."""
+    return len({*values} - {NOT_RECORDED}) < 2
 
 
 def threads_text(count: int) -> str:
@@ -44,6 +61,5 @@ def slug(chip: str) -> str:
 
 def differences(metadata: dict, other: dict) -> dict[str, tuple[str, str]]:
     """Return {condition: (of `metadata`, of `other`)} of those that differ."""
-    a, b = conditions(metadata), conditions(other)
-    both = {name: (a.get(name, "none"), b.get(name, "none")) for name in ALL}
-    return {name: pair for name, pair in both.items() if len({*pair}) > 1}
+    pairs = {name: (condition(metadata, name), condition(other, name)) for name in ALL}
+    return {name: pair for name, pair in pairs.items() if not are_alike(pair)}

@@ -127,7 +127,9 @@ def planted() -> list[list[str]]:
 def test_planted_mistakes_are_caught(elsewhere):
     for word, problems in zip(PLANTED, elsewhere(planted), strict=True):
         assert word in problems[0], problems
-        assert len(problems) == 1 or word == "spills", problems  # what spills may be serialised too
+        assert len(problems) == 1 or word == "spills", problems
+        serialised = [problem for problem in problems if problem.startswith("ptxas serialises wgmma: (C7511) ")]
+        assert len(serialised) == (word == "spills"), problems  # for what it lacks registers for
 
 
 FITS = Cubin(224, 0, 0, 230_272, {"wgmma": 1}, 1, 1, (0, 1))

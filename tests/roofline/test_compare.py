@@ -17,7 +17,7 @@ from roofline.analysis.comparison import compare
 from roofline.analysis.records import records_of
 from roofline.cli import main
 from roofline.report.compare import terminal
-from roofline.store import journal
+from roofline.store import conditions, journal
 
 ROOT = Path(__file__).parents[2]
 
@@ -266,6 +266,16 @@ def test_other_conditions_are_refused_unless_told(compared, word, head):
     assert compared({16: BOTH}, {16: BOTH}, "--allow", word, **head)[0] == 0
 
 
+def test_another_ptxas_is_told_and_an_older_run_says_none(tmp_path):
+    machines = [HEAD["machine"] | about for about in ({}, {"ptxas": "12.9.86"}, {"ptxas": "13.4.59"})]
+    older, base, new = ({"method_version": 1, "machine": machine} for machine in machines)
+    assert conditions.differences(older, base) == {}
+    assert conditions.differences(base, new) == {"ptxas": ("12.9.86", "13.4.59")}
+    runs = [journal.load(save_run(tmp_path / str(n), shape(16, BOTH), machine=m)) for n, m in enumerate(machines)]
+    assert compare(runs[:2], runs[:2]).differences == {}
+    assert compare(runs[:2], runs[2:]).differences == {"ptxas": ("not recorded and 12.9.86", "13.4.59")}
+
+
 def test_quick_runs_are_not_compared(compared):
     assert compared({16: BOTH}, {16: BOTH}, options={"quick": True})[0] == 2
 
@@ -299,6 +309,10 @@ def test_committed_runs_of_one_commit_do_not_differ():
             cases += compare([base], [new]).cases
     assert len(cases) >= 300
     assert {FASTER, SLOWER}.isdisjoint(case.verdict for case in cases)
+    moved = [abs(math.expm1(case.change.value)) for case in cases if "-bf16-" in case.case]  # two runs of an H100
+    median, nine_in_ten, most = np.quantile(moved, (0.5, 0.9, 1))
+    print(f"of {len(moved)} cases: {median:.2%} in the median, {nine_in_ten:.2%} in nine of ten, {most:.2%} at most")
+    assert median < 0.001 < nine_in_ten < 0.003
 
 
 def load_gathering(folder, comm_s, lost):

@@ -20,7 +20,7 @@ SPREADS = (
 """Standard deviations of a ratio's logarithm from process to process: numpy's beside torch, in 28 matmuls of the
 committed runs of 2026-11-24."""
 WITHIN = 0.8
-"""Of their variance, what rounds of the same process differ by: it falls with the time of a visit."""
+"""Of their variance, what rounds of the same process differ by: it falls with the time of a visit. An assumption."""
 BEGIN_S, VISIT_S = 4.0, 0.8
 """What a process takes before it measures, and for a shape."""
 SLOWDOWN = -math.log(1.05)

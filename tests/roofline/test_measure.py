@@ -2,6 +2,7 @@
 
 import os
 import platform
+import sys
 import types
 from dataclasses import asdict
 from functools import partial
@@ -292,6 +293,16 @@ def test_fp32_is_refused_where_it_would_be_tf32(monkeypatch, run_project):
     on_gpu = "\nfrom roofline.pytest_plugin import state\nstate.choose_device = lambda wanted, timed: 'cuda'\n"
     run = run_project("--ffn-dtype=bf16,fp32", more=on_gpu, env={name: "1"})
     assert (run.code, f"{name} is set to '1'" in run.text) == (2, True), run.text
+
+
+def test_ptxas_is_the_one_that_triton_takes(monkeypatch, tmp_path):
+    other = tmp_path / "ptxas"
+    other.write_text("#!/bin/sh\necho Cuda compilation tools, release 99.1, V99.1.7\n")
+    other.chmod(0o755)
+    monkeypatch.setenv("TRITON_PTXAS_PATH", str(other))
+    assert machine.ptxas_version(75) == "99.1.7"  # Triton keeps the answer: no other test asks for 75
+    monkeypatch.setitem(sys.modules, "triton.backends.nvidia.compiler", None)
+    assert machine.ptxas_version(75) is None
 
 
 def test_variables_that_change_what_a_gpu_does_are_recorded_without_homes(monkeypatch):
