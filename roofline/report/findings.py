@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
@@ -9,8 +10,8 @@ from roofline.analysis.fields import FIELDS
 from roofline.analysis.throughput import FEW_ROUNDS, ceilings_of
 from roofline.format import error_text, interval_text, percent_text, shape_text
 from roofline.report import tables
-from roofline.stats import grouped
-from roofline.store.run import INTERRUPTED, Run
+from roofline.stats import CONFIDENCE, grouped
+from roofline.store.run import AGAIN, INTERRUPTED, Run
 from roofline.theory.arms import ALL_CORES, is_serial
 
 if TYPE_CHECKING:
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 MARGIN, OWN_IDEAL, OTHERS, STOLEN = 0.03, 0.9, 0.05, 0.02
 """Of a ratio and of a roof; the share of its own ideal that an arm shall reach; of a CPU's time, by who took it."""
+CHANCE = 0.01
+"""That so many intervals of equals miss 1; below it they are no equals."""
 QUICK = "few shapes and few rounds: a first look, nothing to compare with or to rest on"
 NOTHING = "nothing wrong: no rule of docs/start.md speaks against these numbers"
 REST = "launches and what was not measured"
@@ -104,6 +107,21 @@ def _beside(word: str, sign: int) -> Find:
     return find
 
 
+def _unequal(run: Run, frame: DataFrame) -> Iterable[str]:
+    """A line where the baseline differs from itself, in its second turn, on more shapes than intervals may miss."""
+    again = frame[frame["contender"].eq(frame["baseline"] + AGAIN) & frame["ratio_to_baseline"].notna()]
+    missed = again[(again["ratio_low"] > 1) | (again["ratio_high"] < 1)]
+    of_equals = [
+        math.comb(len(again), count) * (1 - CONFIDENCE) ** count * CONFIDENCE ** (len(again) - count)
+        for count in range(len(missed), len(again) + 1)
+    ]
+    if len(missed) and sum(of_equals) < CHANCE:
+        most = missed.loc[(missed["ratio_to_baseline"] - 1).abs().idxmax()]
+        interval = interval_text(*most[["ratio_to_baseline", *FIELDS["ratio_to_baseline"].ends]])
+        where = f"{len(missed)} of {len(again)} shapes"
+        yield f"the baseline is not as fast as itself on {where}, {interval}: {case_words(most)}"
+
+
 def _counts(matches: DataFrame, compared: DataFrame) -> str:
     """Return who is among `matches`, and on how many of the shapes on which it is compared."""
     counts, of = (rows["contender"].value_counts(sort=False) for rows in (matches, compared))
@@ -153,6 +171,7 @@ RULES = {
                         lambda f: f["time_s"], _reasons),
     "above the roof": _cases(lambda f: f["above_roof"].eq(True), lambda f: f["of_roof"],
                              lambda row: f"up to {percent_text(row['of_roof'])}"),
+    "unequal": _unequal,
     "slower": _beside("worst", -1),
     "below own ideal": _own_ideal,
     "few rounds": _cases(lambda f: f["rounds"].lt(FEW_ROUNDS) | f["stopped_by"].eq(INTERRUPTED), lambda f: -f["rounds"],

@@ -2,6 +2,7 @@
 
 from itertools import chain
 
+import pandas
 import pytest
 from made_up_run import HEAD, LINES, ceiling, save, shape
 
@@ -10,6 +11,7 @@ from roofline.analysis.records import frame, records_of
 from roofline.analysis.throughput import ceilings_of
 from roofline.cli import main
 from roofline.plots.memory_roofline import finding
+from roofline.report import findings as findings_module
 from roofline.report import tables, throughput
 from roofline.report.findings import findings
 from roofline.report.write import ceilings
@@ -53,6 +55,19 @@ def test_libraries_have_columns_of_their_own_and_beat_nobody(folder):
     assert finding(frame(run)).startswith("tiled is 0.50 x as fast as cublas")
     (slower,) = [text for text in findings(run, frame(run)) if text.startswith(("slower", "faster"))]
     assert slower.startswith("slower: matmul: tiled on 1 of 1 shapes")
+
+
+def test_a_baseline_that_is_not_as_fast_as_itself_is_a_finding(folder):
+    run = with_libraries(folder, {"cublas": 2e-6, "tiled": 4e-6, "cublas_again": 2e-6})
+    assert not [text for text in findings(run, frame(run)) if text.startswith("unequal")]
+    rows = frame(run)
+    rows.loc[rows["contender"] == "cublas_again", ["ratio_to_baseline", "ratio_low", "ratio_high"]] = 1.05, 1.04, 1.06
+    (text,) = findings_module.RULES["unequal"](run, pandas.concat([rows] * 2, ignore_index=True))
+    assert text == (
+        "the baseline is not as fast as itself on 2 of 2 shapes, 1.050 [1.040, 1.060]: "
+        "cublas_again on up, tp 1, M 16, bf16"
+    )
+    assert not [*findings_module.RULES["unequal"](run, rows)]  # one interval of twenty may miss
 
 
 def test_a_library_is_judged_where_nobody_else_is(folder):
