@@ -2,6 +2,7 @@
 
 import os
 import platform
+import subprocess
 import sys
 import types
 from dataclasses import asdict
@@ -299,8 +300,10 @@ def test_ptxas_is_the_one_that_triton_takes(monkeypatch, tmp_path):
     other = tmp_path / "ptxas"
     other.write_text("#!/bin/sh\necho Cuda compilation tools, release 99.1, V99.1.7\n")
     other.chmod(0o755)
-    monkeypatch.setenv("TRITON_PTXAS_PATH", str(other))
-    assert machine.ptxas_version(75) == "99.1.7"  # Triton keeps the answer: no other test asks for 75
+    asks = "from roofline.measure.machine import ptxas_version; print(ptxas_version(90))"
+    env = os.environ | {"TRITON_PTXAS_PATH": str(other)}  # of another process: Triton keeps the answer
+    asked = subprocess.run([sys.executable, "-c", asks], env=env, capture_output=True, text=True, check=True)
+    assert asked.stdout == "99.1.7\n"
     monkeypatch.setitem(sys.modules, "triton.backends.nvidia.compiler", None)
     assert machine.ptxas_version(75) is None
 
