@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import os
 import re
+import signal
 import sys
 import traceback
 from collections import Counter
@@ -134,7 +135,9 @@ def load(place: str, wanted: str = "") -> Callable:
         raise ValueError(f"{place}: the file is not what it was when the run began; begin a new run")
     try:
         module = module_of(file) if file else import_module(place.partition(":")[0])
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+            raise  # Ctrl-C, which a share ignores
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
         lines += [error.lineno] if isinstance(error, SyntaxError) else []
         where = f" in line {lines[-1]}" if lines else ""

@@ -26,6 +26,7 @@ from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from roofline.measure.child import kill_marked
 from roofline.measure.machine import gpu_driver
 from roofline.store import journal
 
@@ -370,10 +371,7 @@ def end(process: subprocess.Popen, mark: str) -> None:
             os.killpg(process.pid, signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
             process.wait(GRACE_S)
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        with suppress(OSError):
-            if f"{MARK}={mark}".encode() in path.read_bytes().split(b"\0"):
-                os.kill(int(path.parent.name), signal.SIGKILL)
+    kill_marked(MARK, mark)
     with suppress(subprocess.TimeoutExpired):  # one that the driver holds
         process.wait(CLOSE_S / 2)
 

@@ -32,6 +32,10 @@ DEATH_S = 10.0
 """A process that was killed and is there for so long is held by its device's driver: the run goes on without it."""
 
 
+MARK = "ROOFLINE_SHARE"
+"""Environment variable by which what a share began is found, whatever session that leads."""
+
+
 class Child:
     """The supervisor's end of a share."""
 
@@ -55,6 +59,7 @@ class Child:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "roofline.measure.child", str(folder)],
             cwd=root, stdin=subprocess.DEVNULL, stdout=self._output, stderr=self._output, start_new_session=True,
+            env=os.environ | {MARK: folder.name},
         )  # fmt: skip
 
     @property
@@ -101,6 +106,7 @@ class Child:
             self.process.wait(within_s)
         with suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
+        kill_marked(MARK, Path(self._temporary.name).name)
         try:
             code = self.process.wait(DEATH_S)
         except subprocess.TimeoutExpired:
@@ -114,6 +120,15 @@ class Child:
         self._temporary.cleanup()
         self._ended = ended(code, printed)
         return self._ended
+
+
+def kill_marked(name: str, value: str) -> None:
+    """Kill all processes that were begun with the environment variable `name` at `value`, whatever session they lead.
+    Linux only: elsewhere nobody is found."""
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            if f"{name}={value}".encode() in path.read_bytes().split(b"\0"):
+                os.kill(int(path.parent.name), signal.SIGKILL)
 
 
 def ended(code: int, printed: str) -> str:
@@ -162,6 +177,7 @@ def main(folder: Path) -> None:
         except (EOFError, OSError):
             raise Stopped from None
 
+    os.register_at_fork(after_in_child=channel.close)  # what a contender forks says nothing in the share's name
     sys.path[:] = request.path or sys.path
     with (folder / "mark").open("r+b") as file:
         mark = mmap.mmap(file.fileno(), 1)

@@ -31,7 +31,7 @@ def reason(error: BaseException) -> str:
         return f"{missing}: {first}"
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {first}{where}"
+    return f"{type(error).__name__}: {first}{where}" if first else f"{type(error).__name__}{where}"
 
 
 def _cause(error: BaseException) -> BaseException:

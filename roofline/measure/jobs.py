@@ -10,6 +10,7 @@ import random
 import time
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from roofline import operations
@@ -141,6 +142,10 @@ class Job:
         """Who raised, and why, where the device is lost or ranks are out of step."""
         self._ended = defaultdict(int)
         """(step, shape) -> how many shares ended there without anybody to blame."""
+        self.alone = ""
+        """The suspect that the share has alone with the baseline; empty in any other share."""
+        self._tried_alone: set[str] = set()
+        """Cases."""
 
     def next_request(self) -> Request | None:
         """Return what the next share is to do; None where nothing is left."""
@@ -205,9 +210,11 @@ class Job:
         """Return who may have ended the share, by what it was at: a contender, or where that is not known, all but the
         baseline. None where it was at no shape."""
         shape, name = self.at["shape"], self.at.get("name")
-        if name or not shape:
-            return [name] if name else []
-        return self.supervisor.left(shape)
+        if not shape:
+            return []
+        if self.alone:
+            return [self.alone]
+        return [name] if name else self.supervisor.left(shape)
 
     def end(self, how: str, rank: str = "") -> None:
         """Take in that a share has ended: well, or by `how` on a `rank`, and then what it was at gets its outcome.
@@ -229,19 +236,41 @@ class Job:
         where, hung = WHERE.get(step, f"at its {step}"), f"it was not over in {self._limit_s:.3g} s, the limit"
         why = rank + (f"{HUNG} {where}: {hung}" if how == HUNG else f"{how}, {where}")
         is_known = len(names) == 1 and step != Step.PREPARE
-        return about | {"names": names, "outcome": FAILED, "why": why, "is_known": is_known}
+        is_death = is_known and how != HUNG
+        return about | {"names": names, "outcome": FAILED, "why": why, "is_known": is_known, "is_death": is_death}
 
     def conclude(self, verdict: dict) -> None:
         """Journal who has which outcome."""
         step, shape, names, why = (verdict[name] for name in ("step", "shape", "names", "why"))
         if step == Step.CEILINGS:
             return self.supervisor.note("ceilings", f"No shares of the roof: the share ended by {why}.")
+        if verdict.get("is_death") and self.suspect(shape, names[0], why):
+            return
         self._ended[step, shape] += not verdict["is_known"]
         if verdict["is_known"] or (names and self._ended[step, shape] > 1):
             for name in names:
                 self.supervisor.lose(shape, name, verdict["outcome"], f"{name}: {why}")
         elif self._ended[step, shape] >= TRIES:
             self.supervisor.over = f"{TRIES} shares ended at their {step}: {why}"
+
+    def suspect(self, shape: str, name: str, why: str) -> bool:
+        """Leave a contender out since the process died at its call, and return True, unless that is proof. One death is
+        none: another one's timer, or the system, may have ended the process."""
+        supervisor, case = self.supervisor, f"{shape}-{name}"
+        if case in self._tried_alone or case in supervisor.suspects or supervisor.epochs or supervisor.is_of_two:
+            return False
+        supervisor.suspects[case] = shape, name, why
+        return True
+
+    def next_suspect(self) -> tuple[str, str] | None:
+        """Return the shape and the name of the next suspect to be tried alone; None where there is none."""
+        self.alone = ""
+        if not self.supervisor.suspects:
+            return None
+        case, (shape, name, _) = self.supervisor.suspects.popitem()
+        self._tried_alone.add(case)
+        self.alone = name
+        return shape, name
 
 
 class Hello(Job):
@@ -277,6 +306,9 @@ class Check(Job):
     def next_request(self) -> Request | None:
         left = {shape: self.supervisor.left(shape) for shape in self.cases}
         self.cases = {shape: names for shape, names in left.items() if names}
+        if not self.cases and (suspect := self.next_suspect()):
+            shape, name = suspect
+            self.cases = {shape: [name]}
         return self.supervisor.request(self.kind, self.cases) if self.cases else None
 
     def begin(self, asked: Request) -> None:
@@ -329,13 +361,27 @@ class Measure(Job):
         run = self.supervisor.run
         self.supervisor.close_decided()
         passes = self.supervisor.passes_left()
-        if not passes:
-            return None
         number = 1 + max((round_.process for shape in run.shapes.values() for round_ in shape.rounds), default=-1)
+        if not passes:
+            return self.request_alone(number)
         cases = {shape: self.supervisor.left(shape) for shape in passes}
         about = {"processes": self.supervisor.processes, "ceilings": run.ceilings, "when": self.when}
         self.when = ""
         return self.supervisor.request(self.kind, cases, passes=passes, process=number, **about)
+
+    def request_alone(self, number: int) -> Request | None:
+        """Return the request for the next suspect: of its shape, which is over for the others, all passes at once."""
+        if not (suspect := self.next_suspect()):
+            return None
+        shape, name = suspect
+        measured = self.supervisor.run.shapes.get(shape)
+        if not measured or measured.stopped_by == INTERRUPTED:  # nobody else was measured on it
+            return self.next_request()
+        if name == measured.baseline and name in measured.measured:  # it took turns with the others since
+            return self.request_alone(number)
+        about = {"passes": {shape: self.supervisor.passes}, "process": number, "ceilings": self.supervisor.run.ceilings}
+        asked = self.supervisor.request(self.kind, {shape: [name]}, **about)
+        return replace(asked, entrants={shape: [*measured.late, name]})
 
     def begin(self, asked: Request) -> None:
         self._number, self._cases, self._share_since = asked.process, asked.cases, time.monotonic()
@@ -385,6 +431,7 @@ class Measure(Job):
         analysis = measured.analysis if measured else self._prepared[shape]["analysis"]
         is_over = is_over and not (supervisor.options.decide and analysis == "throughput")  # `close_decided` ends it
         in_pass = len(rounds) + sum(round_.pass_index > passes for round_ in (measured.rounds if measured else ()))
+        out = {name: count for name, count in late.items() if self.alone or f"{shape}-{name}" in supervisor.suspects}
         read = line["telemetry"]
         if measured:
             before = measured.telemetry, count + len(rounds) - in_pass
@@ -395,8 +442,11 @@ class Measure(Job):
             "stopped_by": line["stopped_by"] if is_over else INTERRUPTED,
             "round_count": count + len(rounds),
             "telemetry": read,
-            "late": {name: more + late.get(name, 0) for name, more in line["late"].items()},
+            "late": out | {name: more + late.get(name, 0) for name, more in line["late"].items()},
         }
+        if self.alone and measured:
+            now["entrants"] = self._prepared[shape]["entrants"] | measured.entrants
+            now["stopped_by"] = measured.stopped_by
         about = {"kind": "pass", "shape": shape} if measured else self._prepared[shape]
         supervisor.add(about | now, *rounds, *line["timelines"])
         self.at = self.at | {"shape": ""}  # which is over

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from roofline.measure import device_errors
 from roofline.measure.clocks import Call
+from roofline.measure.request import EndOfShare, is_of_contender
 
 TOLERANCE = {"bf16": 3e-3, "fp16": 5e-4, "fp32": 1e-5}
 """Largest relative Frobenius error against a float64 reference that still counts as right, by dtype of the operands."""
@@ -32,9 +33,8 @@ class Rejection(NamedTuple):
     reason: str
 
 
-class Broken(BaseException):
-    """This share cannot go on: its device is lost, or it is out of step with those of other ranks. No `except
-    Exception` goes on with it. `args` are the name of the entrant that was called, if that is known, and its
+class Broken(EndOfShare):
+    """This share cannot go on: its device is lost, or it is out of step with those of other ranks. `args` are the name of the entrant that was called, if that is known, and its
     `Rejection`."""
 
 
@@ -107,7 +107,9 @@ class PreparedCase:
         dies of, the others still get their numbers."""
         try:
             result = check()
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            if not is_of_contender(error):
+                raise
             stop_if_lost(self.device, error, name)
             return self.refuse(name, error)
         if isinstance(result, Rejection):

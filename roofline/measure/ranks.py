@@ -16,6 +16,7 @@ from typing import Any
 from roofline.measure.clocks import Call, CpuClock
 from roofline.measure.machine import anonymous
 from roofline.measure.prepared import Broken, Rejection, rejection
+from roofline.measure.request import is_of_contender
 from roofline.measure.rounds import CallError
 
 PATIENCE_S = float(os.environ.get("ROOFLINE_PATIENCE_S", "60"))
@@ -121,7 +122,9 @@ class Ranks:
     def agreed(self, about: str, call: Callable[[], Any]) -> Any:
         try:
             return call()
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            if not is_of_contender(error):
+                raise
             raise Broken(error.name if isinstance(error, CallError) else "", rejection(error)) from error
 
     def metadata(self) -> dict:

@@ -1,5 +1,6 @@
 """What a supervisor asks of a share, and the steps that a share tells."""
 
+import signal
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -26,8 +27,24 @@ class Step(StrEnum):
     STEADY = "steady block"
 
 
-class Stopped(BaseException):
-    """The supervisor wants no more of the share, or is gone: no `except Exception` goes on with it."""
+class EndOfShare(BaseException):
+    """The share cannot, or shall not, go on: nobody who takes a contender's errors takes this one."""
+
+
+class Stopped(EndOfShare):
+    """The supervisor wants no more of the share, or is gone."""
+
+
+def is_of_contender(error: BaseException) -> bool:
+    """Whether what a contender's code raised is its own, an Exception or not: all but the end of the share, and of the
+    run by a signal, whose name is the argument. A share ignores Ctrl-C, so that one without a name is the contender's.
+    """
+    if isinstance(error, EndOfShare):
+        return False
+    if isinstance(error, KeyboardInterrupt):
+        is_ours = bool(error.args) and error.args[0] in signal.Signals.__members__
+        return not is_ours and signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    return True
 
 
 @dataclass(frozen=True)

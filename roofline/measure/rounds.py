@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from roofline.measure.clocks import Call
+from roofline.measure.request import is_of_contender
 from roofline.stats import time_of
 from roofline.store.run import Round
 
@@ -205,7 +206,9 @@ def named(name: str, call: Callable, mark: bytearray = UNWATCHED, number: int = 
         mark[0] = number
         try:
             return call()
-        except (Exception, SystemExit) as error:
+        except BaseException as error:
+            if not is_of_contender(error):
+                raise
             raise CallError(name) from error
         finally:
             mark[0] = 0

@@ -29,7 +29,7 @@ from roofline.measure import (
 from roofline.measure.clocks import empty_call_s
 from roofline.measure.machine import anonymous
 from roofline.measure.prepared import FAILED, Broken, Entrant, PreparedCase, Rejection, rejection, stop_if_lost
-from roofline.measure.request import Kind, Request, Step
+from roofline.measure.request import Kind, Request, Step, is_of_contender
 from roofline.measure.rounds import UNWATCHED, CallError, Rounds, StopRule
 from roofline.stats import grouped, time_of
 from roofline.store.run import Shape
@@ -97,7 +97,9 @@ class Share:
         self.at(Step.PREPARE, shape)
         try:
             return self.runners.prepare(shape, names, first_call)
-        except Exception as error:  # operands that do not fit, for one
+        except BaseException as error:  # operands that do not fit, for one
+            if not is_of_contender(error):
+                raise
             stop_if_lost(self.device, error)
             prepared = PreparedCase(case=None, baseline="")
             for name in names:
@@ -316,7 +318,9 @@ class Share:
             for cost, measured in (("host_s", call_costs.host_s), ("graph_s", call_costs.graph_s)):
                 try:
                     costs[cost] = measured(call, self.clock)
-                except Exception as error:  # not every contender can be captured
+                except BaseException as error:  # not every contender can be captured
+                    if not is_of_contender(error):
+                        raise
                     stop_if_lost(self.device, error, name)
                     self.note("calls", f"No {cost} of {shape}-{name}: {device_errors.reason(error)}.")
             self.tell({"tell": "line", "kind": "costs", "shape": shape, "contender": name, "costs": costs})

@@ -83,6 +83,8 @@ class Supervisor:
         self.run: Run | None = None
         self.entries: dict[str, dict] = {}
         """Case -> {case, outcome, reason} of what was tried and has no number."""
+        self.suspects: dict[str, tuple[str, str, str]] = {}
+        """Case -> shape, contender, and how a share died at its call. It is left out until it is tried alone."""
 
     def open(self, folder: Path, run: dict | Run) -> None:
         """Begin the run whose first line is `run`, in a new folder, or go on with `run` in its own.
@@ -116,6 +118,11 @@ class Supervisor:
             del run.shapes[name]
 
     @property
+    def is_of_two(self) -> bool:
+        """Return whether its shares take turns with those of another checkout."""
+        return self._is_base or self.base is not None
+
+    @property
     def passes(self) -> int:
         """Return how many times each process comes back to a shape."""
         return self.hello["passes"]
@@ -130,8 +137,10 @@ class Supervisor:
     def left(self, shape: str) -> list[str]:
         """Return the contenders to measure on `shape`, unless it is whole."""
         measured = self.run.shapes.get(shape)
-        is_whole = measured and measured.stopped_by != INTERRUPTED
-        return [] if is_whole else [name for name in self.planned[shape] if f"{shape}-{name}" not in self.entries]
+        if measured and measured.stopped_by != INTERRUPTED:
+            return []
+        out = self.entries.keys() | self.suspects.keys()
+        return [name for name in self.planned[shape] if f"{shape}-{name}" not in out]
 
     @property
     def undecided(self) -> list[Shape]:
@@ -271,7 +280,8 @@ class Supervisor:
             if job.left_s <= 0:
                 self._end(child, running, HUNG)
             elif child.has_ended and not wait([child.waits_at], 0):
-                self._end(child, running, child.end())
+                how = child.end()
+                self._end(child, running, "" if job.is_done else how)
             elif self.epochs:
                 self.epochs.heed()
                 if self.epochs.reports():
@@ -371,6 +381,8 @@ class Supervisor:
         """End the run: its kernels get their names if it came to its end, and all that has no number a reason."""
         if not why_cut_short and not self.over:
             self.name_kernels()
+        for shape, name, why in self.suspects.values():  # whom nobody has tried alone
+            self.lose(shape, name, FAILED, f"{name}: {why}")
         reason = self.over or why_cut_short or "its test ended before it was measured"
         asked = {f"{shape}-{name}" for shape, names in self.planned.items() for name in names}
         for entry in self.run.missing:

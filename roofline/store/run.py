@@ -309,7 +309,7 @@ class Run:
         if self.base:
             self.base.note_lost_rounds()
         for shape in self.shapes.values():
-            if any(len(shape.times_s(name)) + late < shape.round_count for name, late in shape.late.items()):
+            if len(shape.rounds) < shape.round_count:
                 shape.stopped_by, shape.passes = INTERRUPTED, max(0, shape.passes - 1)
 
     def samples(self) -> DataFrame:

@@ -33,9 +33,13 @@ TORCH = [SLOWER * time_s for time_s in (0.002, 0.0021, 0.0019, 0.0025)]
 NUMPY = [SLOWER * time_s for time_s in (0.001, 0.0011, 0.0009, 0.0010)]
 
 
+class Own(BaseException):
+    """No Exception."""
+
+
 def strike(place, number, later=False):
     where, at, fault = (os.environ.get("FAULT") or "nowhere 0 nothing").split()
-    if where.startswith("later-") != bool(later) or (where.removeprefix("later-"), int(at)) != (place, number):
+    if (where.startswith("later-") and not later) or (where.removeprefix("later-"), int(at)) != (place, number):
         return
     is_share = "measure.child" in sys.orig_argv[-2]
     if fault in ("SIGINT", "SIGTERM", "SIGHUP"):
@@ -51,6 +55,14 @@ def strike(place, number, later=False):
         time.sleep(1)
     if fault == "exit":
         os._exit(3)
+    if fault == "Ctrl-C":
+        raise KeyboardInterrupt  # of its own, which no signal sent
+    if fault == "own":
+        raise Own("of its own kind")
+    if fault == "fork" and os.fork() == 0:
+        os.setsid()
+        time.sleep(30)
+        os._exit(0)
     if fault == "sys.exit":
         sys.exit("no licence")
     if fault == "null":

@@ -49,6 +49,9 @@ OUTCOMES = {
     "MemoryError": ("skipped", "out of memory: 12 GiB asked for"),
     "greedy": ("skipped", "out of memory: Unable to allocate"),
     "sys.exit": ("failed", "SystemExit: no licence (conftest.py:"),
+    "Ctrl-C": ("failed", "KeyboardInterrupt (conftest.py:"),
+    "own": ("failed", "Own: of its own kind (conftest.py:"),
+    "fork": None,
     "noise": None,
 }
 COMMON = {
@@ -61,6 +64,9 @@ COMMON = {
     "numpy hang",
     "numpy SIGKILL",
     "numpy null",
+    "numpy Ctrl-C",
+    "numpy own",
+    "first-numpy fork",
     "again-numpy null",
     "torch null",
     "first-torch null",
@@ -78,8 +84,6 @@ def lacking(place: str, fault: str) -> dict[str, tuple[str, str]]:
     if (place, fault) in [("again-numpy", "MemoryError"), ("again-numpy", "greedy")]:
         return {}  # it lacks memory by now, which says nothing of what was timed
     outcome, reason = OUTCOMES[fault]
-    if (place, fault) == ("prepare", "sys.exit"):
-        reason = "exit code 1: no licence, {where}"
     where = PLACES[place.replace("torch", "numpy")]
     struck = ("torch", "numpy") if place == "prepare" else (name,)  # nobody knows who it was
     return {f"m128-{name}": (outcome, f"{name}: {reason.format(where=where)}") for name in struck}
@@ -149,6 +153,26 @@ def test_a_process_that_does_not_die_costs_what_it_was_at(three_shapes):
     assert sorted(run.cases) == sorted(set(ALL) - {"m128-numpy"})
     assert "A process that was killed (turns of matmul-xxl/16-up-tp8-m128-fp32) was still there" in run.report
     assert len([note for note in run.kept.notes if "still there" in note]) == 1  # the others end by themselves
+    assert_no_share_is_left(run)
+
+
+@pytest.mark.parametrize(
+    ("place", "processes"),
+    [("numpy", 1), ("first-numpy", 1), ("torch", 1), pytest.param("numpy", 6, marks=slow)],
+)
+def test_one_death_is_no_proof(three_shapes, place, processes):
+    """Nobody knows who sent it: the one that was at a call is tried again, alone with the baseline."""
+    run = three_shapes(fault=f"{place} 128 once", processes=processes, shares="forks")
+    assert (run.code, run.reasons) == (0, {})
+    assert sorted(run.cases) == sorted(ALL)
+    assert not run.kept.unfinished
+    shape = next(shape for shape in run.kept.shapes.values() if shape.get("m") == 128)
+    assert [len(shape.times_s(name)) >= 30 for name in ("torch", "numpy")] == [True, True]
+
+
+def test_what_a_contender_forks_ends_with_its_share_and_says_nothing(three_shapes):
+    run = three_shapes("-k", "m128", fault="numpy 128 fork", shares="new")
+    assert (run.code, run.reasons) == (0, {})
     assert_no_share_is_left(run)
 
 
