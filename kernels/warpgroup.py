@@ -412,7 +412,7 @@ GANGS = [
     for gang_m, gang_n in ((2, 1), (2, 2), (4, 1), (4, 3), (8, 1))
     for shared_waves in (1, 2)
 ]
-"""What `kernels.tune` tries: on an H100 one of these was the best of 17 gangs, or within 2 % of it, for each shape."""
+"""What `kernels.trial` tries: on an H100 one of these was the best of 17 gangs, or within 2 % of it, for each shape."""
 
 
 class Warpgroup(Kernel):
