@@ -1,4 +1,4 @@
-"""What the model of waves predicts: how far it is from calls that it has not seen, and that docs show what it prints."""
+"""What the model of waves predicts: how far it is from calls that it has not seen; docs show what it prints."""
 
 import re
 from pathlib import Path
@@ -25,7 +25,6 @@ def test_it_foresees_calls_that_it_has_not_seen_by_a_tile_that_it_chooses():
             predict = fit({call: others_s for call, others_s in calls.items() if call != (case, tile)}, gpu)
             choices = [other for _, other in calls] if contender == "cublas" else [tile]
             off.append(abs(min(predict(case, choice) for choice in choices) / time_s - 1))
-        print(contender, len(off), median(off), max(off))
         assert len(off) >= 20
         assert median(off) < 0.03
 
