@@ -45,8 +45,9 @@ DESIGNS |= {f"gangs of {gang}": replace(BIG, gang_m=gang, shared_waves=1) for ga
 """Ways of `warpgroup` that are compared with cuBLAS. Gangs are on tiles of 128x256."""
 
 
-def fit(calls: dict, gpu: GpuSpec) -> Callable[[Matmul, Config], float]:
-    """Return what predicts the seconds of a call, by the three numbers that fit `calls`, {(case, tile): seconds}."""
+def fit(calls: dict, gpu: GpuSpec) -> tuple[np.ndarray, Callable[[Matmul, Config], float]]:
+    """Return the three numbers that fit `calls`, {(case, tile): seconds}, and what predicts the seconds of a call by
+    them."""
 
     def terms(case: Matmul, tile: Config) -> tuple[np.ndarray, float]:
         """Return what the numbers are multiplied by, and the seconds of the bytes."""
@@ -69,7 +70,7 @@ def fit(calls: dict, gpu: GpuSpec) -> Callable[[Matmul, Config], float]:
         fixed_s, *waves_s = numbers * factors
         return fixed_s + (sum(waves_s) ** BESIDE + moved_s**BESIDE) ** (1 / BESIDE)
 
-    return seconds
+    return numbers, seconds
 
 
 def calls_of(run, gpu: GpuSpec) -> dict[str, dict]:
@@ -97,16 +98,18 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(str(error))
     chip = chips.of_device(run.metadata["machine"]["chip"])
     gpu = GpuSpec(chip.sms, *roof_of(run, "bf16"), chip.cache_bytes)
-    vendors, ours = calls_of(run, gpu).values()
-    vendor_s, our_s = fit(vendors, gpu), fit(ours, gpu)
+    calls = calls_of(run, gpu)
+    models = {name: fit(calls[name], gpu) for name in calls}
+    (_, vendor_s), (_, our_s) = models.values()
     rows = []
     for layer, tp, m in product(layers, (1, 8), (LEAST_M, 256, 512, 1024, 4096, 8192)):
         case = Matmul(options.model, layer, tp, m, "bf16")
-        baseline_s = min(vendor_s(case, tile) for _, tile in vendors)
+        baseline_s = min(vendor_s(case, tile) for _, tile in calls["cublas"])
         ratios = {name: baseline_s / our_s(case, tile) for name, tile in DESIGNS.items()}
         rows.append({"PREDICTED": case.id, "us of cublas": baseline_s * 1e6} | ratios)
     print(pandas.DataFrame(rows).to_string(index=False, float_format="{:.3f}".format))
-    for name, predicted_s, calls in (("cublas", vendor_s, vendors), ("warpgroup", our_s, ours)):
-        missed = [abs(predicted_s(*call) / time_s - 1) for call, time_s in calls.items()]
-        print(f"{name}: off by {median(missed):.1%} in the median of {len(calls)} calls, {max(missed):.1%} at most")
+    for name, (numbers, predicted_s) in models.items():
+        missed = [abs(predicted_s(*call) / time_s - 1) for call, time_s in calls[name].items()]
+        print(f"{name}: {1e6 * numbers[0]:.1f} us a call and {1e6 * numbers[2]:.1f} us a tile are no products")
+        print(f"{name}: off by {median(missed):.1%} in the median of {len(missed)} calls, {max(missed):.1%} at most")
     return 0

@@ -22,7 +22,7 @@ def test_it_foresees_calls_that_it_has_not_seen_by_a_tile_that_it_chooses():
     for contender, calls in calls_of(run, gpu).items():
         off = []
         for (case, tile), time_s in calls.items():
-            predict = fit({call: others_s for call, others_s in calls.items() if call != (case, tile)}, gpu)
+            _, predict = fit({call: others_s for call, others_s in calls.items() if call != (case, tile)}, gpu)
             choices = [other for _, other in calls] if contender == "cublas" else [tile]
             off.append(abs(min(predict(case, choice) for choice in choices) / time_s - 1))
         assert len(off) >= 20
