@@ -63,9 +63,6 @@ EXPERIMENTS = {
     "decode": Experiment("decode", FEW),
 }
 
-Times = dict[Config | None, dict[int, float]]
-"""{configuration, or None for cuBLAS: {round: seconds}}."""
-
 
 def candidates(experiment: Experiment, case: Matmul, gpu: GpuSpec) -> dict[Config, float]:
     """Return what the kernel takes at present and the `MOST` best by the model, with the seconds that it has."""
@@ -86,8 +83,9 @@ def candidates(experiment: Experiment, case: Matmul, gpu: GpuSpec) -> dict[Confi
     return {config: seconds[config] for config in (now, *best)}
 
 
-def measure(kernel: str, sets: list[tuple], configs: list[Config], seconds: float) -> Times:
-    """Time cuBLAS, and those of `configs` that are right, by turns on `sets` of x, w and out in rotation."""
+def measure(kernel: str, sets: list[tuple], configs: list[Config], seconds: float) -> dict:
+    """Time cuBLAS, and those of `configs` that are right, by turns on `sets` of x, w and out in rotation. Returns
+    {configuration, or None for cuBLAS: {round: seconds}}."""
     runs = {None: CONTENDERS["cublas"].load()}
     reference, turn = checks.reference_sums(*sets[0][:2]), itertools.cycle(sets)
     for config in configs:
@@ -103,7 +101,7 @@ def measure(kernel: str, sets: list[tuple], configs: list[Config], seconds: floa
     return take_turns(calls, clock, StopRule(max_seconds=seconds, min_rounds=LEAST_ROUNDS), seed=0).times_s
 
 
-def tell(case: Matmul, times: Times) -> None:
+def tell(case: Matmul, times: dict) -> None:
     """Print a line for each configuration."""
     for config, by_round in times.items():
         time_s, ratio = median(by_round.values()), ratio_of(times[None], by_round)
@@ -113,7 +111,7 @@ def tell(case: Matmul, times: Times) -> None:
         print(f"{case.id} {config or 'cublas'}: {rates}, {ratios}, {verdict}", flush=True)
 
 
-def fastest(times: Times, now: Config) -> tuple[Config, float]:
+def fastest(times: dict, now: Config) -> tuple[Config, float]:
     """Return the fastest, and its speed over `now`. The earlier rounds say which it is, the later ones by how much."""
     whole = sorted(set.intersection(*map(set, times.values())))
     half = len(whole) // 2
@@ -154,7 +152,7 @@ def conduct(experiment: Experiment, options: Options, gpu: GpuSpec, deadline: fl
     for place, case in enumerate(sorted(plans, key=gains.get, reverse=True)):
         now, left_s = next(iter(plans[case])), deadline - time.monotonic()
         tried = [config for config in plans[case] if config in sound]
-        if left_s < 0:
+        if path and left_s < 0:
             print(f"{case.id}: not begun, the time is up")
             continue
         expected = f"by the model one has {gains[case]:.3f} of the speed of {now}"

@@ -2,13 +2,11 @@
 
 A call takes `fixed + waves x (FLOP of a tile / rate + per tile)`; its bytes come from memory beside its waves. The
 calls of a run say the three numbers, once for cuBLAS and once for `warpgroup`. Tiles of cuBLAS are in the names of its
-kernels, columns first. For a shape it is taken to choose the best of these by the model, and never to cut K. Tiles of
-`warpgroup` are those of its table, where the run took the same. Below LEAST_M tokens bytes decide, and this says
-nothing.
+kernels, columns first. For a shape it is taken to choose the best of these by the model, and never to cut K. Below
+LEAST_M tokens bytes decide, and this says nothing.
 """
 
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -16,10 +14,9 @@ from statistics import median
 
 import numpy as np
 import pandas
-import torch
 
 import roofline
-from kernels.tiles import Config, choose
+from kernels.tiles import Config
 from kernels.waves import GpuSpec, cost
 from roofline.analysis.throughput import roof_of
 from roofline.arguments import Parser
@@ -45,7 +42,7 @@ DESIGNS |= {f"gangs of {gang}": replace(BIG, gang_m=gang, shared_waves=1) for ga
 """Ways of `warpgroup` that are compared with cuBLAS. Gangs are on tiles of 128x256."""
 
 
-def fit(calls: dict, gpu: GpuSpec) -> tuple[np.ndarray, Callable[[Matmul, Config], float]]:
+def fit(calls: dict, gpu: GpuSpec) -> tuple:
     """Return the three numbers that fit `calls`, {(case, tile): seconds}, and what predicts the seconds of a call by
     them."""
 
@@ -73,17 +70,19 @@ def fit(calls: dict, gpu: GpuSpec) -> tuple[np.ndarray, Callable[[Matmul, Config
     return numbers, seconds
 
 
-def calls_of(run, gpu: GpuSpec) -> dict[str, dict]:
+def calls_of(run) -> dict[str, dict]:
     """Return {contender: {(case, tile): seconds}}."""
     calls = {"cublas": {}, "warpgroup": {}}
     for row in run.frame().query(f"m >= {LEAST_M}").itertuples():
         case = Matmul(row.model, row.layer, row.tp, row.m, row.dtype)
-        tile = choose("warpgroup", "sm90", case.m, case.n, case.k, torch.bfloat16, gpu)
         if row.contender == "cublas":
             columns, rows = re.search(r"nvjet_sm90_tst_(\d+)x(\d+)", row.kernel_name).groups()
             calls["cublas"][case, replace(BIG, block_m=int(rows), block_n=int(columns))] = row.time_s
-        elif (row.contender, row.config) == ("warpgroup", str(tile)):
-            calls["warpgroup"][case, tile] = row.time_s
+        elif row.contender == "warpgroup":
+            rows, columns, *others = map(int, re.findall(r"\d+", row.config))
+            gang_m, gang_n, shared_waves = others[-3:] if "gang" in row.config else (1, 1, 0)
+            gang = {"gang_m": gang_m, "gang_n": gang_n, "shared_waves": shared_waves}
+            calls["warpgroup"][case, replace(BIG, block_m=rows, block_n=columns, **gang)] = row.time_s
     return calls
 
 
@@ -96,9 +95,11 @@ def main(arguments: list[str] | None = None) -> int:
         run, layers = roofline.load(options.run), parse(options.model).layers
     except ValueError as error:
         parser.error(str(error))
-    chip = chips.of_device(run.metadata["machine"]["chip"])
-    gpu = GpuSpec(chip.sms, *roof_of(run, "bf16"), chip.cache_bytes)
-    calls = calls_of(run, gpu)
+    chip, roof = chips.of_device(run.metadata["machine"]["chip"]), roof_of(run, "bf16")
+    if not (chip and roof):
+        parser.error(f"{options.run} has no ceilings in bf16 of a GPU with a datasheet: give a run on a Hopper")
+    gpu = GpuSpec(chip.sms, *roof, chip.cache_bytes)
+    calls = calls_of(run)
     models = {name: fit(calls[name], gpu) for name in calls}
     (_, vendor_s), (_, our_s) = models.values()
     rows = []

@@ -19,14 +19,14 @@ SHOWN = dict(re.findall(r"^ +python3 -m kernels\.waves --model (\S+)\n((?:    .*
 def test_it_foresees_calls_that_it_has_not_seen_by_a_tile_that_it_chooses():
     run, chip = roofline.load(RUN), find("H100 SXM")
     gpu = GpuSpec(chip.sms, *roof_of(run, "bf16"), chip.cache_bytes)
-    for contender, calls in calls_of(run, gpu).items():
-        off = []
+    for contender, calls in calls_of(run).items():
+        missed = []
         for (case, tile), time_s in calls.items():
-            _, predict = fit({call: others_s for call, others_s in calls.items() if call != (case, tile)}, gpu)
-            choices = [other for _, other in calls] if contender == "cublas" else [tile]
-            off.append(abs(min(predict(case, choice) for choice in choices) / time_s - 1))
-        assert len(off) >= 20
-        assert median(off) < 0.03
+            _, predict = fit({call: calls[call] for call in calls if call != (case, tile)}, gpu)
+            tiles = [other for _, other in calls] if contender == "cublas" else [tile]
+            missed.append(abs(min(predict(case, choice) for choice in tiles) / time_s - 1))
+        assert len(missed) >= 20
+        assert median(missed) < 0.03
 
 
 @pytest.mark.parametrize("model", ["llama-3-70b", "qwen3-32b"])
