@@ -37,6 +37,7 @@ from kernels.tiles import Config
 from kernels.waves import GpuSpec
 from roofline.arguments import Parser, positive
 from roofline.measure.clocks import CudaClock
+from roofline.measure.prepared import rejection
 from roofline.measure.rounds import StopRule, take_turns
 from roofline.operations.matmul import LAYERS, Matmul, sweep
 from roofline.options import Options
@@ -90,7 +91,10 @@ def measure(kernel: str, sets: list[tuple], configs: list[Config], seconds: floa
     reference, turn = checks.reference_sums(*sets[0][:2]), itertools.cycle(sets)
     for config in configs:
         run = partial(CONTENDERS[kernel].load(), config=config)
-        _, refused = checks.check(kernel, run, *sets[0], reference, "bf16", None)
+        try:
+            _, refused = checks.check(kernel, run, *sets[0], reference, "bf16", None)
+        except Exception as error:  # of Triton, too: the others still get their times
+            refused = rejection(error)
         if refused:
             print(f"left out: {config}: {refused.reason}")
         else:

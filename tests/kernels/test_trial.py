@@ -27,7 +27,6 @@ def test_candidates_are_few_different_fit_and_begin_with_what_is_taken(tables, n
     assert now == choose(experiment.kernel, "sm90", case.m, case.n, case.k, torch.bfloat16, H100)
     assert 3 <= len(configs) <= 1 + trial.MOST
     assert all(c.num_stages * (c.block_m + c.block_n) * c.block_k * 2 <= 232_448 for c in others)
-    assert [configs[config] for config in others] == sorted(configs[config] for config in others)
     run = CONTENDERS[experiment.kernel].load()
     changed = {field for change in experiment.changes or (*run.changes, run.grid) for field in change}
     assert any(len({getattr(config, field) for config in configs}) > 1 for field in changed)
@@ -45,10 +44,12 @@ def test_the_earlier_rounds_say_which_is_the_fastest_and_the_later_by_how_much(e
 @pytest.fixture
 def gpu(monkeypatch, tables):
     """As if the CPU were an H100, where `quick` takes half the time, and all run but those that are wrong or spill."""
-    about = SimpleNamespace(wrong=[], spills=[], quick=[], measured=[])
+    about = SimpleNamespace(wrong=[], dies=[], spills=[], quick=[], measured=[])
 
     class Run(type(persistent.matmul)):
         def __call__(self, x, w, out, config):
+            if config in about.dies:
+                raise RuntimeError("out of luck")
             about.last = config
             return out.copy_(x @ w.T).mul_(2 if config in about.wrong else 1)
 
@@ -89,18 +90,19 @@ SHAPES = ("matmul-64x48-shape-tp1-m128-bf16", "matmul-128x48-shape-tp1-m128-bf16
 
 def test_the_fastest_that_is_sound_and_right_is_an_entry_that_tables_take(gpu, tables, tmp_path, capsys):
     case = Matmul("128x48", "shape", 1, 128, "bf16")
-    now, first, second, third, *_ = candidates(EXPERIMENTS["persistent"], case, H100)
-    gpu.spills, gpu.wrong, gpu.quick = [first], [second], [third]
+    now, first, second, third, fourth, *_ = candidates(EXPERIMENTS["persistent"], case, H100)
+    gpu.spills, gpu.wrong, gpu.quick, gpu.dies = [first], [second], [third], [fourth]
     out = tmp_path / "out"
     assert trial.main(["persistent", "--shapes", SHAPES[1], "--out", str(out), "--minutes", "0.01"]) == 0
     message = capsys.readouterr().out
     assert f"left out: {first}: spills" in message
     assert f"left out: {second}: persistent: relative error 1.0" in message
+    assert f"left out: {fourth}: RuntimeError: out of luck" in message
     assert f"{case.id} {third}: 500000.0 us, 0.0 TFLOP/s, 2.000 [2.000, 2.000] of cublas, FASTER" in message
     assert f"{case.id} {now}: 1000000.0 us, 0.0 TFLOP/s, 1.000 [1.000, 1.000] of cublas, alike" in message
-    assert {*gpu.measured} == {None, *candidates(EXPERIMENTS["persistent"], case, H100)} - {first, second}
+    assert {*gpu.measured} == {None, *candidates(EXPERIMENTS["persistent"], case, H100)} - {first, second, fourth}
     (row,) = json.loads((out / "persistent.json").read_text())
-    assert (row["measured"]["ratio"], row["measured"]["over"], row["measured"]["sms"]) == (2.0, str(now), 132)
+    assert row["measured"].items() >= {"ratio": 2.0, "over": str(now), "sms": 132}.items()
     document = json.loads((tables / "sm90.json").read_text())
     (tables / "sm90.json").write_text(json.dumps(document | {"entries": [row, *document["entries"]]}))
     table.cache_clear(), choose.cache_clear()
