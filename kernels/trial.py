@@ -7,7 +7,7 @@ with cuBLAS and with what is taken at present, in the rounds of `roofline.measur
 from come first, and it ends in time.
 
 The earlier half of the rounds says which is the best, the later half whether it is faster than what is taken at
-present. Then it is an entry in OUT/KERNEL.json, one a line, for exactly that shape and number of SMs. No table is
+present. Then it is an entry in OUT/EXPERIMENT.json, one a line, for exactly that shape and number of SMs. No table is
 changed: at home, move these lines to the top of `entries` in kernels/configs/sm90.json, where `kernels.tiles` finds
 them.
 

@@ -82,7 +82,7 @@ STEPS = (
     Step("prefetches", 50, 90, selects="test_weight_prefetch", archive="links", needs="links"),
     Step("matmuls-again", 135, 230, selects="test_matmul and not scatter", archive="again"),
     Step("counters", 30, 90, (PYTHON, "-m", "roofline", "counters"), archive="default", counts="matmuls"),
-    Step("trial", 240, 300, (PYTHON, "-m", "kernels.trial", "--minutes", "4", "--out", LOGS)),
+    Step("trial", 240, 300, (PYTHON, "-m", "kernels.trial", "--out", LOGS)),
     Step("attention", 300, 420, selects="test_attention", archive="attention"),
     Step("memcheck", 15, 60, (*MEMCHECK, PYTHON, "-m", "kernels.machine", "--gpu", "--only", "bf16")),
     Step("training-steps", 120, 300, selects="test_transformer_step and l12", archive="training"),
