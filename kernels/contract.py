@@ -77,7 +77,7 @@ class Kernel:
     prepare: Callable[[Tensor, Tensor, Tensor, Config], KernelLaunch]
     """The launch for checked, non-empty tensors."""
     grid: dict[str, tuple]
-    """Values of fields of its configuration that `kernels.tune` tries, one field at a time."""
+    """Values of fields of its configuration that `kernels.trial` tries, one field at a time."""
     changes: Sequence[dict[str, Any]] = ()
     """Changes of several fields at once that it tries, too."""
     variants: Callable[[Config], Sequence[Config]] = lambda config: (config,)

@@ -5,10 +5,10 @@ since Ampere (99 KB of shared memory; where there is more, `fitted` takes a deep
 for Triton's interpreter, which is never timed.
 
 The first measured entry that admits a shape is taken, on a device with as many SMs as it was measured on:
-`kernels.tune` writes such, each for one shape, at the top. Without one, the first that is not; but of a kernel that the
-table names as `modelled` these are candidates, of which the model of waves (kernels.waves) takes the best for the shape
-and the device, with the group and raster that suit it. Of equals that is the one that stands first: 128x256 before
-256x128, whose instructions read a fifth more shared memory for as many products (kernels.warpgroup).
+`kernels.trial` writes such, each for one shape. Without one, the first that is not; but of a kernel that the table
+names as `modelled` these are candidates, of which the model of waves (kernels.waves) takes the best for the shape and
+the device, with the group and raster that suit it. Of equals that is the one that stands first: 128x256 before 256x128,
+whose instructions read a fifth more shared memory for as many products (kernels.warpgroup).
 """
 
 import json
@@ -106,12 +106,6 @@ def table(arch: str) -> Table:
 def _entry(row: dict) -> Entry:
     config = {field.name: row.pop(field.name) for field in fields(Config) if field.name in row}
     return Entry(**row | {"dtypes": tuple(row["dtypes"]), "config": Config(**config)})
-
-
-def read_again() -> None:
-    """Forget the tables, which have changed."""
-    table.cache_clear()
-    choose.cache_clear()
 
 
 @cache

@@ -91,21 +91,18 @@ def preceding(stage, STAGES: gl.constexpr):
 
 @gluon.jit
 def produce(
-    x_desc, w_desc, sums_desc, flags_ptr, x_ring, w_ring, full, empty, M, N, K, gang_m, gang_n, whole, even, more,
-    GROUP: gl.constexpr, ALONG_N: gl.constexpr, SHARED: gl.constexpr,
+    x_desc, w_desc, sums_desc, flags_ptr, x_ring, w_ring, full, empty, K, supers_m, supers_n, gangs, gang_m, gang_n,
+    whole, even, more, GROUP: gl.constexpr, ALONG_N: gl.constexpr, SHARED: gl.constexpr,
 ):  # fmt: skip
     """Fill stage after stage, of all this program's tiles in turn, as soon as both consumers have read it. Behind a
     tile whose last steps others have, fetch their sums of it through the same ring."""
     block_m: gl.constexpr = x_desc.block_type.shape[0]
     block_n: gl.constexpr = w_desc.block_type.shape[0]
     block_k: gl.constexpr = x_desc.block_type.shape[1]
-    supers_m = gl.cdiv(M, block_m * gang_m)
-    supers_n = gl.cdiv(N, block_n * gang_n)
     steps = gl.cdiv(K, block_k)
     size = gang_m * gang_n
     gang = gl.program_id(0) // size
     member = gl.program_id(0) % size
-    gangs = gl.num_programs(0) // size
     stage = 0
     phase = 0
     for number in range(pieces_of(gang, gangs, supers_m * supers_n, whole, even, more, steps, SHARED)):
@@ -166,8 +163,8 @@ else:
 
 @gluon.jit
 def consume(
-    x_desc, w_desc, out_desc, sums_desc, sums_ptr, flags_ptr, x_ring, w_ring, staging, full, empty, M, N, K,
-    gang_m, gang_n, whole, even, more,
+    x_desc, w_desc, out_desc, sums_desc, sums_ptr, flags_ptr, x_ring, w_ring, staging, full, empty, K,
+    supers_m, supers_n, gangs, gang_m, gang_n, whole, even, more,
     GROUP: gl.constexpr, ALONG_N: gl.constexpr, SHARED: gl.constexpr, WHO: gl.constexpr,
 ):  # fmt: skip
     """Multiply the rows of consumer WHO in every stage. At the end of each tile add what others have of it and store
@@ -177,13 +174,10 @@ def consume(
     block_k: gl.constexpr = x_desc.block_type.shape[1]
     rows: gl.constexpr = block_m // CONSUMERS
     sums: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, block_n, 16])
-    supers_m = gl.cdiv(M, block_m * gang_m)
-    supers_n = gl.cdiv(N, block_n * gang_n)
     steps = gl.cdiv(K, block_k)
     size = gang_m * gang_n
     gang = gl.program_id(0) // size
     member = gl.program_id(0) % size
-    gangs = gl.num_programs(0) // size
     stage = 0
     phase = 0
     for number in range(pieces_of(gang, gangs, supers_m * supers_n, whole, even, more, steps, SHARED)):
@@ -275,12 +269,17 @@ def store_parts(
 
 
 # They differ from shape to shape.
-@gluon.jit(do_not_specialize=["M", "gang_m", "gang_n", "whole", "even", "more"], launch_metadata=launch_metadata)
+@gluon.jit(
+    do_not_specialize=["supers_m", "supers_n", "gangs", "gang_m", "gang_n", "whole", "even", "more"],
+    launch_metadata=launch_metadata,
+)
 def warpgroup_kernel(
     x_desc, w_desc, out_desc,
     sums_desc,  # [programs * rows of a tile, columns of a tile] fp32: each program's sums of a tile that another owns
     sums_ptr, flags_ptr,  # int32 [programs * CONSUMERS]
-    M, N, K, gang_m, gang_n, whole, even, more,
+    K,
+    supers_m, supers_n,  # super-tiles, counted by the host: each division here takes time before the first load
+    gangs, gang_m, gang_n, whole, even, more,
     STAGES: gl.constexpr, BUFFERS: gl.constexpr, GROUP: gl.constexpr, ALONG_N: gl.constexpr, SHARED: gl.constexpr,
     CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
 ):  # fmt: skip
@@ -303,21 +302,21 @@ def warpgroup_kernel(
                 consume,
                 (
                     x_desc, w_desc, out_desc, sums_desc, sums_ptr, flags_ptr, x_ring, w_ring, staging, full, empty,
-                    M, N, K, gang_m, gang_n, whole, even, more, GROUP, ALONG_N, SHARED, 0,
+                    K, supers_m, supers_n, gangs, gang_m, gang_n, whole, even, more, GROUP, ALONG_N, SHARED, 0,
                 ),
             ),
             (
                 consume,
                 (
                     x_desc, w_desc, out_desc, sums_desc, sums_ptr, flags_ptr, x_ring, w_ring, staging, full, empty,
-                    M, N, K, gang_m, gang_n, whole, even, more, GROUP, ALONG_N, SHARED, 1,
+                    K, supers_m, supers_n, gangs, gang_m, gang_n, whole, even, more, GROUP, ALONG_N, SHARED, 1,
                 ),
             ),
             (
                 produce,
                 (
                     x_desc, w_desc, sums_desc, flags_ptr, x_ring, w_ring, full, empty,
-                    M, N, K, gang_m, gang_n, whole, even, more, GROUP, ALONG_N, SHARED,
+                    K, supers_m, supers_n, gangs, gang_m, gang_n, whole, even, more, GROUP, ALONG_N, SHARED,
                 ),
             ),
         ],
@@ -356,7 +355,9 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
         raise ValueError(f"{problem}; change the configuration")
     (m, k), n = x.shape, w.shape[0]
     members = config.gang_m * config.gang_n
-    supers = -(-m // (config.block_m * config.gang_m)) * -(-n // (config.block_n * config.gang_n))
+    supers_m = -(-m // (config.block_m * config.gang_m))
+    supers_n = -(-n // (config.block_n * config.gang_n))
+    supers = supers_m * supers_n
     gangs = hopper.programs(x.device) // members
     if not gangs:
         raise ValueError(f"gang {config.gang_m}x{config.gang_n}: this device has fewer SMs; change the configuration")
@@ -369,7 +370,7 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
         w_desc=describe(w, (config.block_n, config.block_k)),
         out_desc=describe(out, (rows, config.block_n // config.subtile)),
         sums_desc=None, sums_ptr=None, flags_ptr=None,
-        M=m, N=n, K=k, gang_m=config.gang_m, gang_n=config.gang_n,
+        K=k, supers_m=supers_m, supers_n=supers_n, gangs=gangs, gang_m=config.gang_m, gang_n=config.gang_n,
         whole=dealt.whole, even=dealt.even, more=dealt.more,
         STAGES=config.num_stages, BUFFERS=min(2, config.subtile),
         GROUP=config.group_m, ALONG_N=config.raster == "n", SHARED=is_shared,
@@ -412,7 +413,7 @@ GANGS = [
     for gang_m, gang_n in ((2, 1), (2, 2), (4, 1), (4, 3), (8, 1))
     for shared_waves in (1, 2)
 ]
-"""What `kernels.tune` tries. In gangs_trial.txt (results/reference, an H100) one of these was the best gang, or within
+"""What `kernels.trial` tries. In gangs_trial.txt (results/reference, an H100) one of these was the best gang, or within
 1.6 % of it, for each shape of 512 rows and more."""
 
 

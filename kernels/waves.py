@@ -3,12 +3,14 @@
 A wave is one tile on every SM. It takes as long as the slowest of three: its products, its bytes from L2 (every tile
 reads its own rows of both operands), and its bytes from memory (tiles of one wave share theirs). A last wave that is
 nearly empty takes as long as a full one, unless it is cut along K. Efficiencies are not known here: this ranks choices,
-and predicts no time.
+and predicts no time. `python -m kernels.waves` does, with what a run says of them.
 
 Source of the model of L2 and of the rows that a wave fetches: DeepGEMM (csrc/jit_kernels/heuristics/sm90.hpp).
 """
 
+import sys
 from dataclasses import dataclass
+from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
 from roofline.theory.chips import Chip
@@ -54,6 +56,7 @@ class Cost(NamedTuple):
     mma_s: float  # a tile's products
     l2_s: float  # a full wave's bytes from L2
     memory_s: float  # a full wave's bytes from memory
+    tail_s: float  # what is left of whole waves, with its fix-up
     tiles: int
     full_waves: int
 
@@ -100,7 +103,7 @@ def cost(m: int, n: int, k: int, itemsize: int, tile: Any, gpu: GpuSpec) -> Cost
     else:
         tail_s = 0.0
     seconds = full_waves * max(mma_s, l2_s, memory_s) + tail_s + stores * out_s
-    return Cost(seconds, mma_s, l2_s, memory_s, tiles, full_waves)
+    return Cost(seconds, mma_s, l2_s, memory_s, tail_s, tiles, full_waves)
 
 
 def shared_s(m: int, n: int, k: int, itemsize: int, tile: Any, gpu: GpuSpec) -> tuple[float, float]:
@@ -140,3 +143,7 @@ def _covered(running: int, tiles_m: int, tiles_n: int, tile: Any) -> tuple[int, 
     if across > swept:  # more than one group at a time
         along, across = min(grouped, -(-running // swept)), swept
     return (along, across) if tile.raster == "m" else (across, along)
+
+
+if __name__ == "__main__":  # which needs what measures, and others need this
+    sys.exit(resolve_name("kernels.bench.predictions:main")())

@@ -12,7 +12,6 @@ import json
 import math
 import os
 import platform
-import shutil
 import signal
 import subprocess
 import sys
@@ -31,7 +30,8 @@ from roofline.measure.machine import gpu_driver
 from roofline.store import journal
 
 ROOT = Path(__file__).parents[1]
-PYTHON = "python"
+PYTHON, LOGS = "python", "logs"
+"""Words of a command that stand for this Python and for the folder of the logs."""
 PYTEST = (PYTHON, "-m", "pytest")
 BENCH = (*PYTEST, "--benchmark-only")
 ON_GPU = (*PYTEST, "-q", "-m", "gpu")
@@ -40,9 +40,6 @@ MEMCHECK = ("compute-sanitizer", "--tool", "memcheck")
 SYNCCHECK = ("compute-sanitizer", "--tool", "synccheck")
 MEASURES = ("--ffn-device=cuda", "--ffn-no-report")
 """Options of a run that is begun."""
-TUNED = [f"{m},{n},{k}" for m in (256, 1024, 4096, 8192) for n, k in ((6656, 16384), (16384, 6656))]
-"""The layers of `xxl` at tp 8."""
-
 BEGIN_S = 25
 """What a run takes beside its shapes: imports, the ceilings, the power of an idle card."""
 GRACE_S = 8
@@ -73,8 +70,6 @@ class Step:
     """The step that has to end with exit code 0 before it."""
     counts: str = ""
     """The step into whose run it counts."""
-    changes: str = ""
-    """Files of the checkout that it changes, which go with the logs."""
 
     @property
     def begin_s(self) -> int:
@@ -92,6 +87,7 @@ STEPS = (
     Step("prefetches", 50, 90, selects="test_weight_prefetch", archive="links", needs="links"),
     Step("counters", 30, 90, (PYTHON, "-m", "roofline", "counters"), archive="default", counts="matmuls"),
     Step("clocks", 25, 60, (PYTHON, "-m", "roofline", "clocks"), archive="default", counts="matmuls"),
+    Step("trial", 240, 300, (PYTHON, "-m", "kernels.trial", "--out", LOGS)),
     Step("attention", 300, 420, selects="test_attention", archive="attention"),
     Step("memcheck", 15, 60, (*MEMCHECK, PYTHON, "-m", "kernels.machine", "--gpu", "--only", "bf16")),
     Step("synccheck", 15, 60, (*SYNCCHECK, PYTHON, "-m", "kernels.machine", "--gpu", "--only", "bf16")),
@@ -99,15 +95,13 @@ STEPS = (
     Step("kernels", 120, 600, (*ON_GPU, "tests/kernels", "tests/benchmarks", "tests/roofline/test_faults.py")),
     Step("machine", 240, 600, (PYTHON, "-m", "kernels.machine", "--gpu", "--thorough")),
     Step("arms", 90, 600, (*ON_GPU, "tests/collectives")),
-    Step("tune", 240, 600, (PYTHON, "-m", "kernels.tune", "warpgroup", "--shapes", *TUNED), changes="kernels/configs"),
 )
 """What a visit does, in the order of its worth. Seconds are what an H100 took for doctor and gathers without a cache of
 compiled kernels, and with one for scatters, layers, prefetches, links, memcheck and counters. It took 135 s for matmuls
 without `cublaslt_best`, what calls cost and sustained blocks, and 150 s for the checks and a quarter of the cases of
-attention. The others are estimates. `tune` is last: what is measured by a table that is not committed is no
-reference."""
+attention.
 
-LOGS, STATE = "logs", "steps.json"
+STATE = "steps.json"
 MARK = "ROOFLINE_VISIT_STEP"
 """Environment variable by which all children of a step are found, whatever session they lead."""
 NOT_FOUND, REFUSED, UNKNOWN = 127, 2, -1
@@ -262,8 +256,6 @@ class Visit:
             self.codes |= dict.fromkeys((step.name for step in group), code)
         self.take_in_whole_runs()
         self.write_state()
-        if step.changes:
-            shutil.copytree(ROOT / step.changes, self.logs / Path(step.changes).name, dirs_exist_ok=True)
         if code == REFUSED and cut_off:  # as of another driver: it is begun anew
             cut_off.parent.rename(cut_off.parents[1] / f"refused-{title}")
             self.tried.difference_update(step.name for step in group)
@@ -274,7 +266,8 @@ class Visit:
 
     def command_of(self, group: list[Step], cut_off: Path | None) -> list[str]:
         step = group[0]
-        words = [sys.executable if word == PYTHON else word for word in step.command]
+        places = {PYTHON: sys.executable, LOGS: str(self.logs)}
+        words = [places.get(word, word) for word in step.command]
         if step.counts:
             return [*words, str(self.runs_of(step.counts)[0])]
         if cut_off:

@@ -90,8 +90,8 @@ def test_no_imports_run_in_a_circle():
 
 
 def may_measure(module: str) -> bool:
-    """Return whether `module` is a runner's, which may import what measures, or the tuning."""
-    return module.split(".")[1:2] in (["bench"], ["tune"])
+    """Return whether `module` is a runner's, which may import what measures, or the trial."""
+    return module.split(".")[1:2] in (["bench"], ["trial"])
 
 
 @pytest.mark.parametrize("package", ["kernels", "collectives"])

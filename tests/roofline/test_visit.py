@@ -12,7 +12,7 @@ import pytest
 from made_up_run import HEAD
 
 from roofline import visit
-from roofline.visit import STEPS, Step, Visit
+from roofline.visit import LOGS, PYTHON, STEPS, Step, Visit
 
 ROOT = Path(__file__).parents[2]
 MUSTS = ["matmuls", "gathers", "links"]
@@ -259,10 +259,9 @@ def test_nothing_is_counted_of_a_run_that_is_not_there(make, tmp_path, capsys):
     assert "counters: not begun, there is no run of matmuls" in capsys.readouterr().out
 
 
-def test_files_that_a_step_changes_come_home(make, tmp_path):
-    make(Step("tune", 1, 9, exits(0), changes="kernels/configs"))
-    names = held_by(tmp_path / "out")["logs.tgz"]
-    assert "logs/configs/sm90.json" in names
+def test_files_that_a_step_leaves_beside_the_logs_come_home(make, tmp_path):
+    make(Step("trial", 1, 9, (PYTHON, "-c", "import pathlib, sys; pathlib.Path(sys.argv[1], 'a.json').touch()", LOGS)))
+    assert "logs/a.json" in held_by(tmp_path / "out")["logs.tgz"]
 
 
 HELD_UP = """

@@ -1,0 +1,200 @@
+"""Which configuration is the fastest on this card, in some minutes: `python -m kernels.trial [EXPERIMENT]`.
+
+A row of EXPERIMENTS is a kernel for Hopper, the tokens that it is tried at, and what is changed. Candidates are the
+tiles that the table has for a shape, as the model of waves orders their work, with those changes. The MOST best by the
+model are compiled and checked; one that does not fit, spills or is wrong is named and left out. The others take turns
+with cuBLAS and with what is taken at present, in the rounds of `roofline.measure`. Shapes that the model expects most
+from come first, and it ends in time.
+
+The earlier half of the rounds says which is the best, the later half whether it is faster than what is taken at
+present. Then it is an entry in OUT/EXPERIMENT.json, one a line, for exactly that shape and number of SMs. No table is
+changed: at home, move these lines to the top of `entries` in kernels/configs/sm90.json, where `kernels.tiles` finds
+them.
+
+`--dry` needs no GPU: it compiles all candidates, for an H100 then, and says what it would time.
+"""
+
+import itertools
+import json
+import sys
+import time
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+import torch
+import triton
+
+from kernels import tiles, waves
+from kernels.bench import checks
+from kernels.bench.instruments import Instruments
+from kernels.bench.matmul import operands
+from kernels.inspect import Job, inspect_all
+from kernels.registry import CONTENDERS
+from kernels.tiles import Config
+from kernels.waves import GpuSpec
+from roofline.arguments import Parser, positive
+from roofline.measure.clocks import CudaClock
+from roofline.measure.prepared import rejection
+from roofline.measure.rounds import StopRule, take_turns
+from roofline.operations.matmul import LAYERS, Matmul, sweep
+from roofline.options import Options
+from roofline.stats import ratio_of
+from roofline.theory import chips
+
+MOST, LEAST_ROUNDS, MARGIN = 16, 10, 1.01
+"""Candidates of a shape; turns that each gets; the ratio to what is taken at present that has to be exceeded."""
+
+
+class Experiment(NamedTuple):
+    kernel: str
+    tokens: tuple[int, ...]
+    changes: tuple[dict, ...] = ()
+    """Of a configuration; none: the kernel's own, and its `grid`, one field at a time."""
+
+
+FEW, MANY = (1, 16, 64), (128, 256, 512, 1024, 4096, 8192)
+RASTERS = tuple({"raster": raster, "group_m": group} for raster in "mn" for group in (2, 4, 8, 16))
+EXPERIMENTS = {
+    "warpgroup": Experiment("warpgroup", MANY),
+    "raster": Experiment("warpgroup", MANY, RASTERS),
+    "persistent": Experiment("persistent", MANY),
+    "decode": Experiment("decode", FEW),
+}
+
+
+def candidates(experiment: Experiment, case: Matmul, gpu: GpuSpec) -> dict[Config, float]:
+    """Return what the kernel takes at present and the `MOST` best by the model, with the seconds that it has."""
+    kernel, shape, table = experiment.kernel, (case.m, case.n, case.k), tiles.table("sm90")
+    now = tiles.choose(kernel, "sm90", *shape, torch.bfloat16, gpu)
+    bases = [entry.config for entry in table.entries if entry.admits(kernel, *shape, "bf16") and not entry.measured]
+    if kernel in table.modelled:
+        bases = [tiles.modelled(table.modelled[kernel], [base], *shape, 2, gpu) for base in bases]
+    run = CONTENDERS[kernel].load()
+    singly = [{name: value} for name, values in run.grid.items() for value in values]
+    seconds = {}
+    for base, change in itertools.product([now, *bases], [{}, *(experiment.changes or (*run.changes, *singly))]):
+        config = replace(base, **change)
+        ring_bytes = 2 * config.num_stages * (config.block_m + config.block_n) * config.block_k
+        if ring_bytes <= table.shared_limit_bytes:
+            seconds[config] = waves.cost(*shape, 2, config, gpu).seconds
+    best = sorted(seconds, key=seconds.get)[:MOST]
+    return {config: seconds[config] for config in (now, *best)}
+
+
+def measure(kernel: str, sets: list[tuple], configs: list[Config], seconds: float) -> dict:
+    """Time cuBLAS, and those of `configs` that are right, by turns on `sets` of x, w and out in rotation. Returns
+    {configuration, or None for cuBLAS: {round: seconds}}."""
+    runs = {None: CONTENDERS["cublas"].load()}
+    reference, turn = checks.reference_sums(*sets[0][:2]), itertools.cycle(sets)
+    for config in configs:
+        run = partial(CONTENDERS[kernel].load(), config=config)
+        try:
+            _, refused = checks.check(kernel, run, *sets[0], reference, "bf16", None)
+        except Exception as error:  # of Triton, too: the others still get their times
+            refused = rejection(error)
+        if refused:
+            print(f"left out: {config}: {refused.reason}")
+        else:
+            runs[config] = run
+    clock = CudaClock()
+    clock.instruments = Instruments()
+    calls = {config: lambda run=run: run(*next(turn)) for config, run in runs.items()}
+    return take_turns(calls, clock, StopRule(max_seconds=seconds, min_rounds=LEAST_ROUNDS), seed=0).times_s
+
+
+def tell(case: Matmul, times: dict) -> None:
+    """Print a line for each configuration."""
+    for config, by_round in times.items():
+        time_s, ratio = median(by_round.values()), ratio_of(times[None], by_round)
+        verdict = "FASTER" if ratio.low > 1 else "SLOWER" if ratio.high < 1 else "alike"
+        rates = f"{time_s * 1e6:.1f} us, {case.work.flop / time_s / 1e12:.1f} TFLOP/s"
+        ratios = f"{ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}] of cublas"
+        print(f"{case.id} {config or 'cublas'}: {rates}, {ratios}, {verdict}", flush=True)
+
+
+def fastest(times: dict, now: Config) -> tuple[Config, float]:
+    """Return the fastest, and its speed over `now`. The earlier rounds say which it is, the later ones by how much."""
+    whole = sorted(set.intersection(*map(set, times.values())))
+    half = len(whole) // 2
+
+    def speed(config: Config, rounds: list[int]) -> float:
+        return median(times[now][number] / times[config][number] for number in rounds)
+
+    best = max(filter(None, times), key=lambda config: speed(config, whole[:half]))
+    return best, speed(best, whole[half:])
+
+
+def entry(kernel: str, case: Matmul, config: Config, mma: str, measured: dict) -> dict:
+    """Return the row of a table for exactly this shape."""
+    about = {"kernel": kernel, "dtypes": ["bf16"], "m_min": case.m, "m_max": case.m, "n": case.n, "k": case.k}
+    tile = {name: value for name, value in asdict(config).items() if getattr(Config, name, None) != value}
+    conditions = {
+        "chip": torch.cuda.get_device_name(), "date": time.strftime("%Y-%m-%d"),
+        "shape": f"{kernel} {case.m}x{case.n}x{case.k} bf16", "triton": triton.__version__, "torch": torch.__version__,
+    }  # fmt: skip
+    return about | tile | {"mma": mma, "measured": conditions | measured}
+
+
+def conduct(experiment: Experiment, options: Options, gpu: GpuSpec, deadline: float, path: Path | None) -> None:
+    """Try an experiment on the shapes of `options` until `deadline`, those first that the model expects most from.
+    Entries go to `path` as they come; without one nothing is timed."""
+    kernel, table, entries = experiment.kernel, tiles.table("sm90"), []
+    plans = {case: candidates(experiment, case, gpu) for case in sweep(options)}
+    configs = dict.fromkeys(config for plan in plans.values() for config in plan)
+    jobs = [Job(kernel, config, "bf16", table.target, table.shared_limit_bytes, None) for config in configs]
+    sound = {}
+    for finding in inspect_all(jobs):
+        config = finding.job.config
+        if problems := finding.problems():
+            print(f"left out: {config}: {problems[0]}")
+        else:
+            sound[config] = finding.mma
+    gains = {case: next(iter(plan.values())) / min(plan.values()) for case, plan in plans.items()}
+    for place, case in enumerate(sorted(plans, key=gains.get, reverse=True)):
+        now, left_s = next(iter(plans[case])), deadline - time.monotonic()
+        tried = [config for config in plans[case] if config in sound]
+        if path and left_s < 0:
+            print(f"{case.id}: not begun, the time is up")
+            continue
+        expected = f"by the model one has {gains[case]:.3f} of the speed of {now}"
+        print(f"{case.id}: {len(tried)} to time, {expected}", flush=True)
+        if not path:
+            continue
+        times = measure(kernel, operands(case, options), tried, left_s / (len(plans) - place))
+        tell(case, times)
+        best, ratio = fastest(times, now) if now in times else (now, 1.0)
+        if ratio > MARGIN:
+            measured = {"sms": gpu.sms, "ratio": round(ratio, 4), "over": str(now), "tried": len(tried) - 1}
+            entries.append(json.dumps(entry(kernel, case, best, sound[best], measured)))
+            path.write_text("[\n" + ",\n".join(entries) + "\n]\n", encoding="utf-8")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    began = time.monotonic()
+    parser = Parser(prog="python -m kernels.trial", description=__doc__.partition("\n")[0])
+    parser.add_argument("experiment", nargs="?", choices=[*EXPERIMENTS], default="warpgroup")
+    parser.add_argument("--shapes", nargs="+", default=(), metavar="ID", help="as matmul-xxl-up-tp8-m4096-bf16")
+    parser.add_argument("--minutes", type=positive, default=4, help="when it ends (4)")
+    parser.add_argument("--out", type=Path, default="results/local/trial", metavar="FOLDER", help="where entries go")
+    parser.add_argument("--dry", action="store_true", help="compile all candidates, and time none")
+    options = parser.parse_args(arguments)
+    experiment, path = EXPERIMENTS[options.experiment], None
+    gpu = GpuSpec.of_chip(chips.find("H100 SXM"))
+    if not options.dry:
+        if not torch.cuda.is_available():
+            parser.error("torch finds no GPU here: run this on a Hopper, or with --dry")
+        options.out.mkdir(parents=True, exist_ok=True)
+        gpu, path = tiles.machine_of(torch.device("cuda", 0)), options.out / f"{options.experiment}.json"
+    cases = Options("cuda", True, "xxl", LAYERS, experiment.tokens, (1, 8), ("bf16",), shapes=tuple(options.shapes))
+    try:
+        conduct(experiment, cases, gpu, began + 60 * options.minutes, path)
+    except ValueError as error:
+        parser.error(str(error))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
