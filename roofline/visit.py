@@ -99,7 +99,7 @@ STEPS = (
 """What a visit does, in the order of its worth. Seconds are what an H100 took for doctor and gathers without a cache of
 compiled kernels, and with one for scatters, layers, prefetches, links, memcheck and counters. It took 135 s for matmuls
 without `cublaslt_best`, what calls cost and sustained blocks, and 150 s for the checks and a quarter of the cases of
-attention.
+attention. The others are estimates."""
 
 STATE = "steps.json"
 MARK = "ROOFLINE_VISIT_STEP"

@@ -34,8 +34,8 @@ class Rejection(NamedTuple):
 
 
 class Broken(EndOfShare):
-    """This share cannot go on: its device is lost, or it is out of step with those of other ranks. `args` are the name of the entrant that was called, if that is known, and its
-    `Rejection`."""
+    """This share cannot go on: its device is lost, or it is out of step with those of other ranks. `args` are the name
+    of the entrant that was called, if that is known, and its `Rejection`."""
 
 
 @dataclass
