@@ -22,6 +22,9 @@ TAIL = 10
 In a sum, whose error is that of a typical element times sqrt(GROUP), an element weighs at least 0.75: a single one is
 refused if it is off by more than 16 % of a typical element in bf16, 3 % in fp16 and 0.06 % in fp32."""
 
+GUARD_ROWS = 64
+"""Before and behind each matrix that is checked: what a kernel without a mask writes there is seen."""
+
 SLICE = 64 * GROUP
 """Rows of w that are float64 at once."""
 
@@ -69,9 +72,13 @@ def check(
     name: str, run: Callable, x: Tensor, w: Tensor, out: Tensor, reference: Tensor, dtype: str, limit: float | None
 ) -> tuple[float, Rejection | None]:
     """Return the relative error of `run`, and why it is refused: unless it computes x @ w.T, then -x @ w.T anew, into
-    `out`, and leaves x and w as they are. Raises what `run` raises; x and w are restored. `limit` is that of
-    `verdict`."""
-    kept, errors, refused = {"x": (x, x.clone()), "w": (w, w.clone())}, [], None
+    `out`, and leaves x, w and what lies around the three as they are. Raises what `run` raises; all but `out` is
+    restored. `limit` is that of `verdict`."""
+    kept, errors, refused = {"its input x": x, "its input w": w}, [], None
+    for operand, tensor in (("x", x), ("w", w), ("out", out)):
+        before, behind = around(tensor)
+        kept |= {f"what lies before {operand}": before, f"what lies behind {operand}": behind}
+    kept = {place: (tensor, tensor.clone()) for place, tensor in kept.items()}
     try:
         for sign, more in ((1, ""), (-1, ", of inputs that it had not seen")):
             result = run(x.mul_(sign), w, out.fill_(math.nan))
@@ -82,12 +89,27 @@ def check(
             if not refused and (refused := verdict(name, errors[-1], dtype, limit)):
                 refused = refused._replace(reason=f"{refused.reason}{more}; {worst_place(out, sign * reference)}")
     finally:
-        written = [operand for operand, pair in kept.items() if not torch.equal(*pair)]
-        for operand in written:
-            torch.Tensor.copy_(*kept[operand])
+        written = [place for place, pair in kept.items() if not are_same_bits(*pair)]
+        for place in written:
+            torch.Tensor.copy_(*kept[place])
     if written:
-        refused = Rejection(FAILED, f"{name}: it wrote into its input {' and '.join(written)}, which others read")
+        refused = Rejection(FAILED, f"{name}: it wrote into {' and '.join(written)}, which others read")
     return errors[0], refused
+
+
+def around(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Return up to GUARD_ROWS rows of the memory before and behind a matrix, as far as its storage has them."""
+    whole = matrix.new_empty(0).set_(matrix.untyped_storage())
+    size = GUARD_ROWS * matrix.shape[1]
+    first = matrix.storage_offset()
+    end = first + matrix.numel()
+    return whole[max(0, first - size) : first], whole[end : end + size]
+
+
+def are_same_bits(a: Tensor, b: Tensor) -> bool:
+    """Return whether two tensors of a floating type are the same: of NaN, too, of which equality says nothing."""
+    bits = torch.int32 if a.element_size() == 4 else torch.int16
+    return torch.equal(a.view(bits), b.view(bits))
 
 
 def not_out(result, out: Tensor) -> str:

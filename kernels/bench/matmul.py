@@ -141,7 +141,8 @@ def why_not(contender, options, x: Tensor, w: Tensor) -> str | None:
 
 
 def operands(case: Matmul, options) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Return sets of (x[m, k], w[n, k], out[m, n]), enough of them to leave none in the cache.
+    """Return sets of (x[m, k], w[n, k], out[m, n]), enough of them to leave none in the cache, with memory around each
+    that checks look at.
 
     Zero-mean normal values, of a size that keeps `out` below about 1: zeros or ones run faster and lie. All shapes are
     cut from the same three tensors, so that many can be ready at once.
@@ -169,10 +170,11 @@ def operands(case: Matmul, options) -> list[tuple[Tensor, Tensor, Tensor]]:
         cases, pool = [case], _pool.__wrapped__  # not kept for others
     tensors = []
     for number, scale in enumerate((1.0, 1 / math.sqrt(max(other.k for other in cases)), None)):
-        elements = max(sets(other) * spacing(shapes(other)[number]) for other in cases)
+        guard = max(spacing((checks.GUARD_ROWS, shapes(other)[number][1])) for other in cases)
+        elements = 2 * guard + max(sets(other) * spacing(shapes(other)[number]) for other in cases)
         seed = zlib.crc32(f"{options.seed} {number}".encode())
         whole, shape = pool(elements, DTYPES[case.dtype], options.device, seed, scale), shapes(case)[number]
-        starts = (index * spacing(shape) for index in range(sets(case)))
+        starts = (guard + index * spacing(shape) for index in range(sets(case)))
         tensors.append([whole[start : start + math.prod(shape)].view(shape) for start in starts])
     return list(zip(*tensors, strict=True))
 

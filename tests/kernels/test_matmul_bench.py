@@ -2,6 +2,7 @@
 loses its samples afterwards."""
 
 import dataclasses
+import math
 from collections import Counter
 from pathlib import Path
 
@@ -76,6 +77,19 @@ def writes_into_inputs(x, w, out):
     return out
 
 
+def writes_beside(name, behind):
+    """As a kernel without a mask does."""
+
+    def writes(x, w, out):
+        matrix = {"x": x, "out": out}[name]
+        memory = matrix.new_empty(0).set_(matrix.untyped_storage())
+        at = matrix.storage_offset() + (matrix.numel() + 7 if behind else -7)
+        memory[at] = math.nan
+        return right(x, w, out)
+
+    return writes
+
+
 @pytest.mark.parametrize(
     ("run", "outcome", "message"),
     [
@@ -85,7 +99,10 @@ def writes_into_inputs(x, w, out):
         (stale(), "failed", "of inputs that it had not seen"),
         (lazy(1), "failed", "left unwritten"),
         (lambda x, w, out: right(x, w, out).clone(), "failed", "another tensor, torch.float32 [300, 300], and not"),
-        (writes_into_inputs, "failed", "input x and w,"),
+        (writes_into_inputs, "failed", "it wrote into its input x and its input w,"),
+        (writes_beside("out", behind=True), "failed", "it wrote into what lies behind out,"),
+        (writes_beside("out", behind=False), "failed", "it wrote into what lies before out,"),
+        (writes_beside("x", behind=True), "failed", "it wrote into what lies behind x,"),
     ],
 )
 def test_wrong_contender_is_refused_and_the_next_is_not(contender, run, outcome, message):
