@@ -58,7 +58,7 @@ class Runner(matmul.Runner):
 
     def _prepare(self, case, names: list[str], first_call) -> PreparedCase:
         options = self.options
-        prepared = PreparedCase(case, self.baseline, options.device, first_call=first_call)
+        prepared = PreparedCase(case, self.baseline, options.device, first_call=first_call, is_guarded=False)
         names = list(dict.fromkeys([self.baseline, *names] if options.timed else names))
         if options.device == "cpu" and case.dtype != "fp32":
             reason = f"on a CPU the arms take fp32, not {case.dtype}: torch's CPU matmul does not sum it in fp32"

@@ -153,6 +153,7 @@ class Runner(matmul.Runner):
 
     def prepare(self, case: TransformerStep, names: list[str], first_call=unwatched) -> PreparedCase:
         options, prepared = self.options, PreparedCase(case, CONTENDERS[0], self.options.device, first_call=first_call)
+        prepared.is_guarded = False  # a mode sets the precision of all its calls
         names = dict.fromkeys([prepared.baseline, *names] if options.timed else names)
         needs, there = sum(case.memory.values()), matmul.machine(options.device)["memory_bytes"]
         memory = f"needs {needs / 1e9:.1f} GB by formula, {there / 1e9:.1f} there"

@@ -1,10 +1,11 @@
 """A prepared case: the entrants of one shape, checked and ready to be timed in turns, and who was rejected and why."""
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from roofline.measure import device_errors
+from roofline.measure import device_errors, process_state
 from roofline.measure.clocks import Call
 from roofline.measure.request import EndOfShare, is_of_contender
 
@@ -78,6 +79,10 @@ class PreparedCase:
     device: str = "cpu"
     entrants: dict[str, Entrant] = field(default_factory=dict)
     rejected: dict[str, Rejection] = field(default_factory=dict)
+    changes: dict[str, str] = field(default_factory=dict)
+    """Contender -> what it changed of the process, in words."""
+    is_guarded: bool = True
+    """Whether that is looked for. Arms deal out cores and threads themselves."""
     facts: dict = field(default_factory=dict)
     """Further fields of the shape's line in the journal: plain values."""
     first_call: Callable[..., None] = unwatched
@@ -104,19 +109,38 @@ class PreparedCase:
 
     def take(self, name: str, check: Callable[[], Entrant | Rejection]) -> None:
         """Take `name` in or out, as `check()` returns. Raises `Broken` where the device is lost; whatever else `check`
-        dies of, the others still get their numbers."""
+        dies of, the others still get their numbers. What it changes of the process is put back."""
+        before = process_state.noted() if self.is_guarded else []
         try:
-            result = check()
+            result = self.without_changes(name, check, before)
         except BaseException as error:
             if not is_of_contender(error):
                 raise
             stop_if_lost(self.device, error, name)
             return self.refuse(name, error)
+        finally:
+            process_state.put_back(before)
         if isinstance(result, Rejection):
             self.entrants.pop(name, None)
             self.rejected[name] = result
         else:
             self.entrants[name] = result
+
+    def without_changes(self, name: str, check: Callable[[], Entrant | Rejection], before: list) -> Entrant | Rejection:
+        """Return what `check()` does, unless each call of `name` changes what all share in the process. One that
+        changes it once, as where it is imported, goes on without that, and the run tells."""
+        threads = threading.active_count()
+        result = check()
+        changed = process_state.put_back(before)
+        if self.is_guarded and threading.active_count() > threads:
+            self.changes[name] = "the number of threads, which go on"
+        if not changed or isinstance(result, Rejection):
+            return result
+        result.call()
+        if again := process_state.put_back(before):
+            return Rejection(FAILED, f"{name}: each of its calls changes {', '.join(again)}, which others share")
+        self.changes[name] = f"{', '.join(changed)}, which was put back"
+        return result
 
     def refuse(self, name: str, error: BaseException) -> None:
         """Take `name` out, which raised `error`."""

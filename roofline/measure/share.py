@@ -107,7 +107,10 @@ class Share:
             return prepared
 
     def tell_rejected(self, shape: str, prepared: PreparedCase) -> None:
-        """Tell who was rejected, once."""
+        """Tell who was rejected, and who changed what others share, once."""
+        for name, words in prepared.changes.items():
+            self.note(f"changes {name}", f"{name} changed what others share: {words}.")
+        prepared.changes.clear()
         for name, rejected in prepared.rejected.items():
             self.reject(shape, name, rejected)
         prepared.rejected.clear()

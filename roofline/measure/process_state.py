@@ -1,0 +1,102 @@
+"""What contenders share beside their tensors: settings of the process, which one may change for all that follow.
+
+`noted` reads them, `put_back` sets what has changed since to what it was, and names it. Environment variables are left
+out: libraries read them once, and some of torch's own set some.
+"""
+
+import gc
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+
+class Setting(NamedTuple):
+    """How a change of it is told, and what reads and sets it."""
+
+    name: str
+    read: Callable[[], Any]
+    write: Callable[[Any], object]
+
+
+ATTRIBUTES = (
+    *(("torch", name) for name in ("mm", "matmul", "addmm", "empty", "empty_like", "zeros", "randn")),
+    *(("torch.Tensor", name) for name in ("copy_", "mul_", "fill_", "double")),
+    ("torch.backends.cuda.matmul", "allow_tf32"),
+    ("torch.backends.cuda.matmul", "allow_fp16_reduced_precision_reduction"),
+    ("torch.backends.cuda.matmul", "allow_bf16_reduced_precision_reduction"),
+    ("torch.backends.cuda.matmul", "allow_fp16_accumulation"),
+    *(("numpy", name) for name in ("matmul", "dot", "empty")),
+    *(("time", name) for name in ("perf_counter", "monotonic")),
+    *(("sys", name) for name in ("stdout", "stderr")),
+)
+"""Where flags and functions stand that the baseline, operands, checks and clocks are made by."""
+FUNCTIONS = ("num_threads", "float32_matmul_precision", "default_dtype", "deterministic_debug_mode")
+"""What torch has a `get_` and a `set_` for."""
+
+
+TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF) if hasattr(signal, "setitimer") else ()
+
+
+def settings() -> Iterator[Setting]:
+    """All that can be read here. What a module has not, as an older torch, is left out."""
+    for place, name in ATTRIBUTES:
+        module, *parts = place.split(".")
+        holder = sys.modules.get(module)
+        for part in parts:
+            holder = getattr(holder, part, None)
+        if hasattr(holder, name):
+            yield Setting(
+                f"{place}.{name}",
+                lambda holder=holder, name=name: getattr(holder, name),
+                lambda was, holder=holder, name=name: setattr(holder, name, was),
+            )
+    torch = sys.modules.get("torch")
+    for name in FUNCTIONS:
+        if hasattr(torch, f"get_{name}") and hasattr(torch, f"set_{name}"):
+            yield Setting(f"torch.set_{name}", getattr(torch, f"get_{name}"), getattr(torch, f"set_{name}"))
+    if hasattr(torch, "set_grad_enabled"):
+        yield Setting("torch.set_grad_enabled", torch.is_grad_enabled, torch.set_grad_enabled)
+    yield Setting("the garbage collector", gc.isenabled, lambda was: gc.enable() if was else gc.disable())
+    yield Setting("the working folder", os.getcwd, os.chdir)
+    if hasattr(os, "sched_getaffinity"):
+        yield Setting("its cores", lambda: os.sched_getaffinity(0), lambda was: os.sched_setaffinity(0, was))
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        yield Setting(
+            f"an open sys.{name}",
+            lambda name=name: not getattr(sys, name).closed,
+            lambda was, number=number, name=name: setattr(sys, name, os.fdopen(number, "w", closefd=False)),
+        )
+    if threading.current_thread() is threading.main_thread():
+        for number in sorted(signal.valid_signals()):
+            yield Setting(
+                f"the handler of signal {number}",
+                lambda number=number: signal.getsignal(number),
+                lambda was, number=number: signal.signal(number, was),
+            )
+        for number in TIMERS:
+            yield Setting(
+                "a timer",
+                lambda number=number: signal.getitimer(number)[0] > 0,
+                lambda was, number=number: signal.setitimer(number, 0.0),
+            )
+
+
+def noted() -> list[tuple[Setting, Any]]:
+    """Each setting with its value."""
+    return [(setting, setting.read()) for setting in settings()]
+
+
+def put_back(before: list[tuple[Setting, Any]]) -> list[str]:
+    """Set what has changed since `before` to what it was then; returns its names. What cannot be the same again, as a
+    closed file, is from now on what it is. Raises what setting it raises."""
+    changed = []
+    for setting, value in before:
+        now = setting.read()
+        if now is not value and now != value:
+            setting.write(value)
+            changed.append(setting.name)
+    before[:] = [(setting, setting.read()) for setting, _ in before] if changed else before
+    return changed
