@@ -14,6 +14,7 @@ from kernels.tiles import Config
 
 X = torch.zeros((16, 16), dtype=torch.float16)
 CONFIG = Config(128, 64, 32, num_warps=8, num_stages=3, raster="n")
+ODD = {"block_n": 208, "block_k": 64}
 
 
 @pytest.mark.skipif(not interpreted(persistent.persistent_kernel), reason="Triton compiles here")
@@ -32,12 +33,20 @@ def test_an_interpreting_process_neither_runs_nor_compiles_it():
         ({"block_m": 64}, "block_m=64, 2 consumers of 64-row wgmma need a multiple of 128"),
         ({"subtile": 8}, "subtile=8, warpgroup stores in 1, 2 or 4 parts"),
         ({"shared_waves": 1}, "subtile=1, of a shared tile it stores at most 16 columns at a time"),
+        ({"block_n": 96}, "128x96x32 .* has 128x208x64 and 128x104x64, and these are not shared"),
+        (ODD | {"shared_waves": 1}, "128x208x64 .* shared1 raster-n, of odd widths .* these are not shared"),
         ({"gang_m": 2, "gang_n": 2}, "gang 2x2: this device has fewer SMs"),
     ],
 )
 def test_configurations_for_other_kernels_are_refused(change, message):
     with pytest.raises(ValueError, match=f"{message}; change the configuration"):
         warpgroup.prepare(X, X, X, replace(CONFIG, **change))
+
+
+def test_an_odd_width_needs_a_triton_that_takes_ptx(monkeypatch):
+    monkeypatch.setattr(warpgroup, "inline_asm", None)
+    with pytest.raises(ValueError, match=r"block_n=208 needs Triton 3\.9 or later for gl\.inline_asm, this is 3\.\d"):
+        warpgroup.prepare(X, X, X, replace(CONFIG, **ODD))
 
 
 @pytest.mark.parametrize(
