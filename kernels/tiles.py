@@ -81,7 +81,9 @@ class Entry:
     @property
     def triton(self) -> tuple[int, int]:
         """The release of Triton that it needs."""
-        return (3, 9) if self.config.is_odd else (0, 0)
+        if self.config.is_odd:
+            return 3, 9
+        return (3, 8) if self.kernel == "pair" else (0, 0)
 
     def admits(self, kernel: str, m: int, n: int, k: int, dtype: str) -> bool:
         fits = self.m_min <= m <= (self.m_max or m) and self.n in (None, n) and self.k in (None, k)

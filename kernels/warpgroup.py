@@ -30,6 +30,8 @@ model of waves or an entry of the table says so. What others have of a tile come
 the tile's last steps: a consumer adds it to its sums in the epilogue. `SHARED` is code of its own; without it nothing
 of that is there.
 
+Clusters of two CTAs are for `kernels.pair`, which says what `both` is.
+
 Wins from some 500 rows on, where cuBLAS has a ragged last wave. Loses at small M, where bytes decide, and at 256 rows
 (README has the figures). Both consumers store at the same time, so a tile's store is hidden behind loads alone: some 1
 % of the time at K = 16384. Gluon is experimental, its names move between releases: those used here mean the same in
@@ -102,13 +104,14 @@ def preceding(stage, STAGES: gl.constexpr):
 
 @gluon.jit
 def produce(
-    x_desc, w_desc, w_rest_desc, sums_desc, flags_ptr, x_ring, w_ring, full, empty, M, N, K,
+    x_desc, w_desc, w_rest_desc, sums_desc, flags_ptr, x_ring, w_ring, full, empty, both, M, N, K,
     gang_m, gang_n, whole, even, more,
-    block_n: gl.constexpr, GROUP: gl.constexpr, ALONG_N: gl.constexpr, SHARED: gl.constexpr,
+    block_m: gl.constexpr, block_n: gl.constexpr, GROUP: gl.constexpr, ALONG_N: gl.constexpr, SHARED: gl.constexpr,
 ):  # fmt: skip
     """Fill stage after stage, of all this program's tiles in turn, as soon as both consumers have read it. Behind a
     tile whose last steps others have, fetch their sums of it through the same ring."""
-    block_m: gl.constexpr = x_desc.block_type.shape[0]
+    x_rows: gl.constexpr = x_desc.block_type.shape[0]
+    x_parts: gl.constexpr = block_m // x_rows
     block_k: gl.constexpr = x_desc.block_type.shape[1]
     w_rows: gl.constexpr = w_desc.block_type.shape[0]
     rest: gl.constexpr = block_n % w_rows
@@ -126,15 +129,20 @@ def produce(
         m0, n0 = corner_of(super_tile, member, supers_m, supers_n, gang_m, gang_n, block_m, block_n, GROUP, ALONG_N)
         for step in range(first, last):
             mbarrier.wait(empty.index(stage), phase ^ 1)
+            if both is not None:  # the first CTA waits: it loads w for the other, too
+                mbarrier.wait(both.index(stage), phase ^ 1)
             # A block that reaches past the matrix is filled with zeros and counts all its bytes. This also arrives.
-            mbarrier.expect(full.index(stage), x_desc.block_type.nbytes // block_m * (block_m + block_n))
-            tma_load(x_desc, [m0, step * block_k], full.index(stage), x_ring.index(stage))
+            mbarrier.expect(full.index(stage), x_desc.block_type.nbytes // x_rows * (x_rows + block_n))
+            k0 = step * block_k
+            for part in gl.static_range(x_parts):  # of a pair, one for each consumer
+                x_part = x_ring.index(stage * x_parts + part)
+                tma_load(x_desc, [m0 + part * x_rows, k0], full.index(stage), x_part)
             for part in gl.static_range(block_n // w_rows):  # of an odd tile three, and the rest
                 w_part = w_ring.index(stage).slice(part * w_rows, w_rows)
-                tma_load(w_desc, [n0 + part * w_rows, step * block_k], full.index(stage), w_part)
+                tma_load(w_desc, [n0 + part * w_rows, k0], full.index(stage), w_part, multicast=both is not None)
             if w_rest_desc is not None:
                 w_part = w_ring.index(stage).slice(block_n - rest, rest)
-                tma_load(w_rest_desc, [n0 + block_n - rest, step * block_k], full.index(stage), w_part)
+                tma_load(w_rest_desc, [n0 + block_n - rest, k0], full.index(stage), w_part)
             stage, phase = following(stage, phase, full.shape[0])
         if SHARED and (first == 0) & (last < steps):
             until = last_gang_of(super_tile, gangs, whole, even, more, steps)
@@ -157,6 +165,11 @@ def produce(
                         buffer = as_block(w_ring.index(stage), sums_desc)
                         tma_load(sums_desc, [row, part * width], full.index(stage), buffer)
                         stage, phase = following(stage, phase, full.shape[0])
+    if both is not None:
+        stages: gl.constexpr = full.shape[0]
+        for _ in gl.static_range(stages):  # the first CTA must outlive what arrives at its mbarriers
+            mbarrier.wait(both.index(stage), phase ^ 1)
+            stage, phase = following(stage, phase, stages)
 
 
 @gluon.jit
@@ -185,12 +198,13 @@ else:
 @gluon.jit
 def consume(
     x_desc, w_desc, out_desc, out_rest_desc, sums_desc, sums_ptr, flags_ptr, x_ring, w_ring, staging, full, empty,
-    M, N, K, gang_m, gang_n, whole, even, more,
-    block_n: gl.constexpr, GROUP: gl.constexpr, ALONG_N: gl.constexpr, SHARED: gl.constexpr, WHO: gl.constexpr,
+    both, M, N, K, gang_m, gang_n, whole, even, more,
+    block_m: gl.constexpr, block_n: gl.constexpr, GROUP: gl.constexpr, ALONG_N: gl.constexpr, SHARED: gl.constexpr,
+    WHO: gl.constexpr,
 ):  # fmt: skip
     """Multiply the rows of consumer WHO in every stage. At the end of each tile add what others have of it and store
     it; or leave the sums to its owner."""
-    block_m: gl.constexpr = x_desc.block_type.shape[0]
+    x_rows: gl.constexpr = x_desc.block_type.shape[0]
     block_k: gl.constexpr = x_desc.block_type.shape[1]
     rows: gl.constexpr = block_m // CONSUMERS
     supers_m = gl.cdiv(M, block_m * gang_m)
@@ -205,16 +219,21 @@ def consume(
     for number in range(pieces_of(gang, gangs, supers_m * supers_n, whole, even, more, steps, SHARED)):
         super_tile, first, last = piece_of(number, gang, gangs, whole, even, more, steps, SHARED)
         m0, n0 = corner_of(super_tile, member, supers_m, supers_n, gang_m, gang_n, block_m, block_n, GROUP, ALONG_N)
-        acc = no_sums(rows, block_n, w_desc.block_type.shape[0])
+        acc = no_sums(rows, block_n, w_desc.block_type.shape[0], x_desc.layout.cga_layout)
         for step in range(first, last):
             mbarrier.wait(full.index(stage), phase)
-            acc = multiply(x_ring.index(stage).slice(WHO * rows, rows), w_ring.index(stage), acc, block_n)
+            x_part = x_ring.index(stage * (block_m // x_rows) + WHO * rows // x_rows)
+            acc = multiply(x_part.slice(WHO * rows % x_rows, rows), w_ring.index(stage), acc, block_n)
             acc = wait(1, acc)
             # One group is in flight, so that of the stage before has ended.
             mbarrier.arrive(empty.index(preceding(stage, full.shape[0])), pred=step > first)
+            if both is not None:
+                mbarrier.arrive(both.index(preceding(stage, both.shape[0])), pred=step > first)
             stage, phase = following(stage, phase, full.shape[0])
         acc = wait(0, acc)
         mbarrier.arrive(empty.index(preceding(stage, full.shape[0])))
+        if both is not None:
+            mbarrier.arrive(both.index(preceding(stage, both.shape[0])))
         peers = 0
         if SHARED and (first == 0) & (last < steps):
             peers = last_gang_of(super_tile, gangs, whole, even, more, steps) - gang
@@ -238,15 +257,15 @@ def consume(
 
 
 @gluon.constexpr_function
-def wgmma_layout(columns):
-    """Return how a warpgroup's threads hold sums of one wgmma."""
-    return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, 16])
+def wgmma_layout(columns, ctas=()):
+    """Return how a warpgroup's threads hold sums of one wgmma; of several CTAs, how these part it."""
+    return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, 16], [*ctas])
 
 
 @gluon.jit
-def no_sums(rows: gl.constexpr, columns: gl.constexpr, wide: gl.constexpr):
+def no_sums(rows: gl.constexpr, columns: gl.constexpr, wide: gl.constexpr, ctas: gl.constexpr):
     """Return a consumer's sums: one tensor in a tuple, or an odd tile's three of `wide` columns and the rest."""
-    sums = gl.zeros([rows, wide], gl.float32, wgmma_layout(wide))
+    sums = gl.zeros([rows, wide], gl.float32, wgmma_layout(wide, ctas))
     if columns == wide:
         return (sums,)
     else:
@@ -361,7 +380,7 @@ def store_part(out_desc, acc, m0, n0, staging, WHO: gl.constexpr, PART: gl.const
     buffer = as_block(staging.index(WHO * buffers + PART % buffers), out_desc)
     rounded = acc.to(out_desc.dtype)
     tma.store_wait(buffers - 1)  # the store that used this buffer last has read it
-    buffer.store(gl.convert_layout(rounded, wgmma_layout(columns)))
+    buffer.store(gl.convert_layout(rounded, wgmma_layout(columns, staging.layout.cga_layout)))
     fence_async_shared()  # TMA reads through another proxy than these stores wrote
     tma_store(out_desc, [m0, n0 + PART * columns], buffer)
 
@@ -374,10 +393,11 @@ def warpgroup_kernel(
     sums_desc,  # [programs * rows of a tile, columns of a tile] fp32: each program's sums of a tile that another owns
     sums_ptr, flags_ptr,  # int32 [programs * CONSUMERS]
     M, N, K, gang_m, gang_n, whole, even, more,
-    BLOCK_N: gl.constexpr, STAGES: gl.constexpr, BUFFERS: gl.constexpr, GROUP: gl.constexpr, ALONG_N: gl.constexpr,
-    SHARED: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr, BUFFERS: gl.constexpr, GROUP: gl.constexpr,
+    ALONG_N: gl.constexpr, SHARED: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
 ):  # fmt: skip
-    x_ring = gl.allocate_shared_memory(x_desc.dtype, [STAGES] + x_desc.block_type.shape, x_desc.layout)  # noqa: RUF005
+    x_blocks: gl.constexpr = STAGES * (BLOCK_M // x_desc.block_type.shape[0])
+    x_ring = gl.allocate_shared_memory(x_desc.dtype, [x_blocks] + x_desc.block_type.shape, x_desc.layout)  # noqa: RUF005
     w_rows: gl.constexpr = triton.next_power_of_2(BLOCK_N)  # as Gluon allocates
     w_ring = gl.allocate_shared_memory(w_desc.dtype, [STAGES, w_rows, w_desc.block_type.shape[1]], w_desc.layout)
     staging = gl.allocate_shared_memory(
@@ -385,11 +405,17 @@ def warpgroup_kernel(
         [CONSUMERS * BUFFERS] + out_desc.block_type.shape,  # noqa: RUF005 (Gluon knows no unpacking)
         out_desc.layout,
     )
-    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    full = mbarrier.allocate_mbarrier(batch=STAGES)
+    empty = mbarrier.allocate_mbarrier(batch=STAGES)
+    if gl.num_ctas() == 1:
+        both: gl.constexpr = None
+    else:  # of the first CTA, where the consumers of both arrive
+        both = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout([[0]]))
     for stage in gl.static_range(STAGES):
         mbarrier.init(full.index(stage), count=1)
         mbarrier.init(empty.index(stage), count=CONSUMERS)
+        if both is not None:
+            mbarrier.init(both.index(stage), count=CONSUMERS)
     fence_async_shared()  # TMA completes barriers through its own proxy; warp_specialize is a barrier for the threads
     gl.warp_specialize(
         [
@@ -397,21 +423,23 @@ def warpgroup_kernel(
                 consume,
                 (
                     x_desc, w_desc, out_desc, out_rest_desc, sums_desc, sums_ptr, flags_ptr, x_ring, w_ring, staging,
-                    full, empty, M, N, K, gang_m, gang_n, whole, even, more, BLOCK_N, GROUP, ALONG_N, SHARED, 0,
+                    full, empty, both, M, N, K, gang_m, gang_n, whole, even, more,
+                    BLOCK_M, BLOCK_N, GROUP, ALONG_N, SHARED, 0,
                 ),
             ),
             (
                 consume,
                 (
                     x_desc, w_desc, out_desc, out_rest_desc, sums_desc, sums_ptr, flags_ptr, x_ring, w_ring, staging,
-                    full, empty, M, N, K, gang_m, gang_n, whole, even, more, BLOCK_N, GROUP, ALONG_N, SHARED, 1,
+                    full, empty, both, M, N, K, gang_m, gang_n, whole, even, more,
+                    BLOCK_M, BLOCK_N, GROUP, ALONG_N, SHARED, 1,
                 ),
             ),
             (
                 produce,
                 (
-                    x_desc, w_desc, w_rest_desc, sums_desc, flags_ptr, x_ring, w_ring, full, empty,
-                    M, N, K, gang_m, gang_n, whole, even, more, BLOCK_N, GROUP, ALONG_N, SHARED,
+                    x_desc, w_desc, w_rest_desc, sums_desc, flags_ptr, x_ring, w_ring, full, empty, both,
+                    M, N, K, gang_m, gang_n, whole, even, more, BLOCK_M, BLOCK_N, GROUP, ALONG_N, SHARED,
                 ),
             ),
         ],
@@ -430,17 +458,19 @@ def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
         )
 
 
-def describe(tensor: Tensor, block: tuple[int, int]) -> TensorDescriptor:
+def describe(tensor: Tensor, block: tuple[int, int], ctas: tuple = ()) -> TensorDescriptor:
     """Return the descriptor of `kernels.hopper` with its layout in shared memory: rows as wide a swizzle as the block
-    allows."""
+    allows. Of a cluster, `ctas` says which part each CTA has, as Gluon's layouts do."""
     plain = hopper.describe(tensor, block)
-    return TensorDescriptor(plain.base, plain.shape, plain.strides, plain.block_shape, _layout(block, tensor.dtype))
+    return TensorDescriptor(
+        plain.base, plain.shape, plain.strides, plain.block_shape, _layout(block, tensor.dtype, ctas)
+    )
 
 
 @cache  # making one takes longer than the rest of a descriptor
-def _layout(block: tuple[int, int], dtype: torch.dtype) -> gl.NVMMASharedLayout:
+def _layout(block: tuple[int, int], dtype: torch.dtype, ctas: tuple) -> gl.NVMMASharedLayout:
     gluon_dtype = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16, torch.float32: gl.float32}[dtype]
-    return gl.NVMMASharedLayout.get_default_for(list(block), gluon_dtype)
+    return gl.NVMMASharedLayout.get_default_for(list(block), gluon_dtype, cga_layout=[*map(list, ctas)])
 
 
 def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
@@ -468,7 +498,7 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
         sums_desc=None, sums_ptr=None, flags_ptr=None,
         M=m, N=n, K=k, gang_m=config.gang_m, gang_n=config.gang_n,
         whole=dealt.whole, even=dealt.even, more=dealt.more,
-        BLOCK_N=config.block_n, STAGES=config.num_stages, BUFFERS=min(2, config.subtile),
+        BLOCK_M=config.block_m, BLOCK_N=config.block_n, STAGES=config.num_stages, BUFFERS=min(2, config.subtile),
         GROUP=config.group_m, ALONG_N=config.raster == "n", SHARED=is_shared,
         CONSUMER_REGISTERS=CONSUMER_REGISTERS, PRODUCER_REGISTERS=PRODUCER_REGISTERS,
         num_warps=WARPS_PER_CONSUMER,  # of the first consumer; warp_specialize adds the others

@@ -16,10 +16,10 @@ import links
 import waiting
 from cases import matmul, run
 
-from kernels import flagged, signals, warpgroup
+from kernels import flagged, pair, signals, warpgroup
 from kernels.tiles import Config, triton_release
 
-W_BLOCK = "[n0, step * block_k]"
+W_BLOCK = "[n0 + part * w_rows, k0]"
 FEWER = "for peer in range(gang + 1, until):\n"
 PEERS = "for peer in range(gang + 1, until + 1):\n"
 RELEASE = "preceding(stage, full.shape[0])"
@@ -27,6 +27,8 @@ STORE = "        store_tile(out_desc, acc, m0, n0, BLOCK_M, BLOCK_N, SUBTILE)\n"
 TELL = "            if piece < counted:\n"
 RAISE = "                raise_counter(counters_ptr + piece, times_ptr + piece, 1)\n"
 RAISED, LOOK = 'by, sem="release", scope="sys")', '"ld.acquire.sys.global.b32 $0, [$1];"'
+BOTH = "mbarrier.wait(both.index(stage), phase ^ 1)\n            #"
+TOLD = "preceding(stage, both.shape[0])"
 COUNTED = "wait_value(self._route.counters[index:], self._route.wanted)"
 PLACE = "            if piece >= ready:\n"
 WAIT = "ready = wait(flags, chunk, wanted, lost_ptr, first_flag + chunk, patience, RANKS)"
@@ -37,7 +39,7 @@ MISTAKES = {
         "as it is": ({}, "exact"),
         "as in commit 13c912d": (  # see `preceding`
             {
-                "        acc = gl.zeros(": "        before = stage\n        acc = gl.zeros(",
+                "        acc = no_sums(": "        before = stage\n        acc = no_sums(",
                 f"{RELEASE}), pred=step > first)": "before), pred=step > first)\n            before = stage",
                 f"{RELEASE}))\n": "before))\n",
             },
@@ -46,7 +48,7 @@ MISTAKES = {
         "parity never flips": ({"wraps, phase ^ 1, phase": "wraps, phase, phase"}, "arrivals at an mbarrier"),
         "the ring wraps late": ({"stage == STAGES - 1": "stage == STAGES"}, "no mbarrier was initialised"),
         "w arrives at another stage": ({f"{W_BLOCK}, full.index(stage)": f"{W_BLOCK}, full.index(stage ^ 1)"}, "reads"),
-        "a release with nothing read": ({", pred=step > first": ""}, "overwrites"),
+        "a release with nothing read": ({f"{RELEASE}), pred=step > first": f"{RELEASE})"}, "overwrites"),
         "both consumers multiply the same rows": ({"slice(WHO * rows": "slice(0 * rows"}, "out are wrong"),
         "both consumers share a buffer": ({"WHO * buffers + PART": "PART"}, "overwrites"),
     },
@@ -61,10 +63,17 @@ MISTAKES = {
     },
     "odd": {
         "as it is": ({}, "exact"),
-        "the rest of w is not expected": ({"(block_m + block_n))": "(block_m + block_n - rest))"}, "Stuck"),
+        "the rest of w is not expected": ({"(x_rows + block_n))": "(x_rows + block_n - rest))"}, "Stuck"),
         "a stage is released while it is read": ({"acc = wait(1, acc)": "acc = wait(2, acc)"}, "overwrites"),
         "the rest shares a buffer": ({"staging, WHO, 3)": "staging, WHO, 2)"}, "overwrites"),
         "x stays at the first 16 along K": ({"add.u32 x, x, 2; ": ""}, "out are wrong"),
+    },
+    "pair": {
+        "as it is": ({}, "exact"),
+        "the other CTA is not waited for": ({BOTH: "pass\n            #"}, "overwrites"),
+        "two of four consumers are": ({"both.index(stage), count=CONSUMERS": "both.index(stage), 1"}, "overwrites"),
+        "the first CTA is not told": ({f"mbarrier.arrive(both.index({TOLD}))": "pass"}, "Stuck"),
+        "both consumers of a CTA take the same rows": ({"+ WHO * rows // x_rows": ""}, "out are wrong"),
     },
     "flagged": {
         "chunks are not waited for": ({WAIT: "ready = tl.full((), RANKS, dtype=tl.int32)"}, UNORDERED),
@@ -96,7 +105,7 @@ MISTAKES = {
         "waits for the first alone": ({COUNTED: f"if index == self._ready: {COUNTED}"}, UNORDERED),
     },
 }
-NEEDED = {"odd": (3, 9)}
+NEEDED = {"odd": (3, 9), "pair": (3, 8)}
 """Of Triton, by subject."""
 WAITED_FOR = {"the store is not waited for", "no barrier", "no barrier before the flag"}
 """Harmless from Triton 3.8 on: behind each store it waits by itself until it is done, and at a barrier. Of a flag of
@@ -112,11 +121,13 @@ def subjects() -> dict[str, tuple]:
     config = Config(128, 64, 32, num_warps=8, num_stages=2, subtile=4)
     shared = replace(config, block_n=32, block_k=64, subtile=2, shared_waves=1)
     odd = Config(128, 208, 64, num_warps=8, num_stages=2, subtile=4)
+    two = replace(config, gang_m=2)
     layer = links.layer("layer_signalled", "bf16", devices=2)
     counted = links.copier("bf16", 2, 3e7, (9, 1032), (37, 72))
     return {
         "warpgroup": (warpgroup, OURS, "warpgroup", matmul(kernel, config, "bf16", (120, 120, 136), programs=1)),
         "odd": (warpgroup, OURS, "warpgroup", matmul(kernel, odd, "bf16", (120, 400, 200), programs=1)),
+        "pair": (warpgroup, pair, "warpgroup", matmul(pair.matmul, two, "bf16", (200, 120, 136), programs=2)),
         "shared": (warpgroup, OURS, "warpgroup", matmul(kernel, shared, "bf16", (120, 24, 272), programs=3)),
         "flagged": (flagged, waiting, "flagged", waiting.for_chunks("tile_outer", "bf16")),
         "pieces": (ARM.pieces, ARM, "pieces", layer),
