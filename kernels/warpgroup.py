@@ -181,17 +181,12 @@ def take_down(flag):
     gl.store(flag, 0)
 
 
-if hasattr(gl.shared_memory_descriptor, "_reinterpret"):  # until Triton 3.8
-
-    @gluon.jit
-    def as_block(buffer, desc):
-        """Return shared memory as room for a block of `desc`: of sums, what a stage has of w."""
+@gluon.jit
+def as_block(buffer, desc):
+    """Return shared memory as room for a block of `desc`: of sums, what a stage has of w."""
+    if hasattr(buffer, "_reinterpret"):  # until Triton 3.8
         return buffer._reinterpret(desc.dtype, desc.block_type.shape, desc.layout)
-else:
-
-    @gluon.jit
-    def as_block(buffer, desc):
-        """Return shared memory as room for a block of `desc`: of sums, what a stage has of w."""
+    else:
         return buffer.reinterpret(desc.dtype, desc.block_type.shape, desc.layout)
 
 
