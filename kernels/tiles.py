@@ -44,8 +44,8 @@ class Config:
     subtile: int = 1  # of a persistent grid: parts the epilogue is stored in; 2 halves its shared memory
     flatten: bool = False  # of `persistent`: one loop over tiles and K, so that loads start under the store before them
     raster: str = "m"  # of a persistent grid: the dimension that is grouped, "m" or "n"
-    gang_m: int = 1  # of `warpgroup`: programs along M that walk along K together (kernels.stream_k); and along N
-    gang_n: int = 1
+    gang_m: int = 1  # of `warpgroup`: programs along M that walk along K together (kernels.stream_k), or a `pair`
+    gang_n: int = 1  # and along N
     shared_waves: int = 0  # of `warpgroup`: 1: what is left of a wave is cut along K; 2: a whole one before it, too
     split: int = 0  # of `decode`: parts that the steps along K of a tile are cut into; 0: it says how many
 
