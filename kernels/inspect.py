@@ -211,7 +211,7 @@ def jobs(kernels: Sequence[str] = ()) -> list[Job]:
                 job = Job(entry.kernel, entry.config, dtype, target, limit, entry.mma)
                 todo[job] = None
                 # What the model of waves may make of what was not measured.
-                if dtype == entry.dtypes[0] and not entry.measured:
+                if dtype == entry.dtypes[0] and not entry.measured and not entry.config.is_odd:
                     for free in MODELLED.keys() & of.modelled.get(entry.kernel, ()):
                         todo[replace(job, config=replace(entry.config, **MODELLED[free]))] = None
     return list(todo)

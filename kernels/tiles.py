@@ -44,10 +44,15 @@ class Config:
     subtile: int = 1  # of a persistent grid: parts the epilogue is stored in; 2 halves its shared memory
     flatten: bool = False  # of `persistent`: one loop over tiles and K, so that loads start under the store before them
     raster: str = "m"  # of a persistent grid: the dimension that is grouped, "m" or "n"
-    gang_m: int = 1  # of `warpgroup`: programs along M that walk along K together (kernels.stream_k); and along N
-    gang_n: int = 1
+    gang_m: int = 1  # of `warpgroup`: programs along M that walk along K together (kernels.stream_k), or a `pair`
+    gang_n: int = 1  # and along N
     shared_waves: int = 0  # of `warpgroup`: 1: what is left of a wave is cut along K; 2: a whole one before it, too
     split: int = 0  # of `decode`: parts that the steps along K of a tile are cut into; 0: it says how many
+
+    @property
+    def is_odd(self) -> bool:
+        """Whether its width is no power of two: of `warpgroup`, from Triton 3.9 on, and of whole tiles alone."""
+        return self.block_n.bit_count() > 1
 
     def __str__(self) -> str:
         text = f"{self.block_m}x{self.block_n}x{self.block_k} warps{self.num_warps} stages{self.num_stages}"
@@ -72,6 +77,13 @@ class Entry:
     m_min: int = 0
     n: int | None = None  # this N and no other; None: any
     k: int | None = None
+
+    @property
+    def triton(self) -> tuple[int, int]:
+        """The release of Triton that it needs."""
+        if self.config.is_odd:
+            return 3, 9
+        return (3, 8) if self.kernel == "pair" else (0, 0)
 
     def admits(self, kernel: str, m: int, n: int, k: int, dtype: str) -> bool:
         fits = self.m_min <= m <= (self.m_max or m) and self.n in (None, n) and self.k in (None, k)
@@ -98,9 +110,21 @@ class Table:
 
 @cache
 def table(arch: str) -> Table:
-    """Return the checked-in table of `arch`, one of `architectures()`."""
+    """Return the checked-in table of `arch`, one of `architectures()`: what the Triton that is here can compile."""
     document = json.loads((FOLDER / f"{arch}.json").read_text())
-    return Table(**document | {"entries": tuple(map(_entry, document["entries"]))})
+    entries = map(_entry, document["entries"])
+    return Table(**document | {"entries": tuple(entry for entry in entries if entry.triton <= triton_release())})
+
+
+@cache
+def triton_release() -> tuple[int, int]:
+    """Return the release of Triton that is here; (0, 0) where there is none."""
+    try:
+        import triton
+    except ImportError:
+        return 0, 0
+    major, minor = triton.__version__.split(".")[:2]
+    return int(major), int(minor)
 
 
 def _entry(row: dict) -> Entry:
@@ -156,7 +180,7 @@ def modelled(
         rasters = ("m", "n") if "raster" in free else ("m",)
         orders = [replace(config, group_m=group, raster=raster) for raster in rasters for group in waves.GROUPS]
         gang_m = waves.gang_of(-(-m // config.block_m))
-        if "gang" in free and gang_m < gpu.sms:
+        if "gang" in free and gang_m < gpu.sms and not config.is_odd:
             orders.append(replace(config, group_m=8, gang_m=gang_m, shared_waves=1))
         return orders
 

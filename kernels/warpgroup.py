@@ -19,15 +19,23 @@ for each other nowhere but at the ring.
 TMA writes 48, in the 1,024 cycles they take at full rate. That is 128 bytes a cycle, all that an SM has. 256x128, in
 64x128x16 instructions, reads 96 KiB for as many sums; it is for narrow N, of which 256 columns would be padded more.
 
+Two odd widths fill waves where N is 13 times a power of two: 128x208, and 128x104 for half a wave of those. At up, tp
+1, M = 256, 128x208 keeps the SMs busy for 0.97 of its waves, 128x256 for 0.79. Gluon writes no wgmma of such a width,
+but since Triton 3.9 it takes PTX (`wgmma_text`). Its tensors and blocks are powers of two wide: sums, w and out are
+three parts and a rest. Nobody has timed them. By the same arithmetic 208 columns take 135 bytes a cycle, so they may
+lose 5 % to the 128 that there are, and 104 columns 175, which leaves 0.73 of full rate.
+
 A last wave that tiles would leave nearly empty is cut along K between gangs of programs (`kernels.stream_k`), where the
 model of waves or an entry of the table says so. What others have of a tile comes through the same ring, by TMA, under
 the tile's last steps: a consumer adds it to its sums in the epilogue. `SHARED` is code of its own; without it nothing
 of that is there.
 
+Clusters of two CTAs are for `kernels.pair`, which says what `both` is.
+
 Wins from some 500 rows on, where cuBLAS has a ragged last wave. Loses at small M, where bytes decide, and at 256 rows
 (README has the figures). Both consumers store at the same time, so a tile's store is hidden behind loads alone. Gluon
 is experimental, its names move between releases: those used here mean the same in Triton 3.7 to 3.9, but for two that
-3.9 renamed.
+3.9 renamed, and PTX, which 3.9 brought.
 
 Sources: the roles, 2 x 64x256 sums and 240 / 24 registers are those of CUTLASS's cooperative kernel and of fast.cu
 (https://github.com/pranjalssh/fast.cu, matmul_12.cuh); barriers by parity after Triton's Gluon tutorial on warp
@@ -41,6 +49,7 @@ from dataclasses import replace
 from functools import cache
 
 import torch
+import triton
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -63,6 +72,8 @@ from kernels.workspace import workspace
 # Since Triton 3.9 these are called what TMA does; the older names are gone.
 tma_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
 tma_store = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
+# For instructions of odd widths, which Gluon does not write. Triton has it since 3.9.
+inline_asm = getattr(gl, "inline_asm", None)
 
 CONSUMERS = gl.constexpr(2)  # warpgroups that multiply: their sums fill the registers of an SM
 WARPS_PER_CONSUMER = 4  # a warpgroup, which is what wgmma is an instruction of
@@ -70,6 +81,8 @@ ROWS_PER_WGMMA = 64
 # Registers a thread after setmaxnreg, a multiple of 8: 2 * 128 * 240 + 128 * 24 = 64,512 of 65,536, since a producer of
 # one warp is given the registers of four.
 CONSUMER_REGISTERS, PRODUCER_REGISTERS = 240, 24
+ODD_PARTS = {(128, 208, 64): (64, 16), (128, 104, 64): (32, 8)}
+"""By odd tile, the columns of its parts: of each of the first three, and of the rest."""
 
 
 @gluon.jit
@@ -91,14 +104,17 @@ def preceding(stage, STAGES: gl.constexpr):
 
 @gluon.jit
 def produce(
-    x_desc, w_desc, sums_desc, flags_ptr, x_ring, w_ring, full, empty, K, supers_m, supers_n, gangs, gang_m, gang_n,
-    whole, even, more, GROUP: gl.constexpr, ALONG_N: gl.constexpr, SHARED: gl.constexpr,
+    x_desc, w_desc, w_rest_desc, sums_desc, flags_ptr, x_ring, w_ring, full, empty, both, K,
+    supers_m, supers_n, gangs, gang_m, gang_n, whole, even, more,
+    block_m: gl.constexpr, block_n: gl.constexpr, GROUP: gl.constexpr, ALONG_N: gl.constexpr, SHARED: gl.constexpr,
 ):  # fmt: skip
     """Fill stage after stage, of all this program's tiles in turn, as soon as both consumers have read it. Behind a
     tile whose last steps others have, fetch their sums of it through the same ring."""
-    block_m: gl.constexpr = x_desc.block_type.shape[0]
-    block_n: gl.constexpr = w_desc.block_type.shape[0]
+    x_rows: gl.constexpr = x_desc.block_type.shape[0]
+    x_parts: gl.constexpr = block_m // x_rows
     block_k: gl.constexpr = x_desc.block_type.shape[1]
+    w_rows: gl.constexpr = w_desc.block_type.shape[0]
+    rest: gl.constexpr = block_n % w_rows
     steps = gl.cdiv(K, block_k)
     size = gang_m * gang_n
     gang = gl.program_id(0) // size
@@ -110,10 +126,20 @@ def produce(
         m0, n0 = corner_of(super_tile, member, supers_m, supers_n, gang_m, gang_n, block_m, block_n, GROUP, ALONG_N)
         for step in range(first, last):
             mbarrier.wait(empty.index(stage), phase ^ 1)
+            if both is not None:  # the first CTA waits: it loads w for the other, too
+                mbarrier.wait(both.index(stage), phase ^ 1)
             # A block that reaches past the matrix is filled with zeros and counts all its bytes. This also arrives.
-            mbarrier.expect(full.index(stage), x_desc.block_type.nbytes + w_desc.block_type.nbytes)
-            tma_load(x_desc, [m0, step * block_k], full.index(stage), x_ring.index(stage))
-            tma_load(w_desc, [n0, step * block_k], full.index(stage), w_ring.index(stage))
+            mbarrier.expect(full.index(stage), x_desc.block_type.nbytes // x_rows * (x_rows + block_n))
+            k0 = step * block_k
+            for part in gl.static_range(x_parts):  # of a pair, one for each consumer
+                x_part = x_ring.index(stage * x_parts + part)
+                tma_load(x_desc, [m0 + part * x_rows, k0], full.index(stage), x_part)
+            for part in gl.static_range(block_n // w_rows):  # of an odd tile three, and the rest
+                w_part = w_ring.index(stage).slice(part * w_rows, w_rows)
+                tma_load(w_desc, [n0 + part * w_rows, k0], full.index(stage), w_part, multicast=both is not None)
+            if w_rest_desc is not None:
+                w_part = w_ring.index(stage).slice(block_n - rest, rest)
+                tma_load(w_rest_desc, [n0 + block_n - rest, k0], full.index(stage), w_part)
             stage, phase = following(stage, phase, full.shape[0])
         if SHARED and (first == 0) & (last < steps):
             until = last_gang_of(super_tile, gangs, whole, even, more, steps)
@@ -133,9 +159,14 @@ def produce(
                         mbarrier.wait(empty.index(stage), phase ^ 1)
                         mbarrier.expect(full.index(stage), sums_desc.block_type.nbytes)
                         row = ((peer * size + member) * CONSUMERS + who) * rows
-                        buffer = as_sums(w_ring.index(stage), sums_desc)
+                        buffer = as_block(w_ring.index(stage), sums_desc)
                         tma_load(sums_desc, [row, part * width], full.index(stage), buffer)
                         stage, phase = following(stage, phase, full.shape[0])
+    if both is not None:
+        stages: gl.constexpr = full.shape[0]
+        for _ in gl.static_range(stages):  # the first CTA must outlive what arrives at its mbarriers
+            mbarrier.wait(both.index(stage), phase ^ 1)
+            stage, phase = following(stage, phase, stages)
 
 
 @gluon.jit
@@ -147,33 +178,27 @@ def take_down(flag):
     gl.store(flag, 0)
 
 
-if hasattr(gl.shared_memory_descriptor, "_reinterpret"):  # until Triton 3.8
-
-    @gluon.jit
-    def as_sums(w_part, sums_desc):
-        """Return the part of a stage that is w's as room for fp32 sums."""
-        return w_part._reinterpret(sums_desc.dtype, sums_desc.block_type.shape, sums_desc.layout)
-else:
-
-    @gluon.jit
-    def as_sums(w_part, sums_desc):
-        """Return the part of a stage that is w's as room for fp32 sums."""
-        return w_part.reinterpret(sums_desc.dtype, sums_desc.block_type.shape, sums_desc.layout)
+@gluon.jit
+def as_block(buffer, desc):
+    """Return shared memory as room for a block of `desc`: of sums, what a stage has of w."""
+    if hasattr(buffer, "_reinterpret"):  # until Triton 3.8
+        return buffer._reinterpret(desc.dtype, desc.block_type.shape, desc.layout)
+    else:
+        return buffer.reinterpret(desc.dtype, desc.block_type.shape, desc.layout)
 
 
 @gluon.jit
 def consume(
-    x_desc, w_desc, out_desc, sums_desc, sums_ptr, flags_ptr, x_ring, w_ring, staging, full, empty, K,
-    supers_m, supers_n, gangs, gang_m, gang_n, whole, even, more,
-    GROUP: gl.constexpr, ALONG_N: gl.constexpr, SHARED: gl.constexpr, WHO: gl.constexpr,
+    x_desc, w_desc, out_desc, out_rest_desc, sums_desc, sums_ptr, flags_ptr, x_ring, w_ring, staging, full, empty,
+    both, K, supers_m, supers_n, gangs, gang_m, gang_n, whole, even, more,
+    block_m: gl.constexpr, block_n: gl.constexpr, GROUP: gl.constexpr, ALONG_N: gl.constexpr, SHARED: gl.constexpr,
+    WHO: gl.constexpr,
 ):  # fmt: skip
     """Multiply the rows of consumer WHO in every stage. At the end of each tile add what others have of it and store
     it; or leave the sums to its owner."""
-    block_m: gl.constexpr = x_desc.block_type.shape[0]
-    block_n: gl.constexpr = w_desc.block_type.shape[0]
+    x_rows: gl.constexpr = x_desc.block_type.shape[0]
     block_k: gl.constexpr = x_desc.block_type.shape[1]
     rows: gl.constexpr = block_m // CONSUMERS
-    sums: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, block_n, 16])
     steps = gl.cdiv(K, block_k)
     size = gang_m * gang_n
     gang = gl.program_id(0) // size
@@ -183,32 +208,106 @@ def consume(
     for number in range(pieces_of(gang, gangs, supers_m * supers_n, whole, even, more, steps, SHARED)):
         super_tile, first, last = piece_of(number, gang, gangs, whole, even, more, steps, SHARED)
         m0, n0 = corner_of(super_tile, member, supers_m, supers_n, gang_m, gang_n, block_m, block_n, GROUP, ALONG_N)
-        acc = gl.zeros([rows, block_n], gl.float32, sums)
+        acc = no_sums(rows, block_n, w_desc.block_type.shape[0], x_desc.layout.cga_layout)
         for step in range(first, last):
             mbarrier.wait(full.index(stage), phase)
-            x = x_ring.index(stage).slice(WHO * rows, rows)
-            w = w_ring.index(stage).permute((1, 0))
-            acc = warpgroup_mma(x, w, acc, is_async=True)
-            acc = warpgroup_mma_wait(1, deps=[acc])
+            x_part = x_ring.index(stage * (block_m // x_rows) + WHO * rows // x_rows)
+            acc = multiply(x_part.slice(WHO * rows % x_rows, rows), w_ring.index(stage), acc, block_n)
+            acc = wait(1, acc)
             # One group is in flight, so that of the stage before has ended.
             mbarrier.arrive(empty.index(preceding(stage, full.shape[0])), pred=step > first)
+            if both is not None:
+                mbarrier.arrive(both.index(preceding(stage, both.shape[0])), pred=step > first)
             stage, phase = following(stage, phase, full.shape[0])
-        acc = warpgroup_mma_wait(0, deps=[acc])
+        acc = wait(0, acc)
         mbarrier.arrive(empty.index(preceding(stage, full.shape[0])))
+        if both is not None:
+            mbarrier.arrive(both.index(preceding(stage, both.shape[0])))
         peers = 0
         if SHARED and (first == 0) & (last < steps):
             peers = last_gang_of(super_tile, gangs, whole, even, more, steps) - gang
         if SHARED and first > 0:
             slot = (gl.program_id(0) * CONSUMERS + WHO).to(gl.int64)
-            leave(sums_ptr + slot * (rows * block_n), acc, block_n, out_desc.block_type.shape[1], 0)
+            leave(sums_ptr + slot * (rows * block_n), acc[0], block_n, out_desc.block_type.shape[1], 0)
             gl.barrier()  # the flag, raised by one thread, stands for the stores of all
             gl.atomic_add(flags_ptr + slot, 1, sem="release", scope="gpu")
         else:
+            row = m0 + WHO * rows
             stage, phase = store_parts(
-                out_desc, sums_desc, acc, peers, w_ring, full, empty, stage, phase, m0 + WHO * rows, n0, staging,
+                out_desc, sums_desc, acc[0], peers, w_ring, full, empty, stage, phase, row, n0, staging,
                 SHARED, WHO, 0,
             )  # fmt: skip
+            if out_rest_desc is not None:
+                store_part(out_desc, acc[1], row, n0, staging, WHO, 1)
+                store_part(out_desc, acc[2], row, n0, staging, WHO, 2)
+                wider: gl.constexpr = acc[2].shape[1] - acc[3].shape[1]  # than the rest is
+                store_part(out_rest_desc, acc[3], row, n0 + 3 * wider, staging, WHO, 3)
     tma.store_wait(0)  # shared memory must outlive what reads it
+
+
+@gluon.constexpr_function
+def wgmma_layout(columns, ctas=()):
+    """Return how a warpgroup's threads hold sums of one wgmma; of several CTAs, how these part it."""
+    return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, 16], [*ctas])
+
+
+@gluon.jit
+def no_sums(rows: gl.constexpr, columns: gl.constexpr, wide: gl.constexpr, ctas: gl.constexpr):
+    """Return a consumer's sums: one tensor in a tuple, or an odd tile's three of `wide` columns and the rest."""
+    sums = gl.zeros([rows, wide], gl.float32, wgmma_layout(wide, ctas))
+    if columns == wide:
+        return (sums,)
+    else:
+        rest: gl.constexpr = columns % wide
+        return sums, sums, sums, gl.zeros([rows, rest], gl.float32, wgmma_layout(rest))
+
+
+@gluon.jit
+def multiply(x, w, acc, columns: gl.constexpr):
+    """Begin to add the products of a stage to the sums: one wgmma group."""
+    if len(acc) == 1:
+        return (warpgroup_mma(x, w.permute((1, 0)), acc[0], is_async=True),)
+    else:
+        first, second, third, rest = acc
+        return inline_asm(
+            wgmma_text(columns, x.dtype), wgmma_constraints(columns), (first, second, third, rest, x, w),
+            (first.type, second.type, third.type, rest.type),
+        )  # fmt: skip
+
+
+@gluon.jit
+def wait(pending: gl.constexpr, acc):
+    """Wait until so many wgmma groups are in flight."""
+    if len(acc) == 1:
+        return (warpgroup_mma_wait(pending, deps=acc),)
+    else:
+        return warpgroup_mma_wait(pending, deps=acc)
+
+
+@gluon.constexpr_function
+def wgmma_text(columns, dtype):
+    """Return the PTX of one wgmma group over 64 along K. Both blocks lie in rows of 128 bytes, swizzled, which `high`
+    says of them, and that eight rows are 1024 bytes; `x` and `w` are addresses in units of 16 bytes."""
+    sums = ", ".join(f"${number}" for number in range(columns // 2))
+    kind = {"bf16": "bf16", "fp16": "f16"}[str(dtype)]
+    lines = ["{ .reg .b64 left, right; .reg .b32 x, w, high;", "mov.b32 high, 0x40000040;"]
+    for name, operand in (("x", columns), ("w", columns + 1)):
+        lines.append(f"bfe.u32 {name}, ${operand}, 4, 14; or.b32 {name}, {name}, 0x10000;")
+    lines.append("wgmma.fence.sync.aligned;")
+    for _ in range(4):
+        lines.append("mov.b64 left, {x, high}; mov.b64 right, {w, high};")
+        lines.append(
+            f"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{kind}.{kind} {{{sums}}}, left, right, 1, 1, 1, 0, 0;"
+        )
+        lines.append("add.u32 x, x, 2; add.u32 w, w, 2;")  # 16 along K are 32 bytes
+    return "\n".join([*lines, "wgmma.commit_group.sync.aligned; }"])
+
+
+@gluon.constexpr_function
+def wgmma_constraints(columns):
+    """Return LLVM's of `wgmma_text`: the sums stay in their registers, two addresses follow."""
+    count = columns // 2
+    return ",".join(["=f"] * count + [*map(str, range(count)), "r", "r"])
 
 
 @gluon.jit
@@ -221,7 +320,7 @@ def leave(slot_ptr, acc, block_n: gl.constexpr, width: gl.constexpr, PART: gl.co
         leave(slot_ptr, left, block_n, width, PART * 2)
         leave(slot_ptr, right, block_n, width, PART * 2 + 1)
     else:
-        layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, 16])
+        layout: gl.constexpr = wgmma_layout(columns)
         m = gl.arange(0, rows, gl.SliceLayout(1, layout))
         n = PART * columns + gl.arange(0, columns, gl.SliceLayout(0, layout))
         gl.store(slot_ptr + m[:, None] * block_n + n[None, :], gl.convert_layout(acc, layout))
@@ -237,13 +336,13 @@ def store_parts(
     rows: gl.constexpr = acc.shape[0]
     columns: gl.constexpr = acc.shape[1]
     if SHARED and columns == sums_desc.block_type.shape[1]:
-        layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, 16])
+        layout: gl.constexpr = wgmma_layout(columns)
         acc = gl.convert_layout(acc, layout)
         for _ in range(peers):
             for who in gl.static_range(CONSUMERS):
                 mbarrier.wait(full.index(stage), phase)
                 if who == WHO:
-                    acc += as_sums(w_ring.index(stage), sums_desc).load(layout)
+                    acc += as_block(w_ring.index(stage), sums_desc).load(layout)
                 mbarrier.arrive(empty.index(stage))
                 stage, phase = following(stage, phase, full.shape[0])
     if columns > out_desc.block_type.shape[1]:
@@ -258,14 +357,21 @@ def store_parts(
             SHARED, WHO, PART * 2 + 1,
         )  # fmt: skip
     else:
-        buffers: gl.constexpr = staging.shape[0] // CONSUMERS
-        buffer = staging.index(WHO * buffers + PART % buffers)
-        rounded = acc.to(out_desc.dtype)
-        tma.store_wait(buffers - 1)  # the store that used this buffer last has read it
-        buffer.store(gl.convert_layout(rounded, gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, 16])))
-        fence_async_shared()  # TMA reads through another proxy than these stores wrote
-        tma_store(out_desc, [m0, n0 + PART * columns], buffer)
+        store_part(out_desc, acc, m0, n0, staging, WHO, PART)
     return stage, phase
+
+
+@gluon.jit
+def store_part(out_desc, acc, m0, n0, staging, WHO: gl.constexpr, PART: gl.constexpr):
+    """Round and store part PART of a tile's columns, which are all as wide; parts use the buffers in turn."""
+    columns: gl.constexpr = acc.shape[1]
+    buffers: gl.constexpr = staging.shape[0] // CONSUMERS
+    buffer = as_block(staging.index(WHO * buffers + PART % buffers), out_desc)
+    rounded = acc.to(out_desc.dtype)
+    tma.store_wait(buffers - 1)  # the store that used this buffer last has read it
+    buffer.store(gl.convert_layout(rounded, wgmma_layout(columns, staging.layout.cga_layout)))
+    fence_async_shared()  # TMA reads through another proxy than these stores wrote
+    tma_store(out_desc, [m0, n0 + PART * columns], buffer)
 
 
 # They differ from shape to shape.
@@ -275,48 +381,60 @@ def store_parts(
 )
 def warpgroup_kernel(
     x_desc, w_desc, out_desc,
+    w_rest_desc, out_rest_desc,  # of an odd tile's last part; w_desc and out_desc are then of the others
     sums_desc,  # [programs * rows of a tile, columns of a tile] fp32: each program's sums of a tile that another owns
     sums_ptr, flags_ptr,  # int32 [programs * CONSUMERS]
     K,
     supers_m, supers_n,  # super-tiles, counted by the host: each division here takes time before the first load
     gangs, gang_m, gang_n, whole, even, more,
-    STAGES: gl.constexpr, BUFFERS: gl.constexpr, GROUP: gl.constexpr, ALONG_N: gl.constexpr, SHARED: gl.constexpr,
-    CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr, BUFFERS: gl.constexpr, GROUP: gl.constexpr,
+    ALONG_N: gl.constexpr, SHARED: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
 ):  # fmt: skip
-    x_ring = gl.allocate_shared_memory(x_desc.dtype, [STAGES] + x_desc.block_type.shape, x_desc.layout)  # noqa: RUF005
-    w_ring = gl.allocate_shared_memory(w_desc.dtype, [STAGES] + w_desc.block_type.shape, w_desc.layout)  # noqa: RUF005
+    x_blocks: gl.constexpr = STAGES * (BLOCK_M // x_desc.block_type.shape[0])
+    x_ring = gl.allocate_shared_memory(x_desc.dtype, [x_blocks] + x_desc.block_type.shape, x_desc.layout)  # noqa: RUF005
+    w_rows: gl.constexpr = triton.next_power_of_2(BLOCK_N)  # as Gluon allocates
+    w_ring = gl.allocate_shared_memory(w_desc.dtype, [STAGES, w_rows, w_desc.block_type.shape[1]], w_desc.layout)
     staging = gl.allocate_shared_memory(
         out_desc.dtype,
         [CONSUMERS * BUFFERS] + out_desc.block_type.shape,  # noqa: RUF005 (Gluon knows no unpacking)
         out_desc.layout,
     )
-    full = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
-    empty = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout())
+    full = mbarrier.allocate_mbarrier(batch=STAGES)
+    empty = mbarrier.allocate_mbarrier(batch=STAGES)
+    if gl.num_ctas() == 1:
+        both: gl.constexpr = None
+    else:  # of the first CTA, where the consumers of both arrive
+        both = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout([[0]]))
     for stage in gl.static_range(STAGES):
         mbarrier.init(full.index(stage), count=1)
         mbarrier.init(empty.index(stage), count=CONSUMERS)
+        if both is not None:
+            mbarrier.init(both.index(stage), count=CONSUMERS)
     fence_async_shared()  # TMA completes barriers through its own proxy; warp_specialize is a barrier for the threads
     gl.warp_specialize(
         [
             (
                 consume,
                 (
-                    x_desc, w_desc, out_desc, sums_desc, sums_ptr, flags_ptr, x_ring, w_ring, staging, full, empty,
-                    K, supers_m, supers_n, gangs, gang_m, gang_n, whole, even, more, GROUP, ALONG_N, SHARED, 0,
+                    x_desc, w_desc, out_desc, out_rest_desc, sums_desc, sums_ptr, flags_ptr, x_ring, w_ring, staging,
+                    full, empty, both, K, supers_m, supers_n, gangs, gang_m, gang_n, whole, even, more,
+                    BLOCK_M, BLOCK_N, GROUP, ALONG_N, SHARED, 0,
                 ),
             ),
             (
                 consume,
                 (
-                    x_desc, w_desc, out_desc, sums_desc, sums_ptr, flags_ptr, x_ring, w_ring, staging, full, empty,
-                    K, supers_m, supers_n, gangs, gang_m, gang_n, whole, even, more, GROUP, ALONG_N, SHARED, 1,
+                    x_desc, w_desc, out_desc, out_rest_desc, sums_desc, sums_ptr, flags_ptr, x_ring, w_ring, staging,
+                    full, empty, both, K, supers_m, supers_n, gangs, gang_m, gang_n, whole, even, more,
+                    BLOCK_M, BLOCK_N, GROUP, ALONG_N, SHARED, 1,
                 ),
             ),
             (
                 produce,
                 (
-                    x_desc, w_desc, sums_desc, flags_ptr, x_ring, w_ring, full, empty,
-                    K, supers_m, supers_n, gangs, gang_m, gang_n, whole, even, more, GROUP, ALONG_N, SHARED,
+                    x_desc, w_desc, w_rest_desc, sums_desc, flags_ptr, x_ring, w_ring, full, empty, both,
+                    K, supers_m, supers_n, gangs, gang_m, gang_n, whole, even, more,
+                    BLOCK_M, BLOCK_N, GROUP, ALONG_N, SHARED,
                 ),
             ),
         ],
@@ -335,17 +453,19 @@ def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
         )
 
 
-def describe(tensor: Tensor, block: tuple[int, int]) -> TensorDescriptor:
+def describe(tensor: Tensor, block: tuple[int, int], ctas: tuple = ()) -> TensorDescriptor:
     """Return the descriptor of `kernels.hopper` with its layout in shared memory: rows as wide a swizzle as the block
-    allows."""
+    allows. Of a cluster, `ctas` says which part each CTA has, as Gluon's layouts do."""
     plain = hopper.describe(tensor, block)
-    return TensorDescriptor(plain.base, plain.shape, plain.strides, plain.block_shape, _layout(block, tensor.dtype))
+    return TensorDescriptor(
+        plain.base, plain.shape, plain.strides, plain.block_shape, _layout(block, tensor.dtype, ctas)
+    )
 
 
 @cache  # making one takes longer than the rest of a descriptor
-def _layout(block: tuple[int, int], dtype: torch.dtype) -> gl.NVMMASharedLayout:
+def _layout(block: tuple[int, int], dtype: torch.dtype, ctas: tuple) -> gl.NVMMASharedLayout:
     gluon_dtype = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16, torch.float32: gl.float32}[dtype]
-    return gl.NVMMASharedLayout.get_default_for(list(block), gluon_dtype)
+    return gl.NVMMASharedLayout.get_default_for(list(block), gluon_dtype, cga_layout=[*map(list, ctas)])
 
 
 def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
@@ -365,14 +485,17 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
     is_shared = dealt.even > 0
     gangs = gangs if is_shared else min(gangs, supers)
     rows = config.block_m // CONSUMERS.value
+    wide, rest = ODD_PARTS.get((config.block_m, config.block_n, config.block_k), (config.block_n, 0))
     args = dict(
         x_desc=describe(x, (config.block_m, config.block_k)),
-        w_desc=describe(w, (config.block_n, config.block_k)),
-        out_desc=describe(out, (rows, config.block_n // config.subtile)),
+        w_desc=describe(w, (wide, config.block_k)),
+        out_desc=describe(out, (rows, wide if rest else wide // config.subtile)),
+        w_rest_desc=describe(w, (rest, config.block_k)) if rest else None,
+        out_rest_desc=describe(out, (rows, rest)) if rest else None,
         sums_desc=None, sums_ptr=None, flags_ptr=None,
         K=k, supers_m=supers_m, supers_n=supers_n, gangs=gangs, gang_m=config.gang_m, gang_n=config.gang_n,
         whole=dealt.whole, even=dealt.even, more=dealt.more,
-        STAGES=config.num_stages, BUFFERS=min(2, config.subtile),
+        BLOCK_M=config.block_m, BLOCK_N=config.block_n, STAGES=config.num_stages, BUFFERS=min(2, config.subtile),
         GROUP=config.group_m, ALONG_N=config.raster == "n", SHARED=is_shared,
         CONSUMER_REGISTERS=CONSUMER_REGISTERS, PRODUCER_REGISTERS=PRODUCER_REGISTERS,
         num_warps=WARPS_PER_CONSUMER,  # of the first consumer; warp_specialize adds the others
@@ -396,6 +519,11 @@ def problem_of(config: Config) -> str:
         return f"num_warps={config.num_warps}, warpgroup multiplies with {consumers} warpgroups of 4"
     if config.block_m % rows:
         return f"block_m={config.block_m}, {consumers} consumers of 64-row wgmma need a multiple of {rows}"
+    size = config.block_m, config.block_n, config.block_k
+    if config.is_odd and (size not in ODD_PARTS or config.shared_waves):
+        return f"{config}, of odd widths warpgroup has 128x208x64 and 128x104x64, and these are not shared"
+    if config.is_odd and inline_asm is None:
+        return f"block_n={config.block_n} needs Triton 3.9 or later for gl.inline_asm, this is {triton.__version__}"
     if config.subtile not in (1, 2, 4):
         return f"subtile={config.subtile}, warpgroup stores in 1, 2 or 4 parts"
     if config.shared_waves and config.block_n // config.subtile > sums_width(config):
@@ -425,7 +553,9 @@ class Warpgroup(Kernel):
 
 matmul = Warpgroup(
     name="warpgroup", jit=warpgroup_kernel, require=require, prepare=prepare,
-    variants=lambda config: [replace(config, shared_waves=shared) for shared in sorted({0, config.shared_waves or 2})],
+    variants=lambda config: [
+        replace(config, shared_waves=shared) for shared in sorted({0, 0 if config.is_odd else config.shared_waves or 2})
+    ],
     grid=dict(num_stages=(3, 4, 5, 6), subtile=(1, 2, 4), group_m=waves.GROUPS, raster=("m", "n")), changes=GANGS,
 )  # fmt: skip
 """out[M, N] = x[M, K] @ w[N, K].T in bf16 or fp16, on a Hopper GPU."""

@@ -86,7 +86,7 @@ def told_to_profilers() -> dict[str, dict]:
 
 def test_profilers_are_told_name_flop_and_bytes_of_each_kernel(elsewhere):
     told, side = elsewhere(told_to_profilers), 4096
-    assert told.keys() == inspect.examples().keys()
+    assert told.keys() == {job.kernel for job in inspect.jobs()} <= inspect.examples().keys()
     for kernel, values in told.items():
         m = 64 if kernel == "decode" else side  # the rows of its last entry
         name, flop = f"{kernel} [M={m}, N={side}, K={side}]", 2 * m * side * side

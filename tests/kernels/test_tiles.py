@@ -106,3 +106,12 @@ def test_the_model_gives_a_candidate_its_group_and_raster(tables):
     assert text("persistent", 8192, 6656) == "128x256x64 warps8 stages4 group8 subtile2 flatten raster-n"
     assert text("warpgroup", 2048, 6656) == "128x256x64 warps8 stages4 group8 subtile4 gang4x1 shared1"  # 3.15 waves
     assert text("warpgroup", 256, 6656) == "128x128x64 warps8 stages6 group4 subtile2"  # 0.79 of one, and none to share
+
+
+@pytest.mark.parametrize(("release", "width"), [((3, 8), 256), ((3, 9), 208)])
+def test_odd_widths_are_candidates_where_triton_can_write_them(tables, monkeypatch, release, width):
+    monkeypatch.setattr(tiles, "triton_release", lambda: release)
+    tiles.read_again()
+    up = 256, 53248, 16384  # 3.88 waves of 128x208
+    assert choose("warpgroup", "sm90", *up, torch.bfloat16, GpuSpec.of_chip(find("H100 SXM"))).block_n == width
+    assert {entry.config.is_odd for entry in table("sm90").entries} == {False, release == (3, 9)}

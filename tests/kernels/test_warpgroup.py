@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kernels import hopper, persistent, warpgroup
+from kernels import hopper, pair, persistent, warpgroup
 from kernels.contract import interpreted
 from kernels.inspect import compile_launch
 from kernels.registry import CONTENDERS
@@ -14,6 +14,7 @@ from kernels.tiles import Config
 
 X = torch.zeros((16, 16), dtype=torch.float16)
 CONFIG = Config(128, 64, 32, num_warps=8, num_stages=3, raster="n")
+ODD = {"block_n": 208, "block_k": 64}
 
 
 @pytest.mark.skipif(not interpreted(persistent.persistent_kernel), reason="Triton compiles here")
@@ -32,12 +33,20 @@ def test_an_interpreting_process_neither_runs_nor_compiles_it():
         ({"block_m": 64}, "block_m=64, 2 consumers of 64-row wgmma need a multiple of 128"),
         ({"subtile": 8}, "subtile=8, warpgroup stores in 1, 2 or 4 parts"),
         ({"shared_waves": 1}, "subtile=1, of a shared tile it stores at most 16 columns at a time"),
+        ({"block_n": 96}, "128x96x32 .* has 128x208x64 and 128x104x64, and these are not shared"),
+        (ODD | {"shared_waves": 1}, "128x208x64 .* shared1 raster-n, of odd widths .* these are not shared"),
         ({"gang_m": 2, "gang_n": 2}, "gang 2x2: this device has fewer SMs"),
     ],
 )
 def test_configurations_for_other_kernels_are_refused(change, message):
     with pytest.raises(ValueError, match=f"{message}; change the configuration"):
         warpgroup.prepare(X, X, X, replace(CONFIG, **change))
+
+
+def test_an_odd_width_needs_a_triton_that_takes_ptx(monkeypatch):
+    monkeypatch.setattr(warpgroup, "inline_asm", None)
+    with pytest.raises(ValueError, match=r"block_n=208 needs Triton 3\.9 or later for gl\.inline_asm, this is 3\.\d"):
+        warpgroup.prepare(X, X, X, replace(CONFIG, **ODD))
 
 
 @pytest.mark.parametrize(
@@ -62,6 +71,23 @@ def test_what_is_left_of_whole_waves_is_cut_along_k(sizes, gang_m, shared_waves,
         assert tuple(launch.args[name] for name in ("whole", "even", "more")) == dealt
     else:
         assert launch.grid == (min(programs, m * n // (128 * 64)),)
+
+
+def test_a_pair_is_a_cluster_with_twice_the_rows_of_a_tile(monkeypatch):
+    monkeypatch.setattr(hopper, "programs", lambda device: 12)
+    x, w, out = (torch.empty(shape, dtype=torch.float16) for shape in ((600, 64), (128, 64), (600, 128)))
+    launch = pair.prepare(x, w, out, replace(CONFIG, gang_m=2))
+    assert (launch.grid, launch.args["BLOCK_M"], launch.args["num_ctas"]) == ((6,), 256, 2)  # 3 x 2 tiles of 256 x 64
+    for change in ({}, {"gang_m": 2, "gang_n": 2}, {"gang_m": 2, "shared_waves": 1, "subtile": 4}, ODD | {"gang_m": 2}):
+        with pytest.raises(ValueError, match=r"pair has gangs of 2x1, no odd width, and shares none; change"):
+            pair.prepare(x, w, out, replace(CONFIG, **change))
+
+
+def test_a_pair_needs_a_triton_whose_mbarriers_are_of_two_ctas(monkeypatch):
+    monkeypatch.setattr(warpgroup, "require", lambda x, w, out: None)
+    for release, reason in (((3, 7), "pair needs Triton 3.8 or later, whose"), ((3, 8), None)):
+        monkeypatch.setattr(pair, "triton_release", lambda release=release: release)
+        assert (CONTENDERS["pair"].why_not(X, X) or "").startswith(reason or "")
 
 
 def test_a_launch_has_no_more_programs_than_tiles_in_its_raster_and_keeps_its_layouts():

@@ -26,7 +26,7 @@ from kernels.machine.run import PROGRAMS, TARGET
 from kernels.registry import CONTENDERS
 
 ROOT = Path(__file__).parents[2]
-MATMULS = "persistent", "tiled", "warpgroup", "decode"
+MATMULS = "persistent", "tiled", "warpgroup", "pair", "decode"
 WAITING = "flagged", "flagged_spills", "pieces_flags"
 ARMS = "arms", "layers", "copier", "gate", "wait", "clock", "stamp"
 BESIDE = {"copy_kernel", "wait_kernel", "raise_kernel", "stamp_kernel", "gate_kernel", "clock_kernel"}
@@ -41,7 +41,8 @@ def picked(names: list[str], seed: int) -> list[cases.Case]:
         long = "8 x 8 steps" in case.title  # the binary as inspected takes ten seconds, and others have its code
         if case.kernel in names and not (case.thorough or long or re.search("fp(16|32)", case.title)):
             configurations[case.kernel].setdefault(configuration * bool(bf16), []).append(case)
-    return [case for by_title in configurations.values() for case in list(by_title.values())[seed % len(by_title)]]
+    able = filter(None, configurations.values())  # of others Triton lacks something
+    return [case for by_title in able for case in list(by_title.values())[seed % len(by_title)]]
 
 
 def failures(names: list[str], seed: int) -> dict[str, str | list[str]]:
@@ -112,6 +113,8 @@ def test_the_machine_executes_the_binaries_that_are_inspected(printed_elsewhere)
 @pytest.mark.parametrize(("only", "seeds"), [(" bf16 ", 8), (" fp", 1)])
 @pytest.mark.parametrize("name", MATMULS)
 def test_every_configuration_is_exact(name, only, seeds):
+    if not jobs([name]):
+        pytest.skip(f"{name} needs a newer Triton")
     exact(name, "--seeds", str(seeds), "--only", only)
 
 
