@@ -57,9 +57,14 @@ class Experiment(NamedTuple):
 
 FEW, MANY = (1, 16, 64), (128, 256, 512, 1024, 4096, 8192)
 RASTERS = tuple({"raster": raster, "group_m": group} for raster in "mn" for group in (2, 4, 8, 16))
+WHOLE = {"block_m": 128, "block_k": 64, "subtile": 4, "gang_m": 1, "gang_n": 1, "shared_waves": 0}
+ODD = (WHOLE | {"block_n": 208, "num_stages": 4}, WHOLE | {"block_n": 104, "num_stages": 6})
+"""Tiles that divide the 53248 columns of `up` at any tp; they take Triton 3.9, as `pair` takes 3.8."""
 EXPERIMENTS = {
     "warpgroup": Experiment("warpgroup", MANY),
     "raster": Experiment("warpgroup", MANY, RASTERS),
+    "odd": Experiment("warpgroup", (256, 1024, 4096), ODD),
+    "pair": Experiment("pair", MANY),
     "persistent": Experiment("persistent", MANY),
     "decode": Experiment("decode", FEW),
 }
@@ -78,7 +83,7 @@ def candidates(experiment: Experiment, case: Matmul, gpu: GpuSpec) -> dict[Confi
     for base, change in itertools.product([now, *bases], [{}, *(experiment.changes or (*run.changes, *singly))]):
         config = replace(base, **change)
         ring_bytes = 2 * config.num_stages * (config.block_m + config.block_n) * config.block_k
-        if ring_bytes <= table.shared_limit_bytes:
+        if ring_bytes <= table.shared_limit_bytes and not (config.is_odd and config.shared_waves):
             seconds[config] = waves.cost(*shape, 2, config, gpu).seconds
     best = sorted(seconds, key=seconds.get)[:MOST]
     return {config: seconds[config] for config in (now, *best)}

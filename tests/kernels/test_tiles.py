@@ -111,7 +111,7 @@ def test_the_model_gives_a_candidate_its_group_and_raster(tables):
 @pytest.mark.parametrize(("release", "width"), [((3, 8), 256), ((3, 9), 208)])
 def test_odd_widths_are_candidates_where_triton_can_write_them(tables, monkeypatch, release, width):
     monkeypatch.setattr(tiles, "triton_release", lambda: release)
-    tiles.read_again()
+    tiles.table.cache_clear(), tiles.choose.cache_clear()
     up = 256, 53248, 16384  # 3.88 waves of 128x208
     assert choose("warpgroup", "sm90", *up, torch.bfloat16, GpuSpec.of_chip(find("H100 SXM"))).block_n == width
     assert {entry.config.is_odd for entry in table("sm90").entries} == {False, release == (3, 9)}
