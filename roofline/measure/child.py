@@ -6,14 +6,17 @@ The child connects to a socket in FOLDER. Its group of processes is another one 
 Ctrl-C does not reach it, and all that it began ends with it.
 """
 
+import faulthandler
 import json
 import mmap
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import suppress
 from dataclasses import asdict, replace
 from importlib import import_module
@@ -32,6 +35,8 @@ DEATH_S = 10.0
 """A process that was killed and is there for so long is held by its device's driver: the run goes on without it."""
 
 
+STOPPED, ANSWER_S = "stopped", 1.0
+"""Where a process stands that does not answer within so long."""
 MARK = "ROOFLINE_SHARE"
 """Environment variable by which what a share began is found, whatever session that leads."""
 
@@ -76,6 +81,19 @@ class Child:
     def has_ended(self) -> bool:
         """Return whether its process has: what it told before may still be there."""
         return self.process.poll() is not None
+
+    def stands_at(self) -> str:
+        """Return the file that its Python is in, by the innermost frame that is none of Python's own library; `stopped`
+        where it does not answer."""
+        stack, deadline = Path(self._temporary.name, "stack"), time.monotonic() + ANSWER_S
+        with suppress(ProcessLookupError):
+            os.kill(self.process.pid, signal.SIGUSR1)
+        while time.monotonic() < deadline:
+            with suppress(OSError):
+                if files := re.findall(r'File "(.+)", line', stack.read_text()):
+                    return next((file for file in files if not is_of_python(file)), files[0])
+            time.sleep(0.02)
+        return STOPPED
 
     def receive(self) -> dict | None:
         """Return the next line that it told, once `waits_at` is readable; None where there is none yet. Raises EOFError
@@ -131,6 +149,10 @@ def kill_marked(name: str, value: str) -> None:
                 os.kill(int(path.parent.name), signal.SIGKILL)
 
 
+def is_of_python(file: str) -> bool:
+    return Path(file).is_relative_to(Path(os.__file__).parent) and "site-packages" not in file
+
+
 def ended(code: int, printed: str) -> str:
     """Return how a process ended, in words: by its exit code, and the last line of what it printed."""
     if code < 0:
@@ -166,6 +188,8 @@ def main(folder: Path) -> None:
     channel = Connection(plug.detach())
     request = Request(**json.loads(channel.recv_bytes()))
     bind(request.options["device"])
+    if hasattr(faulthandler, "register"):  # not on Windows
+        faulthandler.register(signal.SIGUSR1, (folder / "stack").open("w"), all_threads=False)
     signal.signal(signal.SIGTERM, signals.interrupt)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's is meant for the supervisor
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from roofline.measure import metadata, signals
-from roofline.measure.child import Child
+from roofline.measure.child import STOPPED, Child
 from roofline.measure.ranks import PATIENCE_S, looks
 from roofline.measure.request import Request, Step
 
@@ -37,6 +37,9 @@ FIRST_S = 4.0
 AT_START = {"step": Step.START, "shape": ""}
 LOOK_S = 0.05
 """From one look of a follower at its share and at the store to the next."""
+
+WAITING = ("/torch/", "/collectives/", "/roofline/measure/")
+"""Code in which ranks wait for one another."""
 
 DIED, RAISED, HUNG = range(3)
 """What a rank reports of its share, the likelier cause first."""
@@ -141,8 +144,24 @@ class Epochs:
             time.sleep(LOOK_S)
         else:
             reports = [mine or {}]
+        if reports == [mine] and mine["kind"] == HUNG:
+            mine["rank"] = self.hung(mine["stands_at"])
         self.say(f"over {self.number}")
         return min(reports, key=lambda report: report.get("kind", DIED))
+
+    def hung(self, stands_at: str) -> str:
+        """Return which ranks hang, in words. Rank 0's share `stands_at` a file, and others are asked: those hang that
+        do not answer, or else those that are in no code in which ranks wait for one another, or else any."""
+        self.say(f"hung {self.number}")
+        places = {0: stands_at}
+        for _ in looks(3 * BEAT_S):
+            told = {rank: self.heard(f"stands {self.number} {rank}") for rank in range(1, self.size)}
+            places |= {rank: place for rank, place in told.items() if place}
+            if len(places) == self.size:
+                break
+        stopped = [rank for rank in range(self.size) if places.get(rank, STOPPED) == STOPPED]
+        busy = [rank for rank, place in places.items() if not any(folder in place for folder in WAITING)]
+        return " or ".join(map(str, stopped or busy or sorted(places)))
 
     def close(self) -> list[int]:
         """End the run for all ranks; returns those that did not leave, or had no chance to."""
@@ -177,7 +196,7 @@ class Follower:
     def __init__(self, epochs: Epochs, root: Path):
         self._epochs, self._root = epochs, root
         self._child: Child | None = None
-        self._at, self._is_done = AT_START, False
+        self._at, self._is_done, self._has_told = AT_START, False, False
         """What the share is at, and whether it has done what was asked for."""
 
     def run(self, mine: dict) -> int:
@@ -193,7 +212,7 @@ class Follower:
                 elif asked := epochs.heard(f"epoch {epochs.number + 1}"):
                     epochs.number += 1
                     self._child = Child(replace(Request(**asked), world=epochs.world), self._root)
-                    self._at, self._is_done = AT_START, False
+                    self._at, self._is_done, self._has_told = AT_START, False, False
                 else:
                     time.sleep(LOOK_S)
         except RankLostError as lost:
@@ -209,6 +228,9 @@ class Follower:
     def _tend(self, child: Child) -> None:
         """Let the share go on with what it tells, unless it raised; report how it ends, if not well."""
         epochs, here = self._epochs, f"ended {self._epochs.number} {self._epochs.rank}"
+        if not self._has_told and epochs.heard(f"hung {epochs.number}") is not None:
+            self._has_told = True
+            epochs.say(f"stands {epochs.number} {epochs.rank}", child.stands_at())
         if epochs.heard(f"over {epochs.number}") is not None:
             child.end()
             self._child = None

@@ -293,7 +293,8 @@ class Supervisor:
         """Take in that the share has ended: well, or by `how`."""
         if how and self.epochs:
             kind = epochs.HUNG if how == HUNG else epochs.DIED
-            return self._end_epoch(child, running, kind, how=how, marked=child.marked)
+            stands_at = child.stands_at() if how == HUNG else ""
+            return self._end_epoch(child, running, kind, how=how, marked=child.marked, stands_at=stands_at)
         job = running.pop(child)
         self._end_child(child, job)
         job.marked = child.marked
