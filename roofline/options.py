@@ -1,5 +1,6 @@
 """The `--ffn-*` options: a table of what each takes, and the `Options` of a run, with defaults by device and mode."""
 
+import shlex
 import tempfile
 from argparse import ArgumentTypeError
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from roofline import contenders
 from roofline.arguments import count, nearest, positive, share
 from roofline.operations import OPERATIONS, gathering, matmul, shapes
 from roofline.operations.matmul import ALL_LAYERS, LAYERS
+from roofline.store import journal
 from roofline.theory.models import parse as parse_model
 from roofline.theory.wires import OF_RANKS, RANKS_TAKE
 from roofline.theory.wires import parse as parse_wire
@@ -95,16 +97,26 @@ def _folder(text: str) -> Path:
     return Path(text)
 
 
+def outside_runs(place: str) -> str:
+    """Return the `place` of code, a path or as `contenders.parse` has it. Raises ValueError where it lies in the folder
+    of a run, which may be somebody else's."""
+    path = Path(place).expanduser().resolve()
+    for folder in (path, *path.parents):
+        if journal.find(folder):
+            raise ValueError(f"it lies in the run {folder}, of which nothing is executed: read it, then move it out")
+    return place
+
+
 def operation(text: str) -> str:
-    """Return the name of an operation of the suite as it is, or the absolute path of a file of Python, with `~` for the
+    """Return the name of an operation of the suite as it is, or the resolved path of a file of Python, with `~` for the
     home folder."""
-    path = Path(text).expanduser().absolute()
+    path = Path(text).expanduser().resolve()
     if text in OPERATIONS:
         return text
     if not path.is_file() or path.suffix != ".py":
         near = nearest(text, OPERATIONS) or "the operations are " + ", ".join(OPERATIONS)
         raise ValueError(f"there is no such file of Python, from the folder you are in, and no such operation; {near}")
-    return contenders.anonymous(path)
+    return outside_runs(contenders.anonymous(path))
 
 
 def checkout(text: str) -> str:
@@ -114,7 +126,7 @@ def checkout(text: str) -> str:
         raise ValueError("it is no checkout of roofline-ffn; make one, as by git worktree add ../base main")
     if path == Path(__file__).resolve().parents[1]:
         raise ValueError("it is this checkout itself, or pytest began in it; give another one, with = before it")
-    return contenders.anonymous(path)
+    return outside_runs(contenders.anonymous(path))
 
 
 class Option(NamedTuple):
@@ -144,7 +156,7 @@ OPTIONS = {
         "LIST", str, "the baseline is measured beside them (default: all but inductor)"
     ),
     "contender": Option(
-        "FILE::NAME", contenders.parse, "a matmul of your own, f(x, w, out=None), from a file or as module:NAME; again "
+        "FILE::NAME", lambda text: outside_runs(contenders.parse(text)), "a matmul of your own, f(x, w, out=None), from a file or as module:NAME; again "
         "for another (default: none; with one, it and the baseline alone are measured)", is_repeated=True,
     ),
     "baseline": Option("NAME", str, "the contender that others are compared with (default: cublas, on a CPU torch)"),
@@ -329,8 +341,6 @@ def _ranks_and_wires(device: str, world: int, given: dict) -> tuple[tuple[int, .
 
 def wires_of(folder: Path) -> tuple[tuple[str, float], ...]:
     """Return (shape, bytes/s) of the emulated wires of the run in `folder`. Raises ValueError where it has none."""
-    from roofline.store import journal
-
     shapes = journal.load(folder).shapes
     wires = tuple((name, speed) for name, shape in shapes.items() if (speed := shape.requested_bytes_per_s))
     if not wires:
@@ -339,16 +349,45 @@ def wires_of(folder: Path) -> tuple[tuple[str, float], ...]:
 
 
 def resumed(get, metadata: dict, folder: Path) -> Options:
-    """Return the options of the run in `folder` that has this `metadata`.
+    """Return the options of the run in `folder` that has this `metadata`: the journal's, but for those that name code,
+    which are given again.
 
-    Raises ValueError where others were given too.
+    Raises ValueError where they are not, and where others are given too.
     """
-    of_run = OPTIONS.keys() - {"device", "resume"}
-    if given := [FLAGS[name] for name in OPTIONS if name in of_run and get(f"ffn_{name}")]:
-        raise ValueError(f"--ffn-resume takes its options from the run: leave out {', '.join(given)}")
     if not metadata.get("cases") or "options" not in metadata:
         raise ValueError(f"--ffn-resume {folder}: its journal does not say what was planned; start a new run")
-    return replace(of_values(metadata["options"]), results=folder.parent)
+    named = code_of(metadata["options"])
+    again = {word.partition("=")[0] for word in named} | {"--ffn-device", "--ffn-resume"}
+    if others := [FLAGS[name] for name in OPTIONS if FLAGS[name] not in again and get(f"ffn_{name}")]:
+        raise ValueError(f"--ffn-resume takes its options from the run: leave out {', '.join(others)}")
+    places, files, against = (value(name, get) or () for name in ("contender", "operations", "against"))
+    if code_of({"users": [(place, "") for place in places], "operations": files, "against": against}) != named:
+        raise ValueError(
+            f"--ffn-resume {folder}: the run executes code that its journal names, and a journal may be somebody else's; "
+            f"if you trust that code, name it too: {way_on(folder, metadata)}"
+        )
+    options = of_values(metadata["options"])
+    users = tuple((place, version) for place, (_, version) in zip(places, options.users, strict=True))
+    given = {"users": users, "operations": files or options.operations, "against": against or None}
+    return replace(options, results=folder.parent, **given)
+
+
+def code_of(values: dict) -> list[str]:
+    """Return the words of a command line for what `values`, options as a run's metadata has them, name of code beyond
+    this checkout."""
+    words = [f"--ffn-contender={place}" for place, _ in values.get("users", ())]
+    operations = values.get("operations", ())
+    if {*operations} - OPERATIONS.keys():
+        words.append(f"--ffn-operations={','.join(operations)}")
+    if against := values.get("against"):
+        words.append(f"--ffn-against={against}")
+    return words
+
+
+def way_on(folder: Path, metadata: dict) -> str:
+    """Return the command that goes on with the run in `folder`, for a shell."""
+    code = code_of(metadata.get("options", {}))
+    return shlex.join(["python3", "-m", "pytest", "--benchmark-only", f"--ffn-resume={folder}", *code])
 
 
 def as_values(options: Options) -> dict:
@@ -365,6 +404,11 @@ def of_values(values: dict) -> Options:
         return kind(**{name: item for name, item in plain.items() if name in names}, **more)
 
     return make(Options, values, results=Path(), gather=make(gathering.Sweep, values.get("gather", {})))
+
+
+def of_journal(metadata: dict) -> Options:
+    """Return the options of a run without contenders from files, which a journal that is only read does not execute."""
+    return replace(of_values(metadata["options"]), users=(), baseline=None)
 
 
 def misspelt(arguments) -> str | None:

@@ -12,6 +12,7 @@ from roofline import operations
 from roofline.operations import all_gather_matmul, matmul, weight_prefetch
 from roofline.options import FLAGS, OPTIONS, add, resolve, resumed
 from roofline.pytest_plugin import selection
+from roofline.store import journal
 
 gathers, prefetches = all_gather_matmul.OPERATION.sweep, weight_prefetch.OPERATION.sweep
 
@@ -96,6 +97,30 @@ def test_resumed_run_has_the_cases_and_options_of_the_run():
     assert gathers(resumed_from(chosen, without="gather")) == []  # a run before there were gathers
     gpu = options("cuda", copier_programs="16")
     assert gpu.copier_programs == resumed_from(gpu).copier_programs == 16
+
+
+@pytest.mark.parametrize("name", ["contender", "operations", "against"])
+def test_code_is_named_again_for_a_resumed_run_and_lies_in_no_run(name, tmp_path):
+    (tmp_path / "roofline" / "measure").mkdir(parents=True)
+    for file in ("mine.py", "roofline/measure/child.py"):
+        (tmp_path / file).touch()
+    place = f"{tmp_path}/mine.py"
+    given = {name: {"contender": [f"{place}::f"], "operations": f"attention,{place}", "against": str(tmp_path)}[name]}
+    chosen = options(**given)
+    word = given[name][0] if name == "contender" else given[name]
+    with pytest.raises(ValueError, match=f"name it too: python3 .*=/runs/one --ffn-{name}={word}$"):
+        resumed_from(chosen)
+    again = resumed_from(chosen, **given)
+    assert (*map(tuple, again.users), again.operations, again.against) == (
+        *chosen.users,
+        chosen.operations,
+        chosen.against,
+    )
+    with pytest.raises(ValueError, match=f"leave out --ffn-{name}"):
+        resumed_from(options(), **given)
+    (tmp_path / journal.NAME).touch()
+    with pytest.raises(ValueError, match=f"it lies in the run {tmp_path}, of which nothing is executed"):
+        options(**given)
 
 
 def test_wires_of_another_run_are_wanted_of_those_that_are_made_for_the_machine():
