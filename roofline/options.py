@@ -156,8 +156,9 @@ OPTIONS = {
         "LIST", str, "the baseline is measured beside them (default: all but inductor)"
     ),
     "contender": Option(
-        "FILE::NAME", lambda text: outside_runs(contenders.parse(text)), "a matmul of your own, f(x, w, out=None), from a file or as module:NAME; again "
-        "for another (default: none; with one, it and the baseline alone are measured)", is_repeated=True,
+        "FILE::NAME", lambda text: outside_runs(contenders.parse(text)), "a matmul of your own, f(x, w, out=None), "
+        "from a file or as module:NAME; again for another (default: none; with one, it and the baseline alone are "
+        "measured)", is_repeated=True,
     ),
     "baseline": Option("NAME", str, "the contender that others are compared with (default: cublas, on a CPU torch)"),
     "arm_matmul": Option(
@@ -356,38 +357,36 @@ def resumed(get, metadata: dict, folder: Path) -> Options:
     """
     if not metadata.get("cases") or "options" not in metadata:
         raise ValueError(f"--ffn-resume {folder}: its journal does not say what was planned; start a new run")
-    named = code_of(metadata["options"])
-    again = {word.partition("=")[0] for word in named} | {"--ffn-device", "--ffn-resume"}
+    planned = of_values(metadata["options"])
+    again = {word.partition("=")[0] for word in code_of(planned)} | {"--ffn-device", "--ffn-resume"}
     if others := [FLAGS[name] for name in OPTIONS if FLAGS[name] not in again and get(f"ffn_{name}")]:
         raise ValueError(f"--ffn-resume takes its options from the run: leave out {', '.join(others)}")
-    places, files, against = (value(name, get) or () for name in ("contender", "operations", "against"))
-    if code_of({"users": [(place, "") for place in places], "operations": files, "against": against}) != named:
+    versions, places = dict(planned.users), value("contender", get) or ()
+    users = tuple((place, versions.get(place, "")) for place in places)
+    files, against = value("operations", get) or (), value("against", get)
+    given = replace(planned, results=folder.parent, users=users, operations=files, against=against)
+    if code_of(given) != code_of(planned):
         raise ValueError(
-            f"--ffn-resume {folder}: the run executes code that its journal names, and a journal may be somebody else's; "
-            f"if you trust that code, name it too: {way_on(folder, metadata)}"
+            f"--ffn-resume {folder}: the run executes code that its journal names, and a journal may be somebody "
+            f"else's; if you trust that code, name it too: {way_on(folder, planned)}"
         )
-    options = of_values(metadata["options"])
-    users = tuple((place, version) for place, (_, version) in zip(places, options.users, strict=True))
-    given = {"users": users, "operations": files or options.operations, "against": against or None}
-    return replace(options, results=folder.parent, **given)
+    return replace(given, operations=files or planned.operations)
 
 
-def code_of(values: dict) -> list[str]:
-    """Return the words of a command line for what `values`, options as a run's metadata has them, name of code beyond
-    this checkout."""
-    words = [f"--ffn-contender={place}" for place, _ in values.get("users", ())]
-    operations = values.get("operations", ())
-    if {*operations} - OPERATIONS.keys():
-        words.append(f"--ffn-operations={','.join(operations)}")
-    if against := values.get("against"):
-        words.append(f"--ffn-against={against}")
+def code_of(options: Options) -> list[str]:
+    """Return the words of a command line for what `options` name of code beyond this checkout."""
+    words = [f"--ffn-contender={place}" for place, _ in options.users]
+    if {*options.operations} - OPERATIONS.keys():
+        words.append(f"--ffn-operations={','.join(options.operations)}")
+    if options.against:
+        words.append(f"--ffn-against={options.against}")
     return words
 
 
-def way_on(folder: Path, metadata: dict) -> str:
+def way_on(folder: Path, options: Options) -> str:
     """Return the command that goes on with the run in `folder`, for a shell."""
-    code = code_of(metadata.get("options", {}))
-    return shlex.join(["python3", "-m", "pytest", "--benchmark-only", f"--ffn-resume={folder}", *code])
+    words = "python3", "-m", "pytest", "--benchmark-only", f"--ffn-resume={folder}", *code_of(options)
+    return shlex.join(words)
 
 
 def as_values(options: Options) -> dict:

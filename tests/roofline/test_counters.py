@@ -232,12 +232,12 @@ def test_counters_and_clocks_leave_out_what_is_from_a_file_that_the_journal_name
     save(run, [head, *lines, *few])
     made = []
     monkeypatch.setattr(launcher, "why_not", lambda metadata: "")
-    monkeypatch.setattr(operations.Runners, "of", lambda runners, operation: made.append(runners.options) or MagicMock())
+    monkeypatch.setattr(operations.Runners, "of", lambda runners, of: made.append(runners.options) or MagicMock())
     assert main(["clocks", str(run), CASE.format(16, "f")]) == 1
     assert "f is from a file that the journal names, of which nothing is executed here" in capsys.readouterr().out
-    with suppress(StopIteration):  # the mock has no probes
+    with suppress(StopIteration):  # nobody has probes
         launcher.main(run, tmp_path / "calls", [])
-    assert {(asked.users, asked.baseline) for asked in made} == {((), None)}
+    assert {(chosen.users, chosen.baseline) for chosen in made} == {((), None)}
 
 
 def test_our_clock_is_the_typical_time_of_its_rounds():
