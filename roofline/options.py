@@ -361,8 +361,8 @@ def resumed(get, metadata: dict, folder: Path) -> Options:
     again = {word.partition("=")[0] for word in code_of(planned)} | {"--ffn-device", "--ffn-resume"}
     if others := [FLAGS[name] for name in OPTIONS if FLAGS[name] not in again and get(f"ffn_{name}")]:
         raise ValueError(f"--ffn-resume takes its options from the run: leave out {', '.join(others)}")
-    versions, places = dict(planned.users), value("contender", get) or ()
-    users = tuple((place, versions.get(place, "")) for place in places)
+    versions = dict(planned.users)
+    users = tuple((place, versions.get(place, "")) for place in value("contender", get) or ())
     files, against = value("operations", get) or (), value("against", get)
     given = replace(planned, results=folder.parent, users=users, operations=files, against=against)
     if code_of(given) != code_of(planned):
@@ -403,11 +403,6 @@ def of_values(values: dict) -> Options:
         return kind(**{name: item for name, item in plain.items() if name in names}, **more)
 
     return make(Options, values, results=Path(), gather=make(gathering.Sweep, values.get("gather", {})))
-
-
-def of_journal(metadata: dict) -> Options:
-    """Return the options of a run without contenders from files, which a journal that is only read does not execute."""
-    return replace(of_values(metadata["options"]), users=(), baseline=None)
 
 
 def misspelt(arguments) -> str | None:

@@ -10,13 +10,14 @@ that is counted, and nothing is timed. The file CALLS gets a line of JSON before
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from roofline import operations
 from roofline.measure import device_errors, machine
 from roofline.measure.metadata import commit_of
 from roofline.measure.prepared import SKIPPED, Broken, Entrant, Rejection
-from roofline.options import of_journal
+from roofline.options import of_values
 from roofline.store import conditions, journal
 from roofline.store.run import Run
 
@@ -34,7 +35,7 @@ def main(folder: Path, calls: Path, cases: list[str]) -> None:
 
         if problem := why_not(run.metadata):
             return tell(refused=problem)
-        runners = operations.Runners(of_journal(run.metadata))
+        runners = runners_of(run)
         probes = runners.of(operations.find("matmul")).probes()
         copy = next(probe for probe in probes if probe.kind == "copy")
         call(copy_by_kernel(copy.amount // 2), lambda: tell(call=COPY, bytes=copy.amount))
@@ -49,6 +50,11 @@ def main(folder: Path, calls: Path, cases: list[str]) -> None:
                 return tell(failed=case, reason=broken.args[1].reason)
             except Exception as error:
                 tell(failed=case, reason=device_errors.reason(error))
+
+
+def runners_of(run: Run) -> operations.Runners:
+    """The runners of `run`, without contenders from files: a journal that is only read has nothing executed."""
+    return operations.Runners(replace(of_values(run.metadata["options"]), users=(), baseline=None))
 
 
 def entrant_of(runners: operations.Runners, run: Run, case: str) -> Entrant | Rejection:

@@ -3,10 +3,8 @@
 import json
 import os
 import sys
-from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
-from unittest.mock import MagicMock
 
 import pytest
 import stand_in
@@ -14,7 +12,7 @@ from fake_clock import FakeClock
 from made_up_run import HEAD, LINES, lines_of, save, shape
 from pandas import notna
 
-from roofline import clock_comparison, counters, operations, options, plots
+from roofline import clock_comparison, counters, options, plots
 from roofline.analysis.records import frame, records_of
 from roofline.cli import main
 from roofline.measure import launcher
@@ -224,20 +222,12 @@ def test_clocks_of_somebody_else_reach_journal_and_report_beside_ours(run, monke
     assert "## Clocks" in write(run)[0].read_text()
 
 
-def test_counters_and_clocks_leave_out_what_is_from_a_file_that_the_journal_names(run, tmp_path, monkeypatch, capsys):
-    (tmp_path / "mine.py").write_text("raise SystemExit('it was run')")
-    head, *lines = lines_after(run, 0)
-    head["options"] |= {"users": [[f"{tmp_path}/mine.py::f", ""]], "baseline": "f"}
-    few = lines_of(Matmul("128x256", "up", 1, 16, "fp16"), {"f": 1e-6, "cublas": 2e-6}, baseline="f")
-    save(run, [head, *lines, *few])
-    made = []
-    monkeypatch.setattr(launcher, "why_not", lambda metadata: "")
-    monkeypatch.setattr(operations.Runners, "of", lambda runners, of: made.append(runners.options) or MagicMock())
-    assert main(["clocks", str(run), CASE.format(16, "f")]) == 1
-    assert "f is from a file that the journal names, of which nothing is executed here" in capsys.readouterr().out
-    with suppress(StopIteration):  # nobody has probes
-        launcher.main(run, tmp_path / "calls", [])
-    assert {(chosen.users, chosen.baseline) for chosen in made} == {((), None)}
+def test_counters_and_clocks_leave_out_what_is_from_a_file_that_the_journal_names(run):
+    of = journal.load(run)
+    of.metadata["options"] |= {"users": [["mine.py::f", ""]], "baseline": "f"}
+    runners = launcher.runners_of(of)
+    assert (runners.options.users, runners.options.baseline) == ((), None)
+    assert "f is from a file that the journal names" in launcher.entrant_of(runners, of, CASE.format(16, "f")).reason
 
 
 def test_our_clock_is_the_typical_time_of_its_rounds():

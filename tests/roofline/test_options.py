@@ -99,24 +99,27 @@ def test_resumed_run_has_the_cases_and_options_of_the_run():
     assert gpu.copier_programs == resumed_from(gpu).copier_programs == 16
 
 
-@pytest.mark.parametrize("name", ["contender", "operations", "against"])
-def test_code_is_named_again_for_a_resumed_run_and_lies_in_no_run(name, tmp_path):
-    (tmp_path / "roofline" / "measure").mkdir(parents=True)
+@pytest.mark.parametrize(
+    ("name", "given"), [("contender", ["/mine.py::f"]), ("operations", "attention,/mine.py"), ("against", "/")]
+)
+def test_code_is_named_again_for_a_resumed_run_and_lies_in_no_run(name, given, tmp_path):
     for file in ("mine.py", "roofline/measure/child.py"):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).touch()
-    place = f"{tmp_path}/mine.py"
-    texts = {"contender": [f"{place}::f"], "operations": f"attention,{place}", "against": str(tmp_path)}
-    given = {name: texts[name]}
-    chosen = options(**given)
+
+    def at(folder) -> dict:
+        return {name: json.loads(json.dumps(given).replace("/", f"{folder}/"))}
+
+    chosen = options(**at(tmp_path))
     with pytest.raises(ValueError, match=f"name it too: python3 .* {code_of(chosen)[0]}$"):
         resumed_from(chosen)
     with pytest.raises(ValueError, match=f"leave out --ffn-{name}"):
-        resumed_from(options(), **given)
-    again = resumed_from(chosen, **given)
+        resumed_from(options(), **at(tmp_path))
+    again = resumed_from(chosen, **at(tmp_path / "roofline" / ".."))
     assert (again.users, again.operations, again.against) == (chosen.users, chosen.operations, chosen.against)
     (tmp_path / journal.NAME).touch()
     with pytest.raises(ValueError, match=f"it lies in the run {tmp_path}, of which nothing is executed"):
-        options(**given)
+        options(**at(tmp_path))
 
 
 def test_wires_of_another_run_are_wanted_of_those_that_are_made_for_the_machine():

@@ -2,6 +2,7 @@
 and never done, its sizes are bounded, and nothing is written beside it. "A folder from somebody else" in
 results/README.md says so."""
 
+import contextlib
 import csv
 import json
 import re
@@ -162,14 +163,14 @@ def test_a_spreadsheet_takes_no_text_for_a_formula(tmp_path, capsys):
 
 
 def test_commands_that_read_a_run_execute_nothing_of_it_and_draw_its_report_anew(tmp_path, undrawn):
-    run = save(tmp_path / "run", [])
-    code = {"users": [[f"{run}/mine.py::f", ""]], "operations": [f"{run}/mine.py"], "against": str(run)}
-    save(run, [HEAD | {"options": code | {"baseline": "f"}}, *LINES[1:]])
-    for name in ("mine.py", "conftest.py", "report.md"):
+    code = {"users": [["mine.py::f", ""]], "operations": ["mine.py"], "against": ".", "baseline": "f"}
+    run = save(tmp_path / "run", [HEAD | {"options": code}, *LINES[1:]])
+    for name in ("mine.py", "report.md"):
         (run / name).write_text("raise SystemExit('it was run')")
-    assert [main([*words.split(), str(run)]) for words in ("report", "csv", f"compare {run}")] == [0, 0, 0]
-    with pytest.raises(ValueError, match="no case over an emulated wire"):
-        wires_of(run)
+    with contextlib.chdir(run):
+        assert [main(words.split()) for words in ("report .", "csv .", "compare . .")] == [0, 0, 0]
+        with pytest.raises(ValueError, match="no case over an emulated wire"):
+            wires_of(run)
     assert "SystemExit" not in (run / "report.md").read_text()
 
 

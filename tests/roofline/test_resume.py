@@ -61,18 +61,6 @@ def test_resume_goes_on_under_the_same_conditions_only(cut_off):
     assert (again.folder / "samples.jsonl").read_text() == changed
 
 
-@pytest.mark.parametrize("words", [(), ("--ffn-operations=results/local/{}/mine.py",)])
-def test_file_of_the_folder_that_the_journal_names_is_not_run(three_shapes, cut_off, words):
-    run = cut_off.go_on("--collect-only")  # a copy
-    (run.folder / "mine.py").write_text("raise SystemExit('it was run')")
-    head, *lines = run.lines
-    head["options"]["operations"] = [f"results/local/{run.folder.name}/mine.py"]
-    (run.folder / journal.NAME).write_text("".join(json.dumps(line) + "\n" for line in (head, *lines)))
-    given = [word.format(run.folder.name) for word in words]
-    again = three_shapes(f"--ffn-resume={run.folder}", *given, root=run.root)
-    again.assert_refused("of which nothing is executed" if words else "the run executes code that its journal names")
-
-
 def test_run_is_held_by_one_process_at_a_time(three_shapes, cut_off):
     run = cut_off.go_on("--collect-only")
     again = functools.partial(three_shapes, f"--ffn-resume={run.folder}", root=run.root)
