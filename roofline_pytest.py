@@ -20,20 +20,20 @@ ALONE = "--ffn-steady", "--ffn-quick", "--ffn-fail-slower", "--ffn-no-report"
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_load_initial_conftests(early_config):
-    loaded = yield
     words, has_path = joined(map(str, early_config.invocation_params.args))
     ours = [word for word in words if word.startswith("--ffn")]
-    if ours:
-        here, known = Path.cwd(), Path(*PLUGIN.split(".")).with_suffix(".py")
-        root = next((one for one in (here, *here.parents, Path(__file__).parent) if (one / known).exists()), None)
-        is_loaded = early_config.pluginmanager.has_plugin(PLUGIN)
-        is_astray = has_path and (root in (here, *here.parents) or (early_config.rootpath / known).exists())
-        is_begun = any(word.startswith("--rootdir") for word in words)
-        if not is_loaded and (root is None or is_begun):
+    here, known = Path.cwd(), Path(*PLUGIN.split(".")).with_suffix(".py")
+    root = next((one for one in (here, *here.parents, Path(__file__).parent) if (one / known).exists()), None)
+    is_begun = any(word.startswith("--rootdir") for word in words)
+    has_tests = any(word in words for word in early_config.known_args_namespace.file_or_dir)
+    if ours and has_path and root and not is_begun:  # before a conftest.py of that path is run
+        begin(root, words, has_tests)
+    loaded = yield
+    if ours and not early_config.pluginmanager.has_plugin(PLUGIN):
+        if root is None or is_begun:
             print(f"{ours[0]} is an option of roofline-ffn: run pytest from its checkout", file=sys.stderr)
             raise SystemExit(2)
-        if not is_begun and (not is_loaded or is_astray):
-            begin(root, words, any(word in words for word in early_config.known_args_namespace.file_or_dir))
+        begin(root, words, has_tests)
     return loaded
 
 

@@ -114,7 +114,7 @@ def _require_files_of_commit(folder: Path, run: Run, root: Path) -> None:
 def hash_of_commit(root: Path, commit: str) -> str:
     """The hash of the source files that `commit` has, by the git of `root`. Raises ValueError where git does not know
     the commit."""
-    command = ["git", "ls-tree", "--full-tree", "-r", "-z", commit, "--", *PLACES]
+    command = ["git", "ls-tree", "--full-tree", "-r", "-z", "--end-of-options", commit, "--", *PLACES]
     done = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
     if done.returncode:
         raise ValueError(f"git does not know commit {commit}: fetch it first ({done.stderr.strip()})")
@@ -221,7 +221,7 @@ def _row(folder: Path, run: Run) -> dict[str, str]:
         "speed, geometric mean (shapes)": ", ".join(speeds),
     }
     link = f"[{folder.name}](reference/{folder.name}/report.md)"
-    return {"run": link} | {header: tables.escaped(text) for header, text in texts.items()}
+    return {"run": link} | {header: tables.cell(text) for header, text in texts.items()}
 
 
 def main(arguments: list[str], into: Path = INTO) -> int:

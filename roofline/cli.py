@@ -10,6 +10,9 @@ from roofline.account import command as account
 from roofline.arguments import Parser
 from roofline.report import compare as comparing
 
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""How text begins that a spreadsheet computes, and that an apostrophe before it makes text: OWASP, "CSV Injection"."""
+
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line `arguments`; returns the exit code (0 done, 1 slower or not all counted, 2 bad input)."""
@@ -74,7 +77,9 @@ def _csv(options: argparse.Namespace) -> int:
     from roofline.analysis.records import frame
     from roofline.store import journal
 
-    frame(journal.load(options.folder)).to_csv(sys.stdout, index=False)
+    table = frame(journal.load(options.folder))
+    is_formula = table.map(lambda cell: isinstance(cell, str) and cell.startswith(FORMULA))
+    table.mask(is_formula, "'" + table.astype(str)).to_csv(sys.stdout, index=False)
     return 0
 
 

@@ -16,7 +16,6 @@ from roofline.measure import device_errors, launcher, launches, runner
 from roofline.measure.clocks import Call
 from roofline.measure.prepared import Rejection
 from roofline.measure.rounds import StopRule, take_turns
-from roofline.options import of_values
 from roofline.stats import time_of
 from roofline.store import journal
 
@@ -62,7 +61,7 @@ def compare(folder: Path, wanted: list[str]) -> int:
     cases = counters.chosen(run, wanted)
     if problem := launcher.why_not(run.metadata):
         raise ValueError(problem)
-    runners = operations.Runners(of_values(run.metadata["options"]))
+    runners = launcher.runners_of(run)
     of_matmul = runners.of(operations.find("matmul"))
     clock = of_matmul.clock()
     runner.equip(clock, of_matmul.instruments())

@@ -65,7 +65,7 @@ def contender(
 
 
 def parse(text: str) -> str:
-    """Return the place `FILE::NAME`, with an absolute path in which the home folder is `~`, or `module:NAME`.
+    """Return the place `FILE::NAME`, with a resolved path in which the home folder is `~`, or `module:NAME`.
 
     Raises ValueError for anything else, and where there is no such file.
     """
@@ -75,7 +75,7 @@ def parse(text: str) -> str:
         if not name.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
             raise ValueError("it is written FILE::NAME or module:NAME, as mine.py::matmul")
         return text
-    path = Path(file).expanduser().absolute()
+    path = Path(file).expanduser().resolve()
     if not path.is_file():
         raise ValueError(f"there is no file {file}; it is looked for from the folder you are in")
     if not name.isidentifier():
@@ -85,7 +85,7 @@ def parse(text: str) -> str:
 
 def anonymous(path: Path) -> str:
     """Return `path` with `~` for the home folder, whose name may be its owner's."""
-    home = Path.home()
+    home = Path.home().resolve()
     return str("~" / path.relative_to(home) if path.is_relative_to(home) else path)
 
 

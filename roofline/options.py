@@ -1,5 +1,6 @@
 """The `--ffn-*` options: a table of what each takes, and the `Options` of a run, with defaults by device and mode."""
 
+import shlex
 import tempfile
 from argparse import ArgumentTypeError
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from roofline import contenders
 from roofline.arguments import count, nearest, positive, share
 from roofline.operations import OPERATIONS, gathering, matmul, shapes
 from roofline.operations.matmul import ALL_LAYERS, LAYERS
+from roofline.store import journal
 from roofline.theory.models import parse as parse_model
 from roofline.theory.wires import OF_RANKS, RANKS_TAKE
 from roofline.theory.wires import parse as parse_wire
@@ -95,16 +97,26 @@ def _folder(text: str) -> Path:
     return Path(text)
 
 
+def outside_runs(place: str) -> str:
+    """Return the `place` of code, a path or as `contenders.parse` has it. Raises ValueError where it lies in the folder
+    of a run, which may be somebody else's."""
+    path = Path(place).expanduser().resolve()
+    for folder in (path, *path.parents):
+        if journal.find(folder):
+            raise ValueError(f"it lies in the run {folder}, of which nothing is executed: read it, then move it out")
+    return place
+
+
 def operation(text: str) -> str:
-    """Return the name of an operation of the suite as it is, or the absolute path of a file of Python, with `~` for the
+    """Return the name of an operation of the suite as it is, or the resolved path of a file of Python, with `~` for the
     home folder."""
-    path = Path(text).expanduser().absolute()
+    path = Path(text).expanduser().resolve()
     if text in OPERATIONS:
         return text
     if not path.is_file() or path.suffix != ".py":
         near = nearest(text, OPERATIONS) or "the operations are " + ", ".join(OPERATIONS)
         raise ValueError(f"there is no such file of Python, from the folder you are in, and no such operation; {near}")
-    return contenders.anonymous(path)
+    return outside_runs(contenders.anonymous(path))
 
 
 def checkout(text: str) -> str:
@@ -114,7 +126,7 @@ def checkout(text: str) -> str:
         raise ValueError("it is no checkout of roofline-ffn; make one, as by git worktree add ../base main")
     if path == Path(__file__).resolve().parents[1]:
         raise ValueError("it is this checkout itself, or pytest began in it; give another one, with = before it")
-    return contenders.anonymous(path)
+    return outside_runs(contenders.anonymous(path))
 
 
 class Option(NamedTuple):
@@ -144,8 +156,9 @@ OPTIONS = {
         "LIST", str, "the baseline is measured beside them (default: all but inductor)"
     ),
     "contender": Option(
-        "FILE::NAME", contenders.parse, "a matmul of your own, f(x, w, out=None), from a file or as module:NAME; again "
-        "for another (default: none; with one, it and the baseline alone are measured)", is_repeated=True,
+        "FILE::NAME", lambda text: outside_runs(contenders.parse(text)), "a matmul of your own, f(x, w, out=None), "
+        "from a file or as module:NAME; again for another (default: none; with one, it and the baseline alone are "
+        "measured)", is_repeated=True,
     ),
     "baseline": Option("NAME", str, "the contender that others are compared with (default: cublas, on a CPU torch)"),
     "arm_matmul": Option(
@@ -329,8 +342,6 @@ def _ranks_and_wires(device: str, world: int, given: dict) -> tuple[tuple[int, .
 
 def wires_of(folder: Path) -> tuple[tuple[str, float], ...]:
     """Return (shape, bytes/s) of the emulated wires of the run in `folder`. Raises ValueError where it has none."""
-    from roofline.store import journal
-
     shapes = journal.load(folder).shapes
     wires = tuple((name, speed) for name, shape in shapes.items() if (speed := shape.requested_bytes_per_s))
     if not wires:
@@ -339,16 +350,43 @@ def wires_of(folder: Path) -> tuple[tuple[str, float], ...]:
 
 
 def resumed(get, metadata: dict, folder: Path) -> Options:
-    """Return the options of the run in `folder` that has this `metadata`.
+    """Return the options of the run in `folder` that has this `metadata`: the journal's, but for those that name code,
+    which are given again.
 
-    Raises ValueError where others were given too.
+    Raises ValueError where they are not, and where others are given too.
     """
-    of_run = OPTIONS.keys() - {"device", "resume"}
-    if given := [FLAGS[name] for name in OPTIONS if name in of_run and get(f"ffn_{name}")]:
-        raise ValueError(f"--ffn-resume takes its options from the run: leave out {', '.join(given)}")
     if not metadata.get("cases") or "options" not in metadata:
         raise ValueError(f"--ffn-resume {folder}: its journal does not say what was planned; start a new run")
-    return replace(of_values(metadata["options"]), results=folder.parent)
+    planned = of_values(metadata["options"])
+    again = {word.partition("=")[0] for word in code_of(planned)} | {"--ffn-device", "--ffn-resume"}
+    if others := [FLAGS[name] for name in OPTIONS if FLAGS[name] not in again and get(f"ffn_{name}")]:
+        raise ValueError(f"--ffn-resume takes its options from the run: leave out {', '.join(others)}")
+    versions = dict(planned.users)
+    users = tuple((place, versions.get(place, "")) for place in value("contender", get) or ())
+    files, against = value("operations", get) or (), value("against", get)
+    given = replace(planned, results=folder.parent, users=users, operations=files, against=against)
+    if code_of(given) != code_of(planned):
+        raise ValueError(
+            f"--ffn-resume {folder}: the run executes code that its journal names, and a journal may be somebody "
+            f"else's; if you trust that code, name it too: {way_on(folder, planned)}"
+        )
+    return replace(given, operations=files or planned.operations)
+
+
+def code_of(options: Options) -> list[str]:
+    """Return the words of a command line for what `options` name of code beyond this checkout."""
+    words = [f"--ffn-contender={place}" for place, _ in options.users]
+    if {*options.operations} - OPERATIONS.keys():
+        words.append(f"--ffn-operations={','.join(options.operations)}")
+    if options.against:
+        words.append(f"--ffn-against={options.against}")
+    return words
+
+
+def way_on(folder: Path, options: Options) -> str:
+    """Return the command that goes on with the run in `folder`, for a shell."""
+    words = "python3", "-m", "pytest", "--benchmark-only", f"--ffn-resume={folder}", *code_of(options)
+    return shlex.join(words)
 
 
 def as_values(options: Options) -> dict:

@@ -10,12 +10,13 @@ that is counted, and nothing is timed. The file CALLS gets a line of JSON before
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from roofline import operations
 from roofline.measure import device_errors, machine
 from roofline.measure.metadata import commit_of
-from roofline.measure.prepared import Broken, Entrant, Rejection
+from roofline.measure.prepared import SKIPPED, Broken, Entrant, Rejection
 from roofline.options import of_values
 from roofline.store import conditions, journal
 from roofline.store.run import Run
@@ -34,7 +35,7 @@ def main(folder: Path, calls: Path, cases: list[str]) -> None:
 
         if problem := why_not(run.metadata):
             return tell(refused=problem)
-        runners = operations.Runners(of_values(run.metadata["options"]))
+        runners = runners_of(run)
         probes = runners.of(operations.find("matmul")).probes()
         copy = next(probe for probe in probes if probe.kind == "copy")
         call(copy_by_kernel(copy.amount // 2), lambda: tell(call=COPY, bytes=copy.amount))
@@ -51,10 +52,18 @@ def main(folder: Path, calls: Path, cases: list[str]) -> None:
                 tell(failed=case, reason=device_errors.reason(error))
 
 
+def runners_of(run: Run) -> operations.Runners:
+    """The runners of `run`, without contenders from files: a journal that is only read has nothing executed."""
+    return operations.Runners(replace(of_values(run.metadata["options"]), users=(), baseline=None))
+
+
 def entrant_of(runners: operations.Runners, run: Run, case: str) -> Entrant | Rejection:
     """The contender of a case of `run`, prepared as it was there, and checked; or why it is refused."""
     shape, name = operations.parse(case)
-    runners.of(operations.find(shape.op)).earlier[shape.id] = run.shapes[shape.id].choices
+    operation = operations.find(shape.op)
+    if name not in runners.planner(operation).choices():
+        return Rejection(SKIPPED, f"{name} is from a file that the journal names, of which nothing is executed here")
+    runners.of(operation).earlier[shape.id] = run.shapes[shape.id].choices
     prepared = runners.prepare(shape.id, [name])
     return prepared.entrants.get(name) or prepared.rejected[name]
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from roofline.options import of_values, way_on
 from roofline.store import journal
 from roofline.store.run import Run
 
@@ -20,7 +21,7 @@ def ways_on(run: Run, folder: Path, *problems: str, saved: Iterable[str] = (jour
     """Return how to go on with `run`, if something is left to measure, `problems`, and which files are `saved` in
     `folder`."""
     shown = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
-    more = [f"go on with it: python3 -m pytest --benchmark-only --ffn-resume={shown}"] if run.unfinished else []
+    more = [f"go on with it: {way_on(shown, of_values(run.metadata['options']))}"] if run.unfinished else []
     return [*more, *problems, f"saved in {shown}: {', '.join(sorted(saved))}"]
 
 

@@ -125,11 +125,11 @@ def terminal(comparison: Comparison) -> list[str]:
 def markdown(comparison: Comparison, base: Sequence[Run], new: Sequence[Run]) -> str:
     """Return the text for a pull request: the counts first, what changed in the open, the rest folded away."""
     changed = [case for case in comparison.cases if case.verdict in (SLOWER, FASTER)]
-    parts = ["\n".join(f"- {line}" for line in summary(comparison))]
+    parts = ["\n".join(f"- {tables.escaped(line)}" for line in summary(comparison))]
     if changed:
         parts.append(tables.markdown(table(changed)))
     every = tables.markdown(table(comparison.cases))
     parts.append(f"<details><summary>all {len(comparison.cases)} cases</summary>\n\n{every}\n\n</details>")
     runs = {**named_runs("BASE", base), **named_runs("NEW", new)}
-    parts.append("  \n".join(f"{name}: {run.metadata['footer']}" for name, run in runs.items()))
+    parts.append("  \n".join(f"{name}: {tables.escaped(run.metadata['footer'])}" for name, run in runs.items()))
     return "\n\n".join(parts)

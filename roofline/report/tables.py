@@ -66,17 +66,24 @@ def terminal(table: DataFrame) -> list[str]:
 def markdown(table: DataFrame, *, trusted: bool = False) -> str:
     """Return the table in Markdown. Cells are a run's words, and escaped, unless they are `trusted`."""
     rule = ["--:" if side == ">" else ":--" for side in sides(table.to_numpy().T)]
-    body = table if trusted else table.map(lambda cell: escaped(cell).replace("|", r"\|"))
-    return "\n".join("| " + " | ".join(row) + " |" for row in (list(table), rule, *body.to_numpy()))
+    if not trusted:
+        table = table.map(cell).rename(columns=cell)
+    return "\n".join("| " + " | ".join(row) + " |" for row in (list(table), rule, *table.to_numpy()))
+
+
+def cell(text: str) -> str:
+    """Return `text` as `escaped`, in one cell of a table."""
+    return escaped(text).replace("|", r"\|")
 
 
 def escaped(text: str) -> str:
-    """Return `text` as Markdown that says just that: no HTML, link, code or formula.
+    """Return `text` as Markdown that says just that: no HTML, link, code, formula or heading.
 
-    >>> print(escaped("<b> [a](b) $c"))
-    &lt;b> [a]\\(b) \\$c
+    >>> print(escaped("<b> [a](b) $c"), escaped("- [a]: b"), escaped("0.9 [0.8, 1.0]: c"))
+    &lt;b> [a]\\(b) \\$c - \\[a]: b 0.9 [0.8, 1.0]: c
     """
-    return re.sub(r"[\\`$]|^\[|(?<=])[(\[]", r"\\\g<0>", text).replace("<", "&lt;")
+    inline = re.sub(r"[\\`$]|(?<=])[(\[]", r"\\\g<0>", text.strip()).replace("<", "&lt;")
+    return re.sub(r"^((?:[\s>*+-]|\d+[.)])*)(?=[\[~#])", r"\1\\", inline)
 
 
 def named(cases: Sequence[str]) -> str:

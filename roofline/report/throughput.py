@@ -11,7 +11,7 @@ from roofline.format import error_text, flops_text, number_text, percent_text, r
 from roofline.plots.steps import KINDS
 from roofline.report.findings import OTHERS
 from roofline.report.sections import Section
-from roofline.report.tables import texts
+from roofline.report.tables import escaped, texts
 from roofline.stats import by_process, geometric_mean, student
 from roofline.store.run import Run
 
@@ -66,7 +66,7 @@ def brief(run: Run, frame: DataFrame) -> Section:
         )
     probes = frame["roof_probe"].dropna().unique()
     if len(probes):
-        about += f" *Of roof* is the share of what a probe reached in the same rounds: {', '.join(probes)}."
+        about += f" *Of roof* is the share of what a probe reached in the same rounds: {escaped(', '.join(probes))}."
     return Section("Against the baseline", about, FIGURES[:1], table)
 
 

@@ -39,7 +39,7 @@ def write(folder: Path) -> list[Path]:
     run = load(folder)
     cases, written, pictures = frame(run), [], {}
     for name in FIGURES:
-        with matplotlib.rc_context({"text.parse_math": False}):  # a `$` of the run's is no formula
+        with matplotlib.rc_context({"text.parse_math": False, "text.usetex": False}):  # a `$` is no formula
             figure = plots.OF_RUN[name](run) if name in plots.OF_RUN else plots.FIGURES[name](cases)
             if figure is not None:
                 written += theme.save(figure, folder, name)
@@ -90,7 +90,7 @@ def against(run: Run) -> list[Section]:
     try:
         comparison = compare.compare([run.base], [run])
     except ValueError as error:
-        return [Section("Against the other checkout", str(error))]
+        return [Section("Against the other checkout", lines=(str(error),))]
     title = f"Against commit {run.metadata['against']['commit']}"
     return [Section(title, compare.PAIRED, (), compare.table(comparison.cases), tuple(compare.summary(comparison)))]
 
@@ -145,7 +145,7 @@ def terminal(run: Run) -> list[str]:
 def markdown(run: Run, sections: Sequence[Section]) -> str:
     parts = [f"# {tables.escaped(run.metadata['title'])}", tables.escaped(run.metadata["footer"])]
     for section in sections:
-        parts += [f"## {section.title}"]
+        parts += [f"## {tables.escaped(section.title)}"]
         parts += [section.about] if section.about else []
         parts += [f"![{name.replace('_', ' ')}]({name}.png)" for name in section.figures]
         parts += [tables.markdown(section.table)] if section.table is not None and len(section.table) else []

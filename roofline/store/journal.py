@@ -155,7 +155,8 @@ def load(folder: Path, kind: type[Run] = Run) -> Run:
     if path is None or not path.is_file():
         raise ValueError(f"{folder} is no run folder: it has no {NAME}; give one of results/local or results/reference")
     if link := next((entry for entry in path.parent.iterdir() if entry.is_symlink()), None):
-        raise ValueError(f"{link} is a link: what a run folder holds must lie in it; put the file there, or remove it")
+        shown = plain(str(link))
+        raise ValueError(f"{shown} is a link: what a run folder holds must lie in it; put the file there, or remove it")
     lines = _checked(path)
     first = next(lines, None)
     if first is None:

@@ -60,7 +60,8 @@ def test_they_take_turns_in_one_journal_and_are_compared_by_pairs(against, capsy
 def test_a_run_that_was_interrupted_goes_on_on_both_sides(against, base):
     cut = against(fault="later-numpy 128 SIGTERM")
     assert cut.code == 2
-    whole = cut.go_on(fault="")
+    cut.go_on(fault="").assert_refused(f" --ffn-against={base}")
+    whole = cut.go_on(f"--ffn-against={base}", fault="")
     assert whole.code == 0, whole.text
     kept = roofline.load(whole.folder)
     assert min(shape.passes for run in (kept, kept.base) for shape in run.shapes.values()) == 3

@@ -100,9 +100,11 @@ def test_what_makes_no_sense_is_refused_before_anything_is_imported(typed, words
 
 
 def test_a_folder_behind_an_option_is_no_root(typed, tmp_path):
-    """pytest takes its root from that word: the entry point begins it anew, from the checkout that it is in."""
+    """pytest takes its root from that word: the entry point begins it anew, from the checkout that it is in, and before
+    what lies there is run."""
     folder = tmp_path / "with a space"
     folder.mkdir()
+    (folder / "conftest.py").write_text("raise SystemExit('it was run')")
     quick = ("--benchmark-only", "--collect-only", "-q", "--ffn-device", "cpu", "--ffn-quick")
     code, text = typed("-p", "roofline_pytest", *quick, "--ffn-results", str(folder), cwd=folder)
     assert code == 0

@@ -222,6 +222,14 @@ def test_clocks_of_somebody_else_reach_journal_and_report_beside_ours(run, monke
     assert "## Clocks" in write(run)[0].read_text()
 
 
+def test_counters_and_clocks_leave_out_what_is_from_a_file_that_the_journal_names(run):
+    of = journal.load(run)
+    of.metadata["options"] |= {"users": [["mine.py::f", ""]], "baseline": "f"}
+    runners = launcher.runners_of(of)
+    assert (runners.options.users, runners.options.baseline) == ((), None)
+    assert "f is from a file that the journal names" in launcher.entrant_of(runners, of, CASE.format(16, "f")).reason
+
+
 def test_our_clock_is_the_typical_time_of_its_rounds():
     assert clock_comparison.by_ours(lambda: 2e-3, FakeClock()) == pytest.approx(2e-3)
 

@@ -10,8 +10,9 @@ import pytest
 import roofline_pytest
 from roofline import operations
 from roofline.operations import all_gather_matmul, matmul, weight_prefetch
-from roofline.options import FLAGS, OPTIONS, add, resolve, resumed
+from roofline.options import FLAGS, OPTIONS, add, code_of, resolve, resumed
 from roofline.pytest_plugin import selection
+from roofline.store import journal
 
 gathers, prefetches = all_gather_matmul.OPERATION.sweep, weight_prefetch.OPERATION.sweep
 
@@ -96,6 +97,29 @@ def test_resumed_run_has_the_cases_and_options_of_the_run():
     assert gathers(resumed_from(chosen, without="gather")) == []  # a run before there were gathers
     gpu = options("cuda", copier_programs="16")
     assert gpu.copier_programs == resumed_from(gpu).copier_programs == 16
+
+
+@pytest.mark.parametrize(
+    ("name", "given"), [("contender", ["/mine.py::f"]), ("operations", "attention,/mine.py"), ("against", "/")]
+)
+def test_code_is_named_again_for_a_resumed_run_and_lies_in_no_run(name, given, tmp_path):
+    for file in ("mine.py", "roofline/measure/child.py"):
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).touch()
+
+    def at(folder) -> dict:
+        return {name: json.loads(json.dumps(given).replace("/", f"{folder}/"))}
+
+    chosen = options(**at(tmp_path))
+    with pytest.raises(ValueError, match=f"name it too: python3 .* {code_of(chosen)[0]}$"):
+        resumed_from(chosen)
+    with pytest.raises(ValueError, match=f"leave out --ffn-{name}"):
+        resumed_from(options(), **at(tmp_path))
+    again = resumed_from(chosen, **at(tmp_path / "roofline" / ".."))
+    assert (again.users, again.operations, again.against) == (chosen.users, chosen.operations, chosen.against)
+    (tmp_path / journal.NAME).touch()
+    with pytest.raises(ValueError, match=f"it lies in the run {tmp_path}, of which nothing is executed"):
+        options(**at(tmp_path))
 
 
 def test_wires_of_another_run_are_wanted_of_those_that_are_made_for_the_machine():

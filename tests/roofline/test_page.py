@@ -1,24 +1,32 @@
 """The files of a report whose run folder came from somebody else: every figure is inside, what its text says is shown
-and never done, its sizes are bounded, and nothing is written beside it."""
+and never done, its sizes are bounded, and nothing is written beside it. "A folder from somebody else" in
+results/README.md says so."""
 
+import contextlib
+import csv
 import json
 import re
 from html.parser import HTMLParser
 from xml.etree import ElementTree
 
+import matplotlib
+import pandas
 import pytest
 from made_up_gathers import HERE, NAMES, SWEEP, gather_matmul, gathering
 from made_up_run import END, HEAD, LINES, save
 
 from results import references
+from roofline import cli
 from roofline.cli import main
+from roofline.options import wires_of
 from roofline.plots import theme
+from roofline.report import tables
 from roofline.report.write import write
 from roofline.store import journal
-from roofline.store.lines import LONGEST_TEXT
+from roofline.store.lines import LONGEST_TEXT, plain
 
-BAD = "<script>alert('x')</script>|`a`$\\frac{$ [b](javascript:c) ../../up\x1b[31m\x07\u202e\ud800\nend"
-SHOWN = "<script>alert('x')</script>|`a`$\\frac{$ [b](javascript:c) ../../up\\x1b[31m\\x07\\u202e\\ud800 end"
+BAD = "=<script>alert('x')</script>|`a`$\\frac{$ [b](javascript:c) ../../up\x1b[31m\x07\u202e\ud800\nend"
+SHOWN = "=<script>alert('x')</script>|`a`$\\frac{$ [b](javascript:c) ../../up\\x1b[31m\\x07\\u202e\\ud800 end"
 FIGURES = {"memory_roofline", *NAMES}
 
 
@@ -27,20 +35,27 @@ def plant_text(lines, **head):
     text = json.dumps(lines).replace("tiled", json.dumps(BAD)[1:-1])
     first, *others = json.loads(text)
     machine = first["machine"] | {"chip": BAD, "versions": {"torch": BAD}}
-    first |= {"title": BAD, "footer": BAD, "notes": [BAD], "machine": machine, "commit": BAD} | head
+    about = {"machine": machine, "against": {"commit": BAD}}
+    first |= {"title": BAD, "footer": BAD, "notes": [BAD], "commit": BAD} | about | head
     for line in others:
         if line["kind"] == "shape" and "cublas" in line["entrants"]:
             line["entrants"]["cublas"] |= {"config": BAD, "kernel_name": BAD}
+            line["entrants"]["probe"] = {"config": BAD, "role": "probe", "amount": 1e9, "ceiling": "matmul"}
+            line["late"]["probe"] = 0
             line["telemetry"]["throttle_reasons"] = BAD
+        if line["kind"] == "round" and "cublas" in line["time_s"]:
+            line["time_s"]["probe"] = 1e-6
         line |= {"not_measured": {"reason": BAD}, "ceiling": {"probe": BAD}}.get(line["kind"], {})
-    return [first, *others]
+    base = [line | {"checkout": "base"} for line in others if line["kind"] in ("shape", "round")]
+    return [first, *others, *base]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Return the folder of a run with such text and every kind of figure."""
     folder = save(tmp_path_factory.mktemp("around") / "run", plant_text([HERE, *LINES[1:-1], *SWEEP, END]))
-    assert {path.parent for path in write(folder)} == {folder}
+    with matplotlib.rc_context({"text.usetex": True}):  # of the reader's: TeX would read files
+        assert {path.parent for path in write(folder)} == {folder}
     return folder
 
 
@@ -95,6 +110,7 @@ def test_page_has_every_figure_shows_the_text_and_loads_and_runs_nothing(text):
     assert all(link.startswith(("#", "data:image/png")) for link in loaded)
     assert "@import" not in text
     assert page.words.count(SHOWN) >= 4  # title, heading, conditions, cells
+    assert f"Against commit {SHOWN}" in page.words
     assert any(word.endswith(f"other: {SHOWN}") for word in page.words)  # why it was not measured
 
 
@@ -126,8 +142,36 @@ def test_compare_prints_no_control_characters(tmp_path, capsys):
     runs = {name: str(save(tmp_path / name, plant_text(LINES))) for name in ("RUN", "RUN2")}
     main(["compare", "--markdown", *runs.values()])
     output = capsys.readouterr()
-    assert SHOWN in output.out
-    assert all(c.isprintable() or c == "\n" for c in output.out + output.err)
+    assert tables.escaped(SHOWN) in output.out
+    assert "<script" not in output.out
+    assert "](" not in output.out
+    main(["compare", *runs.values()])
+    shown = capsys.readouterr().out
+    assert SHOWN in shown
+    assert all(c.isprintable() or c == "\n" for c in output.out + output.err + shown)
+
+
+def test_header_of_a_table_is_escaped_too():
+    assert tables.markdown(pandas.DataFrame({"<a|": ["b"]})).startswith(r"| &lt;a\| |")
+
+
+def test_a_spreadsheet_takes_no_text_for_a_formula(tmp_path, capsys):
+    main(["csv", str(save(tmp_path / "run", plant_text(LINES)))])
+    cells = [cell for row in csv.reader(capsys.readouterr().out.splitlines()) for cell in row]
+    assert f"'{SHOWN}" in cells
+    assert all(float(cell) for cell in cells if cell.startswith(cli.FORMULA))
+
+
+def test_commands_that_read_a_run_execute_nothing_of_it_and_draw_its_report_anew(tmp_path, undrawn):
+    code = {"users": [["mine.py::f", ""]], "operations": ["mine.py"], "against": ".", "baseline": "f"}
+    run = save(tmp_path / "run", [HEAD | {"options": code}, *LINES[1:]])
+    for name in ("mine.py", "report.md"):
+        (run / name).write_text("raise SystemExit('it was run')")
+    with contextlib.chdir(run):
+        assert [main(words.split()) for words in ("report .", "csv .", "compare . .")] == [0, 0, 0]
+        with pytest.raises(ValueError, match="no case over an emulated wire"):
+            wires_of(run)
+    assert "SystemExit" not in (run / "report.md").read_text()
 
 
 def test_copy_for_reference_stays_in_its_folder(tmp_path):
@@ -136,17 +180,18 @@ def test_copy_for_reference_stays_in_its_folder(tmp_path):
     (outside / "README.md").write_text(f"{references.START}\n{references.END}\n")
     run = save(tmp_path / "run", plant_text(LINES, started="../../../x", commit="abc"))
     assert references.add(run, into).parent == into
+    assert {row.count("|") - row.count(r"\|") for row in references.table(into).splitlines()} == {10}
     assert {path.name for path in tmp_path.iterdir()} == {"a", "run"}
     assert sorted(path.name for path in outside.iterdir()) == ["README.md", "reference"]
 
 
-@pytest.mark.parametrize("name", ["report.md", "extra"])
+@pytest.mark.parametrize("name", ["report.md", "extra", "\x1b[31m"])
 def test_links_are_refused_before_anything_is_written_through_them(name, tmp_path, refused):
     outside = tmp_path / "outside"
     outside.write_text("mine")
     run = save(tmp_path / "run", LINES)
     (run / name).symlink_to(outside)
-    assert f"{name} is a link" in refused("report", str(run))
+    assert f"{plain(name)} is a link" in refused("report", str(run))
     assert outside.read_text() == "mine"
     assert {path.name for path in run.iterdir()} == {"samples.jsonl", name}
 
