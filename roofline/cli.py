@@ -38,11 +38,19 @@ def main(arguments: list[str] | None = None) -> int:
     command.add_argument("folder", metavar="RUN", type=Path, help="a run of this machine's GPU")
     about = "an id, as `roofline csv` prints it, or its beginning (default: 8 of the matmuls, of all intensities)"
     command.add_argument("cases", metavar="CASE", nargs="*", help=about)
+    given = {
+        "metavar": "FILE::NAME",
+        "action": "append",
+        "default": [],
+        "help": "a contender of the run to execute, too",
+    }
+    command.add_argument("--contender", **given)
     command.set_defaults(run=_counters)
 
     command = commands.add_parser("clocks", help="kernels by our clock, by Triton's do_bench and by CUPTI")
     command.add_argument("folder", metavar="RUN", type=Path, help="a run of this machine's GPU")
     command.add_argument("cases", metavar="CASE", nargs="*", help=about)
+    command.add_argument("--contender", **given)
     command.set_defaults(run=_clocks)
 
     account.add_command(commands)
@@ -86,13 +94,13 @@ def _csv(options: argparse.Namespace) -> int:
 def _counters(options: argparse.Namespace) -> int:
     from roofline import counters
 
-    return counters.count(options.folder, options.cases)
+    return counters.count(options.folder, options.cases, options.contender)
 
 
 def _clocks(options: argparse.Namespace) -> int:
     from roofline import clock_comparison
 
-    return clock_comparison.compare(options.folder, options.cases)
+    return clock_comparison.compare(options.folder, options.cases, options.contender)
 
 
 def _doctor(options: argparse.Namespace) -> int:

@@ -50,9 +50,9 @@ TIMERS: dict[str, Timer] = {"clock_s": by_ours, "do_bench_s": by_do_bench, "cupt
 """Field of a record -> what fills it."""
 
 
-def compare(folder: Path, wanted: list[str]) -> int:
-    """Time the cases of a run that are `wanted` by all clocks, journal and print the times. Returns the exit code: 1
-    where a case has none.
+def compare(folder: Path, wanted: list[str], given: list[str]) -> int:
+    """Time the cases of a run that are `wanted` by all clocks, journal and print the times. Of contenders from files
+    those that are `given` are executed. Returns the exit code: 1 where a case has none.
 
     Raises ValueError where nothing can be timed, and OSError where the journal cannot be written."""
     run = journal.load(folder)
@@ -61,7 +61,7 @@ def compare(folder: Path, wanted: list[str]) -> int:
     cases = counters.chosen(run, wanted)
     if problem := launcher.why_not(run.metadata):
         raise ValueError(problem)
-    runners = launcher.runners_of(run)
+    runners = launcher.runners_of(run, given)
     of_matmul = runners.of(operations.find("matmul"))
     clock = of_matmul.clock()
     runner.equip(clock, of_matmul.instruments())

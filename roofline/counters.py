@@ -15,13 +15,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from contextlib import closing, nullcontext
 from pathlib import Path
 from statistics import median
 
 from roofline.arguments import nearest
 from roofline.format import bytes_text, number_text
-from roofline.measure.launcher import CALLS, COPY
+from roofline.measure.launcher import CALLS, COPY, GIVEN
 from roofline.measure.machine import anonymous
 from roofline.store import journal
 from roofline.store.run import Run, Shape
@@ -49,9 +50,9 @@ NO_PERMISSION = (
 )
 
 
-def count(folder: Path, wanted: list[str]) -> int:
-    """Count the cases of a run that are `wanted`, journal and print the counts. Returns the exit code: 1 where a case
-    has none.
+def count(folder: Path, wanted: list[str], given: Sequence[str] = ()) -> int:
+    """Count the cases of a run that are `wanted`, journal and print the counts. Of contenders from files those that are
+    `given` are executed. Returns the exit code: 1 where a case has none.
 
     Raises ValueError where nothing can be counted, and OSError where the journal cannot be written."""
     run, tool = journal.load(folder), shutil.which("ncu")
@@ -62,7 +63,7 @@ def count(folder: Path, wanted: list[str]) -> int:
     cases = chosen(run, wanted)
     with journal.hold(folder) or nullcontext(), closing(journal.Journal(folder)) as file:
         print(f"counting {len(cases)} cases by {tool}", flush=True)
-        printed, told = launch(tool, folder, [*cases])
+        printed, told = launch(tool, folder, [*(GIVEN + place for place in given), *cases])
         by_case = counts(printed, [line["call"] for line in told if "call" in line])
         copied = check_copy(by_case, printed, told)
         failures = {line["failed"]: line["reason"] for line in told if "failed" in line}
@@ -120,7 +121,7 @@ def by_default(run: Run) -> list[str]:
     return cases
 
 
-def launch(tool: str, folder: Path, cases: list[str]) -> tuple[str, list[dict]]:
+def launch(tool: str, folder: Path, words: list[str]) -> tuple[str, list[dict]]:
     """Have `tool` count the launcher. Returns what both printed, and what the launcher told."""
     with tempfile.TemporaryDirectory() as temporary:
         log, calls, output = (Path(temporary) / name for name in (LOG, "calls", "output"))
@@ -128,7 +129,7 @@ def launch(tool: str, folder: Path, cases: list[str]) -> tuple[str, list[dict]]:
             *(tool, "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none"),
             *("--cache-control", "all", "--profile-from-start", "off", "--target-processes", "application-only"),
             *("--metrics", ",".join(sum(METRICS.values(), ())), "--log-file", str(log)),
-            *(sys.executable, "-m", "roofline.measure.launcher", str(folder.resolve()), str(calls), *cases),
+            *(sys.executable, "-m", "roofline.measure.launcher", str(folder.resolve()), str(calls), *words),
         ]
         root, env = Path(__file__).parents[1], os.environ | {"LC_ALL": "C"}  # else some print 1.234,5
         with output.open("w") as file:

@@ -17,16 +17,18 @@ from roofline import operations
 from roofline.measure import device_errors, machine
 from roofline.measure.metadata import commit_of
 from roofline.measure.prepared import SKIPPED, Broken, Entrant, Rejection
-from roofline.options import of_values
+from roofline.options import OPTIONS, of_values, read
 from roofline.store import conditions, journal
 from roofline.store.run import Run
 
-COPY = "copy"
+COPY, GIVEN = "copy", "--contender="
 CALLS = 3
 MARKER_CYCLES = 1000
 
 
-def main(folder: Path, calls: Path, cases: list[str]) -> None:
+def main(folder: Path, calls: Path, words: list[str]) -> None:
+    given = [word.removeprefix(GIVEN) for word in words if word.startswith(GIVEN)]
+    cases = [word for word in words if not word.startswith(GIVEN)]
     run = journal.load(folder)
     with calls.open("a") as file:
 
@@ -35,7 +37,7 @@ def main(folder: Path, calls: Path, cases: list[str]) -> None:
 
         if problem := why_not(run.metadata):
             return tell(refused=problem)
-        runners = runners_of(run)
+        runners = runners_of(run, given)
         probes = runners.of(operations.find("matmul")).probes()
         copy = next(probe for probe in probes if probe.kind == "copy")
         call(copy_by_kernel(copy.amount // 2), lambda: tell(call=COPY, bytes=copy.amount))
@@ -52,9 +54,18 @@ def main(folder: Path, calls: Path, cases: list[str]) -> None:
                 tell(failed=case, reason=device_errors.reason(error))
 
 
-def runners_of(run: Run) -> operations.Runners:
-    """The runners of `run`, without contenders from files: a journal that is only read has nothing executed."""
-    return operations.Runners(replace(of_values(run.metadata["options"]), users=(), baseline=None))
+def runners_of(run: Run, given: list[str]) -> operations.Runners:
+    """The runners of `run`. Of contenders from files they have those that are `given`, FILE::NAME each: a journal that
+    is only read has nothing executed. Raises ValueError for one that the run has not."""
+    planned = of_values(run.metadata["options"])
+    versions = dict(planned.users)
+    users = []
+    for text in given:
+        place = read("contender", text, OPTIONS["contender"].read)
+        if place not in versions:
+            raise ValueError(f"--contender {text}: the run has no such contender, but {', '.join(versions) or 'none'}")
+        users.append((place, versions[place]))
+    return operations.Runners(replace(planned, users=tuple(users), baseline=None))
 
 
 def entrant_of(runners: operations.Runners, run: Run, case: str) -> Entrant | Rejection:
@@ -62,7 +73,9 @@ def entrant_of(runners: operations.Runners, run: Run, case: str) -> Entrant | Re
     shape, name = operations.parse(case)
     operation = operations.find(shape.op)
     if name not in runners.planner(operation).choices():
-        return Rejection(SKIPPED, f"{name} is from a file that the journal names, of which nothing is executed here")
+        return Rejection(
+            SKIPPED, f"{name} is from a file that the journal names: give it, too, as --contender FILE::NAME"
+        )
     runners.of(operation).earlier[shape.id] = run.shapes[shape.id].choices
     prepared = runners.prepare(shape.id, [name])
     return prepared.entrants.get(name) or prepared.rejected[name]

@@ -12,7 +12,7 @@ from fake_clock import FakeClock
 from made_up_run import HEAD, LINES, lines_of, save, shape
 from pandas import notna
 
-from roofline import clock_comparison, counters, options, plots
+from roofline import clock_comparison, contenders, counters, options, plots
 from roofline.analysis.records import frame, records_of
 from roofline.cli import main
 from roofline.measure import launcher
@@ -222,10 +222,14 @@ def test_clocks_of_somebody_else_reach_journal_and_report_beside_ours(run, monke
     assert "## Clocks" in write(run)[0].read_text()
 
 
-def test_counters_and_clocks_leave_out_what_is_from_a_file_that_the_journal_names(run):
-    of = journal.load(run)
-    of.metadata["options"] |= {"users": [["mine.py::f", ""]], "baseline": "f"}
-    runners = launcher.runners_of(of)
+def test_counters_and_clocks_execute_what_is_from_a_file_only_where_it_is_given_again(run, tmp_path):
+    (tmp_path / "mine.py").write_text("def f(x, w, out=None): ...\n")
+    place, of = contenders.parse(f"{tmp_path / 'mine.py'}::f"), journal.load(run)
+    of.metadata["options"] |= {"users": [[place, ""]], "baseline": "f"}
+    assert launcher.runners_of(of, [place]).options.users == ((place, ""),)
+    with pytest.raises(ValueError, match=r"the run has no such contender, but .*mine\.py::f"):
+        launcher.runners_of(of, ["json:dumps"])
+    runners = launcher.runners_of(of, [])
     assert (runners.options.users, runners.options.baseline) == ((), None)
     assert "f is from a file that the journal names" in launcher.entrant_of(runners, of, CASE.format(16, "f")).reason
 
