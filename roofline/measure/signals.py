@@ -18,10 +18,12 @@ ALL = signal.SIGINT, *ENDING
 
 def ways_on(run: Run, folder: Path, *problems: str, saved: Iterable[str] = (journal.NAME,)) -> list[str]:
     """Return how to go on with `run`, if something is left to measure, `problems`, and which files are `saved` in
-    `folder`."""
+    `folder`, as far as they are still there."""
     shown = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
-    more = [f"go on with it: python3 -m pytest --benchmark-only --ffn-resume={shown}"] if run.unfinished else []
-    return [*more, *problems, f"saved in {shown}: {', '.join(sorted(saved))}"]
+    there = sorted(name for name in saved if (folder / name).exists())
+    resumes = run.unfinished and journal.NAME in there
+    more = [f"go on with it: python3 -m pytest --benchmark-only --ffn-resume={shown}"] if resumes else []
+    return [*more, *problems, f"saved in {shown}: {', '.join(there) or 'nothing is left of it'}"]
 
 
 def interrupt(number: int, frame) -> None:

@@ -81,6 +81,7 @@ class Narrator:
             self._files += [path.name for path in write(folder)]
         except (Exception, KeyboardInterrupt) as error:  # whatever it was, the journal and the JSON are safe
             reason = f"{type(error).__name__}: {error}"
+            session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
             if isinstance(error, KeyboardInterrupt):
                 session.exitstatus = pytest.ExitCode.INTERRUPTED
                 reason = f"interrupted by {str(error) or 'Ctrl-C'}"

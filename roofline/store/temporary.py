@@ -1,0 +1,37 @@
+"""Folders for as long as a process lives. What a kill left of them goes when the next one is made."""
+
+import os
+import shutil
+import socket
+import tempfile
+import zlib
+from contextlib import suppress
+from pathlib import Path
+
+PREFIX = f"roofline-{zlib.crc32(socket.gethostname().encode()):08x}-"
+"""Of those of this machine, whose processes have the numbers behind it: others may share the folder they lie in."""
+
+LONGEST_PARENT = 60
+"""Bytes of a path under which the path of a socket still has less than the 104 that macOS allows, and Linux 108."""
+
+
+def folder() -> tempfile.TemporaryDirectory:
+    """Make a folder for temporary files: in /tmp where the usual one's path is too long for a socket."""
+    usual = tempfile.gettempdir()
+    parent = Path(usual if len(os.fsencode(usual)) <= LONGEST_PARENT else "/tmp")
+    for left in parent.glob(f"{PREFIX}*"):
+        with suppress(OSError, ValueError):  # it is gone meanwhile, or no name of ours
+            pid = int(left.name.removeprefix(PREFIX).partition("-")[0])
+            if left.stat().st_uid == os.getuid() and not _is_alive(pid):
+                shutil.rmtree(left, ignore_errors=True)
+    return tempfile.TemporaryDirectory(prefix=f"{PREFIX}{os.getpid()}-", dir=parent, ignore_cleanup_errors=True)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
