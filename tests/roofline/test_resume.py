@@ -48,6 +48,21 @@ def test_shape_whose_samples_a_kill_cut_off_is_measured_again(three_shapes, kept
     assert sorted(again.measured) == sorted(ALL)
 
 
+@pytest.mark.parametrize("cuts", [3, pytest.param(40, marks=pytest.mark.slow)])
+def test_write_that_a_kill_cut_anywhere_is_made_again(three_shapes, cuts):
+    run = three_shapes("-k", "m64", passes=3)
+    path = run.folder / "samples.jsonl"
+    text = path.read_bytes()
+    last_write = text.rindex(b'{"kind": "pass"')
+    for cut in range(last_write + 5, len(text), (len(text) - last_write) // cuts):
+        path.write_bytes(text[:cut])
+        again = run.go_on()
+        assert again.code == 2 * ("nothing is left to measure" in again.text)
+        (shape,) = again.kept.shapes.values()
+        assert shape.passes == 3
+        assert {round_.pass_index for round_ in shape.rounds} == {1, 2, 3}
+
+
 def test_resume_goes_on_under_the_same_conditions_only(cut_off):
     run = cut_off.go_on("--collect-only")  # a copy
     path = run.folder / "samples.jsonl"
