@@ -38,10 +38,7 @@ PROCESSES = 6
 """Of a CPU, by default: what its clock says, which --collect-only does not ask for."""
 THEIR_TABLE = tuple(f"--benchmark-{word}" for word in ("columns", "compare", "group-by", "histogram", "name", "sort"))
 """Options that say how pytest-benchmark's table is to be."""
-OF_CACHE = {
-    "lf": "--lf", "failedfirst": "--ff", "newfirst": "--nf", "stepwise": "--sw", "stepwise_skip": "--sw-skip",
-    "cacheshow": "--cache-show", "cacheclear": "--cache-clear",
-}  # fmt: skip
+OF_CACHE = ("--lf", "--ff", "--nf", "--sw", "--sw-skip", "--cache-show", "--cache-clear")
 """pytest's options that take its cache of earlier tests."""
 BAD_INPUT = 2
 """Exit code of whatever is refused before anything is measured."""
@@ -77,7 +74,7 @@ def pytest_cmdline_main(config):
 def pytest_configure(config):
     # Before pytest-benchmark's own pytest_configure, which is marked trylast and reads what is set here.
     timed = config.option.benchmark_only
-    asked = [flag for name, flag in OF_CACHE.items() if getattr(config.option, name, None)]
+    asked = [flag for flag in OF_CACHE if config.getoption(flag, None)]
     if asked and not config.pluginmanager.has_plugin("cacheprovider"):
         refuse(f"{asked[0]}: no cache of earlier tests is kept here; name tests, or go on with a run by --ffn-resume")
     if not timed:
@@ -192,9 +189,9 @@ def pytest_collection_finish(session):
         refuse(str(error))
     is_empty = not (session.items or session.testsfailed)  # else pytest has its own word
     if is_empty and state.options.timed and not config.option.collectonly:
-        by = f"-k {config.option.keyword!r} selects" if config.option.keyword else "the tests that are named have"
-        every = "python3 -m pytest --benchmark-only --collect-only -q"
-        pytest.exit(f"{by} no case to measure; {every} lists all", returncode=pytest.ExitCode.NO_TESTS_COLLECTED)
+        by, every = config.option.keyword, "python3 -m pytest --benchmark-only --collect-only -q"
+        problem = f"no case is left to measure{by and f' by -k {by!r}'}; {every} lists them all"
+        pytest.exit(problem, returncode=pytest.ExitCode.NO_TESTS_COLLECTED)
 
 
 def _let_decisions_end(config, state: State) -> None:

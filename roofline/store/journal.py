@@ -174,7 +174,7 @@ def load(folder: Path, kind: type[Run] = Run) -> Run:
     for number, line in enumerate(lines, 2):
         try:
             run.take(line)
-        except (TypeError, ValueError) as error:
+        except Exception as error:
             raise ValueError(
                 f"{path}:{number} is a line of kind {line['kind']!r} that cannot be read: {error}"
             ) from None

@@ -21,17 +21,9 @@ def folder() -> tempfile.TemporaryDirectory:
     parent = Path(usual if len(os.fsencode(usual)) <= LONGEST_PARENT else "/tmp")
     for left in parent.glob(f"{PREFIX}*"):
         with suppress(OSError, ValueError):  # it is gone meanwhile, or no name of ours
-            pid = int(left.name.removeprefix(PREFIX).partition("-")[0])
-            if left.stat().st_uid == os.getuid() and not _is_alive(pid):
-                shutil.rmtree(left, ignore_errors=True)
+            try:
+                os.kill(int(left.name.removeprefix(PREFIX).partition("-")[0]), 0)  # whether it is alive
+            except ProcessLookupError:
+                if left.stat().st_uid == os.getuid():
+                    shutil.rmtree(left)
     return tempfile.TemporaryDirectory(prefix=f"{PREFIX}{os.getpid()}-", dir=parent, ignore_cleanup_errors=True)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True

@@ -1,16 +1,20 @@
 """A run on disk and in memory: what is written is read back, packed too, and as a table; what is damaged is named."""
 
+import copy
 import gzip
 import json
+import random
 from pathlib import Path
 
 import pytest
-from made_up_run import HEAD, LINES, ceiling, save
+from made_up_gathers import gather_matmul, gathering
+from made_up_run import HEAD, LINES, ceiling, save, shape
 
 import roofline
 from results import references
 from roofline.analysis.records import records_of
 from roofline.analysis.throughput import ceilings_of
+from roofline.cli import main
 from roofline.store import journal
 from roofline.store.run import SAMPLE_COLUMNS, Round, Run, Shape
 from roofline.theory.work import Work
@@ -133,6 +137,55 @@ def test_damaged_packed_journal_is_named(tmp_path, damage):
 def test_damaged_lines_are_named(tmp_path, line, message):
     with pytest.raises(ValueError, match=f"samples.jsonl:4 .*{message}"):
         roofline.load(save(tmp_path / "run", [*WRITTEN[:3], line]))
+
+
+VALUES = None, True, -1, 0, 1e308, 2**70, 10**400, "", "x", [], ["x"], [[1]], {}, {"a": {"b": "c"}}
+
+
+def places(value) -> list[tuple]:
+    """Return (table or list, key) of all that is in `value`."""
+    keys = value if isinstance(value, dict) else range(len(value)) if isinstance(value, list) else ()
+    return [(value, key) for key in keys] + [place for key in keys for place in places(value[key])]
+
+
+def damaged(lines: list[dict], draw: random.Random) -> bytes:
+    """Return a journal of `lines` in which something is not what it was."""
+    lines = copy.deepcopy(lines)
+    index, other = draw.sample(range(len(lines)), 2)
+    table, key = draw.choice(places(lines[index]))
+    deed = draw.choice(["value", "value", "no value", "byte", "lost", "twice", "in turn"])
+    if deed == "value":
+        table[key] = draw.choice(VALUES)
+    elif deed == "no value":
+        del table[key]
+    elif deed == "lost":
+        del lines[index]
+    elif deed == "twice":
+        lines.insert(other, lines[index])
+    elif deed == "in turn":
+        lines[index], lines[other] = lines[other], lines[index]
+    text = bytearray("".join(json.dumps(line) + "\n" for line in lines).encode())
+    if deed == "byte":
+        text[draw.randrange(len(text))] = draw.randrange(256)
+    return text
+
+
+@pytest.mark.slow
+def test_journal_that_is_damaged_anyhow_is_one_line_or_can_be_read(tmp_path, undrawn, capsys):
+    draw, path, refused = random.Random(0), tmp_path / journal.NAME, 0
+    matmul = shape(16, {"cublas": 2e-6, "tiled": 4e-6}, rounds=3)
+    kernels = {"kind": "kernels", "shape": matmul[0]["id"], "kernel_names": {"tiled": "kernel"}}
+    idle = {"kind": "idle", "empty_call_s": 1e-6, "idle_power_w": None}
+    head = [HEAD, idle, *(ceiling(kind, 4e12, dtype="bf16") for kind in ("matmul", "read"))]
+    lines = [*head, *matmul, kernels, *gathering(gather_matmul(), rounds=3), *LINES[-2:]]
+    for _ in range(300):
+        path.write_bytes(damaged(lines, draw))
+        codes = [main([command, str(tmp_path)]) for command in ("csv", "report")]
+        errors = capsys.readouterr().err.splitlines()
+        assert {*codes} <= {0, 2}
+        assert len(errors) == codes.count(2)
+        refused += codes != [0, 0]
+    assert 50 < refused < 250
 
 
 @pytest.mark.parametrize(
