@@ -313,11 +313,11 @@ def test_disk_that_fills_up_keeps_what_was_written_and_says_so(three_shapes):
     assert "File too large; choose another with --ffn-results=DIR" in outcome.text
 
 
-STRIKES_ONCE = """
+STRIKES = """
 def strike(place, number, later=False):
     if (place, number) == ("numpy", 128):
         path = next(Path("results/local").glob("*/samples.jsonl"))
-        {deed}
+        {}
 """
 
 
@@ -333,20 +333,13 @@ def strike(place, number, later=False):
     ids=["deleted", "emptied", "cut", "replaced", "no folder"],
 )
 def test_journal_that_is_no_longer_the_open_file_ends_the_run(three_shapes, deed, saved, resumes):
-    run = three_shapes(more=STRIKES_ONCE.format(deed=deed))
+    run = three_shapes(more=STRIKES.format(deed))
     assert run.code == 1
     assert "Traceback" not in run.text
     assert "the journal could not be written: " in run.text
     assert f": {saved}" in run.text
     assert ("go on with it" in run.text) == resumes
     assert ("the report could not be drawn" in run.text) == ("report" not in saved)
-
-
-SAYS = """
-def strike(place, number, later=False):
-    if (place, number) == ("numpy", 128):
-        {deed}
-"""
 
 
 @pytest.mark.parametrize(
@@ -360,29 +353,26 @@ def strike(place, number, later=False):
     ids=["much", "escapes", "raised", "nothing"],
 )
 def test_last_words_are_bounded_and_plain(three_shapes, deed, reason):
-    run = three_shapes("-k", "m128", shares="forks", more=SAYS.format(deed=deed))
+    run = three_shapes("-k", "m128", shares="forks", more=STRIKES.format(deed))
     assert reason in run.reasons["m128-numpy"][1]
     assert reason in run.text
     assert "\x1b" not in run.text
 
 
 def test_folders_of_a_run_have_short_paths_and_what_a_kill_left_goes(three_shapes, tmp_path):
+    def run_in(folder, run, **about):
+        return run("-k", "m64", more=f"\n__import__('tempfile').tempdir = {str(folder)!r}\n", shares="forks", **about)
+
     long = tmp_path / ("long" * 30)
     long.mkdir()
-    short_folder = tempfile.TemporaryDirectory(dir="/tmp")
-    set_folder = "\n__import__('tempfile').tempdir = "
-    assert three_shapes("-k", "m64", shares="forks", more=f"{set_folder}{str(long)!r}\n").code == 0
-    short, dead = Path(short_folder.name), subprocess.Popen(["true"])
-    dead.wait()
-    gone, others = (short / f"{temporary.PREFIX}{pid}-x" for pid in (dead.pid, os.getpid()))
-    for folder in (gone, others):
-        folder.mkdir()
-    run = three_shapes("-k", "m64", fault="numpy 64 KILLED", shares="forks", more=f"{set_folder}{str(short)!r}\n")
-    assert not gone.exists()
-    assert len(left := [path for path in short.iterdir() if path != others]) == 1  # of the run that was killed
-    assert run.go_on(more=f"{set_folder}{str(short)!r}\n").code == 0
-    assert not left[0].exists()
-    assert others.exists()
+    assert run_in(long, three_shapes).code == 0
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:
+        others = Path(short, f"{temporary.PREFIX}{os.getpid()}-others")
+        others.mkdir()
+        run = run_in(short, three_shapes, fault="numpy 64 KILLED")
+        assert len([*Path(short).iterdir()]) == 2
+        assert run_in(short, run.go_on).code == 0
+        assert [*Path(short).iterdir()] == [others]
 
 
 def test_json_that_cannot_be_saved_costs_neither_journal_nor_report(three_shapes):
