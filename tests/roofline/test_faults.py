@@ -366,6 +366,7 @@ def test_folders_of_a_run_have_short_paths_and_what_a_kill_left_goes(three_shape
     long = tmp_path / ("long" * 30)
     long.mkdir()
     assert run_in(long, three_shapes).code == 0
+    assert "set TMPDIR to a folder that can be written" in run_in("/nowhere", three_shapes).text
     with tempfile.TemporaryDirectory(dir="/tmp") as short:
         others = Path(short, f"{temporary.PREFIX}{os.getpid()}-others")
         others.mkdir()
