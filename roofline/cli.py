@@ -71,6 +71,12 @@ def main(arguments: list[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         print(f"roofline {options.command}: {error}", file=sys.stderr)
         return 2
+    except Exception as error:  # whoever reads a journal trusts the types of its less common fields
+        from roofline.measure.device_errors import reason
+
+        problem = "what it reads is damaged, or this is a fault of roofline's"
+        print(f"roofline {options.command}: {reason(error)}: {problem}", file=sys.stderr)
+        return 2
 
 
 def _bench(options: argparse.Namespace) -> int:

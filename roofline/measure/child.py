@@ -15,7 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
+import threading
 import time
 from contextlib import suppress
 from dataclasses import asdict, replace
@@ -30,9 +30,28 @@ from roofline.measure.ranks import of_share
 from roofline.measure.request import Request, Step, Stopped
 from roofline.measure.share import run
 from roofline.options import of_values
+from roofline.store import temporary
+from roofline.store.lines import plain
 
 DEATH_S = 10.0
 """A process that was killed and is there for so long is held by its device's driver: the run goes on without it."""
+
+KEPT_BYTES, LONGEST_LAST = 2**16, 1000
+"""Of what a share prints: what is kept is the end, and of its last line so many characters."""
+
+
+class Output(threading.Thread):
+    """Reads what a share prints to `pipe`, and keeps the end of it."""
+
+    def __init__(self, pipe: int):
+        super().__init__(daemon=True)
+        self._pipe, self.size, self.end = pipe, 0, b""
+
+    def run(self) -> None:
+        with open(self._pipe, "rb", buffering=0) as file:
+            while text := file.read(KEPT_BYTES):
+                self.size += len(text)
+                self.end = (self.end + text)[-KEPT_BYTES:]
 
 
 STOPPED, ANSWER_S = "stopped", 1.0
@@ -46,12 +65,11 @@ class Child:
 
     def __init__(self, request: Request, root: Path):
         """Begin it in the folder `root`."""
-        self._temporary = tempfile.TemporaryDirectory(prefix="roofline-share-")
+        self._temporary = temporary.folder()
         folder = Path(self._temporary.name)
         (folder / "mark").write_bytes(bytes(1))
         with (folder / "mark").open("r+b") as file:
             self._mark = mmap.mmap(file.fileno(), 1)
-        self._output = (folder / "output").open("w+", encoding="utf-8", errors="replace")
         self._plug: socket.socket | None = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._plug.bind(str(folder / "socket"))
         self._plug.listen(1)
@@ -61,11 +79,15 @@ class Child:
         self.is_held = False
         """Whether it was killed and is there all the same."""
         self._request = json.dumps(asdict(request)).encode()
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "roofline.measure.child", str(folder)],
-            cwd=root, stdin=subprocess.DEVNULL, stdout=self._output, stderr=self._output, start_new_session=True,
-            env=os.environ | {MARK: folder.name},
-        )  # fmt: skip
+        reader, writer = os.pipe()
+        self._output = Output(reader)
+        with open(writer, "wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "roofline.measure.child", str(folder)],
+                cwd=root, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
+                env=os.environ | {MARK: folder.name},
+            )  # fmt: skip
+        self._output.start()
 
     @property
     def waits_at(self) -> socket.socket | Connection:
@@ -130,13 +152,12 @@ class Child:
         except subprocess.TimeoutExpired:
             code, self.is_held = -signal.SIGKILL, True
         self._last_mark = self.marked
-        self._output.seek(0)
-        printed = self._output.read()
-        for file in (self._output, self._mark, self._plug, self._channel):
+        self._output.join(1.0)  # something that it began may still hold the pipe
+        for file in (self._mark, self._plug, self._channel):
             if file:
                 file.close()
         self._temporary.cleanup()
-        self._ended = ended(code, printed)
+        self._ended = ended(code, self._output.end.decode(errors="replace"), self._output.size)
         return self._ended
 
 
@@ -153,12 +174,14 @@ def is_of_python(file: str) -> bool:
     return Path(file).is_relative_to(Path(os.__file__).parent) and "site-packages" not in file
 
 
-def ended(code: int, printed: str) -> str:
-    """Return how a process ended, in words: by its exit code, and the last line of what it printed."""
+def ended(code: int, printed: str, size: int) -> str:
+    """Return how a process ended, in words: by its exit code, and the last line of the `size` bytes that it printed."""
     if code < 0:
         return f"signal {-code} ({signal.Signals(-code).name})"
     last = (printed.strip().splitlines() or ["it printed nothing"])[-1]
-    return f"exit code {code}: {last}"
+    if len(last) > LONGEST_LAST:
+        last = f"...{last[-LONGEST_LAST:]} (the end of {size} bytes that it printed)"
+    return f"exit code {code}: {plain(last)}"
 
 
 def bind(device: str) -> None:

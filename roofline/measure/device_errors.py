@@ -4,6 +4,7 @@ import traceback
 from pathlib import Path
 
 from roofline.measure.rounds import CallError
+from roofline.store.lines import plain
 
 OUT_OF_MEMORY = ("OutOfMemoryError", "MemoryError", "out of memory", "can't allocate memory", "STATUS_ALLOC_FAILED")
 UNSUPPORTED = (
@@ -26,12 +27,12 @@ def lack(error: BaseException) -> str | None:
 def reason(error: BaseException) -> str:
     """Return `error` in one line: what is lacking, or else its type and where it was raised."""
     error = _cause(error)
-    first = (str(error).splitlines() or [""])[0]
-    if missing := lack(error):
+    first = next((plain(line) for line in str(error).splitlines() if line.strip()), "")
+    if (missing := lack(error)) and first:
         return f"{missing}: {first}"
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {first}{where}" if first else f"{type(error).__name__}{where}"
+    return f"{missing or type(error).__name__}: {first or 'it said no more'}{where}"
 
 
 def _cause(error: BaseException) -> BaseException:

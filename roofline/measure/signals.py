@@ -3,7 +3,7 @@
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -17,12 +17,13 @@ if hasattr(signal, "SIGHUP"):  # Windows has none
 ALL = signal.SIGINT, *ENDING
 
 
-def ways_on(run: Run, folder: Path, *problems: str, saved: Iterable[str] = (journal.NAME,)) -> list[str]:
-    """Return how to go on with `run`, if something is left to measure, `problems`, and which files are `saved` in
-    `folder`."""
+def ways_on(run: Run, folder: Path, *problems: str) -> list[str]:
+    """Return how to go on with `run`, if something is left to measure, `problems`, and which files are in `folder`."""
     shown = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
-    more = [f"go on with it: {way_on(shown, of_values(run.metadata['options']))}"] if run.unfinished else []
-    return [*more, *problems, f"saved in {shown}: {', '.join(sorted(saved))}"]
+    there = sorted(path.name for path in folder.glob("*") if path.is_file())
+    resumes = run.unfinished and journal.NAME in there
+    more = [f"go on with it: {way_on(shown, of_values(run.metadata['options']))}"] if resumes else []
+    return [*more, *problems, f"saved in {shown}: {', '.join(there) or 'nothing is left of it'}"]
 
 
 def interrupt(number: int, frame) -> None:

@@ -26,6 +26,7 @@ from roofline.measure.request import Request, Step, Stopped
 from roofline.options import as_values
 from roofline.stats import grouped
 from roofline.store import journal
+from roofline.store.lines import plain
 from roofline.store.run import INTERRUPTED, NOT_RUN, Run, Shape
 
 HUNG = "hung"
@@ -252,7 +253,10 @@ class Supervisor:
         if self.epochs:
             asked = replace(asked, world=self.epochs.begin(asked))
         job.begin(asked)
-        running[Child(asked, job.supervisor.root)] = job
+        try:
+            running[Child(asked, job.supervisor.root)] = job
+        except OSError as error:
+            self.over = f"a share could not begin: {error}; set TMPDIR to a folder that can be written"
 
     def _listen(self, running: Running, woken: list) -> None:
         """Take what shares tell until the next look, and end those that have ended or hang."""
@@ -348,7 +352,7 @@ class Supervisor:
 
     def not_measured(self, case_id: str, outcome: str, reason: str) -> None:
         """Journal that `case_id` has no number, and why. `outcome` is `skipped`, `failed` or `not_run`."""
-        entry = {"case": case_id, "outcome": outcome, "reason": anonymous(reason)}
+        entry = {"case": case_id, "outcome": outcome, "reason": plain(anonymous(reason))}
         self.entries[case_id] = entry
         self.add({"kind": "not_measured"} | entry)
 
@@ -366,7 +370,7 @@ class Supervisor:
 
     def note(self, about: str, text: str) -> None:
         """Tell in the report what is to be known `about` something, in place of what was told of it before."""
-        self.add({"kind": "note", "about": about, "text": anonymous(text)})
+        self.add({"kind": "note", "about": about, "text": plain(anonymous(text))})
 
     def add(self, *lines: dict) -> None:
         """Journal lines, and take them into the run. If that fails, the run is over, and neither has any of them."""

@@ -9,9 +9,7 @@ timed (the interpreter is only ever switched on when nothing is timed, and `prep
 
 import os
 import re
-import shutil
 import sys
-import tempfile
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -30,7 +28,8 @@ from roofline.pytest_plugin.narrator import REDRAW, Narrator
 from roofline.pytest_plugin.replay import Nowhere
 from roofline.pytest_plugin.state import State, of_command_line
 from roofline.report import compare
-from roofline.store import conditions, journal
+from roofline.store import conditions, journal, temporary
+from roofline.store.lines import plain
 
 BESIDE_S, BEGIN_S = 2.2, 4.0
 """What a run takes for a shape beside its turns, and for each process: 127 cases on 47 shapes took 288 s by six, 31 on
@@ -39,6 +38,8 @@ PROCESSES = 6
 """Of a CPU, by default: what its clock says, which --collect-only does not ask for."""
 THEIR_TABLE = tuple(f"--benchmark-{word}" for word in ("columns", "compare", "group-by", "histogram", "name", "sort"))
 """Options that say how pytest-benchmark's table is to be."""
+OF_CACHE = ("--lf", "--ff", "--nf", "--sw", "--sw-skip", "--cache-show", "--cache-clear")
+"""pytest's options that take its cache of earlier tests."""
 BAD_INPUT = 2
 """Exit code of whatever is refused before anything is measured."""
 
@@ -47,7 +48,7 @@ STATE = pytest.StashKey[State]()
 
 def refuse(message: str) -> None:
     """End pytest with one line and exit code 2."""
-    pytest.exit(message, returncode=BAD_INPUT)
+    pytest.exit(plain(message), returncode=BAD_INPUT)
 
 
 def pytest_addoption(parser, pluginmanager):
@@ -73,6 +74,9 @@ def pytest_cmdline_main(config):
 def pytest_configure(config):
     # Before pytest-benchmark's own pytest_configure, which is marked trylast and reads what is set here.
     timed = config.option.benchmark_only
+    asked = [flag for flag in OF_CACHE if config.getoption(flag, None)]
+    if asked and not config.pluginmanager.has_plugin("cacheprovider"):
+        refuse(f"{asked[0]}: no cache of earlier tests is kept here; name tests, or go on with a run by --ffn-resume")
     if not timed:
         config.option.benchmark_disable = True
     try:
@@ -88,6 +92,8 @@ def pytest_configure(config):
         every = config.rootpath / "tests" / "benchmarks"  # what `roofline_pytest` names from another folder
         files = [every / f"test_{name}.py" if name in operations.OPERATIONS else Path(name) for name in chosen]
         config.args = [*(word for word in asked if word != str(every)), *(str(file.expanduser()) for file in files)]
+    if timed:
+        config.option.maxfail = 0  # all is measured in the first test: what stopped here would lose rows, and no time
     if timed and not config.option.collectonly:
         # It makes its JSON for a file only; where the run folder will be is not known yet (`Narrator.report`).
         config.option.benchmark_json = config.option.benchmark_json or Nowhere()
@@ -181,6 +187,11 @@ def pytest_collection_finish(session):
             selection.require_memory(cases, state.session.hello["machine"])
     except ValueError as error:
         refuse(str(error))
+    is_empty = not (session.items or session.testsfailed)  # else pytest has its own word
+    if is_empty and state.options.timed and not config.option.collectonly:
+        by, every = config.option.keyword, "python3 -m pytest --benchmark-only --collect-only -q"
+        problem = f"no case is left to measure{by and f' by -k {by!r}'}; {every} lists them all"
+        pytest.exit(problem, returncode=pytest.ExitCode.NO_TESTS_COLLECTED)
 
 
 def _let_decisions_end(config, state: State) -> None:
@@ -238,8 +249,9 @@ def _begin(config, state: State) -> None:
         refuse(f"--ffn-resume {state.resume}: {changes}; go back to what it was, or start a new run")
     results = options.results
     if not options.timed:  # a journal that nobody reads
-        results = Path(tempfile.mkdtemp(prefix="roofline-check-"))
-        config.add_cleanup(lambda: shutil.rmtree(results, ignore_errors=True))
+        made = temporary.folder()
+        config.add_cleanup(made.cleanup)
+        results = Path(made.name)
     folder = state.resume or results / metadata.folder_name(about["chip"])
     try:
         session.open(folder, run or now)

@@ -28,8 +28,6 @@ class Narrator:
         self._config, self._state = config, state
         self._saved: dict | None = None
         """What pytest-benchmark saves, completed; it makes none where no case has a number."""
-        self._files = [journal.NAME]
-        """What the run's folder has of it by now."""
         self._logged_s = 0.0
         self._is_live = False
         """Whether a line of progress stands where the next one goes."""
@@ -71,16 +69,16 @@ class Narrator:
         try:
             if self._saved or not path.exists():
                 path.write_text(json.dumps(saved, indent=4, default=str), encoding="utf-8")
-            self._files.append(path.name)
         except OSError as error:
             self._state.problems.append(f"benchmark.json could not be written ({error}); {journal.NAME} has all of it")
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
         if self._state.options.no_report:
             return
         try:
-            self._files += [path.name for path in write(folder)]
+            write(folder)
         except (Exception, KeyboardInterrupt) as error:  # whatever it was, the journal and the JSON are safe
             reason = f"{type(error).__name__}: {error}"
+            session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
             if isinstance(error, KeyboardInterrupt):
                 session.exitstatus = pytest.ExitCode.INTERRUPTED
                 reason = f"interrupted by {str(error) or 'Ctrl-C'}"
@@ -89,7 +87,7 @@ class Narrator:
     def closing_lines(self) -> list[str]:
         """Return the brief tables, the summary, the ceilings, what was not measured, and where everything lies."""
         run, folder = self._state.run, self._state.folder
-        return [*terminal(run), *ways_on(run, folder, *self._state.problems, saved=self._files)]
+        return [*terminal(run), *ways_on(run, folder, *self._state.problems)]
 
     def pytest_benchmark_update_json(self, config, output_json):
         """Add fields by the final ceilings, and what was not measured. Runs for each file saved, with the same outcome.

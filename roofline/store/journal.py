@@ -11,6 +11,7 @@ import errno
 import gzip
 import itertools
 import json
+import os
 import re
 import zlib
 from collections.abc import Iterator
@@ -53,9 +54,10 @@ def make_folder(folder: Path) -> Path:
 class Journal:
     """Appends to samples.jsonl in `folder`, which it makes, or goes on with.
 
-    A write is whole or it is not there: one that fails (the disk is full) is taken back before OSError is raised, and
-    nothing is left in a buffer for a later kill to lose. A line that a kill cut off is dropped before the next. Each
-    line ends with a checksum (`sum`) of all up to it, so that one that is changed, lost or there twice is seen.
+    A write is whole or it is not there: one that fails (the disk is full, the file was deleted or cut) is taken back
+    before OSError is raised, and nothing is left in a buffer for a later kill to lose. A line that a kill cut off is
+    dropped before the next. Each line ends with a checksum (`sum`) of all up to it, so that one that is changed, lost
+    or there twice is seen.
     """
 
     def __init__(self, folder: Path):
@@ -63,16 +65,17 @@ class Journal:
         if (folder / PACKED).exists():
             raise OSError(errno.EPERM, f"its {PACKED} is packed; unpack it with gunzip to go on with it")
         _require_room(folder)
-        path = folder / NAME
+        self._path = path = folder / NAME
         whole = path.read_bytes().rpartition(b"\n") if path.exists() else (b"", b"", b"")
         self._file = path.open("ab", buffering=0)
-        self._file.truncate(len(whole[0] + whole[1]))
-        last = SUM.search(whole[0].decode(errors="replace"))
+        self._size = self._file.truncate(len(whole[0] + whole[1]))
+        last = SUM.search(whole[0].decode(errors="replace").removesuffix("\r"))
         self._sum = int(last[1], 16) if last else None if whole[0] else 0
         """Of the last line; None where the journal began without."""
 
     def write(self, *lines: dict) -> None:
-        size, total = self._file.seek(0, 2), self._sum
+        self._require_in_place()
+        total = self._sum
         texts = []
         for line in lines:
             text = json.dumps(line, allow_nan=False)
@@ -81,13 +84,20 @@ class Journal:
                 text = f'{text[:-1]}, "sum": "{total:08x}"}}'
             texts.append(f"{text}\n")
         rest = "".join(texts).encode()
+        size = self._size + len(rest)
         try:
             while rest:
                 rest = rest[self._file.write(rest) :]
         except BaseException:
-            self._file.truncate(size)
+            self._file.truncate(self._size)
             raise
-        self._sum = total
+        self._size, self._sum = size, total
+
+    def _require_in_place(self) -> None:
+        """Raise OSError where the file at the path is no longer the one that is open, as the last write left it."""
+        there, ours = self._path.stat(), os.fstat(self._file.fileno())
+        if not os.path.samestat(there, ours) or there.st_size != self._size:
+            raise OSError(errno.ESTALE, f"something else replaced or changed {NAME}")
 
     def close(self) -> None:
         self._file.close()
@@ -140,7 +150,7 @@ def _texts(path: Path) -> Iterator[str]:
                     most = f"a line above {LONGEST_LINE_BYTES >> 20} MiB, or more than {MOST_BYTES >> 20} MiB in all"
                     raise ValueError(f"{path} has {most}: no run writes as much")
                 if line.endswith(b"\n"):  # else a kill cut it off while it was written
-                    yield line[:-1].decode("utf-8")
+                    yield line[:-1].removesuffix(b"\r").decode("utf-8")
     except UnicodeDecodeError:
         raise ValueError(f"{path} is no journal: it is not text in UTF-8") from None
     except (EOFError, gzip.BadGzipFile, zlib.error):
@@ -165,7 +175,7 @@ def load(folder: Path, kind: type[Run] = Run) -> Run:
     for number, line in enumerate(lines, 2):
         try:
             run.take(line)
-        except (TypeError, ValueError) as error:
+        except Exception as error:
             raise ValueError(
                 f"{path}:{number} is a line of kind {line['kind']!r} that cannot be read: {error}"
             ) from None

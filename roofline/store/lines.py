@@ -31,6 +31,10 @@ TEXT = Check(lambda value: isinstance(value, str), "is no text")
 TEXTS = Check(
     lambda value: isinstance(value, list) and all(isinstance(text, str) for text in value), "is no list of texts"
 )
+TABLES = Check(
+    lambda value: isinstance(value, dict) and all(isinstance(about, dict) for about in value.values()),
+    "is no table of tables",
+)
 POSITIVE = Check(_is_positive, "is no number above 0")
 """Of a number, or of all in a table."""
 
@@ -41,17 +45,19 @@ LINES: dict[str, dict[str, Check]] = {
     },
     "resumed": {"started": ANY},
     "idle": {"empty_call_s": ANY, "idle_power_w": ANY},
-    "ceiling": {"ceiling": ANY, "dtype": ANY, "when": ANY, "probe": TEXT, "value": POSITIVE},
+    "ceiling": {
+        "ceiling": ANY, "dtype": ANY, "when": ANY, "probe": TEXT, "value": POSITIVE, "low": POSITIVE, "high": POSITIVE,
+    },
     "shape": {
         "id": ANY, "op": TEXT, "analysis": ANY, "params": table(), "dtype": ANY, "work": table("flop", "device_bytes"),
         "baseline": ANY,
-        "cache": TEXT, "entrants": table(), "stopped_by": ANY, "round_count": POSITIVE, "telemetry": table(),
+        "cache": TEXT, "entrants": TABLES, "stopped_by": ANY, "round_count": POSITIVE, "telemetry": table(),
         "late": table(),
     },
     "pass": {
         "shape": ANY, "passes": ANY, "stopped_by": ANY, "round_count": POSITIVE, "telemetry": table(), "late": table(),
     },
-    "round": {"shape": ANY, "index": ANY, "order": ANY, "time_s": POSITIVE},
+    "round": {"shape": ANY, "index": ANY, "order": TEXTS, "time_s": POSITIVE},
     "steady": {"shape": ANY, "contender": ANY, "block": ANY, "time_s": POSITIVE},
     "timeline": {"shape": ANY, "contender": ANY, "transfers": ANY, "arrivals_s": ANY, "waits": ANY, "end_s": ANY},
     "counters": {

@@ -305,12 +305,14 @@ class Run:
                 self.shapes[name].keep_whole_passes()
 
     def note_lost_rounds(self) -> None:
-        """Count as interrupted the shapes that lack samples: the run was killed between their line and their rounds."""
+        """Count as interrupted the shapes that lack samples: the run was killed between their line and their rounds.
+        Each is counted once, however often this looks."""
         if self.base:
             self.base.note_lost_rounds()
         for shape in self.shapes.values():
             if len(shape.rounds) < shape.round_count:
                 shape.stopped_by, shape.passes = INTERRUPTED, max(0, shape.passes - 1)
+                shape.round_count = len(shape.rounds)
 
     def samples(self) -> DataFrame:
         """Return a row for each timed call, with `SAMPLE_COLUMNS`. Those that a late host spoilt are absent."""

@@ -22,9 +22,7 @@ NOISE = re.compile(r"tests collected|^$")
 @pytest.fixture
 def typed(zygote, environment):
     """`typed(*words)`: exit code and output of pytest in the checkout; nothing is measured."""
-    return lambda *words, cwd=ROOT: zygote.run(
-        ["-p", "no:cacheprovider", *words], cwd=str(cwd), env=environment(), file_bytes=None
-    )
+    return lambda *words, cwd=ROOT: zygote.run([*words], cwd=str(cwd), env=environment())
 
 
 @pytest.mark.parametrize(
@@ -90,6 +88,7 @@ def test_shapes_none_of_which_fits_are_refused_before_anything_is_measured(typed
     [
         (("--benchmark-only", "--ffn-results=README.md"), "--ffn-results 'README.md': cannot write in "),
         (("--ffn-quick", MATMUL), "--ffn-quick measures: it needs --benchmark-only"),
+        (("--lf", MATMUL), "--lf: no cache of earlier tests is kept here"),
     ],
 )
 def test_what_makes_no_sense_is_refused_before_anything_is_imported(typed, words, message):

@@ -6,17 +6,19 @@ The default tier has the common faults; all of them, at each place, are slow.
 import functools
 import os
 import signal
+import subprocess
+import tempfile
 import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from subprocess import CalledProcessError
 
 import pytest
 
 from results import references
 from roofline.cli import main
 from roofline.measure import device_errors
+from roofline.store import temporary
 
 slow = pytest.mark.slow
 ALL = [f"m{m}-{name}" for m in (64, 128, 256) for name in ("torch", "numpy")]
@@ -49,7 +51,7 @@ OUTCOMES = {
     "MemoryError": ("skipped", "out of memory: 12 GiB asked for"),
     "greedy": ("skipped", "out of memory: Unable to allocate"),
     "sys.exit": ("failed", "SystemExit: no licence (conftest.py:"),
-    "Ctrl-C": ("failed", "KeyboardInterrupt (conftest.py:"),
+    "Ctrl-C": ("failed", "KeyboardInterrupt: it said no more (conftest.py:"),
     "own": ("failed", "Own: of its own kind (conftest.py:"),
     "fork": None,
     "noise": None,
@@ -335,6 +337,69 @@ def test_disk_that_fills_up_keeps_what_was_written_and_says_so(three_shapes):
     assert "File too large; choose another with --ffn-results=DIR" in outcome.text
 
 
+STRIKES = """
+def strike(place, number, later=False):
+    if (place, number) == ("numpy", 128):
+        path = next(Path("results/local").glob("*/samples.jsonl"))
+        {}
+"""
+
+
+@pytest.mark.parametrize(
+    ("deed", "saved", "resumes"),
+    [
+        ("path.unlink()", "benchmark.json", False),
+        ("os.truncate(path, 100)", "benchmark.json, samples.jsonl", True),
+        ("path.write_bytes(path.read_bytes()[:-50])", "benchmark.json, report.html, report.md, samples.jsonl", True),
+        ("path.rename('old'); path.write_bytes(Path('old').read_bytes())", "benchmark.json, report.html", True),
+        ("__import__('shutil').rmtree(path.parent)", "nothing is left of it", False),
+    ],
+    ids=["deleted", "emptied", "cut", "replaced", "no folder"],
+)
+def test_journal_that_is_no_longer_the_open_file_ends_the_run(three_shapes, deed, saved, resumes):
+    run = three_shapes(more=STRIKES.format(deed))
+    assert run.code == 1
+    assert "Traceback" not in run.text
+    assert "the journal could not be written: " in run.text
+    assert f": {saved}" in run.text
+    assert ("go on with it" in run.text) == resumes
+    assert ("the report could not be drawn" in run.text) == ("report" not in saved)
+
+
+@pytest.mark.parametrize(
+    ("deed", "reason"),
+    [
+        ("os.write(1, b'cut' * 10**7 + b'the end'); os._exit(3)", "cutthe end (the end of 30000007 bytes that it prin"),
+        (r"print('\x1b[31m\x07red', flush=True); os._exit(3)", r"numpy: exit code 3: \x1b[31m\x07red, while it was"),
+        (r"raise RuntimeError('\n\x1b[2J')", r"RuntimeError: \x1b[2J (conftest.py:"),
+        ("raise MemoryError", "out of memory: it said no more (conftest.py:"),
+    ],
+    ids=["much", "escapes", "raised", "nothing"],
+)
+def test_last_words_are_bounded_and_plain(three_shapes, deed, reason):
+    run = three_shapes("-k", "m128", shares="forks", more=STRIKES.format(deed))
+    assert reason in run.reasons["m128-numpy"][1]
+    assert reason in run.text
+    assert "\x1b" not in run.text
+
+
+def test_folders_of_a_run_have_short_paths_and_what_a_kill_left_goes(three_shapes, tmp_path):
+    def run_in(folder, run, **about):
+        return run("-k", "m64", more=f"\n__import__('tempfile').tempdir = {str(folder)!r}\n", shares="forks", **about)
+
+    long = tmp_path / ("long" * 30)
+    long.mkdir()
+    assert run_in(long, three_shapes).code == 0
+    assert "set TMPDIR to a folder that can be written" in run_in("/nowhere", three_shapes).text
+    with tempfile.TemporaryDirectory(dir="/tmp") as short:
+        others = Path(short, f"{temporary.PREFIX}{os.getpid()}-others")
+        others.mkdir()
+        run = run_in(short, three_shapes, fault="numpy 64 KILLED")
+        assert len([*Path(short).iterdir()]) == 2
+        assert run_in(short, run.go_on).code == 0
+        assert [*Path(short).iterdir()] == [others]
+
+
 def test_json_that_cannot_be_saved_costs_neither_journal_nor_report(three_shapes):
     in_the_way = "[folder.joinpath('benchmark.json').mkdir() for folder in Path('results/local').iterdir()]"
     outcome = three_shapes("-k", "m64", more=f"\ndef pytest_benchmark_update_json():\n    {in_the_way}\n")
@@ -347,11 +412,10 @@ def test_json_that_cannot_be_saved_costs_neither_journal_nor_report(three_shapes
     assert sorted(theirs.cases) == ["m64-numpy", "m64-torch"]  # by our own
 
 
-def test_x_stops_at_the_first_failure_and_all_is_measured(three_shapes):
+def test_x_loses_no_row_of_what_is_measured(three_shapes):
     outcome = three_shapes("-x", fault="numpy 128 crash")
     assert outcome.code == 1
-    assert sorted(outcome.measured) == sorted(set(ALL) - {"m128-numpy"})
-    assert sorted(outcome.cases) == ["m128-torch", "m64-numpy", "m64-torch"]
+    assert sorted(outcome.measured) == sorted(outcome.cases) == sorted(set(ALL) - {"m128-numpy"})
 
 
 @pytest.mark.parametrize(
@@ -380,7 +444,7 @@ def test_interruption_at_the_end_is_told_and_the_run_is_saved(three_shapes, plac
         (type("OutOfMemoryError", (RuntimeError,), {})("CUDA out of memory"), "out of memory", "out of memory: CUDA"),
         (type("OutOfResources", (Exception,), {})("shared memory, Required: 3"), "not supported", "not supported: sha"),
         (RuntimeError("Failed to find C compiler."), "not supported", "not supported: Failed"),  # Triton's
-        (CalledProcessError(1, ["gcc", "-O3", "-shared", "-fPIC"]), "not supported", "not supported: Command"),
+        (subprocess.CalledProcessError(1, ["gcc", "-shared", "-fPIC"]), "not supported", "not supported: Command"),
         (ValueError("K\nis odd"), None, "ValueError: K"),
     ],
 )

@@ -171,6 +171,7 @@ def test_plain_pytest_checks_and_times_nothing(run_project):
 def test_run_of_nothing_makes_no_folder(run_project, argument, code):
     outcome = run_project("--benchmark-only", argument)
     assert (outcome.code, outcome.folder) == (code, None)
+    assert ("no case is left to measure by -k 'nothing_of_that_name'; python3" in outcome.text) == bool(code)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +209,7 @@ def test_other_folders_work_and_runs_that_begin_within_a_second_have_each_its_ow
 def test_report_that_fails_costs_no_data(run_project):
     broken = "\nfrom roofline.report import tables\ntables.markdown = lambda *a: [].pop()\n"
     outcome = run_project("--benchmark-only", "-k", "numpy or torch", more=broken)
-    assert outcome.code == 0
+    assert outcome.code == 1
     assert "IndexError: pop from empty list" in outcome.text
     assert ": benchmark.json, samples.jsonl\n" in outcome.text
     assert outcome.rows.keys() == {"torch", "numpy"}

@@ -33,19 +33,21 @@ def test_resume_of_the_selected_cases_only(three_shapes):
     assert sorted(again.cases) == ["m128-numpy", "m256-numpy", "m64-numpy"]
 
 
-@pytest.mark.parametrize("kept", ["no round", "half a line"])
-def test_shape_whose_samples_a_kill_cut_off_is_measured_again(three_shapes, kept):
-    run = three_shapes()
+@pytest.mark.parametrize("cuts", [5, pytest.param(40, marks=pytest.mark.slow)])
+def test_write_that_a_kill_cut_anywhere_is_made_again(three_shapes, cuts):
+    run = three_shapes("-k", "m64", "--ffn-max-seconds=0.3", passes=3)
     path = run.folder / "samples.jsonl"
-    lines = path.read_bytes().splitlines(keepends=True)
-    last = max(index for index, line in enumerate(lines) if b'"kind": "shape"' in line)
-    whole = b"".join(lines[: last + 1 + 7 * (kept != "no round")])
-    path.write_bytes(whole + lines[-1][:40] * (kept == "half a line"))
-    assert run.kept.interrupted == ["matmul-xxl/16-up-tp8-m256-fp32"]
-    again = run.go_on()
-    assert again.code == 0
-    assert (again.folder / "samples.jsonl").read_bytes().startswith(whole + b'{"kind": "resumed"')
-    assert sorted(again.measured) == sorted(ALL)
+    text = path.read_bytes()
+    first = text.index(b'{"kind": "shape"') + 1
+    for cut in range(first, len(text) - 100, (len(text) - first) // cuts):
+        path.write_bytes(text[:cut])
+        again = run.go_on()
+        assert again.code == 0
+        whole, _, _ = text[:cut].rpartition(b"\n")
+        assert (again.folder / "samples.jsonl").read_bytes().startswith(whole + b'\n{"kind": "resumed"')
+        (shape,) = again.kept.shapes.values()
+        assert shape.passes == 3
+        assert {round_.pass_index for round_ in shape.rounds} == {1, 2, 3}
 
 
 def test_resume_goes_on_under_the_same_conditions_only(cut_off):

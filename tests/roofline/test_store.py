@@ -1,16 +1,20 @@
 """A run on disk and in memory: what is written is read back, packed too, and as a table; what is damaged is named."""
 
+import copy
 import gzip
 import json
+import random
 from pathlib import Path
 
 import pytest
+from made_up_gathers import gather_matmul, gathering
 from made_up_run import HEAD, LINES, ceiling, save
 
 import roofline
 from results import references
 from roofline.analysis.records import records_of
 from roofline.analysis.throughput import ceilings_of
+from roofline.cli import main
 from roofline.store import journal
 from roofline.store.run import SAMPLE_COLUMNS, Round, Run, Shape
 from roofline.theory.work import Work
@@ -69,10 +73,11 @@ def test_rounds_that_come_later_are_seen_and_records_derived_anew(tmp_path):
 )
 def test_line_that_was_changed_or_is_lost_or_there_twice_is_an_error(tmp_path, damage):
     path = tmp_path / journal.NAME
-    for lines in (WRITTEN[:3], WRITTEN[3:]):  # gone on with
+    for lines, end in ((WRITTEN[:3], b"\r\n"), (WRITTEN[3:], b"\n")):  # gone on with, on another system
         writer = journal.Journal(tmp_path)
         writer.write(*lines)
         writer.close()
+        path.write_bytes(path.read_bytes().replace(b"\n", end))
     whole = path.read_text().splitlines(keepends=True)
     assert len(roofline.load(tmp_path).shapes[SHAPE.id].rounds) == 2
     path.write_text("".join(damage(whole)))
@@ -133,6 +138,41 @@ def test_damaged_packed_journal_is_named(tmp_path, damage):
 def test_damaged_lines_are_named(tmp_path, line, message):
     with pytest.raises(ValueError, match=f"samples.jsonl:4 .*{message}"):
         roofline.load(save(tmp_path / "run", [*WRITTEN[:3], line]))
+
+
+VALUES = None, True, -1, 0, 1e308, 2**70, 10**400, "", "x", [], ["x"], [[1]], {}, {"a": {"b": "c"}}
+
+
+def damaged(lines: list[dict], draw: random.Random) -> bytes:
+    """Return a journal of `lines` in which something is not what it was."""
+    inner = lines = copy.deepcopy(lines)
+    while inner and isinstance(inner, dict | list) and (inner is lines or draw.random() < 0.8):
+        table = inner
+        key = draw.choice([*table] if isinstance(table, dict) else range(len(table)))
+        inner = table[key]
+    deed = draw.choice(["changed", "changed", "lost", "twice", "moved", "byte"])
+    if deed == "changed":
+        table[key] = draw.choice(VALUES)
+    if deed == "lost":
+        del table[key]
+    if deed in ("twice", "moved"):
+        lines.insert(draw.randrange(len(lines)), draw.choice(lines) if deed == "twice" else lines.pop())
+    text = bytearray("".join(json.dumps(line) + "\n" for line in lines).encode())
+    if deed == "byte":
+        text[draw.randrange(len(text))] = draw.randrange(256)
+    return text
+
+
+@pytest.mark.slow
+def test_journal_that_is_damaged_anyhow_is_one_line_or_can_be_read(tmp_path, undrawn, capsys):
+    draw, refused = random.Random(0), 0
+    lines = [*LINES[:8], *gathering(gather_matmul(), rounds=3), *LINES[-2:]]
+    for _ in range(300):
+        (tmp_path / journal.NAME).write_bytes(damaged(lines, draw))
+        code = main(["report", str(tmp_path)])
+        refused += code == 2
+        assert (code, capsys.readouterr().err.count("\n")) in [(0, 0), (2, 1)]
+    assert 50 < refused < 250
 
 
 @pytest.mark.parametrize(
