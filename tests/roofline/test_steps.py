@@ -79,6 +79,7 @@ def test_each_size_has_a_panel_with_its_own_bars():
         for size, parts in times_ms.items()
         for part, ms in parts.items()
     ]  # fmt: skip
+    before = pyplot.get_fignums()
     figure = step_shares(pandas.DataFrame(rows))
     for axes, (size, parts) in zip(figure.axes, times_ms.items(), strict=True):
         assert (axes.get_title("left"), axes.get_title()) == (size, "")
@@ -86,7 +87,7 @@ def test_each_size_has_a_panel_with_its_own_bars():
         low, high = axes.get_ylim()
         assert low - high == pytest.approx(len(parts) + 0.2)  # room for its own bars alone, the first on top
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["matmul", "idle"]
-    assert pyplot.get_fignums() == []
+    assert pyplot.get_fignums() == before
 
 
 def test_nothing_is_drawn_of_other_operations(tmp_path):
