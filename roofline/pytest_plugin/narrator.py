@@ -9,7 +9,6 @@ import pytest
 from roofline.analysis.records import record_of
 from roofline.measure.signals import ways_on
 from roofline.report.write import terminal, write
-from roofline.store import journal
 
 REDRAW = "python3 -m roofline report"
 
@@ -70,7 +69,7 @@ class Narrator:
             if self._saved or not path.exists():
                 path.write_text(json.dumps(saved, indent=4, default=str), encoding="utf-8")
         except OSError as error:
-            self._state.problems.append(f"benchmark.json could not be written ({error}); {journal.NAME} has all of it")
+            self._state.problems.append(f"benchmark.json could not be written ({error})")
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
         if self._state.options.no_report:
             return

@@ -214,7 +214,7 @@ def _checked(path: Path) -> Iterator[dict]:
                     f"{path} is of schema {schema}, and this program reads {SCHEMA}: redraw it with the version that "
                     "wrote it"
                 )
-        if kind not in LINES or (number > 1 and kind == "run"):
+        if str(kind) not in LINES or (number > 1 and kind == "run"):
             raise ValueError(f"{path}:{number} has a line of unknown kind {kind!r} here")
         if problem := problem_of(line):
             raise ValueError(f"{path}:{number} is a line of kind {kind!r} {problem}: the journal is damaged")

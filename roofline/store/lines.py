@@ -3,9 +3,11 @@
 results/README.md documents them for people.
 """
 
-import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
+
+MOST = 1e300
+"""Above all that is measured, of numbers that are still floats: a whole number in JSON may be larger."""
 
 
 class Check(NamedTuple):
@@ -23,7 +25,7 @@ def table(*keys: str) -> Check:
 def _is_positive(value: Any) -> bool:
     if isinstance(value, dict):
         return all(map(_is_positive, value.values()))
-    return isinstance(value, (float, int)) and 0 < value < math.inf
+    return isinstance(value, (float, int)) and 0 < value < MOST
 
 
 ANY = Check(lambda value: True)
@@ -35,6 +37,7 @@ TABLES = Check(
     lambda value: isinstance(value, dict) and all(isinstance(about, dict) for about in value.values()),
     "is no table of tables",
 )
+TIMES = Check(lambda value: isinstance(value, dict) and _is_positive(value), "is no number above 0 for each entrant")
 POSITIVE = Check(_is_positive, "is no number above 0")
 """Of a number, or of all in a table."""
 
@@ -49,23 +52,23 @@ LINES: dict[str, dict[str, Check]] = {
         "ceiling": ANY, "dtype": ANY, "when": ANY, "probe": TEXT, "value": POSITIVE, "low": POSITIVE, "high": POSITIVE,
     },
     "shape": {
-        "id": ANY, "op": TEXT, "analysis": ANY, "params": table(), "dtype": ANY, "work": table("flop", "device_bytes"),
-        "baseline": ANY,
+        "id": TEXT, "op": TEXT, "analysis": TEXT, "params": table(), "dtype": ANY, "baseline": TEXT,
+        "work": table("flop", "device_bytes"),
         "cache": TEXT, "entrants": TABLES, "stopped_by": ANY, "round_count": POSITIVE, "telemetry": table(),
         "late": table(),
     },
     "pass": {
-        "shape": ANY, "passes": ANY, "stopped_by": ANY, "round_count": POSITIVE, "telemetry": table(), "late": table(),
+        "shape": TEXT, "passes": ANY, "stopped_by": ANY, "round_count": POSITIVE, "telemetry": table(), "late": table(),
     },
-    "round": {"shape": ANY, "index": ANY, "order": TEXTS, "time_s": POSITIVE},
-    "steady": {"shape": ANY, "contender": ANY, "block": ANY, "time_s": POSITIVE},
-    "timeline": {"shape": ANY, "contender": ANY, "transfers": ANY, "arrivals_s": ANY, "waits": ANY, "end_s": ANY},
+    "round": {"shape": TEXT, "index": ANY, "order": TEXTS, "time_s": TIMES},
+    "steady": {"shape": TEXT, "contender": TEXT, "block": ANY, "time_s": POSITIVE},
+    "timeline": {"shape": TEXT, "contender": TEXT, "transfers": ANY, "arrivals_s": ANY, "waits": ANY, "end_s": ANY},
     "counters": {
-        "shape": ANY, "contender": ANY, "dram_bytes": ANY, "l2_bytes": ANY,
+        "shape": TEXT, "contender": TEXT, "dram_bytes": ANY, "l2_bytes": ANY,
         "counter_source": table("tool", "version", "metrics"),
     },
-    "kernels": {"shape": ANY, "kernel_names": table()},
-    "costs": {"shape": ANY, "contender": ANY, "costs": table()},
+    "kernels": {"shape": TEXT, "kernel_names": table()},
+    "costs": {"shape": TEXT, "contender": TEXT, "costs": table()},
     "process": {"process": ANY, "seconds": POSITIVE, "planned": ANY},
     "note": {"about": TEXT, "text": TEXT},
     "not_measured": {"case": TEXT, "outcome": TEXT, "reason": TEXT},
