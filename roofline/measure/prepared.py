@@ -131,13 +131,16 @@ class PreparedCase:
         changes it once, as where it is imported, goes on without that, and the run tells."""
         threads = threading.active_count()
         result = check()
-        changed = process_state.put_back(before)
+        changed, lost = process_state.put_back(before)
         if self.is_guarded and threading.active_count() > threads:
             self.changes[name] = "the number of threads, which go on"
         if not changed or isinstance(result, Rejection):
             return result
+        if lost:
+            return Rejection(FAILED, f"{name}: it changes {', '.join(lost)} for good, which others share")
         result.call()
-        if again := process_state.put_back(before):
+        again, _ = process_state.put_back(before)
+        if again:
             return Rejection(FAILED, f"{name}: each of its calls changes {', '.join(again)}, which others share")
         self.changes[name] = f"{', '.join(changed)}, which was put back"
         return result

@@ -24,6 +24,10 @@ class Setting(NamedTuple):
 ATTRIBUTES = (
     *(("torch", name) for name in ("mm", "matmul", "addmm", "empty", "empty_like", "zeros", "randn")),
     *(("torch.Tensor", name) for name in ("copy_", "mul_", "fill_", "double")),
+    *(
+        (place, "fp32_precision")
+        for place in ("torch.backends", "torch.backends.cuda.matmul", "torch.backends.mkldnn.matmul")
+    ),
     ("torch.backends.cuda.matmul", "allow_tf32"),
     ("torch.backends.cuda.matmul", "allow_fp16_reduced_precision_reduction"),
     ("torch.backends.cuda.matmul", "allow_bf16_reduced_precision_reduction"),
@@ -40,6 +44,14 @@ FUNCTIONS = ("num_threads", "float32_matmul_precision", "default_dtype", "determ
 TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF) if hasattr(signal, "setitimer") else ()
 
 
+def has(holder: Any, name: str) -> bool:
+    """Whether there is such an attribute, though reading it may raise."""
+    try:
+        return hasattr(holder, name)
+    except Exception:
+        return True
+
+
 def settings() -> Iterator[Setting]:
     """All that can be read here. What a module has not, as an older torch, is left out."""
     for place, name in ATTRIBUTES:
@@ -47,7 +59,7 @@ def settings() -> Iterator[Setting]:
         holder = sys.modules.get(module)
         for part in parts:
             holder = getattr(holder, part, None)
-        if hasattr(holder, name):
+        if has(holder, name):
             yield Setting(
                 f"{place}.{name}",
                 lambda holder=holder, name=name: getattr(holder, name),
@@ -86,17 +98,30 @@ def settings() -> Iterator[Setting]:
 
 def noted() -> list[tuple[Setting, Any]]:
     """Each setting with its value."""
-    return [(setting, setting.read()) for setting in settings()]
+    return [(setting, value_of(setting)) for setting in settings()]
 
 
-def put_back(before: list[tuple[Setting, Any]]) -> list[str]:
-    """Set what has changed since `before` to what it was then; returns its names. What cannot be the same again, as a
-    closed file, is from now on what it is. Raises what setting it raises."""
-    changed = []
+def value_of(setting: Setting) -> Any:
+    """What is read, or the kind of error that reading raises, as where torch's older and newer flags contradict."""
+    try:
+        return setting.read()
+    except Exception as error:
+        return type(error)
+
+
+def put_back(before: list[tuple[Setting, Any]]) -> tuple[list[str], list[str]]:
+    """Set what has changed since `before` to what it was then. Returns the names of what changed, and of what of that
+    cannot be put back. What cannot be the same again, as a closed file, is from now on what it is."""
+    changed, lost = [], []
     for setting, value in before:
-        now = setting.read()
-        if now is not value and now != value:
+        now = value_of(setting)
+        if now is value or now == value:
+            continue
+        changed.append(setting.name)
+        try:
             setting.write(value)
-            changed.append(setting.name)
-    before[:] = [(setting, setting.read()) for setting, _ in before] if changed else before
-    return changed
+        except Exception:
+            lost.append(setting.name)
+    if changed:
+        before[:] = [(setting, value_of(setting)) for setting, _ in before]
+    return changed, lost

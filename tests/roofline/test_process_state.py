@@ -50,10 +50,12 @@ def test_what_a_contender_changes_of_the_process_is_put_back(name, each, folder)
     assert torch.is_grad_enabled()
     assert signal.alarm(0) == 0
     if each:
-        assert f"bad: each of its calls changes {name}" in prepared.rejected["bad"].reason
+        assert prepared.rejected["bad"].reason.startswith("bad: each of its calls changes ")
+        assert name in prepared.rejected["bad"].reason
     else:
         assert prepared.contenders == ["bad"]
-        assert prepared.changes["bad"] == f"{name}, which was put back"
+        assert name in prepared.changes["bad"]  # two of torch's flags are one
+        assert prepared.changes["bad"].endswith(", which was put back")
 
 
 def test_a_closed_stdout_is_opened_again(folder):
