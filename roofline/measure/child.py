@@ -175,9 +175,14 @@ def is_of_python(file: str) -> bool:
 
 
 def ended(code: int, printed: str, size: int) -> str:
-    """Return how a process ended, in words: by its exit code, and the last line of the `size` bytes that it printed."""
+    """Return how a process ended, in words: by its exit code, and the last line of the `size` bytes that it printed.
+
+    >>> ended(-9, "", 0), ended(-40, "", 0), ended(3, "no room", 7)
+    ('signal 9 (SIGKILL)', 'signal 40', 'exit code 3: no room')
+    """
     if code < 0:
-        return f"signal {-code} ({signal.Signals(-code).name})"
+        named = f" ({signal.Signals(-code).name})" if -code in {*signal.Signals} else ""  # real-time ones have none
+        return f"signal {-code}{named}"
     last = (printed.strip().splitlines() or ["it printed nothing"])[-1]
     if len(last) > LONGEST_LAST:
         last = f"...{last[-LONGEST_LAST:]} (the end of {size} bytes that it printed)"

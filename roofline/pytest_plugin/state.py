@@ -8,6 +8,8 @@ from typing import BinaryIO
 
 from roofline import operations
 from roofline import options as ffn_options
+from roofline.analysis.records import records_of
+from roofline.measure import device_errors
 from roofline.measure.epochs import Epochs, identity
 from roofline.measure.machine import choose_device, refuse_tf32
 from roofline.measure.supervisor import Supervisor
@@ -88,6 +90,7 @@ def of_command_line(config, timed: bool, ranks: Epochs | None) -> State:
         options = ffn_options.resolve(get, device=device, timed=timed, root=config.rootpath, world=world)
     else:
         held, run = journal.hold(resume), journal.load(resume)
+        _require_sound(run, resume)
         options = ffn_options.resumed(get, run.metadata, resume)
         if options.world != world:
             raise ValueError(
@@ -101,6 +104,14 @@ def of_command_line(config, timed: bool, ranks: Epochs | None) -> State:
     if timed and not run and not config.option.collectonly:
         ffn_options.require_writable(options.results)
     return State(options, resume, run, held, ranks)
+
+
+def _require_sound(run: Run, folder: Path) -> None:
+    """Raises ValueError where no rows can be made of what a run has measured."""
+    try:
+        records_of(run)
+    except Exception as error:
+        raise ValueError(f"--ffn-resume {folder}: its journal is damaged: {device_errors.reason(error)}") from None
 
 
 def _refuse_of_ranks(config) -> None:
