@@ -22,6 +22,7 @@ from roofline.measure import (
     device_errors,
     launches,
     machine,
+    process_state,
     runner,
     steady,
     telemetry,
@@ -230,8 +231,10 @@ class Share:
         while prepared.contenders:
             self.telemetry.start()
             self.at(Step.TURNS, shape, entrants=rounds.names, seconds=rounds.longest_pass_s)
+            before = process_state.noted() if prepared.is_guarded else []
             try:
                 rounds.run_pass()
+                self.refuse_who_changes(entered, before)
                 entered.telemetry = self.telemetry.summary()
                 if last:
                     self.finish(entered)
@@ -250,6 +253,18 @@ class Share:
         self.tell_rejected(shape, prepared)
         if last:
             prepared.entrants.clear()  # lets go of operands that are not shared with other shapes
+
+    def refuse_who_changes(self, entered: Entered, before: list) -> None:
+        """Put back what the calls of a pass have changed of the process, and take out who does so again."""
+        changed, _ = process_state.put_back(before)
+        if not changed:
+            return
+        what = ", ".join(changed)
+        self.note("process", f"Timed calls of {entered.shape} changed what others share, and the rounds had its effect: {what}.")
+        for name in entered.prepared.contenders:
+            entered.prepared.take(name, partial(called_again, entered.prepared.entrants[name]))
+            if name in entered.prepared.rejected:
+                entered.rounds.drop(name)
 
     def is_first(self, shape: str) -> bool:
         """Return whether no earlier share measured it."""
@@ -391,6 +406,12 @@ def typical_timelines(entered: Entered) -> list[dict]:
             about = {"kind": "timeline", "shape": entered.shape, "contender": name, "round": middle}
             lines.append(about | timeline)
     return lines
+
+
+def called_again(entrant: Entrant) -> Entrant:
+    """Return the entrant, once it was called."""
+    entrant.call()
+    return entrant
 
 
 def checked_again(entrant: Entrant) -> Entrant | Rejection:
