@@ -260,7 +260,7 @@ class Share:
         if not changed:
             return
         what = ", ".join(changed)
-        self.note("process", f"Timed calls of {entered.shape} changed what others share, and the rounds had its effect: {what}.")
+        self.note("process", f"Timed calls of {entered.shape} changed what others share, and felt it: {what}.")
         for name in entered.prepared.contenders:
             entered.prepared.take(name, partial(called_again, entered.prepared.entrants[name]))
             if name in entered.prepared.rejected:
