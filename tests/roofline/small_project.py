@@ -55,6 +55,8 @@ def strike(place, number, later=False):
         time.sleep(1)
     if fault == "exit":
         os._exit(3)
+    if fault == "handler":
+        signal.signal(signal.SIGALRM, print)
     if fault == "Ctrl-C":
         raise KeyboardInterrupt  # of its own, which no signal sent
     if fault == "own":

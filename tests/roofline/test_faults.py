@@ -172,6 +172,13 @@ def test_one_death_is_no_proof(three_shapes, place, processes):
     assert [len(shape.times_s(name)) >= 30 for name in ("torch", "numpy")] == [True, True]
 
 
+def test_what_timed_calls_change_of_the_process_is_put_back_and_told(three_shapes):
+    run = three_shapes("-k", "m128", fault="numpy 128 handler", shares="forks")
+    assert (run.code, run.reasons) == (0, {})
+    told = "m128-fp32 changed what others share, and felt it: the handler of signal 14."
+    assert [told in note for note in run.kept.notes].count(True) == 1
+
+
 def test_what_a_contender_forks_ends_with_its_share_and_says_nothing(three_shapes):
     run = three_shapes("-k", "m128", fault="numpy 128 fork", shares="new")
     assert (run.code, run.reasons) == (0, {})
