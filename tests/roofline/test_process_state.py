@@ -4,6 +4,7 @@ import io
 import os
 import signal
 import sys
+import threading
 
 import pytest
 import torch
@@ -68,3 +69,12 @@ def test_a_closed_stdout_is_opened_again(folder):
     finally:
         sys.stdout = before
     assert prepared.changes["bad"] == "an open sys.stdout, which was put back"
+
+
+def test_threads_that_go_on_are_told():
+    ends, prepared = threading.Event(), PreparedCase(None, "good")
+    thread = threading.Thread(target=ends.wait)
+    prepared.enter("bad", lambda: thread.start() or Entrant("bad", lambda: None))
+    ends.set()
+    thread.join()
+    assert (prepared.contenders, prepared.changes) == (["bad"], {"bad": "the number of threads, which go on"})
