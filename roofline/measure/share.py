@@ -33,7 +33,7 @@ from roofline.measure.prepared import FAILED, Broken, Entrant, PreparedCase, Rej
 from roofline.measure.request import Kind, Request, Step, is_of_contender
 from roofline.measure.rounds import UNWATCHED, CallError, Rounds, StopRule
 from roofline.stats import grouped, time_of
-from roofline.store.run import Shape
+from roofline.store.run import PROBE, Shape
 from roofline.theory import floor
 
 Tell = Callable[[dict], None]
@@ -308,7 +308,7 @@ class Share:
     def refuse_impossible_times(self, entered: Entered) -> None:
         """Take out each contender whose typical time is below the floor of its work: it did not do all of that."""
         prepared, rounds = entered.prepared, entered.rounds
-        limits = floor.rates(self.machine, prepared.case.dtype, self.ceilings)
+        limits = floor.rates(self.machine, prepared.case.dtype, self.ceilings + ceilings_beside(entered))
         if isinstance(limits, str):
             return self.note("floor", f"No floor under times of {prepared.case.dtype}: {limits}.")
         least = floor.floor(prepared.case.work, limits)
@@ -406,6 +406,20 @@ def typical_timelines(entered: Entered) -> list[dict]:
             about = {"kind": "timeline", "shape": entered.shape, "contender": name, "round": middle}
             lines.append(about | timeline)
     return lines
+
+
+def ceilings_beside(entered: Entered) -> list[dict]:
+    """Return what the probe beside a shape reached in its rounds, as a ceiling: the machine may have been busy when
+    the ceilings of the run were measured."""
+    reached = []
+    for name, entrant in entered.prepared.entrants.items():
+        times_s = entered.rounds.times_s.get(name)
+        if entrant.role == PROBE and times_s:
+            kind = entrant.facts["ceiling"]
+            dtype = entered.prepared.case.dtype if kind == "matmul" else None
+            value = entrant.facts["amount"] / time_of(times_s).value
+            reached.append({"ceiling": kind, "dtype": dtype, "value": value})
+    return reached
 
 
 def called_again(entrant: Entrant) -> Entrant:

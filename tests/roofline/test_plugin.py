@@ -149,6 +149,20 @@ def test_a_time_that_no_kernel_of_this_machine_can_have_fails_its_case_alone(run
     assert "take 4.54 us" in reason
 
 
+BUSY_AT_FIRST = """
+import itertools
+from roofline.measure.ceilings import Probe
+calls = itertools.count()
+busy = Probe("matmul", "known", 3e9, lambda: 4e-3 if next(calls) < 50 else 1e-3, "fp32")
+probes = lambda quiet=probes(): [busy, *quiet[2:]]
+"""
+
+
+def test_a_floor_knows_the_probe_of_the_same_rounds_where_the_machine_was_busy_before(run_project):
+    outcome = run_project("--benchmark-only", "-k", "torch or numpy", env={"SLOWER": "0.01"}, more=BUSY_AT_FIRST)
+    assert (outcome.code, [*outcome.rows]) == (0, ["torch", "numpy"])
+
+
 def test_gpu_that_torch_cannot_use_is_an_error_unless_the_cpu_was_asked_for(run_project):
     driver = "\nfrom roofline.measure import machine\nmachine.gpu_driver = lambda: '999.1'\n"
     about = {"more": driver, "env": {"CUDA_VISIBLE_DEVICES": ""}}
