@@ -244,7 +244,7 @@ class Job:
         step, shape, names, why = (verdict[name] for name in ("step", "shape", "names", "why"))
         if step == Step.CEILINGS:
             return self.supervisor.note("ceilings", f"No shares of the roof: the share ended by {why}.")
-        if verdict.get("is_death") and self.suspect(shape, names[0], why):
+        if verdict.get("is_death") and self.suspect(shape, names[0]):
             return
         self._ended[step, shape] += not verdict["is_known"]
         if verdict["is_known"] or (names and self._ended[step, shape] > 1):
@@ -253,13 +253,13 @@ class Job:
         elif self._ended[step, shape] >= TRIES:
             self.supervisor.over = f"{TRIES} shares ended at their {step}: {why}"
 
-    def suspect(self, shape: str, name: str, why: str) -> bool:
+    def suspect(self, shape: str, name: str) -> bool:
         """Leave a contender out since the process died at its call, and return True, unless that is proof. One death is
         none: another one's timer, or the system, may have ended the process."""
         supervisor, case = self.supervisor, f"{shape}-{name}"
         if case in self._tried_alone or case in supervisor.suspects or supervisor.epochs or supervisor.is_of_two:
             return False
-        supervisor.suspects[case] = shape, name, why
+        supervisor.suspects[case] = shape, name
         return True
 
     def next_suspect(self) -> tuple[str, str] | None:
@@ -267,7 +267,7 @@ class Job:
         self.alone = ""
         if not self.supervisor.suspects:
             return None
-        case, (shape, name, _) = self.supervisor.suspects.popitem()
+        case, (shape, name) = self.supervisor.suspects.popitem()
         self._tried_alone.add(case)
         self.alone = name
         return shape, name
@@ -359,6 +359,7 @@ class Measure(Job):
 
     def next_request(self) -> Request | None:
         run = self.supervisor.run
+        self.alone = ""
         self.supervisor.close_decided()
         passes = self.supervisor.passes_left()
         number = 1 + max((round_.process for shape in run.shapes.values() for round_ in shape.rounds), default=-1)
@@ -444,7 +445,7 @@ class Measure(Job):
             "telemetry": read,
             "late": out | {name: more + late.get(name, 0) for name, more in line["late"].items()},
         }
-        if self.alone and measured:
+        if self.alone and measured:  # which is over for the others
             now["entrants"] = self._prepared[shape]["entrants"] | measured.entrants
             now["stopped_by"] = measured.stopped_by
         about = {"kind": "pass", "shape": shape} if measured else self._prepared[shape]

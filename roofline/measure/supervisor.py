@@ -84,8 +84,8 @@ class Supervisor:
         self.run: Run | None = None
         self.entries: dict[str, dict] = {}
         """Case -> {case, outcome, reason} of what was tried and has no number."""
-        self.suspects: dict[str, tuple[str, str, str]] = {}
-        """Case -> shape, contender, and how a share died at its call. It is left out until it is tried alone."""
+        self.suspects: dict[str, tuple[str, str]] = {}
+        """Case -> shape and contender, at whose call a share died. It is left out until it is tried alone."""
 
     def open(self, folder: Path, run: dict | Run) -> None:
         """Begin the run whose first line is `run`, in a new folder, or go on with `run` in its own.
@@ -100,6 +100,12 @@ class Supervisor:
             self._go_on(run)
             self.add({"kind": "resumed", "started": _now()})
         self.entries = {e["case"]: e for e in self.run.not_measured if e["outcome"] != NOT_RUN}
+        for shape in self.run.shapes.values():  # a run that was cut off before it tried its suspects alone
+            lacking = [] if shape.stopped_by == INTERRUPTED else self.planned.get(shape.id, [])
+            for name in lacking:
+                case = f"{shape.id}-{name}"
+                if case not in self.entries and name not in shape.measured:
+                    self.suspects[case] = shape.id, name
         if self.base:
             self.base.join(self)
 
@@ -386,8 +392,6 @@ class Supervisor:
         """End the run: its kernels get their names if it came to its end, and all that has no number a reason."""
         if not why_cut_short and not self.over:
             self.name_kernels()
-        for shape, name, why in self.suspects.values():  # whom nobody has tried alone
-            self.lose(shape, name, FAILED, f"{name}: {why}")
         reason = self.over or why_cut_short or "its test ended before it was measured"
         asked = {f"{shape}-{name}" for shape, names in self.planned.items() for name in names}
         for entry in self.run.missing:

@@ -172,6 +172,37 @@ def test_one_death_is_no_proof(three_shapes, place, processes):
     assert [len(shape.times_s(name)) >= 30 for name in ("torch", "numpy")] == [True, True]
 
 
+def test_a_suspect_who_was_the_only_contender_is_measured_whole(three_shapes):
+    run = three_shapes("-k", "m128 and numpy", fault="numpy 128 once", passes=3, shares="forks")
+    assert (run.code, run.reasons, run.kept.unfinished) == (0, {}, False)
+
+
+STOPPED_BEFORE = """
+from roofline.measure import jobs
+
+request_alone = jobs.Measure.request_alone
+
+
+def interrupted(job, number):
+    if job.supervisor.suspects and not Path("stopped").exists():
+        Path("stopped").touch()
+        os.kill(os.getpid(), signal.SIGINT)
+    return request_alone(job, number)
+
+
+jobs.Measure.request_alone = interrupted
+"""
+
+
+def test_a_suspect_whom_nobody_has_tried_alone_is_tried_when_the_run_is_gone_on_with(three_shapes):
+    run = three_shapes(fault="numpy 128 once", more=STOPPED_BEFORE, shares="forks")
+    assert (run.code, [*run.reasons]) == (2, ["m128-numpy"])
+    assert run.reasons["m128-numpy"][0] == "not_run"
+    again = run.go_on()
+    assert (again.code, again.reasons, again.kept.unfinished) == (0, {}, False)
+    assert sorted(again.cases) == sorted(ALL)
+
+
 def test_what_timed_calls_change_of_the_process_is_put_back_and_told(three_shapes):
     run = three_shapes("-k", "m128", fault="numpy 128 handler", shares="forks")
     assert (run.code, run.reasons) == (0, {})
