@@ -175,6 +175,8 @@ def test_one_death_is_no_proof(three_shapes, place, processes):
 def test_a_suspect_who_was_the_only_contender_is_measured_whole(three_shapes):
     run = three_shapes("-k", "m128 and numpy", fault="numpy 128 once", passes=3, shares="forks")
     assert (run.code, run.reasons, run.kept.unfinished) == (0, {}, False)
+    (shape,) = run.kept.shapes.values()
+    assert (shape.stopped_by, shape.passes) == ("width", 3)
 
 
 STOPPED_BEFORE = """
