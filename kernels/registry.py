@@ -11,6 +11,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from roofline import contenders
+from roofline.contenders import FIRST_CALL_S
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,8 +80,13 @@ CONTENDERS = {
         Contender(
             name="numpy", path="kernels.vendor:numpy_cpu", kind="library", device="cpu", probes=("matmul", "read")
         ),
-        # It compiles and times candidates for each shape: minutes, on a busy host a multiple of that.
-        Contender(name="inductor", path="kernels.vendor:inductor", kind="library", default=False, first_call_s=1800.0),
+        Contender(
+            name="inductor",
+            path="kernels.vendor:inductor",
+            kind="library",
+            default=False,
+            first_call_s=FIRST_CALL_S["tuned"],
+        ),
         Contender(name="decode", path="kernels.decode:matmul", probes=("read",)),
         Contender(name="persistent", path="kernels.persistent:matmul"),
         # On an H200, at 1 to 64 rows: 0.44 to 1.03 of cuBLAS, where decode has 0.94 to 1.11, and behind it each time.
@@ -92,15 +98,10 @@ CONTENDERS = {
 }
 
 
-USERS_FIRST_CALL_S = 300.0
-"""On a GPU: it may autotune, which compiles a kernel many times."""
-
-
 def of_run(options) -> dict[str, Contender]:
     """Return the contenders of a run by name: ours, and those of the user's files, which run wherever it does."""
-    versions, device = dict(options.users), options.device
-    first_call_s = USERS_FIRST_CALL_S if device == "cuda" else None
-    about = {"kind": "user", "device": device, "first_call_s": first_call_s}
+    versions = dict(options.users)
+    about = {"kind": "user", "device": options.device, "first_call_s": FIRST_CALL_S["user"]}
     return CONTENDERS | {
         name: Contender(name=name, path=place, version=versions[place], **about)
         for name, place in users(options).items()

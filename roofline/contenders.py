@@ -26,6 +26,13 @@ from roofline.arguments import nearest
 
 DEVICES = ("cpu", "cuda")
 
+FIRST_CALL_S = {"usual": 120.0, "user": 300.0, "compiled": 900.0, "tuned": 1800.0}
+"""What a first call may take by its kind, with all it compiles, unless --ffn-first-call-seconds says it.
+
+Triton compiles a kernel within half a minute. A user's may autotune, or import a compiler. `torch.compile` takes
+minutes for 36 layers forward and backward. Inductor also times what it compiles for each shape, on a busy host for a
+multiple of that. One that uses no CPU hangs sooner: `measure.jobs.LIMIT_S`."""
+
 
 @dataclass(frozen=True)
 class Declaration:

@@ -47,6 +47,8 @@ class Options:
     contenders: tuple[str, ...] | None = None
     seed: int = 0
     max_seconds: float = 3.2
+    first_call_seconds: float | None = None
+    """What a first call may take; None for what its kind needs."""
     results: Path = Path()
     steady: int | None = None
     """Blocks in which each contender of a long matmul runs alone; None for the default."""
@@ -189,6 +191,10 @@ OPTIONS = {
     "device": Option("DEVICE", partial(one_of, DEVICES), f"{', '.join(DEVICES)} (default: the GPU if there is one)"),
     "seed": Option("N", partial(count, least=0), "of inputs and orders (default: 0)"),
     "max_seconds": Option("S", positive, "cap on the time of one shape, over all processes (default: 3.2)"),
+    "first_call_seconds": Option(
+        "S", positive, "what a first call may take, with all it compiles (default: 120, a user's 300, of torch.compile "
+        "900, of inductor 1800; without the CPU 60, on a GPU 120)"
+    ),
     "processes": Option(
         "N", count, "that measure each shape, one after another, each in passes of its own "
         "(default: 6, on a GPU 3)",

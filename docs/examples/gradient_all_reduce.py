@@ -36,6 +36,7 @@ import roofline
 from kernels.bench import matmul
 from kernels.tiles import DTYPES
 from roofline import operations
+from roofline.contenders import FIRST_CALL_S
 from roofline.measure.prepared import SKIPPED, Entrant, PreparedCase, Rejection, unwatched, verdict
 from roofline.stats import ratio_of, time_of
 from roofline.theory.models import parse as parse_model
@@ -48,8 +49,6 @@ SETS = 2
 """Sets of activations and gradients, used by turns."""
 PIECES = 16
 """A quarter of the gradients goes in one piece and in so many: what these differ by is the overhead."""
-DDP_S = 120.0
-"""Its first call may take so long: it imports torch's compiler."""
 
 
 # What is measured.
@@ -343,7 +342,7 @@ class Runner(matmul.Runner):
             return refusal or entrant
 
         for name in dict.fromkeys(["flat", *names]):
-            prepared.enter(name, partial(checked_by_all, name), DDP_S if name == "ddp" else None)
+            prepared.enter(name, partial(checked_by_all, name), FIRST_CALL_S["usual"] if name == "ddp" else None)
         if self.options.timed:
             for reference in setting.references():
                 prepared.entrants[reference.name] = reference

@@ -17,6 +17,7 @@ from torch import Tensor
 from kernels.bench import costs, matmul
 from kernels.bench.transformer import Decoder
 from kernels.contract import reason
+from roofline.contenders import FIRST_CALL_S
 from roofline.measure import device_errors
 from roofline.measure.ceilings import Probe
 from roofline.measure.machine import refuse_tf32
@@ -29,8 +30,6 @@ TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 3e-2}
 """Largest relative Frobenius error of all gradients together, and of the loss, against float64, by mode."""
 LEARNED = 1e-3
 """Part of the loss by which a first step lowers it at least: on two small models it was 4e-3, and rounding 1e-5."""
-FIRST_CALL_S = 900.0
-"""Longest that compiling may take, of 36 layers forward and backward."""
 FIRST_S: dict[TransformerStep, float] = {}
 """Step -> seconds of the first call that any part of it made in this process: the others find the kernels compiled."""
 
@@ -183,7 +182,9 @@ class Runner(matmul.Runner):
 
         reference = trainer.reference()
         for name in names:
-            prepared.enter(name, partial(entrant, name, reference), FIRST_CALL_S if name == "compiled" else None)
+            prepared.enter(
+                name, partial(entrant, name, reference), FIRST_CALL_S["compiled"] if name == "compiled" else None
+            )
         return prepared
 
     def problem(self) -> str:

@@ -8,6 +8,7 @@ Ctrl-C does not reach it, and all that it began ends with it.
 
 import faulthandler
 import json
+import math
 import mmap
 import os
 import re
@@ -104,6 +105,10 @@ class Child:
         """Return whether its process has: what it told before may still be there."""
         return self.process.poll() is not None
 
+    def cpu_s(self) -> float:
+        """Return the seconds of the CPU that it has used, with all that it began; NaN where nobody knows."""
+        return cpu_s(self.process.pid)
+
     def stands_at(self) -> str:
         """Return the file that its Python is in, by the innermost frame that is none of Python's own library; `stopped`
         where it does not answer."""
@@ -168,6 +173,19 @@ def kill_marked(name: str, value: str) -> None:
         with suppress(OSError):
             if f"{name}={value}".encode() in path.read_bytes().split(b"\0"):
                 os.kill(int(path.parent.name), signal.SIGKILL)
+
+
+def cpu_s(process: int | str) -> float:
+    """Return the seconds of the CPU that a process has used, with its children of any session, those that ended, too.
+    NaN where it is gone, or the system does not say: outside of Linux."""
+    folder, seconds = Path("/proc", str(process)), math.nan
+    with suppress(OSError):
+        ticks = (folder / "stat").read_text().rpartition(")")[2].split()[11:15]
+        seconds = sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+        for children in folder.glob("task/*/children"):
+            others = [cpu_s(child) for child in children.read_text().split()]
+            seconds += sum(other for other in others if other == other)
+    return seconds
 
 
 def is_of_python(file: str) -> bool:

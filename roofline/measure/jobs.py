@@ -9,11 +9,12 @@ import math
 import random
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from roofline import operations
+from roofline.contenders import FIRST_CALL_S
 from roofline.measure import METHOD_VERSION, launches, machine, telemetry
 from roofline.measure.prepared import FAILED
 from roofline.measure.request import Kind, Request, Step, Stopped
@@ -25,12 +26,15 @@ LIMIT_S = {
     Step.IDLE: {"cpu": 20.0, "cuda": 30.0},
     Step.CEILINGS: {"cpu": 180.0, "cuda": 240.0},
     Step.PREPARE: {"cpu": 60.0, "cuda": 180.0},  # on a GPU also matmuls that are compiled and timed to choose one
-    Step.CALL: {"cpu": 20.0, "cuda": 120.0},  # Triton compiles a kernel within half a minute
+    Step.CALL: {"cpu": 60.0, "cuda": 120.0},  # without the CPU: one that uses it has `FIRST_CALL_S`
     Step.RECHECK: {"cpu": 20.0, "cuda": 60.0},
     Step.TURNS: {"cpu": 10.0, "cuda": 20.0},
     Step.STEADY: {"cpu": 10.0, "cuda": 20.0},
 }
 """What a step may take on a device, beside what its calls and its own rule take."""
+
+BUSY = 0.02
+"""A first call that takes this share of a core, with all that it began, is at work."""
 
 HUNG_TIMES = 100
 """A call that takes so many times as long as the reference hangs."""
@@ -137,7 +141,9 @@ class Job:
         self.supervisor, self.device = supervisor, supervisor.options.device
         self.is_done, self.marked = False, 0
         self.at = {"step": Step.START, "shape": ""}
-        self._limit_s = self._began = 0.0
+        self._limit_s = self._idle_s = self._most_s = self._began = self._cpu_s = 0.0
+        self.cpu_s: Callable[[], float] = lambda: 0.0
+        """Returns what the present share has used of the CPU."""
         self.broke: dict | None = None
         """Who raised, and why, where the device is lost or ranks are out of step."""
         self._ended = defaultdict(int)
@@ -185,10 +191,26 @@ class Job:
         if shape:
             calls = len(at.get("entrants", "1"))
             self._limit_s += HUNG_TIMES * calls * self.reference_s(shape)
-            self._limit_s = (
-                max(self._limit_s, allowed_s) if step == Step.CALL else self._limit_s + RULE_TIMES * allowed_s
-            )
+            self._limit_s += 0 if step == Step.CALL else RULE_TIMES * allowed_s
+        self._idle_s = self._most_s = self._limit_s
+        if step == Step.CALL:
+            chosen_s, are_ranks = self.supervisor.options.first_call_seconds, bool(self.supervisor.epochs)
+            usual_s = 0.0 if are_ranks else FIRST_CALL_S["usual"]
+            self._most_s = chosen_s or max(self._limit_s, allowed_s or usual_s)
+            if chosen_s or are_ranks:  # one sleeps while another compiles
+                self._limit_s = self._most_s
+            self._cpu_s = self.cpu_s()
         self.supervisor.progress(f"{self.progress()}{step}{shape and f' of {shape}'}")
+
+    def is_hung(self) -> bool:
+        """Return whether the time for what it is at is up. A first call gets as much again while it uses the CPU."""
+        if self.left_s > 0:
+            return False
+        cpu_s, used_s = self.cpu_s(), self.cpu_s() - self._cpu_s
+        if self._limit_s >= self._most_s or used_s < BUSY * self._idle_s:
+            return True
+        self._cpu_s, self._limit_s = cpu_s, min(self._limit_s + self._idle_s, self._most_s)
+        return False
 
     def progress(self) -> str:
         """Return how far the run is, to stand before what it is at."""
@@ -233,7 +255,11 @@ class Job:
             names = [self.broke["name"]] if self.broke["name"] else names
             why, outcome = rank + self.broke["reason"], self.broke["outcome"]
             return about | {"names": names, "outcome": outcome, "why": why, "is_known": bool(names)}
-        where, hung = WHERE.get(step, f"at its {step}"), f"it was not over in {self._limit_s:.3g} s, the limit"
+        where, hung = WHERE.get(step, f"at its {step}"), f"it was not over in {self._limit_s:.4g} s, the limit"
+        if step == Step.CALL:
+            hung += (
+                " of one that uses no CPU" * (self._limit_s < self._most_s) + "; --ffn-first-call-seconds sets another"
+            )
         why = rank + (f"{HUNG} {where}: {hung}" if how == HUNG else f"{how}, {where}")
         is_known = len(names) == 1 and step != Step.PREPARE
         is_death = is_known and how != HUNG

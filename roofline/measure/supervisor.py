@@ -260,9 +260,11 @@ class Supervisor:
             asked = replace(asked, world=self.epochs.begin(asked))
         job.begin(asked)
         try:
-            running[Child(asked, job.supervisor.root)] = job
+            child = Child(asked, job.supervisor.root)
         except OSError as error:
             self.over = f"a share could not begin: {error}; set TMPDIR to a folder that can be written"
+            return
+        running[child], job.cpu_s = job, child.cpu_s
 
     def _listen(self, running: Running, woken: list) -> None:
         """Take what shares tell until the next look, and end those that have ended or hang."""
@@ -287,7 +289,7 @@ class Supervisor:
         for child, job in list(running.items()):
             if child.waits_at in ready:
                 continue
-            if job.left_s <= 0:
+            if job.is_hung():
                 self._end(child, running, HUNG)
             elif child.has_ended and not wait([child.waits_at], 0):
                 how = child.end()
