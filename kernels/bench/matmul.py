@@ -15,12 +15,13 @@ from kernels.registry import CONTENDERS, baseline, of_run
 from kernels.tiles import DTYPE_NAMES, DTYPES
 from roofline.measure import ceilings, runner
 from roofline.measure.ceilings import Probe
-from roofline.measure.machine import describe
+from roofline.measure.machine import describe, share_bytes
 from roofline.measure.prepared import SKIPPED, VENDOR_TOLERANCE, Entrant, PreparedCase, Rejection, unwatched
 from roofline.measure.ranks import ALONE
 from roofline.measure.rounds import StopRule
 from roofline.operations.matmul import Matmul, sweep
 from roofline.theory.models import parse as parse_model
+from roofline.theory.work import ITEMSIZE
 
 if find_spec("triton"):
     from kernels.bench import instruments
@@ -78,6 +79,8 @@ class Runner(runner.Runner):
         prepared.has_call_costs = options.device == "cuda" and case.m <= FEW_ROWS
         size = len(sets) * case.work.device_bytes
         prepared.cache = f"cold: {len(sets)} sets of operands in rotation, {size / 2**20:.0f} MiB in all"
+        if options.timed and size < (least := ROTATION * cache_bytes(options.device)):
+            prepared.cache += f", not the {least / 2**20:.0f} that leave none in the cache: the memory has no more room"
         return prepared
 
     def take_fastest(self, case: Matmul, name: str, run, sets: list[tuple[Tensor, Tensor, Tensor]]) -> int:
@@ -147,8 +150,8 @@ def operands(case: Matmul, options) -> list[tuple[Tensor, Tensor, Tensor]]:
     Zero-mean normal values, of a size that keeps `out` below about 1: zeros or ones run faster and lie. All shapes are
     cut from the same three tensors, so that many can be ready at once.
     """
-
-    room = POOL * machine(options.device)["memory_bytes"]
+    room = POOL * min(machine(options.device)["memory_bytes"], share_bytes(options.device)) / len(options.dtypes)
+    most = room
 
     def shapes(other: Matmul) -> list[tuple[int, int]]:
         return [(other.m, other.k), (other.n, other.k), (other.m, other.n)]
@@ -158,7 +161,7 @@ def operands(case: Matmul, options) -> list[tuple[Tensor, Tensor, Tensor]]:
             return 1
         least = math.ceil(ROTATION * cache_bytes(options.device) / other.work.device_bytes)
         wanted = SETS_OF_FEW_ROWS if other.m <= FEW_ROWS else 2
-        return max(2, least, min(wanted, int(room // other.work.device_bytes)))
+        return max(2, min(max(least, wanted), int(most // other.work.device_bytes)))
 
     def spacing(shape: tuple[int, int]) -> int:
         """Return the elements from one tensor to the next: whole kilobytes of the smallest type, for the alignment."""
@@ -168,10 +171,16 @@ def operands(case: Matmul, options) -> list[tuple[Tensor, Tensor, Tensor]]:
     cases, pool = [other for other in same if sets(other) * other.work.device_bytes <= room], _pool
     if case not in cases:
         cases, pool = [case], _pool.__wrapped__  # not kept for others
+
+    def elements_of(number: int) -> int:
+        return max(sets(other) * spacing(shapes(other)[number]) for other in cases)
+
+    taken = ITEMSIZE[case.dtype] * sum(map(elements_of, range(3)))
+    most *= min(1.0, room / taken)  # one shape may have large x, and another large w
     tensors = []
     for number, scale in enumerate((1.0, 1 / math.sqrt(max(other.k for other in cases)), None)):
         guard = max(spacing((checks.GUARD_ROWS, shapes(other)[number][1])) for other in cases)
-        elements = 2 * guard + max(sets(other) * spacing(shapes(other)[number]) for other in cases)
+        elements = 2 * guard + elements_of(number)
         seed = zlib.crc32(f"{options.seed} {number}".encode())
         whole, shape = pool(elements, DTYPES[case.dtype], options.device, seed, scale), shapes(case)[number]
         starts = (guard + index * spacing(shape) for index in range(sets(case)))

@@ -24,7 +24,7 @@ from importlib import import_module
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from roofline import operations
+from roofline import container, operations
 from roofline.contenders import module_of
 from roofline.measure import signals
 from roofline.measure.ranks import of_share
@@ -86,7 +86,7 @@ class Child:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "roofline.measure.child", str(folder)],
                 cwd=root, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
-                env=os.environ | {MARK: folder.name},
+                env=threads() | os.environ | {MARK: folder.name},
             )  # fmt: skip
         self._output.start()
 
@@ -166,6 +166,12 @@ class Child:
         return self._ended
 
 
+def threads() -> dict[str, str]:
+    """Return the variable by which libraries run as many threads as a quota has cores; they look at the affinity."""
+    count = container.cores()
+    return {"OMP_NUM_THREADS": str(count)} if count < container.affinity() else {}
+
+
 def kill_marked(name: str, value: str) -> None:
     """Kill all processes that were begun with the environment variable `name` at `value`, whatever session they lead.
     Linux only: elsewhere nobody is found."""
@@ -215,10 +221,9 @@ def bind(device: str) -> None:
 
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
         if device == "cpu":
-            most = resource.getrlimit(resource.RLIMIT_DATA)[1]
-            memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-            memory = memory if most == resource.RLIM_INFINITY else min(memory, most)
-            resource.setrlimit(resource.RLIMIT_DATA, (memory, most))
+            resource.setrlimit(
+                resource.RLIMIT_DATA, (container.share_bytes(), resource.getrlimit(resource.RLIMIT_DATA)[1])
+            )
 
 
 def load(name: str) -> type:

@@ -1,5 +1,6 @@
 """What an exception means for a run: this case lacks something, it crashed, or the device is lost for all."""
 
+import re
 import traceback
 from pathlib import Path
 
@@ -7,6 +8,8 @@ from roofline.measure.rounds import CallError
 from roofline.store.lines import plain
 
 OUT_OF_MEMORY = ("OutOfMemoryError", "MemoryError", "out of memory", "can't allocate memory", "STATUS_ALLOC_FAILED")
+OF_ALLOCATOR = re.compile(r"tried to allocate (\d+) bytes")
+"""What torch's says of a CPU."""
 UNSUPPORTED = (
     *("NotImplementedError", "OutOfResources", "STATUS_NOT_SUPPORTED"),
     *("Failed to find C compiler", "'-shared', '-fPIC'"),  # of Triton: it compiles a module of C that loads kernels
@@ -29,7 +32,8 @@ def reason(error: BaseException) -> str:
     error = _cause(error)
     first = next((plain(line) for line in str(error).splitlines() if line.strip()), "")
     if (missing := lack(error)) and first:
-        return f"{missing}: {first}"
+        asked = OF_ALLOCATOR.search(first)
+        return f"{missing}: {int(asked[1]) / 1e9:.3g} GB were asked for" if asked else f"{missing}: {first}"
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
     return f"{missing or type(error).__name__}: {first or 'it said no more'}{where}"

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
+from roofline import container
+from roofline.container import cores
 from roofline.measure import telemetry
 from roofline.theory.chips import of_device
 
@@ -162,9 +164,10 @@ def ptxas_version(arch: int) -> str | None:
     return version and version[1]
 
 
-def cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+@functools.cache
+def share_bytes(device: str) -> int:
+    """Return what a share may take of the memory of `device`."""
+    return container.share_bytes() if device == "cpu" else describe(device)["memory_bytes"]
 
 
 def flops_per_s(device: str, datasheet: dict | None) -> float:
@@ -224,7 +227,7 @@ def describe(device: str) -> dict:
         "datasheet": None,
         "threads": torch.get_num_threads(),
         "cache_bytes": _last_level_cache_bytes(),
-        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "memory_bytes": container.memory_bytes(),
     }
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from roofline.measure import device_errors, process_state
+from roofline.measure import device_errors, machine, process_state
 from roofline.measure.clocks import Call
 from roofline.measure.request import EndOfShare, is_of_contender
 
@@ -73,7 +73,7 @@ class PreparedCase:
     """What a runner's `prepare` returns: who may be timed, and who may not, each with a reason."""
 
     case: object
-    """A `roofline.operations.base.Case`; None where there was no preparing it."""
+    """A `roofline.operations.base.Case`."""
     baseline: str
     """Name of the contender that the others are compared with. It is measured beside every selection."""
     device: str = "cpu"
@@ -97,6 +97,12 @@ class PreparedCase:
     def contenders(self) -> list[str]:
         """Return the names of those that were asked for, and the baseline's, as far as they are in."""
         return [name for name, entrant in self.entrants.items() if not entrant.role]
+
+    @property
+    def memory(self) -> str:
+        """Return what the operands take, and what there is for them."""
+        taken, there = self.case.sets * self.case.work.device_bytes / 1e9, machine.share_bytes(self.device) / 1e9
+        return f"{self.case.operands} take {taken:.3g} GB, the share may take {there:.1f}"
 
     def enter(self, name: str, check: Callable[[], Entrant | Rejection], within_s: float | None = None) -> None:
         """Take in what `check()` returns, which makes the first call of `name`."""
@@ -149,7 +155,8 @@ class PreparedCase:
         """Take `name` out, which raised `error`."""
         self.entrants.pop(name, None)
         outcome, reason = rejection(error)
-        self.rejected[name] = Rejection(outcome, f"{name}: {reason}")
+        beside = f"; {self.memory}" * (device_errors.lack(error) == "out of memory")
+        self.rejected[name] = Rejection(outcome, f"{name}: {reason}{beside}")
 
 
 def verdict(name: str, error: float, dtype: str, limit: float | None = None) -> Rejection | None:

@@ -29,7 +29,7 @@ from roofline.measure import (
 )
 from roofline.measure.clocks import empty_call_s
 from roofline.measure.machine import anonymous
-from roofline.measure.prepared import FAILED, Broken, Entrant, PreparedCase, Rejection, rejection, stop_if_lost
+from roofline.measure.prepared import FAILED, SKIPPED, Broken, Entrant, PreparedCase, Rejection, rejection, stop_if_lost
 from roofline.measure.request import Kind, Request, Step, is_of_contender
 from roofline.measure.rounds import UNWATCHED, CallError, Rounds, StopRule
 from roofline.stats import grouped, time_of
@@ -96,13 +96,18 @@ class Share:
             self.at(Step.CALL, shape, name=name, seconds=within_s)
 
         self.at(Step.PREPARE, shape)
+        case, _ = operations.parse(shape)
+        prepared = PreparedCase(case, baseline="", device=self.device)
+        if case.sets * case.work.device_bytes > machine.share_bytes(self.device):
+            reason = f"{prepared.memory}: choose fewer --ffn-tokens, a larger --ffn-tp or a smaller --ffn-model"
+            prepared.rejected = {name: Rejection(SKIPPED, f"{name}: {reason}") for name in names}
+            return prepared
         try:
             return self.runners.prepare(shape, names, first_call)
         except BaseException as error:  # operands that do not fit, for one
             if not is_of_contender(error):
                 raise
             stop_if_lost(self.device, error)
-            prepared = PreparedCase(case=None, baseline="")
             for name in names:
                 prepared.refuse(name, error)
             return prepared
@@ -125,6 +130,7 @@ class Share:
         clock = first.clock()
         about = {"timer": clock.timer, "passes": clock.passes, "processes": clock.processes}
         about |= {"machine": machine.describe(self.device), "method_version": METHOD_VERSION}
+        about["share_bytes"] = machine.share_bytes(self.device)
         self.tell({"tell": "hello"} | about | first.ranks.metadata())
 
     def check(self) -> None:
@@ -136,7 +142,7 @@ class Share:
                 self.at(Step.CALL, shape, name=name)
                 seconds[name] = self.call_again(prepared, name)
             self.tell_rejected(shape, prepared)
-            facts = prepared.case.facts | prepared.facts if prepared.case else {}
+            facts = prepared.case.facts | prepared.facts
             reference_s = seconds.get(prepared.baseline, 0.0)
             self.tell({"tell": "checked", "shape": shape, "reference_s": reference_s, "facts": facts})
             prepared.entrants.clear()  # lets go of operands that are not shared with other shapes

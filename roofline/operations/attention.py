@@ -71,6 +71,10 @@ class Attention(Case):
         return self.batch * self.heads * self.m
 
     @property
+    def operands(self) -> str:
+        return f"q, k, v and out[{self.batch}, {self.heads}, {self.m}, {self.width}]"
+
+    @property
     def work(self) -> Work:
         """Two matmuls forward, and five backward, of which one makes the scores again. Under a causal mask half of them
         counts. Bytes are those of q, k, v, out, backward also of the four gradients and of a float for each row."""

@@ -30,6 +30,10 @@ class Case:
     """How its id is written behind the name of the operation, with its fields in braces."""
     dtype: str
     work: Work
+    operands = "its operands"
+    """What it computes with, in words."""
+    sets = 1
+    """How often a timed run has them, at least."""
 
     def __post_init__(self):
         if self.dtype not in ITEMSIZE:

@@ -14,6 +14,7 @@ from functools import partial
 from itertools import product
 from typing import NamedTuple
 
+from roofline.container import cores
 from roofline.operations import base
 from roofline.operations.matmul import NO_WIRE, Matmul
 from roofline.theory.arms import ALL_CORES, BY_PERSISTENT, PEER, PERSISTENT, of_operation
@@ -249,8 +250,8 @@ class Planner(base.Planner):
         """Return the arms that `device` runs."""
         names, on_gpu = of_operation(self._op, gpu=False), of_operation(self._op, gpu=True)
         if device == "cpu":
-            cores = int(os.environ.get("OMP_NUM_THREADS") or len(os.sched_getaffinity(0)))
-            return [*names, *[ALL_CORES] * (self.options.world == 1 and cores > 1)]
+            threads = int(os.environ.get("OMP_NUM_THREADS") or cores())
+            return [*names, *[ALL_CORES] * (self.options.world == 1 and threads > 1)]
         waiting = [name for name in on_gpu if name not in names]
         return [*names, *(name + PERSISTENT for name in BY_PERSISTENT if name in names), *waiting]
 

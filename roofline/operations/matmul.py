@@ -51,6 +51,7 @@ class Matmul(Case):
     m: int
     dtype: str
     op, form, layers = "matmul", "{model}-{layer}-tp{tp}-m{m}-{dtype}", (*ALL_LAYERS, SHAPE)
+    sets = 2
 
     def __post_init__(self):
         model = parse_model(self.model)
@@ -77,6 +78,10 @@ class Matmul(Case):
     @property
     def facts(self) -> dict[str, int]:
         return {"n": self.n, "k": self.k}
+
+    @property
+    def operands(self) -> str:
+        return f"two sets of x[{self.m}, {self.k}], w[{self.n}, {self.k}] and out[{self.m}, {self.n}]"
 
     @property
     def work(self) -> Work:

@@ -184,7 +184,7 @@ def pytest_collection_finish(session):
                 state.session.base = jobs.other_checkout(state.session)
             if state.options.decide:
                 _let_decisions_end(config, state)
-            selection.require_memory(cases, state.session.hello["machine"])
+            selection.require_memory(cases, state.session.hello["share_bytes"])
     except ValueError as error:
         refuse(str(error))
     is_empty = not (session.items or session.testsfailed)  # else pytest has its own word
@@ -216,7 +216,9 @@ def pytest_report_collectionfinish(config):
     took = jobs.duration(took_s * (2 if options.against else 1))
     is_usual = all(operations.find(case.op).default for case in state.cases_left)  # others compile, and call for longer
     about = "about" if is_usual else "at least"
-    return f"{counts}, {about} {took}{', for decisions up to three times that' * bool(options.decide)}"
+    text = f"{counts}, {about} {took}{', for decisions up to three times that' * bool(options.decide)}"
+    memory = f"a share may take {state.session.hello['share_bytes'] / 1e9:.1f} GB of memory" if state.session else ""
+    return [text, memory] if memory else text
 
 
 @pytest.fixture(scope="session")

@@ -7,9 +7,6 @@ from roofline import operations
 from roofline.options import Options, one_of, read
 from roofline.theory import wires
 
-SETS = 2
-"""Sets of operands that a case has at least, in rotation."""
-
 
 def check(options: Options, runners: operations.Runners, cases: list, keyword: str) -> None:
     """Raises ValueError where none of the `cases` can be measured. `keyword` is what -k said where it selected none."""
@@ -43,13 +40,13 @@ def _why_no_case(operation: operations.Operation, options: Options) -> str:
     return operation.why_not(options)
 
 
-def require_memory(cases: list, machine: dict) -> None:
-    """Raises ValueError where none of the `cases` fits into the memory of the `machine`."""
-    least, memory = SETS * min((case.work.device_bytes for case in cases), default=0), machine["memory_bytes"]
+def require_memory(cases: list, memory: int) -> None:
+    """Raises ValueError where none of the `cases` fits into the `memory` of a share."""
+    least = min((case.sets * case.work.device_bytes for case in cases), default=0)
     if least > memory:
         raise ValueError(
-            f"no shape fits: the operands of the smallest take {least / 1e9:,.0f} GB, the {machine['device']} has "
-            f"{memory / 1e9:,.0f} GB: choose fewer --ffn-tokens, a larger --ffn-tp, a smaller --ffn-model or shapes"
+            f"no shape fits: the operands of the smallest take {least / 1e9:,.0f} GB, a share may take "
+            f"{memory / 1e9:,.1f} GB: choose fewer --ffn-tokens, a larger --ffn-tp, a smaller --ffn-model or shapes"
         )
 
 

@@ -196,6 +196,18 @@ def test_few_rows_get_more_sets_of_operands_as_far_as_they_fit(monkeypatch, m, m
     assert len(matmul.operands(case, options)) == expected
 
 
+def test_the_rotation_of_all_shapes_fits_into_the_share_and_a_shorter_one_is_told(monkeypatch):
+    options = dataclasses.replace(OPTIONS, model="256,1024", layers=("up", "down"), tokens=(1, 2048))
+    monkeypatch.setattr(matmul, "machine", lambda device: {"cache_bytes": 2**24, "memory_bytes": 2**40})
+    whole, pool, taken = {case.id: len(matmul.operands(case, options)) for case in sweep(options)}, matmul._pool, {}
+    monkeypatch.setattr(matmul, "share_bytes", lambda device: 10**8)
+    monkeypatch.setattr(matmul, "_pool", lambda *about: taken.setdefault(about, pool(*about)))
+    for case in sweep(options):
+        assert 2 <= len(matmul.operands(case, options)) < whole[case.id]
+    assert sum(tensor.nbytes for tensor in taken.values()) <= 0.65 * 10**8  # with what checks look at
+    assert ", not the 128 that leave none in the cache" in matmul.Runner(options).prepare(case, []).cache
+
+
 def test_shape_that_cannot_fit_leaves_the_others_theirs():
     options = dataclasses.replace(OPTIONS, tokens=(300, 10**12))
     assert prepare(case=sweep(options)[0], options=options).contenders == ["torch", "numpy"]

@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 FLOORS = (
-    ("theory", "stats", "arguments", "contenders"),
+    ("theory", "stats", "arguments", "contenders", "container"),
     ("operations", "store", "options", "format"),
     ("measure", "analysis"),
     ("plots",),

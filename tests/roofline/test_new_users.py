@@ -1,6 +1,21 @@
 """What a new user's machine and kernels do: kinds of events, each with its smallest input and the right outcome."""
 
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
+
+from roofline import container
+
+ROOT = Path(__file__).parents[2]
+STRIKES = """
+def strike(place, number, later=False):
+    if (place, number, later) == ("first-numpy", 128, False):
+        DEED
+"""
 
 FIRST_CALL = """
 from roofline.measure import jobs
@@ -47,3 +62,78 @@ def test_a_first_call_has_patience_while_it_uses_the_cpu(three_shapes, deed, opt
     assert [*run.reasons] == ["m64-numpy"] * bool(reason)
     assert run.code == bool(reason)
     assert reason in run.text
+
+
+def machine_of(tmp_path, monkeypatch, files: dict[str, str]):
+    """Return `roofline.container` on a machine whose files of Linux are these alone."""
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(container, "PROC", tmp_path / "proc")
+    monkeypatch.setattr(container, "GROUPS", tmp_path / "cgroup")
+    monkeypatch.setattr(container, "affinity", lambda: 8)
+    for cached in (container.memory_bytes, container.share_bytes):
+        monkeypatch.setattr(container, cached.__name__, cached.__wrapped__)
+    return container
+
+
+GB = 10**9
+V1, V2 = "4:memory:/docker/a\n3:cpu,cpuacct:/docker/a\n2:pids:/\n", "0::/pod/a\n"
+CONTAINERS = [  # files of the machine, cores, what a share may take
+    ({}, 8, None),
+    ({"proc/self/cgroup": V2, "cgroup/cpu.max": "max 100000", "cgroup/pod/a/memory.max": "max\n"}, 8, None),
+    ({"proc/self/cgroup": V2, "cgroup/pod/a/cpu.max": "250000 100000\n"}, 2, None),
+    ({"proc/self/cgroup": V2, "cgroup/pod/cpu.max": "50000 100000"}, 1, None),
+    ({"proc/self/cgroup": "0::/\n", "cgroup/cpu.max": "300000 100000", "cgroup/memory.max": "2000000000"}, 3, 2 * GB),
+    ({"proc/self/cgroup": V1, "cgroup/cpu,cpuacct/docker/cpu.cfs_quota_us": "400000",
+      "cgroup/cpu,cpuacct/docker/cpu.cfs_period_us": "100000"}, 4, None),
+    ({"proc/self/cgroup": V1, "cgroup/cpu,cpuacct/cpu.cfs_quota_us": "-1",
+      "cgroup/memory/docker/a/memory.limit_in_bytes": "9223372036854771712",
+      "cgroup/memory/docker/memory.limit_in_bytes": "1000000000"}, 8, GB),
+    ({"proc/meminfo": "MemTotal: 9 kB\nMemAvailable:   500000 kB\n"}, 8, 512_000_000),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("files", "cores", "share_bytes"), CONTAINERS)
+def test_a_container_has_the_cores_and_the_memory_of_all_its_groups(tmp_path, monkeypatch, files, cores, share_bytes):
+    of = machine_of(tmp_path, monkeypatch, files)
+    assert of.cores() == cores
+    assert of.share_bytes() == (share_bytes or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+
+
+def test_limits_of_a_process_and_what_a_share_takes_of_them():
+    code = "from roofline import container; from roofline.measure import child; child.bind('cpu'); import resource\n"
+    code += "print(container.share_bytes(), resource.getrlimit(resource.RLIMIT_DATA)[0])"
+    for limits, expected in (("-v 4000000", "2048000000 2048000000"), ("-d 1000000", "1024000000 1024000000")):
+        command = f"ulimit -S {limits}; exec {sys.executable} -c {shlex.quote(code)}"
+        done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, cwd=ROOT)
+        assert done.stdout.split("\n")[0] == expected, done.stderr
+
+
+MEMORY = """
+from roofline import container
+
+container.share_bytes = lambda: 500_000
+"""
+LACKS = [  # what the first call of numpy at m128 does, why it has no number
+    ("bytearray(2**60)", "numpy: out of memory: it said no more"),
+    ("numpy.empty(2**60, numpy.uint8)", "numpy: out of memory: Unable to allocate 1.00 EiB"),
+    ("__import__('torch').empty(2**50, dtype=__import__('torch').uint8)", "numpy: out of memory: 1.13e+06 GB were ask"),
+]
+
+
+@pytest.mark.parametrize(("deed", "reason"), LACKS)
+def test_what_lacks_memory_says_so_in_words_of_operands(three_shapes, deed, reason):
+    run = three_shapes("-k", "m128", more=STRIKES.replace("DEED", deed))
+    assert [*run.reasons] == ["m128-numpy"]
+    assert reason in run.reasons["m128-numpy"][1]
+    assert "two sets of x[128, 1024], w[416, 1024] and out[128, 416] take 0.00488 GB, the share may take " in run.text
+
+
+def test_a_shape_that_does_not_fit_costs_its_own_rows_and_is_known_before_it_begins(three_shapes):
+    run = three_shapes(more=MEMORY.replace("500_000", "4_800_000"))
+    assert "a share may take 0.0 GB of memory" in run.text
+    assert sorted(run.reasons) == ["m128-numpy", "m128-torch", "m256-numpy", "m256-torch"]
+    assert {outcome for outcome, _ in run.reasons.values()} == {"skipped"}
+    assert ": choose fewer --ffn-tokens, a larger --ffn-tp or a smaller --ffn-model" in run.reasons["m128-torch"][1]
+    assert run.measured == ["m64-torch", "m64-numpy"]

@@ -1,0 +1,64 @@
+"""What a container, or a limit, leaves this process of its machine: cores and memory.
+
+A control group of Linux has the limits of its parents, too. In version 1 each kind has groups of its own.
+"""
+
+import functools
+import os
+import re
+import resource
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+PROC, GROUPS = Path("/proc"), Path("/sys/fs/cgroup")
+
+
+def affinity() -> int:
+    """Return on how many cores this process may run at a time."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def cores() -> int:
+    """Return how many cores it may use all the time, as quotas allow: whole ones, at least one."""
+    counts = [affinity()]
+    for group in _groups("cpu"):
+        version_1 = f"{_text(group / 'cpu.cfs_quota_us')} {_text(group / 'cpu.cfs_period_us')}"
+        quota, _, period = (_text(group / "cpu.max") or version_1).partition(" ")
+        if quota.isdecimal():
+            counts.append(int(quota) // int(period))
+    return max(1, min(counts))
+
+
+@functools.cache
+def memory_bytes() -> int:
+    """Return the memory of the machine, or what this process may have of it, as it began."""
+    sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for group in _groups("memory"):
+        limits = _text(group / "memory.max"), _text(group / "memory.limit_in_bytes")
+        sizes += [int(limit) for limit in limits if limit.isdecimal()]
+    addresses, data = (resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA))
+    sizes += [size for size in (addresses // 2, data) if size > 0]  # code and stacks take addresses, too
+    return min(sizes)
+
+
+@functools.cache
+def share_bytes() -> int:
+    """Return what a share may take on a CPU: that memory, as far as it was free as the process began."""
+    available = re.search(r"MemAvailable:\s+(\d+)", _text(PROC / "meminfo"))
+    return min(memory_bytes(), 1024 * int(available[1])) if available else memory_bytes()
+
+
+def _groups(kind: str) -> Iterator[Path]:
+    """Yield the control group that limits this process, and its parents."""
+    for line in _text(PROC / "self/cgroup").splitlines():
+        _, kinds, path = line.split(":", 2)
+        if not kinds or kind in kinds.split(","):
+            group = GROUPS / kinds / path.lstrip("/")
+            yield from (group, *group.parents)
+
+
+def _text(path: Path) -> str:
+    with suppress(OSError):
+        return path.read_text(errors="replace").strip()
+    return ""
