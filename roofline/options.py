@@ -28,7 +28,7 @@ DEFAULTS = {
 """By device where the run is timed; `test` is what plain pytest checks once, small."""
 
 QUICK = {"tokens": (1, 16, 256, 1024), "tp": (8,), "max_seconds": 0.8, "processes": 1}
-"""Defaults under --ffn-quick: about a minute on two cores of a CPU."""
+"""Defaults under --ffn-quick: one or two minutes on two cores of a CPU."""
 
 DEVICES = ("auto", "cpu", "cuda")
 

@@ -5,7 +5,6 @@ each step may take. This is what happens where a kernel hangs, dies or loses the
 """
 
 import itertools
-import math
 import random
 import time
 from collections import defaultdict
@@ -16,6 +15,7 @@ from pathlib import Path
 from roofline import operations
 from roofline.contenders import FIRST_CALL_S
 from roofline.measure import METHOD_VERSION, launches, machine, telemetry
+from roofline.measure.plan import Timed, duration
 from roofline.measure.prepared import FAILED
 from roofline.measure.request import Kind, Request, Step, Stopped
 from roofline.measure.supervisor import HUNG, Supervisor
@@ -200,21 +200,22 @@ class Job:
             if chosen_s or are_ranks:  # one sleeps while another compiles
                 self._limit_s = self._most_s
             self._cpu_s = self.cpu_s()
-        self.supervisor.progress(f"{self.progress()}{step}{shape and f' of {shape}'}")
+        words, done = self.progress()
+        self.supervisor.progress(f"{words}{step}{shape and f' of {shape}'}", done)
 
     def is_hung(self) -> bool:
         """Return whether the time for what it is at is up. A first call gets as much again while it uses the CPU."""
         if self.left_s > 0:
             return False
-        cpu_s, used_s = self.cpu_s(), self.cpu_s() - self._cpu_s
-        if self._limit_s >= self._most_s or used_s < BUSY * self._idle_s:
+        cpu_s = self.cpu_s()
+        if self._limit_s >= self._most_s or cpu_s - self._cpu_s < BUSY * self._idle_s:
             return True
         self._cpu_s, self._limit_s = cpu_s, min(self._limit_s + self._idle_s, self._most_s)
         return False
 
-    def progress(self) -> str:
-        """Return how far the run is, to stand before what it is at."""
-        return ""
+    def progress(self) -> tuple[str, float | None]:
+        """Return how far the run is, to stand before what it is at, and the share of the passes that are made."""
+        return "", None
 
     def take_line(self, line: dict) -> None:
         self.supervisor.add(line)
@@ -326,8 +327,12 @@ class Check(Job):
     def __init__(self, supervisor: Supervisor, cases: dict[str, list[str]], *, is_alone: bool = False):
         super().__init__(supervisor)
         self.cases, self.is_alone = dict(cases), is_alone
+        self._asked = len(self.cases)
         self.again: dict[str, list[str]] = {}
         """What lacked memory beside others, to be checked alone."""
+
+    def progress(self) -> tuple[str, float | None]:
+        return f"{self._asked - len(self.cases)} of {self._asked} shapes checked: ", None
 
     def next_request(self) -> Request | None:
         left = {shape: self.supervisor.left(shape) for shape in self.cases}
@@ -363,7 +368,9 @@ class Measure(Job):
         super().__init__(supervisor)
         self.when = "resume" if supervisor.run.shapes else "start"
         self._turns: Iterator[list[Job]] = itertools.repeat([self])
-        self._since, self._passes_before = time.monotonic(), self._passes_done()
+        self._sides = [self]
+        """With that of the other checkout, whose shares take turns with these."""
+        self._timed, self._since = Timed(), time.monotonic()
 
     def alternate_with(self, base: "Measure") -> None:
         """Let the shares of another checkout take turns with these: A B B A, or B A A B, by the seed. What drifts
@@ -379,6 +386,7 @@ class Measure(Job):
 
         base.when, self._turns = "", turns()
         base._turns = self._turns
+        self._sides = base._sides = [self, base]
 
     def next_jobs(self) -> list[Job]:
         return next(self._turns)
@@ -416,19 +424,36 @@ class Measure(Job):
         self._prepared: dict[str, dict] = {}
         self._measured: set[str] = set()
         """Shapes that the share told turns of."""
+        self._timed.begin_process(time.monotonic())
         super().begin(asked)
 
-    def _passes_done(self) -> int:
-        return sum(shape.passes for shape in self.supervisor.run.shapes.values())
+    def take_at(self, at: dict) -> None:
+        self._timed.begin_step(at, time.monotonic())
+        super().take_at(at)
 
-    def progress(self) -> str:
-        done, supervisor = self._passes_done(), self.supervisor
-        asked = len(supervisor.planned) * supervisor.passes * supervisor.processes
-        made, took_s = done - self._passes_before, time.monotonic() - self._since
+    def _passes_left(self) -> dict[str, int]:
+        """Return {shape: passes} of the plan that are not made."""
+        supervisor, left = self.supervisor, {}
+        for name in filter(supervisor.left, supervisor.planned):
+            shape = supervisor.run.shapes.get(name)
+            left[name] = supervisor.passes * supervisor.processes - (shape.passes if shape else 0)
+        return {name: count for name, count in left.items() if count > 0}
+
+    def _left_s(self) -> float | None:
+        return self._timed.left_s(self._passes_left(), self.supervisor.passes)
+
+    def progress(self) -> tuple[str, float | None]:
+        supervisor = self.supervisor
+        done = sum(shape.passes for shape in supervisor.run.shapes.values())
         if self._undecided:
-            return f"{done} passes, {len(self._undecided)} of {len(supervisor.planned)} shapes undecided: "
-        left = f", {duration(took_s / made * (asked - done))} left" if made else ""
-        return f"{done} of {asked} passes{left}: "
+            return f"{done} passes, {len(self._undecided)} of {len(supervisor.planned)} shapes undecided: ", None
+        asked, left_s = done + sum(self._passes_left().values()), [side._left_s() for side in self._sides]
+        if None in left_s:
+            wait_s = supervisor.plan.first_estimate_s * len(self._sides) - (time.monotonic() - self._since)
+            words = f"measuring; first estimate in {duration(wait_s)}" if wait_s > 0 else "measuring; no estimate yet"
+        else:
+            words = f"{done} of {asked} passes, {duration(sum(left_s) + supervisor.plan.report_s)} left"
+        return f"{words}: ", done / asked if asked else 1.0
 
     def culprits(self) -> list[str]:
         shape, entrants = self.at["shape"], self.at.get("entrants", [])
@@ -507,15 +532,3 @@ class Names(Job):
 
     def conclude(self, verdict: dict) -> None:
         self.supervisor.note("kernel names", f"Kernel names: not all were found: {verdict['why']}.")
-
-
-def duration(seconds: float) -> str:
-    """Return `seconds` in words, rounded as a person would.
-
-    >>> duration(3.2), duration(47), duration(309), duration(4000)
-    ('5 s', '45 s', '5 min 10 s', '67 min')
-    """
-    if seconds < 97.5:
-        return f"{5 * math.ceil(seconds / 5 - 0.5) or 5} s"
-    minutes, rest = divmod(10 * round(seconds / 10), 60)
-    return f"{minutes} min {rest} s" if rest and minutes < 10 else f"{round(seconds / 60)} min"

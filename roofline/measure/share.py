@@ -168,7 +168,7 @@ class Share:
             self.note("instruments", lacking)
         self.clock.while_busy = self.telemetry.read
         if self.request.when == "start":
-            self.at(Step.IDLE)
+            self.at(Step.IDLE, once=True)
             idle = {"empty_call_s": empty_call_s(self.clock), "idle_power_w": telemetry.idle_power_w(self.telemetry)}
             self.tell({"tell": "line", "kind": "idle"} | idle)
         self.measure_ceilings(first)
@@ -192,6 +192,7 @@ class Share:
         try:
             self.probes = first.probes() if self.request.when or self.ceilings else []
             if self.request.when:
+                self.at(Step.CEILINGS, once=True)
                 seconds = min(ceilings.STOP_RULE.max_seconds, self.options.max_seconds)
                 about = {"when": self.request.when, "seed": self.options.seed, "device": self.device}
                 about["rule"] = replace(ceilings.STOP_RULE, max_seconds=seconds)
@@ -337,7 +338,7 @@ class Share:
         shape, prepared = entered.shape, entered.prepared
         self.tell_turns(entered, whole=False)  # the journal knows the shape before its costs
         for name in prepared.contenders:
-            self.at(Step.CALL, shape, name=name)
+            self.at(Step.CALL, shape, name=name, once=True)
             call, costs = prepared.entrants[name].call, {}
             for cost, measured in (("host_s", call_costs.host_s), ("graph_s", call_costs.graph_s)):
                 try:
@@ -370,7 +371,7 @@ class Share:
         count = self.options.steady or steady.BLOCKS
         about = {"seed": entered.seed, "count": count, "failed": failed}
         about["begins"] = lambda name: self.at(
-            Step.STEADY, shape, name=name, seconds=steady.DROPPED_S + steady.COUNTED_S
+            Step.STEADY, shape, name=name, seconds=steady.DROPPED_S + steady.COUNTED_S, once=True
         )
         try:
             for block in steady.blocks(calls, medians, self.clock, self.telemetry, **about):

@@ -21,6 +21,7 @@ from roofline.measure import epochs, share, signals
 from roofline.measure.child import DEATH_S, Child
 from roofline.measure.epochs import Epochs, RankLostError
 from roofline.measure.machine import anonymous
+from roofline.measure.plan import Plan
 from roofline.measure.prepared import FAILED
 from roofline.measure.request import Request, Step, Stopped
 from roofline.options import as_values
@@ -63,12 +64,14 @@ class Supervisor:
         self.options, self.planned, self.runners, self.root, self.epochs = options, planned, runners, root, epochs
         self.signals: list[tuple[str, float]] = []
         """(name, when) of those that ask for the end."""
+        self.plan: Plan | None = None
+        """How long the run takes, once that was reckoned."""
         self.hello: dict = {}
         """What the first share tells of the machine, of its ranks, and of the clock that times the contenders."""
         self.over = ""
         """Why nothing more can be measured, if that is so."""
-        self.progress: Callable[[str], None] = lambda text: None
-        """Shows how far the run is."""
+        self.progress: Callable[[str, float | None], None] = lambda text, done: None
+        """Shows how far the run is: in words, and as the share of its passes that are made, where that is known."""
         self.say: Callable[[str], None] = lambda text: None
         self.name_kernels: Callable[[], None] = lambda: None
         """Called once all timing is over."""
@@ -112,7 +115,9 @@ class Supervisor:
     def join(self, other: "Supervisor") -> None:
         """Begin the run of another checkout within that of `other`, in its journal, or go on with it."""
         self.folder, self._journal = other.folder, other._journal
-        self.progress, self.say = lambda text: other.progress(f"base, {text}"), lambda text: other.say(text)
+        self.progress = lambda text, done: other.progress(f"base, {text}", done)
+        self.say = lambda text: other.say(text)
+        self.plan = other.plan
         run = other.run
         run.base = run.base or Run(run.metadata | run.metadata["against"])
         self._go_on(run.base)

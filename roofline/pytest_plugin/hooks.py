@@ -10,6 +10,7 @@ timed (the interpreter is only ever switched on when nothing is timed, and `prep
 import os
 import re
 import sys
+import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ import pytest
 from roofline import operations
 from roofline import options as ffn_options
 from roofline.analysis import decision
-from roofline.measure import jobs, machine, metadata, signals
+from roofline.measure import jobs, machine, metadata, plan, signals
 from roofline.measure.epochs import Follower, identity, of_environment
 from roofline.measure.prepared import SKIPPED
 from roofline.measure.supervisor import Supervisor
@@ -31,11 +32,6 @@ from roofline.report import compare
 from roofline.store import conditions, journal, temporary
 from roofline.store.lines import plain
 
-BESIDE_S, BEGIN_S = 2.2, 4.0
-"""What a run takes for a shape beside its turns, and for each process: 127 cases on 47 shapes took 288 s by six, 31 on
-12 shapes 40 s by one, and 4 on 2 shapes 37 s by six, on two cores of an AMD EPYC."""
-PROCESSES = 6
-"""Of a CPU, by default: what its clock says, which --collect-only does not ask for."""
 THEIR_TABLE = tuple(f"--benchmark-{word}" for word in ("columns", "compare", "group-by", "histogram", "name", "sort"))
 """Options that say how pytest-benchmark's table is to be."""
 OF_CACHE = ("--lf", "--ff", "--nf", "--sw", "--sw-skip", "--cache-show", "--cache-clear")
@@ -179,12 +175,17 @@ def pytest_collection_finish(session):
         if state.selected and not config.option.collectonly:
             root = None if runs_here(config) and not state.epochs else config.rootpath
             state.session = Supervisor(state.options, state.selected, state.runners, root, state.epochs)
+            began = time.monotonic()
             jobs.greet(state.session)
+            start_s = time.monotonic() - began
             if state.options.against and state.options.timed:
                 state.session.base = jobs.other_checkout(state.session)
             if state.options.decide:
                 _let_decisions_end(config, state)
-            selection.require_memory(cases, state.session.hello["share_bytes"])
+            hello = state.session.hello
+            selection.require_memory(cases, hello["share_bytes"])
+            flops_per_s = machine.flops_per_s(state.options.device, hello["machine"]["datasheet"])
+            state.session.plan = _plan(state, hello, start_s, flops_per_s)
     except ValueError as error:
         refuse(str(error))
     is_empty = not (session.items or session.testsfailed)  # else pytest has its own word
@@ -211,14 +212,19 @@ def pytest_report_collectionfinish(config):
         return None
     counts = f"{sum(map(len, state.selected.values()))} cases on {len(state.selected)} shapes"
     options = state.options
-    processes = state.session.processes if state.session else options.processes or PROCESSES
-    took_s = len(state.cases_left) * (options.max_seconds + BESIDE_S) + processes * BEGIN_S
-    took = jobs.duration(took_s * (2 if options.against else 1))
+    planned = state.session.plan if state.session else _plan(state, plan.UNSEEN, plan.START_S, plan.UNSEEN_FLOPS_PER_S)
+    took = plan.duration(planned.seconds * (2 if options.against else 1))
     is_usual = all(operations.find(case.op).default for case in state.cases_left)  # others compile, and call for longer
     about = "about" if is_usual else "at least"
     text = f"{counts}, {about} {took}{', for decisions up to three times that' * bool(options.decide)}"
     memory = f"a share may take {state.session.hello['share_bytes'] / 1e9:.1f} GB of memory" if state.session else ""
     return [text, memory] if memory else text
+
+
+def _plan(state: State, hello: dict, start_s: float, flops_per_s: float) -> plan.Plan:
+    shapes = {case.id: state.selected[case.id] for case in state.cases_left}
+    done = {name: shape.passes for name, shape in state.resumed.shapes.items()} if state.resumed else {}
+    return plan.plan(shapes, state.options, hello, done=done, start_s=start_s, flops_per_s=flops_per_s)
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,7 @@
 """What a benchmark run says and saves: how far it is, its report, its JSON, and the tables at its end."""
 
 import json
+import os
 import time
 from contextlib import nullcontext
 
@@ -14,6 +15,27 @@ REDRAW = "python3 -m roofline report"
 
 LOGGED_S = 10.0
 """From one line of progress to the next in a log. A terminal rewrites it each time."""
+
+
+BAR = 20
+"""Characters of it."""
+SERVICES = ("CI", "BUILD_NUMBER")
+"""Environment variables by which services say that nobody looks on, as pytest has them."""
+
+
+def is_log() -> bool:
+    """Return whether lines are kept, where a terminal would write one over the other."""
+    return os.environ.get("TERM") == "dumb" or any(os.environ.get(name) for name in SERVICES)
+
+
+def bar(done: float) -> str:
+    """Return a bar of the share that is done.
+
+    >>> bar(0.33)
+    '[######..............]  33 %'
+    """
+    full = int(BAR * done)
+    return f"[{'#' * full}{'.' * (BAR - full)}] {int(100 * done):3} %"
 
 
 class Narrator:
@@ -35,10 +57,12 @@ class Narrator:
         """Write `text` on a line of its own, now, wherever the terminal is piped to."""
         self._write(text, live=False)
 
-    def progress(self, text: str) -> None:
-        """Say how far the run is: always on a terminal, now and then in a log."""
+    def progress(self, text: str, done: float | None = None) -> None:
+        """Say how far the run is: always on a terminal, with a bar of what is `done`; now and then in a log."""
         reporter, now = self._config.pluginmanager.get_plugin("terminalreporter"), time.monotonic()
-        live = bool(reporter and reporter.isatty())
+        live = bool(reporter and reporter.isatty() and not is_log())
+        if live and done is not None:
+            text = f"{bar(done)} {text}"
         if live or now - self._logged_s >= LOGGED_S:
             self._logged_s = now
             self._write(text, live)

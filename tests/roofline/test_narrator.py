@@ -28,8 +28,10 @@ class Reporter:
 
 
 @pytest.fixture
-def narrate(fake_time):
+def narrate(fake_time, monkeypatch):
     """`narrate(live)`: a narrator, its reporter, and the time that passes for it."""
+    for name in ("TERM", *narrator.SERVICES):
+        monkeypatch.delenv(name, raising=False)
 
     def make(live):
         time, reporter = fake_time(narrator), Reporter(live)
@@ -46,6 +48,16 @@ def test_a_log_has_a_line_of_progress_every_ten_seconds(narrate):
         made.progress(text)
         time.sleep(6)
     assert reporter.text.splitlines() == ["first", "third"]
+
+
+def test_a_bar_stands_where_a_terminal_is_one(narrate, monkeypatch):
+    for live, environment, text in ((True, "", "[#####...............]  25 % turns"), (False, "", "turns\n"),
+                                    (True, "CI", "turns\n"), (True, "BUILD_NUMBER", "turns\n")):  # fmt: skip
+        for name in narrator.SERVICES:
+            monkeypatch.setenv(name, "1" if name == environment else "")
+        made, reporter, _ = narrate(live)
+        made.progress("turns", 0.25)
+        assert reporter.text == text
 
 
 def test_a_terminal_has_one_line_that_gives_way_to_what_is_said(narrate):
