@@ -7,12 +7,13 @@ for, and far more of a GPU that has few such units.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
 
 from roofline.measure.prepared import FAILED, Rejection, verdict
+from roofline.measure.rounds import Inputs
 
 EXACT_ROWS, GROUP = 256, 16
 
@@ -27,6 +28,89 @@ GUARD_ROWS = 64
 
 SLICE = 64 * GROUP
 """Rows of w that are float64 at once."""
+
+LOOKED_AT_ROWS, SUMS = 256, 8
+"""Of a timed result: so many of its rows at most, and so many sums of each; of so few rows, each element."""
+
+
+class Signs(Inputs):
+    """Inputs whose columns get other signs when they have been used, at random. That is exact in every dtype, and takes
+    a pass over x, while no product follows from an earlier one."""
+
+    def __init__(self, inputs: list[Tensor], seed: int):
+        self.inputs, self.used = inputs, set(range(len(inputs)))
+        self._signs: dict[int, Tensor] = {}
+        self.numbers = torch.Generator(inputs[0].device).manual_seed(seed)
+
+    def change(self) -> None:
+        for number in self.used:
+            x = self.inputs[number]
+            signs = random_signs((x.shape[-1],), x, self.numbers)
+            x.mul_(signs)
+            self._signs[number] = signs.mul_(self._signs.get(number, 1))
+
+    def restore(self) -> None:
+        for number, signs in self._signs.items():
+            self.inputs[number].mul_(signs)
+        self.used |= self._signs.keys()  # with these values, too
+        self._signs.clear()
+
+
+class Rotation(Signs):
+    """Sets of (x, w, out) by turns. A set whose x has changed is not in the cache when its turn comes again: it was
+    the last to be used."""
+
+    def __init__(self, sets: list[tuple[Tensor, Tensor, Tensor]], seed: int):
+        super().__init__([x for x, _, _ in sets], seed)
+        self.sets, self.last, self.used = sets, sets[0], {0}
+
+    def turns(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        while True:
+            for number, operands in enumerate(self.sets):
+                self.used.add(number)
+                self.last = operands
+                yield operands
+
+    def change(self) -> None:
+        super().change()
+        self.used.clear()
+
+    def look(self, limit: float, result: Tensor) -> Callable[[], str]:
+        """Look at the `result` of the last call, as `glance` does."""
+        x, w, out = self.last
+        if problem := not_out(result, out):
+            return lambda: problem
+        return glance(out, x, w, limit, self.numbers)
+
+
+def random_signs(shape: tuple[int, ...], like: Tensor, numbers: torch.Generator) -> Tensor:
+    """1 and -1 at random, of the dtype of `like`, on its device."""
+    return torch.randint(2, shape, generator=numbers, device=like.device).to(like.dtype).mul_(2).sub_(1)
+
+
+def glance(out: Tensor, x: Tensor, w: Tensor, limit: float, numbers: torch.Generator) -> Callable[[], str]:
+    """Begin to compare some rows of `out` with x @ w.T, by sums over the columns with random signs, which take one pass
+    over w (Freivalds 1977). What is returned says where they differ; "" where they are within `limit`, as `error_of`
+    has it."""
+    rows = torch.randperm(len(out), generator=numbers, device=out.device)[:LOOKED_AT_ROWS]
+    seen, products = out[rows].double(), w.float()
+    if len(rows) > SUMS:
+        signs = random_signs((SUMS, len(w)), products, numbers)
+        seen, products = seen @ signs.double().T, signs @ products
+    reference = (x[rows].float() @ products.T).double()
+    error = seen - reference
+
+    def problem() -> str:
+        typical = reference.square().mean().sqrt()
+        of_rows = (error.square().mean(1).sqrt() / typical).nan_to_num(math.inf)
+        worst_row = int(of_rows.argmax())
+        if max(float(of_rows[worst_row]) / TAIL, float(error.norm() / reference.norm())) <= limit:
+            return ""
+        if out[rows[worst_row]].isnan().any():
+            return f"row {int(rows[worst_row])} holds NaN"
+        return f"row {int(rows[worst_row])} is off by {float(of_rows[worst_row]):.2g} times a typical value"
+
+    return problem
 
 
 def reference_sums(x: Tensor, w: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from kernels.tiles import DTYPE_NAMES, DTYPES
 from roofline.measure import ceilings, runner
 from roofline.measure.ceilings import Probe
 from roofline.measure.machine import describe, share_bytes
-from roofline.measure.prepared import SKIPPED, VENDOR_TOLERANCE, Entrant, PreparedCase, Rejection, unwatched
+from roofline.measure.prepared import SKIPPED, TOLERANCE, VENDOR_TOLERANCE, Entrant, PreparedCase, Rejection, unwatched
 from roofline.measure.ranks import ALONE
 from roofline.measure.rounds import StopRule
 from roofline.operations.matmul import Matmul, sweep
@@ -56,7 +56,8 @@ class Runner(runner.Runner):
         contenders, beside = of_run(options), baseline(options)
         prepared = PreparedCase(case, beside, options.device, first_call=first_call)
         sets = operands(case, options)
-        (x, w, out), turn = sets[0], itertools.cycle(sets)
+        rotation = checks.Rotation(sets, options.seed)
+        prepared.inputs, turn, (x, w, out) = rotation, rotation.turns(), sets[0]
         reference = checks.reference_sums(x, w)
 
         def entrant(contender) -> Entrant | Rejection:
@@ -70,8 +71,9 @@ class Runner(runner.Runner):
             error, refused = check()
             config = contender.describe(x, w)
             facts = {f"of_{contender.kind}": True} if contender.kind in ("user", "library") else {}
+            look = partial(rotation.look, limit_of(contender, x))
             return refused or Entrant(
-                contender.name, lambda: run(*next(turn)), "", config, error, facts, lambda: check()[1]
+                contender.name, lambda: run(*next(turn)), "", config, error, facts, lambda: check()[1], look
             )
 
         for name in dict.fromkeys([beside, *names] if options.timed else names):
@@ -125,10 +127,15 @@ def candidate_of(name: str) -> str:
 
 def checker(contender, x: Tensor, w: Tensor, out: Tensor, reference: Tensor) -> partial:
     """Return the call of `checks.check` for a contender with these operands."""
-    dtype, run = DTYPE_NAMES[x.dtype], contender.load()
-    is_library = contender.kind in ("vendor", "library")
-    limit = VENDOR_TOLERANCE[dtype] if is_library else getattr(run, "tolerance", None)
-    return partial(checks.check, contender.name, run, x, w, out, reference, dtype, limit)
+    about = DTYPE_NAMES[x.dtype], limit_of(contender, x)
+    return partial(checks.check, contender.name, contender.load(), x, w, out, reference, *about)
+
+
+def limit_of(contender, x: Tensor) -> float:
+    """Return the largest relative error at which a result of `contender` is right."""
+    if contender.kind in ("vendor", "library"):
+        return VENDOR_TOLERANCE[DTYPE_NAMES[x.dtype]]
+    return getattr(contender.load(), "tolerance", None) or TOLERANCE[DTYPE_NAMES[x.dtype]]
 
 
 def why_not(contender, options, x: Tensor, w: Tensor) -> str | None:

@@ -51,6 +51,7 @@ class CpuClock:
 
     def __init__(self):
         self._last_s = WeakKeyDictionary()  # a call holds its operands
+        self.while_busy: Callable[[], None] = lambda: None  # called once a turn, behind the last sample
         self.readings: list[dict] = []
 
     @staticmethod
@@ -70,6 +71,7 @@ class CpuClock:
                 self._last_s[call] = times[-1] or 0.0
                 is_reported = lost_s > self.REPORTED_SHARE * (self.now() - began)
                 self.readings.append({"waited_s": lost_s} if is_reported else {})
+            self.while_busy()
         return times
 
     def _timed(self, call: Call) -> float | None:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from roofline.measure import device_errors, machine, process_state
 from roofline.measure.clocks import Call
 from roofline.measure.request import EndOfShare, is_of_contender
+from roofline.measure.rounds import Inputs
 
 TOLERANCE = {"bf16": 3e-3, "fp16": 5e-4, "fp32": 1e-5}
 """Largest relative Frobenius error against a float64 reference that still counts as right, by dtype of the operands."""
@@ -53,6 +54,9 @@ class Entrant:
     """Further fields of its entry in the journal: plain values."""
     recheck: Callable[[], Rejection | None] | None = None
     """Once it was timed: why what it computes is no longer right, on inputs that it has not seen; None if it is."""
+    look: Callable[[object], Callable[[], str]] | None = None
+    """Right behind a sample: begins to look at what the call has returned. What that returns says in words, once the
+    device is done, where the result is wrong, and "" where it is not."""
     costs: Callable[[], dict] | None = None
     """Once all timing is over: what the time and the memory of a call go to, as further fields of its entry."""
 
@@ -83,6 +87,7 @@ class PreparedCase:
     """Contender -> what it changed of the process, in words."""
     is_guarded: bool = True
     """Whether that is looked for. Arms deal out cores and threads themselves."""
+    inputs: Inputs = field(default_factory=Inputs)
     facts: dict = field(default_factory=dict)
     """Further fields of the shape's line in the journal: plain values."""
     first_call: Callable[..., None] = unwatched

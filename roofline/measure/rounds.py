@@ -5,6 +5,7 @@ within a round.
 """
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -17,6 +18,16 @@ from roofline.store.run import Round
 
 UNWATCHED = bytearray(1)
 """A mark that nobody looks at."""
+
+LOOKED_AT, LONGEST_UNSEEN = 1 / 8, 8
+"""The share of rounds whose last result is looked at, beside the first of each entrant in a process; and after so many
+rounds without a look, each entrant is looked at once more at the end."""
+
+LATER_S = 1.0
+"""So long after a wrong result, a right one is that of work which went on when its call had returned."""
+
+RECALLED = "though the check's was right: it may reuse an earlier result"
+NOT_JOINED = "and right later: what it hands to a thread or a stream goes on when it returns; have it wait for that"
 
 PATIENCE = 3
 """Times the cap on a shape's time that its fewest rounds may take."""
@@ -49,6 +60,16 @@ class StopRule:
         return self if passes == of else replace(self, max_seconds=self.max_seconds * passes / of, **rounds)
 
 
+class Inputs:
+    """What timed calls read. By default it stays as it is."""
+
+    def change(self) -> None:
+        """Have whatever calls have read be other values from now on, in place, so that no earlier result is right."""
+
+    def restore(self) -> None:
+        """Have it be what it was, for other shapes and for checks."""
+
+
 class CallError(Exception):
     """The call of the entrant `name` raised its `__cause__` while it was timed."""
 
@@ -66,7 +87,7 @@ class Rounds:
 
     def __init__(
         self, entrants: dict[str, Call], clock, rule: StopRule, *, seed: int, passes: int = 1,
-        mark: bytearray = UNWATCHED,
+        mark: bytearray = UNWATCHED, inputs: Inputs | None = None, looks: dict[str, Callable] | None = None,
     ):  # fmt: skip
         """Take entrants as {name: call}. The same seed gives the same orders. `mark[0]` is the number of the entrant
         that is being called, in the order of `names` from 1, and 0 between calls.
@@ -74,16 +95,24 @@ class Rounds:
         A call may have an attribute `notes`: called after each turn, it returns {name: value} of the call's last
         sample, or raises where that was none. With what the clock said of the sample, these are the round's values; a
         `timeline` among them, a dict, is kept apart. An attribute `listen` is called with the seconds of each sample.
+
+        `inputs` change before each round. Of some rounds, what the last call returned is looked at, by the `look` of
+        its entrant in `looks`; no call can tell which.
         """
         self.rounds: list[Round] = []
         self.late = dict.fromkeys(entrants, 0)
         """Samples dropped because the host was late, of each entrant that is still in."""
         self.timelines: dict[tuple[str, int], dict] = {}
         """By entrant and round."""
+        self.wrong: dict[str, str] = {}
+        """Why what a timed call of an entrant computed is wrong, by its name."""
         self.stopped_by = ""
         """`width` (known well enough), `time` (the cap) or `rounds` (the most rounds); empty while it goes on."""
+        self._returned: dict[str, object] = {}
+        """By name, of whom it is looked at: what the last call returned."""
         self._entrants = {
-            name: named(name, call, mark, number) for number, (name, call) in enumerate(entrants.items(), 1)
+            name: named(name, call, mark, number, self._returned)
+            for number, (name, call) in enumerate(entrants.items(), 1)
         }
         self.names = list(entrants)
         self._notes = {name: named(name, call.notes) for name, call in entrants.items() if hasattr(call, "notes")}
@@ -91,7 +120,8 @@ class Rounds:
         self._clock, self._rule, self._passes = clock, rule, passes
         self._share = getattr(clock, "share", lambda value: value)
         self._agreed = getattr(clock, "agreed", lambda about, call: call())
-        self._rng = np.random.default_rng(seed)
+        self._inputs, self._looks, self._looked_at = inputs or Inputs(), looks or {}, {}
+        self._rng, self._chance = np.random.default_rng(seed), np.random.default_rng([seed, 1])
         self._look, self._spent_s = rule.min_rounds, 0.0
         self._passed = 0
 
@@ -110,7 +140,7 @@ class Rounds:
 
     def drop(self, name: str) -> None:
         """Go on without `name`, and forget its samples."""
-        for of_entrant in (self._entrants, self._notes, self._listeners, self.late):
+        for of_entrant in (self._entrants, self._notes, self._listeners, self._looks, self.wrong, self.late):
             of_entrant.pop(name, None)
         for round_ in self.rounds:
             round_.time_s, round_.values = (
@@ -125,6 +155,12 @@ class Rounds:
         `rule.min_rounds` in all, unless those take `PATIENCE` times the time. The last pass notes what stopped it.
         Raises `CallError` where a call raises, and what the clock raises.
         """
+        try:
+            self._run_pass()
+        finally:
+            self._inputs.restore()
+
+    def _run_pass(self) -> None:
         if not self._passed:
             self._warm_up()
         rule, share, began, spent_s = self._rule, (self._passed + 1) / self._passes, self._clock.now(), self._spent_s
@@ -138,6 +174,9 @@ class Rounds:
                     break
         self._passed += 1  # not if a call raised: then this pass begins again
         if share == 1:
+            unseen = [name for name in self._looks if self._rounds_unseen(name) > LONGEST_UNSEEN]
+            for name in unseen:
+                self._agreed(f"a look at {name}", lambda name=name: self._turn([name], self._looks[name]))
             self.stopped_by = stopped_by
 
     def _enough(self, share: float) -> str:
@@ -162,12 +201,16 @@ class Rounds:
 
     def _round(self) -> None:
         order = self._rng.permutation(list(self._entrants)).tolist()
-        calls = [self._entrants[name] for name in order]
-        times, notes = self._agreed(
-            f"a turn that begins with {order[0]}",
-            lambda: (self._clock.turn(calls), {name: notes_of() for name, notes_of in self._notes.items()}),
-        )
-        read = getattr(self._clock, "readings", None) or [{}] * len(order)
+        look = self._looks.get(order[-1])
+        if order[-1] in self._looked_at and self._chance.random() >= LOOKED_AT:
+            look = None
+
+        def turn() -> tuple[list, list, dict]:
+            before = self._turn(order[:-1]) if look else []
+            turned = before + self._turn(order[len(before) :], look)
+            return *zip(*turned, strict=True), {name: notes_of() for name, notes_of in self._notes.items()}
+
+        times, read, notes = self._agreed(f"a turn that begins with {order[0]}", turn)
         round_ = Round(len(self.rounds), order, {}, {}, self._passed + 1)
         for name, time_s, of_clock in zip(order, times, read, strict=True):
             if time_s is None:
@@ -182,6 +225,41 @@ class Rounds:
             if listen := self._listeners.get(name):
                 listen(time_s)
         self.rounds.append(round_)
+
+    def _turn(self, names: list[str], look: Callable | None = None) -> list[tuple[float | None, dict]]:
+        """Return the time of each of `names`, and what the clock read beside it, with other inputs than the last time.
+        `look` looks at what the last of them returned, before anything waits for it."""
+        if not names:
+            return []
+        self._inputs.change()
+        clock, calls = self._clock, [self._entrants[name] for name in names]
+        times = self._timed_and_seen(names[-1], look, calls) if look else clock.turn(calls)
+        return [*zip(times, getattr(clock, "readings", None) or [{}] * len(names), strict=True)]
+
+    def _timed_and_seen(self, name: str, look: Callable, calls: list[Call]) -> list[float | None]:
+        """Return the times of a turn that ends with `name`, and note why what it computed there is wrong, if it is."""
+        clock, problems = self._clock, []
+        while_busy = getattr(clock, "while_busy", lambda: None)
+
+        def behind_the_last() -> None:
+            problems.append(look(self._returned[name]))
+            while_busy()
+
+        self._returned[name], clock.while_busy = None, behind_the_last
+        try:
+            times = clock.turn(calls)
+        finally:
+            result, clock.while_busy = self._returned.pop(name), while_busy
+        problem = problems[0] if problems else look(result)  # a clock need not have such a place
+        if words := problem():
+            time.sleep(LATER_S)
+            why = RECALLED if look(result)() else NOT_JOINED
+            self.wrong[name] = f"{name}: the result of a timed call was wrong: {words}, {why}"
+        self._looked_at[name] = len(self.rounds)
+        return times
+
+    def _rounds_unseen(self, name: str) -> float:
+        return len(self.rounds) - self._looked_at.get(name, -math.inf)
 
     def _narrow(self) -> bool:
         groups = {round_.index: (round_.process, round_.pass_index) for round_ in self.rounds}
@@ -198,14 +276,21 @@ def take_turns(entrants: dict[str, Call], clock, rule: StopRule, *, seed: int) -
     return rounds
 
 
-def named(name: str, call: Callable, mark: bytearray = UNWATCHED, number: int = 0) -> Callable:
+def named(
+    name: str, call: Callable, mark: bytearray = UNWATCHED, number: int = 0, returned: dict | None = None
+) -> Callable:
     """Return `call`, whose exceptions become `CallError`s that name it, and during which `mark[0]` is `number`; with
-    its attributes `long` and `unheld`, which clocks look at."""
+    its attributes `long` and `unheld`, which clocks look at. Where `returned` has its name, the result is kept there.
+    """
+    returned = {} if returned is None else returned
 
     def run():
         mark[0] = number
         try:
-            return call()
+            result = call()
+            if name in returned:
+                returned[name] = result
+            return result
         except BaseException as error:
             if not is_of_contender(error):
                 raise

@@ -30,6 +30,7 @@ from roofline.measure import (
 from roofline.measure.clocks import empty_call_s
 from roofline.measure.machine import anonymous
 from roofline.measure.prepared import FAILED, SKIPPED, Broken, Entrant, PreparedCase, Rejection, rejection, stop_if_lost
+from roofline.measure.ranks import ALONE
 from roofline.measure.request import Kind, Request, Step, is_of_contender
 from roofline.measure.rounds import UNWATCHED, CallError, Rounds, StopRule
 from roofline.stats import grouped, time_of
@@ -225,7 +226,9 @@ class Share:
         rule = whole.part(passes, self.clock.passes)
         if self.options.decide and prepared.analysis == "throughput":  # which says when it is enough
             rule = replace(rule, width=0.0)
-        rounds = Rounds(calls, self.clock, rule, seed=seed + request.process, passes=passes, mark=self.mark)
+        looks = {name: entrant.look for name, entrant in prepared.entrants.items() if entrant.look}
+        about = {"seed": seed + request.process, "passes": passes, "mark": self.mark}
+        rounds = Rounds(calls, self.clock, rule, inputs=prepared.inputs, looks=looks, **about)
         entered = Entered(shape, prepared, rounds, passes, seed)
         if prepared.contenders:
             self.tell({"tell": "prepared"} | shape_of(entered).line())
@@ -242,6 +245,7 @@ class Share:
             try:
                 rounds.run_pass()
                 self.refuse_who_changes(entered, before)
+                self.refuse_who_was_wrong(entered)
                 entered.telemetry = self.telemetry.summary()
                 if last:
                     self.finish(entered)
@@ -271,6 +275,14 @@ class Share:
         for name in entered.prepared.contenders:
             entered.prepared.take(name, partial(called_again, entered.prepared.entrants[name]))
             if name in entered.prepared.rejected:
+                entered.rounds.drop(name)
+
+    def refuse_who_was_wrong(self, entered: Entered) -> None:
+        """Take out whose timed calls computed something else than was asked for, on any rank."""
+        for wrong in getattr(self.clock, "ranks", ALONE).gather(entered.rounds.wrong, "results of timed calls"):
+            for name, reason in [*wrong.items()]:
+                entered.prepared.entrants.pop(name, None)
+                entered.prepared.rejected[name] = Rejection(FAILED, reason)
                 entered.rounds.drop(name)
 
     def is_first(self, shape: str) -> bool:

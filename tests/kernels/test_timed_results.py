@@ -1,0 +1,102 @@
+"""What a timed call itself computed: a contender that is right whenever it is checked, and does otherwise when it is
+timed, loses its row, with the reason. One that is right in each call keeps it."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from kernels.bench import matmul
+from roofline import contenders, operations
+from roofline.measure import rounds, share
+from roofline.options import Options
+
+SHAPE = "matmul-100x300-up-tp1-m{}-fp32"
+SOURCE = """
+import sys, threading, time
+import torch
+
+KEPT, CALLS, SEEN = {{}}, [], []
+def right(x, w, out):
+    return torch.mm(x, w.T, out=out)
+
+def is_timed():
+    frame = sys._getframe(2)
+    while frame:
+        if frame.f_code.co_name in ("_timed", "_wake"):
+            return True
+        frame = frame.f_back
+    return False
+
+def recalled(key, x, w, out):
+    if key not in KEPT:
+        KEPT[key] = right(x, w, out).clone()
+    return out.copy_(KEPT[key])
+
+def is_new(x):
+    SEEN.append(x.clone())
+    return not any(torch.equal(x, seen) for seen in SEEN[:-1])
+
+def hand_over(x, w, out, after_s=0.05):
+    thread = threading.Thread(target=lambda: (time.sleep(after_s), right(x, w, out)))
+    thread.start()
+    return thread
+
+def f(x, w, out=None):
+    CALLS.append(1)
+    {}
+"""
+TIMED = "if is_timed() else right(x, w, out)"
+RECALLED = "times a typical value, though the check's was right: it may reuse an earlier result"
+KINDS = {
+    # what it does: (its body, what its reason says; None where it is right)
+    "honest": ("return right(x, w, out)", None),
+    "recalls by address": ("return recalled((x.data_ptr(), float(x[0, 0]) < 0), x, w, out)", RECALLED),
+    "recalls by address where it is timed": (f"return recalled(x.data_ptr(), x, w, out) {TIMED}", RECALLED),
+    "recalls by the shape": (f"return recalled(x.shape, x, w, out) {TIMED}", RECALLED),
+    "recalls by some elements": ("return recalled(tuple(x[0, :2].tolist()), x, w, out)", RECALLED),
+    "recalls what is equal": ("return out if is_new(x) and is_timed() else right(x, w, out)", RECALLED),
+    "computes where out holds NaN": ("return right(x, w, out) if out.isnan().any() else out", RECALLED),
+    "computes where out is not finite": ("return out if out.isfinite().all() else right(x, w, out)", RECALLED),
+    "computes in its first calls": (f"return (out if len(CALLS) > 12 else right(x, w, out)) {TIMED}", RECALLED),
+    "computes in each third call": (f"return (out if len(CALLS) % 3 else right(x, w, out)) {TIMED}", RECALLED),
+    "computes where it is checked": (f"return out {TIMED}", RECALLED),
+    "computes half of the columns": (f"return right(x, w[::2], out[:, ::2]) is None or out {TIMED}", RECALLED),
+    "computes in half precision": (f"return out.copy_(x.bfloat16() @ w.bfloat16().T) {TIMED}", RECALLED),
+    "returns nothing": (f"return None {TIMED}", "it returned None and not the `out`"),
+    "leaves a thread behind": (f"return hand_over(x, w, out) and out {TIMED}", "goes on when it returns"),
+    "joins its thread": ("hand_over(x, w, out, 0.0).join()\n    return out", None),
+}
+
+
+@pytest.fixture
+def measured(tmp_path, monkeypatch):
+    """`measured(how, m)` are the rejections of a contender of a user's that was timed, by the reason of each."""
+    monkeypatch.setattr(matmul, "machine", lambda device: {"cache_bytes": 2**18, "memory_bytes": 2**33, "chip": ""})
+    monkeypatch.setattr(rounds, "LATER_S", 0.5)
+
+    def measure(how, m):
+        (tmp_path / "mine.py").write_text(SOURCE.format(how))
+        place = contenders.parse(f"{tmp_path / 'mine.py'}::f")
+        about = Options("cpu", True, "100x300", ("up",), (m,), (1,), ("fp32",), None, 0, 2.0, Path("unused"))
+        options = dataclasses.replace(about, users=((place, contenders.version(place)),))
+        runners, told = operations.Runners(options), []
+        runners.of(operations.find("matmul"))
+        shape = SHAPE.format(m)
+        asked = share.Request("measure", {}, {shape: ["torch", "f"]}, passes={shape: 3})
+        share.run(asked, told.append, runners)
+        return {line["name"]: line["reason"] for line in told if line["tell"] == "rejected"}
+
+    return measure
+
+
+@pytest.mark.parametrize("m", [1, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_timed_call_computed_is_looked_at(measured, kind, m):
+    how, reason = KINDS[kind]
+    rejected = measured(how, m)
+    print(rejected)
+    assert rejected.keys() == ({"f"} if reason else set())
+    if reason:
+        assert rejected["f"].startswith("f: the result of a timed call was wrong: ")
+        assert reason in rejected["f"]
