@@ -125,7 +125,7 @@ def chunk_launches(operands: Operands, link) -> Tensor:
         if done >= count:
             continue
         here = link.wait(count - 1) + 1  # the own chunk needs no transfer
-        for chunk, width in _runs(operands.order[done:here]):
+        for chunk, width in runs_of(operands.order[done:here]):
             _add_product(operands, chunk, width, first=not done)
             done += width
     if operands.sums is not operands.out:
@@ -134,10 +134,10 @@ def chunk_launches(operands: Operands, link) -> Tensor:
     return operands.out
 
 
-def _runs(chunks: Sequence[int]) -> list[tuple[int, int]]:
+def runs_of(chunks: Sequence[int]) -> list[tuple[int, int]]:
     """Return (first, how many) of the runs of neighbours among `chunks`: each is one slice of columns.
 
-    >>> _runs((6, 7, 0, 1)), _runs((3, 2, 1))
+    >>> runs_of((6, 7, 0, 1)), runs_of((3, 2, 1))
     ([(0, 2), (6, 2)], [(1, 3)])
     """
     runs: list[tuple[int, int]] = []

@@ -12,13 +12,13 @@ here is nothing.
                       rows last, each part sent while the next is computed
     chained_launches  up and down for each rank's rows as they come, and the part sent while the next is computed. All
                       but a matmul of some rows at either end hides; the weights of both layers pass through the caches
-                      for each rank
+                      for each rank. As layer_launches, also for the rows of some ranks at a time
     layer_signalled   on a GPU: as layer_launches, but up and down are one launch each (`collectives.on_device`)
 
 Arms but `all_reduce` compute `out`, it `whole`. Sums are those of `matmul_reduce_scatter`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -28,6 +28,7 @@ from collectives import matmul_reduce_scatter
 from collectives.all_gather_matmul import Matmul, by_torch
 from collectives.matmul_reduce_scatter import add
 from collectives.transfers import Transfer, Transfers
+from roofline.theory import schedule
 
 
 @dataclass
@@ -70,10 +71,10 @@ class Operands:
         mine, block = shards[self.rank], self.scatter.block
         return [Transfer(rank, 0, shards[rank], block(into, rank), mine) for rank in self.sources]
 
-    def multiply(self, rank: int, *, up: bool, by: Matmul | None = None) -> None:
-        """Multiply the rows of `rank` by `up`, or by `down`; `by` another matmul than that of the operands."""
+    def multiply(self, ranks: Sequence[int], *, up: bool, by: Matmul | None = None) -> None:
+        """Multiply the rows of `ranks` by `up`, or by `down`; `by` another matmul than that of the operands."""
         x, w, out = (self.gathered, self.up, self.hidden) if up else (self.hidden, self.down, self.scatter.products)
-        (by or self.matmul)(self.scatter.block(x, rank), w, self.scatter.block(out, rank))
+        self.scatter.multiply(ranks, x, w, out, by or self.matmul)
 
 
 def serial(operands: Operands, link) -> Tensor:
@@ -105,31 +106,43 @@ def all_reduce(operands: Operands, link) -> Tensor:
     return operands.whole
 
 
-def layer_launches(operands: Operands, link, matmul: Matmul | None = None) -> Tensor:
-    """Multiply by `up` as rows come, then by `down` as parts are sent, with `matmul` or that of the operands."""
-    others = operands.ranks - 1
+def layer_launches(operands: Operands, link, matmul: Matmul | None = None, ranks_per_launch: int = 1) -> Tensor:
+    """Multiply by `up` as rows come, then by `down` as parts are sent, with `matmul` or that of the operands; the rows
+    of so many ranks at a time. Where these are groups of two sizes, the smaller one comes first and goes last: little
+    else is there to hide it."""
+    others, own = operands.ranks - 1, [operands.rank]
     link.start(operands.transfers, ready=others)
-    for count, rank in enumerate([operands.rank, *operands.sources]):
-        link.wait(count)
-        operands.multiply(rank, up=True, by=matmul)
+    here = 0
+    link.wait(here)
+    operands.multiply(own, up=True, by=matmul)
+    for ranks in schedule.groups(operands.sources[::-1], ranks_per_launch)[::-1]:
+        here += len(ranks)
+        link.wait(here)
+        operands.multiply(ranks, up=True, by=matmul)
     link.wait(others)  # here already: tells the timeline when `up` was done
-    for count, rank in enumerate([*operands.sources, operands.rank], 1):
-        operands.multiply(rank, up=False, by=matmul)
-        link.ready(others + min(count, others))
+    sent = others
+    for ranks in schedule.groups(operands.sources, ranks_per_launch):
+        operands.multiply(ranks, up=False, by=matmul)
+        sent += len(ranks)
+        link.ready(sent)
+    operands.multiply(own, up=False, by=matmul)
     return _finished(operands, link)
 
 
-def chained_launches(operands: Operands, link) -> Tensor:
-    """Multiply by `up` and `down` as rows come and parts are sent, the own rows by `up` first and by `down` last."""
-    others = operands.ranks - 1
+def chained_launches(operands: Operands, link, ranks_per_launch: int = 1) -> Tensor:
+    """Multiply by `up` and `down` as rows come and parts are sent, of so many ranks at a time, the own rows by `up`
+    first and by `down` last."""
+    others, own = operands.ranks - 1, [operands.rank]
     link.start(operands.transfers, ready=others)
-    operands.multiply(operands.rank, up=True)
-    for count, rank in enumerate(operands.sources, 1):
-        link.wait(count)
-        operands.multiply(rank, up=True)
-        operands.multiply(rank, up=False)
-        link.ready(others + count)
-    operands.multiply(operands.rank, up=False)
+    operands.multiply(own, up=True)
+    here = 0
+    for ranks in schedule.groups(operands.sources, ranks_per_launch):
+        here += len(ranks)
+        link.wait(here)
+        operands.multiply(ranks, up=True)
+        operands.multiply(ranks, up=False)
+        link.ready(others + here)
+    operands.multiply(own, up=False)
     return _finished(operands, link)
 
 

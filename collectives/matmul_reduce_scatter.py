@@ -6,19 +6,20 @@ all-gather matmul run backwards in time: there what is gathered must be here bef
 is sent.
 
     serial          multiply, send, add
-    block_launches  multiply for one rank after another, the own rows last; send each part while the next is computed
+    block_launches  multiply for one rank after another, or for some at a time, the own rows last; send the parts of a
+                    launch while the next is computed
 
 Sums are in fp32. Their order is fixed, whenever parts come: all parts but the last, then the own one, then the last.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from collectives.all_gather_matmul import Matmul, by_torch
+from collectives.all_gather_matmul import Matmul, by_torch, runs_of
 from collectives.transfers import Transfer, Transfers
 from roofline.theory import schedule
 
@@ -47,10 +48,15 @@ class Operands:
         self.products = self.out.new_empty(len(self.x), len(self.w))
         self.arrived = self.out.new_empty(self.ranks - 1, *self.out.shape)
 
-    def block(self, of: Tensor, rank: int) -> Tensor:
-        """Return the rows of `of`, x or the products, that are for `rank`."""
+    def block(self, of: Tensor, rank: int, count: int = 1) -> Tensor:
+        """Return the rows of `of`, x or the products, that are for `rank`, or for so many ranks from that on."""
         rows = len(self.out)
-        return of[rank * rows : (rank + 1) * rows]
+        return of[rank * rows : (rank + count) * rows]
+
+    def multiply(self, ranks: Sequence[int], x: Tensor, w: Tensor, products: Tensor, matmul: Matmul) -> None:
+        """Multiply the rows of x for `ranks`: those of neighbours in one launch."""
+        for first, count in runs_of(ranks):
+            matmul(self.block(x, first, count), w, self.block(products, first, count))
 
     @property
     def sources(self) -> tuple[int, ...]:
@@ -89,14 +95,17 @@ def serial(operands: Operands, link) -> Tensor:
     return operands.out
 
 
-def block_launches(operands: Operands, link, matmul: Matmul | None = None) -> Tensor:
-    """Multiply for each rank apart, by `matmul` or that of the operands, and send its part while the next is
-    computed."""
+def block_launches(operands: Operands, link, matmul: Matmul | None = None, ranks_per_launch: int = 1) -> Tensor:
+    """Multiply for so many ranks at a time, by `matmul` or that of the operands, and send their parts while the next
+    are computed."""
     matmul = matmul or operands.matmul
     link.start(operands.parts, ready=0)
-    for count, rank in enumerate([*operands.destinations, operands.rank], 1):
-        matmul(operands.block(operands.x, rank), operands.w, operands.block(operands.products, rank))
-        link.ready(min(count, len(operands.parts)))
+    sent = 0
+    for ranks in schedule.groups(operands.destinations, ranks_per_launch):
+        operands.multiply(ranks, operands.x, operands.w, operands.products, matmul)
+        sent += len(ranks)
+        link.ready(sent)
+    operands.multiply([operands.rank], operands.x, operands.w, operands.products, matmul)
     add(operands, link)
     link.finish()
     return operands.out

@@ -42,6 +42,9 @@ class Layer(Summed):
     def transfers(self, operands) -> Transfers:
         return operands.transfers
 
+    def add(self, operands, link) -> None:
+        super().add(operands.scatter, link)
+
     def written(self, operands) -> list:
         return [operands.hidden, operands.scatter.products, operands.whole, operands.out]
 

@@ -1,21 +1,83 @@
 """How the operation `matmul_reduce_scatter` runs: parts of out[m, n] go to other ranks while others are computed."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from statistics import median
 
 import torch
 
 from collectives import matmul_reduce_scatter
 from collectives.bench import runner
+from collectives.bench.operands import WARM_TURNS, Call, turns_of
 from collectives.bench.setting import Setting
 from collectives.matmul_reduce_scatter import Operands
 from collectives.peer import fused_matmul_reduce_scatter
-from collectives.transfers import Transfers
+from collectives.transfers import Transfers, WarmUp
 from roofline.measure.ranks import ALONE
-from roofline.theory.arms import TELLING, cuts, of_operation
+from roofline.theory.arms import ARMS, TELLING, OverlapPlan, base_arm, cuts, of_operation
+from roofline.theory.schedule import Grid
+
+RANKS_PER_LAUNCH = 1, 2, 4
+"""Of how many ranks an arm may multiply the rows at a time."""
+
+TURNS, LEAST_TURNS = 15, 3
+"""By which it is measured what splitting a matmul costs: a few percent."""
+
+SPLIT_S = 10.0
+"""For that; a matmul of which fewer turns fit is multiplied for one rank at a time."""
 
 
 class Summed(Setting):
-    """Of a reduce-scatter, by itself or behind a layer: on a GPU a kernel adds the parts."""
+    """Of a reduce-scatter, by itself or behind a layer: on a GPU a kernel adds the parts. Arms that multiply the rows
+    of some ranks at a time do so for as many as suit what splitting the matmul costs."""
+
+    def split(self, name: str, arm: Callable) -> Callable:
+        """Return `arm`, for as many ranks at a time as the first share has chosen."""
+        if not ARMS[base_arm(name)].by_rank:
+            return arm
+        splits = self.facts.setdefault("splits", {})
+        if name not in splits:
+            splits[name] = self.earlier_facts.get("splits", {}).get(name) or self._fastest_split(name, arm)
+        return partial(arm, ranks_per_launch=splits[name]["ranks_per_launch"])
+
+    def _fastest_split(self, name: str, arm: Callable) -> dict:
+        """Return which of `RANKS_PER_LAUNCH` ends first by the simulator, and what the matmul takes by each over the
+        unsplit one. Where that was not measured, it is one rank at a time: in no later share, in no test that is not
+        timed."""
+        slowdowns = {}
+        if self.options.timed and not self.earlier_facts:
+            slowdowns = self.ranks.share(self._slowdowns(arm, self.matmul_of(name)))
+        if not slowdowns:
+            return {"ranks_per_launch": 1}
+
+        def end_s(count: str) -> float:
+            plan = OverlapPlan(base_arm(name), Grid(1, 1), 1, self.case.ranks, ranks_per_launch=int(count))
+            return plan.end_s(self.t_gemm_s * slowdowns[count], self.t_comm_s)
+
+        return {"ranks_per_launch": int(min(slowdowns, key=end_s)), "slowdowns": slowdowns}
+
+    def _slowdowns(self, arm: Callable, contender) -> dict[str, float]:
+        """Return, for each number of ranks at a time, what the launches of `arm` take over one of the whole matmul by
+        `contender`: all is here, nothing goes, and the sums are taken off."""
+        counts = [count for count in RANKS_PER_LAUNCH if count < self.case.ranks]
+        runs = [self.multiplied_by(contender), [partial(self.add, each, WarmUp()) for each in self.sets]]
+        for count in counts:
+            runs.append([partial(arm, each, WarmUp(), ranks_per_launch=count) for each in self.sets])
+        calls = [Call(of_call, self.device) for of_call in runs]
+        slowdowns, count = {}, min(TURNS, int(SPLIT_S / (len(calls) * self.t_gemm_s)) - WARM_TURNS)
+        if count < LEAST_TURNS:
+            return slowdowns
+        turns = [turn for turn in turns_of(calls, self.device, count) if None not in turn]
+        for position, count in enumerate(counts if turns else ()):
+            ratios = [(launches_s[position] - add_s) / unsplit_s for unsplit_s, add_s, *launches_s in turns]
+            slowdowns[str(count)] = median(ratios)
+        return slowdowns
+
+    def add(self, operands, link) -> None:
+        """Add what has arrived, as the arms do."""
+        link.start(operands.parts)
+        matmul_reduce_scatter.add(operands, link)
 
     def cut(self) -> dict:
         if self.device == "cpu":
@@ -31,6 +93,8 @@ class Summed(Setting):
 
     def describe(self, arm: str) -> tuple[str, dict]:
         config, facts = super().describe(arm)
+        if split := self.facts.get("splits", {}).get(arm):
+            config += f", ranks a launch: {split['ranks_per_launch']}"
         return f"{config}, sums in fp32", facts
 
 

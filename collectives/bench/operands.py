@@ -14,6 +14,7 @@ from kernels.registry import CONTENDERS, Contender, of_run
 from roofline.measure import clocks
 
 CALIBRATIONS = 5
+WARM_TURNS = 2
 
 
 @contextmanager
@@ -60,13 +61,17 @@ def timeline_of(link) -> dict:
 def seconds_by_turns(calls: list[Call], device: str) -> list[float]:
     """Return about how long each of `calls` takes, by turns of the device's clock: to choose a matmul, a bandwidth and
     a plan by, and never a result."""
-    clock = clocks.for_device(device)
-    turns = [clock.turn(calls) for _ in range(CALIBRATIONS + 2)][2:]
     seconds = []
-    for call, times in zip(calls, zip(*turns, strict=True), strict=True):
+    for call, times in zip(calls, zip(*turns_of(calls, device, CALIBRATIONS), strict=True), strict=True):
         kept = [time_s for time_s in times if time_s is not None]
-        seconds.append(median(kept or [clock.burst(call, 1)]))
+        seconds.append(median(kept or [clocks.for_device(device).burst(call, 1)]))
     return seconds
+
+
+def turns_of(calls: list[Call], device: str, count: int) -> list[list[float | None]]:
+    """Return what each of `calls` takes in each of `count` turns of the device's clock, after `WARM_TURNS`."""
+    clock = clocks.for_device(device)
+    return [clock.turn(calls) for _ in range(WARM_TURNS + count)][WARM_TURNS:]
 
 
 def unsplit(options, x, w) -> dict[str, Contender]:

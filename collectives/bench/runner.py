@@ -99,7 +99,8 @@ class Runner(matmul.Runner):
             return peer.entrant(type(self).peer_operator, setting)
         if reason := setting.why_not(name):
             return Rejection(SKIPPED, f"{name}: {reason}")
-        arm, all_cores = ended(self.arms(setting.case.op, setting.device)[name]), name == ALL_CORES
+        arm, all_cores = self.arms(setting.case.op, setting.device)[name], name == ALL_CORES
+        arm = ended(setting.split(name, arm))
         kind = setting.gather if base_arm(name) == self.baseline else None
         link = setting.link(kind, is_spread=setting.leaves_room(name))
         if setting.device == "cuda":  # compiles and loads, first what the arm has and then what the link has

@@ -75,6 +75,10 @@ class Setting:
         """Return fields of the case's line in the journal, of how its matmul is cut; cuts the operands so."""
         return {}
 
+    def split(self, name: str, arm: Callable) -> Callable:
+        """Return `arm`, cut as suits the case."""
+        return arm
+
     def describe(self, arm: str) -> tuple[str, dict]:
         """Return how `arm` multiplies, in words, and further fields of its entry in the journal."""
         if ready := self.sets[0].prepared.get(arm):
@@ -98,8 +102,9 @@ class Setting:
             self.gemms += self.gemms_of(operands)
         self.unsplit = unsplit(options, *self.gemms[0][:2])
         self._gemms_s, self._links = [], []
+        self.earlier_facts = earlier["facts"] if earlier else {}
         if earlier:
-            chosen = (earlier["facts"][name] for name in ("unsplit", "t_gemm_planned_s", REQUESTED, "gather"))
+            chosen = (self.earlier_facts[name] for name in ("unsplit", "t_gemm_planned_s", REQUESTED, "gather"))
             fastest, self.t_gemm_s, self.bytes_per_s, self.gather = chosen
         else:
             times = ranks.share(self._unsplit_s() if options.timed else dict.fromkeys(self.unsplit, 1.0))

@@ -21,8 +21,8 @@ OF_THE_LINK = (
 
 
 LOST = {
-    "lost_schedule_s": "schedule", "lost_code_s": "waiting code", "lost_contention_s": "contention",
-    "lost_rest_s": "the rest",
+    "lost_schedule_s": "schedule", "lost_split_s": "split", "lost_code_s": "waiting code",
+    "lost_contention_s": "contention", "lost_rest_s": "the rest",
 }  # fmt: skip
 """The parts of an arm's time above max(T_gemm, T_comm), in words."""
 
@@ -71,7 +71,10 @@ def record(run: Run, shape: Shape, arm: str) -> dict:
     beside, alone = _own_matmul(shape, arm, preset, gemm)
     hidden = of_times(hidden_fraction, log=False)
     of_ideal = of_times(lambda t_gemm, t_comm, time: max(t_gemm, t_comm) / time)
-    of_own_ideal = of_times(lambda t_gemm, t_comm, time: plan.ideal_s(t_gemm, t_comm) / time)
+    splitting = _splitting(shape, arm)
+    together = splitting.get("ranks_per_launch")
+    split = splitting.get("slowdowns", {}).get(str(together))  # of T_gemm, what so many launches take
+    of_own_ideal = of_times(lambda t_gemm, t_comm, time: plan.ideal_s(t_gemm * (split or 1), t_comm) / time)
     fields = {
         "arm": arm,
         **{key: shape.get(key) for key in ("ranks", "wire", "link", "gather")},
@@ -85,13 +88,15 @@ def record(run: Run, shape: Shape, arm: str) -> dict:
         "balance": work.wire_intensity * t_comm_s / t_gemm_s if both else None,
         "times_threshold": t_gemm_s / t_comm_s if both else None,
         "row_blocks": _row_blocks(shape, arm) if (spec := ARMS.get(base_arm(arm))) and spec.by_block else None,
+        "ranks_per_launch": together,
+        "split_slowdown": split,
         "spilled_bytes": about.get("spilled_bytes", 0),
         "rank_spread": _rank_spread(shape, arm),
         "gemm_rank_spread": _rank_spread(shape, gemm_name),
         "t_gemm_s": t_gemm_s,
         "t_comm_s": t_comm_s,
         "ideal_s": max(t_gemm_s, t_comm_s) if both else None,
-        "t_own_ideal_s": plan.end_s(t_gemm_s, t_comm_s) if both and plan else None,
+        "t_own_ideal_s": plan.end_s(t_gemm_s * (split or 1), t_comm_s) if both and plan else None,
         **with_ends("hidden_fraction", hidden),
         **with_ends("gain_all_cores", times_s and ratio_of(shape.times_s(ALL_CORES), times_s, groups, shape.anchor)),
         **with_ends("hidden_clock_normalised", of_times(hidden_fraction, scaled, log=False)),
@@ -149,17 +154,19 @@ def _lost(record: dict, plan: OverlapPlan, own_gemm_s: float | None) -> dict:
     the arm's own matmul with all data here; None where that is T_gemm.
     """
     t_gemm_s, t_comm_s, slower = (record[name] for name in ("t_gemm_s", "t_comm_s", "gemm_slowdown"))
-    gemm_s, later = own_gemm_s or t_gemm_s, record["link_slowdown"]
+    split, later = record["split_slowdown"], record["link_slowdown"]
+    gemm_s = (own_gemm_s or t_gemm_s) * (split or 1)
     ends_s = [
         record["ideal_s"],
         plan.ideal_s(t_gemm_s, t_comm_s),
+        plan.ideal_s(t_gemm_s * (split or 1), t_comm_s),
         plan.ideal_s(gemm_s, t_comm_s),
         plan.ideal_s(gemm_s * (slower or 1), t_comm_s * (later or 1)),
         record["time_s"],
     ]
     parts = dict(zip(LOST, (after - before for before, after in pairwise(ends_s)), strict=True))
     largest = LOST[max(parts, key=parts.get)]
-    measured = {"lost_code_s": own_gemm_s, "lost_contention_s": slower or later}
+    measured = {"lost_split_s": split, "lost_code_s": own_gemm_s, "lost_contention_s": slower or later}
     unknown = {name: None for name, there in measured.items() if not there}
     return parts | unknown | {"diagnosis": "undecided" if record["of_roof_high"] >= 1 else largest}
 
@@ -190,4 +197,12 @@ def plan_of(shape: Shape, arm: str) -> OverlapPlan | None:
     if known_as not in SIMULATED:
         return None
     grid = Grid(shape.get("row_tiles", 1), shape.get("column_tiles", 1))
-    return OverlapPlan(known_as, grid, shape.get("workers", 1), shape.params["ranks"], _row_blocks(shape, arm))
+    together = _splitting(shape, arm).get("ranks_per_launch", 1)
+    cut = shape.get("workers", 1), shape.params["ranks"], _row_blocks(shape, arm), together
+    return OverlapPlan(known_as, grid, *cut)
+
+
+def _splitting(shape: Shape, arm: str) -> dict:
+    """Return how `arm` splits a matmul by ranks, and what that was found to cost; {} of one of which it is not
+    known."""
+    return shape.get("splits", {}).get(arm, {})

@@ -44,8 +44,12 @@ def chip_blocks(arm: str, timeline: dict) -> list[Block]:
     so that a launch which took more along (a CPU takes what is here) has the colour of the one it waited for; of a part
     that goes away, the rank that it goes to."""
     units, waits = units_of(timeline), timeline["waits"]
-    sent = [(at_s, unit) for at_s, unit in zip(timeline.get("ready_s", ()), units, strict=False) if at_s]
-    gathered = len(units) - len(sent)  # could go from the start
+    sent: dict[float, list[int]] = {}
+    gathered = len(units)  # could go from the start
+    for at_s, unit in zip(timeline.get("ready_s", ()), units, strict=False):
+        if at_s:
+            sent.setdefault(at_s, []).append(unit)  # the parts of one launch go together
+            gathered -= 1
     counts, blocks = [0, *(count for count, *_ in waits)], []
     spans = between([span for _, *span in waits], timeline["end_s"])
     for count, (start_s, end_s) in zip(counts, spans, strict=True):
@@ -54,11 +58,11 @@ def chip_blocks(arm: str, timeline: dict) -> list[Block]:
         if whole or count > gathered:
             blocks.append(Block(start_s, end_s, None, "add" if count > gathered else "matmul"))
             continue
-        for at_s, unit in sent:
+        for at_s, ranks in sent.items():
             if start_s < at_s <= end_s:
-                blocks.append(Block(start_s, at_s, unit, str(unit)))
+                blocks.append(Block(start_s, at_s, ranks[0], " ".join(map(str, ranks))))
                 start_s = at_s
-        if count and not (sent and start_s >= sent[-1][0]):
+        if count and not (sent and start_s >= max(sent)):
             blocks.append(Block(start_s, end_s, units[count - 1], str(units[count - 1])))
         elif not is_by_block(timeline):
             blocks.append(Block(start_s, end_s, HOME_UNIT, "own"))

@@ -22,7 +22,8 @@ BRIEF = (
 CASES = (
     *("shape", "contender", "time_s", "t_gemm_s", "t_comm_s", "hidden_fraction", "hidden_clock_normalised"),
     *("ratio_to_baseline", "gain_all_cores", "of_ideal", "of_own_ideal", "tflops", "wire_intensity", "times_threshold"),
-    *("spilled_bytes", "link", "link_bytes_per_s", "bound", "rank_spread", "gemm_rank_spread", "notes"),
+    *("ranks_per_launch", "split_slowdown", "spilled_bytes", "link", "link_bytes_per_s", "bound", "rank_spread"),
+    *("gemm_rank_spread", "notes"),
 )
 FIGURES = ("network_roofline", "overlap", "timeline")
 
@@ -114,10 +115,10 @@ def splits(frame: DataFrame) -> Section:
     return Section(
         "Where an arm's time goes",
         "*Ideal* is the longer of T_gemm and T_comm. What an arm takes above it is split by what the same rounds "
-        "measured, in shares of the arm's time: *schedule* is what its order of work costs by the simulator; *waiting "
-        "code* what its own matmul costs beyond the fastest; *contention* what matmul and link take from each other; "
-        "the rest is what is left. Each is the growth of the simulated time when that is let in: what hides behind the "
-        "other costs nothing.",
+        "measured, in shares of the arm's time: *schedule* is what its order of work costs by the simulator; *split* "
+        "what launches for some ranks' rows each cost over one for all; *waiting code* what its own matmul costs "
+        "beyond the fastest; *contention* what matmul and link take from each other; the rest is what is left. Each is "
+        "the growth of the simulated time when that is let in: what hides behind the other costs nothing.",
         table=table.fillna("-"),
         lines=tuple(lines),
         long=True,

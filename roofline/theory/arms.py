@@ -69,6 +69,8 @@ class OverlapPlan(NamedTuple):
     workers: int
     ranks: int
     row_blocks: int = 1
+    ranks_per_launch: int = 1
+    """Of an arm that multiplies `by_rank`: so many ranks' rows at a time, at most."""
 
     def end_s(self, t_gemm_s: float, t_comm_s: float) -> float:
         """When the simulated arm ends, at best: without contention, launch costs or accumulator traffic.
@@ -80,7 +82,8 @@ class OverlapPlan(NamedTuple):
 
         Raises ValueError for a count below 1, or row blocks that do not divide row tiles.
         """
-        schedule.at_least_one(programs=self.workers, chunks=self.ranks, blocks=self.row_blocks)
+        counts = dict(programs=self.workers, chunks=self.ranks, blocks=self.row_blocks, together=self.ranks_per_launch)
+        schedule.at_least_one(**counts)
         return ARMS[self.arm].end_s(self, t_gemm_s, t_comm_s)
 
     def arrivals(self, t_comm_s: float, row_tiles: int, blocks: int = 1) -> tuple[tuple, ...]:
@@ -159,9 +162,18 @@ def _overlapped(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> float:
     return max(t_gemm_s, t_comm_s)
 
 
-_chunk_launches = _block_launches = _last(chunk_launches)
-"""A reduce-scatter is an all-gather that runs backwards in time: a part is sent once it is computed, as a chunk is
-computed with once it is here."""
+_chunk_launches = _last(chunk_launches)
+
+
+def _block_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> float:
+    """First the rows of the other ranks, each group sent once it is computed, last the own ones. Backwards in time it
+    is a gather before a matmul: each group is computed with once it is here."""
+    part_s, rows_s = t_comm_s / (plan.ranks - 1), t_gemm_s / plan.ranks
+    now = free_s = 0.0
+    for group in schedule.groups(range(1, plan.ranks), plan.ranks_per_launch):
+        now += len(group) * rows_s
+        free_s = max(free_s, now) + len(group) * part_s
+    return max(now + rows_s, free_s)
 
 
 def _layer(second: Callable[[OverlapPlan, float, float], float]) -> Callable[[OverlapPlan, float, float], float]:
@@ -170,21 +182,22 @@ def _layer(second: Callable[[OverlapPlan, float, float], float]) -> Callable[[Ov
 
     def end_s(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> float:
         halves = t_gemm_s / 2, t_comm_s / 2
-        return _chunk_launches(plan, *halves) + second(plan, *halves)
+        return _block_launches(plan, *halves) + second(plan, *halves)
 
     return end_s
 
 
 def _chained_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> float:
-    """First the own rows' first matmul, then both of each other rank's rows, last the own rows' second one. The link
-    brings all rows before it takes the first part."""
+    """First the own rows' first matmul, then both of each group of other ranks' rows, last the own rows' second one.
+    The link brings all rows before it takes the first part."""
     piece_s = t_comm_s / 2 / (plan.ranks - 1)
     one_s = t_gemm_s / 2 / plan.ranks
     now = one_s
     free_s = t_comm_s / 2
-    for here_s in plan.arrivals(t_comm_s / 2, 1)[0][1:]:
-        now = max(now, here_s) + 2 * one_s
-        free_s = max(free_s, now) + piece_s
+    here_s = plan.arrivals(t_comm_s / 2, 1)[0]
+    for group in schedule.groups(range(1, plan.ranks), plan.ranks_per_launch):
+        now = max(now, here_s[group[-1]]) + 2 * len(group) * one_s
+        free_s = max(free_s, now) + len(group) * piece_s
     return max(now + one_s, free_s)
 
 
@@ -223,6 +236,8 @@ class ArmSpec:
     end_s: Callable[[OverlapPlan, float, float], float] | None
     by_block: bool = False
     """It cuts the rows in blocks."""
+    by_rank: bool = False
+    """It multiplies the rows of some ranks at a time."""
     table: bool = False
     """It is a table of tiles for one kernel, which waits or tells on the device: of GPUs alone."""
 
@@ -234,10 +249,10 @@ ARMS = {
         ArmSpec(ALL_CORES, (*LAYER, "weight_prefetch"), None),
         ArmSpec("chunk_launches", GATHERED, _chunk_launches),
         ArmSpec("row_block_launches", GATHERED, _last(row_block_launches), by_block=True),
-        ArmSpec("block_launches", SCATTERED, _block_launches),
+        ArmSpec("block_launches", SCATTERED, _block_launches, by_rank=True),
         ArmSpec(ALL_REDUCE, BOTH, _serial),
-        ArmSpec("layer_launches", BOTH, _layer(_block_launches)),
-        ArmSpec("chained_launches", BOTH, _chained_launches),
+        ArmSpec("layer_launches", BOTH, _layer(_block_launches), by_rank=True),
+        ArmSpec("chained_launches", BOTH, _chained_launches, by_rank=True),
         ArmSpec("layer_signalled", BOTH, _layer(_signalled), by_block=True, table=True),
         ArmSpec("chunk_outer", GATHERED, _chunk_outer, table=True),
         ArmSpec("row_block", GATHERED, _row_block, by_block=True, table=True),

@@ -77,6 +77,15 @@ def arrival_order(topology: str, ranks: int, rank: int) -> tuple[int, ...]:
     return tuple((rank + step * hops) % ranks for hops in range(ranks))
 
 
+def groups(ranks: Sequence[int], most: int) -> list[Sequence[int]]:
+    """Return `ranks` in groups of `most`, in their order; the last group has the rest.
+
+    >>> groups((1, 2, 3), 2)
+    [(1, 2), (3,)]
+    """
+    return [ranks[first : first + most] for first in range(0, len(ranks), most)]
+
+
 def inner_loops(
     arrival_s: Sequence[float], chunk_from: int, chunk_to: int, start_s: float, chunk_s: float
 ) -> list[tuple[int, float]]:

@@ -3,6 +3,7 @@ the wire is asked for what the case says."""
 
 import gc
 import itertools
+import json
 import os
 import weakref
 from dataclasses import replace
@@ -11,7 +12,7 @@ from types import SimpleNamespace
 import numpy
 import pytest
 import torch
-from arm_cases import ARMS, all_gather, options_of
+from arm_cases import ARMS, Products, all_gather, options_of
 
 from collectives import device, on_device
 from collectives.all_gather_matmul import serial
@@ -146,14 +147,14 @@ def later(wrong):
 
     def of(right):
         calls = itertools.count()
-        return lambda operands, link: (wrong if next(calls) else right)(operands, link)
+        return lambda operands, link, **_: (wrong if next(calls) else right)(operands, link)
 
     return of
 
 
 def behind(spoil):
     """What is right until `spoil(operands)`."""
-    return lambda right: lambda operands, link: (right(operands, link), spoil(operands))
+    return lambda right: lambda operands, link, **cut: (right(operands, link, **cut), spoil(operands))
 
 
 @pytest.mark.parametrize(
@@ -227,6 +228,65 @@ def test_a_later_share_takes_what_the_first_one_chose(options, wire, median_s):
     kept_in_step = {"t_gemm_planned_s": t_gemm_s, REQUESTED: case.work.wire_bytes / t_gemm_s}
     assert prepared.facts == (facts if wire == "balance50" else facts | kept_in_step)
     assert prepared.contenders == ARMS
+
+
+def rows_multiplied(entrant) -> list[int]:
+    """Of the matmuls of one call."""
+    shapes = []
+    with Products(shapes):
+        entrant.call()
+    return [x[0] for x, _ in shapes]
+
+
+@pytest.mark.parametrize(
+    ("module", "case", "arm"),
+    [(matmul_reduce_scatter, SCATTER, "block_launches"), (ffn, LAYER, "chained_launches")],
+)
+def test_an_arm_takes_as_many_ranks_at_a_time_as_its_matmul_is_fast_with(module, case, arm, options, monkeypatch):
+    def turns_of(calls, device, count):
+        return [[1.0, 0.1, 1.3, 1.2], [2.0, 0.2, 9.9, 2.4], [4.0, 0.4, 5.2, 4.8], [None, 0.1, 0.1, 9.9]]
+
+    monkeypatch.setattr(matmul_reduce_scatter, "turns_of", turns_of)  # unsplit, sums, one and two ranks at a time
+    monkeypatch.setattr(setting.Setting, "t_comm_s", 0.0)
+    runner = module.Runner(options)
+    first = runner.prepare(case, ["serial", arm])
+    split = {"ranks_per_launch": 2, "slowdowns": pytest.approx({"1": 1.2, "2": 1.1})}
+    assert first.facts["splits"] == {arm: split}
+    assert "ranks a launch: 2" in first.entrants[arm].config
+    assert max(rows_multiplied(first.entrants[arm])) == 2 * case.m // case.ranks
+
+    monkeypatch.setattr(matmul_reduce_scatter, "turns_of", None)  # no later share measures it
+    later = module.Runner(options)
+    later.earlier[case.id] = {"facts": json.loads(json.dumps(first.facts)), "medians_s": {}}
+    again = later.prepare(case, ["serial", arm])
+    assert again.facts["splits"] == {arm: split}
+    assert rows_multiplied(again.entrants[arm]) == rows_multiplied(first.entrants[arm])
+    del later.earlier[case.id]["facts"]["splits"]
+    assert later.prepare(case, [arm]).facts["splits"] == {arm: {"ranks_per_launch": 1}}
+
+
+def test_all_ranks_split_as_the_first_one_measured(options, monkeypatch):
+    made = matmul_reduce_scatter.ReduceScatter(options, SCATTER)
+    shared = {"1": 1.2, "2": 1.1}
+    made.t_comm_s = 0.0
+    made.ranks = SimpleNamespace(share=lambda mine: shared)
+    arm = made.split("block_launches", matmul_reduce_scatter.Runner.own_arms["block_launches"])
+    assert arm.keywords == {"ranks_per_launch": 2}
+    assert made.facts["splits"]["block_launches"]["slowdowns"] == shared
+
+
+@pytest.mark.parametrize(("t_gemm_s", "turns"), [(1e-3, 15), (0.25, 8), (0.6, None)])
+def test_what_splitting_costs_is_measured_within_ten_seconds(t_gemm_s, turns, options, monkeypatch):
+    counts = []
+    monkeypatch.setattr(
+        matmul_reduce_scatter, "turns_of", lambda calls, device, count: counts.append(count) or [[1.0] * len(calls)]
+    )
+    made = matmul_reduce_scatter.ReduceScatter(options, SCATTER)
+    made.t_gemm_s = t_gemm_s
+    arm = made.split("block_launches", matmul_reduce_scatter.Runner.own_arms["block_launches"])
+    assert counts == [turns] * (turns is not None)
+    assert ("slowdowns" in made.facts["splits"]["block_launches"]) == (turns is not None)
+    assert arm.keywords == {"ranks_per_launch": 1}
 
 
 @pytest.mark.parametrize("module", [all_gather_matmul, matmul_reduce_scatter, ffn, weight_prefetch])

@@ -1,5 +1,6 @@
 """What a record says of an arm, by known answers, and what the tables make of it."""
 
+import made_up_gathers as made_up
 import pytest
 from made_up_run import HEAD, lines_of, save
 
@@ -166,12 +167,31 @@ def test_loss_of_an_arm_is_split_by_what_was_measured_beside_it(records, arm, ti
     of_arms, beside = {"serial": 7e-3, arm: times.pop(arm)}, BESIDE | times | dict.fromkeys(waits, 1e-2)
     waits = {name: 1e-3 * wait_s for name, wait_s in waits.items()}
     record = records(of_arms, beside, drift=0.0, waits=waits)[arm]
-    losses_s = [record[name] for name in overlap.LOST]
+    losses_s = [record[name] for name in overlap.LOST if name != "lost_split_s"]
+    assert record["lost_split_s"] is None
     assert [lost is None for lost in losses_s] == [part is None for part in parts]
     assert [1e3 * (lost or 0) for lost in losses_s] == pytest.approx([part or 0 for part in parts], abs=0.01)
     above = record["time_s"] - max(record["t_gemm_s"], record["t_comm_s"])
     assert sum(lost or 0 for lost in losses_s) == pytest.approx(above, rel=1e-12, abs=1e-18)
     assert record["diagnosis"] == diagnosis
+
+
+def test_what_splitting_costs_belongs_to_the_own_ideal_and_is_named(tmp_path):
+    """Eight ranks. One at a time, the matmul takes 4.8 of 4 ms; two at a time, 4.4, and then sets the pace still."""
+    times = {"serial": 7.5e-3, "block_launches": 5e-3, "gemm torch": 4e-3, "link": 3.5e-3}
+    about = {"gemm torch": {"role": "gemm"}, "link": {"role": "link"}}
+    splits = {"block_launches": {"ranks_per_launch": 2, "slowdowns": {"1": 1.2, "2": 1.1}}}
+    shape_lines = lines_of(made_up.scatter(), times, about=about, baseline="serial", rounds=30, splits=splits)
+    run = load(save(tmp_path / "run", [HEAD, *shape_lines]))
+    record = {record["contender"]: record for record in records_of(run)}["block_launches"]
+    assert (record["ranks_per_launch"], record["split_slowdown"]) == (2, 1.1)
+    # Two parts of 0.5 ms go from 3.3 ms on, when 6 of 8 are computed, and then the last.
+    assert record["t_own_ideal_s"] == pytest.approx(4.8e-3)
+    assert record["of_own_ideal"] == pytest.approx(4.8 / 5)
+    parts_ms = [1e3 * (record[name] or 0) for name in overlap.LOST]
+    assert parts_ms == pytest.approx([0.5, 0.3, 0, 0, 0.2])
+    table = overlap_report.splits(as_frame([record])).table
+    assert (table["schedule"].item(), table["split"].item()) == ("+10.0 %", "+6.0 %")
 
 
 def test_figures_place_an_arm_by_what_it_hid_in_each_round(records):

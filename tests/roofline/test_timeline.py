@@ -43,6 +43,9 @@ def test_blocks_of_a_layer_that_gathers_and_scatters():
     by_layer = line | {"waits": [[0, 0, 0], [1, 1, 1], [2, 2, 2], [2, 3, 3], [3, 7, 7], [4, 8, 9]]}
     behind = [(4, 6, 2), (6, 7, HOME), (7, 8, None), (9, 9.5, None)]
     assert chip_blocks("layer_launches", by_layer) == [(0, 1, HOME), (1, 2, 1), (2, 3, 2), (3, 4, 1), *behind]
+    both = line | {"ready_s": [0.0, 0.0, 6, 6], "waits": [[2, 3, 3], [4, 8, 9]]}  # parts of one launch
+    sent = timelines.chip_blocks("chained_launches", both)[1]
+    assert sent == (3, 6, 1, "1 2")
     serial = line | {"ready_s": [0.0, 0.0, 4, 4], "waits": [[2, 0, 2], [3, 4, 5], [4, 5, 7]], "end_s": 7.5}
     assert chip_blocks("serial", serial) == [(2, 4, None), (7, 7.5, None)]
     reduced = {"transfers": [[2, 1], [1, 1], [1, 0], [2, 0]], "arrivals_s": [3, 4, 6, 7], "ready_s": [2, 2, 5, 5]}
