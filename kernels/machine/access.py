@@ -135,6 +135,7 @@ def write_global(w, at: np.ndarray, data: np.ndarray, instruction, strong: Stron
         number = _begin(w, region.releases, offsets, size, instruction, strong, reads=False)
         g = spread(offsets, size, GRANULE)
         memory.note_write(region, g, w.clock, GENERIC, number, instruction, of_readers)
+        region.check_covered(spread(offsets, size), instruction)
         region.data[spread(offsets, size)] = data[which]
         _end(w, region.releases, offsets, size, strong)
 
@@ -312,6 +313,7 @@ def atomic(program, inst):
                     region.note_write(g, w.clock, GENERIC, number, inst)
                 else:
                     memory.note_write(region, spread(offsets, total, GRANULE), w.clock, GENERIC, number, inst)
+                    region.check_covered(spread(offsets, total), inst)
                 while left:
                     now = [*{offsets.item(i): i for i in reversed(left)}.values()]  # at each address the first
                     places = spread(offsets[now], total)

@@ -8,8 +8,9 @@ import difflib
 import gc
 import multiprocessing
 import operator
+import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -34,7 +35,7 @@ ARCHITECTURES = {"sm_80": 80, "sm_86": 86, "sm_89": 89, "sm_90": 90, "sm_90a": 9
 SHARED_BYTES = {80: 166_912, 86: 101_376, 89: 101_376, 90: 232_448}
 """That a CTA may have (CUDA C++ Programming Guide, Technical Specifications per Compute Capability)."""
 BUDGET = 20_000_000
-CONSEQUENCES = ("wrong", "hang")
+CONSEQUENCES = ("wrong", "order", "hang")
 """Kinds that may come of a race, which another order of events shows."""
 
 
@@ -43,7 +44,7 @@ class Verdict:
     """True where the kernel is exact under every order of events that was tried."""
 
     kind: str
-    """exact, wrong, race, hang, uninitialised, bounds, barrier, tma, misuse, assert, or unknown: the machine lacks
+    """exact, wrong, order, race, hang, uninitialised, bounds, barrier, tma, misuse, assert, or unknown: the machine lacks
     something that the kernel needs."""
     text: str
     """What to act on."""
@@ -88,7 +89,7 @@ def check(
 
     Raises ValueError, in one line, where the call is not right or the kernel does not compile.
     """
-    begun, chosen = time.perf_counter(), None
+    begun, chosen, rounded = time.perf_counter(), None, {}
     if arch not in ARCHITECTURES:
         raise ValueError(f"arch {arch!r}: it is one of {', '.join(ARCHITECTURES)}")
     for name, number in dict(seeds=seeds, slots=slots, budget=budget, processes=processes).items():
@@ -98,6 +99,8 @@ def check(
     for outcome in trial.outcomes(range(seed, seed + seeds), processes, trace):
         if outcome.kind != "exact" and (chosen is None or outcome.kind not in CONSEQUENCES):
             chosen = outcome
+        if outcome.kind == "exact" and outcome.text:
+            rounded["note"] = outcome.text
         if (chosen and chosen.kind not in CONSEQUENCES) or outcome.instructions > budget:
             break
     if chosen:
@@ -106,7 +109,7 @@ def check(
         return Verdict(chosen.kind, text, chosen.seed, chosen.instructions, time.perf_counter() - begun)
     text = "as expected" if expected else "no fault, and the same results (nothing was expected of them)"
     text = report.page(
-        f"{text} under {seeds} order{'s' * (seeds > 1)} of events", *trial.notes, *trial.lost * (expected is None)
+        f"{text} under {seeds} order{'s' * (seeds > 1)} of events", *trial.notes, *rounded.items(), *trial.lost * (expected is None)
     )
     return Verdict("exact", text, None, outcome.instructions, time.perf_counter() - begun)
 
@@ -136,6 +139,9 @@ class Trial:
         self.wanted = expectations(self.tensors, expected or {})
         arrays = {tensor.untyped_storage().data_ptr(): whole(tensor) for tensor in self.tensors.values()}
         self.before = [(array, array.copy()) for array in arrays.values()]
+        self.covered = covered_bytes(launch.args)
+        for _, _, target in self.pointers:  # it may be any part of its storage
+            self.covered.pop(target.untyped_storage().data_ptr(), None)
         self.notes: list[report.Row] = []
         self.lost: list[report.Row] = []
 
@@ -157,6 +163,7 @@ class Trial:
             raise ValueError(f"{name} needs {needed} bytes of shared memory, {limits}")
         coarse = any(tensor.is_floating_point() and tensor.itemsize < 4 for tensor in self.tensors.values())
         self.rounding = 1e-2 if coarse or any("tf32" in inst.op for inst in made.program.kernel.code) else 1e-4
+        self.adds = any(re.match(r"atom|red\.|cp\.reduce", inst.op) for inst in made.program.kernel.code)
         self.notes = [("note", problem) for problem in made.races]
         self.lost = [("perhaps", problem) for problem in made.lost]  # where results are as expected, it does not matter
         yield self.run(seeds[0], trace)
@@ -177,15 +184,19 @@ class Trial:
         elif fault and fault.kind == "hang":
             kind, text = "hang", report.hang(fault, machine, self.tensors)
         elif fault:
-            watched = Observed(seed, *self.limits, place=fault.memory and (fault.memory.number, fault.byte))
-            fault, is_gluon = self._execute(watched) or fault, self.launch.kernel.is_gluon()
-            kind, text = fault.kind, report.fault(fault, watched, self.tensors, is_gluon)
+            place = None if fault.byte is None or fault.memory is None else (fault.memory.number, fault.byte)
+            watched = Observed(seed, *self.limits, place=place)
+            again = self._execute(watched)
+            fault = again if isinstance(again, FaultError) else fault
+            kind, text = fault.kind, report.fault(fault, watched, self.tensors, self.launch.kernel.is_gluon())
         else:
             if self.unnamed is not None:
                 self._name_expected()
             for name, values in self.wanted.items():
                 if kind == "exact" and (wrong := difference(self.tensors[name], values, self._tolerance(name, values))):
-                    kind, text = "wrong", self._wrong(name, *wrong, machine, seed)
+                    kind, text = "wrong" if self.is_given else "order", self._wrong(name, *wrong, machine, seed)
+                elif kind == "exact" and self.adds and not self.is_given and difference(self.tensors[name], values, 0):
+                    text = f"{name} depends on the order of events, by what rounding may do"
             self.wanted = self.wanted or {name: tensor.clone() for name, tensor in self.tensors.items()}
         return Outcome(kind, text, seed, machine.executed)
 
@@ -204,7 +215,7 @@ class Trial:
     def _tolerance(self, name: str, values: Tensor) -> float:
         if (tolerance := self.tolerances.get(name)) is not None:
             return tolerance
-        is_float = self.is_given and values.is_floating_point()
+        is_float = (self.is_given or self.adds) and values.is_floating_point()
         numbers = values.double()  # floats of 8 bits cannot be rounded
         return self.rounding if is_float and bool((numbers != numbers.round()).any()) else 0
 
@@ -217,6 +228,7 @@ class Trial:
             moved.append((element, element.item()))
             element += at - target.data_ptr()
         try:
+            machine.memory.covered = self.covered
             enqueue(machine, self.launch, target=ARCHITECTURES[self.arch])
             machine.run()
         except (FaultError, UnknownError) as fault:
@@ -319,6 +331,35 @@ def tensors_of(args: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
             kind = f"a {tensor.layout} tensor on {tensor.device}"
             raise ValueError(f"{name} is {kind}; the machine takes dense ones on the CPU: {name}.cpu()")
         yield name, tensor
+
+
+def covered_bytes(args: Mapping[str, Any]) -> dict[int, np.ndarray]:
+    """Return, of each storage that arguments have a part of, which bytes these are."""
+    views = [(tensor, tensor.shape, tensor.stride()) for _, tensor in tensors_of(args)]
+    for value in leaves(args.values()):
+        if hasattr(value, "block_shape"):  # a descriptor, whose tensor may be another than its base
+            views.append((getattr(value.base, "base", value.base), value.shape, value.strides))
+    whole, covered = set(), {}
+    for tensor, shape, strides in views:
+        storage, size = tensor.untyped_storage(), tensor.element_size()
+        if tensor.numel() * size == storage.nbytes() and tensor.is_contiguous():
+            whole.add(storage.data_ptr())
+            continue
+        flags = covered.setdefault(storage.data_ptr(), np.zeros(storage.nbytes(), bool))
+        if 0 not in shape:
+            steps = [size * stride for stride in strides]
+            elements = flags[tensor.storage_offset() * size :]
+            np.lib.stride_tricks.as_strided(elements, (*shape, size), (*steps, 1))[...] = True
+    return {start: flags for start, flags in covered.items() if start not in whole and not flags.all()}
+
+
+def leaves(values: Iterable[Any]) -> Iterator[Any]:
+    """Yield values, of tuples those inside."""
+    for value in values:
+        if isinstance(value, tuple):
+            yield from leaves(value)
+        else:
+            yield value
 
 
 def pointers_in(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, tuple[int, ...], Tensor]]:

@@ -74,14 +74,17 @@ def check_end(cta) -> None:
     """Raise RaceError if the CTA ends where others of its cluster may still access its memory or its mbarriers."""
     shared, ctas = cta.shared, cta.cluster.ctas
     known = np.maximum.reduce([warp.clock[GENERIC] for warp in cta.warps])
+    reads = np.abs(shared.reads)
     accesses = [shared.ledger.accesses[number] for number in np.unique(shared.writes).tolist()]
-    epochs = [(access.agent, access.epoch) for access in accesses] + list(cta.reached_by.items())
-    epochs += enumerate(np.abs(shared.reads).max(axis=1, initial=0).tolist(), shared.first)
-    for other in ctas:
-        agents = range(other.first, other.first + other.program.agents)
-        if other is not cta and any(agent in agents and known[agent] < epoch for agent, epoch in epochs):
-            message = f"{cta.warps[0]!r}: the CTA ends while CTA {other.number} may still access its shared memory"
-            raise RaceError(message, shared, None)
+    accesses = [(access.agent, access.epoch, shared.writes == access.number) for access in accesses]
+    accesses += [(shared.first + row, reads[row].max(initial=0), reads[row]) for row in range(len(reads))]
+    accesses += [(agent, epoch, None) for agent, epoch in cta.reached_by.items()]
+    others = {other.agent(0, 0) + i: other for other in ctas for i in range(other.program.agents) if other is not cta}
+    for agent, epoch, places in accesses:
+        if agent in others and known[agent] < epoch:
+            message = f"{cta.warps[0]!r}: the CTA ends while CTA {others[agent].number} may still access its shared memory"
+            byte = None if places is None else shared.first_byte(np.arange(len(places)), places == places.max())
+            raise RaceError(message, shared, byte, agent)
 
 
 @effect("mapa.shared::cluster.u32", operands="=b32 b32 b32", quiet=True)

@@ -286,6 +286,7 @@ def _store(inst, find: Find, unit: int, source: Callable, operation: str | None)
             if len(cta.cluster.ctas) > 1 and not operation:
                 data = cta.shared.data[part.map.places(address)][part.inside]
                 clock = cta.cluster.beside(w, inst, writer, hash((part.offsets.tobytes(), data.tobytes())))
+            part.region.check_covered(part.offsets, inst)
             machine.memory.note_write(part.region, part.granules, clock, GLOBAL, number, inst)
             pieces = []
 

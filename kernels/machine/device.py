@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from kernels.machine.alu import names_in
 from kernels.machine.cluster import Cluster, check_end
 from kernels.machine.divergence import choose, run_in_lanes
 from kernels.machine.memory import EMPTY, GlobalMemory, Shared, spread
@@ -141,6 +142,7 @@ class Warp:
         self.tick()
         self.wgmma, self.stores, self.copies = Groups(), Groups(), Groups()
         self.fenced, self.last_wgmma = False, None
+        self.operands: list[tuple[int, int, np.ndarray]] = []  # of wgmma under way: group, register and what it held
         self.registers = cta.program.kernel.registers_a_thread
         self.weight = 10 ** cta.machine.rng.uniform(-1.5, 1.5)
         self.released: dict[Scope, np.ndarray] = {}  # by fences: what strong writes behind them release
@@ -359,6 +361,8 @@ class Machine:
                 self.executed += step.count or 1
                 if step.count:
                     step.run(warp) if warp.lanes is None else run_in_lanes(warp, step)
+                    if warp.operands:
+                        check_operands(warp, step.count)
                     warp.pc += step.count
                     continue
                 warp.mask = warp.lanes
@@ -377,6 +381,8 @@ class Machine:
                         return
                     warp.waits = ready
                     continue
+                if warp.operands:
+                    check_operands(warp, 1)
                 warp.pc += 1
                 if warp.alive and self.executed > self.budget:
                     raise StuckError(f"more than {self.budget} instructions")
@@ -393,6 +399,18 @@ class Machine:
             else:
                 error.add_note(f"{warp!r}, {at}")
             raise
+
+
+def check_operands(warp: Warp, count: int) -> None:
+    """Raise FaultError where one of the next `count` instructions, which have run, wrote registers that a wgmma reads
+    in its own time (9.7.15.7.1)."""
+    for _, register, value in warp.operands:
+        if warp.r[register] is not value:
+            kernel, names = warp.program.kernel, warp.program.numbers
+            (name,) = (name for name, number in names.items() if number == register)
+            writers = [at for at in range(warp.pc, warp.pc + count) if name in names_in(kernel.code[at].args[0])]
+            warp.pc = writers[0] if writers else warp.pc
+            raise FaultError(f"{kernel.code[warp.pc]} writes {name}, an operand of a wgmma that nobody has waited for")
 
 
 @dataclass(eq=False)

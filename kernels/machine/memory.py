@@ -151,11 +151,19 @@ class Region(Noted):
     reads: np.ndarray
     number: int
     """Below 0; those of shared memory are above."""
+    covered: np.ndarray | None = None
+    """Of each byte, whether an argument has it; None: all of them."""
     releases: Releases = field(default_factory=Releases)
 
     @property
     def start(self) -> int:
         return self.data.__array_interface__["data"][0]
+
+    def check_covered(self, places: np.ndarray, instruction: object) -> None:
+        """Raise BoundsError where these bytes, which are written, are not all of arguments. A halo is but read."""
+        if self.covered is not None and not (inside := self.covered[places]).all():
+            byte = places.reshape(-1).item(int(np.argmin(inside)))
+            raise BoundsError(f"{instruction} writes what no argument covers", self, byte)
 
 
 class GlobalMemory:
@@ -163,6 +171,7 @@ class GlobalMemory:
         self.ledger = ledger
         self.regions: list[Region] = []
         self.maps: list[bytes] = []
+        self.covered: dict[int, np.ndarray] = {}  # by where in this process an array starts: as of its region
         # By address of a map: the numbers of what wrote it, and the agent and epoch of a fence that covers these.
         self.map_fences: dict[int, list[tuple[bytes, int, int]]] = {}
 
@@ -175,7 +184,8 @@ class GlobalMemory:
                 return number << REGION_BITS
         count = -(-len(data) // GRANULE) * GRANULE
         number = len(self.regions) + 1
-        self.regions.append(Region(self.ledger, data, np.zeros(count, np.int32), np.zeros(count, np.int32), -number))
+        writes, reads = np.zeros(count, np.int32), np.zeros(count, np.int32)
+        self.regions.append(Region(self.ledger, data, writes, reads, -number, self.covered.get(start)))
         return number << REGION_BITS
 
     def region(self, address: int, instruction: object) -> Region:

@@ -6,6 +6,7 @@ their own.
 """
 
 import re
+import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -292,9 +293,28 @@ class Program:
         return self.kernel.code[step + line - 2]
 
 
+FLOAT = re.compile(r"0[fF](?P<single>\w{8})|0[dD](?P<double>\w{16})|-?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][-+]?\d+)?")
+"""A literal (4.5.2): in hexadecimal its bits, else decimal."""
+
+
+def _float_bits(literal: re.Match, width: int) -> int:
+    """Return the bits of a float of this width."""
+    digits = literal["single"] or literal["double"]
+    if digits and 4 * len(digits) == width:
+        return int(digits, 16)
+    if width not in (32, 64):
+        raise UnknownError(f"a float {literal[0]} of {width} bits")
+    if digits:
+        (number,) = struct.unpack(">f" if literal["single"] else ">d", bytes.fromhex(digits))
+    else:
+        number = float(literal[0])
+    with np.errstate(over="ignore"):
+        return int(np.float32(number).view(np.uint32) if width == 32 else np.float64(number).view(np.uint64))
+
+
 def _constant(text: str, kind: str) -> np.ndarray:
-    if text.startswith(("0f", "0d")):
-        number = int(text[2:], 16)
+    if (literal := FLOAT.fullmatch(text)) and kind != "pred":
+        number = _float_bits(literal, bits(kind))
     elif re.fullmatch(r"-?(0[xX][0-9A-Fa-f]+|0|[1-9]\d*)U?", text):
         number = int(text.rstrip("U"), 0)
     elif text == SHARED_ARRAY:

@@ -7,6 +7,7 @@ cp.async) and 9.7.15 (wgmma).
 import linecache
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 
 import numpy as np
 from torch import Tensor
@@ -80,14 +81,18 @@ def place(tensors: Mapping[str, Tensor], memory: Shared | Region, byte: int, mac
             return f"{name}{index}"
     if not here:
         return f"byte {byte} of memory that Triton allots ({len(memory.data)} bytes)"
-    name, tensor = next(iter(here.items()))
+    return min((beside(name, tensor, byte) for name, tensor in here.items()), key=itemgetter(0))[1]
+
+
+def beside(name: str, tensor: Tensor, byte: int) -> tuple[int, str]:
+    """Return how many elements a byte is away from a tensor, and that in words."""
     number, name = byte // tensor.element_size() - tensor.storage_offset(), f"{name} {tuple(tensor.shape)}"
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    if 0 <= number <= last:
-        return f"byte {byte} of the memory of {name}, beside its elements"
-    return (
-        f"the element {f'{number - last} behind the last' if number > 0 else f'{-number} before the first'} of {name}"
-    )
+    if number > last:
+        return number - last, f"the element {number - last} behind the last of {name}"
+    if number < 0:
+        return -number, f"the element {-number} before the first of {name}"
+    return 0, f"byte {byte} of the memory of {name}, beside its elements"
 
 
 WAITS = {
@@ -100,6 +105,7 @@ WAITS = {
 ASYNC_PROXY = r"wgmma|cp\.async\.bulk|cp\.reduce"
 PROXY_FENCE = "a proxy fence behind the first (fence.proxy.async; fence_async_shared())"
 BARRIER = "a barrier of the CTA between the two (bar.sync; gl.barrier(), tl.debug_barrier())"
+COMPILED = "\nunder @triton.jit that is the compiler's part: it is a miscompilation"
 MBARRIER = "\nbetween partitions an mbarrier: one arrives behind its access, the other waits for it"
 
 
@@ -129,7 +135,7 @@ def missing(first: Touch, second: Touch, error: FaultError, is_gluon: bool) -> R
         text = "a mask or another index, if only one is meant to write it; else\n" * (first.writes and second.writes)
         text += order
     if is_shared and not is_gluon:
-        text += "\nunder @triton.jit that is the compiler's part: it is a miscompilation"
+        text += COMPILED
     return "missing", text
 
 
@@ -142,6 +148,10 @@ def fault(error: FaultError, machine: Observed, tensors: Mapping[str, Tensor], i
         if not last.writes:
             return page(title, touched(reader), ("missing", "a write: there is none in the whole run"))
         return page(title, touched(reader), touched(last, "\nonly later"), missing(last, reader, error, is_gluon))
+    if warp is None and error.agent is not None and machine.touches:
+        (*_, touch) = [touch for touch in machine.touches if touch.agent == error.agent] or [last]
+        lacking = "a barrier of the cluster behind it (cluster.barrier(), barrier.cluster), before any CTA ends"
+        return page(error.message, touched(touch), ("missing", lacking + COMPILED * (not is_gluon)))
     if error.kind == "race" and error.agent is not None and last:
         *_, first = [t for t in machine.touches[:-1] if t.agent == error.agent and (t.writes or last.writes)] or [last]
         both = "written twice" if first.writes and last.writes else "written and read"
@@ -153,7 +163,7 @@ def fault(error: FaultError, machine: Observed, tensors: Mapping[str, Tensor], i
     inst = warp.program.fault_at(warp.pc, error) if is_run else warp.program.kernel.code[warp.pc]
     if error.kind == "bounds" and error.byte is not None:
         title, address = bounds(error, machine, tensors)
-        writes = bool(re.match(r"st|red|atom", inst.op))
+        writes = bool(re.match(r"st|red|atom|cp\S*\.global\.shared", inst.op))
         return page(title, touched(Touch(writes, warp.agent, warp, inst, lanes_at(warp, inst, address))))
     lanes = [] if warp.mask is None else np.flatnonzero(warp.mask).tolist()
     made = initialised(warp.cta, error.byte) if error.memory is warp.cta.shared else ""
@@ -170,7 +180,10 @@ def bounds(error: FaultError, machine: Observed, tensors: Mapping[str, Tensor]) 
             return f"address {address:#x} is of no tensor", address
         memory, byte = machine.memory.regions[number - 1], address - (number << REGION_BITS)
     alignment = re.search(r"is no multiple of \d+", error.message)
-    return place(tensors, memory, byte, machine) + (f": its address {alignment[0]}" if alignment else ""), address
+    more = f": its address {alignment[0]}" if alignment else ""
+    if error.message.endswith("no argument covers"):
+        more = ": it is written, and no argument covers it"
+    return place(tensors, memory, byte, machine) + more, address
 
 
 def lacking(error: UnknownError) -> str:

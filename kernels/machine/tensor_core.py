@@ -249,6 +249,7 @@ def wait(w, inst, left):
         return lambda: all(mate.ended(upto) for mate in mates)
     known = w.clock[:, w.cta.agent(1, first) : w.cta.agent(1, first) + len(mates)]
     np.maximum(known, upto, out=known)
+    w.operands = [operand for operand in w.operands if operand[0] > upto]
     array = np.ndarray
     for i in [i for i, register in enumerate(w.r) if type(register) is not array]:
         if w.r[i].sums.group <= upto:
@@ -263,6 +264,7 @@ def wgmma(program, inst):
     columns, saturates = len(registers) * (4 if form.sums == "f16" else 2), ".satfinite" in inst.op
     taken = itemgetter(*registers)
     x_registers = program.gets(inst.args[1], "b32") if inst.args[1].startswith("{") else None
+    x_numbers = [program.register(name) for name in names_in(inst.args[1])] if x_registers else []
     x_descriptor = None if x_registers else program.get(inst.args[1], "b64")
     w_descriptor, keep = program.get(inst.args[2], "b64"), program.get(inst.args[3], "pred")
     scales, turns = inst.args[4:6], inst.args[6:]  # integers have neither, and 16 bits alone are turned
@@ -282,6 +284,7 @@ def wgmma(program, inst):
         used = [operand_bytes(uniform(w, w_descriptor(w), "a matrix descriptor"), 0, columns, w_turned)]
         if x_registers:
             x_words = np.stack([get(w) for get in x_registers])[None]
+            w.operands += [(number, register, w.r[register]) for register in x_numbers]
         else:
             first = 16 * (w.number % 4)
             used.append(operand_bytes(uniform(w, x_descriptor(w), "a matrix descriptor"), first, 16, x_turned))
