@@ -8,5 +8,6 @@ a launch to the machine, `static` tells what no run shows; what is run of ours s
 """
 
 from kernels.machine.check import Verdict, check
+from kernels.machine.launches import launches
 
-__all__ = ["Verdict", "check"]
+__all__ = ["Verdict", "check", "launches"]

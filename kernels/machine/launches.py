@@ -1,0 +1,223 @@
+"""Whole functions: every launch of Triton inside of a block goes to `check`, and the function goes on with its results.
+
+`with launches(): f(x)` takes kernels under @triton.jit and @gluon.jit, autotuned ones in the configuration that Triton
+itself would begin with, and Inductor's. Tensors lie on the CPU (`pretend` lets code ask for `cuda`). A launch begins
+with what the ones before it left.
+"""
+
+import re
+import sys
+import threading
+from collections import Counter
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import triton
+from triton.runtime.autotuner import Autotuner
+from triton.runtime.jit import JITFunction
+
+from kernels.machine.check import ARCHITECTURES, SHARED_BYTES, Verdict, check, tensors_of
+from kernels.machine.compile import Call, compile_for
+from kernels.machine.pretend import OnCpu, is_hosts, patches
+
+LIBRARIES = tuple(str(Path(file).parent) for file in (triton.__file__, torch.__file__, __file__))
+SMS = 4
+"""Multiprocessors, few: a persistent kernel starts as many programs."""
+
+
+class LaunchesError(AssertionError):
+    """Some launch is not exact."""
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A verdict on one launch, the line that launches it, and the kernel's file."""
+
+    kernel: str
+    file: str
+    line: int
+    verdict: Verdict
+    source: str
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """The file and line that a fault is first of; of no fault, those that launch."""
+        for name, line in re.findall(r"(\w+\.py):(\d+)", self.verdict.text):
+            for file in [self.source, *(getattr(module, "__file__", None) for module in list(sys.modules.values()))]:
+                if file and Path(file).name == name:
+                    return file, int(line)
+        return self.file, self.line
+
+    def __str__(self) -> str:
+        title = f"{self.kernel}  {Path(self.file).name}:{self.line}  {self.verdict.instructions} instructions"
+        text = str(self.verdict).replace("\n", "\n    ")
+        return f"{title}  {self.verdict.seconds:.1f} s\n    {text}"
+
+
+class launches:  # noqa: N801 (it is used as a function)
+    """Judge every launch inside of a `with` block, whose end raises LaunchesError where one is not exact.
+
+    `seeds`, `seed`, `slots`, `budget` and `tolerance` are those of `check`. `sms`: multiprocessors that the GPU says it
+    has. `raises=False`: look at `verdicts`, `bad` and `exit_code` instead. A launch goes to the innermost block of its
+    thread; of a thread that has none, to the latest one. After a fault a launch has left what it had done until then,
+    and verdicts behind it may come of that.
+    """
+
+    def __init__(self, *, arch: str = "sm_90a", sms: int = SMS, raises: bool = True, **options: Any):
+        if arch not in ARCHITECTURES:
+            raise ValueError(f"arch {arch!r}: it is one of {', '.join(ARCHITECTURES)}")
+        self.arch, self.sms, self.raises, self.options = arch, sms, raises, options
+        self.verdicts: list[Launch] = []
+        self.thread = 0
+        self.stack = ExitStack()
+
+    def __enter__(self) -> "launches":
+        if triton.knobs.runtime.interpret:
+            raise ValueError("TRITON_INTERPRET is set, so nothing is compiled; unset it before the kernel is imported")
+        from torch._inductor import config  # which takes a second
+
+        self.thread = threading.get_ident()
+        PATCHED.enter(self)
+        self.stack.callback(PATCHED.leave, self)
+        self.stack.enter_context(config.patch(cpu_backend="triton", force_disable_caches=True, compile_threads=1))
+        self.stack.enter_context(OnCpu())
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: Any) -> None:
+        self.stack.close()
+        if self.raises and self.bad and kind is None:
+            raise LaunchesError(str(self))
+
+    @property
+    def bad(self) -> list[Launch]:
+        return [launch for launch in self.verdicts if not launch.verdict]
+
+    @property
+    def exit_code(self) -> int:
+        return int(bool(self.bad))
+
+    def judge(self, kernel: JITFunction, grid: Any, args: dict[str, Any]) -> Any:
+        """Judge one launch, and return what Triton's own returns."""
+        file, line = launched_at()
+        for name, tensor in tensors_of(args):
+            if is_hosts(tensor):
+                place = f"{file}:{line}: {kernel.__name__}"
+                raise ValueError(f"{place} is given {name}, which is on the host: {name}.cuda() is on the GPU")
+        verdict = check(kernel, grid, args, arch=self.arch, **self.options)
+        self.verdicts.append(Launch(kernel.__name__, file, line, verdict, kernel.fn.__code__.co_filename))
+        return compile_for(ARCHITECTURES[self.arch], Call(kernel, (1,), args))  # which is in Triton's memory by now
+
+    def __str__(self) -> str:
+        kinds = Counter(launch.verdict.kind for launch in self.verdicts)
+        kernels = len({launch.kernel for launch in self.verdicts})
+        counts = ", ".join(f"{count} {kind}" for kind, count in kinds.items()) or "nothing was launched"
+        title = f"triton {triton.__version__}, {self.arch}: {len(self.verdicts)} launches, {kernels} kernels"
+        return "\n".join([*map(str, self.bad), f"{title}: {counts}"])
+
+
+def launched_at() -> tuple[str, int]:
+    """The file and line that launches: of the innermost frame that is not torch's, Triton's, or ours."""
+    frame = sys._getframe(1)
+    while frame.f_back and frame.f_code.co_filename.startswith(LIBRARIES):
+        frame = frame.f_back
+    return frame.f_code.co_filename, frame.f_lineno
+
+
+class Patched:
+    """Triton as it is while there is a block."""
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self.blocks: list[launches] = []
+        self.stack = ExitStack()
+        self.tuners: dict[int, tuple[Autotuner, dict]] = {}  # as they were
+
+    def enter(self, block: launches) -> None:
+        with self.lock:
+            if not self.blocks:
+                self.begin(block)
+            elif block.arch != self.blocks[0].arch:
+                raise ValueError(f"arch={block.arch} inside of a block for {self.blocks[0].arch}")
+            self.blocks.append(block)
+
+    def leave(self, block: launches) -> None:
+        with self.lock:
+            self.blocks.remove(block)
+            if not self.blocks:
+                self.stack.close()
+                for tuner, before in self.tuners.values():
+                    vars(tuner).clear()
+                    vars(tuner).update(before)
+                self.tuners.clear()
+
+    def begin(self, block: launches) -> None:
+        from torch._inductor.runtime.triton_heuristics import CachingAutotuner
+
+        target = ARCHITECTURES[block.arch]
+        self.stack.enter_context(triton.knobs.compilation.scope())
+        triton.knobs.compilation.always_compile = True
+        for stand_in in patches(target, SHARED_BYTES[target], block.sms):
+            self.stack.enter_context(stand_in)
+        jit, tune = JITFunction.run, Autotuner.run
+
+        def run(kernel: JITFunction, *args: Any, grid: Any, warmup: bool, **kwargs: Any) -> Any:
+            if warmup:
+                return jit(kernel, *args, grid=grid, warmup=True, **kwargs)
+            with self.lock, torch._C.DisableTorchFunction():
+                return self.block().judge(kernel, grid, dict(zip(kernel.arg_names, args, strict=False)) | kwargs)
+
+        def run_tuned(tuner: Autotuner, *args: Any, **kwargs: Any) -> Any:
+            with self.lock:
+                if id(tuner) not in self.tuners:
+                    self.tuners[id(tuner)] = tuner, dict(vars(tuner))
+                    tuner.cache = {}
+            return tune(tuner, *args, **kwargs)
+
+        self.stack.enter_context(patch.object(JITFunction, "run", run))
+        self.stack.enter_context(patch.multiple(Autotuner, run=run_tuned, _bench=fits, check_disk_cache=no_cache))
+        self.stack.enter_context(patch.multiple(CachingAutotuner, run=run_inductor, precompile=no_precompile))
+
+    def block(self) -> launches:
+        """The one that a launch of this thread goes to."""
+        here = threading.get_ident()
+        return next((block for block in reversed(self.blocks) if block.thread == here), self.blocks[-1])
+
+
+PATCHED = Patched()
+
+
+def fits(tuner: Autotuner, *args: Any, config: triton.Config, **kwargs: Any) -> list[float]:
+    """In place of a time: 0 of the first configuration that compiles and fits, which Triton then takes."""
+    misfit = [float("inf")] * 3
+    if vars(tuner).get("fitting") is tuner.nargs:  # an earlier one does
+        return misfit
+    try:
+        made = tuner.fn.run(*args, **kwargs | config.all_kwargs() | dict(warmup=True))
+    except Exception:
+        return misfit
+    properties = triton.runtime.driver.active.utils.get_device_properties(0)
+    if made.metadata.shared > properties["max_shared_mem"]:
+        return misfit
+    tuner.fitting = tuner.nargs
+    return [0.0] * 3
+
+
+def no_cache(tuner: Autotuner, key: Any, configs: Any, bench: Any) -> bool:
+    bench()
+    return False
+
+
+def no_precompile(tuner: Any, **options: Any) -> None:
+    pass
+
+
+def run_inductor(tuner: Any, *args: Any, stream: Any = None, benchmark_run: bool = False, **kwargs: Any) -> None:
+    """Launch Inductor's kernel in its first configuration."""
+    config = tuner.configs[0]
+    args, grid = tuner._interpret_args_grid(args, config)
+    options = dict(num_warps=config.num_warps, num_stages=config.num_stages)
+    tuner.fn[grid](*args, **kwargs, **config.kwargs, **options)

@@ -1,0 +1,206 @@
+"""A Hopper GPU that is not there: code for `cuda` runs with its tensors on the CPU.
+
+A tensor that would be the host's bears a mark; all others say that they are on `cuda`. What has no meaning on the CPU,
+such as a CUDA graph, raises `UncoveredError` by name. The patches are the process's. The mode is a thread's: another
+thread cannot make tensors of `cuda`.
+"""
+
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import nullcontext
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import triton
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+from torch.utils import _device
+from triton.backends.compiler import GPUTarget
+from triton.compiler import CompiledKernel
+
+from kernels.machine.compile import WARP_SIZE
+
+NAME = "NVIDIA H100"
+HOST = "_machine_host"
+"""The mark, an attribute of a tensor."""
+
+
+class UncoveredError(Exception):
+    """The code asks for something that the pretended GPU lacks."""
+
+
+class OnCpu(TorchFunctionMode):
+    """Makes tensors of `cuda` on the CPU, and copies where a tensor would change its place."""
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        if function is torch.device or torch.compiler.is_compiling():
+            return function(*args, **(kwargs or {}))
+        args, kwargs, name = list(args), dict(kwargs or {}), getattr(function, "__name__", "")
+        tensor = args[0] if args and isinstance(args[0], Tensor) else None
+        if tensor is not None and name in ("__get__", "__set__", "get_device", "pin_memory", "record_stream"):
+            return of_tensor(function, name, *args)
+        place = {"cuda": "cuda", "cpu": "cpu"}.get(name, kwargs.get("device"))
+        for number, value in enumerate(args):
+            if isinstance(value, Tensor) and name == "to" and number:
+                place, args[number] = "cpu" if is_hosts(value) else "cuda", value.dtype
+            elif isinstance(value, torch.device) or (name == "to" and isinstance(value, (str, int)) and number == 1):
+                place, args[number] = value, "cpu"
+        if place is None and function in _device._device_constructors():
+            place = kwargs["device"] = _device.CURRENT_DEVICE  # of torch.set_default_device
+        sources = [value for value in flat([*args, *kwargs.values()]) if isinstance(value, Tensor)]
+        to_host = all(map(is_hosts, sources)) if place is None else type_of(place) == "cpu"
+        if kwargs.get("device") is not None and type_of(place) != "meta":
+            kwargs["device"] = "cpu"
+        if name in ("cuda", "cpu"):
+            function, args, kwargs = Tensor.to, [tensor, "cpu"], {}
+        if function is Tensor.to and place is not None and is_hosts(tensor) != to_host:
+            kwargs["copy"] = True
+        result = function(*args, **kwargs)
+        for value in flat([result]):
+            if isinstance(value, Tensor) and all(value is not source for source in sources):
+                mark(value, to_host)
+        return result
+
+
+def of_tensor(function: Any, name: str, tensor: Tensor, *others: Any) -> Any:
+    attribute = getattr(function.__self__, "__name__", "") if name.startswith("__") else name
+    if attribute == "get_device":
+        return -1 if is_hosts(tensor) else 0
+    if attribute in ("pin_memory", "record_stream"):
+        return tensor
+    if name == "__get__" and attribute == "device" and tensor.device.type == "cpu":
+        return torch.device("cpu") if is_hosts(tensor) else torch.device("cuda", 0)
+    if name == "__get__" and attribute == "is_cuda":
+        return not is_hosts(tensor)
+    result = function(tensor, *others)
+    if attribute == "data":
+        source, target = (tensor, result) if name == "__get__" else (others[0], tensor)
+        mark(target, is_hosts(source))
+    return result
+
+
+def is_hosts(tensor: Tensor) -> bool:
+    return vars(tensor).get(HOST, False)
+
+
+def mark(tensor: Tensor, to_host: bool) -> None:
+    if is_hosts(tensor) != to_host:
+        vars(tensor)[HOST] = to_host
+
+
+def flat(values: Iterable[Any]) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            yield from flat(value)
+        else:
+            yield value
+
+
+def type_of(device: Any) -> str:
+    return "cuda" if isinstance(device, int) else torch.device(device).type
+
+
+class HostsGenerator(torch.Generator):
+    def __new__(cls, device: Any = None):
+        return super().__new__(cls, "cpu")
+
+
+class Event:
+    """Of a stream that is always done. It has no time."""
+
+    def __init__(self, *arguments, **options):
+        pass
+
+    def record(self, stream: Any = None) -> None:
+        pass
+
+    wait = synchronize = record
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, other: Any) -> float:
+        raise UncoveredError("torch.cuda.Event.elapsed_time: the machine has no time")
+
+
+class Stream(Event):
+    cuda_stream, device = 0, torch.device("cuda", 0)
+
+    def wait_stream(self, other: Any) -> None:
+        pass
+
+    wait_event = record_event = wait_stream
+
+
+class Driver:
+    """What Triton and its users ask a driver for."""
+
+    def __init__(self, capability: int, shared_bytes: int, sms: int):
+        properties = dict(
+            max_shared_mem=shared_bytes, multiprocessor_count=sms, max_num_regs=65536, warpSize=WARP_SIZE,
+            sm_clock_rate=1, mem_clock_rate=1, mem_bus_width=1,
+        )  # fmt: skip
+        self.utils = SimpleNamespace(get_device_properties=lambda device=0: properties)
+        self.get_current_target = lambda: GPUTarget("cuda", capability, WARP_SIZE)
+        self.get_current_device = lambda: f"offline-{capability}"  # as `compile.offline` calls it
+        self.get_current_stream = lambda device=0: 0
+        self.get_active_torch_device = lambda: torch.device("cuda", 0)
+        self.get_device_interface = lambda: torch.cuda
+        self.is_active = lambda: True
+
+    def __getattr__(self, name: str) -> Any:
+        raise UncoveredError(f"triton.runtime.driver.active.{name}: there is no driver")
+
+
+def no_driver(*arguments, **options) -> Any:
+    """In place of what functions of torch.cuda begin with."""
+    raise UncoveredError(f"{sys._getframe(1).f_code.co_name}: there is no driver")
+
+
+def uncovered(name: str) -> Any:
+    def refuse(*arguments, **options):
+        raise UncoveredError(f"{name}: the machine has none")
+
+    return refuse
+
+
+def patches(capability: int, shared_bytes: int, sms: int) -> Iterator[Any]:
+    """What stands in for torch's and Triton's own."""
+    major, minor = divmod(capability, 10)
+    properties = SimpleNamespace(
+        name=NAME, major=major, minor=minor, multi_processor_count=sms, total_memory=80 << 30, gcnArchName="",
+        warp_size=WARP_SIZE, shared_memory_per_block_optin=shared_bytes, max_threads_per_multi_processor=2048,
+        L2_cache_size=50 << 20, regs_per_multiprocessor=65536,
+    )  # fmt: skip
+    constants = dict(
+        is_available=True, is_initialized=True, device_count=1, current_device=0, get_device_name=NAME,
+        get_device_capability=(major, minor), get_device_properties=properties, is_bf16_supported=True,
+        synchronize=None, empty_cache=None, set_device=None, memory_allocated=0, max_memory_allocated=0,
+        reset_peak_memory_stats=None, mem_get_info=(80 << 30, 80 << 30), current_stream=Stream(),
+        default_stream=Stream(), is_current_stream_capturing=False,
+    )  # fmt: skip
+    for name, value in constants.items():
+        yield patch.object(torch.cuda, name, lambda *arguments, value=value, **options: value)
+    for name in ("device", "device_of", "stream"):
+        yield patch.object(torch.cuda, name, lambda *arguments: nullcontext())
+    yield patch.multiple(torch.cuda, Event=Event, Stream=Stream, _lazy_init=no_driver)
+    for name in ("CUDAGraph", "graph"):
+        yield patch.object(torch.cuda, name, uncovered(f"torch.cuda.{name}"))
+    yield patch.multiple(torch.cuda, get_rng_state=lambda device=None: torch.get_rng_state())
+    yield patch.multiple(torch.cuda, set_rng_state=lambda state, device=None: torch.set_rng_state(state))
+    yield patch.multiple(torch, Generator=HostsGenerator, from_numpy=hosts(torch.from_numpy))
+    yield patch.object(torch.version, "cuda", "12.8")
+    yield patch.object(CompiledKernel, "_init_handles", uncovered("a compiled kernel's n_regs and n_spills"))
+    yield patch.object(triton.runtime.driver, "_active", Driver(capability, shared_bytes, sms))
+
+
+def hosts(function: Any) -> Any:
+    """The function, with the mark on what it returns."""
+
+    def marked(*arguments):
+        mark(result := function(*arguments), True)
+        return result
+
+    return marked
