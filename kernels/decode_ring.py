@@ -2,7 +2,7 @@
 
 out[M, N] = x[M, K] @ w[N, K].T, with operands swapped as in `kernels.decode`: rows of w are the 64 rows of a wgmma,
 tokens its n of 16, 32 or 64. One warpgroup multiplies what one warp loads into a ring. Sums are stored from registers,
-so that the ring has nearly all of shared memory, 216 to 224 KB.
+so that the ring has nearly all of shared memory, 192 to 224 KB.
 
 What a call takes beside reading w is what this kernel is about: docs/kernel.md counts it. Tiles are dealt on the host,
 so that the first rows of a program are known by one multiplication. The mbarriers of the EARLY stages come first, then
@@ -51,7 +51,8 @@ else:
     READ_ONCE = gl.constexpr(CachePolicy(l2=FractionalEvictionPolicy("evict_first", 1.0)))
 
 EARLY = gl.constexpr(3)
-"""Stages whose w is asked for before the warps part: 48 KB, twice what the latency of memory takes of an SM's share."""
+"""Stages whose w is asked for before the warps part: 48 KB at least, twice what an SM's share of the bandwidth brings
+in a microsecond."""
 
 
 @gluon.jit
@@ -235,6 +236,6 @@ class DecodeRing(Kernel):
 matmul = DecodeRing(
     name="decode_ring", jit=decode_ring_kernel, require=require, prepare=prepare,
     variants=lambda config: [replace(config, split=split) for split in (1, 2)],
-    grid=dict(split=(1, 2), num_stages=(4, 5, 6, 7, 8, 9, 11, 14)),
+    grid=dict(split=(1, 2), num_stages=(3, 4, 5, 6, 7, 9, 11)),
 )  # fmt: skip
 """out[M, N] = x[M, K] @ w[N, K].T for M <= 64, in bf16 or fp16, on a Hopper GPU."""

@@ -100,7 +100,7 @@ def modelled(kernel: str, changes: tuple[dict, ...], case: Matmul, gpu: GpuSpec)
     run = CONTENDERS[kernel].load()
     singly = [{name: value} for name, values in run.grid.items() for value in values]
     seconds = {}
-    for base, change in itertools.product([now, *bases], [{}, *(changes or (*run.changes, *singly))]):
+    for change, base in itertools.product([{}, *(changes or (*run.changes, *singly))], [now, *bases]):
         config = replace(base, **change)
         ring_bytes = 2 * config.num_stages * (config.block_m + config.block_n) * config.block_k
         if ring_bytes <= table.shared_limit_bytes and not (config.is_odd and config.shared_waves):
