@@ -48,6 +48,7 @@ from kernels import hopper
 from kernels.contract import Kernel, KernelLaunch, example_operands, launch_metadata
 from kernels.hopper import describe
 from kernels.persistent import accumulate
+from kernels.stream_k import begin_of, gang_of
 from kernels.tiles import Config
 from kernels.workspace import workspace
 
@@ -71,12 +72,6 @@ def first_step(part, split, steps):
 
 
 @triton.jit
-def sharer_of(part, parts, programs):
-    """Return the program whose run has `part`."""
-    return ((part + 1) * programs - 1) // parts
-
-
-@triton.jit
 def store_transposed(out_ptr, out_row, sums, n0, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
     """Round sums[BLOCK_N, BLOCK_M] and store them where rows are tokens."""
     m = tl.arange(0, BLOCK_M)
@@ -95,21 +90,23 @@ def add_shares(slots, first, last, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr)
 
 
 # Neither makes the code better, and each value would be another kernel.
-@triton.jit(do_not_specialize=["M", "split"], launch_metadata=launch_metadata)
+@triton.jit(do_not_specialize=["M", "split", "even", "more"], launch_metadata=launch_metadata)
 def decode_kernel(
     x_desc, w_desc, out_ptr,
     partials_ptr,  # [tiles + programs - 1, BLOCK_N, BLOCK_M] fp32
     counters_ptr,  # [tiles] int32
     M, N, K, out_row, split,
+    even, more,  # parts of each program, counted by the host: a division takes time before the first load
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SHARED: tl.constexpr,
 ):  # fmt: skip
     # 1. My run of steps, counted over all tiles: the same as `runs` has it.
-    program = tl.program_id(0).to(tl.int64)
-    programs = tl.num_programs(0)
-    tiles, steps = tl.cdiv(N, BLOCK_N), tl.cdiv(K, BLOCK_K)
-    parts = tiles * split
-    start = first_step(program * parts // programs, split, steps).to(tl.int32)
-    end = first_step((program + 1) * parts // programs, split, steps).to(tl.int32)
+    program = tl.program_id(0)
+    steps = tl.cdiv(K, BLOCK_K)
+    start, end = begin_of(program, even, more), begin_of(program + 1, even, more)
+    if SHARED:
+        start, end = first_step(start, split, steps), first_step(end, split, steps)
+    else:
+        start, end = start * steps, end * steps
 
     # 2. Read all of it. Tile and program both grow along the work, so their sum numbers the shares of tiles, each once.
     slot = tl.arange(0, BLOCK_N)[:, None] * BLOCK_M + tl.arange(0, BLOCK_M)[None, :]
@@ -131,8 +128,8 @@ def decode_kernel(
         tl.debug_barrier()  # the counts below, by one thread, stand for the stores of all
         head, tail = start // steps, (end - 1) // steps
         for tile in range(head, tail + 1, tl.maximum(tail - head, 1)):
-            part = split.to(tl.int64) * tile
-            first, last = sharer_of(part, parts, programs), sharer_of(part + split - 1, parts, programs)
+            part = split * tile
+            first, last = gang_of(part, even, more), gang_of(part + split - 1, even, more)
             if first < last:
                 here = tl.atomic_add(counters_ptr + tile, 1, sem="acq_rel", scope="gpu")
                 if here == last - first:
@@ -150,12 +147,13 @@ def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
 
 
 def runs(tiles: int, steps: int, split: int, programs: int) -> list[int]:
-    """Return the number of steps of each program, which begins with part `program * parts // programs`.
+    """Return the number of steps of each program. The first ones have a part more than others.
 
-    >>> runs(tiles=2, steps=8, split=3, programs=4)  # parts of 2, 3 and 3 steps, twice, dealt 1, 2, 1, 2
-    [2, 6, 2, 6]
+    >>> runs(tiles=2, steps=8, split=3, programs=4)  # parts of 2, 3 and 3 steps, twice, dealt 2, 2, 1, 1
+    [5, 5, 3, 3]
     """
-    parts = (program * tiles * split // programs for program in range(programs + 1))
+    even, more = divmod(tiles * split, programs)
+    parts = (program * even + min(program, more) for program in range(programs + 1))
     return [end - start for start, end in pairwise(first_step.fn(part, split, steps) for part in parts)]
 
 
@@ -191,13 +189,14 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
     if split > steps:
         raise ValueError(f"split={split}: a tile has {steps} steps along k, choose 1 to {steps}")
     programs, shared = min(hopper.programs(x.device), tiles * split), split > 1
+    even, more = divmod(tiles * split, programs)
     slots = (tiles + programs - 1) * config.block_n * config.block_m
     partials, counters = workspace(x.device, slots if shared else 0, tiles if shared else 0)
     args = dict(
         x_desc=describe(x, (config.block_m, config.block_k)),
         w_desc=describe(w, (config.block_n, config.block_k)),
         out_ptr=out, partials_ptr=partials, counters_ptr=counters,
-        M=m, N=n, K=k, out_row=out.stride(0), split=split,
+        M=m, N=n, K=k, out_row=out.stride(0), split=split, even=even, more=more,
         BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k, SHARED=shared,
         num_warps=config.num_warps, num_stages=config.num_stages,
     )  # fmt: skip

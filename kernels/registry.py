@@ -93,7 +93,9 @@ CONTENDERS = {
         Contender(name="tiled", path="kernels.tiled:matmul", beaten_up_to_m=64),
         # Likewise 0.46 to 0.90; 0.65 to 0.99 on an H100, there too behind decode (both in results/reference).
         Contender(name="warpgroup", path="kernels.warpgroup:matmul", beaten_up_to_m=64),
-        Contender(name="pair", path="kernels.pair:matmul", default=False),  # nobody has timed it
+        # Nobody has timed these two.
+        Contender(name="pair", path="kernels.pair:matmul", default=False),
+        Contender(name="decode_ring", path="kernels.decode_ring:matmul", default=False),
     )
 }
 

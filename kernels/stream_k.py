@@ -47,10 +47,10 @@ def gang_of(step, even, more):
 
 
 @triton.jit
-def pieces_of(gang, gangs, supers, whole, even, more, steps, SHARED: tl.constexpr):
+def pieces_of(gang, whole, even, more, steps, SHARED: tl.constexpr):
     """Return how many pieces a gang has, whole super-tiles among them; all are whole where nothing is SHARED."""
     if not SHARED:
-        return tl.cdiv(supers - gang, gangs)
+        return whole + tl.where(gang < more, 1, 0)
     begin, end = begin_of(gang, even, more), begin_of(gang + 1, even, more)
     return whole + tl.where(begin < end, (end - 1) // steps - begin // steps + 1, 0)
 
@@ -91,6 +91,7 @@ def corner_of(
 @dataclass(frozen=True)
 class Deal:
     """What each gang gets: `whole` super-tiles, and of the run of steps `even` or, of the first `more` gangs, one more.
+    Where there is no run, `even` is 0, and the first `more` gangs get one more whole super-tile.
 
     Counted here, in the host's integers: the products of 64 bits that it takes would spill registers in a kernel.
     """
@@ -102,16 +103,17 @@ class Deal:
 
 def deal(supers: int, steps: int, gangs: int, shared_waves: int) -> Deal:
     """Deal out `supers` super-tiles of so many steps along K. What is left of whole waves becomes the run: with a
-    `shared_waves` of 2, with the last whole wave. There is no run, and `even` is 0, where `shared_waves` is, where
-    nothing is left, and where there would not be a step of it for every gang.
+    `shared_waves` of 2, with the last whole wave. There is no run where `shared_waves` is 0, where nothing is left, and
+    where there would not be a step of it for every gang.
 
     >>> deal(supers=26, steps=256, gangs=16, shared_waves=2)
     Deal(whole=0, even=416, more=0)
     """
-    whole, left = divmod(supers, gangs)
-    if whole and shared_waves > 1:
-        whole, left = whole - 1, left + gangs
+    waves, left = divmod(supers, gangs)
+    unshared = Deal(waves, 0, left)
+    if not shared_waves or not left:
+        return unshared
+    if waves and shared_waves > 1:
+        waves, left = waves - 1, left + gangs
     even, more = divmod(left * steps, gangs)
-    if not shared_waves or supers % gangs == 0 or not even:
-        return Deal(0, 0, 0)
-    return Deal(whole, even, more)
+    return Deal(waves, even, more) if even else unshared

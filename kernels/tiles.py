@@ -48,6 +48,7 @@ class Config:
     gang_n: int = 1  # and along N
     shared_waves: int = 0  # of `warpgroup`: 1: what is left of a wave is cut along K; 2: a whole one before it, too
     split: int = 0  # of `decode`: parts that the steps along K of a tile are cut into; 0: it says how many
+    # Of `decode_ring`: 1: whole tiles; 2: the last waves are cut along K.
 
     @property
     def is_odd(self) -> bool:

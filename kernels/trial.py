@@ -1,10 +1,10 @@
 """Which configuration is the fastest on this card, in some minutes: `python -m kernels.trial [EXPERIMENT]`.
 
-A row of EXPERIMENTS is a kernel for Hopper, the tokens that it is tried at, and what is changed. Candidates are the
+A row of EXPERIMENTS is kernels for Hopper, the tokens that they are tried at, and what is changed. Candidates are the
 tiles that the table has for a shape, as the model of waves orders their work, with those changes. The MOST best by the
 model are compiled and checked; one that does not fit, spills or is wrong is named and left out. The others take turns
-with cuBLAS and with what is taken at present, in the rounds of `roofline.measure`. Shapes that the model expects most
-from come first, and it ends in time.
+with cuBLAS and with what the first kernel takes at present, in the rounds of `roofline.measure`. Shapes that the model
+expects most from come first, and it ends in time.
 
 The earlier half of the rounds says which is the best, the later half whether it is faster than what is taken at
 present. Then it is an entry in OUT/EXPERIMENT.json, one a line, for exactly that shape and number of SMs. No table is
@@ -18,7 +18,7 @@ import itertools
 import json
 import sys
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -49,10 +49,19 @@ MOST, LEAST_ROUNDS, MARGIN = 16, 10, 1.01
 
 
 class Experiment(NamedTuple):
-    kernel: str
+    kernels: tuple[str, ...]
     tokens: tuple[int, ...]
     changes: tuple[dict, ...] = ()
     """Of a configuration; none: the kernel's own, and its `grid`, one field at a time."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    kernel: str
+    config: Config
+
+    def __str__(self) -> str:
+        return f"{self.kernel} {self.config}"
 
 
 FEW, MANY = (1, 16, 64), (128, 256, 512, 1024, 4096, 8192)
@@ -61,18 +70,29 @@ WHOLE = {"block_m": 128, "block_k": 64, "subtile": 4, "gang_m": 1, "gang_n": 1, 
 ODD = (WHOLE | {"block_n": 208, "num_stages": 4}, WHOLE | {"block_n": 104, "num_stages": 6})
 """Tiles that divide the 53248 columns of `up` at any tp; they take Triton 3.9, as `pair` takes 3.8."""
 EXPERIMENTS = {
-    "warpgroup": Experiment("warpgroup", MANY),
-    "raster": Experiment("warpgroup", MANY, RASTERS),
-    "odd": Experiment("warpgroup", (256, 1024, 4096), ODD),
-    "pair": Experiment("pair", MANY),
-    "persistent": Experiment("persistent", MANY),
-    "decode": Experiment("decode", FEW),
+    "warpgroup": Experiment(("warpgroup",), MANY),
+    "raster": Experiment(("warpgroup",), MANY, RASTERS),
+    "odd": Experiment(("warpgroup",), (256, 1024, 4096), ODD),
+    "pair": Experiment(("pair",), MANY),
+    "persistent": Experiment(("persistent",), MANY),
+    "decode": Experiment(("decode", "decode_ring"), FEW),
 }
 
 
-def candidates(experiment: Experiment, case: Matmul, gpu: GpuSpec) -> dict[Config, float]:
-    """Return what the kernel takes at present and the `MOST` best by the model, with the seconds that it has."""
-    kernel, shape, table = experiment.kernel, (case.m, case.n, case.k), tiles.table("sm90")
+def candidates(experiment: Experiment, case: Matmul, gpu: GpuSpec) -> dict[Candidate, float]:
+    """Return what is taken at present, and the `MOST` best by the model, as many of each kernel, with the seconds that
+    it has."""
+    best = {}
+    for kernel in experiment.kernels:
+        now, seconds = modelled(kernel, experiment.changes, case, gpu)
+        fastest_first = sorted(seconds, key=seconds.get)[: MOST // len(experiment.kernels)]
+        best |= {Candidate(kernel, config): seconds[config] for config in (now, *fastest_first)}
+    return best
+
+
+def modelled(kernel: str, changes: tuple[dict, ...], case: Matmul, gpu: GpuSpec) -> tuple[Config, dict[Config, float]]:
+    """Return what a kernel takes at present, and the seconds that the model has for that and each change of it."""
+    shape, table = (case.m, case.n, case.k), tiles.table("sm90")
     now = tiles.choose(kernel, "sm90", *shape, torch.bfloat16, gpu)
     bases = [entry.config for entry in table.entries if entry.admits(kernel, *shape, "bf16") and not entry.measured]
     if kernel in table.modelled:
@@ -80,65 +100,65 @@ def candidates(experiment: Experiment, case: Matmul, gpu: GpuSpec) -> dict[Confi
     run = CONTENDERS[kernel].load()
     singly = [{name: value} for name, values in run.grid.items() for value in values]
     seconds = {}
-    for base, change in itertools.product([now, *bases], [{}, *(experiment.changes or (*run.changes, *singly))]):
+    for change, base in itertools.product([{}, *(changes or (*run.changes, *singly))], [now, *bases]):
         config = replace(base, **change)
         ring_bytes = 2 * config.num_stages * (config.block_m + config.block_n) * config.block_k
         if ring_bytes <= table.shared_limit_bytes and not (config.is_odd and config.shared_waves):
             seconds[config] = waves.cost(*shape, 2, config, gpu).seconds
-    best = sorted(seconds, key=seconds.get)[:MOST]
-    return {config: seconds[config] for config in (now, *best)}
+    return now, seconds
 
 
-def measure(kernel: str, sets: list[tuple], configs: list[Config], seconds: float) -> dict:
-    """Time cuBLAS, and those of `configs` that are right, by turns on `sets` of x, w and out in rotation. Returns
-    {configuration, or None for cuBLAS: {round: seconds}}."""
+def measure(sets: list[tuple], tried: list[Candidate], seconds: float) -> dict:
+    """Time cuBLAS, and those of `tried` that are right, by turns on `sets` of x, w and out in rotation. Returns
+    {candidate, or None for cuBLAS: {round: seconds}}."""
     runs = {None: CONTENDERS["cublas"].load()}
     reference, turn = checks.reference_sums(*sets[0][:2]), itertools.cycle(sets)
-    for config in configs:
-        run = partial(CONTENDERS[kernel].load(), config=config)
+    for candidate in tried:
+        run = partial(CONTENDERS[candidate.kernel].load(), config=candidate.config)
         try:
-            _, refused = checks.check(kernel, run, *sets[0], reference, "bf16", None)
+            _, refused = checks.check(candidate.kernel, run, *sets[0], reference, "bf16", None)
         except Exception as error:  # of Triton, too: the others still get their times
             refused = rejection(error)
         if refused:
-            print(f"left out: {config}: {refused.reason}")
+            print(f"left out: {candidate}: {refused.reason}")
         else:
-            runs[config] = run
+            runs[candidate] = run
     clock = CudaClock()
     clock.instruments = Instruments()
-    calls = {config: lambda run=run: run(*next(turn)) for config, run in runs.items()}
+    calls = {candidate: lambda run=run: run(*next(turn)) for candidate, run in runs.items()}
     return take_turns(calls, clock, StopRule(max_seconds=seconds, min_rounds=LEAST_ROUNDS), seed=0).times_s
 
 
 def tell(case: Matmul, times: dict) -> None:
-    """Print a line for each configuration."""
-    for config, by_round in times.items():
+    """Print a line for each candidate."""
+    for candidate, by_round in times.items():
         time_s, ratio = median(by_round.values()), ratio_of(times[None], by_round)
         verdict = "FASTER" if ratio.low > 1 else "SLOWER" if ratio.high < 1 else "alike"
         rates = f"{time_s * 1e6:.1f} us, {case.work.flop / time_s / 1e12:.1f} TFLOP/s"
         ratios = f"{ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}] of cublas"
-        print(f"{case.id} {config or 'cublas'}: {rates}, {ratios}, {verdict}", flush=True)
+        print(f"{case.id} {candidate or 'cublas'}: {rates}, {ratios}, {verdict}", flush=True)
 
 
-def fastest(times: dict, now: Config) -> tuple[Config, float]:
+def fastest(times: dict, now: Candidate) -> tuple[Candidate, float]:
     """Return the fastest, and its speed over `now`. The earlier rounds say which it is, the later ones by how much."""
     whole = sorted(set.intersection(*map(set, times.values())))
     half = len(whole) // 2
 
-    def speed(config: Config, rounds: list[int]) -> float:
-        return median(times[now][number] / times[config][number] for number in rounds)
+    def speed(candidate: Candidate, rounds: list[int]) -> float:
+        return median(times[now][number] / times[candidate][number] for number in rounds)
 
-    best = max(filter(None, times), key=lambda config: speed(config, whole[:half]))
+    best = max(filter(None, times), key=lambda candidate: speed(candidate, whole[:half]))
     return best, speed(best, whole[half:])
 
 
-def entry(kernel: str, case: Matmul, config: Config, mma: str, measured: dict) -> dict:
+def entry(best: Candidate, case: Matmul, mma: str, measured: dict) -> dict:
     """Return the row of a table for exactly this shape."""
-    about = {"kernel": kernel, "dtypes": ["bf16"], "m_min": case.m, "m_max": case.m, "n": case.n, "k": case.k}
-    tile = {name: value for name, value in asdict(config).items() if getattr(Config, name, None) != value}
+    about = {"kernel": best.kernel, "dtypes": ["bf16"], "m_min": case.m, "m_max": case.m, "n": case.n, "k": case.k}
+    tile = {name: value for name, value in asdict(best.config).items() if getattr(Config, name, None) != value}
     conditions = {
         "chip": torch.cuda.get_device_name(), "date": time.strftime("%Y-%m-%d"),
-        "shape": f"{kernel} {case.m}x{case.n}x{case.k} bf16", "triton": triton.__version__, "torch": torch.__version__,
+        "shape": f"{best.kernel} {case.m}x{case.n}x{case.k} bf16",
+        "triton": triton.__version__, "torch": torch.__version__,
     }  # fmt: skip
     return about | tile | {"mma": mma, "measured": conditions | measured}
 
@@ -146,21 +166,21 @@ def entry(kernel: str, case: Matmul, config: Config, mma: str, measured: dict) -
 def conduct(experiment: Experiment, options: Options, gpu: GpuSpec, deadline: float, path: Path | None) -> None:
     """Try an experiment on the shapes of `options` until `deadline`, those first that the model expects most from.
     Entries go to `path` as they come; without one nothing is timed."""
-    kernel, table, entries = experiment.kernel, tiles.table("sm90"), []
+    table, entries = tiles.table("sm90"), []
     plans = {case: candidates(experiment, case, gpu) for case in sweep(options)}
-    configs = dict.fromkeys(config for plan in plans.values() for config in plan)
-    jobs = [Job(kernel, config, "bf16", table.target, table.shared_limit_bytes, None) for config in configs]
+    every = dict.fromkeys(candidate for plan in plans.values() for candidate in plan)
+    jobs = [Job(c.kernel, c.config, "bf16", table.target, table.shared_limit_bytes, None) for c in every]
     sound = {}
     for finding in inspect_all(jobs):
-        config = finding.job.config
+        candidate = Candidate(finding.job.kernel, finding.job.config)
         if problems := finding.problems():
-            print(f"left out: {config}: {problems[0]}")
+            print(f"left out: {candidate}: {problems[0]}")
         else:
-            sound[config] = finding.mma
+            sound[candidate] = finding.mma
     gains = {case: next(iter(plan.values())) / min(plan.values()) for case, plan in plans.items()}
     for place, case in enumerate(sorted(plans, key=gains.get, reverse=True)):
         now, left_s = next(iter(plans[case])), deadline - time.monotonic()
-        tried = [config for config in plans[case] if config in sound]
+        tried = [candidate for candidate in plans[case] if candidate in sound]
         if path and left_s < 0:
             print(f"{case.id}: not begun, the time is up")
             continue
@@ -168,12 +188,12 @@ def conduct(experiment: Experiment, options: Options, gpu: GpuSpec, deadline: fl
         print(f"{case.id}: {len(tried)} to time, {expected}", flush=True)
         if not path:
             continue
-        times = measure(kernel, operands(case, options), tried, left_s / (len(plans) - place))
+        times = measure(operands(case, options), tried, left_s / (len(plans) - place))
         tell(case, times)
         best, ratio = fastest(times, now) if now in times else (now, 1.0)
         if ratio > MARGIN:
             measured = {"sms": gpu.sms, "ratio": round(ratio, 4), "over": str(now), "tried": len(tried) - 1}
-            entries.append(json.dumps(entry(kernel, case, best, sound[best], measured)))
+            entries.append(json.dumps(entry(best, case, sound[best], measured)))
             path.write_text("[\n" + ",\n".join(entries) + "\n]\n", encoding="utf-8")
 
 

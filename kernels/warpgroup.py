@@ -121,7 +121,7 @@ def produce(
     member = gl.program_id(0) % size
     stage = 0
     phase = 0
-    for number in range(pieces_of(gang, gangs, supers_m * supers_n, whole, even, more, steps, SHARED)):
+    for number in range(pieces_of(gang, whole, even, more, steps, SHARED)):
         super_tile, first, last = piece_of(number, gang, gangs, whole, even, more, steps, SHARED)
         m0, n0 = corner_of(super_tile, member, supers_m, supers_n, gang_m, gang_n, block_m, block_n, GROUP, ALONG_N)
         for step in range(first, last):
@@ -205,7 +205,7 @@ def consume(
     member = gl.program_id(0) % size
     stage = 0
     phase = 0
-    for number in range(pieces_of(gang, gangs, supers_m * supers_n, whole, even, more, steps, SHARED)):
+    for number in range(pieces_of(gang, whole, even, more, steps, SHARED)):
         super_tile, first, last = piece_of(number, gang, gangs, whole, even, more, steps, SHARED)
         m0, n0 = corner_of(super_tile, member, supers_m, supers_n, gang_m, gang_n, block_m, block_n, GROUP, ALONG_N)
         acc = no_sums(rows, block_n, w_desc.block_type.shape[0], x_desc.layout.cga_layout)
@@ -445,11 +445,16 @@ def warpgroup_kernel(
 
 def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
     """Refuse what `kernels.hopper.require` does; ValueError in Triton's interpreter, which knows no Gluon."""
-    hopper.require(persistent_kernel, "warpgroup", x, w, out)  # which tells whether kernels are interpreted
-    if interpreted(persistent_kernel):
+    hopper.require(persistent_kernel, "warpgroup", x, w, out)
+    require_compiled("warpgroup", "persistent")
+
+
+def require_compiled(name: str, other: str) -> None:
+    """Raise ValueError in Triton's interpreter, in the words of the Gluon kernel `name` that has an `other` there."""
+    if interpreted(persistent_kernel):  # of a Gluon kernel it cannot be told
         raise ValueError(
-            "TRITON_INTERPRET is set, and Gluon, which warpgroup is written in, has no interpreter; "
-            "use kernels.persistent, or unset it on a machine with a Hopper GPU"
+            f"TRITON_INTERPRET is set, and Gluon, which {name} is written in, has no interpreter; "
+            f"use kernels.{other}, or unset it on a machine with a Hopper GPU"
         )
 
 

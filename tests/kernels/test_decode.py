@@ -2,11 +2,12 @@
 is dealt to the SMs. Its tiles for Hopper, and what it leaves in its workspace: `kernels.machine`."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
-from kernels import decode, hopper
+from kernels import decode, decode_ring, hopper
 from kernels.registry import CONTENDERS
 from kernels.tiles import Config
 
@@ -119,3 +120,42 @@ def test_the_configuration_tells_the_split(device, programs):
     x, w = (torch.empty((rows, 16384), dtype=torch.float16, device=device) for rows in (2, 6656))
     assert decode.with_split(Config(16, 128, 128, 4, 6), w).split == 5
     assert " split" in CONTENDERS["decode"].describe(x, w)
+
+
+RING = Config(16, 64, 64, num_warps=4, num_stages=4)
+
+
+@pytest.mark.parametrize(
+    ("n", "split", "grid", "dealt"),
+    [
+        (6656, 0, 104, (0, 0, 104)),  # 0.79 of one wave of 132 SMs: enough
+        (6528, 0, 132, (0, 3, 12)),  # 102 tiles of 4 steps, 0.77: 408 steps are 3 each and 12 more
+        (6656, 2, 132, (0, 3, 20)),
+        (128 * 132, 2, 132, (2, 0, 0)),  # two waves, and nothing is left
+        (192 * 132 + 64, 2, 132, (2, 4, 4)),  # 133 tiles in the last two waves
+        (192 * 132 + 64, 1, 132, (3, 0, 1)),
+    ],
+)
+def test_the_ring_deals_whole_tiles_unless_they_leave_too_many_idle(n, split, grid, dealt, device, programs):
+    programs(132)
+    x, w, out = (torch.empty(shape, dtype=torch.float16, device=device) for shape in ((5, 256), (n, 256), (5, n)))
+    launch = decode_ring.prepare(x, w, out, replace(RING, split=split))
+    assert launch.grid == (grid,)
+    assert tuple(launch.args[name] for name in ("whole", "even", "more")) == dealt
+    assert launch.args["SHARED"] == (dealt[1] > 0)
+    tiles, steps, (whole, even, more) = n // 64, 4, dealt
+    counted = grid * (whole * steps + even) + more * (1 if even else steps)
+    assert counted == tiles * steps
+
+
+def test_the_ring_refuses_what_it_cannot_do(device):
+    x, w = (torch.zeros((rows, 64), dtype=torch.float16, device=device) for rows in (17, 8))
+    out = torch.zeros((17, 8), dtype=torch.float16, device=device)
+    with pytest.raises(ValueError, match=r"M=17 rows, the tile has room for 16; change the configuration"):
+        decode_ring.prepare(x, w, out, RING)
+    for change in ({"num_warps": 8}, {"block_n": 96}, {"num_stages": 2}, {"split": 3}):
+        with pytest.raises(ValueError, match=r"64 rows of w, 3 stages or more and a split of 0 to 2; change"):
+            decode_ring.prepare(x, w, out, replace(RING, block_m=32, **change))
+    if device == "cpu":
+        with pytest.raises(ValueError, match=r"Gluon, which decode_ring is written in, .* use kernels\.decode, or"):
+            decode_ring.matmul(x, w)

@@ -1,6 +1,7 @@
 """Which configurations a trial tries, how it decides, and that its entries are read back whole."""
 
 import json
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -9,29 +10,32 @@ import torch
 from kernels import persistent, trial
 from kernels.registry import CONTENDERS
 from kernels.tiles import Config, choose, table, triton_release
-from kernels.trial import EXPERIMENTS, candidates, fastest
+from kernels.trial import EXPERIMENTS, MOST, Candidate, candidates, fastest
 from kernels.waves import GpuSpec
 from roofline.operations.matmul import Matmul
 from roofline.theory.chips import find
 
 H100 = GpuSpec.of_chip(find("H100 SXM"))
-NOW, QUICK, SLOW = (Config(128, 128, 64, 8, stages) for stages in (3, 4, 5))
+NOW, QUICK, SLOW = (Candidate("persistent", Config(128, 128, 64, 8, stages)) for stages in (3, 4, 5))
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_candidates_are_few_different_fit_and_begin_with_what_is_taken(tables, name):
     experiment = EXPERIMENTS[name]
-    if experiment.kernel == "pair" and triton_release() < (3, 8):
+    if experiment.kernels == ("pair",) and triton_release() < (3, 8):
         pytest.skip("pair needs Triton 3.8")
     case = Matmul("xxl", "up", 8, experiment.tokens[1], "bf16")
-    configs = candidates(experiment, case, H100)
-    now, *others = configs
-    assert now == choose(experiment.kernel, "sm90", case.m, case.n, case.k, torch.bfloat16, H100)
-    assert 3 <= len(configs) <= 1 + trial.MOST
-    assert all(c.num_stages * (c.block_m + c.block_n) * c.block_k * 2 <= 232_448 for c in others)
-    run = CONTENDERS[experiment.kernel].load()
-    changed = {field for change in experiment.changes or (*run.changes, run.grid) for field in change}
-    assert any(len({getattr(config, field) for config in configs}) > 1 for field in changed)
+    tried = candidates(experiment, case, H100)
+    at_present = choose(experiment.kernels[0], "sm90", case.m, case.n, case.k, torch.bfloat16, H100)
+    assert next(iter(tried)) == Candidate(experiment.kernels[0], at_present)
+    assert len(tried) <= len(experiment.kernels) + MOST
+    for kernel in experiment.kernels:
+        configs = [candidate.config for candidate in tried if candidate.kernel == kernel]
+        assert len(configs) >= 3
+        assert all(c.num_stages * (c.block_m + c.block_n) * c.block_k * 2 <= 232_448 for c in configs)
+        run = CONTENDERS[kernel].load()
+        changed = {field for change in experiment.changes or (*run.changes, run.grid) for field in change}
+        assert any(len({getattr(config, field) for config in configs}) > 1 for field in changed)
 
 
 @pytest.mark.parametrize(("early_s", "late_s", "chosen"), [(0.9, 0.9, QUICK), (0.5, 0.9, QUICK), (1.1, 0.9, NOW)])
@@ -50,10 +54,10 @@ def gpu(monkeypatch, tables):
 
     class Run(type(persistent.matmul)):
         def __call__(self, x, w, out, config):
-            if config in about.dies:
+            about.last = Candidate("persistent", config)
+            if about.last in about.dies:
                 raise RuntimeError("out of luck")
-            about.last = config
-            return out.copy_(x @ w.T).mul_(2 if config in about.wrong else 1)
+            return out.copy_(x @ w.T).mul_(2 if about.last in about.wrong else 1)
 
     def cublas(x, w, out):
         about.last = None
@@ -64,13 +68,13 @@ def gpu(monkeypatch, tables):
 
         def turn(self, calls):
             about.measured = [(call(), about.last)[1] for call in calls]
-            return [0.5 if config in about.quick else 1.0 for config in about.measured]
+            return [0.5 if candidate in about.quick else 1.0 for candidate in about.measured]
 
     def inspect_all(jobs):
-        return [
-            SimpleNamespace(job=job, mma="wgmma", problems=lambda job=job: ["spills"] * (job.config in about.spills))
-            for job in jobs
-        ]
+        def problems(job):
+            return ["spills"] * (Candidate(job.kernel, job.config) in about.spills)
+
+        return [SimpleNamespace(job=job, mma="wgmma", problems=partial(problems, job)) for job in jobs]
 
     def operands(case, options):
         return [(torch.randn(case.m, case.k).bfloat16(), torch.randn(case.n, case.k).bfloat16(),
@@ -108,7 +112,7 @@ def test_the_fastest_that_is_sound_and_right_is_an_entry_that_tables_take(gpu, t
     document = json.loads((tables / "sm90.json").read_text())
     (tables / "sm90.json").write_text(json.dumps(document | {"entries": [row, *document["entries"]]}))
     table.cache_clear(), choose.cache_clear()
-    assert choose("persistent", "sm90", case.m, case.n, case.k, torch.bfloat16, H100) == third
+    assert choose("persistent", "sm90", case.m, case.n, case.k, torch.bfloat16, H100) == third.config
 
 
 @pytest.mark.parametrize(("option", "said"), [("--minutes=1e-9", "not begun, the time is up"), ("--dry", " to time")])

@@ -16,7 +16,7 @@ import links
 import waiting
 from cases import matmul, run
 
-from kernels import flagged, pair, signals, warpgroup
+from kernels import decode_ring, flagged, pair, signals, warpgroup
 from kernels.tiles import Config, triton_release
 
 W_BLOCK = "[n0 + part * w_rows, k0]"
@@ -75,6 +75,15 @@ MISTAKES = {
         "the first CTA is not told": ({f"mbarrier.arrive(both.index({TOLD}))": "pass"}, "Stuck"),
         "both consumers of a CTA take the same rows": ({"+ WHO * rows // x_rows": ""}, "out are wrong"),
     },
+    "decode_ring": {
+        "as it is": ({}, "exact"),
+        "w of the early stages comes twice": ({"nbytes, is_late)": "nbytes)"}, "arrivals at an mbarrier"),
+        "x of the early stages is left out": ({"x_ring.index(stage))\n": "x_ring.index(stage), is_late)\n"}, "Stuck"),
+        "a release with nothing read": ({f"{RELEASE}), pred=step > first": f"{RELEASE})"}, "Stuck"),
+        "counts without acquire": ({'sem="acq_rel"': 'sem="release"'}, UNORDERED),
+        "a counter stays": ({"gl.store(counters_ptr + shared, 0)": "pass"}, "counters are not zero again"),
+        "one share is not added": ({"range(begin, end + 1)": "range(begin, end)"}, "out are wrong"),
+    },
     "flagged": {
         "chunks are not waited for": ({WAIT: "ready = tl.full((), RANKS, dtype=tl.int32)"}, UNORDERED),
         "the first chunk that comes is": ({WAIT: f"{WAIT} * 0 + RANKS"}, UNORDERED),
@@ -111,17 +120,21 @@ WAITED_FOR = {"the store is not waited for", "no barrier", "no barrier before th
 """Harmless from Triton 3.8 on: behind each store it waits by itself until it is done, and at a barrier. Of a flag of
 shared tiles that was tried on 3.9 alone."""
 
-ARM, OURS, device = links.on_device, SimpleNamespace(warpgroup=warpgroup), links.device_links
+ARM, OURS, device = links.on_device, SimpleNamespace(warpgroup=warpgroup, decode_ring=decode_ring), links.device_links
 
 
 def subjects() -> dict[str, tuple]:
     """By subject: the module that mistakes are planted in, who holds what the case takes of it, its name there, and the
     case."""
-    kernel = SimpleNamespace(name="warpgroup", prepare=lambda *given: OURS.warpgroup.prepare(*given))
+    kernel, ring = (
+        SimpleNamespace(name=name, prepare=lambda *given, name=name: getattr(OURS, name).prepare(*given))
+        for name in ("warpgroup", "decode_ring")
+    )
     config = Config(128, 64, 32, num_warps=8, num_stages=2, subtile=4)
     shared = replace(config, block_n=32, block_k=64, subtile=2, shared_waves=1)
     odd = Config(128, 208, 64, num_warps=8, num_stages=2, subtile=4)
     two = replace(config, gang_m=2)
+    few = Config(16, 64, 64, num_warps=4, num_stages=4, split=2)
     layer = links.layer("layer_signalled", "bf16", devices=2)
     counted = links.copier("bf16", 2, 3e7, (9, 1032), (37, 72))
     return {
@@ -129,6 +142,7 @@ def subjects() -> dict[str, tuple]:
         "odd": (warpgroup, OURS, "warpgroup", matmul(kernel, odd, "bf16", (120, 400, 200), programs=1)),
         "pair": (warpgroup, pair, "warpgroup", matmul(pair.matmul, two, "bf16", (200, 120, 136), programs=2)),
         "shared": (warpgroup, OURS, "warpgroup", matmul(kernel, shared, "bf16", (120, 24, 272), programs=3)),
+        "decode_ring": (decode_ring, OURS, "decode_ring", matmul(ring, few, "bf16", (13, 112, 400), programs=3)),
         "flagged": (flagged, waiting, "flagged", waiting.for_chunks("tile_outer", "bf16")),
         "pieces": (ARM.pieces, ARM, "pieces", layer),
         "signals": (signals, ARM, "pieces", layer),

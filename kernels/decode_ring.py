@@ -1,0 +1,241 @@
+"""The matmul for few rows, M <= 64, in Gluon: it asks for w before it does anything else.
+
+out[M, N] = x[M, K] @ w[N, K].T, with operands swapped as in `kernels.decode`: rows of w are the 64 rows of a wgmma,
+tokens its n of 16, 32 or 64. One warpgroup multiplies what one warp loads into a ring. Sums are stored from registers,
+so that the ring has nearly all of shared memory, 192 to 224 KB.
+
+What a call takes beside reading w is what this kernel is about: docs/kernel.md counts it. Tiles are dealt on the host,
+so that the first rows of a program are known by one multiplication. The mbarriers of the EARLY stages come first, then
+their loads of w, and only then the other mbarriers. The producer goes on with x.
+
+Whole tiles are dealt as `kernels.persistent` deals them. Where those leave too many SMs idle (ENOUGH_WHOLE), the last
+one or two waves are one run of steps along K, cut evenly: `kernels.stream_k`, with gangs of one. A program leaves its
+sums of a tile that others have steps of, too, in a slot of their own, then counts itself in as in `kernels.decode`. The
+last to do so adds all slots in the order of programs, and rounds once. So the bits do not depend on who is last, and
+nobody waits.
+
+w is read once. From Triton 3.9 on L2 is told to give up its lines first, so that it keeps x.
+
+Nobody has timed it. It should be faster than `kernels.decode` by a microsecond or two a call, and lose where that does.
+The registry leaves it out unless somebody asks.
+"""
+
+# ruff: noqa: N803 (kernel arguments: sizes and compile-time constants in capitals, as Triton code has them)
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    mbarrier,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from kernels import decode, hopper
+from kernels.contract import Kernel, KernelLaunch, example_operands, launch_metadata
+from kernels.decode import ENOUGH_WHOLE
+from kernels.stream_k import Deal, deal, gang_of, last_gang_of, piece_of, pieces_of
+from kernels.tiles import Config
+from kernels.warpgroup import describe, following, preceding, require_compiled, tma_load, wgmma_layout
+from kernels.workspace import workspace
+
+try:  # since Triton 3.9
+    from triton.experimental.gluon.language.nvidia.ampere import CachePolicy, FractionalEvictionPolicy
+except ImportError:
+    READ_ONCE = gl.constexpr(None)
+else:
+    READ_ONCE = gl.constexpr(CachePolicy(l2=FractionalEvictionPolicy("evict_first", 1.0)))
+
+EARLY = gl.constexpr(3)
+"""Stages whose w is asked for before the warps part: 48 KB at least, twice what an SM's share of the bandwidth brings
+in a microsecond."""
+
+
+@gluon.jit
+def load_w(w_desc, tile, step, full, ring, pred):
+    """Begin to load the rows of w of a tile for a step along K."""
+    rows: gl.constexpr = w_desc.block_type.shape[0]
+    block_k: gl.constexpr = w_desc.block_type.shape[1]
+    if READ_ONCE is None:
+        tma_load(w_desc, [tile * rows, step * block_k], full, ring, pred)
+    else:
+        tma_load(w_desc, [tile * rows, step * block_k], full, ring, pred, cache_policy=READ_ONCE)
+
+
+@gluon.jit
+def produce(x_desc, w_desc, x_ring, w_ring, full, empty, steps, whole, even, more, SHARED: gl.constexpr):
+    """Fill stage after stage, of all this program's pieces in turn, as soon as it has been read. The EARLY first ones
+    lack x alone."""
+    program = gl.program_id(0)
+    programs = gl.num_programs(0)
+    nbytes: gl.constexpr = x_desc.block_type.nbytes + w_desc.block_type.nbytes
+    block_k: gl.constexpr = w_desc.block_type.shape[1]
+    stage = 0
+    phase = 0
+    for number in range(pieces_of(program, whole, even, more, steps, SHARED)):
+        tile, first, last = piece_of(number, program, programs, whole, even, more, steps, SHARED)
+        for step in range(first, last):
+            mbarrier.wait(empty.index(stage), phase ^ 1)
+            is_late = (number > 0) | (step >= first + EARLY)
+            mbarrier.expect(full.index(stage), nbytes, is_late)
+            load_w(w_desc, tile, step, full.index(stage), w_ring.index(stage), is_late)
+            tma_load(x_desc, [0, step * block_k], full.index(stage), x_ring.index(stage))
+            stage, phase = following(stage, phase, full.shape[0])
+
+
+@gluon.jit
+def consume(
+    x_desc, w_desc, out_ptr, sums_ptr, counters_ptr, x_ring, w_ring, full, empty,
+    M, N, out_row, steps, whole, even, more, SHARED: gl.constexpr,
+):  # fmt: skip
+    """Multiply what is in every stage. At the end of each tile store it, or share it."""
+    program = gl.program_id(0)
+    programs = gl.num_programs(0)
+    rows: gl.constexpr = w_desc.block_type.shape[0]
+    tokens: gl.constexpr = x_desc.block_type.shape[0]
+    layout: gl.constexpr = wgmma_layout(tokens)
+    m = gl.arange(0, tokens, gl.SliceLayout(0, layout))[None, :]
+    n = gl.arange(0, rows, gl.SliceLayout(1, layout))[:, None]
+    stage = 0
+    phase = 0
+    for number in range(pieces_of(program, whole, even, more, steps, SHARED)):
+        tile, first, last = piece_of(number, program, programs, whole, even, more, steps, SHARED)
+        sums = gl.zeros([rows, tokens], gl.float32, layout)
+        for step in range(first, last):
+            mbarrier.wait(full.index(stage), phase)
+            sums = warpgroup_mma(w_ring.index(stage), x_ring.index(stage).permute((1, 0)), sums, is_async=True)
+            sums = warpgroup_mma_wait(1, deps=(sums,))
+            # One group is in flight, so that of the stage before has ended.
+            mbarrier.arrive(empty.index(preceding(stage, full.shape[0])), pred=step > first)
+            stage, phase = following(stage, phase, full.shape[0])
+        sums = warpgroup_mma_wait(0, deps=(sums,))
+        mbarrier.arrive(empty.index(preceding(stage, full.shape[0])))
+        is_last = True
+        if SHARED and (first > 0) | (last < steps):
+            shared = tile - whole * programs  # counted from the first tile of the run
+            begin = gang_of(shared * steps, even, more)
+            end = last_gang_of(tile, programs, whole, even, more, steps)
+            # Tile and program both grow along the run, so their sum numbers the shares of tiles, each once.
+            slots = sums_ptr + shared.to(gl.int64) * (rows * tokens) + n * tokens + m
+            gl.store(slots + program * (rows * tokens), sums)
+            gl.barrier()  # the count, by one thread, stands for the stores of all
+            is_last = gl.atomic_add(counters_ptr + shared, 1, sem="acq_rel", scope="gpu") == end - begin
+            if is_last:
+                sums = gl.zeros([rows, tokens], gl.float32, layout)
+                for peer in range(begin, end + 1):
+                    sums += gl.load(slots + peer * (rows * tokens), cache_modifier=".cg")
+                gl.store(counters_ptr + shared, 0)
+        if is_last:
+            at = out_ptr + m.to(gl.int64) * out_row + (tile * rows + n)
+            gl.store(at, sums.to(out_ptr.dtype.element_ty), mask=(m < M) & (tile * rows + n < N))
+
+
+# They differ from shape to shape.
+@gluon.jit(do_not_specialize=["M", "whole", "even", "more"], launch_metadata=launch_metadata)
+def decode_ring_kernel(
+    x_desc, w_desc, out_ptr,
+    sums_ptr,  # [shared tiles + programs - 1, rows of a tile, tokens] fp32
+    counters_ptr,  # [shared tiles] int32
+    M, N, K, out_row, whole, even, more, STAGES: gl.constexpr, SHARED: gl.constexpr,
+):  # fmt: skip
+    x_ring = gl.allocate_shared_memory(x_desc.dtype, [STAGES] + x_desc.block_type.shape, x_desc.layout)  # noqa: RUF005
+    w_ring = gl.allocate_shared_memory(w_desc.dtype, [STAGES] + w_desc.block_type.shape, w_desc.layout)  # noqa: RUF005
+    full = mbarrier.allocate_mbarrier(batch=STAGES)
+    empty = mbarrier.allocate_mbarrier(batch=STAGES)
+    steps = gl.cdiv(K, w_desc.block_type.shape[1])
+    tile, first, last = piece_of(0, gl.program_id(0), gl.num_programs(0), whole, even, more, steps, SHARED)
+    nbytes: gl.constexpr = x_desc.block_type.nbytes + w_desc.block_type.nbytes
+    for stage in gl.static_range(EARLY):
+        mbarrier.init(full.index(stage), count=1)
+    fence_async_shared()  # TMA completes barriers through its own proxy
+    for stage in gl.static_range(EARLY):
+        mbarrier.expect(full.index(stage), nbytes, first + stage < last)
+    for stage in gl.static_range(EARLY):
+        load_w(w_desc, tile, first + stage, full.index(stage), w_ring.index(stage), first + stage < last)
+    for stage in gl.static_range(EARLY, STAGES):
+        mbarrier.init(full.index(stage), count=1)
+    for stage in gl.static_range(STAGES):
+        mbarrier.init(empty.index(stage), count=1)
+    fence_async_shared()
+    gl.warp_specialize(
+        [
+            (
+                consume,
+                (
+                    x_desc, w_desc, out_ptr, sums_ptr, counters_ptr, x_ring, w_ring, full, empty,
+                    M, N, out_row, steps, whole, even, more, SHARED,
+                ),
+            ),
+            (produce, (x_desc, w_desc, x_ring, w_ring, full, empty, steps, whole, even, more, SHARED)),
+        ],
+        [1],
+    )  # fmt: skip
+
+
+def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
+    """Refuse what `kernels.decode.require` does; ValueError in Triton's interpreter, which knows no Gluon."""
+    decode.require(x, w, out)
+    require_compiled("decode_ring", "decode")
+
+
+def dealt(tiles: int, steps: int, programs: int, split: int) -> Deal:
+    """Return whole tiles for a `split` of 1, and the last waves cut evenly for 2. For 0, whole ones where they keep
+    ENOUGH_WHOLE of the SMs' time.
+
+    >>> dealt(tiles=104, steps=128, programs=132, split=0), dealt(tiles=20, steps=128, programs=132, split=0)
+    (Deal(whole=0, even=0, more=104), Deal(whole=0, even=19, more=52))
+    """
+    if not split:
+        waves = -(-tiles // programs)
+        split = 1 if tiles >= ENOUGH_WHOLE * programs * waves else 2
+    return deal(tiles, steps, programs, shared_waves=2 if split == 2 else 0)
+
+
+def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
+    """Return the launch for checked, non-empty tensors. Raises ValueError for a configuration that is none for one
+    warpgroup, or none for the shape."""
+    (m, k), n = x.shape, w.shape[0]
+    if m > config.block_m:
+        raise ValueError(f"x has M={m} rows, the tile has room for {config.block_m}; change the configuration")
+    if config.num_warps != 4 or config.block_n % 64 or config.num_stages < EARLY.value or config.split > 2:
+        raise ValueError(
+            f"{config}: decode_ring takes 4 warps, blocks of 64 rows of w, {EARLY.value} stages or more and a split of "
+            "0 to 2; change the configuration"
+        )
+    tiles, steps = -(-n // config.block_n), -(-k // config.block_k)
+    programs = hopper.programs(x.device)
+    share = dealt(tiles, steps, programs, config.split)
+    is_shared = share.even > 0
+    shared_tiles, slots = 0, 0
+    if is_shared:
+        shared_tiles = tiles - share.whole * programs
+        slots = shared_tiles + programs - 1
+    else:
+        programs = min(programs, tiles)
+    kept = workspace(x.device, slots * config.block_n * config.block_m, shared_tiles)
+    args = dict(
+        x_desc=describe(x, (config.block_m, config.block_k)),
+        w_desc=describe(w, (config.block_n, config.block_k)),
+        out_ptr=out, sums_ptr=kept.partials, counters_ptr=kept.counters,
+        M=m, N=n, K=k, out_row=out.stride(0), whole=share.whole, even=share.even, more=share.more,
+        STAGES=config.num_stages, SHARED=is_shared, num_warps=config.num_warps,
+    )  # fmt: skip
+    return KernelLaunch(decode_ring_kernel, (programs,), args)
+
+
+class DecodeRing(Kernel):
+    def example(self, config: Config, dtype: torch.dtype) -> KernelLaunch:
+        """Return the launch for as many rows as the tile has. Tiles are shared, which takes more registers."""
+        return self.prepare(*example_operands(dtype, config.block_m), replace(config, split=2))
+
+
+matmul = DecodeRing(
+    name="decode_ring", jit=decode_ring_kernel, require=require, prepare=prepare,
+    variants=lambda config: [replace(config, split=split) for split in (1, 2)],
+    grid=dict(split=(1, 2), num_stages=(3, 4, 5, 6, 7, 9, 11)),
+)  # fmt: skip
+"""out[M, N] = x[M, K] @ w[N, K].T for M <= 64, in bf16 or fp16, on a Hopper GPU."""
