@@ -8,6 +8,7 @@ from pathlib import Path
 from roofline import __version__
 from roofline.account import command as account
 from roofline.arguments import Parser
+from roofline.container import settle
 from roofline.report import compare as comparing
 
 FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -62,6 +63,9 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(words[:1] if words[:1] == ["bench"] else words)
     options.words = words[1:]
     try:
+        settle()
+        if hasattr(sys.stdout, "reconfigure"):  # a path may have what the locale lacks
+            sys.stdout.reconfigure(errors="backslashreplace")
         code = options.run(options)
         sys.stdout.flush()
         return code

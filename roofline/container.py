@@ -7,11 +7,23 @@ import functools
 import os
 import re
 import resource
+import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 PROC, GROUPS = Path("/proc"), Path("/sys/fs/cgroup")
+
+
+def settle() -> None:
+    """Let this process and those that it begins do without a home folder that can be written, and a standard output."""
+    if os.path.expanduser("~") == "~":  # nor has its user an entry
+        os.environ["HOME"] = "/nonexistent"
+    if not os.access(os.path.expanduser("~"), os.W_OK):
+        os.environ.setdefault("TRITON_HOME", tempfile.gettempdir())
+        os.environ.setdefault("MPLCONFIGDIR", tempfile.gettempdir())
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115 for as long as it lives
 
 
 def affinity() -> int:

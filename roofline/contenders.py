@@ -178,7 +178,7 @@ def module_of(file: Path) -> ModuleType:
     Modules that lie beside it are its own, too: a file of another folder gets others of the same names. Where Python
     looks in that folder anyway, they are everybody's.
     """
-    name = f"{file.stem}_{sha256(str(file).encode()).hexdigest()[:8]}"
+    name = f"{file.stem}_{sha256(os.fsencode(file)).hexdigest()[:8]}"
     if name in sys.modules:
         return sys.modules[name]
     before, folder = {*sys.modules}, str(file.parent)

@@ -265,7 +265,11 @@ def read(name: str, given, convert: Callable) -> Any:
     """Return `convert(given)`, whose errors become those of the option `name`."""
     try:
         return convert(given)
-    except (ValueError, ArgumentTypeError) as error:
+    except (
+        ValueError,
+        ArgumentTypeError,
+        RuntimeError,
+    ) as error:  # of the last kind is a home folder that is not there
         shown = f" {given!r}" if isinstance(given, str) and repr(given) not in str(error) else ""
         # The word after an option that may stand alone is easily taken for its value.
         alone = f", as in {FLAGS[name]}=12; alone, it stands last or before another option"

@@ -7,11 +7,14 @@ from pathlib import Path
 
 from roofline import __version__, operations
 from roofline.measure import METHOD_VERSION
+from roofline.measure.machine import anonymous
 from roofline.operations.matmul import BY_HEADS
 from roofline.options import as_values
 from roofline.store import journal
 from roofline.store.conditions import slug, threads_text
 from roofline.store.source_files import hash_of_files
+
+UNKNOWN = "unknown"
 
 
 def make(options, about: dict, root: Path, cases: list[str], notes: list[str]) -> dict:
@@ -36,6 +39,8 @@ def make(options, about: dict, root: Path, cases: list[str], notes: list[str]) -
     of_device = [f"Measured on the {about['source'].upper()}: {about['chip']}."]
     if options.device == "cpu":
         of_device.append("Triton kernels were not timed: without a GPU they run in the interpreter, to be checked.")
+    if commit == UNKNOWN:
+        of_device.append(why_unknown(root))
     if options.quick:
         of_device.append("A quick run, no reference: few shapes, rounds and processes, whose intervals say too little.")
     return {
@@ -71,14 +76,28 @@ def commit_of(root: Path) -> str:
 
 
 def commit_by_git(root: Path) -> str:
-    """The short hash of a checkout, with `+dirty` where files differ from it, or `unknown` without git."""
+    """The short hash of a checkout, with `+dirty` where files differ from it, or `unknown`: see `why_unknown`."""
+    return _of_git(root)[0]
+
+
+def why_unknown(root: Path) -> str:
+    """Why git names no commit of a checkout, and the way out, in a sentence."""
+    problem = _of_git(root)[1]
+    trusted = f"git config --global --add safe.directory {root}, or " * ("dubious" in problem)
+    return anonymous(f"The commit is unknown: {problem}; {trusted}set ROOFLINE_COMMIT to it.")
+
+
+def _of_git(root: Path) -> tuple[str, str]:
+    """Return the commit, and why it is unknown."""
 
     def git(*arguments: str) -> str:
-        done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True)
-        return done.stdout.strip()
+        about = {"capture_output": True, "text": True, "errors": "replace", "env": os.environ | {"LC_ALL": "C"}}
+        return subprocess.run(["git", *arguments], cwd=root, check=True, **about).stdout.strip()
 
     try:
         dirty = git("status", "--porcelain", "--untracked-files=no", "--", ":/")
-        return git("describe", "--always", "--exclude=*") + ("+dirty" if dirty else "")
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
+        return git("describe", "--always", "--exclude=*") + ("+dirty" if dirty else ""), ""
+    except OSError as error:
+        return UNKNOWN, f"git could not be run ({error.strerror})"
+    except subprocess.CalledProcessError as error:
+        return UNKNOWN, f"git says '{error.stderr.strip().partition(chr(10))[0]}'"

@@ -20,6 +20,7 @@ import pytest
 from roofline import operations
 from roofline import options as ffn_options
 from roofline.analysis import decision
+from roofline.container import settle
 from roofline.measure import jobs, machine, metadata, plan, signals
 from roofline.measure.epochs import Follower, identity, of_environment
 from roofline.measure.prepared import SKIPPED
@@ -76,6 +77,7 @@ def pytest_configure(config):
     if not timed:
         config.option.benchmark_disable = True
     try:
+        settle()
         if ranks := of_environment():
             config.add_cleanup(ranks.close)
         state = config.stash[STATE] = of_command_line(config, timed, ranks)
@@ -89,13 +91,13 @@ def pytest_configure(config):
         files = [every / f"test_{name}.py" if name in operations.OPERATIONS else Path(name) for name in chosen]
         config.args = [*(word for word in asked if word != str(every)), *(str(file.expanduser()) for file in files)]
     if timed:
+        config.pluginmanager.register(Narrator(config, state), "ffn-narrator")
         config.option.maxfail = 0  # all is measured in the first test: what stopped here would lose rows, and no time
     if timed and not config.option.collectonly:
         # It makes its JSON for a file only; where the run folder will be is not known yet (`Narrator.report`).
         config.option.benchmark_json = config.option.benchmark_json or Nowhere()
         asked = any(str(word).startswith(THEIR_TABLE) for word in config.invocation_params.args)
         config.option.benchmark_quiet = not asked  # its table has no FLOP/s; ours stands in its place
-        config.pluginmanager.register(Narrator(config, state), "ffn-narrator")
         config.add_cleanup(signals.install())
 
 

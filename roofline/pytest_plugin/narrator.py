@@ -2,12 +2,14 @@
 
 import json
 import os
+import sys
 import time
 from contextlib import nullcontext
 
 import pytest
 
 from roofline.analysis.records import record_of
+from roofline.measure import device_errors
 from roofline.measure.signals import ways_on
 from roofline.report.write import terminal, write
 
@@ -137,6 +139,15 @@ class Narrator:
     def pytest_report_teststatus(self, report):
         """Return no dots or letters: what has a number is in the tables, what has none in the lines below them."""
         return (report.outcome, "", "") if report.when == "call" and hasattr(report, "ffn_case") else None
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_internalerror(self, excinfo):
+        """End with one line in place of a traceback."""
+        line = f"{device_errors.reason(excinfo.value)}: outside of all contenders, this ends the run"
+        if isinstance(excinfo.value, OSError):  # as of an output that nobody reads: pytest would write on, and raise
+            print(line, file=sys.stderr, flush=True)
+            os._exit(2)
+        pytest.exit(line, returncode=2)
 
     def pytest_keyboard_interrupt(self, excinfo):
         self._state.interrupted = f"interrupted by {str(excinfo.value) or 'Ctrl-C'}"

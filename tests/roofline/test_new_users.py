@@ -2,13 +2,15 @@
 
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from roofline import container
+from roofline import container, contenders
+from roofline.measure import metadata
 
 ROOT = Path(__file__).parents[2]
 STRIKES = """
@@ -137,3 +139,111 @@ def test_a_shape_that_does_not_fit_costs_its_own_rows_and_is_known_before_it_beg
     assert {outcome for outcome, _ in run.reasons.values()} == {"skipped"}
     assert ": choose fewer --ffn-tokens, a larger --ffn-tp or a smaller --ffn-model" in run.reasons["m128-torch"][1]
     assert run.measured == ["m64-torch", "m64-numpy"]
+
+
+NO_COMMIT = [  # environment, begun by git init, what the report says
+    ({"GIT_TEST_ASSUME_DIFFERENT_OWNER": "1"}, True, "safe.directory {}, or set ROOFLINE_COMMIT to it."),
+    ({"PATH": "/nowhere"}, True, "git could not be run (No such file or directory); set ROOFLINE_COMMIT"),
+    ({}, True, "git says 'fatal: "),
+    ({"LANG": "de_DE.UTF-8"}, False, "git says 'fatal: not a git repository (or any of the parent directories): .git'"),
+]
+
+
+@pytest.mark.parametrize(("environment", "is_repository", "told"), NO_COMMIT)
+def test_an_unknown_commit_says_why_and_the_way_out(tmp_path, monkeypatch, environment, is_repository, told):
+    if is_repository:
+        subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert metadata.commit_by_git(tmp_path) == "unknown"
+    assert told.format(tmp_path) in metadata.why_unknown(tmp_path)
+
+
+def test_a_report_says_why_its_commit_is_unknown(three_shapes):
+    run = three_shapes("-k", "m64", env={"PATH": "/nowhere"})
+    assert run.code == 0
+    assert "The commit is unknown: git could not be run" in run.report
+
+
+ASCII = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii", "PYTHONCOERCECLOCALE": "0"}
+ENVIRONMENTS = {  # variables, end of the folder's name, what a shell puts behind the command
+    "ascii": (ASCII, b"\xc3\xbc", ""),
+    "bytes": ({"LC_ALL": "C.UTF-8"}, b"\xff", ""),
+    "nobody": ({"HOME": "-"}, b"", ""),
+    "missing": ({"HOME": "/nonexistent", "TMPDIR": "/nowhere", "TERM": "", "COLUMNS": "x"}, b"", ""),
+    "closed": ({}, b"", "<&- >&-"),
+    "full": ({}, b"", ">/dev/full"),
+    "head": ({}, b"", "| head -c 1"),
+}
+BEGIN = """
+import os, pwd, sys
+
+if os.environ["HOME"] == "-":
+    del os.environ["HOME"]
+    pwd.getpwuid = {}.__getitem__
+run, contender, out = sys.argv[1:]
+"""
+COMMANDS = """
+from roofline import plots
+from roofline.cli import main
+
+for figures in (plots.FIGURES, plots.OF_RUN):
+    figures |= dict.fromkeys(figures, lambda about: None)
+for words in (["--version"], ["account"], ["csv", run], ["compare", run, run], ["report", run], ["counters", run],
+              ["csv", run + "/nothing"], ["clocks", run], ["report", run + "/nothing"], ["nonsense"]):
+    try:
+        code = main(words)
+    except SystemExit as stop:
+        code = stop.code
+    with open(out, "a") as file:
+        print(code, file=file)
+"""
+BENCH = """
+import pytest
+
+words = "--benchmark-only", "--collect-only", "-q", "--ffn-device=cpu", "tests/benchmarks/test_matmul.py"
+for more in (f"--ffn-contender={contender}::f", f"--ffn-contender={contender}::none", "--ffn-ranks=x"):
+    code = pytest.main([*words, "--ffn-tokens=1", more, "-p", "no:cacheprovider"])
+    with open(out, "a") as file:
+        print(int(code), file=file)
+"""
+
+
+USUAL = "ascii", "nobody", "closed"
+ROWS = [
+    pytest.param(name, code, id=f"{name}-{command}", marks=[pytest.mark.slow] * (name not in USUAL or code == BENCH))
+    for name in ENVIRONMENTS
+    for command, code in (("roofline", COMMANDS), ("bench", BENCH))
+]
+
+
+@pytest.mark.parametrize(("name", "code"), ROWS)
+def test_what_raises_outside_of_a_contender_ends_in_one_line(three_shapes, environment, tmp_path, name, code):
+    variables, end, redirected = ENVIRONMENTS[name]
+    folder, mine = (tmp_path / f"{word}{os.fsdecode(end)}" for word in ("run", "mine"))
+    shutil.copytree(three_shapes("-k", "m64").folder, folder)
+    mine.with_suffix(".py").write_text("def f(x, w, out=None):\n    return out\n")
+    commands, codes = tmp_path / "commands.py", tmp_path / "codes"
+    commands.write_text(BEGIN + code)
+    words = shlex.join(map(str, [sys.executable, commands, folder, mine.with_suffix(".py"), codes]))
+    about = {"env": environment(**variables), "cwd": ROOT, "capture_output": True}
+    done = subprocess.run(["sh", "-c", os.fsencode(f"{words} {redirected}")], **about)
+    printed = done.stderr + done.stdout
+    assert b"Traceback" not in printed
+    assert b"INTERNALERROR" not in printed
+    if (code, name) in [(BENCH, "full"), (BENCH, "head")]:
+        assert len(done.stderr.splitlines()) == 1
+    elif name in ("full", "head"):
+        assert {*codes.read_text().split()} <= {"0", "2"}
+    else:
+        assert codes.read_text().split() == (["0"] * 5 + ["2"] * 5 if code == COMMANDS else ["0", "0", "2"])
+        assert code == BENCH or len(done.stderr.splitlines()) == 5 + (
+            name == "closed"
+        )  # where argparse prints the version
+
+
+def test_a_contender_may_lie_in_a_folder_of_any_bytes(tmp_path):
+    file = Path(os.fsdecode(os.fsencode(tmp_path / "mine") + b"\xff.py"))
+    file.write_text("def f(x, w, out=None):\n    return out\n")
+    assert contenders.load(f"{file}::f")(1, 2, out=3) == 3
