@@ -34,6 +34,8 @@ from roofline.store.lines import plain
 
 THEIR_TABLE = tuple(f"--benchmark-{word}" for word in ("columns", "compare", "group-by", "histogram", "name", "sort"))
 """Options that say how pytest-benchmark's table is to be."""
+THEIR_STORAGE = "file://./.benchmarks"
+"""Where pytest-benchmark saves runs, unless told."""
 OF_CACHE = ("--lf", "--ff", "--nf", "--sw", "--sw-skip", "--cache-show", "--cache-clear")
 """pytest's options that take its cache of earlier tests."""
 BAD_INPUT = 2
@@ -75,6 +77,9 @@ def pytest_configure(config):
         refuse(f"{asked[0]}: no cache of earlier tests is kept here; name tests, or go on with a run by --ffn-resume")
     if not timed:
         config.option.benchmark_disable = True
+    uses_storage = any(config.getoption(f"benchmark_{name}") for name in ("save", "autosave", "compare"))
+    if config.option.benchmark_storage == THEIR_STORAGE and not uses_storage:
+        config.option.benchmark_storage = os.devnull  # else it makes the folder at once
     try:
         if ranks := of_environment():
             config.add_cleanup(ranks.close)

@@ -135,8 +135,10 @@ class Narrator:
             reporter.showfspath = False
 
     def pytest_report_teststatus(self, report):
-        """Return no dots or letters: what has a number is in the tables, what has none in the lines below them."""
-        return (report.outcome, "", "") if report.when == "call" and hasattr(report, "ffn_case") else None
+        """Return no dots or letters: what has a number is in the tables, what has none in the lines below them. By the
+        word pytest's own summary begins a line."""
+        word = "" if report.passed else report.outcome.upper()
+        return (report.outcome, "", word) if report.when == "call" and hasattr(report, "ffn_case") else None
 
     def pytest_keyboard_interrupt(self, excinfo):
         self._state.interrupted = f"interrupted by {str(excinfo.value) or 'Ctrl-C'}"
