@@ -149,12 +149,13 @@ def test_titles_of_the_network_roofline_say_different_things(draw):
     assert gain not in title
 
 
-def test_labels_of_points_that_are_near_stand_apart():
+@pytest.mark.parametrize("size", [7, 8, 8.5, 9, 10])
+def test_labels_of_points_that_are_near_stand_apart(size):
     figure = theme.new(4, 4)
     axes = figure.subplots()
     axes.set(xlim=(0, 1), ylim=(0, 1))
     places = {"ridge1.4": 0.5, "tp=16": 0.51, "P=4": 0.52}
-    labels = [theme.note(axes, name, (x, 0.7), (0, -7)) for name, x in places.items()]
+    labels = [theme.note(axes, name, (x, 0.7), (0, -7), fontsize=size) for name, x in places.items()]
     theme.separate(figure, [labels])
     boxes = [label.get_window_extent(figure.canvas.get_renderer()).padded(1) for label in labels]
     assert not [pair for pair in combinations(boxes, 2) if pair[0].overlaps(pair[1])]
