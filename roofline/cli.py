@@ -87,6 +87,10 @@ def _bench(options: argparse.Namespace) -> int:
     import roofline_pytest
 
     words, _ = roofline_pytest.joined(options.words)
+    if {"-h", "--help"} & {*words}:
+        from roofline.options import help_text
+
+        print(help_text(), "pytest's options:\n", sep="\n", flush=True)
     tests = [word for word in words if not word.startswith("-") and Path(word.partition("::")[0]).exists()]
     roofline_pytest.begin(Path(__file__).parents[1], ["--benchmark-only", *words], has_tests=bool(tests))
 

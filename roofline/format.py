@@ -6,6 +6,8 @@ from roofline.operations.matmul import SHAPE
 from roofline.theory.wires import HOW
 
 LONGEST_KERNEL = 48
+ABOVE_ALL = " !"
+"""Behind a share of a roof that is above all of it; `report.sections.ABOVE` says what it means."""
 TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 
 
@@ -29,9 +31,18 @@ def percent_text(share: float | None) -> str:
     return "-" if share is None else f"{100 * share:.0f} %"
 
 
+def roof_text(share: float) -> str:
+    """Return a share of a roof or an ideal, with a mark where it is above all of it.
+
+    >>> roof_text(0.54), roof_text(1.004), roof_text(202.03)
+    ('54 %', '100 %', '20203 % !')
+    """
+    return percent_text(share) + ABOVE_ALL * (round(100 * share) > 100)
+
+
 def share_text(share: float, low: float, high: float) -> str:
-    """Return `54 % [51, 57]`: a share with its interval."""
-    return f"{percent_text(share)} [{100 * low:.0f}, {100 * high:.0f}]"
+    """Return `54 % [51, 57]`: a share of a roof with its interval."""
+    return f"{percent_text(share)} [{100 * low:.0f}, {100 * high:.0f}]" + ABOVE_ALL * (round(100 * share) > 100)
 
 
 def error_text(share: float) -> str:
@@ -94,6 +105,7 @@ FORMATS = {
     "time4": lambda seconds: time_text(seconds, digits=4),
     "rate": rate_text,
     "percent": percent_text,
+    "roof": roof_text,
     "number": number_text,
     "number4": "{:.4g}".format,
     "bytes": lambda count: bytes_text(count) if count else "-",

@@ -2,7 +2,7 @@
 
 import shlex
 import tempfile
-from argparse import ArgumentTypeError
+from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
@@ -226,12 +226,24 @@ FLAGS = {name: f"--ffn-{name.replace('_', '-')}" for name in OPTIONS}
 
 def add(parser) -> None:
     """Register the options with pytest."""
-    group = parser.getgroup("ffn", "FFN matmuls on a roofline (timed with --benchmark-only)")
+    register(parser.getgroup("ffn", "FFN matmuls on a roofline (timed with --benchmark-only)").addoption)
+
+
+def help_text() -> str:
+    """Return what `roofline bench --help` says before pytest's own help."""
+    usage = "roofline bench [TESTS] [--ffn-...] [pytest's options]"
+    parser = ArgumentParser(usage=usage, add_help=False, description="Measure, from any folder.")
+    register(parser.add_argument_group("roofline's options").add_argument)
+    return parser.format_help()
+
+
+def register(add_option: Callable) -> None:
+    """Give each option to `add_option`, which takes what argparse does."""
     for name, (metavar, _, text, alone, is_repeated) in OPTIONS.items():
         takes = {"action": "store_true"} if metavar == "FLAG" else {"metavar": metavar}
         takes |= {"nargs": "?", "const": alone} if alone else {}
         takes |= {"action": "append"} if is_repeated else {}
-        group.addoption(FLAGS[name], help=text.replace("%", "%%"), **takes)  # argparse would fill in a bare %
+        add_option(FLAGS[name], help=text.replace("%", "%%"), **takes)  # argparse would fill in a bare %
 
 
 def require_writable(folder: Path) -> None:

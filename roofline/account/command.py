@@ -23,6 +23,10 @@ def add_command(commands) -> None:
     command = commands.add_parser("account", help="memory, devices, and from how many tokens on the links keep up")
     command.add_argument("--model", default="xxl", help="name, NAME/S or D,F (default: xxl)")
     command.add_argument("--chip", default="H100 SXM", help="whose datasheet (default: H100 SXM)")
+    group = command.add_argument_group("model", "of your own, as --model 5120,13824 --blocks 40 --gate")
+    group.add_argument("--blocks", type=count, metavar="N", help="transformer blocks")
+    group.add_argument("--gate", action="store_true", help="a third matrix in each block, as Llama models have it")
+    group.add_argument("--vocabulary", type=count, metavar="V", help="counts an embedding and an output matrix, V x D")
     group = command.add_argument_group("sharding", "the product of the degrees is the number of devices")
     degree = {"type": count, "default": 1, "metavar": "N"}
     group.add_argument("--tp", **degree, help="tensor parallel: F is cut, activations are gathered and scattered")
@@ -73,6 +77,12 @@ def question(options: argparse.Namespace) -> Question:
     if model.experts > 1:
         problem = f"its blocks have {model.experts} experts each, and the account knows one FFN a block"
         raise ValueError(f"--model {options.model}: {problem}; take a dense model, or D,F")
+    model = replace(
+        model,
+        blocks=options.blocks or model.blocks,
+        matrices=3 if options.gate else model.matrices,
+        vocabulary=options.vocabulary or 0,
+    )
     return Question(model, chip, options.tp, options.fsdp, exact, options.tokens, options.saved)
 
 

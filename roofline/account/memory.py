@@ -46,7 +46,10 @@ class Reading:
 
 
 def parts(question: Question) -> list[Part]:
-    """Return the rows of memory: the state in parts and their sum, what is saved, and what is alive for a moment."""
+    """Return the rows of memory: the state in parts and their sum, what is saved, and what is alive for a moment. There
+    are none of a model whose blocks nobody counted."""
+    if not question.model.blocks:
+        return []
     state = [Part(f"{name}, fp32", question.parameters * size) for name, size in STATE_BYTES.items()]
     policy = SAVED[question.saved].format(inputs=INPUTS[question.model.matrices])
     note = f"of B = {question.tokens:,}: {saved_bytes_per_token(question):,} bytes a token, {policy}"
@@ -59,6 +62,8 @@ def parts(question: Question) -> list[Part]:
 
 def readings(question: Question) -> list[Reading]:
     """Return the ways to read the policy: of `half` there are two, and what is saved is sharded in each."""
+    if not question.model.blocks:
+        return []
     names = {"all sharded": 0}
     if question.saved == "half":
         names = {

@@ -55,7 +55,9 @@ class Question:
 
     @property
     def parameters(self) -> int:
-        return self.model.blocks * self.model.matrices * self.model.d_model * self.model.d_ff
+        """Return the weights of all blocks, and with a vocabulary those of the embedding and of the output matrix."""
+        model = self.model
+        return model.d_model * (model.blocks * model.matrices * model.d_ff + 2 * model.vocabulary)
 
     @property
     def block_weights(self) -> float:

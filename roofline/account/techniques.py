@@ -58,6 +58,8 @@ def _effect(technique: Technique, now: Question) -> Effect:
         return Effect(technique.name, after)
     reason = ("it is used already; " if after == now else "") + technique.reason.format(after=after)
     more_bytes, room_bytes = _device_bytes(after) - _device_bytes(now), now.chip.memory_bytes or math.inf
+    if not now.model.blocks:  # then nobody knows the memory of either
+        more_bytes = 0.0
     if more_bytes > 0 and _device_bytes(after) > room_bytes:
         problem = f"{_device_bytes(after) / GB:,.2f} GB do not fit a device of {room_bytes / GB:,.2f} GB"
         return Effect(technique.name, f"{problem}; {reason}", memory_bytes=more_bytes)
@@ -83,7 +85,7 @@ def _device_bytes(question: Question) -> float:
 
 def _received_bytes(question: Question, tokens: float) -> float:
     """Return what a device receives in a forward pass of all blocks."""
-    return question.model.blocks * sum(
+    return max(1, question.model.blocks) * sum(  # in proportion, where nobody said how many
         (row.fixed_bytes + row.bytes_per_token * tokens) * row.received_share for row in terms(question)
     )
 
@@ -92,6 +94,8 @@ def _pipeline(now: Question) -> Question | str:
     """Return the largest stage: fewer blocks, on fewer devices. On a torus the stages have an axis of their own."""
     if now.fsdp % STAGES:
         return f"fsdp={now.fsdp:g} does not divide into {STAGES}"
+    if not now.model.blocks:
+        return "how many blocks the model has is not known"
     if now.model.blocks < STAGES:
         return f"the model has fewer blocks, {now.model.blocks}"
     blocks, chip, axes = math.ceil(now.model.blocks / STAGES), now.chip, now.chip.torus_axes

@@ -12,8 +12,12 @@ from roofline.operations.attention import Attention
 from roofline.operations.transformer_step import TransformerStep
 from roofline.report.tables import aligned
 from roofline.theory.chips import GB, GIB, Chip
+from roofline.theory.models import Model
 
 WIDTH = 120
+
+LACKING = "--blocks N, --gate where a block has a third matrix, and --vocabulary V"
+"""What a model has beside its D and F."""
 
 MEMORY = {
     "MEMORY in training": lambda row: f"  {row.name}",
@@ -57,7 +61,7 @@ def text(answer: Answer) -> str:
     model, chip = question.model, question.chip
     matmuls = f"{_number(forward.flop_per_token)} FLOP at {question.flop_per_s / 1e12:.4g} TFLOP/s"
     lines = [
-        f"{model.name}, FFN only: {model.matrices} matrices a block; attention and embeddings are not counted",
+        f"{model.name}, {_counted(model)}",
         f"devices: N = {question.devices:,}, X = {question.fsdp} (fsdp), Y = {question.tp} (tp)",
     ]
     for reading in answer.readings:
@@ -67,16 +71,18 @@ def text(answer: Answer) -> str:
             f"{size} {f'from N = {n:,} on' if n else 'at no N'}" for size, n in reading.least_devices.items()
         ]:
             lines.append(f"    enough: {', '.join(enough)}")
+    if not model.blocks:
+        lines.append(f"  memory: not known of D,F alone; add {LACKING}")
+    blocks = f"{model.blocks} x " if model.blocks else ""
+    weights = f", {question.parameters:,} weights" if model.blocks else ""
     lines += [
         f"  {_bound(answer)}",
         "",
-        f"{model.name}: {model.blocks} x (D = {model.d_model} -> F = {model.d_ff} -> D), "
-        f"{question.parameters:,} weights",
+        f"{model.name}: {blocks}(D = {model.d_model} -> F = {model.d_ff} -> D){weights}",
         f"{chip.name}: {question.flop_per_s:.4g} FLOP/s, {_links(chip)}, {_gb_and_gib(chip.memory_bytes)}",
         *_wrapped(chip.source, "  "),
         "",
-        *_table(MEMORY, answer.memory, "<>><"),
-        "",
+        *([*_table(MEMORY, answer.memory, "<>><"), ""] if answer.memory else []),
         "CHIPS OR LINKS, forward pass of one block",
         f"  matmuls: a token is {matmuls}, {_time(forward.s_per_token)}",
         *_table(TERMS, slowest(answer.terms), "<<>>>>>>"),
@@ -115,6 +121,14 @@ def case_text(case: Attention | TransformerStep, chip: Chip) -> str:
     fits = "" if not chip.memory_bytes else "it fits, " if whole <= chip.memory_bytes else "it does not fit, "
     needs = f"by formula it needs {_gb(whole)}, and {chip.name} has {_gb_and_gib(chip.memory_bytes)}"
     return "\n".join([f"{case.id}: {fits}{needs}", *_table(MEMORY, rows, "<>><")])
+
+
+def _counted(model: Model) -> str:
+    """Return which weights are counted."""
+    matrices = f"{model.matrices} matrices a block"
+    if model.vocabulary:
+        return f"FFN and vocabulary: {matrices}, 2 of {model.vocabulary:,} x D; attention is not counted"
+    return f"FFN only: {matrices}; attention and embeddings are not counted"
 
 
 def _bound(answer: Answer) -> str:

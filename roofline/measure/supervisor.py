@@ -77,6 +77,9 @@ class Supervisor:
         """Called once all timing is over."""
         self.is_open: Callable[[Shape], bool] = lambda shape: False
         """Returns whether more processes may decide on a contender of a shape."""
+        self.why_undecided: Callable[[list[Shape]], str] = lambda shapes: ""
+        """Returns why shapes that the plan left undecided are given up; empty to go on. Asked once."""
+        self._is_gone_on = False
         self.reference_s: dict[str, float] = {}
         """Shape -> what a call of its baseline took when it was checked."""
         self.chosen: dict[str, dict] = {}
@@ -162,11 +165,18 @@ class Supervisor:
 
     def close_decided(self) -> None:
         """End the shapes that are decided; all of them where the run has taken `MOST_TIMES` the time of its plan, or
-        comes nearest to that now."""
+        comes nearest to that now, or where the plan is over and a decision is not to be expected."""
         seconds = grouped((line["planned"], line["seconds"]) for line in self.run.processes)
         further = seconds.get(False, [0.0])
         is_time_up = sum(further) + further[-1] / 2 > (MOST_TIMES - 1) * sum(seconds.get(True, []))
-        for shape in [shape for shape in self.undecided if shape.passes % self.passes == 0]:
+        ready = [shape for shape in self.undecided if shape.passes % self.passes == 0]
+        still_open = [shape for shape in ready if self.is_open(shape)]
+        if still_open and not (is_time_up or self._is_gone_on):
+            self._is_gone_on = True
+            if reason := self.why_undecided(still_open):
+                is_time_up = True
+                self.note("decisions", reason)
+        for shape in ready:
             if is_time_up or not self.is_open(shape):
                 self.add(_pass_line(shape, stopped_by="time" if self.is_open(shape) else "decision"))
 

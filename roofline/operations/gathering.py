@@ -32,6 +32,9 @@ LEAST_TOKENS = 1024
 BALANCE = "balance"
 """Stands for the exercise's balance, scaled to model and dtype."""
 
+CHOSEN_BY = {"m": "--ffn-tokens", "n": "--ffn-tp", "k": "--ffn-model"}
+"""Option by which each size of a matmul comes about."""
+
 OFF_PACE = 0.05
 """A link that misses the bandwidth it is asked for by more than this voids the case: it gets no share of anything."""
 
@@ -60,7 +63,10 @@ class Gathering(Matmul):
         if self.ranks < 2:
             raise ValueError(f"ranks={self.ranks}: a gather needs 2 or more")
         if (size := getattr(self, self.sharded)) % self.ranks:
-            raise ValueError(f"ranks={self.ranks} does not divide the {size} that {self.op} shards over them")
+            raise ValueError(
+                f"ranks={self.ranks} does not divide the {size} that {self.op} shards over them: choose another "
+                f"{CHOSEN_BY[self.sharded]}, or --ffn-ranks"
+            )
 
     @property
     def gathered_bytes(self) -> int:

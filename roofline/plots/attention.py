@@ -57,11 +57,13 @@ def _panel(rows, field: str, part: str, unit: float, label: str):
 
 
 def _slopes(axes, points, colours: dict) -> list:
-    """Write each line's slope behind its end. Returns the labels."""
+    """Write the slope of each line behind its end; a single point has none. Returns the labels."""
     slopes = []
     for name, line in points.groupby("contender", sort=False):
         line = line.sort_values("m")
         xs, ys = line["m"].to_numpy(), line["value"].to_numpy()
+        if len(xs) < 2:
+            continue
         look = {"color": colours[name], "va": "center", "fontsize": 8.5}
         slopes.append(theme.note(axes, f"{slope(xs, ys):.1f}", (xs[-1], ys[-1]), (9, 0), **look))
     axes.margins(x=0.25, y=0.1)
@@ -74,8 +76,8 @@ def _slopes(axes, points, colours: dict) -> list:
 
 
 def slope(xs, ys) -> float:
-    """Return the power of the length by which the last two points grow; NaN of a single one."""
-    return float(np.diff(np.log(ys[-2:]))[-1] / np.diff(np.log(xs[-2:]))[-1]) if len(xs) > 1 else float("nan")
+    """Return the power of the length by which the last two points grow."""
+    return float(np.diff(np.log(ys[-2:]))[-1] / np.diff(np.log(xs[-2:]))[-1])
 
 
 def finding(rows) -> str:
@@ -86,7 +88,6 @@ def finding(rows) -> str:
         return "Attention over lengths"
     least, most = longest.iloc[0], longest.iloc[-1]
     ratio = number_text(most["saved_bytes"] / least["saved_bytes"], 2)
-    return (
-        f"At a length of {most['m']} {most['contender']} keeps {ratio} x the bytes of {least['contender']}; "
-        "beside each line the power of the length by which it grows"
-    )
+    text = f"At a length of {most['m']} {most['contender']} keeps {ratio} x the bytes of {least['contender']}"
+    is_line = rows["m"].nunique() > 1
+    return text + "; beside each line the power of the length by which it grows" * is_line

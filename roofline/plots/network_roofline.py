@@ -67,8 +67,9 @@ def _best(valid) -> dict:
 
 
 def _where(row) -> str:
-    """Return at which T_gemm / T_comm an arm gains so much, and beside what it could be."""
-    text = f"{row.op}: {row.ratio_to_baseline:.2f} x at T_gemm / T_comm = {row.ratio:.2f}"
+    """Return at which T_gemm / T_comm the arm that the figure's title is about gains so much, and beside what it could
+    be."""
+    text = f"{row.op} at T_gemm / T_comm = {row.ratio:.2f}"
     text += f", {percent_text(row.of_own_ideal)} of what its schedule allows" if row.of_own_ideal > 0 else ""
     return text + (f", {row.gain_all_cores:.2f} x over serial on all cores" if row.gain_all_cores > 0 else "")
 

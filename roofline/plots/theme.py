@@ -146,6 +146,7 @@ def separate(figure, groups: Sequence[Sequence]) -> None:
 
     figure.draw_without_rendering()
     renderer, half = figure.canvas.get_renderer(), 4 * figure.dpi / 72  # of a point's marker
+    gap = 0.75 * figure.dpi / 72  # between words
     aside = sorted(product(range(-6, 7), range(25)), key=lambda by: 2.5 * abs(by[0]) + by[1])
     for labels in filter(None, groups):
         axes = labels[0].axes
@@ -157,7 +158,7 @@ def separate(figure, groups: Sequence[Sequence]) -> None:
             x, y = label.xyann
             for right, down in aside:
                 label.xyann = x + 4 * right, y - 4 * down
-                if not (box := label.get_window_extent(renderer)).count_overlaps(taken):
+                if not (box := label.get_window_extent(renderer).padded(gap)).count_overlaps(taken):
                     break
             taken.append(box)
             if max(abs(right), down) > 2:

@@ -29,12 +29,14 @@ from roofline.pytest_plugin import selection
 from roofline.pytest_plugin.narrator import REDRAW, Narrator
 from roofline.pytest_plugin.replay import Nowhere
 from roofline.pytest_plugin.state import State, of_command_line
-from roofline.report import compare
+from roofline.report import compare, findings
 from roofline.store import conditions, journal, temporary
 from roofline.store.lines import plain
 
 THEIR_TABLE = tuple(f"--benchmark-{word}" for word in ("columns", "compare", "group-by", "histogram", "name", "sort"))
 """Options that say how pytest-benchmark's table is to be."""
+THEIR_STORAGE = "file://./.benchmarks"
+"""Where pytest-benchmark saves runs, unless told."""
 OF_CACHE = ("--lf", "--ff", "--nf", "--sw", "--sw-skip", "--cache-show", "--cache-clear")
 """pytest's options that take its cache of earlier tests."""
 BAD_INPUT = 2
@@ -76,6 +78,9 @@ def pytest_configure(config):
         refuse(f"{asked[0]}: no cache of earlier tests is kept here; name tests, or go on with a run by --ffn-resume")
     if not timed:
         config.option.benchmark_disable = True
+    uses_storage = any(config.getoption(f"benchmark_{name}") for name in ("save", "autosave", "compare"))
+    if config.option.benchmark_storage == THEIR_STORAGE and not uses_storage:
+        config.option.benchmark_storage = os.devnull  # else it makes the folder at once
     try:
         settle()
         if ranks := of_environment():
@@ -201,10 +206,26 @@ def _let_decisions_end(config, state: State) -> None:
     """Let decisions end the shapes of the run. A new one has processes, and unless they were chosen, seconds for it."""
     session, seconds = state.session, state.options.max_seconds
     session.is_open = lambda shape: decision.is_open(session.run, shape)
+    session.why_undecided = partial(_why_undecided, config, state)
     if not state.resumed:
         processes = max(decision.LEAST, session.processes)
         min_s = 0 if config.option.ffn_max_seconds else processes * decision.VISITS_S / len(session.planned)
         state.options = session.options = replace(state.options, processes=processes, max_seconds=max(seconds, min_s))
+
+
+def _why_undecided(config, state: State, shapes: list) -> str:
+    """Return why decisions on `shapes` are given up when the plan is over: something disturbs them, and nobody at a
+    terminal wants to go on. Empty to go on."""
+    if not (disturbance := findings.disturbance(shapes)):
+        return ""
+    session = state.session
+    words = f"{len(shapes)} of {len(session.planned)} shapes are undecided after the time of the plan: {disturbance}"
+    narrator = config.pluginmanager.get_plugin("ffn-narrator")
+    if narrator.confirms(f"{words}. Go on, for up to twice that time?", until=lambda: bool(session.signals)):
+        return ""
+    reason = f"{words}. They were given up; end what disturbs, and measure again."
+    session.say(reason)
+    return reason
 
 
 def pytest_report_collectionfinish(config):

@@ -2,8 +2,10 @@
 
 import json
 import os
+import select
 import sys
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 
 import pytest
@@ -19,6 +21,8 @@ LOGGED_S = 10.0
 """From one line of progress to the next in a log. A terminal rewrites it each time."""
 
 
+TERMINAL, ANSWER_S = "/dev/tty", 60.0
+"""Where a person answers, and how long a question waits for that."""
 BAR = 20
 """Characters of it."""
 SERVICES = ("CI", "BUILD_NUMBER")
@@ -68,6 +72,23 @@ class Narrator:
         if live or now - self._logged_s >= LOGGED_S:
             self._logged_s = now
             self._write(text, live)
+
+    def confirms(self, question: str, until: Callable[[], bool]) -> bool:
+        """Return whether a person at the terminal answers yes: not in a log, not once `until` holds, and not without an
+        answer in `ANSWER_S`."""
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        if not (reporter and reporter.isatty()) or is_log():
+            return False
+        self.say(f"{question} [y/N]")
+        deadline = time.monotonic() + ANSWER_S
+        try:
+            with open(TERMINAL) as terminal:  # pytest keeps stdin from tests
+                while time.monotonic() < deadline and not until():
+                    if select.select([terminal], [], [], 0.5)[0]:
+                        return terminal.readline().strip().lower() in ("y", "yes")
+        except OSError:  # no terminal is ours
+            pass
+        return False
 
     def _write(self, text: str, live: bool) -> None:
         if reporter := self._config.pluginmanager.get_plugin("terminalreporter"):
@@ -137,8 +158,10 @@ class Narrator:
             reporter.showfspath = False
 
     def pytest_report_teststatus(self, report):
-        """Return no dots or letters: what has a number is in the tables, what has none in the lines below them."""
-        return (report.outcome, "", "") if report.when == "call" and hasattr(report, "ffn_case") else None
+        """Return no dots or letters: what has a number is in the tables, what has none in the lines below them. By the
+        word pytest's own summary begins a line."""
+        word = "" if report.passed else report.outcome.upper()
+        return (report.outcome, "", word) if report.when == "call" and hasattr(report, "ffn_case") else None
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_internalerror(self, excinfo):

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from statistics import median
 from typing import TYPE_CHECKING
 
 from roofline.analysis.fields import FIELDS
@@ -11,7 +12,7 @@ from roofline.analysis.throughput import FEW_ROUNDS, ceilings_of
 from roofline.format import error_text, interval_text, percent_text, shape_text
 from roofline.report import tables
 from roofline.stats import CONFIDENCE, grouped
-from roofline.store.run import AGAIN, INTERRUPTED, Run
+from roofline.store.run import AGAIN, INTERRUPTED, Run, Shape
 from roofline.theory.arms import ALL_CORES, is_serial
 
 if TYPE_CHECKING:
@@ -154,6 +155,20 @@ def _drifted(run: Run, frame: DataFrame) -> Iterable[str]:
 def _above(name: str, share: float, text: str) -> Find:
     """Return what finds the cases whose field `name` is above `share`; `text` describes the highest."""
     return _cases(lambda f: f[name] > share, lambda f: f[name], lambda row: text.format(error_text(row[name])))
+
+
+def disturbance(shapes: Sequence[Shape]) -> str:
+    """Return what disturbs the measurement of `shapes`, in words, by the rules; empty where nothing does."""
+    words = []
+    for field, limit, text in (
+        ("others_share", OTHERS, "other processes took {} of the CPU"),
+        ("stolen_share", STOLEN, "other guests of the machine took {} of the CPU"),
+    ):
+        share = median([shape.telemetry.get(field) or 0.0 for shape in shapes])
+        words += [text.format(error_text(share))] if share > limit else []
+    if any(shape.telemetry.get("throttled") for shape in shapes):
+        words.append("the clock was held down")
+    return ", and ".join(words)
 
 
 def _reasons(row: Series) -> str:

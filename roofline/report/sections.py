@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from roofline.format import ABOVE_ALL
+
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+ABOVE = (
+    f"{ABOVE_ALL.strip()} above 100 %: it was faster than what the roof was measured by, or that came out too low, or "
+    "its data lay in a cache"
+)
 
 
 class Section(NamedTuple):
@@ -19,3 +26,9 @@ class Section(NamedTuple):
     lines: tuple[str, ...] = ()
     long: bool = False
     """It has a row for each case, and a terminal shows its lines alone."""
+
+    def explained(self) -> Section:
+        """Return the section with a line that says what a mark in its table means, if there is one."""
+        cells = [] if self.table is None else self.table.to_numpy().ravel()
+        is_marked = any(str(cell).endswith(ABOVE_ALL) for cell in cells)
+        return self._replace(lines=(*self.lines, ABOVE)) if is_marked else self

@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING
 
 from roofline.analysis.decision import LOOKS, SURE, VERDICTS
 from roofline.analysis.throughput import steady_ratios
-from roofline.format import error_text, flops_text, number_text, percent_text, range_text, rate_text, shape_text
+from roofline.format import (
+    error_text,
+    flops_text,
+    number_text,
+    percent_text,
+    range_text,
+    rate_text,
+    roof_text,
+    shape_text,
+)
 from roofline.plots.steps import KINDS
 from roofline.report.findings import OTHERS
 from roofline.report.sections import Section
@@ -132,7 +141,7 @@ def _of_tokens(run: Run, dtype: str, m: int, best: DataFrame) -> dict[str, str]:
         IN_TURNS: mean_ratio(run, best),
         SUSTAINED: "-",
         "least": f"{number_text(least['ratio_to_baseline'])} {shape_text(least) or layer}".rstrip(),
-        "of roof": percent_text(geometric_mean(shares)) if len(shares) else "-",
+        "of roof": roof_text(geometric_mean(shares)) if len(shares) else "-",
     }
 
 

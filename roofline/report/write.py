@@ -26,6 +26,8 @@ ANALYSES = {"overlap": overlap, "throughput": throughput}
 """Analysis -> how its rows are shown: `brief(run, rows)`, `summary(rows)`, `CASES` and `FIGURES`, of which the first
 stands beside the brief table."""
 
+MOST_FINDINGS = 3
+"""On a terminal."""
 
 FIGURES = *(name for module in ANALYSES.values() for name in module.FIGURES), *throughput.STEP_FIGURES
 
@@ -57,7 +59,8 @@ def write(folder: Path) -> list[Path]:
 def sections(run: Run, cases: DataFrame, pictures: Collection[str]) -> list[Section]:
     """Return the whole report. Of the figures it names those that are in `pictures`."""
     whole = Section("Findings", lines=tuple(findings(run, cases))), *body(run, cases), *_end(run, cases)
-    return [section._replace(figures=tuple(name for name in section.figures if name in pictures)) for section in whole]
+    drawn = [section._replace(figures=tuple(name for name in section.figures if name in pictures)) for section in whole]
+    return [section.explained() for section in drawn]
 
 
 def body(run: Run, cases: DataFrame) -> list[Section]:
@@ -133,10 +136,14 @@ def ceilings(run: Run) -> list[str]:
 
 
 def terminal(run: Run) -> list[str]:
-    """Return the brief tables, the summary, the ceilings and what was not measured."""
-    lines = []
-    for section in body(run, frame(run)):
+    """Return the worst findings, the brief tables, the summary, the ceilings and what was not measured."""
+    cases = frame(run)
+    worst = findings(run, cases)
+    more = [f"and {len(worst) - MOST_FINDINGS} more in the report"] if len(worst) > MOST_FINDINGS else []
+    lines = ["Findings", *worst[:MOST_FINDINGS], *more, ""]
+    for section in body(run, cases):
         shown = section.table is not None and len(section.table) and not section.long
+        section = section.explained() if shown else section
         if part := [*(tables.terminal(section.table) if shown else []), *section.lines]:
             lines += [section.title, *part, ""]
     return [*lines, *ceilings(run), *run.notes, *missing(run)]

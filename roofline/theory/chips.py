@@ -6,7 +6,7 @@ are those of the vendor's own (DGX, HGX).
 """
 
 import difflib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 GB, GIB, MIB = 10**9, 2**30, 2**20
 
@@ -124,10 +124,14 @@ CHIPS = {
 
 
 def find(name: str) -> Chip:
-    """Return the chip called `name` (case and spaces do not matter). Raises ValueError with the nearest name if
-    unknown."""
+    """Return the chip called `name` (case and spaces do not matter). Without its form that is the first of the table,
+    as SXM before PCIe, and its source says so. Raises ValueError with the nearest name if unknown."""
     plain = {key.lower().replace(" ", "").replace("-", ""): chip for key, chip in CHIPS.items()}
     wanted = name.lower().replace(" ", "").replace("-", "")
+    forms = [chip for chip in CHIPS.values() if chip.name.lower().split()[0] == wanted]
+    if forms and wanted not in plain:
+        others = "".join(f"; there is the {chip.name} too" for chip in forms[1:])
+        return replace(forms[0], source=f"{forms[0].source}; {name!r} is taken for {forms[0].name}{others}")
     if wanted not in plain:
         near = [name for name in plain if name.startswith(wanted)] or difflib.get_close_matches(wanted, plain, n=1)
         hint = f"did you mean {plain[near[0]].name!r}? " if near else ""

@@ -16,6 +16,7 @@ class Model:
     heads of its attention, 0 where it has no plain qkv, or nobody said.
 
     `matrices` is 3 where a block has a gate beside `up`, of the same size. `experts` are its FFNs of this size.
+    `blocks` is 0 where nobody said.
     """
 
     name: str
@@ -27,6 +28,8 @@ class Model:
     kv_heads: int = 0
     head_width: int = 0
     experts: int = 1
+    vocabulary: int = 0
+    """Rows of the embedding and of the output matrix, 0 where these are not counted."""
 
     @property
     def layers(self) -> dict[str, tuple[int, int]]:
@@ -73,7 +76,7 @@ def parse(text: str) -> Model:
         if len(sizes) != 2 or not all(size.strip().isdecimal() and int(size) > 0 for size in sizes):
             raise ValueError(f"model {text!r}: by hand it is D,F, two whole numbers above 0, as in 16384,53248")
         d_model, d_ff = map(int, sizes)
-        return Model(f"{label}{at}{d_model}x{d_ff}", d_model, d_ff, 1)
+        return Model(f"{label}{at}{d_model}x{d_ff}", d_model, d_ff, 0)
     name, slash, divisor = text.partition("/")
     if name not in MODELS:
         known = f"{nearest(name, MODELS)}known are {', '.join(MODELS)}"

@@ -102,8 +102,9 @@ def test_what_one_look_says():
 
 NOISY = """
 import itertools, math, random, types
-from roofline.measure import jobs
+from roofline.measure import jobs, telemetry
 
+telemetry.CpuTelemetry.summary = lambda self: {"others_share": float(os.environ.get("OTHERS", "0"))}
 noise, ticks = random.Random(1), itertools.count()
 TORCH[:], NUMPY[:] = [SLOWER * 0.002] * 4, [SLOWER * 0.001] * 4
 jobs.time = types.SimpleNamespace(monotonic=lambda: float(next(ticks)))  # each step takes as long
@@ -150,6 +151,17 @@ def test_what_is_undecided_goes_on_until_the_time_is_up(noisy):
     for row in run.saved["benchmarks"]:
         record = records[f"{row['extra_info']['shape']}-{row['extra_info']['contender']}"]
         assert row["extra_info"]["decided_low"] == record["decided_low"]
+
+
+def test_what_others_disturb_is_given_up_after_the_time_of_the_plan_where_nobody_says_to_go_on(noisy):
+    run = noisy(OTHERS="0.2")
+    assert run.code == 0  # as of any run with decisions that did not come
+    assert by_tokens(run, "stopped_by") == {64: "decision", 128: "time", 256: "time"}
+    assert set(by_tokens(run, "processes").values()) == {LEAST}
+    reason = "2 of 3 shapes are undecided after the time of the plan: other processes took 20 % of the CPU."
+    assert reason in run.text
+    assert reason in run.report
+    assert by_tokens(noisy("-k", "m128", OTHERS="0.05"), "processes")[128] > LEAST
 
 
 def test_a_run_that_is_cut_off_goes_on_deciding(noisy):

@@ -1,5 +1,7 @@
 """How far a run is: one line that a terminal rewrites, and of a log one now and then."""
 
+import os
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -34,19 +36,19 @@ def narrate(fake_time, monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
     def make(live):
-        time, reporter = fake_time(narrator), Reporter(live)
-        time.seconds = 100.0
+        clock, reporter = fake_time(narrator), Reporter(live)
+        clock.seconds = 100.0
         get = {"terminalreporter": reporter}.get
-        return narrator.Narrator(SimpleNamespace(pluginmanager=SimpleNamespace(get_plugin=get)), None), reporter, time
+        return narrator.Narrator(SimpleNamespace(pluginmanager=SimpleNamespace(get_plugin=get)), None), reporter, clock
 
     return make
 
 
 def test_a_log_has_a_line_of_progress_every_ten_seconds(narrate):
-    made, reporter, time = narrate(live=False)
+    made, reporter, clock = narrate(live=False)
     for text in "first", "too soon", "third":
         made.progress(text)
-        time.sleep(6)
+        clock.sleep(6)
     assert reporter.text.splitlines() == ["first", "third"]
 
 
@@ -58,6 +60,30 @@ def test_a_bar_stands_where_a_terminal_is_one(narrate, monkeypatch):
         made, reporter, _ = narrate(live)
         made.progress("turns", 0.25)
         assert reporter.text == text
+
+
+ANSWERS = [  # whether it is a terminal, what is typed, whether the run is to end meanwhile, whether that is a yes
+    (True, "y\n", False, True),
+    (True, "n\n", False, False),
+    (True, "\n", False, False),
+    (True, "", True, False),
+    (True, "", False, False),
+    (False, "y\n", False, False),
+]
+
+
+@pytest.mark.parametrize(("live", "typed", "is_over", "expected"), ANSWERS)
+def test_a_question_is_one_of_a_terminal_and_silence_is_no(narrate, monkeypatch, live, typed, is_over, expected):
+    made, reporter, _ = narrate(live)
+    monkeypatch.setattr(narrator, "time", time)
+    ours, theirs = os.openpty()
+    monkeypatch.setattr(narrator, "TERMINAL", os.ttyname(theirs))
+    monkeypatch.setattr(narrator, "ANSWER_S", 0.2 if not typed else 60)
+    os.write(ours, typed.encode())
+    assert made.confirms("Go on?", until=lambda: is_over) == expected
+    assert ("Go on? [y/N]" in reporter.text) == live
+    os.close(ours)
+    os.close(theirs)
 
 
 def test_a_terminal_has_one_line_that_gives_way_to_what_is_said(narrate):
