@@ -17,6 +17,9 @@ from roofline.theory.arms import TELLING, cuts, of_operation
 class Summed(Setting):
     """Of a reduce-scatter, by itself or behind a layer: on a GPU a kernel adds the parts."""
 
+    def changing(self, operands) -> list:
+        return [operands.x] if self.ranks is ALONE else []
+
     def cut(self) -> dict:
         if self.device == "cpu":
             return {}

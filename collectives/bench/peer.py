@@ -36,4 +36,5 @@ def entrant(operator: Callable, setting) -> Entrant | Rejection:
     limit = TOLERANCE[case.dtype] * math.sqrt((case.ranks + 1) / 2)
     call = Call([partial(operator, operands, ranks) for operands in setting.sets], setting.device)
     config, facts = f"torch {torch.__version__}, sums in {case.dtype}", {"link": f"fabric of {case.ranks} GPUs"}
-    return verdict(PEER, error, case.dtype, limit) or Entrant(PEER, call, "", config, error, facts)
+    look = setting.look_at(call, limit, lambda operands, result: result)
+    return verdict(PEER, error, case.dtype, limit) or Entrant(PEER, call, "", config, error, facts, look=look)

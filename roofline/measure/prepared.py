@@ -150,6 +150,11 @@ class PreparedCase:
         self.changes[name] = f"{', '.join(changed)}, which was put back"
         return result
 
+    def let_go(self) -> None:
+        """Let go of operands that are not shared with other shapes."""
+        self.entrants.clear()
+        self.inputs = Inputs()
+
     def refuse(self, name: str, error: BaseException) -> None:
         """Take `name` out, which raised `error`."""
         self.entrants.pop(name, None)

@@ -140,7 +140,7 @@ class Share:
             facts = prepared.case.facts | prepared.facts if prepared.case else {}
             reference_s = seconds.get(prepared.baseline, 0.0)
             self.tell({"tell": "checked", "shape": shape, "reference_s": reference_s, "facts": facts})
-            prepared.entrants.clear()  # lets go of operands that are not shared with other shapes
+            prepared.let_go()
 
     def call_again(self, prepared: PreparedCase, name: str) -> float:
         """Return the seconds of a call of `name`, which may be rejected by it."""
@@ -256,7 +256,7 @@ class Share:
             break
         self.tell_rejected(shape, prepared)
         if last:
-            prepared.entrants.clear()  # lets go of operands that are not shared with other shapes
+            prepared.let_go()
 
     def refuse_who_changes(self, entered: Entered, before: list) -> None:
         """Put back what the calls of a pass have changed of the process, and take out who does so again."""

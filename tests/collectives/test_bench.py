@@ -81,6 +81,29 @@ def test_arms_are_ready_beside_what_they_are_compared_with(options, module, case
         assert "sums in fp32" in entrants["chunk_launches"].config
 
 
+@pytest.mark.parametrize(
+    ("module", "case", "names"),
+    [
+        (all_gather_matmul, all_gather(), ARMS),
+        (weight_prefetch, PREFETCH, ["serial", "overlapped"]),
+        (matmul_reduce_scatter, SCATTER, ["serial", "block_launches"]),
+        (ffn, LAYER, [*ffn.Runner.own_arms]),
+    ],
+)
+def test_what_an_arm_computes_is_looked_at_when_its_inputs_have_changed(options, module, case, names):
+    prepared = module.Runner(options).prepare(case, names)
+    for name in 2 * names:
+        entrant = prepared.entrants[name]
+        prepared.inputs.change()
+        before = entrant.call().clone()
+        assert entrant.look(before)() == ""
+        prepared.inputs.change()
+        assert "times a typical value" in entrant.look(before)()  # nothing was computed since
+    prepared.inputs.restore()
+    kinds = module.Runner(options).prepare(case, names[:1]).entrants
+    assert kinds[names[0]].relative_error == prepared.entrants[names[0]].relative_error
+
+
 def tensors() -> list[torch.Tensor]:
     return [each for each in gc.get_objects() if type(each) is torch.Tensor]
 
@@ -94,7 +117,7 @@ def test_operands_go_with_their_shape(options, module, case):
     prepared = module.Runner(options).prepare(case, ["serial"])
     made = [weakref.ref(tensor) for tensor in tensors() if id(tensor) not in before]
     assert len(made) > 3
-    prepared.entrants.clear()
+    prepared.let_go()
     module.Runner(options).prepare(replace(case, model="64x256"), ["serial"])  # the link's thread has another run
     assert [ref().shape for ref in made if ref() is not None] == []
 
