@@ -107,10 +107,14 @@ class Runner(matmul.Runner):
             with suppress(LinkError):  # one that waits for what is computed may give up
                 setting.relative_error(arm, link, setting.sets[0])
         checked = setting.sets[:sets] if sets else 2 * setting.sets
-        error = checks.worst([setting.relative_error(arm, link, each, all_cores=all_cores) for each in checked])
+        errors, where = [], ""
+        for each in checked:
+            errors.append(setting.relative_error(arm, link, each, all_cores=all_cores))
+            where = where or checks.first_nan(out=each.out)
+        error = checks.worst(errors)
         dtype = setting.case.dtype
         limit = TOLERANCE[dtype] * setting.limit_share
-        if wrong := verdict(name, error, dtype, limit):
+        if wrong := verdict(name, error, dtype, limit, where):
             return wrong
         call = Call([partial(arm, each, link) for each in setting.sets], setting.device, link, all_cores=all_cores)
         config, facts = setting.describe(name)

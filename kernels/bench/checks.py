@@ -149,6 +149,15 @@ def _weighted_sums(matrix: Tensor, m: int) -> Tensor:
     return sums
 
 
+def first_nan(**results: Tensor) -> str:
+    """Return the name and the first row of a result that holds NaN, in words; "" where none does."""
+    for name, result in results.items():
+        if result.isnan().any():
+            place = result.isnan().nonzero()[0].tolist()
+            return f"row {', '.join(map(str, place[:-1] or place))} of {name}"
+    return ""
+
+
 def worst(errors: list[float]) -> float:
     """Return the largest; NaN where one is."""
     return float(torch.tensor(errors, dtype=torch.float64).max())
