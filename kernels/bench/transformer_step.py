@@ -184,9 +184,8 @@ class Runner(matmul.Runner):
             recheck = partial(step.check_again, name, reference[0])
             return refused or Entrant(name, step, "", config, error, facts, recheck, partial(costs.of_call, step))
 
-        reference = (
-            trainer.reference()
-        )  # Inputs stay: a step changes the weights itself, and all contenders are torch's.
+        # Inputs stay: a step changes the weights itself.
+        reference = trainer.reference()
         for name in names:
             prepared.enter(name, partial(entrant, name, reference), FIRST_CALL_S if name == "compiled" else None)
         return prepared

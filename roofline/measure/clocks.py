@@ -209,6 +209,8 @@ class CudaClock:
     passes, processes = 1, 3
     """A GPU is nobody else's while it is measured: what differs is the process."""
     LONGEST_PREROLL_S = 0.02
+    HELD_S = 0.5
+    """Longer than a host needs for any call that does not wait."""
 
     def __init__(self, preroll_s: float = 1e-4):
         import torch
@@ -258,6 +260,16 @@ class CudaClock:
         self.while_busy()
         self._synchronize()
         return start.elapsed_time(stop) * 1e-3
+
+    def waits(self, call: Call) -> bool:
+        """Whether `call` returns only when the device has done what was enqueued before it, as `.item()` does."""
+        before = self._cuda.Event(enable_timing=True)
+        self._cuda._sleep(int(self.HELD_S * SM_HZ))
+        before.record()
+        call()
+        is_done = before.query()
+        self._synchronize()
+        return is_done
 
     def _align(self) -> None:
         """Do what comes between the hold and the start event."""

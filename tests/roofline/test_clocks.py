@@ -33,6 +33,13 @@ def test_cuda_clock_drops_samples_of_a_late_host_doubles_the_preroll_and_forgets
     assert clock.preroll_s == 100e-6
 
 
+def test_a_call_that_waits_for_the_device_is_told_from_a_host_that_is_slow(fake_cuda):
+    cuda, kernel = fake_cuda(launch_s=0.1)
+    clock = clocks.CudaClock()
+    assert not clock.waits(kernel)
+    assert clock.waits(lambda: (kernel(), cuda.synchronize()))
+
+
 @pytest.fixture
 def gated(monkeypatch):
     device = Gated()
