@@ -37,6 +37,14 @@ class AllGather(Setting):
     def whole(self, operands) -> tuple:
         return torch.cat(list(operands.shards), 1), operands.w
 
+    def changing(self, operands) -> list:
+        return [*operands.shards]
+
+    @staticmethod
+    def now_here(sets: list) -> None:
+        for operands in sets:
+            operands.columns(operands.rank, operands.gathered).copy_(operands.shards[operands.rank])
+
     def cut(self) -> dict:
         case, times, gpu = self.case, (self.t_gemm_s, self.t_comm_s), self.device == "cuda"
         sms = torch.cuda.get_device_properties(0).multi_processor_count if gpu else 1

@@ -48,6 +48,12 @@ class Layer(Summed):
     def written(self, operands) -> list:
         return [operands.hidden, operands.scatter.products, operands.whole, operands.out]
 
+    @staticmethod
+    def now_here(sets: list) -> None:
+        for operands in sets:
+            own = (operands.scatter.block(rows, operands.rank) for rows in (operands.gathered, operands.x))
+            torch.Tensor.copy_(*own)
+
     def unrelated(self) -> list:
         spare = self.buffer((self.case.m, self.case.n)).fill_(1.0).chunk(self.case.ranks)
         others = (

@@ -79,6 +79,9 @@ class Summed(Setting):
         link.start(operands.parts)
         matmul_reduce_scatter.add(operands, link)
 
+    def changing(self, operands) -> list:
+        return [operands.x] if self.ranks is ALONE else []
+
     def cut(self) -> dict:
         if self.device == "cpu":
             return {}

@@ -41,14 +41,14 @@ class Call:
         self._all_cores = all_cores
         if all_cores and torch.get_num_threads() > 2:  # the others' pool is one thread short, and that one is made anew
             self.long = False
-        self.runs, self._device, self._next = runs, device, 0
+        self.runs, self._device, self.last = runs, device, 0
         if link and link.kind != "preset":  # which on a GPU knows only when the host enqueued
             self.notes = functools.partial(timeline_of, link)  # its own method would keep operands until gc comes by
 
     def __call__(self):
-        self._next = (self._next + 1) % len(self.runs)
+        self.last = (self.last + 1) % len(self.runs)
         with computing(self._device, all_cores=self._all_cores):
-            return self.runs[self._next]()
+            return self.runs[self.last]()
 
 
 def timeline_of(link) -> dict:

@@ -31,9 +31,14 @@ def entrant(operator: Callable, setting) -> Entrant | Rejection:
         finally:
             torch.set_deterministic_debug_mode("default")
 
-    error = checks.worst([setting.relative_error(checked, Preset(), operands) for operands in 2 * setting.sets])
+    errors, where = [], ""
+    for operands in 2 * setting.sets:
+        errors.append(setting.relative_error(checked, Preset(), operands))
+        where = where or checks.first_nan(out=operands.out)
+    error = checks.worst(errors)
     # Each of P chunks rounds the sum once more, the first ones while it is small.
     limit = TOLERANCE[case.dtype] * math.sqrt((case.ranks + 1) / 2)
     call = Call([partial(operator, operands, ranks) for operands in setting.sets], setting.device)
     config, facts = f"torch {torch.__version__}, sums in {case.dtype}", {"link": f"fabric of {case.ranks} GPUs"}
-    return verdict(PEER, error, case.dtype, limit) or Entrant(PEER, call, "", config, error, facts)
+    look = setting.look_at(call, limit, lambda operands, result: result)
+    return verdict(PEER, error, case.dtype, limit, where) or Entrant(PEER, call, "", config, error, facts, look=look)

@@ -72,7 +72,7 @@ class Runner(matmul.Runner):
         """Check `names` and enter them, and where timed the references; returns why nobody can be, None if they are."""
         options, case = self.options, prepared.case
         setting = self.setting(options, case, earlier := self.earlier.get(case.id), self.ranks)
-        prepared.facts = setting.facts
+        prepared.facts, prepared.inputs = setting.facts, setting.inputs
         if options.timed and not earlier and (reason := off_pace(setting)):
             return reason
         for name in names:
@@ -108,15 +108,21 @@ class Runner(matmul.Runner):
             with suppress(LinkError):  # one that waits for what is computed may give up
                 setting.relative_error(arm, link, setting.sets[0])
         checked = setting.sets[:sets] if sets else 2 * setting.sets
-        error = checks.worst([setting.relative_error(arm, link, each, all_cores=all_cores) for each in checked])
+        errors, where = [], ""
+        for each in checked:
+            errors.append(setting.relative_error(arm, link, each, all_cores=all_cores))
+            where = where or checks.first_nan(out=each.out)
+        error = checks.worst(errors)
         dtype = setting.case.dtype
-        if wrong := verdict(name, error, dtype, TOLERANCE[dtype] * setting.limit_share):
+        limit = TOLERANCE[dtype] * setting.limit_share
+        if wrong := verdict(name, error, dtype, limit, where):
             return wrong
         call = Call([partial(arm, each, link) for each in setting.sets], setting.device, link, all_cores=all_cores)
         config, facts = setting.describe(name)
         if setting.device == "cuda" and link.kind == "paced":
             facts = facts | {"copier_programs": link.programs}
-        return Entrant(name, call, config=config, relative_error=error, facts=facts)
+        look = setting.look_at(call, limit)
+        return Entrant(name, call, config=config, relative_error=error, facts=facts, look=look)
 
 
 def off_pace(setting) -> str | None:

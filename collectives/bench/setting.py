@@ -28,6 +28,7 @@ from kernels.contract import reason
 from kernels.registry import CONTENDERS
 from roofline.measure.prepared import Entrant
 from roofline.measure.ranks import ALONE, Alone, Ranks
+from roofline.measure.rounds import Inputs
 from roofline.store.run import REQUESTED
 from roofline.theory import wires
 from roofline.theory.arms import ARMS, base_arm
@@ -62,6 +63,8 @@ class Setting:
     """Returns what it may bring beside each of `gemms`."""
     whole: Callable[..., tuple[torch.Tensor, torch.Tensor]]
     """Returns x and w, of operands, whose product is right."""
+    changing: Callable[..., list[torch.Tensor]]
+    """Returns what changes of operands between rounds; nothing where other ranks would have to know."""
     rotation = SETS
     """So many sets there are."""
     limit_share = 1.0
@@ -70,6 +73,34 @@ class Setting:
     def written(self, operands) -> list[torch.Tensor]:
         """Return what an arm writes beside what arrives."""
         return [operands.out]
+
+    @staticmethod
+    def now_here(sets: list) -> None:
+        """Copy what has changed to where no link brings it."""
+
+    def multiplied(self, operands) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return x and w, whose product is what the last call has computed."""
+        return self.whole(operands)
+
+    @cached_property
+    def inputs(self) -> Inputs:
+        """Return what changes between rounds: nothing over a link that brings nothing."""
+        changing = []
+        for operands in self.sets if self.link_kind != "preset" else []:
+            changing += self.changing(operands)
+        return checks.Signs(changing, self.options.seed, partial(self.now_here, self.sets)) if changing else Inputs()
+
+    def look_at(self, call: Call, limit: float, result_of: Callable = lambda operands, result: operands.out):
+        """Return the `look` of an entrant with this `call`: where inputs change, or else None."""
+        if not isinstance(self.inputs, checks.Signs):
+            return None
+
+        def look(result) -> Callable[[], str]:
+            operands = self.sets[call.last % len(self.sets)]
+            x, w = self.multiplied(operands)
+            return checks.glance(result_of(operands, result), x, w, limit, self.inputs.numbers)
+
+        return look
 
     def cut(self) -> dict:
         """Return fields of the case's line in the journal, of how its matmul is cut; cuts the operands so."""

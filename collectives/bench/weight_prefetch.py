@@ -43,6 +43,12 @@ class Prefetch(Setting):
         Preset.fill(operands.transfers[operands.step % 2])  # whatever another arm has left there
         return operands.x, operands.now.clone()
 
+    def changing(self, operands) -> list:
+        return [operands.x]
+
+    def multiplied(self, operands) -> tuple:
+        return operands.x, operands.buffers[(operands.step + 1) % 2]
+
     def relative_error(self, arm: Callable, link, operands, **about) -> float:
         """NaN also where the next layer is not here."""
         error = super().relative_error(arm, link, operands, **about)

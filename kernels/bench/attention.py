@@ -17,7 +17,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import ProfilerActivity, profile
 
 from kernels.bench import matmul
-from kernels.bench.checks import worst
+from kernels.bench.checks import first_nan, worst
 from kernels.tiles import DTYPES
 from roofline.contenders import FIRST_CALL_S
 from roofline.measure.prepared import SKIPPED, VENDOR_TOLERANCE, Entrant, PreparedCase, Rejection, unwatched, verdict
@@ -25,6 +25,9 @@ from roofline.operations.attention import COMPILED, CONTENDERS, Attention
 
 CHECKED_SCORES = {"cpu": 2**24, "cuda": 2**28}
 """How many scores the check makes in float64, at most: of as many heads, the last ones."""
+
+RESULTS = {"forward": ("out",), "backward": ("dq", "dk", "dv")}
+"""What a part computes."""
 
 SCORES_ALIVE = 4
 """Matrices of scores that a backward pass holds where they are written out: probabilities, scores, and gradients of
@@ -202,7 +205,8 @@ class Runner(matmul.Runner):
 
             def verdict_of(results: tuple[Tensor, ...], right: tuple[Tensor, ...]) -> tuple[float, Rejection | None]:
                 error = worst([error_of(*pair, heads) for pair in zip(results, right, strict=True)])
-                return error, verdict(name, error, case.dtype, VENDOR_TOLERANCE[case.dtype])
+                where = first_nan(**dict(zip(RESULTS[case.part], results, strict=True)))
+                return error, verdict(name, error, case.dtype, VENDOR_TOLERANCE[case.dtype], where)
 
             def recheck() -> Rejection | None:
                 """With -v, of which all but its own gradient have the other sign."""
@@ -225,6 +229,7 @@ class Runner(matmul.Runner):
 
         for name in dict.fromkeys([baseline, *names] if self.options.timed else names):
             prepared.enter(name, partial(entrant, name), FIRST_CALL_S["compiled"] if name in COMPILED else None)
+        # Inputs stay: a backward call goes through a graph that is kept, and what it saved would no longer fit them.
         prepared.cache = "warm: one set of operands"
         return prepared
 
@@ -278,7 +283,7 @@ def last(t: Tensor, heads: int) -> Tensor:
 
 
 def error_of(result: Tensor, right: Tensor, heads: int) -> float:
-    """Return the relative Frobenius error of the last `heads`; NaN where any element of `result` is no number."""
+    """Return the relative Frobenius error of the last `heads`; NaN or inf where any element of `result` is that."""
     if not result.isfinite().all():
-        return math.nan
+        return math.nan if result.isnan().any() else math.inf
     return float((last(result, heads).double() - right).norm() / right.norm())

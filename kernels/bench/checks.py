@@ -37,8 +37,9 @@ class Signs(Inputs):
     """Inputs whose columns get other signs when they have been used, at random. That is exact in every dtype, and takes
     a pass over x, while no product follows from an earlier one."""
 
-    def __init__(self, inputs: list[Tensor], seed: int):
-        self.inputs, self.used = inputs, set(range(len(inputs)))
+    def __init__(self, inputs: list[Tensor], seed: int, then: Callable[[], object] = lambda: None):
+        """`then` follows each change."""
+        self.inputs, self.used, self.then = inputs, set(range(len(inputs))), then
         self._signs: dict[int, Tensor] = {}
         self.numbers = torch.Generator(inputs[0].device).manual_seed(seed)
 
@@ -48,6 +49,7 @@ class Signs(Inputs):
             signs = random_signs((x.shape[-1],), x, self.numbers)
             x.mul_(signs)
             self._signs[number] = signs.mul_(self._signs.get(number, 1))
+        self.then()
 
     def restore(self) -> None:
         for number, signs in self._signs.items():
@@ -145,6 +147,15 @@ def _weighted_sums(matrix: Tensor, m: int) -> Tensor:
         rows = matrix[first::group]
         sums[: len(rows)].add_(rows.double(), alpha=weight)
     return sums
+
+
+def first_nan(**results: Tensor) -> str:
+    """Return the name and the first row of a result that holds NaN, in words; "" where none does."""
+    for name, result in results.items():
+        if result.isnan().any():
+            place = result.isnan().nonzero()[0].tolist()
+            return f"row {', '.join(map(str, place[:-1] or place))} of {name}"
+    return ""
 
 
 def worst(errors: list[float]) -> float:

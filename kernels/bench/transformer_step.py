@@ -4,6 +4,7 @@ Contenders share weights and optimizer, so that a model has room that takes more
 checked on the same first weights.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -14,7 +15,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from kernels.bench import costs, matmul
+from kernels.bench import checks, costs, matmul
 from kernels.bench.transformer import Decoder
 from kernels.contract import reason
 from roofline.contenders import FIRST_CALL_S
@@ -133,7 +134,9 @@ class Step:
         off = sum((own - exact).square().sum() for own, exact in zip(gradients, right, strict=True))
         error = float((off / sum(exact.square().sum() for exact in right)).sqrt()) + abs(loss.item() / right_loss - 1)
         self()
-        refused = verdict(name, error, self.case.dtype, TOLERANCE[self.case.dtype])
+        names = (f"the gradient of {weight}" for weight, _ in self.trainer.model.named_parameters())
+        where = checks.first_nan(**dict(zip(names, gradients, strict=True))) if math.isnan(error) else ""
+        refused = verdict(name, error, self.case.dtype, TOLERANCE[self.case.dtype], where)
         return error, refused or self.check_again(name, right_loss), first_s
 
     def check_again(self, name: str, right_loss: float) -> Rejection | None:
@@ -180,6 +183,7 @@ class Runner(matmul.Runner):
             recheck = partial(step.check_again, name, reference[0])
             return refused or Entrant(name, step, "", config, error, facts, recheck, partial(costs.of_call, step))
 
+        # Inputs stay: a step changes the weights itself.
         reference = trainer.reference()
         for name in names:
             prepared.enter(

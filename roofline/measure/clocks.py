@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import contextmanager, suppress
 from statistics import median
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 Call = Callable[[], object]
@@ -46,7 +47,7 @@ class CpuClock:
     """Waking takes a worker less than a hundredth of it."""
 
     REPORTED_SHARE = 0.05
-    """Of a sample and what wakes it: where threads of the process waited for a core for longer, others had it, and
+    """Of a sample and what wakes it: where threads of the process waited for longer for a core that others had,
     `readings` tells."""
 
     def __init__(self):
@@ -62,12 +63,12 @@ class CpuClock:
         times, self.readings = [], []
         with _no_collection(), _pinned() as pin:
             for call in calls:
-                began, before_s = self.now(), waited_s()  # not between waking a call and timing it
+                began, before = self.now(), core_times_s()  # not between waking a call and timing it
                 self._settle()
                 if not getattr(call, "long", False) and self._last_s.get(call, 0.0) < self.LONG_S:
                     self._wake(call, pin)
                 times.append(self._timed(call))
-                lost_s = waited_s() - before_s
+                lost_s = lost_to_others_s(before, core_times_s())
                 self._last_s[call] = times[-1] or 0.0
                 is_reported = lost_s > self.REPORTED_SHARE * (self.now() - began)
                 self.readings.append({"waited_s": lost_s} if is_reported else {})
@@ -110,13 +111,36 @@ def _other_threads() -> list[int]:
     return sorted(int(name) for name in os.listdir("/proc/self/task") if int(name) != threading.get_native_id())
 
 
-def waited_s() -> float:
-    """Return for how long threads of this process could have run by now and had no core. 0 where nobody counts that."""
-    nanoseconds = 0
+class CoreTimes(NamedTuple):
+    """Of a thread until now: for how long it ran, and for how long it could have run and had no core; which cores it
+    may have."""
+
+    ran_s: float
+    waited_s: float
+    cores: frozenset[int]
+
+
+def core_times_s() -> dict[int, CoreTimes]:
+    """Return the times of each thread of this process. None where nobody counts them."""
+    times = {}
     for thread in [threading.get_native_id(), *_other_threads()]:
         with suppress(OSError, IndexError), open(f"/proc/self/task/{thread}/schedstat") as stat:
-            nanoseconds += int(stat.read().split()[1])
-    return nanoseconds * 1e-9
+            ran_ns, waited_ns = map(int, stat.read().split()[:2])
+            times[thread] = CoreTimes(ran_ns * 1e-9, waited_ns * 1e-9, frozenset(os.sched_getaffinity(thread)))
+    return times
+
+
+def lost_to_others_s(before: dict[int, CoreTimes], after: dict[int, CoreTimes]) -> float:
+    """Return for how long threads waited for a core that no thread of this process had meanwhile: a link's thread may
+    share one with a worker."""
+    nothing = CoreTimes(0.0, 0.0, frozenset())
+    ran_s = {thread: times.ran_s - before.get(thread, nothing).ran_s for thread, times in after.items()}
+    lost_s = 0.0
+    for thread, times in after.items():
+        waited_s = times.waited_s - before.get(thread, nothing).waited_s
+        beside = [other for other in after if other != thread and after[other].cores & times.cores]
+        lost_s += max(0.0, waited_s - sum(ran_s[other] for other in beside))
+    return lost_s
 
 
 def _is_running(thread: int) -> bool:
@@ -185,6 +209,8 @@ class CudaClock:
     passes, processes = 1, 3
     """A GPU is nobody else's while it is measured: what differs is the process."""
     LONGEST_PREROLL_S = 0.02
+    HELD_S = 0.5
+    """Longer than a host needs for any call that does not wait."""
 
     def __init__(self, preroll_s: float = 1e-4):
         import torch
@@ -234,6 +260,16 @@ class CudaClock:
         self.while_busy()
         self._synchronize()
         return start.elapsed_time(stop) * 1e-3
+
+    def waits(self, call: Call) -> bool:
+        """Whether `call` returns only when the device has done what was enqueued before it, as `.item()` does."""
+        before = self._cuda.Event(enable_timing=True)
+        self._cuda._sleep(int(self.HELD_S * SM_HZ))
+        before.record()
+        call()
+        is_done = before.query()
+        self._synchronize()
+        return is_done
 
     def _align(self) -> None:
         """Do what comes between the hold and the start event."""

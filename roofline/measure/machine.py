@@ -16,15 +16,13 @@ import numpy as np
 from roofline import container
 from roofline.container import cores
 from roofline.measure import telemetry
+from roofline.theory import environment
 from roofline.theory.chips import of_device
 
-THREADING = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_")
+RECORDED = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", *environment.THREADS, *environment.OF_CPU)
 """Environment variables that set how many threads a library runs, and how long they spin, begin with these."""
 
-OF_GPU = (
-    *("CUDA_", "CUBLAS", "NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE"),
-    *("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "TRITON_DEFAULT_FP_FUSION"),
-)
+RECORDED_OF_GPU = ("CUDA_", "CUBLAS", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", *environment.OF_GPU)
 """Likewise those that change what a GPU computes, and how fast."""
 
 TF32 = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
@@ -201,7 +199,7 @@ def describe(device: str) -> dict:
         "environment": {
             name: anonymous(value)
             for name, value in sorted(os.environ.items())
-            if name.startswith(THREADING + OF_GPU * (device == "cuda"))
+            if name.startswith(RECORDED + RECORDED_OF_GPU * (device == "cuda"))
         },
     }
     if device == "cuda":
@@ -226,6 +224,7 @@ def describe(device: str) -> dict:
         "chip": _cpu_name(),
         "datasheet": None,
         "threads": torch.get_num_threads(),
+        "cores": cores(),
         "cache_bytes": _last_level_cache_bytes(),
         "memory_bytes": container.memory_bytes(),
     }

@@ -156,6 +156,11 @@ class PreparedCase:
         self.changes[name] = f"{', '.join(changed)}, which was put back"
         return result
 
+    def let_go(self) -> None:
+        """Let go of operands that are not shared with other shapes."""
+        self.entrants.clear()
+        self.inputs = Inputs()
+
     def refuse(self, name: str, error: BaseException) -> None:
         """Take `name` out, which raised `error`."""
         self.entrants.pop(name, None)
@@ -164,14 +169,15 @@ class PreparedCase:
         self.rejected[name] = Rejection(outcome, f"{name}: {reason}{beside}")
 
 
-def verdict(name: str, error: float, dtype: str, limit: float | None = None) -> Rejection | None:
-    """Return why a result with relative Frobenius error `error` is wrong, or None. NaN, an element left unwritten, is.
+def verdict(name: str, error: float, dtype: str, limit: float | None = None, where: str = "") -> Rejection | None:
+    """Return why a result with relative Frobenius error `error` is wrong, or None. NaN is, `where` in words.
     `limit` is that of the dtype, but for one that promises less."""
     limit = limit or TOLERANCE[dtype]
     if error <= limit:
         return None
     if error != error:
-        problem = "the output holds NaN: an element was left unwritten, or an input was read out of bounds"
+        first = f"; the first is in {where}" if where else ""
+        problem = f"the output holds NaN: unwritten, read out of bounds, or computed{first}"
     else:
         problem = f"relative error {error:.2e} is above {limit:.0e}, the limit for {dtype}"
     return Rejection(FAILED, f"{name}: {problem}")

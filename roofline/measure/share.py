@@ -37,6 +37,13 @@ from roofline.stats import grouped, time_of
 from roofline.store.run import PROBE, Shape
 from roofline.theory import floor
 
+LATE = "the host was late for every sample; close the programs that keep it busy"
+WAITS = (
+    "each call waits for the device, as by .item(), synchronize() or a copy to the host: then the host is late for "
+    "every sample; have it enqueue its work and return"
+)
+"""Why an entrant of a GPU has no samples."""
+
 Tell = Callable[[dict], None]
 
 
@@ -146,7 +153,7 @@ class Share:
             facts = prepared.case.facts | prepared.facts
             reference_s = seconds.get(prepared.baseline, 0.0)
             self.tell({"tell": "checked", "shape": shape, "reference_s": reference_s, "facts": facts})
-            prepared.entrants.clear()  # lets go of operands that are not shared with other shapes
+            prepared.let_go()
 
     def call_again(self, prepared: PreparedCase, name: str) -> float:
         """Return the seconds of a call of `name`, which may be rejected by it."""
@@ -263,7 +270,7 @@ class Share:
             break
         self.tell_rejected(shape, prepared)
         if last:
-            prepared.entrants.clear()  # lets go of operands that are not shared with other shapes
+            prepared.let_go()
 
     def refuse_who_changes(self, entered: Entered, before: list) -> None:
         """Put back what the calls of a pass have changed of the process, and take out who does so again."""
@@ -311,8 +318,9 @@ class Share:
         What is long enough then runs alone for a while."""
         prepared, rounds = entered.prepared, entered.rounds
         for name in [name for name, times in rounds.times_s.items() if not times]:
-            reason = f"{name}: the host was late for every sample; close the programs that keep it busy"
-            prepared.rejected[name] = Rejection(FAILED, reason)
+            waits = getattr(self.clock, "waits", lambda call: False)  # which no call of a CPU does
+            reason = WAITS if waits(prepared.entrants[name].call) else LATE
+            prepared.rejected[name] = Rejection(FAILED, f"{name}: {reason}")
         self.refuse_impossible_times(entered)
         for name in [name for name in prepared.contenders if prepared.entrants[name].recheck]:
             self.at(Step.RECHECK, entered.shape, name=name)

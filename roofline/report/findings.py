@@ -13,6 +13,7 @@ from roofline.format import error_text, interval_text, percent_text, shape_text
 from roofline.report import tables
 from roofline.stats import CONFIDENCE, grouped
 from roofline.store.run import AGAIN, INTERRUPTED, Run, Shape
+from roofline.theory import environment
 from roofline.theory.arms import ALL_CORES, is_serial
 
 if TYPE_CHECKING:
@@ -70,6 +71,11 @@ def _outcomes(**words: str) -> Find:
         ]
 
     return find
+
+
+def _environment(run: Run, frame: DataFrame) -> Iterable[str]:
+    """A line for each variable; ranks get their threads from torchrun."""
+    return [] if "ranks" in run.metadata else environment.told(run.metadata["machine"])
 
 
 def _cases(holds: Callable[[DataFrame], Series], far: Callable[[DataFrame], Series], describe: Callable) -> Find:
@@ -182,6 +188,7 @@ RULES = {
     "failed": _outcomes(failed="wrong, crashed or hung"),
     "void": _cases(lambda f: f["link_off_pace"].notna(), lambda f: f["link_off_pace"].abs(),
                    lambda row: f"the link off its pace by up to {100 * row['link_off_pace']:+.0f} %"),
+    "environment": _environment,
     "throttled": _cases(lambda f: f["throttled"].eq(True).fillna(False) | f["steady_throttled"].fillna("").ne(""),
                         lambda f: f["time_s"], _reasons),
     "above the roof": _cases(lambda f: f["above_roof"].eq(True), lambda f: f["of_roof"],

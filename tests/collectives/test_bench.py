@@ -82,6 +82,29 @@ def test_arms_are_ready_beside_what_they_are_compared_with(options, module, case
         assert "sums in fp32" in entrants["chunk_launches"].config
 
 
+@pytest.mark.parametrize(
+    ("module", "case", "names"),
+    [
+        (all_gather_matmul, all_gather(), ARMS),
+        (weight_prefetch, PREFETCH, ["serial", "overlapped"]),
+        (matmul_reduce_scatter, SCATTER, ["serial", "block_launches"]),
+        (ffn, LAYER, [*ffn.Runner.own_arms]),
+    ],
+)
+def test_what_an_arm_computes_is_looked_at_when_its_inputs_have_changed(options, module, case, names):
+    prepared = module.Runner(options).prepare(case, names)
+    for name in 2 * names:
+        entrant = prepared.entrants[name]
+        prepared.inputs.change()
+        before = entrant.call().clone()
+        assert entrant.look(before)() == ""
+        prepared.inputs.change()
+        assert "times a typical value" in entrant.look(before)()  # nothing was computed since
+    prepared.inputs.restore()
+    kinds = module.Runner(options).prepare(case, names[:1]).entrants
+    assert kinds[names[0]].relative_error == prepared.entrants[names[0]].relative_error
+
+
 def tensors() -> list[torch.Tensor]:
     return [each for each in gc.get_objects() if type(each) is torch.Tensor]
 
@@ -95,7 +118,7 @@ def test_operands_go_with_their_shape(options, module, case):
     prepared = module.Runner(options).prepare(case, ["serial"])
     made = [weakref.ref(tensor) for tensor in tensors() if id(tensor) not in before]
     assert len(made) > 3
-    prepared.entrants.clear()
+    prepared.let_go()
     module.Runner(options).prepare(replace(case, model="64x256"), ["serial"])  # the link's thread has another run
     assert [ref().shape for ref in made if ref() is not None] == []
 
@@ -160,11 +183,11 @@ def behind(spoil):
 @pytest.mark.parametrize(
     ("module", "case", "name", "wrong", "reason"),
     [
-        (all_gather_matmul, all_gather(), "row_block_launches", later(does_not_wait), "holds NaN"),
+        (all_gather_matmul, all_gather(), "row_block_launches", later(does_not_wait), "is in row 0 of out"),
         (all_gather_matmul, all_gather(), "chunk_launches", behind(lambda mine: mine.out.mul_(1.001)), "above 1e-05"),
         (weight_prefetch, PREFETCH, "overlapped", lambda right: forgets_weights, "NaN"),
         (matmul_reduce_scatter, SCATTER, "block_launches", behind(lambda mine: mine.out.sub_(mine.arrived[1])), "rel"),
-        (matmul_reduce_scatter, SCATTER, "block_launches", later(multiplies_nothing), "holds NaN"),
+        (matmul_reduce_scatter, SCATTER, "block_launches", later(multiplies_nothing), "is in row 0 of out"),
         (ffn, LAYER, "layer_launches", behind(lambda mine: mine.out.sub_(mine.scatter.arrived[1])), "relative error"),
         # Another rank's rows.
         (ffn, LAYER, "all_reduce", behind(lambda mine: mine.scatter.block(mine.whole, 2).mul_(1.001)), "relative"),

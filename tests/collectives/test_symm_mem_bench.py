@@ -55,7 +55,7 @@ def a_rank(rank, path, module, case):
     for spoilt, reason in (
         (lambda out: out, None),
         (lambda out: out.mul_(1.01), "relative error 1.00e-02 is above"),
-        (unwritten, "the output holds NaN"),
+        (unwritten, "NaN: unwritten, read out of bounds, or computed; the first is in row 0 of out"),
     ):
         of_rank = spoilt if rank else torch.clone
         module.Runner.peer_operator = wraps(operator)(lambda *given, of_rank=of_rank: of_rank(operator(*given)))

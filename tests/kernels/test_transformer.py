@@ -93,6 +93,15 @@ def test_a_wrong_loss_or_gradient_is_refused(make, wrong):
     assert refused.outcome == "failed"
 
 
+def test_a_gradient_that_is_nan_is_named(make):
+    step = make("forward")
+    step.run = lambda model, tokens, targets: loss_of(model, tokens, targets) * float("nan")
+    _, refused, _ = step.check("it", step.trainer.reference())
+    assert (
+        "holds NaN: unwritten, read out of bounds, or computed; the first is in row 0 of the gradient" in refused.reason
+    )
+
+
 def test_a_step_that_leaves_the_weights_as_they_are_is_refused(make):
     step = make()
     step.trainer.optimizer.step = lambda: None

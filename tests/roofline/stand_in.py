@@ -5,8 +5,7 @@ stream is a queue that goes on when the host waits for it or looks at a result; 
 when its turn has come; time is made up, by a chip some fifty thousand times slower than its namesake. Nothing that
 comes of it is a measurement, and its chip says so by its name.
 
-A launch behind a closed gate, as each timed one is, takes its time and moves its flags, and no more. The same was run
-when it was checked, and is again afterwards.
+What is timed is computed, too: its results are looked at.
 
 What is launched for the first time is loaded, and the host waits meanwhile until the device has done all that was
 enqueued, as a driver's does. Where something waits for ever for what the host would launch next, that is a hang:
@@ -120,7 +119,7 @@ class Device:
         """Streams that may have work: most of a long test's are done with."""
         self.stream = Stream(self)
         self.gate = lambda: True
-        """Whether what is enqueued now is computed."""
+        """Whether what is enqueued now is not timed."""
         self.raised_at = {}
         """When a flag was raised last, by its address."""
         self.loaded = set()
@@ -178,10 +177,10 @@ class Device:
         self.stream.enqueue(timed)
 
     def compute(self, name: str, variant: object, seconds: float, work) -> None:
-        """The same of a launch by its name; `work` is left out where the launch is timed."""
+        """The same of a launch by its name."""
         self.load(name, variant)
         self.launched.append(name)
-        self.take(LAUNCH_S + seconds, work if self.gate() else lambda: None)
+        self.take(LAUNCH_S + seconds, work)
 
     def _sleep(self, cycles: int) -> None:
         self.take(cycles / SM_HZ)
@@ -365,7 +364,7 @@ def run(launch, device):
         if name == "gate_kernel":
             DEVICE.gate = partial(is_open, args)
         with host_alone():
-            DEVICE.stream.enqueue(partial(KERNELS[name], args, DEVICE.gate()))
+            DEVICE.stream.enqueue(partial(KERNELS[name], args))
     return types.SimpleNamespace(function=name)
 
 
@@ -401,31 +400,31 @@ def is_open(args) -> bool:
         return int(args["flag_ptr"][0]) >= args["wanted"]
 
 
-# What a launch does when its turn comes: `work(began)` of `Stream.enqueue`. It `computes` where it is not timed.
+# What a launch does when its turn comes: `work(began)` of `Stream.enqueue`.
 
 
-def gate(args, computes, began):
+def gate(args, began):
     return max(began, DEVICE.host) + GAP_S if is_open(args) else None
 
 
-def clock(args, computes, began):
+def clock(args, began):
     args["readings_ptr"].numpy()[args["slot"]] = args["span_ns"] * SM_HZ * 1e-9, args["span_ns"]
     return began + args["span_ns"] * 1e-9
 
 
-def stamp(args, computes, began):
+def stamp(args, began):
     args["time_ptr"][0] = round(began * 1e9)
     return began + 1e-6
 
 
-def copy(args, computes, began):
+def copy(args, began):
     """Flags are raised when the pace has it, and all rows are copied at once."""
     programs, free_s = args["arrivals_ptr"].shape[1], 1e-9 * max(int(args["free_ptr"][0]), int(args["ready_ptr"][0]))
     raise_flag(args["started_ptr"], programs, began)
     arrived_s = began
     for index in range(args["transfers"]):
         source, target, rows, words, source_row, target_row = args["transfers_ptr"][index].tolist()
-        for row in range(rows if computes else 0):
+        for row in range(rows):
             ctypes.memmove(target + 4 * row * target_row, source + 4 * row * source_row, 4 * words)
         free_s += rows * words * args["ns_per_word"] * 1e-9
         arrived_s = max(free_s, began)
@@ -434,7 +433,7 @@ def copy(args, computes, began):
     return arrived_s
 
 
-def wait(args, computes, began):
+def wait(args, began):
     if (at := up(args["flag_ptr"][:1], args["wanted"])) is None:
         return None
     end = max(began + LAUNCH_S, at)
@@ -442,29 +441,27 @@ def wait(args, computes, began):
     return end
 
 
-def raise_counters(args, computes, began):
+def raise_counters(args, began):
     for number in range(args["first"], args["end"]):
         args["times_ptr"][number] = round(began * 1e9)
         raise_flag(args["counters_ptr"][number], args["by"], began)
     return began + LAUNCH_S
 
 
-def behind_flags(args, computes, began):
+def behind_flags(args, began):
     """A matmul of what arrives: its last piece is computed when that is here."""
     seconds, pieces = seconds_of(args), args.get("RANKS") or args["FLAGGED"]
     if (last := up(args["flags_ptr"], args["wanted"])) is None:
         return None
-    if computes:
-        product(args)
+    product(args)
     return max(began + LAUNCH_S + seconds, last + seconds / pieces)
 
 
-def pieces(args, computes, began):
+def pieces(args, began):
     """Of what goes, pieces are whole one after another."""
     if args["counters_ptr"] is None:
-        return behind_flags(args | {"flags_ptr": args["flags_ptr"][: args["FLAGGED"] - 1]}, computes, began)
-    if computes:
-        product(args)
+        return behind_flags(args | {"flags_ptr": args["flags_ptr"][: args["FLAGGED"] - 1]}, began)
+    product(args)
     seconds = seconds_of(args)
     for index in range(args["counted"]):
         at = began + seconds * (index + 1) / args["pieces"]
@@ -473,10 +470,9 @@ def pieces(args, computes, began):
     return began + LAUNCH_S + seconds
 
 
-def add(args, computes, began):
-    if computes:
-        sums = args["arrived_ptr"][:-1].float().sum(0) + args["local_ptr"].float()
-        args["out_ptr"].copy_(sums + args["arrived_ptr"][-1].float())
+def add(args, began):
+    sums = args["arrived_ptr"][:-1].float().sum(0) + args["local_ptr"].float()
+    args["out_ptr"].copy_(sums + args["arrived_ptr"][-1].float())
     return began + LAUNCH_S + (args["arrived_ptr"].nbytes + args["out_ptr"].nbytes) / BYTES_PER_S
 
 

@@ -1,6 +1,7 @@
 """The clocks: what is timed is the call, threads are awake and kept apart, and a late host is seen."""
 
 import gc
+import hashlib
 import os
 import sys
 import threading
@@ -11,6 +12,7 @@ import pytest
 from fake_devices import Gated
 
 from roofline.measure import call_costs, clocks
+from roofline.measure.clocks import CoreTimes
 from roofline.measure.rounds import Rounds, StopRule, take_turns
 
 
@@ -29,6 +31,13 @@ def test_cuda_clock_drops_samples_of_a_late_host_doubles_the_preroll_and_forgets
     for _ in range(60):
         assert clock.turn([kernel]) == pytest.approx([50e-6])
     assert clock.preroll_s == 100e-6
+
+
+def test_a_call_that_waits_for_the_device_is_told_from_a_host_that_is_slow(fake_cuda):
+    cuda, kernel = fake_cuda(launch_s=0.1)
+    clock = clocks.CudaClock()
+    assert not clock.waits(kernel)
+    assert clock.waits(lambda: (kernel(), cuda.synchronize()))
 
 
 @pytest.fixture
@@ -128,10 +137,52 @@ def test_cpu_clock_deals_out_threads_that_a_call_has_just_made():
 
 def test_cpu_clock_tells_where_others_had_the_core(monkeypatch):
     waits = iter([0.0, 0.004, 1.0, 1.0001])
-    monkeypatch.setattr(clocks, "waited_s", lambda: next(waits))
+    monkeypatch.setattr(clocks, "core_times_s", lambda: {1: CoreTimes(0.0, next(waits), frozenset({0}))})
     clock = clocks.CpuClock()
     clock.turn([lambda: time.sleep(0.011), lambda: time.sleep(0.012)])
     assert clock.readings == [{"waited_s": pytest.approx(0.004)}, {}]
+
+
+@pytest.mark.parametrize(
+    ("of_link", "of_worker", "lost_s"),
+    [
+        ((0.3, 0.2, {1}), (0.2, 0.3, {1}), 0.0),  # each waited while the other ran
+        ((0.3, 0.2, {1}), (0.2, 0.3, {0}), 0.5),  # who had another core is not who it waited for
+        ((0.1, 0.4, {1}), (0.1, 0.4, {1}), 0.6),
+        ((0.3, 0.2, {0, 1}), (0.2, 0.0, {1}), 0.0),
+    ],
+)
+def test_own_threads_that_share_a_core_are_no_others(of_link, of_worker, lost_s):
+    after = {}
+    for thread, (ran_s, waited_s, cores) in enumerate((of_link, of_worker)):
+        after[thread] = CoreTimes(1.0 + ran_s, 1.0 + waited_s, frozenset(cores))
+    before = {thread: CoreTimes(1.0, 1.0, frozenset({0})) for thread in after}
+    assert clocks.lost_to_others_s(before, after) == pytest.approx(lost_s)
+
+
+def test_two_threads_on_one_core_that_wait_for_one_another_are_not_told_as_others():
+    if not clocks.core_times_s():
+        pytest.skip("Linux does not count here for how long a thread waits for a core")
+
+    def compute():
+        os.sched_setaffinity(threading.get_native_id(), {core})
+        hashlib.pbkdf2_hmac("sha256", b"", b"", 300_000)  # without Python's lock
+        computed.release()
+        ended.wait()
+
+    core, computed, ended = min(os.sched_getaffinity(0)), threading.Semaphore(0), threading.Event()
+    before = clocks.core_times_s()
+    threads = [threading.Thread(target=compute) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for _ in threads:
+        computed.acquire()
+    after = clocks.core_times_s()
+    ended.set()
+    for thread in threads:
+        thread.join()
+    waited_s = sum(after[thread.native_id].waited_s for thread in threads)
+    assert waited_s - clocks.lost_to_others_s(before, after) > 0.05
 
 
 def test_a_call_costs_its_host_and_in_a_graph_the_device_alone(fake_cuda):

@@ -72,6 +72,13 @@ def disturbed(**telemetry):
     return run_of(line | {"telemetry": {"throttled": None} | telemetry}, *rounds)
 
 
+def run_with(variables, source="cpu"):
+    """Return lines of a run of four cores with these environment variables."""
+    head, *rest = run_of(*shape(16, PLAIN))
+    machine = head["machine"] | {"source": source, "cores": 4, "environment": variables}
+    return [head | {"machine": machine}, *rest]
+
+
 @pytest.mark.parametrize(
     ("lines", "rule", "text"),
     [
@@ -80,6 +87,10 @@ def disturbed(**telemetry):
         (run_of(MISSING | {"outcome": "failed"}), "failed", "1 wrong, "),
         (run_of(*shape(16, PLAIN), *shape(64, PLAIN, throttled=True)), "throttled", "2 of 4 cases, as by power cap: m"),
         (run_of(*gathering(gather_matmul(), pace=0.7)), "void", "3 of 3 cases, the link off its pace by up to -"),
+        (run_with({"OPENBLAS_NUM_THREADS": "1"}), "environment", "OPENBLAS_NUM_THREADS=1: fewer threads than the"),
+        (run_with({"KMP_AFFINITY": "compact", "OMP_NUM_THREADS": "2,1"}), "environment", "OMP_NUM_THREADS=2,1: fewer"),
+        (run_with({"ONEDNN_MAX_CPU_ISA": "AVX2"}), "environment", "ONEDNN_MAX_CPU_ISA=AVX2 keeps torch's oneDNN from"),
+        (run_with({"CUBLAS_WORKSPACE_CONFIG": ":16:8"}, "gpu"), "environment", "CUBLAS_WORKSPACE_CONFIG=:16:8 sets"),
         (run_of(*shape(16, PLAIN, stopped_by="interrupt")), "few rounds", "2 of 2 cases, 30 or more"),
         (run_of(ceiling("read", 4e12, spread=0.05), *shape(16, PLAIN)), "roof drifted", "read is known to within 5"),
         (run_of(*LOW_ROOF, *shape(16, PLAIN)), "above the roof", "2 of 2"),
@@ -98,6 +109,8 @@ def test_each_rule_is_triggered(lines, rule, text, findings_by_rule):
         run_of(*shape(16, {"cublas": 2e-6, "tiled": 2.05e-6})),  # within the margin
         run_of(*shape(16, {"cublas": 1.9e-6, "tiled": [3e-6, 1e-6] * 15})),  # within a wide interval
         disturbed(stolen_share=0.02, others_share=0.05),
+        run_with({"OMP_NUM_THREADS": "4", "OPENBLAS_THREAD_TIMEOUT": "20", "GOMP_SPINCOUNT": "20000"}),
+        run_with({"OMP_NUM_THREADS": "1"}, "gpu"),
         run_of(ceiling("copy", 4e12, spread=0.2), *shape(16, PLAIN)),  # which no share is of
     ],
 )

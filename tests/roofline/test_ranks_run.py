@@ -100,7 +100,7 @@ def test_ranks_make_as_many_calls_whatever_one_of_them_took(fake_time):
     assert counts == [6, 6]
 
 
-@pytest.mark.parametrize("waited_s", [ranks.waited_s, clocks.waited_s])
+@pytest.mark.parametrize("waited_s", [ranks.waited_s, lambda: clocks.lost_to_others_s({}, clocks.core_times_s())])
 def test_a_thread_that_shares_its_core_is_seen_to_wait_for_it(waited_s):
     if waited_s() == 0.0:
         pytest.skip("Linux does not count here for how long a thread waits for a core")
