@@ -42,12 +42,12 @@ def table(name: str, grid: Grid, ranks: int, blocks: int) -> Table:
     return getattr(tables if name == "spill_once" else schedule, name)(grid, PROGRAMS, *expected)
 
 
-def for_chunks(name: str, dtype: str, flags_are="late", *, ranks=RANKS, steps=1, **more) -> Case:
-    """The flagged kernel by the table `name`. `flags_are`: late, and the host raises them, in an order of the seed's;
-    or up; or lost, which the second is."""
+def for_chunks(name: str, dtype: str, flags_are="late", *, ranks=RANKS, steps=1, tile=0, **more) -> Case:
+    """The flagged kernel by the table `name`, and by the tile at that place among its entries. `flags_are`: late, and
+    the host raises them, in an order of the seed's; or up; or lost, which the second is."""
     kernel = "flagged_spills" if name in SPILLING else "flagged"
     blocks, lost = 1 + (name == "row_block"), 2 * (flags_are == "lost")
-    config = next(e.config for e in tiles.table("sm90").entries if e.kernel == kernel and dtype in e.dtypes)
+    config = [e.config for e in tiles.table("sm90").entries if e.kernel == kernel and dtype in e.dtypes][tile]
     rows, columns = 2 * config.block_m - 5 * (blocks == 1), 2 * config.block_n - 8
 
     def make(seed: int):
@@ -85,6 +85,7 @@ def for_chunks(name: str, dtype: str, flags_are="late", *, ranks=RANKS, steps=1,
         return add, wrong
 
     title = f"{name} {dtype}, {ranks} x {steps} steps, flags {flags_are}"
+    title += f", {config.block_m}x{config.block_n}" * bool(tile)
     return Case(kernel, title, make, **more)
 
 
@@ -150,5 +151,6 @@ def cases() -> list[Case]:
     return [
         *listed,
         for_chunks("tile_outer", "bf16", ranks=flagged.MOST_RANKS, **more),
+        *(for_chunks(name, "bf16", tile=tile, **more) for name in ("row_block", "chunk_outer") for tile in (1, 2)),
         for_rows("fp16", depth=72, **more),
     ]
