@@ -78,7 +78,7 @@ def _table(operands: all_gather_matmul.Operands, arm: str, t_gemm_s: float, t_co
     plan = flagged.tile_schedule(table, grid, operands.order, -(-len(x) // blocks), config, x.device)
     flagged.require(x, w, out, plan)
     transfers = operands.transfers(blocks)
-    facts = {"row_blocks": blocks, "spilled_bytes": plan.spilled_bytes}
+    facts = {"row_blocks": blocks, "row_tiles": rows, "column_tiles": columns, "spilled_bytes": plan.spilled_bytes}
     return Prepared(transfers, plan, f"{blocks} row blocks, flagged {config}", facts)
 
 
@@ -101,7 +101,8 @@ def _pieces(operands, arm: str, t_gemm_s: float, t_comm_s: float) -> Prepared:
         pieces.require(*up, rows)
         about = f"pieces {rows.config}, {about}"
     plan = pieces.Pieces.of_ranks(order, blocks, config, x.device)
-    return Prepared(transfers, plan, about, {"row_blocks": blocks}, rows=rows)
+    facts = {"row_blocks": blocks, "row_tiles": grid.row_tiles, "column_tiles": grid.column_tiles}
+    return Prepared(transfers, plan, about, facts, rows=rows)
 
 
 def scatter_of(operands: ffn.Operands | matmul_reduce_scatter.Operands) -> matmul_reduce_scatter.Operands:

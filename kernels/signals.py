@@ -20,6 +20,11 @@ from triton.language.extra.cuda import globaltimer
 LOOKS = tl.constexpr(64)
 """A waiting program reads the time, and whether another has given up, every so many looks at its flag: some 50 us."""
 
+POLLS = tl.constexpr(hasattr(tl, "atomic_poll"))
+"""From Triton 3.9 on one instruction of it looks at a flag, for LONGEST_POLL_NS at most."""
+
+LONGEST_POLL_NS = tl.constexpr(50_000)
+
 
 @triton.jit
 def raise_counter(counter_ptr, time_ptr, by):
@@ -44,8 +49,12 @@ def wait(flags, chunk, wanted, lost_ptr, number, patience, RANKS: tl.constexpr):
     here = arrived(flags, chunk, wanted, RANKS)
     lost, looks, began = 0, 0, globaltimer()
     while (here == chunk) & (lost == 0):
+        if POLLS:  # ends when the flag is what is wanted; one that is beyond that is seen after it
+            tl.atomic_poll(flags + chunk, wanted, sem="relaxed", scope="sys", timeout_ns=LONGEST_POLL_NS)
+            looks += LOOKS
+        else:
+            looks += 1
         flag = tl.atomic_add(flags + chunk, 0, sem="acquire", scope="sys")
-        looks += 1
         if flag >= wanted:
             here = arrived(flags, chunk, wanted, RANKS)
         elif looks % LOOKS == 0:

@@ -64,15 +64,18 @@ class Summed(Setting):
         runs = [self.multiplied_by(contender), [partial(self.add, each, WarmUp()) for each in self.sets]]
         for count in counts:
             runs.append([partial(arm, each, WarmUp(), ranks_per_launch=count) for each in self.sets])
-        calls = [Call(of_call, self.device) for of_call in runs]
-        slowdowns, count = {}, min(TURNS, int(SPLIT_S / (len(calls) * self.t_gemm_s)) - WARM_TURNS)
-        if count < LEAST_TURNS:
-            return slowdowns
-        turns = [turn for turn in turns_of(calls, self.device, count) if None not in turn]
-        for position, count in enumerate(counts if turns else ()):
-            ratios = [(launches_s[position] - add_s) / unsplit_s for unsplit_s, add_s, *launches_s in turns]
-            slowdowns[str(count)] = median(ratios)
-        return slowdowns
+        calls = [Call(by_turns, self.device) for by_turns in runs]
+        most = int(SPLIT_S / (len(calls) * self.t_gemm_s)) - WARM_TURNS
+        if most < LEAST_TURNS:
+            return {}
+        by_count = {str(count): [] for count in counts}
+        for turn in turns_of(calls, self.device, min(TURNS, most)):
+            if None in turn:
+                continue
+            unsplit_s, add_s, *launches_s = turn
+            for ratios, time_s in zip(by_count.values(), launches_s, strict=True):
+                ratios.append((time_s - add_s) / unsplit_s)
+        return {count: median(ratios) for count, ratios in by_count.items() if ratios}
 
     def add(self, operands, link) -> None:
         """Add what has arrived, as the arms do."""

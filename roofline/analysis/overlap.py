@@ -196,7 +196,8 @@ def plan_of(shape: Shape, arm: str) -> OverlapPlan | None:
     known_as = base_arm(arm)
     if known_as not in SIMULATED:
         return None
-    grid = Grid(shape.get("row_tiles", 1), shape.get("column_tiles", 1))
+    tiles = (shape.entrants[arm].get(name, shape.get(name, 1)) for name in ("row_tiles", "column_tiles"))
+    grid = Grid(*tiles)
     together = _splitting(shape, arm).get("ranks_per_launch", 1)
     cut = shape.get("workers", 1), shape.params["ranks"], _row_blocks(shape, arm), together
     return OverlapPlan(known_as, grid, *cut)

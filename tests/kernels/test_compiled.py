@@ -12,7 +12,7 @@ import triton
 
 from kernels import hopper, inspect, tiled
 from kernels.inspect import Cubin, Finding, Job, compile_launch
-from kernels.tiles import DTYPES, Config, table
+from kernels.tiles import DTYPES, Config, table, triton_release
 
 FEW_ROWS = "decode", "decode_ring"
 
@@ -125,6 +125,16 @@ def planted() -> list[list[str]]:
     """Return the problems of each of `PLANTED`."""
     jobs = [Job("persistent", Config(128, 256, 64, **tile), "bf16", 90, 232_448, mma) for tile, mma in PLANTED.values()]
     return [inspect.inspect(job).problems() for job in jobs]
+
+
+def looks_of_a_poll() -> int:
+    """Of one thread, without a barrier of all, in the kernel that waits for flags."""
+    job = next(job for job in inspect.jobs(["flagged"]) if job.dtype == "bf16")
+    return compile_launch(inspect.example(job), job.target).triton.asm["ptx"].count("ld.relaxed.sys.global")
+
+
+def test_a_flag_is_polled_where_triton_can(elsewhere):
+    assert (elsewhere(looks_of_a_poll) > 0) == (triton_release() >= (3, 9))
 
 
 def test_planted_mistakes_are_caught(elsewhere):

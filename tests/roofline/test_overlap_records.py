@@ -115,6 +115,9 @@ def test_arms_may_differ_in_row_blocks_and_spill(records):
     about = {"row_block": {"row_blocks": 2}, "chunk_outer": {"spilled_bytes": 3 * 10**6}}
     arms = records(times, about=about)
     assert [record["row_blocks"] for record in arms.values()] == [None, 4, 2, None]
+    own_tiles = {"row_block": {"row_blocks": 1, "row_tiles": 1, "column_tiles": 2}}
+    own = records(times, about=own_tiles, workers=2)["row_block"]["t_own_ideal_s"]
+    assert own == pytest.approx(4e-3, rel=0.02)  # one wave, where others have two of 4 x 1
     # A piece of two blocks comes every half millisecond and is multiplied in a quarter: three waits before the rest.
     assert arms["row_block"]["of_own_ideal"] == pytest.approx(4.75 / 5)
     assert arms["chunk_outer"]["spilled_bytes"] == 3 * 10**6
