@@ -16,8 +16,8 @@ on who is last, and nobody waits.
 
 w is read once. From Triton 3.9 on L2 is told to give up its lines first, so that it keeps x.
 
-Nobody has timed it. It should be faster than `kernels.decode` by a microsecond or two a call, and lose where that does.
-The registry leaves it out unless somebody asks.
+Nobody has timed it. By its instructions it should be half a microsecond a call faster than `kernels.decode`, and lose
+where that does. The registry leaves it out unless somebody asks.
 """
 
 # ruff: noqa: N803 (kernel arguments: sizes and compile-time constants in capitals, as Triton code has them)
@@ -50,8 +50,8 @@ else:
     READ_ONCE = gl.constexpr(CachePolicy(l2=FractionalEvictionPolicy("evict_first", 1.0)))
 
 EARLY = gl.constexpr(3)
-"""Stages whose w is asked for before the warps part: 48 KB at least, twice what an SM's share of the bandwidth brings
-in a microsecond."""
+"""Stages whose w is asked for before the warps part: 48 KB at least, where an SM's share of the bandwidth of an H200 is
+36 KB in a microsecond."""
 
 
 @gluon.jit
