@@ -8,23 +8,22 @@ What a call takes beside reading w is what this kernel is about: docs/kernel.md 
 so that the first rows of a program are known by one multiplication. The mbarriers of the EARLY stages come first, then
 their loads of w, and only then the other mbarriers. The producer goes on with x.
 
-Whole tiles are dealt as `kernels.persistent` deals them. Where those leave too many SMs idle (ENOUGH_WHOLE), the last
-one or two waves are one run of steps along K, cut evenly: `kernels.stream_k`, with gangs of one. A program leaves its
-sums of a tile that others have steps of, too, in a slot of their own, then counts itself in as in `kernels.decode`. The
-last to do so adds all slots in the order of programs, and rounds once. So the bits do not depend on who is last, and
-nobody waits.
+Whole tiles are dealt as `kernels.persistent` deals them. Where those leave too many SMs idle, as `kernels.decode` has
+it, the last one or two waves are one run of steps along K, cut evenly: `kernels.stream_k`, with gangs of one. A program
+leaves its sums of a tile that others have steps of, too, in a slot of their own, then counts itself in as in
+`kernels.decode`. The last to do so adds all slots in the order of programs, and rounds once. So the bits do not depend
+on who is last, and nobody waits.
 
 w is read once. From Triton 3.9 on L2 is told to give up its lines first, so that it keeps x.
 
-Nobody has timed it. It should be faster than `kernels.decode` by a microsecond or two a call, and lose where that does.
-The registry leaves it out unless somebody asks.
+Nobody has timed it. By its instructions it should be half a microsecond a call faster than `kernels.decode`, and lose
+where that does. The registry leaves it out unless somebody asks.
 """
 
 # ruff: noqa: N803 (kernel arguments: sizes and compile-time constants in capitals, as Triton code has them)
 
 from dataclasses import replace
 
-import torch
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -36,9 +35,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from kernels import decode, hopper
-from kernels.contract import Kernel, KernelLaunch, example_operands, launch_metadata
-from kernels.decode import ENOUGH_WHOLE
-from kernels.stream_k import Deal, deal, gang_of, last_gang_of, piece_of, pieces_of
+from kernels.contract import KernelLaunch, launch_metadata
+from kernels.decode import Decode, with_split
+from kernels.stream_k import deal, gang_of, last_gang_of, piece_of, pieces_of
 from kernels.tiles import Config
 from kernels.warpgroup import describe, following, preceding, require_compiled, tma_load, wgmma_layout
 from kernels.workspace import workspace
@@ -51,8 +50,8 @@ else:
     READ_ONCE = gl.constexpr(CachePolicy(l2=FractionalEvictionPolicy("evict_first", 1.0)))
 
 EARLY = gl.constexpr(3)
-"""Stages whose w is asked for before the warps part: 48 KB at least, twice what an SM's share of the bandwidth brings
-in a microsecond."""
+"""Stages whose w is asked for before the warps part: 48 KB at least, where an SM's share of the bandwidth of an H200 is
+36 KB in a microsecond."""
 
 
 @gluon.jit
@@ -182,19 +181,6 @@ def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
     require_compiled("decode_ring", "decode")
 
 
-def dealt(tiles: int, steps: int, programs: int, split: int) -> Deal:
-    """Return whole tiles for a `split` of 1, and the last waves cut evenly for 2. For 0, whole ones where they keep
-    ENOUGH_WHOLE of the SMs' time.
-
-    >>> dealt(tiles=104, steps=128, programs=132, split=0), dealt(tiles=20, steps=128, programs=132, split=0)
-    (Deal(whole=0, even=0, more=104), Deal(whole=0, even=19, more=52))
-    """
-    if not split:
-        waves = -(-tiles // programs)
-        split = 1 if tiles >= ENOUGH_WHOLE * programs * waves else 2
-    return deal(tiles, steps, programs, shared_waves=2 if split == 2 else 0)
-
-
 def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
     """Return the launch for checked, non-empty tensors. Raises ValueError for a configuration that is none for one
     warpgroup, or none for the shape."""
@@ -208,7 +194,7 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
         )
     tiles, steps = -(-n // config.block_n), -(-k // config.block_k)
     programs = hopper.programs(x.device)
-    share = dealt(tiles, steps, programs, config.split)
+    share = deal(tiles, steps, programs, shared_waves=2 if with_split(config, w).split == 2 else 0)
     is_shared = share.even > 0
     shared_tiles, slots = 0, 0
     if is_shared:
@@ -227,13 +213,7 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
     return KernelLaunch(decode_ring_kernel, (programs,), args)
 
 
-class DecodeRing(Kernel):
-    def example(self, config: Config, dtype: torch.dtype) -> KernelLaunch:
-        """Return the launch for as many rows as the tile has. Tiles are shared, which takes more registers."""
-        return self.prepare(*example_operands(dtype, config.block_m), replace(config, split=2))
-
-
-matmul = DecodeRing(
+matmul = Decode(
     name="decode_ring", jit=decode_ring_kernel, require=require, prepare=prepare,
     variants=lambda config: [replace(config, split=split) for split in (1, 2)],
     grid=dict(split=(1, 2), num_stages=(3, 4, 5, 6, 7, 9, 11)),

@@ -30,15 +30,16 @@ LIMIT_BYTES = 51_000_000
 """Of a pack: with the checkout's 12 MB beside it, it goes along with one command."""
 
 REMOVED = (
-    *(
-        "triton/plugins/*",
-        "triton/instrumentation/*",
-        "triton/profiler/*",
-        "triton/FileCheck",
-        "triton/_C/libproton.so",
-    ),
-    *("triton/backends/amd/lib/*", "triton/backends/amd/include/*", "triton/backends/nvidia/lib/cupti/*"),
-    *("triton/backends/nvidia/bin/ptxas-blackwell", "triton/backends/nvidia/include/*"),
+    "triton/plugins/*",
+    "triton/instrumentation/*",
+    "triton/profiler/*",
+    "triton/FileCheck",
+    "triton/_C/libproton.so",
+    "triton/backends/amd/lib/*",
+    "triton/backends/amd/include/*",
+    "triton/backends/nvidia/lib/cupti/*",
+    "triton/backends/nvidia/bin/ptxas-blackwell",
+    "triton/backends/nvidia/include/*",
 )
 """Files of the wheel that are left out, as patterns, of which `*` also means `/`."""
 

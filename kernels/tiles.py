@@ -47,8 +47,7 @@ class Config:
     gang_m: int = 1  # of `warpgroup`: programs along M that walk along K together (kernels.stream_k), or a `pair`
     gang_n: int = 1  # and along N
     shared_waves: int = 0  # of `warpgroup`: 1: what is left of a wave is cut along K; 2: a whole one before it, too
-    split: int = 0  # of `decode`: parts that the steps along K of a tile are cut into; 0: it says how many
-    # Of `decode_ring`: 1: whole tiles; 2: the last waves are cut along K.
+    split: int = 0  # of `decode`: 1: whole tiles; 2: they are cut along K; 0: it says which
 
     @property
     def is_odd(self) -> bool:

@@ -316,9 +316,9 @@ def leave(slot_ptr, acc, block_n: gl.constexpr, width: gl.constexpr, PART: gl.co
     rows: gl.constexpr = acc.shape[0]
     columns: gl.constexpr = acc.shape[1]
     if columns > width:
-        left, right = acc.reshape((rows, 2, columns // 2)).permute((0, 2, 1)).split()
-        leave(slot_ptr, left, block_n, width, PART * 2)
-        leave(slot_ptr, right, block_n, width, PART * 2 + 1)
+        halves = acc.reshape((rows, 2, columns // 2)).permute((0, 2, 1)).split()
+        for half in gl.static_range(2):
+            leave(slot_ptr, halves[half], block_n, width, PART * 2 + half)
     else:
         layout: gl.constexpr = wgmma_layout(columns)
         m = gl.arange(0, rows, gl.SliceLayout(1, layout))
@@ -347,15 +347,12 @@ def store_parts(
                 stage, phase = following(stage, phase, full.shape[0])
     if columns > out_desc.block_type.shape[1]:
         # A thread holds both columns of each pair that is parted, so nothing moves.
-        left, right = acc.reshape((rows, 2, columns // 2)).permute((0, 2, 1)).split()
-        stage, phase = store_parts(
-            out_desc, sums_desc, left, peers, w_ring, full, empty, stage, phase, m0, n0, staging,
-            SHARED, WHO, PART * 2,
-        )  # fmt: skip
-        stage, phase = store_parts(
-            out_desc, sums_desc, right, peers, w_ring, full, empty, stage, phase, m0, n0, staging,
-            SHARED, WHO, PART * 2 + 1,
-        )  # fmt: skip
+        halves = acc.reshape((rows, 2, columns // 2)).permute((0, 2, 1)).split()
+        for half in gl.static_range(2):
+            stage, phase = store_parts(
+                out_desc, sums_desc, halves[half], peers, w_ring, full, empty, stage, phase, m0, n0, staging,
+                SHARED, WHO, PART * 2 + half,
+            )  # fmt: skip
     else:
         store_part(out_desc, acc, m0, n0, staging, WHO, PART)
     return stage, phase

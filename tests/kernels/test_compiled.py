@@ -44,6 +44,7 @@ def broken_promises(jobs: list[Job]) -> dict[str, list[str]]:
             or (cubin.tma_loads == 2 * stages and 100_000 <= in_flight * (stages - 1) <= 200_000),
             "a ring of 190 KB or more": job.kernel != "decode_ring" or cubin.shared_bytes > 190_000,
             "counts behind a barrier of its own": job.kernel not in FEW_ROWS or counts_behind_a_barrier(job),
+            "L2 gives up w first, and keeps x": job.kernel != "decode_ring" or gives_up_one_operand_first(job),
         }
         if broken := finding.problems() + [promise for promise, is_kept in promises.items() if not is_kept]:
             by_job[f"{job.kernel} {job.target} {job.config} {job.dtype}"] = broken
@@ -55,6 +56,14 @@ def counts_behind_a_barrier(job: Job) -> bool:
     ttgir = compile_launch(inspect.example(job), job.target).triton.asm["ttgir"]
     steps = re.findall(r"tt\.store|\w+\.barrier|tt\.atomic_rmw", ttgir)
     return steps[steps.index("tt.atomic_rmw") - 1].endswith(".barrier")
+
+
+def gives_up_one_operand_first(job: Job) -> bool:
+    """Look in the PTX, where Triton has cache policies."""
+    ptx = compile_launch(inspect.example(job), job.target).triton.asm["ptx"]
+    loads = [line for line in ptx.splitlines() if "cp.async.bulk.tensor" in line]
+    hinted = ["L2::cache_hint" in line for line in loads]
+    return triton_release() < (3, 9) or ("L2::evict_first" in ptx and any(hinted) and not all(hinted))
 
 
 def whole_table() -> dict[str, list[str]]:

@@ -11,7 +11,7 @@ from kernels import decode, decode_ring, hopper
 from kernels.registry import CONTENDERS
 from kernels.tiles import Config
 
-# 3 tiles of 64 rows and 7 steps of 32, both ragged: whole tiles, and a split of 5, which does not divide 7.
+# 3 tiles of 64 rows and 7 steps of 32, both ragged: whole tiles, and runs of steps, of at least 4.
 RAGGED = {"n": 150, "k": 200}
 pytestmark = pytest.mark.gpu
 
@@ -41,12 +41,12 @@ def test_right_for_every_number_of_rows_by_the_table(m, dtype, operands):
     case.verify(decode.matmul(case.x, case.w, case.out))
 
 
-@pytest.mark.parametrize("split", [2, 5])
-def test_right_however_k_is_split(split, operands, programs):
-    for count in (1, 2, 4, 5, 40):  # one run over all tiles; runs across tiles; a tile over many; more SMs than parts
+@pytest.mark.parametrize(("n", "k"), [RAGGED.values(), (40, 800)])
+def test_right_however_steps_are_dealt(n, k, operands, programs):
+    for count in (1, 2, 4, 5, 40):  # one run over all tiles; runs across tiles; a tile over many; more SMs than runs
         programs(count)
-        case = operands(33, **RAGGED, dtype=torch.float16)
-        case.verify(decode.matmul(case.x, case.w, case.out, small(33, split)))
+        case = operands(33, n, k, dtype=torch.float16)
+        case.verify(decode.matmul(case.x, case.w, case.out, small(33, split=2)))
 
 
 def test_the_same_bits_whoever_comes_last(operands, programs, device, monkeypatch):
@@ -56,16 +56,16 @@ def test_the_same_bits_whoever_comes_last(operands, programs, device, monkeypatc
 
     programs(5)
     case = operands(16, **RAGGED, dtype=torch.float32)  # sums that are not rounded: another order would show
-    in_order, place = decode.matmul(case.x, case.w, config=small(16, 5)), builder.set_grid_idx
+    in_order, place = decode.matmul(case.x, case.w, config=small(16, 2)), builder.set_grid_idx
     monkeypatch.setattr(builder, "set_grid_idx", lambda x, y, z: place(builder.grid_dim[0] - 1 - x, y, z))
-    assert torch.equal(decode.matmul(case.x, case.w, config=small(16, 5)), in_order)
+    assert torch.equal(decode.matmul(case.x, case.w, config=small(16, 2)), in_order)
 
 
 def test_sums_are_rounded_once(device, programs):
     programs(2)
     # Two halves of K on two programs: 2048 and 1 are exact in fp16, 2049 is not, and 2049 + 1 is 2050.
-    x, w = (torch.full((rows, 64), float(rows == 2), dtype=torch.float16, device=device) for rows in (2, 1))
-    w[0, 0], w[0, 1], w[0, 32] = 2048, 1, 1
+    x, w = (torch.full((rows, 256), float(rows == 2), dtype=torch.float16, device=device) for rows in (2, 1))
+    w[0, 0], w[0, 1], w[0, 128] = 2048, 1, 1
     assert decode.matmul(x, w, config=small(2, 2)).tolist() == [[2050.0], [2050.0]]
 
 
@@ -79,46 +79,41 @@ def test_what_does_not_fit_is_refused_with_the_way_out(device):
     x, w = (torch.zeros((rows, 64), dtype=torch.float16, device=device) for rows in (17, 8))
     with pytest.raises(ValueError, match=r"M=17 rows, the tile has room for 16; change the configuration"):
         decode.matmul(x, w, config=small(16))
-    with pytest.raises(ValueError, match=r"split=3: a tile has 2 steps along k, choose 1 to 2"):
+    with pytest.raises(ValueError, match=r"split=3: whole tiles are 1, tiles cut along k are 2; 0 chooses"):
         decode.matmul(x, w, config=small(17, split=3))
 
 
-# By hand, for 132 SMs: tiles, steps, split, longest run in steps. Of 64 rows of w, and steps of 256:
-# up, tp 1: 53248 / 64 = 832 tiles of 64 steps. 6.3 waves: 7 x 64, of which whole ones keep 0.90.
+# By hand, for 132 SMs: N, K, rows of a tile, K of a step, split, programs, tiles or steps of each, how many one more.
+# Of 64 rows of w, and steps of 256:
+# up, tp 1: 53248 / 64 = 832 tiles. 6.3 waves, of which whole ones keep 0.90: 6 each, 40 left.
 # up, tp 8: 104 tiles, one wave of whole ones, 0.79 of it.
-# down: 16384 / 64 = 256 tiles, 1.94 waves of whole ones; 53248 / 256 = 208 and 6656 / 256 = 26 steps.
-# Of 128 rows, and steps of 128, up, tp 8 has 52 tiles. In 5 parts of 25 or 26 steps 260 = 1.97 waves: 26 + 26 of 50.4.
+# down: 16384 / 64 = 256 tiles, 1.94 waves of whole ones.
+# Of 128 rows, and steps of 128, up, tp 8 has 52 tiles of 128 steps: 6656 are 50 each, and 56 left.
+# 1 tile of 8 steps feeds two programs by four.
 BY_HAND = {
-    "up, tp 1": (832, 64, 1, 448),
-    "up, tp 8": (104, 64, 1, 64),
-    "down, tp 1": (256, 208, 1, 416),
-    "down, tp 8": (256, 26, 1, 52),
-    "up, tp 8, of 128 rows": (52, 128, 5, 52),
+    "up, tp 1": (53248, 16384, 64, 256, 1, 132, 6, 40),
+    "up, tp 8": (6656, 16384, 64, 256, 1, 104, 1, 0),
+    "down, tp 8": (16384, 6656, 64, 256, 1, 132, 1, 124),
+    "up, tp 8, of 128 rows": (6656, 16384, 128, 128, 2, 132, 50, 56),
+    "small": (64, 2048, 64, 256, 2, 2, 4, 0),
 }
 
 
 @pytest.mark.parametrize("shape", BY_HAND)
-def test_a_shape_is_dealt_as_figured_by_hand(shape):
-    count, steps, split, longest = BY_HAND[shape]
-    assert decode.best_split(count, steps, 132) == split
-    assert max(decode.runs(count, steps, split, min(132, count * split))) == longest
-
-
-@pytest.mark.parametrize("sms", [1, 78])
-@pytest.mark.parametrize(("count", "steps"), [(52, 128), (128, 52), (1, 1), (1, 782)])
-def test_a_deal_reads_everything_once_and_runs_are_even(sms, count, steps):
-    split = decode.best_split(count, steps, sms)
-    parts, programs = count * split, min(sms, count * split)
-    runs = decode.runs(count, steps, split, programs)
-    assert sum(runs) == count * steps
-    assert max(runs) - min(runs) <= -(-steps // split) + parts // programs
-    assert split == 1 or steps // split >= 4
+def test_a_shape_is_dealt_as_figured_by_hand(shape, device, programs):
+    programs(132)
+    n, k, block_n, block_k, split, count, even, more = BY_HAND[shape]
+    x, w, out = (torch.empty(sizes, dtype=torch.float16, device="meta") for sizes in ((16, k), (n, k), (16, n)))
+    config = decode.with_split(Config(16, block_n, block_k, 4, 3), w)
+    launch = decode.prepare(x, w, out, config)
+    assert (config.split, launch.grid) == (split, (count,))
+    assert (launch.args["even"], launch.args["more"], launch.args["SHARED"]) == (even, more, split == 2)
 
 
 def test_the_configuration_tells_the_split(device, programs):
     programs(132)
     x, w = (torch.empty((rows, 16384), dtype=torch.float16, device=device) for rows in (2, 6656))
-    assert decode.with_split(Config(16, 128, 128, 4, 6), w).split == 5
+    assert decode.with_split(Config(16, 128, 128, 4, 6), w).split == 2
     assert " split" in CONTENDERS["decode"].describe(x, w)
 
 

@@ -192,6 +192,8 @@ def matmuls(kernel: Kernel, config: Config, dtype: str, m_max: int | None) -> It
         yield matmul(kernel, variant, dtype, (rows[2], 24, short), gang, **more)
         if variant.shared_waves:  # five programs on one tile
             yield matmul(kernel, variant, dtype, (rows[2], 24, 5 * bk + 3), 5 * gang, **more)
+        if variant.split > 1:
+            yield matmul(kernel, variant, dtype, (rows[2], 24, 20 * bk + 3), 5, **more)
         slots = 2 * gang if variant.shared_waves else gang  # an owner waits for the next gang, and a pair is one
         sizes = rows[3], 2 * bn, 3 * bk
         yield matmul(kernel, replace(variant, raster="n"), dtype, sizes, 3 * gang, slots=slots, **more)
