@@ -61,8 +61,8 @@ class Verdict:
     """True where the kernel is exact under every order of events that was tried."""
 
     kind: str
-    """exact, wrong, order, race, hang, uninitialised, bounds, barrier, tma, misuse, assert, or unknown: the machine lacks
-    something that the kernel needs."""
+    """exact, wrong, order, race, hang, uninitialised, bounds, barrier, tma, misuse, assert, or unknown: the machine
+    lacks something that the kernel needs."""
     text: str
     """What to act on."""
     seed: int | None
@@ -100,9 +100,10 @@ def check(
     order of those that the kernel writes. Without it all results must be the same under every order. `tolerance`:
     relative and absolute, for all or by name; 0 is to the bit. By default whole numbers are compared to the bit, and
     others up to what rounding may do: 0.01 where floats of 16 bits or fewer, or tf32, take part, else 0.0001.
-    `slots`: CTAs that the GPU holds at a time, None as many as fit by their threads, registers and shared memory. `budget`: instructions of a run until it is
-    given up. `processes`: forked ones that share the orders of events; tensors then hold the results of the first.
-    `trace`: a file for the events of the last run, which ui.perfetto.dev opens.
+    `slots`: CTAs that the GPU holds at a time, None as many as fit by their threads, registers and shared memory.
+    `budget`: instructions of a run until it is given up. `processes`: forked ones that share the orders of events;
+    tensors then hold the results of the first. `trace`: a file for the events of the last run, which ui.perfetto.dev
+    opens.
 
     Raises ValueError, in one line, where the call is not right or the kernel does not compile.
     """

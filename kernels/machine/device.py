@@ -1,7 +1,7 @@
 """The machine: launches on one or several devices, CTAs, warps, and the scheduler that decides what happens next.
 
 A warp is 32 lanes that run together until one of its instructions could be noticed elsewhere; then a seeded scheduler
-picks who goes on. A GPU holds as many CTAs as there is room for, and others begin as these end. What the hardware does in its own time (a TMA load that lands, a wgmma, a cp.async, a bulk store) is
+picks who goes on. What the hardware does in its own time (a TMA load that lands, a wgmma, a cp.async, a bulk store) is
 an event that the scheduler delays as it likes. Weights are drawn for each run, so that in some runs a warp starves, in
 others loads land at once or stores read at the last moment. Memory is that of all devices: any may read any other's.
 """

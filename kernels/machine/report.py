@@ -216,10 +216,8 @@ def hang(error: FaultError, machine: Machine, tensors: Mapping[str, Tensor]) -> 
         rows.append((word, where(warps[0], inst, (), who) + f"\n{text}"))
     for launch in machine.launches:
         if waiting := launch.grid - launch.begun:
-            text = (
-                f"{waiting} of {launch.grid} CTAs have not begun: the GPU holds {machine.slots} at a time; where all of"
-            )
-            rows.append(("perhaps", f"{text}\nthem wait for each other, the grid must be no larger"))
+            text = f"{waiting} of {launch.grid} CTAs have not begun: the GPU holds {machine.slots} at a time"
+            rows.append(("perhaps", f"{text};\nwhere all of them wait for each other, the grid must be no larger"))
     if error.message.startswith("more than"):
         rows.append(("perhaps", "it is that long: check takes another budget"))
     return page(error.message.partition(":\n")[0], *rows)

@@ -65,7 +65,7 @@ def compiled(launch: Call, target: int = TARGET) -> Compiled:
 
 
 REGISTER_COUNT = re.compile(rb"\x04\x2f\x08\0.{4}(.)\0\0\0", re.DOTALL)
-"""EIATTR_REGCOUNT in .nv.info of a binary: 8 bytes, the number of a function and its registers, as cuobjdump reads it."""
+"""EIATTR_REGCOUNT in .nv.info of a binary: 8 bytes, the number of a function and its registers."""
 
 
 def registers_of(cubin: bytes) -> int:

@@ -136,6 +136,28 @@ def odd_instruction(x, N: tl.constexpr):
     tl.store(x + i, value)
 
 
+@triton.jit
+def add_up(x, out, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.atomic_add(out + i, tl.load(x + tl.program_id(0) * N + i), sem="relaxed")
+
+
+@triton.jit
+def clip(x, out, N: tl.constexpr):
+    i = tl.arange(0, N)
+    asm: tl.constexpr = "{ .reg .pred p; setp.gt.f32 p, $1, 15.; selp.f32 $0, 0f41700000, $1, p; }"
+    clipped = tl.inline_asm_elementwise(asm, "=r,r", [tl.load(x + i)], dtype=tl.float32, is_pure=True, pack=1)
+    tl.store(out + i, clipped)
+
+
+@triton.jit
+def meet(arrived, programs):
+    """A barrier of the whole grid."""
+    tl.atomic_add(arrived, 1)
+    while tl.atomic_add(arrived, 0) < programs:
+        pass
+
+
 @gluon.jit
 def mailbox(x, out, ARRIVALS: gl.constexpr, COUNT: gl.constexpr, FILLS: gl.constexpr, N: gl.constexpr):
     layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
@@ -213,6 +235,28 @@ def of_copy(error: float, dtype: torch.dtype = torch.float32, *, whole: bool = F
     """A copy of which so much more is expected, by the order of what is written."""
     x = (torch.arange(N) + (0 if whole else 0.25)).to(dtype)
     return shift, (1,), (x, torch.zeros(N, dtype=dtype), 0, N), [x.float() + error], options
+
+
+def of_view(step: int, *, covered: bool) -> tuple:
+    """`out` has every so many elements of a storage, of which `x` may be all."""
+    base = torch.arange(2 * N).float()
+    x = base if covered else base.clone()
+    return shift, (1,), (x, base[: N * step : step][:N], N, N)
+
+
+def of_meeting(slots: int | None) -> tuple:
+    args = dict(arrived=torch.zeros(1, dtype=torch.int32), programs=6, num_warps=1)
+    return meet, (6,), args, None, dict(slots=slots, seeds=1)
+
+
+def of_sum(seed: int = 0) -> tuple:
+    torch.manual_seed(seed)
+    return add_up, (6,), dict(x=torch.randn(6, 32), out=torch.zeros(32), N=32, num_warps=1)
+
+
+def of_clip() -> tuple:
+    x = torch.arange(N).float()
+    return clip, (1,), (x, torch.ones(N), N), dict(out=x.clamp(max=15))
 
 
 def of_place(n: int, block: int) -> tuple:
@@ -324,6 +368,21 @@ SUBJECTS = {
     "above, of a part": (
         lambda: (shift, (1,), (torch.ones(2 * N)[N:], torch.zeros(N), 1, N)),
         r"bounds: the element 1 behind the last of x \(128,\)",
+    ),
+    "beside": (
+        lambda: of_view(2, covered=False),
+        r"bounds: byte 4 of the memory of out \(128,\), beside its elements: it is written, and no argument covers it\n"
+        r"  writes  test_check.py:\d+  tl.store\(out \+ i.*lane 1 \(thread 1\)",
+    ),
+    "exact, beside, of another argument": (lambda: of_view(2, covered=True), "exact"),
+    "exact, a halo": (
+        lambda: (shift, (1,), (torch.ones(4 * N)[N : 2 * N : 2], torch.zeros(N), -3, N)), "exact",
+    ),
+    "exact, a decimal literal": (of_clip, "exact"),
+    "exact, up to rounding": (of_sum, "exact: .*note    out depends on the order of events, by what rounding may do"),
+    "exact, a barrier of the grid": (lambda: of_meeting(None), "exact"),
+    "hang, a crowded GPU": (
+        lambda: of_meeting(4), "hang: .*perhaps 2 of 6 CTAs have not begun: the GPU holds 4 at a time",
     ),
     "barrier": (
         lambda: of_mailbox(ARRIVALS=2),

@@ -252,7 +252,7 @@ def test_an_mbarrier_tracks_cp_async(row):
 
 def test_a_copy_that_an_mbarrier_tracks_and_nobody_awaits_may_outlast_its_cta():
     body = MINE + "\n".join(TRACKED[word] for word in ("EXPECT64", "COPY", "NOINC"))
-    with pytest.raises(FaultError, match="the CTA ends while a cp.async is on its way"):
+    with pytest.raises(FaultError, match=r"the CTA ends while a cp\.async is on its way"):
         run(body, GIVEN, words(256), threads=64, shared=BAR + 8, seeds=range(20))
 
 
