@@ -121,7 +121,8 @@ def missing(first: Touch, second: Touch, error: FaultError, is_gluon: bool) -> R
         order, then = "a barrier of the cluster between the two", "then a barrier of the cluster"
     else:
         order = f"a release by {cta_name(one)} behind its access, an acquire by {cta_name(other)} that reads it,\n"
-        order += f"both of scope {scope}; in each CTA a barrier, where other warps take part"
+        order += f"both of scope {scope}; in each CTA a barrier, where other warps take part;\n"
+        order += f"or the other way round, if {cta_name(other)} is to come first"
         then = f"then a release, and an acquire by {cta_name(other)}, of scope {scope}"
     if "fence.proxy" in error.message:
         text = PROXY_FENCE
