@@ -6,7 +6,7 @@ A warp is one agent: that one lane reads what another one wrote is taken to be i
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from kernels.machine.alu import LANES, bits, names_in, numpy_name
 from kernels.machine.floats import from_bf16, to_bf16
 from kernels.machine.local import read_local, write_local
 from kernels.machine.memory import LOCAL_WINDOW, SHARED_WINDOW, spread
-from kernels.machine.order import FOREVER, GENERIC, GRANULE, BoundsError
+from kernels.machine.order import FOREVER, GENERIC, GRANULE, BoundsError, Clock, joined
 from kernels.machine.program import LANE, WINDOW_BITS, effect, family
 from kernels.machine.ptx import UnknownError
 
@@ -103,7 +103,7 @@ def write_shared(w, at: np.ndarray, data: np.ndarray, instruction, strong: Stron
         _end(w, shared.releases, offsets, size, strong)
 
 
-def _beside(w, shared, at: np.ndarray, data: np.ndarray, instruction) -> np.ndarray | None:
+def _beside(w, shared, at: np.ndarray, data: np.ndarray, instruction) -> Clock | None:
     """Return a clock that also knows what other warps did in the same turn of the same store with the same bytes, if
     they did. Layouts replicate tensors over warps: of those nobody can tell who stored last."""
     shared.turns[id(instruction), w.agent] += 1
@@ -112,8 +112,14 @@ def _beside(w, shared, at: np.ndarray, data: np.ndarray, instruction) -> np.ndar
     shared.stores[store] = (*others, w.agent)
     if not others or shared.load(at, data.shape[1]).tobytes() != data.tobytes():
         return None
+    return _knowing(w, others)
+
+
+def _knowing(w, others: Iterable[int]) -> Clock:
+    """Return a clock of a warp that also knows all that other agents ever do."""
     clock = w.clock.copy()
-    clock[:, others] = FOREVER
+    for agent in others:
+        clock.put(agent, FOREVER)
     return clock
 
 
@@ -133,33 +139,32 @@ def write_global(w, at: np.ndarray, data: np.ndarray, instruction, strong: Stron
     of_readers = None if strong else _of_copies(w, at)
     for region, which, offsets in memory.places(at, size, instruction):
         number = _begin(w, region.releases, offsets, size, instruction, strong, reads=False)
-        g = spread(offsets, size, GRANULE)
+        g, places = spread(offsets, size, GRANULE), spread(offsets, size)
         memory.note_write(region, g, w.clock, GENERIC, number, instruction, of_readers)
-        region.check_covered(spread(offsets, size), instruction)
-        region.data[spread(offsets, size)] = data[which]
+        region.check_covered(places, instruction)
+        region.data[places] = data[which]
         _end(w, region.releases, offsets, size, strong)
 
 
-def _of_copies(w, at: np.ndarray, load=None) -> np.ndarray | None:
+def _of_copies(w, at: np.ndarray, load=None) -> Clock | None:
     """Return a clock that also knows what other warps do to which this `load`, or a load of what is stored now, gives
     copies of the same elements; None where there are none.
 
     Layouts replicate small tensors over warps. Of a store in place one warp does it, perhaps before the others have
     loaded: whether their copies matter, the results show. A scalar is no such tensor: all warps act on it.
     """
-    places = np.unique(at)
-    if len(places) < 2 or w.cta.count < 2:
+    if w.cta.count < 2:
         return None
-    loads, place = w.cta.loads_by, hash(places.tobytes())
+    loads, place = w.cta.loads_by, frozenset(at.tolist())
+    if len(place) < 2:
+        return None
     if load is not None:
         loads[place] = loads.setdefault((load.line, place), set())
         loads[place].add(w.agent)
     copies = loads.get(place, ())
     if w.agent not in copies or len(copies) < 2:
         return None
-    clock = w.clock.copy()
-    clock[:, list(copies)] = FOREVER
-    return clock
+    return _knowing(w, copies)
 
 
 def _begin(w, releases, at: np.ndarray, size: int, instruction, strong: Strong | None, *, reads: bool = True) -> int:
@@ -171,7 +176,7 @@ def _begin(w, releases, at: np.ndarray, size: int, instruction, strong: Strong |
     for address in _elements(at, size, strong) if reads else ():
         for other, clock in releases.at.get(address, {}).items():
             if strong.semantics not in ("acquire", "acq_rel"):
-                w.read[other] = np.maximum(clock, w.read.get(other, 0))
+                w.read[other] = joined([clock, w.read.get(other, clock)])
             elif scope.meets(other):
                 w.join(clock)
     return w.note(instruction, scope=w.scope(strong.reach, strong.size))
@@ -182,7 +187,7 @@ def _end(w, releases, at: np.ndarray, size: int, strong: Strong | None, *, read:
     if strong is None:
         return
     is_release = strong.semantics in ("release", "acq_rel")
-    released = w.released | {w.scope(strong.reach): w.clock} if is_release else w.released
+    released = w.released | {w.scope(strong.reach): w.clock.copy()} if is_release else w.released
     for address in _elements(at, size, strong):
         releases.publish(address, released, read=read)
     if is_release:

@@ -12,6 +12,7 @@ NaN, and that ptxas may fuse a mul and an add that name no rounding.
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -32,10 +33,12 @@ def element(kind: str) -> str:
     return kind.removesuffix("x2")
 
 
+@lru_cache
 def bits(kind: str) -> int:
     return (WIDTHS.get(element(kind)) or int(element(kind)[1:])) << kind.endswith("x2")
 
 
+@lru_cache
 def numpy_name(kind: str) -> str:
     """In `NAMES`, of a PTX type, of a pair's halves: what is no number of NumPy's is its bits, unsigned."""
     if not TYPE.fullmatch(kind):

@@ -24,16 +24,33 @@ from triton.runtime.autotuner import Autotuner, Heuristics
 from triton.runtime.jit import JITFunction, TensorWrapper
 
 from kernels.machine import report
+from kernels.machine.alu import LANES
 from kernels.machine.compile import Call
 from kernels.machine.device import Machine
 from kernels.machine.order import FaultError
 from kernels.machine.ptx import UnknownError
-from kernels.machine.run import address, compiled, enqueue, whole
+from kernels.machine.run import Compiled, address, compiled, enqueue, registers_of, whole
 from kernels.machine.trace import Observed, SeenError
 
 ARCHITECTURES = {"sm_80": 80, "sm_86": 86, "sm_89": 89, "sm_90": 90, "sm_90a": 90}
-SHARED_BYTES = {80: 166_912, 86: 101_376, 89: 101_376, 90: 232_448}
-"""That a CTA may have (CUDA C++ Programming Guide, Technical Specifications per Compute Capability)."""
+
+
+class Sm(NamedTuple):
+    """What a GPU holds (CUDA C++ Programming Guide, Technical Specifications per Compute Capability; SMs by the data
+    sheets of A100, A40, L40S and H100)."""
+
+    count: int
+    warps: int
+    ctas: int
+    shared_bytes: int
+
+
+SMS = {
+    80: Sm(108, 64, 32, 167_936), 86: Sm(84, 48, 16, 102_400),
+    89: Sm(142, 48, 24, 102_400), 90: Sm(132, 64, 32, 233_472),
+}  # fmt: skip
+RESERVED = 1024  # bytes of shared memory of each CTA, for the system
+REGISTERS, REGISTERS_AT_ONCE = 65_536, 256  # of an SM; how many a warp is given at a time
 BUDGET = 20_000_000
 CONSEQUENCES = ("wrong", "order", "hang")
 """Kinds that may come of a race, which another order of events shows."""
@@ -44,8 +61,8 @@ class Verdict:
     """True where the kernel is exact under every order of events that was tried."""
 
     kind: str
-    """exact, wrong, order, race, hang, uninitialised, bounds, barrier, tma, misuse, assert, or unknown: the machine lacks
-    something that the kernel needs."""
+    """exact, wrong, order, race, hang, uninitialised, bounds, barrier, tma, misuse, assert, or unknown: the machine
+    lacks something that the kernel needs."""
     text: str
     """What to act on."""
     seed: int | None
@@ -83,9 +100,10 @@ def check(
     order of those that the kernel writes. Without it all results must be the same under every order. `tolerance`:
     relative and absolute, for all or by name; 0 is to the bit. By default whole numbers are compared to the bit, and
     others up to what rounding may do: 0.01 where floats of 16 bits or fewer, or tf32, take part, else 0.0001.
-    `slots`: CTAs that the GPU holds at a time, None as many as there are. `budget`: instructions of a run until it is
-    given up. `processes`: forked ones that share the orders of events; tensors then hold the results of the first.
-    `trace`: a file for the events of the last run, which ui.perfetto.dev opens.
+    `slots`: CTAs that the GPU holds at a time, None as many as fit by their threads, registers and shared memory.
+    `budget`: instructions of a run until it is given up. `processes`: forked ones that share the orders of events;
+    tensors then hold the results of the first. `trace`: a file for the events of the last run, which ui.perfetto.dev
+    opens.
 
     Raises ValueError, in one line, where the call is not right or the kernel does not compile.
     """
@@ -109,7 +127,10 @@ def check(
         return Verdict(chosen.kind, text, chosen.seed, chosen.instructions, time.perf_counter() - begun)
     text = "as expected" if expected else "no fault, and the same results (nothing was expected of them)"
     text = report.page(
-        f"{text} under {seeds} order{'s' * (seeds > 1)} of events", *trial.notes, *rounded.items(), *trial.lost * (expected is None)
+        f"{text} under {seeds} order{'s' * (seeds > 1)} of events",
+        *trial.notes,
+        *rounded.items(),
+        *trial.lost * (expected is None),
     )
     return Verdict("exact", text, None, outcome.instructions, time.perf_counter() - begun)
 
@@ -147,7 +168,7 @@ class Trial:
 
     def outcomes(self, seeds: Sequence[int], processes: int, trace: str | Path | None) -> Iterator[Outcome]:
         """Yield what comes of each order of events. The first shows what the others must agree with."""
-        name, limit = self.launch.kernel.__name__, SHARED_BYTES[ARCHITECTURES[self.arch]]
+        name, limit = self.launch.kernel.__name__, SMS[ARCHITECTURES[self.arch]].shared_bytes - RESERVED
         try:
             with triton.knobs.compilation.scope():
                 # Triton's cache on disk may have the same kernel from another file, or other lines of this one.
@@ -161,6 +182,8 @@ class Trial:
         if (needed := made.program.shared_bytes) > limit:
             limits = f"{self.arch} has {limit}; take smaller blocks or fewer stages"
             raise ValueError(f"{name} needs {needed} bytes of shared memory, {limits}")
+        slots, budget = self.limits
+        self.limits = slots or resident(made, ARCHITECTURES[self.arch]), budget
         coarse = any(tensor.is_floating_point() and tensor.itemsize < 4 for tensor in self.tensors.values())
         self.rounding = 1e-2 if coarse or any("tf32" in inst.op for inst in made.program.kernel.code) else 1e-4
         self.adds = any(re.match(r"atom|red\.|cp\.reduce", inst.op) for inst in made.program.kernel.code)
@@ -253,6 +276,15 @@ class Trial:
         if not self.is_given:
             title += "\nresults depend on the order of events: expected is what the first one gave"
         return report.page(title, report.last_write(watched), *self.lost)
+
+
+def resident(made: Compiled, target: int) -> int:
+    """Return how many CTAs of a kernel a GPU holds at a time."""
+    sm, program = SMS[target], made.program
+    registers = -(-LANES * registers_of(made.triton.asm["cubin"]) // REGISTERS_AT_ONCE) * REGISTERS_AT_ONCE
+    warps = min(sm.warps, REGISTERS // registers)
+    fitting = min(sm.ctas, warps // program.warps, sm.shared_bytes // (program.shared_bytes + RESERVED))
+    return max(sm.count * fitting // program.cluster, 1) * program.cluster
 
 
 FORKED: list[Trial] = []

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from kernels.machine.order import FOREVER, GENERIC, BarrierError, BoundsError, RaceError
+from kernels.machine.order import ALL_ROWS, FOREVER, GENERIC, BarrierError, BoundsError, Clock, RaceError, joined
 from kernels.machine.program import WINDOW_BITS, effect
 from kernels.machine.sync import Turn
 
@@ -26,6 +26,7 @@ def instructions() -> Iterator[tuple[str, str]]:
 class Cluster:
     def __init__(self) -> None:
         self.ctas: list[Any] = []
+        self.waiting: dict[Any, None] = {}  # warps
         self.turn = Turn("the barrier of the cluster")
         self.turns: Counter = Counter()  # how often a warp has done a store
         self.stores: dict[tuple, list[int]] = {}  # by store, turn and bytes: the agents that did
@@ -59,13 +60,14 @@ class Cluster:
             self.turn.end()
             self.turn = Turn(self.turn.name)
 
-    def beside(self, w, inst, agent: int, what: int) -> np.ndarray:
+    def beside(self, w, inst, agent: int, what: int) -> Clock:
         """Return a clock that also knows of the other CTAs' same turn of the same store, of the same bytes: layouts
         replicate tensors over CTAs, and nobody can tell whose came last."""
         self.turns[inst.line, w.agent] += 1
         others = self.stores.setdefault((inst.line, self.turns[inst.line, w.agent], what), [])
         clock = w.clock.copy()
-        clock[:, others] = FOREVER
+        for other in others:
+            clock.put(other, FOREVER)
         others.append(agent)
         return clock
 
@@ -73,7 +75,7 @@ class Cluster:
 def check_end(cta) -> None:
     """Raise RaceError if the CTA ends where others of its cluster may still access its memory or its mbarriers."""
     shared, ctas = cta.shared, cta.cluster.ctas
-    known = np.maximum.reduce([warp.clock[GENERIC] for warp in cta.warps])
+    known = joined([warp.clock for warp in cta.warps])
     reads = np.abs(shared.reads)
     accesses = [shared.ledger.accesses[number] for number in np.unique(shared.writes).tolist()]
     accesses = [(access.agent, access.epoch, shared.writes == access.number) for access in accesses]
@@ -81,8 +83,10 @@ def check_end(cta) -> None:
     accesses += [(agent, epoch, None) for agent, epoch in cta.reached_by.items()]
     others = {other.agent(0, 0) + i: other for other in ctas for i in range(other.program.agents) if other is not cta}
     for agent, epoch, places in accesses:
-        if agent in others and known[agent] < epoch:
-            message = f"{cta.warps[0]!r}: the CTA ends while CTA {others[agent].number} may still access its shared memory"
+        if agent in others and known.item(GENERIC, agent) < epoch:
+            message = (
+                f"{cta.warps[0]!r}: the CTA ends while CTA {others[agent].number} may still access its shared memory"
+            )
             byte = None if places is None else shared.first_byte(np.arange(len(places)), places == places.max())
             raise RaceError(message, shared, byte, agent)
 
@@ -111,7 +115,7 @@ def arrive(w, inst):
         raise BarrierError(f"arrives again, with no wait between, at {w.joined_cluster.describe(cluster.warps)}")
     fenced = [w.inits, *(clock for scope, clock in w.released.items() if scope.reach != "cta")]
     w.joined_cluster = turn
-    turn.arrived[w] = np.maximum.reduce(fenced) if "relaxed" in inst.op else w.clock.copy()
+    turn.arrived[w] = joined(fenced) if "relaxed" in inst.op else w.clock.copy()
     w.tick()
     cluster.complete()
 
@@ -130,5 +134,5 @@ def wait(w, inst):
 def fence_inits(w, inst):
     """9.7.13.4: of what this warp did, mbarrier.init alone."""
     cta = w.cta
-    mbarriers = slice(cta.first + 5 * cta.count, cta.first + cta.program.agents)
-    w.inits[:, mbarriers] = w.clock[:, mbarriers]
+    first, count = cta.first + 5 * cta.count, cta.program.barriers
+    w.inits.put(first, w.clock.of(first, count, ALL_ROWS), count=count)

@@ -19,7 +19,7 @@ import torch
 import triton
 from triton.runtime.jit import KernelInterface
 
-from kernels.machine.check import ARCHITECTURES, check
+from kernels.machine.check import ARCHITECTURES, BUDGET, check
 
 ROOT = Path(__file__).parents[2]
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "triton-roofline"
@@ -35,6 +35,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=8, help="orders of events for each case (8)")
     parser.add_argument("--seed", type=int, default=0, help="the first of them (0)")
     parser.add_argument("--arch", default="sm_90a", help=f"{', '.join(ARCHITECTURES)} (sm_90a)")
+    parser.add_argument("--slots", type=int, help="CTAs that the GPU holds at a time (as many as fit)")
+    parser.add_argument("--budget", type=int, default=BUDGET, help=f"instructions until a run is given up ({BUDGET:_})")
+    parser.add_argument("--processes", type=int, default=os.cpu_count(), help="that share the orders (one a core)")
     parser.add_argument("--trace", metavar="FILE", help="events of the last run, up to the first bad case")
     parser.add_argument("--coverage", action="store_true", help="print which instructions are modelled, and how")
     parser.add_argument("--triton", metavar="VERSION,...", help="under the newest of each (3.7.1,3.9), by pip")
@@ -72,7 +75,8 @@ def judge(kernel: KernelInterface, name: str, cases: Iterable[tuple], options: a
     for count, (grid, args, *expected) in enumerate(cases, 1):
         verdict = check(
             kernel, grid, args, seeds=options.seeds, seed=options.seed, arch=options.arch, trace=options.trace,
-            processes=os.cpu_count(), **dict(zip(("expected", "tolerance"), expected, strict=False)),
+            slots=options.slots, budget=options.budget, processes=options.processes,
+            **dict(zip(("expected", "tolerance"), expected, strict=False)),
         )  # fmt: skip
         print(f"{name}  case {count}  {verdict.instructions} instructions  {verdict.seconds:.1f} s")
         print("    " + str(verdict).replace("\n", "\n    "), flush=True)

@@ -17,7 +17,7 @@ from kernels.machine.alu import names_in, numpy_name
 from kernels.machine.device import Event
 from kernels.machine.floats import from_bf16, to_bf16
 from kernels.machine.memory import EMPTY, REGION_BITS, spread
-from kernels.machine.order import GENERIC, GLOBAL, GRANULE, SHARED, FaultError, TmaError
+from kernels.machine.order import GENERIC, GLOBAL, GRANULE, SHARED, Clock, FaultError, TmaError
 from kernels.machine.program import effect, family
 from kernels.machine.ptx import UnknownError
 from kernels.machine.sync import lanes_of, mbarrier_of, names
@@ -86,7 +86,7 @@ def copy(program, inst):
             cta.shared.data[spread(target, size)] = data
 
         w.copies.open.append(event := Event("cp.async", cta, land))
-        cta.machine.events.append(event)
+        cta.machine.begin(event)
 
     return run
 
@@ -103,20 +103,20 @@ def wait(w, inst, left=0):
         w.copies.commit()
     if ready := w.copies.wait(left):
         return ready
-    w.clock[GENERIC, w.cta.agent(4, w.number)] = w.copies.known
+    w.clock.put(w.cta.agent(4, w.number), w.copies.known, GENERIC)
 
 
 @effect(*names("arrive", "arrive.noinc", of="cp.async.mbarrier"), operands="S")
 def arrive_behind(w, inst, where):
     """An arrival of each lane once its copies so far have landed; it counts as one more, or is among the expected."""
-    clock = np.zeros_like(w.clock)
-    clock[GENERIC, w.cta.agent(4, w.number)] = w.copies.number
+    clock = Clock(w.clock.width)
+    clock.put(w.cta.agent(4, w.number), w.copies.number, GENERIC)
     before = w.copies.track()
     for lane in lanes_of(w):
         barrier = mbarrier_of(w, w.cta, int(where(w)[lane]))
         if ".noinc" not in inst.op:
             barrier.expect(arrivals=1)
-        w.cta.machine.events.append(Event("cp.async", w.cta, partial(barrier.arrive, clock, 1), before))
+        w.cta.machine.begin(Event("cp.async", w.cta, partial(barrier.arrive, clock, 1), before))
 
 
 # Bulk copies, and boxes of tensors.
@@ -241,7 +241,7 @@ def _load_to(w, cta, address: int, mbarrier, inst, lane: int, find: Find, unit: 
         shared.data[part.map.places(address)] = data
         mbarrier.land(part.map.bytes, part.map.bytes)
 
-    machine.events.append(Event("TMA load", cta, land))
+    machine.begin(Event("TMA load", cta, land))
 
 
 def to_tf32(bits: np.ndarray) -> np.ndarray:
@@ -301,7 +301,8 @@ def _store(inst, find: Find, unit: int, source: Callable, operation: str | None)
 
             first = Event("TMA store", cta, read)
             event = Event("TMA store", cta, write, first)
-            machine.events += [first, event]
+            machine.begin(first)
+            machine.begin(event)
             w.stores.open.append(event)
         w.tick()
 
@@ -318,4 +319,4 @@ def wait_for_stores(w, inst, left):
     if ready := w.stores.wait(left, reads=(reads := inst.op.endswith(".read"))):
         return ready
     for kind in (2,) if reads else (2, 3):
-        w.clock[:, w.cta.agent(kind, w.number)] = w.stores.known
+        w.clock.put(w.cta.agent(kind, w.number), w.stores.known)

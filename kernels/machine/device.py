@@ -8,10 +8,9 @@ others loads land at once or stores read at the last moment. Memory is that of a
 
 import math
 import random
-from bisect import bisect
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,20 @@ from kernels.machine.alu import names_in
 from kernels.machine.cluster import Cluster, check_end
 from kernels.machine.divergence import choose, run_in_lanes
 from kernels.machine.memory import EMPTY, GlobalMemory, Shared, spread
-from kernels.machine.order import FOREVER, GENERIC, GRANULE, FaultError, Ledger, Scope, TmaError
+from kernels.machine.order import (
+    CLUSTER_BITS,
+    GENERIC,
+    GLOBAL,
+    GRANULE,
+    SHARED,
+    Clock,
+    FaultError,
+    Ledger,
+    Scope,
+    TmaError,
+    joined,
+)
+from kernels.machine.pool import Pool
 from kernels.machine.program import ALL_LANES, LANE, LANES, NO_LANES, Program, Ready
 from kernels.machine.stall import Stall
 from kernels.machine.sync import Turn
@@ -43,6 +55,12 @@ class Event:
     do: Callable[[], None]
     after: "Event | Several | None" = None
     done: bool = False
+    followers: list["Event"] = field(default_factory=list)
+    """That are after it."""
+
+    @property
+    def events(self) -> list["Event"]:
+        return [self]
 
 
 @dataclass(eq=False)
@@ -113,15 +131,21 @@ class Launch:
     """Numbers of launches that must have ended, with all they did, as on one stream."""
     device: int = 0
     first: int = 0
-    """Of its agents."""
+    """Of its clusters."""
     symbols: dict[str, int] = field(default_factory=dict)
     """Addresses of its module's variables."""
+    loaded: dict[Any, list[np.ndarray]] = field(default_factory=dict)
+    """By a load of a parameter: what all lanes get."""
     begun: int = 0
-    start: np.ndarray | None = None
-    end: np.ndarray | None = None
+    start: Clock | None = None
+    end: Clock | None = None
 
     def __post_init__(self) -> None:
         self.grid = self.left = math.prod(self.shape)
+
+    @property
+    def clusters(self) -> range:
+        return range(self.first, self.first + self.grid // self.program.cluster)
 
 
 class Warp:
@@ -137,7 +161,7 @@ class Warp:
         self.ready: Ready | None = None
         self.joined: Turn | None = None  # of a barrier of the CTA, at which it waits
         self.joined_cluster: Turn | None = None  # of the cluster's barrier, at which it has arrived
-        self.agent = cta.first + number
+        self.agent, self.epoch = cta.first + number, 0
         self.clock = cta.launch.start.copy()
         self.tick()
         self.wgmma, self.stores, self.copies = Groups(), Groups(), Groups()
@@ -145,20 +169,17 @@ class Warp:
         self.operands: list[tuple[int, int, np.ndarray]] = []  # of wgmma under way: group, register and what it held
         self.registers = cta.program.kernel.registers_a_thread
         self.weight = 10 ** cta.machine.rng.uniform(-1.5, 1.5)
-        self.released: dict[Scope, np.ndarray] = {}  # by fences: what strong writes behind them release
-        self.inits = np.zeros_like(self.clock)  # of mbarriers, as a fence released them
-        self.read: dict[Scope, np.ndarray] = {}  # by relaxed reads: what fences behind them acquire
-
-    @property
-    def epoch(self) -> int:
-        return self.clock.item(GENERIC, self.agent)
+        self.released: dict[Scope, Clock] = {}  # by fences: what strong writes behind them release
+        self.inits = Clock(self.clock.width)  # of mbarriers, as a fence released them
+        self.read: dict[Scope, Clock] = {}  # by relaxed reads: what fences behind them acquire
 
     def tick(self) -> None:
         """What follows is not covered by what was released, or fenced for the async proxy, before."""
-        self.clock[GENERIC, self.agent] += 1
+        self.epoch += 1
+        self.clock.put(self.agent, self.epoch, GENERIC)
 
-    def join(self, clock: np.ndarray) -> None:
-        np.maximum(self.clock, clock, out=self.clock)
+    def join(self, clock: Clock) -> None:
+        self.clock.join(clock)
 
     def scope(self, reach: str, size: int = 0) -> Scope:
         return Scope(reach, self.cta.launch.device, self.cta.first, self.cta.cluster.ctas[0].first, size)
@@ -183,19 +204,27 @@ class Cta:
         cluster.ctas.append(self)
         x, y, _ = launch.shape
         self.place = self.number % x, self.number // x % y, self.number // (x * y)
-        self.first, self.count = launch.first + self.number * self.program.agents, self.program.warps
-        size = self.program.cluster
+        size, self.count = self.program.cluster, self.program.warps
+        self.first = (launch.first + self.number // size << CLUSTER_BITS) + self.rank * self.program.agents
         readers = 3 * self.count if size == 1 else size * self.program.agents
         self.shared = Shared(self.program.shared_bytes, cluster.ctas[0].first, readers, machine.ledger)
         self.shared.number = self.first
+        self.under_way: Counter = Counter()  # events, by kind
         self.reached_by: dict[int, int] = {}  # at which epochs warps of other CTAs last used its mbarriers
         self.barriers: dict = {}  # mbarriers by address
         self.loads: dict[int, tuple[int, int]] = {}  # by address of an mbarrier: the agent and epoch of its TMA loads
-        # Agents that loaded from the same addresses, by the load's line and their hash; of the latest load, by that.
+        # Agents that loaded from the same addresses, by the load's line and these; of the latest load, by these.
         self.loads_by: dict[Any, set[int]] = {}
         self.named: dict[int, Turn] = {}  # of its barriers, by number: the turn that goes on
         self.spare_registers = 0
         self.warps = [Warp(self, number) for number in range(self.count)]
+
+    def end(self) -> None:
+        """Let go of what nobody looks at any more."""
+        self.ended = True
+        self.shared.end()
+        for warp in self.warps:
+            warp.r, warp.local, warp.clock = [], None, None
 
     def agent(self, kind: int, warp: int) -> int:
         """Of a warp: 1 its wgmma, 2 and 3 the reads and the writes of its bulk stores, 4 its cp.async."""
@@ -216,10 +245,13 @@ class Machine:
         self.problems: list[str] = []  # of their code, found without running it
         self.printed: list[str] = []  # by the kernels
         self.hosts: list[tuple[Host, Iterator]] = []
-        self.events: list[Event] = []
-        self.ctas: list[Cta] = []
-        self.warps: list[Warp] = []  # of all these, that have not ended
-        self.executed, self.agents, self.devices = 0, 1, 1
+        self.events: dict[Event, None] = {}  # that are under way
+        self.ctas: dict[Cta, None] = {}
+        self.warps: dict[Warp, None] = {}  # of all these, that have not ended
+        self.able = Pool()  # warps and events, any of which may be next
+        self.held: Counter = Counter()  # CTAs, by device
+        self.executed, self.devices = 0, 1
+        self.clusters = 1  # number of the next; each thread of the host is one, too
         self.stall = Stall(self)
         self.lane = self.rng.randrange(LANES)  # that elect.sync picks
         self.calm = self.rng.choice((0.0, 0.5, 0.9))  # the chance that a warp goes on after it did something visible
@@ -243,7 +275,7 @@ class Machine:
         """Returns its number. Launches run at the same time, but `after` others. `parameters` are in the kernel's
         order."""
         given = dict(zip(program.kernel.parameters, parameters, strict=True))
-        launch = Launch(program, (*shape, 1, 1)[:3], given, tuple(after), device, self.agents)
+        launch = Launch(program, (*shape, 1, 1)[:3], given, tuple(after), device, self.clusters)
         if launch.shape[0] % program.cluster or 0 < (self.slots or launch.grid) < program.cluster:
             raise ValueError(f"a grid of {launch.shape} in {self.slots} slots, for clusters of {program.cluster} CTAs")
         if (program, device) not in self.symbols:
@@ -253,68 +285,107 @@ class Machine:
             }
         launch.symbols = self.symbols[program, device]
         self.launches.append(launch)
-        self.agents += launch.grid * program.agents
+        self.clusters = launch.clusters.stop
         self.devices = max(self.devices, device + 1)
         return len(self.launches) - 1
 
     def host(self, steps: Callable[["Host"], Iterator]) -> None:
         """Add a thread of the host: a generator that yields between its steps."""
-        host = Host(self, self.agents)
-        self.agents += 1
+        host = Host(self, self.clusters << CLUSTER_BITS)
+        self.clusters += 1
         self.hosts.append((host, steps(host)))
 
     def run(self) -> None:
         """Until all launches have ended. Raises FaultError."""
-        empty = np.zeros((3, self.agents), np.int32)
+        width = max((launch.program.cluster * launch.program.agents for launch in self.launches), default=1)
         for host, _ in self.hosts:
-            host.clock = empty.copy()
-            host.clock[GENERIC, host.agent] = 1
+            host.clock = Clock(width)
+            host.clock.put(host.agent, 1, GENERIC)
         for launch in self.launches:
-            launch.start, launch.end = empty, empty.copy()
-        weights = {kind: 10 ** self.rng.uniform(-2, 2) for kind in ("TMA load", "TMA store", "wgmma", "cp.async")}
-        weights["host"] = 10 ** self.rng.uniform(-3, 0)  # of what all others have: who waits for it must not starve
+            launch.start, launch.end = Clock(width), Clock(width)
+        self.weights = {kind: 10 ** self.rng.uniform(-2, 2) for kind in ("TMA load", "TMA store", "wgmma", "cp.async")}
+        self.weights["host"] = 10 ** self.rng.uniform(
+            -3, 0
+        )  # of what all others have: who waits for it must not starve
         self._begin()
         with np.errstate(all="ignore"):
-            while self._turn(weights):
+            while self._turn():
                 pass
 
-    def _turn(self, weights: dict) -> bool:
+    def begin(self, event: Event) -> None:
+        """Have the hardware do this, once what it is after is done."""
+        self.events[event] = None
+        event.cta.under_way[event.kind] += 1
+        if event.after is None or event.after.done:
+            self.able.put(event, self.weights[event.kind])
+        else:
+            for before in event.after.events:
+                before.followers.append(event)
+
+    def _turn(self) -> bool:
         """Let somebody go on; False once all is done."""
         if not self.warps and not self.events and not any(launch.left for launch in self.launches):
             return False
-        choices: list = [warp for warp in self.warps if warp.ready is None or warp.ready()]
-        chances = [warp.weight for warp in choices]
-        events = [event for event in self.events if event.after is None or event.after.done]
-        choices += events
-        chances += [weights[event.kind] for event in events]
-        if not choices:
+        if not (total := self.able.total):
             waiting = "\n".join(warp.at() for warp in self.warps)
             raise StuckError(f"nobody can go on:\n{waiting}")
-        if self.hosts:
-            chances += [weights["host"] * sum(chances)] * len(self.hosts)
-            choices += self.hosts
-        upto = list(accumulate(chances))
-        chosen = choices[bisect(upto, self.rng.random() * upto[-1], 0, len(upto) - 1)]
+        at = self.rng.random() * (1 + self.weights["host"] * len(self.hosts))
+        if at >= 1:
+            host = self.hosts[min(int((at - 1) / self.weights["host"]), len(self.hosts) - 1)]
+            if next(host[1], host) is host:
+                self.hosts.remove(host)
+            return True
+        chosen = self.able.draw(at * total)
         if isinstance(chosen, Event):
-            self.events.remove(chosen)
-            chosen.do()
-            chosen.done = True
-            self.stall.moved()
-            self._begin()
-        elif isinstance(chosen, Warp):
-            if self.executed > self.stall.due and not self.hosts and not self.events and self.stall.notice(chosen):
-                waiting = "\n".join(warp.at() for warp in self.warps)
-                raise StuckError(f"all that can go on repeat themselves, and nothing changes any more:\n{waiting}")
-            self._advance(chosen)
-            if not chosen.alive:
-                self.stall.moved()
-                self.warps.remove(chosen)
-                chosen.cta.cluster.complete()
-                self._retire()
-                self._begin()
-        elif next(chosen[1], chosen) is chosen:
-            self.hosts.remove(chosen)
+            self._happen(chosen)
+        elif chosen.ready is None or chosen.ready():
+            self._go_on(chosen)
+        else:  # somebody else was faster
+            self._wait(chosen)
         return True
+
+    def _happen(self, event: Event) -> None:
+        del self.events[event]
+        self.able.remove(event)
+        event.do()
+        event.done, event.after, event.do = True, None, None
+        event.cta.under_way[event.kind] -= 1
+        for follower in event.followers:
+            if follower.after.done:
+                self.able.put(follower, self.weights[follower.kind])
+        self.stall.moved()
+        self._wake(event.cta.cluster)
+        self._begin()
+
+    def _go_on(self, warp: Warp) -> None:
+        if self.executed > self.stall.due and not self.hosts and not self.events and self.stall.notice(warp):
+            waiting = "\n".join(other.at() for other in self.warps)
+            raise StuckError(f"all that can go on repeat themselves, and nothing changes any more:\n{waiting}")
+        self._advance(warp)
+        cluster = warp.cta.cluster
+        if not warp.alive:
+            self.stall.moved()
+            del self.warps[warp]
+            self.able.remove(warp)
+            cluster.complete()
+            self._retire(warp.cta)
+        elif warp.ready:
+            self._wait(warp)
+        else:
+            self.able.put(warp, warp.weight)  # which may be another
+        self._wake(cluster)
+        if not warp.alive:
+            self._begin()
+
+    def _wait(self, warp: Warp) -> None:
+        self.able.remove(warp)
+        warp.cta.cluster.waiting[warp] = None
+
+    def _wake(self, cluster: Cluster) -> None:
+        """Let those go on who wait for what a warp or an event of their cluster has just done: for nothing else."""
+        for warp in [warp for warp in cluster.waiting if warp.ready()]:
+            del cluster.waiting[warp]
+            self.able.put(warp, warp.weight)
 
     def _begin(self) -> None:
         """Start the CTAs there is room for."""
@@ -324,31 +395,39 @@ class Machine:
             if not launch.begun and launch.after:
                 if any(event.cta.launch is self.launches[i] for event in self.events for i in launch.after):
                     continue
-                launch.start = np.maximum.reduce([self.launches[i].end for i in launch.after])
-                launch.start[:] = launch.start[GENERIC]  # a launch's end is seen by all proxies of the next
-            here = sum(cta.launch.device == launch.device for cta in self.ctas)
+                launch.start = joined([self.launches[i].end for i in launch.after])
+                launch.start.fence((SHARED, GLOBAL))  # a launch's end is seen by all proxies of the next
+            here = self.held[launch.device]
             room, size = (self.slots or launch.grid + here) - here, launch.program.cluster
             for _ in range(min(launch.grid - launch.begun, room) // size):
                 cluster = Cluster()
                 for _ in range(size):
-                    self.ctas.append(cta := Cta(self, launch, cluster))
-                    self.warps += cta.warps
+                    self.ctas[cta := Cta(self, launch, cluster)] = None
+                    self.held[launch.device] += 1
                     launch.begun += 1
+                    for warp in cta.warps:
+                        self.warps[warp] = None
+                        self.able.put(warp, warp.weight)
 
-    def _retire(self) -> None:
-        for cta in [cta for cta in self.ctas if not any(warp.alive for warp in cta.warps)]:
-            for event in self.events:
-                if event.cta is cta and event.kind in ("TMA load", "cp.async"):
-                    raise TmaError(f"{cta.warps[0]!r}: the CTA ends while a {event.kind} is on its way")
-            if cta.program.cluster > 1:
-                check_end(cta)
-            cta.ended = True
-            self.ctas.remove(cta)
-            launch = cta.launch
-            launch.left -= 1
-            for warp in cta.warps:
-                np.maximum(launch.end, warp.clock, out=launch.end)
-            launch.end[:, cta.first : cta.first + cta.program.agents] = FOREVER
+    def _retire(self, cta: Cta) -> None:
+        """End a CTA once all its warps have."""
+        if any(warp.alive for warp in cta.warps):
+            return
+        for kind in ("TMA load", "cp.async"):
+            if cta.under_way[kind]:
+                raise TmaError(f"{cta.warps[0]!r}: the CTA ends while a {kind} is on its way")
+        if cta.program.cluster > 1:
+            check_end(cta)
+        launch = cta.launch
+        if len(self.launches) > 1:
+            launch.end = joined([launch.end, *(warp.clock for warp in cta.warps)])
+            launch.end.ended |= {launch.clusters}
+            for cluster in launch.end.blocks.keys() & launch.clusters:
+                del launch.end.blocks[cluster]
+        launch.left -= 1
+        del self.ctas[cta]
+        self.held[launch.device] -= 1
+        cta.end()
 
     def _advance(self, warp: Warp) -> None:
         """Run a warp until it waits or has done something that others may notice."""
@@ -419,19 +498,20 @@ class Host:
 
     machine: Machine
     agent: int
-    clock: np.ndarray = field(default=None, repr=False)
+    clock: Clock = field(default=None, repr=False)
 
     def write(self, at: np.ndarray, data: np.ndarray, *, release: bool = False) -> None:
         """`data`, [n, size], at so many addresses; as a flag, with release at system scope."""
         memory, size = self.machine.memory, data.shape[1]
         scope = Scope("sys", -1, -1, -1) if release else None
-        number = self.machine.ledger.note(self.agent, int(self.clock[GENERIC, self.agent]), self, scope=scope)
+        epoch = self.clock.item(GENERIC, self.agent)
+        number = self.machine.ledger.note(self.agent, epoch, self, scope=scope)
         for region, which, offsets in memory.places(at, size, self):
             memory.note_write(region, spread(offsets, size, GRANULE), self.clock, GENERIC, number, self)
             region.data[spread(offsets, size)] = data[which]
             for offset in offsets.tolist() if release else ():
-                region.releases.publish(offset, {scope: self.clock}, read=False)
-        self.clock[GENERIC, self.agent] += release
+                region.releases.publish(offset, {scope: self.clock.copy()}, read=False)
+        self.clock.put(self.agent, epoch + release, GENERIC)
 
     def __repr__(self) -> str:
         return "the host"

@@ -32,16 +32,21 @@ def here(w) -> np.ndarray:
 
 def go(w, pc: int, calls: tuple) -> None:
     """Send those that take part in an instruction elsewhere; the others of their group go on behind it."""
-    stay = here(w) & ~(here(w) if w.mask is None else w.mask)
+    if w.mask is None:
+        w.pc, w.calls = pc - 1, calls  # 1 is added to it
+        return
+    stay = here(w) & ~w.mask
     if stay.any():
         w.others.append(Group(pc, w.mask, calls))
         w.lanes = stay
     else:
-        w.pc, w.calls = pc - 1, calls  # 1 is added to it
+        w.pc, w.calls = pc - 1, calls
 
 
 def end(w) -> bool:
     """End those that take part. Return whether they were the last of the warp."""
+    if w.lanes is None and w.mask is None:
+        return True
     w.lanes = here(w) & ~(here(w) if w.mask is None else w.mask)
     return not w.lanes.any() and not w.others
 

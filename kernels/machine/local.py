@@ -76,10 +76,17 @@ def access(program, inst):
         if first + count * size > program.kernel.parameters[match[1]]:
             raise UnknownError(f"bytes from {first} of parameter {match[1]}")
 
+        def numbers(launch) -> list[np.ndarray]:
+            value, dtype = launch.parameters[match[1]] >> 8 * first, np.dtype(numpy_name(f"u{bits(kind)}"))
+            parts = [(value >> 8 * size * i) % 2 ** bits(kind) for i in range(count)]
+            return [np.full(LANES, part, dtype).view(numpy_name(kind)) for part in parts]
+
         def load_parameter(w):
-            value, dtype = w.cta.launch.parameters[match[1]] >> 8 * first, np.dtype(numpy_name(f"u{bits(kind)}"))
-            for i, put in enumerate(puts):
-                put(w, np.full(LANES, (value >> 8 * size * i) % 2 ** bits(kind), dtype).view(numpy_name(kind)))
+            launch = w.cta.launch
+            if numbers not in launch.loaded:
+                launch.loaded[numbers] = numbers(launch)
+            for put, values in zip(puts, launch.loaded[numbers], strict=True):
+                put(w, values)
 
         return load_parameter
     where, puts = program.address(where_text), program.puts(registers, kind) if name == "ld" else None

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from kernels.machine.order import GENERIC, GRANULE, BoundsError, Ledger, RaceError, Releases, UninitialisedError
+from kernels.machine.order import GENERIC, GRANULE, BoundsError, Clock, Ledger, RaceError, Releases, UninitialisedError
 
 REGION_BITS = 36  # of an address, inside one array
 MAPS = 1 << 31  # addresses of tensor maps: Triton 3.9 keeps 32 bits of a parameter's
@@ -76,7 +76,7 @@ class Noted:
         numbers, scope = noted[g], self.ledger.accesses[number].scope
         if late := self.ledger.unordered(numbers, clock, row, scope):
             missing = "with no order between"
-            if late.generic and clock[GENERIC, late.agent] >= late.epoch:
+            if late.generic and clock.item(GENERIC, late.agent) >= late.epoch:
                 missing = "with no fence.proxy.async after it"
             elif scope and late.scope:
                 missing = "and one of their scopes does not reach the other"
@@ -109,7 +109,7 @@ class Shared(Noted):
         return spread(at, size, GRANULE)
 
     def note_read(
-        self, g, clock: np.ndarray, row: int, agent: int, epoch: int, instruction: object, strong: int = 0
+        self, g, clock: Clock, row: int, agent: int, epoch: int, instruction: object, strong: int = 0
     ) -> None:
         """Check and remember a read. `g`: granules, an index of any kind. `strong`: the number of a strong access."""
         g = self.index(g)
@@ -121,12 +121,12 @@ class Shared(Noted):
         self.reads[agent - self.first, g] = -epoch if strong else epoch
 
     def note_write(
-        self, g, clock: np.ndarray, row: int, number: int, instruction: object, of_writers: np.ndarray | None = None
+        self, g, clock: Clock, row: int, number: int, instruction: object, of_writers: Clock | None = None
     ) -> None:
         """Check and remember a write. `of_writers`: a clock that knows more of other writes than `clock`."""
         g, known = self.index(g), clock if of_writers is None else of_writers
         self.compare(self.writes, g, known, row, number, instruction, ("overwrites", "wrote"))
-        clock_of_readers, reads = clock[GENERIC, self.first : self.first + len(self.reads)], self.reads[:, g]
+        clock_of_readers, reads = clock.of(self.first, len(self.reads)), self.reads[:, g]
         if not self.ledger.accesses[number].scope:  # else those that are strong may read at the same time
             reads = np.abs(reads)
         if np.count_nonzero(late := reads > clock_of_readers.reshape(-1, *[1] * (reads.ndim - 1))):
@@ -134,6 +134,11 @@ class Shared(Noted):
             message = f"{instruction} overwrites shared memory while reader {reader} of the CTA may still read it"
             raise RaceError(message, self, self.first_byte(g, late[reader]), self.first + reader)
         self.writes[g] = number
+
+    def end(self) -> None:
+        """Nobody may access it any more. It keeps its length."""
+        self.data = np.ndarray(len(self.data), np.uint8, bytes(1), strides=(0,))
+        del self.writes, self.reads, self.turns, self.stores
 
     def load(self, at: np.ndarray, size: int) -> np.ndarray:
         """[n, size] bytes."""
@@ -199,10 +204,11 @@ class GlobalMemory:
     ) -> Iterator[tuple[Region, np.ndarray, np.ndarray]]:
         """For each array that `size` bytes at some of the addresses are of: it, which of them, and where in it.
         Addresses are multiples of `unit`, of `size` by default."""
-        numbers = at >> REGION_BITS
-        regions = sorted(set(numbers.tolist()))
+        every = at.tolist()
+        lowest, highest = (address >> REGION_BITS for address in (min(every), max(every))) if every else (1, 0)
+        regions = [lowest] if lowest == highest else sorted({address >> REGION_BITS for address in every})
         for number in regions:
-            chosen = numbers == number if len(regions) > 1 else np.s_[:]
+            chosen = at >> REGION_BITS == number if len(regions) > 1 else np.s_[:]
             region, offsets = self.region(at[chosen].item(0), instruction), at[chosen] & ((1 << REGION_BITS) - 1)
             if (last := max(offsets.tolist())) + size > len(region.data):
                 raise BoundsError(f"{instruction}: byte {last} of a tensor of {len(region.data)}", region, last)
@@ -217,7 +223,7 @@ class GlobalMemory:
         region.reads[g] = number
 
     def note_write(
-        self, region: Region, g, clock, row: int, number: int, instruction: object, of_readers: np.ndarray | None = None
+        self, region: Region, g, clock, row: int, number: int, instruction: object, of_readers: Clock | None = None
     ) -> None:
         """Check and remember a write. `of_readers`: a clock that knows more of reads than `clock`."""
         g, known = region.index(g), clock if of_readers is None else of_readers

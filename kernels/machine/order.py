@@ -12,6 +12,7 @@ Two accesses that conflict and are not ordered are a fault whichever came first:
 not only the unlucky one.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -110,6 +111,74 @@ class Access:
         return f"{self.by[0]}, at {self.by[1]} or behind it," if isinstance(self.by, tuple) else str(self.by)
 
 
+CLUSTER_BITS = 16
+"""Of an agent's number: below them, which it is in its cluster, or the host's; above them, which cluster that is."""
+ALL_ROWS = slice(None)
+
+
+class Clock:
+    """Up to which epoch each agent is known, in each of the rows.
+
+    It is kept by clusters: most know nothing of each other. Clocks share what is in `blocks`, so no block is changed in
+    place. Of the clusters that are `ended`, all is known.
+    """
+
+    __slots__ = ("blocks", "ended", "width")
+
+    def __init__(self, width: int, blocks: dict[int, np.ndarray] | None = None, ended: frozenset[range] = frozenset()):
+        """`width`: agents of a cluster, at most."""
+        self.width, self.blocks, self.ended = width, blocks or {}, ended
+
+    def copy(self) -> "Clock":
+        return Clock(self.width, dict(self.blocks), self.ended)
+
+    def item(self, row: int, agent: int) -> int:
+        cluster = agent >> CLUSTER_BITS
+        if self.ended and any(cluster in clusters for clusters in self.ended):
+            return FOREVER
+        block = self.blocks.get(cluster)
+        return 0 if block is None else block.item(row, agent & (1 << CLUSTER_BITS) - 1)
+
+    def of(self, first: int, count: int, row: int | slice = GENERIC) -> np.ndarray:
+        """[count], or of rows [rows, count], epochs of agents that follow each other in a cluster."""
+        at = first & (1 << CLUSTER_BITS) - 1
+        return self._block(first)[row, at : at + count]
+
+    def put(self, agent: int, epochs: int | np.ndarray, row: int | slice = ALL_ROWS, count: int = 1) -> None:
+        """Note what is known of an agent, or of some that follow it."""
+        block, at = self._block(agent).copy(), agent & (1 << CLUSTER_BITS) - 1
+        block[row, at : at + count] = epochs
+        self.blocks[agent >> CLUSTER_BITS] = block
+
+    def _block(self, agent: int) -> np.ndarray:
+        block = self.blocks.get(agent >> CLUSTER_BITS)
+        return np.zeros((3, self.width), np.int32) if block is None else block
+
+    def join(self, other: "Clock") -> None:
+        blocks = self.blocks
+        for cluster, theirs in other.blocks.items():
+            mine = blocks.get(cluster)
+            if mine is not theirs:
+                blocks[cluster] = theirs if mine is None else np.maximum(mine, theirs)
+        if other.ended is not self.ended:
+            self.ended |= other.ended
+
+    def fence(self, rows: Sequence[int]) -> None:
+        """Let these rows know what generic accesses may rely on."""
+        for cluster, block in self.blocks.items():
+            self.blocks[cluster] = fenced = block.copy()
+            for row in rows:
+                np.maximum(block[row], block[GENERIC], out=fenced[row])
+
+
+def joined(clocks: Iterable[Clock]) -> Clock:
+    first, *others = clocks
+    total = first.copy()
+    for clock in others:
+        total.join(clock)
+    return total
+
+
 class Ledger:
     """All accesses of a run, by number; number 0 is no access."""
 
@@ -125,7 +194,7 @@ class Ledger:
             self.accesses.append(Access(agent, epoch, by, generic, scope, number))
         return number
 
-    def unordered(self, numbers: np.ndarray, clock: np.ndarray, row: int, scope: Scope | None = None) -> Access | None:
+    def unordered(self, numbers: np.ndarray, clock: Clock, row: int, scope: Scope | None = None) -> Access | None:
         """Return one of these accesses that `clock` does not know of, if there is one."""
         if not numbers.size:
             return None
@@ -143,12 +212,12 @@ class Releases:
     """What was released at each address of a memory: whoever reads it with acquire knows it too."""
 
     def __init__(self) -> None:
-        self.at: dict[int, dict[Scope, np.ndarray]] = {}
+        self.at: dict[int, dict[Scope, Clock]] = {}
 
-    def publish(self, address: int, released: dict[Scope, np.ndarray], *, read: bool) -> None:
+    def publish(self, address: int, released: dict[Scope, Clock], *, read: bool) -> None:
         """A write there, with what it releases, if anything. One that `read` what it replaces goes on with the release
         pattern, another ends it (8.9.2)."""
         kept = dict(self.at.get(address, ())) if read else {}
         for scope, clock in released.items():
-            kept[scope] = np.maximum(clock, kept.get(scope, 0))
+            kept[scope] = joined([clock, kept[scope]]) if scope in kept else clock
         self.at[address] = kept

@@ -121,7 +121,8 @@ def missing(first: Touch, second: Touch, error: FaultError, is_gluon: bool) -> R
         order, then = "a barrier of the cluster between the two", "then a barrier of the cluster"
     else:
         order = f"a release by {cta_name(one)} behind its access, an acquire by {cta_name(other)} that reads it,\n"
-        order += f"both of scope {scope}; in each CTA a barrier, where other warps take part"
+        order += f"both of scope {scope}; in each CTA a barrier, where other warps take part;\n"
+        order += f"or the other way round, if {cta_name(other)} is to come first"
         then = f"then a release, and an acquire by {cta_name(other)}, of scope {scope}"
     if "fence.proxy" in error.message:
         text = PROXY_FENCE
@@ -214,6 +215,10 @@ def hang(error: FaultError, machine: Machine, tensors: Mapping[str, Tensor]) -> 
         who += f", warp {ranges({warp.number for warp in warps})}"
         inst = at if word == "waits" else warps[0].program.kernel.code[warps[0].pc]
         rows.append((word, where(warps[0], inst, (), who) + f"\n{text}"))
+    for launch in machine.launches:
+        if waiting := launch.grid - launch.begun:
+            text = f"{waiting} of {launch.grid} CTAs have not begun: the GPU holds {machine.slots} at a time"
+            rows.append(("perhaps", f"{text};\nwhere all of them wait for each other, the grid must be no larger"))
     if error.message.startswith("more than"):
         rows.append(("perhaps", "it is that long: check takes another budget"))
     return page(error.message.partition(":\n")[0], *rows)

@@ -5,6 +5,7 @@ descriptor as its tensor map, shape and strides, and two pointers to scratch mem
 """
 
 import math
+import re
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -61,6 +62,15 @@ def compiled(launch: Call, target: int = TARGET) -> Compiled:
         program = Program(code, triton_kernel.metadata.shared)
         PROGRAMS[text] = Compiled(triton_kernel, program, tuple(lost), tuple(races(code)))
     return PROGRAMS[text]
+
+
+REGISTER_COUNT = re.compile(rb"\x04\x2f\x08\0.{4}(.)\0\0\0", re.DOTALL)
+"""EIATTR_REGCOUNT in .nv.info of a binary: 8 bytes, the number of a function and its registers."""
+
+
+def registers_of(cubin: bytes) -> int:
+    """Return the registers of a thread."""
+    return max(count[0] for count in REGISTER_COUNT.findall(cubin))
 
 
 def whole(tensor: Tensor) -> np.ndarray:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from kernels.machine.memory import spread
-from kernels.machine.order import FOREVER, GENERIC, GLOBAL, GRANULE, SHARED, BarrierError, RaceError
+from kernels.machine.order import FOREVER, GENERIC, GLOBAL, GRANULE, SHARED, BarrierError, Clock, RaceError, joined
 from kernels.machine.program import LANES, Until, effect, family, uniform
 from kernels.machine.ptx import UnknownError
 
@@ -35,11 +35,11 @@ class Turn:
 
     name: str
     threads: int = 0
-    arrived: dict[Any, np.ndarray] = field(default_factory=dict)
-    clock: np.ndarray | None = None
+    arrived: dict[Any, Clock] = field(default_factory=dict)
+    clock: Clock | None = None
 
     def end(self) -> None:
-        self.clock = np.maximum.reduce(list(self.arrived.values()))
+        self.clock = joined(self.arrived.values())
 
     def until_over(self, warps: Iterable[Any]) -> Until:
         """`warps` are those that may take part."""
@@ -98,8 +98,7 @@ FENCED = {"": (SHARED, GLOBAL), ".global": (GLOBAL,), ".shared::cta": (SHARED,),
 
 @effect(*(f"fence.proxy.async{space}" for space in FENCED))
 def fence_proxies(w, inst):
-    for row in FENCED[inst.op.removeprefix("fence.proxy.async")]:
-        np.maximum(w.clock[row], w.clock[GENERIC], out=w.clock[row])
+    w.clock.fence(FENCED[inst.op.removeprefix("fence.proxy.async")])
     w.tick()
 
 
@@ -134,15 +133,15 @@ class Mbarrier:
         self.cta, self.at, self.agent, self.born, self.epoch = cta, at, agent, epoch, epoch + 1
         self.count = self.pending = count
         self.bytes = self.phase = self.flying = 0
-        self.clock, self.next = np.zeros_like(cta.launch.start), np.zeros_like(cta.launch.start)
+        self.clock, self.next = (Clock(cta.launch.start.width) for _ in range(2))
 
-    def arrive(self, clock: np.ndarray | None, count: int) -> None:
+    def arrive(self, clock: Clock | None, count: int) -> None:
         """The clock of a relaxed arrival is None."""
         if self.pending < count:
             raise self.fault(f"{count} arrivals at an")
         self.pending -= count
         if clock is not None:
-            np.maximum(self.next, clock, out=self.next)
+            self.next.join(clock)
         self._complete()
 
     def expect(self, *, arrivals: int = 0, size: int = 0) -> None:
@@ -160,7 +159,7 @@ class Mbarrier:
     def _complete(self) -> None:
         if not self.pending and not self.bytes:
             if not self.flying:  # else too few bytes were expected
-                self.next[:, self.agent] = self.epoch
+                self.next.put(self.agent, self.epoch)
             self.phase, self.epoch = self.phase + 1, self.epoch + 1
             self.pending, self.clock = self.count, self.next.copy()
 
@@ -188,7 +187,7 @@ def mbarrier_of(w, cta, address: int) -> Mbarrier:
     if address not in cta.barriers:
         raise BarrierError(f"no mbarrier was initialised at {address}", cta.shared, address)
     mbarrier = cta.barriers[address]
-    if w.clock[GENERIC, mbarrier.agent] < mbarrier.born:
+    if w.clock.item(GENERIC, mbarrier.agent) < mbarrier.born:
         message = f"uses the mbarrier at {address}, which another warp may not have initialised yet"
         raise RaceError(message, cta.shared, address)
     return mbarrier
@@ -239,7 +238,7 @@ def initialise(w, inst, where, count):
             raise UnknownError(f"{inst}: more mbarriers than {cta.program.barriers}")
         cta.loads[at] = agent, epoch
         cta.barriers[at] = Mbarrier(cta, at, arrivals, agent, epoch)
-        w.clock[:, agent] = epoch
+        w.clock.put(agent, epoch)
 
 
 @effect(*names("inval"), operands="S")

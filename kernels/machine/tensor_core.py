@@ -21,7 +21,7 @@ from kernels.machine.device import Event
 from kernels.machine.floats import from_bf16, from_fp8
 from kernels.machine.matrices import at_once
 from kernels.machine.memory import spread, swizzled
-from kernels.machine.order import GRANULE, SHARED, BoundsError, FaultError
+from kernels.machine.order import ALL_ROWS, GRANULE, SHARED, BoundsError, FaultError
 from kernels.machine.program import effect, family, uniform
 from kernels.machine.ptx import UnknownError
 
@@ -247,8 +247,9 @@ def wait(w, inst, left):
     mates = [mate.wgmma for mate in w.cta.warps[first : first + 4]]
     if not all(mate.ended(upto) for mate in mates):
         return lambda: all(mate.ended(upto) for mate in mates)
-    known = w.clock[:, w.cta.agent(1, first) : w.cta.agent(1, first) + len(mates)]
-    np.maximum(known, upto, out=known)
+    agent = w.cta.agent(1, first)
+    known = np.maximum(w.clock.of(agent, len(mates), ALL_ROWS), upto)
+    w.clock.put(agent, known, count=len(mates))
     w.operands = [operand for operand in w.operands if operand[0] > upto]
     array = np.ndarray
     for i in [i for i, register in enumerate(w.r) if type(register) is not array]:
@@ -313,7 +314,7 @@ def wgmma(program, inst):
             sums.values = add(form, parts.reshape(len(registers), -1), held, saturates)
 
         event = w.last_wgmma = Event("wgmma", cta, run, w.last_wgmma)
-        cta.machine.events.append(event)
+        cta.machine.begin(event)
         w.wgmma.open.append(event)
 
     return multiply

@@ -162,7 +162,7 @@ def map_at(w, address: int, number: int, inst) -> TensorMap:
     tensor_map = decode(region.data[start : start + MAP_BYTES].tobytes())
     writes = region.writes[region.index(g)].tobytes()
     fences = memory.map_fences.get(address, ())
-    if not any(seen == writes and w.clock[GENERIC, agent] >= epoch for seen, agent, epoch in fences):
+    if not any(seen == writes and w.clock.item(GENERIC, agent) >= epoch for seen, agent, epoch in fences):
         message = f"{inst} uses the tensor map of {address:#x} with no fence.proxy.tensormap behind what wrote it"
         raise RaceError(message, region, start)
     return tensor_map

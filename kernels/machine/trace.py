@@ -120,8 +120,8 @@ class Observed(Machine):
                 self.under_way[event] = partial(self._add, warp, inst, event.kind, cat=event.kind, id=len(self.trace))
                 self.under_way[event]("b", self.executed)
 
-    def _turn(self, weights: dict) -> bool:
-        goes_on = super()._turn(weights)
+    def _turn(self) -> bool:
+        goes_on = super()._turn()
         for event in [event for event in self.under_way if event.done]:
             self.under_way.pop(event)("e", self.executed)
         return goes_on

@@ -6,7 +6,9 @@ import contextlib
 import io
 import json
 import re
+import resource
 import tempfile
+import time
 from pathlib import Path
 
 import instruction_table
@@ -136,6 +138,34 @@ def odd_instruction(x, N: tl.constexpr):
     tl.store(x + i, value)
 
 
+@triton.jit
+def shift_row(x, out, N: tl.constexpr):
+    i = tl.program_id(0) * N + tl.arange(0, N)
+    tl.store(out + i, tl.load(x + i) + 1)
+
+
+@triton.jit
+def add_up(x, out, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.atomic_add(out + i, tl.load(x + tl.program_id(0) * N + i), sem="relaxed")
+
+
+@triton.jit
+def clip(x, out, N: tl.constexpr):
+    i = tl.arange(0, N)
+    asm: tl.constexpr = "{ .reg .pred p; setp.gt.f32 p, $1, 15.; selp.f32 $0, 0f41700000, $1, p; }"
+    clipped = tl.inline_asm_elementwise(asm, "=r,r", [tl.load(x + i)], dtype=tl.float32, is_pure=True, pack=1)
+    tl.store(out + i, clipped)
+
+
+@triton.jit
+def meet(arrived, programs):
+    """A barrier of the whole grid."""
+    tl.atomic_add(arrived, 1)
+    while tl.atomic_add(arrived, 0) < programs:
+        pass
+
+
 @gluon.jit
 def mailbox(x, out, ARRIVALS: gl.constexpr, COUNT: gl.constexpr, FILLS: gl.constexpr, N: gl.constexpr):
     layout: gl.constexpr = gl.BlockedLayout([1], [32], [4], [0])
@@ -215,6 +245,28 @@ def of_copy(error: float, dtype: torch.dtype = torch.float32, *, whole: bool = F
     return shift, (1,), (x, torch.zeros(N, dtype=dtype), 0, N), [x.float() + error], options
 
 
+def of_view(step: int, *, covered: bool) -> tuple:
+    """`out` has every so many elements of a storage, of which `x` may be all."""
+    base = torch.arange(2 * N).float()
+    x = base if covered else base.clone()
+    return shift, (1,), (x, base[: N * step : step][:N], N, N)
+
+
+def of_meeting(slots: int | None) -> tuple:
+    args = dict(arrived=torch.zeros(1, dtype=torch.int32), programs=6, num_warps=1)
+    return meet, (6,), args, None, dict(slots=slots, seeds=1)
+
+
+def of_sum(seed: int = 0) -> tuple:
+    torch.manual_seed(seed)
+    return add_up, (6,), dict(x=torch.randn(6, 32), out=torch.zeros(32), N=32, num_warps=1)
+
+
+def of_clip() -> tuple:
+    x = torch.arange(N).float()
+    return clip, (1,), (x, torch.ones(N), N), dict(out=x.clamp(max=15))
+
+
 def of_place(n: int, block: int) -> tuple:
     return raise_in_place, (1,), (torch.zeros(n), n, block), dict(x=torch.ones(n))
 
@@ -278,7 +330,7 @@ SUBJECTS = {
     "wrong, turned": (lambda: of_square("turned"), r"wrong: out\[15, 15\] is 0, .*warp"),
     "by order": (
         lambda: (tickets, (4,), (torch.zeros(1, dtype=torch.int32), torch.zeros(4, dtype=torch.int32))),
-        r"wrong: out\[\d\] is .*depend on the order of events",
+        r"order: out\[\d\] is .*depend on the order of events",
     ),
     "race of partitions": (
         lambda: of_ring("mbarrier.wait(empty, step & 1 ^ 1)"),
@@ -289,7 +341,8 @@ SUBJECTS = {
     "race of CTAs": (
         lambda: of_hand_over("relaxed", "gpu"),
         r"race: box\[\d+\] is .*writes  test_check.py:\d+  tl.store\(box.*CTA 0, warp \d, lane 0 \(thread \d+\).*"
-        r"reads   test_check.py:\d+  .*tl.load\(box.*CTA 1.*missing a release by CTA 0 .* acquire by CTA 1",
+        r"reads   test_check.py:\d+  .*tl.load\(box.*CTA 1.*missing a release by CTA 0 .* acquire by CTA 1.*"
+        r"or the other way round, if CTA 1 is to come first",
     ),
     "scope": (lambda: of_hand_over("release", "cta"), r"race: flag\[0\] is .*missing a scope that reaches both: \.gpu"),
     "race, async": (
@@ -322,8 +375,23 @@ SUBJECTS = {
     ),
     "below": (lambda: of_shift(-2), r"bounds: the element 2 before the first of x \(256,\).*lane 0 \(thread 0\)"),
     "above, of a part": (
-        lambda: (shift, (1,), (torch.ones(2 * N)[N:], torch.zeros(4 * N)[::4], 1, N)),
+        lambda: (shift, (1,), (torch.ones(2 * N)[N:], torch.zeros(N), 1, N)),
         r"bounds: the element 1 behind the last of x \(128,\)",
+    ),
+    "beside": (
+        lambda: of_view(2, covered=False),
+        r"bounds: byte 4 of the memory of out \(128,\), beside its elements: it is written, and no argument covers it\n"
+        r"  writes  test_check.py:\d+  tl.store\(out \+ i.*lane 1 \(thread 1\)",
+    ),
+    "exact, beside, of another argument": (lambda: of_view(2, covered=True), "exact"),
+    "exact, a halo": (
+        lambda: (shift, (1,), (torch.ones(4 * N)[N : 2 * N : 2], torch.zeros(N), -3, N)), "exact",
+    ),
+    "exact, a decimal literal": (of_clip, "exact"),
+    "exact, up to rounding": (of_sum, "exact: .*note    out depends on the order of events, by what rounding may do"),
+    "exact, a barrier of the grid": (lambda: of_meeting(None), "exact"),
+    "hang, a crowded GPU": (
+        lambda: of_meeting(4), "hang: .*perhaps 2 of 6 CTAs have not begun: the GPU holds 4 at a time",
     ),
     "barrier": (
         lambda: of_mailbox(ARRIVALS=2),
@@ -336,6 +404,21 @@ SUBJECTS = {
         r"unknown: PTX line \d+ \(test_check.py:\d+\): vset4.*--coverage$",
     ),
 }  # fmt: skip
+
+
+def crowd() -> tuple[float, int]:
+    """Return the seconds and the MiB that 2048 programs of one line take."""
+    x, begun = torch.arange(2048.0 * N), time.process_time()
+    assert check(shift_row, (2048,), dict(x=x, out=torch.zeros_like(x), N=N), expected=dict(out=x + 1), seeds=1)
+    return time.process_time() - begun, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10
+
+
+@pytest.mark.slow
+def test_many_programs_that_stand_at_once_take_little_each(printed_elsewhere):
+    """Two seconds on an idle core, as much again for a busy one; 29 seconds and 8 GB by clocks of all agents."""
+    seconds, mebibytes = printed_elsewhere("import json, test_check as t; print(json.dumps(t.crowd()))")
+    assert seconds < 10
+    assert mebibytes < 1024
 
 
 def judge(kernel, grid, args, expected=None, options=None, **more):

@@ -235,7 +235,6 @@ reads shared memory that .* wrote, with no order: EXPECT64 COPY NOINC READ LANDE
 reads shared memory that .* wrote, with no order|nobody wrote: EXPECT1 GO LANDED COPY ARRIVE READ
 ends while its cp.async: EXPECT64 NOINC COPY LANDED
 nobody can go on: EXPECT96 COPY NOINC LANDED
-the CTA ends while a cp.async is on its way|nobody can go on: EXPECT64 COPY NOINC
 """
 ARRIVAL = f"cp.async.mbarrier.arrive{{}}.shared::cta.b64 [{BAR}];"
 TRACKED = COPIES | dict(
@@ -249,6 +248,12 @@ TRACKED = COPIES | dict(
 def test_an_mbarrier_tracks_cp_async(row):
     """9.7.9.25.3 and 9.7.13.15.15: an arrival comes once the copies before it have landed."""
     holds(row, TRACKED, MINE, GIVEN, words(256), threads=64, shared=BAR + 8)
+
+
+def test_a_copy_that_an_mbarrier_tracks_and_nobody_awaits_may_outlast_its_cta():
+    body = MINE + "\n".join(TRACKED[word] for word in ("EXPECT64", "COPY", "NOINC"))
+    with pytest.raises(FaultError, match=r"the CTA ends while a cp\.async is on its way"):
+        run(body, GIVEN, words(256), threads=64, shared=BAR + 8, seeds=range(20))
 
 
 FIELD = "@%first tensormap.replace.tile.{}.shared::cta.b1024.b{} [1024], {};"

@@ -7,7 +7,7 @@ import pytest
 from small_ptx import BAR, FLAGS, INIT, LANDED, SEEDS, TMA, holds, load, prepared, program, run, words
 
 from kernels.machine.device import Machine
-from kernels.machine.order import FaultError
+from kernels.machine.order import CLUSTER_BITS, FOREVER, GENERIC, Clock, FaultError
 
 TELL = "st.global.b32 [%C], 7; mov.b32 %r1, 1; st.global.release.{}.b32 [%B], %r1;"
 HEAR = "HEAR: ld.global.{}.b32 %r90, [%B];\nsetp.ne.u32 %p1, %r90, 1; @%p1 bra HEAR; ld.global.b32 %r2, [%C];" + (
@@ -97,3 +97,13 @@ def test_a_seed_decides_the_order():
     seeds, more = list(range(40)) * 2, dict(grid=(4,), threads=64)
     last = [run(body, words(1), seeds=[seed], **more)[0][0] for seed in seeds]
     assert (last[:40], set(last)) == (last[40:], set(range(8)))
+
+
+def test_who_knows_that_a_launch_has_ended_knows_all_of_it():
+    """Whatever it knew of one of its CTAs before."""
+    agent = 5 << CLUSTER_BITS
+    before, after = Clock(1), Clock(1, ended=frozenset({range(4, 9)}))
+    before.put(agent, 3)
+    after.join(before)
+    assert (before.item(GENERIC, agent), after.item(GENERIC, agent)) == (3, FOREVER)
+    assert after.item(GENERIC, 9 << CLUSTER_BITS) == 0

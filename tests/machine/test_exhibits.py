@@ -4,7 +4,15 @@ import pytest
 from exhibits import EXHIBITS
 from exhibits.exhibit import SEEDS
 
-QUICK = "lock", "bytes_alone", "stored_by_tma", "wait_of_two", "flag_behind_bulk_store"
+QUICK = (
+    "lock",
+    "bytes_alone",
+    "stored_by_tma",
+    "operand_reused",
+    "cluster_exit",
+    "wait_of_two",
+    "flag_behind_bulk_store",
+)
 
 
 def problems(name: str, seeds: int, printed_elsewhere) -> list[str]:

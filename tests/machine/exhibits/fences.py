@@ -11,6 +11,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
     mbarrier,
     tma,
+    warpgroup_mma,
+    warpgroup_mma_init,
+    warpgroup_mma_wait,
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.tools.tensor_descriptor import TensorDescriptor as HostDescriptor
@@ -106,8 +109,53 @@ def stored_beside(mended: bool):
     return copy_rows, (1,), dict(x_desc=x_desc, out_desc=out_desc, num_warps=1), {"out_desc": right}
 
 
+@gluon.jit
+def add_products(x_ptr, w_ptr, out_ptr, steps, WIDE: gl.constexpr, MENDED: gl.constexpr):
+    """Left operands lie in registers, which the next step's are loaded into."""
+    blocked: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
+    sums: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, SIDE, 16])
+    left: gl.constexpr = gl.DotOperandLayout(0, sums, 2)
+    w = gl.allocate_shared_memory(gl.bfloat16, [SIDE, SIDE], WIDE)
+    w.store(gl.load(w_ptr + places(blocked)))
+    fence_async_shared()
+    acc = warpgroup_mma_init(gl.zeros([SIDE, SIDE], gl.float32, sums))
+    for step in range(steps):
+        x = gl.load(x_ptr + step * SIDE * SIDE + places(left))
+        acc = warpgroup_mma(x, w, acc, is_async=True)
+        if MENDED:
+            acc = warpgroup_mma_init(warpgroup_mma_wait(0, deps=[acc]))
+    gl.store(out_ptr + places(sums), warpgroup_mma_wait(0, deps=[acc]))
+
+
+@gluon.jit
+def places(LAYOUT: gl.constexpr):
+    rows = gl.arange(0, SIDE, layout=gl.SliceLayout(1, LAYOUT))[:, None]
+    return rows * SIDE + gl.arange(0, SIDE, layout=gl.SliceLayout(0, LAYOUT))[None, :]
+
+
+def operand_reused(mended: bool):
+    x, w = (torch.randint(-3, 4, (rows, 64)).to(torch.bfloat16) for rows in (3 * 64, 64))
+    args = dict(x_ptr=x, w_ptr=w, out_ptr=torch.zeros(64, 64), steps=3, WIDE=layout_of(w), MENDED=mended, num_warps=4)
+    return add_products, (1,), args, {"out_ptr": (x.float() @ w.float()).reshape(3, 64, 64).sum(0)}
+
+
+@triton.jit
+def take(lock_ptr, out_ptr, N: tl.constexpr):
+    """Only the first CTA of a cluster asks, and all of them read its answer."""
+    tl.store(out_ptr + tl.arange(0, N), tl.atomic_cas(lock_ptr, 0, 1))
+
+
+def cluster_exit(mended: bool):
+    lock, out = torch.full((1,), 7, dtype=torch.int32), torch.zeros(512, dtype=torch.int32)
+    args = dict(lock_ptr=lock, out_ptr=out, N=512, num_ctas=1 if mended else 2)
+    return take, (1,), args, {"out_ptr": torch.full_like(out, 7)}
+
+
+TAKEN = {"3.7": "uninitialised", "3.8": "race", "3.9": "exact"}
 EXHIBITS = [
     Exhibit("stored_by_tma", "Fuser 1962, FlashKDA 24", "Hopper: wrong without a sleep", stored_by_tma, "race"),
     Exhibit("stored_beside", "triton 11583", "H100, H200: up to 14 bytes behind each row", stored_beside, "wrong"),
+    Exhibit("operand_reused", "DeepGEMM 448", "none reported", operand_reused, "misuse"),
+    Exhibit("cluster_exit", "triton 11730, 10656", "none reported", cluster_exit, TAKEN),
     Exhibit("loaded_by_tma", "DeepEP 621, 632", "NVL72: wrong at batches above 256", loaded_by_tma, "race"),
 ]
