@@ -5,6 +5,7 @@ itself would begin with, and Inductor's. Tensors lie on the CPU (`pretend` lets 
 with what the ones before it left.
 """
 
+import re
 import sys
 import threading
 from collections import Counter
@@ -34,12 +35,22 @@ class LaunchesError(AssertionError):
 
 @dataclass(frozen=True)
 class Launch:
-    """A verdict on one launch, and the line that launches it."""
+    """A verdict on one launch, the line that launches it, and the kernel's file."""
 
     kernel: str
     file: str
     line: int
     verdict: Verdict
+    source: str
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """The file and line that a fault is first of; of no fault, those that launch."""
+        for name, line in re.findall(r"(\w+\.py):(\d+)", self.verdict.text):
+            for file in [self.source, *(getattr(module, "__file__", None) for module in list(sys.modules.values()))]:
+                if file and Path(file).name == name:
+                    return file, int(line)
+        return self.file, self.line
 
     def __str__(self) -> str:
         title = f"{self.kernel}  {Path(self.file).name}:{self.line}  {self.verdict.instructions} instructions"
@@ -97,7 +108,7 @@ class launches:  # noqa: N801 (it is used as a function)
                 place = f"{file}:{line}: {kernel.__name__}"
                 raise ValueError(f"{place} is given {name}, which is on the host: {name}.cuda() is on the GPU")
         verdict = check(kernel, grid, args, arch=self.arch, **self.options)
-        self.verdicts.append(Launch(kernel.__name__, file, line, verdict))
+        self.verdicts.append(Launch(kernel.__name__, file, line, verdict, kernel.fn.__code__.co_filename))
         return compile_for(ARCHITECTURES[self.arch], Call(kernel, (1,), args))  # which is in Triton's memory by now
 
     def __str__(self) -> str:

@@ -1,0 +1,132 @@
+"""`pytest --machine`: a project's own GPU tests run on the machine, without a GPU; and a fixture `machine`.
+
+A test fails where one of its launches is not exact. It is skipped, by name, where it asks for what the machine or the
+CPU lacks.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernels.machine.check import ARCHITECTURES
+from kernels.machine.launches import Launch, launches
+from kernels.machine.pretend import UncoveredError
+
+BLOCK = pytest.StashKey[launches]()
+PROPERTY = "machine"
+"""The name of what a report has of each launch."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("machine", "kernels on a machine without a GPU")
+    group.addoption("--machine", action="store_true", help="run every launch of every test on the machine")
+    group.addoption("--machine-seeds", type=int, default=4, metavar="N", help="orders of events of a launch (4)")
+    group.addoption("--machine-arch", default="sm_90a", choices=[*ARCHITECTURES], help="the GPU (sm_90a)")
+    group.addoption("--machine-json", type=Path, metavar="FILE", help="write what was said of each launch")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(Entries(config))
+    if config.option.machine:  # before tests are imported, which ask for a GPU
+        block = block_of(config)
+        block.__enter__()
+        config.add_cleanup(lambda: block.__exit__(None, None, None))
+
+
+def block_of(config: pytest.Config) -> launches:
+    return launches(seeds=config.option.machine_seeds, arch=config.option.machine_arch, raises=False)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator:
+    if not item.config.option.machine:
+        return (yield)
+    with block_of(item.config) as item.stash[BLOCK]:
+        return (yield)
+
+
+@pytest.fixture
+def machine(request: pytest.FixtureRequest) -> Iterator[launches]:
+    """The launches of this test, which run on the machine, also without --machine."""
+    if BLOCK in request.node.stash:
+        yield request.node.stash[BLOCK]
+        return
+    with block_of(request.config) as request.node.stash[BLOCK]:
+        yield request.node.stash[BLOCK]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Iterator:
+    try:
+        return (yield)
+    except UncoveredError as error:
+        pytest.skip(f"not on the machine: {error}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Iterator:
+    """Judge a test by its launches."""
+    cause = result = None
+    try:
+        result = yield
+    except Exception as error:
+        cause = error
+    block = item.stash.get(BLOCK, None)
+    if block is None:
+        if cause:
+            raise cause
+        return result
+    for launch in block.verdicts:
+        item.user_properties.append((PROPERTY, json.dumps(entry(item, launch))))
+    unknown = [launch for launch in block.bad if launch.verdict.kind == "unknown"]
+    if faults := [launch for launch in block.bad if launch not in unknown]:
+        ends = [f"the test itself ends in {type(cause).__name__}"] * (cause is not None)
+        raise pytest.fail.Exception("\n".join([*map(message, faults), *ends]), pytrace=False) from None
+    if unknown:
+        pytest.skip(f"the machine lacks something: {unknown[0].verdict.text.splitlines()[0]}")
+    if isinstance(cause, (UncoveredError, NotImplementedError)):
+        pytest.skip(f"not on the machine: {str(cause).splitlines()[0]}")
+    if cause:
+        raise cause
+    return result
+
+
+def message(launch: Launch) -> str:
+    file, line = launch.place
+    return f"{os.path.relpath(file)}:{line}: {launch}"
+
+
+def entry(item: pytest.Item, launch: Launch) -> dict[str, Any]:
+    file, line = launch.place
+    return dict(
+        test=item.nodeid, kernel=launch.kernel, kind=launch.verdict.kind, file=os.path.relpath(file), line=line,
+        text=launch.verdict.text, instructions=launch.verdict.instructions,
+    )  # fmt: skip
+
+
+class Entries:
+    """What was said of each launch: for the terminal, a file, and GitHub's annotations."""
+
+    def __init__(self, config: pytest.Config):
+        self.file, self.entries = config.option.machine_json, []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call":
+            self.entries += [json.loads(value) for name, value in report.user_properties if name == PROPERTY]
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        if self.file:
+            self.file.write_text(json.dumps(self.entries, indent=1))
+        if not self.entries:
+            return
+        bad = [launch for launch in self.entries if launch["kind"] not in ("exact", "unknown")]
+        kernels = len({launch["kernel"] for launch in self.entries})
+        terminalreporter.write_line(f"machine: {len(self.entries)} launches of {kernels} kernels, {len(bad)} bad")
+        for launch in bad if os.environ.get("GITHUB_ACTIONS") else ():
+            place = f"file={launch['file']},line={launch['line']},title={launch['kernel']} is not exact"
+            text = f"{launch['kind']}: {launch['text']}".replace("%", "%25").replace("\n", "%0A")
+            terminalreporter.write_line(f"::error {place}::{text}")
