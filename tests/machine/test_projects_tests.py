@@ -81,16 +81,15 @@ def ran(*words: str) -> dict:
         Path("test_project.py").write_text(TESTS)
         files = ["--machine-json=out.json", "--junitxml=out.xml", "--machine-seeds=2"]
         plugins = ["-pno:xdist", "-pno:benchmark", "-pno:cacheprovider", "-pkernels.machine.plugin"]
-        with contextlib.redirect_stdout(io.StringIO()) as out:
+        with contextlib.redirect_stdout(io.StringIO()) as out, pytest.MonkeyPatch.context() as patch:
+            patch.setenv("GITHUB_ACTIONS", "true")
             code = pytest.main(["-rs", "--rootdir=.", *plugins, *files, *words])
         entries, junit = json.loads(Path("out.json").read_text()), Path("out.xml").read_text()
     return dict(code=int(code), out=out.getvalue(), entries=entries, junit=junit, left=torch.cuda.is_available())
 
 
 def told(printed_elsewhere, *words: str) -> dict:
-    return printed_elsewhere(
-        f"import json, os, test_projects_tests as t; os.environ['GITHUB_ACTIONS'] = '1'; print(json.dumps(t.ran(*{words!r})))"
-    )
+    return printed_elsewhere(f"import json, test_projects_tests as t; print(json.dumps(t.ran(*{words!r})))")
 
 
 def test_a_projects_tests_run_without_a_gpu(printed_elsewhere):
