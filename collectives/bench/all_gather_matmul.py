@@ -35,7 +35,7 @@ class AllGather(Setting):
         return [self.sets[0].transfers(into=self.buffer((self.case.m, self.case.k)))]
 
     def whole(self, operands) -> tuple:
-        return torch.cat(list(operands.shards), 1), operands.w
+        return torch.cat([shard.to(operands.w.device) for shard in operands.shards], 1), operands.w
 
     def cut(self) -> dict:
         case, times, gpu = self.case, (self.t_gemm_s, self.t_comm_s), self.device == "cuda"
