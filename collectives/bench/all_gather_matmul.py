@@ -72,3 +72,8 @@ class Runner(runner.Runner):
     """Runs all-gather matmuls: also by arms that wait on the device, and by torch's fused operator on several GPUs."""
 
     setting, own_arms, peer_operator = AllGather, all_gather_matmul.ARMS, fused_all_gather_matmul
+
+    def links(self, case, clock) -> dict:
+        from collectives.bench import link_probe
+
+        return link_probe.measure(self.options, case, clock)

@@ -243,6 +243,20 @@ def notes(options, cases: list[str]) -> list[str]:
     return [paced] * (False in is_real) + [over_pcie] * (True in is_real) + [on_cpu] * (options.device == "cpu")
 
 
+def links_text(found: dict) -> str:
+    """Return what the probe of links found: the wire at the asked pace that disturbs least is recommended."""
+    rows = [row for row in found["links"] if row.get("matmul_slowdown")]
+    each = [f"{row['wire']} {row['matmul_slowdown']:.3f} and {row['link_slowdown']:.3f}" for row in rows]
+    each += [row["refusal"] for row in found["links"] if "refusal" in row]
+    text = f"Links beside the matmul of {found['case']}, what it and then the link take of their time alone: "
+    text += "; ".join(each)
+    paced = [row for row in rows if row["wire"] != PCIE]
+    if not paced:
+        return f"{text}."
+    least = min(paced, key=lambda row: max(row["matmul_slowdown"], row["link_slowdown"]))
+    return f"{text}. {least['wire']} disturbs least: --ffn-link-bandwidth {least['wire']}."
+
+
 class Planner(base.Planner):
     """Lists the arms of the operation `op`, and its peer, if it has one.
 
