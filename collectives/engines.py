@@ -124,9 +124,11 @@ class Pcie(Enqueued):
 
     def move(self, route: Route, first: int, end: int) -> None:
         for index in range(first, end):
-            for out in route.copies[index][:-1]:
+            sent = route.copies[index][:-1]
+            for out in sent:
                 copy_matrix(*out)
-            self._pulling.wait_stream(self._stream)
+            if sent or index == first:
+                self._pulling.wait_stream(self._stream)
             with torch.cuda.stream(self._pulling):
                 super().move(route, index, index + 1)
 
@@ -249,7 +251,7 @@ def engine() -> str | None:
 
 
 def takes_no_sm(copy: Callable[[Tensor, Tensor], None]) -> bool:
-    """Return whether `copy` goes by a kernel that holds every SM, for which another kernel waits."""
+    """Return whether the driver takes `copy`, and it goes by a kernel that holds every SM, for which another waits."""
     source = torch.ones(64, 4096, dtype=torch.int8, device=DeviceLink.device)
     target, times = torch.zeros_like(source), torch.zeros(2, dtype=torch.int64, device=source.device)
     flag, lost = (torch.zeros(1, dtype=torch.int32, device=source.device) for _ in range(2))
@@ -259,9 +261,13 @@ def takes_no_sm(copy: Callable[[Tensor, Tensor], None]) -> bool:
         lambda: copy(source, target),
         lambda: stamp_launch(times).run(source.device),
     ]
-    up.run(source.device)  # it ends at once: all that the steps take is loaded here
-    for step in steps[1:]:
-        step()
+    try:
+        with torch.cuda.stream(torch.cuda.Stream()):  # a batch is refused on the default one
+            up.run(source.device)  # it ends at once: all that the steps take is loaded here
+            for step in steps[1:]:
+                step()
+    except RuntimeError:  # the driver refuses the copy
+        return False
     torch.cuda.synchronize()
     ended = []
     for step in steps:

@@ -533,6 +533,8 @@ def call_driver(name: str, *about) -> None:
     DEVICE.calls.append((name, *about))
     if name == "cuDeviceGetPCIBusId":
         return
+    if name == "cuMemcpy3DBatchAsync_v2" and not DEVICE.stream.cuda_stream:
+        raise RuntimeError(f"CUDA error 1: {name} was refused")  # on the default stream
     if name in COPIED:
         matrix = next(each for each in about if isinstance(each, ctypes.Array))
         source, source_pitch, target, target_pitch, width, height = (matrix[place] for place in COPIED[name])
