@@ -11,7 +11,7 @@ import ctypes
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -57,6 +57,12 @@ class Route:
     runs: int = 0
     launched: int = 0
     wanted: int = 0
+    copies: list[list[tuple[Tensor, Tensor]]] = field(default_factory=list)
+    """Of each transfer, what copy engines do for it: from where to where."""
+    slices: Tensor | None = None
+    let_go: Tensor | None = None
+    copy_ns_per_byte: float = 0.0
+    """As `copier.pace_kernel` has these, where that lets copy engines go on."""
 
 
 def describe(transfer: Transfer) -> list[int]:
@@ -328,3 +334,7 @@ def call_driver(name: str, *arguments) -> None:
     RuntimeError where it refuses."""
     if error := getattr(ctypes.CDLL("libcuda.so.1"), name)(*arguments):
         raise RuntimeError(f"CUDA error {error}: {name} was refused")
+
+
+def driver_has(name: str) -> bool:
+    return hasattr(ctypes.CDLL("libcuda.so.1"), name)

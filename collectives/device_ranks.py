@@ -5,53 +5,28 @@ too. What they know of the other ranks is `ranks`, a `roofline.measure.ranks.Ran
 was ever run on GPUs: tests have stand-ins for torch's calls.
 """
 
-import ctypes
 from dataclasses import replace
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from collectives.device import DeviceLink, Route, call_driver, write_value
+from collectives.device import Route
+from collectives.engines import Enqueued, copy_matrix
 from collectives.ranks import landing, rendezvous
 from collectives.transfers import Transfers
 
-UNIFIED = 4
-"""CU_MEMORYTYPE_UNIFIED (cuda.h)."""
 
-
-class Enqueued(DeviceLink):
-    """The host enqueues one transfer after another, and behind each its flag, which the stream writes. A subclass says
-    how a transfer is enqueued (`bring`). It is as patient as ranks are."""
+class OfRanks(Enqueued):
+    """As patient as ranks are."""
 
     def __init__(self, ranks):
         super().__init__(ranks.rank)
         self.ranks, self.patience_s = ranks, ranks.late_s
-        self._events: list[torch.cuda.Event] = []
         self._landings: dict[tuple, Tensor] = {}
 
-    def before(self) -> None:
-        super().before()
-        lacking = len(self._route.free) - len(self._events)
-        self._events += [torch.cuda.Event(enable_timing=True) for _ in range(lacking)]
-        self._events[0].record()
 
-    def move(self, route: Route, first: int, end: int) -> None:
-        for index in range(first, end):
-            self.bring(route.transfers, index, first, end)
-            write_value(route.flags[index:], route.runs)
-            self._events[index + 1].record()
-
-    def bring(self, transfers: Transfers, index: int, first: int, end: int) -> None:
-        """Enqueue transfer `index`, one of those from `first` to before `end` that go together."""
-        raise NotImplementedError
-
-    def arrivals_s(self, t0: int) -> list[float]:
-        begun, *events = self._events[: len(self._route.free)]
-        return [begun.elapsed_time(event) * 1e-3 for event in events]
-
-
-class Nccl(Enqueued):
+class Nccl(OfRanks):
     """NCCL, for each transfer a send and a receive at once: while a rank receives from the one that is `step` ahead, it
     sends to the one that is as far behind, so that all ranks are in the same step of the order `direct`. Those that are
     waited for together go together: each batch takes the host a tenth of a millisecond.
@@ -80,8 +55,9 @@ class Nccl(Enqueued):
                 work.wait()
         self._connected |= pairs
 
-    def bring(self, transfers: Transfers, index: int, first: int, end: int) -> None:
-        group, size, together = self.ranks.world.group, self.ranks.size, transfers.together
+    def bring(self, route: Route, index: int, first: int, end: int) -> None:
+        group, size, transfers = self.ranks.world.group, self.ranks.size, route.transfers
+        together = transfers.together
         if (index - first) % together == 0:
             batch = []
             for number in range(index, min(index + together, end)):
@@ -95,13 +71,14 @@ class Nccl(Enqueued):
             target.copy_(landed)
 
 
-class NcclAllGather(Enqueued):
+class NcclAllGather(OfRanks):
     """NCCL's own all-gather, of a gather whose shards come in one piece: all of them arrive together."""
 
     kind = "nccl_all_gather"
 
-    def bring(self, transfers: Transfers, index: int, first: int, end: int) -> None:
-        target, ranks, key = transfers[index].target, self.ranks.size, id(transfers)
+    def bring(self, route: Route, index: int, first: int, end: int) -> None:
+        transfers, ranks = route.transfers, self.ranks.size
+        target, key = transfers[index].target, id(transfers)
         if key not in self._landings:
             into = target.new_empty(ranks * len(target), target.shape[1]) if transfers.into is None else transfers.into
             self._landings[key] = into.unflatten(0, (ranks, -1))  # [ranks, *shard]
@@ -113,7 +90,7 @@ class NcclAllGather(Enqueued):
             target.copy_(landed)
 
 
-class Symmetric(Enqueued):
+class Symmetric(OfRanks):
     """Each rank has the copy engine, which takes no SM, pull from the others' symmetric memory, where their own shards
     lie (`ranks.shared`).
 
@@ -140,14 +117,5 @@ class Symmetric(Enqueued):
     def after(self) -> None:
         rendezvous(self._route.transfers[0].sent).barrier(channel=0, timeout_ms=round(1e3 * self.patience_s))
 
-    def bring(self, transfers: Transfers, index: int, first: int, end: int) -> None:
-        copy_matrix(transfers[index].source, transfers[index].target)
-
-
-def copy_matrix(source: Tensor, target: Tensor) -> None:
-    """Have the current stream copy rows that are contiguous, by the copy engine. By its address CUDA knows whose memory
-    it is: this GPU's, or another's."""
-    size = source.element_size()
-    ends = [(0, 0, UNIFIED, 0, end.data_ptr(), 0, end.stride(0) * size) for end in (source, target)]
-    copy = (ctypes.c_uint64 * 16)(*ends[0], *ends[1], source.shape[1] * size, len(source))  # a CUDA_MEMCPY2D
-    call_driver("cuMemcpy2DAsync_v2", copy, ctypes.c_void_p(torch.cuda.current_stream().cuda_stream))
+    def bring(self, route: Route, index: int, first: int, end: int) -> None:
+        copy_matrix(route.transfers[index].source, route.transfers[index].target)

@@ -50,6 +50,8 @@ class Operands:
     matmul: Matmul = by_torch
     prepared: dict[str, object] = field(default_factory=dict)
     """What `collectives.on_device` has prepared, by arm."""
+    shards: Sequence[Tensor] = ()
+    """Rows of x by rank, where a link finds those of others elsewhere."""
 
     def __post_init__(self):
         self.hidden = self.x.new_empty(len(self.x), len(self.up))
@@ -58,7 +60,7 @@ class Operands:
         self.scatter = matmul_reduce_scatter.Operands(self.hidden, self.down, self.out, *about)
         self.sources = self.scatter.destinations
         self.gathered, self.whole = self.x.clone(), torch.empty_like(self.x)
-        self.rows = self._gather(self.x.chunk(self.ranks), self.gathered)
+        self.rows = self._gather(self.shards or self.x.chunk(self.ranks), self.gathered)
         self.transfers = self.before(self.scatter.parts)
         sums = self._gather([self.out] * self.ranks, self.whole)
         self.reduced = Transfers([*self.transfers[len(self.rows) :], *sums], in_turn=True)

@@ -1,4 +1,5 @@
-"""The kernels of the GPU links: a paced copier, a wait for a flag or a counter, a raise of counters, a stamp.
+"""The kernels of the GPU links: a paced copier, a pacer of copy engines, a wait for a flag or a counter, a raise of
+counters, a stamp.
 
 The copier is a few small programs (no shared memory, 6,144 registers each, so that one fits on an SM beside a matmul
 that leaves as many: `kernels.inspect`; a vendor's may leave none, and then does without those SMs). All of them copy
@@ -8,6 +9,8 @@ launch to launch. What a program copies next is read before it stores what it ha
 the memory's latency is paid once. Times are those of `globaltimer`, nanoseconds that all SMs share. Each program adds
 one to a transfer's flag, with release at system scope, when its part is written: the transfer is here once the flag has
 grown by the number of programs. Flags are never reset.
+
+The pacer is one warp. It moves nothing: it lets a stream go on with its copies when their time has come.
 
 What waits is one warp, which looks with acquire. Each thread looks for itself, without shared memory, and no barrier
 stands in a loop that only some may leave.
@@ -117,6 +120,63 @@ def _look(flag_ptr):
     """Return the flag, with acquire. An atomic's result would go through shared memory."""
     look: tl.constexpr = "ld.acquire.sys.global.b32 $0, [$1];"
     return tl.inline_asm_elementwise(look, "=r,l", [flag_ptr], tl.int32, is_pure=False, pack=1)
+
+
+@triton.jit
+def _nap_and_note(arrived, transfers, flags_ptr, wanted, arrivals_ptr):
+    """Return how many transfers have arrived, given that the first `arrived` have: one more, whose time is noted, where
+    its flag is up by now."""
+    number = tl.minimum(arrived, transfers - 1)
+    if (arrived < transfers) & (_look(flags_ptr + number) >= wanted):
+        tl.store(arrivals_ptr + number, globaltimer())
+        arrived += 1
+    _nap()
+    return arrived
+
+
+@triton.jit(do_not_specialize=["slices", "transfers", "at_once", "raised", "wanted", "patience"])
+def pace_kernel(
+    slices_ptr,  # [slices, 3] int64: the transfer of each, and that one's bytes before it, and with it
+    slices,
+    let_go_ptr,  # [slices, 2] int32: one more in each run, when a slice may be copied, and when it may be told
+    started_ptr,  # int32: grows by 1 once the pacer runs
+    counters_ptr,  # [transfers] int32: of those that are not ready at once, each may go when it has grown to `raised`
+    ready_ptr,  # [transfers] int64: when that was
+    free_ptr,  # int64: from when on the wire is free
+    flags_ptr,  # [transfers] int32: a transfer is here when it has grown to `wanted`
+    arrivals_ptr,  # [transfers] int64: when this was seen
+    transfers,
+    at_once,
+    raised,
+    wanted,
+    ns_per_byte,  # of the wire
+    copy_ns_per_byte,  # of the engine
+    patience,  # microseconds: so long after the last slice is due, flags are looked for
+):
+    """Let each slice be copied so early that it is here when it is due, and be told no earlier. Both are by the time at
+    which its transfer could go, and the one before was due."""
+    tl.atomic_add(started_ptr, 1, sem="release", scope="sys")
+    arrived = tl.zeros((), dtype=tl.int32)
+    due = tl.load(free_ptr)
+    begin = due
+    for number in range(slices):
+        index = tl.load(slices_ptr + 3 * number).to(tl.int32)
+        before, behind = tl.load(slices_ptr + 3 * number + 1), tl.load(slices_ptr + 3 * number + 2)
+        while (index >= at_once) & (_look(counters_ptr + index) < raised):
+            arrived = _nap_and_note(arrived, transfers, flags_ptr, wanted, arrivals_ptr)
+        ready = tl.load(ready_ptr + index, volatile=True)
+        begin = tl.where(before == 0, tl.maximum(due, ready), begin)
+        due = begin + (behind.to(tl.float32) * ns_per_byte).to(tl.int64)
+        copied_in = ((behind - before).to(tl.float32) * copy_ns_per_byte).to(tl.int64)
+        go = tl.maximum(begin + (before.to(tl.float32) * ns_per_byte).to(tl.int64), due - copied_in)
+        while globaltimer() < go:
+            arrived = _nap_and_note(arrived, transfers, flags_ptr, wanted, arrivals_ptr)
+        tl.atomic_add(let_go_ptr + 2 * number, 1, sem="release", scope="sys")
+        while globaltimer() < due:
+            arrived = _nap_and_note(arrived, transfers, flags_ptr, wanted, arrivals_ptr)
+        tl.atomic_add(let_go_ptr + 2 * number + 1, 1, sem="release", scope="sys")
+    while (arrived < transfers) & ((globaltimer() - due) // 1000 < patience):
+        arrived = _nap_and_note(arrived, transfers, flags_ptr, wanted, arrivals_ptr)
 
 
 # They change, and a new variant may not be loaded while one spins.

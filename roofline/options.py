@@ -177,8 +177,9 @@ OPTIONS = {
     "ranks": Option("LIST", count, "that gather, each must divide d_model and d_ff (default: 8)"),
     "link_bandwidth": Option(
         "LIST", lambda text: parse_wire(text).token, "of the emulated link: bytes/s (100e9), balance2750 (FLOP/byte), "
-        "ridge (gather and matmul take equally long), ridge1.4, memory0.18 (of a copy's bandwidth); or preset "
-        "(default: balance2750, scaled as the model is, and others at one tp)",
+        "ridge (gather and matmul take equally long), ridge1.4, memory0.18 (of a copy's bandwidth), moved on a GPU by "
+        "copy engines (ridgeengine) or so many programs (ridgecopier32); pcie, a real link; or preset (default: "
+        "balance2750, scaled as the model is, and others at one tp; on a GPU pcie at three)",
     ),
     "wires_of": Option(
         "RUN", lambda text: wires_of(Path(text)), "take the wire of each case as it was in another run, so that both "
@@ -347,6 +348,11 @@ def _ranks_and_wires(device: str, world: int, given: dict) -> tuple[tuple[int, .
         if real:
             raise ValueError(
                 f"--ffn-link-bandwidth {real[0]!r}: it is between the ranks that torchrun started; start it so"
+            )
+        if device == "cpu" and (of_gpu := [wire for wire in wires if parse_wire(wire).needs_gpu]):
+            raise ValueError(
+                f"--ffn-link-bandwidth {of_gpu[0]!r}: it needs an NVIDIA GPU, which moves the bytes, and this run is "
+                "on the CPU; leave it out"
             )
         return ranks, wires
     if ranks not in ((), (world,)):

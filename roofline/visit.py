@@ -50,6 +50,19 @@ MOST_BYTES, MOST_ARCHIVES = 16_000_000, 6
 """Of an archive; and how many there are beside that of the logs."""
 
 
+WIRES = "{0}copier32,{0}copier132,{0}engine"
+MOVERS = (
+    *("--ffn-steady=0", "--ffn-tp=8,16", "--ffn-ranks=8,16"),
+    f"--ffn-link-bandwidth={WIRES.format('balance2750')},{WIRES.format('ridge')},pcie",
+)
+BY_TURNS = (
+    "test_all_gather_matmul and (p8-tp8 or tp16) and not (ridge and up-p16) and not (ridge and tp8) and not p16-tp8"
+)
+"""The ridge at tp 16, the balance at tp 8 and 16 and at 16 ranks, each over the copier, the engine and PCIe."""
+BESIDE = "test_all_gather_matmul and up-p8 and serial and not ridge"
+"""Each link alone, and a matmul beside it, at tp 8 and 16."""
+
+
 @dataclass(frozen=True)
 class Step:
     """It takes about `seconds`, and is ended at `limit`."""
@@ -79,13 +92,16 @@ class Step:
 STEPS = (
     Step("doctor", 8, 40, (PYTHON, "-m", "roofline", "doctor")),
     Step("matmuls", 160, 250, selects="test_matmul and not scatter", archive="default", must=True),
-    Step("gathers", 110, 180, selects="test_all_gather_matmul", archive="default", must=True),
+    Step("gathers", 110, 180, selects="test_all_gather_matmul and not pcie", archive="default", must=True),
     Step("links", 12, 60, (*ON_GPU, "tests/collectives/test_on_gpu.py", "-k", "late or signalled", "-x"), must=True),
     Step("matmuls-again", 280, 380, selects="test_matmul and not scatter", options=(), archive="again"),
     Step("scatters", 30, 90, selects="test_matmul_reduce_scatter", archive="links", needs="links"),
     Step("layers", 35, 90, selects="test_ffn", archive="links", needs="links"),
     Step("prefetches", 50, 90, selects="test_weight_prefetch", archive="links", needs="links"),
+    Step("pcie", 30, 90, selects="test_all_gather_matmul and pcie", archive="links", needs="links"),
+    Step("links-beside", 40, 90, selects=BESIDE, options=MOVERS, archive="movers", needs="links"),
     Step("counters", 30, 90, (PYTHON, "-m", "roofline", "counters"), archive="default", counts="matmuls"),
+    Step("movers", 150, 240, selects=BY_TURNS, options=MOVERS, archive="movers", needs="links"),
     Step("clocks", 25, 60, (PYTHON, "-m", "roofline", "clocks"), archive="default", counts="matmuls"),
     Step("trial", 240, 300, (PYTHON, "-m", "kernels.trial", "--out", LOGS)),
     Step("attention", 300, 420, selects="test_attention", archive="attention"),

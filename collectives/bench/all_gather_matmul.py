@@ -35,7 +35,7 @@ class AllGather(Setting):
         return [self.sets[0].transfers(into=self.buffer((self.case.m, self.case.k)))]
 
     def whole(self, operands) -> tuple:
-        return torch.cat(list(operands.shards), 1), operands.w
+        return torch.cat([shard.to(operands.w.device) for shard in operands.shards], 1), operands.w
 
     def changing(self, operands) -> list:
         return [*operands.shards]
@@ -80,3 +80,8 @@ class Runner(runner.Runner):
     """Runs all-gather matmuls: also by arms that wait on the device, and by torch's fused operator on several GPUs."""
 
     setting, own_arms, peer_operator = AllGather, all_gather_matmul.ARMS, fused_all_gather_matmul
+
+    def links(self, case, clock) -> dict:
+        from collectives.bench import link_probe
+
+        return link_probe.measure(self.options, case, clock)

@@ -36,6 +36,9 @@ results/reference."""
 WIRE_SHARE = 0.7
 """The same of the large matmul that wires are made for."""
 
+PCIE_BYTES_PER_S = 55e9
+"""About what 16 lanes of generation 5 move."""
+
 OURS = {"attention": ["flash"]}
 """Contenders by operation, where others are libraries' that cannot be called without a GPU."""
 
@@ -52,8 +55,9 @@ def chosen(case, chip: chips.Chip, reached_share: float) -> dict:
     datasheet, wire = chip.flops[case.dtype], wires.parse(case.wire)
     t_gemm_s = case.work.flop / (reached_share * datasheet)
     about = dict(chip_flops=WIRE_SHARE * datasheet, t_gemm_s=t_gemm_s, wire_bytes=case.work.wire_bytes)
-    kind = wire.kind if wire.kind in wires.LINKS else "paced"
-    facts = {"unsplit": "cublas", "t_gemm_planned_s": t_gemm_s, "gather": kind, REQUESTED: wire.bytes_per_s(**about)}
+    facts = {"unsplit": "cublas", "t_gemm_planned_s": t_gemm_s, "gather": wire.link}
+    facts[REQUESTED] = wire.bytes_per_s(**about)
+    facts["t_comm_planned_s"] = case.work.wire_bytes / PCIE_BYTES_PER_S
     return {"facts": facts, "medians_s": {}}
 
 

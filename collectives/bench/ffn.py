@@ -10,10 +10,12 @@ import torch
 from collectives import ffn
 from collectives.bench import runner
 from collectives.bench.matmul_reduce_scatter import Summed
+from collectives.bench.operands import shards_for
 from collectives.ffn import Operands
 from collectives.transfers import Transfers
 from kernels.bench import checks
 from roofline.measure.ranks import ALONE
+from roofline.theory.wires import PCIE
 
 
 class Layer(Summed):
@@ -25,7 +27,9 @@ class Layer(Summed):
     def make(self, number: int) -> Operands:
         case, rank = self.case, self.ranks.rank
         x = self.normal((case.m, case.n), 1 + number)
-        return Operands(x, *self._weights_of(rank), x.new_empty(case.m // case.ranks, case.n), case.ranks, rank)
+        out = x.new_empty(case.m // case.ranks, case.n)
+        shards = shards_for(self.ranks, PCIE, x, case.ranks, 0) if self.wire.kind == PCIE else ()
+        return Operands(x, *self._weights_of(rank), out, case.ranks, rank, shards=shards)
 
     def gemms_of(self, operands) -> list[tuple]:
         return [(operands.gathered, operands.up, operands.hidden)]

@@ -12,6 +12,7 @@ from collectives.ranks import shared
 from kernels.bench.matmul import DTYPES, beyond_cache_bytes
 from kernels.registry import CONTENDERS, Contender, of_run
 from roofline.measure import clocks
+from roofline.theory.wires import PCIE
 
 CALIBRATIONS = 5
 WARM_TURNS = 2
@@ -145,9 +146,21 @@ def shards_of(tensor: torch.Tensor, count: int, axis: int) -> Shards:
     return Shards(part.contiguous() for part in tensor.chunk(count, axis))
 
 
+@while_used
+def on_host(tensor: torch.Tensor, count: int, axis: int, own: int) -> Shards:
+    """The same, all but the `own` one in pinned host memory."""
+    from collectives.engines import in_host_memory
+
+    shards = enumerate(shards_of(tensor, count, axis))
+    return Shards(shard if number == own else in_host_memory(shard) for number, shard in shards)
+
+
 def shards_for(ranks, wire: str, tensor: torch.Tensor, count: int, axis: int) -> list[torch.Tensor]:
     """Contiguous shards of a tensor that cases share. For the link symmetric the own one of `ranks` is a copy in
-    symmetric memory, which each case makes anew: all ranks have to call this in the same order."""
+    symmetric memory, which each case makes anew: all ranks have to call this in the same order. For PCIe the others'
+    are in host memory."""
+    if wire == PCIE:
+        return on_host(tensor, count, axis, ranks.rank)
     shards = shards_of(tensor, count, axis)
     if wire != "symmetric":
         return shards

@@ -13,6 +13,7 @@ from collectives.bench import peer
 from collectives.bench.operands import Call
 from collectives.bench.setting import Setting
 from collectives.transfers import LinkError, WarmUp, ended
+from kernels import contract
 from kernels.bench import checks, matmul
 from kernels.registry import CONTENDERS
 from roofline.measure.prepared import SKIPPED, TOLERANCE, Entrant, PreparedCase, Rejection, unwatched, verdict
@@ -73,6 +74,8 @@ class Runner(matmul.Runner):
         options, case = self.options, prepared.case
         setting = self.setting(options, case, earlier := self.earlier.get(case.id), self.ranks)
         prepared.facts, prepared.inputs = setting.facts, setting.inputs
+        if refusal := contract.reason(setting.link):
+            return refusal
         if options.timed and not earlier and (reason := off_pace(setting)):
             return reason
         for name in names:

@@ -124,7 +124,7 @@ class Setting:
         """`earlier` is what earlier shares of the run chose, as `measure.runner.Runner.earlier` has it."""
         self.options, self.case, self.device, self.ranks = options, case, options.device, ranks
         self.wire = wires.parse(case.wire)
-        self.link_kind = self.wire.kind if self.wire.kind in wires.LINKS else "paced"
+        self.link_kind = self.wire.link
         self.seed = zlib.crc32(f"{options.seed} {case.op}".encode())
         self._values: set[torch.Tensor] = set()
         self.sets = [self.make(number) for number in range(self.rotation)]
@@ -137,6 +137,8 @@ class Setting:
         if earlier:
             chosen = (self.earlier_facts[name] for name in ("unsplit", "t_gemm_planned_s", REQUESTED, "gather"))
             fastest, self.t_gemm_s, self.bytes_per_s, self.gather = chosen
+            if self.link_kind == wires.PCIE:
+                self.t_comm_s = earlier["facts"]["t_comm_planned_s"]
         else:
             times = ranks.share(self._unsplit_s() if options.timed else dict.fromkeys(self.unsplit, 1.0))
             fastest = min(times, key=times.get)
@@ -154,10 +156,12 @@ class Setting:
         self.facts |= {"t_gemm_planned_s": self.t_gemm_s, "gather": self.gather, REQUESTED: self.bytes_per_s}
         if self.device == "cuda" and self.link_kind == "paced":
             self.facts["copier_programs"] = self.link().programs
+        if self.link_kind == wires.PCIE:
+            self.facts["t_comm_planned_s"] = self.t_comm_s
         self.facts |= self.cut()
 
     def _bytes_per_s(self) -> float | None:
-        if self.link_kind != "paced":
+        if self.wire.kind in wires.LINKS:
             return None
         if not self.options.timed:
             return UNTIMED_BYTES_PER_S
@@ -206,7 +210,7 @@ class Setting:
     def link(self, kind: str | None = None, *, is_spread: bool = False):
         """Return a link of its own for each call: its timeline is that call's. `kind` is that of the wire, or of what
         gathers for `serial` in its place. One that `is_spread` has a program of the copier on each SM."""
-        programs = self.options.copier_programs
+        programs = self.wire.programs or self.options.copier_programs
         if is_spread and self.device == "cuda":
             programs = programs or torch.cuda.get_device_properties(0).multi_processor_count
         self._links.append(make_link(kind or self.link_kind, self.device, self.bytes_per_s, self.ranks, programs))
@@ -332,14 +336,18 @@ def make_link(kind: str, device: str, bytes_per_s: float | None, ranks: Alone | 
         return Preset()
     if kind == Gloo.kind:
         return Gloo(ranks)
-    if kind != "paced":
-        from collectives import device_ranks as gpus
-
-        return {link.kind: link for link in (gpus.Nccl, gpus.NcclAllGather, gpus.Symmetric)}[kind](ranks)
     if device == "cpu":
         return PacedThread(bytes_per_s, ranks.rank)
+    from collectives import device_ranks as gpus
+    from collectives import engines
     from collectives.device import PacedCopier, programs_for
 
+    if kind == wires.PCIE:
+        return engines.Pcie(ranks.rank)
+    if kind == wires.PACED_ENGINE:
+        return engines.PacedEngine(bytes_per_s, ranks.rank)
+    if kind != wires.PACED:
+        return {link.kind: link for link in (gpus.Nccl, gpus.NcclAllGather, gpus.Symmetric)}[kind](ranks)
     half = torch.cuda.get_device_properties(0).multi_processor_count // 2  # what is sent is computed on the others
     return PacedCopier(bytes_per_s, ranks.rank, programs or min(programs_for(bytes_per_s), half))
 

@@ -53,7 +53,7 @@ class Prefetch(Setting):
         """NaN also where the next layer is not here."""
         error = super().relative_error(arm, link, operands, **about)
         layer = operands.transfers[operands.step % 2]
-        return error if all(torch.equal(part.target, part.source) for part in layer) else math.nan
+        return error if all(torch.equal(part.target, part.source.to(operands.x.device)) for part in layer) else math.nan
 
 
 class Runner(runner.Runner):

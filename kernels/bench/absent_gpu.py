@@ -59,6 +59,16 @@ class NoMemory(TorchFunctionMode):
         return function(*args, **kwargs)
 
 
+class Event(SimpleNamespace):
+    """An event of a stream on which nothing takes time."""
+
+    def record(self) -> None:
+        pass
+
+    def elapsed_time(self, other: "Event") -> float:
+        return 0.0
+
+
 class OfCpu(torch.Generator):
     """Takes the place of a generator of any device."""
 
@@ -104,7 +114,7 @@ def install(chip: chips.Chip, launches: Launches) -> None:
     of_cuda = dict(
         get_device_properties=lambda device: properties, get_device_capability=lambda device: (major, minor),
         device=nullcontext, stream=nullcontext, Stream=lambda priority: stream,
-        current_stream=lambda device=None: stream, synchronize=lambda device=None: None,
+        current_stream=lambda device=None: stream, Event=Event, synchronize=lambda device=None: None,
         is_current_stream_capturing=lambda: False, reset_peak_memory_stats=lambda: None,
         memory_allocated=lambda: 0, max_memory_allocated=lambda: 0,
     )  # fmt: skip

@@ -32,6 +32,11 @@ class Runner:
         """Return calls that reach for the ceilings."""
         return []
 
+    def links(self, case, clock) -> dict:
+        """Return what the links of this GPU take from the matmul of `case`, and lose to it; nothing where there are
+        none."""
+        return {}
+
     def instruments(self) -> type | None:
         """Return what makes the instruments of a `CudaClock`, or None."""
 

@@ -33,6 +33,7 @@ from roofline.measure.prepared import FAILED, SKIPPED, Broken, Entrant, Prepared
 from roofline.measure.ranks import ALONE
 from roofline.measure.request import Kind, Request, Step, is_of_contender
 from roofline.measure.rounds import UNWATCHED, CallError, Rounds, StopRule
+from roofline.operations.gathering import links_text
 from roofline.stats import grouped, time_of
 from roofline.store.run import PROBE, Shape
 from roofline.theory import floor
@@ -180,6 +181,8 @@ class Share:
             idle = {"empty_call_s": empty_call_s(self.clock), "idle_power_w": telemetry.idle_power_w(self.telemetry)}
             self.tell({"tell": "line", "kind": "idle"} | idle)
         self.measure_ceilings(first)
+        if self.request.when == "start" and self.device == "cuda" and first.ranks is ALONE:
+            self.measure_links()
         entered: dict[str, Entered] = {}
         for index in range(1, max(self.request.passes.values()) + 1):
             for shape, passes in self.request.passes.items():
@@ -215,6 +218,20 @@ class Share:
         if reasons:
             named = grouped((why, probe) for probe, why in reasons.items()).items()
             self.note("ceilings", f"No probe: {'; '.join(': '.join([', '.join(of), why]) for why, of in named)}.")
+
+    def measure_links(self) -> None:
+        """Tell what links take from the matmul of the first gather, and lose to it. The share goes on without that."""
+        gather = next((shape for shape in self.request.cases if shape.startswith("all_gather_matmul-")), None)
+        if not gather:
+            return
+        case, _ = operations.parse(gather)
+        try:
+            found = self.runners.of(operations.find(case.op)).links(case, self.clock)
+        except Exception as error:
+            stop_if_lost(self.device, error)
+            return self.note("links", f"Links were not probed: {device_errors.reason(error)}.")
+        self.tell({"tell": "line", "kind": "links"} | found)
+        self.note("links", links_text(found))
 
     def enter(self, shape: str) -> Entered:
         """Prepare `shape`, with what takes turns beside its contenders."""

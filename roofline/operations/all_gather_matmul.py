@@ -1,12 +1,14 @@
 """The all-gather matmul of the layer `up`: every rank's share of the activations is gathered while it is multiplied.
 
 Tensor-parallel degrees run from one side of the balance to the other. Where the default wire is taken, one degree above
-it is measured over further wires and with further ranks too; and some with as many ranks as the degree.
+it is measured over further wires and with further ranks too; some with as many ranks as the degree; and on a GPU three
+over PCIe.
 """
 
 from dataclasses import dataclass
 
 from roofline.operations.gathering import GREATEST, MIDDLE, Gathering, Part, Sweep, declare
+from roofline.theory.wires import PCIE
 
 
 @dataclass(frozen=True)
@@ -31,6 +33,7 @@ def parts(sweep: Sweep) -> list[Part]:
         Part(sweep.rows, (MIDDLE,), sweep.more_ranks, sweep.wires),
         Part(sweep.rows, (GREATEST,), sweep.ranks, sweep.widest_wires),
         *(Part(sweep.rows, (tp,), (tp,), sweep.wires) for tp in sweep.own_ranks),
+        Part(sweep.rows, sweep.pcie_tp, sweep.ranks, (PCIE,)),
     ]
 
 

@@ -19,7 +19,7 @@ from roofline.operations import base
 from roofline.operations.matmul import NO_WIRE, Matmul
 from roofline.theory.arms import ALL_CORES, BY_PERSISTENT, PEER, PERSISTENT, of_operation
 from roofline.theory.models import parse as parse_model
-from roofline.theory.wires import EXERCISE_BALANCE, HOW, INFINIBAND_BYTES_PER_S, NVLINK_BYTES_PER_S, Wire
+from roofline.theory.wires import EXERCISE_BALANCE, HOW, INFINIBAND_BYTES_PER_S, NVLINK_BYTES_PER_S, PCIE, Wire
 from roofline.theory.wires import parse as parse_wire
 from roofline.theory.work import ITEMSIZE, Work
 
@@ -84,7 +84,7 @@ class Sweep:
     """Rows, degrees, ranks and wires, resolved.
 
     `more_wires` and `more_ranks` are measured at one degree only, `widest_wires` at the greatest. Of `own_ranks`, each
-    is measured at the same degree.
+    is measured at the same degree. `pcie_tp` are the degrees that are measured over PCIe.
     """
 
     rows: tuple[int, ...] = ()
@@ -98,6 +98,7 @@ class Sweep:
     widest_wires: tuple[str, ...] = ()
     more_ranks: tuple[int, ...] = ()
     own_ranks: tuple[int, ...] = ()
+    pcie_tp: tuple[int, ...] = ()
 
 
 NETWORKS = tuple(Wire("fixed", speed).token for speed in (NVLINK_BYTES_PER_S, INFINIBAND_BYTES_PER_S))
@@ -105,7 +106,7 @@ NETWORKS = tuple(Wire("fixed", speed).token for speed in (NVLINK_BYTES_PER_S, IN
 DEFAULTS = {
     "cuda": Sweep(
         rows=(8192,), tp=(4, 8, 16, 26, 32, 64), tokens=(1024, 2048, EXERCISE_BALANCE, 4096, 8192), prefetch_tp=(1,),
-        wires=(BALANCE,), more_wires=("ridge", "ridge1.4", *NETWORKS), more_ranks=(4,),
+        wires=(BALANCE,), more_wires=("ridge", "ridge1.4", *NETWORKS), more_ranks=(4,), pcie_tp=(2, 4, 8),
     ),
     "cpu": Sweep(
         rows=(4096,), tp=(8, 16, 26, 64), tokens=(64, 128, 172, 256, 512), prefetch_tp=(1,),
@@ -114,7 +115,8 @@ DEFAULTS = {
     "test": Sweep(rows=(200,), tp=(8,), tokens=(100,), prefetch_tp=(1,), wires=("1GBps",)),
 }  # fmt: skip
 """By device; `test` is what plain pytest checks. memory0.18: an H100's wire of the exercise's balance takes some 0.15
-to 0.2 of its memory bandwidth. At the greatest tp a CPU's T_gemm and T_comm are nearest to each other over it."""
+to 0.2 of its memory bandwidth. At the greatest tp a CPU's T_gemm and T_comm are nearest to each other over it. Over
+PCIe, some 55 GB/s, an H100 has its ridge near tp 5."""
 
 
 def make(
@@ -151,6 +153,7 @@ def make(
         widest_wires=sweep.widest_wires if is_plain and not wires else (),
         more_ranks=sweep.more_ranks if is_plain and not ranks and fitting == (8,) else (),
         own_ranks=as_many if is_plain and not ranks and not wires else (),
+        pcie_tp=tuple(degree for degree in sweep.pcie_tp if sizes.d_ff % degree == 0) if is_plain and not wires else (),
     )
     if not quick:
         return sweep
@@ -235,11 +238,30 @@ def notes(options, cases: list[str]) -> list[str]:
         links = "; ".join(HOW[wire] for wire in options.gather.wires)
         return [f"Ranks are real: {options.world} processes, with {links}. A sample is the slowest rank's."]
     on_cpu = "Arms but serial_all_cores, and the matmuls they are compared with, leave one thread's core to the link."
-    return [
+    over_pcie = (
+        "Over pcie: real link, emulated ranks. The other ranks' shards lie in pinned host memory, the copy engine "
+        "pulls them, and T_comm is what that takes."
+    )
+    paced = (
         "Wires are emulated: one process owns the shards of all ranks, and a link moves them to one of those at the "
-        "pace that was asked for.",
-        *[on_cpu] * (options.device == "cpu"),
-    ]
+        "pace that was asked for."
+    )
+    is_real = {case.endswith(f"-{PCIE}") for case in cases}
+    return [paced] * (False in is_real) + [over_pcie] * (True in is_real) + [on_cpu] * (options.device == "cpu")
+
+
+def links_text(found: dict) -> str:
+    """Return what the probe of links found: the wire at the asked pace that disturbs least is recommended."""
+    rows = [row for row in found["links"] if row.get("matmul_slowdown")]
+    each = [f"{row['wire']} {row['matmul_slowdown']:.3f} and {row['link_slowdown']:.3f}" for row in rows]
+    each += [row["refusal"] for row in found["links"] if "refusal" in row]
+    text = f"Links beside the matmul of {found['case']}, what it and then the link take of their time alone: "
+    text += "; ".join(each)
+    paced = [row for row in rows if row["wire"] != PCIE]
+    if not paced:
+        return f"{text}."
+    least = min(paced, key=lambda row: max(row["matmul_slowdown"], row["link_slowdown"]))
+    return f"{text}. {least['wire']} disturbs least: --ffn-link-bandwidth {least['wire']}."
 
 
 class Planner(base.Planner):

@@ -8,9 +8,9 @@ by default the one above the exercise's balance, over two wires, and the greates
 from dataclasses import dataclass
 
 from roofline.operations.gathering import GREATEST, MIDDLE, Gathering, Part, Sweep, declare
-from roofline.theory.wires import LINKS
+from roofline.theory.wires import LINKS, PCIE
 
-PUSHED = "gloo", "nccl"
+PUSHED = "gloo", "nccl", PCIE
 """The links of which a rank sends its parts; symmetric memory is pulled, from where no part lies yet."""
 
 

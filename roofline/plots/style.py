@@ -6,6 +6,7 @@ from roofline.format import number_text
 from roofline.plots import theme
 from roofline.plots.theme import DARK, GREY, MARKERS
 from roofline.theory.arms import ALL_CORES, ALL_REDUCE, PEER, PERSISTENT
+from roofline.theory.wires import PACED, PCIE
 
 LOOKS = {
     "serial": ("#666666", "o"),
@@ -115,7 +116,8 @@ def link_text(frame) -> str:
     parts = []
     for kind, rows in frame.groupby("link", sort=False):
         reached, asked = (range_of(rows[key] / 1e9) for key in ("link_bytes_per_s", "link_bytes_per_s_requested"))
-        text = f"{kind}{' (emulated)' * (kind == 'paced')} link"
+        about = ", emulated ranks" if kind == PCIE else " (emulated)" * kind.startswith(PACED)
+        text = f"{kind}{about} link"
         if reached:
             text += f", {reached} GB/s reached"
         if asked:

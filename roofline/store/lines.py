@@ -48,6 +48,7 @@ LINES: dict[str, dict[str, Check]] = {
     },
     "resumed": {"started": ANY},
     "idle": {"empty_call_s": ANY, "idle_power_w": ANY},
+    "links": {"case": TEXT, "links": ANY},
     "ceiling": {
         "ceiling": ANY, "dtype": ANY, "when": ANY, "probe": TEXT, "value": POSITIVE, "low": POSITIVE, "high": POSITIVE,
     },

@@ -291,6 +291,8 @@ class Run:
         elif kind == "kernels":
             for name, kernels in line["kernel_names"].items():
                 self.shapes[line["shape"]].entrants.get(name, {})["kernel_name"] = kernels
+        elif kind == "links":
+            self.metadata["links"] = line
         elif kind == "idle":
             self.metadata["machine"] |= line
         elif kind == "note":

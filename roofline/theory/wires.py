@@ -1,7 +1,8 @@
-"""Which wire is asked for: so many bytes/s, what balances a chip or a matmul, or a share of the memory's bandwidth.
-Parses the option's words."""
+"""Which wire is asked for: so many bytes/s, what balances a chip or a matmul, or a share of the memory's bandwidth; and
+what moves the bytes. Parses the option's words."""
 
 import math
+import re
 from dataclasses import dataclass
 
 EXERCISE_BALANCE = 2750
@@ -24,16 +25,26 @@ OF_RANKS = tuple(kind for kinds in RANKS_TAKE.values() for kind in kinds)
 ALL_GATHER = "nccl_all_gather"
 """What the baseline `serial` takes in the place of a link between GPUs where that is faster."""
 
+PCIE = "pcie"
+"""A real link of one GPU: the other ranks' shards lie in pinned host memory."""
+
+PACED, ENGINE, COPIER = "paced", "engine", "copier"
+"""The emulated link; how a token ends where copy engines move its bytes, or so many programs of the copier."""
+
+PACED_ENGINE = f"{PACED}_{ENGINE}"
+
 HOW = {
     "gloo": "gloo, point to point",
     "nccl": "NCCL, a send and a receive at once for each transfer",
     "symmetric": "symmetric memory, pulled by the copy engine",
     ALL_GATHER: "NCCL's all-gather",
+    PCIE: "PCIe from pinned host memory (real link, emulated ranks)",
+    PACED_ENGINE: "paced by copy engines (emulated)",
 }
-"""How those gather."""
+"""How those gather, in words."""
 
-LINKS = ("preset", *OF_RANKS)
-"""Links whose bandwidth is not ours to choose: the one on which all has arrived before, and those of ranks."""
+LINKS = ("preset", *OF_RANKS, PCIE)
+"""Links whose bandwidth is not ours to choose: the one on which all has arrived before, and the real ones."""
 
 
 @dataclass(frozen=True)
@@ -42,20 +53,40 @@ class Wire:
 
     `kind` is `fixed` (`value` bytes/s), `balance` (`value` FLOP/byte under the chip's FLOP/s), `ridge` (as much as
     makes the unsplit matmul of the case take `value` times as long as its gather, by the rounds so far), `memory` (what
-    comes is read and written at `value` times the bytes/s that a copy moves), or one of `LINKS`.
+    comes is read and written at `value` times the bytes/s that a copy moves), or one of `LINKS`. `mover` is what moves
+    the bytes of an emulated one: "engine", "copier32", or "" for the copier with its default.
     """
 
     kind: str
     value: float
+    mover: str = ""
 
     @property
     def token(self) -> str:
-        """Return its word in case ids: `450GBps`, `balance2750`, `ridge`, `ridge1.4`, `memory0.18`."""
-        if self.kind == "fixed":
-            return f"{self.value / 1e9:.6g}GBps"
+        """Return its word in case ids: `450GBps`, `balance2750`, `balance2750engine`, `ridge`, `ridge1.4`, `pcie`."""
         if self.kind in LINKS:
             return self.kind
-        return self.kind + ("" if (self.kind, self.value) == ("ridge", 1) else f"{self.value:.6g}")
+        if self.kind == "fixed":
+            return f"{self.value / 1e9:.6g}GBps{self.mover}"
+        value = "" if (self.kind, self.value) == ("ridge", 1) else f"{self.value:.6g}"
+        return self.kind + value + self.mover
+
+    @property
+    def link(self) -> str:
+        """Return the kind of link that it takes."""
+        if self.kind in LINKS:
+            return self.kind
+        return PACED_ENGINE if self.mover == ENGINE else PACED
+
+    @property
+    def programs(self) -> int | None:
+        """Return how many of the copier's programs it names; None where that is left open."""
+        return int(self.mover.removeprefix(COPIER)) if self.mover.startswith(COPIER) else None
+
+    @property
+    def needs_gpu(self) -> bool:
+        """Return whether a GPU moves its bytes, whatever the ranks."""
+        return self.kind == PCIE or bool(self.mover)
 
     def bytes_per_s(
         self, *, chip_flops: float, t_gemm_s: float, wire_bytes: int, copy_bytes_per_s: float = math.nan
@@ -76,21 +107,24 @@ def parse(text: str) -> Wire:
 
     >>> parse("100e9").token, parse("450GBps").value, parse("balance2750").kind, parse("memory0.18").value
     ('100GBps', 450000000000.0, 'balance', 0.18)
+    >>> parse("balance2750engine").link, parse("ridgecopier132").programs, parse("pcie").link
+    ('paced_engine', 132, 'pcie')
 
     Raises ValueError for anything but a number above 0 (bytes/s, or with GBps), `balanceX`, `ridge`, `ridgeX`,
-    `memoryX` or one of `LINKS`.
+    `memoryX`, each of them maybe with `engine` or `copierN` behind it, or one of `LINKS`.
     """
     if text in LINKS:
         return Wire(text, 0.0)
+    pace, mover = re.fullmatch(rf"(.*?)({ENGINE}|{COPIER}[1-9]\d*)?", text, re.DOTALL).groups(default="")
     for kind, default in (("balance", ""), ("ridge", "1"), ("memory", "")):
-        if text.startswith(kind):
-            return Wire(kind, _above_0(text.removeprefix(kind) or default, text))
-    scale = 1e9 if text.endswith("GBps") else 1.0
-    value = scale * _above_0(text.removesuffix("GBps"), text)
+        if pace.startswith(kind):
+            return Wire(kind, _above_0(pace.removeprefix(kind) or default, text), mover)
+    scale = 1e9 if pace.endswith("GBps") else 1.0
+    value = scale * _above_0(pace.removesuffix("GBps"), text)
     if value < LEAST_BYTES_PER_S:
-        hint = f": did you mean {text}GBps?" if scale == 1 else ""
+        hint = f": did you mean {pace}GBps{mover}?" if scale == 1 else ""
         raise ValueError(f"{text!r} is {value:g} bytes/s, the least is {LEAST_BYTES_PER_S:g}{hint}")
-    return Wire("fixed", value)
+    return Wire("fixed", value, mover)
 
 
 def _above_0(number: str, text: str) -> float:
@@ -101,7 +135,7 @@ def _above_0(number: str, text: str) -> float:
     if not 0 < value < float("inf"):
         raise ValueError(
             f"{text!r} is no bandwidth: give bytes/s (100e9, 450GBps), balance2750 (FLOP/byte), ridge (as fast as "
-            "the matmul; ridge1.4: 1.4 times), memory0.18 (that share of what a copy moves) or preset; under "
-            f"torchrun {', '.join(OF_RANKS)}"
+            "the matmul; ridge1.4: 1.4 times), memory0.18 (that share of what a copy moves), on a GPU with engine or "
+            f"copier32 behind it, or pcie; preset; under torchrun {', '.join(OF_RANKS)}"
         )
     return value

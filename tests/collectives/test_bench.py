@@ -34,6 +34,7 @@ from roofline.operations.ffn import Ffn
 from roofline.operations.matmul_reduce_scatter import MatmulReduceScatter
 from roofline.operations.weight_prefetch import WeightPrefetch
 from roofline.store.run import REQUESTED
+from roofline.theory import wires
 from roofline.theory.arms import ALL_CORES
 
 PREFETCH = WeightPrefetch("128x512", "up", 1, 256, "fp32", 4, "0.02GBps")
@@ -462,13 +463,16 @@ def test_copier_has_the_programs_that_its_bandwidth_needs(monkeypatch, bytes_per
     assert asked == [32] or bytes_per_s > 377e9
 
 
-@pytest.mark.parametrize(("chosen", "expected"), [(None, [None, 132]), (8, [8, 8])])
-def test_copier_has_a_program_on_each_sm_beside_arms_that_leave_it_room(monkeypatch, chosen, expected):
+@pytest.mark.parametrize(
+    ("wire", "chosen", "expected"),
+    [("1GBps", None, [None, 132]), ("1GBps", 8, [8, 8]), ("1GBpscopier32", None, [32, 32])],
+)
+def test_copier_has_a_program_on_each_sm_beside_arms_that_leave_it_room(monkeypatch, wire, chosen, expected):
     asked = []
     monkeypatch.setattr(setting, "make_link", lambda kind, device, speed, ranks, programs: asked.append(programs))
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda of: SimpleNamespace(multi_processor_count=132))
     made = object.__new__(setting.Setting)
-    vars(made).update(device="cuda", bytes_per_s=1e9, ranks=None, link_kind="paced", _links=[])
+    vars(made).update(device="cuda", bytes_per_s=1e9, ranks=None, link_kind="paced", wire=wires.parse(wire), _links=[])
     made.options = SimpleNamespace(copier_programs=chosen)
     made.link(), made.link(is_spread=True)
     assert asked == expected

@@ -21,7 +21,6 @@ import torch.distributed as dist
 from arm_cases import whole_numbers
 
 from collectives import all_gather_matmul, weight_prefetch
-from collectives import device_ranks as gpus
 from collectives.bench.setting import make_link
 from collectives.ranks import shared
 from roofline.measure import device_ranks, ranks
@@ -84,7 +83,6 @@ def world_of(rank, count, path) -> ranks.Ranks:
     for name, value in (("set_device", lambda gpu: None), ("can_device_access_peer", lambda rank, peer: True)):
         setattr(torch.cuda, name, value)
     torch.cuda.device_count, device_ranks.World.backend = lambda: count, "gloo"
-    gpus.call_driver = stand_in.call_driver
     batch_send, all_gather = dist.batch_isend_irecv, dist.all_gather_into_tensor
 
     def batch_isend_irecv(batch):

@@ -27,9 +27,9 @@ def test_rows_that_are_not_aligned_are_refused():
 class Link(links.Wire):
     """Lists what it launches once its kernels are loaded."""
 
-    def __init__(self, bytes_per_s=1e9, steps=None, patience_s=2.0):
+    def __init__(self, bytes_per_s=1e9, steps=None):
         super().__init__(bytes_per_s, programs=3)
-        self.steps, self.patience_s = [] if steps is None else steps, patience_s
+        self.steps = [] if steps is None else steps
 
     def load(self, route):
         before = len(self.steps)
@@ -69,10 +69,11 @@ def prefetch() -> weight_prefetch.Operands:
     return weight_prefetch.Operands(layers, buffers, x, torch.empty(8, 16))
 
 
-def missing(arm: str, count: int) -> str:
-    """Return what the timeline says where the copier brings the first `count` chunks, or never runs."""
+def missing(arm: str, count: int, kind=Link) -> str:
+    """Return what the timeline says where the copier or the engine brings the first `count` chunks, or never runs."""
     with machine() as made:
-        link = Link(patience_s=3e-5)
+        link = kind(1e9)
+        link.patience_s = 3e-5
         move = link.move
         link.move = lambda route, first, end: move(route, first, count) if count else None
         all_gather_matmul.ARMS[arm](gather(), link)
@@ -151,7 +152,7 @@ STEPS = {
 def main() -> dict:
     torch.set_num_threads(1)
     return {
-        "missing": [missing("chunk_launches", 0), missing("serial", 1)],
+        "missing": [missing("chunk_launches", 0), missing("serial", 1), missing("serial", 1, links.Engine)],
         "orders": {name: order(name) for name in STEPS},
         "early": rows_before_their_slice(1),
         "kernels": kernels_compiled(17),
@@ -164,10 +165,10 @@ def outcome(printed_elsewhere):
 
 
 def test_first_chunk_that_is_missing_is_named_by_the_timeline(outcome):
-    """Not the last that was waited for, of a copier that ends early or never runs."""
-    never_ran, ended_early = outcome["missing"]
-    assert "chunk 1 (row block 0), which rank 1 sends to rank 0, has not arrived: it is 3e-05 s late" in never_ran
-    assert "chunk 2 (row block 0), which rank 2 sends to rank 0, has not arrived: it is 3e-05 s late" in ended_early
+    """Not the last that was waited for, of a copier that ends early or never runs, and of an engine that ends early."""
+    for number, kind, text in zip((1, 2, 2), ("paced", "paced", "paced_engine"), outcome["missing"], strict=True):
+        assert text.startswith(f"the {kind} link is dead: chunk {number} (row block 0), which rank {number} sends to ")
+        assert "has not arrived: it is 3e-05 s late" in text
 
 
 def test_what_is_computed_goes_then_and_what_is_here_before_a_matmul_begins(outcome):

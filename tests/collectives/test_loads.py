@@ -8,6 +8,8 @@ import contextlib
 import io
 import os
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial, partialmethod
 
 import pytest
 import stand_in
@@ -17,6 +19,8 @@ from roofline.operations import OPERATIONS, Runners
 from roofline.operations.gathering import Sweep
 
 SWEEP = Sweep(rows=(512,), tp=(1,), tokens=(64,), prefetch_tp=(1,), ranks=(4,), wires=("1GBps",))
+ENGINES = {"paced_engine": "1GBpsengine", "pcie": "pcie"}
+"""The links of copy engines, with a wire each."""
 FIRST, LATER = "first process", "later process"
 SETS = {FIRST: None, LATER: 1}
 """Of operands, on which the runner checks an arm in a process."""
@@ -26,9 +30,9 @@ class LateLoadError(Exception):
     """A link launched what its `load` had not loaded."""
 
 
-def settings() -> Iterator[tuple]:
+def settings(wires=SWEEP.wires) -> Iterator[tuple]:
     """The runner of each operation over a link, with what its arms work on."""
-    options = options_of(device="cuda", dtype="fp16", model="256x384", gather=SWEEP)
+    options = options_of(device="cuda", dtype="fp16", model="256x384", gather=replace(SWEEP, wires=wires))
     runners = Runners(options)
     for operation in OPERATIONS.values():
         if operation.analysis == "overlap":
@@ -53,21 +57,22 @@ def wrong_with(runner, setting, arm: str, sets: int | None) -> str:
     return outcome.reason if isinstance(outcome, Rejection) else ""
 
 
-def audit(settings: list[tuple]) -> Iterator[tuple[tuple[str, str, str], str]]:
+def audit(settings: list[tuple], processes=tuple(SETS)) -> Iterator[tuple[tuple[str, str, str], str]]:
     """Each operation, arm and process, with what is wrong there."""
     for runner, setting in settings:
         for arm in runner.arms(setting.case.op, "cuda"):
-            for process, sets in SETS.items():
-                yield (setting.case.op, arm, process), wrong_with(runner, setting, arm, sets)
+            for process in processes:
+                yield (setting.case.op, arm, process), wrong_with(runner, setting, arm, SETS[process])
 
 
 @contextlib.contextmanager
 def watched(left_out: int | None = None) -> Iterator[list[str]]:
     """Inside, a link that launches what its `load` has not raises LateLoadError. Launch `left_out` of a `load` is left
     out. Gives the names of what the last `load` launches."""
-    from collectives.device import PacedCopier
+    from collectives.device import DeviceLink, PacedCopier
+    from collectives.engines import PacedEngine, Pcie
 
-    launch, load = PacedCopier.launch, PacedCopier.load
+    launch = DeviceLink.launch
     parts, loading = [], []
 
     def watched_launch(link, what) -> None:
@@ -81,15 +86,16 @@ def watched(left_out: int | None = None) -> Iterator[list[str]]:
             raise LateLoadError(f"{name} is loaded behind the load of its link")
         launch(link, what)
 
-    def watched_load(link, route) -> None:
+    def watched_load(load, link, route) -> None:
         parts.clear()
         loading.append(link)
         load(link, route)
         loading.clear()
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(PacedCopier, "launch", watched_launch)
-        patch.setattr(PacedCopier, "load", watched_load)
+        patch.setattr(DeviceLink, "launch", watched_launch)
+        for kind in (PacedCopier, PacedEngine, Pcie):
+            patch.setattr(kind, "load", partialmethod(partial(watched_load, kind.load)))
         yield parts
 
 
@@ -154,11 +160,14 @@ def main() -> dict:
 
     Setting.rotation = 1  # set of operands: others load nothing more
     made = [*settings()]
+    engines = {kind: [*settings((wire,))] for kind, wire in ENGINES.items()}
     with watched():
         outcomes = [*audit(made)]
+        of_engines = {kind: [*audit(of_kind, (FIRST,))] for kind, of_kind in engines.items()}
     return {
         "audit": outcomes,
-        "without a part": without_a_part(made),
+        "engines": of_engines,
+        "without a part": [*without_a_part(made), *without_a_part(engines["paced_engine"][1:2])],
         "without load": without_load(made),
         "computing": computing(made),
         "gpu tests": of_gpu_tests(),
@@ -177,13 +186,19 @@ def test_no_arm_loads_a_kernel_while_a_stream_waits(outcome):
     assert [(place, wrong) for place, wrong in outcome["audit"] if wrong] == []
 
 
+@pytest.mark.parametrize("kind", ENGINES)
+def test_each_arm_is_right_over_a_link_of_copy_engines_and_loads_no_kernel_late(outcome, kind):
+    arms = [place[:2] for place, _ in outcome["audit"] if place[-1] == FIRST]
+    assert [(place[:2], wrong) for place, wrong in outcome["engines"][kind]] == [(arm, "") for arm in arms]
+
+
 def test_without_what_a_link_loads_ahead_each_arm_that_sends_what_it_computes_hangs(outcome):
     assert [place for place in outcome["without load"] if place[-1] == LATER] == outcome["computing"]
     assert len(outcome["without load"]) > len(outcome["computing"])  # others load ahead what no gather takes
 
 
 def test_each_part_of_what_a_link_loads_ahead_is_missed(outcome):
-    assert outcome["without a part"]
+    assert {kernel for kernel, _ in outcome["without a part"]} >= {"copy_kernel", "pace_kernel"}
     for kernel, wrong in outcome["without a part"]:
         assert wrong.startswith(f"{kernel} is loaded "), (kernel, wrong)
 

@@ -16,7 +16,7 @@ from waiting import NEVER_US, PROGRAMS, RANKS, operands, wrong_with
 
 from collectives import all_gather_matmul as gathers
 from collectives import device as device_links
-from collectives import ffn, on_device
+from collectives import engines, ffn, on_device
 from collectives import transfers as protocol
 from kernels import hopper, persistent, tiles
 from kernels.bench import instruments
@@ -28,6 +28,10 @@ LAYERS = ffn.ARMS | {"layer_signalled": on_device.ARMS["layer_signalled"]}
 GATHERING = gathers.ARMS | {name: on_device.ARMS[name] for name in ("chunk_outer", "row_block")}
 ARMS = {name: run for name, run in GATHERING.items() if name != "chunk_launches"}
 """All but the one whose sums are torch's, which knows nothing of the machine."""
+
+
+NO_PACE, COPY_NS = 1e15, 90.0
+"""Bytes/s of the copier where it stands for a copy engine, and what the pacer takes for a byte's time there."""
 
 
 class Stream:
@@ -48,6 +52,22 @@ def wait_value(counter: Tensor, wanted: int) -> None:
     device_links.wait_launch(Signals(counter, wanted, lost, NEVER_US), 1, times).run(counter.device)
 
 
+def write_value(flag: Tensor, value: int) -> None:
+    """A stream's write, by the kernel that raises: who waits for it finds what came before."""
+    args = dict(counters_ptr=flag, times_ptr=torch.zeros(1, dtype=torch.int64), first=0, end=1, by=1, num_warps=1)
+    KernelLaunch(device_links.copier.raise_kernel, (1,), args).run(flag.device)
+
+
+def copy(source: Tensor, target: Tensor) -> None:
+    """A copy engine, by a program of the copier that has no pace."""
+    mover = Wire(NO_PACE, programs=1)
+    mover.launch(device_links.copy_launch(mover.prepared([protocol.Transfer(0, 0, source, target)]), 0, 1, NO_PACE))
+
+
+OF_ENGINE = dict(engine=lambda: "machine", COPIES={"machine": copy}, copy_ns_per_byte=lambda *about: COPY_NS)
+"""What takes the place of those of `collectives.engines`."""
+
+
 @contextmanager
 def on(machine: Machine, device: int = 0, links_device: int = 0) -> Iterator[None]:
     """What is launched goes to a stream of `device` of the machine, or to the links' streams on `links_device`."""
@@ -66,7 +86,8 @@ def on(machine: Machine, device: int = 0, links_device: int = 0) -> Iterator[Non
         cuda = dict(synchronize=lambda: None, current_stream=lambda: streams[-1], stream=inside)
         patches.enter_context(patch.multiple(torch.cuda, Stream=lambda priority: Stream(machine, links_device), **cuda))
         patches.enter_context(patch.object(KernelLaunch, "run", run))
-        patches.enter_context(patch.object(device_links, "wait_value", wait_value))
+        patches.enter_context(patch.multiple(device_links, wait_value=wait_value, write_value=write_value))
+        patches.enter_context(patch.multiple(engines, **OF_ENGINE))
         patches.enter_context(patch.object(tiles, "arch_of", lambda device: "sm90"))
         patches.enter_context(patch.object(hopper, "require_hopper"))
         yield
@@ -105,6 +126,15 @@ class Wire(OnMachine, device_links.PacedCopier):
     """The paced link."""
 
 
+class Engine(OnMachine, engines.PacedEngine):
+    """The same by copy engines."""
+
+
+def wire_of(bytes_per_s: float, programs: int) -> Wire | Engine:
+    """By so many of the copier's programs; by a copy engine where there is none."""
+    return Wire(bytes_per_s, programs=programs) if programs else Engine(bytes_per_s)
+
+
 def arm(name: str, dtype: str, programs=2, bytes_per_s=1e9, *, devices=1, times=1, **more) -> Case:
     """An arm so many times in a row, behind a gate; on two devices at once, each with its copier on the other."""
 
@@ -122,7 +152,7 @@ def arm(name: str, dtype: str, programs=2, bytes_per_s=1e9, *, devices=1, times=
             for rank, mine in enumerate(ranks):
                 mine.matmul = persistent.matmul
                 with on(machine, rank, devices - 1 - rank), grids_of(PROGRAMS):
-                    wires.append(Wire(bytes_per_s, programs=programs))
+                    wires.append(wire_of(bytes_per_s, programs))
                     instruments.gate_launch(gate, 1, gap=1).run(gate.device)
                     for _ in range(times):
                         ARMS[name](mine, wires[rank])
@@ -132,11 +162,12 @@ def arm(name: str, dtype: str, programs=2, bytes_per_s=1e9, *, devices=1, times=
 
         return add, wrong
 
-    title = f"{name} {dtype}, {programs} programs copy {bytes_per_s:g} bytes/s, {devices} devices, {times} x"
+    movers = f"{programs} programs copy" if programs else "a copy engine brings"
+    title = f"{name} {dtype}, {movers} {bytes_per_s:g} bytes/s, {devices} devices, {times} x"
     return Case("arms", title, make, **more)
 
 
-def layer(name: str, dtype: str, *, devices=1, bytes_per_s=1e12, width=144, **more) -> Case:
+def layer(name: str, dtype: str, *, devices=1, bytes_per_s=1e12, width=144, programs=1, **more) -> Case:
     """An arm of the whole layer, of numbers so few that no sum is rounded; with two devices, the link's kernels are on
     the other."""
     rows, hidden = RANKS * 128, 80
@@ -156,7 +187,7 @@ def layer(name: str, dtype: str, *, devices=1, bytes_per_s=1e12, width=144, **mo
 
         def add(machine: Machine) -> None:
             with on(machine, 0, devices - 1), grids_of(PROGRAMS):
-                wires.append(Wire(bytes_per_s, programs=1))
+                wires.append(wire_of(bytes_per_s, programs))
                 LAYERS[name](mine, wires[0])
 
         def wrong() -> str:
@@ -166,7 +197,8 @@ def layer(name: str, dtype: str, *, devices=1, bytes_per_s=1e12, width=144, **mo
 
         return add, wrong
 
-    return Case("layers", f"{name} {dtype}, {bytes_per_s:g} bytes/s, {devices} devices", make, **more)
+    title = f"{name} {dtype}, {bytes_per_s:g} bytes/s, {devices} devices{'' if programs else ', a copy engine'}"
+    return Case("layers", title, make, **more)
 
 
 def copier(dtype: str, programs: int, bytes_per_s: float, *shapes: tuple[int, int], **more) -> Case:
@@ -181,7 +213,7 @@ def copier(dtype: str, programs: int, bytes_per_s: float, *shapes: tuple[int, in
         def add(machine: Machine) -> None:
             with on(machine):
                 for number, pair in enumerate(pairwise(hops)):
-                    wires.append(Wire(bytes_per_s, programs=programs))
+                    wires.append(wire_of(bytes_per_s, programs))
                     transfers = [protocol.Transfer(i, 0, *ends) for i, ends in enumerate(zip(*pair, strict=True))]
                     waits = number == 1
                     wires[-1]._stream.device = int(waits)
@@ -201,7 +233,8 @@ def copier(dtype: str, programs: int, bytes_per_s: float, *shapes: tuple[int, in
 
         return add, wrong
 
-    return Case("copier", f"{dtype} {shapes}, {programs} programs copy {bytes_per_s:g} bytes/s", make, **more)
+    movers = f"{programs} programs copy" if programs else "a copy engine brings"
+    return Case("copier", f"{dtype} {shapes}, {movers} {bytes_per_s:g} bytes/s", make, **more)
 
 
 def alone(kernel: str, title: str, steps: int | None = None, patience_us=NEVER_US, gap_us=0, before=0) -> Case:
@@ -252,13 +285,17 @@ def alone(kernel: str, title: str, steps: int | None = None, patience_us=NEVER_U
 
 def cases() -> list[Case]:
     more = dict(thorough=True)
-    listed = [arm("row_block", "bf16"), arm("chunk_outer", "bf16", devices=2)]
+    listed = [arm("row_block", "bf16"), arm("chunk_outer", "bf16", devices=2), arm("row_block", "bf16", 0, times=2)]
     for number, name in enumerate(ARMS):
         listed.append(arm(name, "fp16", 3, (1e9, 1e12)[number % 2], times=2, **more))
         listed.append(arm(name, "bf16", 2, 1e9, devices=2, slots=2, **more))
+        listed.append(arm(name, "fp16", 0, 1e9, times=2, **more))
     listed += [layer("layer_signalled", "bf16", devices=2, width=272)]
-    listed += [layer(name, "fp16", **more) for name in LAYERS if name != "all_reduce"]
+    listed += [layer("layer_signalled", "bf16", bytes_per_s=1e9, programs=0)]
+    for programs in (1, 0):
+        listed += [layer(name, "fp16", programs=programs, **more) for name in LAYERS if name != "all_reduce"]
     listed += [copier("bf16", 2, 5e7, (9, 1032), (37, 72)), copier("bf16", 3, 1e9, (37, 72), (9, 1032))]
+    listed += [copier("bf16", 0, 1e7, (9, 1032), (37, 72)), copier("fp16", 0, 1e9, (37, 72), (130, 264), **more)]
     listed += [copier("fp16", 1, 1e12, (37, 72), (130, 264), **more)]
     listed += [copier("fp16", 32, 1e9, (3, 8), (1, 4096), **more)]
     return [

@@ -32,7 +32,11 @@ TOLD = "preceding(stage, both.shape[0])"
 COUNTED = "wait_value(self._route.counters[index:], self._route.wanted)"
 PLACE = "            if piece >= ready:\n"
 WAIT = "ready = wait(flags, chunk, wanted, lost_ptr, first_flag + chunk, patience, RANKS)"
-UNORDERED = "no order between"
+UNORDERED, EARLY = "no order between", "before they were due"
+DUE = "            device.wait_value(route.let_go[number - 1, 1:], route.runs)\n"
+COPY = "                self.copy(*ends)\n"
+TOLD_BY_STREAM = "            device.write_value(route.flags[index:], route.runs)\n\n\ndef slices"
+COPIED_LATE = TOLD_BY_STREAM.replace("\n\n", f"\n            for ends in route.copies[index]:\n{COPY}\n", 1)
 # The case that is run. By mistake: what is replaced in its file, and by what; and what the machine says of it.
 MISTAKES = {
     "warpgroup": {
@@ -106,9 +110,21 @@ MISTAKES = {
         "looks without acquire": ({LOOK: LOOK.replace("acquire", "relaxed")}, UNORDERED),
         "takes its pace from the start": (
             {"tl.maximum(tl.load(free_ptr), tl.load(ready_ptr))": "tl.load(free_ptr)"},
-            "before they were due",
+            EARLY,
         ),
-        "the wire is free at once": ({"free, mask=program == 0": "begin, mask=program == 0"}, "before they were due"),
+        "the wire is free at once": ({"free, mask=program == 0": "begin, mask=program == 0"}, EARLY),
+    },
+    "pacer": {
+        "what is computed is not waited for": ({"_look(counters_ptr + index) < raised": "raised < 0"}, EARLY),
+        "a slice is due at once": ({"        while globaltimer() < due:": "        while due < 0:"}, EARLY),
+        "one transfer does not wait for the other": ({"tl.maximum(due, ready)": "ready"}, EARLY),
+    },
+    "engine": {  # the host's code
+        "a flag is up before it is due": ({DUE: ""}, EARLY),
+        "a flag is up before its rows are here": ({COPY: "", TOLD_BY_STREAM: COPIED_LATE}, UNORDERED),
+    },
+    "consumer": {
+        "chunks are not waited for": ({WAIT: "ready = tl.full((), RANKS, dtype=tl.int32)"}, UNORDERED),
     },
     "device": {  # the host's code
         "waits for the first alone": ({COUNTED: f"if index == self._ready: {COUNTED}"}, UNORDERED),
@@ -137,6 +153,7 @@ def subjects() -> dict[str, tuple]:
     few = Config(16, 64, 64, num_warps=4, num_stages=4, split=2)
     layer = links.layer("layer_signalled", "bf16", devices=2)
     counted = links.copier("bf16", 2, 3e7, (9, 1032), (37, 72))
+    by_engine = links.copier("bf16", 0, 1e7, (9, 1032), (37, 72))
     return {
         "warpgroup": (warpgroup, OURS, "warpgroup", matmul(kernel, config, "bf16", (120, 120, 136), programs=1)),
         "odd": (warpgroup, OURS, "warpgroup", matmul(kernel, odd, "bf16", (120, 400, 200), programs=1)),
@@ -147,6 +164,9 @@ def subjects() -> dict[str, tuple]:
         "pieces": (ARM.pieces, ARM, "pieces", layer),
         "signals": (signals, ARM, "pieces", layer),
         "copier": (device.copier, device, "copier", counted),
+        "pacer": (device.copier, links.engines, "copier", by_engine),
+        "engine": (links.engines, links, "Engine", by_engine),
+        "consumer": (flagged, ARM, "flagged", links.arm("row_block", "bf16", 0)),
         "device": (device, links, "Wire", counted),
     }
 
@@ -179,6 +199,9 @@ def taken(subject: str, module: ModuleType, folder: Path) -> object:
     if subject == "device":  # the host's code: its link, on the machine
         module.wait_value = links.wait_value
         return type("Wire", (links.OnMachine, module.PacedCopier), {})
+    if subject == "engine":
+        vars(module).update(links.OF_ENGINE)
+        return type("Engine", (links.OnMachine, module.PacedEngine), {})
     return module
 
 

@@ -114,7 +114,7 @@ class Device:
 
     def __init__(self):
         self.host = 1.0
-        self.streams, self.launched = [], []
+        self.streams, self.launched, self.calls = [], [], []
         self.busy = {}
         """Streams that may have work: most of a long test's are done with."""
         self.stream = Stream(self)
@@ -122,9 +122,17 @@ class Device:
         """Whether what is enqueued now is not timed."""
         self.raised_at = {}
         """When a flag was raised last, by its address."""
+        self.held = None
+        """The flag, and what it is to be, for which a kernel waits on every SM."""
+        self.copies_take_sms = set()
+        """Functions of the driver whose copies wait for an SM."""
         self.loaded = set()
         """Names and variants of what was launched before."""
         self.fault, self.is_lost = os.environ.get(FAULT, "").split(), False
+
+    @property
+    def is_full(self) -> bool:
+        return self.held is not None and bool((self.held[0] < self.held[1]).any())
 
     def strike(self) -> None:
         if not os.path.exists(self.fault[1]):
@@ -364,7 +372,12 @@ def run(launch, device):
         if name == "gate_kernel":
             DEVICE.gate = partial(is_open, args)
         with host_alone():
-            DEVICE.stream.enqueue(partial(KERNELS[name], args))
+            if name == "wait_kernel" and launch.grid[0] > 1:
+                DEVICE.held = args["flag_ptr"], args["wanted"]
+                DEVICE.stream.enqueue(partial(wait, args))
+            else:
+                work = KERNELS[name]
+                DEVICE.stream.enqueue(lambda began: None if DEVICE.is_full else work(args, began))
     return types.SimpleNamespace(function=name)
 
 
@@ -441,6 +454,29 @@ def wait(args, began):
     return end
 
 
+def pace(args, began):
+    """Slices are let go by their time; those of what is not computed yet, at another look."""
+    if "begun" not in args:
+        args["begun"] = True
+        raise_flag(args["started_ptr"], 1, began)
+    due_s, wanted = 1e-9 * int(args["free_ptr"][0]), args["wanted"]
+    for number, (index, before, behind) in enumerate(args["slices_ptr"][: args["slices"]].tolist()):
+        if index >= args["at_once"] and args["counters_ptr"][index] < args["raised"]:
+            return None
+        if not before:
+            begin_s = max(due_s, 1e-9 * int(args["ready_ptr"][index]))
+        due_s = begin_s + 1e-9 * behind * args["ns_per_byte"]
+        go_s = due_s - 1e-9 * (behind - before) * args["copy_ns_per_byte"]
+        for counter, at_s in zip(args["let_go_ptr"][number].split(1), (go_s, due_s), strict=True):
+            if counter < wanted:
+                raise_flag(counter, 1, max(at_s, began))
+    for index in range(args["transfers"]):
+        if (at := up(args["flags_ptr"][index : index + 1], wanted)) is None:
+            return None
+        args["arrivals_ptr"][index] = round(at * 1e9)
+    return max(began, due_s)
+
+
 def raise_counters(args, began):
     for number in range(args["first"], args["end"]):
         args["times_ptr"][number] = round(began * 1e9)
@@ -478,20 +514,34 @@ def add(args, began):
 
 KERNELS = {
     "gate_kernel": gate, "clock_kernel": clock, "stamp_kernel": stamp, "copy_kernel": copy, "wait_kernel": wait,
-    "raise_kernel": raise_counters, "flagged_kernel": behind_flags, "pieces_kernel": pieces, "add_kernel": add,
+    "pace_kernel": pace, "raise_kernel": raise_counters, "flagged_kernel": behind_flags, "pieces_kernel": pieces,
+    "add_kernel": add,
 }  # fmt: skip
 """Those that are more than a matmul of x and w."""
 
 
+COPIED = {"cuMemcpy2DAsync_v2": (4, 6, 11, 13, 14, 15), "cuMemcpy3DBatchAsync_v2": (1, 2, 6, 7, 10, 11)}
+"""Where a copy's numbers stand: addresses and pitches of source and target, bytes of a row, rows."""
+
+
 def call_driver(name: str, *about) -> None:
     """What the current stream does without a launch: it waits for a number, writes one, or copies rows."""
-    if name == "cuMemcpy2DAsync_v2":
-        _, _, _, _, source, _, source_pitch, _, _, _, _, target, _, target_pitch, width, height = about[0]
+    DEVICE.answer()
+    DEVICE.calls.append((name, *about))
+    if name == "cuDeviceGetPCIBusId":
+        return
+    if name == "cuMemcpy3DBatchAsync_v2" and not DEVICE.stream.cuda_stream:
+        raise RuntimeError(f"CUDA error 1: {name} was refused")  # on the default stream
+    if name in COPIED:
+        matrix = next(each for each in about if isinstance(each, ctypes.Array))
+        source, source_pitch, target, target_pitch, width, height = (matrix[place] for place in COPIED[name])
 
         def work(began):
+            if name in DEVICE.copies_take_sms and DEVICE.is_full:
+                return None
             for row in range(height):
                 ctypes.memmove(target + row * target_pitch, source + row * source_pitch, width)
-            return began
+            return began + width * height / BYTES_PER_S
 
     else:
         _, place, value, _ = about
@@ -504,7 +554,6 @@ def call_driver(name: str, *about) -> None:
                 return None
             return max(began, DEVICE.raised_at.get(place.value, 0.0))
 
-    DEVICE.answer()
     DEVICE.stream.enqueue(work)
 
 
@@ -546,7 +595,7 @@ def install():
     card = os.environ[NAMED]
     properties = types.SimpleNamespace(
         name=f"rehearsal of {card}", major=CARDS[card][0], minor=CARDS[card][1], multi_processor_count=SMS,
-        L2_cache_size=CACHE_BYTES, total_memory=MEMORY_BYTES, uuid="GPU-0",
+        L2_cache_size=CACHE_BYTES, total_memory=MEMORY_BYTES, uuid="GPU-0", max_threads_per_multi_processor=2048,
     )  # fmt: skip
     stand_ins = dict(
         is_available=lambda: True, device_count=lambda: 1, current_device=lambda: 0, device=lambda index: nullcontext(),
@@ -563,6 +612,6 @@ def install():
     time.perf_counter, sys.modules["pynvml"] = perf_counter, make_nvml()
     KernelLaunch.run = run
     device.leave_shared_memory = lambda function: None  # a call of the driver
-    device.call_driver = call_driver
+    device.call_driver, device.driver_has = call_driver, lambda name: True
     telemetry.IDLE_S = 0.0  # a wait for nothing, with the host's own time
     make_place().__enter__()

@@ -15,6 +15,8 @@ def test_ids_are_read_back(name, contender):
         Matmul(name, "down", 1, 7, "bf16"),
         AllGatherMatmul(name, "up", 2, 4096, "fp32", 2, "ridge1.4"),
         AllGatherMatmul(name, "up", 1, 4096, "fp16", 4, "0.125GBps"),
+        AllGatherMatmul(name, "up", 1, 4096, "fp16", 4, "0.125GBpsengine"),
+        AllGatherMatmul(name, "up", 1, 4096, "fp16", 4, "0.125GBpscopier32"),
     ):
         assert operations.parse(case.id + behind) == (case, contender)
 

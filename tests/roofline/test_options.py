@@ -68,7 +68,8 @@ def test_help_names_the_default_of_each_option():
 
 def test_gathers_go_over_the_balance_by_default():
     gpu, cpu = options("cuda"), options()
-    assert (len(gathered(gpu)), gathered(gpu)[0]) == (13, "xxl-up-p8-tp4-m8192-bf16-balance2750")
+    assert (len(gathered(gpu)), gathered(gpu)[0]) == (16, "xxl-up-p8-tp4-m8192-bf16-balance2750")
+    assert gathered(gpu)[-3:] == [f"xxl-up-p8-tp{tp}-m8192-bf16-pcie" for tp in (2, 4, 8)]
     assert (len(gathered(cpu)), gathered(cpu)[-1]) == (8, "xxl/16-up-p16-tp16-m4096-fp32-balance86")
     assert "memory0.18" in gathered(options(tokens="2048"))[-2]
     for chosen, balance in ((gpu, 2750), (cpu, 2750 / 16 / 2)):
@@ -142,6 +143,9 @@ def test_wires_of_another_run_are_wanted_of_those_that_are_made_for_the_machine(
         ({"ranks": "3"}, "--ffn-ranks: ranks=3 does not divide the 1024"),
         ({"link_bandwidth": "1e9", "model": "5,8"}, "none of 8, 4, 2 ranks divides both d_model=5 and d_ff=8 of 5x8"),
         ({"copier_programs": "16"}, "--ffn-copier-programs 16: on a CPU a thread copies; leave it out"),
+        ({"link_bandwidth": "pcie"}, "--ffn-link-bandwidth 'pcie': it needs an NVIDIA GPU, which moves the bytes"),
+        ({"link_bandwidth": "ridgeengine"}, "--ffn-link-bandwidth 'ridgeengine': it needs an NVIDIA GPU, which"),
+        ({"link_bandwidth": "ridgecopier0"}, "'ridgecopier0' is no bandwidth: give bytes/s"),
         ({"link_bandwidth": "fast"}, "--ffn-link-bandwidth: 'fast' is no bandwidth: give bytes/s"),
         ({"max_seconds": "nan"}, "--ffn-max-seconds: 'nan' is not a number above 0"),
     ],

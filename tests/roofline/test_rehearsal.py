@@ -100,6 +100,10 @@ def test_hopper_gets_the_whole_line_up_though_the_device_is_lost_meanwhile(rehea
     assert kernels["decode"] == "decode_kernel"
     assert all(shape.entrants[name]["costs"]["host_s"] > 0 for name in shape.measured)
     assert any("No graph_s of matmul-128x256-up-tp1-m16-fp16-" in note for note in outcome.run.notes)
+    links = {row["link"]: row for row in outcome.run.metadata["links"]["links"]}
+    assert links.keys() == {"paced", "paced_engine", "pcie"}
+    assert all(row["matmul_slowdown"] > 0.9 and row["link_slowdown"] > 0.9 for row in links.values())
+    assert any("disturbs least: --ffn-link-bandwidth balance2750" in note for note in outcome.run.notes)
     assert {name for shape in shapes.values() for name in shape.timelines} >= WAITING
     assert outcome.folder.name.endswith("rehearsal-of-h100")
     assert "rehearsal of H100" in (outcome.folder / "report.md").read_text().splitlines()[0]

@@ -1,0 +1,177 @@
+"""Links of copy engines on the stand-in for CUDA: which calls of the driver they make, in which order, with which
+numbers and when; and what is said where no engine copies. That arms over them are right, and load nothing late:
+test_loads. The pacer as compiled, and a consumer that does not wait: tests/machine.
+
+All of it runs in one process beside this one.
+"""
+
+import ctypes
+import os
+
+import pytest
+import stand_in
+import torch
+from arm_cases import Scatter, options_of, whole_numbers
+
+from roofline.operations import Runners, find
+from roofline.operations.all_gather_matmul import AllGatherMatmul
+
+ROWS, WIDTH, RANKS, BYTES_PER_S, SLICE_ROWS = 24, 16, 3, 1e6, 8
+PITCH, ROW_BYTES = 4 * RANKS * WIDTH, 4 * WIDTH
+SLICE_S, COPIED_S = (SLICE_ROWS * ROW_BYTES / rate for rate in (BYTES_PER_S, stand_in.BYTES_PER_S))
+SLICES = ROWS // SLICE_ROWS
+NEW, OLD = "cuMemcpy3DBatchAsync_v2", "cuMemcpy2DAsync_v2"
+WAIT, WRITE = "cuStreamWaitValue32_v2", "cuStreamWriteValue32_v2"
+LATE_S = 0.05
+
+
+def gather(on=torch.clone):
+    """Operands of an all-gather matmul, the others' shards where `on` has them."""
+    from collectives.all_gather_matmul import Operands
+
+    x, w = (whole_numbers(seed, rows, RANKS * WIDTH).to("cuda") for seed, rows in ((1, ROWS), (2, 8)))
+    first, *others = (part.contiguous() for part in x.chunk(RANKS, 1))
+    return Operands([first, *map(on, others)], torch.zeros_like(x), w, x.new_empty(ROWS, 8), blocks=2)
+
+
+def said(call) -> list:
+    """A call of the driver: of a copy source, its pitch, target, its pitch, bytes of a row and rows; else address and
+    value."""
+    name, *about = call
+    matrix = next((each for each in about if isinstance(each, ctypes.Array)), None)
+    return [name, *([matrix[place] for place in stand_in.COPIED[name]] if matrix else [about[1].value, about[2].value])]
+
+
+def paced() -> dict:
+    """Of a gather's second run over the paced link what it calls, what it should, and when."""
+    from collectives import all_gather_matmul, engines
+
+    engines.ENGINE_SLICE_BYTES = SLICE_ROWS * ROW_BYTES
+    operands, link = gather(), engines.PacedEngine(BYTES_PER_S)
+    for _ in range(2):
+        del stand_in.DEVICE.calls[:]
+        all_gather_matmul.serial(operands, link)
+        timeline = link.timeline()
+    route, wanted = link._route, []
+    for index, transfer in enumerate(operands.by_chunk):
+        for number in range(SLICES):
+            source, target = (end.data_ptr() + number * SLICE_ROWS * pitch for end, pitch in (
+                (transfer.source, ROW_BYTES), (operands.gathered[:, transfer.chunk * WIDTH :], PITCH)
+            ))  # fmt: skip
+            go, due = (counter.data_ptr() for counter in route.let_go[index * SLICES + number].split(1))
+            wanted.append([WAIT, go, 2])
+            wanted.append([NEW, source, ROW_BYTES, target, PITCH, ROW_BYTES, SLICE_ROWS])
+        wanted.append([WAIT, due, 2])
+        wanted.append([WRITE, route.flags[index:].data_ptr(), 2])
+    raised = [[stand_in.DEVICE.raised_at[counter.data_ptr()] for counter in pair.split(1)] for pair in route.let_go]
+    begun_s = 1e-9 * int(route.free[0])
+    made = [*map(said, stand_in.DEVICE.calls)]
+    return {"made": made, "wanted": wanted, "begun": begun_s, "raised": raised, "arrivals": timeline.arrivals_s}
+
+
+def late_and_stale(kind: str) -> list[bool]:
+    """Whether arms are right, over other numbers in each run, in which the engine is late."""
+    from collectives import all_gather_matmul, engines
+
+    is_pcie = kind == "pcie"
+    operands = gather(engines.in_host_memory if is_pcie else torch.clone)
+    link, outcomes = engines.Pcie() if is_pcie else engines.PacedEngine(BYTES_PER_S), []
+    for factor in range(1, 4):
+        for arm in all_gather_matmul.ARMS.values():
+            operands.gathered.fill_(torch.nan)
+            for shard in operands.shards:
+                shard.mul_(factor)
+            operands.columns(0, operands.gathered).copy_(operands.shards[0])
+            with torch.cuda.stream(link._stream):
+                torch.cuda._sleep(int(LATE_S * stand_in.SM_HZ))
+            arm(operands, link)
+            x, arrivals_s = torch.cat([shard.to("cpu") for shard in operands.shards], 1), link.timeline().arrivals_s
+            right = torch.equal(operands.out.to("cpu"), x @ operands.w.to("cpu").T)
+            outcomes.append(right and arrivals_s[0] > 0.9 * LATE_S and arrivals_s == sorted(arrivals_s))
+    return outcomes
+
+
+def over_pcie() -> list[list[str]]:
+    """Of a gather and a scatter over PCIe where each copy is from and to, the host (h) or the device (d), and flags."""
+    from collectives import all_gather_matmul, engines, matmul_reduce_scatter
+    from collectives.transfers import WarmUp
+
+    operands, scatter, outcomes = gather(engines.in_host_memory), Scatter(ranks=RANKS, device="cuda").operands, []
+    for arm, made, transfers in (
+        (all_gather_matmul.serial, operands, operands.by_chunk),
+        (matmul_reduce_scatter.serial, scatter, scatter.parts),
+    ):
+        arm(made, WarmUp())
+        del stand_in.DEVICE.calls[:]
+        arm(made, link := engines.Pcie())
+        link.timeline()
+        on_device = {end.data_ptr() for t in transfers for end in (t.source, t.target) if end.is_cuda}
+        copies = [said(call) for call in stand_in.DEVICE.calls]
+        outcomes.append(
+            [
+                "".join("hd"[place in on_device] for place in copy[1:4:2]) if len(copy) > 3 else copy[0]
+                for copy in copies
+            ]
+        )
+    return outcomes
+
+
+def by_driver(sms=(), lacks=()) -> list:
+    """What is taken to copy, and what the runner says of a case over the engine, where the functions `sms` take SMs and
+    the driver has none of those that it `lacks`."""
+    from collectives import device, engines
+
+    case = AllGatherMatmul("256x384", "up", 1, 512, "fp16", 4, "1GBpsengine")
+    stand_in.DEVICE.copies_take_sms, device.driver_has = {*sms}, lambda name: name not in lacks
+    engines.engine.cache_clear()
+    if engines.engine():
+        return [engines.engine()]
+    runner = Runners(options_of(device="cuda", dtype="fp16", model="256x384")).of(find(case.op))
+    prepared = runner.prepare(case, ["serial"])
+    return [*prepared.entrants, *(reason for _, reason in prepared.rejected.values())]
+
+
+def main() -> dict:
+    os.environ[stand_in.NAMED] = "H100"
+    stand_in.install()
+    return {
+        "paced": paced(),
+        "late": [late_and_stale(kind) for kind in ("paced_engine", "pcie")],
+        "pcie": over_pcie(),
+        "drivers": [by_driver(), by_driver(lacks=[NEW]), by_driver(sms=[NEW]), by_driver(sms=[NEW, OLD])],
+    }
+
+
+@pytest.fixture(scope="module")
+def outcome(printed_elsewhere):
+    return printed_elsewhere("import json, test_engines; print(json.dumps(test_engines.main()))")
+
+
+def test_each_slice_is_one_pitched_copy_behind_its_wait_and_each_transfer_has_a_flag(outcome):
+    made, wanted = outcome["paced"]["made"], outcome["paced"]["wanted"]
+    assert made == wanted
+    assert len(made) == (RANKS - 1) * 2 * (SLICES + 1)
+
+
+def test_slices_are_let_go_so_that_they_are_here_when_they_are_due_and_flags_are_up_no_earlier(outcome):
+    paced = outcome["paced"]
+    due_s = [(number + 1) * SLICE_S for number in range(len(paced["raised"]))]
+    for at_s, raised in zip(due_s, paced["raised"], strict=True):
+        assert raised == pytest.approx([paced["begun"] + at_s - COPIED_S, paced["begun"] + at_s], abs=2e-8)
+    assert paced["arrivals"] == pytest.approx(due_s[SLICES - 1 :: SLICES], abs=2e-8)
+
+
+def test_chunks_that_are_late_are_waited_for_and_those_of_an_earlier_run_are_not_taken(outcome):
+    assert outcome["late"] == [[True] * 9] * 2
+
+
+def test_shards_come_from_host_memory_and_parts_go_there_and_come_back(outcome):
+    of_gather, of_scatter = outcome["pcie"]
+    assert of_gather == ["hd", WRITE] * (RANKS - 1)
+    assert of_scatter == [WAIT, "dh", "hd", WRITE] * (RANKS - 1)
+
+
+def test_a_copy_that_goes_by_a_kernel_on_every_sm_is_taken_and_without_one_the_link_is_not_used(outcome):
+    *engines, (reason,) = outcome["drivers"]
+    assert engines == [[NEW], [OLD], [OLD]]
+    assert reason.startswith("paced_engine: on this GPU a copy within its memory waits for SMs, by whatever function")
