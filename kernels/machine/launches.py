@@ -20,7 +20,7 @@ import triton
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
 
-from kernels.machine.check import ARCHITECTURES, SHARED_BYTES, Verdict, check, tensors_of
+from kernels.machine.check import ARCHITECTURES, RESERVED, SMS, Verdict, check, tensors_of
 from kernels.machine.compile import Call, compile_for
 from kernels.machine.pretend import OnCpu, is_hosts, patches
 
@@ -160,7 +160,7 @@ class Patched:
         target = ARCHITECTURES[block.arch]
         self.stack.enter_context(triton.knobs.compilation.scope())
         triton.knobs.compilation.always_compile = True
-        for stand_in in patches(target, SHARED_BYTES[target], block.sms):
+        for stand_in in patches(target, SMS[target].shared_bytes - RESERVED, block.sms):
             self.stack.enter_context(stand_in)
         jit, tune = JITFunction.run, Autotuner.run
 
