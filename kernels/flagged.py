@@ -7,9 +7,6 @@ pipelined loop takes them all, then looks again. The accumulator stays in regist
 so it is spilled to memory in fp32, exactly, so that the program can go on with another tile. What each table is good
 for stands in `collectives.on_device`.
 
-The tile is the one that the model of waves ranks first (`kernels.tiles`). At up, tp 16, M = 8192, on 132 SMs, 128x128
-would be 12.6 of 13 half waves in place of 6.3 of 7; but by that model its bytes from L2 cost more than the wave.
-
 Wins over launches per chunk or row block, which end with a wave of their own each and pass sums through memory. Loses a
 little where nothing overlaps: each wait drains the pipeline, each look costs a trip to L2.
 

@@ -25,7 +25,7 @@ from kernels.machine.compile import Call, compile_for
 from kernels.machine.pretend import OnCpu, is_hosts, patches
 
 LIBRARIES = tuple(str(Path(file).parent) for file in (triton.__file__, torch.__file__, __file__))
-SMS = 4
+FEW_SMS = 4
 """Multiprocessors, few: a persistent kernel starts as many programs."""
 
 
@@ -67,7 +67,7 @@ class launches:  # noqa: N801 (it is used as a function)
     and verdicts behind it may come of that.
     """
 
-    def __init__(self, *, arch: str = "sm_90a", sms: int = SMS, raises: bool = True, **options: Any):
+    def __init__(self, *, arch: str = "sm_90a", sms: int = FEW_SMS, raises: bool = True, **options: Any):
         if arch not in ARCHITECTURES:
             raise ValueError(f"arch {arch!r}: it is one of {', '.join(ARCHITECTURES)}")
         self.arch, self.sms, self.raises, self.options = arch, sms, raises, options

@@ -64,6 +64,7 @@ def plan(
     passes, machine = hello["passes"], hello["machine"]
     processes = options.processes or hello["processes"]
     left = {name: passes * processes - done.get(name, 0) for name in shapes}
+    most_left = max(left.values(), default=0)  # none of a run that is gone on with for its suspects alone
     cases = {name: operations.parse(name)[0] for name in shapes}
     analysis = {name: operations.find(case.op).analysis for name, case in cases.items()}
     counts = {kind: sum(len(shapes[name]) for name in shapes if analysis[name] == kind) for kind in CHECK_S}
@@ -81,9 +82,9 @@ def plan(
         ceilings_s=CEILINGS_S + KINDS * min(2.0, options.max_seconds),
         begin_s=start_s + operands_s + probes_s + sum(ENTER_S[kind] * count for kind, count in counts.items()),
         turns_s=turns_s,
-        processes=-(-max(left.values()) // passes),
+        processes=-(-most_left // passes),
         report_s=0.0 if options.no_report else sum(REPORT_S[kind] for kind, count in counts.items() if count),
-        passes=max(left.values()),
+        passes=max(most_left, 1),
     )
 
 

@@ -267,7 +267,7 @@ class Supervisor:
     def _begin(self, job, running: Running) -> None:
         """Begin the next share of `job`, if it has one; all ranks begin theirs."""
         requests = ((each, asked) for each in job.next_jobs() if (asked := each.next_request()))
-        if self.over or self.signals or not (pair := next(requests, None)):
+        if self.over or not (pair := next(requests, None)) or self.signals:  # which may have come meanwhile
             return
         job, asked = pair
         asked = replace(asked, runners=operations.places(asked.cases), path=job.supervisor.path)

@@ -115,21 +115,3 @@ def test_odd_widths_are_candidates_where_triton_can_write_them(tables, monkeypat
     up = 256, 53248, 16384  # 3.88 waves of 128x208
     assert choose("warpgroup", "sm90", *up, torch.bfloat16, GpuSpec.of_chip(find("H100 SXM"))).block_n == width
     assert {entry.config.is_odd for entry in table("sm90").entries} == {False, release == (3, 9)}
-
-
-WAITING = "flagged", "flagged_spills", "pieces_counters", "pieces_flags"
-
-
-@pytest.mark.parametrize(
-    ("chip", "m", "n", "tile"),
-    [
-        ("H200", 8192, 3328, (128, 256)),  # 128x128 is 12.6 of 13 half waves for 6.3 of 7, and takes more from L2
-        ("H200", 1024, 832, (128, 128)),  # 56 tiles in place of 32, on 132 SMs
-        ("H100 PCIe", 8192, 832, (256, 128)),  # 1.96 waves in place of 2.25
-    ],
-)
-@pytest.mark.parametrize("kernel", WAITING)
-def test_kernels_that_wait_take_their_tile_by_waves(kernel, chip, m, n, tile):
-    chosen = choose(kernel, "sm90", m, n, 16384, torch.bfloat16, GpuSpec.of_chip(find(chip)))
-    high = kernel.startswith("pieces") and tile == (256, 128)  # pieces of 128 rows would not be whole tiles
-    assert (chosen.block_m, chosen.block_n) == ((128, 128) if high else tile)

@@ -42,12 +42,12 @@ def table(name: str, grid: Grid, ranks: int, blocks: int) -> Table:
     return getattr(tables if name == "spill_once" else schedule, name)(grid, PROGRAMS, *expected)
 
 
-def for_chunks(name: str, dtype: str, flags_are="late", *, ranks=RANKS, steps=1, tile=0, **more) -> Case:
-    """The flagged kernel by the table `name`, and by the tile at that place among its entries. `flags_are`: late, and
-    the host raises them, in an order of the seed's; or up; or lost, which the second is."""
+def for_chunks(name: str, dtype: str, flags_are="late", *, ranks=RANKS, steps=1, **more) -> Case:
+    """The flagged kernel by the table `name`. `flags_are`: late, and the host raises them, in an order of the seed's;
+    or up; or lost, which the second is."""
     kernel = "flagged_spills" if name in SPILLING else "flagged"
     blocks, lost = 1 + (name == "row_block"), 2 * (flags_are == "lost")
-    config = [e.config for e in tiles.table("sm90").entries if e.kernel == kernel and dtype in e.dtypes][tile]
+    config = next(e.config for e in tiles.table("sm90").entries if e.kernel == kernel and dtype in e.dtypes)
     rows, columns = 2 * config.block_m - 5 * (blocks == 1), 2 * config.block_n - 8
 
     def make(seed: int):
@@ -85,7 +85,6 @@ def for_chunks(name: str, dtype: str, flags_are="late", *, ranks=RANKS, steps=1,
         return add, wrong
 
     title = f"{name} {dtype}, {ranks} x {steps} steps, flags {flags_are}"
-    title += f", {config.block_m}x{config.block_n}" * bool(tile)
     return Case(kernel, title, make, **more)
 
 
@@ -93,11 +92,10 @@ GIVEN_UP_NS = 900_000
 """Of the machine's time: a kernel whose patience is a microsecond is over by then."""
 
 
-def for_rows(dtype: str, lost=0, *, ranks=RANKS, depth=328, tile=0, **more) -> Case:
+def for_rows(dtype: str, lost=0, *, ranks=RANKS, depth=328, **more) -> Case:
     """The kernel that waits for rows. The host brings them in any order; or all are here, but for those of the rank at
     the place `lost` of the order of arrival."""
-    entries = tiles.table("sm90").entries
-    config = [e.config for e in entries if e.kernel == "pieces_flags" and dtype in e.dtypes][tile]
+    config = next(e.config for e in tiles.table("sm90").entries if e.kernel == "pieces_flags" and dtype in e.dtypes)
 
     def make(seed: int):
         rows, columns, wanted = ranks * config.block_m, config.block_n - 8, 1 + seed % 5
@@ -136,8 +134,7 @@ def for_rows(dtype: str, lost=0, *, ranks=RANKS, depth=328, tile=0, **more) -> C
 
         return add, wrong
 
-    title = f"{dtype}, K={depth}{', flags lost' * bool(lost)}" + f", {config.block_m}x{config.block_n}" * bool(tile)
-    return Case("pieces_flags", title, make, **more)
+    return Case("pieces_flags", f"{dtype}, K={depth}{', flags lost' * bool(lost)}", make, **more)
 
 
 def cases() -> list[Case]:
@@ -153,7 +150,5 @@ def cases() -> list[Case]:
     return [
         *listed,
         for_chunks("tile_outer", "bf16", ranks=flagged.MOST_RANKS, **more),
-        *(for_chunks(name, "bf16", tile=tile, **more) for name in ("row_block", "chunk_outer") for tile in (1, 2)),
         for_rows("fp16", depth=72, **more),
-        for_rows("bf16", tile=1, **more),
     ]
