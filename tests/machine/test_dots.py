@@ -48,13 +48,15 @@ sm_89   e4m3 e5m2 f32   32 64 64   4  -   mma\S+m16n8k32\.row\.col\.f32\.e4m3\.e
 sm_89   e5m2 e5m2 f16   32 16 32   1  w   mma\S+m16n8k32\.row\.col\.f16\.e5m2\.e5m2
 sm_90a  f64 f64 f64     32 32 32   2  m   mma\S+\.row\.col\.f64
 sm_90a  tf32 tf32 f32   64 64 32   4  xw  wgmma\S+n64k8\S+tf32 \{[^}]*\}, %\w
-sm_90a  tf32 tf32 f32   64 32 32   4  m   wgmma\S+n32k8\S+tf32 \{[^}]*\}, \{
 sm_90a  s8 s8 s32       128 32 64  8  -   wgmma\S+n32k32\.s32\.s8\.s8 \{[^}]*\}, %\w
 sm_90a  e4m3 e5m2 f32   64 64 64   4  -   wgmma\S+n64k32\.f32\.e4m3\.e5m2 \{[^}]*\}, %\w
 sm_90a  e5m2 e4m3 f16   64 16 64   4  m   wgmma\S+n16k32\.f16\.e5m2\.e4m3 \{[^}]*\}, \{
 sm_90a  f16 f16 f16     64 16 32   4  xw  wgmma\S+n16k16\.f16\.f16\.f16
-sm_90a  bf16 bf16 f32   128 32 32  8  mw  wgmma\S+n32k16\.f32\.bf16\.bf16 \{[^}]*\}, \{
 sm_90a  bf16 bf16 f32   64 64 64   4  x   wgmma\S+n64k16\.f32\.bf16\.bf16 \{[^}]*\}, %\w
+"""
+REUSED = r"""
+sm_90a  tf32 tf32 f32   64 32 32   4  m   wgmma\S+n32k8\S+tf32 \{[^}]*\}, \{
+sm_90a  bf16 bf16 f32   128 32 32  8  mw  wgmma\S+n32k16\.f32\.bf16\.bf16 \{[^}]*\}, \{
 """
 PARTIAL = r"sm_90a  e4m3 e4m3 f32  64 16 64  4  32  wgmma\S+n16k32\.f32\.e4m3\.e4m3 [^;]*, 0, 1, 1;\s+.*\s+add\.f32"
 
@@ -98,3 +100,12 @@ def test_partial_sums_are_read_before_a_wait(printed_elsewhere):
     leaves undefined. ptxas 12.8 mends it: "(C7517) warpgroup.wait is injected [...] to allow use of registers"."""
     (row,) = printed_elsewhere("import json, test_dots as t; print(json.dumps(t.wrong(t.PARTIAL)))")
     assert re.search("misuse: reads an accumulator of a wgmma that is not waited for", row)
+
+
+def test_registers_of_x_are_loaded_anew_before_a_wait(printed_elsewhere):
+    """Where x comes from registers, Triton (3.7.1) waits for all but the last wgmma of a step and loads the next x into
+    the registers that this one reads, which 9.7.15.7.1 leaves undefined. ptxas 12.8 says nothing of it."""
+    rows = printed_elsewhere("import json, test_dots as t; print(json.dumps(t.wrong(t.REUSED)))")
+    assert len(rows) == 2
+    for row in rows:
+        assert re.search("misuse: .* writes %r.*, an operand of a wgmma that nobody has waited for", row)
