@@ -72,7 +72,8 @@ KINDS = {
 @pytest.fixture
 def measured(tmp_path, monkeypatch):
     """`measured(how, m)` are the rejections of a contender of a user's that was timed, by the reason of each."""
-    monkeypatch.setattr(matmul, "machine", lambda device: {"cache_bytes": 2**18, "memory_bytes": 2**33, "chip": ""})
+    monkeypatch.setattr(matmul, "machine", lambda device: {"cache_bytes": 2**12, "memory_bytes": 2**33, "chip": ""})
+    monkeypatch.setattr(rounds, "LOOKED_AT", 0.5)  # the fewest rounds of a busy machine are looks enough
     monkeypatch.setattr(rounds, "LATER_S", 0.5)
 
     def measure(how, m):
