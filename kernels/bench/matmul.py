@@ -73,7 +73,7 @@ class Runner(runner.Runner):
             facts = {f"of_{contender.kind}": True} if contender.kind in ("user", "library") else {}
             look = partial(rotation.look, limit_of(contender, x))
             return refused or Entrant(
-                contender.name, lambda: run(*next(turn)), "", config, error, facts, lambda: check()[1], look
+                contender.name, lambda: run(*next(turn)), "", config, error, facts, lambda: check()[1], look=look
             )
 
         for name in dict.fromkeys([beside, *names] if options.timed else names):
