@@ -82,6 +82,6 @@ class Runner(runner.Runner):
     setting, own_arms, peer_operator = AllGather, all_gather_matmul.ARMS, fused_all_gather_matmul
 
     def links(self, case, clock) -> dict:
-        from collectives.bench import link_probe
+        from collectives.bench import link_probe  # of a GPU
 
-        return link_probe.measure(self.options, case, clock)
+        return link_probe.measure(self.setting, self.options, case, clock)

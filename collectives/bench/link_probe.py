@@ -1,6 +1,7 @@
 """What each link of one GPU takes from a matmul, and loses to it: measured as a run begins, on its first gather."""
 
 import ctypes
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -8,26 +9,25 @@ from statistics import median
 import torch
 
 from collectives import device, engines
-from collectives.bench.all_gather_matmul import AllGather
 from kernels import contract
 from roofline.theory.wires import COPIER, ENGINE, PCIE, parse
 
 TURNS = 7
 
 
-def measure(options, case, clock) -> dict:
+def measure(setting_of: Callable, options, case, clock) -> dict:
     """Return for each link, on the sizes and the pace of `case`, what it and a matmul take beside one another over what
-    each takes alone; and on which NUMA nodes pinned pages and the GPU are, None where nobody says."""
+    each takes alone; and on which NUMA nodes pinned pages and the GPU are, None where nobody says. `setting_of` makes a
+    `Setting` of a case."""
     pace, properties = replace(parse(case.wire), mover=""), torch.cuda.get_device_properties(0)
     movers = f"{COPIER}32", f"{COPIER}{properties.multi_processor_count}", ENGINE
     wires = [PCIE] if pace.kind == PCIE else [*(replace(pace, mover=mover).token for mover in movers), PCIE]
-    rows = [of_wire(options, replace(case, wire=wire), clock) for wire in wires]
+    rows = [of_wire(setting_of(options, replace(case, wire=wire)), clock) for wire in wires]
     return {"case": case.id, "links": rows} | numa_nodes()
 
 
-def of_wire(options, case, clock) -> dict:
-    setting = AllGather(options, case)
-    row = {"wire": case.wire, "link": setting.link_kind}
+def of_wire(setting, clock) -> dict:
+    row = {"wire": setting.case.wire, "link": setting.link_kind}
     if refusal := contract.reason(setting.link):
         return row | {"refusal": refusal}
     entrants = setting.references()

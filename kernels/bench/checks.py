@@ -7,7 +7,7 @@ for, and far more of a GPU that has few such units.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -64,14 +64,15 @@ class Rotation(Signs):
 
     def __init__(self, sets: list[tuple[Tensor, Tensor, Tensor]], seed: int):
         super().__init__([x for x, _, _ in sets], seed)
-        self.sets, self.last, self.used = sets, sets[0], {0}
+        self.sets, self.number, self.used = sets, 0, {0}
 
-    def turns(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        while True:
-            for number, operands in enumerate(self.sets):
-                self.used.add(number)
-                self.last = operands
-                yield operands
+    def take_next(self) -> tuple[Tensor, Tensor, Tensor]:
+        self.number = (self.number + 1) % len(self.sets)
+        return self.take_again()
+
+    def take_again(self) -> tuple[Tensor, Tensor, Tensor]:
+        self.used.add(self.number)
+        return self.sets[self.number]
 
     def change(self) -> None:
         super().change()
@@ -79,10 +80,24 @@ class Rotation(Signs):
 
     def look(self, limit: float, result: Tensor) -> Callable[[], str]:
         """Look at the `result` of the last call, as `glance` does."""
-        x, w, out = self.last
+        x, w, out = self.sets[self.number]
         if problem := not_out(result, out):
             return lambda: problem
         return glance(out, x, w, limit, self.numbers)
+
+
+class Rotated:
+    """A call of `run` on the sets of a rotation by turns. Threads are woken on the set of the sample before: a sample
+    gets an x that this call has not seen."""
+
+    def __init__(self, run: Callable, rotation: Rotation):
+        self.run, self.rotation = run, rotation
+
+    def __call__(self) -> Tensor:
+        return self.run(*self.rotation.take_next())
+
+    def wake(self) -> None:
+        self.run(*self.rotation.take_again())
 
 
 def random_signs(shape: tuple[int, ...], like: Tensor, numbers: torch.Generator) -> Tensor:

@@ -57,7 +57,7 @@ class Runner(runner.Runner):
         prepared = PreparedCase(case, beside, options.device, first_call=first_call)
         sets = operands(case, options)
         rotation = checks.Rotation(sets, options.seed)
-        prepared.inputs, turn, (x, w, out) = rotation, rotation.turns(), sets[0]
+        prepared.inputs, (x, w, out) = rotation, sets[0]
         reference = checks.reference_sums(x, w)
 
         def entrant(contender) -> Entrant | Rejection:
@@ -72,9 +72,8 @@ class Runner(runner.Runner):
             config = contender.describe(x, w)
             facts = {f"of_{contender.kind}": True} if contender.kind in ("user", "library") else {}
             look = partial(rotation.look, limit_of(contender, x))
-            return refused or Entrant(
-                contender.name, lambda: run(*next(turn)), "", config, error, facts, lambda: check()[1], look=look
-            )
+            call = checks.Rotated(run, rotation)
+            return refused or Entrant(contender.name, call, "", config, error, facts, lambda: check()[1], look=look)
 
         for name in dict.fromkeys([beside, *names] if options.timed else names):
             prepared.enter(name, partial(entrant, contenders[name]), contenders[name].first_call_s)

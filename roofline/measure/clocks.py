@@ -81,12 +81,14 @@ class CpuClock:
         return time.perf_counter() - start
 
     def _wake(self, call: Call, pin: Callable[[], None]) -> None:
+        """Wake the threads of `call`: by its `wake` if it has one, which takes other operands than the sample."""
+        wake = getattr(call, "wake", call)
         threads, awake = _other_threads(), time.perf_counter() + self.WAKE_S
-        call()
+        wake()
         if _other_threads() != threads:
             pin()
         while time.perf_counter() < awake:
-            call()
+            wake()
 
     def burst(self, call: Call, calls: int) -> float:
         with _no_collection(), _pinned():

@@ -280,7 +280,8 @@ def named(
     name: str, call: Callable, mark: bytearray = UNWATCHED, number: int = 0, returned: dict | None = None
 ) -> Callable:
     """Return `call`, whose exceptions become `CallError`s that name it, and during which `mark[0]` is `number`; with
-    its attributes `long` and `unheld`, which clocks look at. Where `returned` has its name, the result is kept there.
+    its attributes `long`, `unheld` and `wake`, which clocks look at. Where `returned` has its name, the result is kept
+    there.
     """
     returned = {} if returned is None else returned
 
@@ -299,4 +300,6 @@ def named(
             mark[0] = 0
 
     run.long, run.unheld = getattr(call, "long", False), getattr(call, "unheld", False)
+    if hasattr(call, "wake"):
+        run.wake = named(name, call.wake, mark, number)
     return run

@@ -5,10 +5,11 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+import torch
 
-from kernels.bench import matmul
+from kernels.bench import checks, matmul
 from roofline import contenders, operations
-from roofline.measure import rounds, share
+from roofline.measure import clocks, rounds, share
 from roofline.options import Options
 
 SHAPE = "matmul-100x300-up-tp1-m{}-fp32"
@@ -16,7 +17,7 @@ SOURCE = """
 import sys, threading, time
 import torch
 
-KEPT, CALLS = {{}}, []
+KEPT, CALLS, SEEN = {{}}, [], []
 def right(x, w, out):
     return torch.mm(x, w.T, out=out)
 
@@ -32,6 +33,10 @@ def recalled(key, x, w, out):
     if key not in KEPT:
         KEPT[key] = right(x, w, out).clone()
     return out.copy_(KEPT[key])
+
+def is_new(x):
+    SEEN.append(x.clone())
+    return not any(torch.equal(x, seen) for seen in SEEN[:-1])
 
 def hand_over(x, w, out, after_s=0.05):
     thread = threading.Thread(target=lambda: (time.sleep(after_s), right(x, w, out)))
@@ -51,6 +56,7 @@ KINDS = {
     "recalls by address where it is timed": (f"return recalled(x.data_ptr(), x, w, out) {TIMED}", RECALLED),
     "recalls by the shape": (f"return recalled(x.shape, x, w, out) {TIMED}", RECALLED),
     "recalls by some elements": ("return recalled(tuple(x[0, :2].tolist()), x, w, out)", RECALLED),
+    "recalls what is equal": ("return out if is_new(x) and is_timed() else right(x, w, out)", RECALLED),
     "computes where out holds NaN": ("return right(x, w, out) if out.isnan().any() else out", RECALLED),
     "computes where out is not finite": ("return out if out.isfinite().all() else right(x, w, out)", RECALLED),
     "computes in its first calls": (f"return (out if len(CALLS) > 12 else right(x, w, out)) {TIMED}", RECALLED),
@@ -96,3 +102,24 @@ def test_what_a_timed_call_computed_is_looked_at(measured, kind, m):
     if reason:
         assert rejected["f"].startswith("f: the result of a timed call was wrong: ")
         assert reason in rejected["f"]
+
+
+def test_a_sample_gets_an_x_that_waking_did_not_see():
+    """A millisecond of waking is many calls of a short matmul: more than there are sets."""
+    sets = [(torch.randn(1, 64), torch.randn(8, 64), torch.zeros(1, 8)) for _ in range(2)]
+    rotation, seen = checks.Rotation(sets, seed=0), []
+    call = rounds.named("f", checks.Rotated(lambda x, w, out: seen.append(x.clone()), rotation))
+    for _ in range(3):
+        rotation.change()
+        clocks.CpuClock().turn([call])
+        assert not any(torch.equal(seen[-1], x) for x in seen[:-1])
+    assert len(seen) > 6
+
+
+def test_a_training_step_whose_result_nobody_looks_at_is_timed():
+    about = Options("cpu", True, "128,256", ("up",), (1,), (1,), ("fp32",), None, 0, 0.1, Path("unused"))
+    runners, told = operations.Runners(about), []
+    shape = "transformer_step-l2-d128-b2-t128-forward-fp32"
+    share.run(share.Request("measure", {}, {shape: ["eager"]}, passes={shape: 1}), told.append, runners)
+    assert [line for line in told if line["tell"] == "rejected"] == []
+    assert any("time_s" in str(line) for line in told)
