@@ -28,8 +28,8 @@ Measured over twelve shapes of 1 to 64 rows, on an H100 (results/reference/nvidi
 1.08 of cuBLAS's speed, 1.045 in the mean, at 88 to 97 % of the roof. On an H200 only older tiles were measured, which
 cut `up` into parts (nvidia-h200-2026-11-26): 0.94 to 1.11, 1.026 in the mean, and 0.94 to 0.99 for `up` at tp 8. On
 an H100 that shape was 2.5 to 7 % faster by whole tiles than by five parts of each, in six of six pairs (gangs_trial.txt
-beside that run). Since then the host deals the tiles, and 64-bit divisions no longer stand before the first load: nobody
-has timed that.
+beside that run). Since then the host deals the tiles, and no 64-bit divisions stand before the first load: nobody has
+timed that.
 
 Sources: swapped operands and depth of the ring after TileOPs (https://github.com/tile-ai/TileOPs); runs of steps over
 tile borders are stream-K (M. Osama et al., PPoPP 2023), with sums in a fixed order.

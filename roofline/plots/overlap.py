@@ -22,6 +22,9 @@ BEST = 10, 44, 50
 """Where the words beside the axes stand, in points from its left and from its right side: the header of what is hidden,
 how much, and by which arm."""
 
+ROOM_FOR_BOTH = 1.7
+"""So much of the axis may be shown for the words at 1 and at 2 to stand on one line."""
+
 OWN_IDEAL = {"linestyle": "none", "marker": "|", "markersize": 11, "markeredgewidth": 2}
 
 
@@ -38,8 +41,8 @@ def overlap(frame):
     figure = theme.new(11, ROW_IN * (end + 1.5) + AROUND_IN)
     figure.get_layout_engine().set(w_pad=0.08)
     axes = figure.add_subplot()
-    right = max(2.0, drawn["over_high"].max()) * 1.03
-    axes.set(xlim=(min(0.95, 0.97 * drawn["over_low"].min()), right), ylim=(end, -0.8), yticks=[])
+    left, right = min(0.95, 0.97 * drawn["over_low"].min()), max(2.0, drawn["over_high"].max()) * 1.03
+    axes.set(xlim=(left, right), ylim=(end, -0.8), yticks=[])
     axes.axvline(1, color=DARK, linewidth=2, zorder=2)
     for at, side, text in (*COLUMNS, (BEST[0], "left", "hidden by the best arm")):
         _word(axes, at, -0.8, text, side, color=GREY, va="bottom")
@@ -49,7 +52,8 @@ def overlap(frame):
         _row(axes, rows_of_shape, drawn, looks)
     words = {"of": ("data", "axes fraction"), "va": "bottom", "fontsize": 9.5}
     theme.note(axes, "\u25c0 pays the longer one", (1, 1), (-4, 4), ha="left", **words)
-    theme.note(axes, "pays both, in turn \u25b6", (min(2, right), 1), (4, 4), ha="right", **words)
+    above = 4 if right - left < ROOM_FOR_BOTH else 18  # a line higher
+    theme.note(axes, "pays both, in turn \u25b6", (min(2, right), 1), (4, above), ha="right", **words)
     for arm, look in looks.items():
         _points(axes, arm, placed[placed["arm"] == arm], look)
     theme.about(figure, frame, "What each arm still pays of the shorter of matmul and wire")
