@@ -8,7 +8,7 @@ a launch to the machine, `static` tells what no run shows; what is run of ours s
 on in `memory` and `order`.
 """
 
-from kernels.machine.check import Verdict, check
-from kernels.machine.launches import launches
+from .check import Verdict, check
+from .launches import launches
 
 __all__ = ["Verdict", "check", "launches"]

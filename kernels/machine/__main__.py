@@ -2,7 +2,7 @@
 
 import sys
 
-from kernels.machine.command import main
+from .command import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kernels.machine.alu import LANES, bits, names_in, numpy_name
-from kernels.machine.floats import from_bf16, to_bf16
-from kernels.machine.local import read_local, write_local
-from kernels.machine.memory import LOCAL_WINDOW, SHARED_WINDOW, spread
-from kernels.machine.order import FOREVER, GENERIC, GRANULE, BoundsError, Clock, joined
-from kernels.machine.program import LANE, WINDOW_BITS, effect, family
-from kernels.machine.ptx import UnknownError
+from .alu import LANES, bits, names_in, numpy_name
+from .floats import from_bf16, to_bf16
+from .local import read_local, write_local
+from .memory import LOCAL_WINDOW, SHARED_WINDOW, spread
+from .order import FOREVER, GENERIC, GRANULE, BoundsError, Clock, joined
+from .program import LANE, WINDOW_BITS, effect, family
+from .ptx import UnknownError
 
 SPACES = {"global": "global", "shared": "shared", "shared::cta": "shared", "shared::cluster": "shared"}
 WINDOWS = {0: "global", SHARED_WINDOW: "shared", LOCAL_WINDOW: "local"}

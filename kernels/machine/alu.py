@@ -16,9 +16,9 @@ from functools import lru_cache
 
 import numpy as np
 
-from kernels.machine import floats, integers
-from kernels.machine.memory import LOCAL_WINDOW, SHARED_WINDOW
-from kernels.machine.ptx import Instruction, UnknownError
+from . import floats, integers
+from .memory import LOCAL_WINDOW, SHARED_WINDOW
+from .ptx import Instruction, UnknownError
 
 LANES = 32
 Read = Callable[[str, str], str]

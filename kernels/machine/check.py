@@ -23,14 +23,14 @@ from triton.backends.nvidia.compiler import CUDAOptions
 from triton.runtime.autotuner import Autotuner, Heuristics
 from triton.runtime.jit import JITFunction, TensorWrapper
 
-from kernels.machine import report
-from kernels.machine.alu import LANES
-from kernels.machine.compile import Call
-from kernels.machine.device import Machine
-from kernels.machine.order import FaultError
-from kernels.machine.ptx import UnknownError
-from kernels.machine.run import Compiled, address, compiled, enqueue, registers_of, whole
-from kernels.machine.trace import Observed, SeenError
+from . import report
+from .alu import LANES
+from .compile import Call
+from .device import Machine
+from .order import FaultError
+from .ptx import UnknownError
+from .run import Compiled, address, compiled, enqueue, registers_of, whole
+from .trace import Observed, SeenError
 
 ARCHITECTURES = {"sm_80": 80, "sm_86": 86, "sm_89": 89, "sm_90": 90, "sm_90a": 90}
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from kernels.machine.order import ALL_ROWS, FOREVER, GENERIC, BarrierError, BoundsError, Clock, RaceError, joined
-from kernels.machine.program import WINDOW_BITS, effect
-from kernels.machine.sync import Turn
+from .order import ALL_ROWS, FOREVER, GENERIC, BarrierError, BoundsError, Clock, RaceError, joined
+from .program import WINDOW_BITS, effect
+from .sync import Turn
 
 
 def instructions() -> Iterator[tuple[str, str]]:

@@ -19,7 +19,7 @@ import torch
 import triton
 from triton.runtime.jit import KernelInterface
 
-from kernels.machine.check import ARCHITECTURES, BUDGET, check
+from .check import ARCHITECTURES, BUDGET, check
 
 ROOT = Path(__file__).parents[2]
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "triton-roofline"

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from kernels.machine import divergence, local
-from kernels.machine.order import AssertError, FaultError
-from kernels.machine.program import LANES, effect, uniform
+from . import divergence, local
+from .order import AssertError, FaultError
+from .program import LANES, effect, uniform
 
 
 def instructions() -> Iterator[tuple[str, str]]:

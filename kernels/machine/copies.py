@@ -12,16 +12,16 @@ from typing import Any
 
 import numpy as np
 
-from kernels.machine.access import CHANGES, chosen
-from kernels.machine.alu import names_in, numpy_name
-from kernels.machine.device import Event
-from kernels.machine.floats import from_bf16, to_bf16
-from kernels.machine.memory import EMPTY, REGION_BITS, spread
-from kernels.machine.order import GENERIC, GLOBAL, GRANULE, SHARED, Clock, FaultError, TmaError
-from kernels.machine.program import effect, family
-from kernels.machine.ptx import UnknownError
-from kernels.machine.sync import lanes_of, mbarrier_of, names
-from kernels.machine.tensor_map import Part, TensorMap, map_at
+from .access import CHANGES, chosen
+from .alu import names_in, numpy_name
+from .device import Event
+from .floats import from_bf16, to_bf16
+from .memory import EMPTY, REGION_BITS, spread
+from .order import GENERIC, GLOBAL, GRANULE, SHARED, Clock, FaultError, TmaError
+from .program import effect, family
+from .ptx import UnknownError
+from .sync import lanes_of, mbarrier_of, names
+from .tensor_map import Part, TensorMap, map_at
 
 
 def instructions() -> Iterator[tuple[str, str]]:

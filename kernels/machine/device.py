@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
-from kernels.machine.alu import names_in
-from kernels.machine.cluster import Cluster, check_end
-from kernels.machine.divergence import choose, run_in_lanes
-from kernels.machine.memory import EMPTY, GlobalMemory, Shared, spread
-from kernels.machine.order import (
+from .alu import names_in
+from .cluster import Cluster, check_end
+from .divergence import choose, run_in_lanes
+from .memory import EMPTY, GlobalMemory, Shared, spread
+from .order import (
     CLUSTER_BITS,
     GENERIC,
     GLOBAL,
@@ -32,10 +32,10 @@ from kernels.machine.order import (
     TmaError,
     joined,
 )
-from kernels.machine.pool import Pool
-from kernels.machine.program import ALL_LANES, LANE, LANES, NO_LANES, Program, Ready
-from kernels.machine.stall import Stall
-from kernels.machine.sync import Turn
+from .pool import Pool
+from .program import ALL_LANES, LANE, LANES, NO_LANES, Program, Ready
+from .stall import Stall
+from .sync import Turn
 
 TICK_NS, TICK_CYCLES = 10, 17  # of globaltimer and clock64, an instruction of any warp
 

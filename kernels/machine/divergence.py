@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernels.machine.program import LANE, LANES, Ready
+from .program import LANE, LANES, Ready
 
 HURRY = 0.9  # the chance that the group goes on that is furthest behind, and not any other
 

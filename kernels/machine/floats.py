@@ -10,7 +10,7 @@ from math import inf, isfinite, nextafter
 
 import numpy as np
 
-from kernels.machine.integers import WORD
+from .integers import WORD
 
 FP16, FP32, FP64 = (np.dtype(f"f{size}") for size in (2, 4, 8))
 FRACTION = np.uint64((1 << 52) - 1)  # of an fp64's bits

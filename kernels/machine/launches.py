@@ -20,9 +20,9 @@ import triton
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
 
-from kernels.machine.check import ARCHITECTURES, RESERVED, SMS, Verdict, check, tensors_of
-from kernels.machine.compile import Call, compile_for
-from kernels.machine.pretend import OnCpu, is_hosts, patches
+from .check import ARCHITECTURES, RESERVED, SMS, Verdict, check, tensors_of
+from .compile import Call, compile_for
+from .pretend import OnCpu, is_hosts, patches
 
 LIBRARIES = tuple(str(Path(file).parent) for file in (triton.__file__, torch.__file__, __file__))
 FEW_SMS = 4

@@ -10,12 +10,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from kernels.machine import divergence
-from kernels.machine.alu import LANES, bits, names_in, numpy_name
-from kernels.machine.memory import LOCAL_WINDOW, PARAMETER_BYTES, PARAMETERS, spread
-from kernels.machine.order import AssertError, BoundsError
-from kernels.machine.program import family
-from kernels.machine.ptx import UnknownError
+from . import divergence
+from .alu import LANES, bits, names_in, numpy_name
+from .memory import LOCAL_WINDOW, PARAMETER_BYTES, PARAMETERS, spread
+from .order import AssertError, BoundsError
+from .program import family
+from .ptx import UnknownError
 
 Copies = tuple[tuple[int, int, int], ...]
 """(from, to, bytes) in local memory."""

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from kernels.machine.access import read_shared, write_shared
-from kernels.machine.alu import LANES, names_in
-from kernels.machine.order import FaultError
-from kernels.machine.program import effect, family
-from kernels.machine.ptx import Instruction, UnknownError
+from .access import read_shared, write_shared
+from .alu import LANES, names_in
+from .order import FaultError
+from .program import effect, family
+from .ptx import Instruction, UnknownError
 
 FORM = re.compile(r"(?:ld|st)matrix\.sync\.aligned\.m8n8\.x([124])(\.trans)?\.shared(?:::cta)?\.b16")
 

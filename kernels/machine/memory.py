@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from kernels.machine.order import GENERIC, GRANULE, BoundsError, Clock, Ledger, RaceError, Releases, UninitialisedError
+from .order import GENERIC, GRANULE, BoundsError, Clock, Ledger, RaceError, Releases, UninitialisedError
 
 REGION_BITS = 36  # of an address, inside one array
 MAPS = 1 << 31  # addresses of tensor maps: Triton 3.9 keeps 32 bits of a parameter's

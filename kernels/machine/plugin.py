@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from kernels.machine.check import ARCHITECTURES
-from kernels.machine.launches import Launch, launches
-from kernels.machine.pretend import UncoveredError
+from .check import ARCHITECTURES
+from .launches import Launch, launches
+from .pretend import UncoveredError
 
 BLOCK = pytest.StashKey[launches]()
 PROPERTY = "machine"

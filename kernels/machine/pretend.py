@@ -20,7 +20,7 @@ from torch.utils import _device
 from triton.backends.compiler import GPUTarget
 from triton.compiler import CompiledKernel
 
-from kernels.machine.compile import WARP_SIZE
+from .compile import WARP_SIZE
 
 NAME = "NVIDIA H100"
 HOST = "_machine_host"

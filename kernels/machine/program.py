@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from kernels.machine.alu import LANES, NAMES, bits, names_in, numpy_name, value
-from kernels.machine.memory import PARAMETER_BYTES, PARAMETERS
-from kernels.machine.order import FaultError
-from kernels.machine.ptx import Instruction, Kernel, UnknownError
+from .alu import LANES, NAMES, bits, names_in, numpy_name, value
+from .memory import PARAMETER_BYTES, PARAMETERS
+from .order import FaultError
+from .ptx import Instruction, Kernel, UnknownError
 
 LANE = np.arange(LANES, dtype=np.uint32)
 ALL_LANES, NO_LANES = (np.full(LANES, is_on).tobytes() for is_on in (True, False))  # masks, the fastest way to tell

@@ -12,13 +12,13 @@ from operator import itemgetter
 import numpy as np
 from torch import Tensor
 
-from kernels.machine.alu import LANES
-from kernels.machine.device import Cta, Machine, Warp
-from kernels.machine.memory import REGION_BITS, Region, Shared
-from kernels.machine.order import FaultError
-from kernels.machine.program import Ready, Until
-from kernels.machine.ptx import Instruction, UnknownError
-from kernels.machine.trace import Observed, Touch, lanes_at
+from .alu import LANES
+from .device import Cta, Machine, Warp
+from .memory import REGION_BITS, Region, Shared
+from .order import FaultError
+from .program import Ready, Until
+from .ptx import Instruction, UnknownError
+from .trace import Observed, Touch, lanes_at
 
 Row = tuple[str, str]
 

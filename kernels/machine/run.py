@@ -15,14 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.machine import cluster, control, copies, lanes, local, matrices, sync, tensor_core  # noqa: F401 (they register)
-from kernels.machine.compile import Call, compile_for
-from kernels.machine.device import Host, Machine
-from kernels.machine.memory import EMPTY
-from kernels.machine.program import Program
-from kernels.machine.ptx import UnknownError, parse
-from kernels.machine.static import carries, races
-from kernels.machine.tensor_map import KINDS, encode
+from . import cluster, control, copies, lanes, local, matrices, sync, tensor_core  # noqa: F401 (they register)
+from .compile import Call, compile_for
+from .device import Host, Machine
+from .memory import EMPTY
+from .program import Program
+from .ptx import UnknownError, parse
+from .static import carries, races
+from .tensor_map import KINDS, encode
 
 TARGET = 90
 FLOATS = {"fp16": "e", "bf16": "f", "fp32": "f", "fp64": "d"}

@@ -11,8 +11,8 @@ from triton.compiler.code_generator import CodeGenerator
 from triton.compiler.compiler import ASTSource
 from triton.experimental.gluon._runtime import GluonASTSource
 
-from kernels.machine.compile import Call, offline
-from kernels.machine.ptx import Kernel
+from .compile import Call, offline
+from .ptx import Kernel
 
 BARRIERS = ("bar.", "barrier.")
 GOES_ON = ("cp.async.bulk.tensor", "mbarrier.arrive", "mbarrier.inval")

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from kernels.machine.memory import spread
-from kernels.machine.order import FOREVER, GENERIC, GLOBAL, GRANULE, SHARED, BarrierError, Clock, RaceError, joined
-from kernels.machine.program import LANES, Until, effect, family, uniform
-from kernels.machine.ptx import UnknownError
+from .memory import spread
+from .order import FOREVER, GENERIC, GLOBAL, GRANULE, SHARED, BarrierError, Clock, RaceError, joined
+from .program import LANES, Until, effect, family, uniform
+from .ptx import UnknownError
 
 
 def instructions() -> Iterator[tuple[str, str]]:

@@ -16,14 +16,14 @@ from operator import is_, itemgetter
 
 import numpy as np
 
-from kernels.machine.alu import LANES, names_in
-from kernels.machine.device import Event
-from kernels.machine.floats import from_bf16, from_fp8
-from kernels.machine.matrices import at_once
-from kernels.machine.memory import spread, swizzled
-from kernels.machine.order import ALL_ROWS, GRANULE, SHARED, BoundsError, FaultError
-from kernels.machine.program import effect, family, uniform
-from kernels.machine.ptx import UnknownError
+from .alu import LANES, names_in
+from .device import Event
+from .floats import from_bf16, from_fp8
+from .matrices import at_once
+from .memory import spread, swizzled
+from .order import ALL_ROWS, GRANULE, SHARED, BoundsError, FaultError
+from .program import effect, family, uniform
+from .ptx import UnknownError
 
 E4M3, E5M2 = (from_fp8(np.arange(256), kind).astype(np.float32) for kind in ("e4m3", "e5m2"))
 VALUES = {  # of elements, from the registers or bytes that hold them

@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from kernels.machine.memory import MAP_BYTES, MAPS, REGION_BITS, Region, spread, swizzled
-from kernels.machine.order import GENERIC, GRANULE, BoundsError, RaceError, TmaError
-from kernels.machine.program import effect, family, uniform
-from kernels.machine.ptx import UnknownError
-from kernels.machine.sync import SCOPES, lanes_of
+from .memory import MAP_BYTES, MAPS, REGION_BITS, Region, spread, swizzled
+from .order import GENERIC, GRANULE, BoundsError, RaceError, TmaError
+from .program import effect, family, uniform
+from .ptx import UnknownError
+from .sync import SCOPES, lanes_of
 
 FIELDS = np.dtype([
     ("global_address", "u8"), ("global_stride", "u8", 4), ("global_dim", "u4", 5), ("box_dim", "u4", 5),

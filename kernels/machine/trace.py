@@ -14,12 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
-from kernels.machine.alu import LANES
-from kernels.machine.device import Cta, Event, Machine, Warp
-from kernels.machine.memory import REGION_BITS, Shared, Single
-from kernels.machine.order import GRANULE, FaultError, UninitialisedError
-from kernels.machine.program import Program, Ready, Step
-from kernels.machine.ptx import Instruction
+from .alu import LANES
+from .device import Cta, Event, Machine, Warp
+from .memory import REGION_BITS, Shared, Single
+from .order import GRANULE, FaultError, UninitialisedError
+from .program import Program, Ready, Step
+from .ptx import Instruction
 
 ORDERING = ("bar", "barrier", "mbarrier", "fence", "membar")
 SHARED_BYTES = 1 << 24  # addresses of shared memory are below it, whatever window they are in
