@@ -14,13 +14,16 @@ NEWEST_TRITON = 3, 9
 """The newest release whose compiled kernels were tried: constraints-newest.txt."""
 PACKAGES = ("roofline", "kernels", "collectives")
 
+collect_ignore = ["roofline/measure"]
+"""It warns where it is imported."""
+
 # How long idle workers spin, and the next contender waits (`clocks.CpuClock`): half a millisecond is still far longer
 # than the gap between two calls. Both are read when the library is loaded, which is after this.
 os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "20")
 os.environ.setdefault("GOMP_SPINCOUNT", "20000")
 # Hardware queues of a GPU, the most there are: streams that share one wait for one another. Read as CUDA starts.
 os.environ.setdefault("CUDA_DEVICE_MAX_CONNECTIONS", "32")
-if "WORLD_SIZE" in os.environ:  # of a store that has ended, torch tells in forty lines, and `measure.ranks` in one
+if "WORLD_SIZE" in os.environ:  # of a store that has ended, torch tells in forty lines, and `worker.ranks` in one
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
 

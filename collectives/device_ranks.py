@@ -1,7 +1,7 @@
 """Links of a GPU between real ranks, a process and a GPU each: `nccl`, and `symmetric`, by the copy engine.
 
 Both are links of `collectives.device`, so that every arm runs over them, `symmetric` what waits on the device itself
-too. What they know of the other ranks is `ranks`, a `roofline.measure.ranks.Ranks` whose `world` is there. None of this
+too. What they know of the other ranks is `ranks`, a `roofline.worker.ranks.Ranks` whose `world` is there. None of this
 was ever run on GPUs: tests have stand-ins for torch's calls.
 """
 

@@ -13,7 +13,7 @@ from collectives.transfers import Transfer, Transfers
 
 
 class Gloo(Threaded):
-    """Sends and receives over the group of `ranks`, a `roofline.measure.ranks.Ranks`, in a thread of this process. All
+    """Sends and receives over the group of `ranks`, a `roofline.worker.ranks.Ranks`, in a thread of this process. All
     ranks start their gathers in the same order, which tells messages apart."""
 
     kind = "gloo"

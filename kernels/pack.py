@@ -22,7 +22,7 @@ import zipfile
 from pathlib import Path
 
 from kernels import unpack
-from roofline.arguments import Parser
+from roofline.theory.arguments import Parser
 
 ROOT = Path(__file__).resolve().parents[1]
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import Any
 
-from roofline import contenders
-from roofline.contenders import FIRST_CALL_S
+from roofline.operations import contenders
+from roofline.operations.contenders import FIRST_CALL_S
 
 
 @dataclass(frozen=True, kw_only=True)

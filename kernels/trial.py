@@ -3,7 +3,7 @@
 A row of EXPERIMENTS is kernels for Hopper, the tokens that they are tried at, and what is changed. Candidates are the
 tiles that the table has for a shape, as the model of waves orders their work, with those changes. The MOST best by the
 model are compiled and checked; one that does not fit, spills or is wrong is named and left out. The others take turns
-with cuBLAS and with what the first kernel takes at present, in the rounds of `roofline.measure`. Shapes that the model
+with cuBLAS and with what the first kernel takes at present, in the rounds of `roofline.worker`. Shapes that the model
 expects most from come first, and it ends in time.
 
 The earlier half of the rounds says which is the best, the later half whether it is faster than what is taken at
@@ -35,14 +35,14 @@ from kernels.inspect import Job, inspect_all
 from kernels.registry import CONTENDERS
 from kernels.tiles import Config
 from kernels.waves import GpuSpec
-from roofline.arguments import Parser, positive
-from roofline.measure.clocks import CudaClock
-from roofline.measure.prepared import rejection
-from roofline.measure.rounds import StopRule, take_turns
 from roofline.operations.matmul import LAYERS, Matmul, sweep
-from roofline.options import Options
-from roofline.stats import ratio_of
+from roofline.operations.options import Options
+from roofline.store.stats import ratio_of
 from roofline.theory import chips
+from roofline.theory.arguments import Parser, positive
+from roofline.worker.clocks import CudaClock
+from roofline.worker.prepared import rejection
+from roofline.worker.rounds import StopRule, take_turns
 
 MOST, LEAST_ROUNDS, MARGIN = 16, 10, 1.01
 """Candidates of a shape; turns that each gets; the ratio to what is taken at present that has to be exceeded."""

@@ -10,7 +10,7 @@ import sys
 import tarfile
 from pathlib import Path
 
-from roofline.arguments import Parser
+from roofline.theory.arguments import Parser
 
 FILES, CACHE = "FILES", "cache"
 """In the folder: the list, lines of a sha256 and a path as `sha256sum -c` takes them; Triton's cache."""

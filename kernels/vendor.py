@@ -17,7 +17,7 @@ from torch import Tensor
 
 from kernels.contract import validate
 from kernels.tiles import DTYPE_NAMES
-from roofline import contenders
+from roofline.operations import contenders
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,8 +96,9 @@ inductor = Library(run=run_inductor, require=validate, describe=lambda x, w: f"t
 
 @cache
 def of_user(place: str, version: str = "") -> Library:
-    """Return the matmul that `roofline.contenders.parse` names. Raises ValueError where it cannot be loaded, and where
-    its file is not of that `version` any more."""
+    """Return the matmul that `roofline.operations.contenders.parse` names.
+
+    Raises ValueError where it cannot be loaded, and where its file is not of that `version` any more."""
     function, name = contenders.load(place, version), place.rpartition(":")[2]
     declared = getattr(function, "declaration", contenders.Declaration())
     limit = f"tolerance {declared.tolerance:g}" if declared.tolerance else ""

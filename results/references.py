@@ -19,15 +19,15 @@ from roofline.analysis.changes import FASTER, SLOWER
 from roofline.analysis.comparison import compare
 from roofline.analysis.fields import GROUPS
 from roofline.analysis.records import frame
-from roofline.format import rate_text
+from roofline.operations.format import rate_text
 from roofline.report import tables
 from roofline.report.throughput import beside_baseline
 from roofline.report.write import write
-from roofline.stats import geometric_mean
 from roofline.store import journal
 from roofline.store.conditions import differences, slug
 from roofline.store.run import Run
 from roofline.store.source_files import PLACES, SUFFIXES, hash_of_blobs
+from roofline.store.stats import geometric_mean
 
 INTO = Path("results/reference")
 TABLE_START, TABLE_END = "<!-- table -->", "<!-- /table -->"

@@ -1,9 +1,9 @@
 """What kernel benchmark numbers mean: work, chips, rooflines, measurement and reports.
 
-`roofline.theory` needs the standard library only; `roofline.measure` needs torch, `roofline.pytest_plugin` pytest.
+`roofline.theory` needs the standard library only; `roofline.worker` needs torch, `roofline.pytest_plugin` pytest.
 """
 
-from roofline.contenders import contender
+from roofline.operations.contenders import contender
 
 __all__ = ["contender", "load"]
 __version__ = "0.1.0"
@@ -11,7 +11,7 @@ __version__ = "0.1.0"
 
 def load(folder):
     """Return the run in a folder of results/. Its `frame()` is a pandas DataFrame with a row for each case, whose
-    columns results/README.md documents; `roofline.plots` draws it. Raises ValueError where there is no run."""
+    columns results/README.md documents; `roofline.report.plots` draws it. Raises ValueError where there is no run."""
     from roofline.analysis.records import AnalysedRun
     from roofline.store import journal
 

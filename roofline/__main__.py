@@ -1,5 +1,5 @@
 """`python3 -m roofline`: the command, where nothing is installed."""
 
-from roofline.cli import main
+from roofline.commands.cli import main
 
 raise SystemExit(main())

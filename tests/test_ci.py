@@ -49,7 +49,7 @@ def slow(tmp_path):
 @pytest.mark.parametrize(
     ("touched", "expected"),
     [
-        (["README.md", "docs/how.md", "roofline/cli.py", "tests/machine/test_ptx.py"], {"tests/machine/test_ptx.py"}),
+        (["docs/how.md", "roofline/commands/cli.py", "tests/machine/test_ptx.py"], {"tests/machine/test_ptx.py"}),
         (["kernels/tiled.py"], KERNELS),
         (["tests/machine/links.py", "collectives/paced.py"], KERNELS | COLLECTIVES),
         (["collectives/bench/runner.py", FAULTS], COLLECTIVES | {FAULTS}),
@@ -71,7 +71,7 @@ def test_all_or_none_or_since_another_commit(slow, about, asked):
 
 
 def test_each_slow_test_is_of_something(slow):
-    products = ["kernels/x.py", "collectives/x.py", "roofline/measure/x.py", "roofline/analysis/x.py"]
+    products = ["kernels/x.py", "collectives/x.py", "roofline/worker/x.py", "roofline/analysis/x.py"]
     _, (words,), _ = slow(*products)
     covered = {ROOT / word for word in words.split()}
     marked = [path for path in (ROOT / "tests").rglob("test_*.py") if MARKED.search(path.read_text())]

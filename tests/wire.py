@@ -16,9 +16,9 @@ from statistics import median
 import pytest
 
 import roofline
-from roofline import contenders
 from roofline.analysis import overlap
 from roofline.analysis.records import records_of
+from roofline.operations import contenders
 from roofline.theory.simulator import hidden_fraction
 
 ROOT = Path(__file__).parents[1]

@@ -19,12 +19,12 @@ from kernels.bench import absent_gpu
 from kernels.registry import CONTENDERS
 from kernels.tiles import DTYPES
 from roofline import operations
-from roofline.arguments import Parser
-from roofline.measure.prepared import FAILED
-from roofline.options import Options, resolve
+from roofline.operations.options import Options, resolve
 from roofline.store.run import REQUESTED
 from roofline.theory import chips, wires
+from roofline.theory.arguments import Parser
 from roofline.theory.arms import BLOCKS
+from roofline.worker.prepared import FAILED
 
 HOPPER = ("H100 SXM", "H100 PCIe", "H200")
 """Chips of that capability: which tiles are taken depends on their SMs and the size of their cache."""
@@ -51,7 +51,7 @@ def install(chip: chips.Chip, launches: absent_gpu.Launches) -> None:
 
 def chosen(case, chip: chips.Chip, reached_share: float) -> dict:
     """Return what an earlier process would have chosen for a case over a wire, had it been on `chip`: see
-    `roofline.measure.runner.Runner.earlier`."""
+    `roofline.worker.runner.Runner.earlier`."""
     datasheet, wire = chip.flops[case.dtype], wires.parse(case.wire)
     t_gemm_s = case.work.flop / (reached_share * datasheet)
     about = dict(chip_flops=WIRE_SHARE * datasheet, t_gemm_s=t_gemm_s, wire_bytes=case.work.wire_bytes)

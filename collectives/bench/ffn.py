@@ -14,8 +14,8 @@ from collectives.bench.operands import shards_for
 from collectives.ffn import Operands
 from collectives.transfers import Transfers
 from kernels.bench import checks
-from roofline.measure.ranks import ALONE
 from roofline.theory.wires import PCIE
+from roofline.worker.ranks import ALONE
 
 
 class Layer(Summed):

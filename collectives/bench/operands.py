@@ -11,8 +11,8 @@ import torch
 from collectives.ranks import shared
 from kernels.bench.matmul import DTYPES, beyond_cache_bytes
 from kernels.registry import CONTENDERS, Contender, of_run
-from roofline.measure import clocks
 from roofline.theory.wires import PCIE
+from roofline.worker import clocks
 
 CALIBRATIONS = 5
 WARM_TURNS = 2

@@ -13,8 +13,8 @@ from collectives.bench.operands import Call
 from collectives.peer import why_not
 from collectives.transfers import Preset
 from kernels.bench import checks
-from roofline.measure.prepared import SKIPPED, TOLERANCE, Entrant, Rejection, verdict
 from roofline.theory.arms import PEER
+from roofline.worker.prepared import SKIPPED, TOLERANCE, Entrant, Rejection, verdict
 
 
 def entrant(operator: Callable, setting) -> Entrant | Rejection:

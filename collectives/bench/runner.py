@@ -16,9 +16,9 @@ from collectives.transfers import LinkError, WarmUp, ended
 from kernels import contract
 from kernels.bench import checks, matmul
 from kernels.registry import CONTENDERS
-from roofline.measure.prepared import SKIPPED, TOLERANCE, Entrant, PreparedCase, Rejection, unwatched, verdict
 from roofline.operations.gathering import OFF_PACE
 from roofline.theory.arms import ALL_CORES, BY_PERSISTENT, PEER, PERSISTENT, base_arm, of_operation
+from roofline.worker.prepared import SKIPPED, TOLERANCE, Entrant, PreparedCase, Rejection, unwatched, verdict
 
 LONGEST_GATHER_S = 2.0
 TRIES = 3

@@ -26,13 +26,13 @@ from collectives.transfers import Preset, Transfers
 from kernels.bench import checks, matmul
 from kernels.contract import reason
 from kernels.registry import CONTENDERS
-from roofline.measure.prepared import Entrant
-from roofline.measure.ranks import ALONE, Alone, Ranks
-from roofline.measure.rounds import Inputs
 from roofline.store.run import REQUESTED
 from roofline.theory import wires
 from roofline.theory.arms import ARMS, base_arm
 from roofline.theory.models import parse as parse_model
+from roofline.worker.prepared import Entrant
+from roofline.worker.ranks import ALONE, Alone, Ranks
+from roofline.worker.rounds import Inputs
 
 SETS = 2
 """Sets of operands in rotation: what a run finds in a buffer is of another one."""
@@ -121,7 +121,7 @@ class Setting:
         return []
 
     def __init__(self, options, case, earlier: dict | None = None, ranks: Alone | Ranks = ALONE):
-        """`earlier` is what earlier shares of the run chose, as `measure.runner.Runner.earlier` has it."""
+        """`earlier` is what earlier shares of the run chose, as `worker.runner.Runner.earlier` has it."""
         self.options, self.case, self.device, self.ranks = options, case, options.device, ranks
         self.wire = wires.parse(case.wire)
         self.link_kind = self.wire.link

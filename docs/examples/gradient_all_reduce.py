@@ -36,9 +36,9 @@ import roofline
 from kernels.bench import matmul
 from kernels.tiles import DTYPES
 from roofline import operations
-from roofline.contenders import FIRST_CALL_S
-from roofline.measure.prepared import SKIPPED, Entrant, PreparedCase, Rejection, unwatched, verdict
-from roofline.stats import ratio_of, time_of
+from roofline.operations import SKIPPED, Entrant, PreparedCase, Rejection, unwatched, verdict
+from roofline.operations.contenders import FIRST_CALL_S
+from roofline.store.stats import ratio_of, time_of
 from roofline.theory.models import parse as parse_model
 from roofline.theory.simulator import hidden_fraction
 from roofline.theory.work import ITEMSIZE, Work

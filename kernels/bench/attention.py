@@ -19,9 +19,9 @@ from torch.profiler import ProfilerActivity, profile
 from kernels.bench import matmul
 from kernels.bench.checks import first_nan, worst
 from kernels.tiles import DTYPES
-from roofline.contenders import FIRST_CALL_S
-from roofline.measure.prepared import SKIPPED, VENDOR_TOLERANCE, Entrant, PreparedCase, Rejection, unwatched, verdict
 from roofline.operations.attention import COMPILED, CONTENDERS, Attention
+from roofline.operations.contenders import FIRST_CALL_S
+from roofline.worker.prepared import SKIPPED, VENDOR_TOLERANCE, Entrant, PreparedCase, Rejection, unwatched, verdict
 
 CHECKED_SCORES = {"cpu": 2**24, "cuda": 2**28}
 """How many scores the check makes in float64, at most: of as many heads, the last ones."""

@@ -12,8 +12,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from roofline.measure.prepared import FAILED, Rejection, verdict
-from roofline.measure.rounds import Inputs
+from roofline.worker.prepared import FAILED, Rejection, verdict
+from roofline.worker.rounds import Inputs
 
 EXACT_ROWS, GROUP = 256, 16
 

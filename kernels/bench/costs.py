@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from roofline.measure import launches
-from roofline.measure.share import synchronize
+from roofline.worker import launches
+from roofline.worker.share import synchronize
 
 KINDS = (
     ("loss", r"log_?softmax|nll_loss|cross_entropy"),

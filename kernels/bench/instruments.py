@@ -75,7 +75,7 @@ def clock_launch(readings: Tensor, slot: int) -> KernelLaunch:
 
 
 class Instruments:
-    """Gate and clock of `roofline.measure.clocks.CudaClock` on a GPU. One for each device, on its current stream."""
+    """Gate and clock of `roofline.worker.clocks.CudaClock` on a GPU. One for each device, on its current stream."""
 
     def __init__(self, device: str = "cuda"):
         """Load both kernels, with the gate open: a module that is loaded behind a closed one may wait for it."""

@@ -13,15 +13,15 @@ from kernels.bench import checks
 from kernels.contract import interpreted, reason
 from kernels.registry import CONTENDERS, baseline, of_run
 from kernels.tiles import DTYPE_NAMES, DTYPES
-from roofline.measure import ceilings, runner
-from roofline.measure.ceilings import Probe
-from roofline.measure.machine import describe, share_bytes
-from roofline.measure.prepared import SKIPPED, TOLERANCE, VENDOR_TOLERANCE, Entrant, PreparedCase, Rejection, unwatched
-from roofline.measure.ranks import ALONE
-from roofline.measure.rounds import StopRule
 from roofline.operations.matmul import Matmul, sweep
 from roofline.theory.models import parse as parse_model
 from roofline.theory.work import ITEMSIZE
+from roofline.worker import ceilings, runner
+from roofline.worker.ceilings import Probe
+from roofline.worker.machine import describe, share_bytes
+from roofline.worker.prepared import SKIPPED, TOLERANCE, VENDOR_TOLERANCE, Entrant, PreparedCase, Rejection, unwatched
+from roofline.worker.ranks import ALONE
+from roofline.worker.rounds import StopRule
 
 if find_spec("triton"):
     from kernels.bench import instruments

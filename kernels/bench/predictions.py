@@ -19,9 +19,9 @@ import roofline
 from kernels.tiles import Config
 from kernels.waves import GpuSpec, cost
 from roofline.analysis.throughput import roof_of
-from roofline.arguments import Parser
 from roofline.operations.matmul import Matmul
 from roofline.theory import chips
+from roofline.theory.arguments import Parser
 from roofline.theory.models import parse
 
 RUN = Path(__file__).parents[2] / "results/reference/nvidia-h100-80gb-hbm3-2026-11-26-4"

@@ -9,9 +9,9 @@ from roofline.account.answer import answer
 from roofline.account.memory import SAVED
 from roofline.account.question import Question
 from roofline.account.text import case_text, text
-from roofline.arguments import count, flops, number
 from roofline.operations import Case, attention, transformer_step
 from roofline.theory import chips
+from roofline.theory.arguments import count, flops, number
 from roofline.theory.models import parse as parse_model
 
 UNITS = {f"{prefix}B": 1000**power for power, prefix in enumerate(("", *"KMGT"))}

@@ -25,8 +25,8 @@ from itertools import chain
 from statistics import fmean, stdev, variance
 
 from roofline.analysis.overlap import unsplit_times_s
-from roofline.stats import Interval, beyond, blocks, by_process, student_quantile
 from roofline.store.run import Run
+from roofline.store.stats import Interval, beyond, blocks, by_process, student_quantile
 from roofline.theory.simulator import hidden_fraction
 
 FASTER, SLOWER, SAME, UNCLEAR = "FASTER", "SLOWER", "SAME", "UNCLEAR"

@@ -32,9 +32,9 @@ from roofline.analysis.changes import (
     verdicts,
 )
 from roofline.analysis.records import records_of
-from roofline.stats import geometric_mean, grouped
 from roofline.store.conditions import ALL, NUMBERS, are_alike, condition
 from roofline.store.run import Run
+from roofline.store.stats import geometric_mean, grouped
 
 SAME_WIRE = 0.01
 """Wires whose bytes/s are within this share of one another are alike."""

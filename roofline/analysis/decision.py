@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from roofline.analysis.changes import FASTER, SAME, SLOWER
-from roofline.stats import by_process, geometric_mean, student
 from roofline.store.run import Run, Shape
+from roofline.store.stats import by_process, geometric_mean, student
 
 UNDECIDED = "UNDECIDED"
 VERDICTS = (FASTER, SLOWER, SAME, UNDECIDED)

@@ -6,8 +6,8 @@ from statistics import median
 from roofline.analysis import throughput
 from roofline.analysis.throughput import with_ends
 from roofline.operations.gathering import OFF_PACE
-from roofline.stats import Groups, Interval, estimate, ratio_of, time_of
 from roofline.store.run import REQUESTED, Run, Shape
+from roofline.store.stats import Groups, Interval, estimate, ratio_of, time_of
 from roofline.theory.arms import ALL_CORES, ARMS, BOTH, SCATTERED, SIMULATED, OverlapPlan, base_arm
 from roofline.theory.schedule import Grid
 from roofline.theory.simulator import hidden_fraction

@@ -6,7 +6,8 @@ from statistics import median
 from typing import NamedTuple
 
 from roofline.analysis.fields import FIELDS
-from roofline.stats import (
+from roofline.store.run import INTERRUPTED, PROBE, Run, Shape
+from roofline.store.stats import (
     Interval,
     estimate,
     geometric_mean,
@@ -16,7 +17,6 @@ from roofline.stats import (
     student,
     time_of,
 )
-from roofline.store.run import INTERRUPTED, PROBE, Run, Shape
 from roofline.theory.bounds import bound
 
 FEW_ROUNDS = 30

@@ -1,4 +1,1 @@
-"""Measuring: clocks, turns, ceilings, telemetry, the machine. Knows no kernel: it is handed callables."""
-
-METHOD_VERSION = 7
-"""Goes up whenever a change to the method could move a number. results/README.md tells what changed."""
+"""The former name of `roofline.worker`, for files of users that import from it."""

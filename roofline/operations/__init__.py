@@ -1,6 +1,7 @@
 """What is measured: the cases of each operation, their ids and sweeps. Needs no torch.
 
-A module of this folder that declares an operation registers it when it is imported, which happens here.
+A module of this folder that declares an operation registers it when it is imported, which happens here. A file of a
+user's declares its own, and finds here what that needs.
 """
 
 from importlib import import_module
@@ -8,7 +9,19 @@ from pkgutil import iter_modules
 
 from roofline.operations.base import OPERATIONS, Case, Operation, Planner, Runners, find, parse, places, register
 
-__all__ = ["OPERATIONS", "Case", "Operation", "Planner", "Runners", "find", "parse", "places", "register"]
+OF_WORKER = dict.fromkeys(
+    ("FAILED", "SKIPPED", "Entrant", "PreparedCase", "Rejection", "unwatched", "verdict"), "prepared"
+)
+OF_WORKER["Runner"] = "runner"
+"""What a user's runner needs of `roofline.worker`, and in which module. Loaded when it is asked for: it needs torch."""
+
+__all__ = ["OPERATIONS", "Case", "Operation", "Planner", "Runners", "find", "parse", "places", "register", *OF_WORKER]
 
 for _module in iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")
+
+
+def __getattr__(name: str) -> object:
+    if name not in OF_WORKER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"roofline.worker.{OF_WORKER[name]}"), name)

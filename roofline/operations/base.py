@@ -14,8 +14,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from roofline.arguments import nearest
 from roofline.store.lines import ANALYSIS_NAMES
+from roofline.theory.arguments import nearest
 from roofline.theory.work import ITEMSIZE, Work
 
 
@@ -199,7 +199,7 @@ class Runners:
 
     def prepare(self, shape: str, names: list[str], *first_call):
         """Return the `PreparedCase` of the case that the id `shape` names. `first_call` is as
-        `measure.prepared.unwatched`."""
+        `worker.prepared.unwatched`."""
         case, _ = parse(shape)
         operation = find(case.op)
         prepared = self.of(operation).prepare(case, names, *first_call)

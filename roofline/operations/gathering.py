@@ -14,10 +14,10 @@ from functools import partial
 from itertools import product
 from typing import NamedTuple
 
-from roofline.container import cores
 from roofline.operations import base
 from roofline.operations.matmul import NO_WIRE, Matmul
 from roofline.theory.arms import ALL_CORES, BY_PERSISTENT, PEER, PERSISTENT, of_operation
+from roofline.theory.container import cores
 from roofline.theory.models import parse as parse_model
 from roofline.theory.wires import EXERCISE_BALANCE, HOW, INFINIBAND_BYTES_PER_S, NVLINK_BYTES_PER_S, PCIE, Wire
 from roofline.theory.wires import parse as parse_wire

@@ -1,7 +1,7 @@
 """The pytest plugin: plain pytest checks every case once, small; `--benchmark-only` measures, saves and reports.
 
 pytest-benchmark has no hook for durations that a device measured. So all is measured first, in processes of its own
-(`measure.supervisor`), and each test then replays its samples through a timer of ours. Three ways in which that
+(`supervise.supervisor`), and each test then replays its samples through a timer of ours. Three ways in which that
 fails in silence are closed here: a fixture that --benchmark-only would skip (`ffn_benchmark` names `benchmark`), a
 marker that shadows the timer (merged at collection, checked after the replay), and an interpreted kernel that gets
 timed (the interpreter is only ever switched on when nothing is timed, and `prepare` refuses an interpreted kernel).
@@ -18,13 +18,8 @@ from pathlib import Path
 import pytest
 
 from roofline import operations
-from roofline import options as ffn_options
 from roofline.analysis import decision
-from roofline.container import settle
-from roofline.measure import jobs, machine, metadata, plan, signals
-from roofline.measure.epochs import Follower, identity, of_environment
-from roofline.measure.prepared import SKIPPED
-from roofline.measure.supervisor import Supervisor
+from roofline.operations import options as ffn_options
 from roofline.pytest_plugin import selection
 from roofline.pytest_plugin.narrator import REDRAW, Narrator
 from roofline.pytest_plugin.replay import Nowhere
@@ -32,6 +27,12 @@ from roofline.pytest_plugin.state import State, of_command_line
 from roofline.report import compare, findings
 from roofline.store import conditions, journal, temporary
 from roofline.store.lines import plain
+from roofline.supervise import jobs, metadata, plan, signals
+from roofline.supervise.epochs import Follower, identity, of_environment
+from roofline.supervise.supervisor import Supervisor
+from roofline.theory.container import settle
+from roofline.worker import machine
+from roofline.worker.prepared import SKIPPED
 
 THEIR_TABLE = tuple(f"--benchmark-{word}" for word in ("columns", "compare", "group-by", "histogram", "name", "sort"))
 """Options that say how pytest-benchmark's table is to be."""

@@ -11,9 +11,9 @@ from contextlib import nullcontext
 import pytest
 
 from roofline.analysis.records import record_of
-from roofline.measure import device_errors
-from roofline.measure.signals import ways_on
 from roofline.report.write import terminal, write
+from roofline.supervise.signals import ways_on
+from roofline.worker import device_errors
 
 REDRAW = "python3 -m roofline report"
 

@@ -4,7 +4,7 @@ import re
 from functools import partial
 
 from roofline import operations
-from roofline.options import Options, one_of, read
+from roofline.operations.options import Options, one_of, read
 from roofline.theory import wires
 
 

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import BinaryIO
 
 from roofline import operations
-from roofline import options as ffn_options
 from roofline.analysis.records import records_of
-from roofline.measure import device_errors
-from roofline.measure.epochs import Epochs, identity
-from roofline.measure.machine import choose_device, refuse_tf32
-from roofline.measure.supervisor import Supervisor
+from roofline.operations import options as ffn_options
 from roofline.pytest_plugin.replay import ReplayTimer
 from roofline.store import journal
 from roofline.store.run import Run
+from roofline.supervise.epochs import Epochs, identity
+from roofline.supervise.supervisor import Supervisor
+from roofline.worker import device_errors
+from roofline.worker.machine import choose_device, refuse_tf32
 
 OF_ONE_PROCESS = ("steady", "processes", "copier_programs", "shapes", "decide", "against")
 """Options of what one process does by itself, and no rank."""

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 from roofline.analysis.changes import FASTER, LEVEL, MARGIN, SAME, SLOWER, SPEED, UNCLEAR, Change
 from roofline.analysis.comparison import NEITHER, Case, Comparison, compare, named_runs
-from roofline.format import error_text, interval_text, time_text
+from roofline.operations.format import error_text, interval_text, time_text
 from roofline.report import tables
-from roofline.stats import grouped
 from roofline.store import journal
 from roofline.store.journal import load
 from roofline.store.run import Run
+from roofline.store.stats import grouped
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from roofline.analysis.fields import FIELDS
 from roofline.analysis.throughput import FEW_ROUNDS, ceilings_of
-from roofline.format import error_text, interval_text, percent_text, shape_text
+from roofline.operations.format import error_text, interval_text, percent_text, shape_text
 from roofline.report import tables
-from roofline.stats import CONFIDENCE, grouped
 from roofline.store.run import AGAIN, INTERRUPTED, Run, Shape
+from roofline.store.stats import CONFIDENCE, grouped
 from roofline.theory import environment
 from roofline.theory.arms import ALL_CORES, is_serial
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from roofline.format import ABOVE_ALL
+from roofline.operations.format import ABOVE_ALL
 
 if TYPE_CHECKING:
     from pandas import DataFrame

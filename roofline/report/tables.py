@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from roofline.analysis.fields import FIELDS
-from roofline.format import FORMATS, WITH_ENDS
+from roofline.operations.format import FORMATS, WITH_ENDS
 
 if TYPE_CHECKING:
     from pandas import DataFrame

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from roofline.analysis.decision import LOOKS, SURE, VERDICTS
 from roofline.analysis.throughput import steady_ratios
-from roofline.format import (
+from roofline.operations.format import (
     error_text,
     flops_text,
     number_text,
@@ -17,12 +17,12 @@ from roofline.format import (
     roof_text,
     shape_text,
 )
-from roofline.plots.steps import KINDS
 from roofline.report.findings import OTHERS
+from roofline.report.plots.steps import KINDS
 from roofline.report.sections import Section
 from roofline.report.tables import escaped, texts
-from roofline.stats import by_process, geometric_mean, student
 from roofline.store.run import Run
+from roofline.store.stats import by_process, geometric_mean, student
 
 if TYPE_CHECKING:
     from pandas import DataFrame

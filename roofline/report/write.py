@@ -6,18 +6,17 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roofline import plots
 from roofline.analysis.records import frame
 from roofline.analysis.throughput import ceilings_of
-from roofline.format import rate_text, time_text
-from roofline.plots import theme
-from roofline.report import compare, html, overlap, tables, throughput
+from roofline.operations.format import rate_text, time_text
+from roofline.report import compare, html, overlap, plots, tables, throughput
 from roofline.report.findings import findings
+from roofline.report.plots import theme
 from roofline.report.sections import Section
-from roofline.stats import grouped
 from roofline.store.conditions import conditions
 from roofline.store.journal import load
 from roofline.store.run import Run
+from roofline.store.stats import grouped
 
 if TYPE_CHECKING:
     from pandas import DataFrame

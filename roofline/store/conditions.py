@@ -2,8 +2,6 @@
 
 from collections.abc import Iterable
 
-from roofline.contenders import short
-
 NUMBERS = ("chip", "driver", "method")
 """Where these differ, so do the numbers, whatever the code under test."""
 
@@ -38,6 +36,11 @@ def conditions(metadata: dict) -> dict[str, str]:
     if "against" in metadata:
         values["against"] = metadata["against"]["commit"]
     return {name: "none" if value is None else str(value) for name, value in values.items()}
+
+
+def short(place: str, version: str) -> str:
+    """Return how tables and conditions name a contender's source, without its folder."""
+    return f"{place.rpartition('/')[2]} {version}".strip()
 
 
 def condition(metadata: dict, name: str) -> str:

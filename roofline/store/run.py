@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, fields
 from statistics import median
 from typing import TYPE_CHECKING
 
-from roofline.stats import time_of
+from roofline.store.stats import time_of
 from roofline.theory.work import Work
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ is one expert's, and `blocks` are those that have experts: all but 3 of DeepSeek
 import re
 from dataclasses import dataclass, replace
 
-from roofline.arguments import nearest
+from roofline.theory.arguments import nearest
 
 
 @dataclass(frozen=True)

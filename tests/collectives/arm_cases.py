@@ -7,7 +7,7 @@ import torch
 from collectives import ffn, matmul_reduce_scatter
 from roofline.operations import gathering
 from roofline.operations.all_gather_matmul import AllGatherMatmul
-from roofline.options import Options
+from roofline.operations.options import Options
 
 RANKS, ROWS, WIDTH, DEPTH = 4, 24, 16, 12
 ARMS = ["serial", "chunk_launches", "row_block_launches"]

@@ -72,7 +72,7 @@ def operands(device, dtype):
 @pytest.fixture
 def close():
     """`close(operands)` checks the result against float64."""
-    from roofline.measure.prepared import TOLERANCE
+    from roofline.worker.prepared import TOLERANCE
 
     def check(operands):
         reference = torch.cat(list(operands.shards), 1).double() @ operands.w.double().T

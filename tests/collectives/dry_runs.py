@@ -19,7 +19,7 @@ from kernels.bench.instruments import clock_launch, gate_launch
 from kernels.contract import KernelLaunch, Signals
 from kernels.waves import GpuSpec
 from roofline.operations import OPERATIONS
-from roofline.options import resolve
+from roofline.operations.options import resolve
 from roofline.theory import chips
 
 CHIP = chips.find("H100 SXM")

@@ -28,7 +28,6 @@ from collectives.bench import (
 from collectives.paced import PacedThread
 from collectives.transfers import Transfers
 from kernels.registry import CONTENDERS
-from roofline.measure import clocks
 from roofline.operations import find
 from roofline.operations.ffn import Ffn
 from roofline.operations.matmul_reduce_scatter import MatmulReduceScatter
@@ -36,6 +35,7 @@ from roofline.operations.weight_prefetch import WeightPrefetch
 from roofline.store.run import REQUESTED
 from roofline.theory import wires
 from roofline.theory.arms import ALL_CORES
+from roofline.worker import clocks
 
 PREFETCH = WeightPrefetch("128x512", "up", 1, 256, "fp32", 4, "0.02GBps")
 LAYER = Ffn("128x512", "up_down", 1, 1024, "fp32", 4, "0.05GBps")

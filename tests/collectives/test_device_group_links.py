@@ -23,8 +23,8 @@ from arm_cases import whole_numbers
 from collectives import all_gather_matmul, weight_prefetch
 from collectives.bench.setting import make_link
 from collectives.ranks import shared
-from roofline.measure import device_ranks, ranks
 from roofline.theory.wires import RANKS_TAKE
+from roofline.worker import device_ranks, ranks
 
 B, D, F, CALLS = 12, 48, 12, 2
 LATE_S = 0.02

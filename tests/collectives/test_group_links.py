@@ -16,12 +16,12 @@ from collectives.bench import ffn as layer_runs
 from collectives.paced import PacedThread
 from collectives.ranks import Gloo
 from collectives.transfers import Transfer, WarmUp
-from roofline.measure.prepared import Broken
-from roofline.measure.ranks import Ranks, RanksCpuClock
-from roofline.measure.rounds import named
 from roofline.operations import gathering
 from roofline.operations.ffn import Ffn
-from roofline.options import Options
+from roofline.operations.options import Options
+from roofline.worker.prepared import Broken
+from roofline.worker.ranks import Ranks, RanksCpuClock
+from roofline.worker.rounds import named
 
 B, D, F, CALLS = 20, 16, 12, 3
 ranks_of_gloo = pytest.mark.parametrize("ranks", [2, pytest.param(4, marks=pytest.mark.slow)])

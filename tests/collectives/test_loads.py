@@ -45,7 +45,7 @@ def wrong_with(runner, setting, arm: str, sets: int | None) -> str:
     """What is wrong with `arm` where the runner checks it in a process that has loaded nothing yet; empty if nothing
     is."""
     from collectives.bench.runner import off_pace
-    from roofline.measure.prepared import Rejection
+    from roofline.worker.prepared import Rejection
 
     stand_in.DEVICE.forget()
     try:

@@ -154,7 +154,7 @@ def product(x, w):
 def a_rank(rank, count, path, kind):
     cut_off_after(RANKS_LIMIT_S)
     os.environ |= {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(count)}
-    from roofline.measure import device_ranks, ranks
+    from roofline.worker import device_ranks, ranks
 
     members = ranks.Ranks(dist.FileStore(path, count), rank, count)
     members.world = device_ranks.World(members)

@@ -14,11 +14,11 @@ from arm_cases import options_of
 
 from collectives import peer
 from collectives.bench import all_gather_matmul, matmul_reduce_scatter
-from roofline.measure.ranks import Ranks
 from roofline.operations import find
 from roofline.operations.all_gather_matmul import AllGatherMatmul
 from roofline.operations.matmul_reduce_scatter import MatmulReduceScatter
 from roofline.theory.arms import PEER
+from roofline.worker.ranks import Ranks
 
 COUNT = 2
 CASE = AllGatherMatmul("128x512", "up", 1, 1024, "fp32", COUNT, "gloo")

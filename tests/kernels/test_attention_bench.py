@@ -9,11 +9,12 @@ import torch
 import torch.nn.functional as F
 
 from kernels.bench import attention, matmul
-from roofline import operations, plots
-from roofline.measure.prepared import PreparedCase
+from roofline import operations
 from roofline.operations.attention import Attention, sweep
-from roofline.options import Options
-from roofline.plots.attention import PANELS
+from roofline.operations.options import Options
+from roofline.report import plots
+from roofline.report.plots.attention import PANELS
+from roofline.worker.prepared import PreparedCase
 
 OPTIONS = Options("cpu", True, "xxl/16", ("up",), (), (1,), ("fp32",), None, 0, 1.0, Path("unused"))
 EAGER = attention.eager

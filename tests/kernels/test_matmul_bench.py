@@ -12,10 +12,10 @@ import torch
 from kernels import tiled, vendor
 from kernels.bench import checks, matmul
 from kernels.registry import CONTENDERS
-from roofline.measure import device_errors
-from roofline.measure.prepared import Broken, PreparedCase, verdict
 from roofline.operations.matmul import Matmul, sweep
-from roofline.options import Options
+from roofline.operations.options import Options
+from roofline.worker import device_errors
+from roofline.worker.prepared import Broken, PreparedCase, verdict
 
 CASE = Matmul("100,300", "up", 1, 300, "fp32")
 OPTIONS = Options("cpu", True, "100x300", ("up",), (300,), (1,), ("fp32",), None, 0, 1.0, Path("unused"))

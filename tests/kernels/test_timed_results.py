@@ -8,9 +8,10 @@ import pytest
 import torch
 
 from kernels.bench import checks, matmul
-from roofline import contenders, operations
-from roofline.measure import clocks, rounds, share
-from roofline.options import Options
+from roofline import operations
+from roofline.operations import contenders
+from roofline.operations.options import Options
+from roofline.worker import clocks, rounds, share
 
 SHAPE = "matmul-100x300-up-tp1-m{}-fp32"
 SOURCE = """

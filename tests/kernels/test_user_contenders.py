@@ -12,8 +12,8 @@ from kernels import vendor
 from kernels.bench import matmul
 from kernels.recording import launches_of
 from kernels.registry import Planner
-from roofline import contenders
-from roofline.measure.prepared import PreparedCase
+from roofline.operations import contenders
+from roofline.worker.prepared import PreparedCase
 
 SOURCE = """
 import torch

@@ -25,7 +25,7 @@ from kernels.machine.run import TARGET, enqueue
 from kernels.recording import launches_of
 from kernels.registry import CONTENDERS
 from kernels.tiles import DTYPES, Config, table
-from roofline import contenders
+from roofline.operations import contenders
 
 MARGIN = 8  # elements before and after a row: a multiple of 16 bytes
 

@@ -9,7 +9,7 @@ import triton
 import waiting
 from cases import Case, Outcome, run, run_on_gpu
 
-from roofline.arguments import Parser, count, sizes
+from roofline.theory.arguments import Parser, count, sizes
 
 
 def every() -> list[Case]:

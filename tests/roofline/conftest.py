@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 from zygote import Zygote
 
 from roofline.analysis.records import records_of
-from roofline.cli import main
+from roofline.commands.cli import main
 from roofline.store import journal
 from roofline.store.run import Run
 
@@ -131,7 +131,8 @@ def in_a_blink():
 
     In CPU seconds, of one in three: the machine may be busy, and the program is not slower for that.
     """
-    code = "import sys; from roofline.cli import main; main(sys.argv[1:]); print([m for m in {} if m in sys.modules])"
+    code = "import sys; from roofline.commands import cli; cli.main(sys.argv[1:])\n"
+    code += "print([m for m in {} if m in sys.modules])"
 
     def run(*arguments: str) -> str:
         for _ in range(3):
@@ -220,7 +221,7 @@ def three_shapes(run_project):
 @pytest.fixture
 def undrawn(monkeypatch):
     """Reports have no figures, which take most of their time."""
-    from roofline import plots
+    from roofline.report import plots
 
     for figures in (plots.FIGURES, plots.OF_RUN):
         for name in figures:

@@ -4,7 +4,7 @@ import os
 import sys
 import types
 
-if "roofline.measure.child" in sys.orig_argv:
+if "roofline.worker.process" in sys.orig_argv:
     sys.modules["torch"] = types.SimpleNamespace(get_num_threads=lambda: 1)
 
 

@@ -41,7 +41,7 @@ class Forked:
 
 def be_share(first: Callable[[], None], command: list[str], cwd: str, output: int) -> None:
     """Be what `command` would be. Does not return."""
-    from roofline.measure import child
+    from roofline.worker import process
 
     code = 1
     try:
@@ -55,7 +55,7 @@ def be_share(first: Callable[[], None], command: list[str], cwd: str, output: in
         sys.stdout, sys.stderr = (os.fdopen(number, "w", buffering=1, closefd=False) for number in (1, 2))
         sys.orig_argv = command
         first()
-        child.main(Path(command[-1]))
+        process.main(Path(command[-1]))
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else print(stop.code, file=sys.stderr) or 1
     except BaseException:
@@ -66,7 +66,7 @@ def be_share(first: Callable[[], None], command: list[str], cwd: str, output: in
 
 def install(first: Callable[[], None] = lambda: None) -> None:
     """Begin shares so from now on."""
-    from roofline.measure import child
+    from roofline.supervise import child
 
     more = {"DEVNULL": subprocess.DEVNULL, "TimeoutExpired": subprocess.TimeoutExpired}
     child.subprocess = SimpleNamespace(Popen=partial(Forked, first), **more)

@@ -3,12 +3,12 @@
 from made_up_run import HEAD, lines_of, save
 from matplotlib.text import Text
 
-from roofline import plots
 from roofline.analysis.records import frame
 from roofline.operations.all_gather_matmul import AllGatherMatmul
 from roofline.operations.ffn import Ffn
 from roofline.operations.matmul_reduce_scatter import MatmulReduceScatter
 from roofline.operations.weight_prefetch import WeightPrefetch
+from roofline.report import plots
 from roofline.store.journal import load
 from roofline.theory.arms import ARMS, base_arm, is_serial
 

@@ -45,7 +45,7 @@ def before(place, of, name):
 
 
 def few_rounds():
-    from roofline.measure import ranks, rounds
+    from roofline.worker import ranks, rounds
 
     rounds.StopRule.min_rounds, rounds.PATIENCE = ROUNDS, 1e6
     ranks.RanksCpuClock.passes = PASSES
@@ -66,8 +66,8 @@ def in_share():
 
 def pytest_addoption():
     """Of a rank that only follows, the last that pytest asks for."""
-    from roofline.measure import epochs, jobs, metadata
     from roofline.pytest_plugin import hooks, narrator
+    from roofline.supervise import epochs, jobs, metadata
 
     few_rounds()
     forked.install(in_share)

@@ -23,8 +23,8 @@ import pytest  # noqa: F401 what is appended to this file takes it
 from fake_clock import FakeClock
 
 from roofline import operations
-from roofline.measure import runner
-from roofline.measure.prepared import Entrant, PreparedCase, Rejection, unwatched
+from roofline.worker import runner
+from roofline.worker.prepared import Entrant, PreparedCase, Rejection, unwatched
 
 pytest_plugins = ["roofline.pytest_plugin.hooks"]
 
@@ -41,7 +41,7 @@ def strike(place, number, later=False):
     where, at, fault = (os.environ.get("FAULT") or "nowhere 0 nothing").split()
     if (where.startswith("later-") and not later) or (where.removeprefix("later-"), int(at)) != (place, number):
         return
-    is_share = "measure.child" in sys.orig_argv[-2]
+    is_share = "worker.process" in sys.orig_argv[-2]
     if fault in ("SIGINT", "SIGTERM", "SIGHUP"):
         os.kill(os.getppid() if is_share else os.getpid(), getattr(signal, fault))
         time.sleep(1 if is_share else 0)
@@ -78,7 +78,7 @@ def strike(place, number, later=False):
     if fault == "MemoryError":
         raise MemoryError("12 GiB asked for")
     if fault == "lost":
-        from roofline.measure import device_errors
+        from roofline.worker import device_errors
 
         device_errors.device_lost = lambda device: True
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
@@ -97,7 +97,7 @@ def hang():
 
 
 def probes():
-    from roofline.measure.ceilings import Probe
+    from roofline.worker.ceilings import Probe
 
     copies = itertools.count()
 

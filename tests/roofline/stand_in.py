@@ -588,7 +588,7 @@ def install():
 
     from collectives import device
     from kernels.contract import KernelLaunch
-    from roofline.measure import telemetry
+    from roofline.worker import telemetry
 
     torch.set_num_threads(1)
     generator = torch.Generator.__new__

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from roofline.account import memory
 from roofline.account.answer import answer
-from roofline.cli import main
+from roofline.commands.cli import main
 from roofline.theory.models import parse
 
 V5P = "--chip tpuv5p --flops 4.6e14 --fsdp 16 --tp 4"

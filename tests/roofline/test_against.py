@@ -10,8 +10,8 @@ import pytest
 import roofline
 from roofline.analysis.changes import FASTER, SLOWER, change, change_of_pairs, spread_of, verdicts
 from roofline.analysis.comparison import compare
-from roofline.cli import main
-from roofline.measure.supervisor import Supervisor
+from roofline.commands.cli import main
+from roofline.supervise.supervisor import Supervisor
 
 ROOT = Path(__file__).parents[2]
 DIFFERS = """
@@ -95,12 +95,12 @@ def test_another_method_is_refused(against, base):
     (base / "roofline").mkdir()
     for path in (ROOT / "roofline").iterdir():
         (base / "roofline" / path.name).symlink_to(path)
-    (base / "roofline" / "measure").unlink()
-    (base / "roofline" / "measure").mkdir()
-    for path in (ROOT / "roofline" / "measure").iterdir():
-        (base / "roofline" / "measure" / path.name).symlink_to(path)
-    (base / "roofline" / "measure" / "__init__.py").unlink()
-    (base / "roofline" / "measure" / "__init__.py").write_text("METHOD_VERSION = 1\n")
+    (base / "roofline" / "worker").unlink()
+    (base / "roofline" / "worker").mkdir()
+    for path in (ROOT / "roofline" / "worker").iterdir():
+        (base / "roofline" / "worker" / path.name).symlink_to(path)
+    (base / "roofline" / "worker" / "__init__.py").unlink()
+    (base / "roofline" / "worker" / "__init__.py").write_text("METHOD_VERSION = 1\n")
     refused = against()
     assert refused.code == 2
     assert "it measures by method 1, and this checkout by" in refused.text

@@ -11,9 +11,9 @@ import types
 import pytest
 from fake_devices import Gated
 
-from roofline.measure import call_costs, clocks
-from roofline.measure.clocks import CoreTimes
-from roofline.measure.rounds import Rounds, StopRule, take_turns
+from roofline.worker import call_costs, clocks
+from roofline.worker.clocks import CoreTimes
+from roofline.worker.rounds import Rounds, StopRule, take_turns
 
 
 def test_cuda_clock_drops_samples_of_a_late_host_doubles_the_preroll_and_forgets_a_hiccup(fake_cuda):

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from roofline import doctor
-from roofline.measure.machine import TORCH_INDEX
+from roofline.commands import doctor
+from roofline.worker.machine import TORCH_INDEX
 
 ROOT = Path(__file__).parents[2]
 ALL, MATMUL, GATHER = (f"tests/benchmarks{file}" for file in ("", "/test_matmul.py", "/test_all_gather_matmul.py"))

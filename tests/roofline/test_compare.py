@@ -15,7 +15,7 @@ from roofline.analysis import changes
 from roofline.analysis.changes import FASTER, SAME, SLOWER, UNCLEAR, Change, Spread, change, holm, spread_of, verdicts
 from roofline.analysis.comparison import compare
 from roofline.analysis.records import records_of
-from roofline.cli import main
+from roofline.commands.cli import main
 from roofline.report.compare import terminal
 from roofline.store import conditions, journal
 

@@ -12,17 +12,17 @@ from fake_clock import FakeClock
 from made_up_run import HEAD, LINES, lines_of, save, shape
 from pandas import notna
 
-from roofline import clock_comparison, contenders, counters, options, plots
 from roofline.analysis.records import frame, records_of
-from roofline.cli import main
-from roofline.measure import launcher
-from roofline.measure.metadata import commit_of
-from roofline.measure.prepared import Entrant, Rejection
+from roofline.commands import clock_comparison, counters, launcher
+from roofline.commands.cli import main
+from roofline.operations import contenders, options
 from roofline.operations.all_gather_matmul import AllGatherMatmul
 from roofline.operations.matmul import Matmul
-from roofline.report import throughput
+from roofline.report import plots, throughput
 from roofline.report.write import write
 from roofline.store import journal
+from roofline.supervise.metadata import commit_of
+from roofline.worker.prepared import Entrant, Rejection
 
 ROOT = Path(__file__).parents[2]
 FAKE = f"""#!{sys.executable}
@@ -59,7 +59,7 @@ for number, line in enumerate(line for line in told if "call" in line):
 """It prints as `ncu --csv --page raw` does, of what the launcher called. FAKE_NCU in the environment says what it
 `does`: `told` is what the launcher says, which is not run then."""
 
-SITE = "import sys\nif 'roofline.measure.launcher' in sys.orig_argv:\n    import stand_in\n    stand_in.install()\n"
+SITE = "import sys\nif 'roofline.commands.launcher' in sys.orig_argv:\n    import stand_in\n    stand_in.install()\n"
 CASE = "matmul-128x256-up-tp1-m{}-fp16-{}"
 COPY = [{"call": "copy", "bytes": 2e9}] * 3
 TOLD = [*COPY, *[{"call": CASE.format(16, "decode")}] * 3]

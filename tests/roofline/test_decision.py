@@ -9,8 +9,8 @@ import test_trust
 
 from roofline.analysis.decision import LEAST, LOOKS, SURE, UNDECIDED, decide, levels
 from roofline.analysis.records import records_of
-from roofline.measure.supervisor import MOST_TIMES
-from roofline.stats import by_process, grouped
+from roofline.store.stats import by_process, grouped
+from roofline.supervise.supervisor import MOST_TIMES
 
 MARGIN, PLANNED = 0.03, 6
 SPREADS = (
@@ -102,7 +102,8 @@ def test_what_one_look_says():
 
 NOISY = """
 import itertools, math, random, types
-from roofline.measure import jobs, telemetry
+from roofline.supervise import jobs
+from roofline.worker import telemetry
 
 telemetry.CpuTelemetry.summary = lambda self: {"others_share": float(os.environ.get("OTHERS", "0"))}
 noise, ticks = random.Random(1), itertools.count()

@@ -9,10 +9,10 @@ import torch
 import torch.distributed as dist
 from fake_devices import Gated
 
-from roofline import options as run_options
-from roofline.measure import device_ranks, machine, ranks
 from roofline.operations import gathering
-from roofline.options import resolve
+from roofline.operations import options as run_options
+from roofline.operations.options import resolve
+from roofline.worker import device_ranks, machine, ranks
 
 SHARED = {"gpus": 1, "here": 2, "world": 2}
 

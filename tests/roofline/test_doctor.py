@@ -10,9 +10,9 @@ import pytest
 import torch
 from triton.runtime import build
 
-from roofline import doctor
-from roofline.cli import main
-from roofline.measure import machine
+from roofline.commands import doctor
+from roofline.commands.cli import main
+from roofline.worker import machine
 
 OK, LACKING = doctor.OK, doctor.LACKING
 H100 = types.SimpleNamespace(

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from roofline.cli import main
-from roofline.options import FLAGS
+from roofline.commands.cli import main
+from roofline.operations.options import FLAGS
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "results/README.md")]

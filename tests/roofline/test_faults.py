@@ -16,15 +16,15 @@ from pathlib import Path
 import pytest
 
 from results import references
-from roofline.cli import main
-from roofline.measure import device_errors
+from roofline.commands.cli import main
 from roofline.store import temporary
+from roofline.worker import device_errors
 
 slow = pytest.mark.slow
 ALL = [f"m{m}-{name}" for m in (64, 128, 256) for name in ("torch", "numpy")]
 
 IMPATIENT = """
-from roofline.measure import jobs
+from roofline.supervise import jobs
 
 for step in set(jobs.LIMIT_S) - {jobs.Step.START}:
     jobs.LIMIT_S[step] = {"cpu": 2.0}
@@ -127,7 +127,7 @@ import threading
 from contextlib import suppress
 from types import SimpleNamespace
 
-from roofline.measure import child
+from roofline.supervise import child
 
 child.DEATH_S = 0.5
 
@@ -180,7 +180,7 @@ def test_a_suspect_who_was_the_only_contender_is_measured_whole(three_shapes):
 
 
 STOPPED_BEFORE = """
-from roofline.measure import jobs
+from roofline.supervise import jobs
 
 request_alone = jobs.Measure.request_alone
 
@@ -225,7 +225,7 @@ def test_shape_that_nobody_can_be_blamed_for_is_tried_once_more(three_shapes):
 
 
 DIE_EARLY = """
-if "roofline.measure.child" in sys.orig_argv:
+if "roofline.worker.process" in sys.orig_argv:
     with open("starts", "a") as starts:
         starts.write("x")
         if starts.tell() > 1:  # the first one looks at the machine

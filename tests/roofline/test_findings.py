@@ -9,8 +9,8 @@ from made_up_run import END, HEAD, LINES, ceiling, save, shape
 
 from roofline.analysis.records import frame
 from roofline.report import findings
-from roofline.stats import grouped
 from roofline.store.journal import load
+from roofline.store.stats import grouped
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "start.md").read_text(encoding="utf-8")

@@ -12,8 +12,8 @@ import dataclasses, os
 from fake_clock import FakeClock
 
 from roofline import operations
-from roofline.measure.prepared import Entrant, PreparedCase
-from roofline.measure.runner import Runner
+from roofline.worker.prepared import Entrant, PreparedCase
+from roofline.worker.runner import Runner
 
 pytest_plugins = ["roofline.pytest_plugin.hooks"]
 

@@ -9,8 +9,9 @@ import pytest
 from made_up_run import HEAD
 
 import roofline
-from roofline import contenders, operations
+from roofline import operations
 from roofline.analysis import records
+from roofline.operations import contenders
 from roofline.pytest_plugin import selection
 from roofline.store.run import Shape
 from roofline.theory.work import Work

@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from results.references import hash_of_commit
-from roofline.measure import metadata
-from roofline.measure.metadata import commit_of
 from roofline.store.source_files import hash_of_files
+from roofline.supervise import metadata
+from roofline.supervise.metadata import commit_of
 
 
 @pytest.fixture

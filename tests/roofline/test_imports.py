@@ -14,19 +14,19 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 FLOORS = (
-    ("theory", "stats", "arguments", "contenders", "container"),
-    ("operations", "store", "options", "format"),
-    ("measure", "analysis"),
-    ("plots",),
-    ("report", "account"),
-    ("pytest_plugin", "cli", "clock_comparison", "counters", "doctor", "visit", "__main__"),
+    ("theory",),
+    ("store",),
+    ("operations",),
+    ("worker", "analysis"),
+    ("supervise", "report", "account", "measure"),
+    ("pytest_plugin", "commands", "__main__"),
 )
 """Rooms of `roofline` from the ground up: each imports those beside it and below."""
 
-APART = {"measure", "analysis"}
+APART = {"worker", "analysis"}
 """The store lies between what measures and what analyses."""
 
-FOR_KERNELS = ("roofline.theory", "roofline.arguments", "roofline.contenders", "kernels")
+FOR_KERNELS = ("roofline.theory", "roofline.operations.contenders", "kernels")
 FOR_COLLECTIVES = (*FOR_KERNELS, "collectives")
 FOR_BENCH = ("roofline", "kernels", "collectives")
 

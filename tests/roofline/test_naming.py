@@ -8,12 +8,13 @@ import pytest
 import torch
 from made_up_run import LINES, save
 
-from roofline.format import kernels_text
-from roofline.measure import jobs, launches, supervisor
+from roofline.operations.format import kernels_text
 from roofline.store import journal
+from roofline.supervise import jobs, supervisor
+from roofline.worker import launches
 
 NAMED = f"""{(Path(__file__).parent / "small_project.py").read_text()}
-from roofline.measure import launches
+from roofline.worker import launches
 
 launches.DEVICE = "cpu"
 """

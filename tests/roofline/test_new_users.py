@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from roofline import container, contenders
-from roofline.measure import metadata
+from roofline.operations import contenders
+from roofline.supervise import metadata
+from roofline.theory import container
 
 ROOT = Path(__file__).parents[2]
 STRIKES = """
@@ -20,7 +21,7 @@ def strike(place, number, later=False):
 """
 
 FIRST_CALL = """
-from roofline.measure import jobs
+from roofline.supervise import jobs
 
 jobs.LIMIT_S[jobs.Step.CALL], jobs.HUNG_TIMES, jobs.FIRST_CALL_S = {"cpu": 1.0}, 0, {"usual": 3.5}
 
@@ -67,7 +68,7 @@ def test_a_first_call_has_patience_while_it_uses_the_cpu(three_shapes, deed, opt
 
 
 def machine_of(tmp_path, monkeypatch, files: dict[str, str]):
-    """Return `roofline.container` on a machine whose files of Linux are these alone."""
+    """Return `roofline.theory.container` on a machine whose files of Linux are these alone."""
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -104,8 +105,8 @@ def test_a_container_has_the_cores_and_the_memory_of_all_its_groups(tmp_path, mo
 
 
 def test_limits_of_a_process_and_what_a_share_takes_of_them():
-    code = "from roofline import container; from roofline.measure import child; child.bind('cpu'); import resource\n"
-    code += "print(container.share_bytes(), resource.getrlimit(resource.RLIMIT_DATA)[0])"
+    code = "from roofline.theory import container; from roofline.worker import process; process.bind('cpu')\n"
+    code += "import resource; print(container.share_bytes(), resource.getrlimit(resource.RLIMIT_DATA)[0])"
     for limits, expected in (("-v 4000000", "2048000000 2048000000"), ("-d 1000000", "1024000000 1024000000")):
         command = f"ulimit -S {limits}; exec {sys.executable} -c {shlex.quote(code)}"
         done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, cwd=ROOT)
@@ -113,7 +114,7 @@ def test_limits_of_a_process_and_what_a_share_takes_of_them():
 
 
 MEMORY = """
-from roofline import container
+from roofline.theory import container
 
 container.share_bytes = lambda: 500_000
 """
@@ -185,8 +186,8 @@ if os.environ["HOME"] == "-":
 run, contender, out = sys.argv[1:]
 """
 COMMANDS = """
-from roofline import plots
-from roofline.cli import main
+from roofline.report import plots
+from roofline.commands.cli import main
 
 for figures in (plots.FIGURES, plots.OF_RUN):
     figures |= dict.fromkeys(figures, lambda about: None)

@@ -10,7 +10,7 @@ import pytest
 import roofline_pytest
 from roofline import operations
 from roofline.operations import all_gather_matmul, matmul, weight_prefetch
-from roofline.options import FLAGS, OPTIONS, add, code_of, resolve, resumed
+from roofline.operations.options import FLAGS, OPTIONS, add, code_of, resolve, resumed
 from roofline.pytest_plugin import selection
 from roofline.store import journal
 
@@ -104,7 +104,7 @@ def test_resumed_run_has_the_cases_and_options_of_the_run():
     ("name", "given"), [("contender", ["/mine.py::f"]), ("operations", "attention,/mine.py"), ("against", "/")]
 )
 def test_code_is_named_again_for_a_resumed_run_and_lies_in_no_run(name, given, tmp_path):
-    for file in ("mine.py", "roofline/measure/child.py"):
+    for file in ("mine.py", "roofline/worker/process.py"):
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).touch()
 

@@ -7,9 +7,9 @@ from made_up_run import HEAD, lines_of, save
 from roofline.analysis import overlap
 from roofline.analysis.records import as_frame, records_of
 from roofline.operations.all_gather_matmul import AllGatherMatmul
-from roofline.plots import style
 from roofline.report import overlap as overlap_report
 from roofline.report import tables
+from roofline.report.plots import style
 from roofline.store.journal import load
 from roofline.theory.work import Work
 

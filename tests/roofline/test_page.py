@@ -16,11 +16,11 @@ from made_up_gathers import HERE, NAMES, SWEEP, gather_matmul, gathering
 from made_up_run import END, HEAD, LINES, save
 
 from results import references
-from roofline import cli
-from roofline.cli import main
-from roofline.options import wires_of
-from roofline.plots import theme
+from roofline.commands import cli
+from roofline.commands.cli import main
+from roofline.operations.options import wires_of
 from roofline.report import tables
+from roofline.report.plots import theme
 from roofline.report.write import write
 from roofline.store import journal
 from roofline.store.lines import LONGEST_TEXT, plain

@@ -11,15 +11,14 @@ import pytest
 from made_up_gathers import HERE, OURS, gather_matmul, gathering
 from made_up_run import END, HEAD, ceiling, save, shape
 
-from roofline import plots
 from roofline.analysis.records import frame
-from roofline.cli import main
+from roofline.commands.cli import main
 from roofline.operations.all_gather_matmul import AllGatherMatmul
 from roofline.operations.matmul_reduce_scatter import MatmulReduceScatter
+from roofline.operations.options import FLAGS
 from roofline.operations.weight_prefetch import WeightPrefetch
-from roofline.options import FLAGS
-from roofline.plots import theme
-from roofline.report import write
+from roofline.report import plots, write
+from roofline.report.plots import theme
 from roofline.report.sections import ABOVE
 from roofline.report.write import sections, terminal
 from roofline.store.journal import load

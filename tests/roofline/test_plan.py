@@ -4,9 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from roofline.measure import plan
-from roofline.measure.plan import Timed
-from roofline.measure.request import Step
+from roofline.supervise import plan
+from roofline.supervise.plan import Timed
+from roofline.worker.request import Step
 
 SHAPES = {f"matmul-xxl/16-up-tp8-m{m}-fp32": ["torch", "numpy"] for m in (64, 256)}
 HELLO = {"passes": 4, "processes": 3, "machine": {"cache_bytes": 0, "memory_bytes": 2**30}}

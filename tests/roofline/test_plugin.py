@@ -151,7 +151,7 @@ def test_a_time_that_no_kernel_of_this_machine_can_have_fails_its_case_alone(run
 
 BUSY_AT_FIRST = """
 import itertools
-from roofline.measure.ceilings import Probe
+from roofline.worker.ceilings import Probe
 calls = itertools.count()
 busy = Probe("matmul", "known", 3e9, lambda: 4e-3 if next(calls) < 50 else 1e-3, "fp32")
 probes = lambda quiet=probes(): [busy, *quiet[2:]]
@@ -164,7 +164,7 @@ def test_a_floor_knows_the_probe_of_the_same_rounds_where_the_machine_was_busy_b
 
 
 def test_gpu_that_torch_cannot_use_is_an_error_unless_the_cpu_was_asked_for(run_project):
-    driver = "\nfrom roofline.measure import machine\nmachine.gpu_driver = lambda: '999.1'\n"
+    driver = "\nfrom roofline.worker import machine\nmachine.gpu_driver = lambda: '999.1'\n"
     about = {"more": driver, "env": {"CUDA_VISIBLE_DEVICES": ""}}
     outcome = run_project("--benchmark-only", "--ffn-device", "auto", **about)
     assert (outcome.code, outcome.folder) == (2, None)
@@ -208,7 +208,7 @@ def test_what_cannot_be_timed_is_refused_with_one_line_and_exit_code_2(run_proje
 
 def test_other_folders_work_and_runs_that_begin_within_a_second_have_each_its_own(run_project, tmp_path):
     name = "20261121T080910Z-chip-2"
-    at_once = f"\nfrom roofline.measure import metadata\nmetadata.folder_name = lambda device: {name!r}\n"
+    at_once = f"\nfrom roofline.supervise import metadata\nmetadata.folder_name = lambda device: {name!r}\n"
     first = run_project("--benchmark-only", "-n", "0", "-k", "torch", more=at_once)
     before = (first.folder / "samples.jsonl").read_bytes()
     about = {"root": first.root, "cwd": tmp_path, "more": at_once}

@@ -9,7 +9,7 @@ import threading
 import pytest
 import torch
 
-from roofline.measure.prepared import Entrant, PreparedCase
+from roofline.worker.prepared import Entrant, PreparedCase
 
 CHANGES = {
     "torch.set_num_threads": lambda: torch.set_num_threads(torch.get_num_threads() + 1),

@@ -4,19 +4,19 @@ from statistics import fmean
 
 import pytest
 
-from roofline import stats
 from roofline.analysis.records import frame, record_of, records_of
-from roofline.format import range_text
-from roofline.measure.rounds import StopRule
+from roofline.operations.format import range_text
 from roofline.report import throughput
+from roofline.store import stats
 from roofline.store.run import Round, Shape
 from roofline.theory.work import Work
+from roofline.worker.rounds import StopRule
 
 ALL = [f"m{m}-{name}" for m in (64, 128, 256) for name in ("torch", "numpy")]
 NAMES = "torch", "numpy"
 
 EACH_PASS = """
-from roofline.measure import telemetry
+from roofline.worker import telemetry
 from roofline.pytest_plugin import narrator
 narrator.LOGGED_S = 0
 readings = iter(range(99))

@@ -11,10 +11,10 @@ from made_up_gathers import HERE, gathering, prefetch
 from made_up_run import save
 
 from roofline.analysis.records import frame, record_of, records_of
-from roofline.measure import clocks, ranks
 from roofline.report.write import write
 from roofline.store.conditions import conditions
 from roofline.store.journal import load
+from roofline.worker import clocks, ranks
 
 RANKS = {"backend": "gloo", "world": 2, "nodes": 2, "ranks_a_node": 1, "loopback": False}
 

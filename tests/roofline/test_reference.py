@@ -15,10 +15,10 @@ from made_up_run import HEAD, LINES, boxes_of, save, touching_pairs, words_on_po
 from matplotlib.image import imread
 
 from results import references
-from roofline import plots
 from roofline.analysis.fields import FIELDS, GROUPS
 from roofline.analysis.records import frame, records_of
-from roofline.format import FORMATS, WITH_ENDS
+from roofline.operations.format import FORMATS, WITH_ENDS
+from roofline.report import plots
 from roofline.report.write import markdown, sections, write
 from roofline.store import journal
 from roofline.store.source_files import hash_of_files
@@ -269,7 +269,7 @@ def test_reference_without_a_checkout_or_marks_is_one_line(checkout, tmp_path, c
 
 
 def test_reasons_hold_neither_host_nor_home(monkeypatch):
-    from roofline.measure.machine import anonymous
+    from roofline.worker.machine import anonymous
 
     monkeypatch.setattr("platform.node", lambda: "thehost7")
     monkeypatch.setattr(Path, "home", lambda: Path("/home/ada"))

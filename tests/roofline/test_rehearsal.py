@@ -22,7 +22,7 @@ HOW = (
 
 PLUGIN = """
 import stand_in
-from roofline import doctor
+from roofline.commands import doctor
 
 doctor.of_any_run = list  # it asks another process
 stand_in.install()

@@ -7,10 +7,10 @@ import pytest
 from fake_clock import FakeClock
 
 from roofline import operations
-from roofline.measure import share
-from roofline.measure.prepared import Entrant, PreparedCase
-from roofline.measure.runner import Runner
-from roofline.options import Options
+from roofline.operations.options import Options
+from roofline.worker import share
+from roofline.worker.prepared import Entrant, PreparedCase
+from roofline.worker.runner import Runner
 
 SHAPES = [f"matmul-100x300-up-tp1-m{m}-fp32" for m in (16, 32, 64, 128, 256, 512)]
 

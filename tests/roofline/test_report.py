@@ -6,14 +6,13 @@ import pandas
 import pytest
 from made_up_run import HEAD, LINES, ceiling, save, shape
 
-from roofline import plots
 from roofline.analysis.records import frame, records_of
 from roofline.analysis.throughput import ceilings_of
-from roofline.cli import main
-from roofline.plots.memory_roofline import finding
+from roofline.commands.cli import main
 from roofline.report import findings as findings_module
-from roofline.report import tables, throughput
+from roofline.report import plots, tables, throughput
 from roofline.report.findings import findings
+from roofline.report.plots.memory_roofline import finding
 from roofline.report.write import ceilings
 from roofline.store import journal
 

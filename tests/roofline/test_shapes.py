@@ -10,10 +10,10 @@ from made_up_run import END, HEAD, lines_of, save
 from roofline import operations
 from roofline.analysis.records import frame
 from roofline.operations import matmul
-from roofline.options import of_values, resolve
-from roofline.plots.memory_roofline import MANY, memory_roofline
+from roofline.operations.options import of_values, resolve
 from roofline.report import throughput
 from roofline.report.findings import case_words
+from roofline.report.plots.memory_roofline import MANY, memory_roofline
 from roofline.store import journal
 from roofline.theory.models import MODELS, parse
 

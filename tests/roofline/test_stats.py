@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roofline.stats import (
+from roofline.store.stats import (
     beyond,
     by_process,
     geometric_mean,

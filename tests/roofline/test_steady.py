@@ -9,11 +9,11 @@ from fake_clock import FakeClock
 from made_up_run import LINES, save
 
 from roofline.analysis.records import records_of
-from roofline.measure import clocks, steady, telemetry
-from roofline.measure.prepared import Entrant, PreparedCase
 from roofline.report.write import write
-from roofline.stats import student
 from roofline.store import journal
+from roofline.store.stats import student
+from roofline.worker import clocks, steady, telemetry
+from roofline.worker.prepared import Entrant, PreparedCase
 
 
 class FakeTelemetry:

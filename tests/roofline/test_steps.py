@@ -7,8 +7,8 @@ from matplotlib import pyplot
 
 from roofline.analysis.records import frame
 from roofline.operations.transformer_step import TransformerStep
-from roofline.plots import step_memory, step_shares
-from roofline.plots.steps import KINDS
+from roofline.report.plots import step_memory, step_shares
+from roofline.report.plots.steps import KINDS
 from roofline.report.throughput import memory, steps
 from roofline.report.write import write
 from roofline.store.journal import load

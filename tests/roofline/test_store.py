@@ -14,7 +14,7 @@ import roofline
 from results import references
 from roofline.analysis.records import records_of
 from roofline.analysis.throughput import ceilings_of
-from roofline.cli import main
+from roofline.commands.cli import main
 from roofline.store import journal
 from roofline.store.run import SAMPLE_COLUMNS, Round, Run, Shape
 from roofline.theory.work import Work

@@ -5,8 +5,8 @@ import pytest
 from made_up_gathers import HERE, gather_matmul, gathering, timeline_line
 from matplotlib.colors import to_hex
 
-from roofline.analysis import timelines
-from roofline.plots.timeline import IDLE
+from roofline.report import timelines
+from roofline.report.plots.timeline import IDLE
 
 HOME = timelines.HOME_UNIT
 

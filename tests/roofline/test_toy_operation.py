@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 from toy_project import DOUBLE, Double
 
-from roofline import cli, operations
+from roofline import operations
 from roofline.analysis.records import records_of
+from roofline.commands import cli
 
 CONFTEST = """
 from roofline import operations

@@ -10,8 +10,8 @@ import math
 import numpy as np
 import pytest
 
-from roofline.measure.rounds import Rounds, StopRule, take_turns
-from roofline.stats import ratio_of, time_of
+from roofline.store.stats import ratio_of, time_of
+from roofline.worker.rounds import Rounds, StopRule, take_turns
 
 PLAN = StopRule(max_seconds=1e9, max_rounds=200, warmup_s=0.0)
 BETWEEN = 0.013

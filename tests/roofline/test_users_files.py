@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 import roofline
-from roofline import cli, contenders
 from roofline.analysis.records import records_of
 from roofline.analysis.throughput import ceilings_of
+from roofline.commands import cli
+from roofline.operations import contenders
 from roofline.store.conditions import conditions
 
 PAGE = (Path(__file__).parents[2] / "docs" / "your-operation.md").read_text()
@@ -21,7 +22,7 @@ SMALL = ["--ffn-max-seconds=0.1", "--ffn-processes=1"]
 SMALL_CACHE = """
 import sys
 if sys.orig_argv[1] == "-m":
-    from roofline.measure import machine
+    from roofline.worker import machine
     machine._last_level_cache_bytes = lambda: 2**20
 """
 """Operands and probes go through eight times the cache, and a virtual machine names that of its whole host. Python runs
@@ -66,6 +67,15 @@ def test_it_is_checked_where_nothing_is_timed_and_a_wrong_one_fails(run, tmp_pat
     assert done.returncode == 1
     assert "norm_last: relative error 1.00e-01 is above 1e-05" in done.stdout
     assert "1 failed, 1 passed" in done.stdout
+
+
+def test_a_file_of_before_the_rooms_had_their_names_runs_and_is_warned(run, tmp_path):
+    earlier = Path(__file__).parent / "users_files" / "norm_matmul.py"
+    (tmp_path / "norm_matmul.py").write_text(earlier.read_text())
+    done = run("--ffn-operations=norm_matmul.py", "--ffn-tokens=2")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 passed" in done.stdout
+    assert "roofline.measure.prepared has moved" in done.stdout
 
 
 def test_a_file_that_is_not_there_is_told_in_a_line(run):

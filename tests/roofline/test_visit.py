@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from made_up_run import HEAD
 
-from roofline import visit
-from roofline.visit import LOGS, PYTHON, STEPS, Step, Visit
+from roofline.commands import visit
+from roofline.commands.visit import LOGS, PYTHON, STEPS, Step, Visit
 
 ROOT = Path(__file__).parents[2]
 MUSTS = ["matmuls", "gathers", "links"]
@@ -265,8 +265,8 @@ def test_files_that_a_step_leaves_beside_the_logs_come_home(make, tmp_path):
 
 
 HELD_UP = """
-from roofline import visit
-from roofline.visit import Step
+from roofline.commands import visit
+from roofline.commands.visit import Step
 import sys
 visit.smi = lambda query: "H100"
 steps = tuple(Step(**about) for about in {steps!r})

@@ -6,10 +6,10 @@ from functools import partial
 from fake_clock import FakeClock
 
 from roofline import operations
-from roofline.measure.ceilings import Probe
-from roofline.measure.prepared import Entrant, PreparedCase, unwatched
-from roofline.measure.runner import Runner
 from roofline.theory.work import Work
+from roofline.worker.ceilings import Probe
+from roofline.worker.prepared import Entrant, PreparedCase, unwatched
+from roofline.worker.runner import Runner
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ import forked
 
 HEAVY = (
     *("torch", "pandas", "seaborn", "pytest_benchmark.plugin"),
-    *("roofline.pytest_plugin.narrator", "roofline.measure.jobs"),
+    *("roofline.pytest_plugin.narrator", "roofline.supervise.jobs"),
 )
 MESSAGE_BYTES = 1 << 18
 
@@ -61,10 +61,10 @@ class Zygote:
 def quicken(drawn: bool, shares: str) -> None:
     """Leave out what takes most of a run's time, and what no test of one looks at. Few look at pictures, or at shares
     in processes of their own, which are then "forks" or "new"."""
-    from roofline import plots
-    from roofline.measure import machine
     from roofline.pytest_plugin import hooks
+    from roofline.report import plots
     from roofline.store import journal
+    from roofline.worker import machine
 
     journal.ROOM_BYTES = 2**21
     machine.flops_per_s = lambda *about: 5e10  # a third of a second's trial

@@ -1,0 +1,1 @@
+"""`roofline` and its commands."""

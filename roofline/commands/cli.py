@@ -1,0 +1,132 @@
+"""The `roofline` command. Imports only what the command at hand needs: `bench` alone needs torch."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from roofline import __version__
+from roofline.account import command as account
+from roofline.report import compare as comparing
+from roofline.theory.arguments import Parser
+from roofline.theory.container import settle
+
+FORMULA = ("=", "+", "-", "@", "\t", "\r")
+"""How text begins that a spreadsheet computes, and that an apostrophe before it makes text: OWASP, "CSV Injection"."""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line `arguments`; returns the exit code (0 done, 1 slower or not all counted, 2 bad input)."""
+    parser = Parser(prog="roofline", description="What kernel benchmark numbers mean.")
+    parser.add_argument("--version", action="version", version=f"roofline {__version__}")
+    commands = parser.add_subparsers(dest="command", required=True, parser_class=Parser)
+
+    bench = commands.add_parser("bench", help="measure, from any folder: pytest's options and the --ffn-... ones")
+    bench.set_defaults(run=_bench)
+
+    command = commands.add_parser("report", help="redraw the tables and plots of run folders from their saved data")
+    about = "a folder of results/local or results/reference"
+    command.add_argument("folders", metavar="RUN", type=Path, nargs="+", help=about)
+    command.set_defaults(run=_report)
+
+    comparing.add_command(commands)
+
+    command = commands.add_parser("csv", help="a run's data: a row for each case, for a spreadsheet or a frame")
+    command.add_argument("folder", metavar="RUN", type=Path, help="a run folder; results/README.md has the columns")
+    command.set_defaults(run=_csv)
+
+    command = commands.add_parser("counters", help="what a call moves, counted by Nsight Compute, into a run's journal")
+    command.add_argument("folder", metavar="RUN", type=Path, help="a run of this machine's GPU")
+    about = "an id, as `roofline csv` prints it, or its beginning (default: 8 of the matmuls, of all intensities)"
+    command.add_argument("cases", metavar="CASE", nargs="*", help=about)
+    given = {
+        "metavar": "FILE::NAME",
+        "action": "append",
+        "default": [],
+        "help": "a contender of the run to execute, too",
+    }
+    command.add_argument("--contender", **given)
+    command.set_defaults(run=_counters)
+
+    command = commands.add_parser("clocks", help="kernels by our clock, by Triton's do_bench and by CUPTI")
+    command.add_argument("folder", metavar="RUN", type=Path, help="a run of this machine's GPU")
+    command.add_argument("cases", metavar="CASE", nargs="*", help=about)
+    command.add_argument("--contender", **given)
+    command.set_defaults(run=_clocks)
+
+    account.add_command(commands)
+
+    command = commands.add_parser("doctor", help="what this machine lacks for a whole benchmark run, and the way out")
+    command.set_defaults(run=_doctor)
+
+    words = sys.argv[1:] if arguments is None else [*arguments]
+    options = parser.parse_args(words[:1] if words[:1] == ["bench"] else words)
+    options.words = words[1:]
+    try:
+        settle()
+        if hasattr(sys.stdout, "reconfigure"):  # a path may have what the locale lacks
+            sys.stdout.reconfigure(errors="backslashreplace")
+        code = options.run(options)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # the reader, as `head`, has read enough; nothing is left to flush at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except (ValueError, OSError) as error:
+        print(f"roofline {options.command}: {error}", file=sys.stderr)
+        return 2
+    except Exception as error:  # whoever reads a journal trusts the types of its less common fields
+        from roofline.worker.device_errors import reason
+
+        problem = "what it reads is damaged, or this is a fault of roofline's"
+        print(f"roofline {options.command}: {reason(error)}: {problem}", file=sys.stderr)
+        return 2
+
+
+def _bench(options: argparse.Namespace) -> int:
+    import roofline_pytest
+
+    words, _ = roofline_pytest.joined(options.words)
+    if {"-h", "--help"} & {*words}:
+        from roofline.operations.options import help_text
+
+        print(help_text(), "pytest's options:\n", sep="\n", flush=True)
+    tests = [word for word in words if not word.startswith("-") and Path(word.partition("::")[0]).exists()]
+    roofline_pytest.begin(Path(__file__).parents[2], ["--benchmark-only", *words], has_tests=bool(tests))
+
+
+def _csv(options: argparse.Namespace) -> int:
+    from roofline.analysis.records import frame
+    from roofline.store import journal
+
+    table = frame(journal.load(options.folder))
+    is_formula = table.map(lambda cell: isinstance(cell, str) and cell.startswith(FORMULA))
+    table.mask(is_formula, "'" + table.astype(str)).to_csv(sys.stdout, index=False)
+    return 0
+
+
+def _counters(options: argparse.Namespace) -> int:
+    from roofline.commands import counters
+
+    return counters.count(options.folder, options.cases, options.contender)
+
+
+def _clocks(options: argparse.Namespace) -> int:
+    from roofline.commands import clock_comparison
+
+    return clock_comparison.compare(options.folder, options.cases, options.contender)
+
+
+def _doctor(options: argparse.Namespace) -> int:
+    from roofline.commands import doctor
+
+    return doctor.run()
+
+
+def _report(options) -> int:
+    from roofline.report.write import write
+
+    for folder in options.folders:
+        for path in write(folder):
+            print(path)
+    return 0

@@ -1,0 +1,95 @@
+"""`roofline clocks RUN [CASE...]`: the same kernels by three clocks, ours and two of somebody else's.
+
+Ours is that of every run: device events behind a gate, one call a sample, operands in rotation. `do_bench` is Triton's:
+events too, without a gate, and it writes the cache full before each call. CUPTI, through torch's profiler, stamps each
+kernel's own begin and end, so that it sees no launch. The three take turns, and all are saved in the run's journal.
+"""
+
+from collections.abc import Callable
+from contextlib import closing, nullcontext
+from pathlib import Path
+from statistics import median
+
+from roofline import operations
+from roofline.commands import counters, launcher
+from roofline.operations.format import time_text
+from roofline.store import journal
+from roofline.store.stats import time_of
+from roofline.worker import device_errors, launches, runner
+from roofline.worker.clocks import Call
+from roofline.worker.prepared import Rejection
+from roofline.worker.rounds import StopRule, take_turns
+
+REPEATS = 3
+"""Turns of the three clocks at a case."""
+RULE = StopRule(max_seconds=0.25, min_rounds=15, max_rounds=100, warmup_s=0.1)
+WARMUP_MS, REP_MS = 50, 200
+"""Of do_bench."""
+TRACED = 15
+"""Calls that the profiler sees at a time."""
+
+Timer = Callable[[Call, object], float]
+"""(call, clock of the run) -> seconds of a call."""
+
+
+def by_ours(call: Call, clock) -> float:
+    return time_of(take_turns({"call": call}, clock, RULE, seed=0).times_s["call"]).value
+
+
+def by_do_bench(call: Call, clock) -> float:
+    from triton.testing import do_bench
+
+    return do_bench(call, warmup=WARMUP_MS, rep=REP_MS, return_mode="median") * 1e-3
+
+
+def by_cupti(call: Call, clock) -> float:
+    events = launches.traced(lambda: [call() for _ in range(TRACED)])
+    return sum(event.time_range.elapsed_us() for event in events) * 1e-6 / TRACED
+
+
+TIMERS: dict[str, Timer] = {"clock_s": by_ours, "do_bench_s": by_do_bench, "cupti_s": by_cupti}
+"""Field of a record -> what fills it."""
+
+
+def compare(folder: Path, wanted: list[str], given: list[str]) -> int:
+    """Time the cases of a run that are `wanted` by all clocks, journal and print the times. Of contenders from files
+    those that are `given` are executed. Returns the exit code: 1 where a case has none.
+
+    Raises ValueError where nothing can be timed, and OSError where the journal cannot be written."""
+    run = journal.load(folder)
+    if run.metadata["machine"]["source"] != "gpu":
+        raise ValueError("clocks are compared on a GPU, and this run measured the CPU: take a run of a GPU")
+    cases = counters.chosen(run, wanted)
+    if problem := launcher.why_not(run.metadata):
+        raise ValueError(problem)
+    runners = launcher.runners_of(run, given)
+    of_matmul = runners.of(operations.find("matmul"))
+    clock = of_matmul.clock()
+    runner.equip(clock, of_matmul.instruments())
+    failures = 0
+    with journal.hold(folder) or nullcontext(), closing(journal.Journal(folder)) as file:
+        for case, (shape, contender) in cases.items():
+            try:
+                entrant = launcher.entrant_of(runners, run, case)
+                problem = entrant.reason if isinstance(entrant, Rejection) else ""
+                times_s = {} if problem else times_by_clock(entrant.call, clock)
+            except Exception as error:
+                problem = device_errors.reason(error)
+            if problem:
+                failures += 1
+                print(f"{case}: {problem}", flush=True)
+                continue
+            file.write({"kind": "costs", "shape": shape.id, "contender": contender, "costs": times_s})
+            told = ", ".join(f"{field.removesuffix('_s')} {time_text(time_s)}" for field, time_s in times_s.items())
+            print(f"{case}: {told}", flush=True)
+    print(f"`roofline report {folder}` has the table")
+    return int(failures > 0)
+
+
+def times_by_clock(call: Call, clock) -> dict[str, float]:
+    """{field: seconds of a call}, the median of the clocks' turns."""
+    times_s: dict[str, list[float]] = {field: [] for field in TIMERS}
+    for _ in range(REPEATS):
+        for field, timer in TIMERS.items():
+            times_s[field].append(timer(call, clock))
+    return {field: median(of_clock) for field, of_clock in times_s.items()}

@@ -1,0 +1,197 @@
+"""`roofline counters RUN [CASE...]`: what a call of a run's cases moves and multiplies, by Nsight Compute.
+
+One call of `ncu` counts `commands.launcher`, which makes a copy of known size, and then calls each case three times.
+Counts are lines of the run's journal. Nothing is timed: ncu replays each kernel, and flushes the caches before it.
+
+ncu is called without nsight-python, which takes an ncu of CUDA 13.3 and five packages more, and saves its command and
+the reading of its table. Launcher, copy and journal would be ours with it too.
+"""
+
+import csv
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import closing, nullcontext
+from pathlib import Path
+from statistics import median
+
+from roofline.commands.launcher import CALLS, COPY, GIVEN
+from roofline.operations.format import bytes_text, number_text
+from roofline.store import journal
+from roofline.store.run import Run, Shape
+from roofline.theory.arguments import nearest
+from roofline.worker.machine import anonymous
+
+LOG = "ncu.log"
+"""In the run's folder: what ncu printed the last time, from which any number can be read again."""
+SHAPES = 4
+"""Of a command that names no case."""
+TOLERANCE = 0.05
+"""Of the copy. What a kernel leaves in the L2 cache is written after its end: some 50 MB of 2 GiB."""
+
+METRICS = {
+    "dram_bytes": ("dram__bytes_read.sum", "dram__bytes_write.sum"),
+    "l2_bytes": ("lts__t_bytes.sum",),
+    "tensor_cycles": ("sm__pipe_tensor_cycles_active.sum",),
+    "sm_cycles": ("sm__cycles_elapsed.sum",),
+}
+"""Each field is the sum of its metrics, of NVIDIA's Nsight Compute documentation, "Metrics Reference". The level 1
+cache is left out: its counters miss what TMA loads."""
+
+DENIED = "ERR_NVGPUCTRPERM"
+NO_PERMISSION = (
+    f"this user may not read the GPU's counters ({DENIED}): it takes root, in a container --cap-add=SYS_ADMIN, or the "
+    "driver's option NVreg_RestrictProfilingToAdminUsers=0"
+)
+
+
+def count(folder: Path, wanted: list[str], given: Sequence[str] = ()) -> int:
+    """Count the cases of a run that are `wanted`, journal and print the counts. Of contenders from files those that are
+    `given` are executed. Returns the exit code: 1 where a case has none.
+
+    Raises ValueError where nothing can be counted, and OSError where the journal cannot be written."""
+    run, tool = journal.load(folder), shutil.which("ncu")
+    if run.metadata["machine"]["source"] != "gpu":
+        raise ValueError("counters are a GPU's, and this run measured the CPU: take a run of a GPU")
+    if not tool:
+        raise ValueError("ncu is not on PATH: install Nsight Compute, or add its folder, as /usr/local/cuda/bin")
+    cases = chosen(run, wanted)
+    with journal.hold(folder) or nullcontext(), closing(journal.Journal(folder)) as file:
+        print(f"counting {len(cases)} cases by {tool}", flush=True)
+        printed, told = launch(tool, folder, [*(GIVEN + place for place in given), *cases])
+        by_case = counts(printed, [line["call"] for line in told if "call" in line])
+        copied = check_copy(by_case, printed, told)
+        failures = {line["failed"]: line["reason"] for line in told if "failed" in line}
+        source = {"tool": "ncu", "version": version(tool), "cache": "flushed", "calls": CALLS, "metrics": METRICS}
+        for case, (shape, contender) in cases.items():
+            if case not in by_case:
+                failures.setdefault(case, f"not all of its calls were counted, {LOG} has what ncu printed")
+            if case in failures:
+                continue
+            about = {"kind": "counters", "shape": shape.id, "contender": contender}
+            file.write(about | by_case[case] | {"counter_source": source})
+            moved, modelled = by_case[case]["dram_bytes"], number_text(shape.work.device_intensity)
+            counted = f"{number_text(shape.work.flop / moved)} FLOP/byte counted, {modelled} modelled"
+            print(f"{case}: {bytes_text(moved)} of device memory, {counted}")
+        text = (
+            f"Counters: Nsight Compute {source['version']} counted {len(cases) - len(failures)} of {len(cases)} cases, "
+            f"each the median of {CALLS} calls after the timed run, with the caches flushed before each kernel. Of a "
+            f"copy's bytes it counted {100 * copied:.1f} %. What a kernel leaves in the L2 cache is written after its "
+            "end: bytes of small outputs are missing"
+        )
+        note = "; ".join([text, *(f"{case}: {why}" for case, why in failures.items())]) + "."
+        file.write({"kind": "note", "about": "counters", "text": note})
+    print(f"{note}\n`roofline report {folder}` draws it")
+    return 1 if failures else 0
+
+
+def chosen(run: Run, wanted: list[str]) -> dict[str, tuple[Shape, str]]:
+    """The cases of `run` that the words of `wanted` name, or begin, by their ids; without a word some of its matmuls.
+
+    Raises ValueError for a word that names none that can be counted. An arm cannot: its kernels wait for one another,
+    and ncu replays them one by one."""
+    cases = {f"{shape.id}-{name}": (shape, name) for shape, name in run.cases() if shape.analysis == "throughput"}
+    names: list[str] = []
+    for word in wanted or by_default(run):
+        matches = [word] if word in cases else [case for case in cases if case.startswith(word)]
+        if not matches:
+            near = nearest(word, cases) or "`roofline csv RUN` lists all cases, of which arms cannot be counted"
+            raise ValueError(f"{word!r} begins no case that this run has measured and ncu can count; {near}".rstrip())
+        names += matches
+    return {case: cases[case] for case in names}
+
+
+def by_default(run: Run) -> list[str]:
+    """The baseline, and the fastest beside it, of matmuls from the least intensity to the greatest."""
+    shapes = [shape for shape in run.shapes.values() if shape.op == "matmul" and shape.measured]
+    if not shapes:
+        raise ValueError("this run has measured no matmul: name a CASE, as `roofline csv RUN` prints them")
+    shapes.sort(key=lambda shape: shape.work.device_intensity)
+    cases = []
+    for place in sorted({round(index * (len(shapes) - 1) / (SHAPES - 1)) for index in range(SHAPES)}):
+        shape = shapes[place]
+        rivals = sorted(shape.rivals, key=lambda name: median(shape.times_s(name).values()))
+        names = [name for name in [shape.baseline] if name in shape.measured]
+        cases += [f"{shape.id}-{name}" for name in names + rivals[:1]]
+    return cases
+
+
+def launch(tool: str, folder: Path, words: list[str]) -> tuple[str, list[dict]]:
+    """Have `tool` count the launcher. Returns what both printed, and what the launcher told."""
+    with tempfile.TemporaryDirectory() as temporary:
+        log, calls, output = (Path(temporary) / name for name in (LOG, "calls", "output"))
+        command = [
+            *(tool, "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none"),
+            *("--cache-control", "all", "--profile-from-start", "off", "--target-processes", "application-only"),
+            *("--metrics", ",".join(sum(METRICS.values(), ())), "--log-file", str(log)),
+            *(sys.executable, "-m", "roofline.commands.launcher", str(folder.resolve()), str(calls), *words),
+        ]
+        root, env = Path(__file__).parents[2], os.environ | {"LC_ALL": "C"}  # else some print 1.234,5
+        with output.open("w") as file:
+            subprocess.run(command, cwd=root, env=env, stdout=file, stderr=subprocess.STDOUT, check=False)
+        texts = [path.read_text(errors="replace") if path.exists() else "" for path in (log, output, calls)]
+    printed, told = anonymous("\n".join(texts[:2])), [json.loads(line) for line in texts[2].splitlines()]
+    (folder / LOG).write_text(printed)
+    return printed, told
+
+
+def counts(printed: str, called: list[str]) -> dict[str, dict[str, int | None]]:
+    """{case: {field: count}} of the cases whose calls, `called` in their order, were all counted.
+
+    ncu prints a row of names, a row of units and a row for each kernel, between lines without quotation marks. A call
+    is a marker and its kernels, as many as they are."""
+    rows = csv.DictReader(line for line in printed.splitlines() if line.startswith('"'))
+    kernels = [row for row in rows if row["ID"]]
+    calls: list[list[dict]] = []
+    for kernel in kernels:
+        if kernel["Kernel Name"] == kernels[0]["Kernel Name"]:
+            calls.append([])
+        else:
+            calls[-1].append(kernel)
+    by_case = {}
+    for case in dict.fromkeys(called):
+        of_case = [kernels for name, kernels in zip(called, calls, strict=False) if name == case]
+        fields = {field: typical(of_case, metrics) for field, metrics in METRICS.items()}
+        if len(of_case) == CALLS and all(of_case) and fields["dram_bytes"]:
+            by_case[case] = fields
+    return by_case
+
+
+def typical(calls: list[list[dict]], metrics: tuple[str, ...]) -> int | None:
+    """The median over calls of the sum over kernels; None where one has no such count: the sum would be too small."""
+    totals = []
+    for kernels in calls:
+        texts = [kernel.get(metric) or "" for kernel in kernels for metric in metrics]
+        if not all(re.fullmatch(r"[\d,]+(\.\d+)?", text) for text in texts):
+            return None
+        totals.append(sum(float(text.replace(",", "")) for text in texts))
+    return round(median(totals)) if totals else None
+
+
+def check_copy(by_case: dict[str, dict], printed: str, told: list[dict]) -> float:
+    """The counted bytes of the copy over those that it moved. Raises ValueError where that is not about 1."""
+    if told and "refused" in told[0]:
+        raise ValueError(told[0]["refused"])
+    if DENIED in printed:
+        raise ValueError(NO_PERMISSION)
+    if COPY not in by_case:
+        errors = [line for line in printed.splitlines() if line.startswith("==ERROR==")]
+        raise ValueError(f"nothing was counted: {' '.join([*errors, *printed.splitlines()[-1:]])}")
+    moved, counted = told[0]["bytes"], by_case[COPY]["dram_bytes"]
+    if abs(counted / moved - 1) > TOLERANCE:
+        raise ValueError(
+            f"a copy that moves {bytes_text(moved)} was counted as {bytes_text(counted)}, which is off by more than "
+            f"{100 * TOLERANCE:g} %: end what else reads counters, as DCGM; {LOG} in the run has what ncu printed"
+        )
+    return counted / moved
+
+
+def version(tool: str) -> str:
+    printed = subprocess.run([tool, "--version"], capture_output=True, text=True, check=False).stdout
+    match = re.search(r"Version ([\d.]+)", printed)
+    return match[1] if match else "of unknown version"

@@ -1,0 +1,120 @@
+"""What Nsight Compute runs for `roofline counters`: a copy of known size, then each case, three calls of each.
+
+    ncu ... python3 -m roofline.commands.launcher RUN CALLS CASE...
+
+A case is prepared by its operation's runner and the options of RUN, whose contenders are checked on the way. None of
+that is counted, and nothing is timed. The file CALLS gets a line of JSON before each call that is counted, by which
+`roofline.commands.counters` knows whose kernels are whose, and one for what failed.
+"""
+
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from roofline import operations
+from roofline.operations.options import OPTIONS, of_values, read
+from roofline.store import conditions, journal
+from roofline.store.run import Run
+from roofline.supervise.metadata import commit_of
+from roofline.worker import device_errors, machine
+from roofline.worker.prepared import SKIPPED, Broken, Entrant, Rejection
+
+COPY, GIVEN = "copy", "--contender="
+CALLS = 3
+MARKER_CYCLES = 1000
+
+
+def main(folder: Path, calls: Path, words: list[str]) -> None:
+    given = [word.removeprefix(GIVEN) for word in words if word.startswith(GIVEN)]
+    cases = [word for word in words if not word.startswith(GIVEN)]
+    run = journal.load(folder)
+    with calls.open("a") as file:
+
+        def tell(**line) -> None:
+            print(json.dumps(line), file=file, flush=True)
+
+        if problem := why_not(run.metadata):
+            return tell(refused=problem)
+        runners = runners_of(run, given)
+        probes = runners.of(operations.find("matmul")).probes()
+        copy = next(probe for probe in probes if probe.kind == "copy")
+        call(copy_by_kernel(copy.amount // 2), lambda: tell(call=COPY, bytes=copy.amount))
+        for case in cases:
+            try:
+                entrant = entrant_of(runners, run, case)
+                if isinstance(entrant, Rejection):
+                    tell(failed=case, reason=entrant.reason)
+                else:
+                    call(entrant.call, lambda case=case: tell(call=case))
+            except Broken as broken:
+                return tell(failed=case, reason=broken.args[1].reason)
+            except Exception as error:
+                tell(failed=case, reason=device_errors.reason(error))
+
+
+def runners_of(run: Run, given: list[str]) -> operations.Runners:
+    """The runners of `run`. Of contenders from files they have those that are `given`, FILE::NAME each: a journal that
+    is only read has nothing executed. Raises ValueError for one that the run has not."""
+    planned = of_values(run.metadata["options"])
+    versions = dict(planned.users)
+    users = []
+    for text in given:
+        place = read("contender", text, OPTIONS["contender"].read)
+        if place not in versions:
+            raise ValueError(f"--contender {text}: the run has no such contender, but {', '.join(versions) or 'none'}")
+        users.append((place, versions[place]))
+    return operations.Runners(replace(planned, users=tuple(users), baseline=None))
+
+
+def entrant_of(runners: operations.Runners, run: Run, case: str) -> Entrant | Rejection:
+    """The contender of a case of `run`, prepared as it was there, and checked; or why it is refused."""
+    shape, name = operations.parse(case)
+    operation = operations.find(shape.op)
+    if name not in runners.planner(operation).choices():
+        return Rejection(
+            SKIPPED, f"{name} is from a file that the journal names: give it, too, as --contender FILE::NAME"
+        )
+    runners.of(operation).earlier[shape.id] = run.shapes[shape.id].choices
+    prepared = runners.prepare(shape.id, [name])
+    return prepared.entrants.get(name) or prepared.rejected[name]
+
+
+def copy_by_kernel(size: int) -> Callable[[], object]:
+    """Return a call that reads so many bytes and writes as many. A plain copy is no kernel, and ncu counts kernels."""
+    import torch
+
+    source = torch.zeros(size, dtype=torch.int8, device="cuda")
+    target = torch.empty_like(source)
+    return lambda: torch.bitwise_not(source, out=target)
+
+
+def why_not(metadata: dict) -> str:
+    """Why nothing of a run can be counted on this machine; empty if it can. As where a run is gone on with, machine and
+    checkout must be those that it measured."""
+    if not machine.gpu_driver():
+        return "this machine has no NVIDIA GPU: count on the one that the run was measured on"
+    if problem := machine.unusable_gpu():
+        return problem
+    now = metadata | {"machine": machine.describe("cuda"), "commit": commit_of(Path(__file__).parents[2])}
+    changes = [f"{name} was {then}, is {this}" for name, (then, this) in conditions.differences(metadata, now).items()]
+    return f"{'; '.join(changes)}: go back to what it was, or measure a new run" if changes else ""
+
+
+def call(function: Callable[[], object], before: Callable[[], None]) -> None:
+    """Call `function` a few times while kernels are counted: each time `before()`, then a marker, a kernel that nothing
+    else launches, then `function`."""
+    import torch
+
+    for _ in range(CALLS):
+        before()
+        torch.cuda.synchronize()
+        with torch.cuda.profiler.profile():  # cudaProfilerStart and cudaProfilerStop
+            torch.cuda._sleep(MARKER_CYCLES)
+            function()
+            torch.cuda.synchronize()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])

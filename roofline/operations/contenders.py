@@ -1,0 +1,196 @@
+"""A matmul of one's own as a contender: `FILE::NAME` or `module:NAME`, and what its function may say of itself.
+
+The function is called as `f(x, w, out)`: it writes x[M, K] @ w[N, K].T to out[M, N] and returns `out`. Needs no torch.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import re
+import signal
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from functools import cache
+from hashlib import sha256
+from importlib import import_module
+from importlib.util import module_from_spec, spec_from_file_location
+from itertools import chain, count
+from pathlib import Path
+from types import ModuleType
+
+from roofline.store.conditions import short as short
+from roofline.theory.arguments import nearest
+
+DEVICES = ("cpu", "cuda")
+
+FIRST_CALL_S = {"usual": 120.0, "user": 300.0, "compiled": 900.0, "tuned": 1800.0}
+"""What a first call may take by its kind, with all it compiles, unless --ffn-first-call-seconds says it.
+
+Triton compiles a kernel within half a minute. A user's may autotune, or import a compiler. `torch.compile` takes
+minutes for 36 layers forward and backward. Inductor also times what it compiles for each shape, on a busy host for a
+multiple of that. One that uses no CPU hangs sooner: `supervise.jobs.LIMIT_S`."""
+
+
+@dataclass(frozen=True)
+class Declaration:
+    """What the function of a contender says of itself, by the decorator `contender`."""
+
+    label: str = ""
+    """Stands before its file in the column `config`."""
+    tolerance: float | None = None
+    """Largest relative Frobenius error that is right, if it is not that of the dtype."""
+    supports: Callable[[int, int, int, str], bool] | None = None
+    """(m, n, k, dtype) -> whether it takes that shape. Where it does not, the case is skipped."""
+    devices: tuple[str, ...] = DEVICES
+
+
+def contender(
+    *,
+    label: str = "",
+    tolerance: float | None = None,
+    supports: Callable[[int, int, int, str], bool] | None = None,
+    devices: Iterable[str] = DEVICES,
+) -> Callable[[Callable], Callable]:
+    """Return a decorator that notes a `Declaration` in the function's attribute `declaration`.
+
+    Raises ValueError for a device that is neither cpu nor cuda, and a tolerance that is not above 0.
+    """
+    devices = (devices,) if isinstance(devices, str) else tuple(devices)
+    if wrong := [device for device in devices if device not in DEVICES]:
+        raise ValueError(f"devices {wrong[0]!r}: it is one of {', '.join(DEVICES)}")
+    if tolerance is not None and not tolerance > 0:
+        raise ValueError(f"tolerance {tolerance!r} is not above 0; leave it out for that of the dtype")
+
+    def declare(function: Callable) -> Callable:
+        function.declaration = Declaration(label, tolerance, supports, devices)
+        return function
+
+    return declare
+
+
+def parse(text: str) -> str:
+    """Return the place `FILE::NAME`, with a resolved path in which the home folder is `~`, or `module:NAME`.
+
+    Raises ValueError for anything else, and where there is no such file.
+    """
+    file, separator, name = text.rpartition("::")
+    if not separator:
+        module, _, name = text.partition(":")
+        if not name.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
+            raise ValueError("it is written FILE::NAME or module:NAME, as mine.py::matmul")
+        return text
+    path = Path(file).expanduser().resolve()
+    if not path.is_file():
+        raise ValueError(f"there is no file {file}; it is looked for from the folder you are in")
+    if not name.isidentifier():
+        raise ValueError(f"{name!r} is no name of a function: it is written FILE::NAME, as mine.py::matmul")
+    return f"{anonymous(path)}::{name}"
+
+
+def anonymous(path: Path) -> str:
+    """Return `path` with `~` for the home folder, whose name may be its owner's."""
+    home = Path.home().resolve()
+    return str("~" / path.relative_to(home) if path.is_relative_to(home) else path)
+
+
+def names(places: Collection[str], taken: Collection[str] = ()) -> dict[str, str]:
+    """Return the places by the names that cases have of them: NAME, or FILE_NAME where another has it or it is `taken`.
+
+    >>> names(["~/a.py::matmul", "~/b.py::matmul", "pkg.fast:mm"])
+    {'a_matmul': '~/a.py::matmul', 'b_matmul': '~/b.py::matmul', 'mm': 'pkg.fast:mm'}
+    """
+    named: dict[str, str] = {}
+    times = Counter(place.rpartition(":")[2] for place in places)
+    for place in places:
+        source, _, name = place.rpartition(":")
+        stem = re.sub(r"\W", "_", Path(source).stem if source.endswith(":") else source.rpartition(".")[2])
+        numbered = chain([f"{stem}_{name}"], (f"{stem}_{name}_{number}" for number in count(2)))
+        candidates = numbered if times[name] > 1 else chain([name], numbered)
+        named[next(word for word in candidates if word not in named and word not in taken)] = place
+    return named
+
+
+def _file(place: str) -> Path | None:
+    """Return the file of `FILE::NAME`; None of a module's."""
+    file, separator, _ = place.rpartition("::")
+    return Path(file).expanduser() if separator else None
+
+
+def version(place: str) -> str:
+    """Return the first digits of the hash of a contender's file; "" of a module's."""
+    file = _file(place)
+    return sha256(file.read_bytes()).hexdigest()[:8] if file else ""
+
+
+@cache
+def load(place: str, wanted: str = "") -> Callable:
+    """Import the function that `parse` named.
+
+    Raises ValueError, in one line, where its file is not of the `wanted` version, where the import fails, where there
+    is no such name in it, and where that is nothing that can be called as f(x, w, out=out).
+    """
+    file, name = _file(place), place.rpartition(":")[2]
+    if wanted and version(place) != wanted:
+        raise ValueError(f"{place}: the file is not what it was when the run began; begin a new run")
+    try:
+        module = module_of(file) if file else import_module(place.partition(":")[0])
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+            raise  # Ctrl-C, which a share ignores
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+        lines += [error.lineno] if isinstance(error, SyntaxError) else []
+        where = f" in line {lines[-1]}" if lines else ""
+        last = traceback.format_exception_only(error)[-1].strip()
+        raise ValueError(f"{place}: its import failed{where}: {last}") from error
+    function = getattr(module, name, None)
+    if type(function).__module__.startswith("triton."):
+        raise ValueError(f"{place}: {name} is a kernel; name the function f(x, w, out=None) that launches it")
+    if not callable(function):
+        functions = [word for word, value in vars(module).items() if inspect.isfunction(value) and word[0] != "_"]
+        problem = "is nothing that can be called" if hasattr(module, name) else "is not in it"
+        those = f"{nearest(name, functions)}its functions are {', '.join(functions) or 'none'}"
+        raise ValueError(f"{place}: {name} {problem}; {those}")
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # of a function in C nobody knows
+        return function
+    try:
+        signature.bind("x", "w", out="out")
+    except TypeError as error:
+        raise ValueError(
+            f"{place}: it takes {signature}, and is called as {name}(x, w, out=out): {error}; "
+            f"write def {name}(x, w, out=None), which fills and returns out"
+        ) from None
+    return function
+
+
+def module_of(file: Path) -> ModuleType:
+    """Import `file` under a name of its own, since another of the same name may be there.
+
+    Modules that lie beside it are its own, too: a file of another folder gets others of the same names. Where Python
+    looks in that folder anyway, they are everybody's.
+    """
+    name = f"{file.stem}_{sha256(os.fsencode(file)).hexdigest()[:8]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    before, folder = {*sys.modules}, str(file.parent)
+    is_apart = file.parent not in map(Path.absolute, map(Path, sys.path))
+    spec = spec_from_file_location(name, file)
+    module = sys.modules[name] = module_from_spec(spec)
+    sys.path.insert(0, folder)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    finally:
+        sys.path.remove(folder)
+        for other in sys.modules.keys() - before - {name} if is_apart else ():
+            place = file.parent / other.partition(".")[0]
+            if (getattr(sys.modules[other], "__file__", None) or "").startswith((f"{place}.py", f"{place}{os.sep}")):
+                del sys.modules[other]
+    return module

@@ -1,0 +1,14 @@
+"""The figures of a report: functions from `run.frame()` to a matplotlib figure, for notebooks too; `OF_RUN` are of the
+run itself. Each is None where there is nothing to draw."""
+
+from roofline.report.plots.attention import attention
+from roofline.report.plots.memory_roofline import memory_roofline
+from roofline.report.plots.network_roofline import network_roofline
+from roofline.report.plots.overlap import overlap
+from roofline.report.plots.steps import step_memory, step_shares
+from roofline.report.plots.timeline import timeline
+
+OF_FRAME = memory_roofline, network_roofline, overlap, attention, step_shares
+FIGURES = {figure.__name__: figure for figure in OF_FRAME}
+OF_RUN = {figure.__name__: figure for figure in (timeline, step_memory)}
+__all__ = [*FIGURES, *OF_RUN]

@@ -1,0 +1,162 @@
+"""What the figures of gathering operations share: what they derive from a frame, looks of arms, words for a link."""
+
+from itertools import cycle
+
+from roofline.operations.format import number_text
+from roofline.report.plots import theme
+from roofline.report.plots.theme import DARK, GREY, MARKERS
+from roofline.theory.arms import ALL_CORES, ALL_REDUCE, PEER, PERSISTENT
+from roofline.theory.wires import PACED, PCIE
+
+LOOKS = {
+    "serial": ("#666666", "o"),
+    ALL_CORES: ("#111111", "*"),
+    "chunk_launches": ("#0173b2", "s"),
+    "row_block_launches": ("#882255", "P"),
+    "block_launches": ("#cc78bc", "<"),
+    ALL_REDUCE: ("#ca9161", "d"),
+    "layer_launches": ("#332288", ">"),
+    "chained_launches": ("#117733", "h"),
+    "layer_signalled": ("#aa4499", "$\u25e2$"),
+    "chunk_outer": ("#d55e00", "X"),
+    "row_block": ("#de8f05", "^"),
+    "signalled": ("#999933", "H"),
+    "overlapped": ("#029e73", "D"),
+    PEER: ("#ece133", "p"),
+}
+"""Colour and marker of an arm's points: the colour-blind can tell them apart. Serial is grey: it is what the others are
+measured against."""
+
+PERSISTENT_LOOK = {"fillstyle": "left", "markerfacecoloralt": "white"}
+"""Half of a marker: the same arm by our persistent matmul."""
+
+MOST_NAMED = 3
+"""Shapes that are named where some are left out."""
+
+
+def prepared(frame):
+    """Return the rows of `frame` over a wire, in the order of `styles`, with more columns.
+
+    `timed`: both the unsplit matmul and the link alone were measured. `void`: the link was off its
+    pace. `ratio`: T_gemm / T_comm, 1 at the ridge, below it the wire sets
+    the pace. `over`, `over_low`, `over_high`: an arm's time over `ideal_s` and its interval, by the hidden fraction,
+    which is formed within each round, so that what all met alike cancels. A case that is void has none, nor has an arm
+    over a fabric of its own: its time stands over the medians. `share`, `share_low`, `share_high`: T_gemm over an arm's
+    time, likewise.
+    """
+    frame = frame[frame["analysis"] == "overlap"]
+    order = list(styles(frame["arm"]))
+    frame = frame.sort_values("arm", key=lambda arms: arms.map(order.index), kind="stable")
+    shorter_s, ideal_s = frame[["t_gemm_s", "t_comm_s"]].min(axis=1, skipna=False), frame["ideal_s"]
+
+    def over(hidden: str, time: str):
+        return (1 + (1 - frame[hidden]) * shorter_s / ideal_s).fillna(frame[time] / ideal_s)
+
+    frame = frame.assign(
+        timed=ideal_s.notna(),
+        void=frame["link_off_pace"].notna(),
+        ratio=frame["t_gemm_s"] / frame["t_comm_s"],
+        over=over("hidden_fraction", "time_s"),
+        over_low=over("hidden_high", "time_low_s"),
+        over_high=over("hidden_low", "time_high_s"),
+    )
+    best, ends = frame["ratio"].clip(upper=1), {"share": "over", "share_low": "over_high", "share_high": "over_low"}
+    return frame.assign(**{share: best / frame[over] for share, over in ends.items()})
+
+
+def styles(arms) -> dict[str, dict]:
+    """Return {arm: how its points are drawn} of `arms`, in the order of `LOOKS`; those that are not there come last."""
+    arms = dict.fromkeys(arms)
+    fixed_looks = {
+        name: look
+        for arm, (color, marker) in LOOKS.items()
+        for plain_look in [{"color": color, "marker": marker}]
+        for name, look in ((arm, plain_look), (arm + PERSISTENT, plain_look | PERSISTENT_LOOK))
+    }
+    others = theme.colours([arm for arm in arms if arm not in fixed_looks])
+    looks = {arm: {"color": colour, "marker": mark} for (arm, colour), mark in zip(others.items(), cycle(MARKERS))}
+    return {arm: look for arm, look in (fixed_looks | looks).items() if arm in arms}
+
+
+def draw_points(axes, xs, ys, look: dict, *, label: str, **errors) -> None:
+    """Markers of one arm, with the intervals that `errors` (xerr, yerr) tell."""
+    axes.errorbar(
+        xs, ys, **errors, linestyle="none", markersize=6.5, markeredgecolor=DARK, markeredgewidth=0.6, ecolor=DARK,
+        elinewidth=0.9, capsize=2, label=label, zorder=4, **look,
+    )  # fmt: skip
+
+
+def interval(frame, name: str) -> list:
+    """Error bars of the column `name`, whose interval is in `name`_low and `name`_high."""
+    return [(frame[name] - frame[f"{name}_low"]).clip(lower=0), (frame[f"{name}_high"] - frame[name]).clip(lower=0)]
+
+
+def legend(axes, handles: list, names: list[str], columns: int, **words) -> None:
+    """A legend under the axes and their label, in at most so many columns."""
+    from matplotlib.transforms import ScaledTranslation
+
+    under = axes.transAxes + ScaledTranslation(0, -50 / 72, axes.figure.dpi_scale_trans)
+    axes.legend(
+        handles, names, loc="upper center", bbox_to_anchor=(0.5, 0), bbox_transform=under, fontsize=9, frameon=False,
+        ncols=columns if len(names) > 4 else len(names), **words,
+    )  # fmt: skip
+
+
+def label(row, among) -> str:
+    """Return what tells a row's shape from others of its operation in the frame `among`: `tp=16`, `M=172`, `tp=16,
+    P=4`."""
+    others = among[among["op"] == row.op]
+    first = "m" if row.op == "weight_prefetch" else "tp"
+    words = {"tp": f"tp={row.tp}", "m": f"M={row.m}", "ranks": f"P={row.ranks}", "dtype": row.dtype}
+    return ", ".join(text for key, text in words.items() if key == first or others[key].nunique() > 1)
+
+
+def link_text(frame) -> str:
+    """Kind, bandwidth and ranks of the links: `paced (emulated) link, 1.05 GB/s reached of 1.07 asked, P = 8 ranks`."""
+    parts = []
+    for kind, rows in frame.groupby("link", sort=False):
+        reached, asked = (range_of(rows[key] / 1e9) for key in ("link_bytes_per_s", "link_bytes_per_s_requested"))
+        about = ", emulated ranks" if kind == PCIE else " (emulated)" * kind.startswith(PACED)
+        text = f"{kind}{about} link"
+        if reached:
+            text += f", {reached} GB/s reached"
+        if asked:
+            text += f" of {asked} asked" if reached else f", {asked} GB/s asked"
+        parts.append(f"{text}, P = {' or '.join(map(str, sorted(rows['ranks'].unique())))} ranks")
+    return "; ".join(parts)
+
+
+def range_of(values) -> str:
+    """Return the least and the greatest, or their median where they are the same within 3 %; no text of none."""
+    values = values.dropna()
+    ends = values.agg(["median"] if values.max() <= 1.03 * values.min() else ["min", "max"])
+    return " to ".join(dict.fromkeys(number_text(value, 4 if value >= 1000 else 3) for value in ends.dropna()))
+
+
+def left_out(frame, *, void: bool) -> list[str]:
+    """Return a line for each reason why shapes are not drawn; those whose link was off its pace only if `void`."""
+    firsts = frame.drop_duplicates("shape")
+    reasons = {"T_gemm or T_comm was not measured": ~firsts["timed"]}
+    reasons |= {"link off its pace": firsts["timed"] & firsts["void"]} if void else {}
+    lines = []
+    for reason, of_it in reasons.items():
+        names = [f"{row.op} {label(row, frame)} {row.wire}{_pace(row)}" for row in firsts[of_it].itertuples()]
+        names[MOST_NAMED:] = [f"{len(names) - MOST_NAMED} more"] * (len(names) > MOST_NAMED)
+        lines += [f"left out, {reason}: {'; '.join(names)}"] if names else []
+    return lines
+
+
+def void_text(row) -> str:
+    return f"void: link off its pace{_pace(row)}"
+
+
+def _pace(row) -> str:
+    return f" ({100 * row.link_off_pace:+.0f} %)" if row.void else ""
+
+
+def title(axes, text: str, *below: str, left: float = 0, above: float = 6) -> None:
+    """A title `above` the axes, from so many points `left` of them on, with smaller lines under it."""
+    for index, line in enumerate(reversed(below)):
+        theme.note(axes, line, (0, 1), (-left, above + 13 * index), "axes fraction", color=GREY, va="bottom")
+    top = above + 13 * len(below) + 2
+    theme.note(axes, text, (0, 1), (-left, top), "axes fraction", fontsize=12, va="bottom")

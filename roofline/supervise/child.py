@@ -1,0 +1,210 @@
+"""The supervisor's end of a share's process: it is begun, asked, listened to, and ended, whatever it is at.
+
+`worker.process` is what runs there. Its group of processes is another one than the supervisor's: a terminal's Ctrl-C
+does not reach it, and all that it began ends with it.
+"""
+
+import json
+import math
+import mmap
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from dataclasses import asdict
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from roofline.store import temporary
+from roofline.store.lines import plain
+from roofline.theory import container
+from roofline.worker.request import Request
+
+DEATH_S = 10.0
+"""A process that was killed and is there for so long is held by its device's driver: the run goes on without it."""
+
+KEPT_BYTES, LONGEST_LAST = 2**16, 1000
+"""Of what a share prints: what is kept is the end, and of its last line so many characters."""
+
+
+class Output(threading.Thread):
+    """Reads what a share prints to `pipe`, and keeps the end of it."""
+
+    def __init__(self, pipe: int):
+        super().__init__(daemon=True)
+        self._pipe, self.size, self.end = pipe, 0, b""
+
+    def run(self) -> None:
+        with open(self._pipe, "rb", buffering=0) as file:
+            while text := file.read(KEPT_BYTES):
+                self.size += len(text)
+                self.end = (self.end + text)[-KEPT_BYTES:]
+
+
+STOPPED, ANSWER_S = "stopped", 1.0
+"""Where a process stands that does not answer within so long."""
+MARK = "ROOFLINE_SHARE"
+"""Environment variable by which what a share began is found, whatever session that leads."""
+
+
+class Child:
+    """The supervisor's end of a share."""
+
+    def __init__(self, request: Request, root: Path):
+        """Begin it in the folder `root`."""
+        self._temporary = temporary.folder()
+        folder = Path(self._temporary.name)
+        (folder / "mark").write_bytes(bytes(1))
+        with (folder / "mark").open("r+b") as file:
+            self._mark = mmap.mmap(file.fileno(), 1)
+        self._plug: socket.socket | None = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._plug.bind(str(folder / "socket"))
+        self._plug.listen(1)
+        self._channel: Connection | None = None
+        self._ended = ""
+        """How it ended, in words, once it was ended."""
+        self.is_held = False
+        """Whether it was killed and is there all the same."""
+        self._request = json.dumps(asdict(request)).encode()
+        reader, writer = os.pipe()
+        self._output = Output(reader)
+        with open(writer, "wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", process_of(root), str(folder)],
+                cwd=root, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
+                env=threads() | os.environ | {MARK: folder.name},
+            )  # fmt: skip
+        self._output.start()
+
+    @property
+    def waits_at(self) -> socket.socket | Connection:
+        """Return what becomes readable once it tells something, or ends after its first line."""
+        return self._channel or self._plug
+
+    @property
+    def marked(self) -> int:
+        """Return what it keeps `mark[0]` at, or kept when it ended."""
+        return self._last_mark if self._ended else self._mark[0]
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether its process has: what it told before may still be there."""
+        return self.process.poll() is not None
+
+    def cpu_s(self) -> float:
+        """Return the seconds of the CPU that it has used, with all that it began; NaN where nobody knows."""
+        return cpu_s(self.process.pid)
+
+    def stands_at(self) -> str:
+        """Return the file that its Python is in, by the innermost frame that is none of Python's own library; `stopped`
+        where it does not answer."""
+        stack, deadline = Path(self._temporary.name, "stack"), time.monotonic() + ANSWER_S
+        with suppress(ProcessLookupError):
+            os.kill(self.process.pid, signal.SIGUSR1)
+        while time.monotonic() < deadline:
+            with suppress(OSError):
+                if files := re.findall(r'File "(.+)", line', stack.read_text()):
+                    return next((file for file in files if not is_of_python(file)), files[0])
+            time.sleep(0.02)
+        return STOPPED
+
+    def receive(self) -> dict | None:
+        """Return the next line that it told, once `waits_at` is readable; None where there is none yet. Raises EOFError
+        once there is none to come."""
+        try:
+            if self._channel is None:
+                plug, _ = self._plug.accept()
+                self._channel = Connection(plug.detach())
+                self._channel.send_bytes(self._request)
+                return None
+            return json.loads(self._channel.recv_bytes())
+        except OSError:
+            raise EOFError from None
+
+    def acknowledge(self, *, stop: bool) -> None:
+        """Let it go on, or tell it to end."""
+        with suppress(OSError):
+            self._channel.send_bytes(b"stop" if stop else b"")
+
+    def end(self, within_s: float = 0.0) -> str:
+        """End it, with all that it began, where it does not end by itself `within_s`; returns how it ended, in words.
+
+        One that does not end within `DEATH_S` of that `is_held`, and left to itself.
+        """
+        if self._ended:
+            return self._ended
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(within_s)
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        kill_marked(MARK, Path(self._temporary.name).name)
+        try:
+            code = self.process.wait(DEATH_S)
+        except subprocess.TimeoutExpired:
+            code, self.is_held = -signal.SIGKILL, True
+        self._last_mark = self.marked
+        self._output.join(1.0)  # something that it began may still hold the pipe
+        for file in (self._mark, self._plug, self._channel):
+            if file:
+                file.close()
+        self._temporary.cleanup()
+        self._ended = ended(code, self._output.end.decode(errors="replace"), self._output.size)
+        return self._ended
+
+
+def process_of(root: Path) -> str:
+    """The module of a share's process in the checkout `root`, which --ffn-against may name: it was elsewhere before."""
+    is_earlier = (root / "roofline" / "measure" / "child.py").exists()
+    return "roofline.measure.child" if is_earlier else "roofline.worker.process"
+
+
+def threads() -> dict[str, str]:
+    """Return the variable by which libraries run as many threads as a quota has cores; they look at the affinity."""
+    count = container.cores()
+    return {"OMP_NUM_THREADS": str(count)} if count < container.affinity() else {}
+
+
+def kill_marked(name: str, value: str) -> None:
+    """Kill all processes that were begun with the environment variable `name` at `value`, whatever session they lead.
+    Linux only: elsewhere nobody is found."""
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            if f"{name}={value}".encode() in path.read_bytes().split(b"\0"):
+                os.kill(int(path.parent.name), signal.SIGKILL)
+
+
+def cpu_s(process: int | str) -> float:
+    """Return the seconds of the CPU that a process has used, with its children of any session, those that ended, too.
+    NaN where it is gone, or the system does not say: outside of Linux."""
+    folder, seconds = Path("/proc", str(process)), math.nan
+    with suppress(OSError):
+        ticks = (folder / "stat").read_text().rpartition(")")[2].split()[11:15]
+        seconds = sum(map(int, ticks)) / os.sysconf("SC_CLK_TCK")
+        for children in folder.glob("task/*/children"):
+            others = [cpu_s(child) for child in children.read_text().split()]
+            seconds += sum(other for other in others if other == other)
+    return seconds
+
+
+def is_of_python(file: str) -> bool:
+    return Path(file).is_relative_to(Path(os.__file__).parent) and "site-packages" not in file
+
+
+def ended(code: int, printed: str, size: int) -> str:
+    """Return how a process ended, in words: by its exit code, and the last line of the `size` bytes that it printed.
+
+    >>> ended(-9, "", 0), ended(-40, "", 0), ended(3, "no room", 7)
+    ('signal 9 (SIGKILL)', 'signal 40', 'exit code 3: no room')
+    """
+    if code < 0:
+        named = f" ({signal.Signals(-code).name})" if -code in {*signal.Signals} else ""  # real-time ones have none
+        return f"signal {-code}{named}"
+    last = (printed.strip().splitlines() or ["it printed nothing"])[-1]
+    if len(last) > LONGEST_LAST:
+        last = f"...{last[-LONGEST_LAST:]} (the end of {size} bytes that it printed)"
+    return f"exit code {code}: {plain(last)}"

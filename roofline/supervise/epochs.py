@@ -1,0 +1,294 @@
+"""Several ranks, as their supervisors see them. Without torchrun there is one, and none of this is made.
+
+Rank 0 alone is pytest: it plans, journals and reports. The other ranks' processes `follow`. A run of shares, one on
+each rank, is an epoch: rank 0 asks for it in torchrun's store, and each rank begins its share. Whose share raises or
+dies reports that, rank 0 waits until it is known who was the first, and the epoch is over: all end their shares, and
+rank 0 asks for the next one with the rest.
+
+Each rank shows a sign of life in the store: a rank that is stopped or lost ends the run, and no case is blamed.
+"""
+
+import json
+import os
+import platform
+import signal
+import sys
+import threading
+import time
+from contextlib import suppress
+from dataclasses import asdict, replace
+from datetime import timedelta
+from importlib.metadata import version
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any
+
+from roofline.supervise import metadata, signals
+from roofline.supervise.child import STOPPED, Child
+from roofline.worker.ranks import PATIENCE_S, looks
+from roofline.worker.request import Request, Step
+
+BEAT_S, LOST_S = 1.0, PATIENCE_S / 4
+"""From one sign of life of a supervisor to the next, and without one for so long it is lost."""
+LEAVING_S = 5.0
+"""For all to leave at the end of a run."""
+FIRST_S = 4.0
+"""Whose share raised since another rank's has died, or waits for one that hangs, lets that be known first."""
+AT_START = {"step": Step.START, "shape": ""}
+LOOK_S = 0.05
+"""From one look of a follower at its share and at the store to the next."""
+
+WAITING = ("/torch/", "/collectives/", "/roofline/worker/")
+"""Code in which ranks wait for one another."""
+
+DIED, RAISED, HUNG = range(3)
+"""What a rank reports of its share, the likelier cause first."""
+
+
+class RankLostError(RuntimeError):
+    """A rank has left, or says nothing any more: nothing more can be measured with it."""
+
+
+class Epochs:
+    """What a supervisor says to those of other ranks, and hears of them."""
+
+    def __init__(self, store, rank: int, size: int):
+        from torch.distributed import PrefixStore
+
+        self.rank, self.size, self.store = rank, size, PrefixStore("supervisors", store)
+        self.number, self.loopback = 0, True
+        """`number` is that of the epoch that was begun last."""
+        self._beats = dict.fromkeys(set(range(size)) - {rank} if rank == 0 else [0], (None, time.monotonic()))
+        """Of each rank that this one listens to: its last sign of life, and since when it is known."""
+        self._ends = threading.Event()
+        threading.Thread(target=self._beat, daemon=True).start()
+
+    def _beat(self) -> None:
+        count = 0
+        while not self._ends.wait(BEAT_S):
+            count += 1
+            try:
+                self.store.set(f"beat {self.rank}", str(count))
+            except RuntimeError:  # the store is gone, which the supervisor notices
+                return
+
+    def say(self, key: str, value: Any = "") -> None:
+        self._ask("set", key, json.dumps(value))
+
+    def heard(self, key: str) -> Any:
+        """Return what was said as `key`; None where nothing was."""
+        return json.loads(self._ask("get", key)) if self._ask("check", [key]) else None
+
+    def _ask(self, call: str, *given) -> Any:
+        """Raises RankLostError where the store is gone, with torchrun's agent on rank 0's node."""
+        try:
+            return getattr(self.store, call)(*given)
+        except RuntimeError:
+            place = "rank 0's node" if self.rank else "torchrun"
+            raise RankLostError(f"{place} is gone: its store answers no more") from None
+
+    def report(self, kind: int, at: dict, **how) -> dict:
+        """Return how this rank's share ended, and what it was at."""
+        return {"rank": self.rank, "kind": kind, "at": at} | how
+
+    def heed(self) -> list[int]:
+        """Return the ranks whose sign of life is late. Raises RankLostError where one is lost."""
+        now, late = time.monotonic(), []
+        for rank, (beat, since) in self._beats.items():
+            if (heard := self.heard(f"beat {rank}")) != beat:
+                self._beats[rank] = heard, now
+            elif now - since > LOST_S:
+                raise RankLostError(f"rank {rank} of {self.size} has said nothing for {LOST_S:g} s")
+            elif now - since > 3 * BEAT_S:
+                late.append(rank)
+        return late
+
+    # Of rank 0.
+
+    def meet(self, mine: dict) -> None:
+        """Wait for the others, and raise ValueError where one cannot take part, or differs from `mine`."""
+        for rank in range(1, self.size):
+            for _ in looks(PATIENCE_S):
+                if theirs := self.heard(f"hello {rank}"):
+                    break
+            else:
+                raise ValueError(f"rank {rank} of {self.size} has said nothing for {PATIENCE_S:g} s")
+            for name, value in mine.items():
+                if theirs[name] != value:
+                    raise ValueError(f"rank {rank} has another {name} than rank 0: {_difference(theirs[name], value)}")
+
+    def begin(self, request: Request) -> dict:
+        """Ask all ranks for a share that does what `request` says; returns what this rank's is told of ranks."""
+        self.number += 1
+        self.say(f"epoch {self.number}", asdict(request))
+        return self.world
+
+    @property
+    def world(self) -> dict:
+        return {"size": self.size, "epoch": self.number, "loopback": self.loopback}
+
+    def reports(self) -> list[dict]:
+        """Return how shares of other ranks ended in this epoch, but well."""
+        reports = (self.heard(f"ended {self.number} {rank}") for rank in range(1, self.size))
+        return [report for report in reports if report]
+
+    def end(self, mine: dict | None, signals: list) -> dict:
+        """End the epoch, once it is known what ended it: what this rank reports as `mine`, or another. Returns that
+        report. Raises RankLostError where it was no share."""
+        began = time.monotonic()
+        while not signals:
+            late, reports = self.heed(), [*([mine] if mine else []), *self.reports()]
+            is_clear = any(report["kind"] == DIED for report in reports) or time.monotonic() - began > FIRST_S
+            if is_clear and not late:
+                break
+            time.sleep(LOOK_S)
+        else:
+            reports = [mine or {}]
+        if reports == [mine] and mine["kind"] == HUNG:
+            mine["rank"] = self.hung(mine["stands_at"])
+        self.say(f"over {self.number}")
+        return min(reports, key=lambda report: report.get("kind", DIED))
+
+    def hung(self, stands_at: str) -> str:
+        """Return which ranks hang, in words. Rank 0's share `stands_at` a file, and others are asked: those hang that
+        do not answer, or else those that are in no code in which ranks wait for one another, or else any."""
+        self.say(f"hung {self.number}")
+        places = {0: stands_at}
+        for _ in looks(3 * BEAT_S):
+            told = {rank: self.heard(f"stands {self.number} {rank}") for rank in range(1, self.size)}
+            places |= {rank: place for rank, place in told.items() if place}
+            if len(places) == self.size:
+                break
+        stopped = [rank for rank in range(self.size) if places.get(rank, STOPPED) == STOPPED]
+        busy = [rank for rank, place in places.items() if not any(folder in place for folder in WAITING)]
+        return " or ".join(map(str, stopped or busy or sorted(places)))
+
+    def close(self) -> list[int]:
+        """End the run for all ranks; returns those that did not leave, or had no chance to."""
+        if self._ends.is_set():
+            return self._silent
+        self._silent = list(range(1, self.size))
+        with suppress(RankLostError):
+            self.say("over")
+            for _ in looks(LEAVING_S):
+                self._silent = [rank for rank in self._silent if self.heard(f"left {rank}") is None]
+                if not self._silent:
+                    break
+        self._ends.set()
+        return self._silent
+
+    def leave(self) -> None:
+        """Take no further part."""
+        with suppress(RankLostError):
+            self.say(f"left {self.rank}")
+        self._ends.set()
+
+
+def _difference(theirs: str | list[str], mine: str | list[str]) -> str:
+    if isinstance(mine, str):
+        return f"{theirs} and not {mine}"
+    return f"{' '.join(sorted({*theirs} ^ {*mine}))} is given to one of them"
+
+
+class Follower:
+    """A rank other than 0: its shares begin and end as rank 0 says."""
+
+    def __init__(self, epochs: Epochs, root: Path):
+        self._epochs, self._root = epochs, root
+        self._child: Child | None = None
+        self._at, self._is_done, self._has_told = AT_START, False, False
+        """What the share is at, and whether it has done what was asked for."""
+
+    def run(self, mine: dict) -> int:
+        """Follow until rank 0 says that the run is over; returns an exit code. `mine` is what rank 0 compares."""
+        epochs = self._epochs
+        signals.answer(self._hand_on)
+        try:
+            epochs.say(f"hello {epochs.rank}", mine)
+            while epochs.heard("over") is None:
+                epochs.heed()
+                if self._child:
+                    self._tend(self._child)
+                elif asked := epochs.heard(f"epoch {epochs.number + 1}"):
+                    epochs.number += 1
+                    self._child = Child(replace(Request(**asked), world=epochs.world), self._root)
+                    self._at, self._is_done, self._has_told = AT_START, False, False
+                else:
+                    time.sleep(LOOK_S)
+        except RankLostError as lost:
+            if epochs.rank == 1:
+                print(f"{lost}; what rank 0 has journalled is kept", file=sys.stderr)
+            return 1
+        finally:
+            if self._child:
+                self._child.end()
+            epochs.leave()
+        return 0
+
+    def _tend(self, child: Child) -> None:
+        """Let the share go on with what it tells, unless it raised; report how it ends, if not well."""
+        epochs, here = self._epochs, f"ended {self._epochs.number} {self._epochs.rank}"
+        if not self._has_told and epochs.heard(f"hung {epochs.number}") is not None:
+            self._has_told = True
+            epochs.say(f"stands {epochs.number} {epochs.rank}", child.stands_at())
+        if epochs.heard(f"over {epochs.number}") is not None:
+            child.end()
+            self._child = None
+        elif child.has_ended or wait([child.waits_at], LOOK_S):
+            try:
+                if not wait([child.waits_at], 0):  # it ended before it told anything
+                    raise EOFError
+                line = child.receive() or {"tell": ""}
+            except EOFError:
+                how, self._child = child.end(2.0), None
+                if not self._is_done:
+                    epochs.say(here, epochs.report(DIED, self._at, how=how, marked=child.marked))
+                return
+            self._at = line if line["tell"] == "at" else self._at
+            self._is_done |= line["tell"] == "done"
+            if line["tell"] == "broke":
+                epochs.say(here, epochs.report(RAISED, self._at, broke=line))
+            elif line["tell"]:
+                child.acknowledge(stop=False)
+
+    def _hand_on(self, number: int, frame) -> None:
+        """Tell rank 0 of a signal: it ends the run."""
+        with suppress(RankLostError):
+            self._epochs.say("interrupted", signal.Signals(number).name)
+
+
+def identity(root: Path, words: list[str]) -> dict:
+    """Return what ranks have in common: versions, commit, and the `words` of the command line."""
+    return {
+        "Python": platform.python_version(),
+        "torch": version("torch"),
+        "commit": metadata.commit_of(root),
+        "command line": [word for word in words if not word.startswith("--ffn-results")],
+    }
+
+
+def of_environment() -> Epochs | None:
+    """Return this process's part among the ranks that torchrun started; None where it is alone. Keeps it off the cores
+    of other ranks.
+
+    Raises ValueError where torchrun's variables are incomplete, and OSError where its store does not answer.
+    """
+    if os.environ.get("WORLD_SIZE", "1") in ("", "1"):
+        return None
+    if lacking := [name for name in ("RANK", "MASTER_ADDR", "MASTER_PORT") if not os.environ.get(name)]:
+        raise ValueError(
+            f"WORLD_SIZE={os.environ['WORLD_SIZE']} without {', '.join(lacking)}: start several ranks with torchrun "
+            "--nproc-per-node N -m pytest ..., or unset WORLD_SIZE"
+        )
+    from torch.distributed import rendezvous
+
+    try:
+        store, rank, size = next(iter(rendezvous("env://", timeout=timedelta(seconds=PATIENCE_S))))
+    except RuntimeError as error:
+        raise OSError(f"torchrun's store does not answer: {error}") from None
+    del os.environ["WORLD_SIZE"]  # a process that this one begins is no rank
+    here, count = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    if of_rank := cores[here * len(cores) // count : (here + 1) * len(cores) // count]:
+        os.sched_setaffinity(0, of_rank)
+    return Epochs(store, rank, size)

@@ -1,0 +1,103 @@
+"""The first line of a journal: what is measured, on what, with what, from which commit."""
+
+import os
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+
+from roofline import __version__, operations
+from roofline.operations.matmul import BY_HEADS
+from roofline.operations.options import as_values
+from roofline.store import journal
+from roofline.store.conditions import slug, threads_text
+from roofline.store.source_files import hash_of_files
+from roofline.worker import METHOD_VERSION
+from roofline.worker.machine import anonymous
+
+UNKNOWN = "unknown"
+
+
+def make(options, about: dict, root: Path, cases: list[str], notes: list[str]) -> dict:
+    """Return the metadata of a run on the machine `about` that begins now and means to measure `cases`, of which
+    `notes` tell."""
+    started = datetime.now(UTC)
+    commit = commit_of(root)
+    width = threads_text(about["threads"]) if options.device == "cpu" else f"driver {about['driver']}"
+    versions = ", ".join(
+        f"{name} {about['versions'][name]}" for name in ("torch", "triton") if name in about["versions"]
+    )
+    if ptxas := about.get("ptxas"):
+        versions += f", ptxas {ptxas}"
+    names = dict.fromkeys(case.partition("-")[0] for case in cases)
+    sizes = f" of a file's {len(options.shapes)} shapes" if options.shapes else f" of {options.model}"
+    sizes += " (scaled down)" if "/" in sizes else ""
+    if names and not any("model" in operations.find(name).case.__dataclass_fields__ for name in names):
+        sizes = ""
+    kind = "Quick run of " if options.quick else ""
+    beyond_ffn = options.shapes or {*options.layers} & {*BY_HEADS}
+    measured = f"{'' if beyond_ffn else 'FFN '}matmuls" if "matmul" in names else ", ".join(names)
+    of_device = [f"Measured on the {about['source'].upper()}: {about['chip']}."]
+    if options.device == "cpu":
+        of_device.append("Triton kernels were not timed: without a GPU they run in the interpreter, to be checked.")
+    if commit == UNKNOWN:
+        of_device.append(why_unknown(root))
+    if options.quick:
+        of_device.append("A quick run, no reference: few shapes, rounds and processes, whose intervals say too little.")
+    return {
+        "schema": journal.SCHEMA,
+        "method_version": METHOD_VERSION,
+        "roofline_version": __version__,
+        "started": started.isoformat(timespec="seconds"),
+        "commit": commit,
+        "files": hash_of_files(root),
+        "title": f"{kind}{measured}{sizes} on {about['chip']}",
+        "footer": f"{about['chip']}, {width} | {versions} | commit {commit} | {started:%Y-%m-%d %H:%M} UTC"
+        f" | seed {options.seed}, method {METHOD_VERSION}{', quick' * options.quick}",
+        "notes": of_device + notes,
+        "machine": about,
+        "options": as_values(options),
+        **({"against": {"commit": commit_by_git(Path(options.against).expanduser())}} if options.against else {}),
+        "cases": cases,
+    }
+
+
+def folder_name(chip: str) -> str:
+    """Return `<UTC time>-<chip>`, which sorts by time."""
+    return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{slug(chip)}"
+
+
+def commit_of(root: Path) -> str:
+    """The commit of the checkout that runs: what the environment variable ROOFLINE_COMMIT says, else what git says.
+
+    A copy may have a `.git` that is stale, so the variable wins. `make reference` checks it, by the hash of the files
+    (`store.source_files`).
+    """
+    return os.environ.get("ROOFLINE_COMMIT") or commit_by_git(root)
+
+
+def commit_by_git(root: Path) -> str:
+    """The short hash of a checkout, with `+dirty` where files differ from it, or `unknown`: see `why_unknown`."""
+    return _of_git(root)[0]
+
+
+def why_unknown(root: Path) -> str:
+    """Why git names no commit of a checkout, and the way out, in a sentence."""
+    problem = _of_git(root)[1]
+    trusted = f"git config --global --add safe.directory {root}, or " * ("dubious" in problem)
+    return anonymous(f"The commit is unknown: {problem}; {trusted}set ROOFLINE_COMMIT to it.")
+
+
+def _of_git(root: Path) -> tuple[str, str]:
+    """Return the commit, and why it is unknown."""
+
+    def git(*arguments: str) -> str:
+        about = {"capture_output": True, "text": True, "errors": "replace", "env": os.environ | {"LC_ALL": "C"}}
+        return subprocess.run(["git", *arguments], cwd=root, check=True, **about).stdout.strip()
+
+    try:
+        dirty = git("status", "--porcelain", "--untracked-files=no", "--", ":/")
+        return git("describe", "--always", "--exclude=*") + ("+dirty" if dirty else ""), ""
+    except OSError as error:
+        return UNKNOWN, f"git could not be run ({error.strerror})"
+    except subprocess.CalledProcessError as error:
+        return UNKNOWN, f"git says '{error.stderr.strip().partition(chr(10))[0]}'"

@@ -1,0 +1,95 @@
+"""SIGTERM (a batch system's limit) and SIGHUP (a closed terminal) end a run as Ctrl-C does: with all it measured."""
+
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from roofline.operations.options import of_values, way_on
+from roofline.store import journal
+from roofline.store.run import Run
+from roofline.worker.request import interrupt
+
+ENDING = [signal.SIGTERM]
+if hasattr(signal, "SIGHUP"):  # Windows has none
+    ENDING.append(signal.SIGHUP)
+ALL = signal.SIGINT, *ENDING
+
+
+def ways_on(run: Run, folder: Path, *problems: str) -> list[str]:
+    """Return how to go on with `run`, if something is left to measure, `problems`, and which files are in `folder`."""
+    shown = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
+    there = sorted(path.name for path in folder.glob("*") if path.is_file())
+    resumes = run.unfinished and journal.NAME in there
+    more = [f"go on with it: {way_on(shown, of_values(run.metadata['options']))}"] if resumes else []
+    return [*more, *problems, f"saved in {shown}: {', '.join(there) or 'nothing is left of it'}"]
+
+
+def _name(number: int) -> str:
+    return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
+
+
+def answer(handler) -> None:
+    """Answer the signals, and Ctrl-C, by `handler` from here on, as `signal.signal` takes it."""
+    with suppress(ValueError):  # not in the main thread
+        for number in ALL:
+            signal.signal(number, handler)
+
+
+def deafen() -> None:
+    """Ignore the signals from here on: what ends now, ends whole."""
+    answer(signal.SIG_IGN)
+
+
+def end_by_next(end: Callable[[str], None]) -> None:
+    """Let the next signal call `end` with its name."""
+    answer(lambda number, frame: end(_name(number)))
+
+
+def install() -> Callable[[], None]:
+    """Turn the signals into KeyboardInterrupt; returns a function that undoes it.
+
+    A signal that someone handles already, or ignores (nohup), stays as it is; so do all outside the main thread.
+    """
+    installed = []
+    for number in ENDING:
+        if signal.getsignal(number) == signal.SIG_DFL:
+            with suppress(ValueError):  # not in the main thread
+                signal.signal(number, interrupt)
+                installed.append(number)
+
+    def restore() -> None:
+        for number in installed:
+            signal.signal(number, signal.SIG_DFL)
+
+    return restore
+
+
+@contextmanager
+def noted() -> Iterator[tuple[list[tuple[str, float]], list[socket.socket]]]:
+    """Note signals that ask for the end, (name, when) each, so that none cuts a line of the journal. A socket becomes
+    readable with the first. What is ignored stays so, and so are all outside the main thread."""
+    names: list[tuple[str, float]] = []
+    before, (wakes, woken) = {}, socket.socketpair()
+    for end in (wakes, woken):
+        end.setblocking(False)
+
+    def note(number: int, frame) -> None:
+        names.append((_name(number), time.monotonic()))
+
+    with suppress(ValueError):  # not in the main thread
+        before_fd = signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
+        for number in ALL:
+            if signal.getsignal(number) != signal.SIG_IGN:
+                before[number] = signal.signal(number, note)
+    try:
+        yield names, [woken]
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if before:
+            signal.set_wakeup_fd(before_fd)
+        wakes.close()
+        woken.close()

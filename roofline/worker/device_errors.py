@@ -1,0 +1,60 @@
+"""What an exception means for a run: this case lacks something, it crashed, or the device is lost for all."""
+
+import re
+import traceback
+from pathlib import Path
+
+from roofline.store.lines import plain
+from roofline.worker.rounds import CallError
+
+OUT_OF_MEMORY = ("OutOfMemoryError", "MemoryError", "out of memory", "can't allocate memory", "STATUS_ALLOC_FAILED")
+OF_ALLOCATOR = re.compile(r"tried to allocate (\d+) bytes")
+"""What torch's says of a CPU."""
+UNSUPPORTED = (
+    *("NotImplementedError", "OutOfResources", "STATUS_NOT_SUPPORTED"),
+    *("Failed to find C compiler", "'-shared', '-fPIC'"),  # of Triton: it compiles a module of C that loads kernels
+)
+"""Types of exceptions, or words in them, by which Python, torch, Triton, NumPy and cuBLAS say that they cannot."""
+
+
+def lack(error: BaseException) -> str | None:
+    """Return `out of memory` or `not supported` where `error` says so, which is no fault of the contender's; else
+    None."""
+    error = _cause(error)
+    text = " ".join([*(kind.__name__ for kind in type(error).__mro__), str(error)])
+    if any(words in text for words in UNSUPPORTED):
+        return "not supported"
+    return "out of memory" if any(words in text for words in OUT_OF_MEMORY) else None
+
+
+def reason(error: BaseException) -> str:
+    """Return `error` in one line: what is lacking, or else its type and where it was raised."""
+    error = _cause(error)
+    first = next((plain(line) for line in str(error).splitlines() if line.strip()), "")
+    if (missing := lack(error)) and first:
+        asked = OF_ALLOCATOR.search(first)
+        return f"{missing}: {int(asked[1]) / 1e9:.3g} GB were asked for" if asked else f"{missing}: {first}"
+    frames = traceback.extract_tb(error.__traceback__)
+    where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return f"{missing or type(error).__name__}: {first or 'it said no more'}{where}"
+
+
+def _cause(error: BaseException) -> BaseException:
+    return error.__cause__ if isinstance(error, CallError) else error
+
+
+def device_lost(device: str) -> bool:
+    """Return whether `device` (`cpu` or `cuda`) has stopped to answer this process.
+
+    An illegal access, a failed assertion on the device or a launch timeout loses the CUDA context: every later call
+    fails, whoever makes it, until a new process begins.
+    """
+    if device != "cuda":
+        return False
+    import torch
+
+    try:
+        torch.ones(1, device=device).add_(1).item()
+    except Exception as error:  # torch.AcceleratorError from 2.8 on, RuntimeError before
+        return lack(error) != "out of memory"
+    return False

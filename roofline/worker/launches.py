@@ -1,0 +1,69 @@
+"""What a call launches: the names of its kernels, by torch's profiler.
+
+Asked when all timing is over: the profiler stays in the process once it was used. Names say which tile, depth and
+cluster a library chose, which is the cheapest explanation of a gap. No right to read counters is needed: only launches
+are traced.
+"""
+
+import warnings
+from collections.abc import Callable
+
+from roofline.worker import device_errors
+from roofline.worker.prepared import stop_if_lost
+from roofline.worker.request import Step
+
+DEVICE = "cuda"
+"""What runs kernels that have a name."""
+
+ATTEMPTS = 2
+"""The first trace of a process may come out empty: tracing is switched on while it begins."""
+
+
+def of_call(call: Callable[[], object]) -> str:
+    """Return the names of what `call` launches, in the order of their start, joined by ` + `."""
+    return " + ".join(event.name for event in traced(call))
+
+
+def traced(call: Callable[[], object]) -> list:
+    """Return the profiler's events of what `call` launches, in the order of their start. Raises what the profiler
+    raises, and RuntimeError where it saw nothing."""
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    for _ in range(ATTEMPTS):
+        torch.cuda.synchronize()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            with profile(activities=[ProfilerActivity.CUDA]) as profiler:
+                call()
+                torch.cuda.synchronize()
+            events = [event for event in profiler.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+        if events:
+            return sorted(events, key=lambda event: event.time_range.start)
+    raise RuntimeError("the profiler saw no kernel")
+
+
+def name_kernels(share) -> None:
+    """Tell which kernels each contender launches, or what a call of it costs in parts. What fails is told in a note: a
+    name is not worth a run."""
+    failures: list[str] = []
+    for shape, names in share.request.cases.items():
+        prepared, named = share.prepare(shape, names), {}
+        for name in [name for name in names if name in prepared.entrants]:
+            share.at(Step.CALL, shape, name=name)
+            entrant = prepared.entrants[name]
+            try:
+                if entrant.costs:  # which names hundreds of kernels by their kinds
+                    about = {"shape": shape, "contender": name, "costs": entrant.costs()}
+                    share.tell({"tell": "line", "kind": "costs"} | about)
+                else:
+                    named[name] = of_call(entrant.call)
+            except Exception as error:
+                stop_if_lost(share.device, error)
+                failures.append(device_errors.reason(error))
+        failures += [prepared.rejected[name].reason for name in names if name in prepared.rejected]
+        prepared.entrants.clear()
+        if named:
+            share.tell({"tell": "line", "kind": "kernels", "shape": shape, "kernel_names": named})
+    if failures:
+        share.note("kernel names", f"Kernel names: not all were found, {len(failures)} times: {failures[0]}.")

@@ -1,0 +1,264 @@
+"""What machine this is: chip, sizes, versions. Never a host name. Also decides whether a GPU can be used."""
+
+import ctypes
+import functools
+import os
+import platform
+import re
+import time
+import warnings
+from dataclasses import asdict
+from importlib import metadata
+from pathlib import Path
+
+import numpy as np
+
+from roofline.theory import container, environment
+from roofline.theory.chips import of_device
+from roofline.theory.container import cores
+from roofline.worker import telemetry
+
+RECORDED = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", *environment.THREADS, *environment.OF_CPU)
+"""Environment variables that set how many threads a library runs, and how long they spin, begin with these."""
+
+RECORDED_OF_GPU = ("CUDA_", "CUBLAS", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", *environment.OF_GPU)
+"""Likewise those that change what a GPU computes, and how fast."""
+
+TF32 = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
+"""Those that have cuBLAS multiply fp32 in TF32."""
+
+CONNECTIONS = 32
+"""CUDA_DEVICE_MAX_CONNECTIONS of a run, which the root conftest sets."""
+
+NATIVE_ATOMIC = 3
+"""CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED (cuda.h)."""
+
+PACKAGES = ("torch", "triton", "numpy", "pytest", "pytest-benchmark", "pandas", "matplotlib", "seaborn")
+
+
+def choose_device(wanted: str, timed: bool) -> str:
+    """Return `cuda` or `cpu`, where `wanted` is one of them or `auto`. Whether torch can use the GPU, the first share
+    of a timed run says (`unusable_gpu`).
+
+    Raises ValueError for a GPU that is not there, or that plain tests cannot use; where Triton's interpreter is
+    switched on while something is to be timed, or to run on a GPU; where a GPU has too few hardware queues for the
+    streams of links; and where launches block on one that is timed.
+    """
+    interpreting = os.environ.get("TRITON_INTERPRET", "").lower() in {"1", "true", "yes", "on", "y"}
+    if interpreting and (timed or wanted == "cuda"):
+        raise ValueError("TRITON_INTERPRET is set: interpreted kernels are never timed, nor run on a GPU; unset it")
+    if wanted == "cpu" or interpreting:
+        return "cpu"
+    driver = gpu_driver()
+    if wanted == "auto" and driver is None:
+        return "cpu"
+    if driver is None:
+        raise ValueError("--ffn-device cuda: this machine has no NVIDIA GPU; leave it out to use the CPU")
+    if not timed and (problem := unusable_gpu()):
+        raise ValueError(problem)
+    queues = os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS", str(CONNECTIONS))
+    if not queues.isdecimal() or int(queues) < CONNECTIONS:
+        raise ValueError(
+            f"CUDA_DEVICE_MAX_CONNECTIONS is set to {queues!r}, and {CONNECTIONS} is the least: a copy would stand in "
+            "the queue behind the kernel that waits for it; unset it, or set that many"
+        )
+    if timed and os.environ.get("CUDA_LAUNCH_BLOCKING", "0") not in ("", "0"):
+        raise ValueError(
+            "CUDA_LAUNCH_BLOCKING is set: each launch would wait for its kernel's end, and gates open once all of "
+            "a sample is launched; unset it"
+        )
+    return "cuda"
+
+
+TORCH_INDEX = "https://download.pytorch.org/whl/cu126"
+"""Of torch for CUDA 12.6, for drivers from 525 on. The default build of torch 2.12 and 2.13 is for CUDA 13.0, of which
+the driver is 580 or newer."""
+
+
+def refuse_tf32(device: str, dtypes: tuple[str, ...]) -> None:
+    """Raises ValueError where an environment variable has a GPU multiply in TF32 what is measured as fp32."""
+    variable = next((name for name in TF32 if os.environ.get(name, "") not in ("", "0")), None)
+    if variable and device == "cuda" and "fp32" in dtypes:
+        raise ValueError(
+            f"{variable} is set to {os.environ[variable]!r}, with fp32 among --ffn-dtype: cuBLAS would multiply "
+            "it in TF32, 10 of its 23 bits; unset it, or leave fp32 out"
+        )
+
+
+WAYS_OUT = {
+    "driver on your system is too old": (
+        f"update the driver to 580 or newer, or take a torch for CUDA 12: make bench TORCH_INDEX={TORCH_INDEX} "
+        f"(in an environment of your own: pip install --force-reinstall torch --index-url {TORCH_INDEX})"
+    ),
+    "Error 802": "start the service nvidia-fabricmanager, of the driver's own version, and wait until it is done",
+    "Error 803": "reboot: the driver's library is of another version than its module",
+    "Error 804": "take the compat library of CUDA out of LD_LIBRARY_PATH, or update the driver",
+    "no CUDA-capable device": "check CUDA_VISIBLE_DEVICES, and that the container was given the GPU",
+    "busy or unavailable": "end the process that has the card to itself, or have its compute mode set to default",
+    "version mismatch": "reboot: the driver's library is of another version than its module",
+    "CPU-only build": "install a CUDA build of torch (see pytorch.org for the one that fits this driver)",
+}
+"""What CUDA, torch and NVML say of a GPU that they cannot use -> the way out. Seen in IEIT-Yuan/Yuan-2.0 65 (too old),
+pytorch 35710 (802) and 100691 (busy), and rapidsai/dask-cuda 949 (version mismatch); 803 and 804 are cudaError_t's."""
+
+
+def way_out(words_of_error: str) -> str:
+    """Return what helps where CUDA, torch or NVML had the `words_of_error`; "" where that is not known."""
+    return next((help for words, help in WAYS_OUT.items() if words in words_of_error), "")
+
+
+def unusable_gpu() -> str | None:
+    """Return why torch cannot use the GPU of this machine, with the way out; None if it can, or if there is no GPU."""
+    import torch
+
+    driver = gpu_driver()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        usable = torch.cuda.is_available()  # which warns of why not
+    if driver is None or usable:
+        return None
+    build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "the CPU-only build"
+    warned = "; ".join([build, *(" ".join(str(warning.message).split()) for warning in caught)])
+    helps = way_out(warned) or "check CUDA_VISIBLE_DEVICES, or install a torch that fits the driver (see pytorch.org)"
+    return (
+        f"this machine has an NVIDIA GPU (driver {driver}), but torch {torch.__version__} ({warned}) cannot use it: "
+        f"{helps}; or measure the CPU with --ffn-device cpu"
+    )
+
+
+def native_atomics(gpu: int, peer: int) -> bool:
+    """Return whether the atomics of `gpu` are atomic in the memory of GPU `peer`, which over PCIe they are not, though
+    it reads there. Asked of the driver, since torch does not."""
+    answer, library = ctypes.c_int(), ctypes.CDLL("libcuda.so.1")
+    return not library.cuDeviceGetP2PAttribute(ctypes.byref(answer), NATIVE_ATOMIC, gpu, peer) and bool(answer.value)
+
+
+def gpu_driver() -> str | None:
+    """Return the NVIDIA driver's version where a GPU is present, asked of NVML and else of /proc; None where there is
+    none."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        return str(pynvml.nvmlSystemGetDriverVersion()) if pynvml.nvmlDeviceGetCount() else None
+    except Exception:  # no package, no library, no device: NVML has a type for each
+        proc = Path("/proc/driver/nvidia/version")
+        if not proc.exists() or not list(Path("/dev").glob("nvidia[0-9]*")):
+            return None
+        return next((word for word in proc.read_text().split() if word[:1].isdigit() and "." in word), "unknown")
+
+
+def ptxas_version(arch: int) -> str | None:
+    """Return the version of the ptxas by which Triton assembles for compute capability `arch` (90 for 9.0), as 12.8.93;
+    None where Triton is absent, or does not say."""
+    try:
+        from triton.backends.nvidia.compiler import get_ptxas_version
+
+        text = get_ptxas_version(arch)
+    except Exception:  # no package, another backend, no ptxas where TRITON_PTXAS_PATH points: each has its own type
+        return None
+    version = re.search(r"\bV(\d+(?:\.\d+)+)", text)
+    return version and version[1]
+
+
+@functools.cache
+def share_bytes(device: str) -> int:
+    """Return what a share may take of the memory of `device`."""
+    return container.share_bytes() if device == "cpu" else describe(device)["memory_bytes"]
+
+
+def flops_per_s(device: str, datasheet: dict | None) -> float:
+    """Return about what a matmul reaches beside a link, to judge by whether a call hangs: of a CPU by a short trial, of
+    a GPU by half its `datasheet`."""
+    if device == "cuda":
+        return 0.5 * (datasheet or {"flops": {"bf16": 3e14}})["flops"]["bf16"]
+    return _cpu_flops_per_s()
+
+
+@functools.cache
+def _cpu_flops_per_s() -> float:
+    x, took_s = np.ones((768, 768), np.float32), []
+    while sum(took_s) < 0.3:  # the best of so long: others may be at work
+        start = time.perf_counter()
+        x @ x
+        took_s.append(time.perf_counter() - start)
+    return 2 * 768**3 / min(took_s) * max(1, cores() - 1) / cores()
+
+
+def describe(device: str) -> dict:
+    """Return chip, datasheet, sizes and versions of `device` (`cpu` or `cuda`) as plain values, ready for JSON."""
+    import torch
+
+    info = {
+        "device": device,
+        "source": "gpu" if device == "cuda" else "cpu",
+        "os": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "versions": {name: version for name in PACKAGES if (version := _version(name))},
+        "environment": {
+            name: anonymous(value)
+            for name, value in sorted(os.environ.items())
+            if name.startswith(RECORDED + RECORDED_OF_GPU * (device == "cuda"))
+        },
+    }
+    if device == "cuda":
+        properties = torch.cuda.get_device_properties(0)
+        chip = of_device(properties.name)
+        datasheet = asdict(chip) if chip else None
+        if datasheet:
+            datasheet.pop("device_names")
+        return info | {
+            "chip": properties.name,
+            "datasheet": datasheet,
+            "sms": properties.multi_processor_count,
+            "max_sm_clock_mhz": telemetry.highest_sm_clock_mhz(),
+            "compute_capability": f"{properties.major}.{properties.minor}",
+            "cache_bytes": properties.L2_cache_size,
+            "memory_bytes": properties.total_memory,
+            "driver": gpu_driver(),
+            "cuda": torch.version.cuda,
+            "ptxas": ptxas_version(10 * properties.major + properties.minor),
+        }
+    return info | {
+        "chip": _cpu_name(),
+        "datasheet": None,
+        "threads": torch.get_num_threads(),
+        "cores": cores(),
+        "cache_bytes": _last_level_cache_bytes(),
+        "memory_bytes": container.memory_bytes(),
+    }
+
+
+def anonymous(text: str) -> str:
+    """Return `text` without this host's name and the path of its user's home, as it may be published."""
+    for secret, stand_in in ((str(Path.home()), "~"), (platform.node(), "<host>")):
+        if len(secret) > 2:
+            text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", stand_in, text)
+    return text
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return named[0] if named else platform.processor() or platform.machine()
+
+
+def _last_level_cache_bytes() -> int:
+    """Return the size of the largest cache that Linux names for core 0; 32 MiB where it names none."""
+    units = {"K": 2**10, "M": 2**20, "G": 2**30}
+    sizes = [
+        int(text[:-1]) * units[text[-1]]
+        for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")
+        if (text := path.read_text().strip()) and text[-1] in units
+    ]
+    return max(sizes, default=32 * 2**20)

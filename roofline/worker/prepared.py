@@ -1,0 +1,183 @@
+"""A prepared case: the entrants of one shape, checked and ready to be timed in turns, and who was rejected and why."""
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from roofline.worker import device_errors, machine, process_state
+from roofline.worker.clocks import Call
+from roofline.worker.request import EndOfShare, is_of_contender
+from roofline.worker.rounds import Inputs
+
+TOLERANCE = {"bf16": 3e-3, "fp16": 5e-4, "fp32": 1e-5}
+"""Largest relative Frobenius error against a float64 reference that still counts as right, by dtype of the operands."""
+
+VENDOR_TOLERANCE = {"bf16": 1e-2, "fp16": 2e-3, "fp32": 1e-5}
+"""Of the vendor and of other libraries, which may split K and add up parts that are rounded to the dtype (torch's
+default on a GPU). Without the vendor there is no ratio; its `relative_error` tells what others are compared at."""
+
+SKIPPED, FAILED = "skipped", "failed"
+
+
+def unwatched(name: str, within_s: float | None = None) -> None:
+    """Do nothing before the first call of the contender `name`. A runner calls this, or another function in its place,
+    which may raise what refuses the contender.
+
+    The first call may take `within_s` seconds, or the usual, with what it compiles and its check."""
+
+
+class Rejection(NamedTuple):
+    """Why a contender gets no number."""
+
+    outcome: str
+    """`skipped` where it cannot run the case here, `failed` where its result is wrong or it crashed."""
+    reason: str
+
+
+class Broken(EndOfShare):
+    """This share cannot go on: its device is lost, or it is out of step with those of other ranks. `args` are the name
+    of the entrant that was called, if that is known, and its `Rejection`."""
+
+
+@dataclass
+class Entrant:
+    """Who takes turns in a round: a contender, an arm, or a reference beside them."""
+
+    name: str
+    call: Call
+    role: str = ""
+    """Of a reference, which contenders are compared with: `gemm`, `link`, `preset`, `contended`; of others, none."""
+    config: str = ""
+    relative_error: float | None = None
+    facts: dict = field(default_factory=dict)
+    """Further fields of its entry in the journal: plain values."""
+    recheck: Callable[[], Rejection | None] | None = None
+    """Once it was timed: why what it computes is no longer right, on inputs that it has not seen; None if it is."""
+    costs: Callable[[], dict] | None = None
+    """Once all timing is over: what the time and the memory of a call go to, as further fields of its entry."""
+    look: Callable[[object], Callable[[], str]] | None = None
+    """Right behind a sample: begins to look at what the call has returned. What that returns says in words, once the
+    device is done, where the result is wrong, and "" where it is not."""
+
+
+def rejection(error: BaseException) -> Rejection:
+    """Return the rejection of what raised `error`: skipped where memory or support lacks, failed if it crashed."""
+    return Rejection(SKIPPED if device_errors.lack(error) else FAILED, device_errors.reason(error))
+
+
+def stop_if_lost(device: str, error: BaseException, name: str = "") -> None:
+    """Raise `Broken` where the `device` answers no more since `error`, which the call of `name` raised."""
+    if device_errors.device_lost(device):
+        raise Broken(name, rejection(error)) from error
+
+
+@dataclass
+class PreparedCase:
+    """What a runner's `prepare` returns: who may be timed, and who may not, each with a reason."""
+
+    case: object
+    """A `roofline.operations.base.Case`."""
+    baseline: str
+    """Name of the contender that the others are compared with. It is measured beside every selection."""
+    device: str = "cpu"
+    entrants: dict[str, Entrant] = field(default_factory=dict)
+    rejected: dict[str, Rejection] = field(default_factory=dict)
+    changes: dict[str, str] = field(default_factory=dict)
+    """Contender -> what it changed of the process, in words."""
+    is_guarded: bool = True
+    """Whether that is looked for. Arms deal out cores and threads themselves."""
+    inputs: Inputs = field(default_factory=Inputs)
+    facts: dict = field(default_factory=dict)
+    """Further fields of the shape's line in the journal: plain values."""
+    first_call: Callable[..., None] = unwatched
+    analysis: str = "throughput"
+    """Name of what judges it, which its operation knows."""
+    has_call_costs: bool = False
+    """Whether its calls are short enough for their host to matter: `worker.call_costs` looks at them."""
+    cache: str = ""
+    """The state of the cache that every sample starts from, in words."""
+
+    @property
+    def contenders(self) -> list[str]:
+        """Return the names of those that were asked for, and the baseline's, as far as they are in."""
+        return [name for name, entrant in self.entrants.items() if not entrant.role]
+
+    @property
+    def memory(self) -> str:
+        """Return what the operands take, and what there is for them."""
+        taken, there = self.case.sets * self.case.work.device_bytes / 1e9, machine.share_bytes(self.device) / 1e9
+        return f"{self.case.operands} take {taken:.3g} GB, the share may take {there:.1f}"
+
+    def enter(self, name: str, check: Callable[[], Entrant | Rejection], within_s: float | None = None) -> None:
+        """Take in what `check()` returns, which makes the first call of `name`."""
+
+        def called() -> Entrant | Rejection:
+            self.first_call(name, within_s)
+            return check()
+
+        self.take(name, called)
+
+    def take(self, name: str, check: Callable[[], Entrant | Rejection]) -> None:
+        """Take `name` in or out, as `check()` returns. Raises `Broken` where the device is lost; whatever else `check`
+        dies of, the others still get their numbers. What it changes of the process is put back."""
+        before = process_state.noted() if self.is_guarded else []
+        try:
+            result = self.without_changes(name, check, before)
+        except BaseException as error:
+            if not is_of_contender(error):
+                raise
+            stop_if_lost(self.device, error, name)
+            return self.refuse(name, error)
+        finally:
+            process_state.put_back(before)
+        if isinstance(result, Rejection):
+            self.entrants.pop(name, None)
+            self.rejected[name] = result
+        else:
+            self.entrants[name] = result
+
+    def without_changes(self, name: str, check: Callable[[], Entrant | Rejection], before: list) -> Entrant | Rejection:
+        """Return what `check()` does, unless each call of `name` changes what all share in the process. One that
+        changes it once, as where it is imported, goes on without that, and the run tells."""
+        threads = threading.active_count()
+        result = check()
+        changed, lost = process_state.put_back(before)
+        if self.is_guarded and threading.active_count() > threads:
+            self.changes[name] = "the number of threads, which go on"
+        if not changed or isinstance(result, Rejection):
+            return result
+        if lost:
+            return Rejection(FAILED, f"{name}: it changes {', '.join(lost)} for good, which others share")
+        result.call()
+        again, _ = process_state.put_back(before)
+        if again:
+            return Rejection(FAILED, f"{name}: each of its calls changes {', '.join(again)}, which others share")
+        self.changes[name] = f"{', '.join(changed)}, which was put back"
+        return result
+
+    def let_go(self) -> None:
+        """Let go of operands that are not shared with other shapes."""
+        self.entrants.clear()
+        self.inputs = Inputs()
+
+    def refuse(self, name: str, error: BaseException) -> None:
+        """Take `name` out, which raised `error`."""
+        self.entrants.pop(name, None)
+        outcome, reason = rejection(error)
+        beside = f"; {self.memory}" * (device_errors.lack(error) == "out of memory")
+        self.rejected[name] = Rejection(outcome, f"{name}: {reason}{beside}")
+
+
+def verdict(name: str, error: float, dtype: str, limit: float | None = None, where: str = "") -> Rejection | None:
+    """Return why a result with relative Frobenius error `error` is wrong, or None. NaN is, `where` in words.
+    `limit` is that of the dtype, but for one that promises less."""
+    limit = limit or TOLERANCE[dtype]
+    if error <= limit:
+        return None
+    if error != error:
+        first = f"; the first is in {where}" if where else ""
+        problem = f"the output holds NaN: unwritten, read out of bounds, or computed{first}"
+    else:
+        problem = f"relative error {error:.2e} is above {limit:.0e}, the limit for {dtype}"
+    return Rejection(FAILED, f"{name}: {problem}")

@@ -1,0 +1,92 @@
+"""The process of a share: takes a request from the supervisor, does it, and tells what comes of it.
+
+    python3 -m roofline.worker.process FOLDER
+
+It connects to a socket in FOLDER.
+"""
+
+import faulthandler
+import json
+import mmap
+import os
+import signal
+import socket
+import sys
+from contextlib import suppress
+from dataclasses import replace
+from importlib import import_module
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from roofline import operations
+from roofline.operations.contenders import module_of
+from roofline.operations.options import of_values
+from roofline.theory import container
+from roofline.worker.ranks import of_share
+from roofline.worker.request import Request, Step, Stopped, interrupt
+from roofline.worker.share import run
+
+
+def bind(device: str) -> None:
+    """Tie this process's life to the one that began it. On a CPU, refuse it memory before the machine has none."""
+    with suppress(ImportError, OSError, AttributeError):  # not on Linux
+        import ctypes
+        import resource
+
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+        if device == "cpu":
+            resource.setrlimit(
+                resource.RLIMIT_DATA, (container.share_bytes(), resource.getrlimit(resource.RLIMIT_DATA)[1])
+            )
+
+
+def load(name: str) -> type:
+    """Return the class that `package.module:Class` or `FILE::Class` names."""
+    place, _, of = name.rpartition(":")
+    return getattr(module_of(Path(place[:-1])) if place.endswith(":") else import_module(place), of)
+
+
+def main(folder: Path) -> None:
+    """Take a request from the supervisor, and do it."""
+    plug = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    plug.connect(str(folder / "socket"))
+    channel = Connection(plug.detach())
+    request = Request(**json.loads(channel.recv_bytes()))
+    bind(request.options["device"])
+    if hasattr(faulthandler, "register"):  # not on Windows
+        faulthandler.register(signal.SIGUSR1, (folder / "stack").open("w"), all_threads=False)
+    signal.signal(signal.SIGTERM, interrupt)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's is meant for the supervisor
+
+    def tell(line: dict) -> None:
+        try:
+            channel.send_bytes(json.dumps(line).encode())
+            if channel.recv_bytes():
+                raise Stopped
+        except (EOFError, OSError):
+            raise Stopped from None
+
+    os.register_at_fork(after_in_child=channel.close)  # what a contender forks says nothing in the share's name
+    sys.path[:] = request.path or sys.path
+    with (folder / "mark").open("r+b") as file:
+        mark = mmap.mmap(file.fileno(), 1)
+    tell({"tell": "at", "step": Step.START, "shape": ""})
+    for name, (of_runner, of_case) in request.runners.items():
+        in_module = vars(sys.modules[load(of_case).__module__]).values()  # most register themselves as it is imported
+        declared = [value for value in in_module if isinstance(value, operations.Operation)]
+        candidates = [*operations.OPERATIONS.values(), *declared]
+        operation = next(operation for operation in candidates if operation.name == name)
+        operations.OPERATIONS[name] = replace(operation, runner=load(of_runner))
+    ranks = of_share(request.world) if request.world else None
+    if ranks and request.options["device"] == "cuda":
+        from roofline.worker.device_ranks import World
+
+        ranks.world = World(ranks)
+    runners = operations.Runners(of_values(request.options), ranks)
+    with suppress(Stopped, KeyboardInterrupt):
+        run(request, tell, runners, mark)
+    os._exit(0)  # what was imported takes long to end
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

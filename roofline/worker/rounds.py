@@ -1,0 +1,305 @@
+"""Taking turns: contenders are timed in rounds, each in another order, until their times are known well enough.
+
+Drift, heat and the state that a predecessor leaves behind then hit all contenders alike, and ratios can be paired
+within a round.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from roofline.store.run import Round
+from roofline.store.stats import time_of
+from roofline.worker.clocks import Call
+from roofline.worker.request import is_of_contender
+
+UNWATCHED = bytearray(1)
+"""A mark that nobody looks at."""
+
+LOOKED_AT, LONGEST_UNSEEN = 1 / 8, 8
+"""The share of rounds whose last result is looked at, beside the first of each entrant in a process; and after so many
+rounds without a look, each entrant is looked at once more at the end."""
+
+LATER_S = 1.0
+"""So long after a wrong result, a right one is that of work which went on when its call had returned."""
+
+RECALLED = "though the check's was right: it may reuse an earlier result"
+NOT_JOINED = "and right later: what it hands to a thread or a stream goes on when it returns; have it wait for that"
+
+PATIENCE = 3
+"""Times the cap on a shape's time that its fewest rounds may take."""
+
+
+@dataclass(frozen=True)
+class StopRule:
+    """When to stop. Fixed before the first sample is seen."""
+
+    max_seconds: float = 7.0
+    """Cap on the time of one shape's rounds, all contenders together, but for the fewest. A pass in which a call raises
+    begins again."""
+    width: float = 0.01
+    """Stop once every contender's interval is narrower than this share of its time; looked at in the last pass."""
+    min_rounds: int = 30
+    max_rounds: int = 600
+    check_every: float = 1.2
+    """The width is looked at after `min_rounds`, and then each time that there are this many times as many rounds."""
+    warmup_s: float | None = 0.2
+
+    @classmethod
+    def share(cls, max_seconds: float, processes: int, device: str) -> "StopRule":
+        """Return the rule of one of so many processes. On a CPU what was checked is warm."""
+        rounds = {"min_rounds": -(-cls.min_rounds // processes), "max_rounds": cls.max_rounds // processes}
+        return cls(max_seconds=max_seconds / processes, warmup_s=cls.warmup_s if device == "cuda" else None, **rounds)
+
+    def part(self, passes: int, of: int) -> "StopRule":
+        """Return the rule of so many passes of all."""
+        rounds = {"min_rounds": -(-self.min_rounds * passes // of), "max_rounds": self.max_rounds * passes // of}
+        return self if passes == of else replace(self, max_seconds=self.max_seconds * passes / of, **rounds)
+
+
+class Inputs:
+    """What timed calls read. By default it stays as it is."""
+
+    def change(self) -> None:
+        """Have whatever calls have read be other values from now on, in place, so that no earlier result is right."""
+
+    def restore(self) -> None:
+        """Have it be what it was, for other shapes and for checks."""
+
+
+class CallError(Exception):
+    """The call of the entrant `name` raised its `__cause__` while it was timed."""
+
+    def __init__(self, name: str):
+        super().__init__(name)
+        self.name = name
+
+
+class Rounds:
+    """The rounds of one shape, in one pass or in several with other shapes between them.
+
+    What slows a shared machine down comes and goes within seconds: passes apart from one another meet more of it than
+    the same time at one go, and their differences are in the interval.
+    """
+
+    def __init__(
+        self, entrants: dict[str, Call], clock, rule: StopRule, *, seed: int, passes: int = 1,
+        mark: bytearray = UNWATCHED, inputs: Inputs | None = None, looks: dict[str, Callable] | None = None,
+    ):  # fmt: skip
+        """Take entrants as {name: call}. The same seed gives the same orders. `mark[0]` is the number of the entrant
+        that is being called, in the order of `names` from 1, and 0 between calls.
+
+        A call may have an attribute `notes`: called after each turn, it returns {name: value} of the call's last
+        sample, or raises where that was none. With what the clock said of the sample, these are the round's values; a
+        `timeline` among them, a dict, is kept apart. An attribute `listen` is called with the seconds of each sample.
+
+        `inputs` change before each round. Of some rounds, what the last call returned is looked at, by the `look` of
+        its entrant in `looks`; no call can tell which.
+        """
+        self.rounds: list[Round] = []
+        self.late = dict.fromkeys(entrants, 0)
+        """Samples dropped because the host was late, of each entrant that is still in."""
+        self.timelines: dict[tuple[str, int], dict] = {}
+        """By entrant and round."""
+        self.wrong: dict[str, str] = {}
+        """Why what a timed call of an entrant computed is wrong, by its name."""
+        self.stopped_by = ""
+        """`width` (known well enough), `time` (the cap) or `rounds` (the most rounds); empty while it goes on."""
+        self._returned: dict[str, object] = {}
+        """By name, of whom it is looked at: what the last call returned."""
+        self._entrants = {
+            name: named(name, call, mark, number, self._returned)
+            for number, (name, call) in enumerate(entrants.items(), 1)
+        }
+        self.names = list(entrants)
+        self._notes = {name: named(name, call.notes) for name, call in entrants.items() if hasattr(call, "notes")}
+        self._listeners = {name: call.listen for name, call in entrants.items() if hasattr(call, "listen")}
+        self._clock, self._rule, self._passes = clock, rule, passes
+        self._share = getattr(clock, "share", lambda value: value)
+        self._agreed = getattr(clock, "agreed", lambda about, call: call())
+        self._inputs, self._looks, self._looked_at = inputs or Inputs(), looks or {}, {}
+        self._rng, self._chance = np.random.default_rng(seed), np.random.default_rng([seed, 1])
+        self._look, self._spent_s = rule.min_rounds, 0.0
+        self._passed = 0
+
+    @property
+    def times_s(self) -> dict[str, dict[int, float]]:
+        """Return {entrant: {round: seconds}} of those that are still in; a sample that a late host spoilt is absent."""
+        return {
+            name: {round_.index: round_.time_s[name] for round_ in self.rounds if name in round_.time_s}
+            for name in self.late
+        }
+
+    @property
+    def longest_pass_s(self) -> float:
+        """Return what the rule leaves a pass, beside its first round."""
+        return PATIENCE * self._rule.max_seconds / self._passes + (self._rule.warmup_s or 0.0)
+
+    def drop(self, name: str) -> None:
+        """Go on without `name`, and forget its samples."""
+        for of_entrant in (self._entrants, self._notes, self._listeners, self._looks, self.wrong, self.late):
+            of_entrant.pop(name, None)
+        for round_ in self.rounds:
+            round_.time_s, round_.values = (
+                {n: v for n, v in of.items() if n != name} for of in (round_.time_s, round_.values)
+            )
+
+    def run_pass(self) -> None:
+        """Run rounds up to this pass's share of the rule's time and rounds, in the first pass after a warm-up.
+
+        Whole rounds are in `rounds` as soon as they are done, and stay there when this is interrupted. The first pass
+        runs one at least; where rounds are long, and so ahead of their share, a later one may run none. There are
+        `rule.min_rounds` in all, unless those take `PATIENCE` times the time. The last pass notes what stopped it.
+        Raises `CallError` where a call raises, and what the clock raises.
+        """
+        try:
+            self._run_pass()
+        finally:
+            self._inputs.restore()
+
+    def _run_pass(self) -> None:
+        if not self._passed:
+            self._warm_up()
+        rule, share, began, spent_s = self._rule, (self._passed + 1) / self._passes, self._clock.now(), self._spent_s
+        while not (stopped_by := self._share(self._enough(share))):
+            self._round()
+            self._spent_s = spent_s + self._clock.now() - began
+            if share == 1 and len(self.rounds) >= self._look:
+                self._look = math.ceil(len(self.rounds) * rule.check_every)
+                if self._narrow():
+                    stopped_by = "width"
+                    break
+        self._passed += 1  # not if a call raised: then this pass begins again
+        if share == 1:
+            unseen = [name for name in self._looks if self._rounds_unseen(name) > LONGEST_UNSEEN]
+            for name in unseen:
+                self._agreed(f"a look at {name}", lambda name=name: self._turn([name], self._looks[name]))
+            self.stopped_by = stopped_by
+
+    def _enough(self, share: float) -> str:
+        """Return what says that so large a `share` of all passes has its rounds; empty if nothing does."""
+        rule, done = self._rule, len(self.rounds)
+        if done >= rule.max_rounds * share:
+            return "rounds"
+        cap_s = rule.max_seconds * share * (1 if done >= rule.min_rounds * share else PATIENCE)
+        return "time" if done and self._spent_s >= cap_s else ""
+
+    def _warm_up(self) -> None:
+        """Warm up by time: a 20 ms kernel and a 20 us kernel need the same while to reach their clocks."""
+        if self._rule.warmup_s is None:
+            return
+        deadline, calls = self._clock.now() + self._rule.warmup_s, list(self._entrants.values())
+        again = True
+        if hasattr(self._clock, "warm"):
+            self._agreed("first calls", lambda: self._clock.warm(calls))
+        while again:
+            self._agreed("a warm-up", lambda: self._clock.turn(calls))
+            again = self._share(self._clock.now() < deadline)
+
+    def _round(self) -> None:
+        order = self._rng.permutation(list(self._entrants)).tolist()
+        look = self._looks.get(order[-1])
+        if order[-1] in self._looked_at and self._chance.random() >= LOOKED_AT:
+            look = None
+
+        def turn() -> tuple[list, list, dict]:
+            before = self._turn(order[:-1]) if look else []
+            turned = before + self._turn(order[len(before) :], look)
+            return *zip(*turned, strict=True), {name: notes_of() for name, notes_of in self._notes.items()}
+
+        times, read, notes = self._agreed(f"a turn that begins with {order[0]}", turn)
+        round_ = Round(len(self.rounds), order, {}, {}, self._passed + 1)
+        for name, time_s, of_clock in zip(order, times, read, strict=True):
+            if time_s is None:
+                self.late[name] += 1
+                continue
+            round_.time_s[name] = time_s
+            values = notes.get(name, {}) | of_clock
+            if timeline := values.pop("timeline", None):
+                self.timelines[name, round_.index] = timeline
+            if values:
+                round_.values[name] = values
+            if listen := self._listeners.get(name):
+                listen(time_s)
+        self.rounds.append(round_)
+
+    def _turn(self, names: list[str], look: Callable | None = None) -> list[tuple[float | None, dict]]:
+        """Return the time of each of `names`, and what the clock read beside it, with other inputs than the last time.
+        `look` looks at what the last of them returned, before anything waits for it."""
+        if not names:
+            return []
+        self._inputs.change()
+        clock, calls = self._clock, [self._entrants[name] for name in names]
+        times = self._timed_and_seen(names[-1], look, calls) if look else clock.turn(calls)
+        return [*zip(times, getattr(clock, "readings", None) or [{}] * len(names), strict=True)]
+
+    def _timed_and_seen(self, name: str, look: Callable, calls: list[Call]) -> list[float | None]:
+        """Return the times of a turn that ends with `name`, and note why what it computed there is wrong, if it is."""
+        clock, problems = self._clock, []
+        while_busy = getattr(clock, "while_busy", lambda: None)
+
+        def behind_the_last() -> None:
+            problems.append(look(self._returned[name]))
+            while_busy()
+
+        self._returned[name], clock.while_busy = None, behind_the_last
+        try:
+            times = clock.turn(calls)
+        finally:
+            result, clock.while_busy = self._returned.pop(name), while_busy
+        problem = problems[0] if problems else look(result)  # a clock need not have such a place
+        if words := problem():
+            time.sleep(LATER_S)
+            why = RECALLED if look(result)() else NOT_JOINED
+            self.wrong[name] = f"{name}: the result of a timed call was wrong: {words}, {why}"
+        self._looked_at[name] = len(self.rounds)
+        return times
+
+    def _rounds_unseen(self, name: str) -> float:
+        return len(self.rounds) - self._looked_at.get(name, -math.inf)
+
+    def _narrow(self) -> bool:
+        groups = {round_.index: (round_.process, round_.pass_index) for round_ in self.rounds}
+        return all(
+            len(times) > 1 and time_of(times, groups).relative_width < self._rule.width
+            for times in self.times_s.values()
+        )
+
+
+def take_turns(entrants: dict[str, Call], clock, rule: StopRule, *, seed: int) -> Rounds:
+    """Return all rounds of `entrants` ({name: call}) in one pass."""
+    rounds = Rounds(entrants, clock, rule, seed=seed)
+    rounds.run_pass()
+    return rounds
+
+
+def named(
+    name: str, call: Callable, mark: bytearray = UNWATCHED, number: int = 0, returned: dict | None = None
+) -> Callable:
+    """Return `call`, whose exceptions become `CallError`s that name it, and during which `mark[0]` is `number`; with
+    its attributes `long`, `unheld` and `wake`, which clocks look at. Where `returned` has its name, the result is kept
+    there.
+    """
+    returned = {} if returned is None else returned
+
+    def run():
+        mark[0] = number
+        try:
+            result = call()
+            if name in returned:
+                returned[name] = result
+            return result
+        except BaseException as error:
+            if not is_of_contender(error):
+                raise
+            raise CallError(name) from error
+        finally:
+            mark[0] = 0
+
+    run.long, run.unheld = getattr(call, "long", False), getattr(call, "unheld", False)
+    if hasattr(call, "wake"):
+        run.wake = named(name, call.wake, mark, number)
+    return run

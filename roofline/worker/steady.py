@@ -1,0 +1,118 @@
+"""Steady state: what a long kernel sustains when it runs by itself for seconds.
+
+Turn-taking puts all contenders on one shared clock, which no large matmul keeps by itself: these chips are bound by
+power there. So contenders also run alone in blocks, with energy and clock per block. The order of an alternation is
+that of the one before it reversed, A B B A: what drifts evenly meets all alike.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from roofline.worker.clocks import Call
+from roofline.worker.prepared import PreparedCase
+from roofline.worker.rounds import CallError, named
+from roofline.worker.telemetry import power_w
+
+FROM_S = 0.002
+"""Shapes whose quickest contender takes less than this get no steady state: they end before the power limit acts."""
+FROM_TOKENS = 1024
+"""Shapes of so many have a steady state by default on a GPU; of fewer, the memory sets the pace."""
+BLOCKS = 4
+"""For each contender by default, and with `--ffn-steady` alone: so many ratios have an interval, and eight shapes of
+two contenders take less than three minutes."""
+DROPPED_S = 0.4
+"""The first part of a block, in which clock and power settle: run and not counted."""
+COUNTED_S = 1.5
+"""Power limits act within tens of milliseconds. Temperature takes many seconds, and drifts over several blocks."""
+SLICE_S = 0.25
+"""Calls are enqueued by slices of about this long, and the clock and the energy are read in each."""
+SECOND = round(1 / SLICE_S)
+
+
+def chosen(prepared: PreparedCase, medians_s: dict[str, float], options) -> list[str]:
+    """Return the contenders that get blocks, by their `medians_s` of single calls.
+
+    All with `--ffn-steady`, none with `--ffn-steady 0`; else, on a GPU, of matmuls from FROM_TOKENS on, the baseline
+    and the fastest other that is no library's. None over a link, and where the quickest takes less than FROM_S.
+    """
+    if options.steady == 0:
+        return []
+    timed = sorted((name for name in prepared.contenders if name in medians_s), key=medians_s.get)
+    if not timed or medians_s[timed[0]] < FROM_S or prepared.analysis != "throughput":
+        return []
+    if options.steady:
+        return timed
+    case = prepared.case
+    by_default = options.device == "cuda" and getattr(case, "op", "") == "matmul" and case.m >= FROM_TOKENS
+    others = [name for name in timed if name != prepared.baseline]
+    fastest = [name for name in others if not prepared.entrants[name].facts.get("of_library")][:1]
+    return [name for name in timed if by_default and name in (prepared.baseline, *fastest)]
+
+
+def blocks(
+    entrants: dict[str, Call],
+    medians_s: dict[str, float],
+    clock,
+    telemetry,
+    *,
+    seed: int,
+    begins: Callable[[str], None],
+    failed: Callable[[str, CallError], None],
+    count: int,
+) -> Iterator[dict]:
+    """Run `entrants` ({name: call}, with their `medians_s` of single calls) in `count` alternating blocks each.
+
+    Blocks are yielded as they end, as the journal has them: `time_s` is per call, `energy_j` of all `calls`,
+    `power_low_w` and `power_high_w` the range of the power, all None where nobody counts. The order of the first
+    alternation is seeded; each other one has that of the one before, reversed.
+    A contender whose block begins is told to `begins(name)`, and whose call raises, to `failed(name, error)`: the
+    others go on.
+    """
+    names = np.random.default_rng(seed).permutation(list(entrants)).tolist()
+    entrants = {name: named(name, call) for name, call in entrants.items()}
+    for index in range(count):
+        order = names if index % 2 == 0 else names[::-1]
+        for position, name in enumerate(list(order)):
+            begins(name)
+            try:
+                about = {"contender": name, "block": index, "position": position}
+                yield about | _block(entrants[name], medians_s[name], clock, telemetry)
+            except CallError as error:
+                failed(name, error)
+                names.remove(name)
+
+
+def _block(call: Call, median_s: float, clock, telemetry) -> dict:
+    calls = max(1, math.ceil(SLICE_S / median_s))
+    _run_for(DROPPED_S, call, calls, clock)
+    telemetry.start()
+    usual, readings = clock.while_busy, []
+    clock.while_busy = lambda: (telemetry.read(), readings.append(telemetry.energy()))
+    try:
+        count, seconds = _run_for(COUNTED_S, call, calls, clock)
+    finally:
+        clock.while_busy = usual
+    power, low, high = _power(readings)
+    counted = {"energy_j": power and power * seconds, "power_low_w": low, "power_high_w": high}
+    return {"calls": count, "time_s": seconds / count} | counted | telemetry.summary()
+
+
+def _power(readings: list) -> tuple:
+    """Return the power in W by what `telemetry.energy` read in each slice: mean, the least and the greatest of any
+    second."""
+    if len(readings) < 2 or None in readings:
+        return None, None, None
+    mean = power_w(readings[0], readings[-1])
+    seconds = [power_w(*ends) for ends in zip(readings, readings[SECOND:], strict=False)] or [mean]
+    return mean, min(seconds), max(seconds)
+
+
+def _run_for(seconds: float, call: Call, calls: int, clock) -> tuple[int, float]:
+    """Run slices of `calls` calls until they took `seconds` in all; returns how many calls, and their seconds."""
+    count, total = 0, 0.0
+    while total < seconds:
+        total += clock.burst(call, calls)
+        count += calls
+    return count, total
