@@ -123,7 +123,9 @@ def operation(text: str) -> str:
 def checkout(text: str) -> str:
     """Return the absolute path of a checkout of this project, with `~` for the home folder."""
     path = Path(text).expanduser().resolve()
-    if not any((path / file).is_file() for file in ("roofline/measure/child.py", "roofline/worker/process.py")):
+    if (path / "roofline" / "measure" / "child.py").is_file():
+        raise ValueError("it is of before 27 November 2026, whose processes speak otherwise; take a later one")
+    if not (path / "roofline" / "worker" / "process.py").is_file():
         raise ValueError("it is no checkout of roofline-ffn; make one, as by git worktree add ../base main")
     if path == Path(__file__).resolve().parents[2]:
         raise ValueError("it is this checkout itself, or pytest began in it; give another one, with = before it")

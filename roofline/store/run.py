@@ -270,10 +270,7 @@ class Run:
             self.base.take(line)
         kind = line.pop("kind")
         if kind == "round":
-            shape, new = self.shapes[line.pop("shape")], Round(**line)
-            if shape.rounds and new.index <= shape.rounds[-1].index:
-                raise ValueError(f"round {new.index} is there already; two processes wrote at once, so measure anew")
-            shape.rounds.append(new)
+            self.add_rounds(line.pop("shape"), [Round(**line)])
         elif kind == "shape":  # a second one is of a run that was gone on with: the shape is measured anew
             shape = Shape(**line | {"work": Work(**line["work"])})
             self.shapes[shape.id] = shape
@@ -305,6 +302,15 @@ class Run:
                 self.note_lost_rounds()
             for name in self.interrupted if kind == "resumed" else ():
                 self.shapes[name].keep_whole_passes()
+
+    def add_rounds(self, shape_id: str, rounds: list[Round]) -> None:
+        """Add rounds to a shape. Raises ValueError where one of that index is there."""
+        self.derived.clear()
+        shape = self.shapes[shape_id]
+        for new in rounds:
+            if shape.rounds and new.index <= shape.rounds[-1].index:
+                raise ValueError(f"round {new.index} is there already; two processes wrote at once, so measure anew")
+            shape.rounds.append(new)
 
     def note_lost_rounds(self) -> None:
         """Count as interrupted the shapes that lack samples: the run was killed between their line and their rounds.

@@ -23,7 +23,7 @@ from pathlib import Path
 from roofline.store import temporary
 from roofline.store.lines import plain
 from roofline.theory import container
-from roofline.worker.request import Request
+from roofline.worker.messages import Request, decoded
 
 DEATH_S = 10.0
 """A process that was killed and is there for so long is held by its device's driver: the run goes on without it."""
@@ -75,7 +75,7 @@ class Child:
         self._output = Output(reader)
         with open(writer, "wb") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", process_of(root), str(folder)],
+                [sys.executable, "-m", "roofline.worker.process", str(folder)],
                 cwd=root, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True,
                 env=threads() | os.environ | {MARK: folder.name},
             )  # fmt: skip
@@ -113,16 +113,17 @@ class Child:
             time.sleep(0.02)
         return STOPPED
 
-    def receive(self) -> dict | None:
-        """Return the next line that it told, once `waits_at` is readable; None where there is none yet. Raises EOFError
-        once there is none to come."""
+    def receive(self) -> object | None:
+        """The next of `worker.messages.MESSAGES`, once `waits_at` is readable; None where there is none yet.
+
+        Raises EOFError once there is none to come."""
         try:
             if self._channel is None:
                 plug, _ = self._plug.accept()
                 self._channel = Connection(plug.detach())
                 self._channel.send_bytes(self._request)
                 return None
-            return json.loads(self._channel.recv_bytes())
+            return decoded(json.loads(self._channel.recv_bytes()))
         except OSError:
             raise EOFError from None
 
@@ -155,12 +156,6 @@ class Child:
         self._temporary.cleanup()
         self._ended = ended(code, self._output.end.decode(errors="replace"), self._output.size)
         return self._ended
-
-
-def process_of(root: Path) -> str:
-    """The module of a share's process in the checkout `root`, which --ffn-against may name: it was elsewhere before."""
-    is_earlier = (root / "roofline" / "measure" / "child.py").exists()
-    return "roofline.measure.child" if is_earlier else "roofline.worker.process"
 
 
 def threads() -> dict[str, str]:

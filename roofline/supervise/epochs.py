@@ -25,8 +25,8 @@ from typing import Any
 
 from roofline.supervise import metadata, signals
 from roofline.supervise.child import STOPPED, Child
+from roofline.worker.messages import Broke, Done, Request, Step, StepBegan, encoded
 from roofline.worker.ranks import PATIENCE_S, looks
-from roofline.worker.request import Request, Step
 
 BEAT_S, LOST_S = 1.0, PATIENCE_S / 4
 """From one sign of life of a supervisor to the next, and without one for so long it is lost."""
@@ -34,7 +34,7 @@ LEAVING_S = 5.0
 """For all to leave at the end of a run."""
 FIRST_S = 4.0
 """Whose share raised since another rank's has died, or waits for one that hangs, lets that be known first."""
-AT_START = {"step": Step.START, "shape": ""}
+AT_START = StepBegan(Step.START)
 LOOK_S = 0.05
 """From one look of a follower at its share and at the store to the next."""
 
@@ -87,9 +87,9 @@ class Epochs:
             place = "rank 0's node" if self.rank else "torchrun"
             raise RankLostError(f"{place} is gone: its store answers no more") from None
 
-    def report(self, kind: int, at: dict, **how) -> dict:
-        """Return how this rank's share ended, and what it was at."""
-        return {"rank": self.rank, "kind": kind, "at": at} | how
+    def report(self, kind: int, step: StepBegan, **how) -> dict:
+        """How this rank's share ended, and at which step."""
+        return {"rank": self.rank, "kind": kind, "step": encoded(step)} | how
 
     def heed(self) -> list[int]:
         """Return the ranks whose sign of life is late. Raises RankLostError where one is lost."""
@@ -196,8 +196,8 @@ class Follower:
     def __init__(self, epochs: Epochs, root: Path):
         self._epochs, self._root = epochs, root
         self._child: Child | None = None
-        self._at, self._is_done, self._has_told = AT_START, False, False
-        """What the share is at, and whether it has done what was asked for."""
+        self._step, self._is_done, self._has_told = AT_START, False, False
+        """The step that the share is at, and whether it has done what was asked for."""
 
     def run(self, mine: dict) -> int:
         """Follow until rank 0 says that the run is over; returns an exit code. `mine` is what rank 0 compares."""
@@ -212,7 +212,7 @@ class Follower:
                 elif asked := epochs.heard(f"epoch {epochs.number + 1}"):
                     epochs.number += 1
                     self._child = Child(replace(Request(**asked), world=epochs.world), self._root)
-                    self._at, self._is_done, self._has_told = AT_START, False, False
+                    self._step, self._is_done, self._has_told = AT_START, False, False
                 else:
                     time.sleep(LOOK_S)
         except RankLostError as lost:
@@ -238,17 +238,20 @@ class Follower:
             try:
                 if not wait([child.waits_at], 0):  # it ended before it told anything
                     raise EOFError
-                line = child.receive() or {"tell": ""}
+                message = child.receive()
             except EOFError:
                 how, self._child = child.end(2.0), None
                 if not self._is_done:
-                    epochs.say(here, epochs.report(DIED, self._at, how=how, marked=child.marked))
+                    epochs.say(here, epochs.report(DIED, self._step, how=how, marked=child.marked))
                 return
-            self._at = line if line["tell"] == "at" else self._at
-            self._is_done |= line["tell"] == "done"
-            if line["tell"] == "broke":
-                epochs.say(here, epochs.report(RAISED, self._at, broke=line))
-            elif line["tell"]:
+            if isinstance(message, Broke):
+                epochs.say(here, epochs.report(RAISED, self._step, broke=encoded(message)))
+                return
+            if isinstance(message, StepBegan):
+                self._step = message
+            if isinstance(message, Done):
+                self._is_done = True
+            if message:
                 child.acknowledge(stop=False)
 
     def _hand_on(self, number: int, frame) -> None:

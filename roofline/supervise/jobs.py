@@ -1,7 +1,7 @@
 """What shares there are, one class a kind, and what becomes of what a share was at when it ends.
 
-A job asks for shares of its kind one after another (`next_request`), takes what they tell (`take`), and knows how long
-each step may take. This is what happens where a kernel hangs, dies or loses the device: `Job.end`.
+A job asks for shares of its kind one after another (`next_request`), hands on their messages (`handle`), and knows how
+long each step may take. This is what happens where a kernel hangs, dies or loses the device: `Job.end`.
 """
 
 import itertools
@@ -11,48 +11,41 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, ClassVar
 
 from roofline import operations
 from roofline.operations.contenders import FIRST_CALL_S
-from roofline.store.run import INTERRUPTED, Round
+from roofline.store.run import INTERRUPTED, Shape
+from roofline.supervise.blame import Blame, blame, limit_s
 from roofline.supervise.plan import Timed, duration
-from roofline.supervise.supervisor import HUNG, Supervisor
+from roofline.supervise.supervisor import Supervisor
 from roofline.worker import METHOD_VERSION, launches, machine, telemetry
+from roofline.worker.messages import (
+    Broke,
+    Done,
+    JournalLine,
+    Kind,
+    MachineFound,
+    Rejected,
+    Request,
+    ShapeChecked,
+    ShapePrepared,
+    Step,
+    StepBegan,
+    Turns,
+)
 from roofline.worker.prepared import FAILED
-from roofline.worker.request import Kind, Request, Step, Stopped
-
-LIMIT_S = {
-    Step.START: {"cpu": 120.0, "cuda": 180.0},  # imports, and on a GPU its context
-    Step.IDLE: {"cpu": 20.0, "cuda": 30.0},
-    Step.CEILINGS: {"cpu": 180.0, "cuda": 240.0},
-    Step.PREPARE: {"cpu": 60.0, "cuda": 180.0},  # on a GPU also matmuls that are compiled and timed to choose one
-    Step.CALL: {"cpu": 60.0, "cuda": 120.0},  # without the CPU: one that uses it has `FIRST_CALL_S`
-    Step.RECHECK: {"cpu": 20.0, "cuda": 60.0},
-    Step.TURNS: {"cpu": 10.0, "cuda": 20.0},
-    Step.STEADY: {"cpu": 10.0, "cuda": 20.0},
-}
-"""What a step may take on a device, beside what its calls and its own rule take."""
 
 BUSY = 0.02
 """A first call that takes this share of a core, with all that it began, is at work."""
-
-HUNG_TIMES = 100
-"""A call that takes so many times as long as the reference hangs."""
-RULE_TIMES = 3
-"""So does a step that takes so many times what its rule leaves it."""
 
 TRIES = 3
 """Shares in a row that may end without anybody to blame."""
 CHECKERS = 4
 """Shares that check at once on a GPU at most, one for four cores: compiling takes most of a first call."""
 
-WHERE = {
-    Step.PREPARE: "while its shape was prepared",
-    Step.CALL: "in its first call",
-    Step.TURNS: "while it was timed",
-    Step.RECHECK: "when it was checked again",
-    Step.STEADY: "in a block",
-}
+Handlers = dict[type, Callable[["Job", Any], None]]
+"""Type of message -> the method that takes it."""
 
 
 def greet(supervisor: Supervisor) -> None:
@@ -140,12 +133,11 @@ class Job:
     def __init__(self, supervisor: Supervisor):
         self.supervisor, self.device = supervisor, supervisor.options.device
         self.is_done, self.marked = False, 0
-        self.at = {"step": Step.START, "shape": ""}
+        self.step = StepBegan(Step.START)
         self._limit_s = self._idle_s = self._most_s = self._began = self._cpu_s = 0.0
         self.cpu_s: Callable[[], float] = lambda: 0.0
         """Returns what the present share has used of the CPU."""
-        self.broke: dict | None = None
-        """Who raised, and why, where the device is lost or ranks are out of step."""
+        self.broke: Broke | None = None
         self._ended = defaultdict(int)
         """(step, shape) -> how many shares ended there without anybody to blame."""
         self.alone = ""
@@ -164,13 +156,12 @@ class Job:
     def begin(self, asked: Request) -> None:
         """Make ready for a share that does what is asked for."""
         self.is_done, self.broke = False, None
-        self.take_at({"step": Step.START, "shape": ""})
+        self.on_step(StepBegan(Step.START))
 
-    def take(self, line: dict, *, stops: bool = True) -> None:
-        """Take what the share tells. Raises `Stopped` where nothing more can be journalled, unless it does not stop."""
-        getattr(self, f"take_{line.pop('tell')}")(line)
-        if stops and self.supervisor.over:
-            raise Stopped
+    def handle(self, message: object) -> None:
+        """Hand on a message of the share to whom the table `handlers` names."""
+        handler = self.handlers[type(message)]
+        handler(self, message)
 
     @property
     def left_s(self) -> float:
@@ -184,24 +175,23 @@ class Job:
         flops_per_s = machine.flops_per_s(self.device, self.supervisor.hello["machine"]["datasheet"])
         return max(case.work.flop / flops_per_s, self.supervisor.reference_s.get(shape, 0.0))
 
-    def take_at(self, at: dict) -> None:
-        self.at, self._began = at, time.monotonic()
-        step, shape, allowed_s = at["step"], at["shape"], at.get("seconds") or 0.0
-        self._limit_s = LIMIT_S[step][self.device]
-        if shape:
-            calls = len(at.get("entrants", "1"))
-            self._limit_s += HUNG_TIMES * calls * self.reference_s(shape)
-            self._limit_s += 0 if step == Step.CALL else RULE_TIMES * allowed_s
+    def on_step(self, step: StepBegan) -> None:
+        self.step, self._began = step, time.monotonic()
+        self._limit_s = limit_s(step, self.device, self.reference_s(step.shape) if step.shape else 0.0)
         self._idle_s = self._most_s = self._limit_s
-        if step == Step.CALL:
-            chosen_s, are_ranks = self.supervisor.options.first_call_seconds, bool(self.supervisor.epochs)
-            usual_s = 0.0 if are_ranks else FIRST_CALL_S["usual"]
-            self._most_s = chosen_s or max(self._limit_s, allowed_s or usual_s)
-            if chosen_s or are_ranks:  # one sleeps while another compiles
-                self._limit_s = self._most_s
-            self._cpu_s = self.cpu_s()
+        if step.step == Step.CALL:
+            self.allow_first_call(step)
         words, done = self.progress()
-        self.supervisor.progress(f"{words}{step}{shape and f' of {shape}'}", done)
+        self.supervisor.progress(f"{words}{step.words}", done)
+
+    def allow_first_call(self, step: StepBegan) -> None:
+        """A first call has more time than other steps while it uses the CPU, or as long as the option says."""
+        chosen_s, are_ranks = self.supervisor.options.first_call_seconds, bool(self.supervisor.epochs)
+        usual_s = 0.0 if are_ranks else FIRST_CALL_S["usual"]
+        self._most_s = chosen_s or max(self._limit_s, step.seconds or usual_s)
+        if chosen_s or are_ranks:  # one sleeps while another compiles
+            self._limit_s = self._most_s
+        self._cpu_s = self.cpu_s()
 
     def is_hung(self) -> bool:
         """Return whether the time for what it is at is up. A first call gets as much again while it uses the CPU."""
@@ -217,27 +207,35 @@ class Job:
         """Return how far the run is, to stand before what it is at, and the share of the passes that are made."""
         return "", None
 
-    def take_line(self, line: dict) -> None:
-        self.supervisor.add(line)
+    def on_line(self, message: JournalLine) -> None:
+        self.supervisor.add(message.line)
 
-    def take_rejected(self, line: dict) -> None:
-        self.supervisor.lose(line["shape"], line["name"], line["outcome"], line["reason"])
+    def on_rejected(self, message: Rejected) -> None:
+        self.supervisor.lose(message.shape, message.name, message.outcome, message.reason)
 
-    def take_broke(self, line: dict) -> None:
-        self.broke = line
+    def on_broke(self, message: Broke) -> None:
+        self.broke = message
 
-    def take_done(self, line: dict) -> None:
+    def on_done(self, message: Done) -> None:
         self.is_done = True
+
+    handlers: ClassVar[Handlers] = {
+        StepBegan: on_step,
+        JournalLine: on_line,
+        Rejected: on_rejected,
+        Broke: on_broke,
+        Done: on_done,
+    }
+    """A job of a kind adds the messages of that kind, and those that it handles otherwise."""
 
     def culprits(self) -> list[str]:
         """Return who may have ended the share, by what it was at: a contender, or where that is not known, all but the
         baseline. None where it was at no shape."""
-        shape, name = self.at["shape"], self.at.get("name")
-        if not shape:
+        if not self.step.shape:
             return []
         if self.alone:
             return [self.alone]
-        return [name] if name else self.supervisor.left(shape)
+        return [self.step.name] if self.step.name else self.supervisor.left(self.step.shape)
 
     def end(self, how: str, rank: str = "") -> None:
         """Take in that a share has ended: well, or by `how` on a `rank`, and then what it was at gets its outcome.
@@ -245,40 +243,31 @@ class Job:
         Where that is no single contender, the shape is tried once more, and then its contenders have it. Where it is
         nothing, the next share goes on, a few times."""
         if (how or self.broke) and not (self.supervisor.over or self.supervisor.signals):
-            self.conclude(self.verdict(how, rank))
+            found = blame(self.step, self.culprits(), how, limit=self.limit_in_words, broke=self.broke)
+            self.conclude(replace(found, reason=rank + found.reason))
 
-    def verdict(self, how: str, rank: str) -> dict:
-        """Return who has which outcome, since the share ended by `how`, or broke. It is known to be theirs, or what it
-        was at is tried once more."""
-        step, shape, names = self.at["step"], self.at["shape"], self.culprits()
-        about = {"step": step, "shape": shape}
-        if self.broke:
-            names = [self.broke["name"]] if self.broke["name"] else names
-            why, outcome = rank + self.broke["reason"], self.broke["outcome"]
-            return about | {"names": names, "outcome": outcome, "why": why, "is_known": bool(names)}
-        where, hung = WHERE.get(step, f"at its {step}"), f"it was not over in {self._limit_s:.4g} s, the limit"
-        if step == Step.CALL:
-            hung += (
-                " of one that uses no CPU" * (self._limit_s < self._most_s) + "; --ffn-first-call-seconds sets another"
-            )
-        why = rank + (f"{HUNG} {where}: {hung}" if how == HUNG else f"{how}, {where}")
-        is_known = len(names) == 1 and step != Step.PREPARE
-        is_death = is_known and how != HUNG
-        return about | {"names": names, "outcome": FAILED, "why": why, "is_known": is_known, "is_death": is_death}
+    @property
+    def limit_in_words(self) -> str:
+        words = f"{self._limit_s:.4g} s, the limit"
+        if self.step.step != Step.CALL:
+            return words
+        if self._limit_s < self._most_s:
+            words += " of one that uses no CPU"
+        return f"{words}; --ffn-first-call-seconds sets another"
 
-    def conclude(self, verdict: dict) -> None:
+    def conclude(self, found: Blame) -> None:
         """Journal who has which outcome."""
-        step, shape, names, why = (verdict[name] for name in ("step", "shape", "names", "why"))
-        if step == Step.CEILINGS:
-            return self.supervisor.note("ceilings", f"No shares of the roof: the share ended by {why}.")
-        if verdict.get("is_death") and self.suspect(shape, names[0]):
+        if found.step == Step.CEILINGS:
+            return self.supervisor.note("ceilings", f"No shares of the roof: the share ended by {found.reason}.")
+        if found.is_death and self.suspect(found.shape, found.names[0]):
             return
-        self._ended[step, shape] += not verdict["is_known"]
-        if verdict["is_known"] or (names and self._ended[step, shape] > 1):
-            for name in names:
-                self.supervisor.lose(shape, name, verdict["outcome"], f"{name}: {why}")
-        elif self._ended[step, shape] >= TRIES:
-            self.supervisor.over = f"{TRIES} shares ended at their {step}: {why}"
+        place = found.step, found.shape
+        self._ended[place] += not found.is_known
+        if found.is_known or (found.names and self._ended[place] > 1):
+            for name in found.names:
+                self.supervisor.lose(found.shape, name, found.outcome, f"{name}: {found.reason}")
+        elif self._ended[place] >= TRIES:
+            self.supervisor.over = f"{TRIES} shares ended at their {found.step}: {found.reason}"
 
     def suspect(self, shape: str, name: str) -> bool:
         """Leave a contender out since the process died at its call, and return True, unless that is proof. One death is
@@ -309,14 +298,16 @@ class Hello(Job):
         is_asked = self.supervisor.hello or self._ended
         return None if is_asked else self.supervisor.request(self.kind, self.supervisor.planned)
 
-    def take_hello(self, line: dict) -> None:
-        self.supervisor.hello = line
+    def on_machine(self, message: MachineFound) -> None:
+        self.supervisor.hello = message.fields
         if epochs := self.supervisor.epochs:
-            epochs.loopback = line["ranks"]["loopback"]
+            epochs.loopback = message.fields["ranks"]["loopback"]
 
-    def conclude(self, verdict: dict) -> None:
+    handlers = Job.handlers | {MachineFound: on_machine}
+
+    def conclude(self, found: Blame) -> None:
         self._ended[Step.START, ""] += 1
-        self.supervisor.over = f"a share that only looks at the machine ended: {verdict['why']}"
+        self.supervisor.over = f"a share that only looks at the machine ended: {found.reason}"
 
 
 class Check(Job):
@@ -346,17 +337,18 @@ class Check(Job):
         self.cases = asked.cases  # on other ranks than 0, too
         super().begin(asked)
 
-    def take_rejected(self, line: dict) -> None:
-        if "out of memory" in line["reason"] and not self.is_alone:
-            self.again[line["shape"]] = self.cases[line["shape"]]
+    def on_rejected(self, message: Rejected) -> None:
+        if "out of memory" in message.reason and not self.is_alone:
+            self.again[message.shape] = self.cases[message.shape]
         else:
-            super().take_rejected(line)
+            super().on_rejected(message)
 
-    def take_checked(self, line: dict) -> None:
-        shape = line["shape"]
-        self.cases.pop(shape)
-        self.supervisor.reference_s[shape] = line["reference_s"]
-        self.supervisor.chosen[shape] = {"facts": line["facts"], "medians_s": {}}
+    def on_checked(self, message: ShapeChecked) -> None:
+        self.cases.pop(message.shape)
+        self.supervisor.reference_s[message.shape] = message.reference_s
+        self.supervisor.chosen[message.shape] = {"facts": message.facts, "medians_s": {}}
+
+    handlers = Job.handlers | {Rejected: on_rejected, ShapeChecked: on_checked}
 
 
 class Measure(Job):
@@ -427,9 +419,9 @@ class Measure(Job):
         self._timed.begin_process(time.monotonic())
         super().begin(asked)
 
-    def take_at(self, at: dict) -> None:
-        self._timed.begin_step(at, time.monotonic())
-        super().take_at(at)
+    def on_step(self, step: StepBegan) -> None:
+        self._timed.begin_step(step, time.monotonic())
+        super().on_step(step)
 
     def _passes_left(self) -> dict[str, int]:
         """Return {shape: passes} of the plan that are not made."""
@@ -456,52 +448,73 @@ class Measure(Job):
         return f"{words}: ", done / asked if asked else 1.0
 
     def culprits(self) -> list[str]:
-        shape, entrants = self.at["shape"], self.at.get("entrants", [])
-        if not (shape and entrants):
+        entrants, prepared = self.step.entrants, self._prepared.get(self.step.shape)
+        if not (entrants and prepared):
             return super().culprits()
-        if not (about := self._prepared.get(shape)):
-            return super().culprits()
-        contenders = [name for name in entrants if "role" not in about["entrants"][name]]
+        contenders = [name for name in entrants if "role" not in prepared["entrants"][name]]
         at_turn = entrants[self.marked - 1] if self.marked else ""
-        return [at_turn] if at_turn in contenders else [n for n in contenders if n != about["baseline"]] or contenders
+        if at_turn in contenders:
+            return [at_turn]
+        return [name for name in contenders if name != prepared["baseline"]] or contenders
 
-    def take_prepared(self, line: dict) -> None:
-        self._prepared[line["id"]] = line
-        self.at = self.at | {"shape": ""}
+    def on_prepared(self, message: ShapePrepared) -> None:
+        self._prepared[message.line["id"]] = message.line
+        self.step = replace(self.step, shape="")
 
-    def take_turns(self, line: dict) -> None:
-        """Journal rounds, numbered behind those of earlier shares, and what is known of the shape by now."""
-        shape, whole, supervisor = line["shape"], line["whole"], self.supervisor
-        begins, measured = shape not in self._measured, supervisor.run.shapes.get(shape)
-        self._measured.add(shape)
-        if begins and measured and not measured.passes:  # rounds of no whole pass
-            measured = None
-        passes, count, late = (measured.passes, measured.round_count, measured.late) if measured else (0, 0, {})
-        about = {"process": self._number, "pass_index": passes + 1}
-        rounds = [Round(**fields | about | {"index": count + n}).line(shape) for n, fields in enumerate(line["rounds"])]
-        is_over = whole and line["stopped_by"] and passes + 1 == supervisor.passes * supervisor.processes
-        analysis = measured.analysis if measured else self._prepared[shape]["analysis"]
-        is_over = is_over and not (supervisor.options.decide and analysis == "throughput")  # `close_decided` ends it
-        in_pass = len(rounds) + sum(round_.pass_index > passes for round_ in (measured.rounds if measured else ()))
-        out = {name: count for name, count in late.items() if self.alone or f"{shape}-{name}" in supervisor.suspects}
-        read = line["telemetry"]
-        if measured:
-            before = measured.telemetry, count + len(rounds) - in_pass
-            read = telemetry.merged(*before, read, in_pass) if whole else measured.telemetry
-        now = {
-            "passes": passes + whole,
-            "processes": (measured.processes if measured else 0) + begins,
-            "stopped_by": line["stopped_by"] if is_over else INTERRUPTED,
-            "round_count": count + len(rounds),
-            "telemetry": read,
-            "late": out | {name: more + late.get(name, 0) for name, more in line["late"].items()},
+    def on_turns(self, turns: Turns) -> None:
+        """Journal new rounds, numbered behind those of earlier shares, and how far their shape is measured by now."""
+        is_new_process = turns.shape not in self._measured
+        self._measured.add(turns.shape)
+        shape = self.supervisor.run.shapes.get(turns.shape)
+        if is_new_process and shape and not shape.passes:  # rounds of no whole pass
+            shape = None
+        for index, round_ in enumerate(turns.rounds, shape.round_count if shape else 0):
+            round_.index = index
+            round_.pass_index = shape.passes + 1 if shape else 1
+            round_.process = self._number
+        header = {"kind": "pass", "shape": turns.shape} if shape else self._prepared[turns.shape]
+        self.supervisor.add_turns(header | self._shape_fields(turns, shape, is_new_process), turns)
+        self.step = replace(self.step, shape="")  # which is over
+
+    def _shape_fields(self, turns: Turns, shape: Shape | None, is_new_process: bool) -> dict:
+        """The fields of a shape that `turns` change. `shape` is None where it has no rounds yet."""
+        fields = {
+            "passes": int(turns.whole),
+            "processes": int(is_new_process),
+            "stopped_by": turns.stopped_by if self._is_last(turns, shape) else INTERRUPTED,
+            "round_count": len(turns.rounds),
+            "telemetry": turns.telemetry,
+            "late": turns.late,
         }
-        if self.alone and measured:  # which is over for the others
-            now["entrants"] = self._prepared[shape]["entrants"] | measured.entrants
-            now["stopped_by"] = measured.stopped_by
-        about = {"kind": "pass", "shape": shape} if measured else self._prepared[shape]
-        supervisor.add(about | now, *rounds, *line["timelines"])
-        self.at = self.at | {"shape": ""}  # which is over
+        if shape is None:
+            return fields
+        fields["passes"] += shape.passes
+        fields["processes"] += shape.processes
+        fields["round_count"] += shape.round_count
+        is_apart = lambda name: self.alone or f"{turns.shape}-{name}" in self.supervisor.suspects  # noqa: E731
+        fields["late"] = {name: count for name, count in shape.late.items() if is_apart(name)}
+        for name, count in turns.late.items():
+            fields["late"][name] = count + shape.late.get(name, 0)
+        fields["telemetry"] = shape.telemetry
+        if turns.whole:
+            in_pass = len(turns.rounds) + sum(round_.pass_index > shape.passes for round_ in shape.rounds)
+            before = fields["round_count"] - in_pass
+            fields["telemetry"] = telemetry.merged(shape.telemetry, before, turns.telemetry, in_pass)
+        if self.alone:  # the shape is over for the others
+            fields["entrants"] = self._prepared[turns.shape]["entrants"] | shape.entrants
+            fields["stopped_by"] = shape.stopped_by
+        return fields
+
+    def _is_last(self, turns: Turns, shape: Shape | None) -> bool:
+        """Whether the plan asks for no more turns of the shape. `close_decided` ends one that is to be decided."""
+        supervisor = self.supervisor
+        analysis = shape.analysis if shape else self._prepared[turns.shape]["analysis"]
+        if supervisor.options.decide and analysis == "throughput":
+            return False
+        passes = 1 + (shape.passes if shape else 0)
+        return bool(turns.whole and turns.stopped_by) and passes == supervisor.passes * supervisor.processes
+
+    handlers = Job.handlers | {StepBegan: on_step, ShapePrepared: on_prepared, Turns: on_turns}
 
     def end(self, how: str, rank: str = "") -> None:
         super().end(how, rank)
@@ -530,5 +543,5 @@ class Names(Job):
         cases, self.cases = self.cases, {}
         return self.supervisor.request(self.kind, cases) if cases else None
 
-    def conclude(self, verdict: dict) -> None:
-        self.supervisor.note("kernel names", f"Kernel names: not all were found: {verdict['why']}.")
+    def conclude(self, found: Blame) -> None:
+        self.supervisor.note("kernel names", f"Kernel names: not all were found: {found.reason}.")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from roofline import operations
-from roofline.worker.request import Step
+from roofline.worker.messages import Step, StepBegan
 from roofline.worker.rounds import PATIENCE, StopRule
 
 START_S = 4.5
@@ -111,22 +111,22 @@ class Timed:
         """Shape -> seconds of each of its passes."""
         self._beside_s: list[float] = []
         """Of each process: the seconds beside passes, but for what only the first one does."""
-        self._at, self._since = {}, 0.0
+        self._step, self._since = StepBegan(Step.START), 0.0
 
     def begin_process(self, now: float) -> None:
         if self._beside_s:
-            self.begin_step({"step": Step.START}, now)
+            self.begin_step(StepBegan(Step.START), now)
         self._beside_s.append(0.0)
-        self._at, self._since = {"step": Step.START}, now
+        self._step, self._since = StepBegan(Step.START), now
 
-    def begin_step(self, at: dict, now: float) -> None:
-        """Take in that a share tells what it is `at`, which ends the step before."""
+    def begin_step(self, step: StepBegan, now: float) -> None:
+        """Take in that a share begins a `step`, which ends the one before."""
         seconds = now - self._since
-        if self._at["step"] == Step.TURNS:
-            self._passes_s[self._at["shape"]].append(seconds)
-        elif not self._at.get("once"):
+        if self._step.step == Step.TURNS:
+            self._passes_s[self._step.shape].append(seconds)
+        elif not self._step.once:
             self._beside_s[-1] += seconds
-        self._at, self._since = at, now
+        self._step, self._since = step, now
 
     def left_s(self, passes_left: dict[str, int], passes: int) -> float | None:
         """Return the seconds until all passes are made, `passes` of a shape by each process; None before each shape has

@@ -10,7 +10,7 @@ from pathlib import Path
 from roofline.operations.options import of_values, way_on
 from roofline.store import journal
 from roofline.store.run import Run
-from roofline.worker.request import interrupt
+from roofline.worker.messages import interrupt
 
 ENDING = [signal.SIGTERM]
 if hasattr(signal, "SIGHUP"):  # Windows has none

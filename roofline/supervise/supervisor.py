@@ -23,16 +23,14 @@ from roofline.store.lines import plain
 from roofline.store.run import INTERRUPTED, NOT_RUN, Run, Shape
 from roofline.store.stats import grouped
 from roofline.supervise import epochs, signals
+from roofline.supervise.blame import HUNG
 from roofline.supervise.child import DEATH_S, Child
 from roofline.supervise.epochs import Epochs, RankLostError
 from roofline.supervise.plan import Plan
 from roofline.worker import share
 from roofline.worker.machine import anonymous
+from roofline.worker.messages import Request, Step, Stopped, Turns, decoded, encoded
 from roofline.worker.prepared import FAILED
-from roofline.worker.request import Request, Step, Stopped
-
-HUNG = "hung"
-"""How the reason begins of what did not end in time."""
 
 MOST_TIMES = 3
 """A run with decisions takes up to so many times the time of its plan."""
@@ -260,9 +258,14 @@ class Supervisor:
             raise KeyboardInterrupt(self.signals[0][0])
 
     def _run_here(self, job, asked: Request) -> None:
+        def tell(message: object) -> None:
+            job.handle(decoded(encoded(message)))  # as from another process
+            if self.over:
+                raise Stopped
+
         job.begin(asked)
         with suppress(Stopped):
-            share.run(asked, job.take, self.runners)
+            share.run(asked, tell, self.runners)
         job.end("")
 
     def _begin(self, job, running: Running) -> None:
@@ -285,7 +288,7 @@ class Supervisor:
     def _listen(self, running: Running, woken: list) -> None:
         """Take what shares tell until the next look, and end those that have ended or hang."""
         by_place = {child.waits_at: child for child in running}
-        first = any(job.at["step"] == Step.START for job in running.values())
+        first = any(job.step.step == Step.START for job in running.values())
         least_s = min(job.left_s for job in running.values())
         look_s = FIRST_LOOK_S if first or self.signals else RANKS_LOOK_S if self.epochs else LOOK_S
         ready = wait([*by_place, *woken], max(0.0, min(look_s, least_s)))
@@ -293,10 +296,10 @@ class Supervisor:
             child = by_place[place]
             job = running[child]
             try:
-                if line := child.receive():
-                    job.take(line, stops=False)
+                if message := child.receive():
+                    job.handle(message)
                     if job.broke and self.epochs:  # nobody lets it go on
-                        self._end_epoch(child, running, epochs.RAISED, broke=job.broke)
+                        self._end_epoch(child, running, epochs.RAISED, broke=encoded(job.broke))
                     else:
                         child.acknowledge(stop=bool(self.over))
             except EOFError:
@@ -333,7 +336,7 @@ class Supervisor:
         """End the process of a share. Where the driver holds it, the report says so."""
         child.end()
         if child.is_held and self.run:
-            at = f"{job.at['step']} of {job.at['shape']}" if job.at["shape"] else job.at["step"]
+            at = job.step.words
             self.note(
                 f"held process, {at}",
                 f"A process that was killed ({at}) was still there {DEATH_S:.0f} s later, held by the driver of its "
@@ -345,12 +348,13 @@ class Supervisor:
 
         The job learns whose it was."""
         job = running[child]
-        mine = self.epochs.report(*kind, job.at, **how) if kind else None
+        mine = self.epochs.report(*kind, job.step, **how) if kind else None
         report = self.epochs.end(mine, self.signals)
         self._end_child(child, job)
         del running[child]
         if report:
-            job.at, job.marked, job.broke = report["at"], report.get("marked", 0), report.get("broke")
+            job.step, job.marked = decoded(report["step"]), report.get("marked", 0)
+            job.broke = decoded(report["broke"]) if "broke" in report else None
             job.end(report.get("how", ""), f"rank {report['rank']}: ")
             self._begin(job, running)
 
@@ -398,13 +402,27 @@ class Supervisor:
 
     def add(self, *lines: dict) -> None:
         """Journal lines, and take them into the run. If that fails, the run is over, and neither has any of them."""
+        if self._write(*lines):
+            for line in lines:
+                self.run.take(line)
+
+    def add_turns(self, header: dict, turns: Turns) -> None:
+        """Journal the line of a shape, and behind it its new rounds; the run gets the rounds themselves."""
+        lines = [round_.line(turns.shape) for round_ in turns.rounds]
+        if self._write(header, *lines, *turns.timelines):
+            self.run.take(header)
+            self.run.add_rounds(turns.shape, turns.rounds)
+            for timeline in turns.timelines:
+                self.run.take(timeline)
+
+    def _write(self, *lines: dict) -> bool:
+        """Journal lines, and return whether that went well. The run is over where it did not."""
         try:
             self._journal.write(*(line | {"checkout": "base"} if self._is_base else line for line in lines))
         except OSError as error:
             self.over = f"the journal could not be written: {error.strerror}"
-            return
-        for line in lines:
-            self.run.take(line)
+            return False
+        return True
 
     def finish(self, why_cut_short: str) -> None:
         """End the run: its kernels get their names if it came to its end, and all that has no number a reason."""

@@ -9,8 +9,8 @@ import warnings
 from collections.abc import Callable
 
 from roofline.worker import device_errors
+from roofline.worker.messages import Step
 from roofline.worker.prepared import stop_if_lost
-from roofline.worker.request import Step
 
 DEVICE = "cuda"
 """What runs kernels that have a name."""
@@ -50,12 +50,11 @@ def name_kernels(share) -> None:
     for shape, names in share.request.cases.items():
         prepared, named = share.prepare(shape, names), {}
         for name in [name for name in names if name in prepared.entrants]:
-            share.at(Step.CALL, shape, name=name)
+            share.begin(Step.CALL, shape, name=name)
             entrant = prepared.entrants[name]
             try:
                 if entrant.costs:  # which names hundreds of kernels by their kinds
-                    about = {"shape": shape, "contender": name, "costs": entrant.costs()}
-                    share.tell({"tell": "line", "kind": "costs"} | about)
+                    share.journal("costs", shape=shape, contender=name, costs=entrant.costs())
                 else:
                     named[name] = of_call(entrant.call)
             except Exception as error:
@@ -64,6 +63,6 @@ def name_kernels(share) -> None:
         failures += [prepared.rejected[name].reason for name in names if name in prepared.rejected]
         prepared.entrants.clear()
         if named:
-            share.tell({"tell": "line", "kind": "kernels", "shape": shape, "kernel_names": named})
+            share.journal("kernels", shape=shape, kernel_names=named)
     if failures:
         share.note("kernel names", f"Kernel names: not all were found, {len(failures)} times: {failures[0]}.")

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from roofline.worker import device_errors, machine, process_state
 from roofline.worker.clocks import Call
-from roofline.worker.request import EndOfShare, is_of_contender
+from roofline.worker.messages import EndOfShare, is_of_contender
 from roofline.worker.rounds import Inputs
 
 TOLERANCE = {"bf16": 3e-3, "fp16": 5e-4, "fp32": 1e-5}

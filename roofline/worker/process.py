@@ -22,8 +22,8 @@ from roofline import operations
 from roofline.operations.contenders import module_of
 from roofline.operations.options import of_values
 from roofline.theory import container
+from roofline.worker.messages import Request, Step, StepBegan, Stopped, encoded, interrupt
 from roofline.worker.ranks import of_share
-from roofline.worker.request import Request, Step, Stopped, interrupt
 from roofline.worker.share import run
 
 
@@ -58,9 +58,9 @@ def main(folder: Path) -> None:
     signal.signal(signal.SIGTERM, interrupt)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's is meant for the supervisor
 
-    def tell(line: dict) -> None:
+    def tell(message: object) -> None:
         try:
-            channel.send_bytes(json.dumps(line).encode())
+            channel.send_bytes(json.dumps(encoded(message)).encode())
             if channel.recv_bytes():
                 raise Stopped
         except (EOFError, OSError):
@@ -70,7 +70,7 @@ def main(folder: Path) -> None:
     sys.path[:] = request.path or sys.path
     with (folder / "mark").open("r+b") as file:
         mark = mmap.mmap(file.fileno(), 1)
-    tell({"tell": "at", "step": Step.START, "shape": ""})
+    tell(StepBegan(Step.START))
     for name, (of_runner, of_case) in request.runners.items():
         in_module = vars(sys.modules[load(of_case).__module__]).values()  # most register themselves as it is imported
         declared = [value for value in in_module if isinstance(value, operations.Operation)]

@@ -15,8 +15,8 @@ from typing import Any
 
 from roofline.worker.clocks import Call, CpuClock
 from roofline.worker.machine import anonymous
+from roofline.worker.messages import is_of_contender
 from roofline.worker.prepared import Broken, Rejection, rejection
-from roofline.worker.request import is_of_contender
 from roofline.worker.rounds import CallError
 
 PATIENCE_S = float(os.environ.get("ROOFLINE_PATIENCE_S", "60"))

@@ -14,7 +14,7 @@ import numpy as np
 from roofline.store.run import Round
 from roofline.store.stats import time_of
 from roofline.worker.clocks import Call
-from roofline.worker.request import is_of_contender
+from roofline.worker.messages import is_of_contender
 
 UNWATCHED = bytearray(1)
 """A mark that nobody looks at."""

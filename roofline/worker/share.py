@@ -3,8 +3,7 @@
 `run` is a plain function. It knows no pytest, no journal and no other process: what it learns it hands to `tell`, and
 goes on once that returns. `worker.process` makes a process of it.
 
-What is told is a table whose `tell` is the name of a method of `supervise.jobs.Job` that takes it: `at` says what
-begins, `line` is a line of the journal as it stands, `done` is the last.
+What it tells are `worker.messages`.
 """
 
 import time
@@ -33,9 +32,23 @@ from roofline.worker import (
 )
 from roofline.worker.clocks import empty_call_s
 from roofline.worker.machine import anonymous
+from roofline.worker.messages import (
+    Broke,
+    Done,
+    JournalLine,
+    Kind,
+    MachineFound,
+    Rejected,
+    Request,
+    ShapeChecked,
+    ShapePrepared,
+    Step,
+    StepBegan,
+    Turns,
+    is_of_contender,
+)
 from roofline.worker.prepared import FAILED, SKIPPED, Broken, Entrant, PreparedCase, Rejection, rejection, stop_if_lost
 from roofline.worker.ranks import ALONE
-from roofline.worker.request import Kind, Request, Step, is_of_contender
 from roofline.worker.rounds import UNWATCHED, CallError, Rounds, StopRule
 
 LATE = "the host was late for every sample; close the programs that keep it busy"
@@ -45,12 +58,12 @@ WAITS = (
 )
 """Why an entrant of a GPU has no samples."""
 
-Tell = Callable[[dict], None]
+Tell = Callable[[object], None]
 
 
 def run(request: Request, tell: Tell, runners: operations.Runners, mark: bytearray = UNWATCHED) -> None:
     """Do what `request` says, and tell what comes of it. `mark[0]` is kept at the number of the entrant that is being
-    called while entrants take turns, from 1, in the order of the last `at`; 0 between calls.
+    called while entrants take turns, from 1, in the order of the last `StepBegan`; 0 between calls.
 
     Raises what `tell` raises, and KeyboardInterrupt where a signal asks for the end: whole rounds are told before.
     """
@@ -61,8 +74,8 @@ def run(request: Request, tell: Tell, runners: operations.Runners, mark: bytearr
         does[request.kind]()
     except Broken as broken:
         name, rejected = broken.args
-        tell({"tell": "broke", "name": name} | rejected._asdict())
-    tell({"tell": "done"})
+        tell(Broke(name, rejected.outcome, rejected.reason))
+    tell(Done())
 
 
 @dataclass
@@ -90,11 +103,16 @@ class Share:
         for shape, chosen in request.chosen.items():
             of_shape[shape].earlier[shape] = chosen
 
-    def at(self, step: str, shape: str = "", **about) -> None:
-        self.tell({"tell": "at", "step": step, "shape": shape} | about)
+    def begin(self, step: str, shape: str = "", **more) -> None:
+        """Tell what the share does next; `more` are further fields of `StepBegan`."""
+        self.tell(StepBegan(step, shape, **more))
+
+    def journal(self, kind: str, **fields) -> None:
+        """Tell a line for the journal."""
+        self.tell(JournalLine({"kind": kind} | fields))
 
     def reject(self, shape: str, name: str, rejected: Rejection) -> None:
-        self.tell({"tell": "rejected", "shape": shape, "name": name} | rejected._asdict())
+        self.tell(Rejected(shape, name, rejected.outcome, rejected.reason))
 
     def prepare(self, shape: str, names: list[str]) -> PreparedCase:
         """Return what the runner prepares. Of what fails before any contender is called, all are rejected."""
@@ -102,9 +120,9 @@ class Share:
         def first_call(name: str, within_s: float | None = None) -> None:
             if reason := self.request.refused.get(f"{shape}-{name}"):
                 raise RuntimeError(reason)
-            self.at(Step.CALL, shape, name=name, seconds=within_s)
+            self.begin(Step.CALL, shape, name=name, seconds=within_s)
 
-        self.at(Step.PREPARE, shape)
+        self.begin(Step.PREPARE, shape)
         case, _ = operations.parse(shape)
         prepared = PreparedCase(case, baseline="", device=self.device)
         if case.sets * case.work.device_bytes > machine.share_bytes(self.device):
@@ -134,13 +152,13 @@ class Share:
         """Tell what this machine is, and the clock that times the contenders on it."""
         problem = machine.unusable_gpu() if self.device == "cuda" else None
         if problem := problem or next(filter(None, (of.problem() for of in self.runners.loaded.values())), None):
-            return self.tell({"tell": "hello", "problem": problem})
+            return self.tell(MachineFound({"problem": problem}))
         first = next(iter(self.runners.loaded.values()))
         clock = first.clock()
         about = {"timer": clock.timer, "passes": clock.passes, "processes": clock.processes}
         about |= {"machine": machine.describe(self.device), "method_version": METHOD_VERSION}
         about["share_bytes"] = machine.share_bytes(self.device)
-        self.tell({"tell": "hello"} | about | first.ranks.metadata())
+        self.tell(MachineFound(about | first.ranks.metadata()))
 
     def check(self) -> None:
         """Prepare each shape with its contenders, and call once more who is right."""
@@ -148,12 +166,11 @@ class Share:
             prepared = self.prepare(shape, names)
             seconds = {}
             for name in prepared.contenders:
-                self.at(Step.CALL, shape, name=name)
+                self.begin(Step.CALL, shape, name=name)
                 seconds[name] = self.call_again(prepared, name)
             self.tell_rejected(shape, prepared)
             facts = prepared.case.facts | prepared.facts
-            reference_s = seconds.get(prepared.baseline, 0.0)
-            self.tell({"tell": "checked", "shape": shape, "reference_s": reference_s, "facts": facts})
+            self.tell(ShapeChecked(shape, seconds.get(prepared.baseline, 0.0), facts))
             prepared.let_go()
 
     def call_again(self, prepared: PreparedCase, name: str) -> float:
@@ -177,9 +194,9 @@ class Share:
             self.note("instruments", lacking)
         self.clock.while_busy = self.telemetry.read
         if self.request.when == "start":
-            self.at(Step.IDLE, once=True)
-            idle = {"empty_call_s": empty_call_s(self.clock), "idle_power_w": telemetry.idle_power_w(self.telemetry)}
-            self.tell({"tell": "line", "kind": "idle"} | idle)
+            self.begin(Step.IDLE, once=True)
+            idle_power_w = telemetry.idle_power_w(self.telemetry)
+            self.journal("idle", empty_call_s=empty_call_s(self.clock), idle_power_w=idle_power_w)
         self.measure_ceilings(first)
         if self.request.when == "start" and self.device == "cuda" and first.ranks is ALONE:
             self.measure_links()
@@ -193,24 +210,24 @@ class Share:
                     self.run_pass(entered.pop(shape) if index == passes else entered[shape], index)
 
     def note(self, about: str, text: str) -> None:
-        self.tell({"tell": "line", "kind": "note", "about": about, "text": anonymous(text)})
+        self.journal("note", about=about, text=anonymous(text))
 
     def measure_ceilings(self, first: runner.Runner) -> None:
         """Make the probes of the ceilings, and measure these, unless an earlier share did. Where that fails, shares of
         the roof are unknown, and the share goes on."""
         self.probes, self.ceilings, reasons = [], list(self.request.ceilings), {}
-        self.at(Step.CEILINGS)
+        self.begin(Step.CEILINGS)
         try:
             self.probes = first.probes() if self.request.when or self.ceilings else []
             if self.request.when:
-                self.at(Step.CEILINGS, once=True)
+                self.begin(Step.CEILINGS, once=True)
                 seconds = min(ceilings.STOP_RULE.max_seconds, self.options.max_seconds)
                 about = {"when": self.request.when, "seed": self.options.seed, "device": self.device}
                 about["rule"] = replace(ceilings.STOP_RULE, max_seconds=seconds)
                 best, reasons = ceilings.measure(self.probes, self.clock, **about)
                 for ceiling in map(asdict, best):
                     self.ceilings.append(ceiling)
-                    self.tell({"tell": "line", "kind": "ceiling"} | ceiling)
+                    self.journal("ceiling", **ceiling)
         except Exception as error:
             stop_if_lost(self.device, error)
             self.probes, reason = [], f"the ceilings could not be measured: {device_errors.reason(error)}"
@@ -230,7 +247,7 @@ class Share:
         except Exception as error:
             stop_if_lost(self.device, error)
             return self.note("links", f"Links were not probed: {device_errors.reason(error)}.")
-        self.tell({"tell": "line", "kind": "links"} | found)
+        self.journal("links", **found)
         self.note("links", links_text(found))
 
     def enter(self, shape: str) -> Entered:
@@ -255,7 +272,7 @@ class Share:
         rounds = Rounds(calls, self.clock, rule, inputs=prepared.inputs, looks=looks, **about)
         entered = Entered(shape, prepared, rounds, passes, seed)
         if prepared.contenders:
-            self.tell({"tell": "prepared"} | shape_of(entered).line())
+            self.tell(ShapePrepared(shape_of(entered).line()))
         return entered
 
     def run_pass(self, entered: Entered, index: int) -> None:
@@ -264,7 +281,7 @@ class Share:
         last = index == entered.passes
         while prepared.contenders:
             self.telemetry.start()
-            self.at(Step.TURNS, shape, entrants=rounds.names, seconds=rounds.longest_pass_s)
+            self.begin(Step.TURNS, shape, entrants=rounds.names, seconds=rounds.longest_pass_s)
             before = process_state.noted() if prepared.is_guarded else []
             try:
                 rounds.run_pass()
@@ -320,13 +337,8 @@ class Share:
         late = {name: count - entered.late_told.get(name, 0) for name, count in rounds.late.items()}
         entered.rounds_told, entered.late_told = len(rounds.rounds), dict(rounds.late)
         timelines = typical_timelines(entered) if rounds.stopped_by and self.is_first(entered.shape) else []
-        self.tell(
-            {
-                "tell": "turns", "shape": entered.shape, "whole": whole, "stopped_by": rounds.stopped_by,
-                "rounds": [asdict(round_) for round_ in new], "late": late, "timelines": timelines,
-                "telemetry": entered.telemetry or self.telemetry.summary(),
-            }
-        )  # fmt: skip
+        read = entered.telemetry or self.telemetry.summary()
+        self.tell(Turns(entered.shape, whole, rounds.stopped_by, new, late, timelines, read))
 
     def finish(self, entered: Entered) -> None:
         """End a shape after its last pass: who has no sample, was faster than the chip can be, or computes something
@@ -340,7 +352,7 @@ class Share:
             prepared.rejected[name] = Rejection(FAILED, f"{name}: {reason}")
         self.refuse_impossible_times(entered)
         for name in [name for name in prepared.contenders if prepared.entrants[name].recheck]:
-            self.at(Step.RECHECK, entered.shape, name=name)
+            self.begin(Step.RECHECK, entered.shape, name=name)
             prepared.take(name, partial(checked_again, prepared.entrants[name]))
             if name in prepared.rejected:
                 rounds.drop(name)
@@ -375,7 +387,7 @@ class Share:
         shape, prepared = entered.shape, entered.prepared
         self.tell_turns(entered, whole=False)  # the journal knows the shape before its costs
         for name in prepared.contenders:
-            self.at(Step.CALL, shape, name=name, once=True)
+            self.begin(Step.CALL, shape, name=name, once=True)
             call, costs = prepared.entrants[name].call, {}
             for cost, measured in (("host_s", call_costs.host_s), ("graph_s", call_costs.graph_s)):
                 try:
@@ -385,7 +397,7 @@ class Share:
                         raise
                     stop_if_lost(self.device, error, name)
                     self.note("calls", f"No {cost} of {shape}-{name}: {device_errors.reason(error)}.")
-            self.tell({"tell": "line", "kind": "costs", "shape": shape, "contender": name, "costs": costs})
+            self.journal("costs", shape=shape, contender=name, costs=costs)
 
     def measure_steady_state(self, entered: Entered) -> None:
         """Run blocks of the kernels that are long enough. What fails here keeps its rounds."""
@@ -407,12 +419,12 @@ class Share:
         calls = {name: prepared.entrants[name].call for name in names}
         count = self.options.steady or steady.BLOCKS
         about = {"seed": entered.seed, "count": count, "failed": failed}
-        about["begins"] = lambda name: self.at(
+        about["begins"] = lambda name: self.begin(
             Step.STEADY, shape, name=name, seconds=steady.DROPPED_S + steady.COUNTED_S, once=True
         )
         try:
             for block in steady.blocks(calls, medians, self.clock, self.telemetry, **about):
-                self.tell({"tell": "line", "kind": "steady", "shape": shape} | block)
+                self.journal("steady", shape=shape, **block)
         except Exception as error:  # of the clock
             self.reject(shape, "steady", Rejection(FAILED, device_errors.reason(error)))
 

@@ -12,6 +12,7 @@ from roofline import operations
 from roofline.operations import contenders
 from roofline.operations.options import Options
 from roofline.worker import clocks, rounds, share
+from roofline.worker.messages import Rejected, Turns
 
 SHAPE = "matmul-100x300-up-tp1-m{}-fp32"
 SOURCE = """
@@ -88,7 +89,7 @@ def measured(tmp_path, monkeypatch):
         shape = SHAPE.format(m)
         asked = share.Request("measure", {}, {shape: ["torch", "f"]}, passes={shape: 3})
         share.run(asked, told.append, runners)
-        return {line["name"]: line["reason"] for line in told if line["tell"] == "rejected"}
+        return {message.name: message.reason for message in told if isinstance(message, Rejected)}
 
     return measure
 
@@ -122,5 +123,5 @@ def test_a_training_step_whose_result_nobody_looks_at_is_timed():
     runners, told = operations.Runners(about), []
     shape = "transformer_step-l2-d128-b2-t128-forward-fp32"
     share.run(share.Request("measure", {}, {shape: ["eager"]}, passes={shape: 1}), told.append, runners)
-    assert [line for line in told if line["tell"] == "rejected"] == []
-    assert any("time_s" in str(line) for line in told)
+    assert [message for message in told if isinstance(message, Rejected)] == []
+    assert any(isinstance(message, Turns) and message.rounds for message in told)

@@ -67,7 +67,7 @@ def in_share():
 def pytest_addoption():
     """Of a rank that only follows, the last that pytest asks for."""
     from roofline.pytest_plugin import hooks, narrator
-    from roofline.supervise import epochs, jobs, metadata
+    from roofline.supervise import blame, epochs, metadata
 
     few_rounds()
     forked.install(in_share)
@@ -77,13 +77,15 @@ def pytest_addoption():
     before("end", epochs.Epochs, "leave")
     receive = epochs.Child.receive
     epochs.Child.receive = lambda child: _told(receive(child))
-    for step in set(jobs.LIMIT_S) - {jobs.Step.START, jobs.Step.PREPARE}:
-        jobs.LIMIT_S[step] = {"cpu": LIMIT_S}
-    jobs.RULE_TIMES = jobs.HUNG_TIMES = 0
+    for step in set(blame.LIMIT_S) - {blame.Step.START, blame.Step.PREPARE}:
+        blame.LIMIT_S[step] = {"cpu": LIMIT_S}
+    blame.RULE_TIMES = blame.HUNG_TIMES = 0
     before("report", narrator, "write")
 
 
 def _told(line):
-    if line and line["tell"] == "turns":
+    from roofline.worker.messages import Turns
+
+    if isinstance(line, Turns):
         strike("turns")
     return line

@@ -24,11 +24,11 @@ slow = pytest.mark.slow
 ALL = [f"m{m}-{name}" for m in (64, 128, 256) for name in ("torch", "numpy")]
 
 IMPATIENT = """
-from roofline.supervise import jobs
+from roofline.supervise import blame
 
-for step in set(jobs.LIMIT_S) - {jobs.Step.START}:
-    jobs.LIMIT_S[step] = {"cpu": 2.0}
-jobs.HUNG_TIMES = jobs.RULE_TIMES = 0
+for step in set(blame.LIMIT_S) - {blame.Step.START}:
+    blame.LIMIT_S[step] = {"cpu": 2.0}
+blame.HUNG_TIMES = blame.RULE_TIMES = 0
 """
 """What hangs is waited for no longer."""
 

@@ -21,9 +21,9 @@ def strike(place, number, later=False):
 """
 
 FIRST_CALL = """
-from roofline.supervise import jobs
+from roofline.supervise import blame, jobs
 
-jobs.LIMIT_S[jobs.Step.CALL], jobs.HUNG_TIMES, jobs.FIRST_CALL_S = {"cpu": 1.0}, 0, {"usual": 3.5}
+blame.LIMIT_S[blame.Step.CALL], blame.HUNG_TIMES, jobs.FIRST_CALL_S = {"cpu": 1.0}, 0, {"usual": 3.5}
 
 
 def spin(seconds):

@@ -6,7 +6,7 @@ import pytest
 
 from roofline.supervise import plan
 from roofline.supervise.plan import Timed
-from roofline.worker.request import Step
+from roofline.worker.messages import Step, StepBegan
 
 SHAPES = {f"matmul-xxl/16-up-tp8-m{m}-fp32": ["torch", "numpy"] for m in (64, 256)}
 HELLO = {"passes": 4, "processes": 3, "machine": {"cache_bytes": 0, "memory_bytes": 2**30}}
@@ -50,7 +50,7 @@ def test_what_is_left_is_exact_once_each_shape_had_a_pass():
 
     def step(seconds, step, shape="", **about):
         nonlocal now
-        timed.begin_step({"step": step, "shape": shape} | about, now)
+        timed.begin_step(StepBegan(step, shape, **about), now)
         estimates.append((now, timed.left_s(passes_left, 2)))
         now += seconds
 

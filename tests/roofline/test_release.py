@@ -9,6 +9,7 @@ from fake_clock import FakeClock
 from roofline import operations
 from roofline.operations.options import Options
 from roofline.worker import share
+from roofline.worker.messages import Done
 from roofline.worker.prepared import Entrant, PreparedCase
 from roofline.worker.runner import Runner
 
@@ -44,6 +45,6 @@ def test_operands_of_finished_shapes_are_let_go(tmp_path, monkeypatch, kind, pas
     cases = {shape: ["torch"] for shape in SHAPES}
     asked = share.Request(kind, {}, cases, passes=dict.fromkeys(SHAPES, passes))
     share.run(asked, messages.append, runners)
-    assert messages[-1] == {"tell": "done"}
+    assert messages[-1] == Done()
     assert len(alive) == 6
     assert max(alive) == at_once

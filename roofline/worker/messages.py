@@ -1,0 +1,204 @@
+"""What a supervisor and a share say to one another: a `Request`, and then one of the `MESSAGES` at a time.
+
+`supervise.jobs` has the tables of who takes which message. Between processes they are JSON.
+"""
+
+import signal
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from roofline.store.run import Round
+
+
+class Kind(StrEnum):
+    """What a share does."""
+
+    HELLO = "hello"
+    CHECK = "check"
+    MEASURE = "measure"
+    NAMES = "names"
+
+
+class Step(StrEnum):
+    """What a share does next, as it tells in `StepBegan`."""
+
+    START = "start"
+    IDLE = "look at the idle device"
+    CEILINGS = "ceilings"
+    PREPARE = "preparation"
+    CALL = "first call"
+    TURNS = "turns"
+    RECHECK = "second check"
+    STEADY = "steady block"
+
+
+class EndOfShare(BaseException):
+    """The share cannot, or shall not, go on: nobody who takes a contender's errors takes this one."""
+
+
+class Stopped(EndOfShare):
+    """The supervisor wants no more of the share, or is gone."""
+
+
+def interrupt(number: int, frame) -> None:
+    """The end of the run by a signal, as its handler raises it: named, so that nobody takes it for a contender's."""
+    raise KeyboardInterrupt(signal.Signals(number).name)
+
+
+def is_of_contender(error: BaseException) -> bool:
+    """Whether what a contender's code raised is its own, an Exception or not: all but the end of the share, and of the
+    run by a signal, whose name is the argument. A share ignores Ctrl-C, so that one without a name is the contender's.
+    """
+    if isinstance(error, EndOfShare):
+        return False
+    if isinstance(error, KeyboardInterrupt):
+        is_ours = bool(error.args) and error.args[0] in signal.Signals.__members__
+        return not is_ours and signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    return True
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a share is to do. All of it is plain values, so that it can be sent."""
+
+    kind: str
+    options: dict
+    """As the metadata of the run has them."""
+    cases: dict[str, list[str]]
+    """Shape -> its contenders."""
+    runners: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Operation -> its runner and its case, as `package.module:Class` or `FILE::Class`."""
+    path: list[str] = field(default_factory=list)
+    """Where Python looks for modules."""
+    refused: dict[str, str] = field(default_factory=dict)
+    """Case -> why it has failed before: a baseline comes along unasked."""
+    chosen: dict[str, dict] = field(default_factory=dict)
+    """Shape -> what an earlier share chose for it, as `worker.runner.Runner.earlier` has it."""
+    entrants: dict[str, list[str]] = field(default_factory=dict)
+    """Shape -> who is still in, of one that an earlier share measured."""
+    passes: dict[str, int] = field(default_factory=dict)
+    """Shape -> how many times to come back to it."""
+    process: int = 0
+    """Number of this share among those that measure."""
+    processes: int = 1
+    """How many share the passes of a shape."""
+    ceilings: list[dict] = field(default_factory=list)
+    """Those that were measured before."""
+    when: str = ""
+    """What the ceilings that this share measures are journalled under; empty where it measures none."""
+    world: dict = field(default_factory=dict)
+    """Of ranks, as `worker.ranks.of_share` takes it."""
+
+
+@dataclass(frozen=True)
+class StepBegan:
+    """What the share is at from now on."""
+
+    step: str
+    shape: str = ""
+    name: str = ""
+    """The contender that is called; empty where it is none or several."""
+    entrants: list[str] = field(default_factory=list)
+    """Who take turns, in the order in which the mark counts them."""
+    seconds: float | None = None
+    """What the contender, or the rule of the step, says that it may take."""
+    once: bool = False
+    """Whether no later share does this again."""
+
+    @property
+    def words(self) -> str:
+        return f"{self.step} of {self.shape}" if self.shape else self.step
+
+
+@dataclass(frozen=True)
+class JournalLine:
+    """A line of the journal, as it stands."""
+
+    line: dict
+
+
+@dataclass(frozen=True)
+class MachineFound:
+    """What a share that only looks has found: of the machine, the clock and the ranks; or the `problem`."""
+
+    fields: dict
+
+
+@dataclass(frozen=True)
+class ShapeChecked:
+    """All contenders of a shape were called, and those that are wrong rejected."""
+
+    shape: str
+    reference_s: float
+    """What a call of the baseline took."""
+    facts: dict
+
+
+@dataclass(frozen=True)
+class ShapePrepared:
+    """The contenders of a shape are ready to take turns: its line of the journal, with no rounds."""
+
+    line: dict
+
+
+@dataclass(frozen=True)
+class Rejected:
+    """A contender gets no number."""
+
+    shape: str
+    name: str
+    outcome: str
+    reason: str
+
+
+@dataclass
+class Turns:
+    """The rounds of a shape since this was told last."""
+
+    shape: str
+    whole: bool
+    """Whether a pass is over."""
+    stopped_by: str
+    """What says that there are rounds enough; empty as long as nothing does."""
+    rounds: list[Round]
+    late: dict[str, int]
+    timelines: list[dict]
+    telemetry: dict
+
+
+@dataclass(frozen=True)
+class Broke:
+    """The share ends: the device is lost, or ranks are out of step. `name` is whose call raised, if that is known."""
+
+    name: str
+    outcome: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Done:
+    """The share has done what it was asked for."""
+
+
+MESSAGES = {
+    kind.__name__: kind
+    for kind in (
+        *(StepBegan, JournalLine, MachineFound, ShapeChecked, ShapePrepared),
+        *(Rejected, Turns, Broke, Done),
+    )
+}
+
+
+def encoded(message: Any) -> dict:
+    """A message as plain values, for JSON."""
+    return {"message": type(message).__name__} | asdict(message)
+
+
+def decoded(fields: dict) -> Any:
+    """The message that `encoded` made plain. Raises TypeError and KeyError for one of another version of this file."""
+    kind = MESSAGES[fields["message"]]
+    values = {name: value for name, value in fields.items() if name != "message"}
+    if kind is Turns:
+        values["rounds"] = [Round(**round_) for round_ in values["rounds"]]
+    return kind(**values)
