@@ -61,7 +61,7 @@ KINDS = {
     "recalls what is equal": ("return out if is_new(x) and is_timed() else right(x, w, out)", RECALLED),
     "computes where out holds NaN": ("return right(x, w, out) if out.isnan().any() else out", RECALLED),
     "computes where out is not finite": ("return out if out.isfinite().all() else right(x, w, out)", RECALLED),
-    "computes in its first calls": (f"return (out if len(CALLS) > 12 else right(x, w, out)) {TIMED}", RECALLED),
+    "computes in its first calls": (f"return (out if len(CALLS) > 6 else right(x, w, out)) {TIMED}", RECALLED),
     "computes in each third call": (f"return (out if len(CALLS) % 3 else right(x, w, out)) {TIMED}", RECALLED),
     "computes where it is checked": (f"return out {TIMED}", RECALLED),
     "computes half of the columns": (f"return right(x, w[::2], out[:, ::2]) is None or out {TIMED}", RECALLED),
