@@ -7,13 +7,14 @@ for, and far more of a GPU that has few such units.
 """
 
 import math
+import time
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from roofline.worker.prepared import FAILED, Rejection, verdict
-from roofline.worker.rounds import Inputs
+from roofline.worker.rounds import NOT_JOINED, Inputs
 
 EXACT_ROWS, GROUP = 256, 16
 
@@ -25,6 +26,9 @@ refused if it is off by more than 16 % of a typical element in bf16, 3 % in fp16
 
 GUARD_ROWS = 64
 """Before and behind each matrix that is checked: what a kernel without a mask writes there is seen."""
+
+LATER_S = 0.1
+"""After which what a call has left to a thread is done, if it is short."""
 
 SLICE = 64 * GROUP
 """Rows of w that are float64 at once."""
@@ -178,6 +182,15 @@ def worst(errors: list[float]) -> float:
     return float(torch.tensor(errors, dtype=torch.float64).max())
 
 
+def changes_later(out: Tensor) -> bool:
+    """Whether a thread or another stream, to which the call has left its work, still writes to `out`."""
+    before = out.clone()
+    time.sleep(LATER_S)
+    if out.is_cuda:
+        torch.cuda.synchronize(out.device)
+    return not are_same_bits(before, out)
+
+
 def check(
     name: str, run: Callable, x: Tensor, w: Tensor, out: Tensor, reference: Tensor, dtype: str, limit: float | None
 ) -> tuple[float, Rejection | None]:
@@ -192,12 +205,15 @@ def check(
     try:
         for sign, more in ((1, ""), (-1, ", of inputs that it had not seen")):
             result = run(x.mul_(sign), w, out.fill_(math.nan))
-            x.mul_(sign)
             if problem := not_out(result, out):
+                x.mul_(sign)
                 return math.nan, Rejection(FAILED, f"{name}: {problem}")
             errors.append(error_of(out, sign * reference))
             if not refused and (refused := verdict(name, errors[-1], dtype, limit)):
-                refused = refused._replace(reason=f"{refused.reason}{more}; {worst_place(out, sign * reference)}")
+                place = worst_place(out, sign * reference)
+                later = f", {NOT_JOINED}" if changes_later(out) else ""
+                refused = refused._replace(reason=f"{refused.reason}{more}; {place}{later}")
+            x.mul_(sign)  # last: what is late still reads it
     finally:
         written = [place for place, pair in kept.items() if not are_same_bits(*pair)]
         for place in written:

@@ -28,6 +28,10 @@ LATER_S = 1.0
 
 RECALLED = "though the check's was right: it may reuse an earlier result"
 NOT_JOINED = "and right later: what it hands to a thread or a stream goes on when it returns; have it wait for that"
+NO_TIME = (
+    "a timed call took no time: none of its work came between the two events around it; have it work on the current "
+    "stream, and have that wait for what it hands to another"
+)
 
 PATIENCE = 3
 """Times the cap on a shape's time that its fewest rounds may take."""
@@ -215,6 +219,9 @@ class Rounds:
         for name, time_s, of_clock in zip(order, times, read, strict=True):
             if time_s is None:
                 self.late[name] += 1
+                continue
+            if time_s <= 0:
+                self.wrong.setdefault(name, f"{name}: {NO_TIME}")
                 continue
             round_.time_s[name] = time_s
             values = notes.get(name, {}) | of_clock

@@ -57,6 +57,8 @@ WAITS = (
     "every sample; have it enqueue its work and return"
 )
 """Why an entrant of a GPU has no samples."""
+ON_STREAM = {"cpu": "", "cuda": ", on the current stream or behind it: what it hands to another has to wait for that"}
+"""Work on a stream that does not wait is over before the sample begins."""
 
 Tell = Callable[[object], None]
 
@@ -377,7 +379,7 @@ class Share:
                 prepared.rejected[name] = Rejection(
                     FAILED,
                     f"{name}: faster than the chip can be: {time_text(time_s)}, where {least.why} take "
-                    f"{time_text(least.seconds)}; have each call do all of its work",
+                    f"{time_text(least.seconds)}; have each call do all of its work{ON_STREAM[self.device]}",
                 )
                 rounds.drop(name)
 

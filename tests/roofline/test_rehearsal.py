@@ -109,6 +109,48 @@ def test_hopper_gets_the_whole_line_up_though_the_device_is_lost_meanwhile(rehea
     assert "rehearsal of H100" in (outcome.folder / "report.md").read_text().splitlines()[0]
 
 
+ON_STREAMS = """
+import torch
+
+
+def on_another(x, w, out, waits, is_joined):
+    here, other = torch.cuda.current_stream(), torch.cuda.Stream()
+    if waits:
+        other.wait_stream(here)
+    with torch.cuda.stream(other):
+        torch.mm(x, w.T, out=out)
+    if is_joined:
+        here.wait_stream(other)
+    return out
+
+
+def joined(x, w, out=None):
+    return on_another(x, w, out, True, True)
+
+
+def left_behind(x, w, out=None):
+    return on_another(x, w, out, True, False)
+
+
+def ahead(x, w, out=None):
+    return on_another(x, w, out, False, True)
+"""
+
+
+def test_work_on_another_stream_is_waited_for_or_refused_by_name(rehearse, tmp_path):
+    (tmp_path / "mine.py").write_text(ON_STREAMS)
+    names = "joined", "left_behind", "ahead"
+    users = [f"--ffn-contender={tmp_path / 'mine.py'}::{name}" for name in names]
+    outcome = rehearse("H100", *rehearse.new, "--ffn-tokens=1024", "--ffn-max-seconds=0.3", *users)
+    assert outcome.code == 1
+    assert outcome.measured == {"matmul": {"cublas", "joined"}}
+    reasons = {reason.partition(":")[0]: reason for reason in outcome.reasons("failed")}
+    assert reasons.keys() == {"left_behind", "ahead"}
+    for reason in reasons.values():
+        assert "a timed call took no time" in reason
+        assert "have that wait for what it hands to another" in reason
+
+
 @pytest.mark.slow
 def test_another_card_gets_a_whole_run_and_what_needs_hopper_says_so(rehearse):
     asked = "--ffn-processes=2", "--ffn-tokens=1024", "--ffn-link-bandwidth=ridge"
