@@ -253,6 +253,11 @@ class DeviceLink:
         """Enqueue the transfers of `route` from `first` to before `end` on the link's stream, the current one."""
         raise NotImplementedError
 
+    def wait_for_begin(self) -> None:
+        """Have the current stream wait until the last launch of what moves or paces transfers runs."""
+        started = self._signals(self._route.started, self._route.launched * self.programs, 0)
+        self.launch(wait_launch(started, 1, self._times[-2:]))
+
     def arrivals_s(self, t0: int) -> list[float]:
         """Return when each transfer of the last run arrived, by the globaltimer's `t0`."""
         return [(last - t0) * 1e-9 for last in self._route.arrivals.amax(dim=1).tolist()]
@@ -303,22 +308,25 @@ class PacedCopier(DeviceLink):
         self.launch(copy_launch(route, first, end, self.bytes_per_s))
 
     def began(self) -> None:
-        started = self._signals(self._route.started, self._route.launched * self.programs, 0)
-        self.launch(wait_launch(started, 1, self._times[-2:]))
+        self.wait_for_begin()
 
 
 def wait_value(counter: Tensor, wanted: int) -> None:
     """Have the current stream wait until the int32 `counter` has grown to `wanted`. That takes no SM, which a matmul
     could want, and has no bound: who is to raise it must. (CUDA driver API, stream memory operations; the comparison is
     cyclic, so a counter may wrap around.)"""
-    stream, address = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream), ctypes.c_uint64(counter.data_ptr())
-    call_driver("cuStreamWaitValue32_v2", stream, address, ctypes.c_uint32(wanted), WAIT_VALUE_GEQ)
+    address = ctypes.c_uint64(counter.data_ptr())
+    call_driver("cuStreamWaitValue32_v2", current_stream(), address, ctypes.c_uint32(wanted), WAIT_VALUE_GEQ)
 
 
 def write_value(flag: Tensor, value: int) -> None:
     """Have the current stream write `value` to the int32 `flag`, once what comes before it is done."""
-    stream, address = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream), ctypes.c_uint64(flag.data_ptr())
-    call_driver("cuStreamWriteValue32_v2", stream, address, ctypes.c_uint32(value), 0)
+    address = ctypes.c_uint64(flag.data_ptr())
+    call_driver("cuStreamWriteValue32_v2", current_stream(), address, ctypes.c_uint32(value), 0)
+
+
+def current_stream() -> ctypes.c_void_p:
+    return ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
 
 
 @functools.cache

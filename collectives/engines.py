@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from collectives import device
-from collectives.device import DeviceLink, Route, stamp_launch, wait_launch
+from collectives.device import DeviceLink, Route, current_stream, stamp_launch, wait_launch
 from collectives.transfers import SLICE_BYTES, Transfer
 from kernels import copier
 from kernels.contract import KernelLaunch, Signals
@@ -56,10 +56,6 @@ def copy_beside(source: Tensor, target: Tensor) -> None:
     copy = (ctypes.c_uint64 * 14)(*ends[0], *ends[1], *matrix, IN_ORDER | BESIDE_COMPUTE << 32)
     # a CUDA_MEMCPY3D_BATCH_OP; flags of the whole batch are none
     device.call_driver("cuMemcpy3DBatchAsync_v2", ctypes.c_size_t(1), copy, ctypes.c_ulonglong(0), current_stream())
-
-
-def current_stream() -> ctypes.c_void_p:
-    return ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
 
 
 def pitch(matrix: Tensor) -> int:
@@ -218,7 +214,7 @@ class PacedEngine(DeviceLink):
         self._pacing.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._pacing):
             self.launch(self.pace_launch(route, self._at_once))
-        self.launch(wait_launch(self._signals(route.started, route.launched, 0), 1, self._times[-2:]))
+        self.wait_for_begin()
 
     def move(self, route: Route, first: int, end: int) -> None:
         number = sum(map(len, route.copies[:first]))
@@ -256,28 +252,20 @@ def takes_no_sm(copy: Callable[[Tensor, Tensor], None]) -> bool:
     target, times = torch.zeros_like(source), torch.zeros(2, dtype=torch.int64, device=source.device)
     flag, lost = (torch.zeros(1, dtype=torch.int32, device=source.device) for _ in range(2))
     up, held = (hold_launch(Signals(flag, wanted, lost, int(1e6 * HELD_S)), times) for wanted in (0, 1))
-    steps = [
-        lambda: held.run(source.device),
-        lambda: copy(source, target),
-        lambda: stamp_launch(times).run(source.device),
-    ]
+
+    def ends(holding: KernelLaunch) -> list[bool]:
+        """Whether it ends soon, and a copy behind it, and a kernel behind that, each on a stream of its own."""
+        steps = lambda: holding.run(source.device), lambda: copy(source, target), lambda: stamp.run(source.device)
+        return [is_soon(step) for step in steps]
+
+    stamp = stamp_launch(times)
     try:
-        with torch.cuda.stream(torch.cuda.Stream()):  # a batch is refused on the default one
-            up.run(source.device)  # it ends at once: all that the steps take is loaded here
-            for step in steps[1:]:
-                step()
+        ends(up)  # all that the steps take is loaded here
     except RuntimeError:  # the driver refuses the copy
         return False
     torch.cuda.synchronize()
-    ended = []
-    for step in steps:
-        event = torch.cuda.Event()
-        with torch.cuda.stream(torch.cuda.Stream()):
-            step()
-            event.record()
-        ended.append(is_soon(event))
-    with torch.cuda.stream(torch.cuda.Stream()):
-        device.write_value(flag, 1)
+    ended = ends(held)
+    is_soon(lambda: device.write_value(flag, 1))
     torch.cuda.synchronize()
     return ended == [False, True, False]
 
@@ -290,8 +278,13 @@ def hold_launch(signals: Signals, times: Tensor) -> KernelLaunch:
     return replace(launch, grid=(properties.multi_processor_count * each,), args=args)
 
 
-def is_soon(event: torch.cuda.Event) -> bool:
-    """Return whether `event` happens within the time that a copy may take."""
+def is_soon(step: Callable) -> bool:
+    """Return whether what `step` enqueues on a stream of its own, where a batch is not refused, is done within the time
+    that a copy may take."""
+    event = torch.cuda.Event()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        step()
+        event.record()
     until = time.perf_counter() + LONGEST_COPY_S
     while not event.query():
         if time.perf_counter() > until:

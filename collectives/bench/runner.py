@@ -14,7 +14,7 @@ from collectives.bench.operands import Call
 from collectives.bench.setting import Setting
 from collectives.transfers import LinkError, WarmUp, ended
 from kernels import contract
-from kernels.bench import checks, matmul
+from kernels.bench import matmul
 from kernels.registry import CONTENDERS
 from roofline.measure.prepared import SKIPPED, TOLERANCE, Entrant, PreparedCase, Rejection, unwatched, verdict
 from roofline.operations.gathering import OFF_PACE
@@ -111,11 +111,7 @@ class Runner(matmul.Runner):
             with suppress(LinkError):  # one that waits for what is computed may give up
                 setting.relative_error(arm, link, setting.sets[0])
         checked = setting.sets[:sets] if sets else 2 * setting.sets
-        errors, where = [], ""
-        for each in checked:
-            errors.append(setting.relative_error(arm, link, each, all_cores=all_cores))
-            where = where or checks.first_nan(out=each.out)
-        error = checks.worst(errors)
+        error, where = setting.worst_error(arm, link, checked, all_cores=all_cores)
         dtype = setting.case.dtype
         limit = TOLERANCE[dtype] * setting.limit_share
         if wrong := verdict(name, error, dtype, limit, where):

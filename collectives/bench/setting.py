@@ -138,7 +138,7 @@ class Setting:
             chosen = (self.earlier_facts[name] for name in ("unsplit", "t_gemm_planned_s", REQUESTED, "gather"))
             fastest, self.t_gemm_s, self.bytes_per_s, self.gather = chosen
             if self.link_kind == wires.PCIE:
-                self.t_comm_s = earlier["facts"]["t_comm_planned_s"]
+                self.t_comm_s = self.earlier_facts["t_comm_planned_s"]
         else:
             times = ranks.share(self._unsplit_s() if options.timed else dict.fromkeys(self.unsplit, 1.0))
             fastest = min(times, key=times.get)
@@ -314,6 +314,14 @@ class Setting:
     def buffer(self, shape: tuple[int, int], number: int = SETS) -> torch.Tensor:
         """Return memory that cases of one operation and shape share; by default such as no set has."""
         return buffer(self.case.op, shape, self.case.dtype, self.device, number)
+
+    def worst_error(self, arm: Callable, link, sets: list, **about) -> tuple[float, str]:
+        """The worst `relative_error` on `sets`, and where a result has its first NaN, in words."""
+        errors, where = [], ""
+        for operands in sets:
+            errors.append(self.relative_error(arm, link, operands, **about))
+            where = where or checks.first_nan(out=operands.out)
+        return checks.worst(errors), where
 
     def relative_error(self, arm: Callable, link, operands, *, all_cores: bool = False) -> float:
         """Of the result of `arm`, from operands poisoned with NaN; NaN where that is left in it."""
