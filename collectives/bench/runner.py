@@ -48,10 +48,7 @@ class Runner(matmul.Runner):
         for name in BY_PERSISTENT:
             if name in self.own_arms:
                 arms[name + PERSISTENT] = partial(self.own_arms[name], matmul=ours)
-        for name in of_operation(op, gpu=True):
-            if name in on_device.ARMS:
-                arms[name] = on_device.ARMS[name]
-        return arms
+        return arms | {name: on_device.ARMS[name] for name in of_operation(op, gpu=True) if name in on_device.ARMS}
 
     def prepare(self, case, names: list[str], first_call=unwatched) -> PreparedCase:
         """Each arm of `names` checked; where timed, `serial` with them, and beside them what to compare with."""
