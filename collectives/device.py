@@ -61,6 +61,8 @@ class Route:
     wanted: int = 0
     copies: list[list[tuple[Tensor, Tensor]]] = field(default_factory=list)
     """Of each transfer, what copy engines do for it: from where to where."""
+    events: Sequence[torch.cuda.Event] = ()
+    """Where arrivals are events: that of the start, and each."""
     slices: Tensor | None = None
     let_go: Tensor | None = None
     copy_ns_per_byte: float = 0.0

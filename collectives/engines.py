@@ -69,28 +69,27 @@ def row_bytes(matrix: Tensor) -> int:
 class Enqueued(DeviceLink):
     """Transfers whose arrivals are events. A subclass says how one is enqueued (`bring`)."""
 
-    def __init__(self, rank: int):
-        super().__init__(rank)
-        self._events: list[torch.cuda.Event] = []
+    def prepared(self, transfers: Sequence[Transfer]) -> Route:
+        route = super().prepared(transfers)
+        route.events = [torch.cuda.Event(enable_timing=True) for _ in route.free]
+        return route
 
     def before(self) -> None:
         super().before()
-        lacking = len(self._route.free) - len(self._events)
-        self._events += [torch.cuda.Event(enable_timing=True) for _ in range(lacking)]
-        self._events[0].record()
+        self._route.events[0].record()
 
     def move(self, route: Route, first: int, end: int) -> None:
         for index in range(first, end):
             self.bring(route, index, first, end)
             device.write_value(route.flags[index:], route.runs)
-            self._events[index + 1].record()
+            route.events[index + 1].record()
 
     def bring(self, route: Route, index: int, first: int, end: int) -> None:
         """Enqueue transfer `index`, one of those from `first` to before `end` that go together."""
         raise NotImplementedError
 
     def arrivals_s(self, t0: int) -> list[float]:
-        begun, *events = self._events[: len(self._route.free)]
+        begun, *events = self._route.events
         return [begun.elapsed_time(event) * 1e-3 for event in events]
 
 

@@ -278,8 +278,9 @@ class Setting:
 
         gemms = {f"gemm {name}": self.multiplied_by(contender) for name, contender in self.unsplit.items()}
         best, ours = f"gemm {self.best.name}", "gemm persistent"
-        with_room = ("preset", ours, "gemm") if best == ours else ("preset", ours)
-        beside = {"gemm": gemms[best]} | {name: gemms[name] for name in (ours,) if name in gemms and name != best}
+        beside = {"gemm": gemms[best]}
+        if ours in gemms and ours != best:
+            beside[ours] = gemms[ours]
         for name, runs in gemms.items():
             enter(name, "gemm", runs)
         if preset := self.preset_runs():
@@ -290,7 +291,7 @@ class Setting:
             enter("link", "link", [partial(contended, link, gather) for gather in self.gathers], link)
             unrelated = self.unrelated()
             for name, runs in beside.items():
-                link = self.link(is_spread=name in with_room)
+                link = self.link(is_spread=name != "gemm" or best == ours)
                 both = zip(itertools.cycle(unrelated), runs, strict=False)
                 enter(f"{name} beside link", "contended", [partial(contended, link, *x) for x in both], link)
         if self.keeps_step:
