@@ -3,8 +3,8 @@
 Both have a clock of their own. The matmul's runs slower while the link moves something, the link's while programs
 compute; by how much is measured, on the same shape, by a matmul beside a link that do not wait for one another. What
 the matmul of a vendor cannot have beside a copier are the copier's SMs; what chunks of K cost it are sums that pass
-through memory. `PIECE_S` and `SUMS_SHOW_S` alone are fitted, on the H200's gathers
-(results/reference/nvidia-h200-2026-11-26-2).
+through memory. `PIECE_S`, `SUMS_SHOW_S` and how wide a vendor's tiles are were chosen by the H200's gathers
+(results/reference/nvidia-h200-2026-11-26-2); nothing else is fitted.
 """
 
 import heapq
@@ -17,7 +17,7 @@ from typing import NamedTuple
 from roofline.theory import arms, schedule, simulator
 from roofline.theory.arms import OverlapPlan
 
-PIECE_S = 0.4e-6
+PIECE_S = 0.5e-6
 """What a piece that the copier brings costs each program of a kernel that waits on the device, beyond what the same
 traffic in whole chunks does. An H100's gathers, on which it was not fitted, want 0.55e-6."""
 
