@@ -142,10 +142,8 @@ def runs_of(chunks: Sequence[int]) -> list[tuple[int, int]]:
     """
     runs: list[tuple[int, int]] = []
     for chunk in sorted(chunks):
-        if runs and sum(runs[-1]) == chunk:
-            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
-        else:
-            runs.append((chunk, 1))
+        first, count = runs.pop() if runs and sum(runs[-1]) == chunk else (chunk, 0)
+        runs.append((first, count + 1))
     return runs
 
 

@@ -43,7 +43,8 @@ class Route:
     what is computed while the link runs, a transfer goes when its own of the `counters[n]` has grown to `wanted`.
 
     int64, times of the globaltimer: `arrivals[n, programs of the copier]`; `free[n + 1]`, of the start, and when the
-    wire has moved each transfer by its pace; `computed_ns[n]`, when each counter was raised last.
+    wire has moved each transfer by its pace; `computed_ns[n]`, when each counter was raised last; `times[2n + 6]`, of
+    the end, the begin and the end of each wait, and the link's own.
     """
 
     transfers: Sequence[Transfer]
@@ -54,11 +55,14 @@ class Route:
     arrivals: Tensor
     free: Tensor
     computed_ns: Tensor
+    times: Tensor
     runs: int = 0
     launched: int = 0
     wanted: int = 0
     copies: list[list[tuple[Tensor, Tensor]]] = field(default_factory=list)
     """Of each transfer, what copy engines do for it: from where to where."""
+    events: Sequence[torch.cuda.Event] = ()
+    """Where arrivals are events: that of the start, and each."""
     slices: Tensor | None = None
     let_go: Tensor | None = None
     copy_ns_per_byte: float = 0.0
@@ -128,7 +132,6 @@ class DeviceLink:
         self._stream = torch.cuda.Stream(priority=-1)
         self._never_waits = torch.cuda.Stream(priority=0)  # torch has other streams for another priority
         self._lost = torch.zeros(1, dtype=torch.int32, device=self.device)
-        self._times = torch.zeros(0, dtype=torch.int64, device=self.device)
         self._routes: dict[int, Route] = {}
 
     def launch(self, launch: KernelLaunch) -> None:
@@ -145,8 +148,6 @@ class DeviceLink:
         count = len(transfers)
         if id(transfers) not in self._routes:
             route = self._routes[id(transfers)] = self.prepared(transfers)
-            if len(self._times) < 2 * count + 6:  # the end, begin and end of waits, the link's own
-                self._times = torch.zeros(2 * count + 6, dtype=torch.int64, device=self.device)
             self.load(route)
         self._route, self._waits = self._routes[id(transfers)], []
         self._ready = self._at_once = count if ready is None else ready
@@ -167,7 +168,7 @@ class DeviceLink:
     def load(self, route: Route) -> None:
         """Load every kernel of the link before a stream waits: a module that is loaded meanwhile waits for that."""
         up = Signals(route.flags, 0, self._lost, 0)
-        for times in (self._times[-2:], self._times[1:]):  # addresses that align differently: two binaries
+        for times in (route.times[-2:], route.times[1:]):  # addresses that align differently: two binaries
             self.launch(wait_launch(up, 1, times))
         self.launch(raise_launch(route, 0, 0, 0))
         self.launch(stamp_launch(route.free))
@@ -188,7 +189,7 @@ class DeviceLink:
         """Have the current stream wait until the first `count` transfers are here."""
         if count:
             self._waits.append(count)
-            self.launch(wait_launch(self.signals(count), count, self._times[2 * len(self._waits) - 1 :]))
+            self.launch(wait_launch(self.signals(count), count, self._route.times[2 * len(self._waits) - 1 :]))
         return count
 
     def signals(self, count: int | None = None) -> Signals:
@@ -202,7 +203,7 @@ class DeviceLink:
 
     def finish(self) -> None:
         """The consumer's end; its stream goes on after the link's."""
-        self.launch(stamp_launch(self._times))
+        self.launch(stamp_launch(self._route.times))
         torch.cuda.current_stream().wait_stream(self._stream)
         self.after()
 
@@ -234,7 +235,7 @@ class DeviceLink:
             wanted = route.runs * self.programs
             first = next((number for number, flag in enumerate(route.flags.tolist()) if flag < wanted), lost - 1)
             raise missing(self.kind, route.transfers[first], self.rank, f"it is {self.patience_s:g} s late")
-        t0, (end, *times) = int(route.free[0]), self._times.tolist()
+        t0, (end, *times) = int(route.free[0]), route.times.tolist()
         spans = zip(self._waits, times[::2], times[1::2], strict=False)
         waits = [(count, (began - t0) * 1e-9, (ended - t0) * 1e-9) for count, began, ended in spans]
         computed_s = [(ns - t0) * 1e-9 for ns in route.computed_ns.tolist()[self._at_once :]]
@@ -246,12 +247,18 @@ class DeviceLink:
         table = torch.tensor([describe(transfer) for transfer in transfers], dtype=torch.int64, device=self.device)
         n = len(table)
         numbers = [torch.zeros(size, dtype=torch.int32, device=self.device) for size in (n, 1, n)]
-        times = [torch.zeros(shape, dtype=torch.int64, device=self.device) for shape in ((n, self.programs), n + 1, n)]
+        shapes = (n, self.programs), n + 1, n, 2 * n + 6
+        times = [torch.zeros(shape, dtype=torch.int64, device=self.device) for shape in shapes]
         return Route(transfers, table, *numbers, *times)
 
     def move(self, route: Route, first: int, end: int) -> None:
         """Enqueue the transfers of `route` from `first` to before `end` on the link's stream, the current one."""
         raise NotImplementedError
+
+    def wait_for_begin(self) -> None:
+        """Have the current stream wait until the last launch of what moves or paces transfers runs."""
+        started = self._signals(self._route.started, self._route.launched * self.programs, 0)
+        self.launch(wait_launch(started, 1, self._route.times[-2:]))
 
     def arrivals_s(self, t0: int) -> list[float]:
         """Return when each transfer of the last run arrived, by the globaltimer's `t0`."""
@@ -303,22 +310,25 @@ class PacedCopier(DeviceLink):
         self.launch(copy_launch(route, first, end, self.bytes_per_s))
 
     def began(self) -> None:
-        started = self._signals(self._route.started, self._route.launched * self.programs, 0)
-        self.launch(wait_launch(started, 1, self._times[-2:]))
+        self.wait_for_begin()
 
 
 def wait_value(counter: Tensor, wanted: int) -> None:
     """Have the current stream wait until the int32 `counter` has grown to `wanted`. That takes no SM, which a matmul
     could want, and has no bound: who is to raise it must. (CUDA driver API, stream memory operations; the comparison is
     cyclic, so a counter may wrap around.)"""
-    stream, address = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream), ctypes.c_uint64(counter.data_ptr())
-    call_driver("cuStreamWaitValue32_v2", stream, address, ctypes.c_uint32(wanted), WAIT_VALUE_GEQ)
+    address = ctypes.c_uint64(counter.data_ptr())
+    call_driver("cuStreamWaitValue32_v2", current_stream(), address, ctypes.c_uint32(wanted), WAIT_VALUE_GEQ)
 
 
 def write_value(flag: Tensor, value: int) -> None:
     """Have the current stream write `value` to the int32 `flag`, once what comes before it is done."""
-    stream, address = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream), ctypes.c_uint64(flag.data_ptr())
-    call_driver("cuStreamWriteValue32_v2", stream, address, ctypes.c_uint32(value), 0)
+    address = ctypes.c_uint64(flag.data_ptr())
+    call_driver("cuStreamWriteValue32_v2", current_stream(), address, ctypes.c_uint32(value), 0)
+
+
+def current_stream() -> ctypes.c_void_p:
+    return ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
 
 
 @functools.cache

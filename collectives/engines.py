@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from collectives import device
-from collectives.device import DeviceLink, Route, stamp_launch, wait_launch
+from collectives.device import DeviceLink, Route, current_stream, stamp_launch, wait_launch
 from collectives.transfers import SLICE_BYTES, Transfer
 from kernels import copier
 from kernels.contract import KernelLaunch, Signals
@@ -58,10 +58,6 @@ def copy_beside(source: Tensor, target: Tensor) -> None:
     device.call_driver("cuMemcpy3DBatchAsync_v2", ctypes.c_size_t(1), copy, ctypes.c_ulonglong(0), current_stream())
 
 
-def current_stream() -> ctypes.c_void_p:
-    return ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-
-
 def pitch(matrix: Tensor) -> int:
     return matrix.stride(0) * matrix.element_size()
 
@@ -73,28 +69,27 @@ def row_bytes(matrix: Tensor) -> int:
 class Enqueued(DeviceLink):
     """Transfers whose arrivals are events. A subclass says how one is enqueued (`bring`)."""
 
-    def __init__(self, rank: int):
-        super().__init__(rank)
-        self._events: list[torch.cuda.Event] = []
+    def prepared(self, transfers: Sequence[Transfer]) -> Route:
+        route = super().prepared(transfers)
+        route.events = [torch.cuda.Event(enable_timing=True) for _ in route.free]
+        return route
 
     def before(self) -> None:
         super().before()
-        lacking = len(self._route.free) - len(self._events)
-        self._events += [torch.cuda.Event(enable_timing=True) for _ in range(lacking)]
-        self._events[0].record()
+        self._route.events[0].record()
 
     def move(self, route: Route, first: int, end: int) -> None:
         for index in range(first, end):
             self.bring(route, index, first, end)
             device.write_value(route.flags[index:], route.runs)
-            self._events[index + 1].record()
+            route.events[index + 1].record()
 
     def bring(self, route: Route, index: int, first: int, end: int) -> None:
         """Enqueue transfer `index`, one of those from `first` to before `end` that go together."""
         raise NotImplementedError
 
     def arrivals_s(self, t0: int) -> list[float]:
-        begun, *events = self._events[: len(self._route.free)]
+        begun, *events = self._route.events
         return [begun.elapsed_time(event) * 1e-3 for event in events]
 
 
@@ -218,7 +213,7 @@ class PacedEngine(DeviceLink):
         self._pacing.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._pacing):
             self.launch(self.pace_launch(route, self._at_once))
-        self.launch(wait_launch(self._signals(route.started, route.launched, 0), 1, self._times[-2:]))
+        self.wait_for_begin()
 
     def move(self, route: Route, first: int, end: int) -> None:
         number = sum(map(len, route.copies[:first]))
@@ -256,28 +251,20 @@ def takes_no_sm(copy: Callable[[Tensor, Tensor], None]) -> bool:
     target, times = torch.zeros_like(source), torch.zeros(2, dtype=torch.int64, device=source.device)
     flag, lost = (torch.zeros(1, dtype=torch.int32, device=source.device) for _ in range(2))
     up, held = (hold_launch(Signals(flag, wanted, lost, int(1e6 * HELD_S)), times) for wanted in (0, 1))
-    steps = [
-        lambda: held.run(source.device),
-        lambda: copy(source, target),
-        lambda: stamp_launch(times).run(source.device),
-    ]
+
+    def ends(holding: KernelLaunch) -> list[bool]:
+        """Whether it ends soon, and a copy behind it, and a kernel behind that, each on a stream of its own."""
+        steps = lambda: holding.run(source.device), lambda: copy(source, target), lambda: stamp.run(source.device)
+        return [is_soon(step) for step in steps]
+
+    stamp = stamp_launch(times)
     try:
-        with torch.cuda.stream(torch.cuda.Stream()):  # a batch is refused on the default one
-            up.run(source.device)  # it ends at once: all that the steps take is loaded here
-            for step in steps[1:]:
-                step()
+        ends(up)  # all that the steps take is loaded here
     except RuntimeError:  # the driver refuses the copy
         return False
     torch.cuda.synchronize()
-    ended = []
-    for step in steps:
-        event = torch.cuda.Event()
-        with torch.cuda.stream(torch.cuda.Stream()):
-            step()
-            event.record()
-        ended.append(is_soon(event))
-    with torch.cuda.stream(torch.cuda.Stream()):
-        device.write_value(flag, 1)
+    ended = ends(held)
+    is_soon(lambda: device.write_value(flag, 1))
     torch.cuda.synchronize()
     return ended == [False, True, False]
 
@@ -290,8 +277,13 @@ def hold_launch(signals: Signals, times: Tensor) -> KernelLaunch:
     return replace(launch, grid=(properties.multi_processor_count * each,), args=args)
 
 
-def is_soon(event: torch.cuda.Event) -> bool:
-    """Return whether `event` happens within the time that a copy may take."""
+def is_soon(step: Callable) -> bool:
+    """Return whether what `step` enqueues on a stream of its own, where a batch is not refused, is done within the time
+    that a copy may take."""
+    event = torch.cuda.Event()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        step()
+        event.record()
     until = time.perf_counter() + LONGEST_COPY_S
     while not event.query():
         if time.perf_counter() > until:

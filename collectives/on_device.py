@@ -145,8 +145,9 @@ def scatter(operands: ffn.Operands | matmul_reduce_scatter.Operands, link, arm: 
 
 
 ARMS: dict[str, Callable[..., Tensor]] = {
-    name: partial(arm, arm=name)
-    for arm, names in ((gather, ("chunk_outer", "row_block")), (scatter, ("signalled", "layer_signalled")))
-    for name in names
+    "chunk_outer": partial(gather, arm="chunk_outer"),
+    "row_block": partial(gather, arm="row_block"),
+    "signalled": partial(scatter, arm="signalled"),
+    "layer_signalled": partial(scatter, arm="layer_signalled"),
 }
 """Name -> `arm(operands, link)`, as the `ARMS` of the operations."""

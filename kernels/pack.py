@@ -1,7 +1,7 @@
 """Pack what a Hopper machine without a network needs: `python -m kernels.pack --out FOLDER`.
 
 One archive has a stripped Triton, and its compile cache, filled ahead by that very Triton with every launch of a run of
-the benchmarks (`collectives.bench.dry_run`). The key of an entry hashes libtriton.so and Triton's Python files, and a
+the benchmarks (`kernels.bench.dry_run`). The key of an entry hashes libtriton.so and Triton's Python files, and a
 kernel's source and first line. So it is made under the version of Python that the machine has, from the checkout that
 goes there. At the end it is unpacked into an empty folder, where a second dry run must find everything.
 
@@ -100,7 +100,7 @@ def dry_run(environment: dict[str, str], *arguments: str) -> None:
     inherited = {name: value for name, value in os.environ.items() if name not in of_triton}
     paths = {"PYTHONPATH": f"{environment['PYTHONPATH']}{os.pathsep}{ROOT}", "PYTHONDONTWRITEBYTECODE": "1"}
     for chip in CHIPS:
-        command = [sys.executable, "-m", "collectives.bench.dry_run", "--chip", chip, *arguments]
+        command = [sys.executable, "-m", "kernels.bench.dry_run", "--chip", chip, *arguments]
         if subprocess.run(command, env=inherited | environment | paths, cwd=ROOT, check=False).returncode:
             raise ValueError(f"the dry run for {chip} failed, see above")
 

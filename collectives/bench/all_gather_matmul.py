@@ -8,7 +8,7 @@ import torch
 from collectives import all_gather_matmul
 from collectives.all_gather_matmul import Operands
 from collectives.bench import runner
-from collectives.bench.operands import shards_for
+from collectives.bench.operands import shards_for, workers
 from collectives.bench.setting import Setting
 from collectives.peer import fused_all_gather_matmul
 from collectives.transfers import Preset
@@ -46,14 +46,13 @@ class AllGather(Setting):
             operands.columns(operands.rank, operands.gathered).copy_(operands.shards[operands.rank])
 
     def cut(self) -> dict:
-        case, times, gpu = self.case, (self.t_gemm_s, self.t_comm_s), self.device == "cuda"
-        sms = torch.cuda.get_device_properties(0).multi_processor_count if gpu else 1
+        case, times, sms = self.case, (self.t_gemm_s, self.t_comm_s), workers(self.device)
         by_chunk, by_block = (
             plan(arm, case.m, case.n, case.ranks, sms, *times) for arm in ("chunk_launches", "row_block_launches")
         )
         for operands in self.sets:
             operands.blocks = by_block.row_blocks
-            if gpu:  # the host does not see what has arrived, so launches go by what should have
+            if self.device == "cuda":  # the host does not see what has arrived, so launches go by what should have
                 operands.chunk_plan = [done for done, _ in chunk_launches(by_chunk, *times)]
                 operands.block_plan = [done for done, _ in row_block_launches(by_block, *times)]
         facts = {"row_blocks": by_block.row_blocks, "workers": sms}

@@ -57,6 +57,8 @@ class Layer(Summed):
         for operands in sets:
             own = (operands.scatter.block(rows, operands.rank) for rows in (operands.gathered, operands.x))
             torch.Tensor.copy_(*own)
+            for shard, rows in zip(operands.shards, operands.x.chunk(operands.ranks), strict=False):
+                shard.copy_(rows)
 
     def unrelated(self) -> list:
         spare = self.buffer((self.case.m, self.case.n)).fill_(1.0).chunk(self.case.ranks)

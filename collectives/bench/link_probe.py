@@ -1,6 +1,7 @@
 """What each link of one GPU takes from a matmul, and loses to it: measured as a run begins, on its first gather."""
 
 import ctypes
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from statistics import median
 import torch
 
 from collectives import device, engines
+from collectives.bench.operands import workers
 from kernels import contract
 from roofline.theory.wires import COPIER, ENGINE, PCIE, parse
 
@@ -19,8 +21,8 @@ def measure(setting_of: Callable, options, case, clock) -> dict:
     """Return for each link, on the sizes and the pace of `case`, what it and a matmul take beside one another over what
     each takes alone; and on which NUMA nodes pinned pages and the GPU are, None where nobody says. `setting_of` makes a
     `Setting` of a case."""
-    pace, properties = replace(parse(case.wire), mover=""), torch.cuda.get_device_properties(0)
-    movers = f"{COPIER}32", f"{COPIER}{properties.multi_processor_count}", ENGINE
+    pace = replace(parse(case.wire), mover="")
+    movers = f"{COPIER}32", f"{COPIER}{workers(options.device)}", ENGINE
     wires = [PCIE] if pace.kind == PCIE else [*(replace(pace, mover=mover).token for mover in movers), PCIE]
     rows = [of_wire(setting_of(options, replace(case, wire=wire)), clock) for wire in wires]
     return {"case": case.id, "links": rows} | numa_nodes()
@@ -48,7 +50,9 @@ def numa_nodes() -> dict:
     of_gpu = Path("/sys/bus/pci/devices", name.value.decode().lower() or "none", "numa_node")
     maps, node = Path("/proc/self/numa_maps"), None
     for line in maps.read_text().splitlines() if maps.exists() else ():
-        begin, *about = line.split()
-        if int(begin, 16) <= page.data_ptr():
-            node = next((int(word[1 : word.index("=")]) for word in about if word[0] == "N"), None)
-    return {"pages_numa_node": node, "gpu_numa_node": int(of_gpu.read_text()) if of_gpu.exists() else None}
+        if int(line.split()[0], 16) <= page.data_ptr():
+            node = re.search(r" N(\d+)=", line)
+    return {
+        "pages_numa_node": int(node[1]) if node else None,
+        "gpu_numa_node": int(of_gpu.read_text()) if of_gpu.exists() else None,
+    }

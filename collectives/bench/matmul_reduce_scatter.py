@@ -9,7 +9,7 @@ import torch
 
 from collectives import matmul_reduce_scatter
 from collectives.bench import runner
-from collectives.bench.operands import WARM_TURNS, Call, turns_of
+from collectives.bench.operands import WARM_TURNS, Call, turns_of, workers
 from collectives.bench.setting import Setting
 from collectives.matmul_reduce_scatter import Operands
 from collectives.peer import fused_matmul_reduce_scatter
@@ -92,7 +92,7 @@ class Summed(Setting):
 
         for operands in self.sets:
             on_device.added_by_kernel(operands)
-        case, sms = self.case, torch.cuda.get_device_properties(0).multi_processor_count
+        case, sms = self.case, workers(self.device)
         arm = next(arm for arm in of_operation(case.op, gpu=True) if arm in TELLING)
         grid = cuts(arm, case.m, case.n, case.ranks, sms)[0].grid
         return {"workers": sms, "row_tiles": grid.row_tiles, "column_tiles": grid.column_tiles}

@@ -96,6 +96,11 @@ def vendor_or_ours(device: str, x, w) -> dict[str, Contender]:
     }
 
 
+def workers(device: str) -> int:
+    """SMs of a GPU; a CPU is one."""
+    return torch.cuda.get_device_properties(0).multi_processor_count if device == "cuda" else 1
+
+
 @functools.lru_cache(maxsize=4)
 def chip_flops(device: str, dtype: str, m: int, n: int, k: int) -> float:
     """FLOP/s of the fastest unsplit matmul on a large shape, on the cores that compute beside a link."""

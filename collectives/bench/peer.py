@@ -12,7 +12,6 @@ import torch
 from collectives.bench.operands import Call
 from collectives.peer import why_not
 from collectives.transfers import Preset
-from kernels.bench import checks
 from roofline.theory.arms import PEER
 from roofline.worker.prepared import SKIPPED, TOLERANCE, Entrant, Rejection, verdict
 
@@ -31,11 +30,7 @@ def entrant(operator: Callable, setting) -> Entrant | Rejection:
         finally:
             torch.set_deterministic_debug_mode("default")
 
-    errors, where = [], ""
-    for operands in 2 * setting.sets:
-        errors.append(setting.relative_error(checked, Preset(), operands))
-        where = where or checks.first_nan(out=operands.out)
-    error = checks.worst(errors)
+    error, where = setting.worst_error(checked, Preset(), 2 * setting.sets)
     # Each of P chunks rounds the sum once more, the first ones while it is small.
     limit = TOLERANCE[case.dtype] * math.sqrt((case.ranks + 1) / 2)
     call = Call([partial(operator, operands, ranks) for operands in setting.sets], setting.device)

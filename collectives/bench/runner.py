@@ -14,7 +14,7 @@ from collectives.bench.operands import Call
 from collectives.bench.setting import Setting
 from collectives.transfers import LinkError, WarmUp, ended
 from kernels import contract
-from kernels.bench import checks, matmul
+from kernels.bench import matmul
 from kernels.registry import CONTENDERS
 from roofline.operations.gathering import OFF_PACE
 from roofline.theory.arms import ALL_CORES, BY_PERSISTENT, PEER, PERSISTENT, base_arm, of_operation
@@ -48,10 +48,7 @@ class Runner(matmul.Runner):
         for name in BY_PERSISTENT:
             if name in self.own_arms:
                 arms[name + PERSISTENT] = partial(self.own_arms[name], matmul=ours)
-        for name in of_operation(op, gpu=True):
-            if name in on_device.ARMS:
-                arms[name] = on_device.ARMS[name]
-        return arms
+        return arms | {name: on_device.ARMS[name] for name in of_operation(op, gpu=True) if name in on_device.ARMS}
 
     def prepare(self, case, names: list[str], first_call=unwatched) -> PreparedCase:
         """Each arm of `names` checked; where timed, `serial` with them, and beside them what to compare with."""
@@ -111,11 +108,7 @@ class Runner(matmul.Runner):
             with suppress(LinkError):  # one that waits for what is computed may give up
                 setting.relative_error(arm, link, setting.sets[0])
         checked = setting.sets[:sets] if sets else 2 * setting.sets
-        errors, where = [], ""
-        for each in checked:
-            errors.append(setting.relative_error(arm, link, each, all_cores=all_cores))
-            where = where or checks.first_nan(out=each.out)
-        error = checks.worst(errors)
+        error, where = setting.worst_error(arm, link, checked, all_cores=all_cores)
         dtype = setting.case.dtype
         limit = TOLERANCE[dtype] * setting.limit_share
         if wrong := verdict(name, error, dtype, limit, where):

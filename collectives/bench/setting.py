@@ -19,6 +19,7 @@ from collectives.bench.operands import (
     normal,
     seconds_by_turns,
     unsplit,
+    workers,
 )
 from collectives.paced import PacedThread
 from collectives.ranks import Gloo
@@ -51,20 +52,19 @@ WAITING = {name for name, spec in ARMS.items() if spec.table}
 class Setting:
     """What the arms of one case work on. `sets` are operands of `collectives`, `gemms` x, w and out of the unsplit
     matmul, to be run by turns; `best` is the fastest unsplit contender and `t_gemm_s` about its time, `bytes_per_s`
-    what the link is asked for (None where that is not ours to choose). A subclass has what follows here."""
+    what the link is asked for (None where that is not ours to choose).
 
-    make: Callable[[int], object]
-    """Returns operands, the set of this number."""
-    gemms_of: Callable[..., list[tuple]]
-    """Returns those of `gemms` that are of operands."""
-    transfers: Callable[..., Transfers]
-    """Returns what a link brings for operands."""
-    unrelated: Callable[[], list[Transfers]]
-    """Returns what it may bring beside each of `gemms`."""
-    whole: Callable[..., tuple[torch.Tensor, torch.Tensor]]
-    """Returns x and w, of operands, whose product is right."""
-    changing: Callable[..., list[torch.Tensor]]
-    """Returns what changes of operands between rounds; nothing where other ranks would have to know."""
+    A subclass has
+
+        make(number)            operands, the set of this number
+        gemms_of(operands)      those of `gemms` that are of operands
+        transfers(operands)     what a link brings for operands
+        unrelated()             what it may bring beside each of `gemms`
+        whole(operands)         x and w, of operands, whose product is right
+        changing(operands)      tensors of operands that change between rounds; nothing where other ranks would have to
+                                know
+    """
+
     rotation = SETS
     """So many sets there are."""
     limit_share = 1.0
@@ -138,7 +138,7 @@ class Setting:
             chosen = (self.earlier_facts[name] for name in ("unsplit", "t_gemm_planned_s", REQUESTED, "gather"))
             fastest, self.t_gemm_s, self.bytes_per_s, self.gather = chosen
             if self.link_kind == wires.PCIE:
-                self.t_comm_s = earlier["facts"]["t_comm_planned_s"]
+                self.t_comm_s = self.earlier_facts["t_comm_planned_s"]
         else:
             times = ranks.share(self._unsplit_s() if options.timed else dict.fromkeys(self.unsplit, 1.0))
             fastest = min(times, key=times.get)
@@ -154,8 +154,6 @@ class Setting:
             operands.matmul = self.best.load()
         self.facts = {"ranks": case.ranks, "wire": case.wire, "link": self.link_kind, "unsplit": fastest}
         self.facts |= {"t_gemm_planned_s": self.t_gemm_s, "gather": self.gather, REQUESTED: self.bytes_per_s}
-        if self.device == "cuda" and self.link_kind == "paced":
-            self.facts["copier_programs"] = self.link().programs
         if self.link_kind == wires.PCIE:
             self.facts["t_comm_planned_s"] = self.t_comm_s
         self.facts |= self.cut()
@@ -211,8 +209,8 @@ class Setting:
         """Return a link of its own for each call: its timeline is that call's. `kind` is that of the wire, or of what
         gathers for `serial` in its place. One that `is_spread` has a program of the copier on each SM."""
         programs = self.wire.programs or self.options.copier_programs
-        if is_spread and self.device == "cuda":
-            programs = programs or torch.cuda.get_device_properties(0).multi_processor_count
+        if is_spread:
+            programs = programs or workers(self.device)
         self._links.append(make_link(kind or self.link_kind, self.device, self.bytes_per_s, self.ranks, programs))
         return self._links[-1]
 
@@ -280,8 +278,9 @@ class Setting:
 
         gemms = {f"gemm {name}": self.multiplied_by(contender) for name, contender in self.unsplit.items()}
         best, ours = f"gemm {self.best.name}", "gemm persistent"
-        with_room = ("preset", ours, "gemm") if best == ours else ("preset", ours)
-        beside = {"gemm": gemms[best]} | {name: gemms[name] for name in (ours,) if name in gemms and name != best}
+        beside = {"gemm": gemms[best]}
+        if ours in gemms and ours != best:
+            beside[ours] = gemms[ours]
         for name, runs in gemms.items():
             enter(name, "gemm", runs)
         if preset := self.preset_runs():
@@ -292,7 +291,7 @@ class Setting:
             enter("link", "link", [partial(contended, link, gather) for gather in self.gathers], link)
             unrelated = self.unrelated()
             for name, runs in beside.items():
-                link = self.link(is_spread=name in with_room)
+                link = self.link(is_spread=name != "gemm" or best == ours)
                 both = zip(itertools.cycle(unrelated), runs, strict=False)
                 enter(f"{name} beside link", "contended", [partial(contended, link, *x) for x in both], link)
         if self.keeps_step:
@@ -314,6 +313,14 @@ class Setting:
     def buffer(self, shape: tuple[int, int], number: int = SETS) -> torch.Tensor:
         """Return memory that cases of one operation and shape share; by default such as no set has."""
         return buffer(self.case.op, shape, self.case.dtype, self.device, number)
+
+    def worst_error(self, arm: Callable, link, sets: list, **about) -> tuple[float, str]:
+        """The worst `relative_error` on `sets`, and where a result has its first NaN, in words."""
+        errors, where = [], ""
+        for operands in sets:
+            errors.append(self.relative_error(arm, link, operands, **about))
+            where = where or checks.first_nan(out=operands.out)
+        return checks.worst(errors), where
 
     def relative_error(self, arm: Callable, link, operands, *, all_cores: bool = False) -> float:
         """Of the result of `arm`, from operands poisoned with NaN; NaN where that is left in it."""
@@ -348,7 +355,7 @@ def make_link(kind: str, device: str, bytes_per_s: float | None, ranks: Alone | 
         return engines.PacedEngine(bytes_per_s, ranks.rank)
     if kind != wires.PACED:
         return {link.kind: link for link in (gpus.Nccl, gpus.NcclAllGather, gpus.Symmetric)}[kind](ranks)
-    half = torch.cuda.get_device_properties(0).multi_processor_count // 2  # what is sent is computed on the others
+    half = workers(device) // 2  # what is sent is computed on the others
     return PacedCopier(bytes_per_s, ranks.rank, programs or min(programs_for(bytes_per_s), half))
 
 

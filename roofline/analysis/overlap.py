@@ -9,9 +9,10 @@ from roofline.operations.gathering import OFF_PACE
 from roofline.store.run import REQUESTED, Run, Shape
 from roofline.store.stats import Groups, Interval, estimate, ratio_of, time_of
 from roofline.theory.arms import ALL_CORES, ARMS, BOTH, SCATTERED, SIMULATED, OverlapPlan, base_arm
+from roofline.theory.contention import EXPECTED, PIECE_S, Measured, slowdowns
 from roofline.theory.schedule import Grid
 from roofline.theory.simulator import hidden_fraction
-from roofline.theory.wires import HOW
+from roofline.theory.wires import HOW, PACED
 
 OF_THE_LINK = (
     *("copier_programs", "link_bytes_per_s_requested", "link_bytes_per_s", "link_off_pace"),
@@ -98,6 +99,7 @@ def record(run: Run, shape: Shape, arm: str) -> dict:
         "ideal_s": max(t_gemm_s, t_comm_s) if both else None,
         "t_own_ideal_s": plan.end_s(t_gemm_s * (split or 1), t_comm_s) if both and plan else None,
         **with_ends("hidden_fraction", hidden),
+        "hidden_expected": hidden_expected(run, shape, arm, plan) if hidden else None,
         **with_ends("gain_all_cores", times_s and ratio_of(shape.times_s(ALL_CORES), times_s, groups, shape.anchor)),
         **with_ends("hidden_clock_normalised", of_times(hidden_fraction, scaled, log=False)),
         "sm_clock_hz": typical(clock),
@@ -125,6 +127,52 @@ def record(run: Run, shape: Shape, arm: str) -> dict:
     own_gemm_s = None if alone is gemm else typical(alone)
     lost = _lost(fields, plan, own_gemm_s) if of_ideal else dict.fromkeys((*LOST, "diagnosis"))
     return fields | lost | {"notes": notes}
+
+
+def hidden_expected(run: Run, shape: Shape, arm: str, plan: OverlapPlan) -> float | None:
+    """Return what the simulator foresees that `arm` hides, from what was measured beside it; None of an arm that it
+    does not foresee, and where that was not measured, as on a CPU.
+
+    Matmul and link slow one another as they do where they do not wait for one another. Times are those between the
+    link's start and the last arrival, or the end of the matmul.
+    """
+    gemm_name, link_name = _unsplit(shape)
+    gemm, preset = (shape.times_s(name) for name in (gemm_name, "preset"))
+    read = [
+        shape.times_s(link_name),
+        shape.values(link_name, "last_arrival_s"),
+        shape.values("preset beside link", "first_wait_s"),
+        shape.values("preset beside link", "last_arrival_s"),
+    ]
+    if plan.arm not in EXPECTED or not (preset and all(read)):
+        return None
+    t_gemm_s, preset_s, t_comm_s, link_s, *beside_s = (_alone_s(shape, series) for series in (gemm, preset, *read))
+    start_s = t_comm_s - link_s
+    beside = slowdowns((preset_s, link_s), (beside_s[0] - start_s, beside_s[1]))
+    is_paced, copier_sms = shape.get("link") == PACED, 0
+    is_ours = ARMS[plan.arm].table or arm != plan.arm or shape.get("unsplit") == "persistent"
+    if is_paced and (arm == "chunk_launches" or not is_ours):  # a vendor's matmul, which leaves the copier no room
+        copier_sms = shape.entrants[arm].get("copier_programs", shape.get("copier_programs", 0))
+        beside = beside._replace(link=1.0)
+    asked = shape.get(REQUESTED)
+    planned_comm_s = shape.work.wire_bytes / asked if asked else shape.get("t_comm_planned_s", t_comm_s)
+    copies = [ceiling["value"] for ceiling in run.ceilings if ceiling["ceiling"] == "copy"]
+    measured = Measured(
+        own_s=_alone_s(shape, _own_matmul(shape, arm, preset, gemm)[1]),
+        link_s=link_s,
+        slowdowns=beside,
+        planned_s=(shape.get("t_gemm_planned_s", t_gemm_s), planned_comm_s),
+        copier_sms=copier_sms,
+        piece_s=PIECE_S if is_paced else 0.0,
+        sums_s=4 * shape.get("m") * shape.get("n") / max(copies) if copies else None,
+    )
+    end_s = EXPECTED[plan.arm](plan, measured)
+    return end_s and hidden_fraction(t_gemm_s, t_comm_s, start_s + end_s)
+
+
+def _alone_s(shape: Shape, series: dict[int, float]) -> float:
+    """Return the typical of a series, by itself."""
+    return time_of(series, shape.groups).value
 
 
 def _unsplit(shape: Shape) -> tuple[str | None, str | None]:

@@ -20,10 +20,10 @@ BRIEF = (
     *("ratio_to_baseline", "gain_all_cores", "of_own_ideal"),
 )
 CASES = (
-    *("shape", "contender", "time_s", "t_gemm_s", "t_comm_s", "hidden_fraction", "hidden_clock_normalised"),
-    *("ratio_to_baseline", "gain_all_cores", "of_ideal", "of_own_ideal", "tflops", "wire_intensity", "times_threshold"),
-    *("ranks_per_launch", "split_slowdown", "spilled_bytes", "link", "link_bytes_per_s", "bound", "rank_spread"),
-    *("gemm_rank_spread", "notes"),
+    *("shape", "contender", "time_s", "t_gemm_s", "t_comm_s", "hidden_fraction", "hidden_expected"),
+    *("hidden_clock_normalised", "ratio_to_baseline", "gain_all_cores", "of_ideal", "of_own_ideal", "tflops"),
+    *("wire_intensity", "times_threshold", "ranks_per_launch", "split_slowdown", "spilled_bytes", "link"),
+    *("link_bytes_per_s", "bound", "rank_spread", "gemm_rank_spread", "notes"),
 )
 FIGURES = ("network_roofline", "overlap", "timeline")
 

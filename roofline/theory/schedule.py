@@ -109,7 +109,8 @@ def inner_loops(
 
 def deal(grid: Grid, programs: int) -> list[tuple[tuple[int, int], ...]]:
     """Return the tiles of each program, dealt in turn."""
-    return [grid.tiles[program::programs] for program in range(programs)]
+    tiles = grid.tiles
+    return [tiles[program::programs] for program in range(programs)]
 
 
 def tile_outer(grid: Grid, programs: int, chunks: int) -> Table:

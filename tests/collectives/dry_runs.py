@@ -12,9 +12,8 @@ import torch._dynamo  # what torch does with tensors of `meta` imports it
 import triton
 
 from collectives import device
-from collectives.bench import dry_run
 from kernels import persistent, tiles
-from kernels.bench import absent_gpu
+from kernels.bench import absent_gpu, dry_run
 from kernels.bench.instruments import clock_launch, gate_launch
 from kernels.contract import KernelLaunch, Signals
 from kernels.waves import GpuSpec

@@ -152,7 +152,12 @@ STEPS = {
 def main() -> dict:
     torch.set_num_threads(1)
     return {
-        "missing": [missing("chunk_launches", 0), missing("serial", 1), missing("serial", 1, links.Engine)],
+        "missing": [
+            missing("chunk_launches", 0),
+            missing("serial", 1),
+            missing("serial", 1, links.Engine),
+            missing("serial", 1, links.Pulled),
+        ],
         "orders": {name: order(name) for name in STEPS},
         "early": rows_before_their_slice(1),
         "kernels": kernels_compiled(17),
@@ -165,8 +170,9 @@ def outcome(printed_elsewhere):
 
 
 def test_first_chunk_that_is_missing_is_named_by_the_timeline(outcome):
-    """Not the last that was waited for, of a copier that ends early or never runs, and of an engine that ends early."""
-    for number, kind, text in zip((1, 2, 2), ("paced", "paced", "paced_engine"), outcome["missing"], strict=True):
+    """Not the last that was waited for, of a copier that ends early or never runs, and of engines that end early."""
+    kinds = "paced", "paced", "paced_engine", "pcie"
+    for number, kind, text in zip((1, 2, 2, 2), kinds, outcome["missing"], strict=True):
         assert text.startswith(f"the {kind} link is dead: chunk {number} (row block 0), which rank {number} sends to ")
         assert "has not arrived: it is 3e-05 s late" in text
 

@@ -13,8 +13,9 @@ import stand_in
 import torch
 from arm_cases import Scatter, options_of, whole_numbers
 
-from roofline.operations import Runners, find
+from roofline.operations import OPERATIONS, Runners, find
 from roofline.operations.all_gather_matmul import AllGatherMatmul
+from roofline.theory.arms import of_operation
 
 ROWS, WIDTH, RANKS, BYTES_PER_S, SLICE_ROWS = 24, 16, 3, 1e6, 8
 PITCH, ROW_BYTES = 4 * RANKS * WIDTH, 4 * WIDTH
@@ -91,6 +92,36 @@ def late_and_stale(kind: str) -> list[bool]:
     return outcomes
 
 
+def arms_over(kind: str, only: str = "") -> dict[str, bool]:
+    """Whether each arm of each operation, or of those that begin with `only`, is right over a link: into buffers full
+    of NaN, of other numbers than it brought before, and with what moves them late."""
+    from test_loads import ENGINES, settings
+
+    from collectives.transfers import WarmUp, ended
+    from roofline.measure.prepared import TOLERANCE
+
+    outcomes = {}
+    for runner, setting in settings((ENGINES.get(kind, "1GBps"),)):
+        operands = setting.sets[0]
+        for name, arm in runner.arms(setting.case.op, "cuda").items():
+            place = f"{setting.case.op} {name}"
+            if not place.startswith(only):
+                continue
+            assert setting.why_not(name) is None
+            run, link = ended(setting.split(name, arm)), setting.link()
+            for loads in (WarmUp(), link):
+                setting.relative_error(run, loads, operands)
+            for tensor in setting.changing(operands):
+                tensor.mul_(-2.0)
+            setting.now_here([operands])
+            with torch.cuda.stream(link._stream):
+                torch.cuda._sleep(int(LATE_S * stand_in.SM_HZ))
+            is_right = setting.relative_error(run, link, operands) <= TOLERANCE["fp16"] * setting.limit_share
+            arrivals_s = link.timeline().arrivals_s
+            outcomes[place] = is_right and arrivals_s[0] > 0.9 * LATE_S and arrivals_s == sorted(arrivals_s)
+    return outcomes
+
+
 def over_pcie() -> list[list[str]]:
     """Of a gather and a scatter over PCIe where each copy is from and to, the host (h) or the device (d), and flags."""
     from collectives import all_gather_matmul, engines, matmul_reduce_scatter
@@ -131,12 +162,17 @@ def by_driver(sms=(), lacks=()) -> list:
     return [*prepared.entrants, *(reason for _, reason in prepared.rejected.values())]
 
 
-def main() -> dict:
+def installed() -> None:
     os.environ[stand_in.NAMED] = "H100"
     stand_in.install()
+
+
+def main() -> dict:
+    installed()
     return {
         "paced": paced(),
         "late": [late_and_stale(kind) for kind in ("paced_engine", "pcie")],
+        "layer": arms_over("pcie", "ffn serial"),
         "pcie": over_pcie(),
         "drivers": [by_driver(), by_driver(lacks=[NEW]), by_driver(sms=[NEW]), by_driver(sms=[NEW, OLD])],
     }
@@ -163,6 +199,22 @@ def test_slices_are_let_go_so_that_they_are_here_when_they_are_due_and_flags_are
 
 def test_chunks_that_are_late_are_waited_for_and_those_of_an_earlier_run_are_not_taken(outcome):
     assert outcome["late"] == [[True] * 9] * 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["paced", "paced_engine", "pcie"])
+def test_each_arm_is_right_over_a_link_that_is_late_and_has_brought_other_numbers_before(printed_elsewhere, kind):
+    places = printed_elsewhere(
+        f"import json, test_engines as t; t.installed(); print(json.dumps(t.arms_over({kind!r})))"
+    )
+    assert [place for place, is_right in places.items() if not is_right] == []
+    operations = [operation.name for operation in OPERATIONS.values() if operation.analysis == "overlap"]
+    declared = {f"{op} {arm}" for op in operations for arm in of_operation(op, gpu=True)}
+    assert declared <= places.keys()
+
+
+def test_rows_of_a_layer_that_change_between_rounds_come_over_pcie(outcome):
+    assert outcome["layer"] == {"ffn serial": True}
 
 
 def test_shards_come_from_host_memory_and_parts_go_there_and_come_back(outcome):

@@ -68,6 +68,23 @@ OF_ENGINE = dict(engine=lambda: "machine", COPIES={"machine": copy}, copy_ns_per
 """What takes the place of those of `collectives.engines`."""
 
 
+class Event:
+    """A stamp."""
+
+    def __init__(self, enable_timing: bool):
+        self.time = torch.zeros(1, dtype=torch.int64)
+
+    def record(self) -> None:
+        device_links.stamp_launch(self.time).run(self.time.device)
+
+    def elapsed_time(self, end: "Event") -> float:
+        return 1e-6 * (int(end.time) - int(self.time))
+
+
+OVER_PCIE = dict(copy_matrix=copy, host_memory=lambda nbytes: torch.empty(nbytes, dtype=torch.uint8))
+"""Likewise: all memory of the machine is one, so that what is gathered goes out and comes back, as what is computed."""
+
+
 @contextmanager
 def on(machine: Machine, device: int = 0, links_device: int = 0) -> Iterator[None]:
     """What is launched goes to a stream of `device` of the machine, or to the links' streams on `links_device`."""
@@ -84,10 +101,11 @@ def on(machine: Machine, device: int = 0, links_device: int = 0) -> Iterator[Non
 
     with ExitStack() as patches:
         cuda = dict(synchronize=lambda: None, current_stream=lambda: streams[-1], stream=inside)
-        patches.enter_context(patch.multiple(torch.cuda, Stream=lambda priority: Stream(machine, links_device), **cuda))
+        cuda |= dict(Stream=lambda priority: Stream(machine, links_device), Event=Event)
+        patches.enter_context(patch.multiple(torch.cuda, **cuda))
         patches.enter_context(patch.object(KernelLaunch, "run", run))
         patches.enter_context(patch.multiple(device_links, wait_value=wait_value, write_value=write_value))
-        patches.enter_context(patch.multiple(engines, **OF_ENGINE))
+        patches.enter_context(patch.multiple(engines, **OF_ENGINE, **OVER_PCIE))
         patches.enter_context(patch.object(tiles, "arch_of", lambda device: "sm90"))
         patches.enter_context(patch.object(hopper, "require_hopper"))
         yield
@@ -114,6 +132,8 @@ class OnMachine:
                 timeline = self.timeline()
         except protocol.LinkError as error:
             return str(error)
+        if self.bytes_per_s is None:
+            return ""
         early, due_s = [], 0.0
         ready_s = timeline.ready_s or [0.0] * len(timeline.transfers)
         for transfer, ready, arrival in zip(timeline.transfers, ready_s, timeline.arrivals_s, strict=True):
@@ -130,9 +150,24 @@ class Engine(OnMachine, engines.PacedEngine):
     """The same by copy engines."""
 
 
-def wire_of(bytes_per_s: float, programs: int) -> Wire | Engine:
-    """By so many of the copier's programs; by a copy engine where there is none."""
+class Pulled(OnMachine, engines.Pcie):
+    """PCIe, which nobody asks for a bandwidth."""
+
+    def __init__(self, bytes_per_s: float):
+        super().__init__()
+
+
+def wire_of(bytes_per_s: float, programs: int | None) -> OnMachine:
+    """By so many of the copier's programs; by a copy engine where there is none; over PCIe where they are None."""
+    if programs is None:
+        return Pulled(bytes_per_s)
     return Wire(bytes_per_s, programs=programs) if programs else Engine(bytes_per_s)
+
+
+def moved_by(programs: int | None) -> str:
+    if programs is None:
+        return "over PCIe, whatever is asked for:"
+    return f"{programs} programs copy" if programs else "a copy engine brings"
 
 
 def arm(name: str, dtype: str, programs=2, bytes_per_s=1e9, *, devices=1, times=1, **more) -> Case:
@@ -162,8 +197,7 @@ def arm(name: str, dtype: str, programs=2, bytes_per_s=1e9, *, devices=1, times=
 
         return add, wrong
 
-    movers = f"{programs} programs copy" if programs else "a copy engine brings"
-    title = f"{name} {dtype}, {movers} {bytes_per_s:g} bytes/s, {devices} devices, {times} x"
+    title = f"{name} {dtype}, {moved_by(programs)} {bytes_per_s:g} bytes/s, {devices} devices, {times} x"
     return Case("arms", title, make, **more)
 
 
@@ -197,7 +231,7 @@ def layer(name: str, dtype: str, *, devices=1, bytes_per_s=1e12, width=144, prog
 
         return add, wrong
 
-    title = f"{name} {dtype}, {bytes_per_s:g} bytes/s, {devices} devices{'' if programs else ', a copy engine'}"
+    title = f"{name} {dtype}, {bytes_per_s:g} bytes/s, {devices} devices{'' if programs else ', ' + moved_by(programs)}"
     return Case("layers", title, make, **more)
 
 
@@ -233,8 +267,7 @@ def copier(dtype: str, programs: int, bytes_per_s: float, *shapes: tuple[int, in
 
         return add, wrong
 
-    movers = f"{programs} programs copy" if programs else "a copy engine brings"
-    return Case("copier", f"{dtype} {shapes}, {movers} {bytes_per_s:g} bytes/s", make, **more)
+    return Case("copier", f"{dtype} {shapes}, {moved_by(programs)} {bytes_per_s:g} bytes/s", make, **more)
 
 
 def alone(kernel: str, title: str, steps: int | None = None, patience_us=NEVER_US, gap_us=0, before=0) -> Case:
@@ -289,10 +322,10 @@ def cases() -> list[Case]:
     for number, name in enumerate(ARMS):
         listed.append(arm(name, "fp16", 3, (1e9, 1e12)[number % 2], times=2, **more))
         listed.append(arm(name, "bf16", 2, 1e9, devices=2, slots=2, **more))
-        listed.append(arm(name, "fp16", 0, 1e9, times=2, **more))
+        listed += [arm(name, "fp16", engine, 1e9, times=2, **more) for engine in (0, None)]
     listed += [layer("layer_signalled", "bf16", devices=2, width=272)]
     listed += [layer("layer_signalled", "bf16", bytes_per_s=1e9, programs=0)]
-    for programs in (1, 0):
+    for programs in (1, 0, None):
         listed += [layer(name, "fp16", programs=programs, **more) for name in LAYERS if name != "all_reduce"]
     listed += [copier("bf16", 2, 5e7, (9, 1032), (37, 72)), copier("bf16", 3, 1e9, (37, 72), (9, 1032))]
     listed += [copier("bf16", 0, 1e7, (9, 1032), (37, 72)), copier("fp16", 0, 1e9, (37, 72), (130, 264), **more)]
