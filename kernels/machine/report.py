@@ -188,7 +188,7 @@ def bounds(error: FaultError, machine: Observed, tensors: Mapping[str, Tensor]) 
 
 
 def lacking(error: UnknownError) -> str:
-    return page(str(error), ("missing", "in the machine; what it has: python -m kernels.machine --coverage"))
+    return page(str(error), ("missing", f"in the machine; what it has: python -m {__package__} --coverage"))
 
 
 def last_write(machine: Observed) -> Row:
