@@ -9,7 +9,7 @@ a launch to the machine, `static` tells what no run shows; what is run of ours s
 on in `memory` and `order`.
 """
 
-from .check import Verdict, check
+from .check import Verdict, check, check_ptx
 from .launches import launches
 
-__all__ = ["Verdict", "check", "launches"]
+__all__ = ["Verdict", "check", "check_ptx", "launches"]

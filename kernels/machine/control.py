@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from . import divergence, local
+from . import divergence, local, sync
 from .order import AssertError, FaultError
 from .program import LANES, effect, uniform
 
@@ -31,7 +31,7 @@ def branch_by_index(w, inst, which, targets):
 @effect("ret", "ret.uni", "exit")
 def leave(w, inst):
     if w.calls and inst.op != "exit":
-        *calls, (pc, copies) = w.calls
+        *calls, (pc, copies, _) = w.calls
         local.copy(w, copies)
         divergence.go(w, pc, tuple(calls))
     elif divergence.end(w):
@@ -39,6 +39,8 @@ def leave(w, inst):
             if set(groups.under_way) - groups.tracked:
                 raise FaultError(f"ends while its {kind} are not waited for")
         w.alive = False
+        for barrier in list(w.cta.named):
+            sync.finish(w.cta, barrier)
 
 
 @effect("trap")

@@ -28,7 +28,7 @@ tma_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_glob
 tma_store = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
 FOLDER = Path(__file__).parents[2] / "kernels" / "machine"
 PAGE = (FOLDER / "README.md").read_text()
-*_, DOUBLED = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+*_, DOUBLED, _ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 N = 128
 
 

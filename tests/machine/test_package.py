@@ -18,7 +18,7 @@ import pytest
 
 FOLDER = Path(__file__).parents[2] / "kernels" / "machine"
 PAGE = (FOLDER / "README.md").read_text()
-TOTAL, EXAMPLE, DOUBLED = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+TOTAL, EXAMPLE, DOUBLED, PLAIN = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 NAMES = "kernels.machine", "triton_machine"
 
 
@@ -52,8 +52,8 @@ def said(main, *words: str) -> str:
 
 
 def page(name: str) -> list[str]:
-    """What the page's examples print: a sum, mended and not; a test; then a ring as it is, and without either of two
-    lines."""
+    """What the page's examples print: a sum, mended and not; a test; a ring as it is, and without either of two lines;
+    plain PTX without its barrier."""
     main = importlib.import_module(f"{name}.command").main
     lines = "mbarrier.wait(empty, ", "mbarrier.arrive(empty"
     printed = []
@@ -66,6 +66,9 @@ def page(name: str) -> list[str]:
         for text in (DOUBLED, *(DOUBLED.replace(line, f"# {line}") for line in lines)):
             (Path(folder) / "doubled.py").write_text(text)
             printed.append(said(main, f"{folder}/doubled.py::doubled"))
+        (Path(folder) / "test_reverse.py").write_text(PLAIN.replace("triton_machine", name))
+        module = importlib.import_module(f"{name}.command").load(Path(folder) / "test_reverse.py")
+        printed.append(said(lambda words: module.test_reverse()))
     return printed
 
 
@@ -79,11 +82,14 @@ def test_the_page_shows_what_its_examples_print(printed_elsewhere, site, name):
         return [number.sub(lambda m: "N" if m[1] else m[0], line.strip()) for line in lines]
 
     mended, *texts = printed_elsewhere(installed(f"t.page({name!r})", site))
+    assert len(shape(texts[0])) > 10
     assert "exact: as expected under 8 orders of events" in mended
     shown = set(shape(PAGE))
-    for text, code in zip(texts, "1011", strict=True):
+    for text, code in zip(texts, ("1", "0", "1", "1", "None"), strict=True):
         assert text.endswith(code)
-        assert set(shape(text)[:-1]) <= shown | {"triton N, sm_Na: N cases under N orders of events, N bad"}
+        assert set(shape(text.removesuffix(code))) <= shown | {
+            "triton N, sm_Na: N cases under N orders of events, N bad"
+        }
 
 
 def advice(name: str) -> list[str]:
