@@ -28,8 +28,6 @@ TOKEN = re.compile(
     r"|(?P<label>[\w$]+):(?!:)"
     r"|(?P<brace>[{}])"
 )
-REGISTERS, MOST_REGISTERS = 65_536, 255
-"""Of a multiprocessor, and of a thread."""
 LIBRARY = r"/triton/(language|experimental)/"
 """In the paths of Triton's own functions: what is inlined from there is told by the line that calls it."""
 NAME = re.compile(r"(?<![\w.%$:])%?[A-Za-z_$][\w$]*")
@@ -79,7 +77,7 @@ class Kernel:
     """u32, f32, ... or "" of a structure."""
     block: tuple[int, int, int]
     registers_a_thread: int
-    """.maxnreg, or where the PTX has none, what so many threads leave each of them."""
+    """.maxnreg, or 0 where the PTX says nothing."""
     cluster: int = 1
     """CTAs of one, all along x."""
     code: list[Instruction] = field(default_factory=list)
@@ -331,9 +329,7 @@ def _head(name: str, text: str, block: Sequence[int]) -> Kernel:
     variables = [*variables_in(text)]
     sizes = {variable.name: variable.size for variable in variables}
     kinds = {variable.name: "" if variable.is_array else variable.kind for variable in variables}
-    ctas = (numbers("minnctapersm") or [1])[0]
-    left = min(REGISTERS // (math.prod(most or block) * ctas), MOST_REGISTERS) // 8 * 8
-    registers, cluster = (numbers("maxnreg") or [left])[0], (numbers("reqnctapercluster") or [1])[0]
+    registers, cluster = (numbers("maxnreg") or [0])[0], (numbers("reqnctapercluster") or [1])[0]
     return Kernel(name, sizes, kinds, block, registers, cluster)
 
 

@@ -130,7 +130,8 @@ EXACT = {
         dict(), torch.where(HERE > 20, 0, 1)),
     "a barrier of some": ("setp.lt.u32 p, a, 32; @p bra SOME; bar.arrive 3, 64; bra END; SOME: bar.sync 3, 64; END:",
         dict(), HERE * 0),
-    "setmaxnreg without a count": ("setmaxnreg.dec.sync.aligned.u32 40;", dict(more=".maxntid 384, 1, 1"), HERE * 0),
+    "setmaxnreg without a count": ("setmaxnreg.dec.sync.aligned.u32 40; setmaxnreg.inc.sync.aligned.u32 232;",
+        dict(more=".maxntid 384, 1, 1"), HERE * 0),
 }  # fmt: skip
 KINDS = {
     "a barrier that one warp leaves out": ("setp.lt.u32 p, a, 32; @!p bra END; bar.sync 3, 64; END:", {},
@@ -142,7 +143,7 @@ KINDS = {
     "no dynamic shared memory": ("st.shared.u32 [d], a;", dict(module=".extern .shared .b32 d[];"),
         r"bounds: byte 0 of the shared memory of CTA 0 \(0 bytes\)"),
     "too many threads": ("", dict(block=(65,)), "bounds: the element 1 behind the last of out"),
-    "setmaxnreg upwards": ("setmaxnreg.inc.sync.aligned.u32 40;", dict(more=".maxntid 384"), "misuse: .* from 168"),
+    "setmaxnreg upwards": ("setmaxnreg.inc.sync.aligned.u32 40;", dict(more=".maxnreg 168"), "misuse: .* from 168"),
     "recursion": (CALL, dict(module=AGAIN), "unknown: PTX line 5: call .*: f calls itself"),
     "no such label": ("bra ON;", {}, "unknown: PTX line 9: bra ON: there is no such label"),
     "Blackwell's": ("tcgen05.wait::ld.sync.aligned;", {},
