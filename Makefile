@@ -19,7 +19,7 @@ PY := $(if $(SYSTEM),$(PYTHON),$(VENV)/bin/python)
 NEWEST := .triton-newest
 BEGAN := $(shell date +%s)
 COMPILED := $(addprefix tests/kernels/test_,compiled.py warpgroup.py) \
-	$(addprefix tests/machine/test_,attention.py check.py clean.py exhibits.py planted.py shipped.py tma_kernels.py)
+	$(addprefix tests/machine/test_,attention.py check.py clean.py exhibits.py package.py planted.py shipped.py tma_kernels.py)
 
 # Else each process of tests compiles all files again and rewrites their asserts, which takes ten seconds.
 unexport PYTHONDONTWRITEBYTECODE

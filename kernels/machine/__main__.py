@@ -1,4 +1,4 @@
-"""`python -m kernels.machine`."""
+"""`python -m` with the name of this package: `command`."""
 
 import sys
 

@@ -14,14 +14,15 @@ import numpy as np
 
 from .alu import LANES, bits, names_in, numpy_name
 from .floats import from_bf16, to_bf16
-from .local import read_local, write_local
-from .memory import LOCAL_WINDOW, SHARED_WINDOW, spread
+from .local import parameter, read_local, write_local
+from .memory import LOCAL_WINDOW, MAPS, PARAMETERS, SHARED_WINDOW, spread
 from .order import FOREVER, GENERIC, GRANULE, BoundsError, Clock, joined
 from .program import LANE, WINDOW_BITS, effect, family
 from .ptx import UnknownError
 
-SPACES = {"global": "global", "shared": "shared", "shared::cta": "shared", "shared::cluster": "shared"}
-WINDOWS = {0: "global", SHARED_WINDOW: "shared", LOCAL_WINDOW: "local"}
+SPACES = {"global": "global", "const": "global", "local": "local", "param": "param"}
+SPACES |= dict.fromkeys(("shared", "shared::cta", "shared::cluster"), "shared")
+WINDOWS = {0: "global", PARAMETERS: "param", SHARED_WINDOW: "shared", LOCAL_WINDOW: "local"}
 SEMANTICS = {"relaxed", "acquire", "release", "acq_rel", "volatile"}
 REACHES = {"cta", "cluster", "gpu", "sys"}
 VECTORS = {"v2", "v4", "v8"}
@@ -199,8 +200,8 @@ def _elements(at: np.ndarray, size: int, strong: Strong) -> set[int]:
     return {address + offset for address in at.tolist() for offset in range(0, size, strong.size)}
 
 
-READ = {"shared": read_shared, "global": read_global, "local": lambda w, *access: read_local(w, *access[:3])}
-WRITE = {"shared": write_shared, "global": write_global, "local": lambda w, *access: write_local(w, *access[:3])}
+READ = {"global": read_global, "shared": read_shared, "local": read_local, "param": read_local}
+WRITE = {"global": write_global, "shared": write_shared, "local": write_local, "param": write_local}
 
 
 def _parts(w, space: str | None, at: np.ndarray) -> Iterator[tuple[str, np.ndarray | slice, np.ndarray]]:
@@ -210,13 +211,14 @@ def _parts(w, space: str | None, at: np.ndarray) -> Iterator[tuple[str, np.ndarr
         yield space, np.s_[:], at
         return
     mask, windows = w.mask, at & -SHARED_WINDOW
+    windows = np.where((at >= PARAMETERS) & (at < MAPS), PARAMETERS, windows)
     lanes = np.arange(LANES) if mask is None else np.flatnonzero(mask)
     for window in sorted(set(windows.tolist())):
         which = windows == window
         if window not in WINDOWS:
             raise BoundsError(f"generic address {at[which].item(0):#x} is in no window", None, at[which].item(0))
         w.mask = np.isin(LANE, lanes[which])
-        yield WINDOWS[window], which, at[which] - window
+        yield WINDOWS[window], which, at[which] - (window if window != PARAMETERS else 0)
     w.mask = mask
 
 
@@ -226,12 +228,15 @@ def _columns(w, gets: list) -> np.ndarray:
 
 
 @family("ld", "st")
+@family("ld.local", "st.local", "ld.param", "st.param", quiet=True)
 def access(program, inst):
     name, *_, kind = inst.op.split(".")
     _, space, semantics, reach = qualified(inst, kind)
     where_text, registers = (inst.args[1], inst.args[0]) if name == "ld" else inst.args[:2]
     if semantics and reach is None:
         raise UnknownError("a strong access of no scope")
+    if space == "param" and name == "ld" and (load := parameter(program, where_text, registers, kind)):
+        return load
     size, count = bits(kind) // 8, len(names_in(registers))
     where, strong = program.address(where_text), Strong(semantics, reach, size) if semantics else None
     puts = program.puts(registers, kind) if name == "ld" else None
@@ -334,7 +339,7 @@ def atomic(program, inst):
     return run
 
 
-@effect(*(f"isspacep.{space}" for space in (*SPACES, "local")), operands="=pred u64", quiet=True)
+@effect(*(f"isspacep.{space}" for space in SPACES if space not in ("const", "param")), operands="=pred u64", quiet=True)
 def is_in_space(w, inst, put, address):
     windows, space = {name: window for window, name in WINDOWS.items()}, inst.op.removeprefix("isspacep.")
     at = address(w).astype(np.int64)

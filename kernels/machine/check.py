@@ -28,6 +28,7 @@ from .alu import LANES
 from .compile import Call
 from .device import Machine
 from .order import FaultError
+from .plain import PtxKernel
 from .ptx import UnknownError
 from .run import Compiled, address, compiled, enqueue, registers_of, whole
 from .trace import Observed, SeenError
@@ -122,7 +123,8 @@ def check(
         if (chosen and chosen.kind not in CONSEQUENCES) or outcome.instructions > budget:
             break
     if chosen:
-        again = "again", f"seed={chosen.seed}, seeds=1: triton {triton.__version__}, {arch}"
+        compiler = f"triton {triton.__version__}, " * (not isinstance(kernel, PtxKernel))
+        again = "again", f"seed={chosen.seed}, seeds=1: {compiler}{arch}"
         text = report.page(chosen.text, *[again] * (chosen.seed is not None))
         return Verdict(chosen.kind, text, chosen.seed, chosen.instructions, time.perf_counter() - begun)
     text = "as expected" if expected else "no fault, and the same results (nothing was expected of them)"
@@ -133,6 +135,35 @@ def check(
         *trial.lost * (expected is None),
     )
     return Verdict("exact", text, None, outcome.instructions, time.perf_counter() - begun)
+
+
+def check_ptx(
+    text: str,
+    entry: str | None,
+    grid: Sequence[int],
+    block: Sequence[int],
+    args: Mapping[str, Any] | Sequence[Any],
+    shared: int = 0,
+    *,
+    arch: str | None = None,
+    **options: Any,
+) -> Verdict:
+    """Run an entry of plain PTX (None: the only one) as `check` runs a kernel of Triton's, with its `options`.
+
+    `grid` and `block`: CTAs, and threads of each, in one to three dimensions. `shared`: bytes of dynamic shared memory.
+    `args`: in the order of the parameters; a mapping gives them names for `expected` and the verdict, else they have
+    those of the PTX. A pointer is a tensor on the CPU, a number Python's, a structure bytes, or a tuple of a format of
+    the module struct and its values, as ("Pif", x, 3, 0.5), and a tensor map a TensorDescriptor. `arch`: None for the
+    PTX's own .target.
+
+    Raises ValueError, in one line, where the call is not right.
+    """
+    begun = time.perf_counter()
+    try:
+        kernel = PtxKernel(text, entry, whole_numbers("block", block), shared)
+    except UnknownError as error:
+        return Verdict("unknown", report.lacking(error), None, 0, time.perf_counter() - begun)
+    return check(kernel, grid, kernel.named(args), arch=arch or kernel.target, **options)
 
 
 class Outcome(NamedTuple):
@@ -281,7 +312,8 @@ class Trial:
 def resident(made: Compiled, target: int) -> int:
     """Return how many CTAs of a kernel a GPU holds at a time."""
     sm, program = SMS[target], made.program
-    registers = -(-LANES * registers_of(made.triton.asm["cubin"]) // REGISTERS_AT_ONCE) * REGISTERS_AT_ONCE
+    needed = registers_of(made.triton.asm["cubin"]) if made.triton else 1  # which ptxas alone knows
+    registers = -(-LANES * needed // REGISTERS_AT_ONCE) * REGISTERS_AT_ONCE
     warps = min(sm.warps, REGISTERS // registers)
     fitting = min(sm.ctas, warps // program.warps, sm.shared_bytes // (program.shared_bytes + RESERVED))
     return max(sm.count * fitting // program.cluster, 1) * program.cluster
@@ -310,6 +342,8 @@ def _innermost(error: BaseException) -> str:
 def resolve(kernel: Any, grid: Any, args: Mapping[str, Any] | Sequence[Any]) -> Call:
     """Return the launch that `kernel[grid](**args)` stands for: of an autotuned kernel with its first configuration, of
     one with heuristics with what they say."""
+    if isinstance(kernel, PtxKernel):
+        return Call(kernel, whole_numbers("grid", grid), dict(args))
     wrappers = []
     while isinstance(kernel, (Autotuner, Heuristics)):
         wrappers.append(kernel)
@@ -338,14 +372,17 @@ def resolve(kernel: Any, grid: Any, args: Mapping[str, Any] | Sequence[Any]) -> 
     everything = {p.name: p.default for p in kernel.params if p.has_default} | given
     if lacking := [argument for argument in names if argument not in everything]:
         raise ValueError(f"{name} needs {', '.join(lacking)} too; give it in args")
-    shape = grid(everything) if callable(grid) else grid
+    return Call(kernel, whole_numbers("grid", grid(everything) if callable(grid) else grid), given)
+
+
+def whole_numbers(name: str, shape: Any) -> tuple[int, ...]:
     try:
         sizes = tuple(map(operator.index, shape))
     except TypeError:
         sizes = ()
     if not 1 <= len(sizes) <= 3 or min(sizes) < 0:
-        raise ValueError(f"grid {shape!r} is not one to three whole numbers from 0 on, as (4,) or (4, 2)")
-    return Call(kernel, sizes, given)
+        raise ValueError(f"{name} {shape!r} is not one to three whole numbers from 0 on, as (4,) or (4, 2)")
+    return sizes
 
 
 def tensors_of(args: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:

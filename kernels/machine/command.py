@@ -1,8 +1,6 @@
-"""`python -m kernels.machine FILE::NAME`: verdicts on a kernel of yours, in the cases that its file has.
+"""FILE::NAME: verdicts on a kernel of yours, in the cases that its file has.
 
-FILE has `def cases()`, which yields (grid, args, expected), and a tolerance as a fourth if need be: what
-`kernels.machine.check` takes. Without FILE::NAME, and for a matmul f(x, w, out), the command of the suite's own kernels
-runs, which lies in tests/machine of a checkout and has options of its own.
+FILE has `def cases()`, which yields (grid, args, expected), and a tolerance as a fourth if need be: what `check` takes.
 """
 
 import argparse
@@ -21,14 +19,17 @@ from triton.runtime.jit import KernelInterface
 
 from .check import ARCHITECTURES, BUDGET, check
 
-ROOT = Path(__file__).parents[2]
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "triton-roofline"
+HERE = Path(__file__).parent
+SUITE = HERE.parents[1] / "tests" / "machine"
+"""In a checkout: the command of the suite's own kernels, which has options of its own. It runs without FILE::NAME, and
+for a matmul f(x, w, out)."""
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "triton-machine"
 
 
 def main(arguments: list[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else arguments
     parser = argparse.ArgumentParser(
-        prog="python -m kernels.machine", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=f"python -m {__package__}", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.error = lambda message: parser.exit(2, f"{parser.prog}: {message}\n")
     parser.add_argument("place", nargs="?", metavar="FILE::NAME", help="a kernel")
@@ -42,6 +43,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--coverage", action="store_true", help="print which instructions are modelled, and how")
     parser.add_argument("--triton", metavar="VERSION,...", help="under the newest of each (3.7.1,3.9), by pip")
     options, others = parser.parse_known_args(words)
+    if options.coverage:
+        print((HERE / "instructions.md").read_text(), end="")
+        return 0
     try:
         if options.triton:
             return max([under(version, words) for version in options.triton.split(",")])
@@ -59,13 +63,10 @@ def main(arguments: list[str] | None = None) -> int:
     except ValueError as error:
         problem = str(error)
     else:
-        if (tests := ROOT / "tests" / "machine").is_dir():
-            sys.path.insert(0, str(tests))
-            if options.coverage:
-                print(importlib.import_module("instruction_table").table(), end="")
-                return 0
+        if __package__ == "kernels.machine" and SUITE.is_dir():
+            sys.path.insert(0, str(SUITE))
             return importlib.import_module("command").main(words)
-        problem = "it takes FILE::NAME of a kernel; the suite's own kernels run in a checkout alone"
+        problem = "it takes FILE::NAME of a kernel; see --help"
     parser.error(problem)
 
 
@@ -115,6 +116,6 @@ def under(version: str, words: list[str]) -> int:
         part.rename(folder)
     option = argparse.ArgumentParser(add_help=False)
     option.add_argument("--triton")
-    command = [sys.executable, "-m", "kernels.machine", *option.parse_known_args(words)[1]]
-    path = os.pathsep.join([str(folder), str(ROOT), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-m", __package__, *option.parse_known_args(words)[1]]
+    path = os.pathsep.join([str(folder), *sys.path])
     return subprocess.run(command, env=os.environ | dict(PYTHONPATH=path)).returncode

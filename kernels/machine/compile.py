@@ -51,7 +51,7 @@ def compile_for(target: int, launch: Call) -> Any:
     Raises RuntimeError under the interpreter. Errors of the compiler pass through.
     """
     if not isinstance(launch.kernel, JITFunction) or triton.knobs.runtime.interpret:  # Gluon is never interpreted
-        raise RuntimeError("TRITON_INTERPRET is set, so there is no compiler; unset it before kernels is imported")
+        raise RuntimeError("TRITON_INTERPRET is set, so there is no compiler; unset it before the kernel is imported")
     with offline(target):
         return launch.kernel.warmup(grid=launch.grid, **launch.args)
 

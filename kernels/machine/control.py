@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from . import divergence, local
+from . import divergence, local, sync
 from .order import AssertError, FaultError
 from .program import LANES, effect, uniform
 
@@ -12,7 +12,7 @@ def instructions() -> Iterator[tuple[str, str]]:
     yield "bra[.uni], brx.idx[.uni], ret[.uni], exit", "lanes may part, and meet again in orders that a seed decides"
     yield "trap", "a fault: the kernel asserts"
     yield "nanosleep.u32", "who naps gets fewer turns from then on"
-    yield "setmaxnreg.{inc,dec}.sync.aligned.u32", "waits for registers that others gave up; needs are not known"
+    yield "setmaxnreg.{inc,dec}.sync.aligned.u32", "with .maxnreg: waits for registers that others gave up"
 
 
 @effect("bra", "bra.uni", operands="*")
@@ -31,7 +31,7 @@ def branch_by_index(w, inst, which, targets):
 @effect("ret", "ret.uni", "exit")
 def leave(w, inst):
     if w.calls and inst.op != "exit":
-        *calls, (pc, copies) = w.calls
+        *calls, (pc, copies, _) = w.calls
         local.copy(w, copies)
         divergence.go(w, pc, tuple(calls))
     elif divergence.end(w):
@@ -39,6 +39,8 @@ def leave(w, inst):
             if set(groups.under_way) - groups.tracked:
                 raise FaultError(f"ends while its {kind} are not waited for")
         w.alive = False
+        for barrier in list(w.cta.named):
+            sync.finish(w.cta, barrier)
 
 
 @effect("trap")
@@ -61,9 +63,12 @@ def set_registers(w, inst, count):
     needed = (count - w.registers) * LANES
     if count % 8 or not 24 <= count <= 256:
         raise FaultError(f"setmaxnreg to {count}; multiples of 8 from 24 to 256 are allowed")
+    if not w.program.kernel.registers_a_thread:  # what ptxas gives a thread at first is not known
+        return None
     if (needed > 0) if ".dec" in inst.op else (needed < 0):
         raise FaultError(f"{inst.op} to {count}, from {w.registers}")
     if needed > max(w.cta.spare_registers, 0):
         return lambda: needed <= w.cta.spare_registers
     w.cta.spare_registers -= needed
     w.registers = count
+    return None

@@ -18,7 +18,7 @@ import numpy as np
 from .alu import names_in
 from .cluster import Cluster, check_end
 from .divergence import choose, run_in_lanes
-from .memory import EMPTY, GlobalMemory, Shared, spread
+from .memory import EMPTY, PARAMETER_BYTES, PARAMETERS, GlobalMemory, Shared, spread
 from .order import (
     CLUSTER_BITS,
     GENERIC,
@@ -121,12 +121,13 @@ class Groups:
         return None
 
 
-@dataclass
+@dataclass(eq=False)
 class Launch:
     program: Program
     shape: tuple[int, int, int]
     """Of its grid."""
-    parameters: dict[str, int]
+    parameters: dict[str, int | bytes]
+    """Bytes of a structure."""
     after: tuple[int, ...] = ()
     """Numbers of launches that must have ended, with all they did, as on one stream."""
     device: int = 0
@@ -134,14 +135,21 @@ class Launch:
     """Of its clusters."""
     symbols: dict[str, int] = field(default_factory=dict)
     """Addresses of its module's variables."""
-    loaded: dict[Any, list[np.ndarray]] = field(default_factory=dict)
-    """By a load of a parameter: what all lanes get."""
+    addresses: dict[str, int] = field(default_factory=dict)
+    """Of its parameters: of a tensor map its own, of others where they lie in `image`, from PARAMETERS on."""
     begun: int = 0
     start: Clock | None = None
     end: Clock | None = None
 
     def __post_init__(self) -> None:
         self.grid = self.left = math.prod(self.shape)
+        image = b""
+        for name, value in self.parameters.items():
+            image += bytes(-len(image) % PARAMETER_BYTES)
+            is_map = isinstance(value, int) and self.program.kernel.parameters[name] > 8
+            self.addresses[name] = value if is_map else PARAMETERS + len(image)
+            image += value if isinstance(value, bytes) else (value % 2**64).to_bytes(8, "little")
+        self.image = np.frombuffer(image, np.uint8)
 
     @property
     def clusters(self) -> range:
@@ -156,6 +164,8 @@ class Warp:
         self.pc, self.alive, self.mask = 0, True, None
         # Of the group of lanes that goes on, and the groups that are elsewhere. None: all lanes are together.
         self.lanes: np.ndarray | None = None
+        if (number + 1) * LANES > cta.program.threads:
+            self.lanes = self.thread < cta.program.threads
         self.calls, self.waits, self.others = (), None, []
         self.local = np.full((LANES, cta.program.kernel.local_bytes), EMPTY, np.uint8)
         self.ready: Ready | None = None
@@ -268,7 +278,7 @@ class Machine:
         self,
         program: Program,
         shape: Sequence[int],
-        parameters: Sequence[int],
+        parameters: Sequence[int | bytes],
         after: Sequence[int] = (),
         device: int = 0,
     ) -> int:
@@ -467,7 +477,7 @@ class Machine:
                     raise StuckError(f"more than {self.budget} instructions")
                 if not warp.alive or (step.visible and self.rng.random() >= self.calm):
                     return
-        except (FaultError, ArithmeticError, TypeError, ValueError, AttributeError, IndexError) as error:
+        except (FaultError, ArithmeticError, TypeError, ValueError, AttributeError, IndexError, KeyError) as error:
             at = (
                 program.fault_at(warp.pc, error)
                 if steps[warp.pc] and steps[warp.pc].count

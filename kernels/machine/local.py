@@ -6,13 +6,14 @@ brings along, `vprintf` and `__assertfail`, is done by the machine.
 
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import lru_cache
 
 import numpy as np
 
 from . import divergence
-from .alu import LANES, bits, names_in, numpy_name
-from .memory import LOCAL_WINDOW, PARAMETER_BYTES, PARAMETERS, spread
+from .alu import LANES, bits, numpy_name
+from .memory import LOCAL_WINDOW, PARAMETERS, spread
 from .order import AssertError, BoundsError
 from .program import family
 from .ptx import UnknownError
@@ -23,10 +24,7 @@ Copies = tuple[tuple[int, int, int], ...]
 
 def instructions() -> Iterator[tuple[str, str]]:
     """Yield what is modelled: (opcode, how)."""
-    yield (
-        "{ld,st}.{local,param}[.v2,.v4].{b,u,s,f}{8..64}",
-        "of each lane; a launch has the parameters that Triton passes",
-    )
+    yield "{ld,st}.{local,param}[.v2,.v4].{b,u,s,f}{8..64}", "of each lane; and what a launch is given"
     yield "call[.uni]", f"functions of the module, {' and '.join(OUTSIDE)}; nothing recurs"
 
 
@@ -38,21 +36,22 @@ def _places(w, at: np.ndarray, size: int, instruction) -> tuple[np.ndarray, np.n
     return lanes[:, None], spread(at, size)
 
 
-def read_local(w, at: np.ndarray, size: int, instruction) -> np.ndarray:
-    """Return [n, size] bytes of the n lanes that take part."""
+def read_local(w, at: np.ndarray, size: int, instruction, strong=None) -> np.ndarray:
+    """Return [n, size] bytes of the n lanes that take part; of a launch's parameters where their addresses are."""
+    if (at >= PARAMETERS).any():
+        return read_parameters(w, at, size, instruction)
     return w.local[_places(w, at, size, instruction)]
 
 
 def read_parameters(w, at: np.ndarray, size: int, instruction) -> np.ndarray:
     """Return [n, size] bytes of a launch's parameters, which a kernel may choose among by their addresses."""
-    values, chosen = list(w.cta.launch.parameters.values()), (at - PARAMETERS) // PARAMETER_BYTES
-    if chosen.min() < 0 or chosen.max() >= len(values):
+    image, offsets = w.cta.launch.image, at - PARAMETERS
+    if offsets.min(initial=0) < 0 or offsets.max(initial=0) + size > len(image):
         raise BoundsError(f"{instruction}: {at.min():#x} is no address of a parameter")
-    rows = np.array([values[number] % 2**64 for number in chosen], np.uint64).view(np.uint8).reshape(-1, 8)
-    return rows[np.arange(len(at))[:, None], spread(at % PARAMETER_BYTES, size)]
+    return image[spread(offsets, size)]
 
 
-def write_local(w, at: np.ndarray, data: np.ndarray, instruction) -> None:
+def write_local(w, at: np.ndarray, data: np.ndarray, instruction, strong=None) -> None:
     w.local[_places(w, at, data.shape[1], instruction)] = data
 
 
@@ -63,50 +62,27 @@ def copy(w, copies: Copies) -> None:
         w.local[lanes, target : target + size] = w.local[lanes, source : source + size]
 
 
-@family("ld.local", "st.local", "ld.param", "st.param", quiet=True)
-def access(program, inst):
-    name, _, *words, kind = inst.op.split(".")
-    if set(words) - {"v2", "v4"}:
-        raise UnknownError("a modifier that this machine does not know")
-    where_text, registers = (inst.args[1], inst.args[0]) if name == "ld" else inst.args
-    count, size = len(names_in(registers)), bits(kind) // 8
-    match = re.fullmatch(r"\[\s*([\w$@]+)\s*(?:\+\s*(\d+))?\s*\]", where_text)
-    if match and match[1] in program.kernel.parameters:
-        puts, first = program.puts(registers, kind), int(match[2] or 0)
-        if first + count * size > program.kernel.parameters[match[1]]:
-            raise UnknownError(f"bytes from {first} of parameter {match[1]}")
+def parameter(program, where: str, registers: str, kind: str) -> Callable | None:
+    """Return the load of a launch's parameter; None where it is of a call."""
+    match = re.fullmatch(r"\[\s*([\w$@]+)\s*(?:\+\s*(\d+))?\s*\]", where)
+    if not match or match[1] not in program.kernel.parameters:
+        return None
+    puts, first = program.puts(registers, kind), int(match[2] or 0)
+    size = len(puts) * bits(kind) // 8
+    if first + size > program.kernel.parameters[match[1]]:
+        raise UnknownError(f"bytes from {first} of parameter {match[1]}")
 
-        def numbers(launch) -> list[np.ndarray]:
-            value, dtype = launch.parameters[match[1]] >> 8 * first, np.dtype(numpy_name(f"u{bits(kind)}"))
-            parts = [(value >> 8 * size * i) % 2 ** bits(kind) for i in range(count)]
-            return [np.full(LANES, part, dtype).view(numpy_name(kind)) for part in parts]
-
-        def load_parameter(w):
-            launch = w.cta.launch
-            if numbers not in launch.loaded:
-                launch.loaded[numbers] = numbers(launch)
-            for put, values in zip(puts, launch.loaded[numbers], strict=True):
-                put(w, values)
-
-        return load_parameter
-    where, puts = program.address(where_text), program.puts(registers, kind) if name == "ld" else None
-    gets = None if puts else program.gets(registers, f"b{bits(kind)}")
-
-    def taking_part(w, values):
-        return values if w.mask is None else values[w.mask]
+    @lru_cache(maxsize=2)  # all of its warps get the same
+    def numbers(launch) -> list[np.ndarray]:
+        start = launch.addresses[match[1]] - PARAMETERS + first
+        words = launch.image[start : start + size].copy().view(numpy_name(kind))
+        return [np.full(LANES, word) for word in words]
 
     def load(w):
-        rows, at = np.zeros((LANES, count * size), np.uint8), taking_part(w, where(w))
-        read = read_parameters if (at >= PARAMETERS).any() else read_local
-        rows[slice(None) if w.mask is None else w.mask] = read(w, at, count * size, inst)
-        for put, word in zip(puts, np.ascontiguousarray(rows.view(numpy_name(kind)).T), strict=True):
-            put(w, word)
+        for put, values in zip(puts, numbers(w.cta.launch), strict=True):
+            put(w, values)
 
-    def store(w):
-        rows = np.ascontiguousarray(np.array([get(w) for get in gets]).T).view(np.uint8)
-        write_local(w, taking_part(w, where(w)), taking_part(w, rows), inst)
-
-    return load if puts else store
+    return load
 
 
 @family("call")
@@ -127,8 +103,10 @@ def call(program, inst):
         into, back = copies(taken, function.parameters), copies(function.results, given)
 
         def enter(w):
+            if any(function is outer for *_, outer in w.calls):
+                raise UnknownError(f"{inst}: {name} calls itself")
             copy(w, into)
-            divergence.go(w, function.start, (*w.calls, (w.pc + 1, back)))
+            divergence.go(w, function.start, (*w.calls, (w.pc + 1, back, function)))
 
         return enter
     if name not in OUTSIDE:

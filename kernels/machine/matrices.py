@@ -13,7 +13,8 @@ from .order import FaultError
 from .program import effect, family
 from .ptx import Instruction, UnknownError
 
-FORM = re.compile(r"(?:ld|st)matrix\.sync\.aligned\.m8n8\.x([124])(\.trans)?\.shared(?:::cta)?\.b16")
+FORM = re.compile(r"aligned b16 m8n8 shared(?:::cta)? sync(?P<trans> trans)? x(?P<count>[124])")
+"""Of the qualifiers in the order of the alphabet: CUTLASS has another than PTX ISA."""
 
 
 def instructions() -> Iterator[tuple[str, str]]:
@@ -60,9 +61,9 @@ def at_once(program, inst: Instruction, prepare: Callable[[Sequence[Instruction]
 
 def form_of(inst: Instruction) -> tuple[int, bool]:
     """Return how many matrices it moves, and whether it turns them."""
-    if not (match := FORM.fullmatch(inst.op)):
+    if not (match := FORM.fullmatch(" ".join(sorted(inst.op.split(".")[1:])))):
         raise UnknownError("matrices of another form than m8n8 of 16 bits in shared memory")
-    return int(match[1]), bool(match[2])
+    return int(match["count"]), bool(match["trans"])
 
 
 def turn(words: np.ndarray) -> np.ndarray:

@@ -6,7 +6,6 @@ their own.
 """
 
 import re
-import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -14,9 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .alu import LANES, NAMES, bits, names_in, numpy_name, value
-from .memory import PARAMETER_BYTES, PARAMETERS
 from .order import FaultError
-from .ptx import Instruction, Kernel, UnknownError
+from .ptx import FLOAT, Instruction, Kernel, UnknownError, float_bits
 
 LANE = np.arange(LANES, dtype=np.uint32)
 ALL_LANES, NO_LANES = (np.full(LANES, is_on).tobytes() for is_on in (True, False))  # masks, the fastest way to tell
@@ -24,7 +22,6 @@ Ready = Callable[[], bool]
 """Whether a warp that waits may go on: most often an `Until`."""
 Effect = Callable[[Any], Ready | None]
 MAKERS: dict[str, Callable[["Program", Instruction], Effect]] = {}
-SHARED_ARRAY = "global_smem"  # the only one, at address 0 of its CTA
 WINDOW_BITS = 24  # of a shared address: where in its CTA's shared memory; above them is the CTA's rank in the cluster
 IN_LOOPS = 16  # mbarriers at most that one instruction initialises, where it is in a loop
 QUIET: set[str] = set()
@@ -37,7 +34,13 @@ PLACES = {
     "cluster_ctaid": "w.cta.place[{0}] % w.program.clusters[{0}]", "cluster_nctaid": "w.program.clusters[{}]",
 }  # fmt: skip
 SPECIAL = {
-    "%tid.x": "w.thread", "%ntid.x": "full(w.program.threads)", "%laneid": "LANE",
+    "%tid.x": "w.thread % w.program.block[0]", "%tid.y": "w.thread // w.program.block[0] % w.program.block[1]",
+    "%tid.z": "w.thread // (w.program.block[0] * w.program.block[1])", "%laneid": "LANE",
+    **{f"%ntid.{axis}": f"full(w.program.block[{i}])" for i, axis in enumerate("xyz")},
+    "%warpid": "full(w.number)", "%lanemask_eq": "BIT", "%lanemask_lt": "BIT - 1",
+    "%lanemask_le": "BIT + BIT - 1", "%lanemask_gt": "-BIT - BIT", "%lanemask_ge": "-BIT",
+    "%dynamic_smem_size": "full(w.program.shared_bytes - w.program.kernel.shared_bytes)",
+    "%clock": "full(w.cta.machine.cycles % 2**32)",
     **{f"%{name}.{axis}": f"full({text.format(i)})" for name, text in PLACES.items() for i, axis in enumerate("xyz")},
     "%cluster_ctarank": "full(w.cta.rank)", "%cluster_nctarank": "full(w.program.cluster)",
     "%globaltimer": "full(w.cta.machine.time_ns, u8)", "%clock64": "full(w.cta.machine.cycles, u8)",
@@ -112,8 +115,8 @@ class Program:
     """Raises UnknownError for what the machine does not know, by name."""
 
     def __init__(self, kernel: Kernel, shared_bytes: int):
-        self.kernel, self.shared_bytes, self.threads = kernel, shared_bytes, kernel.threads
-        self.warps, self.cluster = self.threads // LANES, kernel.cluster
+        self.kernel, self.shared_bytes, self.threads, self.block = kernel, shared_bytes, kernel.threads, kernel.block
+        self.warps, self.cluster = -(-self.threads // LANES), kernel.cluster
         self.clusters = self.cluster, 1, 1
         jumps = [(kernel.labels[inst.args[0]], at) for at, inst in enumerate(kernel.code) if inst.op.startswith("bra")]
         inits = [at for at, inst in enumerate(kernel.code) if inst.op.startswith("mbarrier.init")]
@@ -122,7 +125,7 @@ class Program:
         """Of a CTA: its warps; their wgmma; reads, then writes, of their bulk stores; their cp.async; its mbarriers."""
         self.numbers: dict[str, int] = {}
         self.constants: list[np.ndarray] = []
-        self.names = NAMES | dict(c=self.constants, full=full, LANE=LANE)
+        self.names = NAMES | dict(c=self.constants, full=full, LANE=LANE, BIT=1 << LANE)
         self.steps: list[Step | None] = [None] * len(kernel.code)
         self._compile()
         self.empty = [
@@ -148,6 +151,8 @@ class Program:
                     self.steps[number] = self._effect(inst)
             except UnknownError as error:
                 raise UnknownError(f"{inst}: {error}") from None
+            except (AttributeError, IndexError, KeyError, TypeError, ValueError):
+                raise UnknownError(f"{inst}: operands that this machine does not know") from None
         if run:
             self._close(run)
 
@@ -161,11 +166,7 @@ class Program:
 
     def _arithmetic(self, inst: Instruction) -> tuple[str, list[str]] | None:
         """Return the line of Python that an instruction becomes, and the registers that it writes."""
-        if inst.op.startswith("mov") and inst.args[1] in self.kernel.parameters:  # its address: a tensor map's is known
-            place = PARAMETERS + PARAMETER_BYTES * list(self.kernel.parameters).index(inst.args[1])
-            source = f"w.cta.launch.parameters[{inst.args[1]!r}]" if self.kernel.parameters[inst.args[1]] > 8 else place
-            assignments = [(inst.args[0], "b64", f"full({source}, u8)")]
-        elif (assignments := value(inst, self.read)) is None:
+        if (assignments := value(inst, self.read)) is None:
             return None
         guard = self.read(inst.guard, "pred") if inst.guard else None
         lines = [self._assignment(*assignment, guard) for assignment in assignments]
@@ -209,10 +210,9 @@ class Program:
             return f"~{self.read(text[1:], 'pred')}"
         if text in SPECIAL:
             return SPECIAL[text]
-        if text in self.kernel.globals:
-            return f"full(w.cta.launch.symbols[{text!r}], u8).astype({numpy_name(kind)})"
-        if text == SHARED_ARRAY and self.cluster > 1:
-            return f"full(w.cta.rank << {WINDOW_BITS}, {numpy_name(kind)})"
+        name, _, offset = text.partition("+")
+        if (address := self.symbol(name)) and kind != "pred":
+            return f"full({address} + {int(offset or '0', 0)}, i8).astype({numpy_name(kind)})"
         wanted = numpy_name(kind)
         if declared := self.kernel.kind(text):
             source = f"w.r[{self.register(text)}]"
@@ -221,8 +221,18 @@ class Program:
             if bits(declared) != bits(kind):  # the low bits, or with zeros above
                 source += f".astype(u{bits(kind) // 8})"
             return source if wanted in ("b1", f"u{bits(kind) // 8}") else f"{source}.view({wanted})"
-        self.constants.append(_constant(str(self.kernel.locals.get(text, (text,))[0]), kind))
+        self.constants.append(_constant(text, kind))
         return f"c[{len(self.constants) - 1}]"
+
+    def symbol(self, name: str) -> str | None:
+        """Return the source of the address of a variable or of a parameter; None of what is neither."""
+        if name in self.kernel.globals:
+            return f"w.cta.launch.symbols[{name!r}]"
+        if name in self.kernel.parameters:
+            return f"w.cta.launch.addresses[{name!r}]"
+        if name in self.kernel.shared:
+            return f"{self.kernel.shared[name]}" + f" + (w.cta.rank << {WINDOW_BITS})" * (self.cluster > 1)
+        return str(self.kernel.locals[name][0]) if name in self.kernel.locals else None
 
     def get(self, text: str, kind: str) -> Callable[[Any], np.ndarray]:
         """Of a warp: an operand's value."""
@@ -264,14 +274,12 @@ class Program:
         if not match:
             raise UnknownError(f"address {text} is unknown")
         base, offset = match[1], int(match[2] or "0", 0)
-        if base in self.kernel.globals:
-            return lambda w: np.full(LANES, w.cta.launch.symbols[base] + offset, np.int64)
-        if base == SHARED_ARRAY or base.isdigit() or base in self.kernel.locals:
-            start = self.kernel.locals[base][0] if base in self.kernel.locals else int(base) if base.isdigit() else 0
-            fixed = np.full(LANES, offset + start, np.int64)
-            if base == SHARED_ARRAY and self.cluster > 1:
-                return lambda w: fixed + (w.cta.rank << WINDOW_BITS)
+        start = base if base.isdigit() else self.symbol(base)
+        if start and " " not in start and "w." not in start:
+            fixed = np.full(LANES, int(start) + offset, np.int64)
             return lambda w: fixed
+        if start:
+            return eval(f"lambda w: full({start} + {offset}, i8)", self.names)
         self.register(base)
         register = self.get(base, f"b{bits(self.kernel.kind(base))}")
         if bits(self.kernel.kind(base)) == 32:  # the sum has 32 bits too
@@ -293,32 +301,11 @@ class Program:
         return self.kernel.code[step + line - 2]
 
 
-FLOAT = re.compile(r"0[fF](?P<single>\w{8})|0[dD](?P<double>\w{16})|-?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][-+]?\d+)?")
-"""A literal (4.5.2): in hexadecimal its bits, else decimal."""
-
-
-def _float_bits(literal: re.Match, width: int) -> int:
-    """Return the bits of a float of this width."""
-    digits = literal["single"] or literal["double"]
-    if digits and 4 * len(digits) == width:
-        return int(digits, 16)
-    if width not in (32, 64):
-        raise UnknownError(f"a float {literal[0]} of {width} bits")
-    if digits:
-        (number,) = struct.unpack(">f" if literal["single"] else ">d", bytes.fromhex(digits))
-    else:
-        number = float(literal[0])
-    with np.errstate(over="ignore"):
-        return int(np.float32(number).view(np.uint32) if width == 32 else np.float64(number).view(np.uint64))
-
-
 def _constant(text: str, kind: str) -> np.ndarray:
     if (literal := FLOAT.fullmatch(text)) and kind != "pred":
-        number = _float_bits(literal, bits(kind))
+        number = float_bits(literal, bits(kind))
     elif re.fullmatch(r"-?(0[xX][0-9A-Fa-f]+|0|[1-9]\d*)U?", text):
         number = int(text.rstrip("U"), 0)
-    elif text == SHARED_ARRAY:
-        number = 0
     else:
         raise UnknownError(f"operand {text} is unknown")
     if kind == "pred":

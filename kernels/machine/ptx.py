@@ -1,19 +1,27 @@
-"""Read the PTX that Triton emits for one kernel: its parameters, registers, labels, variables and instructions.
+"""Read the PTX of one kernel: its parameters, registers, labels, variables and instructions.
 
-PTX ISA 8.7, chapters 4, 5 and 7, as far as Triton 3.7 to 3.9 use them: one entry function and those that it calls,
-statements one after another, and braces around inline assembly and calls, whose names are known inside them alone.
+PTX ISA 8.7, chapters 4, 5 and 7, as far as Triton 3.7 to 3.9, NVRTC and tilelang use them: an entry function and those
+that it calls, statements one after another, and braces, whose names are known inside them alone.
 """
 
+import math
 import re
+import struct
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-BYTES = {"8": 1, "16": 2, "32": 4, "64": 8}
-TOP = re.compile(r"\.(entry|func|global|const)\b")
+import numpy as np
+
+TOP = re.compile(r"\.(entry|func|global|const|shared)\b")
+ENTRY = re.compile(r"\.entry\s+(?P<name>[\w$]+)")
 FUNCTION = re.compile(r"\.func\s*(?:\((?P<results>[^)]*)\))?\s*(?P<name>[\w$]+)\s*(?:\((?P<parameters>[^)]*)\))?")
 VARIABLE = re.compile(
-    r"\.(?:param|local|global|const)\s+(?:\.align\s+\d+\s+)?\.[bfsu](?P<bits>\d+)(?:\s+\.align\s+\d+|\s+\.\w+)*\s+"
-    r"(?P<name>[\w$]+)(?:\[(?P<n>\d+)\])?(?:\s*=\s*\{?(?P<values>[^};]*))?"
+    r"(?<!\w)\.(?P<space>param|local|global|const|shared)(?P<words>(?:\s*\.\w+(?:\s+\d+\b)?)*)\s+(?P<name>[\w$%]+)"
+    r"(?P<sizes>(?:\s*\[\s*\d*\s*\])*)\s*(?:=\s*(?P<values>[^;]*))?"
 )
+ELEMENT = re.compile(r"(?:\.v(?P<count>[248])\s*)?\.(?P<letter>[bfsu])(?P<bits>8|16|32|64)\b")
+FLOAT = re.compile(r"0[fF](?P<single>\w{8})|0[dD](?P<double>\w{16})|-?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][-+]?\d+)?")
+"""A literal (4.5.2): in hexadecimal its bits, else decimal."""
 TOKEN = re.compile(
     r"(?P<skip>\s+|\.(?:file|version|target|address_size)\b[^\n]*)"
     r"|\.loc\s+(?P<file>\d+)\s+(?P<row>\d+)\s+(?P<column>\d+)(?:[^\n]*inlined_at\s+(?P<caller>\d+ \d+ \d+))?[^\n]*"
@@ -41,6 +49,10 @@ class Instruction:
     source: str = ""
     """file.py:line, of the kernel's source."""
 
+    @property
+    def place(self) -> str:
+        return self.source or f"PTX line {self.line}"
+
     def __str__(self) -> str:
         guard = f"@{self.guard} " if self.guard else ""
         source = f" ({self.source})" if self.source else ""
@@ -61,7 +73,9 @@ class Kernel:
     name: str
     parameters: dict[str, int]
     """Bytes of each, in their order."""
-    threads: int
+    parameter_kinds: dict[str, str]
+    """u32, f32, ... or "" of a structure."""
+    block: tuple[int, int, int]
     registers_a_thread: int
     """.maxnreg, or 0 where the PTX says nothing."""
     cluster: int = 1
@@ -77,6 +91,10 @@ class Kernel:
     functions: dict[str, Function] = field(default_factory=dict)
     locals: dict[str, tuple[int, int]] = field(default_factory=dict)
     """First byte and size of each variable that a thread has for itself: .local, and .param of calls."""
+    shared: dict[str, int] = field(default_factory=dict)
+    """First byte of each variable in shared memory."""
+    shared_bytes: int = 0
+    """Of these, without those whose size the launch says."""
     globals: dict[str, bytes] = field(default_factory=dict)
     """Contents of the module's variables, .global and .const."""
     paths: dict[str, str] = field(default_factory=dict)
@@ -84,6 +102,10 @@ class Kernel:
     local_bytes: int = 0
     scopes: int = 0
     """Blocks in braces so far, by whose number their names are told apart."""
+
+    @property
+    def threads(self) -> int:
+        return math.prod(self.block)
 
     def kind(self, register: str) -> str | None:
         """Return the declared type of a register; None of what is none."""
@@ -103,33 +125,58 @@ def operands(text: str) -> tuple[str, ...]:
     )
 
 
-def parse(text: str) -> Kernel:
-    """Return the one kernel in `text`. Raises UnknownError where the form is none that Triton emits."""
+def parse(text: str, entry: str | None = None, block: Sequence[int] = ()) -> Kernel:
+    """Return one kernel in `text`: the only one, or that of this name. `block` is its size, where .reqntid has none.
+
+    Raises ValueError where it lies in the arguments, and UnknownError where the form is none that this machine reads.
+    """
     files = dict(re.findall(r'\.file\s+(\d+)\s+"([^"]+)"', text))
     # LLVM counts lines inside of inline assembly as if they were the kernel's.
     text = re.sub(
         "// begin inline asm.*?// end inline asm", lambda m: m[0].replace(".loc", "//"), text, flags=re.DOTALL
     )
     text = re.sub(r"//[^\n]*", "", re.sub(r"\n\s*\.section\b.*", "\n", text, flags=re.DOTALL))
-    variables, entries, functions, position = {}, [], [], 0
+    text = re.sub(r"/\*.*?\*/", lambda m: "\n" * m[0].count("\n"), text, flags=re.DOTALL)
+    variables, dynamic, entries, functions, position = [], [], {}, {}, 0
+    named = dict(entry=(ENTRY, entries), func=(FUNCTION, functions))
     while match := TOP.search(text, position):
-        position = re.compile("[{;]").search(text, match.end()).start()
-        if match[1] in ("global", "const"):
-            position = text.index(";", position)
-            variables.update(map(_initialised, VARIABLE.finditer(text[match.start() : position])))
+        position, start = _first("{;", text, match.end()), match.start()
+        if match[1] not in named:
+            position = _first(";", text, position)
+            is_dynamic = match[1] == "shared" and text[:start].rstrip().endswith(".extern")
+            (dynamic if is_dynamic else variables).extend(variables_in(text[start:position]))
         elif text[position] == "{":  # else it is declared alone
-            body, position = position, _closing(text, position)
-            place = text[match.start() : body], text[body + 1 : position], text.count("\n", 0, body + 1) + 1
-            (entries if match[1] == "entry" else functions).append(place)
-    if len(entries) != 1:
-        raise UnknownError(f"the PTX has {len(entries)} kernels; this machine runs one")
-    ((head, body, line),) = entries
-    kernel = _head(head)
-    kernel.globals = variables
+            head, body, position = text[start:position], position + 1, _closing(text, position)
+            form, places = named[match[1]]
+            places[form.match(head)["name"]] = head, text[body:position], text.count("\n", 0, body) + 1
+    name = entry or ", ".join(entries)
+    if name not in entries:
+        raise ValueError(f"entry {entry}: the PTX has {', '.join(entries) or 'none'}")
+    head, body, line = entries[name]
+    kernel = _head(name, head, block)
+    for variable in variables:
+        _add(kernel, variable.name, variable)
     _body(kernel, body, line, files)
-    for number, (head, body, line) in enumerate(functions, 1):
-        _function(kernel, number, FUNCTION.match(head), body, line, files)
+    bodies = [body]
+    for body in bodies:
+        for called in re.findall(r"[\w$]+", body):
+            if called in functions:
+                function = functions.pop(called)
+                bodies.append(function[1])
+                _function(kernel, *function, files)
+    for variable in dynamic:  # all of them begin at one place, behind the others
+        kernel.shared_bytes = _aligned(kernel.shared_bytes, max(variable.alignment for variable in dynamic))
+        kernel.shared[variable.name] = kernel.shared_bytes
+    for inst in kernel.code:
+        if inst.op.startswith("bra") and not kernel.labels.keys() >= {*inst.args}:
+            raise UnknownError(f"{inst}: there is no such label")
     return kernel
+
+
+def _first(characters: str, text: str, position: int) -> int:
+    if match := re.compile(f"[{characters}]").search(text, position):
+        return match.start()
+    raise UnknownError(f"PTX line {text.count(chr(10), 0, position) + 1}: nothing ends what begins here")
 
 
 def _closing(text: str, position: int) -> int:
@@ -142,45 +189,95 @@ def _closing(text: str, position: int) -> int:
     raise UnknownError("a brace that does not close")
 
 
-def _size(variable: re.Match) -> int:
-    return BYTES[variable["bits"]] * int(variable["n"] or 1)
+@dataclass(frozen=True)
+class Variable:
+    space: str
+    name: str
+    kind: str
+    """Of an element: u32, f16, ..."""
+    is_array: bool
+    size: int
+    """All of its bytes."""
+    alignment: int
+    values: str
 
 
-def _initialised(variable: re.Match) -> tuple[str, bytes]:
-    size = BYTES[variable["bits"]]
-    try:
-        values = [int(value.strip().rstrip("U"), 0) for value in (variable["values"] or "").split(",") if value.strip()]
-    except ValueError:
-        raise UnknownError(f"{variable['name']} is initialised by something else than whole numbers") from None
-    written = b"".join((value % 256**size).to_bytes(size, "little") for value in values)
-    return variable["name"], written.ljust(_size(variable), b"\0")
+def variables_in(text: str) -> Iterator[Variable]:
+    for match in VARIABLE.finditer(text):
+        if not (element := ELEMENT.search(match["words"])):
+            raise UnknownError(f"the variable {' '.join(match[0].split()):.60} has no form that this machine knows")
+        sizes, given = re.findall(r"\[\s*(\d*)", match["sizes"]), re.search(r"\.align\s+(\d+)", match["words"])
+        unit = int(element["bits"]) // 8 * int(element["count"] or 1)
+        yield Variable(
+            match["space"], match["name"], element["letter"] + element["bits"], bool(sizes or element["count"]),
+            unit * math.prod(int(size or 0) for size in sizes), int(given[1]) if given else unit, match["values"] or "",
+        )  # fmt: skip
 
 
-def _function(kernel: Kernel, number: int, head: re.Match, body: str, line: int, files: dict[str, str]) -> None:
-    """Add one that is called. Its registers and its result get names that no other function has."""
-
-    def variables(of: str) -> tuple[str, ...]:
-        every = {f"{v['name']}@{number}": _size(v) for v in VARIABLE.finditer(head[of] or "")}
-        for name, size in every.items():
-            _add_local(kernel, name, size)
-        return tuple(every)
-
-    parameters, results = variables("parameters"), variables("results")
-    kernel.functions[head["name"]] = Function(len(kernel.code), parameters, results)
-    registers = "|".join(re.findall(r"%(\w+)", " ".join(re.findall(r"\.reg[^;]*;", body))))
-    body = re.sub(rf"%(?=({registers or '-'})(?:[\d<]|\b))", f"%F{number}", body)
-    for name in (*parameters, *results):
-        body = re.sub(rf"(?<![\w$]){re.escape(name.partition('@')[0])}(?![\w$])", name, body)
-    _body(kernel, body, line, files)
+def _initialised(variable: Variable) -> bytes:
+    width, written = int(variable.kind[1:]), b""
+    for number in re.sub(r"[{}\s]", "", variable.values).split(","):
+        if literal := FLOAT.fullmatch(number):
+            value = float_bits(literal, width)
+        elif re.fullmatch(r"-?(0[xX][0-9A-Fa-f]+|\d+)U?|", number):
+            value = int(number.rstrip("U") or "0", 0)
+        else:
+            raise UnknownError(f"{variable.name} is initialised by something else than numbers: {number}")
+        written += (value % 2**width).to_bytes(width // 8, "little")
+    if variable.values.count("{") > 1 and len(written) < variable.size:
+        raise UnknownError(f"{variable.name} is initialised in part, in braces inside of braces")
+    return written.ljust(variable.size, b"\0")
 
 
-def _add_local(kernel: Kernel, name: str, size: int) -> None:
-    kernel.locals[name] = kernel.local_bytes, size
-    kernel.local_bytes += -(-size // 16) * 16
+def float_bits(literal: re.Match, width: int) -> int:
+    """Return the bits of a float of this width."""
+    digits = literal["single"] or literal["double"]
+    if digits and 4 * len(digits) == width:
+        return int(digits, 16)
+    if width not in (32, 64):
+        raise UnknownError(f"a float {literal[0]} of {width} bits")
+    if digits:
+        (number,) = struct.unpack(">f" if literal["single"] else ">d", bytes.fromhex(digits))
+    else:
+        number = float(literal[0])
+    with np.errstate(over="ignore"):
+        return int(np.float32(number).view(np.uint32) if width == 32 else np.float64(number).view(np.uint64))
 
 
-def _body(kernel: Kernel, text: str, line: int, files: dict[str, str]) -> None:
-    position, scopes, source, callers = 0, [], "", {}
+def _function(kernel: Kernel, head: str, body: str, line: int, files: dict[str, str]) -> None:
+    """Add one that is called, as a block of its own: so its names are no other's."""
+    scope, match = kernel.scopes + 1, FUNCTION.match(head)
+
+    def names(of: str) -> tuple[str, ...]:
+        every = [*variables_in(match[of] or "")]
+        for variable in every:
+            _add(kernel, f"{variable.name}@{scope}", variable)
+        return tuple(f"{variable.name}@{scope}" for variable in every)
+
+    parameters, results = names("parameters"), names("results")
+    kernel.functions[match["name"]] = Function(len(kernel.code), parameters, results)
+    outer = {name.partition("@")[0]: name for name in (*parameters, *results)}
+    _body(kernel, f"{{{body}}}", line, files, outer)
+
+
+def _aligned(at: int, alignment: int) -> int:
+    return -(-at // alignment) * alignment
+
+
+def _add(kernel: Kernel, name: str, variable: Variable) -> None:
+    """Give a variable its place."""
+    if variable.space in ("global", "const"):
+        kernel.globals[name] = _initialised(variable)
+    elif variable.space == "shared":
+        kernel.shared[name] = _aligned(kernel.shared_bytes, variable.alignment)
+        kernel.shared_bytes = kernel.shared[name] + variable.size
+    else:
+        kernel.locals[name] = kernel.local_bytes, variable.size
+        kernel.local_bytes += _aligned(variable.size, 16)
+
+
+def _body(kernel: Kernel, text: str, line: int, files: dict[str, str], *outer: dict[str, str]) -> None:
+    position, scopes, source, callers = 0, [*outer], "", {}
     while position < len(text):
         if token := TOKEN.match(text, position):
             end = token.end()
@@ -192,7 +289,10 @@ def _body(kernel: Kernel, text: str, line: int, files: dict[str, str]) -> None:
                 path = files.get(place[0], "?")
                 kernel.paths[source := f"{path.rsplit('/', 1)[-1]}:{place[1]}"] = path
             elif token["label"]:
-                kernel.labels[_scoped(token["label"], scopes)] = len(kernel.code)
+                label = _scoped(token["label"], scopes)
+                if label in kernel.labels:
+                    raise UnknownError(f"PTX line {line}: the label {label} is there twice")
+                kernel.labels[label] = len(kernel.code)
             elif token["brace"] == "{":
                 kernel.scopes += 1
                 declared = _declare(kernel, text[end : _closing(text, token.start("brace"))])
@@ -200,27 +300,37 @@ def _body(kernel: Kernel, text: str, line: int, files: dict[str, str]) -> None:
             elif token["brace"] == "}":
                 scopes.pop()
         else:
-            end = text.index(";", position) + 1
+            end = _first(";", text, position) + 1
             statement = " ".join(text[position : end - 1].split())
             if scopes:
                 statement = NAME.sub(lambda m: _scoped(m.group(), scopes), statement)
-            _statement(kernel, statement, line + text.count("\n", position, end), source)
+            at = line + text.count("\n", position, end)
+            try:
+                _statement(kernel, statement, at, source)
+            except (AttributeError, IndexError, TypeError, ValueError):
+                raise UnknownError(f"PTX line {at}: {statement:.60} has no form that this machine knows") from None
         line += text.count("\n", position, end)
         position = end
 
 
-def _head(text: str) -> Kernel:
-    def number(name: str) -> int:
-        match = re.search(rf"\.{name}\s+(\d+)", text)
-        return int(match[1]) if match else 0
+def _head(name: str, text: str, block: Sequence[int]) -> Kernel:
+    def numbers(name: str) -> list[int]:
+        match = re.search(rf"\.{name}\s+([\d\s,]+)", text)
+        return [int(number) for number in match[1].split(",")] if match else []
 
-    name = re.search(r"\.entry\s+([\w$]+)", text)[1]
-    parameters = {variable["name"]: _size(variable) for variable in VARIABLE.finditer(text)}
-    if not number("reqntid"):
+    required, most = numbers("reqntid"), numbers("maxntid")
+    if not (required or block):
         raise UnknownError(f"{name} has no .reqntid, by which this machine knows its threads")
-    if re.search(r"\.reqnctapercluster\s+\d+\s*,[\s\d,]*([2-9]|1\d)", text):
+    block = tuple((*(block or required), 1, 1)[:3])
+    if (required and block != (*required, 1, 1)[:3]) or (most and math.prod(block) > math.prod(most)):
+        raise ValueError(f"the block {block}: {name} has .reqntid {required or 'none'}, .maxntid {most or 'none'}")
+    if max(numbers("reqnctapercluster")[1:], default=1) > 1:
         raise UnknownError(f"{name} has clusters of more than one dimension")
-    return Kernel(name, parameters, number("reqntid"), number("maxnreg"), number("reqnctapercluster") or 1)
+    variables = [*variables_in(text)]
+    sizes = {variable.name: variable.size for variable in variables}
+    kinds = {variable.name: "" if variable.is_array else variable.kind for variable in variables}
+    registers, cluster = (numbers("maxnreg") or [0])[0], (numbers("reqnctapercluster") or [1])[0]
+    return Kernel(name, sizes, kinds, block, registers, cluster)
 
 
 def _declare(kernel: Kernel, block: str) -> list[str]:
@@ -233,9 +343,9 @@ def _declare(kernel: Kernel, block: str) -> list[str]:
     ]
     for kind, name in registers:
         kernel.kinds[f"{name}@{kernel.scopes}"] = kind
-    variables = {variable["name"]: _size(variable) for variable in VARIABLE.finditer(block)}
-    for name, size in variables.items():
-        _add_local(kernel, f"{name}@{kernel.scopes}", size)
+    variables = {variable.name: variable for variable in variables_in(block)}
+    for name, variable in variables.items():
+        _add(kernel, f"{name}@{kernel.scopes}", variable)
     return [name for _, name in registers] + [*variables] + re.findall(r"(?:^|[\s;{])([A-Za-z_$][\w$]*):(?!:)", block)
 
 
@@ -249,10 +359,10 @@ def _statement(kernel: Kernel, text: str, line: int, source: str) -> None:
         for name in names.split(","):
             if "@" not in name:  # of inline assembly: declared with its scope
                 kernel.kinds[re.sub(r"<\d+>", "<", name.strip())] = kind
-    elif text.startswith((".local", ".param")):
-        variable = VARIABLE.match(text)
-        if variable and "@" not in text:  # else declared with its scope
-            _add_local(kernel, variable["name"], _size(variable))
+    elif text.startswith((".local", ".param", ".shared")):
+        if "@" not in text:  # else declared with its scope
+            (variable,) = variables_in(text)
+            _add(kernel, variable.name, variable)
     elif text.startswith(".branchtargets"):
         label = max(kernel.labels, key=lambda name: (kernel.labels[name], list(kernel.labels).index(name)))
         kernel.targets[label] = [name.strip() for name in text.removeprefix(".branchtargets").split(",")]

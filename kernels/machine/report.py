@@ -49,7 +49,7 @@ def cta_name(cta: Cta) -> str:
 
 
 def where(warp: Warp, inst: Instruction, lanes: Sequence[int] = (), who: str = "") -> str:
-    """Return three lines: of the source, of who executes it, and of the PTX."""
+    """Return a line of the source, if the PTX names one, of who executes it, and of the PTX."""
     path, row = warp.program.kernel.paths.get(inst.source, ""), inst.source.rpartition(":")[2]
     text = linecache.getline(path, int(row or 0)).strip()
     if not who:
@@ -57,7 +57,8 @@ def where(warp: Warp, inst: Instruction, lanes: Sequence[int] = (), who: str = "
         threads = ranges(warp.number * LANES + lane for lane in lanes or range(LANES))
         who = f"{cta_name(warp.cta)}, warp {warp.number}{which} (thread {threads})"
     ptx = str(inst).replace(f" ({inst.source})", "")
-    return f"{inst.source}  {text}\n{who}\n" + re.sub(r"\{(%\w+),[^}]{40,}, *(%\w+)\}", r"{\1, ..., \2}", ptx)
+    source = f"{inst.source}  {text}\n" if inst.source else ""
+    return f"{source}{who}\n" + re.sub(r"\{(%\w+),[^}]{40,}, *(%\w+)\}", r"{\1, ..., \2}", ptx)
 
 
 def touched(touch: Touch, more: str = "") -> Row:
@@ -80,7 +81,9 @@ def place(tensors: Mapping[str, Tensor], memory: Shared | Region, byte: int, mac
         if left == 0 and min(index, default=0) >= 0:
             return f"{name}{index}"
     if not here:
-        return f"byte {byte} of memory that Triton allots ({len(memory.data)} bytes)"
+        variables = {at: f"the variable {name}" for symbols in machine.symbols.values() for name, at in symbols.items()}
+        what = variables.get(-memory.number << REGION_BITS, "memory that Triton allots")
+        return f"byte {byte} of {what} ({len(memory.data)} bytes)"
     return min((beside(name, tensor, byte) for name, tensor in here.items()), key=itemgetter(0))[1]
 
 
@@ -188,7 +191,7 @@ def bounds(error: FaultError, machine: Observed, tensors: Mapping[str, Tensor]) 
 
 
 def lacking(error: UnknownError) -> str:
-    return page(str(error), ("missing", "in the machine; what it has: python -m kernels.machine --coverage"))
+    return page(str(error), ("missing", f"in the machine; what it has: python -m {__package__} --coverage"))
 
 
 def last_write(machine: Observed) -> Row:
@@ -207,7 +210,7 @@ def hang(error: FaultError, machine: Machine, tensors: Mapping[str, Tensor]) -> 
                 waits.setdefault(("waits", waited_for(warp, inst, ready), inst), []).append(warp)
             else:
                 seen = ", ".join(polled(warp, pc, tensors)) or "no memory"
-                waits.setdefault(("spins", f"looks at {seen}", inst.source), []).append(warp)
+                waits.setdefault(("spins", f"looks at {seen}", inst.place), []).append(warp)
     rows = []
     for (word, text, at), warps in waits.items():
         ctas = list(dict.fromkeys(cta_name(warp.cta) for warp in warps))
@@ -258,6 +261,6 @@ def waited_for(warp: Warp, inst: Instruction, ready: Ready) -> str:
 def initialised(cta: Cta, address: int | np.ndarray) -> str:
     """Return where the mbarrier at an address is, if its own address is where it was when it was initialised."""
     inits = [inst for inst in cta.program.kernel.code if inst.op.startswith("mbarrier.init")]
-    at = {inst.source: cta.program.address(inst.args[0]) for inst in inits}
+    at = {inst.place: cta.program.address(inst.args[0]) for inst in inits}
     sources = [source for source, get in at.items() if any((get(warp) == address).any() for warp in cta.warps)]
     return f"\nthe mbarrier is that of {sources[0]}" if sources else ""

@@ -19,6 +19,7 @@ from . import cluster, control, copies, lanes, local, matrices, sync, tensor_cor
 from .compile import Call, compile_for
 from .device import Host, Machine
 from .memory import EMPTY
+from .plain import PtxKernel
 from .program import Program
 from .ptx import UnknownError, parse
 from .static import carries, races
@@ -33,7 +34,7 @@ class Compiled:
     """A binary that is ready to run."""
 
     triton: Any
-    """What Triton calls the compiled kernel."""
+    """What Triton calls the compiled kernel; None of plain PTX."""
     program: Program
     lost: tuple[str, ...]
     """Found without running it: names that a loop does not carry, though it may mean to, ..."""
@@ -50,6 +51,8 @@ PROGRAMS: dict[str, Compiled] = {}
 
 
 def compiled(launch: Call, target: int = TARGET) -> Compiled:
+    if isinstance(launch.kernel, PtxKernel):
+        return Compiled(None, launch.kernel.program, (), tuple(races(launch.kernel.code)))
     lost = [
         f"the loop at {loop} does not carry {', '.join(names)}: Triton keeps the value from before it; compute it from "
         "a name that is carried"
@@ -82,7 +85,9 @@ def address(machine: Machine, tensor: Tensor) -> int:
     return machine.memory.add(whole(tensor)) + tensor.storage_offset() * tensor.element_size()
 
 
-def parameters(machine: Machine, launch: Call, kernel_compiled: Compiled) -> list[int]:
+def parameters(machine: Machine, launch: Call, kernel_compiled: Compiled) -> list[int | bytes]:
+    if isinstance(launch.kernel, PtxKernel):
+        return launch.kernel.values(launch.args, lambda tensor: address(machine, tensor), machine.memory.add_map)
     kernel, values = kernel_compiled.triton, []
     names, descriptors = kernel.src.fn.arg_names, iter(kernel.metadata.tensordesc_meta or ())
     constants = {names[path[0]] for path in kernel.src.constants if len(path) == 1}
@@ -138,9 +143,11 @@ def enqueue(machine: Machine, launch: Call, after: Sequence[int] = (), device: i
     """Returns the launch's number, for others that come `after` it."""
     kernel_compiled = compiled(launch, target)
     machine.problems += kernel_compiled.problems
-    program, (x, *more) = kernel_compiled.program, launch.grid  # Triton counts clusters, the hardware CTAs
+    program, (x, *more) = kernel_compiled.program, launch.grid
+    if kernel_compiled.triton:  # which counts clusters, where the hardware counts CTAs
+        x *= program.cluster
     given = parameters(machine, launch, kernel_compiled)
-    return machine.launch(program, (x * program.cluster, *more), given, after, device)
+    return machine.launch(program, (x, *more), given, after, device)
 
 
 def write(host: Host, target: Tensor, source: Tensor) -> None:

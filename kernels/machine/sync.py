@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from .divergence import not_ended
 from .memory import spread
 from .order import FOREVER, GENERIC, GLOBAL, GRANULE, SHARED, BarrierError, Clock, RaceError, joined
 from .program import LANES, Until, effect, family, uniform
@@ -35,6 +36,8 @@ class Turn:
 
     name: str
     threads: int = 0
+    of_all: bool = False
+    """Of all threads that have not ended."""
     arrived: dict[Any, Clock] = field(default_factory=dict)
     clock: Clock | None = None
 
@@ -56,28 +59,28 @@ NAMED = re.compile(r"bar(rier)?(\.cta)?\.(sync|arrive)(\.aligned)?")
 
 @family("bar", "barrier")
 def barrier(program, inst):
-    """9.7.13.1: one of the 16 of a CTA. Who only arrives goes on, and gets to know nothing."""
+    """9.7.13.1: one of the 16 of a CTA. Who only arrives goes on, and gets to know nothing. Threads that have ended are
+    not waited for: "until reached by all non-exited threads in the block" (CUDA C++ Programming Guide, Independent
+    Thread Scheduling)."""
     if not NAMED.fullmatch(inst.op):
         raise UnknownError("a barrier that this machine does not know")
     waits, (number, *threads) = ".sync" in inst.op, (program.get(text, "u32") for text in inst.args)
 
     def arrive(w) -> Turn:
         cta = w.cta
-        if w.mask is not None:
+        if w.mask is not None and (not_ended(w) & ~w.mask).any():
             raise BarrierError("a barrier that not all lanes of the warp reach")
         which = uniform(w, number(w), "the number of a barrier")
-        wanted = uniform(w, threads[0](w), "the threads of a barrier") if threads else program.threads
+        wanted = uniform(w, threads[0](w), "the threads of a barrier") if threads else program.warps * LANES
         if which > 15 or wanted % LANES:
             raise BarrierError(f"barrier {which} of {wanted} threads; there are 16, of whole warps")
-        turn = cta.named.setdefault(which, Turn(f"barrier {which} of {wanted} threads", wanted))
+        turn = cta.named.setdefault(which, Turn(f"barrier {which} of {wanted} threads", wanted, not threads))
         if w in turn.arrived:
             raise BarrierError(f"arrives again at {turn.describe(cta.warps)}")
         if turn.threads != wanted:
             raise BarrierError(f"{turn.name} is reached as one of {wanted}")
         turn.arrived[w] = w.clock if waits else w.clock.copy()
-        if len(turn.arrived) * LANES == wanted:
-            turn.end()
-            del cta.named[which]
+        finish(cta, which)
         return turn
 
     def run(w):
@@ -91,6 +94,15 @@ def barrier(program, inst):
         w.tick()
 
     return run
+
+
+def finish(cta, which: int) -> None:
+    """Let those go on who wait at a barrier that is complete: of so many threads, or of all that have not ended."""
+    turn = cta.named[which]
+    ended = sum(turn.of_all and not warp.alive and warp not in turn.arrived for warp in cta.warps)
+    if (len(turn.arrived) + ended) * LANES == turn.threads:
+        turn.end()
+        del cta.named[which]
 
 
 FENCED = {"": (SHARED, GLOBAL), ".global": (GLOBAL,), ".shared::cta": (SHARED,), ".shared::cluster": (SHARED,)}

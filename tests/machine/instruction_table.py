@@ -1,4 +1,6 @@
-"""The table of instructions that the machine models, made from its code: `python -m kernels.machine --coverage`.
+"""The table of instructions that the machine models, made from its code, which `--coverage` prints. After a change:
+
+    PYTHONPATH=. python tests/machine/instruction_table.py > kernels/machine/instructions.md
 
 Each module of instructions lists its own, by `instructions()`: opcodes, with alternatives in braces and what may be
 left out in brackets, and how they are modelled. Tests are the files here whose text has such an opcode.
@@ -14,7 +16,7 @@ import kernels.machine
 
 HEAD = """# What the machine models
 
-Made by `python -m kernels.machine --coverage`. Alternatives stand in braces, what may be left out in brackets. Tests
+Made by tests/machine/instruction_table.py. Alternatives stand in braces, what may be left out in brackets. Tests
 are files of [tests/machine](../../tests/machine) whose text has such an opcode; what compiled kernels have is not
 listed.
 
@@ -42,7 +44,8 @@ def pattern(opcodes: str) -> str:
 
 def rows() -> Iterator[tuple[str, str, str]]:
     """Yield instructions, how they are modelled, and the names of test files, module by module."""
-    paths = [path for path in sorted(Path(__file__).parent.glob("test_*.py")) if path.stem != "test_check"]
+    others = "test_check", "test_package"
+    paths = [path for path in sorted(Path(__file__).parent.glob("test_*.py")) if path.stem not in others]
     tests = {path.stem.removeprefix("test_"): path.read_text() for path in paths}
     for module in pkgutil.iter_modules(kernels.machine.__path__, "kernels.machine."):
         for listed, how in getattr(importlib.import_module(module.name), "instructions", tuple)():
@@ -53,3 +56,7 @@ def rows() -> Iterator[tuple[str, str, str]]:
 
 def table() -> str:
     return HEAD + "".join(f"| `{opcodes}` | {how} | {tests} |\n" for opcodes, how, tests in rows())
+
+
+if __name__ == "__main__":
+    print(table(), end="")

@@ -48,8 +48,8 @@ PIECES = dict(
     JOINED="\nEND: bar.sync 0;",
 )  # fmt: skip
 APART = """
-not all lanes of the warp reach: PART BAR END | EXIT BAR
-ok: PART STORE JOINED
+not all lanes of the warp reach: PART BAR JOINED
+ok: PART STORE JOINED | EXIT BAR | PART BAR END
 the kernel traps: TRAP
 """
 

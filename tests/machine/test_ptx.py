@@ -76,13 +76,24 @@ def test_constants():
 
 @pytest.mark.parametrize(
     ("old", "new", "why"),
-    [(".section", ".visible .entry other() { ret; }\n.section", "2 kernels"), (".reqntid 128", "", "no .reqntid"),
+    [(".reqntid 128", "", "no .reqntid"), ("@!%p1 mov.b32 %r2, %r1;", "bra on;", "bra on: there is no such label"),
      (".visible .entry", ".global .b64 table[1] = {other};\n.visible .entry", "table is initialised by something else"),
-     ("mov.b32 %r1, 7;", ".shared .b8 other[16];", ".shared is no directive")],
+     ("mov.b32 %r1, 7;", ".texref other;", ".texref is no directive"),
+     ("mov.b32 %r1, 7;", "done:", "done is there twice"),
+     ("mov.b32 %r1, 7;", ".shared .tile some;", "some has no form"),
+     ("mov.b32 %r1, 7;", ".reg;", "line 14: .reg has no form")],
 )  # fmt: skip
 def test_other_forms_are_refused(old, new, why):
     with pytest.raises(UnknownError, match=why):
         parse(TEXT.replace(old, new, 1))
+
+
+def test_one_entry_is_chosen_by_name():
+    text = TEXT.replace(".section", ".visible .entry other() .reqntid 32 { ret; }\n.section")
+    assert [parse(text, name).threads for name in ("some$kernel", "other")] == [128, 32]
+    for name in (None, "third"):
+        with pytest.raises(ValueError, match=r"the PTX has some\$kernel, other"):
+            parse(text, name)
 
 
 def test_special_registers():

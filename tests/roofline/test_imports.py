@@ -38,12 +38,14 @@ def modules(*packages: str) -> dict[str, Path]:
 
 def imported(path: Path, packages: Container[str] = ("roofline", "kernels", "collectives")) -> set[str]:
     """Return the whole names of what `path` imports of `packages`, by a string too: modules, and names of modules."""
-    names = set()
+    names, folders = set(), path.relative_to(ROOT).parent.parts
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+            above = folders[: len(folders) - node.level + 1] if node.level else ()
+            module = ".".join([*above, *filter(None, [node.module])])
+            names |= {f"{module}.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.Call) and "import_module" in ast.unparse(node.func):
             names |= {arg.value for arg in node.args if isinstance(arg, ast.Constant)}
     return {name for name in names if name.split(".")[0] in packages}
@@ -58,6 +60,18 @@ def floor_of(room: str) -> int:
 
 
 HOUSE = {module: path for module, path in modules("roofline").items() if module != "roofline"}
+
+
+MACHINE = {module: path for module, path in modules("kernels").items() if module.startswith("kernels.machine")}
+
+
+def graph_of(house: dict[str, Path]) -> dict[str, set[str]]:
+    """Return, of each module, those that it imports."""
+
+    def target(name: str) -> str:
+        return name if name in house else name.rpartition(".")[0]
+
+    return {module: {target(name) for name in imported(path)} - {module} for module, path in house.items()}
 
 
 def test_each_room_stands_on_a_floor():
@@ -77,16 +91,26 @@ def test_imports_run_down_the_floors():
 
 
 def test_no_imports_run_in_a_circle():
-    def target(name: str) -> str:
-        return name if name in HOUSE else name.rpartition(".")[0]
-
-    graph = {module: {target(name) for name in imported(path)} - {module} for module, path in HOUSE.items()}
+    graph = graph_of(HOUSE)
     TopologicalSorter(graph).prepare()  # raises CycleError, which names them
     rooms: dict[str, set[str]] = {}
     for module, targets in graph.items():
         room = room_of(module)
         rooms.setdefault(room, set()).update(other for other in map(room_of, targets) if other != room)
     TopologicalSorter(rooms).prepare()
+
+
+def test_the_machine_is_a_package_of_its_own():
+    """It goes by another name where it is installed, so every import of its own is relative."""
+    graph = graph_of(MACHINE)
+    assert set().union(*graph.values()) <= MACHINE.keys()
+    assert graph["kernels.machine.check"] >= {"kernels.machine.report", "kernels.machine.device"}
+    TopologicalSorter(graph).prepare()
+    for path in MACHINE.values():
+        nodes = [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+        absolute = [node.module for node in nodes if isinstance(node, ast.ImportFrom) and not node.level]
+        absolute += [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+        assert not [name for name in absolute if name.split(".")[0] in (*FOR_BENCH, "tests")], path
 
 
 def may_measure(module: str) -> bool:

@@ -1,0 +1,104 @@
+"""An entry of plain PTX, as of NVRTC, tilelang or CUTLASS, in place of a kernel of Triton's: what its launch gets.
+
+The parameters are those of the PTX, in their order. It says itself what each takes: a number of so many bits, a
+pointer, a tensor map, or the bytes of a structure.
+"""
+
+import operator
+import re
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from .order import FaultError
+from .program import Program
+from .ptx import parse
+from .tensor_map import KINDS, encode
+
+FLOATS = {16: "e", 32: "f", 64: "d"}
+FAR = 1 << 40
+"""An address in place of one that is not known yet: it takes 64 bits."""
+
+
+class PtxKernel:
+    def __init__(self, text: str, entry: str | None, block: Sequence[int], shared: int):
+        if min(block) < 1 or np.prod(block) > 1024 or max(block[2:], default=1) > 64 or shared < 0:
+            limits = "a CTA has 1 to 1024 threads, at most 64 of them along z, and 0 bytes or more"
+            raise ValueError(f"the block {block} with shared={shared}: {limits}")
+        self.code = parse(text, entry, block)
+        self.__name__ = self.code.name
+        self.shared_bytes = self.code.shared_bytes + shared
+        self.target = [*re.findall(r"\.target\s+(\w+)", text), "sm_90a"][0]
+
+    def is_gluon(self) -> bool:
+        return True  # its barriers are the author's, not Triton's
+
+    @cached_property
+    def program(self) -> Program:
+        return Program(self.code, self.shared_bytes)
+
+    def named(self, args: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
+        """Return arguments by name. Raises ValueError where a parameter does not take its own."""
+        names = list(self.code.parameters)
+        if not isinstance(args, (Mapping, Sequence)) or len(args) != len(names):
+            listed = ", ".join(f"{name} ({self.form(name)})" for name in names)
+            raise ValueError(f"{self.__name__} takes {len(names)} arguments: {listed}; given are {args!r:.60}")
+        given = dict(args) if isinstance(args, Mapping) else dict(zip(names, args, strict=True))
+        self.values(given, lambda tensor: FAR, lambda made: FAR)
+        return given
+
+    def form(self, name: str) -> str:
+        return self.code.parameter_kinds[name] or f"{self.code.parameters[name]} bytes"
+
+    def values(self, args: Mapping[str, Any], address: Callable, add_map: Callable[[bytes], int]) -> list[int | bytes]:
+        """Return what lies in each parameter: a number, or the bytes of a structure."""
+        values = []
+        for (given, value), name in zip(args.items(), self.code.parameters, strict=True):
+            size, kind = self.code.parameters[name], self.code.parameter_kinds[name]
+            try:
+                if hasattr(value, "block_shape") and size == 128:
+                    values.append(add_map(map_of(value, address)))
+                elif kind:
+                    values.append(number(value, kind, address))
+                else:
+                    values.append(structure(value, size, address))
+            except (FaultError, KeyError, TypeError, ValueError, OverflowError, struct.error) as error:
+                text = f"{given} is {type(value).__name__} {value!r:.40}".replace("\n", " ")
+                raise ValueError(f"{text}; {name} takes {self.form(name)}: {error}") from None
+        return values
+
+
+def number(value: Any, kind: str, address: Callable) -> int:
+    """Return the bits of a number, or the address of a tensor."""
+    width = int(kind[1:])
+    if kind[0] == "f" or (kind[0] == "b" and isinstance(value, float)):
+        return int.from_bytes(struct.pack(FLOATS[width], value), "little")
+    value = address(value) if isinstance(value, Tensor) else operator.index(value)
+    return int.from_bytes(value.to_bytes(width // 8, "little", signed=value < 0), "little")
+
+
+def structure(value: Any, size: int, address: Callable) -> bytes:
+    """Return the bytes of a structure: given as they are, or as a tuple of a format of `struct` and its values."""
+    if isinstance(value, tuple):
+        packed = struct.pack(*(address(part) if isinstance(part, Tensor) else part for part in value))
+        return structure(packed.ljust(size, b"\0"), size, address)
+    if isinstance(value, (int, float, str, Tensor)):
+        raise ValueError('give bytes, or a tuple as ("Pif", x, 3, 0.5), by the formats of struct')
+    if len(value := bytes(value)) != size:
+        raise ValueError(f"these are {len(value)}")
+    return value
+
+
+def map_of(descriptor: Any, address: Callable) -> bytes:
+    """Return the tensor map of a TensorDescriptor: a box of its block_shape, swizzled as its layout says."""
+    tensor, width = descriptor.base, getattr(getattr(descriptor, "layout", None), "swizzle_byte_width", 0)
+    floats = re.fullmatch(r"torch\.(b?f)loat(16|32|64)", str(tensor.dtype))
+    kind = floats[1] + floats[2] if floats else f"u{8 * tensor.itemsize}"
+    swizzle = max(width.bit_length() - 5, 0)  # 1 of 32 bytes, 2 of 64, 3 of 128
+    start, is_nan = address(tensor), descriptor.padding == "nan"
+    shape, strides, box = descriptor.shape, descriptor.strides, descriptor.block_shape
+    return encode(start, shape, strides, KINDS.index(kind), box, swizzle, is_nan)
