@@ -148,6 +148,8 @@ def fault(error: FaultError, machine: Observed, tensors: Mapping[str, Tensor], i
         title = f"{place(tensors, error.memory, error.byte, machine)} is read, and nobody has written it"
         if not last.writes:
             return page(title, touched(reader), ("missing", "a write: there is none in the whole run"))
+        if last.inst is reader.inst:
+            return page(title, touched(reader), ("missing", "a write before it"))
         return page(title, touched(reader), touched(last, "\nonly later"), missing(last, reader, error, is_gluon))
     if warp is None and error.agent is not None and machine.touches:
         (*_, touch) = [touch for touch in machine.touches if touch.agent == error.agent] or [last]

@@ -151,6 +151,20 @@ def add_up(x, out, N: tl.constexpr):
 
 
 @triton.jit
+def store_or_add(x, out, flag, FIRST: tl.constexpr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    if tl.program_id(0) == 0:
+        if FIRST:
+            tl.store(out + i, tl.load(x + i))
+        tl.debug_barrier()
+        tl.atomic_xchg(flag, 1, sem="release")
+    else:
+        while tl.atomic_add(flag, 0, sem="acquire") == 0:
+            pass
+        tl.atomic_add(out + i, tl.load(x + i), sem="relaxed")
+
+
+@triton.jit
 def clip(x, out, N: tl.constexpr):
     i = tl.arange(0, N)
     asm: tl.constexpr = "{ .reg .pred p; setp.gt.f32 p, $1, 15.; selp.f32 $0, 0f41700000, $1, p; }"
@@ -262,6 +276,41 @@ def of_sum(seed: int = 0) -> tuple:
     return add_up, (6,), dict(x=torch.randn(6, 32), out=torch.zeros(32), N=32, num_warps=1)
 
 
+def of_empty(name: str, by: int = 0) -> tuple:
+    """A copy of the second half of a storage, or of what is beside it; one tensor is as torch.empty makes it."""
+    args = dict(x=torch.zeros(2 * N)[N:], out=torch.zeros(N), by=by, N=N)
+    return shift, (1,), args, dict(out=torch.zeros(N)), dict(empty=name)
+
+
+def of_empty_box() -> tuple:
+    return *of_box(WAITS=True, ENDS=True), dict(empty=["x_desc"])
+
+
+def of_empty_sum(first: int) -> tuple:
+    """Program 1 adds to what program 0 has stored, or has not."""
+    args = dict(x=torch.ones(N), out=torch.zeros(N), flag=torch.zeros(1, dtype=torch.int32), FIRST=first, N=N)
+    return store_or_add, (2,), args, dict(out=torch.full((N,), 1.0 + first)), dict(empty=["out"])
+
+
+def in_place() -> tuple:
+    """What a check before has left."""
+    x = torch.arange(N).float()
+    case = shift_row, (1,), dict(x=x, out=x, N=N), dict(out=x + 1)
+    assert judge(*case)
+    return case
+
+
+def of_pruned(keep: int) -> tuple:
+    """Every configuration lacks N, which the pruning adds to those that it keeps."""
+
+    def complete(configs: list, args: dict, **more) -> list:
+        return [triton.Config(dict(N=args["x"].numel()), num_warps=more["out"].numel() // 32) for _ in configs[:keep]]
+
+    tune = triton.autotune([triton.Config({})], key=[], prune_configs_by=dict(early_config_prune=complete))
+    x = torch.arange(N).float()
+    return tune(shift_row), (1,), dict(x=x, out=torch.zeros(N)), dict(out=x + 1)
+
+
 def of_clip() -> tuple:
     x = torch.arange(N).float()
     return clip, (1,), (x, torch.ones(N), N), dict(out=x.clamp(max=15))
@@ -369,6 +418,23 @@ SUBJECTS = {
         lambda: of_ring("mbarrier.wait(full, step & 1)", steps=1),
         r"(uninitialised|race): (?=.*reads   doubled.py:21 ).*writes  doubled.py:12",
     ),
+    "uninitialised, as torch.empty": (
+        lambda: of_empty("x"),
+        r"uninitialised: x\[\d+\] is read, and nobody has written it\n  reads   test_check.py:\d+  tl.store.*"
+        r"missing a write: there is none in the whole run",
+    ),
+    "uninitialised, by TMA": (of_empty_box, r"uninitialised: x_desc\[\d+, \d+\] is read"),
+    "uninitialised, by an atomic": (
+        lambda: of_empty_sum(0),
+        r"uninitialised: out\[\d+\] is read.*reads .*tl.atomic_add\(out.*missing a write before it",
+    ),
+    "exact, written before it is read": (lambda: of_empty_sum(1), "exact"),
+    "exact, all of torch.empty written": (lambda: of_empty("out"), "exact"),
+    "exact, beside what is empty": (lambda: of_empty("x", -N), "exact"),
+    "wrong, as a check before left it": (
+        in_place, r"wrong: .*\n  note    out began as an earlier check left it: give each check",
+    ),
+    "exact, as pruning completes it": (lambda: of_pruned(1), "exact"),
     "above": (
         lambda: of_shift(N + 1),
         r"bounds: the element 1 behind the last of x \(256,\).*reads   test_check.py:.*warp 3, lane 31 \(thread 127\)",
@@ -458,6 +524,11 @@ BAD_CALLS = {
     "expected shape": (
         dict(expected=dict(out=torch.ones(3))),
         r"expected\['out'\] is \(3,\), the argument is \(128,\)",
+    ),
+    "empty of no tensor": (dict(empty=["y"]), "empty has y, which is no tensor of args; those are x, out"),
+    "pruned": (
+        dict(kernel=of_pruned(0)[0], args=(torch.ones(N), torch.ones(N))),
+        "shift_row: early_config_prune leaves none of its 1 configurations",
     ),
     "compiler": (dict(args=(torch.ones(N), torch.ones(N), 0, 3)), "shift does not compile for sm_90a: .*power of 2"),
 }
