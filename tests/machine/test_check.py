@@ -151,20 +151,6 @@ def add_up(x, out, N: tl.constexpr):
 
 
 @triton.jit
-def store_or_add(x, out, flag, FIRST: tl.constexpr, N: tl.constexpr):
-    i = tl.arange(0, N)
-    if tl.program_id(0) == 0:
-        if FIRST:
-            tl.store(out + i, tl.load(x + i))
-        tl.debug_barrier()
-        tl.atomic_xchg(flag, 1, sem="release")
-    else:
-        while tl.atomic_add(flag, 0, sem="acquire") == 0:
-            pass
-        tl.atomic_add(out + i, tl.load(x + i), sem="relaxed")
-
-
-@triton.jit
 def clip(x, out, N: tl.constexpr):
     i = tl.arange(0, N)
     asm: tl.constexpr = "{ .reg .pred p; setp.gt.f32 p, $1, 15.; selp.f32 $0, 0f41700000, $1, p; }"
@@ -284,12 +270,6 @@ def of_empty(name: str, by: int = 0) -> tuple:
 
 def of_empty_box() -> tuple:
     return *of_box(WAITS=True, ENDS=True), dict(empty=["x_desc"])
-
-
-def of_empty_sum(first: int) -> tuple:
-    """Program 1 adds to what program 0 has stored, or has not."""
-    args = dict(x=torch.ones(N), out=torch.zeros(N), flag=torch.zeros(1, dtype=torch.int32), FIRST=first, N=N)
-    return store_or_add, (2,), args, dict(out=torch.full((N,), 1.0 + first)), dict(empty=["out"])
 
 
 def in_place() -> tuple:
@@ -425,10 +405,9 @@ SUBJECTS = {
     ),
     "uninitialised, by TMA": (of_empty_box, r"uninitialised: x_desc\[\d+, \d+\] is read"),
     "uninitialised, by an atomic": (
-        lambda: of_empty_sum(0),
+        lambda: (*of_sum(), None, dict(empty=["out"])),
         r"uninitialised: out\[\d+\] is read.*reads .*tl.atomic_add\(out.*missing a write before it",
     ),
-    "exact, written before it is read": (lambda: of_empty_sum(1), "exact"),
     "exact, all of torch.empty written": (lambda: of_empty("out"), "exact"),
     "exact, beside what is empty": (lambda: of_empty("x", -N), "exact"),
     "wrong, as a check before left it": (
