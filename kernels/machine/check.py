@@ -57,6 +57,8 @@ REGISTERS, REGISTERS_AT_ONCE = 65_536, 256  # of an SM; how many a warp is given
 BUDGET = 20_000_000
 CONSEQUENCES = ("wrong", "order", "hang")
 """Kinds that may come of a race, which another order of events shows."""
+HANGS = 3
+"""After so many of them no other order is tried: where many programs spin, each takes long."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,7 @@ def check(
 
     Raises ValueError, in one line, where the call is not right or the kernel does not compile.
     """
-    begun, chosen, rounded = time.perf_counter(), None, {}
+    begun, chosen, rounded, hangs = time.perf_counter(), None, {}, 0
     if arch not in ARCHITECTURES:
         raise ValueError(f"arch {arch!r}: it is one of {', '.join(ARCHITECTURES)}")
     for name, number in dict(seeds=seeds, slots=slots, budget=budget, processes=processes).items():
@@ -124,7 +126,8 @@ def check(
             chosen = outcome
         if outcome.kind == "exact" and outcome.text:
             rounded["note"] = outcome.text
-        if (chosen and chosen.kind not in CONSEQUENCES) or outcome.instructions > budget:
+        hangs += outcome.kind == "hang"
+        if (chosen and chosen.kind not in CONSEQUENCES) or hangs == HANGS or outcome.instructions > budget:
             break
     trial.remember()
     if chosen:

@@ -211,7 +211,10 @@ def hang(error: FaultError, machine: Machine, tensors: Mapping[str, Tensor]) -> 
                 seen = ", ".join(polled(warp, pc, tensors)) or "no memory"
                 waits.setdefault(("spins", f"looks at {seen}", inst.source), []).append(warp)
     rows = []
+    spinning = {(warp.cta, at) for (word, _, at), warps in waits.items() if word == "spins" for warp in warps}
     for (word, text, at), warps in waits.items():
+        if word == "waits" and all(warp.joined and (warp.cta, at.source) in spinning for warp in warps):
+            continue  # at a barrier inside of the loop that others of the CTA are in
         ctas = list(dict.fromkeys(cta_name(warp.cta) for warp in warps))
         who = ", ".join(ctas[:4]) + (f" and {len(ctas) - 4} more" if ctas[4:] else "")
         who += f", warp {ranges({warp.number for warp in warps})}"

@@ -10,6 +10,7 @@ import resource
 import tempfile
 import time
 from pathlib import Path
+from unittest.mock import patch
 
 import instruction_table
 import pytest
@@ -22,6 +23,7 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from kernels.machine import check
+from kernels.machine.check import Trial
 from kernels.machine.command import load, main
 
 tma_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
@@ -253,8 +255,8 @@ def of_view(step: int, *, covered: bool) -> tuple:
 
 
 def of_meeting(slots: int | None) -> tuple:
-    args = dict(arrived=torch.zeros(1, dtype=torch.int32), programs=6, num_warps=1)
-    return meet, (6,), args, None, dict(slots=slots, seeds=1)
+    args = dict(arrived=torch.zeros(1, dtype=torch.int32), programs=6)
+    return meet, (6,), args, None, dict(slots=slots, seeds=8 if slots else 1)
 
 
 def of_sum(seed: int = 0) -> tuple:
@@ -436,7 +438,8 @@ SUBJECTS = {
     "exact, up to rounding": (of_sum, "exact: .*note    out depends on the order of events, by what rounding may do"),
     "exact, a barrier of the grid": (lambda: of_meeting(None), "exact"),
     "hang, a crowded GPU": (
-        lambda: of_meeting(4), "hang: .*perhaps 2 of 6 CTAs have not begun: the GPU holds 4 at a time",
+        lambda: of_meeting(4),
+        r"hang: all that[^\n]*\n  spins [^\n]*(\n {10}[^\n]*)*\n  perhaps 2 of 6 CTAs have not begun: the GPU holds 4",
     ),
     "barrier": (
         lambda: of_mailbox(ARRIVALS=2),
@@ -464,6 +467,16 @@ def test_many_programs_that_stand_at_once_take_little_each(printed_elsewhere):
     seconds, mebibytes = printed_elsewhere("import json, test_check as t; print(json.dumps(t.crowd()))")
     assert seconds < 10
     assert mebibytes < 1024
+
+
+def orders_of_a_hang() -> int:
+    with patch.object(Trial, "run", autospec=True, side_effect=Trial.run) as run:
+        check(*of_turns(last=0)[:3], seeds=8)
+    return run.call_count
+
+
+def test_a_hang_is_told_after_three_orders(printed_elsewhere):
+    assert printed_elsewhere("import json, test_check as t; print(json.dumps(t.orders_of_a_hang()))") == 3
 
 
 def judge(kernel, grid, args, expected=None, options=None, **more):
