@@ -322,7 +322,10 @@ def atomic(program, inst):
                     region.note_read(g, w.clock, GENERIC, w.agent, w.epoch, inst, number)
                     region.note_write(g, w.clock, GENERIC, number, inst)
                 else:
-                    memory.note_write(region, spread(offsets, total, GRANULE), w.clock, GENERIC, number, inst)
+                    g = spread(offsets, total, GRANULE)
+                    if region.empty is not None and operation != "exch":
+                        memory.note_read(region, g, w.clock, GENERIC, number, inst)
+                    memory.note_write(region, g, w.clock, GENERIC, number, inst)
                     region.check_covered(spread(offsets, total), inst)
                 while left:
                     now = [*{offsets.item(i): i for i in reversed(left)}.values()]  # at each address the first

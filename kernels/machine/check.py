@@ -10,10 +10,12 @@ import multiprocessing
 import operator
 import re
 import time
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -27,6 +29,7 @@ from . import report
 from .alu import LANES
 from .compile import Call
 from .device import Machine
+from .memory import EMPTY
 from .order import FaultError
 from .plain import PtxKernel
 from .ptx import UnknownError
@@ -55,6 +58,8 @@ REGISTERS, REGISTERS_AT_ONCE = 65_536, 256  # of an SM; how many a warp is given
 BUDGET = 20_000_000
 CONSEQUENCES = ("wrong", "order", "hang")
 """Kinds that may come of a race, which another order of events shows."""
+HANGS = 3
+"""After so many of them no other order is tried: where many programs spin, each takes long."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +90,7 @@ def check(
     args: Mapping[str, Any] | Sequence[Any],
     *,
     expected: Mapping[str, Tensor] | Tensor | Sequence[Tensor] | None = None,
+    empty: Sequence[str] = (),
     seeds: int = 8,
     seed: int = 0,
     arch: str = "sm_90a",
@@ -98,7 +104,8 @@ def check(
 
     `args`: by name or in their order; tensors lie on the CPU. Each run begins with them as they are; afterwards they
     hold the results of the last run. `expected`: what tensors must hold then, by the names of arguments, or in the
-    order of those that the kernel writes. Without it all results must be the same under every order. `tolerance`:
+    order of those that the kernel writes. Without it all results must be the same under every order. `empty`: tensors
+    that the host leaves as torch.empty makes them, by name: to read there what nobody wrote is a fault. `tolerance`:
     relative and absolute, for all or by name; 0 is to the bit. By default whole numbers are compared to the bit, and
     others up to what rounding may do: 0.01 where floats of 16 bits or fewer, or tf32, take part, else 0.0001.
     `slots`: CTAs that the GPU holds at a time, None as many as fit by their threads, registers and shared memory.
@@ -108,24 +115,26 @@ def check(
 
     Raises ValueError, in one line, where the call is not right or the kernel does not compile.
     """
-    begun, chosen, rounded = time.perf_counter(), None, {}
+    begun, chosen, rounded, hangs = time.perf_counter(), None, {}, 0
     if arch not in ARCHITECTURES:
         raise ValueError(f"arch {arch!r}: it is one of {', '.join(ARCHITECTURES)}")
     for name, number in dict(seeds=seeds, slots=slots, budget=budget, processes=processes).items():
         if number is not None and number < 1:
             raise ValueError(f"{name}={number}: it is a whole number from 1 on")
-    trial = Trial(resolve(kernel, grid, args), arch, (slots, budget), expected, tolerance)
+    trial = Trial(resolve(kernel, grid, args), arch, (slots, budget), expected, tolerance, empty)
     for outcome in trial.outcomes(range(seed, seed + seeds), processes, trace):
         if outcome.kind != "exact" and (chosen is None or outcome.kind not in CONSEQUENCES):
             chosen = outcome
         if outcome.kind == "exact" and outcome.text:
             rounded["note"] = outcome.text
-        if (chosen and chosen.kind not in CONSEQUENCES) or outcome.instructions > budget:
+        hangs += outcome.kind == "hang"
+        if (chosen and chosen.kind not in CONSEQUENCES) or hangs == HANGS or outcome.instructions > budget:
             break
+    trial.remember()
     if chosen:
         compiler = f"triton {triton.__version__}, " * (not isinstance(kernel, PtxKernel))
         again = "again", f"seed={chosen.seed}, seeds=1: {compiler}{arch}"
-        text = report.page(chosen.text, *[again] * (chosen.seed is not None))
+        text = report.page(chosen.text, *trial.begun_late * trial.is_given, *[again] * (chosen.seed is not None))
         return Verdict(chosen.kind, text, chosen.seed, chosen.instructions, time.perf_counter() - begun)
     text = "as expected" if expected else "no fault, and the same results (nothing was expected of them)"
     text = report.page(
@@ -178,7 +187,7 @@ class Outcome(NamedTuple):
 class Trial:
     """A launch that is run again and again, on tensors as they were at first."""
 
-    def __init__(self, launch: Call, arch: str, limits: tuple, expected: Mapping | None, tolerance: Any):
+    def __init__(self, launch: Call, arch: str, limits: tuple, expected: Mapping | None, tolerance: Any, empty: Any):
         self.launch, self.arch, self.limits = launch, arch, limits
         self.tensors = dict(tensors_of(launch.args))
         self.pointers = list(pointers_in(self.tensors))
@@ -189,11 +198,15 @@ class Trial:
         if self.is_given and not isinstance(expected, Mapping):
             self.unnamed, expected = [expected] if isinstance(expected, Tensor) else list(expected), None
         self.wanted = expectations(self.tensors, expected or {})
-        arrays = {tensor.untyped_storage().data_ptr(): whole(tensor) for tensor in self.tensors.values()}
-        self.before = [(array, array.copy()) for array in arrays.values()]
+        self.storages = {tensor.untyped_storage(): whole(tensor) for tensor in self.tensors.values()}
+        self.begun_late = list(left_by_a_check(self.tensors))
+        self.before = [(array, array.copy()) for array in self.storages.values()]
         self.covered = covered_bytes(launch.args)
         for _, _, target in self.pointers:  # it may be any part of its storage
             self.covered.pop(target.untyped_storage().data_ptr(), None)
+        self.empty = empty_bytes(self.tensors, [empty] if isinstance(empty, str) else empty)
+        for array, contents in self.before:
+            contents[self.empty.get(array.ctypes.data, np.s_[:0])] = EMPTY
         self.notes: list[report.Row] = []
         self.lost: list[report.Row] = []
 
@@ -228,6 +241,12 @@ class Trial:
             with multiprocessing.get_context("fork").Pool(min(processes, len(seeds) - 1), _begin) as pool:
                 yield from pool.imap(_run, seeds[1:])
 
+    def remember(self) -> None:
+        """Note what this check leaves in tensors that its kernel has changed."""
+        for storage, (array, contents) in zip(self.storages, self.before, strict=True):
+            if not np.array_equal(array, contents):
+                LEFT[storage] = zlib.crc32(array)
+
     def run(self, seed: int, trace: str | Path | None = None) -> Outcome:
         machine = Observed(seed, *self.limits, is_traced=True) if trace else Machine(seed, *self.limits)
         fault, kind, text = self._execute(machine), "exact", ""
@@ -241,7 +260,7 @@ class Trial:
             place = None if fault.byte is None or fault.memory is None else (fault.memory.number, fault.byte)
             watched = Observed(seed, *self.limits, place=place)
             again = self._execute(watched)
-            fault = again if isinstance(again, FaultError) else fault
+            fault = again if isinstance(again, FaultError) and not watched.early else fault
             kind, text = fault.kind, report.fault(fault, watched, self.tensors, self.launch.kernel.is_gluon())
         else:
             if self.unnamed is not None:
@@ -282,7 +301,7 @@ class Trial:
             moved.append((element, element.item()))
             element += at - target.data_ptr()
         try:
-            machine.memory.covered = self.covered
+            machine.memory.covered, machine.memory.empty = self.covered, self.empty
             enqueue(machine, self.launch, target=ARCHITECTURES[self.arch])
             machine.run()
         except (FaultError, UnknownError) as fault:
@@ -340,8 +359,8 @@ def _innermost(error: BaseException) -> str:
 
 
 def resolve(kernel: Any, grid: Any, args: Mapping[str, Any] | Sequence[Any]) -> Call:
-    """Return the launch that `kernel[grid](**args)` stands for: of an autotuned kernel with its first configuration, of
-    one with heuristics with what they say."""
+    """Return the launch that `kernel[grid](**args)` stands for: of an autotuned kernel with the first configuration
+    that is not pruned, of one with heuristics with what they say."""
     if isinstance(kernel, PtxKernel):
         return Call(kernel, whole_numbers("grid", grid), dict(args))
     wrappers = []
@@ -361,8 +380,11 @@ def resolve(kernel: Any, grid: Any, args: Mapping[str, Any] | Sequence[Any]) -> 
             for argument, rule in wrapper.values.items():
                 given[argument] = rule(dict(given))
         else:
-            given |= wrapper.configs[0].all_kwargs()
-            if hook := wrapper.configs[0].pre_hook:
+            configs, prune = wrapper.configs, wrapper.early_config_prune
+            if prune and not (configs := list(prune(configs, given, **given))):
+                raise ValueError(f"{name}: early_config_prune leaves none of its {len(wrapper.configs)} configurations")
+            given |= configs[0].all_kwargs()
+            if hook := configs[0].pre_hook:
                 hook(given)
     words = [*names, *CUDAOptions.__dataclass_fields__, "debug", "instrumentation_mode"]
     if unknown := [argument for argument in given if argument not in words]:
@@ -415,11 +437,39 @@ def covered_bytes(args: Mapping[str, Any]) -> dict[int, np.ndarray]:
             whole.add(storage.data_ptr())
             continue
         flags = covered.setdefault(storage.data_ptr(), np.zeros(storage.nbytes(), bool))
-        if 0 not in shape:
-            steps = [size * stride for stride in strides]
-            elements = flags[tensor.storage_offset() * size :]
-            np.lib.stride_tricks.as_strided(elements, (*shape, size), (*steps, 1))[...] = True
+        flag(flags, tensor, shape, strides)
     return {start: flags for start, flags in covered.items() if start not in whole and not flags.all()}
+
+
+def flag(flags: np.ndarray, tensor: Tensor, shape: Sequence[int], strides: Sequence[int]) -> None:
+    """Set those of a storage's bytes that a view of it has."""
+    size = tensor.element_size()
+    if 0 not in shape:
+        steps = [size * stride for stride in strides]
+        elements = flags[tensor.storage_offset() * size :]
+        np.lib.stride_tricks.as_strided(elements, (*shape, size), (*steps, 1))[...] = True
+
+
+def empty_bytes(tensors: Mapping[str, Tensor], names: Sequence[str]) -> dict[int, np.ndarray]:
+    """Return, by where a storage starts, which of its bytes nobody has written before the launch."""
+    empty = {}
+    for name in names:
+        if name not in tensors:
+            raise ValueError(f"empty has {name}, which is no tensor of args; those are {', '.join(tensors)}")
+        storage = tensors[name].untyped_storage()
+        flags = empty.setdefault(storage.data_ptr(), np.zeros(storage.nbytes(), bool))
+        flag(flags, tensors[name], tensors[name].shape, tensors[name].stride())
+    return empty
+
+
+LEFT: WeakKeyDictionary = WeakKeyDictionary()
+"""By storage: a checksum of what the last check left there."""
+
+
+def left_by_a_check(tensors: Mapping[str, Tensor]) -> Iterator[report.Row]:
+    for name, tensor in tensors.items():
+        if LEFT.get(tensor.untyped_storage()) == zlib.crc32(whole(tensor)):
+            yield "note", f"{name} began as an earlier check left it: give each check tensors of its own"
 
 
 def leaves(values: Iterable[Any]) -> Iterator[Any]:

@@ -287,6 +287,8 @@ def _store(inst, find: Find, unit: int, source: Callable, operation: str | None)
                 data = cta.shared.data[part.map.places(address)][part.inside]
                 clock = cta.cluster.beside(w, inst, writer, hash((part.offsets.tobytes(), data.tobytes())))
             part.region.check_covered(part.offsets, inst)
+            if operation and part.region.empty is not None:
+                machine.memory.note_read(part.region, part.granules, clock, GLOBAL, number, inst)
             machine.memory.note_write(part.region, part.granules, clock, GLOBAL, number, inst)
             pieces = []
 

@@ -158,6 +158,8 @@ class Region(Noted):
     """Below 0; those of shared memory are above."""
     covered: np.ndarray | None = None
     """Of each byte, whether an argument has it; None: all of them."""
+    empty: np.ndarray | None = None
+    """As `writes`: whether the host has left it as it came; None: nothing of it."""
     releases: Releases = field(default_factory=Releases)
 
     @property
@@ -177,6 +179,7 @@ class GlobalMemory:
         self.regions: list[Region] = []
         self.maps: list[bytes] = []
         self.covered: dict[int, np.ndarray] = {}  # by where in this process an array starts: as of its region
+        self.empty: dict[int, np.ndarray] = {}  # likewise, of each byte
         # By address of a map: the numbers of what wrote it, and the agent and epoch of a fence that covers these.
         self.map_fences: dict[int, list[tuple[bytes, int, int]]] = {}
 
@@ -190,7 +193,10 @@ class GlobalMemory:
         count = -(-len(data) // GRANULE) * GRANULE
         number = len(self.regions) + 1
         writes, reads = np.zeros(count, np.int32), np.zeros(count, np.int32)
-        self.regions.append(Region(self.ledger, data, writes, reads, -number, self.covered.get(start)))
+        empty = self.empty.get(start)
+        if empty is not None:  # the first bytes of all granules, then the second
+            empty = np.resize(empty, count).reshape(-1, GRANULE).T.reshape(-1)
+        self.regions.append(Region(self.ledger, data, writes, reads, -number, self.covered.get(start), empty))
         return number << REGION_BITS
 
     def region(self, address: int, instruction: object) -> Region:
@@ -219,6 +225,9 @@ class GlobalMemory:
 
     def note_read(self, region: Region, g, clock, row: int, number: int, instruction: object) -> None:
         g = region.index(g)
+        if region.empty is not None and (early := region.empty[g] & (region.writes[g] == 0)).any():
+            byte = region.first_byte(g, early)
+            raise UninitialisedError(f"{instruction} reads global memory that nobody wrote", region, byte)
         region.compare(region.writes, g, clock, row, number, instruction, ("reads", "wrote"))
         region.reads[g] = number
 

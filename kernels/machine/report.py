@@ -151,6 +151,8 @@ def fault(error: FaultError, machine: Observed, tensors: Mapping[str, Tensor], i
         title = f"{place(tensors, error.memory, error.byte, machine)} is read, and nobody has written it"
         if not last.writes:
             return page(title, touched(reader), ("missing", "a write: there is none in the whole run"))
+        if last.inst is reader.inst:
+            return page(title, touched(reader), ("missing", "a write before it"))
         return page(title, touched(reader), touched(last, "\nonly later"), missing(last, reader, error, is_gluon))
     if warp is None and error.agent is not None and machine.touches:
         (*_, touch) = [touch for touch in machine.touches if touch.agent == error.agent] or [last]
@@ -212,7 +214,10 @@ def hang(error: FaultError, machine: Machine, tensors: Mapping[str, Tensor]) -> 
                 seen = ", ".join(polled(warp, pc, tensors)) or "no memory"
                 waits.setdefault(("spins", f"looks at {seen}", inst.place), []).append(warp)
     rows = []
+    spinning = {(warp.cta, at) for (word, _, at), warps in waits.items() if word == "spins" for warp in warps}
     for (word, text, at), warps in waits.items():
+        if word == "waits" and all(warp.joined and (warp.cta, at.source) in spinning for warp in warps):
+            continue  # at a barrier inside of the loop that others of the CTA are in
         ctas = list(dict.fromkeys(cta_name(warp.cta) for warp in warps))
         who = ", ".join(ctas[:4]) + (f" and {len(ctas) - 4} more" if ctas[4:] else "")
         who += f", warp {ranges({warp.number for warp in warps})}"

@@ -10,6 +10,7 @@ import resource
 import tempfile
 import time
 from pathlib import Path
+from unittest.mock import patch
 
 import instruction_table
 import pytest
@@ -22,6 +23,7 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from kernels.machine import check
+from kernels.machine.check import Trial
 from kernels.machine.command import load, main
 
 tma_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
@@ -253,13 +255,42 @@ def of_view(step: int, *, covered: bool) -> tuple:
 
 
 def of_meeting(slots: int | None) -> tuple:
-    args = dict(arrived=torch.zeros(1, dtype=torch.int32), programs=6, num_warps=1)
-    return meet, (6,), args, None, dict(slots=slots, seeds=1)
+    args = dict(arrived=torch.zeros(1, dtype=torch.int32), programs=6)
+    return meet, (6,), args, None, dict(slots=slots, seeds=8 if slots else 1)
 
 
 def of_sum(seed: int = 0) -> tuple:
     torch.manual_seed(seed)
     return add_up, (6,), dict(x=torch.randn(6, 32), out=torch.zeros(32), N=32, num_warps=1)
+
+
+def of_empty(name: str, by: int = 0) -> tuple:
+    """A copy of the second half of a storage, or of what is beside it; one tensor is as torch.empty makes it."""
+    args = dict(x=torch.zeros(2 * N)[N:], out=torch.zeros(N), by=by, N=N)
+    return shift, (1,), args, dict(out=torch.zeros(N)), dict(empty=name)
+
+
+def of_empty_box() -> tuple:
+    return *of_box(WAITS=True, ENDS=True), dict(empty=["x_desc"])
+
+
+def in_place() -> tuple:
+    """What a check before has left."""
+    x = torch.arange(N).float()
+    case = shift_row, (1,), dict(x=x, out=x, N=N), dict(out=x + 1)
+    assert judge(*case)
+    return case
+
+
+def of_pruned(keep: int) -> tuple:
+    """Every configuration lacks N, which the pruning adds to those that it keeps."""
+
+    def complete(configs: list, args: dict, **more) -> list:
+        return [triton.Config(dict(N=args["x"].numel()), num_warps=more["out"].numel() // 32) for _ in configs[:keep]]
+
+    tune = triton.autotune([triton.Config({})], key=[], prune_configs_by=dict(early_config_prune=complete))
+    x = torch.arange(N).float()
+    return tune(shift_row), (1,), dict(x=x, out=torch.zeros(N)), dict(out=x + 1)
 
 
 def of_clip() -> tuple:
@@ -369,6 +400,22 @@ SUBJECTS = {
         lambda: of_ring("mbarrier.wait(full, step & 1)", steps=1),
         r"(uninitialised|race): (?=.*reads   doubled.py:21 ).*writes  doubled.py:12",
     ),
+    "uninitialised, as torch.empty": (
+        lambda: of_empty("x"),
+        r"uninitialised: x\[\d+\] is read, and nobody has written it\n  reads   test_check.py:\d+  tl.store.*"
+        r"missing a write: there is none in the whole run",
+    ),
+    "uninitialised, by TMA": (of_empty_box, r"uninitialised: x_desc\[\d+, \d+\] is read"),
+    "uninitialised, by an atomic": (
+        lambda: (*of_sum(), None, dict(empty=["out"])),
+        r"uninitialised: out\[\d+\] is read.*reads .*tl.atomic_add\(out.*missing a write before it",
+    ),
+    "exact, all of torch.empty written": (lambda: of_empty("out"), "exact"),
+    "exact, beside what is empty": (lambda: of_empty("x", -N), "exact"),
+    "wrong, as a check before left it": (
+        in_place, r"wrong: .*\n  note    out began as an earlier check left it: give each check",
+    ),
+    "exact, as pruning completes it": (lambda: of_pruned(1), "exact"),
     "above": (
         lambda: of_shift(N + 1),
         r"bounds: the element 1 behind the last of x \(256,\).*reads   test_check.py:.*warp 3, lane 31 \(thread 127\)",
@@ -391,7 +438,8 @@ SUBJECTS = {
     "exact, up to rounding": (of_sum, "exact: .*note    out depends on the order of events, by what rounding may do"),
     "exact, a barrier of the grid": (lambda: of_meeting(None), "exact"),
     "hang, a crowded GPU": (
-        lambda: of_meeting(4), "hang: .*perhaps 2 of 6 CTAs have not begun: the GPU holds 4 at a time",
+        lambda: of_meeting(4),
+        r"hang: all that[^\n]*\n  spins [^\n]*(\n {10}[^\n]*)*\n  perhaps 2 of 6 CTAs have not begun: the GPU holds 4",
     ),
     "barrier": (
         lambda: of_mailbox(ARRIVALS=2),
@@ -419,6 +467,16 @@ def test_many_programs_that_stand_at_once_take_little_each(printed_elsewhere):
     seconds, mebibytes = printed_elsewhere("import json, test_check as t; print(json.dumps(t.crowd()))")
     assert seconds < 10
     assert mebibytes < 1024
+
+
+def orders_of_a_hang() -> int:
+    with patch.object(Trial, "run", autospec=True, side_effect=Trial.run) as run:
+        check(*of_turns(last=0)[:3], seeds=8)
+    return run.call_count
+
+
+def test_a_hang_is_told_after_three_orders(printed_elsewhere):
+    assert printed_elsewhere("import json, test_check as t; print(json.dumps(t.orders_of_a_hang()))") == 3
 
 
 def judge(kernel, grid, args, expected=None, options=None, **more):
@@ -458,6 +516,11 @@ BAD_CALLS = {
     "expected shape": (
         dict(expected=dict(out=torch.ones(3))),
         r"expected\['out'\] is \(3,\), the argument is \(128,\)",
+    ),
+    "empty of no tensor": (dict(empty=["y"]), "empty has y, which is no tensor of args; those are x, out"),
+    "pruned": (
+        dict(kernel=of_pruned(0)[0], args=(torch.ones(N), torch.ones(N))),
+        "shift_row: early_config_prune leaves none of its 1 configurations",
     ),
     "compiler": (dict(args=(torch.ones(N), torch.ones(N), 0, 3)), "shift does not compile for sm_90a: .*power of 2"),
 }

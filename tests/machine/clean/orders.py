@@ -15,48 +15,6 @@ def counters(count: int = 1) -> Tensor:
 
 
 @triton.jit
-def cumsum_kernel(x_ptr, out_ptr, columns, BLOCK: tl.constexpr):
-    """Sums along a row, chunk by chunk."""
-    row, before = tl.program_id(0), 0
-    for start in range(0, columns, BLOCK):
-        column = start + tl.arange(0, BLOCK)
-        x = tl.load(x_ptr + row * columns + column, column < columns, 0)
-        tl.store(out_ptr + row * columns + column, before + tl.cumsum(x, 0), column < columns)
-        before += tl.sum(x, 0)
-
-
-@trial
-def cumsum() -> Trial:
-    x = whole(2, 300, dtype=torch.int32)
-    args = dict(x_ptr=x, out_ptr=torch.empty_like(x), columns=300, BLOCK=128, num_warps=4)
-    return Trial(cumsum_kernel, (2,), args, dict(out_ptr=x.cumsum(1)))
-
-
-@triton.jit
-def follow(a, b, later_a, later_b):
-    """Return the two steps y = a * x + b, after one another, as one."""
-    return a * later_a, b * later_a + later_b
-
-
-@triton.jit
-def recurrence_kernel(a_ptr, b_ptr, out_ptr, T: tl.constexpr, D: tl.constexpr):
-    """y[t] = a[t] * y[t - 1] + b[t] in each of D columns."""
-    place = tl.arange(0, T)[:, None] * D + tl.arange(0, D)
-    _, y = tl.associative_scan((tl.load(a_ptr + place), tl.load(b_ptr + place)), 0, follow)
-    tl.store(out_ptr + place, y)
-
-
-@trial
-def recurrence() -> Trial:
-    a, b = whole(64, 16, low=-1, high=1), whole(64, 16, seed=1)
-    expected = torch.zeros(65, 16)
-    for t in range(64):
-        expected[t + 1] = a[t] * expected[t] + b[t]
-    args = dict(a_ptr=a, b_ptr=b, out_ptr=torch.empty_like(a), T=64, D=16, num_warps=4)
-    return Trial(recurrence_kernel, (1,), args, dict(out_ptr=expected[1:]))
-
-
-@triton.jit
 def look_back_kernel(x_ptr, out_ptr, totals_ptr, flags_ptr, tickets_ptr, BLOCK: tl.constexpr):
     """Sums along a vector in one pass: a program waits for the total of all that come before its chunk.
 

@@ -64,26 +64,10 @@ def locked_gradients_kernel(
     tl.atomic_xchg(locks_ptr + group, 0, sem="release")
 
 
-@triton.jit
-def counted_gradients_kernel(
-    dy_ptr, x_ptr, w_ptr, mean_ptr, rstd_ptr, dx_ptr, parts_ptr, dw_ptr, db_ptr, count_ptr, columns, share,
-    ROWS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Each row leaves its part of the sums, and the program that is last adds up all of them."""
-    row, column = tl.program_id(0), tl.arange(0, BLOCK)
-    dw, db = row_gradients(dy_ptr, x_ptr, w_ptr, mean_ptr, rstd_ptr, dx_ptr, row, columns, share, BLOCK)
-    tl.store(parts_ptr + row * 2 * BLOCK + column, dw)
-    tl.store(parts_ptr + row * 2 * BLOCK + BLOCK + column, db)
-    tl.debug_barrier()  # one thread releases what all have stored
-    if tl.atomic_add(count_ptr, 1, sem="acq_rel") == ROWS - 1:
-        part = parts_ptr + tl.arange(0, ROWS)[:, None] * 2 * BLOCK + column
-        tl.store(dw_ptr + column, tl.sum(tl.load(part), 0), column < columns)
-        tl.store(db_ptr + column, tl.sum(tl.load(part + BLOCK), 0), column < columns)
-
-
-def gradients(kernel, groups: int, **more) -> Trial:
+@trial
+def layer_norm_backward_lock() -> Trial:
     """Mean and rstd are whole, and rows have 2**n elements: so every gradient is exact."""
-    rows, columns = 8, 128
+    rows, columns, groups = 8, 128, 2
     x, dy, w = (whole(*shape, seed=i) for i, shape in enumerate(((rows, columns), (rows, columns), (columns,))))
     mean, rstd = whole(rows, seed=3), 2.0 ** whole(rows, low=-1, high=1, seed=4)
     dx, dw, db = torch.empty_like(x), torch.zeros(groups, columns), torch.zeros(groups, columns)
@@ -92,20 +76,9 @@ def gradients(kernel, groups: int, **more) -> Trial:
     apart = slope - slope.mean(1, keepdim=True) - normed * (normed * slope).mean(1, keepdim=True)
     expected = dict(dx_ptr=apart * rstd[:, None])
     expected |= {name: t.view(-1, groups, columns).sum(0) for name, t in dict(dw_ptr=dy * normed, db_ptr=dy).items()}
-    return Trial(
-        kernel, (rows,), dict(**args, columns=columns, share=1 / columns, BLOCK=128, num_warps=4, **more), expected
-    )
-
-
-@trial
-def layer_norm_backward_lock() -> Trial:
-    return gradients(locked_gradients_kernel, 2, GROUPS=2, locks_ptr=torch.zeros(2, dtype=torch.int32))
-
-
-@trial
-def layer_norm_backward_last() -> Trial:
-    counted = dict(parts_ptr=torch.empty(8, 2, 128), count_ptr=torch.zeros(1, dtype=torch.int32))
-    return gradients(counted_gradients_kernel, 1, ROWS=8, **counted)
+    args |= dict(columns=columns, share=1 / columns, BLOCK=128, num_warps=4)
+    args |= dict(GROUPS=groups, locks_ptr=torch.zeros(groups, dtype=torch.int32))
+    return Trial(locked_gradients_kernel, (rows,), args, expected)
 
 
 @triton.jit

@@ -4,7 +4,7 @@ Who gives `make` False gets the mistake, who gives True the same kernel without 
 exhibits` prints what the machine says of this Triton's code.
 """
 
-from exhibits import compilers, fences, rings, signals
+from exhibits import buffers, clusters, compilers, fences, rings, signals, stores, values
 
-FAMILIES = signals, rings, fences, compilers
+FAMILIES = signals, stores, values, rings, buffers, fences, clusters, compilers
 EXHIBITS = {exhibit.name: exhibit for family in FAMILIES for exhibit in family.EXHIBITS}
