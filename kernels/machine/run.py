@@ -140,7 +140,8 @@ def enqueue(machine: Machine, launch: Call, after: Sequence[int] = (), device: i
     machine.problems += kernel_compiled.problems
     program, (x, *more) = kernel_compiled.program, launch.grid  # Triton counts clusters, the hardware CTAs
     given = parameters(machine, launch, kernel_compiled)
-    return machine.launch(program, (x * program.cluster, *more), given, after, device)
+    is_early = bool(after and launch.args.get("launch_pdl"))
+    return machine.launch(program, (x * program.cluster, *more), given, after, device, is_early)
 
 
 def write(host: Host, target: Tensor, source: Tensor) -> None:
