@@ -110,7 +110,8 @@ def _beside(w, shared, at: np.ndarray, data: np.ndarray, instruction) -> Clock |
     store = id(instruction), shared.turns[id(instruction), w.agent], hash((at.tobytes(), data.tobytes()))
     others = shared.stores.get(store, ())
     shared.stores[store] = (*others, w.agent)
-    if not others or shared.load(at, data.shape[1]).tobytes() != data.tobytes():
+    last = len(at) - 1 - np.unique(at[::-1], return_index=True)[1]  # of the lanes that store at one address
+    if not others or shared.load(at[last], data.shape[1]).tobytes() != data[last].tobytes():
         return None
     return _knowing(w, others)
 
