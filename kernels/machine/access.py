@@ -175,7 +175,11 @@ def _begin(w, releases, at: np.ndarray, size: int, instruction, strong: Strong |
         return w.note(instruction)
     scope = w.scope(strong.reach)
     for address in _elements(at, size, strong) if reads else ():
-        for other, clock in releases.at.get(address, {}).items():
+        released, place = releases.at.get(address, {}), (id(releases), address, strong)
+        if w.heard.get(place) is released:  # nothing new since it looked there last
+            continue
+        w.heard[place] = released
+        for other, clock in released.items():
             if strong.semantics not in ("acquire", "acq_rel"):
                 w.read[other] = joined([clock, w.read.get(other, clock)])
             elif scope.meets(other):

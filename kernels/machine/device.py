@@ -179,6 +179,7 @@ class Warp:
         self.released: dict[Scope, Clock] = {}  # by fences: what strong writes behind them release
         self.inits = Clock(self.clock.width)  # of mbarriers, as a fence released them
         self.read: dict[Scope, Clock] = {}  # by relaxed reads: what fences behind them acquire
+        self.heard: dict[Any, dict] = {}  # by place and kind of a strong read: what was released there the last time
 
     def tick(self) -> None:
         """What follows is not covered by what was released, or fenced for the async proxy, before."""
