@@ -111,7 +111,8 @@ def _beside(w, shared, at: np.ndarray, data: np.ndarray, instruction) -> Clock |
     store = id(instruction), shared.turns[id(instruction), w.agent], hash((at.tobytes(), data.tobytes()))
     others = shared.stores.get(store, ())
     shared.stores[store] = (*others, w.agent)
-    if not others or shared.load(at, data.shape[1]).tobytes() != data.tobytes():
+    last = len(at) - 1 - np.unique(at[::-1], return_index=True)[1]  # of the lanes that store at one address
+    if not others or shared.load(at[last], data.shape[1]).tobytes() != data[last].tobytes():
         return None
     return _knowing(w, others)
 
@@ -175,7 +176,11 @@ def _begin(w, releases, at: np.ndarray, size: int, instruction, strong: Strong |
         return w.note(instruction)
     scope = w.scope(strong.reach)
     for address in _elements(at, size, strong) if reads else ():
-        for other, clock in releases.at.get(address, {}).items():
+        released, place = releases.at.get(address, {}), (id(releases), address, strong)
+        if w.heard.get(place) is released:  # nothing new since it looked there last
+            continue
+        w.heard[place] = released
+        for other, clock in released.items():
             if strong.semantics not in ("acquire", "acq_rel"):
                 w.read[other] = joined([clock, w.read.get(other, clock)])
             elif scope.meets(other):

@@ -56,9 +56,10 @@ SMS = {
 RESERVED = 1024  # bytes of shared memory of each CTA, for the system
 REGISTERS, REGISTERS_AT_ONCE = 65_536, 256  # of an SM; how many a warp is given at a time
 BUDGET = 20_000_000
+LONGEST_ROW = 4  # launches that programmatic dependent launch lets overlap, at most
 CONSEQUENCES = ("wrong", "order", "hang")
 """Kinds that may come of a race, which another order of events shows."""
-HANGS = 3
+HANGS = 2
 """After so many of them no other order is tried: where many programs spin, each takes long."""
 
 
@@ -99,6 +100,7 @@ def check(
     budget: int = BUDGET,
     processes: int = 1,
     trace: str | Path | None = None,
+    row: "list[Trial | Tensor] | None" = None,
 ) -> Verdict:
     """Run `kernel[grid](**args)` under `seeds` orders of events, from `seed` on, and return a verdict.
 
@@ -111,7 +113,8 @@ def check(
     `slots`: CTAs that the GPU holds at a time, None as many as fit by their threads, registers and shared memory.
     `budget`: instructions of a run until it is given up. `processes`: forked ones that share the orders of events;
     tensors then hold the results of the first. `trace`: a file for the events of the last run, which ui.perfetto.dev
-    opens.
+    opens. `row`: launches right before this one, which programmatic dependent launch lets it overlap; of one of torch's
+    kernels what it wrote. If this one is exact it is added to them, else they are dropped.
 
     Raises ValueError, in one line, where the call is not right or the kernel does not compile.
     """
@@ -121,7 +124,7 @@ def check(
     for name, number in dict(seeds=seeds, slots=slots, budget=budget, processes=processes).items():
         if number is not None and number < 1:
             raise ValueError(f"{name}={number}: it is a whole number from 1 on")
-    trial = Trial(resolve(kernel, grid, args), arch, (slots, budget), expected, tolerance, empty)
+    trial = Trial(resolve(kernel, grid, args), arch, (slots, budget), expected, tolerance, empty, row or [])
     for outcome in trial.outcomes(range(seed, seed + seeds), processes, trace):
         if outcome.kind != "exact" and (chosen is None or outcome.kind not in CONSEQUENCES):
             chosen = outcome
@@ -131,6 +134,8 @@ def check(
         if (chosen and chosen.kind not in CONSEQUENCES) or hangs == HANGS or outcome.instructions > budget:
             break
     trial.remember()
+    if row is not None:
+        row[:] = [] if chosen else [*trial.row[1 - LONGEST_ROW :], trial]
     if chosen:
         compiler = f"triton {triton.__version__}, " * (not isinstance(kernel, PtxKernel))
         again = "again", f"seed={chosen.seed}, seeds=1: {compiler}{arch}"
@@ -187,11 +192,24 @@ class Outcome(NamedTuple):
 class Trial:
     """A launch that is run again and again, on tensors as they were at first."""
 
-    def __init__(self, launch: Call, arch: str, limits: tuple, expected: Mapping | None, tolerance: Any, empty: Any):
+    def __init__(
+        self,
+        launch: Call,
+        arch: str,
+        limits: tuple,
+        expected: Mapping | None,
+        tolerance: Any,
+        empty: Any,
+        row: list,
+    ):
         self.launch, self.arch, self.limits = launch, arch, limits
+        self.row: list[Trial | Tensor] = row[:] if launch.args.get("launch_pdl") else []
+        self.together: list[Trial | Tensor] = [self]  # what a run begins, one after another
         self.tensors = dict(tensors_of(launch.args))
-        self.pointers = list(pointers_in(self.tensors))
-        self.tensors |= {f"{table}{list(index)}": target for table, index, target in self.pointers}
+        pointers = list(pointers_in(self.tensors))
+        elements = [(self.tensors[table][index], target) for table, index, target in pointers]
+        self.pointers = {element.data_ptr(): (element, target) for element, target in elements}
+        self.tensors |= {f"{table}{list(index)}": target for table, index, target in pointers}
         by_name = isinstance(tolerance, Mapping)
         self.tolerances = dict(tolerance) if by_name else dict.fromkeys(self.tensors, tolerance)
         self.is_given, self.unnamed = expected is not None, None
@@ -200,12 +218,12 @@ class Trial:
         self.wanted = expectations(self.tensors, expected or {})
         self.storages = {tensor.untyped_storage(): whole(tensor) for tensor in self.tensors.values()}
         self.begun_late = list(left_by_a_check(self.tensors))
-        self.before = [(array, array.copy()) for array in self.storages.values()]
+        self.before = {storage.data_ptr(): (array, array.copy()) for storage, array in self.storages.items()}
         self.covered = covered_bytes(launch.args)
-        for _, _, target in self.pointers:  # it may be any part of its storage
+        for _, target in elements:  # it may be any part of its storage
             self.covered.pop(target.untyped_storage().data_ptr(), None)
         self.empty = empty_bytes(self.tensors, [empty] if isinstance(empty, str) else empty)
-        for array, contents in self.before:
+        for array, contents in self.before.values():
             contents[self.empty.get(array.ctypes.data, np.s_[:0])] = EMPTY
         self.notes: list[report.Row] = []
         self.lost: list[report.Row] = []
@@ -232,6 +250,8 @@ class Trial:
         self.rounding = 1e-2 if coarse or any("tf32" in inst.op for inst in made.program.kernel.code) else 1e-4
         self.adds = any(re.match(r"atom|red\.|cp\.reduce", inst.op) for inst in made.program.kernel.code)
         self.notes = [("note", problem) for problem in made.races]
+        if self.launch.args.get("launch_pdl") and not self.row and (early := before_wait(made)):
+            self.notes.append(("note", f"{early} is in front of griddepcontrol.wait, {EARLY}"))
         self.lost = [("perhaps", problem) for problem in made.lost]  # where results are as expected, it does not matter
         yield self.run(seeds[0], trace)
         if processes == 1 or trace:
@@ -240,10 +260,22 @@ class Trial:
             FORKED[:] = [self]
             with multiprocessing.get_context("fork").Pool(min(processes, len(seeds) - 1), _begin) as pool:
                 yield from pool.imap(_run, seeds[1:])
+        if self.row:
+            self._join_row()
+            yield from map(self.run, seeds)
+
+    def _join_row(self) -> None:
+        """Have runs begin with the launches that this one may overlap. Their bounds were judged before."""
+        self.together, self.covered = [*self.row, self], {}
+        for trial in reversed([trial for trial in self.row if isinstance(trial, Trial)]):
+            self.before |= trial.before
+            self.pointers |= trial.pointers
+            self.limits = max(self.limits[0], trial.limits[0]), self.limits[1] + trial.limits[1]
 
     def remember(self) -> None:
         """Note what this check leaves in tensors that its kernel has changed."""
-        for storage, (array, contents) in zip(self.storages, self.before, strict=True):
+        for storage, array in self.storages.items():
+            _, contents = self.before[storage.data_ptr()]
             if not np.array_equal(array, contents):
                 LEFT[storage] = zlib.crc32(array)
 
@@ -275,7 +307,7 @@ class Trial:
 
     def _name_expected(self) -> None:
         """Take what is expected for the tensors that the first run has changed."""
-        changed = {array.ctypes.data for array, contents in self.before if not np.array_equal(array, contents)}
+        changed = {start for start, (array, contents) in self.before.items() if not np.array_equal(array, contents)}
         names = [name for name, tensor in self.tensors.items() if tensor.untyped_storage().data_ptr() in changed]
         if len(names) != len(self.unnamed):
             raise ValueError(
@@ -293,16 +325,20 @@ class Trial:
         return self.rounding if is_float and bool((numbers != numbers.round()).any()) else 0
 
     def _execute(self, machine: Machine) -> FaultError | UnknownError | None:
-        for array, contents in self.before:
+        for array, contents in self.before.values():
             array[:] = contents
-        moved = []
-        for table, index, target in self.pointers:  # the machine's memory has addresses of its own
-            element, at = self.tensors[table][index], address(machine, target)
+        moved, numbers = [], []
+        for element, target in self.pointers.values():  # the machine's memory has addresses of its own
+            at = address(machine, target)
             moved.append((element, element.item()))
             element += at - target.data_ptr()
         try:
             machine.memory.covered, machine.memory.empty = self.covered, self.empty
-            enqueue(machine, self.launch, target=ARCHITECTURES[self.arch])
+            for trial in self.together:
+                if isinstance(trial, Trial):
+                    numbers.append(enqueue(machine, trial.launch, numbers, target=ARCHITECTURES[self.arch]))
+                else:
+                    numbers.append(machine.written(address(machine, trial), trial.nbytes))
             machine.run()
         except (FaultError, UnknownError) as fault:
             return fault
@@ -326,6 +362,21 @@ class Trial:
         if not self.is_given:
             title += "\nresults depend on the order of events: expected is what the first one gave"
         return report.page(title, report.last_write(watched), *self.lost)
+
+
+EARLY = """as is right if the launch before (launch_pdl)
+does not write there: `kernels.machine.launches` would know it"""
+
+
+def before_wait(made: Compiled) -> str:
+    """Return the source of the first access to global memory that is in front of griddepcontrol.wait, if there is
+    one."""
+    for inst in made.program.kernel.code:
+        if inst.op == "griddepcontrol.wait":
+            break
+        if re.match(r"(ld|st|atom|red|cp)\S*\.global", inst.op):
+            return inst.source
+    return ""
 
 
 def resident(made: Compiled, target: int) -> int:

@@ -18,7 +18,7 @@ import numpy as np
 from .alu import names_in
 from .cluster import Cluster, check_end
 from .divergence import choose, run_in_lanes
-from .memory import EMPTY, PARAMETER_BYTES, PARAMETERS, GlobalMemory, Shared, spread
+from .memory import EMPTY, PARAMETER_BYTES, PARAMETERS, REGION_BITS, GlobalMemory, Shared, spread
 from .order import (
     CLUSTER_BITS,
     GENERIC,
@@ -123,7 +123,8 @@ class Groups:
 
 @dataclass(eq=False)
 class Launch:
-    program: Program
+    program: Program | None
+    """None: a kernel that the machine has not seen, and that has ended."""
     shape: tuple[int, int, int]
     """Of its grid."""
     parameters: dict[str, int | bytes]
@@ -133,6 +134,12 @@ class Launch:
     device: int = 0
     first: int = 0
     """Of its clusters."""
+    is_early: bool = False
+    """By programmatic dependent launch: it begins once each CTA of the last one of `after` has let it, or ended."""
+    waited: bool = True
+    """Each of its CTAs that let others begin, or has ended, had waited for `after` before."""
+    is_free: bool = False
+    """All of `after` have ended, with all they did."""
     symbols: dict[str, int] = field(default_factory=dict)
     """Addresses of its module's variables."""
     addresses: dict[str, int] = field(default_factory=dict)
@@ -153,7 +160,7 @@ class Launch:
 
     @property
     def clusters(self) -> range:
-        return range(self.first, self.first + self.grid // self.program.cluster)
+        return range(self.first, self.first + (self.grid // self.program.cluster if self.program else 1))
 
 
 class Warp:
@@ -182,6 +189,7 @@ class Warp:
         self.released: dict[Scope, Clock] = {}  # by fences: what strong writes behind them release
         self.inits = Clock(self.clock.width)  # of mbarriers, as a fence released them
         self.read: dict[Scope, Clock] = {}  # by relaxed reads: what fences behind them acquire
+        self.heard: dict[Any, dict] = {}  # by place and kind of a strong read: what was released there the last time
 
     def tick(self) -> None:
         """What follows is not covered by what was released, or fenced for the async proxy, before."""
@@ -227,6 +235,7 @@ class Cta:
         self.loads_by: dict[Any, set[int]] = {}
         self.named: dict[int, Turn] = {}  # of its barriers, by number: the turn that goes on
         self.spare_registers = 0
+        self.waited, self.lets = not launch.after, False  # for the launches before it; those behind it begin
         self.warps = [Warp(self, number) for number in range(self.count)]
 
     def end(self) -> None:
@@ -235,6 +244,12 @@ class Cta:
         self.shared.end()
         for warp in self.warps:
             warp.r, warp.local, warp.clock = [], None, None
+
+    def let(self) -> None:
+        """Those behind its launch may begin, as far as it goes."""
+        if not self.lets:
+            self.lets, self.launch.waited = True, self.launch.waited and self.waited
+            self.machine._begin()
 
     def agent(self, kind: int, warp: int) -> int:
         """Of a warp: 1 its wgmma, 2 and 3 the reads and the writes of its bulk stores, 4 its cp.async."""
@@ -281,11 +296,12 @@ class Machine:
         parameters: Sequence[int | bytes],
         after: Sequence[int] = (),
         device: int = 0,
+        is_early: bool = False,
     ) -> int:
         """Returns its number. Launches run at the same time, but `after` others. `parameters` are in the kernel's
         order."""
         given = dict(zip(program.kernel.parameters, parameters, strict=True))
-        launch = Launch(program, (*shape, 1, 1)[:3], given, tuple(after), device, self.clusters)
+        launch = Launch(program, (*shape, 1, 1)[:3], given, tuple(after), device, self.clusters, is_early)
         if launch.shape[0] % program.cluster or 0 < (self.slots or launch.grid) < program.cluster:
             raise ValueError(f"a grid of {launch.shape} in {self.slots} slots, for clusters of {program.cluster} CTAs")
         if (program, device) not in self.symbols:
@@ -299,6 +315,17 @@ class Machine:
         self.devices = max(self.devices, device + 1)
         return len(self.launches) - 1
 
+    def written(self, address: int, size: int) -> int:
+        """Returns the number of a launch that wrote these bytes, for others that come `after` it."""
+        launch = Launch(None, (0, 1, 1), {}, first=self.clusters)
+        self.clusters += 1
+        number = self.ledger.note(launch.first << CLUSTER_BITS, 1, "a kernel of torch's")
+        region, start = self.memory.region(address, launch), address % (1 << REGION_BITS)
+        granules = slice(start // GRANULE, -(-(start + size) // GRANULE))
+        self.memory.note_write(region, granules, Clock(1), GENERIC, number, launch)
+        self.launches.append(launch)
+        return len(self.launches) - 1
+
     def host(self, steps: Callable[["Host"], Iterator]) -> None:
         """Add a thread of the host: a generator that yields between its steps."""
         host = Host(self, self.clusters << CLUSTER_BITS)
@@ -307,12 +334,13 @@ class Machine:
 
     def run(self) -> None:
         """Until all launches have ended. Raises FaultError."""
-        width = max((launch.program.cluster * launch.program.agents for launch in self.launches), default=1)
+        programs = [launch.program for launch in self.launches if launch.program]
+        width = max((program.cluster * program.agents for program in programs), default=1)
         for host, _ in self.hosts:
             host.clock = Clock(width)
             host.clock.put(host.agent, 1, GENERIC)
         for launch in self.launches:
-            launch.start, launch.end = Clock(width), Clock(width)
+            launch.start, launch.end = Clock(width), Clock(width, ended=frozenset([launch.clusters]))
         self.weights = {kind: 10 ** self.rng.uniform(-2, 2) for kind in ("TMA load", "TMA store", "wgmma", "cp.async")}
         self.weights["host"] = 10 ** self.rng.uniform(
             -3, 0
@@ -400,13 +428,20 @@ class Machine:
     def _begin(self) -> None:
         """Start the CTAs there is room for."""
         for launch in self.launches:
-            if launch.begun == launch.grid or any(self.launches[i].left for i in launch.after):
+            if not launch.is_free and self._is_free(launch):
+                launch.is_free = True
+                for cta in [cta for cta in self.ctas if cta.launch is launch]:
+                    self._wake(cta.cluster)
+            if launch.begun == launch.grid or not (launch.is_free or launch.is_early):
                 continue
             if not launch.begun and launch.after:
-                if any(event.cta.launch is self.launches[i] for event in self.events for i in launch.after):
+                last = self.launches[launch.after[-1]]
+                if not launch.is_early:
+                    launch.start = self.known_after(launch)
+                elif last.begun < last.grid or any(cta.launch is last and not cta.lets for cta in self.ctas):
                     continue
-                launch.start = joined([self.launches[i].end for i in launch.after])
-                launch.start.fence((SHARED, GLOBAL))  # a launch's end is seen by all proxies of the next
+                elif last.waited and last.after:
+                    launch.start = self.known_after(last)
             here = self.held[launch.device]
             room, size = (self.slots or launch.grid + here) - here, launch.program.cluster
             for _ in range(min(launch.grid - launch.begun, room) // size):
@@ -418,6 +453,16 @@ class Machine:
                     for warp in cta.warps:
                         self.warps[warp] = None
                         self.able.put(warp, warp.weight)
+
+    def _is_free(self, launch: Launch) -> bool:
+        before = [self.launches[i] for i in launch.after]
+        return not any(other.left for other in before) and not any(event.cta.launch in before for event in self.events)
+
+    def known_after(self, launch: Launch) -> Clock:
+        """Return what is known once all that a launch is after has ended."""
+        clock = joined([self.launches[i].end for i in launch.after])
+        clock.fence((SHARED, GLOBAL))  # a launch's end is seen by all proxies of the next
+        return clock
 
     def _retire(self, cta: Cta) -> None:
         """End a CTA once all its warps have."""
@@ -431,10 +476,9 @@ class Machine:
         launch = cta.launch
         if len(self.launches) > 1:
             launch.end = joined([launch.end, *(warp.clock for warp in cta.warps)])
-            launch.end.ended |= {launch.clusters}
             for cluster in launch.end.blocks.keys() & launch.clusters:
                 del launch.end.blocks[cluster]
-        launch.left -= 1
+        launch.left, launch.waited = launch.left - 1, launch.waited and cta.waited
         del self.ctas[cta]
         self.held[launch.device] -= 1
         cta.end()

@@ -17,12 +17,13 @@ from unittest.mock import patch
 
 import torch
 import triton
+from torch import Tensor
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
 
-from .check import ARCHITECTURES, RESERVED, SMS, Verdict, check, tensors_of
+from .check import ARCHITECTURES, RESERVED, SMS, Trial, Verdict, check, tensors_of
 from .compile import Call, compile_for
-from .pretend import OnCpu, is_hosts, patches
+from .pretend import OnCpu, begin, is_hosts, patches
 
 LIBRARIES = tuple(str(Path(file).parent) for file in (triton.__file__, torch.__file__, __file__))
 FEW_SMS = 4
@@ -72,6 +73,8 @@ class launches:  # noqa: N801 (it is used as a function)
             raise ValueError(f"arch {arch!r}: it is one of {', '.join(ARCHITECTURES)}")
         self.arch, self.sms, self.raises, self.options = arch, sms, raises, options
         self.verdicts: list[Launch] = []
+        self.row: list[Trial | Tensor] = []  # that the next launch may overlap
+        self.others_seen = OnCpu.others
         self.thread = 0
         self.stack = ExitStack()
 
@@ -107,7 +110,13 @@ class launches:  # noqa: N801 (it is used as a function)
             if is_hosts(tensor):
                 place = f"{file}:{line}: {kernel.__name__}"
                 raise ValueError(f"{place} is given {name}, which is on the host: {name}.cuda() is on the GPU")
-        verdict = check(kernel, grid, args, arch=self.arch, **self.options)
+        if torch._C._current_graph_task_id() >= 0:  # autograd's own kernels may be between, which nobody sees
+            self.row.clear()
+        elif self.others_seen != OnCpu.others:
+            self.row[:] = OnCpu.written
+        begin()  # for other blocks
+        self.others_seen = OnCpu.others
+        verdict = check(kernel, grid, args, arch=self.arch, row=self.row, **self.options)
         self.verdicts.append(Launch(kernel.__name__, file, line, verdict, kernel.fn.__code__.co_filename))
         return compile_for(ARCHITECTURES[self.arch], Call(kernel, (1,), args))  # which is in Triton's memory by now
 

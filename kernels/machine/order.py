@@ -217,6 +217,8 @@ class Releases:
     def publish(self, address: int, released: dict[Scope, Clock], *, read: bool) -> None:
         """A write there, with what it releases, if anything. One that `read` what it replaces goes on with the release
         pattern, another ends it (8.9.2)."""
+        if read and not released:
+            return
         kept = dict(self.at.get(address, ())) if read else {}
         for scope, clock in released.items():
             kept[scope] = joined([clock, kept[scope]]) if scope in kept else clock

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 from unittest.mock import patch
 
 import torch
@@ -27,12 +27,27 @@ HOST = "_machine_host"
 """The mark, an attribute of a tensor."""
 
 
+QUIET = {
+    "__get__", "__set__", "__len__", "__hash__", "size", "stride", "dim", "ndimension", "numel", "nelement", "data_ptr",
+    "element_size", "storage_offset", "untyped_storage", "is_contiguous", "is_floating_point", "requires_grad_",
+    "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "get_device", "contiguous", "to", "cuda",
+}  # fmt: skip
+"""Functions that begin nothing on a GPU, the last three where they return what they are given."""
+COPIES = {"tensor", "as_tensor", "asarray"}
+"""From the host, of what is no tensor."""
+
+
 class UncoveredError(Exception):
     """The code asks for something that the pretended GPU lacks."""
 
 
 class OnCpu(TorchFunctionMode):
     """Makes tensors of `cuda` on the CPU, and copies where a tensor would change its place."""
+
+    others = 0
+    """How often torch has begun something of its own on the GPU, or perhaps has."""
+    written: ClassVar[list[Tensor]] = []
+    """By the last of these, if it is a kernel that writes one tensor."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         if function is torch.device or torch.compiler.is_compiling():
@@ -58,10 +73,28 @@ class OnCpu(TorchFunctionMode):
         if function is Tensor.to and place is not None and is_hosts(tensor) != to_host:
             kwargs["copy"] = True
         result = function(*args, **kwargs)
+        if not is_quiet(name, sources, result):
+            is_copy = name in COPIES or any(map(is_hosts, sources))
+            begin(result) if isinstance(result, Tensor) and not (to_host or is_copy) else begin()
         for value in flat([result]):
             if isinstance(value, Tensor) and all(value is not source for source in sources):
                 mark(value, to_host)
         return result
+
+
+def begin(*written: Tensor) -> None:
+    """Note that torch begins something of its own."""
+    OnCpu.others += 1
+    OnCpu.written = [tensor for tensor in written if tensor.is_contiguous()]
+
+
+def is_quiet(name: str, sources: list[Tensor], result: Any) -> bool:
+    """Return whether a function has but looked at a tensor, made a view of it, or an empty one."""
+    if not isinstance(result, Tensor) or name.startswith(("empty", "new_empty")):
+        return name in QUIET
+    if any(result is source for source in sources):
+        return name in QUIET
+    return result.untyped_storage().data_ptr() in [source.untyped_storage().data_ptr() for source in sources]
 
 
 def of_tensor(function: Any, name: str, tensor: Tensor, *others: Any) -> Any:
@@ -114,7 +147,7 @@ class Event:
         pass
 
     def record(self, stream: Any = None) -> None:
-        pass
+        begin()
 
     wait = synchronize = record
 
@@ -129,7 +162,7 @@ class Stream(Event):
     cuda_stream, device = 0, torch.device("cuda", 0)
 
     def wait_stream(self, other: Any) -> None:
-        pass
+        begin()
 
     wait_event = record_event = wait_stream
 
@@ -177,13 +210,15 @@ def patches(capability: int, shared_bytes: int, sms: int) -> Iterator[Any]:
     constants = dict(
         is_available=True, is_initialized=True, device_count=1, current_device=0, get_device_name=NAME,
         get_device_capability=(major, minor), get_device_properties=properties, is_bf16_supported=True,
-        synchronize=None, empty_cache=None, set_device=None, memory_allocated=0, max_memory_allocated=0,
+        empty_cache=None, set_device=None, memory_allocated=0, max_memory_allocated=0,
         reset_peak_memory_stats=None, mem_get_info=(80 << 30, 80 << 30), current_stream=Stream(),
         default_stream=Stream(), is_current_stream_capturing=False,
     )  # fmt: skip
     for name, value in constants.items():
         yield patch.object(torch.cuda, name, lambda *arguments, value=value, **options: value)
-    for name in ("device", "device_of", "stream"):
+    yield patch.object(torch.cuda, "synchronize", lambda device=None: begin())
+    yield patch.object(torch.cuda, "stream", lambda stream: nullcontext(begin()))
+    for name in ("device", "device_of"):
         yield patch.object(torch.cuda, name, lambda *arguments: nullcontext())
     yield patch.multiple(torch.cuda, Event=Event, Stream=Stream, _lazy_init=no_driver)
     for name in ("CUDAGraph", "graph"):

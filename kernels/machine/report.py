@@ -45,7 +45,8 @@ def ranges(numbers: Iterable[int]) -> str:
 def cta_name(cta: Cta) -> str:
     dimensions = 3 if cta.launch.shape[2] > 1 else 2 if cta.launch.shape[1] > 1 else 1
     device = f" of device {cta.launch.device}" if cta.machine.devices > 1 else ""
-    return f"CTA {cta.number if dimensions == 1 else cta.place[:dimensions]}{device}"
+    launch = f" of launch {cta.machine.launches.index(cta.launch) + 1}" if len(cta.machine.launches) > 1 else ""
+    return f"CTA {cta.number if dimensions == 1 else cta.place[:dimensions]}{device}{launch}"
 
 
 def where(warp: Warp, inst: Instruction, lanes: Sequence[int] = (), who: str = "") -> str:
@@ -62,7 +63,7 @@ def where(warp: Warp, inst: Instruction, lanes: Sequence[int] = (), who: str = "
 
 
 def touched(touch: Touch, more: str = "") -> Row:
-    text = where(touch.warp, touch.inst, touch.lanes) if touch.inst else "the host"
+    text = where(touch.warp, touch.inst, touch.lanes) if touch.inst else "a kernel of torch's"
     return "writes" if touch.writes else "reads", text + more
 
 
@@ -114,8 +115,8 @@ MBARRIER = "\nbetween partitions an mbarrier: one arrives behind its access, the
 
 def missing(first: Touch, second: Touch, error: FaultError, is_gluon: bool) -> Row:
     """Return what would have ordered two accesses."""
-    if not (first.inst and second.inst):
-        return "missing", "a release at system scope behind the write, and an acquire at system scope that reads it"
+    if not first.inst or first.warp.cta.launch is not second.warp.cta.launch:
+        return "missing", "griddepcontrol.wait (gdc_wait) before the later one: launch_pdl lets them overlap"
     one, other, is_shared = first.warp.cta, second.warp.cta, isinstance(error.memory, Shared)
     scope = "gpu" if one.launch.device == other.launch.device else "sys"
     if one is other:

@@ -147,7 +147,8 @@ def enqueue(machine: Machine, launch: Call, after: Sequence[int] = (), device: i
     if kernel_compiled.triton:  # which counts clusters, where the hardware counts CTAs
         x *= program.cluster
     given = parameters(machine, launch, kernel_compiled)
-    return machine.launch(program, (x, *more), given, after, device)
+    is_early = bool(after and launch.args.get("launch_pdl"))
+    return machine.launch(program, (x, *more), given, after, device, is_early)
 
 
 def write(host: Host, target: Tensor, source: Tensor) -> None:

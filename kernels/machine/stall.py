@@ -9,19 +9,23 @@ from typing import Any
 
 import numpy as np
 
-PATIENCE = 50_000  # instructions after an event, or after a warp has ended, before anybody looks
+PATIENCE = 10_000  # instructions after an event, or after a warp has ended, before anybody looks
+
+HURRY = 1000  # by so much sooner than those that repeat themselves do the others get a turn
 
 
 class Stall:
     def __init__(self, machine: Any):
-        self.machine = machine
+        self.machine, self.again = machine, set()
         self.moved()
 
     def moved(self) -> None:
         """Something has landed or ended: wait again."""
         self.due, self.states = self.machine.executed + PATIENCE, {}
         self.last: dict[Any, int] = {}
-        self.again: set = set()
+        for warp in self.again:
+            warp.weight *= HURRY
+        self.again.clear()
 
     def notice(self, warp: Any) -> bool:
         """Look at a warp that is about to go on. Return whether none will ever get anywhere."""
@@ -34,6 +38,7 @@ class Stall:
             states.add(state)
             return False
         self.again.add(warp)
+        warp.weight /= HURRY
         if any(other not in self.again and (other.ready is None or other.ready()) for other in self.machine.warps):
             return False
         if self.memory == self._memory():

@@ -17,16 +17,27 @@ from .ptx import UnknownError
 def instructions() -> Iterator[tuple[str, str]]:
     """Yield what is modelled: (opcode, how)."""
     yield "bar[.cta].{sync,arrive}, barrier[.cta].{sync,arrive}[.aligned]", "of all warps, or of as many as are said"
-    yield "griddepcontrol.{wait,launch_dependents}", "nothing: launches come in an order of their own"
+    yield "griddepcontrol.{wait,launch_dependents}", "with launch_pdl, between launches in a row"
     yield "fence.{acq_rel,sc,acquire,release}.SCOPE, membar.{cta,gl,sys}", "with strong accesses, at their scopes"
     yield "fence.proxy.async[.global|.shared::{cta,cluster}]", "orders generic accesses with those of TMA and wgmma"
     yield "mbarrier.{init,inval,arrive,arrive_drop,expect_tx,complete_tx,pending_count}.b64", "by phase and counts"
     yield "mbarrier.{test_wait,try_wait}[.parity].b64", "joins what all who arrived knew; try_wait may give up early"
 
 
-@effect("griddepcontrol.wait", "griddepcontrol.launch_dependents")  # launches come one after another as `after` says
-def nothing(w, inst):
-    pass
+@effect("griddepcontrol.wait")
+def wait_for_launches(w, inst):
+    """9.7.13.12: until those before it have ended. Only then does it know what they wrote."""
+    launch, machine = w.cta.launch, w.cta.machine
+    if not launch.is_free:
+        return Until(lambda: launch.is_free, lambda: "the launches before it to end")
+    if launch.is_early:
+        w.join(machine.known_after(launch))
+    w.cta.waited = True
+
+
+@effect("griddepcontrol.launch_dependents")
+def let_launches_begin(w, inst):
+    w.cta.let()
 
 
 @dataclass(eq=False)

@@ -107,6 +107,7 @@ STEPS = (
     Step("attention", 300, 420, selects="test_attention", archive="attention"),
     Step("memcheck", 15, 60, (*MEMCHECK, PYTHON, "-m", "kernels.machine", "--gpu", "--only", "bf16")),
     Step("synccheck", 15, 60, (*SYNCCHECK, PYTHON, "-m", "kernels.machine", "--gpu", "--only", "bf16")),
+    Step("perturbed", 60, 180, (PYTHON, "-m", "kernels.machine", "--perturb", "1", "--only", "bf16")),
     Step("training-steps", 120, 300, selects="test_transformer_step and l12", archive="training"),
     Step("kernels", 120, 600, (*ON_GPU, "tests/kernels", "tests/benchmarks", "tests/roofline/test_faults.py")),
     Step("machine", 240, 600, (PYTHON, "-m", "kernels.machine", "--gpu", "--thorough")),

@@ -1,6 +1,9 @@
 """Run kernels as compiled for Hopper, with no GPU: `python -m kernels.machine [KERNEL...]`, or FILE::NAME of yours."""
 
+import argparse
+import faulthandler
 import gc
+from contextlib import nullcontext
 
 import cases
 import links
@@ -8,8 +11,12 @@ import torch
 import triton
 import waiting
 from cases import Case, Outcome, run, run_on_gpu
+from perturb import perturbing
 
 from roofline.theory.arguments import Parser, count, sizes
+
+WATCHDOG_S = 60
+"""For a case with delays, which take milliseconds; then it hangs, and the process ends with a traceback."""
 
 
 def every() -> list[Case]:
@@ -26,9 +33,18 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--thorough", action="store_true", help="more shapes: short K, one row, few slots, odd rows")
     parser.add_argument("--only", default="", metavar="TEXT", help="cases whose line has this in it")
     parser.add_argument("--gpu", action="store_true", help="on the Hopper GPU here: the machine's results, to the bit")
+    parser.add_argument(
+        "--perturb", type=count, metavar="SEED", help="on the Hopper GPU here, with delays that SEED chooses"
+    )
     options = parser.parse_args(arguments)
     if triton.knobs.runtime.interpret:
         parser.error("TRITON_INTERPRET is set, so nothing would be compiled; run it under `env -u TRITON_INTERPRET`")
+    if options.perturb is not None:
+        if not torch.cuda.is_available():
+            parser.error(
+                f"argument --perturb {options.perturb}: it delays kernels on a Hopper GPU; torch finds none here"
+            )
+        options.gpu = True
     if options.gpu and not torch.cuda.is_available():
         parser.error("argument --gpu: torch finds no GPU here; leave it out to run on the machine")
     if options.gpu and torch.cuda.get_device_capability()[0] != 9:
@@ -47,14 +63,24 @@ def main(arguments: list[str] | None = None) -> int:
     todo = [case for case in candidates if case.kernel in (options.kernel or names) and options.only in str(case)]
     torch.set_num_threads(1)  # others would wait for work in vain
     gc.freeze()  # torch's own objects are many, and need no visits
-    bad, run_case = 0, run_on_gpu if options.gpu else run
-    for case in todo:
-        outcomes = {seed: run_case(case, seed) for seed in range(options.seed, options.seed + options.seeds)}
-        bad += any(outcome.wrong for outcome in outcomes.values())
-        print("\n".join(lines(case, outcomes)), flush=True)
+    delays = perturbing(options.perturb) if options.perturb is not None else nullcontext()
+    with delays:
+        bad = sum(is_bad(case, options) for case in todo)
     where = torch.cuda.get_device_name() if options.gpu else "sm_90a, executed by NumPy"
     print(f"triton {triton.__version__}, {where}: {len(todo)} cases under {options.seeds} orders of events, {bad} bad")
     return 1 if bad or not todo else 0
+
+
+def is_bad(case: Case, options: argparse.Namespace) -> bool:
+    """Run a case, and print what comes of it."""
+    run_case = run_on_gpu if options.gpu else run
+    if options.perturb is not None:
+        print(f"{case}: delays of seed {options.perturb}", flush=True)
+        faulthandler.dump_traceback_later(WATCHDOG_S, exit=True)
+    outcomes = {seed: run_case(case, seed) for seed in range(options.seed, options.seed + options.seeds)}
+    faulthandler.cancel_dump_traceback_later()
+    print("\n".join(lines(case, outcomes)), flush=True)
+    return any(outcome.wrong for outcome in outcomes.values())
 
 
 def lines(case: Case, outcomes: dict[int, Outcome]) -> list[str]:

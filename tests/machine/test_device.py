@@ -26,7 +26,7 @@ def test_places_in_a_grid():
 
 @pytest.mark.parametrize(
     ("row", "where", "slots"),
-    [("7: HEAR / TELL", "%c", 2), ("more than 20000: HEAR / TELL", "%c", 1), ("7: HEAR / TELL", "%k", 1)],
+    [("7: HEAR / TELL", "%c", 2), ("nothing changes any more: HEAR / TELL", "%c", 1), ("7: HEAR / TELL", "%k", 1)],
 )  # fmt: skip
 def test_slots_of_each_device(row, where, slots):
     """A CTA that waits for one that has no slot waits for ever."""

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from small_ptx import by, faults, holds, run, words
+from small_ptx import by, faults, holds, run, until, words
 
 LANE = np.arange(32)
 STORE = "mul.wide.u32 %d1, %t, 4; add.s64 %d1, %A, %d1; st.global.b32 [%d1], %r1;\n"
@@ -165,3 +165,11 @@ def test_a_wait_without_end_is_told_from_a_long_one(name, monkeypatch):
         faults("nothing changes any more:\nkernel, CTA 0, warp 0 at", FOREVER[name], words(1), threads=64, seeds=[0])
     else:
         run(ENDS[name], words(1), threads=64, seeds=[0])
+
+
+def test_many_that_wait_for_what_never_comes_are_told_soon(monkeypatch):
+    """Those that only look make way for those that have not, however seldom the seed has these come round."""
+    monkeypatch.setattr("small_ptx.BUDGET", 60_000)
+    body = "atom.acq_rel.gpu.global.add.u32 %r1, [%A], 1;"
+    body += until(81, "bar.sync 0; ld.acquire.gpu.global.b32 %r90, [%A]; bar.sync 0;")
+    faults("nothing changes any more", body, words(1), grid=(40,), threads=64, seeds=[1])

@@ -55,6 +55,26 @@ def turn(flag, out, N: tl.constexpr):
 
 
 @triton.jit
+def add_one(x, out, N: tl.constexpr):
+    i = tl.arange(0, N)
+    tl.extra.cuda.gdc_launch_dependents()
+    tl.store(out + i, tl.load(x + i) + 1)
+
+
+@triton.jit
+def add_early(x, y, out, N: tl.constexpr, LETS_FIRST: tl.constexpr, WAITS: tl.constexpr):
+    """Reads y before it waits, and x behind it."""
+    i = tl.arange(0, N)
+    if LETS_FIRST:
+        tl.extra.cuda.gdc_launch_dependents()
+    early = tl.load(y + i)
+    if WAITS:
+        tl.extra.cuda.gdc_wait()
+    tl.extra.cuda.gdc_launch_dependents()
+    tl.store(out + i, early + tl.load(x + i))
+
+
+@triton.jit
 def write_all(out, N: tl.constexpr):
     tl.store(out + tl.arange(0, N), tl.program_id(0))
 
@@ -106,6 +126,42 @@ def state() -> list:
     names = ("is_available", "Event", "_lazy_init", "device")
     patched = [getattr(torch.cuda, name) for name in names] + [torch.Generator, triton.runtime.driver._active]
     return [*patched, JITFunction.run, Autotuner.run, Autotuner._bench, triton.knobs.compilation.always_compile]
+
+
+def of_rows() -> list:
+    """What is said of the last launch of each row: by programmatic dependent launch it may overlap those before it."""
+    said = []
+
+    def row(*launched, made=None, between=None, pdl=True, waits=True, lets_first=False) -> None:
+        """`launched`: what the second launch, and perhaps a third, read in front of their wait and behind it."""
+        with launches(seeds=3, raises=False) as record:
+            x, weights = torch.ones(32, device="cuda"), torch.ones(32, device="cuda")
+            names = dict(x=x, weights=weights, first=torch.empty_like(x), second=torch.empty_like(x))
+            names["torch"] = made(x) if made else None
+            outs = [names["second"], torch.empty_like(x)]
+            if not made:
+                add_one[(1,)](x, names["first"], 32, num_warps=1)
+            if between:
+                between(x)
+            for (early, late), out in zip(launched, outs, strict=False):
+                flags = dict(LETS_FIRST=lets_first, WAITS=waits)
+                add_early[(1,)](names[late], names[early], out, 32, **flags, num_warps=1, launch_pdl=pdl)
+        said.append([record.verdicts[-1].verdict.kind, str(record)])
+
+    row(("first", "weights"))  # what the launch before it writes
+    row(("weights", "first"))
+    row(("weights", "first"), waits=False)
+    row(("first", "weights"), pdl=False)
+    row(("first", "weights"), between=torch.relu)  # that is the launch before it then
+    row(("first", "weights"), between=lambda x: torch.cuda.synchronize())
+    row(("first", "weights"), between=lambda x: x.view(4, 8).shape)
+    row(("weights", "first"), ("weights", "second"))
+    row(("weights", "first"), ("first", "second"))  # the second has waited before the third begins
+    row(("weights", "first"), ("first", "second"), lets_first=True)  # it has not
+    row(("torch", "weights"), made=torch.zeros_like)
+    row(("weights", "torch"), made=torch.zeros_like)
+    row(("torch", "weights"), made=lambda x: torch.zeros(32).cuda())  # that is a copy, which does not overlap
+    return said
 
 
 def of_leaving() -> dict:
@@ -179,6 +235,17 @@ def test_each_launch_has_a_verdict_and_finds_what_the_one_before_it_left(printed
     line = Path(__file__).read_text().splitlines()[of["outcome"][0][1] - 1]
     assert line.strip().startswith("write_all[(2,)]")
     assert "flag[0], which holds 1" in of["says"]
+
+
+def test_a_launch_may_overlap_those_before_it_until_it_waits(printed_elsewhere):
+    said = told(printed_elsewhere, "of_rows")
+    kinds = [kind for kind, _ in said]
+    assert kinds == [
+        "race", "exact", "race", "exact", "exact", "exact", "race", "exact", "exact", "race", "race", "exact", "exact",
+    ]  # fmt: skip
+    for number in (0, 2, 6, 9):
+        assert "tl.store(out + i, tl.load(x + i) + 1)" in said[number][1]
+    assert "writes  a kernel of torch's" in said[10][1]
 
 
 def test_blocks_leave_triton_and_torch_as_they_were(printed_elsewhere):

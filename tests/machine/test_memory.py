@@ -356,7 +356,8 @@ def test_each_element_of_a_vector_releases():
 
 
 REPLICAS = dict(
-    SAME="st.shared.b32 [global_smem], 5;", FILL="shl.b32 %r1, %l, 2; st.shared.b32 [%r1], %l;", WAIT="bar.sync 0;",
+    SAME="st.shared.b32 [global_smem], 5;", LANES="st.shared.b32 [global_smem], %l;",
+    FILL="shl.b32 %r1, %l, 2; st.shared.b32 [%r1], %l;", WAIT="bar.sync 0;",
     DIFFERENT="add.u32 %r1, %w, 5; st.shared.b32 [global_smem], %r1;", GET="ld.shared.b32 %r1, [global_smem];",
     AGAIN="mov.b32 %r1, 0;\nAGAIN: add.u32 %r1, %r1, 1; setp.eq.u32 %p2, %r1, 1;", LAST="@%p2 bra AGAIN;",
     VALUE="and.b32 %r2, %r1, 1;", TURN="st.shared.b32 [global_smem], %r2;",
@@ -368,7 +369,7 @@ REPLICAS = dict(
 )  # fmt: skip
 """What all of three warps do."""
 STORES = """
-ok: SAME | SAME WAIT GET | FILL WAIT FILL | AGAIN VALUE TURN WAIT LAST
+ok: SAME | SAME WAIT GET | LANES WAIT GET | FILL WAIT FILL | AGAIN VALUE TURN WAIT LAST
 overwrites: DIFFERENT | AGAIN VALUE TURN LAST | AGAIN LATER LAST | ELSEWHERE
 with no order between|may still read|nobody wrote: SAME GET
 """

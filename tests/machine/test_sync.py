@@ -120,7 +120,7 @@ FLOW = dict(
     ZEROTH="brx.idx 1, labels;", THIRD="brx.idx 3, labels;", LANES="brx.idx %l, labels;",
 )  # fmt: skip
 BRANCHES = """
-line 15: (nanosleep.u32 20|bra AGAIN): more than 20000 instructions: SPIN
+nothing changes any more:(.|\\n).*line 15: (nanosleep.u32 20|bra AGAIN): SPIN
 70: GO ZEROTH STORE
 brx.idx 3 of 3 labels: GO THIRD STORE
 index of brx.idx differs: GO LANES STORE

@@ -1,0 +1,82 @@
+"""Delays in PTX: where they stand, that a seed decides it, and that right kernels stay right."""
+
+import sys
+from contextlib import nullcontext
+
+import cases
+import command
+import perturb
+import pytest
+
+from kernels.machine import run
+
+PTX = """
+\tmov.u32 %r1, %tid.x;
+\tbar.sync 0;
+\tst.shared.b32 [%r1], %r2;
+\t@%p1 mbarrier.init.shared::cta.b64 [%r3], 1;
+waitLoop:
+\tmbarrier.try_wait.parity.shared.b64 complete, [%r3], %r4;
+\t@!complete bra.uni waitLoop;
+\t@%p1 cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%r5], [%rd1, {%r6, %r7}], [%r3];
+\tcp.async.ca.shared.global [%r1], [%rd2], 0x4;
+\tcp.async.wait_group 0;
+\twgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%r8}, %rd3, %rd4, 1, 1, 1, 0, 1;
+\tatom.global.gpu.acq_rel.add.u32 %r9, [%rd5], 1;
+\tld.global.acquire.gpu.b32 %r9, [%rd5];
+\tret;
+"""
+POINTS = ("bar.sync", "mbarrier.try_wait", "cp.async.bulk", "cp.async.wait_group", "atom.", "ld.global.acquire")
+
+
+def test_delays_stand_at_synchronisation_points():
+    beside = set()
+    for seed in range(20):
+        lines = perturb.perturbed(PTX, seed).splitlines()
+        assert [line for line in lines if "perturb" not in line] == PTX.splitlines()
+        for number, line in enumerate(lines):
+            if "perturb" in line:
+                near = [point for point in POINTS for text in lines[number - 1 : number + 2] if point in text]
+                assert near, lines[number - 1 : number + 2]
+                beside.update(near)
+    assert beside == set(POINTS)
+
+
+def test_a_seed_decides_the_delays():
+    texts = [perturb.perturbed(PTX, seed) for seed in (1, 1, 2)]
+    assert texts[0] == texts[1] != texts[2]
+
+
+def of_kernel() -> list:
+    """On the machine: a kernel of barriers and TMA with delays, and without them again."""
+    case, said = next(case for case in cases.cases() if case.kernel == "decode"), []
+    for delays in (perturb.perturbing(1), nullcontext([0])):
+        run.PROGRAMS.clear()
+        with delays as counts:
+            outcome = cases.run(case, 0)
+        (made,) = run.PROGRAMS.values()
+        text, binary = made.triton.asm["ptx"], made.triton.asm["cubin"]
+        said.append([outcome.wrong, counts, text.count("nanosleep"), len(binary)])
+    return said
+
+
+def test_a_right_kernel_stays_exact_with_delays(printed_elsewhere):
+    delayed, plain = printed_elsewhere("import json, test_perturb as t; print(json.dumps(t.of_kernel()))")
+    assert delayed[0] == plain[0] == ""
+    assert delayed[1] == [delayed[2]]
+    assert delayed[2] > 3
+    assert plain[2] == 0
+    assert delayed[3] > plain[3]  # ptxas has assembled them
+
+
+def test_without_a_gpu_it_says_what_it_needs(capsys, monkeypatch):
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    monkeypatch.setattr("triton.knobs.runtime.interpret", False)
+    monkeypatch.setattr(sys, "argv", ["machine"])
+    with pytest.raises(SystemExit):
+        command.main(["--perturb", "3"])
+    assert (
+        capsys.readouterr()
+        .err.splitlines()[-1]
+        .endswith("argument --perturb 3: it delays kernels on a Hopper GPU; torch finds none here")
+    )
