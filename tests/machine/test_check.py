@@ -475,8 +475,8 @@ def orders_of_a_hang() -> int:
     return run.call_count
 
 
-def test_a_hang_is_told_after_three_orders(printed_elsewhere):
-    assert printed_elsewhere("import json, test_check as t; print(json.dumps(t.orders_of_a_hang()))") == 3
+def test_a_hang_is_told_after_two_orders(printed_elsewhere):
+    assert printed_elsewhere("import json, test_check as t; print(json.dumps(t.orders_of_a_hang()))") == 2
 
 
 def judge(kernel, grid, args, expected=None, options=None, **more):
