@@ -70,7 +70,7 @@ def test_it_is_checked_where_nothing_is_timed_and_a_wrong_one_fails(run, tmp_pat
 
 
 def test_a_file_of_before_the_rooms_had_their_names_runs_and_is_warned(run, tmp_path):
-    earlier = Path(__file__).parent / "users_files" / "norm_matmul.py"
+    earlier = Path(__file__).parent / "users_files" / "norm_matmul.txt"
     (tmp_path / "norm_matmul.py").write_text(earlier.read_text())
     done = run("--ffn-operations=norm_matmul.py", "--ffn-tokens=2")
     assert done.returncode == 0, done.stdout + done.stderr
