@@ -1,6 +1,8 @@
 """Chunks arrive once each in the order of their topology, every tile meets every chunk once, and the simulator of that
 agrees with figures worked out elsewhere, and with a clock that advances one product at a time."""
 
+import random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -176,6 +178,18 @@ def test_planned_arm_has_the_row_blocks_that_end_first(arm, t_comm_s):
 def test_ideal_of_a_table_is_interpolated_well(arm, t_comm_s):
     cut = OverlapPlan(arm, Grid(16, 5), 12, 4, 4 if arm == "row_block" else 1)
     assert cut.ideal_s(0.1, t_comm_s) == pytest.approx(cut.end_s(0.1, t_comm_s), rel=2e-3)
+
+
+def test_chunk_outer_ends_to_the_bit_when_its_simulated_table_does():
+    draw = random.Random(60)
+    for _ in range(200):
+        grid = Grid(draw.randint(1, 20), draw.randint(1, 12))
+        programs, ranks = draw.randint(1, 40), draw.randint(2, 9)
+        t_gemm_s, t_comm_s = draw.uniform(1e-4, 1), draw.uniform(1e-4, 1)
+        arrival_s = arrivals(ranks, t_comm_s, grid.row_tiles)
+        table = schedule.chunk_outer(grid, programs, ranks)
+        simulated_s = simulate(table, arrival_s, product_s(grid, programs, ranks, t_gemm_s))
+        assert OverlapPlan("chunk_outer", grid, programs, ranks).end_s(t_gemm_s, t_comm_s) == simulated_s
 
 
 @pytest.mark.parametrize(
