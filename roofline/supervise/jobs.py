@@ -491,8 +491,10 @@ class Measure(Job):
         fields["passes"] += shape.passes
         fields["processes"] += shape.processes
         fields["round_count"] += shape.round_count
-        is_apart = lambda name: self.alone or f"{turns.shape}-{name}" in self.supervisor.suspects  # noqa: E731
-        fields["late"] = {name: count for name, count in shape.late.items() if is_apart(name)}
+        fields["late"] = {}
+        for name, count in shape.late.items():
+            if self.alone or f"{turns.shape}-{name}" in self.supervisor.suspects:  # it is in, and took no turn
+                fields["late"][name] = count
         for name, count in turns.late.items():
             fields["late"][name] = count + shape.late.get(name, 0)
         fields["telemetry"] = shape.telemetry

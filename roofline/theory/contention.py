@@ -166,8 +166,8 @@ class Measured:
 def _row_block(plan: OverlapPlan, measured: Measured) -> float:
     planned_s, comm_s = measured.planned_s
     arrival_s = plan.arrivals(comm_s, plan.grid.row_tiles, plan.row_blocks)
-    chunk_s = simulator.product_s(plan.grid, plan.workers, plan.ranks, planned_s)
-    table = schedule.row_block(plan.grid, plan.workers, arrival_s, chunk_s)
+    planned_chunk_s = simulator.product_s(plan.grid, plan.workers, plan.ranks, planned_s)
+    table = schedule.row_block(plan.grid, plan.workers, arrival_s, planned_chunk_s)
     chunk_s = simulator.product_s(plan.grid, plan.workers, plan.ranks, measured.own_s)
     return table_end_s(table, plan, chunk_s, measured.race((plan.ranks - 1) * plan.row_blocks, measured.piece_s))
 

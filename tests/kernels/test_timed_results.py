@@ -2,6 +2,7 @@
 timed, loses its row, with the reason. One that is right in each call keeps it."""
 
 import dataclasses
+import threading
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,25 @@ def test_what_a_timed_call_computed_is_looked_at(measured, kind, m):
     if reason:
         assert rejected["f"].startswith("f: the result of a timed call was wrong: ")
         assert reason in rejected["f"]
+
+
+def test_a_check_tells_a_result_that_comes_late_from_a_wrong_one(monkeypatch):
+    monkeypatch.setattr(checks, "LATER_S", 1.0)
+    x, w = torch.randn(4, 64), torch.randn(8, 64)
+    reference = checks.reference_sums(x, w)
+
+    def left_to_a_thread(x, w, out):
+        threading.Timer(0.2, torch.mm, (x, w.T), {"out": out}).start()
+        return out
+
+    def wrong(x, w, out):
+        return torch.mul(torch.mm(x, w.T), 2, out=out)
+
+    reasons = [
+        checks.check("f", run, x, w, torch.zeros(4, 8), reference, "fp32", None)[1].reason
+        for run in (left_to_a_thread, wrong)
+    ]
+    assert [rounds.NOT_JOINED in reason for reason in reasons] == [True, False]
 
 
 def test_a_sample_gets_an_x_that_waking_did_not_see():
