@@ -100,6 +100,14 @@ def test_resumed_run_has_the_cases_and_options_of_the_run():
     assert gpu.copier_programs == resumed_from(gpu).copier_programs == 16
 
 
+def test_a_checkout_whose_processes_speak_otherwise_is_refused(tmp_path):
+    former = tmp_path / "roofline" / "measure" / "child.py"
+    former.parent.mkdir(parents=True)
+    former.touch()
+    with pytest.raises(ValueError, match="--ffn-against .*it is of before 27 November 2026.*take a later one"):
+        options(against=str(tmp_path))
+
+
 @pytest.mark.parametrize(
     ("name", "given"), [("contender", ["/mine.py::f"]), ("operations", "attention,/mine.py"), ("against", "/")]
 )
