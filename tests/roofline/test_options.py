@@ -104,7 +104,7 @@ def test_a_checkout_whose_processes_speak_otherwise_is_refused(tmp_path):
     former = tmp_path / "roofline" / "measure" / "child.py"
     former.parent.mkdir(parents=True)
     former.touch()
-    with pytest.raises(ValueError, match="--ffn-against .*it is of before 27 November 2026.*take a later one"):
+    with pytest.raises(ValueError, match=r"--ffn-against .*it is of before 27 November 2026.*take a later one"):
         options(against=str(tmp_path))
 
 
