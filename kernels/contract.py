@@ -87,11 +87,15 @@ class Kernel:
         """Write x[M, K] @ w[N, K].T to `out`, a new tensor when None, and return it. `config` overrides the checked-in
         table. Raises what `require` raises, and ValueError for a `config` that does not fit the shape."""
         self.require(x, w, out)
-        out = x.new_empty((len(x), len(w))) if out is None else out
+        out = x.new_empty((len(x), self.columns(w))) if out is None else out
         if out.numel() and x.shape[1]:
             self.prepare(x, w, out, config or self.choose(x, w)).run(x.device)
             return out
         return out.zero_()
+
+    def columns(self, w: Tensor) -> int:
+        """Return how wide `out` is."""
+        return len(w)
 
     def choose(self, x: Tensor, w: Tensor) -> Config:
         """Return the configuration for x and w."""

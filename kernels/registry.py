@@ -129,7 +129,7 @@ def examples() -> dict[str, str]:
     """Return, by the name of each kernel that is compiled, the path of its `example(config, dtype)`: the KernelLaunch
     to look at, which is never run."""
     ours = {name: f"{contender.path}.example" for name, contender in CONTENDERS.items() if contender.kind == "triton"}
-    return ours | BESIDE_LINK
+    return ours | BESIDE_LINK | {"gated": "kernels.gated:gated.example"}
 
 
 def may_be_hopper() -> bool:

@@ -1,0 +1,81 @@
+"""The first half of a gated feed-forward layer in one kernel, for Hopper: both matmuls, and SiLU and the product of the
+two under their stores.
+
+out[M, F] = silu(x[M, K] @ gate[F, K].T) * (x[M, K] @ up[F, K].T). The weights are one matrix w[2F, K] with the rows of
+gate and up by turns (`interleaved`), so that a tile of sums holds for each column of out its gate and its up. Both lie
+in the same thread, which computes in fp32 and rounds once; what is stored is half as wide as the tile.
+
+Wins where the 4 M F bytes that are stored between two kernels, and the 6 M F that the second one reads and writes,
+weigh: from some hundred rows on. Below, weights are read once either way, and what is saved is a launch. Nobody has
+timed it. It loses what `kernels.persistent` loses, whose grid, loads and tables it has.
+"""
+
+# ruff: noqa: N803 (kernel arguments: sizes and compile-time constants in capitals, as Triton code has them)
+
+from dataclasses import replace
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from kernels import hopper, waves
+from kernels.contract import Kernel, KernelLaunch, example_operands
+from kernels.persistent import product, tile_arguments, tile_corner
+from kernels.tiles import Config
+
+
+@triton.jit(do_not_specialize=["M"])  # M differs from shape to shape
+def gated_kernel(
+    x_desc, w_desc, out_desc, M, N, K,
+    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    GROUP: tl.constexpr, ALONG_N: tl.constexpr, FLATTEN: tl.constexpr,
+):  # fmt: skip
+    tiles_m = tl.cdiv(M, BLOCK_M)
+    tiles_n = tl.cdiv(N, BLOCK_N)
+    for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=FLATTEN):
+        m0, n0 = tile_corner(tile, tiles_m, tiles_n, BLOCK_M, BLOCK_N, GROUP, ALONG_N)
+        acc = product(x_desc, w_desc, m0, n0, K, BLOCK_M, BLOCK_N, BLOCK_K)
+        gate, up = tl.split(tl.reshape(acc, (BLOCK_M, BLOCK_N // 2, 2)))
+        out_desc.store([m0, n0 // 2], (gate * tl.sigmoid(gate) * up).to(out_desc.dtype))
+
+
+def interleaved(gate: Tensor, up: Tensor) -> Tensor:
+    """Return w[2F, K] for `gated`: the rows of gate[F, K] and of up[F, K] by turns."""
+    return torch.stack((gate, up), 1).flatten(0, 1)
+
+
+def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
+    """Refuse what `kernels.hopper.require` does, and ValueError for a w whose rows are no pairs."""
+    if w.ndim == 2 and len(w) % 2:
+        raise ValueError(f"w has {len(w)} rows, which are those of gate and up by turns; make it with interleaved()")
+    hopper.require(gated_kernel, "gated", x, w[::2], out)
+
+
+def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
+    """Return the launch for checked, non-empty tensors."""
+    (m, k), n = x.shape, len(w)
+    tiles = -(-m // config.block_m) * -(-n // config.block_n)
+    args = tile_arguments(x, w, out, replace(config, subtile=2))  # what is stored is half as wide as the tile
+    del args["SUBTILE"]
+    args |= {"M": m, "N": n, "K": k, "FLATTEN": config.flatten}
+    args |= {"GROUP": config.group_m, "ALONG_N": config.raster == "n"}
+    return KernelLaunch(gated_kernel, (min(hopper.programs(x.device), tiles),), args)
+
+
+class Gated(Kernel):
+    """Called as `gated(x, w, out=None, config=None)`, with w[2F, K] as `interleaved` makes it."""
+
+    def columns(self, w: Tensor) -> int:
+        return len(w) // 2
+
+    def example(self, config: Config, dtype: torch.dtype) -> KernelLaunch:
+        x, w, out = example_operands(dtype)
+        return self.prepare(x, w, out[:, : len(w) // 2], config)
+
+
+gated = Gated(
+    name="gated", jit=gated_kernel, require=require, prepare=prepare,
+    grid=dict(num_stages=(3, 4, 5), group_m=waves.GROUPS, raster=("m", "n"), flatten=(False, True)),
+)  # fmt: skip
+"""out[M, F] = silu(x[M, K] @ gate[F, K].T) * (x[M, K] @ up[F, K].T) in bf16 or fp16 (fp32 in the interpreter)."""
