@@ -192,11 +192,20 @@ def changes_later(out: Tensor) -> bool:
 
 
 def check(
-    name: str, run: Callable, x: Tensor, w: Tensor, out: Tensor, reference: Tensor, dtype: str, limit: float | None
+    name: str,
+    run: Callable,
+    x: Tensor,
+    w: Tensor,
+    out: Tensor,
+    reference: Tensor,
+    dtype: str,
+    limit: float | None,
+    reference_of_minus: Tensor | None = None,
 ) -> tuple[float, Rejection | None]:
     """Return the relative error of `run`, and why it is refused: unless it computes x @ w.T, then -x @ w.T anew, into
     `out`, and leaves x, w and what lies around the three as they are. Raises what `run` raises; all but `out` is
-    restored. `limit` is that of `verdict`."""
+    restored. `limit` is that of `verdict`. `reference_of_minus` is what becomes of -x, where that is not -reference."""
+    references = {1: reference, -1: -reference if reference_of_minus is None else reference_of_minus}
     kept, errors, refused = {"its input x": x, "its input w": w}, [], None
     for operand, tensor in (("x", x), ("w", w), ("out", out)):
         before, behind = around(tensor)
@@ -208,9 +217,9 @@ def check(
             if problem := not_out(result, out):
                 x.mul_(sign)
                 return math.nan, Rejection(FAILED, f"{name}: {problem}")
-            errors.append(error_of(out, sign * reference))
+            errors.append(error_of(out, references[sign]))
             if not refused and (refused := verdict(name, errors[-1], dtype, limit)):
-                place = worst_place(out, sign * reference)
+                place = worst_place(out, references[sign])
                 later = f", {NOT_JOINED}" if changes_later(out) else ""
                 refused = refused._replace(reason=f"{refused.reason}{more}; {place}{later}")
             x.mul_(sign)  # last: what is late still reads it

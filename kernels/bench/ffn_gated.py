@@ -1,0 +1,247 @@
+"""How the operation `ffn_gated` runs: its contenders, their checks against float64, and their matmuls alone.
+
+The weights of gate and up lie in one matrix w[2F, D]. `fused` takes its rows by turns and the others by halves, so that
+all read the same memory, and each is compared with the layer that this makes.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, partial
+
+import numpy
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+import kernels
+from kernels.bench import checks, matmul
+from kernels.contract import interpreted, reason
+from kernels.tiles import DTYPES
+from roofline.operations.contenders import FIRST_CALL_S
+from roofline.operations.ffn_gated import CONTENDERS, LONGEST_FIRST_CALL, OURS, FfnGated, sweep
+from roofline.worker.prepared import SKIPPED, VENDOR_TOLERANCE, Entrant, PreparedCase, Rejection, unwatched
+
+PART = "part"
+"""The role of a matmul that takes turns alone, beside the layers that have it."""
+
+LOOKED_AT_ROWS = 16
+"""Of a timed result: for each, the whole hidden row is computed again."""
+
+
+@dataclass(frozen=True)
+class Weights:
+    """One set, and where what lies between two kernels is written."""
+
+    gate_up: Tensor
+    """[2F, D]"""
+    down: Tensor
+    """[D, F]"""
+    both: Tensor
+    """[m, 2F], x @ gate_up.T"""
+    hidden: Tensor
+    """[m, F], silu(gate) * up"""
+
+
+def halves(both: Tensor, by_turns: bool, dim: int) -> tuple[Tensor, Tensor]:
+    """Return what belongs to gate and to up along `dim`."""
+    if by_turns:
+        return both.unflatten(dim, (-1, 2)).unbind(dim + 1)
+    return both.chunk(2, dim)
+
+
+def hidden_rows(x: Tensor, gate_up: Tensor, by_turns: bool, dtype: torch.dtype) -> Tensor:
+    """Return silu(x @ gate.T) * (x @ up.T) in `dtype`, some weights at a time."""
+    x = x.to(dtype)
+    parts = []
+    for gate, up in zip(*(half.split(checks.SLICE) for half in halves(gate_up, by_turns, 0)), strict=True):
+        parts.append(F.silu(x @ gate.to(dtype).T) * (x @ up.to(dtype).T))
+    return torch.cat(parts, 1)
+
+
+def run_torch(multiply: Callable[..., Tensor], x: Tensor, weights: Weights, out: Tensor) -> Tensor:
+    """The layer by two matmuls `multiply(x, w, out)`, and torch's elementwise functions between them."""
+    multiply(x, weights.gate_up, weights.both)
+    gate, up = halves(weights.both, False, 1)
+    torch.mul(F.silu(gate), up, out=weights.hidden)
+    return multiply(weights.hidden, weights.down, out)
+
+
+def multiply_torch(x: Tensor, w: Tensor, out: Tensor) -> Tensor:
+    return torch.mm(x, w.T, out=out)
+
+
+def run_fused(x: Tensor, weights: Weights, out: Tensor) -> Tensor:
+    from kernels.gated import gated
+
+    gated(x, weights.gate_up, weights.hidden)
+    return kernels.matmul(weights.hidden, weights.down, out)
+
+
+def run_compiled(x: Tensor, weights: Weights, out: Tensor) -> Tensor:
+    return _compiled()(x, weights.gate_up, weights.down, out)
+
+
+@cache
+def _compiled() -> Callable:
+    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 256)  # else eager, past 8 shapes
+
+    def layer(x: Tensor, gate_up: Tensor, down: Tensor, out: Tensor) -> Tensor:
+        gate, up = (x @ gate_up.T).chunk(2, 1)
+        return out.copy_((F.silu(gate) * up) @ down.T)
+
+    return torch.compile(layer, dynamic=False, fullgraph=True)
+
+
+def run_numpy(x: Tensor, weights: Weights, out: Tensor) -> Tensor:
+    gate, up = numpy.split(x.numpy() @ weights.gate_up.numpy().T, 2, axis=1)
+    hidden = gate / (1 + numpy.exp(-gate)) * up
+    numpy.matmul(hidden, weights.down.numpy().T, out=out.numpy())
+    return out
+
+
+RUN = {
+    "cublas": partial(run_torch, multiply_torch),
+    "torch": partial(run_torch, multiply_torch),
+    "compiled": run_compiled,
+    "unfused": partial(run_torch, kernels.matmul),
+    "fused": run_fused,
+    "numpy": run_numpy,
+}
+"""run(x, weights, out) by contender."""
+
+MULTIPLY = {"cublas": multiply_torch, "ours": kernels.matmul}
+"""Whose matmuls take turns alone."""
+
+MULTIPLIED_BY = {"cublas": "cublas", "unfused": "ours", "fused": "ours"}
+"""Contender -> whose matmuls are compared with its layer."""
+
+
+class Rotation(checks.Rotation):
+    """Sets of (x, weights, out) by turns."""
+
+    def look(self, limit: float, by_turns: bool, result: Tensor) -> Callable[[], str]:
+        """Look at the `result` of the last call in some rows."""
+        x, weights, out = self.sets[self.number]
+        if problem := checks.not_out(result, out):
+            return lambda: problem
+        rows = torch.randperm(len(out), generator=self.numbers, device=out.device)[:LOOKED_AT_ROWS]
+        hidden = hidden_rows(x[rows], weights.gate_up, by_turns, torch.float32)
+        return checks.glance(out[rows], hidden, weights.down, limit, self.numbers)
+
+
+class Runner(matmul.Runner):
+    """Runs gated layers. Its probes of the roof are those of the matmuls."""
+
+    def prepare(self, case: FfnGated, names: list[str], first_call=unwatched) -> PreparedCase:
+        options = self.options
+        baseline = CONTENDERS[options.device][0]
+        prepared = PreparedCase(case, baseline, options.device, first_call=first_call)
+        rotation = Rotation(operands(case, options), options.seed)
+        prepared.inputs = rotation
+        limit = VENDOR_TOLERANCE[case.dtype]
+        x, weights, out = rotation.sets[0]
+
+        @cache
+        def references(by_turns: bool) -> list[Tensor]:
+            """Return the sums that `checks` compares, of x and of -x."""
+            rows = [hidden_rows(sign * x, weights.gate_up, by_turns, torch.float64) for sign in (1, -1)]
+            return [checks.reference_sums(hidden, weights.down) for hidden in rows]
+
+        def entrant(name: str) -> Entrant | Rejection:
+            if lacking := why_not(name, case, options, x, weights):
+                return Rejection(SKIPPED, f"{name}: {lacking}")
+            by_turns, run = name == "fused", RUN[name]
+
+            def check() -> tuple[float, Rejection | None]:
+                def on_weights(x: Tensor, w: Tensor, out: Tensor) -> Tensor:
+                    return run(x, weights, out)
+
+                right, of_minus = references(by_turns)
+                return checks.check(name, on_weights, x, weights.gate_up, out, right, case.dtype, limit, of_minus)
+
+            error, refused = check()
+            facts = {"multiplied_by": MULTIPLIED_BY[name]} if name in MULTIPLIED_BY else {}
+            look = partial(rotation.look, limit, by_turns)
+            call = checks.Rotated(run, rotation)
+            return refused or Entrant(name, call, "", config(name), error, facts, lambda: check()[1], look=look)
+
+        for name in dict.fromkeys([baseline, *names] if options.timed else names):
+            first_call_s = FIRST_CALL_S["compiled"] if name in LONGEST_FIRST_CALL else None
+            prepared.enter(name, partial(entrant, name), first_call_s)
+        if options.timed:
+            prepared.entrants |= parts(prepared.contenders, rotation)
+        prepared.cache = f"cold: {len(rotation.sets)} sets of operands in rotation"
+        return prepared
+
+
+def parts(contenders: list[str], rotation: Rotation) -> dict[str, Entrant]:
+    """Return both matmuls alone, of each whose layer is timed."""
+    entrants = {}
+    for by in dict.fromkeys(MULTIPLIED_BY[name] for name in contenders if name in MULTIPLIED_BY):
+        multiply = MULTIPLY[by]
+
+        def gate_up(x: Tensor, weights: Weights, out: Tensor, multiply=multiply) -> Tensor:
+            return multiply(x, weights.gate_up, weights.both)
+
+        def down(x: Tensor, weights: Weights, out: Tensor, multiply=multiply) -> Tensor:
+            return multiply(weights.hidden, weights.down, out)
+
+        for half in (gate_up, down):
+            name = f"{half.__name__}_{by}"
+            call = checks.Rotated(half, rotation)
+            entrants[name] = Entrant(name, call, PART, f"{half.__name__} alone", facts={"multiplied_by": by})
+    return entrants
+
+
+def why_not(name: str, case: FfnGated, options, x: Tensor, weights: Weights) -> str | None:
+    """Return why a contender cannot run the case, or must not be timed, here; None if it can."""
+    if options.timed and name not in CONTENDERS[options.device]:
+        return f"it is not timed on the {options.device}; take {', '.join(CONTENDERS[options.device])}"
+    if name == "cublas" and not x.is_cuda:
+        return "it runs on cuda; take the contender 'torch'"
+    if name == "numpy" and case.dtype != "fp32":
+        return f"NumPy computes in fp32 here, and the case is {case.dtype}"
+    if name not in OURS:
+        return None
+    try:
+        from kernels.gated import gated
+    except ImportError as error:
+        return f"it needs Triton: {error}"
+    if options.timed and interpreted(gated.jit):
+        return "it is interpreted, which is never timed; unset TRITON_INTERPRET"
+    return reason(gated.require, x, weights.gate_up, weights.hidden)
+
+
+def config(name: str) -> str:
+    """Return which library a contender is."""
+    if name in OURS:
+        return "kernels.matmul, silu and product by torch" if name == "unfused" else "kernels.gated, kernels.matmul"
+    return f"numpy {numpy.__version__}" if name == "numpy" else f"torch {torch.__version__}"
+
+
+def operands(case: FfnGated, options) -> list[tuple[Tensor, Weights, Tensor]]:
+    """Return sets of x, weights and out, enough of them to leave none in the cache as far as the memory has room. They
+    share what lies between two kernels. Normal values, of sizes that keep out below about 1."""
+    device, dtype = options.device, DTYPES[case.dtype]
+    numbers = torch.Generator(device).manual_seed(options.seed)
+    m, width, hidden = case.m, case.width, case.hidden
+    count = 1
+    if options.timed:
+        room = matmul.POOL * matmul.machine(device)["memory_bytes"]
+        wanted = math.ceil(matmul.ROTATION * matmul.cache_bytes(device) / case.work.device_bytes)
+        count = max(1, min(wanted, int(room // case.work.device_bytes)))
+
+    def normal(rows: int, columns: int, scale: float = 1.0) -> Tensor:
+        """Return [rows, columns] with memory around it that checks look at."""
+        guard = checks.GUARD_ROWS
+        whole = torch.randn(rows + 2 * guard, columns, generator=numbers, device=device, dtype=dtype)
+        return whole.mul_(scale)[guard : guard + rows]
+
+    both, between = normal(m, 2 * hidden), normal(m, hidden)
+    sets = []
+    for _ in range(count):
+        gate_up = normal(2 * hidden, width, width**-0.5)
+        weights = Weights(gate_up, normal(width, hidden, hidden**-0.5), both, between)
+        sets.append((normal(m, width), weights, normal(m, width)))
+    return sets

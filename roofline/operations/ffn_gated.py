@@ -1,0 +1,103 @@
+"""A gated feed-forward layer on one rank: out = (silu(x @ gate.T) * (x @ up.T)) @ down.T.
+
+It is off the default run: `pytest --benchmark-only -k test_ffn_gated`, or `--ffn-operations ffn_gated`.
+"""
+
+from dataclasses import dataclass
+from itertools import product
+
+from roofline.operations.base import Case, Operation, Planner, register
+from roofline.theory.models import parse as parse_model
+from roofline.theory.work import ITEMSIZE, Work
+
+CONTENDERS = {"cuda": ("cublas", "compiled", "unfused", "fused"), "cpu": ("torch", "numpy")}
+"""By device, the baseline first. `compiled` is torch.compile's, `unfused` and `fused` are ours."""
+
+OURS = ("unfused", "fused")
+"""What plain pytest checks beside the others of a CPU, in Triton's interpreter."""
+
+LONGEST_FIRST_CALL = ("compiled",)
+"""Those that torch compiles in their first call."""
+
+
+@dataclass(frozen=True)
+class FfnGated(Case):
+    """One rank's part of the layer, for `m` tokens: out[m, D] = (silu(x @ gate.T) * (x @ up.T)) @ down.T, of x[m, D],
+    gate and up[F / tp, D] and down[D, F / tp]. Ranks' results are summed elsewhere.
+
+    >>> case = FfnGated("llama-3-405b", tp=8, m=4096, dtype="bf16")
+    >>> case.id, case.hidden, case.work.flop == 6 * 4096 * 16384 * 6656
+    ('ffn_gated-llama-3-405b-tp8-m4096-bf16', 6656, True)
+
+    Raises ValueError for an unknown model or dtype, a negative `m`, or a `tp` that does not divide d_ff.
+    """
+
+    model: str
+    tp: int
+    m: int
+    dtype: str
+    op, form = "ffn_gated", "{model}-tp{tp}-m{m}-{dtype}"
+
+    def __post_init__(self):
+        super().__post_init__()
+        d_ff = parse_model(self.model).d_ff
+        if self.m < 0:
+            raise ValueError(f"tokens m={self.m}: it must be 0 or more")
+        if self.tp < 1 or d_ff % self.tp:
+            raise ValueError(f"tp={self.tp} does not divide d_ff={d_ff} of {self.model}: choose a divisor of it")
+
+    @property
+    def width(self) -> int:
+        return parse_model(self.model).d_model
+
+    @property
+    def hidden(self) -> int:
+        """Return this rank's columns of what lies between the two halves."""
+        return parse_model(self.model).d_ff // self.tp
+
+    @property
+    def facts(self) -> dict[str, int]:
+        return {"n": self.width, "k": self.hidden}
+
+    @property
+    def operands(self) -> str:
+        return f"x[{self.m}, {self.width}], w[{2 * self.hidden}, {self.width}] twice, and down[{self.width}, {self.hidden}]"
+
+    @property
+    def work(self) -> Work:
+        """Three matmuls' FLOP. Bytes are those of x, the weights and out, and of the hidden [m, F / tp], which is
+        written and read again between the halves."""
+        m, width, hidden = self.m, self.width, self.hidden
+        elements = 2 * m * width + 3 * hidden * width + 2 * m * hidden
+        return Work(flop=6 * m * width * hidden, device_bytes=elements * ITEMSIZE[self.dtype])
+
+
+def sweep(options) -> list[FfnGated]:
+    choices = product(options.dtypes, options.tp, options.tokens)
+    return [FfnGated(options.model, tp, m, dtype) for dtype, tp, m in choices]
+
+
+class GatedPlanner(Planner):
+    def choices(self) -> list[str]:
+        return [name for names in CONTENDERS.values() for name in names]
+
+    def timed_names(self) -> list[str]:
+        return [*CONTENDERS[self.options.device]]
+
+    def names(self, case: FfnGated) -> list[str]:
+        if self.options.contenders:
+            return [name for name in self.options.contenders if name in self.choices()]
+        return self.timed_names() if self.options.timed else list(dict.fromkeys((*self.timed_names(), *OURS)))
+
+
+OPERATION = register(
+    Operation(
+        case=FfnGated,
+        analysis="throughput",
+        sweep=sweep,
+        planner=GatedPlanner,
+        runner="kernels.bench.ffn_gated:Runner",
+        example="ffn_gated-llama-3-405b-tp8-m4096-bf16-fused",
+        default=False,
+    )
+)
