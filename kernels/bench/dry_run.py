@@ -39,7 +39,7 @@ WIRE_SHARE = 0.7
 PCIE_BYTES_PER_S = 55e9
 """About what 16 lanes of generation 5 move."""
 
-OURS = {"attention": ["flash"]}
+OURS = {"attention": ["flash"], "ffn_gated": ["fused"]}
 """Contenders by operation, where others are libraries' that cannot be called without a GPU."""
 
 

@@ -19,7 +19,7 @@ from kernels.bench import checks, matmul
 from kernels.contract import interpreted, reason
 from kernels.tiles import DTYPES
 from roofline.operations.contenders import FIRST_CALL_S
-from roofline.operations.ffn_gated import CONTENDERS, LONGEST_FIRST_CALL, OURS, FfnGated, sweep
+from roofline.operations.ffn_gated import CONTENDERS, LONGEST_FIRST_CALL, OURS, FfnGated
 from roofline.worker.prepared import SKIPPED, VENDOR_TOLERANCE, Entrant, PreparedCase, Rejection, unwatched
 
 PART = "part"
@@ -63,7 +63,8 @@ def run_torch(multiply: Callable[..., Tensor], x: Tensor, weights: Weights, out:
     """The layer by two matmuls `multiply(x, w, out)`, and torch's elementwise functions between them."""
     multiply(x, weights.gate_up, weights.both)
     gate, up = halves(weights.both, False, 1)
-    torch.mul(F.silu(gate), up, out=weights.hidden)
+    torch.ops.aten.silu.out(gate, out=weights.hidden)
+    weights.hidden.mul_(up)
     return multiply(weights.hidden, weights.down, out)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from roofline.analysis import decision, overlap, throughput
+from roofline.analysis import decision, layers, overlap, throughput
 from roofline.analysis.fields import FIELDS
 from roofline.store.run import Run
 
@@ -34,7 +34,7 @@ def record_of(run: Run, shape_id: str | None, contender: str) -> dict | None:
         return None
     shape = run.shapes[shape_id]
     about = {"shape": shape_id, "analysis": shape.analysis} | decision.fields(run, shape, contender)
-    return about | RECORD_OF[shape.analysis](run, shape, contender)
+    return about | RECORD_OF[shape.analysis](run, shape, contender) | layers.fields(shape, contender)
 
 
 def as_frame(records: list[dict]) -> DataFrame:

@@ -61,7 +61,8 @@ class FfnGated(Case):
 
     @property
     def operands(self) -> str:
-        return f"x[{self.m}, {self.width}], w[{2 * self.hidden}, {self.width}] twice, and down[{self.width}, {self.hidden}]"
+        gate_up, down = f"gate_up[{2 * self.hidden}, {self.width}]", f"down[{self.width}, {self.hidden}]"
+        return f"x[{self.m}, {self.width}], {gate_up}, {down} and what lies between"
 
     @property
     def work(self) -> Work:

@@ -215,6 +215,18 @@ def memory(run: Run, frame: DataFrame) -> Section:
     )
 
 
+def layers(frame: DataFrame) -> Section:
+    """Return the section of gated layers: what is left of what their matmuls win."""
+    rows = frame[frame["alone_ratio"].notna()]
+    return Section(
+        "Gated layers",
+        "Of each layer the ratio to the baseline, beside that of its two matmuls alone, in the same rounds. *Of the "
+        "win left* is the logarithm of the first over that of the second: 1 where the layer wins as much as its "
+        "matmuls do.",
+        table=texts(rows, ("shape", "contender", "ratio_to_baseline", "alone_ratio", "win_left")),
+    )
+
+
 def steps(frame: DataFrame) -> Section:
     """Return the section of training steps: tokens a second, and what a call's time goes to."""
     rows = frame[frame["tokens_per_s"].notna()]

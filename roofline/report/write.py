@@ -74,6 +74,7 @@ def body(run: Run, cases: DataFrame) -> list[Section]:
         sections.append(Section(f"All cases: {name}", "", figures[1:], table, long=is_long))
     further = (
         overlap.splits(cases),
+        throughput.layers(cases),
         throughput.steps(cases),
         throughput.memory(run, cases),
         throughput.steady(cases),

@@ -38,7 +38,7 @@ NUMBERS = {
     *("dim", "size", "stride", "numel", "data_ptr", "element_size", "untyped_storage", "storage_offset"),
     *("is_contiguous", "__len__", "__hash__"),
 }
-VIEWS = {"view", "chunk", "split", "new_empty", "empty_like"}
+VIEWS = {"view", "chunk", "split", "unflatten", "unbind", "new_empty", "empty_like"}
 """Functions of a tensor's place and shape alone: they wait for nothing."""
 
 
@@ -365,7 +365,7 @@ def run(launch, device):
     DEVICE.load(name, variant := variant_of(launch))
     args = {key: getattr(value, "base", value) for key, value in args.items()}  # a descriptor's tensor
     if name not in KERNELS:
-        DEVICE.compute(name, variant, seconds_of(args), partial(product, args))
+        DEVICE.compute(name, variant, seconds_of(args), partial(PRODUCTS.get(name, product), args))
     else:
         if name not in ("gate_kernel", "clock_kernel"):  # which are the clock's
             DEVICE.launched.append(name)
@@ -394,6 +394,19 @@ def seconds_of(args: dict) -> float:
 def product(args: dict) -> None:
     x, w, out = operands(args)
     multiplied("mm", (x, w.T), out)
+
+
+def gated_product(args: dict) -> None:
+    """Of weights whose rows are gate's and up's by turns."""
+    import torch
+
+    x, w, out = operands(args)
+    gate, up = ((x.float() @ w.float().T)[:, first::2] for first in (0, 1))
+    out.copy_(torch.nn.functional.silu(gate) * up)
+
+
+PRODUCTS = {"gated_kernel": gated_product}
+"""What a kernel computes that is no plain product."""
 
 
 def raise_flag(flag, by: int, at: float) -> None:

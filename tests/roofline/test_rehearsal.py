@@ -12,6 +12,7 @@ import pytest
 import stand_in
 
 from conftest import ROOT
+from roofline.analysis.records import records_of
 from roofline.store import journal
 
 HOW = (
@@ -107,6 +108,17 @@ def test_hopper_gets_the_whole_line_up_though_the_device_is_lost_meanwhile(rehea
     assert {name for shape in shapes.values() for name in shape.timelines} >= WAITING
     assert outcome.folder.name.endswith("rehearsal-of-h100")
     assert "rehearsal of H100" in (outcome.folder / "report.md").read_text().splitlines()[0]
+
+
+def test_gated_layers_take_turns_with_their_matmuls_alone(rehearse):
+    asked = "-k", "test_ffn_gated", "--ffn-contenders=cublas,unfused,fused"
+    outcome = rehearse("H100", *rehearse.new, *asked, "--ffn-tokens=64", "--ffn-max-seconds=0.3")
+    assert outcome.code == 0
+    assert outcome.measured == {"ffn_gated": {"cublas", "unfused", "fused"}}
+    (shape,) = outcome.run.shapes.values()
+    assert {*shape.of_role("part")} == {"gate_up_cublas", "down_cublas", "gate_up_ours", "down_ours"}
+    alone = {record["contender"]: record.get("alone_ratio") for record in records_of(outcome.run)}
+    assert alone == {"cublas": None, "unfused": pytest.approx(1), "fused": pytest.approx(1)}
 
 
 ON_STREAMS = """
