@@ -226,7 +226,7 @@ def operands(case: FfnGated, options) -> list[tuple[Tensor, Weights, Tensor]]:
     share what lies between two kernels. Normal values, of sizes that keep out below about 1."""
     device, dtype = options.device, DTYPES[case.dtype]
     numbers = torch.Generator(device).manual_seed(options.seed)
-    m, width, hidden = case.m, case.width, case.hidden
+    m, width, hidden = case.m, case.n, case.k
     count = 1
     if options.timed:
         room = matmul.POOL * matmul.machine(device)["memory_bytes"]

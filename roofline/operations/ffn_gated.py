@@ -26,7 +26,7 @@ class FfnGated(Case):
     gate and up[F / tp, D] and down[D, F / tp]. Ranks' results are summed elsewhere.
 
     >>> case = FfnGated("llama-3-405b", tp=8, m=4096, dtype="bf16")
-    >>> case.id, case.hidden, case.work.flop == 6 * 4096 * 16384 * 6656
+    >>> case.id, case.k, case.work.flop == 6 * 4096 * 16384 * 6656
     ('ffn_gated-llama-3-405b-tp8-m4096-bf16', 6656, True)
 
     Raises ValueError for an unknown model or dtype, a negative `m`, or a `tp` that does not divide d_ff.
@@ -47,30 +47,31 @@ class FfnGated(Case):
             raise ValueError(f"tp={self.tp} does not divide d_ff={d_ff} of {self.model}: choose a divisor of it")
 
     @property
-    def width(self) -> int:
+    def n(self) -> int:
+        """Columns of x and out: D."""
         return parse_model(self.model).d_model
 
     @property
-    def hidden(self) -> int:
-        """Return this rank's columns of what lies between the two halves."""
+    def k(self) -> int:
+        """Columns of what lies between the halves, on this rank: F / tp."""
         return parse_model(self.model).d_ff // self.tp
 
     @property
     def facts(self) -> dict[str, int]:
-        return {"n": self.width, "k": self.hidden}
+        return {"n": self.n, "k": self.k}
 
     @property
     def operands(self) -> str:
-        gate_up, down = f"gate_up[{2 * self.hidden}, {self.width}]", f"down[{self.width}, {self.hidden}]"
-        return f"x[{self.m}, {self.width}], {gate_up}, {down} and what lies between"
+        gate_up, down = f"gate_up[{2 * self.k}, {self.n}]", f"down[{self.n}, {self.k}]"
+        return f"x[{self.m}, {self.n}], {gate_up}, {down} and what lies between"
 
     @property
     def work(self) -> Work:
         """Three matmuls' FLOP. Bytes are those of x, the weights and out, and of the hidden [m, F / tp], which is
         written and read again between the halves."""
-        m, width, hidden = self.m, self.width, self.hidden
-        elements = 2 * m * width + 3 * hidden * width + 2 * m * hidden
-        return Work(flop=6 * m * width * hidden, device_bytes=elements * ITEMSIZE[self.dtype])
+        m, n, k = self.m, self.n, self.k
+        elements = 2 * m * n + 3 * k * n + 2 * m * k
+        return Work(flop=6 * m * n * k, device_bytes=elements * ITEMSIZE[self.dtype])
 
 
 def sweep(options) -> list[FfnGated]:
