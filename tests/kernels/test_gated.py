@@ -11,7 +11,7 @@ from kernels.gated import gated, interleaved
 from roofline.operations.ffn_gated import FfnGated
 
 
-@pytest.mark.parametrize("m, f, k", [(70, 40, 72), (1, 8, 8), (64, 32, 64)])
+@pytest.mark.parametrize(("m", "f", "k"), [(70, 40, 72), (1, 8, 8), (64, 32, 64)])
 def test_the_fused_half_is_silu_of_gate_times_up(m, f, k):
     x, gate, up = torch.randn(m, k), torch.randn(f, k), torch.randn(f, k)
     torch.testing.assert_close(gated(x, interleaved(gate, up)), F.silu(x @ gate.T) * (x @ up.T), rtol=1e-4, atol=1e-4)
