@@ -40,13 +40,16 @@ def launch_metadata(grid: tuple, kernel: Any, args: dict[str, Any]) -> dict[str,
     """Return what a profiler as Proton shows of a launch of out[M, N] = x[M, K] @ w[N, K].T: its name with the sizes,
     FLOP, and the least bytes that it moves. Triton calls it where a profiler asks for it, with the kernel's metadata
     and all arguments."""
-    x, w = (args[f"{name}_desc"].base if f"{name}_desc" in args else args[f"{name}_ptr"] for name in "xw")
+    tensors = {}
+    for name in ("x", "w", "out"):
+        tensors[name] = args[f"{name}_desc"].base if f"{name}_desc" in args else args[f"{name}_ptr"]
+    x, w, out = tensors.values()
     (m, k), n = x.shape, len(w)
     flop = "flops32" if x.dtype == torch.float32 else "flops16"
     return {
         "name": f"{kernel.name} [M={m}, N={n}, K={k}]",
         flop: 2 * m * n * k,
-        "bytes": x.element_size() * (m * k + n * k + m * n),
+        "bytes": x.element_size() * (m * k + n * k + out.numel()),
     }
 
 

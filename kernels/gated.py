@@ -20,12 +20,12 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels import hopper, waves
-from kernels.contract import Kernel, KernelLaunch, example_operands
+from kernels.contract import Kernel, KernelLaunch, example_operands, launch_metadata
 from kernels.persistent import product, tile_arguments, tile_corner
 from kernels.tiles import Config
 
 
-@triton.jit(do_not_specialize=["M"])  # M differs from shape to shape
+@triton.jit(do_not_specialize=["M"], launch_metadata=launch_metadata)  # M differs from shape to shape
 def gated_kernel(
     x_desc, w_desc, out_desc, M, N, K,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,

@@ -169,7 +169,7 @@ OPTIONS = {
     ),
     "operations": Option(
         "LIST", operation, "of the suite, as attention, or files that declare and test some of your own; they alone "
-        "are measured (default: all but attention and transformer_step)",
+        "are measured (default: all but attention, ffn_gated and transformer_step)",
     ),
     "against": Option(
         "CHECKOUT", checkout, "let the shares of another checkout, as of a pull request's base, take turns with these, "
