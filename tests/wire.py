@@ -113,10 +113,10 @@ def test_arms_over_the_wire(operation, wire, tmp_path):
     about = run.metadata["ranks"]
     assert (about["world"], about["nodes"], about["loopback"]) == (2, 2, False)
     assert {about["interfaces"][rank] for rank in range(2)} == {"wire"}
-    overlapped = [record for record in records_of(run) if record["arm"] != "serial"]
+    overlapped = [record for record in records_of(run) if record["contender"] != "serial"]
     assert overlapped
     for record in overlapped:
-        assert record["time_s"] == pytest.approx(expected_s(run, record), rel=0.15), record["arm"]
+        assert record["time_s"] == pytest.approx(expected_s(run, record), rel=0.15), record["contender"]
         if operation == "weight_prefetch":
             assert record["hidden_fraction"] > 0.6
             assert 8 * record["link_bytes_per_s"] == pytest.approx(BITS_PER_S, rel=0.15)  # TCP takes of both cores
@@ -126,7 +126,7 @@ def expected_s(run, record: dict) -> float:
     """Return the seconds of the arm's schedule with T_gemm as long as beside the link."""
     (shape,) = run.shapes.values()
     contended_s = median(shape.values("gemm beside link", "first_wait_s").values())
-    return overlap.plan_of(shape, record["arm"]).ideal_s(contended_s, record["t_comm_s"])
+    return overlap.plan_of(shape, record["contender"]).ideal_s(contended_s, record["t_comm_s"])
 
 
 def test_the_best_bucket_of_gradients_is_near_the_one_by_overhead_and_bandwidth(wire, tmp_path):

@@ -71,13 +71,12 @@ def record(run: Run, shape: Shape, arm: str) -> dict:
 
     beside, alone = _own_matmul(shape, arm, preset, gemm)
     hidden = of_times(hidden_fraction, log=False)
-    of_ideal = of_times(lambda t_gemm, t_comm, time: max(t_gemm, t_comm) / time)
+    of_roof = of_times(lambda t_gemm, t_comm, time: max(t_gemm, t_comm) / time)
     splitting = _splitting(shape, arm)
     together = splitting.get("ranks_per_launch")
     split = splitting.get("slowdowns", {}).get(str(together))  # of T_gemm, what so many launches take
     of_own_ideal = of_times(lambda t_gemm, t_comm, time: plan.ideal_s(t_gemm * (split or 1), t_comm) / time)
     fields = {
-        "arm": arm,
         **{key: shape.get(key) for key in ("ranks", "wire", "link", "gather")},
         "copier_programs": about.get("copier_programs", shape.get("copier_programs")),
         REQUESTED: requested,
@@ -87,7 +86,7 @@ def record(run: Run, shape: Shape, arm: str) -> dict:
         "own_fabric": bool(fabric),
         "wire_intensity": work.wire_intensity,
         "balance": work.wire_intensity * t_comm_s / t_gemm_s if both else None,
-        "times_threshold": t_gemm_s / t_comm_s if both else None,
+        "ratio": t_gemm_s / t_comm_s if both else None,
         "row_blocks": _row_blocks(shape, arm) if (spec := ARMS.get(base_arm(arm))) and spec.by_block else None,
         "ranks_per_launch": together,
         "split_slowdown": split,
@@ -104,7 +103,6 @@ def record(run: Run, shape: Shape, arm: str) -> dict:
         **with_ends("hidden_clock_normalised", of_times(hidden_fraction, scaled, log=False)),
         "sm_clock_hz": typical(clock),
         "gemm_sm_clock_hz": typical(gemm_clock),
-        "of_ideal": of_ideal and of_ideal.value,
         "of_own_ideal": of_own_ideal and of_own_ideal.value,
         "preset_slowdown": _ratio(preset, gemm, groups),
         "gemm_slowdown": _ratio(shape.values(beside, "first_wait_s"), alone, groups),
@@ -113,7 +111,7 @@ def record(run: Run, shape: Shape, arm: str) -> dict:
         if shape.op in SCATTERED + BOTH
         else _ratio(shape.values(arm, "last_arrival_s"), arrival, groups),
         "roof_tflops": work.flop / max(t_gemm_s, t_comm_s) / 1e12 if both else None,
-        **with_ends("of_roof", of_ideal),
+        **with_ends("of_roof", of_roof),
         "above_roof": hidden is not None and hidden.low > 1,
         "bound": ("compute" if t_gemm_s >= t_comm_s else "wire") if both else None,
     }
@@ -125,7 +123,7 @@ def record(run: Run, shape: Shape, arm: str) -> dict:
     more += [f"serial by {HOW[gather]}"] if gather in HOW and gather != fields["link"] else []
     notes = throughput.notes(fields, "its ideal", "; ".join(more))
     own_gemm_s = None if alone is gemm else typical(alone)
-    lost = _lost(fields, plan, own_gemm_s) if of_ideal else dict.fromkeys((*LOST, "diagnosis"))
+    lost = _lost(fields, plan, own_gemm_s) if of_roof else dict.fromkeys((*LOST, "diagnosis"))
     return fields | lost | {"notes": notes}
 
 

@@ -150,7 +150,7 @@ def record(run: Run, shape: Shape, contender: str) -> dict:
         "device_intensity": intensity,
         **with_ends("time_s", time),
         "rounds": len(times),
-        "visits": shape.passes,
+        "passes": shape.passes,
         "processes": len({process for process, _ in groups.values()}),
         "lag1_correlation": lag1_correlation(times.values()),
         **with_ends("tflops", _rate(work.flop / 1e12, time)),

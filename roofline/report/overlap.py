@@ -5,6 +5,7 @@ from __future__ import annotations
 from statistics import median
 from typing import TYPE_CHECKING
 
+from roofline.analysis.fields import FIELDS
 from roofline.analysis.overlap import LOST
 from roofline.operations.gathering import exercise, scaling
 from roofline.report.sections import Section
@@ -16,13 +17,13 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 BRIEF = (
-    *("op", "tp", "ranks", "m", "wire", "times_threshold", "t_gemm_s", "t_comm_s", "arm", "hidden_fraction"),
+    *("op", "tp", "ranks", "m", "wire", "ratio", "t_gemm_s", "t_comm_s", "contender", "hidden_fraction"),
     *("ratio_to_baseline", "gain_all_cores", "of_own_ideal"),
 )
 CASES = (
     *("shape", "contender", "time_s", "t_gemm_s", "t_comm_s", "hidden_fraction", "hidden_expected"),
-    *("hidden_clock_normalised", "ratio_to_baseline", "gain_all_cores", "of_ideal", "of_own_ideal", "tflops"),
-    *("wire_intensity", "times_threshold", "ranks_per_launch", "split_slowdown", "spilled_bytes", "link"),
+    *("hidden_clock_normalised", "ratio_to_baseline", "gain_all_cores", "of_roof", "of_own_ideal", "tflops"),
+    *("wire_intensity", "ratio", "ranks_per_launch", "split_slowdown", "spilled_bytes", "link"),
     *("link_bytes_per_s", "bound", "rank_spread", "gemm_rank_spread", "notes"),
 )
 FIGURES = ("network_roofline", "overlap", "timeline")
@@ -30,7 +31,7 @@ FIGURES = ("network_roofline", "overlap", "timeline")
 
 def overlapping(frame: DataFrame) -> DataFrame:
     """Return the rows of arms that overlap and have a hidden fraction."""
-    return frame[~frame["arm"].map(is_serial, na_action="ignore").eq(True) & frame["hidden_fraction"].notna()]
+    return frame[~frame["contender"].map(is_serial).astype(bool) & frame["hidden_fraction"].notna()]
 
 
 def brief(run: Run, frame: DataFrame) -> Section:
@@ -42,7 +43,7 @@ def brief(run: Run, frame: DataFrame) -> Section:
         "byte received, in multiples of the balance at which matmul and link take equally long: above 1 the matmul "
         "sets the pace, below it the link. On the exercise's chip 1 is 2750 FLOP/byte.",
         FIGURES[:1],
-        texts(best, BRIEF),
+        texts(best, BRIEF).rename(columns={FIELDS["contender"].header: "best arm"}),
         tuple(balances(best)),
     )
 
@@ -50,7 +51,7 @@ def brief(run: Run, frame: DataFrame) -> Section:
 def by_gather(frame: DataFrame) -> DataFrame:
     """Return a row for each shape whose link kept its pace: that of the arm that hid the most."""
     ranked = overlapping(frame).sort_values("hidden_fraction", ascending=False, kind="stable")
-    return ranked.drop_duplicates("shape").sort_index().sort_values(["op", "times_threshold"], kind="stable")
+    return ranked.drop_duplicates("shape").sort_index().sort_values(["op", "ratio"], kind="stable")
 
 
 def balances(best: DataFrame) -> list[str]:
@@ -67,9 +68,9 @@ def summary(frame: DataFrame) -> list[str]:
     lines = [
         f"{op}, {arm}: hides {of_arm['hidden_fraction'].median():.2f} of the shorter of matmul and wire, "
         f"reaches {of_arm['of_own_ideal'].median():.2f} of its own ideal (medians over {len(of_arm)} cases)"
-        for (op, arm), of_arm in rows.groupby(["op", "arm"], sort=False)
+        for (op, arm), of_arm in rows.groupby(["op", "contender"], sort=False)
     ]
-    plain = frame[(frame["arm"] == ALL_REDUCE) & frame["ratio_to_baseline"].notna()]
+    plain = frame[(frame["contender"] == ALL_REDUCE) & frame["ratio_to_baseline"].notna()]
     lines += [
         f"{op}: serial, whose tokens are sharded between layers, takes {ratios.median():.2f} of the time of plain "
         f"tensor parallelism with its all-reduce (median over {len(ratios)} cases)"
@@ -84,7 +85,7 @@ def summary(frame: DataFrame) -> list[str]:
 def _costs(op: str, rows: DataFrame) -> str:
     """Return what waiting costs the kernel, and what it and the link take from one another, where the kernel was
     preset."""
-    tabled = rows["arm"].map(lambda arm: arm in ARMS and ARMS[arm].table)
+    tabled = rows["contender"].map(lambda arm: arm in ARMS and ARMS[arm].table)
     shapes = rows.assign(tabled=tabled).sort_values("tabled", kind="stable").drop_duplicates("shape", keep="last")
     text = f"{op}: with all flags up the kernel takes {shapes['preset_slowdown'].median():.2f} of the time of the "
     text += "fastest unsplit matmul"
@@ -92,7 +93,7 @@ def _costs(op: str, rows: DataFrame) -> str:
         text += f", beside other traffic {median(beside):.2f} of that"
     under = rows.assign(tabled=tabled).sort_values("tabled", kind="stable").dropna(subset="link_slowdown")
     if len(under):
-        slower = under.groupby("arm", sort=False)["link_slowdown"].median()
+        slower = under.groupby("contender", sort=False)["link_slowdown"].median()
         times = ", ".join(f"{ratio:.2f} ({arm})" for arm, ratio in slower.items())
         text += f"; the link takes {times} of its time alone"
     return f"{text} (medians over {len(shapes)} shapes)"
@@ -100,14 +101,14 @@ def _costs(op: str, rows: DataFrame) -> str:
 
 def splits(frame: DataFrame) -> Section:
     """Return the section of what an arm takes above its ideal, and of what: of arms that overlap."""
-    rows = frame[frame["diagnosis"].notna() & ~frame["arm"].map(is_serial, na_action="ignore").eq(True)]
+    rows = frame[~frame["contender"].map(is_serial).astype(bool) & frame["diagnosis"].notna()]
     parts = {"above it": rows["time_s"] - rows["ideal_s"]} | {words: rows[name] for name, words in LOST.items()}
-    table = texts(rows, ("shape", "contender", "times_threshold", "time_s", "ideal_s"))
+    table = texts(rows, ("shape", "contender", "ratio", "time_s", "ideal_s"))
     for words, lost_s in parts.items():
         if lost_s.notna().any():
             table[words] = (lost_s / rows["time_s"]).map(lambda share: f"{100 * share:+.1f} %", na_action="ignore")
     table["diagnosis"] = rows["diagnosis"]
-    counts = rows.groupby(["op", "arm"], sort=False)["diagnosis"].value_counts()
+    counts = rows.groupby(["op", "contender"], sort=False)["diagnosis"].value_counts()
     lines = [
         f"{op}, {arm}: " + ", ".join(f"{why} in {count}" for (_, _, why), count in of_arm.items())
         for (op, arm), of_arm in counts.groupby(level=[0, 1], sort=False)

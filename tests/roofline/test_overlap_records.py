@@ -60,9 +60,9 @@ def test_times_and_shares_of_an_arm_by_the_fastest_matmul_of_the_same_rounds(rec
     assert [arms[arm]["hidden_fraction"] for arm in TIMES] == pytest.approx([0.0, 2 / 3, 2.5 / 3], abs=1e-9)
     assert record["hidden_low"] == pytest.approx(record["hidden_high"])  # the drift cancels
     # Blocks of 1 ms come every 0.75 ms: the first waits for its last piece.
-    assert [record[name] for name in ("of_ideal", "of_own_ideal")] == pytest.approx([4 / 4.5, 4.75 / 4.5])
+    assert [record[name] for name in ("of_roof", "of_own_ideal")] == pytest.approx([4 / 4.5, 4.75 / 4.5])
     expected = {
-        "wire_intensity": FLOP / WIRE_BYTES, "link_bytes_per_s": WIRE_BYTES / T_COMM, "times_threshold": 4 / 3,
+        "wire_intensity": FLOP / WIRE_BYTES, "link_bytes_per_s": WIRE_BYTES / T_COMM, "ratio": 4 / 3,
         "balance": FLOP / WIRE_BYTES * 3 / 4, "gemm_slowdown": 1.1, "link_slowdown": 1.1,
     }  # fmt: skip
     assert {name: record[name] for name in expected} == pytest.approx(expected, rel=0.03)

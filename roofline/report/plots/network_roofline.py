@@ -27,12 +27,12 @@ def network_roofline(frame):
     if not frame["timed"].any():
         return None
     frame = frame.assign(panel=frame["op"].where(~frame["op"].isin(LAYER), "layer"))
-    own_roof = frame["own_fabric"] | (frame["arm"] == ALL_CORES)
+    own_roof = frame["own_fabric"] | (frame["contender"] == ALL_CORES)
     valid = frame[frame["timed"] & ~own_roof & ~frame["void"]]
-    arms = valid.groupby("op")["arm"]
+    arms = valid.groupby("op")["contender"]
     rank, count = arms.transform(lambda rows: rows.map([*rows.unique()].index)), arms.transform("nunique")
     valid = valid.assign(aside=0.004 * (rank - (count - 1) / 2))
-    looks, of_panel = style.styles(valid["arm"]), dict(list(frame.groupby("panel", sort=False)))
+    looks, of_panel = style.styles(valid["contender"]), dict(list(frame.groupby("panel", sort=False)))
     heights = [PANEL_IN + MORE_IN * (rows["op"].nunique() - 1) for rows in of_panel.values()]
     best, figure = _best(valid), theme.new(11, sum(heights) + 2.2)
     gains = " and ".join(f"{row.ratio_to_baseline:.2f} x in {row.op}" for row in best.values())
@@ -61,7 +61,7 @@ def network_roofline(frame):
 
 def _best(valid) -> dict:
     """Return {panel: its overlapping arm whose gain over serial begins highest, by its interval, and above 1}."""
-    won = valid[~valid["arm"].map(is_serial).astype(bool) & (valid["ratio_low"] > 1)]
+    won = valid[~valid["contender"].map(is_serial).astype(bool) & (valid["ratio_low"] > 1)]
     best = won.sort_values("ratio_low").drop_duplicates("panel", keep="last").sort_index()
     return {row.panel: row for row in best.itertuples()}
 
@@ -86,15 +86,15 @@ def _panel(axes, valid, every, looks: dict, best) -> list:
     axes.vlines(*cases.T, GREY, linewidth=0.9, zorder=1)
     ops = every.drop_duplicates("op").set_index("op")["layer"]
     for arm, look in looks.items():
-        rows = valid[valid["arm"] == arm]
+        rows = valid[valid["contender"] == arm]
         if len(rows):
             at = rows["ratio"] * (right / left) ** rows["aside"]
             style.draw_points(axes, at, rows["share"], look, label=arm, yerr=style.interval(rows, "share"))
     below = [style.link_text(valid)] if len(valid) else []
     if len(ops) > 1:
         below.append(", ".join(f"{layer}: {op}" for op, layer in ops.items()))
-    others = every[every["own_fabric"]].drop_duplicates("arm")
-    if fabrics := [f"{row.arm}, over {row.link}" for row in others.itertuples()]:
+    others = every[every["own_fabric"]].drop_duplicates("contender")
+    if fabrics := [f"{row.contender}, over {row.link}" for row in others.itertuples()]:
         below.append(f"left out, these wires do not count for it: {'; '.join(fabrics)}")
     above = 34 if axes.get_subplotspec().is_first_row() else 6
     title = _where(best) if best else ", ".join(ops.index)

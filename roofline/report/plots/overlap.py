@@ -37,7 +37,7 @@ def overlap(frame):
     if drawn.empty:
         return None
     names, rows, end = _rows(drawn)
-    looks, placed = style.styles(drawn["arm"]), pandas.concat(rows)
+    looks, placed = style.styles(drawn["contender"]), pandas.concat(rows)
     figure = theme.new(11, ROW_IN * (end + 1.5) + AROUND_IN)
     figure.get_layout_engine().set(w_pad=0.08)
     axes = figure.add_subplot()
@@ -55,7 +55,7 @@ def overlap(frame):
     above = 4 if right - left < ROOM_FOR_BOTH else 18  # a line higher
     theme.note(axes, "pays both, in turn \u25b6", (min(2, right), 1), (4, above), ha="right", **words)
     for arm, look in looks.items():
-        _points(axes, arm, placed[placed["arm"] == arm], look)
+        _points(axes, arm, placed[placed["contender"] == arm], look)
     theme.about(figure, frame, "What each arm still pays of the shorter of matmul and wire")
     below = style.link_text(drawn[~drawn["own_fabric"]]), *style.left_out(frame, void=False)
     style.title(axes, "", *below, left=-COLUMNS[0][0], above=32)
@@ -94,7 +94,7 @@ def _row(axes, rows_of_shape, drawn, looks: dict) -> None:
     axes.plot([both, both], [y - height / 2, y + height / 2], color=DARK, linewidth=1.5, zorder=2)
     for (at, side, _), text in zip(COLUMNS, (style.label(first, drawn), first.wire, f"{first.ratio:.2f}"), strict=True):
         _word(axes, at, y, text, side)
-    hidden = rows_of_shape.set_index("arm")["hidden_fraction"].dropna()
+    hidden = rows_of_shape.set_index("contender")["hidden_fraction"].dropna()
     hidden = hidden[~hidden.index.map(is_serial).astype(bool)]
     if first.void:
         _word(axes, BEST[0], y, style.void_text(first), "left", color=GREY)

@@ -38,15 +38,14 @@ def prepared(frame):
     """Return the rows of `frame` over a wire, in the order of `styles`, with more columns.
 
     `timed`: both the unsplit matmul and the link alone were measured. `void`: the link was off its
-    pace. `ratio`: T_gemm / T_comm, 1 at the ridge, below it the wire sets
-    the pace. `over`, `over_low`, `over_high`: an arm's time over `ideal_s` and its interval, by the hidden fraction,
+    pace. `over`, `over_low`, `over_high`: an arm's time over `ideal_s` and its interval, by the hidden fraction,
     which is formed within each round, so that what all met alike cancels. A case that is void has none, nor has an arm
     over a fabric of its own: its time stands over the medians. `share`, `share_low`, `share_high`: T_gemm over an arm's
     time, likewise.
     """
     frame = frame[frame["analysis"] == "overlap"]
-    order = list(styles(frame["arm"]))
-    frame = frame.sort_values("arm", key=lambda arms: arms.map(order.index), kind="stable")
+    order = list(styles(frame["contender"]))
+    frame = frame.sort_values("contender", key=lambda arms: arms.map(order.index), kind="stable")
     shorter_s, ideal_s = frame[["t_gemm_s", "t_comm_s"]].min(axis=1, skipna=False), frame["ideal_s"]
 
     def over(hidden: str, time: str):
@@ -55,7 +54,6 @@ def prepared(frame):
     frame = frame.assign(
         timed=ideal_s.notna(),
         void=frame["link_off_pace"].notna(),
-        ratio=frame["t_gemm_s"] / frame["t_comm_s"],
         over=over("hidden_fraction", "time_s"),
         over_low=over("hidden_high", "time_low_s"),
         over_high=over("hidden_low", "time_high_s"),

@@ -39,7 +39,7 @@ SHORTEST = 2e-3
 def timeline(run: Run):
     """Return the figure; None where no arm has a timeline."""
     frame = style.prepared(frame_of(run))
-    looks = style.styles(frame["arm"])
+    looks = style.styles(frame["contender"])
     rows = nearest_to_the_ridge(run, frame)
     if not rows:
         return None
