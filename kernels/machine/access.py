@@ -6,7 +6,7 @@ A warp is one agent: that one lane reads what another one wrote is taken to be i
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -15,8 +15,8 @@ import numpy as np
 from .alu import LANES, bits, names_in, numpy_name
 from .floats import from_bf16, to_bf16
 from .local import parameter, read_local, write_local
-from .memory import LOCAL_WINDOW, MAPS, PARAMETERS, SHARED_WINDOW, spread
-from .order import FOREVER, GENERIC, GRANULE, BoundsError, Clock, joined
+from .memory import LOCAL_WINDOW, MAPS, PARAMETERS, SHARED_WINDOW, Places, each_byte, granules, in_a_row, starts
+from .order import GENERIC, BoundsError, Clock, RaceError, joined
 from .program import LANE, WINDOW_BITS, effect, family
 from .ptx import UnknownError
 
@@ -44,7 +44,10 @@ def instructions() -> Iterator[tuple[str, str]]:
         "exact; lanes in an order that a seed decides",
     )
     yield "{atom,red}...add[.noftz][.v2,.v4,.v8].{f16,bf16,f16x2,bf16x2,f32,f64}", "each rounded to nearest even"
-    yield "isspacep, cvta", "shared memory and local memory are windows of generic addresses"
+    yield (
+        "isspacep.{global,local,shared,shared::cta,shared::cluster}, cvta",
+        "shared memory and local memory are windows of generic addresses",
+    )
     yield "prefetch, prefetchu, applypriority, createpolicy", "nothing but time depends on it"
 
 
@@ -85,97 +88,96 @@ def in_lanes(w, rows: np.ndarray) -> np.ndarray:
 def read_shared(w, at: np.ndarray, size: int, instruction, strong: Strong | None = None) -> np.ndarray:
     data = np.zeros((len(at), size), np.uint8)
     for cta, which, offsets in w.cta.cluster.parts(at):
-        g = cta.shared.granules(offsets, size, instruction)
-        number = _begin(w, cta.shared.releases, offsets, size, instruction, strong) if strong else 0
-        cta.shared.note_read(g, w.clock, GENERIC, w.agent, w.epoch, instruction, number)
-        data[which] = cta.shared.load(offsets, size)
+        places = cta.shared.places(offsets, size, instruction)
+        number = _begin(w, cta.shared.releases, places, instruction, strong) if strong else 0
+        cta.shared.note_read(granules(places, size), w.clock, GENERIC, w.agent, w.epoch, instruction, number)
+        data[which] = cta.shared.load(places, size)
     return data
 
 
 def write_shared(w, at: np.ndarray, data: np.ndarray, instruction, strong: Strong | None = None) -> None:
     size = data.shape[1]
     for cta, which, offsets in w.cta.cluster.parts(at):
-        shared, rows, places = cta.shared, data[which], spread(offsets, size)
-        g = shared.granules(offsets, size, instruction)
-        number = _begin(w, shared.releases, offsets, size, instruction, strong, reads=False)
+        shared, rows = cta.shared, data[which]
+        places = shared.places(offsets, size, instruction)
+        number = _begin(w, shared.releases, places, instruction, strong, reads=False)
         known = _beside(w, shared, offsets, rows, instruction)
-        shared.note_write(g, w.clock, GENERIC, number, instruction, known)
-        shared.data[places] = rows
-        _end(w, shared.releases, offsets, size, strong)
+        shared.note_write(granules(places, size), w.clock, GENERIC, number, instruction, known)
+        shared.store(places, rows)
+        _end(w, shared.releases, places, strong)
 
 
 def _beside(w, shared, at: np.ndarray, data: np.ndarray, instruction) -> Clock | None:
     """Return a clock that also knows what other warps did in the same turn of the same store with the same bytes, if
-    they did. Layouts replicate tensors over warps: of those nobody can tell who stored last."""
-    shared.turns[id(instruction), w.agent] += 1
-    store = id(instruction), shared.turns[id(instruction), w.agent], hash((at.tobytes(), data.tobytes()))
-    others = shared.stores.get(store, ())
-    shared.stores[store] = (*others, w.agent)
+    they did."""
+    content = hash((at.tobytes(), data.tobytes()))
+    others = shared.replicas.before(id(instruction), w.agent, w.agent, content)
     last = len(at) - 1 - np.unique(at[::-1], return_index=True)[1]  # of the lanes that store at one address
-    if not others or shared.load(at[last], data.shape[1]).tobytes() != data[last].tobytes():
+    if not others or shared.data[each_byte(at[last], data.shape[1])].tobytes() != data[last].tobytes():
         return None
-    return _knowing(w, others)
-
-
-def _knowing(w, others: Iterable[int]) -> Clock:
-    """Return a clock of a warp that also knows all that other agents ever do."""
-    clock = w.clock.copy()
-    for agent in others:
-        clock.put(agent, FOREVER)
-    return clock
+    return w.clock.knowing(others)
 
 
 def read_global(w, at: np.ndarray, size: int, instruction, strong: Strong | None = None) -> np.ndarray:
     memory, data = w.cta.machine.memory, np.zeros((len(at), size), np.uint8)
-    known = None if strong else _of_copies(w, at, instruction)
-    for region, which, offsets in memory.places(at, size, instruction):
-        number = _begin(w, region.releases, offsets, size, instruction, strong)
-        clock = w.clock if known is None else known
-        memory.note_read(region, spread(offsets, size, GRANULE), clock, GENERIC, number, instruction)
-        data[which] = region.data[spread(offsets, size)]
+    if not strong and w.cta.count > 1:
+        _note_copy(w, at, size, instruction)
+    for region, which, places in memory.places(at, size, instruction):
+        number = _begin(w, region.releases, places, instruction, strong)
+        g = granules(places, size)
+        try:
+            memory.note_read(region, g, w.clock, GENERIC, number, instruction)
+        except RaceError:
+            memory.note_read(region, g, _of_copies(w, at, size, strong), GENERIC, number, instruction)
+        data[which] = region.load(places, size)
     return data
 
 
 def write_global(w, at: np.ndarray, data: np.ndarray, instruction, strong: Strong | None = None) -> None:
     memory, size = w.cta.machine.memory, data.shape[1]
-    of_readers = None if strong else _of_copies(w, at)
-    for region, which, offsets in memory.places(at, size, instruction):
-        number = _begin(w, region.releases, offsets, size, instruction, strong, reads=False)
-        g, places = spread(offsets, size, GRANULE), spread(offsets, size)
-        memory.note_write(region, g, w.clock, GENERIC, number, instruction, of_readers)
+    for region, which, places in memory.places(at, size, instruction):
+        number = _begin(w, region.releases, places, instruction, strong, reads=False)
+        g = granules(places, size)
+        try:
+            memory.note_write(region, g, w.clock, GENERIC, number, instruction)
+        except RaceError:
+            memory.note_write(region, g, w.clock, GENERIC, number, instruction, _of_copies(w, at, size, strong))
         region.check_covered(places, instruction)
-        region.data[places] = data[which]
-        _end(w, region.releases, offsets, size, strong)
+        region.store(places, data[which])
+        _end(w, region.releases, places, strong)
 
 
-def _of_copies(w, at: np.ndarray, load=None) -> Clock | None:
-    """Return a clock that also knows what other warps do to which this `load`, or a load of what is stored now, gives
-    copies of the same elements; None where there are none.
+def _note_copy(w, at: np.ndarray, size: int, load) -> None:
+    """Remember which warps loaded these elements by this load, the last one of them."""
+    loads, place = w.cta.loads_by, _set_of(at, size)
+    agents = loads.get((load.line, place), ())
+    loads[place] = loads[load.line, place] = agents if w.agent in agents else (*agents, w.agent)
+
+
+def _set_of(at: np.ndarray, size: int) -> bytes:
+    """Addresses in their own order, each once."""
+    return (at if in_a_row(at, size) else np.unique(at)).tobytes()
+
+
+def _of_copies(w, at: np.ndarray, size: int, strong: Strong | None) -> Clock:
+    """Return a clock that also knows what other warps do to which the last load of these elements gave copies of them.
 
     Layouts replicate small tensors over warps. Of a store in place one warp does it, perhaps before the others have
     loaded: whether their copies matter, the results show. A scalar is no such tensor: all warps act on it.
     """
-    if w.cta.count < 2:
-        return None
-    loads, place = w.cta.loads_by, frozenset(at.tolist())
-    if len(place) < 2:
-        return None
-    if load is not None:
-        loads[place] = loads.setdefault((load.line, place), set())
-        loads[place].add(w.agent)
-    copies = loads.get(place, ())
-    if w.agent not in copies or len(copies) < 2:
-        return None
-    return _knowing(w, copies)
+    copies = w.cta.loads_by.get(_set_of(at, size), ())
+    if strong or (at == at[0]).all() or w.agent not in copies:
+        return w.clock
+    return w.clock.knowing(copies)
 
 
-def _begin(w, releases, at: np.ndarray, size: int, instruction, strong: Strong | None, *, reads: bool = True) -> int:
+def _begin(w, releases, places: Places, instruction, strong: Strong | None, *, reads: bool = True) -> int:
     """Return the number of an access. A strong one that reads gets to know what was released there, at a scope that
     reaches here; behind a relaxed one it takes a fence."""
     if strong is None:
         return w.note(instruction)
     scope = w.scope(strong.reach)
-    for address in _elements(at, size, strong) if reads else ():
+    for address in starts(places, strong.size) if reads else ():
         released, place = releases.at.get(address, {}), (id(releases), address, strong)
         if w.heard.get(place) is released:  # nothing new since it looked there last
             continue
@@ -188,21 +190,16 @@ def _begin(w, releases, at: np.ndarray, size: int, instruction, strong: Strong |
     return w.note(instruction, scope=w.scope(strong.reach, strong.size))
 
 
-def _end(w, releases, at: np.ndarray, size: int, strong: Strong | None, *, read: bool = False) -> None:
+def _end(w, releases, places: Places, strong: Strong | None, *, read: bool = False) -> None:
     """Publish what this warp knows, or, behind fences, what it knew then, at their scopes, if it wrote strongly."""
     if strong is None:
         return
     is_release = strong.semantics in ("release", "acq_rel")
     released = w.released | {w.scope(strong.reach): w.clock.copy()} if is_release else w.released
-    for address in _elements(at, size, strong):
+    for address in set(starts(places, strong.size)):
         releases.publish(address, released, read=read)
     if is_release:
         w.tick()
-
-
-def _elements(at: np.ndarray, size: int, strong: Strong) -> set[int]:
-    """A vector is so many accesses (8.2.4)."""
-    return {address + offset for address in at.tolist() for offset in range(0, size, strong.size)}
 
 
 READ = {"global": read_global, "shared": read_shared, "local": read_local, "param": read_local}
@@ -246,6 +243,7 @@ def access(program, inst):
     where, strong = program.address(where_text), Strong(semantics, reach, size) if semantics else None
     puts = program.puts(registers, kind) if name == "ld" else None
     gets = program.gets(registers, f"b{bits(kind)}") if name == "st" else None
+    element = np.dtype(numpy_name(kind))
 
     def load(w):
         at = chosen(w, where(w))
@@ -255,7 +253,7 @@ def access(program, inst):
             data = np.zeros((len(at), size * count), np.uint8)
             for part, which, offsets in _parts(w, space, at):
                 data[which] = READ[part](w, offsets, size * count, inst, strong)
-        words = np.ascontiguousarray(in_lanes(w, data).view(numpy_name(kind)).T)
+        words = np.ascontiguousarray(in_lanes(w, data).view(element).T)
         for put, word in zip(puts, words, strict=True):
             put(w, word)
 
@@ -319,28 +317,30 @@ def atomic(program, inst):
                 raise BoundsError("an atomic on local memory", None, at.item(0))
             is_shared = part == "shared"
             for place, among, offsets in w.cta.cluster.parts(at) if is_shared else memory.places(at, total, inst):
-                region, here, left = place.shared if is_shared else place, lanes[which][among], range(len(offsets))
-                # red acquires nothing (8.11.1).
-                number = _begin(w, region.releases, offsets, total, inst, strong, reads=name == "atom")
+                region, here = place, lanes[which][among]
                 if is_shared:
-                    g = region.granules(offsets, total, inst)
+                    region, offsets = place.shared, place.shared.places(offsets, total, inst)
+                places, g, left = offsets, granules(offsets, total), range(len(here))
+                offsets = np.array(starts(places, total))
+                # red acquires nothing (8.11.1).
+                number = _begin(w, region.releases, places, inst, strong, reads=name == "atom")
+                if is_shared:
                     region.note_read(g, w.clock, GENERIC, w.agent, w.epoch, inst, number)
                     region.note_write(g, w.clock, GENERIC, number, inst)
                 else:
-                    g = spread(offsets, total, GRANULE)
                     if region.empty is not None and operation != "exch":
                         memory.note_read(region, g, w.clock, GENERIC, number, inst)
                     memory.note_write(region, g, w.clock, GENERIC, number, inst)
-                    region.check_covered(spread(offsets, total), inst)
+                    region.check_covered(places, inst)
                 while left:
                     now = [*{offsets.item(i): i for i in reversed(left)}.values()]  # at each address the first
-                    places = spread(offsets[now], total)
-                    before[here[now]] = old = region.data[places]
-                    region.data[places] = changed(part, old, *(rows[here[now]] for rows in values))
+                    at_once = each_byte(offsets[now], total)
+                    before[here[now]] = old = region.data[at_once]
+                    region.data[at_once] = changed(part, old, *(rows[here[now]] for rows in values))
                     left = [i for i in left if i not in now]
                 if operation == "cas":  # one that fails writes nothing
-                    offsets = offsets[(before[here] == values[0][here]).all(axis=1)]
-                _end(w, region.releases, offsets, total, strong, read=True)
+                    places = each_byte(offsets[(before[here] == values[0][here]).all(axis=1)], total)
+                _end(w, region.releases, places, strong, read=True)
         for put, word in zip(puts, np.ascontiguousarray(before.view(f"u{width // 8}").T), strict=False):
             put(w, word)
 

@@ -5,20 +5,19 @@ upper 8 bits, and where in the memory of that CTA: Triton changes these bits to 
 (Sm100MmaPeerBitMask in cute/arch/copy_sm100_tma.hpp).
 """
 
-from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from .order import ALL_ROWS, FOREVER, GENERIC, BarrierError, BoundsError, Clock, RaceError, joined
+from .order import ALL_ROWS, GENERIC, BarrierError, BoundsError, RaceError, Replicas, joined
 from .program import WINDOW_BITS, effect
 from .sync import Turn
 
 
 def instructions() -> Iterator[tuple[str, str]]:
     """Yield what is modelled: (opcode, how)."""
-    yield "barrier.cluster.{arrive[.release|.relaxed],wait[.acquire]}[.aligned]", "of all threads that have not ended"
+    yield "barrier.cluster.{arrive[.release,.relaxed],wait[.acquire]}[.aligned]", "of all threads that have not ended"
     yield "fence.mbarrier_init.release.cluster", "of the warp's mbarriers, for relaxed arrivals behind it"
     yield "mapa.shared::cluster.u32, getctarank.shared::cluster.u32", "the upper 8 bits of an address are a rank"
 
@@ -27,9 +26,8 @@ class Cluster:
     def __init__(self) -> None:
         self.ctas: list[Any] = []
         self.waiting: dict[Any, None] = {}  # warps
-        self.turn = Turn("the barrier of the cluster")
-        self.turns: Counter = Counter()  # how often a warp has done a store
-        self.stores: dict[tuple, list[int]] = {}  # by store, turn and bytes: the agents that did
+        self.turn: Turn | None = None  # of the barrier, if one has begun
+        self.replicas = Replicas()
 
     def locate(self, address: int) -> tuple[Any, int]:
         """Return the CTA that a shared address is of, and where in its shared memory it lies."""
@@ -56,20 +54,9 @@ class Cluster:
 
     def complete(self) -> None:
         """End the barrier's turn once all have come that have not ended."""
-        if self.turn.arrived and all(warp in self.turn.arrived or not warp.alive for warp in self.warps):
+        if self.turn and all(warp in self.turn.arrived or not warp.alive for warp in self.warps):
             self.turn.end()
-            self.turn = Turn(self.turn.name)
-
-    def beside(self, w, inst, agent: int, what: int) -> Clock:
-        """Return a clock that also knows of the other CTAs' same turn of the same store, of the same bytes: layouts
-        replicate tensors over CTAs, and nobody can tell whose came last."""
-        self.turns[inst.line, w.agent] += 1
-        others = self.stores.setdefault((inst.line, self.turns[inst.line, w.agent], what), [])
-        clock = w.clock.copy()
-        for other in others:
-            clock.put(other, FOREVER)
-        others.append(agent)
-        return clock
+            self.turn = None
 
 
 def check_end(cta) -> None:
@@ -108,7 +95,8 @@ def forms(*opcodes: str) -> list[str]:
 @effect(*forms("arrive", "arrive.release", "arrive.relaxed"))
 def arrive(w, inst):
     """A relaxed arrival releases only what fences before it did."""
-    cluster, turn = w.cta.cluster, w.cta.cluster.turn
+    cluster = w.cta.cluster
+    turn = cluster.turn = cluster.turn or Turn("the barrier of the cluster")
     if w.mask is not None:
         raise BarrierError("a barrier that not all lanes of the warp reach")
     if w.joined_cluster:

@@ -9,7 +9,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -17,7 +17,8 @@ import torch
 import triton
 from triton.runtime.jit import KernelInterface
 
-from .check import ARCHITECTURES, BUDGET, check
+from .gpus import ARCHITECTURES
+from .verdict import BUDGET, check
 
 HERE = Path(__file__).parent
 SUITE = HERE.parents[1] / "tests" / "machine"
@@ -44,7 +45,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--triton", metavar="VERSION,...", help="under the newest of each (3.7.1,3.9), by pip")
     options, others = parser.parse_known_args(words)
     if options.coverage:
-        print((HERE / "instructions.md").read_text(), end="")
+        print("\n".join(coverage()))
         return 0
     try:
         if options.triton:
@@ -68,6 +69,17 @@ def main(arguments: list[str] | None = None) -> int:
             return importlib.import_module("command").main(words)
         problem = "it takes FILE::NAME of a kernel; see --help"
     parser.error(problem)
+
+
+def coverage() -> Iterator[str]:
+    """Yield the lines of a table of the instructions that the machine models, as each of its modules lists its own."""
+    yield "Alternatives stand in braces, what may be left out in brackets.\n"
+    yield "| instruction | modelled how |"
+    yield "|---|---|"
+    for name, module in sorted(sys.modules.items()):
+        if name.startswith(f"{__package__}.") and hasattr(module, "instructions"):
+            for opcodes, how in module.instructions():
+                yield f"| `{opcodes}` | {how} |"
 
 
 def judge(kernel: KernelInterface, name: str, cases: Iterable[tuple], options: argparse.Namespace) -> int:

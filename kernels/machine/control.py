@@ -35,7 +35,7 @@ def leave(w, inst):
         local.copy(w, copies)
         divergence.go(w, pc, tuple(calls))
     elif divergence.end(w):
-        for groups, kind in ((w.wgmma, "wgmma"), (w.copies, "cp.async"), (w.stores, "bulk stores")):
+        for kind, groups in w.groups.items():
             if set(groups.under_way) - groups.tracked:
                 raise FaultError(f"ends while its {kind} are not waited for")
         w.alive = False

@@ -16,7 +16,7 @@ from .access import CHANGES, chosen
 from .alu import names_in, numpy_name
 from .device import Event
 from .floats import from_bf16, to_bf16
-from .memory import EMPTY, REGION_BITS, spread
+from .memory import EMPTY, REGION_BITS, granules
 from .order import GENERIC, GLOBAL, GRANULE, SHARED, Clock, FaultError, TmaError
 from .program import effect, family
 from .ptx import UnknownError
@@ -69,23 +69,24 @@ def copy(program, inst):
             sizes = np.where(sizes, 0, size)
         if (sizes > size).any():
             raise FaultError(f"cp.async of {sizes.max()} bytes into {size}")
-        number = cta.machine.ledger.note(cta.agent(4, w.number), w.copies.number, (w, inst))
-        cta.shared.note_write(cta.shared.granules(target, size, inst), w.clock, GENERIC, number, inst)
-        cta.shared.data[spread(target, size)] = EMPTY
+        number = cta.machine.ledger.note(cta.agent(4, w.number), w.group("cp.async").number, w, inst)
+        target_places = cta.shared.places(target, size, inst)
+        cta.shared.note_write(granules(target_places, size), w.clock, GENERIC, number, inst)
+        cta.shared.data[target_places] = EMPTY
         parts = []
         for part in np.unique(sizes[sizes > 0]).tolist():  # most often one
             rows = np.flatnonzero(sizes == part)
-            for region, which, offsets in memory.places(at[rows], part, inst, size):
-                memory.note_read(region, spread(offsets, part, GRANULE), w.clock, GENERIC, number, inst)
-                parts.append((rows[which], region, spread(offsets, part)))
+            for region, which, places in memory.places(at[rows], part, inst, size):
+                memory.note_read(region, granules(places, part), w.clock, GENERIC, number, inst)
+                parts.append((rows[which], region, places, part))
 
         def land():
             data = np.zeros((len(at), size), np.uint8)
-            for rows, region, places in parts:
-                data[rows, : places.shape[1]] = region.data[places]
-            cta.shared.data[spread(target, size)] = data
+            for rows, region, places, part in parts:
+                data[rows, :part] = region.load(places, part)
+            cta.shared.store(target_places, data)
 
-        w.copies.open.append(event := Event("cp.async", cta, land))
+        w.group("cp.async").open.append(event := Event("cp.async", cta, land))
         cta.machine.begin(event)
 
     return run
@@ -93,25 +94,25 @@ def copy(program, inst):
 
 @effect("cp.async.commit_group")
 def commit(w, inst):
-    w.copies.commit()
+    w.group("cp.async").commit()
 
 
 @effect("cp.async.wait_group", operands="#")
 @effect("cp.async.wait_all")
 def wait(w, inst, left=0):
-    if inst.op.endswith("_all") and w.copies.open:
-        w.copies.commit()
-    if ready := w.copies.wait(left):
+    if inst.op.endswith("_all") and w.group("cp.async").open:
+        w.group("cp.async").commit()
+    if ready := w.group("cp.async").wait(left):
         return ready
-    w.clock.put(w.cta.agent(4, w.number), w.copies.known, GENERIC)
+    w.clock.put(w.cta.agent(4, w.number), w.group("cp.async").known, GENERIC)
 
 
 @effect(*names("arrive", "arrive.noinc", of="cp.async.mbarrier"), operands="S")
 def arrive_behind(w, inst, where):
     """An arrival of each lane once its copies so far have landed; it counts as one more, or is among the expected."""
     clock = Clock(w.clock.width)
-    clock.put(w.cta.agent(4, w.number), w.copies.number, GENERIC)
-    before = w.copies.track()
+    clock.put(w.cta.agent(4, w.number), w.group("cp.async").number, GENERIC)
+    before = w.group("cp.async").track()
     for lane in lanes_of(w):
         barrier = mbarrier_of(w, w.cta, int(where(w)[lane]))
         if ".noinc" not in inst.op:
@@ -161,10 +162,11 @@ def _of_bytes(program, inst, text: str, size_text: str, kind: str, space: str) -
         size, at = int(sizes(w)[lane]), where(w)[lane : lane + 1]
         if size % 16 or not size:
             raise TmaError(f"a bulk copy of {size} bytes, multiples of 16 are needed")
-        region, start = w.cta.shared, at[0]
+        region, start = w.cta.shared, at.item(0)
         if space == "global":
-            ((region, _, (start,)),) = w.cta.machine.memory.places(at, size, inst, 16)
-        return TensorMap(int(at[0]), (size,), (1,), (size,), kind=kind).part(region, start, [0])
+            ((region, _, places),) = w.cta.machine.memory.places(at, size, inst, 16)
+            start = places.start
+        return TensorMap(at.item(0), (size,), (1,), (size,), kind=kind).part(region, start, [0])
 
     return find
 
@@ -221,7 +223,7 @@ def _load(program, inst, find: Find, unit: int, target_text: str, barrier_text: 
 def _load_to(w, cta, address: int, mbarrier, inst, lane: int, find: Find, unit: int) -> None:
     shared, machine = cta.shared, cta.machine
     # The read is the warp's until somebody waits for the load, and then it is over: as the write.
-    number = machine.ledger.note(mbarrier.agent, mbarrier.epoch, (w, inst), generic=False)
+    number = machine.ledger.note(mbarrier.agent, mbarrier.epoch, w, inst, generic=False)
     part = find(w, lane, number)
     if part.region is w.cta.shared:
         part.region.note_read(part.granules, w.clock, SHARED, mbarrier.agent, mbarrier.epoch, inst)
@@ -270,22 +272,23 @@ def _reduced(operation: str, kind: str, old: np.ndarray, new: np.ndarray) -> np.
 
 def _store(inst, find: Find, unit: int, source: Callable, operation: str | None):
     def store(w):
-        cta, machine, epoch = w.cta, w.cta.machine, w.stores.number
+        cta, machine, epoch = w.cta, w.cta.machine, w.group("bulk stores").number
         reader, writer = cta.agent(2, w.number), cta.agent(3, w.number)
         scope = w.scope("gpu") if operation else None  # each of its operations is relaxed, at that scope
         for lane in lanes_of(w):
             address = int(source(w)[lane])
-            part = find(w, lane, machine.ledger.note(reader, epoch, (w, inst), generic=False))
+            part = find(w, lane, machine.ledger.note(reader, epoch, w, inst, generic=False))
             if operation and part.map.kind not in REDUCED[operation]:
                 raise TmaError(f"{operation} of elements of type {part.map.kind}")
             if part.map.kind == "tf32":
                 raise UnknownError(f"{inst}: a store by a tensor map of tf32")
             cta.shared.note_read(_granules(cta, part.map, address, unit), w.clock, SHARED, reader, epoch, inst)
-            number = machine.ledger.note(writer, epoch, (w, inst), generic=False, scope=scope)
+            number = machine.ledger.note(writer, epoch, w, inst, generic=False, scope=scope)
             clock = w.clock
             if len(cta.cluster.ctas) > 1 and not operation:
                 data = cta.shared.data[part.map.places(address)][part.inside]
-                clock = cta.cluster.beside(w, inst, writer, hash((part.offsets.tobytes(), data.tobytes())))
+                content = hash((part.offsets.tobytes(), data.tobytes()))
+                clock = w.clock.knowing(cta.cluster.replicas.before(inst.line, w.agent, writer, content))
             part.region.check_covered(part.offsets, inst)
             if operation and part.region.empty is not None:
                 machine.memory.note_read(part.region, part.granules, clock, GLOBAL, number, inst)
@@ -302,10 +305,10 @@ def _store(inst, find: Find, unit: int, source: Callable, operation: str | None)
                 data[part.offsets] = pieces[0]
 
             first = Event("TMA store", cta, read)
-            event = Event("TMA store", cta, write, first)
+            event = Event("TMA store", cta, write, [first])
             machine.begin(first)
             machine.begin(event)
-            w.stores.open.append(event)
+            w.group("bulk stores").open.append(event)
         w.tick()
 
     return store
@@ -313,12 +316,12 @@ def _store(inst, find: Find, unit: int, source: Callable, operation: str | None)
 
 @effect("cp.async.bulk.commit_group")
 def commit_stores(w, inst):
-    w.stores.commit()
+    w.group("bulk stores").commit()
 
 
 @effect("cp.async.bulk.wait_group", "cp.async.bulk.wait_group.read", operands="#")
 def wait_for_stores(w, inst, left):
-    if ready := w.stores.wait(left, reads=(reads := inst.op.endswith(".read"))):
+    if ready := w.group("bulk stores").wait(left, reads=(reads := inst.op.endswith(".read"))):
         return ready
     for kind in (2,) if reads else (2, 3):
-        w.clock.put(w.cta.agent(kind, w.number), w.stores.known)
+        w.clock.put(w.cta.agent(kind, w.number), w.group("bulk stores").known)

@@ -9,16 +9,17 @@ others loads land at once or stores read at the last moment. Memory is that of a
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from .alu import names_in
 from .cluster import Cluster, check_end
-from .divergence import choose, run_in_lanes
-from .memory import EMPTY, PARAMETER_BYTES, PARAMETERS, REGION_BITS, GlobalMemory, Shared, spread
+from .divergence import Group, choose, run_in_lanes
+from .memory import PARAMETER_BYTES, PARAMETERS, REGION_BITS, GlobalMemory, Shared
 from .order import (
     CLUSTER_BITS,
     GENERIC,
@@ -37,6 +38,8 @@ from .program import ALL_LANES, LANE, LANES, NO_LANES, Program, Ready
 from .stall import Stall
 from .sync import Turn
 
+KINDS = "TMA load", "TMA store", "wgmma", "cp.async"
+"""Of events."""
 TICK_NS, TICK_CYCLES = 10, 17  # of globaltimer and clock64, an instruction of any warp
 
 
@@ -53,25 +56,13 @@ class Event:
     kind: str
     cta: "Cta | None"
     do: Callable[[], None]
-    after: "Event | Several | None" = None
+    after: Sequence["Event"] = ()
     done: bool = False
     followers: list["Event"] = field(default_factory=list)
     """That are after it."""
 
-    @property
-    def events(self) -> list["Event"]:
-        return [self]
-
-
-@dataclass(eq=False)
-class Several:
-    """What is after these events is after all of them."""
-
-    events: list[Event]
-
-    @property
-    def done(self) -> bool:
-        return all(event.done for event in self.events)
+    def may_happen(self) -> bool:
+        return all(event.done for event in self.after)
 
 
 class Groups:
@@ -93,11 +84,12 @@ class Groups:
         self.closed.append((self.open, self.number))
         self.open, self.number = [], self.number + 1
 
-    def track(self) -> Several:
+    def track(self) -> list[Event]:
         """Return what is issued so far, for an mbarrier."""
-        self.tracked.update(events := self.under_way)
+        events = self.under_way
+        self.tracked.update(events)
         self.number += 1
-        return Several(events)
+        return events
 
     def ended(self, upto: int) -> bool:
         """Return whether so many groups were committed and have ended."""
@@ -109,7 +101,7 @@ class Groups:
         says; else what has to hold for that."""
 
         def done(event: Event) -> bool:
-            return event.done or (reads and event.after.done)
+            return event.done or (reads and event.may_happen())
 
         upto = max(len(self.closed) - left, self.waited)
         late = [event for group, _ in self.closed[:upto] for event in group if not done(event)]
@@ -164,32 +156,51 @@ class Launch:
 
 
 class Warp:
+    # What is the same of all at first.
+    calls, epoch, fenced = (), 0, False
+    lanes: np.ndarray | None = None
+    """Of the group that goes on; None: all lanes are together."""
+    others: Sequence[Group] = ()
+    """That are elsewhere."""
+    waits: Ready | None = None
+    """Of the group that goes on."""
+    joined: Turn | None = None
+    """Of a barrier of the CTA, at which it waits."""
+    joined_cluster: Turn | None = None
+    """Of the cluster's barrier, at which it has arrived."""
+    wgmma_before: Sequence[Event] = ()
+    """The last one, if there is one."""
+    operands: Sequence[tuple[int, int, np.ndarray]] = ()
+    """Of wgmma under way: group, register and what it held."""
+
     def __init__(self, cta: "Cta", number: int):
         self.cta, self.number, self.program = cta, number, cta.program
         self.r = list(cta.program.empty)
-        self.thread = LANE + np.uint32(number * LANES)
-        self.pc, self.alive, self.mask = 0, True, None
-        # Of the group of lanes that goes on, and the groups that are elsewhere. None: all lanes are together.
-        self.lanes: np.ndarray | None = None
+        self.pc, self.alive, self.ready = 0, True, None
+        self.mask: np.ndarray | None = None  # the lanes that take part in an instruction; None: all
         if (number + 1) * LANES > cta.program.threads:
-            self.lanes = self.thread < cta.program.threads
-        self.calls, self.waits, self.others = (), None, []
-        self.local = np.full((LANES, cta.program.kernel.local_bytes), EMPTY, np.uint8)
-        self.ready: Ready | None = None
-        self.joined: Turn | None = None  # of a barrier of the CTA, at which it waits
-        self.joined_cluster: Turn | None = None  # of the cluster's barrier, at which it has arrived
-        self.agent, self.epoch = cta.first + number, 0
+            self.lanes = cta.program.threads % LANES > LANE
+        self.local = cta.program.local.copy()
+        self.agent = cta.first + number
         self.clock = cta.launch.start.copy()
         self.tick()
-        self.wgmma, self.stores, self.copies = Groups(), Groups(), Groups()
-        self.fenced, self.last_wgmma = False, None
-        self.operands: list[tuple[int, int, np.ndarray]] = []  # of wgmma under way: group, register and what it held
+        self.groups: dict[str, Groups] = {}
         self.registers = cta.program.kernel.registers_a_thread
         self.weight = 10 ** cta.machine.rng.uniform(-1.5, 1.5)
         self.released: dict[Scope, Clock] = {}  # by fences: what strong writes behind them release
-        self.inits = Clock(self.clock.width)  # of mbarriers, as a fence released them
         self.read: dict[Scope, Clock] = {}  # by relaxed reads: what fences behind them acquire
         self.heard: dict[Any, dict] = {}  # by place and kind of a strong read: what was released there the last time
+
+    @cached_property
+    def inits(self) -> Clock:
+        """Of mbarriers, as a fence released them."""
+        return Clock(self.clock.width)
+
+    def group(self, kind: str) -> Groups:
+        """Return what it has under way of "wgmma", "cp.async" or "bulk stores"."""
+        if kind not in self.groups:
+            self.groups[kind] = Groups()
+        return self.groups[kind]
 
     def tick(self) -> None:
         """What follows is not covered by what was released, or fenced for the async proxy, before."""
@@ -204,7 +215,7 @@ class Warp:
 
     def note(self, instruction, **more) -> int:
         """Return the number of a generic access by this warp."""
-        return self.cta.machine.ledger.note(self.agent, self.epoch, (self, instruction), **more)
+        return self.cta.machine.ledger.note(self.agent, self.epoch, self, instruction, **more)
 
     def __repr__(self) -> str:
         device = f"device {self.cta.launch.device}, " if self.cta.machine.devices > 1 else ""
@@ -227,12 +238,12 @@ class Cta:
         readers = 3 * self.count if size == 1 else size * self.program.agents
         self.shared = Shared(self.program.shared_bytes, cluster.ctas[0].first, readers, machine.ledger)
         self.shared.number = self.first
-        self.under_way: Counter = Counter()  # events, by kind
+        self.under_way = dict.fromkeys(KINDS, 0)  # events
         self.reached_by: dict[int, int] = {}  # at which epochs warps of other CTAs last used its mbarriers
         self.barriers: dict = {}  # mbarriers by address
         self.loads: dict[int, tuple[int, int]] = {}  # by address of an mbarrier: the agent and epoch of its TMA loads
         # Agents that loaded from the same addresses, by the load's line and these; of the latest load, by these.
-        self.loads_by: dict[Any, set[int]] = {}
+        self.loads_by: dict[Any, tuple[int, ...]] = {}
         self.named: dict[int, Turn] = {}  # of its barriers, by number: the turn that goes on
         self.spare_registers = 0
         self.waited, self.lets = not launch.after, False  # for the launches before it; those behind it begin
@@ -242,8 +253,9 @@ class Cta:
         """Let go of what nobody looks at any more."""
         self.ended = True
         self.shared.end()
+        self.loads_by.clear()
         for warp in self.warps:
-            warp.r, warp.local, warp.clock = [], None, None
+            warp.r, warp.local, warp.clock = (), None, None
 
     def let(self) -> None:
         """Those behind its launch may begin, as far as it goes."""
@@ -267,9 +279,9 @@ class Machine:
         self.memory = GlobalMemory(self.ledger)
         self.launches: list[Launch] = []
         self.symbols: dict[tuple[Program, int], dict[str, int]] = {}  # addresses of the variables of modules, by device
-        self.problems: list[str] = []  # of their code, found without running it
         self.printed: list[str] = []  # by the kernels
-        self.hosts: list[tuple[Host, Iterator]] = []
+        self.hosts: list[Any] = []
+        """Threads of the host: each has `begin(width)`, and `steps`, a generator that yields between them."""
         self.events: dict[Event, None] = {}  # that are under way
         self.ctas: dict[Cta, None] = {}
         self.warps: dict[Warp, None] = {}  # of all these, that have not ended
@@ -326,22 +338,15 @@ class Machine:
         self.launches.append(launch)
         return len(self.launches) - 1
 
-    def host(self, steps: Callable[["Host"], Iterator]) -> None:
-        """Add a thread of the host: a generator that yields between its steps."""
-        host = Host(self, self.clusters << CLUSTER_BITS)
-        self.clusters += 1
-        self.hosts.append((host, steps(host)))
-
     def run(self) -> None:
         """Until all launches have ended. Raises FaultError."""
         programs = [launch.program for launch in self.launches if launch.program]
         width = max((program.cluster * program.agents for program in programs), default=1)
-        for host, _ in self.hosts:
-            host.clock = Clock(width)
-            host.clock.put(host.agent, 1, GENERIC)
+        for host in self.hosts:
+            host.begin(width)
         for launch in self.launches:
             launch.start, launch.end = Clock(width), Clock(width, ended=frozenset([launch.clusters]))
-        self.weights = {kind: 10 ** self.rng.uniform(-2, 2) for kind in ("TMA load", "TMA store", "wgmma", "cp.async")}
+        self.weights = {kind: 10 ** self.rng.uniform(-2, 2) for kind in KINDS}
         self.weights["host"] = 10 ** self.rng.uniform(
             -3, 0
         )  # of what all others have: who waits for it must not starve
@@ -354,11 +359,10 @@ class Machine:
         """Have the hardware do this, once what it is after is done."""
         self.events[event] = None
         event.cta.under_way[event.kind] += 1
-        if event.after is None or event.after.done:
+        if event.may_happen():
             self.able.put(event, self.weights[event.kind])
-        else:
-            for before in event.after.events:
-                before.followers.append(event)
+        for before in event.after:
+            before.followers.append(event)
 
     def _turn(self) -> bool:
         """Let somebody go on; False once all is done."""
@@ -370,7 +374,7 @@ class Machine:
         at = self.rng.random() * (1 + self.weights["host"] * len(self.hosts))
         if at >= 1:
             host = self.hosts[min(int((at - 1) / self.weights["host"]), len(self.hosts) - 1)]
-            if next(host[1], host) is host:
+            if next(host.steps, host) is host:
                 self.hosts.remove(host)
             return True
         chosen = self.able.draw(at * total)
@@ -386,10 +390,10 @@ class Machine:
         del self.events[event]
         self.able.remove(event)
         event.do()
-        event.done, event.after, event.do = True, None, None
+        event.done, event.after, event.do = True, (), None
         event.cta.under_way[event.kind] -= 1
         for follower in event.followers:
-            if follower.after.done:
+            if follower.may_happen():
                 self.able.put(follower, self.weights[follower.kind])
         self.stall.moved()
         self._wake(event.cta.cluster)
@@ -406,13 +410,13 @@ class Machine:
             del self.warps[warp]
             self.able.remove(warp)
             cluster.complete()
-            self._retire(warp.cta)
+            has_room = self._retire(warp.cta)
         elif warp.ready:
             self._wait(warp)
         else:
             self.able.put(warp, warp.weight)  # which may be another
         self._wake(cluster)
-        if not warp.alive:
+        if not warp.alive and has_room:
             self._begin()
 
     def _wait(self, warp: Warp) -> None:
@@ -464,10 +468,10 @@ class Machine:
         clock.fence((SHARED, GLOBAL))  # a launch's end is seen by all proxies of the next
         return clock
 
-    def _retire(self, cta: Cta) -> None:
-        """End a CTA once all its warps have."""
+    def _retire(self, cta: Cta) -> bool:
+        """End a CTA once all its warps have; return whether it did."""
         if any(warp.alive for warp in cta.warps):
-            return
+            return False
         for kind in ("TMA load", "cp.async"):
             if cta.under_way[kind]:
                 raise TmaError(f"{cta.warps[0]!r}: the CTA ends while a {kind} is on its way")
@@ -482,6 +486,7 @@ class Machine:
         del self.ctas[cta]
         self.held[launch.device] -= 1
         cta.end()
+        return True
 
     def _advance(self, warp: Warp) -> None:
         """Run a warp until it waits or has done something that others may notice."""
@@ -544,28 +549,3 @@ def check_operands(warp: Warp, count: int) -> None:
             writers = [at for at in range(warp.pc, warp.pc + count) if name in names_in(kernel.code[at].args[0])]
             warp.pc = writers[0] if writers else warp.pc
             raise FaultError(f"{kernel.code[warp.pc]} writes {name}, an operand of a wgmma that nobody has waited for")
-
-
-@dataclass(eq=False)
-class Host:
-    """A thread of the host, whose writes to memory that the devices see are ordered by flags it raises."""
-
-    machine: Machine
-    agent: int
-    clock: Clock = field(default=None, repr=False)
-
-    def write(self, at: np.ndarray, data: np.ndarray, *, release: bool = False) -> None:
-        """`data`, [n, size], at so many addresses; as a flag, with release at system scope."""
-        memory, size = self.machine.memory, data.shape[1]
-        scope = Scope("sys", -1, -1, -1) if release else None
-        epoch = self.clock.item(GENERIC, self.agent)
-        number = self.machine.ledger.note(self.agent, epoch, self, scope=scope)
-        for region, which, offsets in memory.places(at, size, self):
-            memory.note_write(region, spread(offsets, size, GRANULE), self.clock, GENERIC, number, self)
-            region.data[spread(offsets, size)] = data[which]
-            for offset in offsets.tolist() if release else ():
-                region.releases.publish(offset, {scope: self.clock.copy()}, read=False)
-        self.clock.put(self.agent, epoch + release, GENERIC)
-
-    def __repr__(self) -> str:
-        return "the host"

@@ -37,7 +37,7 @@ def go(w, pc: int, calls: tuple) -> None:
         return
     stay = here(w) & ~w.mask
     if stay.any():
-        w.others.append(Group(pc, w.mask, calls))
+        w.others = [*w.others, Group(pc, w.mask, calls)]
         w.lanes = stay
     else:
         w.pc, w.calls = pc - 1, calls

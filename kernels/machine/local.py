@@ -13,7 +13,7 @@ import numpy as np
 
 from . import divergence
 from .alu import LANES, bits, numpy_name
-from .memory import LOCAL_WINDOW, PARAMETERS, spread
+from .memory import LOCAL_WINDOW, PARAMETERS, each_byte
 from .order import AssertError, BoundsError
 from .program import family
 from .ptx import UnknownError
@@ -33,7 +33,7 @@ def _places(w, at: np.ndarray, size: int, instruction) -> tuple[np.ndarray, np.n
     if at.min(initial=0) < 0 or at.max(initial=0) + size > w.local.shape[1]:
         raise BoundsError(f"{instruction}: local byte {at.max()}, a thread has {w.local.shape[1]}")
     lanes = np.arange(LANES) if w.mask is None else np.flatnonzero(w.mask)
-    return lanes[:, None], spread(at, size)
+    return lanes[:, None], each_byte(at, size)
 
 
 def read_local(w, at: np.ndarray, size: int, instruction, strong=None) -> np.ndarray:
@@ -48,7 +48,7 @@ def read_parameters(w, at: np.ndarray, size: int, instruction) -> np.ndarray:
     image, offsets = w.cta.launch.image, at - PARAMETERS
     if offsets.min(initial=0) < 0 or offsets.max(initial=0) + size > len(image):
         raise BoundsError(f"{instruction}: {at.min():#x} is no address of a parameter")
-    return image[spread(offsets, size)]
+    return image[each_byte(offsets, size)]
 
 
 def write_local(w, at: np.ndarray, data: np.ndarray, instruction, strong=None) -> None:

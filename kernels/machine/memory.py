@@ -4,14 +4,13 @@ Each keeps its bytes, and of each 2 bytes by whom they were last written and rea
 that are given to a launch, at made-up addresses far apart: what lies outside of all of them is a fault.
 """
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
 
-from .order import GENERIC, GRANULE, BoundsError, Clock, Ledger, RaceError, Releases, UninitialisedError
+from .order import GENERIC, GRANULE, BoundsError, Clock, Ledger, RaceError, Releases, Replicas, UninitialisedError
 
 REGION_BITS = 36  # of an address, inside one array
 MAPS = 1 << 31  # addresses of tensor maps: Triton 3.9 keeps 32 bits of a parameter's
@@ -25,18 +24,43 @@ class Single(np.ndarray):
     """Numbers of bytes, of accesses to one byte each. Other accesses have numbers of granules."""
 
 
-def spread(at: np.ndarray, size: int, unit: int = 1) -> np.ndarray:
-    """[n, size / unit] numbers of the units, a power of two, that `size` bytes at each address are made of."""
-    if unit > 1:
-        if size < unit:
-            return at[:, None].view(Single)
-        at, size = at >> unit.bit_length() - 1, size // unit
-    return at[:, None] + upto(size) if size > 1 else at[:, None]
+Places = np.ndarray | slice
+"""An index of bytes: [n, size], or a slice where all of them follow one another."""
 
 
 @lru_cache(maxsize=64)
 def upto(count: int) -> np.ndarray:
     return np.arange(count)
+
+
+def each_byte(at: np.ndarray, size: int) -> np.ndarray:
+    """[n, size] addresses of the bytes of n accesses."""
+    return at[:, None] + upto(size)
+
+
+def in_a_row(at: np.ndarray, size: int) -> slice | None:
+    """The bytes of accesses that follow one another, as most do; None of others, and of single bytes."""
+    first = at.item(0)
+    end = first + size * len(at)
+    if size >= GRANULE and at.item(-1) == end - size and at.tolist() == list(range(first, end, size)):
+        return slice(first, end)
+    return None
+
+
+def granules(places: Places, size: int) -> Places:
+    """The granules of accesses to so many bytes each."""
+    if size < GRANULE:
+        return places.view(Single)
+    if isinstance(places, slice):
+        return slice(places.start // GRANULE, places.stop // GRANULE)
+    return places[:, ::GRANULE] >> GRANULE.bit_length() - 1
+
+
+def starts(places: Places, size: int) -> list[int]:
+    """The addresses of elements of so many bytes each."""
+    if isinstance(places, slice):
+        return list(range(places.start, places.stop, size))
+    return places[:, ::size].reshape(-1).tolist()
 
 
 class Noted:
@@ -45,9 +69,30 @@ class Noted:
 
     name: str
     ledger: Ledger
+    data: np.ndarray
     writes: np.ndarray
     reads: np.ndarray
     split: np.ndarray | None = None
+
+    def check_bounds(self, places: Places, size: int, unit: int, instruction: object) -> None:
+        """Raise BoundsError where accesses of so many bytes are not all inside, at multiples of `unit`."""
+        if isinstance(places, slice):
+            every = [*range(places.start, places.stop, size)[:2], places.stop - size]  # the others are between
+        else:
+            every = places[:, 0].tolist()
+        lowest, highest = min(every), max(every)
+        if lowest < 0 or highest + size > len(self.data):
+            wrong = lowest if lowest < 0 else highest
+            raise BoundsError(f"{instruction}: byte {wrong} of {self.name} of {len(self.data)} bytes", self, wrong)
+        if odd := [at for at in every if at % unit]:
+            raise BoundsError(f"{instruction}: byte {odd[0]} of {self.name} is no multiple of {unit}", self, odd[0])
+
+    def load(self, places: Places, size: int) -> np.ndarray:
+        """[n, size] bytes."""
+        return self.data[places].reshape(-1, size)
+
+    def store(self, places: Places, rows: np.ndarray) -> None:
+        self.data[places] = rows.reshape(-1) if isinstance(places, slice) else rows
 
     def index(self, g):
         """Return where `g`, an index of any kind, of granules or `Single`, stand in `writes` and `reads`."""
@@ -67,8 +112,8 @@ class Noted:
 
     def first_byte(self, g, holds: np.ndarray) -> int:
         """Return the first byte at `g`, as `index` returns it, that something holds for."""
-        every = np.arange(g.start, g.stop) if isinstance(g, slice) else g
-        second, whole = divmod(every.reshape(-1).item(int(np.argmax(holds.reshape(-1)))), len(self.writes) // GRANULE)
+        first = np.arange(len(self.writes))[g].item(int(np.argmax(holds)))
+        second, whole = divmod(first, len(self.writes) // GRANULE)
         return whole * GRANULE + second
 
     def compare(self, noted, g, clock, row: int, number: int, instruction: object, words: tuple[str, str]) -> None:
@@ -92,21 +137,14 @@ class Shared(Noted):
     def __init__(self, size: int, first: int, readers: int, ledger: Ledger):
         self.data = np.full(size, EMPTY, np.uint8)
         self.first, self.ledger, self.number, self.releases = first, ledger, 0, Releases()
-        self.turns: Counter = Counter()  # how often a warp has done a store
-        self.stores: dict[tuple, tuple[int, ...]] = {}  # by store, turn and what it stores: who did
+        self.replicas = Replicas()
         count = -(-size // GRANULE) * GRANULE
         self.writes, self.reads = np.zeros(count, np.int32), np.zeros((readers, count), np.int32)
 
-    def granules(self, at: np.ndarray, size: int, instruction: object) -> np.ndarray:
-        """Of `size` bytes at each address."""
-        every = at.tolist()
-        if every and (min(every) < 0 or max(every) + size > len(self.data)):
-            wrong = max(every) if min(every) >= 0 else min(every)
-            raise BoundsError(f"{instruction}: shared address {wrong}, the CTA has {len(self.data)} bytes", self, wrong)
-        if np.count_nonzero(at % min(size, 16)):
-            wrong = at[at % min(size, 16) > 0].item(0)
-            raise BoundsError(f"{instruction}: shared address {wrong} is no multiple of {size}", self, wrong)
-        return spread(at, size, GRANULE)
+    def places(self, at: np.ndarray, size: int, instruction: object) -> Places:
+        places = in_a_row(at, size) or each_byte(at, size)
+        self.check_bounds(places, size, min(size, 16), instruction)
+        return places
 
     def note_read(
         self, g, clock: Clock, row: int, agent: int, epoch: int, instruction: object, strong: int = 0
@@ -138,11 +176,7 @@ class Shared(Noted):
     def end(self) -> None:
         """Nobody may access it any more. It keeps its length."""
         self.data = np.ndarray(len(self.data), np.uint8, bytes(1), strides=(0,))
-        del self.writes, self.reads, self.turns, self.stores
-
-    def load(self, at: np.ndarray, size: int) -> np.ndarray:
-        """[n, size] bytes."""
-        return self.data[spread(at, size)]
+        del self.writes, self.reads, self.replicas
 
 
 @dataclass
@@ -169,7 +203,7 @@ class Region(Noted):
     def check_covered(self, places: np.ndarray, instruction: object) -> None:
         """Raise BoundsError where these bytes, which are written, are not all of arguments. A halo is but read."""
         if self.covered is not None and not (inside := self.covered[places]).all():
-            byte = places.reshape(-1).item(int(np.argmin(inside)))
+            byte = np.arange(len(self.data))[places].item(int(np.argmin(inside)))
             raise BoundsError(f"{instruction} writes what no argument covers", self, byte)
 
 
@@ -207,21 +241,23 @@ class GlobalMemory:
 
     def places(
         self, at: np.ndarray, size: int, instruction: object, unit: int = 0
-    ) -> Iterator[tuple[Region, np.ndarray, np.ndarray]]:
+    ) -> Iterator[tuple[Region, np.ndarray | slice, Places]]:
         """For each array that `size` bytes at some of the addresses are of: it, which of them, and where in it.
         Addresses are multiples of `unit`, of `size` by default."""
-        every = at.tolist()
-        lowest, highest = (address >> REGION_BITS for address in (min(every), max(every))) if every else (1, 0)
-        regions = [lowest] if lowest == highest else sorted({address >> REGION_BITS for address in every})
-        for number in regions:
-            chosen = at >> REGION_BITS == number if len(regions) > 1 else np.s_[:]
-            region, offsets = self.region(at[chosen].item(0), instruction), at[chosen] & ((1 << REGION_BITS) - 1)
-            if (last := max(offsets.tolist())) + size > len(region.data):
-                raise BoundsError(f"{instruction}: byte {last} of a tensor of {len(region.data)}", region, last)
-            if np.count_nonzero(wrong := offsets % (unit or size)):
-                byte = offsets.item(int(np.argmax(wrong > 0)))
-                raise BoundsError(f"{instruction}: global address is no multiple of {unit or size}", region, byte)
-            yield region, chosen, offsets
+        if row := in_a_row(at, size):
+            region, start = self.region(row.start, instruction), row.start % (1 << REGION_BITS)
+            places = slice(start, start + size * len(at))
+            region.check_bounds(places, size, unit or size, instruction)
+            yield region, np.s_[:], places
+            return
+        numbers = at >> REGION_BITS
+        touched = sorted(set(numbers.tolist()))
+        for number in touched:
+            which = numbers == number if len(touched) > 1 else np.s_[:]
+            region = self.region(at[which].item(0), instruction)
+            places = each_byte(at[which] - (number << REGION_BITS), size)
+            region.check_bounds(places, size, unit or size, instruction)
+            yield region, which, places
 
     def note_read(self, region: Region, g, clock, row: int, number: int, instruction: object) -> None:
         g = region.index(g)

@@ -96,19 +96,20 @@ class Scope:
         return self.covers(other) and other.covers(self) and (self.size == other.size or not self.size * other.size)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Access:
     agent: int
     epoch: int
     by: Any
-    """Who, or (warp, instruction): its first with this agent and epoch."""
+    instruction: Any
+    """Its first with this agent and epoch; None where `by` is no warp."""
     generic: bool
     scope: Scope | None
     """Of a strong access: an atomic, a volatile one, one with semantics."""
-    number: int = 0
+    number: int
 
     def __str__(self) -> str:
-        return f"{self.by[0]}, at {self.by[1]} or behind it," if isinstance(self.by, tuple) else str(self.by)
+        return f"{self.by}, at {self.instruction} or behind it," if self.instruction else str(self.by)
 
 
 CLUSTER_BITS = 16
@@ -150,6 +151,13 @@ class Clock:
         block[row, at : at + count] = epochs
         self.blocks[agent >> CLUSTER_BITS] = block
 
+    def knowing(self, agents: Iterable[int]) -> "Clock":
+        """Return one that also knows all that these ever do."""
+        clock = self.copy()
+        for agent in agents:
+            clock.put(agent, FOREVER)
+        return clock
+
     def _block(self, agent: int) -> np.ndarray:
         block = self.blocks.get(agent >> CLUSTER_BITS)
         return np.zeros((3, self.width), np.int32) if block is None else block
@@ -183,29 +191,56 @@ class Ledger:
     """All accesses of a run, by number; number 0 is no access."""
 
     def __init__(self) -> None:
-        self.accesses = [Access(0, 0, "nobody", False, None)]
+        self.accesses = [Access(0, 0, "nobody", None, False, None, 0)]
         self.latest: dict[int, int] = {}
 
-    def note(self, agent: int, epoch: int, by: Any, *, generic: bool = True, scope: Scope | None = None) -> int:
+    def note(
+        self,
+        agent: int,
+        epoch: int,
+        by: Any,
+        instruction: Any = None,
+        *,
+        generic: bool = True,
+        scope: Scope | None = None,
+    ) -> int:
         number = self.latest.get(agent, 0)
         last = self.accesses[number]
         if not number or last.epoch != epoch or last.generic != generic or last.scope != scope:
             number = self.latest[agent] = len(self.accesses)
-            self.accesses.append(Access(agent, epoch, by, generic, scope, number))
+            self.accesses.append(Access(agent, epoch, by, instruction, generic, scope, number))
         return number
 
     def unordered(self, numbers: np.ndarray, clock: Clock, row: int, scope: Scope | None = None) -> Access | None:
         """Return one of these accesses that `clock` does not know of, if there is one."""
         if not numbers.size:
             return None
-        flat = numbers.reshape(-1)
-        changes = flat[1:][flat[1:] != flat[:-1]]  # most often there are none, or few
-        for number in sorted({flat.item(0), *changes.tolist()}) if changes.size else (flat.item(0),):
+        distinct, raw = [numbers.item(0)], numbers.tobytes()
+        if raw != raw[: numbers.itemsize] * numbers.size:  # most often there is one, or few
+            flat = numbers.reshape(-1)
+            distinct = sorted({*distinct, *flat[1:][flat[1:] != flat[:-1]].tolist()})
+        for number in distinct:
             access = self.accesses[number]
             is_known = clock.item(row if access.generic else GENERIC, access.agent) >= access.epoch
             if not is_known and not (scope and access.scope and scope.meets(access.scope)):
                 return access
         return None
+
+
+class Replicas:
+    """Who does the same turn of the same store of the same bytes. Layouts replicate tensors over warps and CTAs: of
+    these nobody can tell who was last."""
+
+    def __init__(self) -> None:
+        self.turns: dict[tuple, int] = {}  # of a store by a warp
+        self.agents: dict[tuple, list[int]] = {}
+
+    def before(self, store: int, warp: int, agent: int, content: int) -> list[int]:
+        """Return the agents that have done so already, and add `agent`, whose store by this warp it is."""
+        turn = self.turns[store, warp] = self.turns.get((store, warp), 0) + 1
+        agents = self.agents.setdefault((store, turn, content), [])
+        agents.append(agent)
+        return agents[:-1]
 
 
 class Releases:

@@ -8,15 +8,16 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from .check import ARCHITECTURES
-from .launches import Launch, launches
-from .pretend import UncoveredError
+from .gpus import ARCHITECTURES
 
-BLOCK = pytest.StashKey[launches]()
+if TYPE_CHECKING:  # with torch and Triton, which take seconds
+    from .functions import Launch, launches
+
+BLOCK = pytest.StashKey["launches"]()
 PROPERTY = "machine"
 """The name of what a report has of each launch."""
 
@@ -37,7 +38,9 @@ def pytest_configure(config: pytest.Config) -> None:
         config.add_cleanup(lambda: block.__exit__(None, None, None))
 
 
-def block_of(config: pytest.Config) -> launches:
+def block_of(config: pytest.Config) -> "launches":
+    from .functions import launches
+
     return launches(seeds=config.option.machine_seeds, arch=config.option.machine_arch, raises=False)
 
 
@@ -50,7 +53,7 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator:
 
 
 @pytest.fixture
-def machine(request: pytest.FixtureRequest) -> Iterator[launches]:
+def machine(request: pytest.FixtureRequest) -> "Iterator[launches]":
     """The launches of this test, which run on the machine, also without --machine."""
     if BLOCK in request.node.stash:
         yield request.node.stash[BLOCK]
@@ -63,8 +66,19 @@ def machine(request: pytest.FixtureRequest) -> Iterator[launches]:
 def pytest_runtest_setup(item: pytest.Item) -> Iterator:
     try:
         return (yield)
-    except UncoveredError as error:
-        pytest.skip(f"not on the machine: {error}")
+    except Exception as error:
+        if is_uncovered(item, error):
+            pytest.skip(f"not on the machine: {error}")
+        raise
+
+
+def is_uncovered(item: pytest.Item, error: Exception | None) -> bool:
+    """Return whether a test that runs on the machine has asked for what the pretended GPU lacks."""
+    if BLOCK not in item.stash:
+        return False
+    from .pretend import UncoveredError
+
+    return isinstance(error, UncoveredError)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -88,19 +102,19 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator:
         raise pytest.fail.Exception("\n".join([*map(message, faults), *ends]), pytrace=False) from None
     if unknown:
         pytest.skip(f"the machine lacks something: {unknown[0].verdict.text.splitlines()[0]}")
-    if isinstance(cause, (UncoveredError, NotImplementedError)):
+    if isinstance(cause, NotImplementedError) or is_uncovered(item, cause):
         pytest.skip(f"not on the machine: {str(cause).splitlines()[0]}")
     if cause:
         raise cause
     return result
 
 
-def message(launch: Launch) -> str:
+def message(launch: "Launch") -> str:
     file, line = launch.place
     return f"{os.path.relpath(file)}:{line}: {launch}"
 
 
-def entry(item: pytest.Item, launch: Launch) -> dict[str, Any]:
+def entry(item: pytest.Item, launch: "Launch") -> dict[str, Any]:
     file, line = launch.place
     return dict(
         test=item.nodeid, kernel=launch.kernel, kind=launch.verdict.kind, file=os.path.relpath(file), line=line,

@@ -48,6 +48,8 @@ class Pool:
 
     def _weigh(self, place: int, weight: float) -> None:
         sums, node = self.sums, place + self.size
+        if sums[node] == weight:
+            return
         sums[node] = weight
         while node > 1:
             node >>= 1

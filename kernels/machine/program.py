@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .alu import LANES, NAMES, bits, names_in, numpy_name, value
+from .memory import EMPTY
 from .order import FaultError
 from .ptx import FLOAT, Instruction, Kernel, UnknownError, float_bits
 
@@ -34,8 +35,7 @@ PLACES = {
     "cluster_ctaid": "w.cta.place[{0}] % w.program.clusters[{0}]", "cluster_nctaid": "w.program.clusters[{}]",
 }  # fmt: skip
 SPECIAL = {
-    "%tid.x": "w.thread % w.program.block[0]", "%tid.y": "w.thread // w.program.block[0] % w.program.block[1]",
-    "%tid.z": "w.thread // (w.program.block[0] * w.program.block[1])", "%laneid": "LANE",
+    **{f"%tid.{axis}": f"w.program.tid[w.number][{i}]" for i, axis in enumerate("xyz")}, "%laneid": "LANE",
     **{f"%ntid.{axis}": f"full(w.program.block[{i}])" for i, axis in enumerate("xyz")},
     "%warpid": "full(w.number)", "%lanemask_eq": "BIT", "%lanemask_lt": "BIT - 1",
     "%lanemask_le": "BIT + BIT - 1", "%lanemask_gt": "-BIT - BIT", "%lanemask_ge": "-BIT",
@@ -48,7 +48,9 @@ SPECIAL = {
 
 
 def full(number: int, dtype=np.uint32) -> np.ndarray:
-    return np.full(LANES, number, dtype)
+    array = np.empty(LANES, dtype)
+    array.fill(number)
+    return array
 
 
 def effect(*opcodes: str, operands: str = "", only: Callable = lambda inst: True, quiet: bool = False) -> Callable:
@@ -128,13 +130,15 @@ class Program:
         self.names = NAMES | dict(c=self.constants, full=full, LANE=LANE, BIT=1 << LANE)
         self.steps: list[Step | None] = [None] * len(kernel.code)
         self._compile()
+        threads = np.arange(self.warps * LANES, dtype=np.uint32).reshape(-1, LANES)
+        x, y, _ = self.block
+        self.tid = [*zip(threads % x, threads // x % y, threads // (x * y), strict=True)]
+        """Of each warp the x, y and z of its lanes."""
+        self.local = np.full((LANES, kernel.local_bytes), EMPTY, np.uint8)
         self.empty = [
             np.zeros(LANES, bool) if kind == "pred" else full(-1 % 2 ** bits(kind), numpy_name(f"u{bits(kind)}"))
-            for kind in self._kinds()
+            for kind in map(kernel.kind, self.numbers)
         ]
-
-    def _kinds(self) -> list[str]:
-        return [self.kernel.kind(name) for name in self.numbers]
 
     def _compile(self) -> None:
         starts, run = set(self.kernel.labels.values()), []
@@ -284,7 +288,9 @@ class Program:
         register = self.get(base, f"b{bits(self.kernel.kind(base))}")
         if bits(self.kernel.kind(base)) == 32:  # the sum has 32 bits too
             return lambda w: (register(w) + np.uint32(offset % 2**32)).view(np.int32).astype(np.int64)
-        return lambda w: register(w).astype(np.int64) + offset
+        if not offset:
+            return lambda w: register(w).view(np.int64)
+        return lambda w: register(w).view(np.int64) + offset
 
     def shared_address(self, text: str) -> Callable[[Any], np.ndarray]:
         """Of a warp: where in its own CTA's shared memory the addresses lie."""

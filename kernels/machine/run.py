@@ -17,7 +17,7 @@ from torch import Tensor
 
 from . import cluster, control, copies, lanes, local, matrices, sync, tensor_core  # noqa: F401 (they register)
 from .compile import Call, compile_for
-from .device import Host, Machine
+from .device import Machine
 from .memory import EMPTY
 from .plain import PtxKernel
 from .program import Program
@@ -40,10 +40,6 @@ class Compiled:
     """Found without running it: names that a loop does not carry, though it may mean to, ..."""
     races: tuple[str, ...]
     """... and waits that a lane may pass before others."""
-
-    @property
-    def problems(self) -> tuple[str, ...]:
-        return self.lost + self.races
 
 
 PROGRAMS: dict[str, Compiled] = {}
@@ -142,22 +138,9 @@ def _descriptor(machine: Machine, value, meta: dict | None) -> list[int]:
 def enqueue(machine: Machine, launch: Call, after: Sequence[int] = (), device: int = 0, target: int = TARGET) -> int:
     """Returns the launch's number, for others that come `after` it."""
     kernel_compiled = compiled(launch, target)
-    machine.problems += kernel_compiled.problems
     program, (x, *more) = kernel_compiled.program, launch.grid
     if kernel_compiled.triton:  # which counts clusters, where the hardware counts CTAs
         x *= program.cluster
     given = parameters(machine, launch, kernel_compiled)
     is_early = bool(after and launch.args.get("launch_pdl"))
     return machine.launch(program, (x, *more), given, after, device, is_early)
-
-
-def write(host: Host, target: Tensor, source: Tensor) -> None:
-    """Have a thread of the host copy a matrix."""
-    size, (rows, columns) = target.element_size(), target.shape
-    at = address(host.machine, target) + size * (target.stride(0) * np.arange(rows)[:, None] + np.arange(columns))
-    host.write(at.reshape(-1), source.contiguous().view(torch.uint8).numpy().reshape(-1, size))
-
-
-def raise_flag(host: Host, flag: Tensor, value: int) -> None:
-    """Have it store `value` in `flag`, int32 [1], with release at system scope."""
-    host.write(np.array([address(host.machine, flag)]), np.array([[value]], np.int32).view(np.uint8), release=True)

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from .divergence import not_ended
-from .memory import spread
 from .order import FOREVER, GENERIC, GLOBAL, GRANULE, SHARED, BarrierError, Clock, RaceError, joined
 from .program import LANES, Until, effect, family, uniform
 from .ptx import UnknownError
@@ -19,7 +18,7 @@ def instructions() -> Iterator[tuple[str, str]]:
     yield "bar[.cta].{sync,arrive}, barrier[.cta].{sync,arrive}[.aligned]", "of all warps, or of as many as are said"
     yield "griddepcontrol.{wait,launch_dependents}", "with launch_pdl, between launches in a row"
     yield "fence.{acq_rel,sc,acquire,release}.SCOPE, membar.{cta,gl,sys}", "with strong accesses, at their scopes"
-    yield "fence.proxy.async[.global|.shared::{cta,cluster}]", "orders generic accesses with those of TMA and wgmma"
+    yield "fence.proxy.async[.global,.shared::{cta,cluster}]", "orders generic accesses with those of TMA and wgmma"
     yield "mbarrier.{init,inval,arrive,arrive_drop,expect_tx,complete_tx,pending_count}.b64", "by phase and counts"
     yield "mbarrier.{test_wait,try_wait}[.parity].b64", "joins what all who arrived knew; try_wait may give up early"
 
@@ -237,8 +236,8 @@ def names(*operations: str, of: str = "mbarrier", order: str = "", spaces=("shar
 ANYWHERE = ("shared", "shared::cta", "shared::cluster")
 
 
-def granules(at: int) -> np.ndarray:
-    return spread(np.array([at]), 8, GRANULE)
+def granules(at: int) -> slice:
+    return slice(at // GRANULE, (at + 8) // GRANULE)
 
 
 @effect(*names("init"), operands="S u32")
@@ -252,7 +251,7 @@ def initialise(w, inst, where, count):
             continue
         if not 1 <= arrivals <= MOST:
             raise BarrierError(f"an mbarrier of {arrivals} arrivals, from 1 to {MOST} are possible", shared, at)
-        shared.granules(np.array([at]), 8, inst)
+        shared.places(np.array([at]), 8, inst)
         shared.note_write(granules(at), w.clock, GENERIC, 0, inst)
         # Whatever but an mbarrier operation touches it from now on is not ordered with it (9.7.13.15.3).
         shared.writes[shared.index(granules(at))] = cta.machine.ledger.note(w.agent, FOREVER, "an mbarrier's owner")

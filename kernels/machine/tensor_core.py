@@ -20,7 +20,7 @@ from .alu import LANES, names_in
 from .device import Event
 from .floats import from_bf16, from_fp8
 from .matrices import at_once
-from .memory import spread, swizzled
+from .memory import each_byte, granules, swizzled
 from .order import ALL_ROWS, GRANULE, SHARED, BoundsError, FaultError
 from .program import effect, family, uniform
 from .ptx import UnknownError
@@ -222,8 +222,8 @@ def operand_bytes(descriptor: int, first: int, rows: int, turned: bool) -> tuple
         row, unit = np.arange(first, first + rows)[:, None], np.arange(2)
         at = start + row // 8 * stride + row % 8 * (16 << mode) + unit * (16 if mode else lead)
     places = swizzled(at, mode)
-    granules = spread(places.reshape(-1), 16, GRANULE)
-    return places // 16, granules, int(granules.max())
+    g = granules(each_byte(places.reshape(-1), 16), 16)
+    return places // 16, g, int(g.max())
 
 
 @effect("wgmma.fence.sync.aligned")
@@ -233,7 +233,7 @@ def fence(w, inst):
 
 @effect("wgmma.commit_group.sync.aligned")
 def commit(w, inst):
-    w.wgmma.commit()
+    w.group("wgmma").commit()
     w.fenced = False
 
 
@@ -241,10 +241,10 @@ def commit(w, inst):
 def wait(w, inst, left):
     """A wgmma is one operation of a warpgroup's four warps, and groups are made "per warpgroup" (9.7.15.7.2). Once a
     group is complete, so are the reads of all four; what else the other three do, the wait does not tell."""
-    if ready := w.wgmma.wait(left):
+    if ready := w.group("wgmma").wait(left):
         return ready
-    first, upto = w.number // 4 * 4, w.wgmma.waited
-    mates = [mate.wgmma for mate in w.cta.warps[first : first + 4]]
+    first, upto = w.number // 4 * 4, w.group("wgmma").waited
+    mates = [mate.group("wgmma") for mate in w.cta.warps[first : first + 4]]
     if not all(mate.ended(upto) for mate in mates):
         return lambda: all(mate.ended(upto) for mate in mates)
     agent = w.cta.agent(1, first)
@@ -281,11 +281,11 @@ def wgmma(program, inst):
         # In flight they may be added to at once; whatever else wrote them, a fence has to follow (9.7.15.7.1).
         if not w.fenced and (x_registers or any(type(register) is not Pending for register in before)):
             raise FaultError("wgmma with no wgmma.fence behind what wrote its registers")
-        number, keeps = w.wgmma.number, uniform(w, keep(w), "scale-d of a wgmma")
+        number, keeps = w.group("wgmma").number, uniform(w, keep(w), "scale-d of a wgmma")
         used = [operand_bytes(uniform(w, w_descriptor(w), "a matrix descriptor"), 0, columns, w_turned)]
         if x_registers:
             x_words = np.stack([get(w) for get in x_registers])[None]
-            w.operands += [(number, register, w.r[register]) for register in x_numbers]
+            w.operands = [*w.operands, *((number, register, w.r[register]) for register in x_numbers)]
         else:
             first = 16 * (w.number % 4)
             used.append(operand_bytes(uniform(w, x_descriptor(w), "a matrix descriptor"), first, 16, x_turned))
@@ -313,8 +313,9 @@ def wgmma(program, inst):
             parts = in_registers(form, products)
             sums.values = add(form, parts.reshape(len(registers), -1), held, saturates)
 
-        event = w.last_wgmma = Event("wgmma", cta, run, w.last_wgmma)
+        event = Event("wgmma", cta, run, w.wgmma_before)
+        w.wgmma_before = [event]
         cta.machine.begin(event)
-        w.wgmma.open.append(event)
+        w.group("wgmma").open.append(event)
 
     return multiply

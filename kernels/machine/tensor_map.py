@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .memory import MAP_BYTES, MAPS, REGION_BITS, Region, spread, swizzled
+from .memory import MAP_BYTES, MAPS, REGION_BITS, Region, each_byte, granules, swizzled
 from .order import GENERIC, GRANULE, BoundsError, RaceError, TmaError
 from .program import effect, family, uniform
 from .ptx import UnknownError
@@ -89,7 +89,7 @@ class TensorMap:
 @lru_cache(maxsize=256)
 def _places(address: int, extent: tuple[int, ...], swizzle: int) -> np.ndarray:
     units = swizzled(address + np.arange(math.prod(extent) // 16) * 16, swizzle)
-    return spread(units, 16).reshape(extent)
+    return each_byte(units, 16).reshape(extent)
 
 
 class Part(NamedTuple):
@@ -170,8 +170,8 @@ def map_at(w, address: int, number: int, inst) -> TensorMap:
 
 def _in_global(w, address: int, inst) -> tuple[Region, int, slice]:
     """Return where a map lies: the region, its first byte, and its granules."""
-    ((region, _, (start,)),) = w.cta.machine.memory.places(np.array([address]), MAP_BYTES, inst, 64)
-    return region, int(start), slice(start // GRANULE, (start + MAP_BYTES) // GRANULE)
+    ((region, _, places),) = w.cta.machine.memory.places(np.array([address]), MAP_BYTES, inst, 64)
+    return region, places.start, granules(places, MAP_BYTES)
 
 
 def _in_shared(w, address: int) -> slice:

@@ -12,6 +12,7 @@ import links
 import pytest
 import torch
 from arm_cases import whole_numbers
+from host import Host
 
 from collectives import all_gather_matmul, device, ffn, matmul_reduce_scatter, on_device, weight_prefetch
 from collectives.transfers import Transfer
@@ -121,7 +122,7 @@ def rows_before_their_slice(seed: int) -> tuple[int, int]:
         link.launch(device.stamp_launch(begun))
         link.start([Transfer(1, 0, source, target), Transfer(2, 0, source[:4], last)])
         link.finish()
-        made.host(watches)
+        Host(made, watches)
         made.run()
     assert not link.wrong()
     return sum(early), len(looks)

@@ -9,7 +9,7 @@ from torch import Tensor
 from kernels.attention import launch
 from kernels.contract import KernelLaunch
 from kernels.inspect import compile_launch
-from kernels.machine.check import check
+from kernels.machine.verdict import check
 
 TOLERANCE = 2**-6
 """Four times the rounding of bf16 below 1: powers and gradients of scores are rounded before they multiply."""

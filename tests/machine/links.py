@@ -11,6 +11,7 @@ from unittest.mock import patch
 
 import torch
 from cases import DTYPES, Case, changed, grids_of, padded, whole_numbers
+from host import Host, raise_flag
 from torch import Tensor
 from waiting import NEVER_US, PROGRAMS, RANKS, operands, wrong_with
 
@@ -21,8 +22,8 @@ from collectives import transfers as protocol
 from kernels import hopper, persistent, tiles
 from kernels.bench import instruments
 from kernels.contract import KernelLaunch, Signals
-from kernels.machine.device import Host, Machine
-from kernels.machine.run import address, enqueue, raise_flag
+from kernels.machine.device import Machine
+from kernels.machine.run import address, enqueue
 
 LAYERS = ffn.ARMS | {"layer_signalled": on_device.ARMS["layer_signalled"]}
 GATHERING = gathers.ARMS | {name: on_device.ARMS[name] for name in ("chunk_outer", "row_block")}
@@ -183,7 +184,7 @@ def arm(name: str, dtype: str, programs=2, bytes_per_s=1e9, *, devices=1, times=
             raise_flag(host, gate, 1)
 
         def add(machine: Machine) -> None:
-            machine.host(opens)
+            Host(machine, opens)
             for rank, mine in enumerate(ranks):
                 mine.matmul = persistent.matmul
                 with on(machine, rank, devices - 1 - rank), grids_of(PROGRAMS):
@@ -296,7 +297,7 @@ def alone(kernel: str, title: str, steps: int | None = None, patience_us=NEVER_U
                 for step in (device_links.stamp_launch(times), launch, device_links.stamp_launch(times[2:])):
                     step.run(flag.device)
             if steps is not None:
-                machine.host(raises)
+                Host(machine, raises)
 
         def wrong() -> str:
             (start, inside, end, up), (cycles, ns) = times.tolist(), readings[5].tolist()

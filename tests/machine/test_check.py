@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 from unittest.mock import patch
 
-import instruction_table
 import pytest
 import torch
 import triton
@@ -23,8 +22,8 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from kernels.machine import check
-from kernels.machine.check import Trial
 from kernels.machine.command import load, main
+from kernels.machine.verdict import Trial
 
 tma_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
 tma_store = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
@@ -463,9 +462,9 @@ def crowd() -> tuple[float, int]:
 
 @pytest.mark.slow
 def test_many_programs_that_stand_at_once_take_little_each(printed_elsewhere):
-    """Two seconds on an idle core, as much again for a busy one; 29 seconds and 8 GB by clocks of all agents."""
+    """2.5 seconds on a crowded machine; 29 seconds and 8 GB by clocks of all agents."""
     seconds, mebibytes = printed_elsewhere("import json, test_check as t; print(json.dumps(t.crowd()))")
-    assert seconds < 10
+    assert seconds < 4
     assert mebibytes < 1024
 
 
@@ -608,8 +607,3 @@ def test_the_command_says_in_one_line_what_is_wrong(printed_elsewhere):
         texts, [*ends, "what is --gpu.", "doubled.py: which .*", "--triton 3.x is no version.*"], strict=True
     ):
         assert re.fullmatch(f"python -m kernels.machine: .*{end}\\n", text), text
-
-
-def test_the_table_of_instructions_is_current():
-    """After a change: PYTHONPATH=. python tests/machine/instruction_table.py > kernels/machine/instructions.md"""
-    assert (FOLDER / "instructions.md").read_text() == instruction_table.table()

@@ -4,11 +4,11 @@ import pytest
 import torch
 from clean import TRIALS, Addresses, matmuls, orders, reductions, signals, warpgroups  # noqa: F401
 
-from kernels.machine.check import check, difference
 from kernels.machine.compile import Call
 from kernels.machine.device import Machine
 from kernels.machine.order import FaultError
 from kernels.machine.run import address, enqueue
+from kernels.machine.verdict import check, difference
 
 SEEDS = 8
 ALWAYS = {"softmax", "layer_norm_backward_lock", "split_k_semaphore", "pipelined", "all_gather"}

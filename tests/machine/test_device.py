@@ -4,6 +4,7 @@ from contextlib import nullcontext
 
 import numpy as np
 import pytest
+from host import Host
 from small_ptx import BAR, FLAGS, INIT, LANDED, SEEDS, TMA, holds, load, prepared, program, run, words
 
 from kernels.machine.device import Machine
@@ -83,7 +84,7 @@ def test_the_host_tells_devices(steps, acquire, why):
                 at, value = (to[2:], 7) if step == "data" else (to[1:2], 1)
                 host.write(np.array(at), np.full((1, 1), value, np.uint32).view(np.uint8), release=step == "flag")
 
-        machine.host(write)
+        Host(machine, write)
         machine.launch(program(HEAR.format(acquire), "ABC"), (1,), [*parameters, 0])
         machine.launch(program(LOAD, "M", shared=BAR + 8), (1,), [tensor_map, 0], after=(0,))
         with pytest.raises(FaultError, match=why) if why else nullcontext():

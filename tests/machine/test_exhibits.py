@@ -7,7 +7,7 @@ import pytest
 from exhibits import EXHIBITS, FAMILIES
 from exhibits.exhibit import SEEDS, outcome
 
-from kernels.machine.check import Verdict
+from kernels.machine.verdict import Verdict
 
 PAGE = Path(__file__).parent / "exhibits" / "README.md"
 HUGE = "wrapped_offset"  # takes gigabytes

@@ -8,7 +8,7 @@ import torch
 
 from kernels import hopper
 from kernels.gated import gated, interleaved
-from kernels.machine.check import check
+from kernels.machine.verdict import check
 from kernels.tiles import DTYPES, table
 
 CONFIGURATIONS = 4

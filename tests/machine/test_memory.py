@@ -68,7 +68,7 @@ def test_generic_addresses():
 ADDRESSES = """
 generic address 0x300000000000008 is in no window: mov.b64 %d1, 0x300000000000008; ld.b32 %r1, [%d1];
 an atomic on local memory: mov.b64 %d1, 0x200000000000000; atom.add.u32 %r1, [%d1], 1;
-shared address 72057662757404672: cvta.to.shared.u64 %d1, %A; ld.shared.b32 %r1, [%d1];
+byte 72057662757404672: cvta.to.shared.u64 %d1, %A; ld.shared.b32 %r1, [%d1];
 outside of every tensor: cvta.shared.u64 %d1, 8; cvta.to.global.u64 %d1, %d1; ld.global.b32 %r1, [%d1];
 ok: prefetch.global.L2::evict_last [%A+99999]; prefetchu.L1 [%A]; applypriority.global.L2::evict_normal [%A], 128;
 ok: createpolicy.fractional.L2::evict_last.b64 %d1, 0.5; ld.global.L1::evict_last.L2::cache_hint.b32 %r1, [%A], %d1;
@@ -77,9 +77,9 @@ ok: createpolicy.fractional.L2::evict_first.b64 %d1; red.global.add.L2::cache_hi
 ok: ld.mmio.relaxed.sys.global.b32 %r1, [%A]; st.mmio.relaxed.sys.global.b32 [%A], %r1;
 no multiple of 4: ld.global.b32 %r1, [%A+2];
 no multiple of 16: ld.global.v4.b32 {%r1, %r2, %r3, %r4}, [%A+8];
-byte 128 of a tensor of 128: atom.global.add.u32 %r1, [%A+128], 1;
+byte 128 of global memory of 128: atom.global.add.u32 %r1, [%A+128], 1;
 address 0x40 is outside of every tensor: mov.b64 %d2, 64; st.global.b32 [%d2], %r1;
-shared address -4: mov.b32 %r1, 0; st.shared.b32 [%r1+-4], %r1;
+byte -4 of shared memory: mov.b32 %r1, 0; st.shared.b32 [%r1+-4], %r1;
 no multiple of 8: st.shared.v2.b32 [global_smem+4], {%r1, %r2};
 that nobody wrote: st.shared.b16 [global_smem], %h1; ld.shared.b32 %r1, [global_smem];
 that nobody wrote: atom.shared.exch.b32 %r1, [global_smem], 1;

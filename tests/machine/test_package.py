@@ -104,7 +104,7 @@ def test_advice_names_the_package_as_it_was_imported(printed_elsewhere, site, na
     file, usage, coverage, lacking = printed_elsewhere(installed(f"t.advice({name!r})", site))
     assert Path(file).is_relative_to(FOLDER if name == "kernels.machine" else site)
     assert usage.startswith(f"usage: python -m {name} ")
-    assert coverage == (FOLDER / "instructions.md").read_text() + "0"
+    assert "\n| `wgmma.fence.sync.aligned` | where it is missing is a fault |\n" in coverage
     assert lacking.endswith(f"python -m {name} --coverage")
 
 
@@ -116,17 +116,27 @@ def test_without_a_checkout_there_are_no_kernels_of_the_suite(printed_elsewhere,
 
 
 def test_what_is_installed(site):
-    """The modules and the table of instructions. No tests, and nothing of a build before."""
+    """The modules. No tests, and nothing of a build before."""
     if not (records := [*Path(site).glob("*.dist-info")]):
         pytest.skip("setuptools is not installed, so nothing was built")
     files = {path.name for path in (Path(site) / "triton_machine").iterdir()}
-    assert files - {"__pycache__"} == {path.name for path in FOLDER.glob("*.py")} | {"instructions.md"}
+    assert files - {"__pycache__"} == {path.name for path in FOLDER.glob("*.py")}
     assert {path.name for path in Path(site).iterdir()} == {"triton_machine", "bin", records[0].name}
     points = importlib.metadata.Distribution.at(records[0]).entry_points
     assert {(point.group, point.name, point.value) for point in points} == {
         ("console_scripts", "triton-machine", "triton_machine.command:main"),
         ("pytest11", "triton_machine", "triton_machine.plugin"),
     }
+
+
+def test_pytest_imports_neither_torch_nor_triton_where_the_machine_is_not_asked_for(site, tmp_path):
+    (tmp_path / "test_light.py").write_text(
+        "import sys\n\n\ndef test_light():\n    assert not {'torch', 'triton', 'numpy'} & {*sys.modules}\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "-ptriton_machine.plugin", "-pno:cacheprovider", "test_light.py"]
+    environment = os.environ | dict(PYTHONPATH=site, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1")
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.slow

@@ -12,8 +12,8 @@ from triton.experimental.gluon.language.nvidia.hopper import cluster, mbarrier, 
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor as GluonDescriptor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from kernels.machine.check import check
 from kernels.machine.compile import Call
+from kernels.machine.verdict import check
 
 SEEDS = 4
 OLD = not hasattr(cluster, "barrier")  # Triton 3.7: the kernel itself synchronises a cluster

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 
 import torch
 from cases import DTYPES, Case, differences, grids_of, padded, whole_numbers
+from host import Host, raise_flag, write
 
 from collectives import all_gather_matmul as gathers
 from kernels import flagged, pieces, tables, tiles
 from kernels.contract import Signals
-from kernels.machine.device import Host, Machine
-from kernels.machine.run import enqueue, raise_flag, write
+from kernels.machine.device import Machine
+from kernels.machine.run import enqueue
 from roofline.theory import schedule, simulator
 from roofline.theory.schedule import Grid, Table
 
@@ -75,7 +76,7 @@ def for_chunks(name: str, dtype: str, flags_are="late", *, ranks=RANKS, steps=1,
         def add(machine: Machine) -> None:
             enqueue(machine, launch)
             if flags_are == "late":
-                machine.host(bring)
+                Host(machine, bring)
 
         def wrong() -> str:
             if int(signals.lost) != lost:
@@ -123,7 +124,7 @@ def for_rows(dtype: str, lost=0, *, ranks=RANKS, depth=328, **more) -> Case:
             with grids_of(PROGRAMS - 1):
                 enqueue(machine, pieces.prepare(x, w, out, by_rank, signals, None))
             if not lost:
-                machine.host(bring)
+                Host(machine, bring)
 
         def wrong() -> str:
             if int(signals.lost) != lost:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import triton
 
-from kernels.machine.check import Verdict, check
+from kernels.machine.verdict import Verdict, check
 
 SEEDS = 8
 BUDGET = 300_000

@@ -21,9 +21,10 @@ from torch import Tensor
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
 
-from .check import ARCHITECTURES, RESERVED, SMS, Trial, Verdict, check, tensors_of
 from .compile import Call, compile_for
+from .gpus import ARCHITECTURES, RESERVED, SMS
 from .pretend import OnCpu, begin, is_hosts, patches
+from .verdict import Trial, Verdict, check, tensors_of
 
 LIBRARIES = tuple(str(Path(file).parent) for file in (triton.__file__, torch.__file__, __file__))
 FEW_SMS = 4

@@ -29,6 +29,7 @@ from . import report
 from .alu import LANES
 from .compile import Call
 from .device import Machine
+from .gpus import ARCHITECTURES, REGISTERS, REGISTERS_AT_ONCE, RESERVED, SMS
 from .memory import EMPTY
 from .order import FaultError
 from .plain import PtxKernel
@@ -36,25 +37,6 @@ from .ptx import UnknownError
 from .run import Compiled, address, compiled, enqueue, registers_of, whole
 from .trace import Observed, SeenError
 
-ARCHITECTURES = {"sm_80": 80, "sm_86": 86, "sm_89": 89, "sm_90": 90, "sm_90a": 90}
-
-
-class Sm(NamedTuple):
-    """What a GPU holds (CUDA C++ Programming Guide, Technical Specifications per Compute Capability; SMs by the data
-    sheets of A100, A40, L40S and H100)."""
-
-    count: int
-    warps: int
-    ctas: int
-    shared_bytes: int
-
-
-SMS = {
-    80: Sm(108, 64, 32, 167_936), 86: Sm(84, 48, 16, 102_400),
-    89: Sm(142, 48, 24, 102_400), 90: Sm(132, 64, 32, 233_472),
-}  # fmt: skip
-RESERVED = 1024  # bytes of shared memory of each CTA, for the system
-REGISTERS, REGISTERS_AT_ONCE = 65_536, 256  # of an SM; how many a warp is given at a time
 BUDGET = 20_000_000
 LONGEST_ROW = 4  # launches that programmatic dependent launch lets overlap, at most
 CONSEQUENCES = ("wrong", "order", "hang")
