@@ -279,6 +279,7 @@ class Machine:
         self.memory = GlobalMemory(self.ledger)
         self.launches: list[Launch] = []
         self.symbols: dict[tuple[Program, int], dict[str, int]] = {}  # addresses of the variables of modules, by device
+        self.problems: list[str] = []  # of their code, found without running it
         self.printed: list[str] = []  # by the kernels
         self.hosts: list[Any] = []
         """Threads of the host: each has `begin(width)`, and `steps`, a generator that yields between them."""

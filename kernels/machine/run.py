@@ -41,6 +41,10 @@ class Compiled:
     races: tuple[str, ...]
     """... and waits that a lane may pass before others."""
 
+    @property
+    def problems(self) -> tuple[str, ...]:
+        return self.lost + self.races
+
 
 PROGRAMS: dict[str, Compiled] = {}
 """By its PTX, all that this process has made ready."""
@@ -138,6 +142,7 @@ def _descriptor(machine: Machine, value, meta: dict | None) -> list[int]:
 def enqueue(machine: Machine, launch: Call, after: Sequence[int] = (), device: int = 0, target: int = TARGET) -> int:
     """Returns the launch's number, for others that come `after` it."""
     kernel_compiled = compiled(launch, target)
+    machine.problems += kernel_compiled.problems
     program, (x, *more) = kernel_compiled.program, launch.grid
     if kernel_compiled.triton:  # which counts clusters, where the hardware counts CTAs
         x *= program.cluster
