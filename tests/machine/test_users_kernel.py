@@ -16,7 +16,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "your-kernel.md").read_text()
 KERNEL, _ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 MISTAKES = {
     "as it is": ({}, ""),
-    "no mask along k": ({"(n < N) & (column < K)": "n < N"}, r"mine\.py:15\).* of a tensor of 99840"),
+    "no mask along k": ({"(n < N) & (column < K)": "n < N"}, r"mine\.py:15\).* of global memory of 99840"),
     "a step too few": ({"range(0, K, BK)": "range(BK, K, BK)"}, r"28\d+ elements of out are wrong"),
 }
 """Replacements in the file, and what the machine says then."""
