@@ -67,11 +67,13 @@ class Round:
     process: int = 0
 
     def line(self, shape: str) -> dict:
-        """Return its line of the journal, without what is as by default."""
+        """Its line of the journal, without what is as by default."""
         line = {"kind": "round", "shape": shape, "index": self.index, "order": self.order, "time_s": self.time_s}
-        line |= {"values": self.values} if self.values else {}
-        others = {"pass_index": 1, "process": 0}
-        return line | {key: value for key, usual in others.items() if (value := getattr(self, key)) != usual}
+        for name, default in (("values", {}), ("pass_index", 1), ("process", 0)):
+            value = getattr(self, name)
+            if value != default:
+                line[name] = value
+        return line
 
 
 @dataclass
@@ -113,9 +115,29 @@ class Shape:
     counters: dict[str, dict] = field(default_factory=dict)
 
     def line(self) -> dict:
-        """Return its line of the journal, without what has lines of its own."""
-        line = {"kind": "shape"} | {name: getattr(self, name) for name in IN_LINE}
-        return line | {"work": {key: value for key, value in asdict(self.work).items() if value}}
+        """Its line of the journal, without what has lines of its own."""
+        line = {"kind": "shape"}
+        for name in IN_LINE:
+            line[name] = getattr(self, name)
+        line["work"] = {key: value for key, value in asdict(self.work).items() if value}
+        return line
+
+    def take(self, kind: str, line: dict) -> None:
+        """Add a line of the journal that is about the shape."""
+        contender = line.get("contender")
+        if kind == "pass":
+            for name, value in line.items():
+                setattr(self, name, value)
+        elif kind == "timeline":
+            self.timelines[contender] = line
+        elif kind == "counters":
+            self.counters[contender] = line
+        elif kind == "costs":
+            entrant = self.entrants.get(contender, {})
+            entrant["costs"] = entrant.get("costs", {}) | line["costs"]
+        elif kind == "kernels":
+            for name, kernels in line["kernel_names"].items():
+                self.entrants.get(name, {})["kernel_name"] = kernels
 
     def keep_whole_passes(self) -> None:
         """Forget the rounds of a pass that was cut off: it is made anew."""
@@ -143,8 +165,12 @@ class Shape:
 
     def values(self, entrant: str | None, name: str) -> dict[int, float]:
         """Return {round: value} of what was read beside the time."""
-        rounds = (round_ for round_ in self.rounds if name in round_.values.get(entrant, ()))
-        return {round_.index: round_.values[entrant][name] for round_ in rounds}
+        values = {}
+        for round_ in self.rounds:
+            of_entrant = round_.values.get(entrant, {})
+            if name in of_entrant:
+                values[round_.index] = of_entrant[name]
+        return values
 
     @property
     def requested_by_round(self) -> dict[int, float]:
@@ -163,10 +189,13 @@ class Shape:
 
     @property
     def choices(self) -> dict:
-        """Return what was chosen for the shape once, which holds for all later processes that prepare it: its `facts`,
-        and the median seconds of its entrants."""
-        times_of = {entrant: self.times_s(entrant).values() for entrant in self.late}
-        return {"facts": self.facts, "medians_s": {name: median(times) for name, times in times_of.items() if times}}
+        """What was chosen for the shape once, which holds for all later processes that prepare it: its `facts`, and the
+        median seconds of its entrants."""
+        medians_s = {}
+        for entrant in self.late:
+            if times_s := self.times_s(entrant):
+                medians_s[entrant] = median(times_s.values())
+        return {"facts": self.facts, "medians_s": medians_s}
 
     @property
     def rivals(self) -> list[str]:
@@ -246,17 +275,17 @@ class Run:
         """Return {case, outcome, reason} of each case that failed or has no number: the last word on it."""
         last = {entry["case"]: entry for entry in self.not_measured}
         for case in self.metadata.get("cases", ()):
-            cut_off = {"case": case, "outcome": NOT_RUN, "reason": "the run was cut off before it"}
-            last.setdefault(case, cut_off)
+            last.setdefault(case, {"case": case, "outcome": NOT_RUN, "reason": "the run was cut off before it"})
+        for ceiling in self.ceilings:
+            last.pop(f"ceilings-{ceiling['when']}", None)
         measured = [f"{shape.id}-{name}" for shape in self.shapes.values() for name in shape.measured]
-        again = {f"ceilings-{ceiling['when']}" for ceiling in self.ceilings}
-        missing = [
-            entry
-            for case, entry in last.items()
-            if case not in again and (case not in measured or entry["outcome"] != NOT_RUN)
-        ]
-        void = measured if self.void else ()
-        return missing + [{"case": case, "outcome": "skipped", "reason": self.void} for case in void]
+        for case in measured:
+            if case in last and last[case]["outcome"] == NOT_RUN:
+                del last[case]
+        missing = [*last.values()]
+        if self.void:
+            missing += [{"case": case, "outcome": "skipped", "reason": self.void} for case in measured]
+        return missing
 
     def take(self, line: dict) -> None:
         """Add a line of the journal, after its first one. Raises TypeError for one whose fields are not those of its
@@ -266,42 +295,39 @@ class Run:
         if line.pop("checkout", None):
             self.base = self.base or Run(self.metadata | self.metadata["against"])
             return self.base.take(line)
-        if line["kind"] in ("resumed", "end") and self.base:
-            self.base.take(line)
         kind = line.pop("kind")
-        if kind == "round":
+        if kind in ("resumed", "end"):
+            self.open_or_close(line if kind == "end" else None)
+        elif kind in LISTS:
+            getattr(self, LISTS[kind]).append(line)
+        elif kind == "shape":
+            self.add_shape(Shape(**line | {"work": Work(**line["work"])}))
+        elif kind == "round":
             self.add_rounds(line.pop("shape"), [Round(**line)])
-        elif kind == "shape":  # a second one is of a run that was gone on with: the shape is measured anew
-            shape = Shape(**line | {"work": Work(**line["work"])})
-            self.shapes[shape.id] = shape
-            self.steady = [block for block in self.steady if block["shape"] != shape.id]
-        elif kind == "pass":
-            shape = self.shapes[line.pop("shape")]
-            for name, value in line.items():
-                setattr(shape, name, value)
-        elif kind in ("timeline", "counters"):
-            shape = self.shapes[line["shape"]]
-            (shape.timelines if kind == "timeline" else shape.counters)[line["contender"]] = line
-        elif kind == "costs":
-            entrant = self.shapes[line["shape"]].entrants.get(line["contender"], {})
-            entrant["costs"] = entrant.get("costs", {}) | line["costs"]
-        elif kind == "kernels":
-            for name, kernels in line["kernel_names"].items():
-                self.shapes[line["shape"]].entrants.get(name, {})["kernel_name"] = kernels
         elif kind == "links":
             self.metadata["links"] = line
         elif kind == "idle":
             self.metadata["machine"] |= line
         elif kind == "note":
             self.notes_by_topic[line["about"]] = line["text"]
-        elif kind in LISTS:
-            getattr(self, LISTS[kind]).append(line)
-        elif kind in ("resumed", "end"):
-            self.end = line if kind == "end" else None
-            if kind == "resumed":
-                self.note_lost_rounds()
-            for name in self.interrupted if kind == "resumed" else ():
+        else:
+            self.shapes[line.pop("shape")].take(kind, line)
+
+    def open_or_close(self, end: dict | None) -> None:
+        """The run ends, or where there is no `end` it is gone on with: passes that were cut off are made anew."""
+        if self.base:
+            self.base.open_or_close(end)
+        self.derived.clear()
+        self.end = end
+        if end is None:
+            self.note_lost_rounds()
+            for name in self.interrupted:
                 self.shapes[name].keep_whole_passes()
+
+    def add_shape(self, shape: Shape) -> None:
+        """Add a shape. A second one of that id is of a run that was gone on with: it is measured anew."""
+        self.shapes[shape.id] = shape
+        self.steady = [block for block in self.steady if block["shape"] != shape.id]
 
     def add_rounds(self, shape_id: str, rounds: list[Round]) -> None:
         """Add rounds to a shape. Raises ValueError where one of that index is there."""
@@ -326,16 +352,20 @@ class Run:
         """Return a row for each timed call, with `SAMPLE_COLUMNS`. Those that a late host spoilt are absent."""
         import pandas
 
-        rows = [
-            {
-                "case": f"{shape.id}-{name}", "shape": shape.id, "contender": name,
-                "role": shape.entrants[name].get("role", ""), "round": round_.index,
-                "position": round_.order.index(name),
-                "pass": round_.pass_index, "process": round_.process, "time_s": time_s,
-                **round_.values.get(name, {}),
-            }
-            for shape in self.shapes.values()
-            for round_ in shape.rounds
-            for name, time_s in round_.time_s.items()
-        ]  # fmt: skip
+        rows = []
+        for shape in self.shapes.values():
+            for round_ in shape.rounds:
+                for name, time_s in round_.time_s.items():
+                    row = {
+                        "case": f"{shape.id}-{name}",
+                        "shape": shape.id,
+                        "contender": name,
+                        "role": shape.entrants[name].get("role", ""),
+                        "round": round_.index,
+                        "position": round_.order.index(name),
+                        "pass": round_.pass_index,
+                        "process": round_.process,
+                        "time_s": time_s,
+                    }
+                    rows.append(row | round_.values.get(name, {}))
         return pandas.DataFrame(rows, columns=None if rows else list(SAMPLE_COLUMNS))
