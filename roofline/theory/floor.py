@@ -13,7 +13,7 @@ from roofline.theory.work import Work
 CPU_TIMES = 4
 """So many times the fastest probe: a library reaches a quarter of a CPU's peak on the shapes of the probes."""
 
-NO_DATASHEET = "the chip is in no datasheet of the suite (roofline/theory/chips.py)"
+NO_DATASHEET = "the chip is in no datasheet of the suite (roofline/theory/chips.toml)"
 NO_CLOCK = "NVML does not tell the highest clock"
 NO_PROBE = "no probe of matmuls and of memory was measured"
 
