@@ -73,7 +73,8 @@ def readings(question: Question) -> list[Reading]:
 
 
 def _reading(question: Question, name: str, whole_bytes: int) -> Reading:
-    sharded, memory_bytes = sharded_bytes(question), question.chip.memory_bytes
+    sharded = sharded_bytes(question)
+    memory_bytes = question.chip.memory_bytes
     device_bytes = sharded / question.devices + whole_bytes
     least = {text: least_devices(sharded, whole_bytes, size) for text, size in _sizes(memory_bytes).items()}
     fits = device_bytes <= memory_bytes if memory_bytes else None

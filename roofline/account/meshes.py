@@ -27,7 +27,8 @@ def crossings(question: Question, kind: str) -> list[Crossing]:
     On nodes, NVLink runs inside a node, and each GPU has a port to a network between nodes. A collective over several
     nodes uses the ports of all its devices in a node, and runs through both fabrics at the same time, piece by piece.
     """
-    chip, degrees = question.chip, question.degrees
+    chip = question.chip
+    degrees = question.degrees
 
     def received(parts: float) -> float:
         return (parts - 1) / parts if question.exact else 1

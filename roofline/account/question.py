@@ -91,11 +91,12 @@ class Question:
             raise ValueError(misfit)
 
     def misfit(self) -> str | None:
-        """Return why the degrees do not fit the chip's torus or nodes, or None where they do.
+        """Why the degrees do not fit the chip's torus or nodes, or None where they do.
 
         On nodes, groups have to divide a node or to fill nodes: the traffic of others is not counted right.
         """
-        node, axes = self.chip.node_size, self.chip.torus_axes
+        node = self.chip.node_size
+        axes = self.chip.torus_axes
         if axes:
             degrees = ", ".join(f"{kind}={degree:g}" for kind, degree in self.degrees.items())
             sentence = f"{degrees}: each needs an axis of its own, and the torus has {axes}: leave one out"

@@ -59,14 +59,16 @@ def _effect(technique: Technique, now: Question) -> Effect:
     reason = technique.reason.format(after=after)
     if after == now:
         reason = f"it is used already; {reason}"
-    device_bytes, room_bytes = _device_bytes(after), now.chip.memory_bytes or math.inf
+    device_bytes = _device_bytes(after)
+    room_bytes = now.chip.memory_bytes or math.inf
     more_bytes = 0.0
     if now.model.blocks:  # else nobody knows the memory of either
         more_bytes = device_bytes - _device_bytes(now)
     if more_bytes > 0 and device_bytes > room_bytes:
         problem = f"{device_bytes / GB:,.2f} GB do not fit a device of {room_bytes / GB:,.2f} GB"
         return Effect(technique.name, f"{problem}; {reason}", memory_bytes=more_bytes)
-    before, tokens = bound(now).tokens, bound(after).tokens
+    before = bound(now).tokens
+    tokens = bound(after).tokens
     received = [_received_bytes(question, before if before < math.inf else 0) for question in (now, after)]
     return Effect(
         technique.name,
@@ -102,7 +104,8 @@ def _pipeline(now: Question) -> Question | str:
     if now.model.blocks < STAGES:
         return f"the model has fewer blocks, {now.model.blocks}"
     blocks = math.ceil(now.model.blocks / STAGES)
-    chip, axes = now.chip, now.chip.torus_axes
+    chip = now.chip
+    axes = now.chip.torus_axes
     if axes:
         chip = replace(chip, torus_axes=axes - 1, links=chip.links - chip.links // axes)
     model = replace(now.model, blocks=blocks)

@@ -58,7 +58,8 @@ TECHNIQUES = {
 def text(answer: Answer) -> str:
     """The report: the answers in sentences, then every term, to check each figure by hand."""
     question = answer.question
-    model, chip = question.model, question.chip
+    model = question.model
+    chip = question.chip
     blocks = f"{model.blocks} x " if model.blocks else ""
     weights = f", {question.parameters:,} weights" if model.blocks else ""
     lines = [
@@ -100,7 +101,8 @@ def _readings(answer: Answer) -> list[str]:
 
 def _forward(answer: Answer) -> list[str]:
     """The matmuls and links of a block, the bounds, and the pace at the question's tokens."""
-    question, forward = answer.question, answer.forward
+    question = answer.question
+    forward = answer.forward
     matmuls = f"{_number(question.flop_per_token)} FLOP at {question.flop_per_s / 1e12:.4g} TFLOP/s"
     lines = [
         "CHIPS OR LINKS, forward pass of one block",
@@ -152,7 +154,8 @@ def _counted(model: Model) -> str:
 
 
 def _bound(answer: Answer) -> str:
-    bound, tokens = answer.bounds[0], answer.question.tokens
+    bound = answer.bounds[0]
+    tokens = answer.question.tokens
     if bound.tokens == math.inf:
         return f"never compute-bound: over the {bound.fabric} each token takes longer than on the chips"
     if not bound.tokens:
@@ -172,8 +175,10 @@ def _links(chip: Chip) -> str:
 
 def _table(columns: dict[str, Callable], rows: Iterable, sides: str) -> list[str]:
     """Lines of cells under each other, each column at its side: `<` or `>`. Without rows there are none."""
-    cells = [[write(row) for write in columns.values()] for row in rows]
-    return aligned([[*columns], *cells], sides) if cells else []
+    cells = [[*columns]]
+    for row in rows:
+        cells.append([write(row) for write in columns.values()])
+    return aligned(cells, sides) if len(cells) > 1 else []
 
 
 def _wrapped(text: str, indent: str) -> list[str]:

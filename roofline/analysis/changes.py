@@ -17,7 +17,7 @@ from typing import NamedTuple
 from roofline.analysis.overlap import unsplit_times_s
 from roofline.analysis.verdicts import HIDDEN, SPEED, Change
 from roofline.store.run import Run
-from roofline.store.stats import blocks, by_process
+from roofline.store.stats import blocks, by_process, processes
 from roofline.theory.simulator import hidden_fraction
 
 BETWEEN_RUNS = 0.013
@@ -42,19 +42,24 @@ class Spread(NamedTuple):
 
 
 def values_of(run: Run, record: dict, of: str = SPEED) -> Values:
-    """What a run says of the case of `record`; {} where it has no ratio."""
+    """What a run says of the case of `record`; {} where it has no ratio, or fewer than two processes have one."""
     if of == SPEED and record["ratio_to_baseline"] is None:
         return {}
     shape = run.shapes[record["shape"]]
     times_s = shape.times_s(record["contender"])
     groups = shape.groups
-    if len({process for process, _ in groups.values()}) == 1:  # its blocks take the place of processes
+    if len(set(processes(groups).values())) == 1:  # its blocks take the place of processes
         groups = {index: (block, 0) for index, block in blocks(tuple(groups.items())).items()}
+    anchor = shape.anchor
     if of == HIDDEN:
-        return by_process(hidden_fraction, *unsplit_times_s(shape), times_s, groups=groups, anchor=shape.anchor)
-    speeds = by_process(lambda time_s, baseline_s: baseline_s / time_s, times_s, shape.anchor, groups=groups,
-                        anchor=shape.anchor)  # fmt: skip
-    return {process: math.log(speed) for process, speed in speeds.items()}
+        values = by_process(hidden_fraction, *unsplit_times_s(shape), times_s, groups=groups, anchor=anchor)
+    else:
+        values = by_process(_log_speed, times_s, anchor, groups=groups, anchor=anchor)
+    return values if len(values) > 1 else {}
+
+
+def _log_speed(time_s: float, baseline_s: float) -> float:
+    return math.log(baseline_s / time_s)
 
 
 def spread_of(cases: Sequence[Values]) -> Spread | None:
@@ -80,9 +85,9 @@ def change_of_pairs(cases: Sequence[Sides], of: str = SPEED) -> Change | None:
     """What `change_of_runs` says, of one run a side whose processes took turns: what moves a whole run cancels in each
     pair. None where fewer than two pairs have all cases."""
     pairs = [(base, new) for (base,), (new,) in cases]
-    processes = [sorted(set.intersection(*map(set, side))) for side in zip(*pairs, strict=True)]
+    complete = [sorted(set.intersection(*map(set, side))) for side in zip(*pairs, strict=True)]
     changes = []
-    for before, after in zip(*processes, strict=False):  # numbers differ where a share of one side was begun again
+    for before, after in zip(*complete, strict=False):  # numbers differ where a share of one side was begun again
         changes.append(fmean(new[after] - base[before] for base, new in pairs))
     return Change.of_logarithms(changes, of) if len(changes) > 1 else None
 
@@ -93,9 +98,11 @@ def change(base: Sequence[Spread], new: Sequence[Spread], of: str = SPEED) -> Ch
     of_one = fmean(run.variance for run in runs) + BETWEEN_RUNS**2
     noise = sum((run.variance / len(runs)) ** 2 / run.freedom for run in runs)
     degrees = min(KNOWN, of_one**2 / noise) if noise else KNOWN
-    means = [fmean(run.value for run in side) for side in (base, new)]
+    means = []
     spread = 0.0
-    for side, mean in zip((base, new), means, strict=True):
+    for side in (base, new):
+        mean = fmean(run.value for run in side)
+        means.append(mean)
         for run in side:
             spread += (run.value - mean) ** 2
     degrees_of_runs = len(runs) - 2

@@ -12,7 +12,7 @@ the processes' means. `changes` says how far a case changed, `verdicts` how that
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -27,6 +27,7 @@ from roofline.store.stats import geometric_mean
 
 SAME_WIRE = 0.01
 """Wires whose bytes/s are within this share of one another are alike."""
+ChangeOf = Callable[[Sequence[Sides], str], Change | None]
 NEITHER = "neither"
 """Lacks a case that both sides have and that is not compared: its wires differ."""
 
@@ -125,35 +126,40 @@ class Pair:
 
     @cached_property
     def judged_by(self) -> str:
-        return HIDDEN if all(record.get("hidden_fraction") is not None for record in self.records) else SPEED
+        hidden = [record.get("hidden_fraction") for record in self.records]
+        return SPEED if None in hidden else HIDDEN
 
     @cached_property
     def values(self) -> Sides:
         """What each run says. Nothing can be said of times over wires that differ."""
         if self.judged_by == SPEED and not self.on_one_wire:
             return [[], []]
-        return [[values_of(run, record, self.judged_by) for run, record in side] for side in self.sides]
+        values = []
+        for side in self.sides:
+            values.append([values_of(run, record, self.judged_by) for run, record in side])
+        return values
 
-    @cached_property
-    def of_several_processes(self) -> Sides:
-        """Of the `values` those that say how far they vary."""
-        return [[of_run for of_run in side if len(of_run) > 1] for side in self.values]
+    @property
+    def told(self) -> Sides:
+        """Of the `values` those of runs that say something."""
+        return [list(filter(None, side)) for side in self.values]
 
     def problem(self) -> Missing | None:
         """Why it cannot be compared in all runs, if there is a reason."""
         if self.values == [[], []]:
             reason = "judged by its time, and the wires differ: --ffn-wires-of=RUN takes those of another run"
             return Missing(self.case, NEITHER, reason)
-        if self.of_several_processes == self.values:
+        if all(chain(*self.values)):
             return None
-        is_alone = any(record["ratio_to_baseline"] is None for record in self.records)
-        reason = "no baseline was timed beside it" if is_alone else "too few rounds to say how far they vary"
+        ratios = [record["ratio_to_baseline"] for record in self.records]
+        reason = "no baseline was timed beside it" if None in ratios else "too few rounds to say how far they vary"
         return Missing(self.case, "BASE or NEW", reason)
 
     def row(self, change: Change) -> Case:
         notes = []
         if not self.on_one_wire:
-            notes.append("wire {:.3g} and {:.3g} GB/s".format(*(wire / 1e9 for wire in self.wires)))
+            base, new = self.wires
+            notes.append(f"wire {base / 1e9:.3g} and {new / 1e9:.3g} GB/s")
         moved = self.speed("baseline_time_s") if self.on_one_wire else None
         if moved and abs(math.log(moved)) > math.log1p(MARGIN):
             notes.append(f"baseline {100 * abs(moved - 1):.1f} % {'faster' if moved > 1 else 'slower'}")
@@ -169,34 +175,54 @@ def compare(base: Sequence[Run], new: Sequence[Run], *, allow=()) -> Comparison:
     for name, run in runs.items():
         records_of_run[name] = {record["case"]: record for record in records_of(run)}
     pairs = _pairs(base, new, [*records_of_run.values()])
-    baseline_speeds = [pair.speed("time_s") for pair in pairs if pair.is_of_baseline and pair.on_one_wire]
-    change_of = change_of_pairs if new[0].base is base[0] else change_of_runs
-    cases = []
-    of_contender = {}
+    judged = []
+    missing = []
     for pair in pairs:
-        if pair.is_of_baseline or not all(pair.of_several_processes):
-            continue
-        if change := change_of([pair.of_several_processes], pair.judged_by):
-            cases.append(pair.row(change))
-        if len(pair.records) == len(runs):
-            of_contender.setdefault((pair.records[0]["contender"], pair.judged_by), []).append(pair.values)
-    if not cases:
-        raise ValueError("no case has a ratio to a baseline on both sides: nothing can be compared; measure it beside")
-    means = []
-    for (contender, judged_by), values in of_contender.items():
-        change = change_of(values, judged_by)
-        if change and len(values) > 1:
-            means.append(Mean(contender, len(values), change))
+        if problem := pair.problem():
+            missing.append(problem)
+        if not pair.is_of_baseline and all(pair.told):
+            judged.append(pair)
+    change_of = change_of_pairs if new[0].base is base[0] else change_of_runs
     return Comparison(
         base_runs=len(base),
         new_runs=len(new),
         differences=differences,
         unfinished=[name for name, run in runs.items() if run.end is None or run.unfinished],
-        means=_with_verdicts(means),
-        cases=_with_verdicts(cases),
-        missing=[*filter(None, (pair.problem() for pair in pairs)), *_missing(runs, records_of_run)],
-        baseline_speed=geometric_mean(baseline_speeds) if baseline_speeds else None,
+        means=_means(judged, len(runs), change_of),
+        cases=_cases(judged, change_of),
+        missing=missing + _missing(runs, records_of_run),
+        baseline_speed=_baseline_speed(pairs),
     )
+
+
+def _baseline_speed(pairs: list[Pair]) -> float | None:
+    speeds = [pair.speed("time_s") for pair in pairs if pair.is_of_baseline and pair.on_one_wire]
+    return geometric_mean(speeds) if speeds else None
+
+
+def _cases(pairs: list[Pair], change_of: ChangeOf) -> list[Case]:
+    """The cases that some runs of both sides tell of. Raises ValueError where there is none."""
+    cases = []
+    for pair in pairs:
+        if change := change_of([pair.told], pair.judged_by):
+            cases.append(pair.row(change))
+    if not cases:
+        raise ValueError("no case has a ratio to a baseline on both sides: nothing can be compared; measure it beside")
+    return _with_verdicts(cases)
+
+
+def _means(pairs: list[Pair], run_count: int, change_of: ChangeOf) -> list[Mean]:
+    """What contenders became in the mean over the cases that all runs measured, where these are several."""
+    of_contender: dict[tuple[str, str], list[Sides]] = {}
+    for pair in pairs:
+        if len(pair.records) == run_count:
+            of_contender.setdefault((pair.records[0]["contender"], pair.judged_by), []).append(pair.values)
+    means = []
+    for (contender, judged_by), values in of_contender.items():
+        change = change_of(values, judged_by)
+        if change and len(values) > 1:
+            means.append(Mean(contender, len(values), change))
+    return _with_verdicts(means)
 
 
 def _with_verdicts(rows: list) -> list:
@@ -216,8 +242,8 @@ def _differences(base: Sequence[Run], new: Sequence[Run], allow) -> dict[str, tu
     for name in ALL:
         values = [condition(run.metadata, name) for run in runs]
         if not are_alike(values):
-            sides = values[: len(base)], values[len(base) :]
-            differences[name] = tuple(" and ".join(dict.fromkeys(side)) for side in sides)
+            of_base, of_new = map(dict.fromkeys, (values[: len(base)], values[len(base) :]))
+            differences[name] = " and ".join(of_base), " and ".join(of_new)
     for name in NUMBERS:
         if name in differences and name not in allow:
             a, b = differences[name]
@@ -246,7 +272,8 @@ def _pairs(base: Sequence[Run], new: Sequence[Run], records_of_run: list[dict[st
 
 def named_runs(side: str, runs: Sequence[Run]) -> dict[str, Run]:
     """{`BASE`: run}, or {`BASE 1`: run, ...} of several."""
-    return {side if len(runs) == 1 else f"{side} {number}": run for number, run in enumerate(runs, 1)}
+    names = [f"{side} {number}" for number, _ in enumerate(runs, 1)] if len(runs) > 1 else [side]
+    return dict(zip(names, runs, strict=True))
 
 
 def _missing(runs: dict[str, Run], records_of_run: dict[str, dict]) -> list[Missing]:

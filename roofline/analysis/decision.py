@@ -45,7 +45,7 @@ def levels(planned: int) -> dict[int, float]:
 
 def decide(ratios: Sequence[float], margin: float, planned: int) -> Decision:
     """What the first look at the `ratios` of processes says that decides, or else the last one so far."""
-    logarithms = [math.log(ratio) for ratio in ratios]
+    logarithms = list(map(math.log, ratios))
     decision = Decision()
     for look, (count, alpha) in enumerate(levels(planned).items(), 1):
         if count > len(ratios) or decision.verdict != UNDECIDED:

@@ -51,12 +51,14 @@ def _sides(folders: list[Path], new_folders: list[Path] | None) -> tuple[list[Ru
         problem = f"of {len(folders)} runs, which are NEW?" if folders[1:] else "there is no NEW:"
         raise ValueError(f"{problem} Say roofline compare BASE NEW, or BASE... --new NEW...")
     sides = (folders, new_folders) if new_folders else (folders[:1], folders[1:])
-    for side in sides:
-        for folder in side:
-            if side.count(folder) > 1:
-                raise ValueError(f"{folder} is given twice on one side: it would count as two runs")
-    base, new = ([load(folder) for folder in side] for side in sides)
-    return base, new
+    return _loaded(sides[0]), _loaded(sides[1])
+
+
+def _loaded(folders: list[Path]) -> list[Run]:
+    for folder in folders:
+        if folders.count(folder) > 1:
+            raise ValueError(f"{folder} is given twice on one side: it would count as two runs")
+    return list(map(load, folders))
 
 
 def change_text(change: Change) -> str:

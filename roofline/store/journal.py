@@ -91,11 +91,13 @@ class Journal:
         except BaseException:
             self._file.truncate(self._size)
             raise
-        self._size, self._sum = size, total
+        self._size = size
+        self._sum = total
 
     def _require_in_place(self) -> None:
         """Raise OSError where the file at the path is no longer the one that is open, as the last write left it."""
-        there, ours = self._path.stat(), os.fstat(self._file.fileno())
+        there = self._path.stat()
+        ours = os.fstat(self._file.fileno())
         if not os.path.samestat(there, ours) or there.st_size != self._size:
             raise OSError(errno.ESTALE, f"something else replaced or changed {NAME}")
 
@@ -104,7 +106,7 @@ class Journal:
 
 
 def hold(folder: Path) -> BinaryIO | None:
-    """Return the journal in `folder`, opened: no other process gets it until it is closed, or this one ends. None where
+    """The journal in `folder`, opened: no other process gets it until it is closed, or this one ends. None where
     there is none. Raises ValueError where another process holds it."""
     if not (path := find(folder)):
         return None
@@ -135,7 +137,7 @@ def _require_room(folder: Path) -> None:
 
 
 def find(folder: Path) -> Path | None:
-    """Return the journal in `folder`, packed or not."""
+    """The journal in `folder`, packed or not."""
     return next((path for name in (NAME, PACKED) if (path := folder / name).is_file()), None)
 
 

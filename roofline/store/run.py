@@ -145,26 +145,26 @@ class Shape:
         self.round_count = len(self.rounds)
 
     def get(self, name: str, default: Scalar = None):
-        """Return a parameter, or else a fact."""
+        """A parameter, or else a fact."""
         return self.params[name] if name in self.params else self.facts.get(name, default)
 
     def times_s(self, entrant: str | None) -> dict[int, float]:
-        """Return {round: seconds}; {} of an entrant that has none."""
+        """{round: seconds}; {} of an entrant that has none."""
         return {round_.index: round_.time_s[entrant] for round_ in self.rounds if entrant in round_.time_s}
 
     @property
     def anchor(self) -> dict[int, float] | None:
-        """Return the baseline's {round: seconds}, beside which all times of the shape are told; None where it has
+        """The baseline's {round: seconds}, beside which all times of the shape are told; None where it has
         none."""
         return (self.baseline in self.late and self.times_s(self.baseline)) or None
 
     @property
     def groups(self) -> dict[int, tuple[int, int]]:
-        """Return {round: (process, pass)}, by which statistics know which rounds are alike."""
+        """{round: (process, pass)}, by which statistics know which rounds are alike."""
         return {round_.index: (round_.process, round_.pass_index) for round_ in self.rounds}
 
     def values(self, entrant: str | None, name: str) -> dict[int, float]:
-        """Return {round: value} of what was read beside the time."""
+        """{round: value} of what was read beside the time."""
         values = {}
         for round_ in self.rounds:
             of_entrant = round_.values.get(entrant, {})
@@ -174,18 +174,18 @@ class Shape:
 
     @property
     def requested_by_round(self) -> dict[int, float]:
-        """Return {round: bytes/s that the link was asked for}; {} of one that is asked for the same in all."""
+        """{round: bytes/s that the link was asked for}; {} of one that is asked for the same in all."""
         return self.values(f"gemm {self.get('unsplit')}", REQUESTED)
 
     @property
     def requested_bytes_per_s(self) -> float | None:
-        """Return what the link was asked for in a typical round; None where the link chooses."""
+        """What the link was asked for in a typical round; None where the link chooses."""
         typical = time_of(self.requested_by_round, self.groups)
         return typical.value if typical else self.get(REQUESTED)
 
     def of_role(self, role: str) -> list[str]:
-        """Return entrants that take turns for comparison, as `gemm`, and are still in."""
-        return [name for name, about in self.entrants.items() if about.get("role") == role and name in self.late]
+        """Entrants that take turns for comparison, as `gemm`, and are still in."""
+        return [name for name, fields in self.entrants.items() if fields.get("role") == role and name in self.late]
 
     @property
     def choices(self) -> dict:
@@ -199,17 +199,23 @@ class Shape:
 
     @property
     def rivals(self) -> list[str]:
-        """Return contenders whose ratio to the baseline is judged: ours and the user's. Libraries are rivals only where
+        """Contenders whose ratio to the baseline is judged: ours and the user's. Libraries are rivals only where
         nobody else stands beside the baseline, and the baseline's second turn never is."""
-        others = [name for name in self.measured if name not in (self.baseline, self.baseline + AGAIN)]
-        of_ours = [name for name in others if not self.entrants[name].get("of_library")]
-        return of_ours or others
+        libraries = []
+        rivals = []
+        for name in self.measured:
+            if name not in (self.baseline, self.baseline + AGAIN):
+                (libraries if self.entrants[name].get("of_library") else rivals).append(name)
+        return rivals or libraries
 
     @property
     def measured(self) -> list[str]:
-        """Return entrants that were asked for and have samples."""
-        contenders = [name for name in self.late if "role" not in self.entrants.get(name, {})]
-        return [name for name in contenders if self.times_s(name)]
+        """Contenders that were asked for and have samples."""
+        measured = []
+        for name in self.late:
+            if "role" not in self.entrants.get(name, {}) and self.times_s(name):
+                measured.append(name)
+        return measured
 
 
 IN_LINE = tuple(entry.name for entry in fields(Shape) if entry.name not in ("rounds", "timelines", "counters", "work"))
@@ -242,37 +248,37 @@ class Run:
     """What analyses derived of a run that is closed; gone with the next line that is taken."""
 
     def measured(self, shape_id: str | None) -> list[str]:
-        """Return contenders that have samples on a shape."""
+        """Contenders that have samples on a shape."""
         return self.shapes[shape_id].measured if shape_id in self.shapes else []
 
     def cases(self) -> list[tuple[Shape, str]]:
-        """Return (shape, contender) of every row: what was asked for, and the baseline beside it; none where all is
+        """(shape, contender) of every row: what was asked for, and the baseline beside it; none where all is
         void."""
         return [] if self.void else [(shape, name) for shape in self.shapes.values() for name in shape.measured]
 
     @property
     def void(self) -> str:
-        """Return why no sample is the time of anything; empty where they are."""
+        """Why no sample is the time of anything; empty where they are."""
         return LOOPBACK if self.metadata.get("ranks", {}).get("loopback") else ""
 
     @property
     def notes(self) -> list[str]:
-        """Return what a reader should know, in sentences."""
+        """What a reader should know, in sentences."""
         return [*self.metadata["notes"], *self.notes_by_topic.values()]
 
     @property
     def interrupted(self) -> list[str]:
-        """Return shapes whose rounds were cut short."""
+        """Shapes whose rounds were cut short."""
         return [name for name, shape in self.shapes.items() if shape.stopped_by == INTERRUPTED]
 
     @property
     def unfinished(self) -> bool:
-        """Return whether there is something to go on with: a shape cut short, or a case whose turn never came."""
+        """Whether there is something to go on with: a shape cut short, or a case whose turn never came."""
         return bool(self.interrupted or any(entry["outcome"] == NOT_RUN for entry in self.missing))
 
     @property
     def missing(self) -> list[dict]:
-        """Return {case, outcome, reason} of each case that failed or has no number: the last word on it."""
+        """{case, outcome, reason} of each case that failed or has no number: the last word on it."""
         last = {entry["case"]: entry for entry in self.not_measured}
         for case in self.metadata.get("cases", ()):
             last.setdefault(case, {"case": case, "outcome": NOT_RUN, "reason": "the run was cut off before it"})
@@ -288,8 +294,8 @@ class Run:
         return missing
 
     def take(self, line: dict) -> None:
-        """Add a line of the journal, after its first one. Raises TypeError for one whose fields are not those of its
-        kind."""
+        """Add a line of the journal; the first one says nothing new. Raises TypeError for one whose fields are not
+        those of its kind."""
         self.derived.clear()
         line = line.copy()
         if line.pop("checkout", None):
@@ -310,7 +316,7 @@ class Run:
             self.metadata["machine"] |= line
         elif kind == "note":
             self.notes_by_topic[line["about"]] = line["text"]
-        else:
+        elif kind != "run":  # of which the run was made
             self.shapes[line.pop("shape")].take(kind, line)
 
     def open_or_close(self, end: dict | None) -> None:
@@ -349,7 +355,7 @@ class Run:
                 shape.round_count = len(shape.rounds)
 
     def samples(self) -> DataFrame:
-        """Return a row for each timed call, with `SAMPLE_COLUMNS`. Those that a late host spoilt are absent."""
+        """A row for each timed call, with `SAMPLE_COLUMNS`. Those that a late host spoilt are absent."""
         import pandas
 
         rows = []

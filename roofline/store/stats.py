@@ -131,10 +131,12 @@ def middle(values: list[float]) -> float:
 @lru_cache(maxsize=64)
 def blocks(groups: tuple[tuple[int, tuple[int, int]], ...]) -> dict[int, int]:
     """{round: block} of a single process: its passes, or where they are few, runs of its rounds."""
-    if len({group for _, group in groups}) >= BLOCKS:
+    if len(set(dict(groups).values())) >= BLOCKS:
         return {index: pass_index for index, (_, pass_index) in groups}
-    rounds = sorted(index for index, _ in groups)
-    return {index: place * BLOCKS // len(rounds) for place, index in enumerate(rounds)}
+    blocks = {}
+    for place, index in enumerate(sorted(dict(groups))):
+        blocks[index] = place * BLOCKS // len(groups)
+    return blocks
 
 
 @lru_cache
@@ -144,7 +146,8 @@ def student_quantile(freedom: int, confidence: float = CONFIDENCE) -> float:
     >>> round(student_quantile(4), 3), round(student_quantile(1), 2)
     (2.776, 12.71)
     """
-    low, high = 0.0, 1e6
+    low = 0.0
+    high = 1e6
     for _ in range(100):
         middle = (low + high) / 2
         if beyond(middle, freedom) > 1 - confidence:
@@ -161,7 +164,8 @@ def beyond(t: float, freedom: int) -> float:
     """
     freedom = min(freedom, MOST_FREEDOM)
     angle = math.atan(abs(t) / math.sqrt(freedom))
-    sine, cosine = math.sin(angle), math.cos(angle)
+    sine = math.sin(angle)
+    cosine = math.cos(angle)
     odd = freedom % 2
     term = total = cosine**odd if freedom > 1 else 0.0
     for n in range(1 + odd, freedom - 2, 2):
@@ -184,7 +188,7 @@ def lag1_correlation(samples: Iterable[float]) -> float:
 
 def geometric_mean(values) -> float:
     """Geometric mean of positive numbers; NaN of none."""
-    logs = [math.log(value) for value in values]
+    logs = list(map(math.log, values))
     return math.exp(sum(logs) / len(logs)) if logs else math.nan
 
 

@@ -115,7 +115,8 @@ def cuts(arm: str, m: int, n: int, ranks: int, workers: int) -> list[OverlapPlan
     """The plans by which `arm` may compute out[m, n]: into how many row blocks it cuts the rows, or an arm of `TELLING`
     the rows of each rank. `workers` is 1 without a GPU."""
     parts = ranks if arm in TELLING else 1  # whose rows are cut each by itself
-    row_tiles, column_tiles = parts, 1
+    row_tiles = parts
+    column_tiles = 1
     if workers > 1:
         row_tiles = -(-m // TILE[0] // parts) * parts
         column_tiles = -(-n // TILE[1])
@@ -137,7 +138,8 @@ def chunk_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> list[
 def row_block_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> list[tuple[int, float]]:
     """(row blocks done, when) after each launch. A launch takes all row blocks that are here, and ends with a wave of
     its own, full or not."""
-    grid, blocks = plan.grid, plan.row_blocks
+    grid = plan.grid
+    blocks = plan.row_blocks
     rows = grid.row_tiles // blocks
     arrival_s = [here_s[-1] for here_s in plan.arrivals(t_comm_s, grid.row_tiles, blocks)[::rows]]
     launches = []
@@ -236,7 +238,8 @@ def _signalled(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> float:
         piece                  0            1            2, its own
         arrives, backwards     T_comm       T_comm / 2   0
     """
-    row_tiles, column_tiles = plan.grid.row_tiles, plan.grid.column_tiles
+    row_tiles = plan.grid.row_tiles
+    column_tiles = plan.grid.column_tiles
     pieces = plan.ranks * plan.row_blocks
     sent = pieces - plan.row_blocks
     piece_s = [piece * t_comm_s / sent for piece in range(sent, 0, -1)] + [0.0] * plan.row_blocks

@@ -42,12 +42,8 @@ class Chip:
         return self.link_bandwidth_bytes_per_s and self.links * self.link_bandwidth_bytes_per_s
 
 
-def read(text: str) -> dict[str, Chip]:
-    """{name: chip} of a file like `chips.toml`."""
-    return {name: Chip(name, **fields) for name, fields in tomllib.loads(text).items()}
-
-
-CHIPS = read(Path(__file__).with_name("chips.toml").read_text(encoding="utf-8"))
+_TABLE = tomllib.loads(Path(__file__).with_name("chips.toml").read_text(encoding="utf-8"))
+CHIPS = {name: Chip(name, **fields) for name, fields in _TABLE.items()}
 
 
 def find(name: str) -> Chip:

@@ -59,7 +59,8 @@ def cpu_rates(machine: dict, dtype: str, ceilings: Iterable[dict]) -> Rates | st
     for line in ceilings:
         kind = line["ceiling"], line["dtype"]
         fastest[kind] = max(line["value"], fastest.get(kind, 0.0))
-    matmul, read = fastest.get(("matmul", dtype)), fastest.get(("read", None))
+    matmul = fastest.get(("matmul", dtype))
+    read = fastest.get(("read", None))
     if not (matmul and read):
         return NO_PROBE
     source = f"{CPU_TIMES} times the fastest probe of the run"

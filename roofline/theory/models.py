@@ -100,8 +100,10 @@ def _divided(model: Model, divisor: str, name: str) -> Model:
             f"model {name!r}: the divisor must be a whole number that divides d_model={model.d_model} "
             f"and d_ff={model.d_ff}, as in {model.name}/16"
         )
-    heads, kv_heads = model.heads // parts, model.kv_heads // parts
+    heads = model.heads // parts
+    kv_heads = model.kv_heads // parts
     if model.kv_heads % parts:
         heads = kv_heads = 0
-    d_model, d_ff = model.d_model // parts, model.d_ff // parts
+    d_model = model.d_model // parts
+    d_ff = model.d_ff // parts
     return replace(model, name=name, d_model=d_model, d_ff=d_ff, heads=heads, kv_heads=kv_heads)
