@@ -15,10 +15,10 @@ import sys
 from operator import itemgetter
 from pathlib import Path
 
-from roofline.analysis.changes import FASTER, SLOWER
 from roofline.analysis.comparison import compare
 from roofline.analysis.fields import GROUPS
 from roofline.analysis.records import frame
+from roofline.analysis.verdicts import FASTER, SLOWER
 from roofline.operations.format import rate_text
 from roofline.report import tables
 from roofline.report.throughput import beside_baseline

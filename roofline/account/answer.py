@@ -24,7 +24,7 @@ class Answer:
 
 
 def answer(question: Question) -> Answer:
-    """Return all rows. Raises ValueError where the question does not pass its `check`."""
+    """All rows. Raises ValueError where the question does not pass its `check`."""
     question.check()
     return Answer(
         question=question,

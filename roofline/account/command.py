@@ -60,7 +60,7 @@ def _case(text: str) -> Case:
 
 
 def _chip(options: argparse.Namespace) -> chips.Chip:
-    """Return the chip of the datasheet, with what `options` have in place of it."""
+    """The chip of the datasheet, with what `options` have in place of it."""
     chip = chips.find(options.chip)
     if options.flops:
         chip = replace(chip, flops=chip.flops | {"bf16": options.flops}, source=f"{chip.source}; FLOP/s: given")
@@ -70,7 +70,7 @@ def _chip(options: argparse.Namespace) -> chips.Chip:
 
 
 def question(options: argparse.Namespace) -> Question:
-    """Return what `options` ask. Raises ValueError for an unknown model or chip."""
+    """What `options` ask. Raises ValueError for an unknown model or chip."""
     chip = _chip(options)
     exact = options.collectives == "exact" if options.collectives else not chip.torus_axes
     model = parse_model(options.model)
@@ -87,7 +87,7 @@ def question(options: argparse.Namespace) -> Question:
 
 
 def size(text: str) -> int:
-    """Return the bytes of `text`, as 80GB (1e9 bytes each) or 80GiB (2**30). Raises argparse's error without a unit."""
+    """The bytes of `text`, as 80GB (1e9 bytes each) or 80GiB (2**30). Raises argparse's error without a unit."""
     digits = text.strip().rstrip(string.ascii_letters)
     unit = text.strip().removeprefix(digits)
     if not number(digits) > 0:

@@ -27,16 +27,14 @@ class Term:
 
     @property
     def s_per_byte(self) -> float:
-        """Return the seconds for each byte of V."""
+        """The seconds for each byte of V."""
         return self.received_share / self.bytes_per_s
 
 
 @dataclass(frozen=True)
 class Forward:
-    """The forward pass of a block on one device: its matmuls for each token, and its times at all tokens."""
+    """The times of the forward pass of a block on one device, at all tokens."""
 
-    flop_per_token: float
-    s_per_token: float
     math_s: float
     link_s: float
     chips_wait: bool
@@ -65,7 +63,7 @@ class Bound:
 
 
 def terms(question: Question) -> list[Term]:
-    """Return all that a block's collectives take, a row for each fabric that they cross."""
+    """All that a block's collectives take, a row for each fabric that they cross."""
     weights = question.gathers * question.block_weights * question.gathered_weight_bytes
     activations = question.model.d_model * BF16_BYTES / question.fsdp  # of each token, on one device
     collectives = (
@@ -73,32 +71,34 @@ def terms(question: Question) -> list[Term]:
         ("gather activations", "tp", 0, activations),
         ("scatter partial sums", "tp", 0, activations),
     )
-    return [
-        Term(name, fixed, per_token, *crossing)
-        for name, kind, fixed, per_token in collectives
-        if kind in question.degrees
-        for crossing in crossings(question, kind)
-    ]
+    rows = []
+    for name, kind, fixed, per_token in collectives:
+        if kind in question.degrees:
+            rows += [Term(name, fixed, per_token, *crossing) for crossing in crossings(question, kind)]
+    return rows
 
 
 def slowest(rows: list[Term]) -> list[Term]:
-    """Return one row of each collective: that of the fabric which it waits for."""
-    names = dict.fromkeys(row.name for row in rows)
-    return [max((row for row in rows if row.name == name), key=lambda row: row.s_per_byte) for name in names]
+    """One row of each collective: that of the fabric which it waits for."""
+    slowest: dict[str, Term] = {}
+    for row in rows:
+        if row.name not in slowest or row.s_per_byte > slowest[row.name].s_per_byte:
+            slowest[row.name] = row
+    return [*slowest.values()]
 
 
 def forward(question: Question) -> Forward:
-    tokens, per_token = question.tokens, (question.flop_per_token, question.s_per_token)
+    tokens = question.tokens
     math_s = question.flop_per_token * tokens / question.flop_per_s
     link_s = max((fixed_s + s_per_token * tokens for fixed_s, s_per_token in _lines(question).values()), default=0.0)
     chips_wait = link_s > math_s * (1 + 1e-9)
     collectives = slowest(terms(question))
     serial_s = math_s + sum((row.fixed_bytes + row.bytes_per_token * tokens) * row.s_per_byte for row in collectives)
-    return Forward(*per_token, math_s, link_s, chips_wait, serial_s, overlapped_s=max(math_s, link_s))
+    return Forward(math_s, link_s, chips_wait, serial_s, overlapped_s=max(math_s, link_s))
 
 
 def bound(question: Question, name: str = "") -> Bound:
-    """Return from how many tokens on the chips set the pace."""
+    """From how many tokens on the chips set the pace."""
     meets = {fabric: _meet(question, *line) for fabric, line in _lines(question).items()}
     fabric = max(meets, key=meets.get, default=None)
     tokens = meets.get(fabric, 0.0)
@@ -108,7 +108,7 @@ def bound(question: Question, name: str = "") -> Bound:
 
 
 def least_d_ff(question: Question) -> float | None:
-    """Return the F above which activations take less time than matmuls; None without tensor parallelism."""
+    """The F above which activations take less time than matmuls; None without tensor parallelism."""
     activations_s = [row.bytes_per_token * row.s_per_byte for row in slowest(terms(question)) if row.bytes_per_token]
     return question.model.d_ff * sum(activations_s) / question.s_per_token if activations_s else None
 
@@ -120,11 +120,13 @@ def _meet(question: Question, fixed_s: float, s_per_token: float) -> float:
 
 
 def _lines(question: Question) -> dict[str, tuple[float, float]]:
-    """Return {fabric: (seconds, seconds for each token)}, or the sum of all where fabrics do not work side by side."""
+    """{fabric: (seconds, seconds for each token)}, or the sum of all where fabrics do not work side by side."""
     rows = terms(question)
+    if not question.fabrics_overlap:
+        rows = [replace(row, fabric="links") for row in slowest(rows)]
     lines: dict[str, tuple[float, float]] = {}
-    for row in rows if question.fabrics_overlap else slowest(rows):
-        fabric = row.fabric if question.fabrics_overlap else "links"
+    for row in rows:
+        fabric = row.fabric
         fixed_s, s_per_token = lines.get(fabric, (0.0, 0.0))
         fixed_s += row.fixed_bytes * row.s_per_byte
         lines[fabric] = fixed_s, s_per_token + row.bytes_per_token * row.s_per_byte

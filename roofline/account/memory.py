@@ -46,14 +46,14 @@ class Reading:
 
 
 def parts(question: Question) -> list[Part]:
-    """Return the rows of memory: the state in parts and their sum, what is saved, and what is alive for a moment. There
-    are none of a model whose blocks nobody counted."""
+    """The rows of memory: the state in parts and their sum, what is saved, and what is alive for a moment. There are
+    none of a model whose blocks nobody counted."""
     if not question.model.blocks:
         return []
-    state = [Part(f"{name}, fp32", question.parameters * size) for name, size in STATE_BYTES.items()]
+    rows = [Part(f"{name}, fp32", question.parameters * size) for name, size in STATE_BYTES.items()]
     policy = SAVED[question.saved].format(inputs=INPUTS[question.model.matrices])
     note = f"of B = {question.tokens:,}: {saved_bytes_per_token(question):,} bytes a token, {policy}"
-    rows = [*state, Part("state", state_bytes(question), "the three together")]
+    rows.append(Part("state", state_bytes(question), "the three together"))
     rows.append(Part("saved activations, bf16", saved_bytes(question), note))
     if question.block_gathered_bytes:
         rows.append(Part("gathered weights", question.block_gathered_bytes, "of a block, on each device; not counted"))
@@ -61,20 +61,20 @@ def parts(question: Question) -> list[Part]:
 
 
 def readings(question: Question) -> list[Reading]:
-    """Return the ways to read the policy: of `half` there are two, and what is saved is sharded in each."""
+    """The ways to read the policy: of `half` there are two, and what is saved is sharded in each."""
     if not question.model.blocks:
         return []
-    names = {"all sharded": 0}
-    if question.saved == "half":
-        names = {
-            "the other half dropped, and computed again": 0,
-            "the other half kept, whole on every device": saved_bytes(question),
-        }
-    return [_reading(question, name, whole_bytes) for name, whole_bytes in names.items()]
+    if question.saved != "half":
+        return [_reading(question, "all sharded", 0)]
+    return [
+        _reading(question, "the other half dropped, and computed again", 0),
+        _reading(question, "the other half kept, whole on every device", saved_bytes(question)),
+    ]
 
 
 def _reading(question: Question, name: str, whole_bytes: int) -> Reading:
-    sharded, memory_bytes = sharded_bytes(question), question.chip.memory_bytes
+    sharded = sharded_bytes(question)
+    memory_bytes = question.chip.memory_bytes
     device_bytes = sharded / question.devices + whole_bytes
     least = {text: least_devices(sharded, whole_bytes, size) for text, size in _sizes(memory_bytes).items()}
     fits = device_bytes <= memory_bytes if memory_bytes else None
@@ -98,12 +98,12 @@ def saved_bytes(question: Question) -> int:
 
 
 def sharded_bytes(question: Question) -> int:
-    """Return all that is divided among the devices."""
+    """All that is divided among the devices."""
     return state_bytes(question) + saved_bytes(question)
 
 
 def least_devices(sharded_bytes: int, whole_bytes: int, device_bytes: int) -> int | None:
-    """Return the fewest devices of `device_bytes` that hold it all, or None where what stays whole leaves no room.
+    """The fewest devices of `device_bytes` that hold it all, or None where what stays whole leaves no room.
 
     >>> least_devices(3_517_578_215_424, 0, 95 * 10**9)
     38
@@ -113,7 +113,7 @@ def least_devices(sharded_bytes: int, whole_bytes: int, device_bytes: int) -> in
 
 
 def _sizes(device_bytes: int | None) -> dict[str, int]:
-    """Return the device's memory, and the same figure in the other unit: {"80 GB": 80000000000, "80 GiB": ...}."""
+    """The device's memory, and the same figure in the other unit: {"80 GB": 80000000000, "80 GiB": ...}."""
     if not device_bytes:
         return {}
     figure = min((device_bytes / unit for unit in (GB, GIB)), key=lambda figure: len(f"{figure:g}"))

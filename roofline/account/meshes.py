@@ -21,13 +21,14 @@ class Crossing(NamedTuple):
 
 
 def crossings(question: Question, kind: str) -> list[Crossing]:
-    """Return what a collective of the devices of `kind`, two or more, takes on each fabric that it crosses.
+    """What a collective of the devices of `kind`, two or more, takes on each fabric that it crosses.
 
     On a torus, tensor parallelism beside FSDP has one axis, and FSDP the rest; either of them alone has all.
     On nodes, NVLink runs inside a node, and each GPU has a port to a network between nodes. A collective over several
     nodes uses the ports of all its devices in a node, and runs through both fabrics at the same time, piece by piece.
     """
-    chip, degrees = question.chip, question.degrees
+    chip = question.chip
+    degrees = question.degrees
 
     def received(parts: float) -> float:
         return (parts - 1) / parts if question.exact else 1

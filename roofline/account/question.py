@@ -42,8 +42,9 @@ class Question:
 
     @property
     def degrees(self) -> dict[str, float]:
-        """Return the kinds of parallelism that cut anything, the inner one first."""
-        return {kind: degree for kind, degree in (("tp", self.tp), ("fsdp", self.fsdp)) if degree > 1}
+        """The kinds of parallelism that cut anything, the inner one first."""
+        degrees = {"tp": self.tp, "fsdp": self.fsdp}
+        return {kind: degree for kind, degree in degrees.items() if degree > 1}
 
     @property
     def devices(self) -> float:
@@ -55,28 +56,28 @@ class Question:
 
     @property
     def parameters(self) -> int:
-        """Return the weights of all blocks, and with a vocabulary those of the embedding and of the output matrix."""
+        """The weights of all blocks, and with a vocabulary those of the embedding and of the output matrix."""
         model = self.model
         return model.d_model * (model.blocks * model.matrices * model.d_ff + 2 * model.vocabulary)
 
     @property
     def block_weights(self) -> float:
-        """Return how many weights of a block the devices of an FSDP group share."""
+        """How many weights of a block the devices of an FSDP group share."""
         return self.model.matrices * self.model.d_model * self.model.d_ff / self.tp
 
     @property
     def block_gathered_bytes(self) -> float:
-        """Return the bytes of a block's gathered weights, which a device holds for a moment."""
+        """The bytes of a block's gathered weights, which a device holds for a moment."""
         return self.block_weights * self.gathered_weight_bytes if self.fsdp > 1 else 0.0
 
     @property
     def flop_per_token(self) -> float:
-        """Return the FLOP of one device in the forward pass of one block."""
+        """The FLOP of one device in the forward pass of one block."""
         return 2 * self.block_weights / self.fsdp
 
     @property
     def s_per_token(self) -> float:
-        """Return the time of one device's matmuls in the forward pass of one block."""
+        """The time of one device's matmuls in the forward pass of one block."""
         return self.flop_per_token / self.flop_per_s
 
     def check(self) -> None:
@@ -90,19 +91,21 @@ class Question:
             raise ValueError(misfit)
 
     def misfit(self) -> str | None:
-        """Return why the degrees do not fit the chip's torus or nodes, or None where they do.
+        """Why the degrees do not fit the chip's torus or nodes, or None where they do.
 
         On nodes, groups have to divide a node or to fill nodes: the traffic of others is not counted right.
         """
-        node, axes, groups = self.chip.node_size, self.chip.torus_axes, {"tp": self.tp, "fsdp": self.devices}
+        node = self.chip.node_size
+        axes = self.chip.torus_axes
         if axes:
             degrees = ", ".join(f"{kind}={degree:g}" for kind, degree in self.degrees.items())
             sentence = f"{degrees}: each needs an axis of its own, and the torus has {axes}: leave one out"
             return sentence if len(self.degrees) > axes else None
         for kind, degree in self.degrees.items():
-            if node % groups[kind] and groups[kind] % node:
+            group = self.tp if kind == "tp" else self.devices
+            if node % group and group % node:
                 return (
-                    f"{kind}={degree:g}: groups of {groups[kind]:g} devices do not pack into nodes of {node}: let them "
+                    f"{kind}={degree:g}: groups of {group:g} devices do not pack into nodes of {node}: let them "
                     "divide it, or be a multiple of it"
                 )
         if self.devices > node and not self.chip.port_bytes_per_s:

@@ -19,5 +19,5 @@ def whole(question: Question) -> Iterator[Question]:
 
 
 def best_whole(question: Question) -> Question:
-    """Return the whole split with the least bound: there is one, since FSDP alone has a bound."""
+    """The whole split with the least bound: there is one, since FSDP alone has a bound."""
     return min(whole(question), key=lambda split: bound(split).tokens)

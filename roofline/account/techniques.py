@@ -47,7 +47,7 @@ class Effect:
 
 
 def effects(now: Question) -> list[Effect]:
-    """Return the effects of all techniques, those first that lower the bound of `now` most."""
+    """The effects of all techniques, those first that lower the bound of `now` most."""
     rows = [_effect(technique, now) for technique in TECHNIQUES]
     return sorted(rows, key=lambda effect: effect.tokens if effect.helps else math.inf)
 
@@ -56,14 +56,19 @@ def _effect(technique: Technique, now: Question) -> Effect:
     after = technique.change(now)
     if isinstance(after, str):
         return Effect(technique.name, after)
-    reason = ("it is used already; " if after == now else "") + technique.reason.format(after=after)
-    more_bytes, room_bytes = _device_bytes(after) - _device_bytes(now), now.chip.memory_bytes or math.inf
-    if not now.model.blocks:  # then nobody knows the memory of either
-        more_bytes = 0.0
-    if more_bytes > 0 and _device_bytes(after) > room_bytes:
-        problem = f"{_device_bytes(after) / GB:,.2f} GB do not fit a device of {room_bytes / GB:,.2f} GB"
+    reason = technique.reason.format(after=after)
+    if after == now:
+        reason = f"it is used already; {reason}"
+    device_bytes = _device_bytes(after)
+    room_bytes = now.chip.memory_bytes or math.inf
+    more_bytes = 0.0
+    if now.model.blocks:  # else nobody knows the memory of either
+        more_bytes = device_bytes - _device_bytes(now)
+    if more_bytes > 0 and device_bytes > room_bytes:
+        problem = f"{device_bytes / GB:,.2f} GB do not fit a device of {room_bytes / GB:,.2f} GB"
         return Effect(technique.name, f"{problem}; {reason}", memory_bytes=more_bytes)
-    before, tokens = bound(now).tokens, bound(after).tokens
+    before = bound(now).tokens
+    tokens = bound(after).tokens
     received = [_received_bytes(question, before if before < math.inf else 0) for question in (now, after)]
     return Effect(
         technique.name,
@@ -78,34 +83,37 @@ def _effect(technique: Technique, now: Question) -> Effect:
 
 
 def _device_bytes(question: Question) -> float:
-    """Return what a device holds, with weights that are gathered."""
+    """What a device holds, with weights that are gathered."""
     gathered_bytes = question.gathered_blocks * question.block_gathered_bytes
     return memory.sharded_bytes(question) / question.devices + gathered_bytes
 
 
 def _received_bytes(question: Question, tokens: float) -> float:
-    """Return what a device receives in a forward pass of all blocks."""
+    """What a device receives in a forward pass of all blocks."""
     return max(1, question.model.blocks) * sum(  # in proportion, where nobody said how many
         (row.fixed_bytes + row.bytes_per_token * tokens) * row.received_share for row in terms(question)
     )
 
 
 def _pipeline(now: Question) -> Question | str:
-    """Return the largest stage: fewer blocks, on fewer devices. On a torus the stages have an axis of their own."""
+    """The largest stage: fewer blocks, on fewer devices. On a torus the stages have an axis of their own."""
     if now.fsdp % STAGES:
         return f"fsdp={now.fsdp:g} does not divide into {STAGES}"
     if not now.model.blocks:
         return "how many blocks the model has is not known"
     if now.model.blocks < STAGES:
         return f"the model has fewer blocks, {now.model.blocks}"
-    blocks, chip, axes = math.ceil(now.model.blocks / STAGES), now.chip, now.chip.torus_axes
+    blocks = math.ceil(now.model.blocks / STAGES)
+    chip = now.chip
+    axes = now.chip.torus_axes
     if axes:
         chip = replace(chip, torus_axes=axes - 1, links=chip.links - chip.links // axes)
     model = replace(now.model, blocks=blocks)
     stage = replace(now, model=model, chip=chip, fsdp=now.fsdp / STAGES, gathered_blocks=blocks)
     if axes and len(stage.degrees) >= axes:
         return "the torus has no axis left for stages"
-    return f"a stage does not fit: {misfit}" if (misfit := stage.misfit()) else stage
+    misfit = stage.misfit()
+    return f"a stage does not fit: {misfit}" if misfit else stage
 
 
 IDLE, SLOTS = STAGES - 1, MICROBATCHES * STAGES + STAGES - 1

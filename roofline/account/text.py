@@ -56,48 +56,26 @@ TECHNIQUES = {
 
 
 def text(answer: Answer) -> str:
-    """Return the report: the answers in sentences, then every term, to check each figure by hand."""
-    question, forward = answer.question, answer.forward
-    model, chip = question.model, question.chip
-    matmuls = f"{_number(forward.flop_per_token)} FLOP at {question.flop_per_s / 1e12:.4g} TFLOP/s"
+    """The report: the answers in sentences, then every term, to check each figure by hand."""
+    question = answer.question
+    model = question.model
+    chip = question.chip
+    blocks = f"{model.blocks} x " if model.blocks else ""
+    weights = f", {question.parameters:,} weights" if model.blocks else ""
     lines = [
         f"{model.name}, {_counted(model)}",
         f"devices: N = {question.devices:,}, X = {question.fsdp} (fsdp), Y = {question.tp} (tp)",
-    ]
-    for reading in answer.readings:
-        verdict = {True: "it fits", False: "it does not fit", None: "it takes"}[reading.fits]
-        lines.append(f"  {verdict}, {reading.name}: {_gb_and_gib(reading.device_bytes)} on each device")
-        if enough := [
-            f"{size} {f'from N = {n:,} on' if n else 'at no N'}" for size, n in reading.least_devices.items()
-        ]:
-            lines.append(f"    enough: {', '.join(enough)}")
-    if not model.blocks:
-        lines.append(f"  memory: not known of D,F alone; add {LACKING}")
-    blocks = f"{model.blocks} x " if model.blocks else ""
-    weights = f", {question.parameters:,} weights" if model.blocks else ""
-    lines += [
+        *_readings(answer),
         f"  {_bound(answer)}",
         "",
         f"{model.name}: {blocks}(D = {model.d_model} -> F = {model.d_ff} -> D){weights}",
         f"{chip.name}: {question.flop_per_s:.4g} FLOP/s, {_links(chip)}, {_gb_and_gib(chip.memory_bytes)}",
         *_wrapped(chip.source, "  "),
         "",
-        *([*_table(MEMORY, answer.memory, "<>><"), ""] if answer.memory else []),
-        "CHIPS OR LINKS, forward pass of one block",
-        f"  matmuls: a token is {matmuls}, {_time(forward.s_per_token)}",
-        *_table(TERMS, slowest(answer.terms), "<<>>>>>>"),
-        *_table(BOUNDS, answer.bounds, "<>>>>>"),
     ]
-    if least := answer.least_d_ff:
-        verdict = "keep up" if least <= model.d_ff else "do not keep up"
-        lines.append(f"  activations need F above {least:,.0f}, and F = {model.d_ff:,}: so they {verdict}")
-    if question.tokens:
-        lines += [
-            f"  at B = {question.tokens:,}, {_number(question.tokens / question.devices, 1)} on each device:",
-            f"    matmuls {_time(forward.math_s)}, links {_time(forward.link_s)}: "
-            f"the {'links' if forward.chips_wait else 'chips'} set the pace; "
-            f"serial {_time(forward.serial_s)}, overlapped {_time(forward.overlapped_s)}",
-        ]
+    if answer.memory:
+        lines += [*_table(MEMORY, answer.memory, "<>><"), ""]
+    lines += _forward(answer)
     header, *rows = _table(TECHNIQUES, answer.techniques, "<>>>>")
     lines += ["", header]
     for effect, row in zip(answer.techniques, rows, strict=True):
@@ -105,26 +83,70 @@ def text(answer: Answer) -> str:
     return "\n".join(lines)
 
 
+def _readings(answer: Answer) -> list[str]:
+    """Whether it fits the devices, and how many would be enough."""
+    if not answer.readings:
+        return [f"  memory: not known of D,F alone; add {LACKING}"]
+    lines = []
+    for reading in answer.readings:
+        verdict = {True: "it fits", False: "it does not fit", None: "it takes"}[reading.fits]
+        lines.append(f"  {verdict}, {reading.name}: {_gb_and_gib(reading.device_bytes)} on each device")
+        enough = []
+        for size, devices in reading.least_devices.items():
+            enough.append(f"{size} from N = {devices:,} on" if devices else f"{size} at no N")
+        if enough:
+            lines.append(f"    enough: {', '.join(enough)}")
+    return lines
+
+
+def _forward(answer: Answer) -> list[str]:
+    """The matmuls and links of a block, the bounds, and the pace at the question's tokens."""
+    question = answer.question
+    forward = answer.forward
+    matmuls = f"{_number(question.flop_per_token)} FLOP at {question.flop_per_s / 1e12:.4g} TFLOP/s"
+    lines = [
+        "CHIPS OR LINKS, forward pass of one block",
+        f"  matmuls: a token is {matmuls}, {_time(question.s_per_token)}",
+        *_table(TERMS, slowest(answer.terms), "<<>>>>>>"),
+        *_table(BOUNDS, answer.bounds, "<>>>>>"),
+    ]
+    if least := answer.least_d_ff:
+        d_ff = question.model.d_ff
+        verdict = "keep up" if least <= d_ff else "do not keep up"
+        lines.append(f"  activations need F above {least:,.0f}, and F = {d_ff:,}: so they {verdict}")
+    if question.tokens:
+        pace = "links" if forward.chips_wait else "chips"
+        lines += [
+            f"  at B = {question.tokens:,}, {_number(question.tokens / question.devices, 1)} on each device:",
+            f"    matmuls {_time(forward.math_s)}, links {_time(forward.link_s)}: the {pace} set the pace; "
+            f"serial {_time(forward.serial_s)}, overlapped {_time(forward.overlapped_s)}",
+        ]
+    return lines
+
+
 def case_text(case: Attention | TransformerStep, chip: Chip) -> str:
-    """Return the memory of one training step where each operator is a kernel of its own, or of one attention with and
-    without its scores in memory, by formula."""
+    """The memory of one training step where each operator is a kernel of its own, or of one attention with and without
+    its scores in memory, by formula."""
     if isinstance(case, Attention):
-        kinds = {"scores in memory": (True, "q, k, v, probabilities"), "flash": (False, "q, k, v, out, a float a row")}
-        rows = [Part(name, case.saved_bytes(scores=scores), note) for name, (scores, note) in kinds.items()]
-        whole = rows[0].size_bytes
+        whole = case.saved_bytes(scores=True)
+        rows = [
+            Part("scores in memory", whole, "q, k, v, probabilities"),
+            Part("flash", case.saved_bytes(scores=False), "q, k, v, out, a float a row"),
+        ]
     else:
-        sizes = case.memory
-        whole = sum(sizes.values())
-        rows = [Part(name, size, f"{case.parameters:,} weights") for name, size in sizes.items() if size]
+        whole = sum(case.memory.values())
+        rows = [Part(name, size, f"{case.parameters:,} weights") for name, size in case.memory.items() if size]
         rows[-1] = replace(rows[-1], note=f"of {case.facts['m']:,} tokens")
         rows.append(Part("in all", whole, "and what lives for a moment only"))
-    fits = "" if not chip.memory_bytes else "it fits, " if whole <= chip.memory_bytes else "it does not fit, "
+    fits = ""
+    if chip.memory_bytes:
+        fits = "it fits, " if whole <= chip.memory_bytes else "it does not fit, "
     needs = f"by formula it needs {_gb(whole)}, and {chip.name} has {_gb_and_gib(chip.memory_bytes)}"
     return "\n".join([f"{case.id}: {fits}{needs}", *_table(MEMORY, rows, "<>><")])
 
 
 def _counted(model: Model) -> str:
-    """Return which weights are counted."""
+    """Which weights are counted."""
     matrices = f"{model.matrices} matrices a block"
     if model.vocabulary:
         return f"FFN and vocabulary: {matrices}, 2 of {model.vocabulary:,} x D; attention is not counted"
@@ -132,7 +154,8 @@ def _counted(model: Model) -> str:
 
 
 def _bound(answer: Answer) -> str:
-    bound, tokens = answer.bounds[0], answer.question.tokens
+    bound = answer.bounds[0]
+    tokens = answer.question.tokens
     if bound.tokens == math.inf:
         return f"never compute-bound: over the {bound.fabric} each token takes longer than on the chips"
     if not bound.tokens:
@@ -151,9 +174,11 @@ def _links(chip: Chip) -> str:
 
 
 def _table(columns: dict[str, Callable], rows: Iterable, sides: str) -> list[str]:
-    """Return lines of cells under each other, each column at its side: `<` or `>`. Without rows there are none."""
-    cells = [[write(row) for write in columns.values()] for row in rows]
-    return aligned([[*columns], *cells], sides) if cells else []
+    """Lines of cells under each other, each column at its side: `<` or `>`. Without rows there are none."""
+    cells = [[*columns]]
+    for row in rows:
+        cells.append([write(row) for write in columns.values()])
+    return aligned(cells, sides) if len(cells) > 1 else []
 
 
 def _wrapped(text: str, indent: str) -> list[str]:

@@ -1,21 +1,19 @@
 """A decision on each ratio to the baseline (`--ffn-decide`), by looks at planned numbers of processes.
 
 Each look may be wrong by a chance that alpha spending leaves it (Lan and DeMets 1983), and its interval is Student's
-at that level over the processes so far: all of them hold together with `SURE` (Bonferroni). A ratio is FASTER or SLOWER
-where its interval lies beyond the margin, of 3 % above 1.03 or below 1 / 1.03, and the SAME where it lies within.
-docs/trust.md says why, and `tests/roofline/test_decision.py` simulates it.
+at that level over the processes so far: all of them hold together with `SURE` (Bonferroni). docs/trust.md says why, and
+`tests/roofline/test_decision.py` simulates it.
 """
 
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from roofline.analysis.changes import FASTER, SAME, SLOWER
+from roofline.analysis.verdicts import SLOWER, UNDECIDED, Change, verdicts
+from roofline.operations.format import interval_text
 from roofline.store.run import Run, Shape
-from roofline.store.stats import by_process, geometric_mean, student
+from roofline.store.stats import by_process
 
-UNDECIDED = "UNDECIDED"
-VERDICTS = (FASTER, SLOWER, SAME, UNDECIDED)
 SURE = 0.99
 LOOKS, POWER = (1, 1.5, 2, 2.5, 3, 4.5), 1.5
 """In multiples of the processes that the run planned; the chance is spent as this power of their number."""
@@ -34,55 +32,62 @@ class Decision(NamedTuple):
 
 
 def levels(planned: int) -> dict[int, float]:
-    """Return {processes: chance that the interval of the look at so many is wrong} of a run that planned so many."""
-    counts = [round(planned * multiple) for multiple in LOOKS]
-    spent = [0.0, *((1 - SURE) * (count / counts[-1]) ** POWER for count in counts)]
-    return {count: now - before for count, before, now in zip(counts, spent, spent[1:], strict=False)}
+    """{processes: chance that the interval of the look at so many is wrong} of a run that planned so many."""
+    levels = {}
+    spent = 0.0
+    for multiple in LOOKS:
+        count = round(planned * multiple)
+        spent_by_now = (1 - SURE) * (count / round(planned * LOOKS[-1])) ** POWER
+        levels[count] = spent_by_now - spent
+        spent = spent_by_now
+    return levels
 
 
 def decide(ratios: Sequence[float], margin: float, planned: int) -> Decision:
-    """Return what the first look at the `ratios` of processes says that decides, or else the last one so far."""
-    bound, decision = math.log1p(margin), Decision()
-    for number, (count, level) in enumerate(levels(planned).items(), 1):
+    """What the first look at the `ratios` of processes says that decides, or else the last one so far."""
+    logarithms = list(map(math.log, ratios))
+    decision = Decision()
+    for look, (count, alpha) in enumerate(levels(planned).items(), 1):
         if count > len(ratios) or decision.verdict != UNDECIDED:
             break
-        interval = student(geometric_mean(ratios[:count]), list(ratios[:count]), confidence=1 - level)
-        low, high = math.log(interval.low), math.log(interval.high)
-        verdicts = {FASTER: low > bound, SLOWER: high < -bound, SAME: -bound < low and high < bound, UNDECIDED: True}
-        decision = Decision(next(verdict for verdict, holds in verdicts.items() if holds), *interval, number)
+        change = Change.of_logarithms(logarithms[:count])
+        decision = Decision(*verdicts([change], margin, alpha, beyond_margin=True), *change.interval(alpha), look)
     return decision
 
 
 def of_case(run: Run, shape: Shape, contender: str) -> Decision | None:
-    """Return the decision on a contender; None of one that is not judged, over a wire, and in a run that decides
+    """The decision on a contender. There is none on one that is not judged, over a wire, and in a run that decides
     nothing."""
-    options, times = run.metadata.get("options", {}), shape.times_s(contender)
-    if not options.get("decide") or shape.analysis != "throughput" or not shape.anchor:
+    options = run.metadata.get("options", {})
+    is_decided = options.get("decide") and shape.analysis == "throughput" and shape.anchor
+    if not is_decided or contender not in shape.rivals:
         return None
-    if contender not in shape.rivals:
-        return None
-    ratios = by_process(lambda baseline_s, time_s: baseline_s / time_s, shape.anchor, times, groups=shape.groups)
+    times_s = shape.times_s(contender)
+    ratios = by_process(lambda baseline_s, time_s: baseline_s / time_s, shape.anchor, times_s, groups=shape.groups)
     return decide([*ratios.values()], options["decide"], options["processes"])
 
 
 def is_open(run: Run, shape: Shape) -> bool:
-    """Return whether more processes may decide on a contender."""
-    decisions = filter(None, (of_case(run, shape, name) for name in shape.measured))
-    return any(decision.verdict == UNDECIDED and decision.looks < len(LOOKS) for decision in decisions)
+    """Whether more processes may decide on a contender."""
+    for contender in shape.measured:
+        decision = of_case(run, shape, contender)
+        if decision and decision.verdict == UNDECIDED and decision.looks < len(LOOKS):
+            return True
+    return False
 
 
 def fields(run: Run, shape: Shape, contender: str) -> dict:
-    """Return the decision's fields of a record, all None where there is none."""
+    """The decision's fields of a record, all None where there is none."""
     decision = of_case(run, shape, contender)
-    return {name: getattr(decision, name, None) for name in Decision._fields}
+    return decision._asdict() if decision else dict.fromkeys(Decision._fields)
 
 
 def slower(run: Run) -> list[str]:
-    """Return a line for each case that is SLOWER."""
+    """A line for each case that is SLOWER."""
     lines = []
     for shape, name in run.cases():
         decision = of_case(run, shape, name)
         if decision and decision.verdict == SLOWER:
-            ratio = "{:.3f} [{:.3f}, {:.3f}]".format(*decision[1:4])
-            lines.append(f"SLOWER: {shape.id}-{name}: {ratio} of {shape.baseline}'s speed")
+            ratio = interval_text(*decision[1:4])
+            lines.append(f"{SLOWER}: {shape.id}-{name}: {ratio} of {shape.baseline}'s speed")
     return lines

@@ -30,7 +30,7 @@ def fields(shape: Shape, contender: str) -> dict:
 
 
 def _multiplied_by(shape: Shape, name: str) -> str | None:
-    return shape.entrants[name].get("multiplied_by")
+    return shape.entrants.get(name, {}).get("multiplied_by")
 
 
 def _times(shape: Shape, by: str | None) -> list[dict[int, float]]:

@@ -7,8 +7,8 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from roofline.analysis.changes import FASTER, LEVEL, MARGIN, SAME, SLOWER, SPEED, UNCLEAR, Change
-from roofline.analysis.comparison import NEITHER, Case, Comparison, compare, named_runs
+from roofline.analysis.comparison import NEITHER, Case, Comparison, Mean, compare, named_runs
+from roofline.analysis.verdicts import ALPHA, FASTER, MARGIN, SAME, SLOWER, SPEED, UNDECIDED, Change
 from roofline.operations.format import error_text, interval_text, time_text
 from roofline.report import tables
 from roofline.store import journal
@@ -28,37 +28,44 @@ def add_command(commands) -> None:
     command.add_argument("--new", metavar="NEW", nargs="+", type=Path, help="run folders, where a side has several")
     command.add_argument("--allow", action="append", default=[], choices=("chip", "driver", "method"),
                          help="compare although this differs; may be repeated")  # fmt: skip
-    command.add_argument("--strict", action="store_true", help="exit 1 also where a case is unclear or missing")
+    command.add_argument("--strict", action="store_true", help="exit 1 also where a case is undecided or missing")
     command.add_argument("--markdown", action="store_true", help="for a pull request")
     command.set_defaults(run=run)
 
 
 def run(options) -> int:
     """Print the comparison, and return the exit code. Raises ValueError where the runs cannot be compared."""
-    if len(options.runs) == 1 and not options.new and journal.find(options.runs[0]):
-        of_both = load(options.runs[0])
-        if of_both.base:
-            return print_comparison([of_both.base], [of_both], options)
-    sides = (options.runs, options.new) if options.new else (options.runs[:1], options.runs[1:])
-    if not options.new and len(options.runs) != 2:
-        problem = f"of {len(options.runs)} runs, which are NEW?" if options.runs[1:] else "there is no NEW:"
-        raise ValueError(f"{problem} Say roofline compare BASE NEW, or BASE... --new NEW...")
-    if twice := [folder for side in sides for folder in side if side.count(folder) > 1]:
-        raise ValueError(f"{twice[0]} is given twice on one side: it would count as two runs")
-    return print_comparison(*([load(folder) for folder in side] for side in sides), options)
-
-
-def print_comparison(base: Sequence[Run], new: Sequence[Run], options) -> int:
+    base, new = _sides(options.runs, options.new)
     comparison = compare(base, new, allow=options.allow)
     print(markdown(comparison, base, new) if options.markdown else "\n".join(terminal(comparison)))
     return comparison.exit_code(strict=options.strict)
 
 
+def _sides(folders: list[Path], new_folders: list[Path] | None) -> tuple[list[Run], list[Run]]:
+    """The runs of BASE and of NEW: those that are given, or both checkouts of one run."""
+    if not new_folders and len(folders) == 1 and journal.find(folders[0]):
+        of_both = load(folders[0])
+        if of_both.base:
+            return [of_both.base], [of_both]
+    if not new_folders and len(folders) != 2:
+        problem = f"of {len(folders)} runs, which are NEW?" if folders[1:] else "there is no NEW:"
+        raise ValueError(f"{problem} Say roofline compare BASE NEW, or BASE... --new NEW...")
+    sides = (folders, new_folders) if new_folders else (folders[:1], folders[1:])
+    return _loaded(sides[0]), _loaded(sides[1])
+
+
+def _loaded(folders: list[Path]) -> list[Run]:
+    for folder in folders:
+        if folders.count(folder) > 1:
+            raise ValueError(f"{folder} is given twice on one side: it would count as two runs")
+    return list(map(load, folders))
+
+
 def change_text(change: Change) -> str:
-    """Return `speed 1.031 [1.024, 1.040] x`, or `hidden +0.02 [-0.01, +0.05]`."""
+    """`speed 1.031 [1.024, 1.040] x`, or `hidden +0.02 [-0.01, +0.05]`."""
     if change.of == SPEED:
-        return f"speed {interval_text(*change.interval)} x"
-    return "hidden {:+.2f} [{:+.2f}, {:+.2f}]".format(*change.interval)
+        return f"speed {interval_text(*change.interval())} x"
+    return "hidden {:+.2f} [{:+.2f}, {:+.2f}]".format(*change.interval())
 
 
 PAIRED = (
@@ -79,43 +86,45 @@ def table(cases: Sequence[Case]) -> DataFrame:
     return tables.written(cases, COLUMNS)
 
 
+def _mean_text(mean: Mean) -> str:
+    return f"{mean.contender} in the mean over {mean.cases} cases"
+
+
 def summary(comparison: Comparison) -> list[str]:
-    """Return what the verdicts rest on, and their counts, in lines."""
-    counts = ", ".join(f"{comparison.count(verdict)} {verdict}" for verdict in (SLOWER, FASTER, SAME, UNCLEAR))
+    """What the verdicts rest on, and their counts, in lines."""
+    counts = ", ".join(f"{comparison.count(verdict)} {verdict}" for verdict in (SLOWER, FASTER, SAME, UNDECIDED))
     tests = len(comparison.cases)
     least = [row.change.resolution for row in comparison.cases]
-    lines = [
-        *(
-            f"{mean.verdict} {mean.contender} in the mean over {mean.cases} cases, {change_text(mean.change)}"
-            for mean in comparison.together
-        ),
+    lines = [f"{mean.verdict} {_mean_text(mean)}, {change_text(mean.change)}" for mean in comparison.means]
+    lines += [
         f"{counts} of {tests} cases, relative to the baseline in each run, margin {100 * MARGIN:g} %, runs: "
         f"{comparison.base_runs} BASE, {comparison.new_runs} NEW",
         f"a change below {error_text(median(least))} would not be seen in a single case, in the median over cases; at "
         f"worst below {error_text(max(least))}",
-        f"SLOWER, FASTER: corrected for {tests} tests (Holm, {100 * LEVEL:g} % that any is false); intervals are not",
+        f"SLOWER, FASTER: corrected for {tests} tests (Holm, {100 * ALPHA:g} % that any is false); intervals are not",
     ]
     if comparison.baseline_speed:
-        lines.append(
-            f"the baseline's own speed moved by {100 * (comparison.baseline_speed - 1):+.1f} % between the runs"
-        )
+        moved = f"{100 * (comparison.baseline_speed - 1):+.1f} %"
+        lines.append(f"the baseline's own speed moved by {moved} between the runs")
     lines += [f"{name} was cut short: it may have few rounds" for name in comparison.unfinished]
     lines += [f"{name}: BASE has {a}, NEW has {b}" for name, (a, b) in comparison.differences.items()]
-    missing = grouped(((m["missing_in"], m["reason"]), m["case"]) for m in comparison.missing).items()
-    lacks = {where: "not compared" if where == NEITHER else f"missing in {where}" for (where, _), _ in missing}
-    return [*lines, *(f"{lacks[where]}: {tables.named(cases)}: {why}" for (where, why), cases in missing)]
+    cases_of = grouped(((missing.missing_in, missing.reason), missing.case) for missing in comparison.missing)
+    for (where, reason), cases in cases_of.items():
+        lacking = "not compared" if where == NEITHER else f"missing in {where}"
+        lines.append(f"{lacking}: {tables.named(cases)}: {reason}")
+    return lines
 
 
 def slower(run: Run) -> list[str]:
-    """Return a line for each case, and each contender in the mean, that is SLOWER than in the other checkout; or why
-    nothing can be compared."""
+    """A line for each case, and each contender in the mean, that is SLOWER than in the other checkout; or why nothing
+    can be compared."""
     try:
         comparison = compare([run.base], [run])
     except ValueError as error:
         return [f"--ffn-against: {error}"]
     rows = [(row.case, row) for row in comparison.cases]
-    rows += [(f"{row.contender} in the mean over {row.cases} cases", row) for row in comparison.together]
-    return [f"SLOWER: {name}: {change_text(row.change)}" for name, row in rows if row.verdict == SLOWER]
+    rows += [(_mean_text(row), row) for row in comparison.means]
+    return [f"{SLOWER}: {name}: {change_text(row.change)}" for name, row in rows if row.verdict == SLOWER]
 
 
 def terminal(comparison: Comparison) -> list[str]:
@@ -123,7 +132,7 @@ def terminal(comparison: Comparison) -> list[str]:
 
 
 def markdown(comparison: Comparison, base: Sequence[Run], new: Sequence[Run]) -> str:
-    """Return the text for a pull request: the counts first, what changed in the open, the rest folded away."""
+    """The text for a pull request: the counts first, what changed in the open, the rest folded away."""
     changed = [case for case in comparison.cases if case.verdict in (SLOWER, FASTER)]
     parts = ["\n".join(f"- {tables.escaped(line)}" for line in summary(comparison))]
     if changed:

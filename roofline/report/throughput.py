@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from roofline.analysis.decision import LOOKS, SURE, VERDICTS
+from roofline.analysis.decision import LOOKS, SURE
 from roofline.analysis.throughput import steady_ratios
+from roofline.analysis.verdicts import VERDICTS
 from roofline.operations.format import (
     error_text,
     flops_text,

@@ -13,15 +13,18 @@ NOT_RECORDED = "not recorded"
 
 
 def conditions(metadata: dict) -> dict[str, str]:
-    """Return the conditions in a run's first line, as text; `none` where it has no such thing (a CPU has no driver)."""
-    machine, options = metadata["machine"], metadata.get("options", {})
+    """The conditions in a run's first line, as text; `none` where it has no such thing (a CPU has no driver)."""
+    machine = metadata["machine"]
+    options = metadata.get("options", {})
     versions = machine.get("versions", {})
-    width = f", {threads_text(machine['threads'])}" if "threads" in machine else ""
+    chip = machine["chip"]
+    if "threads" in machine:
+        chip += f", {threads_text(machine['threads'])}"
     if ranks := metadata.get("ranks"):
         nodes = f"{ranks['nodes']} node{'s' * (ranks['nodes'] != 1)}"
-        width += f", {ranks['world']} ranks on {nodes} over {ranks['backend']}"
+        chip += f", {ranks['world']} ranks on {nodes} over {ranks['backend']}"
     values = {
-        "chip": machine["chip"] + width,
+        "chip": chip,
         "driver": machine.get("driver"),
         "method": metadata["method_version"],
         "torch": versions.get("torch"),
@@ -39,7 +42,7 @@ def conditions(metadata: dict) -> dict[str, str]:
 
 
 def short(place: str, version: str) -> str:
-    """Return how tables and conditions name a contender's source, without its folder."""
+    """How tables and conditions name a contender's source, without its folder."""
     return f"{place.rpartition('/')[2]} {version}".strip()
 
 
@@ -58,11 +61,15 @@ def threads_text(count: int) -> str:
 
 
 def slug(chip: str) -> str:
-    """Return a chip's name for a folder: `NVIDIA H200` is `nvidia-h200`."""
+    """A chip's name for a folder: `NVIDIA H200` is `nvidia-h200`."""
     return "-".join("".join(c if c.isalnum() else " " for c in chip.lower()).split())
 
 
 def differences(metadata: dict, other: dict) -> dict[str, tuple[str, str]]:
-    """Return {condition: (of `metadata`, of `other`)} of those that differ."""
-    pairs = {name: (condition(metadata, name), condition(other, name)) for name in ALL}
-    return {name: pair for name, pair in pairs.items() if not are_alike(pair)}
+    """{condition: (of `metadata`, of `other`)} of those that differ."""
+    differences = {}
+    for name in ALL:
+        pair = condition(metadata, name), condition(other, name)
+        if not are_alike(pair):
+            differences[name] = pair
+    return differences

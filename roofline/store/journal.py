@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from roofline.store.lines import ANALYSIS_NAMES, LINES, LONGEST_TEXT, plain, problem_of
 from roofline.store.run import Run
@@ -91,11 +91,13 @@ class Journal:
         except BaseException:
             self._file.truncate(self._size)
             raise
-        self._size, self._sum = size, total
+        self._size = size
+        self._sum = total
 
     def _require_in_place(self) -> None:
         """Raise OSError where the file at the path is no longer the one that is open, as the last write left it."""
-        there, ours = self._path.stat(), os.fstat(self._file.fileno())
+        there = self._path.stat()
+        ours = os.fstat(self._file.fileno())
         if not os.path.samestat(there, ours) or there.st_size != self._size:
             raise OSError(errno.ESTALE, f"something else replaced or changed {NAME}")
 
@@ -104,7 +106,7 @@ class Journal:
 
 
 def hold(folder: Path) -> BinaryIO | None:
-    """Return the journal in `folder`, opened: no other process gets it until it is closed, or this one ends. None where
+    """The journal in `folder`, opened: no other process gets it until it is closed, or this one ends. None where
     there is none. Raises ValueError where another process holds it."""
     if not (path := find(folder)):
         return None
@@ -135,7 +137,7 @@ def _require_room(folder: Path) -> None:
 
 
 def find(folder: Path) -> Path | None:
-    """Return the journal in `folder`, packed or not."""
+    """The journal in `folder`, packed or not."""
     return next((path for name in (NAME, PACKED) if (path := folder / name).is_file()), None)
 
 
@@ -158,20 +160,15 @@ def _texts(path: Path) -> Iterator[str]:
 
 
 def load(folder: Path, kind: type[Run] = Run) -> Run:
-    """Return the run in `folder`, as a `kind`. A last line that was cut off is ignored. Raises ValueError if it is no
-    journal of ours, or the folder holds a link, by which what is written there would leave it."""
-    folder = Path(folder)
-    path = folder if folder.name in (NAME, PACKED) else find(folder)
-    if path is None or not path.is_file():
-        raise ValueError(f"{folder} is no run folder: it has no {NAME}; give one of results/local or results/reference")
-    if link := next((entry for entry in path.parent.iterdir() if entry.is_symlink()), None):
-        shown = plain(str(link))
-        raise ValueError(f"{shown} is a link: what a run folder holds must lie in it; put the file there, or remove it")
+    """The run in `folder`, as a `kind`. A last line that was cut off is ignored. Raises ValueError if it is no journal
+    of ours, or the folder holds a link, by which what is written there would leave it."""
+    path = _path_of(Path(folder))
     lines = _checked(path)
     first = next(lines, None)
     if first is None:
         raise ValueError(f"{path} is empty: the run ended before it began")
-    run = kind({key: value for key, value in first.items() if key != "kind"})
+    del first["kind"]
+    run = kind(first)
     for number, line in enumerate(lines, 2):
         try:
             run.take(line)
@@ -180,51 +177,86 @@ def load(folder: Path, kind: type[Run] = Run) -> Run:
                 f"{path}:{number} is a line of kind {line['kind']!r} that cannot be read: {error}"
             ) from None
     for shape in run.shapes.values():
-        parts = [shape.get(name) or 1 for name in PARTS] + [
-            entrant.get("row_blocks", 1) for entrant in shape.entrants.values()
-        ]
-        if not all(isinstance(count, int) and count <= MOST_PARTS for count in parts):
+        counts = [shape.get(name) or 1 for name in PARTS]
+        counts += [entrant.get("row_blocks", 1) for entrant in shape.entrants.values()]
+        if not all(isinstance(count, int) and count <= MOST_PARTS for count in counts):
             raise ValueError(f"{path} cuts {shape.id!r} into more than {MOST_PARTS} parts: the journal is damaged")
     run.note_lost_rounds()
     return run
 
 
+def _path_of(folder: Path) -> Path:
+    path = folder if folder.name in (NAME, PACKED) else find(folder)
+    if path is None or not path.is_file():
+        raise ValueError(f"{folder} is no run folder: it has no {NAME}; give one of results/local or results/reference")
+    for entry in path.parent.iterdir():
+        if entry.is_symlink():
+            link = plain(str(entry))
+            problem = "is a link: what a run folder holds must lie in it; put the file there, or remove it"
+            raise ValueError(f"{link} {problem}")
+    return path
+
+
 def _checked(path: Path) -> Iterator[dict]:
     """Yield the lines of a journal as they stand there, once they are known to be readable. Raises ValueError where
     not."""
-    shapes, total = set(), None
-    for number, text in enumerate(_texts(path), 1):
-        if checksum := SUM.search(text):
-            text = f"{text[: checksum.start()]}}}"
-            total = zlib.crc32(text.encode(), (total or 0) if number > 1 else 0)
-        if (total is not None) != bool(checksum) or (checksum and int(checksum[1], 16) != total):
-            raise ValueError(f"{path}:{number} was changed, or a line before it is lost or there twice: see its sum")
+    shapes: set[str] = set()
+    for number, text in enumerate(_summed(path), 1):
         try:
             line = json.loads(text)
             if "\\" in text or not text.isprintable() or len(text) > LONGEST_TEXT:  # else it is plain
                 line = plain(line)
         except (ValueError, RecursionError):
             raise ValueError(f"{path}:{number} is not JSON: the journal is damaged, or no journal") from None
-        kind = line.get("kind") if isinstance(line, dict) else None
         if number == 1:
-            if kind != "run" or not isinstance(schema := line.get("schema"), int):
-                raise ValueError(f"{path} is no journal of schema {SCHEMA}: it begins with {text[:60]!r}")
-            if schema != SCHEMA:
-                raise ValueError(
-                    f"{path} is of schema {schema}, and this program reads {SCHEMA}: redraw it with the version that "
-                    "wrote it"
-                )
-        if str(kind) not in LINES or (number > 1 and kind == "run"):
-            raise ValueError(f"{path}:{number} has a line of unknown kind {kind!r} here")
-        if problem := problem_of(line):
-            raise ValueError(f"{path}:{number} is a line of kind {kind!r} {problem}: the journal is damaged")
-        if kind == "shape":
-            if line["analysis"] not in ANALYSIS_NAMES:
-                raise ValueError(
-                    f"{path} was made by an earlier version, by the analysis {line['analysis']!r}, which is no more: "
-                    "redraw it with the version that wrote it"
-                )
+            _require_schema(path, line, text)
+        if problem := _misfit(line, shapes, is_first=number == 1):
+            raise ValueError(f"{path}:{number} {problem}")
+        if line["kind"] == "shape":
+            _require_analysis(path, line["analysis"])
             shapes.add(line["id"])
-        elif "shape" in line and line["shape"] not in shapes:
-            raise ValueError(f"{path}:{number} is of {line['shape']!r}, a shape that no line before it describes")
         yield line
+
+
+def _misfit(line: Any, shapes: set[str], *, is_first: bool) -> str | None:
+    """What says that a line does not belong where it stands, behind those of `shapes`; None if nothing does."""
+    kind = line.get("kind") if isinstance(line, dict) else None
+    if str(kind) not in LINES or (kind == "run" and not is_first):
+        return f"has a line of unknown kind {kind!r} here"
+    if problem := problem_of(line):
+        return f"is a line of kind {kind!r} {problem}: the journal is damaged"
+    if kind != "shape" and "shape" in line and line["shape"] not in shapes:
+        return f"is of {line['shape']!r}, a shape that no line before it describes"
+    return None
+
+
+def _summed(path: Path) -> Iterator[str]:
+    """Yield the lines of a journal without their sums. Raises ValueError where these do not agree."""
+    total = None
+    for number, text in enumerate(_texts(path), 1):
+        checksum = SUM.search(text)
+        if checksum:
+            text = f"{text[: checksum.start()]}}}"
+            total = zlib.crc32(text.encode(), total or 0)
+        if total != (int(checksum[1], 16) if checksum else None):
+            raise ValueError(f"{path}:{number} was changed, or a line before it is lost or there twice: see its sum")
+        yield text
+
+
+def _require_schema(path: Path, line: Any, text: str) -> None:
+    """Raise ValueError unless the first line of a journal is of a run of `SCHEMA`."""
+    schema = line.get("schema") if isinstance(line, dict) and line.get("kind") == "run" else None
+    if not isinstance(schema, int):
+        raise ValueError(f"{path} is no journal of schema {SCHEMA}: it begins with {text[:60]!r}")
+    if schema != SCHEMA:
+        raise ValueError(
+            f"{path} is of schema {schema}, and this program reads {SCHEMA}: redraw it with the version that wrote it"
+        )
+
+
+def _require_analysis(path: Path, name: str) -> None:
+    if name not in ANALYSIS_NAMES:
+        raise ValueError(
+            f"{path} was made by an earlier version, by the analysis {name!r}, which is no more: redraw it with the "
+            "version that wrote it"
+        )

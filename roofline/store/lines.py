@@ -18,7 +18,9 @@ class Check(NamedTuple):
 
 
 def table(*keys: str) -> Check:
-    holds = lambda value: isinstance(value, dict) and value.keys() >= {*keys}  # noqa: E731
+    def holds(value: Any) -> bool:
+        return isinstance(value, dict) and value.keys() >= {*keys}
+
     return Check(holds, f"is no table of {', '.join(sorted(keys)) or 'values'}")
 
 
@@ -85,7 +87,7 @@ LONGEST_TEXT = 4000
 
 
 def problem_of(line: dict) -> str | None:
-    """Return what a line lacks, or has of another type, in words; None if it can be read."""
+    """What a line lacks, or has of another type, in words; None if it can be read."""
     for name, check in LINES[line["kind"]].items():
         if name not in line:
             return f"without {name!r}"
@@ -94,16 +96,20 @@ def problem_of(line: dict) -> str | None:
     return None
 
 
+def _printable(character: str) -> str:
+    if character.isprintable():
+        return character
+    return " " if character.isspace() else ascii(character)[1:-1]
+
+
 def plain(value):
-    """Return `value`, of JSON, with each text on one line: what cannot be printed is a space, or its escape, as in
-    `\x1b`."""
+    """`value`, of JSON, with each text on one line: what cannot be printed is a space, or its escape, as in `\x1b`."""
     match value:
         case str():
             shown = value if len(value) <= LONGEST_TEXT else f"{value[: LONGEST_TEXT - 3]}..."
-            escape = (c if c.isprintable() else " " if c.isspace() else ascii(c)[1:-1] for c in shown)
-            return shown if shown.isprintable() else "".join(escape)
+            return shown if shown.isprintable() else "".join(map(_printable, shown))
         case dict():
             return {plain(key): plain(entry) for key, entry in value.items()}
         case list():
-            return [plain(entry) for entry in value]
+            return list(map(plain, value))
     return value

@@ -67,11 +67,13 @@ class Round:
     process: int = 0
 
     def line(self, shape: str) -> dict:
-        """Return its line of the journal, without what is as by default."""
+        """Its line of the journal, without what is as by default."""
         line = {"kind": "round", "shape": shape, "index": self.index, "order": self.order, "time_s": self.time_s}
-        line |= {"values": self.values} if self.values else {}
-        others = {"pass_index": 1, "process": 0}
-        return line | {key: value for key, usual in others.items() if (value := getattr(self, key)) != usual}
+        for name, default in (("values", {}), ("pass_index", 1), ("process", 0)):
+            value = getattr(self, name)
+            if value != default:
+                line[name] = value
+        return line
 
 
 @dataclass
@@ -113,9 +115,29 @@ class Shape:
     counters: dict[str, dict] = field(default_factory=dict)
 
     def line(self) -> dict:
-        """Return its line of the journal, without what has lines of its own."""
-        line = {"kind": "shape"} | {name: getattr(self, name) for name in IN_LINE}
-        return line | {"work": {key: value for key, value in asdict(self.work).items() if value}}
+        """Its line of the journal, without what has lines of its own."""
+        line = {"kind": "shape"}
+        for name in IN_LINE:
+            line[name] = getattr(self, name)
+        line["work"] = {key: value for key, value in asdict(self.work).items() if value}
+        return line
+
+    def take(self, kind: str, line: dict) -> None:
+        """Add a line of the journal that is about the shape."""
+        contender = line.get("contender")
+        if kind == "pass":
+            for name, value in line.items():
+                setattr(self, name, value)
+        elif kind == "timeline":
+            self.timelines[contender] = line
+        elif kind == "counters":
+            self.counters[contender] = line
+        elif kind == "costs":
+            entrant = self.entrants.get(contender, {})
+            entrant["costs"] = entrant.get("costs", {}) | line["costs"]
+        elif kind == "kernels":
+            for name, kernels in line["kernel_names"].items():
+                self.entrants.get(name, {})["kernel_name"] = kernels
 
     def keep_whole_passes(self) -> None:
         """Forget the rounds of a pass that was cut off: it is made anew."""
@@ -123,64 +145,77 @@ class Shape:
         self.round_count = len(self.rounds)
 
     def get(self, name: str, default: Scalar = None):
-        """Return a parameter, or else a fact."""
+        """A parameter, or else a fact."""
         return self.params[name] if name in self.params else self.facts.get(name, default)
 
     def times_s(self, entrant: str | None) -> dict[int, float]:
-        """Return {round: seconds}; {} of an entrant that has none."""
+        """{round: seconds}; {} of an entrant that has none."""
         return {round_.index: round_.time_s[entrant] for round_ in self.rounds if entrant in round_.time_s}
 
     @property
     def anchor(self) -> dict[int, float] | None:
-        """Return the baseline's {round: seconds}, beside which all times of the shape are told; None where it has
+        """The baseline's {round: seconds}, beside which all times of the shape are told; None where it has
         none."""
         return (self.baseline in self.late and self.times_s(self.baseline)) or None
 
     @property
     def groups(self) -> dict[int, tuple[int, int]]:
-        """Return {round: (process, pass)}, by which statistics know which rounds are alike."""
+        """{round: (process, pass)}, by which statistics know which rounds are alike."""
         return {round_.index: (round_.process, round_.pass_index) for round_ in self.rounds}
 
     def values(self, entrant: str | None, name: str) -> dict[int, float]:
-        """Return {round: value} of what was read beside the time."""
-        rounds = (round_ for round_ in self.rounds if name in round_.values.get(entrant, ()))
-        return {round_.index: round_.values[entrant][name] for round_ in rounds}
+        """{round: value} of what was read beside the time."""
+        values = {}
+        for round_ in self.rounds:
+            of_entrant = round_.values.get(entrant, {})
+            if name in of_entrant:
+                values[round_.index] = of_entrant[name]
+        return values
 
     @property
     def requested_by_round(self) -> dict[int, float]:
-        """Return {round: bytes/s that the link was asked for}; {} of one that is asked for the same in all."""
+        """{round: bytes/s that the link was asked for}; {} of one that is asked for the same in all."""
         return self.values(f"gemm {self.get('unsplit')}", REQUESTED)
 
     @property
     def requested_bytes_per_s(self) -> float | None:
-        """Return what the link was asked for in a typical round; None where the link chooses."""
+        """What the link was asked for in a typical round; None where the link chooses."""
         typical = time_of(self.requested_by_round, self.groups)
         return typical.value if typical else self.get(REQUESTED)
 
     def of_role(self, role: str) -> list[str]:
-        """Return entrants that take turns for comparison, as `gemm`, and are still in."""
-        return [name for name, about in self.entrants.items() if about.get("role") == role and name in self.late]
+        """Entrants that take turns for comparison, as `gemm`, and are still in."""
+        return [name for name, fields in self.entrants.items() if fields.get("role") == role and name in self.late]
 
     @property
     def choices(self) -> dict:
-        """Return what was chosen for the shape once, which holds for all later processes that prepare it: its `facts`,
-        and the median seconds of its entrants."""
-        times_of = {entrant: self.times_s(entrant).values() for entrant in self.late}
-        return {"facts": self.facts, "medians_s": {name: median(times) for name, times in times_of.items() if times}}
+        """What was chosen for the shape once, which holds for all later processes that prepare it: its `facts`, and the
+        median seconds of its entrants."""
+        medians_s = {}
+        for entrant in self.late:
+            if times_s := self.times_s(entrant):
+                medians_s[entrant] = median(times_s.values())
+        return {"facts": self.facts, "medians_s": medians_s}
 
     @property
     def rivals(self) -> list[str]:
-        """Return contenders whose ratio to the baseline is judged: ours and the user's. Libraries are rivals only where
+        """Contenders whose ratio to the baseline is judged: ours and the user's. Libraries are rivals only where
         nobody else stands beside the baseline, and the baseline's second turn never is."""
-        others = [name for name in self.measured if name not in (self.baseline, self.baseline + AGAIN)]
-        of_ours = [name for name in others if not self.entrants[name].get("of_library")]
-        return of_ours or others
+        libraries = []
+        rivals = []
+        for name in self.measured:
+            if name not in (self.baseline, self.baseline + AGAIN):
+                (libraries if self.entrants[name].get("of_library") else rivals).append(name)
+        return rivals or libraries
 
     @property
     def measured(self) -> list[str]:
-        """Return entrants that were asked for and have samples."""
-        contenders = [name for name in self.late if "role" not in self.entrants.get(name, {})]
-        return [name for name in contenders if self.times_s(name)]
+        """Contenders that were asked for and have samples."""
+        measured = []
+        for name in self.late:
+            if "role" not in self.entrants.get(name, {}) and self.times_s(name):
+                measured.append(name)
+        return measured
 
 
 IN_LINE = tuple(entry.name for entry in fields(Shape) if entry.name not in ("rounds", "timelines", "counters", "work"))
@@ -213,95 +248,92 @@ class Run:
     """What analyses derived of a run that is closed; gone with the next line that is taken."""
 
     def measured(self, shape_id: str | None) -> list[str]:
-        """Return contenders that have samples on a shape."""
+        """Contenders that have samples on a shape."""
         return self.shapes[shape_id].measured if shape_id in self.shapes else []
 
     def cases(self) -> list[tuple[Shape, str]]:
-        """Return (shape, contender) of every row: what was asked for, and the baseline beside it; none where all is
+        """(shape, contender) of every row: what was asked for, and the baseline beside it; none where all is
         void."""
         return [] if self.void else [(shape, name) for shape in self.shapes.values() for name in shape.measured]
 
     @property
     def void(self) -> str:
-        """Return why no sample is the time of anything; empty where they are."""
+        """Why no sample is the time of anything; empty where they are."""
         return LOOPBACK if self.metadata.get("ranks", {}).get("loopback") else ""
 
     @property
     def notes(self) -> list[str]:
-        """Return what a reader should know, in sentences."""
+        """What a reader should know, in sentences."""
         return [*self.metadata["notes"], *self.notes_by_topic.values()]
 
     @property
     def interrupted(self) -> list[str]:
-        """Return shapes whose rounds were cut short."""
+        """Shapes whose rounds were cut short."""
         return [name for name, shape in self.shapes.items() if shape.stopped_by == INTERRUPTED]
 
     @property
     def unfinished(self) -> bool:
-        """Return whether there is something to go on with: a shape cut short, or a case whose turn never came."""
+        """Whether there is something to go on with: a shape cut short, or a case whose turn never came."""
         return bool(self.interrupted or any(entry["outcome"] == NOT_RUN for entry in self.missing))
 
     @property
     def missing(self) -> list[dict]:
-        """Return {case, outcome, reason} of each case that failed or has no number: the last word on it."""
+        """{case, outcome, reason} of each case that failed or has no number: the last word on it."""
         last = {entry["case"]: entry for entry in self.not_measured}
         for case in self.metadata.get("cases", ()):
-            cut_off = {"case": case, "outcome": NOT_RUN, "reason": "the run was cut off before it"}
-            last.setdefault(case, cut_off)
+            last.setdefault(case, {"case": case, "outcome": NOT_RUN, "reason": "the run was cut off before it"})
+        for ceiling in self.ceilings:
+            last.pop(f"ceilings-{ceiling['when']}", None)
         measured = [f"{shape.id}-{name}" for shape in self.shapes.values() for name in shape.measured]
-        again = {f"ceilings-{ceiling['when']}" for ceiling in self.ceilings}
-        missing = [
-            entry
-            for case, entry in last.items()
-            if case not in again and (case not in measured or entry["outcome"] != NOT_RUN)
-        ]
-        void = measured if self.void else ()
-        return missing + [{"case": case, "outcome": "skipped", "reason": self.void} for case in void]
+        for case in measured:
+            if case in last and last[case]["outcome"] == NOT_RUN:
+                del last[case]
+        missing = [*last.values()]
+        if self.void:
+            missing += [{"case": case, "outcome": "skipped", "reason": self.void} for case in measured]
+        return missing
 
     def take(self, line: dict) -> None:
-        """Add a line of the journal, after its first one. Raises TypeError for one whose fields are not those of its
-        kind."""
+        """Add a line of the journal; the first one says nothing new. Raises TypeError for one whose fields are not
+        those of its kind."""
         self.derived.clear()
         line = line.copy()
         if line.pop("checkout", None):
             self.base = self.base or Run(self.metadata | self.metadata["against"])
             return self.base.take(line)
-        if line["kind"] in ("resumed", "end") and self.base:
-            self.base.take(line)
         kind = line.pop("kind")
-        if kind == "round":
+        if kind in ("resumed", "end"):
+            self.open_or_close(line if kind == "end" else None)
+        elif kind in LISTS:
+            getattr(self, LISTS[kind]).append(line)
+        elif kind == "shape":
+            self.add_shape(Shape(**line | {"work": Work(**line["work"])}))
+        elif kind == "round":
             self.add_rounds(line.pop("shape"), [Round(**line)])
-        elif kind == "shape":  # a second one is of a run that was gone on with: the shape is measured anew
-            shape = Shape(**line | {"work": Work(**line["work"])})
-            self.shapes[shape.id] = shape
-            self.steady = [block for block in self.steady if block["shape"] != shape.id]
-        elif kind == "pass":
-            shape = self.shapes[line.pop("shape")]
-            for name, value in line.items():
-                setattr(shape, name, value)
-        elif kind in ("timeline", "counters"):
-            shape = self.shapes[line["shape"]]
-            (shape.timelines if kind == "timeline" else shape.counters)[line["contender"]] = line
-        elif kind == "costs":
-            entrant = self.shapes[line["shape"]].entrants.get(line["contender"], {})
-            entrant["costs"] = entrant.get("costs", {}) | line["costs"]
-        elif kind == "kernels":
-            for name, kernels in line["kernel_names"].items():
-                self.shapes[line["shape"]].entrants.get(name, {})["kernel_name"] = kernels
         elif kind == "links":
             self.metadata["links"] = line
         elif kind == "idle":
             self.metadata["machine"] |= line
         elif kind == "note":
             self.notes_by_topic[line["about"]] = line["text"]
-        elif kind in LISTS:
-            getattr(self, LISTS[kind]).append(line)
-        elif kind in ("resumed", "end"):
-            self.end = line if kind == "end" else None
-            if kind == "resumed":
-                self.note_lost_rounds()
-            for name in self.interrupted if kind == "resumed" else ():
+        elif kind != "run":  # of which the run was made
+            self.shapes[line.pop("shape")].take(kind, line)
+
+    def open_or_close(self, end: dict | None) -> None:
+        """The run ends, or where there is no `end` it is gone on with: passes that were cut off are made anew."""
+        if self.base:
+            self.base.open_or_close(end)
+        self.derived.clear()
+        self.end = end
+        if end is None:
+            self.note_lost_rounds()
+            for name in self.interrupted:
                 self.shapes[name].keep_whole_passes()
+
+    def add_shape(self, shape: Shape) -> None:
+        """Add a shape. A second one of that id is of a run that was gone on with: it is measured anew."""
+        self.shapes[shape.id] = shape
+        self.steady = [block for block in self.steady if block["shape"] != shape.id]
 
     def add_rounds(self, shape_id: str, rounds: list[Round]) -> None:
         """Add rounds to a shape. Raises ValueError where one of that index is there."""
@@ -323,19 +355,23 @@ class Run:
                 shape.round_count = len(shape.rounds)
 
     def samples(self) -> DataFrame:
-        """Return a row for each timed call, with `SAMPLE_COLUMNS`. Those that a late host spoilt are absent."""
+        """A row for each timed call, with `SAMPLE_COLUMNS`. Those that a late host spoilt are absent."""
         import pandas
 
-        rows = [
-            {
-                "case": f"{shape.id}-{name}", "shape": shape.id, "contender": name,
-                "role": shape.entrants[name].get("role", ""), "round": round_.index,
-                "position": round_.order.index(name),
-                "pass": round_.pass_index, "process": round_.process, "time_s": time_s,
-                **round_.values.get(name, {}),
-            }
-            for shape in self.shapes.values()
-            for round_ in shape.rounds
-            for name, time_s in round_.time_s.items()
-        ]  # fmt: skip
+        rows = []
+        for shape in self.shapes.values():
+            for round_ in shape.rounds:
+                for name, time_s in round_.time_s.items():
+                    row = {
+                        "case": f"{shape.id}-{name}",
+                        "shape": shape.id,
+                        "contender": name,
+                        "role": shape.entrants[name].get("role", ""),
+                        "round": round_.index,
+                        "position": round_.order.index(name),
+                        "pass": round_.pass_index,
+                        "process": round_.process,
+                        "time_s": time_s,
+                    }
+                    rows.append(row | round_.values.get(name, {}))
         return pandas.DataFrame(rows, columns=None if rows else list(SAMPLE_COLUMNS))

@@ -50,42 +50,48 @@ def estimate(
     anchor: Series | None = None,
     log: bool = True,
 ) -> Interval | None:
-    """Return `of(typical value of each series)`; None where no process has all of them.
+    """`of(typical value of each series)`; None where no process has all of them.
 
     Without `groups` all rounds are of one pass; without an `anchor` the first series is it. `log`: what `of` returns is
     above 0, and its logarithm is what spreads evenly.
     """
-    anchor, groups = anchor or series[0], groups or dict.fromkeys(anchor or series[0], (0, 0))
-    typical = _typical(anchor, series, {index: process for index, (process, _) in groups.items()})
+    anchor = anchor or series[0]
+    groups = groups or dict.fromkeys(anchor, (0, 0))
+    typical = _typical(anchor, series, processes(groups))
     if not typical:
         return None
-    overall = of(*(math.exp(fmean(values)) for values in zip(*typical.values(), strict=True)))
+    means = [math.exp(fmean(values)) for values in zip(*typical.values(), strict=True)]
     if len(typical) == 1:
         typical = _typical(anchor, series, blocks(tuple(groups.items())))
-    return student(overall, [of(*map(math.exp, values)) for values in typical.values()], log=log)
+    return student(of(*means), [of(*map(math.exp, values)) for values in typical.values()], log=log)
+
+
+def processes(groups: Groups) -> dict[int, int]:
+    """{round: its process}."""
+    return {index: process for index, (process, _) in groups.items()}
 
 
 def by_process(
     of: Callable[..., float], *series: Series, groups: Groups, anchor: Series | None = None
 ) -> dict[int, float]:
-    """Return {process: `of(typical value of each series)`}, of each process that has all of them."""
-    typical = _typical(anchor or series[0], series, {index: process for index, (process, _) in groups.items()})
+    """{process: `of(typical value of each series)`}, of each process that has all of them."""
+    typical = _typical(anchor or series[0], series, processes(groups))
     return {process: of(*map(math.exp, values)) for process, values in typical.items()}
 
 
-def student(value: float, values: list[float], *, log: bool = True, confidence: float = CONFIDENCE) -> Interval:
-    """Return `value` with Student's interval by independent `values` of it; of fewer than two, its ends are the
-    value."""
+def student(value: float, values: list[float], *, log: bool = True) -> Interval:
+    """`value` with Student's interval by independent `values` of it; of fewer than two, its ends are the value."""
     if len(values) < 2:
         return Interval(value, value, value)
-    spread = stdev(map(math.log, values) if log else values) / math.sqrt(len(values))
-    half = student_quantile(len(values) - 1, confidence) * spread
-    ends = (value * math.exp(-half), value * math.exp(half)) if log else (value - half, value + half)
-    return Interval(value, *ends)
+    spread = stdev(map(math.log, values) if log else values)
+    half = student_quantile(len(values) - 1) * (spread / math.sqrt(len(values)))
+    if log:
+        return Interval(value, value * math.exp(-half), value * math.exp(half))
+    return Interval(value, value - half, value + half)
 
 
 def time_of(series: Series, groups: Groups | None = None, anchor: Series | None = None) -> Interval | None:
-    """Return a series' typical time; None of none. One that shares no round with the `anchor`, as where samples were
+    """A series' typical time; None of none. One that shares no round with the `anchor`, as where samples were
     dropped, is told by itself."""
     beside = estimate(lambda time_s: time_s, series, groups=groups, anchor=anchor)
     return beside or estimate(lambda time_s: time_s, series, groups=groups)
@@ -99,84 +105,95 @@ def ratio_of(
 
 
 def _typical(anchor: Series, series: tuple[Series, ...], unit_of: Mapping[int, object]) -> dict[object, list[float]]:
-    """Return {unit: logarithm of the typical value of each series there}, of units that have all of them beside the
-    anchor."""
-    rounds: dict[object, list[int]] = {}
-    for index in anchor:
-        rounds.setdefault(unit_of[index], []).append(index)
+    """{unit: logarithm of the typical value of each series there}, of units that have all of them beside the anchor."""
+    rounds = grouped((unit_of[index], index) for index in anchor)
     typical = {}
-    for unit, indices in rounds.items():
-        at = middle([math.log(anchor[index]) for index in indices])
-        beside = [
-            [math.log(times_of[index] / anchor[index]) for index in indices if index in times_of] for times_of in series
-        ]
-        if all(beside):
-            typical[unit] = [at + middle(ratios) for ratios in beside]
-    return dict(sorted(typical.items()))
+    for unit in sorted(rounds):
+        indices = rounds[unit]
+        anchor_log = middle([math.log(anchor[index]) for index in indices])
+        values = []
+        for times_of in series:
+            ratios = [math.log(times_of[index] / anchor[index]) for index in indices if index in times_of]
+            if ratios:
+                values.append(anchor_log + middle(ratios))
+        if len(values) == len(series):
+            typical[unit] = values
+    return typical
 
 
 def middle(values: list[float]) -> float:
-    """Return the mean of the middle half of `values`; of fewer than four, their median."""
-    ranked, cut = sorted(values), len(values) // 4
+    """The mean of the middle half of `values`; of fewer than four, their median."""
+    ranked = sorted(values)
+    cut = len(values) // 4
     return fmean(ranked[cut : len(ranked) - cut]) if cut else median(ranked)
 
 
 @lru_cache(maxsize=64)
 def blocks(groups: tuple[tuple[int, tuple[int, int]], ...]) -> dict[int, int]:
-    """Return {round: block} of a single process: its passes, or where they are few, runs of its rounds."""
-    if len({group for _, group in groups}) >= BLOCKS:
+    """{round: block} of a single process: its passes, or where they are few, runs of its rounds."""
+    if len(set(dict(groups).values())) >= BLOCKS:
         return {index: pass_index for index, (_, pass_index) in groups}
-    rounds = sorted(index for index, _ in groups)
-    return {index: place * BLOCKS // len(rounds) for place, index in enumerate(rounds)}
+    blocks = {}
+    for place, index in enumerate(sorted(dict(groups))):
+        blocks[index] = place * BLOCKS // len(groups)
+    return blocks
 
 
 @lru_cache
 def student_quantile(freedom: int, confidence: float = CONFIDENCE) -> float:
-    """Return how many standard errors Student's two-sided interval reaches to each side, with `freedom` degrees of
-    freedom.
+    """How many standard errors Student's two-sided interval reaches to each side, with `freedom` degrees of freedom.
 
     >>> round(student_quantile(4), 3), round(student_quantile(1), 2)
     (2.776, 12.71)
     """
-    low, high = 0.0, 1e6
+    low = 0.0
+    high = 1e6
     for _ in range(100):
         middle = (low + high) / 2
-        low, high = (middle, high) if beyond(middle, freedom) > 1 - confidence else (low, middle)
+        if beyond(middle, freedom) > 1 - confidence:
+            low = middle
+        else:
+            high = middle
     return high
 
 
 def beyond(t: float, freedom: int) -> float:
-    """Return the chance that Student's t with `freedom` degrees of freedom lies farther from 0 than `t`.
+    """The chance that Student's t with `freedom` degrees of freedom lies farther from 0 than `t`.
 
     The finite series for whole degrees of freedom (Abramowitz and Stegun 26.7.3 and 26.7.4).
     """
     freedom = min(freedom, MOST_FREEDOM)
     angle = math.atan(abs(t) / math.sqrt(freedom))
-    sine, square, odd = math.sin(angle), math.cos(angle) ** 2, freedom % 2
-    term = total = (math.cos(angle) if odd else 1.0) if freedom > 1 else 0.0
+    sine = math.sin(angle)
+    cosine = math.cos(angle)
+    odd = freedom % 2
+    term = total = cosine**odd if freedom > 1 else 0.0
     for n in range(1 + odd, freedom - 2, 2):
-        term *= square * n / (n + 1)
+        term *= cosine**2 * n / (n + 1)
         total += term
-    return max(0.0, 1 - (2 / math.pi * (angle + sine * total) if odd else sine * total))
+    within = 2 / math.pi * (angle + sine * total) if odd else sine * total
+    return max(0.0, 1 - within)
 
 
 def lag1_correlation(samples: Iterable[float]) -> float:
     """Correlation of each sample with the next; 0 where it is undefined (constant, or fewer than three samples)."""
     values = list(samples)
-    centre = fmean(values) if len(values) > 2 else 0.0
-    centred = [value - centre for value in values]
+    if len(values) < 3:
+        return 0.0
+    mean = fmean(values)
+    centred = [value - mean for value in values]
     energy = sum(value * value for value in centred)
-    return sum(a * b for a, b in pairwise(centred)) / energy if len(values) > 2 and energy else 0.0
+    return sum(a * b for a, b in pairwise(centred)) / energy if energy else 0.0
 
 
 def geometric_mean(values) -> float:
     """Geometric mean of positive numbers; NaN of none."""
-    logs = [math.log(value) for value in values]
+    logs = list(map(math.log, values))
     return math.exp(sum(logs) / len(logs)) if logs else math.nan
 
 
 def grouped(pairs: Iterable[tuple[Any, Any]]) -> dict[Any, list]:
-    """Return the values of each key, in their order.
+    """The values of each key, in their order.
 
     >>> grouped([("a", 1), ("b", 2), ("a", 3)])
     {'a': [1, 3], 'b': [2]}

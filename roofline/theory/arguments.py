@@ -20,7 +20,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def nearest(word: str, words: Iterable[str], *, cutoff: float = 0.6) -> str:
-    """Return "did you mean ...? " with the nearest of the `words`; "" where none is near.
+    """The question "did you mean ...? " with the nearest of the `words`; "" where none is near.
 
     >>> nearest("matmull", ["matmul", "ffn"]), nearest("x", ["matmul"])
     ('did you mean matmul? ', '')
@@ -30,7 +30,7 @@ def nearest(word: str, words: Iterable[str], *, cutoff: float = 0.6) -> str:
 
 
 def number(text: str) -> float:
-    """Return `text` as a number; NaN, which is neither above nor below anything, where it is none or is infinite."""
+    """`text` as a number; NaN, which is neither above nor below anything, where it is none or is infinite."""
     try:
         value = float(text)
     except ValueError:
@@ -39,7 +39,7 @@ def number(text: str) -> float:
 
 
 def positive(text: str) -> float:
-    """Return an option's number above 0."""
+    """An option's number above 0."""
     value = number(text)
     if not value > 0:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
@@ -47,7 +47,7 @@ def positive(text: str) -> float:
 
 
 def share(text: str) -> float:
-    """Return an option's share, given as `3%` or `0.03`."""
+    """An option's share, given as `3%` or `0.03`."""
     value = number(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     if not 0 < value < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no share between 0 and 100 %: give it as 3% or 0.03")
@@ -55,14 +55,14 @@ def share(text: str) -> float:
 
 
 def count(text: str, least: int = 1) -> int:
-    """Return an option's whole number."""
+    """An option's whole number."""
     if not text.strip().isdecimal() or int(text) < least:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} on")
     return int(text)
 
 
 def sizes(text: str) -> tuple[int, int, int]:
-    """Return an option's M,N,K."""
+    """An option's M,N,K."""
     if len(numbers := text.split(",")) != 3:
         raise argparse.ArgumentTypeError(f"{text!r} is not M,N,K, as in 4096,6656,16384")
     m, n, k = map(count, numbers)
@@ -70,7 +70,7 @@ def sizes(text: str) -> tuple[int, int, int]:
 
 
 def flops(text: str) -> float:
-    """Return an option's FLOP/s. A number below any chip's lacks its unit."""
+    """An option's FLOP/s. A number below any chip's lacks its unit."""
     value = positive(text)
     if value < 1e9:
         meant = f"{text}e12 FLOP/s, which is {text} TFLOP/s"

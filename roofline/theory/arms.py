@@ -47,7 +47,7 @@ ALL_REDUCE = "all_reduce"
 
 
 def base_arm(arm: str) -> str:
-    """Return the arm whose schedule `arm` has.
+    """The arm whose schedule `arm` has.
 
     >>> base_arm("row_block_launches_persistent"), base_arm("serial")
     ('row_block_launches', 'serial')
@@ -56,7 +56,7 @@ def base_arm(arm: str) -> str:
 
 
 def is_serial(arm: str) -> bool:
-    """Return whether it overlaps nothing."""
+    """Whether it overlaps nothing."""
     return base_arm(arm) in ("serial", ALL_CORES, ALL_REDUCE)
 
 
@@ -82,8 +82,9 @@ class OverlapPlan(NamedTuple):
 
         Raises ValueError for a count below 1, or row blocks that do not divide row tiles.
         """
-        counts = dict(programs=self.workers, chunks=self.ranks, blocks=self.row_blocks, together=self.ranks_per_launch)
-        schedule.at_least_one(**counts)
+        schedule.at_least_one(
+            programs=self.workers, chunks=self.ranks, blocks=self.row_blocks, together=self.ranks_per_launch
+        )
         return ARMS[self.arm].end_s(self, t_gemm_s, t_comm_s)
 
     def arrivals(self, t_comm_s: float, row_tiles: int, blocks: int = 1) -> tuple[tuple, ...]:
@@ -94,8 +95,9 @@ class OverlapPlan(NamedTuple):
         two times, so that it can be asked of every round."""
         if not ARMS[self.arm].table:
             return self.end_s(t_gemm_s, t_comm_s)
-        at = math.log(t_comm_s / t_gemm_s) / math.log(STEP)
-        low, part = math.floor(at), (STEP ** (at % 1) - 1) / (STEP - 1)
+        steps = math.log(t_comm_s / t_gemm_s) / math.log(STEP)
+        low = math.floor(steps)
+        part = (STEP ** (steps % 1) - 1) / (STEP - 1)
         return t_gemm_s * ((1 - part) * _unit_ideal(self, low) + part * _unit_ideal(self, low + 1))
 
 
@@ -105,35 +107,41 @@ def _unit_ideal(plan: OverlapPlan, step: int) -> float:
 
 
 def plan(arm: str, m: int, n: int, ranks: int, workers: int, t_gemm_s: float, t_comm_s: float) -> OverlapPlan:
-    """Return the best of `cuts` for a matmul and a gather that take so long alone."""
+    """The best of `cuts` for a matmul and a gather that take so long alone."""
     return min(cuts(arm, m, n, ranks, workers), key=lambda candidate: candidate.end_s(t_gemm_s, t_comm_s))
 
 
 def cuts(arm: str, m: int, n: int, ranks: int, workers: int) -> list[OverlapPlan]:
-    """Return how `arm` may be cut for out[m, n], in row blocks, one of `TELLING` each rank's rows. `workers` is 1
-    without a GPU."""
-    gpu, shares = workers > 1, ranks if arm in TELLING else 1
-    rows, columns = (-(-m // TILE[0] // shares) * shares, -(-n // TILE[1])) if gpu else (shares, 1)
-    return [
-        OverlapPlan(arm, Grid(max(blocks * shares, rows), columns), workers, ranks, blocks)
-        for blocks in (BLOCKS if ARMS[arm].by_block else (1,))
-        if m % blocks == 0 and (not gpu or rows // shares % blocks == 0)
-    ]
+    """The plans by which `arm` may compute out[m, n]: into how many row blocks it cuts the rows, or an arm of `TELLING`
+    the rows of each rank. `workers` is 1 without a GPU."""
+    parts = ranks if arm in TELLING else 1  # whose rows are cut each by itself
+    row_tiles = parts
+    column_tiles = 1
+    if workers > 1:
+        row_tiles = -(-m // TILE[0] // parts) * parts
+        column_tiles = -(-n // TILE[1])
+    plans = []
+    for blocks in BLOCKS if ARMS[arm].by_block else (1,):
+        if m % blocks == 0 and (workers == 1 or row_tiles // parts % blocks == 0):
+            grid = Grid(max(blocks * parts, row_tiles), column_tiles)
+            plans.append(OverlapPlan(arm, grid, workers, ranks, blocks))
+    return plans
 
 
 def chunk_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> list[tuple[int, float]]:
-    """(chunks done, when) after each launch. The whole chip is one worker here, and all rows are its one tile."""
+    """(chunks done, when) after each launch. A launch takes all chunks that are here, and the whole chip computes it:
+    all rows are one tile of one worker."""
     arrival_s = plan.arrivals(t_comm_s, 1)[0]
     return schedule.inner_loops(arrival_s, 0, plan.ranks, 0.0, t_gemm_s / plan.ranks)
 
 
 def row_block_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> list[tuple[int, float]]:
-    """(row blocks done, when) after each launch, which takes all row blocks that are here, and ends with a wave of its
-    own, full or not."""
-    grid, blocks = plan.grid, plan.row_blocks
-    of_rows = plan.arrivals(t_comm_s, grid.row_tiles, blocks)
+    """(row blocks done, when) after each launch. A launch takes all row blocks that are here, and ends with a wave of
+    its own, full or not."""
+    grid = plan.grid
+    blocks = plan.row_blocks
     rows = grid.row_tiles // blocks
-    arrival_s = [here_s[-1] for here_s in of_rows[::rows]]
+    arrival_s = [here_s[-1] for here_s in plan.arrivals(t_comm_s, grid.row_tiles, blocks)[::rows]]
     launches = []
     now = 0.0
     block = 0
@@ -148,11 +156,6 @@ def row_block_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> l
     return launches
 
 
-def _last(launches: Callable[..., list[tuple[int, float]]]) -> Callable[[OverlapPlan, float, float], float]:
-    """When the last of these `launches` ends."""
-    return lambda plan, t_gemm_s, t_comm_s: launches(plan, t_gemm_s, t_comm_s)[-1][1]
-
-
 def _serial(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> float:
     return t_comm_s + t_gemm_s
 
@@ -162,13 +165,19 @@ def _overlapped(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> float:
     return max(t_gemm_s, t_comm_s)
 
 
-_chunk_launches = _last(chunk_launches)
+def _chunk_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> float:
+    return chunk_launches(plan, t_gemm_s, t_comm_s)[-1][1]
+
+
+def _row_block_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> float:
+    return row_block_launches(plan, t_gemm_s, t_comm_s)[-1][1]
 
 
 def _block_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> float:
-    """First the rows of the other ranks, each group sent once it is computed, last the own ones. Backwards in time it
-    is a gather before a matmul: each group is computed with once it is here."""
-    part_s, rows_s = t_comm_s / (plan.ranks - 1), t_gemm_s / plan.ranks
+    """The rows of the other ranks are computed first, group by group, and each group is sent once it is done; the own
+    rows come last. A layer begins with a gather before a matmul, which takes as long: it is this backwards in time."""
+    part_s = t_comm_s / (plan.ranks - 1)
+    rows_s = t_gemm_s / plan.ranks
     now = free_s = 0.0
     for group in schedule.groups(range(1, plan.ranks), plan.ranks_per_launch):
         now += len(group) * rows_s
@@ -176,20 +185,19 @@ def _block_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> floa
     return max(now + rows_s, free_s)
 
 
-def _layer(second: Callable[[OverlapPlan, float, float], float]) -> Callable[[OverlapPlan, float, float], float]:
-    """The simulation of two matmuls that take equally long: one with what it gathers, and then one with what it
-    scatters, by `second`."""
+def _layer_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> float:
+    """A layer has two matmuls, which take equally long: one with what it gathers, then one with what it scatters."""
+    return 2 * _block_launches(plan, t_gemm_s / 2, t_comm_s / 2)
 
-    def end_s(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> float:
-        halves = t_gemm_s / 2, t_comm_s / 2
-        return _block_launches(plan, *halves) + second(plan, *halves)
 
-    return end_s
+def _layer_signalled(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> float:
+    halves = t_gemm_s / 2, t_comm_s / 2
+    return _block_launches(plan, *halves) + _signalled(plan, *halves)
 
 
 def _chained_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> float:
-    """First the own rows' first matmul, then both of each group of other ranks' rows, last the own rows' second one.
-    The link brings all rows before it takes the first part."""
+    """The first matmul of the own rows, both matmuls of each group of other ranks' rows, and the second one of the own
+    rows follow one another. The link brings all rows before it takes the first part."""
     piece_s = t_comm_s / 2 / (plan.ranks - 1)
     one_s = t_gemm_s / 2 / plan.ranks
     now = one_s
@@ -221,15 +229,24 @@ def _row_block(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> float:
 
 
 def _signalled(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> float:
-    """Pieces of whole row tiles, ordered by destination, each sent when it is computed: backwards in time they come one
-    after another, the own rows are there from the start, and each program computes its last tile first."""
-    grid, pieces = plan.grid, plan.ranks * plan.row_blocks
-    comes_s = sorted(here_s for block in plan.arrivals(t_comm_s, plan.row_blocks, plan.row_blocks) for here_s in block)
-    backwards_s = comes_s[::-1][: pieces - plan.row_blocks] + [0.0] * plan.row_blocks
-    arrival_s = [(backwards_s[m * pieces // grid.row_tiles],) for m in range(grid.row_tiles)]
-    ordered = Grid(grid.row_tiles, grid.column_tiles, grid.row_tiles // pieces)
+    """The rows are computed in pieces of whole row tiles, ordered by destination, the own ones last; each of the other
+    ranks' pieces is sent when it is computed.
+
+    Simulated backwards in time, where a piece that is sent last arrives first, and each program computes its last tile
+    first. With P = 3 and one row block, the pieces for the two others and the own one:
+
+        piece                  0            1            2, its own
+        arrives, backwards     T_comm       T_comm / 2   0
+    """
+    row_tiles = plan.grid.row_tiles
+    column_tiles = plan.grid.column_tiles
+    pieces = plan.ranks * plan.row_blocks
+    sent = pieces - plan.row_blocks
+    piece_s = [piece * t_comm_s / sent for piece in range(sent, 0, -1)] + [0.0] * plan.row_blocks
+    arrival_s = [(piece_s[m * pieces // row_tiles],) for m in range(row_tiles)]
+    ordered = Grid(row_tiles, column_tiles, row_tiles // pieces)
     table = [tiles[::-1] for tiles in schedule.tile_outer(ordered, plan.workers, 1)]
-    return simulate(table, arrival_s, product_s(grid, plan.workers, 1, t_gemm_s))
+    return simulate(table, arrival_s, product_s(plan.grid, plan.workers, 1, t_gemm_s))
 
 
 @dataclass(frozen=True)
@@ -254,12 +271,12 @@ ARMS = {
         ArmSpec("serial", (*LAYER, "weight_prefetch"), _serial),
         ArmSpec(ALL_CORES, (*LAYER, "weight_prefetch"), None),
         ArmSpec("chunk_launches", GATHERED, _chunk_launches),
-        ArmSpec("row_block_launches", GATHERED, _last(row_block_launches), by_block=True),
+        ArmSpec("row_block_launches", GATHERED, _row_block_launches, by_block=True),
         ArmSpec("block_launches", SCATTERED, _block_launches, by_rank=True),
         ArmSpec(ALL_REDUCE, BOTH, _serial),
-        ArmSpec("layer_launches", BOTH, _layer(_block_launches), by_rank=True),
+        ArmSpec("layer_launches", BOTH, _layer_launches, by_rank=True),
         ArmSpec("chained_launches", BOTH, _chained_launches, by_rank=True),
-        ArmSpec("layer_signalled", BOTH, _layer(_signalled), by_block=True, table=True),
+        ArmSpec("layer_signalled", BOTH, _layer_signalled, by_block=True, table=True),
         ArmSpec("chunk_outer", GATHERED, _chunk_outer, table=True),
         ArmSpec("row_block", GATHERED, _row_block, by_block=True, table=True),
         ArmSpec("signalled", SCATTERED, _signalled, by_block=True, table=True),
@@ -273,5 +290,5 @@ SIMULATED = tuple(name for name, spec in ARMS.items() if spec.end_s)
 
 
 def of_operation(op: str, *, gpu: bool) -> list[str]:
-    """Return the arms of `op` that have a schedule, on a GPU or without."""
+    """The arms of `op` that have a schedule, on a GPU or without."""
     return [name for name in SIMULATED if op in ARMS[name].ops and (gpu or not ARMS[name].table)]

@@ -11,5 +11,5 @@ def balance(flops: float, bandwidth_bytes_per_s: float) -> float:
 
 
 def bound(intensity: float, flops: float, bandwidth_bytes_per_s: float) -> str:
-    """Return which bound is the lower one at `intensity`: `memory` or `compute`."""
+    """Which bound is the lower one at `intensity`: `memory` or `compute`."""
     return "memory" if intensity * bandwidth_bytes_per_s < flops else "compute"

@@ -27,12 +27,12 @@ def settle() -> None:
 
 
 def affinity() -> int:
-    """Return on how many cores this process may run at a time."""
+    """How many cores this process may run on at a time."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def cores() -> int:
-    """Return how many cores it may use all the time, as quotas allow: whole ones, at least one."""
+    """How many cores it may use all the time, as quotas allow: whole ones, at least one."""
     counts = [affinity()]
     for group in _groups("cpu"):
         version_1 = f"{_text(group / 'cpu.cfs_quota_us')} {_text(group / 'cpu.cfs_period_us')}"
@@ -44,19 +44,24 @@ def cores() -> int:
 
 @functools.cache
 def memory_bytes() -> int:
-    """Return the memory of the machine, or what this process may have of it, as it began."""
+    """The memory of the machine, or what this process may have of it, as it began."""
     sizes = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for group in _groups("memory"):
-        limits = _text(group / "memory.max"), _text(group / "memory.limit_in_bytes")
-        sizes += [int(limit) for limit in limits if limit.isdecimal()]
-    addresses, data = (resource.getrlimit(kind)[0] for kind in (resource.RLIMIT_AS, resource.RLIMIT_DATA))
-    sizes += [size for size in (addresses // 2, data) if size > 0]  # code and stacks take addresses, too
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            limit = _text(group / name)
+            if limit.isdecimal():
+                sizes.append(int(limit))
+    addresses, _ = resource.getrlimit(resource.RLIMIT_AS)
+    data, _ = resource.getrlimit(resource.RLIMIT_DATA)
+    for size in (addresses // 2, data):  # code and stacks take addresses, too
+        if size > 0:
+            sizes.append(size)
     return min(sizes)
 
 
 @functools.cache
 def share_bytes() -> int:
-    """Return what a share may take on a CPU: that memory, as far as it was free as the process began."""
+    """What a share may take on a CPU: that memory, as far as it was free as the process began."""
     available = re.search(r"MemAvailable:\s+(\d+)", _text(PROC / "meminfo"))
     return min(memory_bytes(), 1024 * int(available[1])) if available else memory_bytes()
 

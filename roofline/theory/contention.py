@@ -34,7 +34,7 @@ class Slowdowns(NamedTuple):
 
 
 def slowdowns(alone_s: tuple[float, float], beside_s: tuple[float, float]) -> Slowdowns:
-    """Return those of a matmul and a link that began together, from what each took: the one that was done last had the
+    """The slowdowns of a matmul and a link that began together, from what each took: the one that was done last had the
     rest of the time for itself.
 
     >>> slowdowns(alone_s=(3.0, 1.0), beside_s=(4.0, 2.0))
@@ -92,8 +92,11 @@ class Race:
 
 def table_end_s(table: schedule.Table, plan: OverlapPlan, chunk_s: float, race: Race) -> float:
     """When the last program of `table` ends, each of which takes the chunks of a tile that are here when it looks."""
-    pieces, rows = plan.ranks - 1, plan.grid.row_tiles // plan.row_blocks
-    left = [[(tile.m // rows * pieces, 0) for tile in reversed(tiles)] for tiles in table]
+    pieces = plan.ranks - 1
+    rows = plan.grid.row_tiles // plan.row_blocks
+    left = []
+    for tiles in table:
+        left.append([(tile.m // rows * pieces, 0) for tile in reversed(tiles)])
     waiting = defaultdict(list)
     may_go_on = [*range(len(table))]
     while True:
@@ -175,7 +178,8 @@ def _row_block(plan: OverlapPlan, measured: Measured) -> float:
 def _row_block_launches(plan: OverlapPlan, measured: Measured) -> float:
     """A vendor's tiles are taken to be half as wide as ours, and all are in a launch that fills no half of the chip."""
     of_block = plan.grid.row_tiles // plan.row_blocks * plan.grid.column_tiles
-    launches, before = [], 0
+    launches = []
+    before = 0
     for done, _ in arms.row_block_launches(plan, *measured.planned_s):
         tiles = (done - before) * of_block
         halves = 2 if measured.copier_sms else 1
@@ -192,8 +196,10 @@ def _chunk_launches(plan: OverlapPlan, measured: Measured) -> float | None:
     bytes."""
     if measured.sums_s is None:
         return None
-    tiles, waves = plan.grid.row_tiles * plan.grid.column_tiles, plan.grid.waves(plan.workers)
-    launches, before = [], 0
+    tiles = plan.grid.row_tiles * plan.grid.column_tiles
+    waves = plan.grid.waves(plan.workers)
+    launches = []
+    before = 0
     for done, _ in arms.chunk_launches(plan, *measured.planned_s):
         tile_s = measured.own_s / waves * (done - before) / plan.ranks
         shown = min(1.0, math.sqrt(SUMS_SHOW_S / tile_s))

@@ -1,5 +1,7 @@
 """Environment variables by which one contender of a run may compute otherwise than the others, and what each does."""
 
+import re
+
 THREADS = {
     "OMP_NUM_THREADS": "torch, and what else uses OpenMP",
     "OMP_THREAD_LIMIT": "torch, and what else uses OpenMP",
@@ -44,14 +46,19 @@ OF_GPU = {
 
 
 def told(machine: dict) -> list[str]:
-    """Return a line for each variable that is set on a `machine`, as its run's metadata have it: first those that leave
-    a library fewer threads than there are cores."""
+    """A line for each variable that is set on a `machine`, as its run's metadata have it: first those that leave a
+    library fewer threads than there are cores."""
     variables = machine.get("environment", {})
     if machine["source"] == "gpu":
-        return [f"{name}={variables[name]} {words}" for name, words in OF_GPU.items() if name in variables]
-    cores, lines = machine.get("cores", machine.get("threads", 1)), []
+        return _lines(variables, OF_GPU)
+    cores = machine.get("cores", machine.get("threads", 1))
+    lines = []
     for name, who in THREADS.items():
-        counts = [int(word) for word in "".join(c if c.isdigit() else " " for c in variables.get(name, "")).split()]
-        if counts and min(counts) < cores:
+        counts = re.findall(r"\d+", variables.get(name, ""))
+        if counts and min(map(int, counts)) < cores:
             lines.append(f"{name}={variables[name]}: fewer threads than the {cores} cores for {who}; unset it")
-    return lines + [f"{name}={variables[name]} {words}" for name, words in OF_CPU.items() if name in variables]
+    return lines + _lines(variables, OF_CPU)
+
+
+def _lines(variables: dict[str, str], meanings: dict[str, str]) -> list[str]:
+    return [f"{name}={variables[name]} {words}" for name, words in meanings.items() if name in variables]

@@ -13,7 +13,7 @@ from roofline.theory.work import Work
 CPU_TIMES = 4
 """So many times the fastest probe: a library reaches a quarter of a CPU's peak on the shapes of the probes."""
 
-NO_DATASHEET = "the chip is in no datasheet of the suite (roofline/theory/chips.py)"
+NO_DATASHEET = "the chip is in no datasheet of the suite (roofline/theory/chips.toml)"
 NO_CLOCK = "NVML does not tell the highest clock"
 NO_PROBE = "no probe of matmuls and of memory was measured"
 
@@ -59,7 +59,8 @@ def cpu_rates(machine: dict, dtype: str, ceilings: Iterable[dict]) -> Rates | st
     for line in ceilings:
         kind = line["ceiling"], line["dtype"]
         fastest[kind] = max(line["value"], fastest.get(kind, 0.0))
-    matmul, read = fastest.get(("matmul", dtype)), fastest.get(("read", None))
+    matmul = fastest.get(("matmul", dtype))
+    read = fastest.get(("read", None))
     if not (matmul and read):
         return NO_PROBE
     source = f"{CPU_TIMES} times the fastest probe of the run"

@@ -33,11 +33,15 @@ class Model:
 
     @property
     def layers(self) -> dict[str, tuple[int, int]]:
-        """Return {layer: (d_in, d_out)} of those that a block has, `gate_up` and `qkv` each as one matrix."""
-        queries, keys = self.heads * self.head_width, self.kv_heads * self.head_width
+        """{layer: (d_in, d_out)} of those that a block has, `gate_up` and `qkv` each as one matrix."""
         layers = {"up": (self.d_model, self.d_ff), "down": (self.d_ff, self.d_model)}
-        layers |= {"gate_up": (self.d_model, 2 * self.d_ff)} if self.matrices == 3 else {}
-        return layers | ({"qkv": (self.d_model, queries + 2 * keys), "o": (queries, self.d_model)} if queries else {})
+        if self.matrices == 3:
+            layers["gate_up"] = self.d_model, 2 * self.d_ff
+        if queries := self.heads * self.head_width:
+            keys = self.kv_heads * self.head_width
+            layers["qkv"] = self.d_model, queries + 2 * keys
+            layers["o"] = queries, self.d_model
+        return layers
 
 
 MODELS = {
@@ -57,7 +61,7 @@ MODELS = {
 
 
 def parse(text: str) -> Model:
-    """Return the model that `text` names: a name of `MODELS`, `NAME/S` (widths and heads divided by S), or `D,F` by
+    """The model that `text` names: a name of `MODELS`, `NAME/S` (widths and heads divided by S), or `D,F` by
     hand, with a label as `LABEL@DxF`.
 
     >>> parse("xxl").d_ff, parse("1000,3000").name, parse("qkv_proj@1000x3000").d_ff
@@ -68,28 +72,38 @@ def parse(text: str) -> Model:
     Where S does not divide the kv heads, there are none. Raises ValueError for an unknown name, a divisor that does not
     divide both widths, sizes below 1, or a label that no id can hold.
     """
-    label, at, sizes = text.rpartition("@")
-    if at and not re.fullmatch("[A-Za-z0-9_.]+", label):
-        raise ValueError(f"label {label!r}: take letters, digits, _ and . alone")
-    if at or "," in text or (text.count("x") == 1 and text.replace("x", "").isdecimal()):
-        sizes = sizes.replace("x", ",").split(",")
-        if len(sizes) != 2 or not all(size.strip().isdecimal() and int(size) > 0 for size in sizes):
-            raise ValueError(f"model {text!r}: by hand it is D,F, two whole numbers above 0, as in 16384,53248")
-        d_model, d_ff = map(int, sizes)
-        return Model(f"{label}{at}{d_model}x{d_ff}", d_model, d_ff, 0)
+    if "@" in text or "," in text or (text.count("x") == 1 and text.replace("x", "").isdecimal()):
+        return _by_hand(text)
     name, slash, divisor = text.partition("/")
     if name not in MODELS:
         known = f"{nearest(name, MODELS)}known are {', '.join(MODELS)}"
         raise ValueError(f"unknown model {name!r}: {known}; or give D,F by hand")
-    model = MODELS[name]
-    if not slash:
-        return model
-    if not divisor.isdecimal() or int(divisor) < 1 or model.d_model % int(divisor) or model.d_ff % int(divisor):
+    return _divided(MODELS[name], divisor, text) if slash else MODELS[name]
+
+
+def _by_hand(text: str) -> Model:
+    label, at, sizes = text.rpartition("@")
+    if at and not re.fullmatch("[A-Za-z0-9_.]+", label):
+        raise ValueError(f"label {label!r}: take letters, digits, _ and . alone")
+    numbers = [size.strip() for size in sizes.replace("x", ",").split(",")]
+    if len(numbers) != 2 or not all(number.isdecimal() and int(number) > 0 for number in numbers):
+        raise ValueError(f"model {text!r}: by hand it is D,F, two whole numbers above 0, as in 16384,53248")
+    d_model, d_ff = map(int, numbers)
+    return Model(f"{label}{at}{d_model}x{d_ff}", d_model, d_ff, 0)
+
+
+def _divided(model: Model, divisor: str, name: str) -> Model:
+    """The model with its widths and heads divided, under another name."""
+    parts = int(divisor) if divisor.isdecimal() else 0
+    if parts < 1 or model.d_model % parts or model.d_ff % parts:
         raise ValueError(
-            f"model {text!r}: the divisor must be a whole number that divides d_model={model.d_model} "
-            f"and d_ff={model.d_ff}, as in {name}/16"
+            f"model {name!r}: the divisor must be a whole number that divides d_model={model.d_model} "
+            f"and d_ff={model.d_ff}, as in {model.name}/16"
         )
-    parts = {name: getattr(model, name) // int(divisor) for name in ("d_model", "d_ff", "heads", "kv_heads")}
-    if model.kv_heads % int(divisor):
-        parts |= {"heads": 0, "kv_heads": 0}
-    return replace(model, name=text, **parts)
+    heads = model.heads // parts
+    kv_heads = model.kv_heads // parts
+    if model.kv_heads % parts:
+        heads = kv_heads = 0
+    d_model = model.d_model // parts
+    d_ff = model.d_ff // parts
+    return replace(model, name=name, d_model=d_model, d_ff=d_ff, heads=heads, kv_heads=kv_heads)

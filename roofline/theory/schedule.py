@@ -25,13 +25,17 @@ class Grid:
 
     @property
     def tiles(self) -> tuple[tuple[int, int], ...]:
-        """Return all (m, n), in the order of their computation.
+        """All (m, n), in the order of their computation.
 
         >>> Grid(3, 2, group=2).tiles
         ((0, 0), (1, 0), (0, 1), (1, 1), (2, 0), (2, 1))
         """
-        groups = (range(m, min(m + self.group, self.row_tiles)) for m in range(0, self.row_tiles, self.group))
-        return tuple((m, n) for rows in groups for n in range(self.column_tiles) for m in rows)
+        tiles = []
+        for first in range(0, self.row_tiles, self.group):
+            rows = range(first, min(first + self.group, self.row_tiles))
+            for n in range(self.column_tiles):
+                tiles += [(m, n) for m in rows]
+        return tuple(tiles)
 
     def waves(self, programs: int) -> int:
         """Rounds that `programs` programs need, one tile each a round."""
@@ -78,7 +82,7 @@ def arrival_order(topology: str, ranks: int, rank: int) -> tuple[int, ...]:
 
 
 def groups(ranks: Sequence[int], most: int) -> list[Sequence[int]]:
-    """Return `ranks` in groups of `most`, in their order; the last group has the rest.
+    """`ranks` in groups of `most`, in their order; the last group has the rest.
 
     >>> groups((1, 2, 3), 2)
     [(1, 2), (3,)]
@@ -108,22 +112,29 @@ def inner_loops(
 
 
 def deal(grid: Grid, programs: int) -> list[tuple[tuple[int, int], ...]]:
-    """Return the tiles of each program, dealt in turn."""
+    """The tiles of each program, dealt in turn."""
     tiles = grid.tiles
     return [tiles[program::programs] for program in range(programs)]
 
 
 def tile_outer(grid: Grid, programs: int, chunks: int) -> Table:
     """Each tile is visited once, with all chunks: it waits for them with the accumulator in registers."""
-    return tuple(tuple(WorkTile(m, n, 0, chunks, False, False) for m, n in tiles) for tiles in deal(grid, programs))
+    table = []
+    for tiles in deal(grid, programs):
+        table.append(tuple(WorkTile(m, n, 0, chunks, False, False) for m, n in tiles))
+    return tuple(table)
 
 
 def chunk_outer(grid: Grid, programs: int, chunks: int) -> Table:
-    """Return for each chunk all tiles of the program: every tile is spilled `chunks - 1` times."""
-    return tuple(
-        tuple(WorkTile(m, n, c, c + 1, c > 0, c + 1 < chunks) for c in range(chunks) for m, n in tiles)
-        for tiles in deal(grid, programs)
-    )
+    """Each chunk is multiplied with all tiles of the program before the next one: every tile is spilled `chunks - 1`
+    times."""
+    table = []
+    for tiles in deal(grid, programs):
+        work_tiles = []
+        for chunk in range(chunks):
+            work_tiles += [WorkTile(m, n, chunk, chunk + 1, chunk > 0, chunk + 1 < chunks) for m, n in tiles]
+        table.append(tuple(work_tiles))
+    return tuple(table)
 
 
 def row_block(grid: Grid, programs: int, arrival_s: Sequence[Sequence[float]], chunk_s: float) -> Table:
@@ -140,4 +151,4 @@ def row_block(grid: Grid, programs: int, arrival_s: Sequence[Sequence[float]], c
         table[program].append(WorkTile(m, n, 0, chunks, False, False))
         _, end_s = inner_loops(arrival_s[m], 0, chunks, start_s, chunk_s)[-1]
         heapq.heappush(free, (end_s, program))
-    return tuple(tuple(work_tiles) for work_tiles in table)
+    return tuple(map(tuple, table))

@@ -10,7 +10,7 @@ from roofline.theory.schedule import Grid, Table
 
 
 def hidden_fraction(t_gemm_s: float, t_comm_s: float, t_overlap_s: float) -> float:
-    """Return the share of the shorter of the two that overlapping hid: 1 is perfect, 0 is one after the other.
+    """The fraction of the shorter of the two that overlapping hid: 1 is perfect, 0 is one after the other.
 
     >>> hidden_fraction(t_gemm_s=2.0, t_comm_s=1.0, t_overlap_s=2.25)
     0.75
@@ -19,7 +19,7 @@ def hidden_fraction(t_gemm_s: float, t_comm_s: float, t_overlap_s: float) -> flo
 
 
 def arrivals(chunks: int, t_comm_s: float, row_tiles: int, blocks: int = 1) -> tuple[tuple, ...]:
-    """Return `[m][j]`: when row tile m has the chunk at position j, on a link that moves row block after row block,
+    """`[m][j]`: when row tile m has the chunk at position j, on a link that moves row block after row block,
     piece after piece, the own chunk at 0. All is here at `t_comm_s`, and the pieces before in equal intervals.
 
     >>> arrivals(chunks=3, t_comm_s=4.0, row_tiles=2, blocks=2)
@@ -30,13 +30,16 @@ def arrivals(chunks: int, t_comm_s: float, row_tiles: int, blocks: int = 1) -> t
     if row_tiles % blocks:
         raise ValueError(f"blocks={blocks} does not divide row_tiles={row_tiles}: choose a divisor of it")
     others = chunks - 1
-    pieces = [range(1 + block * others, 1 + (block + 1) * others) for block in range(blocks)]
-    here_s = [(0.0, *(piece * t_comm_s / (others * blocks) for piece in of_block)) for of_block in pieces]
-    return tuple(here_s[m * blocks // row_tiles] for m in range(row_tiles))
+    here_s = []
+    for block in range(blocks):
+        pieces = range(1 + block * others, 1 + (block + 1) * others)
+        of_block = (0.0, *(piece * t_comm_s / (others * blocks) for piece in pieces))
+        here_s += [of_block] * (row_tiles // blocks)
+    return tuple(here_s)
 
 
 def product_s(grid: Grid, programs: int, chunks: int, t_gemm_s: float) -> float:
-    """Return the time of one tile with one chunk, when all of the matmul takes `t_gemm_s` in whole waves."""
+    """The time of one tile with one chunk, when all of the matmul takes `t_gemm_s` in whole waves."""
     return t_gemm_s / (grid.waves(programs) * chunks)
 
 

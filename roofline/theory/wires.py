@@ -63,7 +63,7 @@ class Wire:
 
     @property
     def token(self) -> str:
-        """Return its word in case ids: `450GBps`, `balance2750`, `balance2750engine`, `ridge`, `ridge1.4`, `pcie`."""
+        """The word of the wire in case ids, as `450GBps`, `balance2750`, `balance2750engine`, `ridge1.4`, `pcie`."""
         if self.kind in LINKS:
             return self.kind
         if self.kind == "fixed":
@@ -73,25 +73,25 @@ class Wire:
 
     @property
     def link(self) -> str:
-        """Return the kind of link that it takes."""
+        """The kind of link that it takes."""
         if self.kind in LINKS:
             return self.kind
         return PACED_ENGINE if self.mover == ENGINE else PACED
 
     @property
     def programs(self) -> int | None:
-        """Return how many of the copier's programs it names; None where that is left open."""
+        """How many of the copier's programs it names; None where that is left open."""
         return int(self.mover.removeprefix(COPIER)) if self.mover.startswith(COPIER) else None
 
     @property
     def needs_gpu(self) -> bool:
-        """Return whether a GPU moves its bytes, whatever the ranks."""
+        """Whether a GPU moves its bytes, whatever the ranks."""
         return self.kind == PCIE or bool(self.mover)
 
     def bytes_per_s(
         self, *, chip_flops: float, t_gemm_s: float, wire_bytes: int, copy_bytes_per_s: float = math.nan
     ) -> float | None:
-        """Return the bandwidth, for a chip of `chip_flops` FLOP/s whose copies read and write `copy_bytes_per_s`
+        """The bandwidth, for a chip of `chip_flops` FLOP/s whose copies read and write `copy_bytes_per_s`
         together, and a case whose unsplit matmul takes `t_gemm_s`. None of one of `LINKS`."""
         if self.kind in LINKS:
             return None
@@ -103,7 +103,7 @@ class Wire:
 
 
 def parse(text: str) -> Wire:
-    """Return the wire that `text` means.
+    """The wire that `text` means.
 
     >>> parse("100e9").token, parse("450GBps").value, parse("balance2750").kind, parse("memory0.18").value
     ('100GBps', 450000000000.0, 'balance', 0.18)

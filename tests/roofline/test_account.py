@@ -74,7 +74,7 @@ def test_answer_against_figures_worked_out_by_hand():
     assert (sizes["state"], sizes["saved activations, bf16"]) == (3_517_578_215_424, 1_149_977_493_504)
     assert sizes["gathered weights"] == 872_415_232  # 2 D F bf16, over tp = 4
     forward, (gather, activations, _) = given.forward, given.terms
-    assert (forward.flop_per_token, forward.s_per_token) == (54_525_952, pytest.approx(1.18534678e-7))
+    assert (given.question.flop_per_token, given.question.s_per_token) == (54_525_952, pytest.approx(1.18534678e-7))
     assert (gather.fabric, gather.received_share, gather.bytes_per_s) == ("fsdp axes", 1, 360e9)
     assert (gather.fixed_bytes, activations.bytes_per_token) == (872_415_232, 2048)
     assert (forward.math_s, forward.link_s) == (pytest.approx(15.5365774e-3), pytest.approx(2.98261618e-3))

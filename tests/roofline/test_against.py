@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import roofline
-from roofline.analysis.changes import FASTER, SLOWER, change, change_of_pairs, spread_of, verdicts
+from roofline.analysis.changes import change_of_pairs, change_of_runs
 from roofline.analysis.comparison import compare
+from roofline.analysis.verdicts import FASTER, SLOWER, verdicts
 from roofline.commands.cli import main
 from roofline.supervise.supervisor import Supervisor
 
@@ -51,7 +52,7 @@ def test_they_take_turns_in_one_journal_and_are_compared_by_pairs(against, capsy
     assert "SLOWER numpy in the mean over 3 cases, speed 0.943 [0.943, 0.943] x" in run.text
     assert "## Against commit unknown" in run.report
     assert main(["compare", str(run.folder)]) == 1
-    assert "3 SLOWER, 0 FASTER, 0 SAME, 0 UNCLEAR of 3 cases" in capsys.readouterr().out
+    assert "3 SLOWER, 0 FASTER, 0 SAME, 0 UNDECIDED of 3 cases" in capsys.readouterr().out
     kept = roofline.load(run.folder)
     assert {record["processes"] for record in kept.frame().to_dict("records")} == {3}  # none of the other checkout's
     assert len(compare([kept.base], [kept]).cases) == 3
@@ -113,7 +114,7 @@ def test_what_drifts_from_pair_to_pair_hides_no_change_of_neighbours():
     new = {process: drift[process] + noise[1][process] + math.log(1.06) for process in range(12)}
     assert verdicts([change_of_pairs([[[base], [new]]])]) == [FASTER]
     assert verdicts([change_of_pairs([[[new], [base]]])]) == [SLOWER]
-    assert verdicts([change([spread_of([base])], [spread_of([new])])]) != [FASTER]
+    assert verdicts([change_of_runs([[[base], [new]]])]) != [FASTER]
     assert change_of_pairs([[[{0: 1.0}], [{0: 1.0}]]]) is None
     first, second = [[{0: 0.0, 1: 0.0, 2: 9.0}], [{0: 0.1, 1: 0.2}]], [[{0: 0.0, 1: 0.0}], [{0: 0.3, 1: 0.4}]]
     lost = [[{0: 0.0, 1: 5.0}], [{0: 0.1, 2: 5.1}]]  # a share of one side was begun again: its number is another

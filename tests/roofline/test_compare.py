@@ -12,9 +12,10 @@ from made_up_gathers import gather_matmul, gathering
 from made_up_run import HEAD, ceiling, save, shape
 
 from roofline.analysis import changes
-from roofline.analysis.changes import FASTER, SAME, SLOWER, UNCLEAR, Change, Spread, change, holm, spread_of, verdicts
+from roofline.analysis.changes import Spread, change, spread_of
 from roofline.analysis.comparison import compare
 from roofline.analysis.records import records_of
+from roofline.analysis.verdicts import FASTER, SAME, SLOWER, UNDECIDED, VERDICTS, Change, holm, verdicts
 from roofline.commands.cli import main
 from roofline.report.compare import terminal
 from roofline.store import conditions, journal
@@ -27,32 +28,44 @@ def change_of_speed(speed, error=0.001, freedom=20):
 
 
 @pytest.mark.parametrize(
-    ("case_change", "verdict"),
+    ("speed", "error", "of_no_change", "of_the_margin"),
     [
-        (change_of_speed(1.06), FASTER),
-        (change_of_speed(0.94), SLOWER),
-        (change_of_speed(1.02), SAME),  # surely faster, and by less than counts
-        (change_of_speed(1.029, 0.01), UNCLEAR),
-        (change_of_speed(1.06, 0.04), UNCLEAR),
+        (1.06, 0.0, FASTER, FASTER),
+        (1.031, 0.0, FASTER, FASTER),
+        (1.06, 0.02, FASTER, UNDECIDED),  # surely faster, and not surely by so much
+        (0.94, 0.001, SLOWER, SLOWER),
+        (0.97, 0.0, SLOWER, SLOWER),
+        (0.972, 0.0, SAME, SAME),  # above 1 / 1.03
+        (1.02, 0.001, SAME, SAME),  # surely faster, and by less than counts
+        (1.0, 0.0, SAME, SAME),
+        (1.029, 0.01, UNDECIDED, UNDECIDED),
+        (1.06, 0.04, UNDECIDED, UNDECIDED),
     ],
 )
-def test_verdict_is_by_the_test_of_no_change_the_margin_and_the_interval(case_change, verdict):
-    assert verdicts([case_change]) == [verdict]
+def test_verdict_is_by_a_test_the_margin_and_the_interval(speed, error, of_no_change, of_the_margin):
+    changes = [change_of_speed(speed, error)]
+    assert verdicts(changes) == [of_no_change]
+    assert verdicts(changes, beyond_margin=True) == [of_the_margin]
+
+
+def test_words_are_explained_where_readers_look():
+    page = (ROOT / "docs" / "trust.md").read_text()
+    assert all(f"| {word} | {meaning} |" in page for word, meaning in VERDICTS.items())
 
 
 def test_holm_by_hand_and_many_tests_ask_more_of_each():
     # Holm's steps of 5 % for four tests: 0.0125, 0.0167, 0.025, 0.05; the third fails, and the fourth with it.
     assert holm([0.03, 0.012, 0.04, 0.016]) == [False, True, False, True]
     barely, same = change_of_speed(1.05, 0.02), change_of_speed(1.0)
-    assert barely.chance == pytest.approx(0.0240, abs=2e-4)
+    assert barely.chance() == pytest.approx(0.0240, abs=2e-4)
     assert verdicts([barely, same]) == [FASTER, SAME]
-    assert verdicts([barely, same, same]) == [UNCLEAR, SAME, SAME]
+    assert verdicts([barely, same, same]) == [UNDECIDED, SAME, SAME]
 
 
 def test_change_of_the_mean_is_of_the_processes_that_have_all_cases():
     new = [{0: 0.1, 2: 0.5}]
     cases = [[{0: 0.1, 1: 0.6, 2: 0.3}], new], [[{0: 0.1, 2: 0.3}], new]
-    assert changes.together(cases).value == pytest.approx(0.3 - 0.2)
+    assert changes.change_of_runs(cases).value == pytest.approx(0.3 - 0.2)
 
 
 def test_what_no_case_tells_alone_the_mean_over_all_does(tmp_path, capsys):
@@ -123,10 +136,10 @@ def test_coverage_power_and_false_verdicts_on_made_up_runs(runs, between_runs, p
         pair = zip(draw_spreads(rng, runs, between_runs), draw_spreads(rng, runs, between_runs), strict=True)
         changes = [change(*sides) for sides in pair]
         equal += verdicts(changes)
-        held += [c.interval.low <= 1 <= c.interval.high for c in changes]
+        held += [c.interval().low <= 1 <= c.interval().high for c in changes]
         slower = [replace(c, value=c.value - math.log1p(planted)) for c in changes]
         seen += [verdict == SLOWER for verdict in verdicts(slower)]
-    false, covered, share = 1 - (equal.count(SAME) + equal.count(UNCLEAR)) / len(equal), np.mean(held), np.mean(seen)
+    false, covered, share = 1 - (equal.count(SAME) + equal.count(UNDECIDED)) / len(equal), np.mean(held), np.mean(seen)
     print(
         f"{runs} a side, {between_runs:.1%}: covered {covered:.3f}, false {false:.4f}, {planted:.0%} seen {share:.3f}"
     )
@@ -179,9 +192,9 @@ def test_planted_contenders_are_told_apart_on_a_machine_that_changed_and_several
     folders = save_sides(tmp_path, runs=4)
     first_runs = load_runs([side[:1] for side in folders])
     single, several = compare(*first_runs), compare(*load_runs(folders))
-    assert verdicts_by_m(single) == {16: SLOWER, 64: UNCLEAR, 256: FASTER}
+    assert verdicts_by_m(single) == {16: SLOWER, 64: UNDECIDED, 256: FASTER}
     assert single.baseline_speed == pytest.approx(1 / 1.2, rel=0.01)
-    assert single.cases[0].change.interval.value == pytest.approx(1 / 1.1, rel=0.02)
+    assert single.cases[0].change.interval().value == pytest.approx(1 / 1.1, rel=0.02)
     assert (single.exit_code(), single.exit_code(strict=True)) == (1, 1)
     assert verdicts_by_m(several) == {16: SLOWER, 64: SAME, 256: FASTER}
 
@@ -194,10 +207,10 @@ def test_terminal_and_markdown_say_the_same(tmp_path, capsys):
         texts.append(capsys.readouterr().out)
     in_the_open = re.findall(r"^\| matmul-\S+-m(\d+)-", texts[1].partition("<details>")[0], re.MULTILINE)
     assert in_the_open == ["16", "256"]
-    assert all("1 SLOWER, 1 FASTER, 0 SAME, 1 UNCLEAR of 3 cases" in text for text in texts)
+    assert all("1 SLOWER, 1 FASTER, 0 SAME, 1 UNDECIDED of 3 cases" in text for text in texts)
     case = compare(*load_runs(folders)).cases[0]
     assert re.fullmatch(r"baseline 1[67]\.\d % slower", case.notes)
-    value, low, high = case.change.interval
+    value, low, high = case.change.interval()
     assert case.change.resolution == pytest.approx(high / value - 1)
     speed = f"{value:.3f} [{low:.3f}, {high:.3f}]"
     for text in texts:
@@ -231,19 +244,19 @@ def wild_times():
 @pytest.mark.parametrize(
     ("base", "new", "code", "strict", "texts"),
     [
-        (*wild_times(), 0, 1, ["1 UNCLEAR"]),
+        (*wild_times(), 0, 1, ["1 UNDECIDED"]),
         (
             {16: BOTH, 64: BOTH}, {16: BOTH, 64: {"cublas": 1e-4}, 99: {"cublas": 1e-4}}, 0, 1,
             [f"missing in NEW: {CASE.format(64, 'tiled')}: failed: NaN",
              f"missing in BASE: {CASE.format(99, 'cublas')}: not asked for"],
         ),
         ({16: BOTH, 64: BOTH}, {16: BOTH, 64: {"tiled": 2e-4}}, 0, 1,
-         ["1 UNCLEAR", f"missing in BASE or NEW: {CASE.format(64, 'tiled')}: no baseline was timed beside it"]),
+         ["1 UNDECIDED", f"missing in BASE or NEW: {CASE.format(64, 'tiled')}: no baseline was timed beside it"]),
         ({16: BOTH}, {16: {"tiled": 2e-4}}, 2, 2, ["no case has a ratio"]),
         ({16: BOTH}, {64: BOTH}, 2, 2, ["no case in common"]),
     ],
 )  # fmt: skip
-def test_what_is_unclear_missing_or_has_no_baseline_is_told_and_ends_with_its_code(
+def test_what_is_undecided_missing_or_has_no_baseline_is_told_and_ends_with_its_code(
     compared, base, new, code, strict, texts
 ):
     more = [{"kind": "not_measured", "case": CASE.format(64, "tiled"), "outcome": "failed", "reason": "NaN"}]
@@ -332,8 +345,8 @@ def test_an_arm_is_judged_by_what_it_hides_whatever_the_wire(tmp_path):
     assert (arm.change.of, arm.verdict) == ("hidden", SAME)
     assert arm.change.value == pytest.approx(0, abs=1e-3)
     assert re.fullmatch(r"wire ([\d.]+) and ([\d.]+) GB/s", arm.notes)
-    assert [entry["case"].rpartition("-")[2] for entry in same.missing] == ["serial_all_cores"]
-    assert "--ffn-wires-of" in same.missing[0]["reason"]
+    assert [entry.case.rpartition("-")[2] for entry in same.missing] == ["serial_all_cores"]
+    assert "--ffn-wires-of" in same.missing[0].reason
     assert same.exit_code(strict=True) == 0  # `serial_all_cores` cannot be compared, and no run lacks it
     assert same.baseline_speed is None  # `serial` goes over another wire
     worse = compare(base, [load_gathering(tmp_path / f"worse{n}", 12e-3, 0.4) for n in range(3)])

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 import test_trust
 
-from roofline.analysis.decision import LEAST, LOOKS, SURE, UNDECIDED, decide, levels
+from roofline.analysis.decision import LEAST, LOOKS, SURE, decide, levels
 from roofline.analysis.records import records_of
+from roofline.analysis.verdicts import MARGIN, SAME, SLOWER, UNDECIDED
 from roofline.store.stats import by_process, grouped
 from roofline.supervise.supervisor import MOST_TIMES
 
-MARGIN, PLANNED = 0.03, 6
+PLANNED = 6
 SPREADS = (
     *(0.0047, 0.0057, 0.0077, 0.0091, 0.0093, 0.0096, 0.0104, 0.0118, 0.0122, 0.0127, 0.0135, 0.0157, 0.0174, 0.0180),
     *(0.0191, 0.0201, 0.0202, 0.0218, 0.0220, 0.0231, 0.0232, 0.0233, 0.0239, 0.0252, 0.0264, 0.0275, 0.0295, 0.0341),
@@ -49,9 +50,9 @@ def made_up_run(rng, spreads, slowdowns, times=MOST_TIMES):
 def test_equal_contenders_get_no_false_verdict_and_most_are_decided(times, at_least):
     rng, equal = np.random.default_rng(0), [0.0] * len(SPREADS)
     verdicts = Counter(d.verdict for _ in range(6) for d in made_up_run(rng, SPREADS, equal, times))
-    decided = verdicts.total() - verdicts["UNDECIDED"]
+    decided = verdicts.total() - verdicts[UNDECIDED]
     assert decided >= at_least * verdicts.total()
-    assert decided - verdicts["SAME"] <= 0.01 * decided
+    assert decided - verdicts[SAME] <= 0.01 * decided
 
 
 @pytest.mark.parametrize(("seconds", "at_least"), [(1, 0.8), (2, 0.9)])
@@ -63,10 +64,10 @@ def test_a_slowdown_of_one_shape_is_seen(seconds, at_least):
     for place in range(1, len(spreads), 4):
         slowdowns = [SLOWDOWN * (place == other) for other in range(len(spreads))]
         verdicts[made_up_run(rng, spreads, slowdowns)[place].verdict] += 1
-    assert verdicts["SLOWER"] >= at_least * verdicts.total()
+    assert verdicts[SLOWER] >= at_least * verdicts.total()
 
 
-@pytest.mark.parametrize(("truth", "verdict", "at_least"), [(1.0, "SAME", 0.9), (1.05, "SLOWER", 0.8)])
+@pytest.mark.parametrize(("truth", "verdict", "at_least"), [(1.0, SAME, 0.9), (1.05, SLOWER, 0.8)])
 def test_verdicts_on_a_clock_that_drifts(monkeypatch, truth, verdict, at_least):
     monkeypatch.setattr(test_trust, "BETWEEN", 0.0075)  # with what is within them, ratios vary by 1.5 % as here
     verdicts = Counter()
@@ -76,7 +77,7 @@ def test_verdicts_on_a_clock_that_drifts(monkeypatch, truth, verdict, at_least):
         verdicts[decide([*ratios.values()], MARGIN, PLANNED).verdict] += 1
     print(verdicts)
     assert verdicts[verdict] >= at_least * verdicts.total()
-    assert verdicts.keys() <= {verdict, "UNDECIDED"}
+    assert verdicts.keys() <= {verdict, UNDECIDED}
 
 
 @pytest.mark.parametrize("planned", [LEAST, PLANNED, 11])
@@ -87,14 +88,13 @@ def test_looks_spend_no_more_than_what_may_be_wrong(planned):
     assert sum(levels(planned).values()) == pytest.approx(1 - SURE)
     rng, margin = np.random.default_rng(0), math.log1p(MARGIN)
     values = np.exp(rng.normal(-margin, 0.02, size=(1000, counts[-1])))  # as slow as may still be the same, and slower
-    wrong = sum(decide(list(of_case), MARGIN, planned).verdict == "SLOWER" for of_case in values)
+    wrong = sum(decide(list(of_case), MARGIN, planned).verdict == SLOWER for of_case in values)
     assert wrong <= 1000 * (1 - SURE)
 
 
 def test_what_one_look_says():
     assert decide([1.0] * 5, MARGIN, PLANNED) == (UNDECIDED, None, None, None, 0)
-    for ratio, verdict in ((1.0, "SAME"), (1.029, "SAME"), (1.031, "FASTER"), (0.97, "SLOWER"), (0.972, "SAME")):
-        assert decide([ratio] * 6, MARGIN, PLANNED).verdict == verdict
+    assert decide([0.97] * 6, MARGIN, PLANNED) == (SLOWER, *[pytest.approx(0.97)] * 3, 1)
     early, late = (decide([0.8, 1.25] * pairs, MARGIN, PLANNED) for pairs in (3, 14))
     assert (early.verdict, early.looks, is_open(early)) == (UNDECIDED, 1, True)
     assert (late.verdict, late.looks, is_open(late)) == (UNDECIDED, len(LOOKS), False)
@@ -146,7 +146,7 @@ def test_what_is_undecided_goes_on_until_the_time_is_up(noisy):
     assert [name.split("-m")[1] for name in passes] == ["128-fp32", "256-fp32"]
     records = {record["case"]: record for record in records_of(run.kept)}
     verdicts = Counter(record["verdict"] for record in records.values())
-    assert verdicts == {None: 3, "SAME": 1, "UNDECIDED": 2}
+    assert verdicts == {None: 3, SAME: 1, UNDECIDED: 2}
     assert "1 SAME, 2 UNDECIDED of 3 at +-3 %, 99 % sure (alpha spent over 6 looks)" in run.text
     assert "| numpy | 1.000 [1.000, 1.000] | SAME | 1 |" in run.report
     for row in run.saved["benchmarks"]:
