@@ -5,25 +5,30 @@ FILE has `def cases()`, which yields (grid, args, expected), and a tolerance as 
 
 import argparse
 import importlib.util
+import multiprocessing
 import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import torch
 import triton
 from triton.runtime.jit import KernelInterface
 
 from .gpus import ARCHITECTURES
-from .verdict import BUDGET, check
+from .verdict import BUDGET, ERROR, check
 
 HERE = Path(__file__).parent
 SUITE = HERE.parents[1] / "tests" / "machine"
 """In a checkout: the command of the suite's own kernels, which has options of its own. It runs without FILE::NAME, and
 for a matmul f(x, w, out)."""
+PASSED_ON = "seeds", "seed", "arch", "trace", "slots", "budget", "processes", "empty"
+TRIED = "3.5.1, 3.7.1, 3.8.0 and 3.9.0"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "triton-machine"
 
 
@@ -39,6 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--arch", default="sm_90a", help=f"{', '.join(ARCHITECTURES)} (sm_90a)")
     parser.add_argument("--slots", type=int, help="CTAs that the GPU holds at a time (as many as fit)")
     parser.add_argument("--budget", type=int, default=BUDGET, help=f"instructions until a run is given up ({BUDGET:_})")
+    parser.add_argument("--empty", action="append", default=[], metavar="NAME", help="a tensor of torch.empty's")
     parser.add_argument("--processes", type=int, default=os.cpu_count(), help="that share the orders (one a core)")
     parser.add_argument("--trace", metavar="FILE", help="events of the last run, up to the first bad case")
     parser.add_argument("--coverage", action="store_true", help="print which instructions are modelled, and how")
@@ -56,7 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
         module = load(Path(file)) if file else None
         kernels = {word: value for word, value in vars(module or object).items() if isinstance(value, KernelInterface)}
         if name in kernels and not others and hasattr(module, "cases"):
-            return judge(kernels[name], name, module.cases(), options)
+            return judge(kernels[name], name, module.cases, options)
         if name in kernels:
             raise ValueError(f"what is {others[0]}?" if others else f"{file} has no cases(); see --help")
         if hasattr(module, "cases"):
@@ -82,23 +88,73 @@ def coverage() -> Iterator[str]:
                 yield f"| `{opcodes}` | {how} |"
 
 
-def judge(kernel: KernelInterface, name: str, cases: Iterable[tuple], options: argparse.Namespace) -> int:
+def judge(kernel: KernelInterface, name: str, cases: Callable, options: argparse.Namespace) -> int:
+    """In a process of its own, which a compiler may end. Then another one goes on with the next case."""
     torch.set_num_threads(1)  # a forked process would wait for others in vain
-    count, bad = 0, 0
-    for count, (grid, args, *expected) in enumerate(cases, 1):
-        verdict = check(
-            kernel, grid, args, seeds=options.seeds, seed=options.seed, arch=options.arch, trace=options.trace,
-            slots=options.slots, budget=options.budget, processes=options.processes,
-            **dict(zip(("expected", "tolerance"), expected, strict=False)),
-        )  # fmt: skip
-        print(f"{name}  case {count}  {verdict.instructions} instructions  {verdict.seconds:.1f} s")
-        print("    " + str(verdict).replace("\n", "\n    "), flush=True)
-        bad += not verdict
-        if bad and options.trace:
-            break
+    count, bad, has_ended = 0, 0, False
+    with tempfile.TemporaryFile() as printed:
+        while not has_ended:
+            receiver, sender = multiprocessing.Pipe(duplex=False)
+            given = kernel, name, cases, options, printed, count, sender
+            child = multiprocessing.get_context("fork").Process(target=judge_each, args=given)
+            child.start()
+            sender.close()
+            try:
+                while message := receiver.recv():
+                    count, text, is_bad = message
+                    bad += is_bad
+                    print(text, end="", flush=True)
+                has_ended = True
+            except EOFError:
+                child.join()
+                bad += 1
+                end = f"{name} is not judged: the compiler of triton {triton.__version__} ends its process"
+                print(f"{name}  case {count}\n    {end} ({child.exitcode}) for {options.arch}: {why(printed)}")
+    child.join()
     tried = f"{count} case{'s' * (count != 1)} under {options.seeds} order{'s' * (options.seeds > 1)} of events"
     print(f"triton {triton.__version__}, {options.arch}: {tried}, {bad} bad")
-    return 1 if bad or not count else 0
+    return 1 if bad or not count or child.exitcode else 0
+
+
+def judge_each(
+    kernel: KernelInterface, name: str, cases: Callable, options: argparse.Namespace, printed: Any, begun: int,
+    sender: Any,
+) -> None:  # fmt: skip
+    """Send what comes of each case behind those that were begun. What it prints to stderr goes to a file."""
+    stderr = os.dup(2)
+    try:
+        for number, (grid, args, *expected) in enumerate(cases(), 1):
+            if number <= begun:
+                continue
+            sender.send((number, "", False))
+            printed.seek(0)
+            printed.truncate()
+            os.dup2(printed.fileno(), 2)
+            try:
+                more = dict(zip(("expected", "tolerance"), expected, strict=False))
+                verdict = check(kernel, grid, args, **{word: getattr(options, word) for word in PASSED_ON}, **more)
+            except ValueError as error:
+                title, text, is_bad = "", f"{error}; {why(printed)}".removesuffix("; "), True
+            else:
+                title = f"  {verdict.instructions} instructions  {verdict.seconds:.1f} s"
+                text, is_bad = str(verdict), not verdict
+                printed.seek(0)
+                os.write(stderr, printed.read())
+            finally:
+                os.dup2(stderr, 2)
+            indented = text.replace("\n", "\n    ")
+            sender.send((number, f"{name}  case {number}{title}\n    {indented}\n", is_bad))
+            if is_bad and options.trace:
+                break
+    finally:
+        sender.send(None)
+
+
+def why(printed: Any) -> str:
+    """The line of what a compiler printed that says why it failed."""
+    printed.seek(0)
+    lines = printed.read().decode(errors="replace").splitlines()
+    return next((line for line in lines if re.search(ERROR, line)), ["", *lines][-1])
 
 
 def load(file: Path) -> ModuleType:
@@ -119,6 +175,8 @@ def under(version: str, words: list[str]) -> int:
     """Run the same command with another Triton, whose wheel is laid over the installed one."""
     if not re.fullmatch(r"\d+(\.\d+){1,2}", version):
         raise ValueError(f"--triton {version} is no version, as 3.9 or 3.9.0")
+    if tuple(map(int, version.split("."))) < (3, 5):
+        raise ValueError(f"--triton {version}: the machine takes 3.5 and later; tried are {TRIED}")
     folder, wanted = CACHE / f"triton-{version}", f"triton=={version}" + ".*" * (version.count(".") == 1)
     if not folder.is_dir():
         part = folder.with_name(f"{folder.name}-{os.getpid()}")

@@ -33,8 +33,8 @@ def offline(target: int) -> Iterator[None]:
     before = driver._active  # no public getter leaves a driver uncreated, and creating one without a GPU raises
     compiling = SimpleNamespace(  # as much of a driver as it asks for
         get_current_target=lambda: GPUTarget("cuda", target, WARP_SIZE),
-        # Triton keys compiled kernels by it: a name that no device has keeps ours apart from those of a GPU here.
-        get_current_device=lambda: f"offline-{target}",
+        # Triton keys compiled kernels by it: a number that no device has keeps ours apart from those of a GPU here.
+        get_current_device=lambda: target,
         get_current_stream=lambda device: 0,
     )
     driver.set_active(compiling)

@@ -5,10 +5,12 @@ itself would begin with, and Inductor's. Tensors lie on the CPU (`pretend` lets 
 with what the ones before it left.
 """
 
+import os
 import re
 import sys
 import threading
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +28,7 @@ from .gpus import ARCHITECTURES, RESERVED, SMS
 from .pretend import OnCpu, begin, is_hosts, patches
 from .verdict import Trial, Verdict, check, tensors_of
 
-LIBRARIES = tuple(str(Path(file).parent) for file in (triton.__file__, torch.__file__, __file__))
+LIBRARIES = tuple(f"{Path(file).parent}{os.sep}" for file in (triton.__file__, torch.__file__, __file__))
 FEW_SMS = 4
 """Multiprocessors, few: a persistent kernel starts as many programs."""
 
@@ -64,15 +66,25 @@ class launches:  # noqa: N801 (it is used as a function)
     """Judge every launch inside of a `with` block, whose end raises LaunchesError where one is not exact.
 
     `seeds`, `seed`, `slots`, `budget` and `tolerance` are those of `check`. `sms`: multiprocessors that the GPU says it
-    has. `raises=False`: look at `verdicts`, `bad` and `exit_code` instead. A launch goes to the innermost block of its
+    has. `empty`: arguments that are as torch.empty makes them, of all kernels that have one of this name.
+    `raises=False`: look at `verdicts`, `bad` and `exit_code` instead. A launch goes to the innermost block of its
     thread; of a thread that has none, to the latest one. After a fault a launch has left what it had done until then,
     and verdicts behind it may come of that.
     """
 
-    def __init__(self, *, arch: str = "sm_90a", sms: int = FEW_SMS, raises: bool = True, **options: Any):
+    def __init__(
+        self,
+        *,
+        arch: str = "sm_90a",
+        sms: int = FEW_SMS,
+        raises: bool = True,
+        empty: Sequence[str] = (),
+        **options: Any,
+    ):
         if arch not in ARCHITECTURES:
             raise ValueError(f"arch {arch!r}: it is one of {', '.join(ARCHITECTURES)}")
         self.arch, self.sms, self.raises, self.options = arch, sms, raises, options
+        self.empty = [empty] if isinstance(empty, str) else empty
         self.verdicts: list[Launch] = []
         self.row: list[Trial | Tensor] = []  # that the next launch may overlap
         self.others_seen = OnCpu.others
@@ -117,7 +129,8 @@ class launches:  # noqa: N801 (it is used as a function)
             self.row[:] = OnCpu.written
         begin()  # for other blocks
         self.others_seen = OnCpu.others
-        verdict = check(kernel, grid, args, arch=self.arch, row=self.row, **self.options)
+        names = [name for name in self.empty if name in kernel.arg_names]
+        verdict = check(kernel, grid, args, arch=self.arch, empty=names, row=self.row, **self.options)
         self.verdicts.append(Launch(kernel.__name__, file, line, verdict, kernel.fn.__code__.co_filename))
         return compile_for(ARCHITECTURES[self.arch], Call(kernel, (1,), args))  # which is in Triton's memory by now
 

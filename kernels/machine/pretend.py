@@ -177,7 +177,7 @@ class Driver:
         )  # fmt: skip
         self.utils = SimpleNamespace(get_device_properties=lambda device=0: properties)
         self.get_current_target = lambda: GPUTarget("cuda", capability, WARP_SIZE)
-        self.get_current_device = lambda: f"offline-{capability}"  # as `compile.offline` calls it
+        self.get_current_device = lambda: capability  # as `compile.offline` calls it; torch takes it for cuda
         self.get_current_stream = lambda device=0: 0
         self.get_active_torch_device = lambda: torch.device("cuda", 0)
         self.get_device_interface = lambda: torch.cuda

@@ -4,6 +4,8 @@ PTX ISA 8.7, chapters 4, 5 and 7, as far as Triton 3.7 to 3.9, NVRTC and tilelan
 that it calls, statements one after another, and braces, whose names are known inside them alone.
 """
 
+import ast
+import linecache
 import math
 import re
 import struct
@@ -30,6 +32,8 @@ TOKEN = re.compile(
 )
 LIBRARY = r"/triton/(language|experimental)/"
 """In the paths of Triton's own functions: what is inlined from there is told by the line that calls it."""
+CALLED = r"(\.loc\s+(\d+) [^\n/]*)//([^\n]*@\[[^\n]*)"
+"""Before Triton 3.9 a comment alone says which line calls: // standard.py:229:27 @[ mine.py:57:15 ]"""
 NAME = re.compile(r"(?<![\w.%$:])%?[A-Za-z_$][\w$]*")
 
 
@@ -47,7 +51,7 @@ class Instruction:
     line: int = 0
     """In the PTX."""
     source: str = ""
-    """file.py:line, of the kernel's source."""
+    """file.py:line, of the kernel's source: the first line of a statement over several."""
 
     @property
     def place(self) -> str:
@@ -135,6 +139,7 @@ def parse(text: str, entry: str | None = None, block: Sequence[int] = ()) -> Ker
     text = re.sub(
         "// begin inline asm.*?// end inline asm", lambda m: m[0].replace(".loc", "//"), text, flags=re.DOTALL
     )
+    text = re.sub(CALLED, lambda m: _calling(m, files), text)
     text = re.sub(r"//[^\n]*", "", re.sub(r"\n\s*\.section\b.*", "\n", text, flags=re.DOTALL))
     text = re.sub(r"/\*.*?\*/", lambda m: "\n" * m[0].count("\n"), text, flags=re.DOTALL)
     variables, dynamic, entries, functions, position = [], [], {}, {}, 0
@@ -171,6 +176,33 @@ def parse(text: str, entry: str | None = None, block: Sequence[int] = ()) -> Ker
         if inst.op.startswith("bra") and not kernel.labels.keys() >= {*inst.args}:
             raise UnknownError(f"{inst}: there is no such label")
     return kernel
+
+
+def _calling(match: re.Match, files: dict[str, str]) -> str:
+    """The .loc of the line that calls, of what is inlined from Triton's own functions."""
+    directive, number, comment = match.groups()
+    if re.search(LIBRARY, files.get(number, "")):
+        numbers = {path.rsplit("/", 1)[-1]: number for number, path in files.items() if not re.search(LIBRARY, path)}
+        for name, row, column in re.findall(r"@\[ ([^\s:]+):(\d+):(\d+)", comment):
+            if name in numbers:
+                return f".loc {numbers[name]} {row} {column}"
+    return directive
+
+
+def statements(path: str) -> dict[int, ast.stmt]:
+    """By line of a file of Python, the innermost statement that it is in; of one with a body, in front of that."""
+    linecache.checkcache(path)
+    try:
+        tree = ast.parse("".join(linecache.getlines(path)))
+    except SyntaxError:  # of another language
+        return {}
+    found = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.stmt):
+            body = getattr(node, "body", None)
+            last = body[0].lineno - 1 if body else node.end_lineno
+            found |= dict.fromkeys(range(node.lineno, max(last, node.lineno) + 1), node)
+    return found
 
 
 def _first(characters: str, text: str, position: int) -> int:
@@ -277,7 +309,7 @@ def _add(kernel: Kernel, name: str, variable: Variable) -> None:
 
 
 def _body(kernel: Kernel, text: str, line: int, files: dict[str, str], *outer: dict[str, str]) -> None:
-    position, scopes, source, callers = 0, [*outer], "", {}
+    position, scopes, source, callers, spans = 0, [*outer], "", {}, {}
     while position < len(text):
         if token := TOKEN.match(text, position):
             end = token.end()
@@ -286,8 +318,11 @@ def _body(kernel: Kernel, text: str, line: int, files: dict[str, str], *outer: d
                 callers[place] = tuple(token["caller"].split()) if token["caller"] else None
                 while re.search(LIBRARY, files.get(place[0], "")) and callers.get(place):
                     place = callers[place]
-                path = files.get(place[0], "?")
-                kernel.paths[source := f"{path.rsplit('/', 1)[-1]}:{place[1]}"] = path
+                path, row = files.get(place[0], "?"), int(place[1])
+                if path not in spans:
+                    spans[path] = statements(path)
+                row = spans[path][row].lineno if row in spans[path] else row
+                kernel.paths[source := f"{path.rsplit('/', 1)[-1]}:{row}"] = path
             elif token["label"]:
                 label = _scoped(token["label"], scopes)
                 if label in kernel.labels:

@@ -4,8 +4,10 @@ What orders two accesses is in chapter 8 of the PTX ISA 8.7 (memory consistency)
 cp.async) and 9.7.15 (wgmma).
 """
 
+import ast
 import linecache
 import re
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from operator import itemgetter
 
@@ -17,7 +19,7 @@ from .device import Cta, Machine, Warp
 from .memory import REGION_BITS, Region, Shared
 from .order import FaultError
 from .program import Ready, Until
-from .ptx import Instruction, UnknownError
+from .ptx import Instruction, UnknownError, statements
 from .trace import Observed, Touch, lanes_at
 
 Row = tuple[str, str]
@@ -26,6 +28,11 @@ Row = tuple[str, str]
 def page(title: str, *rows: Row) -> str:
     """Return a title, and rows of a word and what it is about, which may be of several lines."""
     return "\n".join([title, *(f"  {word:8}" + text.replace("\n", "\n" + 10 * " ") for word, text in rows)])
+
+
+def remarks(texts: Sequence[str]) -> list[Row]:
+    """What is no fault of a kernel."""
+    return [("note", "\n".join(["about this check, not your kernel:", *texts]))] if texts else []
 
 
 def ranges(numbers: Iterable[int]) -> str:
@@ -51,8 +58,10 @@ def cta_name(cta: Cta) -> str:
 
 def where(warp: Warp, inst: Instruction, lanes: Sequence[int] = (), who: str = "") -> str:
     """Return a line of the source, if the PTX names one, of who executes it, and of the PTX."""
-    path, row = warp.program.kernel.paths.get(inst.source, ""), inst.source.rpartition(":")[2]
-    text = linecache.getline(path, int(row or 0)).strip()
+    path, row = warp.program.kernel.paths.get(inst.source, ""), int(inst.source.rpartition(":")[2] or 0)
+    text, spans = linecache.getline(path, row).strip(), statements(path)
+    if row in spans and spans.get(row + 1) is spans[row]:  # it goes on in the next line
+        text = textwrap.shorten(ast.unparse(spans[row]).partition("\n")[0], 120, placeholder=" ...")
     if not who:
         which = f", lane {ranges(lanes)}" if lanes else ""
         threads = ranges(warp.number * LANES + lane for lane in lanes or range(LANES))
@@ -229,7 +238,7 @@ def hang(error: FaultError, machine: Machine, tensors: Mapping[str, Tensor]) -> 
             text = f"{waiting} of {launch.grid} CTAs have not begun: the GPU holds {machine.slots} at a time"
             rows.append(("perhaps", f"{text};\nwhere all of them wait for each other, the grid must be no larger"))
     if error.message.startswith("more than"):
-        rows.append(("perhaps", "it is that long: check takes another budget"))
+        rows.append(("perhaps", "it is that long, and no hang: then it takes a larger budget"))
     return page(error.message.partition(":\n")[0], *rows)
 
 

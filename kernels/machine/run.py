@@ -133,7 +133,7 @@ def _descriptor(machine: Machine, value, meta: dict | None) -> list[int]:
         raise ValueError(f"a descriptor of elements of {meta['elem_size']} bytes, the tensor's are {tensor.dtype}")
     if meta["fp4_padded"] or meta.get("is_im2col"):
         raise UnknownError("a descriptor of padded fp4, or for im2col")
-    kind = KINDS.index("tf32") if value.round_f32_to_tf32 else meta["elem_type"]
+    kind = KINDS.index("tf32") if getattr(value, "round_f32_to_tf32", False) else meta["elem_type"]
     start, nan = address(machine, tensor), value.padding == "nan"
     made = encode(start, value.shape, value.strides, kind, meta["block_size"], meta["swizzle"], nan)
     return [machine.memory.add_map(made), *sizes]

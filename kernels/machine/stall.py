@@ -21,8 +21,8 @@ class Stall:
 
     def moved(self) -> None:
         """Something has landed or ended: wait again."""
-        self.due, self.states = self.machine.executed + PATIENCE, {}
-        self.last: dict[Any, int] = {}
+        self.due = self.machine.executed + PATIENCE
+        self.states: dict[Any, set[int]] = {}
         for warp in self.again:
             warp.weight *= HURRY
         self.again.clear()
@@ -32,9 +32,10 @@ class Stall:
         if not self.states:
             self.memory = self._memory()
         registers = (value.tobytes() if isinstance(value, np.ndarray) else id(value) for value in warp.r)
-        state, states = hash((warp.pc, *registers)), self.states.setdefault(warp, set())
-        stayed, self.last[warp] = self.last.get(warp) == state, state  # it has but waited
-        if state not in states or stayed or warp in self.again:
+        state = hash((warp.pc, *(group.pc for group in warp.others), *registers))
+        states = self.states.setdefault(warp, set())
+        has_waited = warp.ready is not None  # it is where it was, and no longer waits
+        if state not in states or has_waited or warp in self.again:
             states.add(state)
             return False
         self.again.add(warp)

@@ -77,12 +77,12 @@ def _watched() -> Iterator[dict[str, list[str]]]:
     lost_names: dict[str, list[str]] = {}
     find_carries, makers = CodeGenerator._find_carries, {kind: kind.make_ir for kind in (ASTSource, GluonASTSource)}
 
-    def watched(self, node, liveins, ignore=()):
-        carried = find_carries(self, node, liveins, ignore)
+    def watched(self, node, liveins, **options):
+        carried = find_carries(self, node, liveins, **options)
         names = [n for statement in node.body for n in ast.walk(statement) if isinstance(n, ast.Name)]
         stored = {n.id for n in names if isinstance(n.ctx, ast.Store)}
         lost = lost_names.setdefault(f"{Path(self.file_name).name}:{self.begin_line + node.lineno}", [])
-        lost += sorted(stored & set(liveins) - set(ignore) - set(carried[0]) - set(lost))
+        lost += sorted(stored & set(liveins) - set(options.get("ignore", ())) - set(carried[0]) - set(lost))
         return carried
 
     def make(*args):

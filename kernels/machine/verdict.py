@@ -4,8 +4,10 @@
 is in the verdict.
 """
 
+import contextlib
 import difflib
 import gc
+import io
 import multiprocessing
 import operator
 import re
@@ -22,6 +24,7 @@ import torch
 import triton
 from torch import Tensor
 from triton.backends.nvidia.compiler import CUDAOptions
+from triton.compiler.errors import CompilationError
 from triton.runtime.autotuner import Autotuner, Heuristics
 from triton.runtime.jit import JITFunction, TensorWrapper
 
@@ -100,7 +103,7 @@ def check(
 
     Raises ValueError, in one line, where the call is not right or the kernel does not compile.
     """
-    begun, chosen, rounded, hangs = time.perf_counter(), None, {}, 0
+    begun, chosen, rounded, hangs = time.perf_counter(), None, [], 0
     if arch not in ARCHITECTURES:
         raise ValueError(f"arch {arch!r}: it is one of {', '.join(ARCHITECTURES)}")
     for name, number in dict(seeds=seeds, slots=slots, budget=budget, processes=processes).items():
@@ -111,7 +114,7 @@ def check(
         if outcome.kind != "exact" and (chosen is None or outcome.kind not in CONSEQUENCES):
             chosen = outcome
         if outcome.kind == "exact" and outcome.text:
-            rounded["note"] = outcome.text
+            rounded = [outcome.text]
         hangs += outcome.kind == "hang"
         if (chosen and chosen.kind not in CONSEQUENCES) or hangs == HANGS or outcome.instructions > budget:
             break
@@ -121,14 +124,15 @@ def check(
     if chosen:
         compiler = f"triton {triton.__version__}, " * (not isinstance(kernel, PtxKernel))
         again = "again", f"seed={chosen.seed}, seeds=1: {compiler}{arch}"
-        text = report.page(chosen.text, *trial.begun_late * trial.is_given, *[again] * (chosen.seed is not None))
+        remarks = report.remarks(trial.begun_late if trial.is_given else [])
+        text = report.page(chosen.text, *remarks, *[again] * (chosen.seed is not None))
         return Verdict(chosen.kind, text, chosen.seed, chosen.instructions, time.perf_counter() - begun)
     text = "as expected" if expected else "no fault, and the same results (nothing was expected of them)"
     text = report.page(
         f"{text} under {seeds} order{'s' * (seeds > 1)} of events",
-        *trial.notes,
-        *rounded.items(),
+        *trial.doubts,
         *trial.lost * (expected is None),
+        *report.remarks(trial.early + rounded),
     )
     return Verdict("exact", text, None, outcome.instructions, time.perf_counter() - begun)
 
@@ -207,14 +211,16 @@ class Trial:
         self.empty = empty_bytes(self.tensors, [empty] if isinstance(empty, str) else empty)
         for array, contents in self.before.values():
             contents[self.empty.get(array.ctypes.data, np.s_[:0])] = EMPTY
-        self.notes: list[report.Row] = []
+        self.doubts: list[report.Row] = []
         self.lost: list[report.Row] = []
+        self.early: list[str] = []
 
     def outcomes(self, seeds: Sequence[int], processes: int, trace: str | Path | None) -> Iterator[Outcome]:
         """Yield what comes of each order of events. The first shows what the others must agree with."""
         name, limit = self.launch.kernel.__name__, SMS[ARCHITECTURES[self.arch]].shared_bytes - RESERVED
+        printed = io.StringIO()  # by tl.static_print, or 100 lines where ptxas fails
         try:
-            with triton.knobs.compilation.scope():
+            with triton.knobs.compilation.scope(), contextlib.redirect_stdout(printed):
                 # Triton's cache on disk may have the same kernel from another file, or other lines of this one.
                 triton.knobs.compilation.always_compile = True
                 made = compiled(self.launch, ARCHITECTURES[self.arch])
@@ -222,7 +228,11 @@ class Trial:
             yield Outcome("unknown", report.lacking(error), None, 0)
             return
         except Exception as error:
-            raise ValueError(f"{name} does not compile for {self.arch}: {_innermost(error)}") from error
+            verb = "does not compile"
+            if not isinstance(error, CompilationError):
+                verb = f"is not judged: the compiler of triton {triton.__version__} fails"
+            raise ValueError(f"{name} {verb} for {self.arch}: {_innermost(error)}") from error
+        print(printed.getvalue(), end="")
         if (needed := made.program.shared_bytes) > limit:
             limits = f"{self.arch} has {limit}; take smaller blocks or fewer stages"
             raise ValueError(f"{name} needs {needed} bytes of shared memory, {limits}")
@@ -231,20 +241,45 @@ class Trial:
         coarse = any(tensor.is_floating_point() and tensor.itemsize < 4 for tensor in self.tensors.values())
         self.rounding = 1e-2 if coarse or any("tf32" in inst.op for inst in made.program.kernel.code) else 1e-4
         self.adds = any(re.match(r"atom|red\.|cp\.reduce", inst.op) for inst in made.program.kernel.code)
-        self.notes = [("note", problem) for problem in made.races]
+        self.doubts = [("perhaps", f"{problem};\nno run shows this, so it does not count") for problem in made.races]
         if self.launch.args.get("launch_pdl") and not self.row and (early := before_wait(made)):
-            self.notes.append(("note", f"{early} is in front of griddepcontrol.wait, {EARLY}"))
+            self.early.append(f"{early} is in front of griddepcontrol.wait, {EARLY}")
         self.lost = [("perhaps", problem) for problem in made.lost]  # where results are as expected, it does not matter
         yield self.run(seeds[0], trace)
         if processes == 1 or trace:
             yield from (self.run(seed, trace) for seed in seeds[1:])
-        elif len(seeds) > 1:
-            FORKED[:] = [self]
-            with multiprocessing.get_context("fork").Pool(min(processes, len(seeds) - 1), _begin) as pool:
-                yield from pool.imap(_run, seeds[1:])
+        else:
+            yield from self._forked(seeds[1:], processes)
         if self.row:
             self._join_row()
             yield from map(self.run, seeds)
+
+    def _forked(self, seeds: Sequence[int], processes: int) -> Iterator[Outcome]:
+        """Each order in a process of its own, so many at a time."""
+        todo, under_way = list(seeds), []
+        try:
+            while todo or under_way:
+                while todo and len(under_way) < processes:
+                    seed = todo.pop(0)
+                    receiver, sender = multiprocessing.Pipe(duplex=False)
+                    process = multiprocessing.get_context("fork").Process(target=self._send, args=(seed, sender))
+                    process.start()
+                    sender.close()
+                    under_way.append((seed, process, receiver))
+                seed, process, receiver = under_way[0]
+                before, spent = None, seconds_of(process.pid)
+                while not receiver.poll(IDLE_S) and before != spent:
+                    before, spent = spent, seconds_of(process.pid)
+                yield received(receiver, seed, process)
+                process.kill()
+                del under_way[0]
+        finally:
+            for _, process, _ in under_way:
+                process.kill()
+
+    def _send(self, seed: int, sender: Any) -> None:
+        torch.set_num_threads(1)  # a forked process has none of the threads that torch believes in
+        sender.send(self.run(seed))
 
     def _join_row(self) -> None:
         """Have runs begin with the launches that this one may overlap. Their bounds were judged before."""
@@ -283,7 +318,7 @@ class Trial:
                 if kind == "exact" and (wrong := difference(self.tensors[name], values, self._tolerance(name, values))):
                     kind, text = "wrong" if self.is_given else "order", self._wrong(name, *wrong, machine, seed)
                 elif kind == "exact" and self.adds and not self.is_given and difference(self.tensors[name], values, 0):
-                    text = f"{name} depends on the order of events, by what rounding may do"
+                    text = f"sums in {name} are rounded as the order of its atomics has it, which counts as the same"
             self.wanted = self.wanted or {name: tensor.clone() for name, tensor in self.tensors.items()}
         return Outcome(kind, text, seed, machine.executed)
 
@@ -371,16 +406,29 @@ def resident(made: Compiled, target: int) -> int:
     return max(sm.count * fitting // program.cluster, 1) * program.cluster
 
 
-FORKED: list[Trial] = []
-"""What a forked process works on: a kernel cannot be sent to it."""
+IDLE_S = 60
+"""A forked process that has worked for no part of so long never will."""
 
 
-def _begin() -> None:
-    torch.set_num_threads(1)  # a forked process has none of the threads that torch believes in
+def seconds_of(process: int) -> list[str]:
+    """What a process has spent: utime and stime (proc(5))."""
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[11:13]
 
 
-def _run(seed: int) -> Outcome:
-    return FORKED[0].run(seed)
+def received(receiver: Any, seed: int, process: Any) -> Outcome:
+    """What a forked process sends, or what became of it."""
+    if receiver.poll():
+        with contextlib.suppress(EOFError):
+            return receiver.recv()
+        process.join()
+        end = f"died with exit code {process.exitcode}"
+    else:
+        end = f"did nothing for {IDLE_S} s"
+    return Outcome("unknown", f"the process that ran this order of events {end}; others went on", seed, 0)
+
+
+ERROR = r"\b(error|ERROR) *:(?! Internal)"
+"""In the line that says why, of what a compiler prints."""
 
 
 def _innermost(error: BaseException) -> str:
@@ -388,7 +436,9 @@ def _innermost(error: BaseException) -> str:
     while error.__cause__:
         error = error.__cause__
     *before, last = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    return f"{before[-2]}: {last}" if before[-1:] == ["^"] else last
+    if before[-1:] == ["^"]:
+        return f"{before[-2]}: {last}"
+    return next((line for line in before if re.search(ERROR, line)), last)
 
 
 def resolve(kernel: Any, grid: Any, args: Mapping[str, Any] | Sequence[Any]) -> Call:
@@ -499,10 +549,10 @@ LEFT: WeakKeyDictionary = WeakKeyDictionary()
 """By storage: a checksum of what the last check left there."""
 
 
-def left_by_a_check(tensors: Mapping[str, Tensor]) -> Iterator[report.Row]:
+def left_by_a_check(tensors: Mapping[str, Tensor]) -> Iterator[str]:
     for name, tensor in tensors.items():
         if LEFT.get(tensor.untyped_storage()) == zlib.crc32(whole(tensor)):
-            yield "note", f"{name} began as an earlier check left it: give each check tensors of its own"
+            yield f"{name} began as an earlier check left it: give each check tensors of its own"
 
 
 def leaves(values: Iterable[Any]) -> Iterator[Any]:

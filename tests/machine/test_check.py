@@ -5,8 +5,10 @@
 import contextlib
 import io
 import json
+import os
 import re
 import resource
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -23,7 +25,7 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from kernels.machine import check
 from kernels.machine.command import load, main
-from kernels.machine.verdict import Trial
+from kernels.machine.verdict import Outcome, Trial
 
 tma_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
 tma_store = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
@@ -123,6 +125,22 @@ def turns(counter, last):
         pass
     if tl.program_id(0) != last:
         tl.atomic_add(counter, 1)
+
+
+@triton.jit
+def spin():
+    tl.inline_asm_elementwise("LOOP: bra LOOP;", "=r", [], dtype=tl.int32, is_pure=False, pack=1)
+
+
+@triton.jit
+def lowest(x, out, N: tl.constexpr):
+    tl.store(
+        out,
+        tl.min(tl.load(x + tl.arange(0, N))),
+    )
+
+
+STORE = lowest.fn.__code__.co_firstlineno + 2
 
 
 @triton.jit
@@ -388,6 +406,13 @@ SUBJECTS = {
         r"hang: all that can go on repeat themselves.*spins   test_check.py:\d+  while .*CTA 1, CTA 2, warp 0.*"
         r"looks at counter\[0\], which holds 0",
     ),
+    "hang, of one instruction": (
+        lambda: (spin, (1,), (), None, dict(seeds=1)), "hang: all that can go on repeat themselves",
+    ),
+    "wrong, by a statement of several lines": (
+        lambda: (lowest, (1,), (torch.ones(N), torch.zeros(1), N), dict(out=torch.zeros(1))),
+        rf"wrong: .*written test_check.py:{STORE}  tl.store\(out, tl.min\(tl.load\(x \+ tl.arange\(0, N\)\)\)\)\n",
+    ),
     "exact, spinning": (
         lambda: of_turns(last=3), "exact",
     ),
@@ -412,7 +437,7 @@ SUBJECTS = {
     "exact, all of torch.empty written": (lambda: of_empty("out"), "exact"),
     "exact, beside what is empty": (lambda: of_empty("x", -N), "exact"),
     "wrong, as a check before left it": (
-        in_place, r"wrong: .*\n  note    out began as an earlier check left it: give each check",
+        in_place, r"wrong: .*\n  note    about this check, not your kernel:\n .*out began as an earlier check left it:",
     ),
     "exact, as pruning completes it": (lambda: of_pruned(1), "exact"),
     "above": (
@@ -434,7 +459,7 @@ SUBJECTS = {
         lambda: (shift, (1,), (torch.ones(4 * N)[N : 2 * N : 2], torch.zeros(N), -3, N)), "exact",
     ),
     "exact, a decimal literal": (of_clip, "exact"),
-    "exact, up to rounding": (of_sum, "exact: .*note    out depends on the order of events, by what rounding may do"),
+    "exact, up to rounding": (of_sum, r"exact: .*note    about this check, not your kernel:\n *sums in out are r"),
     "exact, a barrier of the grid": (lambda: of_meeting(None), "exact"),
     "hang, a crowded GPU": (
         lambda: of_meeting(4),
@@ -593,6 +618,7 @@ def refused() -> list[str]:
             "doubled.py::doubled --gpu",
             "doubled.py",
             "--triton 3.x",
+            "--triton 3.4",
         ):
             with contextlib.redirect_stderr(io.StringIO()) as out, contextlib.suppress(SystemExit):
                 main([f"{folder}/{word}" if ".py" in word else word for word in words.split()])
@@ -604,6 +630,67 @@ def test_the_command_says_in_one_line_what_is_wrong(printed_elsewhere):
     texts = printed_elsewhere("import json, test_check as t; print(json.dumps(t.refused()))")
     ends = "there is no file .*nowhere.py", "broken.py failed: .*nothing_at_all'", "no kernel cases; it has .*doubled"
     for text, end in zip(
-        texts, [*ends, "what is --gpu.", "doubled.py: which .*", "--triton 3.x is no version.*"], strict=True
+        texts,
+        [*ends, "what is --gpu.", "doubled.py: which .*", "--triton 3.x is no version.*", "the machine takes 3.5 .*"],
+        strict=True,
     ):
         assert re.fullmatch(f"python -m kernels.machine: .*{end}\\n", text), text
+<<<<<<< HEAD
+=======
+
+
+CRASHES = """
+import torch, triton, triton.language as tl
+
+@triton.jit
+def kernel(x, ASM: tl.constexpr):
+    value = tl.inline_asm_elementwise(ASM, "=r,r", [tl.load(x)], dtype=tl.int32, is_pure=False, pack=1)
+    tl.store(x + 1, value)
+
+def cases():
+    for asm in ("mov.u32 $0, $7;", "nonsense $0, $1;", "mov.u32 $0, $1;"):
+        yield (1,), dict(x=torch.zeros(2, dtype=torch.int32), ASM=asm)
+"""
+
+
+def crashed() -> str:
+    """What the command says where the compiler ends its process, and raises; the third case is well, but that it reads
+    what nobody wrote."""
+    with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stdout(io.StringIO()) as out:
+        (Path(folder) / "crashes.py").write_text(CRASHES)
+        main([f"{folder}/crashes.py::kernel", "--seeds", "1", "--empty", "x"])
+    return out.getvalue()
+
+
+def test_a_compilers_crash_is_one_line_and_other_cases_go_on(printed_elsewhere):
+    text = printed_elsewhere("import json, test_check as t; print(json.dumps(t.crashed()))")
+    assert re.search(r"case 1\n    kernel is not judged: the compiler of triton .* LLVM ERROR: Invalid .*\n", text)
+    assert re.search(r"case 2\n    kernel is not judged: the compiler of triton .* error +: .*\nkernel  case 3", text)
+    assert re.search(r"case 3 .*\n    uninitialised: x\[0\]", text)
+    assert text.endswith("3 cases under 1 order of events, 3 bad\n")
+
+
+def abandoned() -> list[list]:
+    """What comes of orders in forked processes, of which one dies and one sleeps."""
+
+    def run(trial: Trial, seed: int):
+        if seed in (1, 2):
+            os._exit(9) if seed == 1 else time.sleep(600)
+        return Outcome("exact", "", seed, 0)
+
+    with patch.object(Trial, "run", run), patch.object(sys.modules[Trial.__module__], "IDLE_S", 0.2):
+        outcomes = Trial._forked(Trial.__new__(Trial), range(4), 2)
+        return [[outcome.kind, outcome.text] for outcome in outcomes]
+
+
+def test_a_process_that_dies_or_sleeps_is_told_and_others_go_on(printed_elsewhere):
+    first, dead, asleep, last = printed_elsewhere("import json, test_check as t; print(json.dumps(t.abandoned()))")
+    assert first == last == ["exact", ""]
+    assert dead == ["unknown", "the process that ran this order of events died with exit code 9; others went on"]
+    assert asleep[1].endswith(" did nothing for 0.2 s; others went on")
+
+
+def test_the_table_of_instructions_is_current():
+    """After a change: PYTHONPATH=. python tests/machine/instruction_table.py > kernels/machine/instructions.md"""
+    assert (FOLDER / "instructions.md").read_text() == instruction_table.table()
+>>>>>>> mach8

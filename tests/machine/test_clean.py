@@ -1,5 +1,7 @@
 """Kernels without a mistake are exact under eight orders of events, on every Triton: the machine accuses none."""
 
+import re
+
 import pytest
 import torch
 from clean import TRIALS, Addresses, matmuls, orders, reductions, signals, warpgroups  # noqa: F401
@@ -28,7 +30,7 @@ def judgement(name: str) -> str:
         tolerance=launched.tolerance,
         seeds=SEEDS,
     )
-    return "exact" if verdict and "note" not in verdict.text else str(verdict)
+    return "exact" if verdict and not re.search("note|perhaps", verdict.text) else str(verdict)
 
 
 def on_devices(name: str, seed: int) -> str:

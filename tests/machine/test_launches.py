@@ -15,6 +15,7 @@ from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
 
 from kernels.machine import launches
+from kernels.machine.functions import LIBRARIES
 from kernels.machine.pretend import UncoveredError
 
 HOOKED = []
@@ -119,7 +120,10 @@ def of_faults() -> dict:
         write_all[(2,)](out, 32, num_warps=1)
         for _ in range(2):
             turn[(1,)](flag, out, 32, num_warps=1)
-    return dict(outcome=outcome(record), code=record.exit_code, says=str(record))
+    with launches(seeds=1, raises=False, empty="flag") as emptied:
+        flag = torch.zeros(1, dtype=torch.int32, device=triton.runtime.driver.active.get_current_device())
+        turn[(1,)](flag, out, 32, num_warps=1)
+    return dict(outcome=outcome(record) + outcome(emptied), code=record.exit_code, says=str(record))
 
 
 def state() -> list:
@@ -230,11 +234,18 @@ def test_each_launch_has_a_verdict_and_finds_what_the_one_before_it_left(printed
         ("write_all", "race"),
         ("turn", "exact"),
         ("turn", "hang"),
+        ("turn", "uninitialised"),
     ]
     assert of["code"] == 1
     line = Path(__file__).read_text().splitlines()[of["outcome"][0][1] - 1]
     assert line.strip().startswith("write_all[(2,)]")
     assert "flag[0], which holds 1" in of["says"]
+
+
+def test_a_package_whose_name_begins_like_a_librarys_is_the_users():
+    packages = Path(torch.__file__).parents[1]
+    assert str(packages / "torch" / "nn" / "x.py").startswith(LIBRARIES)
+    assert not str(packages / "torchao" / "x.py").startswith(LIBRARIES)
 
 
 def test_a_launch_may_overlap_those_before_it_until_it_waits(printed_elsewhere):
