@@ -411,8 +411,12 @@ IDLE_S = 60
 
 
 def seconds_of(process: int) -> list[str]:
-    """What a process has spent: utime and stime (proc(5))."""
-    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[11:13]
+    """What a process has spent: utime and stime (proc(5)). None of one that has ended, and was waited for."""
+    try:
+        text = Path(f"/proc/{process}/stat").read_text()
+    except OSError:
+        return []
+    return text.rpartition(")")[2].split()[11:13]
 
 
 def received(receiver: Any, seed: int, process: Any) -> Outcome:

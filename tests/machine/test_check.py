@@ -635,8 +635,6 @@ def test_the_command_says_in_one_line_what_is_wrong(printed_elsewhere):
         strict=True,
     ):
         assert re.fullmatch(f"python -m kernels.machine: .*{end}\\n", text), text
-<<<<<<< HEAD
-=======
 
 
 CRASHES = """
@@ -688,9 +686,3 @@ def test_a_process_that_dies_or_sleeps_is_told_and_others_go_on(printed_elsewher
     assert first == last == ["exact", ""]
     assert dead == ["unknown", "the process that ran this order of events died with exit code 9; others went on"]
     assert asleep[1].endswith(" did nothing for 0.2 s; others went on")
-
-
-def test_the_table_of_instructions_is_current():
-    """After a change: PYTHONPATH=. python tests/machine/instruction_table.py > kernels/machine/instructions.md"""
-    assert (FOLDER / "instructions.md").read_text() == instruction_table.table()
->>>>>>> mach8
