@@ -34,7 +34,7 @@ def verdict(number: int, dtype: str, seeds: int, by_turns: bool = True) -> str:
 
 
 def said(run, *arguments) -> str:
-    return run(f"import json, test_gated; print(json.dumps(test_gated.verdict(*{arguments})))")
+    return run(f"import json, test_gated_kernel as t; print(json.dumps(t.verdict(*{arguments})))")
 
 
 def test_a_tile_is_exact(printed_elsewhere, commit_seed):
