@@ -119,6 +119,16 @@ to 0.2 of its memory bandwidth. At the greatest tp a CPU's T_gemm and T_comm are
 PCIe, some 55 GB/s, an H100 has its ridge near tp 5."""
 
 
+DROPPED_BY = {
+    "more_wires": {"tp", "wires"},
+    "widest_wires": {"tp", "wires"},
+    "pcie_tp": {"tp", "wires"},
+    "more_ranks": {"tp", "ranks"},
+    "own_ranks": {"tp", "ranks", "wires"},
+}
+"""Further values of a default sweep, and the choices of the user that drop them."""
+
+
 def make(
     mode: str,
     model: str,
@@ -129,39 +139,48 @@ def make(
     tp: tuple[int, ...] = (),
     quick: bool = False,
 ) -> Sweep:
-    """Return the sweep of `mode` (`cuda`, `cpu`, or with `test-` before it), with what the user chose in its place.
+    """Make the sweep of `mode`: `cuda`, `cpu`, or either with `test-` before it.
 
-    Of a `quick` sweep, one degree and one number of tokens are left, in the middle of what was not chosen.
+    What the user chose replaces the default; an empty tuple chooses nothing. A quick sweep has no further values, and
+    of the default degrees and tokens it keeps the middle one.
     """
-    sweep, sizes = DEFAULTS["test" if mode.startswith("test") else mode], parse_model(model)
+    is_test = mode.startswith("test")
+    sweep = _fitting(DEFAULTS["test" if is_test else mode], model)
+    if quick:
+        nothing_further = dict.fromkeys(DROPPED_BY, ())
+        sweep = replace(sweep, tp=_middle(sweep.tp), tokens=_middle(sweep.tokens), **nothing_further)
+    given = {"ranks": ranks, "wires": wires, "tokens": tokens, "tp": tp, "prefetch_tp": tp}
+    chosen = {name: values for name, values in given.items() if values}
+    for name, choices in DROPPED_BY.items():
+        if choices & chosen.keys():
+            chosen[name] = ()
+    if tokens:
+        chosen["rows"] = tuple(m for m in tokens if is_test or m >= LEAST_TOKENS)
+    return replace(sweep, **chosen)
+
+
+def _fitting(sweep: Sweep, model: str) -> Sweep:
+    """Keep the degrees of `sweep` that divide the sizes of `model`, and add the ranks that do."""
+    sizes = parse_model(model)
 
     def fits(count: int) -> bool:
         return sizes.d_model % count == sizes.d_ff % count == 0
 
-    fitting = tuple(filter(fits, RANKS))[:1]
-    degrees = tp or tuple(degree for degree in sweep.tp if sizes.d_ff % degree == 0) or (1,)
-    as_many = tuple(degree for degree in degrees if degree in EMULATED_RANKS and fits(degree) and degree not in fitting)
-    is_plain = not (tp or quick)  # further wires and ranks stand beside the default ones alone
-    sweep = Sweep(
-        rows=tuple(m for m in tokens if m >= LEAST_TOKENS or mode.startswith("test")) if tokens else sweep.rows,
+    ranks = tuple(filter(fits, RANKS))[:1]
+    degrees = tuple(tp for tp in sweep.tp if sizes.d_ff % tp == 0) or (1,)
+    return replace(
+        sweep,
         tp=degrees,
-        tokens=tokens or sweep.tokens,
-        prefetch_tp=tp or sweep.prefetch_tp,
-        ranks=ranks or fitting,
-        wires=wires or sweep.wires,
-        more_wires=sweep.more_wires if is_plain and not wires else (),
-        widest_wires=sweep.widest_wires if is_plain and not wires else (),
-        more_ranks=sweep.more_ranks if is_plain and not ranks and fitting == (8,) else (),
-        own_ranks=as_many if is_plain and not ranks and not wires else (),
-        pcie_tp=tuple(degree for degree in sweep.pcie_tp if sizes.d_ff % degree == 0) if is_plain and not wires else (),
+        ranks=ranks,
+        more_ranks=sweep.more_ranks if ranks == (8,) else (),
+        own_ranks=tuple(tp for tp in degrees if tp in EMULATED_RANKS and tp not in ranks and fits(tp)),
+        pcie_tp=tuple(tp for tp in sweep.pcie_tp if sizes.d_ff % tp == 0),
     )
-    if not quick:
-        return sweep
-    return replace(sweep, tp=tp or _middle(sweep.tp), tokens=tokens or _middle(sweep.tokens))
 
 
 def _middle(values: tuple) -> tuple:
-    return values[len(values) // 2 :][:1]
+    middle = len(values) // 2
+    return values[middle : middle + 1]
 
 
 MIDDLE, GREATEST = "middle", "greatest"
@@ -178,27 +197,30 @@ class Part(NamedTuple):
 
 
 def cases_of(case: type[Gathering], parts: Callable[[Sweep], list[Part]], options) -> list:
-    """Return a `case` for each choice in the `parts` of the options' sweep, rows innermost."""
-    sweep, cases = options.gather, []
+    """List the cases of all `parts` of the sweep. Rows change fastest, then degrees, wires and ranks."""
+    sweep, model = options.gather, options.model
+    cases = []
     for dtype in options.dtypes if sweep.ranks else ():
-        balance = exercise(options.model, dtype)
-        degree_of = {MIDDLE: _above(balance, sweep, options.model, dtype), GREATEST: max(sweep.tp)}
-        for rows, degrees, ranks, wires in parts(sweep):
-            degrees = dict.fromkeys(degree_of.get(degree, degree) for degree in degrees)
-            cases += [
-                case(options.model, case.of_layer, tp, m, dtype, count, balance if wire == BALANCE else wire)
-                for count, wire, tp, m in product(ranks, wires, degrees, rows)
-            ]
+        balance = exercise(model, dtype)
+        degree_of = {MIDDLE: _middle_degree(balance, sweep, model, dtype), GREATEST: max(sweep.tp)}
+        for part in parts(sweep):
+            degrees = dict.fromkeys(degree_of.get(degree, degree) for degree in part.degrees)
+            for ranks, wire, tp, rows in product(part.ranks, part.wires, degrees, part.rows):
+                token = balance if wire == BALANCE else wire
+                cases.append(case(model, case.of_layer, tp, rows, dtype, ranks, token))
     return cases
 
 
-def _above(balance: str, sweep: Sweep, model: str, dtype: str) -> int:
-    """Return the degree of the least wire intensity above `balance`, else of the greatest. The other sizes cancel."""
-    flop_per_byte = 2 * parse_model(model).d_ff / ITEMSIZE[dtype]
-    others = {count: max(1, count - 1) for count in sweep.ranks}  # a single rank is refused later
-    degrees = {flop_per_byte / tp * count / others[count]: tp for count, tp in product(sweep.ranks, sweep.tp)}
-    above = [intensity for intensity in degrees if intensity > float(balance.removeprefix(BALANCE))]
-    return degrees[min(above, default=max(degrees))]
+def _middle_degree(balance: str, sweep: Sweep, model: str, dtype: str) -> int:
+    """Find the degree with the least wire intensity above `balance`, or with the greatest if none is above."""
+    flop_per_byte = 2 * parse_model(model).d_ff / ITEMSIZE[dtype]  # the other sizes cancel
+    degree_of = {}
+    for ranks, tp in product(sweep.ranks, sweep.tp):
+        peers = max(1, ranks - 1)  # a single rank is refused later
+        degree_of[flop_per_byte / tp * ranks / peers] = tp
+    threshold = float(balance.removeprefix(BALANCE))
+    above = [intensity for intensity in degree_of if intensity > threshold]
+    return degree_of[min(above, default=max(degree_of))]
 
 
 def nobody(model: str) -> str:
