@@ -15,9 +15,8 @@ from roofline.commands import counters, launcher
 from roofline.operations.format import time_text
 from roofline.store import journal
 from roofline.store.stats import time_of
-from roofline.worker import device_errors, launches, runner
+from roofline.worker import launches, runner
 from roofline.worker.clocks import Call
-from roofline.worker.prepared import Rejection
 from roofline.worker.rounds import StopRule, take_turns
 
 REPEATS = 3
@@ -51,18 +50,18 @@ TIMERS: dict[str, Timer] = {"clock_s": by_ours, "do_bench_s": by_do_bench, "cupt
 """Field of a record -> what fills it."""
 
 
-def compare(folder: Path, wanted: list[str], given: list[str]) -> int:
+def run(folder: Path, wanted: list[str], given: list[str]) -> int:
     """Time the cases of a run that are `wanted` by all clocks, journal and print the times. Of contenders from files
     those that are `given` are executed. Returns the exit code: 1 where a case has none.
 
     Raises ValueError where nothing can be timed, and OSError where the journal cannot be written."""
-    run = journal.load(folder)
-    if run.metadata["machine"]["source"] != "gpu":
+    measured = journal.load(folder)
+    if measured.metadata["machine"]["source"] != "gpu":
         raise ValueError("clocks are compared on a GPU, and this run measured the CPU: take a run of a GPU")
-    cases = counters.chosen(run, wanted)
-    if problem := launcher.why_not(run.metadata):
+    cases = counters.chosen(measured, wanted)
+    if problem := launcher.why_not(measured.metadata):
         raise ValueError(problem)
-    runners = launcher.runners_of(run, given)
+    runners = launcher.runners_of(measured, given)
     of_matmul = runners.of(operations.find("matmul"))
     clock = of_matmul.clock()
     runner.equip(clock, of_matmul.instruments())
@@ -70,26 +69,19 @@ def compare(folder: Path, wanted: list[str], given: list[str]) -> int:
     with journal.hold(folder) or nullcontext(), closing(journal.Journal(folder)) as file:
         for case, (shape, contender) in cases.items():
             try:
-                entrant = launcher.entrant_of(runners, run, case)
-                problem = entrant.reason if isinstance(entrant, Rejection) else ""
-                times_s = {} if problem else times_by_clock(entrant.call, clock)
+                times_s = times_by_clock(launcher.call_of(runners, measured, case), clock)
             except Exception as error:
-                problem = device_errors.reason(error)
-            if problem:
                 failures += 1
-                print(f"{case}: {problem}", flush=True)
+                print(f"{case}: {launcher.reason(error)}", flush=True)
                 continue
             file.write({"kind": "costs", "shape": shape.id, "contender": contender, "costs": times_s})
-            told = ", ".join(f"{field.removesuffix('_s')} {time_text(time_s)}" for field, time_s in times_s.items())
-            print(f"{case}: {told}", flush=True)
+            texts = [f"{field.removesuffix('_s')} {time_text(time_s)}" for field, time_s in times_s.items()]
+            print(f"{case}: {', '.join(texts)}", flush=True)
     print(f"`roofline report {folder}` has the table")
     return int(failures > 0)
 
 
 def times_by_clock(call: Call, clock) -> dict[str, float]:
     """{field: seconds of a call}, the median of the clocks' turns."""
-    times_s: dict[str, list[float]] = {field: [] for field in TIMERS}
-    for _ in range(REPEATS):
-        for field, timer in TIMERS.items():
-            times_s[field].append(timer(call, clock))
-    return {field: median(of_clock) for field, of_clock in times_s.items()}
+    turns = [{field: timer(call, clock) for field, timer in TIMERS.items()} for _ in range(REPEATS)]
+    return {field: median(turn[field] for turn in turns) for field in TIMERS}

@@ -12,7 +12,7 @@ import signal
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
@@ -35,9 +35,13 @@ minutes for 36 layers forward and backward. Inductor also times what it compiles
 multiple of that. One that uses no CPU hangs sooner: `supervise.jobs.LIMIT_S`."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Declaration:
-    """What the function of a contender says of itself, by the decorator `contender`."""
+    """What a contender says of itself. It decorates a user's function, which has it as `declaration`. Those of the
+    suite are declared in `kernels.registry`, which is read without torch and Triton.
+
+    Raises ValueError for a device that is neither cpu nor cuda, and a tolerance that is not above 0.
+    """
 
     label: str = ""
     """Stands before its file in the column `config`."""
@@ -45,31 +49,33 @@ class Declaration:
     """Largest relative Frobenius error that is right, if it is not that of the dtype."""
     supports: Callable[[int, int, int, str], bool] | None = None
     """(m, n, k, dtype) -> whether it takes that shape. Where it does not, the case is skipped."""
-    devices: tuple[str, ...] = DEVICES
+    devices: Collection[str] = DEVICES
+    """Where it is timed."""
 
+    def __post_init__(self):
+        if isinstance(self.devices, str):
+            object.__setattr__(self, "devices", (self.devices,))
+        for device in self.devices:
+            if device not in DEVICES:
+                raise ValueError(f"devices {device!r}: it is one of {', '.join(DEVICES)}")
+        if self.tolerance is not None and not self.tolerance > 0:
+            raise ValueError(f"tolerance {self.tolerance!r} is not above 0; leave it out for that of the dtype")
 
-def contender(
-    *,
-    label: str = "",
-    tolerance: float | None = None,
-    supports: Callable[[int, int, int, str], bool] | None = None,
-    devices: Iterable[str] = DEVICES,
-) -> Callable[[Callable], Callable]:
-    """Return a decorator that notes a `Declaration` in the function's attribute `declaration`.
-
-    Raises ValueError for a device that is neither cpu nor cuda, and a tolerance that is not above 0.
-    """
-    devices = (devices,) if isinstance(devices, str) else tuple(devices)
-    if wrong := [device for device in devices if device not in DEVICES]:
-        raise ValueError(f"devices {wrong[0]!r}: it is one of {', '.join(DEVICES)}")
-    if tolerance is not None and not tolerance > 0:
-        raise ValueError(f"tolerance {tolerance!r} is not above 0; leave it out for that of the dtype")
-
-    def declare(function: Callable) -> Callable:
-        function.declaration = Declaration(label, tolerance, supports, devices)
+    def __call__(self, function: Callable) -> Callable:
+        function.declaration = self
         return function
 
-    return declare
+    def refusal(self, m: int, n: int, k: int, dtype: str, device: str = "") -> str:
+        """Why it does not take a shape, on `device` or on any, as it is declared; empty if it does."""
+        if device and device not in self.devices:
+            return f"is declared for {', '.join(self.devices)}, x is on {device}"
+        if self.supports and not self.supports(m, n, k, dtype):
+            return f"is declared not to support m={m}, n={n}, k={k} in {dtype}"
+        return ""
+
+
+contender = Declaration
+"""`@roofline.contender(label="64 x 64 tiles")` before a function."""
 
 
 def parse(text: str) -> str:
@@ -133,19 +139,9 @@ def load(place: str, wanted: str = "") -> Callable:
     Raises ValueError, in one line, where its file is not of the `wanted` version, where the import fails, where there
     is no such name in it, and where that is nothing that can be called as f(x, w, out=out).
     """
-    file, name = _file(place), place.rpartition(":")[2]
     if wanted and version(place) != wanted:
         raise ValueError(f"{place}: the file is not what it was when the run began; begin a new run")
-    try:
-        module = module_of(file) if file else import_module(place.partition(":")[0])
-    except BaseException as error:
-        if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
-            raise  # Ctrl-C, which a share ignores
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
-        lines += [error.lineno] if isinstance(error, SyntaxError) else []
-        where = f" in line {lines[-1]}" if lines else ""
-        last = traceback.format_exception_only(error)[-1].strip()
-        raise ValueError(f"{place}: its import failed{where}: {last}") from error
+    module, name = _module(place), place.rpartition(":")[2]
     function = getattr(module, name, None)
     if type(function).__module__.startswith("triton."):
         raise ValueError(f"{place}: {name} is a kernel; name the function f(x, w, out=None) that launches it")
@@ -154,18 +150,38 @@ def load(place: str, wanted: str = "") -> Callable:
         problem = "is nothing that can be called" if hasattr(module, name) else "is not in it"
         those = f"{nearest(name, functions)}its functions are {', '.join(functions) or 'none'}"
         raise ValueError(f"{place}: {name} {problem}; {those}")
+    if problem := _signature_problem(function, name):
+        raise ValueError(f"{place}: {problem}; write def {name}(x, w, out=None), which fills and returns out")
+    return function
+
+
+def _module(place: str) -> ModuleType:
+    """Import the module of a place. Raises ValueError that names the line which failed."""
+    file = _file(place)
+    try:
+        return module_of(file) if file else import_module(place.partition(":")[0])
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+            raise  # Ctrl-C, which a worker ignores
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+        if isinstance(error, SyntaxError):
+            lines.append(error.lineno)
+        where = f" in line {lines[-1]}" if lines else ""
+        last = traceback.format_exception_only(error)[-1].strip()
+        raise ValueError(f"{place}: its import failed{where}: {last}") from error
+
+
+def _signature_problem(function: Callable, name: str) -> str:
+    """Why `function` cannot be called as f(x, w, out=out); empty if it can, or is in C, of which nobody knows."""
     try:
         signature = inspect.signature(function)
-    except ValueError:  # of a function in C nobody knows
-        return function
+    except ValueError:
+        return ""
     try:
         signature.bind("x", "w", out="out")
     except TypeError as error:
-        raise ValueError(
-            f"{place}: it takes {signature}, and is called as {name}(x, w, out=out): {error}; "
-            f"write def {name}(x, w, out=None), which fills and returns out"
-        ) from None
-    return function
+        return f"it takes {signature}, and is called as {name}(x, w, out=out): {error}"
+    return ""
 
 
 def module_of(file: Path) -> ModuleType:
@@ -178,7 +194,7 @@ def module_of(file: Path) -> ModuleType:
     if name in sys.modules:
         return sys.modules[name]
     before, folder = {*sys.modules}, str(file.parent)
-    is_apart = file.parent not in map(Path.absolute, map(Path, sys.path))
+    is_apart = file.parent not in [Path(entry).absolute() for entry in sys.path]
     spec = spec_from_file_location(name, file)
     module = sys.modules[name] = module_from_spec(spec)
     sys.path.insert(0, folder)

@@ -374,6 +374,15 @@ def refuse_conflicts(given) -> None:
             raise ValueError(f"{FLAGS[name]}: {option.reason}; add {wanted}")
 
 
+def refuse_kind(given, *, timed: bool, is_one_process: bool) -> None:
+    """Refuse options of `given` that need a run of another kind."""
+    for name in given:
+        if OPTIONS[name].is_timed and not timed:
+            raise ValueError(f"{FLAGS[name]} measures: it needs --benchmark-only")
+        if OPTIONS[name].of_one_process and not is_one_process:
+            raise ValueError(f"{FLAGS[name]} under torchrun: it is of a run of one process")
+
+
 def resolve(get, *, device: str, timed: bool, root: Path, world: int = 1) -> Options:
     """Resolve the options of a run from `get(dest)`, pytest's parsed values. torchrun started `world` ranks.
 

@@ -14,17 +14,7 @@ def of_file(path: Path, dtypes: tuple[str, ...]) -> list[Matmul]:
 
     Raises ValueError that names line, value and way out.
     """
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{error}; give a file of comma-separated values") from None
-    cells_of = csv.reader("" if line.lstrip().startswith("#") else line for line in lines)
-    rows = [(number, [cell.strip() for cell in cells]) for number, cells in enumerate(cells_of, 1) if any(cells)]
-    if len(rows) < 2:
-        raise ValueError(f"it has no header, or no shape; {HELP}")
-    (number, columns), *rows = rows
-    if len({*columns}) < len(columns) or not {*SIZES} <= {*columns} <= {*SIZES, *MORE}:
-        raise ValueError(f"line {number}: {','.join(columns)!r} is no header; {HELP}")
+    columns, rows = _rows(path)
     line_of: dict[Matmul, int] = {}
     for number, cells in rows:
         try:
@@ -34,6 +24,24 @@ def of_file(path: Path, dtypes: tuple[str, ...]) -> list[Matmul]:
         except ValueError as error:
             raise ValueError(f"line {number}: {error}") from None
     return list(line_of)
+
+
+def _rows(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
+    """The columns of a file, and each line behind its header with its number."""
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{error}; give a file of comma-separated values") from None
+    rows = []
+    for number, cells in enumerate(csv.reader("" if line.lstrip().startswith("#") else line for line in lines), 1):
+        if any(cells):
+            rows.append((number, [cell.strip() for cell in cells]))
+    if len(rows) < 2:
+        raise ValueError(f"it has no header, or no shape; {HELP}")
+    number, columns = rows.pop(0)
+    if len({*columns}) < len(columns) or not {*SIZES} <= {*columns} <= {*SIZES, *MORE}:
+        raise ValueError(f"line {number}: {','.join(columns)!r} is no header; {HELP}")
+    return columns, rows
 
 
 def _cases(columns: list[str], cells: list[str], dtypes: tuple[str, ...]) -> list[Matmul]:

@@ -94,13 +94,8 @@ def of_command_line(config, timed: bool, ranks: Epochs | None) -> State:
 
 def _refuse_conflicts(config, timed: bool, ranks: Epochs | None) -> None:
     """Refuse options that do not go with a run of this kind."""
-    for name, option in ffn_options.OPTIONS.items():
-        if not config.getoption(f"ffn_{name}"):
-            continue
-        if option.is_timed and not timed:
-            raise ValueError(f"{ffn_options.FLAGS[name]} measures: it needs --benchmark-only")
-        if option.of_one_process and ranks:
-            raise ValueError(f"{ffn_options.FLAGS[name]} under torchrun: it is of a run of one process")
+    given = [name for name in ffn_options.OPTIONS if config.getoption(f"ffn_{name}")]
+    ffn_options.refuse_kind(given, timed=timed, is_one_process=not ranks)
     kind = "--benchmark-only" if timed else "torchrun"
     if (timed or ranks) and getattr(config.option, "dist", "no") != "no":
         raise ValueError(f"{kind} with pytest-xdist: tests side by side disturb one another; leave out -n")
