@@ -42,8 +42,12 @@ def by_do_bench(call: Call, clock) -> float:
 
 
 def by_cupti(call: Call, clock) -> float:
-    events = launches.traced(lambda: [call() for _ in range(TRACED)])
-    return sum(event.time_range.elapsed_us() for event in events) * 1e-6 / TRACED
+    def calls() -> None:
+        for _ in range(TRACED):
+            call()
+
+    us = sum(event.time_range.elapsed_us() for event in launches.traced(calls))
+    return us * 1e-6 / TRACED
 
 
 TIMERS: dict[str, Timer] = {"clock_s": by_ours, "do_bench_s": by_do_bench, "cupti_s": by_cupti}
@@ -75,13 +79,16 @@ def run(folder: Path, wanted: list[str], given: list[str]) -> int:
                 print(f"{case}: {launcher.reason(error)}", flush=True)
                 continue
             file.write({"kind": "costs", "shape": shape.id, "contender": contender, "costs": times_s})
-            texts = [f"{field.removesuffix('_s')} {time_text(time_s)}" for field, time_s in times_s.items()]
-            print(f"{case}: {', '.join(texts)}", flush=True)
+            clock_s, do_bench_s, cupti_s = map(time_text, times_s.values())
+            print(f"{case}: clock {clock_s}, do_bench {do_bench_s}, cupti {cupti_s}", flush=True)
     print(f"`roofline report {folder}` has the table")
     return int(failures > 0)
 
 
 def times_by_clock(call: Call, clock) -> dict[str, float]:
     """{field: seconds of a call}, the median of the clocks' turns."""
-    turns = [{field: timer(call, clock) for field, timer in TIMERS.items()} for _ in range(REPEATS)]
-    return {field: median(turn[field] for turn in turns) for field in TIMERS}
+    times_s: dict[str, list[float]] = {field: [] for field in TIMERS}
+    for _ in range(REPEATS):
+        for field, timer in TIMERS.items():
+            times_s[field].append(timer(call, clock))
+    return {field: median(turns_s) for field, turns_s in times_s.items()}

@@ -15,10 +15,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import closing, nullcontext
+from itertools import product
 from pathlib import Path
 from statistics import median
+from subprocess import PIPE, STDOUT
 
 from roofline.commands.launcher import CALLS, COPY, GIVEN
 from roofline.operations.format import bytes_text, number_text
@@ -129,7 +132,8 @@ def by_default(run: Run) -> list[str]:
 def launch(tool: str, folder: Path, words: list[str]) -> tuple[str, list[dict]]:
     """Have `tool` count the launcher. Returns what both printed, and what the launcher told."""
     with tempfile.TemporaryDirectory() as temporary:
-        log, calls, output = (Path(temporary) / name for name in (LOG, "calls", "output"))
+        log, calls = Path(temporary, LOG), Path(temporary, "calls")
+        calls.touch()
         command = [
             *(tool, "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none"),
             *("--cache-control", "all", "--profile-from-start", "off", "--target-processes", "application-only"),
@@ -137,20 +141,20 @@ def launch(tool: str, folder: Path, words: list[str]) -> tuple[str, list[dict]]:
             *(sys.executable, "-m", "roofline.commands.launcher", str(folder.resolve()), str(calls), *words),
         ]
         root, env = Path(__file__).parents[2], os.environ | {"LC_ALL": "C"}  # else some print 1.234,5
-        with output.open("w") as file:
-            subprocess.run(command, cwd=root, env=env, stdout=file, stderr=subprocess.STDOUT, check=False)
-        texts = [path.read_text(errors="replace") if path.exists() else "" for path in (log, output, calls)]
-    printed = anonymous("\n".join(texts[:2]))
+        done = subprocess.run(command, cwd=root, env=env, stdout=PIPE, stderr=STDOUT, errors="replace", check=False)
+        logged = log.read_text(errors="replace") if log.exists() else ""
+        printed = anonymous(f"{logged}\n{done.stdout}")
+        lines = calls.read_text(errors="replace").splitlines()
     (folder / LOG).write_text(printed)
-    return printed, [json.loads(line) for line in texts[2].splitlines()]
+    return printed, [json.loads(line) for line in lines]
 
 
 def counts(printed: str, lines: list[dict]) -> dict[str, dict[str, int | None]]:
     """{case: {field: count}} of the cases whose calls, of which the launcher told `lines`, were all counted."""
     called = [line["call"] for line in lines if "call" in line]
-    calls_of: dict[str, list] = {}
+    calls_of = defaultdict(list)
     for case, kernels in zip(called, kernels_by_call(printed), strict=False):
-        calls_of.setdefault(case, []).append(kernels)
+        calls_of[case].append(kernels)
     by_case = {}
     for case, calls in calls_of.items():
         fields = {field: typical(calls, metrics) for field, metrics in METRICS.items()}
@@ -163,14 +167,14 @@ def kernels_by_call(printed: str) -> list[list[dict]]:
     """The kernels of each call, as ncu counted them. A call is a marker and its kernels, as many as they are.
 
     ncu prints a row of names, a row of units and a row for each kernel, between lines without quotation marks."""
-    rows = csv.DictReader(line for line in printed.splitlines() if line.startswith('"'))
-    kernels = [row for row in rows if row["ID"]]
+    marker = ""
     calls: list[list[dict]] = []
-    for kernel in kernels:
-        if kernel["Kernel Name"] == kernels[0]["Kernel Name"]:
+    for row in csv.DictReader(line for line in printed.splitlines() if line.startswith('"')):
+        marker = marker or (row["Kernel Name"] if row["ID"] else "")
+        if row["ID"] and row["Kernel Name"] == marker:
             calls.append([])
-        else:
-            calls[-1].append(kernel)
+        elif row["ID"]:
+            calls[-1].append(row)
     return calls
 
 
@@ -178,10 +182,13 @@ def typical(calls: list[list[dict]], metrics: tuple[str, ...]) -> int | None:
     """The median over calls of the sum over kernels; None where one has no such count: the sum would be too small."""
     totals = []
     for kernels in calls:
-        texts = [kernel.get(metric) or "" for kernel in kernels for metric in metrics]
-        if not all(re.fullmatch(r"[\d,]+(\.\d+)?", text) for text in texts):
-            return None
-        totals.append(sum(float(text.replace(",", "")) for text in texts))
+        total = 0.0
+        for kernel, metric in product(kernels, metrics):
+            text = kernel.get(metric) or ""
+            if not re.fullmatch(r"[\d,]+(\.\d+)?", text):
+                return None
+            total += float(text.replace(",", ""))
+        totals.append(total)
     return round(median(totals)) if totals else None
 
 

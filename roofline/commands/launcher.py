@@ -29,8 +29,12 @@ MARKER_CYCLES = 1000
 
 
 def main(folder: Path, calls: Path, words: list[str]) -> None:
-    given = [word.removeprefix(GIVEN) for word in words if word.startswith(GIVEN)]
-    cases = [word for word in words if not word.startswith(GIVEN)]
+    given, cases = [], []
+    for word in words:
+        if word.startswith(GIVEN):
+            given.append(word.removeprefix(GIVEN))
+        else:
+            cases.append(word)
     run = journal.load(folder)
     with calls.open("a") as file:
 
@@ -87,7 +91,7 @@ def reason(error: Exception) -> str:
 
 
 def copy_by_kernel(size: int) -> Callable[[], object]:
-    """Return a call that reads so many bytes and writes as many. A plain copy is no kernel, and ncu counts kernels."""
+    """Make a call that reads so many bytes and writes as many. A plain copy is no kernel, and ncu counts kernels."""
     import torch
 
     source = torch.zeros(size, dtype=torch.int8, device="cuda")

@@ -21,13 +21,12 @@ def run() -> int:
 
 def described(operation: Operation) -> dict[str, list[str]]:
     """What there is of `operation`, by default on both devices. Fields are the columns of its analysis' table."""
-    options = {device: resolve({}.get, device=device, timed=True, root=ROOT) for device in ("cuda", "cpu")}
-    planner = Runners(options["cuda"]).planner(operation)
+    on_gpu, on_cpu = (resolve({}.get, device=device, timed=True, root=ROOT) for device in ("cuda", "cpu"))
     analysis = ANALYSES[operation.analysis]
     return {
-        "cases": [f"{len(operation.sweep(of_device))} on {device}" for device, of_device in options.items()],
+        "cases": [f"{len(operation.sweep(on_gpu))} on a GPU", f"{len(operation.sweep(on_cpu))} on a CPU"],
         "for example": [operation.example],
-        "contenders": planner.choices(),
+        "contenders": Runners(on_gpu).planner(operation).choices(),
         "files": files(operation),
         "fields": [*analysis.CASES],
         "figures": [*analysis.FIGURES],
@@ -36,9 +35,9 @@ def described(operation: Operation) -> dict[str, list[str]]:
 
 def files(operation: Operation) -> list[str]:
     """The files of its declaration, its planner, its runner, its kernel or arms, and its test."""
-    places = [operation.runner, operation.planner]
-    modules = [operation.case.__module__, *(place.partition(":")[0] for place in places if isinstance(place, str))]
-    paths = [Path(module.replace(".", "/")).with_suffix(".py") for module in modules]
-    paths += [path.parents[1] / path.name for path in paths if path.parent.name == "bench"]
-    paths.append(Path("tests", "benchmarks", f"test_{operation.name}.py"))
+    paths = [Path("tests", "benchmarks", f"test_{operation.name}.py")]
+    for place in (operation.case.__module__, operation.planner, operation.runner):
+        if isinstance(place, str):
+            path = Path(place.partition(":")[0].replace(".", "/")).with_suffix(".py")
+            paths += [path, path.parents[1] / path.name]  # an arm lies above the runner of its name
     return [str(path) for path in paths if (ROOT / path).exists()]

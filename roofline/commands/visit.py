@@ -65,7 +65,7 @@ BESIDE = "test_all_gather_matmul and up-p8 and serial and not ridge"
 
 @dataclass(frozen=True)
 class Step:
-    """It takes about `seconds`, and is ended at `limit`."""
+    """A step of a visit. It takes about `seconds`, and is ended at `limit`."""
 
     name: str
     seconds: int

@@ -1,7 +1,7 @@
-"""The all-gather matmul of the layer `up`: every rank's share of the activations is gathered while it is multiplied.
+"""The all-gather matmul of the layer `up`: every rank's chunk of the activations is gathered while it is multiplied.
 
-Tensor-parallel degrees run from one side of the balance to the other. Where the default wire is taken, one degree above
-it is measured over further wires and with further ranks too; some with as many ranks as the degree; and on a GPU three
+Tensor-parallel degrees run from one side of the balance to the other. Where no link is chosen, one degree above the
+balance is measured over further links and with further ranks too, some degrees with as many ranks, and on a GPU three
 over PCIe.
 """
 
@@ -26,7 +26,7 @@ class AllGatherMatmul(Gathering):
 
 
 def parts(sweep: Sweep) -> list[Part]:
-    """Return what is swept, in the order of the run."""
+    """The parts of the sweep, in the order of the run."""
     return [
         Part(sweep.rows, sweep.tp, sweep.ranks, sweep.wires),
         Part(sweep.rows, (MIDDLE,), sweep.ranks, sweep.more_wires),

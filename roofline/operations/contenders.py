@@ -79,7 +79,7 @@ contender = Declaration
 
 
 def parse(text: str) -> str:
-    """Return the place `FILE::NAME`, with a resolved path in which the home folder is `~`, or `module:NAME`.
+    """Resolve the path of `FILE::NAME`, with `~` for the home folder. `module:NAME` stays as it is.
 
     Raises ValueError for anything else, and where there is no such file.
     """
@@ -98,13 +98,13 @@ def parse(text: str) -> str:
 
 
 def anonymous(path: Path) -> str:
-    """Return `path` with `~` for the home folder, whose name may be its owner's."""
+    """Write `~` for the home folder, whose name may be its owner's."""
     home = Path.home().resolve()
     return str("~" / path.relative_to(home) if path.is_relative_to(home) else path)
 
 
 def names(places: Collection[str], taken: Collection[str] = ()) -> dict[str, str]:
-    """Return the places by the names that cases have of them: NAME, or FILE_NAME where another has it or it is `taken`.
+    """Name the contenders of `places`: NAME, or FILE_NAME where NAME is another's too or `taken`.
 
     >>> names(["~/a.py::matmul", "~/b.py::matmul", "pkg.fast:mm"])
     {'a_matmul': '~/a.py::matmul', 'b_matmul': '~/b.py::matmul', 'mm': 'pkg.fast:mm'}
@@ -121,13 +121,13 @@ def names(places: Collection[str], taken: Collection[str] = ()) -> dict[str, str
 
 
 def _file(place: str) -> Path | None:
-    """Return the file of `FILE::NAME`; None of a module's."""
+    """The file of `FILE::NAME`. A module has none."""
     file, separator, _ = place.rpartition("::")
     return Path(file).expanduser() if separator else None
 
 
 def version(place: str) -> str:
-    """Return the first digits of the hash of a contender's file; "" of a module's."""
+    """The first digits of the hash of a contender's file. A module has none."""
     file = _file(place)
     return sha256(file.read_bytes()).hexdigest()[:8] if file else ""
 

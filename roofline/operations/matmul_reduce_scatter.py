@@ -2,7 +2,7 @@
 computed.
 
 As many bytes come and go as before the layer `up`, for as many FLOP, so the degrees are those of the all-gather matmul;
-by default the one above the exercise's balance, over two wires, and the greatest.
+by default the one above the exercise's balance, over two links, and the greatest.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class MatmulReduceScatter(Gathering):
 
 
 def parts(sweep: Sweep) -> list[Part]:
-    """Return what is swept, in the order of the run."""
+    """The parts of the sweep, in the order of the run."""
     rows = tuple(m for m in sweep.rows if all(m % ranks == 0 for ranks in sweep.ranks))
     wires = tuple(wire for wire in sweep.wires if wire not in LINKS or wire in PUSHED)
     if not sweep.more_wires:  # something was chosen

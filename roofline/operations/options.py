@@ -34,7 +34,7 @@ DEVICES = ("auto", "cpu", "cuda")
 
 @dataclass(frozen=True)
 class Options:
-    """What to run, resolved: nothing here is a default any more, but `contenders`, whose names the kernels know."""
+    """What to run, resolved. Only `contenders` may still stand for a default, since the planners know their names."""
 
     device: str
     timed: bool
@@ -54,15 +54,15 @@ class Options:
     no_report: bool = False
     """Whether the report is left for `roofline report` to draw."""
     gather: gathering.Sweep = field(default_factory=gathering.Sweep)
-    """Of the operations that gather over a wire."""
+    """What the operations over a link measure."""
     copier_programs: int | None = None
     """Of the paced link on a GPU; None for its default."""
     processes: int | None = None
-    """How many share the passes over each shape; None for the clock's own."""
+    """How many processes measure each shape, some passes each; None for the clock's own."""
     world: int = 1
     """How many ranks torchrun started; 1 without it."""
     wires_of: tuple[tuple[str, float], ...] = ()
-    """(shape, bytes/s) of each case over an emulated wire that another run measured; none without it."""
+    """(shape, bytes/s) of each case over an emulated link that another run measured; none without it."""
     lengths: tuple[int, ...] = ()
     """Of attention: the tokens that were asked for; none for its default ones."""
     shapes: tuple[str, ...] = ()
@@ -70,9 +70,10 @@ class Options:
     quick: bool = False
     """Few shapes and rounds, in one process: to see what a run is like, never a reference."""
     against: str | None = None
-    """Another checkout, whose shares take turns with these."""
+    """Another checkout, whose workers take turns with these."""
     operations: tuple[str, ...] = ()
-    """Names of those that alone are measured, and files of the user's that declare some; none for the default ones."""
+    """The only ones that are measured, by name or by the file of the user's that declares some; none for the default
+    ones."""
     users: tuple[tuple[str, str], ...] = ()
     """Contenders of the user's: the place of each, as `contenders.parse` has it, and its file's version."""
     baseline: str | None = None
@@ -86,7 +87,7 @@ class Options:
 
 
 def one_of(choices, word: str) -> str:
-    """Return `word`, which must be one of the `choices`."""
+    """Check that `word` is one of the `choices`."""
     if word not in choices:
         raise ValueError(f"it is one of {', '.join(choices)}; {nearest(word, choices)}".rstrip("; "))
     return word
@@ -99,8 +100,8 @@ def _folder(text: str) -> Path:
 
 
 def outside_runs(place: str) -> str:
-    """Return the `place` of code, a path or as `contenders.parse` has it. Raises ValueError where it lies in the folder
-    of a run, which may be somebody else's."""
+    """Refuse code in the folder of a run, which may be somebody else's. `place` is a path, or as `contenders.parse` has
+    it. Raises ValueError."""
     path = Path(place).expanduser().resolve()
     for folder in (path, *path.parents):
         if journal.find(folder):
@@ -109,8 +110,8 @@ def outside_runs(place: str) -> str:
 
 
 def operation(text: str) -> str:
-    """Return the name of an operation of the suite as it is, or the resolved path of a file of Python, with `~` for the
-    home folder."""
+    """Resolve the path of a file that declares operations, with `~` for the home folder. The name of one of the suite
+    stays as it is."""
     path = Path(text).expanduser().resolve()
     if text in OPERATIONS:
         return text
@@ -121,7 +122,7 @@ def operation(text: str) -> str:
 
 
 def checkout(text: str) -> str:
-    """Return the absolute path of a checkout of this project, with `~` for the home folder."""
+    """Resolve the path of a checkout of this project, with `~` for the home folder."""
     path = Path(text).expanduser().resolve()
     if (path / "roofline" / "measure" / "child.py").is_file():
         raise ValueError("it is of before 27 November 2026, whose processes speak otherwise; take a later one")
@@ -197,7 +198,7 @@ OPTIONS = {
     "against": Option(
         "CHECKOUT",
         checkout,
-        "let the shares of another checkout, as of a pull request's base, take turns with these, "
+        "let the processes of another checkout, as of a pull request's base, take turns with these, "
         "and compare (default: none)",
         without=("quick",),
         reason="a change is told by pairs of processes",

@@ -10,7 +10,7 @@ HELP = "begin it with the line m,n,k or m,n,k,dtype,label, and give a shape in e
 
 
 def of_file(path: Path, dtypes: tuple[str, ...]) -> list[Matmul]:
-    """Return the matmuls of the file `path`, in its order. A line without a dtype is one matmul of each of `dtypes`.
+    """Read the matmuls of a file, in its order. A line without a dtype is one matmul for each of `dtypes`.
 
     Raises ValueError that names line, value and way out.
     """
@@ -45,7 +45,7 @@ def _rows(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
 
 
 def _cases(columns: list[str], cells: list[str], dtypes: tuple[str, ...]) -> list[Matmul]:
-    """Return the matmuls of a line, one for each dtype."""
+    """The matmuls of a line, one for each dtype."""
     if len(cells) != len(columns):
         raise ValueError(f"{len(cells)} values under {len(columns)} columns; give one for each of {','.join(columns)}")
     row = dict(zip(columns, cells, strict=True))

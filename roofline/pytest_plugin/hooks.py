@@ -60,7 +60,7 @@ def pytest_addoption(parser, pluginmanager):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config):
-    """Run the shares of a rank that torchrun started, in place of pytest, unless it is rank 0."""
+    """Run the workers of a rank that torchrun started, in place of pytest. Rank 0 runs pytest."""
     if os.environ.get("WORLD_SIZE", "1") in ("", "1") or os.environ.get("RANK", "0") == "0":
         return None
     try:
@@ -187,7 +187,7 @@ def _is_selected(item, state: State) -> bool:
 
 
 def _case(item) -> tuple[str, str] | None:
-    """Return (shape, contender) of a benchmark that has both as parameters."""
+    """(shape, contender) of a benchmark that has both as parameters."""
     parameters = getattr(getattr(item, "callspec", None), "params", {})
     return (parameters["shape"], parameters["contender"]) if {"shape", "contender"} <= parameters.keys() else None
 
@@ -260,8 +260,8 @@ def _let_decisions_end(config, state: State) -> None:
 
 
 def _why_undecided(config, state: State, shapes: list) -> str:
-    """Return why decisions on `shapes` are given up when the plan is over: something disturbs them, and nobody at a
-    terminal wants to go on. Empty to go on."""
+    """Why decisions on `shapes` are given up when the time of the plan is over: something disturbs them, and nobody at
+    a terminal wants to go on. Empty to go on."""
     if not (disturbance := findings.disturbance(shapes)):
         return ""
     session = state.session
@@ -275,7 +275,7 @@ def _why_undecided(config, state: State, shapes: list) -> str:
 
 
 def pytest_report_collectionfinish(config):
-    """Return what will be timed, and for how long."""
+    """Say what will be timed, and for how long."""
     state = config.stash[STATE]
     if not (state.options.timed and state.selected):
         return None
@@ -298,7 +298,7 @@ def _plan(state: State, hello: dict, start_s: float, flops_per_s: float) -> plan
 
 @pytest.fixture(scope="session")
 def ffn_session(request):
-    """Return the run, in which all is measured, or in plain pytest checked. Its folder is made, or gone on with."""
+    """The run, once all is measured in its folder, or in plain pytest checked."""
     state = request.config.stash[STATE]
     _begin(request.config, state)
     jobs.measure(state.session) if state.options.timed else jobs.check(state.session)
@@ -306,7 +306,7 @@ def ffn_session(request):
 
 
 def runs_here(config) -> bool:
-    """Return whether shares run in this process: where somebody looks around in it."""
+    """Whether workers run in this process, for somebody who looks around in it by a debugger."""
     return bool(config.option.usepdb or config.option.trace or sys.gettrace())
 
 
@@ -351,7 +351,7 @@ def _metadata(config, state: State) -> dict:
 
 @pytest.fixture
 def ffn_benchmark(request, benchmark):
-    """Return `ffn_benchmark(shape, contender)`, which makes a row of the benchmark, or in plain pytest checks it.
+    """`ffn_benchmark(shape, contender)` makes a row of the benchmark. In plain pytest it checks the contender.
 
     Both are the test's parameters. A contender that cannot run is skipped, a wrong one fails; neither gets a number.
     """
@@ -438,7 +438,7 @@ def pytest_sessionfinish(session):
 
 
 def _leave_ranks(state: State) -> None:
-    """Close what this rank shares with the others, and name those that gave no verdict."""
+    """Leave the group of ranks, and name those that gave no verdict."""
     signals.deafen()  # torchrun sends SIGTERM where another rank ends with an exit code
     silent = state.epochs.close()
     if silent and not (state.session and state.session.over):

@@ -57,7 +57,7 @@ def _why_no_case(operation: operations.Operation, options: Options) -> str:
 
 
 def require_memory(cases: list, memory: int) -> None:
-    """Raises ValueError where none of the `cases` fits into the `memory` of a share."""
+    """Refuse cases of which none fits into the `memory` of a worker, by a ValueError."""
     least = min((case.sets * case.work.device_bytes for case in cases), default=0)
     if least > memory:
         raise ValueError(
@@ -81,12 +81,12 @@ def _contenders(options: Options, runners: operations.Runners) -> None:
 
 
 def _choices(runners: operations.Runners) -> list[str]:
-    """Return the contenders of the operations that were collected."""
+    """The contenders of the operations that were collected."""
     return list(dict.fromkeys(name for planner in runners.planners.values() for name in planner.choices()))
 
 
 def _timed(runners: operations.Runners) -> list[str]:
-    """Return those of them that are timed on the device."""
+    """Those of them that are timed on the device."""
     return list(dict.fromkeys(name for planner in runners.planners.values() for name in planner.timed_names()))
 
 

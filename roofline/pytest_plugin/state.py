@@ -1,4 +1,4 @@
-"""What the hooks of one pytest session share, as the command line has it at the beginning."""
+"""The state of a pytest session, which its hooks pass on to one another, and how it begins by the command line."""
 
 import os
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ from roofline.worker.machine import choose_device, refuse_tf32
 
 @dataclass
 class State:
-    """What the hooks of one pytest session share."""
+    """What one hook of a pytest session leaves for the next."""
 
     options: ffn_options.Options
     resume: Path | None
@@ -32,7 +32,7 @@ class State:
     """What this process, rank 0, says to other ranks, where torchrun started some."""
     replay: ReplayTimer = field(default_factory=ReplayTimer)
     selected: dict[str, list[str]] = field(default_factory=dict)
-    """{shape: contenders} of what shares measure, or check: those take turns, beside the baseline."""
+    """{shape: contenders} of what workers measure or check. These take turns, beside the baseline."""
     runners: operations.Runners = field(init=False)
     session: Supervisor | None = None  # once tests are collected
     interrupted: str = ""
@@ -44,7 +44,7 @@ class State:
 
     @property
     def run(self) -> Run | None:
-        """Return the run, once it has begun."""
+        """The run, once it has begun."""
         return self.session and self.session.run
 
     @property
@@ -52,12 +52,12 @@ class State:
         return self.session.folder
 
     def is_of_shares(self, shape: str) -> bool:
-        """Return whether shares measure or check the shape: this process checks only what needs no other rank."""
+        """Whether workers measure or check the shape. This process checks only what needs no other rank."""
         return self.options.timed or bool(self.epochs and operations.find(shape.partition("-")[0]).between_ranks)
 
     @property
     def cases_left(self) -> list:
-        """Return the case of each shape that was selected and not measured."""
+        """The case of each shape that was selected and is not measured yet."""
         run = self.resumed
         left = [name for name in self.selected if not run or name in run.interrupted or name not in run.shapes]
         return [operations.parse(name)[0] for name in left]
