@@ -102,14 +102,15 @@ def chosen(run: Run, wanted: list[str]) -> dict[str, tuple[Shape, str]]:
     Raises ValueError for a word that names none that can be counted. An arm cannot: its kernels wait for one another,
     and ncu replays them one by one."""
     cases = {f"{shape.id}-{name}": (shape, name) for shape, name in run.cases() if shape.analysis == "throughput"}
-    names: list[str] = []
+    named = {}
     for word in wanted or by_default(run):
         matches = [word] if word in cases else [case for case in cases if case.startswith(word)]
         if not matches:
             near = nearest(word, cases) or "`roofline csv RUN` lists all cases, of which arms cannot be counted"
             raise ValueError(f"{word!r} begins no case that this run has measured and ncu can count; {near}".rstrip())
-        names += matches
-    return {case: cases[case] for case in names}
+        for case in matches:
+            named[case] = cases[case]
+    return named
 
 
 def by_default(run: Run) -> list[str]:

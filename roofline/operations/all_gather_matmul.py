@@ -27,14 +27,16 @@ class AllGatherMatmul(Gathering):
 
 def parts(sweep: Sweep) -> list[Part]:
     """The parts of the sweep, in the order of the run."""
-    return [
+    swept = [
         Part(sweep.rows, sweep.tp, sweep.ranks, sweep.wires),
         Part(sweep.rows, (MIDDLE,), sweep.ranks, sweep.more_wires),
         Part(sweep.rows, (MIDDLE,), sweep.more_ranks, sweep.wires),
         Part(sweep.rows, (GREATEST,), sweep.ranks, sweep.widest_wires),
-        *(Part(sweep.rows, (tp,), (tp,), sweep.wires) for tp in sweep.own_ranks),
-        Part(sweep.rows, sweep.pcie_tp, sweep.ranks, (PCIE,)),
     ]
+    for tp in sweep.own_ranks:
+        swept.append(Part(sweep.rows, (tp,), (tp,), sweep.wires))
+    swept.append(Part(sweep.rows, sweep.pcie_tp, sweep.ranks, (PCIE,)))
+    return swept
 
 
 OPERATION = declare(

@@ -104,11 +104,13 @@ def sweep(options) -> list[Attention]:
     """All cases, in the order of the run. The options choose lengths and dtype."""
     sizes = SIZES[("quick" if options.quick else options.device) if options.timed else "test"]
     lengths = options.lengths or sizes["lengths"]
-    shapes = [(sizes["batch"], sizes["heads"], width, m) for width, m in product(sizes["widths"], lengths)]
+    shapes = list(product([sizes["batch"]], [sizes["heads"]], sizes["widths"], lengths))
     if options.device == "cuda" and LONGEST in lengths:
         shapes.append((1, MODEL.heads // TP, MODEL.head_width, LONGEST))
-    choices = product(options.dtypes, MASKS, PARTS, shapes)
-    return [Attention(*shape, mask, part, dtype) for dtype, mask, part, shape in choices]
+    cases = []
+    for dtype, mask, part, shape in product(options.dtypes, MASKS, PARTS, shapes):
+        cases.append(Attention(*shape, mask, part, dtype))
+    return cases
 
 
 OPERATION = register(

@@ -18,7 +18,6 @@ from functools import cache
 from hashlib import sha256
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
-from itertools import chain, count
 from pathlib import Path
 from types import ModuleType
 
@@ -114,9 +113,11 @@ def names(places: Collection[str], taken: Collection[str] = ()) -> dict[str, str
     for place in places:
         source, _, name = place.rpartition(":")
         stem = re.sub(r"\W", "_", Path(source).stem if source.endswith(":") else source.rpartition(".")[2])
-        numbered = chain([f"{stem}_{name}"], (f"{stem}_{name}_{number}" for number in count(2)))
-        candidates = numbered if times[name] > 1 else chain([name], numbered)
-        named[next(word for word in candidates if word not in named and word not in taken)] = place
+        word, number = name, 1
+        while word in named or word in taken or (word == name and times[name] > 1):
+            word = f"{stem}_{name}" if number == 1 else f"{stem}_{name}_{number}"
+            number += 1
+        named[word] = place
     return named
 
 

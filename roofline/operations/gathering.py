@@ -295,16 +295,21 @@ def notes(options, cases: list[str]) -> list[str]:
 
 def links_text(found: dict) -> str:
     """Tell what each link and a matmul beside it cost one another, and recommend the paced link that disturbs least."""
-    rows = [row for row in found["links"] if row.get("matmul_slowdown")]
-    each = [f"{row['wire']} {row['matmul_slowdown']:.3f} and {row['link_slowdown']:.3f}" for row in rows]
-    each += [row["refusal"] for row in found["links"] if "refusal" in row]
+    texts, refusals = [], []
+    least, least_slowdown = "", math.inf
+    for row in found["links"]:
+        if "refusal" in row:
+            refusals.append(row["refusal"])
+        elif row.get("matmul_slowdown"):
+            slowdowns = row["matmul_slowdown"], row["link_slowdown"]
+            texts.append(f"{row['wire']} {slowdowns[0]:.3f} and {slowdowns[1]:.3f}")
+            if row["wire"] != PCIE and max(slowdowns) < least_slowdown:
+                least, least_slowdown = row["wire"], max(slowdowns)
     text = f"Links beside the matmul of {found['case']}, what it and then the link take of their time alone: "
-    text += "; ".join(each)
-    paced = [row for row in rows if row["wire"] != PCIE]
-    if not paced:
+    text += "; ".join(texts + refusals)
+    if not least:
         return f"{text}."
-    least = min(paced, key=lambda row: max(row["matmul_slowdown"], row["link_slowdown"]))
-    return f"{text}. {least['wire']} disturbs least: --ffn-link-bandwidth {least['wire']}."
+    return f"{text}. {least} disturbs least: --ffn-link-bandwidth {least}."
 
 
 class Planner(base.Planner):

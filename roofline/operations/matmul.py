@@ -94,8 +94,10 @@ def sweep(options) -> list[Matmul]:
     """All matmuls that the options ask for, in the order of the run."""
     if options.shapes:
         return [OPERATION.parse(shape)[0] for shape in options.shapes]
-    choices = product(options.dtypes, options.layers, options.tp, options.tokens)
-    return [Matmul(options.model, layer, tp, m, dtype) for dtype, layer, tp, m in choices]
+    cases = []
+    for dtype, layer, tp, m in product(options.dtypes, options.layers, options.tp, options.tokens):
+        cases.append(Matmul(options.model, layer, tp, m, dtype))
+    return cases
 
 
 OPERATION = register(

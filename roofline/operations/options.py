@@ -348,8 +348,11 @@ def value(name: str, get) -> Any:
 
 def values_given(get) -> dict[str, Any]:
     """The options that were given, by name."""
-    values = {name: value(name, get) for name in OPTIONS}
-    return {name: given for name, given in values.items() if given is not None}
+    given = {}
+    for name in OPTIONS:
+        if (read_value := value(name, get)) is not None:
+            given[name] = read_value
+    return given
 
 
 def read(name: str, given, convert: Callable) -> Any:
@@ -489,9 +492,9 @@ def resumed(get, metadata: dict, folder: Path) -> Options:
     if not metadata.get("cases") or "options" not in metadata:
         raise ValueError(f"--ffn-resume {folder}: its journal does not say what was planned; start a new run")
     planned = of_values(metadata["options"])
-    needed = {word.partition("=")[0] for word in code_of(planned)}
     given = values_given(get)
-    others = [FLAGS[name] for name in given if FLAGS[name] not in needed and name not in ("device", "resume")]
+    code = " ".join(code_of(planned))
+    others = [FLAGS[name] for name in given if f"{FLAGS[name]}=" not in code and name not in ("device", "resume")]
     if others:
         raise ValueError(f"--ffn-resume takes its options from the run: leave out {', '.join(others)}")
     versions = dict(planned.users)

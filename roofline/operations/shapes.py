@@ -54,4 +54,6 @@ def _cases(columns: list[str], cells: list[str], dtypes: tuple[str, ...]) -> lis
             raise ValueError(f"{name} is {row[name]!r}, which is no whole number above 0; write digits alone, as 4096")
     m, n, k = (int(row[name]) for name in SIZES)
     model = f"{row['label']}@{k}x{n}" if row.get("label") else f"{k}x{n}"
-    return [Matmul(model, SHAPE, 1, m, dtype) for dtype in ([row["dtype"]] if row.get("dtype") else dtypes)]
+    if row.get("dtype"):
+        dtypes = (row["dtype"],)
+    return [Matmul(model, SHAPE, 1, m, dtype) for dtype in dtypes]

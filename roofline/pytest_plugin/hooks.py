@@ -34,7 +34,10 @@ from roofline.theory.container import settle
 from roofline.worker import machine
 from roofline.worker.prepared import SKIPPED
 
-THEIR_TABLE = tuple(f"--benchmark-{word}" for word in ("columns", "compare", "group-by", "histogram", "name", "sort"))
+THEIR_TABLE = (
+    *("--benchmark-columns", "--benchmark-compare", "--benchmark-group-by"),
+    *("--benchmark-histogram", "--benchmark-name", "--benchmark-sort"),
+)
 """Options that say how pytest-benchmark's table is to be."""
 THEIR_STORAGE = "file://./.benchmarks"
 """Where pytest-benchmark saves runs, unless told."""
@@ -100,7 +103,9 @@ def _files_of(config, chosen: tuple[str, ...]) -> list[str]:
     """The tests of the operations that were chosen, beside those that the command line names."""
     benchmarks = config.rootpath / "tests" / "benchmarks"  # what `roofline_pytest` names from another folder
     words = config.args if config.args_source == config.ArgsSource.ARGS else []
-    files = [word for word in words if word != str(benchmarks)]
+    files = [*words]
+    if str(benchmarks) in files:
+        files.remove(str(benchmarks))
     for name in chosen:
         file = benchmarks / f"test_{name}.py" if name in operations.OPERATIONS else Path(name).expanduser()
         files.append(str(file))
@@ -110,7 +115,7 @@ def _files_of(config, chosen: tuple[str, ...]) -> list[str]:
 def _set_up_benchmark(config) -> None:
     """Set pytest-benchmark's options: it saves and prints what it was asked for, and nothing else."""
     option = config.option
-    uses_storage = any(config.getoption(f"benchmark_{name}") for name in ("save", "autosave", "compare"))
+    uses_storage = option.benchmark_save or option.benchmark_autosave or option.benchmark_compare
     if option.benchmark_storage == THEIR_STORAGE and not uses_storage:
         option.benchmark_storage = os.devnull  # else it makes the folder at once
     if not option.benchmark_only:
@@ -286,7 +291,7 @@ def pytest_report_collectionfinish(config):
     is_usual = all(operations.find(case.op).default for case in state.cases_left)  # others compile, and call for longer
     about = "about" if is_usual else "at least"
     text = f"{counts}, {about} {took}{', for decisions up to three times that' * bool(options.decide)}"
-    memory = f"a share may take {state.session.hello['share_bytes'] / 1e9:.1f} GB of memory" if state.session else ""
+    memory = f"a worker may take {state.session.hello['share_bytes'] / 1e9:.1f} GB of memory" if state.session else ""
     return [text, memory] if memory else text
 
 
