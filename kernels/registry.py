@@ -6,24 +6,24 @@ callable for a Triton kernel, `kernels.vendor.Library` for another library's mat
 path is `FILE::NAME`.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import Any
 
 from roofline.operations import contenders
-from roofline.operations.contenders import FIRST_CALL_S
+from roofline.operations.contenders import FIRST_CALL_S, Declaration
 
 
 @dataclass(frozen=True, kw_only=True)
-class Contender:
-    """One implementation of the matmul out[M, N] = x[M, K] @ w[N, K].T."""
+class Contender(Declaration):
+    """One implementation of the matmul out[M, N] = x[M, K] @ w[N, K].T, declared as a user's is, with more to say."""
 
     name: str
     path: str
     kind: str = "triton"
     """"vendor" (the baseline of its device), "library", "triton" or "user"."""
-    device: str = "cuda"
-    """Where it is timed: "cuda" or "cpu"."""
+    devices: Collection[str] = ("cuda",)
     default: bool = True
     """Whether it is measured unless other contenders are asked for."""
     beaten_up_to_m: int = 0
@@ -44,10 +44,15 @@ class Contender:
         return of_user(self.path, self.version)
 
     def why_not(self, x, w, out=None) -> str | None:
-        """Return why this contender cannot take these inputs on this machine; None if it can. It launches nothing."""
+        """Why this contender cannot take these inputs on this machine; None if it can. It launches nothing."""
         from kernels.contract import reason
+        from kernels.tiles import DTYPE_NAMES
 
-        return reason(lambda: self.load().require(x, w, out))
+        refused = reason(lambda: self.load().require(x, w, out))
+        if refused or not self.supports:
+            return refused
+        refusal = self.refusal(len(x), len(w), x.shape[1], DTYPE_NAMES[x.dtype])
+        return f"{self.name} {refusal}" if refusal else None
 
     def describe(self, x, w) -> str:
         """Return which tile, or which library, these inputs get."""
@@ -75,10 +80,10 @@ CONTENDERS = {
         Contender(name="cublas_again", path="kernels.vendor:cublas", kind="library"),
         Contender(name="cublaslt_best", path="kernels.cublaslt:best", kind="library"),
         Contender(
-            name="torch", path="kernels.vendor:torch_cpu", kind="vendor", device="cpu", probes=("matmul", "read")
+            name="torch", path="kernels.vendor:torch_cpu", kind="vendor", devices="cpu", probes=("matmul", "read")
         ),
         Contender(
-            name="numpy", path="kernels.vendor:numpy_cpu", kind="library", device="cpu", probes=("matmul", "read")
+            name="numpy", path="kernels.vendor:numpy_cpu", kind="library", devices="cpu", probes=("matmul", "read")
         ),
         Contender(
             name="inductor",
@@ -101,13 +106,19 @@ CONTENDERS = {
 
 
 def of_run(options) -> dict[str, Contender]:
-    """Return the contenders of a run by name: ours, and those of the user's files, which run wherever it does."""
-    versions = dict(options.users)
-    about = {"kind": "user", "device": options.device, "first_call_s": FIRST_CALL_S["user"]}
-    return CONTENDERS | {
-        name: Contender(name=name, path=place, version=versions[place], **about)
-        for name, place in users(options).items()
-    }
+    """The contenders of a run by name: ours, and those of the user's files. What these declare is read when they are
+    loaded, in a process that may die of it."""
+    versions, of_run = dict(options.users), dict(CONTENDERS)
+    for name, place in users(options).items():
+        of_run[name] = Contender(
+            name=name,
+            path=place,
+            kind="user",
+            devices=options.device,
+            first_call_s=FIRST_CALL_S["user"],
+            version=versions[place],
+        )
+    return of_run
 
 
 def users(options) -> dict[str, str]:
@@ -154,7 +165,7 @@ class Planner:
         return [*self._contenders]
 
     def timed_names(self) -> list[str]:
-        return [name for name, contender in self._contenders.items() if contender.device == self.options.device]
+        return [name for name, contender in self._contenders.items() if self.options.device in contender.devices]
 
     def names(self, case) -> list[str]:
         """Return those asked for, and those of the user's files; else the defaults of the device, but those that lose
@@ -167,11 +178,12 @@ class Planner:
 
     def _is_usual(self, contender: Contender, case) -> bool:
         """Return whether `contender` is run on `case` where nobody is asked for."""
+        is_of_device = self.options.device in contender.devices
         if not contender.default:
             return False
         if not self.options.timed:
-            return contender.device == self.options.device or contender.kind == "triton"
-        if contender.device != self.options.device:
+            return is_of_device or contender.kind == "triton"
+        if not is_of_device:
             return False
         is_beaten = case.dtype != "fp32" and case.m <= contender.beaten_up_to_m
         return not (is_beaten and may_be_hopper())
@@ -179,5 +191,5 @@ class Planner:
 
 def baseline(options) -> str:
     """Return what the others are compared with: the vendor's of the device, unless the user chose."""
-    vendors = (name for name, c in CONTENDERS.items() if c.kind == "vendor" and c.device == options.device)
+    vendors = (name for name, c in CONTENDERS.items() if c.kind == "vendor" and options.device in c.devices)
     return options.baseline or next(vendors)

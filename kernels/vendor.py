@@ -106,11 +106,8 @@ def of_user(place: str, version: str = "") -> Library:
 
     def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
         validate(x, w, out)
-        shape = len(x), len(w), x.shape[1], DTYPE_NAMES[x.dtype]
-        if x.device.type not in declared.devices:
-            raise ValueError(f"{name} is declared for {', '.join(declared.devices)}, x is on {x.device}")
-        if declared.supports and not declared.supports(*shape):
-            raise ValueError("{} is declared not to support m={}, n={}, k={} in {}".format(name, *shape))
+        if refusal := declared.refusal(len(x), len(w), x.shape[1], DTYPE_NAMES[x.dtype], x.device.type):
+            raise ValueError(f"{name} {refusal}")
 
     def run(x: Tensor, w: Tensor, out: Tensor) -> Tensor:
         return function(x, w, out=out)

@@ -91,7 +91,7 @@ def vendor_or_ours(device: str, x, w) -> dict[str, Contender]:
         name: contender
         for name, contender in CONTENDERS.items()
         if (contender.kind == "vendor" or name == "persistent")
-        and contender.device == device
+        and device in contender.devices
         and not contender.why_not(x, w)
     }
 

@@ -134,14 +134,16 @@ def limit_of(contender, x: Tensor) -> float:
     """Return the largest relative error at which a result of `contender` is right."""
     if contender.kind in ("vendor", "library"):
         return VENDOR_TOLERANCE[DTYPE_NAMES[x.dtype]]
-    return getattr(contender.load(), "tolerance", None) or TOLERANCE[DTYPE_NAMES[x.dtype]]
+    declared = contender.tolerance or getattr(contender.load(), "tolerance", None)
+    return declared or TOLERANCE[DTYPE_NAMES[x.dtype]]
 
 
 def why_not(contender, options, x: Tensor, w: Tensor) -> str | None:
     """Return why `contender` cannot run, or must not be timed, here; None if it can."""
-    if options.timed and contender.device != options.device:
+    if options.timed and options.device not in contender.devices:
         kind = "a Triton kernel, " if contender.kind == "triton" else ""
-        return f"{contender.name} is {kind}timed on {contender.device} only; this run measures the {options.device}"
+        where = ", ".join(contender.devices)
+        return f"{contender.name} is {kind}timed on {where} only; this run measures the {options.device}"
     if lacking := contender.why_not(x, w):
         return lacking
     if options.timed and contender.kind == "triton" and interpreted(contender.load().jit):
@@ -230,7 +232,7 @@ def probes(options) -> list[Probe]:
         shapes = ((4096, 4096, 4096), (8192, 8192, 8192), (4096, 13312, 16384), (2048, 2048, 13312))
     else:
         shapes = ((1024, 1024, 1024), (512, 3328, 1024), (256, 3328, 1024))  # in bf16 few rows are the fastest
-    of_device = [c for c in CONTENDERS.values() if c.device == device and c.probes and not reason(c.load)]
+    of_device = [c for c in CONTENDERS.values() if device in c.devices and c.probes and not reason(c.load)]
     multipliers = [c for c in of_device if "matmul" in c.probes]
     readers = [c for c in of_device if "read" in c.probes]
     calls = []

@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
 
 from roofline import __version__
@@ -35,29 +36,25 @@ def main(arguments: list[str] | None = None) -> int:
     command.add_argument("folder", metavar="RUN", type=Path, help="a run folder; results/README.md has the columns")
     command.set_defaults(run=_csv)
 
-    command = commands.add_parser("counters", help="what a call moves, counted by Nsight Compute, into a run's journal")
-    command.add_argument("folder", metavar="RUN", type=Path, help="a run of this machine's GPU")
-    about = "an id, as `roofline csv` prints it, or its beginning (default: 8 of the matmuls, of all intensities)"
-    command.add_argument("cases", metavar="CASE", nargs="*", help=about)
-    given = {
-        "metavar": "FILE::NAME",
-        "action": "append",
-        "default": [],
-        "help": "a contender of the run to execute, too",
-    }
-    command.add_argument("--contender", **given)
-    command.set_defaults(run=_counters)
-
-    command = commands.add_parser("clocks", help="kernels by our clock, by Triton's do_bench and by CUPTI")
-    command.add_argument("folder", metavar="RUN", type=Path, help="a run of this machine's GPU")
-    command.add_argument("cases", metavar="CASE", nargs="*", help=about)
-    command.add_argument("--contender", **given)
-    command.set_defaults(run=_clocks)
+    for name, module, text in (
+        ("counters", "counters", "what a call moves, counted by Nsight Compute, into a run's journal"),
+        ("clocks", "clock_comparison", "kernels by our clock, by Triton's do_bench and by CUPTI"),
+    ):
+        command = commands.add_parser(name, help=text)
+        command.add_argument("folder", metavar="RUN", type=Path, help="a run of this machine's GPU")
+        about = "an id, as `roofline csv` prints it, or its beginning (default: 8 of the matmuls, of all intensities)"
+        command.add_argument("cases", metavar="CASE", nargs="*", help=about)
+        about = "a contender of the run to execute, too"
+        command.add_argument("--contender", metavar="FILE::NAME", action="append", default=[], help=about)
+        command.set_defaults(run=_by_module, module=module, takes=("folder", "cases", "contender"))
 
     account.add_command(commands)
 
-    command = commands.add_parser("doctor", help="what this machine lacks for a whole benchmark run, and the way out")
-    command.set_defaults(run=_doctor)
+    for name, text in (
+        ("operations", "what can be measured: cases, contenders, files, fields, figures"),
+        ("doctor", "what this machine lacks for a whole benchmark run, and the way out"),
+    ):
+        commands.add_parser(name, help=text).set_defaults(run=_by_module, module=name, takes=())
 
     words = sys.argv[1:] if arguments is None else [*arguments]
     options = parser.parse_args(words[:1] if words[:1] == ["bench"] else words)
@@ -105,22 +102,10 @@ def _csv(options: argparse.Namespace) -> int:
     return 0
 
 
-def _counters(options: argparse.Namespace) -> int:
-    from roofline.commands import counters
-
-    return counters.count(options.folder, options.cases, options.contender)
-
-
-def _clocks(options: argparse.Namespace) -> int:
-    from roofline.commands import clock_comparison
-
-    return clock_comparison.compare(options.folder, options.cases, options.contender)
-
-
-def _doctor(options: argparse.Namespace) -> int:
-    from roofline.commands import doctor
-
-    return doctor.run()
+def _by_module(options: argparse.Namespace) -> int:
+    """Run the module of a command, which is imported for that command alone."""
+    module = import_module(f"roofline.commands.{options.module}")
+    return module.run(*(getattr(options, name) for name in options.takes))
 
 
 def _report(options) -> int:

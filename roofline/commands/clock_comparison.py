@@ -15,9 +15,8 @@ from roofline.commands import counters, launcher
 from roofline.operations.format import time_text
 from roofline.store import journal
 from roofline.store.stats import time_of
-from roofline.worker import device_errors, launches, runner
+from roofline.worker import launches, runner
 from roofline.worker.clocks import Call
-from roofline.worker.prepared import Rejection
 from roofline.worker.rounds import StopRule, take_turns
 
 REPEATS = 3
@@ -43,26 +42,30 @@ def by_do_bench(call: Call, clock) -> float:
 
 
 def by_cupti(call: Call, clock) -> float:
-    events = launches.traced(lambda: [call() for _ in range(TRACED)])
-    return sum(event.time_range.elapsed_us() for event in events) * 1e-6 / TRACED
+    def calls() -> None:
+        for _ in range(TRACED):
+            call()
+
+    us = sum(event.time_range.elapsed_us() for event in launches.traced(calls))
+    return us * 1e-6 / TRACED
 
 
 TIMERS: dict[str, Timer] = {"clock_s": by_ours, "do_bench_s": by_do_bench, "cupti_s": by_cupti}
 """Field of a record -> what fills it."""
 
 
-def compare(folder: Path, wanted: list[str], given: list[str]) -> int:
+def run(folder: Path, wanted: list[str], given: list[str]) -> int:
     """Time the cases of a run that are `wanted` by all clocks, journal and print the times. Of contenders from files
     those that are `given` are executed. Returns the exit code: 1 where a case has none.
 
     Raises ValueError where nothing can be timed, and OSError where the journal cannot be written."""
-    run = journal.load(folder)
-    if run.metadata["machine"]["source"] != "gpu":
+    measured = journal.load(folder)
+    if measured.metadata["machine"]["source"] != "gpu":
         raise ValueError("clocks are compared on a GPU, and this run measured the CPU: take a run of a GPU")
-    cases = counters.chosen(run, wanted)
-    if problem := launcher.why_not(run.metadata):
+    cases = counters.chosen(measured, wanted)
+    if problem := launcher.why_not(measured.metadata):
         raise ValueError(problem)
-    runners = launcher.runners_of(run, given)
+    runners = launcher.runners_of(measured, given)
     of_matmul = runners.of(operations.find("matmul"))
     clock = of_matmul.clock()
     runner.equip(clock, of_matmul.instruments())
@@ -70,18 +73,14 @@ def compare(folder: Path, wanted: list[str], given: list[str]) -> int:
     with journal.hold(folder) or nullcontext(), closing(journal.Journal(folder)) as file:
         for case, (shape, contender) in cases.items():
             try:
-                entrant = launcher.entrant_of(runners, run, case)
-                problem = entrant.reason if isinstance(entrant, Rejection) else ""
-                times_s = {} if problem else times_by_clock(entrant.call, clock)
+                times_s = times_by_clock(launcher.call_of(runners, measured, case), clock)
             except Exception as error:
-                problem = device_errors.reason(error)
-            if problem:
                 failures += 1
-                print(f"{case}: {problem}", flush=True)
+                print(f"{case}: {launcher.reason(error)}", flush=True)
                 continue
             file.write({"kind": "costs", "shape": shape.id, "contender": contender, "costs": times_s})
-            told = ", ".join(f"{field.removesuffix('_s')} {time_text(time_s)}" for field, time_s in times_s.items())
-            print(f"{case}: {told}", flush=True)
+            clock_s, do_bench_s, cupti_s = map(time_text, times_s.values())
+            print(f"{case}: clock {clock_s}, do_bench {do_bench_s}, cupti {cupti_s}", flush=True)
     print(f"`roofline report {folder}` has the table")
     return int(failures > 0)
 
@@ -92,4 +91,4 @@ def times_by_clock(call: Call, clock) -> dict[str, float]:
     for _ in range(REPEATS):
         for field, timer in TIMERS.items():
             times_s[field].append(timer(call, clock))
-    return {field: median(of_clock) for field, of_clock in times_s.items()}
+    return {field: median(turns_s) for field, turns_s in times_s.items()}

@@ -15,10 +15,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Sequence
 from contextlib import closing, nullcontext
+from itertools import product
 from pathlib import Path
 from statistics import median
+from subprocess import PIPE, STDOUT
 
 from roofline.commands.launcher import CALLS, COPY, GIVEN
 from roofline.operations.format import bytes_text, number_text
@@ -50,44 +53,47 @@ NO_PERMISSION = (
 )
 
 
-def count(folder: Path, wanted: list[str], given: Sequence[str] = ()) -> int:
+def run(folder: Path, wanted: list[str], given: Sequence[str] = ()) -> int:
     """Count the cases of a run that are `wanted`, journal and print the counts. Of contenders from files those that are
     `given` are executed. Returns the exit code: 1 where a case has none.
 
     Raises ValueError where nothing can be counted, and OSError where the journal cannot be written."""
-    run, tool = journal.load(folder), shutil.which("ncu")
-    if run.metadata["machine"]["source"] != "gpu":
+    measured, tool = journal.load(folder), shutil.which("ncu")
+    if measured.metadata["machine"]["source"] != "gpu":
         raise ValueError("counters are a GPU's, and this run measured the CPU: take a run of a GPU")
     if not tool:
         raise ValueError("ncu is not on PATH: install Nsight Compute, or add its folder, as /usr/local/cuda/bin")
-    cases = chosen(run, wanted)
+    cases = chosen(measured, wanted)
     with journal.hold(folder) or nullcontext(), closing(journal.Journal(folder)) as file:
         print(f"counting {len(cases)} cases by {tool}", flush=True)
-        printed, told = launch(tool, folder, [*(GIVEN + place for place in given), *cases])
-        by_case = counts(printed, [line["call"] for line in told if "call" in line])
-        copied = check_copy(by_case, printed, told)
-        failures = {line["failed"]: line["reason"] for line in told if "failed" in line}
+        printed, lines = launch(tool, folder, [*(GIVEN + place for place in given), *cases])
+        counted = counts(printed, lines)
+        copied = check_copy(counted, printed, lines)
+        failures = {line["failed"]: line["reason"] for line in lines if "failed" in line}
         source = {"tool": "ncu", "version": version(tool), "cache": "flushed", "calls": CALLS, "metrics": METRICS}
         for case, (shape, contender) in cases.items():
-            if case not in by_case:
+            if case not in counted:
                 failures.setdefault(case, f"not all of its calls were counted, {LOG} has what ncu printed")
-            if case in failures:
-                continue
-            about = {"kind": "counters", "shape": shape.id, "contender": contender}
-            file.write(about | by_case[case] | {"counter_source": source})
-            moved, modelled = by_case[case]["dram_bytes"], number_text(shape.work.device_intensity)
-            counted = f"{number_text(shape.work.flop / moved)} FLOP/byte counted, {modelled} modelled"
-            print(f"{case}: {bytes_text(moved)} of device memory, {counted}")
+            if case not in failures:
+                head = {"kind": "counters", "shape": shape.id, "contender": contender, "counter_source": source}
+                file.write(head | counted[case])
+                print(f"{case}: {summary(shape, counted[case]['dram_bytes'])}")
         text = (
             f"Counters: Nsight Compute {source['version']} counted {len(cases) - len(failures)} of {len(cases)} cases, "
             f"each the median of {CALLS} calls after the timed run, with the caches flushed before each kernel. Of a "
             f"copy's bytes it counted {100 * copied:.1f} %. What a kernel leaves in the L2 cache is written after its "
             "end: bytes of small outputs are missing"
         )
-        note = "; ".join([text, *(f"{case}: {why}" for case, why in failures.items())]) + "."
+        note = "; ".join([text, *(f"{case}: {reason}" for case, reason in failures.items())]) + "."
         file.write({"kind": "note", "about": "counters", "text": note})
     print(f"{note}\n`roofline report {folder}` draws it")
-    return 1 if failures else 0
+    return int(bool(failures))
+
+
+def summary(shape: Shape, moved_bytes: int) -> str:
+    """What a call moved, and its intensity beside the model's."""
+    counted, modelled = number_text(shape.work.flop / moved_bytes), number_text(shape.work.device_intensity)
+    return f"{bytes_text(moved_bytes)} of device memory, {counted} FLOP/byte counted, {modelled} modelled"
 
 
 def chosen(run: Run, wanted: list[str]) -> dict[str, tuple[Shape, str]]:
@@ -96,14 +102,15 @@ def chosen(run: Run, wanted: list[str]) -> dict[str, tuple[Shape, str]]:
     Raises ValueError for a word that names none that can be counted. An arm cannot: its kernels wait for one another,
     and ncu replays them one by one."""
     cases = {f"{shape.id}-{name}": (shape, name) for shape, name in run.cases() if shape.analysis == "throughput"}
-    names: list[str] = []
+    named = {}
     for word in wanted or by_default(run):
         matches = [word] if word in cases else [case for case in cases if case.startswith(word)]
         if not matches:
             near = nearest(word, cases) or "`roofline csv RUN` lists all cases, of which arms cannot be counted"
             raise ValueError(f"{word!r} begins no case that this run has measured and ncu can count; {near}".rstrip())
-        names += matches
-    return {case: cases[case] for case in names}
+        for case in matches:
+            named[case] = cases[case]
+    return named
 
 
 def by_default(run: Run) -> list[str]:
@@ -112,19 +119,22 @@ def by_default(run: Run) -> list[str]:
     if not shapes:
         raise ValueError("this run has measured no matmul: name a CASE, as `roofline csv RUN` prints them")
     shapes.sort(key=lambda shape: shape.work.device_intensity)
+    places = dict.fromkeys(round(index * (len(shapes) - 1) / (SHAPES - 1)) for index in range(SHAPES))
     cases = []
-    for place in sorted({round(index * (len(shapes) - 1) / (SHAPES - 1)) for index in range(SHAPES)}):
-        shape = shapes[place]
-        rivals = sorted(shape.rivals, key=lambda name: median(shape.times_s(name).values()))
-        names = [name for name in [shape.baseline] if name in shape.measured]
-        cases += [f"{shape.id}-{name}" for name in names + rivals[:1]]
+    for shape in [shapes[place] for place in places]:
+        if shape.baseline in shape.measured:
+            cases.append(f"{shape.id}-{shape.baseline}")
+        if shape.rivals:
+            fastest = min(shape.rivals, key=lambda name: median(shape.times_s(name).values()))
+            cases.append(f"{shape.id}-{fastest}")
     return cases
 
 
 def launch(tool: str, folder: Path, words: list[str]) -> tuple[str, list[dict]]:
     """Have `tool` count the launcher. Returns what both printed, and what the launcher told."""
     with tempfile.TemporaryDirectory() as temporary:
-        log, calls, output = (Path(temporary) / name for name in (LOG, "calls", "output"))
+        log, calls = Path(temporary, LOG), Path(temporary, "calls")
+        calls.touch()
         command = [
             *(tool, "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none"),
             *("--cache-control", "all", "--profile-from-start", "off", "--target-processes", "application-only"),
@@ -132,57 +142,67 @@ def launch(tool: str, folder: Path, words: list[str]) -> tuple[str, list[dict]]:
             *(sys.executable, "-m", "roofline.commands.launcher", str(folder.resolve()), str(calls), *words),
         ]
         root, env = Path(__file__).parents[2], os.environ | {"LC_ALL": "C"}  # else some print 1.234,5
-        with output.open("w") as file:
-            subprocess.run(command, cwd=root, env=env, stdout=file, stderr=subprocess.STDOUT, check=False)
-        texts = [path.read_text(errors="replace") if path.exists() else "" for path in (log, output, calls)]
-    printed, told = anonymous("\n".join(texts[:2])), [json.loads(line) for line in texts[2].splitlines()]
+        done = subprocess.run(command, cwd=root, env=env, stdout=PIPE, stderr=STDOUT, errors="replace", check=False)
+        logged = log.read_text(errors="replace") if log.exists() else ""
+        printed = anonymous(f"{logged}\n{done.stdout}")
+        lines = calls.read_text(errors="replace").splitlines()
     (folder / LOG).write_text(printed)
-    return printed, told
+    return printed, [json.loads(line) for line in lines]
 
 
-def counts(printed: str, called: list[str]) -> dict[str, dict[str, int | None]]:
-    """{case: {field: count}} of the cases whose calls, `called` in their order, were all counted.
-
-    ncu prints a row of names, a row of units and a row for each kernel, between lines without quotation marks. A call
-    is a marker and its kernels, as many as they are."""
-    rows = csv.DictReader(line for line in printed.splitlines() if line.startswith('"'))
-    kernels = [row for row in rows if row["ID"]]
-    calls: list[list[dict]] = []
-    for kernel in kernels:
-        if kernel["Kernel Name"] == kernels[0]["Kernel Name"]:
-            calls.append([])
-        else:
-            calls[-1].append(kernel)
+def counts(printed: str, lines: list[dict]) -> dict[str, dict[str, int | None]]:
+    """{case: {field: count}} of the cases whose calls, of which the launcher told `lines`, were all counted."""
+    called = [line["call"] for line in lines if "call" in line]
+    calls_of = defaultdict(list)
+    for case, kernels in zip(called, kernels_by_call(printed), strict=False):
+        calls_of[case].append(kernels)
     by_case = {}
-    for case in dict.fromkeys(called):
-        of_case = [kernels for name, kernels in zip(called, calls, strict=False) if name == case]
-        fields = {field: typical(of_case, metrics) for field, metrics in METRICS.items()}
-        if len(of_case) == CALLS and all(of_case) and fields["dram_bytes"]:
+    for case, calls in calls_of.items():
+        fields = {field: typical(calls, metrics) for field, metrics in METRICS.items()}
+        if len(calls) == CALLS and all(calls) and fields["dram_bytes"]:
             by_case[case] = fields
     return by_case
+
+
+def kernels_by_call(printed: str) -> list[list[dict]]:
+    """The kernels of each call, as ncu counted them. A call is a marker and its kernels, as many as they are.
+
+    ncu prints a row of names, a row of units and a row for each kernel, between lines without quotation marks."""
+    marker = ""
+    calls: list[list[dict]] = []
+    for row in csv.DictReader(line for line in printed.splitlines() if line.startswith('"')):
+        marker = marker or (row["Kernel Name"] if row["ID"] else "")
+        if row["ID"] and row["Kernel Name"] == marker:
+            calls.append([])
+        elif row["ID"]:
+            calls[-1].append(row)
+    return calls
 
 
 def typical(calls: list[list[dict]], metrics: tuple[str, ...]) -> int | None:
     """The median over calls of the sum over kernels; None where one has no such count: the sum would be too small."""
     totals = []
     for kernels in calls:
-        texts = [kernel.get(metric) or "" for kernel in kernels for metric in metrics]
-        if not all(re.fullmatch(r"[\d,]+(\.\d+)?", text) for text in texts):
-            return None
-        totals.append(sum(float(text.replace(",", "")) for text in texts))
+        total = 0.0
+        for kernel, metric in product(kernels, metrics):
+            text = kernel.get(metric) or ""
+            if not re.fullmatch(r"[\d,]+(\.\d+)?", text):
+                return None
+            total += float(text.replace(",", ""))
+        totals.append(total)
     return round(median(totals)) if totals else None
 
 
-def check_copy(by_case: dict[str, dict], printed: str, told: list[dict]) -> float:
+def check_copy(by_case: dict[str, dict], printed: str, lines: list[dict]) -> float:
     """The counted bytes of the copy over those that it moved. Raises ValueError where that is not about 1."""
-    if told and "refused" in told[0]:
-        raise ValueError(told[0]["refused"])
+    if lines and "refused" in lines[0]:
+        raise ValueError(lines[0]["refused"])
     if DENIED in printed:
         raise ValueError(NO_PERMISSION)
     if COPY not in by_case:
         errors = [line for line in printed.splitlines() if line.startswith("==ERROR==")]
         raise ValueError(f"nothing was counted: {' '.join([*errors, *printed.splitlines()[-1:]])}")
-    moved, counted = told[0]["bytes"], by_case[COPY]["dram_bytes"]
+    moved, counted = lines[0]["bytes"], by_case[COPY]["dram_bytes"]
     if abs(counted / moved - 1) > TOLERANCE:
         raise ValueError(
             f"a copy that moves {bytes_text(moved)} was counted as {bytes_text(counted)}, which is off by more than "

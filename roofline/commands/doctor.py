@@ -32,7 +32,7 @@ HEADERS = "#include <Python.h>\nPyMODINIT_FUNC PyInit_roofline_doctor(void) { re
 class Finding:
     """The answer to a check, in words: with what a lack costs, and the way out of it."""
 
-    about: str
+    subject: str
     state: str
     text: str
     costs: str = ""
@@ -42,7 +42,7 @@ class Finding:
 class Check(NamedTuple):
     """A row of `CHECKS`. `question` returns what is there, in words, or raises ValueError for what is lacking."""
 
-    about: str
+    subject: str
     question: Callable[[], str]
     costs: str = ""
     way_out: str = ""
@@ -53,9 +53,10 @@ class Check(NamedTuple):
 def run() -> int:
     """Print the findings; returns 0 where the default run would be whole, else 1."""
     findings = examine()
-    whole = all(finding.state != LACKING for finding in findings)
+    whole = True
     for finding in findings:
-        print(f"{finding.state:<8} {finding.about:<12} {finding.text}")
+        whole = whole and finding.state != LACKING
+        print(f"{finding.state:<8} {finding.subject:<12} {finding.text}")
         for line in filter(None, (finding.costs, finding.way_out)):
             print(f"{'':<21} {line}")
     print(f"the default run would {'' if whole else 'not '}be whole here")
@@ -63,30 +64,32 @@ def run() -> int:
 
 
 def examine() -> list[Finding]:
-    """Return all findings of this machine, in the order in which one mends them."""
-    findings = [answer(check) for check in CHECKS[:2]]
-    if any(finding.state == LACKING for finding in findings):
+    """Ask all questions, in the order in which one mends what is lacking."""
+    packages, device, *others = CHECKS
+    findings = [answer(packages), answer(device)]
+    if LACKING in (findings[0].state, findings[1].state):
         return findings  # all else would fail for the same reason
-    device = machine.choose_device("auto", timed=True)
-    return findings + [answer(check) for check in CHECKS[2:] if check.device in ("", device)]
+    measured = machine.choose_device("auto", timed=True)
+    return findings + [answer(check) for check in others if check.device in ("", measured)]
 
 
 def answer(check: Check) -> Finding:
-    """Return what `check` finds. What it raises is a lack."""
+    """Ask a question. What it raises is lacking."""
     try:
-        return Finding(check.about, OK, check.question())
+        return Finding(check.subject, OK, check.question())
     except ValueError as error:
         text = str(error)
     except Exception as error:
         text = reason(error)
     way_out = machine.way_out(text) or check.way_out
-    return Finding(check.about, LACKING, text, check.costs, "" if way_out in text else way_out)
+    return Finding(check.subject, LACKING, text, check.costs, "" if way_out in text else way_out)
 
 
 def packages() -> str:
     from packaging.requirements import Requirement
 
-    project, wrong = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"], []  # which need not be installed
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]  # which need not be installed
+    wrong = []
     for package in map(Requirement, project["dependencies"] + project["optional-dependencies"]["bench"]):
         if package.marker and not package.marker.evaluate():
             continue
@@ -99,24 +102,24 @@ def packages() -> str:
             wrong.append(f"{package.name} {version}, asked for is {package.specifier}")
     if wrong:
         raise ValueError(", ".join(wrong))
-    return ", ".join(f"{name} {metadata.version(name)}" for name in ("torch", "pytest-benchmark"))
+    return f"torch {metadata.version('torch')}, pytest-benchmark {metadata.version('pytest-benchmark')}"
 
 
 def device() -> str:
     name = machine.choose_device("auto", timed=True)
     if name == "cuda" and (problem := machine.unusable_gpu()):
         raise ValueError(problem)
-    about = machine.describe(name)
+    fields = machine.describe(name)
     if name == "cpu":
-        return f"no NVIDIA GPU; a run measures the CPU, {about['chip']}"
+        return f"no NVIDIA GPU; a run measures the CPU, {fields['chip']}"
     import torch
 
     torch.ones(1, device="cuda").add_(1).item()
     text = (
-        f"{about['chip']}, {about['sms']} SMs, compute capability {about['compute_capability']}; driver "
-        f"{about['driver']}, torch for CUDA {about['cuda']}"
+        f"{fields['chip']}, {fields['sms']} SMs, compute capability {fields['compute_capability']}; driver "
+        f"{fields['driver']}, torch for CUDA {fields['cuda']}"
     )
-    if (generation := int(about["compute_capability"].partition(".")[0])) < 8:
+    if (generation := int(fields["compute_capability"].partition(".")[0])) < 8:
         raise ValueError(f"{text}; below capability 8.0 there is no bf16: take an A100 or newer")
     return text if generation == 9 else f"{text}; what is made for Hopper is left out, and its rows say so"
 

@@ -11,6 +11,7 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from roofline import operations
@@ -19,7 +20,8 @@ from roofline.store import conditions, journal
 from roofline.store.run import Run
 from roofline.supervise.metadata import commit_of
 from roofline.worker import device_errors, machine
-from roofline.worker.prepared import SKIPPED, Broken, Entrant, Rejection
+from roofline.worker.clocks import Call
+from roofline.worker.prepared import Broken
 
 COPY, GIVEN = "copy", "--contender="
 CALLS = 3
@@ -27,8 +29,12 @@ MARKER_CYCLES = 1000
 
 
 def main(folder: Path, calls: Path, words: list[str]) -> None:
-    given = [word.removeprefix(GIVEN) for word in words if word.startswith(GIVEN)]
-    cases = [word for word in words if not word.startswith(GIVEN)]
+    given, cases = [], []
+    for word in words:
+        if word.startswith(GIVEN):
+            given.append(word.removeprefix(GIVEN))
+        else:
+            cases.append(word)
     run = journal.load(folder)
     with calls.open("a") as file:
 
@@ -43,15 +49,11 @@ def main(folder: Path, calls: Path, words: list[str]) -> None:
         call(copy_by_kernel(copy.amount // 2), lambda: tell(call=COPY, bytes=copy.amount))
         for case in cases:
             try:
-                entrant = entrant_of(runners, run, case)
-                if isinstance(entrant, Rejection):
-                    tell(failed=case, reason=entrant.reason)
-                else:
-                    call(entrant.call, lambda case=case: tell(call=case))
-            except Broken as broken:
-                return tell(failed=case, reason=broken.args[1].reason)
+                call(call_of(runners, run, case), partial(tell, call=case))
             except Exception as error:
-                tell(failed=case, reason=device_errors.reason(error))
+                tell(failed=case, reason=reason(error))
+                if isinstance(error, Broken):  # nothing runs on this device any more
+                    return
 
 
 def runners_of(run: Run, given: list[str]) -> operations.Runners:
@@ -68,21 +70,28 @@ def runners_of(run: Run, given: list[str]) -> operations.Runners:
     return operations.Runners(replace(planned, users=tuple(users), baseline=None))
 
 
-def entrant_of(runners: operations.Runners, run: Run, case: str) -> Entrant | Rejection:
-    """The contender of a case of `run`, prepared as it was there, and checked; or why it is refused."""
+def call_of(runners: operations.Runners, run: Run, case: str) -> Call:
+    """The call of a case of `run`, prepared as it was there, and checked. Raises ValueError where it is refused."""
     shape, name = operations.parse(case)
     operation = operations.find(shape.op)
     if name not in runners.planner(operation).choices():
-        return Rejection(
-            SKIPPED, f"{name} is from a file that the journal names: give it, too, as --contender FILE::NAME"
-        )
+        raise ValueError(f"{name} is from a file that the journal names: give it, too, as --contender FILE::NAME")
     runners.of(operation).earlier[shape.id] = run.shapes[shape.id].choices
     prepared = runners.prepare(shape.id, [name])
-    return prepared.entrants.get(name) or prepared.rejected[name]
+    if name in prepared.rejected:
+        raise ValueError(prepared.rejected[name].reason)
+    return prepared.entrants[name].call
+
+
+def reason(error: Exception) -> str:
+    """Why a case has no counts, in one line."""
+    if isinstance(error, Broken):
+        return error.args[1].reason
+    return str(error) if isinstance(error, ValueError) else device_errors.reason(error)
 
 
 def copy_by_kernel(size: int) -> Callable[[], object]:
-    """Return a call that reads so many bytes and writes as many. A plain copy is no kernel, and ncu counts kernels."""
+    """Make a call that reads so many bytes and writes as many. A plain copy is no kernel, and ncu counts kernels."""
     import torch
 
     source = torch.zeros(size, dtype=torch.int8, device="cuda")

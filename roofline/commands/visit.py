@@ -65,7 +65,7 @@ BESIDE = "test_all_gather_matmul and up-p8 and serial and not ridge"
 
 @dataclass(frozen=True)
 class Step:
-    """It takes about `seconds`, and is ended at `limit`."""
+    """A step of a visit. It takes about `seconds`, and is ended at `limit`."""
 
     name: str
     seconds: int
@@ -262,8 +262,9 @@ class Visit:
     def do(self, group: list[Step]) -> None:
         """Do the steps of `group` by one command, and leave their archive and the logs in `out`."""
         step, title, began = group[0], title_of(group), time.monotonic()
+        names = [step.name for step in group]
         cut_off = self.cut_off_run(step) if step.selects else None
-        self.tried.update(step.name for step in group)
+        self.tried.update(names)
         limit = min(sum(step.limit for step in group), self.left_s - seconds_of(self.musts_left))
         try:
             code = self.execute(self.command_of(group, cut_off), title, limit)
@@ -271,12 +272,12 @@ class Visit:
             self.pack(step.archive)
             self.pack(LOGS)
         if code is not None and self.is_over(step, code):
-            self.codes |= dict.fromkeys((step.name for step in group), code)
+            self.codes |= dict.fromkeys(names, code)
         self.take_in_whole_runs()
         self.write_state()
         if code == REFUSED and cut_off:  # as of another driver: it is begun anew
             cut_off.parent.rename(cut_off.parents[1] / f"refused-{title}")
-            self.tried.difference_update(step.name for step in group)
+            self.tried.difference_update(names)
         how = f"cut off at {limit:.0f} s" if code is None else f"exit code {code}"
         print(f"{title}: {how}, after {time.monotonic() - began:.0f} s", flush=True)
         self.note_conditions()

@@ -1,7 +1,7 @@
-"""The all-gather matmul of the layer `up`: every rank's share of the activations is gathered while it is multiplied.
+"""The all-gather matmul of the layer `up`: every rank's chunk of the activations is gathered while it is multiplied.
 
-Tensor-parallel degrees run from one side of the balance to the other. Where the default wire is taken, one degree above
-it is measured over further wires and with further ranks too; some with as many ranks as the degree; and on a GPU three
+Tensor-parallel degrees run from one side of the balance to the other. Where no link is chosen, one degree above the
+balance is measured over further links and with further ranks too, some degrees with as many ranks, and on a GPU three
 over PCIe.
 """
 
@@ -26,15 +26,17 @@ class AllGatherMatmul(Gathering):
 
 
 def parts(sweep: Sweep) -> list[Part]:
-    """Return what is swept, in the order of the run."""
-    return [
+    """The parts of the sweep, in the order of the run."""
+    swept = [
         Part(sweep.rows, sweep.tp, sweep.ranks, sweep.wires),
         Part(sweep.rows, (MIDDLE,), sweep.ranks, sweep.more_wires),
         Part(sweep.rows, (MIDDLE,), sweep.more_ranks, sweep.wires),
         Part(sweep.rows, (GREATEST,), sweep.ranks, sweep.widest_wires),
-        *(Part(sweep.rows, (tp,), (tp,), sweep.wires) for tp in sweep.own_ranks),
-        Part(sweep.rows, sweep.pcie_tp, sweep.ranks, (PCIE,)),
     ]
+    for tp in sweep.own_ranks:
+        swept.append(Part(sweep.rows, (tp,), (tp,), sweep.wires))
+    swept.append(Part(sweep.rows, sweep.pcie_tp, sweep.ranks, (PCIE,)))
+    return swept
 
 
 OPERATION = declare(

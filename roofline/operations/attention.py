@@ -25,15 +25,15 @@ SIZES = {
 }
 """By device; `test` is what plain pytest checks."""
 
+
 CONTENDERS = {
     "cuda": ("sdpa", "cudnn", "eager", "compiled", "flex", "flash"),
     "cpu": ("sdpa", "numpy", "eager", "compiled"),
 }
 """By device, the baseline first. `flash` is ours."""
 
-COMPILED, CHECKED = ("compiled", "flex"), "flash"
-"""Those that torch compiles in their first call, which takes plain pytest too long, and what that checks beside the
-others of a CPU, in Triton's interpreter."""
+COMPILED = ("compiled", "flex")
+"""Those that torch compiles in their first call."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Attention(Case):
 
     @property
     def rows(self) -> int:
-        """Return the rows of q, over all heads."""
+        """The rows of q, over all heads."""
         return self.batch * self.heads * self.m
 
     @property
@@ -76,16 +76,17 @@ class Attention(Case):
 
     @property
     def work(self) -> Work:
-        """Two matmuls forward, and five backward, of which one makes the scores again. Under a causal mask half of them
-        counts. Bytes are those of q, k, v, out, backward also of the four gradients and of a float for each row."""
+        """Two matmuls forward, and five backward, of which one computes the scores again. Under a causal mask half of
+        the FLOP counts. Bytes are those of q, k, v and out, and backward those of the four gradients and of a float for
+        each row as well."""
         matmuls, tensors = (2, 4) if self.part == "forward" else (5, 8)
         flop = matmuls * 2 * self.rows * self.m * self.width // (2 if self.mask == "causal" else 1)
         rows_bytes = 4 * self.rows if self.part == "backward" else 0
         return Work(flop, tensors * self.rows * self.width * ITEMSIZE[self.dtype] + rows_bytes)
 
     def saved_bytes(self, *, scores: bool) -> int:
-        """Return the bytes that are kept for the backward pass by formula: q, k, v and, of `scores` that are written
-        out, the probabilities, with the mask's m * m booleans; else out and a float for each row."""
+        """Bytes that the backward pass needs, by formula: q, k and v; and the probabilities with the mask's m * m
+        booleans where `scores` are written out, else `out` and a float for each row."""
         operands = 3 * self.rows * self.width * ITEMSIZE[self.dtype]
         if scores:
             mask_bytes = self.m * self.m if self.mask == "causal" else 0
@@ -94,29 +95,22 @@ class Attention(Case):
 
 
 class AttentionPlanner(Planner):
-    def choices(self) -> list[str]:
-        return list(dict.fromkeys(name for names in CONTENDERS.values() for name in names))
-
-    def timed_names(self) -> list[str]:
-        return [*CONTENDERS[self.options.device]]
-
-    def names(self, case: Attention) -> list[str]:
-        options, names = self.options, self.timed_names()
-        if options.contenders:
-            return [name for name in options.contenders if name in self.choices()]
-        quick = [name for name in names if name not in COMPILED]
-        return names if options.timed else list(dict.fromkeys([*quick, CHECKED]))
+    by_device = CONTENDERS
+    slow = COMPILED
+    interpreted = ("flash",)
 
 
 def sweep(options) -> list[Attention]:
-    """Return every case, in the order of the run: the options choose lengths and dtype."""
+    """All cases, in the order of the run. The options choose lengths and dtype."""
     sizes = SIZES[("quick" if options.quick else options.device) if options.timed else "test"]
     lengths = options.lengths or sizes["lengths"]
-    shapes = [(sizes["batch"], sizes["heads"], width, m) for width, m in product(sizes["widths"], lengths)]
+    shapes = list(product([sizes["batch"]], [sizes["heads"]], sizes["widths"], lengths))
     if options.device == "cuda" and LONGEST in lengths:
         shapes.append((1, MODEL.heads // TP, MODEL.head_width, LONGEST))
-    choices = product(options.dtypes, MASKS, PARTS, shapes)
-    return [Attention(*shape, mask, part, dtype) for dtype, mask, part, shape in choices]
+    cases = []
+    for dtype, mask, part, shape in product(options.dtypes, MASKS, PARTS, shapes):
+        cases.append(Attention(*shape, mask, part, dtype))
+    return cases
 
 
 OPERATION = register(

@@ -1,16 +1,17 @@
 """What an operation is: the cases it is measured on, what judges them, and who runs them. No torch here.
 
 An operation is declared in one file of this folder. It runs in another, `kernels/bench` or `collectives/bench`, found
-by its name once shares are started: runners import torch and Triton. All else needs the declaration alone.
+by its name once workers are started: runners import torch and Triton. All else needs the declaration alone.
 """
 
 import functools
 import inspect
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +28,13 @@ class Case:
 
     op: str
     form: str
-    """How its id is written behind the name of the operation, with its fields in braces."""
+    """How its id goes on after the name of the operation, with its fields in braces."""
     dtype: str
     work: Work
     operands = "its operands"
-    """What it computes with, in words."""
+    """Its operands in words."""
     sets = 1
-    """How often a timed run has them, at least."""
+    """How many sets of operands a timed run has at the least."""
 
     def __post_init__(self):
         if self.dtype not in ITEMSIZE:
@@ -50,22 +51,37 @@ class Case:
 
 
 class Planner:
-    """Lists the contenders of an operation by the `options` of a run, before anything imports torch."""
+    """Lists the contenders of an operation by the `options` of a run, before anything imports torch.
+
+    A subclass names them by device, or lists them by methods of its own.
+    """
+
+    by_device: Mapping[str, tuple[str, ...]] = {}
+    """The contenders of `cuda` and of `cpu`, the baseline first."""
+    slow: tuple[str, ...] = ()
+    """Those that compile for too long to be checked by plain pytest."""
+    interpreted: tuple[str, ...] = ()
+    """Those of a GPU that plain pytest checks, in Triton's interpreter."""
 
     def __init__(self, options):
         self.options = options
 
     def choices(self) -> list[str]:
-        """Return the names that --ffn-contenders may have."""
-        raise NotImplementedError
+        """The names that --ffn-contenders may have."""
+        return list(dict.fromkeys(chain.from_iterable(self.by_device.values())))
 
     def timed_names(self) -> list[str]:
-        """Return those of them that are timed on the device."""
-        return self.choices()
+        """Those of them that are timed on the device."""
+        return [*self.by_device.get(self.options.device, self.choices())]
 
     def names(self, case) -> list[str]:
-        """Return the contenders of `case` to run: those asked for, else its default ones."""
-        raise NotImplementedError
+        """The contenders of `case` to run: those that were asked for, else its default ones."""
+        if asked := self.options.contenders:
+            return [name for name in asked if name in self.choices()]
+        names = self.timed_names()
+        if self.options.timed:
+            return names
+        return [*(name for name in names if name not in {*self.slow, *self.interpreted}), *self.interpreted]
 
 
 @dataclass(frozen=True)
@@ -84,9 +100,9 @@ class Operation:
     example: str
     """An id with a contender."""
     notes: Callable[[Any, list[str]], list[str]] = lambda options, cases: []
-    """What a run's report is to say of `cases`, the ids of the shapes that were selected, in sentences."""
+    """Sentences for the report about `cases`, the ids of the shapes that were selected."""
     why_not: Callable[[Any], str] = lambda options: ""
-    """Why these options have no case of it, in words; empty if they have."""
+    """Why it has no case by these options; empty if it has."""
     default: bool = True
     """Whether a run measures it unless it is told what to measure: by --ffn-operations, -k, or the name of its test."""
     between_ranks: bool = False
@@ -97,7 +113,7 @@ class Operation:
         return self.case.op
 
     def parse(self, text: str) -> tuple[Any, str | None]:
-        """Return the case that `text` names, and its contender; None where it names a shape. Raises ValueError."""
+        """Parse an id into its case and its contender, which is None for the id of a shape. Raises ValueError."""
         match = _pattern(self.case).fullmatch(text.removeprefix(f"{self.name}-"))
         if not match:
             raise ValueError(f"case {text!r} is not written as cases are: {self.example}")
@@ -111,7 +127,7 @@ class Operation:
 
 @functools.cache
 def _pattern(case: type[Case]) -> re.Pattern:
-    """Return what reads the ids of `case`. A model's name has dashes of its own, and no other field has."""
+    """Make the pattern of the ids of `case`. Only the name of a model has dashes of its own."""
     groups = {field.name: r"\d+" if field.type is int else r"[\w.+]+" for field in fields(case)} | {"model": ".+"}
     form = re.sub(r"{(\w+)}", lambda brace: f"(?P<{brace[1]}>{groups[brace[1]]})", case.form)
     return re.compile(rf"{form}(?:-(?P<contender>\w+))?")
@@ -132,14 +148,14 @@ def register(operation: Operation) -> Operation:
 
 
 def find(name: str) -> Operation:
-    """Return the operation `name`, as a case's `op` has it. Raises ValueError."""
+    """Look up an operation by name. Raises ValueError."""
     if name not in OPERATIONS:
         raise ValueError(f"no operation {name!r}: {nearest(name, OPERATIONS)}known are {', '.join(OPERATIONS)}")
     return OPERATIONS[name]
 
 
 def parse(text: str) -> tuple[Any, str | None]:
-    """Return the case that an id names, with or without a contender behind it, and that contender or None.
+    """Parse an id into its case and its contender, which is None for the id of a shape.
 
     >>> parse("matmul-llama-3-70b-up-tp8-m16-bf16-tiled")[1], parse("matmul-xxl/16-down-tp1-m1-fp32")[0].k
     ('tiled', 3328)
@@ -156,8 +172,8 @@ def parse(text: str) -> tuple[Any, str | None]:
 
 
 def place_of(target: str | type) -> str:
-    """Return where another process finds a class: `package.module:Class`, or `FILE::Class` where no folder that Python
-    looks in has its module, as of a user's file."""
+    """Where another process finds a class: `package.module:Class`. A class of a user's file, which is in no folder that
+    Python looks in, is found at `FILE::Class`."""
     if isinstance(target, str):
         return target
     file = Path(inspect.getsourcefile(target)).resolve()
@@ -167,9 +183,12 @@ def place_of(target: str | type) -> str:
 
 
 def places(shapes: Iterable[str]) -> dict[str, tuple[str, str]]:
-    """Return the operations of `shapes`, by name, each with the places of its runner and of its case."""
-    names = dict.fromkeys(shape.partition("-")[0] for shape in shapes)
-    return {name: (place_of(find(name).runner), place_of(find(name).case)) for name in names}
+    """The operations of `shapes` by name, each with the places of its runner and of its case."""
+    by_name = {}
+    for shape in shapes:
+        operation = find(shape.partition("-")[0])
+        by_name[operation.name] = place_of(operation.runner), place_of(operation.case)
+    return by_name
 
 
 class Runners:
@@ -190,7 +209,7 @@ class Runners:
         return self.planners[operation.name]
 
     def of(self, operation: Operation):
-        """Return the runner of `operation`."""
+        """The runner of `operation`, made when it is first asked for."""
         if operation.name not in self.loaded:
             runner = self.loaded[operation.name] = _load(operation.runner)(self.options)
             if self._ranks:
@@ -198,8 +217,7 @@ class Runners:
         return self.loaded[operation.name]
 
     def prepare(self, shape: str, names: list[str], *first_call):
-        """Return the `PreparedCase` of the case that the id `shape` names. `first_call` is as
-        `worker.prepared.unwatched`."""
+        """Prepare the case that the id `shape` names. `first_call` is as `worker.prepared.unwatched`."""
         case, _ = parse(shape)
         operation = find(case.op)
         prepared = self.of(operation).prepare(case, names, *first_call)

@@ -12,13 +12,12 @@ import signal
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import cache
 from hashlib import sha256
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
-from itertools import chain, count
 from pathlib import Path
 from types import ModuleType
 
@@ -35,9 +34,13 @@ minutes for 36 layers forward and backward. Inductor also times what it compiles
 multiple of that. One that uses no CPU hangs sooner: `supervise.jobs.LIMIT_S`."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Declaration:
-    """What the function of a contender says of itself, by the decorator `contender`."""
+    """What a contender says of itself. It decorates a user's function, which has it as `declaration`. Those of the
+    suite are declared in `kernels.registry`, which is read without torch and Triton.
+
+    Raises ValueError for a device that is neither cpu nor cuda, and a tolerance that is not above 0.
+    """
 
     label: str = ""
     """Stands before its file in the column `config`."""
@@ -45,35 +48,37 @@ class Declaration:
     """Largest relative Frobenius error that is right, if it is not that of the dtype."""
     supports: Callable[[int, int, int, str], bool] | None = None
     """(m, n, k, dtype) -> whether it takes that shape. Where it does not, the case is skipped."""
-    devices: tuple[str, ...] = DEVICES
+    devices: Collection[str] = DEVICES
+    """Where it is timed."""
 
+    def __post_init__(self):
+        if isinstance(self.devices, str):
+            object.__setattr__(self, "devices", (self.devices,))
+        for device in self.devices:
+            if device not in DEVICES:
+                raise ValueError(f"devices {device!r}: it is one of {', '.join(DEVICES)}")
+        if self.tolerance is not None and not self.tolerance > 0:
+            raise ValueError(f"tolerance {self.tolerance!r} is not above 0; leave it out for that of the dtype")
 
-def contender(
-    *,
-    label: str = "",
-    tolerance: float | None = None,
-    supports: Callable[[int, int, int, str], bool] | None = None,
-    devices: Iterable[str] = DEVICES,
-) -> Callable[[Callable], Callable]:
-    """Return a decorator that notes a `Declaration` in the function's attribute `declaration`.
-
-    Raises ValueError for a device that is neither cpu nor cuda, and a tolerance that is not above 0.
-    """
-    devices = (devices,) if isinstance(devices, str) else tuple(devices)
-    if wrong := [device for device in devices if device not in DEVICES]:
-        raise ValueError(f"devices {wrong[0]!r}: it is one of {', '.join(DEVICES)}")
-    if tolerance is not None and not tolerance > 0:
-        raise ValueError(f"tolerance {tolerance!r} is not above 0; leave it out for that of the dtype")
-
-    def declare(function: Callable) -> Callable:
-        function.declaration = Declaration(label, tolerance, supports, devices)
+    def __call__(self, function: Callable) -> Callable:
+        function.declaration = self
         return function
 
-    return declare
+    def refusal(self, m: int, n: int, k: int, dtype: str, device: str = "") -> str:
+        """Why it does not take a shape, on `device` or on any, as it is declared; empty if it does."""
+        if device and device not in self.devices:
+            return f"is declared for {', '.join(self.devices)}, x is on {device}"
+        if self.supports and not self.supports(m, n, k, dtype):
+            return f"is declared not to support m={m}, n={n}, k={k} in {dtype}"
+        return ""
+
+
+contender = Declaration
+"""`@roofline.contender(label="64 x 64 tiles")` before a function."""
 
 
 def parse(text: str) -> str:
-    """Return the place `FILE::NAME`, with a resolved path in which the home folder is `~`, or `module:NAME`.
+    """Resolve the path of `FILE::NAME`, with `~` for the home folder. `module:NAME` stays as it is.
 
     Raises ValueError for anything else, and where there is no such file.
     """
@@ -92,13 +97,13 @@ def parse(text: str) -> str:
 
 
 def anonymous(path: Path) -> str:
-    """Return `path` with `~` for the home folder, whose name may be its owner's."""
+    """Write `~` for the home folder, whose name may be its owner's."""
     home = Path.home().resolve()
     return str("~" / path.relative_to(home) if path.is_relative_to(home) else path)
 
 
 def names(places: Collection[str], taken: Collection[str] = ()) -> dict[str, str]:
-    """Return the places by the names that cases have of them: NAME, or FILE_NAME where another has it or it is `taken`.
+    """Name the contenders of `places`: NAME, or FILE_NAME where NAME is another's too or `taken`.
 
     >>> names(["~/a.py::matmul", "~/b.py::matmul", "pkg.fast:mm"])
     {'a_matmul': '~/a.py::matmul', 'b_matmul': '~/b.py::matmul', 'mm': 'pkg.fast:mm'}
@@ -108,20 +113,22 @@ def names(places: Collection[str], taken: Collection[str] = ()) -> dict[str, str
     for place in places:
         source, _, name = place.rpartition(":")
         stem = re.sub(r"\W", "_", Path(source).stem if source.endswith(":") else source.rpartition(".")[2])
-        numbered = chain([f"{stem}_{name}"], (f"{stem}_{name}_{number}" for number in count(2)))
-        candidates = numbered if times[name] > 1 else chain([name], numbered)
-        named[next(word for word in candidates if word not in named and word not in taken)] = place
+        word, number = name, 1
+        while word in named or word in taken or (word == name and times[name] > 1):
+            word = f"{stem}_{name}" if number == 1 else f"{stem}_{name}_{number}"
+            number += 1
+        named[word] = place
     return named
 
 
 def _file(place: str) -> Path | None:
-    """Return the file of `FILE::NAME`; None of a module's."""
+    """The file of `FILE::NAME`. A module has none."""
     file, separator, _ = place.rpartition("::")
     return Path(file).expanduser() if separator else None
 
 
 def version(place: str) -> str:
-    """Return the first digits of the hash of a contender's file; "" of a module's."""
+    """The first digits of the hash of a contender's file. A module has none."""
     file = _file(place)
     return sha256(file.read_bytes()).hexdigest()[:8] if file else ""
 
@@ -133,19 +140,9 @@ def load(place: str, wanted: str = "") -> Callable:
     Raises ValueError, in one line, where its file is not of the `wanted` version, where the import fails, where there
     is no such name in it, and where that is nothing that can be called as f(x, w, out=out).
     """
-    file, name = _file(place), place.rpartition(":")[2]
     if wanted and version(place) != wanted:
         raise ValueError(f"{place}: the file is not what it was when the run began; begin a new run")
-    try:
-        module = module_of(file) if file else import_module(place.partition(":")[0])
-    except BaseException as error:
-        if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
-            raise  # Ctrl-C, which a share ignores
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
-        lines += [error.lineno] if isinstance(error, SyntaxError) else []
-        where = f" in line {lines[-1]}" if lines else ""
-        last = traceback.format_exception_only(error)[-1].strip()
-        raise ValueError(f"{place}: its import failed{where}: {last}") from error
+    module, name = _module(place), place.rpartition(":")[2]
     function = getattr(module, name, None)
     if type(function).__module__.startswith("triton."):
         raise ValueError(f"{place}: {name} is a kernel; name the function f(x, w, out=None) that launches it")
@@ -154,18 +151,38 @@ def load(place: str, wanted: str = "") -> Callable:
         problem = "is nothing that can be called" if hasattr(module, name) else "is not in it"
         those = f"{nearest(name, functions)}its functions are {', '.join(functions) or 'none'}"
         raise ValueError(f"{place}: {name} {problem}; {those}")
+    if problem := _signature_problem(function, name):
+        raise ValueError(f"{place}: {problem}; write def {name}(x, w, out=None), which fills and returns out")
+    return function
+
+
+def _module(place: str) -> ModuleType:
+    """Import the module of a place. Raises ValueError that names the line which failed."""
+    file = _file(place)
+    try:
+        return module_of(file) if file else import_module(place.partition(":")[0])
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
+            raise  # Ctrl-C, which a worker ignores
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+        if isinstance(error, SyntaxError):
+            lines.append(error.lineno)
+        where = f" in line {lines[-1]}" if lines else ""
+        last = traceback.format_exception_only(error)[-1].strip()
+        raise ValueError(f"{place}: its import failed{where}: {last}") from error
+
+
+def _signature_problem(function: Callable, name: str) -> str:
+    """Why `function` cannot be called as f(x, w, out=out); empty if it can, or is in C, of which nobody knows."""
     try:
         signature = inspect.signature(function)
-    except ValueError:  # of a function in C nobody knows
-        return function
+    except ValueError:
+        return ""
     try:
         signature.bind("x", "w", out="out")
     except TypeError as error:
-        raise ValueError(
-            f"{place}: it takes {signature}, and is called as {name}(x, w, out=out): {error}; "
-            f"write def {name}(x, w, out=None), which fills and returns out"
-        ) from None
-    return function
+        return f"it takes {signature}, and is called as {name}(x, w, out=out): {error}"
+    return ""
 
 
 def module_of(file: Path) -> ModuleType:
@@ -178,7 +195,7 @@ def module_of(file: Path) -> ModuleType:
     if name in sys.modules:
         return sys.modules[name]
     before, folder = {*sys.modules}, str(file.parent)
-    is_apart = file.parent not in map(Path.absolute, map(Path, sys.path))
+    is_apart = file.parent not in [Path(entry).absolute() for entry in sys.path]
     spec = spec_from_file_location(name, file)
     module = sys.modules[name] = module_from_spec(spec)
     sys.path.insert(0, folder)

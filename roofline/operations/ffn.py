@@ -28,7 +28,7 @@ class Ffn(Gathering):
 
     @property
     def gathered_bytes(self) -> int:
-        """Return the bytes of x and of the products."""
+        """Bytes of x, which is gathered, and of the products, which are scattered."""
         return 2 * super().gathered_bytes
 
     @property

@@ -80,16 +80,8 @@ def sweep(options) -> list[FfnGated]:
 
 
 class GatedPlanner(Planner):
-    def choices(self) -> list[str]:
-        return [name for names in CONTENDERS.values() for name in names]
-
-    def timed_names(self) -> list[str]:
-        return [*CONTENDERS[self.options.device]]
-
-    def names(self, case: FfnGated) -> list[str]:
-        if self.options.contenders:
-            return [name for name in self.options.contenders if name in self.choices()]
-        return self.timed_names() if self.options.timed else list(dict.fromkeys((*self.timed_names(), *OURS)))
+    by_device = CONTENDERS
+    interpreted = OURS
 
 
 OPERATION = register(

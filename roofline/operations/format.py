@@ -7,12 +7,12 @@ from roofline.theory.wires import HOW
 
 LONGEST_KERNEL = 48
 ABOVE_ALL = " !"
-"""Behind a share of a roof that is above all of it; `report.sections.ABOVE` says what it means."""
+"""Behind a fraction of a roof that is above 1; `report.sections.ABOVE` says what it means."""
 TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 
 
 def time_text(seconds: float, digits: int = 3) -> str:
-    """Return `seconds` to so many digits with a unit, e.g. `1.23 ms`."""
+    """Seconds with a unit, as `1.23 ms`."""
     scale, unit = next((pair for pair in TIMES if seconds >= pair[0]), TIMES[-1])
     return f"{seconds / scale:.{digits}g} {unit}"
 
@@ -27,27 +27,27 @@ def flops_text(flops: float) -> str:
     return f"{rate_text(flops / 1e12)} TFLOP/s" if flops >= 1e12 else f"{rate_text(flops / 1e9)} GFLOP/s"
 
 
-def percent_text(share: float | None) -> str:
-    return "-" if share is None else f"{100 * share:.0f} %"
+def percent_text(fraction: float | None) -> str:
+    return "-" if fraction is None else f"{100 * fraction:.0f} %"
 
 
-def roof_text(share: float) -> str:
-    """Return a share of a roof or an ideal, with a mark where it is above all of it.
+def roof_text(fraction: float) -> str:
+    """A fraction of a roof or an ideal. A mark follows where it is above 1.
 
     >>> roof_text(0.54), roof_text(1.004), roof_text(202.03)
     ('54 %', '100 %', '20203 % !')
     """
-    return percent_text(share) + ABOVE_ALL * (round(100 * share) > 100)
+    return percent_text(fraction) + ABOVE_ALL * (round(100 * fraction) > 100)
 
 
-def share_text(share: float, low: float, high: float) -> str:
-    """Return `54 % [51, 57]`: a share of a roof with its interval."""
-    return f"{percent_text(share)} [{100 * low:.0f}, {100 * high:.0f}]" + ABOVE_ALL * (round(100 * share) > 100)
+def share_text(fraction: float, low: float, high: float) -> str:
+    """A fraction of a roof with its interval: `54 % [51, 57]`."""
+    return f"{percent_text(fraction)} [{100 * low:.0f}, {100 * high:.0f}]" + ABOVE_ALL * (round(100 * fraction) > 100)
 
 
-def error_text(share: float) -> str:
+def error_text(fraction: float) -> str:
     """An error in percent, to two digits."""
-    return f"{100 * share:.1f} %" if share < 0.1 else f"{100 * share:.0f} %"
+    return f"{100 * fraction:.1f} %" if fraction < 0.1 else f"{100 * fraction:.0f} %"
 
 
 def number_text(value: float | None, digits: int = 3) -> str:
@@ -55,22 +55,22 @@ def number_text(value: float | None, digits: int = 3) -> str:
 
 
 def interval_text(value: float, low: float, high: float, digits: int = 3) -> str:
-    """Return `1.031 [1.024, 1.040]`: a value with its interval."""
+    """A value with its interval: `1.031 [1.024, 1.040]`."""
     return f"{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
 def range_text(value: float, low: float, high: float, text="{:.3f}".format) -> str:
-    """Return `689 [650, 702]`: a value with the least and the greatest; without them where they are the same."""
+    """A value with the least and the greatest: `689 [650, 702]`. Where these are equal it stands alone."""
     return text(value) if low == high else f"{text(value)} [{text(low)}, {text(high)}]"
 
 
 def ratio_text(value: float, low: float, high: float, text=interval_text) -> str:
-    """Return a ratio to the baseline with its interval by `text`; of the baseline itself, which is 1, that it is it."""
+    """A ratio to the baseline with its interval. The baseline itself is `1 (baseline)`."""
     return "1 (baseline)" if value == low == high == 1 else text(value, low, high)
 
 
 def bytes_text(count: int) -> str:
-    """Return `count` bytes in MB or GB, to three digits.
+    """Bytes in MB or GB, to three digits.
 
     >>> bytes_text(999_000_000), bytes_text(1_200_000_000)
     ('999 MB', '1.2 GB')
@@ -79,7 +79,7 @@ def bytes_text(count: int) -> str:
 
 
 def kernels_text(names: str) -> str:
-    """Return the names of kernels, joined by ` + `, without what they return, namespaces and arguments.
+    """Strip what kernels return, their namespaces and arguments. Several names are joined by ` + `.
 
     >>> kernels_text("nvjet_tst_64x8_64x16_4x1_v_bz_splitK_TNT + void cublasLt::splitKreduce_kernel<32, float>(int)")
     'nvjet_tst_64x8_64x16_4x1_v_bz_splitK_TNT + splitKreduce_kernel'
@@ -94,7 +94,7 @@ def _kernel_text(name: str) -> str:
 
 
 def shape_text(row) -> str:
-    """Return the label of a file's shape, or its N and K; "" of a model's layer. `row` is of a frame."""
+    """The label of a file's shape, or its N and K. A model's layer has none. `row` is a row of a frame."""
     label, at, _ = str(row["model"]).rpartition("@")
     return (label if at else f"N={row['n']} K={row['k']}") if row["layer"] == SHAPE else ""
 

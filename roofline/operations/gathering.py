@@ -1,9 +1,9 @@
-"""What the operations that gather over a wire share: a case of theirs, the sweep, and the arms.
+"""The case, the sweep and the planner that all operations over a link have in common.
 
-With P = 8 ranks and the bandwidth that puts the exercise's balance under the chip, tensor-parallel degrees (for the
-all-gather matmul) and tokens on a chip (for the weight prefetch) run from one side of the balance to the other. Where
-the model is scaled down, so is the balance: 2750 / 16 for `xxl/16`, and half of it for elements of 4 bytes, which puts
-the ridge at the same degree.
+The exercise has P = 8 ranks and a bandwidth at which a chip needs 2750 FLOP for each byte that it receives: the
+balance. The default sweep crosses it: tensor-parallel degrees (all-gather matmul) and tokens on a chip (weight
+prefetch) run from one side to the other. A scaled model scales the balance, to 2750 / 16 for `xxl/16` and to half of
+that for elements of 4 bytes, so that the ridge stays at the same degree.
 """
 
 import math
@@ -24,30 +24,30 @@ from roofline.theory.wires import parse as parse_wire
 from roofline.theory.work import ITEMSIZE, Work
 
 RANKS = (8, 4, 2)
-"""The first that divides d_model and d_ff gathers by default; where none does, nobody."""
+"""Default rank counts. The first that divides d_model and d_ff is taken; if none does, nothing is gathered."""
 
 LEAST_TOKENS = 1024
-"""Of --ffn-tokens, the all-gather matmul takes those from here on: fewer rows have nothing to be cut in."""
+"""The all-gather matmul ignores smaller values of --ffn-tokens: so few rows cannot be cut into parts."""
 
 BALANCE = "balance"
-"""Stands for the exercise's balance, scaled to model and dtype."""
+"""A link with the exercise's balance, scaled to model and dtype. `cases_of` replaces it."""
 
 CHOSEN_BY = {"m": "--ffn-tokens", "n": "--ffn-tp", "k": "--ffn-model"}
-"""Option by which each size of a matmul comes about."""
+"""Size of a matmul -> the option that sets it."""
 
 OFF_PACE = 0.05
-"""A link that misses the bandwidth it is asked for by more than this voids the case: it gets no share of anything."""
+"""A link may miss its requested bandwidth by this fraction. If it misses by more, the case is void."""
 
 EMULATED_RANKS = range(2, 17)
-"""Where a tensor-parallel degree is one of these, as many ranks gather, too, as they would in a model."""
+"""Tensor-parallel degrees that are also measured with as many ranks, as a model would run them."""
 
 
 @dataclass(frozen=True)
 class Gathering(Matmul):
-    """A matmul one of whose operands is gathered from `ranks` ranks over the wire `wire` (a token of `theory.wires`).
+    """A matmul with one operand that is gathered from `ranks` ranks over `wire` (a token of `theory.wires`).
 
-    The rank's own share of it is at home: `wire_bytes` is what it receives. A subclass says which two sizes the operand
-    has, `gathered`, and which of them is `sharded`.
+    Each rank holds one shard and receives the others: `wire_bytes` counts those. A subclass names the two sizes of the
+    operand in `gathered`, and the one of them that is `sharded`.
     """
 
     ranks: int = 8
@@ -70,7 +70,7 @@ class Gathering(Matmul):
 
     @property
     def gathered_bytes(self) -> int:
-        """Return the bytes of the gathered operand, with the share that is here."""
+        """Bytes of the whole gathered operand, with the rank's own shard."""
         return math.prod(getattr(self, size) for size in self.gathered) * ITEMSIZE[self.dtype]
 
     @property
@@ -81,42 +81,64 @@ class Gathering(Matmul):
 
 @dataclass(frozen=True)
 class Sweep:
-    """Rows, degrees, ranks and wires, resolved.
-
-    `more_wires` and `more_ranks` are measured at one degree only, `widest_wires` at the greatest. Of `own_ranks`, each
-    is measured at the same degree. `pcie_tp` are the degrees that are measured over PCIe.
-    """
+    """The values that a run measures. `Part` says which of them are combined."""
 
     rows: tuple[int, ...] = ()
     tp: tuple[int, ...] = ()
     tokens: tuple[int, ...] = ()
-    """Of the weight prefetch, as is `prefetch_tp`."""
+    """Tokens on a chip, for the weight prefetch."""
     prefetch_tp: tuple[int, ...] = ()
+    """Tensor-parallel degrees of the weight prefetch."""
     ranks: tuple[int, ...] = ()
     wires: tuple[str, ...] = ()
     more_wires: tuple[str, ...] = ()
+    """Measured at the middle degree only, as are `more_ranks`."""
     widest_wires: tuple[str, ...] = ()
+    """Measured at the greatest degree only."""
     more_ranks: tuple[int, ...] = ()
     own_ranks: tuple[int, ...] = ()
+    """Each is measured at the degree of the same number."""
     pcie_tp: tuple[int, ...] = ()
+    """Degrees that are measured over PCIe."""
 
 
 NETWORKS = tuple(Wire("fixed", speed).token for speed in (NVLINK_BYTES_PER_S, INFINIBAND_BYTES_PER_S))
 
 DEFAULTS = {
     "cuda": Sweep(
-        rows=(8192,), tp=(4, 8, 16, 26, 32, 64), tokens=(1024, 2048, EXERCISE_BALANCE, 4096, 8192), prefetch_tp=(1,),
-        wires=(BALANCE,), more_wires=("ridge", "ridge1.4", *NETWORKS), more_ranks=(4,), pcie_tp=(2, 4, 8),
+        rows=(8192,),
+        tp=(4, 8, 16, 26, 32, 64),
+        tokens=(1024, 2048, EXERCISE_BALANCE, 4096, 8192),
+        prefetch_tp=(1,),
+        wires=(BALANCE,),
+        more_wires=("ridge", "ridge1.4", *NETWORKS),
+        more_ranks=(4,),
+        pcie_tp=(2, 4, 8),  # over PCIe, some 55 GB/s, an H100 has its ridge near tp 5
     ),
     "cpu": Sweep(
-        rows=(4096,), tp=(8, 16, 26, 64), tokens=(64, 128, 172, 256, 512), prefetch_tp=(1,),
-        wires=(BALANCE,), more_wires=("ridge", "ridge1.4"), widest_wires=("memory0.18",),
+        rows=(4096,),
+        tp=(8, 16, 26, 64),
+        tokens=(64, 128, 172, 256, 512),
+        prefetch_tp=(1,),
+        wires=(BALANCE,),
+        more_wires=("ridge", "ridge1.4"),
+        # An H100's link of the exercise's balance takes 0.15 to 0.2 of its memory bandwidth. At the greatest degree
+        # this one brings T_gemm and T_comm of a CPU nearest to each other.
+        widest_wires=("memory0.18",),
     ),
     "test": Sweep(rows=(200,), tp=(8,), tokens=(100,), prefetch_tp=(1,), wires=("1GBps",)),
-}  # fmt: skip
-"""By device; `test` is what plain pytest checks. memory0.18: an H100's wire of the exercise's balance takes some 0.15
-to 0.2 of its memory bandwidth. At the greatest tp a CPU's T_gemm and T_comm are nearest to each other over it. Over
-PCIe, some 55 GB/s, an H100 has its ridge near tp 5."""
+}
+"""Sweeps by device. Plain pytest checks `test`."""
+
+
+DROPPED_BY = {
+    "more_wires": {"tp", "wires"},
+    "widest_wires": {"tp", "wires"},
+    "pcie_tp": {"tp", "wires"},
+    "more_ranks": {"tp", "ranks"},
+    "own_ranks": {"tp", "ranks", "wires"},
+}
+"""Further values of a default sweep, and the choices of the user that drop them."""
 
 
 def make(
@@ -129,47 +151,56 @@ def make(
     tp: tuple[int, ...] = (),
     quick: bool = False,
 ) -> Sweep:
-    """Return the sweep of `mode` (`cuda`, `cpu`, or with `test-` before it), with what the user chose in its place.
+    """Make the sweep of `mode`: `cuda`, `cpu`, or either with `test-` before it.
 
-    Of a `quick` sweep, one degree and one number of tokens are left, in the middle of what was not chosen.
+    What the user chose replaces the default; an empty tuple chooses nothing. A quick sweep has no further values, and
+    of the default degrees and tokens it keeps the middle one.
     """
-    sweep, sizes = DEFAULTS["test" if mode.startswith("test") else mode], parse_model(model)
+    is_test = mode.startswith("test")
+    sweep = _fitting(DEFAULTS["test" if is_test else mode], model)
+    if quick:
+        nothing_further = dict.fromkeys(DROPPED_BY, ())
+        sweep = replace(sweep, tp=_middle(sweep.tp), tokens=_middle(sweep.tokens), **nothing_further)
+    given = {"ranks": ranks, "wires": wires, "tokens": tokens, "tp": tp, "prefetch_tp": tp}
+    chosen = {name: values for name, values in given.items() if values}
+    for name, choices in DROPPED_BY.items():
+        if choices & chosen.keys():
+            chosen[name] = ()
+    if tokens:
+        chosen["rows"] = tuple(m for m in tokens if is_test or m >= LEAST_TOKENS)
+    return replace(sweep, **chosen)
+
+
+def _fitting(sweep: Sweep, model: str) -> Sweep:
+    """Keep the degrees of `sweep` that divide the sizes of `model`, and add the ranks that do."""
+    sizes = parse_model(model)
 
     def fits(count: int) -> bool:
         return sizes.d_model % count == sizes.d_ff % count == 0
 
-    fitting = tuple(filter(fits, RANKS))[:1]
-    degrees = tp or tuple(degree for degree in sweep.tp if sizes.d_ff % degree == 0) or (1,)
-    as_many = tuple(degree for degree in degrees if degree in EMULATED_RANKS and fits(degree) and degree not in fitting)
-    is_plain = not (tp or quick)  # further wires and ranks stand beside the default ones alone
-    sweep = Sweep(
-        rows=tuple(m for m in tokens if m >= LEAST_TOKENS or mode.startswith("test")) if tokens else sweep.rows,
+    ranks = tuple(filter(fits, RANKS))[:1]
+    degrees = tuple(tp for tp in sweep.tp if sizes.d_ff % tp == 0) or (1,)
+    return replace(
+        sweep,
         tp=degrees,
-        tokens=tokens or sweep.tokens,
-        prefetch_tp=tp or sweep.prefetch_tp,
-        ranks=ranks or fitting,
-        wires=wires or sweep.wires,
-        more_wires=sweep.more_wires if is_plain and not wires else (),
-        widest_wires=sweep.widest_wires if is_plain and not wires else (),
-        more_ranks=sweep.more_ranks if is_plain and not ranks and fitting == (8,) else (),
-        own_ranks=as_many if is_plain and not ranks and not wires else (),
-        pcie_tp=tuple(degree for degree in sweep.pcie_tp if sizes.d_ff % degree == 0) if is_plain and not wires else (),
+        ranks=ranks,
+        more_ranks=sweep.more_ranks if ranks == (8,) else (),
+        own_ranks=tuple(tp for tp in degrees if tp in EMULATED_RANKS and tp not in ranks and fits(tp)),
+        pcie_tp=tuple(tp for tp in sweep.pcie_tp if sizes.d_ff % tp == 0),
     )
-    if not quick:
-        return sweep
-    return replace(sweep, tp=tp or _middle(sweep.tp), tokens=tokens or _middle(sweep.tokens))
 
 
 def _middle(values: tuple) -> tuple:
-    return values[len(values) // 2 :][:1]
+    middle = len(values) // 2
+    return values[middle : middle + 1]
 
 
 MIDDLE, GREATEST = "middle", "greatest"
-"""Stand for a degree: the one whose wire intensity is the least above the exercise's balance, and the greatest."""
+"""Degrees that depend on the sweep. `MIDDLE` has the least wire intensity above the exercise's balance."""
 
 
 class Part(NamedTuple):
-    """A part of a sweep: one case for every choice of these."""
+    """A part of a sweep: one case for every combination of these."""
 
     rows: tuple[int, ...]
     degrees: tuple[int | str, ...]
@@ -178,38 +209,41 @@ class Part(NamedTuple):
 
 
 def cases_of(case: type[Gathering], parts: Callable[[Sweep], list[Part]], options) -> list:
-    """Return a `case` for each choice in the `parts` of the options' sweep, rows innermost."""
-    sweep, cases = options.gather, []
+    """List the cases of all `parts` of the sweep. Rows change fastest, then degrees, wires and ranks."""
+    sweep, model = options.gather, options.model
+    cases = []
     for dtype in options.dtypes if sweep.ranks else ():
-        balance = exercise(options.model, dtype)
-        degree_of = {MIDDLE: _above(balance, sweep, options.model, dtype), GREATEST: max(sweep.tp)}
-        for rows, degrees, ranks, wires in parts(sweep):
-            degrees = dict.fromkeys(degree_of.get(degree, degree) for degree in degrees)
-            cases += [
-                case(options.model, case.of_layer, tp, m, dtype, count, balance if wire == BALANCE else wire)
-                for count, wire, tp, m in product(ranks, wires, degrees, rows)
-            ]
+        balance = exercise(model, dtype)
+        degree_of = {MIDDLE: _middle_degree(balance, sweep, model, dtype), GREATEST: max(sweep.tp)}
+        for part in parts(sweep):
+            degrees = dict.fromkeys(degree_of.get(degree, degree) for degree in part.degrees)
+            for ranks, wire, tp, rows in product(part.ranks, part.wires, degrees, part.rows):
+                token = balance if wire == BALANCE else wire
+                cases.append(case(model, case.of_layer, tp, rows, dtype, ranks, token))
     return cases
 
 
-def _above(balance: str, sweep: Sweep, model: str, dtype: str) -> int:
-    """Return the degree of the least wire intensity above `balance`, else of the greatest. The other sizes cancel."""
-    flop_per_byte = 2 * parse_model(model).d_ff / ITEMSIZE[dtype]
-    others = {count: max(1, count - 1) for count in sweep.ranks}  # a single rank is refused later
-    degrees = {flop_per_byte / tp * count / others[count]: tp for count, tp in product(sweep.ranks, sweep.tp)}
-    above = [intensity for intensity in degrees if intensity > float(balance.removeprefix(BALANCE))]
-    return degrees[min(above, default=max(degrees))]
+def _middle_degree(balance: str, sweep: Sweep, model: str, dtype: str) -> int:
+    """Find the degree with the least wire intensity above `balance`, or with the greatest if none is above."""
+    flop_per_byte = 2 * parse_model(model).d_ff / ITEMSIZE[dtype]  # the other sizes cancel
+    degree_of = {}
+    for ranks, tp in product(sweep.ranks, sweep.tp):
+        peers = max(1, ranks - 1)  # a single rank is refused later
+        degree_of[flop_per_byte / tp * ranks / peers] = tp
+    threshold = float(balance.removeprefix(BALANCE))
+    above = [intensity for intensity in degree_of if intensity > threshold]
+    return degree_of[min(above, default=max(degree_of))]
 
 
 def nobody(model: str) -> str:
-    """Return why no ranks gather for `model`, where none of `RANKS` fits it."""
+    """Why nothing is gathered for `model`: none of `RANKS` divides its sizes."""
     sizes = parse_model(model)
     counts = ", ".join(map(str, RANKS))
     return f"none of {counts} ranks divides both d_model={sizes.d_model} and d_ff={sizes.d_ff} of {model}"
 
 
 def exercise(model: str, dtype: str) -> str:
-    """Return the exercise's balance, scaled to `model` and `dtype`: a token of `theory.wires`.
+    """Scale the exercise's balance to `model` and `dtype`. The result is a token of `theory.wires`.
 
     >>> exercise("xxl", "bf16"), exercise("xxl/16", "fp32")
     ('balance2750', 'balance86')
@@ -220,54 +254,68 @@ def exercise(model: str, dtype: str) -> str:
 
 
 def scaling(model: str, dtype: str) -> str:
-    """Return how `exercise` comes of the exercise's balance, in words.
+    """Explain in words how `exercise` scales the balance.
 
     >>> scaling("xxl/16", "fp32")
     '2750 / 16, as the model is, / 2, since fp32 has twice the bytes of bf16'
     """
-    divisor, more = model.partition("/")[2], {2: "", 4: ", / 2, since fp32 has twice the bytes of bf16"}
-    return f"{EXERCISE_BALANCE}{f' / {divisor}, as the model is' if divisor else ''}{more[ITEMSIZE[dtype]]}"
+    divisor = model.partition("/")[2]
+    by_model = f" / {divisor}, as the model is" if divisor else ""
+    by_dtype = {2: "", 4: ", / 2, since fp32 has twice the bytes of bf16"}[ITEMSIZE[dtype]]
+    return f"{EXERCISE_BALANCE}{by_model}{by_dtype}"
 
 
 def notes(options, cases: list[str]) -> list[str]:
-    """Return what a run says of these operations: whether wires are emulated and how, or why nothing is gathered."""
+    """Tell the reader of a run whether its links are emulated, or why nothing is gathered."""
     if not cases:
-        is_wanted = "up" in options.layers and not options.gather.ranks
-        return [f"Nothing is gathered: {nobody(options.model)}."] * is_wanted
+        if "up" in options.layers and not options.gather.ranks:
+            return [f"Nothing is gathered: {nobody(options.model)}."]
+        return []
     if options.world > 1:
         links = "; ".join(HOW[wire] for wire in options.gather.wires)
         return [f"Ranks are real: {options.world} processes, with {links}. A sample is the slowest rank's."]
-    on_cpu = "Arms but serial_all_cores, and the matmuls they are compared with, leave one thread's core to the link."
-    over_pcie = (
-        "Over pcie: real link, emulated ranks. The other ranks' shards lie in pinned host memory, the copy engine "
-        "pulls them, and T_comm is what that takes."
-    )
-    paced = (
-        "Wires are emulated: one process owns the shards of all ranks, and a link moves them to one of those at the "
-        "pace that was asked for."
-    )
-    is_real = {case.endswith(f"-{PCIE}") for case in cases}
-    return [paced] * (False in is_real) + [over_pcie] * (True in is_real) + [on_cpu] * (options.device == "cpu")
+    over_pcie = [case for case in cases if case.endswith(f"-{PCIE}")]
+    texts = []
+    if len(over_pcie) < len(cases):
+        texts.append(
+            "Wires are emulated: one process owns the shards of all ranks, and a link moves them to one of those at "
+            "the pace that was asked for."
+        )
+    if over_pcie:
+        texts.append(
+            "Over pcie: real link, emulated ranks. The other ranks' shards lie in pinned host memory, the copy engine "
+            "pulls them, and T_comm is what that takes."
+        )
+    if options.device == "cpu":
+        texts.append(
+            "Arms but serial_all_cores, and the matmuls they are compared with, leave one thread's core to the link."
+        )
+    return texts
 
 
 def links_text(found: dict) -> str:
-    """Return what the probe of links found: the wire at the asked pace that disturbs least is recommended."""
-    rows = [row for row in found["links"] if row.get("matmul_slowdown")]
-    each = [f"{row['wire']} {row['matmul_slowdown']:.3f} and {row['link_slowdown']:.3f}" for row in rows]
-    each += [row["refusal"] for row in found["links"] if "refusal" in row]
+    """Tell what each link and a matmul beside it cost one another, and recommend the paced link that disturbs least."""
+    texts, refusals = [], []
+    least, least_slowdown = "", math.inf
+    for row in found["links"]:
+        if "refusal" in row:
+            refusals.append(row["refusal"])
+        elif row.get("matmul_slowdown"):
+            slowdowns = row["matmul_slowdown"], row["link_slowdown"]
+            texts.append(f"{row['wire']} {slowdowns[0]:.3f} and {slowdowns[1]:.3f}")
+            if row["wire"] != PCIE and max(slowdowns) < least_slowdown:
+                least, least_slowdown = row["wire"], max(slowdowns)
     text = f"Links beside the matmul of {found['case']}, what it and then the link take of their time alone: "
-    text += "; ".join(each)
-    paced = [row for row in rows if row["wire"] != PCIE]
-    if not paced:
+    text += "; ".join(texts + refusals)
+    if not least:
         return f"{text}."
-    least = min(paced, key=lambda row: max(row["matmul_slowdown"], row["link_slowdown"]))
-    return f"{text}. {least['wire']} disturbs least: --ffn-link-bandwidth {least['wire']}."
+    return f"{text}. {least} disturbs least: --ffn-link-bandwidth {least}."
 
 
 class Planner(base.Planner):
     """Lists the arms of the operation `op`, and its peer, if it has one.
 
-    By default the peer is there between the GPUs of ranks, at `peer_wire`, which is most like its own.
+    By default the peer runs between the GPUs of real ranks, beside the link `peer_wire`, which is most like its own.
     """
 
     def __init__(self, op: str, peer_wire: str, options):
@@ -275,37 +323,44 @@ class Planner(base.Planner):
         self._op, self._peer_wire = op, peer_wire
 
     def arms(self, device: str) -> list[str]:
-        """Return the arms that `device` runs."""
-        names, on_gpu = of_operation(self._op, gpu=False), of_operation(self._op, gpu=True)
+        """The arms that `device` runs."""
+        names = of_operation(self._op, gpu=False)
         if device == "cpu":
             threads = int(os.environ.get("OMP_NUM_THREADS") or cores())
-            return [*names, *[ALL_CORES] * (self.options.world == 1 and threads > 1)]
-        waiting = [name for name in on_gpu if name not in names]
-        return [*names, *(name + PERSISTENT for name in BY_PERSISTENT if name in names), *waiting]
+            if self.options.world == 1 and threads > 1:
+                names.append(ALL_CORES)
+            return names
+        persistent = [name + PERSISTENT for name in BY_PERSISTENT if name in names]
+        waiting = [name for name in of_operation(self._op, gpu=True) if name not in names]
+        return names + persistent + waiting
 
     def choices(self) -> list[str]:
-        return list(dict.fromkeys([*self.arms("cuda"), *self.arms("cpu"), *[PEER] * bool(self._peer_wire)]))
+        peer = [PEER] if self._peer_wire else []
+        return list(dict.fromkeys(self.arms("cuda") + self.arms("cpu") + peer))
 
     def timed_names(self) -> list[str]:
-        return [*self.arms(self.options.device), *self._peer_over()]
+        return self.arms(self.options.device) + self._peer_over()
 
     def names(self, case) -> list[str]:
         arms = self.arms(self.options.device)
-        return [name for name in arms if name in (self.options.contenders or arms)] + self._peer_over(case.wire)
+        wanted = self.options.contenders or arms
+        return [name for name in arms if name in wanted] + self._peer_over(case.wire)
 
     def _peer_over(self, wire: str | None = None) -> list[str]:
-        """Return the peer, where it is asked for, or there by default, over `wire` or any."""
+        """The peer, where it was asked for, or runs by default over the link `wire`, or over any."""
         options = self.options
-        is_there = options.world > 1 and options.device == "cuda" and wire in (None, self._peer_wire)
+        if not (self._peer_wire and options.timed):
+            return []
         if options.contenders:
-            is_there = PEER in options.contenders
-        return [PEER] * bool(self._peer_wire and options.timed and is_there)
+            return [PEER] if PEER in options.contenders else []
+        is_default = options.world > 1 and options.device == "cuda" and wire in (None, self._peer_wire)
+        return [PEER] if is_default else []
 
 
 def declare(
     case: type[Gathering], parts: Callable[[Sweep], list[Part]], example: str, peer_wire: str = ""
 ) -> base.Operation:
-    """Register the operation whose cases are `case`, in `parts` of a sweep. `peer_wire` is as its `Planner` has it."""
+    """Register an operation whose cases are `case`, swept in `parts`. `peer_wire` goes to its `Planner`."""
     return base.register(
         base.Operation(
             case=case,

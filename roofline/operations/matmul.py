@@ -18,11 +18,12 @@ SHAPE, NO_WIRE = "shape", "a file of shapes has matmuls alone: leave out --ffn-s
 """The layer of a file's shape, whose model `LABEL@KxN` or `KxN` has the sizes; why nothing is gathered beside it."""
 
 SIZED_AS, ROW_PARALLEL, BY_HEADS = {SHAPE: "up", "up_down": "down"}, ("down", "o", "up_down"), ("qkv", "o")
-"""Layers with the sizes of another; those whose ranks share K, the others N; those whose ranks have whole heads."""
+"""Layers with the sizes of another; those whose K is split over the ranks, as N of the others is; those whose ranks
+have whole heads."""
 
 
 def sides(model: str, layer: str) -> tuple[int, int]:
-    """Return (d_in, d_out) of a layer's weights on all ranks. Raises ValueError where `model` lacks it."""
+    """(d_in, d_out) of a layer's weights on all ranks. Raises ValueError for a layer that `model` lacks."""
     layers, layer = parse_model(model).layers, SIZED_AS.get(layer, layer)
     if layer not in layers:
         able = ", ".join(name for name, other in MODELS.items() if layer in other.layers)
@@ -33,7 +34,7 @@ def sides(model: str, layer: str) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Matmul(Case):
-    """One rank's share of a linear layer: out[m, n] = x[m, k] @ w[n, k].T, for `m` tokens, `tp` tensor-parallel ranks.
+    """One rank's part of a linear layer: out[m, n] = x[m, k] @ w[n, k].T, for `m` tokens, `tp` tensor-parallel ranks.
 
     >>> case = Matmul("xxl", "up", tp=8, m=4096, dtype="bf16")
     >>> case.id, case.n, case.k
@@ -90,11 +91,13 @@ class Matmul(Case):
 
 
 def sweep(options) -> list[Matmul]:
-    """Return every matmul asked for, in the order of the run."""
+    """All matmuls that the options ask for, in the order of the run."""
     if options.shapes:
         return [OPERATION.parse(shape)[0] for shape in options.shapes]
-    choices = product(options.dtypes, options.layers, options.tp, options.tokens)
-    return [Matmul(options.model, layer, tp, m, dtype) for dtype, layer, tp, m in choices]
+    cases = []
+    for dtype, layer, tp, m in product(options.dtypes, options.layers, options.tp, options.tokens):
+        cases.append(Matmul(options.model, layer, tp, m, dtype))
+    return cases
 
 
 OPERATION = register(

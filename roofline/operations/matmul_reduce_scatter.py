@@ -2,9 +2,10 @@
 computed.
 
 As many bytes come and go as before the layer `up`, for as many FLOP, so the degrees are those of the all-gather matmul;
-by default the one above the exercise's balance, over two wires, and the greatest.
+by default the one above the exercise's balance, over two links, and the greatest.
 """
 
+import math
 from dataclasses import dataclass
 
 from roofline.operations.gathering import GREATEST, MIDDLE, Gathering, Part, Sweep, declare
@@ -27,8 +28,8 @@ class MatmulReduceScatter(Gathering):
 
 
 def parts(sweep: Sweep) -> list[Part]:
-    """Return what is swept, in the order of the run."""
-    rows = tuple(m for m in sweep.rows if all(m % ranks == 0 for ranks in sweep.ranks))
+    """The parts of the sweep, in the order of the run."""
+    rows = tuple(m for m in sweep.rows if m % math.lcm(*sweep.ranks) == 0)
     wires = tuple(wire for wire in sweep.wires if wire not in LINKS or wire in PUSHED)
     if not sweep.more_wires:  # something was chosen
         return [Part(rows, sweep.tp, sweep.ranks, wires)]

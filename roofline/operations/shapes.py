@@ -10,21 +10,11 @@ HELP = "begin it with the line m,n,k or m,n,k,dtype,label, and give a shape in e
 
 
 def of_file(path: Path, dtypes: tuple[str, ...]) -> list[Matmul]:
-    """Return the matmuls of the file `path`, in its order. A line without a dtype is one matmul of each of `dtypes`.
+    """Read the matmuls of a file, in its order. A line without a dtype is one matmul for each of `dtypes`.
 
     Raises ValueError that names line, value and way out.
     """
-    try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(f"{error}; give a file of comma-separated values") from None
-    cells_of = csv.reader("" if line.lstrip().startswith("#") else line for line in lines)
-    rows = [(number, [cell.strip() for cell in cells]) for number, cells in enumerate(cells_of, 1) if any(cells)]
-    if len(rows) < 2:
-        raise ValueError(f"it has no header, or no shape; {HELP}")
-    (number, columns), *rows = rows
-    if len({*columns}) < len(columns) or not {*SIZES} <= {*columns} <= {*SIZES, *MORE}:
-        raise ValueError(f"line {number}: {','.join(columns)!r} is no header; {HELP}")
+    columns, rows = _rows(path)
     line_of: dict[Matmul, int] = {}
     for number, cells in rows:
         try:
@@ -36,8 +26,26 @@ def of_file(path: Path, dtypes: tuple[str, ...]) -> list[Matmul]:
     return list(line_of)
 
 
+def _rows(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
+    """The columns of a file, and each line behind its header with its number."""
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ValueError(f"{error}; give a file of comma-separated values") from None
+    rows = []
+    for number, cells in enumerate(csv.reader("" if line.lstrip().startswith("#") else line for line in lines), 1):
+        if any(cells):
+            rows.append((number, [cell.strip() for cell in cells]))
+    if len(rows) < 2:
+        raise ValueError(f"it has no header, or no shape; {HELP}")
+    number, columns = rows.pop(0)
+    if len({*columns}) < len(columns) or not {*SIZES} <= {*columns} <= {*SIZES, *MORE}:
+        raise ValueError(f"line {number}: {','.join(columns)!r} is no header; {HELP}")
+    return columns, rows
+
+
 def _cases(columns: list[str], cells: list[str], dtypes: tuple[str, ...]) -> list[Matmul]:
-    """Return the matmuls of a line, one for each dtype."""
+    """The matmuls of a line, one for each dtype."""
     if len(cells) != len(columns):
         raise ValueError(f"{len(cells)} values under {len(columns)} columns; give one for each of {','.join(columns)}")
     row = dict(zip(columns, cells, strict=True))
@@ -46,4 +54,6 @@ def _cases(columns: list[str], cells: list[str], dtypes: tuple[str, ...]) -> lis
             raise ValueError(f"{name} is {row[name]!r}, which is no whole number above 0; write digits alone, as 4096")
     m, n, k = (int(row[name]) for name in SIZES)
     model = f"{row['label']}@{k}x{n}" if row.get("label") else f"{k}x{n}"
-    return [Matmul(model, SHAPE, 1, m, dtype) for dtype in ([row["dtype"]] if row.get("dtype") else dtypes)]
+    if row.get("dtype"):
+        dtypes = (row["dtype"],)
+    return [Matmul(model, SHAPE, 1, m, dtype) for dtype in dtypes]

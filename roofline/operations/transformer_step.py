@@ -6,8 +6,7 @@ It is off the default run: `pytest --benchmark-only -k test_transformer_step`, o
 from dataclasses import dataclass
 from itertools import product
 
-from roofline.operations import base
-from roofline.operations.base import Case, Operation, register
+from roofline.operations.base import Case, Operation, Planner, register
 from roofline.theory.work import Work
 
 VOCABULARY, HEAD_WIDTH, FP32_BYTES = 10_000, 64, 4
@@ -65,25 +64,25 @@ class TransformerStep(Case):
 
     @property
     def multiplied(self) -> int:
-        """Return N, the weights that each token is multiplied by: those of linear layers, and the head."""
+        """N, the weights that each token is multiplied by: those of linear layers and of the head."""
         return 12 * self.layers * self.width**2 + VOCABULARY * self.width
 
     @property
     def parameters(self) -> int:
-        """Return all weights: N, and those that are added: positions, biases, norms."""
+        """All weights: N, and what is added, as positions, biases and norms."""
         return self.multiplied + self.width * (13 * self.layers + self.context + 2)
 
     @property
     def work(self) -> Work:
-        """Return the model FLOP: 6 N + 12 L D T for each token, a third of it for the forward pass alone. Attention
-        counts whole, though a causal kernel may leave out half of it; AdamW does not."""
+        """Model FLOP: 6 N + 12 L D T for each token, and a third of that for the forward pass alone. Attention counts
+        whole, though a causal kernel may leave out half of it. AdamW does not count."""
         passes, moved = PARTS[self.part]
         flop = 2 * self.multiplied + 4 * self.layers * self.width * self.context
         return Work(passes * self.batch * self.context * flop, moved * FP32_BYTES * self.parameters)
 
     @property
     def memory(self) -> dict[str, int]:
-        """Return {kind: bytes} that are kept, where each operator is a kernel of its own.
+        """{kind: bytes} that are kept where each operator is a kernel of its own.
 
         Weights, gradients and AdamW's two moments are fp32. A block saves of each token 2 D fp32 elements, the inputs
         of its norms, and 14 D operands: the inputs of its four linear layers (7 D), q, k, v, and the input of GELU; and
@@ -102,23 +101,25 @@ class TransformerStep(Case):
 
 
 def sweep(options) -> list[TransformerStep]:
-    """Return each size in each part and mode. Of a CPU's large one, steps alone; with --ffn-quick forward passes and
-    steps of the small one."""
-    modes, (small, large) = MODES[options.device], SIZES[options.device]
-    parts = {small: PARTS, large: PARTS if options.device == "cuda" else ("step",)}
-    parts = {small: ("forward", "step")} if options.quick else parts
-    parts = parts if options.timed else {CHECKED: ("step",)}
-    return [TransformerStep(*size, part, mode) for size in parts for part, mode in product(parts[size], modes)]
+    """Each size in each part and mode. Of a CPU's large one, steps alone; with --ffn-quick forward passes and steps of
+    the small one."""
+    small, large = SIZES[options.device]
+    if not options.timed:
+        parts = {CHECKED: ("step",)}
+    elif options.quick:
+        parts = {small: ("forward", "step")}
+    else:
+        parts = {small: PARTS, large: PARTS if options.device == "cuda" else ("step",)}
+    cases = []
+    for size, parts_of_size in parts.items():
+        for part, mode in product(parts_of_size, MODES[options.device]):
+            cases.append(TransformerStep(*size, part, mode))
+    return cases
 
 
-class Planner(base.Planner):
-    def choices(self) -> list[str]:
-        return [*CONTENDERS]
-
-    def names(self, case) -> list[str]:
-        """Return those asked for; where nothing is timed, nothing is compiled unasked, which takes long."""
-        usual = CONTENDERS if self.options.timed else CONTENDERS[:1]
-        return [name for name in CONTENDERS if name in (self.options.contenders or usual)]
+class StepPlanner(Planner):
+    by_device = dict.fromkeys(("cuda", "cpu"), CONTENDERS)
+    slow = ("compiled",)
 
 
 OPERATION = register(
@@ -126,7 +127,7 @@ OPERATION = register(
         case=TransformerStep,
         analysis="throughput",
         sweep=sweep,
-        planner=Planner,
+        planner=StepPlanner,
         runner="kernels.bench.transformer_step:Runner",
         example="transformer_step-l12-d768-b16-t256-step-bf16-compiled",
         default=False,

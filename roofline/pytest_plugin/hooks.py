@@ -34,7 +34,10 @@ from roofline.theory.container import settle
 from roofline.worker import machine
 from roofline.worker.prepared import SKIPPED
 
-THEIR_TABLE = tuple(f"--benchmark-{word}" for word in ("columns", "compare", "group-by", "histogram", "name", "sort"))
+THEIR_TABLE = (
+    *("--benchmark-columns", "--benchmark-compare", "--benchmark-group-by"),
+    *("--benchmark-histogram", "--benchmark-name", "--benchmark-sort"),
+)
 """Options that say how pytest-benchmark's table is to be."""
 THEIR_STORAGE = "file://./.benchmarks"
 """Where pytest-benchmark saves runs, unless told."""
@@ -60,7 +63,7 @@ def pytest_addoption(parser, pluginmanager):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config):
-    """Run the shares of a rank that torchrun started, in place of pytest, unless it is rank 0."""
+    """Run the workers of a rank that torchrun started, in place of pytest. Rank 0 runs pytest."""
     if os.environ.get("WORLD_SIZE", "1") in ("", "1") or os.environ.get("RANK", "0") == "0":
         return None
     try:
@@ -74,14 +77,9 @@ def pytest_cmdline_main(config):
 def pytest_configure(config):
     # Before pytest-benchmark's own pytest_configure, which is marked trylast and reads what is set here.
     timed = config.option.benchmark_only
-    asked = [flag for flag in OF_CACHE if config.getoption(flag, None)]
-    if asked and not config.pluginmanager.has_plugin("cacheprovider"):
-        refuse(f"{asked[0]}: no cache of earlier tests is kept here; name tests, or go on with a run by --ffn-resume")
-    if not timed:
-        config.option.benchmark_disable = True
-    uses_storage = any(config.getoption(f"benchmark_{name}") for name in ("save", "autosave", "compare"))
-    if config.option.benchmark_storage == THEIR_STORAGE and not uses_storage:
-        config.option.benchmark_storage = os.devnull  # else it makes the folder at once
+    for flag in OF_CACHE:
+        if config.getoption(flag, None) and not config.pluginmanager.has_plugin("cacheprovider"):
+            refuse(f"{flag}: no cache of earlier tests is kept here; name tests, or go on with a run by --ffn-resume")
     try:
         settle()
         if ranks := of_environment():
@@ -91,20 +89,42 @@ def pytest_configure(config):
         refuse(str(error))
     if state.options.device == "cpu" and not timed:
         os.environ["TRITON_INTERPRET"] = "1"  # before anything imports Triton, which decorates its helpers at import
-    if chosen := state.options.operations:
-        asked = config.args if config.args_source == config.ArgsSource.ARGS else []
-        every = config.rootpath / "tests" / "benchmarks"  # what `roofline_pytest` names from another folder
-        files = [every / f"test_{name}.py" if name in operations.OPERATIONS else Path(name) for name in chosen]
-        config.args = [*(word for word in asked if word != str(every)), *(str(file.expanduser()) for file in files)]
+    if state.options.operations:
+        config.args = _files_of(config, state.options.operations)
+    _set_up_benchmark(config)
     if timed:
         config.pluginmanager.register(Narrator(config, state), "ffn-narrator")
         config.option.maxfail = 0  # all is measured in the first test: what stopped here would lose rows, and no time
     if timed and not config.option.collectonly:
-        # It makes its JSON for a file only; where the run folder will be is not known yet (`Narrator.report`).
-        config.option.benchmark_json = config.option.benchmark_json or Nowhere()
-        asked = any(str(word).startswith(THEIR_TABLE) for word in config.invocation_params.args)
-        config.option.benchmark_quiet = not asked  # its table has no FLOP/s; ours stands in its place
         config.add_cleanup(signals.install())
+
+
+def _files_of(config, chosen: tuple[str, ...]) -> list[str]:
+    """The tests of the operations that were chosen, beside those that the command line names."""
+    benchmarks = config.rootpath / "tests" / "benchmarks"  # what `roofline_pytest` names from another folder
+    words = config.args if config.args_source == config.ArgsSource.ARGS else []
+    files = [*words]
+    if str(benchmarks) in files:
+        files.remove(str(benchmarks))
+    for name in chosen:
+        file = benchmarks / f"test_{name}.py" if name in operations.OPERATIONS else Path(name).expanduser()
+        files.append(str(file))
+    return files
+
+
+def _set_up_benchmark(config) -> None:
+    """Set pytest-benchmark's options: it saves and prints what it was asked for, and nothing else."""
+    option = config.option
+    uses_storage = option.benchmark_save or option.benchmark_autosave or option.benchmark_compare
+    if option.benchmark_storage == THEIR_STORAGE and not uses_storage:
+        option.benchmark_storage = os.devnull  # else it makes the folder at once
+    if not option.benchmark_only:
+        option.benchmark_disable = True
+    elif not option.collectonly:
+        # It makes its JSON for a file only; where the run folder will be is not known yet (`Narrator.report`).
+        option.benchmark_json = option.benchmark_json or Nowhere()
+        # Its table has no FLOP/s; ours stands in its place.
+        option.benchmark_quiet = not any(str(word).startswith(THEIR_TABLE) for word in config.invocation_params.args)
 
 
 def pytest_generate_tests(metafunc):
@@ -114,17 +134,24 @@ def pytest_generate_tests(metafunc):
         return
     state = metafunc.config.stash[STATE]
     operation = operations.find(metafunc.function.__name__.removeprefix("test_"))
-    planner, cases = state.runners.planner(operation), []
-    options = state.options
-    config = metafunc.config
-    is_named = operation.default or state.resumed or operation.name in " ".join([config.option.keyword, *config.args])
-    is_left_out = options.timed and not (is_named and (operation.between_ranks or not state.epochs))
-    if options.users and not (options.contenders or options.arm_matmul):
-        is_left_out = operation.analysis != "throughput" or not operation.default  # a user's contender is a matmul
-    if not is_left_out:
-        cases = operation.sweep(options)
-    pairs = [(case.id, name) for case in cases for name in planner.names(case)]
+    planner = state.runners.planner(operation)
+    pairs = []
+    if _is_run(operation, metafunc.config, state):
+        pairs = [(case.id, name) for case in operation.sweep(state.options) for name in planner.names(case)]
     metafunc.parametrize("shape, contender", pairs, ids=["-".join(pair) for pair in pairs])
+
+
+def _is_run(operation: operations.Operation, config, state: State) -> bool:
+    """Whether a run has cases of `operation`."""
+    options = state.options
+    if options.users and not (options.contenders or options.arm_matmul):  # a user's contender is a matmul
+        return operation.analysis == "throughput" and operation.default
+    if not options.timed:
+        return True
+    if state.epochs and not operation.between_ranks:
+        return False
+    words = " ".join([config.option.keyword, *config.args])
+    return operation.default or bool(state.resumed) or operation.name in words
 
 
 def pytest_collection_modifyitems(config, items):
@@ -134,33 +161,38 @@ def pytest_collection_modifyitems(config, items):
     run, what the run had not planned.
     """
     state = config.stash[STATE]
-    # pytest makes an item of an empty list of cases too.
-    unset = [item for item in items if "NOTSET" in getattr(item, "name", "")]
-    config.hook.pytest_deselected(items=unset)
-    items[:] = [item for item in items if item not in unset]
-    if state.options.timed:
-        benchmarks = [item for item in items if "benchmark" in getattr(item, "fixturenames", ())]
-        if state.resumed:
-            planned = set(state.resumed.metadata["cases"])
-            benchmarks = [item for item in benchmarks if "-".join(_case(item) or ()) in planned]
-        others = [item for item in items if item not in benchmarks]
-        for item in others:
-            if _case(item) and "benchmark" not in item.fixturenames:
-                refuse(
-                    f"{item.nodeid} would be left out: pytest-benchmark sees a benchmark only where the test names its "
-                    "fixture; make ffn_benchmark an argument of the test"
-                )
-        config.hook.pytest_deselected(items=others)
-        items[:] = benchmarks
+    kept, dropped = [], []
+    for item in items:
+        (kept if _is_selected(item, state) else dropped).append(item)
+    config.hook.pytest_deselected(items=dropped)
+    items[:] = kept
     for item in items:
         if "ffn_benchmark" in getattr(item, "fixturenames", ()):
             marker = item.get_closest_marker("benchmark")
-            merged = {**(marker.kwargs if marker else {}), "timer": state.replay}
-            item.add_marker(pytest.mark.benchmark(**merged), append=False)
+            settings = dict(marker.kwargs) if marker else {}
+            settings["timer"] = state.replay
+            item.add_marker(pytest.mark.benchmark(**settings), append=False)
+
+
+def _is_selected(item, state: State) -> bool:
+    """Whether `item` stays: where benchmarks are timed, it is one, and in a resumed run it was planned."""
+    if "NOTSET" in getattr(item, "name", ""):  # pytest makes an item of an empty list of cases too
+        return False
+    if not state.options.timed:
+        return True
+    case = _case(item)
+    if "benchmark" not in getattr(item, "fixturenames", ()):
+        if case:
+            refuse(
+                f"{item.nodeid} would be left out: pytest-benchmark sees a benchmark only where the test names its "
+                "fixture; make ffn_benchmark an argument of the test"
+            )
+        return False
+    return not state.resumed or "-".join(case or ()) in state.resumed.metadata["cases"]
 
 
 def _case(item) -> tuple[str, str] | None:
-    """Return (shape, contender) of a benchmark that has both as parameters."""
+    """(shape, contender) of a benchmark that has both as parameters."""
     parameters = getattr(getattr(item, "callspec", None), "params", {})
     return (parameters["shape"], parameters["contender"]) if {"shape", "contender"} <= parameters.keys() else None
 
@@ -169,38 +201,56 @@ def _case(item) -> tuple[str, str] | None:
 def pytest_collection_finish(session):
     """Note which contenders of each shape were selected. Refuses a selection that cannot be measured."""
     config, state = session.config, session.config.stash[STATE]
-    for item in session.items:
-        if "ffn_benchmark" in item.fixturenames and (case := _case(item)) and state.is_of_shares(case[0]):
+    keyword = config.option.keyword
+    _note_selected(session.items, state)
+    try:
+        selection.check(state.options, state.runners, state.cases_left, "" if session.items else keyword)
+        if state.selected and not config.option.collectonly:
+            _start(config, state)
+    except ValueError as error:
+        refuse(str(error))
+    if state.options.timed and not session.items and not config.option.collectonly:
+        _end_without_cases(session, keyword)
+
+
+def _note_selected(items: list, state: State) -> None:
+    """Note the shapes and contenders of benchmarks that workers measure or check."""
+    for item in items:
+        case = _case(item) if "ffn_benchmark" in item.fixturenames else None
+        if case and state.is_of_shares(case[0]):
             state.selected.setdefault(case[0], []).append(case[1])
     try:
         for shape in state.selected:
             state.runners.planner(operations.find(operations.parse(shape)[0].op))
     except ValueError as error:
         refuse(f"{error}; ffn_benchmark measures shapes of operations")
-    try:
-        cases = state.cases_left
-        selection.check(state.options, state.runners, cases, "" if session.items else config.option.keyword)
-        if state.selected and not config.option.collectonly:
-            root = None if runs_here(config) and not state.epochs else config.rootpath
-            state.session = Supervisor(state.options, state.selected, state.runners, root, state.epochs)
-            began = time.monotonic()
-            jobs.greet(state.session)
-            start_s = time.monotonic() - began
-            if state.options.against and state.options.timed:
-                state.session.base = jobs.other_checkout(state.session)
-            if state.options.decide:
-                _let_decisions_end(config, state)
-            hello = state.session.hello
-            selection.require_memory(cases, hello["share_bytes"])
-            flops_per_s = machine.flops_per_s(state.options.device, hello["machine"]["datasheet"])
-            state.session.plan = _plan(state, hello, start_s, flops_per_s)
-    except ValueError as error:
-        refuse(str(error))
-    is_empty = not (session.items or session.testsfailed)  # else pytest has its own word
-    if is_empty and state.options.timed and not config.option.collectonly:
-        by, every = config.option.keyword, "python3 -m pytest --benchmark-only --collect-only -q"
-        problem = f"no case is left to measure{by and f' by -k {by!r}'}; {every} lists them all"
-        pytest.exit(problem, returncode=pytest.ExitCode.NO_TESTS_COLLECTED)
+
+
+def _end_without_cases(session, keyword: str) -> None:
+    """End pytest where nothing was selected. Where tests failed to load, pytest says so itself."""
+    if session.testsfailed:
+        return
+    selected_by = f" by -k {keyword!r}" if keyword else ""
+    every = "python3 -m pytest --benchmark-only --collect-only -q"
+    problem = f"no case is left to measure{selected_by}; {every} lists them all"
+    pytest.exit(problem, returncode=pytest.ExitCode.NO_TESTS_COLLECTED)
+
+
+def _start(config, state: State) -> None:
+    """Make the supervisor, ask a first worker what the machine is, and plan the run."""
+    root = None if runs_here(config) and not state.epochs else config.rootpath
+    supervisor = state.session = Supervisor(state.options, state.selected, state.runners, root, state.epochs)
+    began = time.monotonic()
+    jobs.greet(supervisor)
+    start_s = time.monotonic() - began
+    if state.options.against and state.options.timed:
+        supervisor.base = jobs.other_checkout(supervisor)
+    if state.options.decide:
+        _let_decisions_end(config, state)
+    hello = supervisor.hello
+    selection.require_memory(state.cases_left, hello["share_bytes"])
+    flops_per_s = machine.flops_per_s(state.options.device, hello["machine"]["datasheet"])
+    supervisor.plan = _plan(state, hello, start_s, flops_per_s)
 
 
 def _let_decisions_end(config, state: State) -> None:
@@ -215,8 +265,8 @@ def _let_decisions_end(config, state: State) -> None:
 
 
 def _why_undecided(config, state: State, shapes: list) -> str:
-    """Return why decisions on `shapes` are given up when the plan is over: something disturbs them, and nobody at a
-    terminal wants to go on. Empty to go on."""
+    """Why decisions on `shapes` are given up when the time of the plan is over: something disturbs them, and nobody at
+    a terminal wants to go on. Empty to go on."""
     if not (disturbance := findings.disturbance(shapes)):
         return ""
     session = state.session
@@ -230,7 +280,7 @@ def _why_undecided(config, state: State, shapes: list) -> str:
 
 
 def pytest_report_collectionfinish(config):
-    """Return what will be timed, and for how long."""
+    """Say what will be timed, and for how long."""
     state = config.stash[STATE]
     if not (state.options.timed and state.selected):
         return None
@@ -241,7 +291,7 @@ def pytest_report_collectionfinish(config):
     is_usual = all(operations.find(case.op).default for case in state.cases_left)  # others compile, and call for longer
     about = "about" if is_usual else "at least"
     text = f"{counts}, {about} {took}{', for decisions up to three times that' * bool(options.decide)}"
-    memory = f"a share may take {state.session.hello['share_bytes'] / 1e9:.1f} GB of memory" if state.session else ""
+    memory = f"a worker may take {state.session.hello['share_bytes'] / 1e9:.1f} GB of memory" if state.session else ""
     return [text, memory] if memory else text
 
 
@@ -253,7 +303,7 @@ def _plan(state: State, hello: dict, start_s: float, flops_per_s: float) -> plan
 
 @pytest.fixture(scope="session")
 def ffn_session(request):
-    """Return the run, in which all is measured, or in plain pytest checked. Its folder is made, or gone on with."""
+    """The run, once all is measured in its folder, or in plain pytest checked."""
     state = request.config.stash[STATE]
     _begin(request.config, state)
     jobs.measure(state.session) if state.options.timed else jobs.check(state.session)
@@ -261,35 +311,28 @@ def ffn_session(request):
 
 
 def runs_here(config) -> bool:
-    """Return whether shares run in this process: where somebody looks around in it."""
+    """Whether workers run in this process, for somebody who looks around in it by a debugger."""
     return bool(config.option.usepdb or config.option.trace or sys.gettrace())
 
 
 def _begin(config, state: State) -> None:
-    options, run, session = state.options, state.resumed, state.session
-    cases = [f"{shape}-{contender}" for shape, contenders in state.selected.items() for contender in contenders]
-    notes = dict.fromkeys(
-        note
-        for name, operation in operations.OPERATIONS.items()
-        for note in operation.notes(options, [shape for shape in state.selected if shape.startswith(f"{name}-")])
-    )
-    about, ranks = session.hello["machine"], session.hello.get("ranks")
-    now = metadata.make(options, about, config.rootpath, cases, [*notes])
-    now |= {"ranks": ranks} if ranks else {}
-    if run and (changed := conditions.differences(run.metadata, now)):
+    """Make the run's folder, or open that of the run to go on with."""
+    session = state.session
+    now = _metadata(config, state)
+    if state.resumed and (changed := conditions.differences(state.resumed.metadata, now)):
         changes = "; ".join(f"{name} was {then}, is {this}" for name, (then, this) in changed.items())
         refuse(f"--ffn-resume {state.resume}: {changes}; go back to what it was, or start a new run")
-    results = options.results
-    if not options.timed:  # a journal that nobody reads
+    results = state.options.results
+    if not state.options.timed:  # a journal that nobody reads
         made = temporary.folder()
         config.add_cleanup(made.cleanup)
         results = Path(made.name)
-    folder = state.resume or results / metadata.folder_name(about["chip"])
+    folder = state.resume or results / metadata.folder_name(session.hello["machine"]["chip"])
     try:
-        session.open(folder, run or now)
+        session.open(folder, state.resumed or now)
     except OSError as error:
         refuse(f"cannot write the run folder {folder}: {error.strerror}; choose another with --ffn-results=DIR")
-    if not options.timed:
+    if not state.options.timed:
         return
     state.held = state.held or journal.hold(session.folder)
     narrator = config.pluginmanager.get_plugin("ffn-narrator")
@@ -297,9 +340,23 @@ def _begin(config, state: State) -> None:
     session.name_kernels = partial(jobs.name_kernels, session)
 
 
+def _metadata(config, state: State) -> dict:
+    """What the journal says of the run at its beginning."""
+    cases = [f"{shape}-{contender}" for shape, contenders in state.selected.items() for contender in contenders]
+    notes: list[str] = []
+    for name, operation in operations.OPERATIONS.items():
+        shapes = [shape for shape in state.selected if shape.startswith(f"{name}-")]
+        notes += [note for note in operation.notes(state.options, shapes) if note not in notes]
+    hello = state.session.hello
+    header = metadata.make(state.options, hello["machine"], config.rootpath, cases, notes)
+    if ranks := hello.get("ranks"):
+        header["ranks"] = ranks
+    return header
+
+
 @pytest.fixture
 def ffn_benchmark(request, benchmark):
-    """Return `ffn_benchmark(shape, contender)`, which makes a row of the benchmark, or in plain pytest checks it.
+    """`ffn_benchmark(shape, contender)` makes a row of the benchmark. In plain pytest it checks the contender.
 
     Both are the test's parameters. A contender that cannot run is skipped, a wrong one fails; neither gets a number.
     """
@@ -365,32 +422,11 @@ def pytest_sessionfinish(session):
     """End the run before pytest-benchmark saves it. A file that cannot be saved costs no data: the journal has all."""
     state = session.config.stash[STATE]
     if state.epochs:
-        signals.deafen()  # torchrun sends SIGTERM where another rank ends with an exit code
-        if (silent := state.epochs.close()) and not (state.session and state.session.over):
-            named = ", ".join(map(str, silent))
-            state.problems.append(f"rank {named} of {state.epochs.size} gave no verdict: lost, or hangs")
+        _leave_ranks(state)
     if not (state.options.timed and state.run):
         return (yield)
-    try:
-        state.session.finish(state.interrupted or str(session.shouldfail or session.shouldstop or ""))
-    except KeyboardInterrupt as signal:
-        state.problems.append(f"interrupted by {str(signal) or 'Ctrl-C'}: not all kernels were named")
-        session.exitstatus = pytest.ExitCode.INTERRUPTED
-        state.session.finish(state.problems[-1])
-    over, missing = state.session.over, state.session.run.missing
-    if over and over not in (entry["reason"] for entry in missing):  # every case has its rounds of the first process
-        state.problems.append(f"the run ended early: {over}")
-    failed = over or any(entry["outcome"] == "failed" for entry in missing)
-    if state.options.fail_slower:
-        slower = decision.slower(state.session.run) if state.options.decide else compare.slower(state.session.run)
-        state.problems, failed = state.problems + slower, failed or slower
-    if not state.session.fruitful:
-        state.problems.append(
-            "nothing that was asked for could be measured, for the reasons above: that counts as a failure"
-        )
-        failed = True
-    if failed and session.exitstatus == pytest.ExitCode.OK:
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+    finish_run(session, state)
+    session.exitstatus = exit_status(session.exitstatus, state)
     try:
         return (yield)
     except OSError as error:  # of pytest-benchmark, after which nobody else is called
@@ -404,3 +440,46 @@ def pytest_sessionfinish(session):
         state.problems.append(f"interrupted by {name} at its end; draw the report with: {REDRAW} {state.folder}")
         session.exitstatus = pytest.ExitCode.INTERRUPTED
         print("", *signals.ways_on(state.session.run, state.folder, *state.problems), sep="\n")
+
+
+def _leave_ranks(state: State) -> None:
+    """Leave the group of ranks, and name those that gave no verdict."""
+    signals.deafen()  # torchrun sends SIGTERM where another rank ends with an exit code
+    silent = state.epochs.close()
+    if silent and not (state.session and state.session.over):
+        ranks = ", ".join(map(str, silent))
+        state.problems.append(f"rank {ranks} of {state.epochs.size} gave no verdict: lost, or hangs")
+
+
+def finish_run(session, state: State) -> None:
+    """Write the end of the run into its journal, and note what ended it early."""
+    supervisor = state.session
+    try:
+        supervisor.finish(state.interrupted or str(session.shouldfail or session.shouldstop or ""))
+    except KeyboardInterrupt as signal:
+        state.problems.append(f"interrupted by {str(signal) or 'Ctrl-C'}: not all kernels were named")
+        session.exitstatus = pytest.ExitCode.INTERRUPTED
+        supervisor.finish(state.problems[-1])
+    reasons = [entry["reason"] for entry in supervisor.run.missing]
+    if supervisor.over and supervisor.over not in reasons:  # every case has its rounds of the first process
+        state.problems.append(f"the run ended early: {supervisor.over}")
+
+
+def exit_status(status: int, state: State) -> int:
+    """The exit code of a finished run: it fails where a case failed, or is slower than it may be, where the run ended
+    early, and where nothing could be measured."""
+    supervisor = state.session
+    failed = bool(supervisor.over) or any(entry["outcome"] == "failed" for entry in supervisor.run.missing)
+    if state.options.fail_slower:
+        judge = decision if state.options.decide else compare
+        slower = judge.slower(supervisor.run)
+        state.problems += slower
+        failed = failed or bool(slower)
+    if not supervisor.fruitful:
+        state.problems.append(
+            "nothing that was asked for could be measured, for the reasons above: that counts as a failure"
+        )
+        failed = True
+    if failed and status == pytest.ExitCode.OK:
+        return pytest.ExitCode.TESTS_FAILED
+    return status

@@ -18,8 +18,7 @@ from roofline.worker import device_errors
 REDRAW = "python3 -m roofline report"
 
 LOGGED_S = 10.0
-"""From one line of progress to the next in a log. A terminal rewrites it each time."""
-
+"""Between two lines of progress in a log. A terminal rewrites the line each time."""
 
 TERMINAL, ANSWER_S = "/dev/tty", 60.0
 """Where a person answers, and how long a question waits for that."""
@@ -30,12 +29,12 @@ SERVICES = ("CI", "BUILD_NUMBER")
 
 
 def is_log() -> bool:
-    """Return whether lines are kept, where a terminal would write one over the other."""
+    """Whether the output keeps all lines. A terminal rewrites the line of progress."""
     return os.environ.get("TERM") == "dumb" or any(os.environ.get(name) for name in SERVICES)
 
 
 def bar(done: float) -> str:
-    """Return a bar of the share that is done.
+    """A bar of the fraction that is done.
 
     >>> bar(0.33)
     '[######..............]  33 %'
@@ -45,8 +44,8 @@ def bar(done: float) -> str:
 
 
 class Narrator:
-    """Plugin that says what the run does while it goes on, completes pytest-benchmark's JSON, draws the report, and
-    sums up. Notes what interrupted the run.
+    """Says what the run does while it goes on, completes pytest-benchmark's JSON, draws the report and sums up. Notes
+    what interrupted the run.
 
     `state` is the plugin's: `run`, `folder`, and the `problems` and `interrupted` that are noted here.
     """
@@ -74,8 +73,7 @@ class Narrator:
             self._write(text, live)
 
     def confirms(self, question: str, until: Callable[[], bool]) -> bool:
-        """Return whether a person at the terminal answers yes: not in a log, not once `until` holds, and not without an
-        answer in `ANSWER_S`."""
+        """Whether a person at the terminal answers yes within `ANSWER_S`, before `until` holds. A log has nobody."""
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
         if not (reporter and reporter.isatty()) or is_log():
             return False
@@ -101,7 +99,7 @@ class Narrator:
             self._is_live = live
 
     def uncaptured(self):
-        """Return a context in which stdout is the terminal's: a test may be running, whose output pytest keeps."""
+        """Give stdout back to the terminal for a while: a test may be running, whose output pytest keeps."""
         capture = self._config.pluginmanager.get_plugin("capturemanager")
         return capture.global_and_fixture_disabled() if capture else nullcontext()
 
@@ -131,7 +129,7 @@ class Narrator:
             self._state.problems.append(f"the report could not be drawn ({reason}); try again with: {REDRAW} {folder}")
 
     def closing_lines(self) -> list[str]:
-        """Return the brief tables, the summary, the ceilings, what was not measured, and where everything lies."""
+        """The brief tables, the summary, the ceilings, what was not measured, and where everything lies."""
         run, folder = self._state.run, self._state.folder
         return [*terminal(run), *ways_on(run, folder, *self._state.problems)]
 
@@ -158,8 +156,8 @@ class Narrator:
             reporter.showfspath = False
 
     def pytest_report_teststatus(self, report):
-        """Return no dots or letters: what has a number is in the tables, what has none in the lines below them. By the
-        word pytest's own summary begins a line."""
+        """Print no dots or letters: what has a number is in the tables, what has none in the lines below them. pytest's
+        own summary begins a line with the word."""
         word = "" if report.passed else report.outcome.upper()
         return (report.outcome, "", word) if report.when == "call" and hasattr(report, "ffn_case") else None
 

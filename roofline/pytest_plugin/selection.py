@@ -9,29 +9,45 @@ from roofline.theory import wires
 
 
 def check(options: Options, runners: operations.Runners, cases: list, keyword: str) -> None:
-    """Raises ValueError where none of the `cases` can be measured. `keyword` is what -k said where it selected none."""
-    for name in runners.planners if options.operations and not cases else ():
-        if reason := _why_no_case(operations.find(name), options):
-            raise ValueError(f"--ffn-operations: {name} has no case: {reason}")
-    if (options.contenders or options.baseline or options.arm_matmul) and runners.planners:
+    """Refuse a selection of which nothing can be measured. `keyword` is what -k said where it selected none.
+
+    Raises ValueError.
+    """
+    if options.operations and not cases:
+        for name in runners.planners:
+            if reason := _why_no_case(operations.find(name), options):
+                raise ValueError(f"--ffn-operations: {name} has no case: {reason}")
+    if runners.planners and (options.contenders or options.baseline or options.arm_matmul):
         _contenders(options, runners)
-    if not options.timed:
-        return
+    if options.timed:
+        _keyword(options, runners, keyword)
+        _wires_of(options, cases)
+
+
+def _keyword(options: Options, runners: operations.Runners, keyword: str) -> None:
+    """Refuse a -k that names an operation without a case, or a contender of another device."""
     for operation in operations.OPERATIONS.values():
         if keyword and keyword in operation.name and (reason := operation.why_not(options)):
             raise ValueError(f"-k {keyword!r}: {reason}")
     choices, timed = _choices(runners), _timed(runners)
-    if lost := [word for word in re.findall(r"\w+", keyword) if word in choices and word not in timed]:
-        raise ValueError(f"-k {keyword!r}: {lost[0]} is {_elsewhere(options, timed)}")
-    if pinned := dict(options.wires_of):
-        given = (*wires.LINKS, "fixed")  # none of these is made for the machine's pace
-        emulated = [case for case in cases if hasattr(case, "wire") and wires.parse(case.wire).kind not in given]
-        if lacking := [case.id for case in emulated if case.id not in pinned]:
-            more = f" and {len(lacking) - 1} more" if lacking[1:] else ""
-            raise ValueError(
-                f"--ffn-wires-of: that run has no wire of {lacking[0]}{more}; select the cases that it has (-k), or "
-                "leave the option out"
-            )
+    for word in re.findall(r"\w+", keyword):
+        if word in choices and word not in timed:
+            raise ValueError(f"-k {keyword!r}: {word} is {_elsewhere(options, timed)}")
+
+
+def _wires_of(options: Options, cases: list) -> None:
+    """Refuse wires of another run that lacks some of those that are made for the machine's pace."""
+    lacking = []
+    for case in cases if options.wires_of else ():
+        is_made = hasattr(case, "wire") and wires.parse(case.wire).kind not in (*wires.LINKS, "fixed")
+        if is_made and case.id not in dict(options.wires_of):
+            lacking.append(case.id)
+    if lacking:
+        more = f" and {len(lacking) - 1} more" if lacking[1:] else ""
+        raise ValueError(
+            f"--ffn-wires-of: that run has no wire of {lacking[0]}{more}; select the cases that it has (-k), or leave "
+            "the option out"
+        )
 
 
 def _why_no_case(operation: operations.Operation, options: Options) -> str:
@@ -41,11 +57,11 @@ def _why_no_case(operation: operations.Operation, options: Options) -> str:
 
 
 def require_memory(cases: list, memory: int) -> None:
-    """Raises ValueError where none of the `cases` fits into the `memory` of a share."""
+    """Refuse cases of which none fits into the `memory` of a worker, by a ValueError."""
     least = min((case.sets * case.work.device_bytes for case in cases), default=0)
     if least > memory:
         raise ValueError(
-            f"no shape fits: the operands of the smallest take {least / 1e9:,.0f} GB, a share may take "
+            f"no shape fits: the operands of the smallest take {least / 1e9:,.0f} GB, a worker may take "
             f"{memory / 1e9:,.1f} GB: choose fewer --ffn-tokens, a larger --ffn-tp, a smaller --ffn-model or shapes"
         )
 
@@ -65,12 +81,12 @@ def _contenders(options: Options, runners: operations.Runners) -> None:
 
 
 def _choices(runners: operations.Runners) -> list[str]:
-    """Return the contenders of the operations that were collected."""
+    """The contenders of the operations that were collected."""
     return list(dict.fromkeys(name for planner in runners.planners.values() for name in planner.choices()))
 
 
 def _timed(runners: operations.Runners) -> list[str]:
-    """Return those of them that are timed on the device."""
+    """Those of them that are timed on the device."""
     return list(dict.fromkeys(name for planner in runners.planners.values() for name in planner.timed_names()))
 
 

@@ -1,4 +1,4 @@
-"""What the hooks of one pytest session share, as the command line has it at the beginning."""
+"""The state of a pytest session, which its hooks pass on to one another, and how it begins by the command line."""
 
 import os
 from dataclasses import dataclass, field
@@ -17,13 +17,10 @@ from roofline.supervise.supervisor import Supervisor
 from roofline.worker import device_errors
 from roofline.worker.machine import choose_device, refuse_tf32
 
-OF_ONE_PROCESS = ("steady", "processes", "copier_programs", "shapes", "decide", "against")
-"""Options of what one process does by itself, and no rank."""
-
 
 @dataclass
 class State:
-    """What the hooks of one pytest session share."""
+    """What one hook of a pytest session leaves for the next."""
 
     options: ffn_options.Options
     resume: Path | None
@@ -35,7 +32,7 @@ class State:
     """What this process, rank 0, says to other ranks, where torchrun started some."""
     replay: ReplayTimer = field(default_factory=ReplayTimer)
     selected: dict[str, list[str]] = field(default_factory=dict)
-    """{shape: contenders} of what shares measure, or check: those take turns, beside the baseline."""
+    """{shape: contenders} of what workers measure or check. These take turns, beside the baseline."""
     runners: operations.Runners = field(init=False)
     session: Supervisor | None = None  # once tests are collected
     interrupted: str = ""
@@ -47,7 +44,7 @@ class State:
 
     @property
     def run(self) -> Run | None:
-        """Return the run, once it has begun."""
+        """The run, once it has begun."""
         return self.session and self.session.run
 
     @property
@@ -55,55 +52,74 @@ class State:
         return self.session.folder
 
     def is_of_shares(self, shape: str) -> bool:
-        """Return whether shares measure or check the shape: this process checks only what needs no other rank."""
+        """Whether workers measure or check the shape. This process checks only what needs no other rank."""
         return self.options.timed or bool(self.epochs and operations.find(shape.partition("-")[0]).between_ranks)
 
     @property
     def cases_left(self) -> list:
-        """Return the case of each shape that was selected and not measured."""
+        """The case of each shape that was selected and is not measured yet."""
         run = self.resumed
         left = [name for name in self.selected if not run or name in run.interrupted or name not in run.shapes]
         return [operations.parse(name)[0] for name in left]
 
 
 def of_command_line(config, timed: bool, ranks: Epochs | None) -> State:
-    """Return the state of a session that begins.
+    """The state of a session that begins.
 
     Raises ValueError for options that do not go together, or that this machine cannot do, and OSError for a folder of
-    results that cannot be written."""
+    results that cannot be written.
+    """
+    _refuse_conflicts(config, timed, ranks)
     get = config.getoption
-    if (timed or ranks) and getattr(config.option, "dist", "no") != "no":
-        under = "--benchmark-only" if timed else "torchrun"
-        raise ValueError(f"{under} with pytest-xdist: tests side by side disturb one another; leave out -n")
-    asked = [name for name in ("steady", "quick", "resume", "decide", "against") if get(f"ffn_{name}")]
-    if config.option.benchmark_histogram and not find_spec("pygal"):
-        raise ValueError("--benchmark-histogram: it takes pygal; install pytest-benchmark[histogram], or leave it out")
-    if asked and not timed:
-        raise ValueError(f"--ffn-{asked[0]} measures: it needs --benchmark-only")
     if ranks:
-        _refuse_of_ranks(config)
         ranks.meet(identity(config.rootpath, config.invocation_params.args))
-    wanted, world = ffn_options.value("device", get) or "auto", ranks.size if ranks else 1
-    resume, run, held = ffn_options.value("resume", get), None, None
-    if resume is None:
-        device = choose_device(wanted, timed)
-        options = ffn_options.resolve(get, device=device, timed=timed, root=config.rootpath, world=world)
-    else:
+    device = ffn_options.value("device", get) or "auto"
+    world = ranks.size if ranks else 1
+    if resume := ffn_options.value("resume", get):
         held, run = journal.hold(resume), journal.load(resume)
         _require_sound(run, resume)
         options = ffn_options.resumed(get, run.metadata, resume)
-        if options.world != world:
-            raise ValueError(
-                f"--ffn-resume {resume}: it is of {options.world} ranks, and these are {world}; start as many"
-            )
-        if choose_device(options.device if wanted == "auto" else wanted, timed) != options.device:
-            raise ValueError(f"--ffn-device {wanted}: {resume} measured the {options.device}")
+        _require_same(options, resume, device, world)
         if not run.unfinished:
             raise ValueError(f"--ffn-resume {resume}: nothing is left to measure, each of its cases had its turn")
+    else:
+        held = run = None
+        chosen = choose_device(device, timed)
+        options = ffn_options.resolve(get, device=chosen, timed=timed, root=config.rootpath, world=world)
     refuse_tf32(options.device, options.dtypes)
     if timed and not run and not config.option.collectonly:
         ffn_options.require_writable(options.results)
     return State(options, resume, run, held, ranks)
+
+
+def _refuse_conflicts(config, timed: bool, ranks: Epochs | None) -> None:
+    """Refuse options that do not go with a run of this kind."""
+    given = [name for name in ffn_options.OPTIONS if config.getoption(f"ffn_{name}")]
+    ffn_options.refuse_kind(given, timed=timed, is_one_process=not ranks)
+    kind = "--benchmark-only" if timed else "torchrun"
+    if (timed or ranks) and getattr(config.option, "dist", "no") != "no":
+        raise ValueError(f"{kind} with pytest-xdist: tests side by side disturb one another; leave out -n")
+    if config.option.benchmark_histogram and not find_spec("pygal"):
+        raise ValueError("--benchmark-histogram: it takes pygal; install pytest-benchmark[histogram], or leave it out")
+    if ranks:
+        _refuse_of_ranks(config)
+
+
+def _refuse_of_ranks(config) -> None:
+    """Refuse what real ranks have no use for."""
+    if (restarts := os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) != "0":
+        raise ValueError(f"torchrun --max-restarts {restarts}: a run begins once, and is gone on with; leave it out")
+    if config.option.usepdb or config.option.trace:
+        raise ValueError("--pdb and --trace under torchrun: a debugger stops one process; leave it out, or torchrun")
+
+
+def _require_same(options: ffn_options.Options, resume: Path, device: str, world: int) -> None:
+    """Refuse to go on with a run of another device, or of more or fewer ranks."""
+    if options.world != world:
+        raise ValueError(f"--ffn-resume {resume}: it is of {options.world} ranks, and these are {world}; start as many")
+    if device not in ("auto", options.device):
+        raise ValueError(f"--ffn-device {device}: {resume} measured the {options.device}")
+    choose_device(options.device, timed=True)
 
 
 def _require_sound(run: Run, folder: Path) -> None:
@@ -112,14 +128,3 @@ def _require_sound(run: Run, folder: Path) -> None:
         records_of(run)
     except Exception as error:
         raise ValueError(f"--ffn-resume {folder}: its journal is damaged: {device_errors.reason(error)}") from None
-
-
-def _refuse_of_ranks(config) -> None:
-    """Raises ValueError for what real ranks have no use for."""
-    if (restarts := os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) != "0":
-        raise ValueError(f"torchrun --max-restarts {restarts}: a run begins once, and is gone on with; leave it out")
-    for name in OF_ONE_PROCESS:
-        if config.getoption(f"ffn_{name}"):
-            raise ValueError(f"{ffn_options.FLAGS[name]} under torchrun: it is of a run of one process")
-    if config.option.usepdb or config.option.trace:
-        raise ValueError("--pdb and --trace under torchrun: a debugger stops one process; leave it out, or torchrun")

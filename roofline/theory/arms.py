@@ -255,6 +255,8 @@ class ArmSpec:
     or on more cores."""
 
     name: str
+    look: tuple[str, str]
+    """Colour and marker in figures."""
     ops: tuple[str, ...]
     end_s: Callable[[OverlapPlan, float, float], float] | None
     by_block: bool = False
@@ -268,20 +270,20 @@ class ArmSpec:
 ARMS = {
     spec.name: spec
     for spec in (
-        ArmSpec("serial", (*LAYER, "weight_prefetch"), _serial),
-        ArmSpec(ALL_CORES, (*LAYER, "weight_prefetch"), None),
-        ArmSpec("chunk_launches", GATHERED, _chunk_launches),
-        ArmSpec("row_block_launches", GATHERED, _row_block_launches, by_block=True),
-        ArmSpec("block_launches", SCATTERED, _block_launches, by_rank=True),
-        ArmSpec(ALL_REDUCE, BOTH, _serial),
-        ArmSpec("layer_launches", BOTH, _layer_launches, by_rank=True),
-        ArmSpec("chained_launches", BOTH, _chained_launches, by_rank=True),
-        ArmSpec("layer_signalled", BOTH, _layer_signalled, by_block=True, table=True),
-        ArmSpec("chunk_outer", GATHERED, _chunk_outer, table=True),
-        ArmSpec("row_block", GATHERED, _row_block, by_block=True, table=True),
-        ArmSpec("signalled", SCATTERED, _signalled, by_block=True, table=True),
-        ArmSpec("overlapped", ("weight_prefetch",), _overlapped),
-        ArmSpec(PEER, (*GATHERED, *SCATTERED), None),
+        ArmSpec("serial", ("#666666", "o"), (*LAYER, "weight_prefetch"), _serial),
+        ArmSpec(ALL_CORES, ("#111111", "*"), (*LAYER, "weight_prefetch"), None),
+        ArmSpec("chunk_launches", ("#0173b2", "s"), GATHERED, _chunk_launches),
+        ArmSpec("row_block_launches", ("#882255", "P"), GATHERED, _row_block_launches, by_block=True),
+        ArmSpec("block_launches", ("#cc78bc", "<"), SCATTERED, _block_launches, by_rank=True),
+        ArmSpec(ALL_REDUCE, ("#ca9161", "d"), BOTH, _serial),
+        ArmSpec("layer_launches", ("#332288", ">"), BOTH, _layer_launches, by_rank=True),
+        ArmSpec("chained_launches", ("#117733", "h"), BOTH, _chained_launches, by_rank=True),
+        ArmSpec("layer_signalled", ("#aa4499", "$\u25e2$"), BOTH, _layer_signalled, by_block=True, table=True),
+        ArmSpec("chunk_outer", ("#d55e00", "X"), GATHERED, _chunk_outer, table=True),
+        ArmSpec("row_block", ("#de8f05", "^"), GATHERED, _row_block, by_block=True, table=True),
+        ArmSpec("signalled", ("#999933", "H"), SCATTERED, _signalled, by_block=True, table=True),
+        ArmSpec("overlapped", ("#029e73", "D"), ("weight_prefetch",), _overlapped),
+        ArmSpec(PEER, ("#ece133", "p"), (*GATHERED, *SCATTERED), None),
     )
 }
 """In the order in which they stand in figures."""

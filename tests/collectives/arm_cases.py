@@ -4,13 +4,13 @@ from pathlib import Path
 
 import torch
 
-from collectives import ffn, matmul_reduce_scatter
+from collectives import all_gather_matmul, ffn, matmul_reduce_scatter
 from roofline.operations import gathering
 from roofline.operations.all_gather_matmul import AllGatherMatmul
 from roofline.operations.options import Options
 
 RANKS, ROWS, WIDTH, DEPTH = 4, 24, 16, 12
-ARMS = ["serial", "chunk_launches", "row_block_launches"]
+ARMS = [*all_gather_matmul.ARMS]
 
 
 def options_of(contenders=None, *, device="cpu", dtype="fp32", model="128x512", gather=None):

@@ -34,12 +34,21 @@ from roofline.operations.matmul_reduce_scatter import MatmulReduceScatter
 from roofline.operations.weight_prefetch import WeightPrefetch
 from roofline.store.run import REQUESTED
 from roofline.theory import wires
-from roofline.theory.arms import ALL_CORES
+from roofline.theory.arms import ALL_CORES, of_operation
+from roofline.theory.arms import ARMS as ARM_SPECS
 from roofline.worker import clocks
 
 PREFETCH = WeightPrefetch("128x512", "up", 1, 256, "fp32", 4, "0.02GBps")
 LAYER = Ffn("128x512", "up_down", 1, 1024, "fp32", 4, "0.05GBps")
 SCATTER = MatmulReduceScatter("128x512", "down", 1, 1024, "fp32", 4, "0.05GBps")
+
+
+@pytest.mark.parametrize("module", [all_gather_matmul, ffn, matmul_reduce_scatter, weight_prefetch])
+def test_functions_of_arms_are_those_that_the_registry_names(module):
+    op = module.__name__.rpartition(".")[2]
+    on_gpu = [name for name in of_operation(op, gpu=True) if ARM_SPECS[name].table]
+    assert [*module.Runner.own_arms] == of_operation(op, gpu=False)
+    assert {*on_gpu} <= on_device.ARMS.keys()
 
 
 def roles_of(prepared):
@@ -51,8 +60,8 @@ def roles_of(prepared):
     ("module", "case", "names", "transfers"),
     [
         (all_gather_matmul, all_gather(), ARMS, 3),
-        (weight_prefetch, PREFETCH, ["serial", "overlapped"], 3),
-        (matmul_reduce_scatter, SCATTER, ["serial", "block_launches"], 3),
+        (weight_prefetch, PREFETCH, [*weight_prefetch.Runner.own_arms], 3),
+        (matmul_reduce_scatter, SCATTER, [*matmul_reduce_scatter.Runner.own_arms], 3),
         (ffn, LAYER, [*ffn.Runner.own_arms], 6),
     ],
 )
@@ -70,7 +79,7 @@ def test_arms_are_ready_beside_what_they_are_compared_with(options, module, case
         notes = entrants[name].call.notes()
         timeline = notes["timeline"]
         assert 0 < notes["last_arrival_s"] <= timeline["end_s"] + 1e-9  # which is rounded
-        blocks = prepared.facts["row_blocks"] if name == "row_block_launches" else 1
+        blocks = prepared.facts["row_blocks"] if name in names and ARM_SPECS[name].by_block else 1
         assert len(timeline["transfers"]) == len(timeline["arrivals_s"]) == transfers * blocks
         assert ("ready_s" in timeline) == (case in (SCATTER, LAYER) and name in names)
         if name in ("gemm beside link", "overlapped"):
@@ -87,8 +96,8 @@ def test_arms_are_ready_beside_what_they_are_compared_with(options, module, case
     ("module", "case", "names"),
     [
         (all_gather_matmul, all_gather(), ARMS),
-        (weight_prefetch, PREFETCH, ["serial", "overlapped"]),
-        (matmul_reduce_scatter, SCATTER, ["serial", "block_launches"]),
+        (weight_prefetch, PREFETCH, [*weight_prefetch.Runner.own_arms]),
+        (matmul_reduce_scatter, SCATTER, [*matmul_reduce_scatter.Runner.own_arms]),
         (ffn, LAYER, [*ffn.Runner.own_arms]),
     ],
 )

@@ -23,6 +23,7 @@ from arm_cases import whole_numbers
 from collectives import all_gather_matmul, weight_prefetch
 from collectives.bench.setting import make_link
 from collectives.ranks import shared
+from roofline.theory.arms import ARMS as ARM_SPECS
 from roofline.theory.wires import RANKS_TAKE
 from roofline.worker import device_ranks, ranks
 
@@ -122,6 +123,7 @@ def gathers(rank, count, path, kind):
     shards = shards_of(on_gpu(torch.zeros(B, D)), 1, link, world)
     operands = all_gather_matmul.Operands(shards, gathered, w, out, rank, blocks=3)
     for late, (name, arm), call in itertools.product(range(count), all_gather_matmul.ARMS.items(), range(CALLS)):
+        blocks = 3 if ARM_SPECS[name].by_block else 1
         x = on_gpu(whole_numbers(100 * late + call, B, D))
         gathered.fill_(torch.nan)
         mine = x.chunk(count, 1)[rank]
@@ -131,10 +133,10 @@ def gathers(rank, count, path, kind):
         batches.clear()
         assert torch.equal(arm(operands, link), x @ w.T), (name, rank, late, call)
         peers = [[(rank + step) % count, (rank - step) % count] for step in range(1, count)]
-        each = 3 * [[*itertools.chain(*peers)]] if name == "row_block_launches" else peers
+        each = blocks * [[*itertools.chain(*peers)]] if blocks > 1 else peers
         assert batches == each * (kind == "nccl")
         timeline = link.timeline()
-        assert len(timeline.arrivals_s) == (count - 1) * (3 if name == "row_block_launches" else 1)
+        assert len(timeline.arrivals_s) == (count - 1) * blocks
         assert timeline.arrivals_s == sorted(timeline.arrivals_s)
         assert timeline.arrivals_s[-1] < 1
         assert [t.chunk for t in timeline.transfers][: count - 1] == [(rank + s) % count for s in range(1, count)]

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from conftest import ROOT
+from kernels.registry import CONTENDERS
 
 LINKS = {"copy_kernel", "wait_kernel", "raise_kernel", "stamp_kernel"}
 INSTRUMENTS = {"gate_kernel", "clock_kernel"}
-MATMULS = {"decode_kernel", "persistent_kernel", "tiled_kernel", "warpgroup_kernel"}
+MATMULS = {f"{name}_kernel" for name, ours in CONTENDERS.items() if ours.kind == "triton" and ours.default}
 ARMS = {"flagged_kernel", "pieces_kernel", "add_kernel"}
 
 

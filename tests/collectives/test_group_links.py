@@ -19,6 +19,7 @@ from collectives.transfers import Transfer, WarmUp
 from roofline.operations import gathering
 from roofline.operations.ffn import Ffn
 from roofline.operations.options import Options
+from roofline.theory.arms import ARMS as ARM_SPECS
 from roofline.worker.prepared import Broken
 from roofline.worker.ranks import Ranks, RanksCpuClock
 from roofline.worker.rounds import named
@@ -51,7 +52,7 @@ def gather_matmuls(rank, ranks, path):
                 assert torch.equal(arm(operands, link), x @ w.T), (name, rank, late, call)
                 timeline = link.timeline()
                 assert timeline.arrivals_s == sorted(timeline.arrivals_s)
-                assert len(timeline.arrivals_s) == (ranks - 1) * (3 if name == "row_block_launches" else 1)
+                assert len(timeline.arrivals_s) == (ranks - 1) * (3 if ARM_SPECS[name].by_block else 1)
 
 
 def sums(rank, ranks, path, link=None, device="cpu"):

@@ -30,7 +30,11 @@ VARIANTS = {
 FAR = 2**29 + 8
 
 
-@pytest.fixture(params=["tiled", "persistent", "warpgroup"])
+OURS = [name for name, contender in CONTENDERS.items() if contender.kind == "triton" and contender.default]
+OF_ANY_ROWS = [name for name in OURS if name != "decode"]
+
+
+@pytest.fixture(params=OF_ANY_ROWS)
 def kernel(request, device):
     probe = torch.zeros((16, 16), dtype=torch.float16, device=device)
     if reason := CONTENDERS[request.param].why_not(probe, probe):
@@ -39,7 +43,7 @@ def kernel(request, device):
 
 
 each_dtype = pytest.mark.parametrize("dtype", [0, pytest.param(1, marks=pytest.mark.slow)], indirect=True)
-and_decode = pytest.mark.parametrize("kernel", ["tiled", "persistent", "warpgroup", "decode"], indirect=True)
+and_decode = pytest.mark.parametrize("kernel", OURS, indirect=True)
 
 
 @each_dtype
@@ -90,7 +94,7 @@ def test_offsets_beyond_2_to_31(kernel, which, device, assert_close):
 
 @pytest.mark.parametrize(
     ("kernel", "variant"),
-    [(kernel, variant) for kernel in ("tiled", "persistent", "warpgroup") for variant in VARIANTS
+    [(kernel, variant) for kernel in OF_ANY_ROWS for variant in VARIANTS
      if kernel != "tiled" or variant in ("plain", "group-1")],
     indirect=["kernel"],
 )  # fmt: skip

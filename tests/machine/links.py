@@ -24,9 +24,10 @@ from kernels.bench import instruments
 from kernels.contract import KernelLaunch, Signals
 from kernels.machine.device import Machine
 from kernels.machine.run import address, enqueue
+from roofline.theory.arms import of_operation
 
-LAYERS = ffn.ARMS | {"layer_signalled": on_device.ARMS["layer_signalled"]}
-GATHERING = gathers.ARMS | {name: on_device.ARMS[name] for name in ("chunk_outer", "row_block")}
+LAYERS = {name: (ffn.ARMS | on_device.ARMS)[name] for name in of_operation("ffn", gpu=True)}
+GATHERING = {name: (gathers.ARMS | on_device.ARMS)[name] for name in of_operation("all_gather_matmul", gpu=True)}
 ARMS = {name: run for name, run in GATHERING.items() if name != "chunk_launches"}
 """All but the one whose sums are torch's, which knows nothing of the machine."""
 

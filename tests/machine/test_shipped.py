@@ -26,7 +26,7 @@ from kernels.machine.run import PROGRAMS, TARGET
 from kernels.registry import CONTENDERS
 
 ROOT = Path(__file__).parents[2]
-MATMULS = "persistent", "tiled", "warpgroup", "pair", "decode", "decode_ring"
+MATMULS = [name for name, contender in CONTENDERS.items() if contender.kind == "triton"]
 WAITING = "flagged", "flagged_spills", "pieces_flags"
 ARMS = "arms", "layers", "copier", "gate", "wait", "clock", "stamp"
 BESIDE = {"copy_kernel", "wait_kernel", "raise_kernel", "stamp_kernel", "gate_kernel", "clock_kernel"}

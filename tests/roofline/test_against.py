@@ -74,7 +74,10 @@ def test_a_run_that_was_interrupted_goes_on_on_both_sides(against, base):
     [
         ("--ffn-against={tmp}", "it is no checkout of roofline-ffn"),
         (f"--ffn-against={ROOT}", "it is this checkout itself, or pytest began in it"),
-        ("--ffn-against={base} --ffn-decide=3%", "the checkouts are compared, by all shares; leave one out"),
+        (
+            "--ffn-against={base} --ffn-decide=3%",
+            "the checkouts are compared, by all processes; leave out --ffn-against",
+        ),
         ("--ffn-fail-slower", "nothing is called slower without a margin"),
     ],
 )

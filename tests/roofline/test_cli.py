@@ -1,11 +1,16 @@
 """The `roofline` command: quick, and one line for bad input."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+
+from kernels.registry import CONTENDERS
+from roofline.operations import OPERATIONS
+from roofline.theory.arms import ARMS
 
 ROOT = Path(__file__).parents[2]
 
@@ -47,3 +52,17 @@ def test_where_benchmarks_are_timed_only_they_are_imported(pytestconfig):
 )
 def test_bad_input_is_one_line_and_exit_code_2(arguments, expected, refused):
     assert expected in refused(*arguments)
+
+
+def test_operations_are_listed_with_their_arms_and_files_without_torch():
+    code = "import sys; from roofline.commands.cli import main; main(['operations']); sys.exit('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT)
+    words = re.findall(r"[^\s,]+", done.stdout)
+    examples = [operation.example for operation in OPERATIONS.values()]
+    assert {*OPERATIONS, *ARMS, *CONTENDERS, *examples} <= {*words}
+    files = {word for word in words if word.endswith(".py")}
+    assert {file for file in files if not (ROOT / file).exists()} == set()
+    assert {
+        f"{start}{name}.py" for name in OPERATIONS for start in ("roofline/operations/", "tests/benchmarks/test_")
+    } <= files
+    assert {"kernels/registry.py", "collectives/ffn.py", "collectives/bench/ffn.py"} <= files

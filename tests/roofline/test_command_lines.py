@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 ALL, MATMUL, GATHER = (f"tests/benchmarks{file}" for file in ("", "/test_matmul.py", "/test_all_gather_matmul.py"))
 LISTED = ("--benchmark-only", "--collect-only", "-q", "--ffn-device=cpu")
 NOISE = re.compile(r"tests collected|^$")
-(CORES,) = [check for check in doctor.CHECKS if check.about == "cores"]
+(CORES,) = [check for check in doctor.CHECKS if check.subject == "cores"]
 
 
 @pytest.fixture

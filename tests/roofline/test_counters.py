@@ -22,7 +22,6 @@ from roofline.report import plots, throughput
 from roofline.report.write import write
 from roofline.store import journal
 from roofline.supervise.metadata import commit_of
-from roofline.worker.prepared import Entrant, Rejection
 
 ROOT = Path(__file__).parents[2]
 FAKE = f"""#!{sys.executable}
@@ -199,13 +198,13 @@ def test_without_ncu_or_a_run_of_a_gpu_nothing_is_begun(count, run, monkeypatch,
 
 
 def test_clocks_of_somebody_else_reach_journal_and_report_beside_ours(run, monkeypatch, capsys, undrawn):
-    def entrant_of(runners, of, case):
+    def call_of(runners, of, case):
         if case.endswith("m1024-fp16-decode"):
-            return Rejection("skipped", "decode takes up to 64 rows")
-        return Entrant(case, None)
+            raise ValueError("decode takes up to 64 rows")
+        return list
 
     monkeypatch.setattr(launcher, "why_not", lambda metadata: "")
-    monkeypatch.setattr(launcher, "entrant_of", entrant_of)
+    monkeypatch.setattr(launcher, "call_of", call_of)
     times_s = {"clock_s": 100e-6, "do_bench_s": 101e-6, "cupti_s": 98e-6}
     turns = {field: lambda call, clock, time_s=time_s: time_s for field, time_s in times_s.items()}
     monkeypatch.setattr(clock_comparison, "TIMERS", turns)
@@ -231,7 +230,8 @@ def test_counters_and_clocks_execute_what_is_from_a_file_only_where_it_is_given_
         launcher.runners_of(of, ["json:dumps"])
     runners = launcher.runners_of(of, [])
     assert (runners.options.users, runners.options.baseline) == ((), None)
-    assert "f is from a file that the journal names" in launcher.entrant_of(runners, of, CASE.format(16, "f")).reason
+    with pytest.raises(ValueError, match="f is from a file that the journal names"):
+        launcher.call_of(runners, of, CASE.format(16, "f"))
 
 
 def test_our_clock_is_the_typical_time_of_its_rounds():

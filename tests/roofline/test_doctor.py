@@ -49,7 +49,7 @@ def gpu(monkeypatch, tmp_path):
 
 def find(about: str) -> doctor.Finding:
     """Return what the check of that name finds, as among all."""
-    return next(doctor.answer(check) for check in doctor.CHECKS if check.about == about)
+    return next(doctor.answer(check) for check in doctor.CHECKS if check.subject == about)
 
 
 def returns(answer):
@@ -69,8 +69,8 @@ def card(major, minor):
 
 def test_whole_gpu_has_nothing_lacking(gpu, capsys):
     findings = doctor.examine()
-    assert [finding.about for finding in findings if finding.state == LACKING] == []
-    assert {"packages", "device", "compiler"} == {finding.about for finding in findings}
+    assert [finding.subject for finding in findings if finding.state == LACKING] == []
+    assert {"packages", "device", "compiler"} == {finding.subject for finding in findings}
     assert "132 SMs, compute capability 9.0; driver 580.126.20, torch for CUDA 13.0" in find("device").text
     assert main(["doctor"]) == 0
     assert capsys.readouterr().out.endswith("the default run would be whole here\n")
@@ -87,7 +87,7 @@ def test_gpu_that_torch_cannot_use_is_told_with_what_torch_says(gpu):
 
     gpu.setattr(torch.cuda, "is_available", is_available)
     finding = doctor.examine()[-1]
-    assert (finding.about, finding.state) == ("device", LACKING)
+    assert (finding.subject, finding.state) == ("device", LACKING)
     assert OLD_DRIVER in finding.text
     assert f"make bench TORCH_INDEX={machine.TORCH_INDEX}" in finding.text
     assert main(["doctor"]) == 1
@@ -141,7 +141,7 @@ def test_packages_that_are_missing_or_too_old(monkeypatch):
 
     monkeypatch.setattr(doctor.metadata, "version", version)
     (finding,) = [finding for finding in doctor.examine() if finding.state == LACKING]
-    assert finding.about == "packages"
+    assert finding.subject == "packages"
     assert "torch 2.9.1, asked for is >=2.11" in finding.text
     assert "no pandas>=2.2" in finding.text
 

@@ -1,5 +1,6 @@
 """What the documents show: commands and Python print what stands below them, links lead somewhere, README is short."""
 
+import ast
 import doctest
 import re
 import shlex
@@ -58,11 +59,56 @@ def test_links_lead_to_files_and_headings(page):
             assert heading in {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}, target
 
 
-def test_readme_is_short_and_leads_to_every_page():
+def test_readme_is_short_and_its_six_pages_lead_to_every_other():
     text, pages = (ROOT / "README.md").read_text(), [*(ROOT / "docs").glob("*.md")]
     assert len(text.splitlines()) <= 100
     assert len(pages) <= 11
-    assert {f"docs/{page.name}" for page in pages} <= set(re.findall(r"\]\(([^)#]+)", text))
+    table = text.partition("## Pages")[2]
+    listed = re.findall(r"^\| \[[^]]+\]\(docs/([^)]+)\)", table, re.M)
+    assert len(listed) == 6
+    linked = {page for name in listed for page in re.findall(r"\]\(([\w-]+\.md)", (ROOT / "docs" / name).read_text())}
+    assert {page.name for page in pages} <= {*listed, *linked}
+
+
+def names_used(file: str) -> dict[str, set[str]]:
+    """{name: the names that it uses} of the functions, methods, classes and tables of a file."""
+    used: dict[str, set[str]] = {}
+    for node in ast.walk(ast.parse((ROOT / file).read_text())):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            names = [node.name]
+        elif isinstance(node, ast.Assign):
+            names = [target.id for target in node.targets if isinstance(target, ast.Name)]
+        else:
+            continue
+        inside = {getattr(part, "id", "") or getattr(part, "attr", "") for part in ast.walk(node)} - {*names}
+        for name in names:
+            used.setdefault(name, set()).update(inside)
+    return used
+
+
+def test_diagram_of_contributing_is_that_of_the_code():
+    """A box names what its file has. What an arrow leaves uses, by functions of its own file, what the arrow leads to;
+    both ends of a dashed one name its message."""
+    (diagram,) = re.findall(r"```mermaid\n(.*?)```", (ROOT / "CONTRIBUTING.md").read_text(), re.S)
+    boxes = {box: (file, name) for box, file, name in re.findall(r'^ *(\w+)\["(\S+): (\S+)"\]', diagram, re.M)}
+    arrows = re.findall(r"^ *(\w+) (-->|-\.->)(?:\|(.*)\|)? (\w+)$", diagram, re.M)
+    assert len(boxes) >= 20
+    assert len(arrows) == len(re.findall(r"->", diagram))
+    for file, name in boxes.values():
+        assert {*name.split(".")} <= names_used(file).keys(), (file, name)
+    for begin, kind, label, end in arrows:
+        (file, name), (other_file, other) = boxes[begin], boxes[end]
+        used = names_used(file)
+        reached, waiting = set(), [name.rpartition(".")[2]]
+        while waiting:
+            new = used.get(waiting.pop(), set()) - reached
+            reached |= new
+            waiting += new
+        if kind == "-->":
+            assert other.rpartition(".")[2] in reached, (begin, end)
+        else:
+            assert label in reached, (begin, end)
+            assert label in set.union(*names_used(other_file).values()), (begin, end)
 
 
 def test_every_option_is_documented():

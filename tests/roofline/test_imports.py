@@ -1,10 +1,9 @@
-"""Imports run down the floors of the house, and CONTRIBUTING's walks name files that refer to one another in order.
+"""Imports run down the floors of the house.
 
 An import is one at the top of a module, inside a function, or by `import_module`.
 """
 
 import ast
-import re
 from collections.abc import Container
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -135,16 +134,3 @@ def test_what_reports_need_is_free_of_torch():
     free = below | {"analysis", "plots", "report", "account", "cli"}
     paths = [path for module, path in HOUSE.items() if room_of(module) in free]
     assert [(path, names) for path in paths if (names := imported(path, ("torch", "triton", "pytest")))] == []
-
-
-@pytest.mark.parametrize("title", ["The TFLOP/s of a case", "The hidden fraction of an arm"])
-def test_each_step_of_a_walk_hands_a_name_to_the_next(title):
-    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    section = page.partition(f"### {title}\n")[2].partition("\n#")[0].partition("\nThese only pass it on")[0]
-    steps = re.split(r"^\d+\. ", section, flags=re.MULTILINE)[1:]
-    files = [re.findall(r"\]\(([^)]+\.py)\)", step) for step in steps]
-    assert len(steps) == 8
-    assert len({path for paths in files for path in paths}) <= 13
-    for step, (*_, path), (after, *_) in zip(steps, files, files[1:], strict=False):
-        (name,) = re.findall(r"-> `(\w+)`", step)
-        assert all(name in (ROOT / part).read_text(encoding="utf-8") for part in (path, after)), (name, after)

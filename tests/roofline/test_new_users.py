@@ -135,7 +135,7 @@ def test_what_lacks_memory_says_so_in_words_of_operands(three_shapes, deed, reas
 
 def test_a_shape_that_does_not_fit_costs_its_own_rows_and_is_known_before_it_begins(three_shapes):
     run = three_shapes(more=MEMORY.replace("500_000", "4_800_000"))
-    assert "a share may take 0.0 GB of memory" in run.text
+    assert "a worker may take 0.0 GB of memory" in run.text
     assert sorted(run.reasons) == ["m128-numpy", "m128-torch", "m256-numpy", "m256-torch"]
     assert {outcome for outcome, _ in run.reasons.values()} == {"skipped"}
     assert ": choose fewer --ffn-tokens, a larger --ffn-tp or a smaller --ffn-model" in run.reasons["m128-torch"][1]

@@ -13,7 +13,9 @@ import stand_in
 
 from conftest import ROOT
 from roofline.analysis.records import records_of
+from roofline.operations import OPERATIONS
 from roofline.store import journal
+from roofline.theory.arms import ARMS, BY_PERSISTENT, PERSISTENT, of_operation
 
 HOW = (
     *("--ffn-device=cuda", "--ffn-dtype=fp16", "--ffn-model=128x256"),
@@ -30,11 +32,16 @@ stand_in.install()
 """
 """Of pytest, and so of the shares, which are forks of it."""
 
-LAUNCHES = {"serial", "chunk_launches", "row_block_launches"}
-WAITING = {"chunk_outer", "row_block"}
-SCATTER = {"serial", "block_launches"}
-LAYER = {"serial", "all_reduce", "layer_launches", "chained_launches"}
-PREFETCH = {"serial", "overlapped"}
+GATHERS = [name for name, operation in OPERATIONS.items() if operation.analysis == "overlap"]
+
+
+def arms(*, hopper: bool) -> dict[str, set[str]]:
+    """The arms of each operation that gathers. By our persistent matmul, and on the device, a Hopper alone has them."""
+    by_op = {op: {*of_operation(op, gpu=hopper)} for op in GATHERS}
+    if hopper:
+        for names in by_op.values():
+            names |= {name + PERSISTENT for name in names & {*BY_PERSISTENT}}
+    return by_op
 
 
 @dataclass
@@ -82,10 +89,7 @@ def test_hopper_gets_the_whole_line_up_though_the_device_is_lost_meanwhile(rehea
     assert outcome.code == 1
     assert outcome.measured == {
         "matmul": {"cublas", "cublas_again", "persistent", "decode", "warpgroup"},
-        "all_gather_matmul": LAUNCHES | {"row_block_launches_persistent"} | WAITING,
-        "matmul_reduce_scatter": SCATTER | {"block_launches_persistent", "signalled"},
-        "ffn": LAYER | {"layer_launches_persistent", "layer_signalled"},
-        "weight_prefetch": PREFETCH | {"overlapped_persistent"},
+        **arms(hopper=True),
     }
     (failed,) = outcome.reasons("failed")
     assert failed.startswith("tiled: RuntimeError: CUDA error: an illegal memory access")
@@ -105,7 +109,9 @@ def test_hopper_gets_the_whole_line_up_though_the_device_is_lost_meanwhile(rehea
     assert links.keys() == {"paced", "paced_engine", "pcie"}
     assert all(row["matmul_slowdown"] > 0.9 and row["link_slowdown"] > 0.9 for row in links.values())
     assert any("disturbs least: --ffn-link-bandwidth balance2750" in note for note in outcome.run.notes)
-    assert {name for shape in shapes.values() for name in shape.timelines} >= WAITING
+    assert {name for shape in shapes.values() for name in shape.timelines} >= {
+        name for name, arm in ARMS.items() if arm.table
+    }
     assert outcome.folder.name.endswith("rehearsal-of-h100")
     assert "rehearsal of H100" in (outcome.folder / "report.md").read_text().splitlines()[0]
 
@@ -172,10 +178,7 @@ def test_another_card_gets_a_whole_run_and_what_needs_hopper_says_so(rehearse):
     assert {shape.processes for shape in outcome.run.shapes.values()} == {2}
     assert outcome.measured == {
         "matmul": {"cublas", "cublas_again", "tiled"},
-        "all_gather_matmul": LAUNCHES,
-        "matmul_reduce_scatter": SCATTER,
-        "ffn": LAYER,
-        "weight_prefetch": PREFETCH,
+        **arms(hopper=False),
     }
     over_wires = [shape for shape in outcome.run.shapes.values() if shape.analysis == "overlap"]
     for shape in over_wires:  # a link keeps step in each process

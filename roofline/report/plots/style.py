@@ -5,25 +5,10 @@ from itertools import cycle
 from roofline.operations.format import number_text
 from roofline.report.plots import theme
 from roofline.report.plots.theme import DARK, GREY, MARKERS
-from roofline.theory.arms import ALL_CORES, ALL_REDUCE, PEER, PERSISTENT
+from roofline.theory.arms import ARMS, PERSISTENT
 from roofline.theory.wires import PACED, PCIE
 
-LOOKS = {
-    "serial": ("#666666", "o"),
-    ALL_CORES: ("#111111", "*"),
-    "chunk_launches": ("#0173b2", "s"),
-    "row_block_launches": ("#882255", "P"),
-    "block_launches": ("#cc78bc", "<"),
-    ALL_REDUCE: ("#ca9161", "d"),
-    "layer_launches": ("#332288", ">"),
-    "chained_launches": ("#117733", "h"),
-    "layer_signalled": ("#aa4499", "$\u25e2$"),
-    "chunk_outer": ("#d55e00", "X"),
-    "row_block": ("#de8f05", "^"),
-    "signalled": ("#999933", "H"),
-    "overlapped": ("#029e73", "D"),
-    PEER: ("#ece133", "p"),
-}
+LOOKS = {name: arm.look for name, arm in ARMS.items()}
 """Colour and marker of an arm's points: the colour-blind can tell them apart. Serial is grey: it is what the others are
 measured against."""
 
