@@ -134,6 +134,8 @@ def hidden_expected(run: Run, shape: Shape, arm: str, plan: OverlapPlan) -> floa
     Matmul and link slow one another as they do where they do not wait for one another. Times are those between the
     link's start and the last arrival, or the end of the matmul.
     """
+    if plan.arm not in EXPECTED:
+        return None
     gemm_name, link_name = _unsplit(shape)
     gemm, preset = (shape.times_s(name) for name in (gemm_name, "preset"))
     read = [
@@ -142,7 +144,7 @@ def hidden_expected(run: Run, shape: Shape, arm: str, plan: OverlapPlan) -> floa
         shape.values("preset beside link", "first_wait_s"),
         shape.values("preset beside link", "last_arrival_s"),
     ]
-    if plan.arm not in EXPECTED or not (preset and all(read)):
+    if not (preset and all(read)):
         return None
     t_gemm_s, preset_s, t_comm_s, link_s, *beside_s = (_alone_s(shape, series) for series in (gemm, preset, *read))
     start_s = t_comm_s - link_s

@@ -10,7 +10,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from roofline.analysis.records import record_of
+from roofline.analysis.records import records_of
 from roofline.report.write import terminal, write
 from roofline.supervise.signals import ways_on
 from roofline.worker import device_errors
@@ -139,12 +139,14 @@ class Narrator:
         Samples are left out: the journal has them, and files of several times the size are not worth a second copy.
         """
         run = self._state.run
+        records = {(record["shape"], record["contender"]): record for record in (records_of(run) if run else ())}
         for entry in output_json["benchmarks"]:
             if not config.option.benchmark_save_data:
                 entry["stats"].pop("data", None)
             parameters = entry["params"] or {}
-            if run and (record := record_of(run, parameters.get("shape"), parameters.get("contender"))):
-                entry["extra_info"] = record
+            case = parameters.get("shape"), parameters.get("contender")
+            if case in records:
+                entry["extra_info"] = records[case]
         output_json["not_measured"] = run.missing if run else []
         output_json["ceilings"] = run.ceilings if run else []
         if run and run.void:

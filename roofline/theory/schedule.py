@@ -143,12 +143,23 @@ def row_block(grid: Grid, programs: int, arrival_s: Sequence[Sequence[float]], c
     `arrival_s[m][j]`: when row tile m is expected to have the chunk at position j. `chunk_s`: the time of one tile with
     one chunk.
     """
+    table, _ = row_block_and_end_s(grid, programs, arrival_s, chunk_s)
+    return table
+
+
+def row_block_and_end_s(
+    grid: Grid, programs: int, arrival_s: Sequence[Sequence[float]], chunk_s: float
+) -> tuple[Table, float]:
+    """The table `row_block`, and when its last program ends, which dealing the tiles has found out: to the bit what
+    `simulate` says of that table, from the same times."""
     table: list[list[WorkTile]] = [[] for _ in range(programs)]
     free = [(0.0, program) for program in range(programs)]  # already a heap
+    ends_s: dict[tuple[int, float], float] = {}  # by row tile and start: most tiles of a wave have both in common
     for m, n in grid.tiles:
         start_s, program = heapq.heappop(free)
         chunks = len(arrival_s[m])
         table[program].append(WorkTile(m, n, 0, chunks, False, False))
-        _, end_s = inner_loops(arrival_s[m], 0, chunks, start_s, chunk_s)[-1]
-        heapq.heappush(free, (end_s, program))
-    return tuple(map(tuple, table))
+        if (m, start_s) not in ends_s:
+            _, ends_s[m, start_s] = inner_loops(arrival_s[m], 0, chunks, start_s, chunk_s)[-1]
+        heapq.heappush(free, (ends_s[m, start_s], program))
+    return tuple(map(tuple, table)), max(free)[0]

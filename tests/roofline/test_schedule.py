@@ -35,6 +35,15 @@ def test_row_block_gives_the_next_tile_to_the_program_that_is_free_first():
     assert [[work_tile.m for work_tile in work_tiles] for work_tiles in table] == [[0], [1, 2, 3]]
 
 
+@pytest.mark.parametrize("blocks", [1, 8, 32])
+@pytest.mark.parametrize("comm_s", [0.3, 1.0, 3.0])
+def test_row_block_ends_when_the_simulator_says_of_its_table(blocks, comm_s):
+    grid = SHAPES[2560]
+    arrival_s, chunk_s = arrivals(RANKS, comm_s, grid.row_tiles, blocks), product_s(grid, SMS, RANKS, 1.0)
+    table, end_s = schedule.row_block_and_end_s(grid, SMS, arrival_s, chunk_s)
+    assert end_s == simulate(table, arrival_s, chunk_s)  # to the bit
+
+
 @pytest.mark.parametrize(("gemm_over_comm", "hidden", "spills_per_tile"), [(1, 0.875, 5.8), (1.5, 1, 2.3), (8, 1, 0)])
 def test_spill_once_hides_as_much_as_chunk_outer_with_fewer_spills(gemm_over_comm, hidden, spills_per_tile):
     grid = Grid(6, 1)  # six tiles for one program: what each of a chip's programs would do
