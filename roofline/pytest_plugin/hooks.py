@@ -27,12 +27,12 @@ from roofline.pytest_plugin.state import State, of_command_line
 from roofline.report import compare, findings
 from roofline.store import conditions, journal, temporary
 from roofline.store.lines import plain
-from roofline.supervise import jobs, metadata, plan, signals
+from roofline.store.outcome import FAILED, SKIPPED
+from roofline.supervise import metadata, plan, signals, stages
 from roofline.supervise.epochs import Follower, identity, of_environment
 from roofline.supervise.supervisor import Supervisor
 from roofline.theory.container import settle
 from roofline.worker import machine
-from roofline.worker.prepared import SKIPPED
 
 THEIR_TABLE = tuple(f"--benchmark-{word}" for word in ("columns", "compare", "group-by", "histogram", "name", "sort"))
 """Options that say how pytest-benchmark's table is to be."""
@@ -60,7 +60,7 @@ def pytest_addoption(parser, pluginmanager):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config):
-    """Run the shares of a rank that torchrun started, in place of pytest, unless it is rank 0."""
+    """Run the workers of a rank that torchrun started, in place of pytest, unless it is rank 0."""
     if os.environ.get("WORLD_SIZE", "1") in ("", "1") or os.environ.get("RANK", "0") == "0":
         return None
     try:
@@ -184,10 +184,10 @@ def pytest_collection_finish(session):
             root = None if runs_here(config) and not state.epochs else config.rootpath
             state.session = Supervisor(state.options, state.selected, state.runners, root, state.epochs)
             began = time.monotonic()
-            jobs.greet(state.session)
+            stages.greet(state.session)
             start_s = time.monotonic() - began
             if state.options.against and state.options.timed:
-                state.session.base = jobs.other_checkout(state.session)
+                state.session.base = stages.other_checkout(state.session)
             if state.options.decide:
                 _let_decisions_end(config, state)
             hello = state.session.hello
@@ -241,7 +241,7 @@ def pytest_report_collectionfinish(config):
     is_usual = all(operations.find(case.op).default for case in state.cases_left)  # others compile, and call for longer
     about = "about" if is_usual else "at least"
     text = f"{counts}, {about} {took}{', for decisions up to three times that' * bool(options.decide)}"
-    memory = f"a share may take {state.session.hello['share_bytes'] / 1e9:.1f} GB of memory" if state.session else ""
+    memory = f"a worker may take {state.session.hello['share_bytes'] / 1e9:.1f} GB of memory" if state.session else ""
     return [text, memory] if memory else text
 
 
@@ -256,7 +256,7 @@ def ffn_session(request):
     """Return the run, in which all is measured, or in plain pytest checked. Its folder is made, or gone on with."""
     state = request.config.stash[STATE]
     _begin(request.config, state)
-    jobs.measure(state.session) if state.options.timed else jobs.check(state.session)
+    stages.measure(state.session) if state.options.timed else stages.check(state.session)
     return state.session
 
 
@@ -294,7 +294,7 @@ def _begin(config, state: State) -> None:
     state.held = state.held or journal.hold(session.folder)
     narrator = config.pluginmanager.get_plugin("ffn-narrator")
     session.progress, session.say = narrator.progress, narrator.say
-    session.name_kernels = partial(jobs.name_kernels, session)
+    session.name_kernels = partial(stages.name_kernels, session)
 
 
 @pytest.fixture
@@ -308,17 +308,16 @@ def ffn_benchmark(request, benchmark):
     def run(shape: str, contender: str) -> None:
         if state.is_of_shares(shape):
             session = request.getfixturevalue("ffn_session")
-            entry, is_checked = session.entries.get(f"{shape}-{contender}"), not state.options.timed
-            rejection = (entry["outcome"], entry["reason"]) if entry else None
+            rejection, is_checked = session.outcomes.get(f"{shape}-{contender}"), not state.options.timed
             is_there = contender in (session.checked(shape) if is_checked else session.run.measured(shape))
-            if not (entry or is_there) and session.over:
-                pytest.skip(session.over)
+            if not (rejection or is_there) and session.end_reason:
+                pytest.skip(session.end_reason)
         else:
             prepared = state.runners.prepare(shape, [contender])
             rejection, is_there = prepared.rejected.get(contender), contender in prepared.entrants
         if rejection:
-            outcome, reason = rejection
-            pytest.skip(reason) if outcome == SKIPPED else pytest.fail(reason, pytrace=False)
+            reason = rejection.reason
+            pytest.skip(reason) if rejection.outcome == SKIPPED else pytest.fail(reason, pytrace=False)
         if not is_there:
             pytest.fail(f"its runner left out {contender}, and did not say why", pytrace=False)
         if not state.options.timed:
@@ -365,8 +364,8 @@ def pytest_sessionfinish(session):
     """End the run before pytest-benchmark saves it. A file that cannot be saved costs no data: the journal has all."""
     state = session.config.stash[STATE]
     if state.epochs:
-        signals.deafen()  # torchrun sends SIGTERM where another rank ends with an exit code
-        if (silent := state.epochs.close()) and not (state.session and state.session.over):
+        signals.ignore_signals()  # torchrun sends SIGTERM where another rank ends with an exit code
+        if (silent := state.epochs.close()) and not (state.session and state.session.end_reason):
             named = ", ".join(map(str, silent))
             state.problems.append(f"rank {named} of {state.epochs.size} gave no verdict: lost, or hangs")
     if not (state.options.timed and state.run):
@@ -377,10 +376,10 @@ def pytest_sessionfinish(session):
         state.problems.append(f"interrupted by {str(signal) or 'Ctrl-C'}: not all kernels were named")
         session.exitstatus = pytest.ExitCode.INTERRUPTED
         state.session.finish(state.problems[-1])
-    over, missing = state.session.over, state.session.run.missing
-    if over and over not in (entry["reason"] for entry in missing):  # every case has its rounds of the first process
+    over, missing = state.session.end_reason, state.session.run.missing
+    if over and over not in (outcome.reason for outcome in missing):  # every case has its rounds of the first process
         state.problems.append(f"the run ended early: {over}")
-    failed = over or any(entry["outcome"] == "failed" for entry in missing)
+    failed = over or any(outcome.outcome == FAILED for outcome in missing)
     if state.options.fail_slower:
         slower = decision.slower(state.session.run) if state.options.decide else compare.slower(state.session.run)
         state.problems, failed = state.problems + slower, failed or slower

@@ -45,7 +45,7 @@ def require_memory(cases: list, memory: int) -> None:
     least = min((case.sets * case.work.device_bytes for case in cases), default=0)
     if least > memory:
         raise ValueError(
-            f"no shape fits: the operands of the smallest take {least / 1e9:,.0f} GB, a share may take "
+            f"no shape fits: the operands of the smallest take {least / 1e9:,.0f} GB, a worker may take "
             f"{memory / 1e9:,.1f} GB: choose fewer --ffn-tokens, a larger --ffn-tp, a smaller --ffn-model or shapes"
         )
 

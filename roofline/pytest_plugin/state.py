@@ -82,7 +82,7 @@ def of_command_line(config, timed: bool, ranks: Epochs | None) -> State:
         raise ValueError(f"--ffn-{asked[0]} measures: it needs --benchmark-only")
     if ranks:
         _refuse_of_ranks(config)
-        ranks.meet(identity(config.rootpath, config.invocation_params.args))
+        ranks.rendezvous(identity(config.rootpath, config.invocation_params.args))
     wanted, world = ffn_options.value("device", get) or "auto", ranks.size if ranks else 1
     resume, run, held = ffn_options.value("resume", get), None, None
     if resume is None:
