@@ -90,8 +90,8 @@ def test_what_strikes_the_share_of_a_rank_costs_its_case_and_the_next_epoch_has_
     run = ranks(fault=fault, count=count)
     assert f"exit codes of the ranks: 1{' 0' * (count - 1)}" in run.text
     failed = [missing for missing in run.kept.missing if missing.outcome == "failed"]
-    assert [entry["reason"] for entry in failed if why not in entry["reason"]] == []
-    assert sorted(entry["case"].rpartition("-")[2] for entry in failed) == sorted(out)
+    assert [missing.reason for missing in failed if why not in missing.reason] == []
+    assert sorted(missing.case.rpartition("-")[2] for missing in failed) == sorted(out)
     assert sum(len(run.kept.measured(name)) for name in run.kept.shapes) == CASE_COUNT - len(failed)
     assert not run.kept.interrupted
     assert "Traceback" not in run.text
