@@ -151,7 +151,7 @@ def test_the_best_bucket_of_gradients_is_near_the_one_by_overhead_and_bandwidth(
 def test_loopback_hides_nothing_and_no_report_has_a_time_of_it(tmp_path):
     folder, run = measure(tmp_path, SHORT, over_wire=False)
     assert records_of(run) == []
-    assert {entry["reason"] for entry in run.missing} == {run.void}
+    assert {missing.reason for missing in run.missing} == {run.void}
     assert not [path.name for path in folder.glob("*.svg")]
     (shape,) = run.shapes.values()
     names = "gemm torch", "link", "overlapped"

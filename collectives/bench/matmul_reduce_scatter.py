@@ -47,7 +47,7 @@ class Summed(Setting):
         timed."""
         slowdowns = {}
         if self.options.timed and not self.earlier_facts:
-            slowdowns = self.ranks.share(self._slowdowns(arm, self.matmul_of(name)))
+            slowdowns = self.ranks.broadcast(self._slowdowns(arm, self.matmul_of(name)))
         if not slowdowns:
             return {"ranks_per_launch": 1}
 

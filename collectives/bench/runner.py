@@ -7,6 +7,7 @@ On a CPU all of them compute on all cores but one, which is the link's; the arm 
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
 from collectives.bench import peer
@@ -52,7 +53,8 @@ class Runner(matmul.Runner):
 
     def prepare(self, case, names: list[str], first_call=unwatched) -> PreparedCase:
         """Each arm of `names` checked; where timed, `serial` with them, and beside them what to compare with."""
-        return self.ranks.agreed(f"preparing {case.id}", lambda: self._prepare(case, names, first_call))
+        with self.ranks.agreed():
+            return self._prepare(case, names, first_call)
 
     def _prepare(self, case, names: list[str], first_call) -> PreparedCase:
         options = self.options
@@ -88,7 +90,7 @@ class Runner(matmul.Runner):
 
         def check_together() -> Entrant | Rejection:
             entrant, refused = self.ranks.together(f"checking {name} on {prepared.case.id}", check)
-            return refused._replace(reason=f"{name}: {refused.reason}") if refused else entrant
+            return replace(refused, reason=f"{name}: {refused.reason}") if refused else entrant
 
         prepared.enter(name, check_together)
 

@@ -140,7 +140,7 @@ class Setting:
             if self.link_kind == wires.PCIE:
                 self.t_comm_s = self.earlier_facts["t_comm_planned_s"]
         else:
-            times = ranks.share(self._unsplit_s() if options.timed else dict.fromkeys(self.unsplit, 1.0))
+            times = ranks.broadcast(self._unsplit_s() if options.timed else dict.fromkeys(self.unsplit, 1.0))
             fastest = min(times, key=times.get)
             self.t_gemm_s = times[fastest]
             self.bytes_per_s = self._bytes_per_s()
@@ -202,7 +202,7 @@ class Setting:
         all_gather = all(transfer.shard is not None for transfer in transfers) and not transfers.in_turn
         if not (world and self.options.timed and all_gather) or world.why_not("nccl"):
             return self.link_kind
-        times = self.ranks.share({kind: self.gather_s(kind) for kind in (self.link_kind, wires.ALL_GATHER)})
+        times = self.ranks.broadcast({kind: self.gather_s(kind) for kind in (self.link_kind, wires.ALL_GATHER)})
         return min(times, key=times.get)
 
     def link(self, kind: str | None = None, *, is_spread: bool = False):
@@ -221,7 +221,7 @@ class Setting:
             return self.case.work.wire_bytes / self.bytes_per_s
         if self.wire.kind == "preset" or not self.options.timed:
             return 0.0
-        return self.ranks.share(self.gather_s())
+        return self.ranks.broadcast(self.gather_s())
 
     def gather_s(self, kind: str | None = None) -> float:
         """Return about the time of a gather with nothing beside it."""

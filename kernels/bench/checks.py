@@ -9,6 +9,7 @@ for, and far more of a GPU that has few such units.
 import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -221,7 +222,7 @@ def check(
             if not refused and (refused := verdict(name, errors[-1], dtype, limit)):
                 place = worst_place(out, references[sign])
                 later = f", {NOT_JOINED}" if changes_later(out) else ""
-                refused = refused._replace(reason=f"{refused.reason}{more}; {place}{later}")
+                refused = replace(refused, reason=f"{refused.reason}{more}; {place}{later}")
             x.mul_(sign)  # last: what is late still reads it
     finally:
         written = [place for place, pair in kept.items() if not are_same_bits(*pair)]

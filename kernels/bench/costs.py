@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from roofline.worker import launches
-from roofline.worker.share import synchronize
+from roofline.worker.machine import synchronize
 
 KINDS = (
     ("loss", r"log_?softmax|nll_loss|cross_entropy"),

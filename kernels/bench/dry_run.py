@@ -89,8 +89,9 @@ def launch_all(options: Options, chip: chips.Chip, names: list[str]) -> list[str
                 prepared = runner.prepare(case, OURS.get(name) or planner.names(case))
                 for entrant in prepared.entrants.values():
                     entrant.call()
-                rejected = prepared.rejected.items()
-                failures += [f"{case.id}: {reason}" for _, (outcome, reason) in rejected if outcome == FAILED]
+                for rejected in prepared.rejected.values():
+                    if rejected.outcome == FAILED:
+                        failures.append(f"{case.id}: {rejected.reason}")
     return failures
 
 

@@ -22,9 +22,8 @@ from roofline.operations.contenders import FIRST_CALL_S
 from roofline.operations.transformer_step import CONTENDERS, MODES, VOCABULARY, TransformerStep
 from roofline.worker import device_errors
 from roofline.worker.ceilings import Probe
-from roofline.worker.machine import refuse_tf32
+from roofline.worker.machine import refuse_tf32, synchronize
 from roofline.worker.prepared import FAILED, SKIPPED, Entrant, PreparedCase, Rejection, unwatched, verdict
-from roofline.worker.share import synchronize
 
 LEARNING_RATE = 1e-4
 TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 3e-2}

@@ -280,7 +280,7 @@ def _missing(runs: dict[str, Run], records_of_run: dict[str, dict]) -> list[Miss
     """The cases that some run measured and others did not."""
     runs_without: dict[tuple[str, str], list[str]] = {}
     for name, run in runs.items():
-        reasons = {entry["case"]: f"{entry['outcome'].replace('_', ' ')}: {entry['reason']}" for entry in run.missing}
+        reasons = {each.case: f"{each.outcome.replace('_', ' ')}: {each.reason}" for each in run.missing}
         for case in dict.fromkeys(chain(*records_of_run.values())):
             if case not in records_of_run[name]:
                 runs_without.setdefault((case, reasons.get(case, "not asked for")), []).append(name)

@@ -31,7 +31,7 @@ FIRST_CALL_S = {"usual": 120.0, "user": 300.0, "compiled": 900.0, "tuned": 1800.
 
 Triton compiles a kernel within half a minute. A user's may autotune, or import a compiler. `torch.compile` takes
 minutes for 36 layers forward and backward. Inductor also times what it compiles for each shape, on a busy host for a
-multiple of that. One that uses no CPU hangs sooner: `supervise.jobs.LIMIT_S`."""
+multiple of that. One that uses no CPU hangs sooner: `supervise.limits.LIMIT_S`."""
 
 
 @dataclass(frozen=True, kw_only=True)

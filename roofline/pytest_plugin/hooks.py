@@ -27,12 +27,12 @@ from roofline.pytest_plugin.state import State, of_command_line
 from roofline.report import compare, findings
 from roofline.store import conditions, journal, temporary
 from roofline.store.lines import plain
-from roofline.supervise import jobs, metadata, plan, signals
+from roofline.store.outcome import FAILED, SKIPPED
+from roofline.supervise import metadata, plan, signals, stages
 from roofline.supervise.epochs import Follower, identity, of_environment
 from roofline.supervise.supervisor import Supervisor
 from roofline.theory.container import settle
 from roofline.worker import machine
-from roofline.worker.prepared import SKIPPED
 
 THEIR_TABLE = (
     *("--benchmark-columns", "--benchmark-compare", "--benchmark-group-by"),
@@ -241,10 +241,10 @@ def _start(config, state: State) -> None:
     root = None if runs_here(config) and not state.epochs else config.rootpath
     supervisor = state.session = Supervisor(state.options, state.selected, state.runners, root, state.epochs)
     began = time.monotonic()
-    jobs.greet(supervisor)
+    stages.greet(supervisor)
     start_s = time.monotonic() - began
     if state.options.against and state.options.timed:
-        supervisor.base = jobs.other_checkout(supervisor)
+        supervisor.base = stages.other_checkout(supervisor)
     if state.options.decide:
         _let_decisions_end(config, state)
     hello = supervisor.hello
@@ -306,7 +306,7 @@ def ffn_session(request):
     """The run, once all is measured in its folder, or in plain pytest checked."""
     state = request.config.stash[STATE]
     _begin(request.config, state)
-    jobs.measure(state.session) if state.options.timed else jobs.check(state.session)
+    stages.measure(state.session) if state.options.timed else stages.check(state.session)
     return state.session
 
 
@@ -337,7 +337,7 @@ def _begin(config, state: State) -> None:
     state.held = state.held or journal.hold(session.folder)
     narrator = config.pluginmanager.get_plugin("ffn-narrator")
     session.progress, session.say = narrator.progress, narrator.say
-    session.name_kernels = partial(jobs.name_kernels, session)
+    session.name_kernels = partial(stages.name_kernels, session)
 
 
 def _metadata(config, state: State) -> dict:
@@ -365,17 +365,16 @@ def ffn_benchmark(request, benchmark):
     def run(shape: str, contender: str) -> None:
         if state.is_of_shares(shape):
             session = request.getfixturevalue("ffn_session")
-            entry, is_checked = session.entries.get(f"{shape}-{contender}"), not state.options.timed
-            rejection = (entry["outcome"], entry["reason"]) if entry else None
+            rejection, is_checked = session.outcomes.get(f"{shape}-{contender}"), not state.options.timed
             is_there = contender in (session.checked(shape) if is_checked else session.run.measured(shape))
-            if not (entry or is_there) and session.over:
-                pytest.skip(session.over)
+            if not (rejection or is_there) and session.end_reason:
+                pytest.skip(session.end_reason)
         else:
             prepared = state.runners.prepare(shape, [contender])
             rejection, is_there = prepared.rejected.get(contender), contender in prepared.entrants
         if rejection:
-            outcome, reason = rejection
-            pytest.skip(reason) if outcome == SKIPPED else pytest.fail(reason, pytrace=False)
+            reason = rejection.reason
+            pytest.skip(reason) if rejection.outcome == SKIPPED else pytest.fail(reason, pytrace=False)
         if not is_there:
             pytest.fail(f"its runner left out {contender}, and did not say why", pytrace=False)
         if not state.options.timed:
@@ -444,9 +443,9 @@ def pytest_sessionfinish(session):
 
 def _leave_ranks(state: State) -> None:
     """Leave the group of ranks, and name those that gave no verdict."""
-    signals.deafen()  # torchrun sends SIGTERM where another rank ends with an exit code
+    signals.ignore_signals()  # torchrun sends SIGTERM where another rank ends with an exit code
     silent = state.epochs.close()
-    if silent and not (state.session and state.session.over):
+    if silent and not (state.session and state.session.end_reason):
         ranks = ", ".join(map(str, silent))
         state.problems.append(f"rank {ranks} of {state.epochs.size} gave no verdict: lost, or hangs")
 
@@ -460,16 +459,16 @@ def finish_run(session, state: State) -> None:
         state.problems.append(f"interrupted by {str(signal) or 'Ctrl-C'}: not all kernels were named")
         session.exitstatus = pytest.ExitCode.INTERRUPTED
         supervisor.finish(state.problems[-1])
-    reasons = [entry["reason"] for entry in supervisor.run.missing]
-    if supervisor.over and supervisor.over not in reasons:  # every case has its rounds of the first process
-        state.problems.append(f"the run ended early: {supervisor.over}")
+    reasons = [outcome.reason for outcome in supervisor.run.missing]
+    if supervisor.end_reason and supervisor.end_reason not in reasons:  # every case has its rounds of the first process
+        state.problems.append(f"the run ended early: {supervisor.end_reason}")
 
 
 def exit_status(status: int, state: State) -> int:
     """The exit code of a finished run: it fails where a case failed, or is slower than it may be, where the run ended
     early, and where nothing could be measured."""
     supervisor = state.session
-    failed = bool(supervisor.over) or any(entry["outcome"] == "failed" for entry in supervisor.run.missing)
+    failed = bool(supervisor.end_reason) or any(outcome.outcome == FAILED for outcome in supervisor.run.missing)
     if state.options.fail_slower:
         judge = decision if state.options.decide else compare
         slower = judge.slower(supervisor.run)

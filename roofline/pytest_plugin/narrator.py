@@ -108,7 +108,11 @@ class Narrator:
         run, folder = self._state.run, self._state.folder
         self.progress("report")
         path = folder / "benchmark.json"
-        saved = {"machine_info": run.metadata["machine"], "benchmarks": [], "not_measured": run.missing}
+        saved = {
+            "machine_info": run.metadata["machine"],
+            "benchmarks": [],
+            "not_measured": [outcome.entry for outcome in run.missing],
+        }
         saved = self._saved or saved | {"ceilings": run.ceilings}
         try:
             if self._saved or not path.exists():
@@ -147,7 +151,7 @@ class Narrator:
             case = parameters.get("shape"), parameters.get("contender")
             if case in records:
                 entry["extra_info"] = records[case]
-        output_json["not_measured"] = run.missing if run else []
+        output_json["not_measured"] = [outcome.entry for outcome in run.missing] if run else []
         output_json["ceilings"] = run.ceilings if run else []
         if run and run.void:
             output_json["benchmarks"] = []

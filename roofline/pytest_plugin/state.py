@@ -72,7 +72,7 @@ def of_command_line(config, timed: bool, ranks: Epochs | None) -> State:
     _refuse_conflicts(config, timed, ranks)
     get = config.getoption
     if ranks:
-        ranks.meet(identity(config.rootpath, config.invocation_params.args))
+        ranks.rendezvous(identity(config.rootpath, config.invocation_params.args))
     device = ffn_options.value("device", get) or "auto"
     world = ranks.size if ranks else 1
     if resume := ffn_options.value("resume", get):

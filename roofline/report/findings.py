@@ -63,7 +63,7 @@ def _outcomes(**words: str) -> Find:
     """Return what finds the cases of these outcomes, and describes each by its words."""
 
     def find(run: Run, frame: DataFrame) -> Iterable[str]:
-        cases = grouped((entry["outcome"], entry["case"]) for entry in run.missing)
+        cases = grouped((outcome.outcome, outcome.case) for outcome in run.missing)
         return [
             f"{len(cases[outcome])} {words[outcome]}: {tables.named(cases[outcome])}"
             for outcome in words

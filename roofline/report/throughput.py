@@ -206,12 +206,12 @@ def memory(run: Run, frame: DataFrame) -> Section:
     """Return the section of the bytes that were kept, and of the most that were allocated. Its lines have who needs
     more than there is."""
     rows = frame[frame["peak_bytes"].notna()]
-    lacking = [entry for entry in run.missing if ": needs " in entry["reason"]]
+    lacking = [missing for missing in run.missing if ": needs " in missing.reason]
     return Section(
         "Memory",
         "What a forward pass keeps for the backward one, beside the formula, and the most that a call had allocated.",
         table=texts(rows, ("shape", "contender", *(f"{name}_bytes" for name in KEPT))),
-        lines=tuple(f"{entry['case']}: {entry['reason'].partition(': ')[2]}" for entry in lacking),
+        lines=tuple(f"{missing.case}: {missing.reason.partition(': ')[2]}" for missing in lacking),
         long=True,
     )
 

@@ -113,7 +113,7 @@ def _end(run: Run, cases: DataFrame) -> list[Section]:
 
 def missing(run: Run) -> list[str]:
     """Return a line per reason for which cases failed or have no number, with the cases."""
-    reasons = grouped(((entry["outcome"], entry["reason"]), entry["case"]) for entry in run.missing).items()
+    reasons = grouped(((missing.outcome, missing.reason), missing.case) for missing in run.missing).items()
     return [f"{outcome.replace('_', ' ')}: {tables.named(cases)}: {reason}" for (outcome, reason), cases in reasons]
 
 

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, fields
 from statistics import median
 from typing import TYPE_CHECKING
 
+from roofline.store.outcome import NOT_RUN, SKIPPED, Outcome
 from roofline.store.stats import time_of
 from roofline.theory.work import Work
 
@@ -16,9 +17,6 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 Scalar = str | int | float | bool | None
-
-NOT_RUN = "not_run"
-"""The outcome of a case whose turn never came. The others are `skipped` (cannot run here) and `failed`."""
 
 SAMPLE_COLUMNS = {
     "case": "its case id",
@@ -221,7 +219,7 @@ class Shape:
 IN_LINE = tuple(entry.name for entry in fields(Shape) if entry.name not in ("rounds", "timelines", "counters", "work"))
 
 
-LISTS = {"ceiling": "ceilings", "steady": "steady", "not_measured": "not_measured", "process": "processes"}
+LISTS = {"ceiling": "ceilings", "steady": "steady", "process": "processes"}
 """Kinds of lines -> the lists of a `Run` that take them as they are."""
 
 
@@ -235,7 +233,7 @@ class Run:
     shapes: dict[str, Shape] = field(default_factory=dict)
     steady: list[dict] = field(default_factory=list)
     """Blocks in which a contender ran alone."""
-    not_measured: list[dict] = field(default_factory=list)
+    not_measured: list[Outcome] = field(default_factory=list)
     processes: list[dict] = field(default_factory=list)
     """What each process took, of a run that decides."""
     notes_by_topic: dict[str, str] = field(default_factory=dict)
@@ -274,23 +272,22 @@ class Run:
     @property
     def unfinished(self) -> bool:
         """Whether there is something to go on with: a shape cut short, or a case whose turn never came."""
-        return bool(self.interrupted or any(entry["outcome"] == NOT_RUN for entry in self.missing))
+        return bool(self.interrupted or any(missing.outcome == NOT_RUN for missing in self.missing))
 
     @property
-    def missing(self) -> list[dict]:
-        """{case, outcome, reason} of each case that failed or has no number: the last word on it."""
-        last = {entry["case"]: entry for entry in self.not_measured}
+    def missing(self) -> list[Outcome]:
+        """That of each case that failed or has no number: the last word on it."""
+        last = {outcome.case: outcome for outcome in self.not_measured}
         for case in self.metadata.get("cases", ()):
-            last.setdefault(case, {"case": case, "outcome": NOT_RUN, "reason": "the run was cut off before it"})
-        for ceiling in self.ceilings:
-            last.pop(f"ceilings-{ceiling['when']}", None)
+            last.setdefault(case, Outcome(NOT_RUN, "the run was cut off before it", case))
         measured = [f"{shape.id}-{name}" for shape in self.shapes.values() for name in shape.measured]
-        for case in measured:
-            if case in last and last[case]["outcome"] == NOT_RUN:
-                del last[case]
-        missing = [*last.values()]
+        again = {f"ceilings-{ceiling['when']}" for ceiling in self.ceilings}
+        missing = []
+        for case, outcome in last.items():
+            if case not in again and (case not in measured or outcome.outcome != NOT_RUN):
+                missing.append(outcome)
         if self.void:
-            missing += [{"case": case, "outcome": "skipped", "reason": self.void} for case in measured]
+            missing += [Outcome(SKIPPED, self.void, case) for case in measured]
         return missing
 
     def take(self, line: dict) -> None:
@@ -314,6 +311,8 @@ class Run:
             self.metadata["links"] = line
         elif kind == "idle":
             self.metadata["machine"] |= line
+        elif kind == "not_measured":
+            self.not_measured.append(Outcome(line["outcome"], line["reason"], line["case"]))
         elif kind == "note":
             self.notes_by_topic[line["about"]] = line["text"]
         elif kind != "run":  # of which the run was made

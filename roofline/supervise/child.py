@@ -1,10 +1,9 @@
-"""The supervisor's end of a share's process: it is begun, asked, listened to, and ended, whatever it is at.
+"""The supervisor's end of a worker: it is begun, asked, listened to, and ended, whatever it is at.
 
 `worker.process` is what runs there. Its group of processes is another one than the supervisor's: a terminal's Ctrl-C
 does not reach it, and all that it began ends with it.
 """
 
-import json
 import math
 import mmap
 import os
@@ -16,24 +15,23 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from dataclasses import asdict
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 from roofline.store import temporary
 from roofline.store.lines import plain
 from roofline.theory import container
-from roofline.worker.messages import Request, decoded
+from roofline.worker.channel import Channel
+from roofline.worker.messages import Request
 
 DEATH_S = 10.0
 """A process that was killed and is there for so long is held by its device's driver: the run goes on without it."""
 
 KEPT_BYTES, LONGEST_LAST = 2**16, 1000
-"""Of what a share prints: what is kept is the end, and of its last line so many characters."""
+"""Of what a worker prints: what is kept is the end, and of its last line so many characters."""
 
 
 class Output(threading.Thread):
-    """Reads what a share prints to `pipe`, and keeps the end of it."""
+    """Reads what a worker prints to `pipe`, and keeps the end of it."""
 
     def __init__(self, pipe: int):
         super().__init__(daemon=True)
@@ -48,12 +46,12 @@ class Output(threading.Thread):
 
 STOPPED, ANSWER_S = "stopped", 1.0
 """Where a process stands that does not answer within so long."""
-MARK = "ROOFLINE_SHARE"
-"""Environment variable by which what a share began is found, whatever session that leads."""
+MARK = "ROOFLINE_WORKER"
+"""Environment variable by which what a worker began is found, whatever session that leads."""
 
 
 class Child:
-    """The supervisor's end of a share."""
+    """A worker, as its supervisor sees it."""
 
     def __init__(self, request: Request, root: Path):
         """Begin it in the folder `root`."""
@@ -65,12 +63,13 @@ class Child:
         self._plug: socket.socket | None = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._plug.bind(str(folder / "socket"))
         self._plug.listen(1)
-        self._channel: Connection | None = None
+        self.channel: Channel | None = None
+        """Once the worker is connected."""
         self._ended = ""
         """How it ended, in words, once it was ended."""
         self.is_held = False
         """Whether it was killed and is there all the same."""
-        self._request = json.dumps(asdict(request)).encode()
+        self._request = request
         reader, writer = os.pipe()
         self._output = Output(reader)
         with open(writer, "wb") as output:
@@ -82,26 +81,26 @@ class Child:
         self._output.start()
 
     @property
-    def waits_at(self) -> socket.socket | Connection:
-        """Return what becomes readable once it tells something, or ends after its first line."""
-        return self._channel or self._plug
+    def waits_at(self) -> socket.socket | Channel:
+        """What becomes readable once it tells something, or ends after its first line."""
+        return self.channel or self._plug
 
     @property
     def marked(self) -> int:
-        """Return what it keeps `mark[0]` at, or kept when it ended."""
+        """What it keeps `mark[0]` at, or kept when it ended."""
         return self._last_mark if self._ended else self._mark[0]
 
     @property
     def has_ended(self) -> bool:
-        """Return whether its process has: what it told before may still be there."""
+        """Whether its process has: what it told before may still be there."""
         return self.process.poll() is not None
 
     def cpu_s(self) -> float:
-        """Return the seconds of the CPU that it has used, with all that it began; NaN where nobody knows."""
+        """The seconds of the CPU that it has used, with all that it began; NaN where nobody knows."""
         return cpu_s(self.process.pid)
 
     def stands_at(self) -> str:
-        """Return the file that its Python is in, by the innermost frame that is none of Python's own library; `stopped`
+        """The file that its Python is in, by the innermost frame that is none of Python's own library; `stopped`
         where it does not answer."""
         stack, deadline = Path(self._temporary.name, "stack"), time.monotonic() + ANSWER_S
         with suppress(ProcessLookupError):
@@ -113,24 +112,11 @@ class Child:
             time.sleep(0.02)
         return STOPPED
 
-    def receive(self) -> object | None:
-        """The next of `worker.messages.MESSAGES`, once `waits_at` is readable; None where there is none yet.
-
-        Raises EOFError once there is none to come."""
-        try:
-            if self._channel is None:
-                plug, _ = self._plug.accept()
-                self._channel = Connection(plug.detach())
-                self._channel.send_bytes(self._request)
-                return None
-            return decoded(json.loads(self._channel.recv_bytes()))
-        except OSError:
-            raise EOFError from None
-
-    def acknowledge(self, *, stop: bool) -> None:
-        """Let it go on, or tell it to end."""
-        with suppress(OSError):
-            self._channel.send_bytes(b"stop" if stop else b"")
+    def connect(self) -> None:
+        """Tell the worker what it is to do, once it asks for that. Raises OSError where it cannot be told."""
+        plug, _ = self._plug.accept()
+        self.channel = Channel(plug)
+        self.channel.ask(self._request)
 
     def end(self, within_s: float = 0.0) -> str:
         """End it, with all that it began, where it does not end by itself `within_s`; returns how it ended, in words.
@@ -150,7 +136,7 @@ class Child:
             code, self.is_held = -signal.SIGKILL, True
         self._last_mark = self.marked
         self._output.join(1.0)  # something that it began may still hold the pipe
-        for file in (self._mark, self._plug, self._channel):
+        for file in (self._mark, self._plug, self.channel):
             if file:
                 file.close()
         self._temporary.cleanup()
@@ -159,7 +145,7 @@ class Child:
 
 
 def threads() -> dict[str, str]:
-    """Return the variable by which libraries run as many threads as a quota has cores; they look at the affinity."""
+    """The variable by which libraries run as many threads as a quota has cores; they look at the affinity."""
     count = container.cores()
     return {"OMP_NUM_THREADS": str(count)} if count < container.affinity() else {}
 
@@ -174,7 +160,7 @@ def kill_marked(name: str, value: str) -> None:
 
 
 def cpu_s(process: int | str) -> float:
-    """Return the seconds of the CPU that a process has used, with its children of any session, those that ended, too.
+    """The seconds of the CPU that a process has used, with its children of any session, those that ended, too.
     NaN where it is gone, or the system does not say: outside of Linux."""
     folder, seconds = Path("/proc", str(process)), math.nan
     with suppress(OSError):
@@ -191,7 +177,7 @@ def is_of_python(file: str) -> bool:
 
 
 def ended(code: int, printed: str, size: int) -> str:
-    """Return how a process ended, in words: by its exit code, and the last line of the `size` bytes that it printed.
+    """How a process ended, in words: by its exit code, and the last line of the `size` bytes that it printed.
 
     >>> ended(-9, "", 0), ended(-40, "", 0), ended(3, "no room", 7)
     ('signal 9 (SIGKILL)', 'signal 40', 'exit code 3: no room')

@@ -1,9 +1,9 @@
 """Several ranks, as their supervisors see them. Without torchrun there is one, and none of this is made.
 
-Rank 0 alone is pytest: it plans, journals and reports. The other ranks' processes `follow`. A run of shares, one on
-each rank, is an epoch: rank 0 asks for it in torchrun's store, and each rank begins its share. Whose share raises or
-dies reports that, rank 0 waits until it is known who was the first, and the epoch is over: all end their shares, and
-rank 0 asks for the next one with the rest.
+Rank 0 alone is pytest: it plans, journals and reports. The other ranks' processes `follow`. A run of workers, one
+on each rank, is an epoch: rank 0 asks for it in torchrun's store, and each rank begins its worker. A rank whose worker
+raises or dies reports that, rank 0 waits until it is known who was the first, and the epoch is over: all end their
+workers, and rank 0 asks for the next one with the rest.
 
 Each rank shows a sign of life in the store: a rank that is stopped or lost ends the run, and no case is blamed.
 """
@@ -15,17 +15,19 @@ import signal
 import sys
 import threading
 import time
-from contextlib import suppress
-from dataclasses import asdict, replace
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from importlib.metadata import version
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
+from roofline.store.outcome import Outcome
 from roofline.supervise import metadata, signals
 from roofline.supervise.child import STOPPED, Child
-from roofline.worker.messages import Broke, Done, Request, Step, StepBegan, encoded
+from roofline.worker.messages import Broke, Done, Request, Step, StepBegan
 from roofline.worker.ranks import PATIENCE_S, looks
 
 BEAT_S, LOST_S = 1.0, PATIENCE_S / 4
@@ -33,16 +35,34 @@ BEAT_S, LOST_S = 1.0, PATIENCE_S / 4
 LEAVING_S = 5.0
 """For all to leave at the end of a run."""
 FIRST_S = 4.0
-"""Whose share raised since another rank's has died, or waits for one that hangs, lets that be known first."""
+"""Where a worker raised since another rank's has died, or waits for one that hangs, that is known first."""
 AT_START = StepBegan(Step.START)
 LOOK_S = 0.05
-"""From one look of a follower at its share and at the store to the next."""
+"""From one look of a follower at its worker and at the store to the next."""
 
 WAITING = ("/torch/", "/collectives/", "/roofline/worker/")
 """Code in which ranks wait for one another."""
 
 DIED, RAISED, HUNG = range(3)
-"""What a rank reports of its share, the likelier cause first."""
+"""How a rank's worker ended, the likelier cause first."""
+
+
+@dataclass
+class WorkerEnd:
+    """How a rank's worker ended but well, as the ranks tell one another."""
+
+    rank: int | str
+    """Where several hang, or may: those, in words."""
+    kind: int
+    """`DIED`, `RAISED` or `HUNG`."""
+    step: StepBegan
+    how: str = ""
+    marked: int = 0
+    """As `Child.marked` has it."""
+    stands_at: str = ""
+    """As `Child.stands_at` has it, of one that hung."""
+    broke: Broke | None = None
+    """What one told that raised."""
 
 
 class RankLostError(RuntimeError):
@@ -72,31 +92,30 @@ class Epochs:
             except RuntimeError:  # the store is gone, which the supervisor notices
                 return
 
-    def say(self, key: str, value: Any = "") -> None:
-        self._ask("set", key, json.dumps(value))
+    def store_set(self, key: str, value: Any = "") -> None:
+        """Let all ranks read `value`, plain data. Raises `RankLostError` where the store is gone."""
+        with self._store_lost():
+            self.store.set(key, json.dumps(value))
 
-    def heard(self, key: str) -> Any:
-        """Return what was said as `key`; None where nothing was."""
-        return json.loads(self._ask("get", key)) if self._ask("check", [key]) else None
+    def store_get(self, key: str) -> Any:
+        """The value that a rank has set; None where none has. Raises `RankLostError` where the store is gone."""
+        with self._store_lost():
+            return json.loads(self.store.get(key)) if self.store.check([key]) else None
 
-    def _ask(self, call: str, *given) -> Any:
-        """Raises RankLostError where the store is gone, with torchrun's agent on rank 0's node."""
+    @contextmanager
+    def _store_lost(self) -> Iterator[None]:
         try:
-            return getattr(self.store, call)(*given)
-        except RuntimeError:
+            yield
+        except RuntimeError:  # it goes with torchrun's agent on rank 0's node
             place = "rank 0's node" if self.rank else "torchrun"
             raise RankLostError(f"{place} is gone: its store answers no more") from None
 
-    def report(self, kind: int, step: StepBegan, **how) -> dict:
-        """How this rank's share ended, and at which step."""
-        return {"rank": self.rank, "kind": kind, "step": encoded(step)} | how
-
-    def heed(self) -> list[int]:
-        """Return the ranks whose sign of life is late. Raises RankLostError where one is lost."""
+    def check_heartbeats(self) -> list[int]:
+        """The ranks whose sign of life is late. Raises RankLostError where one is lost."""
         now, late = time.monotonic(), []
         for rank, (beat, since) in self._beats.items():
-            if (heard := self.heard(f"beat {rank}")) != beat:
-                self._beats[rank] = heard, now
+            if (latest := self.store_get(f"beat {rank}")) != beat:
+                self._beats[rank] = latest, now
             elif now - since > LOST_S:
                 raise RankLostError(f"rank {rank} of {self.size} has said nothing for {LOST_S:g} s")
             elif now - since > 3 * BEAT_S:
@@ -105,11 +124,11 @@ class Epochs:
 
     # Of rank 0.
 
-    def meet(self, mine: dict) -> None:
+    def rendezvous(self, mine: dict) -> None:
         """Wait for the others, and raise ValueError where one cannot take part, or differs from `mine`."""
         for rank in range(1, self.size):
             for _ in looks(PATIENCE_S):
-                if theirs := self.heard(f"hello {rank}"):
+                if theirs := self.store_get(f"hello {rank}"):
                     break
             else:
                 raise ValueError(f"rank {rank} of {self.size} has said nothing for {PATIENCE_S:g} s")
@@ -118,49 +137,61 @@ class Epochs:
                     raise ValueError(f"rank {rank} has another {name} than rank 0: {_difference(theirs[name], value)}")
 
     def begin(self, request: Request) -> dict:
-        """Ask all ranks for a share that does what `request` says; returns what this rank's is told of ranks."""
+        """Ask all ranks for a worker that does what `request` says; returns what this rank's is told of ranks."""
         self.number += 1
-        self.say(f"epoch {self.number}", asdict(request))
+        self.store_set(f"epoch {self.number}", asdict(request))
         return self.world
 
     @property
     def world(self) -> dict:
         return {"size": self.size, "epoch": self.number, "loopback": self.loopback}
 
-    def reports(self) -> list[dict]:
-        """Return how shares of other ranks ended in this epoch, but well."""
-        reports = (self.heard(f"ended {self.number} {rank}") for rank in range(1, self.size))
-        return [report for report in reports if report]
+    def report(self, end: WorkerEnd) -> None:
+        """Tell rank 0 how this rank's worker ended."""
+        self.store_set(f"ended {self.number} {self.rank}", asdict(end))
 
-    def end(self, mine: dict | None, signals: list) -> dict:
-        """End the epoch, once it is known what ended it: what this rank reports as `mine`, or another. Returns that
-        report. Raises RankLostError where it was no share."""
-        began = time.monotonic()
+    def reports(self) -> list[WorkerEnd]:
+        """How workers of other ranks ended in this epoch, but well."""
+        ends = []
+        for rank in range(1, self.size):
+            if report := self.store_get(f"ended {self.number} {rank}"):
+                report["step"] = StepBegan(**report["step"])
+                if broke := report["broke"]:
+                    report["broke"] = Broke(broke["name"], Outcome(**broke["outcome"]))
+                ends.append(WorkerEnd(**report))
+        return ends
+
+    def end(self, mine: WorkerEnd | None, signals: list) -> WorkerEnd | None:
+        """End the epoch, once it is known what ended it, and return that: how this rank's worker ended, if it has, or
+        another's; None where a signal came first. Raises RankLostError where it was no worker."""
+        began, ends, late = time.monotonic(), [], []
         while not signals:
-            late, reports = self.heed(), [*([mine] if mine else []), *self.reports()]
-            is_clear = any(report["kind"] == DIED for report in reports) or time.monotonic() - began > FIRST_S
+            late = self.check_heartbeats()
+            ends = [mine, *self.reports()] if mine else self.reports()
+            is_clear = any(end.kind == DIED for end in ends) or time.monotonic() - began > FIRST_S
             if is_clear and not late:
                 break
             time.sleep(LOOK_S)
-        else:
-            reports = [mine or {}]
-        if reports == [mine] and mine["kind"] == HUNG:
-            mine["rank"] = self.hung(mine["stands_at"])
-        self.say(f"over {self.number}")
-        return min(reports, key=lambda report: report.get("kind", DIED))
+        if signals:
+            ends = [mine] if mine else []
+        if ends == [mine] and mine.kind == HUNG:
+            mine.rank = self.hung(mine.stands_at)
+        self.store_set(f"over {self.number}")
+        return min(ends, key=lambda end: end.kind, default=None)
 
     def hung(self, stands_at: str) -> str:
-        """Return which ranks hang, in words. Rank 0's share `stands_at` a file, and others are asked: those hang that
-        do not answer, or else those that are in no code in which ranks wait for one another, or else any."""
-        self.say(f"hung {self.number}")
+        """Which ranks hang, in words. Rank 0's worker `stands_at` a file, and others are asked: those hang that do not
+        answer, or else those that are in no code in which ranks wait for one another, or else any."""
+        self.store_set(f"hung {self.number}")
         places = {0: stands_at}
         for _ in looks(3 * BEAT_S):
-            told = {rank: self.heard(f"stands {self.number} {rank}") for rank in range(1, self.size)}
-            places |= {rank: place for rank, place in told.items() if place}
+            for rank in set(range(self.size)) - places.keys():
+                if place := self.store_get(f"stands {self.number} {rank}"):
+                    places[rank] = place
             if len(places) == self.size:
                 break
         stopped = [rank for rank in range(self.size) if places.get(rank, STOPPED) == STOPPED]
-        busy = [rank for rank, place in places.items() if not any(folder in place for folder in WAITING)]
+        busy = [rank for rank, place in sorted(places.items()) if not any(folder in place for folder in WAITING)]
         return " or ".join(map(str, stopped or busy or sorted(places)))
 
     def close(self) -> list[int]:
@@ -169,9 +200,9 @@ class Epochs:
             return self._silent
         self._silent = list(range(1, self.size))
         with suppress(RankLostError):
-            self.say("over")
+            self.store_set("over")
             for _ in looks(LEAVING_S):
-                self._silent = [rank for rank in self._silent if self.heard(f"left {rank}") is None]
+                self._silent = [rank for rank in self._silent if self.store_get(f"left {rank}") is None]
                 if not self._silent:
                     break
         self._ends.set()
@@ -180,7 +211,7 @@ class Epochs:
     def leave(self) -> None:
         """Take no further part."""
         with suppress(RankLostError):
-            self.say(f"left {self.rank}")
+            self.store_set(f"left {self.rank}")
         self._ends.set()
 
 
@@ -191,25 +222,25 @@ def _difference(theirs: str | list[str], mine: str | list[str]) -> str:
 
 
 class Follower:
-    """A rank other than 0: its shares begin and end as rank 0 says."""
+    """A rank other than 0: its workers begin and end as rank 0 says."""
 
     def __init__(self, epochs: Epochs, root: Path):
         self._epochs, self._root = epochs, root
         self._child: Child | None = None
         self._step, self._is_done, self._has_told = AT_START, False, False
-        """The step that the share is at, and whether it has done what was asked for."""
+        """The step that the worker is at, and whether it has done what was asked for."""
 
     def run(self, mine: dict) -> int:
         """Follow until rank 0 says that the run is over; returns an exit code. `mine` is what rank 0 compares."""
         epochs = self._epochs
         signals.answer(self._hand_on)
         try:
-            epochs.say(f"hello {epochs.rank}", mine)
-            while epochs.heard("over") is None:
-                epochs.heed()
+            epochs.store_set(f"hello {epochs.rank}", mine)
+            while epochs.store_get("over") is None:
+                epochs.check_heartbeats()
                 if self._child:
                     self._tend(self._child)
-                elif asked := epochs.heard(f"epoch {epochs.number + 1}"):
+                elif asked := epochs.store_get(f"epoch {epochs.number + 1}"):
                     epochs.number += 1
                     self._child = Child(replace(Request(**asked), world=epochs.world), self._root)
                     self._step, self._is_done, self._has_told = AT_START, False, False
@@ -226,42 +257,43 @@ class Follower:
         return 0
 
     def _tend(self, child: Child) -> None:
-        """Let the share go on with what it tells, unless it raised; report how it ends, if not well."""
-        epochs, here = self._epochs, f"ended {self._epochs.number} {self._epochs.rank}"
-        if not self._has_told and epochs.heard(f"hung {epochs.number}") is not None:
+        """Let the worker go on with what it tells, unless it raised; report how it ends, if not well."""
+        epochs = self._epochs
+        if not self._has_told and epochs.store_get(f"hung {epochs.number}") is not None:
             self._has_told = True
-            epochs.say(f"stands {epochs.number} {epochs.rank}", child.stands_at())
-        if epochs.heard(f"over {epochs.number}") is not None:
+            epochs.store_set(f"stands {epochs.number} {epochs.rank}", child.stands_at())
+        if epochs.store_get(f"over {epochs.number}") is not None:
             child.end()
             self._child = None
         elif child.has_ended or wait([child.waits_at], LOOK_S):
             try:
                 if not wait([child.waits_at], 0):  # it ended before it told anything
                     raise EOFError
-                message = child.receive()
-            except EOFError:
+                if child.channel:
+                    self._let_go_on(child, child.channel.receive())
+                else:
+                    child.connect()
+            except (EOFError, OSError):
                 how, self._child = child.end(2.0), None
                 if not self._is_done:
-                    epochs.say(here, epochs.report(DIED, self._step, how=how, marked=child.marked))
-                return
-            if isinstance(message, Broke):
-                epochs.say(here, epochs.report(RAISED, self._step, broke=encoded(message)))
-                return
-            if isinstance(message, StepBegan):
-                self._step = message
-            if isinstance(message, Done):
-                self._is_done = True
-            if message:
-                child.acknowledge(stop=False)
+                    epochs.report(WorkerEnd(epochs.rank, DIED, self._step, how, child.marked))
+
+    def _let_go_on(self, child: Child, message: object) -> None:
+        if isinstance(message, Broke):
+            return self._epochs.report(WorkerEnd(self._epochs.rank, RAISED, self._step, broke=message))
+        if isinstance(message, StepBegan):
+            self._step = message
+        self._is_done = isinstance(message, Done)
+        child.channel.acknowledge(stop=False)
 
     def _hand_on(self, number: int, frame) -> None:
         """Tell rank 0 of a signal: it ends the run."""
         with suppress(RankLostError):
-            self._epochs.say("interrupted", signal.Signals(number).name)
+            self._epochs.store_set("interrupted", signal.Signals(number).name)
 
 
 def identity(root: Path, words: list[str]) -> dict:
-    """Return what ranks have in common: versions, commit, and the `words` of the command line."""
+    """What ranks have in common: versions, commit, and the `words` of the command line."""
     return {
         "Python": platform.python_version(),
         "torch": version("torch"),
@@ -271,7 +303,7 @@ def identity(root: Path, words: list[str]) -> dict:
 
 
 def of_environment() -> Epochs | None:
-    """Return this process's part among the ranks that torchrun started; None where it is alone. Keeps it off the cores
+    """This process's part among the ranks that torchrun started; None where it is alone. Keeps it off the cores
     of other ranks.
 
     Raises ValueError where torchrun's variables are incomplete, and OSError where its store does not answer.

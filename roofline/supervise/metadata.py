@@ -17,52 +17,65 @@ from roofline.worker.machine import anonymous
 UNKNOWN = "unknown"
 
 
-def make(options, about: dict, root: Path, cases: list[str], notes: list[str]) -> dict:
-    """Return the metadata of a run on the machine `about` that begins now and means to measure `cases`, of which
-    `notes` tell."""
-    started = datetime.now(UTC)
-    commit = commit_of(root)
-    width = threads_text(about["threads"]) if options.device == "cpu" else f"driver {about['driver']}"
-    versions = ", ".join(
-        f"{name} {about['versions'][name]}" for name in ("torch", "triton") if name in about["versions"]
-    )
-    if ptxas := about.get("ptxas"):
-        versions += f", ptxas {ptxas}"
-    names = dict.fromkeys(case.partition("-")[0] for case in cases)
-    sizes = f" of a file's {len(options.shapes)} shapes" if options.shapes else f" of {options.model}"
-    sizes += " (scaled down)" if "/" in sizes else ""
-    if names and not any("model" in operations.find(name).case.__dataclass_fields__ for name in names):
-        sizes = ""
-    kind = "Quick run of " if options.quick else ""
-    beyond_ffn = options.shapes or {*options.layers} & {*BY_HEADS}
-    measured = f"{'' if beyond_ffn else 'FFN '}matmuls" if "matmul" in names else ", ".join(names)
-    of_device = [f"Measured on the {about['source'].upper()}: {about['chip']}."]
-    if options.device == "cpu":
-        of_device.append("Triton kernels were not timed: without a GPU they run in the interpreter, to be checked.")
-    if commit == UNKNOWN:
-        of_device.append(why_unknown(root))
-    if options.quick:
-        of_device.append("A quick run, no reference: few shapes, rounds and processes, whose intervals say too little.")
-    return {
+def make(options, chip: dict, root: Path, cases: list[str], notes: list[str]) -> dict:
+    """The metadata of a run on the machine of `chip` that begins now and means to measure `cases`, of which `notes`
+    tell."""
+    started, commit = datetime.now(UTC), commit_of(root)
+    metadata = {
         "schema": journal.SCHEMA,
         "method_version": METHOD_VERSION,
         "roofline_version": __version__,
         "started": started.isoformat(timespec="seconds"),
         "commit": commit,
         "files": hash_of_files(root),
-        "title": f"{kind}{measured}{sizes} on {about['chip']}",
-        "footer": f"{about['chip']}, {width} | {versions} | commit {commit} | {started:%Y-%m-%d %H:%M} UTC"
-        f" | seed {options.seed}, method {METHOD_VERSION}{', quick' * options.quick}",
-        "notes": of_device + notes,
-        "machine": about,
+        "title": _title(options, chip, cases),
+        "footer": _footer(options, chip, commit, started),
+        "notes": _notes_of_device(options, chip, root, commit) + notes,
+        "machine": chip,
         "options": as_values(options),
-        **({"against": {"commit": commit_by_git(Path(options.against).expanduser())}} if options.against else {}),
-        "cases": cases,
     }
+    if options.against:
+        metadata["against"] = {"commit": commit_by_git(Path(options.against).expanduser())}
+    return metadata | {"cases": cases}
+
+
+def _title(options, chip: dict, cases: list[str]) -> str:
+    names = list(dict.fromkeys(case.partition("-")[0] for case in cases))
+    measured = ", ".join(names)
+    if "matmul" in names:
+        beyond_ffn = options.shapes or {*options.layers} & {*BY_HEADS}
+        measured = "matmuls" if beyond_ffn else "FFN matmuls"
+    sizes = f" of a file's {len(options.shapes)} shapes" if options.shapes else f" of {options.model}"
+    if "/" in sizes:
+        sizes += " (scaled down)"
+    if names and not any("model" in operations.find(name).case.__dataclass_fields__ for name in names):
+        sizes = ""
+    return f"{'Quick run of ' if options.quick else ''}{measured}{sizes} on {chip['chip']}"
+
+
+def _footer(options, chip: dict, commit: str, started: datetime) -> str:
+    width = threads_text(chip["threads"]) if options.device == "cpu" else f"driver {chip['driver']}"
+    versions = [f"{name} {chip['versions'][name]}" for name in ("torch", "triton") if name in chip["versions"]]
+    if ptxas := chip.get("ptxas"):
+        versions.append(f"ptxas {ptxas}")
+    method = f"seed {options.seed}, method {METHOD_VERSION}{', quick' if options.quick else ''}"
+    when = f"{started:%Y-%m-%d %H:%M} UTC"
+    return f"{chip['chip']}, {width} | {', '.join(versions)} | commit {commit} | {when} | {method}"
+
+
+def _notes_of_device(options, chip: dict, root: Path, commit: str) -> list[str]:
+    notes = [f"Measured on the {chip['source'].upper()}: {chip['chip']}."]
+    if options.device == "cpu":
+        notes.append("Triton kernels were not timed: without a GPU they run in the interpreter, to be checked.")
+    if commit == UNKNOWN:
+        notes.append(why_unknown(root))
+    if options.quick:
+        notes.append("A quick run, no reference: few shapes, rounds and processes, whose intervals say too little.")
+    return notes
 
 
 def folder_name(chip: str) -> str:
-    """Return `<UTC time>-<chip>`, which sorts by time."""
+    """`<UTC time>-<chip>`, which sorts by time."""
     return f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{slug(chip)}"
 
 
@@ -88,11 +101,14 @@ def why_unknown(root: Path) -> str:
 
 
 def _of_git(root: Path) -> tuple[str, str]:
-    """Return the commit, and why it is unknown."""
+    """The commit, and why it is unknown."""
 
     def git(*arguments: str) -> str:
-        about = {"capture_output": True, "text": True, "errors": "replace", "env": os.environ | {"LC_ALL": "C"}}
-        return subprocess.run(["git", *arguments], cwd=root, check=True, **about).stdout.strip()
+        environment = os.environ | {"LC_ALL": "C"}
+        done = subprocess.run(
+            ["git", *arguments], cwd=root, check=True, capture_output=True, text=True, errors="replace", env=environment
+        )
+        return done.stdout.strip()
 
     try:
         dirty = git("status", "--porcelain", "--untracked-files=no", "--", ":/")

@@ -24,11 +24,11 @@ CEILINGS_S, KINDS = 5.0, 3
 """Of the probes' checks, and the kinds of probes, each of which takes turns for `ceilings.STOP_RULE`'s time."""
 REPORT_S = {"throughput": 3.5, "overlap": 7.5}
 """Of the tables and figures of what each analysis judges."""
-ROTATION, PROBE_SHARE, FILLED_BYTES_PER_S = 8, 24, 0.5e9
+ROTATION, PROBE_PART, FILLED_BYTES_PER_S = 8, 24, 0.5e9
 """A process fills so many times the last-level cache of a CPU with random operands, and each of two matrices for its
 probes with as much, but no more than one part in so many of the memory, at the pace of one core."""
 UNSEEN = {"passes": 16, "processes": 6, "machine": {"cache_bytes": 32 * 2**20, "memory_bytes": 16 * 2**30}}
-"""What a first share tells of a CPU, where none was begun (--collect-only), and the FLOP/s of its matmuls."""
+"""What a first worker tells of a CPU, where none was begun (--collect-only), and the FLOP/s of its matmuls."""
 UNSEEN_FLOPS_PER_S = 1e11
 
 
@@ -52,52 +52,58 @@ class Plan:
 
     @property
     def first_estimate_s(self) -> float:
-        """Return when each shape had a pass, from the first process that measures on."""
+        """When each shape had a pass, from the first process that measures on."""
         return self.begin_s + self.ceilings_s + self.turns_s / self.passes
 
 
 def plan(
     shapes: dict[str, list[str]], options, hello: dict, *, done: dict[str, int], start_s: float, flops_per_s: float
 ) -> Plan:
-    """Return the plan of the `shapes` ({shape: contenders}) that are left, of some of which so many passes are `done`.
-    `hello` is what the first share told, and `start_s` what it took to begin."""
-    passes, machine = hello["passes"], hello["machine"]
-    processes = options.processes or hello["processes"]
-    left = {name: passes * processes - done.get(name, 0) for name in shapes}
-    most_left = max(left.values(), default=0)  # none of a run that is gone on with for its suspects alone
+    """The plan of the `shapes` ({shape: contenders}) that are left, of some of which so many passes are `done`. `hello`
+    is what the first worker told, and `start_s` what it took to begin."""
+    passes = hello["passes"]
+    planned = passes * (options.processes or hello["processes"])
     cases = {name: operations.parse(name)[0] for name in shapes}
-    analysis = {name: operations.find(case.op).analysis for name, case in cases.items()}
-    counts = {kind: sum(len(shapes[name]) for name in shapes if analysis[name] == kind) for kind in CHECK_S}
-    is_gpu = options.device == "cuda"
-    fill_s = ROTATION * machine["cache_bytes"] / FILLED_BYTES_PER_S * (not is_gpu)
-    operands_s = fill_s * longest([case for case in cases.values() if case.op == "matmul"])
-    probes_s = 2 * min(fill_s, machine["memory_bytes"] / PROBE_SHARE / FILLED_BYTES_PER_S)
-    beside_s = sum(BESIDE_S[analysis[name]] for name in shapes) if is_gpu else 0.0
-    turns_s = beside_s
+    counts, turns_s, most_left = dict.fromkeys(CHECK_S, 0), 0.0, 0
     for name, case in cases.items():
+        analysis, left = operations.find(case.op).analysis, planned - done.get(name, 0)
+        most_left = max(most_left, left)
+        counts[analysis] += len(shapes[name])
         whole_s = turns_of_shape_s(case.work.flop / flops_per_s, len(shapes[name]), options)
-        turns_s += left[name] * (whole_s / (passes * processes) + PASS_S)
+        turns_s += left * (whole_s / planned + PASS_S)
+        if options.device == "cuda":
+            turns_s += BESIDE_S[analysis]
+    fill_s = 0.0 if options.device == "cuda" else ROTATION * hello["machine"]["cache_bytes"] / FILLED_BYTES_PER_S
+    operands_s = fill_s * longest([case for case in cases.values() if case.op == "matmul"])
+    probes_s = 2 * min(fill_s, hello["machine"]["memory_bytes"] / PROBE_PART / FILLED_BYTES_PER_S)
+    check_s = enter_s = report_s = 0.0
+    for analysis, count in counts.items():
+        check_s += CHECK_S[analysis] * count
+        enter_s += ENTER_S[analysis] * count
+        report_s += REPORT_S[analysis] * bool(count)
     return Plan(
-        check_s=start_s + operands_s + sum(CHECK_S[kind] * count for kind, count in counts.items()),
+        check_s=start_s + operands_s + check_s,
         ceilings_s=CEILINGS_S + KINDS * min(2.0, options.max_seconds),
-        begin_s=start_s + operands_s + probes_s + sum(ENTER_S[kind] * count for kind, count in counts.items()),
+        begin_s=start_s + operands_s + probes_s + enter_s,
         turns_s=turns_s,
         processes=-(-most_left // passes),
-        report_s=0.0 if options.no_report else sum(REPORT_S[kind] for kind, count in counts.items() if count),
+        report_s=0.0 if options.no_report else report_s,
         passes=max(most_left, 1),
     )
 
 
 def longest(matmuls: list) -> float:
-    """Return the memory of the operands of all `matmuls`, over that of a shape alone: all are cut from the same x, w
+    """The memory of the operands of all `matmuls`, over that of a shape alone: all are cut from the same x, w
     and out, each of which is as long as the longest that a shape needs."""
-    sizes = [(case.m * case.k, case.n * case.k, case.m * case.n) for case in matmuls]
-    shares = [[size / sum(of_shape) for size in of_shape] for of_shape in sizes]
-    return sum(map(max, zip(*shares, strict=True)))
+    fractions = []
+    for case in matmuls:
+        sizes = [case.m * case.k, case.n * case.k, case.m * case.n]
+        fractions.append([size / sum(sizes) for size in sizes])
+    return sum(map(max, zip(*fractions, strict=True)))
 
 
 def turns_of_shape_s(call_s: float, contenders: int, options) -> float:
-    """Return the seconds of all turns of a shape: its cap, or for long calls what the fewest rounds take. References
+    """The seconds of all turns of a shape: its cap, or for long calls what the fewest rounds take. References
     take turns beside the contenders."""
     least_s = StopRule.min_rounds * (contenders + 1) * call_s
     return min(max(options.max_seconds, least_s), PATIENCE * options.max_seconds)
@@ -120,7 +126,7 @@ class Timed:
         self._step, self._since = StepBegan(Step.START), now
 
     def begin_step(self, step: StepBegan, now: float) -> None:
-        """Take in that a share begins a `step`, which ends the one before."""
+        """A worker begins a `step`, which ends the one before."""
         seconds = now - self._since
         if self._step.step == Step.TURNS:
             self._passes_s[self._step.shape].append(seconds)
@@ -129,7 +135,7 @@ class Timed:
         self._step, self._since = step, now
 
     def left_s(self, passes_left: dict[str, int], passes: int) -> float | None:
-        """Return the seconds until all passes are made, `passes` of a shape by each process; None before each shape has
+        """The seconds until all passes are made, `passes` of a shape by each process; None before each shape has
         had one."""
         if not all(self._passes_s[shape] for shape in passes_left):
             return None
@@ -142,7 +148,7 @@ class Timed:
 
 
 def duration(seconds: float) -> str:
-    """Return `seconds` in words, rounded as a person would.
+    """`seconds` in words, rounded as a person would.
 
     >>> duration(3.2), duration(47), duration(309), duration(4000)
     ('5 s', '45 s', '5 min 10 s', '67 min')

@@ -19,12 +19,13 @@ ALL = signal.SIGINT, *ENDING
 
 
 def ways_on(run: Run, folder: Path, *problems: str) -> list[str]:
-    """Return how to go on with `run`, if something is left to measure, `problems`, and which files are in `folder`."""
+    """How to go on with `run`, if something is left to measure, `problems`, and which files are in `folder`."""
     shown = folder.relative_to(Path.cwd()) if folder.is_relative_to(Path.cwd()) else folder
     there = sorted(path.name for path in folder.glob("*") if path.is_file())
-    resumes = run.unfinished and journal.NAME in there
-    more = [f"go on with it: {way_on(shown, of_values(run.metadata['options']))}"] if resumes else []
-    return [*more, *problems, f"saved in {shown}: {', '.join(there) or 'nothing is left of it'}"]
+    lines = [*problems, f"saved in {shown}: {', '.join(there) or 'nothing is left of it'}"]
+    if run.unfinished and journal.NAME in there:
+        lines.insert(0, f"go on with it: {way_on(shown, of_values(run.metadata['options']))}")
+    return lines
 
 
 def _name(number: int) -> str:
@@ -38,7 +39,7 @@ def answer(handler) -> None:
             signal.signal(number, handler)
 
 
-def deafen() -> None:
+def ignore_signals() -> None:
     """Ignore the signals from here on: what ends now, ends whole."""
     answer(signal.SIG_IGN)
 

@@ -60,50 +60,49 @@ LONG_S = 0.005
 def measure(
     probes: list[Probe], clock, *, when: str, seed: int, device: str = "cpu", rule: StopRule = STOP_RULE
 ) -> tuple[list[Ceiling], dict[str, str]]:
-    """Return the best of `probes` for each (kind, dtype), and {probe: reason} of those that set none.
+    """The best of `probes` for each (kind, dtype), and {probe: reason} of those that set none.
 
     All of one kind take turns, within `rule`'s time. A probe that is wrong, or raises, is left out. Raises `Broken`
     where that lost the `device`.
     """
-    best = []
-    reasons = {}
-
-    def refuse(probe: Probe, reason: str) -> None:
-        reasons[f"{probe.kind} {probe.name}{f' {probe.dtype}' if probe.dtype else ''}"] = reason
-
-    for kind, dtype in dict.fromkeys((probe.kind, probe.dtype) for probe in probes):
-        group = {}
-        for probe in probes:
-            if (probe.kind, probe.dtype) == (kind, dtype):
-                if reason := _reason(probe, device):
-                    refuse(probe, reason)
-                else:
-                    group[probe.name] = probe
-        while group:
-            try:
-                turns = take_turns({name: probe.call for name, probe in group.items()}, clock, rule, seed=seed)
-                break
-            except CallError as error:
-                stop_if_lost(device, error)
-                refuse(group.pop(error.name), device_errors.reason(error))
-        if not group:
-            continue
-        reached = []
-        for name, times in turns.times_s.items():
-            if times:
-                time = time_of(times)
-                amount = group[name].amount
-                rates = amount / time.value, amount / time.high, amount / time.low
-                reached.append(Ceiling(kind, dtype, when, name, *rates, len(times)))
-        if reached:
-            highest = max(reached, key=lambda ceiling: ceiling.value)
-            least = (NEAR if kind == "read" and device == "cpu" else 1.0) * highest.value
-            near = next(ceiling.probe for ceiling in reached if ceiling.value >= least)
-            best.append(replace(highest, beside=near))
-        else:
-            for probe in group.values():
-                refuse(probe, "each of its samples was late; is the host overloaded?")
+    best, reasons = [], {}
+    for key in dict.fromkeys((probe.kind, probe.dtype) for probe in probes):
+        group = {probe.name: probe for probe in probes if (probe.kind, probe.dtype) == key}
+        if ceiling := _highest(group, reasons, clock, rule, seed, device):
+            best.append(replace(ceiling, when=when))
     return best, reasons
+
+
+def _highest(
+    group: dict[str, Probe], reasons: dict[str, str], clock, rule: StopRule, seed: int, device: str
+) -> Ceiling | None:
+    """The ceiling that probes of a kind set; None where none does. Why a probe sets none is added to `reasons`."""
+
+    def refuse(name: str, reason: str) -> None:
+        probe = group.pop(name)
+        reasons[" ".join(filter(None, [probe.kind, name, probe.dtype]))] = reason
+
+    for name, probe in list(group.items()):
+        if reason := _reason(probe, device):
+            refuse(name, reason)
+    while group:
+        try:
+            turns = take_turns({name: probe.call for name, probe in group.items()}, clock, rule, seed=seed)
+            break
+        except CallError as error:
+            stop_if_lost(device, error)
+            refuse(error.name, device_errors.reason(error))
+    reached = []
+    for name, probe in group.items():
+        if times := turns.times_s[name]:
+            time = time_of(times)
+            rates = [probe.amount / time_s for time_s in (time.value, time.high, time.low)]
+            reached.append(Ceiling(probe.kind, probe.dtype, "", name, *rates, len(times)))
+    if not reached:
+        for name in list(group):
+            refuse(name, "each of its samples was late; is the host overloaded?")
+        return None
+    return _with_neighbour(reached, device)
 
 
 def _reason(probe: Probe, device: str) -> str | None:
@@ -114,9 +113,17 @@ def _reason(probe: Probe, device: str) -> str | None:
         return device_errors.reason(error)
 
 
-def beside(case, probes: list[Probe], ceilings: list[dict]) -> Entrant | None:
-    """Return what takes turns with the contenders of the matmul `case`: the probe of the ceiling above it, by the
-    `ceilings` of the run so far; None where one of the two was not measured."""
+def _with_neighbour(reached: list[Ceiling], device: str) -> Ceiling:
+    """The highest of what probes of a kind reached, with the probe that takes turns with the cases below it."""
+    highest = max(reached, key=lambda ceiling: ceiling.value)
+    least = (NEAR if highest.ceiling == "read" and device == "cpu" else 1.0) * highest.value
+    near = next(ceiling.probe for ceiling in reached if ceiling.value >= least)
+    return replace(highest, beside=near)
+
+
+def probe_for(case, probes: list[Probe], ceilings: list[dict]) -> Entrant | None:
+    """What takes turns with the contenders of the matmul `case`: the probe of the ceiling above it, by the `ceilings`
+    of the run so far; None where one of the two was not measured."""
     best = {}
     for line in ceilings:
         key = line["ceiling"], line["dtype"]
@@ -127,10 +134,10 @@ def beside(case, probes: list[Probe], ceilings: list[dict]) -> Entrant | None:
         return None
     line = read if bound(case.work.device_intensity, matmul["value"], read["value"]) == "memory" else matmul
     key = line["ceiling"], line.get("beside") or line["probe"], line["dtype"]
-    probe = next((candidate for candidate in probes if (candidate.kind, candidate.name, candidate.dtype) == key), None)
-    if probe is None:
-        return None
-    call = partial(probe.call)
-    call.long = probe.amount / line["value"] > LONG_S
-    facts = {"ceiling": probe.kind, "amount": probe.amount}
-    return Entrant(f"{PROBE} {probe.kind}", call, PROBE, probe.name, facts=facts)
+    for probe in probes:
+        if (probe.kind, probe.name, probe.dtype) == key:
+            call = partial(probe.call)
+            call.long = probe.amount / line["value"] > LONG_S
+            facts = {"ceiling": probe.kind, "amount": probe.amount}
+            return Entrant(f"{PROBE} {probe.kind}", call, PROBE, probe.name, facts=facts)
+    return None

@@ -1,7 +1,7 @@
 """Ranks that have a GPU each: torch.distributed's group over them, and the clock of what they do together.
 
 They agree as other ranks do, through torchrun's store, and their hosts meet over gloo. The group here is of NCCL, and
-symmetric memory exchanges its handles through the group's store. Where a rank fails, the supervisors end the shares of
+symmetric memory exchanges its handles through the group's store. Where a rank fails, the supervisors end the workers of
 all.
 
 None of this was ever run on a GPU: tests have a stand-in for each call.
@@ -39,19 +39,20 @@ class World:
 
     @property
     def group(self):
-        """Return torch.distributed's own group, which all ranks make when they first ask for it."""
+        """torch.distributed's own group, which all ranks make when they first ask for it."""
         if not dist.is_initialized():
-            about = dict(rank=self._ranks.rank, world_size=self._ranks.size, timeout=TIMEOUT)
-            dist.init_process_group(self.backend, store=self._ranks.fresh_store("world"), **about)
+            store = self._ranks.fresh_store("world")
+            size = self._ranks.size
+            dist.init_process_group(self.backend, store=store, rank=self._ranks.rank, world_size=size, timeout=TIMEOUT)
         return dist.group.WORLD
 
     @property
     def shared(self) -> bool:
-        """Return whether some ranks have one GPU together: no time of theirs is one of a wire."""
+        """Whether some ranks have one GPU together: no time of theirs is one of a wire."""
         return self.here > self.gpus
 
     def why_not(self, kind: str) -> str | None:
-        """Return why the ranks cannot take the link `kind`; None if they can."""
+        """Why the ranks cannot take the link `kind`; None if they can."""
         if kind == "nccl":
             too_few = f"{self.here} ranks share {self.gpus} GPUs, and NCCL takes one for each"
             return f"{too_few}: start torchrun --nproc-per-node {self.gpus}" if self.shared else None
@@ -76,7 +77,7 @@ class World:
         return torch.zeros(1, device="cuda")
 
     def metadata(self) -> dict:
-        """Return what a run says of its ranks, in the place of what ranks without GPUs say; all ranks call this."""
+        """What a run says of its ranks, in the place of what ranks without GPUs say; all ranks call this."""
         links = None
         with suppress(Exception):  # NVML has a type for each way in which it knows nothing
             nvml, handle = nvml_handle()
@@ -86,8 +87,8 @@ class World:
         each = self._ranks.gather([torch.cuda.current_device(), links], "what links their GPUs have")
         versions = {"nccl": ".".join(map(str, torch.cuda.nccl.version()))} if dist.is_nccl_available() else {}
         fabric = {"peer_access": self.why_not("symmetric") is None, "nvlinks": [links for _, links in each]}
-        about = {"backend": "nccl", "loopback": self.shared, "gpus": [gpu for gpu, _ in each], "fabric": fabric}
-        return about | versions
+        gpus = [gpu for gpu, _ in each]
+        return {"backend": "nccl", "loopback": self.shared, "gpus": gpus, "fabric": fabric} | versions
 
 
 class RanksCudaClock(CudaClock):
@@ -99,7 +100,7 @@ class RanksCudaClock(CudaClock):
 
     def __init__(self, ranks: Ranks):
         super().__init__()
-        self.ranks, self.share, self.agreed = ranks, ranks.share, ranks.agreed
+        self.ranks, self.broadcast, self.agreed = ranks, ranks.broadcast, ranks.agreed
 
     def turn(self, calls: list[Call]) -> list[float | None]:
         self.ranks.barrier()

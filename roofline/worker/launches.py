@@ -43,26 +43,27 @@ def traced(call: Callable[[], object]) -> list:
     raise RuntimeError("the profiler saw no kernel")
 
 
-def name_kernels(share) -> None:
+def name_kernels(worker) -> None:
     """Tell which kernels each contender launches, or what a call of it costs in parts. What fails is told in a note: a
     name is not worth a run."""
     failures: list[str] = []
-    for shape, names in share.request.cases.items():
-        prepared, named = share.prepare(shape, names), {}
-        for name in [name for name in names if name in prepared.entrants]:
-            share.begin(Step.CALL, shape, name=name)
-            entrant = prepared.entrants[name]
+    for shape, names in worker.request.cases.items():
+        prepared, kernel_names = worker.prepare(shape, names), {}
+        failures += [prepared.rejected[name].reason for name in names if name in prepared.rejected]
+        for name in names:
+            if not (entrant := prepared.entrants.get(name)):
+                continue
+            worker.begin(Step.CALL, shape, name=name)
             try:
                 if entrant.costs:  # which names hundreds of kernels by their kinds
-                    share.journal("costs", shape=shape, contender=name, costs=entrant.costs())
+                    worker.journal("costs", shape=shape, contender=name, costs=entrant.costs())
                 else:
-                    named[name] = of_call(entrant.call)
+                    kernel_names[name] = of_call(entrant.call)
             except Exception as error:
-                stop_if_lost(share.device, error)
+                stop_if_lost(worker.device, error)
                 failures.append(device_errors.reason(error))
-        failures += [prepared.rejected[name].reason for name in names if name in prepared.rejected]
         prepared.entrants.clear()
-        if named:
-            share.journal("kernels", shape=shape, kernel_names=named)
+        if kernel_names:
+            worker.journal("kernels", shape=shape, kernel_names=kernel_names)
     if failures:
-        share.note("kernel names", f"Kernel names: not all were found, {len(failures)} times: {failures[0]}.")
+        worker.note("kernel names", f"Kernel names: not all were found, {len(failures)} times: {failures[0]}.")

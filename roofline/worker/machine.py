@@ -37,25 +37,30 @@ PACKAGES = ("torch", "triton", "numpy", "pytest", "pytest-benchmark", "pandas", 
 
 
 def choose_device(wanted: str, timed: bool) -> str:
-    """Return `cuda` or `cpu`, where `wanted` is one of them or `auto`. Whether torch can use the GPU, the first share
+    """Return `cuda` or `cpu`, where `wanted` is one of them or `auto`. Whether torch can use the GPU, the first worker
     of a timed run says (`unusable_gpu`).
 
     Raises ValueError for a GPU that is not there, or that plain tests cannot use; where Triton's interpreter is
     switched on while something is to be timed, or to run on a GPU; where a GPU has too few hardware queues for the
     streams of links; and where launches block on one that is timed.
     """
-    interpreting = os.environ.get("TRITON_INTERPRET", "").lower() in {"1", "true", "yes", "on", "y"}
-    if interpreting and (timed or wanted == "cuda"):
+    is_interpreting = os.environ.get("TRITON_INTERPRET", "").lower() in {"1", "true", "yes", "on", "y"}
+    if is_interpreting and (timed or wanted == "cuda"):
         raise ValueError("TRITON_INTERPRET is set: interpreted kernels are never timed, nor run on a GPU; unset it")
-    if wanted == "cpu" or interpreting:
+    if wanted == "cpu" or is_interpreting:
         return "cpu"
-    driver = gpu_driver()
-    if wanted == "auto" and driver is None:
+    if gpu_driver() is None:
+        if wanted == "cuda":
+            raise ValueError("--ffn-device cuda: this machine has no NVIDIA GPU; leave it out to use the CPU")
         return "cpu"
-    if driver is None:
-        raise ValueError("--ffn-device cuda: this machine has no NVIDIA GPU; leave it out to use the CPU")
     if not timed and (problem := unusable_gpu()):
         raise ValueError(problem)
+    _refuse_queues(timed)
+    return "cuda"
+
+
+def _refuse_queues(timed: bool) -> None:
+    """Raises ValueError where CUDA's environment variables would keep launches from running beside one another."""
     queues = os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS", str(CONNECTIONS))
     if not queues.isdecimal() or int(queues) < CONNECTIONS:
         raise ValueError(
@@ -67,7 +72,6 @@ def choose_device(wanted: str, timed: bool) -> str:
             "CUDA_LAUNCH_BLOCKING is set: each launch would wait for its kernel's end, and gates open once all of "
             "a sample is launched; unset it"
         )
-    return "cuda"
 
 
 TORCH_INDEX = "https://download.pytorch.org/whl/cu126"
@@ -163,7 +167,7 @@ def ptxas_version(arch: int) -> str | None:
 
 @functools.cache
 def share_bytes(device: str) -> int:
-    """Return what a share may take of the memory of `device`."""
+    """What a worker may take of the memory of `device`."""
     return container.share_bytes() if device == "cpu" else describe(device)["memory_bytes"]
 
 
@@ -227,6 +231,14 @@ def describe(device: str) -> dict:
         "cache_bytes": _last_level_cache_bytes(),
         "memory_bytes": container.memory_bytes(),
     }
+
+
+def synchronize(device: str) -> None:
+    """Wait for all that was enqueued."""
+    if device == "cuda":
+        import torch
+
+        torch.cuda.synchronize()
 
 
 def anonymous(text: str) -> str:

@@ -1,18 +1,18 @@
-"""What a supervisor and a share say to one another: a `Request`, and then one of the `MESSAGES` at a time.
+"""What a supervisor and a worker say to one another: a `Request`, and then one of the `MESSAGES` at a time.
 
-`supervise.jobs` has the tables of who takes which message. Between processes they are JSON.
+`supervise.jobs` has the tables of which function handles which message. `worker.channel` sends them.
 """
 
 import signal
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
 
+from roofline.store.outcome import Outcome
 from roofline.store.run import Round
 
 
 class Kind(StrEnum):
-    """What a share does."""
+    """What a worker does."""
 
     HELLO = "hello"
     CHECK = "check"
@@ -21,7 +21,7 @@ class Kind(StrEnum):
 
 
 class Step(StrEnum):
-    """What a share does next, as it tells in `StepBegan`."""
+    """What a worker does next, as it tells in `StepBegan`."""
 
     START = "start"
     IDLE = "look at the idle device"
@@ -33,12 +33,12 @@ class Step(StrEnum):
     STEADY = "steady block"
 
 
-class EndOfShare(BaseException):
-    """The share cannot, or shall not, go on: nobody who takes a contender's errors takes this one."""
+class EndOfWorker(BaseException):
+    """The worker cannot, or shall not, go on: nobody who takes a contender's errors takes this one."""
 
 
-class Stopped(EndOfShare):
-    """The supervisor wants no more of the share, or is gone."""
+class Stopped(EndOfWorker):
+    """The supervisor wants no more of the worker, or is gone."""
 
 
 def interrupt(number: int, frame) -> None:
@@ -47,10 +47,10 @@ def interrupt(number: int, frame) -> None:
 
 
 def is_of_contender(error: BaseException) -> bool:
-    """Whether what a contender's code raised is its own, an Exception or not: all but the end of the share, and of the
-    run by a signal, whose name is the argument. A share ignores Ctrl-C, so that one without a name is the contender's.
+    """Whether what a contender's code raised is its own, an Exception or not: all but the end of the worker, and of the
+    run by a signal, whose name is the argument. A worker ignores Ctrl-C, so one without a name is the contender's.
     """
-    if isinstance(error, EndOfShare):
+    if isinstance(error, EndOfWorker):
         return False
     if isinstance(error, KeyboardInterrupt):
         is_ours = bool(error.args) and error.args[0] in signal.Signals.__members__
@@ -60,7 +60,7 @@ def is_of_contender(error: BaseException) -> bool:
 
 @dataclass(frozen=True)
 class Request:
-    """What a share is to do. All of it is plain values, so that it can be sent."""
+    """What a worker is to do. All of it is plain values, so that it can be sent."""
 
     kind: str
     options: dict
@@ -74,26 +74,26 @@ class Request:
     refused: dict[str, str] = field(default_factory=dict)
     """Case -> why it has failed before: a baseline comes along unasked."""
     chosen: dict[str, dict] = field(default_factory=dict)
-    """Shape -> what an earlier share chose for it, as `worker.runner.Runner.earlier` has it."""
+    """Shape -> what an earlier worker chose for it, as `worker.runner.Runner.earlier` has it."""
     entrants: dict[str, list[str]] = field(default_factory=dict)
-    """Shape -> who is still in, of one that an earlier share measured."""
+    """Shape -> who is still in, of one that an earlier worker measured."""
     passes: dict[str, int] = field(default_factory=dict)
     """Shape -> how many times to come back to it."""
     process: int = 0
-    """Number of this share among those that measure."""
+    """Number of this worker among those that measure."""
     processes: int = 1
     """How many share the passes of a shape."""
     ceilings: list[dict] = field(default_factory=list)
     """Those that were measured before."""
     when: str = ""
-    """What the ceilings that this share measures are journalled under; empty where it measures none."""
+    """What the ceilings that this worker measures are journalled under; empty where it measures none."""
     world: dict = field(default_factory=dict)
-    """Of ranks, as `worker.ranks.of_share` takes it."""
+    """Of ranks, as `worker.ranks.of_worker` takes it."""
 
 
 @dataclass(frozen=True)
 class StepBegan:
-    """What the share is at from now on."""
+    """What the worker is at from now on."""
 
     step: str
     shape: str = ""
@@ -104,7 +104,7 @@ class StepBegan:
     seconds: float | None = None
     """What the contender, or the rule of the step, says that it may take."""
     once: bool = False
-    """Whether no later share does this again."""
+    """Whether no later worker does this again."""
 
     @property
     def words(self) -> str:
@@ -120,7 +120,7 @@ class JournalLine:
 
 @dataclass(frozen=True)
 class MachineFound:
-    """What a share that only looks has found: of the machine, the clock and the ranks; or the `problem`."""
+    """What a worker that only looks has found: of the machine, the clock and the ranks; or the `problem`."""
 
     fields: dict
 
@@ -148,8 +148,7 @@ class Rejected:
 
     shape: str
     name: str
-    outcome: str
-    reason: str
+    outcome: Outcome
 
 
 @dataclass
@@ -169,16 +168,15 @@ class Turns:
 
 @dataclass(frozen=True)
 class Broke:
-    """The share ends: the device is lost, or ranks are out of step. `name` is whose call raised, if that is known."""
+    """The worker ends: the device is lost, or ranks are out of step. `name` is whose call raised, if that is known."""
 
     name: str
-    outcome: str
-    reason: str
+    outcome: Outcome
 
 
 @dataclass(frozen=True)
 class Done:
-    """The share has done what it was asked for."""
+    """The worker has done what it was asked for."""
 
 
 MESSAGES = {
@@ -188,17 +186,3 @@ MESSAGES = {
         *(Rejected, Turns, Broke, Done),
     )
 }
-
-
-def encoded(message: Any) -> dict:
-    """A message as plain values, for JSON."""
-    return {"message": type(message).__name__} | asdict(message)
-
-
-def decoded(fields: dict) -> Any:
-    """The message that `encoded` made plain. Raises TypeError and KeyError for one of another version of this file."""
-    kind = MESSAGES[fields["message"]]
-    values = {name: value for name, value in fields.items() if name != "message"}
-    if kind is Turns:
-        values["rounds"] = [Round(**round_) for round_ in values["rounds"]]
-    return kind(**values)

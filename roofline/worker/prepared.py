@@ -3,11 +3,11 @@
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
+from roofline.store.outcome import FAILED, SKIPPED, Outcome
 from roofline.worker import device_errors, machine, process_state
 from roofline.worker.clocks import Call
-from roofline.worker.messages import EndOfShare, is_of_contender
+from roofline.worker.messages import EndOfWorker, is_of_contender
 from roofline.worker.rounds import Inputs
 
 TOLERANCE = {"bf16": 3e-3, "fp16": 5e-4, "fp32": 1e-5}
@@ -17,8 +17,6 @@ VENDOR_TOLERANCE = {"bf16": 1e-2, "fp16": 2e-3, "fp32": 1e-5}
 """Of the vendor and of other libraries, which may split K and add up parts that are rounded to the dtype (torch's
 default on a GPU). Without the vendor there is no ratio; its `relative_error` tells what others are compared at."""
 
-SKIPPED, FAILED = "skipped", "failed"
-
 
 def unwatched(name: str, within_s: float | None = None) -> None:
     """Do nothing before the first call of the contender `name`. A runner calls this, or another function in its place,
@@ -27,17 +25,13 @@ def unwatched(name: str, within_s: float | None = None) -> None:
     The first call may take `within_s` seconds, or the usual, with what it compiles and its check."""
 
 
-class Rejection(NamedTuple):
-    """Why a contender gets no number."""
-
-    outcome: str
-    """`skipped` where it cannot run the case here, `failed` where its result is wrong or it crashed."""
-    reason: str
+Rejection = Outcome
+"""What the files of runners call an outcome: `Rejection(FAILED, reason)`."""
 
 
-class Broken(EndOfShare):
-    """This share cannot go on: its device is lost, or it is out of step with those of other ranks. `args` are the name
-    of the entrant that was called, if that is known, and its `Rejection`."""
+class Broken(EndOfWorker):
+    """This worker cannot go on: its device is lost, or it is out of step with those of other ranks. `args` are the name
+    of the entrant that was called, if that is known, and its `Outcome`."""
 
 
 @dataclass
@@ -52,7 +46,7 @@ class Entrant:
     relative_error: float | None = None
     facts: dict = field(default_factory=dict)
     """Further fields of its entry in the journal: plain values."""
-    recheck: Callable[[], Rejection | None] | None = None
+    recheck: Callable[[], Outcome | None] | None = None
     """Once it was timed: why what it computes is no longer right, on inputs that it has not seen; None if it is."""
     costs: Callable[[], dict] | None = None
     """Once all timing is over: what the time and the memory of a call go to, as further fields of its entry."""
@@ -61,9 +55,9 @@ class Entrant:
     device is done, where the result is wrong, and "" where it is not."""
 
 
-def rejection(error: BaseException) -> Rejection:
-    """Return the rejection of what raised `error`: skipped where memory or support lacks, failed if it crashed."""
-    return Rejection(SKIPPED if device_errors.lack(error) else FAILED, device_errors.reason(error))
+def rejection(error: BaseException) -> Outcome:
+    """The outcome of what raised `error`: skipped where memory or support lacks, failed if it crashed."""
+    return Outcome(SKIPPED if device_errors.lack(error) else FAILED, device_errors.reason(error))
 
 
 def stop_if_lost(device: str, error: BaseException, name: str = "") -> None:
@@ -82,7 +76,7 @@ class PreparedCase:
     """Name of the contender that the others are compared with. It is measured beside every selection."""
     device: str = "cpu"
     entrants: dict[str, Entrant] = field(default_factory=dict)
-    rejected: dict[str, Rejection] = field(default_factory=dict)
+    rejected: dict[str, Outcome] = field(default_factory=dict)
     changes: dict[str, str] = field(default_factory=dict)
     """Contender -> what it changed of the process, in words."""
     is_guarded: bool = True
@@ -100,26 +94,26 @@ class PreparedCase:
 
     @property
     def contenders(self) -> list[str]:
-        """Return the names of those that were asked for, and the baseline's, as far as they are in."""
+        """The names of those that were asked for, and the baseline's, as far as they are in."""
         return [name for name, entrant in self.entrants.items() if not entrant.role]
 
     @property
     def memory(self) -> str:
-        """Return what the operands take, and what there is for them."""
+        """What the operands take, and what there is for them, in words."""
         taken, there = self.case.sets * self.case.work.device_bytes / 1e9, machine.share_bytes(self.device) / 1e9
-        return f"{self.case.operands} take {taken:.3g} GB, the share may take {there:.1f}"
+        return f"{self.case.operands} take {taken:.3g} GB, a worker may take {there:.1f}"
 
-    def enter(self, name: str, check: Callable[[], Entrant | Rejection], within_s: float | None = None) -> None:
-        """Take in what `check()` returns, which makes the first call of `name`."""
+    def enter(self, name: str, check: Callable[[], Entrant | Outcome], within_s: float | None = None) -> None:
+        """Admit what `check()` returns, which makes the first call of `name`."""
 
-        def called() -> Entrant | Rejection:
+        def called() -> Entrant | Outcome:
             self.first_call(name, within_s)
             return check()
 
-        self.take(name, called)
+        self.admit(name, called)
 
-    def take(self, name: str, check: Callable[[], Entrant | Rejection]) -> None:
-        """Take `name` in or out, as `check()` returns. Raises `Broken` where the device is lost; whatever else `check`
+    def admit(self, name: str, check: Callable[[], Entrant | Outcome]) -> None:
+        """Admit or reject `name`, as `check()` returns. Raises `Broken` where the device is lost; whatever else `check`
         dies of, the others still get their numbers. What it changes of the process is put back."""
         before = process_state.noted() if self.is_guarded else []
         try:
@@ -131,28 +125,28 @@ class PreparedCase:
             return self.refuse(name, error)
         finally:
             process_state.put_back(before)
-        if isinstance(result, Rejection):
+        if isinstance(result, Outcome):
             self.entrants.pop(name, None)
             self.rejected[name] = result
         else:
             self.entrants[name] = result
 
-    def without_changes(self, name: str, check: Callable[[], Entrant | Rejection], before: list) -> Entrant | Rejection:
-        """Return what `check()` does, unless each call of `name` changes what all share in the process. One that
-        changes it once, as where it is imported, goes on without that, and the run tells."""
+    def without_changes(self, name: str, check: Callable[[], Entrant | Outcome], before: list) -> Entrant | Outcome:
+        """What `check()` returns, unless each call of `name` changes what all share in the process. One that changes
+        it once, as where it is imported, goes on without that, and the run tells."""
         threads = threading.active_count()
         result = check()
         changed, lost = process_state.put_back(before)
         if self.is_guarded and threading.active_count() > threads:
             self.changes[name] = "the number of threads, which go on"
-        if not changed or isinstance(result, Rejection):
+        if not changed or isinstance(result, Outcome):
             return result
         if lost:
-            return Rejection(FAILED, f"{name}: it changes {', '.join(lost)} for good, which others share")
+            return Outcome(FAILED, f"{name}: it changes {', '.join(lost)} for good, which others share")
         result.call()
         again, _ = process_state.put_back(before)
         if again:
-            return Rejection(FAILED, f"{name}: each of its calls changes {', '.join(again)}, which others share")
+            return Outcome(FAILED, f"{name}: each of its calls changes {', '.join(again)}, which others share")
         self.changes[name] = f"{', '.join(changed)}, which was put back"
         return result
 
@@ -164,12 +158,12 @@ class PreparedCase:
     def refuse(self, name: str, error: BaseException) -> None:
         """Take `name` out, which raised `error`."""
         self.entrants.pop(name, None)
-        outcome, reason = rejection(error)
-        beside = f"; {self.memory}" * (device_errors.lack(error) == "out of memory")
-        self.rejected[name] = Rejection(outcome, f"{name}: {reason}{beside}")
+        rejected = rejection(error)
+        beside = f"; {self.memory}" if device_errors.lack(error) == "out of memory" else ""
+        self.rejected[name] = Outcome(rejected.outcome, f"{name}: {rejected.reason}{beside}")
 
 
-def verdict(name: str, error: float, dtype: str, limit: float | None = None, where: str = "") -> Rejection | None:
+def verdict(name: str, error: float, dtype: str, limit: float | None = None, where: str = "") -> Outcome | None:
     """Return why a result with relative Frobenius error `error` is wrong, or None. NaN is, `where` in words.
     `limit` is that of the dtype, but for one that promises less."""
     limit = limit or TOLERANCE[dtype]
@@ -180,4 +174,4 @@ def verdict(name: str, error: float, dtype: str, limit: float | None = None, whe
         problem = f"the output holds NaN: unwritten, read out of bounds, or computed{first}"
     else:
         problem = f"relative error {error:.2e} is above {limit:.0e}, the limit for {dtype}"
-    return Rejection(FAILED, f"{name}: {problem}")
+    return Outcome(FAILED, f"{name}: {problem}")

@@ -1,4 +1,4 @@
-"""The process of a share: takes a request from the supervisor, does it, and tells what comes of it.
+"""The process of a worker: takes a request from the supervisor, does it, and tells what comes of it.
 
     python3 -m roofline.worker.process FOLDER
 
@@ -6,7 +6,6 @@ It connects to a socket in FOLDER.
 """
 
 import faulthandler
-import json
 import mmap
 import os
 import signal
@@ -15,16 +14,16 @@ import sys
 from contextlib import suppress
 from dataclasses import replace
 from importlib import import_module
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 from roofline import operations
 from roofline.operations.contenders import module_of
 from roofline.operations.options import of_values
 from roofline.theory import container
-from roofline.worker.messages import Request, Step, StepBegan, Stopped, encoded, interrupt
-from roofline.worker.ranks import of_share
-from roofline.worker.share import run
+from roofline.worker.channel import Channel
+from roofline.worker.messages import Request, Step, StepBegan, Stopped, interrupt
+from roofline.worker.ranks import of_worker
+from roofline.worker.worker import run
 
 
 def bind(device: str) -> None:
@@ -41,50 +40,46 @@ def bind(device: str) -> None:
 
 
 def load(name: str) -> type:
-    """Return the class that `package.module:Class` or `FILE::Class` names."""
+    """The class that `package.module:Class` or `FILE::Class` names."""
     place, _, of = name.rpartition(":")
     return getattr(module_of(Path(place[:-1])) if place.endswith(":") else import_module(place), of)
 
 
-def main(folder: Path) -> None:
-    """Take a request from the supervisor, and do it."""
-    plug = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    plug.connect(str(folder / "socket"))
-    channel = Connection(plug.detach())
-    request = Request(**json.loads(channel.recv_bytes()))
-    bind(request.options["device"])
-    if hasattr(faulthandler, "register"):  # not on Windows
-        faulthandler.register(signal.SIGUSR1, (folder / "stack").open("w"), all_threads=False)
-    signal.signal(signal.SIGTERM, interrupt)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's is meant for the supervisor
-
-    def tell(message: object) -> None:
-        try:
-            channel.send_bytes(json.dumps(encoded(message)).encode())
-            if channel.recv_bytes():
-                raise Stopped
-        except (EOFError, OSError):
-            raise Stopped from None
-
-    os.register_at_fork(after_in_child=channel.close)  # what a contender forks says nothing in the share's name
-    sys.path[:] = request.path or sys.path
-    with (folder / "mark").open("r+b") as file:
-        mark = mmap.mmap(file.fileno(), 1)
-    tell(StepBegan(Step.START))
+def bring_runners(request: Request) -> None:
+    """Give each operation of `request` the runner that it names."""
     for name, (of_runner, of_case) in request.runners.items():
         in_module = vars(sys.modules[load(of_case).__module__]).values()  # most register themselves as it is imported
         declared = [value for value in in_module if isinstance(value, operations.Operation)]
         candidates = [*operations.OPERATIONS.values(), *declared]
         operation = next(operation for operation in candidates if operation.name == name)
         operations.OPERATIONS[name] = replace(operation, runner=load(of_runner))
-    ranks = of_share(request.world) if request.world else None
-    if ranks and request.options["device"] == "cuda":
-        from roofline.worker.device_ranks import World
 
-        ranks.world = World(ranks)
-    runners = operations.Runners(of_values(request.options), ranks)
+
+def main(folder: Path) -> None:
+    """Do what the supervisor asks for, and tell it what comes of that."""
+    plug = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    plug.connect(str(folder / "socket"))
+    channel = Channel(plug)
+    request = channel.request()
+    device = request.options["device"]
+    bind(device)
+    if hasattr(faulthandler, "register"):  # not on Windows
+        faulthandler.register(signal.SIGUSR1, (folder / "stack").open("w"), all_threads=False)
+    signal.signal(signal.SIGTERM, interrupt)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's is meant for the supervisor
+    os.register_at_fork(after_in_child=channel.close)  # what a contender forks says nothing in the worker's name
+    sys.path[:] = request.path or sys.path
+    with (folder / "mark").open("r+b") as file:
+        mark = mmap.mmap(file.fileno(), 1)
     with suppress(Stopped, KeyboardInterrupt):
-        run(request, tell, runners, mark)
+        channel.tell(StepBegan(Step.START))
+        bring_runners(request)
+        ranks = of_worker(request.world) if request.world else None
+        if ranks and device == "cuda":
+            from roofline.worker.device_ranks import World
+
+            ranks.world = World(ranks)
+        run(request, channel.tell, operations.Runners(of_values(request.options), ranks), mark)
     os._exit(0)  # what was imported takes long to end
 
 

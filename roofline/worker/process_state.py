@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 
@@ -60,11 +61,7 @@ def settings() -> Iterator[Setting]:
         for part in parts:
             holder = getattr(holder, part, None)
         if has(holder, name):
-            yield Setting(
-                f"{place}.{name}",
-                lambda holder=holder, name=name: getattr(holder, name),
-                lambda was, holder=holder, name=name: setattr(holder, name, was),
-            )
+            yield Setting(f"{place}.{name}", partial(getattr, holder, name), partial(setattr, holder, name))
     torch = sys.modules.get("torch")
     for name in FUNCTIONS:
         if hasattr(torch, f"get_{name}") and hasattr(torch, f"set_{name}"):
@@ -74,26 +71,35 @@ def settings() -> Iterator[Setting]:
     yield Setting("the garbage collector", gc.isenabled, lambda was: gc.enable() if was else gc.disable())
     yield Setting("the working folder", os.getcwd, os.chdir)
     if hasattr(os, "sched_getaffinity"):
-        yield Setting("its cores", lambda: os.sched_getaffinity(0), lambda was: os.sched_setaffinity(0, was))
+        yield Setting("its cores", partial(os.sched_getaffinity, 0), partial(os.sched_setaffinity, 0))
     for number, name in ((1, "stdout"), (2, "stderr")):
-        yield Setting(
-            f"an open sys.{name}",
-            lambda name=name: not getattr(sys, name).closed,
-            lambda was, number=number, name=name: setattr(sys, name, os.fdopen(number, "w", closefd=False)),
-        )
+        yield Setting(f"an open sys.{name}", partial(_is_open, name), partial(_open_again, name, number))
     if threading.current_thread() is threading.main_thread():
-        for number in sorted(signal.valid_signals()):
-            yield Setting(
-                f"the handler of signal {number}",
-                lambda number=number: signal.getsignal(number),
-                lambda was, number=number: signal.signal(number, was),
-            )
-        for number in TIMERS:
-            yield Setting(
-                "a timer",
-                lambda number=number: signal.getitimer(number)[0] > 0,
-                lambda was, number=number: signal.setitimer(number, 0.0),
-            )
+        yield from _of_signals()
+
+
+def _of_signals() -> Iterator[Setting]:
+    for number in sorted(signal.valid_signals()):
+        name = f"the handler of signal {number}"
+        yield Setting(name, partial(signal.getsignal, number), partial(signal.signal, number))
+    for number in TIMERS:
+        yield Setting("a timer", partial(_is_running, number), partial(_stop, number))
+
+
+def _is_open(name: str) -> bool:
+    return not getattr(sys, name).closed
+
+
+def _open_again(name: str, number: int, was: bool) -> None:
+    setattr(sys, name, os.fdopen(number, "w", closefd=False))
+
+
+def _is_running(timer: int) -> bool:
+    return signal.getitimer(timer)[0] > 0
+
+
+def _stop(timer: int, was: bool) -> None:
+    signal.setitimer(timer, 0.0)
 
 
 def noted() -> list[tuple[Setting, Any]]:

@@ -6,7 +6,8 @@ within a round.
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -53,13 +54,13 @@ class StopRule:
     warmup_s: float | None = 0.2
 
     @classmethod
-    def share(cls, max_seconds: float, processes: int, device: str) -> "StopRule":
-        """Return the rule of one of so many processes. On a CPU what was checked is warm."""
+    def of_process(cls, max_seconds: float, processes: int, device: str) -> "StopRule":
+        """The rule of one of so many processes. On a CPU what was checked is warm."""
         rounds = {"min_rounds": -(-cls.min_rounds // processes), "max_rounds": cls.max_rounds // processes}
         return cls(max_seconds=max_seconds / processes, warmup_s=cls.warmup_s if device == "cuda" else None, **rounds)
 
     def part(self, passes: int, of: int) -> "StopRule":
-        """Return the rule of so many passes of all."""
+        """The rule of so many passes of all."""
         rounds = {"min_rounds": -(-self.min_rounds * passes // of), "max_rounds": self.max_rounds * passes // of}
         return self if passes == of else replace(self, max_seconds=self.max_seconds * passes / of, **rounds)
 
@@ -122,8 +123,8 @@ class Rounds:
         self._notes = {name: named(name, call.notes) for name, call in entrants.items() if hasattr(call, "notes")}
         self._listeners = {name: call.listen for name, call in entrants.items() if hasattr(call, "listen")}
         self._clock, self._rule, self._passes = clock, rule, passes
-        self._share = getattr(clock, "share", lambda value: value)
-        self._agreed = getattr(clock, "agreed", lambda about, call: call())
+        self._broadcast = getattr(clock, "broadcast", lambda value: value)
+        self._agreed = getattr(clock, "agreed", nullcontext)
         self._inputs, self._looks, self._looked_at = inputs or Inputs(), looks or {}, {}
         self._rng, self._chance = np.random.default_rng(seed), np.random.default_rng([seed, 1])
         self._look, self._spent_s = rule.min_rounds, 0.0
@@ -167,28 +168,29 @@ class Rounds:
     def _run_pass(self) -> None:
         if not self._passed:
             self._warm_up()
-        rule, share, began, spent_s = self._rule, (self._passed + 1) / self._passes, self._clock.now(), self._spent_s
-        while not (stopped_by := self._share(self._enough(share))):
+        rule, fraction, began, spent_s = self._rule, (self._passed + 1) / self._passes, self._clock.now(), self._spent_s
+        while not (stopped_by := self._broadcast(self._enough(fraction))):
             self._round()
             self._spent_s = spent_s + self._clock.now() - began
-            if share == 1 and len(self.rounds) >= self._look:
+            if fraction == 1 and len(self.rounds) >= self._look:
                 self._look = math.ceil(len(self.rounds) * rule.check_every)
                 if self._narrow():
                     stopped_by = "width"
                     break
         self._passed += 1  # not if a call raised: then this pass begins again
-        if share == 1:
+        if fraction == 1:
             unseen = [name for name in self._looks if self._rounds_unseen(name) > LONGEST_UNSEEN]
             for name in unseen:
-                self._agreed(f"a look at {name}", lambda name=name: self._turn([name], self._looks[name]))
+                with self._agreed(), self._turn_of([name], self._looks[name]) as calls:
+                    self._clock.turn(calls)
             self.stopped_by = stopped_by
 
-    def _enough(self, share: float) -> str:
-        """Return what says that so large a `share` of all passes has its rounds; empty if nothing does."""
+    def _enough(self, fraction: float) -> str:
+        """What says that so large a `fraction` of all passes has its rounds; empty if nothing does."""
         rule, done = self._rule, len(self.rounds)
-        if done >= rule.max_rounds * share:
+        if done >= rule.max_rounds * fraction:
             return "rounds"
-        cap_s = rule.max_seconds * share * (1 if done >= rule.min_rounds * share else PATIENCE)
+        cap_s = rule.max_seconds * fraction * (1 if done >= rule.min_rounds * fraction else PATIENCE)
         return "time" if done and self._spent_s >= cap_s else ""
 
     def _warm_up(self) -> None:
@@ -198,25 +200,31 @@ class Rounds:
         deadline, calls = self._clock.now() + self._rule.warmup_s, list(self._entrants.values())
         again = True
         if hasattr(self._clock, "warm"):
-            self._agreed("first calls", lambda: self._clock.warm(calls))
+            with self._agreed():
+                self._clock.warm(calls)
         while again:
-            self._agreed("a warm-up", lambda: self._clock.turn(calls))
-            again = self._share(self._clock.now() < deadline)
+            with self._agreed():
+                self._clock.turn(calls)
+            again = self._broadcast(self._clock.now() < deadline)
 
     def _round(self) -> None:
         order = self._rng.permutation(list(self._entrants)).tolist()
         look = self._looks.get(order[-1])
         if order[-1] in self._looked_at and self._chance.random() >= LOOKED_AT:
             look = None
+        times, readings = [], []
+        with self._agreed():
+            for names, look_at_last in [(order[:-1], None), (order[-1:], look)] if look else [(order, None)]:
+                if names:
+                    with self._turn_of(names, look_at_last) as calls:
+                        times += self._clock.turn(calls)
+                    readings += getattr(self._clock, "readings", None) or [{}] * len(names)
+            notes = {name: notes_of() for name, notes_of in self._notes.items()}
+        self._keep(Round(len(self.rounds), order, {}, {}, self._passed + 1), times, readings, notes)
 
-        def turn() -> tuple[list, list, dict]:
-            before = self._turn(order[:-1]) if look else []
-            turned = before + self._turn(order[len(before) :], look)
-            return *zip(*turned, strict=True), {name: notes_of() for name, notes_of in self._notes.items()}
-
-        times, read, notes = self._agreed(f"a turn that begins with {order[0]}", turn)
-        round_ = Round(len(self.rounds), order, {}, {}, self._passed + 1)
-        for name, time_s, of_clock in zip(order, times, read, strict=True):
+    def _keep(self, round_: Round, times: list[float | None], readings: list[dict], notes: dict[str, dict]) -> None:
+        """Add a round with the samples that are good, and note which are not."""
+        for name, time_s, reading in zip(round_.order, times, readings, strict=True):
             if time_s is None:
                 self.late[name] += 1
                 continue
@@ -224,7 +232,7 @@ class Rounds:
                 self.wrong.setdefault(name, f"{name}: {NO_TIME}")
                 continue
             round_.time_s[name] = time_s
-            values = notes.get(name, {}) | of_clock
+            values = notes.get(name, {}) | reading
             if timeline := values.pop("timeline", None):
                 self.timelines[name, round_.index] = timeline
             if values:
@@ -233,19 +241,16 @@ class Rounds:
                 listen(time_s)
         self.rounds.append(round_)
 
-    def _turn(self, names: list[str], look: Callable | None = None) -> list[tuple[float | None, dict]]:
-        """Return the time of each of `names`, and what the clock read beside it, with other inputs than the last time.
-        `look` looks at what the last of them returned, before anything waits for it."""
-        if not names:
-            return []
+    @contextmanager
+    def _turn_of(self, names: list[str], look: Callable | None = None) -> Iterator[list[Call]]:
+        """Gives the calls of `names` for a turn of the clock, with other inputs than in the last one. `look` looks at
+        what the last of them returned, before anything waits for it; why that is wrong, if it is, is noted."""
         self._inputs.change()
-        clock, calls = self._clock, [self._entrants[name] for name in names]
-        times = self._timed_and_seen(names[-1], look, calls) if look else clock.turn(calls)
-        return [*zip(times, getattr(clock, "readings", None) or [{}] * len(names), strict=True)]
-
-    def _timed_and_seen(self, name: str, look: Callable, calls: list[Call]) -> list[float | None]:
-        """Return the times of a turn that ends with `name`, and note why what it computed there is wrong, if it is."""
-        clock, problems = self._clock, []
+        calls = [self._entrants[name] for name in names]
+        if not look:
+            yield calls
+            return
+        name, clock, problems = names[-1], self._clock, []
         while_busy = getattr(clock, "while_busy", lambda: None)
 
         def behind_the_last() -> None:
@@ -254,7 +259,7 @@ class Rounds:
 
         self._returned[name], clock.while_busy = None, behind_the_last
         try:
-            times = clock.turn(calls)
+            yield calls
         finally:
             result, clock.while_busy = self._returned.pop(name), while_busy
         problem = problems[0] if problems else look(result)  # a clock need not have such a place
@@ -263,7 +268,6 @@ class Rounds:
             why = RECALLED if look(result)() else NOT_JOINED
             self.wrong[name] = f"{name}: the result of a timed call was wrong: {words}, {why}"
         self._looked_at[name] = len(self.rounds)
-        return times
 
     def _rounds_unseen(self, name: str) -> float:
         return len(self.rounds) - self._looked_at.get(name, -math.inf)

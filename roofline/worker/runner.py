@@ -12,33 +12,33 @@ class Runner:
     def __init__(self, options):
         self.options = options
         self.earlier: dict[str, dict] = {}
-        """By shape, what earlier shares chose, which holds for all of them: its `facts`, and what its entrants took
+        """By shape, what earlier workers chose, which holds for all of them: its `facts`, and what its entrants took
         (`medians_s`, empty where none was timed)."""
         self.ranks: Alone | Ranks = ALONE
 
     def prepare(self, case, names: list[str], first_call=unwatched) -> PreparedCase:
-        """Return `names`, each checked on the device; where timed, with the baseline and references."""
+        """`names`, each checked on the device; where timed, with the baseline and references."""
         raise NotImplementedError
 
     def problem(self) -> str:
-        """Return why nothing can be run by these options, in a line; "" if it can."""
+        """Why nothing can be run by these options, in a line; "" if it can."""
         return ""
 
     def clock(self):
-        """Return what times the contenders: see `worker.clocks`."""
+        """What times the contenders: see `worker.clocks`."""
         return clocks.for_device(self.options.device) if self.ranks is ALONE else self.ranks.clock(self.ranks)
 
     def probes(self) -> list[Probe]:
-        """Return calls that reach for the ceilings."""
+        """Calls that reach for the ceilings."""
         return []
 
     def links(self, case, clock) -> dict:
-        """Return what the links of this GPU take from the matmul of `case`, and lose to it; nothing where there are
+        """What the links of this GPU take from the matmul of `case`, and lose to it; nothing where there are
         none."""
         return {}
 
     def instruments(self) -> type | None:
-        """Return what makes the instruments of a `CudaClock`, or None."""
+        """What makes the instruments of a `CudaClock`, or None."""
 
 
 def equip(clock, make_instruments) -> str:

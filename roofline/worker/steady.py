@@ -32,23 +32,34 @@ SECOND = round(1 / SLICE_S)
 
 
 def chosen(prepared: PreparedCase, medians_s: dict[str, float], options) -> list[str]:
-    """Return the contenders that get blocks, by their `medians_s` of single calls.
+    """The contenders that get blocks, by their `medians_s` of single calls.
 
     All with `--ffn-steady`, none with `--ffn-steady 0`; else, on a GPU, of matmuls from FROM_TOKENS on, the baseline
     and the fastest other that is no library's. None over a link, and where the quickest takes less than FROM_S.
     """
-    if options.steady == 0:
+    if options.steady == 0 or prepared.analysis != "throughput":
         return []
     timed = sorted((name for name in prepared.contenders if name in medians_s), key=medians_s.get)
-    if not timed or medians_s[timed[0]] < FROM_S or prepared.analysis != "throughput":
+    if not timed or medians_s[timed[0]] < FROM_S:
         return []
     if options.steady:
         return timed
     case = prepared.case
-    by_default = options.device == "cuda" and getattr(case, "op", "") == "matmul" and case.m >= FROM_TOKENS
-    others = [name for name in timed if name != prepared.baseline]
-    fastest = [name for name in others if not prepared.entrants[name].facts.get("of_library")][:1]
-    return [name for name in timed if by_default and name in (prepared.baseline, *fastest)]
+    if options.device != "cuda" or case.op != "matmul" or case.m < FROM_TOKENS:
+        return []
+    return _baseline_and_fastest(prepared, timed)
+
+
+def _baseline_and_fastest(prepared: PreparedCase, timed: list[str]) -> list[str]:
+    """Of contenders, the fastest first: the baseline, and the first other that is no library's."""
+    names, has_fastest = [], False
+    for name in timed:
+        if name == prepared.baseline:
+            names.append(name)
+        elif not (has_fastest or prepared.entrants[name].facts.get("of_library")):
+            names.append(name)
+            has_fastest = True
+    return names
 
 
 def blocks(
@@ -77,8 +88,8 @@ def blocks(
         for position, name in enumerate(list(order)):
             begins(name)
             try:
-                about = {"contender": name, "block": index, "position": position}
-                yield about | _block(entrants[name], medians_s[name], clock, telemetry)
+                fields = {"contender": name, "block": index, "position": position}
+                yield fields | _block(entrants[name], medians_s[name], clock, telemetry)
             except CallError as error:
                 failed(name, error)
                 names.remove(name)

@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
@@ -27,7 +28,7 @@ THROTTLE_REASONS = {
 
 
 def nvml_handle():
-    """Return NVML, and what it knows torch's current GPU by. Raises what NVML or torch raise."""
+    """NVML, and what it knows torch's current GPU by. Raises what NVML or torch raise."""
     import pynvml
     import torch
 
@@ -87,8 +88,8 @@ class GpuTelemetry:
             return None
 
     def energy(self) -> tuple[float, float] | None:
-        """Return (seconds, joules since the driver was loaded), when NVML has just renewed its counter. None where it
-        has none."""
+        """(seconds, joules since the driver was loaded), when NVML has just renewed its counter. None where it has
+        none."""
         before, deadline = self._energy_j(), time.perf_counter() + RENEWED_S
         while (joules := self._energy_j()) == before is not None and time.perf_counter() < deadline:
             time.sleep(0.001)
@@ -99,28 +100,37 @@ class GpuTelemetry:
         return None if millijoules is None else millijoules / 1e3
 
     def summary(self) -> dict:
-        """Return the medians over the case (the highest for the temperature). `throttled` is whether NVML gave a reason
-        while the clock was below its highest, and `throttled_fraction` of how many readings that is true; both are None
-        where NVML does not tell."""
+        """Medians over the case (the highest for the temperature). `throttled` is whether NVML gave a reason while the
+        clock was below its highest, and `throttled_fraction` of how many readings that is true; both are None where
+        NVML does not tell."""
         if not self._readings:
             return {"throttled": None, "telemetry_error": self._error or "no reading was taken"}
-        values = {
-            key: [reading[key] for reading in self._readings if reading[key] is not None] for key in self._readings[0]
-        }
-        told = [reading for reading in self._readings if reading["throttle_mask"] is not None]
-        masks = [reading["throttle_mask"] for reading in told if self._is_held_down(reading["sm_clock_mhz"])]
-        reasons = [text for bit, text in THROTTLE_REASONS.items() if any(mask & bit for mask in masks)]
-        throttled = sum(any(mask & bit for bit in THROTTLE_REASONS) for mask in masks)
+        power_mw = self._of_readings(median, "power_mw")
         processes = self._ask(self._nvml.nvmlDeviceGetComputeRunningProcesses)
         return {
-            "sm_clock_mhz": median(values["sm_clock_mhz"]) if values["sm_clock_mhz"] else None,
-            "power_w": median(values["power_mw"]) / 1e3 if values["power_mw"] else None,
-            "temperature_c": max(values["temperature_c"], default=None),
+            "sm_clock_mhz": self._of_readings(median, "sm_clock_mhz"),
+            "power_w": None if power_mw is None else power_mw / 1e3,
+            "temperature_c": self._of_readings(max, "temperature_c"),
+            "other_processes": None if processes is None else max(0, len(processes) - 1),
+        } | self._throttling()
+
+    def _throttling(self) -> dict:
+        told = [reading for reading in self._readings if reading["throttle_mask"] is not None]
+        throttled, reasons = 0, set()
+        for reading in told:
+            if self._is_held_down(reading["sm_clock_mhz"]):
+                bits = {bit for bit in THROTTLE_REASONS if bit & reading["throttle_mask"]}
+                throttled += bool(bits)
+                reasons |= bits
+        return {
             "throttled": bool(reasons) if told else None,
             "throttled_fraction": throttled / len(told) if told else None,
-            "throttle_reasons": ", ".join(reasons),
-            "other_processes": None if processes is None else max(0, len(processes) - 1),
+            "throttle_reasons": ", ".join(THROTTLE_REASONS[bit] for bit in sorted(reasons)),
         }
+
+    def _of_readings(self, statistic: Callable[[list], float], name: str) -> float | None:
+        values = [reading[name] for reading in self._readings if reading[name] is not None]
+        return statistic(values) if values else None
 
     def _is_held_down(self, sm_clock_mhz: float | None) -> bool:
         """Whether the clock is below its highest, as far as NVML tells both."""
@@ -143,7 +153,7 @@ class CpuTelemetry:
         """Read nothing while busy: the counters are cumulative."""
 
     def energy(self) -> None:
-        """Return None: RAPL is closed to ordinary users, and to virtual machines."""
+        """None: RAPL is closed to ordinary users, and to virtual machines."""
 
     def summary(self) -> dict:
         stolen, busy, total, of_run = (after - before for after, before in zip(self._stat(), self._before, strict=True))
@@ -158,7 +168,7 @@ class CpuTelemetry:
 
     @staticmethod
     def _stat() -> tuple[float, float, float, float]:
-        """Return (stolen, busy, all, this process's) jiffies since boot, from Linux's /proc/stat; zeros elsewhere."""
+        """(stolen, busy, all, this process's) jiffies since boot, from Linux's /proc/stat; zeros elsewhere."""
         try:
             line = Path("/proc/stat").read_text().split("\n", 1)[0]
             user, nice, system, idle, waiting, *interrupts, stolen = map(int, line.split()[1:9])
@@ -170,7 +180,7 @@ class CpuTelemetry:
 
 
 def merged(before: dict, rounds_before: int, now: dict, rounds: int) -> dict:
-    """Return one summary of the passes before and of one more. Numbers are averaged over rounds: a pass that had none
+    """One summary of the passes before and of one more. Numbers are averaged over rounds: a pass that had none
     is too short to say anything. What disturbed any pass stays: a throttled clock, its reasons, the most of `HIGHEST`.
 
     >>> merged({"others_share": 0.1, "throttled": True}, 3, {"others_share": 0.5, "throttled": False}, 1)
@@ -195,12 +205,12 @@ def merged(before: dict, rounds_before: int, now: dict, rounds: int) -> dict:
 
 
 def power_w(first: tuple[float, float], last: tuple[float, float]) -> float:
-    """Return the mean power between two readings of `energy`."""
+    """The mean power between two readings of `energy`."""
     return (last[1] - first[1]) / (last[0] - first[0])
 
 
 def idle_power_w(telemetry) -> float | None:
-    """Return what a device draws, its context alive, while nothing runs; None where nobody counts it."""
+    """What a device draws, its context alive, while nothing runs; None where nobody counts it."""
     if (first := telemetry.energy()) is None:
         return None
     time.sleep(IDLE_S)
@@ -209,5 +219,5 @@ def idle_power_w(telemetry) -> float | None:
 
 
 def for_device(device: str):
-    """Return the telemetry of `device` (`cpu` or `cuda`)."""
+    """The telemetry of `device` (`cpu` or `cuda`)."""
     return GpuTelemetry() if device == "cuda" else CpuTelemetry()

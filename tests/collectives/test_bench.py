@@ -302,7 +302,7 @@ def test_all_ranks_split_as_the_first_one_measured(options, monkeypatch):
     made = matmul_reduce_scatter.ReduceScatter(options, SCATTER)
     shared = {"1": 1.2, "2": 1.1}
     made.t_comm_s = 0.0
-    made.ranks = SimpleNamespace(share=lambda mine: shared)
+    made.ranks = SimpleNamespace(broadcast=lambda mine: shared)
     arm = made.split("block_launches", matmul_reduce_scatter.Runner.own_arms["block_launches"])
     assert arm.keywords == {"ranks_per_launch": 2}
     assert made.facts["splits"]["block_launches"]["slowdowns"] == shared
@@ -442,7 +442,7 @@ def test_link_off_its_pace_is_looked_at_three_times():
 @pytest.mark.parametrize(("times_s", "gather"), [((2.0, 1.0), "nccl_all_gather"), ((1.0, 2.0), "symmetric")])
 def test_serial_gathers_by_the_faster_of_the_link_and_nccls_all_gather(times_s, gather):
     each = dict(zip(("symmetric", "nccl_all_gather"), times_s, strict=True))
-    ranks = SimpleNamespace(world=SimpleNamespace(why_not=lambda kind: None), share=lambda times: times)
+    ranks = SimpleNamespace(world=SimpleNamespace(why_not=lambda kind: None), broadcast=lambda times: times)
     gpu = SimpleNamespace(
         ranks=ranks, link_kind="symmetric", options=SimpleNamespace(timed=True), gathers=[Transfers()],
         gather_s=each.get,

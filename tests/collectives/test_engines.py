@@ -159,7 +159,7 @@ def by_driver(sms=(), lacks=()) -> list:
         return [engines.engine()]
     runner = Runners(options_of(device="cuda", dtype="fp16", model="256x384")).of(find(case.op))
     prepared = runner.prepare(case, ["serial"])
-    return [*prepared.entrants, *(reason for _, reason in prepared.rejected.values())]
+    return [*prepared.entrants, *(rejected.reason for rejected in prepared.rejected.values())]
 
 
 def installed() -> None:

@@ -124,17 +124,19 @@ def turns(rank, ranks, path):
         assert torch.equal(all_gather_matmul.serial(operands, link), x @ w.T)
 
     arm.long = True
-    times = clock.agreed("a turn", lambda: clock.turn([named("good", lambda: None), named("arm", arm)]))
+    with clock.agreed():
+        times = clock.turn([named("good", lambda: None), named("arm", arm)])
     of_ranks = [[of_call[f"rank{number}_s"] for number in range(ranks)] for of_call in clock.readings]
     assert times == [max(times_s) for times_s in of_ranks]
     culprit = named("arm", {}.popitem if rank == ranks - 1 else list)
     if rank == ranks - 1:
-        with pytest.raises(Broken) as raised:
-            clock.agreed("a turn", culprit)
+        with pytest.raises(Broken) as raised, clock.agreed():
+            culprit()
         name, rejection = raised.value.args
         assert (name, rejection.reason.partition(":")[0]) == ("arm", "KeyError")
     else:
-        clock.agreed("a turn", culprit)
+        with clock.agreed():
+            culprit()
 
 
 @ranks_of_gloo

@@ -12,7 +12,7 @@ from kernels.bench import checks, matmul
 from roofline import operations
 from roofline.operations import contenders
 from roofline.operations.options import Options
-from roofline.worker import clocks, rounds, share
+from roofline.worker import clocks, rounds, worker
 from roofline.worker.messages import Rejected, Turns
 
 SHAPE = "matmul-100x300-up-tp1-m{}-fp32"
@@ -88,9 +88,9 @@ def measured(tmp_path, monkeypatch):
         runners, told = operations.Runners(options), []
         runners.of(operations.find("matmul"))
         shape = SHAPE.format(m)
-        asked = share.Request("measure", {}, {shape: ["torch", "f"]}, passes={shape: 3})
-        share.run(asked, told.append, runners)
-        return {message.name: message.reason for message in told if isinstance(message, Rejected)}
+        asked = worker.Request("measure", {}, {shape: ["torch", "f"]}, passes={shape: 3})
+        worker.run(asked, told.append, runners)
+        return {message.name: message.outcome.reason for message in told if isinstance(message, Rejected)}
 
     return measure
 
@@ -142,6 +142,6 @@ def test_a_training_step_whose_result_nobody_looks_at_is_timed():
     about = Options("cpu", True, "128,256", ("up",), (1,), (1,), ("fp32",), None, 0, 0.1, Path("unused"))
     runners, told = operations.Runners(about), []
     shape = "transformer_step-l2-d128-b2-t128-forward-fp32"
-    share.run(share.Request("measure", {}, {shape: ["eager"]}, passes={shape: 1}), told.append, runners)
+    worker.run(worker.Request("measure", {}, {shape: ["eager"]}, passes={shape: 1}), told.append, runners)
     assert [message for message in told if isinstance(message, Rejected)] == []
     assert any(isinstance(message, Turns) and message.rounds for message in told)

@@ -13,7 +13,7 @@ from kernels.bench import matmul
 from kernels.recording import launches_of
 from kernels.registry import CONTENDERS, Planner
 from roofline.operations import contenders
-from roofline.worker.prepared import PreparedCase
+from roofline.worker.prepared import PreparedCase, Rejection
 
 SOURCE = """
 import torch
@@ -122,7 +122,7 @@ def test_wrong_results_are_told_with_their_place(place, name, message):
 def test_what_it_does_not_support_is_skipped(place):
     other = replace(CASE, model="200x300")
     rejected = prepare(place("rough"), case=other, model="200x300").rejected["rough"]
-    assert rejected == ("skipped", "rough is declared not to support m=300, n=300, k=200 in fp32")
+    assert rejected == Rejection("skipped", "rough is declared not to support m=300, n=300, k=200 in fp32")
     with pytest.raises(ValueError, match="declared for cpu, x is on meta"):
         matmul.of_run(replace(OPTIONS, users=((place("rough"), ""),)))["rough"].load().require(
             *torch.empty(2, 8, 8).to("meta")

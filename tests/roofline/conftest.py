@@ -102,7 +102,7 @@ class Outcome:
     @property
     def reasons(self) -> dict[str, tuple[str, str]]:
         """{m64-torch: (outcome, reason)} of what has no number, by the journal."""
-        missing = [(entry["case"], (entry["outcome"], entry["reason"])) for entry in self.kept.missing]
+        missing = [(missing.case, (missing.outcome, missing.reason)) for missing in self.kept.missing]
         return {case.partition("tp8-")[2].replace("-fp32", "") or case: reason for case, reason in missing}
 
 

@@ -67,7 +67,7 @@ def in_share():
 def pytest_addoption():
     """Of a rank that only follows, the last that pytest asks for."""
     from roofline.pytest_plugin import hooks, narrator
-    from roofline.supervise import blame, epochs, metadata
+    from roofline.supervise import child, epochs, limits, metadata
 
     few_rounds()
     forked.install(in_share)
@@ -75,11 +75,11 @@ def pytest_addoption():
         metadata.commit_of = lambda *given, **more: WHAT
     before("hello", hooks, "identity")
     before("end", epochs.Epochs, "leave")
-    receive = epochs.Child.receive
-    epochs.Child.receive = lambda child: _told(receive(child))
-    for step in set(blame.LIMIT_S) - {blame.Step.START, blame.Step.PREPARE}:
-        blame.LIMIT_S[step] = {"cpu": LIMIT_S}
-    blame.RULE_TIMES = blame.HUNG_TIMES = 0
+    receive = child.Channel.receive
+    child.Channel.receive = lambda channel: _told(receive(channel))
+    for step in set(limits.LIMIT_S) - {limits.Step.START, limits.Step.PREPARE}:
+        limits.LIMIT_S[step] = {"cpu": LIMIT_S}
+    limits.RULE_TIMES = limits.HUNG_TIMES = 0
     before("report", narrator, "write")
 
 

@@ -24,11 +24,11 @@ slow = pytest.mark.slow
 ALL = [f"m{m}-{name}" for m in (64, 128, 256) for name in ("torch", "numpy")]
 
 IMPATIENT = """
-from roofline.supervise import blame
+from roofline.supervise import limits
 
-for step in set(blame.LIMIT_S) - {blame.Step.START}:
-    blame.LIMIT_S[step] = {"cpu": 2.0}
-blame.HUNG_TIMES = blame.RULE_TIMES = 0
+for step in set(limits.LIMIT_S) - {limits.Step.START}:
+    limits.LIMIT_S[step] = {"cpu": 2.0}
+limits.HUNG_TIMES = limits.RULE_TIMES = 0
 """
 """What hangs is waited for no longer."""
 
@@ -115,7 +115,7 @@ def test_a_fault_costs_what_it_struck(three_shapes, place, fault, processes):
     assert len(run.saved["not_measured"]) == len(lacks)
     assert "go on with it" not in run.text
     no_roof = place == "copy" and fault != "crash"
-    assert run.text.count("No shares of the roof: the share ended by ") == no_roof
+    assert run.text.count("No shares of the roof: the worker ended by ") == no_roof
     assert bool(run.kept.ceilings) != no_roof
     assert "nothing is left to measure" in run.go_on().text
 
@@ -180,9 +180,9 @@ def test_a_suspect_who_was_the_only_contender_is_measured_whole(three_shapes):
 
 
 STOPPED_BEFORE = """
-from roofline.supervise import jobs
+from roofline.supervise import measuring
 
-request_alone = jobs.Measure.request_alone
+request_alone = measuring.Measure.request_alone
 
 
 def interrupted(job, number):
@@ -192,7 +192,7 @@ def interrupted(job, number):
     return request_alone(job, number)
 
 
-jobs.Measure.request_alone = interrupted
+measuring.Measure.request_alone = interrupted
 """
 
 
@@ -236,7 +236,7 @@ if "roofline.worker.process" in sys.orig_argv:
 def test_shares_that_end_before_they_begin_anything_end_the_run(three_shapes):
     run = three_shapes(more=DIE_EARLY, shares="forks")
     assert run.code == 1
-    assert "3 shares ended at their start: signal 9 (SIGKILL)" in run.text
+    assert "3 workers ended at their start: signal 9 (SIGKILL)" in run.text
 
 
 ENDED = [

@@ -91,4 +91,4 @@ def test_link_that_dies_alone_takes_the_hidden_fraction_and_no_times(run):
     record = read_records(outcome)[64, "row_block"]
     assert record["hidden_fraction"] is None
     assert record["time_s"] == pytest.approx(5e-3, rel=0.1)
-    assert [entry["case"].rpartition("-")[2] for entry in outcome.kept.missing] == ["link", "link"]
+    assert [missing.case.rpartition("-")[2] for missing in outcome.kept.missing] == ["link", "link"]

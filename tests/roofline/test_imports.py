@@ -1,4 +1,4 @@
-"""Imports run down the floors of the house.
+"""Imports run down the floors of the house, and no function is hard to follow.
 
 An import is one at the top of a module, inside a function, or by `import_module`.
 """
@@ -9,6 +9,8 @@ from graphlib import TopologicalSorter
 from pathlib import Path
 
 import pytest
+from radon.complexity import cc_visit
+from radon.visitors import Function
 
 ROOT = Path(__file__).parents[2]
 
@@ -24,6 +26,11 @@ FLOORS = (
 
 APART = {"worker", "analysis"}
 """The store lies between what measures and what analyses."""
+
+MOST_COMPLEX = 12
+"""The most that a function may have by radon's count of its branches."""
+STILL_COMPLEX = {"analysis", "report", "operations", "pytest_plugin", "commands", "theory", "store", "account"}
+"""Rooms that have functions above that."""
 
 FOR_KERNELS = ("roofline.theory", "roofline.operations.contenders", "kernels")
 FOR_COLLECTIVES = (*FOR_KERNELS, "collectives")
@@ -97,6 +104,16 @@ def test_no_imports_run_in_a_circle():
         room = room_of(module)
         rooms.setdefault(room, set()).update(other for other in map(room_of, targets) if other != room)
     TopologicalSorter(rooms).prepare()
+
+
+@pytest.mark.parametrize("room", sorted({room for rooms in FLOORS for room in rooms} - STILL_COMPLEX))
+def test_no_function_is_hard_to_follow(room):
+    hard = {}
+    for module, path in HOUSE.items():
+        for block in cc_visit(path.read_text(encoding="utf-8")) if room_of(module) == room else ():
+            if isinstance(block, Function) and block.complexity > MOST_COMPLEX:
+                hard[f"{module}.{block.fullname}"] = block.complexity
+    assert not hard
 
 
 def test_the_machine_is_a_package_of_its_own():

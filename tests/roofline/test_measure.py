@@ -52,7 +52,7 @@ def test_time_cap_stops_it_and_the_fewest_rounds_may_take_three_times_as_long():
 def test_a_rank_warms_up_as_often_as_rank_0_and_measures_as_long():
     """Whatever its own clock says."""
     clock, shared = FakeClock(), iter([True, True, False, "", "", "rounds"])
-    clock.share = lambda value: next(shared)
+    clock.broadcast = lambda value: next(shared)
     turns = take_turns({"a": lambda: 100.0}, clock, StopRule(max_seconds=1e-9, warmup_s=0.2), seed=0)
     assert (clock.calls, len(turns.rounds), turns.stopped_by) == (3 + 2, 2, "rounds")
 
@@ -164,8 +164,8 @@ def test_the_fastest_probe_sets_the_ceiling_and_the_first_of_a_cpus_nearly_as_fa
     (on_gpu, *_), _ = best_of(probes, device="cuda")
     assert on_gpu.beside == "fast"
     lines = [asdict(ceiling) for ceiling in best]
-    assert ceilings.beside(Matmul("100,300", "up", 1, 1, "bf16"), probes, lines).config == "near"
-    assert ceilings.beside(CASE, probes, lines).call() == 0.5  # of its dtype
+    assert ceilings.probe_for(Matmul("100,300", "up", 1, 1, "bf16"), probes, lines).config == "near"
+    assert ceilings.probe_for(CASE, probes, lines).call() == 0.5  # of its dtype
 
 
 def crash():

@@ -10,7 +10,7 @@ from made_up_run import LINES, save
 
 from roofline.operations.format import kernels_text
 from roofline.store import journal
-from roofline.supervise import jobs, supervisor
+from roofline.supervise import stages, supervisor
 from roofline.worker import launches
 
 NAMED = f"""{(Path(__file__).parent / "small_project.py").read_text()}
@@ -62,7 +62,7 @@ def test_each_kernel_is_asked_for_once(tmp_path):
     session.supervise = lambda jobs: asked.append(jobs[0].cases)
     first, second = session.run.shapes
     session.run.take({"kind": "kernels", "shape": first, "kernel_names": {"cublas": "a"}})
-    jobs.name_kernels(session)
+    stages.name_kernels(session)
     assert asked == [{first: ["tiled"], second: ["cublas", "tiled"]}]
 
 

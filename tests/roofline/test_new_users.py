@@ -21,9 +21,9 @@ def strike(place, number, later=False):
 """
 
 FIRST_CALL = """
-from roofline.supervise import blame, jobs
+from roofline.supervise import limits
 
-blame.LIMIT_S[blame.Step.CALL], blame.HUNG_TIMES, jobs.FIRST_CALL_S = {"cpu": 1.0}, 0, {"usual": 3.5}
+limits.LIMIT_S[limits.Step.CALL], limits.HUNG_TIMES, limits.FIRST_CALL_S = {"cpu": 1.0}, 0, {"usual": 3.5}
 
 
 def spin(seconds):
@@ -82,7 +82,7 @@ def machine_of(tmp_path, monkeypatch, files: dict[str, str]):
 
 GB = 10**9
 V1, V2 = "4:memory:/docker/a\n3:cpu,cpuacct:/docker/a\n2:pids:/\n", "0::/pod/a\n"
-CONTAINERS = [  # files of the machine, cores, what a share may take
+CONTAINERS = [  # files of the machine, cores, what a worker may take
     ({}, 8, None),
     ({"proc/self/cgroup": V2, "cgroup/cpu.max": "max 100000", "cgroup/pod/a/memory.max": "max\n"}, 8, None),
     ({"proc/self/cgroup": V2, "cgroup/pod/a/cpu.max": "250000 100000\n"}, 2, None),
@@ -130,7 +130,7 @@ def test_what_lacks_memory_says_so_in_words_of_operands(three_shapes, deed, reas
     run = three_shapes("-k", "m128", more=STRIKES.replace("DEED", deed))
     assert [*run.reasons] == ["m128-numpy"]
     assert reason in run.reasons["m128-numpy"][1]
-    assert "two sets of x[128, 1024], w[416, 1024] and out[128, 416] take 0.00488 GB, the share may take " in run.text
+    assert "two sets of x[128, 1024], w[416, 1024] and out[128, 416] take 0.00488 GB, a worker may take " in run.text
 
 
 def test_a_shape_that_does_not_fit_costs_its_own_rows_and_is_known_before_it_begins(three_shapes):

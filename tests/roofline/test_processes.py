@@ -84,9 +84,9 @@ def test_a_pass_that_was_cut_off_is_forgotten_and_whole_ones_stay():
 
 
 def test_the_rule_of_one_of_several_processes():
-    whole, share = StopRule.share(8.0, 1, "cuda"), StopRule.share(8.0, 4, "cuda")
+    whole, part = StopRule.of_process(8.0, 1, "cuda"), StopRule.of_process(8.0, 4, "cuda")
     assert (whole.max_seconds, whole.min_rounds, whole.max_rounds) == (8.0, 30, 600)
-    assert (share.max_seconds, share.min_rounds, share.max_rounds) == (2.0, 8, 150)
+    assert (part.max_seconds, part.min_rounds, part.max_rounds) == (2.0, 8, 150)
 
 
 def test_intervals_are_over_processes(several):

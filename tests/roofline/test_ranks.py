@@ -91,9 +91,9 @@ def test_what_strikes_the_share_of_a_rank_costs_its_case_and_the_next_epoch_has_
 ):
     run = ranks(fault=fault, count=count)
     assert f"exit codes of the ranks: 1{' 0' * (count - 1)}" in run.text
-    failed = [entry for entry in run.kept.missing if entry["outcome"] == "failed"]
-    assert [entry["reason"] for entry in failed if why not in entry["reason"]] == []
-    assert sorted(entry["case"].rpartition("-")[2] for entry in failed) == sorted(out)
+    failed = [missing for missing in run.kept.missing if missing.outcome == "failed"]
+    assert [missing.reason for missing in failed if why not in missing.reason] == []
+    assert sorted(missing.case.rpartition("-")[2] for missing in failed) == sorted(out)
     assert sum(len(run.kept.measured(name)) for name in run.kept.shapes) == len(GATHERS + PREFETCHES) - len(failed)
     assert not run.kept.interrupted
     assert "Traceback" not in run.text
@@ -131,7 +131,7 @@ def test_rank_that_is_lost_ends_the_run_blames_no_case_and_as_many_go_on_with_it
     assert message in run.text
     assert "Traceback" not in run.text
     assert run.kept.unfinished
-    assert "failed" not in {entry["outcome"] for entry in run.kept.missing}
+    assert "failed" not in {missing.outcome for missing in run.kept.missing}
     if fault[0] != "0":
         assert (run.folder / "report.md").exists()
     if count == 2:

@@ -48,7 +48,7 @@ def test_no_time_over_loopback_becomes_a_number(tmp_path):
     assert len(records_of(run)) == len(frame(run)) == 0
     assert [record_of(run, shape, name) for shape in run.shapes for name in run.measured(shape)] == [None, None]
     assert not run.unfinished
-    assert {entry["reason"] for entry in run.missing} == {run.void}
+    assert {missing.reason for missing in run.missing} == {run.void}
     assert {path.suffix for path in write(tmp_path)} == {".md", ".html"}
     text = (tmp_path / "report.md").read_text()
     page = re.sub(r"<(style|script).*?</\1>", "", (tmp_path / "report.html").read_text(), flags=re.S)
@@ -69,7 +69,12 @@ def test_runs_of_other_worlds_are_under_other_conditions(tmp_path):
 def test_a_sample_whose_thread_lacked_its_core_is_dropped(monkeypatch, fake_time, waited_s, others_s, loopback, kept):
     """Unless other threads of its own process were on it; over loopback no sample is a time, and none is dropped."""
     time, read = fake_time(clocks), {"waited": 0.0, "others": 0.0}
-    about = {"share": None, "agreed": None, "barrier": lambda self: None, "slowest": lambda self, times: (times, [{}])}
+    about = {
+        "broadcast": None,
+        "agreed": None,
+        "barrier": lambda self: None,
+        "slowest": lambda self, times: (times, [{}]),
+    }
     monkeypatch.setattr(ranks, "waited_s", lambda: read["waited"])
     monkeypatch.setattr(ranks, "others_s", lambda: read["others"])
     clock = ranks.RanksCpuClock(type("", (), about | {"loopback": loopback})())
@@ -86,7 +91,12 @@ def test_a_sample_whose_thread_lacked_its_core_is_dropped(monkeypatch, fake_time
 def test_ranks_make_as_many_calls_whatever_one_of_them_took(fake_time):
     """A call is woken by its kind, not by its time: ranks that differ there would wait for one another for ever."""
     time, counts = fake_time(clocks), []
-    about = {"share": None, "agreed": None, "barrier": lambda self: None, "slowest": lambda self, times: (times, [{}])}
+    about = {
+        "broadcast": None,
+        "agreed": None,
+        "barrier": lambda self: None,
+        "slowest": lambda self, times: (times, [{}]),
+    }
     for took_s in (0.9 * ranks.RanksCpuClock.WAKE_S, 2 * clocks.CpuClock.LONG_S):
         clock, calls = ranks.RanksCpuClock(type("", (), about | {"loopback": True})()), []
 

@@ -62,7 +62,7 @@ class Rehearsed:
         return names_by_op
 
     def reasons(self, outcome: str) -> list[str]:
-        return [entry["reason"] for entry in self.run.missing if entry["outcome"] == outcome]
+        return [missing.reason for missing in self.run.missing if missing.outcome == outcome]
 
 
 @pytest.fixture
@@ -190,7 +190,7 @@ def test_another_card_gets_a_whole_run_and_what_needs_hopper_says_so(rehearse):
     assert {block["contender"] for block in outcome.run.steady} == {"cublas", "tiled"}
     for block in outcome.run.steady:
         assert block["energy_j"] == pytest.approx(650 * block["calls"] * block["time_s"])
-    assert {entry["outcome"] for entry in outcome.run.missing} == {"skipped"}
+    assert {missing.outcome for missing in outcome.run.missing} == {"skipped"}
     for reason in outcome.reasons("skipped")[1:]:
         assert "has compute capability 8.0, " in reason
         assert "needs 9.x (Hopper)" in reason

@@ -8,7 +8,7 @@ from fake_clock import FakeClock
 
 from roofline import operations
 from roofline.operations.options import Options
-from roofline.worker import share
+from roofline.worker import worker
 from roofline.worker.messages import Done
 from roofline.worker.prepared import Entrant, PreparedCase
 from roofline.worker.runner import Runner
@@ -43,8 +43,8 @@ def test_operands_of_finished_shapes_are_let_go(tmp_path, monkeypatch, kind, pas
     runners, messages = operations.Runners(options), []
     runners.of(operation)
     cases = {shape: ["torch"] for shape in SHAPES}
-    asked = share.Request(kind, {}, cases, passes=dict.fromkeys(SHAPES, passes))
-    share.run(asked, messages.append, runners)
+    asked = worker.Request(kind, {}, cases, passes=dict.fromkeys(SHAPES, passes))
+    worker.run(asked, messages.append, runners)
     assert messages[-1] == Done()
     assert len(alive) == 6
     assert max(alive) == at_once

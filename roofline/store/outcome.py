@@ -1,0 +1,31 @@
+"""What became of a case that has no number: one type from a contender's check to the report."""
+
+from dataclasses import dataclass
+
+SKIPPED, FAILED, NOT_RUN = "skipped", "failed", "not_run"
+"""It cannot run here; it is wrong, or has crashed; its turn never came."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """Why a case has no number."""
+
+    outcome: str
+    """`SKIPPED`, `FAILED` or `NOT_RUN`."""
+    reason: str
+    case: str = ""
+    """Its id, once that is known: a runner's check need not name it."""
+    step: str = ""
+    """Where a worker ended: what it was at, a `worker.messages.Step`."""
+    rank: str = ""
+    """Where it was not on all ranks: on which, or on which of several it may have been."""
+
+    @property
+    def words(self) -> str:
+        """The reason, with the rank."""
+        return f"rank {self.rank}: {self.reason}" if self.rank else self.reason
+
+    @property
+    def entry(self) -> dict[str, str]:
+        """What the journal and the JSON hold of it."""
+        return {"case": self.case, "outcome": self.outcome, "reason": self.reason}

@@ -1,0 +1,80 @@
+"""How long a worker may be at a step before it counts as hung."""
+
+import time
+from collections.abc import Callable
+
+from roofline.operations.contenders import FIRST_CALL_S
+from roofline.worker.messages import Step, StepBegan
+
+HUNG_TIMES, RULE_TIMES = 100, 3
+LIMIT_S = {
+    Step.START: {"cpu": 120.0, "cuda": 180.0},  # imports, and on a GPU its context
+    Step.IDLE: {"cpu": 20.0, "cuda": 30.0},
+    Step.CEILINGS: {"cpu": 180.0, "cuda": 240.0},
+    Step.PREPARE: {"cpu": 60.0, "cuda": 180.0},  # on a GPU also matmuls that are compiled and timed to choose one
+    Step.CALL: {"cpu": 60.0, "cuda": 120.0},  # without the CPU: one that uses it has `contenders.FIRST_CALL_S`
+    Step.RECHECK: {"cpu": 20.0, "cuda": 60.0},
+    Step.TURNS: {"cpu": 10.0, "cuda": 20.0},
+    Step.STEADY: {"cpu": 10.0, "cuda": 20.0},
+}
+"""Seconds that a step may take on a device.
+
+The rule: limit = this + `HUNG_TIMES` calls of the reference for each entrant that the step calls + `RULE_TIMES` the
+seconds that the step's own rule names. The second and third are of steps at a shape. A first call has no rule: it may
+take `FIRST_CALL_S`, or what its contender or the option says, as long as it uses `BUSY` of a core."""
+
+BUSY = 0.02
+"""A first call that takes this fraction of a core, with all that it began, is at work."""
+
+
+def limit_s(step: StepBegan, device: str, reference_s: float) -> float:
+    """What `step` may take, where a call of the reference takes `reference_s`."""
+    limit = LIMIT_S[step.step][device]
+    if not step.shape:
+        return limit
+    calls = len(step.entrants) or 1
+    of_rule_s = 0.0 if step.step == Step.CALL else step.seconds or 0.0
+    return limit + HUNG_TIMES * calls * reference_s + RULE_TIMES * of_rule_s
+
+
+class Patience:
+    """What is left of a worker's limit at its present step."""
+
+    def __init__(
+        self, step: StepBegan, limit_s: float, *, cpu_s: Callable[[], float], chosen_s: float, are_ranks: bool
+    ):
+        """`cpu_s` returns what the worker has used of the CPU; `chosen_s` is the option's for a first call, or 0."""
+        self._began, self._cpu_s, self._step = time.monotonic(), cpu_s, step
+        self._limit_s = self._idle_s = self._most_s = limit_s
+        self._used_s = 0.0
+        if step.step == Step.CALL:
+            usual_s = 0.0 if are_ranks else FIRST_CALL_S["usual"]
+            self._most_s = chosen_s or max(limit_s, step.seconds or usual_s)
+            if chosen_s or are_ranks:  # one sleeps while another compiles
+                self._limit_s = self._most_s
+            self._used_s = cpu_s()
+
+    @property
+    def left_s(self) -> float:
+        """The seconds until the worker hangs."""
+        return self._began + self._limit_s - time.monotonic()
+
+    def is_over(self) -> bool:
+        """Whether the worker hangs. A first call gets as much again while it uses the CPU."""
+        if self.left_s > 0:
+            return False
+        used_s = self._cpu_s()
+        if self._limit_s >= self._most_s or used_s - self._used_s < BUSY * self._idle_s:
+            return True
+        self._used_s, self._limit_s = used_s, min(self._limit_s + self._idle_s, self._most_s)
+        return False
+
+    @property
+    def words(self) -> str:
+        """The limit, and what sets another."""
+        words = f"{self._limit_s:.4g} s, the limit"
+        if self._step.step != Step.CALL:
+            return words
+        if self._limit_s < self._most_s:
+            words += " of one that uses no CPU"
+        return f"{words}; --ffn-first-call-seconds sets another"

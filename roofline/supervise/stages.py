@@ -1,0 +1,93 @@
+"""The stages of a run: learn what the machine is, check, measure, name kernels; each by workers."""
+
+import time
+from pathlib import Path
+
+from roofline import operations
+from roofline.supervise.jobs import Check, Hello, Names
+from roofline.supervise.measuring import Measure
+from roofline.supervise.supervisor import Supervisor
+from roofline.worker import METHOD_VERSION, launches, machine
+
+CHECKERS = 4
+"""Workers that check at once on a GPU at most, one for four cores: compiling takes most of a first call."""
+
+
+def greet(supervisor: Supervisor) -> None:
+    """Learn from a worker what this machine is. Raises ValueError where nothing can be measured on it."""
+    supervisor.supervise([Hello(supervisor)])
+    if problem := supervisor.hello.get("problem") or supervisor.end_reason:
+        raise ValueError(problem)
+
+
+def other_checkout(supervisor: Supervisor) -> Supervisor:
+    """The supervisor of the workers of the checkout that --ffn-against names. Raises ValueError where they cannot be
+    compared with these."""
+    options = supervisor.options
+    base = Supervisor(options, supervisor.planned, supervisor.runners, Path(options.against).expanduser(), is_base=True)
+    try:
+        greet(base)
+    except ValueError as error:
+        raise ValueError(f"--ffn-against {options.against}: {error}") from None
+    method = base.hello.get("method_version")
+    if method != METHOD_VERSION:
+        raise ValueError(
+            f"--ffn-against {options.against}: it measures by method {method or 'of before this option'}, and this "
+            f"checkout by {METHOD_VERSION}: what took turns would not be alike; take one of this method"
+        )
+    return base
+
+
+def measure(supervisor: Supervisor) -> None:
+    """Check and measure all that is left. Afterwards each contender has a record in the run, or an outcome, unless the
+    run has an `end_reason`."""
+    sides = [supervisor, supervisor.base] if supervisor.base else [supervisor]
+    for side in sides:
+        if side.root:
+            check(side)
+            supervisor.end_reason = supervisor.end_reason or side.end_reason
+    job, *others = map(Measure, sides)
+    for other in others:
+        job.alternate_with(other)
+    supervisor.supervise([job])
+
+
+def check(supervisor: Supervisor) -> None:
+    """Call each contender in a worker that only checks before one that measures does. What hangs or dies there costs
+    its own row. Compiles on the way."""
+    linked, others, count = {}, {}, 0
+    for shape in supervisor.planned:
+        names = [] if shape in supervisor.run.shapes else supervisor.left(shape)
+        if names:
+            count += len(names)
+            analysis = operations.find(shape.partition("-")[0]).analysis
+            (linked if analysis == "overlap" else others)[shape] = names
+    if not count:
+        return
+    began, before = time.monotonic(), len(supervisor.outcomes)
+    # The last one checks alone: a link keeps no pace beside other processes.
+    parts, last = [], Check(supervisor, others | linked, is_alone=True)
+    if supervisor.options.device == "cuda" and not supervisor.epochs:
+        several = max(1, min(CHECKERS, machine.cores() // 4))
+        parts = [Check(supervisor, dict(list(others.items())[index::several])) for index in range(several)]
+        last = Check(supervisor, linked, is_alone=True)
+    supervisor.supervise(parts)
+    for part in parts:
+        last.cases = part.again | last.cases
+    supervisor.supervise([last])
+    took = f"{count} cases in {time.monotonic() - began:.0f} s"
+    lost = len(supervisor.outcomes) - before
+    supervisor.note("check", f"Checked in workers of their own: {took}, {lost} without a number.")
+
+
+def name_kernels(supervisor: Supervisor) -> None:
+    """Journal the names of the kernels that were measured and have none yet, or what their calls cost in parts. What
+    runs between ranks is left out. Arms run the matmul of the same name and the link's copier. A trace that is made
+    again on one rank alone would leave the others waiting."""
+    cases, has_names = {}, supervisor.options.device == launches.DEVICE
+    for shape in supervisor.run.shapes.values():
+        if shape.facts.get("has_costs") or (has_names and not operations.find(shape.op).between_ranks):
+            field = "costs" if shape.facts.get("has_costs") else "kernel_name"
+            if nameless := [name for name in shape.measured if field not in shape.entrants[name]]:
+                cases[shape.id] = nameless
+    supervisor.supervise([Names(supervisor, cases)])

@@ -1,0 +1,229 @@
+"""A worker: one process of a run, which prepares, checks and times cases, and tells what comes of each at once.
+
+`run` is a plain function. It knows no pytest, no journal and no other process: what it learns it hands to `tell`, and
+goes on once that returns. `worker.process` makes a process of it, `worker.passes` times a shape.
+
+What it tells are `worker.messages`.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, replace
+
+from roofline import operations
+from roofline.operations.gathering import links_text
+from roofline.store.outcome import SKIPPED, Outcome
+from roofline.store.stats import grouped
+from roofline.worker import METHOD_VERSION, ceilings, device_errors, launches, machine, runner, telemetry
+from roofline.worker.clocks import empty_call_s
+from roofline.worker.machine import anonymous
+from roofline.worker.messages import (
+    Broke,
+    Done,
+    JournalLine,
+    Kind,
+    MachineFound,
+    Rejected,
+    Request,
+    ShapeChecked,
+    Step,
+    StepBegan,
+    is_of_contender,
+)
+from roofline.worker.passes import ShapePasses
+from roofline.worker.prepared import Broken, Entrant, PreparedCase, stop_if_lost
+from roofline.worker.ranks import ALONE
+from roofline.worker.rounds import UNWATCHED
+
+Tell = Callable[[object], None]
+
+
+def run(request: Request, tell: Tell, runners: operations.Runners, mark: bytearray = UNWATCHED) -> None:
+    """Do what `request` says, and tell what comes of it. `mark[0]` is kept at the number of the entrant that is being
+    called while entrants take turns, from 1, in the order of the last `StepBegan`; 0 between calls.
+
+    Raises what `tell` raises, and KeyboardInterrupt where a signal asks for the end: whole rounds are told before.
+    """
+    worker = Worker(request, tell, runners, mark)
+    try:
+        HANDLERS[request.kind](worker)
+    except Broken as broken:
+        tell(Broke(*broken.args))
+    tell(Done())
+
+
+class Worker:
+    """A request as it goes on."""
+
+    def __init__(self, request: Request, tell: Tell, runners: operations.Runners, mark: bytearray):
+        self.request, self.tell, self.runners, self.mark = request, tell, runners, mark
+        self.options, self.device = runners.options, runners.options.device
+        of_shape = {shape: runners.of(operations.find(shape.partition("-")[0])) for shape in request.cases}
+        for shape, chosen in request.chosen.items():
+            of_shape[shape].earlier[shape] = chosen
+
+    def begin(self, step: str, shape: str = "", **fields) -> None:
+        """Tell what the worker does next; `fields` are further ones of `StepBegan`."""
+        self.tell(StepBegan(step, shape, **fields))
+
+    def journal(self, kind: str, **fields) -> None:
+        """Tell a line for the journal."""
+        self.tell(JournalLine({"kind": kind} | fields))
+
+    def note(self, about: str, text: str) -> None:
+        self.journal("note", about=about, text=anonymous(text))
+
+    def prepare(self, shape: str, names: list[str]) -> PreparedCase:
+        """What the runner prepares. Where that fails before any contender is called, all are rejected."""
+
+        def first_call(name: str, within_s: float | None = None) -> None:
+            if reason := self.request.refused.get(f"{shape}-{name}"):
+                raise RuntimeError(reason)
+            self.begin(Step.CALL, shape, name=name, seconds=within_s)
+
+        self.begin(Step.PREPARE, shape)
+        case, _ = operations.parse(shape)
+        prepared = PreparedCase(case, baseline="", device=self.device)
+        if case.sets * case.work.device_bytes > machine.share_bytes(self.device):
+            reason = f"{prepared.memory}: choose fewer --ffn-tokens, a larger --ffn-tp or a smaller --ffn-model"
+            prepared.rejected = {name: Outcome(SKIPPED, f"{name}: {reason}") for name in names}
+            return prepared
+        try:
+            return self.runners.prepare(shape, names, first_call)
+        except BaseException as error:  # operands that do not fit, for one
+            if not is_of_contender(error):
+                raise
+            stop_if_lost(self.device, error)
+            for name in names:
+                prepared.refuse(name, error)
+            return prepared
+
+    def tell_rejected(self, shape: str, prepared: PreparedCase) -> None:
+        """Tell who was rejected, and who changed what others share, once."""
+        for name, words in prepared.changes.items():
+            self.note(f"changes {name}", f"{name} changed what others share: {words}.")
+        prepared.changes.clear()
+        for name, outcome in prepared.rejected.items():
+            self.tell(Rejected(shape, name, outcome))
+        prepared.rejected.clear()
+
+    def greet(self) -> None:
+        """Tell what this machine is, and the clock that times the contenders on it."""
+        loaded = list(self.runners.loaded.values())
+        problems = [machine.unusable_gpu()] if self.device == "cuda" else []
+        problems += [each.problem() for each in loaded]
+        if any(problems):
+            return self.tell(MachineFound({"problem": next(filter(None, problems))}))
+        clock = loaded[0].clock()
+        fields = {
+            "timer": clock.timer,
+            "passes": clock.passes,
+            "processes": clock.processes,
+            "machine": machine.describe(self.device),
+            "method_version": METHOD_VERSION,
+            "share_bytes": machine.share_bytes(self.device),
+        }
+        self.tell(MachineFound(fields | loaded[0].ranks.metadata()))
+
+    def check(self) -> None:
+        """Prepare each shape with its contenders, and call once more who is right."""
+        for shape, names in self.request.cases.items():
+            prepared = self.prepare(shape, names)
+            seconds = {}
+            for name in prepared.contenders:
+                self.begin(Step.CALL, shape, name=name)
+                seconds[name] = self.call_again(prepared, name)
+            self.tell_rejected(shape, prepared)
+            facts = prepared.case.facts | prepared.facts
+            self.tell(ShapeChecked(shape, seconds.get(prepared.baseline, 0.0), facts))
+            prepared.let_go()
+
+    def call_again(self, prepared: PreparedCase, name: str) -> float:
+        """The seconds of a call of `name`, which may be rejected by it."""
+        entrant, began = prepared.entrants[name], time.monotonic()
+
+        def called() -> Entrant:
+            entrant.call()
+            machine.synchronize(self.device)
+            return entrant
+
+        prepared.admit(name, called)
+        return time.monotonic() - began
+
+    def measure(self) -> None:
+        """Make the passes that were asked for, of all shapes by turns."""
+        first = next(iter(self.runners.loaded.values()))
+        self.clock, self.telemetry = first.clock(), telemetry.for_device(self.device)
+        self.chip = machine.describe(self.device)
+        if lacking := runner.equip(self.clock, first.instruments()):
+            self.note("instruments", lacking)
+        self.clock.while_busy = self.telemetry.read
+        if self.request.when == "start":
+            self.begin(Step.IDLE, once=True)
+            idle_power_w = telemetry.idle_power_w(self.telemetry)
+            self.journal("idle", empty_call_s=empty_call_s(self.clock), idle_power_w=idle_power_w)
+        self.measure_ceilings(first)
+        if self.request.when == "start" and self.device == "cuda" and first.ranks is ALONE:
+            self.measure_links()
+        shapes: dict[str, ShapePasses] = {}
+        for index in range(1, max(self.request.passes.values()) + 1):
+            for shape, passes in self.request.passes.items():
+                if index == 1:
+                    shapes[shape] = ShapePasses(self, shape)
+                if index <= passes:
+                    # Of a shape that is done nothing is kept: its operands' memory is the next one's.
+                    (shapes.pop(shape) if index == passes else shapes[shape]).run_pass(is_last=index == passes)
+
+    def measure_ceilings(self, first: runner.Runner) -> None:
+        """Make the probes of the ceilings, and measure these, unless an earlier worker did. Where that fails, no
+        fraction of the roof is known, and the worker goes on."""
+        self.probes, self.ceilings, reasons = [], list(self.request.ceilings), {}
+        self.begin(Step.CEILINGS)
+        try:
+            if self.request.when or self.ceilings:
+                self.probes = first.probes()
+            if self.request.when:
+                self.begin(Step.CEILINGS, once=True)
+                seconds = min(ceilings.STOP_RULE.max_seconds, self.options.max_seconds)
+                best, reasons = ceilings.measure(
+                    self.probes,
+                    self.clock,
+                    when=self.request.when,
+                    seed=self.options.seed,
+                    device=self.device,
+                    rule=replace(ceilings.STOP_RULE, max_seconds=seconds),
+                )
+                for ceiling in map(asdict, best):
+                    self.ceilings.append(ceiling)
+                    self.journal("ceiling", **ceiling)
+        except Exception as error:
+            stop_if_lost(self.device, error)
+            self.probes, reason = [], f"the ceilings could not be measured: {device_errors.reason(error)}"
+            self.note("ceilings", f"No shares of the roof: {reason}.")
+        if reasons:
+            probes_of = grouped((reason, probe) for probe, reason in reasons.items())
+            texts = [f"{', '.join(probes)}: {reason}" for reason, probes in probes_of.items()]
+            self.note("ceilings", f"No probe: {'; '.join(texts)}.")
+
+    def measure_links(self) -> None:
+        """Tell what links take from the matmul of the first gather, and lose to it. The worker goes on without that."""
+        gather = next((shape for shape in self.request.cases if shape.startswith("all_gather_matmul-")), None)
+        if not gather:
+            return
+        case, _ = operations.parse(gather)
+        try:
+            links = self.runners.of(operations.find(case.op)).links(case, self.clock)
+        except Exception as error:
+            stop_if_lost(self.device, error)
+            return self.note("links", f"Links were not probed: {device_errors.reason(error)}.")
+        self.journal("links", **links)
+        self.note("links", links_text(links))
+
+
+HANDLERS: dict[str, Callable[[Worker], None]] = {
+    Kind.HELLO: Worker.greet,
+    Kind.CHECK: Worker.check,
+    Kind.MEASURE: Worker.measure,
+    Kind.NAMES: launches.name_kernels,
+}
+"""Kind of request -> what does it."""
