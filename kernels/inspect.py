@@ -123,10 +123,11 @@ def read(usage: str, sass: str, shared_bytes: int) -> Cubin:
 
 
 def _mma(opcodes: Counter) -> dict[str, int]:
-    """Count tensor core instructions by PTX name: SASS writes HGMMA.64x256x16 for wgmma and HMMA.16816 for mma.sync."""
+    """Count tensor core instructions by PTX name: SASS writes HGMMA.64x256x16 for wgmma, QGMMA.64x256x32 where it is of
+    fp8, and HMMA.16816 for mma.sync."""
     counts: Counter[str] = Counter()
     for opcode, n in opcodes.items():
-        if match := re.match(r"HGMMA\.(\d+)x(\d+)x(\d+)", opcode):
+        if match := re.match(r"[HQ]GMMA\.(\d+)x(\d+)x(\d+)", opcode):
             counts["wgmma.m{}n{}k{}".format(*match.groups())] += n
         elif re.match(r"[A-Z]{1,2}G?MMA\b", opcode):  # others are shown as they are, and no declaration matches them
             counts["mma.m16n8k16" if opcode.startswith("HMMA.16816") else opcode] += n

@@ -1,9 +1,9 @@
 """The contenders of a benchmark by name, and where each is found. Importing this imports neither torch nor Triton.
 
-A contender's `path` is `package.module:name` of a callable `matmul(x, w, out)` with two methods: `require(x, w, out)`
-raises what it refuses, `describe(x, w)` returns its configuration for these inputs. `kernels.contract.Kernel` is such a
-callable for a Triton kernel, `kernels.vendor.Library` for another library's matmul, and for one of a user's file, whose
-path is `FILE::NAME`.
+A contender's `path` is `package.module:name` of a callable `matmul(x, w, out, scales)` with two methods: `require(x, w,
+out, scales)` raises what it refuses, `describe(x, w)` returns its configuration for these inputs.
+`kernels.contract.Kernel` is such a callable for a Triton kernel, `kernels.vendor.Library` for another library's matmul,
+and for one of a user's file, whose path is `FILE::NAME`.
 """
 
 from dataclasses import dataclass
@@ -43,11 +43,11 @@ class Contender:
 
         return of_user(self.path, self.version)
 
-    def why_not(self, x, w, out=None) -> str | None:
+    def why_not(self, x, w, out=None, scales=None) -> str | None:
         """Return why this contender cannot take these inputs on this machine; None if it can. It launches nothing."""
         from kernels.contract import reason
 
-        return reason(lambda: self.load().require(x, w, out))
+        return reason(lambda: self.load().require(x, w, out, scales))
 
     def describe(self, x, w) -> str:
         """Return which tile, or which library, these inputs get."""

@@ -320,6 +320,8 @@ def resolve(get, *, device: str, timed: bool, root: Path, world: int = 1) -> Opt
     read("tp", options, matmul.sweep)
     if device == "cpu" and options.copier_programs:
         raise ValueError(f"--ffn-copier-programs {options.copier_programs}: on a CPU a thread copies; leave it out")
+    if device == "cpu" and "fp8" in options.dtypes:
+        raise ValueError("--ffn-dtype fp8: it needs a Hopper GPU, and this run is on the CPU; take bf16 or fp32")
     ranks, wires = _ranks_and_wires(device, world, given)
     chosen = {name: given[name] for name in ("tokens", "tp") if name in given}
     gather = gathering.make(mode, options.model, ranks, wires, **chosen, quick=quick)

@@ -91,7 +91,7 @@ def test_refusals_of_tma(case, gpu_of):
     ("interpreted", "dtype", "error", "words"),
     [
         (False, torch.float16, ValueError, ["x is on cpu", "CUDA device", "TRITON_INTERPRET=1", "never timed"]),
-        (True, torch.bfloat16, TypeError, ["x is bfloat16", "float16 or float32", "TRITON_INTERPRET"]),
+        (True, torch.bfloat16, TypeError, ["x is torch.bfloat16", "float16 or float32", "TRITON_INTERPRET"]),
     ],
 )
 def test_a_compiled_kernel_refuses_the_cpu_and_the_interpreter_bf16(interpreted, dtype, error, words, monkeypatch):
@@ -129,8 +129,8 @@ def test_decode_refuses_many_rows_and_takes_any_out(gpu_of):
     ],
 )
 def test_matmul_picks(where, rows, able, picked, monkeypatch):
-    monkeypatch.setattr(Contender, "why_not", lambda self, x, w, out: None if self.name in able else "no TMA")
-    monkeypatch.setattr(Contender, "load", lambda self: lambda x, w, out: self.name)
+    monkeypatch.setattr(Contender, "why_not", lambda self, *operands: None if self.name in able else "no TMA")
+    monkeypatch.setattr(Contender, "load", lambda self: lambda *operands: self.name)
     x = MagicMock(is_cuda=where == "cuda", ndim=2)
     x.__len__.return_value = rows
     assert kernels.matmul(x, None) == picked
