@@ -340,8 +340,8 @@ def make_place():
                 return args[0] if out is None else out
             if large:
                 DEVICE.compute(named, variant, seconds, int)
-                shape = func(*(value.to("meta") if isinstance(value, torch.Tensor) else value for value in args)).shape
-                return torch.empty(shape, dtype=inputs[0].dtype)
+                like = func(*(value.to("meta") if isinstance(value, torch.Tensor) else value for value in args))
+                return torch.empty(like.shape, dtype=like.dtype)
             DEVICE.load(named, variant)
             DEVICE.run()
             return work()
