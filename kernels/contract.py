@@ -4,8 +4,7 @@ The contract is `out[M, N] = x[M, K] @ w[N, K].T`: weights lie as `nn.Linear` st
 products are summed in fp32, and `out` may be preallocated.
 
 In fp8 (e4m3) it is `out = x_scales[M, 1] * w_scales[1, N] * (x @ w.T)`, rounded to bf16 once: the two scales, fp32, are
-given as `scales=(x_scales, w_scales)` exactly where x is fp8. What a kernel adds to its promise of sums there is in
-`kernels.fp8`.
+given as `scales=(x_scales, w_scales)` exactly where x is fp8. How exact sums are there, `kernels.fp8` says.
 
 Legend for shape suffixes: M rows of x, N rows of w (columns of out), K the summed dimension.
 """

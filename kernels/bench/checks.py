@@ -19,7 +19,7 @@ from roofline.worker.rounds import NOT_JOINED, Inputs
 
 EXACT_ROWS, GROUP = 256, 16
 
-BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32}
+BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 """The integers of a float, by its bytes. fp8 has no arithmetic."""
 
 TAIL = 10

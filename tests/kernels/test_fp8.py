@@ -92,7 +92,7 @@ def cut(values, exponent):
 
 
 def test_the_tolerance_allows_for_sums_of_hopper():
-    """At the longest K of a default run: 32 products and the sum so far keep 13 bits behind the first of the largest."""
+    """At the longest K of the default: 32 products and the sum so far keep 13 bits behind the first of the largest."""
     numbers = torch.Generator().manual_seed(0)
     x, w = (quantise(torch.randn(16, 53248, generator=numbers))[0].double() for _ in range(2))
     sums = torch.zeros(16, 16, dtype=torch.float64)

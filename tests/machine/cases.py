@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from kernels import hopper, workspace
-from kernels.contract import FP8, Kernel, KernelLaunch, Scales, result_dtype
+from kernels.contract import FP8, Kernel, KernelLaunch, Scales, empty_out, result_dtype
 from kernels.machine.compile import binary_key
 from kernels.machine.device import Machine
 from kernels.machine.order import FaultError
@@ -177,15 +177,15 @@ def of_user(place: str, shape: tuple[int, int, int], dtype: str) -> Case:
 
     def make(seed: int, device: str = "cpu"):
         x, w = (whole_numbers(torch.empty(rows, k, dtype=DTYPES[dtype]), seed + i) for i, rows in enumerate((m, n)))
-        out, before = x.new_full((m, n), math.nan), (x.clone(), w.clone())
-        launches = launches_of(function, x, w, out)
+        out, before, scales = empty_out(x, w).fill_(math.nan), (x.clone(), w.clone()), scales_of(x, w, seed)
+        launches = launches_of(function, x, w, out, **({"scales": scales} if scales else {}))
 
         def start(machine: Machine) -> None:
             after: tuple[int, ...] = ()
             for launch in launches:
                 after = (enqueue(machine, launch, after),)
 
-        return start, lambda: differences(out, x, w, before)
+        return start, lambda: differences(out, x, w, before, scales)
 
     return Case(place, f"{dtype} {m}x{n}x{k}", make)
 
