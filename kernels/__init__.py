@@ -13,10 +13,10 @@ WARPGROUP_FROM_M = 256
 (results/reference)."""
 
 
-def matmul(x, w, out=None):
+def matmul(x, w, out=None, scales=None):
     """Return `x[M, K] @ w[N, K].T` of torch tensors, by one of our kernels. On a GPU that is the first that can run of
     `decode` (64 rows or fewer), then `warpgroup` from 256 rows on, whose last wave is cut along K where that pays, then
-    `persistent` and `tiled`; elsewhere `tiled`.
+    `persistent` and `tiled`; elsewhere `tiled`. In fp8 `scales` are (x_scales[M, 1], w_scales[1, N]).
 
     Raises what the kernel raises: TypeError or ValueError that names the value, the limit and the way out.
     """
@@ -24,5 +24,5 @@ def matmul(x, w, out=None):
     if x.is_cuda:
         large = ["warpgroup"] if x.ndim == 2 and len(x) >= WARPGROUP_FROM_M else []
         candidates = ["decode", *large, "persistent"]
-    able = (name for name in candidates if CONTENDERS[name].why_not(x, w, out) is None)
-    return CONTENDERS[next(able, "tiled")].load()(x, w, out)
+    able = (name for name in candidates if CONTENDERS[name].why_not(x, w, out, scales) is None)
+    return CONTENDERS[next(able, "tiled")].load()(x, w, out, scales)

@@ -3,6 +3,9 @@
 The contract is `out[M, N] = x[M, K] @ w[N, K].T`: weights lie as `nn.Linear` stores them, rows may have any stride,
 products are summed in fp32, and `out` may be preallocated.
 
+In fp8 (e4m3) it is `out = x_scales[M, 1] * w_scales[1, N] * (x @ w.T)`, rounded to bf16 once: the two scales, fp32, are
+given as `scales=(x_scales, w_scales)` exactly where x is fp8. How exact sums are there, `kernels.fp8` says.
+
 Legend for shape suffixes: M rows of x, N rows of w (columns of out), K the summed dimension.
 """
 
@@ -13,11 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from kernels.tiles import DTYPE_NAMES, Config, choose_for
+from kernels.tiles import DTYPE_NAMES, DTYPES, Config, choose_for
 
 # Kernels count rows, columns and steps along K in 32 bits; the last tile may reach past the end by less than one tile.
 # Offsets in memory, a row times its stride, are another matter: those are 64 bits wide.
 MAX_SIZE = 2**31 - 2**10
+FP8 = DTYPES["fp8"]
+Scales = tuple[Tensor, Tensor]
+"""x_scales[M, 1] and w_scales[1, N]."""
 EXAMPLE_SIZE = 4096  # a multiple of 16, as at the launches that count, so that Triton specialises alike
 
 
@@ -45,11 +51,11 @@ def launch_metadata(grid: tuple, kernel: Any, args: dict[str, Any]) -> dict[str,
         tensors[name] = args[f"{name}_desc"].base if f"{name}_desc" in args else args[f"{name}_ptr"]
     x, w, out = tensors.values()
     (m, k), n = x.shape, len(w)
-    flop = "flops32" if x.dtype == torch.float32 else "flops16"
+    scales = 4 * (m + n) if x.dtype == FP8 else 0
     return {
         "name": f"{kernel.name} [M={m}, N={n}, K={k}]",
-        flop: 2 * m * n * k,
-        "bytes": x.element_size() * (m * k + n * k + out.numel()),
+        f"flops{8 * x.element_size()}": 2 * m * n * k,
+        "bytes": x.nbytes + w.nbytes + out.nbytes + scales,
     }
 
 
@@ -69,16 +75,16 @@ class Signals:
 
 @dataclass(frozen=True, kw_only=True)
 class Kernel:
-    """The host side of a Triton matmul, called as `matmul(x, w, out=None, config=None)`."""
+    """The host side of a Triton matmul, called as `matmul(x, w, out=None, scales=None, config=None)`."""
 
     name: str
     """Its tiles stand in the tables of `kernels.tiles` under this name."""
     jit: Any
     """The Triton function, so that nobody times an interpreted one."""
     require: Callable[..., None]
-    """(x, w, out=None): raises TypeError or ValueError for what the kernel cannot take here."""
-    prepare: Callable[[Tensor, Tensor, Tensor, Config], KernelLaunch]
-    """The launch for checked, non-empty tensors."""
+    """(x, w, out=None, scales=None): raises TypeError or ValueError for what the kernel cannot take here."""
+    prepare: Callable[..., KernelLaunch]
+    """(x, w, out, config): the launch for checked, non-empty tensors. What takes fp8 also takes `scales`."""
     grid: dict[str, tuple]
     """Values of fields of its configuration that `kernels.trial` tries, one field at a time."""
     changes: Sequence[dict[str, Any]] = ()
@@ -86,19 +92,30 @@ class Kernel:
     variants: Callable[[Config], Sequence[Config]] = lambda config: (config,)
     """The configurations that share a tile and are code of their own, or take other ways through it."""
 
-    def __call__(self, x: Tensor, w: Tensor, out: Tensor | None = None, config: Config | None = None) -> Tensor:
+    def __call__(
+        self,
+        x: Tensor,
+        w: Tensor,
+        out: Tensor | None = None,
+        scales: Scales | None = None,
+        config: Config | None = None,
+    ) -> Tensor:
         """Write x[M, K] @ w[N, K].T to `out`, a new tensor when None, and return it. `config` overrides the checked-in
         table. Raises what `require` raises, and ValueError for a `config` that does not fit the shape."""
-        self.require(x, w, out)
-        out = x.new_empty((len(x), self.columns(w))) if out is None else out
+        self.require(x, w, out, scales)
+        out = x.new_empty((len(x), self.columns(w)), dtype=result_dtype(x.dtype)) if out is None else out
         if out.numel() and x.shape[1]:
-            self.prepare(x, w, out, config or self.choose(x, w)).run(x.device)
+            self.launch(x, w, out, config or self.choose(x, w), scales).run(x.device)
             return out
         return out.zero_()
 
     def columns(self, w: Tensor) -> int:
         """Return how wide `out` is."""
         return len(w)
+
+    def launch(self, x: Tensor, w: Tensor, out: Tensor, config: Config, scales: Scales | None = None) -> KernelLaunch:
+        """Return the launch for checked, non-empty tensors."""
+        return self.prepare(x, w, out, config, **({"scales": scales} if scales else {}))
 
     def choose(self, x: Tensor, w: Tensor) -> Config:
         """Return the configuration for x and w."""
@@ -107,30 +124,65 @@ class Kernel:
     def describe(self, x: Tensor, w: Tensor) -> str:
         return str(self.choose(x, w))
 
-    def example(self, config: Config, dtype: torch.dtype) -> KernelLaunch:
+    def example(self, config: Config, dtype: torch.dtype, rows: int = EXAMPLE_SIZE) -> KernelLaunch:
         """Return the launch to be compiled and looked at, like those that count: it is never run."""
-        return self.prepare(*example_operands(dtype), config)
+        x, w, out = example_operands(dtype, rows)
+        scales = torch.empty(rows, 1), torch.empty(1, EXAMPLE_SIZE)
+        return self.launch(x, w, out, config, scales if dtype == FP8 else None)
 
 
 def example_operands(dtype: torch.dtype, rows: int = EXAMPLE_SIZE) -> list[Tensor]:
     """Return x[rows, EXAMPLE_SIZE], w and out of a launch to be compiled. Their memory is never touched."""
-    return [torch.empty((height, EXAMPLE_SIZE), dtype=dtype) for height in (rows, EXAMPLE_SIZE, rows)]
+    x, w = (torch.empty((height, EXAMPLE_SIZE), dtype=dtype) for height in (rows, EXAMPLE_SIZE))
+    return [x, w, empty_out(x, w)]
 
 
-def validate(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
+def result_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype of `out` by that of x and w."""
+    return torch.bfloat16 if dtype == FP8 else dtype
+
+
+def empty_out(x: Tensor, w: Tensor, **kind) -> Tensor:
+    """Return a new `out` for x and w."""
+    return x.new_empty((len(x), len(w)), dtype=result_dtype(x.dtype), **kind)
+
+
+def scale_arguments(scales: Scales | None) -> dict[str, Tensor | None]:
+    """Return the arguments of a kernel that are None in all dtypes but fp8."""
+    x_scales, w_scales = scales or (None, None)
+    return {"x_scales_ptr": x_scales, "w_scales_ptr": w_scales}
+
+
+def refuse_fp8(name: str, x: Tensor) -> None:
+    """Raise TypeError, in the words of the contender `name`, where x is fp8."""
+    if x.dtype == FP8:
+        raise TypeError(
+            f"x is {x.dtype}, which {name} does not multiply; take cublas, persistent, warpgroup or, of few rows, "
+            "decode, or cast x and w to bfloat16"
+        )
+
+
+def validate(x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | None = None) -> None:
     """Refuse what breaks the contract; allocate nothing.
 
-    TypeError: unsupported or unequal dtypes. ValueError: rank, inner sizes, device, sizes beyond MAX_SIZE, a last
-    dimension that is not contiguous, a tensor that wants a gradient, an `out` of another shape, or one that overlaps
-    itself, or lies in the memory of x or w from their first element to their last.
+    TypeError: unsupported or unequal dtypes, fp8 without scales, or scales of another dtype. ValueError: rank, inner
+    sizes, device, sizes beyond MAX_SIZE, a last dimension that is not contiguous, a tensor that wants a gradient, an
+    `out` of another shape, or one that overlaps itself, or lies in the memory of x or w from their first element to
+    their last; scales of another shape or device, or that are not contiguous. Nobody looks at their values.
     """
-    for name, matrix in {"x": x, "w": w, "out": x if out is None else out}.items():
+    for name, matrix in (("x", x), ("w", w), ("out", out)):
+        if matrix is None:
+            continue
         if matrix.dtype not in DTYPE_NAMES:
             raise TypeError(
-                f"{name} is {matrix.dtype}, supported are bfloat16, float16 and float32; cast it with .to()"
+                f"{name} is {matrix.dtype}, supported are bfloat16, float16 and float32, and float8_e4m3fn with "
+                "scales; cast it with .to()"
             )
-        if matrix.dtype != x.dtype:
-            raise TypeError(f"{name} is {matrix.dtype} but x is {x.dtype}; cast one of them with .to()")
+        wanted = result_dtype(x.dtype) if name == "out" else x.dtype
+        if matrix.dtype != wanted:
+            raise TypeError(
+                f"{name} is {matrix.dtype} but x is {x.dtype}, beside which {name} is {wanted}; cast one with .to()"
+            )
         if problem := _problem(matrix, x.device):
             raise ValueError(f"{name} {problem}")
     (m, k), (n, w_k) = x.shape, w.shape
@@ -138,6 +190,7 @@ def validate(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
         raise ValueError(
             f"x has K={k} but w has K={w_k}; w is [N, K] as nn.Linear stores it, pass w.T.contiguous() if it is [K, N]"
         )
+    _validate_scales(x, w, scales)
     if out is None:
         return
     if out.shape != (m, n):
@@ -151,6 +204,24 @@ def validate(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
                 f"out shares memory with {name}, or lies between rows of it, and {name} is read while out is written; "
                 "pass an out of its own"
             )
+
+
+def _validate_scales(x: Tensor, w: Tensor, scales: Scales | None) -> None:
+    m, n = len(x), len(w)
+    if (scales is None) == (x.dtype == FP8):
+        problem = "needs scales" if scales is None else "has no scales"
+        raise TypeError(f"x is {x.dtype}, which {problem}: give scales=(x_scales[{m}, 1], w_scales[1, {n}]) beside fp8")
+    if scales is None:
+        return
+    for name, factors, shape in zip(("x_scales", "w_scales"), scales, ((m, 1), (1, n)), strict=True):
+        if factors.dtype != torch.float32:
+            raise TypeError(f"{name} is {factors.dtype}, scales are float32; cast it with .to()")
+        if factors.shape != shape:
+            raise ValueError(f"{name} has shape {[*factors.shape]}, a scale for each row needs {[*shape]}; reshape it")
+        if factors.device != x.device:
+            raise ValueError(f"{name} is on {factors.device} but x is on {x.device}; move one of them with .to()")
+        if not factors.is_contiguous():
+            raise ValueError(f"{name} is not contiguous; call .contiguous() first")
 
 
 def _problem(matrix: Tensor, device: torch.device) -> str | None:
@@ -202,8 +273,8 @@ def require_runnable(kernel: Any, x: Tensor) -> None:
                 f"x is on {x.device}, a compiled Triton kernel needs a CUDA device; move the tensors there, or set "
                 "TRITON_INTERPRET=1 before kernels is imported (correctness only, never timed)"
             )
-    elif x.dtype == torch.bfloat16:  # NumPy has none: the interpreter keeps the bits in uint16, and multiplies those
+    elif result_dtype(x.dtype) == torch.bfloat16:  # NumPy has none: the interpreter computes with its bits in uint16
         raise TypeError(
-            "x is bfloat16, which Triton's interpreter multiplies wrongly; use float16 or float32, or unset "
+            f"x is {x.dtype}, which Triton's interpreter multiplies wrongly; use float16 or float32, or unset "
             "TRITON_INTERPRET on a GPU"
         )

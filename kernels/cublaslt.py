@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from kernels.contract import Scales, refuse_fp8
 from kernels.vendor import require_device
 from kernels.workspace import workspace
 
@@ -165,8 +166,9 @@ class Best:
         self._taken: dict[tuple, int] = {}
 
     @staticmethod
-    def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
-        require_device("cuda", x, w, out)
+    def require(x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | None = None) -> None:
+        require_device("cuda", x, w, out, scales)
+        refuse_fp8("cublaslt_best", x)
         library()
 
     def candidates(self, x: Tensor, w: Tensor, out: Tensor) -> int:
@@ -188,8 +190,8 @@ class Best:
             plan_for(layout_of(x, w, out)).run(number, x, w, out)
         return out
 
-    def __call__(self, x: Tensor, w: Tensor, out: Tensor | None = None) -> Tensor:
-        self.require(x, w, out)
+    def __call__(self, x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | None = None) -> Tensor:
+        self.require(x, w, out, scales)
         return self.run(self.taken(x, w), x, w, x.new_empty((len(x), len(w))) if out is None else out)
 
     def describe(self, x: Tensor, w: Tensor) -> str:

@@ -45,9 +45,9 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels import hopper
-from kernels.contract import Kernel, KernelLaunch, example_operands, launch_metadata
+from kernels.contract import Kernel, KernelLaunch, Scales, launch_metadata, scale_arguments
 from kernels.hopper import describe
-from kernels.persistent import accumulate
+from kernels.persistent import accumulate, scaled
 from kernels.stream_k import begin_of, gang_of
 from kernels.tiles import Config
 from kernels.workspace import workspace
@@ -66,8 +66,12 @@ LEAST_STEPS = 4
 
 
 @triton.jit
-def store_transposed(out_ptr, out_row, sums, n0, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """Round sums[BLOCK_N, BLOCK_M] and store them where rows are tokens."""
+def store_transposed(
+    out_ptr, out_row, sums, x_scales_ptr, w_scales_ptr, n0, M, N, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
+):  # fmt: skip
+    """Scale and round sums[BLOCK_N, BLOCK_M] and store them where rows are tokens."""
+    if x_scales_ptr is not None:
+        sums = scaled(sums, w_scales_ptr, x_scales_ptr, n0, 0, N, M)
     m = tl.arange(0, BLOCK_M)
     n = n0 + tl.arange(0, BLOCK_N)
     at = out_ptr + m.to(tl.int64)[:, None] * out_row + n[None, :]
@@ -86,7 +90,7 @@ def add_shares(slots, first, last, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr)
 # None makes the code better, and each value would be another kernel.
 @triton.jit(do_not_specialize=["M", "even", "more"], launch_metadata=launch_metadata)
 def decode_kernel(
-    x_desc, w_desc, out_ptr,
+    x_desc, w_desc, out_ptr, x_scales_ptr, w_scales_ptr,
     partials_ptr,  # [tiles + programs - 1, BLOCK_N, BLOCK_M] fp32
     counters_ptr,  # [tiles] int32
     M, N, K, out_row,
@@ -112,7 +116,9 @@ def decode_kernel(
                 share = (tile + program) * (BLOCK_N * BLOCK_M)
                 tl.store(partials_ptr + share + slot, acc)  # rows beyond M too: masked, 64 of them would spill
             else:
-                store_transposed(out_ptr, out_row, acc, tile * BLOCK_N, M, N, BLOCK_M, BLOCK_N)
+                store_transposed(
+                    out_ptr, out_row, acc, x_scales_ptr, w_scales_ptr, tile * BLOCK_N, M, N, BLOCK_M, BLOCK_N
+                )  # fmt: skip
             acc = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
 
     # 3. My first and my last tile, if others have steps of them too.
@@ -125,14 +131,16 @@ def decode_kernel(
                 here = tl.atomic_add(counters_ptr + tile, 1, sem="acq_rel", scope="gpu")
                 if here == last - first:
                     sums = add_shares(partials_ptr + slot, tile + first, tile + last, BLOCK_M, BLOCK_N)
-                    store_transposed(out_ptr, out_row, sums, tile * BLOCK_N, M, N, BLOCK_M, BLOCK_N)
+                    store_transposed(
+                        out_ptr, out_row, sums, x_scales_ptr, w_scales_ptr, tile * BLOCK_N, M, N, BLOCK_M, BLOCK_N
+                    )  # fmt: skip
                     tl.store(counters_ptr + tile, 0)
 
 
-def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
+def require(x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | None = None) -> None:
     """Refuse what `kernels.hopper.require` does of all but `out`, which may have any rows; ValueError for M above
     64."""
-    hopper.require(decode_kernel, "decode", x, w, out, any_out=True)
+    hopper.require(decode_kernel, "decode", x, w, out, scales, any_out=True)
     if (m := len(x)) > MOST_TOKENS:
         raise ValueError(f"x has M={m} rows, decode takes up to {MOST_TOKENS}; use kernels.persistent or kernels.tiled")
 
@@ -146,7 +154,7 @@ def with_split(config: Config, w: Tensor) -> Config:
     return replace(config, split=config.split or (1 if is_enough else 2))
 
 
-def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
+def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config, scales: Scales | None = None) -> KernelLaunch:
     """Return the launch for checked, non-empty tensors."""
     (m, k), n, split = x.shape, w.shape[0], with_split(config, w).split
     if m > config.block_m:
@@ -164,7 +172,7 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
     args = dict(
         x_desc=describe(x, (config.block_m, config.block_k)),
         w_desc=describe(w, (config.block_n, config.block_k)),
-        out_ptr=out, partials_ptr=partials, counters_ptr=counters,
+        out_ptr=out, **scale_arguments(scales), partials_ptr=partials, counters_ptr=counters,
         M=m, N=n, K=k, out_row=out.stride(0), even=even, more=more,
         BLOCK_M=config.block_m, BLOCK_N=config.block_n, BLOCK_K=config.block_k, SHARED=shared,
         num_warps=config.num_warps, num_stages=config.num_stages,
@@ -178,7 +186,7 @@ class Decode(Kernel):
 
     def example(self, config: Config, dtype: torch.dtype) -> KernelLaunch:
         """Return the launch for as many rows as the tile has. Tiles are shared, which takes more registers."""
-        return self.prepare(*example_operands(dtype, config.block_m), replace(config, split=2))
+        return super().example(replace(config, split=2), dtype, config.block_m)
 
 
 matmul = Decode(
@@ -186,5 +194,5 @@ matmul = Decode(
     variants=lambda config: [replace(config, split=split) for split in (1, 2)],
     grid=dict(split=(1, 2), num_stages=(3, 4, 5, 6)),
 )  # fmt: skip
-"""out[M, N] = x[M, K] @ w[N, K].T for M <= 64, in bf16 or fp16 (fp32 in the interpreter). With a `split` of 0
+"""out[M, N] = x[M, K] @ w[N, K].T for M <= 64, in bf16, fp16 or fp8 (fp32 in the interpreter). With a `split` of 0
 that is chosen for the shape."""

@@ -35,7 +35,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 
 from kernels import decode, hopper
-from kernels.contract import KernelLaunch, launch_metadata
+from kernels.contract import KernelLaunch, Scales, launch_metadata, refuse_fp8
 from kernels.decode import Decode, with_split
 from kernels.stream_k import deal, gang_of, last_gang_of, piece_of, pieces_of
 from kernels.tiles import Config
@@ -175,9 +175,11 @@ def decode_ring_kernel(
     )  # fmt: skip
 
 
-def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
-    """Refuse what `kernels.decode.require` does; ValueError in Triton's interpreter, which knows no Gluon."""
-    decode.require(x, w, out)
+def require(x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | None = None) -> None:
+    """Refuse what `kernels.decode.require` does; TypeError for fp8; ValueError in Triton's interpreter, which knows no
+    Gluon."""
+    decode.require(x, w, out, scales)
+    refuse_fp8("decode_ring", x)
     require_compiled("decode_ring", "decode")
 
 

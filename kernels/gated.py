@@ -20,7 +20,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels import hopper, waves
-from kernels.contract import Kernel, KernelLaunch, example_operands, launch_metadata
+from kernels.contract import Kernel, KernelLaunch, Scales, example_operands, launch_metadata, refuse_fp8
 from kernels.persistent import product, tile_arguments, tile_corner
 from kernels.tiles import Config
 
@@ -45,11 +45,12 @@ def interleaved(gate: Tensor, up: Tensor) -> Tensor:
     return torch.stack((gate, up), 1).flatten(0, 1)
 
 
-def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
-    """Refuse what `kernels.hopper.require` does, and ValueError for a w whose rows are no pairs."""
+def require(x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | None = None) -> None:
+    """Refuse what `kernels.hopper.require` does, TypeError for fp8, and ValueError for a w whose rows are no pairs."""
+    refuse_fp8("gated", x)
     if w.ndim == 2 and len(w) % 2:
         raise ValueError(f"w has {len(w)} rows, which are those of gate and up by turns; make it with interleaved()")
-    hopper.require(gated_kernel, "gated", x, w[::2], out)
+    hopper.require(gated_kernel, "gated", x, w[::2], out, scales)
 
 
 def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:

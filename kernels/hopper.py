@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from kernels.contract import interpreted, require_runnable, validate
+from kernels.contract import FP8, Scales, empty_out, interpreted, require_runnable, validate
 from kernels.tiles import capability
 
 TMA_ALIGNMENT_BYTES = 16  # of base addresses and row strides; CUDA driver API, cuTensorMapEncodeTiled
@@ -23,14 +23,22 @@ WARP_SIZE, UNIT, CTA_BYTES = 32, 256, 1_024
 KEPT = {"copier": (6_144, CTA_BYTES), "wait": (1_024, CTA_BYTES + 128)}
 
 
-def require(kernel: Any, name: str, x: Tensor, w: Tensor, out: Tensor | None = None, any_out: bool = False) -> None:
+def require(
+    kernel: Any,
+    name: str,
+    x: Tensor,
+    w: Tensor,
+    out: Tensor | None = None,
+    scales: Scales | None = None,
+    any_out: bool = False,
+) -> None:
     """Refuse what `kernels.contract.validate` and `require_hopper` do, and what TMA cannot address of x, w and, unless
     `any_out`, of out: ValueError for rows that are no multiple of 16 bytes or overlap, or a base address."""
-    validate(x, w, out)
+    validate(x, w, out, scales)
     require_hopper(kernel, x, name)
     if not len(x) * len(w) * x.shape[1]:
         return  # nothing is launched
-    out = x.new_empty((len(x), len(w)), device="meta") if out is None else out
+    out = empty_out(x, w, device="meta") if out is None else out
     _require_tma("x", "K", x)
     _require_tma("w", "K", w)
     if not any_out:
@@ -44,8 +52,9 @@ def require_hopper(kernel: Any, x: Tensor, name: str) -> None:
     if interpreted(kernel):
         return
     if (version := capability(x.device))[0] != 9:
+        way_out = "cast x and w to bfloat16" if x.dtype == FP8 else "use kernels.tiled"
         raise ValueError(
-            f"{x.device} has compute capability {version[0]}.{version[1]}, {name} needs 9.x (Hopper); use kernels.tiled"
+            f"{x.device} has compute capability {version[0]}.{version[1]}, {name} needs 9.x (Hopper); {way_out}"
         )
     if x.dtype == torch.float32:
         raise TypeError(f"x is float32, {name} takes bfloat16 and float16 on a GPU; cast it or use kernels.tiled")

@@ -25,7 +25,7 @@ import triton
 from triton.backends.nvidia.compiler import get_ptxas, sm_arch_from_capability
 from triton.runtime.cache import get_cache_manager
 
-from kernels.contract import KernelLaunch
+from kernels.contract import KernelLaunch, empty_out
 from kernels.hopper import SM_REGISTERS, allotted, room
 from kernels.machine.compile import compile_for
 from kernels.recording import launches_of
@@ -123,10 +123,11 @@ def read(usage: str, sass: str, shared_bytes: int) -> Cubin:
 
 
 def _mma(opcodes: Counter) -> dict[str, int]:
-    """Count tensor core instructions by PTX name: SASS writes HGMMA.64x256x16 for wgmma and HMMA.16816 for mma.sync."""
+    """Count tensor core instructions by PTX name: SASS writes HGMMA.64x256x16 for wgmma, QGMMA.64x256x32 where it is of
+    fp8, and HMMA.16816 for mma.sync."""
     counts: Counter[str] = Counter()
     for opcode, n in opcodes.items():
-        if match := re.match(r"HGMMA\.(\d+)x(\d+)x(\d+)", opcode):
+        if match := re.match(r"[HQ]GMMA\.(\d+)x(\d+)x(\d+)", opcode):
             counts["wgmma.m{}n{}k{}".format(*match.groups())] += n
         elif re.match(r"[A-Z]{1,2}G?MMA\b", opcode):  # others are shown as they are, and no declaration matches them
             counts["mma.m16n8k16" if opcode.startswith("HMMA.16816") else opcode] += n
@@ -237,9 +238,10 @@ def inspect(job: Job, launch: KernelLaunch | None = None) -> Finding:
 def inspect_user(place: str, shape: tuple[int, int, int], dtype: str) -> list[Finding]:
     """Compile for Hopper the launches of a user's matmul on (m, n, k). Raises ValueError where there are none."""
     m, n, k = shape
-    operands = [torch.empty(size, dtype=DTYPES[dtype]) for size in ((m, k), (n, k), (m, n))]
+    x, w = (torch.empty(size, dtype=DTYPES[dtype]) for size in ((m, k), (n, k)))
+    more = {"scales": (torch.empty(m, 1), torch.empty(1, n))} if dtype == "fp8" else {}
     findings, hopper = [], table("sm90")
-    for launch in launches_of(contenders.load(contenders.parse(place)), *operands):
+    for launch in launches_of(contenders.load(contenders.parse(place)), x, w, empty_out(x, w), **more):
         warps, stages = (launch.args.get(name, usual) for name, usual in (("num_warps", 4), ("num_stages", 3)))
         config, limit = f"warps{warps} stages{stages}", hopper.shared_limit_bytes
         findings.append(inspect(Job(launch.kernel.__name__, config, dtype, hopper.target, limit, None), launch))

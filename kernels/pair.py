@@ -17,7 +17,7 @@ Needs Triton 3.8, the first whose mbarriers can be of two CTAs.
 from torch import Tensor
 
 from kernels import warpgroup, waves
-from kernels.contract import Kernel, KernelLaunch
+from kernels.contract import Kernel, KernelLaunch, Scales, refuse_fp8
 from kernels.tiles import Config, triton_release
 from kernels.warpgroup import describe, warpgroup_kernel
 
@@ -25,9 +25,10 @@ ROWS_PARTED, SAME = ((1, 0),), ((0, 0),)
 """How the CTAs of a pair have a block: its upper and lower half, or both all of it."""
 
 
-def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
-    """Refuse what `kernels.warpgroup.require` does; ValueError before Triton 3.8."""
-    warpgroup.require(x, w, out)
+def require(x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | None = None) -> None:
+    """Refuse what `kernels.warpgroup.require` does; TypeError for fp8, ValueError before Triton 3.8."""
+    warpgroup.require(x, w, out, scales)
+    refuse_fp8("pair", x)
     if triton_release() < (3, 8):
         raise ValueError("pair needs Triton 3.8 or later, whose mbarriers can be of two CTAs; use kernels.warpgroup")
 

@@ -27,7 +27,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels import hopper, waves
-from kernels.contract import Kernel, KernelLaunch, launch_metadata
+from kernels.contract import Kernel, KernelLaunch, Scales, launch_metadata, scale_arguments
 from kernels.hopper import describe
 from kernels.tiled import place_of
 from kernels.tiles import Config
@@ -66,6 +66,16 @@ def product(
 
 
 @triton.jit
+def scaled(acc, x_scales_ptr, w_scales_ptr, m0, n0, M, N):
+    """Return sums of fp8 times the scales of their rows of x and of w."""
+    m = m0 + tl.arange(0, acc.shape[0])
+    n = n0 + tl.arange(0, acc.shape[1])
+    x_scales = tl.load(x_scales_ptr + m, mask=m < M, other=0.0)
+    w_scales = tl.load(w_scales_ptr + n, mask=n < N, other=0.0)
+    return acc * x_scales[:, None] * w_scales[None, :]
+
+
+@triton.jit
 def store_tile(out_desc, acc, m0, n0, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, SUBTILE: tl.constexpr):
     """Round a tile's sums to the output's dtype and store them, in SUBTILE parts."""
     if SUBTILE == 1:
@@ -81,7 +91,7 @@ def store_tile(out_desc, acc, m0, n0, BLOCK_M: tl.constexpr, BLOCK_N: tl.constex
 
 @triton.jit(do_not_specialize=["M"], launch_metadata=launch_metadata)  # M differs from shape to shape
 def persistent_kernel(
-    x_desc, w_desc, out_desc, M, N, K,
+    x_desc, w_desc, out_desc, x_scales_ptr, w_scales_ptr, M, N, K,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     GROUP: tl.constexpr, ALONG_N: tl.constexpr, SUBTILE: tl.constexpr, FLATTEN: tl.constexpr,
 ):  # fmt: skip
@@ -92,17 +102,19 @@ def persistent_kernel(
     for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=FLATTEN):
         m0, n0 = tile_corner(tile, tiles_m, tiles_n, BLOCK_M, BLOCK_N, GROUP, ALONG_N)
         acc = product(x_desc, w_desc, m0, n0, K, BLOCK_M, BLOCK_N, BLOCK_K)
+        if x_scales_ptr is not None:
+            acc = scaled(acc, x_scales_ptr, w_scales_ptr, m0, n0, M, N)
         store_tile(out_desc, acc, m0, n0, BLOCK_M, BLOCK_N, SUBTILE)
 
 
-def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
+def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config, scales: Scales | None = None) -> KernelLaunch:
     """Return the launch for checked, non-empty tensors."""
     if config.subtile not in (1, 2):
         raise ValueError(f"subtile={config.subtile}, the epilogue is stored in 1 or 2 parts; change the configuration")
     (m, k), n = x.shape, w.shape[0]
     tiles = -(-m // config.block_m) * -(-n // config.block_n)  # triton.cdiv takes microseconds
     order = dict(GROUP=config.group_m, ALONG_N=config.raster == "n", FLATTEN=config.flatten)
-    args = tile_arguments(x, w, out, config) | dict(M=m, N=n, K=k) | order
+    args = tile_arguments(x, w, out, config) | scale_arguments(scales) | dict(M=m, N=n, K=k) | order
     return KernelLaunch(persistent_kernel, (min(hopper.programs(x.device), tiles),), args)
 
 
@@ -122,4 +134,4 @@ matmul = Kernel(
     prepare=prepare, variants=lambda config: [replace(config, flatten=flatten) for flatten in (False, True)],
     grid=dict(num_stages=(3, 4, 5), subtile=(1, 2), group_m=waves.GROUPS, raster=("m", "n"), flatten=(False, True)),
 )  # fmt: skip
-"""out[M, N] = x[M, K] @ w[N, K].T in bf16 or fp16 (fp32 in the interpreter)."""
+"""out[M, N] = x[M, K] @ w[N, K].T in bf16, fp16 or fp8 (fp32 in the interpreter)."""

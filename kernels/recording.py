@@ -16,9 +16,9 @@ from triton.runtime.jit import JITFunction
 from kernels.contract import KernelLaunch
 
 
-def launches_of(function: Callable, x: Tensor, w: Tensor, out: Tensor) -> list[KernelLaunch]:
-    """Return the launches of Triton and Gluon kernels that function(x, w, out=out) makes, in their order; of an
-    autotuned kernel, those of its first configuration.
+def launches_of(function: Callable, x: Tensor, w: Tensor, out: Tensor, **scales: Any) -> list[KernelLaunch]:
+    """Return the launches of Triton and Gluon kernels that function(x, w, out=out, **scales) makes, in their order; of
+    an autotuned kernel, those of its first configuration.
 
     Raises ValueError where it makes none, and where it raises.
     """
@@ -34,7 +34,7 @@ def launches_of(function: Callable, x: Tensor, w: Tensor, out: Tensor) -> list[K
 
     with mock.patch.object(JITFunction, "run", note), mock.patch.object(Autotuner, "run", take_first):
         try:
-            function(x, w, out=out)
+            function(x, w, out=out, **scales)
         except Exception as error:
             first = (str(error).splitlines() or [""])[0]
             raise ValueError(f"on tensors of a CPU it raises {type(error).__name__}: {first}") from error

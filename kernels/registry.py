@@ -1,9 +1,9 @@
 """The contenders of a benchmark by name, and where each is found. Importing this imports neither torch nor Triton.
 
-A contender's `path` is `package.module:name` of a callable `matmul(x, w, out)` with two methods: `require(x, w, out)`
-raises what it refuses, `describe(x, w)` returns its configuration for these inputs. `kernels.contract.Kernel` is such a
-callable for a Triton kernel, `kernels.vendor.Library` for another library's matmul, and for one of a user's file, whose
-path is `FILE::NAME`.
+A contender's `path` is `package.module:name` of a callable `matmul(x, w, out, scales)` with two methods: `require(x, w,
+out, scales)` raises what it refuses, `describe(x, w)` returns its configuration for these inputs.
+`kernels.contract.Kernel` is such a callable for a Triton kernel, `kernels.vendor.Library` for another library's matmul,
+and for one of a user's file, whose path is `FILE::NAME`.
 """
 
 from collections.abc import Collection
@@ -43,12 +43,12 @@ class Contender(Declaration):
 
         return of_user(self.path, self.version)
 
-    def why_not(self, x, w, out=None) -> str | None:
+    def why_not(self, x, w, out=None, scales=None) -> str | None:
         """Why this contender cannot take these inputs on this machine; None if it can. It launches nothing."""
         from kernels.contract import reason
         from kernels.tiles import DTYPE_NAMES
 
-        refused = reason(lambda: self.load().require(x, w, out))
+        refused = reason(lambda: self.load().require(x, w, out, scales))
         if refused or not self.supports:
             return refused
         refusal = self.refusal(len(x), len(w), x.shape[1], DTYPE_NAMES[x.dtype])

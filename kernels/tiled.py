@@ -18,7 +18,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels import waves
-from kernels.contract import Kernel, KernelLaunch, launch_metadata, require_runnable, validate
+from kernels.contract import Kernel, KernelLaunch, Scales, launch_metadata, refuse_fp8, require_runnable, validate
 from kernels.tiles import Config
 
 
@@ -78,10 +78,11 @@ def tiled_kernel(
     tl.store(out_tile, acc.to(out_ptr.dtype.element_ty), mask=(rows_m[:, None] < M) & (rows_n[None, :] < N))
 
 
-def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
-    """Refuse what `kernels.contract.validate` does; TypeError for bf16 in the interpreter; ValueError for CPU tensors
-    outside it."""
-    validate(x, w, out)
+def require(x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | None = None) -> None:
+    """Refuse what `kernels.contract.validate` does; TypeError for fp8, and for bf16 in the interpreter; ValueError for
+    CPU tensors outside it."""
+    validate(x, w, out, scales)
+    refuse_fp8("tiled", x)
     require_runnable(tiled_kernel, x)
 
 

@@ -27,7 +27,7 @@ FOLDER = Path(__file__).with_name("configs")
 GENERIC = "generic"
 LEAST_STAGES, MOST_STAGES = 3, 4
 """Of a pipeline that `fitted` makes: Triton's matmul tutorial has 3 to 5 for such GPUs."""
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "fp8": torch.float8_e4m3fn}
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 

@@ -1,6 +1,7 @@
 """The baselines, and other matmuls that are not ours: of libraries, and of a user's file, behind the same contract.
 
-`cublas` is torch.mm on a CUDA device, `torch` the same call on a CPU (oneDNN or MKL), `numpy` NumPy's BLAS, `inductor`
+`cublas` is torch.mm on a CUDA device, in fp8 torch._scaled_mm with scales by row and fast accumulation, as
+`kernels.fp8` says, `torch` the same call on a CPU (oneDNN or MKL), `numpy` NumPy's BLAS, `inductor`
 what torch.compile finds with max-autotune. They are measured beside ours in the same rounds and are not tuned here. Two
 facts belong beside their numbers: PyTorch lets cuBLAS reduce split-K partial sums in bf16 unless told otherwise, and
 the configuration string says when it does; Inductor writes its own result and copies it to `out` where it cannot fuse
@@ -9,35 +10,38 @@ the copy, and that copy is part of its time.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 
 import numpy
 import torch
 from torch import Tensor
 
-from kernels.contract import validate
-from kernels.tiles import DTYPE_NAMES
+from kernels.contract import FP8, Scales, empty_out, refuse_fp8, validate
+from kernels.tiles import DTYPE_NAMES, capability
 from roofline.operations import contenders
 
 
 @dataclass(frozen=True, kw_only=True)
 class Library:
-    """A matmul that is not ours, called as `matmul(x, w, out=None)`. Raises what `require` raises."""
+    """A matmul that is not ours, called as `matmul(x, w, out=None, scales=None)`. Raises what `require` raises."""
 
-    run: Callable[[Tensor, Tensor, Tensor], Tensor]
-    """Writes x[M, K] @ w[N, K].T to out[M, N], and returns it."""
+    run: Callable[..., Tensor]
+    """Writes x[M, K] @ w[N, K].T to out[M, N], and returns it. Where `require` takes fp8 it gets scales, too."""
     require: Callable[..., None]
     describe: Callable[[Tensor, Tensor], str]
     tolerance: float | None = None
     """Largest relative Frobenius error that is right, where it is not that of the dtype."""
 
-    def __call__(self, x: Tensor, w: Tensor, out: Tensor | None = None) -> Tensor:
-        self.require(x, w, out)
-        return self.run(x, w, x.new_empty((len(x), len(w))) if out is None else out)
+    def __call__(self, x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | None = None) -> Tensor:
+        self.require(x, w, out, scales)
+        out = empty_out(x, w) if out is None else out
+        return self.run(x, w, out, scales) if scales else self.run(x, w, out)
 
 
-def require_device(kind: str, x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
-    validate(x, w, out)
+def require_device(
+    kind: str, x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | None = None
+) -> None:  # fmt: skip
+    validate(x, w, out, scales)
     if x.device.type != kind:
         other = "torch" if kind == "cuda" else "cublas"
         raise ValueError(
@@ -45,14 +49,48 @@ def require_device(kind: str, x: Tensor, w: Tensor, out: Tensor | None = None) -
         )
 
 
-def require_numpy(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
-    require_device("cpu", x, w, out)
+def require_cublas(x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | None = None) -> None:
+    require_device("cuda", x, w, out, scales)
+    if x.dtype != FP8:
+        return
+    if (version := capability(x.device)) != (9, 0):
+        major, minor = version
+        raise ValueError(
+            f"{x.device} has compute capability {major}.{minor}, fp8 needs 9.0 (Hopper); cast x and w to bfloat16"
+        )
+    for name, size in (("N", len(w)), ("K", x.shape[1])):
+        if size % 16:
+            raise ValueError(
+                f"w has {name}={size}, not a multiple of 16, which torch._scaled_mm needs; pad it or take decode"
+            )
+
+
+def require_torch(x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | None = None) -> None:
+    require_device("cpu", x, w, out, scales)
+    refuse_fp8("torch", x)
+
+
+def require_inductor(x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | None = None) -> None:
+    validate(x, w, out, scales)
+    refuse_fp8("inductor", x)
+
+
+def require_numpy(x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | None = None) -> None:
+    require_device("cpu", x, w, out, scales)
     if x.dtype != torch.float32:
         raise TypeError(f"x is {x.dtype}, NumPy's BLAS takes float32; cast it or take the contender 'torch'")
 
 
 def run_torch(x: Tensor, w: Tensor, out: Tensor) -> Tensor:
     return torch.mm(x, w.T, out=out)
+
+
+def run_cublas(x: Tensor, w: Tensor, out: Tensor, scales: Scales | None = None) -> Tensor:
+    if not scales:
+        return run_torch(x, w, out)
+    if not out.numel() or not x.shape[1]:
+        return out.zero_()
+    return torch._scaled_mm(x, w.T, *scales, out_dtype=out.dtype, use_fast_accum=True, out=out)
 
 
 def run_numpy(x: Tensor, w: Tensor, out: Tensor) -> Tensor:
@@ -80,7 +118,8 @@ def describe_torch(x: Tensor, w: Tensor) -> str:
         return f"torch {torch.__version__}"
     reduced = torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
     split_k = ", bf16 split-K sums" if reduced and x.dtype == torch.bfloat16 else ""
-    return f"torch {torch.__version__}, CUDA {torch.version.cuda}{split_k}"
+    rowwise = ", _scaled_mm by row, use_fast_accum" if x.dtype == FP8 else ""
+    return f"torch {torch.__version__}, CUDA {torch.version.cuda}{split_k}{rowwise}"
 
 
 def describe_numpy(x: Tensor, w: Tensor) -> str:
@@ -88,10 +127,12 @@ def describe_numpy(x: Tensor, w: Tensor) -> str:
     return f"numpy {numpy.__version__} ({blas.removeprefix('scipy-')})"
 
 
-cublas = Library(run=run_torch, require=partial(require_device, "cuda"), describe=describe_torch)
-torch_cpu = Library(run=run_torch, require=partial(require_device, "cpu"), describe=describe_torch)
+cublas = Library(run=run_cublas, require=require_cublas, describe=describe_torch)
+torch_cpu = Library(run=run_torch, require=require_torch, describe=describe_torch)
 numpy_cpu = Library(run=run_numpy, require=require_numpy, describe=describe_numpy)
-inductor = Library(run=run_inductor, require=validate, describe=lambda x, w: f"torch {torch.__version__} max-autotune")
+inductor = Library(
+    run=run_inductor, require=require_inductor, describe=lambda x, w: f"torch {torch.__version__} max-autotune"
+)
 
 
 @cache
@@ -104,12 +145,14 @@ def of_user(place: str, version: str = "") -> Library:
     limit = f"tolerance {declared.tolerance:g}" if declared.tolerance else ""
     about = ", ".join(filter(None, (declared.label, contenders.short(place, version), limit)))
 
-    def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
-        validate(x, w, out)
+    def require(x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | None = None) -> None:
+        validate(x, w, out, scales)
+        if scales and not contenders.takes_scales(function):
+            raise TypeError(f"{name} has no scales, and x is {x.dtype}; write {name}(x, w, out=None, scales=None)")
         if refusal := declared.refusal(len(x), len(w), x.shape[1], DTYPE_NAMES[x.dtype], x.device.type):
             raise ValueError(f"{name} {refusal}")
 
-    def run(x: Tensor, w: Tensor, out: Tensor) -> Tensor:
-        return function(x, w, out=out)
+    def run(x: Tensor, w: Tensor, out: Tensor, scales: Scales | None = None) -> Tensor:
+        return function(x, w, out=out, scales=scales) if scales else function(x, w, out=out)
 
     return Library(run=run, require=require, describe=lambda x, w: about, tolerance=declared.tolerance)

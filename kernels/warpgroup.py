@@ -63,7 +63,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from kernels import hopper, waves
-from kernels.contract import Kernel, KernelLaunch, interpreted, launch_metadata
+from kernels.contract import FP8, Kernel, KernelLaunch, Scales, interpreted, launch_metadata, scale_arguments
 from kernels.persistent import persistent_kernel
 from kernels.stream_k import corner_of, deal, last_gang_of, piece_of, pieces_of
 from kernels.tiles import Config
@@ -190,7 +190,7 @@ def as_block(buffer, desc):
 @gluon.jit
 def consume(
     x_desc, w_desc, out_desc, out_rest_desc, sums_desc, sums_ptr, flags_ptr, x_ring, w_ring, staging, full, empty,
-    both, K, supers_m, supers_n, gangs, gang_m, gang_n, whole, even, more,
+    both, scales, K, supers_m, supers_n, gangs, gang_m, gang_n, whole, even, more,
     block_m: gl.constexpr, block_n: gl.constexpr, GROUP: gl.constexpr, ALONG_N: gl.constexpr, SHARED: gl.constexpr,
     WHO: gl.constexpr,
 ):  # fmt: skip
@@ -208,7 +208,7 @@ def consume(
     for number in range(pieces_of(gang, whole, even, more, steps, SHARED)):
         super_tile, first, last = piece_of(number, gang, gangs, whole, even, more, steps, SHARED)
         m0, n0 = corner_of(super_tile, member, supers_m, supers_n, gang_m, gang_n, block_m, block_n, GROUP, ALONG_N)
-        acc = no_sums(rows, block_n, w_desc.block_type.shape[0], x_desc.layout.cga_layout)
+        acc = no_sums(rows, block_n, w_desc.block_type.shape[0], x_desc.layout.cga_layout, x_desc.dtype)
         for step in range(first, last):
             mbarrier.wait(full.index(stage), phase)
             x_part = x_ring.index(stage * (block_m // x_rows) + WHO * rows // x_rows)
@@ -235,26 +235,27 @@ def consume(
             row = m0 + WHO * rows
             stage, phase = store_parts(
                 out_desc, sums_desc, acc[0], peers, w_ring, full, empty, stage, phase, row, n0, staging,
-                SHARED, WHO, 0,
+                scales, SHARED, WHO, 0,
             )  # fmt: skip
             if out_rest_desc is not None:
-                store_part(out_desc, acc[1], row, n0, staging, WHO, 1)
-                store_part(out_desc, acc[2], row, n0, staging, WHO, 2)
+                store_part(out_desc, acc[1], row, n0, staging, scales, WHO, 1)
+                store_part(out_desc, acc[2], row, n0, staging, scales, WHO, 2)
                 wider: gl.constexpr = acc[2].shape[1] - acc[3].shape[1]  # than the rest is
-                store_part(out_rest_desc, acc[3], row, n0 + 3 * wider, staging, WHO, 3)
+                store_part(out_rest_desc, acc[3], row, n0 + 3 * wider, staging, scales, WHO, 3)
     tma.store_wait(0)  # shared memory must outlive what reads it
 
 
 @gluon.constexpr_function
-def wgmma_layout(columns, ctas=()):
-    """Return how a warpgroup's threads hold sums of one wgmma; of several CTAs, how these part it."""
-    return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, 16], [*ctas])
+def wgmma_layout(columns, ctas=(), dtype=gl.bfloat16):
+    """Return how a warpgroup's threads hold sums of one wgmma over 32 bytes of `dtype`; of several CTAs, how these part
+    it."""
+    return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, 256 // dtype.primitive_bitwidth], [*ctas])
 
 
 @gluon.jit
-def no_sums(rows: gl.constexpr, columns: gl.constexpr, wide: gl.constexpr, ctas: gl.constexpr):
+def no_sums(rows: gl.constexpr, columns: gl.constexpr, wide: gl.constexpr, ctas: gl.constexpr, dtype: gl.constexpr):
     """Return a consumer's sums: one tensor in a tuple, or an odd tile's three of `wide` columns and the rest."""
-    sums = gl.zeros([rows, wide], gl.float32, wgmma_layout(wide, ctas))
+    sums = gl.zeros([rows, wide], gl.float32, wgmma_layout(wide, ctas, dtype))
     if columns == wide:
         return (sums,)
     else:
@@ -328,7 +329,7 @@ def leave(slot_ptr, acc, block_n: gl.constexpr, width: gl.constexpr, PART: gl.co
 
 @gluon.jit
 def store_parts(
-    out_desc, sums_desc, acc, peers, w_ring, full, empty, stage, phase, m0, n0, staging,
+    out_desc, sums_desc, acc, peers, w_ring, full, empty, stage, phase, m0, n0, staging, scales,
     SHARED: gl.constexpr, WHO: gl.constexpr, PART: gl.constexpr,
 ):  # fmt: skip
     """Store the columns of `acc` in parts as wide as `out_desc` has them, halving it until they are. Parts as wide as
@@ -351,17 +352,30 @@ def store_parts(
         for half in gl.static_range(2):
             stage, phase = store_parts(
                 out_desc, sums_desc, halves[half], peers, w_ring, full, empty, stage, phase, m0, n0, staging,
-                SHARED, WHO, PART * 2 + half,
+                scales, SHARED, WHO, PART * 2 + half,
             )  # fmt: skip
     else:
-        store_part(out_desc, acc, m0, n0, staging, WHO, PART)
+        store_part(out_desc, acc, m0, n0, staging, scales, WHO, PART)
     return stage, phase
 
 
 @gluon.jit
-def store_part(out_desc, acc, m0, n0, staging, WHO: gl.constexpr, PART: gl.constexpr):
+def scaled(acc, scales, m0, n0, layout: gl.constexpr):
+    """Return sums of fp8, in a layout, times the scales of their rows of x and of w."""
+    x_scales_ptr, w_scales_ptr, rows, columns = scales
+    m = m0 + gl.arange(0, acc.shape[0], gl.SliceLayout(1, layout))
+    n = n0 + gl.arange(0, acc.shape[1], gl.SliceLayout(0, layout))
+    x_scales = gl.load(x_scales_ptr + m, mask=m < rows, other=0.0)
+    w_scales = gl.load(w_scales_ptr + n, mask=n < columns, other=0.0)
+    return gl.convert_layout(acc, layout) * x_scales[:, None] * w_scales[None, :]
+
+
+@gluon.jit
+def store_part(out_desc, acc, m0, n0, staging, scales, WHO: gl.constexpr, PART: gl.constexpr):
     """Round and store part PART of a tile's columns, which are all as wide; parts use the buffers in turn."""
     columns: gl.constexpr = acc.shape[1]
+    if scales[0] is not None:
+        acc = scaled(acc, scales, m0, n0 + PART * columns, wgmma_layout(columns))
     buffers: gl.constexpr = staging.shape[0] // CONSUMERS
     buffer = as_block(staging.index(WHO * buffers + PART % buffers), out_desc)
     rounded = acc.to(out_desc.dtype)
@@ -373,7 +387,7 @@ def store_part(out_desc, acc, m0, n0, staging, WHO: gl.constexpr, PART: gl.const
 
 # They differ from shape to shape.
 @gluon.jit(
-    do_not_specialize=["supers_m", "supers_n", "gangs", "gang_m", "gang_n", "whole", "even", "more"],
+    do_not_specialize=["M", "supers_m", "supers_n", "gangs", "gang_m", "gang_n", "whole", "even", "more"],
     launch_metadata=launch_metadata,
 )
 def warpgroup_kernel(
@@ -381,6 +395,7 @@ def warpgroup_kernel(
     w_rest_desc, out_rest_desc,  # of an odd tile's last part; w_desc and out_desc are then of the others
     sums_desc,  # [programs * rows of a tile, columns of a tile] fp32: each program's sums of a tile that another owns
     sums_ptr, flags_ptr,  # int32 [programs * CONSUMERS]
+    x_scales_ptr, w_scales_ptr, M, N,  # of fp8; else None
     K,
     supers_m, supers_n,  # super-tiles, counted by the host: each division here takes time before the first load
     gangs, gang_m, gang_n, whole, even, more,
@@ -396,6 +411,7 @@ def warpgroup_kernel(
         [CONSUMERS * BUFFERS] + out_desc.block_type.shape,  # noqa: RUF005 (Gluon knows no unpacking)
         out_desc.layout,
     )
+    scales = x_scales_ptr, w_scales_ptr, M, N
     full = mbarrier.allocate_mbarrier(batch=STAGES)
     empty = mbarrier.allocate_mbarrier(batch=STAGES)
     if gl.num_ctas() == 1:
@@ -414,7 +430,7 @@ def warpgroup_kernel(
                 consume,
                 (
                     x_desc, w_desc, out_desc, out_rest_desc, sums_desc, sums_ptr, flags_ptr, x_ring, w_ring, staging,
-                    full, empty, both, K, supers_m, supers_n, gangs, gang_m, gang_n, whole, even, more,
+                    full, empty, both, scales, K, supers_m, supers_n, gangs, gang_m, gang_n, whole, even, more,
                     BLOCK_M, BLOCK_N, GROUP, ALONG_N, SHARED, 0,
                 ),
             ),
@@ -422,7 +438,7 @@ def warpgroup_kernel(
                 consume,
                 (
                     x_desc, w_desc, out_desc, out_rest_desc, sums_desc, sums_ptr, flags_ptr, x_ring, w_ring, staging,
-                    full, empty, both, K, supers_m, supers_n, gangs, gang_m, gang_n, whole, even, more,
+                    full, empty, both, scales, K, supers_m, supers_n, gangs, gang_m, gang_n, whole, even, more,
                     BLOCK_M, BLOCK_N, GROUP, ALONG_N, SHARED, 1,
                 ),
             ),
@@ -440,9 +456,9 @@ def warpgroup_kernel(
     )  # fmt: skip
 
 
-def require(x: Tensor, w: Tensor, out: Tensor | None = None) -> None:
+def require(x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | None = None) -> None:
     """Refuse what `kernels.hopper.require` does; ValueError in Triton's interpreter, which knows no Gluon."""
-    hopper.require(persistent_kernel, "warpgroup", x, w, out)
+    hopper.require(persistent_kernel, "warpgroup", x, w, out, scales)
     require_compiled("warpgroup", "persistent")
 
 
@@ -466,14 +482,14 @@ def describe(tensor: Tensor, block: tuple[int, int], ctas: tuple = ()) -> Tensor
 
 @cache  # making one takes longer than the rest of a descriptor
 def _layout(block: tuple[int, int], dtype: torch.dtype, ctas: tuple) -> gl.NVMMASharedLayout:
-    gluon_dtype = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16, torch.float32: gl.float32}[dtype]
-    return gl.NVMMASharedLayout.get_default_for(list(block), gluon_dtype, cga_layout=[*map(list, ctas)])
+    of_gluon = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16, torch.float32: gl.float32, FP8: gl.float8e4nv}
+    return gl.NVMMASharedLayout.get_default_for(list(block), of_gluon[dtype], cga_layout=[*map(list, ctas)])
 
 
-def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
+def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config, scales: Scales | None = None) -> KernelLaunch:
     """Return the launch for checked, non-empty tensors. Raises ValueError for a configuration that is none for two
     consumers, or none for the shape."""
-    if problem := problem_of(config):
+    if problem := problem_of(config, x.element_size()):
         raise ValueError(f"{problem}; change the configuration")
     (m, k), n = x.shape, w.shape[0]
     members = config.gang_m * config.gang_n
@@ -495,6 +511,7 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
         w_rest_desc=describe(w, (rest, config.block_k)) if rest else None,
         out_rest_desc=describe(out, (rows, rest)) if rest else None,
         sums_desc=None, sums_ptr=None, flags_ptr=None,
+        **scale_arguments(scales), M=m if scales else None, N=n if scales else None,
         K=k, supers_m=supers_m, supers_n=supers_n, gangs=gangs, gang_m=config.gang_m, gang_n=config.gang_n,
         whole=dealt.whole, even=dealt.even, more=dealt.more,
         BLOCK_M=config.block_m, BLOCK_N=config.block_n, STAGES=config.num_stages, BUFFERS=min(2, config.subtile),
@@ -508,13 +525,15 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
         kept = workspace(x.device, size, programs * CONSUMERS.value)
         sums = kept.partials[:size].view(-1, config.block_n)
         args |= dict(
-            sums_desc=describe(sums, (rows, sums_width(config))), sums_ptr=sums, flags_ptr=kept.counters
+            sums_desc=describe(sums, (rows, sums_width(config, x.element_size()))),
+            sums_ptr=sums, flags_ptr=kept.counters,
         )  # fmt: skip
     return KernelLaunch(warpgroup_kernel, (programs,), args)
 
 
-def problem_of(config: Config) -> str:
-    """Return what makes a configuration none for this kernel; empty if nothing does."""
+def problem_of(config: Config, itemsize: int) -> str:
+    """Return what makes a configuration none for this kernel and operands of `itemsize` bytes; empty if nothing
+    does."""
     consumers = CONSUMERS.value
     rows = consumers * ROWS_PER_WGMMA
     if config.num_warps != consumers * WARPS_PER_CONSUMER:
@@ -522,20 +541,21 @@ def problem_of(config: Config) -> str:
     if config.block_m % rows:
         return f"block_m={config.block_m}, {consumers} consumers of 64-row wgmma need a multiple of {rows}"
     size = config.block_m, config.block_n, config.block_k
-    if config.is_odd and (size not in ODD_PARTS or config.shared_waves):
-        return f"{config}, of odd widths warpgroup has 128x208x64 and 128x104x64, and these are not shared"
+    if config.is_odd and (size not in ODD_PARTS or config.shared_waves or itemsize != 2):
+        return f"{config}, of odd widths warpgroup has 128x208x64 and 128x104x64, and these are not shared, nor of fp8"
     if config.is_odd and inline_asm is None:
         return f"block_n={config.block_n} needs Triton 3.9 or later for gl.inline_asm, this is {triton.__version__}"
     if config.subtile not in (1, 2, 4):
         return f"subtile={config.subtile}, warpgroup stores in 1, 2 or 4 parts"
-    if config.shared_waves and config.block_n // config.subtile > sums_width(config):
-        return f"subtile={config.subtile}, of a shared tile it stores at most {sums_width(config)} columns at a time"
+    width = sums_width(config, itemsize)
+    if config.shared_waves and config.block_n // config.subtile > width:
+        return f"subtile={config.subtile}, of a shared tile it stores at most {width} columns at a time"
     return ""
 
 
-def sums_width(config: Config) -> int:
+def sums_width(config: Config, itemsize: int) -> int:
     """Return how many columns of a consumer's fp32 sums fit where a stage has its part of w."""
-    return config.block_n * config.block_k // config.block_m
+    return config.block_n * config.block_k * itemsize // (2 * config.block_m)
 
 
 GANGS = [
@@ -560,4 +580,4 @@ matmul = Warpgroup(
     ],
     grid=dict(num_stages=(3, 4, 5, 6), subtile=(1, 2, 4), group_m=waves.GROUPS, raster=("m", "n")), changes=GANGS,
 )  # fmt: skip
-"""out[M, N] = x[M, K] @ w[N, K].T in bf16 or fp16, on a Hopper GPU."""
+"""out[M, N] = x[M, K] @ w[N, K].T in bf16, fp16 or fp8, on a Hopper GPU."""

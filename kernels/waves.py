@@ -42,11 +42,14 @@ class GpuSpec:
     cache_bytes: int
     shared_bytes: int | None = None
     """Of shared memory, what one program may take; None where nobody asked the device."""
+    fp8_flops: float | None = None
+    """Those of `flops` are in 16 bits or more. None where the chip multiplies no fp8."""
 
     @classmethod
     def of_chip(cls, chip: Chip) -> "GpuSpec":
-        """Return the figures of a GPU's datasheet, in bf16."""
-        return cls(chip.sms, chip.flops["bf16"], chip.memory_bandwidth_bytes_per_s, chip.cache_bytes)
+        """Return the figures of a GPU's datasheet, in bf16 and fp8."""
+        rates = chip.flops["bf16"], chip.memory_bandwidth_bytes_per_s
+        return cls(chip.sms, *rates, chip.cache_bytes, fp8_flops=chip.flops.get("fp8"))
 
 
 class Cost(NamedTuple):
@@ -62,9 +65,9 @@ class Cost(NamedTuple):
 
 
 def cost(m: int, n: int, k: int, itemsize: int, tile: Any, gpu: GpuSpec) -> Cost:
-    """Return what out[m, n] = x[m, k] @ w[n, k].T takes, for operands and results of `itemsize` bytes. Of `tile`, a
-    `kernels.tiles.Config`, count `block_m` and `block_n`, that `group_m` of them along `raster` share a sweep, and
-    which waves are cut along K between gangs (`kernels.stream_k`).
+    """Return what out[m, n] = x[m, k] @ w[n, k].T takes, for operands of `itemsize` bytes, and results of as many, but
+    two of fp8. Of `tile`, a `kernels.tiles.Config`, count `block_m` and `block_n`, that `group_m` of them along
+    `raster` share a sweep, and which waves are cut along K between gangs (`kernels.stream_k`).
 
     >>> from kernels.tiles import Config
     >>> h200 = GpuSpec(sms=132, flops=989.4e12, memory_bytes_per_s=4.8e12, cache_bytes=60 * 2**20)
@@ -77,7 +80,8 @@ def cost(m: int, n: int, k: int, itemsize: int, tile: Any, gpu: GpuSpec) -> Cost
     tiles_n = -(-n // (tile.block_n * tile.gang_n)) * tile.gang_n
     tiles = tiles_m * tiles_n
     full_waves, tail = divmod(tiles, sms)
-    mma_s = 2 * tile.block_m * tile.block_n * k / (gpu.flops / gpu.sms)
+    flops = gpu.fp8_flops if itemsize == 1 and gpu.fp8_flops else gpu.flops
+    mma_s = 2 * tile.block_m * tile.block_n * k / (flops / gpu.sms)
 
     def fetched_bytes(rows: int) -> float:
         """Return what is read of `rows` of an operand in each wave: one of all waves reads it where the cache holds
@@ -92,7 +96,7 @@ def cost(m: int, n: int, k: int, itemsize: int, tile: Any, gpu: GpuSpec) -> Cost
         return l2 / (gpu.flops * L2_BYTES_PER_FLOP), memory / gpu.memory_bytes_per_s
 
     l2_s, memory_s = moved_s(min(tiles, sms))
-    out_s = tile.block_m * tile.block_n * itemsize * gpu.sms / gpu.memory_bytes_per_s
+    out_s = tile.block_m * tile.block_n * max(2, itemsize) * gpu.sms / gpu.memory_bytes_per_s
     stores = full_waves + bool(tail)
     if tail and tile.shared_waves:
         if tile.shared_waves > 1 and full_waves:

@@ -14,10 +14,14 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from kernels.contract import Scales
 from roofline.worker.prepared import FAILED, Rejection, verdict
 from roofline.worker.rounds import NOT_JOINED, Inputs
 
 EXACT_ROWS, GROUP = 256, 16
+
+BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+"""The integers of a float, by its bytes. fp8 has no arithmetic."""
 
 TAIL = 10
 """The largest error may be so many times the limit of the relative Frobenius error. Rounding to bf16 leaves at most
@@ -39,43 +43,44 @@ LOOKED_AT_ROWS, SUMS = 256, 8
 
 
 class Signs(Inputs):
-    """Inputs whose columns get other signs when they have been used, at random. That is exact in every dtype, and takes
-    a pass over x, while no product follows from an earlier one."""
+    """Inputs whose columns get other signs when they have been used, at random: a flipped bit of each element. That is
+    exact in every dtype, and takes a pass over x, while no product follows from an earlier one."""
 
     def __init__(self, inputs: list[Tensor], seed: int, then: Callable[[], object] = lambda: None):
         """`then` follows each change."""
         self.inputs, self.used, self.then = inputs, set(range(len(inputs))), then
-        self._signs: dict[int, Tensor] = {}
+        self._flips: dict[int, Tensor] = {}
         self.numbers = torch.Generator(inputs[0].device).manual_seed(seed)
 
     def change(self) -> None:
         for number in self.used:
             x = self.inputs[number]
-            signs = random_signs((x.shape[-1],), x, self.numbers)
-            x.mul_(signs)
-            self._signs[number] = signs.mul_(self._signs.get(number, 1))
+            negative = torch.randint(2, (x.shape[-1],), generator=self.numbers, device=x.device).sub_(1)
+            flips = negative.to(BITS[x.element_size()]).bitwise_and_(sign_bit(x))
+            bits(x).bitwise_xor_(flips)
+            self._flips[number] = flips.bitwise_xor_(self._flips.get(number, 0))
         self.then()
 
     def restore(self) -> None:
-        for number, signs in self._signs.items():
-            self.inputs[number].mul_(signs)
-        self.used |= self._signs.keys()  # with these values, too
-        self._signs.clear()
+        for number, flips in self._flips.items():
+            bits(self.inputs[number]).bitwise_xor_(flips)
+        self.used |= self._flips.keys()  # with these values, too
+        self._flips.clear()
 
 
 class Rotation(Signs):
-    """Sets of (x, w, out) by turns. A set whose x has changed is not in the cache when its turn comes again: it was
-    the last to be used."""
+    """Sets of (x, w, out), in fp8 (x, w, out, scales), by turns. A set whose x has changed is not in the cache when its
+    turn comes again: it was the last to be used."""
 
-    def __init__(self, sets: list[tuple[Tensor, Tensor, Tensor]], seed: int):
-        super().__init__([x for x, _, _ in sets], seed)
+    def __init__(self, sets: list[tuple], seed: int):
+        super().__init__([x for x, *_ in sets], seed)
         self.sets, self.number, self.used = sets, 0, {0}
 
-    def take_next(self) -> tuple[Tensor, Tensor, Tensor]:
+    def take_next(self) -> tuple:
         self.number = (self.number + 1) % len(self.sets)
         return self.take_again()
 
-    def take_again(self) -> tuple[Tensor, Tensor, Tensor]:
+    def take_again(self) -> tuple:
         self.used.add(self.number)
         return self.sets[self.number]
 
@@ -85,10 +90,10 @@ class Rotation(Signs):
 
     def look(self, limit: float, result: Tensor) -> Callable[[], str]:
         """Look at the `result` of the last call, as `glance` does."""
-        x, w, out = self.sets[self.number]
+        x, w, out, *scales = self.sets[self.number]
         if problem := not_out(result, out):
             return lambda: problem
-        return glance(out, x, w, limit, self.numbers)
+        return glance(out, x, w, limit, self.numbers, *scales)
 
 
 class Rotated:
@@ -110,16 +115,31 @@ def random_signs(shape: tuple[int, ...], like: Tensor, numbers: torch.Generator)
     return torch.randint(2, shape, generator=numbers, device=like.device).to(like.dtype).mul_(2).sub_(1)
 
 
-def glance(out: Tensor, x: Tensor, w: Tensor, limit: float, numbers: torch.Generator) -> Callable[[], str]:
+def bits(tensor: Tensor) -> Tensor:
+    """Return the integers that the elements of a tensor of a floating type are stored as: a view."""
+    return tensor.view(BITS[tensor.element_size()])
+
+
+def sign_bit(tensor: Tensor) -> int:
+    return torch.iinfo(BITS[tensor.element_size()]).min
+
+
+def glance(
+    out: Tensor, x: Tensor, w: Tensor, limit: float, numbers: torch.Generator, scales: Scales | None = None
+) -> Callable[[], str]:
     """Begin to compare some rows of `out` with x @ w.T, by sums over the columns with random signs, which take one pass
     over w (Freivalds 1977). What is returned says where they differ; "" where they are within `limit`, as `error_of`
     has it."""
     rows = torch.randperm(len(out), generator=numbers, device=out.device)[:LOOKED_AT_ROWS]
-    seen, products = out[rows].double(), w.float()
+    seen, products, factors = out[rows].double(), w.float(), x[rows].float()
+    if scales:
+        x_scales, w_scales = scales
+        products *= w_scales.T
+        factors *= x_scales[rows]
     if len(rows) > SUMS:
         signs = random_signs((SUMS, len(w)), products, numbers)
         seen, products = seen @ signs.double().T, signs @ products
-    reference = (x[rows].float() @ products.T).double()
+    reference = (factors @ products.T).double()
     error = seen - reference
 
     def problem() -> str:
@@ -135,10 +155,16 @@ def glance(out: Tensor, x: Tensor, w: Tensor, limit: float, numbers: torch.Gener
     return problem
 
 
-def reference_sums(x: Tensor, w: Tensor) -> Tensor:
-    """Return the sums of x @ w.T that `error_of` compares, float64, with no more products than there are sums."""
+def reference_sums(x: Tensor, w: Tensor, scales: Scales | None = None) -> Tensor:
+    """Return the sums of x @ w.T, or of what fp8 with scales stands for, that `error_of` compares: float64, with no
+    more products than there are sums."""
     exact = x.double()
-    return torch.cat([exact @ _weighted_sums(rows, len(x)).T for rows in w.split(SLICE)], dim=1)
+    if scales is None:
+        return torch.cat([exact @ _weighted_sums(rows, len(x)).T for rows in w.split(SLICE)], dim=1)
+    x_scales, w_scales = scales
+    exact *= x_scales
+    parts = zip(w.split(SLICE), w_scales.T.split(SLICE), strict=True)
+    return torch.cat([exact @ _weighted_sums(rows.double() * factors, len(x)).T for rows, factors in parts], dim=1)
 
 
 def error_of(out: Tensor, reference: Tensor) -> float:
@@ -202,28 +228,33 @@ def check(
     dtype: str,
     limit: float | None,
     reference_of_minus: Tensor | None = None,
+    scales: Scales | None = None,
 ) -> tuple[float, Rejection | None]:
     """Return the relative error of `run`, and why it is refused: unless it computes x @ w.T, then -x @ w.T anew, into
     `out`, and leaves x, w and what lies around the three as they are. Raises what `run` raises; all but `out` is
     restored. `limit` is that of `verdict`. `reference_of_minus` is what becomes of -x, where that is not -reference."""
     references = {1: reference, -1: -reference if reference_of_minus is None else reference_of_minus}
-    kept, errors, refused = {"its input x": x, "its input w": w}, [], None
+    kept, errors, refused, given = {"its input x": x, "its input w": w}, [], None, ()
+    if scales:
+        given = (scales,)
+        kept |= {"its scales of x": scales[0], "its scales of w": scales[1]}
     for operand, tensor in (("x", x), ("w", w), ("out", out)):
         before, behind = around(tensor)
         kept |= {f"what lies before {operand}": before, f"what lies behind {operand}": behind}
     kept = {place: (tensor, tensor.clone()) for place, tensor in kept.items()}
     try:
         for sign, more in ((1, ""), (-1, ", of inputs that it had not seen")):
-            result = run(x.mul_(sign), w, out.fill_(math.nan))
+            times_sign(x, sign)
+            result = run(x, w, out.fill_(math.nan), *given)
             if problem := not_out(result, out):
-                x.mul_(sign)
+                times_sign(x, sign)
                 return math.nan, Rejection(FAILED, f"{name}: {problem}")
             errors.append(error_of(out, references[sign]))
             if not refused and (refused := verdict(name, errors[-1], dtype, limit)):
                 place = worst_place(out, references[sign])
                 later = f", {NOT_JOINED}" if changes_later(out) else ""
                 refused = replace(refused, reason=f"{refused.reason}{more}; {place}{later}")
-            x.mul_(sign)  # last: what is late still reads it
+            times_sign(x, sign)  # last: what is late still reads it
     finally:
         written = [place for place, pair in kept.items() if not are_same_bits(*pair)]
         for place in written:
@@ -231,6 +262,12 @@ def check(
     if written:
         refused = Rejection(FAILED, f"{name}: it wrote into {' and '.join(written)}, which others read")
     return errors[0], refused
+
+
+def times_sign(x: Tensor, sign: int) -> None:
+    """Multiply x by 1 or -1, in place."""
+    if sign < 0:
+        bits(x).bitwise_xor_(sign_bit(x))
 
 
 def around(matrix: Tensor) -> tuple[Tensor, Tensor]:
@@ -244,8 +281,7 @@ def around(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
 def are_same_bits(a: Tensor, b: Tensor) -> bool:
     """Return whether two tensors of a floating type are the same: of NaN, too, of which equality says nothing."""
-    bits = torch.int32 if a.element_size() == 4 else torch.int16
-    return torch.equal(a.view(bits), b.view(bits))
+    return torch.equal(bits(a), bits(b))
 
 
 def not_out(result, out: Tensor) -> str:

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from kernels.bench import checks
-from kernels.contract import interpreted, reason
+from kernels.contract import FP8, empty_out, interpreted, reason
+from kernels.fp8 import LARGEST, quantise
 from kernels.registry import CONTENDERS, baseline, of_run
 from kernels.tiles import DTYPE_NAMES, DTYPES
 from roofline.operations.matmul import Matmul, sweep
@@ -32,6 +33,12 @@ ROTATION = 8
 FEW_ROWS, SETS_OF_FEW_ROWS = 64, 6
 """Up to so many rows there are at least so many sets, as far as they fit: a kernel there has the pace of the memory. On
 an H200, where the operands lie in it explained nine tenths of what a slow one varied by."""
+
+RUN, LARGEST_OF_RUN = 512, 3.2
+"""The pool of fp8 has as many normal values in a row, of which the largest is about so large, and 448 in the pool."""
+
+AT_ONCE = 2**20
+"""Elements of that pool that are fp32 at a time."""
 
 PARTS = 4
 """Of what a CPU's probe of the read bandwidth reads, by turns."""
@@ -57,15 +64,15 @@ class Runner(runner.Runner):
         prepared = PreparedCase(case, beside, options.device, first_call=first_call)
         sets = operands(case, options)
         rotation = checks.Rotation(sets, options.seed)
-        prepared.inputs, (x, w, out) = rotation, sets[0]
-        reference = checks.reference_sums(x, w)
+        prepared.inputs, (x, w, _, *scales) = rotation, sets[0]
+        reference = checks.reference_sums(x, w, *scales)
 
         def entrant(contender) -> Entrant | Rejection:
             if contender.kind == "user":
                 contender.load()  # one that cannot be loaded fails, where others are skipped
-            if lacking := why_not(contender, options, x, w):
+            if lacking := why_not(contender, options, sets[0]):
                 return Rejection(SKIPPED, lacking)
-            run, check = contender.load(), checker(contender, x, w, out, reference)
+            run, check = contender.load(), checker(contender, sets[0], reference)
             if hasattr(run, "candidates") and options.timed:
                 prepared.facts[candidate_of(contender.name)] = self.take_fastest(case, contender.name, run, sets)
             error, refused = check()
@@ -84,7 +91,7 @@ class Runner(runner.Runner):
             prepared.cache += f", not the {least / 2**20:.0f} that leave none in the cache: the memory has no more room"
         return prepared
 
-    def take_fastest(self, case: Matmul, name: str, run, sets: list[tuple[Tensor, Tensor, Tensor]]) -> int:
+    def take_fastest(self, case: Matmul, name: str, run, sets: list[tuple]) -> int:
         """Have a library multiply by the fastest of its candidates for a case, and return its number.
 
         It is chosen in the first process that times the shape: those that check may run beside one another. Others take
@@ -124,10 +131,11 @@ def candidate_of(name: str) -> str:
     return f"{name}_candidate"
 
 
-def checker(contender, x: Tensor, w: Tensor, out: Tensor, reference: Tensor) -> partial:
+def checker(contender, operands: tuple, reference: Tensor) -> partial:
     """Return the call of `checks.check` for a contender with these operands."""
+    x, w, out, *scales = operands
     about = DTYPE_NAMES[x.dtype], limit_of(contender, x)
-    return partial(checks.check, contender.name, contender.load(), x, w, out, reference, *about)
+    return partial(checks.check, contender.name, contender.load(), x, w, out, reference, *about, None, *scales)
 
 
 def limit_of(contender, x: Tensor) -> float:
@@ -138,22 +146,22 @@ def limit_of(contender, x: Tensor) -> float:
     return declared or TOLERANCE[DTYPE_NAMES[x.dtype]]
 
 
-def why_not(contender, options, x: Tensor, w: Tensor) -> str | None:
+def why_not(contender, options, operands: tuple) -> str | None:
     """Return why `contender` cannot run, or must not be timed, here; None if it can."""
     if options.timed and options.device not in contender.devices:
         kind = "a Triton kernel, " if contender.kind == "triton" else ""
         where = ", ".join(contender.devices)
         return f"{contender.name} is {kind}timed on {where} only; this run measures the {options.device}"
-    if lacking := contender.why_not(x, w):
+    if lacking := contender.why_not(*operands):
         return lacking
     if options.timed and contender.kind == "triton" and interpreted(contender.load().jit):
         return f"{contender.name} is interpreted, which is never timed; unset TRITON_INTERPRET"
     return None
 
 
-def operands(case: Matmul, options) -> list[tuple[Tensor, Tensor, Tensor]]:
-    """Return sets of (x[m, k], w[n, k], out[m, n]), enough of them to leave none in the cache, with memory around each
-    that checks look at.
+def operands(case: Matmul, options) -> list[tuple]:
+    """Return sets of (x[m, k], w[n, k], out[m, n]), in fp8 also (x_scales[m, 1], w_scales[1, n]), enough of them to
+    leave none in the cache, with memory around each that checks look at.
 
     Zero-mean normal values, of a size that keeps `out` below about 1: zeros or ones run faster and lie. All shapes are
     cut from the same three tensors, so that many can be ready at once.
@@ -172,7 +180,7 @@ def operands(case: Matmul, options) -> list[tuple[Tensor, Tensor, Tensor]]:
         return max(2, min(max(least, wanted), int(most // other.work.device_bytes)))
 
     def spacing(shape: tuple[int, int]) -> int:
-        """Return the elements from one tensor to the next: whole kilobytes of the smallest type, for the alignment."""
+        """Return the elements from one tensor to the next: whole 512 bytes of the smallest type, for the alignment."""
         return -(-math.prod(shape) // 512) * 512
 
     same = [other for other in sweep(options) if other.dtype == case.dtype]
@@ -183,16 +191,21 @@ def operands(case: Matmul, options) -> list[tuple[Tensor, Tensor, Tensor]]:
     def elements_of(number: int) -> int:
         return max(sets(other) * spacing(shapes(other)[number]) for other in cases)
 
-    taken = ITEMSIZE[case.dtype] * sum(map(elements_of, range(3)))
+    dtypes = case.dtype, case.dtype, case.result_dtype
+    taken = sum(ITEMSIZE[dtype] * elements_of(number) for number, dtype in enumerate(dtypes))
     most *= min(1.0, room / taken)  # one shape may have large x, and another large w
     tensors = []
     for number, scale in enumerate((1.0, 1 / math.sqrt(max(other.k for other in cases)), None)):
         guard = max(spacing((checks.GUARD_ROWS, shapes(other)[number][1])) for other in cases)
         elements = 2 * guard + elements_of(number)
         seed = zlib.crc32(f"{options.seed} {number}".encode())
-        whole, shape = pool(elements, DTYPES[case.dtype], options.device, seed, scale), shapes(case)[number]
+        whole, shape = pool(elements, DTYPES[dtypes[number]], options.device, seed, scale), shapes(case)[number]
         starts = (guard + index * spacing(shape) for index in range(sets(case)))
         tensors.append([whole[start : start + math.prod(shape)].view(shape) for start in starts])
+    if case.dtype == "fp8":
+        generator = torch.Generator(options.device).manual_seed(options.seed)
+        x_scales, w_scales = ([scales_of(tensor, generator) for tensor in of_sets] for of_sets in tensors[:2])
+        tensors.append([(of_x, of_w.T / math.sqrt(case.k)) for of_x, of_w in zip(x_scales, w_scales, strict=True)])
     return list(zip(*tensors, strict=True))
 
 
@@ -201,7 +214,19 @@ def _pool(elements: int, dtype: torch.dtype, device: str, seed: int, scale: floa
     if scale is None:  # written once: the first call that writes a page would pay for it
         return torch.zeros(elements, dtype=dtype, device=device)
     generator = torch.Generator(device).manual_seed(seed)
+    if dtype == FP8:
+        whole = torch.empty(elements, dtype=dtype, device=device)
+        for part in whole.split(AT_ONCE):
+            normal = torch.randn((len(part) // RUN, RUN), generator=generator, device=device)
+            part.copy_(quantise(normal)[0].view(-1))
+        return whole
     return torch.randn(elements, generator=generator, device=device, dtype=dtype).mul_(scale)
+
+
+def scales_of(matrix: Tensor, generator: torch.Generator) -> Tensor:
+    """Return scales[rows, 1] by which rows of the pool of fp8 are normal again, or half to one and a half of that."""
+    factors = torch.rand((len(matrix), 1), generator=generator, device=matrix.device)
+    return factors.add_(0.5).mul_(LARGEST_OF_RUN / LARGEST)
 
 
 @cache  # each shape asks for each other one, and a description looks up the version of every package
@@ -238,7 +263,8 @@ def probes(options) -> list[Probe]:
     calls = []
     for dtype, (m, n, k) in itertools.product(options.dtypes, shapes):
         x, w = (torch.randn(rows, k, device=device).to(DTYPES[dtype]) for rows in (m, n))
-        sets = [(x, w, x.new_empty(m, n))]
+        scales = torch.ones((m, 1), device=device), torch.ones((1, n), device=device)
+        sets = [(x, w, empty_out(x, w), *[scales] * (dtype == "fp8"))]
         calls += [_probe("matmul", c, f"{m}x{n}x{k}", 2 * m * n * k, sets, dtype) for c in multipliers]
     # Far beyond the last-level cache, which would answer for the memory. On a CPU a part at a time, by turns: a probe
     # takes its turn beside calls of a fraction of a millisecond. Rows as long as those of the weights: there that
@@ -266,12 +292,12 @@ def probes(options) -> list[Probe]:
 def _probe(kind: str, contender, shape: str, amount: int, sets: list[tuple], dtype: str | None = None) -> Probe:
     """Return the probe that multiplies `sets` of (x, w, out) in turn. It sets no ceiling where the contender cannot
     take them, or what it computes of the first is wrong."""
-    run, turns, (x, w, out) = contender.load(), itertools.cycle(sets), sets[0]
+    run, turns, (x, w, _, *scales) = contender.load(), itertools.cycle(sets), sets[0]
 
     def problem() -> str | None:
-        if lacking := contender.why_not(x, w, out):
+        if lacking := contender.why_not(*sets[0]):
             return lacking
-        _, refused = checker(contender, x, w, out, checks.reference_sums(x, w))()
+        _, refused = checker(contender, sets[0], checks.reference_sums(x, w, *scales))()
         return refused and refused.reason
 
     return Probe(kind, f"{contender.name} {shape}", amount, lambda: run(*next(turns)), dtype, problem)

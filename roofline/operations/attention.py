@@ -6,7 +6,8 @@ What it keeps for the backward pass grows as the square of the length unless the
 from dataclasses import dataclass
 from itertools import product
 
-from roofline.operations.base import Case, Operation, Planner, register
+from roofline.operations.base import Case, Operation, Planner, dtypes_of, register
+from roofline.operations.matmul import NO_FP8
 from roofline.theory.models import MODELS
 from roofline.theory.work import ITEMSIZE, Work
 
@@ -108,7 +109,7 @@ def sweep(options) -> list[Attention]:
     if options.device == "cuda" and LONGEST in lengths:
         shapes.append((1, MODEL.heads // TP, MODEL.head_width, LONGEST))
     cases = []
-    for dtype, mask, part, shape in product(options.dtypes, MASKS, PARTS, shapes):
+    for dtype, mask, part, shape in product(dtypes_of(Attention, options), MASKS, PARTS, shapes):
         cases.append(Attention(*shape, mask, part, dtype))
     return cases
 
@@ -121,6 +122,7 @@ OPERATION = register(
         planner=AttentionPlanner,
         runner="kernels.bench.attention:Runner",
         example="attention-b8-h1-d64-m4096-causal-forward-bf16-flash",
+        why_not=lambda options: NO_FP8 * (not dtypes_of(Attention, options)),
         default=False,
     )
 )

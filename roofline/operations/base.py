@@ -35,10 +35,12 @@ class Case:
     """Its operands in words."""
     sets = 1
     """How many sets of operands a timed run has at the least."""
+    dtypes = tuple(dtype for dtype in ITEMSIZE if dtype != "fp8")
+    """What its `dtype` may be."""
 
     def __post_init__(self):
-        if self.dtype not in ITEMSIZE:
-            raise ValueError(f"unknown dtype {self.dtype!r}: it is one of {', '.join(ITEMSIZE)}")
+        if self.dtype not in self.dtypes:
+            raise ValueError(f"unknown dtype {self.dtype!r}: it is one of {', '.join(self.dtypes)}")
 
     @property
     def facts(self) -> dict:
@@ -48,6 +50,11 @@ class Case:
     @property
     def id(self) -> str:
         return f"{self.op}-{self.form.format(**vars(self))}"
+
+
+def dtypes_of(case: type[Case], options) -> list[str]:
+    """Return the dtypes of a run that `case` may have."""
+    return [dtype for dtype in options.dtypes if dtype in case.dtypes]
 
 
 class Planner:

@@ -1,6 +1,7 @@
 """A matmul of one's own as a contender: `FILE::NAME` or `module:NAME`, and what its function may say of itself.
 
-The function is called as `f(x, w, out)`: it writes x[M, K] @ w[N, K].T to out[M, N] and returns `out`. Needs no torch.
+The function is called as `f(x, w, out=out)`: it writes x[M, K] @ w[N, K].T to out[M, N] and returns `out`. In fp8 it is
+called as `f(x, w, out=out, scales=scales)`, if it takes scales. Needs no torch.
 """
 
 from __future__ import annotations
@@ -183,6 +184,17 @@ def _signature_problem(function: Callable, name: str) -> str:
     except TypeError as error:
         return f"it takes {signature}, and is called as {name}(x, w, out=out): {error}"
     return ""
+
+
+def takes_scales(function: Callable) -> bool:
+    """Return whether a contender's function can be called with scales; True of one in C, of which nobody knows."""
+    try:
+        inspect.signature(function).bind("x", "w", out="out", scales="scales")
+    except ValueError:
+        return True
+    except TypeError:
+        return False
+    return True
 
 
 def module_of(file: Path) -> ModuleType:

@@ -6,7 +6,8 @@ It is off the default run: `pytest --benchmark-only -k test_ffn_gated`, or `--ff
 from dataclasses import dataclass
 from itertools import product
 
-from roofline.operations.base import Case, Operation, Planner, register
+from roofline.operations.base import Case, Operation, Planner, dtypes_of, register
+from roofline.operations.matmul import NO_FP8
 from roofline.theory.models import parse as parse_model
 from roofline.theory.work import ITEMSIZE, Work
 
@@ -75,7 +76,7 @@ class FfnGated(Case):
 
 
 def sweep(options) -> list[FfnGated]:
-    choices = product(options.dtypes, options.tp, options.tokens)
+    choices = product(dtypes_of(FfnGated, options), options.tp, options.tokens)
     return [FfnGated(options.model, tp, m, dtype) for dtype, tp, m in choices]
 
 
@@ -92,6 +93,7 @@ OPERATION = register(
         planner=GatedPlanner,
         runner="kernels.bench.ffn_gated:Runner",
         example="ffn_gated-llama-3-405b-tp8-m4096-bf16-fused",
+        why_not=lambda options: NO_FP8 * (not dtypes_of(FfnGated, options)),
         default=False,
     )
 )

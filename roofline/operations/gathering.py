@@ -15,7 +15,7 @@ from itertools import product
 from typing import NamedTuple
 
 from roofline.operations import base
-from roofline.operations.matmul import NO_WIRE, Matmul
+from roofline.operations.matmul import NO_FP8, NO_WIRE, Matmul
 from roofline.theory.arms import ALL_CORES, BY_PERSISTENT, PEER, PERSISTENT, of_operation
 from roofline.theory.container import cores
 from roofline.theory.models import parse as parse_model
@@ -53,6 +53,7 @@ class Gathering(Matmul):
     ranks: int = 8
     wire: str = "ridge"
     of_layer = "up"
+    dtypes = base.Case.dtypes
     form = "{model}-{layer}-p{ranks}-tp{tp}-m{m}-{dtype}-{wire}"
 
     def __post_init__(self):
@@ -212,7 +213,7 @@ def cases_of(case: type[Gathering], parts: Callable[[Sweep], list[Part]], option
     """List the cases of all `parts` of the sweep. Rows change fastest, then degrees, wires and ranks."""
     sweep, model = options.gather, options.model
     cases = []
-    for dtype in options.dtypes if sweep.ranks else ():
+    for dtype in base.dtypes_of(case, options) if sweep.ranks else ():
         balance = exercise(model, dtype)
         degree_of = {MIDDLE: _middle_degree(balance, sweep, model, dtype), GREATEST: max(sweep.tp)}
         for part in parts(sweep):
@@ -370,7 +371,7 @@ def declare(
             runner=f"collectives.bench.{case.op}:Runner",
             example=example,
             notes=notes,
-            why_not=lambda options: NO_WIRE if options.shapes else "",
+            why_not=lambda options: NO_WIRE if options.shapes else NO_FP8 * (not base.dtypes_of(case, options)),
             between_ranks=True,
         )
     )

@@ -6,7 +6,7 @@ from itertools import product
 from roofline.operations.base import Case, Operation, register
 from roofline.theory.models import MODELS
 from roofline.theory.models import parse as parse_model
-from roofline.theory.work import ITEMSIZE, Work
+from roofline.theory.work import ITEMSIZE, SCALE_BYTES, Work
 
 LAYERS = ("up", "down")
 """`up`: D -> F, column-parallel (N = F/tp). `down`: F -> D, row-parallel (K = F/tp)."""
@@ -14,6 +14,7 @@ LAYERS = ("up", "down")
 ALL_LAYERS = (*LAYERS, "gate_up", "qkv", "o")
 """`gate_up`, D -> 2F, and the attention's `qkv`, D -> heads, are column-parallel; `o`, heads -> D, is row-parallel."""
 
+NO_FP8 = "fp8 is of matmuls alone: leave it out of --ffn-dtype"
 SHAPE, NO_WIRE = "shape", "a file of shapes has matmuls alone: leave out --ffn-shapes"
 """The layer of a file's shape, whose model `LABEL@KxN` or `KxN` has the sizes; why nothing is gathered beside it."""
 
@@ -53,6 +54,7 @@ class Matmul(Case):
     dtype: str
     op, form, layers = "matmul", "{model}-{layer}-tp{tp}-m{m}-{dtype}", (*ALL_LAYERS, SHAPE)
     sets = 2
+    dtypes = tuple(ITEMSIZE)
 
     def __post_init__(self):
         model = parse_model(self.model)
@@ -81,13 +83,20 @@ class Matmul(Case):
         return {"n": self.n, "k": self.k}
 
     @property
+    def result_dtype(self) -> str:
+        return "bf16" if self.dtype == "fp8" else self.dtype
+
+    @property
     def operands(self) -> str:
         return f"two sets of x[{self.m}, {self.k}], w[{self.n}, {self.k}] and out[{self.m}, {self.n}]"
 
     @property
     def work(self) -> Work:
         m, n, k = self.m, self.n, self.k
-        return Work(flop=2 * m * n * k, device_bytes=(m * k + n * k + m * n) * ITEMSIZE[self.dtype])
+        device_bytes = (m * k + n * k) * ITEMSIZE[self.dtype] + m * n * ITEMSIZE[self.result_dtype]
+        if self.dtype == "fp8":
+            device_bytes += (m + n) * SCALE_BYTES
+        return Work(2 * m * n * k, device_bytes)
 
 
 def sweep(options) -> list[Matmul]:

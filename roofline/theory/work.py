@@ -7,8 +7,12 @@ any kernel has to move. Wire bytes are what one rank receives over the interconn
 import math
 from dataclasses import dataclass
 
-ITEMSIZE = {"bf16": 2, "fp16": 2, "fp32": 4}
-"""Bytes of one element, by the name that options and case ids use."""
+ITEMSIZE = {"bf16": 2, "fp16": 2, "fp32": 4, "fp8": 1}
+"""Bytes of one element, by the name that options and case ids use. `fp8` is e4m3 with scales by row, of matmuls alone,
+whose results are bf16."""
+
+SCALE_BYTES = 4
+"""Of the fp32 scale of a row in fp8."""
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,11 @@ from roofline.worker.clocks import Call
 from roofline.worker.messages import EndOfWorker, is_of_contender
 from roofline.worker.rounds import Inputs
 
-TOLERANCE = {"bf16": 3e-3, "fp16": 5e-4, "fp32": 1e-5}
-"""Largest relative Frobenius error against a float64 reference that still counts as right, by dtype of the operands."""
+TOLERANCE = {"bf16": 3e-3, "fp16": 5e-4, "fp32": 1e-5, "fp8": 1e-2}
+"""Largest relative Frobenius error against a float64 reference that still counts as right, by dtype of the operands. Of
+fp8 it allows for sums of 14 bits, as Hopper's are (kernels/fp8.py)."""
 
-VENDOR_TOLERANCE = {"bf16": 1e-2, "fp16": 2e-3, "fp32": 1e-5}
+VENDOR_TOLERANCE = {"bf16": 1e-2, "fp16": 2e-3, "fp32": 1e-5, "fp8": 1e-2}
 """Of the vendor and of other libraries, which may split K and add up parts that are rounded to the dtype (torch's
 default on a GPU). Without the vendor there is no ratio; its `relative_error` tells what others are compared at."""
 

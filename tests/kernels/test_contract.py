@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import kernels
-from kernels import contract, decode, hopper, persistent, registry, tiled
+from kernels import contract, cublaslt, decode, hopper, persistent, registry, tiled, vendor, warpgroup
 from kernels.contract import MAX_SIZE, overlap, validate
 from kernels.registry import BESIDE_LINK, CONTENDERS, Contender, Planner, load
 
@@ -23,6 +23,14 @@ def meta(shape: tuple, stride: tuple) -> torch.Tensor:
 
 def strided(shape: tuple, row: int) -> torch.Tensor:
     return BUFFER.as_strided(shape, (row, 1))
+
+
+def fp8(*shape: int) -> torch.Tensor:
+    return torch.zeros(shape).to(contract.FP8)
+
+
+def scales(m: int, n: int) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.ones(m, 1), torch.ones(1, n)
 
 
 BUFFER = half(64, 64)
@@ -41,6 +49,33 @@ REFUSED = {
     "gradient": (lambda: (X, GROWING), ValueError, ["w requires a gradient", "no_grad()", ".detach()"]),
     "out shape": (lambda: (X, W, half(6, 4)), ValueError, ["[6, 4]", "[4, 6]", "out=None"]),
     "out overlaps itself": (lambda: (X, W, strided((4, 6), 5)), ValueError, ["row stride of 5", "N=6", "torch.empty"]),
+    "no scales": (lambda: (fp8(4, 16), fp8(6, 16)), TypeError, ["needs scales", "x_scales[4, 1], w_scales[1, 6]"]),
+    "scales of fp16": (lambda: (X, W, None, scales(4, 6)), TypeError, ["float16, which has no scales", "beside fp8"]),
+    "out of fp8": (
+        lambda: (fp8(4, 16), fp8(6, 16), half(4, 6), scales(4, 6)),
+        TypeError,
+        ["out is torch.float16", "float8_e4m3fn, beside which out is torch.bfloat16", ".to()"],
+    ),
+    "dtype of scales": (
+        lambda: (fp8(4, 16), fp8(6, 16), None, (half(4, 1), scales(4, 6)[1])),
+        TypeError,
+        ["x_scales is torch.float16, scales are float32", ".to()"],
+    ),
+    "shape of scales": (
+        lambda: (fp8(4, 16), fp8(6, 16), None, (*scales(4, 1)[:1], torch.ones(6, 1))),
+        ValueError,
+        ["w_scales has shape [6, 1]", "needs [1, 6]", "reshape"],
+    ),
+    "device of scales": (
+        lambda: (fp8(4, 16), fp8(6, 16), None, (meta((4, 1), (1, 1)).float(), scales(4, 6)[1])),
+        ValueError,
+        ["x_scales is on meta but x is on cpu", ".to()"],
+    ),
+    "strided scales": (
+        lambda: (fp8(4, 16), fp8(6, 16), None, (torch.ones(4, 2)[:, :1], scales(4, 6)[1])),
+        ValueError,
+        ["x_scales is not contiguous", ".contiguous()"],
+    ),
     "out touches w": (lambda: (X, BUFFER[:8, :8], BUFFER[4:8, 7:15]), ValueError, ["shares memory with w", "its own"]),
 }
 
@@ -91,7 +126,7 @@ def test_refusals_of_tma(case, gpu_of):
     ("interpreted", "dtype", "error", "words"),
     [
         (False, torch.float16, ValueError, ["x is on cpu", "CUDA device", "TRITON_INTERPRET=1", "never timed"]),
-        (True, torch.bfloat16, TypeError, ["x is bfloat16", "float16 or float32", "TRITON_INTERPRET"]),
+        (True, torch.bfloat16, TypeError, ["x is torch.bfloat16", "float16 or float32", "TRITON_INTERPRET"]),
     ],
 )
 def test_a_compiled_kernel_refuses_the_cpu_and_the_interpreter_bf16(interpreted, dtype, error, words, monkeypatch):
@@ -109,6 +144,29 @@ def test_other_gpus_and_fp32_are_refused(name, gpu_of):
     words = [f"float32, {name} takes bfloat16 and float16", "kernels.tiled"]
     refused(lambda: require(X.float(), EIGHT.float()), TypeError, words)
     require(X, EIGHT)
+
+
+def test_fp8_is_refused_by_name_with_the_way_out(gpu_of, monkeypatch):
+    operands = fp8(16, 32), fp8(16, 32), None, scales(16, 16)
+    for module, name in ((vendor, "require_device"), (cublaslt, "require_device")):
+        monkeypatch.setattr(module, name, lambda kind, *operands: validate(*operands))
+    monkeypatch.setattr(tiled, "require_runnable", lambda kernel, x: None)
+    monkeypatch.setattr(warpgroup, "interpreted", lambda kernel: False)
+    gpu_of(9, 0)
+    for name in ("tiled", "torch", "inductor", "cublaslt_best", "pair", "decode_ring"):
+        words = [f"x is torch.float8_e4m3fn, which {name} does not multiply", "take cublas, persistent", "bfloat16"]
+        refused(partial(CONTENDERS[name].load().require, *operands), TypeError, words)
+    for name in ("persistent", "decode", "warpgroup"):
+        CONTENDERS[name].load().require(*operands)
+    gpu_of(8, 9)
+    words = ["capability 8.9", "persistent needs 9.x (Hopper); cast x and w to bfloat16"]
+    refused(partial(persistent.matmul.require, *operands), ValueError, words)
+    for version, k, words in (
+        ((8, 0), 32, ["capability 8.0, fp8 needs 9.0", "bfloat16"]),
+        ((9, 0), 24, ["K=24", "16"]),
+    ):
+        monkeypatch.setattr(vendor, "capability", lambda device, version=version: version)
+        refused(partial(vendor.cublas.require, fp8(16, k), fp8(16, k), None, scales(16, 16)), ValueError, words)
 
 
 def test_decode_refuses_many_rows_and_takes_any_out(gpu_of):
@@ -129,8 +187,8 @@ def test_decode_refuses_many_rows_and_takes_any_out(gpu_of):
     ],
 )
 def test_matmul_picks(where, rows, able, picked, monkeypatch):
-    monkeypatch.setattr(Contender, "why_not", lambda self, x, w, out: None if self.name in able else "no TMA")
-    monkeypatch.setattr(Contender, "load", lambda self: lambda x, w, out: self.name)
+    monkeypatch.setattr(Contender, "why_not", lambda self, *operands: None if self.name in able else "no TMA")
+    monkeypatch.setattr(Contender, "load", lambda self: lambda *operands: self.name)
     x = MagicMock(is_cuda=where == "cuda", ndim=2)
     x.__len__.return_value = rows
     assert kernels.matmul(x, None) == picked

@@ -46,7 +46,7 @@ def test_right_however_steps_are_dealt(n, k, operands, programs):
     for count in (1, 2, 4, 5, 40):  # one run over all tiles; runs across tiles; a tile over many; more SMs than runs
         programs(count)
         case = operands(33, n, k, dtype=torch.float16)
-        case.verify(decode.matmul(case.x, case.w, case.out, small(33, split=2)))
+        case.verify(decode.matmul(case.x, case.w, case.out, config=small(33, split=2)))
 
 
 def test_the_same_bits_whoever_comes_last(operands, programs, device, monkeypatch):

@@ -110,7 +110,7 @@ def test_every_way_through_the_kernels(kernel, variant, operands, monkeypatch):
 def test_what_the_epilogue_cannot_be_cut_into_is_refused(kernel, operands):
     case = operands(8, 8, 8, torch.float16)
     with pytest.raises(ValueError, match="subtile=4, the epilogue is stored in 1 or 2 parts; change the configuration"):
-        kernel.matmul(case.x, case.w, case.out, replace(SMALL, subtile=4))
+        kernel.matmul(case.x, case.w, case.out, config=replace(SMALL, subtile=4))
 
 
 @each_dtype

@@ -173,10 +173,10 @@ def test_lost_device_ends_the_share(contender, monkeypatch):
 
 def test_triton_is_not_timed_on_a_cpu_nor_interpreted(monkeypatch):
     assert "timed on cuda only" in prepare(["tiled"]).rejected["tiled"].reason
-    interpreted = dataclasses.replace(tiled.matmul, jit=object(), require=lambda x, w, out: None)
+    interpreted = dataclasses.replace(tiled.matmul, jit=object(), require=lambda *operands: None)
     monkeypatch.setattr(tiled, "matmul", interpreted)
     on_a_gpu = dataclasses.replace(OPTIONS, device="cuda")
-    assert "interpreted, which is never timed" in matmul.why_not(CONTENDERS["tiled"], on_a_gpu, None, None)
+    assert "interpreted, which is never timed" in matmul.why_not(CONTENDERS["tiled"], on_a_gpu, (None, None, None))
 
 
 def test_operands_rotate_beyond_the_cache():

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from kernels import hopper, workspace
-from kernels.contract import Kernel, KernelLaunch
+from kernels.contract import FP8, Kernel, KernelLaunch, Scales, empty_out, result_dtype
 from kernels.machine.compile import binary_key
 from kernels.machine.device import Machine
 from kernels.machine.order import FaultError
@@ -109,10 +109,26 @@ def changed(tensor: Tensor) -> int:
     return int((~around.isnan()).sum())
 
 
-def differences(out: Tensor, x: Tensor, w: Tensor, before: Sequence[Tensor]) -> str:
+def scales_of(x: Tensor, w: Tensor, seed: int) -> Scales | None:
+    """Return powers of two, by which sums stay exact, with NaN behind them; None but of fp8."""
+    if x.dtype != FP8:
+        return None
+    random = torch.Generator().manual_seed(seed)
+    several = []
+    for rows in (len(x), len(w)):
+        around = torch.full((rows + 2 * MARGIN,), math.nan, device=x.device)
+        powers = torch.randint(-2, 3, (rows,), generator=random)
+        several.append(around[MARGIN : MARGIN + rows].copy_(2.0**powers))
+    return several[0].view(-1, 1), several[1].view(1, -1)
+
+
+def differences(out: Tensor, x: Tensor, w: Tensor, before: Sequence[Tensor], scales: Scales | None = None) -> str:
     """Return what is wrong with `out` and what is around it."""
+    product = x.double() @ w.double().T
+    if scales:
+        product *= scales[0] * scales[1]
     counts = {
-        "elements of out are wrong": int((out != (x.double() @ w.double().T).to(out.dtype)).sum()),
+        "elements of out are wrong": int((out != product.to(out.dtype)).sum()),
         "elements beside out are written": changed(out),
         "elements of x and w are changed": sum(int((a != b).sum()) for a, b in zip((x, w), before, strict=True)),
         "counters are not zero again": sum(int((kept.counters != 0).sum()) for kept in workspace.KEPT.values()),
@@ -135,18 +151,20 @@ def matmul(
 
     def make(seed: int, device: str = "cpu"):
         kind = dict(dtype=DTYPES[dtype], device=device)
-        x, w = (whole_numbers(padded(rows, k, left, unit, **kind), seed + i) for i, rows in enumerate((m, n)))
-        out = padded(m, n, left, unit, **kind)
-        before = x.clone(), w.clone()
+        as_long = 2 if dtype == "fp8" else 1
+        around = as_long * left, as_long * unit
+        x, w = (whole_numbers(padded(rows, k, *around, **kind), seed + i) for i, rows in enumerate((m, n)))
+        out = padded(m, n, left, unit, dtype=result_dtype(x.dtype), device=device)
+        before, scales = (x.clone(), w.clone()), scales_of(x, w, seed)
         with grids_of(programs):
-            launch = kernel.prepare(x, w, out, config)
+            launch = kernel.launch(x, w, out, config, scales)
         for kept in workspace.KEPT.values():
             kept.partials.fill_(math.nan)
 
         def start(machine: Machine | None):
             return enqueue(machine, launch) if machine else launch.run(x.device)
 
-        return start, lambda: differences(out, x, w, before)
+        return start, lambda: differences(out, x, w, before, scales)
 
     title = f"{config} {dtype} {m}x{n}x{k} in {programs} programs" + (f", rows from {left}" if left != MARGIN else "")
     return Case(kernel.name, title, make, gpu=True, **more)
@@ -159,15 +177,15 @@ def of_user(place: str, shape: tuple[int, int, int], dtype: str) -> Case:
 
     def make(seed: int, device: str = "cpu"):
         x, w = (whole_numbers(torch.empty(rows, k, dtype=DTYPES[dtype]), seed + i) for i, rows in enumerate((m, n)))
-        out, before = x.new_full((m, n), math.nan), (x.clone(), w.clone())
-        launches = launches_of(function, x, w, out)
+        out, before, scales = empty_out(x, w).fill_(math.nan), (x.clone(), w.clone()), scales_of(x, w, seed)
+        launches = launches_of(function, x, w, out, **({"scales": scales} if scales else {}))
 
         def start(machine: Machine) -> None:
             after: tuple[int, ...] = ()
             for launch in launches:
                 after = (enqueue(machine, launch, after),)
 
-        return start, lambda: differences(out, x, w, before)
+        return start, lambda: differences(out, x, w, before, scales)
 
     return Case(place, f"{dtype} {m}x{n}x{k}", make)
 

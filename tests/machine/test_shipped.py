@@ -20,7 +20,7 @@ import waiting
 from test_compiled import broken_promises
 
 from kernels.hopper import CTA_BYTES, KEPT, allotted
-from kernels.inspect import Binary, example, jobs
+from kernels.inspect import Binary, Job, example, jobs
 from kernels.machine.device import Machine
 from kernels.machine.run import PROGRAMS, TARGET
 from kernels.registry import CONTENDERS
@@ -34,15 +34,16 @@ BESIDE = {"copy_kernel", "wait_kernel", "raise_kernel", "stamp_kernel", "gate_ke
 
 
 def picked(names: list[str], seed: int) -> list[cases.Case]:
-    """Return the cases of a short run of a configuration, table or arm of each kernel, in bf16 where it has dtypes."""
-    configurations = {name: {} for name in names}
+    """Return the cases of a short run of a configuration, table or arm of each kernel, in bf16 and fp8 where it has
+    dtypes."""
+    configurations = {}
     for case in command.every():
-        configuration, bf16, _ = case.title.partition("bf16")
+        dtype = re.search("bf16|fp8", case.title)
         long = "8 x 8 steps" in case.title  # the binary as inspected takes ten seconds, and others have its code
         if case.kernel in names and not (case.thorough or long or re.search("fp(16|32)", case.title)):
-            configurations[case.kernel].setdefault(configuration * bool(bf16), []).append(case)
-    able = filter(None, configurations.values())  # of others Triton lacks something
-    return [case for by_title in able for case in list(by_title.values())[seed % len(by_title)]]
+            of_dtype = configurations.setdefault((case.kernel, dtype and dtype[0]), {})
+            of_dtype.setdefault(case.title[: dtype.end()] if dtype else "", []).append(case)
+    return [case for by_title in configurations.values() for case in list(by_title.values())[seed % len(by_title)]]
 
 
 def failures(names: list[str], seed: int) -> dict[str, str | list[str]]:
@@ -53,14 +54,18 @@ def failures(names: list[str], seed: int) -> dict[str, str | list[str]]:
     compiled = [
         job
         for job in jobs([case.kernel for case in outcomes] + ["pieces_counters"] * ("layers" in names))
-        if (job.target, job.dtype) == (TARGET, "bf16")
-        and (job.kernel not in MATMULS or any(case.title.startswith(str(job.config)) for case in outcomes))
+        if job.target == TARGET
+        and (job.dtype == "bf16" if job.kernel not in MATMULS else any(is_of(case, job) for case in outcomes))
     ]
     beside = [Binary(ready.triton) for ready in PROGRAMS.values() if ready.triton.metadata.name in BESIDE]
     outcomes |= {f"{binary.triton.metadata.name} {binary.cubin}": crowding(binary) for binary in beside}
     if "copier" in names and (missing := BESIDE - {binary.triton.metadata.name for binary in beside}):
         outcomes["not run"] = str(missing)
     return {str(case): wrong for case, wrong in outcomes.items() if wrong} | broken_promises(compiled)
+
+
+def is_of(case: cases.Case, job: Job) -> bool:
+    return case.title.startswith(str(job.config)) and f" {job.dtype} " in case.title
 
 
 def crowding(binary: Binary) -> str:
@@ -116,11 +121,11 @@ def test_the_machine_executes_the_binaries_that_are_inspected(printed_elsewhere)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("only", "seeds"), [(" bf16 ", 8), (" fp", 1)])
+@pytest.mark.parametrize(("only", "seeds"), [(" bf16 ", 8), (" fp8 ", 8), (" fp16 ", 1), (" fp32 ", 1)])
 @pytest.mark.parametrize("name", MATMULS)
 def test_every_configuration_is_exact(name, only, seeds):
-    if not jobs([name]):
-        pytest.skip(f"{name} needs a newer Triton")
+    if only.strip() not in {job.dtype for job in jobs([name])}:
+        pytest.skip(f"{name} has none in {only}, or needs a newer Triton")
     exact(name, "--seeds", str(seeds), "--only", only)
 
 

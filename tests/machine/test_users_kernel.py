@@ -14,8 +14,15 @@ from kernels import inspect
 
 PAGE = (Path(__file__).parents[2] / "docs" / "your-kernel.md").read_text()
 KERNEL, _ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+SCALED = {
+    "out, M, N, K, x_m": "out, x_scales, w_scales, M, N, K, x_m",
+    "acc.to(": "(acc * tl.load(x_scales + m, m < M) * tl.load(w_scales + n, n < N)).to(",
+    "matmul(x, w, out=None)": "matmul(x, w, out=None, scales=None)",
+    "kernel[grid](x, w, out, M": "kernel[grid](x, w, out, *scales, M",
+}
 MISTAKES = {
     "as it is": ({}, ""),
+    "in fp8": (SCALED, ""),
     "no mask along k": ({"(n < N) & (column < K)": "n < N"}, r"mine\.py:15\).* of global memory of 99840"),
     "a step too few": ({"range(0, K, BK)": "range(BK, K, BK)"}, r"28\d+ elements of out are wrong"),
 }
@@ -30,7 +37,7 @@ def said(subject: str) -> list[str]:
         text = text.replace(old, new)
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "mine.py").write_text(text)
-        case = cases.of_user(f"{folder}/mine.py::matmul", (120, 240, 208), "bf16")
+        case = cases.of_user(f"{folder}/mine.py::matmul", (120, 240, 208), "fp8" if "fp8" in subject else "bf16")
         return [cases.run(case, seed).wrong for seed in range(2)]
 
 

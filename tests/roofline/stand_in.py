@@ -263,9 +263,12 @@ def matmul_s(m, n, k):
 
 
 def multiplied(name, factors, out):
-    """Return torch.mm or torch.addmm as cuBLAS rounds it, once."""
+    """Return torch.mm, torch.addmm, or torch._scaled_mm by row, as cuBLAS rounds it, once."""
     import torch
 
+    if name == "_scaled_mm":
+        x, w, x_scales, w_scales = (tensor.float() for tensor in factors)
+        return out.copy_(x * x_scales @ (w * w_scales))
     product = getattr(torch, name)(*(tensor.float() for tensor in factors))
     return product.to(factors[-1].dtype) if out is None else out.copy_(product)
 
@@ -324,9 +327,10 @@ def make_place():
                 return torch.empty(*args) if 4 * size > LARGE_BYTES else func(*args, **kwargs)
             if name in ("__get__", *VIEWS) or (name == "__getitem__" and not list(tensors_of(args[1]))):
                 return func(*args, **kwargs)
-            is_matmul, large = name in ("mm", "addmm"), any(map(is_large, inputs))
+            is_matmul, large = name in ("mm", "addmm", "_scaled_mm"), any(map(is_large, inputs))
             if is_matmul:
-                named, seconds = "cuBLAS", matmul_s(len(inputs[-2]), inputs[-1].shape[1], len(inputs[-1]))
+                x, w = inputs[:2] if name == "_scaled_mm" else inputs[-2:]
+                named, seconds = "cuBLAS", matmul_s(len(x), w.shape[1], len(w))
             else:
                 named, seconds = name, sum(tensor.nbytes for tensor in inputs) / BYTES_PER_S
             work = partial(multiplied, name, args, out) if is_matmul else partial(func, *args, **kwargs)
@@ -336,8 +340,8 @@ def make_place():
                 return args[0] if out is None else out
             if large:
                 DEVICE.compute(named, variant, seconds, int)
-                shape = func(*(value.to("meta") if isinstance(value, torch.Tensor) else value for value in args)).shape
-                return torch.empty(shape, dtype=inputs[0].dtype)
+                like = func(*(value.to("meta") if isinstance(value, torch.Tensor) else value for value in args))
+                return torch.empty(like.shape, dtype=like.dtype)
             DEVICE.load(named, variant)
             DEVICE.run()
             return work()
@@ -393,7 +397,10 @@ def seconds_of(args: dict) -> float:
 
 def product(args: dict) -> None:
     x, w, out = operands(args)
-    multiplied("mm", (x, w.T), out)
+    if args.get("x_scales_ptr") is None:
+        multiplied("mm", (x, w.T), out)
+    else:
+        multiplied("_scaled_mm", (x, w.T, args["x_scales_ptr"], args["w_scales_ptr"]), out)
 
 
 def gated_product(args: dict) -> None:

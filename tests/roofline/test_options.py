@@ -9,7 +9,7 @@ import pytest
 
 import roofline_pytest
 from roofline import operations
-from roofline.operations import all_gather_matmul, matmul, weight_prefetch
+from roofline.operations import all_gather_matmul, attention, matmul, weight_prefetch
 from roofline.operations.options import FLAGS, OPTIONS, add, code_of, resolve, resumed
 from roofline.pytest_plugin import selection
 from roofline.store import journal
@@ -91,6 +91,17 @@ def test_cases_go_by_what_was_chosen():
     assert chosen.contenders == ("torch",)
 
 
+def test_fp8_is_of_matmuls_on_a_gpu_alone():
+    several = options("cuda", dtype="fp8,bf16")
+    assert {case.dtype for case in matmul.sweep(several)} == {"fp8", "bf16"}
+    for sweep in (gathers, prefetches, attention.sweep):
+        assert {case.dtype for case in sweep(several)} == {"bf16"}
+        assert sweep(options("cuda", dtype="fp8")) == []
+    for operation in (all_gather_matmul.OPERATION, attention.OPERATION):
+        assert operation.why_not(several) == ""
+        assert "fp8 is of matmuls alone" in operation.why_not(options("cuda", dtype="fp8"))
+
+
 def test_resumed_run_has_the_cases_and_options_of_the_run():
     chosen = options(ranks="4", link_bandwidth="ridge")
     for sweep in (gathers, prefetches):
@@ -146,7 +157,8 @@ def test_wires_of_another_run_are_wanted_of_those_that_are_made_for_the_machine(
         ({"tokens": "1,x"}, "--ffn-tokens: 'x' is not a whole number from 1 on"),
         ({"tokens": ""}, "--ffn-tokens '': give at least one value"),
         ({"tp": "3"}, "--ffn-tp: tp=3 does not divide d_ff=3328"),
-        ({"dtype": "fp8"}, "--ffn-dtype 'fp8': it is one of bf16, fp16, fp32"),
+        ({"dtype": "fp9"}, "--ffn-dtype 'fp9': it is one of bf16, fp16, fp32, fp8"),
+        ({"dtype": "fp8"}, "--ffn-dtype fp8: it needs a Hopper GPU, and this run is on the CPU; take bf16 or fp32"),
         ({"model": "xxm"}, "--ffn-model: unknown model 'xxm': did you mean xxl"),
         ({"ranks": "3"}, "--ffn-ranks: ranks=3 does not divide the 1024"),
         ({"link_bandwidth": "1e9", "model": "5,8"}, "none of 8, 4, 2 ranks divides both d_model=5 and d_ff=8 of 5x8"),

@@ -169,6 +169,44 @@ def test_work_on_another_stream_is_waited_for_or_refused_by_name(rehearse, tmp_p
         assert "have that wait for what it hands to another" in reason
 
 
+USERS_IN_FP8 = """
+import torch
+
+
+def by_row(x, w, out=None, scales=None):
+    return torch._scaled_mm(x, w.T, *scales, out_dtype=out.dtype, out=out)
+
+
+def no_scales(x, w, out=None):
+    return out
+
+
+def scales_forgotten(x, w, out=None, scales=None):
+    x_scales, w_scales = scales
+    return torch._scaled_mm(x, w.T, x_scales, torch.ones_like(w_scales), out_dtype=out.dtype, out=out)
+"""
+
+
+def test_fp8_is_of_matmuls_alone_and_those_that_cannot_say_so(rehearse, tmp_path):
+    (tmp_path / "mine.py").write_text(USERS_IN_FP8)
+    names = "by_row", "no_scales", "scales_forgotten"
+    users = [f"--ffn-contender={tmp_path / 'mine.py'}::{name}" for name in names]
+    ours = "--ffn-contenders=cublas,persistent,decode,warpgroup,tiled,cublaslt_best"
+    few = "--ffn-tokens=16,1024", "--ffn-max-seconds=0.3"
+    outcome = rehearse("H100", *rehearse.new, "--ffn-dtype=fp8", *few, ours, *users)
+    assert outcome.measured == {"matmul": {"cublas", "persistent", "decode", "warpgroup", "by_row"}}
+    reasons = {reason.partition(":")[0]: reason for reason in outcome.reasons("failed")}
+    assert reasons.keys() == {"scales_forgotten"}
+    assert "is above 1e-02, the limit for fp8" in reasons["scales_forgotten"]
+    skipped = " ".join(outcome.reasons("skipped"))
+    for name in ("tiled", "cublaslt_best"):
+        assert f"x is torch.float8_e4m3fn, which {name} does not multiply; take cublas, persistent" in skipped
+    assert "no_scales has no scales, and x is torch.float8_e4m3fn; write no_scales(x, w, out=None, scales" in skipped
+    shape = outcome.run.shapes["matmul-128x256-up-tp1-m1024-fp8"]
+    assert "_scaled_mm by row, use_fast_accum" in shape.entrants["cublas"]["config"]
+    assert shape.work.device_bytes == 1024 * 128 + 128 * 256 + 2 * 1024 * 256 + 4 * (1024 + 256)
+
+
 @pytest.mark.slow
 def test_another_card_gets_a_whole_run_and_what_needs_hopper_says_so(rehearse):
     asked = "--ffn-processes=2", "--ffn-tokens=1024", "--ffn-link-bandwidth=ridge"

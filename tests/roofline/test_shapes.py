@@ -87,7 +87,7 @@ def test_shapes_are_shown_by_their_label_and_look_alike_where_they_are_many(tmp_
         ("m,n,k,m\n1,2,3,4\n", "line 1: 'm,n,k,m' is no header"),
         ("m,n,k\n1,2\n", "line 2: 2 values under 3 columns; give one for each of m,n,k"),
         ("m,n,k\n# two\n1,0,3\n", "line 3: n is '0', which is no whole number above 0"),
-        ("m,n,k,dtype\n1,2,3,fp8\n", "line 2: unknown dtype 'fp8': it is one of bf16, fp16, fp32"),
+        ("m,n,k,dtype\n1,2,3,fp9\n", "line 2: unknown dtype 'fp9': it is one of bf16, fp16, fp32, fp8"),
         ("m,n,k,label\n1,2,3,a-b\n", "line 2: label 'a-b': take letters, digits, _ and . alone"),
         ("m,n,k\n1,2,3\n1,2,3\n", "line 3: matmul-3x2-shape-tp1-m1-fp32 is that of line 2; remove one, or label them"),
     ],

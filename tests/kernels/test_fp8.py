@@ -1,0 +1,115 @@
+"""What is of fp8 alone: quantised rows, operands and checks of them, and the error that sums of Hopper may have."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernels.bench import checks, matmul
+from kernels.fp8 import quantise
+from kernels.tiles import choose
+from kernels.waves import GpuSpec, cost
+from roofline.operations.matmul import Matmul
+from roofline.operations.options import Options
+from roofline.theory.chips import find
+from roofline.worker.prepared import TOLERANCE
+
+OPTIONS = Options("cpu", True, "96x256", ("up",), (300,), (1,), ("fp8",), None, 0, 1.0, Path("unused"))
+CASE = Matmul("96x256", "up", 1, 300, "fp8")
+
+
+def test_rows_are_quantised_by_their_largest_and_what_has_no_scale_is_refused():
+    matrix = torch.randn(5, 64) * torch.tensor([[1e-6], [1.0], [3.0], [1e4], [1e10]])
+    values, scales = quantise(matrix)
+    assert (values.float().abs().amax(1) == 448).all()
+    assert ((values.float() * scales - matrix).norm(dim=1) / matrix.norm(dim=1) < 0.04).all()
+    for wrong, scale in ((torch.nan, "nan"), (torch.inf, "inf"), (0.0, "0"), (1e-44, "0")):
+        spoilt = matrix.clone()
+        spoilt[3] = wrong
+        with pytest.raises(
+            ValueError, match=f"row 3 has the scale {scale}, a scale is finite and above 0: its largest"
+        ):
+            quantise(spoilt)
+
+
+def right(x, w, out, scales):
+    x_scales, w_scales = scales
+    return out.copy_(x_scales * w_scales * (x.float() @ w.float().T))
+
+
+def no_w_scales(x, w, out, scales):
+    return out.copy_(scales[0] * (x.float() @ w.float().T))
+
+
+def one_scale(x, w, out, scales):
+    """Of the last row of w it takes the scale of another."""
+    w_scales = scales[1].clone()
+    w_scales[0, -1] *= 2
+    return right(x, w, out, (scales[0], w_scales))
+
+
+def scales_written(x, w, out, scales):
+    right(x, w, out, scales)
+    scales[0].mul_(2)
+    return out
+
+
+@pytest.mark.parametrize("m", [16, 300])
+def test_operands_are_checked_by_what_they_stand_for_and_looked_at_with_other_signs(m, small_cache):
+    options, case = replace(OPTIONS, tokens=(m,)), replace(CASE, m=m)
+    sets = matmul.operands(case, options)
+    x, w, out, scales = sets[0]
+    assert (x.dtype, out.dtype, scales[0].shape, scales[1].shape) == (
+        torch.float8_e4m3fn,
+        torch.bfloat16,
+        (m, 1),
+        (1, 256),
+    )
+    assert 0.2 < out.copy_(right(x, w, out, scales)).float().std() < 2
+    reference = checks.reference_sums(x, w, scales)
+    outcomes = {}
+    for run in (right, no_w_scales, one_scale, scales_written):
+        error, refused = checks.check(run.__name__, run, x, w, out, reference, "fp8", None, scales=scales)
+        outcomes[run.__name__] = error, refused
+    assert outcomes["right"][0] < 3e-3
+    assert outcomes["right"][1] is None
+    assert "it wrote into its scales of x, which others read" in outcomes["scales_written"][1].reason
+    for name in ("no_w_scales", "one_scale"):
+        assert "the limit for fp8" in outcomes[name][1].reason
+    rotation, before = checks.Rotation(sets, seed=0), x.clone()
+    rotation.change()
+    assert 0.3 < float((x.float() != before.float()).float().mean()) < 0.7
+    assert rotation.look(TOLERANCE["fp8"], right(*sets[0]))() == ""
+    assert rotation.look(TOLERANCE["fp8"], no_w_scales(*sets[0]))().startswith("row ")
+    rotation.restore()
+    assert checks.are_same_bits(x, before)
+
+
+def cut(values, exponent):
+    unit = torch.exp2(exponent - 13)
+    return (values / unit).trunc() * unit
+
+
+def test_the_tolerance_allows_for_sums_of_hopper():
+    """At the longest K of the default: 32 products and the sum so far keep 13 bits behind the first of the largest."""
+    numbers = torch.Generator().manual_seed(0)
+    x, w = (quantise(torch.randn(16, 53248, generator=numbers))[0].double() for _ in range(2))
+    sums = torch.zeros(16, 16, dtype=torch.float64)
+    for k in range(0, 53248, 32):
+        products = x[:, None, k : k + 32] * w[None, :, k : k + 32]
+        largest = torch.maximum(products.abs().amax(2), sums.abs())
+        exponent = largest.log2().floor()
+        sums = cut(sums, exponent) + cut(products, exponent[..., None]).sum(2)
+    exact = x @ w.T
+    error = float((sums.bfloat16() - exact).norm() / exact.norm())
+    assert 0.4 * TOLERANCE["fp8"] < error < 0.8 * TOLERANCE["fp8"]
+
+
+def test_the_model_of_waves_has_the_rates_of_fp8():
+    gpu = GpuSpec.of_chip(find("H200"))
+    config = choose("persistent", "sm90", 8192, 6656, 16384, torch.float8_e4m3fn, gpu)
+    assert (config.block_k, config.num_stages) == (128, 4)
+    in_fp8, in_bf16 = (cost(8192, 6656, 16384, itemsize, config, gpu) for itemsize in (1, 2))
+    assert in_bf16.mma_s == pytest.approx(2 * in_fp8.mma_s, rel=1e-3)
+    assert in_bf16.l2_s == pytest.approx(2 * in_fp8.l2_s)
