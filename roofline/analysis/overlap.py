@@ -29,102 +29,179 @@ LOST = {
 
 
 def record(run: Run, shape: Shape, arm: str) -> dict:
-    """Return the record of `arm` on `shape`: the fields of any case, and those of a wire, None where not measured. The
+    """The record of `arm` on `shape`: the fields of any case, and those of a wire, None where not measured. The
     baseline is the arm `serial`, the roof that of matmul and wire.
 
     T_gemm is the fastest unsplit matmul of the same rounds, T_comm the link alone. All times are told beside the
     baseline's, by their ratios within rounds, so that what is formed of them agrees with them.
-
-    At equal clock, T_gemm is what it would be at the clock f_arm of the arm, T_gemm f_gemm / f_arm, in both places of
-    (T_gemm + T_comm - T) / min(T_gemm, T_comm). In the upper one that is the same as to take the arm's T to be
-    T + T_gemm (1 - f_gemm / f_arm): a clock scales what the chip computes, which is T_gemm, and neither the link, which
-    a timer paces, nor the waiting for it. So T = T_comm hides all of a shorter matmul at any clock, T = the scaled
-    T_gemm all of a shorter gather, and their sum nothing.
     """
-    groups, about, work = shape.groups, shape.entrants[arm], shape.work
+    samples = ArmSamples(shape, arm)
+    fields = throughput.record(run, shape, arm)
+    fields |= samples.case_fields()
+    fields |= samples.link_fields()
+    fields |= samples.ideal_fields()
+    fields |= samples.hidden_fields(run)
+    fields |= samples.clock_fields()
+    fields |= samples.slowdown_fields()
+    if samples.fabric:
+        fields |= dict.fromkeys(OF_THE_LINK) | {"link": samples.fabric}
+    if fields["of_roof"]:
+        fields |= _lost(fields, samples.plan, samples.own_gemm_s)
+    else:
+        fields |= dict.fromkeys((*LOST, "diagnosis"))
+    fields["notes"] = _notes(fields)
+    return fields
 
-    def typical(series: dict[int, float]) -> float | None:
-        """Return its typical value, over passes and processes."""
-        return time_of(series, groups, shape.anchor).value if series else None
 
-    gemm_name, link_name = _unsplit(shape)
-    preset_name = next(iter(shape.of_role("preset")), None)
-    times_s, gemm, link, preset = (shape.times_s(name) for name in (arm, gemm_name, link_name, preset_name))
-    t_gemm_s, t_comm_s = typical(gemm), typical(link)
-    both, fabric = bool(gemm and link), about.get("link")
-    plan = None if fabric else plan_of(shape, arm)  # None of one whose T_gemm or T_comm is not that of the shape
-    # The link's own bandwidth is by its arrivals: T_comm is the time of a call, with the start and the wait.
-    arrival, requested = shape.values(link_name, "last_arrival_s"), shape.requested_bytes_per_s
-    reached = work.wire_bytes / typical(arrival) if arrival else None
-    asked = shape.requested_by_round
-    if paces := {r: work.wire_bytes / at / asked[r] for r, at in arrival.items() if r in asked}:
-        reached = requested * time_of(paces, groups).value  # judged within rounds
-    void = bool(requested and reached and abs(reached / requested - 1) > OFF_PACE)
-    clock, gemm_clock = (shape.values(name, "sm_clock_hz") for name in (arm, gemm_name))
-    scaled = {r: gemm[r] * gemm_clock[r] / clock[r] for r in gemm.keys() & clock.keys() & gemm_clock.keys()}
+class ArmSamples:
+    """The samples of an arm, and of the matmul and the link alone, from the rounds in which they took turns.
 
-    def of_times(value, gemm=gemm, log=True) -> Interval | None:
+    Each series is {round: value}, and empty where nothing was measured. A method gives one group of fields.
+    """
+
+    def __init__(self, shape: Shape, arm: str):
+        self.shape, self.arm = shape, arm
+        self.entrant = shape.entrants[arm]
+        self.fabric = self.entrant.get("link")
+        """Its own, whose T_gemm and T_comm are not those of the shape."""
+        self.gemm_name, link_name = _unsplit(shape)
+        self.times_s = shape.times_s(arm)
+        self.gemm = shape.times_s(self.gemm_name)
+        self.link = shape.times_s(link_name)
+        self.preset = shape.times_s(next(iter(shape.of_role("preset")), None))
+        self.arrival = shape.values(link_name, "last_arrival_s")
+        self.plan = None if self.fabric else plan_of(shape, arm)
+        self.own_matmul = _own_matmul(shape, arm, self.preset, self.gemm)
+        self.ranks_per_launch = _splitting(shape, arm).get("ranks_per_launch")
+        self.split = _splitting(shape, arm).get("slowdowns", {}).get(str(self.ranks_per_launch))
+        """Of T_gemm, what so many launches take."""
+        self.bandwidth = self._bandwidth()
+
+    def typical(self, series: dict[int, float]) -> float | None:
+        """Its typical value, over passes and processes."""
+        return time_of(series, self.shape.groups, self.shape.anchor).value if series else None
+
+    def estimate(self, value, gemm: dict[int, float], log: bool = True) -> Interval | None:
         """Of value(T_gemm, T_comm, the arm's time); None where they are not to be compared."""
-        if not plan or void:
+        if not self.plan or self._is_off_pace():
             return None
-        return estimate(value, gemm, link, times_s, groups=groups, anchor=shape.anchor, log=log)
+        groups, anchor = self.shape.groups, self.shape.anchor
+        return estimate(value, gemm, self.link, self.times_s, groups=groups, anchor=anchor, log=log)
 
-    beside, alone = _own_matmul(shape, arm, preset, gemm)
-    hidden = of_times(hidden_fraction, log=False)
-    of_roof = of_times(lambda t_gemm, t_comm, time: max(t_gemm, t_comm) / time)
-    splitting = _splitting(shape, arm)
-    together = splitting.get("ranks_per_launch")
-    split = splitting.get("slowdowns", {}).get(str(together))  # of T_gemm, what so many launches take
-    of_own_ideal = of_times(lambda t_gemm, t_comm, time: plan.ideal_s(t_gemm * (split or 1), t_comm) / time)
-    fields = {
-        **{key: shape.get(key) for key in ("ranks", "wire", "link", "gather")},
-        "copier_programs": about.get("copier_programs", shape.get("copier_programs")),
-        REQUESTED: requested,
-        "wire_bytes": work.wire_bytes,
-        "link_bytes_per_s": reached,
-        "link_off_pace": reached / requested - 1 if void else None,
-        "own_fabric": bool(fabric),
-        "wire_intensity": work.wire_intensity,
-        "balance": work.wire_intensity * t_comm_s / t_gemm_s if both else None,
-        "ratio": t_gemm_s / t_comm_s if both else None,
-        "row_blocks": _row_blocks(shape, arm) if (spec := ARMS.get(base_arm(arm))) and spec.by_block else None,
-        "ranks_per_launch": together,
-        "split_slowdown": split,
-        "spilled_bytes": about.get("spilled_bytes", 0),
-        "rank_spread": _rank_spread(shape, arm),
-        "gemm_rank_spread": _rank_spread(shape, gemm_name),
-        "t_gemm_s": t_gemm_s,
-        "t_comm_s": t_comm_s,
-        "ideal_s": max(t_gemm_s, t_comm_s) if both else None,
-        "t_own_ideal_s": plan.end_s(t_gemm_s * (split or 1), t_comm_s) if both and plan else None,
-        **with_ends("hidden_fraction", hidden),
-        "hidden_expected": hidden_expected(run, shape, arm, plan) if hidden else None,
-        **with_ends("gain_all_cores", times_s and ratio_of(shape.times_s(ALL_CORES), times_s, groups, shape.anchor)),
-        **with_ends("hidden_clock_normalised", of_times(hidden_fraction, scaled, log=False)),
-        "sm_clock_hz": typical(clock),
-        "gemm_sm_clock_hz": typical(gemm_clock),
-        "of_own_ideal": of_own_ideal and of_own_ideal.value,
-        "preset_slowdown": _ratio(preset, gemm, groups),
-        "gemm_slowdown": _ratio(shape.values(beside, "first_wait_s"), alone, groups),
-        # The last part of a scatter is late for being computed late, too.
-        "link_slowdown": None
-        if shape.op in SCATTERED + BOTH
-        else _ratio(shape.values(arm, "last_arrival_s"), arrival, groups),
-        "roof_tflops": work.flop / max(t_gemm_s, t_comm_s) / 1e12 if both else None,
-        **with_ends("of_roof", of_roof),
-        "above_roof": hidden is not None and hidden.low > 1,
-        "bound": ("compute" if t_gemm_s >= t_comm_s else "wire") if both else None,
-    }
-    if fabric:
-        fields |= dict.fromkeys(OF_THE_LINK) | {"link": fabric}
-    fields = throughput.record(run, shape, arm) | fields
-    off, gather = fields["link_off_pace"], fields["gather"]
-    more = [f"void: link off its pace by {100 * off:+.0f} %"] if off else []
-    more += [f"serial by {HOW[gather]}"] if gather in HOW and gather != fields["link"] else []
-    notes = throughput.notes(fields, "its ideal", "; ".join(more))
-    own_gemm_s = None if alone is gemm else typical(alone)
-    lost = _lost(fields, plan, own_gemm_s) if of_roof else dict.fromkeys((*LOST, "diagnosis"))
-    return fields | lost | {"notes": notes}
+    @property
+    def own_gemm_s(self) -> float | None:
+        """The arm's own matmul with all data here; None where that is T_gemm."""
+        _, alone = self.own_matmul
+        return None if alone is self.gemm else self.typical(alone)
+
+    def _bandwidth(self) -> float | None:
+        """What the link reached by its arrivals: T_comm is the time of a call, with the start and the wait."""
+        wire_bytes, asked = self.shape.work.wire_bytes, self.shape.requested_by_round
+        paces = {}
+        for index, arrival_s in self.arrival.items():
+            if index in asked:
+                paces[index] = wire_bytes / arrival_s / asked[index]
+        if paces:  # judged within rounds
+            return self.shape.requested_bytes_per_s * time_of(paces, self.shape.groups).value
+        return wire_bytes / self.typical(self.arrival) if self.arrival else None
+
+    def _is_off_pace(self) -> bool:
+        requested = self.shape.requested_bytes_per_s
+        return bool(requested and self.bandwidth and abs(self.bandwidth / requested - 1) > OFF_PACE)
+
+    def case_fields(self) -> dict:
+        """What the arm is, how it was cut, and how far its ranks lay apart."""
+        shape, arm, spec = self.shape, self.arm, ARMS.get(base_arm(self.arm))
+        fields = {key: shape.get(key) for key in ("ranks", "wire", "link", "gather")}
+        return fields | {
+            "copier_programs": self.entrant.get("copier_programs", shape.get("copier_programs")),
+            "own_fabric": bool(self.fabric),
+            "wire_bytes": shape.work.wire_bytes,
+            "wire_intensity": shape.work.wire_intensity,
+            "row_blocks": _row_blocks(shape, arm) if spec and spec.by_block else None,
+            "ranks_per_launch": self.ranks_per_launch,
+            "split_slowdown": self.split,
+            "spilled_bytes": self.entrant.get("spilled_bytes", 0),
+            "rank_spread": _rank_spread(shape, arm),
+            "gemm_rank_spread": _rank_spread(shape, self.gemm_name),
+        }
+
+    def link_fields(self) -> dict:
+        requested, reached = self.shape.requested_bytes_per_s, self.bandwidth
+        off_pace = reached / requested - 1 if self._is_off_pace() else None
+        return {REQUESTED: requested, "link_bytes_per_s": reached, "link_off_pace": off_pace}
+
+    def ideal_fields(self) -> dict:
+        """T_gemm and T_comm, and what follows from these two alone."""
+        work, t_gemm_s, t_comm_s = self.shape.work, self.typical(self.gemm), self.typical(self.link)
+        fields = dict.fromkeys(("balance", "ratio", "ideal_s", "t_own_ideal_s", "roof_tflops", "bound"))
+        fields |= {"t_gemm_s": t_gemm_s, "t_comm_s": t_comm_s}
+        if not (self.gemm and self.link):
+            return fields
+        fields["balance"] = work.wire_intensity * t_comm_s / t_gemm_s
+        fields["ratio"] = t_gemm_s / t_comm_s
+        fields["ideal_s"] = max(t_gemm_s, t_comm_s)
+        fields["roof_tflops"] = work.flop / fields["ideal_s"] / 1e12
+        fields["bound"] = "compute" if t_gemm_s >= t_comm_s else "wire"
+        if self.plan:
+            fields["t_own_ideal_s"] = self.plan.end_s(t_gemm_s * (self.split or 1), t_comm_s)
+        return fields
+
+    def hidden_fields(self, run: Run) -> dict:
+        """How much of the shorter of matmul and wire the arm hid, and how near it came to its ideals."""
+        shape, split = self.shape, self.split or 1
+        hidden = self.estimate(hidden_fraction, self.gemm, log=False)
+        of_roof = self.estimate(lambda t_gemm, t_comm, time: max(t_gemm, t_comm) / time, self.gemm)
+        of_own = self.estimate(lambda t_gemm, t_comm, time: self.plan.ideal_s(t_gemm * split, t_comm) / time, self.gemm)
+        all_cores = self.times_s and ratio_of(shape.times_s(ALL_CORES), self.times_s, shape.groups, shape.anchor)
+        return {
+            **with_ends("hidden_fraction", hidden),
+            "hidden_expected": hidden_expected(run, shape, self.arm, self.plan) if hidden else None,
+            **with_ends("gain_all_cores", all_cores),
+            "of_own_ideal": of_own and of_own.value,
+            **with_ends("of_roof", of_roof),
+            "above_roof": hidden is not None and hidden.low > 1,
+        }
+
+    def clock_fields(self) -> dict:
+        """The SM clocks of arm and matmul, and what the arm would have hidden had both run at the same clock.
+
+        At equal clock, T_gemm is what it would be at the clock f_arm of the arm, T_gemm f_gemm / f_arm, in both places
+        of (T_gemm + T_comm - T) / min(T_gemm, T_comm). In the upper one that is the same as to take the arm's T to be
+        T + T_gemm (1 - f_gemm / f_arm): a clock scales what the chip computes, which is T_gemm, and neither the link,
+        which a timer paces, nor the waiting for it. So T = T_comm hides all of a shorter matmul at any clock, T = the
+        scaled T_gemm all of a shorter gather, and their sum nothing.
+        """
+        clock, gemm_clock = (self.shape.values(name, "sm_clock_hz") for name in (self.arm, self.gemm_name))
+        scaled = {}
+        for index in self.gemm.keys() & clock.keys() & gemm_clock.keys():
+            scaled[index] = self.gemm[index] * gemm_clock[index] / clock[index]
+        return {
+            **with_ends("hidden_clock_normalised", self.estimate(hidden_fraction, scaled, log=False)),
+            "sm_clock_hz": self.typical(clock),
+            "gemm_sm_clock_hz": self.typical(gemm_clock),
+        }
+
+    def slowdown_fields(self) -> dict:
+        """By how much matmul and link take longer side by side than alone."""
+        shape, groups, (beside, alone) = self.shape, self.shape.groups, self.own_matmul
+        link_slowdown = None  # of a scatter: its last part is late for being computed late, too
+        if shape.op not in SCATTERED + BOTH:
+            link_slowdown = _ratio(shape.values(self.arm, "last_arrival_s"), self.arrival, groups)
+        return {
+            "preset_slowdown": _ratio(self.preset, self.gemm, groups),
+            "gemm_slowdown": _ratio(shape.values(beside, "first_wait_s"), alone, groups),
+            "link_slowdown": link_slowdown,
+        }
+
+
+def _notes(fields: dict) -> str:
+    off_pace, gather, more = fields["link_off_pace"], fields["gather"], []
+    if off_pace:
+        more.append(f"void: link off its pace by {100 * off_pace:+.0f} %")
+    if gather in HOW and gather != fields["link"]:
+        more.append(f"serial by {HOW[gather]}")
+    return throughput.notes(fields, "its ideal", "; ".join(more))
 
 
 def hidden_expected(run: Run, shape: Shape, arm: str, plan: OverlapPlan) -> float | None:
@@ -149,25 +226,35 @@ def hidden_expected(run: Run, shape: Shape, arm: str, plan: OverlapPlan) -> floa
     t_gemm_s, preset_s, t_comm_s, link_s, *beside_s = (_alone_s(shape, series) for series in (gemm, preset, *read))
     start_s = t_comm_s - link_s
     beside = slowdowns((preset_s, link_s), (beside_s[0] - start_s, beside_s[1]))
-    is_paced, copier_sms = shape.get("link") == PACED, 0
-    is_ours = ARMS[plan.arm].table or arm != plan.arm or shape.get("unsplit") == "persistent"
-    if is_paced and (arm == "chunk_launches" or not is_ours):  # a vendor's matmul, which leaves the copier no room
+    copier_sms = 0
+    if shape.get("link") == PACED and _is_beside_copier(shape, arm, plan):
         copier_sms = shape.entrants[arm].get("copier_programs", shape.get("copier_programs", 0))
         beside = beside._replace(link=1.0)
     asked = shape.get(REQUESTED)
     planned_comm_s = shape.work.wire_bytes / asked if asked else shape.get("t_comm_planned_s", t_comm_s)
-    copies = [ceiling["value"] for ceiling in run.ceilings if ceiling["ceiling"] == "copy"]
     measured = Measured(
         own_s=_alone_s(shape, _own_matmul(shape, arm, preset, gemm)[1]),
         link_s=link_s,
         slowdowns=beside,
         planned_s=(shape.get("t_gemm_planned_s", t_gemm_s), planned_comm_s),
         copier_sms=copier_sms,
-        piece_s=PIECE_S if is_paced else 0.0,
-        sums_s=4 * shape.get("m") * shape.get("n") / max(copies) if copies else None,
+        piece_s=PIECE_S if shape.get("link") == PACED else 0.0,
+        sums_s=_sums_s(run, shape),
     )
     end_s = EXPECTED[plan.arm](plan, measured)
     return end_s and hidden_fraction(t_gemm_s, t_comm_s, start_s + end_s)
+
+
+def _is_beside_copier(shape: Shape, arm: str, plan: OverlapPlan) -> bool:
+    """Whether a vendor's matmul is launched by the arm, which leaves the copier no room on its SMs."""
+    is_ours = ARMS[plan.arm].table or arm != plan.arm or shape.get("unsplit") == "persistent"
+    return arm == "chunk_launches" or not is_ours
+
+
+def _sums_s(run: Run, shape: Shape) -> float | None:
+    """The seconds in which out in fp32 passes through memory once; None where no copy was measured."""
+    copies = [ceiling["value"] for ceiling in run.ceilings if ceiling["ceiling"] == "copy"]
+    return 4 * shape.get("m") * shape.get("n") / max(copies) if copies else None
 
 
 def _alone_s(shape: Shape, series: dict[int, float]) -> float:

@@ -1,6 +1,6 @@
 """Rates, shares of the roof and ratios to the baseline: what every case is judged by."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import replace
 from statistics import median
 from typing import NamedTuple
@@ -69,30 +69,49 @@ def ceilings_of(run: Run) -> list[Ceiling]:
     beside a shape, or, of FLOP, a contender of the suite on a shape."""
     if run.end is not None and (kept := run.derived.get("ceilings")):
         return kept
+    highest = _highest([*_of_probes_alone(run), *_of_probes_beside(run)])
+    probed = {ceiling.dtype for ceiling in highest if ceiling.kind == "matmul"}
+    ceilings = _highest([*highest, *_of_contenders(run, probed)])
+    if run.end is not None:
+        run.derived["ceilings"] = ceilings
+    return ceilings
+
+
+def _highest(ceilings: Iterable[Ceiling]) -> list[Ceiling]:
+    """The first of the highest of each kind and dtype."""
     highest: dict[tuple[str, str | None], Ceiling] = {}
+    for ceiling in ceilings:
+        key = ceiling.kind, ceiling.dtype
+        if key not in highest or ceiling.value > highest[key].value:
+            highest[key] = ceiling
+    return list(highest.values())
 
-    def reach(kind: str, dtype: str | None, rate: Interval, by: str) -> None:
-        if (kind, dtype) not in highest or rate.value > highest[kind, dtype].value:
-            highest[kind, dtype] = Ceiling(kind, dtype, *rate, by)
 
+def _of_probes_alone(run: Run) -> Iterator[Ceiling]:
     for line in run.ceilings:
-        rate = Interval(line["value"], line["low"], line["high"])
-        reach(line["ceiling"], line["dtype"], rate, f"{line['probe']}, alone")
+        rate = line["value"], line["low"], line["high"]
+        yield Ceiling(line["ceiling"], line["dtype"], *rate, f"{line['probe']}, alone")
+
+
+def _of_probes_beside(run: Run) -> Iterator[Ceiling]:
     for shape in run.shapes.values():
         if probe := _probe(shape):
             name, entrant = probe
             dtype = shape.dtype if entrant["ceiling"] == "matmul" else None
             rate = _rate(entrant["amount"], time_of(shape.times_s(name), shape.groups))
-            reach(entrant["ceiling"], dtype, rate, f"{entrant['config']}, beside {shape.id}")
+            yield Ceiling(entrant["ceiling"], dtype, *rate, f"{entrant['config']}, beside {shape.id}")
+
+
+def _of_contenders(run: Run, dtypes: Collection[str | None]) -> Iterator[Ceiling]:
+    """What contenders of the suite reached from device memory, in dtypes of which a probe was measured."""
     for shape in run.shapes.values():
-        able = [name for name in shape.measured if not shape.entrants[name].get("of_user")]
-        for contender in able if ("matmul", shape.dtype) in highest and not shape.work.wire_bytes else ():
-            times = shape.times_s(contender)
-            rate = _rate(shape.work.flop, time_of(times, shape.groups, shape.anchor or times))
-            reach("matmul", shape.dtype, rate, f"{shape.id}-{contender}")
-    if run.end is not None:
-        run.derived["ceilings"] = list(highest.values())
-    return list(highest.values())
+        if shape.dtype not in dtypes or shape.work.wire_bytes:
+            continue
+        for contender in shape.measured:
+            if not shape.entrants[contender].get("of_user"):
+                times = shape.times_s(contender)
+                rate = _rate(shape.work.flop, time_of(times, shape.groups, shape.anchor or times))
+                yield Ceiling("matmul", shape.dtype, *rate, f"{shape.id}-{contender}")
 
 
 def _probe(shape: Shape) -> tuple[str, dict] | None:
@@ -134,10 +153,9 @@ def record(run: Run, shape: Shape, contender: str) -> dict:
     times = shape.times_s(contender)
     baseline_times = shape.anchor or {}  # none where it was refused
     groups, entrant, work = shape.groups, shape.entrants[contender], shape.work
-    time, roof = time_of(times, groups, baseline_times or times), roof_of(run, shape.dtype)
+    time = time_of(times, groups, baseline_times or times)
     intensity = replace(work, spilled_bytes=entrant.get("spilled_bytes", 0)).device_intensity
-    probe = _probe(shape)
-    ratio, reached = baseline_times and ratio_of(baseline_times, times, groups), of_roof(run, shape, times, intensity)
+    ratio = baseline_times and ratio_of(baseline_times, times, groups)
     facts = shape.facts | entrant | entrant.get("costs", {})
     fields = {
         "op": shape.op,
@@ -155,11 +173,7 @@ def record(run: Run, shape: Shape, contender: str) -> dict:
         "lag1_correlation": lag1_correlation(times.values()),
         **with_ends("tflops", _rate(work.flop / 1e12, time)),
         "tokens_per_s": shape.facts["m"] / time.value if "m" in shape.facts else None,
-        "roof_tflops": reached and work.flop / time.value / reached.value / 1e12,
-        **with_ends("of_roof", reached),
-        "roof_probe": probe and probe[1]["config"],
-        "above_roof": reached and reached.low > 1 and work.flop / time.high > roof.at(intensity),
-        "bound": roof and bound(intensity, *roof),
+        **_roof_fields(run, shape, contender, time, intensity),
         "baseline": shape.baseline,
         "rival": contender in shape.rivals,
         "baseline_time_s": time_of(baseline_times, groups).value if baseline_times else None,
@@ -178,6 +192,19 @@ def record(run: Run, shape: Shape, contender: str) -> dict:
         "method_version": run.metadata["method_version"],
     }
     return fields | {"notes": notes(fields)}
+
+
+def _roof_fields(run: Run, shape: Shape, contender: str, time: Interval, intensity: float) -> dict:
+    """What the measured roof is at an intensity, and how much of it the contender reached."""
+    roof, probe, flop = roof_of(run, shape.dtype), _probe(shape), shape.work.flop
+    reached = of_roof(run, shape, shape.times_s(contender), intensity)
+    return {
+        "roof_tflops": reached and flop / time.value / reached.value / 1e12,
+        **with_ends("of_roof", reached),
+        "roof_probe": probe and probe[1]["config"],
+        "above_roof": reached and reached.low > 1 and flop / time.high > roof.at(intensity),
+        "bound": roof and bound(intensity, *roof),
+    }
 
 
 def notes(record: dict, roof: str = "the measured roof", more: str = "") -> str:
@@ -245,8 +272,6 @@ def _steady(run: Run, shape: Shape, contender: str) -> dict:
     ratios = [*steady_ratios(run, shape, contender).values()]
     ratio = student(geometric_mean(ratios), ratios) if ratios else None
     clocks_mhz = [b["sm_clock_mhz"] for b in blocks if b.get("sm_clock_mhz")]
-    counted = [b for b in blocks if b["energy_j"] is not None]
-    joules = _range(b["energy_j"] / b["calls"] for b in counted) if counted else None
     return {
         "steady_time_s": time.value,
         **with_ends("steady_tflops", _rate(shape.work.flop / 1e12, time)),
@@ -254,15 +279,24 @@ def _steady(run: Run, shape: Shape, contender: str) -> dict:
         "steady_of_single": time_of(shape.times_s(contender), shape.groups).value / time.value,
         **with_ends("steady_ratio_to_baseline", ratio),
         "steady_sm_clock_mhz": median(clocks_mhz) if clocks_mhz else None,
-        **with_ends("steady_energy_j", joules),
-        "steady_power_w": joules and joules.value / time.value,
-        "steady_power_low_w": min((b["power_low_w"] for b in counted if "power_low_w" in b), default=None),
-        "steady_power_high_w": max((b["power_high_w"] for b in counted if "power_high_w" in b), default=None),
-        "steady_flop_per_joule": joules and shape.work.flop / joules.value,
+        **_energy(shape, blocks, time.value),
         "steady_idle_power_w": run.metadata["machine"].get("idle_power_w"),
         "steady_throttled": ", ".join(
             dict.fromkeys(b["throttle_reasons"] for b in blocks if b.get("throttle_reasons"))
         ),
+    }
+
+
+def _energy(shape: Shape, blocks: list[dict], time_s: float) -> dict:
+    """The fields of energy and power, all None where no block has a count of energy."""
+    counted = [b for b in blocks if b["energy_j"] is not None]
+    joules = _range(b["energy_j"] / b["calls"] for b in counted) if counted else None
+    return {
+        **with_ends("steady_energy_j", joules),
+        "steady_power_w": joules and joules.value / time_s,
+        "steady_power_low_w": min((b["power_low_w"] for b in counted if "power_low_w" in b), default=None),
+        "steady_power_high_w": max((b["power_high_w"] for b in counted if "power_high_w" in b), default=None),
+        "steady_flop_per_joule": joules and shape.work.flop / joules.value,
     }
 
 

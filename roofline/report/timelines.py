@@ -43,30 +43,48 @@ def chip_blocks(arm: str, timeline: dict) -> list[Block]:
     """Return what the chip computed: before, between and after its waits. The unit is the last that it had waited for,
     so that a launch which took more along (a CPU takes what is here) has the colour of the one it waited for; of a part
     that goes away, the rank that it goes to."""
-    units, waits = units_of(timeline), timeline["waits"]
-    sent: dict[float, list[int]] = {}
-    gathered = len(units)  # could go from the start
-    for at_s, unit in zip(timeline.get("ready_s", ()), units, strict=False):
-        if at_s:
-            sent.setdefault(at_s, []).append(unit)  # the parts of one launch go together
-            gathered -= 1
+    units, waits, sent = units_of(timeline), timeline["waits"], _sent(timeline)
+    gathered = len(units) - sum(map(len, sent.values()))  # could go from the start
     counts, blocks = [0, *(count for count, *_ in waits)], []
     spans = between([span for _, *span in waits], timeline["end_s"])
     for count, (start_s, end_s) in zip(counts, spans, strict=True):
-        whole = not waits or is_serial(arm) or base_arm(arm) == "overlapped"
-        whole |= arm == "layer_signalled" and not count
-        if whole or count > gathered:
+        if _is_whole(arm, waits, count) or count > gathered:
             blocks.append(Block(start_s, end_s, None, "add" if count > gathered else "matmul"))
             continue
-        for at_s, ranks in sent.items():
-            if start_s < at_s <= end_s:
-                blocks.append(Block(start_s, at_s, ranks[0], " ".join(map(str, ranks))))
-                start_s = at_s
+        parts = _part_blocks(sent, start_s, end_s)
+        blocks += parts
+        start_s = parts[-1].end_s if parts else start_s
         if count and not (sent and start_s >= max(sent)):
             blocks.append(Block(start_s, end_s, units[count - 1], str(units[count - 1])))
         elif not is_by_block(timeline):
             blocks.append(Block(start_s, end_s, HOME_UNIT, "own"))
     return blocks
+
+
+def _sent(timeline: dict) -> dict[float, list[int]]:
+    """The parts that go away, by the time at which they could. Those of one launch go together."""
+    sent: dict[float, list[int]] = {}
+    for at_s, unit in zip(timeline.get("ready_s", ()), units_of(timeline), strict=False):
+        if at_s:
+            sent.setdefault(at_s, []).append(unit)
+    return sent
+
+
+def _part_blocks(sent: dict[float, list[int]], start_s: float, end_s: float) -> list[Block]:
+    """The blocks of parts that were ready to go between two times."""
+    blocks = []
+    for at_s, ranks in sent.items():
+        if start_s < at_s <= end_s:
+            blocks.append(Block(start_s, at_s, ranks[0], " ".join(map(str, ranks))))
+            start_s = at_s
+    return blocks
+
+
+def _is_whole(arm: str, waits: list, count: int) -> bool:
+    """Whether the chip computes all of a matmul behind so many transfers, and no part of it."""
+    if arm == "layer_signalled" and not count:
+        return True
+    return not waits or is_serial(arm) or base_arm(arm) == "overlapped"
 
 
 def between(spans: list, end_s: float):

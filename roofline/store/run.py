@@ -307,7 +307,13 @@ class Run:
             self.add_shape(Shape(**line | {"work": Work(**line["work"])}))
         elif kind == "round":
             self.add_rounds(line.pop("shape"), [Round(**line)])
-        elif kind == "links":
+        elif "shape" in line and kind != "not_measured":
+            self.shapes[line.pop("shape")].take(kind, line)
+        else:
+            self._take_about_run(kind, line)
+
+    def _take_about_run(self, kind: str, line: dict) -> None:
+        if kind == "links":
             self.metadata["links"] = line
         elif kind == "idle":
             self.metadata["machine"] |= line
@@ -315,8 +321,6 @@ class Run:
             self.not_measured.append(Outcome(line["outcome"], line["reason"], line["case"]))
         elif kind == "note":
             self.notes_by_topic[line["about"]] = line["text"]
-        elif kind != "run":  # of which the run was made
-            self.shapes[line.pop("shape")].take(kind, line)
 
     def open_or_close(self, end: dict | None) -> None:
         """The run ends, or where there is no `end` it is gone on with: passes that were cut off are made anew."""

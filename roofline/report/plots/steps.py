@@ -44,18 +44,22 @@ def step_shares(frame):
     return figure
 
 
+def _whole_steps(run) -> dict[tuple, tuple]:
+    """{(dtype, contender): (shape, costs)} of the widest model, where a whole step was looked at."""
+    steps = {}
+    for shape, name in run.cases():
+        costs = shape.entrants[name].get("costs", {})
+        if "optimizer" in costs.get("memory_timeline", {}):
+            steps[shape.params["width"], shape.dtype, name] = shape, costs
+    return {key[1:]: step for key, step in steps.items() if key[0] == max(steps)[0]}
+
+
 def step_memory(run):
     """Return the figure of the widest model, with a line for each mode and contender whose whole step was looked at;
     None where none was."""
-    kept = {
-        (shape.params["width"], shape.dtype, name): (shape, about)
-        for shape, name in run.cases()
-        for about in [shape.entrants[name].get("costs", {})]
-        if "optimizer" in about.get("memory_timeline", {})
-    }
-    if not kept:
+    lines = _whole_steps(run)
+    if not lines:
         return None
-    lines = {key[1:]: kept[key] for key in kept if key[0] == max(kept)[0]}
     figure = theme.new(10, 5)
     colours = theme.colours(list(dict.fromkeys(mode for mode, _ in lines)))
     axes = figure.add_subplot(xlim=(0, len(PHASES)), ylabel="bytes in memory, MB")

@@ -139,21 +139,31 @@ def save(figure, folder: Path, name: str) -> list[Path]:
     return paths
 
 
+def _taken(axes, labels: Sequence, renderer) -> list:
+    """The boxes of the points of `axes`, and of its words but `labels` and those along a line."""
+    from matplotlib.transforms import Bbox
+
+    half, boxes = 4 * axes.figure.dpi / 72, []  # of a point's marker
+    for line in axes.get_lines():
+        if line.get_marker() not in ("None", None):
+            for at in line.get_transform().transform(line.get_xydata()):
+                boxes.append(Bbox([at - half, at + half]))
+    for text in axes.texts:
+        if text not in labels and not text.get_rotation():
+            boxes.append(text.get_window_extent(renderer))
+    return boxes
+
+
 def separate(figure, groups: Sequence[Sequence]) -> None:
     """Move each label (an annotation offset in points) of the groups, one of each axes, to the nearest place under its
     point where it touches neither points nor words, but those along a line; a thin line leads to one that is far."""
-    from matplotlib.transforms import Bbox
-
     figure.draw_without_rendering()
-    renderer, half = figure.canvas.get_renderer(), 4 * figure.dpi / 72  # of a point's marker
+    renderer = figure.canvas.get_renderer()
     gap = 0.75 * figure.dpi / 72  # between words
     aside = sorted(product(range(-6, 7), range(25)), key=lambda by: 2.5 * abs(by[0]) + by[1])
     for labels in filter(None, groups):
         axes = labels[0].axes
-        marked = [line for line in axes.get_lines() if line.get_marker() not in ("None", None)]
-        points = [at for line in marked for at in line.get_transform().transform(line.get_xydata())]
-        words = [text for text in axes.texts if text not in labels and not text.get_rotation()]
-        taken = [Bbox([at - half, at + half]) for at in points] + [text.get_window_extent(renderer) for text in words]
+        taken = _taken(axes, labels, renderer)
         for label in labels:
             x, y = label.xyann
             for right, down in aside:

@@ -139,24 +139,23 @@ def _titles(axes, run: Run, row, timelines: dict, frame) -> None:
     below = [style.link_text(frame[frame.index == row.Index]) + (f"; {style.void_text(row)}" if row.void else "")]
     if run.shapes[row.shape].requested_by_round:
         below[0] += "; an arm's own round has its own pace"
-    if row.op == "weight_prefetch":
-        below.append("numbers: shares of the next layer's weights, gathered while this layer multiplies")
-    elif row.op in SCATTERED:
-        below.append("numbers: the rank whose part arrives, and on the chip the part that is sent for it")
-    elif row.op in BOTH:
-        below.append(
-            "numbers: the rank whose rows come, then whose part goes; on the chip its rows, by up, then by down"
-        )
-    else:
-        by_block = " and ".join(
-            dict.fromkeys(base_arm(arm) for arm, timeline in timelines.items() if is_by_block(timeline))
-        )
-        of_blocks = f", in {by_block} its row blocks" if by_block else ""
-        below.append(f"numbers: chunks of x{of_blocks}; on the chip, the one it waited for")
+    below.append(f"numbers: {_meaning_of_numbers(row.op, timelines)}")
     if lost := [arm for arm in run.measured(row.shape) if arm not in timelines]:
         below.append(f"no timeline of {', '.join(lost)}")
     balance = f", T_gemm / T_comm = {row.ratio:.2f}" if row.timed else ""
     style.title(axes, f"{row.op}, {style.label(row, frame)}, wire {row.wire}{balance}", *below, above=34)
+
+
+def _meaning_of_numbers(op: str, timelines: dict) -> str:
+    if op == "weight_prefetch":
+        return "shares of the next layer's weights, gathered while this layer multiplies"
+    if op in SCATTERED:
+        return "the rank whose part arrives, and on the chip the part that is sent for it"
+    if op in BOTH:
+        return "the rank whose rows come, then whose part goes; on the chip its rows, by up, then by down"
+    by_block = dict.fromkeys(base_arm(arm) for arm, timeline in timelines.items() if is_by_block(timeline))
+    of_blocks = f", in {' and '.join(by_block)} its row blocks" if by_block else ""
+    return f"chunks of x{of_blocks}; on the chip, the one it waited for"
 
 
 def _drop_too_wide(figure, texts: list) -> None:
