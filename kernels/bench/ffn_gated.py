@@ -20,10 +20,8 @@ from kernels.contract import interpreted, reason
 from kernels.tiles import DTYPES
 from roofline.operations.contenders import FIRST_CALL_S
 from roofline.operations.ffn_gated import CONTENDERS, LONGEST_FIRST_CALL, OURS, FfnGated
+from roofline.store.run import PART
 from roofline.worker.prepared import SKIPPED, VENDOR_TOLERANCE, Entrant, PreparedCase, Rejection, unwatched
-
-PART = "part"
-"""The role of a matmul that takes turns alone, beside the layers that have it."""
 
 LOOKED_AT_ROWS = 16
 """Of a timed result: for each, the whole hidden row is computed again."""

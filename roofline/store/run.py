@@ -22,7 +22,7 @@ SAMPLE_COLUMNS = {
     "case": "its case id",
     "shape": "the case id without the contender",
     "contender": "contender, arm, or what took turns with them for comparison",
-    "role": 'of what took turns to compare with: `gemm`, `link`, `preset`, `contended`, `probe`; else ""',
+    "role": 'of what took turns to compare with: `gemm`, `link`, `preset`, `contended`, `probe`, `part`; else ""',
     "round": "index of the round",
     "position": "in the order of that round",
     "pass": "which return to the shape, from 1",
@@ -39,6 +39,9 @@ LOOPBACK = (
 
 PROBE = "probe"
 """The role of what takes turns with contenders to say where the roof is."""
+
+PART = "part"
+"""The role of a matmul that takes turns alone, beside the gated layers that have it."""
 
 AGAIN = "_again"
 """Behind the baseline's name: the baseline once more, as a contender, which says how far equals are apart."""
@@ -92,7 +95,7 @@ class Shape:
     """The state of the cache that every sample starts from, in words."""
     entrants: dict[str, dict]
     """{name: config, relative_error, and what else is known of it}. One with a `role` takes turns for comparison only:
-    `gemm`, `link`, `preset`, `contended`, `probe`."""
+    `gemm`, `link`, `preset`, `contended`, `probe`, `part`."""
     seed: int = 0
     """Of the orders in the rounds."""
     facts: dict = field(default_factory=dict)
