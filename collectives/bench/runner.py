@@ -53,7 +53,7 @@ class Runner(matmul.Runner):
 
     def prepare(self, case, names: list[str], first_call=unwatched) -> PreparedCase:
         """Each arm of `names` checked; where timed, `serial` with them, and beside them what to compare with."""
-        with self.ranks.agreed():
+        with self.ranks.in_step():
             return self._prepare(case, names, first_call)
 
     def _prepare(self, case, names: list[str], first_call) -> PreparedCase:

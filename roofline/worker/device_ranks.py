@@ -100,7 +100,7 @@ class RanksCudaClock(CudaClock):
 
     def __init__(self, ranks: Ranks):
         super().__init__()
-        self.ranks, self.broadcast, self.agreed = ranks, ranks.broadcast, ranks.agreed
+        self.ranks, self.broadcast, self.in_step = ranks, ranks.broadcast, ranks.in_step
 
     def turn(self, calls: list[Call]) -> list[float | None]:
         self.ranks.barrier()

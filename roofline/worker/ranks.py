@@ -55,7 +55,12 @@ class Alone:
         return call(), None
 
     @staticmethod
-    def agreed() -> AbstractContextManager:
+    def agreed(step: str, call: Callable[[], Any]) -> Any:
+        """What `call()` returns on this rank; all ranks call this. Raises `Broken` as `in_step` does."""
+        return call()
+
+    @staticmethod
+    def in_step() -> AbstractContextManager:
         """A context whose body all ranks do together: where it raises on several ranks' behalf, it raises `Broken`."""
         return nullcontext()
 
@@ -115,8 +120,7 @@ class Ranks:
         return self._exchange(step, value, range(self.size))
 
     def together(self, step: str, call: Callable[[], Any]) -> tuple[Any, Outcome | None]:
-        with self.agreed():
-            result = call()
+        result = self.agreed(step, call)
         mine = (result.outcome, result.reason) if isinstance(result, Outcome) else None
         for rank, rejected in enumerate(self.gather(mine, step)):
             if rejected:
@@ -124,8 +128,12 @@ class Ranks:
                 return None, Outcome(outcome, f"rank {rank}: {reason}")
         return result, None
 
+    def agreed(self, step: str, call: Callable[[], Any]) -> Any:
+        with self.in_step():
+            return call()
+
     @contextmanager
-    def agreed(self) -> Iterator[None]:
+    def in_step(self) -> Iterator[None]:
         try:
             yield
         except BaseException as error:
@@ -186,7 +194,7 @@ class Ranks:
 
 class RanksCpuClock(CpuClock):
     """Wall time of a call that all ranks make together: each begins behind a barrier, and the slowest rank's is the
-    sample. `readings` has each rank's own. What takes turns is called within `agreed`."""
+    sample. `readings` has each rank's own. What takes turns is called within `in_step`."""
 
     processes = 1
     """A process is a rank, and lasts as long as the run."""
@@ -195,7 +203,7 @@ class RanksCpuClock(CpuClock):
 
     def __init__(self, ranks: Ranks):
         super().__init__()
-        self.ranks, self.broadcast, self.agreed, self.readings = ranks, ranks.broadcast, ranks.agreed, []
+        self.ranks, self.broadcast, self.in_step, self.readings = ranks, ranks.broadcast, ranks.in_step, []
 
     def _settle(self) -> None:
         super()._settle()

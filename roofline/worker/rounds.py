@@ -124,7 +124,7 @@ class Rounds:
         self._listeners = {name: call.listen for name, call in entrants.items() if hasattr(call, "listen")}
         self._clock, self._rule, self._passes = clock, rule, passes
         self._broadcast = getattr(clock, "broadcast", lambda value: value)
-        self._agreed = getattr(clock, "agreed", nullcontext)
+        self._in_step = getattr(clock, "in_step", nullcontext)
         self._inputs, self._looks, self._looked_at = inputs or Inputs(), looks or {}, {}
         self._rng, self._chance = np.random.default_rng(seed), np.random.default_rng([seed, 1])
         self._look, self._spent_s = rule.min_rounds, 0.0
@@ -181,7 +181,7 @@ class Rounds:
         if fraction == 1:
             unseen = [name for name in self._looks if self._rounds_unseen(name) > LONGEST_UNSEEN]
             for name in unseen:
-                with self._agreed(), self._turn_of([name], self._looks[name]) as calls:
+                with self._in_step(), self._turn_of([name], self._looks[name]) as calls:
                     self._clock.turn(calls)
             self.stopped_by = stopped_by
 
@@ -200,10 +200,10 @@ class Rounds:
         deadline, calls = self._clock.now() + self._rule.warmup_s, list(self._entrants.values())
         again = True
         if hasattr(self._clock, "warm"):
-            with self._agreed():
+            with self._in_step():
                 self._clock.warm(calls)
         while again:
-            with self._agreed():
+            with self._in_step():
                 self._clock.turn(calls)
             again = self._broadcast(self._clock.now() < deadline)
 
@@ -213,7 +213,7 @@ class Rounds:
         if order[-1] in self._looked_at and self._chance.random() >= LOOKED_AT:
             look = None
         times, readings = [], []
-        with self._agreed():
+        with self._in_step():
             for names, look_at_last in [(order[:-1], None), (order[-1:], look)] if look else [(order, None)]:
                 if names:
                     with self._turn_of(names, look_at_last) as calls:

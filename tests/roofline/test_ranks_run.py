@@ -71,7 +71,7 @@ def test_a_sample_whose_thread_lacked_its_core_is_dropped(monkeypatch, fake_time
     time, read = fake_time(clocks), {"waited": 0.0, "others": 0.0}
     about = {
         "broadcast": None,
-        "agreed": None,
+        "in_step": None,
         "barrier": lambda self: None,
         "slowest": lambda self, times: (times, [{}]),
     }
@@ -93,7 +93,7 @@ def test_ranks_make_as_many_calls_whatever_one_of_them_took(fake_time):
     time, counts = fake_time(clocks), []
     about = {
         "broadcast": None,
-        "agreed": None,
+        "in_step": None,
         "barrier": lambda self: None,
         "slowest": lambda self, times: (times, [{}]),
     }
