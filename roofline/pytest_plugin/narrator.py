@@ -123,7 +123,7 @@ class Narrator:
         if self._state.options.no_report:
             return
         try:
-            write(folder)
+            write(folder, run if run.end else None)  # a run without an end is told as its journal has it
         except (Exception, KeyboardInterrupt) as error:  # whatever it was, the journal and the JSON are safe
             reason = f"{type(error).__name__}: {error}"
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED

@@ -31,13 +31,13 @@ MOST_FINDINGS = 3
 FIGURES = *(name for module in ANALYSES.values() for name in module.FIGURES), *throughput.STEP_FIGURES
 
 
-def write(folder: Path) -> list[Path]:
-    """(Re)draw the report and the figures (.svg, .png) of `folder`, and return their paths. Raises ValueError if there
-    is no run."""
+def write(folder: Path, run: Run | None = None) -> list[Path]:
+    """(Re)draw the report and the figures (.svg, .png) of `run`, or of that in `folder`, into the folder. Returns their
+    paths. Raises ValueError where there is no run."""
     import matplotlib
 
     folder = Path(folder)
-    run = load(folder)
+    run = run or load(folder)
     cases, written, pictures = frame(run), [], {}
     for name in FIGURES:
         with matplotlib.rc_context({"text.parse_math": False, "text.usetex": False}):  # a `$` is no formula

@@ -3,6 +3,7 @@
 results/README.md documents them for people.
 """
 
+import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -113,3 +114,8 @@ def plain(value):
         case list():
             return list(map(plain, value))
     return value
+
+
+def as_read(line: dict) -> dict:
+    """`line` as a journal that has it is read back: lists for tuples, texts for keys, each text on one line."""
+    return plain(json.loads(json.dumps(line)))

@@ -64,7 +64,7 @@ class Measure(Job):
             passes=passes,
             process=number,
             processes=self.supervisor.processes,
-            ceilings=run.ceilings,
+            ceilings=self.supervisor.ceilings,
             when=when,
         )
 
@@ -83,7 +83,7 @@ class Measure(Job):
             {shape: [name]},
             passes={shape: self.supervisor.passes},
             process=number,
-            ceilings=self.supervisor.run.ceilings,
+            ceilings=self.supervisor.ceilings,
         )
         return replace(request, entrants={shape: [*measured.late, name]})
 

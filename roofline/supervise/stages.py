@@ -57,7 +57,8 @@ def check(supervisor: Supervisor) -> None:
     its own row. Compiles on the way."""
     linked, others, count = {}, {}, 0
     for shape in supervisor.planned:
-        names = [] if shape in supervisor.run.shapes else supervisor.left(shape)
+        measured = supervisor.run.shapes.get(shape)
+        names = [] if measured and measured.passes else supervisor.left(shape)
         if names:
             count += len(names)
             analysis = operations.find(shape.partition("-")[0]).analysis

@@ -20,7 +20,7 @@ from typing import Any
 from roofline import operations
 from roofline.operations.options import as_values
 from roofline.store import journal
-from roofline.store.lines import plain
+from roofline.store.lines import as_read, plain
 from roofline.store.outcome import FAILED, NOT_RUN, Outcome
 from roofline.store.run import INTERRUPTED, Run, Shape
 from roofline.store.stats import grouped
@@ -88,6 +88,8 @@ class Supervisor:
         """That of the other checkout, whose workers take turns with these."""
         self._is_base = is_base
         self.run: Run | None = None
+        self.ceilings: list[dict] = []
+        """Those that were measured by now, of which the probes take turns with contenders."""
         self.outcomes: dict[str, Outcome] = {}
         """By case, of what was tried and has no number."""
         self.suspects: dict[str, tuple[str, str]] = {}
@@ -100,11 +102,12 @@ class Supervisor:
         self.folder = journal.make_folder(folder) if isinstance(run, dict) else folder
         self._journal = journal.Journal(self.folder)
         if isinstance(run, dict):
-            self.run = Run(run)
+            self.run = Run(as_read(run))
             self.add({"kind": "run"} | run)
         else:
-            self._go_on(run)
+            self.run = run
             self.add({"kind": "resumed", "started": _now()})
+        self.ceilings = self.run.ceilings
         self._recall_outcomes()
         for shape in self.run.shapes.values():  # a run that was cut off before it tried its suspects alone
             lacking = [] if shape.stopped_by == INTERRUPTED else self.planned.get(shape.id, [])
@@ -123,15 +126,9 @@ class Supervisor:
         self.plan = other.plan
         run = other.run
         run.base = run.base or Run(run.metadata | run.metadata["against"])
-        self._go_on(run.base)
-        self.run.ceilings = run.ceilings  # so that the same probes take turns on both sides
+        self.run = run.base
+        self.ceilings = run.ceilings  # so that the same probes take turns on both sides
         self._recall_outcomes()
-
-    def _go_on(self, run: Run) -> None:
-        self.run = run
-        for name in run.interrupted:
-            if not run.shapes[name].passes:
-                del run.shapes[name]
 
     def _recall_outcomes(self) -> None:
         self.outcomes = {each.case: each for each in self.run.not_measured if each.outcome != NOT_RUN}
@@ -429,10 +426,12 @@ class Supervisor:
         if case not in self.outcomes:
             self.add_outcome(replace(outcome, case=case))
         measured = self.run.shapes.get(shape)
-        if measured and name in measured.late:
+        if not (measured and measured.rounds):
+            return
+        if name in measured.late:
             late = {other: count for other, count in measured.late.items() if other != name}
             self.add(_pass_line(measured, late=late))
-        if measured and measured.stopped_by == INTERRUPTED and not self.left(shape):  # nobody is left to go on with
+        if measured.stopped_by == INTERRUPTED and not self.left(shape):  # nobody is left to go on with
             self.add(_pass_line(measured, stopped_by="time"))
 
     def note(self, about: str, text: str) -> None:
@@ -441,17 +440,20 @@ class Supervisor:
 
     def add(self, *lines: dict) -> None:
         """Journal lines, and apply them to the run. If that fails, the run is over, and neither has any of them."""
+        lines = [as_read(line) for line in lines]
         if self._write(*lines):
             for line in lines:
                 self.run.take(line)
 
     def add_turns(self, header: dict, turns: Turns) -> None:
         """Journal the line of a shape, and behind it its new rounds; the run gets the rounds themselves."""
-        lines = [round_.line(turns.shape) for round_ in turns.rounds]
-        if self._write(header, *lines, *turns.timelines):
+        header = as_read(header)
+        timelines = [as_read(timeline) for timeline in turns.timelines]
+        rounds = [round_.line(turns.shape) for round_ in turns.rounds]
+        if self._write(header, *rounds, *timelines):
             self.run.take(header)
             self.run.shapes[turns.shape].rounds += turns.rounds
-            for timeline in turns.timelines:
+            for timeline in timelines:
                 self.run.take(timeline)
 
     def _write(self, *lines: dict) -> bool:

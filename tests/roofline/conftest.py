@@ -196,6 +196,7 @@ def run_project(tmp_path_factory, zygote):
             ["-p", "no:cacheprovider", "--ffn-device", "cpu", *map(str, arguments)], cwd=str(cwd or root),
             env=_environment(**about | (env or {})), file_bytes=file_bytes,
         )  # fmt: skip
+        assert "the run in memory is not its journal" not in text
         folder = max((root / "results" / "local").glob("*"), default=None)
 
         def go_on(*arguments, **about) -> Outcome:

@@ -23,10 +23,22 @@ import pytest  # noqa: F401 what is appended to this file takes it
 from fake_clock import FakeClock
 
 from roofline import operations
+from roofline.pytest_plugin.hooks import STATE
+from roofline.store import journal
 from roofline.worker import runner
 from roofline.worker.prepared import Entrant, PreparedCase, Rejection, unwatched
 
 pytest_plugins = ["roofline.pytest_plugin.hooks"]
+
+
+def pytest_unconfigure(config):
+    """Each report is drawn of the run in memory: it has to be what its journal is read as."""
+    state = config.stash.get(STATE, None)
+    if state and state.options.timed and state.run and state.run.end:
+        read = journal.load(state.folder)
+        if read != state.run or list(read.shapes) != list(state.run.shapes):
+            print("the run in memory is not its journal:", read, state.run, sep="\n")
+
 
 SLOWER = float(os.environ.get("SLOWER", "1"))
 TORCH = [SLOWER * time_s for time_s in (0.002, 0.0021, 0.0019, 0.0025)]
