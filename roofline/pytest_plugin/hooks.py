@@ -1,7 +1,7 @@
 """The pytest plugin: plain pytest checks every case once, small; `--benchmark-only` measures, saves and reports.
 
 pytest-benchmark has no hook for durations that a device measured. So all is measured first, in processes of its own
-(`supervise.supervisor`), and each test then replays its samples through a timer of ours. Three ways in which that
+(`supervise.stages`), and each test then replays its samples through a timer of ours. Three ways in which that
 fails in silence are closed here: a fixture that --benchmark-only would skip (`ffn_benchmark` names `benchmark`), a
 marker that shadows the timer (merged at collection, checked after the replay), and an interpreted kernel that gets
 timed (the interpreter is only ever switched on when nothing is timed, and `prepare` refuses an interpreted kernel).

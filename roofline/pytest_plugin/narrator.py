@@ -105,25 +105,34 @@ class Narrator:
 
     def report(self, session) -> None:
         """Save the JSON and draw the report, unless that is left for later. What fails is told at the end."""
-        run, folder = self._state.run, self._state.folder
         self.progress("report")
-        path = folder / "benchmark.json"
-        saved = {
-            "machine_info": run.metadata["machine"],
-            "benchmarks": [],
-            "not_measured": [outcome.entry for outcome in run.missing],
-        }
-        saved = self._saved or saved | {"ceilings": run.ceilings}
+        self._save(session)
+        if not self._state.options.no_report:
+            self._draw(session)
+
+    def _save(self, session) -> None:
+        run, path = self._state.run, self._state.folder / "benchmark.json"
+        saved = self._saved
+        if not saved and path.exists():
+            return
+        if not saved:
+            saved = {
+                "machine_info": run.metadata["machine"],
+                "benchmarks": [],
+                "not_measured": [outcome.entry for outcome in run.missing],
+                "ceilings": run.ceilings,
+            }
         try:
-            if self._saved or not path.exists():
-                path.write_text(json.dumps(saved, indent=4, default=str), encoding="utf-8")
+            path.write_text(json.dumps(saved, indent=4, default=str), encoding="utf-8")
         except OSError as error:
             self._state.problems.append(f"benchmark.json could not be written ({error})")
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
-        if self._state.options.no_report:
-            return
+
+    def _draw(self, session) -> None:
+        """Draw the report of the run, or where its end could not be journalled, of what the journal has."""
+        run, folder = self._state.run, self._state.folder
         try:
-            write(folder, run if run.end else None)  # a run without an end is told as its journal has it
+            write(folder, run if run.end else None)
         except (Exception, KeyboardInterrupt) as error:  # whatever it was, the journal and the JSON are safe
             reason = f"{type(error).__name__}: {error}"
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED

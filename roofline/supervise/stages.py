@@ -7,6 +7,7 @@ from roofline import operations
 from roofline.supervise.jobs import Check, Hello, Names
 from roofline.supervise.measuring import Measure
 from roofline.supervise.supervisor import Supervisor
+from roofline.supervise.watch import supervise
 from roofline.worker import METHOD_VERSION, launches, machine
 
 CHECKERS = 4
@@ -15,7 +16,7 @@ CHECKERS = 4
 
 def greet(supervisor: Supervisor) -> None:
     """Learn from a worker what this machine is. Raises ValueError where nothing can be measured on it."""
-    supervisor.supervise([Hello(supervisor)])
+    supervise(supervisor, [Hello(supervisor)])
     if problem := supervisor.hello.get("problem") or supervisor.end_reason:
         raise ValueError(problem)
 
@@ -49,7 +50,7 @@ def measure(supervisor: Supervisor) -> None:
     job, *others = map(Measure, sides)
     for other in others:
         job.alternate_with(other)
-    supervisor.supervise([job])
+    supervise(supervisor, [job])
 
 
 def check(supervisor: Supervisor) -> None:
@@ -72,10 +73,10 @@ def check(supervisor: Supervisor) -> None:
         several = max(1, min(CHECKERS, machine.cores() // 4))
         parts = [Check(supervisor, dict(list(others.items())[index::several])) for index in range(several)]
         last = Check(supervisor, linked, is_alone=True)
-    supervisor.supervise(parts)
+    supervise(supervisor, parts)
     for part in parts:
         last.cases = part.again | last.cases
-    supervisor.supervise([last])
+    supervise(supervisor, [last])
     took = f"{count} cases in {time.monotonic() - began:.0f} s"
     lost = len(supervisor.outcomes) - before
     supervisor.note("check", f"Checked in workers of their own: {took}, {lost} without a number.")
@@ -91,4 +92,4 @@ def name_kernels(supervisor: Supervisor) -> None:
             field = "costs" if shape.facts.get("has_costs") else "kernel_name"
             if nameless := [name for name in shape.measured if field not in shape.entrants[name]]:
                 cases[shape.id] = nameless
-    supervisor.supervise([Names(supervisor, cases)])
+    supervise(supervisor, [Names(supervisor, cases)])

@@ -1,21 +1,10 @@
-"""One benchmark run: its folder, its journal, and the workers that measure it.
+"""One benchmark run: its folder and its journal, what of it is left to measure, and what it has learnt by now."""
 
-The supervisor measures nothing. It begins a worker, journals each line that it tells before it is let go on, and sleeps
-meanwhile. A worker that is at one step for too long, or ends by itself, is ended with all its processes, and its job
-(`supervise.jobs`) says what becomes of what it was at.
-"""
-
-import os
 import sys
-import time
 from collections.abc import Callable
-from contextlib import suppress
-from copy import deepcopy
 from dataclasses import replace
 from datetime import UTC, datetime
-from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any
 
 from roofline import operations
 from roofline.operations.options import as_values
@@ -24,35 +13,17 @@ from roofline.store.lines import as_read, plain
 from roofline.store.outcome import FAILED, NOT_RUN, Outcome
 from roofline.store.run import INTERRUPTED, Run, Shape
 from roofline.store.stats import grouped
-from roofline.supervise import epochs, signals
-from roofline.supervise.blame import HUNG
-from roofline.supervise.child import DEATH_S, Child
-from roofline.supervise.epochs import Epochs, RankLostError, WorkerEnd
+from roofline.supervise.epochs import Epochs
 from roofline.supervise.plan import Plan
-from roofline.worker import worker
 from roofline.worker.machine import anonymous
-from roofline.worker.messages import Request, Step, Stopped, Turns
+from roofline.worker.messages import Request, Turns
 
 MOST_TIMES = 3
 """A run with decisions takes up to so many times the time of its plan."""
 
-LOOK_S, RANKS_LOOK_S, FIRST_LOOK_S = 2.0, 0.5, 0.05
-"""From one look to the next at a worker that tells nothing, on ranks, and at one that has told nothing yet."""
-
-GRACE_S, RANKS_GRACE_S = 5.0, 1.0
-"""For a worker to tell its whole rounds, once it was asked to end; on ranks it may wait for another that is gone."""
-APART_S = 0.7
-"""Signals closer together are one: `timeout` sends its own to the process and to its group."""
-BY_SIGNAL = 130
-"""Exit code of a run that a second signal ended."""
-
-
-Running = dict[Child, Any]
-"""Workers that run, each with its `supervise.jobs.Job`."""
-
 
 class Supervisor:
-    """Runs the workers of a run, and journals what they tell. `run` is what is known of it by now."""
+    """Keeps a run: says what is left to ask workers for, and journals what they told. `run` is what is known by now."""
 
     def __init__(
         self, options, planned: dict[str, list[str]], runners, root: Path | None, epochs: Epochs | None = None,
@@ -248,171 +219,7 @@ class Supervisor:
             path.append(str(self.root / folder.relative_to(here)) if is_ours else entry)
         return path
 
-    # Workers, to their end.
-
-    def supervise(self, jobs: list) -> None:
-        """Run the workers of `jobs` at once, each job's one after another, until all jobs have no more.
-
-        Raises KeyboardInterrupt where a signal came, once the workers have told their whole rounds."""
-        if not self.root:
-            for job in jobs:
-                self._run_here(job)
-            return
-        running: Running = {}
-        with signals.noted() as (self.signals, woken):
-            try:
-                for job in jobs:
-                    self._begin(job, running)
-                while running and not self.signals:
-                    self._listen(running, woken)
-                if self.signals:
-                    self._stop(running)
-            except RankLostError as lost:
-                self.end_reason = str(lost)
-            finally:
-                for child in running:
-                    child.end()
-        if self.signals:
-            if self.epochs:  # torchrun sends more
-                signals.ignore_signals()
-            else:
-                signals.end_by_next(self._end_at_once)
-            raise KeyboardInterrupt(self.signals[0][0])
-
-    def _run_here(self, job) -> None:
-        def tell(message: object) -> None:
-            job.handlers[type(message)](job, deepcopy(message))  # as from another process
-            if self.end_reason:
-                raise Stopped
-
-        while not self.end_reason and (request := job.next_request()):
-            job.begin(request)
-            with suppress(Stopped):
-                worker.run(request, tell, self.runners)
-            job.end("")
-
-    def _begin(self, job, running: Running) -> None:
-        """Begin the next worker of `job`, if it has one; all ranks begin theirs."""
-        requests = ((each, request) for each in job.next_jobs() if (request := each.next_request()))
-        if self.end_reason or not (pair := next(requests, None)) or self.signals:  # which may have come meanwhile
-            return
-        job, request = pair
-        if self.epochs:
-            request = replace(request, world=self.epochs.begin(request))
-        try:
-            child = Child(request, job.supervisor.root)
-        except OSError as error:
-            self.end_reason = f"a worker could not begin: {error}; set TMPDIR to a folder that can be written"
-            return
-        running[child] = job
-        job.begin(request, child.cpu_s)
-
-    def _listen(self, running: Running, woken: list) -> None:
-        """Handle what workers tell until the next look, and end those that have ended or hang."""
-        children = {child.waits_at: child for child in running}
-        ready = wait([*children, *woken], self._look_s(running))
-        told = {children.get(place) for place in ready}
-        for child in children.values():
-            if child in told:
-                self._hear(child, running)
-            elif running[child].patience.is_over():
-                self._end(child, running, HUNG)
-            elif child.has_ended and not wait([child.waits_at], 0):
-                self._end_by_itself(child, running)
-            elif self.epochs:
-                self.epochs.check_heartbeats()
-                if self.epochs.reports():
-                    self._end_epoch(child, running)
-        if self.epochs:
-            self._hear_of_signals()
-
-    def _hear_of_signals(self) -> None:
-        """A signal that came to another rank ends the run here, too."""
-        name = self.epochs.store_get("interrupted")
-        if name and not self.signals:
-            self.signals.append((name, time.monotonic()))
-
-    def _look_s(self, running: Running) -> float:
-        """The seconds until the next look, where no worker tells anything: no step may outlast its limit."""
-        look_s = RANKS_LOOK_S if self.epochs else LOOK_S
-        if self.signals or any(job.step.step == Step.START for job in running.values()):
-            look_s = FIRST_LOOK_S
-        return max(0.0, min(look_s, *(job.patience.left_s for job in running.values())))
-
-    def _hear(self, child: Child, running: Running) -> None:
-        """Handle a message, or the first connection, of a worker that tells something or has ended."""
-        job = running[child]
-        try:
-            if not child.channel:
-                return child.connect()
-            message = child.channel.receive()
-        except (EOFError, OSError):
-            return self._end_by_itself(child, running, within_s=2.0)
-        job.handlers[type(message)](job, message)
-        if job.broke and self.epochs:  # nobody lets it go on
-            self._end_epoch(child, running, WorkerEnd(0, epochs.RAISED, job.step, broke=job.broke))
-        else:
-            child.channel.acknowledge(stop=bool(self.end_reason))
-
-    def _end_by_itself(self, child: Child, running: Running, within_s: float = 0.0) -> None:
-        how = child.end(within_s)
-        self._end(child, running, "" if running[child].is_done else how)
-
-    def _end(self, child: Child, running: Running, how: str) -> None:
-        """The worker has ended: well, or by `how`."""
-        if how and self.epochs:
-            kind = epochs.HUNG if how == HUNG else epochs.DIED
-            stands_at = child.stands_at() if how == HUNG else ""
-            end = WorkerEnd(0, kind, running[child].step, how, child.marked, stands_at)
-            return self._end_epoch(child, running, end)
-        job = running.pop(child)
-        self._end_child(child, job)
-        job.marked = child.marked
-        job.end(how)
-        self._begin(job, running)
-
-    def _end_child(self, child: Child, job) -> None:
-        """End the process of a worker. Where the driver holds it, the report says so."""
-        child.end()
-        if child.is_held and self.run:
-            at = job.step.words
-            self.note(
-                f"held process, {at}",
-                f"A process that was killed ({at}) was still there {DEATH_S:.0f} s later, held by the driver of its "
-                "device: what was measured after it may have shared the device with it.",
-            )
-
-    def _end_epoch(self, child: Child, running: Running, mine: WorkerEnd | None = None) -> None:
-        """End the workers of all ranks since one has ended: this rank's, by `mine`, or another's.
-
-        The job learns whose it was."""
-        end = self.epochs.end(mine, self.signals)
-        job = running.pop(child)
-        self._end_child(child, job)
-        if end:
-            job.step, job.marked, job.broke = end.step, end.marked, end.broke
-            job.end(end.how, str(end.rank))
-            self._begin(job, running)
-
-    def _stop(self, running: Running) -> None:
-        """Let all workers tell their whole rounds and end. A second signal ends them and the run at once."""
-        (name, when), deadline = self.signals[0], time.monotonic() + (RANKS_GRACE_S if self.epochs else GRACE_S)
-        for child in running:
-            child.process.terminate()
-        while running and time.monotonic() < deadline:
-            self._listen(running, [])
-            name, again = self.signals[-1]
-            if again - when >= APART_S and not self.epochs:
-                for child in running:
-                    child.end()
-                self._end_at_once(name)
-
-    def _end_at_once(self, name: str) -> None:
-        ways_on = signals.ways_on(self.run, self.folder) if self.run else []
-        self.say("\n".join(["", f"{name} came after another signal", *ways_on]))
-        os._exit(BY_SIGNAL)
-
-    # What they told.
+    # What workers told.
 
     def add_outcome(self, outcome: Outcome) -> None:
         """Journal that a case has no number, and why."""

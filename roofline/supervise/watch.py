@@ -1,0 +1,222 @@
+"""Workers to their end: begun one after another, listened to, let go on, and ended.
+
+Nothing is measured here. A worker's message is handled, and what it tells journalled, before it is let go on; meanwhile
+this process sleeps. A worker that is at one step for too long, or ends by itself, is ended with all its processes, and
+its job (`supervise.jobs`) says what becomes of what it was at.
+"""
+
+import os
+import time
+from contextlib import suppress
+from copy import deepcopy
+from dataclasses import replace
+from multiprocessing.connection import wait
+
+from roofline.supervise import epochs, signals
+from roofline.supervise.blame import HUNG
+from roofline.supervise.child import DEATH_S, Child
+from roofline.supervise.epochs import RankLostError, WorkerEnd
+from roofline.supervise.jobs import Job
+from roofline.supervise.supervisor import Supervisor
+from roofline.worker import worker
+from roofline.worker.messages import Step, Stopped
+
+LOOK_S, RANKS_LOOK_S, FIRST_LOOK_S = 2.0, 0.5, 0.05
+"""From one look to the next at a worker that tells nothing, on ranks, and at one that has told nothing yet."""
+
+GRACE_S, RANKS_GRACE_S = 5.0, 1.0
+"""For a worker to tell its whole rounds, once it was asked to end; on ranks it may wait for another that is gone."""
+APART_S = 0.7
+"""Signals closer together are one: `timeout` sends its own to the process and to its group."""
+BY_SIGNAL = 130
+"""Exit code of a run that a second signal ended."""
+
+
+def supervise(supervisor: Supervisor, jobs: list[Job]) -> None:
+    """Run the workers of `jobs` at once, each job's one after another, until all jobs have no more.
+
+    Raises KeyboardInterrupt where a signal came, once the workers have told their whole rounds."""
+    if supervisor.root:
+        Watch(supervisor).run(jobs)
+        return
+    for job in jobs:
+        _run_here(supervisor, job)
+
+
+def _run_here(supervisor: Supervisor, job: Job) -> None:
+    """Run the workers of `job` in this process."""
+
+    def tell(message: object) -> None:
+        job.handlers[type(message)](job, deepcopy(message))  # as from another process
+        if supervisor.end_reason:
+            raise Stopped
+
+    while not supervisor.end_reason and (request := job.next_request()):
+        job.begin(request)
+        with suppress(Stopped):
+            worker.run(request, tell, supervisor.runners)
+        job.end("")
+
+
+class Watch:
+    """Watches the workers that run now, for `supervisor`."""
+
+    def __init__(self, supervisor: Supervisor):
+        self.supervisor, self.epochs = supervisor, supervisor.epochs
+        self._jobs: dict[Child, Job] = {}
+        """Of each worker that runs."""
+
+    def run(self, jobs: list[Job]) -> None:
+        supervisor = self.supervisor
+        with signals.noted() as (supervisor.signals, woken):
+            try:
+                for job in jobs:
+                    self._begin(job)
+                while self._jobs and not supervisor.signals:
+                    self._listen(woken)
+                if supervisor.signals:
+                    self._stop()
+            except RankLostError as lost:
+                supervisor.end_reason = str(lost)
+            finally:
+                for child in self._jobs:
+                    child.end()
+        if supervisor.signals:
+            if self.epochs:  # torchrun sends more
+                signals.ignore_signals()
+            else:
+                signals.end_by_next(self._end_at_once)
+            raise KeyboardInterrupt(supervisor.signals[0][0])
+
+    def _begin(self, job: Job) -> None:
+        """Begin the next worker of `job`, if it has one; all ranks begin theirs."""
+        if self.supervisor.end_reason:
+            return
+        for each in job.next_jobs():
+            request = each.next_request()
+            if request:
+                break
+        else:
+            return
+        if self.supervisor.signals:  # which may have come meanwhile
+            return
+        if self.epochs:
+            request = replace(request, world=self.epochs.begin(request))
+        try:
+            child = Child(request, each.supervisor.root)
+        except OSError as error:
+            reason = f"a worker could not begin: {error}; set TMPDIR to a folder that can be written"
+            self.supervisor.end_reason = reason
+            return
+        self._jobs[child] = each
+        each.begin(request, child.cpu_s)
+
+    def _listen(self, woken: list) -> None:
+        """Handle what workers tell until the next look, and end those that have ended or hang."""
+        children = {child.waits_at: child for child in self._jobs}
+        ready = wait([*children, *woken], self._look_s())
+        told = {children.get(place) for place in ready}
+        for child in children.values():
+            if child in told:
+                self._hear(child)
+            elif self._jobs[child].patience.is_over():
+                self._end(child, HUNG)
+            elif child.has_ended and not wait([child.waits_at], 0):
+                self._end_by_itself(child)
+            elif self.epochs:
+                self.epochs.check_heartbeats()
+                if self.epochs.reports():
+                    self._end_epoch(child)
+        if self.epochs:
+            self._hear_of_signals()
+
+    def _hear_of_signals(self) -> None:
+        """A signal that came to another rank ends the run here, too."""
+        name = self.epochs.store_get("interrupted")
+        if name and not self.supervisor.signals:
+            self.supervisor.signals.append((name, time.monotonic()))
+
+    def _look_s(self) -> float:
+        """The seconds until the next look, where no worker tells anything: no step may outlast its limit."""
+        look_s = RANKS_LOOK_S if self.epochs else LOOK_S
+        if self.supervisor.signals or any(job.step.step == Step.START for job in self._jobs.values()):
+            look_s = FIRST_LOOK_S
+        least_left_s = min(job.patience.left_s for job in self._jobs.values())
+        return max(0.0, min(look_s, least_left_s))
+
+    def _hear(self, child: Child) -> None:
+        """Handle a message, or the first connection, of a worker that tells something or has ended."""
+        job = self._jobs[child]
+        try:
+            if not child.channel:
+                return child.connect()
+            message = child.channel.receive()
+        except (EOFError, OSError):
+            return self._end_by_itself(child, within_s=2.0)
+        job.handlers[type(message)](job, message)
+        if job.broke and self.epochs:  # nobody lets it go on
+            self._end_epoch(child, WorkerEnd(0, epochs.RAISED, job.step, broke=job.broke))
+        else:
+            child.channel.acknowledge(stop=bool(self.supervisor.end_reason))
+
+    def _end_by_itself(self, child: Child, within_s: float = 0.0) -> None:
+        how = child.end(within_s)
+        self._end(child, "" if self._jobs[child].is_done else how)
+
+    def _end(self, child: Child, how: str) -> None:
+        """The worker has ended: well, or by `how`."""
+        if how and self.epochs:
+            kind = epochs.HUNG if how == HUNG else epochs.DIED
+            stands_at = child.stands_at() if how == HUNG else ""
+            end = WorkerEnd(0, kind, self._jobs[child].step, how, child.marked, stands_at)
+            return self._end_epoch(child, end)
+        job = self._jobs.pop(child)
+        self._end_child(child, job)
+        job.marked = child.marked
+        job.end(how)
+        self._begin(job)
+
+    def _end_child(self, child: Child, job: Job) -> None:
+        """End the process of a worker. Where the driver holds it, the report says so."""
+        child.end()
+        if child.is_held and self.supervisor.run:
+            at = job.step.words
+            self.supervisor.note(
+                f"held process, {at}",
+                f"A process that was killed ({at}) was still there {DEATH_S:.0f} s later, held by the driver of its "
+                "device: what was measured after it may have shared the device with it.",
+            )
+
+    def _end_epoch(self, child: Child, mine: WorkerEnd | None = None) -> None:
+        """End the workers of all ranks since one has ended: this rank's, by `mine`, or another's.
+
+        The job learns whose it was."""
+        end = self.epochs.end(mine, self.supervisor.signals)
+        job = self._jobs.pop(child)
+        self._end_child(child, job)
+        if end:
+            job.step, job.marked, job.broke = end.step, end.marked, end.broke
+            job.end(end.how, str(end.rank))
+            self._begin(job)
+
+    def _stop(self) -> None:
+        """Let all workers tell their whole rounds and end. A second signal ends them and the run at once."""
+        (name, when), deadline = (
+            self.supervisor.signals[0],
+            time.monotonic() + (RANKS_GRACE_S if self.epochs else GRACE_S),
+        )
+        for child in self._jobs:
+            child.process.terminate()
+        while self._jobs and time.monotonic() < deadline:
+            self._listen([])
+            name, again = self.supervisor.signals[-1]
+            if again - when >= APART_S and not self.epochs:
+                for child in self._jobs:
+                    child.end()
+                self._end_at_once(name)
+
+    def _end_at_once(self, name: str) -> None:
+        supervisor = self.supervisor
+        ways_on = signals.ways_on(supervisor.run, supervisor.folder) if supervisor.run else []
+        supervisor.say("\n".join(["", f"{name} came after another signal", *ways_on]))
+        os._exit(BY_SIGNAL)
