@@ -27,6 +27,10 @@ class Section(NamedTuple):
     long: bool = False
     """It has a row for each case, and a terminal shows its lines alone."""
 
+    @property
+    def has_table(self) -> bool:
+        return self.table is not None and len(self.table) > 0
+
     def explained(self) -> Section:
         """Return the section with a line that says what a mark in its table means, if there is one."""
         cells = [] if self.table is None else self.table.to_numpy().ravel()

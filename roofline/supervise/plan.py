@@ -63,19 +63,26 @@ def plan(
     is what the first worker told, and `start_s` what it took to begin."""
     passes = hello["passes"]
     planned = passes * (options.processes or hello["processes"])
-    cases = {name: operations.parse(name)[0] for name in shapes}
-    counts, turns_s, most_left = dict.fromkeys(CHECK_S, 0), 0.0, 0
-    for name, case in cases.items():
-        analysis, left = operations.find(case.op).analysis, planned - done.get(name, 0)
+    counts = dict.fromkeys(CHECK_S, 0)
+    turns_s, most_left = 0.0, 0
+    matmuls = []
+    for name, contenders in shapes.items():
+        case, _ = operations.parse(name)
+        analysis = operations.find(case.op).analysis
+        left = planned - done.get(name, 0)
         most_left = max(most_left, left)
-        counts[analysis] += len(shapes[name])
-        whole_s = turns_of_shape_s(case.work.flop / flops_per_s, len(shapes[name]), options)
+        counts[analysis] += len(contenders)
+        whole_s = turns_of_shape_s(case.work.flop / flops_per_s, len(contenders), options)
         turns_s += left * (whole_s / planned + PASS_S)
         if options.device == "cuda":
             turns_s += BESIDE_S[analysis]
-    fill_s = 0.0 if options.device == "cuda" else ROTATION * hello["machine"]["cache_bytes"] / FILLED_BYTES_PER_S
-    operands_s = fill_s * longest([case for case in cases.values() if case.op == "matmul"])
-    probes_s = 2 * min(fill_s, hello["machine"]["memory_bytes"] / PROBE_PART / FILLED_BYTES_PER_S)
+        if case.op == "matmul":
+            matmuls.append(case)
+    operands_s = probes_s = 0.0
+    if options.device == "cpu":
+        fill_s = ROTATION * hello["machine"]["cache_bytes"] / FILLED_BYTES_PER_S
+        operands_s = fill_s * longest(matmuls)
+        probes_s = 2 * min(fill_s, hello["machine"]["memory_bytes"] / PROBE_PART / FILLED_BYTES_PER_S)
     check_s = enter_s = report_s = 0.0
     for analysis, count in counts.items():
         check_s += CHECK_S[analysis] * count
@@ -95,11 +102,13 @@ def plan(
 def longest(matmuls: list) -> float:
     """The memory of the operands of all `matmuls`, over that of a shape alone: all are cut from the same x, w
     and out, each of which is as long as the longest that a shape needs."""
-    fractions = []
+    x = w = out = 0.0
     for case in matmuls:
-        sizes = [case.m * case.k, case.n * case.k, case.m * case.n]
-        fractions.append([size / sum(sizes) for size in sizes])
-    return sum(map(max, zip(*fractions, strict=True)))
+        sizes = case.m * case.k + case.n * case.k + case.m * case.n
+        x = max(x, case.m * case.k / sizes)
+        w = max(w, case.n * case.k / sizes)
+        out = max(out, case.m * case.n / sizes)
+    return x + w + out
 
 
 def turns_of_shape_s(call_s: float, contenders: int, options) -> float:
@@ -137,14 +146,17 @@ class Timed:
     def left_s(self, passes_left: dict[str, int], passes: int) -> float | None:
         """The seconds until all passes are made, `passes` of a shape by each process; None before each shape has
         had one."""
-        if not all(self._passes_s[shape] for shape in passes_left):
-            return None
+        turns_s = 0.0
+        for shape, count in passes_left.items():
+            if not self._passes_s[shape]:
+                return None
+            turns_s += count * fmean(self._passes_s[shape])
+        processes = math.ceil(max(passes_left.values(), default=0) / passes)
+        if not processes:
+            return turns_s
         *earlier_s, spent_s = self._beside_s
-        processes = max((math.ceil(count / passes) for count in passes_left.values()), default=0)
         each_s = fmean(earlier_s) if earlier_s else spent_s
-        present_s = max(0.0, each_s - spent_s) if processes else 0.0
-        turns_s = sum(count * fmean(self._passes_s[shape]) for shape, count in passes_left.items())
-        return turns_s + present_s + max(0, processes - 1) * each_s
+        return turns_s + max(0.0, each_s - spent_s) + (processes - 1) * each_s
 
 
 def duration(seconds: float) -> str:

@@ -80,12 +80,7 @@ class Supervisor:
             self.add({"kind": "resumed", "started": _now()})
         self.ceilings = self.run.ceilings
         self._recall_outcomes()
-        for shape in self.run.shapes.values():  # a run that was cut off before it tried its suspects alone
-            lacking = [] if shape.stopped_by == INTERRUPTED else self.planned.get(shape.id, [])
-            for name in lacking:
-                case = f"{shape.id}-{name}"
-                if case not in self.outcomes and name not in shape.measured:
-                    self.suspects[case] = shape.id, name
+        self._recall_suspects()
         if self.base:
             self.base.join(self)
 
@@ -102,7 +97,20 @@ class Supervisor:
         self._recall_outcomes()
 
     def _recall_outcomes(self) -> None:
-        self.outcomes = {each.case: each for each in self.run.not_measured if each.outcome != NOT_RUN}
+        self.outcomes = {}
+        for outcome in self.run.not_measured:
+            if outcome.outcome != NOT_RUN:
+                self.outcomes[outcome.case] = outcome
+
+    def _recall_suspects(self) -> None:
+        """Those of a run that was cut off before it tried them alone."""
+        for shape in self.run.shapes.values():
+            if shape.stopped_by == INTERRUPTED:
+                continue
+            for name in self.planned.get(shape.id, []):
+                case = f"{shape.id}-{name}"
+                if case not in self.outcomes and name not in shape.measured:
+                    self.suspects[case] = shape.id, name
 
     @property
     def is_of_two(self) -> bool:
@@ -131,14 +139,22 @@ class Supervisor:
         measured = self.run.shapes.get(shape)
         if measured and measured.stopped_by != INTERRUPTED:
             return []
-        out = self.outcomes.keys() | self.suspects.keys()
-        return [name for name in self.planned[shape] if f"{shape}-{name}" not in out]
+        left = []
+        for name in self.planned[shape]:
+            case = f"{shape}-{name}"
+            if case not in self.outcomes and case not in self.suspects:
+                left.append(name)
+        return left
 
     @property
     def undecided(self) -> list[Shape]:
         """The shapes that have the passes of the plan, and are not over."""
-        shapes = [self.run.shapes[name] for name in self.run.interrupted if name in self.planned]
-        return [shape for shape in shapes if shape.passes >= self.planned_passes]
+        undecided = []
+        for name in self.run.interrupted:
+            shape = self.run.shapes[name]
+            if name in self.planned and shape.passes >= self.planned_passes:
+                undecided.append(shape)
+        return undecided
 
     def close_decided(self) -> None:
         """End the shapes that are decided; all of them where the run has taken `MOST_TIMES` the time of its plan, or
@@ -151,14 +167,19 @@ class Supervisor:
                 still_open.append(shape)
             else:
                 self.add(_pass_line(shape, stopped_by="decision"))
-        is_over = self._is_time_up()
-        if still_open and not (is_over or self._is_gone_on):
-            self._is_gone_on = True
-            if reason := self.why_undecided(still_open):
-                is_over = True
-                self.note("decisions", reason)
-        for shape in still_open if is_over else ():
-            self.add(_pass_line(shape, stopped_by="time"))
+        if still_open and (self._is_time_up() or self._is_given_up(still_open)):
+            for shape in still_open:
+                self.add(_pass_line(shape, stopped_by="time"))
+
+    def _is_given_up(self, shapes: list[Shape]) -> bool:
+        """Whether no decision on `shapes` is waited for; the first time that the plan is over, a person may say so."""
+        if self._is_gone_on:
+            return False
+        self._is_gone_on = True
+        reason = self.why_undecided(shapes)
+        if reason:
+            self.note("decisions", reason)
+        return bool(reason)
 
     def _is_time_up(self) -> bool:
         """Whether the next process would take the run farther from `MOST_TIMES` its plan than it is now."""
@@ -168,13 +189,16 @@ class Supervisor:
 
     def passes_left(self) -> dict[str, int]:
         """{shape: passes} that the next process still has to make, of the plan or for a decision."""
-        each, done = self.passes, {}
+        done = {}
         for shape in self.planned:
             if self.left(shape):
                 measured = self.run.shapes.get(shape)
                 done[shape] = measured.passes if measured else 0
-        process = min((passes // each for passes in done.values()), default=0)
-        return {shape: each - passes % each for shape, passes in done.items() if passes // each == process}
+        left = {}
+        for shape, passes in done.items():
+            if passes // self.passes == min(done.values()) // self.passes:  # others are a process ahead
+                left[shape] = self.passes - passes % self.passes
+        return left
 
     def checked(self, shape: str) -> list[str]:
         """The contenders that a worker called on `shape`, and that are right."""
@@ -187,11 +211,16 @@ class Supervisor:
 
     def request(self, kind: str, cases: dict[str, list[str]], **fields) -> Request:
         """What a worker is asked for `cases`; `fields` are further ones of the request."""
-        refused = {case: outcome.reason for case, outcome in self.outcomes.items() if outcome.outcome == FAILED}
-        chosen = {name: self.chosen[name] for name in cases if name in self.chosen}
-        entrants = {}
-        for name, shape in self.run.shapes.items() if self.run else ():
-            if name in cases and shape.passes:
+        refused = {}
+        for case, outcome in self.outcomes.items():
+            if outcome.outcome == FAILED:
+                refused[case] = outcome.reason
+        chosen, entrants = {}, {}
+        for name in cases:
+            if name in self.chosen:
+                chosen[name] = self.chosen[name]
+            shape = self.run.shapes.get(name) if self.run else None
+            if shape and shape.passes:
                 chosen[name] = shape.choices
                 entrants[name] = list(shape.late)
         return Request(
@@ -212,7 +241,8 @@ class Supervisor:
         one's."""
         if not self._is_base:
             return sys.path
-        here, environment, path = Path(operations.__file__).parents[2], Path(sys.prefix), []
+        here, environment = Path(operations.__file__).parents[2], Path(sys.prefix)
+        path = []
         for entry in sys.path:
             folder = Path(entry).absolute()
             is_ours = folder.is_relative_to(here) and not folder.is_relative_to(environment)
@@ -236,14 +266,15 @@ class Supervisor:
         if not (measured and measured.rounds):
             return
         if name in measured.late:
-            late = {other: count for other, count in measured.late.items() if other != name}
+            late = dict(measured.late)
+            del late[name]
             self.add(_pass_line(measured, late=late))
         if measured.stopped_by == INTERRUPTED and not self.left(shape):  # nobody is left to go on with
             self.add(_pass_line(measured, stopped_by="time"))
 
     def note(self, about: str, text: str) -> None:
         """Tell in the report what is to be known `about` something, in place of what was told of it before."""
-        self.add({"kind": "note", "about": about, "text": plain(anonymous(text))})
+        self.add({"kind": "note", "about": about, "text": anonymous(text)})
 
     def add(self, *lines: dict) -> None:
         """Journal lines, and apply them to the run. If that fails, the run is over, and neither has any of them."""
@@ -265,8 +296,10 @@ class Supervisor:
 
     def _write(self, *lines: dict) -> bool:
         """Journal lines, and return whether that went well. The run is over where it did not."""
+        if self._is_base:
+            lines = [line | {"checkout": "base"} for line in lines]
         try:
-            self._journal.write(*(line | {"checkout": "base"} if self._is_base else line for line in lines))
+            self._journal.write(*lines)
         except OSError as error:
             self.end_reason = f"the journal could not be written: {error.strerror}"
             return False
@@ -277,7 +310,9 @@ class Supervisor:
         if not why_cut_short and not self.end_reason:
             self.name_kernels()
         reason = self.end_reason or why_cut_short or "its test ended before it was measured"
-        asked = {f"{shape}-{name}" for shape, names in self.planned.items() for name in names}
+        asked = set()
+        for shape, names in self.planned.items():
+            asked.update(f"{shape}-{name}" for name in names)
         for outcome in self.run.missing:
             if outcome.outcome == NOT_RUN:
                 self.add_outcome(replace(outcome, reason=reason if outcome.case in asked else "not selected"))
@@ -287,8 +322,10 @@ class Supervisor:
 
 def _pass_line(shape, **changed) -> dict:
     """What the last pass over a shape came to, some of it `changed`."""
-    fields = ("passes", "processes", "stopped_by", "round_count", "telemetry", "late")
-    return {"kind": "pass", "shape": shape.id} | {name: getattr(shape, name) for name in fields} | changed
+    line = {"kind": "pass", "shape": shape.id}
+    for name in ("passes", "processes", "stopped_by", "round_count", "telemetry", "late"):
+        line[name] = changed.get(name, getattr(shape, name))
+    return line
 
 
 def _now() -> str:
