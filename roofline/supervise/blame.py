@@ -42,7 +42,8 @@ def blame(
     if broke:
         names = [broke.name] if broke.name else names
         outcome = replace(broke.outcome, step=step.step, rank=rank)
-        return Blame(step.shape, names, outcome, is_known=bool(names))
+        is_known = len(names) == 1 or (bool(names) and step.step == Step.PREPARE)
+        return Blame(step.shape, names, outcome, is_known=is_known)
     where = WHERE.get(step.step, f"at its {step.step}")
     reason = f"{HUNG} {where}: it was not over in {limit}" if how == HUNG else f"{how}, {where}"
     is_known = len(names) == 1 and step.step != Step.PREPARE

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
+from enum import IntEnum
 from importlib.metadata import version
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -26,9 +27,10 @@ from typing import Any
 
 from roofline.store.outcome import Outcome
 from roofline.supervise import metadata, signals
+from roofline.supervise.blame import HUNG
 from roofline.supervise.child import STOPPED, Child
 from roofline.worker.messages import Broke, Done, Request, Step, StepBegan
-from roofline.worker.ranks import PATIENCE_S, looks
+from roofline.worker.ranks import LATE_S, PATIENCE_S, looks
 
 BEAT_S, LOST_S = 1.0, PATIENCE_S / 4
 """From one sign of life of a supervisor to the next, and without one for so long it is lost."""
@@ -43,26 +45,35 @@ LOOK_S = 0.05
 WAITING = ("/torch/", "/collectives/", "/roofline/worker/")
 """Code in which ranks wait for one another."""
 
-DIED, RAISED, HUNG = range(3)
-"""How a rank's worker ended, the likelier cause first."""
+
+class EndKind(IntEnum):
+    """How a rank's worker ended, the likelier cause first."""
+
+    DIED = 0
+    RAISED = 1
+    HUNG = 2
 
 
-@dataclass
+@dataclass(frozen=True)
 class WorkerEnd:
     """How a rank's worker ended but well, as the ranks tell one another."""
 
     rank: int | str
     """Where several hang, or may: those, in words."""
-    kind: int
-    """`DIED`, `RAISED` or `HUNG`."""
+    kind: EndKind
     step: StepBegan
     how: str = ""
     marked: int = 0
     """As `Child.marked` has it."""
-    stands_at: str = ""
-    """As `Child.stands_at` has it, of one that hung."""
     broke: Broke | None = None
     """What one told that raised."""
+    limit: str = ""
+    """Of one that hung: how long it was waited for, in words, if that is not the limit of its step."""
+
+    @property
+    def may_be_of_another(self) -> bool:
+        """Whether the worker of another rank may hang: this one came to its limit, or waited in vain."""
+        return self.kind == EndKind.HUNG or (self.broke is not None and self.broke.is_late)
 
 
 class RankLostError(RuntimeError):
@@ -157,42 +168,70 @@ class Epochs:
             if report := self.store_get(f"ended {self.number} {rank}"):
                 report["step"] = StepBegan(**report["step"])
                 if broke := report["broke"]:
-                    report["broke"] = Broke(broke["name"], Outcome(**broke["outcome"]))
+                    report["broke"] = Broke(**broke | {"outcome": Outcome(**broke["outcome"])})
                 ends.append(WorkerEnd(**report))
         return ends
 
-    def end(self, mine: WorkerEnd | None, signals: list) -> WorkerEnd | None:
-        """End the epoch, once it is known what ended it, and return that: how this rank's worker ended, if it has, or
-        another's; None where a signal came first. Raises RankLostError where it was no worker."""
+    def end(self, mine: WorkerEnd | None, child: Child, signals: list) -> WorkerEnd | None:
+        """End the epoch, once it is known what ended it, and return that: how this rank's worker, `child`, ended, if it
+        has, or another's; None where a signal came first. Raises RankLostError where it was no worker."""
         began, ends, late = time.monotonic(), [], []
         while not signals:
             late = self.check_heartbeats()
             ends = [mine, *self.reports()] if mine else self.reports()
-            is_clear = any(end.kind == DIED for end in ends) or time.monotonic() - began > FIRST_S
+            is_clear = any(end.kind == EndKind.DIED for end in ends) or time.monotonic() - began > FIRST_S
             if is_clear and not late:
                 break
             time.sleep(LOOK_S)
         if signals:
             ends = [mine] if mine else []
-        if ends == [mine] and mine.kind == HUNG:
-            mine.rank = self.hung(mine.stands_at)
+        end = min(ends, key=lambda end: end.kind, default=None)
+        if end and end.may_be_of_another:
+            end = self.hung(end, child)
         self.store_set(f"over {self.number}")
-        return min(ends, key=lambda end: end.kind, default=None)
+        return end
 
-    def hung(self, stands_at: str) -> str:
-        """Which ranks hang, in words. Rank 0's worker `stands_at` a file, and others are asked: those hang that do not
-        answer, or else those that are in no code in which ranks wait for one another, or else any."""
+    def hung(self, end: WorkerEnd, child: Child) -> WorkerEnd:
+        """Who made a worker `end` that came to its limit, or that waited for another rank in vain: the ranks that hang.
+
+        All are asked where their workers stand, this rank's `child` too. Those hang that do not answer, or else those
+        that are in no code in which ranks wait for one another. Where all wait, what was lost is not known: then any of
+        them came to its limit, and what raised keeps its word."""
+        stands = self._stands(child)
+        stopped, busy = [], []
+        for rank, (place, _) in stands.items():
+            if place == STOPPED:
+                stopped.append(rank)
+            elif not any(folder in place for folder in WAITING):
+                busy.append(rank)
+        ranks = stopped or busy
+        if not ranks and end.broke:
+            return end
+        ranks = ranks or list(stands)
+        _, marked = stands[ranks[0]]
+        return WorkerEnd(
+            rank=" or ".join(map(str, ranks)),
+            kind=EndKind.HUNG,
+            step=end.step,
+            how=HUNG,
+            marked=marked if len(ranks) == 1 else end.marked,
+            limit=f"{LATE_S:.4g} s, for which rank {end.rank} waited" if end.broke else "",
+        )
+
+    def _stands(self, child: Child) -> dict[int, tuple[str, int]]:
+        """{rank: where its worker stands, and what it has marked}, of this rank's `child` too."""
         self.store_set(f"hung {self.number}")
-        places = {0: stands_at}
+        stands = dict.fromkeys(range(self.size), (STOPPED, 0))
+        stands[0] = child.stands_at(), child.marked
+        asked = set(range(1, self.size))
         for _ in looks(3 * BEAT_S):
-            for rank in set(range(self.size)) - places.keys():
+            for rank in list(asked):
                 if place := self.store_get(f"stands {self.number} {rank}"):
-                    places[rank] = place
-            if len(places) == self.size:
+                    stands[rank] = place
+                    asked.remove(rank)
+            if not asked:
                 break
-        stopped = [rank for rank in range(self.size) if places.get(rank, STOPPED) == STOPPED]
-        busy = [rank for rank, place in sorted(places.items()) if not any(folder in place for folder in WAITING)]
-        return " or ".join(map(str, stopped or busy or sorted(places)))
+        return stands
 
     def close(self) -> list[int]:
         """End the run for all ranks; returns those that did not leave, or had no chance to."""
@@ -261,7 +300,7 @@ class Follower:
         epochs = self._epochs
         if not self._has_told and epochs.store_get(f"hung {epochs.number}") is not None:
             self._has_told = True
-            epochs.store_set(f"stands {epochs.number} {epochs.rank}", child.stands_at())
+            epochs.store_set(f"stands {epochs.number} {epochs.rank}", [child.stands_at(), child.marked])
         if epochs.store_get(f"over {epochs.number}") is not None:
             child.end()
             self._child = None
@@ -276,11 +315,11 @@ class Follower:
             except (EOFError, OSError):
                 how, self._child = child.end(2.0), None
                 if not self._is_done:
-                    epochs.report(WorkerEnd(epochs.rank, DIED, self._step, how, child.marked))
+                    epochs.report(WorkerEnd(epochs.rank, EndKind.DIED, self._step, how, child.marked))
 
     def _let_go_on(self, child: Child, message: object) -> None:
         if isinstance(message, Broke):
-            return self._epochs.report(WorkerEnd(self._epochs.rank, RAISED, self._step, broke=message))
+            return self._epochs.report(WorkerEnd(self._epochs.rank, EndKind.RAISED, self._step, broke=message))
         if isinstance(message, StepBegan):
             self._step = message
         self._is_done = isinstance(message, Done)

@@ -117,13 +117,14 @@ class Job:
             return [self.alone or self.step.name]
         return self.supervisor.left(self.step.shape)
 
-    def end(self, how: str, rank: str = "") -> None:
-        """A worker has ended: well, or by `how` on a `rank`, and then what it was at gets its outcome.
+    def end(self, how: str, rank: str = "", limit: str = "") -> None:
+        """A worker has ended: well, or by `how` on a `rank`, and then what it was at gets its outcome. Where it hung,
+        `limit` says for how long, if that is not the limit of its step.
 
         Where that is no single contender, the shape is tried once more, and then its contenders have it. Where it is
         nothing, the next worker goes on, a few times."""
         if (how or self.broke) and not (self.supervisor.end_reason or self.supervisor.signals):
-            limit = self.patience.words
+            limit = limit or self.patience.words
             self.conclude(blame(self.step, self.culprits(), how, limit=limit, broke=self.broke, rank=rank))
 
     def conclude(self, found: Blame) -> None:
@@ -140,6 +141,9 @@ class Job:
                 supervisor.lose(found.shape, name, replace(found.outcome, reason=f"{name}: {words}"))
         elif self._ended[place] >= TRIES:
             supervisor.end_reason = f"{TRIES} workers ended at their {step}: {words}"
+        else:
+            where = f"{step} of {found.shape}" if found.shape else step
+            supervisor.note(f"again {where}", f"A worker ended at the {where}: {words}. Another one made it anew.")
 
     def suspect(self, shape: str, name: str) -> bool:
         """Leave a contender out since the process died at its call, and return True, unless that is proof. One death is

@@ -197,8 +197,8 @@ class Measure(Job):
 
     handlers = Job.handlers | {StepBegan: on_step, ShapePrepared: on_prepared, Turns: on_turns}
 
-    def end(self, how: str, rank: str = "") -> None:
-        super().end(how, rank)
+    def end(self, how: str, rank: str = "", limit: str = "") -> None:
+        super().end(how, rank, limit)
         if self.supervisor.options.decide:
             seconds, is_planned = time.monotonic() - self._worker_since, not self._undecided
             line = {"kind": "process", "seconds": seconds, "process": self._number, "planned": is_planned}

@@ -12,10 +12,10 @@ from copy import deepcopy
 from dataclasses import replace
 from multiprocessing.connection import wait
 
-from roofline.supervise import epochs, signals
+from roofline.supervise import signals
 from roofline.supervise.blame import HUNG
 from roofline.supervise.child import DEATH_S, Child
-from roofline.supervise.epochs import RankLostError, WorkerEnd
+from roofline.supervise.epochs import EndKind, RankLostError, WorkerEnd
 from roofline.supervise.jobs import Job
 from roofline.supervise.supervisor import Supervisor
 from roofline.worker import worker
@@ -155,7 +155,7 @@ class Watch:
             return self._end_by_itself(child, within_s=2.0)
         job.handlers[type(message)](job, message)
         if job.broke and self.epochs:  # nobody lets it go on
-            self._end_epoch(child, WorkerEnd(0, epochs.RAISED, job.step, broke=job.broke))
+            self._end_epoch(child, WorkerEnd(0, EndKind.RAISED, job.step, broke=job.broke))
         else:
             child.channel.acknowledge(stop=bool(self.supervisor.end_reason))
 
@@ -166,10 +166,8 @@ class Watch:
     def _end(self, child: Child, how: str) -> None:
         """The worker has ended: well, or by `how`."""
         if how and self.epochs:
-            kind = epochs.HUNG if how == HUNG else epochs.DIED
-            stands_at = child.stands_at() if how == HUNG else ""
-            end = WorkerEnd(0, kind, self._jobs[child].step, how, child.marked, stands_at)
-            return self._end_epoch(child, end)
+            kind = EndKind.HUNG if how == HUNG else EndKind.DIED
+            return self._end_epoch(child, WorkerEnd(0, kind, self._jobs[child].step, how, child.marked))
         job = self._jobs.pop(child)
         self._end_child(child, job)
         job.marked = child.marked
@@ -191,12 +189,12 @@ class Watch:
         """End the workers of all ranks since one has ended: this rank's, by `mine`, or another's.
 
         The job learns whose it was."""
-        end = self.epochs.end(mine, self.supervisor.signals)
+        end = self.epochs.end(mine, child, self.supervisor.signals)
         job = self._jobs.pop(child)
         self._end_child(child, job)
         if end:
             job.step, job.marked, job.broke = end.step, end.marked, end.broke
-            job.end(end.how, str(end.rank))
+            job.end(end.how, str(end.rank), end.limit)
             self._begin(job)
 
     def _stop(self) -> None:

@@ -172,6 +172,8 @@ class Broke:
 
     name: str
     outcome: Outcome
+    is_late: bool = False
+    """Whether it raised since another rank sent nothing for as long as ranks wait: that one may hang."""
 
 
 @dataclass(frozen=True)

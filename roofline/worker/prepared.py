@@ -31,8 +31,8 @@ Rejection = Outcome
 
 
 class Broken(EndOfWorker):
-    """This worker cannot go on: its device is lost, or it is out of step with those of other ranks. `args` are the name
-    of the entrant that was called, if that is known, and its `Outcome`."""
+    """This worker cannot go on: its device is lost, or it is out of step with those of other ranks. `args` are the
+    fields of the message `Broke`."""
 
 
 @dataclass

@@ -33,6 +33,16 @@ SETTINGS = ("GLOO_", "NCCL_", "TORCH_GLOO_")
 """Environment variables that set how ranks talk begin with these."""
 
 
+def is_late(error: BaseException | None) -> bool:
+    """Whether `error`, or what it was raised from, is a wait for another rank that came to nothing: a link's says so in
+    an attribute, gloo's in words."""
+    while error:
+        if getattr(error, "is_late", False) or "Timed out waiting" in str(error):
+            return True
+        error = error.__cause__
+    return False
+
+
 class Alone:
     """One process that owns the shards of all ranks."""
 
@@ -139,7 +149,8 @@ class Ranks:
         except BaseException as error:
             if not is_of_contender(error):
                 raise
-            raise Broken(error.name if isinstance(error, CallError) else "", rejection(error)) from error
+            name = error.name if isinstance(error, CallError) else ""
+            raise Broken(name, rejection(error), is_late(error)) from error
 
     def metadata(self) -> dict:
         import torch

@@ -2,10 +2,12 @@
 
 Places of a share are `start` (before it tells anything), `prepare` (operands of the weight prefetch), `plan` (in the
 middle of preparing the all-gather), `check` and `call` (of an arm of the all-gather: its first call, and one that is
-timed). Those of a rank's own process are `hello` (as it says what it is), `turns` (a pass was told) and `end` (it
-leaves); of rank 0's, which is pytest, `report`. In `commit` and `words` the rank has something else in mind.
+timed), `matmul` (of another arm in a call that is timed, while its link brings the rest). Those of a rank's own process
+are `hello` (as it says what it is), `turns` (a pass was told) and `end` (it leaves); of rank 0's, which is pytest,
+`report`. In `commit` and `words` the rank has something else in mind.
 
-All ranks make few rounds, as many on a machine that is busy, and wait for what hangs a few seconds.
+All ranks make few rounds, as many on a machine that is busy, and wait for what hangs a few seconds. What is `late`
+hangs, too, and the others wait for what it sends for less than its limit.
 """
 
 import ctypes
@@ -20,7 +22,7 @@ RANK, PLACE, WHAT = (os.environ.get("FAULT") or "none nowhere nothing").split()
 ROUNDS, PASSES = 6, 2
 TIMED_CALL = 6
 """In a share that checks it is called five times, in one that measures once before it is timed."""
-LIMIT_S = 6.0
+LIMIT_S, LATE_S = 6.0, 2.0
 
 
 def strike(place: str) -> None:
@@ -28,7 +30,7 @@ def strike(place: str) -> None:
         return
     if WHAT.startswith("SIG"):
         os.kill(os.getpid(), getattr(signal, WHAT))
-    elif WHAT == "python":
+    elif WHAT in ("python", "late"):
         while True:
             time.sleep(0.01)
     elif WHAT == "c":
@@ -49,6 +51,8 @@ def few_rounds():
 
     rounds.StopRule.min_rounds, rounds.PATIENCE = ROUNDS, 1e6
     ranks.RanksCpuClock.passes = PASSES
+    if WHAT == "late":
+        ranks.LATE_S = ranks.Ranks.late_s = LATE_S
 
 
 def in_share():
@@ -62,6 +66,13 @@ def in_share():
     arm, arms = all_gather_matmul.all_gather_matmul.ARMS["chunk_launches"], all_gather_matmul.Runner.own_arms
     places = {1: "check", TIMED_CALL: "call"}
     arms["chunk_launches"] = lambda *given: strike(places.get(next(calls), "")) or arm(*given)
+    by_blocks, block_calls = all_gather_matmul.all_gather_matmul.ARMS["row_block_launches"], itertools.count(1)
+
+    def struck(operands, link):
+        place = "matmul" if next(block_calls) == TIMED_CALL else ""
+        return by_blocks(operands, link, lambda *given: strike(place) or operands.matmul(*given))
+
+    arms["row_block_launches"] = struck
 
 
 def pytest_addoption():
@@ -70,6 +81,8 @@ def pytest_addoption():
     from roofline.supervise import child, epochs, limits, metadata
 
     few_rounds()
+    if WHAT == "late":
+        epochs.LATE_S = LATE_S
     forked.install(in_share)
     if (os.environ["RANK"], PLACE) == (RANK, "commit"):
         metadata.commit_of = lambda *given, **more: WHAT

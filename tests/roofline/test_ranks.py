@@ -63,11 +63,12 @@ def ranks(zygote, environment, tmp_path_factory):
     return begin
 
 
-ARM = ["chunk_launches"]
+ARM, BLOCKS = ["chunk_launches"], ["row_block_launches"]
 RAISED, KILLED, HUNG = "ArithmeticError: planted (planted.py", "signal 9 (SIGKILL), while it was timed", "hung while it"
 STRUCK = [
     ("1 call raise", 2, ARM, f"rank 1: {RAISED}"),
     ("1 call SIGKILL", 2, ARM, f"rank 1: {KILLED}"),
+    ("1 matmul late", 2, BLOCKS, "rank 1: hung while it was timed: it was not over in 2 s, for which rank 0 waited"),
 ]
 STRUCK_SLOWLY = [
     ("0 check raise", 2, ARM, f"rank 0: {RAISED}"),
@@ -79,6 +80,8 @@ STRUCK_SLOWLY = [
     ("1 call python", 2, ARM, f"rank 1: {HUNG}"),
     ("0 call c", 2, ARM, f"rank 0: {HUNG}"),
     ("1 check c", 2, ARM, "rank 1: hung in its first call"),
+    ("1 matmul python", 2, BLOCKS, f"rank 1: {HUNG}"),
+    ("0 matmul late", 2, BLOCKS, "rank 0: hung while it was timed: it was not over in 2 s, for which rank 1 waited"),
 ]
 
 
