@@ -74,6 +74,10 @@ class Journal:
         """Of the last line; None where the journal began without."""
 
     def write(self, *lines: dict) -> None:
+        """Append `lines`. Raises OSError where they are not there afterwards, and ValueError for one that `load` would
+        refuse."""
+        for line in lines:
+            _require_readable(line)
         self._require_in_place()
         total = self._sum
         texts = []
@@ -103,6 +107,14 @@ class Journal:
 
     def close(self) -> None:
         self._file.close()
+
+
+def _require_readable(line: dict) -> None:
+    """Raise ValueError now, and not when the report is drawn, for a line that no reader knows."""
+    kind = line["kind"]
+    problem = problem_of(line) if kind in LINES else "of which `LINES` says nothing"
+    if problem:
+        raise ValueError(f"no line of kind {kind!r} {problem} can be read back: see roofline/store/lines.py")
 
 
 def hold(folder: Path) -> BinaryIO | None:

@@ -16,6 +16,7 @@ from roofline.analysis.records import records_of
 from roofline.analysis.throughput import ceilings_of
 from roofline.commands.cli import main
 from roofline.store import journal
+from roofline.store.lines import LINES as KINDS
 from roofline.store.run import SAMPLE_COLUMNS, Round, Run, Shape
 from roofline.theory.work import Work
 
@@ -45,6 +46,23 @@ def test_what_is_written_is_read_back(tmp_path):
     assert (shape.times_s("torch"), shape.times_s("link")) == ({1: 1e-3}, {0: 2e-3, 1: 3e-3})
     assert shape.values("link", "last_arrival_s") == {0: 1e-3}
     assert (shape.measured, shape.of_role("link"), shape.get("a"), shape.get("b")) == (["torch"], ["link"], 1, 2)
+
+
+def test_line_that_nobody_could_read_is_not_written(tmp_path):
+    written = journal.Journal(tmp_path)
+    for line, problem in (
+        ({"kind": "resident", "bytes": 7}, "'resident' of which `LINES` says nothing"),
+        ({"kind": "note", "about": "x"}, "'note' without 'text'"),
+        ({"kind": "round", "shape": "s", "index": 0, "order": ["a"], "time_s": {"a": -1.0}}, "is no number above 0"),
+    ):
+        with pytest.raises(ValueError, match=problem):
+            written.write(line)
+    assert (tmp_path / journal.NAME).read_bytes() == b""
+
+
+def test_kinds_of_lines_are_documented():
+    text = (REFERENCE.parent / "README.md").read_text()
+    assert [kind for kind in KINDS if f"\n| `{kind}` | " not in text] == []
 
 
 def test_rounds_that_come_later_are_seen_and_records_derived_anew(tmp_path):
