@@ -23,7 +23,7 @@ PANEL_IN, MORE_IN = 3.6, 0.8
 
 def network_roofline(frame):
     """Return the figure; None where no case has T_gemm and T_comm."""
-    frame = style.prepared(frame)
+    run_frame, frame = frame, style.prepared(frame)
     if not frame["timed"].any():
         return None
     frame = frame.assign(panel=frame["op"].where(~frame["op"].isin(LAYER), "layer"))
@@ -37,7 +37,7 @@ def network_roofline(frame):
     best, figure = _best(valid), theme.new(11, sum(heights) + 2.2)
     gains = " and ".join(f"{row.ratio_to_baseline:.2f} x in {row.op}" for row in best.values())
     nothing = "No arm is faster than serial beyond its interval" if len(valid) else "Nothing that can be compared"
-    theme.about(figure, frame, f"Overlapping buys, over serial, {gains}" if gains else nothing)
+    theme.about(figure, run_frame, f"Overlapping buys, over serial, {gains}" if gains else nothing)
     panels = figure.subplots(len(heights), sharex=True, sharey=True, squeeze=False, height_ratios=heights)[:, 0]
     left, right = min([0.6, *valid["ratio"]]) / 1.5, max([1.6, *valid["ratio"]]) * 1.5
     panels[0].set_xscale("log", base=2)

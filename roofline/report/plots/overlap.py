@@ -32,14 +32,13 @@ def overlap(frame):
     """Return the figure; None where no case has T_gemm and T_comm."""
     import pandas
 
-    frame = style.prepared(frame)
+    run_frame, frame = frame, style.prepared(frame)
     drawn = frame[frame["timed"]]
     if drawn.empty:
         return None
     names, rows, end = _rows(drawn)
     looks, placed = style.styles(drawn["contender"]), pandas.concat(rows)
     figure = theme.new(11, ROW_IN * (end + 1.5) + AROUND_IN)
-    figure.get_layout_engine().set(w_pad=0.08)
     axes = figure.add_subplot()
     left, right = min(0.95, 0.97 * drawn["over_low"].min()), max(2.0, drawn["over_high"].max()) * 1.03
     axes.set(xlim=(left, right), ylim=(end, -0.8), yticks=[])
@@ -56,12 +55,13 @@ def overlap(frame):
     theme.note(axes, "pays both, in turn \u25b6", (min(2, right), 1), (4, above), ha="right", **words)
     for arm, look in looks.items():
         _points(axes, arm, placed[placed["contender"] == arm], look)
-    theme.about(figure, frame, "What each arm still pays of the shorter of matmul and wire")
+    theme.about(figure, run_frame, "What each arm still pays of the shorter of matmul and wire")
     below = style.link_text(drawn[~drawn["own_fabric"]]), *style.left_out(frame, void=False)
     style.title(axes, "", *below, left=-COLUMNS[0][0], above=32)
     axes.set_xlabel("time over the longer of T_gemm and T_comm")
     axes.spines["left"].set_visible(False)
     _legend(axes)
+    theme.lay_out(figure, w_pad=0.08)
     return figure
 
 

@@ -41,6 +41,7 @@ def step_shares(frame):
     (_, dtype, contender), alike = next(iter(rows.groupby(["size", "dtype", "contender"], sort=False)))
     words = ", ".join(f"{percent_text(row.matmul_share)} of {row.part}" for row in alike.itertuples())
     theme.about(figure, frame, f"matmul takes {words}, in {dtype}, {contender}")
+    theme.lay_out(figure)
     return figure
 
 
@@ -80,4 +81,5 @@ def step_memory(run):
     axes.legend(frameon=False, fontsize=9)
     size = "-".join(shape.id.split("-")[1:5])
     theme.about(figure, frame_of(run), f"Peaks of a step of {size}: {'; '.join(peaks[:2])}")
+    theme.lay_out(figure)
     return figure

@@ -15,6 +15,14 @@ measured against."""
 PERSISTENT_LOOK = {"fillstyle": "left", "markerfacecoloralt": "white"}
 """Half of a marker: the same arm by our persistent matmul."""
 
+FIELDS = [
+    *("shape", "contender", "op", "layer", "model", "dtype", "tp", "m", "ranks", "wire", "link", "own_fabric"),
+    *("balance", "ratio", "ideal_s", "t_gemm_s", "t_comm_s", "t_own_ideal_s", "time_s", "time_low_s", "time_high_s"),
+    *("link_bytes_per_s", "link_bytes_per_s_requested", "link_off_pace", "gain_all_cores", "of_own_ideal"),
+    *("hidden_fraction", "hidden_low", "hidden_high", "ratio_to_baseline", "ratio_low"),
+]
+"""What the figures show: a row of all fields takes several times as long to look at."""
+
 MOST_NAMED = 3
 """Shapes that are named where some are left out."""
 
@@ -28,7 +36,8 @@ def prepared(frame):
     over a fabric of its own: its time stands over the medians. `share`, `share_low`, `share_high`: T_gemm over an arm's
     time, likewise.
     """
-    frame = frame[frame["analysis"] == "overlap"]
+    frame = frame.loc[frame["analysis"] == "overlap", FIELDS]
+    frame.attrs = {}  # which each selection would copy
     order = list(styles(frame["contender"]))
     frame = frame.sort_values("contender", key=lambda arms: arms.map(order.index), kind="stable")
     shorter_s, ideal_s = frame[["t_gemm_s", "t_comm_s"]].min(axis=1, skipna=False), frame["ideal_s"]

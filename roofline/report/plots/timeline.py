@@ -38,7 +38,8 @@ SHORTEST = 2e-3
 
 def timeline(run: Run):
     """Return the figure; None where no arm has a timeline."""
-    frame = style.prepared(frame_of(run))
+    run_frame = frame_of(run)
+    frame = style.prepared(run_frame)
     looks = style.styles(frame["contender"])
     rows = nearest_to_the_ridge(run, frame)
     if not rows:
@@ -49,8 +50,7 @@ def timeline(run: Run):
     ]
     lanes = [EACH * len(timelines) for timelines in panels]
     figure = theme.new(11, sum(LANE_IN * count + AROUND_IN for count in lanes) + 0.6)
-    theme.about(figure, frame, "What link and chip do in one run of each arm, of median time")
-    figure.get_layout_engine().set(h_pad=0.1)
+    theme.about(figure, run_frame, "What link and chip do in one run of each arm, of median time")
     every = figure.subplots(len(rows), squeeze=False, height_ratios=lanes)[:, 0]
     texts = []
     for axes, row, timelines in zip(every, rows, panels, strict=True):
@@ -160,7 +160,7 @@ def _meaning_of_numbers(op: str, timelines: dict) -> str:
 
 def _drop_too_wide(figure, texts: list) -> None:
     """Take away the words that do not fit into their blocks."""
-    figure.draw_without_rendering()
+    theme.lay_out(figure, h_pad=0.1)
     renderer = figure.canvas.get_renderer()
     for text, bar in texts:
         if text.get_window_extent(renderer).width > bar.get_window_extent(renderer).width - 2:
