@@ -19,8 +19,12 @@ from roofline.theory.arms import ALL_CORES, is_serial
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
-MARGIN, OWN_IDEAL, OTHERS, STOLEN = 0.03, 0.9, 0.05, 0.02
-"""Of a ratio and of a roof; the share of its own ideal that an arm shall reach; of a CPU's time, by who took it."""
+MARGIN = 0.03
+"""Of a ratio and of a roof."""
+OWN_IDEAL = 0.9
+"""The fraction of its own ideal that an arm shall reach."""
+OTHERS, STOLEN = 0.05, 0.02
+"""Of a CPU's time, by who took it."""
 CHANCE = 0.01
 """That so many intervals of equals miss 1; below it they are no equals."""
 QUICK = "few shapes and few rounds: a first look, nothing to compare with or to rest on"
@@ -34,17 +38,27 @@ Find = Callable[[Run, "DataFrame"], Iterable[str]]
 
 
 def findings(run: Run, frame: DataFrame) -> list[str]:
-    """Return `rule: what it finds`, the most important first; where nothing is wrong, that."""
-    lines_of_rule = {name: [f"{name}: {line}" for line in find(run, frame)] for name, find in RULES.items()}
-    good = lines_of_rule.pop("faster")
-    return [*([line for lines in lines_of_rule.values() for line in lines] or [NOTHING]), *good]
+    """`rule: what it finds`, the most important first; where nothing is wrong, that."""
+    lines = []
+    good = []
+    for name, find in RULES.items():
+        found = good if name == "faster" else lines
+        for line in find(run, frame):
+            found.append(f"{name}: {line}")
+    return (lines or [NOTHING]) + good
 
 
 def case_words(row: Series) -> str:
-    """Return a case of an operation in words: `numpy on up, tp 8, M 1, fp32`."""
-    if shape := shape_text(row):
-        row = row.to_dict() | {"layer": shape, "tp": None}
-    words = [text.format(row[name]) for name, text in WORDS.items() if not is_missing(row[name])]
+    """A case of an operation in words: `numpy on up, tp 8, M 1, fp32`."""
+    values = row.to_dict()
+    shape = shape_text(row)
+    if shape:
+        values["layer"] = shape
+        values["tp"] = None
+    words = []
+    for name, text in WORDS.items():
+        if not is_missing(values[name]):
+            words.append(text.format(values[name]))
     return f"{row['contender']} on {', '.join(words)}"
 
 
@@ -56,19 +70,24 @@ def is_missing(value) -> bool:
 
 def _cut_off(run: Run, frame: DataFrame) -> Iterable[str]:
     if run.end is None or run.unfinished:
-        yield f"{(run.end or {}).get('cut_short') or 'it did not come to its end'}; {len(frame)} rows by then"
+        reason = (run.end or {}).get("cut_short") or "it did not come to its end"
+        yield f"{reason}; {len(frame)} rows by then"
+
+
+def _quick(run: Run, frame: DataFrame) -> Iterable[str]:
+    if run.metadata.get("options", {}).get("quick"):
+        yield QUICK
 
 
 def _outcomes(**words: str) -> Find:
-    """Return what finds the cases of these outcomes, and describes each by its words."""
+    """A rule that finds the cases of these outcomes, and describes each by its words."""
 
     def find(run: Run, frame: DataFrame) -> Iterable[str]:
-        cases = grouped((outcome.outcome, outcome.case) for outcome in run.missing)
-        return [
-            f"{len(cases[outcome])} {words[outcome]}: {tables.named(cases[outcome])}"
-            for outcome in words
-            if outcome in cases
-        ]
+        cases_of = grouped((outcome.outcome, outcome.case) for outcome in run.missing)
+        for outcome, text in words.items():
+            cases = cases_of.get(outcome)
+            if cases:
+                yield f"{len(cases)} {text}: {tables.named(cases)}"
 
     return find
 
@@ -79,7 +98,7 @@ def _environment(run: Run, frame: DataFrame) -> Iterable[str]:
 
 
 def _cases(holds: Callable[[DataFrame], Series], far: Callable[[DataFrame], Series], describe: Callable) -> Find:
-    """Return what finds the cases of which `holds`, and describes the one that goes furthest."""
+    """A rule that finds the cases of which `holds`, and describes the one that goes furthest."""
 
     def find(run: Run, frame: DataFrame) -> Iterable[str]:
         matches = frame[holds(frame).fillna(False).astype(bool)]
@@ -91,117 +110,150 @@ def _cases(holds: Callable[[DataFrame], Series], far: Callable[[DataFrame], Seri
 
 
 def _beside(word: str, sign: int) -> Find:
-    """Return what finds where an interval lies beyond the margin of 1: below it of `sign` -1, above it of 1. An arm's
+    """A rule that finds where an interval lies beyond the margin of 1: below it of `sign` -1, above it of 1. An arm's
     baseline is `serial_all_cores` where there is one; one over a fabric of its own has none."""
 
     def find(run: Run, frame: DataFrame) -> Iterable[str]:
-        all_cores = frame["gain_all_cores"].notna()
-        rows = frame.assign(
-            field=all_cores.map({True: "gain_all_cores", False: "ratio_to_baseline"}),
-            baseline=frame["baseline"].mask(all_cores, ALL_CORES),
+        rows = frame[_is_overlapping(frame) & ~frame["own_fabric"].eq(True).fillna(False)]
+        has_all_cores = rows["gain_all_cores"].notna()
+        rows = rows.assign(
+            field=has_all_cores.map({True: "gain_all_cores", False: "ratio_to_baseline"}),
+            baseline=rows["baseline"].mask(has_all_cores, ALL_CORES),
         )
-        rows = rows[~frame["contender"].map(is_serial).astype(bool) & ~frame["own_fabric"].eq(True).fillna(False)]
         for (op, field, baseline), group in rows.groupby(["op", "field", "baseline"], sort=False):
             low, high = FIELDS[field].ends
-            is_judged = group["rival"].ne(False).fillna(True) & group["contender"].ne(baseline)
-            rivals = group[is_judged & group[field].notna()]
-            matches = rivals[sign * (rivals[low if sign > 0 else high] - 1) > MARGIN]
+            is_rival = group["rival"].ne(False).fillna(True) & group["contender"].ne(baseline)
+            rivals = group[is_rival & group[field].notna()]
+            nearest_end = low if sign > 0 else high
+            matches = rivals[sign * (rivals[nearest_end] - 1) > MARGIN]
             if len(matches):
                 most = matches.loc[(sign * matches[field]).idxmax()]
-                interval = interval_text(*most[[field, *FIELDS[field].ends]])
+                interval = interval_text(most[field], most[low], most[high])
                 yield f"{op}: {_counts(matches, rivals)}, than {baseline}; {word} {interval}: {case_words(most)}"
 
     return find
+
+
+def _is_overlapping(frame: DataFrame) -> Series:
+    """Whether each case is not one of serial, on some cores or all."""
+    return ~frame["contender"].map(is_serial).astype(bool)
 
 
 def _unequal(run: Run, frame: DataFrame) -> Iterable[str]:
     """A line where the baseline differs from itself, in its second turn, on more shapes than intervals may miss."""
     again = frame[frame["contender"].eq(frame["baseline"] + AGAIN) & frame["ratio_to_baseline"].notna()]
     missed = again[(again["ratio_low"] > 1) | (again["ratio_high"] < 1)]
-    of_equals = [
-        math.comb(len(again), count) * (1 - CONFIDENCE) ** count * CONFIDENCE ** (len(again) - count)
-        for count in range(len(missed), len(again) + 1)
-    ]
-    if len(missed) and sum(of_equals) < CHANCE:
-        most = missed.loc[(missed["ratio_to_baseline"] - 1).abs().idxmax()]
-        interval = interval_text(*most[["ratio_to_baseline", *FIELDS["ratio_to_baseline"].ends]])
-        where = f"{len(missed)} of {len(again)} shapes"
-        yield f"the baseline is not as fast as itself on {where}, {interval}: {case_words(most)}"
+    if missed.empty or _chance_of_missing(len(missed), len(again)) >= CHANCE:
+        return
+    most = missed.loc[(missed["ratio_to_baseline"] - 1).abs().idxmax()]
+    interval = interval_text(most["ratio_to_baseline"], most["ratio_low"], most["ratio_high"])
+    where = f"{len(missed)} of {len(again)} shapes"
+    yield f"the baseline is not as fast as itself on {where}, {interval}: {case_words(most)}"
+
+
+def _chance_of_missing(least: int, intervals: int) -> float:
+    """The chance that so many of the intervals of equals miss 1, or more of them."""
+    chance = 0.0
+    for missed in range(least, intervals + 1):
+        ways = math.comb(intervals, missed)
+        chance += ways * (1 - CONFIDENCE) ** missed * CONFIDENCE ** (intervals - missed)
+    return chance
 
 
 def _counts(matches: DataFrame, compared: DataFrame) -> str:
-    """Return who is among `matches`, and on how many of the shapes on which it is compared."""
-    counts, of = (rows["contender"].value_counts(sort=False) for rows in (matches, compared))
-    return ", ".join(f"{name} on {count} of {of[name]} shapes" for name, count in counts.items())
+    """Who is among `matches`, and on how many of the shapes on which it is compared."""
+    counts = matches["contender"].value_counts(sort=False)
+    shapes = compared["contender"].value_counts(sort=False)
+    return ", ".join(f"{name} on {count} of {shapes[name]} shapes" for name, count in counts.items())
 
 
 def _own_ideal(run: Run, frame: DataFrame) -> Iterable[str]:
-    arms = frame[frame["of_own_ideal"].notna() & ~frame["contender"].map(is_serial).astype(bool)]
+    arms = frame[frame["of_own_ideal"].notna() & _is_overlapping(frame)]
     for op, rows in arms.groupby("op", sort=False):
         low = rows[rows["of_own_ideal"] < OWN_IDEAL]
         if len(low):
             least = low.loc[low["of_own_ideal"].idxmin()]
-            counts = low["diagnosis"].value_counts().items()
-            why = ", ".join(
-                f"{REST if diagnosis == 'the rest' else diagnosis} on {count}" for diagnosis, count in counts
-            )
-            text = f"{op}: {_counts(low, rows)}, lost mostly to {why}"
+            counts = low["diagnosis"].replace("the rest", REST).value_counts()
+            reasons = [f"{diagnosis} on {count}" for diagnosis, count in counts.items()]
+            text = f"{op}: {_counts(low, rows)}, lost mostly to {', '.join(reasons)}"
             yield f"{text}; least {percent_text(least['of_own_ideal'])}: {case_words(least)}"
 
 
 def _drifted(run: Run, frame: DataFrame) -> Iterable[str]:
+    """A line for each ceiling that is not known to within the margin, by its interval or by its values over the run."""
     values_of = grouped(((ceiling["ceiling"], ceiling["dtype"]), ceiling["value"]) for ceiling in run.ceilings)
     for ceiling in ceilings_of(run):
         values = values_of.get((ceiling.kind, ceiling.dtype), [ceiling.value])
-        off = max((ceiling.high - ceiling.low) / ceiling.value / 2, max(values) / min(values) - 1)
+        half_width = (ceiling.high - ceiling.low) / ceiling.value / 2
+        off = max(half_width, max(values) / min(values) - 1)
         if off > MARGIN and ceiling.kind != "copy":
-            yield f"{ceiling.kind}{f' {ceiling.dtype}' if ceiling.dtype else ''} is known to within {error_text(off)}"
+            name = f"{ceiling.kind} {ceiling.dtype}" if ceiling.dtype else ceiling.kind
+            yield f"{name} is known to within {error_text(off)}"
 
 
-def _above(name: str, share: float, text: str) -> Find:
-    """Return what finds the cases whose field `name` is above `share`; `text` describes the highest."""
-    return _cases(lambda f: f[name] > share, lambda f: f[name], lambda row: text.format(error_text(row[name])))
+def _above(name: str, limit: float, text: str) -> Find:
+    """A rule that finds the cases whose field `name` is above the limit; `text` describes the highest."""
+    return _cases(
+        lambda f: f[name] > limit,
+        lambda f: f[name],
+        lambda row: text.format(error_text(row[name])),
+    )
 
 
 def disturbance(shapes: Sequence[Shape]) -> str:
-    """Return what disturbs the measurement of `shapes`, in words, by the rules; empty where nothing does."""
+    """What disturbs the measurement of `shapes`, in words, by the rules; empty where nothing does."""
     words = []
     for field, limit, text in (
         ("others_share", OTHERS, "other processes took {} of the CPU"),
         ("stolen_share", STOLEN, "other guests of the machine took {} of the CPU"),
     ):
-        share = median([shape.telemetry.get(field) or 0.0 for shape in shapes])
-        words += [text.format(error_text(share))] if share > limit else []
+        share = median(shape.telemetry.get(field) or 0.0 for shape in shapes)
+        if share > limit:
+            words.append(text.format(error_text(share)))
     if any(shape.telemetry.get("throttled") for shape in shapes):
         words.append("the clock was held down")
     return ", and ".join(words)
 
 
+def _is_throttled(frame: DataFrame) -> Series:
+    return frame["throttled"].eq(True).fillna(False) | frame["steady_throttled"].fillna("").ne("")
+
+
 def _reasons(row: Series) -> str:
-    reasons = (row["throttle_reasons"], row["steady_throttled"])
-    return f"as by {next((reason for reason in reasons if not is_missing(reason) and reason), 'unknown')}"
+    for reason in (row["throttle_reasons"], row["steady_throttled"]):
+        if not is_missing(reason) and reason:
+            return f"as by {reason}"
+    return "as by unknown"
 
 
 RULES = {
     "cut off": _cut_off,
-    "quick": lambda run, frame: [QUICK] * bool(run.metadata.get("options", {}).get("quick")),
+    "quick": _quick,
     "failed": _outcomes(failed="wrong, crashed or hung"),
-    "void": _cases(lambda f: f["link_off_pace"].notna(), lambda f: f["link_off_pace"].abs(),
-                   lambda row: f"the link off its pace by up to {100 * row['link_off_pace']:+.0f} %"),
+    "void": _cases(
+        lambda f: f["link_off_pace"].notna(),
+        lambda f: f["link_off_pace"].abs(),
+        lambda row: f"the link off its pace by up to {100 * row['link_off_pace']:+.0f} %",
+    ),
     "environment": _environment,
-    "throttled": _cases(lambda f: f["throttled"].eq(True).fillna(False) | f["steady_throttled"].fillna("").ne(""),
-                        lambda f: f["time_s"], _reasons),
-    "above the roof": _cases(lambda f: f["above_roof"].eq(True), lambda f: f["of_roof"],
-                             lambda row: f"up to {percent_text(row['of_roof'])}"),
+    "throttled": _cases(_is_throttled, lambda f: f["time_s"], _reasons),
+    "above the roof": _cases(
+        lambda f: f["above_roof"].eq(True),
+        lambda f: f["of_roof"],
+        lambda row: f"up to {percent_text(row['of_roof'])}",
+    ),
     "unequal": _unequal,
     "slower": _beside("worst", -1),
     "below own ideal": _own_ideal,
-    "few rounds": _cases(lambda f: f["rounds"].lt(FEW_ROUNDS) | f["stopped_by"].eq(INTERRUPTED), lambda f: -f["rounds"],
-                         lambda row: f"{row['rounds']} or more"),
+    "few rounds": _cases(
+        lambda f: f["rounds"].lt(FEW_ROUNDS) | f["stopped_by"].eq(INTERRUPTED),
+        lambda f: -f["rounds"],
+        lambda row: f"{row['rounds']} or more",
+    ),
     "roof drifted": _drifted,
     "disturbed": _above("others_share", OTHERS, "other processes took up to {} of the CPU"),
     "waiting": _above("waiting_share", OTHERS, "threads waited for a core in up to {} of the samples"),
     "stolen time": _above("stolen_share", STOLEN, "up to {}"),
     "not measured": _outcomes(skipped="skipped", not_run="not run"),
     "faster": _beside("best", 1),
-}  # fmt: skip
+}

@@ -32,7 +32,10 @@ class Section(NamedTuple):
         return self.table is not None and len(self.table) > 0
 
     def explained(self) -> Section:
-        """Return the section with a line that says what a mark in its table means, if there is one."""
-        cells = [] if self.table is None else self.table.to_numpy().ravel()
-        is_marked = any(str(cell).endswith(ABOVE_ALL) for cell in cells)
-        return self._replace(lines=(*self.lines, ABOVE)) if is_marked else self
+        """The section with a line that says what a mark in its table means, if there is one."""
+        if self.table is None:
+            return self
+        for cell in self.table.to_numpy().ravel():
+            if str(cell).endswith(ABOVE_ALL):
+                return self._replace(lines=(*self.lines, ABOVE))
+        return self

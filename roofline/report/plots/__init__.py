@@ -8,7 +8,15 @@ from roofline.report.plots.overlap import overlap
 from roofline.report.plots.steps import step_memory, step_shares
 from roofline.report.plots.timeline import timeline
 
-OF_FRAME = memory_roofline, network_roofline, overlap, attention, step_shares
-FIGURES = {figure.__name__: figure for figure in OF_FRAME}
-OF_RUN = {figure.__name__: figure for figure in (timeline, step_memory)}
+FIGURES = {
+    "memory_roofline": memory_roofline,
+    "network_roofline": network_roofline,
+    "overlap": overlap,
+    "attention": attention,
+    "step_shares": step_shares,
+}
+OF_RUN = {
+    "timeline": timeline,
+    "step_memory": step_memory,
+}
 __all__ = [*FIGURES, *OF_RUN]

@@ -1,6 +1,7 @@
 """The figure memory_roofline: FLOP/s over FLOP per byte of device memory, under the measured roof; and beside it the
 bytes/s of few rows, which a roofline hides."""
 
+from dataclasses import dataclass
 from itertools import cycle
 
 import numpy as np
@@ -15,158 +16,304 @@ from roofline.store.stats import geometric_mean
 from roofline.theory.bounds import balance
 
 ISOLINES = (0.5, 0.75, 0.9)
-MODELLED, COUNTED = "hollow: each byte moved once", "filled: bytes counted, from a cold cache"
+MODELLED = "hollow: each byte moved once"
+COUNTED = "filled: bytes counted, from a cold cache"
 
 FEW_ROWS = 64
 """Cases of up to so many rows, and those under the ridge, stand in the panel of bytes/s too."""
 
-MARKS, MANY, ALIKE = (*MARKERS, "<", ">", "p"), "shapes of a file", {"marker": "o", "ls": "none"}
-"""The marks of layers at a tp, and of a file's shapes, which look alike where there are more of them."""
+MARKS = (*MARKERS, "<", ">", "p")
+"""Of layers at a tp, and of a file's shapes."""
+
+MANY = "shapes of a file"
+"""Where there are more of them than marks, they look alike."""
 
 APART = 1.15
 """Intensities of the same rows that differ by more than this factor have a label each."""
 
-THROTTLED = {"marker": "o", "markersize": 13, "fillstyle": "none", "color": DARK, "markeredgewidth": 0.8}
+EDGE = {"markeredgecolor": DARK, "markeredgewidth": 0.6}
+THROTTLED = {
+    "marker": "o",
+    "markersize": 13,
+    "fillstyle": "none",
+    "color": DARK,
+    "markeredgewidth": 0.8,
+}
+
+
+@dataclass
+class Panel:
+    """What one dtype's panel is drawn by: its cases, its roofs, and the looks that all panels share."""
+
+    rows: object
+    roof: Roof | None
+    datasheet: Roof | None
+    unit: float
+    """FLOP/s of the axis."""
+    colours: dict
+    """{contender: colour}."""
+    marks: dict
+    """{split: mark}, a split being a layer at a tp, or a shape of a file."""
 
 
 def memory_roofline(frame):
-    """Return the figure, a row of panels for each dtype; None where no case computes from device memory."""
+    """The figure, a row of panels for each dtype; None where no case computes from device memory."""
+    run_frame = frame
     frame = frame[frame["analysis"] == "throughput"]
     frame = frame[frame["contender"] != frame["baseline"] + AGAIN]  # it lies on the baseline's points
     if frame.empty:
         return None
-    shapes = frame.apply(shape_text, axis=1)
-    if len({*shapes} - {""}) > len(MARKS):
-        shapes = shapes.where(shapes == "", MANY)
-    split = (frame["layer"] + ", tp=" + frame["tp"].astype("string")).fillna("").mask(shapes != "", shapes)
-    by_dtype = frame.assign(split=split).groupby("dtype", sort=False)
-    looks = (
-        {name: {"color": colour} for name, colour in theme.colours(frame["contender"].unique()).items()},
-        {name: {"marker": mark} for name, mark in zip(split.unique(), cycle(MARKS))} | {MANY: ALIKE},
-    )
+    frame = frame.assign(split=_splits(frame))
+    by_dtype = frame.groupby("dtype", sort=False)
+    colours = theme.colours(frame["contender"].unique())
+    marks = dict(zip(frame["split"].unique(), cycle(MARKS)))
     figure = theme.new(12.5, 5.8 * len(by_dtype) + 0.6)
-    theme.about(figure, frame, finding(frame))
-    panels, labels = figure.subplots(len(by_dtype), 2, squeeze=False, width_ratios=(5, 3)), []
-    for (axes, beside), (dtype, rows) in zip(panels, by_dtype, strict=True):
-        roof, sheet = (frame.attrs.get(name, {}).get(dtype) for name in ("roofs", "datasheet"))
-        unit = 1e12 if max(rows["tflops"].max() * 1e12, roof.flops if roof else 0) >= 1e12 else 1e9
-        rates = {f"y{end}": rows[f"tflops{end}"] * 1e12 / unit for end in ("", "_low", "_high")}
-        rows = rows.assign(x=rows["device_intensity"], counted=rows["counted_intensity"], **rates)
-        _roofs(axes, rows, roof, sheet, unit)
-        _points(axes, rows, *looks)
-        labels.append(_labels(axes, rows))
-        axes.set(xlabel="arithmetic intensity (FLOP per byte of device memory)", ylabel=theme.UNITS[unit])
-        _legend(axes, rows, *looks)
-        few = rows["m"].le(FEW_ROWS) | rows["x"].lt(balance(*roof) if roof else 0)
-        if (few & rows["m"].notna()).any():
-            _few_rows(beside, rows[few & rows["m"].notna()], roof, unit, looks)
+    theme.about(figure, run_frame, finding(frame))
+    axes = figure.subplots(len(by_dtype), 2, squeeze=False, width_ratios=(5, 3))
+    labels = []
+    for (left, right), (dtype, rows) in zip(axes, by_dtype, strict=True):
+        roof = run_frame.attrs.get("roofs", {}).get(dtype)
+        datasheet = run_frame.attrs.get("datasheet", {}).get(dtype)
+        panel = Panel(rows, roof, datasheet, 1e9, colours, marks)
+        _scale(panel)
+        labels.append(_draw(left, panel))
+        few = _few(panel)
+        if len(few):
+            _few_rows(right, panel, few)
         else:
-            beside.remove()
-            axes.set_subplotspec(axes.get_gridspec()[axes.get_subplotspec().rowspan.start, :])
+            right.remove()
+            grid = left.get_gridspec()
+            row = left.get_subplotspec().rowspan.start
+            left.set_subplotspec(grid[row, :])
     theme.separate(figure, labels)
     return figure
 
 
+def _splits(frame):
+    """What the mark of each case stands for: its layer and tp, or the shape of a file."""
+    shapes = frame.apply(shape_text, axis=1)
+    if shapes[shapes != ""].nunique() > len(MARKS):
+        shapes = shapes.where(shapes == "", MANY)
+    layers = frame["layer"] + ", tp=" + frame["tp"].astype("string")
+    return layers.fillna("").mask(shapes != "", shapes)
+
+
+def _scale(panel: Panel) -> None:
+    """Choose the unit of the axis, and give the cases their places in it."""
+    highest = 1e12 * panel.rows["tflops"].max()
+    if panel.roof:
+        highest = max(highest, panel.roof.flops)
+    if highest >= 1e12:
+        panel.unit = 1e12
+    rows = panel.rows.assign(x=panel.rows["device_intensity"], counted=panel.rows["counted_intensity"])
+    for end in ("", "_low", "_high"):
+        rows[f"y{end}"] = rows[f"tflops{end}"] * 1e12 / panel.unit
+    panel.rows = rows
+
+
 def finding(frame) -> str:
-    """Return the contender of the best geometric mean beside the baseline, and the share of the roof at its most
-    rows."""
+    """The contender of the best geometric mean beside the baseline, and its fraction of the roof at its most rows."""
     others = frame[frame["rival"].eq(True).fillna(False) & frame["ratio_to_baseline"].notna()]
     means = others.groupby("contender", sort=False)["ratio_to_baseline"].agg(geometric_mean)
     name = means.idxmax() if len(means) else frame["contender"].iloc[0]
-    rows, share = frame[(frame["contender"] == name) & frame["of_roof"].notna()], ""
-    if len(most := rows[rows["m"].eq(rows["m"].max()).fillna(False)]):
-        share = f"{percent_text(geometric_mean(most['of_roof']))} of the roof at M = {most['m'].iloc[0]}"
+    reached = _reached(frame[frame["contender"] == name])
     if len(means):
-        mean, rows = means[name], others[others["contender"] == name]
-        than = rows["baseline"].iloc[0]
-        text = f"{name} is {mean:.2f} x as fast as {than} in the geometric mean over {len(rows)} shapes"
-        return text + bool(share) * f"; {share}"
-    return f"{name} reaches {share}" if share else "FLOP/s over arithmetic intensity"
+        rows = others[others["contender"] == name]
+        baseline = rows["baseline"].iloc[0]
+        text = f"{name} is {means[name]:.2f} x as fast as {baseline} in the geometric mean over {len(rows)} shapes"
+        return f"{text}; {reached}" if reached else text
+    return f"{name} reaches {reached}" if reached else "FLOP/s over arithmetic intensity"
 
 
-def _roofs(axes, rows, measured: Roof | None, sheet: Roof | None, unit: float) -> None:
+def _reached(rows) -> str:
+    """The fraction of the roof at the most rows; no text where it has no rows or no roof."""
+    rows = rows[rows["of_roof"].notna()]
+    most = rows[rows["m"].eq(rows["m"].max()).fillna(False)]
+    if most.empty:
+        return ""
+    fraction = percent_text(geometric_mean(most["of_roof"]))
+    return f"{fraction} of the roof at M = {most['m'].iloc[0]}"
+
+
+def _draw(axes, panel: Panel) -> list:
+    """FLOP/s over intensity; returns the labels."""
+    _roofs(axes, panel)
+    _points(axes, panel, panel.rows)
+    labels = _labels(axes, panel.rows)
+    axes.set_xlabel("arithmetic intensity (FLOP per byte of device memory)")
+    axes.set_ylabel(theme.UNITS[panel.unit])
+    _legend(axes, panel)
+    return labels
+
+
+def _roofs(axes, panel: Panel) -> None:
     """Limits that hold all points and roofs, and the roofs."""
-    xs, ys = [*rows["x"], *rows["counted_intensity"].dropna()], [*rows["y"]]
-    for roof in filter(None, (sheet, measured)):
-        xs += [balance(*roof) / 8, 2 * balance(*roof)]
-        ys.append(roof.flops / unit)
-    axes.set(xscale="log", yscale="log", xlim=(min(xs) / 1.6, max(xs) * 3.5), ylim=(min(ys) / 2.2, max(ys) * 2.2))
+    unit = panel.unit
+    xs = [*panel.rows["x"], *panel.rows["counted"].dropna()]
+    ys = [*panel.rows["y"]]
+    for roof in (panel.datasheet, panel.roof):
+        if roof:
+            xs += [balance(*roof) / 8, 2 * balance(*roof)]
+            ys.append(roof.flops / unit)
+    axes.set(xscale="log", yscale="log")
+    axes.set_xlim(min(xs) / 1.6, max(xs) * 3.5)
+    axes.set_ylim(min(ys) / 2.2, max(ys) * 2.2)
     theme.plain_numbers(axes)
-    if sheet:  # its words stand where those of the measured one do not
-        theme.roof(axes, *sheet, unit, "datasheet: ", part=0.55, at_ridge=True, color=GREY, ls="--", lw=1.3)
-    if measured:
-        for share in ISOLINES:
-            xs, ys = theme.bend(axes, *(share * rate for rate in measured), unit)
-            axes.plot(xs, ys, color=GREY, linewidth=0.7, alpha=0.7, zorder=1)
-            end, words = (xs[-1], ys[-1]), f"{100 * share:.0f} %"
-            theme.note(axes, words, end, (-2, 0), fontsize=8, color=GREY, ha="right", va="center")
-        theme.roof(axes, *measured, unit, "measured: ", part=0.12, lw=2)
+    if panel.datasheet:  # its words stand where those of the measured one do not
+        theme.roof(
+            axes,
+            panel.datasheet,
+            unit,
+            "datasheet: ",
+            part=0.55,
+            at_ridge=True,
+            color=GREY,
+            ls="--",
+            lw=1.3,
+        )
+    if panel.roof:
+        for fraction in ISOLINES:
+            _isoline(axes, panel, fraction)
+        theme.roof(axes, panel.roof, unit, "measured: ", part=0.12, lw=2)
+
+
+def _isoline(axes, panel: Panel, fraction: float) -> None:
+    flops, bytes_per_s = panel.roof
+    xs, ys = theme.bend(axes, fraction * flops, fraction * bytes_per_s, panel.unit)
+    axes.plot(
+        xs,
+        ys,
+        color=GREY,
+        linewidth=0.7,
+        alpha=0.7,
+        zorder=1,
+    )
+    words = f"{100 * fraction:.0f} %"
+    theme.note(
+        axes,
+        words,
+        (xs[-1], ys[-1]),
+        (-2, 0),
+        fontsize=8,
+        color=GREY,
+        ha="right",
+        va="center",
+    )
 
 
 def _labels(axes, rows) -> list:
     """M under each cluster of points, with tp or shape where that puts those of an M apart; returns the labels."""
     of_m = rows.groupby("m")["x"]
-    apart = of_m.transform("max") > APART * of_m.transform("min")
-    place = ("\ntp=" + rows["tp"].astype("string")).fillna("").mask(rows["layer"] == SHAPE, "\n" + rows["split"])
-    low = rows["y_low"].clip(lower=1.5 * axes.get_ylim()[0])  # a wide interval may end below the axes
-    rows = rows.assign(place=place.where(apart & (rows["split"] != MANY), ""), y_low=low)
+    is_apart = of_m.transform("max") > APART * of_m.transform("min")
+    place = "\ntp=" + rows["tp"].astype("string")
+    place = place.fillna("").mask(rows["layer"] == SHAPE, "\n" + rows["split"])
+    place = place.where(is_apart & (rows["split"] != MANY), "")
+    bottom = 1.5 * axes.get_ylim()[0]  # a wide interval may end below the axes
+    rows = rows.assign(place=place, y_low=rows["y_low"].clip(lower=bottom))
     return theme.name_lowest(axes, rows, ["m", "place"], "x", "y_low", lambda row: f"M={row.m}{row.place}")
 
 
-def _points(axes, frame, colours: dict, marks: dict, line: str = "none") -> None:
+def _mark(panel: Panel, split: str) -> dict:
+    """How the points of a split are marked. Those that look alike have no line."""
+    return {"marker": "o", "ls": "none"} if split == MANY else {"marker": panel.marks[split]}
+
+
+def _points(axes, panel: Panel, frame, line: str = "none") -> None:
     """Points by contender and split; they share an x at each shape, so neighbours step a little to the side.
 
     Where bytes were counted, all points at modelled intensities are hollow, and a filled one at the counted intensity
     is joined to its own: how far to the left it lies is what was moved beyond the least.
     """
-    hollow = frame["counted_intensity"].notna().any()
-    edge = {"markeredgecolor": DARK, "markeredgewidth": 0.6}
+    is_hollow = frame["counted_intensity"].notna().any()
+    names = list(panel.colours)
     for (name, split), rows in frame.groupby(["contender", "split"], sort=False):
-        colour = colours[name]["color"]
-        points = {"ls": line, "lw": 0.6, "markersize": 6.5} | colours[name] | marks[split]
-        face = {"markerfacecolor": "white", "markeredgecolor": colour, "markeredgewidth": 1.4} if hollow else edge
-        shift = 1.035 ** ([*colours].index(name) - (len(colours) - 1) / 2)
-        xs, ys, counted = rows["x"] * shift, rows["y"], rows["counted"] * shift
+        colour = panel.colours[name]
+        look = {"ls": line, "lw": 0.6, "markersize": 6.5, "color": colour}
+        look.update(_mark(panel, split))
+        face = EDGE
+        if is_hollow:
+            face = {"markerfacecolor": "white", "markeredgecolor": colour, "markeredgewidth": 1.4}
+        shift = 1.035 ** (names.index(name) - (len(names) - 1) / 2)
+        xs = rows["x"] * shift
+        ys = rows["y"]
+        ends = [ys - rows["y_low"], rows["y_high"] - ys]
         axes.errorbar(
-            xs, ys, yerr=[ys - rows["y_low"], rows["y_high"] - ys], ecolor=DARK, elinewidth=0.9, capsize=2, zorder=4,
-            **points, **face,
-        )  # fmt: skip
-        there, hot = counted.notna(), rows["throttled"].eq(True).fillna(False)
-        axes.plot([xs[there], counted[there]], [ys[there]] * 2, color=colour, linewidth=1.2, zorder=3.5)
-        axes.plot(counted[there], ys[there], zorder=4.5, **points, **edge)
+            xs,
+            ys,
+            yerr=ends,
+            ecolor=DARK,
+            elinewidth=0.9,
+            capsize=2,
+            zorder=4,
+            **look,
+            **face,
+        )
+        counted = rows["counted"].dropna() * shift
+        heights = ys[counted.index]
+        axes.plot([xs[counted.index], counted], [heights, heights], color=colour, linewidth=1.2, zorder=3.5)
+        axes.plot(counted, heights, zorder=4.5, **look, **EDGE)
+        hot = rows["throttled"].eq(True).fillna(False)
         axes.plot(xs[hot], ys[hot], ls="none", zorder=3, **THROTTLED)
 
 
-def _legend(axes, rows, colours: dict, marks: dict) -> None:
+def _legend(axes, panel: Panel) -> None:
     """Colours of contenders, marks of splits, and what else the points are."""
-    looks = colours | {split: marks[split] for split in rows["split"].unique() if split}
-    if rows["counted_intensity"].notna().any():
-        looks |= {MODELLED: {"markerfacecolor": "white"}, COUNTED: {}}
-    looks |= {"throttled": THROTTLED} if rows["throttled"].eq(True).any() else {}
-    handles = [axes.plot([], [], **{"ls": "none", "marker": "o", "color": GREY} | look)[0] for look in looks.values()]
+    rows = panel.rows
+    looks = {name: {"color": colour} for name, colour in panel.colours.items()}
+    for split in rows["split"].unique():
+        if split:
+            looks[split] = _mark(panel, split)
+    if rows["counted"].notna().any():
+        looks[MODELLED] = {"markerfacecolor": "white"}
+        looks[COUNTED] = {}
+    if rows["throttled"].eq(True).any():
+        looks["throttled"] = THROTTLED
+    handles = []
+    for look in looks.values():
+        look = {"ls": "none", "marker": "o", "color": GREY} | look
+        handles += axes.plot([], [], **look)
+    title = f"{rows['dtype'].iloc[0]}, 95 % intervals"
     axes.legend(
         handles,
         looks,
         loc="lower right",
         fontsize=9.5,
-        title=f"{rows['dtype'].iloc[0]}, 95 % intervals",
+        title=title,
         title_fontsize=8.5,
     )
 
 
-def _few_rows(axes, rows, roof: Roof | None, unit: float, looks: tuple) -> None:
+def _few(panel: Panel):
+    """The cases of few rows, and those under the ridge."""
+    ridge = balance(*panel.roof) if panel.roof else 0
+    rows = panel.rows[panel.rows["m"].notna()]
+    return rows[rows["m"].le(FEW_ROWS) | rows["x"].lt(ridge)]
+
+
+def _few_rows(axes, panel: Panel, rows) -> None:
     """GB/s over rows, each byte once, under what was read and what the matmul roof leaves of it."""
-    rows, scale = rows.sort_values("m"), unit / 1e9 / rows["device_intensity"]
-    rows = rows.assign(x=rows["m"].astype(float), **{name: rows[name] * scale for name in ("y", "y_low", "y_high")})
+    rows = rows.sort_values("m")
+    rows = rows.assign(x=rows["m"].astype(float), counted=np.nan)
+    for name in ("y", "y_low", "y_high"):
+        rows[name] *= panel.unit / 1e9 / rows["device_intensity"]
+    ticks = 2.0 ** np.arange(-1, 12)
     axes.set_xscale("log", base=2)
-    axes.set_xticks(2.0 ** np.arange(-1, 12), [f"{2.0**power:g}" for power in range(-1, 12)])
-    axes.set(xlim=(rows["x"].min() / 2.2, rows["x"].max() * 2.2), xlabel="M, rows of x", ylabel="GB/s of device memory")
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.set_xlim(rows["x"].min() / 2.2, rows["x"].max() * 2.2)
+    axes.set(xlabel="M, rows of x", ylabel="GB/s of device memory")
     axes.set_title("few rows: bytes, each once, over time", loc="left", fontsize=11)
-    _points(axes, rows.assign(counted=np.nan), *looks, "-")
-    if roof:
-        at, read = rows.groupby("x")["device_intensity"].median(), roof.read_bytes_per_s / 1e9
-        xs = np.geomspace(axes.get_xlim()[0], rows["x"].max(), 200)
-        ys = np.minimum(roof.flops / 1e9 / np.interp(xs, [0, *at.index], [0, *at]), read)
-        axes.plot(xs, ys, color=DARK, linewidth=2, zorder=2)
-        theme.note(axes, f"measured: {rate_text(read)} GB/s", (xs[0], ys[0]), (4, 4), va="bottom")
+    _points(axes, panel, rows, "-")
+    if panel.roof:
+        _roof_of_few(axes, panel.roof, rows)
     axes.set_ylim(0, 1.08 * axes.get_ylim()[1])
+
+
+def _roof_of_few(axes, roof: Roof, rows) -> None:
+    """What was read, and from the rows on at which the matmul takes longer, what that leaves of it."""
+    intensity = rows.groupby("x")["device_intensity"].median()
+    xs = np.geomspace(axes.get_xlim()[0], rows["x"].max(), 200)
+    intensities = np.interp(xs, [0, *intensity.index], [0, *intensity])
+    read = roof.read_bytes_per_s / 1e9
+    ys = np.minimum(roof.flops / 1e9 / intensities, read)
+    axes.plot(xs, ys, color=DARK, linewidth=2, zorder=2)
+    theme.note(axes, f"measured: {rate_text(read)} GB/s", (xs[0], ys[0]), (4, 4), va="bottom")

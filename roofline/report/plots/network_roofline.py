@@ -6,6 +6,9 @@ over that is T_gemm / T_comm, so that all wires have one roof, min(1, x), and on
 other, x / (1 + x). An arm that multiplies on more cores than T_gemm is left to the figure overlap: its roof is another.
 """
 
+from dataclasses import dataclass
+from typing import Any
+
 import numpy as np
 
 from roofline.operations.format import percent_text
@@ -20,112 +23,228 @@ from roofline.theory.work import ITEMSIZE
 PANEL_IN, MORE_IN = 3.6, 0.8
 """Inches of a panel of one operation, and what each further one takes."""
 
+ASIDE = 0.004
+"""How far the arms of one shape stand apart, of the width of the axes."""
+
+FRAME = ("data", "axes fraction")
+
+
+@dataclass
+class Panel:
+    """The cases of one panel: all of them, and those that can be compared."""
+
+    every: Any
+    valid: Any
+    best: Any
+    """The row of the arm that gains most, if one gains."""
+
+    @property
+    def layers(self) -> dict[str, str]:
+        """{operation: layer}."""
+        firsts = self.every.drop_duplicates("op")
+        return dict(zip(firsts["op"], firsts["layer"], strict=True))
+
 
 def network_roofline(frame):
-    """Return the figure; None where no case has T_gemm and T_comm."""
-    run_frame, frame = frame, style.prepared(frame)
-    if not frame["timed"].any():
+    """The figure; None where no case has T_gemm and T_comm."""
+    cases = style.prepared(frame)
+    if not cases["timed"].any():
         return None
-    frame = frame.assign(panel=frame["op"].where(~frame["op"].isin(LAYER), "layer"))
-    own_roof = frame["own_fabric"] | (frame["contender"] == ALL_CORES)
-    valid = frame[frame["timed"] & ~own_roof & ~frame["void"]]
-    arms = valid.groupby("op")["contender"]
-    rank, count = arms.transform(lambda rows: rows.map([*rows.unique()].index)), arms.transform("nunique")
-    valid = valid.assign(aside=0.004 * (rank - (count - 1) / 2))
-    looks, of_panel = style.styles(valid["contender"]), dict(list(frame.groupby("panel", sort=False)))
-    heights = [PANEL_IN + MORE_IN * (rows["op"].nunique() - 1) for rows in of_panel.values()]
-    best, figure = _best(valid), theme.new(11, sum(heights) + 2.2)
-    gains = " and ".join(f"{row.ratio_to_baseline:.2f} x in {row.op}" for row in best.values())
-    nothing = "No arm is faster than serial beyond its interval" if len(valid) else "Nothing that can be compared"
-    theme.about(figure, run_frame, f"Overlapping buys, over serial, {gains}" if gains else nothing)
-    panels = figure.subplots(len(heights), sharex=True, sharey=True, squeeze=False, height_ratios=heights)[:, 0]
-    left, right = min([0.6, *valid["ratio"]]) / 1.5, max([1.6, *valid["ratio"]]) * 1.5
-    panels[0].set_xscale("log", base=2)
-    panels[0].set(xlim=(left, right), ylim=(0, 1.15))
-    panels[0].xaxis.set_major_formatter("{x:g}")
-    ticks = [tick for tick in panels[0].get_xticks() if left <= tick <= right]
-    top = panels[0].secondary_xaxis("top")
-    top.set_xticks(ticks, [f"{EXERCISE_BALANCE * tick:g}" for tick in ticks], fontsize=9, color=GREY)
-    top.minorticks_off()
-    top.set_xlabel("FLOP per received byte on the exercise's chip", loc="right", fontsize=9, color=GREY)
-    panels[-1].set_xlabel("T_gemm / T_comm: FLOP per received byte over the balance of matmul and link")
-    labels = [
-        _panel(axes, valid[valid["panel"] == panel], rows, looks, best.get(panel))
-        for axes, (panel, rows) in zip(panels, of_panel.items(), strict=True)
-    ]
-    handles = {name: handle for axes in panels for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)}
-    style.legend(panels[-1], [*handles.values()], [*handles], 4, title="95 % intervals", title_fontsize=8.5)
+    cases["panel"] = cases["op"].where(~cases["op"].isin(LAYER), "layer")
+    valid = _comparable(cases)
+    best = _best(valid)
+    panels = []
+    for name, every in cases.groupby("panel", sort=False):
+        panels.append(Panel(every, valid[valid["panel"] == name], best.get(name)))
+    heights = [PANEL_IN + MORE_IN * (len(panel.layers) - 1) for panel in panels]
+    figure = theme.new(11, sum(heights) + 2.2)
+    theme.about(figure, frame, _finding(valid, best))
+    every_axes = figure.subplots(
+        len(panels),
+        sharex=True,
+        sharey=True,
+        squeeze=False,
+        height_ratios=heights,
+    )[:, 0]
+    _scales(every_axes, valid)
+    looks = style.styles(valid["contender"])
+    labels = []
+    handles = {}
+    for axes, panel in zip(every_axes, panels, strict=True):
+        labels.append(_panel(axes, panel, looks))
+        for handle, name in zip(*axes.get_legend_handles_labels(), strict=True):
+            handles[name] = handle
+    names = list(handles)
+    style.legend(every_axes[-1], list(handles.values()), names, 4, title="95 % intervals", title_fontsize=8.5)
     theme.separate(figure, labels)
     return figure
 
 
+def _comparable(cases):
+    """The cases that this roof holds for, with how far each stands `aside` of its shape's place."""
+    has_own_roof = cases["own_fabric"] | (cases["contender"] == ALL_CORES)
+    valid = cases[cases["timed"] & ~has_own_roof & ~cases["void"]]
+    arms = valid.groupby("op")["contender"]
+    rank = arms.transform(lambda rows: rows.map([*rows.unique()].index))
+    middle = (arms.transform("nunique") - 1) / 2
+    return valid.assign(aside=ASIDE * (rank - middle))
+
+
 def _best(valid) -> dict:
-    """Return {panel: its overlapping arm whose gain over serial begins highest, by its interval, and above 1}."""
-    won = valid[~valid["contender"].map(is_serial).astype(bool) & (valid["ratio_low"] > 1)]
+    """{panel: its overlapping arm whose gain over serial begins highest, by its interval, and above 1}."""
+    is_serial_arm = valid["contender"].map(is_serial).astype(bool)
+    won = valid[~is_serial_arm & (valid["ratio_low"] > 1)]
     best = won.sort_values("ratio_low").drop_duplicates("panel", keep="last").sort_index()
     return {row.panel: row for row in best.itertuples()}
 
 
-def _where(row) -> str:
-    """Return at which T_gemm / T_comm the arm that the figure's title is about gains so much, and beside what it could
-    be."""
-    text = f"{row.op} at T_gemm / T_comm = {row.ratio:.2f}"
-    text += f", {percent_text(row.of_own_ideal)} of what its schedule allows" if row.of_own_ideal > 0 else ""
-    return text + (f", {row.gain_all_cores:.2f} x over serial on all cores" if row.gain_all_cores > 0 else "")
+def _finding(valid, best: dict) -> str:
+    if valid.empty:
+        return "Nothing that can be compared"
+    if not best:
+        return "No arm is faster than serial beyond its interval"
+    gains = [f"{row.ratio_to_baseline:.2f} x in {row.op}" for row in best.values()]
+    return f"Overlapping buys, over serial, {' and '.join(gains)}"
 
 
-def _panel(axes, valid, every, looks: dict, best) -> list:
+def _scales(every_axes, valid) -> None:
+    """Limits and ticks that all panels share, and above the first what they are on the exercise's chip."""
+    first = every_axes[0]
+    left = min([0.6, *valid["ratio"]]) / 1.5
+    right = max([1.6, *valid["ratio"]]) * 1.5
+    first.set_xscale("log", base=2)
+    first.set(xlim=(left, right), ylim=(0, 1.15))
+    first.xaxis.set_major_formatter("{x:g}")
+    ticks = [tick for tick in first.get_xticks() if left <= tick <= right]
+    intensities = [f"{EXERCISE_BALANCE * tick:g}" for tick in ticks]
+    top = first.secondary_xaxis("top")
+    top.set_xticks(ticks, intensities, fontsize=9, color=GREY)
+    top.minorticks_off()
+    top.set_xlabel("FLOP per received byte on the exercise's chip", loc="right", fontsize=9, color=GREY)
+    every_axes[-1].set_xlabel("T_gemm / T_comm: FLOP per received byte over the balance of matmul and link")
+
+
+def _panel(axes, panel: Panel, looks: dict) -> list:
     """Roof, bound, points and labels of the shapes of a panel; returns the labels."""
-    left, right = axes.get_xlim()
-    xs = np.sort([1, *np.geomspace(left, right, 200)])
-    axes.plot(xs, np.minimum(1, xs), color=DARK, lw=2, zorder=2, label="ideal: only the longer of matmul and wire")
-    axes.plot(xs, xs / (1 + xs), color=DARK, lw=1.3, ls="--", zorder=2, label="both, one after the other")
+    _bounds(axes)
+    _points(axes, panel.valid, looks)
+    _titles(axes, panel)
+    if panel.valid.empty:
+        return []
+    return _labels(axes, panel)
+
+
+def _bounds(axes) -> None:
+    xs = np.sort([1, *np.geomspace(*axes.get_xlim(), 200)])
+    ideal = "ideal: only the longer of matmul and wire"
+    axes.plot(
+        xs,
+        np.minimum(1, xs),
+        color=DARK,
+        lw=2,
+        zorder=2,
+        label=ideal,
+    )
+    axes.plot(
+        xs,
+        xs / (1 + xs),
+        color=DARK,
+        lw=1.3,
+        ls="--",
+        zorder=2,
+        label="both, one after the other",
+    )
     axes.axvline(1, color=GREY, linewidth=0.9, zorder=1)
     axes.set_ylabel("share of the lone matmul's speed")
-    cases = valid.groupby("shape").agg({"ratio": "first", "share": ["min", "max"]}).to_numpy()
-    axes.vlines(*cases.T, GREY, linewidth=0.9, zorder=1)
-    ops = every.drop_duplicates("op").set_index("op")["layer"]
+
+
+def _points(axes, valid, looks: dict) -> None:
+    """The arms of each shape, a little apart, on a line from the slowest to the fastest."""
+    cases = valid.groupby("shape").agg({"ratio": "first", "share": ["min", "max"]})
+    axes.vlines(*cases.to_numpy().T, GREY, linewidth=0.9, zorder=1)
+    left, right = axes.get_xlim()
     for arm, look in looks.items():
         rows = valid[valid["contender"] == arm]
         if len(rows):
-            at = rows["ratio"] * (right / left) ** rows["aside"]
-            style.draw_points(axes, at, rows["share"], look, label=arm, yerr=style.interval(rows, "share"))
-    below = [style.link_text(valid)] if len(valid) else []
-    if len(ops) > 1:
-        below.append(", ".join(f"{layer}: {op}" for op, layer in ops.items()))
-    others = every[every["own_fabric"]].drop_duplicates("contender")
-    if fabrics := [f"{row.contender}, over {row.link}" for row in others.itertuples()]:
+            xs = rows["ratio"] * (right / left) ** rows["aside"]
+            ends = style.interval(rows, "share")
+            style.draw_points(axes, xs, rows["share"], look, label=arm, yerr=ends)
+
+
+def _titles(axes, panel: Panel) -> None:
+    """Where the panel's best arm gains so much, and below that the links and what is left out."""
+    below = []
+    if len(panel.valid):
+        below.append(style.link_text(panel.valid))
+    if len(panel.layers) > 1:
+        below.append(", ".join(f"{layer}: {op}" for op, layer in panel.layers.items()))
+    others = panel.every[panel.every["own_fabric"]].drop_duplicates("contender")
+    if len(others):
+        fabrics = [f"{row.contender}, over {row.link}" for row in others.itertuples()]
         below.append(f"left out, these wires do not count for it: {'; '.join(fabrics)}")
+    below += style.left_out(panel.every, void=True)
+    title = _where(panel.best) if panel.best else ", ".join(panel.layers)
     above = 34 if axes.get_subplotspec().is_first_row() else 6
-    title = _where(best) if best else ", ".join(ops.index)
-    style.title(axes, title, *below, *style.left_out(every, void=True), above=above)
-    if valid.empty:
-        return []
+    style.title(axes, title, *below, above=above)
+
+
+def _where(row) -> str:
+    """At which T_gemm / T_comm the arm that the figure's title is about gains so much, and beside what it could be."""
+    text = f"{row.op} at T_gemm / T_comm = {row.ratio:.2f}"
+    if row.of_own_ideal > 0:
+        text += f", {percent_text(row.of_own_ideal)} of what its schedule allows"
+    if row.gain_all_cores > 0:
+        text += f", {row.gain_all_cores:.2f} x over serial on all cores"
+    return text
+
+
+def _labels(axes, panel: Panel) -> list:
+    """What tells each shape from the others, under its lowest point; and the threshold, by the wire of most."""
+    valid = panel.valid
     shapes = valid.drop_duplicates("shape")
     wire, ranks = shapes[["wire", "ranks"]].mode().iloc[0]
     _threshold(axes, shapes[shapes["wire"] == wire])
+    usual = valid[valid["ranks"] == ranks]
 
     def name(row) -> str:
-        unusual = {row.wire: row.wire != wire, f"P={row.ranks}": row.ranks != ranks}
-        text = ", ".join(filter(unusual.get, unusual)) or style.label(row, valid[valid["ranks"] == ranks])
-        return f"{row.layer} {text}" if len(ops) > 1 else text
+        unusual = []
+        if row.wire != wire:
+            unusual.append(row.wire)
+        if row.ranks != ranks:
+            unusual.append(f"P={row.ranks}")
+        text = ", ".join(unusual) or style.label(row, usual)
+        return f"{row.layer} {text}" if len(panel.layers) > 1 else text
 
     return theme.name_lowest(axes, valid, "shape", "ratio", "share_low", name)
 
 
 def _threshold(axes, shapes) -> None:
     """Who sets the pace, and what the threshold is: on the exercise's chip, and here on the wire of most shapes."""
-    grey = {"of": ("data", "axes fraction"), "color": GREY, "fontsize": 8.5}
-    for side, by, text in (("right", -8, "the wire sets the pace"), ("left", 8, "the matmul sets the pace")):
-        theme.note(axes, text, (1, 1), (by, -4), ha=side, va="top", **grey)
+    look = {"of": FRAME, "color": GREY, "fontsize": 8.5}
+    theme.note(axes, "the wire sets the pace", (1, 1), (-8, -4), ha="right", va="top", **look)
+    theme.note(axes, "the matmul sets the pace", (1, 1), (8, -4), ha="left", va="top", **look)
+    text = _threshold_text(shapes)
+    if np.prod(axes.get_xlim()) > 1:
+        theme.note(axes, text, (1, 0), (8, 6), ha="left", va="bottom", **look)
+    else:
+        theme.note(axes, text, (1, 0), (-8, 6), ha="right", va="bottom", **look)
+
+
+def _threshold_text(shapes) -> str:
     first = next(shapes.itertuples())
-    wire, divisor = parse_wire(first.wire), first.model.partition("/")[2]
-    text_below = f"1 is {EXERCISE_BALANCE} FLOP/byte on the exercise's chip (275 TFLOP/s, 100 GB/s)"
-    text_below += f"\nhere {style.range_of(shapes['balance'])} measured on wire {first.wire}, each by its own matmul"
-    if wire.kind == "balance":
-        text_below += f"\n{wire.value:g} asked for"
-        if first.wire == exercise(first.model, first.dtype) and wire.value != EXERCISE_BALANCE:
-            text_below += f": {EXERCISE_BALANCE}" + f" / {divisor} (scaled model)" * bool(divisor)
-            text_below += f" / {ITEMSIZE[first.dtype] / 2:g} ({first.dtype})" * (ITEMSIZE[first.dtype] != 2)
-    side, by = ("left", 8) if np.prod(axes.get_xlim()) > 1 else ("right", -8)
-    theme.note(axes, text_below, (1, 0), (by, 6), ha=side, va="bottom", **grey)
+    wire = parse_wire(first.wire)
+    balances = style.range_of(shapes["balance"])
+    text = f"1 is {EXERCISE_BALANCE} FLOP/byte on the exercise's chip (275 TFLOP/s, 100 GB/s)"
+    text += f"\nhere {balances} measured on wire {first.wire}, each by its own matmul"
+    if wire.kind != "balance":
+        return text
+    text += f"\n{wire.value:g} asked for"
+    if first.wire != exercise(first.model, first.dtype) or wire.value == EXERCISE_BALANCE:
+        return text
+    text += f": {EXERCISE_BALANCE}"
+    divisor = first.model.partition("/")[2]
+    if divisor:
+        text += f" / {divisor} (scaled model)"
+    if ITEMSIZE[first.dtype] != 2:
+        text += f" / {ITEMSIZE[first.dtype] / 2:g} ({first.dtype})"
+    return text

@@ -8,18 +8,41 @@ from roofline.report.plots.theme import DARK, GREY, MARKERS
 from roofline.theory.arms import ARMS, PERSISTENT
 from roofline.theory.wires import PACED, PCIE
 
-LOOKS = {name: arm.look for name, arm in ARMS.items()}
-"""Colour and marker of an arm's points: the colour-blind can tell them apart. Serial is grey: it is what the others are
-measured against."""
-
 PERSISTENT_LOOK = {"fillstyle": "left", "markerfacecoloralt": "white"}
 """Half of a marker: the same arm by our persistent matmul."""
 
 FIELDS = [
-    *("shape", "contender", "op", "layer", "model", "dtype", "tp", "m", "ranks", "wire", "link", "own_fabric"),
-    *("balance", "ratio", "ideal_s", "t_gemm_s", "t_comm_s", "t_own_ideal_s", "time_s", "time_low_s", "time_high_s"),
-    *("link_bytes_per_s", "link_bytes_per_s_requested", "link_off_pace", "gain_all_cores", "of_own_ideal"),
-    *("hidden_fraction", "hidden_low", "hidden_high", "ratio_to_baseline", "ratio_low"),
+    "shape",
+    "contender",
+    "op",
+    "layer",
+    "model",
+    "dtype",
+    "tp",
+    "m",
+    "ranks",
+    "wire",
+    "link",
+    "own_fabric",
+    "balance",
+    "ratio",
+    "ideal_s",
+    "t_gemm_s",
+    "t_comm_s",
+    "t_own_ideal_s",
+    "time_s",
+    "time_low_s",
+    "time_high_s",
+    "link_bytes_per_s",
+    "link_bytes_per_s_requested",
+    "link_off_pace",
+    "gain_all_cores",
+    "of_own_ideal",
+    "hidden_fraction",
+    "hidden_low",
+    "hidden_high",
+    "ratio_to_baseline",
+    "ratio_low",
 ]
 """What the figures show: a row of all fields takes several times as long to look at."""
 
@@ -28,75 +51,100 @@ MOST_NAMED = 3
 
 
 def prepared(frame):
-    """Return the rows of `frame` over a wire, in the order of `styles`, with more columns.
+    """The rows of `frame` over a wire, in the order of `styles`, with the `FIELDS` and more columns.
 
-    `timed`: both the unsplit matmul and the link alone were measured. `void`: the link was off its
-    pace. `over`, `over_low`, `over_high`: an arm's time over `ideal_s` and its interval, by the hidden fraction,
-    which is formed within each round, so that what all met alike cancels. A case that is void has none, nor has an arm
-    over a fabric of its own: its time stands over the medians. `share`, `share_low`, `share_high`: T_gemm over an arm's
-    time, likewise.
+    `timed`: both the unsplit matmul and the link alone were measured. `void`: the link was off its pace. `over`,
+    `over_low`, `over_high`: an arm's time over `ideal_s` and its interval, by the hidden fraction, which is formed
+    within each round, so that what all met alike cancels. A case that is void has none, nor has an arm over a fabric
+    of its own: its time stands over the medians. `share`, `share_low`, `share_high`: T_gemm over an arm's time,
+    likewise.
     """
     frame = frame.loc[frame["analysis"] == "overlap", FIELDS]
     frame.attrs = {}  # which each selection would copy
     order = list(styles(frame["contender"]))
     frame = frame.sort_values("contender", key=lambda arms: arms.map(order.index), kind="stable")
-    shorter_s, ideal_s = frame[["t_gemm_s", "t_comm_s"]].min(axis=1, skipna=False), frame["ideal_s"]
+    ideal_s = frame["ideal_s"]
+    shorter_s = frame[["t_gemm_s", "t_comm_s"]].min(axis=1, skipna=False)
 
     def over(hidden: str, time: str):
-        return (1 + (1 - frame[hidden]) * shorter_s / ideal_s).fillna(frame[time] / ideal_s)
+        paid = (1 - frame[hidden]) * shorter_s / ideal_s
+        return (1 + paid).fillna(frame[time] / ideal_s)
 
-    frame = frame.assign(
-        timed=ideal_s.notna(),
-        void=frame["link_off_pace"].notna(),
-        over=over("hidden_fraction", "time_s"),
-        over_low=over("hidden_high", "time_low_s"),
-        over_high=over("hidden_low", "time_high_s"),
-    )
-    best, ends = frame["ratio"].clip(upper=1), {"share": "over", "share_low": "over_high", "share_high": "over_low"}
-    return frame.assign(**{share: best / frame[over] for share, over in ends.items()})
+    frame["timed"] = ideal_s.notna()
+    frame["void"] = frame["link_off_pace"].notna()
+    frame["over"] = over("hidden_fraction", "time_s")
+    frame["over_low"] = over("hidden_high", "time_low_s")
+    frame["over_high"] = over("hidden_low", "time_high_s")
+    best = frame["ratio"].clip(upper=1)
+    frame["share"] = best / frame["over"]
+    frame["share_low"] = best / frame["over_high"]
+    frame["share_high"] = best / frame["over_low"]
+    return frame
 
 
 def styles(arms) -> dict[str, dict]:
-    """Return {arm: how its points are drawn} of `arms`, in the order of `LOOKS`; those that are not there come last."""
-    arms = dict.fromkeys(arms)
-    fixed_looks = {
-        name: look
-        for arm, (color, marker) in LOOKS.items()
-        for plain_look in [{"color": color, "marker": marker}]
-        for name, look in ((arm, plain_look), (arm + PERSISTENT, plain_look | PERSISTENT_LOOK))
-    }
-    others = theme.colours([arm for arm in arms if arm not in fixed_looks])
-    looks = {arm: {"color": colour, "marker": mark} for (arm, colour), mark in zip(others.items(), cycle(MARKERS))}
-    return {arm: look for arm, look in (fixed_looks | looks).items() if arm in arms}
+    """{arm: how its points are drawn} of `arms`, in the order of `ARMS`; those that are not there come last.
+
+    The colour-blind can tell the colours apart. Serial is grey: it is what the others are measured against.
+    """
+    arms = list(dict.fromkeys(arms))
+    looks = {}
+    for name, arm in ARMS.items():
+        color, marker = arm.look
+        looks[name] = {"color": color, "marker": marker}
+        looks[name + PERSISTENT] = {"color": color, "marker": marker, **PERSISTENT_LOOK}
+    others = theme.colours([arm for arm in arms if arm not in looks])
+    for (arm, color), marker in zip(others.items(), cycle(MARKERS)):
+        looks[arm] = {"color": color, "marker": marker}
+    return {arm: look for arm, look in looks.items() if arm in arms}
 
 
 def draw_points(axes, xs, ys, look: dict, *, label: str, **errors) -> None:
     """Markers of one arm, with the intervals that `errors` (xerr, yerr) tell."""
+    edge = {"markeredgecolor": DARK, "markeredgewidth": 0.6}
+    bars = {"ecolor": DARK, "elinewidth": 0.9, "capsize": 2}
     axes.errorbar(
-        xs, ys, **errors, linestyle="none", markersize=6.5, markeredgecolor=DARK, markeredgewidth=0.6, ecolor=DARK,
-        elinewidth=0.9, capsize=2, label=label, zorder=4, **look,
-    )  # fmt: skip
+        xs,
+        ys,
+        **errors,
+        **bars,
+        **edge,
+        **look,
+        linestyle="none",
+        markersize=6.5,
+        label=label,
+        zorder=4,
+    )
 
 
 def interval(frame, name: str) -> list:
     """Error bars of the column `name`, whose interval is in `name`_low and `name`_high."""
-    return [(frame[name] - frame[f"{name}_low"]).clip(lower=0), (frame[f"{name}_high"] - frame[name]).clip(lower=0)]
+    below = frame[name] - frame[f"{name}_low"]
+    above = frame[f"{name}_high"] - frame[name]
+    return [below.clip(lower=0), above.clip(lower=0)]
 
 
 def legend(axes, handles: list, names: list[str], columns: int, **words) -> None:
     """A legend under the axes and their label, in at most so many columns."""
     from matplotlib.transforms import ScaledTranslation
 
+    if len(names) <= 4:
+        columns = len(names)
     under = axes.transAxes + ScaledTranslation(0, -50 / 72, axes.figure.dpi_scale_trans)
+    place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "bbox_transform": under}
     axes.legend(
-        handles, names, loc="upper center", bbox_to_anchor=(0.5, 0), bbox_transform=under, fontsize=9, frameon=False,
-        ncols=columns if len(names) > 4 else len(names), **words,
-    )  # fmt: skip
+        handles,
+        names,
+        ncols=columns,
+        fontsize=9,
+        frameon=False,
+        **place,
+        **words,
+    )
 
 
 def label(row, among) -> str:
-    """Return what tells a row's shape from others of its operation in the frame `among`: `tp=16`, `M=172`, `tp=16,
-    P=4`."""
+    """What tells a row's shape from others of its operation in the frame `among`: `tp=16`, `M=172`, `tp=16, P=4`."""
     others = among[among["op"] == row.op]
     first = "m" if row.op == "weight_prefetch" else "tp"
     words = {"tp": f"tp={row.tp}", "m": f"M={row.m}", "ranks": f"P={row.ranks}", "dtype": row.dtype}
@@ -107,34 +155,45 @@ def link_text(frame) -> str:
     """Kind, bandwidth and ranks of the links: `paced (emulated) link, 1.05 GB/s reached of 1.07 asked, P = 8 ranks`."""
     parts = []
     for kind, rows in frame.groupby("link", sort=False):
-        reached, asked = (range_of(rows[key] / 1e9) for key in ("link_bytes_per_s", "link_bytes_per_s_requested"))
-        about = ", emulated ranks" if kind == PCIE else " (emulated)" * kind.startswith(PACED)
-        text = f"{kind}{about} link"
+        text = kind
+        if kind == PCIE:
+            text += ", emulated ranks"
+        elif kind.startswith(PACED):
+            text += " (emulated)"
+        text += " link"
+        reached = range_of(rows["link_bytes_per_s"] / 1e9)
+        asked = range_of(rows["link_bytes_per_s_requested"] / 1e9)
         if reached:
             text += f", {reached} GB/s reached"
         if asked:
             text += f" of {asked} asked" if reached else f", {asked} GB/s asked"
-        parts.append(f"{text}, P = {' or '.join(map(str, sorted(rows['ranks'].unique())))} ranks")
+        ranks = map(str, sorted(rows["ranks"].unique()))
+        parts.append(f"{text}, P = {' or '.join(ranks)} ranks")
     return "; ".join(parts)
 
 
 def range_of(values) -> str:
-    """Return the least and the greatest, or their median where they are the same within 3 %; no text of none."""
+    """The least and the greatest, or their median where they are the same within 3 %; no text of none."""
     values = values.dropna()
-    ends = values.agg(["median"] if values.max() <= 1.03 * values.min() else ["min", "max"])
-    return " to ".join(dict.fromkeys(number_text(value, 4 if value >= 1000 else 3) for value in ends.dropna()))
+    is_one = values.max() <= 1.03 * values.min()
+    ends = values.agg(["median"] if is_one else ["min", "max"]).dropna()
+    texts = dict.fromkeys(number_text(value, 4 if value >= 1000 else 3) for value in ends)
+    return " to ".join(texts)
 
 
 def left_out(frame, *, void: bool) -> list[str]:
-    """Return a line for each reason why shapes are not drawn; those whose link was off its pace only if `void`."""
+    """A line for each reason why shapes are not drawn; those whose link was off its pace only if `void`."""
     firsts = frame.drop_duplicates("shape")
-    reasons = {"T_gemm or T_comm was not measured": ~firsts["timed"]}
-    reasons |= {"link off its pace": firsts["timed"] & firsts["void"]} if void else {}
+    rows_of = {"T_gemm or T_comm was not measured": firsts[~firsts["timed"]]}
+    if void:
+        rows_of["link off its pace"] = firsts[firsts["timed"] & firsts["void"]]
     lines = []
-    for reason, of_it in reasons.items():
-        names = [f"{row.op} {label(row, frame)} {row.wire}{_pace(row)}" for row in firsts[of_it].itertuples()]
-        names[MOST_NAMED:] = [f"{len(names) - MOST_NAMED} more"] * (len(names) > MOST_NAMED)
-        lines += [f"left out, {reason}: {'; '.join(names)}"] if names else []
+    for reason, rows in rows_of.items():
+        names = [f"{row.op} {label(row, frame)} {row.wire}{_pace(row)}" for row in rows.itertuples()]
+        if len(names) > MOST_NAMED:
+            names[MOST_NAMED:] = [f"{len(names) - MOST_NAMED} more"]
+        if names:
+            lines.append(f"left out, {reason}: {'; '.join(names)}")
     return lines
 
 
@@ -148,7 +207,7 @@ def _pace(row) -> str:
 
 def title(axes, text: str, *below: str, left: float = 0, above: float = 6) -> None:
     """A title `above` the axes, from so many points `left` of them on, with smaller lines under it."""
-    for index, line in enumerate(reversed(below)):
-        theme.note(axes, line, (0, 1), (-left, above + 13 * index), "axes fraction", color=GREY, va="bottom")
-    top = above + 13 * len(below) + 2
-    theme.note(axes, text, (0, 1), (-left, top), "axes fraction", fontsize=12, va="bottom")
+    for line in reversed(below):
+        theme.note(axes, line, (0, 1), (-left, above), "axes fraction", color=GREY, va="bottom")
+        above += 13
+    theme.note(axes, text, (0, 1), (-left, above + 2), "axes fraction", fontsize=12, va="bottom")
