@@ -49,7 +49,8 @@ def values_of(run: Run, record: dict, of: str = SPEED) -> Values:
     times_s = shape.times_s(record["contender"])
     groups = shape.groups
     if len(set(processes(groups).values())) == 1:  # its blocks take the place of processes
-        groups = {index: (block, 0) for index, block in blocks(tuple(groups.items())).items()}
+        block_of = blocks(tuple(groups.items()))
+        groups = {index: (block, 0) for index, block in block_of.items()}
     anchor = shape.anchor
     if of == HIDDEN:
         values = by_process(hidden_fraction, *unsplit_times_s(shape), times_s, groups=groups, anchor=anchor)
@@ -66,30 +67,45 @@ def spread_of(cases: Sequence[Values]) -> Spread | None:
     """The spread of the mean over some cases of one run; None where fewer than two processes have all of them."""
     means = []
     for process in cases[0]:
-        if all(process in values for values in cases):
-            means.append(fmean(values[process] for values in cases))
-    return Spread(fmean(means), variance(means) / len(means), len(means) - 1) if len(means) > 1 else None
+        values = [of_case.get(process) for of_case in cases]
+        if None not in values:
+            means.append(fmean(values))
+    if len(means) < 2:
+        return None
+    return Spread(fmean(means), variance(means) / len(means), len(means) - 1)
 
 
 def change_of_runs(cases: Sequence[Sides], of: str = SPEED) -> Change | None:
     """The change of the mean over `cases`; None where a run does not say how far it varies."""
-    spreads = []
-    for of_side in zip(*cases, strict=True):
-        spreads.append([spread_of(of_run) for of_run in zip(*of_side, strict=True)])
-        if None in spreads[-1]:
-            return None
-    return change(*spreads, of)
+    base, new = zip(*cases, strict=True)
+    base_spreads = list(map(spread_of, zip(*base, strict=True)))
+    new_spreads = list(map(spread_of, zip(*new, strict=True)))
+    if None in base_spreads + new_spreads:
+        return None
+    return change(base_spreads, new_spreads, of)
 
 
 def change_of_pairs(cases: Sequence[Sides], of: str = SPEED) -> Change | None:
     """What `change_of_runs` says, of one run a side whose processes took turns: what moves a whole run cancels in each
     pair. None where fewer than two pairs have all cases."""
-    pairs = [(base, new) for (base,), (new,) in cases]
-    complete = [sorted(set.intersection(*map(set, side))) for side in zip(*pairs, strict=True)]
+    of_base = []
+    of_new = []
+    for (base,), (new,) in cases:
+        of_base.append(base)
+        of_new.append(new)
+    processes = zip(_complete(of_base), _complete(of_new), strict=False)
     changes = []
-    for before, after in zip(*complete, strict=False):  # numbers differ where a share of one side was begun again
-        changes.append(fmean(new[after] - base[before] for base, new in pairs))
+    for before, after in processes:  # numbers differ where a share of one side was begun again
+        differences = []
+        for base, new in zip(of_base, of_new, strict=True):
+            differences.append(new[after] - base[before])
+        changes.append(fmean(differences))
     return Change.of_logarithms(changes, of) if len(changes) > 1 else None
+
+
+def _complete(cases: Sequence[Values]) -> list[int]:
+    """The processes that have all cases."""
+    return sorted(set.intersection(*map(set, cases)))
 
 
 def change(base: Sequence[Spread], new: Sequence[Spread], of: str = SPEED) -> Change:
@@ -106,6 +122,7 @@ def change(base: Sequence[Spread], new: Sequence[Spread], of: str = SPEED) -> Ch
         for run in side:
             spread += (run.value - mean) ** 2
     degrees_of_runs = len(runs) - 2
-    pooled = max((degrees * of_one + spread) / (degrees + degrees_of_runs), spread / max(1, degrees_of_runs))
+    pooled = (degrees * of_one + spread) / (degrees + degrees_of_runs)
+    pooled = max(pooled, spread / max(1, degrees_of_runs))
     error = math.sqrt(pooled * (1 / len(base) + 1 / len(new)))
     return Change(means[1] - means[0], error, int(degrees + degrees_of_runs), of)

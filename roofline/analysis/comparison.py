@@ -27,6 +27,8 @@ from roofline.store.stats import geometric_mean
 
 SAME_WIRE = 0.01
 """Wires whose bytes/s are within this share of one another are alike."""
+Records = dict[str, dict]
+"""{case: its record} of a run."""
 ChangeOf = Callable[[Sequence[Sides], str], Change | None]
 NEITHER = "neither"
 """Lacks a case that both sides have and that is not compared: its wires differ."""
@@ -93,16 +95,21 @@ class Pair:
     case: str
     sides: list[list[tuple[Run, dict]]]
 
-    @property
+    @cached_property
     def records(self) -> list[dict]:
         return [record for _, record in chain(*self.sides)]
 
+    def of_all(self, field: str) -> list:
+        """What each run's record has of a field."""
+        return [record.get(field) for record in self.records]
+
     def means(self, field: str) -> list[float | None]:
         """The geometric mean of a field on each side; None where a run lacks it."""
+        values = self.of_all(field)
+        base_runs = len(self.sides[0])
         means = []
-        for side in self.sides:
-            values = [record.get(field) for _, record in side]
-            means.append(None if None in values else geometric_mean(values))
+        for of_side in (values[:base_runs], values[base_runs:]):
+            means.append(None if None in of_side else geometric_mean(of_side))
         return means
 
     def speed(self, field: str) -> float | None:
@@ -126,8 +133,7 @@ class Pair:
 
     @cached_property
     def judged_by(self) -> str:
-        hidden = [record.get("hidden_fraction") for record in self.records]
-        return SPEED if None in hidden else HIDDEN
+        return SPEED if None in self.of_all("hidden_fraction") else HIDDEN
 
     @cached_property
     def values(self) -> Sides:
@@ -151,8 +157,9 @@ class Pair:
             return Missing(self.case, NEITHER, reason)
         if all(chain(*self.values)):
             return None
-        ratios = [record["ratio_to_baseline"] for record in self.records]
-        reason = "no baseline was timed beside it" if None in ratios else "too few rounds to say how far they vary"
+        reason = "too few rounds to say how far they vary"
+        if None in self.of_all("ratio_to_baseline"):
+            reason = "no baseline was timed beside it"
         return Missing(self.case, "BASE or NEW", reason)
 
     def row(self, change: Change) -> Case:
@@ -172,8 +179,11 @@ def compare(base: Sequence[Run], new: Sequence[Run], *, allow=()) -> Comparison:
     differences = _differences(base, new, allow)
     runs = named_runs("BASE", base) | named_runs("NEW", new)
     records_of_run = {}
+    unfinished = []
     for name, run in runs.items():
         records_of_run[name] = {record["case"]: record for record in records_of(run)}
+        if run.end is None or run.unfinished:
+            unfinished.append(name)
     pairs = _pairs(base, new, [*records_of_run.values()])
     judged = []
     missing = []
@@ -187,7 +197,7 @@ def compare(base: Sequence[Run], new: Sequence[Run], *, allow=()) -> Comparison:
         base_runs=len(base),
         new_runs=len(new),
         differences=differences,
-        unfinished=[name for name, run in runs.items() if run.end is None or run.unfinished],
+        unfinished=unfinished,
         means=_means(judged, len(runs), change_of),
         cases=_cases(judged, change_of),
         missing=missing + _missing(runs, records_of_run),
@@ -196,7 +206,10 @@ def compare(base: Sequence[Run], new: Sequence[Run], *, allow=()) -> Comparison:
 
 
 def _baseline_speed(pairs: list[Pair]) -> float | None:
-    speeds = [pair.speed("time_s") for pair in pairs if pair.is_of_baseline and pair.on_one_wire]
+    speeds = []
+    for pair in pairs:
+        if pair.is_of_baseline and pair.on_one_wire:
+            speeds.append(pair.speed("time_s"))
     return geometric_mean(speeds) if speeds else None
 
 
@@ -216,7 +229,8 @@ def _means(pairs: list[Pair], run_count: int, change_of: ChangeOf) -> list[Mean]
     of_contender: dict[tuple[str, str], list[Sides]] = {}
     for pair in pairs:
         if len(pair.records) == run_count:
-            of_contender.setdefault((pair.records[0]["contender"], pair.judged_by), []).append(pair.values)
+            key = pair.records[0]["contender"], pair.judged_by
+            of_contender.setdefault(key, []).append(pair.values)
     means = []
     for (contender, judged_by), values in of_contender.items():
         change = change_of(values, judged_by)
@@ -233,55 +247,71 @@ def _with_verdicts(rows: list) -> list:
 
 def _differences(base: Sequence[Run], new: Sequence[Run], allow) -> dict[str, tuple[str, str]]:
     """{condition: (BASE's, NEW's)} of those that differ. Raises ValueError for one that decides the numbers."""
-    runs = [*base, *new]
-    if any(run.metadata.get("options", {}).get("quick") for run in runs):
-        raise ValueError(
-            "a quick run is for a first look, and too short to be compared: run both sides without --ffn-quick"
-        )
+    for run in (*base, *new):
+        if run.metadata.get("options", {}).get("quick"):
+            raise ValueError(
+                "a quick run is for a first look, and too short to be compared: run both sides without --ffn-quick"
+            )
     differences = {}
     for name in ALL:
-        values = [condition(run.metadata, name) for run in runs]
-        if not are_alike(values):
-            of_base, of_new = map(dict.fromkeys, (values[: len(base)], values[len(base) :]))
-            differences[name] = " and ".join(of_base), " and ".join(of_new)
-    for name in NUMBERS:
-        if name in differences and name not in allow:
-            a, b = differences[name]
-            raise ValueError(f"another {name}: BASE has {a}, NEW has {b}; --allow {name} compares them all the same")
+        of_base = [condition(run.metadata, name) for run in base]
+        of_new = [condition(run.metadata, name) for run in new]
+        if are_alike(of_base + of_new):
+            continue
+        differences[name] = " and ".join(dict.fromkeys(of_base)), " and ".join(dict.fromkeys(of_new))
+        if name in NUMBERS and name not in allow:
+            base_words, new_words = differences[name]
+            raise ValueError(
+                f"another {name}: BASE has {base_words}, NEW has {new_words}; --allow {name} compares them all the same"
+            )
     return differences
 
 
-def _pairs(base: Sequence[Run], new: Sequence[Run], records_of_run: list[dict[str, dict]]) -> list[Pair]:
+def _pairs(base: Sequence[Run], new: Sequence[Run], records_of_run: list[Records]) -> list[Pair]:
     """The cases that both sides have. Raises ValueError where there is none, and where a case has no baseline in
     common."""
     pairs = []
-    of_runs = [*zip((*base, *new), records_of_run, strict=True)]
-    for case in dict.fromkeys(chain(*records_of_run[: len(base)])):
-        sides = []
-        for side in (of_runs[: len(base)], of_runs[len(base) :]):
-            sides.append([(run, records[case]) for run, records in side if case in records])
-        if all(sides):
-            pair = Pair(case, sides)
+    base_records = records_of_run[: len(base)]
+    new_records = records_of_run[len(base) :]
+    for case in dict.fromkeys(chain(*base_records)):
+        pair = Pair(case, [_having(case, base, base_records), _having(case, new, new_records)])
+        if all(pair.sides):
             pairs.append(pair)
-            if len({record["baseline"] for record in pair.records}) > 1:
+            if len(set(pair.of_all("baseline"))) > 1:
                 raise ValueError(f"{case}: the runs have no baseline in common to measure it by; take runs of one")
     if not pairs:
         raise ValueError("the two sides have no case in common: nothing can be compared")
     return pairs
 
 
+def _having(case: str, runs: Sequence[Run], records_of_run: list[Records]) -> list[tuple[Run, dict]]:
+    """The runs of a side that measured the case, with their records of it."""
+    having = []
+    for run, records in zip(runs, records_of_run, strict=True):
+        if case in records:
+            having.append((run, records[case]))
+    return having
+
+
 def named_runs(side: str, runs: Sequence[Run]) -> dict[str, Run]:
     """{`BASE`: run}, or {`BASE 1`: run, ...} of several."""
-    names = [f"{side} {number}" for number, _ in enumerate(runs, 1)] if len(runs) > 1 else [side]
-    return dict(zip(names, runs, strict=True))
+    if len(runs) == 1:
+        return {side: runs[0]}
+    return {f"{side} {number}": run for number, run in enumerate(runs, 1)}
 
 
-def _missing(runs: dict[str, Run], records_of_run: dict[str, dict]) -> list[Missing]:
+def _missing(runs: dict[str, Run], records_of_run: dict[str, Records]) -> list[Missing]:
     """The cases that some run measured and others did not."""
     runs_without: dict[tuple[str, str], list[str]] = {}
+    cases = dict.fromkeys(chain(*records_of_run.values()))
     for name, run in runs.items():
-        reasons = {each.case: f"{each.outcome.replace('_', ' ')}: {each.reason}" for each in run.missing}
-        for case in dict.fromkeys(chain(*records_of_run.values())):
+        reasons = dict.fromkeys(cases, "not asked for")
+        for lacking in run.missing:
+            reasons[lacking.case] = f"{lacking.outcome.replace('_', ' ')}: {lacking.reason}"
+        for case in cases:
             if case not in records_of_run[name]:
-                runs_without.setdefault((case, reasons.get(case, "not asked for")), []).append(name)
-    return [Missing(case, ", ".join(names), reason) for (case, reason), names in runs_without.items()]
+                runs_without.setdefault((case, reasons[case]), []).append(name)
+    missing = []
+    for (case, reason), names in runs_without.items():
+        missing.append(Missing(case, ", ".join(names), reason))
+    return missing

@@ -15,8 +15,10 @@ from roofline.store.run import Run, Shape
 from roofline.store.stats import by_process
 
 SURE = 0.99
-LOOKS, POWER = (1, 1.5, 2, 2.5, 3, 4.5), 1.5
-"""In multiples of the processes that the run planned; the chance is spent as this power of their number."""
+LOOKS = (1, 1.5, 2, 2.5, 3, 4.5)
+"""In multiples of the processes that the run planned."""
+POWER = 1.5
+"""Of the number of processes, by which the chance is spent."""
 LEAST, VISITS_S = 4, 2.0
 """Processes to plan at least, and what each measures at least, all shapes together: about what it takes to begin."""
 
@@ -51,7 +53,8 @@ def decide(ratios: Sequence[float], margin: float, planned: int) -> Decision:
         if count > len(ratios) or decision.verdict != UNDECIDED:
             break
         change = Change.of_logarithms(logarithms[:count])
-        decision = Decision(*verdicts([change], margin, alpha, beyond_margin=True), *change.interval(alpha), look)
+        (verdict,) = verdicts([change], margin, alpha, beyond_margin=True)
+        decision = Decision(verdict, *change.interval(alpha), look)
     return decision
 
 

@@ -2,6 +2,7 @@
 
 import tomllib
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 ENDS = {
@@ -26,18 +27,19 @@ class Field:
 
 
 def read(text: str) -> dict[str, dict[str, Field]]:
-    """Return {group: {name: field}} of a `fields.toml`. Fields of ends follow the one that names them."""
+    """{group: {name: field}} of a `fields.toml`. Fields of ends follow the one that names them."""
     groups = {}
     for group, declared in tomllib.loads(text).items():
-        groups[group] = fields = {}
+        fields = groups[group] = {}
         for name, entry in declared.items():
-            kind = next((key for key in ENDS if key in entry), None)
-            ends = tuple(entry.pop(kind)) if kind else ()
-            fields[name] = Field(name, ends=ends, **entry)
-            meanings = [meaning.format(name) for meaning in ENDS.get(kind, ())]
-            fields |= {end: Field(end, meaning, fields[name].unit) for end, meaning in zip(ends, meanings, strict=True)}
+            kinds = list(ENDS.keys() & entry.keys())
+            ends = tuple(entry.pop(kinds[0])) if kinds else ()
+            field = fields[name] = Field(name, ends=ends, **entry)
+            if ends:
+                for end, meaning in zip(ends, ENDS[kinds[0]], strict=True):
+                    fields[end] = Field(end, meaning.format(name), field.unit)
     return groups
 
 
 GROUPS = read(Path(__file__).with_name("fields.toml").read_text(encoding="utf-8"))
-FIELDS = {name: field for fields in GROUPS.values() for name, field in fields.items()}
+FIELDS = dict(chain.from_iterable(fields.items() for fields in GROUPS.values()))

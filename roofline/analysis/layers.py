@@ -16,9 +16,13 @@ def fields(shape: Shape, contender: str) -> dict:
     Both ratios are the baseline's time over this one's. What is left of the win is the logarithm of the layer's ratio
     over that of its matmuls.
     """
-    theirs, ours = _multiplied_by(shape, shape.baseline), _multiplied_by(shape, contender)
-    baseline_parts, own_parts = _times(shape, theirs), _times(shape, ours)
-    if theirs == ours or not shape.anchor or {len(baseline_parts), len(own_parts)} != {HALVES}:
+    theirs = _multiplied_by(shape, shape.baseline)
+    ours = _multiplied_by(shape, contender)
+    if theirs == ours or not shape.anchor:
+        return {}
+    baseline_parts = _times(shape, theirs)
+    own_parts = _times(shape, ours)
+    if not len(baseline_parts) == len(own_parts) == HALVES:
         return {}
 
     def ratio(*times_s: float) -> float:
@@ -28,8 +32,11 @@ def fields(shape: Shape, contender: str) -> dict:
     in_layer = ratio_of(shape.anchor, shape.times_s(contender), shape.groups)
     if not (alone and in_layer):
         return {}
-    left = math.log(in_layer.value) / math.log(alone.value) if alone.value != 1 else None
-    return with_ends("alone_ratio", alone) | {"win_left": left}
+    fields = with_ends("alone_ratio", alone)
+    fields["win_left"] = None
+    if alone.value != 1:
+        fields["win_left"] = math.log(in_layer.value) / math.log(alone.value)
+    return fields
 
 
 def _multiplied_by(shape: Shape, name: str) -> str | None:
@@ -38,4 +45,8 @@ def _multiplied_by(shape: Shape, name: str) -> str | None:
 
 def _times(shape: Shape, by: str | None) -> list[dict[int, float]]:
     """{round: seconds} of each matmul of `by` alone."""
-    return [shape.times_s(name) for name in shape.of_role(PART) if _multiplied_by(shape, name) == by]
+    times_s = []
+    for name in shape.of_role(PART):
+        if _multiplied_by(shape, name) == by:
+            times_s.append(shape.times_s(name))
+    return times_s

@@ -1,31 +1,42 @@
 """How much of a gather an arm hid, by the rounds in which all took turns."""
 
-from itertools import pairwise
 from statistics import median
 
 from roofline.analysis import throughput
 from roofline.analysis.throughput import with_ends
 from roofline.operations.gathering import OFF_PACE
 from roofline.store.run import REQUESTED, Run, Shape
-from roofline.store.stats import Groups, Interval, estimate, ratio_of, time_of
+from roofline.store.stats import Interval, estimate, ratio_of, time_of
 from roofline.theory.arms import ALL_CORES, ARMS, BOTH, SCATTERED, SIMULATED, OverlapPlan, base_arm
-from roofline.theory.contention import EXPECTED, PIECE_S, Measured, slowdowns
+from roofline.theory.contention import EXPECTED, PIECE_S, Measured, Slowdowns, slowdowns
 from roofline.theory.schedule import Grid
 from roofline.theory.simulator import hidden_fraction
 from roofline.theory.wires import HOW, PACED
 
 OF_THE_LINK = (
-    *("copier_programs", "link_bytes_per_s_requested", "link_bytes_per_s", "link_off_pace"),
-    *("preset_slowdown", "gemm_slowdown", "link_slowdown", "roof_tflops", "bound"),
+    "copier_programs",
+    "link_bytes_per_s_requested",
+    "link_bytes_per_s",
+    "link_off_pace",
+    "preset_slowdown",
+    "gemm_slowdown",
+    "link_slowdown",
+    "roof_tflops",
+    "bound",
 )
 """Fields that an arm over a fabric of its own has not: they are of the shape's link."""
 
-
 LOST = {
-    "lost_schedule_s": "schedule", "lost_split_s": "split", "lost_code_s": "waiting code",
-    "lost_contention_s": "contention", "lost_rest_s": "the rest",
-}  # fmt: skip
+    "lost_schedule_s": "schedule",
+    "lost_split_s": "split",
+    "lost_code_s": "waiting code",
+    "lost_contention_s": "contention",
+    "lost_rest_s": "the rest",
+}
 """The parts of an arm's time above max(T_gemm, T_comm), in words."""
+
+Series = dict[int, float]
+"""{round: value}, empty where nothing was measured."""
 
 
 def record(run: Run, shape: Shape, arm: str) -> dict:
@@ -44,9 +55,10 @@ def record(run: Run, shape: Shape, arm: str) -> dict:
     fields |= samples.clock_fields()
     fields |= samples.slowdown_fields()
     if samples.fabric:
-        fields |= dict.fromkeys(OF_THE_LINK) | {"link": samples.fabric}
+        fields |= dict.fromkeys(OF_THE_LINK)
+        fields["link"] = samples.fabric
     if fields["of_roof"]:
-        fields |= _lost(fields, samples.plan, samples.own_gemm_s)
+        fields |= _lost(fields, samples)
     else:
         fields |= dict.fromkeys((*LOST, "diagnosis"))
     fields["notes"] = _notes(fields)
@@ -56,12 +68,15 @@ def record(run: Run, shape: Shape, arm: str) -> dict:
 class ArmSamples:
     """The samples of an arm, and of the matmul and the link alone, from the rounds in which they took turns.
 
-    Each series is {round: value}, and empty where nothing was measured. A method gives one group of fields.
+    A method gives one group of fields.
     """
 
     def __init__(self, shape: Shape, arm: str):
-        self.shape, self.arm = shape, arm
+        self.shape = shape
+        self.arm = arm
         self.entrant = shape.entrants[arm]
+        self.groups = shape.groups
+        self.anchor = shape.anchor
         self.fabric = self.entrant.get("link")
         """Its own, whose T_gemm and T_comm are not those of the shape."""
         self.gemm_name, link_name = _unsplit(shape)
@@ -71,71 +86,99 @@ class ArmSamples:
         self.preset = shape.times_s(next(iter(shape.of_role("preset")), None))
         self.arrival = shape.values(link_name, "last_arrival_s")
         self.plan = None if self.fabric else plan_of(shape, arm)
-        self.own_matmul = _own_matmul(shape, arm, self.preset, self.gemm)
-        self.ranks_per_launch = _splitting(shape, arm).get("ranks_per_launch")
-        self.split = _splitting(shape, arm).get("slowdowns", {}).get(str(self.ranks_per_launch))
+        self.own_name, self.own_gemm = self._own_matmul()
+        splitting = _splitting(shape, arm)
+        self.ranks_per_launch = splitting.get("ranks_per_launch")
+        self.split = splitting.get("slowdowns", {}).get(str(self.ranks_per_launch))
         """Of T_gemm, what so many launches take."""
+        self.requested = shape.requested_bytes_per_s
         self.bandwidth = self._bandwidth()
 
-    def typical(self, series: dict[int, float]) -> float | None:
-        """Its typical value, over passes and processes."""
-        return time_of(series, self.shape.groups, self.shape.anchor).value if series else None
+    def _own_matmul(self) -> tuple[str, Series]:
+        """The matmul that the arm runs: its name beside the link's traffic, and its times alone. It is the kernel with
+        all flags up of an arm by its tables, `persistent` of one that is named for it, else the fastest."""
+        if self.preset and self.arm in ARMS and ARMS[self.arm].table:
+            return "preset beside link", self.preset
+        if self.arm != base_arm(self.arm) and "gemm persistent beside link" in self.shape.late:
+            return "gemm persistent beside link", self.shape.times_s("gemm persistent")
+        return "gemm beside link", self.gemm
 
-    def estimate(self, value, gemm: dict[int, float], log: bool = True) -> Interval | None:
+    def typical(self, series: Series) -> float | None:
+        """Its typical value, over passes and processes."""
+        return time_of(series, self.groups, self.anchor).value if series else None
+
+    def alone(self, series: Series) -> float:
+        """Its typical value, by itself."""
+        return time_of(series, self.groups).value
+
+    def estimate(self, value, gemm: Series, log: bool = True) -> Interval | None:
         """Of value(T_gemm, T_comm, the arm's time); None where they are not to be compared."""
         if not self.plan or self._is_off_pace():
             return None
-        groups, anchor = self.shape.groups, self.shape.anchor
-        return estimate(value, gemm, self.link, self.times_s, groups=groups, anchor=anchor, log=log)
+        return estimate(value, gemm, self.link, self.times_s, groups=self.groups, anchor=self.anchor, log=log)
+
+    def ratio(self, numerator: Series, denominator: Series) -> float | None:
+        ratio = ratio_of(numerator, denominator, self.groups)
+        return ratio.value if ratio else None
 
     @property
     def own_gemm_s(self) -> float | None:
         """The arm's own matmul with all data here; None where that is T_gemm."""
-        _, alone = self.own_matmul
-        return None if alone is self.gemm else self.typical(alone)
+        return None if self.own_gemm is self.gemm else self.typical(self.own_gemm)
 
     def _bandwidth(self) -> float | None:
         """What the link reached by its arrivals: T_comm is the time of a call, with the start and the wait."""
-        wire_bytes, asked = self.shape.work.wire_bytes, self.shape.requested_by_round
+        wire_bytes = self.shape.work.wire_bytes
+        requested = self.shape.requested_by_round
         paces = {}
         for index, arrival_s in self.arrival.items():
-            if index in asked:
-                paces[index] = wire_bytes / arrival_s / asked[index]
+            if index in requested:
+                paces[index] = wire_bytes / arrival_s / requested[index]
         if paces:  # judged within rounds
-            return self.shape.requested_bytes_per_s * time_of(paces, self.shape.groups).value
+            return self.requested * self.alone(paces)
         return wire_bytes / self.typical(self.arrival) if self.arrival else None
 
     def _is_off_pace(self) -> bool:
-        requested = self.shape.requested_bytes_per_s
-        return bool(requested and self.bandwidth and abs(self.bandwidth / requested - 1) > OFF_PACE)
+        if not (self.requested and self.bandwidth):
+            return False
+        return abs(self.bandwidth / self.requested - 1) > OFF_PACE
 
     def case_fields(self) -> dict:
         """What the arm is, how it was cut, and how far its ranks lay apart."""
-        shape, arm, spec = self.shape, self.arm, ARMS.get(base_arm(self.arm))
-        fields = {key: shape.get(key) for key in ("ranks", "wire", "link", "gather")}
-        return fields | {
-            "copier_programs": self.entrant.get("copier_programs", shape.get("copier_programs")),
+        shape = self.shape
+        spec = ARMS.get(base_arm(self.arm))
+        return {
+            "ranks": shape.get("ranks"),
+            "wire": shape.get("wire"),
+            "link": shape.get("link"),
+            "gather": shape.get("gather"),
+            "copier_programs": self._copier_programs(),
             "own_fabric": bool(self.fabric),
             "wire_bytes": shape.work.wire_bytes,
             "wire_intensity": shape.work.wire_intensity,
-            "row_blocks": _row_blocks(shape, arm) if spec and spec.by_block else None,
+            "row_blocks": _row_blocks(shape, self.arm) if spec and spec.by_block else None,
             "ranks_per_launch": self.ranks_per_launch,
             "split_slowdown": self.split,
             "spilled_bytes": self.entrant.get("spilled_bytes", 0),
-            "rank_spread": _rank_spread(shape, arm),
+            "rank_spread": _rank_spread(shape, self.arm),
             "gemm_rank_spread": _rank_spread(shape, self.gemm_name),
         }
 
+    def _copier_programs(self) -> int | None:
+        return self.entrant.get("copier_programs", self.shape.get("copier_programs"))
+
     def link_fields(self) -> dict:
-        requested, reached = self.shape.requested_bytes_per_s, self.bandwidth
-        off_pace = reached / requested - 1 if self._is_off_pace() else None
-        return {REQUESTED: requested, "link_bytes_per_s": reached, "link_off_pace": off_pace}
+        off_pace = self.bandwidth / self.requested - 1 if self._is_off_pace() else None
+        return {REQUESTED: self.requested, "link_bytes_per_s": self.bandwidth, "link_off_pace": off_pace}
 
     def ideal_fields(self) -> dict:
         """T_gemm and T_comm, and what follows from these two alone."""
-        work, t_gemm_s, t_comm_s = self.shape.work, self.typical(self.gemm), self.typical(self.link)
+        work = self.shape.work
+        t_gemm_s = self.typical(self.gemm)
+        t_comm_s = self.typical(self.link)
         fields = dict.fromkeys(("balance", "ratio", "ideal_s", "t_own_ideal_s", "roof_tflops", "bound"))
-        fields |= {"t_gemm_s": t_gemm_s, "t_comm_s": t_comm_s}
+        fields["t_gemm_s"] = t_gemm_s
+        fields["t_comm_s"] = t_comm_s
         if not (self.gemm and self.link):
             return fields
         fields["balance"] = work.wire_intensity * t_comm_s / t_gemm_s
@@ -149,19 +192,76 @@ class ArmSamples:
 
     def hidden_fields(self, run: Run) -> dict:
         """How much of the shorter of matmul and wire the arm hid, and how near it came to its ideals."""
-        shape, split = self.shape, self.split or 1
+        split = self.split or 1
+
+        def of_ideal(t_gemm: float, t_comm: float, time: float) -> float:
+            return max(t_gemm, t_comm) / time
+
+        def of_own_ideal(t_gemm: float, t_comm: float, time: float) -> float:
+            return self.plan.ideal_s(t_gemm * split, t_comm) / time
+
         hidden = self.estimate(hidden_fraction, self.gemm, log=False)
-        of_roof = self.estimate(lambda t_gemm, t_comm, time: max(t_gemm, t_comm) / time, self.gemm)
-        of_own = self.estimate(lambda t_gemm, t_comm, time: self.plan.ideal_s(t_gemm * split, t_comm) / time, self.gemm)
-        all_cores = self.times_s and ratio_of(shape.times_s(ALL_CORES), self.times_s, shape.groups, shape.anchor)
-        return {
-            **with_ends("hidden_fraction", hidden),
-            "hidden_expected": hidden_expected(run, shape, self.arm, self.plan) if hidden else None,
-            **with_ends("gain_all_cores", all_cores),
-            "of_own_ideal": of_own and of_own.value,
-            **with_ends("of_roof", of_roof),
-            "above_roof": hidden is not None and hidden.low > 1,
-        }
+        of_roof = self.estimate(of_ideal, self.gemm)
+        of_own = self.estimate(of_own_ideal, self.gemm)
+        all_cores = ratio_of(self.shape.times_s(ALL_CORES), self.times_s, self.groups, self.anchor)
+        fields = with_ends("hidden_fraction", hidden)
+        fields["hidden_expected"] = self.hidden_expected(run) if hidden else None
+        fields |= with_ends("gain_all_cores", all_cores)
+        fields["of_own_ideal"] = of_own.value if of_own else None
+        fields |= with_ends("of_roof", of_roof)
+        fields["above_roof"] = hidden is not None and hidden.low > 1
+        return fields
+
+    def hidden_expected(self, run: Run) -> float | None:
+        """What the simulator foresees that the arm hides, from what was measured beside it; None of an arm that it does
+        not foresee, and where that was not measured, as on a CPU.
+
+        Matmul and link slow one another as they do where they do not wait for one another. Times are those between the
+        link's start and the last arrival, or the end of the matmul.
+        """
+        shape = self.shape
+        preset = shape.times_s("preset")
+        waits = shape.values("preset beside link", "first_wait_s")
+        arrivals = shape.values("preset beside link", "last_arrival_s")
+        if self.plan.arm not in EXPECTED:
+            return None
+        if not all((preset, self.link, self.arrival, waits, arrivals)):
+            return None
+        t_gemm_s = self.alone(self.gemm)
+        t_comm_s = self.alone(self.link)
+        link_s = self.alone(self.arrival)
+        start_s = t_comm_s - link_s
+        alone_s = self.alone(preset), link_s
+        beside = slowdowns(alone_s, (self.alone(waits) - start_s, self.alone(arrivals)))
+        is_paced = shape.get("link") == PACED
+        copier_sms = 0
+        if is_paced and self._is_beside_copier():
+            copier_sms = self._copier_programs() or 0
+            beside = Slowdowns(beside.matmul, link=1.0)
+        planned_gemm_s = shape.get("t_gemm_planned_s", t_gemm_s)
+        planned_comm_s = shape.get("t_comm_planned_s", t_comm_s)
+        requested = shape.get(REQUESTED)
+        if requested:
+            planned_comm_s = shape.work.wire_bytes / requested
+        measured = Measured(
+            own_s=self.alone(self.own_gemm),
+            link_s=link_s,
+            slowdowns=beside,
+            planned_s=(planned_gemm_s, planned_comm_s),
+            copier_sms=copier_sms,
+            piece_s=PIECE_S if is_paced else 0.0,
+            sums_s=_sums_s(run, shape),
+        )
+        end_s = EXPECTED[self.plan.arm](self.plan, measured)
+        return end_s and hidden_fraction(t_gemm_s, t_comm_s, start_s + end_s)
+
+    def _is_beside_copier(self) -> bool:
+        """Whether a vendor's matmul is launched by the arm, which leaves the copier no room on its SMs."""
+        if self.arm == "chunk_launches":
+            return True
+        if ARMS[self.plan.arm].table or self.arm != self.plan.arm:
+            return False
+        return self.shape.get("unsplit") != "persistent"
 
     def clock_fields(self) -> dict:
         """The SM clocks of arm and matmul, and what the arm would have hidden had both run at the same clock.
@@ -172,83 +272,38 @@ class ArmSamples:
         which a timer paces, nor the waiting for it. So T = T_comm hides all of a shorter matmul at any clock, T = the
         scaled T_gemm all of a shorter gather, and their sum nothing.
         """
-        clock, gemm_clock = (self.shape.values(name, "sm_clock_hz") for name in (self.arm, self.gemm_name))
+        clock = self.shape.values(self.arm, "sm_clock_hz")
+        gemm_clock = self.shape.values(self.gemm_name, "sm_clock_hz")
         scaled = {}
         for index in self.gemm.keys() & clock.keys() & gemm_clock.keys():
             scaled[index] = self.gemm[index] * gemm_clock[index] / clock[index]
-        return {
-            **with_ends("hidden_clock_normalised", self.estimate(hidden_fraction, scaled, log=False)),
-            "sm_clock_hz": self.typical(clock),
-            "gemm_sm_clock_hz": self.typical(gemm_clock),
-        }
+        fields = with_ends("hidden_clock_normalised", self.estimate(hidden_fraction, scaled, log=False))
+        fields["sm_clock_hz"] = self.typical(clock)
+        fields["gemm_sm_clock_hz"] = self.typical(gemm_clock)
+        return fields
 
     def slowdown_fields(self) -> dict:
         """By how much matmul and link take longer side by side than alone."""
-        shape, groups, (beside, alone) = self.shape, self.shape.groups, self.own_matmul
+        shape = self.shape
         link_slowdown = None  # of a scatter: its last part is late for being computed late, too
         if shape.op not in SCATTERED + BOTH:
-            link_slowdown = _ratio(shape.values(self.arm, "last_arrival_s"), self.arrival, groups)
+            link_slowdown = self.ratio(shape.values(self.arm, "last_arrival_s"), self.arrival)
         return {
-            "preset_slowdown": _ratio(self.preset, self.gemm, groups),
-            "gemm_slowdown": _ratio(shape.values(beside, "first_wait_s"), alone, groups),
+            "preset_slowdown": self.ratio(self.preset, self.gemm),
+            "gemm_slowdown": self.ratio(shape.values(self.own_name, "first_wait_s"), self.own_gemm),
             "link_slowdown": link_slowdown,
         }
 
 
 def _notes(fields: dict) -> str:
-    off_pace, gather, more = fields["link_off_pace"], fields["gather"], []
+    notes = []
+    off_pace = fields["link_off_pace"]
     if off_pace:
-        more.append(f"void: link off its pace by {100 * off_pace:+.0f} %")
+        notes.append(f"void: link off its pace by {100 * off_pace:+.0f} %")
+    gather = fields["gather"]
     if gather in HOW and gather != fields["link"]:
-        more.append(f"serial by {HOW[gather]}")
-    return throughput.notes(fields, "its ideal", "; ".join(more))
-
-
-def hidden_expected(run: Run, shape: Shape, arm: str, plan: OverlapPlan) -> float | None:
-    """Return what the simulator foresees that `arm` hides, from what was measured beside it; None of an arm that it
-    does not foresee, and where that was not measured, as on a CPU.
-
-    Matmul and link slow one another as they do where they do not wait for one another. Times are those between the
-    link's start and the last arrival, or the end of the matmul.
-    """
-    if plan.arm not in EXPECTED:
-        return None
-    gemm_name, link_name = _unsplit(shape)
-    gemm, preset = (shape.times_s(name) for name in (gemm_name, "preset"))
-    read = [
-        shape.times_s(link_name),
-        shape.values(link_name, "last_arrival_s"),
-        shape.values("preset beside link", "first_wait_s"),
-        shape.values("preset beside link", "last_arrival_s"),
-    ]
-    if not (preset and all(read)):
-        return None
-    t_gemm_s, preset_s, t_comm_s, link_s, *beside_s = (_alone_s(shape, series) for series in (gemm, preset, *read))
-    start_s = t_comm_s - link_s
-    beside = slowdowns((preset_s, link_s), (beside_s[0] - start_s, beside_s[1]))
-    copier_sms = 0
-    if shape.get("link") == PACED and _is_beside_copier(shape, arm, plan):
-        copier_sms = shape.entrants[arm].get("copier_programs", shape.get("copier_programs", 0))
-        beside = beside._replace(link=1.0)
-    asked = shape.get(REQUESTED)
-    planned_comm_s = shape.work.wire_bytes / asked if asked else shape.get("t_comm_planned_s", t_comm_s)
-    measured = Measured(
-        own_s=_alone_s(shape, _own_matmul(shape, arm, preset, gemm)[1]),
-        link_s=link_s,
-        slowdowns=beside,
-        planned_s=(shape.get("t_gemm_planned_s", t_gemm_s), planned_comm_s),
-        copier_sms=copier_sms,
-        piece_s=PIECE_S if shape.get("link") == PACED else 0.0,
-        sums_s=_sums_s(run, shape),
-    )
-    end_s = EXPECTED[plan.arm](plan, measured)
-    return end_s and hidden_fraction(t_gemm_s, t_comm_s, start_s + end_s)
-
-
-def _is_beside_copier(shape: Shape, arm: str, plan: OverlapPlan) -> bool:
-    """Whether a vendor's matmul is launched by the arm, which leaves the copier no room on its SMs."""
-    is_ours = ARMS[plan.arm].table or arm != plan.arm or shape.get("unsplit") == "persistent"
-    return arm == "chunk_launches" or not is_ours
+        notes.append(f"serial by {HOW[gather]}")
+    return throughput.notes(fields, "its ideal", "; ".join(notes))
 
 
 def _sums_s(run: Run, shape: Shape) -> float | None:
@@ -257,88 +312,95 @@ def _sums_s(run: Run, shape: Shape) -> float | None:
     return 4 * shape.get("m") * shape.get("n") / max(copies) if copies else None
 
 
-def _alone_s(shape: Shape, series: dict[int, float]) -> float:
-    """Return the typical of a series, by itself."""
-    return time_of(series, shape.groups).value
-
-
 def _unsplit(shape: Shape) -> tuple[str | None, str | None]:
-    """Return the names of the fastest unsplit matmul of `shape` and of its link alone."""
-    times = {name: times_s for name in shape.of_role("gemm") if (times_s := shape.times_s(name))}
-    typical_s = {name: time_of(times_s, shape.groups, shape.anchor).value for name, times_s in times.items()}
-    return min(typical_s, key=typical_s.get, default=None), next(iter(shape.of_role("link")), None)
+    """The names of the fastest unsplit matmul of `shape` and of its link alone."""
+    groups = shape.groups
+    anchor = shape.anchor
+    typical_s = {}
+    for name in shape.of_role("gemm"):
+        times_s = shape.times_s(name)
+        if times_s:
+            typical_s[name] = time_of(times_s, groups, anchor).value
+    fastest = min(typical_s, key=typical_s.get, default=None)
+    return fastest, next(iter(shape.of_role("link")), None)
 
 
-def unsplit_times_s(shape: Shape) -> tuple[dict[int, float], dict[int, float]]:
-    """Return {round: seconds} of T_gemm and of T_comm."""
-    return tuple(map(shape.times_s, _unsplit(shape)))
+def unsplit_times_s(shape: Shape) -> tuple[Series, Series]:
+    """{round: seconds} of T_gemm and of T_comm."""
+    gemm_name, link_name = _unsplit(shape)
+    return shape.times_s(gemm_name), shape.times_s(link_name)
 
 
 def _rank_spread(shape: Shape, entrant: str | None) -> float | None:
-    ranks = range(shape.params["ranks"])
-    each = zip(*(shape.values(entrant, f"rank{rank}_s").values() for rank in ranks), strict=True)
-    return median([1 - min(times) / max(times) for times in each] or [None])
+    """How much sooner than the last rank the first one was done, of the last one's time, in the median round."""
+    spreads = []
+    for round_ in shape.rounds:
+        values = round_.values.get(entrant, {})
+        if "rank0_s" in values:
+            times_s = [values[f"rank{rank}_s"] for rank in range(shape.params["ranks"])]
+            spreads.append(1 - min(times_s) / max(times_s))
+    return median(spreads) if spreads else None
 
 
-def _lost(record: dict, plan: OverlapPlan, own_gemm_s: float | None) -> dict:
-    """Return what the arm takes above max(T_gemm, T_comm), in parts that add up to it, and the largest of them in
-    words.
+def _lost(fields: dict, samples: ArmSamples) -> dict:
+    """What the arm takes above max(T_gemm, T_comm), in parts that add up to it, and the largest of them in words.
 
     Each part is a counterfactual: by how much the own ideal grows when one more time is as the same rounds measured it.
-    So what costs a matmul that hides behind the wire costs the arm nothing, and the other way round. `own_gemm_s` is
-    the arm's own matmul with all data here; None where that is T_gemm.
+    So what costs a matmul that hides behind the wire costs the arm nothing, and the other way round.
     """
-    t_gemm_s, t_comm_s, slower = (record[name] for name in ("t_gemm_s", "t_comm_s", "gemm_slowdown"))
-    split, later = record["split_slowdown"], record["link_slowdown"]
-    gemm_s = (own_gemm_s or t_gemm_s) * (split or 1)
-    ends_s = [
-        record["ideal_s"],
-        plan.ideal_s(t_gemm_s, t_comm_s),
-        plan.ideal_s(t_gemm_s * (split or 1), t_comm_s),
-        plan.ideal_s(gemm_s, t_comm_s),
-        plan.ideal_s(gemm_s * (slower or 1), t_comm_s * (later or 1)),
-        record["time_s"],
-    ]
-    parts = dict(zip(LOST, (after - before for before, after in pairwise(ends_s)), strict=True))
-    largest = LOST[max(parts, key=parts.get)]
-    measured = {"lost_split_s": split, "lost_code_s": own_gemm_s, "lost_contention_s": slower or later}
-    unknown = {name: None for name, there in measured.items() if not there}
-    return parts | unknown | {"diagnosis": "undecided" if record["of_roof_high"] >= 1 else largest}
+    ideal_s = samples.plan.ideal_s
+    t_gemm_s = fields["t_gemm_s"]
+    t_comm_s = fields["t_comm_s"]
+    own_gemm_s = samples.own_gemm_s
+    split = samples.split or 1
+    gemm_s = (own_gemm_s or t_gemm_s) * split
+    slower = fields["gemm_slowdown"] or 1
+    later = fields["link_slowdown"] or 1
+    ends_s = {
+        "lost_schedule_s": ideal_s(t_gemm_s, t_comm_s),
+        "lost_split_s": ideal_s(t_gemm_s * split, t_comm_s),
+        "lost_code_s": ideal_s(gemm_s, t_comm_s),
+        "lost_contention_s": ideal_s(gemm_s * slower, t_comm_s * later),
+        "lost_rest_s": fields["time_s"],
+    }
+    lost = {}
+    before_s = fields["ideal_s"]
+    for name, end_s in ends_s.items():
+        lost[name] = end_s - before_s
+        before_s = end_s
+    diagnosis = LOST[max(lost, key=lost.get)]
+    if not samples.split:
+        lost["lost_split_s"] = None
+    if not own_gemm_s:
+        lost["lost_code_s"] = None
+    if not (fields["gemm_slowdown"] or fields["link_slowdown"]):
+        lost["lost_contention_s"] = None
+    lost["diagnosis"] = "undecided" if fields["of_roof_high"] >= 1 else diagnosis
+    return lost
 
 
 def _row_blocks(shape: Shape, arm: str) -> int:
     return shape.entrants[arm].get("row_blocks", shape.get("row_blocks", 1))
 
 
-def _own_matmul(shape: Shape, arm: str, preset: dict, gemm: dict) -> tuple[str, dict]:
-    """Return the matmul that `arm` runs: its name beside the link's traffic, and its times alone. It is the kernel with
-    all flags up of an arm by its tables, `persistent` of one that is named for it, else the fastest."""
-    beside, alone = "gemm beside link", gemm
-    if preset and arm in ARMS and ARMS[arm].table:
-        beside, alone = "preset beside link", preset
-    elif arm != base_arm(arm) and "gemm persistent beside link" in shape.late:
-        beside, alone = "gemm persistent beside link", shape.times_s("gemm persistent")
-    return beside, alone
-
-
-def _ratio(numerator: dict, denominator: dict, groups: Groups) -> float | None:
-    ratio = ratio_of(numerator, denominator, groups)
-    return ratio and ratio.value
-
-
 def plan_of(shape: Shape, arm: str) -> OverlapPlan | None:
-    """Return how `arm` was cut, by what was journalled of it; None of one that has no schedule."""
-    known_as = base_arm(arm)
-    if known_as not in SIMULATED:
+    """How `arm` was cut, by what was journalled of it; None of one that has no schedule."""
+    plain_arm = base_arm(arm)
+    if plain_arm not in SIMULATED:
         return None
-    tiles = (shape.entrants[arm].get(name, shape.get(name, 1)) for name in ("row_tiles", "column_tiles"))
-    grid = Grid(*tiles)
-    together = _splitting(shape, arm).get("ranks_per_launch", 1)
-    cut = shape.get("workers", 1), shape.params["ranks"], _row_blocks(shape, arm), together
-    return OverlapPlan(known_as, grid, *cut)
+    entrant = shape.entrants[arm]
+    row_tiles = entrant.get("row_tiles", shape.get("row_tiles", 1))
+    column_tiles = entrant.get("column_tiles", shape.get("column_tiles", 1))
+    return OverlapPlan(
+        plain_arm,
+        Grid(row_tiles, column_tiles),
+        workers=shape.get("workers", 1),
+        ranks=shape.params["ranks"],
+        row_blocks=_row_blocks(shape, arm),
+        ranks_per_launch=_splitting(shape, arm).get("ranks_per_launch", 1),
+    )
 
 
 def _splitting(shape: Shape, arm: str) -> dict:
-    """Return how `arm` splits a matmul by ranks, and what that was found to cost; {} of one of which it is not
-    known."""
+    """How `arm` splits a matmul by ranks, and what that was found to cost; {} of one of which it is not known."""
     return shape.get("splits", {}).get(arm, {})

@@ -7,16 +7,7 @@ from typing import NamedTuple
 
 from roofline.analysis.fields import FIELDS
 from roofline.store.run import INTERRUPTED, PROBE, Run, Shape
-from roofline.store.stats import (
-    Interval,
-    estimate,
-    geometric_mean,
-    grouped,
-    lag1_correlation,
-    ratio_of,
-    student,
-    time_of,
-)
+from roofline.store.stats import Interval, estimate, geometric_mean, lag1_correlation, ratio_of, student, time_of
 from roofline.theory.bounds import bound
 
 FEW_ROUNDS = 30
@@ -51,21 +42,26 @@ class Ceiling(NamedTuple):
 
 
 def roof_of(run: Run, dtype: str) -> Roof | None:
-    """Return the roof that the ceilings of `run` make for `dtype`; None where one of them is missing."""
-    highest = {(ceiling.kind, ceiling.dtype): ceiling.value for ceiling in ceilings_of(run)}
-    matmul, read = highest.get(("matmul", dtype)), highest.get(("read", None))
+    """The roof that the ceilings of `run` make for `dtype`; None where one of them is missing."""
+    matmul = read = None
+    for ceiling in ceilings_of(run):
+        if (ceiling.kind, ceiling.dtype) == ("matmul", dtype):
+            matmul = ceiling.value
+        elif (ceiling.kind, ceiling.dtype) == ("read", None):
+            read = ceiling.value
     return Roof(matmul, read) if matmul and read else None
 
 
 def datasheet_roof(run: Run, dtype: str) -> Roof | None:
-    """Return the roof that the chip's datasheet has for `dtype`; None where it has none."""
+    """The roof that the chip's datasheet has for `dtype`; None where it has none."""
     sheet = run.metadata["machine"]["datasheet"] or {}
-    flops, bytes_per_s = sheet.get("flops", {}).get(dtype), sheet.get("memory_bandwidth_bytes_per_s")
+    flops = sheet.get("flops", {}).get(dtype)
+    bytes_per_s = sheet.get("memory_bandwidth_bytes_per_s")
     return Roof(flops, bytes_per_s) if flops and bytes_per_s else None
 
 
 def ceilings_of(run: Run) -> list[Ceiling]:
-    """Return the highest rate that something reached in `run`, for each kind and dtype of its probes: a probe alone or
+    """The highest rate that something reached in `run`, for each kind and dtype of its probes: a probe alone or
     beside a shape, or, of FLOP, a contender of the suite on a shape."""
     if run.end is not None and (kept := run.derived.get("ceilings")):
         return kept
@@ -115,192 +111,244 @@ def _of_contenders(run: Run, dtypes: Collection[str | None]) -> Iterator[Ceiling
 
 
 def _probe(shape: Shape) -> tuple[str, dict] | None:
-    """Return the probe that took turns on `shape`, with its entry; None if none did."""
-    return next(((name, shape.entrants[name]) for name in shape.of_role(PROBE) if shape.times_s(name)), None)
+    """The probe that took turns on `shape`, with its entry; None if none did."""
+    for name in shape.of_role(PROBE):
+        if shape.times_s(name):
+            return name, shape.entrants[name]
+    return None
 
 
 def of_roof(run: Run, shape: Shape, times: dict[int, float], intensity: float) -> Interval | None:
-    """Return the share of the roof that `times` reached. Where a probe took turns with them, the roof is its rate in
+    """The fraction of the roof that `times` reached. Where a probe took turns with them, the roof is its rate in
     those rounds, which a contender may exceed; else the ceilings of the run. None where no ceiling was measured."""
-    roof, flop = roof_of(run, shape.dtype), shape.work.flop
+    roof = roof_of(run, shape.dtype)
+    flop = shape.work.flop
     if roof is None:
         return None
-    if not (probe := _probe(shape)):
-        return estimate(
-            lambda own_s: flop / own_s / roof.at(intensity), times, groups=shape.groups, anchor=shape.anchor
-        )
+    probe = _probe(shape)
+    if not probe:
+
+        def of_ceilings(own_s: float) -> float:
+            return flop / own_s / roof.at(intensity)
+
+        return estimate(of_ceilings, times, groups=shape.groups, anchor=shape.anchor)
     name, entrant = probe
     probe_flop = entrant["amount"] * (1 if entrant["ceiling"] == "matmul" else intensity)
-    return estimate(
-        lambda probe_s, own_s: flop / own_s / (probe_flop / probe_s), shape.times_s(name), times,
-        groups=shape.groups, anchor=shape.anchor,
-    )  # fmt: skip
+
+    def of_probe(probe_s: float, own_s: float) -> float:
+        return flop / own_s / (probe_flop / probe_s)
+
+    return estimate(of_probe, shape.times_s(name), times, groups=shape.groups, anchor=shape.anchor)
 
 
 def with_ends(name: str, interval: Interval | None) -> dict[str, float | None]:
-    """Return the field `name` and those of its ends; all None without an interval."""
-    return dict(zip((name, *FIELDS[name].ends), interval or [None] * 3, strict=True))
+    """The field `name` and those of its ends; all None without an interval."""
+    names = name, *FIELDS[name].ends
+    return dict(zip(names, interval, strict=True)) if interval else dict.fromkeys(names)
 
 
 def _rate(amount: float, time: Interval) -> Interval:
-    """Return `amount` per second: the typical rate and its interval, whose low end is that of the longest time."""
+    """`amount` per second: the typical rate and its interval, whose low end is that of the longest time."""
     return Interval(amount / time.value, amount / time.high, amount / time.low)
 
 
 def record(run: Run, shape: Shape, contender: str) -> dict:
-    """Return the record of `contender` on `shape`: a flat dict of scalars, whose fields `fields.toml` explains. Without
+    """The record of `contender` on `shape`: a flat dict of scalars, whose fields `fields.toml` explains. Without
     ceilings the roof's fields are None."""
     times = shape.times_s(contender)
     baseline_times = shape.anchor or {}  # none where it was refused
-    groups, entrant, work = shape.groups, shape.entrants[contender], shape.work
+    groups = shape.groups
+    entrant = shape.entrants[contender]
     time = time_of(times, groups, baseline_times or times)
-    intensity = replace(work, spilled_bytes=entrant.get("spilled_bytes", 0)).device_intensity
-    ratio = baseline_times and ratio_of(baseline_times, times, groups)
-    facts = shape.facts | entrant | entrant.get("costs", {})
-    fields = {
-        "op": shape.op,
-        "contender": contender,
-        **shape.params,
-        **{name: fact for name, fact in facts.items() if name in FIELDS},
-        "dtype": shape.dtype,
-        "flop": work.flop,
-        "device_bytes": work.device_bytes,
-        "device_intensity": intensity,
-        **with_ends("time_s", time),
+    fields = {"op": shape.op, "contender": contender, **shape.params}
+    for known in (shape.facts, entrant, entrant.get("costs", {})):
+        for name, value in known.items():
+            if name in FIELDS:
+                fields[name] = value
+    fields |= _work_fields(shape, entrant)
+    fields |= with_ends("time_s", time)
+    fields |= {
         "rounds": len(times),
         "passes": shape.passes,
         "processes": len({process for process, _ in groups.values()}),
         "lag1_correlation": lag1_correlation(times.values()),
-        **with_ends("tflops", _rate(work.flop / 1e12, time)),
-        "tokens_per_s": shape.facts["m"] / time.value if "m" in shape.facts else None,
-        **_roof_fields(run, shape, contender, time, intensity),
+    }
+    fields |= with_ends("tflops", _rate(shape.work.flop / 1e12, time))
+    fields["tokens_per_s"] = shape.facts["m"] / time.value if "m" in shape.facts else None
+    fields |= _roof_fields(run, shape, contender, time, fields["device_intensity"])
+    ratio = baseline_times and ratio_of(baseline_times, times, groups)
+    fields |= with_ends("ratio_to_baseline", ratio)
+    fields |= {
         "baseline": shape.baseline,
         "rival": contender in shape.rivals,
         "baseline_time_s": time_of(baseline_times, groups).value if baseline_times else None,
-        **with_ends("ratio_to_baseline", ratio or None),
         "relative_error": entrant["relative_error"],
         "config": entrant["config"],
         "kernel_name": entrant.get("kernel_name"),
-        **_counted(shape, contender),
-        "late": shape.late[contender],
-        "cache": shape.cache,
-        "stopped_by": shape.stopped_by,
-        **shape.telemetry,
-        "waiting_share": _waiting_share(run, shape, contender),
-        **_steady(run, shape, contender),
-        "source": run.metadata["machine"]["source"],
-        "method_version": run.metadata["method_version"],
     }
-    return fields | {"notes": notes(fields)}
+    fields |= _counted(shape, contender)
+    fields |= {"late": shape.late[contender], "cache": shape.cache, "stopped_by": shape.stopped_by}
+    fields |= shape.telemetry
+    fields["waiting_share"] = _waiting_share(run, shape, contender)
+    fields |= _steady(run, shape, contender)
+    fields["source"] = run.metadata["machine"]["source"]
+    fields["method_version"] = run.metadata["method_version"]
+    fields["notes"] = notes(fields)
+    return fields
+
+
+def _work_fields(shape: Shape, entrant: dict) -> dict:
+    """The work of a case, as its FLOP and bytes are declared. What a contender spills moves too."""
+    work = shape.work
+    moved = replace(work, spilled_bytes=entrant.get("spilled_bytes", 0))
+    return {
+        "dtype": shape.dtype,
+        "flop": work.flop,
+        "device_bytes": work.device_bytes,
+        "device_intensity": moved.device_intensity,
+    }
 
 
 def _roof_fields(run: Run, shape: Shape, contender: str, time: Interval, intensity: float) -> dict:
     """What the measured roof is at an intensity, and how much of it the contender reached."""
-    roof, probe, flop = roof_of(run, shape.dtype), _probe(shape), shape.work.flop
+    flop = shape.work.flop
+    roof = roof_of(run, shape.dtype)
     reached = of_roof(run, shape, shape.times_s(contender), intensity)
-    return {
-        "roof_tflops": reached and flop / time.value / reached.value / 1e12,
-        **with_ends("of_roof", reached),
-        "roof_probe": probe and probe[1]["config"],
-        "above_roof": reached and reached.low > 1 and flop / time.high > roof.at(intensity),
-        "bound": roof and bound(intensity, *roof),
-    }
+    fields = dict.fromkeys(("roof_tflops", "roof_probe", "above_roof", "bound"))
+    fields |= with_ends("of_roof", reached)
+    if reached:
+        fields["roof_tflops"] = flop / time.value / reached.value / 1e12
+        fields["above_roof"] = reached.low > 1 and flop / time.high > roof.at(intensity)
+    probe = _probe(shape)
+    if probe:
+        _, entrant = probe
+        fields["roof_probe"] = entrant["config"]
+    if roof:
+        fields["bound"] = bound(intensity, *roof)
+    return fields
 
 
 def notes(record: dict, roof: str = "the measured roof", more: str = "") -> str:
-    """Return what a reader must know before trusting the row; `more` stands in the middle."""
-    rounds, late = record["rounds"], record["late"]
-    applies = {
-        f"throttled: {record.get('throttle_reasons')}": record.get("throttled"),
-        f"above {roof}": record["above_roof"],
-        more: more,
-        "cut short": record["stopped_by"] == INTERRUPTED,
-        f"{rounds} rounds only": rounds < FEW_ROUNDS,
-        f"host late in {late}": late > 0.1 * rounds,
-    }
-    return "; ".join(note for note, holds in applies.items() if holds)
+    """What a reader must know before trusting the row; `more` stands in the middle."""
+    rounds = record["rounds"]
+    late = record["late"]
+    notes = []
+    if record.get("throttled"):
+        notes.append(f"throttled: {record.get('throttle_reasons')}")
+    if record["above_roof"]:
+        notes.append(f"above {roof}")
+    if more:
+        notes.append(more)
+    if record["stopped_by"] == INTERRUPTED:
+        notes.append("cut short")
+    if rounds < FEW_ROUNDS:
+        notes.append(f"{rounds} rounds only")
+    if late > 0.1 * rounds:
+        notes.append(f"host late in {late}")
+    return "; ".join(notes)
 
 
 def _waiting_share(run: Run, shape: Shape, contender: str) -> float | None:
-    """Return the share of samples in which threads waited for a core. None of a GPU, and of runs that did not note
+    """The fraction of samples in which threads waited for a core. None of a GPU, and of runs that did not note
     it."""
     if run.metadata["machine"]["source"] != "cpu" or run.metadata["method_version"] < WAITS_SINCE:
         return None
-    waits = ["waited_s" in round_.values.get(contender, {}) for round_ in shape.rounds if contender in round_.time_s]
-    return sum(waits) / len(waits) if waits else None
+    times_s = shape.times_s(contender)
+    waits = shape.values(contender, "waited_s")
+    return len(waits.keys() & times_s.keys()) / len(times_s) if times_s else None
 
 
 def _counted(shape: Shape, contender: str) -> dict:
-    """Return the fields of what a profiler counted in one call, all None where it did not."""
+    """The fields of what a profiler counted in one call, all None where it did not."""
     line = shape.counters.get(contender, {})
-    dram, source = line.get("dram_bytes"), line.get("counter_source")
-    metrics_named = source and [" + ".join(names) for names in source["metrics"].values()]
-    tensor_cycles, sm_cycles = line.get("tensor_cycles"), line.get("sm_cycles")
-    share = None if tensor_cycles is None or not sm_cycles else tensor_cycles / TENSOR_PIPES / sm_cycles
-    return {
+    dram = line.get("dram_bytes")
+    tensor_cycles = line.get("tensor_cycles")
+    sm_cycles = line.get("sm_cycles")
+    source = line.get("counter_source")
+    fields = {
         "dram_bytes": dram,
         "l2_bytes": line.get("l2_bytes"),
         "counted_intensity": shape.work.flop / dram if dram else None,
         "dram_of_device_bytes": None if dram is None else dram / shape.work.device_bytes,
-        "tensor_pipe_share": share,
-        "counter_source": source and "; ".join([f"{source['tool']} {source['version']}", *metrics_named]),
+        "tensor_pipe_share": None,
+        "counter_source": None,
     }
+    if tensor_cycles is not None and sm_cycles:
+        fields["tensor_pipe_share"] = tensor_cycles / TENSOR_PIPES / sm_cycles
+    if source:
+        metrics = [" + ".join(names) for names in source["metrics"].values()]
+        fields["counter_source"] = "; ".join([f"{source['tool']} {source['version']}", *metrics])
+    return fields
 
 
 def steady_ratios(run: Run, shape: Shape, contender: str) -> dict[int, float]:
-    """Return {alternation: the baseline's time over that of `contender`}, of blocks that followed one another."""
-    times_of: dict[str, dict[int, float]] = {shape.baseline: {}, contender: {}}
+    """{alternation: the baseline's time over that of `contender`}, of blocks that followed one another."""
+    baseline_s = {block["block"]: block["time_s"] for block in _blocks(run, shape, shape.baseline)}
+    ratios = {}
+    for block in _blocks(run, shape, contender):
+        index = block["block"]
+        if index in baseline_s:
+            ratios[index] = baseline_s[index] / block["time_s"]
+    return ratios
+
+
+def _blocks(run: Run, shape: Shape, contender: str) -> list[dict]:
+    """The blocks of seconds in which a contender ran alone."""
+    blocks = []
     for block in run.steady:
-        if block["shape"] == shape.id and block["contender"] in times_of:
-            times_of[block["contender"]][block["block"]] = block["time_s"]
-    baseline_s, own_s = times_of[shape.baseline], times_of[contender]
-    return {index: baseline_s[index] / own_s[index] for index in own_s if index in baseline_s}
+        if block["shape"] == shape.id and block["contender"] == contender:
+            blocks.append(block)
+    return blocks
 
 
 def _steady(run: Run, shape: Shape, contender: str) -> dict:
-    """Return the fields `steady_*`: medians over the blocks of `contender`, with the range over them; {} without
+    """The fields `steady_*`: medians over the blocks of `contender`, with the range over them; {} without
     blocks.
 
     `steady_of_single` is its FLOP/s over those of single calls in turns. Power is energy over time, of the counted part
     alone.
     """
-    by_contender = grouped((block["contender"], block) for block in run.steady if block["shape"] == shape.id)
-    if contender not in by_contender:
+    blocks = _blocks(run, shape, contender)
+    if not blocks:
         return {}
-    blocks = by_contender[contender]
-    time = _range(block["time_s"] for block in blocks)
-    ratios = [*steady_ratios(run, shape, contender).values()]
+    time = _range([block["time_s"] for block in blocks])
+    single_s = time_of(shape.times_s(contender), shape.groups).value
+    ratios = list(steady_ratios(run, shape, contender).values())
     ratio = student(geometric_mean(ratios), ratios) if ratios else None
-    clocks_mhz = [b["sm_clock_mhz"] for b in blocks if b.get("sm_clock_mhz")]
-    return {
+    clocks_mhz = list(filter(None, (block.get("sm_clock_mhz") for block in blocks)))
+    throttled = filter(None, (block.get("throttle_reasons") for block in blocks))
+    fields = with_ends("steady_tflops", _rate(shape.work.flop / 1e12, time))
+    fields |= with_ends("steady_ratio_to_baseline", ratio)
+    fields |= _energy(shape, blocks, time.value)
+    fields |= {
         "steady_time_s": time.value,
-        **with_ends("steady_tflops", _rate(shape.work.flop / 1e12, time)),
         "steady_blocks": len(blocks),
-        "steady_of_single": time_of(shape.times_s(contender), shape.groups).value / time.value,
-        **with_ends("steady_ratio_to_baseline", ratio),
+        "steady_of_single": single_s / time.value,
         "steady_sm_clock_mhz": median(clocks_mhz) if clocks_mhz else None,
-        **_energy(shape, blocks, time.value),
         "steady_idle_power_w": run.metadata["machine"].get("idle_power_w"),
-        "steady_throttled": ", ".join(
-            dict.fromkeys(b["throttle_reasons"] for b in blocks if b.get("throttle_reasons"))
-        ),
+        "steady_throttled": ", ".join(dict.fromkeys(throttled)),
     }
+    return fields
 
 
 def _energy(shape: Shape, blocks: list[dict], time_s: float) -> dict:
     """The fields of energy and power, all None where no block has a count of energy."""
-    counted = [b for b in blocks if b["energy_j"] is not None]
-    joules = _range(b["energy_j"] / b["calls"] for b in counted) if counted else None
-    return {
-        **with_ends("steady_energy_j", joules),
-        "steady_power_w": joules and joules.value / time_s,
-        "steady_power_low_w": min((b["power_low_w"] for b in counted if "power_low_w" in b), default=None),
-        "steady_power_high_w": max((b["power_high_w"] for b in counted if "power_high_w" in b), default=None),
-        "steady_flop_per_joule": joules and shape.work.flop / joules.value,
-    }
+    energies_j = []
+    powers_w = []
+    for block in blocks:
+        if block["energy_j"] is not None:
+            energies_j.append(block["energy_j"] / block["calls"])
+            if "power_low_w" in block:
+                powers_w += [block["power_low_w"], block["power_high_w"]]
+    joules = _range(energies_j) if energies_j else None
+    fields = with_ends("steady_energy_j", joules)
+    fields["steady_power_w"] = joules.value / time_s if joules else None
+    fields["steady_power_low_w"] = min(powers_w, default=None)
+    fields["steady_power_high_w"] = max(powers_w, default=None)
+    fields["steady_flop_per_joule"] = shape.work.flop / joules.value if joules else None
+    return fields
 
 
-def _range(values: Iterable[float]) -> Interval:
+def _range(values: list[float]) -> Interval:
     """Their median, the least and the greatest."""
-    values = list(values)
     return Interval(median(values), min(values), max(values))

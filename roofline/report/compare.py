@@ -26,8 +26,13 @@ def add_command(commands) -> None:
     command.usage = "roofline compare BASE NEW [options], or BASE... --new NEW..., or a RUN of two checkouts"
     command.add_argument("runs", metavar="RUN", nargs="+", type=Path, help="run folders: BASE and NEW, or all of BASE")
     command.add_argument("--new", metavar="NEW", nargs="+", type=Path, help="run folders, where a side has several")
-    command.add_argument("--allow", action="append", default=[], choices=("chip", "driver", "method"),
-                         help="compare although this differs; may be repeated")  # fmt: skip
+    command.add_argument(
+        "--allow",
+        action="append",
+        default=[],
+        choices=("chip", "driver", "method"),
+        help="compare although this differs; may be repeated",
+    )
     command.add_argument("--strict", action="store_true", help="exit 1 also where a case is undecided or missing")
     command.add_argument("--markdown", action="store_true", help="for a pull request")
     command.set_defaults(run=run)
@@ -37,7 +42,10 @@ def run(options) -> int:
     """Print the comparison, and return the exit code. Raises ValueError where the runs cannot be compared."""
     base, new = _sides(options.runs, options.new)
     comparison = compare(base, new, allow=options.allow)
-    print(markdown(comparison, base, new) if options.markdown else "\n".join(terminal(comparison)))
+    if options.markdown:
+        print(markdown(comparison, base, new))
+    else:
+        print("\n".join(terminal(comparison)))
     return comparison.exit_code(strict=options.strict)
 
 
@@ -47,11 +55,12 @@ def _sides(folders: list[Path], new_folders: list[Path] | None) -> tuple[list[Ru
         of_both = load(folders[0])
         if of_both.base:
             return [of_both.base], [of_both]
-    if not new_folders and len(folders) != 2:
+    if new_folders:
+        return _loaded(folders), _loaded(new_folders)
+    if len(folders) != 2:
         problem = f"of {len(folders)} runs, which are NEW?" if folders[1:] else "there is no NEW:"
         raise ValueError(f"{problem} Say roofline compare BASE NEW, or BASE... --new NEW...")
-    sides = (folders, new_folders) if new_folders else (folders[:1], folders[1:])
-    return _loaded(sides[0]), _loaded(sides[1])
+    return _loaded(folders[:1]), _loaded(folders[1:])
 
 
 def _loaded(folders: list[Path]) -> list[Run]:
@@ -92,22 +101,39 @@ def _mean_text(mean: Mean) -> str:
 
 def summary(comparison: Comparison) -> list[str]:
     """What the verdicts rest on, and their counts, in lines."""
-    counts = ", ".join(f"{comparison.count(verdict)} {verdict}" for verdict in (SLOWER, FASTER, SAME, UNDECIDED))
-    tests = len(comparison.cases)
+    lines = []
+    for mean in comparison.means:
+        lines.append(f"{mean.verdict} {_mean_text(mean)}, {change_text(mean.change)}")
+    lines.append(
+        f"{_counts(comparison)}, relative to the baseline in each run, margin {100 * MARGIN:g} %, runs: "
+        f"{comparison.base_runs} BASE, {comparison.new_runs} NEW"
+    )
     least = [row.change.resolution for row in comparison.cases]
-    lines = [f"{mean.verdict} {_mean_text(mean)}, {change_text(mean.change)}" for mean in comparison.means]
-    lines += [
-        f"{counts} of {tests} cases, relative to the baseline in each run, margin {100 * MARGIN:g} %, runs: "
-        f"{comparison.base_runs} BASE, {comparison.new_runs} NEW",
+    lines.append(
         f"a change below {error_text(median(least))} would not be seen in a single case, in the median over cases; at "
-        f"worst below {error_text(max(least))}",
-        f"SLOWER, FASTER: corrected for {tests} tests (Holm, {100 * ALPHA:g} % that any is false); intervals are not",
-    ]
+        f"worst below {error_text(max(least))}"
+    )
+    tests = len(comparison.cases)
+    error = f"{100 * ALPHA:g} % that any is false"
+    lines.append(f"SLOWER, FASTER: corrected for {tests} tests (Holm, {error}); intervals are not")
     if comparison.baseline_speed:
         moved = f"{100 * (comparison.baseline_speed - 1):+.1f} %"
         lines.append(f"the baseline's own speed moved by {moved} between the runs")
-    lines += [f"{name} was cut short: it may have few rounds" for name in comparison.unfinished]
-    lines += [f"{name}: BASE has {a}, NEW has {b}" for name, (a, b) in comparison.differences.items()]
+    for name in comparison.unfinished:
+        lines.append(f"{name} was cut short: it may have few rounds")
+    for name, (of_base, of_new) in comparison.differences.items():
+        lines.append(f"{name}: BASE has {of_base}, NEW has {of_new}")
+    return lines + _missing(comparison)
+
+
+def _counts(comparison: Comparison) -> str:
+    counts = [f"{comparison.count(verdict)} {verdict}" for verdict in (SLOWER, FASTER, SAME, UNDECIDED)]
+    return f"{', '.join(counts)} of {len(comparison.cases)} cases"
+
+
+def _missing(comparison: Comparison) -> list[str]:
+    """A line for each reason why cases are not compared."""
+    lines = []
     cases_of = grouped(((missing.missing_in, missing.reason), missing.case) for missing in comparison.missing)
     for (where, reason), cases in cases_of.items():
         lacking = "not compared" if where == NEITHER else f"missing in {where}"
@@ -122,9 +148,14 @@ def slower(run: Run) -> list[str]:
         comparison = compare([run.base], [run])
     except ValueError as error:
         return [f"--ffn-against: {error}"]
-    rows = [(row.case, row) for row in comparison.cases]
-    rows += [(_mean_text(row), row) for row in comparison.means]
-    return [f"{SLOWER}: {name}: {change_text(row.change)}" for name, row in rows if row.verdict == SLOWER]
+    lines = []
+    for row in comparison.cases:
+        if row.verdict == SLOWER:
+            lines.append(f"{SLOWER}: {row.case}: {change_text(row.change)}")
+    for mean in comparison.means:
+        if mean.verdict == SLOWER:
+            lines.append(f"{SLOWER}: {_mean_text(mean)}: {change_text(mean.change)}")
+    return lines
 
 
 def terminal(comparison: Comparison) -> list[str]:
@@ -133,12 +164,16 @@ def terminal(comparison: Comparison) -> list[str]:
 
 def markdown(comparison: Comparison, base: Sequence[Run], new: Sequence[Run]) -> str:
     """The text for a pull request: the counts first, what changed in the open, the rest folded away."""
+    lines = [f"- {tables.escaped(line)}" for line in summary(comparison)]
+    parts = ["\n".join(lines)]
     changed = [case for case in comparison.cases if case.verdict in (SLOWER, FASTER)]
-    parts = ["\n".join(f"- {tables.escaped(line)}" for line in summary(comparison))]
     if changed:
         parts.append(tables.markdown(table(changed)))
     every = tables.markdown(table(comparison.cases))
     parts.append(f"<details><summary>all {len(comparison.cases)} cases</summary>\n\n{every}\n\n</details>")
-    runs = {**named_runs("BASE", base), **named_runs("NEW", new)}
-    parts.append("  \n".join(f"{name}: {tables.escaped(run.metadata['footer'])}" for name, run in runs.items()))
+    footers = []
+    for side, runs in (("BASE", base), ("NEW", new)):
+        for name, run in named_runs(side, runs).items():
+            footers.append(f"{name}: {tables.escaped(run.metadata['footer'])}")
+    parts.append("  \n".join(footers))
     return "\n\n".join(parts)

@@ -14,28 +14,59 @@ from roofline.store.run import Run
 from roofline.theory.arms import ALL_REDUCE, ARMS, is_serial
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
+    from pandas import DataFrame, Series
 
 BRIEF = (
-    *("op", "tp", "ranks", "m", "wire", "ratio", "t_gemm_s", "t_comm_s", "contender", "hidden_fraction"),
-    *("ratio_to_baseline", "gain_all_cores", "of_own_ideal"),
+    "op",
+    "tp",
+    "ranks",
+    "m",
+    "wire",
+    "ratio",
+    "t_gemm_s",
+    "t_comm_s",
+    "contender",
+    "hidden_fraction",
+    "ratio_to_baseline",
+    "gain_all_cores",
+    "of_own_ideal",
 )
 CASES = (
-    *("shape", "contender", "time_s", "t_gemm_s", "t_comm_s", "hidden_fraction", "hidden_expected"),
-    *("hidden_clock_normalised", "ratio_to_baseline", "gain_all_cores", "of_roof", "of_own_ideal", "tflops"),
-    *("wire_intensity", "ratio", "ranks_per_launch", "split_slowdown", "spilled_bytes", "link"),
-    *("link_bytes_per_s", "bound", "rank_spread", "gemm_rank_spread", "notes"),
+    "shape",
+    "contender",
+    "time_s",
+    "t_gemm_s",
+    "t_comm_s",
+    "hidden_fraction",
+    "hidden_expected",
+    "hidden_clock_normalised",
+    "ratio_to_baseline",
+    "gain_all_cores",
+    "of_roof",
+    "of_own_ideal",
+    "tflops",
+    "wire_intensity",
+    "ratio",
+    "ranks_per_launch",
+    "split_slowdown",
+    "spilled_bytes",
+    "link",
+    "link_bytes_per_s",
+    "bound",
+    "rank_spread",
+    "gemm_rank_spread",
+    "notes",
 )
 FIGURES = ("network_roofline", "overlap", "timeline")
 
 
 def overlapping(frame: DataFrame) -> DataFrame:
-    """Return the rows of arms that overlap and have a hidden fraction."""
-    return frame[~frame["contender"].map(is_serial).astype(bool) & frame["hidden_fraction"].notna()]
+    """The rows of arms that overlap."""
+    return frame[~frame["contender"].map(is_serial).astype(bool)]
 
 
 def brief(run: Run, frame: DataFrame) -> Section:
-    """Return the section of the arm that hides the most of each gather, scatter or layer."""
+    """The section of the arm that hides the most of each gather, scatter or layer."""
     best = by_gather(frame)
     return Section(
         "Does the wire hide?",
@@ -49,70 +80,79 @@ def brief(run: Run, frame: DataFrame) -> Section:
 
 
 def by_gather(frame: DataFrame) -> DataFrame:
-    """Return a row for each shape whose link kept its pace: that of the arm that hid the most."""
-    ranked = overlapping(frame).sort_values("hidden_fraction", ascending=False, kind="stable")
-    return ranked.drop_duplicates("shape").sort_index().sort_values(["op", "ratio"], kind="stable")
+    """A row for each shape whose link kept its pace: that of the arm that hid the most."""
+    hiding = overlapping(frame).dropna(subset="hidden_fraction")
+    ranked = hiding.sort_values("hidden_fraction", ascending=False, kind="stable")
+    best = ranked.drop_duplicates("shape").sort_index()
+    return best.sort_values(["op", "ratio"], kind="stable")
 
 
 def balances(best: DataFrame) -> list[str]:
-    """Return a line for each wire whose name is a balance: what that is of the exercise's."""
-    wires = best[["wire", "model", "dtype"]].drop_duplicates().itertuples(index=False)
-    of_exercise = [(wire, scaling(*case)) for wire, *case in wires if wire == exercise(*case)]
-    return [f"{wire}: FLOP per byte that the wire is asked for, the exercise's: {how}" for wire, how in of_exercise]
+    """A line for each wire whose name is a balance: what that is of the exercise's."""
+    lines = []
+    wires = best[["wire", "model", "dtype"]].drop_duplicates()
+    for wire, model, dtype in wires.itertuples(index=False):
+        if wire == exercise(model, dtype):
+            how = scaling(model, dtype)
+            lines.append(f"{wire}: FLOP per byte that the wire is asked for, the exercise's: {how}")
+    return lines
 
 
 def summary(frame: DataFrame) -> list[str]:
-    """Return a line per operation and arm: the median of what it hid; what plain tensor parallelism takes of a layer;
-    then, per operation, what waiting and traffic cost, and what its caches hold."""
-    rows = overlapping(frame)
-    lines = [
-        f"{op}, {arm}: hides {of_arm['hidden_fraction'].median():.2f} of the shorter of matmul and wire, "
-        f"reaches {of_arm['of_own_ideal'].median():.2f} of its own ideal (medians over {len(of_arm)} cases)"
-        for (op, arm), of_arm in rows.groupby(["op", "contender"], sort=False)
-    ]
+    """A line per operation and arm: the median of what it hid; what plain tensor parallelism takes of a layer; then,
+    per operation, what waiting and traffic cost, and what its caches hold."""
+    lines = []
+    hiding = overlapping(frame).dropna(subset="hidden_fraction")
+    for (op, arm), rows in hiding.groupby(["op", "contender"], sort=False):
+        lines.append(
+            f"{op}, {arm}: hides {rows['hidden_fraction'].median():.2f} of the shorter of matmul and wire, "
+            f"reaches {rows['of_own_ideal'].median():.2f} of its own ideal (medians over {len(rows)} cases)"
+        )
     plain = frame[(frame["contender"] == ALL_REDUCE) & frame["ratio_to_baseline"].notna()]
-    lines += [
-        f"{op}: serial, whose tokens are sharded between layers, takes {ratios.median():.2f} of the time of plain "
-        f"tensor parallelism with its all-reduce (median over {len(ratios)} cases)"
-        for op, ratios in plain.groupby("op", sort=False)["ratio_to_baseline"]
-    ]
-    preset = rows[rows["preset_slowdown"].notna()]
-    lines += [_costs(op, of_op) for op, of_op in preset.groupby("op", sort=False)]
-    caches = frame[frame["cache"] != ""].groupby(["op", "cache"], sort=False)["shape"].nunique()
-    return lines + [f"{op}, cache {cache} ({shapes} shapes)" for (op, cache), shapes in caches.items()]
+    for op, ratios in plain.groupby("op", sort=False)["ratio_to_baseline"]:
+        lines.append(
+            f"{op}: serial, whose tokens are sharded between layers, takes {ratios.median():.2f} of the time of plain "
+            f"tensor parallelism with its all-reduce (median over {len(ratios)} cases)"
+        )
+    for op, rows in hiding.dropna(subset="preset_slowdown").groupby("op", sort=False):
+        lines.append(_costs(op, rows))
+    cached = frame[frame["cache"] != ""]
+    for (op, cache), shapes in cached.groupby(["op", "cache"], sort=False)["shape"].nunique().items():
+        lines.append(f"{op}, cache {cache} ({shapes} shapes)")
+    return lines
 
 
 def _costs(op: str, rows: DataFrame) -> str:
-    """Return what waiting costs the kernel, and what it and the link take from one another, where the kernel was
-    preset."""
-    tabled = rows["contender"].map(lambda arm: arm in ARMS and ARMS[arm].table)
-    shapes = rows.assign(tabled=tabled).sort_values("tabled", kind="stable").drop_duplicates("shape", keep="last")
-    text = f"{op}: with all flags up the kernel takes {shapes['preset_slowdown'].median():.2f} of the time of the "
-    text += "fastest unsplit matmul"
-    if len(beside := shapes["gemm_slowdown"].dropna()):
+    """What waiting costs the kernel, and what it and the link take from one another, where the kernel was preset."""
+    has_table = rows["contender"].map(lambda arm: arm in ARMS and ARMS[arm].table)
+    rows = rows.assign(has_table=has_table).sort_values("has_table", kind="stable")
+    shapes = rows.drop_duplicates("shape", keep="last")
+    preset = shapes["preset_slowdown"].median()
+    text = f"{op}: with all flags up the kernel takes {preset:.2f} of the time of the fastest unsplit matmul"
+    beside = shapes["gemm_slowdown"].dropna()
+    if len(beside):
         text += f", beside other traffic {median(beside):.2f} of that"
-    under = rows.assign(tabled=tabled).sort_values("tabled", kind="stable").dropna(subset="link_slowdown")
-    if len(under):
-        slower = under.groupby("contender", sort=False)["link_slowdown"].median()
-        times = ", ".join(f"{ratio:.2f} ({arm})" for arm, ratio in slower.items())
-        text += f"; the link takes {times} of its time alone"
+    slower = rows.dropna(subset="link_slowdown").groupby("contender", sort=False)["link_slowdown"].median()
+    if len(slower):
+        times = [f"{ratio:.2f} ({arm})" for arm, ratio in slower.items()]
+        text += f"; the link takes {', '.join(times)} of its time alone"
     return f"{text} (medians over {len(shapes)} shapes)"
 
 
 def splits(frame: DataFrame) -> Section:
-    """Return the section of what an arm takes above its ideal, and of what: of arms that overlap."""
-    rows = frame[~frame["contender"].map(is_serial).astype(bool) & frame["diagnosis"].notna()]
-    parts = {"above it": rows["time_s"] - rows["ideal_s"]} | {words: rows[name] for name, words in LOST.items()}
+    """The section of what an arm takes above its ideal, and of what: of arms that overlap."""
+    rows = overlapping(frame).dropna(subset="diagnosis")
     table = texts(rows, ("shape", "contender", "ratio", "time_s", "ideal_s"))
-    for words, lost_s in parts.items():
-        if lost_s.notna().any():
-            table[words] = (lost_s / rows["time_s"]).map(lambda share: f"{100 * share:+.1f} %", na_action="ignore")
+    table["above it"] = _percent_of_time(rows, rows["time_s"] - rows["ideal_s"])
+    for name, words in LOST.items():
+        if rows[name].notna().any():
+            table[words] = _percent_of_time(rows, rows[name])
     table["diagnosis"] = rows["diagnosis"]
+    lines = []
     counts = rows.groupby(["op", "contender"], sort=False)["diagnosis"].value_counts()
-    lines = [
-        f"{op}, {arm}: " + ", ".join(f"{why} in {count}" for (_, _, why), count in of_arm.items())
-        for (op, arm), of_arm in counts.groupby(level=[0, 1], sort=False)
-    ]
+    for (op, arm), of_arm in counts.groupby(level=[0, 1], sort=False):
+        parts = [f"{diagnosis} in {count}" for (_, _, diagnosis), count in of_arm.items()]
+        lines.append(f"{op}, {arm}: {', '.join(parts)}")
     return Section(
         "Where an arm's time goes",
         "*Ideal* is the longer of T_gemm and T_comm. What an arm takes above it is split by what the same rounds "
@@ -124,3 +164,8 @@ def splits(frame: DataFrame) -> Section:
         lines=tuple(lines),
         long=True,
     )
+
+
+def _percent_of_time(rows: DataFrame, lost_s: Series) -> Series:
+    fractions = lost_s / rows["time_s"]
+    return fractions.map(lambda fraction: f"{100 * fraction:+.1f} %", na_action="ignore")

@@ -26,22 +26,23 @@ from roofline.store.run import Run
 from roofline.store.stats import by_process, geometric_mean, student
 
 if TYPE_CHECKING:
-    from pandas import DataFrame
+    from pandas import DataFrame, Series
 
 CASES = (
-    *(
-        "shape",
-        "contender",
-        "time_s",
-        "graph_s",
-        "host_s",
-        "tflops",
-        "of_roof",
-        "ratio_to_baseline",
-        "verdict",
-        "device_intensity",
-    ),
-    *("counted_intensity", "bound", "kernel_name", "notes"),
+    "shape",
+    "contender",
+    "time_s",
+    "graph_s",
+    "host_s",
+    "tflops",
+    "of_roof",
+    "ratio_to_baseline",
+    "verdict",
+    "device_intensity",
+    "counted_intensity",
+    "bound",
+    "kernel_name",
+    "notes",
 )
 IN_TURNS, SUSTAINED = "in turns [95 %]", "sustained [95 %]"
 """The ratio to the baseline: of single calls that take turns on one clock, and of blocks of seconds, each alone."""
@@ -49,16 +50,45 @@ LIBRARY_RATIO = " [95 %]"
 """Behind a library's name, over the column of its ratio to the baseline."""
 FIGURES = ("memory_roofline", "attention")
 STEP_FIGURES = "step_shares", "step_memory"
-KEPT = "weight", "gradient", "optimizer", "saved", "saved_formula", "peak"
+KEPT = (
+    "shape",
+    "contender",
+    "weight_bytes",
+    "gradient_bytes",
+    "optimizer_bytes",
+    "saved_bytes",
+    "saved_formula_bytes",
+    "peak_bytes",
+)
+STEADY = (
+    "shape",
+    "contender",
+    "steady_time_s",
+    "steady_tflops",
+    "steady_of_single",
+    "steady_ratio_to_baseline",
+    "steady_sm_clock_mhz",
+    "steady_power_w",
+)
+COUNTED = (
+    "shape",
+    "contender",
+    "dram_bytes",
+    "dram_of_device_bytes",
+    "counted_intensity",
+    "device_intensity",
+    "l2_bytes",
+    "tensor_pipe_share",
+)
 
 
 def beside_baseline(frame: DataFrame) -> DataFrame:
-    """Return the rows that have a ratio, without the baseline's."""
+    """The rows that have a ratio, without the baseline's."""
     return frame[(frame["contender"] != frame["baseline"]) & frame["ratio_to_baseline"].notna()]
 
 
 def brief(run: Run, frame: DataFrame) -> Section:
-    """Return the section of the fastest contender beside the baseline, by rows of x."""
+    """The section of the fastest contender beside the baseline, by rows of x."""
     table = by_tokens(run, frame)
     about = (
         "Each row has all shapes of so many tokens, M: the baseline, and on each shape the fastest of ours and the "
@@ -81,7 +111,7 @@ def brief(run: Run, frame: DataFrame) -> Section:
 
 
 def by_tokens(run: Run, frame: DataFrame) -> DataFrame:
-    """Return a row for each dtype and M: the baseline, and on each shape its fastest rival, in the geometric mean. Who
+    """A row for each dtype and M: the baseline, and on each shape its fastest rival, in the geometric mean. Who
     is measured and nobody's rival, as a library, has a column of its ratio."""
     import pandas
 
@@ -89,48 +119,35 @@ def by_tokens(run: Run, frame: DataFrame) -> DataFrame:
     rivals = rows[rows["rival"].astype(bool)].sort_values("ratio_to_baseline", ascending=False, kind="stable")
     fastest = rivals.drop_duplicates("shape").sort_index()
     alone = rivals[rivals["steady_ratio_to_baseline"].notna()].drop_duplicates("shape")
+    libraries = rows[~rows["rival"].astype(bool)]
     table = []
     for (dtype, m), best in fastest.groupby(["dtype", "m"]):
         row = _of_tokens(run, dtype, m, best)
-        row[SUSTAINED] = mean_sustained(run, alone[(alone["dtype"] == dtype) & (alone["m"] == m)], len(best))
-        libraries = rows[~rows["rival"].astype(bool) & (rows["dtype"] == dtype) & (rows["m"] == m)]
-        for name, of_library in libraries.groupby("contender", sort=False):
+        if len(alone):
+            row[SUSTAINED] = mean_sustained(run, _alike(alone, dtype, m), len(best))
+        shares = best["of_roof"].dropna()
+        least = best.loc[best["ratio_to_baseline"].idxmin()]
+        row["least"] = _least_text(least)
+        row["of roof"] = roof_text(geometric_mean(shares)) if len(shares) else "-"
+        for name, of_library in _alike(libraries, dtype, m).groupby("contender", sort=False):
             row[f"{name}{LIBRARY_RATIO}"] = mean_ratio(run, of_library)
         table.append(row)
-    written = pandas.DataFrame(table).fillna("-")
-    return written if len(alone) else written.drop(columns=SUSTAINED, errors="ignore")
+    return pandas.DataFrame(table).fillna("-")
 
 
-def mean_ratio(run: Run, rows: DataFrame) -> str:
-    """Return the geometric mean of the ratios to the baseline. The interval is Student's over processes, each of which
-    says the mean over all of `rows`; a single one says none."""
-    of_process: dict[int, list[float]] = {}
-    for row in rows.itertuples():
-        shape = run.shapes[row.shape]
-        times = shape.anchor, shape.times_s(row.contender)
-        for process, ratio in by_process(lambda a, b: a / b, *times, groups=shape.groups).items():
-            of_process.setdefault(process, []).append(ratio)
-    whole = [geometric_mean(ratios) for ratios in of_process.values() if len(ratios) == len(rows)]
-    return range_text(*student(geometric_mean(rows["ratio_to_baseline"]), whole))
+def _alike(rows: DataFrame, dtype: str, m: int) -> DataFrame:
+    return rows[(rows["dtype"] == dtype) & (rows["m"] == m)]
 
 
-def mean_sustained(run: Run, rows: DataFrame, shapes: int) -> str:
-    """Return the geometric mean of the ratios in blocks, and of how many of the `shapes` it is where not of all. The
-    interval is Student's over alternations, each of which says the mean over all of `rows`."""
-    if rows.empty:
-        return "-"
-    of_alternation: dict[int, list[float]] = {}
-    for row in rows.itertuples():
-        for index, ratio in steady_ratios(run, run.shapes[row.shape], row.contender).items():
-            of_alternation.setdefault(index, []).append(ratio)
-    whole = [geometric_mean(ratios) for ratios in of_alternation.values() if len(ratios) == len(rows)]
-    text = range_text(*student(geometric_mean(rows["steady_ratio_to_baseline"]), whole))
-    return text if len(rows) == shapes else f"{text}, {len(rows)} shapes"
+def _least_text(row: Series) -> str:
+    """The ratio of a shape, and which it is."""
+    name = shape_text(row)
+    if not name and isinstance(row["layer"], str):
+        name = f"{row['layer']} tp{row['tp']}"
+    return f"{number_text(row['ratio_to_baseline'])} {name}".rstrip()
 
 
 def _of_tokens(run: Run, dtype: str, m: int, best: DataFrame) -> dict[str, str]:
-    least, shares = best.loc[best["ratio_to_baseline"].idxmin()], best["of_roof"].dropna()
-    layer = f"{least['layer']} tp{least['tp']}" if isinstance(least["layer"], str) else ""
     return {
         "M": str(m),
         "dtype": dtype,
@@ -140,14 +157,43 @@ def _of_tokens(run: Run, dtype: str, m: int, best: DataFrame) -> dict[str, str]:
         "fastest beside it": ", ".join(best["contender"].unique()),
         "rate": flops_text(geometric_mean(best["flop"] / best["time_s"])),
         IN_TURNS: mean_ratio(run, best),
-        SUSTAINED: "-",
-        "least": f"{number_text(least['ratio_to_baseline'])} {shape_text(least) or layer}".rstrip(),
-        "of roof": roof_text(geometric_mean(shares)) if len(shares) else "-",
     }
 
 
+def mean_ratio(run: Run, rows: DataFrame) -> str:
+    """The geometric mean of the ratios to the baseline. The interval is Student's over processes, each of which
+    says the mean over all of `rows`; a single one says none."""
+    ratios = []
+    for shape_id, contender in zip(rows["shape"], rows["contender"], strict=True):
+        shape = run.shapes[shape_id]
+        times = shape.anchor, shape.times_s(contender)
+        ratios.append(by_process(lambda a, b: a / b, *times, groups=shape.groups))
+    return range_text(*student(geometric_mean(rows["ratio_to_baseline"]), _means_of_all(ratios)))
+
+
+def _means_of_all(ratios: list[dict[int, float]]) -> list[float]:
+    """The geometric mean over all cases, of each process or alternation that has a ratio of all of them."""
+    means = []
+    for index in ratios[0]:
+        if all(index in of_case for of_case in ratios):
+            means.append(geometric_mean(of_case[index] for of_case in ratios))
+    return means
+
+
+def mean_sustained(run: Run, rows: DataFrame, shapes: int) -> str:
+    """The geometric mean of the ratios in blocks, and of how many of the `shapes` it is where not of all. The
+    interval is Student's over alternations, each of which says the mean over all of `rows`."""
+    if rows.empty:
+        return "-"
+    ratios = []
+    for shape_id, contender in zip(rows["shape"], rows["contender"], strict=True):
+        ratios.append(steady_ratios(run, run.shapes[shape_id], contender))
+    text = range_text(*student(geometric_mean(rows["steady_ratio_to_baseline"]), _means_of_all(ratios)))
+    return text if len(rows) == shapes else f"{text}, {len(rows)} shapes"
+
+
 def summary(frame: DataFrame) -> list[str]:
-    """Return a line per contender: geometric mean of its ratio to the baseline, over all tokens and over 1024 and
+    """A line per contender: geometric mean of its ratio to the baseline, over all tokens and over 1024 and
     more."""
     lines = []
     for name, rows in beside_baseline(frame).groupby("contender", sort=False):
@@ -155,41 +201,39 @@ def summary(frame: DataFrame) -> list[str]:
         large = ratios[rows["m"].ge(1024).fillna(False)]
         text = f"{name}: {geometric_mean(ratios):.3f} of {rows['baseline'].iloc[0]}'s speed"
         text += f" in the geometric mean over {len(ratios)} shapes"
-        more = f", {geometric_mean(large):.3f} over M >= 1024 ({len(large)})" if len(large) else ""
-        lines.append(text + more)
+        if len(large):
+            text += f", {geometric_mean(large):.3f} over M >= 1024 ({len(large)})"
+        lines.append(text)
     return lines
 
 
 def decided(run: Run, frame: DataFrame) -> Section:
-    """Return the section of the decisions, with how many there are of each verdict."""
-    rows, margin = frame[frame["verdict"].notna()], f"+-{100 * run.metadata['options']['decide']:g} %"
+    """The section of the decisions, with how many there are of each verdict."""
+    rows = frame[frame["verdict"].notna()]
     counts = rows["verdict"].value_counts()
     text = ", ".join(f"{counts[word]} {word}" for word in VERDICTS if word in counts)
+    margin = f"+-{100 * run.metadata['options']['decide']:g} %"
     text += f" of {len(rows)} at {margin}, {100 * SURE:.0f} % sure (alpha spent over {len(LOOKS)} looks)"
     others = rows["others_share"].median()
-    text += f", while others took {percent_text(others)} of the CPU" if others > OTHERS else ""
+    if others > OTHERS:
+        text += f", while others took {percent_text(others)} of the CPU"
     about = "The interval is that of the look that decided, or of the last one."
     return Section("Decided", about, (), texts(rows, ("shape", "contender", "decided", "verdict", "looks")), (text,))
 
 
 def steady(frame: DataFrame) -> Section:
-    """Return the section of what ran alone in blocks, and what it took of power."""
+    """The section of what ran alone in blocks, and what it took of power."""
     rows = frame[frame["steady_time_s"].notna()]
-    fields = "time_s", "tflops", "of_single", "ratio_to_baseline", "sm_clock_mhz", "power_w"
-    table, lines = texts(rows, ("shape", "contender", *(f"steady_{name}" for name in fields))), []
-    joules = rows[[f"steady_energy{end}_j" for end in ("", "_low", "_high")]].mul(1e12 / rows["flop"], axis=0)
-    if joules.notna().any(axis=None):
-        cells = [
-            "-" if ends[0] != ends[0] else range_text(*ends, number_text)
-            for ends in joules.to_numpy("float64", na_value=math.nan)
-        ]
-        table = table.assign(**{"J/TFLOP [range]": cells})
+    table = texts(rows, STEADY)
+    if rows["steady_energy_j"].notna().any():
+        table["J/TFLOP [range]"] = _joules(rows)
     table = table.join(texts(rows, ["steady_throttled"]))
+    lines = []
     for name, of_contender in rows.dropna(subset="steady_flop_per_joule").groupby("contender", sort=False):
         joules = geometric_mean(1e12 / of_contender["steady_flop_per_joule"])
         lines.append(f"{name}: {joules:.3g} J per TFLOP in the geometric mean over {len(of_contender)} shapes")
-    idle = rows["steady_idle_power_w"].dropna().unique()
-    lines += [f"idle power: {rate_text(watts)} W, before anything was measured" for watts in idle]
+    for watts in rows["steady_idle_power_w"].dropna().unique():
+        lines.append(f"idle power: {rate_text(watts)} W, before anything was measured")
     return Section(
         "Steady state",
         "Each kernel alone for seconds, in blocks whose first part is not counted; the rows above are single calls "
@@ -202,22 +246,35 @@ def steady(frame: DataFrame) -> Section:
     )
 
 
+def _joules(rows: DataFrame) -> list[str]:
+    """The energy of a TFLOP in each row, with its range."""
+    texts = []
+    energies = rows[["steady_energy_j", "steady_energy_low_j", "steady_energy_high_j"]]
+    for joules, low, high in energies.mul(1e12 / rows["flop"], axis=0).to_numpy("float64", na_value=math.nan):
+        texts.append("-" if math.isnan(joules) else range_text(joules, low, high, number_text))
+    return texts
+
+
 def memory(run: Run, frame: DataFrame) -> Section:
-    """Return the section of the bytes that were kept, and of the most that were allocated. Its lines have who needs
+    """The section of the bytes that were kept, and of the most that were allocated. Its lines have who needs
     more than there is."""
     rows = frame[frame["peak_bytes"].notna()]
-    lacking = [missing for missing in run.missing if ": needs " in missing.reason]
+    lines = []
+    for missing in run.missing:
+        if ": needs " in missing.reason:
+            _, _, needs = missing.reason.partition(": ")
+            lines.append(f"{missing.case}: {needs}")
     return Section(
         "Memory",
         "What a forward pass keeps for the backward one, beside the formula, and the most that a call had allocated.",
-        table=texts(rows, ("shape", "contender", *(f"{name}_bytes" for name in KEPT))),
-        lines=tuple(f"{missing.case}: {missing.reason.partition(': ')[2]}" for missing in lacking),
+        table=texts(rows, KEPT),
+        lines=tuple(lines),
         long=True,
     )
 
 
 def layers(frame: DataFrame) -> Section:
-    """Return the section of gated layers: what is left of what their matmuls win."""
+    """The section of gated layers: what is left of what their matmuls win."""
     rows = frame[frame["alone_ratio"].notna()]
     return Section(
         "Gated layers",
@@ -229,20 +286,22 @@ def layers(frame: DataFrame) -> Section:
 
 
 def steps(frame: DataFrame) -> Section:
-    """Return the section of training steps: tokens a second, and what a call's time goes to."""
+    """The section of training steps: tokens a second, and what a call's time goes to."""
     rows = frame[frame["tokens_per_s"].notna()]
+    fields = ["shape", "contender", "tokens_per_s", "compile_s"]
+    fields += [f"{kind}_share" for kind in KINDS]
     return Section(
         "Training steps",
         "Tokens of the batch over the time of a call, and the shares of that time by torch's profiler, once all timing "
         "was over. Contenders of a mode take turns; between two modes lie minutes.",
         STEP_FIGURES,
-        texts(rows, ("shape", "contender", "tokens_per_s", "compile_s", *(f"{kind}_share" for kind in KINDS))),
+        texts(rows, fields),
         long=True,
     )
 
 
 def clocks(frame: DataFrame) -> Section:
-    """Return the section of the same kernels by several clocks. Its lines say how far apart they are."""
+    """The section of the same kernels by several clocks. Its lines say how far apart they are."""
     rows = frame[frame["clock_s"].notna()]
     lines = []
     for name in ("do_bench", "cupti"):
@@ -259,13 +318,12 @@ def clocks(frame: DataFrame) -> Section:
 
 
 def counted(frame: DataFrame) -> Section:
-    """Return the section of what a profiler counted. Its lines are the tools, their versions and their metrics."""
+    """The section of what a profiler counted. Its lines are the tools, their versions and their metrics."""
     rows = frame[frame["counter_source"].notna()]
-    fields = "dram_bytes", "dram_of_device_bytes", "counted_intensity", "device_intensity", "l2_bytes"
     return Section(
         "Counted",
         "One call of each, counted by a profiler after the timed run. *Of least* is what was read and written over "
         "what had to be, each input read once and each output written once.",
-        table=texts(rows, ("shape", "contender", *fields, "tensor_pipe_share")),
+        table=texts(rows, COUNTED),
         lines=tuple(f"counted by {source}" for source in rows["counter_source"].unique()),
     )

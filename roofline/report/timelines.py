@@ -1,12 +1,14 @@
 """What link and chip did in one run of an arm, in blocks of time: what the figure timeline shows."""
 
-from itertools import pairwise
 from typing import NamedTuple
 
 from roofline.store.run import Run
 from roofline.theory.arms import base_arm, is_serial
 
 HOME_UNIT, WAITS = -1, -2
+
+Span = tuple[float, float]
+"""When something began and ended, in seconds."""
 
 
 class Block(NamedTuple):
@@ -43,7 +45,8 @@ def link_blocks(timeline: dict) -> list[Block]:
     before_s = 0.0
     for key, end_s in ends_s.items():
         _, unit = key
-        blocks.append(Block(max(before_s, starts_s[key]), end_s, unit, str(unit)))
+        start_s = max(before_s, starts_s[key])
+        blocks.append(Block(start_s, end_s, unit, str(unit)))
         before_s = end_s
     return blocks
 
@@ -62,7 +65,8 @@ def chip_blocks(arm: str, timeline: dict) -> list[Block]:
         counts.append(count)
         spans.append((start_s, end_s))
     blocks = []
-    for count, (start_s, end_s) in zip(counts, between(spans, timeline["end_s"]), strict=True):
+    computed = between(spans, timeline["end_s"])
+    for count, (start_s, end_s) in zip(counts, computed, strict=True):
         if count > gathered:
             blocks.append(Block(start_s, end_s, None, "add"))
             continue
@@ -95,7 +99,8 @@ def _part_blocks(sent: dict[float, list[int]], start_s: float, end_s: float) -> 
     blocks = []
     for ready_s, ranks in sent.items():
         if start_s < ready_s <= end_s:
-            blocks.append(Block(start_s, ready_s, ranks[0], " ".join(map(str, ranks))))
+            text = " ".join(map(str, ranks))
+            blocks.append(Block(start_s, ready_s, ranks[0], text))
             start_s = ready_s
     return blocks
 
@@ -107,10 +112,14 @@ def _is_whole(arm: str, waits: list, count: int) -> bool:
     return not waits or is_serial(arm) or base_arm(arm) == "overlapped"
 
 
-def between(spans: list[tuple[float, float]], end_s: float) -> list[tuple[float, float]]:
-    """(start, end) of the times before, between and after `spans`, until `end_s`."""
-    edges = [(0.0, 0.0), *spans, (end_s, end_s)]
-    return [(before[1], after[0]) for before, after in pairwise(edges)]
+def between(spans: list[Span], end_s: float) -> list[Span]:
+    """The times before, between and after `spans`, until `end_s`."""
+    times = []
+    start_s = 0.0
+    for next_s, next_end_s in spans:
+        times.append((start_s, next_s))
+        start_s = next_end_s
+    return [*times, (start_s, end_s)]
 
 
 def is_by_block(timeline: dict) -> bool:

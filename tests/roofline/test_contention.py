@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roofline.analysis import overlap
-from roofline.analysis.overlap import hidden_expected, plan_of
+from roofline.analysis.overlap import ArmSamples
 from roofline.store import journal
 from roofline.theory import contention
 from roofline.theory.arms import OverlapPlan
@@ -134,7 +134,7 @@ def test_each_shape_is_foreseen_by_a_cost_of_pieces_that_is_fitted_on_the_others
         monkeypatch.setattr(overlap, "PIECE_S", piece_s)
         by_cost[piece_s] = {}
         for shape in shapes:
-            foreseen = hidden_expected(run, shape, arm, plan_of(shape, arm))
+            foreseen = ArmSamples(shape, arm).hidden_expected(run)
             by_cost[piece_s][shape.id] = foreseen - hidden[shape.id]
     for left_out in hidden:
         squares = {
@@ -151,12 +151,12 @@ def test_each_shape_is_foreseen_by_a_cost_of_pieces_that_is_fitted_on_the_others
 def test_what_is_foreseen_knows_nothing_of_the_arms_own_time(runs):
     run, arm = runs[H200], "row_block"
     shape = next(iter(run.shapes.values()))
-    before = hidden_expected(run, shape, arm, plan_of(shape, arm))
+    before = ArmSamples(shape, arm).hidden_expected(run)
     times = [round_.time_s[arm] for round_ in shape.rounds]
     try:
         for round_ in shape.rounds:
             round_.time_s[arm] *= 2
-        assert hidden_expected(run, shape, arm, plan_of(shape, arm)) == before
+        assert ArmSamples(shape, arm).hidden_expected(run) == before
     finally:
         for round_, time_s in zip(shape.rounds, times, strict=True):
             round_.time_s[arm] = time_s

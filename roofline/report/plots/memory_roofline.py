@@ -113,7 +113,8 @@ def _scale(panel: Panel) -> None:
 
 def finding(frame) -> str:
     """The contender of the best geometric mean beside the baseline, and its fraction of the roof at its most rows."""
-    others = frame[frame["rival"].eq(True).fillna(False) & frame["ratio_to_baseline"].notna()]
+    is_rival = frame["rival"].eq(True).fillna(False)
+    others = frame[is_rival & frame["ratio_to_baseline"].notna()]
     means = others.groupby("contender", sort=False)["ratio_to_baseline"].agg(geometric_mean)
     name = means.idxmax() if len(means) else frame["contender"].iloc[0]
     reached = _reached(frame[frame["contender"] == name])
@@ -128,7 +129,8 @@ def finding(frame) -> str:
 def _reached(rows) -> str:
     """The fraction of the roof at the most rows; no text where it has no rows or no roof."""
     rows = rows[rows["of_roof"].notna()]
-    most = rows[rows["m"].eq(rows["m"].max()).fillna(False)]
+    tokens = rows["m"]
+    most = rows[tokens.eq(tokens.max()).fillna(False)]
     if most.empty:
         return ""
     fraction = percent_text(geometric_mean(most["of_roof"]))
@@ -250,7 +252,8 @@ def _points(axes, panel: Panel, frame, line: str = "none") -> None:
         )
         counted = rows["counted"].dropna() * shift
         heights = ys[counted.index]
-        axes.plot([xs[counted.index], counted], [heights, heights], color=colour, linewidth=1.2, zorder=3.5)
+        modelled = xs[counted.index]
+        axes.plot([modelled, counted], [heights, heights], color=colour, linewidth=1.2, zorder=3.5)
         axes.plot(counted, heights, zorder=4.5, **look, **EDGE)
         hot = rows["throttled"].eq(True).fillna(False)
         axes.plot(xs[hot], ys[hot], ls="none", zorder=3, **THROTTLED)
@@ -311,7 +314,8 @@ def _few_rows(axes, panel: Panel, rows) -> None:
 def _roof_of_few(axes, roof: Roof, rows) -> None:
     """What was read, and from the rows on at which the matmul takes longer, what that leaves of it."""
     intensity = rows.groupby("x")["device_intensity"].median()
-    xs = np.geomspace(axes.get_xlim()[0], rows["x"].max(), 200)
+    left = axes.get_xlim()[0]
+    xs = np.geomspace(left, rows["x"].max(), 200)
     intensities = np.interp(xs, [0, *intensity.index], [0, *intensity])
     read = roof.read_bytes_per_s / 1e9
     ys = np.minimum(roof.flops / 1e9 / intensities, read)

@@ -57,7 +57,9 @@ def overlap(frame):
     axes = figure.add_subplot()
     left = min(0.95, 0.97 * drawn["over_low"].min())
     right = max(2.0, drawn["over_high"].max()) * 1.03
-    axes.set(xlim=(left, right), ylim=(end, -0.8), yticks=[])
+    axes.set_xlim(left, right)
+    axes.set_ylim(end, -0.8)
+    axes.set_yticks([])
     axes.axvline(1, color=DARK, linewidth=2, zorder=2)
     _headers(axes)
     for y, name in names.items():
@@ -68,7 +70,8 @@ def overlap(frame):
         _points(axes, arm, placed[placed["contender"] == arm], look)
     theme.about(figure, frame, "What each arm still pays of the shorter of matmul and wire")
     links = style.link_text(drawn[~drawn["own_fabric"]])
-    style.title(axes, "", links, *style.left_out(cases, void=False), left=-SHAPE, above=32)
+    left_out = style.left_out(cases, void=False)
+    style.title(axes, "", links, *left_out, left=-SHAPE, above=32)
     axes.set_xlabel("time over the longer of T_gemm and T_comm")
     axes.spines["left"].set_visible(False)
     _legend(axes)
@@ -108,13 +111,15 @@ def _headers(axes) -> None:
     look = {"of": ("data", "axes fraction"), "va": "bottom", "fontsize": 9.5}
     above = 4 if right - left < ROOM_FOR_BOTH else 18  # a line higher
     theme.note(axes, "\u25c0 pays the longer one", (1, 1), (-4, 4), ha="left", **look)
-    theme.note(axes, "pays both, in turn \u25b6", (min(2, right), 1), (4, above), ha="right", **look)
+    both = min(2, right), 1
+    theme.note(axes, "pays both, in turn \u25b6", both, (4, above), ha="right", **look)
 
 
 def _word(axes, points: float, y: float, text: str, side: str, *, va: str = "center", **look) -> None:
     """Text beside the axes at row `y`: so many points from the left side if they are below 0, else from the right."""
     edge = 1.0 if points > 0 else 0.0
-    theme.note(axes, text, (edge, y), (points, 0), ("axes fraction", "data"), ha=side, va=va, **look)
+    of = "axes fraction", "data"
+    theme.note(axes, text, (edge, y), (points, 0), of, ha=side, va=va, **look)
 
 
 def _draw_row(axes, row: Row, drawn, looks: dict) -> None:
