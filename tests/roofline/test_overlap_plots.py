@@ -39,6 +39,7 @@ def test_every_figure_names_link_source_and_run(sweep):
         for words in (f"{HEAD['title']}, CPU run", "paced (emulated) link", "P = 8 ranks", HEAD["footer"]):
             assert words in text, name
         assert "NVLink" not in text, name
+        assert sweep.figures[name].get_layout_engine() is None, name  # it is laid out, once for all files
     wire_bytes = gather_matmul().work.wire_bytes
     slow, fast = (f"{wire_bytes / seconds / 1e9:.3g}" for seconds in (GEMM_S, COMM_S))
     both = f"{slow} to {fast} GB/s reached of {slow} to {fast} asked"

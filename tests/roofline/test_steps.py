@@ -61,6 +61,7 @@ def test_figures_show_shares_of_time_and_memory_over_a_step(folder):
     widths = [[bar.get_width() for bar in bars] for bars in shares.axes[0].containers]
     assert [sum(parts) for parts in zip(*widths, strict=True)] == pytest.approx([400, 200, 400, 200])
     assert "60 % of forward, 60 % of step, in fp32, eager" in shares.get_suptitle()
+    assert shares.get_layout_engine() is None
     memory = step_memory(load(folder))
     eager = memory.axes[0].get_lines()[0]
     assert eager.get_ydata().tolist() == [31, 34, 36, 32, 32]

@@ -3,6 +3,7 @@ bytes/s of few rows, which a roofline hides."""
 
 from dataclasses import dataclass
 from itertools import cycle
+from typing import Any
 
 import numpy as np
 
@@ -45,7 +46,7 @@ THROTTLED = {
 class Panel:
     """What one dtype's panel is drawn by: its cases, its roofs, and the looks that all panels share."""
 
-    rows: object
+    rows: Any
     roof: Roof | None
     datasheet: Roof | None
     unit: float
@@ -74,8 +75,8 @@ def memory_roofline(frame):
     for (left, right), (dtype, rows) in zip(axes, by_dtype, strict=True):
         roof = run_frame.attrs.get("roofs", {}).get(dtype)
         datasheet = run_frame.attrs.get("datasheet", {}).get(dtype)
-        panel = Panel(rows, roof, datasheet, 1e9, colours, marks)
-        _scale(panel)
+        unit = _unit(rows, roof)
+        panel = Panel(_placed(rows, unit), roof, datasheet, unit, colours, marks)
         labels.append(_draw(left, panel))
         few = _few(panel)
         if len(few):
@@ -98,17 +99,20 @@ def _splits(frame):
     return layers.fillna("").mask(shapes != "", shapes)
 
 
-def _scale(panel: Panel) -> None:
-    """Choose the unit of the axis, and give the cases their places in it."""
-    highest = 1e12 * panel.rows["tflops"].max()
-    if panel.roof:
-        highest = max(highest, panel.roof.flops)
-    if highest >= 1e12:
-        panel.unit = 1e12
-    rows = panel.rows.assign(x=panel.rows["device_intensity"], counted=panel.rows["counted_intensity"])
+def _unit(rows, roof: Roof | None) -> float:
+    """FLOP/s of the axis: tera where there is as much, else giga."""
+    highest = 1e12 * rows["tflops"].max()
+    if roof:
+        highest = max(highest, roof.flops)
+    return 1e12 if highest >= 1e12 else 1e9
+
+
+def _placed(rows, unit: float):
+    """The cases with the places of their points, and the ends of their intervals."""
+    rows = rows.assign(x=rows["device_intensity"], counted=rows["counted_intensity"])
     for end in ("", "_low", "_high"):
-        rows[f"y{end}"] = rows[f"tflops{end}"] * 1e12 / panel.unit
-    panel.rows = rows
+        rows[f"y{end}"] = rows[f"tflops{end}"] * 1e12 / unit
+    return rows
 
 
 def finding(frame) -> str:
