@@ -111,9 +111,9 @@ def _complete(cases: Sequence[Values]) -> list[int]:
 def change(base: Sequence[Spread], new: Sequence[Spread], of: str = SPEED) -> Change:
     """NEW over BASE, by what the runs of each say of one case."""
     runs = [*base, *new]
-    of_one = fmean(run.variance for run in runs) + BETWEEN_RUNS**2
+    of_a_run = fmean(run.variance for run in runs) + BETWEEN_RUNS**2
     noise = sum((run.variance / len(runs)) ** 2 / run.freedom for run in runs)
-    degrees = min(KNOWN, of_one**2 / noise) if noise else KNOWN
+    degrees = min(KNOWN, of_a_run**2 / noise) if noise else KNOWN
     means = []
     spread = 0.0
     for side in (base, new):
@@ -122,7 +122,7 @@ def change(base: Sequence[Spread], new: Sequence[Spread], of: str = SPEED) -> Ch
         for run in side:
             spread += (run.value - mean) ** 2
     degrees_of_runs = len(runs) - 2
-    pooled = (degrees * of_one + spread) / (degrees + degrees_of_runs)
+    pooled = (degrees * of_a_run + spread) / (degrees + degrees_of_runs)
     pooled = max(pooled, spread / max(1, degrees_of_runs))
     error = math.sqrt(pooled * (1 / len(base) + 1 / len(new)))
     return Change(means[1] - means[0], error, int(degrees + degrees_of_runs), of)

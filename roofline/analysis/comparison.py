@@ -146,8 +146,8 @@ class Pair:
         return values
 
     @property
-    def told(self) -> Sides:
-        """Of the `values` those of runs that say something."""
+    def comparable(self) -> Sides:
+        """The `values` of the runs that say something."""
         return [list(filter(None, side)) for side in self.values]
 
     def problem(self) -> Missing | None:
@@ -190,7 +190,7 @@ def compare(base: Sequence[Run], new: Sequence[Run], *, allow=()) -> Comparison:
     for pair in pairs:
         if problem := pair.problem():
             missing.append(problem)
-        if not pair.is_of_baseline and all(pair.told):
+        if not pair.is_of_baseline and all(pair.comparable):
             judged.append(pair)
     change_of = change_of_pairs if new[0].base is base[0] else change_of_runs
     return Comparison(
@@ -217,7 +217,7 @@ def _cases(pairs: list[Pair], change_of: ChangeOf) -> list[Case]:
     """The cases that some runs of both sides tell of. Raises ValueError where there is none."""
     cases = []
     for pair in pairs:
-        if change := change_of([pair.told], pair.judged_by):
+        if change := change_of([pair.comparable], pair.judged_by):
             cases.append(pair.row(change))
     if not cases:
         raise ValueError("no case has a ratio to a baseline on both sides: nothing can be compared; measure it beside")

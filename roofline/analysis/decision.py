@@ -18,7 +18,7 @@ SURE = 0.99
 LOOKS = (1, 1.5, 2, 2.5, 3, 4.5)
 """In multiples of the processes that the run planned."""
 POWER = 1.5
-"""Of the number of processes, by which the chance is spent."""
+"""The chance is spent as this power of the number of processes."""
 LEAST, VISITS_S = 4, 2.0
 """Processes to plan at least, and what each measures at least, all shapes together: about what it takes to begin."""
 

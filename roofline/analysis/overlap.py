@@ -78,7 +78,7 @@ class ArmSamples:
         self.groups = shape.groups
         self.anchor = shape.anchor
         self.fabric = self.entrant.get("link")
-        """Its own, whose T_gemm and T_comm are not those of the shape."""
+        """The arm's own link, if it has one: T_gemm and T_comm of the shape are not its own."""
         self.gemm_name, link_name = _unsplit(shape)
         self.times_s = shape.times_s(arm)
         self.gemm = shape.times_s(self.gemm_name)
@@ -90,7 +90,7 @@ class ArmSamples:
         splitting = _splitting(shape, arm)
         self.ranks_per_launch = splitting.get("ranks_per_launch")
         self.split = splitting.get("slowdowns", {}).get(str(self.ranks_per_launch))
-        """Of T_gemm, what so many launches take."""
+        """What so many launches take, as a multiple of T_gemm."""
         self.requested = shape.requested_bytes_per_s
         self.bandwidth = self._bandwidth()
 
@@ -104,15 +104,15 @@ class ArmSamples:
         return "gemm beside link", self.gemm
 
     def typical(self, series: Series) -> float | None:
-        """Its typical value, over passes and processes."""
+        """The typical value of a series, told beside the baseline's."""
         return time_of(series, self.groups, self.anchor).value if series else None
 
     def alone(self, series: Series) -> float:
-        """Its typical value, by itself."""
+        """The typical value of a series, by itself."""
         return time_of(series, self.groups).value
 
     def estimate(self, value, gemm: Series, log: bool = True) -> Interval | None:
-        """Of value(T_gemm, T_comm, the arm's time); None where they are not to be compared."""
+        """The interval of value(T_gemm, T_comm, the arm's time); None where they are not to be compared."""
         if not self.plan or self._is_off_pace():
             return None
         return estimate(value, gemm, self.link, self.times_s, groups=self.groups, anchor=self.anchor, log=log)

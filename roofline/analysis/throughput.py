@@ -14,7 +14,7 @@ FEW_ROUNDS = 30
 """Below this many, a row says so: the plan asks for as many unless the time runs out."""
 
 TENSOR_PIPES = 4
-"""Of an SM, one in each quarter. The counter of their busy cycles is the sum: on an H100 it came to 3.84 a cycle."""
+"""An SM has one in each quarter. The counter of their busy cycles is the sum: on an H100 it came to 3.84 a cycle."""
 WAITS_SINCE = 5
 """The method that notes, with a CPU's sample, for how long threads waited for a core."""
 

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
 MARGIN = 0.03
-"""Of a ratio and of a roof."""
+"""How far a ratio may lie from 1, and a ceiling from its values, before it is told."""
 OWN_IDEAL = 0.9
 """The fraction of its own ideal that an arm shall reach."""
 OTHERS, STOLEN = 0.05, 0.02
-"""Of a CPU's time, by who took it."""
+"""Of a CPU's time, what other processes, and other guests of the machine, may take."""
 CHANCE = 0.01
-"""That so many intervals of equals miss 1; below it they are no equals."""
+"""Where the chance that so many intervals of equals miss 1 is lower, they are no equals."""
 QUICK = "few shapes and few rounds: a first look, nothing to compare with or to rest on"
 NOTHING = "nothing wrong: no rule of docs/start.md speaks against these numbers"
 REST = "launches and what was not measured"
@@ -135,7 +135,7 @@ def _beside(word: str, sign: int) -> Find:
 
 
 def _is_overlapping(frame: DataFrame) -> Series:
-    """Whether each case is not one of serial, on some cores or all."""
+    """Which cases are of arms that overlap: all but serial, on some cores or all."""
     return ~frame["contender"].map(is_serial).astype(bool)
 
 

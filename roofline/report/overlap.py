@@ -1,4 +1,4 @@
-"""How what computes while a wire brings or takes is shown: how much of it an arm hides, and how much it could."""
+"""The sections of what overlaps a wire: how much of it an arm hides, and how much it could."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def _costs(op: str, rows: DataFrame) -> str:
 
 
 def splits(frame: DataFrame) -> Section:
-    """The section of what an arm takes above its ideal, and of what: of arms that overlap."""
+    """The section of what arms that overlap take above their ideal, and what that goes to."""
     rows = overlapping(frame).dropna(subset="diagnosis")
     table = texts(rows, ("shape", "contender", "ratio", "time_s", "ideal_s"))
     table["above it"] = _percent_of_time(rows, rows["time_s"] - rows["ideal_s"])

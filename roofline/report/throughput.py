@@ -1,4 +1,4 @@
-"""How what computes from device memory is shown: FLOP/s against the roof and against the baseline."""
+"""The sections of what computes from device memory: FLOP/s against the roof and against the baseline."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def _alike(rows: DataFrame, dtype: str, m: int) -> DataFrame:
 
 
 def _least_text(row: Series) -> str:
-    """The ratio of a shape, and which it is."""
+    """The ratio of a shape, and the shape's name."""
     name = shape_text(row)
     if not name and isinstance(row["layer"], str):
         name = f"{row['layer']} tp{row['tp']}"

@@ -13,7 +13,7 @@ PANELS = (
     ("time_s", "backward", 1e-3, "backward, ms"),
     ("saved_bytes", "forward", 1e6, "kept for the backward pass, MB"),
 )
-"""Of each panel: the field, the part, the unit and the label."""
+"""(field, part, unit, label) of each panel."""
 
 
 def attention(frame):

@@ -24,10 +24,10 @@ FEW_ROWS = 64
 """Cases of up to so many rows, and those under the ridge, stand in the panel of bytes/s too."""
 
 MARKS = (*MARKERS, "<", ">", "p")
-"""Of layers at a tp, and of a file's shapes."""
+"""What tells layers at a tp, and shapes of a file, from one another."""
 
 MANY = "shapes of a file"
-"""Where there are more of them than marks, they look alike."""
+"""The name of all shapes where there are more of them than marks: they look alike."""
 
 APART = 1.15
 """Intensities of the same rows that differ by more than this factor have a label each."""
@@ -316,7 +316,7 @@ def _few_rows(axes, panel: Panel, rows) -> None:
 
 
 def _roof_of_few(axes, roof: Roof, rows) -> None:
-    """What was read, and from the rows on at which the matmul takes longer, what that leaves of it."""
+    """The rate at which memory was read, less where the matmul takes longer than that."""
     intensity = rows.groupby("x")["device_intensity"].median()
     left = axes.get_xlim()[0]
     xs = np.geomspace(left, rows["x"].max(), 200)

@@ -167,7 +167,7 @@ def _points(axes, arm: str, placed, look: dict) -> None:
 
 
 def _legend(axes) -> None:
-    """What is what, under the axes."""
+    """The legend under the axes, which explains ticks and bands too."""
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 

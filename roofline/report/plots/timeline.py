@@ -23,14 +23,14 @@ LANE_IN, AROUND_IN = 0.3, 1.9
 """Inches of a lane, and of what is around all lanes of a panel."""
 
 EACH, HEIGHT = 2.5, 0.8
-"""Of an arm and of a block, in lanes."""
+"""What an arm takes with the room below it, and how high a block is, in lanes."""
 
 HOME, MATMUL, IDLE = "#cccccc", "#999999", "#f2f2f2"
 SHORTEST = 2e-3
 """Blocks and gaps of less than this share of the axis are not drawn: the time it takes to look at a flag."""
 
 BRIGHTNESS = (0.3, 0.59, 0.11)
-"""Of red, green and blue."""
+"""How bright red, green and blue are to an eye."""
 
 
 @dataclass
