@@ -62,8 +62,6 @@ def parts(question: Question) -> list[Part]:
 
 def readings(question: Question) -> list[Reading]:
     """The ways to read the policy: of `half` there are two, and what is saved is sharded in each."""
-    if not question.model.blocks:
-        return []
     if question.saved != "half":
         return [_reading(question, "all sharded", 0)]
     return [
@@ -76,9 +74,12 @@ def _reading(question: Question, name: str, whole_bytes: int) -> Reading:
     sharded = sharded_bytes(question)
     memory_bytes = question.chip.memory_bytes
     device_bytes = sharded / question.devices + whole_bytes
-    least = {text: least_devices(sharded, whole_bytes, size) for text, size in _sizes(memory_bytes).items()}
-    fits = device_bytes <= memory_bytes if memory_bytes else None
-    return Reading(name, device_bytes, fits, least)
+    if not memory_bytes:
+        return Reading(name, device_bytes, None, {})
+    least = {}
+    for text, size in _sizes(memory_bytes).items():
+        least[text] = least_devices(sharded, whole_bytes, size)
+    return Reading(name, device_bytes, device_bytes <= memory_bytes, least)
 
 
 def state_bytes(question: Question) -> int:
@@ -112,9 +113,7 @@ def least_devices(sharded_bytes: int, whole_bytes: int, device_bytes: int) -> in
     return -(-sharded_bytes // room) if room > 0 else None
 
 
-def _sizes(device_bytes: int | None) -> dict[str, int]:
+def _sizes(device_bytes: int) -> dict[str, int]:
     """The device's memory, and the same figure in the other unit: {"80 GB": 80000000000, "80 GiB": ...}."""
-    if not device_bytes:
-        return {}
-    figure = min((device_bytes / unit for unit in (GB, GIB)), key=lambda figure: len(f"{figure:g}"))
+    figure = min(device_bytes / GB, device_bytes / GIB, key=lambda figure: len(f"{figure:g}"))
     return {f"{figure:g} GB": round(figure * GB), f"{figure:g} GiB": round(figure * GIB)}

@@ -43,8 +43,12 @@ class Question:
     @property
     def degrees(self) -> dict[str, float]:
         """The kinds of parallelism that cut anything, the inner one first."""
-        degrees = {"tp": self.tp, "fsdp": self.fsdp}
-        return {kind: degree for kind, degree in degrees.items() if degree > 1}
+        degrees = {}
+        if self.tp > 1:
+            degrees["tp"] = self.tp
+        if self.fsdp > 1:
+            degrees["fsdp"] = self.fsdp
+        return degrees
 
     @property
     def devices(self) -> float:
@@ -117,5 +121,8 @@ class Question:
 
 
 def divisors(number: int) -> list[int]:
-    small = [divisor for divisor in range(1, math.isqrt(number) + 1) if number % divisor == 0]
-    return sorted({*small, *(number // divisor for divisor in small)})
+    divisors = set()
+    for divisor in range(1, math.isqrt(number) + 1):
+        if number % divisor == 0:
+            divisors |= {divisor, number // divisor}
+    return sorted(divisors)
