@@ -11,6 +11,7 @@ from functools import partial
 from roofline.store.run import PROBE
 from roofline.store.stats import time_of
 from roofline.theory.bounds import bound
+from roofline.theory.floor import highest_of_kinds
 from roofline.worker import device_errors
 from roofline.worker.prepared import Entrant, stop_if_lost
 from roofline.worker.rounds import CallError, StopRule, take_turns
@@ -65,9 +66,12 @@ def measure(
     All of one kind take turns, within `rule`'s time. A probe that is wrong, or raises, is left out. Raises `Broken`
     where that lost the `device`.
     """
-    best, reasons = [], {}
-    for key in dict.fromkeys((probe.kind, probe.dtype) for probe in probes):
-        group = {probe.name: probe for probe in probes if (probe.kind, probe.dtype) == key}
+    groups: dict[tuple[str, str | None], dict[str, Probe]] = {}
+    for probe in probes:
+        groups.setdefault((probe.kind, probe.dtype), {})[probe.name] = probe
+    best = []
+    reasons = {}
+    for group in groups.values():
         if ceiling := _highest(group, reasons, clock, rule, seed, device):
             best.append(replace(ceiling, when=when))
     return best, reasons
@@ -95,9 +99,12 @@ def _highest(
     reached = []
     for name, probe in group.items():
         if times := turns.times_s[name]:
+            amount = probe.amount
             time = time_of(times)
-            rates = [probe.amount / time_s for time_s in (time.value, time.high, time.low)]
-            reached.append(Ceiling(probe.kind, probe.dtype, "", name, *rates, len(times)))
+            value = amount / time.value
+            low = amount / time.high
+            high = amount / time.low
+            reached.append(Ceiling(probe.kind, probe.dtype, "", name, value, low, high, len(times)))
     if not reached:
         for name in list(group):
             refuse(name, "each of its samples was late; is the host overloaded?")
@@ -116,7 +123,9 @@ def _reason(probe: Probe, device: str) -> str | None:
 def _with_neighbour(reached: list[Ceiling], device: str) -> Ceiling:
     """The highest of what probes of a kind reached, with the probe that takes turns with the cases below it."""
     highest = max(reached, key=lambda ceiling: ceiling.value)
-    least = (NEAR if highest.ceiling == "read" and device == "cpu" else 1.0) * highest.value
+    least = highest.value
+    if highest.ceiling == "read" and device == "cpu":
+        least *= NEAR
     near = next(ceiling.probe for ceiling in reached if ceiling.value >= least)
     return replace(highest, beside=near)
 
@@ -124,12 +133,9 @@ def _with_neighbour(reached: list[Ceiling], device: str) -> Ceiling:
 def probe_for(case, probes: list[Probe], ceilings: list[dict]) -> Entrant | None:
     """What takes turns with the contenders of the matmul `case`: the probe of the ceiling above it, by the `ceilings`
     of the run so far; None where one of the two was not measured."""
-    best = {}
-    for line in ceilings:
-        key = line["ceiling"], line["dtype"]
-        if key not in best or line["value"] > best[key]["value"]:
-            best[key] = line
-    matmul, read = best.get(("matmul", case.dtype)), best.get(("read", None))
+    highest = highest_of_kinds(ceilings)
+    matmul = highest.get(("matmul", case.dtype))
+    read = highest.get(("read", None))
     if not (matmul and read):
         return None
     line = read if bound(case.work.device_intensity, matmul["value"], read["value"]) == "memory" else matmul

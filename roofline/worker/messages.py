@@ -181,10 +181,5 @@ class Done:
     """The worker has done what it was asked for."""
 
 
-MESSAGES = {
-    kind.__name__: kind
-    for kind in (
-        *(StepBegan, JournalLine, MachineFound, ShapeChecked, ShapePrepared),
-        *(Rejected, Turns, Broke, Done),
-    )
-}
+_KINDS = (StepBegan, JournalLine, MachineFound, ShapeChecked, ShapePrepared, Rejected, Turns, Broke, Done)
+MESSAGES = {kind.__name__: kind for kind in _KINDS}

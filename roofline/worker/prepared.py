@@ -101,7 +101,8 @@ class PreparedCase:
     @property
     def memory(self) -> str:
         """What the operands take, and what there is for them, in words."""
-        taken, there = self.case.sets * self.case.work.device_bytes / 1e9, machine.share_bytes(self.device) / 1e9
+        taken = self.case.sets * self.case.work.device_bytes / 1e9
+        there = machine.worker_bytes(self.device) / 1e9
         return f"{self.case.operands} take {taken:.3g} GB, a worker may take {there:.1f}"
 
     def enter(self, name: str, check: Callable[[], Entrant | Outcome], within_s: float | None = None) -> None:
@@ -165,7 +166,7 @@ class PreparedCase:
 
 
 def verdict(name: str, error: float, dtype: str, limit: float | None = None, where: str = "") -> Outcome | None:
-    """Return why a result with relative Frobenius error `error` is wrong, or None. NaN is, `where` in words.
+    """Why a result with relative Frobenius error `error` is wrong, or None. NaN is, `where` in words.
     `limit` is that of the dtype, but for one that promises less."""
     limit = limit or TOLERANCE[dtype]
     if error <= limit:
