@@ -22,7 +22,7 @@ class Term:
     bytes_per_token: float
     fabric: str
     received_fraction: float
-    """Of V, what one device receives over the fabric."""
+    """What one device receives over the fabric, over V."""
     bytes_per_s: float
 
     @property

@@ -10,7 +10,7 @@ from roofline.account.question import BF16_BYTES, Question
 from roofline.theory.chips import GB, GIB
 
 STATE_BYTES = {"weights": 4, "gradients": 4, "optimizer": 2 * 4}
-"""Of each parameter, in fp32. The optimizer, AdamW, has two moments."""
+"""What each parameter takes, in fp32. The optimizer, AdamW, has two moments."""
 
 SAVED = {
     "all": "{inputs}",
@@ -21,7 +21,7 @@ SAVED = {
 Of a block with a gate, F counts twice: the outputs of `gate` and `up`, whose product is the input of `down`."""
 
 INPUTS = {2: "the inputs of both layers", 3: "the input and the gate's and up's outputs"}
-"""By the number of matrices in a block."""
+"""What a block of so many matrices saves."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Reading:
     fits: bool | None
     """None where the memory of a device is not known."""
     least_devices: dict[str, int | None]
-    """By the size of a device, in GB and in GiB: the fewest that hold it all, or None where no number does."""
+    """{size of a device, in GB and in GiB: the fewest that hold it all, or None where no number does}."""
 
 
 def parts(question: Question) -> list[Part]:

@@ -8,7 +8,7 @@ from roofline.theory.chips import Chip
 from roofline.theory.models import Model
 
 BF16_BYTES = 2
-"""Of an element that is saved, or that crosses a fabric."""
+"""The size of an element that is saved, or that crosses a fabric."""
 
 
 @dataclass(frozen=True)
@@ -36,9 +36,9 @@ class Question:
     gathers: int = 1
     """How often the weights are gathered in a step: once for each of its microbatches."""
     gathered_weight_bytes: int = BF16_BYTES
-    """Of one weight, on its way to those who need it."""
+    """The size of one weight on its way to those who need it."""
     gathered_blocks: int = 1
-    """Of how many blocks a device holds the gathered weights at a time."""
+    """How many blocks' gathered weights a device holds at a time."""
 
     @property
     def degrees(self) -> dict[str, float]:

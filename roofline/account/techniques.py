@@ -13,10 +13,10 @@ from roofline.account.question import Question
 from roofline.theory.chips import GB
 
 MICROBATCHES = 4
-"""Of a step with gradient accumulation; in a pipeline, for each of its stages."""
+"""A step with gradient accumulation has so many; a pipeline has them for each of its stages."""
 
 STAGES = 4
-"""Of a pipeline."""
+"""A pipeline has so many."""
 
 
 @dataclass(frozen=True)

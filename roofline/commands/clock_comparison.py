@@ -21,8 +21,9 @@ from roofline.worker.rounds import StopRule, take_turns
 REPEATS = 3
 """Turns of the three clocks at a case."""
 RULE = StopRule(max_seconds=0.25, min_rounds=15, max_rounds=100, warmup_s=0.1)
-WARMUP_MS, REP_MS = 50, 200
-"""Of do_bench."""
+WARMUP_MS = 50
+REP_MS = 200
+"""do_bench is called with these."""
 TRACED = 15
 """Calls that the profiler sees at a time."""
 

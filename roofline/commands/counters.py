@@ -33,9 +33,10 @@ from roofline.worker.machine import anonymous
 LOG = "ncu.log"
 """In the run's folder: what ncu printed the last time, from which any number can be read again."""
 SHAPES = 4
-"""Of a command that names no case."""
+"""So many shapes are counted where the command names no case."""
 TOLERANCE = 0.05
-"""Of the copy. What a kernel leaves in the L2 cache is written after its end: some 50 MB of 2 GiB."""
+"""The count of the copy may be off by so much. What a kernel leaves in the L2 cache is written after its end: some
+50 MB of 2 GiB."""
 
 METRICS = {
     "dram_bytes": ("dram__bytes_read.sum", "dram__bytes_write.sum"),

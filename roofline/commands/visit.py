@@ -45,8 +45,10 @@ GRACE_S = 8
 """For a step to save what it measured, before it is killed."""
 CLOSE_S = 3
 """For the last archives."""
-MOST_BYTES, MOST_ARCHIVES = 16_000_000, 6
-"""Of an archive; and how many there are beside that of the logs."""
+MOST_BYTES = 16_000_000
+"""An archive is meant to be smaller."""
+MOST_ARCHIVES = 6
+"""So many archives there are at most, beside that of the logs."""
 
 
 WIRES = "{0}copier32,{0}copier132,{0}engine"

@@ -109,7 +109,7 @@ class Operation:
     planner: str | Callable[[Any], Planner]
     """`package.module:Class` of what lists its contenders, or the class itself."""
     runner: str | type
-    """Likewise of what runs them."""
+    """What runs them, named as the planner is."""
     example: str
     """An id with a contender."""
     notes: Callable[[Any, list[str]], list[str]] = lambda options, cases: []

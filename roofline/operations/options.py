@@ -56,7 +56,7 @@ class Options:
     gather: gathering.Sweep = field(default_factory=gathering.Sweep)
     """What the operations over a link measure."""
     copier_programs: int | None = None
-    """Of the paced link on a GPU; None for its default."""
+    """How many programs move the bytes of a paced link on a GPU; None for the link's default."""
     processes: int | None = None
     """How many processes measure each shape, some passes each; None for the clock's own."""
     world: int = 1
@@ -64,7 +64,7 @@ class Options:
     wires_of: tuple[tuple[str, float], ...] = ()
     """(shape, bytes/s) of each case over an emulated link that another run measured; none without it."""
     lengths: tuple[int, ...] = ()
-    """Of attention: the tokens that were asked for; none for its default ones."""
+    """Lengths of attention that were asked for; none for its default ones."""
     shapes: tuple[str, ...] = ()
     """Ids of the matmuls of a file, in place of model, layers, tokens and tp; none without one."""
     quick: bool = False

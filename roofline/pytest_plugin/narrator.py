@@ -131,7 +131,8 @@ class Narrator:
 
     def _draw(self, session) -> None:
         """Draw the report of the run, or where its end could not be journalled, of what the journal has."""
-        run, folder = self._state.run, self._state.folder
+        run = self._state.run
+        folder = self._state.folder
         try:
             write(folder, run if run.end else None)
         except (Exception, KeyboardInterrupt) as error:  # whatever it was, the journal and the JSON are safe

@@ -26,13 +26,16 @@ SCHEMA = 8
 
 NAME = "samples.jsonl"
 PACKED = f"{NAME}.gz"
-"""Of a run that was committed: the same, by gzip."""
+"""A run that was committed has its journal packed by gzip."""
 
 ROOM_BYTES = 32 * 2**20
 """Must be free before a run begins. A default run writes 6 MB; the rest is for reports and longer plans."""
 
-MOST_BYTES, LONGEST_LINE_BYTES = 256 * 2**20, 16 * 2**20
-"""Of a journal, and of a line."""
+MOST_BYTES = 256 * 2**20
+"""A journal is not larger."""
+
+LONGEST_LINE_BYTES = 16 * 2**20
+"""A line is shorter."""
 
 SUM = re.compile(r', "sum": "([0-9a-f]{8})"}$')
 """The checksum that a line ends with, in hexadecimal."""
@@ -71,7 +74,7 @@ class Journal:
         self._file = path.open("ab", buffering=0)
         self._size = self._file.truncate(len(whole))
         self._sum = None if whole else 0
-        """Of the last line; None where the journal began without."""
+        """The checksum of the last line; None where the journal began without any."""
         if last := SUM.search(whole.decode(errors="replace").rstrip()):
             self._sum = int(last[1], 16)
 

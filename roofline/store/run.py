@@ -97,7 +97,7 @@ class Shape:
     """{name: config, relative_error, and what else is known of it}. One with a `role` takes turns for comparison only:
     `gemm`, `link`, `preset`, `contended`, `probe`, `part`."""
     seed: int = 0
-    """Of the orders in the rounds."""
+    """The orders in the rounds follow from it."""
     facts: dict = field(default_factory=dict)
     """What its operation says of it: sizes that are no parameters, and other plain values."""
     passes: int = 1

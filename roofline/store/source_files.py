@@ -18,7 +18,7 @@ PLACES = (
 )
 """Files and folders that a measurement depends on."""
 SUFFIXES = (".html", ".json", ".py", ".toml")
-"""Of the files that count in those folders."""
+"""Files in those folders count if their names end so."""
 
 
 def hash_of_files(root: Path) -> str:

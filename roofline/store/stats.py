@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 CONFIDENCE = 0.95
 BLOCKS = 8
-"""Of a process that is alone and had fewer passes, the rounds are cut into so many runs."""
+"""The rounds of a process that is alone, and had fewer passes, are cut into so many runs."""
 MOST_FREEDOM = 200
 """Beyond so many degrees of freedom Student's distribution is taken to be that of so many."""
 

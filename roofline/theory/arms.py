@@ -27,7 +27,7 @@ PERSISTENT = "_persistent"
 """How the name ends of an arm that multiplies by our persistent matmul, where the one without it does by another."""
 
 BY_PERSISTENT = "row_block_launches", "block_launches", "layer_launches", "overlapped"
-"""Of each operation the arm that is measured so, too."""
+"""These arms are measured with the persistent matmul, too: one of each operation."""
 
 ALL_CORES = "serial_all_cores"
 """On a CPU, `serial` with a matmul on the link's core too: what a user has who overlaps nothing."""
@@ -36,7 +36,7 @@ GATHERED = ("all_gather_matmul",)
 SCATTERED = ("matmul_reduce_scatter",)
 BOTH = ("ffn",)
 LAYER = GATHERED + SCATTERED + BOTH
-"""Of a layer in tensor parallelism: what comes before it, what goes behind it, the layer."""
+"""A layer in tensor parallelism has a gather before it and a scatter behind it. `BOTH` is the layer with the two."""
 
 TELLING = "signalled", "layer_signalled"
 """They tell on the device what may be sent, piece by piece of each rank's rows."""
@@ -72,7 +72,7 @@ class OverlapPlan(NamedTuple):
     ranks: int
     row_blocks: int = 1
     ranks_per_launch: int = 1
-    """Of an arm that multiplies `by_rank`: so many ranks' rows at a time, at most."""
+    """An arm that multiplies `by_rank` takes the rows of so many ranks at a time, at most."""
 
     def end_s(self, t_gemm_s: float, t_comm_s: float) -> float:
         """When the simulated arm ends, at best: without contention, launch costs or accumulator traffic.

@@ -30,7 +30,7 @@ class Chip:
     links: int = 1
     link_bandwidth_bytes_per_s: float | None = None
     torus_axes: int = 0
-    """Of a chip whose links join it to its neighbours in a torus; 0 of one on a switch, in a node of `node_size`."""
+    """The links of such a chip join it to its neighbours in a torus. 0: it is on a switch, in a node of `node_size`."""
     node_size: int = 1
     port_bytes_per_s: float | None = None
     """What one chip receives over the network, from other nodes or other tori."""

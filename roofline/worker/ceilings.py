@@ -1,7 +1,8 @@
 """The machine's own roof: the most FLOP/s and bytes/s that probes reach.
 
 Which calls make good probes is the caller's knowledge. At the start of a run they take turns among themselves; the best
-of each kind then takes turns with the contenders, so that a case's share of the roof is of the same minute as its time.
+of each kind then takes turns with the contenders, so that a case's fraction of the roof is of the same minute as its
+time.
 """
 
 from collections.abc import Callable
@@ -51,9 +52,9 @@ class Ceiling:
 
 STOP_RULE = StopRule(max_seconds=2.0, min_rounds=10, max_rounds=60, warmup_s=0.1)
 NEAR = 0.9
-"""Of a CPU's readers that reach this share of the best, the first stands beside the cases. Which of two is faster by a
-hair is chance, and a neighbour matters. On an AMD EPYC, with the reader set by hand, torch's product of 2 tokens took
-25 to 40 % longer beside one that reads by matrix-vector products than beside one that sums."""
+"""The first of a CPU's readers that reaches this fraction of the best stands beside the cases. Which of two is faster
+by a hair is chance, and a neighbour matters. On an AMD EPYC, with the reader set by hand, torch's product of 2 tokens
+took 25 to 40 % longer beside one that reads by matrix-vector products than beside one that sums."""
 LONG_S = 0.005
 """A call that takes longer need not be called once more, untimed, to wake its threads."""
 

@@ -47,8 +47,8 @@ class CpuClock:
     """Waking takes a worker less than a hundredth of it."""
 
     REPORTED_FRACTION = 0.05
-    """Of a sample and what wakes it: where threads of the process waited for longer for a core that others had,
-    `readings` tells."""
+    """`readings` tells where threads of the process waited for a core that others had, for more than this fraction of a
+    sample and what wakes it."""
 
     def __init__(self):
         self._last_s = WeakKeyDictionary()  # a call holds its operands
@@ -118,8 +118,8 @@ def _other_threads() -> list[int]:
 
 
 class CoreTimes(NamedTuple):
-    """Of a thread until now: for how long it ran, and for how long it could have run and had no core; which cores it
-    may have."""
+    """For how long a thread ran until now, for how long it could have run and had no core, and which cores it may
+    have."""
 
     ran_s: float
     waited_s: float

@@ -25,7 +25,7 @@ OVERLAPPING = "TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"
 """torch's variable that lets several ranks of one GPU share memory: for tests of what is right, not of time."""
 
 TIMEOUT = timedelta(seconds=4 * LATE_S)
-"""Of the group: NCCL ends the process then. A link gives up before that, and says what did not come."""
+"""NCCL ends a process that waits for so long. A link gives up before that, and says what did not come."""
 
 
 class World:

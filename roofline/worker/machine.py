@@ -23,7 +23,7 @@ RECORDED = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", *environment.THREADS, 
 """Environment variables that set how many threads a library runs, and how long they spin, begin with these."""
 
 RECORDED_OF_GPU = ("CUDA_", "CUBLAS", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", *environment.OF_GPU)
-"""Likewise those that change what a GPU computes, and how fast."""
+"""Those that change what a GPU computes, and how fast, begin with these."""
 
 TF32 = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
 """Those that have cuBLAS multiply fp32 in TF32."""
@@ -76,8 +76,8 @@ def _refuse_queues(timed: bool) -> None:
 
 
 TORCH_INDEX = "https://download.pytorch.org/whl/cu126"
-"""Of torch for CUDA 12.6, for drivers from 525 on. The default build of torch 2.12 and 2.13 is for CUDA 13.0, of which
-the driver is 580 or newer."""
+"""Here is torch for CUDA 12.6, for drivers from 525 on. The default build of torch 2.12 and 2.13 is for CUDA 13.0, of
+which the driver is 580 or newer."""
 
 
 def refuse_tf32(device: str, dtypes: tuple[str, ...]) -> None:

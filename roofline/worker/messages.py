@@ -88,7 +88,7 @@ class Request:
     when: str = ""
     """What the ceilings that this worker measures are journalled under; empty where it measures none."""
     world: dict = field(default_factory=dict)
-    """Of ranks, as `worker.ranks.of_worker` takes it."""
+    """Who this worker is among ranks, as `worker.ranks.of_worker` takes it; empty without torchrun."""
 
 
 @dataclass(frozen=True)

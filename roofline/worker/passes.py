@@ -49,7 +49,7 @@ class ShapePasses:
         self.seed = zlib.crc32(f"{worker.options.seed} {shape}".encode())
         self.rounds = self._new_rounds()
         self.telemetry: dict = {}
-        """Of the last pass."""
+        """The summary of the last pass."""
         self._rounds_told = 0
         self._late_told: dict[str, int] = {}
         if prepared.contenders:

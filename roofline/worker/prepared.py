@@ -15,7 +15,7 @@ TOLERANCE = {"bf16": 3e-3, "fp16": 5e-4, "fp32": 1e-5, "fp8": 1e-2}
 fp8 it allows for sums of 14 bits, as Hopper's are (kernels/fp8.py)."""
 
 VENDOR_TOLERANCE = {"bf16": 1e-2, "fp16": 2e-3, "fp32": 1e-5, "fp8": 1e-2}
-"""Of the vendor and of other libraries, which may split K and add up parts that are rounded to the dtype (torch's
+"""The vendor and other libraries have these: they may split K and add up parts that are rounded to the dtype (torch's
 default on a GPU). Without the vendor there is no ratio; its `relative_error` tells what others are compared at."""
 
 
@@ -42,7 +42,7 @@ class Entrant:
     name: str
     call: Call
     role: str = ""
-    """Of a reference, which contenders are compared with: `gemm`, `link`, `preset`, `contended`; of others, none."""
+    """Set where it is a reference for contenders: `gemm`, `link`, `preset`, `contended`; else empty."""
     config: str = ""
     relative_error: float | None = None
     facts: dict = field(default_factory=dict)

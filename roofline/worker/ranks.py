@@ -28,7 +28,7 @@ LATE_S = PATIENCE_S / 2
 LOOK_S, LONGEST_LOOK_S = 0.0005, 0.05
 """From one look into the store to the next. The longer nothing has come, the longer."""
 LEAST_FRACTION = 0.95
-"""Of a call, for which its thread had a core: a sample with less is dropped. Waiting for others' data counts as had."""
+"""A sample is dropped whose thread had a core for less of its time. Waiting for others' data counts as having one."""
 SETTINGS = ("GLOO_", "NCCL_", "TORCH_GLOO_")
 """Environment variables that set how ranks talk begin with these."""
 

@@ -20,9 +20,10 @@ from roofline.worker.messages import is_of_contender
 UNWATCHED = bytearray(1)
 """A mark that nobody looks at."""
 
-LOOKED_AT, LONGEST_UNSEEN = 1 / 8, 8
-"""The share of rounds whose last result is looked at, beside the first of each entrant in a process; and after so many
-rounds without a look, each entrant is looked at once more at the end."""
+LOOKED_AT = 1 / 8
+"""The fraction of rounds whose last result is looked at, beside the first of each entrant in a process."""
+LONGEST_UNSEEN = 8
+"""After so many rounds without a look, an entrant is looked at once more at the end."""
 
 LATER_S = 1.0
 """So long after a wrong result, a right one is that of work which went on when its call had returned."""
@@ -46,7 +47,7 @@ class StopRule:
     """Cap on the time of one shape's rounds, all contenders together, but for the fewest. A pass in which a call raises
     begins again."""
     width: float = 0.01
-    """Stop once every contender's interval is narrower than this share of its time; looked at in the last pass."""
+    """Stop once every contender's interval is narrower than this fraction of its time; looked at in the last pass."""
     min_rounds: int = 30
     max_rounds: int = 600
     check_every: float = 1.2
@@ -116,13 +117,13 @@ class Rounds:
         self.late = dict.fromkeys(entrants, 0)
         """Samples dropped because the host was late, of each entrant that is still in."""
         self.timelines: dict[tuple[str, int], dict] = {}
-        """By entrant and round."""
+        """{(entrant, round): what its sample noted}."""
         self.wrong: dict[str, str] = {}
         """Why what a timed call of an entrant computed is wrong, by its name."""
         self.stopped_by = ""
         """`width` (known well enough), `time` (the cap) or `rounds` (the most rounds); empty while it goes on."""
         self._returned: dict[str, object] = {}
-        """By name, of whom it is looked at: what the last call returned."""
+        """{entrant: what its last call returned}, of whom that is looked at."""
         self.names = list(entrants)
         self._entrants: dict[str, Call] = {}
         self._notes: dict[str, Callable] = {}

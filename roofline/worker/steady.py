@@ -51,7 +51,7 @@ def chosen(prepared: PreparedCase, medians_s: dict[str, float], options) -> list
 
 
 def _baseline_and_fastest(prepared: PreparedCase, timed: list[str]) -> list[str]:
-    """Of contenders, the fastest first: the baseline, and the first other that is no library's."""
+    """The baseline, and the fastest other that is no library's, of contenders that stand the fastest first."""
     names = []
     has_fastest = False
     for name in timed:

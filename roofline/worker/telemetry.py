@@ -11,10 +11,10 @@ RENEWED_S = 0.2
 IDLE_S = 5.0
 """Over so long, power is read of a device on which nothing runs."""
 AT_MOST = 0.99
-"""Of the highest clock: an SM that NVML reads above this share of it is not held down, whatever reasons are given. Its
-clocks are 15 MHz apart."""
+"""An SM whose clock NVML reads above this fraction of the highest is not held down, whatever reasons are given. Clocks
+are 15 MHz apart."""
 HIGHEST = {"temperature_c", "other_processes"}
-"""Of several passes the highest reading of these stays."""
+"""The highest reading of these stays where there are several passes."""
 
 # NVML's clock-event reasons that mean the chip ran slower than it could (nvml.h, nvmlClocksEventReasons). A power cap
 # (0x4) is among them: it is how large matmuls run on these chips, and a reader must be able to see it.
