@@ -351,7 +351,8 @@ class Visit:
         """Append the time and what nvidia-smi says of the card; first of all the versions."""
         lines = [f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC, {smi(QUERY) or 'no nvidia-smi'}"]
         if not self.tried:
-            lines.insert(0, f"Python {platform.python_version()}, {versions()}")
+            packages = ", ".join(map(" ".join, versions().items()))
+            lines.insert(0, f"Python {platform.python_version()}, {packages}")
         with (self.logs / "conditions.txt").open("a") as file:
             file.write("\n".join(lines) + "\n")
 
