@@ -157,8 +157,8 @@ OPERATIONS: dict[str, Operation] = {}
 def register(operation: Operation) -> Operation:
     """Take `operation` into `OPERATIONS`. Raises ValueError where its name is taken, or nothing judges it."""
     if operation.analysis not in ANALYSIS_NAMES:
-        known = " or ".join(ANALYSIS_NAMES)
-        raise ValueError(f"operation {operation.name!r}: analysis {operation.analysis!r} is not known: take {known}")
+        names = " or ".join(ANALYSIS_NAMES)
+        raise ValueError(f"operation {operation.name!r}: analysis {operation.analysis!r} is not known: take {names}")
     if operation.name in OPERATIONS:
         raise ValueError(f"operation {operation.name!r} is known already: choose another name")
     return OPERATIONS.setdefault(operation.name, operation)

@@ -44,9 +44,9 @@ def _wires_of(options: Options, cases: list) -> None:
         if is_made and case.id not in dict(options.wires_of):
             lacking.append(case.id)
     if lacking:
-        more = f" and {len(lacking) - 1} more" if lacking[1:] else ""
+        rest = f" and {len(lacking) - 1} more" if lacking[1:] else ""
         raise ValueError(
-            f"--ffn-wires-of: that run has no wire of {lacking[0]}{more}; select the cases that it has (-k), or leave "
+            f"--ffn-wires-of: that run has no wire of {lacking[0]}{rest}; select the cases that it has (-k), or leave "
             "the option out"
         )
 

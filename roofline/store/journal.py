@@ -191,7 +191,7 @@ def load(folder: Path, kind: type[Run] = Run) -> Run:
     run = kind(first)
     for number, line in enumerate(lines, 2):
         try:
-            run.take(line)
+            run.apply(line)
         except Exception as error:
             problem = f"is a line of kind {line['kind']!r} that cannot be read: {error}"
             raise ValueError(f"{path}:{number} {problem}") from None

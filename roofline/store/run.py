@@ -1,6 +1,6 @@
 """A run in memory: what measuring fills line by line, and what `roofline.load` reads back from disk.
 
-Times are in seconds. A journal's lines are these dataclasses as JSON objects: `Run.take` adds one.
+Times are in seconds. A journal's lines are these dataclasses as JSON objects: `Run.apply` adds one.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class Shape:
                 work[name] = count
         return line
 
-    def take(self, kind: str, line: dict) -> None:
+    def apply(self, kind: str, line: dict) -> None:
         """Add a line of the journal that is about the shape."""
         contender = line.get("contender")
         if kind == "pass":
@@ -325,14 +325,14 @@ class Run:
                 missing.append(Outcome(SKIPPED, self.void, case))
         return missing
 
-    def take(self, line: dict) -> None:
+    def apply(self, line: dict) -> None:
         """Add a line of the journal; the first one says nothing new. Raises TypeError for one whose fields are not
         those of its kind."""
         self.derived.clear()
         line = line.copy()
         if line.pop("checkout", None):
             self.base = self.base or Run(self.metadata | self.metadata["against"])
-            return self.base.take(line)
+            return self.base.apply(line)
         kind = line.pop("kind")
         if kind in ("resumed", "end"):
             self.open_or_close(line if kind == "end" else None)
@@ -343,11 +343,11 @@ class Run:
         elif kind == "round":
             self.add_rounds(line.pop("shape"), [Round(**line)])
         elif "shape" in line and kind != "not_measured":
-            self.shapes[line.pop("shape")].take(kind, line)
+            self.shapes[line.pop("shape")].apply(kind, line)
         else:
-            self._take_about_run(kind, line)
+            self._apply_to_run(kind, line)
 
-    def _take_about_run(self, kind: str, line: dict) -> None:
+    def _apply_to_run(self, kind: str, line: dict) -> None:
         if kind == "links":
             self.metadata["links"] = line
         elif kind == "idle":

@@ -74,20 +74,20 @@ def parse(text: str) -> Model:
         return _by_hand(text)
     name, slash, divisor = text.partition("/")
     if name not in MODELS:
-        known = f"{nearest(name, MODELS)}known are {', '.join(MODELS)}"
-        raise ValueError(f"unknown model {name!r}: {known}; or give D,F by hand")
+        hint = f"{nearest(name, MODELS)}known are {', '.join(MODELS)}"
+        raise ValueError(f"unknown model {name!r}: {hint}; or give D,F by hand")
     return _divided(MODELS[name], divisor, text) if slash else MODELS[name]
 
 
 def _by_hand(text: str) -> Model:
-    label, at, sizes = text.rpartition("@")
-    if at and not re.fullmatch("[A-Za-z0-9_.]+", label):
+    label, separator, sizes = text.rpartition("@")
+    if separator and not re.fullmatch("[A-Za-z0-9_.]+", label):
         raise ValueError(f"label {label!r}: take letters, digits, _ and . alone")
     numbers = re.fullmatch(r"\s*(\d*[1-9]\d*)\s*[x,]\s*(\d*[1-9]\d*)\s*", sizes)
     if not numbers:
         raise ValueError(f"model {text!r}: by hand it is D,F, two whole numbers above 0, as in 16384,53248")
     d_model, d_ff = map(int, numbers.groups())
-    return Model(f"{label}{at}{d_model}x{d_ff}", d_model, d_ff, 0)
+    return Model(f"{label}{separator}{d_model}x{d_ff}", d_model, d_ff, 0)
 
 
 def _divided(model: Model, divisor: str, name: str) -> Model:

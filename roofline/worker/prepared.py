@@ -161,8 +161,8 @@ class PreparedCase:
         """Take `name` out, which raised `error`."""
         self.entrants.pop(name, None)
         rejected = rejection(error)
-        beside = f"; {self.memory}" if device_errors.lack(error) == "out of memory" else ""
-        self.rejected[name] = Outcome(rejected.outcome, f"{name}: {rejected.reason}{beside}")
+        memory = f"; {self.memory}" if device_errors.lack(error) == "out of memory" else ""
+        self.rejected[name] = Outcome(rejected.outcome, f"{name}: {rejected.reason}{memory}")
 
 
 def verdict(name: str, error: float, dtype: str, limit: float | None = None, where: str = "") -> Outcome | None:
