@@ -19,7 +19,7 @@ from roofline.theory.models import parse as parse_model
 from roofline.theory.work import ITEMSIZE
 from roofline.worker import ceilings, runner
 from roofline.worker.ceilings import Probe
-from roofline.worker.machine import describe, share_bytes
+from roofline.worker.machine import describe, worker_bytes
 from roofline.worker.prepared import SKIPPED, TOLERANCE, VENDOR_TOLERANCE, Entrant, PreparedCase, Rejection, unwatched
 from roofline.worker.ranks import ALONE
 from roofline.worker.rounds import StopRule
@@ -166,7 +166,7 @@ def operands(case: Matmul, options) -> list[tuple]:
     Zero-mean normal values, of a size that keeps `out` below about 1: zeros or ones run faster and lie. All shapes are
     cut from the same three tensors, so that many can be ready at once.
     """
-    room = POOL * min(machine(options.device)["memory_bytes"], share_bytes(options.device)) / len(options.dtypes)
+    room = POOL * min(machine(options.device)["memory_bytes"], worker_bytes(options.device)) / len(options.dtypes)
     most = room
 
     def shapes(other: Matmul) -> list[tuple[int, int]]:

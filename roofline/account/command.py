@@ -5,7 +5,6 @@ import math
 import string
 from dataclasses import replace
 
-from roofline.account.answer import answer
 from roofline.account.memory import SAVED
 from roofline.account.question import Question
 from roofline.account.text import case_text, text
@@ -14,8 +13,17 @@ from roofline.theory import chips
 from roofline.theory.arguments import count, flops, number
 from roofline.theory.models import parse as parse_model
 
-UNITS = {f"{prefix}B": 1000**power for power, prefix in enumerate(("", *"KMGT"))}
-UNITS |= {f"{prefix}iB": 1024**power for power, prefix in enumerate("KMGT", 1)}
+UNITS = {
+    "B": 1,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KiB": 2**10,
+    "MiB": 2**20,
+    "GiB": 2**30,
+    "TiB": 2**40,
+}
 
 
 def add_command(commands) -> None:
@@ -36,18 +44,22 @@ def add_command(commands) -> None:
     group.add_argument(
         "--saved", choices=tuple(SAVED), default="all", help="activations for the backward pass (default: all)"
     )
-    group.add_argument("--case", type=_case, metavar="CASE", help="memory of a measured training step or attention "
-                       "alone, on one chip, as transformer_step-l12-d768-b16-t256-step-bf16")  # fmt: skip
+    steps = "memory of a measured training step or attention alone, on one chip"
+    example = "transformer_step-l12-d768-b16-t256-step-bf16"
+    group.add_argument("--case", type=_case, metavar="CASE", help=f"{steps}, as {example}")
     group = command.add_argument_group("chip", "in place of the datasheet's")
     group.add_argument("--flops", type=flops, metavar="FLOP/s", help="of one chip")
     group.add_argument("--memory", type=size, metavar="SIZE", help="of a device, as 80GB or 80GiB")
-    group.add_argument("--collectives", choices=("whole", "exact"),
-                       help="V or V (P-1)/P (default: whole on a torus, as the sources; exact on GPUs)")  # fmt: skip
+    counted = "V or V (P-1)/P (default: whole on a torus, as the sources; exact on GPUs)"
+    group.add_argument("--collectives", choices=("whole", "exact"), help=counted)
     command.set_defaults(run=_run)
 
 
 def _run(options: argparse.Namespace) -> int:
-    print(case_text(options.case, _chip(options)) if options.case else text(answer(question(options))))
+    if options.case:
+        print(case_text(options.case, _chip(options)))
+    else:
+        print(text(question(options)))
     return 0
 
 

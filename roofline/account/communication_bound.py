@@ -21,14 +21,14 @@ class Term:
     fixed_bytes: float
     bytes_per_token: float
     fabric: str
-    received_share: float
-    """Of V, what one device receives over the fabric."""
+    received_fraction: float
+    """What one device receives over the fabric, over V."""
     bytes_per_s: float
 
     @property
     def s_per_byte(self) -> float:
         """The seconds for each byte of V."""
-        return self.received_share / self.bytes_per_s
+        return self.received_fraction / self.bytes_per_s
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,8 @@ def terms(question: Question) -> list[Term]:
     rows = []
     for name, kind, fixed, per_token in collectives:
         if kind in question.degrees:
-            rows += [Term(name, fixed, per_token, *crossing) for crossing in crossings(question, kind)]
+            for crossing in crossings(question, kind):
+                rows.append(Term(name, fixed, per_token, *crossing))
     return rows
 
 
@@ -90,11 +91,14 @@ def slowest(rows: list[Term]) -> list[Term]:
 def forward(question: Question) -> Forward:
     tokens = question.tokens
     math_s = question.flop_per_token * tokens / question.flop_per_s
-    link_s = max((fixed_s + s_per_token * tokens for fixed_s, s_per_token in _lines(question).values()), default=0.0)
+    link_s = 0.0
+    for fixed_s, s_per_token in _lines(question).values():
+        link_s = max(link_s, fixed_s + s_per_token * tokens)
     chips_wait = link_s > math_s * (1 + 1e-9)
-    collectives = slowest(terms(question))
-    serial_s = math_s + sum((row.fixed_bytes + row.bytes_per_token * tokens) * row.s_per_byte for row in collectives)
-    return Forward(math_s, link_s, chips_wait, serial_s, overlapped_s=max(math_s, link_s))
+    collectives_s = 0.0
+    for row in slowest(terms(question)):
+        collectives_s += (row.fixed_bytes + row.bytes_per_token * tokens) * row.s_per_byte
+    return Forward(math_s, link_s, chips_wait, math_s + collectives_s, overlapped_s=max(math_s, link_s))
 
 
 def bound(question: Question, name: str = "") -> Bound:
@@ -102,15 +106,19 @@ def bound(question: Question, name: str = "") -> Bound:
     meets = {fabric: _meet(question, *line) for fabric, line in _lines(question).items()}
     fabric = max(meets, key=meets.get, default=None)
     tokens = meets.get(fabric, 0.0)
-    at_bound = forward(replace(question, tokens=tokens)) if 0 < tokens < math.inf else None
-    use = at_bound.math_s / at_bound.serial_s if at_bound else None
+    use = None
+    if 0 < tokens < math.inf:
+        at_bound = forward(replace(question, tokens=tokens))
+        use = at_bound.math_s / at_bound.serial_s
     return Bound(name, question.fsdp, question.tp, tokens, tokens / question.devices, fabric, serial_use=use)
 
 
 def least_d_ff(question: Question) -> float | None:
     """The F above which activations take less time than matmuls; None without tensor parallelism."""
-    activations_s = [row.bytes_per_token * row.s_per_byte for row in slowest(terms(question)) if row.bytes_per_token]
-    return question.model.d_ff * sum(activations_s) / question.s_per_token if activations_s else None
+    activations_s = 0.0
+    for row in slowest(terms(question)):
+        activations_s += row.bytes_per_token * row.s_per_byte
+    return question.model.d_ff * activations_s / question.s_per_token if activations_s else None
 
 
 def _meet(question: Question, fixed_s: float, s_per_token: float) -> float:
@@ -122,11 +130,9 @@ def _meet(question: Question, fixed_s: float, s_per_token: float) -> float:
 def _lines(question: Question) -> dict[str, tuple[float, float]]:
     """{fabric: (seconds, seconds for each token)}, or the sum of all where fabrics do not work side by side."""
     rows = terms(question)
-    if not question.fabrics_overlap:
-        rows = [replace(row, fabric="links") for row in slowest(rows)]
     lines: dict[str, tuple[float, float]] = {}
-    for row in rows:
-        fabric = row.fabric
+    for row in rows if question.fabrics_overlap else slowest(rows):
+        fabric = row.fabric if question.fabrics_overlap else "links"
         fixed_s, s_per_token = lines.get(fabric, (0.0, 0.0))
         fixed_s += row.fixed_bytes * row.s_per_byte
         lines[fabric] = fixed_s, s_per_token + row.bytes_per_token * row.s_per_byte

@@ -10,7 +10,7 @@ from roofline.account.question import BF16_BYTES, Question
 from roofline.theory.chips import GB, GIB
 
 STATE_BYTES = {"weights": 4, "gradients": 4, "optimizer": 2 * 4}
-"""Of each parameter, in fp32. The optimizer, AdamW, has two moments."""
+"""What each parameter takes, in fp32. The optimizer, AdamW, has two moments."""
 
 SAVED = {
     "all": "{inputs}",
@@ -21,7 +21,7 @@ SAVED = {
 Of a block with a gate, F counts twice: the outputs of `gate` and `up`, whose product is the input of `down`."""
 
 INPUTS = {2: "the inputs of both layers", 3: "the input and the gate's and up's outputs"}
-"""By the number of matrices in a block."""
+"""What a block of so many matrices saves."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Reading:
     fits: bool | None
     """None where the memory of a device is not known."""
     least_devices: dict[str, int | None]
-    """By the size of a device, in GB and in GiB: the fewest that hold it all, or None where no number does."""
+    """{size of a device, in GB and in GiB: the fewest that hold it all, or None where no number does}."""
 
 
 def parts(question: Question) -> list[Part]:
@@ -62,8 +62,6 @@ def parts(question: Question) -> list[Part]:
 
 def readings(question: Question) -> list[Reading]:
     """The ways to read the policy: of `half` there are two, and what is saved is sharded in each."""
-    if not question.model.blocks:
-        return []
     if question.saved != "half":
         return [_reading(question, "all sharded", 0)]
     return [
@@ -76,9 +74,12 @@ def _reading(question: Question, name: str, whole_bytes: int) -> Reading:
     sharded = sharded_bytes(question)
     memory_bytes = question.chip.memory_bytes
     device_bytes = sharded / question.devices + whole_bytes
-    least = {text: least_devices(sharded, whole_bytes, size) for text, size in _sizes(memory_bytes).items()}
-    fits = device_bytes <= memory_bytes if memory_bytes else None
-    return Reading(name, device_bytes, fits, least)
+    if not memory_bytes:
+        return Reading(name, device_bytes, None, {})
+    least = {}
+    for text, size in _sizes(memory_bytes).items():
+        least[text] = least_devices(sharded, whole_bytes, size)
+    return Reading(name, device_bytes, device_bytes <= memory_bytes, least)
 
 
 def state_bytes(question: Question) -> int:
@@ -112,9 +113,7 @@ def least_devices(sharded_bytes: int, whole_bytes: int, device_bytes: int) -> in
     return -(-sharded_bytes // room) if room > 0 else None
 
 
-def _sizes(device_bytes: int | None) -> dict[str, int]:
+def _sizes(device_bytes: int) -> dict[str, int]:
     """The device's memory, and the same figure in the other unit: {"80 GB": 80000000000, "80 GiB": ...}."""
-    if not device_bytes:
-        return {}
-    figure = min((device_bytes / unit for unit in (GB, GIB)), key=lambda figure: len(f"{figure:g}"))
+    figure = min(device_bytes / GB, device_bytes / GIB, key=lambda figure: len(f"{figure:g}"))
     return {f"{figure:g} GB": round(figure * GB), f"{figure:g} GiB": round(figure * GIB)}

@@ -16,7 +16,7 @@ class Crossing(NamedTuple):
     """The share of V that one device receives over a fabric in a collective, and the rate."""
 
     fabric: str
-    received_share: float
+    received_fraction: float
     bytes_per_s: float
 
 
@@ -34,12 +34,17 @@ def crossings(question: Question, kind: str) -> list[Crossing]:
         return (parts - 1) / parts if question.exact else 1
 
     if chip.torus_axes:
-        axes = chip.torus_axes if len(degrees) == 1 else chip.torus_axes - 1 if kind == "fsdp" else 1
+        axes = chip.torus_axes
+        if len(degrees) > 1:
+            axes = axes - 1 if kind == "fsdp" else 1
         bytes_per_s = axes * (chip.links // chip.torus_axes * chip.link_bandwidth_bytes_per_s)
         return [Crossing(f"{kind} axes", received(degrees[kind]), bytes_per_s)]
-    inside = min(degrees[kind], max(1, chip.node_size / (question.tp if kind == "fsdp" else 1)))
+    neighbours = question.tp if kind == "fsdp" else 1
+    inside = min(degrees[kind], max(1, chip.node_size / neighbours))
     nodes = degrees[kind] / inside
-    fabrics = [Crossing("node", received(inside), chip.received_bytes_per_s)] if inside > 1 else []
+    fabrics = []
+    if inside > 1:
+        fabrics.append(Crossing("node", received(inside), chip.received_bytes_per_s))
     if nodes > 1 and chip.port_bytes_per_s:
         fabrics.append(Crossing("network", received(nodes) / inside, chip.port_bytes_per_s))
     return fabrics

@@ -8,7 +8,7 @@ from roofline.theory.chips import Chip
 from roofline.theory.models import Model
 
 BF16_BYTES = 2
-"""Of an element that is saved, or that crosses a fabric."""
+"""The size of an element that is saved, or that crosses a fabric."""
 
 
 @dataclass(frozen=True)
@@ -36,15 +36,19 @@ class Question:
     gathers: int = 1
     """How often the weights are gathered in a step: once for each of its microbatches."""
     gathered_weight_bytes: int = BF16_BYTES
-    """Of one weight, on its way to those who need it."""
+    """The size of one weight on its way to those who need it."""
     gathered_blocks: int = 1
-    """Of how many blocks a device holds the gathered weights at a time."""
+    """How many blocks' gathered weights a device holds at a time."""
 
     @property
     def degrees(self) -> dict[str, float]:
         """The kinds of parallelism that cut anything, the inner one first."""
-        degrees = {"tp": self.tp, "fsdp": self.fsdp}
-        return {kind: degree for kind, degree in degrees.items() if degree > 1}
+        degrees = {}
+        if self.tp > 1:
+            degrees["tp"] = self.tp
+        if self.fsdp > 1:
+            degrees["fsdp"] = self.fsdp
+        return degrees
 
     @property
     def devices(self) -> float:
@@ -117,5 +121,8 @@ class Question:
 
 
 def divisors(number: int) -> list[int]:
-    small = [divisor for divisor in range(1, math.isqrt(number) + 1) if number % divisor == 0]
-    return sorted({*small, *(number // divisor for divisor in small)})
+    divisors = set()
+    for divisor in range(1, math.isqrt(number) + 1):
+        if number % divisor == 0:
+            divisors |= {divisor, number // divisor}
+    return sorted(divisors)

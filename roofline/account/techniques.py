@@ -13,10 +13,10 @@ from roofline.account.question import Question
 from roofline.theory.chips import GB
 
 MICROBATCHES = 4
-"""Of a step with gradient accumulation; in a pipeline, for each of its stages."""
+"""A step with gradient accumulation has so many; a pipeline has them for each of its stages."""
 
 STAGES = 4
-"""Of a pipeline."""
+"""A pipeline has so many."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,8 @@ def _effect(technique: Technique, now: Question) -> Effect:
         return Effect(technique.name, f"{problem}; {reason}", memory_bytes=more_bytes)
     before = bound(now).tokens
     tokens = bound(after).tokens
-    received = [_received_bytes(question, before if before < math.inf else 0) for question in (now, after)]
+    at_bound = before if before < math.inf else 0
+    received_now = _received_bytes(now, at_bound)
     return Effect(
         technique.name,
         reason,
@@ -78,7 +79,7 @@ def _effect(technique: Technique, now: Question) -> Effect:
         tokens_per_device=tokens / now.devices,
         tokens_of_now=tokens / before if before and max(tokens, before) < math.inf else None,
         memory_bytes=more_bytes,
-        received_of_now=received[1] / received[0] if received[0] else None,
+        received_of_now=_received_bytes(after, at_bound) / received_now if received_now else None,
     )
 
 
@@ -90,9 +91,10 @@ def _device_bytes(question: Question) -> float:
 
 def _received_bytes(question: Question, tokens: float) -> float:
     """What a device receives in a forward pass of all blocks."""
-    return max(1, question.model.blocks) * sum(  # in proportion, where nobody said how many
-        (row.fixed_bytes + row.bytes_per_token * tokens) * row.received_share for row in terms(question)
-    )
+    of_block = 0.0
+    for row in terms(question):
+        of_block += (row.fixed_bytes + row.bytes_per_token * tokens) * row.received_fraction
+    return max(1, question.model.blocks) * of_block  # in proportion, where nobody said how many
 
 
 def _pipeline(now: Question) -> Question | str:

@@ -1,13 +1,14 @@
-"""The answer of `roofline account` for people: one template of lines, with a table for each module's rows."""
+"""What `roofline account` answers: one template of lines, with a table for each module's rows."""
 
 import math
 import textwrap
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from roofline.account.answer import Answer
-from roofline.account.communication_bound import slowest
+from roofline.account import memory, splits, techniques
+from roofline.account.communication_bound import Bound, Forward, bound, forward, least_d_ff, slowest, terms
 from roofline.account.memory import Part
+from roofline.account.question import Question
 from roofline.operations.attention import Attention
 from roofline.operations.transformer_step import TransformerStep
 from roofline.report.tables import aligned
@@ -31,7 +32,7 @@ TERMS = {
     "over": lambda row: row.fabric,
     "V, fixed": lambda row: _number(row.fixed_bytes),
     "V, a token": lambda row: _number(row.bytes_per_token),
-    "received": lambda row: f"{row.received_share:.4g} V",
+    "received": lambda row: f"{row.received_fraction:.4g} V",
     "rate": lambda row: f"{row.bytes_per_s / 1e9:.4g} GB/s",
     "time": lambda row: _time(row.fixed_bytes * row.s_per_byte),
     "a token": lambda row: _time(row.bytes_per_token * row.s_per_byte),
@@ -55,9 +56,16 @@ TECHNIQUES = {
 }
 
 
-def text(answer: Answer) -> str:
-    """The report: the answers in sentences, then every term, to check each figure by hand."""
-    question = answer.question
+def text(question: Question) -> str:
+    """The report: the answers in sentences, then every term, to check each figure by hand. Raises ValueError where the
+    question does not pass its `check`."""
+    question.check()
+    bounds = [
+        bound(question, "fabrics beside each other (max), as taken here"),
+        bound(replace(question, fabrics_overlap=False), "one after the other (sum)"),
+        bound(splits.best_whole(question), "best whole split"),
+    ]
+    times = forward(question)
     model = question.model
     chip = question.chip
     blocks = f"{model.blocks} x " if model.blocks else ""
@@ -65,30 +73,31 @@ def text(answer: Answer) -> str:
     lines = [
         f"{model.name}, {_counted(model)}",
         f"devices: N = {question.devices:,}, X = {question.fsdp} (fsdp), Y = {question.tp} (tp)",
-        *_readings(answer),
-        f"  {_bound(answer)}",
+        *_readings(question),
+        f"  {_bound_text(bounds[0], question.tokens, times)}",
         "",
         f"{model.name}: {blocks}(D = {model.d_model} -> F = {model.d_ff} -> D){weights}",
         f"{chip.name}: {question.flop_per_s:.4g} FLOP/s, {_links(chip)}, {_gb_and_gib(chip.memory_bytes)}",
         *_wrapped(chip.source, "  "),
         "",
     ]
-    if answer.memory:
-        lines += [*_table(MEMORY, answer.memory, "<>><"), ""]
-    lines += _forward(answer)
-    header, *rows = _table(TECHNIQUES, answer.techniques, "<>>>>")
+    if parts := memory.parts(question):
+        lines += [*_table(MEMORY, parts, "<>><"), ""]
+    lines += _forward(question, times, bounds)
+    effects = techniques.effects(question)
+    header, *rows = _table(TECHNIQUES, effects, "<>>>>")
     lines += ["", header]
-    for effect, row in zip(answer.techniques, rows, strict=True):
+    for effect, row in zip(effects, rows, strict=True):
         lines += [row, *_wrapped(effect.reason, "      ")]
     return "\n".join(lines)
 
 
-def _readings(answer: Answer) -> list[str]:
+def _readings(question: Question) -> list[str]:
     """Whether it fits the devices, and how many would be enough."""
-    if not answer.readings:
+    if not question.model.blocks:
         return [f"  memory: not known of D,F alone; add {LACKING}"]
     lines = []
-    for reading in answer.readings:
+    for reading in memory.readings(question):
         verdict = {True: "it fits", False: "it does not fit", None: "it takes"}[reading.fits]
         lines.append(f"  {verdict}, {reading.name}: {_gb_and_gib(reading.device_bytes)} on each device")
         enough = []
@@ -99,27 +108,25 @@ def _readings(answer: Answer) -> list[str]:
     return lines
 
 
-def _forward(answer: Answer) -> list[str]:
+def _forward(question: Question, times: Forward, bounds: list[Bound]) -> list[str]:
     """The matmuls and links of a block, the bounds, and the pace at the question's tokens."""
-    question = answer.question
-    forward = answer.forward
     matmuls = f"{_number(question.flop_per_token)} FLOP at {question.flop_per_s / 1e12:.4g} TFLOP/s"
     lines = [
         "CHIPS OR LINKS, forward pass of one block",
         f"  matmuls: a token is {matmuls}, {_time(question.s_per_token)}",
-        *_table(TERMS, slowest(answer.terms), "<<>>>>>>"),
-        *_table(BOUNDS, answer.bounds, "<>>>>>"),
+        *_table(TERMS, slowest(terms(question)), "<<>>>>>>"),
+        *_table(BOUNDS, bounds, "<>>>>>"),
     ]
-    if least := answer.least_d_ff:
+    if least := least_d_ff(question):
         d_ff = question.model.d_ff
         verdict = "keep up" if least <= d_ff else "do not keep up"
         lines.append(f"  activations need F above {least:,.0f}, and F = {d_ff:,}: so they {verdict}")
     if question.tokens:
-        pace = "links" if forward.chips_wait else "chips"
+        pace = "links" if times.chips_wait else "chips"
         lines += [
             f"  at B = {question.tokens:,}, {_number(question.tokens / question.devices, 1)} on each device:",
-            f"    matmuls {_time(forward.math_s)}, links {_time(forward.link_s)}: the {pace} set the pace; "
-            f"serial {_time(forward.serial_s)}, overlapped {_time(forward.overlapped_s)}",
+            f"    matmuls {_time(times.math_s)}, links {_time(times.link_s)}: the {pace} set the pace; "
+            f"serial {_time(times.serial_s)}, overlapped {_time(times.overlapped_s)}",
         ]
     return lines
 
@@ -135,7 +142,10 @@ def case_text(case: Attention | TransformerStep, chip: Chip) -> str:
         ]
     else:
         whole = sum(case.memory.values())
-        rows = [Part(name, size, f"{case.parameters:,} weights") for name, size in case.memory.items() if size]
+        rows = []
+        for name, size in case.memory.items():
+            if size:
+                rows.append(Part(name, size, f"{case.parameters:,} weights"))
         rows[-1] = replace(rows[-1], note=f"of {case.facts['m']:,} tokens")
         rows.append(Part("in all", whole, "and what lives for a moment only"))
     fits = ""
@@ -153,15 +163,13 @@ def _counted(model: Model) -> str:
     return f"FFN only: {matrices}; attention and embeddings are not counted"
 
 
-def _bound(answer: Answer) -> str:
-    bound = answer.bounds[0]
-    tokens = answer.question.tokens
+def _bound_text(bound: Bound, tokens: int, times: Forward) -> str:
     if bound.tokens == math.inf:
         return f"never compute-bound: over the {bound.fabric} each token takes longer than on the chips"
     if not bound.tokens:
         return "compute-bound at any number of tokens"
     above = f"compute-bound above {_number(bound.tokens)} tokens, {_number(bound.tokens_per_device, 1)} on each device"
-    enough = f" ({tokens:,} are {'too few' if answer.forward.chips_wait else 'enough'})" if tokens else ""
+    enough = f" ({tokens:,} are {'too few' if times.chips_wait else 'enough'})" if tokens else ""
     return f"{above}{enough}; below, the forward pass waits for the {bound.fabric}"
 
 

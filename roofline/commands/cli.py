@@ -26,8 +26,9 @@ def main(arguments: list[str] | None = None) -> int:
     bench.set_defaults(run=_bench)
 
     command = commands.add_parser("report", help="redraw the tables and plots of run folders from their saved data")
-    about = "a folder of results/local or results/reference"
-    command.add_argument("folders", metavar="RUN", type=Path, nargs="+", help=about)
+    command.add_argument(
+        "folders", metavar="RUN", type=Path, nargs="+", help="a folder of results/local or results/reference"
+    )
     command.set_defaults(run=_report)
 
     comparing.add_command(commands)
@@ -42,10 +43,19 @@ def main(arguments: list[str] | None = None) -> int:
     ):
         command = commands.add_parser(name, help=text)
         command.add_argument("folder", metavar="RUN", type=Path, help="a run of this machine's GPU")
-        about = "an id, as `roofline csv` prints it, or its beginning (default: 8 of the matmuls, of all intensities)"
-        command.add_argument("cases", metavar="CASE", nargs="*", help=about)
-        about = "a contender of the run to execute, too"
-        command.add_argument("--contender", metavar="FILE::NAME", action="append", default=[], help=about)
+        command.add_argument(
+            "cases",
+            metavar="CASE",
+            nargs="*",
+            help="an id, as `roofline csv` prints it, or its beginning (default: 8 of the matmuls, of all intensities)",
+        )
+        command.add_argument(
+            "--contender",
+            metavar="FILE::NAME",
+            action="append",
+            default=[],
+            help="a contender of the run to execute, too",
+        )
         command.set_defaults(run=_by_module, module=module, takes=("folder", "cases", "contender"))
 
     account.add_command(commands)
@@ -88,8 +98,11 @@ def _bench(options: argparse.Namespace) -> int:
         from roofline.operations.options import help_text
 
         print(help_text(), "pytest's options:\n", sep="\n", flush=True)
-    tests = [word for word in words if not word.startswith("-") and Path(word.partition("::")[0]).exists()]
-    roofline_pytest.begin(Path(__file__).parents[2], ["--benchmark-only", *words], has_tests=bool(tests))
+    has_tests = False
+    for word in words:
+        if not word.startswith("-") and Path(word.partition("::")[0]).exists():
+            has_tests = True
+    roofline_pytest.begin(Path(__file__).parents[2], ["--benchmark-only", *words], has_tests=has_tests)
 
 
 def _csv(options: argparse.Namespace) -> int:
@@ -105,7 +118,7 @@ def _csv(options: argparse.Namespace) -> int:
 def _by_module(options: argparse.Namespace) -> int:
     """Run the module of a command, which is imported for that command alone."""
     module = import_module(f"roofline.commands.{options.module}")
-    return module.run(*(getattr(options, name) for name in options.takes))
+    return module.run(*map(vars(options).get, options.takes))
 
 
 def _report(options) -> int:

@@ -5,7 +5,6 @@ events too, without a gate, and it writes the cache full before each call. CUPTI
 kernel's own begin and end, so that it sees no launch. The three take turns, and all are saved in the run's journal.
 """
 
-from collections.abc import Callable
 from contextlib import closing, nullcontext
 from pathlib import Path
 from statistics import median
@@ -22,13 +21,11 @@ from roofline.worker.rounds import StopRule, take_turns
 REPEATS = 3
 """Turns of the three clocks at a case."""
 RULE = StopRule(max_seconds=0.25, min_rounds=15, max_rounds=100, warmup_s=0.1)
-WARMUP_MS, REP_MS = 50, 200
-"""Of do_bench."""
+WARMUP_MS = 50
+REP_MS = 200
+"""do_bench is called with these."""
 TRACED = 15
 """Calls that the profiler sees at a time."""
-
-Timer = Callable[[Call, object], float]
-"""(call, clock of the run) -> seconds of a call."""
 
 
 def by_ours(call: Call, clock) -> float:
@@ -46,12 +43,14 @@ def by_cupti(call: Call, clock) -> float:
         for _ in range(TRACED):
             call()
 
-    us = sum(event.time_range.elapsed_us() for event in launches.traced(calls))
-    return us * 1e-6 / TRACED
+    total_us = 0.0
+    for event in launches.traced(calls):
+        total_us += event.time_range.elapsed_us()
+    return total_us * 1e-6 / TRACED
 
 
-TIMERS: dict[str, Timer] = {"clock_s": by_ours, "do_bench_s": by_do_bench, "cupti_s": by_cupti}
-"""Field of a record -> what fills it."""
+TIMERS = {"clock_s": by_ours, "do_bench_s": by_do_bench, "cupti_s": by_cupti}
+"""Field of a record -> what fills it: (call, clock of the run) -> seconds of a call."""
 
 
 def run(folder: Path, wanted: list[str], given: list[str]) -> int:
@@ -87,8 +86,7 @@ def run(folder: Path, wanted: list[str], given: list[str]) -> int:
 
 def times_by_clock(call: Call, clock) -> dict[str, float]:
     """{field: seconds of a call}, the median of the clocks' turns."""
-    times_s: dict[str, list[float]] = {field: [] for field in TIMERS}
+    turns = []
     for _ in range(REPEATS):
-        for field, timer in TIMERS.items():
-            times_s[field].append(timer(call, clock))
-    return {field: median(turns_s) for field, turns_s in times_s.items()}
+        turns.append([timer(call, clock) for timer in TIMERS.values()])
+    return dict(zip(TIMERS, map(median, zip(*turns, strict=True)), strict=True))

@@ -33,9 +33,10 @@ from roofline.worker.machine import anonymous
 LOG = "ncu.log"
 """In the run's folder: what ncu printed the last time, from which any number can be read again."""
 SHAPES = 4
-"""Of a command that names no case."""
+"""So many shapes are counted where the command names no case."""
 TOLERANCE = 0.05
-"""Of the copy. What a kernel leaves in the L2 cache is written after its end: some 50 MB of 2 GiB."""
+"""The count of the copy may be off by so much. What a kernel leaves in the L2 cache is written after its end: some
+50 MB of 2 GiB."""
 
 METRICS = {
     "dram_bytes": ("dram__bytes_read.sum", "dram__bytes_write.sum"),
@@ -58,7 +59,8 @@ def run(folder: Path, wanted: list[str], given: Sequence[str] = ()) -> int:
     `given` are executed. Returns the exit code: 1 where a case has none.
 
     Raises ValueError where nothing can be counted, and OSError where the journal cannot be written."""
-    measured, tool = journal.load(folder), shutil.which("ncu")
+    measured = journal.load(folder)
+    tool = shutil.which("ncu")
     if measured.metadata["machine"]["source"] != "gpu":
         raise ValueError("counters are a GPU's, and this run measured the CPU: take a run of a GPU")
     if not tool:
@@ -66,10 +68,13 @@ def run(folder: Path, wanted: list[str], given: Sequence[str] = ()) -> int:
     cases = chosen(measured, wanted)
     with journal.hold(folder) or nullcontext(), closing(journal.Journal(folder)) as file:
         print(f"counting {len(cases)} cases by {tool}", flush=True)
-        printed, lines = launch(tool, folder, [*(GIVEN + place for place in given), *cases])
+        printed, lines = launch(tool, folder, [f"{GIVEN}{place}" for place in given] + [*cases])
         counted = counts(printed, lines)
         copied = check_copy(counted, printed, lines)
-        failures = {line["failed"]: line["reason"] for line in lines if "failed" in line}
+        failures = {}
+        for line in lines:
+            if "failed" in line:
+                failures[line["failed"]] = line["reason"]
         source = {"tool": "ncu", "version": version(tool), "cache": "flushed", "calls": CALLS, "metrics": METRICS}
         for case, (shape, contender) in cases.items():
             if case not in counted:
@@ -84,15 +89,17 @@ def run(folder: Path, wanted: list[str], given: Sequence[str] = ()) -> int:
             f"copy's bytes it counted {100 * copied:.1f} %. What a kernel leaves in the L2 cache is written after its "
             "end: bytes of small outputs are missing"
         )
-        note = "; ".join([text, *(f"{case}: {reason}" for case, reason in failures.items())]) + "."
-        file.write({"kind": "note", "about": "counters", "text": note})
-    print(f"{note}\n`roofline report {folder}` draws it")
+        for case, reason in failures.items():
+            text += f"; {case}: {reason}"
+        file.write({"kind": "note", "about": "counters", "text": f"{text}."})
+    print(f"{text}.\n`roofline report {folder}` draws it")
     return int(bool(failures))
 
 
 def summary(shape: Shape, moved_bytes: int) -> str:
     """What a call moved, and its intensity beside the model's."""
-    counted, modelled = number_text(shape.work.flop / moved_bytes), number_text(shape.work.device_intensity)
+    counted = number_text(shape.work.flop / moved_bytes)
+    modelled = number_text(shape.work.device_intensity)
     return f"{bytes_text(moved_bytes)} of device memory, {counted} FLOP/byte counted, {modelled} modelled"
 
 
@@ -101,7 +108,10 @@ def chosen(run: Run, wanted: list[str]) -> dict[str, tuple[Shape, str]]:
 
     Raises ValueError for a word that names none that can be counted. An arm cannot: its kernels wait for one another,
     and ncu replays them one by one."""
-    cases = {f"{shape.id}-{name}": (shape, name) for shape, name in run.cases() if shape.analysis == "throughput"}
+    cases = {}
+    for shape, name in run.cases():
+        if shape.analysis == "throughput":
+            cases[f"{shape.id}-{name}"] = shape, name
     named = {}
     for word in wanted or by_default(run):
         matches = [word] if word in cases else [case for case in cases if case.startswith(word)]
@@ -119,9 +129,9 @@ def by_default(run: Run) -> list[str]:
     if not shapes:
         raise ValueError("this run has measured no matmul: name a CASE, as `roofline csv RUN` prints them")
     shapes.sort(key=lambda shape: shape.work.device_intensity)
-    places = dict.fromkeys(round(index * (len(shapes) - 1) / (SHAPES - 1)) for index in range(SHAPES))
     cases = []
-    for shape in [shapes[place] for place in places]:
+    for index in range(SHAPES):
+        shape = shapes[round(index * (len(shapes) - 1) / (SHAPES - 1))]
         if shape.baseline in shape.measured:
             cases.append(f"{shape.id}-{shape.baseline}")
         if shape.rivals:
@@ -133,7 +143,8 @@ def by_default(run: Run) -> list[str]:
 def launch(tool: str, folder: Path, words: list[str]) -> tuple[str, list[dict]]:
     """Have `tool` count the launcher. Returns what both printed, and what the launcher told."""
     with tempfile.TemporaryDirectory() as temporary:
-        log, calls = Path(temporary, LOG), Path(temporary, "calls")
+        log = Path(temporary, LOG)
+        calls = Path(temporary, "calls")
         calls.touch()
         command = [
             *(tool, "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none"),
@@ -141,13 +152,14 @@ def launch(tool: str, folder: Path, words: list[str]) -> tuple[str, list[dict]]:
             *("--metrics", ",".join(sum(METRICS.values(), ())), "--log-file", str(log)),
             *(sys.executable, "-m", "roofline.commands.launcher", str(folder.resolve()), str(calls), *words),
         ]
-        root, env = Path(__file__).parents[2], os.environ | {"LC_ALL": "C"}  # else some print 1.234,5
+        root = Path(__file__).parents[2]
+        env = os.environ | {"LC_ALL": "C"}  # else some print 1.234,5
         done = subprocess.run(command, cwd=root, env=env, stdout=PIPE, stderr=STDOUT, errors="replace", check=False)
         logged = log.read_text(errors="replace") if log.exists() else ""
         printed = anonymous(f"{logged}\n{done.stdout}")
         lines = calls.read_text(errors="replace").splitlines()
     (folder / LOG).write_text(printed)
-    return printed, [json.loads(line) for line in lines]
+    return printed, [*map(json.loads, lines)]
 
 
 def counts(printed: str, lines: list[dict]) -> dict[str, dict[str, int | None]]:
@@ -158,7 +170,9 @@ def counts(printed: str, lines: list[dict]) -> dict[str, dict[str, int | None]]:
         calls_of[case].append(kernels)
     by_case = {}
     for case, calls in calls_of.items():
-        fields = {field: typical(calls, metrics) for field, metrics in METRICS.items()}
+        fields = {}
+        for field, metrics in METRICS.items():
+            fields[field] = typical(calls, metrics)
         if len(calls) == CALLS and all(calls) and fields["dram_bytes"]:
             by_case[case] = fields
     return by_case
@@ -170,7 +184,8 @@ def kernels_by_call(printed: str) -> list[list[dict]]:
     ncu prints a row of names, a row of units and a row for each kernel, between lines without quotation marks."""
     marker = ""
     calls: list[list[dict]] = []
-    for row in csv.DictReader(line for line in printed.splitlines() if line.startswith('"')):
+    rows = [line for line in printed.splitlines() if line.startswith('"')]
+    for row in csv.DictReader(rows):
         marker = marker or (row["Kernel Name"] if row["ID"] else "")
         if row["ID"] and row["Kernel Name"] == marker:
             calls.append([])
@@ -202,7 +217,8 @@ def check_copy(by_case: dict[str, dict], printed: str, lines: list[dict]) -> flo
     if COPY not in by_case:
         errors = [line for line in printed.splitlines() if line.startswith("==ERROR==")]
         raise ValueError(f"nothing was counted: {' '.join([*errors, *printed.splitlines()[-1:]])}")
-    moved, counted = lines[0]["bytes"], by_case[COPY]["dram_bytes"]
+    moved = lines[0]["bytes"]
+    counted = by_case[COPY]["dram_bytes"]
     if abs(counted / moved - 1) > TOLERANCE:
         raise ValueError(
             f"a copy that moves {bytes_text(moved)} was counted as {bytes_text(counted)}, which is off by more than "

@@ -52,9 +52,8 @@ class Check(NamedTuple):
 
 def run() -> int:
     """Print the findings; returns 0 where the default run would be whole, else 1."""
-    findings = examine()
     whole = True
-    for finding in findings:
+    for finding in examine():
         whole = whole and finding.state != LACKING
         print(f"{finding.state:<8} {finding.subject:<12} {finding.text}")
         for line in filter(None, (finding.costs, finding.way_out)):
@@ -143,13 +142,27 @@ def cores() -> str:
 
 
 CHECKS = (
-    Check("packages", packages, "nothing can be relied upon without them",
-          'pip install -e ".[bench]", or make bench, which sets up an environment of its own'),
+    Check(
+        "packages",
+        packages,
+        "nothing can be relied upon without them",
+        'pip install -e ".[bench]", or make bench, which sets up an environment of its own',
+    ),
     Check("device", device, "nothing is measured"),
-    Check("compiler", compiler, "our kernels, the gathers and the SM clock are left out",
-          "install a C compiler and Python's headers (gcc, python3-dev), and set TRITON_CACHE_DIR to a folder that can "
-          "be written", device="cuda"),
-    Check("cores", cores, "an emulated link takes the core of the matmul, and nothing overlaps",
-          "give it two, or leave the gathers out: tests/benchmarks/test_matmul.py", device="cpu"),
-)  # fmt: skip
+    Check(
+        "compiler",
+        compiler,
+        "our kernels, the gathers and the SM clock are left out",
+        "install a C compiler and Python's headers (gcc, python3-dev), and set TRITON_CACHE_DIR to a folder that can "
+        "be written",
+        device="cuda",
+    ),
+    Check(
+        "cores",
+        cores,
+        "an emulated link takes the core of the matmul, and nothing overlaps",
+        "give it two, or leave the gathers out: tests/benchmarks/test_matmul.py",
+        device="cpu",
+    ),
+)
 """In the order in which one mends them. The first two are asked first: all else fails without them."""

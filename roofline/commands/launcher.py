@@ -29,7 +29,8 @@ MARKER_CYCLES = 1000
 
 
 def main(folder: Path, calls: Path, words: list[str]) -> None:
-    given, cases = [], []
+    given = []
+    cases = []
     for word in words:
         if word.startswith(GIVEN):
             given.append(word.removeprefix(GIVEN))
@@ -46,7 +47,7 @@ def main(folder: Path, calls: Path, words: list[str]) -> None:
         runners = runners_of(run, given)
         probes = runners.of(operations.find("matmul")).probes()
         copy = next(probe for probe in probes if probe.kind == "copy")
-        call(copy_by_kernel(copy.amount // 2), lambda: tell(call=COPY, bytes=copy.amount))
+        call(copy_by_kernel(copy.amount // 2), partial(tell, call=COPY, bytes=copy.amount))
         for case in cases:
             try:
                 call(call_of(runners, run, case), partial(tell, call=case))
@@ -107,8 +108,8 @@ def why_not(metadata: dict) -> str:
     if problem := machine.unusable_gpu():
         return problem
     now = metadata | {"machine": machine.describe("cuda"), "commit": commit_of(Path(__file__).parents[2])}
-    changes = [f"{name} was {then}, is {this}" for name, (then, this) in conditions.differences(metadata, now).items()]
-    return f"{'; '.join(changes)}: go back to what it was, or measure a new run" if changes else ""
+    changes = conditions.changes_text(metadata, now)
+    return f"{changes}: go back to what it was, or measure a new run" if changes else ""
 
 
 def call(function: Callable[[], object], before: Callable[[], None]) -> None:

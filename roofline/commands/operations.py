@@ -14,8 +14,8 @@ def run() -> int:
     """Print each operation's cases, contenders, files, fields and figures. Returns the exit code, 0."""
     for operation in OPERATIONS.values():
         print(operation.name)
-        for about, words in described(operation).items():
-            print(fill(", ".join(words), 118, initial_indent=f"  {about:<12}", subsequent_indent=14 * " "))
+        for topic, words in described(operation).items():
+            print(fill(", ".join(words), 118, initial_indent=f"  {topic:<12}", subsequent_indent=14 * " "))
     return 0
 
 

@@ -22,18 +22,17 @@ import uuid
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from roofline.store import journal
 from roofline.supervise.child import kill_marked
-from roofline.worker.machine import gpu_driver
+from roofline.worker.machine import gpu_driver, versions
+from roofline.worker.messages import interrupt
 
 ROOT = Path(__file__).parents[2]
 PYTHON, LOGS = "python", "logs"
 """Words of a command that stand for this Python and for the folder of the logs."""
 PYTEST = (PYTHON, "-m", "pytest")
-BENCH = (*PYTEST, "--benchmark-only")
 ON_GPU = (*PYTEST, "-q", "-m", "gpu")
 """Tests that take a GPU."""
 MEMCHECK = ("compute-sanitizer", "--tool", "memcheck")
@@ -46,8 +45,10 @@ GRACE_S = 8
 """For a step to save what it measured, before it is killed."""
 CLOSE_S = 3
 """For the last archives."""
-MOST_BYTES, MOST_ARCHIVES = 16_000_000, 6
-"""Of an archive; and how many there are beside that of the logs."""
+MOST_BYTES = 16_000_000
+"""An archive is meant to be smaller."""
+MOST_ARCHIVES = 6
+"""So many archives there are at most, beside that of the logs."""
 
 
 WIRES = "{0}copier32,{0}copier132,{0}engine"
@@ -70,7 +71,7 @@ class Step:
     name: str
     seconds: int
     limit: int
-    command: tuple[str, ...] = BENCH
+    command: tuple[str, ...] = (*PYTEST, "--benchmark-only")
     selects: str = ""
     """What a step that measures takes of the benchmarks, for pytest's -k."""
     options: tuple[str, ...] = ("--ffn-steady=0",)
@@ -125,14 +126,15 @@ MARK = "ROOFLINE_VISIT_STEP"
 NOT_FOUND, REFUSED, UNKNOWN = 127, 2, -1
 """Exit codes: of a command that is not there, of a run that is refused, and where nobody saw one."""
 QUERY = "name,driver_version,temperature.gpu,power.draw,power.limit,clocks.sm,clocks.max.sm,memory.total"
-PACKAGES = ("torch", "triton", "pytest", "pytest-benchmark", "numpy", "pandas", "nvidia-ml-py")
 
 
 class Visit:
     """Does the steps that fit before `deadline`, a reading of `time.monotonic`. `out` has what earlier visits left."""
 
     def __init__(self, out: Path, steps: tuple[Step, ...] = STEPS, deadline: float = math.inf):
-        self.out, self.steps, self.deadline = out, steps, deadline
+        self.out = out
+        self.steps = steps
+        self.deadline = deadline
         self._temporary = tempfile.TemporaryDirectory(prefix="roofline-visit-", ignore_cleanup_errors=True)
         self.work = Path(self._temporary.name)
         self.logs = self.work / LOGS
@@ -166,10 +168,6 @@ class Visit:
             raise ValueError(f"{self.out} has visits to {state['chip']}, and this is {self.chip}: choose another OUT")
         self.codes = state["codes"]
 
-    def write_state(self) -> None:
-        state = {"chip": self.chip, "codes": self.codes}
-        (self.logs / STATE).write_text(json.dumps(state, indent=1))
-
     @property
     def left_s(self) -> float:
         return self.deadline - time.monotonic() - CLOSE_S
@@ -177,7 +175,8 @@ class Visit:
     @property
     def musts_left(self) -> list[Step]:
         """The steps of every visit that are still to be begun."""
-        return [step for step in self.steps if step.must and step.name not in self.codes.keys() | self.tried]
+        begun = self.codes.keys() | self.tried
+        return [step for step in self.steps if step.must and step.name not in begun]
 
     def plan(self) -> tuple[list[list[Step]], list[str]]:
         """The steps to begin, in groups that are one command each; and a line for each other step, why not."""
@@ -192,10 +191,10 @@ class Visit:
                 continue
             joins = bool(groups) and self.are_one_run(groups[-1][-1], step)
             seconds = step.seconds if joins else step.seconds + step.begin_s
-            if not step.must and seconds > spare_s:
-                reasons.append(f"{step.name}: not begun, it takes about {seconds} s")
-                continue
             if not step.must:
+                if seconds > spare_s:
+                    reasons.append(f"{step.name}: not begun, it takes about {seconds} s")
+                    continue
                 spare_s -= seconds
             if joins:
                 groups[-1].append(step)
@@ -256,16 +255,23 @@ class Visit:
             print(f"{title_of(group)}: about {seconds_of(group)} s")
         for reason in reasons:
             print(reason)
-        total = sum(seconds_of(group) for group in groups)
-        print(f"in all about {total} s" + (f" of {self.left_s:.0f} s" if self.deadline < math.inf else ""), flush=True)
+        total = sum(map(seconds_of, groups))
+        of_all = f" of {self.left_s:.0f} s" if self.deadline < math.inf else ""
+        print(f"in all about {total} s{of_all}", flush=True)
 
     def do(self, group: list[Step]) -> None:
         """Do the steps of `group` by one command, and leave their archive and the logs in `out`."""
-        step, title, began = group[0], title_of(group), time.monotonic()
-        names = [step.name for step in group]
+        step = group[0]
+        title = title_of(group)
+        began = time.monotonic()
         cut_off = self.cut_off_run(step) if step.selects else None
+        names = []
+        limit = 0
+        for each in group:
+            names.append(each.name)
+            limit += each.limit
         self.tried.update(names)
-        limit = min(sum(step.limit for step in group), self.left_s - seconds_of(self.musts_left))
+        limit = min(limit, self.left_s - seconds_of(self.musts_left))
         try:
             code = self.execute(self.command_of(group, cut_off), title, limit)
         finally:
@@ -274,7 +280,8 @@ class Visit:
         if code is not None and self.is_over(step, code):
             self.codes |= dict.fromkeys(names, code)
         self.take_in_whole_runs()
-        self.write_state()
+        state = {"chip": self.chip, "codes": self.codes}
+        (self.logs / STATE).write_text(json.dumps(state, indent=1))
         if code == REFUSED and cut_off:  # as of another driver: it is begun anew
             cut_off.parent.rename(cut_off.parents[1] / f"refused-{title}")
             self.tried.difference_update(names)
@@ -294,14 +301,8 @@ class Visit:
         if not step.selects:
             return words
         selects = " or ".join(f"({step.selects})" for step in group)
-        return [
-            *words,
-            *MEASURES,
-            *step.options,
-            f"--ffn-results={self.work / step.archive / title_of(group)}",
-            "-k",
-            selects,
-        ]
+        results = f"--ffn-results={self.work / step.archive / title_of(group)}"
+        return [*words, *MEASURES, *step.options, results, "-k", selects]
 
     def is_over(self, step: Step, code: int) -> bool:
         """Whether nothing is left to do of `step`, whose command ended with `code`."""
@@ -315,9 +316,14 @@ class Visit:
         with (self.logs / f"{title}.log").open("a") as log:
             try:
                 process = subprocess.Popen(
-                    command, cwd=ROOT, env=os.environ | {MARK: mark}, stdin=subprocess.DEVNULL, stdout=log,
-                    stderr=subprocess.STDOUT, start_new_session=True,
-                )  # fmt: skip
+                    command,
+                    cwd=ROOT,
+                    env=os.environ | {MARK: mark},
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
             except OSError as error:
                 log.write(f"{error}\n")
                 return NOT_FOUND
@@ -330,7 +336,9 @@ class Visit:
 
     def pack(self, name: str) -> None:
         """Replace the archive `name` in `out` by what there is now, in one move, so that it is always whole."""
-        folder, archive, partial = self.work / name, self.out / f"{name}.tgz", self.out / f".{name}.partial"
+        folder = self.work / name
+        archive = self.out / f"{name}.tgz"
+        partial = self.out / f".{name}.partial"
         if not name or not folder.exists():
             return
         with tarfile.open(partial, "w:gz") as file:
@@ -343,7 +351,8 @@ class Visit:
         """Append the time and what nvidia-smi says of the card; first of all the versions."""
         lines = [f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC, {smi(QUERY) or 'no nvidia-smi'}"]
         if not self.tried:
-            lines = [f"Python {platform.python_version()}", *map(installed, PACKAGES), *lines]
+            packages = ", ".join(map(" ".join, versions().items()))
+            lines.insert(0, f"Python {platform.python_version()}, {packages}")
         with (self.logs / "conditions.txt").open("a") as file:
             file.write("\n".join(lines) + "\n")
 
@@ -372,8 +381,12 @@ def title_of(group: list[Step]) -> str:
 
 def seconds_of(steps: list[Step]) -> int:
     """About what `steps` take one after another. Those that measure into one archive are one run, which begins once."""
-    begin_s = {step.archive: step.begin_s for step in steps}
-    return sum(step.seconds for step in steps) + sum(begin_s.values())
+    seconds = 0
+    begin_s = {}
+    for step in steps:
+        seconds += step.seconds
+        begin_s[step.archive] = step.begin_s
+    return seconds + sum(begin_s.values())
 
 
 def end(process: subprocess.Popen, mark: str) -> None:
@@ -398,17 +411,6 @@ def smi(query: str) -> str:
     return done.stdout.strip().partition("\n")[0]
 
 
-def installed(name: str) -> str:
-    try:
-        return f"{name} {version(name)}"
-    except PackageNotFoundError:
-        return f"{name} is not installed"
-
-
-def interrupt(number: int, frame) -> None:
-    raise KeyboardInterrupt(signal.Signals(number).name)
-
-
 def main(arguments: list[str] | None = None, steps: tuple[Step, ...] = STEPS) -> int:
     """Make a visit; returns the exit code: 0, 1 where a step failed or was cut off, 2 for bad input, 130 for Ctrl-C."""
     parser = argparse.ArgumentParser(prog="make gpu", description=__doc__.partition("\n")[0])
@@ -428,7 +430,8 @@ def main(arguments: list[str] | None = None, steps: tuple[Step, ...] = STEPS) ->
     except KeyboardInterrupt:
         print(f"interrupted; give this command again to go on from {options.out}", file=sys.stderr)
         return 130
-    return int(any(visit.codes.get(name) != 0 for name in visit.tried))
+    failed = [name for name in visit.tried if visit.codes.get(name) != 0]
+    return int(bool(failed))
 
 
 if __name__ == "__main__":

@@ -11,9 +11,11 @@ from roofline.operations.matmul import NO_FP8
 from roofline.theory.models import MODELS
 from roofline.theory.work import ITEMSIZE, Work
 
-MASKS, PARTS = ("full", "causal"), ("forward", "backward")
+MASKS = ("full", "causal")
+PARTS = ("forward", "backward")
 
-MODEL, TP = MODELS["llama-3-405b"], 8
+MODEL = MODELS["llama-3-405b"]
+TP = 8
 """A rank of so many has MODEL's heads at LONGEST tokens, each with keys of its own."""
 
 LONGEST = 16384
@@ -59,9 +61,8 @@ class Attention(Case):
 
     def __post_init__(self):
         super().__post_init__()
-        for name, names in (("mask", MASKS), ("part", PARTS)):
-            if (word := getattr(self, name)) not in names:
-                raise ValueError(f"unknown {name} {word!r}: it is one of {', '.join(names)}")
+        self.require("mask", MASKS)
+        self.require("part", PARTS)
         for name in ("batch", "heads", "width", "m"):
             if (size := getattr(self, name)) < 1:
                 raise ValueError(f"{name}={size}: it must be 1 or more")
@@ -80,19 +81,22 @@ class Attention(Case):
         """Two matmuls forward, and five backward, of which one computes the scores again. Under a causal mask half of
         the FLOP counts. Bytes are those of q, k, v and out, and backward those of the four gradients and of a float for
         each row as well."""
-        matmuls, tensors = (2, 4) if self.part == "forward" else (5, 8)
-        flop = matmuls * 2 * self.rows * self.m * self.width // (2 if self.mask == "causal" else 1)
-        rows_bytes = 4 * self.rows if self.part == "backward" else 0
-        return Work(flop, tensors * self.rows * self.width * ITEMSIZE[self.dtype] + rows_bytes)
+        flop = 2 * self.rows * self.m * self.width
+        if self.mask == "causal":
+            flop //= 2
+        tensor_bytes = self.rows * self.width * ITEMSIZE[self.dtype]
+        if self.part == "forward":
+            return Work(2 * flop, 4 * tensor_bytes)
+        return Work(5 * flop, 8 * tensor_bytes + 4 * self.rows)
 
     def saved_bytes(self, *, scores: bool) -> int:
         """Bytes that the backward pass needs, by formula: q, k and v; and the probabilities with the mask's m * m
         booleans where `scores` are written out, else `out` and a float for each row."""
-        operands = 3 * self.rows * self.width * ITEMSIZE[self.dtype]
-        if scores:
-            mask_bytes = self.m * self.m if self.mask == "causal" else 0
-            return operands + self.rows * self.m * ITEMSIZE[self.dtype] + mask_bytes
-        return operands + self.rows * (self.width * ITEMSIZE[self.dtype] + 4)
+        tensor_bytes = self.rows * self.width * ITEMSIZE[self.dtype]
+        if not scores:
+            return 4 * tensor_bytes + 4 * self.rows
+        mask_bytes = self.m * self.m if self.mask == "causal" else 0
+        return 3 * tensor_bytes + self.rows * self.m * ITEMSIZE[self.dtype] + mask_bytes
 
 
 class AttentionPlanner(Planner):
@@ -103,7 +107,8 @@ class AttentionPlanner(Planner):
 
 def sweep(options) -> list[Attention]:
     """All cases, in the order of the run. The options choose lengths and dtype."""
-    sizes = SIZES[("quick" if options.quick else options.device) if options.timed else "test"]
+    size = "quick" if options.quick else options.device
+    sizes = SIZES[size if options.timed else "test"]
     lengths = options.lengths or sizes["lengths"]
     shapes = list(product([sizes["batch"]], [sizes["heads"]], sizes["widths"], lengths))
     if options.device == "cuda" and LONGEST in lengths:

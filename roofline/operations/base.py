@@ -39,8 +39,12 @@ class Case:
     """What its `dtype` may be."""
 
     def __post_init__(self):
-        if self.dtype not in self.dtypes:
-            raise ValueError(f"unknown dtype {self.dtype!r}: it is one of {', '.join(self.dtypes)}")
+        self.require("dtype", self.dtypes)
+
+    def require(self, name: str, choices: Iterable[str]) -> None:
+        """Raise ValueError unless the field `name` is one of `choices`."""
+        if (value := getattr(self, name)) not in choices:
+            raise ValueError(f"unknown {name} {value!r}: it is one of {', '.join(choices)}")
 
     @property
     def facts(self) -> dict:
@@ -53,7 +57,7 @@ class Case:
 
 
 def dtypes_of(case: type[Case], options) -> list[str]:
-    """Return the dtypes of a run that `case` may have."""
+    """The dtypes of a run that `case` may have."""
     return [dtype for dtype in options.dtypes if dtype in case.dtypes]
 
 
@@ -83,12 +87,14 @@ class Planner:
 
     def names(self, case) -> list[str]:
         """The contenders of `case` to run: those that were asked for, else its default ones."""
-        if asked := self.options.contenders:
-            return [name for name in asked if name in self.choices()]
+        if chosen := self.options.contenders:
+            choices = self.choices()
+            return [name for name in chosen if name in choices]
         names = self.timed_names()
         if self.options.timed:
             return names
-        return [*(name for name in names if name not in {*self.slow, *self.interpreted}), *self.interpreted]
+        elsewhere = {*self.slow, *self.interpreted}
+        return [name for name in names if name not in elsewhere] + [*self.interpreted]
 
 
 @dataclass(frozen=True)
@@ -103,7 +109,7 @@ class Operation:
     planner: str | Callable[[Any], Planner]
     """`package.module:Class` of what lists its contenders, or the class itself."""
     runner: str | type
-    """Likewise of what runs them."""
+    """What runs them, named as the planner is."""
     example: str
     """An id with a contender."""
     notes: Callable[[Any, list[str]], list[str]] = lambda options, cases: []
@@ -125,9 +131,9 @@ class Operation:
         if not match:
             raise ValueError(f"case {text!r} is not written as cases are: {self.example}")
         words = match.groupdict()
-        contender = words.pop("contender")
         try:
-            return self.case(**{field.name: field.type(words[field.name]) for field in fields(self.case)}), contender
+            values = {field.name: field.type(words[field.name]) for field in fields(self.case)}
+            return self.case(**values), words["contender"]
         except ValueError as error:
             raise ValueError(f"case {text!r}: {error}") from None
 
@@ -135,8 +141,12 @@ class Operation:
 @functools.cache
 def _pattern(case: type[Case]) -> re.Pattern:
     """Make the pattern of the ids of `case`. Only the name of a model has dashes of its own."""
-    groups = {field.name: r"\d+" if field.type is int else r"[\w.+]+" for field in fields(case)} | {"model": ".+"}
-    form = re.sub(r"{(\w+)}", lambda brace: f"(?P<{brace[1]}>{groups[brace[1]]})", case.form)
+    form = case.form
+    for field in fields(case):
+        value = r"\d+" if field.type is int else r"[\w.+]+"
+        if field.name == "model":
+            value = ".+"
+        form = form.replace(f"{{{field.name}}}", f"(?P<{field.name}>{value})")
     return re.compile(rf"{form}(?:-(?P<contender>\w+))?")
 
 
@@ -147,8 +157,8 @@ OPERATIONS: dict[str, Operation] = {}
 def register(operation: Operation) -> Operation:
     """Take `operation` into `OPERATIONS`. Raises ValueError where its name is taken, or nothing judges it."""
     if operation.analysis not in ANALYSIS_NAMES:
-        known = " or ".join(ANALYSIS_NAMES)
-        raise ValueError(f"operation {operation.name!r}: analysis {operation.analysis!r} is not known: take {known}")
+        names = " or ".join(ANALYSIS_NAMES)
+        raise ValueError(f"operation {operation.name!r}: analysis {operation.analysis!r} is not known: take {names}")
     if operation.name in OPERATIONS:
         raise ValueError(f"operation {operation.name!r} is known already: choose another name")
     return OPERATIONS.setdefault(operation.name, operation)
@@ -184,9 +194,11 @@ def place_of(target: str | type) -> str:
     if isinstance(target, str):
         return target
     file = Path(inspect.getsourcefile(target)).resolve()
-    folder = file.parents[target.__module__.count(".")]
-    is_found = "." in target.__module__ and folder in {Path(entry).resolve() for entry in sys.path}
-    return f"{target.__module__}:{target.__qualname__}" if is_found else f"{file}::{target.__qualname__}"
+    module = target.__module__
+    folder = file.parents[module.count(".")]
+    if "." in module and folder in [Path(entry).resolve() for entry in sys.path]:
+        return f"{module}:{target.__qualname__}"
+    return f"{file}::{target.__qualname__}"
 
 
 def places(shapes: Iterable[str]) -> dict[str, tuple[str, str]]:
@@ -205,7 +217,8 @@ class Runners:
     """
 
     def __init__(self, options, ranks=None):
-        self.options, self._ranks = options, ranks
+        self.options = options
+        self._ranks = ranks
         self.loaded: dict[str, Any] = {}
         """The runners that were asked for by now, by the operation's name, as the `planners` are."""
         self.planners: dict[str, Planner] = {}

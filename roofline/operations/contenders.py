@@ -86,7 +86,7 @@ def parse(text: str) -> str:
     file, separator, name = text.rpartition("::")
     if not separator:
         module, _, name = text.partition(":")
-        if not name.isidentifier() or not all(part.isidentifier() for part in module.split(".")):
+        if not all(map(str.isidentifier, [name, *module.split(".")])):
             raise ValueError("it is written FILE::NAME or module:NAME, as mine.py::matmul")
         return text
     path = Path(file).expanduser().resolve()
@@ -114,7 +114,8 @@ def names(places: Collection[str], taken: Collection[str] = ()) -> dict[str, str
     for place in places:
         source, _, name = place.rpartition(":")
         stem = re.sub(r"\W", "_", Path(source).stem if source.endswith(":") else source.rpartition(".")[2])
-        word, number = name, 1
+        word = name
+        number = 1
         while word in named or word in taken or (word == name and times[name] > 1):
             word = f"{stem}_{name}" if number == 1 else f"{stem}_{name}_{number}"
             number += 1
@@ -143,7 +144,8 @@ def load(place: str, wanted: str = "") -> Callable:
     """
     if wanted and version(place) != wanted:
         raise ValueError(f"{place}: the file is not what it was when the run began; begin a new run")
-    module, name = _module(place), place.rpartition(":")[2]
+    module = _module(place)
+    name = place.rpartition(":")[2]
     function = getattr(module, name, None)
     if type(function).__module__.startswith("triton."):
         raise ValueError(f"{place}: {name} is a kernel; name the function f(x, w, out=None) that launches it")
@@ -165,10 +167,12 @@ def _module(place: str) -> ModuleType:
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
             raise  # Ctrl-C, which a worker ignores
-        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+        where = ""
+        for frame in traceback.extract_tb(error.__traceback__):
+            if frame.filename == str(file):
+                where = f" in line {frame.lineno}"
         if isinstance(error, SyntaxError):
-            lines.append(error.lineno)
-        where = f" in line {lines[-1]}" if lines else ""
+            where = f" in line {error.lineno}"
         last = traceback.format_exception_only(error)[-1].strip()
         raise ValueError(f"{place}: its import failed{where}: {last}") from error
 
@@ -187,7 +191,7 @@ def _signature_problem(function: Callable, name: str) -> str:
 
 
 def takes_scales(function: Callable) -> bool:
-    """Return whether a contender's function can be called with scales; True of one in C, of which nobody knows."""
+    """Whether a contender's function can be called with scales. One in C can, as far as anybody knows."""
     try:
         inspect.signature(function).bind("x", "w", out="out", scales="scales")
     except ValueError:
@@ -206,7 +210,8 @@ def module_of(file: Path) -> ModuleType:
     name = f"{file.stem}_{sha256(os.fsencode(file)).hexdigest()[:8]}"
     if name in sys.modules:
         return sys.modules[name]
-    before, folder = {*sys.modules}, str(file.parent)
+    before = {*sys.modules}
+    folder = str(file.parent)
     is_apart = file.parent not in [Path(entry).absolute() for entry in sys.path]
     spec = spec_from_file_location(name, file)
     module = sys.modules[name] = module_from_spec(spec)

@@ -63,21 +63,26 @@ class FfnGated(Case):
 
     @property
     def operands(self) -> str:
-        gate_up, down = f"gate_up[{2 * self.k}, {self.n}]", f"down[{self.n}, {self.k}]"
+        gate_up = f"gate_up[{2 * self.k}, {self.n}]"
+        down = f"down[{self.n}, {self.k}]"
         return f"x[{self.m}, {self.n}], {gate_up}, {down} and what lies between"
 
     @property
     def work(self) -> Work:
         """Three matmuls' FLOP. Bytes are those of x, the weights and out, and of the hidden [m, F / tp], which is
         written and read again between the halves."""
-        m, n, k = self.m, self.n, self.k
+        m = self.m
+        n = self.n
+        k = self.k
         elements = 2 * m * n + 3 * k * n + 2 * m * k
         return Work(flop=6 * m * n * k, device_bytes=elements * ITEMSIZE[self.dtype])
 
 
 def sweep(options) -> list[FfnGated]:
-    choices = product(dtypes_of(FfnGated, options), options.tp, options.tokens)
-    return [FfnGated(options.model, tp, m, dtype) for dtype, tp, m in choices]
+    cases = []
+    for dtype, tp, m in product(dtypes_of(FfnGated, options), options.tp, options.tokens):
+        cases.append(FfnGated(options.model, tp, m, dtype))
+    return cases
 
 
 class GatedPlanner(Planner):

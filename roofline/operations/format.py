@@ -95,8 +95,8 @@ def _kernel_text(name: str) -> str:
 
 def shape_text(row) -> str:
     """The label of a file's shape, or its N and K. A model's layer has none. `row` is a row of a frame."""
-    label, at, _ = str(row["model"]).rpartition("@")
-    return (label if at else f"N={row['n']} K={row['k']}") if row["layer"] == SHAPE else ""
+    label, separator, _ = str(row["model"]).rpartition("@")
+    return (label if separator else f"N={row['n']} K={row['k']}") if row["layer"] == SHAPE else ""
 
 
 FORMATS = {

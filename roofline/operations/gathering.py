@@ -103,7 +103,8 @@ class Sweep:
     """Degrees that are measured over PCIe."""
 
 
-NETWORKS = tuple(Wire("fixed", speed).token for speed in (NVLINK_BYTES_PER_S, INFINIBAND_BYTES_PER_S))
+NVLINK = Wire("fixed", NVLINK_BYTES_PER_S).token
+INFINIBAND = Wire("fixed", INFINIBAND_BYTES_PER_S).token
 
 DEFAULTS = {
     "cuda": Sweep(
@@ -112,7 +113,7 @@ DEFAULTS = {
         tokens=(1024, 2048, EXERCISE_BALANCE, 4096, 8192),
         prefetch_tp=(1,),
         wires=(BALANCE,),
-        more_wires=("ridge", "ridge1.4", *NETWORKS),
+        more_wires=("ridge", "ridge1.4", NVLINK, INFINIBAND),
         more_ranks=(4,),
         pcie_tp=(2, 4, 8),  # over PCIe, some 55 GB/s, an H100 has its ridge near tp 5
     ),
@@ -163,7 +164,10 @@ def make(
         nothing_further = dict.fromkeys(DROPPED_BY, ())
         sweep = replace(sweep, tp=_middle(sweep.tp), tokens=_middle(sweep.tokens), **nothing_further)
     given = {"ranks": ranks, "wires": wires, "tokens": tokens, "tp": tp, "prefetch_tp": tp}
-    chosen = {name: values for name, values in given.items() if values}
+    chosen = {}
+    for name, values in given.items():
+        if values:
+            chosen[name] = values
     for name, choices in DROPPED_BY.items():
         if choices & chosen.keys():
             chosen[name] = ()
@@ -179,15 +183,18 @@ def _fitting(sweep: Sweep, model: str) -> Sweep:
     def fits(count: int) -> bool:
         return sizes.d_model % count == sizes.d_ff % count == 0
 
+    def divides_d_ff(count: int) -> bool:
+        return sizes.d_ff % count == 0
+
     ranks = tuple(filter(fits, RANKS))[:1]
-    degrees = tuple(tp for tp in sweep.tp if sizes.d_ff % tp == 0) or (1,)
+    degrees = tuple(filter(divides_d_ff, sweep.tp)) or (1,)
     return replace(
         sweep,
         tp=degrees,
         ranks=ranks,
         more_ranks=sweep.more_ranks if ranks == (8,) else (),
         own_ranks=tuple(tp for tp in degrees if tp in EMULATED_RANKS and tp not in ranks and fits(tp)),
-        pcie_tp=tuple(tp for tp in sweep.pcie_tp if sizes.d_ff % tp == 0),
+        pcie_tp=tuple(filter(divides_d_ff, sweep.pcie_tp)),
     )
 
 
@@ -211,17 +218,18 @@ class Part(NamedTuple):
 
 def cases_of(case: type[Gathering], parts: Callable[[Sweep], list[Part]], options) -> list:
     """List the cases of all `parts` of the sweep. Rows change fastest, then degrees, wires and ranks."""
-    sweep, model = options.gather, options.model
+    sweep = options.gather
+    model = options.model
     cases = []
     for dtype in base.dtypes_of(case, options) if sweep.ranks else ():
         balance = exercise(model, dtype)
         degree_of = {MIDDLE: _middle_degree(balance, sweep, model, dtype), GREATEST: max(sweep.tp)}
         for part in parts(sweep):
-            degrees = dict.fromkeys(degree_of.get(degree, degree) for degree in part.degrees)
-            for ranks, wire, tp, rows in product(part.ranks, part.wires, degrees, part.rows):
+            for ranks, wire, degree, rows in product(part.ranks, part.wires, part.degrees, part.rows):
+                tp = degree_of.get(degree, degree)
                 token = balance if wire == BALANCE else wire
                 cases.append(case(model, case.of_layer, tp, rows, dtype, ranks, token))
-    return cases
+    return list(dict.fromkeys(cases))  # the middle degree may be the greatest
 
 
 def _middle_degree(balance: str, sweep: Sweep, model: str, dtype: str) -> int:
@@ -273,7 +281,7 @@ def notes(options, cases: list[str]) -> list[str]:
             return [f"Nothing is gathered: {nobody(options.model)}."]
         return []
     if options.world > 1:
-        links = "; ".join(HOW[wire] for wire in options.gather.wires)
+        links = "; ".join(map(HOW.get, options.gather.wires))
         return [f"Ranks are real: {options.world} processes, with {links}. A sample is the slowest rank's."]
     over_pcie = [case for case in cases if case.endswith(f"-{PCIE}")]
     texts = []
@@ -294,19 +302,22 @@ def notes(options, cases: list[str]) -> list[str]:
     return texts
 
 
-def links_text(found: dict) -> str:
+def links_text(links: dict) -> str:
     """Tell what each link and a matmul beside it cost one another, and recommend the paced link that disturbs least."""
-    texts, refusals = [], []
-    least, least_slowdown = "", math.inf
-    for row in found["links"]:
+    texts = []
+    refusals = []
+    least = ""
+    least_slowdown = math.inf
+    for row in links["links"]:
         if "refusal" in row:
             refusals.append(row["refusal"])
-        elif row.get("matmul_slowdown"):
-            slowdowns = row["matmul_slowdown"], row["link_slowdown"]
-            texts.append(f"{row['wire']} {slowdowns[0]:.3f} and {slowdowns[1]:.3f}")
-            if row["wire"] != PCIE and max(slowdowns) < least_slowdown:
-                least, least_slowdown = row["wire"], max(slowdowns)
-    text = f"Links beside the matmul of {found['case']}, what it and then the link take of their time alone: "
+        elif matmul := row.get("matmul_slowdown"):
+            link = row["link_slowdown"]
+            texts.append(f"{row['wire']} {matmul:.3f} and {link:.3f}")
+            if row["wire"] != PCIE and max(matmul, link) < least_slowdown:
+                least = row["wire"]
+                least_slowdown = max(matmul, link)
+    text = f"Links beside the matmul of {links['case']}, what it and then the link take of their time alone: "
     text += "; ".join(texts + refusals)
     if not least:
         return f"{text}."
@@ -321,7 +332,8 @@ class Planner(base.Planner):
 
     def __init__(self, op: str, peer_wire: str, options):
         super().__init__(options)
-        self._op, self._peer_wire = op, peer_wire
+        self._op = op
+        self._peer_wire = peer_wire
 
     def arms(self, device: str) -> list[str]:
         """The arms that `device` runs."""
@@ -331,9 +343,13 @@ class Planner(base.Planner):
             if self.options.world == 1 and threads > 1:
                 names.append(ALL_CORES)
             return names
-        persistent = [name + PERSISTENT for name in BY_PERSISTENT if name in names]
-        waiting = [name for name in of_operation(self._op, gpu=True) if name not in names]
-        return names + persistent + waiting
+        for name in BY_PERSISTENT:
+            if name in names:
+                names.append(name + PERSISTENT)
+        for name in of_operation(self._op, gpu=True):
+            if name not in names:
+                names.append(name)
+        return names
 
     def choices(self) -> list[str]:
         peer = [PEER] if self._peer_wire else []

@@ -15,17 +15,25 @@ ALL_LAYERS = (*LAYERS, "gate_up", "qkv", "o")
 """`gate_up`, D -> 2F, and the attention's `qkv`, D -> heads, are column-parallel; `o`, heads -> D, is row-parallel."""
 
 NO_FP8 = "fp8 is of matmuls alone: leave it out of --ffn-dtype"
-SHAPE, NO_WIRE = "shape", "a file of shapes has matmuls alone: leave out --ffn-shapes"
-"""The layer of a file's shape, whose model `LABEL@KxN` or `KxN` has the sizes; why nothing is gathered beside it."""
+NO_WIRE = "a file of shapes has matmuls alone: leave out --ffn-shapes"
 
-SIZED_AS, ROW_PARALLEL, BY_HEADS = {SHAPE: "up", "up_down": "down"}, ("down", "o", "up_down"), ("qkv", "o")
-"""Layers with the sizes of another; those whose K is split over the ranks, as N of the others is; those whose ranks
-have whole heads."""
+SHAPE = "shape"
+"""The layer of a file's shape, whose model `LABEL@KxN` or `KxN` has the sizes."""
+
+SIZED_AS = {SHAPE: "up", "up_down": "down"}
+"""Layers with the sizes of another."""
+
+ROW_PARALLEL = ("down", "o", "up_down")
+"""Layers whose K is split over the ranks, as N of the others is."""
+
+BY_HEADS = ("qkv", "o")
+"""Layers whose ranks have whole heads."""
 
 
 def sides(model: str, layer: str) -> tuple[int, int]:
     """(d_in, d_out) of a layer's weights on all ranks. Raises ValueError for a layer that `model` lacks."""
-    layers, layer = parse_model(model).layers, SIZED_AS.get(layer, layer)
+    layers = parse_model(model).layers
+    layer = SIZED_AS.get(layer, layer)
     if layer not in layers:
         able = ", ".join(name for name, other in MODELS.items() if layer in other.layers)
         problem = f"{model} has no layer {layer}, but {', '.join(layers)}"
@@ -58,8 +66,7 @@ class Matmul(Case):
 
     def __post_init__(self):
         model = parse_model(self.model)
-        if self.layer not in self.layers:
-            raise ValueError(f"unknown layer {self.layer!r}: it is one of {', '.join(self.layers)}")
+        self.require("layer", self.layers)
         super().__post_init__()
         sides(self.model, self.layer)
         if self.m < 0:
@@ -92,7 +99,9 @@ class Matmul(Case):
 
     @property
     def work(self) -> Work:
-        m, n, k = self.m, self.n, self.k
+        m = self.m
+        n = self.n
+        k = self.k
         device_bytes = (m * k + n * k) * ITEMSIZE[self.dtype] + m * n * ITEMSIZE[self.result_dtype]
         if self.dtype == "fp8":
             device_bytes += (m + n) * SCALE_BYTES
@@ -101,9 +110,10 @@ class Matmul(Case):
 
 def sweep(options) -> list[Matmul]:
     """All matmuls that the options ask for, in the order of the run."""
-    if options.shapes:
-        return [OPERATION.parse(shape)[0] for shape in options.shapes]
     cases = []
+    for shape in options.shapes:
+        case, _ = OPERATION.parse(shape)
+        cases.append(case)
     for dtype, layer, tp, m in product(options.dtypes, options.layers, options.tp, options.tokens):
         cases.append(Matmul(options.model, layer, tp, m, dtype))
     return cases

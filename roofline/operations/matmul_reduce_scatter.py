@@ -9,10 +9,9 @@ import math
 from dataclasses import dataclass
 
 from roofline.operations.gathering import GREATEST, MIDDLE, Gathering, Part, Sweep, declare
-from roofline.theory.wires import LINKS, PCIE
 
-PUSHED = "gloo", "nccl", PCIE
-"""The links of which a rank sends its parts; symmetric memory is pulled, from where no part lies yet."""
+PULLED = ("symmetric", "preset")
+"""The links by which a rank sends no part: symmetric memory is pulled, from where none lies yet."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,7 @@ class MatmulReduceScatter(Gathering):
 def parts(sweep: Sweep) -> list[Part]:
     """The parts of the sweep, in the order of the run."""
     rows = tuple(m for m in sweep.rows if m % math.lcm(*sweep.ranks) == 0)
-    wires = tuple(wire for wire in sweep.wires if wire not in LINKS or wire in PUSHED)
+    wires = tuple(wire for wire in sweep.wires if wire not in PULLED)
     if not sweep.more_wires:  # something was chosen
         return [Part(rows, sweep.tp, sweep.ranks, wires)]
     return [

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from roofline.operations import OPERATIONS, contenders, gathering, matmul, shapes
 from roofline.operations.matmul import ALL_LAYERS, LAYERS
 from roofline.store import journal
-from roofline.theory.arguments import count, nearest, positive, share
+from roofline.theory.arguments import count, fraction, nearest, positive
 from roofline.theory.models import parse as parse_model
 from roofline.theory.wires import OF_RANKS, RANKS_TAKE
 from roofline.theory.wires import parse as parse_wire
@@ -56,7 +56,7 @@ class Options:
     gather: gathering.Sweep = field(default_factory=gathering.Sweep)
     """What the operations over a link measure."""
     copier_programs: int | None = None
-    """Of the paced link on a GPU; None for its default."""
+    """How many programs move the bytes of a paced link on a GPU; None for the link's default."""
     processes: int | None = None
     """How many processes measure each shape, some passes each; None for the clock's own."""
     world: int = 1
@@ -64,7 +64,7 @@ class Options:
     wires_of: tuple[tuple[str, float], ...] = ()
     """(shape, bytes/s) of each case over an emulated link that another run measured; none without it."""
     lengths: tuple[int, ...] = ()
-    """Of attention: the tokens that were asked for; none for its default ones."""
+    """Lengths of attention that were asked for; none for its default ones."""
     shapes: tuple[str, ...] = ()
     """Ids of the matmuls of a file, in place of model, layers, tokens and tp; none without one."""
     quick: bool = False
@@ -158,7 +158,11 @@ class Option(NamedTuple):
     """Whether it cannot be given under torchrun."""
 
 
-TOKENS = "default: " + ", on a CPU ".join(",".join(map(str, DEFAULTS[name]["tokens"])) for name in ("cuda", "cpu"))
+def _listed(values: tuple) -> str:
+    return ",".join(map(str, values))
+
+
+TOKENS = f"default: {_listed(DEFAULTS['cuda']['tokens'])}, on a CPU {_listed(DEFAULTS['cpu']['tokens'])}"
 
 OPTIONS = {
     "model": Option("NAME", lambda text: parse_model(text).name, "as llama-3-8b or D,F (default: xxl, a CPU's xxl/16)"),
@@ -266,7 +270,7 @@ OPTIONS = {
     ),
     "decide": Option(
         "SHARE",
-        share,
+        fraction,
         "as 3%: measure until each is FASTER, SLOWER or the SAME, up to three times as long (default: do not)",
         without=("against",),
         reason="with --ffn-against the checkouts are compared, by all processes",
@@ -309,7 +313,8 @@ def register(add_option: Callable) -> None:
         else:
             settings["metavar"] = option.metavar
         if option.alone:
-            settings["nargs"], settings["const"] = "?", option.alone
+            settings["nargs"] = "?"
+            settings["const"] = option.alone
         if option.is_repeated:
             settings["action"] = "append"
         add_option(FLAGS[name], **settings)
@@ -317,7 +322,9 @@ def register(add_option: Callable) -> None:
 
 def require_writable(folder: Path) -> None:
     """Raise ValueError where no run folder could be made in `folder`, which is made later."""
-    parent = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    parent = folder.absolute()
+    while not parent.exists():
+        parent = parent.parent
     try:
         tempfile.TemporaryDirectory(dir=parent).cleanup()
     except OSError as error:
@@ -331,19 +338,22 @@ def value(name: str, get) -> Any:
 
     Raises ValueError that names option, value and way out.
     """
-    option, text = OPTIONS[name], get(f"ffn_{name}")
+    option = OPTIONS[name]
+    text = get(f"ffn_{name}")
     if text is None or text is False:
         return None
     if option.is_repeated:
         texts = text
     elif option.metavar == "LIST":
-        texts = [item.strip() for item in text.split(",") if item.strip()]
+        texts = filter(None, map(str.strip, text.split(",")))
     else:
         return read(name, text, option.read)
-    items = dict.fromkeys(read(name, item, option.read) for item in texts)
+    items = []
+    for item in texts:
+        items.append(read(name, item, option.read))
     if not items:
         raise ValueError(f"{FLAGS[name]} {text!r}: give at least one value")
-    return tuple(items)
+    return tuple(dict.fromkeys(items))
 
 
 def values_given(get) -> dict[str, Any]:
@@ -373,8 +383,8 @@ def refuse_conflicts(given) -> None:
         others = [FLAGS[other] for other in option.without if other in given]
         if others:
             raise ValueError(f"{FLAGS[name]}: {option.reason}; leave out {', '.join(others)}")
-        if option.needs and not any(other in given for other in option.needs):
-            wanted = " or ".join(FLAGS[other] for other in option.needs)
+        if option.needs and not {*option.needs} & {*given}:
+            wanted = " or ".join(map(FLAGS.get, option.needs))
             raise ValueError(f"{FLAGS[name]}: {option.reason}; add {wanted}")
 
 
@@ -402,13 +412,15 @@ def resolve(get, *, device: str, timed: bool, root: Path, world: int = 1) -> Opt
     if "shapes" in given:
         values |= _of_file(given["shapes"], values["dtype"])
     values["dtypes"] = values["dtype"]
-    values["users"] = tuple((place, contenders.version(place)) for place in given.get("contender", ()))
+    places = given.get("contender", ())
+    values["users"] = tuple(zip(places, map(contenders.version, places), strict=True))
     values["lengths"] = given.get("tokens", ())
     values |= {"device": device, "timed": timed, "world": world}
-    options = Options(**{part.name: values[part.name] for part in fields(Options) if part.name in values})
+    options = Options(**_known_fields(Options, values))
     _require_sound(options)
     options = replace(options, gather=_gather(options, mode, given))
-    read("ranks", options, lambda options: [operation.sweep(options) for operation in OPERATIONS.values()])
+    for operation in OPERATIONS.values():
+        read("ranks", options, operation.sweep)
     return options
 
 
@@ -426,21 +438,27 @@ def _require_sound(options: Options) -> None:
 
 def _of_file(file: str, dtypes: tuple[str, ...]) -> dict:
     """The values of a run of a file's shapes, which sweeps nothing."""
-    cases = read("shapes", file, lambda text: shapes.of_file(Path(text), dtypes))
-    of_cases = tuple(dict.fromkeys(case.dtype for case in cases))
-    return {"shapes": tuple(case.id for case in cases), "dtype": of_cases, "layers": (), "tokens": (), "tp": ()}
+    ids = []
+    dtypes_of_file = []
+    for case in read("shapes", file, lambda text: shapes.of_file(Path(text), dtypes)):
+        ids.append(case.id)
+        dtypes_of_file.append(case.dtype)
+    swept = dict.fromkeys(("layers", "tokens", "tp"), ())
+    return swept | {"shapes": tuple(ids), "dtype": tuple(dict.fromkeys(dtypes_of_file))}
 
 
 def _gather(options: Options, mode: str, given: dict) -> gathering.Sweep:
     """The sweep of what is gathered; nothing is where the layer `up` is left out."""
-    ranks, wires = given.get("ranks", ()), given.get("link_bandwidth", ())
+    ranks = given.get("ranks", ())
+    wires = given.get("link_bandwidth", ())
     if options.world > 1:
         ranks, wires = _real_ranks(options, ranks, wires)
     else:
         for wire in wires:
             _require_emulated(wire, options.device)
-    chosen = {name: given[name] for name in ("tokens", "tp") if name in given}
-    sweep = gathering.make(mode, options.model, ranks, wires, **chosen, quick=options.quick)
+    tokens = given.get("tokens", ())
+    tp = given.get("tp", ())
+    sweep = gathering.make(mode, options.model, ranks, wires, tokens=tokens, tp=tp, quick=options.quick)
     if wires and not sweep.ranks:
         raise ValueError(f"--ffn-link-bandwidth: {gathering.nobody(options.model)}; choose --ffn-ranks")
     return sweep if "up" in options.layers else gathering.Sweep()
@@ -461,13 +479,13 @@ def _real_ranks(
     options: Options, ranks: tuple[int, ...], wires: tuple[str, ...]
 ) -> tuple[tuple[int, ...], tuple[str, ...]]:
     """The ranks that torchrun started, and the links between them. By default all links of the device are measured."""
-    world, able = options.world, RANKS_TAKE[options.device]
+    world = options.world
+    able = RANKS_TAKE[options.device]
     if ranks not in ((), (world,)):
-        raise ValueError(f"--ffn-ranks {','.join(map(str, ranks))}: torchrun started {world}; leave it out")
-    emulated = [FLAGS["wires_of"]] if options.wires_of else []
-    emulated += [FLAGS["link_bandwidth"] for wire in wires if wire not in OF_RANKS]
-    if emulated:
-        raise ValueError(f"{emulated[0]} under torchrun: the wire between the ranks is real; leave it out")
+        raise ValueError(f"--ffn-ranks {_listed(ranks)}: torchrun started {world}; leave it out")
+    flag = FLAGS["wires_of"] if options.wires_of else FLAGS["link_bandwidth"]
+    if options.wires_of or {*wires} - {*OF_RANKS}:
+        raise ValueError(f"{flag} under torchrun: the wire between the ranks is real; leave it out")
     for wire in wires:
         if wire not in able:
             raise ValueError(
@@ -479,11 +497,13 @@ def _real_ranks(
 
 def wires_of(folder: Path) -> tuple[tuple[str, float], ...]:
     """(shape, bytes/s) of each emulated wire of the run in `folder`. Raises ValueError where it has none."""
-    shapes = journal.load(folder).shapes
-    wires = tuple((name, shape.requested_bytes_per_s) for name, shape in shapes.items() if shape.requested_bytes_per_s)
+    wires = []
+    for name, shape in journal.load(folder).shapes.items():
+        if shape.requested_bytes_per_s:
+            wires.append((name, shape.requested_bytes_per_s))
     if not wires:
         raise ValueError("that run has no case over an emulated wire; take one that has")
-    return wires
+    return tuple(wires)
 
 
 def resumed(get, metadata: dict, folder: Path) -> Options:
@@ -496,12 +516,16 @@ def resumed(get, metadata: dict, folder: Path) -> Options:
     planned = of_values(metadata["options"])
     given = values_given(get)
     code = " ".join(code_of(planned))
-    others = [FLAGS[name] for name in given if f"{FLAGS[name]}=" not in code and name not in ("device", "resume")]
+    others = []
+    for name in given:
+        if f"{FLAGS[name]}=" not in code and name not in ("device", "resume"):
+            others.append(FLAGS[name])
     if others:
         raise ValueError(f"--ffn-resume takes its options from the run: leave out {', '.join(others)}")
     versions = dict(planned.users)
     users = tuple((place, versions.get(place, "")) for place in given.get("contender", ()))
-    files, against = given.get("operations", ()), given.get("against")
+    files = given.get("operations", ())
+    against = given.get("against")
     options = replace(planned, results=folder.parent, users=users, operations=files, against=against)
     if code_of(options) != code_of(planned):
         raise ValueError(
@@ -513,7 +537,9 @@ def resumed(get, metadata: dict, folder: Path) -> Options:
 
 def code_of(options: Options) -> list[str]:
     """The words of a command line for what `options` name of code beyond this checkout."""
-    words = [f"--ffn-contender={place}" for place, _ in options.users]
+    words = []
+    for place, _ in options.users:
+        words.append(f"--ffn-contender={place}")
     if {*options.operations} - OPERATIONS.keys():
         words.append(f"--ffn-operations={','.join(options.operations)}")
     if options.against:
@@ -529,24 +555,31 @@ def way_on(folder: Path, options: Options) -> str:
 
 def as_values(options: Options) -> dict:
     """`options` as a run's metadata has them."""
-    return {name: value for name, value in asdict(options).items() if name != "results"}
+    values = asdict(options)
+    del values["results"]
+    return values
 
 
 def of_values(values: dict) -> Options:
     """The options that a run's metadata has. What a later version wrote beside them is left out."""
-    gather = gathering.Sweep(**_of_json(gathering.Sweep, values.get("gather", {})))
-    return Options(**_of_json(Options, values) | {"results": Path(), "gather": gather})
+    gather = gathering.Sweep(**_known_fields(gathering.Sweep, values.get("gather", {})))
+    return replace(Options(**_known_fields(Options, values)), results=Path(), gather=gather)
 
 
-def _of_json(kind: type, values: dict) -> dict:
+def _known_fields(kind: type, values: dict) -> dict:
     """The fields of `kind` among `values`. JSON has lists for tuples."""
-    names = {part.name for part in fields(kind)}
-    return {name: tuple(v) if isinstance(v, list) else v for name, v in values.items() if name in names}
+    chosen = {}
+    for part in fields(kind):
+        if part.name in values:
+            value = values[part.name]
+            chosen[part.name] = tuple(value) if isinstance(value, list) else value
+    return chosen
 
 
 def misspelt(arguments) -> str | None:
     """What is wrong with an option of `arguments` that begins like ours and is none; None if none is."""
-    for name in (argument.partition("=")[0] for argument in arguments):
+    for argument in arguments:
+        name = argument.partition("=")[0]
         if name.startswith("--ffn") and name not in FLAGS.values():
             return f"{name}: there is no such option; {nearest(name, FLAGS.values())}".rstrip("; ")
     return None

@@ -5,7 +5,8 @@ from pathlib import Path
 
 from roofline.operations.matmul import SHAPE, Matmul
 
-SIZES, MORE = ("m", "n", "k"), ("dtype", "label")
+SIZES = ("m", "n", "k")
+MORE = ("dtype", "label")
 HELP = "begin it with the line m,n,k or m,n,k,dtype,label, and give a shape in each line behind it"
 
 
@@ -33,9 +34,9 @@ def _rows(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{error}; give a file of comma-separated values") from None
     rows = []
-    for number, cells in enumerate(csv.reader("" if line.lstrip().startswith("#") else line for line in lines), 1):
+    for number, cells in enumerate(csv.reader(map(_without_comment, lines)), 1):
         if any(cells):
-            rows.append((number, [cell.strip() for cell in cells]))
+            rows.append((number, [*map(str.strip, cells)]))
     if len(rows) < 2:
         raise ValueError(f"it has no header, or no shape; {HELP}")
     number, columns = rows.pop(0)
@@ -44,16 +45,25 @@ def _rows(path: Path) -> tuple[list[str], list[tuple[int, list[str]]]]:
     return columns, rows
 
 
+def _without_comment(line: str) -> str:
+    return "" if line.lstrip().startswith("#") else line
+
+
 def _cases(columns: list[str], cells: list[str], dtypes: tuple[str, ...]) -> list[Matmul]:
     """The matmuls of a line, one for each dtype."""
     if len(cells) != len(columns):
         raise ValueError(f"{len(cells)} values under {len(columns)} columns; give one for each of {','.join(columns)}")
     row = dict(zip(columns, cells, strict=True))
+    sizes = []
     for name in SIZES:
-        if not row[name].isdecimal() or int(row[name]) < 1:
-            raise ValueError(f"{name} is {row[name]!r}, which is no whole number above 0; write digits alone, as 4096")
-    m, n, k = (int(row[name]) for name in SIZES)
-    model = f"{row['label']}@{k}x{n}" if row.get("label") else f"{k}x{n}"
-    if row.get("dtype"):
-        dtypes = (row["dtype"],)
+        size = row[name]
+        if not size.isdecimal() or int(size) < 1:
+            raise ValueError(f"{name} is {size!r}, which is no whole number above 0; write digits alone, as 4096")
+        sizes.append(int(size))
+    m, n, k = sizes
+    model = f"{k}x{n}"
+    if label := row.get("label"):
+        model = f"{label}@{model}"
+    if dtype := row.get("dtype"):
+        dtypes = (dtype,)
     return [Matmul(model, SHAPE, 1, m, dtype) for dtype in dtypes]

@@ -52,9 +52,8 @@ class TransformerStep(Case):
     op, form = "transformer_step", "l{layers}-d{width}-b{batch}-t{context}-{part}-{dtype}"
 
     def __post_init__(self):
-        for name, known in (("part", PARTS), ("dtype", OPERAND_BYTES)):
-            if getattr(self, name) not in known:
-                raise ValueError(f"unknown {name} {getattr(self, name)!r}: it is one of {', '.join(known)}")
+        self.require("part", PARTS)
+        self.require("dtype", OPERAND_BYTES)
         if min(self.layers, self.width, self.batch, self.context) < 1 or self.width % HEAD_WIDTH:
             raise ValueError(f"{self.id}: sizes are 1 or more, and the width is a multiple of {HEAD_WIDTH}")
 
@@ -88,7 +87,9 @@ class TransformerStep(Case):
         of its norms, and 14 D operands: the inputs of its four linear layers (7 D), q, k, v, and the input of GELU; and
         a few numbers of norms and softmax. Logits are saved in fp32, in bf16 also the weights that were multiplied.
         """
-        width, operand, weights = self.width, OPERAND_BYTES[self.dtype], FP32_BYTES * self.parameters
+        width = self.width
+        operand = OPERAND_BYTES[self.dtype]
+        weights = FP32_BYTES * self.parameters
         block = width * (2 * FP32_BYTES + 14 * operand) + FP32_BYTES * (self.width // HEAD_WIDTH + 4)
         ends = width * (FP32_BYTES + operand) + FP32_BYTES * (2 + VOCABULARY)
         copies = 0 if operand == FP32_BYTES else operand * self.multiplied

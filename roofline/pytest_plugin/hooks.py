@@ -136,9 +136,11 @@ def pytest_generate_tests(metafunc):
     operation = operations.find(metafunc.function.__name__.removeprefix("test_"))
     planner = state.runners.planner(operation)
     pairs = []
-    if _is_run(operation, metafunc.config, state):
-        pairs = [(case.id, name) for case in operation.sweep(state.options) for name in planner.names(case)]
-    metafunc.parametrize("shape, contender", pairs, ids=["-".join(pair) for pair in pairs])
+    cases = operation.sweep(state.options) if _is_run(operation, metafunc.config, state) else []
+    for case in cases:
+        for name in planner.names(case):
+            pairs.append((case.id, name))
+    metafunc.parametrize("shape, contender", pairs, ids=map("-".join, pairs))
 
 
 def _is_run(operation: operations.Operation, config, state: State) -> bool:
@@ -161,7 +163,8 @@ def pytest_collection_modifyitems(config, items):
     run, what the run had not planned.
     """
     state = config.stash[STATE]
-    kept, dropped = [], []
+    kept = []
+    dropped = []
     for item in items:
         (kept if _is_selected(item, state) else dropped).append(item)
     config.hook.pytest_deselected(items=dropped)
@@ -200,7 +203,8 @@ def _case(item) -> tuple[str, str] | None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_finish(session):
     """Note which contenders of each shape were selected. Refuses a selection that cannot be measured."""
-    config, state = session.config, session.config.stash[STATE]
+    config = session.config
+    state = session.config.stash[STATE]
     keyword = config.option.keyword
     _note_selected(session.items, state)
     try:
@@ -217,7 +221,7 @@ def _note_selected(items: list, state: State) -> None:
     """Note the shapes and contenders of benchmarks that workers measure or check."""
     for item in items:
         case = _case(item) if "ffn_benchmark" in item.fixturenames else None
-        if case and state.is_of_shares(case[0]):
+        if case and state.is_of_workers(case[0]):
             state.selected.setdefault(case[0], []).append(case[1])
     try:
         for shape in state.selected:
@@ -255,7 +259,8 @@ def _start(config, state: State) -> None:
 
 def _let_decisions_end(config, state: State) -> None:
     """Let decisions end the shapes of the run. A new one has processes, and unless they were chosen, seconds for it."""
-    session, seconds = state.session, state.options.max_seconds
+    session = state.session
+    seconds = state.options.max_seconds
     session.is_open = lambda shape: decision.is_open(session.run, shape)
     session.why_undecided = partial(_why_undecided, config, state)
     if not state.resumed:
@@ -286,18 +291,29 @@ def pytest_report_collectionfinish(config):
         return None
     counts = f"{sum(map(len, state.selected.values()))} cases on {len(state.selected)} shapes"
     options = state.options
-    planned = state.session.plan if state.session else _plan(state, plan.UNSEEN, plan.START_S, plan.UNSEEN_FLOPS_PER_S)
-    took = plan.duration(planned.seconds * (2 if options.against else 1))
-    is_usual = all(operations.find(case.op).default for case in state.cases_left)  # others compile, and call for longer
-    about = "about" if is_usual else "at least"
-    text = f"{counts}, {about} {took}{', for decisions up to three times that' * bool(options.decide)}"
-    memory = f"a worker may take {state.session.hello['share_bytes'] / 1e9:.1f} GB of memory" if state.session else ""
-    return [text, memory] if memory else text
+    session = state.session
+    planned = session.plan if session else _plan(state, plan.UNSEEN, plan.START_S, plan.UNSEEN_FLOPS_PER_S)
+    seconds = planned.seconds
+    if options.against:
+        seconds *= 2
+    bound = "about"
+    for case in state.cases_left:
+        if not operations.find(case.op).default:  # it compiles, and is called for longer
+            bound = "at least"
+    text = f"{counts}, {bound} {plan.duration(seconds)}"
+    if options.decide:
+        text += ", for decisions up to three times that"
+    if not session:
+        return text
+    return [text, f"a worker may take {session.hello['share_bytes'] / 1e9:.1f} GB of memory"]
 
 
 def _plan(state: State, hello: dict, start_s: float, flops_per_s: float) -> plan.Plan:
     shapes = {case.id: state.selected[case.id] for case in state.cases_left}
-    done = {name: shape.passes for name, shape in state.resumed.shapes.items()} if state.resumed else {}
+    done = {}
+    if state.resumed:
+        for name, shape in state.resumed.shapes.items():
+            done[name] = shape.passes
     return plan.plan(shapes, state.options, hello, done=done, start_s=start_s, flops_per_s=flops_per_s)
 
 
@@ -319,8 +335,7 @@ def _begin(config, state: State) -> None:
     """Make the run's folder, or open that of the run to go on with."""
     session = state.session
     now = _metadata(config, state)
-    if state.resumed and (changed := conditions.differences(state.resumed.metadata, now)):
-        changes = "; ".join(f"{name} was {then}, is {this}" for name, (then, this) in changed.items())
+    if state.resumed and (changes := conditions.changes_text(state.resumed.metadata, now)):
         refuse(f"--ffn-resume {state.resume}: {changes}; go back to what it was, or start a new run")
     results = state.options.results
     if not state.options.timed:  # a journal that nobody reads
@@ -336,17 +351,23 @@ def _begin(config, state: State) -> None:
         return
     state.held = state.held or journal.hold(session.folder)
     narrator = config.pluginmanager.get_plugin("ffn-narrator")
-    session.progress, session.say = narrator.progress, narrator.say
+    session.progress = narrator.progress
+    session.say = narrator.say
     session.name_kernels = partial(stages.name_kernels, session)
 
 
 def _metadata(config, state: State) -> dict:
     """What the journal says of the run at its beginning."""
-    cases = [f"{shape}-{contender}" for shape, contenders in state.selected.items() for contender in contenders]
+    cases = []
+    for shape, contenders in state.selected.items():
+        for contender in contenders:
+            cases.append(f"{shape}-{contender}")
     notes: list[str] = []
     for name, operation in operations.OPERATIONS.items():
         shapes = [shape for shape in state.selected if shape.startswith(f"{name}-")]
-        notes += [note for note in operation.notes(state.options, shapes) if note not in notes]
+        for note in operation.notes(state.options, shapes):
+            if note not in notes:
+                notes.append(note)
     hello = state.session.hello
     header = metadata.make(state.options, hello["machine"], config.rootpath, cases, notes)
     if ranks := hello.get("ranks"):
@@ -363,15 +384,17 @@ def ffn_benchmark(request, benchmark):
     state = request.config.stash[STATE]
 
     def run(shape: str, contender: str) -> None:
-        if state.is_of_shares(shape):
+        if state.is_of_workers(shape):
             session = request.getfixturevalue("ffn_session")
-            rejection, is_checked = session.outcomes.get(f"{shape}-{contender}"), not state.options.timed
+            rejection = session.outcomes.get(f"{shape}-{contender}")
+            is_checked = not state.options.timed
             is_there = contender in (session.checked(shape) if is_checked else session.run.measured(shape))
             if not (rejection or is_there) and session.end_reason:
                 pytest.skip(session.end_reason)
         else:
             prepared = state.runners.prepare(shape, [contender])
-            rejection, is_there = prepared.rejected.get(contender), contender in prepared.entrants
+            rejection = prepared.rejected.get(contender)
+            is_there = contender in prepared.entrants
         if rejection:
             reason = rejection.reason
             pytest.skip(reason) if rejection.outcome == SKIPPED else pytest.fail(reason, pytrace=False)
@@ -459,16 +482,19 @@ def finish_run(session, state: State) -> None:
         state.problems.append(f"interrupted by {str(signal) or 'Ctrl-C'}: not all kernels were named")
         session.exitstatus = pytest.ExitCode.INTERRUPTED
         supervisor.finish(state.problems[-1])
-    reasons = [outcome.reason for outcome in supervisor.run.missing]
-    if supervisor.end_reason and supervisor.end_reason not in reasons:  # every case has its rounds of the first process
-        state.problems.append(f"the run ended early: {supervisor.end_reason}")
+    reason = supervisor.end_reason
+    # Every case may have its rounds of the first process, and none this reason.
+    if reason and reason not in [outcome.reason for outcome in supervisor.run.missing]:
+        state.problems.append(f"the run ended early: {reason}")
 
 
 def exit_status(status: int, state: State) -> int:
     """The exit code of a finished run: it fails where a case failed, or is slower than it may be, where the run ended
     early, and where nothing could be measured."""
     supervisor = state.session
-    failed = bool(supervisor.end_reason) or any(outcome.outcome == FAILED for outcome in supervisor.run.missing)
+    failed = bool(supervisor.end_reason)
+    for outcome in supervisor.run.missing:
+        failed = failed or outcome.outcome == FAILED
     if state.options.fail_slower:
         judge = decision if state.options.decide else compare
         slower = judge.slower(supervisor.run)

@@ -30,7 +30,7 @@ SERVICES = ("CI", "BUILD_NUMBER")
 
 def is_log() -> bool:
     """Whether the output keeps all lines. A terminal rewrites the line of progress."""
-    return os.environ.get("TERM") == "dumb" or any(os.environ.get(name) for name in SERVICES)
+    return os.environ.get("TERM") == "dumb" or any(map(os.environ.get, SERVICES))
 
 
 def bar(done: float) -> str:
@@ -51,7 +51,8 @@ class Narrator:
     """
 
     def __init__(self, config, state):
-        self._config, self._state = config, state
+        self._config = config
+        self._state = state
         self._saved: dict | None = None
         """What pytest-benchmark saves, completed; it makes none where no case has a number."""
         self._logged_s = 0.0
@@ -64,8 +65,8 @@ class Narrator:
 
     def progress(self, text: str, done: float | None = None) -> None:
         """Say how far the run is: always on a terminal, with a bar of what is `done`; now and then in a log."""
-        reporter, now = self._config.pluginmanager.get_plugin("terminalreporter"), time.monotonic()
-        live = bool(reporter and reporter.isatty() and not is_log())
+        now = time.monotonic()
+        live = self._is_watched()
         if live and done is not None:
             text = f"{bar(done)} {text}"
         if live or now - self._logged_s >= LOGGED_S:
@@ -74,8 +75,7 @@ class Narrator:
 
     def confirms(self, question: str, until: Callable[[], bool]) -> bool:
         """Whether a person at the terminal answers yes within `ANSWER_S`, before `until` holds. A log has nobody."""
-        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
-        if not (reporter and reporter.isatty()) or is_log():
+        if not self._is_watched():
             return False
         self.say(f"{question} [y/N]")
         deadline = time.monotonic() + ANSWER_S
@@ -87,6 +87,11 @@ class Narrator:
         except OSError:  # no terminal is ours
             pass
         return False
+
+    def _is_watched(self) -> bool:
+        """Whether a person may look on, at a terminal that is no log."""
+        reporter = self._config.pluginmanager.get_plugin("terminalreporter")
+        return bool(reporter and reporter.isatty() and not is_log())
 
     def _write(self, text: str, live: bool) -> None:
         if reporter := self._config.pluginmanager.get_plugin("terminalreporter"):
@@ -111,17 +116,13 @@ class Narrator:
             self._draw(session)
 
     def _save(self, session) -> None:
-        run, path = self._state.run, self._state.folder / "benchmark.json"
+        run = self._state.run
+        path = self._state.folder / "benchmark.json"
         saved = self._saved
-        if not saved and path.exists():
-            return
         if not saved:
-            saved = {
-                "machine_info": run.metadata["machine"],
-                "benchmarks": [],
-                "not_measured": [outcome.entry for outcome in run.missing],
-                "ceilings": run.ceilings,
-            }
+            if path.exists():
+                return
+            saved = {"machine_info": run.metadata["machine"], "benchmarks": []} | self._outcomes()
         try:
             path.write_text(json.dumps(saved, indent=4, default=str), encoding="utf-8")
         except OSError as error:
@@ -130,7 +131,8 @@ class Narrator:
 
     def _draw(self, session) -> None:
         """Draw the report of the run, or where its end could not be journalled, of what the journal has."""
-        run, folder = self._state.run, self._state.folder
+        run = self._state.run
+        folder = self._state.folder
         try:
             write(folder, run if run.end else None)
         except (Exception, KeyboardInterrupt) as error:  # whatever it was, the journal and the JSON are safe
@@ -143,7 +145,8 @@ class Narrator:
 
     def closing_lines(self) -> list[str]:
         """The brief tables, the summary, the ceilings, what was not measured, and where everything lies."""
-        run, folder = self._state.run, self._state.folder
+        run = self._state.run
+        folder = self._state.folder
         return [*terminal(run), *ways_on(run, folder, *self._state.problems)]
 
     def pytest_benchmark_update_json(self, config, output_json):
@@ -152,7 +155,9 @@ class Narrator:
         Samples are left out: the journal has them, and files of several times the size are not worth a second copy.
         """
         run = self._state.run
-        records = {(record["shape"], record["contender"]): record for record in (records_of(run) if run else ())}
+        records = {}
+        for record in records_of(run) if run else ():
+            records[record["shape"], record["contender"]] = record
         for entry in output_json["benchmarks"]:
             if not config.option.benchmark_save_data:
                 entry["stats"].pop("data", None)
@@ -160,11 +165,17 @@ class Narrator:
             case = parameters.get("shape"), parameters.get("contender")
             if case in records:
                 entry["extra_info"] = records[case]
-        output_json["not_measured"] = [outcome.entry for outcome in run.missing] if run else []
-        output_json["ceilings"] = run.ceilings if run else []
+        output_json |= self._outcomes()
         if run and run.void:
             output_json["benchmarks"] = []
         self._saved = output_json
+
+    def _outcomes(self) -> dict:
+        """What the JSON has beside rows."""
+        run = self._state.run
+        if not run:
+            return {"not_measured": [], "ceilings": []}
+        return {"not_measured": [outcome.entry for outcome in run.missing], "ceilings": run.ceilings}
 
     def pytest_sessionstart(self):
         if reporter := self._config.pluginmanager.get_plugin("terminalreporter"):

@@ -29,7 +29,8 @@ def _keyword(options: Options, runners: operations.Runners, keyword: str) -> Non
     for operation in operations.OPERATIONS.values():
         if keyword and keyword in operation.name and (reason := operation.why_not(options)):
             raise ValueError(f"-k {keyword!r}: {reason}")
-    choices, timed = _choices(runners), _timed(runners)
+    choices = _choices(runners)
+    timed = _timed(runners)
     for word in re.findall(r"\w+", keyword):
         if word in choices and word not in timed:
             raise ValueError(f"-k {keyword!r}: {word} is {_elsewhere(options, timed)}")
@@ -43,9 +44,9 @@ def _wires_of(options: Options, cases: list) -> None:
         if is_made and case.id not in dict(options.wires_of):
             lacking.append(case.id)
     if lacking:
-        more = f" and {len(lacking) - 1} more" if lacking[1:] else ""
+        rest = f" and {len(lacking) - 1} more" if lacking[1:] else ""
         raise ValueError(
-            f"--ffn-wires-of: that run has no wire of {lacking[0]}{more}; select the cases that it has (-k), or leave "
+            f"--ffn-wires-of: that run has no wire of {lacking[0]}{rest}; select the cases that it has (-k), or leave "
             "the option out"
         )
 
@@ -71,7 +72,8 @@ def _contenders(options: Options, runners: operations.Runners) -> None:
         runners.planner(operation)
     for name in options.contenders or ():
         read("contenders", name, partial(one_of, _choices(runners)))
-    timed, chosen = _timed(runners), options.contenders
+    timed = _timed(runners)
+    chosen = options.contenders
     if options.timed and chosen and not {*chosen} & {*timed} and not options.users:
         raise ValueError(f"--ffn-contenders {','.join(chosen)}: {_elsewhere(options, timed)}")
     matmuls = runners.planner(operations.find("matmul"))
@@ -82,12 +84,18 @@ def _contenders(options: Options, runners: operations.Runners) -> None:
 
 def _choices(runners: operations.Runners) -> list[str]:
     """The contenders of the operations that were collected."""
-    return list(dict.fromkeys(name for planner in runners.planners.values() for name in planner.choices()))
+    names = []
+    for planner in runners.planners.values():
+        names += planner.choices()
+    return list(dict.fromkeys(names))
 
 
 def _timed(runners: operations.Runners) -> list[str]:
     """Those of them that are timed on the device."""
-    return list(dict.fromkeys(name for planner in runners.planners.values() for name in planner.timed_names()))
+    names = []
+    for planner in runners.planners.values():
+        names += planner.timed_names()
+    return list(dict.fromkeys(names))
 
 
 def _elsewhere(options: Options, timed: list[str]) -> str:

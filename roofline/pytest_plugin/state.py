@@ -51,7 +51,7 @@ class State:
     def folder(self) -> Path:
         return self.session.folder
 
-    def is_of_shares(self, shape: str) -> bool:
+    def is_of_workers(self, shape: str) -> bool:
         """Whether workers measure or check the shape. This process checks only what needs no other rank."""
         return self.options.timed or bool(self.epochs and operations.find(shape.partition("-")[0]).between_ranks)
 
@@ -76,7 +76,8 @@ def of_command_line(config, timed: bool, ranks: Epochs | None) -> State:
     device = ffn_options.value("device", get) or "auto"
     world = ranks.size if ranks else 1
     if resume := ffn_options.value("resume", get):
-        held, run = journal.hold(resume), journal.load(resume)
+        held = journal.hold(resume)
+        run = journal.load(resume)
         _require_sound(run, resume)
         options = ffn_options.resumed(get, run.metadata, resume)
         _require_same(options, resume, device, world)

@@ -1,5 +1,6 @@
 """What a run was measured under, as far as it decides whether two runs can be compared, or one gone on with."""
 
+import re
 from collections.abc import Iterable
 
 NUMBERS = ("chip", "driver", "method")
@@ -38,7 +39,10 @@ def conditions(metadata: dict) -> dict[str, str]:
         values["contenders"] = ", ".join(short(*user) for user in users)
     if "against" in metadata:
         values["against"] = metadata["against"]["commit"]
-    return {name: "none" if value is None else str(value) for name, value in values.items()}
+    texts = {}
+    for name, value in values.items():
+        texts[name] = "none" if value is None else str(value)
+    return texts
 
 
 def short(place: str, version: str) -> str:
@@ -62,7 +66,7 @@ def threads_text(count: int) -> str:
 
 def slug(chip: str) -> str:
     """A chip's name for a folder: `NVIDIA H200` is `nvidia-h200`."""
-    return "-".join("".join(c if c.isalnum() else " " for c in chip.lower()).split())
+    return re.sub(r"[\W_]+", "-", chip.lower()).strip("-")
 
 
 def differences(metadata: dict, other: dict) -> dict[str, tuple[str, str]]:
@@ -73,3 +77,11 @@ def differences(metadata: dict, other: dict) -> dict[str, tuple[str, str]]:
         if not are_alike(pair):
             differences[name] = pair
     return differences
+
+
+def changes_text(metadata: dict, now: dict) -> str:
+    """What is other `now` than in `metadata`, in words; empty where nothing is."""
+    changes = []
+    for name, (then, this) in differences(metadata, now).items():
+        changes.append(f"{name} was {then}, is {this}")
+    return "; ".join(changes)

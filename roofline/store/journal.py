@@ -26,13 +26,16 @@ SCHEMA = 8
 
 NAME = "samples.jsonl"
 PACKED = f"{NAME}.gz"
-"""Of a run that was committed: the same, by gzip."""
+"""A run that was committed has its journal packed by gzip."""
 
 ROOM_BYTES = 32 * 2**20
 """Must be free before a run begins. A default run writes 6 MB; the rest is for reports and longer plans."""
 
-MOST_BYTES, LONGEST_LINE_BYTES = 256 * 2**20, 16 * 2**20
-"""Of a journal, and of a line."""
+MOST_BYTES = 256 * 2**20
+"""A journal is not larger."""
+
+LONGEST_LINE_BYTES = 16 * 2**20
+"""A line is shorter."""
 
 SUM = re.compile(r', "sum": "([0-9a-f]{8})"}$')
 """The checksum that a line ends with, in hexadecimal."""
@@ -66,12 +69,14 @@ class Journal:
             raise OSError(errno.EPERM, f"its {PACKED} is packed; unpack it with gunzip to go on with it")
         _require_room(folder)
         self._path = path = folder / NAME
-        whole = path.read_bytes().rpartition(b"\n") if path.exists() else (b"", b"", b"")
+        text = path.read_bytes() if path.exists() else b""
+        whole = text[: text.rfind(b"\n") + 1]
         self._file = path.open("ab", buffering=0)
-        self._size = self._file.truncate(len(whole[0] + whole[1]))
-        last = SUM.search(whole[0].decode(errors="replace").removesuffix("\r"))
-        self._sum = int(last[1], 16) if last else None if whole[0] else 0
-        """Of the last line; None where the journal began without."""
+        self._size = self._file.truncate(len(whole))
+        self._sum = None if whole else 0
+        """The checksum of the last line; None where the journal began without any."""
+        if last := SUM.search(whole.decode(errors="replace").rstrip()):
+            self._sum = int(last[1], 16)
 
     def write(self, *lines: dict) -> None:
         """Append `lines`. Raises OSError where they are not there afterwards, and ValueError for one that `load` would
@@ -150,7 +155,10 @@ def _require_room(folder: Path) -> None:
 
 def find(folder: Path) -> Path | None:
     """The journal in `folder`, packed or not."""
-    return next((path for name in (NAME, PACKED) if (path := folder / name).is_file()), None)
+    for name in (NAME, PACKED):
+        if (folder / name).is_file():
+            return folder / name
+    return None
 
 
 def _texts(path: Path) -> Iterator[str]:
@@ -183,16 +191,17 @@ def load(folder: Path, kind: type[Run] = Run) -> Run:
     run = kind(first)
     for number, line in enumerate(lines, 2):
         try:
-            run.take(line)
+            run.apply(line)
         except Exception as error:
-            raise ValueError(
-                f"{path}:{number} is a line of kind {line['kind']!r} that cannot be read: {error}"
-            ) from None
+            problem = f"is a line of kind {line['kind']!r} that cannot be read: {error}"
+            raise ValueError(f"{path}:{number} {problem}") from None
     for shape in run.shapes.values():
-        counts = [shape.get(name) or 1 for name in PARTS]
-        counts += [entrant.get("row_blocks", 1) for entrant in shape.entrants.values()]
-        if not all(isinstance(count, int) and count <= MOST_PARTS for count in counts):
-            raise ValueError(f"{path} cuts {shape.id!r} into more than {MOST_PARTS} parts: the journal is damaged")
+        counts = [*map(shape.get, PARTS)]
+        for entrant in shape.entrants.values():
+            counts.append(entrant.get("row_blocks"))
+        for count in filter(None, counts):
+            if not isinstance(count, int) or count > MOST_PARTS:
+                raise ValueError(f"{path} cuts {shape.id!r} into more than {MOST_PARTS} parts: the journal is damaged")
     run.note_lost_rounds()
     return run
 
@@ -225,7 +234,11 @@ def _checked(path: Path) -> Iterator[dict]:
         if problem := _misfit(line, shapes, is_first=number == 1):
             raise ValueError(f"{path}:{number} {problem}")
         if line["kind"] == "shape":
-            _require_analysis(path, line["analysis"])
+            if line["analysis"] not in ANALYSIS_NAMES:
+                problem = (
+                    f"by the analysis {line['analysis']!r}, which is no more: redraw it with the version that wrote it"
+                )
+                raise ValueError(f"{path} was made by an earlier version, {problem}")
             shapes.add(line["id"])
         yield line
 
@@ -263,12 +276,4 @@ def _require_schema(path: Path, line: Any, text: str) -> None:
     if schema != SCHEMA:
         raise ValueError(
             f"{path} is of schema {schema}, and this program reads {SCHEMA}: redraw it with the version that wrote it"
-        )
-
-
-def _require_analysis(path: Path, name: str) -> None:
-    if name not in ANALYSIS_NAMES:
-        raise ValueError(
-            f"{path} was made by an earlier version, by the analysis {name!r}, which is no more: redraw it with the "
-            "version that wrote it"
         )

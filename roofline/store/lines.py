@@ -33,12 +33,9 @@ def _is_positive(value: Any) -> bool:
 
 ANY = Check(lambda value: True)
 TEXT = Check(lambda value: isinstance(value, str), "is no text")
-TEXTS = Check(
-    lambda value: isinstance(value, list) and all(isinstance(text, str) for text in value), "is no list of texts"
-)
+TEXTS = Check(lambda value: isinstance(value, list) and {*map(type, value)} <= {str}, "is no list of texts")
 TABLES = Check(
-    lambda value: isinstance(value, dict) and all(isinstance(about, dict) for about in value.values()),
-    "is no table of tables",
+    lambda value: isinstance(value, dict) and {*map(type, value.values())} <= {dict}, "is no table of tables"
 )
 TIMES = Check(lambda value: isinstance(value, dict) and _is_positive(value), "is no number above 0 for each entrant")
 POSITIVE = Check(_is_positive, "is no number above 0")
@@ -46,29 +43,55 @@ POSITIVE = Check(_is_positive, "is no number above 0")
 
 LINES: dict[str, dict[str, Check]] = {
     "run": {
-        "method_version": ANY, "title": TEXT, "footer": TEXT, "notes": TEXTS,
+        "method_version": ANY,
+        "title": TEXT,
+        "footer": TEXT,
+        "notes": TEXTS,
         "machine": table("chip", "source", "datasheet"),
     },
     "resumed": {"started": ANY},
     "idle": {"empty_call_s": ANY, "idle_power_w": ANY},
     "links": {"case": TEXT, "links": ANY},
     "ceiling": {
-        "ceiling": ANY, "dtype": ANY, "when": ANY, "probe": TEXT, "value": POSITIVE, "low": POSITIVE, "high": POSITIVE,
+        "ceiling": ANY,
+        "dtype": ANY,
+        "when": ANY,
+        "probe": TEXT,
+        "value": POSITIVE,
+        "low": POSITIVE,
+        "high": POSITIVE,
     },
     "shape": {
-        "id": TEXT, "op": TEXT, "analysis": TEXT, "params": table(), "dtype": ANY, "baseline": TEXT,
+        "id": TEXT,
+        "op": TEXT,
+        "analysis": TEXT,
+        "params": table(),
+        "dtype": ANY,
+        "baseline": TEXT,
         "work": table("flop", "device_bytes"),
-        "cache": TEXT, "entrants": TABLES, "stopped_by": ANY, "round_count": POSITIVE, "telemetry": table(),
+        "cache": TEXT,
+        "entrants": TABLES,
+        "stopped_by": ANY,
+        "round_count": POSITIVE,
+        "telemetry": table(),
         "late": table(),
     },
     "pass": {
-        "shape": TEXT, "passes": ANY, "stopped_by": ANY, "round_count": POSITIVE, "telemetry": table(), "late": table(),
+        "shape": TEXT,
+        "passes": ANY,
+        "stopped_by": ANY,
+        "round_count": POSITIVE,
+        "telemetry": table(),
+        "late": table(),
     },
     "round": {"shape": TEXT, "index": ANY, "order": TEXTS, "time_s": TIMES},
     "steady": {"shape": TEXT, "contender": TEXT, "block": ANY, "time_s": POSITIVE},
     "timeline": {"shape": TEXT, "contender": TEXT, "transfers": ANY, "arrivals_s": ANY, "waits": ANY, "end_s": ANY},
     "counters": {
-        "shape": TEXT, "contender": TEXT, "dram_bytes": ANY, "l2_bytes": ANY,
+        "shape": TEXT,
+        "contender": TEXT,
+        "dram_bytes": ANY,
+        "l2_bytes": ANY,
         "counter_source": table("tool", "version", "metrics"),
     },
     "kernels": {"shape": TEXT, "kernel_names": table()},
@@ -77,7 +100,7 @@ LINES: dict[str, dict[str, Check]] = {
     "note": {"about": TEXT, "text": TEXT},
     "not_measured": {"case": TEXT, "outcome": TEXT, "reason": TEXT},
     "end": {},
-}  # fmt: skip
+}
 """Kind -> {field that each line of it has: what it must be}."""
 
 ANALYSIS_NAMES = "throughput", "overlap"
@@ -110,7 +133,10 @@ def plain(value):
             shown = value if len(value) <= LONGEST_TEXT else f"{value[: LONGEST_TEXT - 3]}..."
             return shown if shown.isprintable() else "".join(map(_printable, shown))
         case dict():
-            return {plain(key): plain(entry) for key, entry in value.items()}
+            shown = {}
+            for key, inner in value.items():
+                shown[plain(key)] = plain(inner)
+            return shown
         case list():
             return list(map(plain, value))
     return value

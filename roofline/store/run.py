@@ -1,6 +1,6 @@
 """A run in memory: what measuring fills line by line, and what `roofline.load` reads back from disk.
 
-Times are in seconds. A journal's lines are these dataclasses as JSON objects: `Run.take` adds one.
+Times are in seconds. A journal's lines are these dataclasses as JSON objects: `Run.apply` adds one.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Shape:
     """{name: config, relative_error, and what else is known of it}. One with a `role` takes turns for comparison only:
     `gemm`, `link`, `preset`, `contended`, `probe`, `part`."""
     seed: int = 0
-    """Of the orders in the rounds."""
+    """The orders in the rounds follow from it."""
     facts: dict = field(default_factory=dict)
     """What its operation says of it: sizes that are no parameters, and other plain values."""
     passes: int = 1
@@ -120,10 +120,13 @@ class Shape:
         line = {"kind": "shape"}
         for name in IN_LINE:
             line[name] = getattr(self, name)
-        line["work"] = {key: value for key, value in asdict(self.work).items() if value}
+        work = line["work"] = {}
+        for name, count in asdict(self.work).items():
+            if count:
+                work[name] = count
         return line
 
-    def take(self, kind: str, line: dict) -> None:
+    def apply(self, kind: str, line: dict) -> None:
         """Add a line of the journal that is about the shape."""
         contender = line.get("contender")
         if kind == "pass":
@@ -151,7 +154,7 @@ class Shape:
 
     def times_s(self, entrant: str | None) -> dict[int, float]:
         """{round: seconds}; {} of an entrant that has none."""
-        return {round_.index: round_.time_s[entrant] for round_ in self.rounds if entrant in round_.time_s}
+        return times_of(self.rounds, entrant)
 
     @property
     def anchor(self) -> dict[int, float] | None:
@@ -162,7 +165,7 @@ class Shape:
     @property
     def groups(self) -> dict[int, tuple[int, int]]:
         """{round: (process, pass)}, by which statistics know which rounds are alike."""
-        return {round_.index: (round_.process, round_.pass_index) for round_ in self.rounds}
+        return groups_of(self.rounds)
 
     def values(self, entrant: str | None, name: str) -> dict[int, float]:
         """{round: value} of what was read beside the time."""
@@ -186,7 +189,11 @@ class Shape:
 
     def of_role(self, role: str) -> list[str]:
         """Entrants that take turns for comparison, as `gemm`, and are still in."""
-        return [name for name, fields in self.entrants.items() if fields.get("role") == role and name in self.late]
+        names = []
+        for name, entrant in self.entrants.items():
+            if entrant.get("role") == role and name in self.late:
+                names.append(name)
+        return names
 
     @property
     def choices(self) -> dict:
@@ -219,7 +226,24 @@ class Shape:
         return measured
 
 
-IN_LINE = tuple(entry.name for entry in fields(Shape) if entry.name not in ("rounds", "timelines", "counters", "work"))
+IN_LINE = [entry.name for entry in fields(Shape) if entry.name not in ("rounds", "timelines", "counters", "work")]
+
+
+def times_of(rounds: list[Round], entrant: str | None) -> dict[int, float]:
+    """{round: seconds} of an entrant, where it has a sample."""
+    times_s = {}
+    for round_ in rounds:
+        if entrant in round_.time_s:
+            times_s[round_.index] = round_.time_s[entrant]
+    return times_s
+
+
+def groups_of(rounds: list[Round]) -> dict[int, tuple[int, int]]:
+    """{round: (process, pass)}."""
+    groups = {}
+    for round_ in rounds:
+        groups[round_.index] = round_.process, round_.pass_index
+    return groups
 
 
 LISTS = {"ceiling": "ceilings", "steady": "steady", "process": "processes"}
@@ -244,7 +268,7 @@ class Run:
     end: dict | None = None
     """The line that closes a run that came to its end; None if it was cut off."""
     base: Run | None = None
-    """What another checkout measured, in shares that took turns with these (`--ffn-against`)."""
+    """What another checkout measured, in workers that took turns with these (`--ffn-against`)."""
     derived: dict = field(default_factory=dict, init=False, repr=False, compare=False)
     """What analyses derived of a run that is closed; gone with the next line that is taken."""
 
@@ -255,7 +279,14 @@ class Run:
     def cases(self) -> list[tuple[Shape, str]]:
         """(shape, contender) of every row: what was asked for, and the baseline beside it; none where all is
         void."""
-        return [] if self.void else [(shape, name) for shape in self.shapes.values() for name in shape.measured]
+        return [] if self.void else self._measured_cases()
+
+    def _measured_cases(self) -> list[tuple[Shape, str]]:
+        cases = []
+        for shape in self.shapes.values():
+            for name in shape.measured:
+                cases.append((shape, name))
+        return cases
 
     @property
     def void(self) -> str:
@@ -275,7 +306,7 @@ class Run:
     @property
     def unfinished(self) -> bool:
         """Whether there is something to go on with: a shape cut short, or a case whose turn never came."""
-        return bool(self.interrupted or any(missing.outcome == NOT_RUN for missing in self.missing))
+        return bool(self.interrupted) or NOT_RUN in [missing.outcome for missing in self.missing]
 
     @property
     def missing(self) -> list[Outcome]:
@@ -283,24 +314,25 @@ class Run:
         last = {outcome.case: outcome for outcome in self.not_measured}
         for case in self.metadata.get("cases", ()):
             last.setdefault(case, Outcome(NOT_RUN, "the run was cut off before it", case))
-        measured = [f"{shape.id}-{name}" for shape in self.shapes.values() for name in shape.measured]
+        measured = [f"{shape.id}-{name}" for shape, name in self._measured_cases()]
         again = {f"ceilings-{ceiling['when']}" for ceiling in self.ceilings}
         missing = []
         for case, outcome in last.items():
             if case not in again and (case not in measured or outcome.outcome != NOT_RUN):
                 missing.append(outcome)
         if self.void:
-            missing += [Outcome(SKIPPED, self.void, case) for case in measured]
+            for case in measured:
+                missing.append(Outcome(SKIPPED, self.void, case))
         return missing
 
-    def take(self, line: dict) -> None:
+    def apply(self, line: dict) -> None:
         """Add a line of the journal; the first one says nothing new. Raises TypeError for one whose fields are not
         those of its kind."""
         self.derived.clear()
         line = line.copy()
         if line.pop("checkout", None):
             self.base = self.base or Run(self.metadata | self.metadata["against"])
-            return self.base.take(line)
+            return self.base.apply(line)
         kind = line.pop("kind")
         if kind in ("resumed", "end"):
             self.open_or_close(line if kind == "end" else None)
@@ -311,11 +343,11 @@ class Run:
         elif kind == "round":
             self.add_rounds(line.pop("shape"), [Round(**line)])
         elif "shape" in line and kind != "not_measured":
-            self.shapes[line.pop("shape")].take(kind, line)
+            self.shapes[line.pop("shape")].apply(kind, line)
         else:
-            self._take_about_run(kind, line)
+            self._apply_to_run(kind, line)
 
-    def _take_about_run(self, kind: str, line: dict) -> None:
+    def _apply_to_run(self, kind: str, line: dict) -> None:
         if kind == "links":
             self.metadata["links"] = line
         elif kind == "idle":
@@ -357,7 +389,8 @@ class Run:
             self.base.note_lost_rounds()
         for shape in self.shapes.values():
             if len(shape.rounds) < shape.round_count:
-                shape.stopped_by, shape.passes = INTERRUPTED, max(0, shape.passes - 1)
+                shape.stopped_by = INTERRUPTED
+                shape.passes = max(0, shape.passes - 1)
                 shape.round_count = len(shape.rounds)
 
     def samples(self) -> DataFrame:

@@ -18,7 +18,7 @@ PLACES = (
 )
 """Files and folders that a measurement depends on."""
 SUFFIXES = (".html", ".json", ".py", ".toml")
-"""Of the files that count in those folders."""
+"""Files in those folders count if their names end so."""
 
 
 def hash_of_files(root: Path) -> str:
@@ -39,5 +39,7 @@ def _blob(content: bytes) -> str:
 
 def hash_of_blobs(blobs: dict[str, str]) -> str:
     """The hash of {path: name of its blob}."""
-    lines = [f"{blob} {path}\n" for path, blob in sorted(blobs.items())]
-    return hashlib.sha256("".join(lines).encode()).hexdigest()[:16]
+    digest = hashlib.sha256()
+    for path, blob in sorted(blobs.items()):
+        digest.update(f"{blob} {path}\n".encode())
+    return digest.hexdigest()[:16]

@@ -14,13 +14,13 @@ of the logarithms: one sample in four may be as far off as it likes.
 import math
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from itertools import pairwise
+from operator import mul
 from statistics import fmean, median, stdev
 from typing import Any, NamedTuple
 
 CONFIDENCE = 0.95
 BLOCKS = 8
-"""Of a process that is alone and had fewer passes, the rounds are cut into so many runs."""
+"""The rounds of a process that is alone, and had fewer passes, are cut into so many runs."""
 MOST_FREEDOM = 200
 """Beyond so many degrees of freedom Student's distribution is taken to be that of so many."""
 
@@ -60,23 +60,34 @@ def estimate(
     typical = _typical(anchor, series, processes(groups))
     if not typical:
         return None
-    means = [math.exp(fmean(values)) for values in zip(*typical.values(), strict=True)]
+    means = map(fmean, zip(*typical.values(), strict=True))
+    value = of(*map(math.exp, means))
     if len(typical) == 1:
         typical = _typical(anchor, series, blocks(tuple(groups.items())))
-    return student(of(*means), [of(*map(math.exp, values)) for values in typical.values()], log=log)
+    return student(value, [*_values(of, typical).values()], log=log)
 
 
 def processes(groups: Groups) -> dict[int, int]:
     """{round: its process}."""
-    return {index: process for index, (process, _) in groups.items()}
+    of_round = {}
+    for index, (process, _) in groups.items():
+        of_round[index] = process
+    return of_round
 
 
 def by_process(
     of: Callable[..., float], *series: Series, groups: Groups, anchor: Series | None = None
 ) -> dict[int, float]:
     """{process: `of(typical value of each series)`}, of each process that has all of them."""
-    typical = _typical(anchor or series[0], series, processes(groups))
-    return {process: of(*map(math.exp, values)) for process, values in typical.items()}
+    return _values(of, _typical(anchor or series[0], series, processes(groups)))
+
+
+def _values(of: Callable[..., float], typical: dict[Any, list[float]]) -> dict[Any, float]:
+    """{unit: `of(typical values)`}, by their logarithms there."""
+    values = {}
+    for unit, logs in typical.items():
+        values[unit] = of(*map(math.exp, logs))
+    return values
 
 
 def student(value: float, values: list[float], *, log: bool = True) -> Interval:
@@ -93,8 +104,8 @@ def student(value: float, values: list[float], *, log: bool = True) -> Interval:
 def time_of(series: Series, groups: Groups | None = None, anchor: Series | None = None) -> Interval | None:
     """A series' typical time; None of none. One that shares no round with the `anchor`, as where samples were
     dropped, is told by itself."""
-    beside = estimate(lambda time_s: time_s, series, groups=groups, anchor=anchor)
-    return beside or estimate(lambda time_s: time_s, series, groups=groups)
+    interval = estimate(lambda time_s: time_s, series, groups=groups, anchor=anchor)
+    return interval or estimate(lambda time_s: time_s, series, groups=groups)
 
 
 def ratio_of(
@@ -104,12 +115,13 @@ def ratio_of(
     return estimate(lambda a, b: a / b, numerator, denominator, groups=groups, anchor=anchor)
 
 
-def _typical(anchor: Series, series: tuple[Series, ...], unit_of: Mapping[int, object]) -> dict[object, list[float]]:
+def _typical(anchor: Series, series: tuple[Series, ...], unit_of: Mapping[int, Any]) -> dict[Any, list[float]]:
     """{unit: logarithm of the typical value of each series there}, of units that have all of them beside the anchor."""
-    rounds = grouped((unit_of[index], index) for index in anchor)
+    rounds: dict[Any, list[int]] = {}
+    for index in anchor:
+        rounds.setdefault(unit_of[index], []).append(index)
     typical = {}
-    for unit in sorted(rounds):
-        indices = rounds[unit]
+    for unit, indices in sorted(rounds.items()):
         anchor_log = middle([math.log(anchor[index]) for index in indices])
         values = []
         for times_of in series:
@@ -131,11 +143,12 @@ def middle(values: list[float]) -> float:
 @lru_cache(maxsize=64)
 def blocks(groups: tuple[tuple[int, tuple[int, int]], ...]) -> dict[int, int]:
     """{round: block} of a single process: its passes, or where they are few, runs of its rounds."""
-    if len(set(dict(groups).values())) >= BLOCKS:
-        return {index: pass_index for index, (_, pass_index) in groups}
     blocks = {}
-    for place, index in enumerate(sorted(dict(groups))):
-        blocks[index] = place * BLOCKS // len(groups)
+    for index, (_, pass_index) in groups:
+        blocks[index] = pass_index
+    if len({*dict(groups).values()}) < BLOCKS:
+        for place, index in enumerate(sorted(blocks)):
+            blocks[index] = place * BLOCKS // len(groups)
     return blocks
 
 
@@ -182,8 +195,8 @@ def lag1_correlation(samples: Iterable[float]) -> float:
         return 0.0
     mean = fmean(values)
     centred = [value - mean for value in values]
-    energy = sum(value * value for value in centred)
-    return sum(a * b for a, b in pairwise(centred)) / energy if energy else 0.0
+    energy = sum(map(mul, centred, centred))
+    return sum(map(mul, centred, centred[1:])) / energy if energy else 0.0
 
 
 def geometric_mean(values) -> float:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 PREFIX = f"roofline-{zlib.crc32(socket.gethostname().encode()):08x}-"
-"""Of those of this machine, whose processes have the numbers behind it: others may share the folder they lie in."""
+"""Folders of this machine begin so, with the number of their process behind it. Others may use the same parent."""
 
 LONGEST_PARENT = 60
 """Bytes of a path under which the path of a socket still has less than the 104 that macOS allows, and Linux 108."""

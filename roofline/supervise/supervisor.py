@@ -281,7 +281,7 @@ class Supervisor:
         lines = [as_read(line) for line in lines]
         if self._write(*lines):
             for line in lines:
-                self.run.take(line)
+                self.run.apply(line)
 
     def add_turns(self, header: dict, turns: Turns) -> None:
         """Journal the line of a shape, and behind it its new rounds; the run gets the rounds themselves."""
@@ -289,10 +289,10 @@ class Supervisor:
         timelines = [as_read(timeline) for timeline in turns.timelines]
         rounds = [round_.line(turns.shape) for round_ in turns.rounds]
         if self._write(header, *rounds, *timelines):
-            self.run.take(header)
+            self.run.apply(header)
             self.run.shapes[turns.shape].rounds += turns.rounds
             for timeline in timelines:
-                self.run.take(timeline)
+                self.run.apply(timeline)
 
     def _write(self, *lines: dict) -> bool:
         """Journal lines, and return whether that went well. The run is over where it did not."""

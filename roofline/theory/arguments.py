@@ -12,10 +12,12 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str):
         words = list(_words(self))
-        unknown = "invalid choice" in message or "unrecognized" in message
-        unknown_words = message.partition("(choose from")[0].rpartition(": ")[2] if unknown else ""
-        wrong = [word for word in re.findall(r"[\w-]+", unknown_words) if word not in words]
-        near = next(filter(None, (nearest(word, words, cutoff=0.7) for word in wrong)), "")
+        near = ""
+        if "invalid choice" in message or "unrecognized" in message:
+            wrong = message.partition("(choose from")[0].rpartition(": ")[2]
+            for word in re.findall(r"[\w-]+", wrong):
+                if word not in words:
+                    near = near or nearest(word, words, cutoff=0.7)
         self.exit(2, f"{self.prog}: {message}; {near}".rstrip("; ") + "\n")
 
 
@@ -46,8 +48,8 @@ def positive(text: str) -> float:
     return value
 
 
-def share(text: str) -> float:
-    """An option's share, given as `3%` or `0.03`."""
+def fraction(text: str) -> float:
+    """An option's fraction, given as `3%` or `0.03`."""
     value = number(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
     if not 0 < value < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no share between 0 and 100 %: give it as 3% or 0.03")

@@ -27,14 +27,16 @@ PERSISTENT = "_persistent"
 """How the name ends of an arm that multiplies by our persistent matmul, where the one without it does by another."""
 
 BY_PERSISTENT = "row_block_launches", "block_launches", "layer_launches", "overlapped"
-"""Of each operation the arm that is measured so, too."""
+"""These arms are measured with the persistent matmul, too: one of each operation."""
 
 ALL_CORES = "serial_all_cores"
 """On a CPU, `serial` with a matmul on the link's core too: what a user has who overlaps nothing."""
 
-GATHERED, SCATTERED, BOTH = ("all_gather_matmul",), ("matmul_reduce_scatter",), ("ffn",)
+GATHERED = ("all_gather_matmul",)
+SCATTERED = ("matmul_reduce_scatter",)
+BOTH = ("ffn",)
 LAYER = GATHERED + SCATTERED + BOTH
-"""Of a layer in tensor parallelism: what comes before it, what goes behind it, the layer."""
+"""A layer in tensor parallelism has a gather before it and a scatter behind it. `BOTH` is the layer with the two."""
 
 TELLING = "signalled", "layer_signalled"
 """They tell on the device what may be sent, piece by piece of each rank's rows."""
@@ -70,7 +72,7 @@ class OverlapPlan(NamedTuple):
     ranks: int
     row_blocks: int = 1
     ranks_per_launch: int = 1
-    """Of an arm that multiplies `by_rank`: so many ranks' rows at a time, at most."""
+    """An arm that multiplies `by_rank` takes the rows of so many ranks at a time, at most."""
 
     def end_s(self, t_gemm_s: float, t_comm_s: float) -> float:
         """When the simulated arm ends, at best: without contention, launch costs or accumulator traffic.
@@ -98,7 +100,8 @@ class OverlapPlan(NamedTuple):
         steps = math.log(t_comm_s / t_gemm_s) / math.log(STEP)
         low = math.floor(steps)
         part = (STEP ** (steps % 1) - 1) / (STEP - 1)
-        return t_gemm_s * ((1 - part) * _unit_ideal(self, low) + part * _unit_ideal(self, low + 1))
+        below = (1 - part) * _unit_ideal(self, low)
+        return t_gemm_s * (below + part * _unit_ideal(self, low + 1))
 
 
 @lru_cache(maxsize=4096)
@@ -122,7 +125,8 @@ def cuts(arm: str, m: int, n: int, ranks: int, workers: int) -> list[OverlapPlan
         column_tiles = -(-n // TILE[1])
     plans = []
     for blocks in BLOCKS if ARMS[arm].by_block else (1,):
-        if m % blocks == 0 and (workers == 1 or row_tiles // parts % blocks == 0):
+        divides_tiles = workers == 1 or row_tiles // parts % blocks == 0
+        if m % blocks == 0 and divides_tiles:
             grid = Grid(max(blocks * parts, row_tiles), column_tiles)
             plans.append(OverlapPlan(arm, grid, workers, ranks, blocks))
     return plans
@@ -141,14 +145,14 @@ def row_block_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> l
     grid = plan.grid
     blocks = plan.row_blocks
     rows = grid.row_tiles // blocks
-    arrival_s = [here_s[-1] for here_s in plan.arrivals(t_comm_s, grid.row_tiles, blocks)[::rows]]
+    of_blocks = plan.arrivals(t_comm_s, grid.row_tiles, blocks)[::rows]
     launches = []
     now = 0.0
     block = 0
     while block < blocks:
         first = block
-        start_s = max(now, arrival_s[block])
-        while block < blocks and arrival_s[block] <= start_s:
+        start_s = max(now, of_blocks[block][-1])
+        while block < blocks and of_blocks[block][-1] <= start_s:
             block += 1
         waves = Grid((block - first) * rows, grid.column_tiles).waves(plan.workers)
         now = start_s + t_gemm_s * waves / grid.waves(plan.workers)
@@ -225,7 +229,7 @@ def _chunk_outer(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> float:
 def _row_block(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> float:
     chunk_s = product_s(plan.grid, plan.workers, plan.ranks, t_gemm_s)
     arrival_s = plan.arrivals(t_comm_s, plan.grid.row_tiles, plan.row_blocks)
-    _, end_s = schedule.row_block_and_end_s(plan.grid, plan.workers, arrival_s, chunk_s)
+    _, end_s = schedule.row_block(plan.grid, plan.workers, arrival_s, chunk_s)
     return end_s
 
 
@@ -240,12 +244,13 @@ def _signalled(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> float:
         arrives, backwards     T_comm       T_comm / 2   0
     """
     row_tiles = plan.grid.row_tiles
-    column_tiles = plan.grid.column_tiles
     pieces = plan.ranks * plan.row_blocks
     sent = pieces - plan.row_blocks
-    piece_s = [piece * t_comm_s / sent for piece in range(sent, 0, -1)] + [0.0] * plan.row_blocks
-    arrival_s = [(piece_s[m * pieces // row_tiles],) for m in range(row_tiles)]
-    ordered = Grid(row_tiles, column_tiles, row_tiles // pieces)
+    arrival_s = []
+    for m in range(row_tiles):
+        left = max(0, sent - m * pieces // row_tiles)
+        arrival_s.append((left * t_comm_s / sent,))
+    ordered = Grid(row_tiles, plan.grid.column_tiles, row_tiles // pieces)
     table = [tiles[::-1] for tiles in schedule.tile_outer(ordered, plan.workers, 1)]
     return simulate(table, arrival_s, product_s(plan.grid, plan.workers, 1, t_gemm_s))
 
@@ -255,7 +260,6 @@ class ArmSpec:
     """`end_s(plan, t_gemm_s, t_comm_s)`; None where T_gemm or T_comm is not the arm's own: over a fabric of its own,
     or on more cores."""
 
-    name: str
     look: tuple[str, str]
     """Colour and marker in figures."""
     ops: tuple[str, ...]
@@ -269,23 +273,20 @@ class ArmSpec:
 
 
 ARMS = {
-    spec.name: spec
-    for spec in (
-        ArmSpec("serial", ("#666666", "o"), (*LAYER, "weight_prefetch"), _serial),
-        ArmSpec(ALL_CORES, ("#111111", "*"), (*LAYER, "weight_prefetch"), None),
-        ArmSpec("chunk_launches", ("#0173b2", "s"), GATHERED, _chunk_launches),
-        ArmSpec("row_block_launches", ("#882255", "P"), GATHERED, _row_block_launches, by_block=True),
-        ArmSpec("block_launches", ("#cc78bc", "<"), SCATTERED, _block_launches, by_rank=True),
-        ArmSpec(ALL_REDUCE, ("#ca9161", "d"), BOTH, _serial),
-        ArmSpec("layer_launches", ("#332288", ">"), BOTH, _layer_launches, by_rank=True),
-        ArmSpec("chained_launches", ("#117733", "h"), BOTH, _chained_launches, by_rank=True),
-        ArmSpec("layer_signalled", ("#aa4499", "$\u25e2$"), BOTH, _layer_signalled, by_block=True, table=True),
-        ArmSpec("chunk_outer", ("#d55e00", "X"), GATHERED, _chunk_outer, table=True),
-        ArmSpec("row_block", ("#de8f05", "^"), GATHERED, _row_block, by_block=True, table=True),
-        ArmSpec("signalled", ("#999933", "H"), SCATTERED, _signalled, by_block=True, table=True),
-        ArmSpec("overlapped", ("#029e73", "D"), ("weight_prefetch",), _overlapped),
-        ArmSpec(PEER, ("#ece133", "p"), (*GATHERED, *SCATTERED), None),
-    )
+    "serial": ArmSpec(("#666666", "o"), (*LAYER, "weight_prefetch"), _serial),
+    ALL_CORES: ArmSpec(("#111111", "*"), (*LAYER, "weight_prefetch"), None),
+    "chunk_launches": ArmSpec(("#0173b2", "s"), GATHERED, _chunk_launches),
+    "row_block_launches": ArmSpec(("#882255", "P"), GATHERED, _row_block_launches, by_block=True),
+    "block_launches": ArmSpec(("#cc78bc", "<"), SCATTERED, _block_launches, by_rank=True),
+    ALL_REDUCE: ArmSpec(("#ca9161", "d"), BOTH, _serial),
+    "layer_launches": ArmSpec(("#332288", ">"), BOTH, _layer_launches, by_rank=True),
+    "chained_launches": ArmSpec(("#117733", "h"), BOTH, _chained_launches, by_rank=True),
+    "layer_signalled": ArmSpec(("#aa4499", "$\u25e2$"), BOTH, _layer_signalled, by_block=True, table=True),
+    "chunk_outer": ArmSpec(("#d55e00", "X"), GATHERED, _chunk_outer, table=True),
+    "row_block": ArmSpec(("#de8f05", "^"), GATHERED, _row_block, by_block=True, table=True),
+    "signalled": ArmSpec(("#999933", "H"), SCATTERED, _signalled, by_block=True, table=True),
+    "overlapped": ArmSpec(("#029e73", "D"), ("weight_prefetch",), _overlapped),
+    PEER: ArmSpec(("#ece133", "p"), GATHERED + SCATTERED, None),
 }
 """In the order in which they stand in figures."""
 
@@ -294,4 +295,9 @@ SIMULATED = tuple(name for name, spec in ARMS.items() if spec.end_s)
 
 def of_operation(op: str, *, gpu: bool) -> list[str]:
     """The arms of `op` that have a schedule, on a GPU or without."""
-    return [name for name in SIMULATED if op in ARMS[name].ops and (gpu or not ARMS[name].table)]
+    names = []
+    for name in SIMULATED:
+        spec = ARMS[name]
+        if op in spec.ops and (gpu or not spec.table):
+            names.append(name)
+    return names

@@ -30,7 +30,7 @@ class Chip:
     links: int = 1
     link_bandwidth_bytes_per_s: float | None = None
     torus_axes: int = 0
-    """Of a chip whose links join it to its neighbours in a torus; 0 of one on a switch, in a node of `node_size`."""
+    """The links of such a chip join it to its neighbours in a torus. 0: it is on a switch, in a node of `node_size`."""
     node_size: int = 1
     port_bytes_per_s: float | None = None
     """What one chip receives over the network, from other nodes or other tori."""
@@ -44,20 +44,32 @@ class Chip:
 
 _TABLE = tomllib.loads(Path(__file__).with_name("chips.toml").read_text(encoding="utf-8"))
 CHIPS = {name: Chip(name, **fields) for name, fields in _TABLE.items()}
+"""By name, in the order of the file."""
 
 
 def find(name: str) -> Chip:
     """The chip called `name` (case, spaces and hyphens do not matter). Without its form that is the first of the table,
     as SXM before PCIe, and its source says so. Raises ValueError with the nearest name if unknown."""
     wanted = _plain(name)
-    names = {_plain(known): known for known in CHIPS}
-    if wanted in names:
-        return CHIPS[names[wanted]]
-    forms = [chip for chip in CHIPS.values() if _plain(chip.name.split()[0]) == wanted]
+    names = {}
+    forms = []
+    begun = []
+    for chip in CHIPS.values():
+        plain = _plain(chip.name)
+        names[plain] = chip.name
+        if plain == wanted:
+            return chip
+        if _plain(chip.name.split()[0]) == wanted:
+            forms.append(chip)
+        if plain.startswith(wanted):
+            begun.append(plain)
     if forms:
-        others = "".join(f"; there is the {chip.name} too" for chip in forms[1:])
-        return replace(forms[0], source=f"{forms[0].source}; {name!r} is taken for {forms[0].name}{others}")
-    near = [known for known in names if known.startswith(wanted)] or difflib.get_close_matches(wanted, names, n=1)
+        first, *others = forms
+        source = f"{first.source}; {name!r} is taken for {first.name}"
+        for chip in others:
+            source += f"; there is the {chip.name} too"
+        return replace(first, source=source)
+    near = begun or difflib.get_close_matches(wanted, names, n=1)
     hint = f"did you mean {names[near[0]]!r}? " if near else ""
     raise ValueError(f"unknown chip {name!r}: {hint}known are {', '.join(CHIPS)}")
 
@@ -71,4 +83,7 @@ def of_device(device_name: str) -> Chip | None:
 
     Names are compared whole, since a variant (NVL, 40GB, MIG) has other figures than its namesake.
     """
-    return next((chip for chip in CHIPS.values() if device_name in chip.device_names), None)
+    for chip in CHIPS.values():
+        if device_name in chip.device_names:
+            return chip
+    return None

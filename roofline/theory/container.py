@@ -60,7 +60,7 @@ def memory_bytes() -> int:
 
 
 @functools.cache
-def share_bytes() -> int:
+def worker_bytes() -> int:
     """What a worker may take on a CPU: that memory, as far as it was free as the process began."""
     available = re.search(r"MemAvailable:\s+(\d+)", _text(PROC / "meminfo"))
     return min(memory_bytes(), 1024 * int(available[1])) if available else memory_bytes()

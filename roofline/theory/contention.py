@@ -71,11 +71,11 @@ class Race:
         """Begin to compute for so long, with nothing beside it."""
         heapq.heappush(self.running, (self._matmul_s + work_s, name))
 
-    def go_on(self, busy_share: float) -> int | None:
+    def go_on(self, busy_fraction: float) -> int | None:
         """Go on to what happens next, while such a share of the chip computes. Returns the name of what is computed;
         None where a transfer has arrived."""
         matmul_slower = self.slowdowns.matmul if self.moving else 1.0
-        link_slower = 1 + (self.slowdowns.link - 1) * busy_share
+        link_slower = 1 + (self.slowdowns.link - 1) * busy_fraction
         matmul_left_s = (self.running[0][0] - self._matmul_s) * matmul_slower if self.running else math.inf
         link_left_s = (self.arrivals_s[self.arrived] - self._link_s) * link_slower if self.moving else math.inf
         passed_s = min(matmul_left_s, link_left_s)
@@ -96,7 +96,10 @@ def table_end_s(table: schedule.Table, plan: OverlapPlan, chunk_s: float, race: 
     rows = plan.grid.row_tiles // plan.row_blocks
     left = []
     for tiles in table:
-        left.append([(tile.m // rows * pieces, 0) for tile in reversed(tiles)])
+        of_program = []
+        for tile in reversed(tiles):
+            of_program.append((tile.m // rows * pieces, 0))
+        left.append(of_program)
     waiting = defaultdict(list)
     may_go_on = [*range(len(table))]
     while True:
@@ -162,7 +165,9 @@ class Measured:
     """What sums in fp32 of the whole result take to be written; None where nobody measured the memory."""
 
     def race(self, transfers: int, piece_s: float = 0.0) -> Race:
-        arrivals_s = [self.link_s * (number + 1) / transfers for number in range(transfers)]
+        arrivals_s = []
+        for number in range(1, transfers + 1):
+            arrivals_s.append(self.link_s * number / transfers)
         return Race(arrivals_s, self.slowdowns, piece_s)
 
 
@@ -170,7 +175,7 @@ def _row_block(plan: OverlapPlan, measured: Measured) -> float:
     planned_s, comm_s = measured.planned_s
     arrival_s = plan.arrivals(comm_s, plan.grid.row_tiles, plan.row_blocks)
     planned_chunk_s = simulator.product_s(plan.grid, plan.workers, plan.ranks, planned_s)
-    table = schedule.row_block(plan.grid, plan.workers, arrival_s, planned_chunk_s)
+    table, _ = schedule.row_block(plan.grid, plan.workers, arrival_s, planned_chunk_s)
     chunk_s = simulator.product_s(plan.grid, plan.workers, plan.ranks, measured.own_s)
     return table_end_s(table, plan, chunk_s, measured.race((plan.ranks - 1) * plan.row_blocks, measured.piece_s))
 

@@ -55,16 +55,23 @@ def gpu_rates(machine: dict, dtype: str) -> Rates | str:
 def cpu_rates(machine: dict, dtype: str, ceilings: Iterable[dict]) -> Rates | str:
     """What is taken to be impossible on the CPU `machine`, by the `ceilings` of the run so far, as its journal has
     them; or in words why that is not known."""
-    fastest: dict[tuple[str, str | None], float] = {}
-    for line in ceilings:
-        kind = line["ceiling"], line["dtype"]
-        fastest[kind] = max(line["value"], fastest.get(kind, 0.0))
-    matmul = fastest.get(("matmul", dtype))
-    read = fastest.get(("read", None))
+    highest = highest_of_kinds(ceilings)
+    matmul = highest.get(("matmul", dtype))
+    read = highest.get(("read", None))
     if not (matmul and read):
         return NO_PROBE
     source = f"{CPU_TIMES} times the fastest probe of the run"
-    return Rates(CPU_TIMES * matmul, CPU_TIMES * read, machine["cache_bytes"], source)
+    return Rates(CPU_TIMES * matmul["value"], CPU_TIMES * read["value"], machine["cache_bytes"], source)
+
+
+def highest_of_kinds(ceilings: Iterable[dict]) -> dict[tuple[str, str | None], dict]:
+    """{(kind, dtype): the highest of its ceilings}, as the journal has them."""
+    highest: dict[tuple[str, str | None], dict] = {}
+    for line in ceilings:
+        kind = line["ceiling"], line["dtype"]
+        if kind not in highest or line["value"] > highest[kind]["value"]:
+            highest[kind] = line
+    return highest
 
 
 def rates(machine: dict, dtype: str, ceilings: Iterable[dict]) -> Rates | str:

@@ -44,20 +44,18 @@ class Model:
         return layers
 
 
-MODELS = {
-    model.name: model
-    for model in (
-        Model("xxl", 16384, 53248, 126),
-        Model("llama-3-405b", 16384, 53248, 126, 3, 128, 8, 128),  # arXiv 2407.21783, table 3, as the next two
-        Model("llama-3-70b", 8192, 28672, 80, 3, 64, 8, 128),
-        Model("llama-3-8b", 4096, 14336, 32, 3, 32, 8, 128),
-        Model("qwen3-32b", 5120, 25600, 64, 3, 64, 8, 128),  # config.json of Qwen/Qwen3-32B
-        Model("qwen3-8b", 4096, 12288, 36, 3, 32, 8, 128),  # config.json of Qwen/Qwen3-8B
-        Model("deepseek-v3-expert", 7168, 2048, 58, 3, experts=257),  # config.json of deepseek-ai/DeepSeek-V3
-        Model("gpt-oss-120b", 2880, 2880, 36, 3, 64, 8, 64, experts=128),  # openai/gpt-oss, gpt_oss/torch/model.py
-        Model("gpt-3", 12288, 49152, 96, 2, 96, 96, 128),  # arXiv 2005.14165, table 2.1
-    )
-}
+_TABLE = (
+    Model("xxl", 16384, 53248, 126),
+    Model("llama-3-405b", 16384, 53248, 126, 3, 128, 8, 128),  # arXiv 2407.21783, table 3, as the next two
+    Model("llama-3-70b", 8192, 28672, 80, 3, 64, 8, 128),
+    Model("llama-3-8b", 4096, 14336, 32, 3, 32, 8, 128),
+    Model("qwen3-32b", 5120, 25600, 64, 3, 64, 8, 128),  # config.json of Qwen/Qwen3-32B
+    Model("qwen3-8b", 4096, 12288, 36, 3, 32, 8, 128),  # config.json of Qwen/Qwen3-8B
+    Model("deepseek-v3-expert", 7168, 2048, 58, 3, experts=257),  # config.json of deepseek-ai/DeepSeek-V3
+    Model("gpt-oss-120b", 2880, 2880, 36, 3, 64, 8, 64, experts=128),  # openai/gpt-oss, gpt_oss/torch/model.py
+    Model("gpt-3", 12288, 49152, 96, 2, 96, 96, 128),  # arXiv 2005.14165, table 2.1
+)
+MODELS = {model.name: model for model in _TABLE}
 
 
 def parse(text: str) -> Model:
@@ -76,20 +74,20 @@ def parse(text: str) -> Model:
         return _by_hand(text)
     name, slash, divisor = text.partition("/")
     if name not in MODELS:
-        known = f"{nearest(name, MODELS)}known are {', '.join(MODELS)}"
-        raise ValueError(f"unknown model {name!r}: {known}; or give D,F by hand")
+        hint = f"{nearest(name, MODELS)}known are {', '.join(MODELS)}"
+        raise ValueError(f"unknown model {name!r}: {hint}; or give D,F by hand")
     return _divided(MODELS[name], divisor, text) if slash else MODELS[name]
 
 
 def _by_hand(text: str) -> Model:
-    label, at, sizes = text.rpartition("@")
-    if at and not re.fullmatch("[A-Za-z0-9_.]+", label):
+    label, separator, sizes = text.rpartition("@")
+    if separator and not re.fullmatch("[A-Za-z0-9_.]+", label):
         raise ValueError(f"label {label!r}: take letters, digits, _ and . alone")
-    numbers = [size.strip() for size in sizes.replace("x", ",").split(",")]
-    if len(numbers) != 2 or not all(number.isdecimal() and int(number) > 0 for number in numbers):
+    numbers = re.fullmatch(r"\s*(\d*[1-9]\d*)\s*[x,]\s*(\d*[1-9]\d*)\s*", sizes)
+    if not numbers:
         raise ValueError(f"model {text!r}: by hand it is D,F, two whole numbers above 0, as in 16384,53248")
-    d_model, d_ff = map(int, numbers)
-    return Model(f"{label}{at}{d_model}x{d_ff}", d_model, d_ff, 0)
+    d_model, d_ff = map(int, numbers.groups())
+    return Model(f"{label}{separator}{d_model}x{d_ff}", d_model, d_ff, 0)
 
 
 def _divided(model: Model, divisor: str, name: str) -> Model:

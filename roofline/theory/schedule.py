@@ -34,7 +34,8 @@ class Grid:
         for first in range(0, self.row_tiles, self.group):
             rows = range(first, min(first + self.group, self.row_tiles))
             for n in range(self.column_tiles):
-                tiles += [(m, n) for m in rows]
+                for m in rows:
+                    tiles.append((m, n))
         return tuple(tiles)
 
     def waves(self, programs: int) -> int:
@@ -113,15 +114,20 @@ def inner_loops(
 
 def deal(grid: Grid, programs: int) -> list[tuple[tuple[int, int], ...]]:
     """The tiles of each program, dealt in turn."""
-    tiles = grid.tiles
-    return [tiles[program::programs] for program in range(programs)]
+    dealt = []
+    for program in range(programs):
+        dealt.append(grid.tiles[program::programs])
+    return dealt
 
 
 def tile_outer(grid: Grid, programs: int, chunks: int) -> Table:
     """Each tile is visited once, with all chunks: it waits for them with the accumulator in registers."""
     table = []
     for tiles in deal(grid, programs):
-        table.append(tuple(WorkTile(m, n, 0, chunks, False, False) for m, n in tiles))
+        work_tiles = []
+        for m, n in tiles:
+            work_tiles.append(WorkTile(m, n, 0, chunks, resume=False, spill=False))
+        table.append(tuple(work_tiles))
     return tuple(table)
 
 
@@ -132,33 +138,31 @@ def chunk_outer(grid: Grid, programs: int, chunks: int) -> Table:
     for tiles in deal(grid, programs):
         work_tiles = []
         for chunk in range(chunks):
-            work_tiles += [WorkTile(m, n, chunk, chunk + 1, chunk > 0, chunk + 1 < chunks) for m, n in tiles]
+            after = chunk + 1
+            for m, n in tiles:
+                work_tiles.append(WorkTile(m, n, chunk, after, resume=chunk > 0, spill=after < chunks))
         table.append(tuple(work_tiles))
     return tuple(table)
 
 
-def row_block(grid: Grid, programs: int, arrival_s: Sequence[Sequence[float]], chunk_s: float) -> Table:
+def row_block(grid: Grid, programs: int, arrival_s: Sequence[Sequence[float]], chunk_s: float) -> tuple[Table, float]:
     """Tiles in the grid's order, each visited once with all chunks; the next goes to the program that is free first.
+    Gives when the last program ends, too, which dealing the tiles has found out: to the bit what `simulate` says of the
+    table, from the same times.
 
     `arrival_s[m][j]`: when row tile m is expected to have the chunk at position j. `chunk_s`: the time of one tile with
     one chunk.
     """
-    table, _ = row_block_and_end_s(grid, programs, arrival_s, chunk_s)
-    return table
-
-
-def row_block_and_end_s(
-    grid: Grid, programs: int, arrival_s: Sequence[Sequence[float]], chunk_s: float
-) -> tuple[Table, float]:
-    """The table `row_block`, and when its last program ends, which dealing the tiles has found out: to the bit what
-    `simulate` says of that table, from the same times."""
-    table: list[list[WorkTile]] = [[] for _ in range(programs)]
-    free = [(0.0, program) for program in range(programs)]  # already a heap
+    table: list[list[WorkTile]] = []
+    free: list[tuple[float, int]] = []
+    for program in range(programs):
+        table.append([])
+        free.append((0.0, program))
     ends_s: dict[tuple[int, float], float] = {}  # by row tile and start: most tiles of a wave have both in common
     for m, n in grid.tiles:
         start_s, program = heapq.heappop(free)
         chunks = len(arrival_s[m])
-        table[program].append(WorkTile(m, n, 0, chunks, False, False))
+        table[program].append(WorkTile(m, n, 0, chunks, resume=False, spill=False))
         if (m, start_s) not in ends_s:
             _, ends_s[m, start_s] = inner_loops(arrival_s[m], 0, chunks, start_s, chunk_s)[-1]
         heapq.heappush(free, (ends_s[m, start_s], program))

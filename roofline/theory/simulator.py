@@ -29,12 +29,15 @@ def arrivals(chunks: int, t_comm_s: float, row_tiles: int, blocks: int = 1) -> t
     """
     if row_tiles % blocks:
         raise ValueError(f"blocks={blocks} does not divide row_tiles={row_tiles}: choose a divisor of it")
-    others = chunks - 1
+    pieces = (chunks - 1) * blocks
     here_s = []
-    for block in range(blocks):
-        pieces = range(1 + block * others, 1 + (block + 1) * others)
-        of_block = (0.0, *(piece * t_comm_s / (others * blocks) for piece in pieces))
-        here_s += [of_block] * (row_tiles // blocks)
+    piece = 0
+    for _ in range(blocks):
+        of_block = [0.0]
+        for _ in range(chunks - 1):
+            piece += 1
+            of_block.append(piece * t_comm_s / pieces)
+        here_s += [tuple(of_block)] * (row_tiles // blocks)
     return tuple(here_s)
 
 

@@ -12,7 +12,7 @@ ITEMSIZE = {"bf16": 2, "fp16": 2, "fp32": 4, "fp8": 1}
 whose results are bf16."""
 
 SCALE_BYTES = 4
-"""Of the fp32 scale of a row in fp8."""
+"""Size of the fp32 scale that a row in fp8 has."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Work:
     device_bytes: int
     wire_bytes: int = 0
     spilled_bytes: int = 0
-    """Of accumulators that are written to device memory and read back: a schedule's, beyond what the case must move."""
+    """Accumulators that a schedule writes to device memory and reads back, beyond what the case must move."""
 
     @property
     def device_intensity(self) -> float:

@@ -19,7 +19,7 @@ Capture = Callable[[Call, int], Call]
 
 
 def captured(call: Call, calls: int) -> Call:
-    """Capture so many calls in a CUDA graph, and return what replays it. Raises what capturing raises."""
+    """Capture so many calls in a CUDA graph. Gives what replays it. Raises what capturing raises."""
     import torch
 
     graph = torch.cuda.CUDAGraph()

@@ -1,7 +1,8 @@
 """The machine's own roof: the most FLOP/s and bytes/s that probes reach.
 
 Which calls make good probes is the caller's knowledge. At the start of a run they take turns among themselves; the best
-of each kind then takes turns with the contenders, so that a case's share of the roof is of the same minute as its time.
+of each kind then takes turns with the contenders, so that a case's fraction of the roof is of the same minute as its
+time.
 """
 
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from functools import partial
 from roofline.store.run import PROBE
 from roofline.store.stats import time_of
 from roofline.theory.bounds import bound
+from roofline.theory.floor import highest_of_kinds
 from roofline.worker import device_errors
 from roofline.worker.prepared import Entrant, stop_if_lost
 from roofline.worker.rounds import CallError, StopRule, take_turns
@@ -50,9 +52,9 @@ class Ceiling:
 
 STOP_RULE = StopRule(max_seconds=2.0, min_rounds=10, max_rounds=60, warmup_s=0.1)
 NEAR = 0.9
-"""Of a CPU's readers that reach this share of the best, the first stands beside the cases. Which of two is faster by a
-hair is chance, and a neighbour matters. On an AMD EPYC, with the reader set by hand, torch's product of 2 tokens took
-25 to 40 % longer beside one that reads by matrix-vector products than beside one that sums."""
+"""The first of a CPU's readers that reaches this fraction of the best stands beside the cases. Which of two is faster
+by a hair is chance, and a neighbour matters. On an AMD EPYC, with the reader set by hand, torch's product of 2 tokens
+took 25 to 40 % longer beside one that reads by matrix-vector products than beside one that sums."""
 LONG_S = 0.005
 """A call that takes longer need not be called once more, untimed, to wake its threads."""
 
@@ -65,9 +67,12 @@ def measure(
     All of one kind take turns, within `rule`'s time. A probe that is wrong, or raises, is left out. Raises `Broken`
     where that lost the `device`.
     """
-    best, reasons = [], {}
-    for key in dict.fromkeys((probe.kind, probe.dtype) for probe in probes):
-        group = {probe.name: probe for probe in probes if (probe.kind, probe.dtype) == key}
+    groups: dict[tuple[str, str | None], dict[str, Probe]] = {}
+    for probe in probes:
+        groups.setdefault((probe.kind, probe.dtype), {})[probe.name] = probe
+    best = []
+    reasons = {}
+    for group in groups.values():
         if ceiling := _highest(group, reasons, clock, rule, seed, device):
             best.append(replace(ceiling, when=when))
     return best, reasons
@@ -95,9 +100,12 @@ def _highest(
     reached = []
     for name, probe in group.items():
         if times := turns.times_s[name]:
+            amount = probe.amount
             time = time_of(times)
-            rates = [probe.amount / time_s for time_s in (time.value, time.high, time.low)]
-            reached.append(Ceiling(probe.kind, probe.dtype, "", name, *rates, len(times)))
+            value = amount / time.value
+            low = amount / time.high
+            high = amount / time.low
+            reached.append(Ceiling(probe.kind, probe.dtype, "", name, value, low, high, len(times)))
     if not reached:
         for name in list(group):
             refuse(name, "each of its samples was late; is the host overloaded?")
@@ -116,7 +124,9 @@ def _reason(probe: Probe, device: str) -> str | None:
 def _with_neighbour(reached: list[Ceiling], device: str) -> Ceiling:
     """The highest of what probes of a kind reached, with the probe that takes turns with the cases below it."""
     highest = max(reached, key=lambda ceiling: ceiling.value)
-    least = (NEAR if highest.ceiling == "read" and device == "cpu" else 1.0) * highest.value
+    least = highest.value
+    if highest.ceiling == "read" and device == "cpu":
+        least *= NEAR
     near = next(ceiling.probe for ceiling in reached if ceiling.value >= least)
     return replace(highest, beside=near)
 
@@ -124,12 +134,9 @@ def _with_neighbour(reached: list[Ceiling], device: str) -> Ceiling:
 def probe_for(case, probes: list[Probe], ceilings: list[dict]) -> Entrant | None:
     """What takes turns with the contenders of the matmul `case`: the probe of the ceiling above it, by the `ceilings`
     of the run so far; None where one of the two was not measured."""
-    best = {}
-    for line in ceilings:
-        key = line["ceiling"], line["dtype"]
-        if key not in best or line["value"] > best[key]["value"]:
-            best[key] = line
-    matmul, read = best.get(("matmul", case.dtype)), best.get(("read", None))
+    highest = highest_of_kinds(ceilings)
+    matmul = highest.get(("matmul", case.dtype))
+    read = highest.get(("read", None))
     if not (matmul and read):
         return None
     line = read if bound(case.work.device_intensity, matmul["value"], read["value"]) == "memory" else matmul

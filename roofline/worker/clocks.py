@@ -46,9 +46,9 @@ class CpuClock:
     LONG_S = 0.01
     """Waking takes a worker less than a hundredth of it."""
 
-    REPORTED_SHARE = 0.05
-    """Of a sample and what wakes it: where threads of the process waited for longer for a core that others had,
-    `readings` tells."""
+    REPORTED_FRACTION = 0.05
+    """`readings` tells where threads of the process waited for a core that others had, for more than this fraction of a
+    sample and what wakes it."""
 
     def __init__(self):
         self._last_s = WeakKeyDictionary()  # a call holds its operands
@@ -60,17 +60,19 @@ class CpuClock:
         return time.perf_counter()
 
     def turn(self, calls: list[Call]) -> list[float | None]:
-        times, self.readings = [], []
+        times = []
+        self.readings = []
         with _no_collection(), _pinned() as pin:
             for call in calls:
-                began, before = self.now(), core_times_s()  # not between waking a call and timing it
+                began = self.now()
+                before = core_times_s()  # not between waking a call and timing it
                 self._settle()
                 if not getattr(call, "long", False) and self._last_s.get(call, 0.0) < self.LONG_S:
                     self._wake(call, pin)
                 times.append(self._timed(call))
                 lost_s = lost_to_others_s(before, core_times_s())
                 self._last_s[call] = times[-1] or 0.0
-                is_reported = lost_s > self.REPORTED_SHARE * (self.now() - began)
+                is_reported = lost_s > self.REPORTED_FRACTION * (self.now() - began)
                 self.readings.append({"waited_s": lost_s} if is_reported else {})
             self.while_busy()
         return times
@@ -83,7 +85,8 @@ class CpuClock:
     def _wake(self, call: Call, pin: Callable[[], None]) -> None:
         """Wake the threads of `call`: by its `wake` if it has one, which takes other operands than the sample."""
         wake = getattr(call, "wake", call)
-        threads, awake = _other_threads(), time.perf_counter() + self.WAKE_S
+        threads = _other_threads()
+        awake = time.perf_counter() + self.WAKE_S
         wake()
         if _other_threads() != threads:
             pin()
@@ -106,16 +109,17 @@ class CpuClock:
 
 
 def _other_threads() -> list[int]:
-    """Return the ids of the process's threads but the calling one, in the order of their making. Linux only, none
+    """The ids of the process's threads but the calling one, in the order of their making. Linux only, none
     elsewhere."""
     if not os.path.isdir("/proc/self/task"):
         return []
-    return sorted(int(name) for name in os.listdir("/proc/self/task") if int(name) != threading.get_native_id())
+    threads = {*map(int, os.listdir("/proc/self/task"))}
+    return sorted(threads - {threading.get_native_id()})
 
 
 class CoreTimes(NamedTuple):
-    """Of a thread until now: for how long it ran, and for how long it could have run and had no core; which cores it
-    may have."""
+    """For how long a thread ran until now, for how long it could have run and had no core, and which cores it may
+    have."""
 
     ran_s: float
     waited_s: float
@@ -123,7 +127,7 @@ class CoreTimes(NamedTuple):
 
 
 def core_times_s() -> dict[int, CoreTimes]:
-    """Return the times of each thread of this process. None where nobody counts them."""
+    """{thread: its times} of this process; none where nobody counts them."""
     times = {}
     for thread in [threading.get_native_id(), *_other_threads()]:
         with suppress(OSError, IndexError), open(f"/proc/self/task/{thread}/schedstat") as stat:
@@ -133,15 +137,17 @@ def core_times_s() -> dict[int, CoreTimes]:
 
 
 def lost_to_others_s(before: dict[int, CoreTimes], after: dict[int, CoreTimes]) -> float:
-    """Return for how long threads waited for a core that no thread of this process had meanwhile: a link's thread may
-    share one with a worker."""
+    """How long threads waited for a core that no thread of this process had meanwhile: a link's thread may share one
+    with a worker."""
     nothing = CoreTimes(0.0, 0.0, frozenset())
-    ran_s = {thread: times.ran_s - before.get(thread, nothing).ran_s for thread, times in after.items()}
     lost_s = 0.0
     for thread, times in after.items():
         waited_s = times.waited_s - before.get(thread, nothing).waited_s
-        beside = [other for other in after if other != thread and after[other].cores & times.cores]
-        lost_s += max(0.0, waited_s - sum(ran_s[other] for other in beside))
+        beside_s = 0.0
+        for other, theirs in after.items():
+            if other != thread and theirs.cores & times.cores:
+                beside_s += theirs.ran_s - before.get(other, nothing).ran_s
+        lost_s += max(0.0, waited_s - beside_s)
     return lost_s
 
 
@@ -232,13 +238,16 @@ class CudaClock:
             events = [self._enqueue(call, slot=slot) for slot, call in enumerate(calls)]
         self.while_busy()
         self._synchronize()
+        times = []
+        for start, stop, late in events:
+            times.append(None if late else start.elapsed_time(stop) * 1e-3)
         if self.instruments:
             self.readings = [{"sm_clock_hz": hz} for hz in self.instruments.sm_clocks_hz(len(calls))]
-        elif any(late for _, _, late in events):
+        elif None in times:
             self.preroll_s = min(2 * self.preroll_s, self.LONGEST_PREROLL_S)
         else:
             self.preroll_s = max(0.97 * self.preroll_s, self._shortest_preroll_s)
-        return [None if late else start.elapsed_time(stop) * 1e-3 for start, stop, late in events]
+        return times
 
     def warm(self, calls: list[Call]) -> None:
         """Make each call twice, without a gate, and have gates expect what the host took for the second: a call of a
@@ -255,8 +264,8 @@ class CudaClock:
             self.instruments.expect(slowest_s)
 
     def burst(self, call: Call, calls: int) -> float:
-        """Return the seconds of so many calls, of milliseconds each: a host that is late once costs microseconds of
-        that, and is not looked for."""
+        """The seconds of so many calls, of milliseconds each. A host that is late once costs microseconds of that, and
+        is not looked for."""
         with _no_collection():
             start, stop, _ = self._enqueue(call, calls)
         self.while_busy()
@@ -280,9 +289,10 @@ class CudaClock:
         self._cuda.synchronize()
 
     def _enqueue(self, call: Call, calls: int = 1, slot: int | None = None) -> tuple:
-        """Return the events before and after the calls, and whether the first had happened when the last was enqueued.
-        The SM clock after them goes to `slot`."""
-        start, stop = (self._cuda.Event(enable_timing=True) for _ in range(2))
+        """The events before and after the calls, and whether the first had happened when the last was enqueued. The SM
+        clock after them goes to `slot`."""
+        start = self._cuda.Event(enable_timing=True)
+        stop = self._cuda.Event(enable_timing=True)
         is_held = not getattr(call, "unheld", False)
         if not is_held:
             self._synchronize()
@@ -304,15 +314,12 @@ class CudaClock:
 
 
 def empty_call_s(clock) -> float | None:
-    """Return the median time of a call that does nothing: what every sample carries on top of its work. None if all
-    were late."""
+    """The median time of a call that does nothing, which every sample carries on top of its work. None if all were
+    late."""
     times = [time_s for time_s in clock.turn([lambda: None] * 32) if time_s is not None]
     return median(times) if times else None
 
 
-CLOCKS = {"cpu": CpuClock, "cuda": CudaClock}
-
-
 def for_device(device: str):
-    """Return the clock of `device`: `cpu` or `cuda`."""
-    return CLOCKS[device]()
+    """The clock of `device`: `cpu` or `cuda`."""
+    return CudaClock() if device == "cuda" else CpuClock()

@@ -18,22 +18,25 @@ UNSUPPORTED = (
 
 
 def lack(error: BaseException) -> str | None:
-    """Return `out of memory` or `not supported` where `error` says so, which is no fault of the contender's; else
-    None."""
+    """`out of memory` or `not supported` where `error` says so, which is no fault of the contender's; else None."""
     error = _cause(error)
-    text = " ".join([*(kind.__name__ for kind in type(error).__mro__), str(error)])
-    if any(words in text for words in UNSUPPORTED):
-        return "not supported"
-    return "out of memory" if any(words in text for words in OUT_OF_MEMORY) else None
+    text = f"{type(error).__mro__} {error}"
+    for words in UNSUPPORTED:
+        if words in text:
+            return "not supported"
+    for words in OUT_OF_MEMORY:
+        if words in text:
+            return "out of memory"
+    return None
 
 
 def reason(error: BaseException) -> str:
-    """Return `error` in one line: what is lacking, or else its type and where it was raised."""
+    """`error` in one line: what is lacking, or else its type and where it was raised."""
     error = _cause(error)
     first = next((plain(line) for line in str(error).splitlines() if line.strip()), "")
     if (missing := lack(error)) and first:
-        asked = OF_ALLOCATOR.search(first)
-        return f"{missing}: {int(asked[1]) / 1e9:.3g} GB were asked for" if asked else f"{missing}: {first}"
+        size = OF_ALLOCATOR.search(first)
+        return f"{missing}: {int(size[1]) / 1e9:.3g} GB were asked for" if size else f"{missing}: {first}"
     frames = traceback.extract_tb(error.__traceback__)
     where = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
     return f"{missing or type(error).__name__}: {first or 'it said no more'}{where}"
@@ -44,7 +47,7 @@ def _cause(error: BaseException) -> BaseException:
 
 
 def device_lost(device: str) -> bool:
-    """Return whether `device` (`cpu` or `cuda`) has stopped to answer this process.
+    """Whether `device` (`cpu` or `cuda`) has stopped to answer this process.
 
     An illegal access, a failed assertion on the device or a launch timeout loses the CUDA context: every later call
     fails, whoever makes it, until a new process begins.

@@ -11,6 +11,7 @@ import os
 from contextlib import suppress
 from datetime import timedelta
 from functools import cached_property
+from itertools import combinations
 
 import torch
 import torch.distributed as dist
@@ -24,7 +25,7 @@ OVERLAPPING = "TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES"
 """torch's variable that lets several ranks of one GPU share memory: for tests of what is right, not of time."""
 
 TIMEOUT = timedelta(seconds=4 * LATE_S)
-"""Of the group: NCCL ends the process then. A link gives up before that, and says what did not come."""
+"""NCCL ends a process that waits for so long. A link gives up before that, and says what did not come."""
 
 
 class World:
@@ -33,8 +34,10 @@ class World:
     backend = "nccl"
 
     def __init__(self, ranks: Ranks):
-        self._ranks, ranks.clock = ranks, RanksCudaClock
-        self.here, self.gpus = int(os.environ.get("LOCAL_WORLD_SIZE", ranks.size)), torch.cuda.device_count()
+        self._ranks = ranks
+        ranks.clock = RanksCudaClock
+        self.here = int(os.environ.get("LOCAL_WORLD_SIZE", ranks.size))
+        self.gpus = torch.cuda.device_count()
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", ranks.rank)) % self.gpus)
 
     @property
@@ -60,7 +63,7 @@ class World:
             return "symmetric memory is shared within a machine, and the ranks are on several: take nccl"
         if self.shared and os.environ.get(OVERLAPPING) != "1":
             return f"{self.here} ranks share {self.gpus} GPUs: for tests set {OVERLAPPING}=1"
-        for gpu, peer in ((a, b) for a in range(min(self.here, self.gpus)) for b in range(a)):
+        for peer, gpu in combinations(range(min(self.here, self.gpus)), 2):
             if not torch.cuda.can_device_access_peer(gpu, peer):
                 return f"GPU {gpu} cannot read GPU {peer}'s memory: take nccl, or others by CUDA_VISIBLE_DEVICES"
             if not native_atomics(gpu, peer):  # by which torch's barrier has ranks meet
@@ -85,10 +88,12 @@ class World:
             for link in range(nvml.NVML_NVLINK_MAX_LINKS):
                 links += nvml.nvmlDeviceGetNvLinkState(handle, link)
         each = self._ranks.gather([torch.cuda.current_device(), links], "what links their GPUs have")
-        versions = {"nccl": ".".join(map(str, torch.cuda.nccl.version()))} if dist.is_nccl_available() else {}
-        fabric = {"peer_access": self.why_not("symmetric") is None, "nvlinks": [links for _, links in each]}
-        gpus = [gpu for gpu, _ in each]
-        return {"backend": "nccl", "loopback": self.shared, "gpus": gpus, "fabric": fabric} | versions
+        gpus, nvlinks = zip(*each, strict=True)
+        fabric = {"peer_access": self.why_not("symmetric") is None, "nvlinks": [*nvlinks]}
+        fields = {"backend": "nccl", "loopback": self.shared, "gpus": [*gpus], "fabric": fabric}
+        if dist.is_nccl_available():
+            fields["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+        return fields
 
 
 class RanksCudaClock(CudaClock):
@@ -100,15 +105,20 @@ class RanksCudaClock(CudaClock):
 
     def __init__(self, ranks: Ranks):
         super().__init__()
-        self.ranks, self.broadcast, self.in_step = ranks, ranks.broadcast, ranks.in_step
+        self.ranks = ranks
+        self.broadcast = ranks.broadcast
+        self.in_step = ranks.in_step
 
     def turn(self, calls: list[Call]) -> list[float | None]:
         self.ranks.barrier()
         self._align()  # a group that is new begins here, and not behind the gate
         self.readings = []
         times, of_ranks = self.ranks.slowest(super().turn(calls))
-        of_clock = self.readings or [{}] * len(of_ranks)
-        self.readings = [of_rank | of_all for of_rank, of_all in zip(of_clock, of_ranks, strict=True)]
+        if self.readings:
+            for reading, of_call in zip(self.readings, of_ranks, strict=True):
+                reading.update(of_call)
+        else:
+            self.readings = of_ranks
         return times
 
     def _align(self) -> None:

@@ -20,13 +20,13 @@ ATTEMPTS = 2
 
 
 def of_call(call: Callable[[], object]) -> str:
-    """Return the names of what `call` launches, in the order of their start, joined by ` + `."""
+    """The names of what `call` launches, in the order of their start, joined by ` + `."""
     return " + ".join(event.name for event in traced(call))
 
 
 def traced(call: Callable[[], object]) -> list:
-    """Return the profiler's events of what `call` launches, in the order of their start. Raises what the profiler
-    raises, and RuntimeError where it saw nothing."""
+    """The profiler's events of what `call` launches, in the order of their start. Raises what the profiler raises, and
+    RuntimeError where it saw nothing."""
     import torch
     from torch.profiler import ProfilerActivity, profile
 
@@ -48,9 +48,11 @@ def name_kernels(worker) -> None:
     name is not worth a run."""
     failures: list[str] = []
     for shape, names in worker.request.cases.items():
-        prepared, kernel_names = worker.prepare(shape, names), {}
-        failures += [prepared.rejected[name].reason for name in names if name in prepared.rejected]
+        prepared = worker.prepare(shape, names)
+        kernel_names = {}
         for name in names:
+            if name in prepared.rejected:
+                failures.append(prepared.rejected[name].reason)
             if not (entrant := prepared.entrants.get(name)):
                 continue
             worker.begin(Step.CALL, shape, name=name)

@@ -7,6 +7,7 @@ import platform
 import re
 import time
 import warnings
+from contextlib import suppress
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
@@ -22,7 +23,7 @@ RECORDED = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", *environment.THREADS, 
 """Environment variables that set how many threads a library runs, and how long they spin, begin with these."""
 
 RECORDED_OF_GPU = ("CUDA_", "CUBLAS", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", *environment.OF_GPU)
-"""Likewise those that change what a GPU computes, and how fast."""
+"""Those that change what a GPU computes, and how fast, begin with these."""
 
 TF32 = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
 """Those that have cuBLAS multiply fp32 in TF32."""
@@ -37,8 +38,8 @@ PACKAGES = ("torch", "triton", "numpy", "pytest", "pytest-benchmark", "pandas", 
 
 
 def choose_device(wanted: str, timed: bool) -> str:
-    """Return `cuda` or `cpu`, where `wanted` is one of them or `auto`. Whether torch can use the GPU, the first worker
-    of a timed run says (`unusable_gpu`).
+    """`cuda` or `cpu`, where `wanted` is one of them or `auto`. Whether torch can use the GPU, the first worker of a
+    timed run says (`unusable_gpu`).
 
     Raises ValueError for a GPU that is not there, or that plain tests cannot use; where Triton's interpreter is
     switched on while something is to be timed, or to run on a GPU; where a GPU has too few hardware queues for the
@@ -75,18 +76,21 @@ def _refuse_queues(timed: bool) -> None:
 
 
 TORCH_INDEX = "https://download.pytorch.org/whl/cu126"
-"""Of torch for CUDA 12.6, for drivers from 525 on. The default build of torch 2.12 and 2.13 is for CUDA 13.0, of which
-the driver is 580 or newer."""
+"""Here is torch for CUDA 12.6, for drivers from 525 on. The default build of torch 2.12 and 2.13 is for CUDA 13.0, of
+which the driver is 580 or newer."""
 
 
 def refuse_tf32(device: str, dtypes: tuple[str, ...]) -> None:
     """Raises ValueError where an environment variable has a GPU multiply in TF32 what is measured as fp32."""
-    variable = next((name for name in TF32 if os.environ.get(name, "") not in ("", "0")), None)
-    if variable and device == "cuda" and "fp32" in dtypes:
-        raise ValueError(
-            f"{variable} is set to {os.environ[variable]!r}, with fp32 among --ffn-dtype: cuBLAS would multiply "
-            "it in TF32, 10 of its 23 bits; unset it, or leave fp32 out"
-        )
+    if device != "cuda" or "fp32" not in dtypes:
+        return
+    for variable in TF32:
+        value = os.environ.get(variable, "")
+        if value not in ("", "0"):
+            raise ValueError(
+                f"{variable} is set to {value!r}, with fp32 among --ffn-dtype: cuBLAS would multiply it in TF32, 10 of "
+                "its 23 bits; unset it, or leave fp32 out"
+            )
 
 
 WAYS_OUT = {
@@ -107,12 +111,15 @@ pytorch 35710 (802) and 100691 (busy), and rapidsai/dask-cuda 949 (version misma
 
 
 def way_out(words_of_error: str) -> str:
-    """Return what helps where CUDA, torch or NVML had the `words_of_error`; "" where that is not known."""
-    return next((help for words, help in WAYS_OUT.items() if words in words_of_error), "")
+    """What helps where CUDA, torch or NVML had the `words_of_error`; "" where that is not known."""
+    for words, help in WAYS_OUT.items():
+        if words in words_of_error:
+            return help
+    return ""
 
 
 def unusable_gpu() -> str | None:
-    """Return why torch cannot use the GPU of this machine, with the way out; None if it can, or if there is no GPU."""
+    """Why torch cannot use the GPU of this machine, with the way out; None if it can, or if there is no GPU."""
     import torch
 
     driver = gpu_driver()
@@ -121,8 +128,9 @@ def unusable_gpu() -> str | None:
         usable = torch.cuda.is_available()  # which warns of why not
     if driver is None or usable:
         return None
-    build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "the CPU-only build"
-    warned = "; ".join([build, *(" ".join(str(warning.message).split()) for warning in caught)])
+    warned = f"CUDA {torch.version.cuda}" if torch.version.cuda else "the CPU-only build"
+    for warning in caught:
+        warned += f"; {' '.join(str(warning.message).split())}"
     helps = way_out(warned) or "check CUDA_VISIBLE_DEVICES, or install a torch that fits the driver (see pytorch.org)"
     return (
         f"this machine has an NVIDIA GPU (driver {driver}), but torch {torch.__version__} ({warned}) cannot use it: "
@@ -131,15 +139,15 @@ def unusable_gpu() -> str | None:
 
 
 def native_atomics(gpu: int, peer: int) -> bool:
-    """Return whether the atomics of `gpu` are atomic in the memory of GPU `peer`, which over PCIe they are not, though
-    it reads there. Asked of the driver, since torch does not."""
-    answer, library = ctypes.c_int(), ctypes.CDLL("libcuda.so.1")
+    """Whether the atomics of `gpu` are atomic in the memory of GPU `peer`, which over PCIe they are not, though it
+    reads there. The driver says so; torch does not."""
+    answer = ctypes.c_int()
+    library = ctypes.CDLL("libcuda.so.1")
     return not library.cuDeviceGetP2PAttribute(ctypes.byref(answer), NATIVE_ATOMIC, gpu, peer) and bool(answer.value)
 
 
 def gpu_driver() -> str | None:
-    """Return the NVIDIA driver's version where a GPU is present, asked of NVML and else of /proc; None where there is
-    none."""
+    """The NVIDIA driver's version where a GPU is present, as NVML says, or else /proc. None where there is none."""
     try:
         import pynvml
 
@@ -149,12 +157,13 @@ def gpu_driver() -> str | None:
         proc = Path("/proc/driver/nvidia/version")
         if not proc.exists() or not list(Path("/dev").glob("nvidia[0-9]*")):
             return None
-        return next((word for word in proc.read_text().split() if word[:1].isdigit() and "." in word), "unknown")
+        number = re.search(r"(?<!\S)\d\S*\.\S*", proc.read_text())
+        return number[0] if number else "unknown"
 
 
 def ptxas_version(arch: int) -> str | None:
-    """Return the version of the ptxas by which Triton assembles for compute capability `arch` (90 for 9.0), as 12.8.93;
-    None where Triton is absent, or does not say."""
+    """The version of the ptxas by which Triton assembles for compute capability `arch` (90 for 9.0), as 12.8.93; None
+    where Triton is absent, or does not say."""
     try:
         from triton.backends.nvidia.compiler import get_ptxas_version
 
@@ -166,14 +175,14 @@ def ptxas_version(arch: int) -> str | None:
 
 
 @functools.cache
-def share_bytes(device: str) -> int:
+def worker_bytes(device: str) -> int:
     """What a worker may take of the memory of `device`."""
-    return container.share_bytes() if device == "cpu" else describe(device)["memory_bytes"]
+    return container.worker_bytes() if device == "cpu" else describe(device)["memory_bytes"]
 
 
 def flops_per_s(device: str, datasheet: dict | None) -> float:
-    """Return about what a matmul reaches beside a link, to judge by whether a call hangs: of a CPU by a short trial, of
-    a GPU by half its `datasheet`."""
+    """About what a matmul reaches beside a link, by which a call is taken to hang: on a CPU by a short trial, on a GPU
+    by half its `datasheet`."""
     if device == "cuda":
         return 0.5 * (datasheet or {"flops": {"bf16": 3e14}})["flops"]["bf16"]
     return _cpu_flops_per_s()
@@ -181,7 +190,8 @@ def flops_per_s(device: str, datasheet: dict | None) -> float:
 
 @functools.cache
 def _cpu_flops_per_s() -> float:
-    x, took_s = np.ones((768, 768), np.float32), []
+    x = np.ones((768, 768), np.float32)
+    took_s = []
     while sum(took_s) < 0.3:  # the best of so long: others may be at work
         start = time.perf_counter()
         x @ x
@@ -190,7 +200,7 @@ def _cpu_flops_per_s() -> float:
 
 
 def describe(device: str) -> dict:
-    """Return chip, datasheet, sizes and versions of `device` (`cpu` or `cuda`) as plain values, ready for JSON."""
+    """Chip, datasheet, sizes and versions of `device` (`cpu` or `cuda`) as plain values, ready for JSON."""
     import torch
 
     info = {
@@ -198,12 +208,8 @@ def describe(device: str) -> dict:
         "source": "gpu" if device == "cuda" else "cpu",
         "os": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
-        "versions": {name: version for name in PACKAGES if (version := _version(name))},
-        "environment": {
-            name: anonymous(value)
-            for name, value in sorted(os.environ.items())
-            if name.startswith(RECORDED + RECORDED_OF_GPU * (device == "cuda"))
-        },
+        "versions": versions(),
+        "environment": recorded(RECORDED + RECORDED_OF_GPU if device == "cuda" else RECORDED),
     }
     if device == "cuda":
         properties = torch.cuda.get_device_properties(0)
@@ -242,35 +248,44 @@ def synchronize(device: str) -> None:
 
 
 def anonymous(text: str) -> str:
-    """Return `text` without this host's name and the path of its user's home, as it may be published."""
+    """`text` without this host's name and the path of its user's home, as it may be published."""
     for secret, stand_in in ((str(Path.home()), "~"), (platform.node(), "<host>")):
         if len(secret) > 2:
             text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", stand_in, text)
     return text
 
 
-def _version(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
+def recorded(prefixes: tuple[str, ...]) -> dict[str, str]:
+    """The environment variables that begin with one of `prefixes`."""
+    variables = {}
+    for name, value in sorted(os.environ.items()):
+        if name.startswith(prefixes):
+            variables[name] = anonymous(value)
+    return variables
+
+
+def versions() -> dict[str, str]:
+    """{package: its version} of those that are installed."""
+    versions = {}
+    for package in PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            versions[package] = metadata.version(package)
+    return versions
 
 
 def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    named = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return named[0] if named else platform.processor() or platform.machine()
+    with suppress(OSError):
+        if named := re.search(r"^model name[^:]*:(.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE):
+            return named[1].strip()
+    return platform.processor() or platform.machine()
 
 
 def _last_level_cache_bytes() -> int:
-    """Return the size of the largest cache that Linux names for core 0; 32 MiB where it names none."""
+    """The size of the largest cache that Linux names for core 0; 32 MiB where it names none."""
     units = {"K": 2**10, "M": 2**20, "G": 2**30}
-    sizes = [
-        int(text[:-1]) * units[text[-1]]
-        for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")
-        if (text := path.read_text().strip()) and text[-1] in units
-    ]
-    return max(sizes, default=32 * 2**20)
+    largest = 0
+    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        size = re.fullmatch(r"(\d+)([KMG])\s*", path.read_text())
+        if size:
+            largest = max(largest, int(size[1]) * units[size[2]])
+    return largest or 32 * 2**20

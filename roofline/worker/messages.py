@@ -88,7 +88,7 @@ class Request:
     when: str = ""
     """What the ceilings that this worker measures are journalled under; empty where it measures none."""
     world: dict = field(default_factory=dict)
-    """Of ranks, as `worker.ranks.of_worker` takes it."""
+    """Who this worker is among ranks, as `worker.ranks.of_worker` takes it; empty without torchrun."""
 
 
 @dataclass(frozen=True)
@@ -181,10 +181,5 @@ class Done:
     """The worker has done what it was asked for."""
 
 
-MESSAGES = {
-    kind.__name__: kind
-    for kind in (
-        *(StepBegan, JournalLine, MachineFound, ShapeChecked, ShapePrepared),
-        *(Rejected, Turns, Broke, Done),
-    )
-}
+_KINDS = (StepBegan, JournalLine, MachineFound, ShapeChecked, ShapePrepared, Rejected, Turns, Broke, Done)
+MESSAGES = {kind.__name__: kind for kind in _KINDS}

@@ -9,7 +9,7 @@ from functools import partial
 
 from roofline.operations.format import time_text
 from roofline.store.outcome import FAILED, Outcome
-from roofline.store.run import PROBE, Shape
+from roofline.store.run import PROBE, Shape, groups_of
 from roofline.store.stats import time_of
 from roofline.theory import floor
 from roofline.worker import call_costs, ceilings, device_errors, process_state, steady
@@ -34,46 +34,58 @@ class ShapePasses:
 
     def __init__(self, worker, shape: str):
         """Prepare `shape`, with what takes turns beside its contenders."""
-        self.worker, self.shape, request = worker, shape, worker.request
+        self.worker = worker
+        self.shape = shape
+        request = worker.request
         self.prepared = prepared = worker.prepare(shape, request.cases[shape])
         self.is_first = shape not in request.entrants
         """Whether no earlier worker measured the shape."""
-        if prepared.analysis == "throughput" and prepared.contenders:
-            probe = ceilings.probe_for(prepared.case, worker.probes, worker.ceilings)
-            prepared.entrants |= {probe.name: probe} if probe else {}
+        is_below_roof = prepared.analysis == "throughput" and prepared.contenders
+        if is_below_roof and (probe := ceilings.probe_for(prepared.case, worker.probes, worker.ceilings)):
+            prepared.entrants[probe.name] = probe
         for name in list(prepared.entrants):  # who is out, is out
             if not self.is_first and name not in request.entrants[shape]:
                 del prepared.entrants[name]
         self.seed = zlib.crc32(f"{worker.options.seed} {shape}".encode())
         self.rounds = self._new_rounds()
         self.telemetry: dict = {}
-        """Of the last pass."""
+        """The summary of the last pass."""
         self._rounds_told = 0
         self._late_told: dict[str, int] = {}
         if prepared.contenders:
             worker.tell(ShapePrepared(self.described().line()))
 
     def _new_rounds(self) -> Rounds:
-        worker, request, prepared = self.worker, self.worker.request, self.prepared
+        worker = self.worker
+        request = worker.request
+        prepared = self.prepared
         passes = request.passes[self.shape]
         whole = StopRule.of_process(worker.options.max_seconds, request.processes, worker.device)
         rule = whole.part(passes, worker.clock.passes)
         if worker.options.decide and prepared.analysis == "throughput":  # which says when it is enough
             rule = replace(rule, width=0.0)
+        calls = {}
+        looks = {}
+        for name, entrant in prepared.entrants.items():
+            calls[name] = entrant.call
+            if entrant.look:
+                looks[name] = entrant.look
         return Rounds(
-            {name: entrant.call for name, entrant in prepared.entrants.items()},
+            calls,
             worker.clock,
             rule,
             seed=self.seed + request.process,
             passes=passes,
             mark=worker.mark,
             inputs=prepared.inputs,
-            looks={name: entrant.look for name, entrant in prepared.entrants.items() if entrant.look},
+            looks=looks,
         )
 
     def described(self) -> Shape:
         """The shape as it is prepared, without anything of its rounds."""
-        prepared, case, entrants = self.prepared, self.prepared.case, {}
+        prepared = self.prepared
+        case = prepared.case
+        entrants = {}
         for name, entrant in prepared.entrants.items():
             fields = {"config": entrant.config, "relative_error": entrant.relative_error}
             if entrant.role:
@@ -95,7 +107,8 @@ class ShapePasses:
 
     def run_pass(self, *, is_last: bool) -> None:
         """Make a pass. Who raises is taken out, and the others begin the pass again."""
-        prepared, worker = self.prepared, self.worker
+        prepared = self.prepared
+        worker = self.worker
         while prepared.contenders:
             worker.telemetry.start()
             worker.begin(Step.TURNS, self.shape, entrants=self.rounds.names, seconds=self.rounds.longest_pass_s)
@@ -118,7 +131,8 @@ class ShapePasses:
             prepared.let_go()
 
     def _try_pass(self, is_last: bool) -> None:
-        worker, rounds = self.worker, self.rounds
+        worker = self.worker
+        rounds = self.rounds
         before = process_state.noted() if self.prepared.is_guarded else []
         rounds.run_pass()
         self._refuse_who_changes(before)
@@ -155,8 +169,11 @@ class ShapePasses:
         """Tell the rounds since this was done last, and with the last ones their timelines."""
         rounds = self.rounds
         new = rounds.rounds[self._rounds_told :]
-        late = {name: count - self._late_told.get(name, 0) for name, count in rounds.late.items()}
-        self._rounds_told, self._late_told = len(rounds.rounds), dict(rounds.late)
+        late = {}
+        for name, count in rounds.late.items():
+            late[name] = count - self._late_told.get(name, 0)
+        self._rounds_told = len(rounds.rounds)
+        self._late_told = dict(rounds.late)
         timelines = self._typical_timelines() if rounds.stopped_by and self.is_first else []
         read = self.telemetry or self.worker.telemetry.summary()
         self.worker.tell(Turns(self.shape, whole, rounds.stopped_by, new, late, timelines, read))
@@ -177,7 +194,8 @@ class ShapePasses:
         else by now, gets no number.
 
         What is long enough then runs alone for a while."""
-        prepared, worker = self.prepared, self.worker
+        prepared = self.prepared
+        worker = self.worker
         waits = getattr(worker.clock, "waits", lambda call: False)  # which no call of a CPU does
         for name, times in self.rounds.times_s.items():
             if not times:
@@ -197,7 +215,8 @@ class ShapePasses:
 
     def _refuse_impossible_times(self) -> None:
         """Take out each contender whose typical time is below the floor of its work: it did not do all of that."""
-        worker, case = self.worker, self.prepared.case
+        worker = self.worker
+        case = self.prepared.case
         limits = floor.rates(worker.chip, case.dtype, worker.ceilings + self._ceilings_beside())
         if isinstance(limits, str):
             return worker.note("floor", f"No floor under times of {case.dtype}: {limits}.")
@@ -229,11 +248,13 @@ class ShapePasses:
     def _measure_call_costs(self) -> None:
         """Tell what a call of each contender takes of its host, and in a CUDA graph. What fails here keeps its
         rounds."""
-        shape, worker = self.shape, self.worker
+        shape = self.shape
+        worker = self.worker
         self.tell_turns(whole=False)  # the journal knows the shape before its costs
         for name in self.prepared.contenders:
             worker.begin(Step.CALL, shape, name=name, once=True)
-            call, costs = self.prepared.entrants[name].call, {}
+            call = self.prepared.entrants[name].call
+            costs = {}
             for cost, measured in COSTS.items():
                 try:
                     costs[cost] = measured(call, worker.clock)
@@ -246,9 +267,13 @@ class ShapePasses:
 
     def _measure_steady_state(self) -> None:
         """Run blocks of the kernels that are long enough. What fails here keeps its rounds."""
-        prepared, worker, shape, times = self.prepared, self.worker, self.shape, self.rounds.times_s
-        groups = {round_.index: (round_.process, round_.pass_index) for round_ in self.rounds.rounds}
-        anchor, medians_s = times.get(prepared.baseline), {}
+        prepared = self.prepared
+        worker = self.worker
+        shape = self.shape
+        times = self.rounds.times_s
+        groups = groups_of(self.rounds.rounds)
+        anchor = times.get(prepared.baseline)
+        medians_s = {}
         for name, times_s in times.items():
             if times_s:
                 medians_s[name] = time_of(times_s, groups, anchor or times_s).value

@@ -15,7 +15,7 @@ TOLERANCE = {"bf16": 3e-3, "fp16": 5e-4, "fp32": 1e-5, "fp8": 1e-2}
 fp8 it allows for sums of 14 bits, as Hopper's are (kernels/fp8.py)."""
 
 VENDOR_TOLERANCE = {"bf16": 1e-2, "fp16": 2e-3, "fp32": 1e-5, "fp8": 1e-2}
-"""Of the vendor and of other libraries, which may split K and add up parts that are rounded to the dtype (torch's
+"""The vendor and other libraries have these: they may split K and add up parts that are rounded to the dtype (torch's
 default on a GPU). Without the vendor there is no ratio; its `relative_error` tells what others are compared at."""
 
 
@@ -42,7 +42,7 @@ class Entrant:
     name: str
     call: Call
     role: str = ""
-    """Of a reference, which contenders are compared with: `gemm`, `link`, `preset`, `contended`; of others, none."""
+    """Set where it is a reference for contenders: `gemm`, `link`, `preset`, `contended`; else empty."""
     config: str = ""
     relative_error: float | None = None
     facts: dict = field(default_factory=dict)
@@ -101,7 +101,8 @@ class PreparedCase:
     @property
     def memory(self) -> str:
         """What the operands take, and what there is for them, in words."""
-        taken, there = self.case.sets * self.case.work.device_bytes / 1e9, machine.share_bytes(self.device) / 1e9
+        taken = self.case.sets * self.case.work.device_bytes / 1e9
+        there = machine.worker_bytes(self.device) / 1e9
         return f"{self.case.operands} take {taken:.3g} GB, a worker may take {there:.1f}"
 
     def enter(self, name: str, check: Callable[[], Entrant | Outcome], within_s: float | None = None) -> None:
@@ -160,12 +161,12 @@ class PreparedCase:
         """Take `name` out, which raised `error`."""
         self.entrants.pop(name, None)
         rejected = rejection(error)
-        beside = f"; {self.memory}" if device_errors.lack(error) == "out of memory" else ""
-        self.rejected[name] = Outcome(rejected.outcome, f"{name}: {rejected.reason}{beside}")
+        memory = f"; {self.memory}" if device_errors.lack(error) == "out of memory" else ""
+        self.rejected[name] = Outcome(rejected.outcome, f"{name}: {rejected.reason}{memory}")
 
 
 def verdict(name: str, error: float, dtype: str, limit: float | None = None, where: str = "") -> Outcome | None:
-    """Return why a result with relative Frobenius error `error` is wrong, or None. NaN is, `where` in words.
+    """Why a result with relative Frobenius error `error` is wrong, or None. NaN is, `where` in words.
     `limit` is that of the dtype, but for one that promises less."""
     limit = limit or TOLERANCE[dtype]
     if error <= limit:

@@ -34,9 +34,8 @@ def bind(device: str) -> None:
 
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
         if device == "cpu":
-            resource.setrlimit(
-                resource.RLIMIT_DATA, (container.share_bytes(), resource.getrlimit(resource.RLIMIT_DATA)[1])
-            )
+            _, most = resource.getrlimit(resource.RLIMIT_DATA)
+            resource.setrlimit(resource.RLIMIT_DATA, (container.worker_bytes(), most))
 
 
 def load(name: str) -> type:
@@ -48,10 +47,11 @@ def load(name: str) -> type:
 def bring_runners(request: Request) -> None:
     """Give each operation of `request` the runner that it names."""
     for name, (of_runner, of_case) in request.runners.items():
-        in_module = vars(sys.modules[load(of_case).__module__]).values()  # most register themselves as it is imported
-        declared = [value for value in in_module if isinstance(value, operations.Operation)]
-        candidates = [*operations.OPERATIONS.values(), *declared]
-        operation = next(operation for operation in candidates if operation.name == name)
+        module = sys.modules[load(of_case).__module__]
+        operation = operations.OPERATIONS.get(name)  # most register themselves as that is imported
+        for value in vars(module).values():
+            if isinstance(value, operations.Operation) and value.name == name:
+                operation = operation or value
         operations.OPERATIONS[name] = replace(operation, runner=load(of_runner))
 
 

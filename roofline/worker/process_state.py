@@ -22,22 +22,23 @@ class Setting(NamedTuple):
     write: Callable[[Any], object]
 
 
-ATTRIBUTES = (
-    *(("torch", name) for name in ("mm", "matmul", "addmm", "empty", "empty_like", "zeros", "randn")),
-    *(("torch.Tensor", name) for name in ("copy_", "mul_", "fill_", "double")),
-    *(
-        (place, "fp32_precision")
-        for place in ("torch.backends", "torch.backends.cuda.matmul", "torch.backends.mkldnn.matmul")
+ATTRIBUTES = {
+    "torch": ("mm", "matmul", "addmm", "empty", "empty_like", "zeros", "randn"),
+    "torch.Tensor": ("copy_", "mul_", "fill_", "double"),
+    "torch.backends": ("fp32_precision",),
+    "torch.backends.mkldnn.matmul": ("fp32_precision",),
+    "torch.backends.cuda.matmul": (
+        "fp32_precision",
+        "allow_tf32",
+        "allow_fp16_reduced_precision_reduction",
+        "allow_bf16_reduced_precision_reduction",
+        "allow_fp16_accumulation",
     ),
-    ("torch.backends.cuda.matmul", "allow_tf32"),
-    ("torch.backends.cuda.matmul", "allow_fp16_reduced_precision_reduction"),
-    ("torch.backends.cuda.matmul", "allow_bf16_reduced_precision_reduction"),
-    ("torch.backends.cuda.matmul", "allow_fp16_accumulation"),
-    *(("numpy", name) for name in ("matmul", "dot", "empty")),
-    *(("time", name) for name in ("perf_counter", "monotonic")),
-    *(("sys", name) for name in ("stdout", "stderr")),
-)
-"""Where flags and functions stand that the baseline, operands, checks and clocks are made by."""
+    "numpy": ("matmul", "dot", "empty"),
+    "time": ("perf_counter", "monotonic"),
+    "sys": ("stdout", "stderr"),
+}
+"""Where flags and functions stand that the baseline, operands, checks and clocks are made by -> their names."""
 FUNCTIONS = ("num_threads", "float32_matmul_precision", "default_dtype", "deterministic_debug_mode")
 """What torch has a `get_` and a `set_` for."""
 
@@ -55,13 +56,8 @@ def has(holder: Any, name: str) -> bool:
 
 def settings() -> Iterator[Setting]:
     """All that can be read here. What a module has not, as an older torch, is left out."""
-    for place, name in ATTRIBUTES:
-        module, *parts = place.split(".")
-        holder = sys.modules.get(module)
-        for part in parts:
-            holder = getattr(holder, part, None)
-        if has(holder, name):
-            yield Setting(f"{place}.{name}", partial(getattr, holder, name), partial(setattr, holder, name))
+    for place, names in ATTRIBUTES.items():
+        yield from _of_place(place, names)
     torch = sys.modules.get("torch")
     for name in FUNCTIONS:
         if hasattr(torch, f"get_{name}") and hasattr(torch, f"set_{name}"):
@@ -76,6 +72,16 @@ def settings() -> Iterator[Setting]:
         yield Setting(f"an open sys.{name}", partial(_is_open, name), partial(_open_again, name, number))
     if threading.current_thread() is threading.main_thread():
         yield from _of_signals()
+
+
+def _of_place(place: str, names: tuple[str, ...]) -> Iterator[Setting]:
+    module, *parts = place.split(".")
+    holder = sys.modules.get(module)
+    for part in parts:
+        holder = getattr(holder, part, None)
+    for name in names:
+        if has(holder, name):
+            yield Setting(f"{place}.{name}", partial(getattr, holder, name), partial(setattr, holder, name))
 
 
 def _of_signals() -> Iterator[Setting]:
@@ -118,7 +124,8 @@ def value_of(setting: Setting) -> Any:
 def put_back(before: list[tuple[Setting, Any]]) -> tuple[list[str], list[str]]:
     """Set what has changed since `before` to what it was then. Returns the names of what changed, and of what of that
     cannot be put back. What cannot be the same again, as a closed file, is from now on what it is."""
-    changed, lost = [], []
+    changed = []
+    lost = []
     for setting, value in before:
         now = value_of(setting)
         if now is value or now == value:

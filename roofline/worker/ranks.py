@@ -16,7 +16,7 @@ from typing import Any
 
 from roofline.store.outcome import Outcome
 from roofline.worker.clocks import Call, CpuClock
-from roofline.worker.machine import anonymous
+from roofline.worker.machine import recorded
 from roofline.worker.messages import is_of_contender
 from roofline.worker.prepared import Broken, rejection
 from roofline.worker.rounds import CallError
@@ -28,7 +28,7 @@ LATE_S = PATIENCE_S / 2
 LOOK_S, LONGEST_LOOK_S = 0.0005, 0.05
 """From one look into the store to the next. The longer nothing has come, the longer."""
 LEAST_FRACTION = 0.95
-"""Of a call, for which its thread had a core: a sample with less is dropped. Waiting for others' data counts as had."""
+"""A sample is dropped whose thread had a core for less of its time. Waiting for others' data counts as having one."""
 SETTINGS = ("GLOO_", "NCCL_", "TORCH_GLOO_")
 """Environment variables that set how ranks talk begin with these."""
 
@@ -92,13 +92,16 @@ class Ranks:
     def __init__(self, store, rank: int, size: int, *, epoch: int = 0):
         from torch.distributed import PrefixStore
 
-        self.rank, self.size = rank, size
+        self.rank = rank
+        self.size = size
         self.ranks_a_node = int(os.environ.get("LOCAL_WORLD_SIZE", size))
-        self.store, self._group = PrefixStore(f"epoch {epoch}", store), None
+        self.store = PrefixStore(f"epoch {epoch}", store)
+        self._group = None
         self._steps = 0
         self.loopback = True
         """Whether some talk inside a machine. Known once `metadata` was called, and told to later workers."""
-        self.world, self.clock = None, RanksCpuClock
+        self.world = None
+        self.clock = RanksCpuClock
         """Where ranks have GPUs, a `device_ranks.World`, which puts its clock here."""
 
     @property
@@ -156,9 +159,9 @@ class Ranks:
         import torch
 
         mine = {}
-        for name in sorted(os.environ):
-            if name.startswith(SETTINGS) and not name.endswith(("_ID", "HOSTID")):
-                mine[name] = anonymous(os.environ[name])
+        for name, value in recorded(SETTINGS).items():
+            if not name.endswith(("_ID", "HOSTID")):
+                mine[name] = value
         each = self.gather([mine, torch.get_num_threads(), _network()], "what the ranks run on")
         settings, threads, networks = zip(*each, strict=True)
         self.loopback = len({*networks}) < self.size
@@ -179,9 +182,12 @@ class Ranks:
     def slowest(self, times: list[float | None]) -> tuple[list[float | None], list[dict]]:
         """For calls that all ranks made, and that took this one `times`: the slowest rank's, None where any has none,
         and each rank's by name."""
-        each = [*zip(*self.gather(times), strict=True)]
-        of_ranks = [{f"rank{rank}_s": time_s for rank, time_s in enumerate(of_call)} for of_call in each]
-        return [None if None in of_call else max(of_call) for of_call in each], of_ranks
+        slowest = []
+        of_ranks = []
+        for of_call in zip(*self.gather(times), strict=True):
+            slowest.append(None if None in of_call else max(of_call))
+            of_ranks.append({f"rank{rank}_s": time_s for rank, time_s in enumerate(of_call)})
+        return slowest, of_ranks
 
     def _exchange(self, step: str, value: Any, ranks: Iterable[int]) -> list:
         """What the `ranks` say in this step; this one says `value`, if it is among them.
@@ -214,7 +220,10 @@ class RanksCpuClock(CpuClock):
 
     def __init__(self, ranks: Ranks):
         super().__init__()
-        self.ranks, self.broadcast, self.in_step, self.readings = ranks, ranks.broadcast, ranks.in_step, []
+        self.ranks = ranks
+        self.broadcast = ranks.broadcast
+        self.in_step = ranks.in_step
+        self.readings = []
 
     def _settle(self) -> None:
         super()._settle()
@@ -233,7 +242,8 @@ class RanksCpuClock(CpuClock):
 
     def turn(self, calls: list[Call]) -> list[float | None]:
         times, of_ranks = self.ranks.slowest(super().turn(calls))
-        self.readings = [waits | of_call for waits, of_call in zip(self.readings, of_ranks, strict=True)]
+        for reading, of_call in zip(self.readings, of_ranks, strict=True):
+            reading.update(of_call)
         return times
 
 
@@ -274,7 +284,8 @@ def of_worker(world: dict) -> Ranks:
     """Who a worker is, by what its supervisor says: `size`, `epoch` and `loopback`."""
     from torch.distributed import TCPStore
 
-    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    address = os.environ["MASTER_ADDR"]
+    port = int(os.environ["MASTER_PORT"])
     store = TCPStore(address, port, is_master=False, timeout=timedelta(seconds=PATIENCE_S))
     ranks = Ranks(store, int(os.environ["RANK"]), world["size"], epoch=world["epoch"])
     ranks.loopback = world["loopback"]

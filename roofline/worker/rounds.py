@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from roofline.store.run import Round
+from roofline.store.run import Round, groups_of, times_of
 from roofline.store.stats import time_of
 from roofline.worker.clocks import Call
 from roofline.worker.messages import is_of_contender
@@ -20,9 +20,10 @@ from roofline.worker.messages import is_of_contender
 UNWATCHED = bytearray(1)
 """A mark that nobody looks at."""
 
-LOOKED_AT, LONGEST_UNSEEN = 1 / 8, 8
-"""The share of rounds whose last result is looked at, beside the first of each entrant in a process; and after so many
-rounds without a look, each entrant is looked at once more at the end."""
+LOOKED_AT = 1 / 8
+"""The fraction of rounds whose last result is looked at, beside the first of each entrant in a process."""
+LONGEST_UNSEEN = 8
+"""After so many rounds without a look, an entrant is looked at once more at the end."""
 
 LATER_S = 1.0
 """So long after a wrong result, a right one is that of work which went on when its call had returned."""
@@ -46,7 +47,7 @@ class StopRule:
     """Cap on the time of one shape's rounds, all contenders together, but for the fewest. A pass in which a call raises
     begins again."""
     width: float = 0.01
-    """Stop once every contender's interval is narrower than this share of its time; looked at in the last pass."""
+    """Stop once every contender's interval is narrower than this fraction of its time; looked at in the last pass."""
     min_rounds: int = 30
     max_rounds: int = 600
     check_every: float = 1.2
@@ -91,9 +92,17 @@ class Rounds:
     """
 
     def __init__(
-        self, entrants: dict[str, Call], clock, rule: StopRule, *, seed: int, passes: int = 1,
-        mark: bytearray = UNWATCHED, inputs: Inputs | None = None, looks: dict[str, Callable] | None = None,
-    ):  # fmt: skip
+        self,
+        entrants: dict[str, Call],
+        clock,
+        rule: StopRule,
+        *,
+        seed: int,
+        passes: int = 1,
+        mark: bytearray = UNWATCHED,
+        inputs: Inputs | None = None,
+        looks: dict[str, Callable] | None = None,
+    ):
         """Take entrants as {name: call}. The same seed gives the same orders. `mark[0]` is the number of the entrant
         that is being called, in the order of `names` from 1, and 0 between calls.
 
@@ -108,39 +117,45 @@ class Rounds:
         self.late = dict.fromkeys(entrants, 0)
         """Samples dropped because the host was late, of each entrant that is still in."""
         self.timelines: dict[tuple[str, int], dict] = {}
-        """By entrant and round."""
+        """{(entrant, round): what its sample noted}."""
         self.wrong: dict[str, str] = {}
         """Why what a timed call of an entrant computed is wrong, by its name."""
         self.stopped_by = ""
         """`width` (known well enough), `time` (the cap) or `rounds` (the most rounds); empty while it goes on."""
         self._returned: dict[str, object] = {}
-        """By name, of whom it is looked at: what the last call returned."""
-        self._entrants = {
-            name: named(name, call, mark, number, self._returned)
-            for number, (name, call) in enumerate(entrants.items(), 1)
-        }
+        """{entrant: what its last call returned}, of whom that is looked at."""
         self.names = list(entrants)
-        self._notes = {name: named(name, call.notes) for name, call in entrants.items() if hasattr(call, "notes")}
-        self._listeners = {name: call.listen for name, call in entrants.items() if hasattr(call, "listen")}
-        self._clock, self._rule, self._passes = clock, rule, passes
+        self._entrants: dict[str, Call] = {}
+        self._notes: dict[str, Callable] = {}
+        self._listeners: dict[str, Callable] = {}
+        for number, (name, call) in enumerate(entrants.items(), 1):
+            self._entrants[name] = named(name, call, mark, number, self._returned)
+            if hasattr(call, "notes"):
+                self._notes[name] = named(name, call.notes)
+            if hasattr(call, "listen"):
+                self._listeners[name] = call.listen
+        self._clock = clock
+        self._rule = rule
+        self._passes = passes
         self._broadcast = getattr(clock, "broadcast", lambda value: value)
         self._in_step = getattr(clock, "in_step", nullcontext)
-        self._inputs, self._looks, self._looked_at = inputs or Inputs(), looks or {}, {}
-        self._rng, self._chance = np.random.default_rng(seed), np.random.default_rng([seed, 1])
-        self._look, self._spent_s = rule.min_rounds, 0.0
+        self._inputs = inputs or Inputs()
+        self._looks = looks or {}
+        self._looked_at = {}
+        self._rng = np.random.default_rng(seed)
+        self._chance = np.random.default_rng([seed, 1])
+        self._look = rule.min_rounds
+        self._spent_s = 0.0
         self._passed = 0
 
     @property
     def times_s(self) -> dict[str, dict[int, float]]:
-        """Return {entrant: {round: seconds}} of those that are still in; a sample that a late host spoilt is absent."""
-        return {
-            name: {round_.index: round_.time_s[name] for round_ in self.rounds if name in round_.time_s}
-            for name in self.late
-        }
+        """{entrant: {round: seconds}} of those that are still in. A sample that a late host spoilt is absent."""
+        return {name: times_of(self.rounds, name) for name in self.late}
 
     @property
     def longest_pass_s(self) -> float:
-        """Return what the rule leaves a pass, beside its first round."""
+        """What the rule leaves a pass, beside its first round."""
         return PATIENCE * self._rule.max_seconds / self._passes + (self._rule.warmup_s or 0.0)
 
     def drop(self, name: str) -> None:
@@ -148,9 +163,8 @@ class Rounds:
         for of_entrant in (self._entrants, self._notes, self._listeners, self._looks, self.wrong, self.late):
             of_entrant.pop(name, None)
         for round_ in self.rounds:
-            round_.time_s, round_.values = (
-                {n: v for n, v in of.items() if n != name} for of in (round_.time_s, round_.values)
-            )
+            round_.time_s.pop(name, None)
+            round_.values.pop(name, None)
 
     def run_pass(self) -> None:
         """Run rounds up to this pass's share of the rule's time and rounds, in the first pass after a warm-up.
@@ -168,7 +182,10 @@ class Rounds:
     def _run_pass(self) -> None:
         if not self._passed:
             self._warm_up()
-        rule, fraction, began, spent_s = self._rule, (self._passed + 1) / self._passes, self._clock.now(), self._spent_s
+        rule = self._rule
+        fraction = (self._passed + 1) / self._passes
+        began = self._clock.now()
+        spent_s = self._spent_s
         while not (stopped_by := self._broadcast(self._enough(fraction))):
             self._round()
             self._spent_s = spent_s + self._clock.now() - began
@@ -187,7 +204,8 @@ class Rounds:
 
     def _enough(self, fraction: float) -> str:
         """What says that so large a `fraction` of all passes has its rounds; empty if nothing does."""
-        rule, done = self._rule, len(self.rounds)
+        rule = self._rule
+        done = len(self.rounds)
         if done >= rule.max_rounds * fraction:
             return "rounds"
         cap_s = rule.max_seconds * fraction * (1 if done >= rule.min_rounds * fraction else PATIENCE)
@@ -197,7 +215,8 @@ class Rounds:
         """Warm up by time: a 20 ms kernel and a 20 us kernel need the same while to reach their clocks."""
         if self._rule.warmup_s is None:
             return
-        deadline, calls = self._clock.now() + self._rule.warmup_s, list(self._entrants.values())
+        deadline = self._clock.now() + self._rule.warmup_s
+        calls = list(self._entrants.values())
         again = True
         if hasattr(self._clock, "warm"):
             with self._in_step():
@@ -212,14 +231,17 @@ class Rounds:
         look = self._looks.get(order[-1])
         if order[-1] in self._looked_at and self._chance.random() >= LOOKED_AT:
             look = None
-        times, readings = [], []
+        times = []
+        readings = []
         with self._in_step():
             for names, look_at_last in [(order[:-1], None), (order[-1:], look)] if look else [(order, None)]:
                 if names:
                     with self._turn_of(names, look_at_last) as calls:
                         times += self._clock.turn(calls)
                     readings += getattr(self._clock, "readings", None) or [{}] * len(names)
-            notes = {name: notes_of() for name, notes_of in self._notes.items()}
+            notes = {}
+            for name, notes_of in self._notes.items():
+                notes[name] = notes_of()
         self._keep(Round(len(self.rounds), order, {}, {}, self._passed + 1), times, readings, notes)
 
     def _keep(self, round_: Round, times: list[float | None], readings: list[dict], notes: dict[str, dict]) -> None:
@@ -250,18 +272,22 @@ class Rounds:
         if not look:
             yield calls
             return
-        name, clock, problems = names[-1], self._clock, []
+        name = names[-1]
+        clock = self._clock
+        problems = []
         while_busy = getattr(clock, "while_busy", lambda: None)
 
         def behind_the_last() -> None:
             problems.append(look(self._returned[name]))
             while_busy()
 
-        self._returned[name], clock.while_busy = None, behind_the_last
+        self._returned[name] = None
+        clock.while_busy = behind_the_last
         try:
             yield calls
         finally:
-            result, clock.while_busy = self._returned.pop(name), while_busy
+            result = self._returned.pop(name)
+            clock.while_busy = while_busy
         problem = problems[0] if problems else look(result)  # a clock need not have such a place
         if words := problem():
             time.sleep(LATER_S)
@@ -273,15 +299,15 @@ class Rounds:
         return len(self.rounds) - self._looked_at.get(name, -math.inf)
 
     def _narrow(self) -> bool:
-        groups = {round_.index: (round_.process, round_.pass_index) for round_ in self.rounds}
-        return all(
-            len(times) > 1 and time_of(times, groups).relative_width < self._rule.width
-            for times in self.times_s.values()
-        )
+        groups = groups_of(self.rounds)
+        for times_s in self.times_s.values():
+            if len(times_s) < 2 or time_of(times_s, groups).relative_width >= self._rule.width:
+                return False
+        return True
 
 
 def take_turns(entrants: dict[str, Call], clock, rule: StopRule, *, seed: int) -> Rounds:
-    """Return all rounds of `entrants` ({name: call}) in one pass."""
+    """All rounds of `entrants` ({name: call}) in one pass."""
     rounds = Rounds(entrants, clock, rule, seed=seed)
     rounds.run_pass()
     return rounds
@@ -290,9 +316,9 @@ def take_turns(entrants: dict[str, Call], clock, rule: StopRule, *, seed: int) -
 def named(
     name: str, call: Callable, mark: bytearray = UNWATCHED, number: int = 0, returned: dict | None = None
 ) -> Callable:
-    """Return `call`, whose exceptions become `CallError`s that name it, and during which `mark[0]` is `number`; with
-    its attributes `long`, `unheld` and `wake`, which clocks look at. Where `returned` has its name, the result is kept
-    there.
+    """`call` in a function whose exceptions are `CallError`s that name it. While it runs, `mark[0]` is `number`. The
+    function has the attributes `long`, `unheld` and `wake` of `call`, which clocks look at. Where `returned` has its
+    name, the result is kept there.
     """
     returned = {} if returned is None else returned
 
@@ -310,7 +336,8 @@ def named(
         finally:
             mark[0] = 0
 
-    run.long, run.unheld = getattr(call, "long", False), getattr(call, "unheld", False)
+    run.long = getattr(call, "long", False)
+    run.unheld = getattr(call, "unheld", False)
     if hasattr(call, "wake"):
         run.wake = named(name, call.wake, mark, number)
     return run

@@ -12,8 +12,8 @@ class Runner:
     def __init__(self, options):
         self.options = options
         self.earlier: dict[str, dict] = {}
-        """By shape, what earlier workers chose, which holds for all of them: its `facts`, and what its entrants took
-        (`medians_s`, empty where none was timed)."""
+        """{shape: what an earlier worker chose}, which holds for all later ones: its `facts`, and what its entrants
+        took (`medians_s`, empty where none was timed)."""
         self.ranks: Alone | Ranks = ALONE
 
     def prepare(self, case, names: list[str], first_call=unwatched) -> PreparedCase:

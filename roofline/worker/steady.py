@@ -39,7 +39,7 @@ def chosen(prepared: PreparedCase, medians_s: dict[str, float], options) -> list
     """
     if options.steady == 0 or prepared.analysis != "throughput":
         return []
-    timed = sorted((name for name in prepared.contenders if name in medians_s), key=medians_s.get)
+    timed = sorted(filter(medians_s.__contains__, prepared.contenders), key=medians_s.get)
     if not timed or medians_s[timed[0]] < FROM_S:
         return []
     if options.steady:
@@ -51,8 +51,9 @@ def chosen(prepared: PreparedCase, medians_s: dict[str, float], options) -> list
 
 
 def _baseline_and_fastest(prepared: PreparedCase, timed: list[str]) -> list[str]:
-    """Of contenders, the fastest first: the baseline, and the first other that is no library's."""
-    names, has_fastest = [], False
+    """The baseline, and the fastest other that is no library's, of contenders that stand the fastest first."""
+    names = []
+    has_fastest = False
     for name in timed:
         if name == prepared.baseline:
             names.append(name)
@@ -99,7 +100,8 @@ def _block(call: Call, median_s: float, clock, telemetry) -> dict:
     calls = max(1, math.ceil(SLICE_S / median_s))
     _run_for(DROPPED_S, call, calls, clock)
     telemetry.start()
-    usual, readings = clock.while_busy, []
+    usual = clock.while_busy
+    readings = []
     clock.while_busy = lambda: (telemetry.read(), readings.append(telemetry.energy()))
     try:
         count, seconds = _run_for(COUNTED_S, call, calls, clock)
@@ -111,7 +113,7 @@ def _block(call: Call, median_s: float, clock, telemetry) -> dict:
 
 
 def _power(readings: list) -> tuple:
-    """Return the power in W by what `telemetry.energy` read in each slice: mean, the least and the greatest of any
+    """The power in W by what `telemetry.energy` read in each slice: its mean, the least and the greatest of any
     second."""
     if len(readings) < 2 or None in readings:
         return None, None, None
@@ -122,7 +124,8 @@ def _power(readings: list) -> tuple:
 
 def _run_for(seconds: float, call: Call, calls: int, clock) -> tuple[int, float]:
     """Run slices of `calls` calls until they took `seconds` in all; returns how many calls, and their seconds."""
-    count, total = 0, 0.0
+    count = 0
+    total = 0.0
     while total < seconds:
         total += clock.burst(call, calls)
         count += calls

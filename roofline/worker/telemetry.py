@@ -11,10 +11,10 @@ RENEWED_S = 0.2
 IDLE_S = 5.0
 """Over so long, power is read of a device on which nothing runs."""
 AT_MOST = 0.99
-"""Of the highest clock: an SM that NVML reads above this share of it is not held down, whatever reasons are given. Its
-clocks are 15 MHz apart."""
+"""An SM whose clock NVML reads above this fraction of the highest is not held down, whatever reasons are given. Clocks
+are 15 MHz apart."""
 HIGHEST = {"temperature_c", "other_processes"}
-"""Of several passes the highest reading of these stays."""
+"""The highest reading of these stays where there are several passes."""
 
 # NVML's clock-event reasons that mean the chip ran slower than it could (nvml.h, nvmlClocksEventReasons). A power cap
 # (0x4) is among them: it is how large matmuls run on these chips, and a reader must be able to see it.
@@ -25,6 +25,7 @@ THROTTLE_REASONS = {
     0x40: "thermal (hardware)",
     0x80: "power brake",
 }
+SLOWS = sum(THROTTLE_REASONS)
 
 
 def nvml_handle():
@@ -90,7 +91,8 @@ class GpuTelemetry:
     def energy(self) -> tuple[float, float] | None:
         """(seconds, joules since the driver was loaded), when NVML has just renewed its counter. None where it has
         none."""
-        before, deadline = self._energy_j(), time.perf_counter() + RENEWED_S
+        before = self._energy_j()
+        deadline = time.perf_counter() + RENEWED_S
         while (joules := self._energy_j()) == before is not None and time.perf_counter() < deadline:
             time.sleep(0.001)
         return None if joules is None else (time.perf_counter(), joules)
@@ -115,17 +117,21 @@ class GpuTelemetry:
         } | self._throttling()
 
     def _throttling(self) -> dict:
-        told = [reading for reading in self._readings if reading["throttle_mask"] is not None]
-        throttled, reasons = 0, set()
-        for reading in told:
+        readings = 0
+        throttled = 0
+        mask = 0
+        for reading in self._readings:
+            if reading["throttle_mask"] is None:
+                continue
+            readings += 1
             if self._is_held_down(reading["sm_clock_mhz"]):
-                bits = {bit for bit in THROTTLE_REASONS if bit & reading["throttle_mask"]}
-                throttled += bool(bits)
-                reasons |= bits
+                reasons = reading["throttle_mask"] & SLOWS
+                throttled += reasons > 0
+                mask |= reasons
         return {
-            "throttled": bool(reasons) if told else None,
-            "throttled_fraction": throttled / len(told) if told else None,
-            "throttle_reasons": ", ".join(THROTTLE_REASONS[bit] for bit in sorted(reasons)),
+            "throttled": mask > 0 if readings else None,
+            "throttled_fraction": throttled / readings if readings else None,
+            "throttle_reasons": ", ".join(words for bit, words in THROTTLE_REASONS.items() if bit & mask),
         }
 
     def _of_readings(self, statistic: Callable[[list], float], name: str) -> float | None:
@@ -174,7 +180,8 @@ class CpuTelemetry:
             user, nice, system, idle, waiting, *interrupts, stolen = map(int, line.split()[1:9])
         except (OSError, ValueError):
             return 0, 0, 0, 0
-        busy, of_process = user + nice + system + sum(interrupts), os.times()
+        busy = user + nice + system + sum(interrupts)
+        of_process = os.times()
         own_jiffies = (of_process.user + of_process.system) * os.sysconf("SC_CLK_TCK")
         return stolen, busy, busy + idle + waiting + stolen, own_jiffies
 

@@ -56,11 +56,16 @@ class Worker:
     """A request as it goes on."""
 
     def __init__(self, request: Request, tell: Tell, runners: operations.Runners, mark: bytearray):
-        self.request, self.tell, self.runners, self.mark = request, tell, runners, mark
-        self.options, self.device = runners.options, runners.options.device
-        of_shape = {shape: runners.of(operations.find(shape.partition("-")[0])) for shape in request.cases}
-        for shape, chosen in request.chosen.items():
-            of_shape[shape].earlier[shape] = chosen
+        self.request = request
+        self.tell = tell
+        self.runners = runners
+        self.mark = mark
+        self.options = runners.options
+        self.device = runners.options.device
+        for shape in request.cases:
+            of_shape = runners.of(operations.find(shape.partition("-")[0]))
+            if shape in request.chosen:
+                of_shape.earlier[shape] = request.chosen[shape]
 
     def begin(self, step: str, shape: str = "", **fields) -> None:
         """Tell what the worker does next; `fields` are further ones of `StepBegan`."""
@@ -70,8 +75,8 @@ class Worker:
         """Tell a line for the journal."""
         self.tell(JournalLine({"kind": kind} | fields))
 
-    def note(self, about: str, text: str) -> None:
-        self.journal("note", about=about, text=anonymous(text))
+    def note(self, topic: str, text: str) -> None:
+        self.journal("note", about=topic, text=anonymous(text))
 
     def prepare(self, shape: str, names: list[str]) -> PreparedCase:
         """What the runner prepares. Where that fails before any contender is called, all are rejected."""
@@ -84,9 +89,10 @@ class Worker:
         self.begin(Step.PREPARE, shape)
         case, _ = operations.parse(shape)
         prepared = PreparedCase(case, baseline="", device=self.device)
-        if case.sets * case.work.device_bytes > machine.share_bytes(self.device):
+        if case.sets * case.work.device_bytes > machine.worker_bytes(self.device):
             reason = f"{prepared.memory}: choose fewer --ffn-tokens, a larger --ffn-tp or a smaller --ffn-model"
-            prepared.rejected = {name: Outcome(SKIPPED, f"{name}: {reason}") for name in names}
+            for name in names:
+                prepared.rejected[name] = Outcome(SKIPPED, f"{name}: {reason}")
             return prepared
         try:
             return self.runners.prepare(shape, names, first_call)
@@ -110,10 +116,11 @@ class Worker:
     def greet(self) -> None:
         """Tell what this machine is, and the clock that times the contenders on it."""
         loaded = list(self.runners.loaded.values())
-        problems = [machine.unusable_gpu()] if self.device == "cuda" else []
-        problems += [each.problem() for each in loaded]
-        if any(problems):
-            return self.tell(MachineFound({"problem": next(filter(None, problems))}))
+        problem = machine.unusable_gpu() if self.device == "cuda" else ""
+        for each in loaded:
+            problem = problem or each.problem()
+        if problem:
+            return self.tell(MachineFound({"problem": problem}))
         clock = loaded[0].clock()
         fields = {
             "timer": clock.timer,
@@ -121,7 +128,7 @@ class Worker:
             "processes": clock.processes,
             "machine": machine.describe(self.device),
             "method_version": METHOD_VERSION,
-            "share_bytes": machine.share_bytes(self.device),
+            "share_bytes": machine.worker_bytes(self.device),
         }
         self.tell(MachineFound(fields | loaded[0].ranks.metadata()))
 
@@ -140,7 +147,8 @@ class Worker:
 
     def call_again(self, prepared: PreparedCase, name: str) -> float:
         """The seconds of a call of `name`, which may be rejected by it."""
-        entrant, began = prepared.entrants[name], time.monotonic()
+        entrant = prepared.entrants[name]
+        began = time.monotonic()
 
         def called() -> Entrant:
             entrant.call()
@@ -153,7 +161,8 @@ class Worker:
     def measure(self) -> None:
         """Make the passes that were asked for, of all shapes by turns."""
         first = next(iter(self.runners.loaded.values()))
-        self.clock, self.telemetry = first.clock(), telemetry.for_device(self.device)
+        self.clock = first.clock()
+        self.telemetry = telemetry.for_device(self.device)
         self.chip = machine.describe(self.device)
         if lacking := runner.equip(self.clock, first.instruments()):
             self.note("instruments", lacking)
@@ -170,14 +179,17 @@ class Worker:
             for shape, passes in self.request.passes.items():
                 if index == 1:
                     shapes[shape] = ShapePasses(self, shape)
-                if index <= passes:
-                    # Of a shape that is done nothing is kept: its operands' memory is the next one's.
-                    (shapes.pop(shape) if index == passes else shapes[shape]).run_pass(is_last=index == passes)
+                if index < passes:
+                    shapes[shape].run_pass(is_last=False)
+                elif index == passes:  # of a shape that is done nothing is kept: its memory is the next one's
+                    shapes.pop(shape).run_pass(is_last=True)
 
     def measure_ceilings(self, first: runner.Runner) -> None:
         """Make the probes of the ceilings, and measure these, unless an earlier worker did. Where that fails, no
         fraction of the roof is known, and the worker goes on."""
-        self.probes, self.ceilings, reasons = [], list(self.request.ceilings), {}
+        self.probes = []
+        self.ceilings = list(self.request.ceilings)
+        reasons = {}
         self.begin(Step.CEILINGS)
         try:
             if self.request.when or self.ceilings:
@@ -198,7 +210,8 @@ class Worker:
                     self.journal("ceiling", **ceiling)
         except Exception as error:
             stop_if_lost(self.device, error)
-            self.probes, reason = [], f"the ceilings could not be measured: {device_errors.reason(error)}"
+            self.probes = []
+            reason = f"the ceilings could not be measured: {device_errors.reason(error)}"
             self.note("ceilings", f"No shares of the roof: {reason}.")
         if reasons:
             probes_of = grouped((reason, probe) for probe, reason in reasons.items())
@@ -207,10 +220,10 @@ class Worker:
 
     def measure_links(self) -> None:
         """Tell what links take from the matmul of the first gather, and lose to it. The worker goes on without that."""
-        gather = next((shape for shape in self.request.cases if shape.startswith("all_gather_matmul-")), None)
-        if not gather:
+        gathers = [shape for shape in self.request.cases if shape.startswith("all_gather_matmul-")]
+        if not gathers:
             return
-        case, _ = operations.parse(gather)
+        case, _ = operations.parse(gathers[0])
         try:
             links = self.runners.of(operations.find(case.op)).links(case, self.clock)
         except Exception as error:

@@ -200,7 +200,7 @@ def test_the_rotation_of_all_shapes_fits_into_the_share_and_a_shorter_one_is_tol
     options = dataclasses.replace(OPTIONS, model="256,1024", layers=("up", "down"), tokens=(1, 2048))
     monkeypatch.setattr(matmul, "machine", lambda device: {"cache_bytes": 2**24, "memory_bytes": 2**40})
     whole, pool, taken = {case.id: len(matmul.operands(case, options)) for case in sweep(options)}, matmul._pool, {}
-    monkeypatch.setattr(matmul, "share_bytes", lambda device: 10**8)
+    monkeypatch.setattr(matmul, "worker_bytes", lambda device: 10**8)
     monkeypatch.setattr(matmul, "_pool", lambda *about: taken.setdefault(about, pool(*about)))
     for case in sweep(options):
         assert 2 <= len(matmul.operands(case, options)) < whole[case.id]

@@ -9,8 +9,7 @@ from account_settings import ask, h100, v5p
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roofline.account import memory
-from roofline.account.answer import answer
+from roofline.account import communication_bound, memory, techniques
 from roofline.commands.cli import main
 from roofline.theory.models import parse
 
@@ -69,18 +68,19 @@ def test_text_has_the_numbers_and_is_aligned_and_short(printed, case):
 
 
 def test_answer_against_figures_worked_out_by_hand():
-    given = answer(v5p(tokens=131_072, saved="half"))
-    sizes = {part.name: part.size_bytes for part in given.memory}
+    question = v5p(tokens=131_072, saved="half")
+    sizes = {part.name: part.size_bytes for part in memory.parts(question)}
     assert (sizes["state"], sizes["saved activations, bf16"]) == (3_517_578_215_424, 1_149_977_493_504)
     assert sizes["gathered weights"] == 872_415_232  # 2 D F bf16, over tp = 4
-    forward, (gather, activations, _) = given.forward, given.terms
-    assert (given.question.flop_per_token, given.question.s_per_token) == (54_525_952, pytest.approx(1.18534678e-7))
-    assert (gather.fabric, gather.received_share, gather.bytes_per_s) == ("fsdp axes", 1, 360e9)
+    forward = communication_bound.forward(question)
+    gather, activations, _ = communication_bound.terms(question)
+    assert (question.flop_per_token, question.s_per_token) == (54_525_952, pytest.approx(1.18534678e-7))
+    assert (gather.fabric, gather.received_fraction, gather.bytes_per_s) == ("fsdp axes", 1, 360e9)
     assert (gather.fixed_bytes, activations.bytes_per_token) == (872_415_232, 2048)
     assert (forward.math_s, forward.link_s) == (pytest.approx(15.5365774e-3), pytest.approx(2.98261618e-3))
     assert forward.serial_s == pytest.approx(15.5365774e-3 + 2.42337564e-3 + 2.98261618e-3)
     assert forward.overlapped_s == forward.math_s
-    effects = {effect.name: effect for effect in answer(h100({"fsdp": 128, "tp": 8}, tokens=4_000_000)).techniques}
+    effects = {effect.name: effect for effect in techniques.effects(h100({"fsdp": 128, "tp": 8}, tokens=4_000_000))}
     assert effects["8-bit gathers of weights"].tokens == pytest.approx(2_513_076 / 2)
     assert effects["activation checkpointing"].memory_bytes == pytest.approx(-4e6 * 125 * 53248 * 2 / 1024)
     again = effects["gradient accumulation"]  # of weights, in each of four microbatches; a quarter of what is saved

@@ -61,7 +61,7 @@ def test_each_kernel_is_asked_for_once(tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(stages, "supervise", lambda _, jobs: asked.append(jobs[0].cases))
     first, second = session.run.shapes
-    session.run.take({"kind": "kernels", "shape": first, "kernel_names": {"cublas": "a"}})
+    session.run.apply({"kind": "kernels", "shape": first, "kernel_names": {"cublas": "a"}})
     stages.name_kernels(session)
     assert asked == [{first: ["tiled"], second: ["cublas", "tiled"]}]
 

@@ -75,7 +75,7 @@ def machine_of(tmp_path, monkeypatch, files: dict[str, str]):
     monkeypatch.setattr(container, "PROC", tmp_path / "proc")
     monkeypatch.setattr(container, "GROUPS", tmp_path / "cgroup")
     monkeypatch.setattr(container, "affinity", lambda: 8)
-    for cached in (container.memory_bytes, container.share_bytes):
+    for cached in (container.memory_bytes, container.worker_bytes):
         monkeypatch.setattr(container, cached.__name__, cached.__wrapped__)
     return container
 
@@ -97,16 +97,16 @@ CONTAINERS = [  # files of the machine, cores, what a worker may take
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("files", "cores", "share_bytes"), CONTAINERS)
-def test_a_container_has_the_cores_and_the_memory_of_all_its_groups(tmp_path, monkeypatch, files, cores, share_bytes):
+@pytest.mark.parametrize(("files", "cores", "worker_bytes"), CONTAINERS)
+def test_a_container_has_the_cores_and_the_memory_of_all_its_groups(tmp_path, monkeypatch, files, cores, worker_bytes):
     of = machine_of(tmp_path, monkeypatch, files)
     assert of.cores() == cores
-    assert of.share_bytes() == (share_bytes or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    assert of.worker_bytes() == (worker_bytes or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
 def test_limits_of_a_process_and_what_a_share_takes_of_them():
     code = "from roofline.theory import container; from roofline.worker import process; process.bind('cpu')\n"
-    code += "import resource; print(container.share_bytes(), resource.getrlimit(resource.RLIMIT_DATA)[0])"
+    code += "import resource; print(container.worker_bytes(), resource.getrlimit(resource.RLIMIT_DATA)[0])"
     for limits, expected in (("-v 4000000", "2048000000 2048000000"), ("-d 1000000", "1024000000 1024000000")):
         command = f"ulimit -S {limits}; exec {sys.executable} -c {shlex.quote(code)}"
         done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, cwd=ROOT)
@@ -116,7 +116,7 @@ def test_limits_of_a_process_and_what_a_share_takes_of_them():
 MEMORY = """
 from roofline.theory import container
 
-container.share_bytes = lambda: 500_000
+container.worker_bytes = lambda: 500_000
 """
 LACKS = [  # what the first call of numpy at m128 does, why it has no number
     ("bytearray(2**60)", "numpy: out of memory: it said no more"),

@@ -54,7 +54,7 @@ def test_what_a_device_receives_on_a_torus(kind, degrees, exact, share, axes):
 def test_what_a_device_receives_on_nodes(kind, degrees, exact, node, network):
     expected = [Crossing("node", pytest.approx(node), LINK), Crossing("network", pytest.approx(network), PORT)]
     rows = crossings(ask(SXM, degrees, exact=exact), kind)
-    assert rows == [crossing for crossing in expected if crossing.received_share != 0]
+    assert rows == [crossing for crossing in expected if crossing.received_fraction != 0]
 
 
 @pytest.mark.parametrize(

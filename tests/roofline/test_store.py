@@ -68,14 +68,14 @@ def test_kinds_of_lines_are_documented():
 def test_rounds_that_come_later_are_seen_and_records_derived_anew(tmp_path):
     run = Run({"notes": []})
     for line in WRITTEN[1:]:
-        run.take(line)
+        run.apply(line)
         times = run.shapes[SHAPE.id].times_s("link")
     assert times == {0: 2e-3, 1: 3e-3}
     run = roofline.load(save(tmp_path / "run", LINES))
     first = records_of(run)
     assert records_of(run) is first
     assert [roof.value for roof in ceilings_of(run) if roof.kind == "read"] == [4.0e12]
-    run.take(ceiling("read", 5.0e12))
+    run.apply(ceiling("read", 5.0e12))
     assert [roof.value for roof in ceilings_of(run) if roof.kind == "read"] == [5.0e12]
     assert records_of(run) is not first
 
