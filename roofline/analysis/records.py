@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from roofline.analysis import decision, layers, overlap, throughput
 from roofline.analysis.fields import FIELDS
@@ -18,47 +19,71 @@ DTYPES = {frozenset({int}): "Int64", frozenset({bool}): "boolean"}
 
 
 def records_of(run: Run) -> list[dict]:
-    """Return a flat dict of scalars for every case, in the order of the run. They are derived once, when the run is
-    closed."""
-    if run.end is not None and "records" in run.derived:
-        return run.derived["records"]
-    records = [{"case": f"{shape.id}-{name}"} | record_of(run, shape.id, name) for shape, name in run.cases()]
-    if run.end is not None:
-        run.derived["records"] = records
+    """A flat dict of scalars for every case, in the order of the run."""
+    return _once(run, "records", _records_of)
+
+
+def frame(run: Run) -> DataFrame:
+    """A row for every case of `run`. Its `attrs` have what a figure needs beside: `title`, `footer`, and
+    {dtype: (FLOP/s, bytes/s)} of the measured `roofs` and of the `datasheet`."""
+    return _once(run, "frame", _frame)
+
+
+def _once(run: Run, name: str, derive: Callable[[Run], Any]) -> Any:
+    """What `derive` makes of a run: made once, when the run is closed, and then kept beside it."""
+    if run.end is None:
+        return derive(run)
+    if name not in run.derived:
+        run.derived[name] = derive(run)
+    return run.derived[name]
+
+
+def _records_of(run: Run) -> list[dict]:
+    records = []
+    for shape, name in run.cases():
+        records.append({"case": f"{shape.id}-{name}"} | record_of(run, shape.id, name))
     return records
 
 
 def record_of(run: Run, shape_id: str | None, contender: str) -> dict | None:
-    """Return the record of one case, by the ceilings known so far; None if it was not measured."""
+    """The record of one case, by the ceilings known so far; None if it was not measured."""
     if run.void or contender not in run.measured(shape_id):
         return None
     shape = run.shapes[shape_id]
-    about = {"shape": shape_id, "analysis": shape.analysis} | decision.fields(run, shape, contender)
-    return about | RECORD_OF[shape.analysis](run, shape, contender) | layers.fields(shape, contender)
+    record = {"shape": shape_id, "analysis": shape.analysis}
+    record |= decision.fields(run, shape, contender)
+    record |= RECORD_OF[shape.analysis](run, shape, contender)
+    record |= layers.fields(shape, contender)
+    return record
 
 
 def as_frame(records: list[dict]) -> DataFrame:
-    """Return `records` with a column for every field of `fields.toml`; what a record has not is missing there."""
+    """`records` with a column for every field of `fields.toml`; what a record has not is missing there."""
     import pandas
 
     data = {}
     for name, field in FIELDS.items():
         values = [record.get(name) for record in records]
-        dtype = DTYPES.get(frozenset(type(value) for value in values if value is not None))
-        data[name] = pandas.Series(values, dtype=dtype or ("float64" if field.unit else "object"))
+        types = frozenset(type(value) for value in values if value is not None)
+        usual = "float64" if field.unit else "object"
+        data[name] = pandas.Series(values, dtype=DTYPES.get(types, usual))
     return pandas.DataFrame(data)
 
 
-def frame(run: Run) -> DataFrame:
-    """Return a row for every case of `run`. Its `attrs` have what a figure needs beside: `title`, `footer`, and
-    {dtype: (FLOP/s, bytes/s)} of the measured `roofs` and of the `datasheet`."""
+def _frame(run: Run) -> DataFrame:
     table = as_frame(records_of(run))
-    dtypes, source = table["dtype"].unique(), run.metadata["machine"]["source"]
+    source = run.metadata["machine"]["source"]
+    roofs, datasheet = {}, {}
+    for dtype in table["dtype"].unique():
+        if roof := throughput.roof_of(run, dtype):
+            roofs[dtype] = roof
+        if roof := throughput.datasheet_roof(run, dtype):
+            datasheet[dtype] = roof
     table.attrs = {
         "title": f"{run.metadata['title']}, {source.upper()} run",
         "footer": run.metadata["footer"],
-        "roofs": {dtype: roof for dtype in dtypes if (roof := throughput.roof_of(run, dtype))},
-        "datasheet": {dtype: roof for dtype in dtypes if (roof := throughput.datasheet_roof(run, dtype))},
+        "roofs": roofs,
+        "datasheet": datasheet,
     }
     return table
 
@@ -67,4 +92,5 @@ class AnalysedRun(Run):
     """A run as `roofline.load` returns it: with the frame of its cases."""
 
     def frame(self) -> DataFrame:
-        return frame(self)
+        """A frame that is the caller's own."""
+        return frame(self).copy()

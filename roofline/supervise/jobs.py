@@ -64,12 +64,12 @@ class Job:
         self.broke: Broke | None = None
         self.on_step(StepBegan(Step.START))
 
-    def reference_s(self, shape: str) -> float:
+    def baseline_call_s(self, shape: str) -> float:
         """About what a call takes on `shape`: what the baseline took, or else by its work and what the machine does."""
         case, _ = operations.parse(shape)
         device, datasheet = self.supervisor.options.device, self.supervisor.hello["machine"]["datasheet"]
         work_s = case.work.flop / machine.flops_per_s(device, datasheet)
-        return max(work_s, self.supervisor.reference_s.get(shape, 0.0))
+        return max(work_s, self.supervisor.baseline_call_s.get(shape, 0.0))
 
     def progress(self) -> tuple[str, float | None]:
         """How far the run is, to stand before what it is at, and the fraction of the passes that are made."""
@@ -79,7 +79,7 @@ class Job:
         self.step, options = step, self.supervisor.options
         self.patience = Patience(
             step,
-            limit_s(step, options.device, self.reference_s(step.shape) if step.shape else 0.0),
+            limit_s(step, options.device, self.baseline_call_s(step.shape) if step.shape else 0.0),
             cpu_s=self._cpu_s,
             chosen_s=options.first_call_seconds,
             are_ranks=bool(self.supervisor.epochs),
@@ -212,7 +212,7 @@ class Check(Job):
 
     def on_checked(self, message: ShapeChecked) -> None:
         self.cases.pop(message.shape)
-        self.supervisor.reference_s[message.shape] = message.reference_s
+        self.supervisor.baseline_call_s[message.shape] = message.baseline_call_s
         self.supervisor.chosen[message.shape] = {"facts": message.facts, "medians_s": {}}
 
     handlers = Job.handlers | {Rejected: on_rejected, ShapeChecked: on_checked}

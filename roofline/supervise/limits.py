@@ -6,7 +6,7 @@ from collections.abc import Callable
 from roofline.operations.contenders import FIRST_CALL_S
 from roofline.worker.messages import Step, StepBegan
 
-HUNG_TIMES, RULE_TIMES = 100, 3
+BASELINE_CALLS, TIMES_OF_RULE = 100, 3
 LIMIT_S = {
     Step.START: {"cpu": 120.0, "cuda": 180.0},  # imports, and on a GPU its context
     Step.IDLE: {"cpu": 20.0, "cuda": 30.0},
@@ -19,22 +19,22 @@ LIMIT_S = {
 }
 """Seconds that a step may take on a device.
 
-The rule: limit = this + `HUNG_TIMES` calls of the reference for each entrant that the step calls + `RULE_TIMES` the
-seconds that the step's own rule names. The second and third are of steps at a shape. A first call has no rule: it may
-take `FIRST_CALL_S`, or what its contender or the option says, as long as it uses `BUSY` of a core."""
+The rule: limit = this + `BASELINE_CALLS` calls of the baseline for each entrant that the step calls + `TIMES_OF_RULE`
+the seconds that the step's own rule names. The second and third are of steps at a shape. A first call has no rule: it
+may take `FIRST_CALL_S`, or what its contender or the option says, as long as it uses `BUSY` of a core."""
 
 BUSY = 0.02
 """A first call that takes this fraction of a core, with all that it began, is at work."""
 
 
-def limit_s(step: StepBegan, device: str, reference_s: float) -> float:
-    """What `step` may take, where a call of the reference takes `reference_s`."""
+def limit_s(step: StepBegan, device: str, baseline_call_s: float) -> float:
+    """What `step` may take, where a call of the baseline takes `baseline_call_s`."""
     limit = LIMIT_S[step.step][device]
     if not step.shape:
         return limit
     calls = len(step.entrants) or 1
     of_rule_s = 0.0 if step.step == Step.CALL else step.seconds or 0.0
-    return limit + HUNG_TIMES * calls * reference_s + RULE_TIMES * of_rule_s
+    return limit + BASELINE_CALLS * calls * baseline_call_s + TIMES_OF_RULE * of_rule_s
 
 
 class Patience:

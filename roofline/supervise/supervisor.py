@@ -51,7 +51,7 @@ class Supervisor:
         self.why_undecided: Callable[[list[Shape]], str] = lambda shapes: ""
         """Returns why shapes that the plan left undecided are given up; empty to go on. Asked once."""
         self._is_gone_on = False
-        self.reference_s: dict[str, float] = {}
+        self.baseline_call_s: dict[str, float] = {}
         """Shape -> what a call of its baseline took when it was checked."""
         self.chosen: dict[str, dict] = {}
         """Shape -> facts that a worker chose when it checked it."""
@@ -202,7 +202,7 @@ class Supervisor:
 
     def checked(self, shape: str) -> list[str]:
         """The contenders that a worker called on `shape`, and that are right."""
-        return self.left(shape) if shape in self.reference_s else []
+        return self.left(shape) if shape in self.baseline_call_s else []
 
     @property
     def fruitful(self) -> bool:

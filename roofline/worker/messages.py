@@ -130,7 +130,7 @@ class ShapeChecked:
     """All contenders of a shape were called, and those that are wrong rejected."""
 
     shape: str
-    reference_s: float
+    baseline_call_s: float
     """What a call of the baseline took."""
     facts: dict
 

@@ -92,7 +92,7 @@ def pytest_addoption():
     child.Channel.receive = lambda channel: _told(receive(channel))
     for step in set(limits.LIMIT_S) - {limits.Step.START, limits.Step.PREPARE}:
         limits.LIMIT_S[step] = {"cpu": LIMIT_S}
-    limits.RULE_TIMES = limits.HUNG_TIMES = 0
+    limits.TIMES_OF_RULE = limits.BASELINE_CALLS = 0
     before("report", narrator, "write")
 
 

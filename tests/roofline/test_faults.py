@@ -28,7 +28,7 @@ from roofline.supervise import limits
 
 for step in set(limits.LIMIT_S) - {limits.Step.START}:
     limits.LIMIT_S[step] = {"cpu": 2.0}
-limits.HUNG_TIMES = limits.RULE_TIMES = 0
+limits.BASELINE_CALLS = limits.TIMES_OF_RULE = 0
 """
 """What hangs is waited for no longer."""
 

@@ -23,7 +23,7 @@ def strike(place, number, later=False):
 FIRST_CALL = """
 from roofline.supervise import limits
 
-limits.LIMIT_S[limits.Step.CALL], limits.HUNG_TIMES, limits.FIRST_CALL_S = {"cpu": 1.0}, 0, {"usual": 3.5}
+limits.LIMIT_S[limits.Step.CALL], limits.BASELINE_CALLS, limits.FIRST_CALL_S = {"cpu": 1.0}, 0, {"usual": 3.5}
 
 
 def spin(seconds):

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from roofline.supervise import plan
+from roofline.supervise.limits import limit_s
 from roofline.supervise.plan import Timed
 from roofline.worker.messages import Step, StepBegan
 
@@ -68,3 +69,12 @@ def test_what_is_left_is_exact_once_each_shape_had_a_pass():
     assert [left_s for _, left_s in estimates[:5]] == [None] * 5
     for when, left_s in estimates[5:]:
         assert left_s == pytest.approx(now - when)
+
+
+def test_a_step_may_take_a_hundred_calls_of_the_baseline_for_each_that_it_calls():
+    """As docs/how.md has it: 10 s, and 20 s on a GPU, beside these; turns also three times what their own rule has."""
+    turns = StepBegan(Step.TURNS, "shape", entrants=["torch", "numpy"], seconds=4.0)
+    assert limit_s(turns, "cpu", 0.25) == 10 + 100 * 2 * 0.25 + 3 * 4
+    assert limit_s(turns, "cuda", 0.0) == 20 + 3 * 4
+    assert limit_s(StepBegan(Step.CALL, "shape", seconds=900.0), "cpu", 0.25) == 60 + 100 * 0.25
+    assert limit_s(StepBegan(Step.START), "cpu", 0.25) == 120

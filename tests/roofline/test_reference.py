@@ -84,7 +84,10 @@ def test_words_on_a_figure_of_a_committed_run_touch_neither_points_nor_words(nam
 def test_pictures_of_a_committed_run_are_drawn_of_its_samples_again(name, tmp_path):
     committed = REFERENCE / name
     shutil.copy(journal.find(committed), tmp_path)
-    drawn = {path.name for path in write(tmp_path)}
+    run = journal.load(tmp_path)
+    cases = frame(run).copy()
+    drawn = {path.name for path in write(tmp_path, run)}
+    assert frame(run).equals(cases)  # which all figures and tables share
     for picture in (path.name for path in committed.glob("*.png")):
         assert picture in drawn
         before, after = (imread(folder / picture) for folder in (committed, tmp_path))
