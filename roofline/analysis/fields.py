@@ -10,7 +10,7 @@ ENDS = {
     "look": ("low end of its interval: by all looks together, 99 % hold", "its high end"),
     "range": ("the least of `{}`", "the greatest"),
 }
-"""Key of `fields.toml` that names the fields of two ends -> what these mean."""
+"""Kind of spread, as a field of `fields.toml` has one -> what the fields of its low and of its high end mean."""
 
 
 @dataclass(frozen=True)

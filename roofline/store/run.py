@@ -127,7 +127,7 @@ class Shape:
         return line
 
     def apply(self, kind: str, line: dict) -> None:
-        """Add a line of the journal that is about the shape."""
+        """Apply a line of the journal of some `kind` that is about the shape."""
         contender = line.get("contender")
         if kind == "pass":
             for name, value in line.items():
@@ -326,8 +326,8 @@ class Run:
         return missing
 
     def apply(self, line: dict) -> None:
-        """Add a line of the journal; the first one says nothing new. Raises TypeError for one whose fields are not
-        those of its kind."""
+        """Apply a line of the journal to the run. The first one changes nothing: its fields are the `metadata`. Raises
+        TypeError for one whose fields are not those of its kind."""
         self.derived.clear()
         line = line.copy()
         if line.pop("checkout", None):

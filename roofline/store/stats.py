@@ -102,8 +102,8 @@ def student(value: float, values: list[float], *, log: bool = True) -> Interval:
 
 
 def time_of(series: Series, groups: Groups | None = None, anchor: Series | None = None) -> Interval | None:
-    """A series' typical time; None of none. One that shares no round with the `anchor`, as where samples were
-    dropped, is told by itself."""
+    """The typical time of a series with its interval; None of an empty one. A series that shares no round with the
+    `anchor`, as where samples were dropped, is estimated from its own samples alone."""
     interval = estimate(lambda time_s: time_s, series, groups=groups, anchor=anchor)
     return interval or estimate(lambda time_s: time_s, series, groups=groups)
 

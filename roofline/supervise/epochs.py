@@ -37,7 +37,8 @@ BEAT_S, LOST_S = 1.0, PATIENCE_S / 4
 LEAVING_S = 5.0
 """For all to leave at the end of a run."""
 FIRST_S = 4.0
-"""Where a worker raised since another rank's has died, or waits for one that hangs, that is known first."""
+"""After the worker of one rank raised or hung, so long is waited for word that another rank's has died, which is the
+likelier cause."""
 AT_START = StepBegan(Step.START)
 LOOK_S = 0.05
 """From one look of a follower at its worker and at the store to the next."""

@@ -61,7 +61,7 @@ class StopRule:
         return cls(max_seconds=max_seconds / processes, warmup_s=cls.warmup_s if device == "cuda" else None, **rounds)
 
     def part(self, passes: int, of: int) -> "StopRule":
-        """The rule of so many passes of all."""
+        """This rule scaled down for a worker that makes `passes` of the `of` passes that are planned."""
         rounds = {"min_rounds": -(-self.min_rounds * passes // of), "max_rounds": self.max_rounds * passes // of}
         return self if passes == of else replace(self, max_seconds=self.max_seconds * passes / of, **rounds)
 
