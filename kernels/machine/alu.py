@@ -94,7 +94,8 @@ prmt=permute                               | b32         | nnnn  | @({0}, {1}, {
 selp                                       | I B F       | uuup  | where({2}, {0}, {1})
 slct                                       | s32 f32     | uuuc  | where({2} >= 0, {0}, {1})
 cvta.param cvta.global cvta.to.global cvta.const cvta.to.const | u64 | uu | {0}
-cvta.shared cvta.to.shared cvta.shared::cta | u64        | uu    | {0} ^ SHARED_WINDOW
+cvta.shared cvta.shared::cta cvta.shared::cluster | u64    | uu    | {0} ^ SHARED_WINDOW
+cvta.to.shared cvta.to.shared::cta cvta.to.shared::cluster | u64 | uu | {0} ^ SHARED_WINDOW
 cvta.local cvta.to.local                   | u64         | uu    | {0} ^ LOCAL_WINDOW
 add=+ sub=- mul=*                          | F H         | ttt   | {0} @ {1}                           | ~
 div=/                                      | F           | ttt   | {0} @ {1}                           | ~

@@ -10,7 +10,7 @@ from .program import LANES, effect, uniform
 def instructions() -> Iterator[tuple[str, str]]:
     """Yield what is modelled: (opcode, how)."""
     yield "bra[.uni], brx.idx[.uni], ret[.uni], exit", "lanes may part, and meet again in orders that a seed decides"
-    yield "trap", "a fault: the kernel asserts"
+    yield "trap, brkpt", "a fault: the kernel asserts"
     yield "nanosleep.u32", "who naps gets fewer turns from then on"
     yield "setmaxnreg.{inc,dec}.sync.aligned.u32", "with .maxnreg: waits for registers that others gave up"
 
@@ -43,7 +43,7 @@ def leave(w, inst):
             sync.finish(w.cta, barrier)
 
 
-@effect("trap")
+@effect("trap", "brkpt")
 def trap(w, inst):
     raise AssertError("the kernel traps")
 

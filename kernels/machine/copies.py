@@ -275,9 +275,14 @@ def _store(inst, find: Find, unit: int, source: Callable, operation: str | None)
         cta, machine, epoch = w.cta, w.cta.machine, w.group("bulk stores").number
         reader, writer = cta.agent(2, w.number), cta.agent(3, w.number)
         scope = w.scope("gpu") if operation else None  # each of its operations is relaxed, at that scope
+        stored = set()
         for lane in lanes_of(w):
             address = int(source(w)[lane])
             part = find(w, lane, machine.ledger.note(reader, epoch, w, inst, generic=False))
+            copied = address, part.region.number, part.offsets.tobytes()
+            if copied in stored and not operation:  # all lanes of a warp, as CUTLASS's DSL has it: nobody can tell
+                continue
+            stored.add(copied)
             if operation and part.map.kind not in REDUCED[operation]:
                 raise TmaError(f"{operation} of elements of type {part.map.kind}")
             if part.map.kind == "tf32":

@@ -25,11 +25,12 @@ FAR = 1 << 40
 
 
 class PtxKernel:
-    def __init__(self, text: str, entry: str | None, block: Sequence[int], shared: int):
+    def __init__(self, text: str, entry: str | None, block: Sequence[int], shared: int, cluster: int):
         if min(block) < 1 or np.prod(block) > 1024 or max(block[2:], default=1) > 64 or shared < 0:
             limits = "a CTA has 1 to 1024 threads, at most 64 of them along z, and 0 bytes or more"
             raise ValueError(f"the block {block} with shared={shared}: {limits}")
         self.code = parse(text, entry, block)
+        self.code.cluster = max(self.code.cluster, cluster)
         self.__name__ = self.code.name
         self.shared_bytes = self.code.shared_bytes + shared
         self.target = [*re.findall(r"\.target\s+(\w+)", text), "sm_90a"][0]
@@ -82,11 +83,14 @@ def number(value: Any, kind: str, address: Callable) -> int:
 
 
 def structure(value: Any, size: int, address: Callable) -> bytes:
-    """Return the bytes of a structure: given as they are, or as a tuple of a format of `struct` and its values."""
+    """Return the bytes of a structure: given as they are, as a tuple of a format of `struct` and its values, or as the
+    tensor whose address is all of it."""
+    if isinstance(value, Tensor):
+        value = "P", value
     if isinstance(value, tuple):
         packed = struct.pack(*(address(part) if isinstance(part, Tensor) else part for part in value))
         return structure(packed.ljust(size, b"\0"), size, address)
-    if isinstance(value, (int, float, str, Tensor)):
+    if isinstance(value, (int, float, str)):
         raise ValueError('give bytes, or a tuple as ("Pif", x, 3, 0.5), by the formats of struct')
     if len(value := bytes(value)) != size:
         raise ValueError(f"these are {len(value)}")

@@ -1,7 +1,7 @@
 """Read the PTX of one kernel: its parameters, registers, labels, variables and instructions.
 
-PTX ISA 8.7, chapters 4, 5 and 7, as far as Triton 3.7 to 3.9, NVRTC and tilelang use them: an entry function and those
-that it calls, statements one after another, and braces, whose names are known inside them alone.
+PTX ISA 8.7, chapters 4, 5 and 7, as far as Triton 3.7 to 3.9, NVRTC, tilelang and CUTLASS use them: an entry function
+and those that it calls, statements one after another, and braces, whose names are known inside them alone.
 """
 
 import ast

@@ -145,6 +145,7 @@ def check_ptx(
     args: Mapping[str, Any] | Sequence[Any],
     shared: int = 0,
     *,
+    cluster: int = 1,
     arch: str | None = None,
     **options: Any,
 ) -> Verdict:
@@ -153,14 +154,14 @@ def check_ptx(
     `grid` and `block`: CTAs, and threads of each, in one to three dimensions. `shared`: bytes of dynamic shared memory.
     `args`: in the order of the parameters; a mapping gives them names for `expected` and the verdict, else they have
     those of the PTX. A pointer is a tensor on the CPU, a number Python's, a structure bytes, or a tuple of a format of
-    the module struct and its values, as ("Pif", x, 3, 0.5), and a tensor map a TensorDescriptor. `arch`: None for the
-    PTX's own .target.
+    the module struct and its values, as ("Pif", x, 3, 0.5), and a tensor map a TensorDescriptor. `cluster`: CTAs of
+    each along x, where the launch says it and not the PTX. `arch`: None for the PTX's own .target.
 
     Raises ValueError, in one line, where the call is not right.
     """
     begun = time.perf_counter()
     try:
-        kernel = PtxKernel(text, entry, whole_numbers("block", block), shared)
+        kernel = PtxKernel(text, entry, whole_numbers("block", block), shared, cluster)
     except UnknownError as error:
         return Verdict("unknown", report.lacking(error), None, 0, time.perf_counter() - begun)
     return check(kernel, grid, kernel.named(args), arch=arch or kernel.target, **options)

@@ -76,14 +76,15 @@ PIECES = dict(
     STORE=STORE.format(0, 0, 0), GONE=GONE, COMMIT=COMMIT, READ="cp.async.bulk.wait_group.read 0;",
     OTHER="xor.b32 %r50, %r50, 512;", SEE="@%first ld.global.b32 %r1, [%A];", PUT="@%first st.global.b32 [%A], %t;",
     FENCE="fence.proxy.async.shared::cta;", GLOBAL="fence.proxy.async.global;", BOTH="fence.proxy.async;",
-    GET="ld.shared.b32 %r1, [%r50];",
+    GET="ld.shared.b32 %r1, [%r50];", ALL=STORE.format(0, 0, 0).replace("first", "p9"),
+    EACH=STORE.format("%l", 0, 0).replace("first", "p9"),
 )  # fmt: skip
-# By two warps, each with its 512 bytes of the box; the first thread loads or stores all of it.
+# By two warps, each with its 512 bytes of the box; the first thread, or all of warp 0, loads or stores all of it.
 ORDERS = """
 ok: LOAD LOADED GET | LOAD LOADED GET BAR OTHER DIRTY BAR GET | FILL GET FENCE BAR LOAD LOADED GET
 ok: FILL FENCE BAR STORE GONE BAR SEE DIRTY | FILL BOTH BAR STORE COMMIT READ BAR DIRTY | FILL BAR FENCE STORE GONE
 ok: PUT BOTH LOAD LOADED GET | PUT GLOBAL LOAD LOADED GET | LOAD LOADED PUT | FILL PUT BOTH BAR STORE GONE
-ok: SEE FILL FENCE BAR STORE GONE
+ok: SEE FILL FENCE BAR STORE GONE | FILL FENCE BAR ALL GONE BAR SEE DIRTY
 reads shared memory that (.* wrote, with no order|nobody wrote): LOAD GET | FILL FENCE STORE
 overwrites shared memory that .* wrote, with no order: LOAD FILL | FILL FENCE BAR LOAD FILL
 overwrites shared memory that .* wrote: FILL BAR LOAD
@@ -93,7 +94,7 @@ overwrites global memory that .* reads: LOAD PUT
 reads shared memory that .* wrote, with no fence.proxy.async: FILL BAR STORE | FENCE FILL BAR STORE
 overwrites shared memory while reader: FILL FENCE BAR STORE COMMIT BAR DIRTY | FILL FENCE BAR STORE READ BAR DIRTY
 reads global memory that .* wrote, with no order: FILL FENCE BAR STORE COMMIT READ SEE
-overwrites global memory that .* wrote, with no order: FILL FENCE BAR STORE COMMIT READ PUT
+overwrites global memory that .* wrote, with no order: FILL FENCE BAR STORE COMMIT READ PUT | FILL FENCE BAR EACH GONE
 overwrites global memory that .* wrote, with no fence.proxy.async: FILL PUT FENCE BAR STORE GONE
 ends while its bulk stores: FILL FENCE BAR STORE | FILL FENCE BAR STORE COMMIT
 nobody can go on: MORE LOADED | LESS LOADED
@@ -103,7 +104,7 @@ nobody can go on: MORE LOADED | LESS LOADED
 @pytest.mark.parametrize("row", ORDERS.strip().splitlines())
 def test_tma_is_ordered(row):
     """9.7.9.25.6, 8.6: TMA goes by the async proxy. Who waited knows; what a generic access left takes a fence."""
-    start = f"{INIT} shl.b32 %r50, %t, 4;\n"
+    start = f"{INIT} shl.b32 %r50, %t, 4; setp.eq.u32 %p9, %w, 0;\n"
     holds(row, PIECES, start, TENSOR, threads=64, shared=BAR + 8, maps=[(0, (8, 64), 3)])
 
 

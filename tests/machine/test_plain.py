@@ -103,6 +103,11 @@ PLACE = "mov.u32 b, %tid.y; mov.u32 c, %tid.z; mad.lo.u32 b, c, 10, b; mad.lo.u3
 PLACE += "mov.u32 %r1, %ntid.y; mov.u32 %r2, %tid.z; mad.lo.u32 %r2, %r2, %r1, 0; mov.u32 %r1, %tid.y;"
 PLACE += "add.u32 %r2, %r2, %r1; mul.lo.u32 %r2, %r2, c; mul.wide.u32 t, %r2, 4; add.u64 o, o, t;"
 MASKS = "mov.u32 b, %lanemask_lt; mov.u32 c, %lanemask_ge; add.u32 b, b, c; mov.u32 c, %warpid; add.u32 b, b, c;"
+NEIGHBOUR = """mov.u32 %r1, %cluster_ctarank; mad.lo.u32 c, %r1, 128, 0;
+cvt.u64.u32 t, c; add.u64 o, o, t; mov.u32 c, tile; mad.lo.u32 c, a, 4, c; cvt.u64.u32 t, c; cvta.shared.u64 t, t;
+cvta.to.shared::cluster.u64 t, t; cvt.u32.u64 c, t; mad.lo.u32 b, %r1, 100, a; st.shared.u32 [c], b;
+barrier.cluster.arrive; barrier.cluster.wait; xor.b32 %r1, %r1, 1; mapa.shared::cluster.u32 c, c, %r1;
+ld.shared::cluster.u32 b, [c]; barrier.cluster.arrive; barrier.cluster.wait;"""
 PIECES = ".param .u64 out, .param .u8 x, .param .s16 y, .param .f32 z, .param .align 8 .b8 s[24]"
 SUM = """ld.param.s8 b, [x]; ld.param.s16 c, [y]; add.u32 b, b, c; ld.param.f32 %f1, [z]; cvt.rzi.s32.f32 c, %f1;
 add.u32 b, b, c; mov.u64 %d1, s; cvta.param.u64 %d1, %d1; ld.u32 c, [%d1+8]; add.u32 b, b, c; ld.param.u32 c, [s+16];
@@ -126,6 +131,9 @@ EXACT = {
     "masks of lanes": (MASKS, dict(), HERE // 32 - 1),
     "parameters of all sizes": (SUM, dict(parameters=PIECES, others=[-3, 500, 7.5, ("qiiq", 0, 20, 0, 3)]),
         HERE * 0 + 527),
+    "a structure that is a pointer": ("mov.u32 b, a;", dict(parameters=".param .align 8 .b8 out[8]"), HERE),
+    "clusters of the launch": (TILE + NEIGHBOUR, dict(cluster=2, grid=(2,), block=(32,)),
+        torch.where(HERE < 32, HERE + 100, HERE - 32)),
     "who has ended is not waited for": ("setp.gt.u32 p, a, 20; @p bra END; bar.sync 0; mov.u32 b, 1; END:",
         dict(), torch.where(HERE > 20, 0, 1)),
     "a barrier of some": ("setp.lt.u32 p, a, 32; @p bra SOME; bar.arrive 3, 64; bra END; SOME: bar.sync 3, 64; END:",
@@ -140,6 +148,7 @@ KINDS = {
         r"(race|uninitialised): .*\n.*\n *PTX line 9: ld.shared"),
     "a race of a variable": ("st.global.u32 [n], a;", dict(module=".global .u32 n;", grid=(2,), block=(1,)),
         r"race: byte 0 of the variable n \(4 bytes\) is written twice"),
+    "a breakpoint": ("brkpt;", {}, "assert: the kernel traps"),
     "no dynamic shared memory": ("st.shared.u32 [d], a;", dict(module=".extern .shared .b32 d[];"),
         r"bounds: byte 0 of the shared memory of CTA 0 \(0 bytes\)"),
     "too many threads": ("", dict(block=(65,)), "bounds: the element 1 behind the last of out"),
