@@ -15,7 +15,7 @@ import numpy as np
 from .alu import LANES, bits, names_in, numpy_name
 from .floats import from_bf16, to_bf16
 from .local import parameter, read_local, write_local
-from .memory import LOCAL_WINDOW, MAPS, PARAMETERS, SHARED_WINDOW, Places, each_byte, granules, in_a_row, starts
+from .memory import EVERY, LOCAL_WINDOW, MAPS, PARAMETERS, SHARED_WINDOW, Places, each_byte, granules, starts
 from .order import GENERIC, BoundsError, Clock, RaceError, joined
 from .program import LANE, WINDOW_BITS, effect, family
 from .ptx import UnknownError
@@ -120,15 +120,16 @@ def _beside(w, shared, at: np.ndarray, data: np.ndarray, instruction) -> Clock |
 
 def read_global(w, at: np.ndarray, size: int, instruction, strong: Strong | None = None) -> np.ndarray:
     memory, data = w.cta.machine.memory, np.zeros((len(at), size), np.uint8)
-    if not strong and w.cta.count > 1:
-        _note_copy(w, at, size, instruction)
     for region, which, places in memory.places(at, size, instruction):
+        if not strong and w.cta.count > 1:
+            _note_copy(w, _elements(at[which], places), instruction)
         number = _begin(w, region.releases, places, instruction, strong)
         g = granules(places, size)
         try:
             memory.note_read(region, g, w.clock, GENERIC, number, instruction)
         except RaceError:
-            memory.note_read(region, g, _of_copies(w, at, size, strong), GENERIC, number, instruction)
+            known = w.clock if strong else _of_copies(w, at[which], places)
+            memory.note_read(region, g, known, GENERIC, number, instruction)
         data[which] = region.load(places, size)
     return data
 
@@ -141,32 +142,35 @@ def write_global(w, at: np.ndarray, data: np.ndarray, instruction, strong: Stron
         try:
             memory.note_write(region, g, w.clock, GENERIC, number, instruction)
         except RaceError:
-            memory.note_write(region, g, w.clock, GENERIC, number, instruction, _of_copies(w, at, size, strong))
+            known = w.clock if strong else _of_copies(w, at[which], places)
+            memory.note_write(region, g, w.clock, GENERIC, number, instruction, known)
         region.check_covered(places, instruction)
         region.store(places, data[which])
         _end(w, region.releases, places, strong)
 
 
-def _note_copy(w, at: np.ndarray, size: int, load) -> None:
-    """Remember which warps loaded these elements by this load, the last one of them."""
-    loads, place = w.cta.loads_by, _set_of(at, size)
-    agents = loads.get((load.line, place), ())
-    loads[place] = loads[load.line, place] = agents if w.agent in agents else (*agents, w.agent)
-
-
-def _set_of(at: np.ndarray, size: int) -> bytes:
+def _elements(at: np.ndarray, places: Places) -> bytes:
     """Addresses in their own order, each once."""
-    return (at if in_a_row(at, size) else np.unique(at)).tobytes()
+    return (at if isinstance(places, slice) else np.unique(at)).tobytes()
 
 
-def _of_copies(w, at: np.ndarray, size: int, strong: Strong | None) -> Clock:
+def _note_copy(w, elements: bytes, load) -> None:
+    """Remember which warps loaded these elements by this load, the last one of them."""
+    loads = w.cta.loads_by
+    agents = loads.get((load.line, elements), ())
+    if w.agent not in agents:
+        agents = (*agents, w.agent)
+    loads[elements] = loads[load.line, elements] = agents
+
+
+def _of_copies(w, at: np.ndarray, places: Places) -> Clock:
     """Return a clock that also knows what other warps do to which the last load of these elements gave copies of them.
 
     Layouts replicate small tensors over warps. Of a store in place one warp does it, perhaps before the others have
     loaded: whether their copies matter, the results show. A scalar is no such tensor: all warps act on it.
     """
-    copies = w.cta.loads_by.get(_set_of(at, size), ())
-    if strong or (at == at[0]).all() or w.agent not in copies:
+    copies = w.cta.loads_by.get(_elements(at, places), ())
+    if (at == at[0]).all() or w.agent not in copies:
         return w.clock
     return w.clock.knowing(copies)
 
@@ -210,7 +214,7 @@ def _parts(w, space: str | None, at: np.ndarray) -> Iterator[tuple[str, np.ndarr
     """Yield the spaces that addresses are in, which ones each has, and where in it those are. In what is done then,
     only their lanes take part."""
     if space:
-        yield space, np.s_[:], at
+        yield space, EVERY, at
         return
     mask, windows = w.mask, at & -SHARED_WINDOW
     windows = np.where((at >= PARAMETERS) & (at < MAPS), PARAMETERS, windows)

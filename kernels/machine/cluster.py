@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from .memory import EVERY
 from .order import ALL_ROWS, GENERIC, BarrierError, BoundsError, RaceError, Replicas, joined
 from .program import WINDOW_BITS, effect
 from .sync import Turn
@@ -41,7 +42,7 @@ class Cluster:
     def parts(self, at: np.ndarray) -> Iterator[tuple[Any, Any, np.ndarray]]:
         """Yield each CTA that some addresses are of, which of them, and where in its shared memory these lie."""
         if len(self.ctas) == 1:
-            yield self.ctas[0], np.s_[:], at
+            yield self.ctas[0], EVERY, at
             return
         ranks = at >> WINDOW_BITS
         for rank in np.unique(ranks).tolist():

@@ -17,6 +17,7 @@ MAPS = 1 << 31  # addresses of tensor maps: Triton 3.9 keeps 32 bits of a parame
 MAP_BYTES = 128
 EMPTY = 0xFF  # bytes that nobody wrote: NaN in every float type
 SHARED_WINDOW, LOCAL_WINDOW = 1 << 56, 1 << 57  # of generic addresses (6.4.1.1): shared memory, a thread's own
+EVERY = slice(None)
 PARAMETERS, PARAMETER_BYTES = 1 << 30, 16  # addresses of a launch's parameters, of 32 bits as MAPS; how far apart
 
 
@@ -38,12 +39,16 @@ def each_byte(at: np.ndarray, size: int) -> np.ndarray:
     return at[:, None] + upto(size)
 
 
+@lru_cache(maxsize=64)
+def steps(count: int, size: int) -> bytes:
+    return (upto(count) * size).tobytes()
+
+
 def in_a_row(at: np.ndarray, size: int) -> slice | None:
     """The bytes of accesses that follow one another, as most do; None of others, and of single bytes."""
     first = at.item(0)
-    end = first + size * len(at)
-    if size >= GRANULE and at.item(-1) == end - size and at.tolist() == list(range(first, end, size)):
-        return slice(first, end)
+    if size >= GRANULE and (at - first).tobytes() == steps(len(at), size):
+        return slice(first, first + size * len(at))
     return None
 
 
@@ -248,12 +253,12 @@ class GlobalMemory:
             region, start = self.region(row.start, instruction), row.start % (1 << REGION_BITS)
             places = slice(start, start + size * len(at))
             region.check_bounds(places, size, unit or size, instruction)
-            yield region, np.s_[:], places
+            yield region, EVERY, places
             return
         numbers = at >> REGION_BITS
         touched = sorted(set(numbers.tolist()))
         for number in touched:
-            which = numbers == number if len(touched) > 1 else np.s_[:]
+            which = numbers == number if len(touched) > 1 else EVERY
             region = self.region(at[which].item(0), instruction)
             places = each_byte(at[which] - (number << REGION_BITS), size)
             region.check_bounds(places, size, unit or size, instruction)
