@@ -23,10 +23,11 @@ from torch import Tensor
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
 
+from .arguments import tensors_of
 from .compile import Call, compile_for
 from .gpus import ARCHITECTURES, RESERVED, SMS
 from .pretend import OnCpu, begin, is_hosts, patches
-from .verdict import Trial, Verdict, check, tensors_of
+from .verdict import Trial, Verdict, check
 
 LIBRARIES = tuple(f"{Path(file).parent}{os.sep}" for file in (triton.__file__, torch.__file__, __file__))
 FEW_SMS = 4

@@ -5,15 +5,12 @@ is in the verdict.
 """
 
 import contextlib
-import difflib
-import gc
 import io
 import multiprocessing
-import operator
 import re
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,13 +20,11 @@ import numpy as np
 import torch
 import triton
 from torch import Tensor
-from triton.backends.nvidia.compiler import CUDAOptions
 from triton.compiler.errors import CompilationError
-from triton.runtime.autotuner import Autotuner, Heuristics
-from triton.runtime.jit import JITFunction, TensorWrapper
 
 from . import report
 from .alu import LANES
+from .arguments import covered_bytes, empty_bytes, expectations, pointers_in, resolve, tensors_of, whole_numbers
 from .compile import Call
 from .device import Machine
 from .gpus import ARCHITECTURES, REGISTERS, REGISTERS_AT_ONCE, RESERVED, SMS
@@ -446,110 +441,6 @@ def _innermost(error: BaseException) -> str:
     return next((line for line in before if re.search(ERROR, line)), last)
 
 
-def resolve(kernel: Any, grid: Any, args: Mapping[str, Any] | Sequence[Any]) -> Call:
-    """Return the launch that `kernel[grid](**args)` stands for: of an autotuned kernel with the first configuration
-    that is not pruned, of one with heuristics with what they say."""
-    if isinstance(kernel, PtxKernel):
-        return Call(kernel, whole_numbers("grid", grid), dict(args))
-    wrappers = []
-    while isinstance(kernel, (Autotuner, Heuristics)):
-        wrappers.append(kernel)
-        kernel = kernel.fn
-    if type(kernel).__name__ == "InterpretedFunction" or triton.knobs.runtime.interpret:
-        raise ValueError("TRITON_INTERPRET is set, so nothing is compiled; unset it before the kernel is imported")
-    if not isinstance(kernel, JITFunction):
-        raise ValueError(f"{kernel!r:.80} is no kernel: it is a function under @triton.jit or @gluon.jit")
-    name, names = kernel.__name__, kernel.arg_names
-    if not isinstance(args, Mapping) and len(args) > len(names):
-        raise ValueError(f"{name} has {len(names)} arguments, {len(args)} are given; options go by name")
-    given = dict(args if isinstance(args, Mapping) else zip(names, args, strict=False))
-    for wrapper in wrappers:
-        if isinstance(wrapper, Heuristics):
-            for argument, rule in wrapper.values.items():
-                given[argument] = rule(dict(given))
-        else:
-            configs, prune = wrapper.configs, wrapper.early_config_prune
-            if prune and not (configs := list(prune(configs, given, **given))):
-                raise ValueError(f"{name}: early_config_prune leaves none of its {len(wrapper.configs)} configurations")
-            given |= configs[0].all_kwargs()
-            if hook := configs[0].pre_hook:
-                hook(given)
-    words = [*names, *CUDAOptions.__dataclass_fields__, "debug", "instrumentation_mode"]
-    if unknown := [argument for argument in given if argument not in words]:
-        near = difflib.get_close_matches(unknown[0], words, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"its arguments are {', '.join(names)}"
-        raise ValueError(f"{name} has no argument {unknown[0]}; {hint}")
-    everything = {p.name: p.default for p in kernel.params if p.has_default} | given
-    if lacking := [argument for argument in names if argument not in everything]:
-        raise ValueError(f"{name} needs {', '.join(lacking)} too; give it in args")
-    return Call(kernel, whole_numbers("grid", grid(everything) if callable(grid) else grid), given)
-
-
-def whole_numbers(name: str, shape: Any) -> tuple[int, ...]:
-    try:
-        sizes = tuple(map(operator.index, shape))
-    except TypeError:
-        sizes = ()
-    if not 1 <= len(sizes) <= 3 or min(sizes) < 0:
-        raise ValueError(f"{name} {shape!r} is not one to three whole numbers from 0 on, as (4,) or (4, 2)")
-    return sizes
-
-
-def tensors_of(args: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors among arguments, also of descriptors and in tuples, by name."""
-    for name, value in args.items():
-        if isinstance(value, tuple):
-            yield from tensors_of({f"{name}[{number}]": inner for number, inner in enumerate(value)})
-            continue
-        if type(value).__module__ == "numpy":
-            raise ValueError(f"{name} is of NumPy; torch.from_numpy({name}) or {name}.item() is what a kernel takes")
-        tensor = value.base if isinstance(value, TensorWrapper) or hasattr(value, "block_shape") else value
-        if not isinstance(tensor, Tensor):
-            continue
-        if tensor.device.type != "cpu" or tensor.layout != torch.strided:
-            kind = f"a {tensor.layout} tensor on {tensor.device}"
-            raise ValueError(f"{name} is {kind}; the machine takes dense ones on the CPU: {name}.cpu()")
-        yield name, tensor
-
-
-def covered_bytes(args: Mapping[str, Any]) -> dict[int, np.ndarray]:
-    """Return, of each storage that arguments have a part of, which bytes these are."""
-    views = [(tensor, tensor.shape, tensor.stride()) for _, tensor in tensors_of(args)]
-    for value in leaves(args.values()):
-        if hasattr(value, "block_shape"):  # a descriptor, whose tensor may be another than its base
-            views.append((getattr(value.base, "base", value.base), value.shape, value.strides))
-    whole, covered = set(), {}
-    for tensor, shape, strides in views:
-        storage, size = tensor.untyped_storage(), tensor.element_size()
-        if tensor.numel() * size == storage.nbytes() and tensor.is_contiguous():
-            whole.add(storage.data_ptr())
-            continue
-        flags = covered.setdefault(storage.data_ptr(), np.zeros(storage.nbytes(), bool))
-        flag(flags, tensor, shape, strides)
-    return {start: flags for start, flags in covered.items() if start not in whole and not flags.all()}
-
-
-def flag(flags: np.ndarray, tensor: Tensor, shape: Sequence[int], strides: Sequence[int]) -> None:
-    """Set those of a storage's bytes that a view of it has."""
-    size = tensor.element_size()
-    if 0 not in shape:
-        steps = [size * stride for stride in strides]
-        elements = flags[tensor.storage_offset() * size :]
-        np.lib.stride_tricks.as_strided(elements, (*shape, size), (*steps, 1))[...] = True
-
-
-def empty_bytes(tensors: Mapping[str, Tensor], names: Sequence[str]) -> dict[int, np.ndarray]:
-    """Return, by where a storage starts, which of its bytes nobody has written before the launch."""
-    empty = {}
-    for name in names:
-        if name not in tensors:
-            raise ValueError(f"empty has {name}, which is no tensor of args; those are {', '.join(tensors)}")
-        storage = tensors[name].untyped_storage()
-        flags = empty.setdefault(storage.data_ptr(), np.zeros(storage.nbytes(), bool))
-        flag(flags, tensors[name], tensors[name].shape, tensors[name].stride())
-    return empty
-
-
 LEFT: WeakKeyDictionary = WeakKeyDictionary()
 """By storage: a checksum of what the last check left there."""
 
@@ -558,38 +449,6 @@ def left_by_a_check(tensors: Mapping[str, Tensor]) -> Iterator[str]:
     for name, tensor in tensors.items():
         if LEFT.get(tensor.untyped_storage()) == zlib.crc32(whole(tensor)):
             yield f"{name} began as an earlier check left it: give each check tensors of its own"
-
-
-def leaves(values: Iterable[Any]) -> Iterator[Any]:
-    """Yield values, of tuples those inside."""
-    for value in values:
-        if isinstance(value, tuple):
-            yield from leaves(value)
-        else:
-            yield value
-
-
-def pointers_in(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, tuple[int, ...], Tensor]]:
-    """Yield where an argument holds the address of a tensor of this process, and that tensor: its name and index."""
-    for name, table in tensors.items():
-        if table.dtype == torch.int64 and (table > 1 << 32).any():
-            living = [
-                o for o in gc.get_objects() if type(o) in (Tensor, torch.nn.Parameter) and o.layout == torch.strided
-            ]
-            starts = {tensor.data_ptr(): tensor for tensor in living if tensor.device.type == "cpu" and tensor.numel()}
-            for index in (table > 1 << 32).nonzero().tolist():
-                if (target := starts.get(table[tuple(index)].item())) is not None:
-                    yield name, tuple(index), target
-
-
-def expectations(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    for name, values in expected.items():
-        if name not in tensors:
-            raise ValueError(f"expected has {name}, which is no tensor of args; those are {', '.join(tensors)}")
-        shape = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
-        if shape != tuple(tensors[name].shape):
-            raise ValueError(f"expected[{name!r}] is {shape}, the argument is {tuple(tensors[name].shape)}")
-    return {name: values.to(tensors[name].dtype) for name, values in expected.items()}
 
 
 def difference(tensor: Tensor, expected: Tensor, tolerance: float) -> tuple[tuple[int, ...], str] | None:
