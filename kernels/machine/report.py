@@ -213,7 +213,7 @@ def last_write(machine: Observed) -> Row:
 
 def hang(error: FaultError, machine: Machine, tensors: Mapping[str, Tensor]) -> str:
     """Return the page on a run that does not end: who waits for what, those together that wait for the same."""
-    waits: dict[tuple[str, str, Instruction], list[Warp]] = {}
+    waits: dict[tuple[str, str, Instruction | str], list[Warp]] = {}
     for warp in machine.warps:
         groups = [(warp.pc, warp.waits or warp.ready), *((group.pc, group.waits) for group in warp.others)]
         for pc, ready in groups:
@@ -223,8 +223,10 @@ def hang(error: FaultError, machine: Machine, tensors: Mapping[str, Tensor]) -> 
             else:
                 seen = ", ".join(polled(warp, pc, tensors)) or "no memory"
                 waits.setdefault(("spins", f"looks at {seen}", inst.place), []).append(warp)
-    rows = []
-    spinning = {(warp.cta, at) for (word, _, at), warps in waits.items() if word == "spins" for warp in warps}
+    rows, spinning = [], set()
+    for (word, _, at), warps in waits.items():
+        if word == "spins":
+            spinning.update((warp.cta, at) for warp in warps)
     for (word, text, at), warps in waits.items():
         if word == "waits" and all(warp.joined and (warp.cta, at.source) in spinning for warp in warps):
             continue  # at a barrier inside of the loop that others of the CTA are in
@@ -248,10 +250,12 @@ LONGEST = 50  # instructions of a loop that only waits
 def polled(warp: Warp, pc: int, tensors: Mapping[str, Tensor]) -> list[str]:
     """Return the elements that the loop around an instruction looks at again and again, and what they hold."""
     kernel, machine = warp.program.kernel, warp.cta.machine
-    ends = [
-        (end, kernel.labels[i.args[0]]) for end, i in enumerate(kernel.code) if i.op.startswith("bra") and end >= pc
-    ]
-    end, start = min(((end, start) for end, start in ends if start <= pc < start + LONGEST), default=(0, 0))
+    start = end = 0
+    for at, inst in enumerate(kernel.code):
+        target = kernel.labels[inst.args[0]] if inst.op.startswith("bra") else at
+        if target <= pc < target + LONGEST and target < at and pc <= at:
+            start, end = target, at
+            break
     seen = {}
     for inst in kernel.code[start:end]:
         if re.match(r"atom\.|ld\S*\.(acquire|relaxed|volatile)\.", inst.op):
@@ -275,7 +279,9 @@ def waited_for(warp: Warp, inst: Instruction, ready: Ready) -> str:
 
 def initialised(cta: Cta, address: int | np.ndarray) -> str:
     """Return where the mbarrier at an address is, if its own address is where it was when it was initialised."""
-    inits = [inst for inst in cta.program.kernel.code if inst.op.startswith("mbarrier.init")]
-    at = {inst.place: cta.program.address(inst.args[0]) for inst in inits}
-    sources = [source for source, get in at.items() if any((get(warp) == address).any() for warp in cta.warps)]
-    return f"\nthe mbarrier is that of {sources[0]}" if sources else ""
+    for inst in cta.program.kernel.code:
+        if inst.op.startswith("mbarrier.init"):
+            get = cta.program.address(inst.args[0])
+            if any((get(warp) == address).any() for warp in cta.warps):
+                return f"\nthe mbarrier is that of {inst.place}"
+    return ""

@@ -48,10 +48,17 @@ def races(kernel: Kernel) -> list[str]:
 
 def following(kernel: Kernel, at: int) -> list[int]:
     """Instructions that may come next."""
-    inst, word = kernel.code[at], kernel.code[at].op.split(".")[0]
-    labels = kernel.targets[inst.args[1]] if word == "brx" else inst.args if word == "bra" else ()
-    ends = word in ("bra", "brx", "ret", "exit", "trap") and not inst.guard
-    return [*(kernel.labels[label] for label in labels), *([] if ends else [at + 1])]
+    inst = kernel.code[at]
+    word = inst.op.split(".")[0]
+    labels = ()
+    if word == "brx":
+        labels = kernel.targets[inst.args[1]]
+    elif word == "bra":
+        labels = inst.args
+    places = [kernel.labels[label] for label in labels]
+    if inst.guard or word not in ("bra", "brx", "ret", "exit", "trap"):
+        places.append(at + 1)
+    return places
 
 
 class _MadeError(Exception):
@@ -79,8 +86,10 @@ def _watched() -> Iterator[dict[str, list[str]]]:
 
     def watched(self, node, liveins, **options):
         carried = find_carries(self, node, liveins, **options)
-        names = [n for statement in node.body for n in ast.walk(statement) if isinstance(n, ast.Name)]
-        stored = {n.id for n in names if isinstance(n.ctx, ast.Store)}
+        stored = set()
+        for name in ast.walk(ast.Module(node.body, [])):
+            if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store):
+                stored.add(name.id)
         lost = lost_names.setdefault(f"{Path(self.file_name).name}:{self.begin_line + node.lineno}", [])
         lost += sorted(stored & set(liveins) - set(options.get("ignore", ())) - set(carried[0]) - set(lost))
         return carried

@@ -125,21 +125,23 @@ def mma(program, inst):
 
     def prepare(instructions):
         """Registers of all D, A, B and C, of equal A or B once, and which A and which B each multiplies."""
-        targets, xs, ws, sums = (
-            [tuple(map(program.register, names_in(text))) for text in texts]
-            for texts in zip(*(each.args for each in instructions), strict=True)
-        )
-        x_order, w_order = ({key: number for number, key in enumerate(dict.fromkeys(keys))} for keys in (xs, ws))
-        pairs = np.array([x_order[x] for x in xs]), np.array([w_order[w] for w in ws])
-        return *([*chain(*registers)] for registers in (targets, x_order, w_order, sums)), pairs
+        targets, xs, ws, sums = [], {}, {}, []
+        x_of, w_of = [], []
+        for each in instructions:
+            target, x, w, total = (tuple(map(program.register, names_in(text))) for text in each.args)
+            targets.extend(target)
+            sums.extend(total)
+            x_of.append(xs.setdefault(x, len(xs)))
+            w_of.append(ws.setdefault(w, len(ws)))
+        return targets, [*chain(*xs)], [*chain(*ws)], sums, (np.array(x_of), np.array(w_of))
 
-    def run(w, targets, *given):
-        *registers, pairs = given
-        x_words, w_words, before = (
-            np.concatenate([w.r[number] for number in numbers]).reshape(-1, size, LANES)
-            for numbers, size in zip(registers, sizes[1:], strict=True)
-        )
-        x, y = fragments(form.x, x_words, form.rows), fragments(form.w, w_words)
+    def words(w, registers: list[int], size: int) -> np.ndarray:
+        return np.concatenate([w.r[number] for number in registers]).reshape(-1, size, LANES)
+
+    def run(w, targets, xs, ws, sums, pairs):
+        x = fragments(form.x, words(w, xs, sizes[1]), form.rows)
+        y = fragments(form.w, words(w, ws, sizes[2]))
+        before = words(w, sums, sizes[3])
         products = x.reshape(-1, x.shape[2]) @ y.reshape(-1, y.shape[2]).T
         results = add(form, in_registers(form, products)[pairs], before, saturates)
         for target, row in zip(targets, results.reshape(-1, LANES), strict=True):

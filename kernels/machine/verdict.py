@@ -206,7 +206,8 @@ class Trial:
             self.covered.pop(target.untyped_storage().data_ptr(), None)
         self.empty = empty_bytes(self.tensors, [empty] if isinstance(empty, str) else empty)
         for array, contents in self.before.values():
-            contents[self.empty.get(array.ctypes.data, np.s_[:0])] = EMPTY
+            if array.ctypes.data in self.empty:
+                contents[self.empty[array.ctypes.data]] = EMPTY
         self.doubts: list[report.Row] = []
         self.lost: list[report.Row] = []
         self.early: list[str] = []
@@ -294,7 +295,7 @@ class Trial:
 
     def run(self, seed: int, trace: str | Path | None = None) -> Outcome:
         machine = Observed(seed, *self.limits, is_traced=True) if trace else Machine(seed, *self.limits)
-        fault, kind, text = self._execute(machine), "exact", ""
+        fault = self._execute(machine)
         if trace:
             machine.write_trace(trace, fault)
         if isinstance(fault, UnknownError):
@@ -308,20 +309,31 @@ class Trial:
             fault = again if isinstance(again, FaultError) and not watched.early else fault
             kind, text = fault.kind, report.fault(fault, watched, self.tensors, self.launch.kernel.is_gluon())
         else:
-            if self.unnamed is not None:
-                self._name_expected()
-            for name, values in self.wanted.items():
-                if kind == "exact" and (wrong := difference(self.tensors[name], values, self._tolerance(name, values))):
-                    kind, text = "wrong" if self.is_given else "order", self._wrong(name, *wrong, machine, seed)
-                elif kind == "exact" and self.adds and not self.is_given and difference(self.tensors[name], values, 0):
-                    text = f"sums in {name} are rounded as the order of its atomics has it, which counts as the same"
-            self.wanted = self.wanted or {name: tensor.clone() for name, tensor in self.tensors.items()}
+            kind, text = self._compare(machine, seed)
         return Outcome(kind, text, seed, machine.executed)
+
+    def _compare(self, machine: Machine, seed: int) -> tuple[str, str]:
+        """What the results are, by kind. Where nothing is expected, the first ones are from then on."""
+        if self.unnamed is not None:
+            self._name_expected()
+        text = ""
+        for name, values in self.wanted.items():
+            tensor = self.tensors[name]
+            if wrong := difference(tensor, values, self._tolerance(name, values)):
+                return "wrong" if self.is_given else "order", self._wrong(name, *wrong, machine, seed)
+            if self.adds and not self.is_given and difference(tensor, values, 0):
+                text = f"sums in {name} are rounded as the order of its atomics has it, which counts as the same"
+        if not self.wanted:
+            self.wanted = {name: tensor.clone() for name, tensor in self.tensors.items()}
+        return "exact", text
 
     def _name_expected(self) -> None:
         """Take what is expected for the tensors that the first run has changed."""
-        changed = {start for start, (array, contents) in self.before.items() if not np.array_equal(array, contents)}
-        names = [name for name, tensor in self.tensors.items() if tensor.untyped_storage().data_ptr() in changed]
+        names = []
+        for name, tensor in self.tensors.items():
+            array, contents = self.before[tensor.untyped_storage().data_ptr()]
+            if not np.array_equal(array, contents):
+                names.append(name)
         if len(names) != len(self.unnamed):
             raise ValueError(
                 f"{len(self.unnamed)} tensors are expected, but the kernel writes {', '.join(names) or 'none'}; "
