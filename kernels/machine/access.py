@@ -32,23 +32,21 @@ HINTS = EVICTIONS | {
     "L2::256B", "L2::cache_hint",
 }  # fmt: skip
 
-
-def instructions() -> Iterator[tuple[str, str]]:
-    """Yield what is modelled: (opcode, how)."""
-    spaces, hints = "[.{global,shared,shared::cta,shared::cluster}]", "[cache operators and hints]"
-    yield f"{{ld,st}}[.weak]{spaces}{hints}[.v2,.v4,.v8].{{b,u,s,f}}{{8..64}}", "weak accesses; without a space generic"
-    yield f"{{ld,st}}.{{relaxed,acquire,release}}.{{cta,cluster,gpu,sys}}{spaces}", "strong: scopes, releases, acquires"
-    yield f"{{ld,st}}.volatile{spaces}, {{ld,st}}.mmio.relaxed.sys.global", "as relaxed at system scope"
-    yield (
-        f"{{atom,red}}[semantics][scope]{spaces}.{{{','.join(CHANGES)}}}",
-        "exact; lanes in an order that a seed decides",
-    )
-    yield "{atom,red}...add[.noftz][.v2,.v4,.v8].{f16,bf16,f16x2,bf16x2,f32,f64}", "each rounded to nearest even"
-    yield (
-        "isspacep.{global,local,shared,shared::cta,shared::cluster}, cvta",
-        "shared memory and local memory are windows of generic addresses",
-    )
-    yield "prefetch, prefetchu, applypriority, createpolicy", "nothing but time depends on it"
+INSTRUCTIONS = """
+{ld,st}[.weak][.{global,shared,shared::cta,shared::cluster}][cache operators and hints][.v2,.v4,.v8].{b,u,s,f}{8..64} \
+| weak accesses; without a space generic
+{ld,st}.{relaxed,acquire,release}.{cta,cluster,gpu,sys}[.{global,shared,shared::cta,shared::cluster}] \
+| strong: scopes, releases, acquires
+{ld,st}.volatile[.{global,shared,shared::cta,shared::cluster}], {ld,st}.mmio.relaxed.sys.global \
+| as relaxed at system scope
+{atom,red}[semantics][scope][.{global,shared,shared::cta,shared::cluster}].{add,min,max,and,or,xor,exch,cas,inc,dec} \
+| exact; lanes in an order that a seed decides
+{atom,red}...add[.noftz][.v2,.v4,.v8].{f16,bf16,f16x2,bf16x2,f32,f64} | each rounded to nearest even
+isspacep.{global,local,shared,shared::cta,shared::cluster}, cvta \
+| shared memory and local memory are windows of generic addresses
+prefetch, prefetchu, applypriority, createpolicy | nothing but time depends on it
+"""
+"""What is modelled: opcodes, and how."""
 
 
 class Strong(NamedTuple):

@@ -335,25 +335,33 @@ def names_in(vector: str) -> list[str]:
     return [name.strip() for name in vector.strip("{} ").split(",")]
 
 
-def instructions() -> Iterator[tuple[str, str]]:
-    """Yield what is modelled: (opcode, how)."""
+def braced(words: Sequence[str]) -> str:
+    return f"{{{','.join(words)}}}" if len(words) > 1 else words[0]
 
-    def braced(words: Sequence[str]) -> str:
-        return f"{{{','.join(words)}}}" if len(words) > 1 else words[0]
 
+def instructions() -> Iterator[str]:
+    """Yield the rows of what ROWS lists."""
     for opcodes, kinds, letters, error in LISTED:
-        options = "[.rn,.rz,.rm,.rp][.ftz][.sat][.relu]" if error == "~" else "[.ftz]" if error and error != "?" else ""
+        options, how = "[.ftz]", f"rounded from fp64; PTX allows an error of {error}"
+        if error == "":
+            options, how = "", "exact"
+        elif error == "~":
+            options, how = "[.rn,.rz,.rm,.rp][.ftz][.sat][.relu]", "correctly rounded"
+        elif error == "?":
+            options, how = "", "from fp64; PTX names no error"
         first = ".{b,u,s,f}{8..64}" if "c" in letters else ""
-        how = {"": "exact", "~": "correctly rounded", "?": "from fp64; PTX names no error"}
-        yield (
-            f"{braced(opcodes)}{options}{first}.{braced(kinds)}",
-            how.get(error, f"rounded from fp64; PTX allows an error of {error}"),
-        )
-    wide = "{u32,s32,u64,s64}"
-    yield f"{{add,sub,mad.lo,mad.hi}}.cc.{wide}, {{addc,subc,madc.lo,madc.hi}}[.cc].{wide}", "exact"
-    yield f"{{setp,set}}.{braced([*FLOAT_COMPARISONS])}[.and,.or,.xor][.ftz]", "exact, of all types"
-    yield "lop3.b32", "exact"
-    whole, ends = "{u,s}{8..64}", "what is beyond becomes the nearest end, and NaN what 9.7.9.21 has"
-    yield f"cvt[.sat].{whole}, cvt.{braced([*INTEGRAL])}[.ftz]", f"exact; {ends}"
-    yield "cvt[.rn,.rz,.rm,.rp][.ftz][.sat][.relu][.satfinite].{f16,bf16,f32,f64,f16x2,bf16x2}", "correctly rounded"
-    yield "cvt.{rna,rn,rz}.tf32.f32, cvt.rn[.satfinite][.relu].{e4m3x2,e5m2x2,f16x2}", "correctly rounded"
+        yield f"{braced(opcodes)}{options}{first}.{braced(kinds)} | {how}"
+
+
+INSTRUCTIONS = (
+    "\n".join(instructions())
+    + f"""
+{{add,sub,mad.lo,mad.hi}}.cc.{{u32,s32,u64,s64}}, {{addc,subc,madc.lo,madc.hi}}[.cc].{{u32,s32,u64,s64}} | exact
+{{setp,set}}.{braced([*FLOAT_COMPARISONS])}[.and,.or,.xor][.ftz] | exact, of all types
+lop3.b32 | exact
+cvt[.sat].{{u,s}}{{8..64}}, cvt.{braced([*INTEGRAL])}[.ftz] \
+| exact; what is beyond becomes the nearest end, and NaN what 9.7.9.21 has
+cvt[.rn,.rz,.rm,.rp][.ftz][.sat][.relu][.satfinite].{{f16,bf16,f32,f64,f16x2,bf16x2}} | correctly rounded
+cvt.{{rna,rn,rz}}.tf32.f32, cvt.rn[.satfinite][.relu].{{e4m3x2,e5m2x2,f16x2}} | correctly rounded
+"""
+)

@@ -15,12 +15,12 @@ from .order import ALL_ROWS, GENERIC, BarrierError, BoundsError, RaceError, Repl
 from .program import WINDOW_BITS, effect
 from .sync import Turn
 
-
-def instructions() -> Iterator[tuple[str, str]]:
-    """Yield what is modelled: (opcode, how)."""
-    yield "barrier.cluster.{arrive[.release,.relaxed],wait[.acquire]}[.aligned]", "of all threads that have not ended"
-    yield "fence.mbarrier_init.release.cluster", "of the warp's mbarriers, for relaxed arrivals behind it"
-    yield "mapa.shared::cluster.u32, getctarank.shared::cluster.u32", "the upper 8 bits of an address are a rank"
+INSTRUCTIONS = """
+barrier.cluster.{arrive[.release,.relaxed],wait[.acquire]}[.aligned] | of all threads that have not ended
+fence.mbarrier_init.release.cluster | of the warp's mbarriers, for relaxed arrivals behind it
+mapa.shared::cluster.u32, getctarank.shared::cluster.u32 | the upper 8 bits of an address are a rank
+"""
+"""What is modelled: opcodes, and how."""
 
 
 class Cluster:

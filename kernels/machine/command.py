@@ -83,8 +83,9 @@ def coverage() -> Iterator[str]:
     yield "| instruction | modelled how |"
     yield "|---|---|"
     for name, module in sorted(sys.modules.items()):
-        if name.startswith(f"{__package__}.") and hasattr(module, "instructions"):
-            for opcodes, how in module.instructions():
+        if name.startswith(f"{__package__}.") and hasattr(module, "INSTRUCTIONS"):
+            for row in module.INSTRUCTIONS.strip().splitlines():
+                opcodes, how = row.split(" | ")
                 yield f"| `{opcodes}` | {how} |"
 
 

@@ -1,18 +1,16 @@
 """Where a warp goes on: branches, the end, naps, and the registers that it has (PTX ISA 8.7, 9.7.12 and 9.7.19)."""
 
-from collections.abc import Iterator
-
 from . import divergence, local, sync
 from .order import AssertError, FaultError
 from .program import LANES, effect, uniform
 
-
-def instructions() -> Iterator[tuple[str, str]]:
-    """Yield what is modelled: (opcode, how)."""
-    yield "bra[.uni], brx.idx[.uni], ret[.uni], exit", "lanes may part, and meet again in orders that a seed decides"
-    yield "trap, brkpt", "a fault: the kernel asserts"
-    yield "nanosleep.u32", "who naps gets fewer turns from then on"
-    yield "setmaxnreg.{inc,dec}.sync.aligned.u32", "with .maxnreg: waits for registers that others gave up"
+INSTRUCTIONS = """
+bra[.uni], brx.idx[.uni], ret[.uni], exit | lanes may part, and meet again in orders that a seed decides
+trap, brkpt | a fault: the kernel asserts
+nanosleep.u32 | who naps gets fewer turns from then on
+setmaxnreg.{inc,dec}.sync.aligned.u32 | with .maxnreg: waits for registers that others gave up
+"""
+"""What is modelled: opcodes, and how."""
 
 
 @effect("bra", "bra.uni", operands="*")

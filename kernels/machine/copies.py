@@ -6,7 +6,7 @@ nothing here.
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -23,18 +23,20 @@ from .ptx import UnknownError
 from .sync import lanes_of, mbarrier_of, names
 from .tensor_map import Part, TensorMap, map_at
 
-
-def instructions() -> Iterator[tuple[str, str]]:
-    """Yield what is modelled: (opcode, how)."""
-    yield "cp.async.{ca,cg}.shared.global, cp.async.{commit_group,wait_group,wait_all}", "events of the generic proxy"
-    yield "cp.async.mbarrier.arrive[.noinc].shared.b64", "an event behind the copies so far"
-    boxes, bulk = "cp.async.bulk.tensor.{1..5}d", "cp.async.bulk"
-    for name, what in ((boxes, "boxes of tiled maps, im2col is refused"), (bulk, "bytes")):
-        yield f"{name}.shared::{{cta,cluster}}.global.mbarrier[.multicast::cluster]", f"an event a CTA: {what}"
-        yield f"{name}.global.shared::cta.bulk_group", f"events, a read and a write: {what}"
-    yield "cp.reduce.async.bulk[.tensor.{1..5}d].global.shared::cta.OP.bulk_group", "each element at once, relaxed.gpu"
-    yield "cp.async.bulk.shared::cluster.shared::cta.mbarrier", "an event"
-    yield "cp.async.bulk.{commit_group,wait_group[.read]}, cp.async.bulk.prefetch", "per warp; prefetches do nothing"
+INSTRUCTIONS = """
+cp.async.{ca,cg}.shared.global, cp.async.{commit_group,wait_group,wait_all} | events of the generic proxy
+cp.async.mbarrier.arrive[.noinc].shared.b64 | an event behind the copies so far
+cp.async.bulk.tensor.{1..5}d.shared::{cta,cluster}.global.mbarrier[.multicast::cluster] \
+| an event a CTA: boxes of tiled maps, im2col is refused
+cp.async.bulk.tensor.{1..5}d.global.shared::cta.bulk_group \
+| events, a read and a write: boxes of tiled maps, im2col is refused
+cp.async.bulk.shared::{cta,cluster}.global.mbarrier[.multicast::cluster] | an event a CTA: bytes
+cp.async.bulk.global.shared::cta.bulk_group | events, a read and a write: bytes
+cp.reduce.async.bulk[.tensor.{1..5}d].global.shared::cta.OP.bulk_group | each element at once, relaxed.gpu
+cp.async.bulk.shared::cluster.shared::cta.mbarrier | an event
+cp.async.bulk.{commit_group,wait_group[.read]}, cp.async.bulk.prefetch | per warp; prefetches do nothing
+"""
+"""What is modelled: opcodes, and how."""
 
 
 HINTS = {"L2::cache_hint", "L2::64B", "L2::128B", "L2::256B"}

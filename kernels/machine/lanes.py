@@ -18,16 +18,16 @@ from .program import LANE, LANES, effect, family
 ALL = np.ones(LANES, bool)
 ALL_MEMBERS = np.full(LANES, -1, np.int32).tobytes()
 
-
-def instructions() -> Iterator[tuple[str, str]]:
-    """Yield what is modelled: (opcode, how)."""
-    yield "shfl.sync.{up,down,bfly,idx}.b32", "exact; to read a lane that takes no part is a fault"
-    yield "vote.sync.{all,any,uni}.pred, vote.sync.ballot.b32", "exact"
-    yield "match.{any,all}.sync.{b32,b64}", "exact"
-    yield "redux.sync.{add,min,max}.{u32,s32}, redux.sync.{and,or,xor}.b32", "exact"
-    yield "elect.sync", "any of the lanes, which a seed decides; the same each time"
-    yield "bar.warp.sync", "a warp is one agent: it orders nothing more. All members have to come, as to all of these"
-    yield "activemask.b32", "the lanes that are at this place"
+INSTRUCTIONS = """
+shfl.sync.{up,down,bfly,idx}.b32 | exact; to read a lane that takes no part is a fault
+vote.sync.{all,any,uni}.pred, vote.sync.ballot.b32 | exact
+match.{any,all}.sync.{b32,b64} | exact
+redux.sync.{add,min,max}.{u32,s32}, redux.sync.{and,or,xor}.b32 | exact
+elect.sync | any of the lanes, which a seed decides; the same each time
+bar.warp.sync | a warp is one agent: it orders nothing more. All members have to come, as to all of these
+activemask.b32 | the lanes that are at this place
+"""
+"""What is modelled: opcodes, and how."""
 
 
 def number(lanes: np.ndarray) -> int:

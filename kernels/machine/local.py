@@ -6,7 +6,7 @@ brings along, `vprintf` and `__assertfail`, is done by the machine.
 
 import re
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import lru_cache
 
 import numpy as np
@@ -21,11 +21,11 @@ from .ptx import UnknownError
 Copies = tuple[tuple[int, int, int], ...]
 """(from, to, bytes) in local memory."""
 
-
-def instructions() -> Iterator[tuple[str, str]]:
-    """Yield what is modelled: (opcode, how)."""
-    yield "{ld,st}.{local,param}[.v2,.v4].{b,u,s,f}{8..64}", "of each lane; and what a launch is given"
-    yield "call[.uni]", f"functions of the module, {' and '.join(OUTSIDE)}; nothing recurs"
+INSTRUCTIONS = """
+{ld,st}.{local,param}[.v2,.v4].{b,u,s,f}{8..64} | of each lane; and what a launch is given
+call[.uni] | functions of the module, vprintf and __assertfail; nothing recurs
+"""
+"""What is modelled: opcodes, and how."""
 
 
 def _places(w, at: np.ndarray, size: int, instruction) -> tuple[np.ndarray, np.ndarray]:

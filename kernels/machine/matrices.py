@@ -3,7 +3,7 @@
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -16,13 +16,14 @@ from .ptx import Instruction, UnknownError
 FORM = re.compile(r"aligned b16 m8n8 shared(?:::cta)? sync(?P<trans> trans)? x(?P<count>[124])")
 """Of the qualifiers in the order of the alphabet: CUTLASS has another than PTX ISA."""
 
-
-def instructions() -> Iterator[tuple[str, str]]:
-    """Yield what is modelled: (opcode, how)."""
-    form = "matrix.sync.aligned.m8n8.{x1,x2,x4}[.trans].shared[::cta].b16"
-    yield f"ld{form}", "weak reads by the warp, of 16 bytes at each of 8 addresses a matrix"
-    yield f"st{form}", "weak writes by the warp, of 16 bytes at each of 8 addresses a matrix"
-    yield "movmatrix.sync.aligned.m8n8.trans.b16", "exact"
+INSTRUCTIONS = """
+ldmatrix.sync.aligned.m8n8.{x1,x2,x4}[.trans].shared[::cta].b16 \
+| weak reads by the warp, of 16 bytes at each of 8 addresses a matrix
+stmatrix.sync.aligned.m8n8.{x1,x2,x4}[.trans].shared[::cta].b16 \
+| weak writes by the warp, of 16 bytes at each of 8 addresses a matrix
+movmatrix.sync.aligned.m8n8.trans.b16 | exact
+"""
+"""What is modelled: opcodes, and how."""
 
 
 def at_once(program, inst: Instruction, prepare: Callable[[Sequence[Instruction]], tuple], run: Callable) -> Callable:

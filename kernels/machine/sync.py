@@ -1,7 +1,7 @@
 """What keeps threads in step: barriers, fences and mbarriers (PTX ISA 8.7, 9.7.13.1, 9.7.13.4 and 9.7.13.15)."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,15 +12,15 @@ from .order import FOREVER, GENERIC, GLOBAL, GRANULE, SHARED, BarrierError, Cloc
 from .program import LANES, Until, effect, family, uniform
 from .ptx import UnknownError
 
-
-def instructions() -> Iterator[tuple[str, str]]:
-    """Yield what is modelled: (opcode, how)."""
-    yield "bar[.cta].{sync,arrive}, barrier[.cta].{sync,arrive}[.aligned]", "of all warps, or of as many as are said"
-    yield "griddepcontrol.{wait,launch_dependents}", "with launch_pdl, between launches in a row"
-    yield "fence.{acq_rel,sc,acquire,release}.SCOPE, membar.{cta,gl,sys}", "with strong accesses, at their scopes"
-    yield "fence.proxy.async[.global,.shared::{cta,cluster}]", "orders generic accesses with those of TMA and wgmma"
-    yield "mbarrier.{init,inval,arrive,arrive_drop,expect_tx,complete_tx,pending_count}.b64", "by phase and counts"
-    yield "mbarrier.{test_wait,try_wait}[.parity].b64", "joins what all who arrived knew; try_wait may give up early"
+INSTRUCTIONS = """
+bar[.cta].{sync,arrive}, barrier[.cta].{sync,arrive}[.aligned] | of all warps, or of as many as are said
+griddepcontrol.{wait,launch_dependents} | with launch_pdl, between launches in a row
+fence.{acq_rel,sc,acquire,release}.SCOPE, membar.{cta,gl,sys} | with strong accesses, at their scopes
+fence.proxy.async[.global,.shared::{cta,cluster}] | orders generic accesses with those of TMA and wgmma
+mbarrier.{init,inval,arrive,arrive_drop,expect_tx,complete_tx,pending_count}.b64 | by phase and counts
+mbarrier.{test_wait,try_wait}[.parity].b64 | joins what all who arrived knew; try_wait may give up early
+"""
+"""What is modelled: opcodes, and how."""
 
 
 @effect("griddepcontrol.wait")

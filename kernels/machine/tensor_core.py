@@ -71,20 +71,26 @@ def forms(types: str, sums: str, shapes: str, k: int) -> Iterator[tuple[str, For
 FORMS = dict(chain.from_iterable(forms(*line) for line in TYPES))
 
 
-def instructions() -> Iterator[tuple[str, str]]:
-    """Yield what is modelled: (opcode, how)."""
+def instructions() -> Iterator[str]:
     for types, sums, shapes, k in TYPES:
         kind, total, shape = (
             f"{{{text.replace(' ', ',')}}}" if " " in text else text for text in (types, sums, shapes)
         )
         how = {"s32": "exact", "f64": "sums in fp64"}.get(sums, "sums in fp32: as the hardware's for whole numbers")
         cut = "[.satfinite]" if sums == "s32" else ""
-        yield f"mma.sync.aligned.{shape}.row.col{cut}.{total}.{kind}.{kind}.{total}", how
+        yield f"mma.sync.aligned.{shape}.row.col{cut}.{total}.{kind}.{kind}.{total} | {how}"
         if k:
-            yield f"wgmma.mma_async.sync.aligned.m64n*k{k}.{total}.{kind}.{kind}{cut}", f"{how}; in its own time"
-    yield "wgmma.fence.sync.aligned", "where it is missing is a fault"
-    yield "wgmma.commit_group.sync.aligned", "groups of a warp"
-    yield "wgmma.wait_group.sync.aligned", "for the results of the warp, and the reads of its warpgroup"
+            yield f"wgmma.mma_async.sync.aligned.m64n*k{k}.{total}.{kind}.{kind}{cut} | {how}; in its own time"
+
+
+INSTRUCTIONS = (
+    "\n".join(instructions())
+    + """
+wgmma.fence.sync.aligned | where it is missing is a fault
+wgmma.commit_group.sync.aligned | groups of a warp
+wgmma.wait_group.sync.aligned | for the results of the warp, and the reads of its warpgroup
+"""
+)
 
 
 def fragments(kind: str, words: np.ndarray, rows: int = 8) -> np.ndarray:

@@ -6,7 +6,7 @@ parameters of the kernel. Their limits are those of cuTensorMapEncodeTiled (CUDA
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -29,15 +29,12 @@ KINDS = ["u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f32.ftz", "f64"
 """By the number that tensormap.replace.elemtype takes (9.7.9.26, table 33)."""
 SIZES = (1, 2, 4, 4, 8, 8, 2, 4, 4, 8, 2, 4, 4)
 
-
-def instructions() -> Iterator[tuple[str, str]]:
-    """Yield what is modelled: (opcode, how)."""
-    yield (
-        "tensormap.replace.tile.FIELD.shared::cta.b1024",
-        "a weak read and write of all the map",
-    )
-    yield PUBLISH.format("SCOPE"), "a generic copy"
-    yield "fence.proxy.tensormap::generic.acquire.SCOPE", "without it between, TMA must not use what was copied"
+INSTRUCTIONS = """
+tensormap.replace.tile.FIELD.shared::cta.b1024 | a weak read and write of all the map
+tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.SCOPE.sync.aligned | a generic copy
+fence.proxy.tensormap::generic.acquire.SCOPE | without it between, TMA must not use what was copied
+"""
+"""What is modelled: opcodes, and how."""
 
 
 @dataclass(frozen=True)
