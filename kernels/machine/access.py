@@ -17,7 +17,7 @@ from .floats import from_bf16, to_bf16
 from .local import parameter, read_local, write_local
 from .memory import EVERY, LOCAL_WINDOW, MAPS, PARAMETERS, SHARED_WINDOW, Places, each_byte, granules, starts
 from .order import GENERIC, BoundsError, Clock, RaceError, joined
-from .program import LANE, WINDOW_BITS, effect, family
+from .program import LANE, WINDOW_BITS, effect, family, lanes_of
 from .ptx import UnknownError
 
 SPACES = {"global": "global", "const": "global", "local": "local", "param": "param"}
@@ -216,7 +216,7 @@ def _parts(w, space: str | None, at: np.ndarray) -> Iterator[tuple[str, np.ndarr
         return
     mask, windows = w.mask, at & -SHARED_WINDOW
     windows = np.where((at >= PARAMETERS) & (at < MAPS), PARAMETERS, windows)
-    lanes = np.arange(LANES) if mask is None else np.flatnonzero(mask)
+    lanes = lanes_of(w)
     for window in sorted(set(windows.tolist())):
         which = windows == window
         if window not in WINDOWS:

@@ -18,9 +18,9 @@ from .device import Event
 from .floats import from_bf16, to_bf16
 from .memory import EMPTY, REGION_BITS, granules
 from .order import GENERIC, GLOBAL, GRANULE, SHARED, Clock, FaultError, TmaError
-from .program import effect, family
+from .program import effect, family, lanes_of
 from .ptx import UnknownError
-from .sync import lanes_of, mbarrier_of, names
+from .sync import mbarrier_of, names
 from .tensor_map import Part, TensorMap, map_at
 
 INSTRUCTIONS = """

@@ -15,7 +15,7 @@ from . import divergence
 from .alu import LANES, bits, numpy_name
 from .memory import LOCAL_WINDOW, PARAMETERS, each_byte
 from .order import AssertError, BoundsError
-from .program import family
+from .program import family, lanes_of
 from .ptx import UnknownError
 
 Copies = tuple[tuple[int, int, int], ...]
@@ -32,8 +32,7 @@ def _places(w, at: np.ndarray, size: int, instruction) -> tuple[np.ndarray, np.n
     """Return an index of local memory: of so many bytes at these addresses, one of each lane that takes part."""
     if at.min(initial=0) < 0 or at.max(initial=0) + size > w.local.shape[1]:
         raise BoundsError(f"{instruction}: local byte {at.max()}, a thread has {w.local.shape[1]}")
-    lanes = np.arange(LANES) if w.mask is None else np.flatnonzero(w.mask)
-    return lanes[:, None], each_byte(at, size)
+    return lanes_of(w)[:, None], each_byte(at, size)
 
 
 def read_local(w, at: np.ndarray, size: int, instruction, strong=None) -> np.ndarray:
@@ -57,7 +56,7 @@ def write_local(w, at: np.ndarray, data: np.ndarray, instruction, strong=None) -
 
 def copy(w, copies: Copies) -> None:
     """Hand over what a call takes or gives, in the lanes that take part."""
-    lanes = np.arange(LANES) if w.mask is None else np.flatnonzero(w.mask)
+    lanes = lanes_of(w)
     for source, target, size in copies:
         w.local[lanes, target : target + size] = w.local[lanes, source : source + size]
 
@@ -113,7 +112,7 @@ def call(program, inst):
         raise UnknownError(f"the function {name}, which this machine does not have")
 
     def ask(w):
-        for lane in range(LANES) if w.mask is None else np.flatnonzero(w.mask):
+        for lane in lanes_of(w):
             values = [w.local[lane, places[v][0] :][: places[v][1]].tobytes() for v in taken]
             OUTSIDE[name](w, lane, *(int.from_bytes(value, "little") for value in values))
 

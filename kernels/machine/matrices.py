@@ -10,7 +10,7 @@ import numpy as np
 from .access import read_shared, write_shared
 from .alu import LANES, names_in
 from .order import FaultError
-from .program import effect, family
+from .program import check_whole, effect, family
 from .ptx import Instruction, UnknownError
 
 FORM = re.compile(r"aligned b16 m8n8 shared(?:::cta)? sync(?P<trans> trans)? x(?P<count>[124])")
@@ -44,8 +44,7 @@ def at_once(program, inst: Instruction, prepare: Callable[[Sequence[Instruction]
         return len(instructions), prepare(instructions)
 
     def effect(w):
-        if w.mask is not None:
-            raise FaultError("not all lanes of the warp take part in it")
+        check_whole(w)
         if not following:
             following.append(prepared(w.pc))
         count, operands = following[0]
@@ -95,8 +94,7 @@ def store(program, inst):
     place, gets = program.address(inst.args[0]), program.gets(inst.args[1], "b32")
 
     def run(w):
-        if w.mask is not None:
-            raise FaultError("not all lanes of the warp take part in it")
+        check_whole(w)
         words = np.stack([get(w) for get in gets])
         rows = (turn(words) if turned else words).view(np.uint8).reshape(-1, 16)
         write_shared(w, place(w)[: 8 * count], rows, inst)
@@ -106,6 +104,5 @@ def store(program, inst):
 
 @effect("movmatrix.sync.aligned.m8n8.trans.b16", operands="=b32 b32", quiet=True)
 def move(w, inst, put, value):
-    if w.mask is not None:
-        raise FaultError("not all lanes of the warp take part in it")
+    check_whole(w)
     put(w, turn(value(w)).view(np.uint32).reshape(LANES))

@@ -15,7 +15,7 @@ import numpy as np
 from .alu import LANES, NAMES, bits, names_in, numpy_name, value
 from .memory import EMPTY
 from .order import FaultError
-from .ptx import FLOAT, Instruction, Kernel, UnknownError, float_bits
+from .ptx import Instruction, Kernel, UnknownError, literal_bits
 
 LANE = np.arange(LANES, dtype=np.uint32)
 ALL_LANES, NO_LANES = (np.full(LANES, is_on).tobytes() for is_on in (True, False))  # masks, the fastest way to tell
@@ -28,23 +28,35 @@ IN_LOOPS = 16  # mbarriers at most that one instruction initialises, where it is
 QUIET: set[str] = set()
 """What nobody else notices: the scheduler need not look after them."""
 
-PLACES = {
-    "ctaid": "w.cta.place[{}]", "nctaid": "w.cta.launch.shape[{}]",
-    "clusterid": "w.cta.place[{0}] // w.program.clusters[{0}]",
-    "nclusterid": "w.cta.launch.shape[{0}] // w.program.clusters[{0}]",
-    "cluster_ctaid": "w.cta.place[{0}] % w.program.clusters[{0}]", "cluster_nctaid": "w.program.clusters[{}]",
-}  # fmt: skip
-SPECIAL = {
-    **{f"%tid.{axis}": f"w.program.tid[w.number][{i}]" for i, axis in enumerate("xyz")}, "%laneid": "LANE",
-    **{f"%ntid.{axis}": f"full(w.program.block[{i}])" for i, axis in enumerate("xyz")},
-    "%warpid": "full(w.number)", "%lanemask_eq": "BIT", "%lanemask_lt": "BIT - 1",
-    "%lanemask_le": "BIT + BIT - 1", "%lanemask_gt": "-BIT - BIT", "%lanemask_ge": "-BIT",
-    "%dynamic_smem_size": "full(w.program.shared_bytes - w.program.kernel.shared_bytes)",
-    "%clock": "full(w.cta.machine.cycles % 2**32)",
-    **{f"%{name}.{axis}": f"full({text.format(i)})" for name, text in PLACES.items() for i, axis in enumerate("xyz")},
-    "%cluster_ctarank": "full(w.cta.rank)", "%cluster_nctarank": "full(w.program.cluster)",
-    "%globaltimer": "full(w.cta.machine.time_ns, u8)", "%clock64": "full(w.cta.machine.cycles, u8)",
-}  # fmt: skip
+SPECIAL_ROWS = """
+%tid.* | w.program.tid[w.number][#]
+%ntid.* | full(w.program.block[#])
+%ctaid.* | full(w.cta.place[#])
+%nctaid.* | full(w.cta.launch.shape[#])
+%clusterid.* | full(w.cta.place[#] // w.program.clusters[#])
+%nclusterid.* | full(w.cta.launch.shape[#] // w.program.clusters[#])
+%cluster_ctaid.* | full(w.cta.place[#] % w.program.clusters[#])
+%cluster_nctaid.* | full(w.program.clusters[#])
+%cluster_ctarank | full(w.cta.rank)
+%cluster_nctarank | full(w.program.cluster)
+%laneid | LANE
+%warpid | full(w.number)
+%lanemask_eq | BIT
+%lanemask_lt | BIT - 1
+%lanemask_le | BIT + BIT - 1
+%lanemask_gt | -BIT - BIT
+%lanemask_ge | -BIT
+%dynamic_smem_size | full(w.program.shared_bytes - w.program.kernel.shared_bytes)
+%clock | full(w.cta.machine.cycles % 2**32)
+%clock64 | full(w.cta.machine.cycles, u8)
+%globaltimer | full(w.cta.machine.time_ns, u8)
+"""
+SPECIAL = {}
+"""Special registers (10), and their source in Python: of x, y and z where a row has *, numbered by #."""
+for _row in SPECIAL_ROWS.strip().splitlines():
+    _name, _source = _row.split(" | ")
+    for _number, _axis in enumerate("xyz"):
+        SPECIAL[_name.replace("*", _axis)] = _source.replace("#", str(_number))
 
 
 def full(number: int, dtype=np.uint32) -> np.ndarray:
@@ -53,16 +65,23 @@ def full(number: int, dtype=np.uint32) -> np.ndarray:
     return array
 
 
-def effect(*opcodes: str, operands: str = "", only: Callable = lambda inst: True, quiet: bool = False) -> Callable:
+def lanes_of(w) -> np.ndarray:
+    """The lanes that take part."""
+    return np.arange(LANES) if w.mask is None else np.flatnonzero(w.mask)
+
+
+def check_whole(w) -> None:
+    if w.mask is not None:
+        raise FaultError("not all lanes of the warp take part in it")
+
+
+def effect(*opcodes: str, operands: str = "", quiet: bool = False) -> Callable:
     """Register a function of a warp, the instruction and its operands for these opcodes. `operands` says what becomes
     of each: of a type its value, of =type what writes it (both functions of a warp), of @ addresses, of S those in the
-    CTA's own shared memory, of # a number, of * the text; with a ? behind it may be missing. Refused are instructions
-    that are not among the `only` ones."""
+    CTA's own shared memory, of # a number, of * the text; with a ? behind it may be missing."""
 
     def register(function: Callable) -> Callable:
         def maker(program: "Program", inst: Instruction) -> Effect:
-            if not only(inst):
-                raise UnknownError("operands that this machine does not know")
             given = program.given(inst.args, operands.split())
             return lambda w: function(w, inst, *given)
 
@@ -308,15 +327,9 @@ class Program:
 
 
 def _constant(text: str, kind: str) -> np.ndarray:
-    if (literal := FLOAT.fullmatch(text)) and kind != "pred":
-        number = float_bits(literal, bits(kind))
-    elif re.fullmatch(r"-?(0[xX][0-9A-Fa-f]+|0|[1-9]\d*)U?", text):
-        number = int(text.rstrip("U"), 0)
-    else:
-        raise UnknownError(f"operand {text} is unknown")
     if kind == "pred":
-        return np.full(LANES, number != 0)
-    array = full(number % 2 ** bits(kind), numpy_name(f"u{bits(kind)}")).view(numpy_name(kind))
+        return np.full(LANES, literal_bits(text, 32) != 0)
+    array = full(literal_bits(text, bits(kind)), numpy_name(f"u{bits(kind)}")).view(numpy_name(kind))
     array.flags.writeable = False
     return array
 

@@ -249,20 +249,19 @@ def variables_in(text: str) -> Iterator[Variable]:
 def _initialised(variable: Variable) -> bytes:
     width, written = int(variable.kind[1:]), b""
     for number in re.sub(r"[{}\s]", "", variable.values).split(","):
-        if literal := FLOAT.fullmatch(number):
-            value = float_bits(literal, width)
-        elif re.fullmatch(r"-?(0[xX][0-9A-Fa-f]+|\d+)U?|", number):
-            value = int(number.rstrip("U") or "0", 0)
-        else:
-            raise UnknownError(f"{variable.name} is initialised by something else than numbers: {number}")
-        written += (value % 2**width).to_bytes(width // 8, "little")
+        written += literal_bits(number or "0", width).to_bytes(width // 8, "little")
     if variable.values.count("{") > 1 and len(written) < variable.size:
         raise UnknownError(f"{variable.name} is initialised in part, in braces inside of braces")
     return written.ljust(variable.size, b"\0")
 
 
-def float_bits(literal: re.Match, width: int) -> int:
-    """Return the bits of a float of this width."""
+def literal_bits(text: str, width: int) -> int:
+    """Return the bits of a number of this width (4.5)."""
+    if re.fullmatch(r"-?(0[xX][0-9A-Fa-f]+|0|[1-9]\d*)U?", text):
+        return int(text.rstrip("U"), 0) % 2**width
+    literal = FLOAT.fullmatch(text)
+    if literal is None:
+        raise UnknownError(f"operand {text} is unknown")
     digits = literal["single"] or literal["double"]
     if digits and 4 * len(digits) == width:
         return int(digits, 16)

@@ -9,7 +9,7 @@ import numpy as np
 
 from .divergence import not_ended
 from .order import FOREVER, GENERIC, GLOBAL, GRANULE, SHARED, BarrierError, Clock, RaceError, joined
-from .program import LANES, Until, effect, family, uniform
+from .program import LANES, Until, effect, family, lanes_of, uniform
 from .ptx import UnknownError
 
 INSTRUCTIONS = """
@@ -221,10 +221,6 @@ def mbarrier_at(w, address: int) -> Mbarrier:
     if mbarrier.cta is not w.cta:
         mbarrier.cta.reached_by[w.agent] = w.epoch
     return mbarrier
-
-
-def lanes_of(w):
-    return range(LANES) if w.mask is None else np.flatnonzero(w.mask)
 
 
 def names(*operations: str, of: str = "mbarrier", order: str = "", spaces=("shared", "shared::cta")) -> list[str]:

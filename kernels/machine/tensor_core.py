@@ -22,7 +22,7 @@ from .floats import from_bf16, from_fp8
 from .matrices import at_once
 from .memory import each_byte, granules, swizzled
 from .order import ALL_ROWS, GRANULE, SHARED, BoundsError, FaultError
-from .program import effect, family, uniform
+from .program import check_whole, effect, family, uniform
 from .ptx import UnknownError
 
 E4M3, E5M2 = (from_fp8(np.arange(256), kind).astype(np.float32) for kind in ("e4m3", "e5m2"))
@@ -281,8 +281,7 @@ def wgmma(program, inst):
     x_turned, w_turned = len(turns) == 2 and turns[0] == "1", turns[-1:] == ("1",)
 
     def multiply(w):
-        if w.mask is not None:
-            raise FaultError("a wgmma that not all lanes take part in")
+        check_whole(w)
         cta, before = w.cta, taken(w.r)
         sums = before[0].sums if type(before[0]) is Pending else None
         again = sums is not None and len(sums.registers) == len(before) and all(map(is_, sums.registers, before))

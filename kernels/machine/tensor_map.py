@@ -15,9 +15,9 @@ import numpy as np
 
 from .memory import MAP_BYTES, MAPS, REGION_BITS, Region, each_byte, granules, swizzled
 from .order import GENERIC, GRANULE, BoundsError, RaceError, TmaError
-from .program import effect, family, uniform
+from .program import effect, family, lanes_of, uniform
 from .ptx import UnknownError
-from .sync import SCOPES, lanes_of
+from .sync import SCOPES
 
 FIELDS = np.dtype([
     ("global_address", "u8"), ("global_stride", "u8", 4), ("global_dim", "u4", 5), ("box_dim", "u4", 5),
@@ -27,7 +27,8 @@ FIELDS = np.dtype([
 assert FIELDS.itemsize == MAP_BYTES
 KINDS = ["u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f32.ftz", "f64", "bf16", "tf32", "tf32.ftz"]
 """By the number that tensormap.replace.elemtype takes (9.7.9.26, table 33)."""
-SIZES = (1, 2, 4, 4, 8, 8, 2, 4, 4, 8, 2, 4, 4)
+SIZES = [int(re.search(r"\d+", kind)[0]) // 8 for kind in KINDS]
+"""Bytes of each."""
 
 INSTRUCTIONS = """
 tensormap.replace.tile.FIELD.shared::cta.b1024 | a weak read and write of all the map
@@ -204,9 +205,11 @@ def replace(program, inst):
 PUBLISH = "tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.{}.sync.aligned"
 
 
-@effect(*map(PUBLISH.format, SCOPES), operands="@ S #", only=lambda inst: int(inst.args[2], 0) == MAP_BYTES)
+@effect(*map(PUBLISH.format, SCOPES), operands="@ S #")
 def publish(w, inst, to, source, size):
     """9.7.13.16: the copy is generic; that TMA may see it takes an acquire, too."""
+    if size != MAP_BYTES:
+        raise UnknownError(f"{inst}: a tensor map of another size")
     shared, memory = w.cta.shared, w.cta.machine.memory
     g = _in_shared(w, start := uniform(w, source(w), "the source of a tensor map"))
     shared.note_read(g, w.clock, GENERIC, w.agent, w.epoch, inst)

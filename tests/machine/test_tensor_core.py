@@ -66,7 +66,7 @@ wrote, with no fence.proxy.async: FILL BAR FENCE MMA COMMIT WAIT | PROXY FILL BA
 that (.* wrote, with no order|nobody wrote): FILL PROXY FENCE MMA COMMIT WAIT
 overwrites shared memory while reader: FILL PROXY BAR FENCE MMA COMMIT FENCE OTHER COMMIT WAIT1 BAR DIRTY WAIT
 ends while its wgmma: FILL PROXY BAR FENCE MMA COMMIT | FILL PROXY BAR FENCE MMA WAIT
-not all lanes take part in: FILL PROXY BAR FENCE ONE
+not all lanes of the warp take part: FILL PROXY BAR FENCE ONE
 scale-d of a wgmma differs between the lanes: FILL PROXY BAR FENCE LANES
 a matrix descriptor differs between the lanes: FILL PROXY BAR FENCE MIXED
 past the end of shared memory: FILL PROXY BAR FENCE FAR
