@@ -21,7 +21,7 @@ import triton
 from triton.runtime.jit import KernelInterface
 
 from .gpus import ARCHITECTURES
-from .verdict import BUDGET, ERROR, check
+from .verdict import BUDGET, check, why
 
 HERE = Path(__file__).parent
 SUITE = HERE.parents[1] / "tests" / "machine"
@@ -110,7 +110,7 @@ def judge(kernel: KernelInterface, name: str, cases: Callable, options: argparse
                 child.join()
                 bad += 1
                 end = f"{name} is not judged: the compiler of triton {triton.__version__} ends its process"
-                print(f"{name}  case {count}\n    {end} ({child.exitcode}) for {options.arch}: {why(printed)}")
+                print(f"{name}  case {count}\n    {end} ({child.exitcode}) for {options.arch}: {said_in(printed)}")
     child.join()
     tried = f"{count} case{'s' * (count != 1)} under {options.seeds} order{'s' * (options.seeds > 1)} of events"
     print(f"triton {triton.__version__}, {options.arch}: {tried}, {bad} bad")
@@ -135,7 +135,7 @@ def judge_each(
                 more = dict(zip(("expected", "tolerance"), expected, strict=False))
                 verdict = check(kernel, grid, args, **{word: getattr(options, word) for word in PASSED_ON}, **more)
             except ValueError as error:
-                title, text, is_bad = "", f"{error}; {why(printed)}".removesuffix("; "), True
+                title, text, is_bad = "", f"{error}; {said_in(printed)}".removesuffix("; "), True
             else:
                 title = f"  {verdict.instructions} instructions  {verdict.seconds:.1f} s"
                 text, is_bad = str(verdict), not verdict
@@ -151,11 +151,11 @@ def judge_each(
         sender.send(None)
 
 
-def why(printed: Any) -> str:
-    """The line of what a compiler printed that says why it failed."""
+def said_in(printed: Any) -> str:
+    """Why a compiler failed, of what it printed."""
     printed.seek(0)
     lines = printed.read().decode(errors="replace").splitlines()
-    return next((line for line in lines if re.search(ERROR, line)), ["", *lines][-1])
+    return why(lines or [""])
 
 
 def load(file: Path) -> ModuleType:

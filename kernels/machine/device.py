@@ -528,11 +528,7 @@ class Machine:
                 if not warp.alive or (step.visible and self.rng.random() >= self.calm):
                     return
         except (FaultError, ArithmeticError, TypeError, ValueError, AttributeError, IndexError, KeyError) as error:
-            at = (
-                program.fault_at(warp.pc, error)
-                if steps[warp.pc] and steps[warp.pc].count
-                else program.kernel.code[warp.pc]
-            )
+            at = program.fault_at(warp.pc, error)
             if isinstance(error, FaultError):
                 error.args = (f"{warp!r}, {at}: {str(error).removeprefix(f'{at} ')}",)
             else:

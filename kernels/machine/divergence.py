@@ -30,6 +30,11 @@ def here(w) -> np.ndarray:
     return np.ones(LANES, bool) if w.lanes is None else w.lanes
 
 
+def active(w) -> np.ndarray:
+    """Return those that take part in an instruction."""
+    return here(w) if w.mask is None else w.mask
+
+
 def go(w, pc: int, calls: tuple) -> None:
     """Send those that take part in an instruction elsewhere; the others of their group go on behind it."""
     if w.mask is None:
@@ -47,7 +52,7 @@ def end(w) -> bool:
     """End those that take part. Return whether they were the last of the warp."""
     if w.lanes is None and w.mask is None:
         return True
-    w.lanes = here(w) & ~(here(w) if w.mask is None else w.mask)
+    w.lanes = here(w) & ~active(w)
     return not w.lanes.any() and not w.others
 
 

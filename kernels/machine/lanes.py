@@ -11,7 +11,7 @@ from functools import lru_cache
 import numpy as np
 
 from .alu import numpy_name
-from .divergence import here, not_ended
+from .divergence import active, not_ended
 from .order import FaultError
 from .program import LANE, LANES, effect, family
 
@@ -40,9 +40,9 @@ def groups(w, members: np.ndarray) -> Iterator[np.ndarray]:
     if w.mask is None and members.tobytes() == ALL_MEMBERS:
         yield ALL
         return
-    active = here(w) if w.mask is None else w.mask
-    for mask in sorted(set(members[active].tolist())):
-        lanes, come = (mask >> LANE & 1).astype(bool) & not_ended(w), active & (members == mask)
+    here = active(w)
+    for mask in sorted(set(members[here].tolist())):
+        lanes, come = (mask >> LANE & 1).astype(bool) & not_ended(w), here & (members == mask)
         if (lanes != come).any():
             raise FaultError(f"lanes {number(come):#x} come with member mask {mask:#x}")
         yield lanes
@@ -147,7 +147,7 @@ def elect(w, inst, lanes):
 
 @effect("activemask.b32", operands="=b32", quiet=True)
 def active_mask(w, inst, put):
-    put(w, np.full(LANES, number(here(w) if w.mask is None else w.mask), np.uint32))
+    put(w, np.full(LANES, number(active(w)), np.uint32))
 
 
 @family("bar.warp.sync")

@@ -317,7 +317,7 @@ class Program:
         return get if self.cluster == 1 else lambda w: get(w) - (w.cta.rank << WINDOW_BITS)
 
     def fault_at(self, step: int, error: BaseException) -> Instruction:
-        """Return the instruction of a run that raised."""
+        """Return the instruction that raised: of an effect this one, of a run it or one behind it."""
         trace, line = error.__traceback__, 2
         while trace:
             if trace.tb_frame.f_code.co_filename == "<run>":

@@ -175,8 +175,7 @@ def fault(error: FaultError, machine: Observed, tensors: Mapping[str, Tensor], i
         return page(title, touched(first), touched(last), missing(first, last, error, is_gluon))
     if warp is None:
         return str(error)
-    is_run = warp.program.steps[warp.pc] and warp.program.steps[warp.pc].count
-    inst = warp.program.fault_at(warp.pc, error) if is_run else warp.program.kernel.code[warp.pc]
+    inst = warp.program.fault_at(warp.pc, error)
     if error.kind == "bounds" and error.byte is not None:
         title, address = bounds(error, machine, tensors)
         writes = bool(re.match(r"st|red|atom|cp\S*\.global\.shared", inst.op))

@@ -450,7 +450,12 @@ def _innermost(error: BaseException) -> str:
     *before, last = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     if before[-1:] == ["^"]:
         return f"{before[-2]}: {last}"
-    return next((line for line in before if re.search(ERROR, line)), last)
+    return why([*before, last])
+
+
+def why(lines: Sequence[str]) -> str:
+    """The line of what a compiler printed that says why it failed; else the last."""
+    return next((line for line in lines if re.search(ERROR, line)), lines[-1])
 
 
 LEFT: WeakKeyDictionary = WeakKeyDictionary()
