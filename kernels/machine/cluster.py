@@ -62,21 +62,27 @@ class Cluster:
 
 def check_end(cta) -> None:
     """Raise RaceError if the CTA ends where others of its cluster may still access its memory or its mbarriers."""
-    shared, ctas = cta.shared, cta.cluster.ctas
+    shared, others = cta.shared, {}
     known = joined([warp.clock for warp in cta.warps])
-    reads = np.abs(shared.reads)
-    accesses = [shared.ledger.accesses[number] for number in np.unique(shared.writes).tolist()]
-    accesses = [(access.agent, access.epoch, shared.writes == access.number) for access in accesses]
-    accesses += [(shared.first + row, reads[row].max(initial=0), reads[row]) for row in range(len(reads))]
-    accesses += [(agent, epoch, None) for agent, epoch in cta.reached_by.items()]
-    others = {other.agent(0, 0) + i: other for other in ctas for i in range(other.program.agents) if other is not cta}
-    for agent, epoch, places in accesses:
+    for other in cta.cluster.ctas:
+        if other is not cta:
+            others |= dict.fromkeys(range(other.first, other.first + other.program.agents), other)
+
+    def check(agent: int, epoch: int, places: np.ndarray | None = None) -> None:
         if agent in others and known.item(GENERIC, agent) < epoch:
-            message = (
-                f"{cta.warps[0]!r}: the CTA ends while CTA {others[agent].number} may still access its shared memory"
-            )
-            byte = None if places is None else shared.first_byte(np.arange(len(places)), places == places.max())
+            which = others[agent].number
+            message = f"{cta.warps[0]!r}: the CTA ends while CTA {which} may still access its shared memory"
+            byte = None if places is None else shared.first_byte(np.arange(len(places)), places)
             raise RaceError(message, shared, byte, agent)
+
+    for number in np.unique(shared.writes).tolist():
+        access = shared.ledger.accesses[number]
+        check(access.agent, access.epoch, shared.writes == number)
+    for row, epochs in enumerate(np.abs(shared.reads)):
+        last = epochs.max(initial=0)
+        check(shared.first + row, last, epochs == last)
+    for agent, epoch in cta.reached_by.items():
+        check(agent, epoch)
 
 
 @effect("mapa.shared::cluster.u32", operands="=b32 b32 b32", quiet=True)
