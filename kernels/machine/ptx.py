@@ -249,7 +249,12 @@ def variables_in(text: str) -> Iterator[Variable]:
 def _initialised(variable: Variable) -> bytes:
     width, written = int(variable.kind[1:]), b""
     for number in re.sub(r"[{}\s]", "", variable.values).split(","):
-        written += literal_bits(number or "0", width).to_bytes(width // 8, "little")
+        try:
+            value = literal_bits(number or "0", width)
+        except UnknownError:
+            message = f"{variable.name} is initialised by something else than numbers: {number}"
+            raise UnknownError(message) from None
+        written += value.to_bytes(width // 8, "little")
     if variable.values.count("{") > 1 and len(written) < variable.size:
         raise UnknownError(f"{variable.name} is initialised in part, in braces inside of braces")
     return written.ljust(variable.size, b"\0")

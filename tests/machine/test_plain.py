@@ -160,7 +160,7 @@ KINDS = {
     "no register": ("mov.u32 b, zz;", {}, "unknown: PTX line 9: mov.u32 b, zz: operand zz is unknown"),
     "a call by address": ("mov.u64 %d1, f;", dict(module=FUNCTION), "unknown: PTX line 10: mov.u64 %d1, f: operand f"),
     "a texture": ("", dict(module=".global .texref t;"), "unknown: the variable .global .texref t has no form"),
-    "an address as a value": ("", dict(module=".global .u64 g = k;"), "unknown: operand k is unknown"),
+    "an address as a value": ("", dict(module=".global .u64 g = k;"), "unknown: g is initialised by something else"),
     "no end": ("{", {}, "unknown: a brace that does not close"),
 }  # fmt: skip
 BAD = {
