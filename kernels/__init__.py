@@ -16,13 +16,15 @@ WARPGROUP_FROM_M = 256
 def matmul(x, w, out=None, scales=None):
     """Return `x[M, K] @ w[N, K].T` of torch tensors, by one of our kernels. On a GPU that is the first that can run of
     `decode` (64 rows or fewer), then `warpgroup` from 256 rows on, whose last wave is cut along K where that pays, then
-    `persistent` and `tiled`; elsewhere `tiled`. In fp8 `scales` are (x_scales[M, 1], w_scales[1, N]).
+    `persistent` and `tiled`; elsewhere `tiled`. In fp8 `scales` are (x_scales[M, 1], w_scales[1, N]); by block
+    (x_scales[M, K / 128], w_scales[N / 128, K / 128]) they go to `warpgroup_blockwise` from 256 rows on, and to
+    `blockwise`.
 
     Raises what the kernel raises: TypeError or ValueError that names the value, the limit and the way out.
     """
     candidates = []
     if x.is_cuda:
-        large = ["warpgroup"] if x.ndim == 2 and len(x) >= WARPGROUP_FROM_M else []
-        candidates = ["decode", *large, "persistent"]
+        large = ["warpgroup", "warpgroup_blockwise"] if x.ndim == 2 and len(x) >= WARPGROUP_FROM_M else []
+        candidates = ["decode", *large, "persistent", "blockwise"]
     able = (name for name in candidates if CONTENDERS[name].why_not(x, w, out, scales) is None)
     return CONTENDERS[next(able, "tiled")].load()(x, w, out, scales)

@@ -4,7 +4,10 @@ The contract is `out[M, N] = x[M, K] @ w[N, K].T`: weights lie as `nn.Linear` st
 products are summed in fp32, and `out` may be preallocated.
 
 In fp8 (e4m3) it is `out = x_scales[M, 1] * w_scales[1, N] * (x @ w.T)`, rounded to bf16 once: the two scales, fp32, are
-given as `scales=(x_scales, w_scales)` exactly where x is fp8. How exact sums are there, `kernels.fp8` says.
+given as `scales=(x_scales, w_scales)` exactly where x is fp8. Or they are by block, of 1 x 128 elements of x and of 128
+x 128 of w: x_scales[M, K / 128] and w_scales[N / 128, K / 128], rounded up, by which the products of a block are
+multiplied. These x_scales lie by columns: those of a step along K are neighbours. How exact sums are, `kernels.fp8`
+says.
 
 Legend for shape suffixes: M rows of x, N rows of w (columns of out), K the summed dimension.
 """
@@ -17,13 +20,16 @@ import torch
 from torch import Tensor
 
 from kernels.tiles import DTYPE_NAMES, DTYPES, Config, choose_for
+from roofline.theory.work import SCALE_BLOCK
 
 # Kernels count rows, columns and steps along K in 32 bits; the last tile may reach past the end by less than one tile.
 # Offsets in memory, a row times its stride, are another matter: those are 64 bits wide.
 MAX_SIZE = 2**31 - 2**10
 FP8 = DTYPES["fp8"]
+BLOCK = SCALE_BLOCK
+"""Rows of w, and columns of x and w, that share a scale by block."""
 Scales = tuple[Tensor, Tensor]
-"""x_scales[M, 1] and w_scales[1, N]."""
+"""x_scales[M, 1] and w_scales[1, N], or by block x_scales[M, K / BLOCK] and w_scales[N / BLOCK, K / BLOCK]."""
 EXAMPLE_SIZE = 4096  # a multiple of 16, as at the launches that count, so that Triton specialises alike
 
 
@@ -51,11 +57,11 @@ def launch_metadata(grid: tuple, kernel: Any, args: dict[str, Any]) -> dict[str,
         tensors[name] = args[f"{name}_desc"].base if f"{name}_desc" in args else args[f"{name}_ptr"]
     x, w, out = tensors.values()
     (m, k), n = x.shape, len(w)
-    scales = 4 * (m + n) if x.dtype == FP8 else 0
+    scales = [args.get(name) for name in ("x_scales_ptr", "w_scales_ptr")]
     return {
         "name": f"{kernel.name} [M={m}, N={n}, K={k}]",
         f"flops{8 * x.element_size()}": 2 * m * n * k,
-        "bytes": x.nbytes + w.nbytes + out.nbytes + scales,
+        "bytes": sum(tensor.nbytes for tensor in (x, w, out, *scales) if tensor is not None),
     }
 
 
@@ -89,6 +95,8 @@ class Kernel:
     """Values of fields of its configuration that `kernels.trial` tries, one field at a time."""
     changes: Sequence[dict[str, Any]] = ()
     """Changes of several fields at once that it tries, too."""
+    by_block: bool = False
+    """Whether its scales are by block."""
     variants: Callable[[Config], Sequence[Config]] = lambda config: (config,)
     """The configurations that share a tile and are code of their own, or take other ways through it."""
 
@@ -121,14 +129,13 @@ class Kernel:
         """Return the configuration for x and w."""
         return choose_for(self.name, x, w)
 
-    def describe(self, x: Tensor, w: Tensor) -> str:
+    def describe(self, x: Tensor, w: Tensor, scales: Scales | None = None) -> str:
         return str(self.choose(x, w))
 
     def example(self, config: Config, dtype: torch.dtype, rows: int = EXAMPLE_SIZE) -> KernelLaunch:
         """Return the launch to be compiled and looked at, like those that count: it is never run."""
         x, w, out = example_operands(dtype, rows)
-        scales = torch.empty(rows, 1), torch.empty(1, EXAMPLE_SIZE)
-        return self.launch(x, w, out, config, scales if dtype == FP8 else None)
+        return self.launch(x, w, out, config, empty_scales(x, w, self.by_block) if dtype == FP8 else None)
 
 
 def example_operands(dtype: torch.dtype, rows: int = EXAMPLE_SIZE) -> list[Tensor]:
@@ -147,10 +154,35 @@ def empty_out(x: Tensor, w: Tensor, **kind) -> Tensor:
     return x.new_empty((len(x), len(w)), dtype=result_dtype(x.dtype), **kind)
 
 
+def empty_scales(x: Tensor, w: Tensor, by_block: bool) -> Scales:
+    """Return new scales for x and w, by block or by row."""
+    (m, k), n = x.shape, len(w)
+    if by_block:
+        x_scales, of_w = x.new_empty((blocks_of(k), m), dtype=torch.float32).T, (blocks_of(n), blocks_of(k))
+    else:
+        x_scales, of_w = x.new_empty((m, 1), dtype=torch.float32), (1, n)
+    return x_scales, x.new_empty(of_w, dtype=torch.float32)
+
+
 def scale_arguments(scales: Scales | None) -> dict[str, Tensor | None]:
     """Return the arguments of a kernel that are None in all dtypes but fp8."""
     x_scales, w_scales = scales or (None, None)
     return {"x_scales_ptr": x_scales, "w_scales_ptr": w_scales}
+
+
+def are_by_block(w: Tensor, scales: Scales) -> bool:
+    """Return whether scales are by block. Where one of each is all that there is, as well as of rows, they are not."""
+    x_scales, w_scales = scales
+    return (x_scales.shape[1], *w_scales.shape) != (1, 1, len(w))
+
+
+def dtype_name(x: Tensor, w: Tensor, scales: Scales | None = None) -> str:
+    """Return the name by which options and case ids call the dtype of x, with its scales."""
+    return "fp8_block" if scales and are_by_block(w, scales) else DTYPE_NAMES[x.dtype]
+
+
+def blocks_of(size: int) -> int:
+    return -(-size // BLOCK)
 
 
 def refuse_fp8(name: str, x: Tensor) -> None:
@@ -168,7 +200,7 @@ def validate(x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | N
     TypeError: unsupported or unequal dtypes, fp8 without scales, or scales of another dtype. ValueError: rank, inner
     sizes, device, sizes beyond MAX_SIZE, a last dimension that is not contiguous, a tensor that wants a gradient, an
     `out` of another shape, or one that overlaps itself, or lies in the memory of x or w from their first element to
-    their last; scales of another shape or device, or that are not contiguous. Nobody looks at their values.
+    their last; scales of another shape or device, or that do not lie without gaps. Nobody looks at their values.
     """
     for name, matrix in (("x", x), ("w", w), ("out", out)):
         if matrix is None:
@@ -213,14 +245,23 @@ def _validate_scales(x: Tensor, w: Tensor, scales: Scales | None) -> None:
         raise TypeError(f"x is {x.dtype}, which {problem}: give scales=(x_scales[{m}, 1], w_scales[1, {n}]) beside fp8")
     if scales is None:
         return
-    for name, factors, shape in zip(("x_scales", "w_scales"), scales, ((m, 1), (1, n)), strict=True):
+    blocks = blocks_of(x.shape[1])
+    by_row, by_block = ([m, 1], [1, n]), ([m, blocks], [blocks_of(n), blocks])
+    is_by_block = [[*factors.shape] for factors in scales] == [*by_block]
+    for number, (name, factors) in enumerate(zip(("x_scales", "w_scales"), scales, strict=True)):
         if factors.dtype != torch.float32:
             raise TypeError(f"{name} is {factors.dtype}, scales are float32; cast it with .to()")
-        if factors.shape != shape:
-            raise ValueError(f"{name} has shape {[*factors.shape]}, a scale for each row needs {[*shape]}; reshape it")
+        if not is_by_block and [*factors.shape] != by_row[number]:
+            raise ValueError(
+                f"{name} has shape {[*factors.shape]}, a scale for each row needs {by_row[number]}, and both by block "
+                f"{by_block[0]} and {by_block[1]}; reshape it"
+            )
         if factors.device != x.device:
             raise ValueError(f"{name} is on {factors.device} but x is on {x.device}; move one of them with .to()")
-        if not factors.is_contiguous():
+        if is_by_block and number == 0:
+            if not factors.T.is_contiguous():
+                raise ValueError("x_scales by block lie by columns; take x_scales.T.contiguous().T")
+        elif not factors.is_contiguous():
             raise ValueError(f"{name} is not contiguous; call .contiguous() first")
 
 

@@ -4,19 +4,21 @@ torch has no way to another candidate on CUDA: its TunableOp knows those of ROCm
 packages more. So this calls the libcublasLt that torch has loaded, through ctypes: four descriptors, the heuristics,
 the matmul. Numbers of its enumerations are those of cublasLt.h of CUDA 12 and 13.
 
+In fp8 scales lie as torch's own calls need them, and sums stay in the tensor cores by row (`kernels.fp8`).
+
 The best of the candidates is chosen by timing, which is the caller's; see `kernels.bench.matmul`. Loses to torch.mm in
 host time: each call makes a dozen values of C.
 """
 
 import ctypes
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from kernels.contract import Scales, refuse_fp8
-from kernels.vendor import require_device
+from kernels.contract import FP8, Scales, dtype_name, empty_out, result_dtype
+from kernels.vendor import BLOCKS_FROM_CUDA, require_cublas
 from kernels.workspace import workspace
 
 CANDIDATES = 10
@@ -27,8 +29,11 @@ MOST_ALIGNED = 256
 """Bytes: the heuristics know no larger alignment."""
 
 COMPUTE_32F, REAL_32F, TRANSPOSED = 68, 0, 1
-DATA_TYPES = {torch.float32: 0, torch.float16: 2, torch.bfloat16: 14}
-DESC_TRANSA = 3
+DATA_TYPES = {torch.float32: 0, torch.float16: 2, torch.bfloat16: 14, FP8: 28}
+DESC_TRANSA, DESC_FAST_ACCUM = 3, 25
+SCALE_POINTER, SCALE_MODE = {"w": 17, "x": 18}, {"w": 31, "x": 32}
+SCALE_MODES = {"fp8": {"w": 3, "x": 3}, "fp8_block": {"w": 5, "x": 4}}
+"""CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F; BLK128x128_32F and VEC128_32F."""
 MAX_WORKSPACE, MIN_ALIGNMENT = 1, {"w": 5, "x": 6, "out": 7, "same": 8}
 """Attributes of a preference. The library's A is our w, its B our x; C and D are out."""
 
@@ -52,6 +57,8 @@ class Layout(NamedTuple):
     n: int
     k: int
     dtype: torch.dtype
+    scaled: str
+    """`kernels.contract.dtype_name`, which says what scales are by."""
     strides: tuple[int, int, int]
     """Elements from row to row of x, w and out."""
     alignments: tuple[int, int, int]
@@ -102,21 +109,31 @@ class Plan:
 
     def __init__(self, layout: Layout):
         m, n, k = layout.m, layout.n, layout.k
-        kind = ctypes.c_int(DATA_TYPES[layout.dtype])
 
-        def matrix(rows: int, columns: int, stride: int) -> ctypes.c_void_p:
+        def matrix(rows: int, columns: int, stride: int, dtype: torch.dtype = layout.dtype) -> ctypes.c_void_p:
             sizes = ctypes.c_uint64(rows), ctypes.c_uint64(columns), ctypes.c_int64(max(stride, rows))
-            return made("cublasLtMatrixLayoutCreate", kind, *sizes)
+            return made("cublasLtMatrixLayoutCreate", ctypes.c_int(DATA_TYPES[dtype]), *sizes)
 
         self.operation = made("cublasLtMatmulDescCreate", ctypes.c_int(COMPUTE_32F), ctypes.c_int(REAL_32F))
         set_attribute("MatmulDesc", self.operation, DESC_TRANSA, ctypes.c_int32(TRANSPOSED))
+        for name, mode in SCALE_MODES.get(layout.scaled, {}).items():
+            set_attribute("MatmulDesc", self.operation, SCALE_MODE[name], ctypes.c_int32(mode))
+        if layout.scaled == "fp8":  # as torch is asked to
+            set_attribute("MatmulDesc", self.operation, DESC_FAST_ACCUM, ctypes.c_int8(1))
         of_x, of_w, of_out = layout.strides
-        self.w, self.x, self.out = matrix(k, n, of_w), matrix(k, m, of_x), matrix(n, m, of_out)
+        self.w, self.x = matrix(k, n, of_w), matrix(k, m, of_x)
+        self.out = matrix(n, m, of_out, result_dtype(layout.dtype))
         self.layout = layout
-        self.candidates = self.ask()
 
-    def ask(self) -> list[Candidate]:
-        """The candidates of the heuristics, the fastest first as they see it. Raises ValueError where there is none."""
+    def set_scales(self, scales: Scales | None) -> None:
+        """Take the scales of fp8. The heuristics want to know that there are such."""
+        for name, factors in zip("xw", scales or (), strict=scales is not None):
+            pointer = ctypes.c_void_p(factors.data_ptr())
+            set_attribute("MatmulDesc", self.operation, SCALE_POINTER[name], pointer)
+
+    @cached_property
+    def candidates(self) -> list[Candidate]:
+        """Those of the heuristics, the fastest first as they see it. Raises ValueError where there is none."""
         preference = made("cublasLtMatmulPreferenceCreate")
         set_attribute("MatmulPreference", preference, MAX_WORKSPACE, ctypes.c_size_t(WORKSPACE_BYTES))
         of_x, of_w, of_out = self.layout.alignments
@@ -148,14 +165,18 @@ class Plan:
         )  # fmt: skip
 
 
-plan_for = lru_cache(maxsize=1024)(Plan)
+made_plan = lru_cache(maxsize=1024)(Plan)
 
 
-def layout_of(x: Tensor, w: Tensor, out: Tensor) -> Layout:
+def plan_for(x: Tensor, w: Tensor, out: Tensor, scales: Scales | None) -> Plan:
+    """Return the plan for operands, which is kept for others of the same layout."""
     operands = x, w, out
     strides = tuple(matrix.stride(0) for matrix in operands)
     alignments = tuple(min(MOST_ALIGNED, matrix.data_ptr() & -matrix.data_ptr()) for matrix in operands)
-    return Layout(len(x), len(w), x.shape[1], x.dtype, strides, alignments, x.device.index or 0)
+    kind = x.dtype, dtype_name(x, w, scales)
+    plan = made_plan(Layout(len(x), len(w), x.shape[1], *kind, strides, alignments, x.device.index or 0))
+    plan.set_scales(scales)
+    return plan
 
 
 class Best:
@@ -167,35 +188,40 @@ class Best:
 
     @staticmethod
     def require(x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | None = None) -> None:
-        require_device("cuda", x, w, out, scales)
-        refuse_fp8("cublaslt_best", x)
+        require_cublas(x, w, out, scales)
+        if scales and torch.version.cuda < BLOCKS_FROM_CUDA:
+            raise ValueError(
+                f"torch's CUDA is {torch.version.cuda}, and cuBLASLt has scales by row from {BLOCKS_FROM_CUDA} on; "
+                "take cublas"
+            )
         library()
 
-    def candidates(self, x: Tensor, w: Tensor, out: Tensor) -> int:
+    def candidates(self, x: Tensor, w: Tensor, out: Tensor, scales: Scales | None = None) -> int:
         """How many there are for these operands."""
-        return len(plan_for(layout_of(x, w, out)).candidates)
+        return len(plan_for(x, w, out, scales).candidates)
 
-    def take(self, x: Tensor, w: Tensor, number: int) -> None:
+    def take(self, number: int, x: Tensor, w: Tensor, scales: Scales | None = None) -> None:
         """Multiply operands of this shape and dtype by the candidate `number` from now on."""
-        self._taken[(x.shape, w.shape, x.dtype)] = number
+        self._taken[(x.shape, w.shape, dtype_name(x, w, scales))] = number
 
-    def taken(self, x: Tensor, w: Tensor) -> int:
-        return self._taken.get((x.shape, w.shape, x.dtype), 0)
+    def taken(self, x: Tensor, w: Tensor, scales: Scales | None = None) -> int:
+        return self._taken.get((x.shape, w.shape, dtype_name(x, w, scales)), 0)
 
-    def run(self, number: int, x: Tensor, w: Tensor, out: Tensor) -> Tensor:
+    def run(self, number: int, x: Tensor, w: Tensor, out: Tensor, scales: Scales | None = None) -> Tensor:
         """Write x[M, K] @ w[N, K].T to out[M, N] by the candidate `number`, and return it."""
         if not out.numel() or not x.shape[1]:
             return out.zero_()
         with torch.cuda.device_of(x):
-            plan_for(layout_of(x, w, out)).run(number, x, w, out)
+            plan_for(x, w, out, scales).run(number, x, w, out)
         return out
 
     def __call__(self, x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | None = None) -> Tensor:
         self.require(x, w, out, scales)
-        return self.run(self.taken(x, w), x, w, x.new_empty((len(x), len(w))) if out is None else out)
+        out = empty_out(x, w) if out is None else out
+        return self.run(self.taken(x, w, scales), x, w, out, scales)
 
-    def describe(self, x: Tensor, w: Tensor) -> str:
-        return f"cuBLASLt {library().cublasLtGetVersion()}, candidate {self.taken(x, w) + 1} of its heuristics"
+    def describe(self, x: Tensor, w: Tensor, scales: Scales | None = None) -> str:
+        return f"cuBLASLt {library().cublasLtGetVersion()}, candidate {self.taken(x, w, scales) + 1} of its heuristics"
 
 
 best = Best()

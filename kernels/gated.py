@@ -3,7 +3,9 @@ two under their stores.
 
 out[M, F] = silu(x[M, K] @ gate[F, K].T) * (x[M, K] @ up[F, K].T). The weights are one matrix w[2F, K] with the rows of
 gate and up by turns (`interleaved`), so that a tile of sums holds for each column of out its gate and its up. Both lie
-in the same thread, which computes in fp32 and rounds once; what is stored is half as wide as the tile.
+in the same thread, which computes in fp32 and rounds once; what is stored is half as wide as the tile. In fp8 sums are
+scaled by row first, and what is stored is bf16: a row's scale would take its largest value, of which a tile sees some
+columns alone.
 
 Wins where the 4 M F bytes that are stored between two kernels, and the 6 M F that the second one reads and writes,
 weigh: from some hundred rows on. Below, weights are read once either way, and what is saved is a launch. Nobody has
@@ -20,14 +22,23 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels import hopper, waves
-from kernels.contract import Kernel, KernelLaunch, Scales, example_operands, launch_metadata, refuse_fp8
-from kernels.persistent import product, tile_arguments, tile_corner
+from kernels.contract import (
+    FP8,
+    Kernel,
+    KernelLaunch,
+    Scales,
+    empty_scales,
+    example_operands,
+    launch_metadata,
+    scale_arguments,
+)
+from kernels.persistent import product, scaled, tile_arguments, tile_corner
 from kernels.tiles import Config
 
 
 @triton.jit(do_not_specialize=["M"], launch_metadata=launch_metadata)  # M differs from shape to shape
 def gated_kernel(
-    x_desc, w_desc, out_desc, M, N, K,
+    x_desc, w_desc, out_desc, x_scales_ptr, w_scales_ptr, M, N, K,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     GROUP: tl.constexpr, ALONG_N: tl.constexpr, FLATTEN: tl.constexpr,
 ):  # fmt: skip
@@ -36,6 +47,8 @@ def gated_kernel(
     for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=FLATTEN):
         m0, n0 = tile_corner(tile, tiles_m, tiles_n, BLOCK_M, BLOCK_N, GROUP, ALONG_N)
         acc = product(x_desc, w_desc, m0, n0, K, BLOCK_M, BLOCK_N, BLOCK_K)
+        if x_scales_ptr is not None:
+            acc = scaled(acc, x_scales_ptr, w_scales_ptr, m0, n0, M, N)
         gate, up = tl.split(tl.reshape(acc, (BLOCK_M, BLOCK_N // 2, 2)))
         out_desc.store([m0, n0 // 2], (gate * tl.sigmoid(gate) * up).to(out_desc.dtype))
 
@@ -46,20 +59,21 @@ def interleaved(gate: Tensor, up: Tensor) -> Tensor:
 
 
 def require(x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | None = None) -> None:
-    """Refuse what `kernels.hopper.require` does, TypeError for fp8, and ValueError for a w whose rows are no pairs."""
-    refuse_fp8("gated", x)
+    """Refuse what `kernels.hopper.require` does, and ValueError for a w whose rows are no pairs."""
     if w.ndim == 2 and len(w) % 2:
         raise ValueError(f"w has {len(w)} rows, which are those of gate and up by turns; make it with interleaved()")
-    hopper.require(gated_kernel, "gated", x, w[::2], out, scales)
+    # Scales of half the rows, as the rows of w themselves: a view, whose length alone is looked at.
+    of_half = (scales[0], scales[1][..., len(w) // 2 :]) if scales else None
+    hopper.require(gated_kernel, "gated", x, w[::2], out, of_half)
 
 
-def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
+def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config, scales: Scales | None = None) -> KernelLaunch:
     """Return the launch for checked, non-empty tensors."""
     (m, k), n = x.shape, len(w)
     tiles = -(-m // config.block_m) * -(-n // config.block_n)
     args = tile_arguments(x, w, out, replace(config, subtile=2))  # what is stored is half as wide as the tile
     del args["SUBTILE"]
-    args |= {"M": m, "N": n, "K": k, "FLATTEN": config.flatten}
+    args |= scale_arguments(scales) | {"M": m, "N": n, "K": k, "FLATTEN": config.flatten}
     args |= {"GROUP": config.group_m, "ALONG_N": config.raster == "n"}
     return KernelLaunch(gated_kernel, (min(hopper.programs(x.device), tiles),), args)
 
@@ -72,11 +86,12 @@ class Gated(Kernel):
 
     def example(self, config: Config, dtype: torch.dtype) -> KernelLaunch:
         x, w, out = example_operands(dtype)
-        return self.prepare(x, w, out[:, : len(w) // 2], config)
+        scales = empty_scales(x, w, False) if dtype == FP8 else None
+        return self.prepare(x, w, out[:, : len(w) // 2], config, scales)
 
 
 gated = Gated(
     name="gated", jit=gated_kernel, require=require, prepare=prepare,
     grid=dict(num_stages=(3, 4, 5), group_m=waves.GROUPS, raster=("m", "n"), flatten=(False, True)),
 )  # fmt: skip
-"""out[M, F] = silu(x[M, K] @ gate[F, K].T) * (x[M, K] @ up[F, K].T) in bf16 or fp16 (fp32 in the interpreter)."""
+"""out[M, F] = silu(x[M, K] @ gate[F, K].T) * (x[M, K] @ up[F, K].T) in bf16, fp16 or fp8 (fp32 in the interpreter)."""

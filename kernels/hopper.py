@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from kernels.contract import FP8, Scales, empty_out, interpreted, require_runnable, validate
+from kernels.contract import FP8, Scales, dtype_name, empty_out, interpreted, require_runnable, validate
 from kernels.tiles import capability
 
 TMA_ALIGNMENT_BYTES = 16  # of base addresses and row strides; CUDA driver API, cuTensorMapEncodeTiled
@@ -31,10 +31,16 @@ def require(
     out: Tensor | None = None,
     scales: Scales | None = None,
     any_out: bool = False,
+    by_block: bool = False,
 ) -> None:
     """Refuse what `kernels.contract.validate` and `require_hopper` do, and what TMA cannot address of x, w and, unless
-    `any_out`, of out: ValueError for rows that are no multiple of 16 bytes or overlap, or a base address."""
+    `any_out`, of out: ValueError for rows that are no multiple of 16 bytes or overlap, or a base address. TypeError for
+    scales by block, or for all else if it takes those."""
     validate(x, w, out, scales)
+    if (dtype_name(x, w, scales) == "fp8_block") != by_block:
+        if by_block:
+            raise TypeError(f"{name} takes fp8 with scales by block alone; take persistent, warpgroup or decode")
+        raise TypeError(f"{name} takes no scales by block; take blockwise or warpgroup_blockwise")
     require_hopper(kernel, x, name)
     if not len(x) * len(w) * x.shape[1]:
         return  # nothing is launched

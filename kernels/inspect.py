@@ -25,11 +25,11 @@ import triton
 from triton.backends.nvidia.compiler import get_ptxas, sm_arch_from_capability
 from triton.runtime.cache import get_cache_manager
 
-from kernels.contract import KernelLaunch, empty_out
+from kernels.contract import FP8, KernelLaunch, empty_out, empty_scales
 from kernels.hopper import SM_REGISTERS, allotted, room
 from kernels.machine.compile import compile_for
 from kernels.recording import launches_of
-from kernels.registry import BESIDE_LINK, examples, load
+from kernels.registry import BESIDE_LINK, PROMOTED, examples, load
 from kernels.tiles import DTYPES, Config, architectures, table
 from roofline.operations import contenders
 from roofline.theory.arguments import Parser, sizes
@@ -189,7 +189,7 @@ class Finding:
              "take a smaller tile"),
             (job.mma and self.mma != job.mma,
              f"compiles to {self.mma}, declared is {job.mma}; change the tile or the declaration"),
-            (job.mma and "wgmma" in self.mma and 1 not in cubin.wgmma_waits,
+            (job.mma and "wgmma" in self.mma and 1 not in cubin.wgmma_waits and job.kernel not in PROMOTED,
              f"waits until {cubin.wgmma_waits or 'no'} wgmma groups are in flight, 1 is needed between stages; "
              "look for what ptxas serialised"),
             (self.serialised,
@@ -239,7 +239,7 @@ def inspect_user(place: str, shape: tuple[int, int, int], dtype: str) -> list[Fi
     """Compile for Hopper the launches of a user's matmul on (m, n, k). Raises ValueError where there are none."""
     m, n, k = shape
     x, w = (torch.empty(size, dtype=DTYPES[dtype]) for size in ((m, k), (n, k)))
-    more = {"scales": (torch.empty(m, 1), torch.empty(1, n))} if dtype == "fp8" else {}
+    more = {"scales": empty_scales(x, w, dtype == "fp8_block")} if x.dtype == FP8 else {}
     findings, hopper = [], table("sm90")
     for launch in launches_of(contenders.load(contenders.parse(place)), x, w, empty_out(x, w), **more):
         warps, stages = (launch.args.get(name, usual) for name, usual in (("num_warps", 4), ("num_stages", 3)))

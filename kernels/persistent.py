@@ -107,15 +107,17 @@ def persistent_kernel(
         store_tile(out_desc, acc, m0, n0, BLOCK_M, BLOCK_N, SUBTILE)
 
 
-def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config, scales: Scales | None = None) -> KernelLaunch:
-    """Return the launch for checked, non-empty tensors."""
+def prepare(
+    x: Tensor, w: Tensor, out: Tensor, config: Config, scales: Scales | None = None, kernel: Any = persistent_kernel
+) -> KernelLaunch:
+    """Return the launch for checked, non-empty tensors, of this kernel or another of the same arguments."""
     if config.subtile not in (1, 2):
         raise ValueError(f"subtile={config.subtile}, the epilogue is stored in 1 or 2 parts; change the configuration")
     (m, k), n = x.shape, w.shape[0]
     tiles = -(-m // config.block_m) * -(-n // config.block_n)  # triton.cdiv takes microseconds
     order = dict(GROUP=config.group_m, ALONG_N=config.raster == "n", FLATTEN=config.flatten)
     args = tile_arguments(x, w, out, config) | scale_arguments(scales) | dict(M=m, N=n, K=k) | order
-    return KernelLaunch(persistent_kernel, (min(hopper.programs(x.device), tiles),), args)
+    return KernelLaunch(kernel, (min(hopper.programs(x.device), tiles),), args)
 
 
 def tile_arguments(x: Tensor, w: Tensor, out: Tensor, config: Config) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The contenders of a benchmark by name, and where each is found. Importing this imports neither torch nor Triton.
 
 A contender's `path` is `package.module:name` of a callable `matmul(x, w, out, scales)` with two methods: `require(x, w,
-out, scales)` raises what it refuses, `describe(x, w)` returns its configuration for these inputs.
+out, scales)` raises what it refuses, `describe(x, w, scales)` returns its configuration for these inputs.
 `kernels.contract.Kernel` is such a callable for a Triton kernel, `kernels.vendor.Library` for another library's matmul,
 and for one of a user's file, whose path is `FILE::NAME`.
 """
@@ -28,6 +28,8 @@ class Contender(Declaration):
     """Whether it is measured unless other contenders are asked for."""
     beaten_up_to_m: int = 0
     """Rows of x up to which `decode` is faster on a Hopper, in 16 bits: by default it is not timed at so few."""
+    dtypes: tuple[str, ...] = ()
+    """By default it is not run in others. Empty: in all."""
     probes: tuple[str, ...] = ()
     """Kinds of ceilings of its device that it reaches for: "matmul", "read"."""
     first_call_s: float | None = None
@@ -45,18 +47,17 @@ class Contender(Declaration):
 
     def why_not(self, x, w, out=None, scales=None) -> str | None:
         """Why this contender cannot take these inputs on this machine; None if it can. It launches nothing."""
-        from kernels.contract import reason
-        from kernels.tiles import DTYPE_NAMES
+        from kernels.contract import dtype_name, reason
 
         refused = reason(lambda: self.load().require(x, w, out, scales))
         if refused or not self.supports:
             return refused
-        refusal = self.refusal(len(x), len(w), x.shape[1], DTYPE_NAMES[x.dtype])
+        refusal = self.refusal(len(x), len(w), x.shape[1], dtype_name(x, w, scales))
         return f"{self.name} {refusal}" if refusal else None
 
-    def describe(self, x, w) -> str:
+    def describe(self, x, w, scales=None) -> str:
         """Return which tile, or which library, these inputs get."""
-        return self.load().describe(x, w)
+        return self.load().describe(x, w, scales)
 
 
 def load(path: str) -> Any:
@@ -79,6 +80,7 @@ CONTENDERS = {
         # The same once more: what a ratio is where there is no difference.
         Contender(name="cublas_again", path="kernels.vendor:cublas", kind="library"),
         Contender(name="cublaslt_best", path="kernels.cublaslt:best", kind="library"),
+        Contender(name="deep_gemm", path="kernels.vendor:deep_gemm", kind="library", dtypes=("fp8_block",)),
         Contender(
             name="torch", path="kernels.vendor:torch_cpu", kind="vendor", devices="cpu", probes=("matmul", "read")
         ),
@@ -98,7 +100,9 @@ CONTENDERS = {
         Contender(name="tiled", path="kernels.tiled:matmul", beaten_up_to_m=64),
         # Likewise 0.46 to 0.90; 0.65 to 0.99 on an H100, there too behind decode (both in results/reference).
         Contender(name="warpgroup", path="kernels.warpgroup:matmul", beaten_up_to_m=64),
-        # Nobody has timed these two.
+        # Nobody has timed these four.
+        Contender(name="blockwise", path="kernels.blockwise:matmul", dtypes=("fp8_block",)),
+        Contender(name="warpgroup_blockwise", path="kernels.warpgroup:by_block", dtypes=("fp8_block",)),
         Contender(name="pair", path="kernels.pair:matmul", default=False),
         Contender(name="decode_ring", path="kernels.decode_ring:matmul", default=False),
     )
@@ -134,6 +138,9 @@ BESIDE_LINK = {
 }
 """Kernels that arms of `collectives` run, and the path of an `example(config, dtype)` of each. They share SMs with the
 copier of a link, to which they must leave room."""
+
+PROMOTED = "blockwise", "warpgroup_blockwise"
+"""Kernels that take their sums out of the tensor cores at each step, for which they wait."""
 
 
 def examples() -> dict[str, str]:
@@ -179,7 +186,7 @@ class Planner:
     def _is_usual(self, contender: Contender, case) -> bool:
         """Return whether `contender` is run on `case` where nobody is asked for."""
         is_of_device = self.options.device in contender.devices
-        if not contender.default:
+        if not contender.default or (contender.dtypes and case.dtype not in contender.dtypes):
             return False
         if not self.options.timed:
             return is_of_device or contender.kind == "triton"

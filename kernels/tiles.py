@@ -29,6 +29,7 @@ LEAST_STAGES, MOST_STAGES = 3, 4
 """Of a pipeline that `fitted` makes: Triton's matmul tutorial has 3 to 5 for such GPUs."""
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "fp8": torch.float8_e4m3fn}
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+DTYPES["fp8_block"] = DTYPES["fp8"]  # with scales by block: see kernels.contract
 
 
 @dataclass(frozen=True)

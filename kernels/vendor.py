@@ -1,24 +1,30 @@
 """The baselines, and other matmuls that are not ours: of libraries, and of a user's file, behind the same contract.
 
 `cublas` is torch.mm on a CUDA device, in fp8 torch._scaled_mm with scales by row and fast accumulation, as
-`kernels.fp8` says, `torch` the same call on a CPU (oneDNN or MKL), `numpy` NumPy's BLAS, `inductor`
-what torch.compile finds with max-autotune. They are measured beside ours in the same rounds and are not tuned here. Two
-facts belong beside their numbers: PyTorch lets cuBLAS reduce split-K partial sums in bf16 unless told otherwise, and
-the configuration string says when it does; Inductor writes its own result and copies it to `out` where it cannot fuse
-the copy, and that copy is part of its time.
+`kernels.fp8` says, or its second version with scales by block and without, `torch` the same call on a CPU (oneDNN or
+MKL), `numpy` NumPy's BLAS, `inductor` what torch.compile finds with max-autotune, `deep_gemm` DeepSeek's DeepGEMM. They
+are measured beside ours in the same rounds and are not tuned here. Two facts belong beside their numbers: PyTorch lets
+cuBLAS reduce split-K partial sums in bf16 unless told otherwise, and the configuration string says when it does;
+Inductor writes its own result and copies it to `out` where it cannot fuse the copy, and that copy is part of its time.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from importlib.metadata import version
+from importlib.util import find_spec
 
 import numpy
 import torch
 from torch import Tensor
+from torch.nn.functional import ScalingType
 
-from kernels.contract import FP8, Scales, empty_out, refuse_fp8, validate
-from kernels.tiles import DTYPE_NAMES, capability
+from kernels.contract import Scales, are_by_block, blocks_of, dtype_name, empty_out, refuse_fp8, validate
+from kernels.tiles import capability
 from roofline.operations import contenders
+
+BLOCKS_FROM_CUDA = "12.9"
+"""torch's ScaledBlas.cpp, _check_deepseek_support. Compared as text: there are two digits before the point."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +34,8 @@ class Library:
     run: Callable[..., Tensor]
     """Writes x[M, K] @ w[N, K].T to out[M, N], and returns it. Where `require` takes fp8 it gets scales, too."""
     require: Callable[..., None]
-    describe: Callable[[Tensor, Tensor], str]
+    describe: Callable[..., str]
+    """(x, w, scales=None)."""
     tolerance: float | None = None
     """Largest relative Frobenius error that is right, where it is not that of the dtype."""
 
@@ -51,18 +58,44 @@ def require_device(
 
 def require_cublas(x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | None = None) -> None:
     require_device("cuda", x, w, out, scales)
-    if x.dtype != FP8:
+    if not scales:
         return
-    if (version := capability(x.device)) != (9, 0):
-        major, minor = version
+    require_fp8(x, w, "torch._scaled_mm")
+    if not are_by_block(w, scales):
+        return
+    if (blocks := blocks_of(x.shape[1])) % 4:
+        raise ValueError(
+            f"w has K={x.shape[1]}, {blocks} blocks, of which torch's scaled_mm needs a multiple of 4; take blockwise"
+        )
+    if torch.version.cuda < BLOCKS_FROM_CUDA:
+        raise ValueError(
+            f"torch's CUDA is {torch.version.cuda}, and cuBLASLt has scales by block from {BLOCKS_FROM_CUDA} on; "
+            "take blockwise"
+        )
+
+
+def require_fp8(x: Tensor, w: Tensor, name: str) -> None:
+    """Raise ValueError, in the words of the library `name`, unless this is a Hopper GPU and rows are of 16 bytes."""
+    major, minor = capability(x.device)
+    if (major, minor) != (9, 0):
         raise ValueError(
             f"{x.device} has compute capability {major}.{minor}, fp8 needs 9.0 (Hopper); cast x and w to bfloat16"
         )
-    for name, size in (("N", len(w)), ("K", x.shape[1])):
+    for letter, size in (("N", len(w)), ("K", x.shape[1])):
         if size % 16:
-            raise ValueError(
-                f"w has {name}={size}, not a multiple of 16, which torch._scaled_mm needs; pad it or take decode"
-            )
+            raise ValueError(f"w has {letter}={size}, not a multiple of 16, which {name} needs; pad it or take decode")
+
+
+def require_deep_gemm(x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | None = None) -> None:
+    require_device("cuda", x, w, out, scales)
+    if dtype_name(x, w, scales) != "fp8_block":
+        raise TypeError("deep_gemm is here for fp8 with scales by block, which these operands have not; take cublas")
+    require_fp8(x, w, "DeepGEMM")
+    if not find_spec("deep_gemm"):
+        raise ValueError(
+            "DeepGEMM is not installed: run install.sh of https://github.com/deepseek-ai/DeepGEMM, cloned with "
+            "--recursive, where there is a CUDA toolkit; or take blockwise"
+        )
 
 
 def require_torch(x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | None = None) -> None:
@@ -90,7 +123,25 @@ def run_cublas(x: Tensor, w: Tensor, out: Tensor, scales: Scales | None = None) 
         return run_torch(x, w, out)
     if not out.numel() or not x.shape[1]:
         return out.zero_()
-    return torch._scaled_mm(x, w.T, *scales, out_dtype=out.dtype, use_fast_accum=True, out=out)
+    if not are_by_block(w, scales):
+        return torch._scaled_mm(x, w.T, *scales, out_dtype=out.dtype, use_fast_accum=True, out=out)
+    x_scales, w_scales = scales
+    columns = x_scales.as_strided(x_scales.shape, (1, len(x)))  # of one row torch wants these strides, too
+    of_x, of_w = ScalingType.BlockWise1x128.value, ScalingType.BlockWise128x128.value
+    return torch.ops.aten._scaled_mm_v2.out(
+        x, w.T, [columns], [of_x], [], [w_scales.T], [of_w], [], None, out.dtype, out=out
+    )  # fmt: skip
+
+
+def run_deep_gemm(x: Tensor, w: Tensor, out: Tensor, scales: Scales) -> Tensor:
+    """Where M is no multiple of 4, it copies the scales of x in each call."""
+    import deep_gemm
+
+    if not out.numel() or not x.shape[1]:
+        return out.zero_()
+    x_scales, w_scales = scales
+    deep_gemm.fp8_gemm_nt((x, x_scales), (w, w_scales), out)
+    return out
 
 
 def run_numpy(x: Tensor, w: Tensor, out: Tensor) -> Tensor:
@@ -113,25 +164,29 @@ def _compiled() -> Callable:
     return torch.compile(lambda x, w, out: out.copy_(x @ w.T), dynamic=False, fullgraph=True, mode=mode)
 
 
-def describe_torch(x: Tensor, w: Tensor) -> str:
+def describe_torch(x: Tensor, w: Tensor, scales: Scales | None = None) -> str:
     if not x.is_cuda:
         return f"torch {torch.__version__}"
     reduced = torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
     split_k = ", bf16 split-K sums" if reduced and x.dtype == torch.bfloat16 else ""
-    rowwise = ", _scaled_mm by row, use_fast_accum" if x.dtype == FP8 else ""
-    return f"torch {torch.__version__}, CUDA {torch.version.cuda}{split_k}{rowwise}"
+    kinds = {"fp8": ", _scaled_mm by row, use_fast_accum", "fp8_block": ", scaled_mm by block"}
+    kind = kinds.get(dtype_name(x, w, scales), "")
+    return f"torch {torch.__version__}, CUDA {torch.version.cuda}{split_k}{kind}"
 
 
-def describe_numpy(x: Tensor, w: Tensor) -> str:
+def describe_numpy(x: Tensor, w: Tensor, scales: Scales | None = None) -> str:
     blas = numpy.show_config(mode="dicts").get("Build Dependencies", {}).get("blas", {}).get("name", "unknown BLAS")
     return f"numpy {numpy.__version__} ({blas.removeprefix('scipy-')})"
 
 
 cublas = Library(run=run_cublas, require=require_cublas, describe=describe_torch)
+deep_gemm = Library(
+    run=run_deep_gemm, require=require_deep_gemm, describe=lambda *_: f"deep_gemm {version('deep_gemm')}, fp8_gemm_nt"
+)
 torch_cpu = Library(run=run_torch, require=require_torch, describe=describe_torch)
 numpy_cpu = Library(run=run_numpy, require=require_numpy, describe=describe_numpy)
 inductor = Library(
-    run=run_inductor, require=require_inductor, describe=lambda x, w: f"torch {torch.__version__} max-autotune"
+    run=run_inductor, require=require_inductor, describe=lambda *_: f"torch {torch.__version__} max-autotune"
 )
 
 
@@ -149,10 +204,10 @@ def of_user(place: str, version: str = "") -> Library:
         validate(x, w, out, scales)
         if scales and not contenders.takes_scales(function):
             raise TypeError(f"{name} has no scales, and x is {x.dtype}; write {name}(x, w, out=None, scales=None)")
-        if refusal := declared.refusal(len(x), len(w), x.shape[1], DTYPE_NAMES[x.dtype], x.device.type):
+        if refusal := declared.refusal(len(x), len(w), x.shape[1], dtype_name(x, w, scales), x.device.type):
             raise ValueError(f"{name} {refusal}")
 
     def run(x: Tensor, w: Tensor, out: Tensor, scales: Scales | None = None) -> Tensor:
         return function(x, w, out=out, scales=scales) if scales else function(x, w, out=out)
 
-    return Library(run=run, require=require, describe=lambda x, w: about, tolerance=declared.tolerance)
+    return Library(run=run, require=require, describe=lambda *_: about, tolerance=declared.tolerance)

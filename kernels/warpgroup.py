@@ -30,6 +30,10 @@ model of waves or an entry of the table says so. What others have of a tile come
 the tile's last steps: a consumer adds it to its sums in the epilogue. `SHARED` is code of its own; without it nothing
 of that is there.
 
+By block of scales (`BY_BLOCK`) a stage is one block along K: its products are summed from zero, and a consumer scales
+and adds them (`promoted`) while the other one's are in the tensor cores. That takes a second set of sums: 128x128 is
+all that fits. DeepGEMM has the same roles and tile.
+
 Clusters of two CTAs are for `kernels.pair`, which says what `both` is.
 
 Wins from some 500 rows on, where cuBLAS has a ragged last wave. Loses at small M, where bytes decide, and at 256 rows
@@ -46,7 +50,7 @@ wgmma group in flight is what Triton's own pipeliner leaves. Grid and order of t
 # ruff: noqa: N803 (kernel arguments: sizes and compile-time constants in capitals, as Triton code has them)
 
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import torch
 import triton
@@ -63,7 +67,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from kernels import hopper, waves
-from kernels.contract import FP8, Kernel, KernelLaunch, Scales, interpreted, launch_metadata, scale_arguments
+from kernels.contract import BLOCK, FP8, Kernel, KernelLaunch, Scales, interpreted, launch_metadata, scale_arguments
 from kernels.persistent import persistent_kernel
 from kernels.stream_k import corner_of, deal, last_gang_of, piece_of, pieces_of
 from kernels.tiles import Config
@@ -192,7 +196,7 @@ def consume(
     x_desc, w_desc, out_desc, out_rest_desc, sums_desc, sums_ptr, flags_ptr, x_ring, w_ring, staging, full, empty,
     both, scales, K, supers_m, supers_n, gangs, gang_m, gang_n, whole, even, more,
     block_m: gl.constexpr, block_n: gl.constexpr, GROUP: gl.constexpr, ALONG_N: gl.constexpr, SHARED: gl.constexpr,
-    WHO: gl.constexpr,
+    BY_BLOCK: gl.constexpr, WHO: gl.constexpr,
 ):  # fmt: skip
     """Multiply the rows of consumer WHO in every stage. At the end of each tile add what others have of it and store
     it; or leave the sums to its owner."""
@@ -212,9 +216,14 @@ def consume(
         for step in range(first, last):
             mbarrier.wait(full.index(stage), phase)
             x_part = x_ring.index(stage * (block_m // x_rows) + WHO * rows // x_rows)
-            acc = multiply(x_part.slice(WHO * rows % x_rows, rows), w_ring.index(stage), acc, block_n)
-            acc = wait(1, acc)
-            # One group is in flight, so that of the stage before has ended.
+            x_part = x_part.slice(WHO * rows % x_rows, rows)
+            if BY_BLOCK:
+                sums = promoted(x_part, w_ring.index(stage), acc[0], scales, m0 + WHO * rows, n0, step, steps)
+                acc = (sums,)
+            else:
+                acc = multiply(x_part, w_ring.index(stage), acc, block_n)
+                acc = wait(1, acc)
+            # One group is in flight at most, so that of the stage before has ended.
             mbarrier.arrive(empty.index(preceding(stage, full.shape[0])), pred=step > first)
             if both is not None:
                 mbarrier.arrive(both.index(preceding(stage, both.shape[0])), pred=step > first)
@@ -233,15 +242,16 @@ def consume(
             gl.atomic_add(flags_ptr + slot, 1, sem="release", scope="gpu")
         else:
             row = m0 + WHO * rows
+            left = (None, None, None, None) if BY_BLOCK else scales  # to be applied
             stage, phase = store_parts(
                 out_desc, sums_desc, acc[0], peers, w_ring, full, empty, stage, phase, row, n0, staging,
-                scales, SHARED, WHO, 0,
+                left, SHARED, WHO, 0,
             )  # fmt: skip
             if out_rest_desc is not None:
-                store_part(out_desc, acc[1], row, n0, staging, scales, WHO, 1)
-                store_part(out_desc, acc[2], row, n0, staging, scales, WHO, 2)
+                store_part(out_desc, acc[1], row, n0, staging, left, WHO, 1)
+                store_part(out_desc, acc[2], row, n0, staging, left, WHO, 2)
                 wider: gl.constexpr = acc[2].shape[1] - acc[3].shape[1]  # than the rest is
-                store_part(out_rest_desc, acc[3], row, n0 + 3 * wider, staging, scales, WHO, 3)
+                store_part(out_rest_desc, acc[3], row, n0 + 3 * wider, staging, left, WHO, 3)
     tma.store_wait(0)  # shared memory must outlive what reads it
 
 
@@ -274,6 +284,18 @@ def multiply(x, w, acc, columns: gl.constexpr):
             wgmma_text(columns, x.dtype), wgmma_constraints(columns), (first, second, third, rest, x, w),
             (first.type, second.type, third.type, rest.type),
         )  # fmt: skip
+
+
+@gluon.jit
+def promoted(x, w, acc, scales, m0, n0, step, steps):
+    """Return the sums with the products of a stage, which is a block, times its scales."""
+    x_scales_ptr, w_scales_ptr, rows, _ = scales
+    m = m0 + gl.arange(0, acc.shape[0], gl.SliceLayout(1, acc.type.layout))
+    x_scales = gl.load(x_scales_ptr + step.to(gl.int64) * rows + m, mask=m < rows, other=0.0)
+    w_scale = gl.load(w_scales_ptr + n0 // x.shape[1] * steps + step)
+    sums = warpgroup_mma(x, w.permute((1, 0)), gl.zeros_like(acc), use_acc=False, is_async=True)
+    sums = warpgroup_mma_wait(0, deps=(sums,))
+    return acc + sums * (x_scales * w_scale)[:, None]
 
 
 @gluon.jit
@@ -400,7 +422,8 @@ def warpgroup_kernel(
     supers_m, supers_n,  # super-tiles, counted by the host: each division here takes time before the first load
     gangs, gang_m, gang_n, whole, even, more,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr, BUFFERS: gl.constexpr, GROUP: gl.constexpr,
-    ALONG_N: gl.constexpr, SHARED: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
+    ALONG_N: gl.constexpr, SHARED: gl.constexpr, BY_BLOCK: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr,
+    PRODUCER_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     x_blocks: gl.constexpr = STAGES * (BLOCK_M // x_desc.block_type.shape[0])
     x_ring = gl.allocate_shared_memory(x_desc.dtype, [x_blocks] + x_desc.block_type.shape, x_desc.layout)  # noqa: RUF005
@@ -431,7 +454,7 @@ def warpgroup_kernel(
                 (
                     x_desc, w_desc, out_desc, out_rest_desc, sums_desc, sums_ptr, flags_ptr, x_ring, w_ring, staging,
                     full, empty, both, scales, K, supers_m, supers_n, gangs, gang_m, gang_n, whole, even, more,
-                    BLOCK_M, BLOCK_N, GROUP, ALONG_N, SHARED, 0,
+                    BLOCK_M, BLOCK_N, GROUP, ALONG_N, SHARED, BY_BLOCK, 0,
                 ),
             ),
             (
@@ -439,7 +462,7 @@ def warpgroup_kernel(
                 (
                     x_desc, w_desc, out_desc, out_rest_desc, sums_desc, sums_ptr, flags_ptr, x_ring, w_ring, staging,
                     full, empty, both, scales, K, supers_m, supers_n, gangs, gang_m, gang_n, whole, even, more,
-                    BLOCK_M, BLOCK_N, GROUP, ALONG_N, SHARED, 1,
+                    BLOCK_M, BLOCK_N, GROUP, ALONG_N, SHARED, BY_BLOCK, 1,
                 ),
             ),
             (
@@ -456,10 +479,13 @@ def warpgroup_kernel(
     )  # fmt: skip
 
 
-def require(x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | None = None) -> None:
+def require(
+    x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | None = None, by_block: bool = False
+) -> None:
     """Refuse what `kernels.hopper.require` does; ValueError in Triton's interpreter, which knows no Gluon."""
-    hopper.require(persistent_kernel, "warpgroup", x, w, out, scales)
-    require_compiled("warpgroup", "persistent")
+    name, other = ("warpgroup_blockwise", "blockwise") if by_block else ("warpgroup", "persistent")
+    hopper.require(persistent_kernel, name, x, w, out, scales, by_block=by_block)
+    require_compiled(name, other)
 
 
 def require_compiled(name: str, other: str) -> None:
@@ -486,10 +512,15 @@ def _layout(block: tuple[int, int], dtype: torch.dtype, ctas: tuple) -> gl.NVMMA
     return gl.NVMMASharedLayout.get_default_for(list(block), of_gluon[dtype], cga_layout=[*map(list, ctas)])
 
 
-def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config, scales: Scales | None = None) -> KernelLaunch:
+def prepare(
+    x: Tensor, w: Tensor, out: Tensor, config: Config, scales: Scales | None = None, by_block: bool = False
+) -> KernelLaunch:
     """Return the launch for checked, non-empty tensors. Raises ValueError for a configuration that is none for two
     consumers, or none for the shape."""
-    if problem := problem_of(config, x.element_size()):
+    problem = problem_of(config, x.element_size())
+    if by_block and not problem and (config.block_n, config.block_k) != (BLOCK, BLOCK):
+        problem = f"{config} has steps of {config.block_n}x{config.block_k} of w, a block has {BLOCK}x{BLOCK}"
+    if problem:
         raise ValueError(f"{problem}; change the configuration")
     (m, k), n = x.shape, w.shape[0]
     members = config.gang_m * config.gang_n
@@ -515,7 +546,7 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config, scales: Scales | 
         K=k, supers_m=supers_m, supers_n=supers_n, gangs=gangs, gang_m=config.gang_m, gang_n=config.gang_n,
         whole=dealt.whole, even=dealt.even, more=dealt.more,
         BLOCK_M=config.block_m, BLOCK_N=config.block_n, STAGES=config.num_stages, BUFFERS=min(2, config.subtile),
-        GROUP=config.group_m, ALONG_N=config.raster == "n", SHARED=is_shared,
+        GROUP=config.group_m, ALONG_N=config.raster == "n", SHARED=is_shared, BY_BLOCK=by_block,
         CONSUMER_REGISTERS=CONSUMER_REGISTERS, PRODUCER_REGISTERS=PRODUCER_REGISTERS,
         num_warps=WARPS_PER_CONSUMER,  # of the first consumer; warp_specialize adds the others
     )  # fmt: skip
@@ -581,3 +612,10 @@ matmul = Warpgroup(
     grid=dict(num_stages=(3, 4, 5, 6), subtile=(1, 2, 4), group_m=waves.GROUPS, raster=("m", "n")), changes=GANGS,
 )  # fmt: skip
 """out[M, N] = x[M, K] @ w[N, K].T in bf16, fp16 or fp8, on a Hopper GPU."""
+
+by_block = Warpgroup(
+    name="warpgroup_blockwise", jit=warpgroup_kernel, require=partial(require, by_block=True),
+    prepare=partial(prepare, by_block=True), by_block=True, variants=matmul.variants,
+    grid=dict(num_stages=(3, 4, 5, 6), subtile=(1, 2), group_m=waves.GROUPS, raster=("m", "n")), changes=GANGS,
+)  # fmt: skip
+"""The same in fp8 with scales by block."""

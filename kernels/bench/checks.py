@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from kernels.contract import Scales
+from kernels.fp8 import scale_rows, scales_of_rows
 from roofline.worker.prepared import FAILED, Rejection, verdict
 from roofline.worker.rounds import NOT_JOINED, Inputs
 
@@ -133,9 +134,9 @@ def glance(
     rows = torch.randperm(len(out), generator=numbers, device=out.device)[:LOOKED_AT_ROWS]
     seen, products, factors = out[rows].double(), w.float(), x[rows].float()
     if scales:
-        x_scales, w_scales = scales
-        products *= w_scales.T
-        factors *= x_scales[rows]
+        x_scales, w_scales = scales_of_rows(w, scales)
+        scale_rows(products, w_scales)
+        scale_rows(factors, x_scales[rows])
     if len(rows) > SUMS:
         signs = random_signs((SUMS, len(w)), products, numbers)
         seen, products = seen @ signs.double().T, signs @ products
@@ -161,10 +162,12 @@ def reference_sums(x: Tensor, w: Tensor, scales: Scales | None = None) -> Tensor
     exact = x.double()
     if scales is None:
         return torch.cat([exact @ _weighted_sums(rows, len(x)).T for rows in w.split(SLICE)], dim=1)
-    x_scales, w_scales = scales
-    exact *= x_scales
-    parts = zip(w.split(SLICE), w_scales.T.split(SLICE), strict=True)
-    return torch.cat([exact @ _weighted_sums(rows.double() * factors, len(x)).T for rows, factors in parts], dim=1)
+    x_scales, w_scales = scales_of_rows(w, scales)
+    scale_rows(exact, x_scales)
+    sums = []
+    for rows, factors in zip(w.split(SLICE), w_scales.split(SLICE), strict=True):
+        sums.append(exact @ _weighted_sums(scale_rows(rows.double(), factors), len(x)).T)
+    return torch.cat(sums, dim=1)
 
 
 def error_of(out: Tensor, reference: Tensor) -> float:

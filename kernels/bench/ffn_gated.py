@@ -2,11 +2,15 @@
 
 The weights of gate and up lie in one matrix w[2F, D]. `fused` takes its rows by turns and the others by halves, so that
 all read the same memory, and each is compared with the layer that this makes.
+
+In fp8, with scales by row, x is given in fp8, and torch quantises what lies between: each row by its largest value, as
+serving systems do where no scale was calibrated before (vLLM's dynamic per-token scheme). That takes whole rows, of
+which a tile of a fused kernel has some columns alone, so `fused` leaves it to torch, too.
 """
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 
 import numpy
@@ -15,13 +19,18 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import kernels
+from kernels import vendor
 from kernels.bench import checks, matmul
-from kernels.contract import interpreted, reason
+from kernels.contract import Scales, interpreted, reason, result_dtype
+from kernels.fp8 import LARGEST, quantise
 from kernels.tiles import DTYPES
 from roofline.operations.contenders import FIRST_CALL_S
 from roofline.operations.ffn_gated import CONTENDERS, LONGEST_FIRST_CALL, OURS, FfnGated
 from roofline.store.run import PART
 from roofline.worker.prepared import SKIPPED, VENDOR_TOLERANCE, Entrant, PreparedCase, Rejection, unwatched
+
+FP8_TOLERANCE = 4e-2
+"""Of the layer in fp8: to round what lies between to four bits makes an error of 2.6e-2 by itself."""
 
 LOOKED_AT_ROWS = 16
 """Of a timed result: for each, the whole hidden row is computed again."""
@@ -39,6 +48,12 @@ class Weights:
     """[m, 2F], x @ gate_up.T"""
     hidden: Tensor
     """[m, F], silu(gate) * up"""
+    factor: Tensor
+    """[m, F], what is multiplied by `down`: `hidden`, or that in fp8"""
+    scales: Scales | None = None
+    """Of x and gate_up, in fp8."""
+    down_scales: Scales | None = None
+    """Of `factor` and down, in fp8."""
 
 
 def halves(both: Tensor, by_turns: bool, dim: int) -> tuple[Tensor, Tensor]:
@@ -48,46 +63,70 @@ def halves(both: Tensor, by_turns: bool, dim: int) -> tuple[Tensor, Tensor]:
     return both.chunk(2, dim)
 
 
-def hidden_rows(x: Tensor, gate_up: Tensor, by_turns: bool, dtype: torch.dtype) -> Tensor:
+def hidden_rows(x: Tensor, gate_up: Tensor, by_turns: bool, dtype: torch.dtype, scales: Scales | None = None) -> Tensor:
     """Return silu(x @ gate.T) * (x @ up.T) in `dtype`, some weights at a time."""
-    x = x.to(dtype)
+    x_scales, w_scales = scales or (x.new_ones(1, dtype=dtype), x.new_ones((1, len(gate_up)), dtype=dtype))
+    x = x.to(dtype) * x_scales
+    pieces = []
+    for matrix in (gate_up, w_scales.T):
+        pieces += [half.split(checks.SLICE) for half in halves(matrix, by_turns, 0)]
     parts = []
-    for gate, up in zip(*(half.split(checks.SLICE) for half in halves(gate_up, by_turns, 0)), strict=True):
-        parts.append(F.silu(x @ gate.to(dtype).T) * (x @ up.to(dtype).T))
+    for gate, up, gate_scales, up_scales in zip(*pieces, strict=True):
+        gate, up = gate.to(dtype) * gate_scales, up.to(dtype) * up_scales
+        parts.append(F.silu(x @ gate.T) * (x @ up.T))
     return torch.cat(parts, 1)
 
 
 def run_torch(multiply: Callable[..., Tensor], x: Tensor, weights: Weights, out: Tensor) -> Tensor:
-    """The layer by two matmuls `multiply(x, w, out)`, and torch's elementwise functions between them."""
-    multiply(x, weights.gate_up, weights.both)
+    """The layer by two matmuls `multiply(x, w, out, scales)`, and torch's elementwise functions between them."""
+    multiply(x, weights.gate_up, weights.both, weights.scales)
     gate, up = halves(weights.both, False, 1)
     torch.ops.aten.silu.out(gate, out=weights.hidden)
     weights.hidden.mul_(up)
-    return multiply(weights.hidden, weights.down, out)
+    quantise_hidden(weights)
+    return multiply(weights.factor, weights.down, out, weights.down_scales)
 
 
-def multiply_torch(x: Tensor, w: Tensor, out: Tensor) -> Tensor:
-    return torch.mm(x, w.T, out=out)
+def quantise_hidden(weights: Weights) -> None:
+    """In fp8, round what lies between by scales of its rows."""
+    if weights.down_scales:
+        row_scales = weights.down_scales[0]
+        torch.linalg.vector_norm(
+            weights.hidden, torch.inf, 1, keepdim=True, dtype=row_scales.dtype, out=row_scales
+        )  # fmt: skip
+        row_scales.div_(LARGEST)
+        weights.factor.copy_(weights.hidden.div_(row_scales))
 
 
 def run_fused(x: Tensor, weights: Weights, out: Tensor) -> Tensor:
     from kernels.gated import gated
 
-    gated(x, weights.gate_up, weights.hidden)
-    return kernels.matmul(weights.hidden, weights.down, out)
+    gated(x, weights.gate_up, weights.hidden, weights.scales)
+    quantise_hidden(weights)
+    return kernels.matmul(weights.factor, weights.down, out, weights.down_scales)
 
 
 def run_compiled(x: Tensor, weights: Weights, out: Tensor) -> Tensor:
-    return _compiled()(x, weights.gate_up, weights.down, out)
+    of_down = weights.down_scales and weights.down_scales[1]
+    return _compiled()(x, weights.gate_up, weights.down, out, weights.scales, of_down)
 
 
 @cache
 def _compiled() -> Callable:
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 256)  # else eager, past 8 shapes
 
-    def layer(x: Tensor, gate_up: Tensor, down: Tensor, out: Tensor) -> Tensor:
-        gate, up = (x @ gate_up.T).chunk(2, 1)
-        return out.copy_((F.silu(gate) * up) @ down.T)
+    def layer(
+        x: Tensor, gate_up: Tensor, down: Tensor, out: Tensor, scales: Scales | None, of_down: Tensor | None
+    ) -> Tensor:
+        if scales is None:
+            gate, up = (x @ gate_up.T).chunk(2, 1)
+            return out.copy_((F.silu(gate) * up) @ down.T)
+        kind = {"out_dtype": out.dtype, "use_fast_accum": True}
+        gate, up = torch._scaled_mm(x, gate_up.T, *scales, **kind).chunk(2, 1)
+        hidden = F.silu(gate) * up
+        row_scales = hidden.abs().amax(1, keepdim=True).float() / LARGEST
+        factor = (hidden / row_scales).to(x.dtype)
+        return out.copy_(torch._scaled_mm(factor, down.T, row_scales, of_down, **kind))
 
     return torch.compile(layer, dynamic=False, fullgraph=True)
 
@@ -100,8 +139,8 @@ def run_numpy(x: Tensor, weights: Weights, out: Tensor) -> Tensor:
 
 
 RUN = {
-    "cublas": partial(run_torch, multiply_torch),
-    "torch": partial(run_torch, multiply_torch),
+    "cublas": partial(run_torch, vendor.run_cublas),
+    "torch": partial(run_torch, vendor.run_cublas),
     "compiled": run_compiled,
     "unfused": partial(run_torch, kernels.matmul),
     "fused": run_fused,
@@ -109,7 +148,7 @@ RUN = {
 }
 """run(x, weights, out) by contender."""
 
-MULTIPLY = {"cublas": multiply_torch, "ours": kernels.matmul}
+MULTIPLY = {"cublas": vendor.run_cublas, "ours": kernels.matmul}
 """Whose matmuls take turns alone."""
 
 MULTIPLIED_BY = {"cublas": "cublas", "unfused": "ours", "fused": "ours"}
@@ -125,8 +164,14 @@ class Rotation(checks.Rotation):
         if problem := checks.not_out(result, out):
             return lambda: problem
         rows = torch.randperm(len(out), generator=self.numbers, device=out.device)[:LOOKED_AT_ROWS]
-        hidden = hidden_rows(x[rows], weights.gate_up, by_turns, torch.float32)
-        return checks.glance(out[rows], hidden, weights.down, limit, self.numbers)
+        scales = weights.scales and (weights.scales[0][rows], weights.scales[1])
+        hidden = hidden_rows(x[rows], weights.gate_up, by_turns, torch.float32, scales)
+        return checks.glance(out[rows], hidden, weights.down, limit, self.numbers, scales_of_down(hidden, weights))
+
+
+def scales_of_down(hidden: Tensor, weights: Weights) -> Scales | None:
+    """Return scales of hidden rows that are not quantised, and of down."""
+    return weights.down_scales and (hidden.new_ones(len(hidden), 1), weights.down_scales[1])
 
 
 class Runner(matmul.Runner):
@@ -138,14 +183,17 @@ class Runner(matmul.Runner):
         prepared = PreparedCase(case, baseline, options.device, first_call=first_call)
         rotation = Rotation(operands(case, options), options.seed)
         prepared.inputs = rotation
-        limit = VENDOR_TOLERANCE[case.dtype]
+        limit = FP8_TOLERANCE if case.dtype == "fp8" else VENDOR_TOLERANCE[case.dtype]
         x, weights, out = rotation.sets[0]
 
         @cache
         def references(by_turns: bool) -> list[Tensor]:
             """Return the sums that `checks` compares, of x and of -x."""
-            rows = [hidden_rows(sign * x, weights.gate_up, by_turns, torch.float64) for sign in (1, -1)]
-            return [checks.reference_sums(hidden, weights.down) for hidden in rows]
+            sums = []
+            for sign in (1, -1):
+                hidden = hidden_rows(x.double() * sign, weights.gate_up, by_turns, torch.float64, weights.scales)
+                sums.append(checks.reference_sums(hidden, weights.down, scales_of_down(hidden, weights)))
+            return sums
 
         def entrant(name: str) -> Entrant | Rejection:
             if lacking := why_not(name, case, options, x, weights):
@@ -181,10 +229,10 @@ def parts(contenders: list[str], rotation: Rotation) -> dict[str, Entrant]:
         multiply = MULTIPLY[by]
 
         def gate_up(x: Tensor, weights: Weights, out: Tensor, multiply=multiply) -> Tensor:
-            return multiply(x, weights.gate_up, weights.both)
+            return multiply(x, weights.gate_up, weights.both, weights.scales)
 
         def down(x: Tensor, weights: Weights, out: Tensor, multiply=multiply) -> Tensor:
-            return multiply(weights.hidden, weights.down, out)
+            return multiply(weights.factor, weights.down, out, weights.down_scales)
 
         for half in (gate_up, down):
             name = f"{half.__name__}_{by}"
@@ -201,6 +249,8 @@ def why_not(name: str, case: FfnGated, options, x: Tensor, weights: Weights) -> 
         return "it runs on cuda; take the contender 'torch'"
     if name == "numpy" and case.dtype != "fp32":
         return f"NumPy computes in fp32 here, and the case is {case.dtype}"
+    if name in ("cublas", "compiled") and weights.scales:
+        return reason(vendor.cublas.require, x, weights.gate_up, weights.both, weights.scales)
     if name not in OURS:
         return None
     try:
@@ -209,7 +259,7 @@ def why_not(name: str, case: FfnGated, options, x: Tensor, weights: Weights) -> 
         return f"it needs Triton: {error}"
     if options.timed and interpreted(gated.jit):
         return "it is interpreted, which is never timed; unset TRITON_INTERPRET"
-    return reason(gated.require, x, weights.gate_up, weights.hidden)
+    return reason(gated.require, x, weights.gate_up, weights.hidden, weights.scales)
 
 
 def config(name: str) -> str:
@@ -222,7 +272,7 @@ def config(name: str) -> str:
 def operands(case: FfnGated, options) -> list[tuple[Tensor, Weights, Tensor]]:
     """Return sets of x, weights and out, enough of them to leave none in the cache as far as the memory has room. They
     share what lies between two kernels. Normal values, of sizes that keep out below about 1."""
-    device, dtype = options.device, DTYPES[case.dtype]
+    device, dtype = options.device, result_dtype(DTYPES[case.dtype])
     numbers = torch.Generator(device).manual_seed(options.seed)
     m, width, hidden = case.m, case.n, case.k
     count = 1
@@ -241,6 +291,21 @@ def operands(case: FfnGated, options) -> list[tuple[Tensor, Weights, Tensor]]:
     sets = []
     for _ in range(count):
         gate_up = normal(2 * hidden, width, width**-0.5)
-        weights = Weights(gate_up, normal(width, hidden, hidden**-0.5), both, between)
-        sets.append((normal(m, width), weights, normal(m, width)))
+        weights = Weights(gate_up, normal(width, hidden, hidden**-0.5), both, between, between)
+        x = normal(m, width)
+        if case.dtype == "fp8":
+            x, weights = in_fp8(x, weights)
+        sets.append((x, weights, normal(m, width)))
     return sets
+
+
+def in_fp8(x: Tensor, weights: Weights) -> tuple[Tensor, Weights]:
+    """Return x and weights in fp8, and with scales by row."""
+    x, x_scales = quantise(x)
+    gate_up, of_gate_up = quantise(weights.gate_up)
+    down, of_down = quantise(weights.down)
+    of_factor = torch.ones_like(x_scales)
+    return x, replace(
+        weights, gate_up=gate_up, down=down, factor=torch.zeros_like(weights.hidden, dtype=x.dtype),
+        scales=(x_scales, of_gate_up.T), down_scales=(of_factor, of_down.T),
+    )  # fmt: skip

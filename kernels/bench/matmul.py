@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from kernels.bench import checks
-from kernels.contract import FP8, empty_out, interpreted, reason
+from kernels.contract import FP8, Scales, dtype_name, empty_out, empty_scales, interpreted, reason
 from kernels.fp8 import LARGEST, quantise
 from kernels.registry import CONTENDERS, baseline, of_run
-from kernels.tiles import DTYPE_NAMES, DTYPES
+from kernels.tiles import DTYPES
 from roofline.operations.matmul import Matmul, sweep
 from roofline.theory.models import parse as parse_model
 from roofline.theory.work import ITEMSIZE
@@ -76,9 +76,9 @@ class Runner(runner.Runner):
             if hasattr(run, "candidates") and options.timed:
                 prepared.facts[candidate_of(contender.name)] = self.take_fastest(case, contender.name, run, sets)
             error, refused = check()
-            config = contender.describe(x, w)
+            config = contender.describe(x, w, *scales)
             facts = {f"of_{contender.kind}": True} if contender.kind in ("user", "library") else {}
-            look = partial(rotation.look, limit_of(contender, x))
+            look = partial(rotation.look, limit_of(contender, case.dtype))
             call = checks.Rotated(run, rotation)
             return refused or Entrant(contender.name, call, "", config, error, facts, lambda: check()[1], look=look)
 
@@ -96,19 +96,19 @@ class Runner(runner.Runner):
 
         It is chosen in the first process that times the shape: those that check may run beside one another. Others take
         what that one chose."""
-        x, w, out = sets[0]
+        x, w, out, *scales = sets[0]
         earlier = self.earlier.get(case.id, {})
         number = earlier["facts"].get(candidate_of(name)) if earlier.get("medians_s") else None
         if number is None:
             turn = itertools.cycle(sets)
             probes = [
                 Probe(name, str(number), case.work.flop, lambda number=number: run.run(number, *next(turn)))
-                for number in range(run.candidates(x, w, out))
+                for number in range(run.candidates(x, w, out, *scales))
             ]
             about = {"when": "", "seed": self.options.seed, "device": self.options.device}
             best, _ = ceilings.measure(probes, self.clock(), rule=CHOOSING, **about)
             number = int(best[0].probe) if best else 0
-        run.take(x, w, number)
+        run.take(number, x, w, *scales)
         return number
 
     def problem(self) -> str:
@@ -134,16 +134,17 @@ def candidate_of(name: str) -> str:
 def checker(contender, operands: tuple, reference: Tensor) -> partial:
     """Return the call of `checks.check` for a contender with these operands."""
     x, w, out, *scales = operands
-    about = DTYPE_NAMES[x.dtype], limit_of(contender, x)
+    dtype = dtype_name(x, w, *scales)
+    about = dtype, limit_of(contender, dtype)
     return partial(checks.check, contender.name, contender.load(), x, w, out, reference, *about, None, *scales)
 
 
-def limit_of(contender, x: Tensor) -> float:
+def limit_of(contender, dtype: str) -> float:
     """Return the largest relative error at which a result of `contender` is right."""
     if contender.kind in ("vendor", "library"):
-        return VENDOR_TOLERANCE[DTYPE_NAMES[x.dtype]]
+        return VENDOR_TOLERANCE[dtype]
     declared = contender.tolerance or getattr(contender.load(), "tolerance", None)
-    return declared or TOLERANCE[DTYPE_NAMES[x.dtype]]
+    return declared or TOLERANCE[dtype]
 
 
 def why_not(contender, options, operands: tuple) -> str | None:
@@ -160,8 +161,8 @@ def why_not(contender, options, operands: tuple) -> str | None:
 
 
 def operands(case: Matmul, options) -> list[tuple]:
-    """Return sets of (x[m, k], w[n, k], out[m, n]), in fp8 also (x_scales[m, 1], w_scales[1, n]), enough of them to
-    leave none in the cache, with memory around each that checks look at.
+    """Return sets of (x[m, k], w[n, k], out[m, n]), in fp8 also of scales, enough of them to leave none in the cache,
+    with memory around each that checks look at.
 
     Zero-mean normal values, of a size that keeps `out` below about 1: zeros or ones run faster and lie. All shapes are
     cut from the same three tensors, so that many can be ready at once.
@@ -202,10 +203,10 @@ def operands(case: Matmul, options) -> list[tuple]:
         whole, shape = pool(elements, DTYPES[dtypes[number]], options.device, seed, scale), shapes(case)[number]
         starts = (guard + index * spacing(shape) for index in range(sets(case)))
         tensors.append([whole[start : start + math.prod(shape)].view(shape) for start in starts])
-    if case.dtype == "fp8":
+    if DTYPES[case.dtype] == FP8:
         generator = torch.Generator(options.device).manual_seed(options.seed)
-        x_scales, w_scales = ([scales_of(tensor, generator) for tensor in of_sets] for of_sets in tensors[:2])
-        tensors.append([(of_x, of_w.T / math.sqrt(case.k)) for of_x, of_w in zip(x_scales, w_scales, strict=True)])
+        by_block = case.dtype == "fp8_block"
+        tensors.append([scales_of(x, w, by_block, generator) for x, w in zip(*tensors[:2], strict=True)])
     return list(zip(*tensors, strict=True))
 
 
@@ -223,10 +224,13 @@ def _pool(elements: int, dtype: torch.dtype, device: str, seed: int, scale: floa
     return torch.randn(elements, generator=generator, device=device, dtype=dtype).mul_(scale)
 
 
-def scales_of(matrix: Tensor, generator: torch.Generator) -> Tensor:
-    """Return scales[rows, 1] by which rows of the pool of fp8 are normal again, or half to one and a half of that."""
-    factors = torch.rand((len(matrix), 1), generator=generator, device=matrix.device)
-    return factors.add_(0.5).mul_(LARGEST_OF_RUN / LARGEST)
+def scales_of(x: Tensor, w: Tensor, by_block: bool, generator: torch.Generator) -> Scales:
+    """Return scales by which values of the pool of fp8 are normal again, those of w over the root of K, or half to one
+    and a half of that."""
+    scales = empty_scales(x, w, by_block)
+    for factors, size in zip(scales, (1.0, 1 / math.sqrt(x.shape[1])), strict=True):
+        factors.uniform_(0.5, 1.5, generator=generator).mul_(size * LARGEST_OF_RUN / LARGEST)
+    return scales
 
 
 @cache  # each shape asks for each other one, and a description looks up the version of every package
@@ -263,8 +267,10 @@ def probes(options) -> list[Probe]:
     calls = []
     for dtype, (m, n, k) in itertools.product(options.dtypes, shapes):
         x, w = (torch.randn(rows, k, device=device).to(DTYPES[dtype]) for rows in (m, n))
-        scales = torch.ones((m, 1), device=device), torch.ones((1, n), device=device)
-        sets = [(x, w, empty_out(x, w), *[scales] * (dtype == "fp8"))]
+        sets = [(x, w, empty_out(x, w))]
+        if x.dtype == FP8:  # by row, also of scales by block: it is the chip's roof
+            scales = torch.ones((m, 1), device=device), torch.ones((1, n), device=device)
+            sets = [(*sets[0], scales)]
         calls += [_probe("matmul", c, f"{m}x{n}x{k}", 2 * m * n * k, sets, dtype) for c in multipliers]
     # Far beyond the last-level cache, which would answer for the memory. On a CPU a part at a time, by turns: a probe
     # takes its turn beside calls of a fraction of a millisecond. Rows as long as those of the weights: there that

@@ -9,6 +9,7 @@ from roofline.analysis.fields import FIELDS
 from roofline.store.run import INTERRUPTED, PROBE, Run, Shape
 from roofline.store.stats import Interval, estimate, geometric_mean, lag1_correlation, ratio_of, student, time_of
 from roofline.theory.bounds import bound
+from roofline.theory.work import peak_dtype
 
 FEW_ROUNDS = 30
 """Below this many, a row says so: the plan asks for as many unless the time runs out."""
@@ -55,7 +56,7 @@ def roof_of(run: Run, dtype: str) -> Roof | None:
 def datasheet_roof(run: Run, dtype: str) -> Roof | None:
     """The roof that the chip's datasheet has for `dtype`; None where it has none."""
     sheet = run.metadata["machine"]["datasheet"] or {}
-    flops = sheet.get("flops", {}).get(dtype)
+    flops = sheet.get("flops", {}).get(peak_dtype(dtype))
     bytes_per_s = sheet.get("memory_bandwidth_bytes_per_s")
     return Roof(flops, bytes_per_s) if flops and bytes_per_s else None
 

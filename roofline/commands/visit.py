@@ -62,6 +62,7 @@ BY_TURNS = (
 """The ridge at tp 16, the balance at tp 8 and 16 and at 16 ranks, each over the copier, the engine and PCIe."""
 BESIDE = "test_all_gather_matmul and up-p8 and serial and not ridge"
 """Each link alone, and a matmul beside it, at tp 8 and 16."""
+FP8 = "--ffn-steady=0", "--ffn-dtype=fp8,fp8_block"
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,7 @@ STEPS = (
     Step("counters", 30, 90, (PYTHON, "-m", "roofline", "counters"), archive="default", counts="matmuls"),
     Step("movers", 150, 240, selects=BY_TURNS, options=MOVERS, archive="movers", needs="links"),
     Step("clocks", 25, 60, (PYTHON, "-m", "roofline", "clocks"), archive="default", counts="matmuls"),
+    Step("fp8", 240, 360, selects="test_matmul and not scatter", options=FP8, archive="again"),
     Step("trial", 240, 300, (PYTHON, "-m", "kernels.trial", "--out", LOGS)),
     Step("gated-layers", 120, 240, selects="test_ffn_gated", archive="training"),
     Step("attention", 300, 420, selects="test_attention", archive="attention"),

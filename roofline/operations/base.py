@@ -35,7 +35,7 @@ class Case:
     """Its operands in words."""
     sets = 1
     """How many sets of operands a timed run has at the least."""
-    dtypes = tuple(dtype for dtype in ITEMSIZE if dtype != "fp8")
+    dtypes = tuple(dtype for dtype, size in ITEMSIZE.items() if size > 1)
     """What its `dtype` may be."""
 
     def __post_init__(self):

@@ -9,7 +9,7 @@ from itertools import product
 from roofline.operations.base import Case, Operation, Planner, dtypes_of, register
 from roofline.operations.matmul import NO_FP8
 from roofline.theory.models import parse as parse_model
-from roofline.theory.work import ITEMSIZE, Work
+from roofline.theory.work import ITEMSIZE, SCALE_BYTES, Work
 
 CONTENDERS = {"cuda": ("cublas", "compiled", "unfused", "fused"), "cpu": ("torch", "numpy")}
 """By device, the baseline first. `compiled` is torch.compile's, `unfused` and `fused` are ours."""
@@ -37,6 +37,7 @@ class FfnGated(Case):
     tp: int
     m: int
     dtype: str
+    dtypes = (*Case.dtypes, "fp8")
     op, form = "ffn_gated", "{model}-tp{tp}-m{m}-{dtype}"
 
     def __post_init__(self):
@@ -74,8 +75,11 @@ class FfnGated(Case):
         m = self.m
         n = self.n
         k = self.k
-        elements = 2 * m * n + 3 * k * n + 2 * m * k
-        return Work(flop=6 * m * n * k, device_bytes=elements * ITEMSIZE[self.dtype])
+        size = ITEMSIZE[self.dtype]
+        device_bytes = (m * n + 3 * k * n + 2 * m * k) * size + m * n * max(2, size)
+        if self.dtype == "fp8":
+            device_bytes += (3 * m + 2 * k + n) * SCALE_BYTES
+        return Work(flop=6 * m * n * k, device_bytes=device_bytes)
 
 
 def sweep(options) -> list[FfnGated]:

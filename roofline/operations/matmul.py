@@ -1,12 +1,13 @@
 """The matmuls of a transformer's linear layers, or of a file: out[m, n] = x[m, k] @ w[n, k].T, on one rank."""
 
+import math
 from dataclasses import dataclass
 from itertools import product
 
 from roofline.operations.base import Case, Operation, register
 from roofline.theory.models import MODELS
 from roofline.theory.models import parse as parse_model
-from roofline.theory.work import ITEMSIZE, SCALE_BYTES, Work
+from roofline.theory.work import ITEMSIZE, SCALE_BLOCK, SCALE_BYTES, Work
 
 LAYERS = ("up", "down")
 """`up`: D -> F, column-parallel (N = F/tp). `down`: F -> D, row-parallel (K = F/tp)."""
@@ -14,7 +15,7 @@ LAYERS = ("up", "down")
 ALL_LAYERS = (*LAYERS, "gate_up", "qkv", "o")
 """`gate_up`, D -> 2F, and the attention's `qkv`, D -> heads, are column-parallel; `o`, heads -> D, is row-parallel."""
 
-NO_FP8 = "fp8 is of matmuls alone: leave it out of --ffn-dtype"
+NO_FP8 = "fp8 is of matmuls alone, and with scales by row of ffn_gated: leave it out of --ffn-dtype"
 NO_WIRE = "a file of shapes has matmuls alone: leave out --ffn-shapes"
 
 SHAPE = "shape"
@@ -91,7 +92,7 @@ class Matmul(Case):
 
     @property
     def result_dtype(self) -> str:
-        return "bf16" if self.dtype == "fp8" else self.dtype
+        return "bf16" if ITEMSIZE[self.dtype] == 1 else self.dtype
 
     @property
     def operands(self) -> str:
@@ -105,6 +106,8 @@ class Matmul(Case):
         device_bytes = (m * k + n * k) * ITEMSIZE[self.dtype] + m * n * ITEMSIZE[self.result_dtype]
         if self.dtype == "fp8":
             device_bytes += (m + n) * SCALE_BYTES
+        elif self.dtype == "fp8_block":
+            device_bytes += (m + math.ceil(n / SCALE_BLOCK)) * math.ceil(k / SCALE_BLOCK) * SCALE_BYTES
         return Work(2 * m * n * k, device_bytes)
 
 

@@ -432,8 +432,11 @@ def _require_sound(options: Options) -> None:
     read("tp", options, matmul.sweep)
     if options.device == "cpu" and options.copier_programs:
         raise ValueError(f"--ffn-copier-programs {options.copier_programs}: on a CPU a thread copies; leave it out")
-    if options.device == "cpu" and "fp8" in options.dtypes:
-        raise ValueError("--ffn-dtype fp8: it needs a Hopper GPU, and this run is on the CPU; take bf16 or fp32")
+    for dtype in options.dtypes if options.device == "cpu" else ():
+        if ITEMSIZE[dtype] == 1:
+            raise ValueError(
+                f"--ffn-dtype {dtype}: it needs a Hopper GPU, and this run is on the CPU; take bf16 or fp32"
+            )
 
 
 def _of_file(file: str, dtypes: tuple[str, ...]) -> dict:

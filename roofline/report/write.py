@@ -17,6 +17,7 @@ from roofline.store.conditions import conditions
 from roofline.store.journal import load
 from roofline.store.run import Run
 from roofline.store.stats import grouped
+from roofline.theory.work import peak_dtype
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -133,7 +134,8 @@ def ceilings(run: Run) -> list[str]:
     lines = []
     for ceiling in ceilings_of(run):
         if ceiling.kind == "matmul":
-            unit, scale, sheet = f"TFLOP/s {ceiling.dtype}", 1e12, datasheet.get("flops", {}).get(ceiling.dtype)
+            unit, scale = f"TFLOP/s {ceiling.dtype}", 1e12
+            sheet = datasheet.get("flops", {}).get(peak_dtype(ceiling.dtype))
         else:
             unit, scale, sheet = "GB/s", 1e9, datasheet.get("memory_bandwidth_bytes_per_s")
         value = rate_text(ceiling.value / scale)

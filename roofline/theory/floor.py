@@ -8,7 +8,7 @@ fastest probe of the run. A floor proves nothing about a time above it.
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from roofline.theory.work import Work
+from roofline.theory.work import Work, peak_dtype
 
 CPU_TIMES = 4
 """So many times the fastest probe: a library reaches a quarter of a CPU's peak on the shapes of the probes."""
@@ -44,7 +44,7 @@ def gpu_rates(machine: dict, dtype: str) -> Rates | str:
     if not clock_mhz:
         return NO_CLOCK
     of_sm = sheet.get("flop_per_cycle", {})
-    per_cycle = of_sm.get(dtype)
+    per_cycle = of_sm.get(peak_dtype(dtype))
     if dtype == "fp32" and per_cycle:
         per_cycle = max(per_cycle, of_sm.get("tf32", 0))
     flops = None if per_cycle is None else machine["sms"] * per_cycle * clock_mhz * 1e6

@@ -7,12 +7,20 @@ any kernel has to move. Wire bytes are what one rank receives over the interconn
 import math
 from dataclasses import dataclass
 
-ITEMSIZE = {"bf16": 2, "fp16": 2, "fp32": 4, "fp8": 1}
-"""Bytes of one element, by the name that options and case ids use. `fp8` is e4m3 with scales by row, of matmuls alone,
-whose results are bf16."""
+ITEMSIZE = {"bf16": 2, "fp16": 2, "fp32": 4, "fp8": 1, "fp8_block": 1}
+"""Bytes of one element, by the name that options and case ids use. `fp8` is e4m3 with scales by row, `fp8_block` by
+block, both of matmuls alone, whose results are bf16."""
 
 SCALE_BYTES = 4
-"""Size of the fp32 scale that a row in fp8 has."""
+"""Size of the fp32 scale that a row or block in fp8 has."""
+
+SCALE_BLOCK = 128
+"""Elements along N and K that share a scale by block."""
+
+
+def peak_dtype(dtype: str) -> str:
+    """The dtype by whose name a chip's peak for `dtype` is known."""
+    return "fp8" if dtype == "fp8_block" else dtype
 
 
 @dataclass(frozen=True)

@@ -83,7 +83,8 @@ def test_every_entry_is_compiled_in_each_of_its_dtypes_and_as_the_model_may_chan
     assert jobs >= declared
     modelled = jobs - declared  # what the model of waves may make of an entry of one of its kernels
     changes = {(kernel, config.split()[-1]) for _, kernel, config, _ in modelled}
-    assert changes == {("persistent", "flatten"), ("warpgroup", "shared1"), ("gated", "flatten")}
+    ways = {"flatten": ("persistent", "gated", "blockwise"), "shared1": ("warpgroup", "warpgroup_blockwise")}
+    assert changes == {(kernel, way) for way, kernels in ways.items() for kernel in kernels}
     assert {job.kernel for job in inspect.jobs(["decode"])} == {"decode"}
 
 
@@ -106,7 +107,8 @@ def test_profilers_are_told_name_flop_and_bytes_of_each_kernel(elsewhere):
         name, flop = f"{kernel} [M={m}, N={side}, K={side}]", 2 * m * side * side
         operands, out = m * side + side * side, 2 * m * side // (2 if kernel == "gated" else 1)
         if dtype == "fp8":
-            assert values == {"name": name, "flops8": flop, "bytes": operands + out + 4 * (m + side)}
+            scales = (m + side // 128) * (side // 128) if "blockwise" in kernel else m + side
+            assert values == {"name": name, "flops8": flop, "bytes": operands + out + 4 * scales}
         else:
             assert values == {"name": name, "flops16": flop, "bytes": 2 * operands + out}
 

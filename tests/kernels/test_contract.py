@@ -1,5 +1,6 @@
 """Every refusal names the value, the limit and the way out; and `matmul` picks the right kernel of ours."""
 
+import sys
 from functools import partial
 from types import SimpleNamespace
 from unittest.mock import MagicMock
@@ -8,9 +9,10 @@ import pytest
 import torch
 
 import kernels
-from kernels import contract, cublaslt, decode, hopper, persistent, registry, tiled, vendor, warpgroup
+from kernels import blockwise, contract, cublaslt, decode, hopper, persistent, registry, tiled, vendor, warpgroup
 from kernels.contract import MAX_SIZE, overlap, validate
 from kernels.registry import BESIDE_LINK, CONTENDERS, Contender, Planner, load
+from kernels.tiles import Config
 
 
 def half(*shape: int) -> torch.Tensor:
@@ -64,7 +66,12 @@ REFUSED = {
     "shape of scales": (
         lambda: (fp8(4, 16), fp8(6, 16), None, (*scales(4, 1)[:1], torch.ones(6, 1))),
         ValueError,
-        ["w_scales has shape [6, 1]", "needs [1, 6]", "reshape"],
+        ["w_scales has shape [6, 1]", "needs [1, 6], and both by block [4, 1] and [1, 1]", "reshape"],
+    ),
+    "rows of scales by block": (
+        lambda: (fp8(4, 256), fp8(136, 256), None, (torch.ones(4, 2), torch.ones(2, 2))),
+        ValueError,
+        ["x_scales by block lie by columns", ".T.contiguous().T"],
     ),
     "device of scales": (
         lambda: (fp8(4, 16), fp8(6, 16), None, (meta((4, 1), (1, 1)).float(), scales(4, 6)[1])),
@@ -148,12 +155,11 @@ def test_other_gpus_and_fp32_are_refused(name, gpu_of):
 
 def test_fp8_is_refused_by_name_with_the_way_out(gpu_of, monkeypatch):
     operands = fp8(16, 32), fp8(16, 32), None, scales(16, 16)
-    for module, name in ((vendor, "require_device"), (cublaslt, "require_device")):
-        monkeypatch.setattr(module, name, lambda kind, *operands: validate(*operands))
+    monkeypatch.setattr(vendor, "require_device", lambda kind, *operands: validate(*operands))
     monkeypatch.setattr(tiled, "require_runnable", lambda kernel, x: None)
     monkeypatch.setattr(warpgroup, "interpreted", lambda kernel: False)
     gpu_of(9, 0)
-    for name in ("tiled", "torch", "inductor", "cublaslt_best", "pair", "decode_ring"):
+    for name in ("tiled", "torch", "inductor", "pair", "decode_ring"):
         words = [f"x is torch.float8_e4m3fn, which {name} does not multiply", "take cublas, persistent", "bfloat16"]
         refused(partial(CONTENDERS[name].load().require, *operands), TypeError, words)
     for name in ("persistent", "decode", "warpgroup"):
@@ -167,6 +173,45 @@ def test_fp8_is_refused_by_name_with_the_way_out(gpu_of, monkeypatch):
     ):
         monkeypatch.setattr(vendor, "capability", lambda device, version=version: version)
         refused(partial(vendor.cublas.require, fp8(16, k), fp8(16, k), None, scales(16, 16)), ValueError, words)
+
+
+def test_scales_of_another_kind_are_refused_by_name_with_the_way_out(gpu_of, monkeypatch):
+    monkeypatch.setattr(vendor, "require_device", lambda kind, *operands: validate(*operands))
+    monkeypatch.setattr(vendor, "capability", lambda device: (9, 0))
+    monkeypatch.setattr(warpgroup, "interpreted", lambda kernel: False)
+    gpu_of(9, 0)
+
+    def blocks(m: int, n: int, k: int) -> tuple:
+        return fp8(m, k), fp8(n, k), None, contract.empty_scales(fp8(m, k), fp8(n, k), by_block=True)
+
+    for name in ("persistent", "decode", "warpgroup"):
+        words = [f"{name} takes no scales by block", "take blockwise"]
+        refused(partial(CONTENDERS[name].load().require, *blocks(8, 144, 256)), TypeError, words)
+    x, w, _, of_rows = fp8(8, 256), fp8(144, 256), None, scales(8, 144)
+    for kernel in (blockwise.matmul, warpgroup.by_block):
+        words = [f"{kernel.name} takes fp8 with scales by block alone", "take persistent"]
+        refused(partial(kernel.require, x, w, None, of_rows), TypeError, words)
+        refused(partial(kernel.require, EIGHT, EIGHT), TypeError, words)
+        kernel.require(*blocks(1, 144, 80))
+        with pytest.raises(ValueError, match=r"128x256x128 .* block .*128x128"):
+            kernel.prepare(x, w, half(8, 144), Config(128, 256, 128, 8, 2), of_rows)
+    for cuda, k, words in (
+        ("13.0", 640, ["K=640, 5 blocks", "a multiple of 4", "take blockwise"]),
+        ("12.8", 512, ["torch's CUDA is 12.8", "from 12.9 on", "take blockwise"]),
+    ):
+        monkeypatch.setattr(torch.version, "cuda", cuda)
+        refused(partial(vendor.cublas.require, *blocks(8, 144, k)), ValueError, words)
+    of_rows = *blocks(8, 144, 384)[:3], scales(8, 144)
+    vendor.cublas.require(*of_rows)
+    refused(partial(vendor.deep_gemm.require, *of_rows), TypeError, ["fp8 with scales by block", "take cublas"])
+    monkeypatch.setattr(vendor, "find_spec", lambda name: None)
+    words = ["DeepGEMM is not installed", "install.sh", "take blockwise"]
+    refused(partial(vendor.deep_gemm.require, *blocks(1, 144, 640)), ValueError, words)
+    called = SimpleNamespace(fp8_gemm_nt=lambda x, w, out: out.fill_(len(x) + len(w)))
+    monkeypatch.setitem(sys.modules, "deep_gemm", called)
+    x, w, _, of_blocks = blocks(1, 144, 640)
+    assert (vendor.deep_gemm.run(x, w, contract.empty_out(x, w), of_blocks) == 4).all()
+    refused(partial(cublaslt.best.require, *of_rows), ValueError, ["scales by row from 12.9 on", "take cublas"])
 
 
 def test_decode_refuses_many_rows_and_takes_any_out(gpu_of):
@@ -184,6 +229,8 @@ def test_decode_refuses_many_rows_and_takes_any_out(gpu_of):
         ("cuda", 255, ("persistent", "warpgroup"), "persistent"),
         ("cuda", 256, ("persistent", "warpgroup"), "warpgroup"),
         ("cuda", 256, ("persistent",), "persistent"),
+        ("cuda", 255, ("blockwise", "warpgroup_blockwise"), "blockwise"),
+        ("cuda", 256, ("blockwise", "warpgroup_blockwise"), "warpgroup_blockwise"),
     ],
 )
 def test_matmul_picks(where, rows, able, picked, monkeypatch):
@@ -226,6 +273,7 @@ def test_the_registry_lists_contenders_and_finds_each(monkeypatch):
     assert names("cpu", timed=True) == ["torch", "numpy"]
     assert names("cuda", timed=True) == [*libraries, *ours]
     assert names("cuda", timed=True, m=64) == [*libraries, "decode", "persistent"]  # the others cannot win there
+    assert names("cuda", timed=True, dtype="fp8_block")[3:] == ["deep_gemm", *ours, "blockwise", "warpgroup_blockwise"]
     assert names("cuda", timed=True, m=64, dtype="fp32") == [*libraries, *ours]  # which decode does not take
     assert names("cuda", timed=True, m=1, asked=("tiled", "warpgroup")) == ["tiled", "warpgroup"]
     assert names("cpu", timed=False, m=1) == ["torch", "numpy", *ours]

@@ -5,7 +5,6 @@
 import ctypes
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from fake_clock import FakeClock
@@ -13,6 +12,8 @@ from numpy.ctypeslib import as_array
 
 from kernels import cublaslt
 from kernels.bench import matmul
+from kernels.contract import FP8, empty_out, empty_scales
+from kernels.fp8 import scale_rows, scales_of_rows
 from roofline.operations.matmul import Matmul
 
 
@@ -50,9 +51,23 @@ class FakeLibrary:
     def matrix(self, layout, at):
         """[rows, columns] of fp32 at an address, columns one after another."""
         kind, rows, columns, stride = self.made[layout.value]
-        assert kind == cublaslt.DATA_TYPES[torch.float32]
-        memory = as_array((ctypes.c_float * (stride * (columns - 1) + rows)).from_address(at.value))
-        return np.lib.stride_tricks.as_strided(memory, (rows, columns), (4, 4 * stride))
+        dtype = {number: dtype for dtype, number in cublaslt.DATA_TYPES.items()}[kind]
+        size = dtype.itemsize * (stride * (columns - 1) + rows)
+        memory = torch.from_numpy(as_array((ctypes.c_uint8 * size).from_address(at.value))).view(dtype)
+        return memory.as_strided((rows, columns), (1, stride))
+
+    def scales(self, operation, name, matrix):
+        """What a matrix of K rows is multiplied by, in the mode that it is told."""
+        at = self.attributes.get((operation.value, cublaslt.SCALE_POINTER[name]))
+        if at is None:
+            return 1
+        mode = self.attributes[operation.value, cublaslt.SCALE_MODE[name]]
+        k, columns = matrix.shape
+        high, wide = {3: (k, 1), 4: (128, 1), 5: (128, 128)}[mode]
+        shape = -(-k // high), -(-columns // wide)
+        memory = torch.from_numpy(as_array((ctypes.c_float * (shape[0] * shape[1])).from_address(at)).copy())
+        scales = memory.view(shape[::-1]).T if mode == 5 else memory.view(shape)
+        return scales.repeat_interleave(high, 0).repeat_interleave(wide, 1)[:k, :columns]
 
     def cublasLtMatmul(self, context, operation, one, a, a_layout, b, b_layout, zero, c, c_layout, d, d_layout, *more):
         algorithm, space, size, stream = more
@@ -60,7 +75,9 @@ class FakeLibrary:
         assert (one._obj.value, zero._obj.value, c.value, c_layout) == (1, 0, d.value, d_layout)
         assert (size.value, stream.value) == (cublaslt.WORKSPACE_BYTES, 7)
         assert space.value
-        self.matrix(d_layout, d)[:] = self.matrix(a_layout, a).T @ self.matrix(b_layout, b)
+        w, x = self.matrix(a_layout, a).float(), self.matrix(b_layout, b).float()
+        w, x = w * self.scales(operation, "w", w), x * self.scales(operation, "x", x)
+        self.matrix(d_layout, d).copy_(w.T @ x)
         self.algorithms.append(algorithm._obj[0])
         return 0
 
@@ -74,7 +91,7 @@ def library(monkeypatch):
     monkeypatch.setattr(cublaslt, "library", lambda: fake)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=7))
     monkeypatch.setattr(cublaslt, "context", lambda device: ctypes.c_void_p(1))
-    monkeypatch.setattr(cublaslt, "plan_for", cublaslt.Plan)
+    monkeypatch.setattr(cublaslt, "made_plan", cublaslt.Plan)
     return fake
 
 
@@ -84,7 +101,7 @@ def test_operands_are_told_as_the_library_reads_them(library):
     best = cublaslt.Best()
     assert best.candidates(x, w, out) == 2
     for number in range(2):
-        best.take(x, w, number)
+        best.take(number, x, w)
         assert best.run(best.taken(x, w), x, w, out) is out
         torch.testing.assert_close(out, x @ w.T)
     assert library.algorithms == [100, 102]
@@ -92,6 +109,23 @@ def test_operands_are_told_as_the_library_reads_them(library):
     assert not best.run(0, x[:, :0], w[:, :0], out.fill_(torch.nan)).any()
     best.candidates(x[:, 1:], w[:, 1:], out)
     assert {library.attributes[max(library.made), cublaslt.MIN_ALIGNMENT[name]] for name in ("x", "w")} == {4}
+
+
+@pytest.mark.parametrize("by_block", [False, True])
+def test_scales_are_told_as_the_library_reads_them(library, by_block):
+    numbers = torch.Generator().manual_seed(0)
+    x, w = (torch.randn(rows, 512, generator=numbers).to(FP8) for rows in (5, 144))
+    scales = matmul.scales_of(x, w, by_block, numbers)
+    out, best = empty_out(x, w), cublaslt.Best()
+    best.take(1, x, w, scales)
+    best.run(best.taken(x, w, scales), x, w, out, scales)
+    of_x, of_w = scales_of_rows(w, scales)
+    exact = scale_rows(x.float(), of_x) @ scale_rows(w.float(), of_w).T
+    torch.testing.assert_close(out.float(), exact, rtol=1e-2, atol=1e-3)
+    assert library.algorithms == [102]
+    assert ((1, cublaslt.DESC_FAST_ACCUM) in library.attributes) != by_block
+    assert "candidate 2 " in best.describe(x, w, scales)
+    assert "candidate 1 " in best.describe(x, w, empty_scales(x, w, not by_block))
 
 
 class Candidates:
@@ -108,7 +142,7 @@ class Candidates:
             raise RuntimeError("cublasLtMatmul ended with the cuBLAS status 15")
         return self.seconds[number]
 
-    def take(self, x, w, number):
+    def take(self, number, x, w):
         self.taken.append(number)
 
 

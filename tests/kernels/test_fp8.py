@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from kernels.bench import checks, matmul
-from kernels.fp8 import quantise
+from kernels.contract import validate
+from kernels.fp8 import quantise, scale_rows, scales_of_rows
 from kernels.tiles import choose
 from kernels.waves import GpuSpec, cost
 from roofline.operations.matmul import Matmul
@@ -16,7 +17,6 @@ from roofline.theory.chips import find
 from roofline.worker.prepared import TOLERANCE
 
 OPTIONS = Options("cpu", True, "96x256", ("up",), (300,), (1,), ("fp8",), None, 0, 1.0, Path("unused"))
-CASE = Matmul("96x256", "up", 1, 300, "fp8")
 
 
 def test_rows_are_quantised_by_their_largest_and_what_has_no_scale_is_refused():
@@ -33,19 +33,32 @@ def test_rows_are_quantised_by_their_largest_and_what_has_no_scale_is_refused():
             quantise(spoilt)
 
 
+def test_blocks_are_quantised_by_their_largest_at_the_edges_too():
+    matrix = torch.randn(130, 300).cumsum(0)
+    for high, wide in ((1, 128), (128, 128)):
+        values, scales = quantise(matrix, (high, wide))
+        assert (values.shape, scales.shape) == (matrix.shape, (-(-130 // high), 3))
+        whole = scales.repeat_interleave(high, 0)[:130].repeat_interleave(wide, 1)[:, :300]
+        assert (values.float() * whole - matrix).norm() / matrix.norm() < 0.04
+        assert values[128:, 256:].float().abs().max() == 448
+    matrix[128:, 256:] = 0
+    with pytest.raises(ValueError, match=r"block \(1, 2\) has the scale 0, .* and blocks of zeros"):
+        quantise(matrix, (128, 128))
+
+
 def right(x, w, out, scales):
-    x_scales, w_scales = scales
-    return out.copy_(x_scales * w_scales * (x.float() @ w.float().T))
+    of_x, of_w = scales_of_rows(w, scales)
+    return out.copy_(scale_rows(x.float(), of_x) @ scale_rows(w.float(), of_w).T)
 
 
 def no_w_scales(x, w, out, scales):
-    return out.copy_(scales[0] * (x.float() @ w.float().T))
+    return right(x, w, out, (scales[0], torch.full_like(scales[1], scales[1].mean())))
 
 
 def one_scale(x, w, out, scales):
-    """Of the last row of w it takes the scale of another."""
+    """Of the last row or block of w it takes the scale of another."""
     w_scales = scales[1].clone()
-    w_scales[0, -1] *= 2
+    w_scales[-1, -1] *= 2
     return right(x, w, out, (scales[0], w_scales))
 
 
@@ -55,33 +68,32 @@ def scales_written(x, w, out, scales):
     return out
 
 
-@pytest.mark.parametrize("m", [16, 300])
-def test_operands_are_checked_by_what_they_stand_for_and_looked_at_with_other_signs(m, small_cache):
-    options, case = replace(OPTIONS, tokens=(m,)), replace(CASE, m=m)
+@pytest.mark.parametrize(("m", "dtype"), [(16, "fp8"), (300, "fp8"), (16, "fp8_block"), (300, "fp8_block")])
+def test_operands_are_checked_by_what_they_stand_for_and_looked_at_with_other_signs(m, dtype, small_cache):
+    options = replace(OPTIONS, tokens=(m,), dtypes=(dtype,), model="200x300")
+    case = Matmul("200x300", "up", 1, m, dtype)
     sets = matmul.operands(case, options)
     x, w, out, scales = sets[0]
-    assert (x.dtype, out.dtype, scales[0].shape, scales[1].shape) == (
-        torch.float8_e4m3fn,
-        torch.bfloat16,
-        (m, 1),
-        (1, 256),
-    )
+    shapes = ((m, 1), (1, 300)) if dtype == "fp8" else ((m, 2), (3, 2))
+    assert (x.dtype, out.dtype, *(tensor.shape for tensor in scales)) == (torch.float8_e4m3fn, torch.bfloat16, *shapes)
+    validate(x, w, out, scales)
+    assert case.work.device_bytes == sum(tensor.nbytes for tensor in (x, w, out, *scales))
     assert 0.2 < out.copy_(right(x, w, out, scales)).float().std() < 2
     reference = checks.reference_sums(x, w, scales)
     outcomes = {}
     for run in (right, no_w_scales, one_scale, scales_written):
-        error, refused = checks.check(run.__name__, run, x, w, out, reference, "fp8", None, scales=scales)
+        error, refused = checks.check(run.__name__, run, x, w, out, reference, dtype, None, scales=scales)
         outcomes[run.__name__] = error, refused
     assert outcomes["right"][0] < 3e-3
     assert outcomes["right"][1] is None
     assert "it wrote into its scales of x, which others read" in outcomes["scales_written"][1].reason
     for name in ("no_w_scales", "one_scale"):
-        assert "the limit for fp8" in outcomes[name][1].reason
+        assert f"the limit for {dtype}" in outcomes[name][1].reason
     rotation, before = checks.Rotation(sets, seed=0), x.clone()
     rotation.change()
     assert 0.3 < float((x.float() != before.float()).float().mean()) < 0.7
-    assert rotation.look(TOLERANCE["fp8"], right(*sets[0]))() == ""
-    assert rotation.look(TOLERANCE["fp8"], no_w_scales(*sets[0]))().startswith("row ")
+    assert rotation.look(TOLERANCE[dtype], right(*sets[0]))() == ""
+    assert rotation.look(TOLERANCE[dtype], no_w_scales(*sets[0]))().startswith("row ")
     rotation.restore()
     assert checks.are_same_bits(x, before)
 
@@ -91,19 +103,25 @@ def cut(values, exponent):
     return (values / unit).trunc() * unit
 
 
-def test_the_tolerance_allows_for_sums_of_hopper():
-    """At the longest K of the default: 32 products and the sum so far keep 13 bits behind the first of the largest."""
+@pytest.mark.parametrize("dtype", ["fp8", "fp8_block"])
+def test_the_tolerance_allows_for_sums_of_hopper(dtype):
+    """At the longest K of the default: 32 products and the sum so far keep 13 bits behind the first of the largest. By
+    block sums begin anew each 128."""
     numbers = torch.Generator().manual_seed(0)
     x, w = (quantise(torch.randn(16, 53248, generator=numbers))[0].double() for _ in range(2))
-    sums = torch.zeros(16, 16, dtype=torch.float64)
+    promoted = torch.zeros(16, 16, dtype=torch.float64)
+    sums = promoted.clone()
     for k in range(0, 53248, 32):
+        if dtype == "fp8_block" and k % 128 == 0:
+            promoted += sums
+            sums.zero_()
         products = x[:, None, k : k + 32] * w[None, :, k : k + 32]
         largest = torch.maximum(products.abs().amax(2), sums.abs())
         exponent = largest.log2().floor()
         sums = cut(sums, exponent) + cut(products, exponent[..., None]).sum(2)
     exact = x @ w.T
-    error = float((sums.bfloat16() - exact).norm() / exact.norm())
-    assert 0.4 * TOLERANCE["fp8"] < error < 0.8 * TOLERANCE["fp8"]
+    error = float(((promoted + sums).bfloat16() - exact).norm() / exact.norm())
+    assert 0.4 * TOLERANCE[dtype] < error < 0.8 * TOLERANCE[dtype]
 
 
 def test_the_model_of_waves_has_the_rates_of_fp8():

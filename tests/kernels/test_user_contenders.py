@@ -133,7 +133,7 @@ def test_contender_of_the_suite_is_declared_as_a_users_is():
     ours = replace(CONTENDERS["torch"], kind="triton", tolerance=0.25, supports=lambda m, n, k, dtype: k == 100)
     x, w = torch.empty(300, 200), torch.empty(300, 200)
     assert ours.why_not(x, w) == "torch is declared not to support m=300, n=300, k=200 in fp32"
-    assert matmul.limit_of(ours, x) == 0.25
+    assert matmul.limit_of(ours, "fp32") == 0.25
     assert isinstance(ours, roofline.contender)
 
 

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from kernels import hopper, workspace
-from kernels.contract import FP8, Kernel, KernelLaunch, Scales, empty_out, result_dtype
+from kernels.contract import FP8, Kernel, KernelLaunch, Scales, empty_out, empty_scales, result_dtype
+from kernels.fp8 import scale_rows, scales_of_rows
 from kernels.machine.compile import binary_key
 from kernels.machine.device import Machine
 from kernels.machine.order import FaultError
@@ -109,24 +110,28 @@ def changed(tensor: Tensor) -> int:
     return int((~around.isnan()).sum())
 
 
-def scales_of(x: Tensor, w: Tensor, seed: int) -> Scales | None:
-    """Return powers of two, by which sums stay exact, with NaN behind them; None but of fp8."""
+def scales_of(x: Tensor, w: Tensor, seed: int, by_block: bool) -> Scales | None:
+    """Return powers of two, by which sums stay exact, with NaN around them; None but of fp8."""
     if x.dtype != FP8:
         return None
     random = torch.Generator().manual_seed(seed)
     several = []
-    for rows in (len(x), len(w)):
-        around = torch.full((rows + 2 * MARGIN,), math.nan, device=x.device)
-        powers = torch.randint(-2, 3, (rows,), generator=random)
-        several.append(around[MARGIN : MARGIN + rows].copy_(2.0**powers))
-    return several[0].view(-1, 1), several[1].view(1, -1)
+    for empty in empty_scales(x, w, by_block):
+        count = empty.numel()
+        around = torch.full((count + 2 * MARGIN,), math.nan, device=x.device)
+        scales = around[MARGIN : MARGIN + count].as_strided(empty.shape, empty.stride())
+        several.append(scales.copy_(2.0 ** torch.randint(-2, 3, empty.shape, generator=random)))
+    return several[0], several[1]
 
 
 def differences(out: Tensor, x: Tensor, w: Tensor, before: Sequence[Tensor], scales: Scales | None = None) -> str:
     """Return what is wrong with `out` and what is around it."""
-    product = x.double() @ w.double().T
+    exact_x, exact_w = x.double(), w.double()
     if scales:
-        product *= scales[0] * scales[1]
+        x_scales, w_scales = scales_of_rows(w, scales)
+        scale_rows(exact_x, x_scales)
+        scale_rows(exact_w, w_scales)
+    product = exact_x @ exact_w.T
     counts = {
         "elements of out are wrong": int((out != product.to(out.dtype)).sum()),
         "elements beside out are written": changed(out),
@@ -155,7 +160,7 @@ def matmul(
         around = as_long * left, as_long * unit
         x, w = (whole_numbers(padded(rows, k, *around, **kind), seed + i) for i, rows in enumerate((m, n)))
         out = padded(m, n, left, unit, dtype=result_dtype(x.dtype), device=device)
-        before, scales = (x.clone(), w.clone()), scales_of(x, w, seed)
+        before, scales = (x.clone(), w.clone()), scales_of(x, w, seed, kernel.by_block)
         with grids_of(programs):
             launch = kernel.launch(x, w, out, config, scales)
         for kept in workspace.KEPT.values():
@@ -177,7 +182,11 @@ def of_user(place: str, shape: tuple[int, int, int], dtype: str) -> Case:
 
     def make(seed: int, device: str = "cpu"):
         x, w = (whole_numbers(torch.empty(rows, k, dtype=DTYPES[dtype]), seed + i) for i, rows in enumerate((m, n)))
-        out, before, scales = empty_out(x, w).fill_(math.nan), (x.clone(), w.clone()), scales_of(x, w, seed)
+        out, before, scales = (
+            empty_out(x, w).fill_(math.nan),
+            (x.clone(), w.clone()),
+            scales_of(x, w, seed, by_block=dtype == "fp8_block"),
+        )
         launches = launches_of(function, x, w, out, **({"scales": scales} if scales else {}))
 
         def start(machine: Machine) -> None:

@@ -40,6 +40,8 @@ NUMBERS = {
 }
 VIEWS = {"view", "chunk", "split", "unflatten", "unbind", "new_empty", "empty_like"}
 """Functions of a tensor's place and shape alone: they wait for nothing."""
+SCALED = "_scaled_mm", "_scaled_mm_v2.out"
+"""By row, and by block."""
 
 
 class BlockedError(RuntimeError):
@@ -263,14 +265,21 @@ def matmul_s(m, n, k):
 
 
 def multiplied(name, factors, out):
-    """Return torch.mm, torch.addmm, or torch._scaled_mm by row, as cuBLAS rounds it, once."""
+    """Return torch.mm, torch.addmm, or torch._scaled_mm by row or block, as cuBLAS rounds it, once."""
     import torch
 
-    if name == "_scaled_mm":
-        x, w, x_scales, w_scales = (tensor.float() for tensor in factors)
-        return out.copy_(x * x_scales @ (w * w_scales))
+    if name in SCALED:
+        x, w, x_scales, w_scales = tensors_of(*factors)
+        return scaled(x, w.T, (x_scales, w_scales if name == "_scaled_mm" else w_scales.T), out)
     product = getattr(torch, name)(*(tensor.float() for tensor in factors))
     return product.to(factors[-1].dtype) if out is None else out.copy_(product)
+
+
+def scaled(x, w, scales, out):
+    from kernels.fp8 import scale_rows, scales_of_rows
+
+    of_x, of_w = scales_of_rows(w, scales)
+    return out.copy_(scale_rows(x.float(), of_x) @ scale_rows(w.float(), of_w).T)
 
 
 def make_place():
@@ -327,9 +336,9 @@ def make_place():
                 return torch.empty(*args) if 4 * size > LARGE_BYTES else func(*args, **kwargs)
             if name in ("__get__", *VIEWS) or (name == "__getitem__" and not list(tensors_of(args[1]))):
                 return func(*args, **kwargs)
-            is_matmul, large = name in ("mm", "addmm", "_scaled_mm"), any(map(is_large, inputs))
+            is_matmul, large = name in ("mm", "addmm", *SCALED), any(map(is_large, inputs))
             if is_matmul:
-                x, w = inputs[:2] if name == "_scaled_mm" else inputs[-2:]
+                x, w = inputs[:2] if name in SCALED else inputs[-2:]
                 named, seconds = "cuBLAS", matmul_s(len(x), w.shape[1], len(w))
             else:
                 named, seconds = name, sum(tensor.nbytes for tensor in inputs) / BYTES_PER_S
@@ -400,7 +409,7 @@ def product(args: dict) -> None:
     if args.get("x_scales_ptr") is None:
         multiplied("mm", (x, w.T), out)
     else:
-        multiplied("_scaled_mm", (x, w.T, args["x_scales_ptr"], args["w_scales_ptr"]), out)
+        scaled(x, w, (args["x_scales_ptr"], args["w_scales_ptr"]), out)
 
 
 def gated_product(args: dict) -> None:
@@ -408,7 +417,9 @@ def gated_product(args: dict) -> None:
     import torch
 
     x, w, out = operands(args)
-    gate, up = ((x.float() @ w.float().T)[:, first::2] for first in (0, 1))
+    both = torch.empty(len(x), len(w))
+    product(args | {"out_desc": both})
+    gate, up = both[:, ::2], both[:, 1::2]
     out.copy_(torch.nn.functional.silu(gate) * up)
 
 

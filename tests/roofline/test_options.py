@@ -92,11 +92,11 @@ def test_cases_go_by_what_was_chosen():
 
 
 def test_fp8_is_of_matmuls_on_a_gpu_alone():
-    several = options("cuda", dtype="fp8,bf16")
-    assert {case.dtype for case in matmul.sweep(several)} == {"fp8", "bf16"}
+    several = options("cuda", dtype="fp8,bf16,fp8_block")
+    assert {case.dtype for case in matmul.sweep(several)} == {"fp8", "bf16", "fp8_block"}
     for sweep in (gathers, prefetches, attention.sweep):
         assert {case.dtype for case in sweep(several)} == {"bf16"}
-        assert sweep(options("cuda", dtype="fp8")) == []
+        assert sweep(options("cuda", dtype="fp8,fp8_block")) == []
     for operation in (all_gather_matmul.OPERATION, attention.OPERATION):
         assert operation.why_not(several) == ""
         assert "fp8 is of matmuls alone" in operation.why_not(options("cuda", dtype="fp8"))
@@ -158,6 +158,7 @@ def test_wires_of_another_run_are_wanted_of_those_that_are_made_for_the_machine(
         ({"tokens": ""}, "--ffn-tokens '': give at least one value"),
         ({"tp": "3"}, "--ffn-tp: tp=3 does not divide d_ff=3328"),
         ({"dtype": "fp9"}, "--ffn-dtype 'fp9': it is one of bf16, fp16, fp32, fp8"),
+        ({"dtype": "fp8_block"}, "--ffn-dtype fp8_block: it needs a Hopper GPU, and this run is on the CPU"),
         ({"dtype": "fp8"}, "--ffn-dtype fp8: it needs a Hopper GPU, and this run is on the CPU; take bf16 or fp32"),
         ({"model": "xxm"}, "--ffn-model: unknown model 'xxm': did you mean xxl"),
         ({"ranks": "3"}, "--ffn-ranks: ranks=3 does not divide the 1024"),

@@ -116,12 +116,15 @@ def test_hopper_gets_the_whole_line_up_though_the_device_is_lost_meanwhile(rehea
     assert "rehearsal of H100" in (outcome.folder / "report.md").read_text().splitlines()[0]
 
 
-def test_gated_layers_take_turns_with_their_matmuls_alone(rehearse):
-    asked = "-k", "test_ffn_gated", "--ffn-contenders=cublas,unfused,fused"
+@pytest.mark.parametrize("dtype", ["fp16", "fp8"])
+def test_gated_layers_take_turns_with_their_matmuls_alone(rehearse, dtype):
+    asked = "-k", "test_ffn_gated", "--ffn-contenders=cublas,unfused,fused", f"--ffn-dtype={dtype}"
     outcome = rehearse("H100", *rehearse.new, *asked, "--ffn-tokens=64", "--ffn-max-seconds=0.3")
     assert outcome.code == 0
     assert outcome.measured == {"ffn_gated": {"cublas", "unfused", "fused"}}
     (shape,) = outcome.run.shapes.values()
+    errors = [shape.entrants[name]["relative_error"] for name in ("cublas", "unfused", "fused")]
+    assert all(0.02 < error < 0.03 for error in errors) == (dtype == "fp8")
     assert {*shape.of_role("part")} == {"gate_up_cublas", "down_cublas", "gate_up_ours", "down_ours"}
     alone = {record["contender"]: record.get("alone_ratio") for record in records_of(outcome.run)}
     assert alone == {"cublas": None, "unfused": pytest.approx(1), "fused": pytest.approx(1)}
@@ -199,12 +202,22 @@ def test_fp8_is_of_matmuls_alone_and_those_that_cannot_say_so(rehearse, tmp_path
     assert reasons.keys() == {"scales_forgotten"}
     assert "is above 1e-02, the limit for fp8" in reasons["scales_forgotten"]
     skipped = " ".join(outcome.reasons("skipped"))
-    for name in ("tiled", "cublaslt_best"):
-        assert f"x is torch.float8_e4m3fn, which {name} does not multiply; take cublas, persistent" in skipped
+    assert "x is torch.float8_e4m3fn, which tiled does not multiply; take cublas, persistent" in skipped
+    assert "cublaslt_best needs the cuBLASLt of torch's CUDA" in skipped
     assert "no_scales has no scales, and x is torch.float8_e4m3fn; write no_scales(x, w, out=None, scales" in skipped
     shape = outcome.run.shapes["matmul-128x256-up-tp1-m1024-fp8"]
     assert "_scaled_mm by row, use_fast_accum" in shape.entrants["cublas"]["config"]
     assert shape.work.device_bytes == 1024 * 128 + 128 * 256 + 2 * 1024 * 256 + 4 * (1024 + 256)
+
+
+def test_scales_by_block_are_of_those_that_take_them(rehearse):
+    asked = "--ffn-dtype=fp8_block", "--ffn-model=512,512", "--ffn-layers=up", "--ffn-tp=1", "--ffn-tokens=16"
+    outcome = rehearse("H100", *rehearse.new, *asked, "--ffn-max-seconds=0.3", "-k", "test_matmul")
+    assert outcome.measured == {"matmul": {"cublas", "cublas_again", "blockwise", "warpgroup_blockwise"}}
+    skipped = " ".join(outcome.reasons("skipped"))
+    assert "decode takes no scales by block; take blockwise or warpgroup_blockwise" in skipped
+    shape = outcome.run.shapes["matmul-512x512-up-tp1-m16-fp8_block"]
+    assert "scaled_mm by block" in shape.entrants["cublas"]["config"]
 
 
 @pytest.mark.slow

@@ -67,6 +67,8 @@ def machine_of(name, **more):
         (machine_of("H100 SXM"), "bf16", 8192, 13.352e-3),
         # All bytes but 50 MiB over 3.35 TB/s.
         (machine_of("H100 SXM"), "bf16", 1, 0.50526e-3),
+        # Half of bf16: fp8, whatever its scales are by.
+        (machine_of("H100 SXM"), "fp8_block", 8192, 6.6761e-3),
         # TF32's rate, half of bf16's: sums of its products may be exact.
         (machine_of("H100 SXM"), "fp32", 8192, 26.704e-3),
         # Four times the fastest probe: 4e12 FLOP/s.
