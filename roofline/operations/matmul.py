@@ -113,10 +113,9 @@ class Matmul(Case):
 
 def sweep(options) -> list[Matmul]:
     """All matmuls that the options ask for, in the order of the run."""
+    if options.shapes:
+        return [OPERATION.parse(shape)[0] for shape in options.shapes]
     cases = []
-    for shape in options.shapes:
-        case, _ = OPERATION.parse(shape)
-        cases.append(case)
     for dtype, layer, tp, m in product(options.dtypes, options.layers, options.tp, options.tokens):
         cases.append(Matmul(options.model, layer, tp, m, dtype))
     return cases

@@ -143,7 +143,9 @@ def subjects() -> dict[str, tuple]:
     """By subject: the module that mistakes are planted in, who holds what the case takes of it, its name there, and the
     case."""
     kernel, ring = (
-        SimpleNamespace(name=name, launch=lambda *given, name=name: getattr(OURS, name).matmul.launch(*given))
+        SimpleNamespace(
+            name=name, by_block=False, launch=lambda *given, name=name: getattr(OURS, name).matmul.launch(*given)
+        )
         for name in ("warpgroup", "decode_ring")
     )
     config = Config(128, 64, 32, num_warps=8, num_stages=2, subtile=4)
