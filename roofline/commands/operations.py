@@ -28,7 +28,7 @@ def described(operation: Operation) -> dict[str, list[str]]:
         "for example": [operation.example],
         "contenders": Runners(on_gpu).planner(operation).choices(),
         "files": files(operation),
-        "fields": [*analysis.CASES],
+        "fields": [*analysis.COLUMNS],
         "figures": [*analysis.FIGURES],
     }
 

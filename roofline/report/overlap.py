@@ -31,7 +31,7 @@ BRIEF = (
     "gain_all_cores",
     "of_own_ideal",
 )
-CASES = (
+COLUMNS = (
     "shape",
     "contender",
     "time_s",

@@ -28,7 +28,7 @@ from roofline.store.stats import by_process, geometric_mean, student
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
-CASES = (
+COLUMNS = (
     "shape",
     "contender",
     "time_s",

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 ANALYSES = {"overlap": overlap, "throughput": throughput}
-"""Analysis -> how its rows are shown: `brief(run, rows)`, `summary(rows)`, `CASES` and `FIGURES`, of which the first
+"""Analysis -> how its rows are shown: `brief(run, rows)`, `summary(rows)`, `COLUMNS` and `FIGURES`, of which the first
 stands beside the brief table."""
 
 MOST_FINDINGS = 3
@@ -76,7 +76,7 @@ def body(run: Run, cases: DataFrame) -> list[Section]:
         is_long = len(shown.table) > 0 and not run.metadata.get("options", {}).get(
             "users"
         )  # who ask for each of theirs
-        table = tables.texts(rows, analysis.CASES)
+        table = tables.texts(rows, analysis.COLUMNS)
         whole.append(Section(f"All cases: {name}", "", analysis.FIGURES[1:], table, long=is_long))
     if cases["verdict"].notna().any():
         brief.append(throughput.decided(run, cases))

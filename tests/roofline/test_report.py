@@ -28,7 +28,7 @@ def test_without_both_ceilings_there_are_rates_but_no_shares(tmp_path, ceilings)
     rows = frame(journal.load(save(tmp_path / "run", lines)))
     assert rows[["roof_tflops", "of_roof"]].isna().all(axis=None)
     assert (rows["tflops_low"] < rows["tflops_high"]).all()
-    assert tables.terminal(tables.texts(rows, throughput.CASES))
+    assert tables.terminal(tables.texts(rows, throughput.COLUMNS))
     assert "of the roof" not in plots.memory_roofline(rows).get_suptitle()
 
 
