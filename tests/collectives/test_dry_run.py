@@ -13,7 +13,11 @@ from kernels.registry import CONTENDERS
 
 LINKS = {"copy_kernel", "wait_kernel", "raise_kernel", "stamp_kernel"}
 INSTRUMENTS = {"gate_kernel", "clock_kernel"}
-MATMULS = {f"{name}_kernel" for name, ours in CONTENDERS.items() if ours.kind == "triton" and ours.default}
+MATMULS = {
+    f"{name}_kernel"
+    for name, ours in CONTENDERS.items()
+    if ours.kind == "triton" and ours.default and (not ours.dtypes or "bf16" in ours.dtypes)
+}
 ARMS = {"flagged_kernel", "pieces_kernel", "add_kernel"}
 
 
