@@ -301,7 +301,8 @@ class Rounds:
     def _narrow(self) -> bool:
         groups = groups_of(self.rounds)
         for times_s in self.times_s.values():
-            if len(times_s) < 2 or time_of(times_s, groups).relative_width >= self._rule.width:
+            is_narrow = len(times_s) > 1 and time_of(times_s, groups).relative_width < self._rule.width
+            if not is_narrow:
                 return False
         return True
 
