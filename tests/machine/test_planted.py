@@ -69,7 +69,7 @@ MISTAKES = {
         "as it is": ({}, "exact"),
         "the rest of w is not expected": ({"(x_rows + block_n))": "(x_rows + block_n - rest))"}, "Stuck"),
         "a stage is released while it is read": ({"acc = wait(1, acc)": "acc = wait(2, acc)"}, "overwrites"),
-        "the rest shares a buffer": ({"staging, scales, WHO, 3)": "staging, scales, WHO, 2)"}, "overwrites"),
+        "the rest shares a buffer": ({"staging, left, WHO, 3)": "staging, left, WHO, 2)"}, "overwrites"),
         "x stays at the first 16 along K": ({"add.u32 x, x, 2; ": ""}, "out are wrong"),
     },
     "pair": {
