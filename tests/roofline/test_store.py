@@ -17,6 +17,8 @@ from roofline.analysis.throughput import ceilings_of
 from roofline.commands.cli import main
 from roofline.store import journal
 from roofline.store.lines import LINES as KINDS
+from roofline.store.lines import as_read
+from roofline.store.lines import plain as plain_of
 from roofline.store.run import SAMPLE_COLUMNS, Round, Run, Shape
 from roofline.theory.work import Work
 
@@ -46,6 +48,17 @@ def test_what_is_written_is_read_back(tmp_path):
     assert (shape.times_s("torch"), shape.times_s("link")) == ({1: 1e-3}, {0: 2e-3, 1: 3e-3})
     assert shape.values("link", "last_arrival_s") == {0: 1e-3}
     assert (shape.measured, shape.of_role("link"), shape.get("a"), shape.get("b")) == (["torch"], ["link"], 1, 2)
+
+
+def test_line_in_memory_is_as_it_is_read_back(tmp_path):
+    line = {"kind": "note", "about": "x", "text": "two\nlines, \x1b[31m, " + 5000 * "x", "more": ({3: (1.5, None)},)}
+    journal.Journal(tmp_path).write(HEAD, line)
+    *_, text = (tmp_path / journal.NAME).read_text().splitlines()
+    read = as_read(line)
+    assert read | {"sum": json.loads(text)["sum"]} == plain_of(json.loads(text))
+    assert (read["more"], len(read["text"])) == ([{"3": [1.5, None]}], 4000)
+    assert journal.load(tmp_path).notes_by_topic == {"x": read["text"]}
+    assert "\n" not in read["text"]
 
 
 def test_line_that_nobody_could_read_is_not_written(tmp_path):
