@@ -51,12 +51,12 @@ def test_what_is_written_is_read_back(tmp_path):
 
 
 def test_line_in_memory_is_as_it_is_read_back(tmp_path):
-    line = {"kind": "note", "about": "x", "text": "two\nlines, \x1b[31m, " + 5000 * "x", "more": ({3: (1.5, None)},)}
+    line = {"kind": "note", "about": "x", "text": "two\nlines, \x1b[31m", "more": ({3: (1.5, None)},)}
     journal.Journal(tmp_path).write(HEAD, line)
     *_, text = (tmp_path / journal.NAME).read_text().splitlines()
     read = as_read(line)
     assert read | {"sum": json.loads(text)["sum"]} == plain_of(json.loads(text))
-    assert (read["more"], len(read["text"])) == ([{"3": [1.5, None]}], 4000)
+    assert read["more"] == [{"3": [1.5, None]}]
     assert journal.load(tmp_path).notes_by_topic == {"x": read["text"]}
     assert "\n" not in read["text"]
 
