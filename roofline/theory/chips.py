@@ -51,26 +51,19 @@ def find(name: str) -> Chip:
     """The chip called `name` (case, spaces and hyphens do not matter). Without its form that is the first of the table,
     as SXM before PCIe, and its source says so. Raises ValueError with the nearest name if unknown."""
     wanted = _plain(name)
-    names = {}
-    forms = []
-    begun = []
-    for chip in CHIPS.values():
-        plain = _plain(chip.name)
-        names[plain] = chip.name
-        if plain == wanted:
-            return chip
-        if _plain(chip.name.split()[0]) == wanted:
-            forms.append(chip)
-        if plain.startswith(wanted):
-            begun.append(plain)
+    chips = {_plain(full_name): chip for full_name, chip in CHIPS.items()}
+    if wanted in chips:
+        return chips[wanted]
+    forms = [chip for chip in CHIPS.values() if _plain(chip.name.split()[0]) == wanted]
     if forms:
         first, *others = forms
         source = f"{first.source}; {name!r} is taken for {first.name}"
         for chip in others:
             source += f"; there is the {chip.name} too"
         return replace(first, source=source)
-    near = begun or difflib.get_close_matches(wanted, names, n=1)
-    hint = f"did you mean {names[near[0]]!r}? " if near else ""
+    longer = [plain for plain in chips if plain.startswith(wanted)]
+    near = longer or difflib.get_close_matches(wanted, chips, n=1)
+    hint = f"did you mean {chips[near[0]].name!r}? " if near else ""
     raise ValueError(f"unknown chip {name!r}: {hint}known are {', '.join(CHIPS)}")
 
 

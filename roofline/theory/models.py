@@ -1,11 +1,12 @@
-"""Transformer shapes by name. Owns the sizes of a block's linear layers, and nothing of how they are sharded.
+"""Transformer shapes by name, as `models.toml` has them, each with its source. Nothing of how they are sharded.
 
-`xxl` is the exercise's: the FFN width and depth of Llama-3.1-405B, and two matrices. Of a mixture of experts, the FFN
-is one expert's, and `blocks` are those that have experts: all but 3 of DeepSeek-V3, whose attention has no plain qkv.
+Of a mixture of experts, the FFN is one expert's, and `blocks` are those that have experts.
 """
 
 import re
+import tomllib
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from roofline.theory.arguments import nearest
 
@@ -44,18 +45,9 @@ class Model:
         return layers
 
 
-_TABLE = (
-    Model("xxl", 16384, 53248, 126),
-    Model("llama-3-405b", 16384, 53248, 126, 3, 128, 8, 128),  # arXiv 2407.21783, table 3, as the next two
-    Model("llama-3-70b", 8192, 28672, 80, 3, 64, 8, 128),
-    Model("llama-3-8b", 4096, 14336, 32, 3, 32, 8, 128),
-    Model("qwen3-32b", 5120, 25600, 64, 3, 64, 8, 128),  # config.json of Qwen/Qwen3-32B
-    Model("qwen3-8b", 4096, 12288, 36, 3, 32, 8, 128),  # config.json of Qwen/Qwen3-8B
-    Model("deepseek-v3-expert", 7168, 2048, 58, 3, experts=257),  # config.json of deepseek-ai/DeepSeek-V3
-    Model("gpt-oss-120b", 2880, 2880, 36, 3, 64, 8, 64, experts=128),  # openai/gpt-oss, gpt_oss/torch/model.py
-    Model("gpt-3", 12288, 49152, 96, 2, 96, 96, 128),  # arXiv 2005.14165, table 2.1
-)
-MODELS = {model.name: model for model in _TABLE}
+_TABLE = tomllib.loads(Path(__file__).with_name("models.toml").read_text(encoding="utf-8"))
+MODELS = {name: Model(name, **sizes) for name, sizes in _TABLE.items()}
+"""By name, in the order of the file."""
 
 
 def parse(text: str) -> Model:
@@ -70,7 +62,7 @@ def parse(text: str) -> Model:
     Where S does not divide the kv heads, there are none. Raises ValueError for an unknown name, a divisor that does not
     divide both widths, sizes below 1, or a label that no id can hold.
     """
-    if "@" in text or "," in text or (text.count("x") == 1 and text.replace("x", "").isdecimal()):
+    if re.search(r"[@,]|^\d+x\d+$", text):
         return _by_hand(text)
     name, slash, divisor = text.partition("/")
     if name not in MODELS:

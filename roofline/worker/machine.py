@@ -14,15 +14,16 @@ from pathlib import Path
 
 import numpy as np
 
-from roofline.theory import container, environment
+from roofline.theory import container
 from roofline.theory.chips import of_device
 from roofline.theory.container import cores
+from roofline.theory.environment import VARIABLES
 from roofline.worker import telemetry
 
-RECORDED = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", *environment.THREADS, *environment.OF_CPU)
+RECORDED = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", *VARIABLES["threads"], *VARIABLES["cpu"])
 """Environment variables that set how many threads a library runs, and how long they spin, begin with these."""
 
-RECORDED_OF_GPU = ("CUDA_", "CUBLAS", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", *environment.OF_GPU)
+RECORDED_OF_GPU = ("CUDA_", "CUBLAS", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", *VARIABLES["gpu"])
 """Those that change what a GPU computes, and how fast, begin with these."""
 
 TF32 = ("NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE")
