@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from roofline import operations
-from roofline.operations.options import OPTIONS, of_values, read
+from roofline.operations.options import of_values, read
 from roofline.store import conditions, journal
 from roofline.store.run import Run
 from roofline.supervise.metadata import commit_of
@@ -64,7 +64,7 @@ def runners_of(run: Run, given: list[str]) -> operations.Runners:
     versions = dict(planned.users)
     users = []
     for text in given:
-        place = read("contender", text, OPTIONS["contender"].read)
+        place = read("contender", text)
         if place not in versions:
             raise ValueError(f"--contender {text}: the run has no such contender, but {', '.join(versions) or 'none'}")
         users.append((place, versions[place]))

@@ -7,7 +7,7 @@ over PCIe.
 
 from dataclasses import dataclass
 
-from roofline.operations.gathering import GREATEST, MIDDLE, Gathering, Part, Sweep, declare
+from roofline.operations.gathering import Gathering, Part, Sweep, declare
 from roofline.theory.wires import PCIE
 
 
@@ -25,18 +25,18 @@ class AllGatherMatmul(Gathering):
     op, gathered, sharded = "all_gather_matmul", ("m", "k"), "k"
 
 
-def parts(sweep: Sweep) -> list[Part]:
+def parts(sweep: Sweep, middle: int) -> list[Part]:
     """The parts of the sweep, in the order of the run."""
-    swept = [
-        Part(sweep.rows, sweep.tp, sweep.ranks, sweep.wires),
-        Part(sweep.rows, (MIDDLE,), sweep.ranks, sweep.more_wires),
-        Part(sweep.rows, (MIDDLE,), sweep.more_ranks, sweep.wires),
-        Part(sweep.rows, (GREATEST,), sweep.ranks, sweep.widest_wires),
+    rows = sweep.rows
+    own_ranks = [Part((tp,), sweep.wires, (tp,), rows) for tp in sweep.own_ranks]
+    return [
+        Part(sweep.ranks, sweep.wires, sweep.tp, rows),
+        Part(sweep.ranks, sweep.more_wires, (middle,), rows),
+        Part(sweep.more_ranks, sweep.wires, (middle,), rows),
+        Part(sweep.ranks, sweep.widest_wires, (max(sweep.tp),), rows),
+        *own_ranks,
+        Part(sweep.ranks, (PCIE,), sweep.pcie_tp, rows),
     ]
-    for tp in sweep.own_ranks:
-        swept.append(Part(sweep.rows, (tp,), (tp,), sweep.wires))
-    swept.append(Part(sweep.rows, sweep.pcie_tp, sweep.ranks, (PCIE,)))
-    return swept
 
 
 OPERATION = declare(

@@ -6,11 +6,11 @@ by its name once workers are started: runners import torch and Triton. All else 
 
 import functools
 import inspect
+import pkgutil
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
-from importlib import import_module
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,9 @@ from typing import Any
 from roofline.store.lines import ANALYSIS_NAMES
 from roofline.theory.arguments import nearest
 from roofline.theory.work import ITEMSIZE, Work
+
+Counts = tuple[int, ...]
+Names = tuple[str, ...]
 
 
 class Case:
@@ -67,11 +70,11 @@ class Planner:
     A subclass names them by device, or lists them by methods of its own.
     """
 
-    by_device: Mapping[str, tuple[str, ...]] = {}
+    by_device: Mapping[str, Names] = {}
     """The contenders of `cuda` and of `cpu`, the baseline first."""
-    slow: tuple[str, ...] = ()
+    slow: Names = ()
     """Those that compile for too long to be checked by plain pytest."""
-    interpreted: tuple[str, ...] = ()
+    interpreted: Names = ()
     """Those of a GPU that plain pytest checks, in Triton's interpreter."""
 
     def __init__(self, options):
@@ -225,13 +228,13 @@ class Runners:
 
     def planner(self, operation: Operation) -> Planner:
         if operation.name not in self.planners:
-            self.planners[operation.name] = _load(operation.planner)(self.options)
+            self.planners[operation.name] = _resolve(operation.planner)(self.options)
         return self.planners[operation.name]
 
     def of(self, operation: Operation):
         """The runner of `operation`, made when it is first asked for."""
         if operation.name not in self.loaded:
-            runner = self.loaded[operation.name] = _load(operation.runner)(self.options)
+            runner = self.loaded[operation.name] = _resolve(operation.runner)(self.options)
             if self._ranks:
                 runner.ranks = self._ranks
         return self.loaded[operation.name]
@@ -245,8 +248,5 @@ class Runners:
         return prepared
 
 
-def _load(place: str | Callable) -> Callable:
-    if not isinstance(place, str):
-        return place
-    module, _, name = place.partition(":")
-    return getattr(import_module(module), name)
+def _resolve(place: str | Callable) -> Callable:
+    return pkgutil.resolve_name(place) if isinstance(place, str) else place

@@ -154,8 +154,9 @@ def load(place: str, wanted: str = "") -> Callable:
         problem = "is nothing that can be called" if hasattr(module, name) else "is not in it"
         those = f"{nearest(name, functions)}its functions are {', '.join(functions) or 'none'}"
         raise ValueError(f"{place}: {name} {problem}; {those}")
-    if problem := _signature_problem(function, name):
-        raise ValueError(f"{place}: {problem}; write def {name}(x, w, out=None), which fills and returns out")
+    if problem := _signature_problem(function, out="out"):
+        form = f"{name}(x, w, out=out): {problem}; write def {name}(x, w, out=None), which fills and returns out"
+        raise ValueError(f"{place}: it takes {inspect.signature(function)}, and is called as {form}")
     return function
 
 
@@ -177,28 +178,20 @@ def _module(place: str) -> ModuleType:
         raise ValueError(f"{place}: its import failed{where}: {last}") from error
 
 
-def _signature_problem(function: Callable, name: str) -> str:
-    """Why `function` cannot be called as f(x, w, out=out); empty if it can, or is in C, of which nobody knows."""
+def _signature_problem(function: Callable, **keywords: str) -> str:
+    """Why `function` cannot be called as f(x, w, **keywords); empty if it can, or is in C, of which nobody knows."""
     try:
-        signature = inspect.signature(function)
-    except ValueError:
-        return ""
-    try:
-        signature.bind("x", "w", out="out")
+        inspect.signature(function).bind("x", "w", **keywords)
     except TypeError as error:
-        return f"it takes {signature}, and is called as {name}(x, w, out=out): {error}"
+        return str(error)
+    except ValueError:
+        pass
     return ""
 
 
 def takes_scales(function: Callable) -> bool:
     """Whether a contender's function can be called with scales. One in C can, as far as anybody knows."""
-    try:
-        inspect.signature(function).bind("x", "w", out="out", scales="scales")
-    except ValueError:
-        return True
-    except TypeError:
-        return False
-    return True
+    return not _signature_problem(function, out="out", scales="scales")
 
 
 def module_of(file: Path) -> ModuleType:

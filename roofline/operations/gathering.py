@@ -8,13 +8,14 @@ that for elements of 4 bytes, so that the ridge stays at the same degree.
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
 from typing import NamedTuple
 
 from roofline.operations import base
+from roofline.operations.base import Counts, Names
 from roofline.operations.matmul import NO_FP8, NO_WIRE, Matmul
 from roofline.theory.arms import ALL_CORES, BY_PERSISTENT, PEER, PERSISTENT, of_operation
 from roofline.theory.container import cores
@@ -84,22 +85,22 @@ class Gathering(Matmul):
 class Sweep:
     """The values that a run measures. `Part` says which of them are combined."""
 
-    rows: tuple[int, ...] = ()
-    tp: tuple[int, ...] = ()
-    tokens: tuple[int, ...] = ()
+    rows: Counts = ()
+    tp: Counts = ()
+    tokens: Counts = ()
     """Tokens on a chip, for the weight prefetch."""
-    prefetch_tp: tuple[int, ...] = ()
+    prefetch_tp: Counts = ()
     """Tensor-parallel degrees of the weight prefetch."""
-    ranks: tuple[int, ...] = ()
-    wires: tuple[str, ...] = ()
-    more_wires: tuple[str, ...] = ()
+    ranks: Counts = ()
+    wires: Names = ()
+    more_wires: Names = ()
     """Measured at the middle degree only, as are `more_ranks`."""
-    widest_wires: tuple[str, ...] = ()
+    widest_wires: Names = ()
     """Measured at the greatest degree only."""
-    more_ranks: tuple[int, ...] = ()
-    own_ranks: tuple[int, ...] = ()
+    more_ranks: Counts = ()
+    own_ranks: Counts = ()
     """Each is measured at the degree of the same number."""
-    pcie_tp: tuple[int, ...] = ()
+    pcie_tp: Counts = ()
     """Degrees that are measured over PCIe."""
 
 
@@ -143,36 +144,26 @@ DROPPED_BY = {
 """Further values of a default sweep, and the choices of the user that drop them."""
 
 
-def make(
-    mode: str,
-    model: str,
-    ranks: tuple[int, ...] = (),
-    wires: tuple[str, ...] = (),
-    *,
-    tokens: tuple[int, ...] = (),
-    tp: tuple[int, ...] = (),
-    quick: bool = False,
-) -> Sweep:
+def make(mode: str, model: str, *, quick: bool = False, **given: tuple) -> Sweep:
     """Make the sweep of `mode`: `cuda`, `cpu`, or either with `test-` before it.
 
-    What the user chose replaces the default; an empty tuple chooses nothing. A quick sweep has no further values, and
-    of the default degrees and tokens it keeps the middle one.
+    `given` are the `ranks`, `wires`, `tokens` and `tp` that the user chose, which replace the default ones; an empty
+    tuple chooses nothing. A quick sweep has no further values, and of the default degrees and tokens it keeps the
+    middle one.
     """
     is_test = mode.startswith("test")
     sweep = _fitting(DEFAULTS["test" if is_test else mode], model)
     if quick:
         nothing_further = dict.fromkeys(DROPPED_BY, ())
         sweep = replace(sweep, tp=_middle(sweep.tp), tokens=_middle(sweep.tokens), **nothing_further)
-    given = {"ranks": ranks, "wires": wires, "tokens": tokens, "tp": tp, "prefetch_tp": tp}
-    chosen = {}
-    for name, values in given.items():
-        if values:
-            chosen[name] = values
+    chosen = {name: values for name, values in given.items() if values}
     for name, choices in DROPPED_BY.items():
         if choices & chosen.keys():
             chosen[name] = ()
-    if tokens:
-        chosen["rows"] = tuple(m for m in tokens if is_test or m >= LEAST_TOKENS)
+    if "tp" in chosen:
+        chosen["prefetch_tp"] = chosen["tp"]
+    if "tokens" in chosen:
+        chosen["rows"] = tuple(m for m in chosen["tokens"] if is_test or m >= LEAST_TOKENS)
     return replace(sweep, **chosen)
 
 
@@ -180,21 +171,19 @@ def _fitting(sweep: Sweep, model: str) -> Sweep:
     """Keep the degrees of `sweep` that divide the sizes of `model`, and add the ranks that do."""
     sizes = parse_model(model)
 
-    def fits(count: int) -> bool:
-        return sizes.d_model % count == sizes.d_ff % count == 0
+    def divisors(counts: Iterable[int], size: int) -> Counts:
+        return tuple(count for count in counts if size % count == 0)
 
-    def divides_d_ff(count: int) -> bool:
-        return sizes.d_ff % count == 0
-
-    ranks = tuple(filter(fits, RANKS))[:1]
-    degrees = tuple(filter(divides_d_ff, sweep.tp)) or (1,)
+    degrees = divisors(sweep.tp, sizes.d_ff) or (1,)
+    ranks = divisors(RANKS, math.gcd(sizes.d_model, sizes.d_ff))[:1]
+    own_ranks = {*EMULATED_RANKS} - {*ranks}
     return replace(
         sweep,
         tp=degrees,
         ranks=ranks,
         more_ranks=sweep.more_ranks if ranks == (8,) else (),
-        own_ranks=tuple(tp for tp in degrees if tp in EMULATED_RANKS and tp not in ranks and fits(tp)),
-        pcie_tp=tuple(filter(divides_d_ff, sweep.pcie_tp)),
+        own_ranks=divisors((tp for tp in degrees if tp in own_ranks), sizes.d_model),
+        pcie_tp=divisors(sweep.pcie_tp, sizes.d_ff),
     )
 
 
@@ -203,30 +192,28 @@ def _middle(values: tuple) -> tuple:
     return values[middle : middle + 1]
 
 
-MIDDLE, GREATEST = "middle", "greatest"
-"""Degrees that depend on the sweep. `MIDDLE` has the least wire intensity above the exercise's balance."""
-
-
 class Part(NamedTuple):
     """A part of a sweep: one case for every combination of these."""
 
-    rows: tuple[int, ...]
-    degrees: tuple[int | str, ...]
-    ranks: tuple[int, ...]
-    wires: tuple[str, ...]
+    ranks: Counts
+    wires: Names
+    degrees: Counts
+    rows: Counts
 
 
-def cases_of(case: type[Gathering], parts: Callable[[Sweep], list[Part]], options) -> list:
+Parts = Callable[[Sweep, int], list[Part]]
+"""Cuts a sweep into parts. Its middle degree has the least wire intensity above the exercise's balance."""
+
+
+def cases_of(case: type[Gathering], parts: Parts, options) -> list:
     """List the cases of all `parts` of the sweep. Rows change fastest, then degrees, wires and ranks."""
     sweep = options.gather
     model = options.model
     cases = []
     for dtype in base.dtypes_of(case, options) if sweep.ranks else ():
         balance = exercise(model, dtype)
-        degree_of = {MIDDLE: _middle_degree(balance, sweep, model, dtype), GREATEST: max(sweep.tp)}
-        for part in parts(sweep):
-            for ranks, wire, degree, rows in product(part.ranks, part.wires, part.degrees, part.rows):
-                tp = degree_of.get(degree, degree)
+        for part in parts(sweep, _middle_degree(balance, sweep, model, dtype)):
+            for ranks, wire, tp, rows in product(*part):
                 token = balance if wire == BALANCE else wire
                 cases.append(case(model, case.of_layer, tp, rows, dtype, ranks, token))
     return list(dict.fromkeys(cases))  # the middle degree may be the greatest
@@ -343,40 +330,29 @@ class Planner(base.Planner):
             if self.options.world == 1 and threads > 1:
                 names.append(ALL_CORES)
             return names
-        for name in BY_PERSISTENT:
-            if name in names:
-                names.append(name + PERSISTENT)
-        for name in of_operation(self._op, gpu=True):
-            if name not in names:
-                names.append(name)
-        return names
+        by_persistent = [name + PERSISTENT for name in BY_PERSISTENT if name in names]
+        return list(dict.fromkeys(names + by_persistent + of_operation(self._op, gpu=True)))
 
     def choices(self) -> list[str]:
         peer = [PEER] if self._peer_wire else []
         return list(dict.fromkeys(self.arms("cuda") + self.arms("cpu") + peer))
 
     def timed_names(self) -> list[str]:
-        return self.arms(self.options.device) + self._peer_over()
+        options = self.options
+        names = self.arms(options.device)
+        has_peer = PEER in (options.contenders or ()) or (options.world > 1 and options.device == "cuda")
+        if has_peer and self._peer_wire and options.timed:
+            names.append(PEER)
+        return names
 
     def names(self, case) -> list[str]:
-        arms = self.arms(self.options.device)
-        wanted = self.options.contenders or arms
-        return [name for name in arms if name in wanted] + self._peer_over(case.wire)
-
-    def _peer_over(self, wire: str | None = None) -> list[str]:
-        """The peer, where it was asked for, or runs by default over the link `wire`, or over any."""
-        options = self.options
-        if not (self._peer_wire and options.timed):
-            return []
-        if options.contenders:
-            return [PEER] if PEER in options.contenders else []
-        is_default = options.world > 1 and options.device == "cuda" and wire in (None, self._peer_wire)
-        return [PEER] if is_default else []
+        names = self.timed_names()
+        if chosen := self.options.contenders:
+            return [name for name in names if name in chosen]
+        return [name for name in names if name != PEER or case.wire == self._peer_wire]
 
 
-def declare(
-    case: type[Gathering], parts: Callable[[Sweep], list[Part]], example: str, peer_wire: str = ""
-) -> base.Operation:
+def declare(case: type[Gathering], parts: Parts, example: str, peer_wire: str = "") -> base.Operation:
     """Register an operation whose cases are `case`, swept in `parts`. `peer_wire` goes to its `Planner`."""
     return base.register(
         base.Operation(

@@ -8,7 +8,7 @@ by default the one above the exercise's balance, over two links, and the greates
 import math
 from dataclasses import dataclass
 
-from roofline.operations.gathering import GREATEST, MIDDLE, Gathering, Part, Sweep, declare
+from roofline.operations.gathering import Gathering, Part, Sweep, declare
 
 PULLED = ("symmetric", "preset")
 """The links by which a rank sends no part: symmetric memory is pulled, from where none lies yet."""
@@ -26,15 +26,15 @@ class MatmulReduceScatter(Gathering):
     op, of_layer, gathered, sharded = "matmul_reduce_scatter", "down", ("m", "n"), "m"
 
 
-def parts(sweep: Sweep) -> list[Part]:
+def parts(sweep: Sweep, middle: int) -> list[Part]:
     """The parts of the sweep, in the order of the run."""
     rows = tuple(m for m in sweep.rows if m % math.lcm(*sweep.ranks) == 0)
     wires = tuple(wire for wire in sweep.wires if wire not in PULLED)
     if not sweep.more_wires:  # something was chosen
-        return [Part(rows, sweep.tp, sweep.ranks, wires)]
+        return [Part(sweep.ranks, wires, sweep.tp, rows)]
     return [
-        Part(rows, (MIDDLE, GREATEST), sweep.ranks, wires),
-        Part(rows, (MIDDLE,), sweep.ranks, sweep.more_wires[:1]),
+        Part(sweep.ranks, wires, (middle, max(sweep.tp)), rows),
+        Part(sweep.ranks, sweep.more_wires[:1], (middle,), rows),
     ]
 
 

@@ -2,6 +2,7 @@
 
 import shlex
 import tempfile
+import tomllib
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from roofline.operations import OPERATIONS, contenders, gathering, matmul, shapes
+from roofline.operations.base import Counts, Names
 from roofline.operations.matmul import ALL_LAYERS, LAYERS
 from roofline.store import journal
 from roofline.theory.arguments import count, fraction, nearest, positive
@@ -19,10 +21,10 @@ from roofline.theory.wires import parse as parse_wire
 from roofline.theory.work import ITEMSIZE
 
 DEFAULTS = {
-    "cuda": {"model": "xxl", "tokens": (1, 16, 64, 128, 256, 512, 1024, 4096, 8192), "tp": (1, 8), "dtype": ("bf16",)},
-    "cpu": {"model": "xxl/16", "tokens": (1, 2, 4, 16, 64, 256, 1024), "tp": (1, 8), "dtype": ("fp32",)},
-    "test-cuda": {"model": "xxl/32", "tokens": (1, 16, 200), "tp": (1, 8), "dtype": ("bf16", "fp16")},
-    "test-cpu": {"model": "xxl/128", "tokens": (1, 16, 100), "tp": (1, 8), "dtype": ("fp32",)},
+    "cuda": {"model": "xxl", "tokens": (1, 16, 64, 128, 256, 512, 1024, 4096, 8192), "dtype": ("bf16",)},
+    "cpu": {"model": "xxl/16", "tokens": (1, 2, 4, 16, 64, 256, 1024), "dtype": ("fp32",)},
+    "test-cuda": {"model": "xxl/32", "tokens": (1, 16, 200), "dtype": ("bf16", "fp16")},
+    "test-cpu": {"model": "xxl/128", "tokens": (1, 16, 100), "dtype": ("fp32",)},
 }
 """By device where the run is timed; `test` is what plain pytest checks once, small."""
 
@@ -39,11 +41,11 @@ class Options:
     device: str
     timed: bool
     model: str
-    layers: tuple[str, ...]
-    tokens: tuple[int, ...]
-    tp: tuple[int, ...]
-    dtypes: tuple[str, ...]
-    contenders: tuple[str, ...] | None = None
+    layers: Names
+    tokens: Counts
+    tp: Counts
+    dtypes: Names
+    contenders: Names | None = None
     seed: int = 0
     max_seconds: float = 3.2
     first_call_seconds: float | None = None
@@ -63,15 +65,15 @@ class Options:
     """How many ranks torchrun started; 1 without it."""
     wires_of: tuple[tuple[str, float], ...] = ()
     """(shape, bytes/s) of each case over an emulated link that another run measured; none without it."""
-    lengths: tuple[int, ...] = ()
+    lengths: Counts = ()
     """Lengths of attention that were asked for; none for its default ones."""
-    shapes: tuple[str, ...] = ()
+    shapes: Names = ()
     """Ids of the matmuls of a file, in place of model, layers, tokens and tp; none without one."""
     quick: bool = False
     """Few shapes and rounds, in one process: to see what a run is like, never a reference."""
     against: str | None = None
     """Another checkout, whose workers take turns with these."""
-    operations: tuple[str, ...] = ()
+    operations: Names = ()
     """The only ones that are measured, by name or by the file of the user's that declares some; none for the default
     ones."""
     users: tuple[tuple[str, str], ...] = ()
@@ -124,167 +126,54 @@ def operation(text: str) -> str:
 def checkout(text: str) -> str:
     """Resolve the path of a checkout of this project, with `~` for the home folder."""
     path = Path(text).expanduser().resolve()
-    if (path / "roofline" / "measure" / "child.py").is_file():
-        raise ValueError("it is of before 27 November 2026, whose processes speak otherwise; take a later one")
     if not (path / "roofline" / "worker" / "process.py").is_file():
-        raise ValueError("it is no checkout of roofline-ffn; make one, as by git worktree add ../base main")
+        way_out = "make one, as by git worktree add ../base main"
+        raise ValueError(f"it is no checkout of roofline-ffn, or one of before 27 November 2026; {way_out}")
     if path == Path(__file__).resolve().parents[2]:
         raise ValueError("it is this checkout itself, or pytest began in it; give another one, with = before it")
     return outside_runs(contenders.anonymous(path))
 
 
-class Option(NamedTuple):
-    """One of pytest's options, declared once: how it is written, read and explained, and what it does not go with.
-
-    A `LIST` is read item by item. A `FLAG` has no value.
-    """
-
-    metavar: str
-    read: Callable[[str], Any]
-    help: str
-    alone: str | None = None
-    """Its value where it stands alone; None where it needs one."""
-    is_repeated: bool = False
-    """Whether it may be given again and again; it is a list then."""
-    without: tuple[str, ...] = ()
-    """Options that cannot be given with it."""
-    needs: tuple[str, ...] = ()
-    """Options of which one has to be given with it."""
-    reason: str = ""
-    """Why: it stands before the options to leave out, or to add."""
-    is_timed: bool = False
-    """Whether it needs a run that is timed."""
-    of_one_process: bool = False
-    """Whether it cannot be given under torchrun."""
-
-
-def _listed(values: tuple) -> str:
-    return ",".join(map(str, values))
-
-
-TOKENS = f"default: {_listed(DEFAULTS['cuda']['tokens'])}, on a CPU {_listed(DEFAULTS['cpu']['tokens'])}"
-
-OPTIONS = {
-    "model": Option("NAME", lambda text: parse_model(text).name, "as llama-3-8b or D,F (default: xxl, a CPU's xxl/16)"),
-    "layers": Option("LIST", partial(one_of, ALL_LAYERS), f"of {', '.join(ALL_LAYERS)} (default: up,down)"),
-    "tokens": Option("LIST", count, f"rows of the activations, and lengths of attention ({TOKENS})"),
-    "tp": Option("LIST", count, "tensor-parallel degrees, each must divide d_ff (default: 1,8)"),
-    "dtype": Option("LIST", partial(one_of, ITEMSIZE), f"of {', '.join(ITEMSIZE)} (default: bf16 on a GPU, else fp32)"),
-    "shapes": Option(
-        "FILE",
-        str,
-        "lines of m,n,k or m,n,k,dtype,label, in place of model, layers, tokens and tp (default: no file)",
-        without=("model", "layers", "tokens", "tp", "ranks", "link_bandwidth", "wires_of", "copier_programs"),
-        reason="the file alone says what is multiplied",
-        of_one_process=True,
-    ),
-    "contenders": Option("LIST", str, "the baseline is measured beside them (default: all but inductor)"),
-    "contender": Option(
-        "FILE::NAME",
-        lambda text: outside_runs(contenders.parse(text)),
-        "a matmul of your own, f(x, w, out=None), "
-        "from a file or as module:NAME; again for another (default: none; with one, it and the baseline alone are "
-        "measured)",
-        is_repeated=True,
-    ),
-    "baseline": Option("NAME", str, "the contender that others are compared with (default: cublas, on a CPU torch)"),
-    "arm_matmul": Option(
-        "NAME", str, "the contender that arms multiply by (default: the fastest of the baseline and persistent)"
-    ),
-    "operations": Option(
-        "LIST",
-        operation,
-        "of the suite, as attention, or files that declare and test some of your own; they alone "
-        "are measured (default: all but attention, ffn_gated and transformer_step)",
-        without=("contender", "baseline", "arm_matmul", "shapes"),
-        reason="they alone are measured, and these have no part in them",
-    ),
-    "against": Option(
-        "CHECKOUT",
-        checkout,
-        "let the processes of another checkout, as of a pull request's base, take turns with these, "
-        "and compare (default: none)",
-        without=("quick",),
-        reason="a change is told by pairs of processes",
-        is_timed=True,
-        of_one_process=True,
-    ),
-    "ranks": Option("LIST", count, "that gather, each must divide d_model and d_ff (default: 8)"),
-    "link_bandwidth": Option(
-        "LIST",
-        lambda text: parse_wire(text).token,
-        "of the emulated link: bytes/s (100e9), balance2750 (FLOP/byte), "
-        "ridge (gather and matmul take equally long), ridge1.4, memory0.18 (of a copy's bandwidth), moved on a GPU by "
-        "copy engines (ridgeengine) or so many programs (ridgecopier32); pcie, a real link; or preset (default: "
-        "balance2750, scaled as the model is, and others at one tp; on a GPU pcie at three)",
-    ),
-    "wires_of": Option(
-        "RUN",
-        lambda text: wires_of(Path(text)),
-        "take the wire of each case as it was in another run, so that both "
-        "can be compared (default: made for this machine's pace)",
-    ),
-    "copier_programs": Option(
-        "N",
-        count,
-        "of the emulated link on a GPU, one an SM (default: as its bandwidth needs, 32 at least; beside "
-        "our own kernels one on each)",
-        of_one_process=True,
-    ),
-    "device": Option("DEVICE", partial(one_of, DEVICES), f"{', '.join(DEVICES)} (default: the GPU if there is one)"),
-    "seed": Option("N", partial(count, least=0), "of inputs and orders (default: 0)"),
-    "max_seconds": Option("S", positive, "cap on the time of one shape, over all processes (default: 3.2)"),
-    "first_call_seconds": Option(
-        "S",
-        positive,
-        "what a first call may take, with all it compiles (default: 120, a user's 300, of torch.compile "
-        "900, of inductor 1800; without the CPU 60, on a GPU 120)",
-    ),
-    "processes": Option(
-        "N",
-        count,
-        "that measure each shape, one after another, each in passes of its own (default: 6, on a GPU 3)",
-        of_one_process=True,
-    ),
-    "results": Option("DIR", _folder, "where run folders go (default: results/local)"),
-    "resume": Option(
-        "RUN", _folder, "go on with a run that was cut off, by its own options (default: a new run)", is_timed=True
-    ),
-    "steady": Option(
-        "N",
-        partial(count, least=0),
-        "kernels of 2 ms and more also in N blocks of 1.5 s, all contenders; alone 4, 0 "
-        "is none (default: on a GPU from 1024 tokens on, the baseline and the fastest of ours, 4 each)",
-        alone="4",
-        is_timed=True,
-        of_one_process=True,
-    ),
-    "no_report": Option(
-        "FLAG", bool, "leave the report for `roofline report`, which draws it from the journal anywhere (default: no)"
-    ),
-    "quick": Option(
-        "FLAG",
-        bool,
-        "few shapes and rounds in one process, unless chosen: 1 to 2 minutes on two cores (default: a whole run)",
-        is_timed=True,
-    ),
-    "decide": Option(
-        "SHARE",
-        fraction,
-        "as 3%: measure until each is FASTER, SLOWER or the SAME, up to three times as long (default: do not)",
-        without=("against",),
-        reason="with --ffn-against the checkouts are compared, by all processes",
-        is_timed=True,
-        of_one_process=True,
-    ),
-    "fail_slower": Option(
-        "FLAG",
-        bool,
-        "with --ffn-decide or --ffn-against: fail where one is SLOWER (default: no)",
-        needs=("decide", "against"),
-        reason="nothing is called slower without a margin",
-    ),
+READERS: dict[str, Callable[[str], Any]] = {
+    "model": lambda text: parse_model(text).name,
+    "layers": partial(one_of, ALL_LAYERS),
+    "tokens": count,
+    "tp": count,
+    "dtype": partial(one_of, ITEMSIZE),
+    "contender": lambda text: outside_runs(contenders.parse(text)),
+    "operations": operation,
+    "against": checkout,
+    "ranks": count,
+    "link_bandwidth": lambda text: parse_wire(text).token,
+    "wires_of": lambda text: wires_of(Path(text)),
+    "copier_programs": count,
+    "device": partial(one_of, DEVICES),
+    "seed": partial(count, least=0),
+    "max_seconds": positive,
+    "first_call_seconds": positive,
+    "processes": count,
+    "results": _folder,
+    "resume": _folder,
+    "steady": partial(count, least=0),
+    "decide": fraction,
 }
+"""What reads a value of the option. The values of others are texts, or True."""
+
+
+class Option(NamedTuple):
+    """One of pytest's options, as `options.toml` has it."""
+
+    settings: dict[str, str]
+    help: str
+    without: Names = ()
+    needs: Names = ()
+    reason: str = ""
+    is_timed: bool = False
+    of_one_process: bool = False
+
+
+_TABLE = tomllib.loads(Path(__file__).with_name("options.toml").read_text(encoding="utf-8"))
+OPTIONS = {name: Option(**fields) for name, fields in _TABLE.items()}
 """By name, without the prefix `--ffn-`."""
 
 FLAGS = {name: f"--ffn-{name.replace('_', '-')}" for name in OPTIONS}
@@ -307,17 +196,7 @@ def help_text() -> str:
 def register(add_option: Callable) -> None:
     """Hand each option to `add_option`, which takes what argparse does."""
     for name, option in OPTIONS.items():
-        settings: dict[str, Any] = {"help": option.help.replace("%", "%%")}  # argparse would fill in a bare %
-        if option.metavar == "FLAG":
-            settings["action"] = "store_true"
-        else:
-            settings["metavar"] = option.metavar
-        if option.alone:
-            settings["nargs"] = "?"
-            settings["const"] = option.alone
-        if option.is_repeated:
-            settings["action"] = "append"
-        add_option(FLAGS[name], **settings)
+        add_option(FLAGS[name], help=option.help.replace("%", "%%"), **option.settings)  # a bare % would be filled in
 
 
 def require_writable(folder: Path) -> None:
@@ -338,42 +217,38 @@ def value(name: str, get) -> Any:
 
     Raises ValueError that names option, value and way out.
     """
-    option = OPTIONS[name]
-    text = get(f"ffn_{name}")
-    if text is None or text is False:
-        return None
-    if option.is_repeated:
-        texts = text
-    elif option.metavar == "LIST":
-        texts = filter(None, map(str.strip, text.split(",")))
+    given = get(f"ffn_{name}")
+    if given is None or isinstance(given, bool):
+        return given or None
+    if isinstance(given, list):
+        texts = given
+    elif OPTIONS[name].settings["metavar"] == "LIST":
+        texts = filter(None, map(str.strip, given.split(",")))
     else:
-        return read(name, text, option.read)
-    items = []
-    for item in texts:
-        items.append(read(name, item, option.read))
+        return read(name, given)
+    items = [read(name, text) for text in texts]
     if not items:
-        raise ValueError(f"{FLAGS[name]} {text!r}: give at least one value")
+        raise ValueError(f"{FLAGS[name]} {given!r}: give at least one value")
     return tuple(dict.fromkeys(items))
 
 
 def values_given(get) -> dict[str, Any]:
     """The options that were given, by name."""
-    given = {}
-    for name in OPTIONS:
-        if (read_value := value(name, get)) is not None:
-            given[name] = read_value
-    return given
+    values = {name: value(name, get) for name in OPTIONS}
+    return {name: given for name, given in values.items() if given is not None}
 
 
-def read(name: str, given, convert: Callable) -> Any:
-    """Convert the value of the option `name`, which is then named in the errors of `convert`."""
+def read(name: str, given, convert: Callable | None = None) -> Any:
+    """Convert the value of the option `name` by its reader, or by `convert`, whose errors then name the option."""
+    convert = convert or READERS.get(name, str)
     try:
         return convert(given)
     except (ValueError, ArgumentTypeError, RuntimeError) as error:  # the last is of a home folder that is not there
         shown = f" {given!r}" if isinstance(given, str) and repr(given) not in str(error) else ""
         # The word after an option that may stand alone is easily taken for its value.
         alone = f", as in {FLAGS[name]}=12; alone, it stands last or before another option"
-        raise ValueError(f"{FLAGS[name]}{shown}: {error}{alone if OPTIONS[name].alone else ''}") from None
+        problem = f"{error}{alone}" if "nargs" in OPTIONS[name].settings else error
+        raise ValueError(f"{FLAGS[name]}{shown}: {problem}") from None
 
 
 def refuse_conflicts(given) -> None:
@@ -405,7 +280,7 @@ def resolve(get, *, device: str, timed: bool, root: Path, world: int = 1) -> Opt
     given = values_given(get)
     refuse_conflicts(given)
     mode = device if timed else f"test-{device}"
-    values = {"layers": LAYERS, "results": root / "results" / "local"} | DEFAULTS[mode]
+    values = {"layers": LAYERS, "tp": (1, 8), "results": root / "results" / "local"} | DEFAULTS[mode]
     if "quick" in given:
         values |= QUICK
     values |= given
@@ -439,15 +314,12 @@ def _require_sound(options: Options) -> None:
             )
 
 
-def _of_file(file: str, dtypes: tuple[str, ...]) -> dict:
+def _of_file(file: str, dtypes: Names) -> dict:
     """The values of a run of a file's shapes, which sweeps nothing."""
-    ids = []
-    dtypes_of_file = []
-    for case in read("shapes", file, lambda text: shapes.of_file(Path(text), dtypes)):
-        ids.append(case.id)
-        dtypes_of_file.append(case.dtype)
+    cases = read("shapes", file, lambda text: shapes.of_file(Path(text), dtypes))
     swept = dict.fromkeys(("layers", "tokens", "tp"), ())
-    return swept | {"shapes": tuple(ids), "dtype": tuple(dict.fromkeys(dtypes_of_file))}
+    ids = tuple(case.id for case in cases)
+    return swept | {"shapes": ids, "dtype": tuple(dict.fromkeys(case.dtype for case in cases))}
 
 
 def _gather(options: Options, mode: str, given: dict) -> gathering.Sweep:
@@ -459,9 +331,8 @@ def _gather(options: Options, mode: str, given: dict) -> gathering.Sweep:
     else:
         for wire in wires:
             _require_emulated(wire, options.device)
-    tokens = given.get("tokens", ())
-    tp = given.get("tp", ())
-    sweep = gathering.make(mode, options.model, ranks, wires, tokens=tokens, tp=tp, quick=options.quick)
+    chosen = {"ranks": ranks, "wires": wires, "tokens": given.get("tokens"), "tp": given.get("tp")}
+    sweep = gathering.make(mode, options.model, quick=options.quick, **chosen)
     if wires and not sweep.ranks:
         raise ValueError(f"--ffn-link-bandwidth: {gathering.nobody(options.model)}; choose --ffn-ranks")
     return sweep if "up" in options.layers else gathering.Sweep()
@@ -478,14 +349,12 @@ def _require_emulated(wire: str, device: str) -> None:
         )
 
 
-def _real_ranks(
-    options: Options, ranks: tuple[int, ...], wires: tuple[str, ...]
-) -> tuple[tuple[int, ...], tuple[str, ...]]:
+def _real_ranks(options: Options, ranks: Counts, wires: Names) -> tuple[Counts, Names]:
     """The ranks that torchrun started, and the links between them. By default all links of the device are measured."""
     world = options.world
     able = RANKS_TAKE[options.device]
     if ranks not in ((), (world,)):
-        raise ValueError(f"--ffn-ranks {_listed(ranks)}: torchrun started {world}; leave it out")
+        raise ValueError(f"--ffn-ranks {','.join(map(str, ranks))}: torchrun started {world}; leave it out")
     flag = FLAGS["wires_of"] if options.wires_of else FLAGS["link_bandwidth"]
     if options.wires_of or {*wires} - {*OF_RANKS}:
         raise ValueError(f"{flag} under torchrun: the wire between the ranks is real; leave it out")

@@ -22,6 +22,6 @@ class WeightPrefetch(Gathering):
 
 OPERATION = declare(
     WeightPrefetch,
-    lambda sweep: [Part(sweep.tokens, sweep.prefetch_tp, sweep.ranks, sweep.wires)],
+    lambda sweep, middle: [Part(sweep.ranks, sweep.wires, sweep.prefetch_tp, sweep.tokens)],
     "weight_prefetch-xxl-up-p8-tp1-m2750-bf16-balance2750-overlapped",
 )

@@ -14,7 +14,7 @@ ARMS = [*all_gather_matmul.ARMS]
 
 
 def options_of(contenders=None, *, device="cpu", dtype="fp32", model="128x512", gather=None):
-    gather = gather or gathering.make(device, model, (4,), tokens=(1024,), tp=(1,))
+    gather = gather or gathering.make(device, model, ranks=(4,), tokens=(1024,), tp=(1,))
     return Options(device, True, model, ("up",), (1024,), (1,), (dtype,), contenders, 0, 1.0, Path("x"), gather=gather)
 
 

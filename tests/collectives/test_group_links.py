@@ -78,7 +78,7 @@ def layers_are_checked(rank, ranks, path):
     world, plain = Ranks(dist.FileStore(path, ranks), rank, ranks), ffn.all_reduce
     options = Options(
         "cpu", True, "128x512", ("up",), (1024,), (1,), ("fp32",), None, 0, 1.0, Path("x"),
-        gather=gathering.make("cpu", "128x512", (ranks,), ("gloo",)), world=ranks,
+        gather=gathering.make("cpu", "128x512", ranks=(ranks,), wires=("gloo",)), world=ranks,
     )  # fmt: skip
 
     def wrong(operands, link):

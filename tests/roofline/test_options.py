@@ -10,9 +10,10 @@ import pytest
 import roofline_pytest
 from roofline import operations
 from roofline.operations import all_gather_matmul, attention, matmul, weight_prefetch
-from roofline.operations.options import FLAGS, OPTIONS, add, code_of, resolve, resumed
+from roofline.operations.options import DEFAULTS, DEVICES, FLAGS, OPTIONS, add, code_of, resolve, resumed
 from roofline.pytest_plugin import selection
 from roofline.store import journal
+from roofline.theory.work import ITEMSIZE
 
 gathers, prefetches = all_gather_matmul.OPERATION.sweep, weight_prefetch.OPERATION.sweep
 
@@ -63,6 +64,10 @@ def test_help_names_the_default_of_each_option():
     helps = {call.args[0]: call.kwargs["help"] for call in calls}
     assert [*helps] == [*FLAGS.values()]
     assert [name for name, text in helps.items() if "default: " not in text] == []
+    for name, choices in {"layers": matmul.ALL_LAYERS, "dtype": ITEMSIZE, "device": DEVICES}.items():
+        assert ", ".join(choices) in helps[FLAGS[name]]
+    for device in ("cuda", "cpu"):
+        assert ",".join(map(str, DEFAULTS[device]["tokens"])) in helps["--ffn-tokens"]
     assert "as 3%%: " in helps["--ffn-decide"]  # argparse fills in what follows a single %
 
 
@@ -112,10 +117,7 @@ def test_resumed_run_has_the_cases_and_options_of_the_run():
 
 
 def test_a_checkout_whose_processes_speak_otherwise_is_refused(tmp_path):
-    former = tmp_path / "roofline" / "measure" / "child.py"
-    former.parent.mkdir(parents=True)
-    former.touch()
-    with pytest.raises(ValueError, match=r"--ffn-against .*it is of before 27 November 2026.*take a later one"):
+    with pytest.raises(ValueError, match=r"--ffn-against .*or one of before 27 November 2026; make one, as by git"):
         options(against=str(tmp_path))
 
 
@@ -179,5 +181,5 @@ def test_bad_values_are_named(given, text):
 
 
 def test_options_that_need_no_value_are_known_where_pytest_begins():
-    alone = [name for name, option in OPTIONS.items() if option.metavar == "FLAG" or option.alone]
-    assert {*roofline_pytest.ALONE} == {FLAGS[name] for name in alone}
+    alone = [FLAGS[name] for name, option in OPTIONS.items() if {"nargs", "action"} & option.settings.keys()]
+    assert {*roofline_pytest.ALONE} == {*alone} - {"--ffn-contender"}  # which takes a value each time
