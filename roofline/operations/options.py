@@ -327,7 +327,9 @@ def _gather(options: Options, mode: str, given: dict) -> gathering.Sweep:
     ranks = given.get("ranks", ())
     wires = given.get("link_bandwidth", ())
     if options.world > 1:
-        ranks, wires = _real_ranks(options, ranks, wires)
+        _require_real(options, ranks, wires)
+        ranks = (options.world,)
+        wires = wires or RANKS_TAKE[options.device]
     else:
         for wire in wires:
             _require_emulated(wire, options.device)
@@ -349,22 +351,15 @@ def _require_emulated(wire: str, device: str) -> None:
         )
 
 
-def _real_ranks(options: Options, ranks: Counts, wires: Names) -> tuple[Counts, Names]:
-    """The ranks that torchrun started, and the links between them. By default all links of the device are measured."""
-    world = options.world
+def _require_real(options: Options, ranks: Counts, wires: Names) -> None:
+    """Refuse other ranks than torchrun started, and a wire that these lack."""
+    if ranks not in ((), (options.world,)):
+        raise ValueError(f"--ffn-ranks {','.join(map(str, ranks))}: torchrun started {options.world}; leave it out")
     able = RANKS_TAKE[options.device]
-    if ranks not in ((), (world,)):
-        raise ValueError(f"--ffn-ranks {','.join(map(str, ranks))}: torchrun started {world}; leave it out")
-    flag = FLAGS["wires_of"] if options.wires_of else FLAGS["link_bandwidth"]
-    if options.wires_of or {*wires} - {*OF_RANKS}:
-        raise ValueError(f"{flag} under torchrun: the wire between the ranks is real; leave it out")
     for wire in wires:
         if wire not in able:
-            raise ValueError(
-                f"--ffn-link-bandwidth {wire!r}: it is none of ranks on the {options.device}, which take "
-                f"{', '.join(able)}"
-            )
-    return (world,), wires or able
+            kind = f"the wire between the ranks is real, on the {options.device} {' or '.join(able)}"
+            raise ValueError(f"--ffn-link-bandwidth {wire!r} under torchrun: {kind}; leave it out")
 
 
 def wires_of(folder: Path) -> tuple[tuple[str, float], ...]:

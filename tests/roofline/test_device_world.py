@@ -10,8 +10,7 @@ import torch.distributed as dist
 from fake_devices import Gated
 
 from roofline.operations import gathering
-from roofline.operations import options as run_options
-from roofline.operations.options import resolve
+from roofline.operations.options import refuse_kind, resolve
 from roofline.worker import device_ranks, machine, ranks
 
 SHARED = {"gpus": 1, "here": 2, "world": 2}
@@ -108,14 +107,13 @@ def options(device, **given):
     return resolve(values.get, device=device, timed=True, root=Path("/checkout"), world=2)
 
 
-def test_wires_of_ranks_are_those_of_their_device_and_of_no_other_run(monkeypatch):
+def test_wires_of_ranks_are_those_of_their_device_and_of_no_other_run():
     assert options("cpu").gather.wires == ("gloo",)
     chosen = options("cuda")
     assert (chosen.gather.ranks, chosen.gather.wires) == ((2,), ("nccl", "symmetric"))
     assert "NCCL" in gathering.notes(chosen, ["one"])[0]
     assert options("cuda", link_bandwidth="symmetric").gather.wires == ("symmetric",)
-    with pytest.raises(ValueError, match="'nccl': it is none of ranks on the cpu, which take"):
+    with pytest.raises(ValueError, match="'nccl' under torchrun: the wire between the ranks is real, on the cpu gloo"):
         options("cpu", link_bandwidth="nccl")
-    monkeypatch.setattr(run_options, "wires_of", lambda folder: (("some case", 1e9),))
-    with pytest.raises(ValueError, match="--ffn-wires-of under torchrun: the wire between the ranks is real"):
-        options("cpu", wires_of="RUN")
+    with pytest.raises(ValueError, match="--ffn-wires-of under torchrun: it is of a run of one process"):
+        refuse_kind(["wires_of"], timed=True, is_one_process=False)
