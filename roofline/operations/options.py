@@ -2,7 +2,6 @@
 
 import shlex
 import tempfile
-import tomllib
 from argparse import ArgumentParser, ArgumentTypeError
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -15,6 +14,7 @@ from roofline.operations.base import Counts, Names
 from roofline.operations.matmul import ALL_LAYERS, LAYERS
 from roofline.store import journal
 from roofline.theory.arguments import count, fraction, nearest, positive
+from roofline.theory.data import beside
 from roofline.theory.models import parse as parse_model
 from roofline.theory.wires import OF_RANKS, RANKS_TAKE
 from roofline.theory.wires import parse as parse_wire
@@ -172,8 +172,7 @@ class Option(NamedTuple):
     of_one_process: bool = False
 
 
-_TABLE = tomllib.loads(Path(__file__).with_name("options.toml").read_text(encoding="utf-8"))
-OPTIONS = {name: Option(**fields) for name, fields in _TABLE.items()}
+OPTIONS = {name: Option(**fields) for name, fields in beside(__file__, "options.toml").items()}
 """By name, without the prefix `--ffn-`."""
 
 FLAGS = {name: f"--ffn-{name.replace('_', '-')}" for name in OPTIONS}

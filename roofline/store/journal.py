@@ -8,6 +8,7 @@ takes for a command; those that Markdown or HTML takes for one are escaped where
 """
 
 import errno
+import fcntl
 import gzip
 import itertools
 import json
@@ -19,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from roofline.store.lines import ANALYSIS_NAMES, LINES, LONGEST_TEXT, plain, problem_of
+from roofline.store.lines import LINES, LONGEST_TEXT, plain, problem_of
 from roofline.store.run import Run
 
 SCHEMA = 8
@@ -129,13 +130,11 @@ def hold(folder: Path) -> BinaryIO | None:
         return None
     file = path.open("ab")  # NFS wants what is held to be writable
     try:
-        import fcntl
-
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         file.close()
         raise ValueError(f"{folder} is being measured by another process: wait for its end") from None
-    except (ImportError, OSError):  # Windows, or a file system without locks
+    except OSError:  # a file system without locks
         pass
     return file
 
@@ -196,9 +195,8 @@ def load(folder: Path, kind: type[Run] = Run) -> Run:
             problem = f"is a line of kind {line['kind']!r} that cannot be read: {error}"
             raise ValueError(f"{path}:{number} {problem}") from None
     for shape in run.shapes.values():
-        counts = [*map(shape.get, PARTS)]
-        for entrant in shape.entrants.values():
-            counts.append(entrant.get("row_blocks"))
+        counts = [shape.get(name) for name in PARTS]
+        counts += [entrant.get("row_blocks") for entrant in shape.entrants.values()]
         for count in filter(None, counts):
             if not isinstance(count, int) or count > MOST_PARTS:
                 raise ValueError(f"{path} cuts {shape.id!r} into more than {MOST_PARTS} parts: the journal is damaged")
@@ -234,11 +232,6 @@ def _checked(path: Path) -> Iterator[dict]:
         if problem := _misfit(line, shapes, is_first=number == 1):
             raise ValueError(f"{path}:{number} {problem}")
         if line["kind"] == "shape":
-            if line["analysis"] not in ANALYSIS_NAMES:
-                problem = (
-                    f"by the analysis {line['analysis']!r}, which is no more: redraw it with the version that wrote it"
-                )
-                raise ValueError(f"{path} was made by an earlier version, {problem}")
             shapes.add(line["id"])
         yield line
 
@@ -249,7 +242,7 @@ def _misfit(line: Any, shapes: set[str], *, is_first: bool) -> str | None:
     if str(kind) not in LINES or (kind == "run" and not is_first):
         return f"has a line of unknown kind {kind!r} here"
     if problem := problem_of(line):
-        return f"is a line of kind {kind!r} {problem}: the journal is damaged"
+        return f"is a line of kind {kind!r} {problem}: the journal is damaged, or of another version"
     if kind != "shape" and "shape" in line and line["shape"] not in shapes:
         return f"is of {line['shape']!r}, a shape that no line before it describes"
     return None
@@ -270,10 +263,6 @@ def _summed(path: Path) -> Iterator[str]:
 
 def _require_schema(path: Path, line: Any, text: str) -> None:
     """Raise ValueError unless the first line of a journal is of a run of `SCHEMA`."""
-    schema = line.get("schema") if isinstance(line, dict) and line.get("kind") == "run" else None
-    if not isinstance(schema, int):
-        raise ValueError(f"{path} is no journal of schema {SCHEMA}: it begins with {text[:60]!r}")
-    if schema != SCHEMA:
-        raise ValueError(
-            f"{path} is of schema {schema}, and this program reads {SCHEMA}: redraw it with the version that wrote it"
-        )
+    if not isinstance(line, dict) or (line.get("kind"), line.get("schema")) != ("run", SCHEMA):
+        way_out = "one of another schema is redrawn by the version that wrote it"
+        raise ValueError(f"{path} is no journal of schema {SCHEMA}: it begins with {text[:60]!r}; {way_out}")

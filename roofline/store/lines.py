@@ -1,28 +1,23 @@
-"""The kinds of lines of a journal: the fields without which one cannot be read, and what each must be.
-
-results/README.md documents them for people.
-"""
+"""What the lines of a journal must hold, by `lines.toml`, and how their texts are made safe to print."""
 
 import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
+
+from roofline.theory.data import beside
+
+ANALYSIS_NAMES = "throughput", "overlap"
+"""What an operation may be judged by."""
 
 MOST = 1e300
 """Above all that is measured, of numbers that are still floats: a whole number in JSON may be larger."""
 
 
 class Check(NamedTuple):
-    """What a field must be. A line of which that does not hold has a field that is `wrong`, in words."""
+    """What a field must be, and in words what is `wrong` of one that does not hold."""
 
     holds: Callable[[Any], bool]
     wrong: str = ""
-
-
-def table(*keys: str) -> Check:
-    def holds(value: Any) -> bool:
-        return isinstance(value, dict) and value.keys() >= {*keys}
-
-    return Check(holds, f"is no table of {', '.join(sorted(keys)) or 'values'}")
 
 
 def _is_positive(value: Any) -> bool:
@@ -31,80 +26,36 @@ def _is_positive(value: Any) -> bool:
     return isinstance(value, (float, int)) and 0 < value < MOST
 
 
-ANY = Check(lambda value: True)
-TEXT = Check(lambda value: isinstance(value, str), "is no text")
-TEXTS = Check(lambda value: isinstance(value, list) and {*map(type, value)} <= {str}, "is no list of texts")
-TABLES = Check(
-    lambda value: isinstance(value, dict) and {*map(type, value.values())} <= {dict}, "is no table of tables"
-)
-TIMES = Check(lambda value: isinstance(value, dict) and _is_positive(value), "is no number above 0 for each entrant")
-POSITIVE = Check(_is_positive, "is no number above 0")
-"""Of a number, or of all in a table."""
+CHECKS = {
+    "any": Check(lambda value: True),
+    "text": Check(lambda value: isinstance(value, str), "is no text"),
+    "texts": Check(lambda value: isinstance(value, list) and {*map(type, value)} <= {str}, "is no list of texts"),
+    "tables": Check(
+        lambda value: isinstance(value, dict) and {*map(type, value.values())} <= {dict}, "is no table of tables"
+    ),
+    "times": Check(
+        lambda value: isinstance(value, dict) and _is_positive(value), "is no number above 0 for each entrant"
+    ),
+    "positive": Check(_is_positive, "is no number above 0"),
+    "analysis": Check(lambda value: value in ANALYSIS_NAMES, f"is none of {', '.join(ANALYSIS_NAMES)}"),
+}
 
-LINES: dict[str, dict[str, Check]] = {
-    "run": {
-        "method_version": ANY,
-        "title": TEXT,
-        "footer": TEXT,
-        "notes": TEXTS,
-        "machine": table("chip", "source", "datasheet"),
-    },
-    "resumed": {"started": ANY},
-    "idle": {"empty_call_s": ANY, "idle_power_w": ANY},
-    "links": {"case": TEXT, "links": ANY},
-    "ceiling": {
-        "ceiling": ANY,
-        "dtype": ANY,
-        "when": ANY,
-        "probe": TEXT,
-        "value": POSITIVE,
-        "low": POSITIVE,
-        "high": POSITIVE,
-    },
-    "shape": {
-        "id": TEXT,
-        "op": TEXT,
-        "analysis": TEXT,
-        "params": table(),
-        "dtype": ANY,
-        "baseline": TEXT,
-        "work": table("flop", "device_bytes"),
-        "cache": TEXT,
-        "entrants": TABLES,
-        "stopped_by": ANY,
-        "round_count": POSITIVE,
-        "telemetry": table(),
-        "late": table(),
-    },
-    "pass": {
-        "shape": TEXT,
-        "passes": ANY,
-        "stopped_by": ANY,
-        "round_count": POSITIVE,
-        "telemetry": table(),
-        "late": table(),
-    },
-    "round": {"shape": TEXT, "index": ANY, "order": TEXTS, "time_s": TIMES},
-    "steady": {"shape": TEXT, "contender": TEXT, "block": ANY, "time_s": POSITIVE},
-    "timeline": {"shape": TEXT, "contender": TEXT, "transfers": ANY, "arrivals_s": ANY, "waits": ANY, "end_s": ANY},
-    "counters": {
-        "shape": TEXT,
-        "contender": TEXT,
-        "dram_bytes": ANY,
-        "l2_bytes": ANY,
-        "counter_source": table("tool", "version", "metrics"),
-    },
-    "kernels": {"shape": TEXT, "kernel_names": table()},
-    "costs": {"shape": TEXT, "contender": TEXT, "costs": table()},
-    "process": {"process": ANY, "seconds": POSITIVE, "planned": ANY},
-    "note": {"about": TEXT, "text": TEXT},
-    "not_measured": {"case": TEXT, "outcome": TEXT, "reason": TEXT},
-    "end": {},
+
+def _check(words: str | list[str]) -> Check:
+    """The check that `lines.toml` names, or that of a table which has these keys."""
+    if isinstance(words, str):
+        return CHECKS[words]
+    return Check(
+        lambda value: isinstance(value, dict) and value.keys() >= {*words},
+        f"is no table of {', '.join(sorted(words)) or 'values'}",
+    )
+
+
+LINES = {
+    kind: {name: _check(words) for name, words in fields.items()}
+    for kind, fields in beside(__file__, "lines.toml").items()
 }
 """Kind -> {field that each line of it has: what it must be}."""
-
-ANALYSIS_NAMES = "throughput", "overlap"
-"""What an operation may be judged by."""
 
 LONGEST_TEXT = 4000
 """Characters of a text, which is cut there."""

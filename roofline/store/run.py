@@ -117,14 +117,9 @@ class Shape:
 
     def line(self) -> dict:
         """Its line of the journal, without what has lines of its own."""
-        line = {"kind": "shape"}
-        for name in IN_LINE:
-            line[name] = getattr(self, name)
-        work = line["work"] = {}
-        for name, count in asdict(self.work).items():
-            if count:
-                work[name] = count
-        return line
+        line = {name: getattr(self, name) for name in IN_LINE}
+        work = {name: count for name, count in asdict(self.work).items() if count}
+        return {"kind": "shape", **line, "work": work}
 
     def apply(self, kind: str, line: dict) -> None:
         """Apply a line of the journal of some `kind` that is about the shape."""
@@ -189,11 +184,8 @@ class Shape:
 
     def of_role(self, role: str) -> list[str]:
         """Entrants that take turns for comparison, as `gemm`, and are still in."""
-        names = []
-        for name, entrant in self.entrants.items():
-            if entrant.get("role") == role and name in self.late:
-                names.append(name)
-        return names
+        names = [name for name, entrant in self.entrants.items() if entrant.get("role") == role]
+        return [name for name in names if name in self.late]
 
     @property
     def choices(self) -> dict:
@@ -219,11 +211,8 @@ class Shape:
     @property
     def measured(self) -> list[str]:
         """Contenders that were asked for and have samples."""
-        measured = []
-        for name in self.late:
-            if "role" not in self.entrants.get(name, {}) and self.times_s(name):
-                measured.append(name)
-        return measured
+        contenders = [name for name in self.late if "role" not in self.entrants.get(name, {})]
+        return list(filter(self.times_s, contenders))
 
 
 IN_LINE = [entry.name for entry in fields(Shape) if entry.name not in ("rounds", "timelines", "counters", "work")]
@@ -231,19 +220,12 @@ IN_LINE = [entry.name for entry in fields(Shape) if entry.name not in ("rounds",
 
 def times_of(rounds: list[Round], entrant: str | None) -> dict[int, float]:
     """{round: seconds} of an entrant, where it has a sample."""
-    times_s = {}
-    for round_ in rounds:
-        if entrant in round_.time_s:
-            times_s[round_.index] = round_.time_s[entrant]
-    return times_s
+    return {round_.index: round_.time_s[entrant] for round_ in rounds if entrant in round_.time_s}
 
 
 def groups_of(rounds: list[Round]) -> dict[int, tuple[int, int]]:
     """{round: (process, pass)}."""
-    groups = {}
-    for round_ in rounds:
-        groups[round_.index] = round_.process, round_.pass_index
-    return groups
+    return {round_.index: (round_.process, round_.pass_index) for round_ in rounds}
 
 
 LISTS = {"ceiling": "ceilings", "steady": "steady", "process": "processes"}
@@ -282,11 +264,7 @@ class Run:
         return [] if self.void else self._measured_cases()
 
     def _measured_cases(self) -> list[tuple[Shape, str]]:
-        cases = []
-        for shape in self.shapes.values():
-            for name in shape.measured:
-                cases.append((shape, name))
-        return cases
+        return [(shape, name) for shape in self.shapes.values() for name in shape.measured]
 
     @property
     def void(self) -> str:

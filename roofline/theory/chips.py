@@ -6,9 +6,9 @@ are those of the vendor's own (DGX, HGX).
 """
 
 import difflib
-import tomllib
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+
+from roofline.theory.data import beside
 
 GB, GIB = 10**9, 2**30
 
@@ -42,8 +42,7 @@ class Chip:
         return self.link_bandwidth_bytes_per_s and self.links * self.link_bandwidth_bytes_per_s
 
 
-_TABLE = tomllib.loads(Path(__file__).with_name("chips.toml").read_text(encoding="utf-8"))
-CHIPS = {name: Chip(name, **fields) for name, fields in _TABLE.items()}
+CHIPS = {name: Chip(name, **fields) for name, fields in beside(__file__, "chips.toml").items()}
 """By name, in the order of the file."""
 
 

@@ -1,10 +1,10 @@
 """Environment variables by which one contender of a run may compute otherwise than the others: `environment.toml`."""
 
 import re
-import tomllib
-from pathlib import Path
 
-VARIABLES = tomllib.loads(Path(__file__).with_name("environment.toml").read_text(encoding="utf-8"))
+from roofline.theory.data import beside
+
+VARIABLES = beside(__file__, "environment.toml")
 """{"threads": {variable: who computes on so many threads}, "cpu" and "gpu": {variable: what it does}}."""
 
 

@@ -4,11 +4,10 @@ Of a mixture of experts, the FFN is one expert's, and `blocks` are those that ha
 """
 
 import re
-import tomllib
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from roofline.theory.arguments import nearest
+from roofline.theory.data import beside
 
 
 @dataclass(frozen=True)
@@ -45,8 +44,7 @@ class Model:
         return layers
 
 
-_TABLE = tomllib.loads(Path(__file__).with_name("models.toml").read_text(encoding="utf-8"))
-MODELS = {name: Model(name, **sizes) for name, sizes in _TABLE.items()}
+MODELS = {name: Model(name, **sizes) for name, sizes in beside(__file__, "models.toml").items()}
 """By name, in the order of the file."""
 
 

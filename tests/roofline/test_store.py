@@ -212,12 +212,12 @@ def test_journal_that_is_damaged_anyhow_is_one_line_or_can_be_read(tmp_path, und
         ("", "is empty"),
         ("[1]\n", "is no journal of schema"),
         (json.dumps(HEAD) + "\nnonsense\n{}\n", "is not JSON"),
-        ('{"kind": "run", "schema": 7}\n', "is of schema 7, and this program reads 8: redraw it"),
+        ('{"kind": "run", "schema": 7}\n', '\'{"kind": "run", "schema": 7}\'; one of another schema is redrawn by'),
         (json.dumps(HEAD | {"title": 5}) + "\n", "whose 'title' is no text"),
         (json.dumps(HEAD | {"notes": [{}]}) + "\n", "whose 'notes' is no list of texts"),
         (
             "\n".join(json.dumps(line) for line in (HEAD, WRITTEN[1] | {"analysis": "gradients"}, "")),
-            "was made by an earlier version, by the analysis 'gradients', which is no more: redraw it",
+            "whose 'analysis' is none of throughput, overlap: the journal is damaged, or of another version",
         ),
     ],
 )
