@@ -17,7 +17,11 @@ from typing import Any
 
 from roofline.store.lines import ANALYSIS_NAMES
 from roofline.theory.arguments import nearest
+from roofline.theory.data import beside
 from roofline.theory.work import ITEMSIZE, Work
+
+DEFAULTS = beside(__file__, "defaults.toml")
+"""What a run measures by default."""
 
 Counts = tuple[int, ...]
 Names = tuple[str, ...]

@@ -20,7 +20,7 @@ from roofline.operations.matmul import NO_FP8, NO_WIRE, Matmul
 from roofline.theory.arms import ALL_CORES, BY_PERSISTENT, PEER, PERSISTENT, of_operation
 from roofline.theory.container import cores
 from roofline.theory.models import parse as parse_model
-from roofline.theory.wires import EXERCISE_BALANCE, HOW, INFINIBAND_BYTES_PER_S, NVLINK_BYTES_PER_S, PCIE, Wire
+from roofline.theory.wires import EXERCISE_BALANCE, HOW, PCIE, Wire
 from roofline.theory.wires import parse as parse_wire
 from roofline.theory.work import ITEMSIZE, Work
 
@@ -104,36 +104,6 @@ class Sweep:
     """Degrees that are measured over PCIe."""
 
 
-NVLINK = Wire("fixed", NVLINK_BYTES_PER_S).token
-INFINIBAND = Wire("fixed", INFINIBAND_BYTES_PER_S).token
-
-DEFAULTS = {
-    "cuda": Sweep(
-        rows=(8192,),
-        tp=(4, 8, 16, 26, 32, 64),
-        tokens=(1024, 2048, EXERCISE_BALANCE, 4096, 8192),
-        prefetch_tp=(1,),
-        wires=(BALANCE,),
-        more_wires=("ridge", "ridge1.4", NVLINK, INFINIBAND),
-        more_ranks=(4,),
-        pcie_tp=(2, 4, 8),  # over PCIe, some 55 GB/s, an H100 has its ridge near tp 5
-    ),
-    "cpu": Sweep(
-        rows=(4096,),
-        tp=(8, 16, 26, 64),
-        tokens=(64, 128, 172, 256, 512),
-        prefetch_tp=(1,),
-        wires=(BALANCE,),
-        more_wires=("ridge", "ridge1.4"),
-        # An H100's link of the exercise's balance takes 0.15 to 0.2 of its memory bandwidth. At the greatest degree
-        # this one brings T_gemm and T_comm of a CPU nearest to each other.
-        widest_wires=("memory0.18",),
-    ),
-    "test": Sweep(rows=(200,), tp=(8,), tokens=(100,), prefetch_tp=(1,), wires=("1GBps",)),
-}
-"""Sweeps by device. Plain pytest checks `test`."""
-
-
 DROPPED_BY = {
     "more_wires": {"tp", "wires"},
     "widest_wires": {"tp", "wires"},
@@ -152,7 +122,8 @@ def make(mode: str, model: str, *, quick: bool = False, **given: tuple) -> Sweep
     middle one.
     """
     is_test = mode.startswith("test")
-    sweep = _fitting(DEFAULTS["test" if is_test else mode], model)
+    defaults = base.DEFAULTS["gathers"]["test" if is_test else mode]
+    sweep = _fitting(Sweep(**{name: tuple(values) for name, values in defaults.items()}), model)
     if quick:
         nothing_further = dict.fromkeys(DROPPED_BY, ())
         sweep = replace(sweep, tp=_middle(sweep.tp), tokens=_middle(sweep.tokens), **nothing_further)

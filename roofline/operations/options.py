@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from roofline.operations import OPERATIONS, contenders, gathering, matmul, shapes
-from roofline.operations.base import Counts, Names
+from roofline.operations.base import DEFAULTS, Counts, Names
 from roofline.operations.matmul import ALL_LAYERS, LAYERS
 from roofline.store import journal
 from roofline.theory.arguments import count, fraction, nearest, positive
@@ -19,17 +19,6 @@ from roofline.theory.models import parse as parse_model
 from roofline.theory.wires import OF_RANKS, RANKS_TAKE
 from roofline.theory.wires import parse as parse_wire
 from roofline.theory.work import ITEMSIZE
-
-DEFAULTS = {
-    "cuda": {"model": "xxl", "tokens": (1, 16, 64, 128, 256, 512, 1024, 4096, 8192), "dtype": ("bf16",)},
-    "cpu": {"model": "xxl/16", "tokens": (1, 2, 4, 16, 64, 256, 1024), "dtype": ("fp32",)},
-    "test-cuda": {"model": "xxl/32", "tokens": (1, 16, 200), "dtype": ("bf16", "fp16")},
-    "test-cpu": {"model": "xxl/128", "tokens": (1, 16, 100), "dtype": ("fp32",)},
-}
-"""By device where the run is timed; `test` is what plain pytest checks once, small."""
-
-QUICK = {"tokens": (1, 16, 256, 1024), "tp": (8,), "max_seconds": 0.8, "processes": 1}
-"""Defaults under --ffn-quick: one or two minutes on two cores of a CPU."""
 
 DEVICES = ("auto", "cpu", "cuda")
 
@@ -279,9 +268,9 @@ def resolve(get, *, device: str, timed: bool, root: Path, world: int = 1) -> Opt
     given = values_given(get)
     refuse_conflicts(given)
     mode = device if timed else f"test-{device}"
-    values = {"layers": LAYERS, "tp": (1, 8), "results": root / "results" / "local"} | DEFAULTS[mode]
+    values = {"layers": LAYERS, "tp": (1, 8), "results": root / "results" / "local"} | DEFAULTS["options"][mode]
     if "quick" in given:
-        values |= QUICK
+        values |= DEFAULTS["quick"]
     values |= given
     if "shapes" in given:
         values |= _of_file(given["shapes"], values["dtype"])

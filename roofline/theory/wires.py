@@ -8,12 +8,6 @@ from dataclasses import dataclass
 EXERCISE_BALANCE = 2750
 """FLOP per byte: 275e12 FLOP/s over 100e9 bytes/s, the machine of the exercise (2-byte elements)."""
 
-NVLINK_BYTES_PER_S = 450e9
-"""What one H100 or H200 receives over its NVLink port (datasheet: 900 GB/s in both directions together)."""
-
-INFINIBAND_BYTES_PER_S = 50e9
-"""A port of 400 Gbit/s (NDR)."""
-
 LEAST_BYTES_PER_S = 1e6
 """Nobody means less: who writes 450 means GB/s."""
 

@@ -67,7 +67,7 @@ def test_help_names_the_default_of_each_option():
     for name, choices in {"layers": matmul.ALL_LAYERS, "dtype": ITEMSIZE, "device": DEVICES}.items():
         assert ", ".join(choices) in helps[FLAGS[name]]
     for device in ("cuda", "cpu"):
-        assert ",".join(map(str, DEFAULTS[device]["tokens"])) in helps["--ffn-tokens"]
+        assert ",".join(map(str, DEFAULTS["options"][device]["tokens"])) in helps["--ffn-tokens"]
     assert "as 3%%: " in helps["--ffn-decide"]  # argparse fills in what follows a single %
 
 
