@@ -1,6 +1,7 @@
 """Numbers as people read them. `FORMATS` and `WITH_ENDS` have the ways that `fields.toml` names."""
 
 import re
+from functools import partial
 
 from roofline.operations.matmul import SHAPE
 from roofline.theory.wires import HOW
@@ -102,7 +103,7 @@ def shape_text(row) -> str:
 FORMATS = {
     "": str,
     "time": time_text,
-    "time4": lambda seconds: time_text(seconds, digits=4),
+    "time4": partial(time_text, digits=4),
     "rate": rate_text,
     "percent": percent_text,
     "roof": roof_text,
@@ -115,11 +116,11 @@ FORMATS = {
 }
 """Format of `fields.toml` -> what writes a value."""
 WITH_ENDS = {
-    "interval2": lambda *ends: interval_text(*ends, digits=2),
+    "interval2": partial(interval_text, digits=2),
     "interval3": interval_text,
     "share_interval": share_text,
     "ratio_interval": ratio_text,
-    "ratio_range": lambda *ends: ratio_text(*ends, range_text),
-    "rate_range": lambda *ends: range_text(*ends, rate_text),
+    "ratio_range": partial(ratio_text, text=range_text),
+    "rate_range": partial(range_text, text=rate_text),
 }
 """Likewise what writes a value with the ends of its interval or range."""

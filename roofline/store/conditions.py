@@ -39,10 +39,7 @@ def conditions(metadata: dict) -> dict[str, str]:
         values["contenders"] = ", ".join(short(*user) for user in users)
     if "against" in metadata:
         values["against"] = metadata["against"]["commit"]
-    texts = {}
-    for name, value in values.items():
-        texts[name] = "none" if value is None else str(value)
-    return texts
+    return {name: "none" if value is None else str(value) for name, value in values.items()}
 
 
 def short(place: str, version: str) -> str:
@@ -71,17 +68,11 @@ def slug(chip: str) -> str:
 
 def differences(metadata: dict, other: dict) -> dict[str, tuple[str, str]]:
     """{condition: (of `metadata`, of `other`)} of those that differ."""
-    differences = {}
-    for name in ALL:
-        pair = condition(metadata, name), condition(other, name)
-        if not are_alike(pair):
-            differences[name] = pair
-    return differences
+    pairs = {name: (condition(metadata, name), condition(other, name)) for name in ALL}
+    return {name: pair for name, pair in pairs.items() if not are_alike(pair)}
 
 
 def changes_text(metadata: dict, now: dict) -> str:
     """What is other `now` than in `metadata`, in words; empty where nothing is."""
-    changes = []
-    for name, (then, this) in differences(metadata, now).items():
-        changes.append(f"{name} was {then}, is {this}")
-    return "; ".join(changes)
+    changed = differences(metadata, now).items()
+    return "; ".join(f"{name} was {then}, is {this}" for name, (then, this) in changed)

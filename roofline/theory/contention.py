@@ -94,12 +94,7 @@ def table_end_s(table: schedule.Table, plan: OverlapPlan, chunk_s: float, race: 
     """When the last program of `table` ends, each of which takes the chunks of a tile that are here when it looks."""
     pieces = plan.ranks - 1
     rows = plan.grid.row_tiles // plan.row_blocks
-    left = []
-    for tiles in table:
-        of_program = []
-        for tile in reversed(tiles):
-            of_program.append((tile.m // rows * pieces, 0))
-        left.append(of_program)
+    left = [[(tile.m // rows * pieces, 0) for tile in reversed(tiles)] for tiles in table]
     waiting = defaultdict(list)
     may_go_on = [*range(len(table))]
     while True:
@@ -165,9 +160,7 @@ class Measured:
     """What sums in fp32 of the whole result take to be written; None where nobody measured the memory."""
 
     def race(self, transfers: int, piece_s: float = 0.0) -> Race:
-        arrivals_s = []
-        for number in range(1, transfers + 1):
-            arrivals_s.append(self.link_s * number / transfers)
+        arrivals_s = [self.link_s * number / transfers for number in range(1, transfers + 1)]
         return Race(arrivals_s, self.slowdowns, piece_s)
 
 

@@ -5,6 +5,8 @@ import math
 import re
 from dataclasses import dataclass
 
+from roofline.theory.arguments import number
+
 EXERCISE_BALANCE = 2750
 """FLOP per byte: 275e12 FLOP/s over 100e9 bytes/s, the machine of the exercise (2-byte elements)."""
 
@@ -87,13 +89,16 @@ class Wire:
     ) -> float | None:
         """The bandwidth, for a chip of `chip_flops` FLOP/s whose copies read and write `copy_bytes_per_s`
         together, and a case whose unsplit matmul takes `t_gemm_s`. None of one of `LINKS`."""
-        if self.kind in LINKS:
-            return None
-        if self.kind == "fixed":
-            return self.value
-        if self.kind == "memory":
-            return self.value * copy_bytes_per_s / 2
-        return chip_flops / self.value if self.kind == "balance" else self.value * wire_bytes / t_gemm_s
+        match self.kind:
+            case "fixed":
+                return self.value
+            case "balance":
+                return chip_flops / self.value
+            case "ridge":
+                return self.value * wire_bytes / t_gemm_s
+            case "memory":
+                return self.value * copy_bytes_per_s / 2
+        return None
 
 
 def parse(text: str) -> Wire:
@@ -121,12 +126,9 @@ def parse(text: str) -> Wire:
     return Wire("fixed", value, mover)
 
 
-def _above_0(number: str, text: str) -> float:
-    try:
-        value = float(number)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
+def _above_0(pace: str, text: str) -> float:
+    value = number(pace)
+    if not value > 0:
         raise ValueError(
             f"{text!r} is no bandwidth: give bytes/s (100e9, 450GBps), balance2750 (FLOP/byte), ridge (as fast as "
             "the matmul; ridge1.4: 1.4 times), memory0.18 (that share of what a copy moves), on a GPU with engine or "
