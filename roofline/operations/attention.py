@@ -6,7 +6,7 @@ What it keeps for the backward pass grows as the square of the length unless the
 from dataclasses import dataclass
 from itertools import product
 
-from roofline.operations.base import Case, Operation, Planner, dtypes_of, register
+from roofline.operations.base import DEFAULTS, Case, Operation, Planner, dtypes_of, register
 from roofline.operations.matmul import NO_FP8
 from roofline.theory.models import MODELS
 from roofline.theory.work import ITEMSIZE, Work
@@ -19,15 +19,6 @@ TP = 8
 """A rank of so many has MODEL's heads at LONGEST tokens, each with keys of its own."""
 
 LONGEST = 16384
-
-SIZES = {
-    "cuda": {"batch": 8, "heads": 1, "widths": (16, 64, 128), "lengths": (256, 1024, 4096, LONGEST)},
-    "cpu": {"batch": 2, "heads": 1, "widths": (64,), "lengths": (256, 1024, 4096)},
-    "quick": {"batch": 2, "heads": 1, "widths": (64,), "lengths": (256, 1024)},
-    "test": {"batch": 2, "heads": 1, "widths": (16, 64), "lengths": (100,)},
-}
-"""By device; `test` is what plain pytest checks."""
-
 
 CONTENDERS = {
     "cuda": ("sdpa", "cudnn", "eager", "compiled", "flex", "flash"),
@@ -107,10 +98,10 @@ class AttentionPlanner(Planner):
 
 def sweep(options) -> list[Attention]:
     """All cases, in the order of the run. The options choose lengths and dtype."""
-    size = "quick" if options.quick else options.device
-    sizes = SIZES[size if options.timed else "test"]
+    name = "quick" if options.quick else options.device
+    sizes = DEFAULTS["attention"][name if options.timed else "test"]
     lengths = options.lengths or sizes["lengths"]
-    shapes = list(product([sizes["batch"]], [sizes["heads"]], sizes["widths"], lengths))
+    shapes = list(product([sizes["batch"]], [1], sizes["widths"], lengths))
     if options.device == "cuda" and LONGEST in lengths:
         shapes.append((1, MODEL.heads // TP, MODEL.head_width, LONGEST))
     cases = []

@@ -6,14 +6,10 @@ It is off the default run: `pytest --benchmark-only -k test_transformer_step`, o
 from dataclasses import dataclass
 from itertools import product
 
-from roofline.operations.base import Case, Operation, Planner, register
+from roofline.operations.base import DEFAULTS, Case, Operation, Planner, register
 from roofline.theory.work import Work
 
 VOCABULARY, HEAD_WIDTH, FP32_BYTES = 10_000, 64, 4
-SIZES = {"cuda": ((12, 768, 16, 256), (36, 1280, 16, 256)), "cpu": ((2, 128, 2, 128), (4, 256, 2, 128))}
-"""Layers, width, sequences of a batch and their length. On a GPU those of GPT-2 small and large."""
-CHECKED = (1, 64, 2, 16)
-"""The size that is checked where nothing is timed."""
 
 MODES = {"cuda": ("fp32", "tf32", "bf16"), "cpu": ("fp32", "bf16")}
 OPERAND_BYTES = {"fp32": 4, "tf32": 4, "bf16": 2}
@@ -104,15 +100,14 @@ class TransformerStep(Case):
 def sweep(options) -> list[TransformerStep]:
     """Each size in each part and mode. Of a CPU's large one, steps alone; with --ffn-quick forward passes and steps of
     the small one."""
-    small, large = SIZES[options.device]
+    parts = [PARTS, PARTS if options.device == "cuda" else ("step",)]
     if not options.timed:
-        parts = {CHECKED: ("step",)}
+        parts = [("step",)]
     elif options.quick:
-        parts = {small: ("forward", "step")}
-    else:
-        parts = {small: PARTS, large: PARTS if options.device == "cuda" else ("step",)}
+        parts = [("forward", "step")]
+    sizes = DEFAULTS["transformer_step"][options.device if options.timed else "test"]
     cases = []
-    for size, parts_of_size in parts.items():
+    for size, parts_of_size in zip(sizes, parts, strict=False):
         for part, mode in product(parts_of_size, MODES[options.device]):
             cases.append(TransformerStep(*size, part, mode))
     return cases
