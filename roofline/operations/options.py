@@ -312,53 +312,43 @@ def _of_file(file: str, dtypes: Names) -> dict:
 
 def _gather(options: Options, mode: str, given: dict) -> gathering.Sweep:
     """The sweep of what is gathered; nothing is where the layer `up` is left out."""
-    ranks = given.get("ranks", ())
     wires = given.get("link_bandwidth", ())
+    for wire in wires:
+        _require_link(wire, options)
+    chosen = {"ranks": given.get("ranks"), "wires": wires, "tokens": given.get("tokens"), "tp": given.get("tp")}
     if options.world > 1:
-        _require_real(options, ranks, wires)
-        ranks = (options.world,)
-        wires = wires or RANKS_TAKE[options.device]
-    else:
-        for wire in wires:
-            _require_emulated(wire, options.device)
-    chosen = {"ranks": ranks, "wires": wires, "tokens": given.get("tokens"), "tp": given.get("tp")}
+        world = (options.world,)
+        if chosen["ranks"] not in (None, world):
+            ranks = ",".join(map(str, chosen["ranks"]))
+            raise ValueError(f"--ffn-ranks {ranks}: torchrun started {options.world}; leave it out")
+        chosen |= {"ranks": world, "wires": wires or RANKS_TAKE[options.device]}
     sweep = gathering.make(mode, options.model, quick=options.quick, **chosen)
     if wires and not sweep.ranks:
         raise ValueError(f"--ffn-link-bandwidth: {gathering.nobody(options.model)}; choose --ffn-ranks")
     return sweep if "up" in options.layers else gathering.Sweep()
 
 
-def _require_emulated(wire: str, device: str) -> None:
-    """Refuse a wire that a single process on `device` lacks."""
-    if wire in OF_RANKS:
-        raise ValueError(f"--ffn-link-bandwidth {wire!r}: it is between the ranks that torchrun started; start it so")
-    if device == "cpu" and parse_wire(wire).needs_gpu:
-        raise ValueError(
-            f"--ffn-link-bandwidth {wire!r}: it needs an NVIDIA GPU, which moves the bytes, and this run is on the "
-            "CPU; leave it out"
-        )
-
-
-def _require_real(options: Options, ranks: Counts, wires: Names) -> None:
-    """Refuse other ranks than torchrun started, and a wire that these lack."""
-    if ranks not in ((), (options.world,)):
-        raise ValueError(f"--ffn-ranks {','.join(map(str, ranks))}: torchrun started {options.world}; leave it out")
+def _require_link(wire: str, options: Options) -> None:
+    """Refuse a wire that the ranks which torchrun started lack, or a single process."""
     able = RANKS_TAKE[options.device]
-    for wire in wires:
-        if wire not in able:
-            kind = f"the wire between the ranks is real, on the {options.device} {' or '.join(able)}"
-            raise ValueError(f"--ffn-link-bandwidth {wire!r} under torchrun: {kind}; leave it out")
+    if options.world > 1 and wire not in able:
+        problem = f"between the ranks that torchrun started the wire is real, as {' or '.join(able)}; leave it out"
+    elif options.world == 1 and wire in OF_RANKS:
+        problem = "it is between the ranks that torchrun started; start it so"
+    elif options.device == "cpu" and parse_wire(wire).needs_gpu:
+        problem = "it needs an NVIDIA GPU, which moves the bytes, and this run is on the CPU; leave it out"
+    else:
+        return
+    raise ValueError(f"--ffn-link-bandwidth {wire!r}: {problem}")
 
 
 def wires_of(folder: Path) -> tuple[tuple[str, float], ...]:
     """(shape, bytes/s) of each emulated wire of the run in `folder`. Raises ValueError where it has none."""
-    wires = []
-    for name, shape in journal.load(folder).shapes.items():
-        if shape.requested_bytes_per_s:
-            wires.append((name, shape.requested_bytes_per_s))
-    if not wires:
+    wires = [(name, shape.requested_bytes_per_s) for name, shape in journal.load(folder).shapes.items()]
+    emulated = tuple((name, bytes_per_s) for name, bytes_per_s in wires if bytes_per_s)
+    if not emulated:
         raise ValueError("that run has no case over an emulated wire; take one that has")
-    return tuple(wires)
+    return emulated
 
 
 def resumed(get, metadata: dict, folder: Path) -> Options:
@@ -371,10 +361,7 @@ def resumed(get, metadata: dict, folder: Path) -> Options:
     planned = of_values(metadata["options"])
     given = values_given(get)
     code = " ".join(code_of(planned))
-    others = []
-    for name in given:
-        if f"{FLAGS[name]}=" not in code and name not in ("device", "resume"):
-            others.append(FLAGS[name])
+    others = [FLAGS[name] for name in given if name not in ("device", "resume") and f"{FLAGS[name]}=" not in code]
     if others:
         raise ValueError(f"--ffn-resume takes its options from the run: leave out {', '.join(others)}")
     versions = dict(planned.users)
@@ -392,9 +379,7 @@ def resumed(get, metadata: dict, folder: Path) -> Options:
 
 def code_of(options: Options) -> list[str]:
     """The words of a command line for what `options` name of code beyond this checkout."""
-    words = []
-    for place, _ in options.users:
-        words.append(f"--ffn-contender={place}")
+    words = [f"--ffn-contender={place}" for place, _ in options.users]
     if {*options.operations} - OPERATIONS.keys():
         words.append(f"--ffn-operations={','.join(options.operations)}")
     if options.against:

@@ -1,6 +1,7 @@
 """The shapes of a file, a line each under a header, as cases of the operation `matmul`. Lines may be comments (#)."""
 
 import csv
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -33,11 +34,12 @@ def of_file(path: Path, dtypes: Names) -> list[Matmul]:
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
     """Yield each line behind the header of a file, with its number."""
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{error}; give a file of comma-separated values") from None
+    lines = re.sub(r"(?m)^[ \t]*#.*", "", text).splitlines()
     columns = []
-    for number, line in enumerate(csv.reader(map(_without_comment, lines)), 1):
+    for number, line in enumerate(csv.reader(lines), 1):
         cells = [*map(str.strip, line)]
         header = ",".join(columns or cells)
         if not any(cells):
@@ -51,10 +53,6 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
             raise ValueError(f"line {number}: {problem}")
         else:
             yield number, dict(zip(columns, cells, strict=True))
-
-
-def _without_comment(line: str) -> str:
-    return "" if line.lstrip().startswith("#") else line
 
 
 def _cases(row: dict[str, str], dtypes: Names) -> list[Matmul]:

@@ -113,7 +113,7 @@ def test_wires_of_ranks_are_those_of_their_device_and_of_no_other_run():
     assert (chosen.gather.ranks, chosen.gather.wires) == ((2,), ("nccl", "symmetric"))
     assert "NCCL" in gathering.notes(chosen, ["one"])[0]
     assert options("cuda", link_bandwidth="symmetric").gather.wires == ("symmetric",)
-    with pytest.raises(ValueError, match="'nccl' under torchrun: the wire between the ranks is real, on the cpu gloo"):
+    with pytest.raises(ValueError, match="'nccl': between the ranks that torchrun started the wire is real, as gloo"):
         options("cpu", link_bandwidth="nccl")
     with pytest.raises(ValueError, match="--ffn-wires-of under torchrun: it is of a run of one process"):
         refuse_kind(["wires_of"], timed=True, is_one_process=False)
