@@ -197,9 +197,10 @@ def load(folder: Path, kind: type[Run] = Run) -> Run:
     for shape in run.shapes.values():
         counts = [shape.get(name) for name in PARTS]
         counts += [entrant.get("row_blocks") for entrant in shape.entrants.values()]
-        for count in filter(None, counts):
-            if not isinstance(count, int) or count > MOST_PARTS:
-                raise ValueError(f"{path} cuts {shape.id!r} into more than {MOST_PARTS} parts: the journal is damaged")
+        for count in counts:
+            if count is not None and not (isinstance(count, int) and 1 <= count <= MOST_PARTS):
+                problem = f"cuts {shape.id!r} into {count!r} parts, not 1 to {MOST_PARTS}: the journal is damaged"
+                raise ValueError(f"{path} {problem}")
     run.note_lost_rounds()
     return run
 

@@ -82,15 +82,9 @@ class OverlapPlan(NamedTuple):
         >>> OverlapPlan("chunk_outer", Grid(1, 1), 1, ranks=2).end_s(t_gemm_s=2.0, t_comm_s=3.0)
         4.0
 
-        Raises ValueError for a count below 1, or row blocks that do not divide row tiles.
+        Raises ValueError for row blocks that do not divide row tiles.
         """
-        schedule.at_least_one(
-            programs=self.workers, chunks=self.ranks, blocks=self.row_blocks, together=self.ranks_per_launch
-        )
         return ARMS[self.arm].end_s(self, t_gemm_s, t_comm_s)
-
-    def arrivals(self, t_comm_s: float, row_tiles: int, blocks: int = 1) -> tuple[tuple, ...]:
-        return arrivals(self.ranks, t_comm_s, row_tiles, blocks)
 
     def ideal_s(self, t_gemm_s: float, t_comm_s: float) -> float:
         """When that ends: its own ideal. Of a table, hundreds of tiles each, it is interpolated between ratios of the
@@ -135,7 +129,7 @@ def cuts(arm: str, m: int, n: int, ranks: int, workers: int) -> list[OverlapPlan
 def chunk_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> list[tuple[int, float]]:
     """(chunks done, when) after each launch. A launch takes all chunks that are here, and the whole chip computes it:
     all rows are one tile of one worker."""
-    arrival_s = plan.arrivals(t_comm_s, 1)[0]
+    arrival_s = arrivals(plan.ranks, t_comm_s, 1)[0]
     return schedule.inner_loops(arrival_s, 0, plan.ranks, 0.0, t_gemm_s / plan.ranks)
 
 
@@ -145,7 +139,7 @@ def row_block_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> l
     grid = plan.grid
     blocks = plan.row_blocks
     rows = grid.row_tiles // blocks
-    of_blocks = plan.arrivals(t_comm_s, grid.row_tiles, blocks)[::rows]
+    of_blocks = arrivals(plan.ranks, t_comm_s, grid.row_tiles, blocks)[::rows]
     launches = []
     now = 0.0
     block = 0
@@ -160,24 +154,34 @@ def row_block_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> l
     return launches
 
 
-def _serial(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> float:
+def row_block(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> tuple[schedule.Table, float]:
+    """The table of the arm `row_block`, and when its last program ends."""
+    chunk_s = product_s(plan.grid, plan.workers, plan.ranks, t_gemm_s)
+    arrival_s = arrivals(plan.ranks, t_comm_s, plan.grid.row_tiles, plan.row_blocks)
+    return schedule.row_block(plan.grid, plan.workers, arrival_s, chunk_s)
+
+
+# When each arm ends: what `ArmSpec.end_s` has.
+
+
+def _serial(plan, t_gemm_s, t_comm_s):
     return t_comm_s + t_gemm_s
 
 
-def _overlapped(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> float:
+def _overlapped(plan, t_gemm_s, t_comm_s):
     """Matmul and gather do not wait for one another."""
     return max(t_gemm_s, t_comm_s)
 
 
-def _chunk_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> float:
+def _chunk_launches(plan, t_gemm_s, t_comm_s):
     return chunk_launches(plan, t_gemm_s, t_comm_s)[-1][1]
 
 
-def _row_block_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> float:
+def _row_block_launches(plan, t_gemm_s, t_comm_s):
     return row_block_launches(plan, t_gemm_s, t_comm_s)[-1][1]
 
 
-def _block_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> float:
+def _block_launches(plan, t_gemm_s, t_comm_s):
     """The rows of the other ranks are computed first, group by group, and each group is sent once it is done; the own
     rows come last. A layer begins with a gather before a matmul, which takes as long: it is this backwards in time."""
     part_s = t_comm_s / (plan.ranks - 1)
@@ -189,51 +193,49 @@ def _block_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> floa
     return max(now + rows_s, free_s)
 
 
-def _layer_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> float:
+def _layer_launches(plan, t_gemm_s, t_comm_s):
     """A layer has two matmuls, which take equally long: one with what it gathers, then one with what it scatters."""
     return 2 * _block_launches(plan, t_gemm_s / 2, t_comm_s / 2)
 
 
-def _layer_signalled(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> float:
+def _layer_signalled(plan, t_gemm_s, t_comm_s):
     halves = t_gemm_s / 2, t_comm_s / 2
     return _block_launches(plan, *halves) + _signalled(plan, *halves)
 
 
-def _chained_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> float:
+def _chained_launches(plan, t_gemm_s, t_comm_s):
     """The first matmul of the own rows, both matmuls of each group of other ranks' rows, and the second one of the own
     rows follow one another. The link brings all rows before it takes the first part."""
     piece_s = t_comm_s / 2 / (plan.ranks - 1)
     one_s = t_gemm_s / 2 / plan.ranks
     now = one_s
     free_s = t_comm_s / 2
-    here_s = plan.arrivals(t_comm_s / 2, 1)[0]
+    here_s = arrivals(plan.ranks, t_comm_s / 2, 1)[0]
     for group in schedule.groups(range(1, plan.ranks), plan.ranks_per_launch):
         now = max(now, here_s[group[-1]]) + 2 * len(group) * one_s
         free_s = max(free_s, now) + len(group) * piece_s
     return max(now + one_s, free_s)
 
 
-def _chunk_outer(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> float:
+def _chunk_outer(plan, t_gemm_s, t_comm_s):
     """Chunks come one after another, all rows of each. The program with a tile in every wave ends last. It adds up tile
     by tile, so that this is to the bit what `simulate` says of the table `schedule.chunk_outer`."""
     chunk_s = product_s(plan.grid, plan.workers, plan.ranks, t_gemm_s)
     waves = plan.grid.waves(plan.workers)
     now = 0.0
-    for here_s in plan.arrivals(t_comm_s, 1)[0]:
+    for here_s in arrivals(plan.ranks, t_comm_s, 1)[0]:
         now = max(now, here_s)
         for _ in range(waves):
             now += chunk_s
     return now
 
 
-def _row_block(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> float:
-    chunk_s = product_s(plan.grid, plan.workers, plan.ranks, t_gemm_s)
-    arrival_s = plan.arrivals(t_comm_s, plan.grid.row_tiles, plan.row_blocks)
-    _, end_s = schedule.row_block(plan.grid, plan.workers, arrival_s, chunk_s)
+def _row_block(plan, t_gemm_s, t_comm_s):
+    _, end_s = row_block(plan, t_gemm_s, t_comm_s)
     return end_s
 
 
-def _signalled(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> float:
+def _signalled(plan, t_gemm_s, t_comm_s):
     """The rows are computed in pieces of whole row tiles, ordered by destination, the own ones last; each of the other
     ranks' pieces is sent when it is computed.
 
@@ -257,13 +259,14 @@ def _signalled(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> float:
 
 @dataclass(frozen=True)
 class ArmSpec:
-    """`end_s(plan, t_gemm_s, t_comm_s)`; None where T_gemm or T_comm is not the arm's own: over a fabric of its own,
-    or on more cores."""
+    """What is known of an arm before it runs."""
 
     look: tuple[str, str]
     """Colour and marker in figures."""
     ops: tuple[str, ...]
     end_s: Callable[[OverlapPlan, float, float], float] | None
+    """When a plan ends, by T_gemm and T_comm in seconds; None where these are not the arm's own: over a fabric of its
+    own, or on more cores."""
     by_block: bool = False
     """It cuts the rows in blocks."""
     by_rank: bool = False

@@ -14,14 +14,11 @@ from typing import NamedTuple
 @dataclass(frozen=True)
 class Grid:
     """The output in tiles, visited `group` rows at a time and column after column within them: tiles that are computed
-    at the same time then share rows and columns, which caches like. Raises ValueError for a grid without tiles."""
+    at the same time then share rows and columns, which caches like."""
 
     row_tiles: int
     column_tiles: int
     group: int = 1
-
-    def __post_init__(self):
-        at_least_one(row_tiles=self.row_tiles, column_tiles=self.column_tiles, group=self.group)
 
     @property
     def tiles(self) -> tuple[tuple[int, int], ...]:
@@ -59,13 +56,6 @@ class WorkTile(NamedTuple):
 
 Table = tuple[tuple[WorkTile, ...], ...]
 """The work tiles of each program, in order. A tile belongs to one program, so that no state crosses programs."""
-
-
-def at_least_one(**counts: int) -> None:
-    """Raises ValueError for the first count below 1."""
-    for name, value in counts.items():
-        if value < 1:
-            raise ValueError(f"{name}={value}: it must be 1 or more")
 
 
 def arrival_order(topology: str, ranks: int, rank: int) -> tuple[int, ...]:

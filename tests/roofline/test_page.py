@@ -209,7 +209,8 @@ def test_long_texts_are_cut(tmp_path):
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('"row_tiles": 4', '"row_tiles": 1000000000', "parts: the journal is damaged"),
+        ('"row_tiles": 4', '"row_tiles": 1000000000', "into 1000000000 parts, not 1 to 2048: the journal is damaged"),
+        ('"row_tiles": 4', '"row_tiles": 0', "into 0 parts, not 1 to 2048: the journal is damaged"),
         ("700000000000000.0", "NaN", "no number above 0|is not JSON"),
         ("700000000000000.0", "9" * 5000, "is not JSON"),
     ],

@@ -202,7 +202,6 @@ def test_chunk_outer_ends_to_the_bit_when_its_simulated_table_does():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: Grid(0, 3), "row_tiles=0: it must be 1 or more"),
         (lambda: OverlapPlan("row_block", Grid(4, 1), 1, 2, 3).end_s(1.0, 1.0), "blocks=3 does not divide"),
     ],
 )
