@@ -210,11 +210,8 @@ def place_of(target: str | type) -> str:
 
 def places(shapes: Iterable[str]) -> dict[str, tuple[str, str]]:
     """The operations of `shapes` by name, each with the places of its runner and of its case."""
-    by_name = {}
-    for shape in shapes:
-        operation = find(shape.partition("-")[0])
-        by_name[operation.name] = place_of(operation.runner), place_of(operation.case)
-    return by_name
+    names = dict.fromkeys(shape.partition("-")[0] for shape in shapes)
+    return {name: (place_of(find(name).runner), place_of(find(name).case)) for name in names}
 
 
 class Runners:

@@ -123,7 +123,7 @@ def checkout(text: str) -> str:
     return outside_runs(contenders.anonymous(path))
 
 
-READERS: dict[str, Callable[[str], Any]] = {
+READERS = {
     "model": lambda text: parse_model(text).name,
     "layers": partial(one_of, ALL_LAYERS),
     "tokens": count,
@@ -146,7 +146,7 @@ READERS: dict[str, Callable[[str], Any]] = {
     "steady": partial(count, least=0),
     "decide": fraction,
 }
-"""What reads a value of the option. The values of others are texts, or True."""
+"""Function that reads a value of the option. The values of others are texts, or True."""
 
 
 class Option(NamedTuple):

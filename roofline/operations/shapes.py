@@ -2,7 +2,6 @@
 
 import csv
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 from roofline.operations.base import Names
@@ -19,9 +18,14 @@ def of_file(path: Path, dtypes: Names) -> list[Matmul]:
     Raises ValueError that names line, value and way out.
     """
     line_of: dict[Matmul, int] = {}
-    for number, row in _rows(path):
+    columns = []
+    for number, cells in _lines(path):
         try:
-            for case in _cases(row, dtypes):
+            if not columns:
+                _require_header(cells)
+                columns = cells
+                continue
+            for case in _cases(columns, cells, dtypes):
                 if (first := line_of.setdefault(case, number)) != number:
                     raise ValueError(f"{case.id} is that of line {first}; remove one, or label them")
         except ValueError as error:
@@ -31,32 +35,26 @@ def of_file(path: Path, dtypes: Names) -> list[Matmul]:
     return list(line_of)
 
 
-def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield each line behind the header of a file, with its number."""
+def _lines(path: Path) -> list[tuple[int, list[str]]]:
+    """The lines of a file that are not empty, each with its number."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{error}; give a file of comma-separated values") from None
-    lines = re.sub(r"(?m)^[ \t]*#.*", "", text).splitlines()
-    columns = []
-    for number, line in enumerate(csv.reader(lines), 1):
-        cells = [*map(str.strip, line)]
-        header = ",".join(columns or cells)
-        if not any(cells):
-            continue
-        if not columns:
-            columns = cells
-            if len({*columns}) < len(columns) or not {*SIZES} <= {*columns} <= {*SIZES, *MORE}:
-                raise ValueError(f"line {number}: {header!r} is no header; {HELP}")
-        elif len(cells) != len(columns):
-            problem = f"{len(cells)} values under {len(columns)} columns; give one for each of {header}"
-            raise ValueError(f"line {number}: {problem}")
-        else:
-            yield number, dict(zip(columns, cells, strict=True))
+    lines = csv.reader(re.sub(r"(?m)^[ \t]*#.*", "", text).splitlines())
+    return [(number, [*map(str.strip, cells)]) for number, cells in enumerate(lines, 1) if any(cells)]
 
 
-def _cases(row: dict[str, str], dtypes: Names) -> list[Matmul]:
+def _require_header(columns: list[str]) -> None:
+    if len({*columns}) < len(columns) or not {*SIZES} <= {*columns} <= {*SIZES, *MORE}:
+        raise ValueError(f"{','.join(columns)!r} is no header; {HELP}")
+
+
+def _cases(columns: list[str], cells: list[str], dtypes: Names) -> list[Matmul]:
     """The matmuls of a line, one for each dtype."""
+    if len(cells) != len(columns):
+        raise ValueError(f"{len(cells)} values under {len(columns)} columns; give one for each of {','.join(columns)}")
+    row = dict(zip(columns, cells, strict=True))
     sizes = []
     for name in SIZES:
         size = row[name]

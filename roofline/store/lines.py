@@ -84,10 +84,7 @@ def plain(value):
             shown = value if len(value) <= LONGEST_TEXT else f"{value[: LONGEST_TEXT - 3]}..."
             return shown if shown.isprintable() else "".join(map(_printable, shown))
         case dict():
-            shown = {}
-            for key, inner in value.items():
-                shown[plain(key)] = plain(inner)
-            return shown
+            return {plain(key): plain(inner) for key, inner in value.items()}
         case list():
             return list(map(plain, value))
     return value

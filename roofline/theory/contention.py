@@ -10,7 +10,7 @@ through memory. `PIECE_S`, `SUMS_SHOW_S` and how wide a vendor's tiles are were 
 import heapq
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -207,9 +207,9 @@ def _chunk_launches(plan: OverlapPlan, measured: Measured) -> float | None:
     return launches_end_s(launches, plan.workers, measured.copier_sms, measured.race(plan.ranks - 1))
 
 
-EXPECTED: dict[str, Callable[[OverlapPlan, Measured], float | None]] = {
+EXPECTED = {
     "row_block": _row_block,
     "row_block_launches": _row_block_launches,
     "chunk_launches": _chunk_launches,
 }
-"""Arm -> when it ends, after the link's start."""
+"""Arm -> function of its plan and of what was measured: when it ends after the link's start; None if nobody knows."""
