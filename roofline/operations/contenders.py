@@ -9,7 +9,6 @@ from __future__ import annotations
 import inspect
 import os
 import re
-import signal
 import sys
 import traceback
 from collections import Counter
@@ -83,17 +82,14 @@ def parse(text: str) -> str:
 
     Raises ValueError for anything else, and where there is no such file.
     """
+    if not re.fullmatch(r"(.+::|\w+(\.\w+)*:)[^\W\d]\w*", text):
+        raise ValueError("it is written FILE::NAME or module:NAME, as mine.py::matmul")
     file, separator, name = text.rpartition("::")
     if not separator:
-        module, _, name = text.partition(":")
-        if not all(map(str.isidentifier, [name, *module.split(".")])):
-            raise ValueError("it is written FILE::NAME or module:NAME, as mine.py::matmul")
         return text
     path = Path(file).expanduser().resolve()
     if not path.is_file():
         raise ValueError(f"there is no file {file}; it is looked for from the folder you are in")
-    if not name.isidentifier():
-        raise ValueError(f"{name!r} is no name of a function: it is written FILE::NAME, as mine.py::matmul")
     return f"{anonymous(path)}::{name}"
 
 
@@ -165,9 +161,9 @@ def _module(place: str) -> ModuleType:
     file = _file(place)
     try:
         return module_of(file) if file else import_module(place.partition(":")[0])
+    except KeyboardInterrupt:
+        raise
     except BaseException as error:
-        if isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) != signal.SIG_IGN:
-            raise  # Ctrl-C, which a worker ignores
         where = ""
         for frame in traceback.extract_tb(error.__traceback__):
             if frame.filename == str(file):

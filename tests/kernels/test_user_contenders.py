@@ -66,7 +66,7 @@ def prepare(*places: str, case=CASE, **options) -> PreparedCase:
     [
         ("mine.py", "it is written FILE::NAME or module:NAME"),
         ("no_such.py::f", "there is no file no_such.py"),
-        (f"{__file__}::f()", "'f()' is no name of a function"),
+        (f"{__file__}::f()", "it is written FILE::NAME or module:NAME"),
     ],
 )
 def test_place_that_is_none_is_refused(text, message):
