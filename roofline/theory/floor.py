@@ -34,9 +34,8 @@ class Floor(NamedTuple):
     why: str
 
 
-def gpu_rates(machine: dict, dtype: str) -> Rates | str:
-    """What no kernel of `dtype` on the GPU `machine` can exceed, by its entry of a run's metadata; or in words why that
-    is not known. FLOP of fp32 count as TF32's, since sums of its products may be as exact."""
+def _gpu_rates(machine: dict, dtype: str) -> Rates | str:
+    """By the datasheet. FLOP of fp32 count as TF32's, since sums of its products may be as exact."""
     sheet = machine["datasheet"]
     if not sheet:
         return NO_DATASHEET
@@ -52,18 +51,6 @@ def gpu_rates(machine: dict, dtype: str) -> Rates | str:
     return Rates(flops, sheet["memory_bandwidth_bytes_per_s"], machine["cache_bytes"], source)
 
 
-def cpu_rates(machine: dict, dtype: str, ceilings: Iterable[dict]) -> Rates | str:
-    """What is taken to be impossible on the CPU `machine`, by the `ceilings` of the run so far, as its journal has
-    them; or in words why that is not known."""
-    highest = highest_of_kinds(ceilings)
-    matmul = highest.get(("matmul", dtype))
-    read = highest.get(("read", None))
-    if not (matmul and read):
-        return NO_PROBE
-    source = f"{CPU_TIMES} times the fastest probe of the run"
-    return Rates(CPU_TIMES * matmul["value"], CPU_TIMES * read["value"], machine["cache_bytes"], source)
-
-
 def highest_of_kinds(ceilings: Iterable[dict]) -> dict[tuple[str, str | None], dict]:
     """{(kind, dtype): the highest of its ceilings}, as the journal has them."""
     highest: dict[tuple[str, str | None], dict] = {}
@@ -75,10 +62,17 @@ def highest_of_kinds(ceilings: Iterable[dict]) -> dict[tuple[str, str | None], d
 
 
 def rates(machine: dict, dtype: str, ceilings: Iterable[dict]) -> Rates | str:
-    """What no kernel of `dtype` can exceed on `machine`; or in words why that is not known."""
+    """What no kernel of `dtype` can exceed on `machine`, by its entry of a run's metadata; of a CPU what is taken to be
+    impossible, by the `ceilings` of the run so far, as its journal has them. Or in words why that is not known."""
     if machine["source"] == "gpu":
-        return gpu_rates(machine, dtype)
-    return cpu_rates(machine, dtype, ceilings)
+        return _gpu_rates(machine, dtype)
+    highest = highest_of_kinds(ceilings)
+    matmul = highest.get(("matmul", dtype))
+    read = highest.get(("read", None))
+    if not (matmul and read):
+        return NO_PROBE
+    source = f"{CPU_TIMES} times the fastest probe of the run"
+    return Rates(CPU_TIMES * matmul["value"], CPU_TIMES * read["value"], machine["cache_bytes"], source)
 
 
 def floor(work: Work, limits: Rates) -> Floor:

@@ -50,8 +50,8 @@ class WorkTile(NamedTuple):
     n: int
     chunk_from: int
     chunk_to: int
-    resume: bool
-    spill: bool
+    resume: bool = False
+    spill: bool = False
 
 
 Table = tuple[tuple[WorkTile, ...], ...]
@@ -104,10 +104,8 @@ def inner_loops(
 
 def deal(grid: Grid, programs: int) -> list[tuple[tuple[int, int], ...]]:
     """The tiles of each program, dealt in turn."""
-    dealt = []
-    for program in range(programs):
-        dealt.append(grid.tiles[program::programs])
-    return dealt
+    tiles = grid.tiles
+    return [tiles[program::programs] for program in range(programs)]
 
 
 def tile_outer(grid: Grid, programs: int, chunks: int) -> Table:
@@ -116,7 +114,7 @@ def tile_outer(grid: Grid, programs: int, chunks: int) -> Table:
     for tiles in deal(grid, programs):
         work_tiles = []
         for m, n in tiles:
-            work_tiles.append(WorkTile(m, n, 0, chunks, resume=False, spill=False))
+            work_tiles.append(WorkTile(m, n, 0, chunks))
         table.append(tuple(work_tiles))
     return tuple(table)
 
@@ -152,7 +150,7 @@ def row_block(grid: Grid, programs: int, arrival_s: Sequence[Sequence[float]], c
     for m, n in grid.tiles:
         start_s, program = heapq.heappop(free)
         chunks = len(arrival_s[m])
-        table[program].append(WorkTile(m, n, 0, chunks, resume=False, spill=False))
+        table[program].append(WorkTile(m, n, 0, chunks))
         if (m, start_s) not in ends_s:
             _, ends_s[m, start_s] = inner_loops(arrival_s[m], 0, chunks, start_s, chunk_s)[-1]
         heapq.heappush(free, (ends_s[m, start_s], program))

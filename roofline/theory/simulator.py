@@ -29,14 +29,12 @@ def arrivals(chunks: int, t_comm_s: float, row_tiles: int, blocks: int = 1) -> t
     """
     if row_tiles % blocks:
         raise ValueError(f"blocks={blocks} does not divide row_tiles={row_tiles}: choose a divisor of it")
-    pieces = (chunks - 1) * blocks
+    others = chunks - 1
     here_s = []
-    piece = 0
-    for _ in range(blocks):
+    for block in range(blocks):
         of_block = [0.0]
-        for _ in range(chunks - 1):
-            piece += 1
-            of_block.append(piece * t_comm_s / pieces)
+        for piece in range(block * others + 1, (block + 1) * others + 1):
+            of_block.append(piece * t_comm_s / (others * blocks))
         here_s += [tuple(of_block)] * (row_tiles // blocks)
     return tuple(here_s)
 

@@ -16,7 +16,7 @@ LEAST_BYTES_PER_S = 1e6
 RANKS_TAKE = {"cpu": ("gloo",), "cuda": ("nccl", "symmetric")}
 """Links between the ranks that torchrun started, by device. All are measured unless one is asked for."""
 
-OF_RANKS = tuple(kind for kinds in RANKS_TAKE.values() for kind in kinds)
+OF_RANKS = (*RANKS_TAKE["cpu"], *RANKS_TAKE["cuda"])
 
 ALL_GATHER = "nccl_all_gather"
 """What the baseline `serial` takes in the place of a link between GPUs where that is faster."""
