@@ -154,13 +154,6 @@ def row_block_launches(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> l
     return launches
 
 
-def row_block(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> tuple[schedule.Table, float]:
-    """The table of the arm `row_block`, and when its last program ends."""
-    chunk_s = product_s(plan.grid, plan.workers, plan.ranks, t_gemm_s)
-    arrival_s = arrivals(plan.ranks, t_comm_s, plan.grid.row_tiles, plan.row_blocks)
-    return schedule.row_block(plan.grid, plan.workers, arrival_s, chunk_s)
-
-
 # When each arm ends: what `ArmSpec.end_s` has.
 
 
@@ -231,7 +224,9 @@ def _chunk_outer(plan, t_gemm_s, t_comm_s):
 
 
 def _row_block(plan, t_gemm_s, t_comm_s):
-    _, end_s = row_block(plan, t_gemm_s, t_comm_s)
+    chunk_s = product_s(plan.grid, plan.workers, plan.ranks, t_gemm_s)
+    arrival_s = arrivals(plan.ranks, t_comm_s, plan.grid.row_tiles, plan.row_blocks)
+    _, end_s = schedule.row_block(plan.grid, plan.workers, arrival_s, chunk_s)
     return end_s
 
 

@@ -14,10 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from roofline.theory import arms
+from roofline.theory import arms, schedule, simulator
 from roofline.theory.arms import OverlapPlan
-from roofline.theory.schedule import Table
-from roofline.theory.simulator import product_s
 
 PIECE_S = 0.5e-6
 """What a piece that the copier brings costs each program of a kernel that waits on the device, beyond what the same
@@ -92,11 +90,16 @@ class Race:
         return heapq.heappop(self.running)[1]
 
 
-def table_end_s(table: Table, plan: OverlapPlan, chunk_s: float, race: Race) -> float:
+def table_end_s(table: schedule.Table, plan: OverlapPlan, chunk_s: float, race: Race) -> float:
     """When the last program of `table` ends, each of which takes the chunks of a tile that are here when it looks."""
     pieces = plan.ranks - 1
     rows = plan.grid.row_tiles // plan.row_blocks
-    left = [[(tile.m // rows * pieces, 0) for tile in reversed(tiles)] for tiles in table]
+    left = []
+    for tiles in table:
+        of_program = []
+        for tile in reversed(tiles):
+            of_program.append((tile.m // rows * pieces, 0))
+        left.append(of_program)
     waiting = defaultdict(list)
     may_go_on = [*range(len(table))]
     while True:
@@ -167,8 +170,11 @@ class Measured:
 
 
 def _row_block(plan: OverlapPlan, measured: Measured) -> float:
-    table, _ = arms.row_block(plan, *measured.planned_s)
-    chunk_s = product_s(plan.grid, plan.workers, plan.ranks, measured.own_s)
+    planned_s, comm_s = measured.planned_s
+    arrival_s = simulator.arrivals(plan.ranks, comm_s, plan.grid.row_tiles, plan.row_blocks)
+    planned_chunk_s = simulator.product_s(plan.grid, plan.workers, plan.ranks, planned_s)
+    table, _ = schedule.row_block(plan.grid, plan.workers, arrival_s, planned_chunk_s)
+    chunk_s = simulator.product_s(plan.grid, plan.workers, plan.ranks, measured.own_s)
     return table_end_s(table, plan, chunk_s, measured.race((plan.ranks - 1) * plan.row_blocks, measured.piece_s))
 
 
