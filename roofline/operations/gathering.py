@@ -122,8 +122,7 @@ def make(mode: str, model: str, *, quick: bool = False, **given: tuple) -> Sweep
     middle one.
     """
     is_test = mode.startswith("test")
-    defaults = base.DEFAULTS["gathers"]["test" if is_test else mode]
-    sweep = _fitting(Sweep(**{name: tuple(values) for name, values in defaults.items()}), model)
+    sweep = _default("test" if is_test else mode, model)
     if quick:
         nothing_further = dict.fromkeys(DROPPED_BY, ())
         sweep = replace(sweep, tp=_middle(sweep.tp), tokens=_middle(sweep.tokens), **nothing_further)
@@ -138,8 +137,10 @@ def make(mode: str, model: str, *, quick: bool = False, **given: tuple) -> Sweep
     return replace(sweep, **chosen)
 
 
-def _fitting(sweep: Sweep, model: str) -> Sweep:
-    """Keep the degrees of `sweep` that divide the sizes of `model`, and add the ranks that do."""
+def _default(name: str, model: str) -> Sweep:
+    """The default sweep of a `name`: its degrees that divide the sizes of `model`, and ranks that do."""
+    defaults = base.DEFAULTS["gathers"][name]
+    sweep = Sweep(**{field: tuple(values) for field, values in defaults.items()})
     sizes = parse_model(model)
 
     def divisors(counts: Iterable[int], size: int) -> Counts:

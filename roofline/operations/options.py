@@ -161,7 +161,7 @@ class Option(NamedTuple):
     of_one_process: bool = False
 
 
-OPTIONS = {name: Option(**fields) for name, fields in beside(__file__, "options.toml").items()}
+OPTIONS = {name: Option(**entry) for name, entry in beside(__file__, "options.toml").items()}
 """By name, without the prefix `--ffn-`."""
 
 FLAGS = {name: f"--ffn-{name.replace('_', '-')}" for name in OPTIONS}

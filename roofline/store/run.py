@@ -211,8 +211,11 @@ class Shape:
     @property
     def measured(self) -> list[str]:
         """Contenders that were asked for and have samples."""
-        contenders = [name for name in self.late if "role" not in self.entrants.get(name, {})]
-        return list(filter(self.times_s, contenders))
+        measured = []
+        for name in self.late:
+            if "role" not in self.entrants.get(name, {}) and self.times_s(name):
+                measured.append(name)
+        return measured
 
 
 IN_LINE = [entry.name for entry in fields(Shape) if entry.name not in ("rounds", "timelines", "counters", "work")]
@@ -220,7 +223,11 @@ IN_LINE = [entry.name for entry in fields(Shape) if entry.name not in ("rounds",
 
 def times_of(rounds: list[Round], entrant: str | None) -> dict[int, float]:
     """{round: seconds} of an entrant, where it has a sample."""
-    return {round_.index: round_.time_s[entrant] for round_ in rounds if entrant in round_.time_s}
+    times_s = {}
+    for round_ in rounds:
+        if entrant in round_.time_s:
+            times_s[round_.index] = round_.time_s[entrant]
+    return times_s
 
 
 def groups_of(rounds: list[Round]) -> dict[int, tuple[int, int]]:

@@ -12,16 +12,14 @@ def told(machine: dict) -> list[str]:
     """A line for each variable that is set on a `machine`, as its run's metadata have it: first those that leave a
     library fewer threads than there are cores."""
     variables = machine.get("environment", {})
-    if machine["source"] == "gpu":
-        return _lines(variables, VARIABLES["gpu"])
     cores = machine.get("cores", machine.get("threads", 1))
+    device = "gpu" if machine["source"] == "gpu" else "cpu"
     lines = []
-    for name, who in VARIABLES["threads"].items():
+    for name, who in VARIABLES["threads"].items() if device == "cpu" else ():
         counts = re.findall(r"\d+", variables.get(name, ""))
         if counts and min(map(int, counts)) < cores:
             lines.append(f"{name}={variables[name]}: fewer threads than the {cores} cores for {who}; unset it")
-    return lines + _lines(variables, VARIABLES["cpu"])
-
-
-def _lines(variables: dict[str, str], meanings: dict[str, str]) -> list[str]:
-    return [f"{name}={variables[name]} {words}" for name, words in meanings.items() if name in variables]
+    for name, effect in VARIABLES[device].items():
+        if name in variables:
+            lines.append(f"{name}={variables[name]} {effect}")
+    return lines

@@ -88,10 +88,7 @@ def _divided(model: Model, divisor: str, name: str) -> Model:
             f"model {name!r}: the divisor must be a whole number that divides d_model={model.d_model} "
             f"and d_ff={model.d_ff}, as in {model.name}/16"
         )
-    heads = model.heads // parts
-    kv_heads = model.kv_heads // parts
+    sizes = {size: getattr(model, size) // parts for size in ("d_model", "d_ff", "heads", "kv_heads")}
     if model.kv_heads % parts:
-        heads = kv_heads = 0
-    d_model = model.d_model // parts
-    d_ff = model.d_ff // parts
-    return replace(model, name=name, d_model=d_model, d_ff=d_ff, heads=heads, kv_heads=kv_heads)
+        sizes |= {"heads": 0, "kv_heads": 0}
+    return replace(model, name=name, **sizes)
