@@ -5,11 +5,12 @@ import textwrap
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from roofline.account import memory, splits, techniques
-from roofline.account.communication_bound import Bound, Forward, bound, forward, least_d_ff, slowest, terms
+from roofline.account import memory, techniques
+from roofline.account.communication_bound import Bound, Forward, best_split, bound, collectives, forward, least_d_ff
 from roofline.account.memory import Part
 from roofline.account.question import Question
 from roofline.operations.attention import Attention
+from roofline.operations.format import time_text
 from roofline.operations.transformer_step import TransformerStep
 from roofline.report.tables import aligned
 from roofline.theory.chips import GB, GIB, Chip
@@ -29,13 +30,13 @@ MEMORY = {
 
 TERMS = {
     "  term": lambda row: f"  {row.name}",
-    "over": lambda row: row.fabric,
+    "over": lambda row: row.slowest.fabric,
     "V, fixed": lambda row: _number(row.fixed_bytes),
     "V, a token": lambda row: _number(row.bytes_per_token),
-    "received": lambda row: f"{row.received_fraction:.4g} V",
-    "rate": lambda row: f"{row.bytes_per_s / 1e9:.4g} GB/s",
-    "time": lambda row: _time(row.fixed_bytes * row.s_per_byte),
-    "a token": lambda row: _time(row.bytes_per_token * row.s_per_byte),
+    "received": lambda row: f"{row.slowest.received_fraction:.4g} V",
+    "rate": lambda row: f"{row.slowest.bytes_per_s / 1e9:.4g} GB/s",
+    "time": lambda row: _time(row.fixed_bytes * row.slowest.s_per_byte),
+    "a token": lambda row: _time(row.bytes_per_token * row.slowest.s_per_byte),
 }
 
 BOUNDS = {
@@ -63,7 +64,7 @@ def text(question: Question) -> str:
     bounds = [
         bound(question, "fabrics beside each other (max), as taken here"),
         bound(replace(question, fabrics_overlap=False), "one after the other (sum)"),
-        bound(splits.best_whole(question), "best whole split"),
+        bound(best_split(question), "best whole split"),
     ]
     times = forward(question)
     model = question.model
@@ -114,7 +115,7 @@ def _forward(question: Question, times: Forward, bounds: list[Bound]) -> list[st
     lines = [
         "CHIPS OR LINKS, forward pass of one block",
         f"  matmuls: a token is {matmuls}, {_time(question.s_per_token)}",
-        *_table(TERMS, slowest(terms(question)), "<<>>>>>>"),
+        *_table(TERMS, collectives(question), "<<>>>>>>"),
         *_table(BOUNDS, bounds, "<>>>>>"),
     ]
     if least := least_d_ff(question):
@@ -126,7 +127,7 @@ def _forward(question: Question, times: Forward, bounds: list[Bound]) -> list[st
         lines += [
             f"  at B = {question.tokens:,}, {_number(question.tokens / question.devices, 1)} on each device:",
             f"    matmuls {_time(times.math_s)}, links {_time(times.link_s)}: the {pace} set the pace; "
-            f"serial {_time(times.serial_s)}, overlapped {_time(times.overlapped_s)}",
+            f"serial {_time(times.serial_s)}, overlapped {_time(max(times.math_s, times.link_s))}",
         ]
     return lines
 
@@ -144,9 +145,9 @@ def case_text(case: Attention | TransformerStep, chip: Chip) -> str:
         whole = sum(case.memory.values())
         rows = []
         for name, size in case.memory.items():
+            note = f"of {case.facts['m']:,} tokens" if name == "activations" else f"{case.parameters:,} weights"
             if size:
-                rows.append(Part(name, size, f"{case.parameters:,} weights"))
-        rows[-1] = replace(rows[-1], note=f"of {case.facts['m']:,} tokens")
+                rows.append(Part(name, size, note))
         rows.append(Part("in all", whole, "and what lives for a moment only"))
     fits = ""
     if chip.memory_bytes:
@@ -215,6 +216,6 @@ def _gb_and_gib(size_bytes: float | None) -> str:
 
 
 def _time(seconds: float) -> str:
-    scales = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9), ("ps", 1e-12), ("fs", 1e-15))
-    unit, scale = next((pair for pair in scales if seconds >= pair[1]), scales[-1])
-    return f"{seconds / scale:.4g} {unit}" if seconds else "-"
+    if not seconds:
+        return "-"
+    return time_text(seconds, digits=4) if seconds >= 1e-6 else f"{seconds / 1e-9:.4g} ns"
