@@ -29,8 +29,7 @@ def _keyword(options: Options, runners: operations.Runners, keyword: str) -> Non
     for operation in operations.OPERATIONS.values():
         if keyword and keyword in operation.name and (reason := operation.why_not(options)):
             raise ValueError(f"-k {keyword!r}: {reason}")
-    choices = _choices(runners)
-    timed = _timed(runners)
+    choices, timed = _names(runners)
     for word in re.findall(r"\w+", keyword):
         if word in choices and word not in timed:
             raise ValueError(f"-k {keyword!r}: {word} is {_elsewhere(options, timed)}")
@@ -70,9 +69,9 @@ def require_memory(cases: list, memory: int) -> None:
 def _contenders(options: Options, runners: operations.Runners) -> None:
     for operation in operations.OPERATIONS.values():
         runners.planner(operation)
+    choices, timed = _names(runners)
     for name in options.contenders or ():
-        read("contenders", name, partial(one_of, _choices(runners)))
-    timed = _timed(runners)
+        read("contenders", name, partial(one_of, choices))
     chosen = options.contenders
     if options.timed and chosen and not {*chosen} & {*timed} and not options.users:
         raise ValueError(f"--ffn-contenders {','.join(chosen)}: {_elsewhere(options, timed)}")
@@ -82,20 +81,14 @@ def _contenders(options: Options, runners: operations.Runners) -> None:
             read(option, name, partial(one_of, matmuls.timed_names()))
 
 
-def _choices(runners: operations.Runners) -> list[str]:
-    """The contenders of the operations that were collected."""
-    names = []
+def _names(runners: operations.Runners) -> tuple[list[str], list[str]]:
+    """The contenders of the operations that were collected, and those of them that are timed on the device."""
+    choices: dict[str, None] = {}
+    timed: dict[str, None] = {}
     for planner in runners.planners.values():
-        names += planner.choices()
-    return list(dict.fromkeys(names))
-
-
-def _timed(runners: operations.Runners) -> list[str]:
-    """Those of them that are timed on the device."""
-    names = []
-    for planner in runners.planners.values():
-        names += planner.timed_names()
-    return list(dict.fromkeys(names))
+        choices |= dict.fromkeys(planner.choices())
+        timed |= dict.fromkeys(planner.timed_names())
+    return [*choices], [*timed]
 
 
 def _elsewhere(options: Options, timed: list[str]) -> str:

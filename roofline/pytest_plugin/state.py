@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from roofline import operations
 from roofline.analysis.records import records_of
@@ -35,6 +35,8 @@ class State:
     """{shape: contenders} of what workers measure or check. These take turns, beside the baseline."""
     runners: operations.Runners = field(init=False)
     session: Supervisor | None = None  # once tests are collected
+    narrator: Any = None
+    """The `Narrator` of a run that is timed."""
     interrupted: str = ""
     """What interrupted the run, in words."""
     problems: list[str] = field(default_factory=list)
