@@ -71,9 +71,6 @@ class Bound:
     `tokens` is infinite where a token takes longer on the fabric than on the chip: then no number of them helps.
     """
 
-    name: str
-    fsdp: float
-    tp: float
     tokens: float
     tokens_per_device: float
     fabric: str | None
@@ -136,7 +133,7 @@ def forward(question: Question) -> Forward:
     return Forward(math_s, link_s, link_s > math_s * (1 + 1e-9), serial_s)
 
 
-def bound(question: Question, name: str = "") -> Bound:
+def bound(question: Question) -> Bound:
     """From how many tokens on the chips set the pace."""
     meets = {}
     for fabric, line in _lines(question).items():
@@ -147,7 +144,7 @@ def bound(question: Question, name: str = "") -> Bound:
     if 0 < tokens < math.inf:
         at_bound = forward(replace(question, tokens=tokens))
         use = at_bound.math_s / at_bound.serial_s
-    return Bound(name, question.fsdp, question.tp, tokens, tokens / question.devices, fabric, serial_use=use)
+    return Bound(tokens, tokens / question.devices, fabric, use)
 
 
 def least_d_ff(question: Question) -> float | None:

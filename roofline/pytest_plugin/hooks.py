@@ -8,7 +8,6 @@ timed (the interpreter is only ever switched on when nothing is timed, and `prep
 """
 
 import os
-import re
 import sys
 import time
 from dataclasses import replace
@@ -206,7 +205,6 @@ def pytest_collection_finish(session):
     """Note which contenders of each shape were selected. Refuses a selection that cannot be measured."""
     config = session.config
     state = config.stash[STATE]
-    keyword = config.option.keyword
     try:
         for item in session.items:
             case = _case(item) if "ffn_benchmark" in item.fixturenames else None
@@ -214,19 +212,20 @@ def pytest_collection_finish(session):
                 state.selected.setdefault(case[0], []).append(case[1])
         for shape in state.selected:
             state.runners.planner(operations.find(shape.partition("-")[0]))
-        selection.check(state.options, state.runners, state.cases_left, "" if session.items else keyword)
+        selection.check(state.options, state.runners, state.cases_left)
         if state.selected and not config.option.collectonly:
             _start(config, state)
     except ValueError as error:
         refuse(str(error))
     if state.options.timed and not session.items and not config.option.collectonly:
-        _end_without_cases(session, keyword)
+        _end_without_cases(session)
 
 
-def _end_without_cases(session, keyword: str) -> None:
+def _end_without_cases(session) -> None:
     """End pytest where nothing was selected. Where tests failed to load, pytest says so itself."""
     if session.testsfailed:
         return
+    keyword = session.config.option.keyword
     selected_by = f" by -k {keyword!r}" if keyword else ""
     every = "python3 -m pytest --benchmark-only --collect-only -q"
     problem = f"no case is left to measure{selected_by}; {every} lists them all"
@@ -245,7 +244,6 @@ def _start(config, state: State) -> None:
     if state.options.decide:
         _let_decisions_end(config, state)
     hello = supervisor.hello
-    selection.require_memory(state.cases_left, hello["share_bytes"])
     flops_per_s = machine.flops_per_s(state.options.device, hello["machine"]["datasheet"])
     supervisor.plan = _plan(state, hello, start_s, flops_per_s)
 
@@ -370,20 +368,23 @@ def ffn_benchmark(request, benchmark):
     state = request.config.stash[STATE]
 
     def run(shape: str, contender: str) -> None:
+        end_reason = ""
         if state.is_of_workers(shape):
             session = request.getfixturevalue("ffn_session")
             rejection = session.outcomes.get(f"{shape}-{contender}")
-            is_there = contender in (session.run.measured(shape) if state.options.timed else session.checked(shape))
-            if not (rejection or is_there) and session.end_reason:
-                pytest.skip(session.end_reason)
+            runnable = session.run.measured(shape) if state.options.timed else session.checked(shape)
+            end_reason = session.end_reason
         else:
             prepared = state.runners.prepare(shape, [contender])
             rejection = prepared.rejected.get(contender)
-            is_there = contender in prepared.entrants
+            runnable = prepared.entrants
+        if rejection and rejection.outcome != SKIPPED:
+            pytest.fail(rejection.reason, pytrace=False)
         if rejection:
-            reason = rejection.reason
-            pytest.skip(reason) if rejection.outcome == SKIPPED else pytest.fail(reason, pytrace=False)
-        if not is_there:
+            pytest.skip(rejection.reason)
+        if contender not in runnable:
+            if end_reason:
+                pytest.skip(end_reason)
             pytest.fail(f"its runner left out {contender}, and did not say why", pytrace=False)
         if not state.options.timed:
             benchmark.pedantic(lambda: None)
@@ -399,18 +400,17 @@ def ffn_benchmark(request, benchmark):
 
 
 def pytest_benchmark_update_machine_info(config, machine_info):
-    """Put chip and versions in, and take out the host's name and the name of a kernel built for its owner.
+    """Say what the machine is as the journal does, without the host's name and that of a kernel built for its owner.
 
-    What was measured of the machine goes too: by that no two runs would be of the same."""
-    machine_info["release"] = re.match(r"[\d.]*", machine_info.get("release", ""))[0]
+    What was measured of it is left out: by that no two runs would be of the same."""
+    machine_info.clear()
     state = config.stash[STATE]
     if state.run:
         machine_info.update(state.run.metadata["machine"])
     elif state.options.timed:  # --benchmark-compare asks before there is a run
         machine_info.update(machine.describe(state.options.device))
-    for name in ("node", "empty_call_s", "idle_power_w", "hz_actual", "hz_actual_friendly"):
-        machine_info.pop(name, None)
-        machine_info.get("cpu", {}).pop(name, None)
+    for measured in ("empty_call_s", "idle_power_w"):
+        machine_info.pop(measured, None)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
