@@ -62,8 +62,7 @@ def run(options: Namespace) -> int:
     folder = options.folder
     measured = journal.load(folder)
     cases = counters.chosen(measured, options.cases)
-    if problem := launcher.why_not(measured.metadata):
-        raise ValueError(problem)
+    launcher.require_same_machine(measured.metadata)
     runners = launcher.runners_of(measured, options.contender)
     of_matmul = runners.of(operations.find("matmul"))
     clock = of_matmul.clock()

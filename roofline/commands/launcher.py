@@ -34,9 +34,11 @@ def main(folder: Path, calls: Path, cases: list[str], given: list[str]) -> None:
         def tell(**line) -> None:
             print(json.dumps(line), file=file, flush=True)
 
-        if problem := why_not(run.metadata):
-            return tell(refused=problem)
-        runners = runners_of(run, given)
+        try:
+            require_same_machine(run.metadata)
+            runners = runners_of(run, given)
+        except ValueError as error:
+            return tell(refused=str(error))
         probes = runners.of(operations.find("matmul")).probes()
         copy = next(probe for probe in probes if probe.kind == "copy")
         call(copy_by_kernel(copy.amount // 2), tell, call=COPY, bytes=copy.amount)
@@ -88,16 +90,16 @@ def copy_by_kernel(size: int) -> Callable[[], object]:
     return lambda: torch.bitwise_not(source, out=target)
 
 
-def why_not(metadata: dict) -> str:
-    """Why nothing of a run can be counted on this machine; empty if it can. As where a run is gone on with, machine and
-    checkout must be those that it measured."""
+def require_same_machine(metadata: dict) -> None:
+    """Raise ValueError where nothing of a run can be called on this machine. As where a run is gone on with, machine
+    and checkout must be those that it measured."""
     if not machine.gpu_driver():
-        return "this machine has no NVIDIA GPU: count on the one that the run was measured on"
+        raise ValueError("this machine has no NVIDIA GPU: take the one that the run was measured on")
     if problem := machine.unusable_gpu():
-        return problem
+        raise ValueError(problem)
     now = metadata | {"machine": machine.describe("cuda"), "commit": commit_of(Path(__file__).parents[2])}
-    changes = conditions.changes_text(metadata, now)
-    return f"{changes}: go back to what it was, or measure a new run" if changes else ""
+    if changes := conditions.changes_text(metadata, now):
+        raise ValueError(f"{changes}: go back to what it was, or measure a new run")
 
 
 def call(function: Callable[[], object], tell: Callable, **line) -> None:

@@ -98,7 +98,6 @@ def pytest_configure(config):
         state.narrator = Narrator(config, state)
         config.pluginmanager.register(state.narrator)
         config.option.maxfail = 0  # all is measured in the first test: what stopped here would lose rows, and no time
-    if timed and not config.option.collectonly:
         config.add_cleanup(signals.install())
 
 
@@ -298,10 +297,8 @@ def pytest_report_collectionfinish(config):
 
 def _plan(state: State, hello: dict, start_s: float, flops_per_s: float) -> plan.Plan:
     shapes = {case.id: state.selected[case.id] for case in state.cases_left}
-    done = {}
-    if state.resumed:
-        for name, shape in state.resumed.shapes.items():
-            done[name] = shape.passes
+    measured = state.resumed.shapes if state.resumed else {}
+    done = {name: shape.passes for name, shape in measured.items()}
     return plan.plan(shapes, state.options, hello, done=done, start_s=start_s, flops_per_s=flops_per_s)
 
 

@@ -109,13 +109,11 @@ class Narrator:
             self._draw(session)
 
     def _save(self, session) -> None:
-        run = self._state.run
         path = self._state.folder / "benchmark.json"
-        saved = self._saved
-        if not saved:
-            if path.exists():
-                return
-            saved = {"machine_info": run.metadata["machine"], "benchmarks": []} | self._outcomes()
+        if not self._saved and path.exists():  # of a run that was gone on with
+            return
+        empty = {"machine_info": self._state.run.metadata["machine"], "benchmarks": []}
+        saved = self._saved or empty | self._outcomes()
         try:
             path.write_text(json.dumps(saved, indent=4, default=str), encoding="utf-8")
         except OSError as error:
@@ -148,9 +146,9 @@ class Narrator:
         Samples are left out: the journal has them, and files of several times the size are not worth a second copy.
         """
         run = self._state.run
-        records = {}
-        for record in records_of(run) if run else ():
-            records[record["shape"], record["contender"]] = record
+        if not run:  # the benchmarks are somebody else's
+            return
+        records = {(record["shape"], record["contender"]): record for record in records_of(run)}
         for entry in output_json["benchmarks"]:
             if not config.option.benchmark_save_data:
                 entry["stats"].pop("data", None)
@@ -159,15 +157,13 @@ class Narrator:
             if case in records:
                 entry["extra_info"] = records[case]
         output_json |= self._outcomes()
-        if run and run.void:
+        if run.void:
             output_json["benchmarks"] = []
         self._saved = output_json
 
     def _outcomes(self) -> dict:
         """What the JSON has beside rows."""
         run = self._state.run
-        if not run:
-            return {"not_measured": [], "ceilings": []}
         return {"not_measured": [outcome.entry for outcome in run.missing], "ceilings": run.ceilings}
 
     def pytest_sessionstart(self):
