@@ -80,14 +80,13 @@ def main(arguments: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (ValueError, OSError) as error:
-        print(f"roofline {options.command}: {error}", file=sys.stderr)
-        return 2
+        problem = str(error)
     except Exception as error:  # whoever reads a journal trusts the types of its less common fields
         from roofline.worker.device_errors import reason
 
-        problem = "what it reads is damaged, or this is a fault of roofline's"
-        print(f"roofline {options.command}: {reason(error)}: {problem}", file=sys.stderr)
-        return 2
+        problem = f"{reason(error)}: what it reads is damaged, or this is a fault of roofline's"
+    print(f"roofline {options.command}: {problem}", file=sys.stderr)
+    return 2
 
 
 def _bench(options: argparse.Namespace) -> int:

@@ -64,12 +64,11 @@ def run(options) -> int:
 
 def examine() -> list[Finding]:
     """Ask all questions, in the order in which one mends what is lacking."""
-    packages, device, *others = CHECKS
-    findings = [answer(packages), answer(device)]
-    if LACKING in (findings[0].state, findings[1].state):
+    findings = list(map(answer, CHECKS[:2]))
+    if LACKING in [finding.state for finding in findings]:
         return findings  # all else would fail for the same reason
     measured = machine.choose_device("auto", timed=True)
-    return findings + [answer(check) for check in others if check.device == measured]
+    return findings + [answer(check) for check in CHECKS[2:] if check.device == measured]
 
 
 def answer(check: Check) -> Finding:

@@ -19,7 +19,6 @@ import sys
 import tarfile
 import tempfile
 import time
-import uuid
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -114,8 +113,8 @@ without `cublaslt_best`, what calls cost and sustained blocks, and 150 s for the
 attention. The others are estimates."""
 
 STATE = "steps.json"
-MARK = "ROOFLINE_VISIT_STEP"
-"""Environment variable by which all children of a step are found, whatever session they lead."""
+MARK = "ROOFLINE_VISIT"
+"""Environment variable by which all children of a visit's step are found, whatever session they lead."""
 NOT_FOUND, REFUSED = 127, 2
 """Exit codes: of a command that is not there, and of a run that is refused."""
 QUERY = "name,driver_version,temperature.gpu,power.draw,power.limit,clocks.sm,clocks.max.sm,memory.total"
@@ -283,13 +282,12 @@ class Visit:
 
     def execute(self, command: list[str], title: str, limit: float) -> int | None:
         """The exit code of `command`; None where it was cut off, since it took `limit` seconds."""
-        mark = uuid.uuid4().hex
         with (self.logs / f"{title}.log").open("a") as log:
             try:
                 process = subprocess.Popen(
                     command,
                     cwd=ROOT,
-                    env=os.environ | {MARK: mark},
+                    env=os.environ | {MARK: self.work.name},
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
@@ -303,7 +301,17 @@ class Visit:
             except subprocess.TimeoutExpired:
                 return None
             finally:
-                end(process, mark)
+                self.end(process)
+
+    def end(self, process: subprocess.Popen) -> None:
+        """End `process`, which has GRACE_S to save what it measured, and all that it began."""
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(GRACE_S)
+        kill_marked(MARK, self.work.name)
+        with suppress(subprocess.TimeoutExpired):  # one that the driver holds
+            process.wait(CLOSE_S / 2)
 
     def pack(self, name: str) -> None:
         """Replace the archive `name` in `out` by what there is now, in one move, so that it is always whole."""
@@ -342,18 +350,6 @@ def seconds_of(steps: list[Step]) -> int:
     """About what `steps` take one after another. Those that measure into one archive are one run, which begins once."""
     runs = {step.archive for step in steps if step.selects}
     return sum(step.seconds for step in steps) + BEGIN_S * len(runs)
-
-
-def end(process: subprocess.Popen, mark: str) -> None:
-    """End `process`, which has GRACE_S to save what it measured, and all that it began."""
-    if process.poll() is None:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGTERM)
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(GRACE_S)
-    kill_marked(MARK, mark)
-    with suppress(subprocess.TimeoutExpired):  # one that the driver holds
-        process.wait(CLOSE_S / 2)
 
 
 def smi(query: str) -> str:

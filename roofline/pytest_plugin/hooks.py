@@ -86,7 +86,7 @@ def pytest_configure(config):
         settle()
         if ranks := of_environment():
             config.add_cleanup(ranks.close)
-        state = config.stash[STATE] = of_command_line(config, timed, ranks)
+        state = config.stash[STATE] = of_command_line(config, ranks)
     except (ValueError, OSError) as error:
         refuse(str(error))
     if state.options.device == "cpu" and not timed:
