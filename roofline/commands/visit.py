@@ -11,8 +11,8 @@ import argparse
 import json
 import math
 import os
-import platform
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -28,7 +28,7 @@ from roofline.store import journal
 from roofline.store.run import Run
 from roofline.supervise import signals
 from roofline.supervise.child import kill_marked
-from roofline.worker.machine import gpu_driver, versions
+from roofline.worker.machine import gpu_driver
 
 ROOT = Path(__file__).parents[2]
 PYTHON, LOGS = "python", "logs"
@@ -315,29 +315,20 @@ class Visit:
 
     def pack(self, name: str) -> None:
         """Replace the archive `name` in `out` by what there is now, in one move, so that it is always whole."""
-        folder = self.work / name
-        if not name or not folder.exists():
-            return
-        partial = self.out / f".{name}.partial"
-        with tarfile.open(partial, "w:gz") as file:
-            file.add(folder, name)
-        partial.replace(self.out / f"{name}.tgz")
+        if name and (self.work / name).exists():
+            partial = shutil.make_archive(str(self.out / f".{name}"), "gztar", self.work, name)
+            os.replace(partial, self.out / f"{name}.tgz")
 
     def note_conditions(self) -> None:
-        """Append the time and what nvidia-smi says of the card; first of all the versions."""
-        lines = [f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC, {smi(QUERY) or 'no nvidia-smi'}"]
-        if not self.tried:
-            packages = ", ".join(map(" ".join, versions().items()))
-            lines.insert(0, f"Python {platform.python_version()}, {packages}")
+        """Append the time and what nvidia-smi says of the card."""
         with (self.logs / "conditions.txt").open("a") as file:
-            print(*lines, sep="\n", file=file)
+            print(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC, {smi(QUERY) or 'no nvidia-smi'}", file=file)
 
 
 def unpack(archive: Path, folder: Path) -> None:
     """Unpack `archive` into `folder`. Raises ValueError for one that is damaged."""
     try:
-        with tarfile.open(archive) as file:
-            file.extractall(folder, filter="data")
+        shutil.unpack_archive(archive, folder, "gztar", filter="data")
     except (tarfile.TarError, EOFError, OSError) as error:
         raise ValueError(f"{archive} cannot be unpacked ({error}): remove it, or choose another OUT") from None
 

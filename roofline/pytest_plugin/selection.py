@@ -11,9 +11,12 @@ from roofline.theory import wires
 def check(options: Options, runners: operations.Runners, cases: list) -> None:
     """Refuse a selection of which nothing can be measured. Raises ValueError."""
     if options.operations and not cases:
-        for name in runners.planners:
-            if reason := _why_no_case(operations.find(name), options):
-                raise ValueError(f"--ffn-operations: {name} has no case: {reason}")
+        for operation in map(operations.find, runners.planners):
+            reason = operation.why_not(options)
+            if options.timed and options.world > 1 and not operation.between_ranks:
+                reason = "torchrun started several ranks, and it is not between ranks: leave torchrun out"
+            if reason:
+                raise ValueError(f"--ffn-operations: {operation.name} has no case: {reason}")
     if runners.planners and (options.contenders or options.baseline or options.arm_matmul):
         _contenders(options, runners)
     if options.timed:
@@ -30,12 +33,6 @@ def _wires_of(options: Options, cases: list) -> None:
     if lacking:
         way_out = "select the cases that it has (-k), or leave the option out"
         raise ValueError(f"--ffn-wires-of: that run has no wire of {named(lacking)}; {way_out}")
-
-
-def _why_no_case(operation: operations.Operation, options: Options) -> str:
-    if options.timed and options.world > 1 and not operation.between_ranks:
-        return "torchrun started several ranks, and it is not between ranks: leave torchrun out"
-    return operation.why_not(options)
 
 
 def _contenders(options: Options, runners: operations.Runners) -> None:
