@@ -1,4 +1,4 @@
-"""What `roofline account` answers: one template of lines, with a table for each module's rows."""
+"""What `roofline account` answers, in lines: sentences first, then a table of each module's rows."""
 
 import math
 import textwrap
@@ -16,9 +16,6 @@ from roofline.theory.chips import GB, GIB, Chip
 from roofline.theory.models import Model
 
 WIDTH = 120
-
-LACKING = "--blocks N, --gate where a block has a third matrix, and --vocabulary V"
-"""What a model has beside its D and F."""
 
 
 def text(question: Question) -> str:
@@ -48,7 +45,8 @@ def text(question: Question) -> str:
 def _readings(question: Question) -> list[str]:
     """Whether it fits the devices, and how many would be enough."""
     if not question.model.blocks:
-        return [f"  memory: not known of D,F alone; add {LACKING}"]
+        lacking = "--blocks N, --gate where a block has a third matrix, and --vocabulary V"
+        return [f"  memory: not known of D,F alone; add {lacking}"]
     lines = []
     for reading in memory.readings(question):
         verdict = {True: "it fits", False: "it does not fit", None: "it takes"}[reading.fits]

@@ -233,7 +233,8 @@ class Visit:
         while groups:
             self.do(groups[0])
             groups, reasons = self.plan()
-        print(*reasons, sep="\n", flush=True)
+        for reason in reasons:
+            print(reason, flush=True)
 
     def do(self, group: list[Step]) -> None:
         """Do the steps of `group` by one command, and leave their archive and the logs in `out`."""

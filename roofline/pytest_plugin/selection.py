@@ -11,16 +11,21 @@ from roofline.theory import wires
 def check(options: Options, runners: operations.Runners, cases: list) -> None:
     """Refuse a selection of which nothing can be measured. Raises ValueError."""
     if options.operations and not cases:
-        for operation in map(operations.find, runners.planners):
-            reason = operation.why_not(options)
-            if options.timed and options.world > 1 and not operation.between_ranks:
-                reason = "torchrun started several ranks, and it is not between ranks: leave torchrun out"
-            if reason:
-                raise ValueError(f"--ffn-operations: {operation.name} has no case: {reason}")
+        _operations(options, runners)
     if runners.planners and (options.contenders or options.baseline or options.arm_matmul):
         _contenders(options, runners)
     if options.timed:
         _wires_of(options, cases)
+
+
+def _operations(options: Options, runners: operations.Runners) -> None:
+    """Say why the operations that were chosen have no case, where one of them knows."""
+    for operation in map(operations.find, runners.planners):
+        reason = operation.why_not(options)
+        if options.timed and options.world > 1 and not operation.between_ranks:
+            reason = "torchrun started several ranks, and it is not between ranks: leave torchrun out"
+        if reason:
+            raise ValueError(f"--ffn-operations: {operation.name} has no case: {reason}")
 
 
 def _wires_of(options: Options, cases: list) -> None:
