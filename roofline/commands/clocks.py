@@ -44,9 +44,7 @@ def by_cupti(call: Call, clock) -> float:
         for _ in range(TRACED):
             call()
 
-    total_us = 0.0
-    for event in launches.traced(calls):
-        total_us += event.time_range.elapsed_us()
+    total_us = sum(event.time_range.elapsed_us() for event in launches.traced(calls))
     return total_us * 1e-6 / TRACED
 
 

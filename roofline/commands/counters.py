@@ -72,10 +72,10 @@ def run(options: Namespace) -> int:
         for case, (shape, contender) in cases.items():
             if case not in counted:
                 failures.setdefault(case, f"not all of its calls were counted, {LOG} has what ncu printed")
-            if case not in failures:
-                head = {"kind": "counters", "shape": shape.id, "contender": contender, "counter_source": source}
-                file.write(head | counted[case])
-                print(f"{case}: {summary(shape, counted[case]['dram_bytes'])}")
+                continue
+            head = {"kind": "counters", "shape": shape.id, "contender": contender, "counter_source": source}
+            file.write(head | counted[case])
+            print(f"{case}: {summary(shape, counted[case]['dram_bytes'])}")
         text = (
             f"Counters: Nsight Compute {source['version']} counted {len(cases) - len(failures)} of {len(cases)} cases, "
             f"each the median of {CALLS} calls after the timed run, with the caches flushed before each kernel. Of a "

@@ -169,7 +169,7 @@ def pytest_collection_modifyitems(config, items):
     config.hook.pytest_deselected(items=dropped)
     items[:] = kept
     for item in items:
-        if "ffn_benchmark" in getattr(item, "fixturenames", ()):
+        if "ffn_benchmark" in item.fixturenames:
             marker = item.get_closest_marker("benchmark")
             settings = dict(marker.kwargs) if marker else {}
             settings["timer"] = state.replay
@@ -178,12 +178,12 @@ def pytest_collection_modifyitems(config, items):
 
 def _is_selected(item, state: State) -> bool:
     """Whether `item` stays: where benchmarks are timed, it is one, and in a resumed run it was planned."""
-    if "NOTSET" in getattr(item, "name", ""):  # pytest makes an item of an empty list of cases too
+    if "NOTSET" in item.name:  # pytest makes an item of an empty list of cases too
         return False
     if not state.options.timed:
         return True
     case = _case(item)
-    if "benchmark" not in getattr(item, "fixturenames", ()):
+    if "benchmark" not in item.fixturenames:
         if case:
             refuse(
                 f"{item.nodeid} would be left out: pytest-benchmark sees a benchmark only where the test names its "
@@ -413,7 +413,7 @@ def pytest_benchmark_update_machine_info(config, machine_info):
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_makereport(item, call):
     report = yield
-    if call.when == "call" and "ffn_benchmark" in getattr(item, "fixturenames", ()):
+    if call.when == "call" and "ffn_benchmark" in item.fixturenames:
         report.is_of_ffn = True
         if not report.passed:  # else pytest-benchmark warns that its fixture was not used
             item.funcargs["benchmark"].skipped = True
