@@ -23,15 +23,15 @@ ALONE = "--ffn-steady", "--ffn-quick", "--ffn-fail-slower", "--ffn-no-report"
 def pytest_load_initial_conftests(early_config):
     words, has_path = joined(map(str, early_config.invocation_params.args))
     ours = [word for word in words if word.startswith("--ffn")]
-    here, known = Path.cwd(), Path(*PLUGIN.split(".")).with_suffix(".py")
-    root = next((one for one in (here, *here.parents, Path(__file__).parent) if (one / known).exists()), None)
+    folders = Path.cwd(), *Path.cwd().parents, Path(__file__).parent
+    root = next(folder for folder in folders if (folder / "roofline/pytest_plugin/hooks.py").exists())
     is_begun = any(word.startswith("--rootdir") for word in words)
     has_tests = any(word in words for word in early_config.known_args_namespace.file_or_dir)
-    if ours and has_path and root and not is_begun:  # before a conftest.py of that path is run
+    if ours and has_path and not is_begun:  # before a conftest.py of that path is run
         begin(root, words, has_tests)
     loaded = yield
     if ours and not early_config.pluginmanager.has_plugin(PLUGIN):
-        if root is None or is_begun:
+        if is_begun:
             print(f"{ours[0]} is an option of roofline-ffn: run pytest from its checkout", file=sys.stderr)
             raise SystemExit(2)
         begin(root, words, has_tests)

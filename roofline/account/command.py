@@ -2,7 +2,7 @@
 
 import argparse
 import math
-import string
+import re
 from dataclasses import replace
 
 from roofline.account.memory import SAVED
@@ -13,17 +13,7 @@ from roofline.theory import chips
 from roofline.theory.arguments import count, flops, number
 from roofline.theory.models import parse as parse_model
 
-UNITS = {
-    "B": 1,
-    "KB": 10**3,
-    "MB": 10**6,
-    "GB": 10**9,
-    "TB": 10**12,
-    "KiB": 2**10,
-    "MiB": 2**20,
-    "GiB": 2**30,
-    "TiB": 2**40,
-}
+UNITS = {"GB": chips.GB, "GiB": chips.GIB}
 
 
 def add_command(commands) -> None:
@@ -100,14 +90,11 @@ def question(options: argparse.Namespace) -> Question:
 
 def size(text: str) -> int:
     """The bytes of `text`, as 80GB (1e9 bytes each) or 80GiB (2**30). Raises argparse's error without a unit."""
-    digits = text.strip().rstrip(string.ascii_letters)
-    unit = text.strip().removeprefix(digits)
-    if not number(digits) > 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no size above 0, as 80GB or 80GiB")
-    if unit not in UNITS:
-        problem = f"the unknown unit {unit}" if unit else "no unit"
-        raise argparse.ArgumentTypeError(f"{text!r} has {problem}: say it in {', '.join(UNITS)} (a GiB is 2**30 bytes)")
-    return math.ceil(number(digits) * UNITS[unit])
+    sized = re.fullmatch("(.*?) ?(GB|GiB)", text)
+    if not (sized and number(sized[1]) > 0):
+        problem = "no size above 0 in GB or GiB, as 80GB or 80GiB (a GiB is 2**30 bytes)"
+        raise argparse.ArgumentTypeError(f"{text!r} is {problem}")
+    return math.ceil(number(sized[1]) * UNITS[sized[2]])
 
 
 def _tokens(text: str) -> int:

@@ -4,31 +4,52 @@ The forward pass of one block, D -> F -> D: its FLOP, and what it gathers and sc
 with the tokens B, so that the bound is where two straight lines meet. All collectives run beside the matmuls. The
 backward pass has twice the FLOP for twice the weights and 3/2 of the activations, so that the forward pass sets the
 bound of training too.
+
+A collective crosses a torus of chips, or nodes of GPUs with a network between the nodes. Only bandwidth counts: the
+latency of hops and launches is left out. In an all-gather or a reduce-scatter over P devices, each receives (P - 1) / P
+of V, the whole array. Where a collective is not `exact`, the part that a device has already counts as if it were sent,
+as the source does.
+
+Source: J. Austin et al., How to Scale Your Model, chapters "Sharded Matrices" and "GPUs".
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from roofline.account.meshes import crossings
-from roofline.account.question import BF16_BYTES, Question
+from roofline.account.question import BF16_BYTES, Question, divisors
 
 
-@dataclass(frozen=True)
-class Term:
-    """A collective of a block over one of the fabrics that it crosses: V is `fixed_bytes` + `bytes_per_token` B."""
+class Crossing(NamedTuple):
+    """The fraction of V that one device receives over a fabric in a collective, and the rate."""
 
-    name: str
-    fixed_bytes: float
-    bytes_per_token: float
     fabric: str
     received_fraction: float
-    """What one device receives over the fabric, over V."""
     bytes_per_s: float
 
     @property
     def s_per_byte(self) -> float:
         """The seconds for each byte of V."""
         return self.received_fraction / self.bytes_per_s
+
+
+@dataclass(frozen=True)
+class Collective:
+    """A collective of a block, whose V is `fixed_bytes` + `bytes_per_token` B."""
+
+    name: str
+    fixed_bytes: float
+    bytes_per_token: float
+    crossings: list[Crossing]
+
+    @property
+    def slowest(self) -> Crossing:
+        """The fabric that it waits for."""
+        return max(self.crossings, key=lambda crossing: crossing.s_per_byte)
+
+    def array_bytes(self, tokens: float) -> float:
+        return self.fixed_bytes + self.bytes_per_token * tokens
 
 
 @dataclass(frozen=True)
@@ -41,8 +62,6 @@ class Forward:
     """For a link. Rounding does not decide at the bound itself."""
     serial_s: float
     """Where every collective waits for the matmuls before it, and they for it."""
-    overlapped_s: float
-    """Where matmuls and collectives run beside each other, as the bound has it."""
 
 
 @dataclass(frozen=True)
@@ -52,40 +71,54 @@ class Bound:
     `tokens` is infinite where a token takes longer on the fabric than on the chip: then no number of them helps.
     """
 
-    name: str
-    fsdp: float
-    tp: float
     tokens: float
     tokens_per_device: float
     fabric: str | None
     serial_use: float | None
-    """The share of time for which chips work at the bound where gathers do not overlap."""
+    """The fraction of time for which chips work at the bound where gathers do not overlap."""
 
 
-def terms(question: Question) -> list[Term]:
-    """All that a block's collectives take, a row for each fabric that they cross."""
+def collectives(question: Question) -> list[Collective]:
+    """What a block gathers and scatters."""
     weights = question.gathers * question.block_weights * question.gathered_weight_bytes
     activations = question.model.d_model * BF16_BYTES / question.fsdp  # of each token, on one device
-    collectives = (
-        ("gather weights", "fsdp", weights, 0),
-        ("gather activations", "tp", 0, activations),
-        ("scatter partial sums", "tp", 0, activations),
-    )
     rows = []
-    for name, kind, fixed, per_token in collectives:
-        if kind in question.degrees:
-            for crossing in crossings(question, kind):
-                rows.append(Term(name, fixed, per_token, *crossing))
+    if question.fsdp > 1:
+        rows.append(Collective("gather weights", weights, 0, crossings(question, "fsdp")))
+    if question.tp > 1:
+        crossed = crossings(question, "tp")
+        rows.append(Collective("gather activations", 0, activations, crossed))
+        rows.append(Collective("scatter partial sums", 0, activations, crossed))
     return rows
 
 
-def slowest(rows: list[Term]) -> list[Term]:
-    """One row of each collective: that of the fabric which it waits for."""
-    slowest: dict[str, Term] = {}
-    for row in rows:
-        if row.name not in slowest or row.s_per_byte > slowest[row.name].s_per_byte:
-            slowest[row.name] = row
-    return [*slowest.values()]
+def crossings(question: Question, kind: str) -> list[Crossing]:
+    """What a collective of the devices of `kind`, two or more, takes on each fabric that it crosses.
+
+    On a torus, tensor parallelism beside FSDP has one axis, and FSDP the rest; either of them alone has all.
+    On nodes, NVLink runs inside a node, and each GPU has a port to a network between nodes. A collective over several
+    nodes uses the ports of all its devices in a node, and runs through both fabrics at the same time, piece by piece.
+    """
+    chip = question.chip
+    degree = question.degrees[kind]
+
+    def received(parts: float) -> float:
+        return (parts - 1) / parts if question.exact else 1
+
+    if axes := chip.torus_axes:
+        ways = chip.links // axes
+        if len(question.degrees) > 1:
+            axes = axes - 1 if kind == "fsdp" else 1
+        return [Crossing(f"{kind} axes", received(degree), axes * (ways * chip.link_bandwidth_bytes_per_s))]
+    neighbours = question.tp if kind == "fsdp" else 1
+    inside = min(degree, max(1, chip.node_size / neighbours))
+    nodes = degree / inside
+    fabrics = []
+    if inside > 1:
+        fabrics.append(Crossing("node", received(inside), chip.received_bytes_per_s))
+    if nodes > 1 and chip.port_bytes_per_s:
+        fabrics.append(Crossing("network", received(nodes) / inside, chip.port_bytes_per_s))
+    return fabrics
 
 
 def forward(question: Question) -> Forward:
@@ -94,46 +127,64 @@ def forward(question: Question) -> Forward:
     link_s = 0.0
     for fixed_s, s_per_token in _lines(question).values():
         link_s = max(link_s, fixed_s + s_per_token * tokens)
-    chips_wait = link_s > math_s * (1 + 1e-9)
-    collectives_s = 0.0
-    for row in slowest(terms(question)):
-        collectives_s += (row.fixed_bytes + row.bytes_per_token * tokens) * row.s_per_byte
-    return Forward(math_s, link_s, chips_wait, math_s + collectives_s, overlapped_s=max(math_s, link_s))
+    serial_s = math_s
+    for collective in collectives(question):
+        serial_s += collective.array_bytes(tokens) * collective.slowest.s_per_byte
+    return Forward(math_s, link_s, link_s > math_s * (1 + 1e-9), serial_s)
 
 
-def bound(question: Question, name: str = "") -> Bound:
+def bound(question: Question) -> Bound:
     """From how many tokens on the chips set the pace."""
-    meets = {fabric: _meet(question, *line) for fabric, line in _lines(question).items()}
+    meets = {}
+    for fabric, line in _lines(question).items():
+        meets[fabric] = _meet(question, *line)
     fabric = max(meets, key=meets.get, default=None)
     tokens = meets.get(fabric, 0.0)
     use = None
     if 0 < tokens < math.inf:
         at_bound = forward(replace(question, tokens=tokens))
         use = at_bound.math_s / at_bound.serial_s
-    return Bound(name, question.fsdp, question.tp, tokens, tokens / question.devices, fabric, serial_use=use)
+    return Bound(tokens, tokens / question.devices, fabric, use)
 
 
 def least_d_ff(question: Question) -> float | None:
     """The F above which activations take less time than matmuls; None without tensor parallelism."""
     activations_s = 0.0
-    for row in slowest(terms(question)):
-        activations_s += row.bytes_per_token * row.s_per_byte
+    for collective in collectives(question):
+        activations_s += collective.bytes_per_token * collective.slowest.s_per_byte
     return question.model.d_ff * activations_s / question.s_per_token if activations_s else None
 
 
+def splits(question: Question) -> Iterator[Question]:
+    """Yield `question` with its devices divided between FSDP (X) and tensor parallelism (Y) in every way that fits the
+    mesh. Both are whole, and Y divides F. docs/exercise.md has the best of the reals in closed form."""
+    devices = round(question.devices)
+    for tp in divisors(math.gcd(devices, question.model.d_ff)):
+        split = replace(question, tp=tp, fsdp=devices // tp)
+        if not split.misfit():
+            yield split
+
+
+def best_split(question: Question) -> Question:
+    """The split with the least bound: there is one, since FSDP alone has a bound."""
+    return min(splits(question), key=lambda split: bound(split).tokens)
+
+
 def _meet(question: Question, fixed_s: float, s_per_token: float) -> float:
-    if not fixed_s:
-        return 0.0 if s_per_token <= question.s_per_token else math.inf
-    return fixed_s / (question.s_per_token - s_per_token) if s_per_token < question.s_per_token else math.inf
+    """The tokens from which on the matmuls take longer than a line."""
+    spare_s = question.s_per_token - s_per_token
+    if spare_s > 0:
+        return fixed_s / spare_s
+    return math.inf if fixed_s or spare_s else 0.0
 
 
 def _lines(question: Question) -> dict[str, tuple[float, float]]:
     """{fabric: (seconds, seconds for each token)}, or the sum of all where fabrics do not work side by side."""
-    rows = terms(question)
     lines: dict[str, tuple[float, float]] = {}
-    for row in rows if question.fabrics_overlap else slowest(rows):
-        fabric = row.fabric if question.fabrics_overlap else "links"
-        fixed_s, s_per_token = lines.get(fabric, (0.0, 0.0))
-        fixed_s += row.fixed_bytes * row.s_per_byte
-        lines[fabric] = fixed_s, s_per_token + row.bytes_per_token * row.s_per_byte
+    for collective in collectives(question):
+        for crossing in collective.crossings if question.fabrics_overlap else [collective.slowest]:
+            fabric = crossing.fabric if question.fabrics_overlap else "links"
+            fixed_s, s_per_token = lines.get(fabric, (0.0, 0.0))
+            fixed_s += collective.fixed_bytes * crossing.s_per_byte
+            lines[fabric] = fixed_s, s_per_token + collective.bytes_per_token * crossing.s_per_byte
     return lines

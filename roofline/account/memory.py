@@ -62,24 +62,23 @@ def parts(question: Question) -> list[Part]:
 
 def readings(question: Question) -> list[Reading]:
     """The ways to read the policy: of `half` there are two, and what is saved is sharded in each."""
-    if question.saved != "half":
-        return [_reading(question, "all sharded", 0)]
-    return [
-        _reading(question, "the other half dropped, and computed again", 0),
-        _reading(question, "the other half kept, whole on every device", saved_bytes(question)),
-    ]
-
-
-def _reading(question: Question, name: str, whole_bytes: int) -> Reading:
+    ways = {"all sharded": 0}
+    if question.saved == "half":
+        ways = {
+            "the other half dropped, and computed again": 0,
+            "the other half kept, whole on every device": saved_bytes(question),
+        }
     sharded = sharded_bytes(question)
     memory_bytes = question.chip.memory_bytes
-    device_bytes = sharded / question.devices + whole_bytes
-    if not memory_bytes:
-        return Reading(name, device_bytes, None, {})
-    least = {}
-    for text, size in _sizes(memory_bytes).items():
-        least[text] = least_devices(sharded, whole_bytes, size)
-    return Reading(name, device_bytes, device_bytes <= memory_bytes, least)
+    readings = []
+    for name, whole_bytes in ways.items():
+        device_bytes = sharded / question.devices + whole_bytes
+        fits = device_bytes <= memory_bytes if memory_bytes else None
+        least = {}
+        for text, size in _sizes(memory_bytes).items():
+            least[text] = least_devices(sharded, whole_bytes, size)
+        readings.append(Reading(name, device_bytes, fits, least))
+    return readings
 
 
 def state_bytes(question: Question) -> int:
@@ -113,7 +112,10 @@ def least_devices(sharded_bytes: int, whole_bytes: int, device_bytes: int) -> in
     return -(-sharded_bytes // room) if room > 0 else None
 
 
-def _sizes(device_bytes: int) -> dict[str, int]:
-    """The device's memory, and the same figure in the other unit: {"80 GB": 80000000000, "80 GiB": ...}."""
+def _sizes(device_bytes: int | None) -> dict[str, int]:
+    """The device's memory, and the same figure in the other unit: {"80 GB": 80000000000, "80 GiB": ...}. Empty where
+    it is not known."""
+    if not device_bytes:
+        return {}
     figure = min(device_bytes / GB, device_bytes / GIB, key=lambda figure: len(f"{figure:g}"))
     return {f"{figure:g} GB": round(figure * GB), f"{figure:g} GiB": round(figure * GIB)}

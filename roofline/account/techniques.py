@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from roofline.account import memory, splits
-from roofline.account.communication_bound import bound, terms
+from roofline.account import memory
+from roofline.account.communication_bound import best_split, bound, collectives
 from roofline.account.question import Question
 from roofline.theory.chips import GB
 
@@ -61,9 +61,7 @@ def _effect(technique: Technique, now: Question) -> Effect:
         reason = f"it is used already; {reason}"
     device_bytes = _device_bytes(after)
     room_bytes = now.chip.memory_bytes or math.inf
-    more_bytes = 0.0
-    if now.model.blocks:  # else nobody knows the memory of either
-        more_bytes = device_bytes - _device_bytes(now)
+    more_bytes = device_bytes - _device_bytes(now) if now.model.blocks else 0.0  # else nobody knows either
     if more_bytes > 0 and device_bytes > room_bytes:
         problem = f"{device_bytes / GB:,.2f} GB do not fit a device of {room_bytes / GB:,.2f} GB"
         return Effect(technique.name, f"{problem}; {reason}", memory_bytes=more_bytes)
@@ -92,8 +90,9 @@ def _device_bytes(question: Question) -> float:
 def _received_bytes(question: Question, tokens: float) -> float:
     """What a device receives in a forward pass of all blocks."""
     of_block = 0.0
-    for row in terms(question):
-        of_block += (row.fixed_bytes + row.bytes_per_token * tokens) * row.received_fraction
+    for collective in collectives(question):
+        for crossing in collective.crossings:
+            of_block += collective.array_bytes(tokens) * crossing.received_fraction
     return max(1, question.model.blocks) * of_block  # in proportion, where nobody said how many
 
 
@@ -107,7 +106,7 @@ def _pipeline(now: Question) -> Question | str:
         return f"the model has fewer blocks, {now.model.blocks}"
     blocks = math.ceil(now.model.blocks / STAGES)
     chip = now.chip
-    axes = now.chip.torus_axes
+    axes = chip.torus_axes
     if axes:
         chip = replace(chip, torus_axes=axes - 1, links=chip.links - chip.links // axes)
     model = replace(now.model, blocks=blocks)
@@ -129,7 +128,7 @@ TECHNIQUES = (
     ),
     Technique(
         "a better split of X and Y",
-        splits.best_whole,
+        best_split,
         "X = {after.fsdp:g}, Y = {after.tp:g} is the best of the whole ones",
     ),
     Technique(

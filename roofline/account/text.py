@@ -1,15 +1,15 @@
-"""What `roofline account` answers: one template of lines, with a table for each module's rows."""
+"""What `roofline account` answers, in lines: sentences first, then a table of each module's rows."""
 
 import math
 import textwrap
-from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from roofline.account import memory, splits, techniques
-from roofline.account.communication_bound import Bound, Forward, bound, forward, least_d_ff, slowest, terms
+from roofline.account import memory, techniques
+from roofline.account.communication_bound import Bound, best_split, bound, collectives, forward, least_d_ff
 from roofline.account.memory import Part
 from roofline.account.question import Question
 from roofline.operations.attention import Attention
+from roofline.operations.format import time_text
 from roofline.operations.transformer_step import TransformerStep
 from roofline.report.tables import aligned
 from roofline.theory.chips import GB, GIB, Chip
@@ -17,55 +17,11 @@ from roofline.theory.models import Model
 
 WIDTH = 120
 
-LACKING = "--blocks N, --gate where a block has a third matrix, and --vocabulary V"
-"""What a model has beside its D and F."""
-
-MEMORY = {
-    "MEMORY in training": lambda row: f"  {row.name}",
-    "GB": lambda row: _number(row.size_bytes / GB, 2),
-    "GiB": lambda row: _number(row.size_bytes / GIB, 2),
-    "": lambda row: row.note,
-}
-
-TERMS = {
-    "  term": lambda row: f"  {row.name}",
-    "over": lambda row: row.fabric,
-    "V, fixed": lambda row: _number(row.fixed_bytes),
-    "V, a token": lambda row: _number(row.bytes_per_token),
-    "received": lambda row: f"{row.received_fraction:.4g} V",
-    "rate": lambda row: f"{row.bytes_per_s / 1e9:.4g} GB/s",
-    "time": lambda row: _time(row.fixed_bytes * row.s_per_byte),
-    "a token": lambda row: _time(row.bytes_per_token * row.s_per_byte),
-}
-
-BOUNDS = {
-    "  compute-bound above": lambda row: f"    {row.name}",
-    "X": lambda row: f"{row.fsdp:g}",
-    "Y": lambda row: f"{row.tp:g}",
-    "tokens": lambda row: _tokens(row.tokens),
-    "a device": lambda row: _tokens(row.tokens_per_device, 1),
-    "used if serial": lambda row: "" if row.serial_use is None else f"{100 * row.serial_use:.0f} %",
-}
-
-TECHNIQUES = {
-    "WHAT LOWERS THE BOUND, best first": lambda row: f"  {row.name}",
-    "a device": lambda row: "-" if row.tokens is None else _tokens(row.tokens_per_device, 1),
-    "of now": lambda row: "" if row.tokens_of_now is None else f"{row.tokens_of_now:.2f}",
-    "memory": lambda row: f"{'-+'[row.memory_bytes > 0]}{_gb(abs(row.memory_bytes))}" if row.memory_bytes else "",
-    "received": lambda row: "" if row.received_of_now is None else f"{row.received_of_now:.2f}",
-}
-
 
 def text(question: Question) -> str:
     """The report: the answers in sentences, then every term, to check each figure by hand. Raises ValueError where the
     question does not pass its `check`."""
     question.check()
-    bounds = [
-        bound(question, "fabrics beside each other (max), as taken here"),
-        bound(replace(question, fabrics_overlap=False), "one after the other (sum)"),
-        bound(splits.best_whole(question), "best whole split"),
-    ]
-    times = forward(question)
     model = question.model
     chip = question.chip
     blocks = f"{model.blocks} x " if model.blocks else ""
@@ -74,7 +30,7 @@ def text(question: Question) -> str:
         f"{model.name}, {_counted(model)}",
         f"devices: N = {question.devices:,}, X = {question.fsdp} (fsdp), Y = {question.tp} (tp)",
         *_readings(question),
-        f"  {_bound_text(bounds[0], question.tokens, times)}",
+        f"  {_bound_text(bound(question), question)}",
         "",
         f"{model.name}: {blocks}(D = {model.d_model} -> F = {model.d_ff} -> D){weights}",
         f"{chip.name}: {question.flop_per_s:.4g} FLOP/s, {_links(chip)}, {_gb_and_gib(chip.memory_bytes)}",
@@ -82,20 +38,15 @@ def text(question: Question) -> str:
         "",
     ]
     if parts := memory.parts(question):
-        lines += [*_table(MEMORY, parts, "<>><"), ""]
-    lines += _forward(question, times, bounds)
-    effects = techniques.effects(question)
-    header, *rows = _table(TECHNIQUES, effects, "<>>>>")
-    lines += ["", header]
-    for effect, row in zip(effects, rows, strict=True):
-        lines += [row, *_wrapped(effect.reason, "      ")]
-    return "\n".join(lines)
+        lines += [*_memory(parts), ""]
+    return "\n".join([*lines, *_forward(question), "", *_techniques(question)])
 
 
 def _readings(question: Question) -> list[str]:
     """Whether it fits the devices, and how many would be enough."""
     if not question.model.blocks:
-        return [f"  memory: not known of D,F alone; add {LACKING}"]
+        lacking = "--blocks N, --gate where a block has a third matrix, and --vocabulary V"
+        return [f"  memory: not known of D,F alone; add {lacking}"]
     lines = []
     for reading in memory.readings(question):
         verdict = {True: "it fits", False: "it does not fit", None: "it takes"}[reading.fits]
@@ -108,27 +59,92 @@ def _readings(question: Question) -> list[str]:
     return lines
 
 
-def _forward(question: Question, times: Forward, bounds: list[Bound]) -> list[str]:
+def _memory(parts: list[Part]) -> list[str]:
+    rows = [["MEMORY in training", "GB", "GiB", ""]]
+    for part in parts:
+        rows.append([f"  {part.name}", _number(part.size_bytes / GB, 2), _number(part.size_bytes / GIB, 2), part.note])
+    return aligned(rows, "<>><")
+
+
+def _forward(question: Question) -> list[str]:
     """The matmuls and links of a block, the bounds, and the pace at the question's tokens."""
     matmuls = f"{_number(question.flop_per_token)} FLOP at {question.flop_per_s / 1e12:.4g} TFLOP/s"
     lines = [
         "CHIPS OR LINKS, forward pass of one block",
         f"  matmuls: a token is {matmuls}, {_time(question.s_per_token)}",
-        *_table(TERMS, slowest(terms(question)), "<<>>>>>>"),
-        *_table(BOUNDS, bounds, "<>>>>>"),
+        *_terms(question),
+        *_bounds(question),
     ]
     if least := least_d_ff(question):
         d_ff = question.model.d_ff
         verdict = "keep up" if least <= d_ff else "do not keep up"
         lines.append(f"  activations need F above {least:,.0f}, and F = {d_ff:,}: so they {verdict}")
     if question.tokens:
+        times = forward(question)
         pace = "links" if times.chips_wait else "chips"
         lines += [
             f"  at B = {question.tokens:,}, {_number(question.tokens / question.devices, 1)} on each device:",
             f"    matmuls {_time(times.math_s)}, links {_time(times.link_s)}: the {pace} set the pace; "
-            f"serial {_time(times.serial_s)}, overlapped {_time(times.overlapped_s)}",
+            f"serial {_time(times.serial_s)}, overlapped {_time(max(times.math_s, times.link_s))}",
         ]
     return lines
+
+
+def _terms(question: Question) -> list[str]:
+    """What each collective takes on the fabric that it waits for."""
+    rows = [["  term", "over", "V, fixed", "V, a token", "received", "rate", "time", "a token"]]
+    for collective in collectives(question):
+        slowest = collective.slowest
+        rows.append(
+            [
+                f"  {collective.name}",
+                slowest.fabric,
+                _number(collective.fixed_bytes),
+                _number(collective.bytes_per_token),
+                f"{slowest.received_fraction:.4g} V",
+                f"{slowest.bytes_per_s / 1e9:.4g} GB/s",
+                _time(collective.fixed_bytes * slowest.s_per_byte),
+                _time(collective.bytes_per_token * slowest.s_per_byte),
+            ]
+        )
+    return aligned(rows, "<<>>>>>>") if rows[1:] else []
+
+
+def _bounds(question: Question) -> list[str]:
+    ways = {
+        "fabrics beside each other (max), as taken here": question,
+        "one after the other (sum)": replace(question, fabrics_overlap=False),
+        "best whole split": best_split(question),
+    }
+    rows = [["  compute-bound above", "X", "Y", "tokens", "a device", "used if serial"]]
+    for name, way in ways.items():
+        above = bound(way)
+        use = "" if above.serial_use is None else f"{100 * above.serial_use:.0f} %"
+        tokens = _tokens(above.tokens), _tokens(above.tokens_per_device, 1)
+        rows.append([f"    {name}", f"{way.fsdp:g}", f"{way.tp:g}", *tokens, use])
+    return aligned(rows, "<>>>>>")
+
+
+def _techniques(question: Question) -> list[str]:
+    """The rows of all techniques, each with its reason below it."""
+    effects = techniques.effects(question)
+    rows = [["WHAT LOWERS THE BOUND, best first", "a device", "of now", "memory", "received"]]
+    for effect in effects:
+        sign = "+" if effect.memory_bytes and effect.memory_bytes > 0 else "-"
+        rows.append(
+            [
+                f"  {effect.name}",
+                "-" if effect.tokens is None else _tokens(effect.tokens_per_device, 1),
+                "" if effect.tokens_of_now is None else f"{effect.tokens_of_now:.2f}",
+                f"{sign}{_gb(abs(effect.memory_bytes))}" if effect.memory_bytes else "",
+                "" if effect.received_of_now is None else f"{effect.received_of_now:.2f}",
+            ]
+        )
+    header, *lines = aligned(rows, "<>>>>")
+    table = [header]
+    for effect, line in zip(effects, lines, strict=True):
+        table += [line, *_wrapped(effect.reason, "      ")]
+    return table
 
 
 def case_text(case: Attention | TransformerStep, chip: Chip) -> str:
@@ -144,15 +160,15 @@ def case_text(case: Attention | TransformerStep, chip: Chip) -> str:
         whole = sum(case.memory.values())
         rows = []
         for name, size in case.memory.items():
+            note = f"of {case.facts['m']:,} tokens" if name == "activations" else f"{case.parameters:,} weights"
             if size:
-                rows.append(Part(name, size, f"{case.parameters:,} weights"))
-        rows[-1] = replace(rows[-1], note=f"of {case.facts['m']:,} tokens")
+                rows.append(Part(name, size, note))
         rows.append(Part("in all", whole, "and what lives for a moment only"))
     fits = ""
     if chip.memory_bytes:
         fits = "it fits, " if whole <= chip.memory_bytes else "it does not fit, "
     needs = f"by formula it needs {_gb(whole)}, and {chip.name} has {_gb_and_gib(chip.memory_bytes)}"
-    return "\n".join([f"{case.id}: {fits}{needs}", *_table(MEMORY, rows, "<>><")])
+    return "\n".join([f"{case.id}: {fits}{needs}", *_memory(rows)])
 
 
 def _counted(model: Model) -> str:
@@ -163,13 +179,15 @@ def _counted(model: Model) -> str:
     return f"FFN only: {matrices}; attention and embeddings are not counted"
 
 
-def _bound_text(bound: Bound, tokens: int, times: Forward) -> str:
+def _bound_text(bound: Bound, question: Question) -> str:
     if bound.tokens == math.inf:
         return f"never compute-bound: over the {bound.fabric} each token takes longer than on the chips"
     if not bound.tokens:
         return "compute-bound at any number of tokens"
     above = f"compute-bound above {_number(bound.tokens)} tokens, {_number(bound.tokens_per_device, 1)} on each device"
-    enough = f" ({tokens:,} are {'too few' if times.chips_wait else 'enough'})" if tokens else ""
+    enough = ""
+    if question.tokens:
+        enough = f" ({question.tokens:,} are {'too few' if forward(question).chips_wait else 'enough'})"
     return f"{above}{enough}; below, the forward pass waits for the {bound.fabric}"
 
 
@@ -179,14 +197,6 @@ def _links(chip: Chip) -> str:
         return f"torus axes {chip.torus_axes} x {received / chip.torus_axes:g} GB/s"
     network = f"{chip.port_bytes_per_s / 1e9:g} GB/s" if chip.port_bytes_per_s else "unknown"
     return f"nodes of {chip.node_size}, {received:g} GB/s inside, network {network}"
-
-
-def _table(columns: dict[str, Callable], rows: Iterable, sides: str) -> list[str]:
-    """Lines of cells under each other, each column at its side: `<` or `>`. Without rows there are none."""
-    cells = [[*columns]]
-    for row in rows:
-        cells.append([write(row) for write in columns.values()])
-    return aligned(cells, sides) if len(cells) > 1 else []
 
 
 def _wrapped(text: str, indent: str) -> list[str]:
@@ -215,6 +225,6 @@ def _gb_and_gib(size_bytes: float | None) -> str:
 
 
 def _time(seconds: float) -> str:
-    scales = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9), ("ps", 1e-12), ("fs", 1e-15))
-    unit, scale = next((pair for pair in scales if seconds >= pair[1]), scales[-1])
-    return f"{seconds / scale:.4g} {unit}" if seconds else "-"
+    if not seconds:
+        return "-"
+    return time_text(seconds, digits=4) if seconds >= 1e-6 else f"{seconds / 1e-9:.4g} ns"

@@ -37,9 +37,9 @@ def main(arguments: list[str] | None = None) -> int:
     command.add_argument("folder", metavar="RUN", type=Path, help="a run folder; results/README.md has the columns")
     command.set_defaults(run=_csv)
 
-    for name, module, text in (
-        ("counters", "counters", "what a call moves, counted by Nsight Compute, into a run's journal"),
-        ("clocks", "clock_comparison", "kernels by our clock, by Triton's do_bench and by CUPTI"),
+    for name, text in (
+        ("counters", "what a call moves, counted by Nsight Compute, into a run's journal"),
+        ("clocks", "kernels by our clock, by Triton's do_bench and by CUPTI"),
     ):
         command = commands.add_parser(name, help=text)
         command.add_argument("folder", metavar="RUN", type=Path, help="a run of this machine's GPU")
@@ -56,7 +56,7 @@ def main(arguments: list[str] | None = None) -> int:
             default=[],
             help="a contender of the run to execute, too",
         )
-        command.set_defaults(run=_by_module, module=module, takes=("folder", "cases", "contender"))
+        command.set_defaults(run=_by_module)
 
     account.add_command(commands)
 
@@ -64,7 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
         ("operations", "what can be measured: cases, contenders, files, fields, figures"),
         ("doctor", "what this machine lacks for a whole benchmark run, and the way out"),
     ):
-        commands.add_parser(name, help=text).set_defaults(run=_by_module, module=name, takes=())
+        commands.add_parser(name, help=text).set_defaults(run=_by_module)
 
     words = sys.argv[1:] if arguments is None else [*arguments]
     options = parser.parse_args(words[:1] if words[:1] == ["bench"] else words)
@@ -80,14 +80,13 @@ def main(arguments: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (ValueError, OSError) as error:
-        print(f"roofline {options.command}: {error}", file=sys.stderr)
-        return 2
+        problem = str(error)
     except Exception as error:  # whoever reads a journal trusts the types of its less common fields
         from roofline.worker.device_errors import reason
 
-        problem = "what it reads is damaged, or this is a fault of roofline's"
-        print(f"roofline {options.command}: {reason(error)}: {problem}", file=sys.stderr)
-        return 2
+        problem = f"{reason(error)}: what it reads is damaged, or this is a fault of roofline's"
+    print(f"roofline {options.command}: {problem}", file=sys.stderr)
+    return 2
 
 
 def _bench(options: argparse.Namespace) -> int:
@@ -98,11 +97,9 @@ def _bench(options: argparse.Namespace) -> int:
         from roofline.operations.options import help_text
 
         print(help_text(), "pytest's options:\n", sep="\n", flush=True)
-    has_tests = False
-    for word in words:
-        if not word.startswith("-") and Path(word.partition("::")[0]).exists():
-            has_tests = True
-    roofline_pytest.begin(Path(__file__).parents[2], ["--benchmark-only", *words], has_tests=has_tests)
+    paths = [word.partition("::")[0] for word in words if not word.startswith("-")]
+    has_tests = any(Path(path).exists() for path in paths)
+    roofline_pytest.begin(Path(__file__).parents[2], ["--benchmark-only", *words], has_tests)
 
 
 def _csv(options: argparse.Namespace) -> int:
@@ -117,8 +114,7 @@ def _csv(options: argparse.Namespace) -> int:
 
 def _by_module(options: argparse.Namespace) -> int:
     """Run the module of a command, which is imported for that command alone."""
-    module = import_module(f"roofline.commands.{options.module}")
-    return module.run(*map(vars(options).get, options.takes))
+    return import_module(f"roofline.commands.{options.command}").run(options)
 
 
 def _report(options) -> int:

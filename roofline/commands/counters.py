@@ -7,7 +7,6 @@ ncu is called without nsight-python, which takes an ncu of CUDA 13.3 and five pa
 the reading of its table. Launcher, copy and journal would be ours with it too.
 """
 
-import csv
 import json
 import os
 import re
@@ -15,15 +14,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections import defaultdict
-from collections.abc import Sequence
+from argparse import Namespace
 from contextlib import closing, nullcontext
-from itertools import product
+from functools import partial
+from io import StringIO
 from pathlib import Path
 from statistics import median
 from subprocess import PIPE, STDOUT
 
-from roofline.commands.launcher import CALLS, COPY, GIVEN
+from roofline.commands.launcher import CALLS, COPY
 from roofline.operations.format import bytes_text, number_text
 from roofline.store import journal
 from roofline.store.run import Run, Shape
@@ -54,35 +53,29 @@ NO_PERMISSION = (
 )
 
 
-def run(folder: Path, wanted: list[str], given: Sequence[str] = ()) -> int:
-    """Count the cases of a run that are `wanted`, journal and print the counts. Of contenders from files those that are
-    `given` are executed. Returns the exit code: 1 where a case has none.
+def run(options: Namespace) -> int:
+    """Count the cases that were asked for, journal and print the counts. Returns the exit code: 1 where one has none.
 
     Raises ValueError where nothing can be counted, and OSError where the journal cannot be written."""
-    measured = journal.load(folder)
+    folder = options.folder
+    cases = chosen(journal.load(folder), options.cases)
     tool = shutil.which("ncu")
-    if measured.metadata["machine"]["source"] != "gpu":
-        raise ValueError("counters are a GPU's, and this run measured the CPU: take a run of a GPU")
     if not tool:
         raise ValueError("ncu is not on PATH: install Nsight Compute, or add its folder, as /usr/local/cuda/bin")
-    cases = chosen(measured, wanted)
     with journal.hold(folder) or nullcontext(), closing(journal.Journal(folder)) as file:
         print(f"counting {len(cases)} cases by {tool}", flush=True)
-        printed, lines = launch(tool, folder, [f"{GIVEN}{place}" for place in given] + [*cases])
+        printed, lines = launch(tool, folder, [*cases], options.contender)
         counted = counts(printed, lines)
         copied = check_copy(counted, printed, lines)
-        failures = {}
-        for line in lines:
-            if "failed" in line:
-                failures[line["failed"]] = line["reason"]
+        failures = {line["failed"]: line["reason"] for line in lines if "failed" in line}
         source = {"tool": "ncu", "version": version(tool), "cache": "flushed", "calls": CALLS, "metrics": METRICS}
         for case, (shape, contender) in cases.items():
             if case not in counted:
                 failures.setdefault(case, f"not all of its calls were counted, {LOG} has what ncu printed")
-            if case not in failures:
-                head = {"kind": "counters", "shape": shape.id, "contender": contender, "counter_source": source}
-                file.write(head | counted[case])
-                print(f"{case}: {summary(shape, counted[case]['dram_bytes'])}")
+                continue
+            head = {"kind": "counters", "shape": shape.id, "contender": contender, "counter_source": source}
+            file.write(head | counted[case])
+            print(f"{case}: {summary(shape, counted[case]['dram_bytes'])}")
         text = (
             f"Counters: Nsight Compute {source['version']} counted {len(cases) - len(failures)} of {len(cases)} cases, "
             f"each the median of {CALLS} calls after the timed run, with the caches flushed before each kernel. Of a "
@@ -106,8 +99,10 @@ def summary(shape: Shape, moved_bytes: int) -> str:
 def chosen(run: Run, wanted: list[str]) -> dict[str, tuple[Shape, str]]:
     """The cases of `run` that the words of `wanted` name, or begin, by their ids; without a word some of its matmuls.
 
-    Raises ValueError for a word that names none that can be counted. An arm cannot: its kernels wait for one another,
-    and ncu replays them one by one."""
+    Raises ValueError for a run of the CPU, and for a word that names none that can be counted. An arm cannot: its
+    kernels wait for one another, and ncu replays them one by one."""
+    if run.metadata["machine"]["source"] != "gpu":
+        raise ValueError("this run measured the CPU: take a run of a GPU")
     cases = {}
     for shape, name in run.cases():
         if shape.analysis == "throughput":
@@ -140,7 +135,7 @@ def by_default(run: Run) -> list[str]:
     return cases
 
 
-def launch(tool: str, folder: Path, words: list[str]) -> tuple[str, list[dict]]:
+def launch(tool: str, folder: Path, cases: list[str], given: list[str]) -> tuple[str, list[dict]]:
     """Have `tool` count the launcher. Returns what both printed, and what the launcher told."""
     with tempfile.TemporaryDirectory() as temporary:
         log = Path(temporary, LOG)
@@ -150,7 +145,8 @@ def launch(tool: str, folder: Path, words: list[str]) -> tuple[str, list[dict]]:
             *(tool, "--csv", "--page", "raw", "--print-units", "base", "--clock-control", "none"),
             *("--cache-control", "all", "--profile-from-start", "off", "--target-processes", "application-only"),
             *("--metrics", ",".join(sum(METRICS.values(), ())), "--log-file", str(log)),
-            *(sys.executable, "-m", "roofline.commands.launcher", str(folder.resolve()), str(calls), *words),
+            *(sys.executable, "-m", "roofline.commands.launcher", str(folder.resolve()), str(calls)),
+            *(json.dumps(cases), json.dumps(given)),
         ]
         root = Path(__file__).parents[2]
         env = os.environ | {"LC_ALL": "C"}  # else some print 1.234,5
@@ -163,49 +159,32 @@ def launch(tool: str, folder: Path, words: list[str]) -> tuple[str, list[dict]]:
 
 
 def counts(printed: str, lines: list[dict]) -> dict[str, dict[str, int | None]]:
-    """{case: {field: count}} of the cases whose calls, of which the launcher told `lines`, were all counted."""
-    called = [line["call"] for line in lines if "call" in line]
-    calls_of = defaultdict(list)
-    for case, kernels in zip(called, kernels_by_call(printed), strict=False):
-        calls_of[case].append(kernels)
-    by_case = {}
-    for case, calls in calls_of.items():
-        fields = {}
-        for field, metrics in METRICS.items():
-            fields[field] = typical(calls, metrics)
-        if len(calls) == CALLS and all(calls) and fields["dram_bytes"]:
-            by_case[case] = fields
-    return by_case
+    """{case: {field: count}} of the cases whose calls, of which the launcher told `lines`, were all counted: the median
+    over its calls of the sum over a call's kernels. None where one has no such count: the sum would be too small.
 
+    A call is a marker and its kernels, as many as they are. ncu prints a row of names, a row of units and a row for
+    each kernel, between lines without quotation marks."""
+    import pandas
 
-def kernels_by_call(printed: str) -> list[list[dict]]:
-    """The kernels of each call, as ncu counted them. A call is a marker and its kernels, as many as they are.
-
-    ncu prints a row of names, a row of units and a row for each kernel, between lines without quotation marks."""
-    marker = ""
-    calls: list[list[dict]] = []
     rows = [line for line in printed.splitlines() if line.startswith('"')]
-    for row in csv.DictReader(rows):
-        marker = marker or (row["Kernel Name"] if row["ID"] else "")
-        if row["ID"] and row["Kernel Name"] == marker:
-            calls.append([])
-        elif row["ID"]:
-            calls[-1].append(row)
-    return calls
-
-
-def typical(calls: list[list[dict]], metrics: tuple[str, ...]) -> int | None:
-    """The median over calls of the sum over kernels; None where one has no such count: the sum would be too small."""
-    totals = []
-    for kernels in calls:
-        total = 0.0
-        for kernel, metric in product(kernels, metrics):
-            text = kernel.get(metric) or ""
-            if not re.fullmatch(r"[\d,]+(\.\d+)?", text):
-                return None
-            total += float(text.replace(",", ""))
-        totals.append(total)
-    return round(median(totals)) if totals else None
+    if not rows:
+        return {}
+    table = pandas.read_csv(StringIO("\n".join(rows)), skiprows=[1], thousands=",")
+    is_marker = table["Kernel Name"].isin(table["Kernel Name"][:1])
+    numbers = is_marker.cumsum() - 1
+    fields = {}
+    for field, metrics in METRICS.items():
+        counted = table.reindex(columns=metrics).apply(pandas.to_numeric, errors="coerce")
+        fields[field] = counted.sum(axis=1, skipna=False)
+    kernels = pandas.DataFrame(fields)[~is_marker]
+    by_call = kernels.groupby(numbers).agg(partial(pandas.Series.sum, skipna=False))
+    called = pandas.Series([line["call"] for line in lines if "call" in line])
+    by_case = {}
+    for case, calls in by_call.groupby(called):
+        medians = calls.median(skipna=False)
+        if len(calls) == CALLS and medians["dram_bytes"] > 0:
+            by_case[case] = {field: None if pandas.isna(count) else round(count) for field, count in medians.items()}
+    return by_case
 
 
 def check_copy(by_case: dict[str, dict], printed: str, lines: list[dict]) -> float:

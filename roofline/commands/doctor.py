@@ -47,14 +47,14 @@ class Check(NamedTuple):
     costs: str = ""
     way_out: str = ""
     device: str = ""
-    """The only device that is asked it."""
+    """The only device that is asked it. Empty of what is asked before the device is known."""
 
 
-def run() -> int:
+def run(options) -> int:
     """Print the findings; returns 0 where the default run would be whole, else 1."""
-    whole = True
-    for finding in examine():
-        whole = whole and finding.state != LACKING
+    findings = examine()
+    whole = LACKING not in [finding.state for finding in findings]
+    for finding in findings:
         print(f"{finding.state:<8} {finding.subject:<12} {finding.text}")
         for line in filter(None, (finding.costs, finding.way_out)):
             print(f"{'':<21} {line}")
@@ -64,12 +64,11 @@ def run() -> int:
 
 def examine() -> list[Finding]:
     """Ask all questions, in the order in which one mends what is lacking."""
-    packages, device, *others = CHECKS
-    findings = [answer(packages), answer(device)]
-    if LACKING in (findings[0].state, findings[1].state):
+    findings = list(map(answer, CHECKS[:2]))
+    if LACKING in [finding.state for finding in findings]:
         return findings  # all else would fail for the same reason
     measured = machine.choose_device("auto", timed=True)
-    return findings + [answer(check) for check in others if check.device in ("", measured)]
+    return findings + [answer(check) for check in CHECKS[2:] if check.device == measured]
 
 
 def answer(check: Check) -> Finding:

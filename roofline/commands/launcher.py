@@ -1,17 +1,17 @@
 """What Nsight Compute runs for `roofline counters`: a copy of known size, then each case, three calls of each.
 
-    ncu ... python3 -m roofline.commands.launcher RUN CALLS CASE...
+    ncu ... python3 -m roofline.commands.launcher RUN CALLS CASES CONTENDERS
 
 A case is prepared by its operation's runner and the options of RUN, whose contenders are checked on the way. None of
 that is counted, and nothing is timed. The file CALLS gets a line of JSON before each call that is counted, by which
-`roofline.commands.counters` knows whose kernels are whose, and one for what failed.
+`roofline.commands.counters` knows whose kernels are whose, and one for what failed. CASES and CONTENDERS, those from
+files, are lists in JSON.
 """
 
 import json
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from roofline import operations
@@ -21,40 +21,32 @@ from roofline.store.run import Run
 from roofline.supervise.metadata import commit_of
 from roofline.worker import device_errors, machine
 from roofline.worker.clocks import Call
-from roofline.worker.prepared import Broken
 
-COPY, GIVEN = "copy", "--contender="
+COPY = "copy"
 CALLS = 3
 MARKER_CYCLES = 1000
 
 
-def main(folder: Path, calls: Path, words: list[str]) -> None:
-    given = []
-    cases = []
-    for word in words:
-        if word.startswith(GIVEN):
-            given.append(word.removeprefix(GIVEN))
-        else:
-            cases.append(word)
+def main(folder: Path, calls: Path, cases: list[str], given: list[str]) -> None:
     run = journal.load(folder)
     with calls.open("a") as file:
 
         def tell(**line) -> None:
             print(json.dumps(line), file=file, flush=True)
 
-        if problem := why_not(run.metadata):
-            return tell(refused=problem)
-        runners = runners_of(run, given)
+        try:
+            require_same_machine(run.metadata)
+            runners = runners_of(run, given)
+        except ValueError as error:
+            return tell(refused=str(error))
         probes = runners.of(operations.find("matmul")).probes()
         copy = next(probe for probe in probes if probe.kind == "copy")
-        call(copy_by_kernel(copy.amount // 2), partial(tell, call=COPY, bytes=copy.amount))
+        call(copy_by_kernel(copy.amount // 2), tell, call=COPY, bytes=copy.amount)
         for case in cases:
             try:
-                call(call_of(runners, run, case), partial(tell, call=case))
+                call(call_of(runners, run, case), tell, call=case)
             except Exception as error:
                 tell(failed=case, reason=reason(error))
-                if isinstance(error, Broken):  # nothing runs on this device any more
-                    return
 
 
 def runners_of(run: Run, given: list[str]) -> operations.Runners:
@@ -86,8 +78,6 @@ def call_of(runners: operations.Runners, run: Run, case: str) -> Call:
 
 def reason(error: Exception) -> str:
     """Why a case has no counts, in one line."""
-    if isinstance(error, Broken):
-        return error.args[1].reason
     return str(error) if isinstance(error, ValueError) else device_errors.reason(error)
 
 
@@ -100,25 +90,25 @@ def copy_by_kernel(size: int) -> Callable[[], object]:
     return lambda: torch.bitwise_not(source, out=target)
 
 
-def why_not(metadata: dict) -> str:
-    """Why nothing of a run can be counted on this machine; empty if it can. As where a run is gone on with, machine and
-    checkout must be those that it measured."""
+def require_same_machine(metadata: dict) -> None:
+    """Raise ValueError where nothing of a run can be called on this machine. As where a run is gone on with, machine
+    and checkout must be those that it measured."""
     if not machine.gpu_driver():
-        return "this machine has no NVIDIA GPU: count on the one that the run was measured on"
+        raise ValueError("this machine has no NVIDIA GPU: take the one that the run was measured on")
     if problem := machine.unusable_gpu():
-        return problem
+        raise ValueError(problem)
     now = metadata | {"machine": machine.describe("cuda"), "commit": commit_of(Path(__file__).parents[2])}
-    changes = conditions.changes_text(metadata, now)
-    return f"{changes}: go back to what it was, or measure a new run" if changes else ""
+    if changes := conditions.changes_text(metadata, now):
+        raise ValueError(f"{changes}: go back to what it was, or measure a new run")
 
 
-def call(function: Callable[[], object], before: Callable[[], None]) -> None:
-    """Call `function` a few times while kernels are counted: each time `before()`, then a marker, a kernel that nothing
-    else launches, then `function`."""
+def call(function: Callable[[], object], tell: Callable, **line) -> None:
+    """Call `function` a few times while kernels are counted: each time tell the `line`, then launch a marker, a kernel
+    that nothing else launches, then call `function`."""
     import torch
 
     for _ in range(CALLS):
-        before()
+        tell(**line)
         torch.cuda.synchronize()
         with torch.cuda.profiler.profile():  # cudaProfilerStart and cudaProfilerStop
             torch.cuda._sleep(MARKER_CYCLES)
@@ -127,4 +117,4 @@ def call(function: Callable[[], object], before: Callable[[], None]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])
+    main(Path(sys.argv[1]), Path(sys.argv[2]), *map(json.loads, sys.argv[3:]))

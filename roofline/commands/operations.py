@@ -10,7 +10,7 @@ from roofline.report.write import ANALYSES
 ROOT = Path(__file__).parents[2]
 
 
-def run() -> int:
+def run(options) -> int:
     """Print each operation's cases, contenders, files, fields and figures. Returns the exit code, 0."""
     for operation in OPERATIONS.values():
         print(operation.name)

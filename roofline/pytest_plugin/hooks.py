@@ -8,11 +8,11 @@ timed (the interpreter is only ever switched on when nothing is timed, and `prep
 """
 
 import os
-import re
 import sys
 import time
 from dataclasses import replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -64,13 +64,15 @@ def pytest_addoption(parser, pluginmanager):
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config):
     """Run the workers of a rank that torchrun started, in place of pytest. Rank 0 runs pytest."""
-    if os.environ.get("WORLD_SIZE", "1") in ("", "1") or os.environ.get("RANK", "0") == "0":
+    if os.environ.get("RANK", "0") == "0":
         return None
     try:
         ranks = of_environment()
     except (ValueError, OSError) as error:
         print(error, file=sys.stderr)
         return BAD_INPUT
+    if not ranks:
+        return None
     return Follower(ranks, config.rootpath).run(identity(config.rootpath, config.invocation_params.args))
 
 
@@ -84,7 +86,7 @@ def pytest_configure(config):
         settle()
         if ranks := of_environment():
             config.add_cleanup(ranks.close)
-        state = config.stash[STATE] = of_command_line(config, timed, ranks)
+        state = config.stash[STATE] = of_command_line(config, ranks)
     except (ValueError, OSError) as error:
         refuse(str(error))
     if state.options.device == "cpu" and not timed:
@@ -93,19 +95,18 @@ def pytest_configure(config):
         config.args = _files_of(config, state.options.operations)
     _set_up_benchmark(config)
     if timed:
-        config.pluginmanager.register(Narrator(config, state), "ffn-narrator")
+        state.narrator = Narrator(config, state)
+        config.pluginmanager.register(state.narrator)
         config.option.maxfail = 0  # all is measured in the first test: what stopped here would lose rows, and no time
-    if timed and not config.option.collectonly:
         config.add_cleanup(signals.install())
 
 
 def _files_of(config, chosen: tuple[str, ...]) -> list[str]:
     """The tests of the operations that were chosen, beside those that the command line names."""
     benchmarks = config.rootpath / "tests" / "benchmarks"  # what `roofline_pytest` names from another folder
-    words = config.args if config.args_source == config.ArgsSource.ARGS else []
-    files = [*words]
-    if str(benchmarks) in files:
-        files.remove(str(benchmarks))
+    files = []
+    if config.args_source == config.ArgsSource.ARGS:
+        files = [word for word in config.args if word != str(benchmarks)]
     for name in chosen:
         file = benchmarks / f"test_{name}.py" if name in operations.OPERATIONS else Path(name).expanduser()
         files.append(str(file))
@@ -136,10 +137,8 @@ def pytest_generate_tests(metafunc):
     operation = operations.find(metafunc.function.__name__.removeprefix("test_"))
     planner = state.runners.planner(operation)
     pairs = []
-    cases = operation.sweep(state.options) if _is_run(operation, metafunc.config, state) else []
-    for case in cases:
-        for name in planner.names(case):
-            pairs.append((case.id, name))
+    for case in operation.sweep(state.options) if _is_run(operation, metafunc.config, state) else []:
+        pairs += product([case.id], planner.names(case))
     metafunc.parametrize("shape, contender", pairs, ids=map("-".join, pairs))
 
 
@@ -170,7 +169,7 @@ def pytest_collection_modifyitems(config, items):
     config.hook.pytest_deselected(items=dropped)
     items[:] = kept
     for item in items:
-        if "ffn_benchmark" in getattr(item, "fixturenames", ()):
+        if "ffn_benchmark" in item.fixturenames:
             marker = item.get_closest_marker("benchmark")
             settings = dict(marker.kwargs) if marker else {}
             settings["timer"] = state.replay
@@ -179,12 +178,12 @@ def pytest_collection_modifyitems(config, items):
 
 def _is_selected(item, state: State) -> bool:
     """Whether `item` stays: where benchmarks are timed, it is one, and in a resumed run it was planned."""
-    if "NOTSET" in getattr(item, "name", ""):  # pytest makes an item of an empty list of cases too
+    if "NOTSET" in item.name:  # pytest makes an item of an empty list of cases too
         return False
     if not state.options.timed:
         return True
     case = _case(item)
-    if "benchmark" not in getattr(item, "fixturenames", ()):
+    if "benchmark" not in item.fixturenames:
         if case:
             refuse(
                 f"{item.nodeid} would be left out: pytest-benchmark sees a benchmark only where the test names its "
@@ -204,36 +203,28 @@ def _case(item) -> tuple[str, str] | None:
 def pytest_collection_finish(session):
     """Note which contenders of each shape were selected. Refuses a selection that cannot be measured."""
     config = session.config
-    state = session.config.stash[STATE]
-    keyword = config.option.keyword
-    _note_selected(session.items, state)
+    state = config.stash[STATE]
     try:
-        selection.check(state.options, state.runners, state.cases_left, "" if session.items else keyword)
+        for item in session.items:
+            case = _case(item) if "ffn_benchmark" in item.fixturenames else None
+            if case and state.is_of_workers(case[0]):
+                state.selected.setdefault(case[0], []).append(case[1])
+        for shape in state.selected:
+            state.runners.planner(operations.find(shape.partition("-")[0]))
+        selection.check(state.options, state.runners, state.cases_left)
         if state.selected and not config.option.collectonly:
             _start(config, state)
     except ValueError as error:
         refuse(str(error))
     if state.options.timed and not session.items and not config.option.collectonly:
-        _end_without_cases(session, keyword)
+        _end_without_cases(session)
 
 
-def _note_selected(items: list, state: State) -> None:
-    """Note the shapes and contenders of benchmarks that workers measure or check."""
-    for item in items:
-        case = _case(item) if "ffn_benchmark" in item.fixturenames else None
-        if case and state.is_of_workers(case[0]):
-            state.selected.setdefault(case[0], []).append(case[1])
-    try:
-        for shape in state.selected:
-            state.runners.planner(operations.find(operations.parse(shape)[0].op))
-    except ValueError as error:
-        refuse(f"{error}; ffn_benchmark measures shapes of operations")
-
-
-def _end_without_cases(session, keyword: str) -> None:
+def _end_without_cases(session) -> None:
     """End pytest where nothing was selected. Where tests failed to load, pytest says so itself."""
     if session.testsfailed:
         return
+    keyword = session.config.option.keyword
     selected_by = f" by -k {keyword!r}" if keyword else ""
     every = "python3 -m pytest --benchmark-only --collect-only -q"
     problem = f"no case is left to measure{selected_by}; {every} lists them all"
@@ -252,7 +243,6 @@ def _start(config, state: State) -> None:
     if state.options.decide:
         _let_decisions_end(config, state)
     hello = supervisor.hello
-    selection.require_memory(state.cases_left, hello["share_bytes"])
     flops_per_s = machine.flops_per_s(state.options.device, hello["machine"]["datasheet"])
     supervisor.plan = _plan(state, hello, start_s, flops_per_s)
 
@@ -262,22 +252,21 @@ def _let_decisions_end(config, state: State) -> None:
     session = state.session
     seconds = state.options.max_seconds
     session.is_open = lambda shape: decision.is_open(session.run, shape)
-    session.why_undecided = partial(_why_undecided, config, state)
+    session.why_undecided = partial(_why_undecided, state)
     if not state.resumed:
         processes = max(decision.LEAST, session.processes)
         min_s = 0 if config.option.ffn_max_seconds else processes * decision.VISITS_S / len(session.planned)
         state.options = session.options = replace(state.options, processes=processes, max_seconds=max(seconds, min_s))
 
 
-def _why_undecided(config, state: State, shapes: list) -> str:
+def _why_undecided(state: State, shapes: list) -> str:
     """Why decisions on `shapes` are given up when the time of the plan is over: something disturbs them, and nobody at
     a terminal wants to go on. Empty to go on."""
     if not (disturbance := findings.disturbance(shapes)):
         return ""
     session = state.session
     words = f"{len(shapes)} of {len(session.planned)} shapes are undecided after the time of the plan: {disturbance}"
-    narrator = config.pluginmanager.get_plugin("ffn-narrator")
-    if narrator.confirms(f"{words}. Go on, for up to twice that time?", until=lambda: bool(session.signals)):
+    if state.narrator.confirms(f"{words}. Go on, for up to twice that time?", until=lambda: bool(session.signals)):
         return ""
     reason = f"{words}. They were given up; end what disturbs, and measure again."
     session.say(reason)
@@ -296,10 +285,8 @@ def pytest_report_collectionfinish(config):
     seconds = planned.seconds
     if options.against:
         seconds *= 2
-    bound = "about"
-    for case in state.cases_left:
-        if not operations.find(case.op).default:  # it compiles, and is called for longer
-            bound = "at least"
+    is_default = [operations.find(case.op).default for case in state.cases_left]
+    bound = "about" if all(is_default) else "at least"  # others compile, and are called for longer
     text = f"{counts}, {bound} {plan.duration(seconds)}"
     if options.decide:
         text += ", for decisions up to three times that"
@@ -310,10 +297,8 @@ def pytest_report_collectionfinish(config):
 
 def _plan(state: State, hello: dict, start_s: float, flops_per_s: float) -> plan.Plan:
     shapes = {case.id: state.selected[case.id] for case in state.cases_left}
-    done = {}
-    if state.resumed:
-        for name, shape in state.resumed.shapes.items():
-            done[name] = shape.passes
+    measured = state.resumed.shapes if state.resumed else {}
+    done = {name: shape.passes for name, shape in measured.items()}
     return plan.plan(shapes, state.options, hello, done=done, start_s=start_s, flops_per_s=flops_per_s)
 
 
@@ -350,9 +335,8 @@ def _begin(config, state: State) -> None:
     if not state.options.timed:
         return
     state.held = state.held or journal.hold(session.folder)
-    narrator = config.pluginmanager.get_plugin("ffn-narrator")
-    session.progress = narrator.progress
-    session.say = narrator.say
+    session.progress = state.narrator.progress
+    session.say = state.narrator.say
     session.name_kernels = partial(stages.name_kernels, session)
 
 
@@ -360,16 +344,13 @@ def _metadata(config, state: State) -> dict:
     """What the journal says of the run at its beginning."""
     cases = []
     for shape, contenders in state.selected.items():
-        for contender in contenders:
-            cases.append(f"{shape}-{contender}")
+        cases += [f"{shape}-{contender}" for contender in contenders]
     notes: list[str] = []
     for name, operation in operations.OPERATIONS.items():
         shapes = [shape for shape in state.selected if shape.startswith(f"{name}-")]
-        for note in operation.notes(state.options, shapes):
-            if note not in notes:
-                notes.append(note)
+        notes += operation.notes(state.options, shapes)
     hello = state.session.hello
-    header = metadata.make(state.options, hello["machine"], config.rootpath, cases, notes)
+    header = metadata.make(state.options, hello["machine"], config.rootpath, cases, list(dict.fromkeys(notes)))
     if ranks := hello.get("ranks"):
         header["ranks"] = ranks
     return header
@@ -384,21 +365,23 @@ def ffn_benchmark(request, benchmark):
     state = request.config.stash[STATE]
 
     def run(shape: str, contender: str) -> None:
+        end_reason = ""
         if state.is_of_workers(shape):
             session = request.getfixturevalue("ffn_session")
             rejection = session.outcomes.get(f"{shape}-{contender}")
-            is_checked = not state.options.timed
-            is_there = contender in (session.checked(shape) if is_checked else session.run.measured(shape))
-            if not (rejection or is_there) and session.end_reason:
-                pytest.skip(session.end_reason)
+            runnable = session.run.measured(shape) if state.options.timed else session.checked(shape)
+            end_reason = session.end_reason
         else:
             prepared = state.runners.prepare(shape, [contender])
             rejection = prepared.rejected.get(contender)
-            is_there = contender in prepared.entrants
+            runnable = prepared.entrants
+        if rejection and rejection.outcome != SKIPPED:
+            pytest.fail(rejection.reason, pytrace=False)
         if rejection:
-            reason = rejection.reason
-            pytest.skip(reason) if rejection.outcome == SKIPPED else pytest.fail(reason, pytrace=False)
-        if not is_there:
+            pytest.skip(rejection.reason)
+        if contender not in runnable:
+            if end_reason:
+                pytest.skip(end_reason)
             pytest.fail(f"its runner left out {contender}, and did not say why", pytrace=False)
         if not state.options.timed:
             benchmark.pedantic(lambda: None)
@@ -414,26 +397,24 @@ def ffn_benchmark(request, benchmark):
 
 
 def pytest_benchmark_update_machine_info(config, machine_info):
-    """Put chip and versions in, and take out the host's name and the name of a kernel built for its owner.
+    """Say what the machine is as the journal does, without the host's name and that of a kernel built for its owner.
 
-    What was measured of the machine goes too: by that no two runs would be of the same."""
-    machine_info.pop("node", None)
-    machine_info["release"] = re.match(r"[\d.]*", machine_info.get("release", ""))[0]
+    What was measured of it is left out: by that no two runs would be of the same."""
+    machine_info.clear()
     state = config.stash[STATE]
     if state.run:
         machine_info.update(state.run.metadata["machine"])
     elif state.options.timed:  # --benchmark-compare asks before there is a run
         machine_info.update(machine.describe(state.options.device))
-    for name in ("empty_call_s", "idle_power_w", "hz_actual", "hz_actual_friendly"):
-        machine_info.pop(name, None)
-        machine_info.get("cpu", {}).pop(name, None)
+    for measured in ("empty_call_s", "idle_power_w"):
+        machine_info.pop(measured, None)
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_makereport(item, call):
     report = yield
-    if call.when == "call" and "ffn_benchmark" in getattr(item, "fixturenames", ()):
-        report.ffn_case = _case(item) or (None, None)
+    if call.when == "call" and "ffn_benchmark" in item.fixturenames:
+        report.is_of_ffn = True
         if not report.passed:  # else pytest-benchmark warns that its fixture was not used
             item.funcargs["benchmark"].skipped = True
     return report
@@ -454,9 +435,8 @@ def pytest_sessionfinish(session):
     except OSError as error:  # of pytest-benchmark, after which nobody else is called
         state.problems.append(f"pytest-benchmark could not save what it was asked for: {error}")
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        narrator = session.config.pluginmanager.get_plugin("ffn-narrator")
-        narrator.report(session)
-        print("\n".join(narrator.closing_lines()))
+        state.narrator.report(session)
+        print("\n".join(state.narrator.closing_lines()))
     except KeyboardInterrupt as signal:  # while it was saved or summed up; drawing has an answer of its own
         name = str(signal) or "Ctrl-C"
         state.problems.append(f"interrupted by {name} at its end; draw the report with: {REDRAW} {state.folder}")
@@ -492,9 +472,7 @@ def exit_status(status: int, state: State) -> int:
     """The exit code of a finished run: it fails where a case failed, or is slower than it may be, where the run ended
     early, and where nothing could be measured."""
     supervisor = state.session
-    failed = bool(supervisor.end_reason)
-    for outcome in supervisor.run.missing:
-        failed = failed or outcome.outcome == FAILED
+    failed = bool(supervisor.end_reason) or FAILED in [outcome.outcome for outcome in supervisor.run.missing]
     if state.options.fail_slower:
         judge = decision if state.options.decide else compare
         slower = judge.slower(supervisor.run)

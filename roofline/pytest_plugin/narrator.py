@@ -28,11 +28,6 @@ SERVICES = ("CI", "BUILD_NUMBER")
 """Environment variables by which services say that nobody looks on, as pytest has them."""
 
 
-def is_log() -> bool:
-    """Whether the output keeps all lines. A terminal rewrites the line of progress."""
-    return os.environ.get("TERM") == "dumb" or any(map(os.environ.get, SERVICES))
-
-
 def bar(done: float) -> str:
     """A bar of the fraction that is done.
 
@@ -89,24 +84,22 @@ class Narrator:
         return False
 
     def _is_watched(self) -> bool:
-        """Whether a person may look on, at a terminal that is no log."""
+        """Whether a person may look on, at a terminal that rewrites the line of progress. A log keeps all lines."""
         reporter = self._config.pluginmanager.get_plugin("terminalreporter")
-        return bool(reporter and reporter.isatty() and not is_log())
+        is_log = os.environ.get("TERM") == "dumb" or any(map(os.environ.get, SERVICES))
+        return bool(reporter and reporter.isatty() and not is_log)
 
     def _write(self, text: str, live: bool) -> None:
         if reporter := self._config.pluginmanager.get_plugin("terminalreporter"):
-            with self.uncaptured():
+            capture = self._config.pluginmanager.get_plugin("capturemanager")
+            # A test may be running, whose output pytest keeps.
+            with capture.global_and_fixture_disabled() if capture else nullcontext():
                 if self._is_live:  # overwritten
                     reporter.rewrite("", erase=True)
                     reporter.rewrite("")
                 reporter.write(text[: reporter._tw.fullwidth - 1]) if live else reporter.write_line(text)
                 reporter.flush()
             self._is_live = live
-
-    def uncaptured(self):
-        """Give stdout back to the terminal for a while: a test may be running, whose output pytest keeps."""
-        capture = self._config.pluginmanager.get_plugin("capturemanager")
-        return capture.global_and_fixture_disabled() if capture else nullcontext()
 
     def report(self, session) -> None:
         """Save the JSON and draw the report, unless that is left for later. What fails is told at the end."""
@@ -116,13 +109,11 @@ class Narrator:
             self._draw(session)
 
     def _save(self, session) -> None:
-        run = self._state.run
         path = self._state.folder / "benchmark.json"
-        saved = self._saved
-        if not saved:
-            if path.exists():
-                return
-            saved = {"machine_info": run.metadata["machine"], "benchmarks": []} | self._outcomes()
+        if not self._saved and path.exists():  # of a run that was gone on with
+            return
+        empty = {"machine_info": self._state.run.metadata["machine"], "benchmarks": []}
+        saved = self._saved or empty | self._outcomes()
         try:
             path.write_text(json.dumps(saved, indent=4, default=str), encoding="utf-8")
         except OSError as error:
@@ -155,9 +146,9 @@ class Narrator:
         Samples are left out: the journal has them, and files of several times the size are not worth a second copy.
         """
         run = self._state.run
-        records = {}
-        for record in records_of(run) if run else ():
-            records[record["shape"], record["contender"]] = record
+        if not run:  # the benchmarks are somebody else's
+            return
+        records = {(record["shape"], record["contender"]): record for record in records_of(run)}
         for entry in output_json["benchmarks"]:
             if not config.option.benchmark_save_data:
                 entry["stats"].pop("data", None)
@@ -166,15 +157,13 @@ class Narrator:
             if case in records:
                 entry["extra_info"] = records[case]
         output_json |= self._outcomes()
-        if run and run.void:
+        if run.void:
             output_json["benchmarks"] = []
         self._saved = output_json
 
     def _outcomes(self) -> dict:
         """What the JSON has beside rows."""
         run = self._state.run
-        if not run:
-            return {"not_measured": [], "ceilings": []}
         return {"not_measured": [outcome.entry for outcome in run.missing], "ceilings": run.ceilings}
 
     def pytest_sessionstart(self):
@@ -185,7 +174,7 @@ class Narrator:
         """Print no dots or letters: what has a number is in the tables, what has none in the lines below them. pytest's
         own summary begins a line with the word."""
         word = "" if report.passed else report.outcome.upper()
-        return (report.outcome, "", word) if report.when == "call" and hasattr(report, "ffn_case") else None
+        return (report.outcome, "", word) if report.when == "call" and hasattr(report, "is_of_ffn") else None
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_internalerror(self, excinfo):

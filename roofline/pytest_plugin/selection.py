@@ -1,39 +1,31 @@
 """Whether this machine can measure what was selected. What cannot come out is refused before anything is measured."""
 
-import re
 from functools import partial
 
 from roofline import operations
 from roofline.operations.options import Options, one_of, read
+from roofline.report.tables import named
 from roofline.theory import wires
 
 
-def check(options: Options, runners: operations.Runners, cases: list, keyword: str) -> None:
-    """Refuse a selection of which nothing can be measured. `keyword` is what -k said where it selected none.
-
-    Raises ValueError.
-    """
+def check(options: Options, runners: operations.Runners, cases: list) -> None:
+    """Refuse a selection of which nothing can be measured. Raises ValueError."""
     if options.operations and not cases:
-        for name in runners.planners:
-            if reason := _why_no_case(operations.find(name), options):
-                raise ValueError(f"--ffn-operations: {name} has no case: {reason}")
+        _operations(options, runners)
     if runners.planners and (options.contenders or options.baseline or options.arm_matmul):
         _contenders(options, runners)
     if options.timed:
-        _keyword(options, runners, keyword)
         _wires_of(options, cases)
 
 
-def _keyword(options: Options, runners: operations.Runners, keyword: str) -> None:
-    """Refuse a -k that names an operation without a case, or a contender of another device."""
-    for operation in operations.OPERATIONS.values():
-        if keyword and keyword in operation.name and (reason := operation.why_not(options)):
-            raise ValueError(f"-k {keyword!r}: {reason}")
-    choices = _choices(runners)
-    timed = _timed(runners)
-    for word in re.findall(r"\w+", keyword):
-        if word in choices and word not in timed:
-            raise ValueError(f"-k {keyword!r}: {word} is {_elsewhere(options, timed)}")
+def _operations(options: Options, runners: operations.Runners) -> None:
+    """Say why the operations that were chosen have no case, where one of them knows."""
+    for operation in map(operations.find, runners.planners):
+        reason = operation.why_not(options)
+        if options.timed and options.world > 1 and not operation.between_ranks:
+            reason = "torchrun started several ranks, and it is not between ranks: leave torchrun out"
+        if reason:
+            raise ValueError(f"--ffn-operations: {operation.name} has no case: {reason}")
 
 
 def _wires_of(options: Options, cases: list) -> None:
@@ -44,60 +36,27 @@ def _wires_of(options: Options, cases: list) -> None:
         if is_made and case.id not in dict(options.wires_of):
             lacking.append(case.id)
     if lacking:
-        rest = f" and {len(lacking) - 1} more" if lacking[1:] else ""
-        raise ValueError(
-            f"--ffn-wires-of: that run has no wire of {lacking[0]}{rest}; select the cases that it has (-k), or leave "
-            "the option out"
-        )
-
-
-def _why_no_case(operation: operations.Operation, options: Options) -> str:
-    if options.timed and options.world > 1 and not operation.between_ranks:
-        return "torchrun started several ranks, and it is not between ranks: leave torchrun out"
-    return operation.why_not(options)
-
-
-def require_memory(cases: list, memory: int) -> None:
-    """Refuse cases of which none fits into the `memory` of a worker, by a ValueError."""
-    least = min((case.sets * case.work.device_bytes for case in cases), default=0)
-    if least > memory:
-        raise ValueError(
-            f"no shape fits: the operands of the smallest take {least / 1e9:,.0f} GB, a worker may take "
-            f"{memory / 1e9:,.1f} GB: choose fewer --ffn-tokens, a larger --ffn-tp, a smaller --ffn-model or shapes"
-        )
+        way_out = "select the cases that it has (-k), or leave the option out"
+        raise ValueError(f"--ffn-wires-of: that run has no wire of {named(lacking)}; {way_out}")
 
 
 def _contenders(options: Options, runners: operations.Runners) -> None:
+    choices: dict[str, None] = {}
+    timed: dict[str, None] = {}
     for operation in operations.OPERATIONS.values():
-        runners.planner(operation)
-    for name in options.contenders or ():
-        read("contenders", name, partial(one_of, _choices(runners)))
-    timed = _timed(runners)
-    chosen = options.contenders
-    if options.timed and chosen and not {*chosen} & {*timed} and not options.users:
-        raise ValueError(f"--ffn-contenders {','.join(chosen)}: {_elsewhere(options, timed)}")
+        planner = runners.planner(operation)
+        choices |= dict.fromkeys(planner.choices())
+        timed |= dict.fromkeys(planner.timed_names())
+    chosen = options.contenders or ()
+    for name in chosen:
+        read("contenders", name, partial(one_of, choices))
+    if options.timed and chosen and not {*chosen} & timed.keys() and not options.users:
+        device, other = ("CPU", "a GPU") if options.device == "cpu" else ("GPU", "--ffn-device cpu")
+        raise ValueError(
+            f"--ffn-contenders {','.join(chosen)}: timed on {other} only, and this run measures the {device}, where "
+            f"these run: {', '.join(timed)}"
+        )
     matmuls = runners.planner(operations.find("matmul"))
     for option, name in (("baseline", options.baseline), ("arm_matmul", options.arm_matmul)):
         if name:
             read(option, name, partial(one_of, matmuls.timed_names()))
-
-
-def _choices(runners: operations.Runners) -> list[str]:
-    """The contenders of the operations that were collected."""
-    names = []
-    for planner in runners.planners.values():
-        names += planner.choices()
-    return list(dict.fromkeys(names))
-
-
-def _timed(runners: operations.Runners) -> list[str]:
-    """Those of them that are timed on the device."""
-    names = []
-    for planner in runners.planners.values():
-        names += planner.timed_names()
-    return list(dict.fromkeys(names))
-
-
-def _elsewhere(options: Options, timed: list[str]) -> str:
-    device, other = ("CPU", "a GPU") if options.device == "cpu" else ("GPU", "--ffn-device cpu")
-    return f"timed on {other} only, and this run measures the {device}, where these run: {', '.join(timed)}"

@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from roofline import operations
 from roofline.analysis.records import records_of
@@ -23,6 +23,7 @@ class State:
     """What one hook of a pytest session leaves for the next."""
 
     options: ffn_options.Options
+    runners: operations.Runners
     resume: Path | None
     """The folder of the run that --ffn-resume goes on with, and that run."""
     resumed: Run | None
@@ -33,14 +34,12 @@ class State:
     replay: ReplayTimer = field(default_factory=ReplayTimer)
     selected: dict[str, list[str]] = field(default_factory=dict)
     """{shape: contenders} of what workers measure or check. These take turns, beside the baseline."""
-    runners: operations.Runners = field(init=False)
     session: Supervisor | None = None  # once tests are collected
+    narrator: Any = None
+    """The `Narrator` of a run that is timed."""
     interrupted: str = ""
     """What interrupted the run, in words."""
     problems: list[str] = field(default_factory=list)
-
-    def __post_init__(self):
-        self.runners = operations.Runners(self.options)
 
     @property
     def run(self) -> Run | None:
@@ -63,12 +62,13 @@ class State:
         return [operations.parse(name)[0] for name in left]
 
 
-def of_command_line(config, timed: bool, ranks: Epochs | None) -> State:
+def of_command_line(config, ranks: Epochs | None) -> State:
     """The state of a session that begins.
 
     Raises ValueError for options that do not go together, or that this machine cannot do, and OSError for a folder of
     results that cannot be written.
     """
+    timed = config.option.benchmark_only
     _refuse_conflicts(config, timed, ranks)
     get = config.getoption
     if ranks:
@@ -90,7 +90,7 @@ def of_command_line(config, timed: bool, ranks: Epochs | None) -> State:
     refuse_tf32(options.device, options.dtypes)
     if timed and not run and not config.option.collectonly:
         ffn_options.require_writable(options.results)
-    return State(options, resume, run, held, ranks)
+    return State(options, operations.Runners(options), resume, run, held, ranks)
 
 
 def _refuse_conflicts(config, timed: bool, ranks: Epochs | None) -> None:

@@ -13,7 +13,7 @@ from made_up_run import HEAD, LINES, lines_of, save, shape
 from pandas import notna
 
 from roofline.analysis.records import frame, records_of
-from roofline.commands import clock_comparison, counters, launcher
+from roofline.commands import clocks, counters, launcher
 from roofline.commands.cli import main
 from roofline.operations import contenders, options
 from roofline.operations.all_gather_matmul import AllGatherMatmul
@@ -194,7 +194,7 @@ def test_without_ncu_or_a_run_of_a_gpu_nothing_is_begun(count, run, monkeypatch,
     assert "ncu is not on PATH: install Nsight Compute, or add its folder" in error
     machine = HEAD["machine"] | {"source": "cpu"}
     save(run, [HEAD | {"machine": machine}, *LINES[1:]])
-    assert "counters are a GPU's, and this run measured the CPU" in count()[2]
+    assert "this run measured the CPU: take a run of a GPU" in count()[2]
 
 
 def test_clocks_of_somebody_else_reach_journal_and_report_beside_ours(run, monkeypatch, capsys, undrawn):
@@ -203,11 +203,11 @@ def test_clocks_of_somebody_else_reach_journal_and_report_beside_ours(run, monke
             raise ValueError("decode takes up to 64 rows")
         return list
 
-    monkeypatch.setattr(launcher, "why_not", lambda metadata: "")
+    monkeypatch.setattr(launcher, "require_same_machine", lambda metadata: None)
     monkeypatch.setattr(launcher, "call_of", call_of)
     times_s = {"clock_s": 100e-6, "do_bench_s": 101e-6, "cupti_s": 98e-6}
     turns = {field: lambda call, clock, time_s=time_s: time_s for field, time_s in times_s.items()}
-    monkeypatch.setattr(clock_comparison, "TIMERS", turns)
+    monkeypatch.setattr(clocks, "TIMERS", turns)
     assert main(["clocks", str(run)]) == 1
     out = capsys.readouterr().out
     assert "m1024-fp16-decode: decode takes up to 64 rows" in out
@@ -235,7 +235,7 @@ def test_counters_and_clocks_execute_what_is_from_a_file_only_where_it_is_given_
 
 
 def test_our_clock_is_the_typical_time_of_its_rounds():
-    assert clock_comparison.by_ours(lambda: 2e-3, FakeClock()) == pytest.approx(2e-3)
+    assert clocks.by_ours(lambda: 2e-3, FakeClock()) == pytest.approx(2e-3)
 
 
 # Counts as a run of a GPU has them.

@@ -8,7 +8,7 @@ from account_settings import EXERCISE, H100, D, F, ask, h100, made_up, v5p
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roofline.account.communication_bound import bound, forward, least_d_ff, slowest, terms
+from roofline.account.communication_bound import bound, collectives, forward, least_d_ff
 
 quick = settings(deadline=None, derandomize=True, max_examples=80)
 WEIGHTS = 4 * D * F
@@ -68,14 +68,15 @@ def test_rounding_does_not_decide_at_the_bound(tokens):
 
 def test_terms_as_listed_by_hand():
     question = h100({"fsdp": 128, "tp": 8})
-    assert [(term.name, term.fabric, term.fixed_bytes, term.bytes_per_token) for term in slowest(terms(question))] == [
+    terms = [(term.name, term.slowest.fabric, term.fixed_bytes, term.bytes_per_token) for term in collectives(question)]
+    assert terms == [
         ("gather weights", "network", WEIGHTS / 8, 0),
         ("gather activations", "node", 0, 2 * D / 128),
         ("scatter partial sums", "node", 0, 2 * D / 128),
     ]
     gated = replace(question, gathers=4, model=replace(question.model, matrices=3))
-    assert (gated.flop_per_token, terms(gated)[0].fixed_bytes) == (1.5 * WEIGHTS / 1024, 4 * 1.5 * WEIGHTS / 8)
-    assert terms(gated)[1].bytes_per_token == 2 * D / 128
+    assert (gated.flop_per_token, collectives(gated)[0].fixed_bytes) == (1.5 * WEIGHTS / 1024, 4 * 1.5 * WEIGHTS / 8)
+    assert collectives(gated)[1].bytes_per_token == 2 * D / 128
 
 
 @quick

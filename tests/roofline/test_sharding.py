@@ -8,9 +8,7 @@ from account_settings import BLOCKS, EXERCISE, D, F, ask, h100, made_up, v5p
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roofline.account import splits
-from roofline.account.communication_bound import bound
-from roofline.account.meshes import Crossing, crossings
+from roofline.account.communication_bound import Crossing, best_split, bound, crossings, splits
 from roofline.account.techniques import effects
 from roofline.theory.chips import GB, Chip, find
 from roofline.theory.models import Model
@@ -78,20 +76,20 @@ def tokens(split):
 
 def test_splits_at_the_edges():
     alone = v5p(degrees={})
-    assert splits.best_whole(alone) == alone
+    assert best_split(alone) == alone
     # 8 chips can all go to tensor parallelism, and then nothing is gathered.
-    best = splits.best_whole(v5p(degrees={"fsdp": 8}))
+    best = best_split(v5p(degrees={"fsdp": 8}))
     assert (best.fsdp, best.tp, tokens(best)) == (1, 8, 0)
     # On a ring FSDP and tensor parallelism cannot be used together.
-    assert [split.tp for split in splits.whole(EXERCISE)] == [1, 8]
+    assert [split.tp for split in splits(EXERCISE)] == [1, 8]
 
 
 @quick
 @given(made_up(), st.booleans())
 def test_the_best_split_is_not_worse_than_any_other(question, fabrics_overlap):
     question = replace(question, fabrics_overlap=fabrics_overlap)
-    assert question in splits.whole(question)
-    assert tokens(splits.best_whole(question)) == min(map(tokens, splits.whole(question)))
+    assert question in splits(question)
+    assert tokens(best_split(question)) == min(map(tokens, splits(question)))
 
 
 @quick

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 import tarfile
@@ -12,7 +13,7 @@ import pytest
 from made_up_run import HEAD
 
 from roofline.commands import visit
-from roofline.commands.visit import LOGS, PYTHON, STEPS, Step, Visit
+from roofline.commands.visit import STEPS, Step, Visit
 
 ROOT = Path(__file__).parents[2]
 MUSTS = ["matmuls", "gathers", "links"]
@@ -34,15 +35,20 @@ with (run / "samples.jsonl").open("a") as journal:
     skipped = {"kind": "not_measured", "case": "a", "outcome": "skipped", "reason": "none"}
     print(json.dumps(skipped), json.dumps({"kind": "end"}), sep="\\n", file=journal)
 """
-HANGS = "time.sleep(60)"
+HANGS = "import time; time.sleep(60)"
 
 
-def measures(then: str = WHOLE) -> tuple[str, ...]:
-    return (sys.executable, "-c", f"HEAD = {HEAD!r}\n{MEASURES}\n{then}")
+def python(code: str, *words: str) -> str:
+    """The command of a step that executes `code`."""
+    return shlex.join(["python", "-c", code, *words])
 
 
-def exits(code: int) -> tuple[str, ...]:
-    return (sys.executable, "-c", f"raise SystemExit({code})")
+def measures(then: str = WHOLE) -> str:
+    return python(f"HEAD = {HEAD!r}\n{MEASURES}\n{then}")
+
+
+def exits(code: int) -> str:
+    return python(f"raise SystemExit({code})")
 
 
 @pytest.fixture(autouse=True)
@@ -89,9 +95,9 @@ def test_table_names_what_is_there_and_fits_what_a_visit_brings_home():
     assert [step.name for step in STEPS if step.must] == MUSTS
     assert len({step.name for step in STEPS}) == len(STEPS)
     assert all(step.seconds <= step.limit <= 600 for step in STEPS)
-    assert len({step.archive for step in STEPS} - {""}) <= visit.MOST_ARCHIVES
+    assert len({step.archive for step in STEPS} - {""}) <= 6
     assert all(step.archive for step in STEPS if step.selects or step.counts)
-    paths = [word for step in STEPS for word in step.command if word.startswith("tests/")]
+    paths = [word for step in STEPS for word in step.command.split() if word.startswith("tests/")]
     assert len(paths) > 3
     assert all((ROOT / path).exists() for path in paths)
     tests = {path.stem for path in (ROOT / "tests" / "benchmarks").iterdir()}
@@ -128,7 +134,7 @@ def test_steps_that_share_an_archive_are_one_run_and_failures_stop_nothing(make,
         Step("two", 1, 9, measures(), selects="test_two", archive="first"),
         Step("links", 1, 9, exits(1)),
         Step("scatters", 1, 9, measures(), selects="test_three", archive="second", needs="links"),
-        Step("gone", 1, 9, ("no-such-tool",)),
+        Step("gone", 1, 9, "no-such-tool"),
         Step("last", 1, 9, exits(0)),
     )
     assert made.codes == {"doctor": 3, "one": 0, "two": 0, "links": 1, "gone": visit.NOT_FOUND, "last": 0}
@@ -165,7 +171,7 @@ def test_a_run_that_is_cut_off_is_brought_home_and_gone_on_with(make, tmp_path, 
 def test_a_run_that_was_whole_before_it_was_cut_off_is_not_made_again(make, capsys):
     step = Step("one", 1, 6, measures(f"{WHOLE}\n{HANGS}"), selects="test_one", archive="first")
     made = make(step)
-    assert made.codes == {"one": visit.UNKNOWN}
+    assert made.codes == {"one": None}
     assert "one: cut off at 6 s" in capsys.readouterr().out
     assert make(step).tried == set()
 
@@ -188,7 +194,7 @@ with (pathlib.Path(sys.argv[-1]) / "samples.jsonl").open("a") as journal:
 
 def test_counting_adds_to_the_run_of_another_step(make, tmp_path):
     run = Step("matmuls", 1, 9, measures(), selects="test_one", archive="first")
-    made = make(run, Step("counters", 1, 9, (sys.executable, "-c", COUNTS), archive="first", counts="matmuls"))
+    made = make(run, Step("counters", 1, 9, python(COUNTS), archive="first", counts="matmuls"))
     assert made.codes == {"matmuls": 0, "counters": 0}
     (name,) = held_by(tmp_path / "out")["first.tgz"]
     assert "counted" in text_of(tmp_path / "out", "first.tgz", name).splitlines()[-1]
@@ -205,7 +211,7 @@ time.sleep(60)
 
 def test_a_step_past_its_limit_is_killed_with_children_that_lead_a_session_of_their_own(make, tmp_path):
     began = time.monotonic()
-    make(Step("hangs", 1, 3, (sys.executable, "-c", CHILDREN)), seconds=100)
+    make(Step("hangs", 1, 3, python(CHILDREN)), seconds=100)
     assert time.monotonic() - began < 10
     for pid in text_of(tmp_path / "out", "logs.tgz", "logs/hangs.log").split()[:2]:
         until(lambda pid=pid: is_gone(pid))
@@ -219,14 +225,14 @@ def is_gone(pid: str) -> bool:
 def test_a_visit_is_over_in_time_though_steps_hang(make, monkeypatch):
     monkeypatch.setattr(visit, "CLOSE_S", 2)
     began = time.monotonic()
-    steps = [Step(f"hangs-{number}", 1, 600, *exits(0)[:2], "import time; time.sleep(60)") for number in range(2)]
+    steps = [Step(f"hangs-{number}", 1, 600, python(HANGS)) for number in range(2)]
     make(*steps, Step("must", 1, 1, exits(0), must=True), seconds=8)
     assert time.monotonic() - began < 8.5
 
 
 def test_what_is_never_left_out_keeps_its_time(make):
     """The step before it hangs, and may have all but that."""
-    hangs = Step("hangs", 1, 600, (sys.executable, "-c", "import time; time.sleep(60)"))
+    hangs = Step("hangs", 1, 600, python(HANGS))
     made = make(hangs, Step("must", 5, 6, exits(0), must=True), seconds=10)
     assert made.codes == {"must": 0}
 
@@ -260,7 +266,7 @@ def test_nothing_is_counted_of_a_run_that_is_not_there(make, tmp_path, capsys):
 
 
 def test_files_that_a_step_leaves_beside_the_logs_come_home(make, tmp_path):
-    make(Step("trial", 1, 9, (PYTHON, "-c", "import pathlib, sys; pathlib.Path(sys.argv[1], 'a.json').touch()", LOGS)))
+    make(Step("trial", 1, 9, python("import pathlib, sys; pathlib.Path(sys.argv[1], 'a.json').touch()", "logs")))
     assert "logs/a.json" in held_by(tmp_path / "out")["logs.tgz"]
 
 

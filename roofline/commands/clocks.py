@@ -5,8 +5,9 @@ events too, without a gate, and it writes the cache full before each call. CUPTI
 kernel's own begin and end, so that it sees no launch. The three take turns, and all are saved in the run's journal.
 """
 
+from argparse import Namespace
+from collections import defaultdict
 from contextlib import closing, nullcontext
-from pathlib import Path
 from statistics import median
 
 from roofline import operations
@@ -43,9 +44,7 @@ def by_cupti(call: Call, clock) -> float:
         for _ in range(TRACED):
             call()
 
-    total_us = 0.0
-    for event in launches.traced(calls):
-        total_us += event.time_range.elapsed_us()
+    total_us = sum(event.time_range.elapsed_us() for event in launches.traced(calls))
     return total_us * 1e-6 / TRACED
 
 
@@ -53,18 +52,16 @@ TIMERS = {"clock_s": by_ours, "do_bench_s": by_do_bench, "cupti_s": by_cupti}
 """Field of a record -> what fills it: (call, clock of the run) -> seconds of a call."""
 
 
-def run(folder: Path, wanted: list[str], given: list[str]) -> int:
-    """Time the cases of a run that are `wanted` by all clocks, journal and print the times. Of contenders from files
-    those that are `given` are executed. Returns the exit code: 1 where a case has none.
+def run(options: Namespace) -> int:
+    """Time the cases that were asked for by all clocks, journal and print the times. Returns the exit code: 1 where a
+    case has none.
 
     Raises ValueError where nothing can be timed, and OSError where the journal cannot be written."""
+    folder = options.folder
     measured = journal.load(folder)
-    if measured.metadata["machine"]["source"] != "gpu":
-        raise ValueError("clocks are compared on a GPU, and this run measured the CPU: take a run of a GPU")
-    cases = counters.chosen(measured, wanted)
-    if problem := launcher.why_not(measured.metadata):
-        raise ValueError(problem)
-    runners = launcher.runners_of(measured, given)
+    cases = counters.chosen(measured, options.cases)
+    launcher.require_same_machine(measured.metadata)
+    runners = launcher.runners_of(measured, options.contender)
     of_matmul = runners.of(operations.find("matmul"))
     clock = of_matmul.clock()
     runner.equip(clock, of_matmul.instruments())
@@ -86,7 +83,8 @@ def run(folder: Path, wanted: list[str], given: list[str]) -> int:
 
 def times_by_clock(call: Call, clock) -> dict[str, float]:
     """{field: seconds of a call}, the median of the clocks' turns."""
-    turns = []
+    turns_s = defaultdict(list)
     for _ in range(REPEATS):
-        turns.append([timer(call, clock) for timer in TIMERS.values()])
-    return dict(zip(TIMERS, map(median, zip(*turns, strict=True)), strict=True))
+        for field, timer in TIMERS.items():
+            turns_s[field].append(timer(call, clock))
+    return {field: median(times_s) for field, times_s in turns_s.items()}
