@@ -15,7 +15,7 @@ from collectives.ffn import Operands
 from collectives.transfers import Transfers
 from kernels.bench import checks
 from roofline.theory.wires import PCIE
-from roofline.worker.ranks import ALONE
+from roofline.worker.alone import ALONE
 
 
 class Layer(Summed):

@@ -16,7 +16,7 @@ from collectives.peer import fused_matmul_reduce_scatter
 from collectives.transfers import Transfers, WarmUp
 from roofline.theory.arms import ARMS, TELLING, OverlapPlan, base_arm, cuts, of_operation
 from roofline.theory.schedule import Grid
-from roofline.worker.ranks import ALONE
+from roofline.worker.alone import ALONE
 
 RANKS_PER_LAUNCH = 1, 2, 4
 """Of how many ranks an arm may multiply the rows at a time."""

@@ -31,8 +31,9 @@ from roofline.store.run import REQUESTED
 from roofline.theory import wires
 from roofline.theory.arms import ARMS, base_arm
 from roofline.theory.models import parse as parse_model
+from roofline.worker.alone import ALONE, Alone
 from roofline.worker.prepared import Entrant
-from roofline.worker.ranks import ALONE, Alone, Ranks
+from roofline.worker.ranks import Ranks
 from roofline.worker.rounds import Inputs
 
 SETS = 2

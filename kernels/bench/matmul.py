@@ -18,10 +18,10 @@ from roofline.operations.matmul import Matmul, sweep
 from roofline.theory.models import parse as parse_model
 from roofline.theory.work import ITEMSIZE
 from roofline.worker import ceilings, runner
+from roofline.worker.alone import ALONE
 from roofline.worker.ceilings import Probe
 from roofline.worker.machine import describe, worker_bytes
 from roofline.worker.prepared import SKIPPED, TOLERANCE, VENDOR_TOLERANCE, Entrant, PreparedCase, Rejection, unwatched
-from roofline.worker.ranks import ALONE
 from roofline.worker.rounds import StopRule
 
 if find_spec("triton"):
@@ -107,7 +107,7 @@ class Runner(runner.Runner):
             ]
             about = {"when": "", "seed": self.options.seed, "device": self.options.device}
             best, _ = ceilings.measure(probes, self.clock(), rule=CHOOSING, **about)
-            number = int(best[0].probe) if best else 0
+            number = int(best[0]["probe"]) if best else 0
         run.take(number, x, w, *scales)
         return number
 

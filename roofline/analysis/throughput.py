@@ -106,8 +106,7 @@ def _of_contenders(run: Run, dtypes: Collection[str | None]) -> Iterator[Ceiling
             continue
         for contender in shape.measured:
             if not shape.entrants[contender].get("of_user"):
-                times = shape.times_s(contender)
-                rate = _rate(shape.work.flop, time_of(times, shape.groups, shape.anchor or times))
+                rate = _rate(shape.work.flop, shape.time(contender))
                 yield Ceiling("matmul", shape.dtype, *rate, f"{shape.id}-{contender}")
 
 
@@ -160,7 +159,7 @@ def record(run: Run, shape: Shape, contender: str) -> dict:
     baseline_times = shape.anchor or {}  # none where it was refused
     groups = shape.groups
     entrant = shape.entrants[contender]
-    time = time_of(times, groups, baseline_times or times)
+    time = shape.time(contender)
     fields = {"op": shape.op, "contender": contender, **shape.params}
     for known in (shape.facts, entrant, entrant.get("costs", {})):
         for name, value in known.items():

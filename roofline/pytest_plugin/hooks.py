@@ -269,7 +269,7 @@ def _why_undecided(state: State, shapes: list) -> str:
     if state.narrator.confirms(f"{words}. Go on, for up to twice that time?", until=lambda: bool(session.signals)):
         return ""
     reason = f"{words}. They were given up; end what disturbs, and measure again."
-    session.say(reason)
+    state.narrator.say(reason)
     return reason
 
 
@@ -327,17 +327,14 @@ def _begin(config, state: State) -> None:
         made = temporary.folder()
         config.add_cleanup(made.cleanup)
         results = Path(made.name)
+    session.narrator = state.narrator
     folder = state.resume or results / metadata.folder_name(session.hello["machine"]["chip"])
     try:
         session.open(folder, state.resumed or now)
     except OSError as error:
         refuse(f"cannot write the run folder {folder}: {error.strerror}; choose another with --ffn-results=DIR")
-    if not state.options.timed:
-        return
-    state.held = state.held or journal.hold(session.folder)
-    session.progress = state.narrator.progress
-    session.say = state.narrator.say
-    session.name_kernels = partial(stages.name_kernels, session)
+    if state.options.timed:
+        state.held = state.held or journal.hold(session.folder)
 
 
 def _metadata(config, state: State) -> dict:
@@ -456,8 +453,11 @@ def _leave_ranks(state: State) -> None:
 def finish_run(session, state: State) -> None:
     """Write the end of the run into its journal, and note what ended it early."""
     supervisor = state.session
+    why_cut_short = state.interrupted or str(session.shouldfail or session.shouldstop or "")
     try:
-        supervisor.finish(state.interrupted or str(session.shouldfail or session.shouldstop or ""))
+        if not (why_cut_short or supervisor.end_reason):
+            stages.name_kernels(supervisor)
+        supervisor.finish(why_cut_short)
     except KeyboardInterrupt as signal:
         state.problems.append(f"interrupted by {str(signal) or 'Ctrl-C'}: not all kernels were named")
         session.exitstatus = pytest.ExitCode.INTERRUPTED

@@ -10,7 +10,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from roofline.store.outcome import NOT_RUN, SKIPPED, Outcome
-from roofline.store.stats import time_of
+from roofline.store.stats import Interval, estimate, time_of
 from roofline.theory.work import Work
 
 if TYPE_CHECKING:
@@ -149,7 +149,15 @@ class Shape:
 
     def times_s(self, entrant: str | None) -> dict[int, float]:
         """{round: seconds}; {} of an entrant that has none."""
-        return times_of(self.rounds, entrant)
+        times_s = {}
+        for round_ in self.rounds:
+            if entrant in round_.time_s:
+                times_s[round_.index] = round_.time_s[entrant]
+        return times_s
+
+    def time(self, entrant: str) -> Interval | None:
+        """The typical time of an entrant, told beside the baseline's; None of one that has no sample."""
+        return estimate(float, self.times_s(entrant), groups=self.groups, anchor=self.anchor)
 
     @property
     def anchor(self) -> dict[int, float] | None:
@@ -219,15 +227,6 @@ class Shape:
 
 
 IN_LINE = [entry.name for entry in fields(Shape) if entry.name not in ("rounds", "timelines", "counters", "work")]
-
-
-def times_of(rounds: list[Round], entrant: str | None) -> dict[int, float]:
-    """{round: seconds} of an entrant, where it has a sample."""
-    times_s = {}
-    for round_ in rounds:
-        if entrant in round_.time_s:
-            times_s[round_.index] = round_.time_s[entrant]
-    return times_s
 
 
 def groups_of(rounds: list[Round]) -> dict[int, tuple[int, int]]:

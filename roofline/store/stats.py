@@ -52,10 +52,12 @@ def estimate(
 ) -> Interval | None:
     """`of(typical value of each series)`; None where no process has all of them.
 
-    Without `groups` all rounds are of one pass; without an `anchor` the first series is it. `log`: what `of` returns is
-    above 0, and its logarithm is what spreads evenly.
+    Without `groups` all rounds are of one pass. Without an `anchor` the first series is it; so is a single one that
+    shares no round with it, as where samples were dropped. `log`: what `of` returns is above 0, and its logarithm is
+    what spreads evenly.
     """
-    anchor = anchor or series[0]
+    if not anchor or (len(series) == 1 and anchor.keys().isdisjoint(series[0])):
+        anchor = series[0]
     groups = groups or dict.fromkeys(anchor, (0, 0))
     typical = _typical(anchor, series, processes(groups))
     if not typical:
@@ -102,10 +104,8 @@ def student(value: float, values: list[float], *, log: bool = True) -> Interval:
 
 
 def time_of(series: Series, groups: Groups | None = None, anchor: Series | None = None) -> Interval | None:
-    """The typical time of a series with its interval; None of an empty one. A series that shares no round with the
-    `anchor`, as where samples were dropped, is estimated from its own samples alone."""
-    interval = estimate(lambda time_s: time_s, series, groups=groups, anchor=anchor)
-    return interval or estimate(lambda time_s: time_s, series, groups=groups)
+    """The typical time of a series with its interval; None of an empty one."""
+    return estimate(float, series, groups=groups, anchor=anchor)
 
 
 def ratio_of(

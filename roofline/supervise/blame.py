@@ -1,12 +1,10 @@
 """Who is to blame where a worker ends other than well."""
 
 from dataclasses import dataclass, replace
+from enum import IntEnum
 
 from roofline.store.outcome import FAILED, Outcome
 from roofline.worker.messages import Broke, Step, StepBegan
-
-HUNG = "hung"
-"""How the reason begins of what did not end in time."""
 
 WHERE = {
     Step.PREPARE: "while its shape was prepared",
@@ -15,6 +13,36 @@ WHERE = {
     Step.RECHECK: "when it was checked again",
     Step.STEADY: "in a block",
 }
+
+
+class EndKind(IntEnum):
+    """How a worker ended, the likelier cause first where those of several ranks did."""
+
+    DIED = 0
+    RAISED = 1
+    HUNG = 2
+
+
+@dataclass(frozen=True)
+class WorkerEnd:
+    """How a worker ended, as ranks tell one another where it was not well."""
+
+    kind: EndKind
+    step: StepBegan
+    how: str = ""
+    """In words; empty where it did what it was asked for, or told that it broke."""
+    marked: int = 0
+    """As `Child.marked` has it."""
+    broke: Broke | None = None
+    rank: int | str = ""
+    """Where several hang, or may: those, in words. Empty without ranks."""
+    limit: str = ""
+    """Of one that hung: how long it was waited for, in words, if that is not the limit of its step."""
+
+    @property
+    def may_be_of_another(self) -> bool:
+        """Whether the worker of another rank may hang: this one came to its limit, or waited in vain."""
+        return self.kind == EndKind.HUNG or (self.broke is not None and self.broke.is_late)
 
 
 @dataclass(frozen=True)
@@ -32,20 +60,18 @@ class Blame:
     """Whether its process died, which another one may have caused."""
 
 
-def blame(
-    step: StepBegan, names: list[str], how: str, *, limit: str = "", broke: Broke | None = None, rank: str = ""
-) -> Blame:
-    """Whose fault it is that a worker ended by `how` at `step`, or `broke`; `names` are those that it may have been at.
-
-    `limit` says of a worker that hung how long it had.
-    """
-    if broke:
+def blame(end: WorkerEnd, names: list[str], limit: str) -> Blame:
+    """Whose fault it is that a worker ended; `names` are those that it may have been at. `limit` says how long its step
+    may take."""
+    step = end.step
+    is_prepared = step.step != Step.PREPARE
+    if broke := end.broke:
         names = [broke.name] if broke.name else names
-        outcome = replace(broke.outcome, step=step.step, rank=rank)
-        is_known = len(names) == 1 or (bool(names) and step.step == Step.PREPARE)
-        return Blame(step.shape, names, outcome, is_known=is_known)
+        outcome = replace(broke.outcome, step=step.step, rank=str(end.rank))
+        return Blame(step.shape, names, outcome, is_known=len(names) == 1 or (bool(names) and not is_prepared))
     where = WHERE.get(step.step, f"at its {step.step}")
-    reason = f"{HUNG} {where}: it was not over in {limit}" if how == HUNG else f"{how}, {where}"
-    is_known = len(names) == 1 and step.step != Step.PREPARE
-    outcome = Outcome(FAILED, reason, step=step.step, rank=rank)
-    return Blame(step.shape, names, outcome, is_known=is_known, is_death=is_known and how != HUNG)
+    is_hung = end.kind == EndKind.HUNG
+    reason = f"hung {where}: it was not over in {end.limit or limit}" if is_hung else f"{end.how}, {where}"
+    outcome = Outcome(FAILED, reason, step=step.step, rank=str(end.rank))
+    is_known = len(names) == 1 and is_prepared
+    return Blame(step.shape, names, outcome, is_known=is_known, is_death=is_known and not is_hung)

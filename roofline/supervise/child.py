@@ -60,7 +60,7 @@ class Child:
         (folder / "mark").write_bytes(bytes(1))
         with (folder / "mark").open("r+b") as file:
             self._mark = mmap.mmap(file.fileno(), 1)
-        self._plug: socket.socket | None = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._plug = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._plug.bind(str(folder / "socket"))
         self._plug.listen(1)
         self.channel: Channel | None = None
@@ -88,7 +88,7 @@ class Child:
     @property
     def marked(self) -> int:
         """What it keeps `mark[0]` at, or kept when it ended."""
-        return self._last_mark if self._ended else self._mark[0]
+        return self._mark[0]
 
     @property
     def has_ended(self) -> bool:
@@ -134,11 +134,10 @@ class Child:
             code = self.process.wait(DEATH_S)
         except subprocess.TimeoutExpired:
             code, self.is_held = -signal.SIGKILL, True
-        self._last_mark = self.marked
         self._output.join(1.0)  # something that it began may still hold the pipe
-        for file in (self._mark, self._plug, self.channel):
-            if file:
-                file.close()
+        self._plug.close()
+        if self.channel:
+            self.channel.close()
         self._temporary.cleanup()
         self._ended = ended(code, self._output.end.decode(errors="replace"), self._output.size)
         return self._ended

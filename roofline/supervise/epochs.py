@@ -17,9 +17,9 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from datetime import timedelta
-from enum import IntEnum
+from functools import partial
 from importlib.metadata import version
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -27,10 +27,10 @@ from typing import Any
 
 from roofline.store.outcome import Outcome
 from roofline.supervise import metadata, signals
-from roofline.supervise.blame import HUNG
+from roofline.supervise.blame import EndKind, WorkerEnd
 from roofline.supervise.child import STOPPED, Child
 from roofline.worker.messages import Broke, Done, Request, Step, StepBegan
-from roofline.worker.ranks import LATE_S, PATIENCE_S, looks
+from roofline.worker.ranks import LATE_S, PATIENCE_S, wait_for
 
 BEAT_S, LOST_S = 1.0, PATIENCE_S / 4
 """From one sign of life of a supervisor to the next, and without one for so long it is lost."""
@@ -39,42 +39,11 @@ LEAVING_S = 5.0
 FIRST_S = 4.0
 """After the worker of one rank raised or hung, so long is waited for word that another rank's has died, which is the
 likelier cause."""
-AT_START = StepBegan(Step.START)
 LOOK_S = 0.05
 """From one look of a follower at its worker and at the store to the next."""
 
 WAITING = ("/torch/", "/collectives/", "/roofline/worker/")
 """Code in which ranks wait for one another."""
-
-
-class EndKind(IntEnum):
-    """How a rank's worker ended, the likelier cause first."""
-
-    DIED = 0
-    RAISED = 1
-    HUNG = 2
-
-
-@dataclass(frozen=True)
-class WorkerEnd:
-    """How a rank's worker ended but well, as the ranks tell one another."""
-
-    rank: int | str
-    """Where several hang, or may: those, in words."""
-    kind: EndKind
-    step: StepBegan
-    how: str = ""
-    marked: int = 0
-    """As `Child.marked` has it."""
-    broke: Broke | None = None
-    """What one told that raised."""
-    limit: str = ""
-    """Of one that hung: how long it was waited for, in words, if that is not the limit of its step."""
-
-    @property
-    def may_be_of_another(self) -> bool:
-        """Whether the worker of another rank may hang: this one came to its limit, or waited in vain."""
-        return self.kind == EndKind.HUNG or (self.broke is not None and self.broke.is_late)
 
 
 class RankLostError(RuntimeError):
@@ -139,10 +108,8 @@ class Epochs:
     def rendezvous(self, mine: dict) -> None:
         """Wait for the others, and raise ValueError where one cannot take part, or differs from `mine`."""
         for rank in range(1, self.size):
-            for _ in looks(PATIENCE_S):
-                if theirs := self.store_get(f"hello {rank}"):
-                    break
-            else:
+            theirs = wait_for(partial(self.store_get, f"hello {rank}"), PATIENCE_S)
+            if not theirs:
                 raise ValueError(f"rank {rank} of {self.size} has said nothing for {PATIENCE_S:g} s")
             for name, value in mine.items():
                 if theirs[name] != value:
@@ -214,7 +181,7 @@ class Epochs:
             rank=" or ".join(map(str, ranks)),
             kind=EndKind.HUNG,
             step=end.step,
-            how=HUNG,
+            how="hung",
             marked=marked if len(ranks) == 1 else end.marked,
             limit=f"{LATE_S:.4g} s, for which rank {end.rank} waited" if end.broke else "",
         )
@@ -224,14 +191,10 @@ class Epochs:
         self.store_set(f"hung {self.number}")
         stands = dict.fromkeys(range(self.size), (STOPPED, 0))
         stands[0] = child.stands_at(), child.marked
-        asked = set(range(1, self.size))
-        for _ in looks(3 * BEAT_S):
-            for rank in list(asked):
-                if place := self.store_get(f"stands {self.number} {rank}"):
-                    stands[rank] = place
-                    asked.remove(rank)
-            if not asked:
-                break
+        keys = {rank: f"stands {self.number} {rank}" for rank in range(1, self.size)}
+        wait_for(lambda: None not in map(self.store_get, keys.values()), 3 * BEAT_S)
+        for rank, key in keys.items():
+            stands[rank] = self.store_get(key) or stands[rank]
         return stands
 
     def close(self) -> list[int]:
@@ -239,12 +202,14 @@ class Epochs:
         if self._ends.is_set():
             return self._silent
         self._silent = list(range(1, self.size))
+
+        def have_left() -> bool:
+            self._silent = [rank for rank in self._silent if self.store_get(f"left {rank}") is None]
+            return not self._silent
+
         with suppress(RankLostError):
             self.store_set("over")
-            for _ in looks(LEAVING_S):
-                self._silent = [rank for rank in self._silent if self.store_get(f"left {rank}") is None]
-                if not self._silent:
-                    break
+            wait_for(have_left, LEAVING_S)
         self._ends.set()
         return self._silent
 
@@ -267,8 +232,6 @@ class Follower:
     def __init__(self, epochs: Epochs, root: Path):
         self._epochs, self._root = epochs, root
         self._child: Child | None = None
-        self._step, self._is_done, self._has_told = AT_START, False, False
-        """The step that the worker is at, and whether it has done what was asked for."""
 
     def run(self, mine: dict) -> int:
         """Follow until rank 0 says that the run is over; returns an exit code. `mine` is what rank 0 compares."""
@@ -283,7 +246,8 @@ class Follower:
                 elif asked := epochs.store_get(f"epoch {epochs.number + 1}"):
                     epochs.number += 1
                     self._child = Child(replace(Request(**asked), world=epochs.world), self._root)
-                    self._step, self._is_done, self._has_told = AT_START, False, False
+                    self._step = StepBegan(Step.START)
+                    self._is_done = self._has_told = False
                 else:
                     time.sleep(LOOK_S)
         except RankLostError as lost:
@@ -316,11 +280,12 @@ class Follower:
             except (EOFError, OSError):
                 how, self._child = child.end(2.0), None
                 if not self._is_done:
-                    epochs.report(WorkerEnd(epochs.rank, EndKind.DIED, self._step, how, child.marked))
+                    epochs.report(WorkerEnd(EndKind.DIED, self._step, how, child.marked, rank=epochs.rank))
 
     def _let_go_on(self, child: Child, message: object) -> None:
         if isinstance(message, Broke):
-            return self._epochs.report(WorkerEnd(self._epochs.rank, EndKind.RAISED, self._step, broke=message))
+            end = WorkerEnd(EndKind.RAISED, self._step, broke=message, rank=self._epochs.rank)
+            return self._epochs.report(end)
         if isinstance(message, StepBegan):
             self._step = message
         self._is_done = isinstance(message, Done)

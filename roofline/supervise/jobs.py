@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from roofline import operations
-from roofline.supervise.blame import Blame, blame
+from roofline.supervise.blame import Blame, WorkerEnd, blame
 from roofline.supervise.limits import Patience, limit_s
 from roofline.supervise.supervisor import Supervisor
 from roofline.worker import machine
@@ -40,15 +40,13 @@ class Job:
 
     alone = ""
     """The suspect that the worker has alone with the baseline; empty in any other worker."""
-    marked = 0
-    """The number of the entrant that a worker was calling when it ended."""
 
     def __init__(self, supervisor: Supervisor):
         self.supervisor = supervisor
         self._ended = defaultdict(int)
         """(step, shape) -> how many workers ended there without anybody to blame."""
-        self._tried_alone: set[str] = set()
-        """Cases."""
+        self._tried_alone: set[tuple[str, str]] = set()
+        """Shapes and contenders."""
 
     def next_request(self) -> Request | None:
         """What the next worker is to do; None where nothing is left."""
@@ -58,9 +56,11 @@ class Job:
         """The jobs in the order in which they are asked for the next worker: the first that has one begins it."""
         return [self]
 
-    def begin(self, request: Request, cpu_s: Callable[[], float] = lambda: 0.0) -> None:
+    def begin(self, request: Request, cpu_s: Callable[[], float]) -> None:
         """Make ready for a worker that does what is asked for. `cpu_s` returns what it has used of the CPU."""
-        self._cpu_s, self.is_done = cpu_s, False
+        self.request = request
+        self._cpu_s = cpu_s
+        self.is_done = False
         self.broke: Broke | None = None
         self.on_step(StepBegan(Step.START))
 
@@ -76,7 +76,8 @@ class Job:
         return "", None
 
     def on_step(self, step: StepBegan) -> None:
-        self.step, options = step, self.supervisor.options
+        options = self.supervisor.options
+        self.step = step
         self.patience = Patience(
             step,
             limit_s(step, options.device, self.baseline_call_s(step.shape) if step.shape else 0.0),
@@ -85,7 +86,7 @@ class Job:
             are_ranks=bool(self.supervisor.epochs),
         )
         words, done = self.progress()
-        self.supervisor.progress(f"{words}{step.words}", done)
+        self.supervisor.show_progress(f"{words}{step.words}", done)
 
     def on_line(self, message: JournalLine) -> None:
         self.supervisor.add(message.line)
@@ -108,24 +109,23 @@ class Job:
     }
     """A job of a kind adds the messages of that kind, and those that it handles otherwise."""
 
-    def culprits(self) -> list[str]:
+    def culprits(self, end: WorkerEnd) -> list[str]:
         """Who may have ended the worker, by what it was at: a contender, or where that is not known, all but the
         baseline. None where it was at no shape."""
-        if not self.step.shape:
+        step = end.step
+        if not step.shape:
             return []
-        if self.alone or self.step.name:
-            return [self.alone or self.step.name]
-        return self.supervisor.left(self.step.shape)
+        if self.alone or step.name:
+            return [self.alone or step.name]
+        return self.supervisor.left(step.shape)
 
-    def end(self, how: str, rank: str = "", limit: str = "") -> None:
-        """A worker has ended: well, or by `how` on a `rank`, and then what it was at gets its outcome. Where it hung,
-        `limit` says for how long, if that is not the limit of its step.
+    def end(self, end: WorkerEnd) -> None:
+        """A worker has ended. Where that was not well, what it was at gets its outcome.
 
         Where that is no single contender, the shape is tried once more, and then its contenders have it. Where it is
         nothing, the next worker goes on, a few times."""
-        if (how or self.broke) and not (self.supervisor.end_reason or self.supervisor.signals):
-            limit = limit or self.patience.words
-            self.conclude(blame(self.step, self.culprits(), how, limit=limit, broke=self.broke, rank=rank))
+        if (end.how or end.broke) and not (self.supervisor.end_reason or self.supervisor.signals):
+            self.conclude(blame(end, self.culprits(end), self.patience.words))
 
     def conclude(self, found: Blame) -> None:
         """Journal who has which outcome."""
@@ -148,10 +148,10 @@ class Job:
     def suspect(self, shape: str, name: str) -> bool:
         """Leave a contender out since the process died at its call, and return True, unless that is proof. One death is
         none: another one's timer, or the system, may have ended the process."""
-        supervisor, case = self.supervisor, f"{shape}-{name}"
-        if case in self._tried_alone or case in supervisor.suspects or supervisor.epochs or supervisor.is_of_two:
+        supervisor = self.supervisor
+        if (shape, name) in self._tried_alone or supervisor.epochs or supervisor.is_of_two:
             return False
-        supervisor.suspects[case] = shape, name
+        supervisor.suspects.append((shape, name))
         return True
 
     def next_suspect(self) -> tuple[str, str] | None:
@@ -159,9 +159,10 @@ class Job:
         self.alone = ""
         if not self.supervisor.suspects:
             return None
-        case, (shape, self.alone) = self.supervisor.suspects.popitem()
-        self._tried_alone.add(case)
-        return shape, self.alone
+        suspect = self.supervisor.suspects.pop()
+        self._tried_alone.add(suspect)
+        _, self.alone = suspect
+        return suspect
 
 
 class Hello(Job):

@@ -10,13 +10,19 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from roofline.store.lines import as_read
 from roofline.store.outcome import FAILED, Outcome
 from roofline.store.run import INTERRUPTED, Shape
+from roofline.supervise.blame import WorkerEnd
 from roofline.supervise.jobs import Job
-from roofline.supervise.plan import Timed, duration
+from roofline.supervise.plan import duration
 from roofline.supervise.supervisor import Supervisor
+from roofline.theory.work import Work
 from roofline.worker import telemetry
-from roofline.worker.messages import Kind, Request, ShapePrepared, StepBegan, Turns
+from roofline.worker.messages import Kind, Request, ShapePrepared, Turns
+
+UNMEASURED = Shape("", "", "", {}, "", Work(0, 0), "", "", {}, passes=0, processes=0)
+"""What is known of a shape that has no rounds yet."""
 
 
 class Measure(Job):
@@ -26,9 +32,8 @@ class Measure(Job):
         super().__init__(supervisor)
         self.when = "resume" if supervisor.run.shapes else "start"
         self._turns: Iterator[list[Job]] = itertools.repeat([self])
-        self._sides = [self]
-        """With that of the other checkout, whose workers take turns with these."""
-        self._timed, self._since = Timed(), time.monotonic()
+        self._since = time.monotonic()
+        self._passes_before = self._passes_done()
 
     def alternate_with(self, base: "Measure") -> None:
         """Let the workers of another checkout take turns with these: A B B A, or B A A B, by the seed. What drifts
@@ -42,9 +47,8 @@ class Measure(Job):
                 first, second = draw.sample([ahead, behind], 2)
                 yield from (first, second, second, first)
 
-        base.when, self._turns = "", turns()
-        base._turns = self._turns
-        self._sides = base._sides = [self, base]
+        base.when = ""
+        self._turns = base._turns = turns()
 
     def next_jobs(self) -> list[Job]:
         return next(self._turns)
@@ -87,51 +91,46 @@ class Measure(Job):
         )
         return replace(request, entrants={shape: [*measured.late, name]})
 
-    def begin(self, request: Request, cpu_s: Callable[[], float] = lambda: 0.0) -> None:
-        self._number, self._cases, self._worker_since = request.process, request.cases, time.monotonic()
+    def begin(self, request: Request, cpu_s: Callable[[], float]) -> None:
+        self._worker_since = time.monotonic()
         self._undecided = {shape.id for shape in self.supervisor.undecided} & request.cases.keys()
         self._prepared: dict[str, dict] = {}
         self._measured: set[str] = set()
         """Shapes that the worker told turns of."""
-        self._timed.begin_process(time.monotonic())
         super().begin(request, cpu_s)
-
-    def on_step(self, step: StepBegan) -> None:
-        self._timed.begin_step(step, time.monotonic())
-        super().on_step(step)
 
     def _passes_left(self) -> dict[str, int]:
         """{shape: passes} of the plan that are not made."""
-        supervisor, left = self.supervisor, {}
+        supervisor = self.supervisor
+        left = {}
         for name in filter(supervisor.left, supervisor.planned):
-            shape = supervisor.run.shapes.get(name)
-            count = supervisor.planned_passes - (shape.passes if shape else 0)
+            count = supervisor.planned_passes - supervisor.run.shapes.get(name, UNMEASURED).passes
             if count > 0:
                 left[name] = count
         return left
 
-    def _left_s(self) -> float | None:
-        return self._timed.left_s(self._passes_left(), self.supervisor.passes)
+    def _passes_done(self) -> int:
+        return sum(shape.passes for shape in self.supervisor.run.shapes.values())
 
     def progress(self) -> tuple[str, float | None]:
         supervisor = self.supervisor
-        done = sum(shape.passes for shape in supervisor.run.shapes.values())
+        done = self._passes_done()
         if self._undecided:
             return f"{done} passes, {len(self._undecided)} of {len(supervisor.planned)} shapes undecided: ", None
-        asked, left_s = done + sum(self._passes_left().values()), [side._left_s() for side in self._sides]
-        if None in left_s:
-            wait_s = supervisor.plan.first_estimate_s * len(self._sides) - (time.monotonic() - self._since)
-            words = f"measuring; first estimate in {duration(wait_s)}" if wait_s > 0 else "measuring; no estimate yet"
-        else:
-            words = f"{done} of {asked} passes, {duration(sum(left_s) + supervisor.plan.report_s)} left"
-        return f"{words}: ", done / asked if asked else 1.0
+        left = sum(self._passes_left().values())
+        words = f"{done} of {done + left} passes"
+        if made := done - self._passes_before:
+            left_s = left * (time.monotonic() - self._since) / made  # the rest goes on as it went until now
+            words += f", {duration(left_s + supervisor.plan.report_s)} left"
+        return f"{words}: ", done / (done + left or 1)
 
-    def culprits(self) -> list[str]:
-        entrants, prepared = self.step.entrants, self._prepared.get(self.step.shape)
+    def culprits(self, end: WorkerEnd) -> list[str]:
+        entrants = end.step.entrants
+        prepared = self._prepared.get(end.step.shape)
         if not (entrants and prepared):
-            return super().culprits()
+            return super().culprits(end)
         contenders = [name for name in entrants if "role" not in prepared["entrants"][name]]
-        at_turn = entrants[self.marked - 1] if self.marked else ""
+        at_turn = entrants[end.marked - 1] if end.marked else ""
         if at_turn in contenders:
             return [at_turn]
         return [name for name in contenders if name != prepared["baseline"]] or contenders
@@ -141,71 +140,72 @@ class Measure(Job):
         self.step = replace(self.step, shape="")
 
     def on_turns(self, turns: Turns) -> None:
-        """Journal new rounds, numbered behind those of earlier workers, and how far their shape is measured by now."""
+        """Journal new rounds, numbered behind those of earlier workers, behind the line of how far their shape is
+        measured by now. The run gets the rounds themselves."""
+        supervisor = self.supervisor
         is_new_process = turns.shape not in self._measured
         self._measured.add(turns.shape)
-        shape = self.supervisor.run.shapes.get(turns.shape)
+        shape = supervisor.run.shapes.get(turns.shape)
         if is_new_process and shape and not shape.passes:  # rounds of no whole pass
             shape = None
-        for index, round_ in enumerate(turns.rounds, shape.round_count if shape else 0):
-            round_.index = index
-            round_.pass_index = shape.passes + 1 if shape else 1
-            round_.process = self._number
         header = {"kind": "pass", "shape": turns.shape} if shape else self._prepared[turns.shape]
-        self.supervisor.add_turns(header | self._shape_fields(turns, shape, is_new_process), turns)
+        before = shape or UNMEASURED
+        for index, round_ in enumerate(turns.rounds, before.round_count):
+            round_.index = index
+            round_.pass_index = before.passes + 1
+            round_.process = self.request.process
+        header = as_read(header | self._shape_fields(turns, before, is_new_process))
+        if supervisor.write(header, *[round_.line(turns.shape) for round_ in turns.rounds]):
+            supervisor.run.apply(header)
+            supervisor.run.shapes[turns.shape].rounds += turns.rounds
+            supervisor.add(*turns.timelines)
         self.step = replace(self.step, shape="")  # which is over
 
-    def _shape_fields(self, turns: Turns, shape: Shape | None, is_new_process: bool) -> dict:
-        """The fields of a shape that `turns` change. `shape` is None where it has no rounds yet."""
-        fields = {
-            "passes": int(turns.whole),
-            "processes": int(is_new_process),
-            "stopped_by": turns.stopped_by if self._is_last(turns, shape) else INTERRUPTED,
-            "round_count": len(turns.rounds),
-            "telemetry": turns.telemetry,
-            "late": turns.late,
-        }
-        if shape is None:
-            return fields
-        fields["passes"] += shape.passes
-        fields["processes"] += shape.processes
-        fields["round_count"] += shape.round_count
-        fields["late"] = {}
-        for name, count in shape.late.items():
-            if self.alone or f"{turns.shape}-{name}" in self.supervisor.suspects:  # it is in, and took no turn
-                fields["late"][name] = count
-        for name, count in turns.late.items():
-            fields["late"][name] = count + shape.late.get(name, 0)
-        fields["telemetry"] = shape.telemetry
+    def _shape_fields(self, turns: Turns, before: Shape, is_new_process: bool) -> dict:
+        """The fields of a shape that `turns` change."""
+        supervisor = self.supervisor
+        prepared = self._prepared[turns.shape]
+        passes = before.passes + turns.whole
+        is_decided = supervisor.options.decide and prepared["analysis"] == "throughput"  # by `close_decided`
+        is_last = turns.whole and passes == supervisor.planned_passes and not is_decided
+        read = before.telemetry or turns.telemetry
         if turns.whole:
-            in_pass = len(turns.rounds) + sum(round_.pass_index > shape.passes for round_ in shape.rounds)
-            before = fields["round_count"] - in_pass
-            fields["telemetry"] = telemetry.merged(shape.telemetry, before, turns.telemetry, in_pass)
+            cut_off = sum(round_.pass_index > before.passes for round_ in before.rounds)
+            in_pass = cut_off + len(turns.rounds)
+            read = telemetry.merged(before.telemetry, before.round_count - cut_off, turns.telemetry, in_pass)
+        fields = {
+            "passes": passes,
+            "processes": before.processes + is_new_process,
+            "stopped_by": (is_last and turns.stopped_by) or INTERRUPTED,
+            "round_count": before.round_count + len(turns.rounds),
+            "telemetry": read,
+            "late": self._late(turns, before.late),
+        }
         if self.alone:  # the shape is over for the others
-            fields["entrants"] = self._prepared[turns.shape]["entrants"] | shape.entrants
-            fields["stopped_by"] = shape.stopped_by
+            fields["entrants"] = prepared["entrants"] | before.entrants
+            fields["stopped_by"] = before.stopped_by
         return fields
 
-    def _is_last(self, turns: Turns, shape: Shape | None) -> bool:
-        """Whether the plan asks for no more turns of the shape. `close_decided` ends one that is to be decided."""
-        supervisor = self.supervisor
-        analysis = shape.analysis if shape else self._prepared[turns.shape]["analysis"]
-        if supervisor.options.decide and analysis == "throughput":
-            return False
-        passes = 1 + (shape.passes if shape else 0)
-        return bool(turns.whole and turns.stopped_by) and passes == supervisor.planned_passes
+    def _late(self, turns: Turns, before: dict[str, int]) -> dict[str, int]:
+        """The samples dropped by now, of each entrant that is still in."""
+        late = {}
+        for name, count in before.items():
+            if self.alone or (turns.shape, name) in self.supervisor.suspects:  # it is in, and took no turn
+                late[name] = count
+        for name, count in turns.late.items():
+            late[name] = count + before.get(name, 0)
+        return late
 
-    handlers = Job.handlers | {StepBegan: on_step, ShapePrepared: on_prepared, Turns: on_turns}
+    handlers = Job.handlers | {ShapePrepared: on_prepared, Turns: on_turns}
 
-    def end(self, how: str, rank: str = "", limit: str = "") -> None:
-        super().end(how, rank, limit)
+    def end(self, end: WorkerEnd) -> None:
+        super().end(end)
         if self.supervisor.options.decide:
-            seconds, is_planned = time.monotonic() - self._worker_since, not self._undecided
-            line = {"kind": "process", "seconds": seconds, "process": self._number, "planned": is_planned}
-            self.supervisor.add(line)
-        if how or self.broke or self.supervisor.end_reason:
+            line = {"kind": "process", "seconds": time.monotonic() - self._worker_since}
+            self.supervisor.add(line | {"process": self.request.process, "planned": not self._undecided})
+        if end.how or end.broke or self.supervisor.end_reason:
             return
-        for shape, names in self._cases.items():
+        for shape, names in self.request.cases.items():
             for name in names:
                 if shape not in self._measured and name in self.supervisor.left(shape):  # it is not asked for again
                     reason = f"{name}: its runner left it out, and did not say why"

@@ -105,10 +105,9 @@ def _of_git(root: Path) -> tuple[str, str]:
 
     def git(*arguments: str) -> str:
         environment = os.environ | {"LC_ALL": "C"}
-        done = subprocess.run(
-            ["git", *arguments], cwd=root, check=True, capture_output=True, text=True, errors="replace", env=environment
-        )
-        return done.stdout.strip()
+        return subprocess.check_output(
+            ["git", *arguments], cwd=root, stderr=subprocess.PIPE, text=True, errors="replace", env=environment
+        ).strip()
 
     try:
         dirty = git("status", "--porcelain", "--untracked-files=no", "--", ":/")

@@ -12,9 +12,7 @@ from roofline.store import journal
 from roofline.store.run import Run
 from roofline.worker.messages import interrupt
 
-ENDING = [signal.SIGTERM]
-if hasattr(signal, "SIGHUP"):  # Windows has none
-    ENDING.append(signal.SIGHUP)
+ENDING = signal.SIGTERM, signal.SIGHUP
 ALL = signal.SIGINT, *ENDING
 
 

@@ -56,30 +56,39 @@ def measure(supervisor: Supervisor) -> None:
 def check(supervisor: Supervisor) -> None:
     """Call each contender in a worker that only checks before one that measures does. What hangs or dies there costs
     its own row. Compiles on the way."""
-    linked, others, count = {}, {}, 0
-    for shape in supervisor.planned:
-        measured = supervisor.run.shapes.get(shape)
-        names = [] if measured and measured.passes else supervisor.left(shape)
-        if names:
-            count += len(names)
-            analysis = operations.find(shape.partition("-")[0]).analysis
-            (linked if analysis == "overlap" else others)[shape] = names
-    if not count:
+    cases = _unchecked(supervisor)
+    if not cases:
         return
+    count = sum(map(len, cases.values()))
     began, before = time.monotonic(), len(supervisor.outcomes)
-    # The last one checks alone: a link keeps no pace beside other processes.
-    parts, last = [], Check(supervisor, others | linked, is_alone=True)
+    parts = []
     if supervisor.options.device == "cuda" and not supervisor.epochs:
+        others = [shape for shape in cases if not _is_linked(shape)]  # a link keeps no pace beside other processes
         several = max(1, min(CHECKERS, machine.cores() // 4))
-        parts = [Check(supervisor, dict(list(others.items())[index::several])) for index in range(several)]
-        last = Check(supervisor, linked, is_alone=True)
+        for index in range(several):
+            parts.append(Check(supervisor, {shape: cases.pop(shape) for shape in others[index::several]}))
     supervise(supervisor, parts)
     for part in parts:
-        last.cases = part.again | last.cases
-    supervise(supervisor, [last])
+        cases = part.again | cases
+    supervise(supervisor, [Check(supervisor, cases, is_alone=True)])
     took = f"{count} cases in {time.monotonic() - began:.0f} s"
     lost = len(supervisor.outcomes) - before
     supervisor.note("check", f"Checked in workers of their own: {took}, {lost} without a number.")
+
+
+def _unchecked(supervisor: Supervisor) -> dict[str, list[str]]:
+    """{shape: contenders} that are left of shapes without a pass, those over a link last."""
+    cases = {}
+    for shape in sorted(supervisor.planned, key=_is_linked):
+        measured = supervisor.run.shapes.get(shape)
+        names = supervisor.left(shape)
+        if names and not (measured and measured.passes):
+            cases[shape] = names
+    return cases
+
+
+def _is_linked(shape: str) -> bool:
+    return operations.find(shape.partition("-")[0]).analysis == "overlap"
 
 
 def name_kernels(supervisor: Supervisor) -> None:

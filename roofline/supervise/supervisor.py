@@ -16,7 +16,7 @@ from roofline.store.stats import grouped
 from roofline.supervise.epochs import Epochs
 from roofline.supervise.plan import Plan
 from roofline.worker.machine import anonymous
-from roofline.worker.messages import Request, Turns
+from roofline.worker.messages import Request
 
 MOST_TIMES = 3
 """A run with decisions takes up to so many times the time of its plan."""
@@ -41,11 +41,8 @@ class Supervisor:
         """What the first worker tells of the machine, of its ranks, and of the clock that times the contenders."""
         self.end_reason = ""
         """Why nothing more can be measured, if that is so."""
-        self.progress: Callable[[str, float | None], None] = lambda text, done: None
-        """Shows how far the run is: in words, and as the fraction of its passes that are made, where that is known."""
-        self.say: Callable[[str], None] = lambda text: None
-        self.name_kernels: Callable[[], None] = lambda: None
-        """Called once all timing is over."""
+        self.narrator = None
+        """Shows how far the run is (`progress`) and what it says (`say`), where somebody listens."""
         self.is_open: Callable[[Shape], bool] = lambda shape: False
         """Returns whether more processes may decide on a contender of a shape."""
         self.why_undecided: Callable[[list[Shape]], str] = lambda shapes: ""
@@ -61,10 +58,8 @@ class Supervisor:
         self.run: Run | None = None
         self.ceilings: list[dict] = []
         """Those that were measured by now, of which the probes take turns with contenders."""
-        self.outcomes: dict[str, Outcome] = {}
-        """By case, of what was tried and has no number."""
-        self.suspects: dict[str, tuple[str, str]] = {}
-        """Case -> shape and contender, at whose call a worker died. It is left out until it is tried alone."""
+        self.suspects: list[tuple[str, str]] = []
+        """Shape and contender, at whose call a worker died. It is left out until it is tried alone."""
 
     def open(self, folder: Path, run: dict | Run) -> None:
         """Begin the run whose first line is `run`, in a new folder, or go on with `run` in its own.
@@ -79,7 +74,6 @@ class Supervisor:
             self.run = run
             self.add({"kind": "resumed", "started": _now()})
         self.ceilings = self.run.ceilings
-        self._recall_outcomes()
         self._recall_suspects()
         if self.base:
             self.base.join(self)
@@ -87,20 +81,12 @@ class Supervisor:
     def join(self, other: "Supervisor") -> None:
         """Begin the run of another checkout within that of `other`, in its journal, or go on with it."""
         self.folder, self._journal = other.folder, other._journal
-        self.progress = lambda text, done: other.progress(f"base, {text}", done)
-        self.say = lambda text: other.say(text)
+        self.narrator = other.narrator
         self.plan = other.plan
         run = other.run
         run.base = run.base or Run(run.metadata | run.metadata["against"])
         self.run = run.base
         self.ceilings = run.ceilings  # so that the same probes take turns on both sides
-        self._recall_outcomes()
-
-    def _recall_outcomes(self) -> None:
-        self.outcomes = {}
-        for outcome in self.run.not_measured:
-            if outcome.outcome != NOT_RUN:
-                self.outcomes[outcome.case] = outcome
 
     def _recall_suspects(self) -> None:
         """Those of a run that was cut off before it tried them alone."""
@@ -108,9 +94,19 @@ class Supervisor:
             if shape.stopped_by == INTERRUPTED:
                 continue
             for name in self.planned.get(shape.id, []):
-                case = f"{shape.id}-{name}"
-                if case not in self.outcomes and name not in shape.measured:
-                    self.suspects[case] = shape.id, name
+                if f"{shape.id}-{name}" not in self.outcomes and name not in shape.measured:
+                    self.suspects.append((shape.id, name))
+
+    @property
+    def outcomes(self) -> dict[str, Outcome]:
+        """By case, of what was tried and has no number."""
+        without_number = self.run.not_measured if self.run else []
+        return {outcome.case: outcome for outcome in without_number if outcome.outcome != NOT_RUN}
+
+    def show_progress(self, text: str, done: float | None) -> None:
+        """Show how far the run is, and the fraction of its passes that are made, where that is known."""
+        if self.narrator:
+            self.narrator.progress(f"base, {text}" if self._is_base else text, done)
 
     @property
     def is_of_two(self) -> bool:
@@ -139,12 +135,8 @@ class Supervisor:
         measured = self.run.shapes.get(shape)
         if measured and measured.stopped_by != INTERRUPTED:
             return []
-        left = []
-        for name in self.planned[shape]:
-            case = f"{shape}-{name}"
-            if case not in self.outcomes and case not in self.suspects:
-                left.append(name)
-        return left
+        out = [*self.outcomes, *map("-".join, self.suspects)]
+        return [name for name in self.planned[shape] if f"{shape}-{name}" not in out]
 
     @property
     def undecided(self) -> list[Shape]:
@@ -190,10 +182,9 @@ class Supervisor:
     def passes_left(self) -> dict[str, int]:
         """{shape: passes} that the next process still has to make, of the plan or for a decision."""
         done = {}
-        for shape in self.planned:
-            if self.left(shape):
-                measured = self.run.shapes.get(shape)
-                done[shape] = measured.passes if measured else 0
+        for shape in filter(self.left, self.planned):
+            measured = self.run.shapes.get(shape)
+            done[shape] = measured.passes if measured else 0
         left = {}
         for shape, passes in done.items():
             if passes // self.passes == min(done.values()) // self.passes:  # others are a process ahead
@@ -211,16 +202,11 @@ class Supervisor:
 
     def request(self, kind: str, cases: dict[str, list[str]], **fields) -> Request:
         """What a worker is asked for `cases`; `fields` are further ones of the request."""
-        refused = {}
-        for case, outcome in self.outcomes.items():
-            if outcome.outcome == FAILED:
-                refused[case] = outcome.reason
-        chosen, entrants = {}, {}
-        for name in cases:
-            if name in self.chosen:
-                chosen[name] = self.chosen[name]
-            shape = self.run.shapes.get(name) if self.run else None
-            if shape and shape.passes:
+        refused = {case: outcome.reason for case, outcome in self.outcomes.items() if outcome.outcome == FAILED}
+        chosen = dict(self.chosen)
+        entrants = {}
+        for name, shape in self.run.shapes.items() if self.run else ():
+            if shape.passes:
                 chosen[name] = shape.choices
                 entrants[name] = list(shape.late)
         return Request(
@@ -254,7 +240,6 @@ class Supervisor:
     def add_outcome(self, outcome: Outcome) -> None:
         """Journal that a case has no number, and why."""
         outcome = replace(outcome, reason=plain(anonymous(outcome.reason)))
-        self.outcomes[outcome.case] = outcome
         self.add({"kind": "not_measured"} | outcome.entry)
 
     def lose(self, shape: str, name: str, outcome: Outcome) -> None:
@@ -279,22 +264,11 @@ class Supervisor:
     def add(self, *lines: dict) -> None:
         """Journal lines, and apply them to the run. If that fails, the run is over, and neither has any of them."""
         lines = [as_read(line) for line in lines]
-        if self._write(*lines):
+        if self.write(*lines):
             for line in lines:
                 self.run.apply(line)
 
-    def add_turns(self, header: dict, turns: Turns) -> None:
-        """Journal the line of a shape, and behind it its new rounds; the run gets the rounds themselves."""
-        header = as_read(header)
-        timelines = [as_read(timeline) for timeline in turns.timelines]
-        rounds = [round_.line(turns.shape) for round_ in turns.rounds]
-        if self._write(header, *rounds, *timelines):
-            self.run.apply(header)
-            self.run.shapes[turns.shape].rounds += turns.rounds
-            for timeline in timelines:
-                self.run.apply(timeline)
-
-    def _write(self, *lines: dict) -> bool:
+    def write(self, *lines: dict) -> bool:
         """Journal lines, and return whether that went well. The run is over where it did not."""
         if self._is_base:
             lines = [line | {"checkout": "base"} for line in lines]
@@ -306,26 +280,21 @@ class Supervisor:
         return True
 
     def finish(self, why_cut_short: str) -> None:
-        """End the run: its kernels get their names if it came to its end, and all that has no number a reason."""
-        if not why_cut_short and not self.end_reason:
-            self.name_kernels()
-        reason = self.end_reason or why_cut_short or "its test ended before it was measured"
-        asked = set()
-        for shape, names in self.planned.items():
-            asked.update(f"{shape}-{name}" for name in names)
+        """End the run: all that has no number gets a reason."""
+        cut_short = self.end_reason or why_cut_short
+        asked = [f"{shape}-{name}" for shape, names in self.planned.items() for name in names]
         for outcome in self.run.missing:
             if outcome.outcome == NOT_RUN:
+                reason = cut_short or "its test ended before it was measured"
                 self.add_outcome(replace(outcome, reason=reason if outcome.case in asked else "not selected"))
-        self.add({"kind": "end", "finished": _now(), "cut_short": self.end_reason or why_cut_short or None})
+        self.add({"kind": "end", "finished": _now(), "cut_short": cut_short or None})
         self._journal.close()
 
 
 def _pass_line(shape, **changed) -> dict:
     """What the last pass over a shape came to, some of it `changed`."""
-    line = {"kind": "pass", "shape": shape.id}
-    for name in ("passes", "processes", "stopped_by", "round_count", "telemetry", "late"):
-        line[name] = changed.get(name, getattr(shape, name))
-    return line
+    names = "passes", "processes", "stopped_by", "round_count", "telemetry", "late"
+    return {"kind": "pass", "shape": shape.id} | {name: getattr(shape, name) for name in names} | changed
 
 
 def _now() -> str:

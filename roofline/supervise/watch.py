@@ -13,9 +13,9 @@ from dataclasses import replace
 from multiprocessing.connection import wait
 
 from roofline.supervise import signals
-from roofline.supervise.blame import HUNG
+from roofline.supervise.blame import EndKind, WorkerEnd
 from roofline.supervise.child import DEATH_S, Child
-from roofline.supervise.epochs import EndKind, RankLostError, WorkerEnd
+from roofline.supervise.epochs import RankLostError
 from roofline.supervise.jobs import Job
 from roofline.supervise.supervisor import Supervisor
 from roofline.worker import worker
@@ -52,10 +52,10 @@ def _run_here(supervisor: Supervisor, job: Job) -> None:
             raise Stopped
 
     while not supervisor.end_reason and (request := job.next_request()):
-        job.begin(request)
+        job.begin(request, time.process_time)
         with suppress(Stopped):
             worker.run(request, tell, supervisor.runners)
-        job.end("")
+        job.end(WorkerEnd(EndKind.RAISED, job.step, broke=job.broke))
 
 
 class Watch:
@@ -120,13 +120,13 @@ class Watch:
             if child in told:
                 self._hear(child)
             elif self._jobs[child].patience.is_over():
-                self._end(child, HUNG)
+                self._end(child, "hung", EndKind.HUNG)
             elif child.has_ended and not wait([child.waits_at], 0):
                 self._end_by_itself(child)
             elif self.epochs:
                 self.epochs.check_heartbeats()
                 if self.epochs.reports():
-                    self._end_epoch(child)
+                    self._end(child, is_mine=False)
         if self.epochs:
             self._hear_of_signals()
 
@@ -155,7 +155,7 @@ class Watch:
             return self._end_by_itself(child, within_s=2.0)
         job.handlers[type(message)](job, message)
         if job.broke and self.epochs:  # nobody lets it go on
-            self._end_epoch(child, WorkerEnd(0, EndKind.RAISED, job.step, broke=job.broke))
+            self._end(child)
         else:
             child.channel.acknowledge(stop=bool(self.supervisor.end_reason))
 
@@ -163,16 +163,19 @@ class Watch:
         how = child.end(within_s)
         self._end(child, "" if self._jobs[child].is_done else how)
 
-    def _end(self, child: Child, how: str) -> None:
-        """The worker has ended: well, or by `how`."""
-        if how and self.epochs:
-            kind = EndKind.HUNG if how == HUNG else EndKind.DIED
-            return self._end_epoch(child, WorkerEnd(0, kind, self._jobs[child].step, how, child.marked))
-        job = self._jobs.pop(child)
+    def _end(self, child: Child, how: str = "", kind: EndKind = EndKind.DIED, *, is_mine: bool = True) -> None:
+        """The worker has ended: well, or by `how`, or as another rank's has ended. Where ranks do not end well, all
+        workers of the epoch are ended, and the job learns whose fault it was."""
+        job = self._jobs[child]
+        kind = EndKind.RAISED if job.broke else kind
+        end = WorkerEnd(kind, job.step, how, child.marked, job.broke)
+        if self.epochs and (how or job.broke or not is_mine):
+            end = self.epochs.end(replace(end, rank=0) if is_mine else None, child, self.supervisor.signals)
+        del self._jobs[child]
         self._end_child(child, job)
-        job.marked = child.marked
-        job.end(how)
-        self._begin(job)
+        if end:
+            job.end(end)
+            self._begin(job)
 
     def _end_child(self, child: Child, job: Job) -> None:
         """End the process of a worker. Where the driver holds it, the report says so."""
@@ -185,24 +188,10 @@ class Watch:
                 "device: what was measured after it may have shared the device with it.",
             )
 
-    def _end_epoch(self, child: Child, mine: WorkerEnd | None = None) -> None:
-        """End the workers of all ranks since one has ended: this rank's, by `mine`, or another's.
-
-        The job learns whose it was."""
-        end = self.epochs.end(mine, child, self.supervisor.signals)
-        job = self._jobs.pop(child)
-        self._end_child(child, job)
-        if end:
-            job.step, job.marked, job.broke = end.step, end.marked, end.broke
-            job.end(end.how, str(end.rank), end.limit)
-            self._begin(job)
-
     def _stop(self) -> None:
         """Let all workers tell their whole rounds and end. A second signal ends them and the run at once."""
-        (name, when), deadline = (
-            self.supervisor.signals[0],
-            time.monotonic() + (RANKS_GRACE_S if self.epochs else GRACE_S),
-        )
+        _, when = self.supervisor.signals[0]
+        deadline = time.monotonic() + (RANKS_GRACE_S if self.epochs else GRACE_S)
         for child in self._jobs:
             child.process.terminate()
         while self._jobs and time.monotonic() < deadline:
@@ -216,5 +205,6 @@ class Watch:
     def _end_at_once(self, name: str) -> None:
         supervisor = self.supervisor
         ways_on = signals.ways_on(supervisor.run, supervisor.folder) if supervisor.run else []
-        supervisor.say("\n".join(["", f"{name} came after another signal", *ways_on]))
+        if supervisor.narrator:
+            supervisor.narrator.say("\n".join(["", f"{name} came after another signal", *ways_on]))
         os._exit(BY_SIGNAL)

@@ -4,7 +4,6 @@ A sample hides the host behind a gate, and times one call on the device. Who cal
 that is slower; who captures a graph pays for no host, and for less of a gap between calls.
 """
 
-from collections.abc import Callable
 from statistics import median
 
 from roofline.worker.clocks import Call
@@ -14,8 +13,6 @@ CALLS = 100
 GRAPH_CALLS = 24
 """In one graph: all sets of operands take their turn."""
 REPEATS = 5
-
-Capture = Callable[[Call, int], Call]
 
 
 def captured(call: Call, calls: int) -> Call:
@@ -41,8 +38,8 @@ def host_s(call: Call, clock) -> float:
     return median(seconds)
 
 
-def graph_s(call: Call, clock, capture: Capture = captured) -> float:
+def graph_s(call: Call, clock) -> float:
     """The seconds of the device for a call, of calls in a graph. Raises what capturing raises."""
-    replay = capture(call, GRAPH_CALLS)
+    replay = captured(call, GRAPH_CALLS)
     replay()
     return median(clock.burst(replay, 1) / GRAPH_CALLS for _ in range(REPEATS))

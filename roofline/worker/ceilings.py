@@ -6,11 +6,12 @@ time.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 
 from roofline.store.run import PROBE
-from roofline.store.stats import time_of
+from roofline.store.stats import grouped, time_of
 from roofline.theory.bounds import bound
 from roofline.theory.floor import highest_of_kinds
 from roofline.worker import device_errors
@@ -34,22 +35,6 @@ class Probe:
     why_not: Callable[[], str | None] = lambda: None
 
 
-@dataclass(frozen=True)
-class Ceiling:
-    """The best probe of a kind: `value`, `low` and `high` per second. `when`: `start` or `resume`. `beside` names the
-    probe that takes turns with the cases below this ceiling."""
-
-    ceiling: str
-    dtype: str | None
-    when: str
-    probe: str
-    value: float
-    low: float
-    high: float
-    rounds: int
-    beside: str = ""
-
-
 STOP_RULE = StopRule(max_seconds=2.0, min_rounds=10, max_rounds=60, warmup_s=0.1)
 NEAR = 0.9
 """The first of a CPU's readers that reaches this fraction of the best stands beside the cases. Which of two is faster
@@ -61,74 +46,69 @@ LONG_S = 0.005
 
 def measure(
     probes: list[Probe], clock, *, when: str, seed: int, device: str = "cpu", rule: StopRule = STOP_RULE
-) -> tuple[list[Ceiling], dict[str, str]]:
-    """The best of `probes` for each (kind, dtype), and {probe: reason} of those that set none.
+) -> tuple[list[dict], dict[str, str]]:
+    """The best of `probes` for each (kind, dtype), as the journal has a ceiling, and {probe: reason} of those that set
+    none. `beside` names the probe that takes turns with the cases below the ceiling; rates are per second.
 
     All of one kind take turns, within `rule`'s time. A probe that is wrong, or raises, is left out. Raises `Broken`
     where that lost the `device`.
     """
-    groups: dict[tuple[str, str | None], dict[str, Probe]] = {}
-    for probe in probes:
-        groups.setdefault((probe.kind, probe.dtype), {})[probe.name] = probe
     best = []
     reasons = {}
-    for group in groups.values():
-        if ceiling := _highest(group, reasons, clock, rule, seed, device):
-            best.append(replace(ceiling, when=when))
+    for group in grouped(((probe.kind, probe.dtype), probe) for probe in probes).values():
+        left, refused = _usable(group, device)
+        while left:
+            try:
+                turns = take_turns({name: probe.call for name, probe in left.items()}, clock, rule, seed=seed)
+                break
+            except CallError as error:
+                stop_if_lost(device, error)
+                refused[error.name] = device_errors.reason(error)
+                del left[error.name]
+        reached = []
+        for name, probe in left.items():
+            times_s = turns.times_s[name]
+            if time := time_of(times_s):
+                rates = {
+                    "value": probe.amount / time.value,
+                    "low": probe.amount / time.high,
+                    "high": probe.amount / time.low,
+                }
+                kind = {"ceiling": probe.kind, "dtype": probe.dtype, "when": when, "probe": name}
+                reached.append(kind | rates | {"rounds": len(times_s)})
+            else:
+                refused[name] = "each of its samples was late; is the host overloaded?"
+        if reached:
+            highest = max(reached, key=itemgetter("value"))
+            best.append(highest | {"beside": _neighbour(reached, highest, device)})
+        for name, reason in refused.items():
+            reasons[" ".join(filter(None, [group[0].kind, name, group[0].dtype]))] = reason
     return best, reasons
 
 
-def _highest(
-    group: dict[str, Probe], reasons: dict[str, str], clock, rule: StopRule, seed: int, device: str
-) -> Ceiling | None:
-    """The ceiling that probes of a kind set; None where none does. Why a probe sets none is added to `reasons`."""
-
-    def refuse(name: str, reason: str) -> None:
-        probe = group.pop(name)
-        reasons[" ".join(filter(None, [probe.kind, name, probe.dtype]))] = reason
-
-    for name, probe in list(group.items()):
-        if reason := _reason(probe, device):
-            refuse(name, reason)
-    while group:
+def _usable(group: list[Probe], device: str) -> tuple[dict[str, Probe], dict[str, str]]:
+    """The probes that may set a ceiling by name, and why the others may not."""
+    left = {}
+    refused = {}
+    for probe in group:
         try:
-            turns = take_turns({name: probe.call for name, probe in group.items()}, clock, rule, seed=seed)
-            break
-        except CallError as error:
+            reason = probe.why_not()
+        except Exception as error:
             stop_if_lost(device, error)
-            refuse(error.name, device_errors.reason(error))
-    reached = []
-    for name, probe in group.items():
-        if times := turns.times_s[name]:
-            amount = probe.amount
-            time = time_of(times)
-            value = amount / time.value
-            low = amount / time.high
-            high = amount / time.low
-            reached.append(Ceiling(probe.kind, probe.dtype, "", name, value, low, high, len(times)))
-    if not reached:
-        for name in list(group):
-            refuse(name, "each of its samples was late; is the host overloaded?")
-        return None
-    return _with_neighbour(reached, device)
+            reason = device_errors.reason(error)
+        if reason:
+            refused[probe.name] = reason
+        else:
+            left[probe.name] = probe
+    return left, refused
 
 
-def _reason(probe: Probe, device: str) -> str | None:
-    try:
-        return probe.why_not()
-    except Exception as error:
-        stop_if_lost(device, error)
-        return device_errors.reason(error)
-
-
-def _with_neighbour(reached: list[Ceiling], device: str) -> Ceiling:
-    """The highest of what probes of a kind reached, with the probe that takes turns with the cases below it."""
-    highest = max(reached, key=lambda ceiling: ceiling.value)
-    least = highest.value
-    if highest.ceiling == "read" and device == "cpu":
+def _neighbour(reached: list[dict], highest: dict, device: str) -> str:
+    """The probe that takes turns with the cases below the `highest` of what probes of a kind reached."""
+    least = highest["value"]
+    if highest["ceiling"] == "read" and device == "cpu":
         least *= NEAR
-    near = next(ceiling.probe for ceiling in reached if ceiling.value >= least)
-    return replace(highest, beside=near)
+    return next(ceiling["probe"] for ceiling in reached if ceiling["value"] >= least)
 
 
 def probe_for(case, probes: list[Probe], ceilings: list[dict]) -> Entrant | None:

@@ -35,11 +35,11 @@ class Channel(Connection):
         self.send_bytes(json.dumps(asdict(request)).encode())
 
     def receive(self) -> object:
-        """The next message. Raises OSError and EOFError once there is none to come."""
-        fields = json.loads(self.recv_bytes())
-        kind = MESSAGES[fields.pop("message")]
-        if "reason" in fields:  # of another checkout, from before there was an `Outcome`
-            fields["outcome"] = {"outcome": fields["outcome"], "reason": fields.pop("reason")}
+        """The next message, but for fields that only another checkout has. Raises OSError and EOFError once there is
+        none to come."""
+        told = json.loads(self.recv_bytes())
+        kind = MESSAGES[told["message"]]
+        fields = {name: told[name] for name in kind.__dataclass_fields__ if name in told}
         if "rounds" in fields:
             fields["rounds"] = [Round(**round_) for round_ in fields["rounds"]]
         if "outcome" in fields:

@@ -1,21 +1,22 @@
 """Clocks: how long the device took for a call. The one place that knows when a time stamp can lie.
 
 A clock has `timer` (the name saved with every record), `processes` (how many measure each shape, one after another) and
-`passes` (how many times each of them comes back to it),
-`now()` for time budgets, `turn(calls)`, which runs the calls one after another and returns a time in seconds for each,
-or None for a sample that the host spoilt by being late, and `burst(call, calls)`, the seconds that `calls` calls take
-without a pause. It may have `readings`: a dict for each call of the last turn, of what else it read beside the time.
+`passes` (how many times each of them comes back to it), `turn(calls)`, which runs the calls one after another and
+returns a time in seconds for each, or None for a sample that the host spoilt by being late, and `burst(call, calls)`,
+the seconds that `calls` calls take without a pause. `Clock` has the rest.
 """
 
 import gc
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager, suppress
 from statistics import median
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
+
+from roofline.worker.alone import ALONE
 
 Call = Callable[[], object]
 
@@ -23,7 +24,32 @@ SM_HZ = 1.98e9
 """What a pre-roll spins by. At a slower clock it only lasts longer."""
 
 
-class CpuClock:
+class Clock:
+    """What a clock has unless it says otherwise."""
+
+    ranks = ALONE
+    """Those that make the calls together."""
+    readings: Sequence[dict] = ()
+    """For each call of the last turn, what else was read beside the time; empty where nothing was."""
+
+    @staticmethod
+    def now() -> float:
+        """For time budgets."""
+        return time.perf_counter()
+
+    @staticmethod
+    def while_busy() -> None:
+        """Called once a turn, behind the last sample, before the host waits for the device."""
+
+    def warm(self, calls: list[Call]) -> None:
+        """Called before the first turn of a GPU's warm-up."""
+
+    def waits(self, call: Call) -> bool:
+        """Whether `call` returns only when the device has done what was enqueued before it, as `.item()` does."""
+        return False
+
+
+class CpuClock(Clock):
     """Wall time of the calling thread around each call, with the garbage collector off and threads kept to their cores.
 
     Three precautions, all about the worker threads of OpenMP and BLAS libraries. They are pinned, each to a core of its
@@ -49,15 +75,12 @@ class CpuClock:
     REPORTED_FRACTION = 0.05
     """`readings` tells where threads of the process waited for a core that others had, for more than this fraction of a
     sample and what wakes it."""
+    DROPPED_FRACTION = 0.05
+    """A sample is dropped whose own thread had no core for more of its time, where `_lost_s` tells. Waiting for others'
+    data counts as having one."""
 
     def __init__(self):
         self._last_s = WeakKeyDictionary()  # a call holds its operands
-        self.while_busy: Callable[[], None] = lambda: None  # called once a turn, behind the last sample
-        self.readings: list[dict] = []
-
-    @staticmethod
-    def now() -> float:
-        return time.perf_counter()
 
     def turn(self, calls: list[Call]) -> list[float | None]:
         times = []
@@ -69,7 +92,12 @@ class CpuClock:
                 self._settle()
                 if not getattr(call, "long", False) and self._last_s.get(call, 0.0) < self.LONG_S:
                     self._wake(call, pin)
-                times.append(self._timed(call))
+                lost_before_s = self._lost_s()
+                start = time.perf_counter()
+                call()
+                time_s = time.perf_counter() - start
+                is_kept = self._lost_s() - lost_before_s <= self.DROPPED_FRACTION * time_s
+                times.append(time_s if is_kept else None)
                 lost_s = lost_to_others_s(before, core_times_s())
                 self._last_s[call] = times[-1] or 0.0
                 is_reported = lost_s > self.REPORTED_FRACTION * (self.now() - began)
@@ -77,10 +105,9 @@ class CpuClock:
             self.while_busy()
         return times
 
-    def _timed(self, call: Call) -> float | None:
-        start = time.perf_counter()
-        call()
-        return time.perf_counter() - start
+    def _lost_s(self) -> float:
+        """For how long the calling thread has had no core until now; 0 where samples are kept all the same."""
+        return 0.0
 
     def _wake(self, call: Call, pin: Callable[[], None]) -> None:
         """Wake the threads of `call`: by its `wake` if it has one, which takes other operands than the sample."""
@@ -196,7 +223,7 @@ def _pinned():
             os.sched_setaffinity(0, cores)
 
 
-class CudaClock:
+class CudaClock(Clock):
     """Device events around each call on the current stream, with no host synchronisation inside a turn.
 
     The stream is held before every start event, so that the launches of the work are hidden. With `instruments` a gate
@@ -225,13 +252,7 @@ class CudaClock:
 
         self._cuda = torch.cuda
         self.preroll_s = self._shortest_preroll_s = preroll_s
-        self.while_busy: Callable[[], None] = lambda: None  # called once a turn, before the host waits
         self.instruments = None  # a `kernels.bench.instruments.Instruments`, from whoever knows kernels
-        self.readings: list[dict] = []
-
-    @staticmethod
-    def now() -> float:
-        return time.perf_counter()
 
     def turn(self, calls: list[Call]) -> list[float | None]:
         with _no_collection():
@@ -273,7 +294,6 @@ class CudaClock:
         return start.elapsed_time(stop) * 1e-3
 
     def waits(self, call: Call) -> bool:
-        """Whether `call` returns only when the device has done what was enqueued before it, as `.item()` does."""
         before = self._cuda.Event(enable_timing=True)
         self._cuda._sleep(int(self.HELD_S * SM_HZ))
         before.record()

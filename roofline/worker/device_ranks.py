@@ -106,8 +106,6 @@ class RanksCudaClock(CudaClock):
     def __init__(self, ranks: Ranks):
         super().__init__()
         self.ranks = ranks
-        self.broadcast = ranks.broadcast
-        self.in_step = ranks.in_step
 
     def turn(self, calls: list[Call]) -> list[float | None]:
         self.ranks.barrier()

@@ -103,8 +103,6 @@ class StepBegan:
     """Who take turns, in the order in which the mark counts them."""
     seconds: float | None = None
     """What the contender, or the rule of the step, says that it may take."""
-    once: bool = False
-    """Whether no later worker does this again."""
 
     @property
     def words(self) -> str:

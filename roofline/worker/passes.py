@@ -5,7 +5,6 @@
 
 import zlib
 from dataclasses import asdict, replace
-from functools import partial
 
 from roofline.operations.format import time_text
 from roofline.store.outcome import FAILED, Outcome
@@ -14,9 +13,8 @@ from roofline.store.stats import time_of
 from roofline.theory import floor
 from roofline.worker import call_costs, ceilings, device_errors, process_state, steady
 from roofline.worker.messages import Rejected, ShapePrepared, Step, Turns, is_of_contender
-from roofline.worker.prepared import Entrant, rejection, stop_if_lost
-from roofline.worker.ranks import ALONE
-from roofline.worker.rounds import CallError, Rounds, StopRule
+from roofline.worker.prepared import rejection, stop_if_lost
+from roofline.worker.rounds import CallError, Rounds, StopRule, named
 
 LATE = "the host was late for every sample; close the programs that keep it busy"
 WAITS = (
@@ -51,7 +49,6 @@ class ShapePasses:
         self.telemetry: dict = {}
         """The summary of the last pass."""
         self._rounds_told = 0
-        self._late_told: dict[str, int] = {}
         if prepared.contenders:
             worker.tell(ShapePrepared(self.described().line()))
 
@@ -64,21 +61,15 @@ class ShapePasses:
         rule = whole.part(passes, worker.clock.passes)
         if worker.options.decide and prepared.analysis == "throughput":  # which says when it is enough
             rule = replace(rule, width=0.0)
-        calls = {}
-        looks = {}
-        for name, entrant in prepared.entrants.items():
-            calls[name] = entrant.call
-            if entrant.look:
-                looks[name] = entrant.look
         return Rounds(
-            calls,
+            {name: entrant.call for name, entrant in prepared.entrants.items()},
             worker.clock,
             rule,
             seed=self.seed + request.process,
             passes=passes,
             mark=worker.mark,
             inputs=prepared.inputs,
-            looks=looks,
+            looks={name: entrant.look for name, entrant in prepared.entrants.items() if entrant.look},
         )
 
     def described(self) -> Shape:
@@ -110,6 +101,7 @@ class ShapePasses:
         prepared = self.prepared
         worker = self.worker
         while prepared.contenders:
+            self._drop_rejected()
             worker.telemetry.start()
             worker.begin(Step.TURNS, self.shape, entrants=self.rounds.names, seconds=self.rounds.longest_pass_s)
             try:
@@ -122,7 +114,6 @@ class ShapePasses:
                 stop_if_lost(worker.device, error, raised if raised in prepared.contenders else "")
                 for name in [raised] if raised else list(prepared.entrants):
                     prepared.refuse(name, error)
-                    self.rounds.drop(name)
                 continue
             self.tell_turns(whole=True)
             break
@@ -132,28 +123,15 @@ class ShapePasses:
 
     def _try_pass(self, is_last: bool) -> None:
         worker = self.worker
-        rounds = self.rounds
         before = process_state.noted() if self.prepared.is_guarded else []
-        rounds.run_pass()
+        self.rounds.run_pass()
         self._refuse_who_changes(before)
-        # on any rank
-        for wrong in getattr(worker.clock, "ranks", ALONE).gather(rounds.wrong, "results of timed calls"):
-            for name, reason in list(wrong.items()):
-                self._refuse(name, reason)
+        for wrong in worker.clock.ranks.gather(self.rounds.wrong, "results of timed calls"):  # on any rank
+            for name, reason in wrong.items():
+                self.prepared.reject(name, Outcome(FAILED, reason))
         self.telemetry = worker.telemetry.summary()
         if is_last:
             self._finish()
-
-    def _refuse(self, name: str, reason: str) -> None:
-        """Take out an entrant that was timed, with its samples."""
-        self.prepared.entrants.pop(name, None)
-        self.prepared.rejected[name] = Outcome(FAILED, reason)
-        self.rounds.drop(name)
-
-    def _check_again(self, name: str, check) -> None:
-        self.prepared.admit(name, partial(check, self.prepared.entrants[name]))
-        if name in self.prepared.rejected:
-            self.rounds.drop(name)
 
     def _refuse_who_changes(self, before: list) -> None:
         """Put back what the calls of a pass have changed of the process, and take out who does so again."""
@@ -163,17 +141,21 @@ class ShapePasses:
         text = f"Timed calls of {self.shape} changed what others share, and felt it: {', '.join(changed)}."
         self.worker.note("process", text)
         for name in self.prepared.contenders:
-            self._check_again(name, called_again)
+            self.prepared.call_again(name)
+
+    def _drop_rejected(self) -> None:
+        for name in self.prepared.rejected:
+            self.rounds.drop(name)
 
     def tell_turns(self, *, whole: bool) -> None:
-        """Tell the rounds since this was done last, and with the last ones their timelines."""
+        """Tell the rounds since this was done last, without who was rejected, and with the last ones their
+        timelines."""
+        self._drop_rejected()
         rounds = self.rounds
         new = rounds.rounds[self._rounds_told :]
-        late = {}
-        for name, count in rounds.late.items():
-            late[name] = count - self._late_told.get(name, 0)
         self._rounds_told = len(rounds.rounds)
-        self._late_told = dict(rounds.late)
+        late = rounds.late
+        rounds.late = dict.fromkeys(late, 0)
         timelines = self._typical_timelines() if rounds.stopped_by and self.is_first else []
         read = self.telemetry or self.worker.telemetry.summary()
         self.worker.tell(Turns(self.shape, whole, rounds.stopped_by, new, late, timelines, read))
@@ -196,16 +178,15 @@ class ShapePasses:
         What is long enough then runs alone for a while."""
         prepared = self.prepared
         worker = self.worker
-        waits = getattr(worker.clock, "waits", lambda call: False)  # which no call of a CPU does
-        for name, times in self.rounds.times_s.items():
-            if not times:
-                reason = WAITS if waits(prepared.entrants[name].call) else LATE
-                prepared.rejected[name] = Outcome(FAILED, f"{name}: {reason}")
+        for name in list(prepared.entrants):
+            if not self.rounds.times_s[name]:
+                reason = WAITS if worker.clock.waits(prepared.entrants[name].call) else LATE
+                prepared.reject(name, Outcome(FAILED, f"{name}: {reason}"))
         self._refuse_impossible_times()
         for name in prepared.contenders:
             if prepared.entrants[name].recheck:
                 worker.begin(Step.RECHECK, self.shape, name=name)
-                self._check_again(name, checked_again)
+                prepared.check_again(name)
         if not self.is_first:
             return
         if prepared.has_call_costs:
@@ -221,27 +202,24 @@ class ShapePasses:
         if isinstance(limits, str):
             return worker.note("floor", f"No floor under times of {case.dtype}: {limits}.")
         least = floor.floor(case.work, limits)
-        for name, times_s in self.rounds.times_s.items():
-            if name not in self.prepared.contenders or not times_s:
-                continue
-            time_s = time_of(times_s).value
+        for name in self.prepared.contenders:
+            time_s = time_of(self.rounds.times_s[name]).value
             if time_s < least.seconds:
-                self._refuse(
-                    name,
+                reason = (
                     f"{name}: faster than the chip can be: {time_text(time_s)}, where {least.why} take "
-                    f"{time_text(least.seconds)}; have each call do all of its work{ON_STREAM[worker.device]}",
+                    f"{time_text(least.seconds)}; have each call do all of its work{ON_STREAM[worker.device]}"
                 )
+                self.prepared.reject(name, Outcome(FAILED, reason))
 
     def _ceilings_beside(self) -> list[dict]:
         """What the probe beside the shape reached in its rounds, as a ceiling: the machine may have been busy when the
         ceilings of the run were measured."""
         reached = []
         for name, entrant in self.prepared.entrants.items():
-            times_s = self.rounds.times_s.get(name)
-            if entrant.role == PROBE and times_s:
+            if entrant.role == PROBE:
                 kind = entrant.facts["ceiling"]
                 dtype = self.prepared.case.dtype if kind == "matmul" else None
-                value = entrant.facts["amount"] / time_of(times_s).value
+                value = entrant.facts["amount"] / time_of(self.rounds.times_s[name]).value
                 reached.append({"ceiling": kind, "dtype": dtype, "value": value})
         return reached
 
@@ -252,7 +230,7 @@ class ShapePasses:
         worker = self.worker
         self.tell_turns(whole=False)  # the journal knows the shape before its costs
         for name in self.prepared.contenders:
-            worker.begin(Step.CALL, shape, name=name, once=True)
+            worker.begin(Step.CALL, shape, name=name)
             call = self.prepared.entrants[name].call
             costs = {}
             for cost, measured in COSTS.items():
@@ -270,53 +248,25 @@ class ShapePasses:
         prepared = self.prepared
         worker = self.worker
         shape = self.shape
-        times = self.rounds.times_s
         groups = groups_of(self.rounds.rounds)
-        anchor = times.get(prepared.baseline)
+        anchor = self.rounds.times_s.get(prepared.baseline)
         medians_s = {}
-        for name, times_s in times.items():
-            if times_s:
-                medians_s[name] = time_of(times_s, groups, anchor or times_s).value
+        for name in prepared.contenders:
+            medians_s[name] = time_of(self.rounds.times_s[name], groups, anchor).value
         names = steady.chosen(prepared, medians_s, worker.options)
         if not names:
             return
         self.tell_turns(whole=False)  # blocks are of a shape that is known
 
-        def begins(name: str) -> None:
-            worker.begin(Step.STEADY, shape, name=name, seconds=steady.DROPPED_S + steady.COUNTED_S, once=True)
-
-        def failed(name: str, error: Exception) -> None:
-            stop_if_lost(worker.device, error, f"{name}-steady")
-            worker.tell(Rejected(shape, f"{name}-steady", rejection(error)))
-
-        calls = {name: prepared.entrants[name].call for name in names}
-        try:
-            for block in steady.blocks(
-                calls,
-                medians_s,
-                worker.clock,
-                worker.telemetry,
-                seed=self.seed,
-                begins=begins,
-                failed=failed,
-                count=worker.options.steady or steady.BLOCKS,
-            ):
-                worker.journal("steady", shape=shape, **block)
-        except Exception as error:  # of the clock
-            worker.tell(Rejected(shape, "steady", Outcome(FAILED, device_errors.reason(error))))
-
-
-def called_again(entrant: Entrant) -> Entrant:
-    """The entrant, once it was called."""
-    entrant.call()
-    return entrant
-
-
-def checked_again(entrant: Entrant) -> Entrant | Outcome:
-    """The entrant, or why what it computes is no longer right."""
-    try:
-        return entrant.recheck() or entrant
-    except Exception as error:
-        if device_errors.lack(error):  # of memory, by now: that says nothing of what was timed
-            return entrant
-        raise
+        for block in steady.blocks(names, seed=self.seed, count=worker.options.steady or steady.BLOCKS):
+            name = block["contender"]
+            worker.begin(Step.STEADY, shape, name=name, seconds=steady.DROPPED_S + steady.COUNTED_S)
+            call = named(name, prepared.entrants[name].call)
+            try:
+                told = steady.run_block(call, medians_s[name], worker.clock, worker.telemetry)
+            except Exception as error:
+                stop_if_lost(worker.device, error, f"{name}-steady")
+                worker.tell(Rejected(shape, f"{name}-steady", rejection(error)))
+                names.remove(name)
+            else:
+                worker.journal("steady", shape=shape, **block, **told)

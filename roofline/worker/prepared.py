@@ -129,10 +129,34 @@ class PreparedCase:
         finally:
             process_state.put_back(before)
         if isinstance(result, Outcome):
-            self.entrants.pop(name, None)
-            self.rejected[name] = result
+            self.reject(name, result)
         else:
             self.entrants[name] = result
+
+    def call_again(self, name: str) -> None:
+        """Call an entrant, which may be rejected by it."""
+        entrant = self.entrants[name]
+
+        def called() -> Entrant:
+            entrant.call()
+            machine.synchronize(self.device)
+            return entrant
+
+        self.admit(name, called)
+
+    def check_again(self, name: str) -> None:
+        """Reject an entrant whose results are no longer right, now that it was timed."""
+        entrant = self.entrants[name]
+
+        def checked() -> Entrant | Outcome:
+            try:
+                return entrant.recheck() or entrant
+            except Exception as error:
+                if device_errors.lack(error):  # of memory, by now: that says nothing of what was timed
+                    return entrant
+                raise
+
+        self.admit(name, checked)
 
     def without_changes(self, name: str, check: Callable[[], Entrant | Outcome], before: list) -> Entrant | Outcome:
         """What `check()` returns, unless each call of `name` changes what all share in the process. One that changes
@@ -158,12 +182,16 @@ class PreparedCase:
         self.entrants.clear()
         self.inputs = Inputs()
 
+    def reject(self, name: str, outcome: Outcome) -> None:
+        """Take `name` out."""
+        self.entrants.pop(name, None)
+        self.rejected[name] = outcome
+
     def refuse(self, name: str, error: BaseException) -> None:
         """Take `name` out, which raised `error`."""
-        self.entrants.pop(name, None)
         rejected = rejection(error)
         memory = f"; {self.memory}" if device_errors.lack(error) == "out of memory" else ""
-        self.rejected[name] = Outcome(rejected.outcome, f"{name}: {rejected.reason}{memory}")
+        self.reject(name, Outcome(rejected.outcome, f"{name}: {rejected.reason}{memory}"))
 
 
 def verdict(name: str, error: float, dtype: str, limit: float | None = None, where: str = "") -> Outcome | None:

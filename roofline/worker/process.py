@@ -5,9 +5,11 @@
 It connects to a socket in FOLDER.
 """
 
+import ctypes
 import faulthandler
 import mmap
 import os
+import resource
 import signal
 import socket
 import sys
@@ -28,10 +30,7 @@ from roofline.worker.worker import run
 
 def bind(device: str) -> None:
     """Tie this process's life to the one that began it. On a CPU, refuse it memory before the machine has none."""
-    with suppress(ImportError, OSError, AttributeError):  # not on Linux
-        import ctypes
-        import resource
-
+    with suppress(OSError, AttributeError):  # not on Linux
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
         if device == "cpu":
             _, most = resource.getrlimit(resource.RLIMIT_DATA)
@@ -63,8 +62,7 @@ def main(folder: Path) -> None:
     request = channel.request()
     device = request.options["device"]
     bind(device)
-    if hasattr(faulthandler, "register"):  # not on Windows
-        faulthandler.register(signal.SIGUSR1, (folder / "stack").open("w"), all_threads=False)
+    faulthandler.register(signal.SIGUSR1, (folder / "stack").open("w"), all_threads=False)
     signal.signal(signal.SIGTERM, interrupt)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's is meant for the supervisor
     os.register_at_fork(after_in_child=channel.close)  # what a contender forks says nothing in the worker's name

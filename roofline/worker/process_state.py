@@ -43,19 +43,11 @@ FUNCTIONS = ("num_threads", "float32_matmul_precision", "default_dtype", "determ
 """What torch has a `get_` and a `set_` for."""
 
 
-TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF) if hasattr(signal, "setitimer") else ()
-
-
-def has(holder: Any, name: str) -> bool:
-    """Whether there is such an attribute, though reading it may raise."""
-    try:
-        return hasattr(holder, name)
-    except Exception:
-        return True
+TIMERS = signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF
 
 
 def settings() -> Iterator[Setting]:
-    """All that can be read here. What a module has not, as an older torch, is left out."""
+    """All settings. One that a module has not, as an older torch, reads as an AttributeError each time."""
     for place, names in ATTRIBUTES.items():
         yield from _of_place(place, names)
     torch = sys.modules.get("torch")
@@ -80,8 +72,7 @@ def _of_place(place: str, names: tuple[str, ...]) -> Iterator[Setting]:
     for part in parts:
         holder = getattr(holder, part, None)
     for name in names:
-        if has(holder, name):
-            yield Setting(f"{place}.{name}", partial(getattr, holder, name), partial(setattr, holder, name))
+        yield Setting(f"{place}.{name}", partial(getattr, holder, name), partial(setattr, holder, name))
 
 
 def _of_signals() -> Iterator[Setting]:

@@ -9,7 +9,7 @@ import json
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,6 @@ LATE_S = PATIENCE_S / 2
 """What is sent between two ranks comes within so long."""
 LOOK_S, LONGEST_LOOK_S = 0.0005, 0.05
 """From one look into the store to the next. The longer nothing has come, the longer."""
-LEAST_FRACTION = 0.95
-"""A sample is dropped whose thread had a core for less of its time. Waiting for others' data counts as having one."""
 SETTINGS = ("GLOO_", "NCCL_", "TORCH_GLOO_")
 """Environment variables that set how ranks talk begin with these."""
 
@@ -41,46 +39,6 @@ def is_late(error: BaseException | None) -> bool:
             return True
         error = error.__cause__
     return False
-
-
-class Alone:
-    """One process that owns the shards of all ranks."""
-
-    rank, size, world = 0, 1, None
-
-    @staticmethod
-    def broadcast(value: Any, step: str = "") -> Any:
-        """Rank 0's `value`, plain data; all ranks call this in the same order, as all that follow."""
-        return value
-
-    @staticmethod
-    def gather(value: Any, step: str = "") -> list:
-        """The `value` of each rank."""
-        return [value]
-
-    @staticmethod
-    def together(step: str, call: Callable[[], Any]) -> tuple[Any, Outcome | None]:
-        """What `call()` returns on this rank, and None; but where it returns an `Outcome` on any, None and that of the
-        first rank to do so. Raises `Broken` where it raises on several ranks' behalf."""
-        return call(), None
-
-    @staticmethod
-    def agreed(step: str, call: Callable[[], Any]) -> Any:
-        """What `call()` returns on this rank; all ranks call this. Raises `Broken` as `in_step` does."""
-        return call()
-
-    @staticmethod
-    def in_step() -> AbstractContextManager:
-        """A context whose body all ranks do together: where it raises on several ranks' behalf, it raises `Broken`."""
-        return nullcontext()
-
-    @staticmethod
-    def metadata() -> dict:
-        """What a run's first line says of its ranks, in the field `ranks`; all ranks call this."""
-        return {}
-
-
-ALONE = Alone()
 
 
 class Ranks:
@@ -133,17 +91,14 @@ class Ranks:
         return self._exchange(step, value, range(self.size))
 
     def together(self, step: str, call: Callable[[], Any]) -> tuple[Any, Outcome | None]:
-        result = self.agreed(step, call)
+        with self.in_step():
+            result = call()
         mine = (result.outcome, result.reason) if isinstance(result, Outcome) else None
         for rank, rejected in enumerate(self.gather(mine, step)):
             if rejected:
                 outcome, reason = rejected
                 return None, Outcome(outcome, f"rank {rank}: {reason}")
         return result, None
-
-    def agreed(self, step: str, call: Callable[[], Any]) -> Any:
-        with self.in_step():
-            return call()
 
     @contextmanager
     def in_step(self) -> Iterator[None]:
@@ -197,9 +152,7 @@ class Ranks:
         keys = {rank: f"{self._steps}/{rank}" for rank in ranks}
         if self.rank in keys:
             self.store.set(keys[self.rank], json.dumps([step, value]))
-        for _ in looks(float("inf")):  # the store's `wait` would heed no signal
-            if self.store.check(list(keys.values())):
-                break
+        wait_for(lambda: self.store.check(list(keys.values())), float("inf"))  # its own `wait` would heed no signal
         values = []
         for rank, key in keys.items():
             theirs, value = json.loads(self.store.get(key))
@@ -221,9 +174,6 @@ class RanksCpuClock(CpuClock):
     def __init__(self, ranks: Ranks):
         super().__init__()
         self.ranks = ranks
-        self.broadcast = ranks.broadcast
-        self.in_step = ranks.in_step
-        self.readings = []
 
     def _settle(self) -> None:
         super()._settle()
@@ -234,11 +184,8 @@ class RanksCpuClock(CpuClock):
         call()
         self._settle()
 
-    def _timed(self, call: Call) -> float | None:
-        before_s = waited_s() - others_s()
-        time_s = super()._timed(call)
-        lost_s = waited_s() - others_s() - before_s
-        return time_s if self.ranks.loopback or lost_s <= (1 - LEAST_FRACTION) * time_s else None
+    def _lost_s(self) -> float:
+        return 0.0 if self.ranks.loopback else waited_s() - others_s()
 
     def turn(self, calls: list[Call]) -> list[float | None]:
         times, of_ranks = self.ranks.slowest(super().turn(calls))
@@ -247,14 +194,15 @@ class RanksCpuClock(CpuClock):
         return times
 
 
-def looks(within_s: float) -> Iterator[None]:
-    """Yield looks, with pauses meant to take `within_s` in all: more, where the machine is busy or was stopped."""
+def wait_for(answer: Callable[[], Any], within_s: float) -> Any:
+    """What `answer()` returns as soon as that is true, or after pauses meant to take `within_s` in all: more, where the
+    machine is busy or was stopped."""
     waited_s = 0.0
-    while waited_s <= within_s:
-        yield
+    while not (answered := answer()) and waited_s <= within_s:
         pause_s = min(LOOK_S + waited_s / 20, LONGEST_LOOK_S)
         time.sleep(pause_s)
         waited_s += pause_s
+    return answered
 
 
 def waited_s() -> float:

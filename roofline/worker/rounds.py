@@ -7,12 +7,12 @@ within a round.
 import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from roofline.store.run import Round, groups_of, times_of
+from roofline.store.run import Round, groups_of
 from roofline.store.stats import time_of
 from roofline.worker.clocks import Call
 from roofline.worker.messages import is_of_contender
@@ -114,8 +114,10 @@ class Rounds:
         its entrant in `looks`; no call can tell which.
         """
         self.rounds: list[Round] = []
+        self.times_s: dict[str, dict[int, float]] = {name: {} for name in entrants}
+        """{entrant: {round: seconds}} of those that are still in. A sample that a late host spoilt is absent."""
         self.late = dict.fromkeys(entrants, 0)
-        """Samples dropped because the host was late, of each entrant that is still in."""
+        """Samples dropped because the host was late, of each entrant that is still in, since they were told."""
         self.timelines: dict[tuple[str, int], dict] = {}
         """{(entrant, round): what its sample noted}."""
         self.wrong: dict[str, str] = {}
@@ -126,19 +128,12 @@ class Rounds:
         """{entrant: what its last call returned}, of whom that is looked at."""
         self.names = list(entrants)
         self._entrants: dict[str, Call] = {}
-        self._notes: dict[str, Callable] = {}
-        self._listeners: dict[str, Callable] = {}
         for number, (name, call) in enumerate(entrants.items(), 1):
             self._entrants[name] = named(name, call, mark, number, self._returned)
-            if hasattr(call, "notes"):
-                self._notes[name] = named(name, call.notes)
-            if hasattr(call, "listen"):
-                self._listeners[name] = call.listen
         self._clock = clock
         self._rule = rule
         self._passes = passes
-        self._broadcast = getattr(clock, "broadcast", lambda value: value)
-        self._in_step = getattr(clock, "in_step", nullcontext)
+        self._ranks = clock.ranks
         self._inputs = inputs or Inputs()
         self._looks = looks or {}
         self._looked_at = {}
@@ -149,18 +144,13 @@ class Rounds:
         self._passed = 0
 
     @property
-    def times_s(self) -> dict[str, dict[int, float]]:
-        """{entrant: {round: seconds}} of those that are still in. A sample that a late host spoilt is absent."""
-        return {name: times_of(self.rounds, name) for name in self.late}
-
-    @property
     def longest_pass_s(self) -> float:
         """What the rule leaves a pass, beside its first round."""
         return PATIENCE * self._rule.max_seconds / self._passes + (self._rule.warmup_s or 0.0)
 
     def drop(self, name: str) -> None:
         """Go on without `name`, and forget its samples."""
-        for of_entrant in (self._entrants, self._notes, self._listeners, self._looks, self.wrong, self.late):
+        for of_entrant in (self._entrants, self._looks, self.wrong, self.late, self.times_s):
             of_entrant.pop(name, None)
         for round_ in self.rounds:
             round_.time_s.pop(name, None)
@@ -186,7 +176,7 @@ class Rounds:
         fraction = (self._passed + 1) / self._passes
         began = self._clock.now()
         spent_s = self._spent_s
-        while not (stopped_by := self._broadcast(self._enough(fraction))):
+        while not (stopped_by := self._ranks.broadcast(self._enough(fraction))):
             self._round()
             self._spent_s = spent_s + self._clock.now() - began
             if fraction == 1 and len(self.rounds) >= self._look:
@@ -196,10 +186,10 @@ class Rounds:
                     break
         self._passed += 1  # not if a call raised: then this pass begins again
         if fraction == 1:
-            unseen = [name for name in self._looks if self._rounds_unseen(name) > LONGEST_UNSEEN]
-            for name in unseen:
-                with self._in_step(), self._turn_of([name], self._looks[name]) as calls:
-                    self._clock.turn(calls)
+            for name, look in self._looks.items():
+                if len(self.rounds) - self._looked_at.get(name, -math.inf) > LONGEST_UNSEEN:
+                    with self._ranks.in_step(), self._turn_of([name], look) as calls:
+                        self._clock.turn(calls)
             self.stopped_by = stopped_by
 
     def _enough(self, fraction: float) -> str:
@@ -218,50 +208,50 @@ class Rounds:
         deadline = self._clock.now() + self._rule.warmup_s
         calls = list(self._entrants.values())
         again = True
-        if hasattr(self._clock, "warm"):
-            with self._in_step():
-                self._clock.warm(calls)
+        with self._ranks.in_step():
+            self._clock.warm(calls)
         while again:
-            with self._in_step():
+            with self._ranks.in_step():
                 self._clock.turn(calls)
-            again = self._broadcast(self._clock.now() < deadline)
+            again = self._ranks.broadcast(self._clock.now() < deadline)
 
     def _round(self) -> None:
+        """Run a round. It has the samples that are good; who has none is `late` or `wrong`."""
         order = self._rng.permutation(list(self._entrants)).tolist()
-        look = self._looks.get(order[-1])
-        if order[-1] in self._looked_at and self._chance.random() >= LOOKED_AT:
-            look = None
+        round_ = Round(len(self.rounds), order, {}, {}, self._passed + 1)
         times = []
         readings = []
-        with self._in_step():
-            for names, look_at_last in [(order[:-1], None), (order[-1:], look)] if look else [(order, None)]:
-                if names:
-                    with self._turn_of(names, look_at_last) as calls:
-                        times += self._clock.turn(calls)
-                    readings += getattr(self._clock, "readings", None) or [{}] * len(names)
-            notes = {}
-            for name, notes_of in self._notes.items():
-                notes[name] = notes_of()
-        self._keep(Round(len(self.rounds), order, {}, {}, self._passed + 1), times, readings, notes)
-
-    def _keep(self, round_: Round, times: list[float | None], readings: list[dict], notes: dict[str, dict]) -> None:
-        """Add a round with the samples that are good, and note which are not."""
-        for name, time_s, reading in zip(round_.order, times, readings, strict=True):
+        with self._ranks.in_step():
+            for names, look in self._turns(order):
+                with self._turn_of(names, look) as calls:
+                    times += self._clock.turn(calls)
+                readings += self._clock.readings or [{}] * len(names)
+            notes = {name: call.notes() for name, call in self._entrants.items() if call.notes}
+        for name, time_s, reading in zip(order, times, readings, strict=True):
             if time_s is None:
                 self.late[name] += 1
                 continue
             if time_s <= 0:
                 self.wrong.setdefault(name, f"{name}: {NO_TIME}")
                 continue
-            round_.time_s[name] = time_s
+            round_.time_s[name] = self.times_s[name][round_.index] = time_s
             values = notes.get(name, {}) | reading
             if timeline := values.pop("timeline", None):
                 self.timelines[name, round_.index] = timeline
             if values:
                 round_.values[name] = values
-            if listen := self._listeners.get(name):
+            if listen := self._entrants[name].listen:
                 listen(time_s)
         self.rounds.append(round_)
+
+    def _turns(self, order: list[str]) -> list[tuple[list[str], Callable | None]]:
+        """The turns of the clock that a round takes, each with the look at what its last call returned: where that is
+        looked at, the last entrant has a turn of its own."""
+        *others, last = order
+        look = self._looks.get(last)
+        if not look or (last in self._looked_at and self._chance.random() >= LOOKED_AT):
+            return [(order, None)]
+        return [(others, None), ([last], look)] if others else [([last], look)]
 
     @contextmanager
     def _turn_of(self, names: list[str], look: Callable | None = None) -> Iterator[list[Call]]:
@@ -275,7 +265,7 @@ class Rounds:
         name = names[-1]
         clock = self._clock
         problems = []
-        while_busy = getattr(clock, "while_busy", lambda: None)
+        while_busy = clock.while_busy
 
         def behind_the_last() -> None:
             problems.append(look(self._returned[name]))
@@ -294,9 +284,6 @@ class Rounds:
             why = RECALLED if look(result)() else NOT_JOINED
             self.wrong[name] = f"{name}: the result of a timed call was wrong: {words}, {why}"
         self._looked_at[name] = len(self.rounds)
-
-    def _rounds_unseen(self, name: str) -> float:
-        return len(self.rounds) - self._looked_at.get(name, -math.inf)
 
     def _narrow(self) -> bool:
         groups = groups_of(self.rounds)
@@ -318,8 +305,8 @@ def named(
     name: str, call: Callable, mark: bytearray = UNWATCHED, number: int = 0, returned: dict | None = None
 ) -> Callable:
     """`call` in a function whose exceptions are `CallError`s that name it. While it runs, `mark[0]` is `number`. The
-    function has the attributes `long`, `unheld` and `wake` of `call`, which clocks look at. Where `returned` has its
-    name, the result is kept there.
+    function has the attributes `long`, `unheld` and `wake` of `call`, which clocks look at, and `notes` and `listen`.
+    Where `returned` has its name, the result is kept there.
     """
     returned = {} if returned is None else returned
 
@@ -339,6 +326,8 @@ def named(
 
     run.long = getattr(call, "long", False)
     run.unheld = getattr(call, "unheld", False)
+    run.listen = getattr(call, "listen", None)
+    run.notes = named(name, call.notes) if hasattr(call, "notes") else None
     if hasattr(call, "wake"):
         run.wake = named(name, call.wake, mark, number)
     return run

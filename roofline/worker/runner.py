@@ -1,9 +1,10 @@
 """What every operation brings to be run: a runner, found by the name that the operation is declared with."""
 
 from roofline.worker import clocks, device_errors
+from roofline.worker.alone import ALONE, Alone
 from roofline.worker.ceilings import Probe
 from roofline.worker.prepared import PreparedCase, unwatched
-from roofline.worker.ranks import ALONE, Alone, Ranks
+from roofline.worker.ranks import Ranks
 
 
 class Runner:

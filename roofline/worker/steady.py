@@ -6,13 +6,12 @@ that of the one before it reversed, A B B A: what drifts evenly meets all alike.
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
 from roofline.worker.clocks import Call
 from roofline.worker.prepared import PreparedCase
-from roofline.worker.rounds import CallError, named
 from roofline.worker.telemetry import power_w
 
 FROM_S = 0.002
@@ -52,51 +51,24 @@ def chosen(prepared: PreparedCase, medians_s: dict[str, float], options) -> list
 
 def _baseline_and_fastest(prepared: PreparedCase, timed: list[str]) -> list[str]:
     """The baseline, and the fastest other that is no library's, of contenders that stand the fastest first."""
-    names = []
-    has_fastest = False
-    for name in timed:
-        if name == prepared.baseline:
-            names.append(name)
-        elif not (has_fastest or prepared.entrants[name].facts.get("of_library")):
-            names.append(name)
-            has_fastest = True
-    return names
+    others = [name for name in timed if not prepared.entrants[name].facts.get("of_library")]
+    fastest = next((name for name in others if name != prepared.baseline), "")
+    return [name for name in timed if name in (prepared.baseline, fastest)]
 
 
-def blocks(
-    entrants: dict[str, Call],
-    medians_s: dict[str, float],
-    clock,
-    telemetry,
-    *,
-    seed: int,
-    begins: Callable[[str], None],
-    failed: Callable[[str, CallError], None],
-    count: int,
-) -> Iterator[dict]:
-    """Run `entrants` ({name: call}, with their `medians_s` of single calls) in `count` alternating blocks each.
-
-    Blocks are yielded as they end, as the journal has them: `time_s` is per call, `energy_j` of all `calls`,
-    `power_low_w` and `power_high_w` the range of the power, all None where nobody counts. The order of the first
-    alternation is seeded; each other one has that of the one before, reversed.
-    A contender whose block begins is told to `begins(name)`, and whose call raises, to `failed(name, error)`: the
-    others go on.
-    """
-    names = np.random.default_rng(seed).permutation(list(entrants)).tolist()
-    entrants = {name: named(name, call) for name, call in entrants.items()}
+def blocks(names: list[str], *, seed: int, count: int) -> Iterator[dict]:
+    """Yield `count` alternating blocks of each contender, as the journal names them. The order of the first alternation
+    is seeded; each other one has that of the one before, reversed. Who is removed from `names` has no more blocks."""
+    names[:] = np.random.default_rng(seed).permutation(names).tolist()
     for index in range(count):
         order = names if index % 2 == 0 else names[::-1]
         for position, name in enumerate(list(order)):
-            begins(name)
-            try:
-                fields = {"contender": name, "block": index, "position": position}
-                yield fields | _block(entrants[name], medians_s[name], clock, telemetry)
-            except CallError as error:
-                failed(name, error)
-                names.remove(name)
+            yield {"contender": name, "block": index, "position": position}
 
 
-def _block(call: Call, median_s: float, clock, telemetry) -> dict:
+def run_block(call: Call, median_s: float, clock, telemetry) -> dict:
+    """Run a call of `median_s` for a block, as the journal has it: `time_s` is per call, `energy_j` of all `calls`,
+    `power_low_w` and `power_high_w` the range of the power, all None where nobody counts."""
     calls = max(1, math.ceil(SLICE_S / median_s))
     _run_for(DROPPED_S, call, calls, clock)
     telemetry.start()

@@ -1,10 +1,12 @@
 """What disturbed a measurement: clocks, power, temperature and throttling on a GPU; on a CPU what others took of it."""
 
+import functools
+import operator
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 
 RENEWED_S = 0.2
 """NVML renews its energy counter some ten times a second: a reading waits for that, for so long at most."""
@@ -109,40 +111,28 @@ class GpuTelemetry:
             return {"throttled": None, "telemetry_error": self._error or "no reading was taken"}
         power_mw = self._of_readings(median, "power_mw")
         processes = self._ask(self._nvml.nvmlDeviceGetComputeRunningProcesses)
+        reasons = [self._reasons(reading) for reading in self._readings if reading["throttle_mask"] is not None]
+        every_reason = functools.reduce(operator.or_, reasons, 0)
         return {
             "sm_clock_mhz": self._of_readings(median, "sm_clock_mhz"),
             "power_w": None if power_mw is None else power_mw / 1e3,
             "temperature_c": self._of_readings(max, "temperature_c"),
             "other_processes": None if processes is None else max(0, len(processes) - 1),
-        } | self._throttling()
-
-    def _throttling(self) -> dict:
-        readings = 0
-        throttled = 0
-        mask = 0
-        for reading in self._readings:
-            if reading["throttle_mask"] is None:
-                continue
-            readings += 1
-            if self._is_held_down(reading["sm_clock_mhz"]):
-                reasons = reading["throttle_mask"] & SLOWS
-                throttled += reasons > 0
-                mask |= reasons
-        return {
-            "throttled": mask > 0 if readings else None,
-            "throttled_fraction": throttled / readings if readings else None,
-            "throttle_reasons": ", ".join(words for bit, words in THROTTLE_REASONS.items() if bit & mask),
+            "throttled": every_reason > 0 if reasons else None,
+            "throttled_fraction": fmean(map(bool, reasons)) if reasons else None,
+            "throttle_reasons": ", ".join(words for bit, words in THROTTLE_REASONS.items() if bit & every_reason),
         }
+
+    def _reasons(self, reading: dict) -> int:
+        """The mask of what slowed the chip down, unless its clock is known to have been at its highest."""
+        sm_clock_mhz = reading["sm_clock_mhz"]
+        if sm_clock_mhz and self._highest_mhz and sm_clock_mhz >= AT_MOST * self._highest_mhz:
+            return 0
+        return reading["throttle_mask"] & SLOWS
 
     def _of_readings(self, statistic: Callable[[list], float], name: str) -> float | None:
         values = [reading[name] for reading in self._readings if reading[name] is not None]
         return statistic(values) if values else None
-
-    def _is_held_down(self, sm_clock_mhz: float | None) -> bool:
-        """Whether the clock is below its highest, as far as NVML tells both."""
-        if sm_clock_mhz is None or self._highest_mhz is None:
-            return True
-        return sm_clock_mhz < AT_MOST * self._highest_mhz
 
 
 class CpuTelemetry:
@@ -169,7 +159,7 @@ class CpuTelemetry:
             "stolen_share": stolen / total if total else 0.0,
             # Of a short pass ticks may say less than nothing: cut off, the mean over rounds would be too high.
             "others_share": None if of_ranks or not total else (busy - of_run) / total,
-            "load_average": os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+            "load_average": os.getloadavg()[0],
         }
 
     @staticmethod

@@ -8,13 +8,14 @@ What it tells are `worker.messages`.
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 from roofline import operations
 from roofline.operations.gathering import links_text
 from roofline.store.outcome import SKIPPED, Outcome
 from roofline.store.stats import grouped
 from roofline.worker import METHOD_VERSION, ceilings, device_errors, launches, machine, runner, telemetry
+from roofline.worker.alone import ALONE
 from roofline.worker.clocks import empty_call_s
 from roofline.worker.machine import anonymous
 from roofline.worker.messages import (
@@ -31,8 +32,7 @@ from roofline.worker.messages import (
     is_of_contender,
 )
 from roofline.worker.passes import ShapePasses
-from roofline.worker.prepared import Broken, Entrant, PreparedCase, stop_if_lost
-from roofline.worker.ranks import ALONE
+from roofline.worker.prepared import Broken, PreparedCase, stop_if_lost
 from roofline.worker.rounds import UNWATCHED
 
 Tell = Callable[[object], None]
@@ -139,24 +139,13 @@ class Worker:
             seconds = {}
             for name in prepared.contenders:
                 self.begin(Step.CALL, shape, name=name)
-                seconds[name] = self.call_again(prepared, name)
+                began = time.monotonic()
+                prepared.call_again(name)
+                seconds[name] = time.monotonic() - began
             self.tell_rejected(shape, prepared)
             facts = prepared.case.facts | prepared.facts
             self.tell(ShapeChecked(shape, seconds.get(prepared.baseline, 0.0), facts))
             prepared.let_go()
-
-    def call_again(self, prepared: PreparedCase, name: str) -> float:
-        """The seconds of a call of `name`, which may be rejected by it."""
-        entrant = prepared.entrants[name]
-        began = time.monotonic()
-
-        def called() -> Entrant:
-            entrant.call()
-            machine.synchronize(self.device)
-            return entrant
-
-        prepared.admit(name, called)
-        return time.monotonic() - began
 
     def measure(self) -> None:
         """Make the passes that were asked for, of all shapes by turns."""
@@ -168,7 +157,7 @@ class Worker:
             self.note("instruments", lacking)
         self.clock.while_busy = self.telemetry.read
         if self.request.when == "start":
-            self.begin(Step.IDLE, once=True)
+            self.begin(Step.IDLE)
             idle_power_w = telemetry.idle_power_w(self.telemetry)
             self.journal("idle", empty_call_s=empty_call_s(self.clock), idle_power_w=idle_power_w)
         self.measure_ceilings(first)
@@ -195,7 +184,6 @@ class Worker:
             if self.request.when or self.ceilings:
                 self.probes = first.probes()
             if self.request.when:
-                self.begin(Step.CEILINGS, once=True)
                 seconds = min(ceilings.STOP_RULE.max_seconds, self.options.max_seconds)
                 best, reasons = ceilings.measure(
                     self.probes,
@@ -205,7 +193,7 @@ class Worker:
                     device=self.device,
                     rule=replace(ceilings.STOP_RULE, max_seconds=seconds),
                 )
-                for ceiling in map(asdict, best):
+                for ceiling in best:
                     self.ceilings.append(ceiling)
                     self.journal("ceiling", **ceiling)
         except Exception as error:

@@ -124,18 +124,18 @@ def turns(rank, ranks, path):
         assert torch.equal(all_gather_matmul.serial(operands, link), x @ w.T)
 
     arm.long = True
-    with clock.in_step():
+    with clock.ranks.in_step():
         times = clock.turn([named("good", lambda: None), named("arm", arm)])
     of_ranks = [[of_call[f"rank{number}_s"] for number in range(ranks)] for of_call in clock.readings]
     assert times == [max(times_s) for times_s in of_ranks]
     culprit = named("arm", {}.popitem if rank == ranks - 1 else list)
     if rank == ranks - 1:
-        with pytest.raises(Broken) as raised, clock.in_step():
+        with pytest.raises(Broken) as raised, clock.ranks.in_step():
             culprit()
         name, rejection, _ = raised.value.args
         assert (name, rejection.reason.partition(":")[0]) == ("arm", "KeyError")
     else:
-        with clock.in_step():
+        with clock.ranks.in_step():
             culprit()
 
 

@@ -188,7 +188,7 @@ def a_rank(rank, count, path, kind):
                 assert torch.equal(operands.out, product(x, w)), (name, rank, late, call)
                 assert timeline.arrivals_s == sorted(timeline.arrivals_s)
     clock = members.clock(members)
-    with clock.in_step():
+    with clock.ranks.in_step():
         times = clock.turn([lambda: all_gather_matmul.serial(operands, link)] * 3)
     assert len(times) == len(clock.readings) == 3
     members.gather(None)  # none ends while others read its memory

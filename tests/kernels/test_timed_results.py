@@ -27,7 +27,7 @@ def right(x, w, out):
 def is_timed():
     frame = sys._getframe(2)
     while frame:
-        if frame.f_code.co_name in ("_timed", "_wake"):
+        if frame.f_code.co_name == "turn":
             return True
         frame = frame.f_back
     return False

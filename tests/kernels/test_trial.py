@@ -14,6 +14,7 @@ from kernels.trial import EXPERIMENTS, MOST, Candidate, candidates, fastest
 from kernels.waves import GpuSpec
 from roofline.operations.matmul import Matmul
 from roofline.theory.chips import find
+from roofline.worker.clocks import Clock
 
 H100 = GpuSpec.of_chip(find("H100 SXM"))
 NOW, QUICK, SLOW = (Candidate("persistent", Config(128, 128, 64, 8, stages)) for stages in (3, 4, 5))
@@ -63,9 +64,7 @@ def gpu(monkeypatch, tables):
         about.last = None
         return torch.mm(x, w.T, out=out)
 
-    class Clock:
-        now = trial.time.monotonic
-
+    class FixedClock(Clock):
         def turn(self, calls):
             about.measured = [(call(), about.last)[1] for call in calls]
             return [0.5 if candidate in about.quick else 1.0 for candidate in about.measured]
@@ -80,7 +79,7 @@ def gpu(monkeypatch, tables):
         return [(torch.randn(case.m, case.k).bfloat16(), torch.randn(case.n, case.k).bfloat16(),
                  torch.empty(case.m, case.n).bfloat16())] * 2  # fmt: skip
 
-    replaced = {"inspect_all": inspect_all, "operands": operands, "CudaClock": Clock, "Instruments": lambda: None}
+    replaced = {"inspect_all": inspect_all, "operands": operands, "CudaClock": FixedClock, "Instruments": lambda: None}
     for name, stand_in in replaced.items():
         monkeypatch.setattr(trial, name, stand_in)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

@@ -4,11 +4,13 @@ import os
 import sys
 import types
 
+from roofline.worker.clocks import Clock
+
 if "roofline.worker.process" in sys.orig_argv:
     sys.modules["torch"] = types.SimpleNamespace(get_num_threads=lambda: 1)
 
 
-class FakeClock:
+class FakeClock(Clock):
     """Calls return their seconds, or None where the host was late; time passes by what they took."""
 
     timer = "fake_clock_replay"

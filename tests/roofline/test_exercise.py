@@ -111,6 +111,20 @@ def test_diagram_of_contributing_is_that_of_the_code():
             assert label in set.union(*names_used(other_file).values()), (begin, end)
 
 
+def test_a_sample_passes_ten_functions_to_its_first_arithmetic():
+    """Each step names what its file has, and `Round` where one is made: once on each side of the socket."""
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    steps = re.findall(r"^(\d+)\. `([\w.]+)`(.*?): \[\w+\.py\]\((\S+)\)", text, re.M)
+    assert [int(number) for number, *_ in steps] == list(range(1, 11))
+    makes = []
+    for _, name, words, file in steps:
+        used = names_used(file)
+        assert {*name.split(".")} <= used.keys()
+        makes += [name] * ("Round" in used[name.rpartition(".")[2]])
+        assert ("`Round`" in words) == (name in makes), name
+    assert len(makes) == 2
+
+
 def test_every_option_is_documented():
     text = (ROOT / "docs/start.md").read_text()
     assert [flag for flag in FLAGS.values() if f"`{flag}" not in text] == []

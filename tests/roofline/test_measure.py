@@ -5,7 +5,6 @@ import platform
 import subprocess
 import sys
 import types
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from fake_clock import FakeClock
 
 from roofline.operations.matmul import Matmul
 from roofline.worker import ceilings, machine, telemetry
+from roofline.worker.alone import Alone
 from roofline.worker.prepared import verdict
 from roofline.worker.rounds import CallError, Rounds, StopRule, take_turns
 
@@ -52,7 +52,8 @@ def test_time_cap_stops_it_and_the_fewest_rounds_may_take_three_times_as_long():
 def test_a_rank_warms_up_as_often_as_rank_0_and_measures_as_long():
     """Whatever its own clock says."""
     clock, shared = FakeClock(), iter([True, True, False, "", "", "rounds"])
-    clock.broadcast = lambda value: next(shared)
+    clock.ranks = Alone()
+    clock.ranks.broadcast = lambda value: next(shared)
     turns = take_turns({"a": lambda: 100.0}, clock, StopRule(max_seconds=1e-9, warmup_s=0.2), seed=0)
     assert (clock.calls, len(turns.rounds), turns.stopped_by) == (3 + 2, 2, "rounds")
 
@@ -156,16 +157,16 @@ def test_the_fastest_probe_sets_the_ceiling_and_the_first_of_a_cpus_nearly_as_fa
         probes += [ceilings.Probe("matmul", name, 1e3, partial(float, share * times[name]), dtype) for name in times]
     best, reasons = best_of(probes)
     assert not reasons
-    assert [(ceiling.dtype, ceiling.probe, ceiling.beside, ceiling.value) for ceiling in best] == [
+    names = "dtype", "probe", "beside", "value"
+    assert [tuple(map(ceiling.get, names)) for ceiling in best] == [
         (None, "fast", "near", pytest.approx(100)),
         ("fp32", "fast", "fast", pytest.approx(1e3)),
         ("bf16", "fast", "fast", pytest.approx(2e3)),
     ]
     (on_gpu, *_), _ = best_of(probes, device="cuda")
-    assert on_gpu.beside == "fast"
-    lines = [asdict(ceiling) for ceiling in best]
-    assert ceilings.probe_for(Matmul("100,300", "up", 1, 1, "bf16"), probes, lines).config == "near"
-    assert ceilings.probe_for(CASE, probes, lines).call() == 0.5  # of its dtype
+    assert on_gpu["beside"] == "fast"
+    assert ceilings.probe_for(Matmul("100,300", "up", 1, 1, "bf16"), probes, best).config == "near"
+    assert ceilings.probe_for(CASE, probes, best).call() == 0.5  # of its dtype
 
 
 def crash():
@@ -181,7 +182,7 @@ def test_a_probe_that_cannot_run_sets_no_ceiling_and_says_why():
         ceilings.Probe("matmul", "right", 8, lambda: 4.0, "bf16"),
     ]
     best, reasons = best_of(probes)
-    assert [(ceiling.probe, ceiling.value) for ceiling in best] == [("right", pytest.approx(2))]
+    assert [(ceiling["probe"], ceiling["value"]) for ceiling in best] == [("right", pytest.approx(2))]
     assert {name: reason.split(" (")[0] for name, reason in reasons.items()} == {
         "read slow": "each of its samples was late; is the host overloaded?",
         "matmul lazy bf16": "lazy: the output holds NaN",

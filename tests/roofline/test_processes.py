@@ -1,5 +1,6 @@
 """A run of several processes: each makes its share of the passes, and what one dies of costs no more than that."""
 
+import re
 from statistics import fmean
 
 import pytest
@@ -53,7 +54,7 @@ def test_each_process_makes_its_share_of_the_passes(several):
         assert {round_.process for round_ in shape.rounds if "probe matmul" in round_.time_s} == {0, 1, 2}
     assert [line["when"] for line in several.lines if line["kind"] == "ceiling"] == ["start"] * 3
     assert {record["processes"] for record in records_of(several.kept)} == {3}
-    assert "6 of 18 passes, 5 s left: turns of matmul-xxl/16-up-tp8-m64-fp32" in several.text
+    assert re.search(r"6 of 18 passes, \d+ s left: turns of matmul-xxl/16-up-tp8-m64-fp32", several.text)
 
 
 def test_the_number_of_processes_can_be_chosen(three_shapes):

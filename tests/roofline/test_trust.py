@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from roofline.store.stats import ratio_of, time_of
+from roofline.worker.clocks import Clock
 from roofline.worker.rounds import Rounds, StopRule, take_turns
 
 PLAN = StopRule(max_seconds=1e9, max_rounds=200, warmup_s=0.0)
@@ -19,7 +20,7 @@ BETWEEN = 0.013
 TRIALS = 100
 
 
-class DriftingClock:
+class DriftingClock(Clock):
     """The clock reads disturbed seconds of calls that return (name, true seconds). It is deterministic for a seed."""
 
     def __init__(self, seed, correlation, spread=0.03):
