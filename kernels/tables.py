@@ -1,5 +1,5 @@
-"""Tables of work tiles for the flagged kernel, which no figure simulates: with as few spills as arrivals let be; how
-many there are; and whether any table fits its grid.
+"""Tables of work tiles for the flagged kernel, which no figure simulates: with as few spills as arrivals let be; and
+how many those are.
 
 `roofline.theory.schedule` says what a table is, and has those that the simulator of schedules knows.
 """
@@ -12,24 +12,6 @@ from roofline.theory.schedule import Grid, Table, WorkTile, deal
 def spills(table: Table) -> int:
     """Return how many times an accumulator is written by the work tiles of `table`, to be read back once each."""
     return sum(work_tile.spill for work_tiles in table for work_tile in work_tiles)
-
-
-def check(table: Table, grid: Grid, chunks: int) -> None:
-    """Raises ValueError unless `table` multiplies each tile of `grid` with each of `chunks` chunks, once and in order,
-    in one program, and spills what is resumed later and nothing else."""
-    done: dict[tuple[int, int], tuple[int, int]] = {}  # tile -> (program, chunks done)
-    for program, work_tiles in enumerate(table):
-        for work_tile in work_tiles:
-            tile = work_tile[:2]
-            owner, chunk = done.get(tile, (program, 0))
-            fits = (owner, work_tile.chunk_from) == (program, chunk) and chunk < work_tile.chunk_to <= chunks
-            if not fits or (work_tile.resume, work_tile.spill) != (chunk > 0, work_tile.chunk_to < chunks):
-                raise ValueError(
-                    f"program {program}: {work_tile} does not follow chunk {chunk} of {chunks} of its tile"
-                )
-            done[tile] = program, work_tile.chunk_to
-    if left := set(grid.tiles) ^ {tile for tile, (_, chunk) in done.items() if chunk == chunks}:
-        raise ValueError(f"tile {min(left)} is not visited with all {chunks} chunks, or is none of {grid}")
 
 
 def spill_once(grid: Grid, programs: int, arrival_s: Sequence[float], chunk_s: float) -> Table:

@@ -116,7 +116,7 @@ def measure(sets: list[tuple], tried: list[Candidate], seconds: float) -> dict:
     for candidate in tried:
         run = partial(CONTENDERS[candidate.kernel].load(), config=candidate.config)
         try:
-            _, refused = checks.check(candidate.kernel, run, *sets[0], reference, "bf16", None)
+            _, refused = checks.check(candidate.kernel, run, sets[0], reference)
         except Exception as error:  # of Triton, too: the others still get their times
             refused = rejection(error)
         if refused:

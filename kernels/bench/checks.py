@@ -14,7 +14,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from kernels.contract import Scales
+from kernels.contract import Scales, dtype_name
 from kernels.fp8 import scale_rows, scales_of_rows
 from roofline.worker.prepared import FAILED, Rejection, verdict
 from roofline.worker.rounds import NOT_JOINED, Inputs
@@ -175,9 +175,14 @@ def error_of(out: Tensor, reference: Tensor) -> float:
     if any element of `out` was left unwritten."""
     if out.isnan().any():
         return math.nan
-    error = _weighted_sums(out.T, len(out)).T - reference
+    error = _errors(out, reference)
     largest = error.abs().max() / reference.square().mean().sqrt()
     return float(torch.maximum(error.norm() / reference.norm(), largest / TAIL))
+
+
+def _errors(out: Tensor, reference: Tensor) -> Tensor:
+    """Return by how much the sums of `out` differ from `reference_sums`."""
+    return _weighted_sums(out.T, len(out)).T - reference
 
 
 def _group(m: int) -> int:
@@ -224,53 +229,57 @@ def changes_later(out: Tensor) -> bool:
 def check(
     name: str,
     run: Callable,
-    x: Tensor,
-    w: Tensor,
-    out: Tensor,
+    operands: tuple,
     reference: Tensor,
-    dtype: str,
-    limit: float | None,
+    limit: float | None = None,
     reference_of_minus: Tensor | None = None,
-    scales: Scales | None = None,
 ) -> tuple[float, Rejection | None]:
     """Return the relative error of `run`, and why it is refused: unless it computes x @ w.T, then -x @ w.T anew, into
     `out`, and leaves x, w and what lies around the three as they are. Raises what `run` raises; all but `out` is
-    restored. `limit` is that of `verdict`. `reference_of_minus` is what becomes of -x, where that is not -reference."""
-    references = {1: reference, -1: -reference if reference_of_minus is None else reference_of_minus}
-    kept, errors, refused, given = {"its input x": x, "its input w": w}, [], None, ()
+    restored.
+
+    `operands` are x, w, out, and in fp8 scales. `limit` is that of `verdict`. `reference_of_minus` is what becomes of
+    -x, where that is not -reference."""
+    x, w, out, *scales = operands
+    watched = {"its input x": x, "its input w": w}
     if scales:
-        given = (scales,)
-        kept |= {"its scales of x": scales[0], "its scales of w": scales[1]}
+        watched["its scales of x"], watched["its scales of w"] = scales[0]
     for operand, tensor in (("x", x), ("w", w), ("out", out)):
-        before, behind = around(tensor)
-        kept |= {f"what lies before {operand}": before, f"what lies behind {operand}": behind}
-    kept = {place: (tensor, tensor.clone()) for place, tensor in kept.items()}
+        watched[f"what lies before {operand}"], watched[f"what lies behind {operand}"] = around(tensor)
+    copies = {place: tensor.clone() for place, tensor in watched.items()}
+    if reference_of_minus is None:
+        reference_of_minus = -reference
     try:
-        for sign, more in ((1, ""), (-1, ", of inputs that it had not seen")):
-            times_sign(x, sign)
-            result = run(x, w, out.fill_(math.nan), *given)
-            if problem := not_out(result, out):
-                times_sign(x, sign)
-                return math.nan, Rejection(FAILED, f"{name}: {problem}")
-            errors.append(error_of(out, references[sign]))
-            if not refused and (refused := verdict(name, errors[-1], dtype, limit)):
-                place = worst_place(out, references[sign])
-                later = f", {NOT_JOINED}" if changes_later(out) else ""
-                refused = replace(refused, reason=f"{refused.reason}{more}; {place}{later}")
-            times_sign(x, sign)  # last: what is late still reads it
-    finally:
-        written = [place for place, pair in kept.items() if not are_same_bits(*pair)]
-        for place in written:
-            torch.Tensor.copy_(*kept[place])
-    if written:
-        refused = Rejection(FAILED, f"{name}: it wrote into {' and '.join(written)}, which others read")
-    return errors[0], refused
-
-
-def times_sign(x: Tensor, sign: int) -> None:
-    """Multiply x by 1 or -1, in place."""
-    if sign < 0:
+        error, refused = _check_call(name, run, operands, reference, limit)
         bits(x).bitwise_xor_(sign_bit(x))
+        _, refused_again = _check_call(
+            name, run, operands, reference_of_minus, limit, ", of inputs that it had not seen"
+        )
+        bits(x).bitwise_xor_(sign_bit(x))  # last: what is late still reads it
+    finally:
+        written = [place for place, tensor in watched.items() if not are_same_bits(tensor, copies[place])]
+        for place in written:
+            torch.Tensor.copy_(watched[place], copies[place])
+    if written:
+        return error, Rejection(FAILED, f"{name}: it wrote into {' and '.join(written)}, which others read")
+    return error, refused or refused_again
+
+
+def _check_call(
+    name: str, run: Callable, operands: tuple, reference: Tensor, limit: float | None, unseen: str = ""
+) -> tuple[float, Rejection | None]:
+    """Return the relative error of one call, and why that is too much."""
+    x, w, out, *scales = operands
+    result = run(x, w, out.fill_(math.nan), *scales)
+    if problem := not_out(result, out):
+        return math.nan, Rejection(FAILED, f"{name}: {problem}")
+    error = error_of(out, reference)
+    refused = verdict(name, error, dtype_name(x, w, *scales), limit)
+    if refused:
+        place = worst_place(out, reference)
+        later = f", {NOT_JOINED}" if changes_later(out) else ""
+        refused = replace(refused, reason=f"{refused.reason}{unseen}; {place}{later}")
+    return error, refused
 
 
 def around(matrix: Tensor) -> tuple[Tensor, Tensor]:
@@ -300,8 +309,9 @@ def worst_place(out: Tensor, reference: Tensor) -> str:
     if unwritten := int(out.isnan().sum()):
         row, column = out.isnan().nonzero()[0].tolist()
         return f"{unwritten} of {out.numel()} elements, the first is out[{row}, {column}]"
-    error = (_weighted_sums(out.T, len(out)).T - reference).abs() / reference.square().mean().sqrt()
+    error = _errors(out, reference).abs() / reference.square().mean().sqrt()
     row, place = divmod(int(error.argmax()), error.shape[1])
-    first, group = place * _group(len(out)), _group(len(out))
+    group = _group(len(out))
+    first = place * group
     columns = first if group == 1 else f"{first}:{min(first + group, out.shape[1])}"
     return f"the worst is out[{row}, {columns}], off by {float(error.max()):.2g} times a typical value"

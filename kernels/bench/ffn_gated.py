@@ -65,26 +65,37 @@ def halves(both: Tensor, by_turns: bool, dim: int) -> tuple[Tensor, Tensor]:
 
 def hidden_rows(x: Tensor, gate_up: Tensor, by_turns: bool, dtype: torch.dtype, scales: Scales | None = None) -> Tensor:
     """Return silu(x @ gate.T) * (x @ up.T) in `dtype`, some weights at a time."""
-    x_scales, w_scales = scales or (x.new_ones(1, dtype=dtype), x.new_ones((1, len(gate_up)), dtype=dtype))
-    x = x.to(dtype) * x_scales
-    pieces = []
-    for matrix in (gate_up, w_scales.T):
-        pieces += [half.split(checks.SLICE) for half in halves(matrix, by_turns, 0)]
+    x = x.to(dtype)
+    w_scales = x.new_ones((len(gate_up), 1))
+    if scales:
+        x = x * scales[0]
+        w_scales = scales[1].T
+    gate, up = (half.split(checks.SLICE) for half in halves(gate_up, by_turns, 0))
+    gate_scales, up_scales = (half.split(checks.SLICE) for half in halves(w_scales, by_turns, 0))
     parts = []
-    for gate, up, gate_scales, up_scales in zip(*pieces, strict=True):
-        gate, up = gate.to(dtype) * gate_scales, up.to(dtype) * up_scales
-        parts.append(F.silu(x @ gate.T) * (x @ up.T))
+    for number in range(len(gate)):
+        gates = x @ (gate[number].to(dtype) * gate_scales[number]).T
+        ups = x @ (up[number].to(dtype) * up_scales[number]).T
+        parts.append(F.silu(gates) * ups)
     return torch.cat(parts, 1)
+
+
+def multiply_gate_up(multiply: Callable[..., Tensor], x: Tensor, weights: Weights, out: Tensor) -> Tensor:
+    return multiply(x, weights.gate_up, weights.both, weights.scales)
+
+
+def multiply_down(multiply: Callable[..., Tensor], x: Tensor, weights: Weights, out: Tensor) -> Tensor:
+    return multiply(weights.factor, weights.down, out, weights.down_scales)
 
 
 def run_torch(multiply: Callable[..., Tensor], x: Tensor, weights: Weights, out: Tensor) -> Tensor:
     """The layer by two matmuls `multiply(x, w, out, scales)`, and torch's elementwise functions between them."""
-    multiply(x, weights.gate_up, weights.both, weights.scales)
+    multiply_gate_up(multiply, x, weights, out)
     gate, up = halves(weights.both, False, 1)
     torch.ops.aten.silu.out(gate, out=weights.hidden)
     weights.hidden.mul_(up)
     quantise_hidden(weights)
-    return multiply(weights.factor, weights.down, out, weights.down_scales)
+    return multiply_down(multiply, x, weights, out)
 
 
 def quantise_hidden(weights: Weights) -> None:
@@ -103,7 +114,7 @@ def run_fused(x: Tensor, weights: Weights, out: Tensor) -> Tensor:
 
     gated(x, weights.gate_up, weights.hidden, weights.scales)
     quantise_hidden(weights)
-    return kernels.matmul(weights.factor, weights.down, out, weights.down_scales)
+    return multiply_down(kernels.matmul, x, weights, out)
 
 
 def run_compiled(x: Tensor, weights: Weights, out: Tensor) -> Tensor:
@@ -151,6 +162,8 @@ RUN = {
 MULTIPLY = {"cublas": vendor.run_cublas, "ours": kernels.matmul}
 """Whose matmuls take turns alone."""
 
+HALVES = {"gate_up": multiply_gate_up, "down": multiply_down}
+
 MULTIPLIED_BY = {"cublas": "cublas", "unfused": "ours", "fused": "ours"}
 """Contender -> whose matmuls are compared with its layer."""
 
@@ -179,8 +192,7 @@ class Runner(matmul.Runner):
 
     def prepare(self, case: FfnGated, names: list[str], first_call=unwatched) -> PreparedCase:
         options = self.options
-        baseline = CONTENDERS[options.device][0]
-        prepared = PreparedCase(case, baseline, options.device, first_call=first_call)
+        prepared = PreparedCase(case, CONTENDERS[options.device][0], options.device, first_call=first_call)
         rotation = Rotation(operands(case, options), options.seed)
         prepared.inputs = rotation
         limit = FP8_TOLERANCE if case.dtype == "fp8" else VENDOR_TOLERANCE[case.dtype]
@@ -198,22 +210,23 @@ class Runner(matmul.Runner):
         def entrant(name: str) -> Entrant | Rejection:
             if lacking := why_not(name, case, options, x, weights):
                 return Rejection(SKIPPED, f"{name}: {lacking}")
-            by_turns, run = name == "fused", RUN[name]
-
-            def check() -> tuple[float, Rejection | None]:
-                def on_weights(x: Tensor, w: Tensor, out: Tensor) -> Tensor:
-                    return run(x, weights, out)
-
-                right, of_minus = references(by_turns)
-                return checks.check(name, on_weights, x, weights.gate_up, out, right, case.dtype, limit, of_minus)
-
+            by_turns = name == "fused"
+            run = RUN[name]
+            on_first_set = (lambda x, gate_up, out: run(x, weights, out)), (x, weights.gate_up, out)
+            right, of_minus = references(by_turns)
+            check = partial(checks.check, name, *on_first_set, right, limit, of_minus)
             error, refused = check()
-            facts = {"multiplied_by": MULTIPLIED_BY[name]} if name in MULTIPLIED_BY else {}
-            look = partial(rotation.look, limit, by_turns)
-            call = checks.Rotated(run, rotation)
-            return refused or Entrant(name, call, "", config(name), error, facts, lambda: check()[1], look=look)
+            return refused or Entrant(
+                name,
+                checks.Rotated(run, rotation),
+                config=config(name),
+                relative_error=error,
+                facts={"multiplied_by": MULTIPLIED_BY[name]} if name in MULTIPLIED_BY else {},
+                recheck=lambda: check()[1],
+                look=partial(rotation.look, limit, by_turns),
+            )
 
-        for name in dict.fromkeys([baseline, *names] if options.timed else names):
+        for name in self.with_baseline(prepared, names):
             first_call_s = FIRST_CALL_S["compiled"] if name in LONGEST_FIRST_CALL else None
             prepared.enter(name, partial(entrant, name), first_call_s)
         if options.timed:
@@ -226,29 +239,19 @@ def parts(contenders: list[str], rotation: Rotation) -> dict[str, Entrant]:
     """Return both matmuls alone, of each whose layer is timed."""
     entrants = {}
     for by in dict.fromkeys(MULTIPLIED_BY[name] for name in contenders if name in MULTIPLIED_BY):
-        multiply = MULTIPLY[by]
-
-        def gate_up(x: Tensor, weights: Weights, out: Tensor, multiply=multiply) -> Tensor:
-            return multiply(x, weights.gate_up, weights.both, weights.scales)
-
-        def down(x: Tensor, weights: Weights, out: Tensor, multiply=multiply) -> Tensor:
-            return multiply(weights.factor, weights.down, out, weights.down_scales)
-
-        for half in (gate_up, down):
-            name = f"{half.__name__}_{by}"
-            call = checks.Rotated(half, rotation)
-            entrants[name] = Entrant(name, call, PART, f"{half.__name__} alone", facts={"multiplied_by": by})
+        for half, run in HALVES.items():
+            name = f"{half}_{by}"
+            call = checks.Rotated(partial(run, MULTIPLY[by]), rotation)
+            entrants[name] = Entrant(name, call, PART, f"{half} alone", facts={"multiplied_by": by})
     return entrants
 
 
 def why_not(name: str, case: FfnGated, options, x: Tensor, weights: Weights) -> str | None:
     """Return why a contender cannot run the case, or must not be timed, here; None if it can."""
-    if options.timed and name not in CONTENDERS[options.device]:
-        return f"it is not timed on the {options.device}; take {', '.join(CONTENDERS[options.device])}"
+    if lacking := matmul.not_for(name, case, options, CONTENDERS[options.device]):
+        return lacking
     if name == "cublas" and not x.is_cuda:
         return "it runs on cuda; take the contender 'torch'"
-    if name == "numpy" and case.dtype != "fp32":
-        return f"NumPy computes in fp32 here, and the case is {case.dtype}"
     if name in ("cublas", "compiled") and weights.scales:
         return reason(vendor.cublas.require, x, weights.gate_up, weights.both, weights.scales)
     if name not in OURS:
@@ -272,7 +275,8 @@ def config(name: str) -> str:
 def operands(case: FfnGated, options) -> list[tuple[Tensor, Weights, Tensor]]:
     """Return sets of x, weights and out, enough of them to leave none in the cache as far as the memory has room. They
     share what lies between two kernels. Normal values, of sizes that keep out below about 1."""
-    device, dtype = options.device, result_dtype(DTYPES[case.dtype])
+    device = options.device
+    dtype = result_dtype(DTYPES[case.dtype])
     numbers = torch.Generator(device).manual_seed(options.seed)
     m, width, hidden = case.m, case.n, case.k
     count = 1
@@ -287,7 +291,8 @@ def operands(case: FfnGated, options) -> list[tuple[Tensor, Weights, Tensor]]:
         whole = torch.randn(rows + 2 * guard, columns, generator=numbers, device=device, dtype=dtype)
         return whole.mul_(scale)[guard : guard + rows]
 
-    both, between = normal(m, 2 * hidden), normal(m, hidden)
+    both = normal(m, 2 * hidden)
+    between = normal(m, hidden)
     sets = []
     for _ in range(count):
         gate_up = normal(2 * hidden, width, width**-0.5)
