@@ -56,7 +56,8 @@ def launch_metadata(grid: tuple, kernel: Any, args: dict[str, Any]) -> dict[str,
     for name in ("x", "w", "out"):
         tensors[name] = args[f"{name}_desc"].base if f"{name}_desc" in args else args[f"{name}_ptr"]
     x, w, out = tensors.values()
-    (m, k), n = x.shape, len(w)
+    (m, k) = x.shape
+    n = len(w)
     scales = [args.get(name) for name in ("x_scales_ptr", "w_scales_ptr")]
     return {
         "name": f"{kernel.name} [M={m}, N={n}, K={k}]",
@@ -156,11 +157,14 @@ def empty_out(x: Tensor, w: Tensor, **kind) -> Tensor:
 
 def empty_scales(x: Tensor, w: Tensor, by_block: bool) -> Scales:
     """Return new scales for x and w, by block or by row."""
-    (m, k), n = x.shape, len(w)
+    (m, k) = x.shape
+    n = len(w)
     if by_block:
-        x_scales, of_w = x.new_empty((blocks_of(k), m), dtype=torch.float32).T, (blocks_of(n), blocks_of(k))
+        x_scales = x.new_empty((blocks_of(k), m), dtype=torch.float32).T
+        of_w = (blocks_of(n), blocks_of(k))
     else:
-        x_scales, of_w = x.new_empty((m, 1), dtype=torch.float32), (1, n)
+        x_scales = x.new_empty((m, 1), dtype=torch.float32)
+        of_w = (1, n)
     return x_scales, x.new_empty(of_w, dtype=torch.float32)
 
 
@@ -217,7 +221,8 @@ def validate(x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | N
             )
         if problem := _problem(matrix, x.device):
             raise ValueError(f"{name} {problem}")
-    (m, k), (n, w_k) = x.shape, w.shape
+    (m, k) = x.shape
+    (n, w_k) = w.shape
     if k != w_k:
         raise ValueError(
             f"x has K={k} but w has K={w_k}; w is [N, K] as nn.Linear stores it, pass w.T.contiguous() if it is [K, N]"
@@ -239,14 +244,16 @@ def validate(x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | N
 
 
 def _validate_scales(x: Tensor, w: Tensor, scales: Scales | None) -> None:
-    m, n = len(x), len(w)
+    m = len(x)
+    n = len(w)
     if (scales is None) == (x.dtype == FP8):
         problem = "needs scales" if scales is None else "has no scales"
         raise TypeError(f"x is {x.dtype}, which {problem}: give scales=(x_scales[{m}, 1], w_scales[1, {n}]) beside fp8")
     if scales is None:
         return
     blocks = blocks_of(x.shape[1])
-    by_row, by_block = ([m, 1], [1, n]), ([m, blocks], [blocks_of(n), blocks])
+    by_row = ([m, 1], [1, n])
+    by_block = ([m, blocks], [blocks_of(n), blocks])
     is_by_block = [[*factors.shape] for factors in scales] == [*by_block]
     for number, (name, factors) in enumerate(zip(("x_scales", "w_scales"), scales, strict=True)):
         if factors.dtype != torch.float32:
@@ -286,7 +293,8 @@ def overlap(a: Tensor, b: Tensor) -> bool:
     if not a.numel() or not b.numel() or a.untyped_storage()._cdata != b.untyped_storage()._cdata:
         return False
     first, second = sorted((a, b), key=Tensor.storage_offset)
-    (rows, columns), begin = first.shape, first.storage_offset()
+    (rows, columns) = first.shape
+    begin = first.storage_offset()
     return second.storage_offset() < begin + (rows - 1) * first.stride(0) + columns
 
 

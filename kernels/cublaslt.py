@@ -115,7 +115,9 @@ class Plan:
     """
 
     def __init__(self, layout: Layout):
-        m, n, k = layout.m, layout.n, layout.k
+        m = layout.m
+        n = layout.n
+        k = layout.k
         x_stride, w_stride, out_stride = layout.strides
         self.layout = layout
         self.operation = made("cublasLtMatmulDescCreate", COMPUTE_32F, REAL_32F)
@@ -145,7 +147,8 @@ class Plan:
         set_attribute("MatmulPreference", preference, MAX_WORKSPACE, ctypes.c_size_t(WORKSPACE_BYTES))
         for attribute in MIN_ALIGNMENTS:
             set_attribute("MatmulPreference", preference, attribute, ctypes.c_uint32(self.layout.alignment))
-        results, count = (Candidate * CANDIDATES)(), ctypes.c_int()
+        results = (Candidate * CANDIDATES)()
+        count = ctypes.c_int()
         call(
             "cublasLtMatmulAlgoGetHeuristic", context(self.layout.device), self.operation,
             self.w, self.x, self.out, self.out, preference, CANDIDATES, results, ctypes.byref(count),
@@ -158,8 +161,10 @@ class Plan:
 
     def run(self, number: int, x: Tensor, w: Tensor, out: Tensor) -> None:
         """Multiply by the candidate `number`."""
-        candidate, space = self.candidates[number], workspace(x.device, WORKSPACE_BYTES // 4, 1).partials
-        one, zero = ctypes.c_float(1), ctypes.c_float(0)
+        candidate = self.candidates[number]
+        space = workspace(x.device, WORKSPACE_BYTES // 4, 1).partials
+        one = ctypes.c_float(1)
+        zero = ctypes.c_float(0)
         w_at, x_at, out_at, space_at = (ctypes.c_void_p(tensor.data_ptr()) for tensor in (w, x, out, space))
         call(
             "cublasLtMatmul", context(self.layout.device), self.operation,

@@ -83,7 +83,8 @@ class Binary:
     @cached_property
     def serialised(self) -> tuple[str, ...]:
         """What ptxas says of wgmma that it serialised."""
-        ptx, arch = self.triton.asm["ptx"], self.triton.metadata.target.arch
+        ptx = self.triton.asm["ptx"]
+        arch = self.triton.metadata.target.arch
         if "wgmma.mma_async" not in ptx:
             return ()
         options = ["-v", "--regAllocOptLevel=2", f"--gpu-name={sm_arch_from_capability(arch)}"]  # as Triton's own
@@ -172,10 +173,14 @@ class Finding:
         """Return each broken promise in a sentence: value, limit, way out."""
         if (cubin := self.cubin) is None:
             return [f"does not compile: {self.error}"]
-        job, beside, (most_registers, most_bytes) = self.job, "", (SM_REGISTERS, self.job.shared_limit_bytes)
+        job = self.job
+        beside = ""
+        (most_registers, most_bytes) = (SM_REGISTERS, self.job.shared_limit_bytes)
         if job.kernel in BESIDE_LINK:
-            beside, (most_registers, most_bytes) = " beside the copier", room()
-        registers, most_bytes = allotted(cubin.registers, self.num_warps), min(most_bytes, job.shared_limit_bytes)
+            beside = " beside the copier"
+            (most_registers, most_bytes) = room()
+        registers = allotted(cubin.registers, self.num_warps)
+        most_bytes = min(most_bytes, job.shared_limit_bytes)
         missing = sorted({*self.register_counts} - {*cubin.register_counts})
         checks = (
             (cubin.spills,
@@ -240,10 +245,12 @@ def inspect_user(place: str, shape: tuple[int, int, int], dtype: str) -> list[Fi
     m, n, k = shape
     x, w = (torch.empty(size, dtype=DTYPES[dtype]) for size in ((m, k), (n, k)))
     more = {"scales": empty_scales(x, w, dtype == "fp8_block")} if x.dtype == FP8 else {}
-    findings, hopper = [], table("sm90")
+    findings = []
+    hopper = table("sm90")
     for launch in launches_of(contenders.load(contenders.parse(place)), x, w, empty_out(x, w), **more):
         warps, stages = (launch.args.get(name, usual) for name, usual in (("num_warps", 4), ("num_stages", 3)))
-        config, limit = f"warps{warps} stages{stages}", hopper.shared_limit_bytes
+        config = f"warps{warps} stages{stages}"
+        limit = hopper.shared_limit_bytes
         findings.append(inspect(Job(launch.kernel.__name__, config, dtype, hopper.target, limit, None), launch))
     return findings
 

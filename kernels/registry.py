@@ -112,7 +112,8 @@ CONTENDERS = {
 def of_run(options) -> dict[str, Contender]:
     """The contenders of a run by name: ours, and those of the user's files. What these declare is read when they are
     loaded, in a process that may die of it."""
-    versions, of_run = dict(options.users), dict(CONTENDERS)
+    versions = dict(options.users)
+    of_run = dict(CONTENDERS)
     for name, place in users(options).items():
         of_run[name] = Contender(
             name=name,
@@ -166,7 +167,8 @@ class Planner:
     """Lists the contenders of a matmul, as `roofline.operations.base.Planner` does, for its `options`."""
 
     def __init__(self, options):
-        self.options, self._contenders = options, of_run(options)
+        self.options = options
+        self._contenders = of_run(options)
 
     def choices(self) -> list[str]:
         return [*self._contenders]

@@ -37,7 +37,8 @@ def _spill_once_plan(tiles: int, arrival_s: Sequence[float], chunk_s: float) -> 
     chunks = len(arrival_s)
     done = [0] * tiles
     plan: list[tuple[int, int, int]] = []
-    now, held = 0.0, -1
+    now = 0.0
+    held = -1
     while min(done, default=chunks) < chunks:
         here = sum(arrival <= now for arrival in arrival_s)
         tile = held

@@ -149,7 +149,8 @@ def choose(kernel: str, arch: str, m: int, n: int, k: int, dtype: torch.dtype, g
 
     ValueError when no entry admits the shape.
     """
-    of, short = table(arch), DTYPE_NAMES[dtype]
+    of = table(arch)
+    short = DTYPE_NAMES[dtype]
     entries = [entry for entry in of.entries if entry.admits(kernel, m, n, k, short)]
     if not entries:
         raise ValueError(

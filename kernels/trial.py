@@ -92,7 +92,8 @@ def candidates(experiment: Experiment, case: Matmul, gpu: GpuSpec) -> dict[Candi
 
 def modelled(kernel: str, changes: tuple[dict, ...], case: Matmul, gpu: GpuSpec) -> tuple[Config, dict[Config, float]]:
     """Return what a kernel takes at present, and the seconds that the model has for that and each change of it."""
-    shape, table = (case.m, case.n, case.k), tiles.table("sm90")
+    shape = (case.m, case.n, case.k)
+    table = tiles.table("sm90")
     now = tiles.choose(kernel, "sm90", *shape, torch.bfloat16, gpu)
     bases = [entry.config for entry in table.entries if entry.admits(kernel, *shape, "bf16") and not entry.measured]
     if kernel in table.modelled:
@@ -112,7 +113,8 @@ def measure(sets: list[tuple], tried: list[Candidate], seconds: float) -> dict:
     """Time cuBLAS, and those of `tried` that are right, by turns on `sets` of x, w and out in rotation. Returns
     {candidate, or None for cuBLAS: {round: seconds}}."""
     runs = {None: CONTENDERS["cublas"].load()}
-    reference, turn = checks.reference_sums(*sets[0][:2]), itertools.cycle(sets)
+    reference = checks.reference_sums(*sets[0][:2])
+    turn = itertools.cycle(sets)
     for candidate in tried:
         run = partial(CONTENDERS[candidate.kernel].load(), config=candidate.config)
         try:
@@ -132,7 +134,8 @@ def measure(sets: list[tuple], tried: list[Candidate], seconds: float) -> dict:
 def tell(case: Matmul, times: dict) -> None:
     """Print a line for each candidate."""
     for candidate, by_round in times.items():
-        time_s, ratio = median(by_round.values()), ratio_of(times[None], by_round)
+        time_s = median(by_round.values())
+        ratio = ratio_of(times[None], by_round)
         verdict = "FASTER" if ratio.low > 1 else "SLOWER" if ratio.high < 1 else "alike"
         rates = f"{time_s * 1e6:.1f} us, {case.work.flop / time_s / 1e12:.1f} TFLOP/s"
         ratios = f"{ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}] of cublas"
@@ -166,7 +169,8 @@ def entry(best: Candidate, case: Matmul, mma: str, measured: dict) -> dict:
 def conduct(experiment: Experiment, options: Options, gpu: GpuSpec, deadline: float, path: Path | None) -> None:
     """Try an experiment on the shapes of `options` until `deadline`, those first that the model expects most from.
     Entries go to `path` as they come; without one nothing is timed."""
-    table, entries = tiles.table("sm90"), []
+    table = tiles.table("sm90")
+    entries = []
     plans = {case: candidates(experiment, case, gpu) for case in sweep(options)}
     every = dict.fromkeys(candidate for plan in plans.values() for candidate in plan)
     jobs = [Job(c.kernel, c.config, "bf16", table.target, table.shared_limit_bytes, None) for c in every]
@@ -179,7 +183,8 @@ def conduct(experiment: Experiment, options: Options, gpu: GpuSpec, deadline: fl
             sound[candidate] = finding.mma
     gains = {case: next(iter(plan.values())) / min(plan.values()) for case, plan in plans.items()}
     for place, case in enumerate(sorted(plans, key=gains.get, reverse=True)):
-        now, left_s = next(iter(plans[case])), deadline - time.monotonic()
+        now = next(iter(plans[case]))
+        left_s = deadline - time.monotonic()
         tried = [candidate for candidate in plans[case] if candidate in sound]
         if path and left_s < 0:
             print(f"{case.id}: not begun, the time is up")
@@ -206,13 +211,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default="results/local/trial", metavar="FOLDER", help="where entries go")
     parser.add_argument("--dry", action="store_true", help="compile all candidates, and time none")
     options = parser.parse_args(arguments)
-    experiment, path = EXPERIMENTS[options.experiment], None
+    experiment = EXPERIMENTS[options.experiment]
+    path = None
     gpu = GpuSpec.of_chip(chips.find("H100 SXM"))
     if not options.dry:
         if not torch.cuda.is_available():
             parser.error("torch finds no GPU here: run this on a Hopper, or with --dry")
         options.out.mkdir(parents=True, exist_ok=True)
-        gpu, path = tiles.machine_of(torch.device("cuda", 0)), options.out / f"{options.experiment}.json"
+        gpu = tiles.machine_of(torch.device("cuda", 0))
+        path = options.out / f"{options.experiment}.json"
     cases = Options("cuda", True, "xxl", LAYERS, experiment.tokens, (1, 8), ("bf16",), shapes=tuple(options.shapes))
     try:
         conduct(experiment, cases, gpu, began + 60 * options.minutes, path)

@@ -126,7 +126,8 @@ def run_cublas(x: Tensor, w: Tensor, out: Tensor, scales: Scales | None = None) 
         return torch._scaled_mm(x, w.T, *scales, out_dtype=out.dtype, use_fast_accum=True, out=out)
     x_scales, w_scales = scales
     columns = x_scales.as_strided(x_scales.shape, (1, len(x)))  # of one row torch wants these strides, too
-    of_x, of_w = ScalingType.BlockWise1x128.value, ScalingType.BlockWise128x128.value
+    of_x = ScalingType.BlockWise1x128.value
+    of_w = ScalingType.BlockWise128x128.value
     return torch.ops.aten._scaled_mm_v2.out(
         x, w.T, [columns], [of_x], [], [w_scales.T], [of_w], [], None, out.dtype, out=out
     )  # fmt: skip
@@ -202,7 +203,8 @@ def of_user(place: str, version: str = "") -> Library:
     """Return the matmul that `roofline.operations.contenders.parse` names.
 
     Raises ValueError where it cannot be loaded, and where its file is not of that `version` any more."""
-    function, name = contenders.load(place, version), place.rpartition(":")[2]
+    function = contenders.load(place, version)
+    name = place.rpartition(":")[2]
     declared = getattr(function, "declaration", contenders.Declaration())
     limit = f"tolerance {declared.tolerance:g}" if declared.tolerance else ""
     config = ", ".join(filter(None, (declared.label, contenders.short(place, version), limit)))

@@ -100,7 +100,8 @@ def cost(m: int, n: int, k: int, itemsize: int, tile: Any, gpu: GpuSpec) -> Cost
     stores = full_waves + bool(tail)
     if tail and tile.shared_waves:
         if tile.shared_waves > 1 and full_waves:
-            full_waves, tail = full_waves - 1, tail + sms
+            full_waves = full_waves - 1
+            tail = tail + sms
         tail_s = tail / sms * max(mma_s, *shared_s(m, n, k, itemsize, tile, gpu)) + FIXUP_S
     elif tail:
         tail_s = max(mma_s, *moved_s(tail))
@@ -145,7 +146,8 @@ def _covered(running: int, tiles_m: int, tiles_n: int, tile: Any) -> tuple[int, 
     along = min(tile.group_m, grouped, running)
     across = -(-running // along)
     if across > swept:  # more than one group at a time
-        along, across = min(grouped, -(-running // swept)), swept
+        along = min(grouped, -(-running // swept))
+        across = swept
     return (along, across) if tile.raster == "m" else (across, along)
 
 

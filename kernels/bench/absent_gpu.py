@@ -33,7 +33,8 @@ class NoMemory(TorchFunctionMode):
     """Makes tensors of `cuda` as tensors of `meta`, which say that they are of `cuda`."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
-        kwargs, name = dict(kwargs or {}), function.__name__
+        kwargs = dict(kwargs or {})
+        name = function.__name__
         tensor = args[0] if args else None
         is_absent = isinstance(tensor, torch.Tensor) and torch.Tensor.is_meta.__get__(tensor)
         if name == "__get__" and is_absent:
@@ -125,7 +126,8 @@ def install(chip: chips.Chip, launches: Launches) -> None:
     checks.reference_sums = lambda x, w: 0
     checks.error_of = attention.error_of = lambda *results: 0.0
     triton.knobs.compilation.listener = launches.note
-    no_memory, backward = NoMemory(), kernels.attention.backward
+    no_memory = NoMemory()
+    backward = kernels.attention.backward
 
     def backward_again(*arguments):
         with no_memory:  # which torch has left where it goes back through a graph

@@ -49,7 +49,9 @@ class Signs(Inputs):
 
     def __init__(self, inputs: list[Tensor], seed: int, then: Callable[[], object] = lambda: None):
         """`then` follows each change."""
-        self.inputs, self.used, self.then = inputs, set(range(len(inputs))), then
+        self.inputs = inputs
+        self.used = set(range(len(inputs)))
+        self.then = then
         self._flips: dict[int, Tensor] = {}
         self.numbers = torch.Generator(inputs[0].device).manual_seed(seed)
 
@@ -75,7 +77,9 @@ class Rotation(Signs):
 
     def __init__(self, sets: list[tuple], seed: int):
         super().__init__([x for x, *_ in sets], seed)
-        self.sets, self.number, self.used = sets, 0, {0}
+        self.sets = sets
+        self.number = 0
+        self.used = {0}
 
     def take_next(self) -> tuple:
         self.number = (self.number + 1) % len(self.sets)
@@ -102,7 +106,8 @@ class Rotated:
     gets an x that this call has not seen."""
 
     def __init__(self, run: Callable, rotation: Rotation):
-        self.run, self.rotation = run, rotation
+        self.run = run
+        self.rotation = rotation
 
     def __call__(self) -> Tensor:
         return self.run(*self.rotation.take_next())
@@ -132,14 +137,17 @@ def glance(
     over w (Freivalds 1977). What is returned says where they differ; "" where they are within `limit`, as `error_of`
     has it."""
     rows = torch.randperm(len(out), generator=numbers, device=out.device)[:LOOKED_AT_ROWS]
-    seen, products, factors = out[rows].double(), w.float(), x[rows].float()
+    seen = out[rows].double()
+    products = w.float()
+    factors = x[rows].float()
     if scales:
         x_scales, w_scales = scales_of_rows(w, scales)
         scale_rows(products, w_scales)
         scale_rows(factors, x_scales[rows])
     if len(rows) > SUMS:
         signs = random_signs((SUMS, len(w)), products, numbers)
-        seen, products = seen @ signs.double().T, signs @ products
+        seen = seen @ signs.double().T
+        products = signs @ products
     reference = (factors @ products.T).double()
     error = seen - reference
 

@@ -44,7 +44,8 @@ def of_call(step) -> dict:
     bytes beyond those at its start}."""
     shares = {f"{kind}_share": share for kind, share in time_shares(step, step.trainer.device).items()}
     points = {} if step.is_compiled and step.trainer.device == "cpu" else memory(step)
-    weights, states = list(step.trainer.model.parameters()), step.trainer.optimizer.state.values()
+    weights = list(step.trainer.model.parameters())
+    states = step.trainer.optimizer.state.values()
     return shares | {
         "weight_bytes": _bytes(weights),
         "gradient_bytes": _bytes(weight.grad for weight in weights if weight.grad is not None),
@@ -104,7 +105,8 @@ class LiveBytes(TorchDispatchMode):
 
     def __init__(self):
         super().__init__()
-        self.live, self.points = 0, []
+        self.live = 0
+        self.points = []
 
     def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
         result = operator(*args, **(kwargs or {}))
@@ -152,7 +154,8 @@ def memory(step) -> dict[str, list[int]]:
 
 def _allocated() -> list[int]:
     """Return the bytes after each allocation and each release since the history began."""
-    points, live = [], 0
+    points = []
+    live = 0
     for event in torch.cuda.memory._snapshot()["device_traces"][torch.cuda.current_device()]:
         live += {"alloc": 1, "free_completed": -1}.get(event["action"], 0) * event["size"]
         points.append(live)

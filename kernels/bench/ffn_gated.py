@@ -278,7 +278,9 @@ def operands(case: FfnGated, options) -> list[tuple[Tensor, Weights, Tensor]]:
     device = options.device
     dtype = result_dtype(DTYPES[case.dtype])
     numbers = torch.Generator(device).manual_seed(options.seed)
-    m, width, hidden = case.m, case.n, case.k
+    m = case.m
+    width = case.n
+    hidden = case.k
     count = 1
     if options.timed:
         room = matmul.POOL * matmul.machine(device)["memory_bytes"]

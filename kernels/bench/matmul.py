@@ -125,7 +125,8 @@ class Runner(runner.Runner):
             for candidate in range(run.candidates(x, w, out, *scales)):
                 call = lambda candidate=candidate: run.run(candidate, *next(turn))  # noqa: E731
                 probes.append(Probe(name, str(candidate), case.work.flop, call))
-            device, seed = self.options.device, self.options.seed
+            device = self.options.device
+            seed = self.options.seed
             best, _ = ceilings.measure(probes, self.clock(), when="", seed=seed, device=device, rule=CHOOSING)
             number = int(best[0].probe) if best else 0
         run.take(number, x, w, *scales)

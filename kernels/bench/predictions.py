@@ -92,10 +92,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--model", default="xxl", help="whose layers are predicted (xxl)")
     options = parser.parse_args(arguments)
     try:
-        run, layers = roofline.load(options.run), parse(options.model).layers
+        run = roofline.load(options.run)
+        layers = parse(options.model).layers
     except ValueError as error:
         parser.error(str(error))
-    chip, roof = chips.of_device(run.metadata["machine"]["chip"]), roof_of(run, "bf16")
+    chip = chips.of_device(run.metadata["machine"]["chip"])
+    roof = roof_of(run, "bf16")
     if not (chip and roof):
         parser.error(f"{options.run} has no ceilings in bf16 of a GPU with a datasheet: give a run on a Hopper")
     gpu = GpuSpec(chip.sms, *roof, chip.cache_bytes)

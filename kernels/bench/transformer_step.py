@@ -37,7 +37,8 @@ FIRST_S: dict[TransformerStep, float] = {}
 @contextmanager
 def multiplying(mode: str) -> Iterator[None]:
     """Let fp32 matmuls be multiplied by TF32 inside in the mode `tf32`, and as fp32 in any other."""
-    flags, before = torch.backends.cuda.matmul, torch.backends.cuda.matmul.allow_tf32
+    flags = torch.backends.cuda.matmul
+    before = torch.backends.cuda.matmul.allow_tf32
     flags.allow_tf32 = mode == "tf32"
     try:
         yield
@@ -54,7 +55,9 @@ class Trainer:
     """A model, its optimizer and a batch of random tokens, the same for all contenders of a case."""
 
     def __init__(self, case: TransformerStep, options):
-        self.case, self.device, self.seed = case, options.device, options.seed
+        self.case = case
+        self.device = options.device
+        self.seed = options.seed
         with torch.device(self.device):
             self.model = Decoder(case.layers, case.width, case.context)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), LEARNING_RATE, fused=True)
@@ -72,7 +75,8 @@ class Trainer:
 
     def reference(self) -> tuple[float, list[Tensor]]:
         """Return the loss and the gradients of the first weights in float64, summed up one sequence at a time."""
-        model, loss = deepcopy(self.model).double(), 0.0
+        model = deepcopy(self.model).double()
+        loss = 0.0
         for tokens, targets in zip(*self.batch, strict=True):
             part = model(tokens[None], targets[None]) / self.case.batch
             part.backward()
@@ -88,7 +92,10 @@ class Step:
     """Hundreds of launches would fill a stream that is held, and wait for it; and a step takes what its host takes."""
 
     def __init__(self, trainer: Trainer, *, is_compiled: bool):
-        self.trainer, self.case, self.is_compiled, self.run = trainer, trainer.case, is_compiled, loss_of
+        self.trainer = trainer
+        self.case = trainer.case
+        self.is_compiled = is_compiled
+        self.run = loss_of
         if is_compiled:
             torch._dynamo.config.recompile_limit = 64  # by size and mode; beyond it raises, since the graph is full
             self.run = torch.compile(loss_of, dynamic=False, fullgraph=True)
@@ -123,7 +130,8 @@ class Step:
 
         Every part is checked by all gradients: a loss near log(vocabulary) says little."""
         self.trainer.reset()
-        began, (right_loss, right) = time.monotonic(), reference
+        began = time.monotonic()
+        (right_loss, right) = reference
         with multiplying(self.case.dtype):
             loss = self.loss()
             loss.backward()
@@ -142,7 +150,8 @@ class Step:
         """Return why the loss is not that of the first weights, or of a step not below it; None if it is."""
         with multiplying(self.case.dtype):
             loss = self.loss().item()
-        is_step, is_same = self.case.part == "step", abs(loss / right_loss - 1) <= TOLERANCE[self.case.dtype]
+        is_step = self.case.part == "step"
+        is_same = abs(loss / right_loss - 1) <= TOLERANCE[self.case.dtype]
         if loss < right_loss * (1 - LEARNED) if is_step else is_same:
             return None
         wanted = "well below" if is_step else "again"
@@ -153,10 +162,12 @@ class Runner(matmul.Runner):
     """Runs transformer steps. Probes of the roof are the matmuls', in each mode."""
 
     def prepare(self, case: TransformerStep, names: list[str], first_call=unwatched) -> PreparedCase:
-        options, prepared = self.options, PreparedCase(case, CONTENDERS[0], self.options.device, first_call=first_call)
+        options = self.options
+        prepared = PreparedCase(case, CONTENDERS[0], self.options.device, first_call=first_call)
         prepared.is_guarded = False  # a mode sets the precision of all its calls
         names = dict.fromkeys([prepared.baseline, *names] if options.timed else names)
-        needs, there = sum(case.memory.values()), matmul.machine(options.device)["memory_bytes"]
+        needs = sum(case.memory.values())
+        there = matmul.machine(options.device)["memory_bytes"]
         memory = f"needs {needs / 1e9:.1f} GB by formula, {there / 1e9:.1f} there"
         prepared.facts = {"has_costs": True}
         prepared.cache = "as the call before left it; on a GPU a sample begins on an idle device, with its host's time"
