@@ -151,6 +151,9 @@ class Job:
     mma: str | None
     """What it is declared to compile to; None of a user's, who declares nothing."""
 
+    def __str__(self) -> str:
+        return f"{self.kernel} {self.config}"
+
 
 @dataclass(frozen=True)
 class Finding:

@@ -55,10 +55,6 @@ class Contender(Declaration):
         refusal = self.refusal(len(x), len(w), x.shape[1], dtype_name(x, w, scales))
         return f"{self.name} {refusal}" if refusal else None
 
-    def describe(self, x, w, scales=None) -> str:
-        """Return which tile, or which library, these inputs get."""
-        return self.load().describe(x, w, scales)
-
 
 def load(path: str) -> Any:
     """Import what `path` names. ValueError where that needs a Triton, or a part of it, which is not installed: Gluon is
