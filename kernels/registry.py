@@ -6,24 +6,24 @@ out, scales)` raises what it refuses, `describe(x, w, scales)` returns its confi
 and for one of a user's file, whose path is `FILE::NAME`.
 """
 
-from collections.abc import Collection
 from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import Any
 
 from roofline.operations import contenders
-from roofline.operations.contenders import FIRST_CALL_S, Declaration
+from roofline.operations.contenders import FIRST_CALL_S
 
 
-@dataclass(frozen=True, kw_only=True)
-class Contender(Declaration):
-    """One implementation of the matmul out[M, N] = x[M, K] @ w[N, K].T, declared as a user's is, with more to say."""
+@dataclass(frozen=True)
+class Contender:
+    """One implementation of the matmul out[M, N] = x[M, K] @ w[N, K].T."""
 
     name: str
     path: str
     kind: str = "triton"
     """"vendor" (the baseline of its device), "library", "triton" or "user"."""
-    devices: Collection[str] = ("cuda",)
+    devices: tuple[str, ...] = ("cuda",)
+    """Where it is timed."""
     default: bool = True
     """Whether it is measured unless other contenders are asked for."""
     beaten_up_to_m: int = 0
@@ -47,13 +47,9 @@ class Contender(Declaration):
 
     def why_not(self, x, w, out=None, scales=None) -> str | None:
         """Why this contender cannot take these inputs on this machine; None if it can. It launches nothing."""
-        from kernels.contract import dtype_name, reason
+        from kernels.contract import reason
 
-        refused = reason(lambda: self.load().require(x, w, out, scales))
-        if refused or not self.supports:
-            return refused
-        refusal = self.refusal(len(x), len(w), x.shape[1], dtype_name(x, w, scales))
-        return f"{self.name} {refusal}" if refusal else None
+        return reason(lambda: self.load().require(x, w, out, scales))
 
 
 def load(path: str) -> Any:
@@ -72,35 +68,31 @@ def load(path: str) -> Any:
 CONTENDERS = {
     contender.name: contender
     for contender in (
-        Contender(name="cublas", path="kernels.vendor:cublas", kind="vendor", probes=("matmul", "read")),
+        Contender("cublas", "kernels.vendor:cublas", kind="vendor", probes=("matmul", "read")),
         # The same once more: what a ratio is where there is no difference.
-        Contender(name="cublas_again", path="kernels.vendor:cublas", kind="library"),
-        Contender(name="cublaslt_best", path="kernels.cublaslt:best", kind="library"),
-        Contender(name="deep_gemm", path="kernels.vendor:deep_gemm", kind="library", dtypes=("fp8_block",)),
+        Contender("cublas_again", "kernels.vendor:cublas", kind="library"),
+        Contender("cublaslt_best", "kernels.cublaslt:best", kind="library"),
+        Contender("deep_gemm", "kernels.vendor:deep_gemm", kind="library", dtypes=("fp8_block",)),
+        Contender("torch", "kernels.vendor:torch_cpu", kind="vendor", devices=("cpu",), probes=("matmul", "read")),
+        Contender("numpy", "kernels.vendor:numpy_cpu", kind="library", devices=("cpu",), probes=("matmul", "read")),
         Contender(
-            name="torch", path="kernels.vendor:torch_cpu", kind="vendor", devices="cpu", probes=("matmul", "read")
-        ),
-        Contender(
-            name="numpy", path="kernels.vendor:numpy_cpu", kind="library", devices="cpu", probes=("matmul", "read")
-        ),
-        Contender(
-            name="inductor",
-            path="kernels.vendor:inductor",
+            "inductor",
+            "kernels.vendor:inductor",
             kind="library",
             default=False,
             first_call_s=FIRST_CALL_S["tuned"],
         ),
-        Contender(name="decode", path="kernels.decode:matmul", probes=("read",)),
-        Contender(name="persistent", path="kernels.persistent:matmul"),
+        Contender("decode", "kernels.decode:matmul", probes=("read",)),
+        Contender("persistent", "kernels.persistent:matmul"),
         # On an H200, at 1 to 64 rows: 0.44 to 1.03 of cuBLAS, where decode has 0.94 to 1.11, and behind it each time.
-        Contender(name="tiled", path="kernels.tiled:matmul", beaten_up_to_m=64),
+        Contender("tiled", "kernels.tiled:matmul", beaten_up_to_m=64),
         # Likewise 0.46 to 0.90; 0.65 to 0.99 on an H100, there too behind decode (both in results/reference).
-        Contender(name="warpgroup", path="kernels.warpgroup:matmul", beaten_up_to_m=64),
+        Contender("warpgroup", "kernels.warpgroup:matmul", beaten_up_to_m=64),
         # Nobody has timed these four.
-        Contender(name="blockwise", path="kernels.blockwise:matmul", dtypes=("fp8_block",)),
-        Contender(name="warpgroup_blockwise", path="kernels.warpgroup:by_block", dtypes=("fp8_block",)),
-        Contender(name="pair", path="kernels.pair:matmul", default=False),
-        Contender(name="decode_ring", path="kernels.decode_ring:matmul", default=False),
+        Contender("blockwise", "kernels.blockwise:matmul", dtypes=("fp8_block",)),
+        Contender("warpgroup_blockwise", "kernels.warpgroup:by_block", dtypes=("fp8_block",)),
+        Contender("pair", "kernels.pair:matmul", default=False),
+        Contender("decode_ring", "kernels.decode_ring:matmul", default=False),
     )
 }
 
@@ -115,7 +107,7 @@ def of_run(options) -> dict[str, Contender]:
             name=name,
             path=place,
             kind="user",
-            devices=options.device,
+            devices=(options.device,),
             first_call_s=FIRST_CALL_S["user"],
             version=versions[place],
         )

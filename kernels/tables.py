@@ -5,6 +5,7 @@ how many those are.
 """
 
 from collections.abc import Sequence
+from functools import cache
 
 from roofline.theory.schedule import Grid, Table, WorkTile, deal
 
@@ -21,22 +22,21 @@ def spill_once(grid: Grid, programs: int, arrival_s: Sequence[float], chunk_s: f
     stays with its tile while chunks for it are here. Then, if all chunks are here, it takes any unfinished tile; else
     an untouched one; else the tile with the fewest chunks done; else it waits with the accumulator in registers.
     """
-    dealt = deal(grid, programs)
-    plans = {count: _spill_once_plan(count, arrival_s, chunk_s) for count in {len(tiles) for tiles in dealt}}
-    return tuple(
-        tuple(
-            WorkTile(*tiles[tile], chunk_from, chunk_to, chunk_from > 0, chunk_to < len(arrival_s))
-            for tile, chunk_from, chunk_to in plans[len(tiles)]
-        )
-        for tiles in dealt
-    )
+    table = []
+    for tiles in deal(grid, programs):
+        work_tiles = []
+        for tile, begin, end in _spill_once_plan(len(tiles), tuple(arrival_s), chunk_s):
+            work_tiles.append(WorkTile(*tiles[tile], begin, end, begin > 0, end < len(arrival_s)))
+        table.append(tuple(work_tiles))
+    return tuple(table)
 
 
-def _spill_once_plan(tiles: int, arrival_s: Sequence[float], chunk_s: float) -> list[tuple[int, int, int]]:
+@cache  # of many programs with as many tiles
+def _spill_once_plan(tiles: int, arrival_s: tuple[float, ...], chunk_s: float) -> list[tuple[int, int, int]]:
     """Return (tile, chunk_from, chunk_to) of each work tile of a program that has `tiles` tiles."""
     chunks = len(arrival_s)
     done = [0] * tiles
-    plan: list[tuple[int, int, int]] = []
+    plan = []
     now = 0.0
     held = -1
     while min(done, default=chunks) < chunks:
