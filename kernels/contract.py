@@ -252,20 +252,20 @@ def _validate_scales(x: Tensor, w: Tensor, scales: Scales | None) -> None:
     if scales is None:
         return
     blocks = blocks_of(x.shape[1])
-    by_row = ([m, 1], [1, n])
-    by_block = ([m, blocks], [blocks_of(n), blocks])
-    is_by_block = [[*factors.shape] for factors in scales] == [*by_block]
-    for number, (name, factors) in enumerate(zip(("x_scales", "w_scales"), scales, strict=True)):
+    by_row = (m, 1), (1, n)
+    by_block = (m, blocks), (blocks_of(n), blocks)
+    wanted = by_block if tuple(factors.shape for factors in scales) == by_block else by_row
+    for name, factors, shape in zip(("x_scales", "w_scales"), scales, wanted, strict=True):
         if factors.dtype != torch.float32:
             raise TypeError(f"{name} is {factors.dtype}, scales are float32; cast it with .to()")
-        if not is_by_block and [*factors.shape] != by_row[number]:
+        if factors.shape != shape:
             raise ValueError(
-                f"{name} has shape {[*factors.shape]}, a scale for each row needs {by_row[number]}, and both by block "
-                f"{by_block[0]} and {by_block[1]}; reshape it"
+                f"{name} has shape {[*factors.shape]}, a scale for each row needs {[*shape]}, and both by block "
+                f"{[*by_block[0]]} and {[*by_block[1]]}; reshape it"
             )
         if factors.device != x.device:
             raise ValueError(f"{name} is on {factors.device} but x is on {x.device}; move one of them with .to()")
-        if is_by_block and number == 0:
+        if wanted is by_block and name == "x_scales":
             if not factors.T.is_contiguous():
                 raise ValueError("x_scales by block lie by columns; take x_scales.T.contiguous().T")
         elif not factors.is_contiguous():

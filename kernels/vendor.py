@@ -148,18 +148,22 @@ def run_numpy(x: Tensor, w: Tensor, out: Tensor) -> Tensor:
 
 
 def run_inductor(x: Tensor, w: Tensor, out: Tensor) -> Tensor:
-    """The first call at a shape takes minutes."""
-    return _compiled()(x, w, out)
+    """The first call at a shape takes minutes. No CUDA graphs: they would copy inputs, and hide launches."""
+    return compiled(multiply, fullgraph=True, mode="max-autotune-no-cudagraphs")(x, w, out)
+
+
+def multiply(x: Tensor, w: Tensor, out: Tensor) -> Tensor:
+    return out.copy_(x @ w.T)
 
 
 @cache
-def _compiled() -> Callable:
-    # Past recompile_limit shapes (8), Dynamo would fall back to eager torch.mm and be timed under the wrong name;
-    # fullgraph makes that an error, and the raised limit lets a whole table of shapes pass. No CUDA graphs: they would
-    # copy inputs, and hide launches.
+def compiled(function: Callable, **options) -> Callable:
+    """Return what torch.compile makes of a function, once.
+
+    Past recompile_limit shapes (8), Dynamo would fall back to eager and be timed under the wrong name; `fullgraph`
+    makes that an error, and the raised limit lets a whole table of shapes pass."""
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 256)
-    mode = "max-autotune-no-cudagraphs"
-    return torch.compile(lambda x, w, out: out.copy_(x @ w.T), dynamic=False, fullgraph=True, mode=mode)
+    return torch.compile(function, dynamic=False, **options)
 
 
 def describe_torch(x: Tensor, w: Tensor, scales: Scales | None = None) -> str:

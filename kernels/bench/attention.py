@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import ProfilerActivity, profile
 
+from kernels import vendor
 from kernels.bench import matmul
 from kernels.bench.checks import first_nan, worst
 from kernels.tiles import DTYPES
@@ -59,23 +60,21 @@ def cudnn(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
         return sdpa(q, k, v, causal)
 
 
-@cache
-def _compiled(function: Callable) -> Callable:
-    # Past recompile_limit shapes Dynamo would fall back to eager. A graph that is kept for a second backward pass may
-    # not give its buffers away.
-    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 256)
+def compile_kept(function: Callable) -> Callable:
+    """Compile for a graph that is kept for a second backward pass, and may not give its buffers away."""
     torch._functorch.config.donated_buffer = False
-    return torch.compile(function, dynamic=False)
+    return vendor.compiled(function)
 
 
 def compiled(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
-    return _compiled(eager)(q, k, v, causal)
+    return compile_kept(eager)(q, k, v, causal)
 
 
 def flex(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
     from torch.nn.attention.flex_attention import flex_attention
 
-    return _compiled(flex_attention)(q, k, v, block_mask=_block_mask(q.shape[-2], q.device) if causal else None)
+    block_mask = _block_mask(q.shape[-2], q.device) if causal else None
+    return compile_kept(flex_attention)(q, k, v, block_mask=block_mask)
 
 
 @cache
@@ -230,7 +229,8 @@ class Runner(matmul.Runner):
             return refused or entrant
 
         for name in self.with_baseline(prepared, names):
-            prepared.enter(name, partial(entrant, name), FIRST_CALL_S["compiled"] if name in COMPILED else None)
+            first_call_s = FIRST_CALL_S["compiled"] if name in COMPILED else None
+            prepared.enter(name, partial(entrant, name), first_call_s)
         # Inputs stay: a backward call goes through a graph that is kept, and what it saved would no longer fit them.
         prepared.cache = "warm: one set of operands"
         return prepared

@@ -118,28 +118,22 @@ def run_fused(x: Tensor, weights: Weights, out: Tensor) -> Tensor:
 
 
 def run_compiled(x: Tensor, weights: Weights, out: Tensor) -> Tensor:
-    of_down = weights.down_scales and weights.down_scales[1]
-    return _compiled()(x, weights.gate_up, weights.down, out, weights.scales, of_down)
+    layer = vendor.compiled(layer_of_torch, fullgraph=True)
+    down_scales = weights.down_scales and weights.down_scales[1]
+    return layer(x, weights.gate_up, weights.down, out, weights.scales, down_scales)
 
 
-@cache
-def _compiled() -> Callable:
-    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 256)  # else eager, past 8 shapes
-
-    def layer(
-        x: Tensor, gate_up: Tensor, down: Tensor, out: Tensor, scales: Scales | None, of_down: Tensor | None
-    ) -> Tensor:
-        if scales is None:
-            gate, up = (x @ gate_up.T).chunk(2, 1)
-            return out.copy_((F.silu(gate) * up) @ down.T)
-        kind = {"out_dtype": out.dtype, "use_fast_accum": True}
-        gate, up = torch._scaled_mm(x, gate_up.T, *scales, **kind).chunk(2, 1)
-        hidden = F.silu(gate) * up
-        row_scales = hidden.abs().amax(1, keepdim=True).float() / LARGEST
-        factor = (hidden / row_scales).to(x.dtype)
-        return out.copy_(torch._scaled_mm(factor, down.T, row_scales, of_down, **kind))
-
-    return torch.compile(layer, dynamic=False, fullgraph=True)
+def layer_of_torch(x: Tensor, gate_up: Tensor, down: Tensor, out: Tensor, scales, down_scales) -> Tensor:
+    """The layer as torch.compile gets it."""
+    if scales is None:
+        gate, up = (x @ gate_up.T).chunk(2, 1)
+        return out.copy_((F.silu(gate) * up) @ down.T)
+    multiply = partial(torch._scaled_mm, out_dtype=out.dtype, use_fast_accum=True)
+    gate, up = multiply(x, gate_up.T, *scales).chunk(2, 1)
+    hidden = F.silu(gate) * up
+    row_scales = hidden.abs().amax(1, keepdim=True).float() / LARGEST
+    factor = (hidden / row_scales).to(x.dtype)
+    return out.copy_(multiply(factor, down.T, row_scales, down_scales))
 
 
 def run_numpy(x: Tensor, weights: Weights, out: Tensor) -> Tensor:
@@ -212,19 +206,17 @@ class Runner(matmul.Runner):
                 return Rejection(SKIPPED, f"{name}: {lacking}")
             by_turns = name == "fused"
             run = RUN[name]
-            on_first_set = (lambda x, gate_up, out: run(x, weights, out)), (x, weights.gate_up, out)
+
+            def run_first(x: Tensor, gate_up: Tensor, out: Tensor) -> Tensor:
+                return run(x, weights, out)
+
             right, of_minus = references(by_turns)
-            check = partial(checks.check, name, *on_first_set, right, limit, of_minus)
+            check = partial(checks.check, name, run_first, (x, weights.gate_up, out), right, limit, of_minus)
+            facts = {"multiplied_by": MULTIPLIED_BY[name]} if name in MULTIPLIED_BY else {}
+            look = partial(rotation.look, limit, by_turns)
             error, refused = check()
-            return refused or Entrant(
-                name,
-                checks.Rotated(run, rotation),
-                config=config(name),
-                relative_error=error,
-                facts={"multiplied_by": MULTIPLIED_BY[name]} if name in MULTIPLIED_BY else {},
-                recheck=lambda: check()[1],
-                look=partial(rotation.look, limit, by_turns),
-            )
+            call = checks.Rotated(run, rotation)
+            return refused or Entrant(name, call, "", config(name), error, facts, lambda: check()[1], look=look)
 
         for name in self.with_baseline(prepared, names):
             first_call_s = FIRST_CALL_S["compiled"] if name in LONGEST_FIRST_CALL else None

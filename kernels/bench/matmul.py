@@ -74,30 +74,26 @@ class Runner(runner.Runner):
         x, w, _, *scales = sets[0]
         reference = checks.reference_sums(x, w, *scales)
 
-        def entrant(contender) -> Entrant | Rejection:
+        def entrant(name: str) -> Entrant | Rejection:
+            contender = contenders[name]
             if contender.kind == "user":
                 contender.load()  # one that cannot be loaded fails, where others are skipped
             if lacking := why_not(contender, options, sets[0]):
                 return Rejection(SKIPPED, lacking)
-            name = contender.name
             run = contender.load()
             if hasattr(run, "candidates") and options.timed:
                 prepared.facts[candidate_of(name)] = self.take_fastest(case, name, run, sets)
             limit = limit_of(contender, case.dtype)
             check = partial(checks.check, name, run, sets[0], reference, limit)
+            facts = {f"of_{contender.kind}": True} if contender.kind in ("user", "library") else {}
+            config = run.describe(x, w, *scales)
+            look = partial(rotation.look, limit)
             error, refused = check()
-            return refused or Entrant(
-                name,
-                checks.Rotated(run, rotation),
-                config=run.describe(x, w, *scales),
-                relative_error=error,
-                facts={f"of_{contender.kind}": True} if contender.kind in ("user", "library") else {},
-                recheck=lambda: check()[1],
-                look=partial(rotation.look, limit),
-            )
+            call = checks.Rotated(run, rotation)
+            return refused or Entrant(name, call, "", config, error, facts, lambda: check()[1], look=look)
 
         for name in self.with_baseline(prepared, names):
-            prepared.enter(name, partial(entrant, contenders[name]), contenders[name].first_call_s)
+            prepared.enter(name, partial(entrant, name), contenders[name].first_call_s)
         prepared.has_call_costs = options.device == "cuda" and case.m <= FEW_ROWS
         size = len(sets) * case.work.device_bytes
         prepared.cache = f"cold: {len(sets)} sets of operands in rotation, {size / 2**20:.0f} MiB in all"
