@@ -112,7 +112,8 @@ class Kernel:
         """Write x[M, K] @ w[N, K].T to `out`, a new tensor when None, and return it. `config` overrides the checked-in
         table. Raises what `require` raises, and ValueError for a `config` that does not fit the shape."""
         self.require(x, w, out, scales)
-        out = x.new_empty((len(x), self.columns(w)), dtype=result_dtype(x.dtype)) if out is None else out
+        if out is None:
+            out = x.new_empty((len(x), self.columns(w)), dtype=result_dtype(x.dtype))
         if out.numel() and x.shape[1]:
             self.launch(x, w, out, config or self.choose(x, w), scales).run(x.device)
             return out
@@ -136,7 +137,8 @@ class Kernel:
     def example(self, config: Config, dtype: torch.dtype, rows: int = EXAMPLE_SIZE) -> KernelLaunch:
         """Return the launch to be compiled and looked at, like those that count: it is never run."""
         x, w, out = example_operands(dtype, rows)
-        return self.launch(x, w, out, config, empty_scales(x, w, self.by_block) if dtype == FP8 else None)
+        scales = empty_scales(x, w, self.by_block) if dtype == FP8 else None
+        return self.launch(x, w, out, config, scales)
 
 
 def example_operands(dtype: torch.dtype, rows: int = EXAMPLE_SIZE) -> list[Tensor]:

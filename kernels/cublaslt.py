@@ -150,9 +150,18 @@ class Plan:
         results = (Candidate * CANDIDATES)()
         count = ctypes.c_int()
         call(
-            "cublasLtMatmulAlgoGetHeuristic", context(self.layout.device), self.operation,
-            self.w, self.x, self.out, self.out, preference, CANDIDATES, results, ctypes.byref(count),
-        )  # fmt: skip
+            "cublasLtMatmulAlgoGetHeuristic",
+            context(self.layout.device),
+            self.operation,
+            self.w,
+            self.x,
+            self.out,
+            self.out,
+            preference,
+            CANDIDATES,
+            results,
+            ctypes.byref(count),
+        )
         call("cublasLtMatmulPreferenceDestroy", preference)
         able = [candidate for candidate in results[: count.value] if not candidate.status]
         if not able:
@@ -167,11 +176,24 @@ class Plan:
         zero = ctypes.c_float(0)
         w_at, x_at, out_at, space_at = (ctypes.c_void_p(tensor.data_ptr()) for tensor in (w, x, out, space))
         call(
-            "cublasLtMatmul", context(self.layout.device), self.operation,
-            ctypes.byref(one), w_at, self.w, x_at, self.x, ctypes.byref(zero), out_at, self.out, out_at, self.out,
-            ctypes.byref(candidate.algorithm), space_at, ctypes.c_size_t(WORKSPACE_BYTES),
+            "cublasLtMatmul",
+            context(self.layout.device),
+            self.operation,
+            ctypes.byref(one),
+            w_at,
+            self.w,
+            x_at,
+            self.x,
+            ctypes.byref(zero),
+            out_at,
+            self.out,
+            out_at,
+            self.out,
+            ctypes.byref(candidate.algorithm),
+            space_at,
+            ctypes.c_size_t(WORKSPACE_BYTES),
             ctypes.c_void_p(torch.cuda.current_stream(x.device).cuda_stream),
-        )  # fmt: skip
+        )
 
 
 made_plan = lru_cache(maxsize=1024)(Plan)

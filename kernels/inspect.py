@@ -108,7 +108,8 @@ def read(usage: str, sass: str, shared_bytes: int) -> Cubin:
     >>> read("Function k: REG:154 STACK:0 SHARED:0", sass, 1024).mma
     {'wgmma.m64n256k16': 1}
     """
-    registers, stack = (int(re.search(rf"{name}:(\d+)", usage).group(1)) for name in ("REG", "STACK"))
+    registers = int(re.search(r"REG:(\d+)", usage).group(1))
+    stack = int(re.search(r"STACK:(\d+)", usage).group(1))
     opcodes = Counter(re.findall(r"\b([A-Z][A-Z0-9]{2,}(?:\.[A-Za-z0-9_]+)*)\s", sass))
 
     def numbers(pattern: str) -> tuple[int, ...]:
@@ -271,15 +272,18 @@ def inspect(job: Job, launch: KernelLaunch | None = None) -> Finding:
 def inspect_user(place: str, shape: tuple[int, int, int], dtype: str) -> list[Finding]:
     """Compile for Hopper the launches of a user's matmul on (m, n, k). Raises ValueError where there are none."""
     m, n, k = shape
-    x, w = (torch.empty(size, dtype=DTYPES[dtype]) for size in ((m, k), (n, k)))
-    more = {"scales": empty_scales(x, w, dtype == "fp8_block")} if x.dtype == FP8 else {}
+    x = torch.empty((m, k), dtype=DTYPES[dtype])
+    w = torch.empty((n, k), dtype=DTYPES[dtype])
+    scales = {"scales": empty_scales(x, w, dtype == "fp8_block")} if x.dtype == FP8 else {}
     findings = []
     hopper = table("sm90")
-    for launch in launches_of(contenders.load(contenders.parse(place)), x, w, empty_out(x, w), **more):
-        warps, stages = (launch.args.get(name, usual) for name, usual in (("num_warps", 4), ("num_stages", 3)))
+    function = contenders.load(contenders.parse(place))
+    for launch in launches_of(function, x, w, empty_out(x, w), **scales):
+        warps = launch.args.get("num_warps", 4)
+        stages = launch.args.get("num_stages", 3)
         config = f"warps{warps} stages{stages}"
-        limit = hopper.shared_limit_bytes
-        findings.append(inspect(Job(launch.kernel.__name__, config, dtype, hopper.target, limit, None), launch))
+        job = Job(launch.kernel.__name__, config, dtype, hopper.target, hopper.shared_limit_bytes, None)
+        findings.append(inspect(job, launch))
     return findings
 
 

@@ -100,7 +100,9 @@ def modelled(kernel: str, changes: tuple[dict, ...], case: Matmul, gpu: GpuSpec)
             bases.append(tiles.modelled(free, [row.config], *shape, 2, gpu) if free else row.config)
     if not changes:
         run = CONTENDERS[kernel].load()
-        changes = (*run.changes, *({name: value} for name, values in run.grid.items() for value in values))
+        changes = [*run.changes]
+        for name, values in run.grid.items():
+            changes += [{name: value} for value in values]
     seconds = {}
     for change, base in itertools.product([{}, *changes], bases):
         config = replace(base, **change)
@@ -193,13 +195,16 @@ def conduct(experiment: Experiment, options: Options, gpu: GpuSpec, deadline: fl
     entries = []
     plans = {case: candidates(experiment, case, gpu) for case in sweep(options)}
     sound = sound_among(list(dict.fromkeys(itertools.chain(*plans.values()))))
-    gains = {case: next(iter(plan.values())) / min(plan.values()) for case, plan in plans.items()}
+    gains = {}
+    for case, plan in plans.items():
+        now_s, *_ = plan.values()
+        gains[case] = now_s / min(plan.values())
     for place, case in enumerate(sorted(plans, key=gains.get, reverse=True)):
         left_s = deadline - time.monotonic()
         if path and left_s < 0:
             print(f"{case.id}: not begun, the time is up")
             continue
-        now = next(iter(plans[case]))
+        now, *_ = plans[case]
         tried = [job for job in plans[case] if job in sound]
         expected = f"by the model one has {gains[case]:.3f} of the speed of {now}"
         print(f"{case.id}: {len(tried)} to time, {expected}", flush=True)
@@ -232,7 +237,8 @@ def main(arguments: list[str] | None = None) -> int:
         options.out.mkdir(parents=True, exist_ok=True)
         path = options.out / f"{options.experiment}.json"
         gpu = tiles.machine_of(torch.device("cuda", 0))
-    cases = Options("cuda", True, "xxl", LAYERS, experiment.tokens, (1, 8), ("bf16",), shapes=tuple(options.shapes))
+    shapes = tuple(options.shapes)
+    cases = Options("cuda", True, "xxl", LAYERS, experiment.tokens, (1, 8), ("bf16",), shapes=shapes)
     try:
         conduct(experiment, cases, gpu, began + 60 * options.minutes, path)
     except ValueError as error:

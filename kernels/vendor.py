@@ -130,7 +130,7 @@ def run_cublas(x: Tensor, w: Tensor, out: Tensor, scales: Scales | None = None) 
     of_w = ScalingType.BlockWise128x128.value
     return torch.ops.aten._scaled_mm_v2.out(
         x, w.T, [columns], [of_x], [], [w_scales.T], [of_w], [], None, out.dtype, out=out
-    )  # fmt: skip
+    )
 
 
 def run_deep_gemm(x: Tensor, w: Tensor, out: Tensor, scales: Scales) -> Tensor:
@@ -177,7 +177,8 @@ def describe_torch(x: Tensor, w: Tensor, scales: Scales | None = None) -> str:
 
 
 def describe_numpy(x: Tensor, w: Tensor, scales: Scales | None = None) -> str:
-    blas = numpy.show_config(mode="dicts").get("Build Dependencies", {}).get("blas", {}).get("name", "unknown BLAS")
+    built_with = numpy.show_config(mode="dicts").get("Build Dependencies", {})
+    blas = built_with.get("blas", {}).get("name", "unknown BLAS")
     return f"numpy {numpy.__version__} ({blas.removeprefix('scipy-')})"
 
 

@@ -119,9 +119,9 @@ def shared_s(m: int, n: int, k: int, itemsize: int, tile: Any, gpu: GpuSpec) -> 
     rows = gangs * tile.gang_m * tile.block_m
     columns = gangs * tile.gang_n * tile.block_n
     l2 = (rows + columns) * k * itemsize
-    memory = sum(
-        min(read, held) if is_held(held, k, itemsize, gpu) else read for read, held in ((rows, m), (columns, n))
-    )
+    memory = 0
+    for read, held in ((rows, m), (columns, n)):
+        memory += min(read, held) if is_held(held, k, itemsize, gpu) else read
     l2_s = l2 / (gpu.flops * L2_BYTES_PER_FLOP * APART_SHARE)
     return l2_s, memory * k * itemsize / gpu.memory_bytes_per_s
 

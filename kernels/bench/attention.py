@@ -116,8 +116,10 @@ class Numpy(torch.autograd.Function):
         scores_grad -= (scores_grad * p).sum(-1, keepdims=True)
         scores_grad *= p
         scores_grad *= scale_of(q)
-        grads = scores_grad @ k, scores_grad.swapaxes(-1, -2) @ q, p.swapaxes(-1, -2) @ out_grad
-        return *map(torch.from_numpy, grads), None
+        q_grad = scores_grad @ k
+        k_grad = scores_grad.swapaxes(-1, -2) @ q
+        v_grad = p.swapaxes(-1, -2) @ out_grad
+        return *map(torch.from_numpy, (q_grad, k_grad, v_grad)), None
 
 
 def scale_of(q) -> numpy.float32:
@@ -271,13 +273,17 @@ def operands(case: Attention, options) -> list[Tensor]:
 def reference(case: Attention, options) -> list[Tensor]:
     """Return what the part of a case computes in float64, out or the gradients [heads, m, width], of as many of the
     last heads as are compared."""
-    heads = min(case.batch * case.heads, max(1, CHECKED_SCORES[options.device] // case.m**2))
+    most = max(1, CHECKED_SCORES[options.device] // case.m**2)
+    heads = min(case.batch * case.heads, most)
     parts = []
     compared = [tensor.flatten(0, 1)[-heads:].double() for tensor in operands(case, options)]
     for *inputs, grad in zip(*compared, strict=True):
         q, k, v = (tensor.requires_grad_(case.part == "backward") for tensor in inputs)
         out = eager(q, k, v, case.mask == "causal")
-        parts.append((out,) if case.part == "forward" else torch.autograd.grad(out, (q, k, v), grad))
+        if case.part == "forward":
+            parts.append([out])
+        else:
+            parts.append(torch.autograd.grad(out, (q, k, v), grad))
     return [torch.stack(part) for part in zip(*parts, strict=True)]
 
 

@@ -58,8 +58,8 @@ class Signs(Inputs):
     def change(self) -> None:
         for number in self.used:
             x = self.inputs[number]
-            negative = torch.randint(2, (x.shape[-1],), generator=self.numbers, device=x.device).sub_(1)
-            flips = negative.to(BITS[x.element_size()]).bitwise_and_(sign_bit(x))
+            coins = torch.randint(2, x.shape[-1:], generator=self.numbers, device=x.device)
+            flips = coins.sub_(1).to(BITS[x.element_size()]).bitwise_and_(sign_bit(x))
             bits(x).bitwise_xor_(flips)
             self._flips[number] = flips.bitwise_xor_(self._flips.get(number, 0))
         self.then()
@@ -118,7 +118,8 @@ class Rotated:
 
 def random_signs(shape: tuple[int, ...], like: Tensor, numbers: torch.Generator) -> Tensor:
     """1 and -1 at random, of the dtype of `like`, on its device."""
-    return torch.randint(2, shape, generator=numbers, device=like.device).to(like.dtype).mul_(2).sub_(1)
+    coins = torch.randint(2, shape, generator=numbers, device=like.device)
+    return coins.to(like.dtype).mul_(2).sub_(1)
 
 
 def bits(tensor: Tensor) -> Tensor:
@@ -155,11 +156,13 @@ def glance(
         typical = reference.square().mean().sqrt()
         of_rows = (error.square().mean(1).sqrt() / typical).nan_to_num(math.inf)
         worst_row = int(of_rows.argmax())
-        if max(float(of_rows[worst_row]) / TAIL, float(error.norm() / reference.norm())) <= limit:
+        largest = float(of_rows[worst_row])
+        if max(largest / TAIL, float(error.norm() / reference.norm())) <= limit:
             return ""
-        if out[rows[worst_row]].isnan().any():
-            return f"row {int(rows[worst_row])} holds NaN"
-        return f"row {int(rows[worst_row])} is off by {float(of_rows[worst_row]):.2g} times a typical value"
+        row = int(rows[worst_row])
+        if out[row].isnan().any():
+            return f"row {row} holds NaN"
+        return f"row {row} is off by {largest:.2g} times a typical value"
 
     return problem
 
@@ -204,9 +207,11 @@ def _weighted_sums(matrix: Tensor, m: int) -> Tensor:
     """Return the weighted sum of each GROUP neighbouring rows of `matrix`, float64; of each row by itself where `m` is
     at most EXACT_ROWS. Weights differ within a group, so that exchanged rows do not cancel, and have random signs."""
     group = _group(m)
-    signs = torch.randint(2, (group,), generator=torch.Generator("cpu").manual_seed(0)) * 2 - 1
+    numbers = torch.Generator("cpu").manual_seed(0)
+    signs = torch.randint(2, (group,), generator=numbers) * 2 - 1
     weights = signs * torch.linspace(0.75, 1.25, group, dtype=torch.float64)
-    sums = matrix.new_zeros((-(-len(matrix) // group), matrix.shape[1]), dtype=torch.float64)
+    groups = -(-len(matrix) // group)
+    sums = matrix.new_zeros((groups, matrix.shape[1]), dtype=torch.float64)
     for first, weight in enumerate(weights.tolist()):
         rows = matrix[first::group]
         sums[: len(rows)].add_(rows.double(), alpha=weight)

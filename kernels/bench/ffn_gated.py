@@ -102,9 +102,7 @@ def quantise_hidden(weights: Weights) -> None:
     """In fp8, round what lies between by scales of its rows."""
     if weights.down_scales:
         row_scales = weights.down_scales[0]
-        torch.linalg.vector_norm(
-            weights.hidden, torch.inf, 1, keepdim=True, dtype=row_scales.dtype, out=row_scales
-        )  # fmt: skip
+        torch.linalg.vector_norm(weights.hidden, torch.inf, 1, keepdim=True, dtype=row_scales.dtype, out=row_scales)
         row_scales.div_(LARGEST)
         weights.factor.copy_(weights.hidden.div_(row_scales))
 
@@ -305,6 +303,10 @@ def in_fp8(x: Tensor, weights: Weights) -> tuple[Tensor, Weights]:
     down, of_down = quantise(weights.down)
     of_factor = torch.ones_like(x_scales)
     return x, replace(
-        weights, gate_up=gate_up, down=down, factor=torch.zeros_like(weights.hidden, dtype=x.dtype),
-        scales=(x_scales, of_gate_up.T), down_scales=(of_factor, of_down.T),
-    )  # fmt: skip
+        weights,
+        gate_up=gate_up,
+        down=down,
+        factor=torch.zeros_like(weights.hidden, dtype=x.dtype),
+        scales=(x_scales, of_gate_up.T),
+        down_scales=(of_factor, of_down.T),
+    )

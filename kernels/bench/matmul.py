@@ -201,7 +201,9 @@ def operands(case: Matmul, options) -> list[tuple]:
     if case not in cases:
         cases = [case]
         pool = _pool.__wrapped__  # not kept for others
-    shapes = {other: [(other.m, other.k), (other.n, other.k), (other.m, other.n)] for other in {*cases, case}}
+    shapes = {}
+    for other in (case, *cases):
+        shapes[other] = (other.m, other.k), (other.n, other.k), (other.m, other.n)
 
     def elements(number: int) -> int:
         return max(sets(other) * spacing(shapes[other][number]) for other in cases)
@@ -220,7 +222,8 @@ def operands(case: Matmul, options) -> list[tuple]:
     if DTYPES[case.dtype] == FP8:
         generator = torch.Generator(device).manual_seed(options.seed)
         by_block = case.dtype == "fp8_block"
-        tensors.append([scales_of(x, w, by_block, generator) for x, w in zip(*tensors[:2], strict=True)])
+        xs, ws, _ = tensors
+        tensors.append([scales_of(x, w, by_block, generator) for x, w in zip(xs, ws, strict=True)])
     return list(zip(*tensors, strict=True))
 
 
@@ -247,8 +250,10 @@ def scales_of(x: Tensor, w: Tensor, by_block: bool, generator: torch.Generator) 
     """Return scales by which values of the pool of fp8 are normal again, those of w over the root of K, or half to one
     and a half of that."""
     scales = empty_scales(x, w, by_block)
-    for factors, size in zip(scales, (1.0, 1 / math.sqrt(x.shape[1])), strict=True):
-        factors.uniform_(0.5, 1.5, generator=generator).mul_(size * LARGEST_OF_RUN / LARGEST)
+    sizes = 1.0, 1 / math.sqrt(x.shape[1])
+    for factors, size in zip(scales, sizes, strict=True):
+        factors.uniform_(0.5, 1.5, generator=generator)
+        factors.mul_(size * LARGEST_OF_RUN / LARGEST)
     return scales
 
 
@@ -282,10 +287,13 @@ def probes(options) -> list[Probe]:
             contenders.append(contender)
     calls = []
     for dtype, (m, n, k) in itertools.product(options.dtypes, PROBED_SHAPES[device]):
-        x, w = (torch.randn(rows, k, device=device).to(DTYPES[dtype]) for rows in (m, n))
+        x = torch.randn(m, k, device=device).to(DTYPES[dtype])
+        w = torch.randn(n, k, device=device).to(DTYPES[dtype])
         operands = [x, w, empty_out(x, w)]
         if x.dtype == FP8:  # by row, also of scales by block: it is the chip's roof
-            operands.append((torch.ones((m, 1), device=device), torch.ones((1, n), device=device)))
+            x_scales = torch.ones((m, 1), device=device)
+            w_scales = torch.ones((1, n), device=device)
+            operands.append((x_scales, w_scales))
         for contender in contenders:
             if "matmul" in contender.probes:
                 calls.append(_probe("matmul", contender, f"{m}x{n}x{k}", 2 * m * n * k, [operands], dtype))
@@ -331,7 +339,8 @@ def _probe(kind: str, contender, shape: str, amount: int, sets: list, dtype: str
             return lacking
         x, w, _, *scales = sets[0]
         limit = limit_of(contender, dtype_name(x, w, *scales))
-        _, refused = checks.check(contender.name, run, sets[0], checks.reference_sums(x, w, *scales), limit)
+        reference = checks.reference_sums(x, w, *scales)
+        _, refused = checks.check(contender.name, run, sets[0], reference, limit)
         return refused and refused.reason
 
     return Probe(kind, f"{contender.name} {shape}", amount, lambda: run(*next(turns)), dtype, problem)

@@ -26,7 +26,8 @@ class Block(nn.Module):
         """Return what follows x[b, t, d]."""
         heads = self.qkv(self.attention_norm(x)).unflatten(-1, (3, -1, HEAD_WIDTH))  # [b, t, 3, h, d / h]
         q, k, v = heads.permute(2, 0, 3, 1, 4).unbind()
-        x = x + self.proj(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.proj(attended.transpose(1, 2).flatten(2))
         return x + self.down(F.gelu(self.up(self.mlp_norm(x))))
 
 
