@@ -124,21 +124,21 @@ class Plan:
         self.w = matrix(k, n, w_stride, layout.dtype)
         self.x = matrix(k, m, x_stride, layout.dtype)
         self.out = matrix(n, m, out_stride, result_dtype(layout.dtype))
-        self.set(DESC_TRANSA, ctypes.c_int32(TRANSPOSED))
+        self._set(DESC_TRANSA, ctypes.c_int32(TRANSPOSED))
         for name, mode in SCALE_MODES.get(layout.scaled, {}).items():
-            self.set(SCALE_MODE[name], ctypes.c_int32(mode))
+            self._set(SCALE_MODE[name], ctypes.c_int32(mode))
         if layout.scaled == "fp8":  # as torch is asked to
-            self.set(DESC_FAST_ACCUM, ctypes.c_int8(1))
+            self._set(DESC_FAST_ACCUM, ctypes.c_int8(1))
 
-    def set(self, number: int, value) -> None:
+    def _set(self, number: int, value) -> None:
         set_attribute("MatmulDesc", self.operation, number, value)
 
     def set_scales(self, scales: Scales | None) -> None:
         """Take the scales of fp8. The heuristics want to know that there are such."""
         if scales:
             x_scales, w_scales = scales
-            self.set(SCALE_POINTER["x"], ctypes.c_void_p(x_scales.data_ptr()))
-            self.set(SCALE_POINTER["w"], ctypes.c_void_p(w_scales.data_ptr()))
+            self._set(SCALE_POINTER["x"], ctypes.c_void_p(x_scales.data_ptr()))
+            self._set(SCALE_POINTER["w"], ctypes.c_void_p(w_scales.data_ptr()))
 
     @cached_property
     def candidates(self) -> list[Candidate]:

@@ -6,24 +6,25 @@ out, scales)` raises what it refuses, `describe(x, w, scales)` returns its confi
 and for one of a user's file, whose path is `FILE::NAME`.
 """
 
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import KW_ONLY, dataclass
 from pkgutil import resolve_name
 from typing import Any
 
 from roofline.operations import contenders
-from roofline.operations.contenders import FIRST_CALL_S
+from roofline.operations.contenders import FIRST_CALL_S, Declaration
 
 
 @dataclass(frozen=True)
-class Contender:
-    """One implementation of the matmul out[M, N] = x[M, K] @ w[N, K].T."""
+class Contender(Declaration):
+    """One implementation of the matmul out[M, N] = x[M, K] @ w[N, K].T, declared as a user's is, with more to say."""
 
     name: str
     path: str
+    _: KW_ONLY
     kind: str = "triton"
     """"vendor" (the baseline of its device), "library", "triton" or "user"."""
-    devices: tuple[str, ...] = ("cuda",)
-    """Where it is timed."""
+    devices: Collection[str] = ("cuda",)
     default: bool = True
     """Whether it is measured unless other contenders are asked for."""
     beaten_up_to_m: int = 0
@@ -47,9 +48,13 @@ class Contender:
 
     def why_not(self, x, w, out=None, scales=None) -> str | None:
         """Why this contender cannot take these inputs on this machine; None if it can. It launches nothing."""
-        from kernels.contract import reason
+        from kernels.contract import dtype_name, reason
 
-        return reason(lambda: self.load().require(x, w, out, scales))
+        refused = reason(lambda: self.load().require(x, w, out, scales))
+        if refused or not self.supports:
+            return refused
+        refusal = self.refusal(len(x), len(w), x.shape[1], dtype_name(x, w, scales))
+        return f"{self.name} {refusal}" if refusal else None
 
 
 def load(path: str) -> Any:
@@ -73,8 +78,8 @@ CONTENDERS = {
         Contender("cublas_again", "kernels.vendor:cublas", kind="library"),
         Contender("cublaslt_best", "kernels.cublaslt:best", kind="library"),
         Contender("deep_gemm", "kernels.vendor:deep_gemm", kind="library", dtypes=("fp8_block",)),
-        Contender("torch", "kernels.vendor:torch_cpu", kind="vendor", devices=("cpu",), probes=("matmul", "read")),
-        Contender("numpy", "kernels.vendor:numpy_cpu", kind="library", devices=("cpu",), probes=("matmul", "read")),
+        Contender("torch", "kernels.vendor:torch_cpu", kind="vendor", devices="cpu", probes=("matmul", "read")),
+        Contender("numpy", "kernels.vendor:numpy_cpu", kind="library", devices="cpu", probes=("matmul", "read")),
         Contender(
             "inductor",
             "kernels.vendor:inductor",
@@ -107,7 +112,7 @@ def of_run(options) -> dict[str, Contender]:
             name=name,
             path=place,
             kind="user",
-            devices=(options.device,),
+            devices=options.device,
             first_call_s=FIRST_CALL_S["user"],
             version=versions[place],
         )

@@ -152,7 +152,8 @@ def limit_of(contender, dtype: str) -> float:
     """Return the largest relative error at which a result of `contender` is right."""
     if contender.kind in ("vendor", "library"):
         return VENDOR_TOLERANCE[dtype]
-    return getattr(contender.load(), "tolerance", None) or TOLERANCE[dtype]
+    declared = contender.tolerance or getattr(contender.load(), "tolerance", None)
+    return declared or TOLERANCE[dtype]
 
 
 def why_not(contender, options, operands: tuple) -> str | None:
