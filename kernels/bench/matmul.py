@@ -105,7 +105,7 @@ class Runner(runner.Runner):
     def with_baseline(self, prepared: PreparedCase, names: list[str]) -> list[str]:
         """The contenders that enter, each once: what is timed has the baseline beside it."""
         first = [prepared.baseline] if self.options.timed else []
-        return list(dict.fromkeys(first + names))
+        return list(dict.fromkeys([*first, *names]))
 
     def take_fastest(self, case: Matmul, name: str, run, sets: list[tuple]) -> int:
         """Have a library multiply by the fastest of its candidates for a case, and return its number.
