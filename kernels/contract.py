@@ -56,7 +56,8 @@ def launch_metadata(grid: tuple, kernel: Any, args: dict[str, Any]) -> dict[str,
     for name in ("x", "w", "out"):
         tensors[name] = args[f"{name}_desc"].base if f"{name}_desc" in args else args[f"{name}_ptr"]
     x, w, out = tensors.values()
-    (m, k), n = x.shape, len(w)
+    (m, k) = x.shape
+    n = len(w)
     scales = [args.get(name) for name in ("x_scales_ptr", "w_scales_ptr")]
     return {
         "name": f"{kernel.name} [M={m}, N={n}, K={k}]",
@@ -111,7 +112,8 @@ class Kernel:
         """Write x[M, K] @ w[N, K].T to `out`, a new tensor when None, and return it. `config` overrides the checked-in
         table. Raises what `require` raises, and ValueError for a `config` that does not fit the shape."""
         self.require(x, w, out, scales)
-        out = x.new_empty((len(x), self.columns(w)), dtype=result_dtype(x.dtype)) if out is None else out
+        if out is None:
+            out = x.new_empty((len(x), self.columns(w)), dtype=result_dtype(x.dtype))
         if out.numel() and x.shape[1]:
             self.launch(x, w, out, config or self.choose(x, w), scales).run(x.device)
             return out
@@ -135,7 +137,8 @@ class Kernel:
     def example(self, config: Config, dtype: torch.dtype, rows: int = EXAMPLE_SIZE) -> KernelLaunch:
         """Return the launch to be compiled and looked at, like those that count: it is never run."""
         x, w, out = example_operands(dtype, rows)
-        return self.launch(x, w, out, config, empty_scales(x, w, self.by_block) if dtype == FP8 else None)
+        scales = empty_scales(x, w, self.by_block) if dtype == FP8 else None
+        return self.launch(x, w, out, config, scales)
 
 
 def example_operands(dtype: torch.dtype, rows: int = EXAMPLE_SIZE) -> list[Tensor]:
@@ -156,11 +159,14 @@ def empty_out(x: Tensor, w: Tensor, **kind) -> Tensor:
 
 def empty_scales(x: Tensor, w: Tensor, by_block: bool) -> Scales:
     """Return new scales for x and w, by block or by row."""
-    (m, k), n = x.shape, len(w)
+    (m, k) = x.shape
+    n = len(w)
     if by_block:
-        x_scales, of_w = x.new_empty((blocks_of(k), m), dtype=torch.float32).T, (blocks_of(n), blocks_of(k))
+        x_scales = x.new_empty((blocks_of(k), m), dtype=torch.float32).T
+        of_w = (blocks_of(n), blocks_of(k))
     else:
-        x_scales, of_w = x.new_empty((m, 1), dtype=torch.float32), (1, n)
+        x_scales = x.new_empty((m, 1), dtype=torch.float32)
+        of_w = (1, n)
     return x_scales, x.new_empty(of_w, dtype=torch.float32)
 
 
@@ -217,7 +223,8 @@ def validate(x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | N
             )
         if problem := _problem(matrix, x.device):
             raise ValueError(f"{name} {problem}")
-    (m, k), (n, w_k) = x.shape, w.shape
+    (m, k) = x.shape
+    (n, w_k) = w.shape
     if k != w_k:
         raise ValueError(
             f"x has K={k} but w has K={w_k}; w is [N, K] as nn.Linear stores it, pass w.T.contiguous() if it is [K, N]"
@@ -239,26 +246,28 @@ def validate(x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | N
 
 
 def _validate_scales(x: Tensor, w: Tensor, scales: Scales | None) -> None:
-    m, n = len(x), len(w)
+    m = len(x)
+    n = len(w)
     if (scales is None) == (x.dtype == FP8):
         problem = "needs scales" if scales is None else "has no scales"
         raise TypeError(f"x is {x.dtype}, which {problem}: give scales=(x_scales[{m}, 1], w_scales[1, {n}]) beside fp8")
     if scales is None:
         return
     blocks = blocks_of(x.shape[1])
-    by_row, by_block = ([m, 1], [1, n]), ([m, blocks], [blocks_of(n), blocks])
-    is_by_block = [[*factors.shape] for factors in scales] == [*by_block]
-    for number, (name, factors) in enumerate(zip(("x_scales", "w_scales"), scales, strict=True)):
+    by_row = (m, 1), (1, n)
+    by_block = (m, blocks), (blocks_of(n), blocks)
+    wanted = by_block if tuple(factors.shape for factors in scales) == by_block else by_row
+    for name, factors, shape in zip(("x_scales", "w_scales"), scales, wanted, strict=True):
         if factors.dtype != torch.float32:
             raise TypeError(f"{name} is {factors.dtype}, scales are float32; cast it with .to()")
-        if not is_by_block and [*factors.shape] != by_row[number]:
+        if factors.shape != shape:
             raise ValueError(
-                f"{name} has shape {[*factors.shape]}, a scale for each row needs {by_row[number]}, and both by block "
-                f"{by_block[0]} and {by_block[1]}; reshape it"
+                f"{name} has shape {[*factors.shape]}, a scale for each row needs {[*shape]}, and both by block "
+                f"{[*by_block[0]]} and {[*by_block[1]]}; reshape it"
             )
         if factors.device != x.device:
             raise ValueError(f"{name} is on {factors.device} but x is on {x.device}; move one of them with .to()")
-        if is_by_block and number == 0:
+        if wanted is by_block and name == "x_scales":
             if not factors.T.is_contiguous():
                 raise ValueError("x_scales by block lie by columns; take x_scales.T.contiguous().T")
         elif not factors.is_contiguous():
@@ -286,7 +295,8 @@ def overlap(a: Tensor, b: Tensor) -> bool:
     if not a.numel() or not b.numel() or a.untyped_storage()._cdata != b.untyped_storage()._cdata:
         return False
     first, second = sorted((a, b), key=Tensor.storage_offset)
-    (rows, columns), begin = first.shape, first.storage_offset()
+    (rows, columns) = first.shape
+    begin = first.storage_offset()
     return second.storage_offset() < begin + (rows - 1) * first.stride(0) + columns
 
 

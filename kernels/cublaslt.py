@@ -11,14 +11,15 @@ host time: each call makes a dozen values of C.
 """
 
 import ctypes
+import math
 from functools import cache, cached_property, lru_cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from kernels import vendor
 from kernels.contract import FP8, Scales, dtype_name, empty_out, result_dtype
-from kernels.vendor import BLOCKS_FROM_CUDA, require_cublas
 from kernels.workspace import workspace
 
 CANDIDATES = 10
@@ -34,8 +35,8 @@ DESC_TRANSA, DESC_FAST_ACCUM = 3, 25
 SCALE_POINTER, SCALE_MODE = {"w": 17, "x": 18}, {"w": 31, "x": 32}
 SCALE_MODES = {"fp8": {"w": 3, "x": 3}, "fp8_block": {"w": 5, "x": 4}}
 """CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F; BLK128x128_32F and VEC128_32F."""
-MAX_WORKSPACE, MIN_ALIGNMENT = 1, {"w": 5, "x": 6, "out": 7, "same": 8}
-"""Attributes of a preference. The library's A is our w, its B our x; C and D are out."""
+MAX_WORKSPACE, MIN_ALIGNMENTS = 1, (5, 6, 7, 8)
+"""Attributes of a preference: of the library's A, our w, its B, our x, and of C and D, both out."""
 
 
 class Candidate(ctypes.Structure):
@@ -61,8 +62,8 @@ class Layout(NamedTuple):
     """`kernels.contract.dtype_name`, which says what scales are by."""
     strides: tuple[int, int, int]
     """Elements from row to row of x, w and out."""
-    alignments: tuple[int, int, int]
-    """Bytes, of x, w and out."""
+    alignment: int
+    """Bytes, of all three."""
     device: int
 
 
@@ -98,7 +99,13 @@ def context(device: int) -> ctypes.c_void_p:
 
 def set_attribute(of: str, handle: ctypes.c_void_p, number: int, value) -> None:
     size = ctypes.c_size_t(ctypes.sizeof(value))
-    call(f"cublasLt{of}SetAttribute", handle, ctypes.c_int(number), ctypes.byref(value), size)
+    call(f"cublasLt{of}SetAttribute", handle, number, ctypes.byref(value), size)
+
+
+def matrix(rows: int, columns: int, stride: int, dtype: torch.dtype) -> ctypes.c_void_p:
+    """The layout of a matrix by columns, of which each begins `stride` elements behind the one before."""
+    sizes = ctypes.c_uint64(rows), ctypes.c_uint64(columns), ctypes.c_int64(max(stride, rows))
+    return made("cublasLtMatrixLayoutCreate", DATA_TYPES[dtype], *sizes)
 
 
 class Plan:
@@ -108,43 +115,53 @@ class Plan:
     """
 
     def __init__(self, layout: Layout):
-        m, n, k = layout.m, layout.n, layout.k
-
-        def matrix(rows: int, columns: int, stride: int, dtype: torch.dtype = layout.dtype) -> ctypes.c_void_p:
-            sizes = ctypes.c_uint64(rows), ctypes.c_uint64(columns), ctypes.c_int64(max(stride, rows))
-            return made("cublasLtMatrixLayoutCreate", ctypes.c_int(DATA_TYPES[dtype]), *sizes)
-
-        self.operation = made("cublasLtMatmulDescCreate", ctypes.c_int(COMPUTE_32F), ctypes.c_int(REAL_32F))
-        set_attribute("MatmulDesc", self.operation, DESC_TRANSA, ctypes.c_int32(TRANSPOSED))
-        for name, mode in SCALE_MODES.get(layout.scaled, {}).items():
-            set_attribute("MatmulDesc", self.operation, SCALE_MODE[name], ctypes.c_int32(mode))
-        if layout.scaled == "fp8":  # as torch is asked to
-            set_attribute("MatmulDesc", self.operation, DESC_FAST_ACCUM, ctypes.c_int8(1))
-        of_x, of_w, of_out = layout.strides
-        self.w, self.x = matrix(k, n, of_w), matrix(k, m, of_x)
-        self.out = matrix(n, m, of_out, result_dtype(layout.dtype))
+        m = layout.m
+        n = layout.n
+        k = layout.k
+        x_stride, w_stride, out_stride = layout.strides
         self.layout = layout
+        self.operation = made("cublasLtMatmulDescCreate", COMPUTE_32F, REAL_32F)
+        self.w = matrix(k, n, w_stride, layout.dtype)
+        self.x = matrix(k, m, x_stride, layout.dtype)
+        self.out = matrix(n, m, out_stride, result_dtype(layout.dtype))
+        self._set(DESC_TRANSA, ctypes.c_int32(TRANSPOSED))
+        for name, mode in SCALE_MODES.get(layout.scaled, {}).items():
+            self._set(SCALE_MODE[name], ctypes.c_int32(mode))
+        if layout.scaled == "fp8":  # as torch is asked to
+            self._set(DESC_FAST_ACCUM, ctypes.c_int8(1))
+
+    def _set(self, number: int, value) -> None:
+        set_attribute("MatmulDesc", self.operation, number, value)
 
     def set_scales(self, scales: Scales | None) -> None:
         """Take the scales of fp8. The heuristics want to know that there are such."""
-        for name, factors in zip("xw", scales or (), strict=scales is not None):
-            pointer = ctypes.c_void_p(factors.data_ptr())
-            set_attribute("MatmulDesc", self.operation, SCALE_POINTER[name], pointer)
+        if scales:
+            x_scales, w_scales = scales
+            self._set(SCALE_POINTER["x"], ctypes.c_void_p(x_scales.data_ptr()))
+            self._set(SCALE_POINTER["w"], ctypes.c_void_p(w_scales.data_ptr()))
 
     @cached_property
     def candidates(self) -> list[Candidate]:
         """Those of the heuristics, the fastest first as they see it. Raises ValueError where there is none."""
         preference = made("cublasLtMatmulPreferenceCreate")
         set_attribute("MatmulPreference", preference, MAX_WORKSPACE, ctypes.c_size_t(WORKSPACE_BYTES))
-        of_x, of_w, of_out = self.layout.alignments
-        for name, bytes_ in {"x": of_x, "w": of_w, "out": of_out, "same": of_out}.items():
-            set_attribute("MatmulPreference", preference, MIN_ALIGNMENT[name], ctypes.c_uint32(bytes_))
-        results, count = (Candidate * CANDIDATES)(), ctypes.c_int()
-        matrices = self.w, self.x, self.out, self.out
+        for attribute in MIN_ALIGNMENTS:
+            set_attribute("MatmulPreference", preference, attribute, ctypes.c_uint32(self.layout.alignment))
+        results = (Candidate * CANDIDATES)()
+        count = ctypes.c_int()
         call(
-            "cublasLtMatmulAlgoGetHeuristic", context(self.layout.device), self.operation, *matrices, preference,
-            ctypes.c_int(CANDIDATES), results, ctypes.byref(count),
-        )  # fmt: skip
+            "cublasLtMatmulAlgoGetHeuristic",
+            context(self.layout.device),
+            self.operation,
+            self.w,
+            self.x,
+            self.out,
+            self.out,
+            preference,
+            CANDIDATES,
+            results,
+            ctypes.byref(count),
+        )
         call("cublasLtMatmulPreferenceDestroy", preference)
         able = [candidate for candidate in results[: count.value] if not candidate.status]
         if not able:
@@ -153,16 +170,30 @@ class Plan:
 
     def run(self, number: int, x: Tensor, w: Tensor, out: Tensor) -> None:
         """Multiply by the candidate `number`."""
-        candidate, space = self.candidates[number], workspace(x.device, WORKSPACE_BYTES // 4, 1).partials
-        one, zero = ctypes.c_float(1), ctypes.c_float(0)
-        target = ctypes.c_void_p(out.data_ptr())
+        candidate = self.candidates[number]
+        space = workspace(x.device, WORKSPACE_BYTES // 4, 1).partials
+        one = ctypes.c_float(1)
+        zero = ctypes.c_float(0)
+        w_at, x_at, out_at, space_at = (ctypes.c_void_p(tensor.data_ptr()) for tensor in (w, x, out, space))
         call(
-            "cublasLtMatmul", context(self.layout.device), self.operation, ctypes.byref(one),
-            ctypes.c_void_p(w.data_ptr()), self.w, ctypes.c_void_p(x.data_ptr()), self.x, ctypes.byref(zero),
-            target, self.out, target, self.out, ctypes.byref(candidate.algorithm),
-            ctypes.c_void_p(space.data_ptr()), ctypes.c_size_t(WORKSPACE_BYTES),
+            "cublasLtMatmul",
+            context(self.layout.device),
+            self.operation,
+            ctypes.byref(one),
+            w_at,
+            self.w,
+            x_at,
+            self.x,
+            ctypes.byref(zero),
+            out_at,
+            self.out,
+            out_at,
+            self.out,
+            ctypes.byref(candidate.algorithm),
+            space_at,
+            ctypes.c_size_t(WORKSPACE_BYTES),
             ctypes.c_void_p(torch.cuda.current_stream(x.device).cuda_stream),
-        )  # fmt: skip
+        )
 
 
 made_plan = lru_cache(maxsize=1024)(Plan)
@@ -171,10 +202,18 @@ made_plan = lru_cache(maxsize=1024)(Plan)
 def plan_for(x: Tensor, w: Tensor, out: Tensor, scales: Scales | None) -> Plan:
     """Return the plan for operands, which is kept for others of the same layout."""
     operands = x, w, out
-    strides = tuple(matrix.stride(0) for matrix in operands)
-    alignments = tuple(min(MOST_ALIGNED, matrix.data_ptr() & -matrix.data_ptr()) for matrix in operands)
-    kind = x.dtype, dtype_name(x, w, scales)
-    plan = made_plan(Layout(len(x), len(w), x.shape[1], *kind, strides, alignments, x.device.index or 0))
+    plan = made_plan(
+        Layout(
+            m=len(x),
+            n=len(w),
+            k=x.shape[1],
+            dtype=x.dtype,
+            scaled=dtype_name(x, w, scales),
+            strides=tuple(matrix.stride(0) for matrix in operands),
+            alignment=math.gcd(MOST_ALIGNED, *(matrix.data_ptr() for matrix in operands)),
+            device=x.device.index or 0,
+        )
+    )
     plan.set_scales(scales)
     return plan
 
@@ -188,12 +227,9 @@ class Best:
 
     @staticmethod
     def require(x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | None = None) -> None:
-        require_cublas(x, w, out, scales)
-        if scales and torch.version.cuda < BLOCKS_FROM_CUDA:
-            raise ValueError(
-                f"torch's CUDA is {torch.version.cuda}, and cuBLASLt has scales by row from {BLOCKS_FROM_CUDA} on; "
-                "take cublas"
-            )
+        vendor.cublas.require(x, w, out, scales)
+        if scales:
+            vendor.require_cuda("row", "cublas")
         library()
 
     def candidates(self, x: Tensor, w: Tensor, out: Tensor, scales: Scales | None = None) -> int:

@@ -118,10 +118,9 @@ def tile_schedule(
     """Put `table`, which has all of `grid` with all chunks, on `device`.
 
     `order`: chunk numbers in the order of arrival, the own one first. `block_rows`: rows of a row block, the height of
-    the pieces that flags are of; M where the rows are not cut. Raises ValueError for a table that does not fit the grid
-    and the order, more than MOST_RANKS ranks, and tiles that lie across row blocks.
+    the pieces that flags are of; M where the rows are not cut. Raises ValueError for more than MOST_RANKS ranks, and
+    tiles that lie across row blocks.
     """
-    tables.check(table, grid, len(order))
     if len(order) > MOST_RANKS:
         raise ValueError(
             f"{len(order)} ranks: flagged packs their order in 64 bits, the limit is {MOST_RANKS}; take fewer"

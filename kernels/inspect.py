@@ -37,6 +37,9 @@ from roofline.theory.arguments import Parser, sizes
 MODELLED = {"flatten": {"flatten": True}, "gang": {"shared_waves": 1}}
 """By what a table leaves to the model of waves, the change of a configuration that is other code."""
 
+REGISTER_COUNTS = "CONSUMER_REGISTERS", "PRODUCER_REGISTERS"
+"""Arguments of a kernel whose warps are specialised: registers a thread that setmaxnreg must give them."""
+
 TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 
 SERIALISED = re.compile(r"\(C751[0-4]\).* serialized due to .*")
@@ -83,7 +86,8 @@ class Binary:
     @cached_property
     def serialised(self) -> tuple[str, ...]:
         """What ptxas says of wgmma that it serialised."""
-        ptx, arch = self.triton.asm["ptx"], self.triton.metadata.target.arch
+        ptx = self.triton.asm["ptx"]
+        arch = self.triton.metadata.target.arch
         if "wgmma.mma_async" not in ptx:
             return ()
         options = ["-v", "--regAllocOptLevel=2", f"--gpu-name={sm_arch_from_capability(arch)}"]  # as Triton's own
@@ -104,7 +108,8 @@ def read(usage: str, sass: str, shared_bytes: int) -> Cubin:
     >>> read("Function k: REG:154 STACK:0 SHARED:0", sass, 1024).mma
     {'wgmma.m64n256k16': 1}
     """
-    registers, stack = (int(re.search(rf"{name}:(\d+)", usage).group(1)) for name in ("REG", "STACK"))
+    registers = int(re.search(r"REG:(\d+)", usage).group(1))
+    stack = int(re.search(r"STACK:(\d+)", usage).group(1))
     opcodes = Counter(re.findall(r"\b([A-Z][A-Z0-9]{2,}(?:\.[A-Za-z0-9_]+)*)\s", sass))
 
     def numbers(pattern: str) -> tuple[int, ...]:
@@ -113,13 +118,20 @@ def read(usage: str, sass: str, shared_bytes: int) -> Cubin:
     def total(*stems: str) -> int:
         return sum(count for opcode, count in opcodes.items() if opcode.split(".")[0] in stems)
 
+    mma = _mma(opcodes)
+    if not mma and total("FFMA"):
+        mma = {"fma": total("FFMA")}
     return Cubin(
-        registers=registers, stack_bytes=stack, local_accesses=total("LDL", "STL"), shared_bytes=shared_bytes,
-        mma=_mma(opcodes) or ({"fma": total("FFMA")} if total("FFMA") else {}),
-        tma_loads=total("UTMALDG"), tma_stores=total("UTMASTG"),
+        registers=registers,
+        stack_bytes=stack,
+        local_accesses=total("LDL", "STL"),
+        shared_bytes=shared_bytes,
+        mma=mma,
+        tma_loads=total("UTMALDG"),
+        tma_stores=total("UTMASTG"),
         wgmma_waits=numbers(r"\bWARPGROUP\.DEPBAR\.LE gsb\d+, (0x[0-9a-f]+)"),
         register_counts=numbers(r"\bUSETMAXREG\.\S+ (?:UP\d+, )?(0x[0-9a-f]+)"),
-    )  # fmt: skip
+    )
 
 
 def _mma(opcodes: Counter) -> dict[str, int]:
@@ -150,6 +162,9 @@ class Job:
     mma: str | None
     """What it is declared to compile to; None of a user's, who declares nothing."""
 
+    def __str__(self) -> str:
+        return f"{self.kernel} {self.config}"
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -170,52 +185,70 @@ class Finding:
 
     def problems(self) -> list[str]:
         """Return each broken promise in a sentence: value, limit, way out."""
-        if (cubin := self.cubin) is None:
+        cubin = self.cubin
+        if cubin is None:
             return [f"does not compile: {self.error}"]
-        job, beside, (most_registers, most_bytes) = self.job, "", (SM_REGISTERS, self.job.shared_limit_bytes)
+        job = self.job
+        most_registers = SM_REGISTERS
+        most_bytes = job.shared_limit_bytes
+        beside = ""
         if job.kernel in BESIDE_LINK:
-            beside, (most_registers, most_bytes) = " beside the copier", room()
-        registers, most_bytes = allotted(cubin.registers, self.num_warps), min(most_bytes, job.shared_limit_bytes)
-        missing = sorted({*self.register_counts} - {*cubin.register_counts})
-        checks = (
-            (cubin.spills,
-             f"spills: {cubin.stack_bytes} bytes of stack, {cubin.local_accesses} local accesses, 0 allowed; "
-             "take more warps or a smaller tile"),
-            (cubin.shared_bytes > most_bytes,
-             f"needs {cubin.shared_bytes} bytes of shared memory, limit {most_bytes}{beside}; "
-             "take fewer stages or subtile the epilogue"),
-            (registers > most_registers,
-             f"holds {registers} registers, {cubin.registers} a thread, limit {most_registers}{beside}; "
-             "take a smaller tile"),
-            (job.mma and self.mma != job.mma,
-             f"compiles to {self.mma}, declared is {job.mma}; change the tile or the declaration"),
-            (job.mma and "wgmma" in self.mma and 1 not in cubin.wgmma_waits and job.kernel not in PROMOTED,
-             f"waits until {cubin.wgmma_waits or 'no'} wgmma groups are in flight, 1 is needed between stages; "
-             "look for what ptxas serialised"),
-            (self.serialised,
-             f"ptxas serialises wgmma: {'; '.join(self.serialised)}; wait before sums are touched, or free registers"),
-            (missing,
-             f"sets register counts {cubin.register_counts}, {missing} is missing; look at worker_num_regs"),
-        )  # fmt: skip
-        return [sentence for broken, sentence in checks if broken]
+            most_registers, bytes_left = room()
+            most_bytes = min(most_bytes, bytes_left)
+            beside = " beside the copier"
+        problems = []
+        if cubin.spills:
+            problems.append(
+                f"spills: {cubin.stack_bytes} bytes of stack, {cubin.local_accesses} local accesses, 0 allowed; "
+                "take more warps or a smaller tile"
+            )
+        if cubin.shared_bytes > most_bytes:
+            problems.append(
+                f"needs {cubin.shared_bytes} bytes of shared memory, limit {most_bytes}{beside}; "
+                "take fewer stages or subtile the epilogue"
+            )
+        registers = allotted(cubin.registers, self.num_warps)
+        if registers > most_registers:
+            problems.append(
+                f"holds {registers} registers, {cubin.registers} a thread, limit {most_registers}{beside}; "
+                "take a smaller tile"
+            )
+        if job.mma and self.mma != job.mma:
+            problems.append(f"compiles to {self.mma}, declared is {job.mma}; change the tile or the declaration")
+        if job.mma and "wgmma" in self.mma and 1 not in cubin.wgmma_waits and job.kernel not in PROMOTED:
+            problems.append(
+                f"waits until {cubin.wgmma_waits or 'no'} wgmma groups are in flight, 1 is needed between stages; "
+                "look for what ptxas serialised"
+            )
+        if self.serialised:
+            problems.append(
+                f"ptxas serialises wgmma: {'; '.join(self.serialised)}; wait before sums are touched, or free registers"
+            )
+        if missing := sorted({*self.register_counts} - {*cubin.register_counts}):
+            problems.append(
+                f"sets register counts {cubin.register_counts}, {missing} is missing; look at worker_num_regs"
+            )
+        return problems
 
 
 def jobs(kernels: Sequence[str] = ()) -> list[Job]:
     """Return every entry of the compiled tables in each of its dtypes; of `kernels` alone, where there are such."""
-    todo: dict[Job, None] = {}
-    for of in filter(lambda of: of.target, map(table, architectures())):
-        for entry in (entry for entry in of.entries if not kernels or entry.kernel in kernels):
+    todo = []
+    for of in map(table, architectures()):
+        for entry in of.entries:
+            if not of.target or (kernels and entry.kernel not in kernels):
+                continue
             measured = entry.measured or {}  # on a GPU that may hold more than the smallest of its table
             target = measured.get("target", of.target)
             limit = measured.get("shared_limit_bytes", of.shared_limit_bytes)
             for dtype in entry.dtypes:
-                job = Job(entry.kernel, entry.config, dtype, target, limit, entry.mma)
-                todo[job] = None
-                # What the model of waves may make of what was not measured.
-                if dtype == entry.dtypes[0] and not entry.measured and not entry.config.is_odd:
-                    for free in MODELLED.keys() & of.modelled.get(entry.kernel, ()):
-                        todo[replace(job, config=replace(entry.config, **MODELLED[free]))] = None
-    return list(todo)
+                todo.append(Job(entry.kernel, entry.config, dtype, target, limit, entry.mma))
+            # What the model of waves may make of what was not measured.
+            if not entry.measured and not entry.config.is_odd:
+                for free in MODELLED.keys() & of.modelled.get(entry.kernel, ()):
+                    config = replace(entry.config, **MODELLED[free])
+                    todo.append(Job(entry.kernel, config, entry.dtypes[0], target, limit, entry.mma))
+    return list(dict.fromkeys(todo))
 
 
 def example(job: Job) -> KernelLaunch:
@@ -227,10 +260,11 @@ def inspect(job: Job, launch: KernelLaunch | None = None) -> Finding:
     """Compile one job, by its example or another `launch`. A compiler error becomes part of the finding: one bad
     candidate must not hide the others."""
     try:
-        args = (launch := launch or example(job)).args
-        counts = [args[name] for name in ("CONSUMER_REGISTERS", "PRODUCER_REGISTERS") if name in args]
+        launch = launch or example(job)
         binary = compile_launch(launch, job.target)
-        return Finding(job, binary.cubin, None, args.get("num_warps", 4), tuple(counts), binary.serialised)
+        registers = [launch.args[name] for name in REGISTER_COUNTS if name in launch.args]
+        warps = launch.args.get("num_warps", 4)
+        return Finding(job, binary.cubin, None, warps, tuple(registers), binary.serialised)
     except Exception as error:  # Triton raises RuntimeError, CompilationError, PTXASError and others here
         return Finding(job, None, f"{type(error).__name__}: {error}".splitlines()[0])
 
@@ -238,13 +272,18 @@ def inspect(job: Job, launch: KernelLaunch | None = None) -> Finding:
 def inspect_user(place: str, shape: tuple[int, int, int], dtype: str) -> list[Finding]:
     """Compile for Hopper the launches of a user's matmul on (m, n, k). Raises ValueError where there are none."""
     m, n, k = shape
-    x, w = (torch.empty(size, dtype=DTYPES[dtype]) for size in ((m, k), (n, k)))
-    more = {"scales": empty_scales(x, w, dtype == "fp8_block")} if x.dtype == FP8 else {}
-    findings, hopper = [], table("sm90")
-    for launch in launches_of(contenders.load(contenders.parse(place)), x, w, empty_out(x, w), **more):
-        warps, stages = (launch.args.get(name, usual) for name, usual in (("num_warps", 4), ("num_stages", 3)))
-        config, limit = f"warps{warps} stages{stages}", hopper.shared_limit_bytes
-        findings.append(inspect(Job(launch.kernel.__name__, config, dtype, hopper.target, limit, None), launch))
+    x = torch.empty((m, k), dtype=DTYPES[dtype])
+    w = torch.empty((n, k), dtype=DTYPES[dtype])
+    scales = {"scales": empty_scales(x, w, dtype == "fp8_block")} if x.dtype == FP8 else {}
+    findings = []
+    hopper = table("sm90")
+    function = contenders.load(contenders.parse(place))
+    for launch in launches_of(function, x, w, empty_out(x, w), **scales):
+        warps = launch.args.get("num_warps", 4)
+        stages = launch.args.get("num_stages", 3)
+        config = f"warps{warps} stages{stages}"
+        job = Job(launch.kernel.__name__, config, dtype, hopper.target, hopper.shared_limit_bytes, None)
+        findings.append(inspect(job, launch))
     return findings
 
 
@@ -260,15 +299,18 @@ def as_text(findings: Sequence[Finding]) -> str:
     import pandas  # which takes longer than all that the machine wants of this module
 
     rows = []
-    for f in findings:
-        about = {"kernel": f.job.kernel, "target": f"sm_{f.job.target}", "config": f.job.config, "dtype": f.job.dtype}
-        last = {"mma": f.mma, "expected": f.job.mma or "-", "verdict": "BAD" if f.problems() else "ok"}
-        rows.append(about | (asdict(f.cubin) if f.cubin else {}) | last)
-    lines = [pandas.DataFrame(rows, dtype=object).to_string(index=False, na_rep="-")]
-    for f in findings:
-        lines += [f"{f.job.kernel} {f.job.config} {f.job.dtype}: {problem}" for problem in f.problems()]
-    bad = sum(bool(f.problems()) for f in findings)
-    return "\n".join([*lines, f"triton {triton.__version__}: {len(findings)} compiled, {bad} bad"])
+    problems = []
+    for finding in findings:
+        job = finding.job
+        row = {"kernel": job.kernel, "target": f"sm_{job.target}", "config": job.config, "dtype": job.dtype}
+        if finding.cubin:
+            row |= asdict(finding.cubin)
+        broken = finding.problems()
+        rows.append(row | {"mma": finding.mma, "expected": job.mma or "-", "verdict": "BAD" if broken else "ok"})
+        problems += [f"{job} {job.dtype}: {problem}" for problem in broken]
+    bad = sum(row["verdict"] == "BAD" for row in rows)
+    table = pandas.DataFrame(rows, dtype=object).to_string(index=False, na_rep="-")
+    return "\n".join([table, *problems, f"triton {triton.__version__}: {len(findings)} compiled, {bad} bad"])
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -14,10 +14,8 @@ import lzma
 import os
 import subprocess
 import sys
-import sysconfig
 import tarfile
 import tempfile
-import time
 import zipfile
 from pathlib import Path
 
@@ -49,7 +47,7 @@ KEPT = ("triton/backends/nvidia/include/cuda.h",)
 CHIPS = ("H100 SXM", "H200")
 """Those that the cache is filled for, of 132 SMs both: the tiles of a few shapes depend on the size of the cache."""
 
-LIBRARY, LAUNCHER = "triton/_C/libtriton.so", "triton/backends/nvidia/driver.c"
+LIBRARY = "triton/_C/libtriton.so"
 
 FILTERS = [{"id": lzma.FILTER_X86}, {"id": lzma.FILTER_LZMA2, "preset": 9}]
 """Jumps and calls of x86 by their targets, which repeat: xz alone makes 5 % more of it."""
@@ -89,11 +87,6 @@ def extract(wheel: Path, tree: Path) -> None:
                 path.chmod(0o755 if member.external_attr >> 16 & 0o100 else 0o644)
 
 
-def strip(library: Path) -> None:
-    """Take the symbols out of `library`."""
-    subprocess.run(["strip", "--strip-all", library], check=True)
-
-
 def dry_run(environment: dict[str, str], *arguments: str) -> None:
     """Go through a run on each chip, by the Triton of `environment`. Raises ValueError where one fails."""
     of_triton = {name for name in os.environ if name.startswith("TRITON_")}  # some of them change the key
@@ -112,18 +105,16 @@ def fill(tree: Path) -> None:
         group.unlink()
 
 
-def archive(tree: Path, path: Path, limit_bytes: int = LIMIT_BYTES) -> int:
-    """Write the list of what is in `tree`, and all of it to `path`. Returns the bytes of that.
+def archive(tree: Path, path: Path) -> int:
+    """Write what is in `tree` to `path`. Returns the bytes of that.
 
     Raises ValueError where they are too many.
     """
-    unpack.list_files(tree)
     with lzma.open(path, "wb", filters=FILTERS) as file, tarfile.open(fileobj=file, mode="w|") as tar:
-        for member in [*unpack.files_in(tree), tree / unpack.FILES]:
-            tar.add(member, member.relative_to(tree).as_posix(), filter=anonymous)
+        tar.add(tree, ".", filter=anonymous)
     size = path.stat().st_size
-    if size > limit_bytes:
-        raise ValueError(f"{path} has {size:,} bytes, the limit is {limit_bytes:,}: leave more out in kernels/pack.py")
+    if size > LIMIT_BYTES:
+        raise ValueError(f"{path} has {size:,} bytes, the limit is {LIMIT_BYTES:,}: leave more out in kernels/pack.py")
     return size
 
 
@@ -134,49 +125,29 @@ def anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
     return member
 
 
-def launcher_s(tree: Path) -> float:
-    """Return the seconds that a C compiler takes for Triton's launcher, without linking it."""
-    includes = [f"-I{(tree / LAUNCHER).with_name('include')}", f"-I{sysconfig.get_paths()['include']}"]
-    began = time.perf_counter()
-    subprocess.run(["gcc", "-O3", "-fPIC", "-c", tree / LAUNCHER, "-o", os.devnull, *includes], check=True)
-    return time.perf_counter() - began
-
-
-def pack(version: str, out: Path, wheel: Path | None = None) -> Path:
+def pack(version: str, out: Path) -> Path:
     """Make the pack of Triton `version` in the folder `out`, and rehearse it. Returns its path. Raises ValueError."""
-    tag = f"cp{sys.version_info.major}{sys.version_info.minor}"
     out.mkdir(parents=True, exist_ok=True)
-    path = out / f"triton-{version}-{tag}.tar.xz"
+    path = out / f"triton-{version}-{unpack.TAG}.tar.xz"
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         tree = folder / "tree"
-        extract(wheel or fetch(version, folder), tree)
-        strip(tree / LIBRARY)
+        extract(fetch(version, folder), tree)
+        subprocess.run(["strip", "--strip-all", tree / LIBRARY], check=True)  # of symbols
         fill(tree)
         size = archive(tree, path)
-        print(f"{path}: {size:,} bytes of {LIMIT_BYTES:,}, sha256 {unpack.sha256(path)}")
+        print(f"{path}: {size:,} bytes of {LIMIT_BYTES:,}")
         dry_run(unpack.unpack(path, folder / "unpacked"), "--check")
-        print(
-            f"A first launch builds cuda_utils from {LAUNCHER} with the driver's library: {launcher_s(tree):.1f} s here"
-        )
     return path
 
 
 def main(arguments: list[str]) -> None:
     parser = Parser(prog="python -m kernels.pack", description=__doc__.partition("\n")[0])
     parser.add_argument("--triton", default=pinned(), metavar="VERSION", help="default: %(default)s")
-    parser.add_argument("--python", default="3.12", metavar="VERSION", help="of the machine (default: %(default)s)")
-    parser.add_argument("--wheel", type=Path, metavar="FILE", help="a wheel that is here (default: pip downloads it)")
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where the archive goes")
-    asked = parser.parse_args(arguments)
-    here = f"{sys.version_info.major}.{sys.version_info.minor}"
-    if asked.python != here:
-        parser.error(
-            f"--python {asked.python}: this is Python {here}, whose compile cache is worthless there; run it under "
-            f"{asked.python}, as by PYTHON=python{asked.python} VENV=.venv-{asked.python}, or name another --python"
-        )
+    options = parser.parse_args(arguments)
     try:
-        path = pack(asked.triton, asked.out, asked.wheel)
+        path = pack(options.triton, options.out)
     except (ValueError, OSError, subprocess.CalledProcessError) as error:
         parser.error(str(error))
     print(f"There: python3 -m kernels.unpack {path.name} FOLDER says what to export")

@@ -7,7 +7,7 @@ and for one of a user's file, whose path is `FILE::NAME`.
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from pkgutil import resolve_name
 from typing import Any
 
@@ -15,12 +15,13 @@ from roofline.operations import contenders
 from roofline.operations.contenders import FIRST_CALL_S, Declaration
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Contender(Declaration):
     """One implementation of the matmul out[M, N] = x[M, K] @ w[N, K].T, declared as a user's is, with more to say."""
 
     name: str
     path: str
+    _: KW_ONLY
     kind: str = "triton"
     """"vendor" (the baseline of its device), "library", "triton" or "user"."""
     devices: Collection[str] = ("cuda",)
@@ -55,10 +56,6 @@ class Contender(Declaration):
         refusal = self.refusal(len(x), len(w), x.shape[1], dtype_name(x, w, scales))
         return f"{self.name} {refusal}" if refusal else None
 
-    def describe(self, x, w, scales=None) -> str:
-        """Return which tile, or which library, these inputs get."""
-        return self.load().describe(x, w, scales)
-
 
 def load(path: str) -> Any:
     """Import what `path` names. ValueError where that needs a Triton, or a part of it, which is not installed: Gluon is
@@ -76,35 +73,31 @@ def load(path: str) -> Any:
 CONTENDERS = {
     contender.name: contender
     for contender in (
-        Contender(name="cublas", path="kernels.vendor:cublas", kind="vendor", probes=("matmul", "read")),
+        Contender("cublas", "kernels.vendor:cublas", kind="vendor", probes=("matmul", "read")),
         # The same once more: what a ratio is where there is no difference.
-        Contender(name="cublas_again", path="kernels.vendor:cublas", kind="library"),
-        Contender(name="cublaslt_best", path="kernels.cublaslt:best", kind="library"),
-        Contender(name="deep_gemm", path="kernels.vendor:deep_gemm", kind="library", dtypes=("fp8_block",)),
+        Contender("cublas_again", "kernels.vendor:cublas", kind="library"),
+        Contender("cublaslt_best", "kernels.cublaslt:best", kind="library"),
+        Contender("deep_gemm", "kernels.vendor:deep_gemm", kind="library", dtypes=("fp8_block",)),
+        Contender("torch", "kernels.vendor:torch_cpu", kind="vendor", devices="cpu", probes=("matmul", "read")),
+        Contender("numpy", "kernels.vendor:numpy_cpu", kind="library", devices="cpu", probes=("matmul", "read")),
         Contender(
-            name="torch", path="kernels.vendor:torch_cpu", kind="vendor", devices="cpu", probes=("matmul", "read")
-        ),
-        Contender(
-            name="numpy", path="kernels.vendor:numpy_cpu", kind="library", devices="cpu", probes=("matmul", "read")
-        ),
-        Contender(
-            name="inductor",
-            path="kernels.vendor:inductor",
+            "inductor",
+            "kernels.vendor:inductor",
             kind="library",
             default=False,
             first_call_s=FIRST_CALL_S["tuned"],
         ),
-        Contender(name="decode", path="kernels.decode:matmul", probes=("read",)),
-        Contender(name="persistent", path="kernels.persistent:matmul"),
+        Contender("decode", "kernels.decode:matmul", probes=("read",)),
+        Contender("persistent", "kernels.persistent:matmul"),
         # On an H200, at 1 to 64 rows: 0.44 to 1.03 of cuBLAS, where decode has 0.94 to 1.11, and behind it each time.
-        Contender(name="tiled", path="kernels.tiled:matmul", beaten_up_to_m=64),
+        Contender("tiled", "kernels.tiled:matmul", beaten_up_to_m=64),
         # Likewise 0.46 to 0.90; 0.65 to 0.99 on an H100, there too behind decode (both in results/reference).
-        Contender(name="warpgroup", path="kernels.warpgroup:matmul", beaten_up_to_m=64),
+        Contender("warpgroup", "kernels.warpgroup:matmul", beaten_up_to_m=64),
         # Nobody has timed these four.
-        Contender(name="blockwise", path="kernels.blockwise:matmul", dtypes=("fp8_block",)),
-        Contender(name="warpgroup_blockwise", path="kernels.warpgroup:by_block", dtypes=("fp8_block",)),
-        Contender(name="pair", path="kernels.pair:matmul", default=False),
-        Contender(name="decode_ring", path="kernels.decode_ring:matmul", default=False),
+        Contender("blockwise", "kernels.blockwise:matmul", dtypes=("fp8_block",)),
+        Contender("warpgroup_blockwise", "kernels.warpgroup:by_block", dtypes=("fp8_block",)),
+        Contender("pair", "kernels.pair:matmul", default=False),
+        Contender("decode_ring", "kernels.decode_ring:matmul", default=False),
     )
 }
 
@@ -112,7 +105,8 @@ CONTENDERS = {
 def of_run(options) -> dict[str, Contender]:
     """The contenders of a run by name: ours, and those of the user's files. What these declare is read when they are
     loaded, in a process that may die of it."""
-    versions, of_run = dict(options.users), dict(CONTENDERS)
+    versions = dict(options.users)
+    of_run = dict(CONTENDERS)
     for name, place in users(options).items():
         of_run[name] = Contender(
             name=name,
@@ -166,7 +160,8 @@ class Planner:
     """Lists the contenders of a matmul, as `roofline.operations.base.Planner` does, for its `options`."""
 
     def __init__(self, options):
-        self.options, self._contenders = options, of_run(options)
+        self.options = options
+        self._contenders = of_run(options)
 
     def choices(self) -> list[str]:
         return [*self._contenders]

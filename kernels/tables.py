@@ -1,10 +1,11 @@
-"""Tables of work tiles for the flagged kernel, which no figure simulates: with as few spills as arrivals let be; how
-many there are; and whether any table fits its grid.
+"""Tables of work tiles for the flagged kernel, which no figure simulates: with as few spills as arrivals let be; and
+how many those are.
 
 `roofline.theory.schedule` says what a table is, and has those that the simulator of schedules knows.
 """
 
 from collections.abc import Sequence
+from functools import cache
 
 from roofline.theory.schedule import Grid, Table, WorkTile, deal
 
@@ -14,24 +15,6 @@ def spills(table: Table) -> int:
     return sum(work_tile.spill for work_tiles in table for work_tile in work_tiles)
 
 
-def check(table: Table, grid: Grid, chunks: int) -> None:
-    """Raises ValueError unless `table` multiplies each tile of `grid` with each of `chunks` chunks, once and in order,
-    in one program, and spills what is resumed later and nothing else."""
-    done: dict[tuple[int, int], tuple[int, int]] = {}  # tile -> (program, chunks done)
-    for program, work_tiles in enumerate(table):
-        for work_tile in work_tiles:
-            tile = work_tile[:2]
-            owner, chunk = done.get(tile, (program, 0))
-            fits = (owner, work_tile.chunk_from) == (program, chunk) and chunk < work_tile.chunk_to <= chunks
-            if not fits or (work_tile.resume, work_tile.spill) != (chunk > 0, work_tile.chunk_to < chunks):
-                raise ValueError(
-                    f"program {program}: {work_tile} does not follow chunk {chunk} of {chunks} of its tile"
-                )
-            done[tile] = program, work_tile.chunk_to
-    if left := set(grid.tiles) ^ {tile for tile, (_, chunk) in done.items() if chunk == chunks}:
-        raise ValueError(f"tile {min(left)} is not visited with all {chunks} chunks, or is none of {grid}")
-
-
 def spill_once(grid: Grid, programs: int, arrival_s: Sequence[float], chunk_s: float) -> Table:
     """Chunk-wise, with the accumulator kept in registers where possible, so that fewer tiles are spilled.
 
@@ -39,23 +22,23 @@ def spill_once(grid: Grid, programs: int, arrival_s: Sequence[float], chunk_s: f
     stays with its tile while chunks for it are here. Then, if all chunks are here, it takes any unfinished tile; else
     an untouched one; else the tile with the fewest chunks done; else it waits with the accumulator in registers.
     """
-    dealt = deal(grid, programs)
-    plans = {count: _spill_once_plan(count, arrival_s, chunk_s) for count in {len(tiles) for tiles in dealt}}
-    return tuple(
-        tuple(
-            WorkTile(*tiles[tile], chunk_from, chunk_to, chunk_from > 0, chunk_to < len(arrival_s))
-            for tile, chunk_from, chunk_to in plans[len(tiles)]
-        )
-        for tiles in dealt
-    )
+    table = []
+    for tiles in deal(grid, programs):
+        work_tiles = []
+        for tile, begin, end in _spill_once_plan(len(tiles), tuple(arrival_s), chunk_s):
+            work_tiles.append(WorkTile(*tiles[tile], begin, end, begin > 0, end < len(arrival_s)))
+        table.append(tuple(work_tiles))
+    return tuple(table)
 
 
-def _spill_once_plan(tiles: int, arrival_s: Sequence[float], chunk_s: float) -> list[tuple[int, int, int]]:
+@cache  # of many programs with as many tiles
+def _spill_once_plan(tiles: int, arrival_s: tuple[float, ...], chunk_s: float) -> list[tuple[int, int, int]]:
     """Return (tile, chunk_from, chunk_to) of each work tile of a program that has `tiles` tiles."""
     chunks = len(arrival_s)
     done = [0] * tiles
-    plan: list[tuple[int, int, int]] = []
-    now, held = 0.0, -1
+    plan = []
+    now = 0.0
+    held = -1
     while min(done, default=chunks) < chunks:
         here = sum(arrival <= now for arrival in arrival_s)
         tile = held

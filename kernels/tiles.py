@@ -87,13 +87,16 @@ class Entry:
         return (3, 8) if self.kernel == "pair" else (0, 0)
 
     def admits(self, kernel: str, m: int, n: int, k: int, dtype: str) -> bool:
-        fits = self.m_min <= m <= (self.m_max or m) and self.n in (None, n) and self.k in (None, k)
-        return kernel == self.kernel and dtype in self.dtypes and fits
+        if kernel != self.kernel or dtype not in self.dtypes:
+            return False
+        return self.m_min <= m <= (self.m_max or m) and self.n in (None, n) and self.k in (None, k)
 
     def measured_on(self, gpu: GpuSpec | None) -> bool:
         """Return whether it was measured, and on as many SMs as `gpu` has, as far as both are known: waves and tails
         are counted in them."""
-        return self.measured is not None and (gpu is None or self.measured.get("sms") in (None, gpu.sms))
+        if self.measured is None or gpu is None:
+            return self.measured is not None
+        return self.measured.get("sms") in (None, gpu.sms)
 
 
 @dataclass(frozen=True)
@@ -140,7 +143,8 @@ def architectures() -> tuple[str, ...]:
 
 def choose_for(kernel: str, x: torch.Tensor, w: torch.Tensor) -> Config:
     """Choose for x[M, K] and w[N, K], by the device they are on."""
-    return choose(kernel, arch_of(x.device), x.shape[0], w.shape[0], x.shape[1], x.dtype, machine_of(x.device))
+    m, k = x.shape
+    return choose(kernel, arch_of(x.device), m, len(w), k, x.dtype, machine_of(x.device))
 
 
 @lru_cache(maxsize=4096)  # it stands in the path of every launch, and a tuned table is long
@@ -149,7 +153,8 @@ def choose(kernel: str, arch: str, m: int, n: int, k: int, dtype: torch.dtype, g
 
     ValueError when no entry admits the shape.
     """
-    of, short = table(arch), DTYPE_NAMES[dtype]
+    of = table(arch)
+    short = DTYPE_NAMES[dtype]
     entries = [entry for entry in of.entries if entry.admits(kernel, m, n, k, short)]
     if not entries:
         raise ValueError(

@@ -18,7 +18,7 @@ import itertools
 import json
 import sys
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -55,15 +55,6 @@ class Experiment(NamedTuple):
     """Of a configuration; none: the kernel's own, and its `grid`, one field at a time."""
 
 
-@dataclass(frozen=True)
-class Candidate:
-    kernel: str
-    config: Config
-
-    def __str__(self) -> str:
-        return f"{self.kernel} {self.config}"
-
-
 FEW, MANY = (1, 16, 64), (128, 256, 512, 1024, 4096, 8192)
 RASTERS = tuple({"raster": raster, "group_m": group} for raster in "mn" for group in (2, 4, 8, 16))
 WHOLE = {"block_m": 128, "block_k": 64, "subtile": 4, "gang_m": 1, "gang_n": 1, "shared_waves": 0}
@@ -79,28 +70,41 @@ EXPERIMENTS = {
 }
 
 
-def candidates(experiment: Experiment, case: Matmul, gpu: GpuSpec) -> dict[Candidate, float]:
+def candidate(kernel: str, config: Config) -> Job:
+    """Return what is compiled, and timed if it is sound."""
+    table = tiles.table("sm90")
+    return Job(kernel, config, "bf16", table.target, table.shared_limit_bytes, None)
+
+
+def candidates(experiment: Experiment, case: Matmul, gpu: GpuSpec) -> dict[Job, float]:
     """Return what is taken at present, and the `MOST` best by the model, as many of each kernel, with the seconds that
     it has."""
     best = {}
     for kernel in experiment.kernels:
         now, seconds = modelled(kernel, experiment.changes, case, gpu)
-        fastest_first = sorted(seconds, key=seconds.get)[: MOST // len(experiment.kernels)]
-        best |= {Candidate(kernel, config): seconds[config] for config in (now, *fastest_first)}
+        fastest_first = sorted(seconds, key=seconds.get)
+        for config in (now, *fastest_first[: MOST // len(experiment.kernels)]):
+            best[candidate(kernel, config)] = seconds[config]
     return best
 
 
 def modelled(kernel: str, changes: tuple[dict, ...], case: Matmul, gpu: GpuSpec) -> tuple[Config, dict[Config, float]]:
     """Return what a kernel takes at present, and the seconds that the model has for that and each change of it."""
-    shape, table = (case.m, case.n, case.k), tiles.table("sm90")
+    shape = case.m, case.n, case.k
+    table = tiles.table("sm90")
     now = tiles.choose(kernel, "sm90", *shape, torch.bfloat16, gpu)
-    bases = [entry.config for entry in table.entries if entry.admits(kernel, *shape, "bf16") and not entry.measured]
-    if kernel in table.modelled:
-        bases = [tiles.modelled(table.modelled[kernel], [base], *shape, 2, gpu) for base in bases]
-    run = CONTENDERS[kernel].load()
-    singly = [{name: value} for name, values in run.grid.items() for value in values]
+    bases = [now]
+    for row in table.entries:
+        if row.admits(kernel, *shape, "bf16") and not row.measured:
+            free = table.modelled.get(kernel)
+            bases.append(tiles.modelled(free, [row.config], *shape, 2, gpu) if free else row.config)
+    if not changes:
+        run = CONTENDERS[kernel].load()
+        changes = [*run.changes]
+        for name, values in run.grid.items():
+            changes += [{name: value} for value in values]
     seconds = {}
-    for change, base in itertools.product([{}, *(changes or (*run.changes, *singly))], [now, *bases]):
+    for change, base in itertools.product([{}, *changes], bases):
         config = replace(base, **change)
         ring_bytes = 2 * config.num_stages * (config.block_m + config.block_n) * config.block_k
         if ring_bytes <= table.shared_limit_bytes and not (config.is_odd and config.shared_waves):
@@ -108,82 +112,100 @@ def modelled(kernel: str, changes: tuple[dict, ...], case: Matmul, gpu: GpuSpec)
     return now, seconds
 
 
-def measure(sets: list[tuple], tried: list[Candidate], seconds: float) -> dict:
+def measure(sets: list[tuple], tried: list[Job], seconds: float) -> dict:
     """Time cuBLAS, and those of `tried` that are right, by turns on `sets` of x, w and out in rotation. Returns
-    {candidate, or None for cuBLAS: {round: seconds}}."""
-    runs = {None: CONTENDERS["cublas"].load()}
-    reference, turn = checks.reference_sums(*sets[0][:2]), itertools.cycle(sets)
-    for candidate in tried:
-        run = partial(CONTENDERS[candidate.kernel].load(), config=candidate.config)
+    {candidate, or "cublas": {round: seconds}}."""
+    runs = {"cublas": CONTENDERS["cublas"].load()}
+    reference = checks.reference_sums(*sets[0][:2])
+    turn = itertools.cycle(sets)
+    for job in tried:
+        run = partial(CONTENDERS[job.kernel].load(), config=job.config)
         try:
-            _, refused = checks.check(candidate.kernel, run, *sets[0], reference, "bf16", None)
+            _, refused = checks.check(job.kernel, run, sets[0], reference)
         except Exception as error:  # of Triton, too: the others still get their times
             refused = rejection(error)
         if refused:
-            print(f"left out: {candidate}: {refused.reason}")
+            print(f"left out: {job}: {refused.reason}")
         else:
-            runs[candidate] = run
+            runs[job] = run
     clock = CudaClock()
     clock.instruments = Instruments()
-    calls = {candidate: lambda run=run: run(*next(turn)) for candidate, run in runs.items()}
+    calls = {name: lambda run=run: run(*next(turn)) for name, run in runs.items()}
     return take_turns(calls, clock, StopRule(max_seconds=seconds, min_rounds=LEAST_ROUNDS), seed=0).times_s
 
 
 def tell(case: Matmul, times: dict) -> None:
     """Print a line for each candidate."""
-    for candidate, by_round in times.items():
-        time_s, ratio = median(by_round.values()), ratio_of(times[None], by_round)
-        verdict = "FASTER" if ratio.low > 1 else "SLOWER" if ratio.high < 1 else "alike"
+    for name, by_round in times.items():
+        time_s = median(by_round.values())
+        ratio = ratio_of(times["cublas"], by_round)
         rates = f"{time_s * 1e6:.1f} us, {case.work.flop / time_s / 1e12:.1f} TFLOP/s"
-        ratios = f"{ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}] of cublas"
-        print(f"{case.id} {candidate or 'cublas'}: {rates}, {ratios}, {verdict}", flush=True)
+        print(f"{case.id} {name}: {rates}, {ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}] of cublas", flush=True)
 
 
-def fastest(times: dict, now: Candidate) -> tuple[Candidate, float]:
+def fastest(times: dict, now: Job) -> tuple[Job, float]:
     """Return the fastest, and its speed over `now`. The earlier rounds say which it is, the later ones by how much."""
     whole = sorted(set.intersection(*map(set, times.values())))
     half = len(whole) // 2
 
-    def speed(candidate: Candidate, rounds: list[int]) -> float:
-        return median(times[now][number] / times[candidate][number] for number in rounds)
+    def speed(name: Job, rounds: list[int]) -> float:
+        return median(times[now][number] / times[name][number] for number in rounds)
 
-    best = max(filter(None, times), key=lambda candidate: speed(candidate, whole[:half]))
+    jobs = [name for name in times if name != "cublas"]
+    best = max(jobs, key=lambda name: speed(name, whole[:half]))
     return best, speed(best, whole[half:])
 
 
-def entry(best: Candidate, case: Matmul, mma: str, measured: dict) -> dict:
+def entry(best: Job, case: Matmul, mma: str, measured: dict) -> dict:
     """Return the row of a table for exactly this shape."""
-    about = {"kernel": best.kernel, "dtypes": ["bf16"], "m_min": case.m, "m_max": case.m, "n": case.n, "k": case.k}
-    tile = {name: value for name, value in asdict(best.config).items() if getattr(Config, name, None) != value}
-    conditions = {
-        "chip": torch.cuda.get_device_name(), "date": time.strftime("%Y-%m-%d"),
-        "shape": f"{best.kernel} {case.m}x{case.n}x{case.k} bf16",
-        "triton": triton.__version__, "torch": torch.__version__,
-    }  # fmt: skip
-    return about | tile | {"mma": mma, "measured": conditions | measured}
+    return {
+        "kernel": best.kernel,
+        "dtypes": ["bf16"],
+        "m_min": case.m,
+        "m_max": case.m,
+        "n": case.n,
+        "k": case.k,
+        **asdict(best.config),
+        "mma": mma,
+        "measured": {
+            "chip": torch.cuda.get_device_name(),
+            "date": time.strftime("%Y-%m-%d"),
+            "shape": f"{best.kernel} {case.m}x{case.n}x{case.k} bf16",
+            "triton": triton.__version__,
+            "torch": torch.__version__,
+            **measured,
+        },
+    }
+
+
+def sound_among(jobs: list[Job]) -> dict[Job, str]:
+    """Return the instruction that each of the `jobs` compiles to, but for those with problems, which are named."""
+    sound = {}
+    for finding in inspect_all(jobs):
+        if problems := finding.problems():
+            print(f"left out: {finding.job}: {problems[0]}")
+        else:
+            sound[finding.job] = finding.mma
+    return sound
 
 
 def conduct(experiment: Experiment, options: Options, gpu: GpuSpec, deadline: float, path: Path | None) -> None:
     """Try an experiment on the shapes of `options` until `deadline`, those first that the model expects most from.
     Entries go to `path` as they come; without one nothing is timed."""
-    table, entries = tiles.table("sm90"), []
+    entries = []
     plans = {case: candidates(experiment, case, gpu) for case in sweep(options)}
-    every = dict.fromkeys(candidate for plan in plans.values() for candidate in plan)
-    jobs = [Job(c.kernel, c.config, "bf16", table.target, table.shared_limit_bytes, None) for c in every]
-    sound = {}
-    for finding in inspect_all(jobs):
-        candidate = Candidate(finding.job.kernel, finding.job.config)
-        if problems := finding.problems():
-            print(f"left out: {candidate}: {problems[0]}")
-        else:
-            sound[candidate] = finding.mma
-    gains = {case: next(iter(plan.values())) / min(plan.values()) for case, plan in plans.items()}
+    sound = sound_among(list(dict.fromkeys(itertools.chain(*plans.values()))))
+    gains = {}
+    for case, plan in plans.items():
+        now_s, *_ = plan.values()
+        gains[case] = now_s / min(plan.values())
     for place, case in enumerate(sorted(plans, key=gains.get, reverse=True)):
-        now, left_s = next(iter(plans[case])), deadline - time.monotonic()
-        tried = [candidate for candidate in plans[case] if candidate in sound]
+        left_s = deadline - time.monotonic()
         if path and left_s < 0:
             print(f"{case.id}: not begun, the time is up")
             continue
+        now, *_ = plans[case]
+        tried = [job for job in plans[case] if job in sound]
         expected = f"by the model one has {gains[case]:.3f} of the speed of {now}"
         print(f"{case.id}: {len(tried)} to time, {expected}", flush=True)
         if not path:
@@ -206,14 +228,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default="results/local/trial", metavar="FOLDER", help="where entries go")
     parser.add_argument("--dry", action="store_true", help="compile all candidates, and time none")
     options = parser.parse_args(arguments)
-    experiment, path = EXPERIMENTS[options.experiment], None
+    experiment = EXPERIMENTS[options.experiment]
+    path = None
     gpu = GpuSpec.of_chip(chips.find("H100 SXM"))
     if not options.dry:
         if not torch.cuda.is_available():
             parser.error("torch finds no GPU here: run this on a Hopper, or with --dry")
         options.out.mkdir(parents=True, exist_ok=True)
-        gpu, path = tiles.machine_of(torch.device("cuda", 0)), options.out / f"{options.experiment}.json"
-    cases = Options("cuda", True, "xxl", LAYERS, experiment.tokens, (1, 8), ("bf16",), shapes=tuple(options.shapes))
+        path = options.out / f"{options.experiment}.json"
+        gpu = tiles.machine_of(torch.device("cuda", 0))
+    shapes = tuple(options.shapes)
+    cases = Options("cuda", True, "xxl", LAYERS, experiment.tokens, (1, 8), ("bf16",), shapes=shapes)
     try:
         conduct(experiment, cases, gpu, began + 60 * options.minutes, path)
     except ValueError as error:

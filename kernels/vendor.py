@@ -23,8 +23,9 @@ from kernels.contract import Scales, are_by_block, blocks_of, dtype_name, empty_
 from kernels.tiles import capability
 from roofline.operations import contenders
 
-BLOCKS_FROM_CUDA = "12.9"
-"""torch's ScaledBlas.cpp, _check_deepseek_support. Compared as text: there are two digits before the point."""
+SCALES_FROM_CUDA = "12.9"
+"""Of cuBLASLt's scales by block, and of a call of ours by row. As torch's ScaledBlas.cpp, _check_deepseek_support, has
+it. Compared as text: there are two digits before the point."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,23 +33,31 @@ class Library:
     """A matmul that is not ours, called as `matmul(x, w, out=None, scales=None)`. Raises what `require` raises."""
 
     run: Callable[..., Tensor]
-    """Writes x[M, K] @ w[N, K].T to out[M, N], and returns it. Where `require` takes fp8 it gets scales, too."""
-    require: Callable[..., None]
+    """Writes x[M, K] @ w[N, K].T to out[M, N], none of them 0, and returns it. In fp8 it gets scales, too."""
     describe: Callable[..., str]
     """(x, w, scales=None)."""
+    device: str = ""
+    """Where it runs, if not anywhere: "cuda" or "cpu"."""
+    limits: Callable[[Tensor, Tensor, Scales | None], None] = lambda x, w, scales: None
+    """Raises TypeError or ValueError for what of the contract it does not take."""
     tolerance: float | None = None
     """Largest relative Frobenius error that is right, where it is not that of the dtype."""
+
+    def require(self, x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | None = None) -> None:
+        validate(x, w, out, scales)
+        if self.device:
+            require_device(self.device, x)
+        self.limits(x, w, scales)
 
     def __call__(self, x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | None = None) -> Tensor:
         self.require(x, w, out, scales)
         out = empty_out(x, w) if out is None else out
-        return self.run(x, w, out, scales) if scales else self.run(x, w, out)
+        if not out.numel() or not x.shape[1]:
+            return out.zero_()
+        return self.run(x, w, out, scales=scales) if scales else self.run(x, w, out)
 
 
-def require_device(
-    kind: str, x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | None = None
-) -> None:  # fmt: skip
-    validate(x, w, out, scales)
+def require_device(kind: str, x: Tensor) -> None:
     if x.device.type != kind:
         other = "torch" if kind == "cuda" else "cublas"
         raise ValueError(
@@ -56,8 +65,7 @@ def require_device(
         )
 
 
-def require_cublas(x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | None = None) -> None:
-    require_device("cuda", x, w, out, scales)
+def limit_cublas(x: Tensor, w: Tensor, scales: Scales | None) -> None:
     if not scales:
         return
     require_fp8(x, w, "torch._scaled_mm")
@@ -67,10 +75,15 @@ def require_cublas(x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scal
         raise ValueError(
             f"w has K={x.shape[1]}, {blocks} blocks, of which torch's scaled_mm needs a multiple of 4; take blockwise"
         )
-    if torch.version.cuda < BLOCKS_FROM_CUDA:
+    require_cuda("block", "blockwise")
+
+
+def require_cuda(scaled_by: str, other: str) -> None:
+    """Raise ValueError where cuBLASLt does not know such scales yet, but the contender `other` does."""
+    if torch.version.cuda < SCALES_FROM_CUDA:
         raise ValueError(
-            f"torch's CUDA is {torch.version.cuda}, and cuBLASLt has scales by block from {BLOCKS_FROM_CUDA} on; "
-            "take blockwise"
+            f"torch's CUDA is {torch.version.cuda}, and cuBLASLt has scales by {scaled_by} from {SCALES_FROM_CUDA} on; "
+            f"take {other}"
         )
 
 
@@ -86,8 +99,7 @@ def require_fp8(x: Tensor, w: Tensor, name: str) -> None:
             raise ValueError(f"w has {letter}={size}, not a multiple of 16, which {name} needs; pad it or take decode")
 
 
-def require_deep_gemm(x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | None = None) -> None:
-    require_device("cuda", x, w, out, scales)
+def limit_deep_gemm(x: Tensor, w: Tensor, scales: Scales | None) -> None:
     if dtype_name(x, w, scales) != "fp8_block":
         raise TypeError("deep_gemm is here for fp8 with scales by block, which these operands have not; take cublas")
     require_fp8(x, w, "DeepGEMM")
@@ -98,18 +110,7 @@ def require_deep_gemm(x: Tensor, w: Tensor, out: Tensor | None = None, scales: S
         )
 
 
-def require_torch(x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | None = None) -> None:
-    require_device("cpu", x, w, out, scales)
-    refuse_fp8("torch", x)
-
-
-def require_inductor(x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | None = None) -> None:
-    validate(x, w, out, scales)
-    refuse_fp8("inductor", x)
-
-
-def require_numpy(x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | None = None) -> None:
-    require_device("cpu", x, w, out, scales)
+def limit_numpy(x: Tensor, w: Tensor, scales: Scales | None) -> None:
     if x.dtype != torch.float32:
         raise TypeError(f"x is {x.dtype}, NumPy's BLAS takes float32; cast it or take the contender 'torch'")
 
@@ -121,24 +122,21 @@ def run_torch(x: Tensor, w: Tensor, out: Tensor) -> Tensor:
 def run_cublas(x: Tensor, w: Tensor, out: Tensor, scales: Scales | None = None) -> Tensor:
     if not scales:
         return run_torch(x, w, out)
-    if not out.numel() or not x.shape[1]:
-        return out.zero_()
     if not are_by_block(w, scales):
         return torch._scaled_mm(x, w.T, *scales, out_dtype=out.dtype, use_fast_accum=True, out=out)
     x_scales, w_scales = scales
     columns = x_scales.as_strided(x_scales.shape, (1, len(x)))  # of one row torch wants these strides, too
-    of_x, of_w = ScalingType.BlockWise1x128.value, ScalingType.BlockWise128x128.value
+    of_x = ScalingType.BlockWise1x128.value
+    of_w = ScalingType.BlockWise128x128.value
     return torch.ops.aten._scaled_mm_v2.out(
         x, w.T, [columns], [of_x], [], [w_scales.T], [of_w], [], None, out.dtype, out=out
-    )  # fmt: skip
+    )
 
 
 def run_deep_gemm(x: Tensor, w: Tensor, out: Tensor, scales: Scales) -> Tensor:
     """Where M is no multiple of 4, it copies the scales of x in each call."""
     import deep_gemm
 
-    if not out.numel() or not x.shape[1]:
-        return out.zero_()
     x_scales, w_scales = scales
     deep_gemm.fp8_gemm_nt((x, x_scales), (w, w_scales), out)
     return out
@@ -150,18 +148,22 @@ def run_numpy(x: Tensor, w: Tensor, out: Tensor) -> Tensor:
 
 
 def run_inductor(x: Tensor, w: Tensor, out: Tensor) -> Tensor:
-    """The first call at a shape takes minutes."""
-    return _compiled()(x, w, out) if out.numel() and x.shape[1] else out.zero_()
+    """The first call at a shape takes minutes. No CUDA graphs: they would copy inputs, and hide launches."""
+    return compiled(multiply, fullgraph=True, mode="max-autotune-no-cudagraphs")(x, w, out)
+
+
+def multiply(x: Tensor, w: Tensor, out: Tensor) -> Tensor:
+    return out.copy_(x @ w.T)
 
 
 @cache
-def _compiled() -> Callable:
-    # Past recompile_limit shapes (8), Dynamo would fall back to eager torch.mm and be timed under the wrong name;
-    # fullgraph makes that an error, and the raised limit lets a whole table of shapes pass. No CUDA graphs: they would
-    # copy inputs, and hide launches.
+def compiled(function: Callable, **options) -> Callable:
+    """Return what torch.compile makes of a function, once.
+
+    Past recompile_limit shapes (8), Dynamo would fall back to eager and be timed under the wrong name; `fullgraph`
+    makes that an error, and the raised limit lets a whole table of shapes pass."""
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 256)
-    mode = "max-autotune-no-cudagraphs"
-    return torch.compile(lambda x, w, out: out.copy_(x @ w.T), dynamic=False, fullgraph=True, mode=mode)
+    return torch.compile(function, dynamic=False, **options)
 
 
 def describe_torch(x: Tensor, w: Tensor, scales: Scales | None = None) -> str:
@@ -175,18 +177,29 @@ def describe_torch(x: Tensor, w: Tensor, scales: Scales | None = None) -> str:
 
 
 def describe_numpy(x: Tensor, w: Tensor, scales: Scales | None = None) -> str:
-    blas = numpy.show_config(mode="dicts").get("Build Dependencies", {}).get("blas", {}).get("name", "unknown BLAS")
+    built_with = numpy.show_config(mode="dicts").get("Build Dependencies", {})
+    blas = built_with.get("blas", {}).get("name", "unknown BLAS")
     return f"numpy {numpy.__version__} ({blas.removeprefix('scipy-')})"
 
 
-cublas = Library(run=run_cublas, require=require_cublas, describe=describe_torch)
+cublas = Library(run=run_cublas, describe=describe_torch, device="cuda", limits=limit_cublas)
 deep_gemm = Library(
-    run=run_deep_gemm, require=require_deep_gemm, describe=lambda *_: f"deep_gemm {version('deep_gemm')}, fp8_gemm_nt"
+    run=run_deep_gemm,
+    describe=lambda *_: f"deep_gemm {version('deep_gemm')}, fp8_gemm_nt",
+    device="cuda",
+    limits=limit_deep_gemm,
 )
-torch_cpu = Library(run=run_torch, require=require_torch, describe=describe_torch)
-numpy_cpu = Library(run=run_numpy, require=require_numpy, describe=describe_numpy)
+torch_cpu = Library(
+    run=run_torch,
+    describe=describe_torch,
+    device="cpu",
+    limits=lambda x, w, scales: refuse_fp8("torch", x),
+)
+numpy_cpu = Library(run=run_numpy, describe=describe_numpy, device="cpu", limits=limit_numpy)
 inductor = Library(
-    run=run_inductor, require=require_inductor, describe=lambda *_: f"torch {torch.__version__} max-autotune"
+    run=run_inductor,
+    describe=lambda *_: f"torch {torch.__version__} max-autotune",
+    limits=lambda x, w, scales: refuse_fp8("inductor", x),
 )
 
 
@@ -195,19 +208,19 @@ def of_user(place: str, version: str = "") -> Library:
     """Return the matmul that `roofline.operations.contenders.parse` names.
 
     Raises ValueError where it cannot be loaded, and where its file is not of that `version` any more."""
-    function, name = contenders.load(place, version), place.rpartition(":")[2]
+    function = contenders.load(place, version)
+    name = place.rpartition(":")[2]
     declared = getattr(function, "declaration", contenders.Declaration())
     limit = f"tolerance {declared.tolerance:g}" if declared.tolerance else ""
-    about = ", ".join(filter(None, (declared.label, contenders.short(place, version), limit)))
+    config = ", ".join(filter(None, (declared.label, contenders.short(place, version), limit)))
 
-    def require(x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | None = None) -> None:
-        validate(x, w, out, scales)
+    def limits(x: Tensor, w: Tensor, scales: Scales | None) -> None:
         if scales and not contenders.takes_scales(function):
             raise TypeError(f"{name} has no scales, and x is {x.dtype}; write {name}(x, w, out=None, scales=None)")
         if refusal := declared.refusal(len(x), len(w), x.shape[1], dtype_name(x, w, scales), x.device.type):
             raise ValueError(f"{name} {refusal}")
 
-    def run(x: Tensor, w: Tensor, out: Tensor, scales: Scales | None = None) -> Tensor:
-        return function(x, w, out=out, scales=scales) if scales else function(x, w, out=out)
+    def run(x: Tensor, w: Tensor, out: Tensor, **scales: Scales) -> Tensor:
+        return function(x, w, out=out, **scales)
 
-    return Library(run=run, require=require, describe=lambda *_: about, tolerance=declared.tolerance)
+    return Library(run=run, describe=lambda *_: config, limits=limits, tolerance=declared.tolerance)

@@ -100,7 +100,8 @@ def cost(m: int, n: int, k: int, itemsize: int, tile: Any, gpu: GpuSpec) -> Cost
     stores = full_waves + bool(tail)
     if tail and tile.shared_waves:
         if tile.shared_waves > 1 and full_waves:
-            full_waves, tail = full_waves - 1, tail + sms
+            full_waves = full_waves - 1
+            tail = tail + sms
         tail_s = tail / sms * max(mma_s, *shared_s(m, n, k, itemsize, tile, gpu)) + FIXUP_S
     elif tail:
         tail_s = max(mma_s, *moved_s(tail))
@@ -118,9 +119,9 @@ def shared_s(m: int, n: int, k: int, itemsize: int, tile: Any, gpu: GpuSpec) -> 
     rows = gangs * tile.gang_m * tile.block_m
     columns = gangs * tile.gang_n * tile.block_n
     l2 = (rows + columns) * k * itemsize
-    memory = sum(
-        min(read, held) if is_held(held, k, itemsize, gpu) else read for read, held in ((rows, m), (columns, n))
-    )
+    memory = 0
+    for read, held in ((rows, m), (columns, n)):
+        memory += min(read, held) if is_held(held, k, itemsize, gpu) else read
     l2_s = l2 / (gpu.flops * L2_BYTES_PER_FLOP * APART_SHARE)
     return l2_s, memory * k * itemsize / gpu.memory_bytes_per_s
 
@@ -145,7 +146,8 @@ def _covered(running: int, tiles_m: int, tiles_n: int, tile: Any) -> tuple[int, 
     along = min(tile.group_m, grouped, running)
     across = -(-running // along)
     if across > swept:  # more than one group at a time
-        along, across = min(grouped, -(-running // swept)), swept
+        along = min(grouped, -(-running // swept))
+        across = swept
     return (along, across) if tile.raster == "m" else (across, along)
 
 

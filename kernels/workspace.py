@@ -39,7 +39,9 @@ def workspace(device: torch.device, partials: int, counters: int) -> Workspace:
         KEPT[key] = _new(device, partials, counters)
     kept = KEPT[key]
     if kept.partials.numel() < partials or kept.counters.numel() < counters:
-        KEPT[key] = _new(device, max(partials, kept.partials.numel()), max(counters, kept.counters.numel()))
+        partials = max(partials, kept.partials.numel())
+        counters = max(counters, kept.counters.numel())
+        KEPT[key] = _new(device, partials, counters)
     return KEPT[key]
 
 

@@ -115,7 +115,7 @@ class Setting:
         """Return how `arm` multiplies, in words, and further fields of its entry in the journal."""
         if ready := self.sets[0].prepared.get(arm):
             return ready.config, ready.facts
-        return self.matmul_of(arm).describe(*self.gemms[0][:2]), {}
+        return self.matmul_of(arm).load().describe(*self.gemms[0][:2]), {}
 
     def preset_runs(self) -> list[Callable]:
         """Return runs of a kernel that waits, with nothing to wait for; none where there is no such kernel."""

@@ -33,7 +33,8 @@ class NoMemory(TorchFunctionMode):
     """Makes tensors of `cuda` as tensors of `meta`, which say that they are of `cuda`."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
-        kwargs, name = dict(kwargs or {}), function.__name__
+        kwargs = dict(kwargs or {})
+        name = function.__name__
         tensor = args[0] if args else None
         is_absent = isinstance(tensor, torch.Tensor) and torch.Tensor.is_meta.__get__(tensor)
         if name == "__get__" and is_absent:
@@ -107,17 +108,29 @@ def install(chip: chips.Chip, launches: Launches) -> None:
     """Stand in for a GPU in this process from now on: `chip`, on which nothing runs. `launches` gets what would."""
     major, minor = divmod(TARGET, 10)
     properties = SimpleNamespace(
-        name=chip.device_names[0], major=major, minor=minor, multi_processor_count=chip.sms, uuid="GPU-0",
-        L2_cache_size=chip.cache_bytes, total_memory=chip.memory_bytes,
-    )  # fmt: skip
+        name=chip.device_names[0],
+        major=major,
+        minor=minor,
+        multi_processor_count=chip.sms,
+        uuid="GPU-0",
+        L2_cache_size=chip.cache_bytes,
+        total_memory=chip.memory_bytes,
+    )
     stream = SimpleNamespace(cuda_stream=0, wait_stream=lambda other: None)
     of_cuda = dict(
-        get_device_properties=lambda device: properties, get_device_capability=lambda device: (major, minor),
-        device=nullcontext, stream=nullcontext, Stream=lambda priority: stream,
-        current_stream=lambda device=None: stream, Event=Event, synchronize=lambda device=None: None,
-        is_current_stream_capturing=lambda: False, reset_peak_memory_stats=lambda: None,
-        memory_allocated=lambda: 0, max_memory_allocated=lambda: 0,
-    )  # fmt: skip
+        get_device_properties=lambda device: properties,
+        get_device_capability=lambda device: (major, minor),
+        device=nullcontext,
+        stream=nullcontext,
+        Stream=lambda priority: stream,
+        current_stream=lambda device=None: stream,
+        Event=Event,
+        synchronize=lambda device=None: None,
+        is_current_stream_capturing=lambda: False,
+        reset_peak_memory_stats=lambda: None,
+        memory_allocated=lambda: 0,
+        max_memory_allocated=lambda: 0,
+    )
     for name, stand_in in of_cuda.items():
         setattr(torch.cuda, name, stand_in)
     torch.Generator = OfCpu
@@ -125,7 +138,8 @@ def install(chip: chips.Chip, launches: Launches) -> None:
     checks.reference_sums = lambda x, w: 0
     checks.error_of = attention.error_of = lambda *results: 0.0
     triton.knobs.compilation.listener = launches.note
-    no_memory, backward = NoMemory(), kernels.attention.backward
+    no_memory = NoMemory()
+    backward = kernels.attention.backward
 
     def backward_again(*arguments):
         with no_memory:  # which torch has left where it goes back through a graph

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.profiler import ProfilerActivity, profile
 
+from kernels import vendor
 from kernels.bench import matmul
 from kernels.bench.checks import first_nan, worst
 from kernels.tiles import DTYPES
@@ -59,23 +60,21 @@ def cudnn(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
         return sdpa(q, k, v, causal)
 
 
-@cache
-def _compiled(function: Callable) -> Callable:
-    # Past recompile_limit shapes Dynamo would fall back to eager. A graph that is kept for a second backward pass may
-    # not give its buffers away.
-    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 256)
+def compile_kept(function: Callable) -> Callable:
+    """Compile for a graph that is kept for a second backward pass, and may not give its buffers away."""
     torch._functorch.config.donated_buffer = False
-    return torch.compile(function, dynamic=False)
+    return vendor.compiled(function)
 
 
 def compiled(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
-    return _compiled(eager)(q, k, v, causal)
+    return compile_kept(eager)(q, k, v, causal)
 
 
 def flex(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
     from torch.nn.attention.flex_attention import flex_attention
 
-    return _compiled(flex_attention)(q, k, v, block_mask=_block_mask(q.shape[-2], q.device) if causal else None)
+    block_mask = _block_mask(q.shape[-2], q.device) if causal else None
+    return compile_kept(flex_attention)(q, k, v, block_mask=block_mask)
 
 
 @cache
@@ -91,75 +90,76 @@ def flash(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
     return attention(q, k, v, causal)
 
 
+class Numpy(torch.autograd.Function):
+    """NumPy's matmuls and exponentials, which write the scores, with gradients by hand."""
+
+    @staticmethod
+    def forward(ctx, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+        keys = k.detach().numpy()
+        values = v.detach().numpy()
+        scores = (q.detach().numpy() * scale_of(q)) @ keys.swapaxes(-1, -2)
+        masks = []
+        if causal:
+            masks = [_later(q.shape[-2], q.device)]
+            scores[..., masks[0].numpy()] = -numpy.inf
+        scores -= scores.max(-1, keepdims=True)
+        numpy.exp(scores, out=scores)
+        scores /= scores.sum(-1, keepdims=True)
+        ctx.save_for_backward(q, k, v, torch.from_numpy(scores), *masks)
+        return torch.from_numpy(scores @ values)
+
+    @staticmethod
+    def backward(ctx, grad: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, p = (tensor.detach().numpy() for tensor in ctx.saved_tensors[:4])
+        out_grad = grad.numpy()
+        scores_grad = out_grad @ v.swapaxes(-1, -2)
+        scores_grad -= (scores_grad * p).sum(-1, keepdims=True)
+        scores_grad *= p
+        scores_grad *= scale_of(q)
+        q_grad = scores_grad @ k
+        k_grad = scores_grad.swapaxes(-1, -2) @ q
+        v_grad = p.swapaxes(-1, -2) @ out_grad
+        return *map(torch.from_numpy, (q_grad, k_grad, v_grad)), None
+
+
+def scale_of(q) -> numpy.float32:
+    return numpy.float32(q.shape[-1] ** -0.5)
+
+
 RUN = {function.__name__: function for function in (sdpa, cudnn, eager, compiled, flex, flash)}
-"""Contenders that torch's autograd differentiates, as run(q, k, v, causal); NumPy's is a class of its own."""
+RUN["numpy"] = Numpy.apply
+"""Contenders, as run(q, k, v, causal), which torch's autograd differentiates."""
 
 
-class Torch:
-    """A contender of `RUN` with its operands: calls without arguments."""
+class Contender:
+    """One of `RUN` with its operands. Calls return the tensors that their part computes."""
 
-    def __init__(self, name: str, q: Tensor, k: Tensor, v: Tensor, grad: Tensor, causal: bool):
-        self.operands, self.grad = tuple(t.detach().requires_grad_() for t in (q, k, v)), grad
-        self.run = partial(RUN[name], causal=causal)
+    def __init__(self, name: str, causal: bool, q: Tensor, k: Tensor, v: Tensor, grad: Tensor):
+        self.operands = tuple(t.detach().requires_grad_() for t in (q, k, v))
+        self.grad = grad
+        self.run = RUN[name]
+        self.causal = causal
 
-    def forward(self) -> Tensor:
-        return self.run(*self.operands)
+    def forward(self) -> tuple[Tensor]:
+        return (self.run(*self.operands, self.causal),)
 
     def backward(self) -> Callable[[], tuple[Tensor, ...]]:
         """Return the call of the backward pass alone, through a graph that is made once."""
         out = self.forward()
         return lambda: torch.autograd.grad(out, self.operands, self.grad, retain_graph=True)
 
-    def kept(self) -> tuple[Tensor, int]:
-        """Return out, and the bytes of the tensors that the call keeps, each memory once."""
+    def saved_bytes(self) -> int:
+        """Return the bytes of the tensors that a forward call keeps, each memory once."""
         kept = {}
 
         def pack(tensor: Tensor) -> Tensor:
-            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            storage = tensor.untyped_storage()
+            kept[storage.data_ptr()] = storage.nbytes()
             return tensor
 
         with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            out = self.forward()
-        return out.detach(), sum(kept.values())
-
-
-class Numpy:
-    """NumPy's matmuls and exponentials, which write the scores, with gradients by hand."""
-
-    def __init__(self, name: str, q: Tensor, k: Tensor, v: Tensor, grad: Tensor, causal: bool):
-        self.q, self.k, self.v, self.grad = (t.detach().numpy() for t in (q, k, v, grad))
-        self.later = numpy.triu(numpy.ones((q.shape[-2],) * 2, bool), 1) if causal else None
-        self.scale = numpy.float32(q.shape[-1] ** -0.5)
-
-    def probabilities(self) -> numpy.ndarray:
-        scores = (self.q * self.scale) @ self.k.swapaxes(-1, -2)
-        if self.later is not None:
-            scores[..., self.later] = -numpy.inf
-        scores -= scores.max(-1, keepdims=True)
-        numpy.exp(scores, out=scores)
-        scores /= scores.sum(-1, keepdims=True)
-        return scores
-
-    def forward(self) -> Tensor:
-        return torch.from_numpy(self.probabilities() @ self.v)
-
-    def backward(self) -> Callable[[], tuple[Tensor, ...]]:
-        p = self.probabilities()
-
-        def call() -> tuple[Tensor, ...]:
-            scores_grad = self.grad @ self.v.swapaxes(-1, -2)
-            scores_grad -= (scores_grad * p).sum(-1, keepdims=True)
-            scores_grad *= p
-            scores_grad *= self.scale
-            grads = scores_grad @ self.k, scores_grad.swapaxes(-1, -2) @ self.q, p.swapaxes(-1, -2) @ self.grad
-            return tuple(map(torch.from_numpy, grads))
-
-        return call
-
-    def kept(self) -> tuple[Tensor, int]:
-        p = self.probabilities()
-        kept = self.q, self.k, self.v, p, *([] if self.later is None else [self.later])
-        return torch.from_numpy(p @ self.v), sum(array.nbytes for array in kept)
+            self.forward()
+        return sum(kept.values())
 
 
 def with_peak(call: Callable, device: str, is_torch: bool) -> tuple[Any, int]:
@@ -190,45 +190,49 @@ class Runner(matmul.Runner):
 
     def prepare(self, case: Attention, names: list[str], first_call=unwatched) -> PreparedCase:
         device = self.options.device
-        baseline = CONTENDERS[device][0]
-        prepared = PreparedCase(case, baseline, device, first_call=first_call)
-        tensors, heads, right = operands(case, self.options), *reference(case, self.options)
+        prepared = PreparedCase(case, CONTENDERS[device][0], device, first_call=first_call)
+        q, k, v, grad = operands(case, self.options)
+        right = reference(case, self.options)
+        limit = VENDOR_TOLERANCE[case.dtype]
+        is_causal = case.mask == "causal"
+        is_forward = case.part == "forward"
+        # An earlier process checked who is in, and timed it.
+        is_known = bool(self.earlier.get(case.id, {}).get("medians_s"))
 
-        is_known = bool(self.earlier.get(case.id, {}).get("medians_s"))  # an earlier process checked it, and timed it
+        def verdict_of(name: str, results: tuple, right: list[Tensor]) -> tuple[float, Rejection | None]:
+            error = worst([error_of(*pair) for pair in zip(results, right, strict=True)])
+            where = first_nan(**dict(zip(RESULTS[case.part], results, strict=True)))
+            return error, verdict(name, error, case.dtype, limit, where)
+
+        def call_of(name: str, v: Tensor) -> Callable[[], tuple]:
+            contender = Contender(name, is_causal, q, k, v, grad)
+            return contender.forward if is_forward else contender.backward()
+
+        def recheck(name: str) -> Rejection | None:
+            """With -v, of which all but its own gradient have the other sign."""
+            of_minus = [*(-t for t in right[:2]), *right[2:]]
+            return verdict_of(name, call_of(name, -v)(), of_minus)[1]
 
         def entrant(name: str) -> Entrant | Rejection:
             if lacking := why_not(name, case, self.options):
                 return Rejection(SKIPPED, f"{name}: {lacking}")
-            make = partial(Numpy if name == "numpy" else Torch, name, causal=case.mask == "causal")
-            contender, is_forward = make(*tensors), case.part == "forward"
-            call = contender.forward if is_forward else contender.backward()
-
-            def verdict_of(results: tuple[Tensor, ...], right: tuple[Tensor, ...]) -> tuple[float, Rejection | None]:
-                error = worst([error_of(*pair, heads) for pair in zip(results, right, strict=True)])
-                where = first_nan(**dict(zip(RESULTS[case.part], results, strict=True)))
-                return error, verdict(name, error, case.dtype, VENDOR_TOLERANCE[case.dtype], where)
-
-            def recheck() -> Rejection | None:
-                """With -v, of which all but its own gradient have the other sign."""
-                q, k, v, grad = tensors
-                again = make(q, k, -v, grad)
-                results = (again.forward(),) if is_forward else again.backward()()
-                return verdict_of(results, (*(-t for t in right[:2]), *right[2:]))[1]
-
+            call = call_of(name, v)
+            entrant = Entrant(name, call, recheck=partial(recheck, name))
             if name in COMPILED:
                 call()  # what compiling takes and allocates is not that of a timed call
             if is_known:
-                return Entrant(name, call, recheck=recheck)
-            about, facts = config(name, *tensors[:3], case.mask == "causal"), {}
-            results, facts["peak_bytes"] = with_peak(contender.kept if is_forward else call, device, name != "numpy")
+                return entrant
+            results, entrant.facts["peak_bytes"] = with_peak(call, device, name != "numpy")
             if is_forward:
-                out, facts["saved_bytes"] = results
-                results, facts["saved_formula_bytes"] = (out,), case.saved_bytes(scores=name in SCORED)
-            error, refused = verdict_of(results, right)
-            return refused or Entrant(name, call, "", about, error, facts, recheck)
+                entrant.facts["saved_bytes"] = Contender(name, is_causal, q, k, v, grad).saved_bytes()
+                entrant.facts["saved_formula_bytes"] = case.saved_bytes(scores=name in SCORED)
+            entrant.config = config(name, q, k, v, is_causal)
+            entrant.relative_error, refused = verdict_of(name, results, right)
+            return refused or entrant
 
-        for name in dict.fromkeys([baseline, *names] if self.options.timed else names):
-            prepared.enter(name, partial(entrant, name), FIRST_CALL_S["compiled"] if name in COMPILED else None)
+        for name in self.with_baseline(prepared, names):
+            first_call_s = FIRST_CALL_S["compiled"] if name in COMPILED else None
+            prepared.enter(name, partial(entrant, name), first_call_s)
         # Inputs stay: a backward call goes through a graph that is kept, and what it saved would no longer fit them.
         prepared.cache = "warm: one set of operands"
         return prepared
@@ -237,10 +241,8 @@ class Runner(matmul.Runner):
 def why_not(name: str, case: Attention, options) -> str | None:
     """Return why a contender cannot run the case, or must not be timed, here; None if it can."""
     device = options.device
-    if options.timed and name not in CONTENDERS[device]:
-        return f"it is not timed on the {device}; take {', '.join(CONTENDERS[device])}"
-    if name == "numpy" and case.dtype != "fp32":
-        return f"NumPy computes in fp32 here, and the case is {case.dtype}"
+    if lacking := matmul.not_for(name, case, options, CONTENDERS[device]):
+        return lacking
     memory_bytes = matmul.machine(device)["memory_bytes"]
     if name in SCORED and (needs := SCORES_ALIVE * case.saved_bytes(scores=True)) > memory_bytes:
         return f"needs {needs / 1e9:.1f} GB for its scores, {memory_bytes / 1e9:.1f} GB there"
@@ -257,33 +259,37 @@ def config(name: str, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> str:
     return f"torch {torch.__version__}{chosen}"
 
 
-def operands(case: Attention, options) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def operands(case: Attention, options) -> list[Tensor]:
     """Return q, k, v and the gradient of out, each [batch, heads, m, width], of normal values."""
-    shape, numbers = (case.batch, case.heads, case.m, case.width), torch.Generator(options.device)
-    numbers.manual_seed(options.seed)
-    about = {"generator": numbers, "device": options.device}
-    return tuple(torch.randn(shape, **about).to(DTYPES[case.dtype]) for _ in range(4))
+    numbers = torch.Generator(options.device).manual_seed(options.seed)
+    shape = case.batch, case.heads, case.m, case.width
+    tensors = []
+    for _ in range(4):
+        normal = torch.randn(shape, generator=numbers, device=options.device)
+        tensors.append(normal.to(DTYPES[case.dtype]))
+    return tensors
 
 
-def reference(case: Attention, options) -> tuple[int, tuple[Tensor, ...]]:
-    """Return of how many of the last heads the results are compared, and these in float64: out, or the gradients."""
-    heads = min(case.batch * case.heads, max(1, CHECKED_SCORES[options.device] // case.m**2))
-    q, k, v, grad = (last(t, heads).double() for t in operands(case, options))
-    leaves = [t.requires_grad_(case.part == "backward") for t in (q, k, v)]
+def reference(case: Attention, options) -> list[Tensor]:
+    """Return what the part of a case computes in float64, out or the gradients [heads, m, width], of as many of the
+    last heads as are compared."""
+    most = max(1, CHECKED_SCORES[options.device] // case.m**2)
+    heads = min(case.batch * case.heads, most)
     parts = []
-    for head in zip(*leaves, grad, strict=True):
-        out = eager(*head[:3], case.mask == "causal")
-        parts.append((out,) if case.part == "forward" else torch.autograd.grad(out, head[:3], head[3]))
-    return heads, tuple(torch.stack(part) for part in zip(*parts, strict=True))
+    compared = [tensor.flatten(0, 1)[-heads:].double() for tensor in operands(case, options)]
+    for *inputs, grad in zip(*compared, strict=True):
+        q, k, v = (tensor.requires_grad_(case.part == "backward") for tensor in inputs)
+        out = eager(q, k, v, case.mask == "causal")
+        if case.part == "forward":
+            parts.append([out])
+        else:
+            parts.append(torch.autograd.grad(out, (q, k, v), grad))
+    return [torch.stack(part) for part in zip(*parts, strict=True)]
 
 
-def last(t: Tensor, heads: int) -> Tensor:
-    """Return the last `heads` of a tensor [batch, heads, m, width]: [heads, m, width]."""
-    return t.detach().flatten(0, 1)[-heads:]
-
-
-def error_of(result: Tensor, right: Tensor, heads: int) -> float:
-    """Return the relative Frobenius error of the last `heads`; NaN or inf where any element of `result` is that."""
+def error_of(result: Tensor, right: Tensor) -> float:
+    """Return the relative Frobenius error of the heads in `right`; NaN or inf where any element of `result` is that."""
     if not result.isfinite().all():
         return math.nan if result.isnan().any() else math.inf
-    return float((last(result, heads).double() - right).norm() / right.norm())
+    heads = result.detach().flatten(0, 1)[-len(right) :]
+    return float((heads.double() - right).norm() / right.norm())

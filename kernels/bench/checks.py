@@ -14,7 +14,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from kernels.contract import Scales
+from kernels.contract import Scales, dtype_name
 from kernels.fp8 import scale_rows, scales_of_rows
 from roofline.worker.prepared import FAILED, Rejection, verdict
 from roofline.worker.rounds import NOT_JOINED, Inputs
@@ -49,15 +49,17 @@ class Signs(Inputs):
 
     def __init__(self, inputs: list[Tensor], seed: int, then: Callable[[], object] = lambda: None):
         """`then` follows each change."""
-        self.inputs, self.used, self.then = inputs, set(range(len(inputs))), then
+        self.inputs = inputs
+        self.used = set(range(len(inputs)))
+        self.then = then
         self._flips: dict[int, Tensor] = {}
         self.numbers = torch.Generator(inputs[0].device).manual_seed(seed)
 
     def change(self) -> None:
         for number in self.used:
             x = self.inputs[number]
-            negative = torch.randint(2, (x.shape[-1],), generator=self.numbers, device=x.device).sub_(1)
-            flips = negative.to(BITS[x.element_size()]).bitwise_and_(sign_bit(x))
+            coins = torch.randint(2, x.shape[-1:], generator=self.numbers, device=x.device)
+            flips = coins.sub_(1).to(BITS[x.element_size()]).bitwise_and_(sign_bit(x))
             bits(x).bitwise_xor_(flips)
             self._flips[number] = flips.bitwise_xor_(self._flips.get(number, 0))
         self.then()
@@ -75,7 +77,9 @@ class Rotation(Signs):
 
     def __init__(self, sets: list[tuple], seed: int):
         super().__init__([x for x, *_ in sets], seed)
-        self.sets, self.number, self.used = sets, 0, {0}
+        self.sets = sets
+        self.number = 0
+        self.used = {0}
 
     def take_next(self) -> tuple:
         self.number = (self.number + 1) % len(self.sets)
@@ -102,7 +106,8 @@ class Rotated:
     gets an x that this call has not seen."""
 
     def __init__(self, run: Callable, rotation: Rotation):
-        self.run, self.rotation = run, rotation
+        self.run = run
+        self.rotation = rotation
 
     def __call__(self) -> Tensor:
         return self.run(*self.rotation.take_next())
@@ -113,7 +118,8 @@ class Rotated:
 
 def random_signs(shape: tuple[int, ...], like: Tensor, numbers: torch.Generator) -> Tensor:
     """1 and -1 at random, of the dtype of `like`, on its device."""
-    return torch.randint(2, shape, generator=numbers, device=like.device).to(like.dtype).mul_(2).sub_(1)
+    coins = torch.randint(2, shape, generator=numbers, device=like.device)
+    return coins.to(like.dtype).mul_(2).sub_(1)
 
 
 def bits(tensor: Tensor) -> Tensor:
@@ -132,14 +138,17 @@ def glance(
     over w (Freivalds 1977). What is returned says where they differ; "" where they are within `limit`, as `error_of`
     has it."""
     rows = torch.randperm(len(out), generator=numbers, device=out.device)[:LOOKED_AT_ROWS]
-    seen, products, factors = out[rows].double(), w.float(), x[rows].float()
+    seen = out[rows].double()
+    products = w.float()
+    factors = x[rows].float()
     if scales:
         x_scales, w_scales = scales_of_rows(w, scales)
         scale_rows(products, w_scales)
         scale_rows(factors, x_scales[rows])
     if len(rows) > SUMS:
         signs = random_signs((SUMS, len(w)), products, numbers)
-        seen, products = seen @ signs.double().T, signs @ products
+        seen = seen @ signs.double().T
+        products = signs @ products
     reference = (factors @ products.T).double()
     error = seen - reference
 
@@ -147,11 +156,13 @@ def glance(
         typical = reference.square().mean().sqrt()
         of_rows = (error.square().mean(1).sqrt() / typical).nan_to_num(math.inf)
         worst_row = int(of_rows.argmax())
-        if max(float(of_rows[worst_row]) / TAIL, float(error.norm() / reference.norm())) <= limit:
+        largest = float(of_rows[worst_row])
+        if max(largest / TAIL, float(error.norm() / reference.norm())) <= limit:
             return ""
-        if out[rows[worst_row]].isnan().any():
-            return f"row {int(rows[worst_row])} holds NaN"
-        return f"row {int(rows[worst_row])} is off by {float(of_rows[worst_row]):.2g} times a typical value"
+        row = int(rows[worst_row])
+        if out[row].isnan().any():
+            return f"row {row} holds NaN"
+        return f"row {row} is off by {largest:.2g} times a typical value"
 
     return problem
 
@@ -160,13 +171,15 @@ def reference_sums(x: Tensor, w: Tensor, scales: Scales | None = None) -> Tensor
     """Return the sums of x @ w.T, or of what fp8 with scales stands for, that `error_of` compares: float64, with no
     more products than there are sums."""
     exact = x.double()
-    if scales is None:
-        return torch.cat([exact @ _weighted_sums(rows, len(x)).T for rows in w.split(SLICE)], dim=1)
-    x_scales, w_scales = scales_of_rows(w, scales)
-    scale_rows(exact, x_scales)
+    if scales:
+        x_scales, w_scales = scales_of_rows(w, scales)
+        scale_rows(exact, x_scales)
     sums = []
-    for rows, factors in zip(w.split(SLICE), w_scales.split(SLICE), strict=True):
-        sums.append(exact @ _weighted_sums(scale_rows(rows.double(), factors), len(x)).T)
+    for first in range(0, len(w), SLICE):
+        rows = w[first : first + SLICE].double()
+        if scales:
+            scale_rows(rows, w_scales[first : first + SLICE])
+        sums.append(exact @ _weighted_sums(rows, len(x)).T)
     return torch.cat(sums, dim=1)
 
 
@@ -175,9 +188,14 @@ def error_of(out: Tensor, reference: Tensor) -> float:
     if any element of `out` was left unwritten."""
     if out.isnan().any():
         return math.nan
-    error = _weighted_sums(out.T, len(out)).T - reference
+    error = _errors(out, reference)
     largest = error.abs().max() / reference.square().mean().sqrt()
     return float(torch.maximum(error.norm() / reference.norm(), largest / TAIL))
+
+
+def _errors(out: Tensor, reference: Tensor) -> Tensor:
+    """Return by how much the sums of `out` differ from `reference_sums`."""
+    return _weighted_sums(out.T, len(out)).T - reference
 
 
 def _group(m: int) -> int:
@@ -189,9 +207,11 @@ def _weighted_sums(matrix: Tensor, m: int) -> Tensor:
     """Return the weighted sum of each GROUP neighbouring rows of `matrix`, float64; of each row by itself where `m` is
     at most EXACT_ROWS. Weights differ within a group, so that exchanged rows do not cancel, and have random signs."""
     group = _group(m)
-    signs = torch.randint(2, (group,), generator=torch.Generator("cpu").manual_seed(0)) * 2 - 1
+    numbers = torch.Generator("cpu").manual_seed(0)
+    signs = torch.randint(2, (group,), generator=numbers) * 2 - 1
     weights = signs * torch.linspace(0.75, 1.25, group, dtype=torch.float64)
-    sums = matrix.new_zeros((-(-len(matrix) // group), matrix.shape[1]), dtype=torch.float64)
+    groups = -(-len(matrix) // group)
+    sums = matrix.new_zeros((groups, matrix.shape[1]), dtype=torch.float64)
     for first, weight in enumerate(weights.tolist()):
         rows = matrix[first::group]
         sums[: len(rows)].add_(rows.double(), alpha=weight)
@@ -224,53 +244,57 @@ def changes_later(out: Tensor) -> bool:
 def check(
     name: str,
     run: Callable,
-    x: Tensor,
-    w: Tensor,
-    out: Tensor,
+    operands: tuple,
     reference: Tensor,
-    dtype: str,
-    limit: float | None,
+    limit: float | None = None,
     reference_of_minus: Tensor | None = None,
-    scales: Scales | None = None,
 ) -> tuple[float, Rejection | None]:
     """Return the relative error of `run`, and why it is refused: unless it computes x @ w.T, then -x @ w.T anew, into
     `out`, and leaves x, w and what lies around the three as they are. Raises what `run` raises; all but `out` is
-    restored. `limit` is that of `verdict`. `reference_of_minus` is what becomes of -x, where that is not -reference."""
-    references = {1: reference, -1: -reference if reference_of_minus is None else reference_of_minus}
-    kept, errors, refused, given = {"its input x": x, "its input w": w}, [], None, ()
+    restored.
+
+    `operands` are x, w, out, and in fp8 scales. `limit` is that of `verdict`. `reference_of_minus` is what becomes of
+    -x, where that is not -reference."""
+    x, w, out, *scales = operands
+    watched = {"its input x": x, "its input w": w}
     if scales:
-        given = (scales,)
-        kept |= {"its scales of x": scales[0], "its scales of w": scales[1]}
+        watched["its scales of x"], watched["its scales of w"] = scales[0]
     for operand, tensor in (("x", x), ("w", w), ("out", out)):
-        before, behind = around(tensor)
-        kept |= {f"what lies before {operand}": before, f"what lies behind {operand}": behind}
-    kept = {place: (tensor, tensor.clone()) for place, tensor in kept.items()}
+        watched[f"what lies before {operand}"], watched[f"what lies behind {operand}"] = around(tensor)
+    copies = {place: tensor.clone() for place, tensor in watched.items()}
+    if reference_of_minus is None:
+        reference_of_minus = -reference
     try:
-        for sign, more in ((1, ""), (-1, ", of inputs that it had not seen")):
-            times_sign(x, sign)
-            result = run(x, w, out.fill_(math.nan), *given)
-            if problem := not_out(result, out):
-                times_sign(x, sign)
-                return math.nan, Rejection(FAILED, f"{name}: {problem}")
-            errors.append(error_of(out, references[sign]))
-            if not refused and (refused := verdict(name, errors[-1], dtype, limit)):
-                place = worst_place(out, references[sign])
-                later = f", {NOT_JOINED}" if changes_later(out) else ""
-                refused = replace(refused, reason=f"{refused.reason}{more}; {place}{later}")
-            times_sign(x, sign)  # last: what is late still reads it
-    finally:
-        written = [place for place, pair in kept.items() if not are_same_bits(*pair)]
-        for place in written:
-            torch.Tensor.copy_(*kept[place])
-    if written:
-        refused = Rejection(FAILED, f"{name}: it wrote into {' and '.join(written)}, which others read")
-    return errors[0], refused
-
-
-def times_sign(x: Tensor, sign: int) -> None:
-    """Multiply x by 1 or -1, in place."""
-    if sign < 0:
+        error, refused = _check_call(name, run, operands, reference, limit)
         bits(x).bitwise_xor_(sign_bit(x))
+        _, refused_again = _check_call(
+            name, run, operands, reference_of_minus, limit, ", of inputs that it had not seen"
+        )
+        bits(x).bitwise_xor_(sign_bit(x))  # last: what is late still reads it
+    finally:
+        written = [place for place, tensor in watched.items() if not are_same_bits(tensor, copies[place])]
+        for place in written:
+            torch.Tensor.copy_(watched[place], copies[place])
+    if written:
+        return error, Rejection(FAILED, f"{name}: it wrote into {' and '.join(written)}, which others read")
+    return error, refused or refused_again
+
+
+def _check_call(
+    name: str, run: Callable, operands: tuple, reference: Tensor, limit: float | None, unseen: str = ""
+) -> tuple[float, Rejection | None]:
+    """Return the relative error of one call, and why that is too much."""
+    x, w, out, *scales = operands
+    result = run(x, w, out.fill_(math.nan), *scales)
+    if problem := not_out(result, out):
+        return math.nan, Rejection(FAILED, f"{name}: {problem}")
+    error = error_of(out, reference)
+    refused = verdict(name, error, dtype_name(x, w, *scales), limit)
+    if refused:
+        place = worst_place(out, reference)
+        later = f", {NOT_JOINED}" if changes_later(out) else ""
+        refused = replace(refused, reason=f"{refused.reason}{unseen}; {place}{later}")
+    return error, refused
 
 
 def around(matrix: Tensor) -> tuple[Tensor, Tensor]:
@@ -300,8 +324,9 @@ def worst_place(out: Tensor, reference: Tensor) -> str:
     if unwritten := int(out.isnan().sum()):
         row, column = out.isnan().nonzero()[0].tolist()
         return f"{unwritten} of {out.numel()} elements, the first is out[{row}, {column}]"
-    error = (_weighted_sums(out.T, len(out)).T - reference).abs() / reference.square().mean().sqrt()
+    error = _errors(out, reference).abs() / reference.square().mean().sqrt()
     row, place = divmod(int(error.argmax()), error.shape[1])
-    first, group = place * _group(len(out)), _group(len(out))
+    group = _group(len(out))
+    first = place * group
     columns = first if group == 1 else f"{first}:{min(first + group, out.shape[1])}"
     return f"the worst is out[{row}, {columns}], off by {float(error.max()):.2g} times a typical value"

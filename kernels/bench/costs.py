@@ -42,17 +42,19 @@ CALLS, POINTS = 5, 80
 def of_call(step) -> dict:
     """Return fields of the entry of a `Step`: the shares of its time, its bytes, and its `memory_timeline`, {phase:
     bytes beyond those at its start}."""
-    shares = {f"{kind}_share": share for kind, share in time_shares(step, step.trainer.device).items()}
-    points = {} if step.is_compiled and step.trainer.device == "cpu" else memory(step)
-    weights, states = list(step.trainer.model.parameters()), step.trainer.optimizer.state.values()
-    return shares | {
-        "weight_bytes": _bytes(weights),
-        "gradient_bytes": _bytes(weight.grad for weight in weights if weight.grad is not None),
-        "optimizer_bytes": _bytes(value for state in states for value in state.values()),
-        "saved_bytes": points["forward"][-1] if points else None,
-        "peak_bytes": max(map(max, points.values())) if points else None,
-        "memory_timeline": {phase: _thin(of_phase) for phase, of_phase in points.items()},
-    }
+    trainer = step.trainer
+    fields = {f"{kind}_share": share for kind, share in time_shares(step, trainer.device).items()}
+    weights = list(trainer.model.parameters())
+    fields["weight_bytes"] = _bytes(weights)
+    fields["gradient_bytes"] = _bytes(weight.grad for weight in weights if weight.grad is not None)
+    fields["optimizer_bytes"] = _bytes(tree_leaves([*trainer.optimizer.state.values()]))
+    fields |= {"saved_bytes": None, "peak_bytes": None, "memory_timeline": {}}
+    if trainer.device == "cuda" or not step.is_compiled:
+        points = memory(step)
+        fields["saved_bytes"] = points["forward"][-1]
+        fields["peak_bytes"] = max(map(max, points.values()))
+        fields["memory_timeline"] = {phase: _thin(of_phase) for phase, of_phase in points.items()}
+    return fields
 
 
 def time_shares(call: Callable[[], object], device: str) -> dict[str, float]:
@@ -62,10 +64,11 @@ def time_shares(call: Callable[[], object], device: str) -> dict[str, float]:
     profiled ones, and what lies outside of operators is idle.
     """
 
+    seconds: list[float] = []
+
     def walls() -> list[float]:
         seconds.extend(_wall_s(call, device) for _ in range(CALLS))
 
-    seconds: list[float] = []
     if device == "cuda":
         walls()
         calls_s = CALLS * median(seconds)
@@ -80,7 +83,8 @@ def time_shares(call: Callable[[], object], device: str) -> dict[str, float]:
     shares = {kind: 0.0 for kind, _ in KINDS}
     for name, microseconds in spent:
         shares[kind_of(name)] += microseconds * 1e-6 / calls_s
-    return shares | {"idle": max(0.0, 1 - sum(shares.values()))}
+    shares["idle"] = max(0.0, 1 - sum(shares.values()))
+    return shares
 
 
 def _wall_s(call: Callable[[], object], device: str) -> float:
@@ -104,7 +108,8 @@ class LiveBytes(TorchDispatchMode):
 
     def __init__(self):
         super().__init__()
-        self.live, self.points = 0, []
+        self.live = 0
+        self.points = []
 
     def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
         result = operator(*args, **(kwargs or {}))
@@ -141,18 +146,19 @@ def memory(step) -> dict[str, list[int]]:
             ends = {phase: len(points := _allocated()) for phase in step.phases()}
         finally:
             torch.cuda.memory._record_memory_history(None)
-    start = ends.pop("start")
-    base = points[start - 1] if start else 0
-    begins = [start, *ends.values()]
-    return {
-        phase: [point - base for point in points[begin:end]]
-        for begin, (phase, end) in zip(begins, ends.items(), strict=False)
-    }
+    begin = ends.pop("start")
+    base = points[begin - 1] if begin else 0
+    timeline = {}
+    for phase, end in ends.items():
+        timeline[phase] = [point - base for point in points[begin:end]]
+        begin = end
+    return timeline
 
 
 def _allocated() -> list[int]:
     """Return the bytes after each allocation and each release since the history began."""
-    points, live = [], 0
+    points = []
+    live = 0
     for event in torch.cuda.memory._snapshot()["device_traces"][torch.cuda.current_device()]:
         live += {"alloc": 1, "free_completed": -1}.get(event["action"], 0) * event["size"]
         points.append(live)

@@ -52,7 +52,8 @@ def install(chip: chips.Chip, launches: absent_gpu.Launches) -> None:
 def chosen(case, chip: chips.Chip, reached_share: float) -> dict:
     """Return what an earlier process would have chosen for a case over a wire, had it been on `chip`: see
     `roofline.worker.runner.Runner.earlier`."""
-    datasheet, wire = chip.flops[case.dtype], wires.parse(case.wire)
+    datasheet = chip.flops[case.dtype]
+    wire = wires.parse(case.wire)
     t_gemm_s = case.work.flop / (reached_share * datasheet)
     about = dict(chip_flops=WIRE_SHARE * datasheet, t_gemm_s=t_gemm_s, wire_bytes=case.work.wire_bytes)
     facts = {"unsplit": "cublas", "t_gemm_planned_s": t_gemm_s, "gather": wire.link}
@@ -64,7 +65,8 @@ def chosen(case, chip: chips.Chip, reached_share: float) -> dict:
 def launch_row_blocks(case) -> None:
     """Multiply rows of `case` by our persistent matmul: any number of the most blocks there may be, by its weights and
     by those of the other way, as a layer's second matmul has them."""
-    persistent, blocks = CONTENDERS["persistent"].load(), max(BLOCKS)
+    persistent = CONTENDERS["persistent"].load()
+    blocks = max(BLOCKS)
     about = dict(dtype=DTYPES[case.dtype], device="cuda")
     for n, k in ((case.n, case.k), (case.k, case.n)):
         w = torch.empty((n, k), **about)
@@ -80,7 +82,8 @@ def launch_all(options: Options, chip: chips.Chip, names: list[str]) -> list[str
         runners = operations.Runners(options)
         for name in names:
             operation = operations.find(name)
-            runner, planner = runners.of(operation), runners.planner(operation)
+            runner = runners.of(operation)
+            planner = runners.planner(operation)
             runner.instruments()()
             for case in operation.sweep(options):
                 if operation.analysis == "overlap":
@@ -102,13 +105,15 @@ def main(arguments: list[str]) -> int:
     asked = parser.parse_args(arguments)
     options = resolve(lambda name: None, device="cuda", timed=True, root=Path())
     names = [name for name, operation in operations.OPERATIONS.items() if operation.default] + [*OURS]
-    chip, launches = chips.find(asked.chip), absent_gpu.Launches()
+    chip = chips.find(asked.chip)
+    launches = absent_gpu.Launches()
     install(chip, launches)
     failures = launch_all(options, chip, names)
     for failure in failures:
         print(failure)
     for name, times in launches.launched.items():
-        compiled, found = launches.compiled[name], launches.found[name]
+        compiled = launches.compiled[name]
+        found = launches.found[name]
         print(f"{name:20} {times:6} launches of {compiled + found:3} variants, {compiled:3} of them compiled now")
     return 1 if failures or (asked.check and launches.compiled) else 0
 

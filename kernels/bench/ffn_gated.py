@@ -65,35 +65,44 @@ def halves(both: Tensor, by_turns: bool, dim: int) -> tuple[Tensor, Tensor]:
 
 def hidden_rows(x: Tensor, gate_up: Tensor, by_turns: bool, dtype: torch.dtype, scales: Scales | None = None) -> Tensor:
     """Return silu(x @ gate.T) * (x @ up.T) in `dtype`, some weights at a time."""
-    x_scales, w_scales = scales or (x.new_ones(1, dtype=dtype), x.new_ones((1, len(gate_up)), dtype=dtype))
-    x = x.to(dtype) * x_scales
-    pieces = []
-    for matrix in (gate_up, w_scales.T):
-        pieces += [half.split(checks.SLICE) for half in halves(matrix, by_turns, 0)]
+    x = x.to(dtype)
+    w_scales = x.new_ones((len(gate_up), 1))
+    if scales:
+        x = x * scales[0]
+        w_scales = scales[1].T
+    gate, up = (half.split(checks.SLICE) for half in halves(gate_up, by_turns, 0))
+    gate_scales, up_scales = (half.split(checks.SLICE) for half in halves(w_scales, by_turns, 0))
     parts = []
-    for gate, up, gate_scales, up_scales in zip(*pieces, strict=True):
-        gate, up = gate.to(dtype) * gate_scales, up.to(dtype) * up_scales
-        parts.append(F.silu(x @ gate.T) * (x @ up.T))
+    for number in range(len(gate)):
+        gates = x @ (gate[number].to(dtype) * gate_scales[number]).T
+        ups = x @ (up[number].to(dtype) * up_scales[number]).T
+        parts.append(F.silu(gates) * ups)
     return torch.cat(parts, 1)
+
+
+def multiply_gate_up(multiply: Callable[..., Tensor], x: Tensor, weights: Weights, out: Tensor) -> Tensor:
+    return multiply(x, weights.gate_up, weights.both, weights.scales)
+
+
+def multiply_down(multiply: Callable[..., Tensor], x: Tensor, weights: Weights, out: Tensor) -> Tensor:
+    return multiply(weights.factor, weights.down, out, weights.down_scales)
 
 
 def run_torch(multiply: Callable[..., Tensor], x: Tensor, weights: Weights, out: Tensor) -> Tensor:
     """The layer by two matmuls `multiply(x, w, out, scales)`, and torch's elementwise functions between them."""
-    multiply(x, weights.gate_up, weights.both, weights.scales)
+    multiply_gate_up(multiply, x, weights, out)
     gate, up = halves(weights.both, False, 1)
     torch.ops.aten.silu.out(gate, out=weights.hidden)
     weights.hidden.mul_(up)
     quantise_hidden(weights)
-    return multiply(weights.factor, weights.down, out, weights.down_scales)
+    return multiply_down(multiply, x, weights, out)
 
 
 def quantise_hidden(weights: Weights) -> None:
     """In fp8, round what lies between by scales of its rows."""
     if weights.down_scales:
         row_scales = weights.down_scales[0]
-        torch.linalg.vector_norm(
-            weights.hidden, torch.inf, 1, keepdim=True, dtype=row_scales.dtype, out=row_scales
-        )  # fmt: skip
+        torch.linalg.vector_norm(weights.hidden, torch.inf, 1, keepdim=True, dtype=row_scales.dtype, out=row_scales)
         row_scales.div_(LARGEST)
         weights.factor.copy_(weights.hidden.div_(row_scales))
 
@@ -103,32 +112,26 @@ def run_fused(x: Tensor, weights: Weights, out: Tensor) -> Tensor:
 
     gated(x, weights.gate_up, weights.hidden, weights.scales)
     quantise_hidden(weights)
-    return kernels.matmul(weights.factor, weights.down, out, weights.down_scales)
+    return multiply_down(kernels.matmul, x, weights, out)
 
 
 def run_compiled(x: Tensor, weights: Weights, out: Tensor) -> Tensor:
-    of_down = weights.down_scales and weights.down_scales[1]
-    return _compiled()(x, weights.gate_up, weights.down, out, weights.scales, of_down)
+    layer = vendor.compiled(layer_of_torch, fullgraph=True)
+    down_scales = weights.down_scales and weights.down_scales[1]
+    return layer(x, weights.gate_up, weights.down, out, weights.scales, down_scales)
 
 
-@cache
-def _compiled() -> Callable:
-    torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 256)  # else eager, past 8 shapes
-
-    def layer(
-        x: Tensor, gate_up: Tensor, down: Tensor, out: Tensor, scales: Scales | None, of_down: Tensor | None
-    ) -> Tensor:
-        if scales is None:
-            gate, up = (x @ gate_up.T).chunk(2, 1)
-            return out.copy_((F.silu(gate) * up) @ down.T)
-        kind = {"out_dtype": out.dtype, "use_fast_accum": True}
-        gate, up = torch._scaled_mm(x, gate_up.T, *scales, **kind).chunk(2, 1)
-        hidden = F.silu(gate) * up
-        row_scales = hidden.abs().amax(1, keepdim=True).float() / LARGEST
-        factor = (hidden / row_scales).to(x.dtype)
-        return out.copy_(torch._scaled_mm(factor, down.T, row_scales, of_down, **kind))
-
-    return torch.compile(layer, dynamic=False, fullgraph=True)
+def layer_of_torch(x: Tensor, gate_up: Tensor, down: Tensor, out: Tensor, scales, down_scales) -> Tensor:
+    """The layer as torch.compile gets it."""
+    if scales is None:
+        gate, up = (x @ gate_up.T).chunk(2, 1)
+        return out.copy_((F.silu(gate) * up) @ down.T)
+    multiply = partial(torch._scaled_mm, out_dtype=out.dtype, use_fast_accum=True)
+    gate, up = multiply(x, gate_up.T, *scales).chunk(2, 1)
+    hidden = F.silu(gate) * up
+    row_scales = hidden.abs().amax(1, keepdim=True).float() / LARGEST
+    factor = (hidden / row_scales).to(x.dtype)
+    return out.copy_(multiply(factor, down.T, row_scales, down_scales))
 
 
 def run_numpy(x: Tensor, weights: Weights, out: Tensor) -> Tensor:
@@ -150,6 +153,8 @@ RUN = {
 
 MULTIPLY = {"cublas": vendor.run_cublas, "ours": kernels.matmul}
 """Whose matmuls take turns alone."""
+
+HALVES = {"gate_up": multiply_gate_up, "down": multiply_down}
 
 MULTIPLIED_BY = {"cublas": "cublas", "unfused": "ours", "fused": "ours"}
 """Contender -> whose matmuls are compared with its layer."""
@@ -179,8 +184,7 @@ class Runner(matmul.Runner):
 
     def prepare(self, case: FfnGated, names: list[str], first_call=unwatched) -> PreparedCase:
         options = self.options
-        baseline = CONTENDERS[options.device][0]
-        prepared = PreparedCase(case, baseline, options.device, first_call=first_call)
+        prepared = PreparedCase(case, CONTENDERS[options.device][0], options.device, first_call=first_call)
         rotation = Rotation(operands(case, options), options.seed)
         prepared.inputs = rotation
         limit = FP8_TOLERANCE if case.dtype == "fp8" else VENDOR_TOLERANCE[case.dtype]
@@ -198,22 +202,21 @@ class Runner(matmul.Runner):
         def entrant(name: str) -> Entrant | Rejection:
             if lacking := why_not(name, case, options, x, weights):
                 return Rejection(SKIPPED, f"{name}: {lacking}")
-            by_turns, run = name == "fused", RUN[name]
+            by_turns = name == "fused"
+            run = RUN[name]
 
-            def check() -> tuple[float, Rejection | None]:
-                def on_weights(x: Tensor, w: Tensor, out: Tensor) -> Tensor:
-                    return run(x, weights, out)
+            def run_first(x: Tensor, gate_up: Tensor, out: Tensor) -> Tensor:
+                return run(x, weights, out)
 
-                right, of_minus = references(by_turns)
-                return checks.check(name, on_weights, x, weights.gate_up, out, right, case.dtype, limit, of_minus)
-
-            error, refused = check()
+            right, of_minus = references(by_turns)
+            check = partial(checks.check, name, run_first, (x, weights.gate_up, out), right, limit, of_minus)
             facts = {"multiplied_by": MULTIPLIED_BY[name]} if name in MULTIPLIED_BY else {}
             look = partial(rotation.look, limit, by_turns)
+            error, refused = check()
             call = checks.Rotated(run, rotation)
             return refused or Entrant(name, call, "", config(name), error, facts, lambda: check()[1], look=look)
 
-        for name in dict.fromkeys([baseline, *names] if options.timed else names):
+        for name in self.with_baseline(prepared, names):
             first_call_s = FIRST_CALL_S["compiled"] if name in LONGEST_FIRST_CALL else None
             prepared.enter(name, partial(entrant, name), first_call_s)
         if options.timed:
@@ -226,29 +229,19 @@ def parts(contenders: list[str], rotation: Rotation) -> dict[str, Entrant]:
     """Return both matmuls alone, of each whose layer is timed."""
     entrants = {}
     for by in dict.fromkeys(MULTIPLIED_BY[name] for name in contenders if name in MULTIPLIED_BY):
-        multiply = MULTIPLY[by]
-
-        def gate_up(x: Tensor, weights: Weights, out: Tensor, multiply=multiply) -> Tensor:
-            return multiply(x, weights.gate_up, weights.both, weights.scales)
-
-        def down(x: Tensor, weights: Weights, out: Tensor, multiply=multiply) -> Tensor:
-            return multiply(weights.factor, weights.down, out, weights.down_scales)
-
-        for half in (gate_up, down):
-            name = f"{half.__name__}_{by}"
-            call = checks.Rotated(half, rotation)
-            entrants[name] = Entrant(name, call, PART, f"{half.__name__} alone", facts={"multiplied_by": by})
+        for half, run in HALVES.items():
+            name = f"{half}_{by}"
+            call = checks.Rotated(partial(run, MULTIPLY[by]), rotation)
+            entrants[name] = Entrant(name, call, PART, f"{half} alone", facts={"multiplied_by": by})
     return entrants
 
 
 def why_not(name: str, case: FfnGated, options, x: Tensor, weights: Weights) -> str | None:
     """Return why a contender cannot run the case, or must not be timed, here; None if it can."""
-    if options.timed and name not in CONTENDERS[options.device]:
-        return f"it is not timed on the {options.device}; take {', '.join(CONTENDERS[options.device])}"
+    if lacking := matmul.not_for(name, case, options, CONTENDERS[options.device]):
+        return lacking
     if name == "cublas" and not x.is_cuda:
         return "it runs on cuda; take the contender 'torch'"
-    if name == "numpy" and case.dtype != "fp32":
-        return f"NumPy computes in fp32 here, and the case is {case.dtype}"
     if name in ("cublas", "compiled") and weights.scales:
         return reason(vendor.cublas.require, x, weights.gate_up, weights.both, weights.scales)
     if name not in OURS:
@@ -272,9 +265,12 @@ def config(name: str) -> str:
 def operands(case: FfnGated, options) -> list[tuple[Tensor, Weights, Tensor]]:
     """Return sets of x, weights and out, enough of them to leave none in the cache as far as the memory has room. They
     share what lies between two kernels. Normal values, of sizes that keep out below about 1."""
-    device, dtype = options.device, result_dtype(DTYPES[case.dtype])
+    device = options.device
+    dtype = result_dtype(DTYPES[case.dtype])
     numbers = torch.Generator(device).manual_seed(options.seed)
-    m, width, hidden = case.m, case.n, case.k
+    m = case.m
+    width = case.n
+    hidden = case.k
     count = 1
     if options.timed:
         room = matmul.POOL * matmul.machine(device)["memory_bytes"]
@@ -287,7 +283,8 @@ def operands(case: FfnGated, options) -> list[tuple[Tensor, Weights, Tensor]]:
         whole = torch.randn(rows + 2 * guard, columns, generator=numbers, device=device, dtype=dtype)
         return whole.mul_(scale)[guard : guard + rows]
 
-    both, between = normal(m, 2 * hidden), normal(m, hidden)
+    both = normal(m, 2 * hidden)
+    between = normal(m, hidden)
     sets = []
     for _ in range(count):
         gate_up = normal(2 * hidden, width, width**-0.5)
@@ -306,6 +303,10 @@ def in_fp8(x: Tensor, weights: Weights) -> tuple[Tensor, Weights]:
     down, of_down = quantise(weights.down)
     of_factor = torch.ones_like(x_scales)
     return x, replace(
-        weights, gate_up=gate_up, down=down, factor=torch.zeros_like(weights.hidden, dtype=x.dtype),
-        scales=(x_scales, of_gate_up.T), down_scales=(of_factor, of_down.T),
-    )  # fmt: skip
+        weights,
+        gate_up=gate_up,
+        down=down,
+        factor=torch.zeros_like(weights.hidden, dtype=x.dtype),
+        scales=(x_scales, of_gate_up.T),
+        down_scales=(of_factor, of_down.T),
+    )

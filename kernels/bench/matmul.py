@@ -49,6 +49,12 @@ CHOOSING = StopRule(max_seconds=0.4, min_rounds=3, max_rounds=8, warmup_s=0.05)
 PROBE_SHARE = 24
 """A probe reads at most one part in so many of the memory."""
 
+PROBED_SHAPES = {
+    "cuda": ((4096, 4096, 4096), (8192, 8192, 8192), (4096, 13312, 16384), (2048, 2048, 13312)),
+    "cpu": ((1024, 1024, 1024), (512, 3328, 1024), (256, 3328, 1024)),  # in bf16 few rows are the fastest
+}
+"""m, n and k of the matmuls that reach for a ceiling."""
+
 POOL = 0.6
 """A shape whose operands take more than this share of the memory gets its own: it may not fit, and the others shall."""
 
@@ -60,36 +66,46 @@ class Runner(runner.Runner):
         """Make sets of operands on the device and check each contender on the first of them; where timed, the baseline
         among them. The right ones enter, and take the sets in rotation."""
         options = self.options
-        contenders, beside = of_run(options), baseline(options)
-        prepared = PreparedCase(case, beside, options.device, first_call=first_call)
+        contenders = of_run(options)
+        prepared = PreparedCase(case, baseline(options), options.device, first_call=first_call)
         sets = operands(case, options)
         rotation = checks.Rotation(sets, options.seed)
-        prepared.inputs, (x, w, _, *scales) = rotation, sets[0]
+        prepared.inputs = rotation
+        x, w, _, *scales = sets[0]
         reference = checks.reference_sums(x, w, *scales)
 
-        def entrant(contender) -> Entrant | Rejection:
+        def entrant(name: str) -> Entrant | Rejection:
+            contender = contenders[name]
             if contender.kind == "user":
                 contender.load()  # one that cannot be loaded fails, where others are skipped
             if lacking := why_not(contender, options, sets[0]):
                 return Rejection(SKIPPED, lacking)
-            run, check = contender.load(), checker(contender, sets[0], reference)
+            run = contender.load()
             if hasattr(run, "candidates") and options.timed:
-                prepared.facts[candidate_of(contender.name)] = self.take_fastest(case, contender.name, run, sets)
-            error, refused = check()
-            config = contender.describe(x, w, *scales)
+                prepared.facts[candidate_of(name)] = self.take_fastest(case, name, run, sets)
+            limit = limit_of(contender, case.dtype)
+            check = partial(checks.check, name, run, sets[0], reference, limit)
             facts = {f"of_{contender.kind}": True} if contender.kind in ("user", "library") else {}
-            look = partial(rotation.look, limit_of(contender, case.dtype))
+            config = run.describe(x, w, *scales)
+            look = partial(rotation.look, limit)
+            error, refused = check()
             call = checks.Rotated(run, rotation)
-            return refused or Entrant(contender.name, call, "", config, error, facts, lambda: check()[1], look=look)
+            return refused or Entrant(name, call, "", config, error, facts, lambda: check()[1], look=look)
 
-        for name in dict.fromkeys([beside, *names] if options.timed else names):
-            prepared.enter(name, partial(entrant, contenders[name]), contenders[name].first_call_s)
+        for name in self.with_baseline(prepared, names):
+            prepared.enter(name, partial(entrant, name), contenders[name].first_call_s)
         prepared.has_call_costs = options.device == "cuda" and case.m <= FEW_ROWS
         size = len(sets) * case.work.device_bytes
         prepared.cache = f"cold: {len(sets)} sets of operands in rotation, {size / 2**20:.0f} MiB in all"
-        if options.timed and size < (least := ROTATION * cache_bytes(options.device)):
+        least = ROTATION * cache_bytes(options.device)
+        if options.timed and size < least:
             prepared.cache += f", not the {least / 2**20:.0f} that leave none in the cache: the memory has no more room"
         return prepared
+
+    def with_baseline(self, prepared: PreparedCase, names: list[str]) -> list[str]:
+        """The contenders that enter, each once: what is timed has the baseline beside it."""
+        first = [prepared.baseline] if self.options.timed else []
+        return list(dict.fromkeys([*first, *names]))
 
     def take_fastest(self, case: Matmul, name: str, run, sets: list[tuple]) -> int:
         """Have a library multiply by the fastest of its candidates for a case, and return its number.
@@ -101,12 +117,13 @@ class Runner(runner.Runner):
         number = earlier["facts"].get(candidate_of(name)) if earlier.get("medians_s") else None
         if number is None:
             turn = itertools.cycle(sets)
-            probes = [
-                Probe(name, str(number), case.work.flop, lambda number=number: run.run(number, *next(turn)))
-                for number in range(run.candidates(x, w, out, *scales))
-            ]
-            about = {"when": "", "seed": self.options.seed, "device": self.options.device}
-            best, _ = ceilings.measure(probes, self.clock(), rule=CHOOSING, **about)
+            probes = []
+            for candidate in range(run.candidates(x, w, out, *scales)):
+                call = lambda candidate=candidate: run.run(candidate, *next(turn))  # noqa: E731
+                probes.append(Probe(name, str(candidate), case.work.flop, call))
+            device = self.options.device
+            seed = self.options.seed
+            best, _ = ceilings.measure(probes, self.clock(), when="", seed=seed, device=device, rule=CHOOSING)
             number = int(best[0]["probe"]) if best else 0
         run.take(number, x, w, *scales)
         return number
@@ -131,14 +148,6 @@ def candidate_of(name: str) -> str:
     return f"{name}_candidate"
 
 
-def checker(contender, operands: tuple, reference: Tensor) -> partial:
-    """Return the call of `checks.check` for a contender with these operands."""
-    x, w, out, *scales = operands
-    dtype = dtype_name(x, w, *scales)
-    about = dtype, limit_of(contender, dtype)
-    return partial(checks.check, contender.name, contender.load(), x, w, out, reference, *about, None, *scales)
-
-
 def limit_of(contender, dtype: str) -> float:
     """Return the largest relative error at which a result of `contender` is right."""
     if contender.kind in ("vendor", "library"):
@@ -160,6 +169,15 @@ def why_not(contender, options, operands: tuple) -> str | None:
     return None
 
 
+def not_for(name: str, case, options, timed: tuple[str, ...]) -> str | None:
+    """Return why a contender is none for a case on this device, where those `timed` are; None if it is one."""
+    if options.timed and name not in timed:
+        return f"it is not timed on the {options.device}; take {', '.join(timed)}"
+    if name == "numpy" and case.dtype != "fp32":
+        return f"NumPy computes in fp32 here, and the case is {case.dtype}"
+    return None
+
+
 def operands(case: Matmul, options) -> list[tuple]:
     """Return sets of (x[m, k], w[n, k], out[m, n]), in fp8 also of scales, enough of them to leave none in the cache,
     with memory around each that checks look at.
@@ -167,47 +185,52 @@ def operands(case: Matmul, options) -> list[tuple]:
     Zero-mean normal values, of a size that keeps `out` below about 1: zeros or ones run faster and lie. All shapes are
     cut from the same three tensors, so that many can be ready at once.
     """
-    room = POOL * min(machine(options.device)["memory_bytes"], worker_bytes(options.device)) / len(options.dtypes)
-    most = room
-
-    def shapes(other: Matmul) -> list[tuple[int, int]]:
-        return [(other.m, other.k), (other.n, other.k), (other.m, other.n)]
+    device = options.device
+    room = POOL * min(machine(device)["memory_bytes"], worker_bytes(device)) / len(options.dtypes)
+    most_bytes = room
 
     def sets(other: Matmul) -> int:
         if not options.timed:
             return 1
-        least = math.ceil(ROTATION * cache_bytes(options.device) / other.work.device_bytes)
+        least = math.ceil(ROTATION * cache_bytes(device) / other.work.device_bytes)
         wanted = SETS_OF_FEW_ROWS if other.m <= FEW_ROWS else 2
-        return max(2, min(max(least, wanted), int(most // other.work.device_bytes)))
-
-    def spacing(shape: tuple[int, int]) -> int:
-        """Return the elements from one tensor to the next: whole 512 bytes of the smallest type, for the alignment."""
-        return -(-math.prod(shape) // 512) * 512
+        return max(2, min(max(least, wanted), int(most_bytes // other.work.device_bytes)))
 
     same = [other for other in sweep(options) if other.dtype == case.dtype]
-    cases, pool = [other for other in same if sets(other) * other.work.device_bytes <= room], _pool
+    cases = [other for other in same if sets(other) * other.work.device_bytes <= room]
+    pool = _pool
     if case not in cases:
-        cases, pool = [case], _pool.__wrapped__  # not kept for others
+        cases = [case]
+        pool = _pool.__wrapped__  # not kept for others
+    shapes = {}
+    for other in (case, *cases):
+        shapes[other] = (other.m, other.k), (other.n, other.k), (other.m, other.n)
 
-    def elements_of(number: int) -> int:
-        return max(sets(other) * spacing(shapes(other)[number]) for other in cases)
+    def elements(number: int) -> int:
+        return max(sets(other) * spacing(shapes[other][number]) for other in cases)
 
     dtypes = case.dtype, case.dtype, case.result_dtype
-    taken = sum(ITEMSIZE[dtype] * elements_of(number) for number, dtype in enumerate(dtypes))
-    most *= min(1.0, room / taken)  # one shape may have large x, and another large w
+    taken = sum(ITEMSIZE[dtype] * elements(number) for number, dtype in enumerate(dtypes))
+    most_bytes *= min(1.0, room / taken)  # one shape may have large x, and another large w
+    scales = 1.0, 1 / math.sqrt(max(other.k for other in cases)), None
     tensors = []
-    for number, scale in enumerate((1.0, 1 / math.sqrt(max(other.k for other in cases)), None)):
-        guard = max(spacing((checks.GUARD_ROWS, shapes(other)[number][1])) for other in cases)
-        elements = 2 * guard + elements_of(number)
+    for number, shape in enumerate(shapes[case]):
+        guard = max(spacing((checks.GUARD_ROWS, shapes[other][number][1])) for other in cases)
         seed = zlib.crc32(f"{options.seed} {number}".encode())
-        whole, shape = pool(elements, DTYPES[dtypes[number]], options.device, seed, scale), shapes(case)[number]
-        starts = (guard + index * spacing(shape) for index in range(sets(case)))
+        whole = pool(2 * guard + elements(number), DTYPES[dtypes[number]], device, seed, scales[number])
+        starts = [guard + index * spacing(shape) for index in range(sets(case))]
         tensors.append([whole[start : start + math.prod(shape)].view(shape) for start in starts])
     if DTYPES[case.dtype] == FP8:
-        generator = torch.Generator(options.device).manual_seed(options.seed)
+        generator = torch.Generator(device).manual_seed(options.seed)
         by_block = case.dtype == "fp8_block"
-        tensors.append([scales_of(x, w, by_block, generator) for x, w in zip(*tensors[:2], strict=True)])
+        xs, ws, _ = tensors
+        tensors.append([scales_of(x, w, by_block, generator) for x, w in zip(xs, ws, strict=True)])
     return list(zip(*tensors, strict=True))
+
+
+def spacing(shape: tuple[int, int]) -> int:
+    """Return the elements from one tensor to the next: whole 512 bytes of the smallest type, for the alignment."""
+    return -(-math.prod(shape) // 512) * 512
 
 
 @lru_cache(maxsize=9)
@@ -228,8 +251,10 @@ def scales_of(x: Tensor, w: Tensor, by_block: bool, generator: torch.Generator) 
     """Return scales by which values of the pool of fp8 are normal again, those of w over the root of K, or half to one
     and a half of that."""
     scales = empty_scales(x, w, by_block)
-    for factors, size in zip(scales, (1.0, 1 / math.sqrt(x.shape[1])), strict=True):
-        factors.uniform_(0.5, 1.5, generator=generator).mul_(size * LARGEST_OF_RUN / LARGEST)
+    sizes = 1.0, 1 / math.sqrt(x.shape[1])
+    for factors, size in zip(scales, sizes, strict=True):
+        factors.uniform_(0.5, 1.5, generator=generator)
+        factors.mul_(size * LARGEST_OF_RUN / LARGEST)
     return scales
 
 
@@ -257,53 +282,66 @@ def beyond_cache_bytes(device: str) -> int:
 def probes(options) -> list[Probe]:
     """Return calls that reach for the ceilings: large matmuls of several shapes, several readers, a copy."""
     device = options.device
-    if device == "cuda":
-        shapes = ((4096, 4096, 4096), (8192, 8192, 8192), (4096, 13312, 16384), (2048, 2048, 13312))
-    else:
-        shapes = ((1024, 1024, 1024), (512, 3328, 1024), (256, 3328, 1024))  # in bf16 few rows are the fastest
-    of_device = [c for c in CONTENDERS.values() if device in c.devices and c.probes and not reason(c.load)]
-    multipliers = [c for c in of_device if "matmul" in c.probes]
-    readers = [c for c in of_device if "read" in c.probes]
+    contenders = []
+    for contender in CONTENDERS.values():
+        if contender.probes and device in contender.devices and not reason(contender.load):
+            contenders.append(contender)
     calls = []
-    for dtype, (m, n, k) in itertools.product(options.dtypes, shapes):
-        x, w = (torch.randn(rows, k, device=device).to(DTYPES[dtype]) for rows in (m, n))
-        sets = [(x, w, empty_out(x, w))]
+    for dtype, (m, n, k) in itertools.product(options.dtypes, PROBED_SHAPES[device]):
+        x = torch.randn(m, k, device=device).to(DTYPES[dtype])
+        w = torch.randn(n, k, device=device).to(DTYPES[dtype])
+        operands = [x, w, empty_out(x, w)]
         if x.dtype == FP8:  # by row, also of scales by block: it is the chip's roof
-            scales = torch.ones((m, 1), device=device), torch.ones((1, n), device=device)
-            sets = [(*sets[0], scales)]
-        calls += [_probe("matmul", c, f"{m}x{n}x{k}", 2 * m * n * k, sets, dtype) for c in multipliers]
+            x_scales = torch.ones((m, 1), device=device)
+            w_scales = torch.ones((1, n), device=device)
+            operands.append((x_scales, w_scales))
+        for contender in contenders:
+            if "matmul" in contender.probes:
+                calls.append(_probe("matmul", contender, f"{m}x{n}x{k}", 2 * m * n * k, [operands], dtype))
     # Far beyond the last-level cache, which would answer for the memory. On a CPU a part at a time, by turns: a probe
     # takes its turn beside calls of a fraction of a millisecond. Rows as long as those of the weights: there that
     # matters.
-    size, count = beyond_cache_bytes(device), 1 if device == "cuda" else PARTS
+    size = beyond_cache_bytes(device)
+    count = 1 if device == "cuda" else PARTS
     model = parse_model(options.model)
-    matrices = [torch.randn(max(count, size // 4 // k), k, device=device) for k in (model.d_model, model.d_ff)]
-    for matrix in matrices:
+    readers = [contender for contender in contenders if "read" in contender.probes]
+    for k in (model.d_model, model.d_ff):
+        matrix = torch.randn(max(count, size // 4 // k), k, device=device)
         parts = matrix.split(len(matrix) // count)[:count]
-        vector, product = torch.randn(1, matrix.shape[1], device=device), torch.zeros(1, len(parts[0]), device=device)
-        turns, sets = itertools.cycle(parts), [(vector, part, product) for part in parts]
-        shape, nbytes = "x".join(map(str, parts[0].shape)), parts[0].nbytes
+        turns = itertools.cycle(parts)
+        nbytes = parts[0].nbytes
+        shape = f"{len(parts[0])}x{k}"
         calls.append(Probe("read", f"sum {shape}", nbytes, lambda turns=turns: next(turns).sum()))
-        calls += [_probe("read", c, shape, nbytes, sets) for c in readers if c.kind != "triton"]
-    for c in [c for c in readers if c.kind == "triton"]:  # which take 16 bits
-        k = model.d_model
-        matrix = torch.randn(size // 2 // k, k, device=device, dtype=torch.bfloat16)
-        sets = [(matrix.new_ones(1, k), matrix, matrix.new_zeros(1, len(matrix)))]
-        calls.append(_probe("read", c, f"{len(matrix)}x{k} bf16", matrix.nbytes, sets))
-    other = torch.empty_like(matrices[0])
-    calls.append(Probe("copy", "copy_", 2 * other.nbytes, lambda: other.copy_(matrices[0])))
+        sets = [_matvec(part) for part in parts]
+        calls += [_probe("read", reader, shape, nbytes, sets) for reader in readers if reader.kind != "triton"]
+    for reader in readers:
+        if reader.kind == "triton":  # which takes 16 bits
+            half = torch.randn(size // 2 // model.d_model, model.d_model, device=device, dtype=torch.bfloat16)
+            shape = f"{len(half)}x{model.d_model} bf16"
+            calls.append(_probe("read", reader, shape, half.nbytes, [_matvec(half)]))
+    copy = torch.empty_like(matrix)
+    calls.append(Probe("copy", "copy_", 2 * copy.nbytes, lambda: copy.copy_(matrix)))
     return calls
 
 
-def _probe(kind: str, contender, shape: str, amount: int, sets: list[tuple], dtype: str | None = None) -> Probe:
+def _matvec(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return x, w and out of a product with one row, which reads `matrix` once."""
+    return torch.randn_like(matrix[:1]), matrix, matrix.new_zeros(1, len(matrix))
+
+
+def _probe(kind: str, contender, shape: str, amount: int, sets: list, dtype: str | None = None) -> Probe:
     """Return the probe that multiplies `sets` of (x, w, out) in turn. It sets no ceiling where the contender cannot
     take them, or what it computes of the first is wrong."""
-    run, turns, (x, w, _, *scales) = contender.load(), itertools.cycle(sets), sets[0]
+    run = contender.load()
+    turns = itertools.cycle(sets)
 
     def problem() -> str | None:
         if lacking := contender.why_not(*sets[0]):
             return lacking
-        _, refused = checker(contender, sets[0], checks.reference_sums(x, w, *scales))()
+        x, w, _, *scales = sets[0]
+        limit = limit_of(contender, dtype_name(x, w, *scales))
+        reference = checks.reference_sums(x, w, *scales)
+        _, refused = checks.check(contender.name, run, sets[0], reference, limit)
         return refused and refused.reason
 
     return Probe(kind, f"{contender.name} {shape}", amount, lambda: run(*next(turns)), dtype, problem)

@@ -42,28 +42,29 @@ DESIGNS |= {f"gangs of {gang}": replace(BIG, gang_m=gang, shared_waves=1) for ga
 """Ways of `warpgroup` that are compared with cuBLAS. Gangs are on tiles of 128x256."""
 
 
+def terms(case: Matmul, tile: Config, gpu: GpuSpec) -> tuple[np.ndarray, float]:
+    """Return what the three numbers are multiplied by, and the seconds of the bytes."""
+    estimate = cost(case.m, case.n, case.k, 2, tile, gpu)
+    stores = estimate.full_waves + (estimate.tail_s > 0)
+    waves = stores
+    if tile.shared_waves:
+        waves = estimate.full_waves + estimate.tail_s / estimate.mma_s
+    products_s = waves * estimate.mma_s * case.work.flop**SLOWING
+    return np.array([1, products_s, stores]), case.work.device_bytes / gpu.memory_bytes_per_s
+
+
 def fit(calls: dict, gpu: GpuSpec) -> tuple:
     """Return the three numbers that fit `calls`, {(case, tile): seconds}, and what predicts the seconds of a call by
     them."""
-
-    def terms(case: Matmul, tile: Config) -> tuple[np.ndarray, float]:
-        """Return what the numbers are multiplied by, and the seconds of the bytes."""
-        estimate = cost(case.m, case.n, case.k, 2, tile, gpu)
-        waves = stores = estimate.full_waves + (estimate.tail_s > 0)
-        if tile.shared_waves:
-            waves = estimate.full_waves + estimate.tail_s / estimate.mma_s
-        products_s = waves * estimate.mma_s * case.work.flop**SLOWING
-        return np.array([1, products_s, stores]), case.work.device_bytes / gpu.memory_bytes_per_s
-
     rows = []
     for call, time_s in calls.items():
-        factors, moved_s = terms(*call)
+        factors, moved_s = terms(*call, gpu)
         if moved_s < BOUND * time_s:
             rows.append(factors / time_s)
     numbers = np.linalg.lstsq(np.array(rows), np.ones(len(rows)))[0]
 
     def seconds(case: Matmul, tile: Config) -> float:
-        factors, moved_s = terms(case, tile)
+        factors, moved_s = terms(case, tile, gpu)
         fixed_s, *waves_s = numbers * factors
         return fixed_s + (sum(waves_s) ** BESIDE + moved_s**BESIDE) ** (1 / BESIDE)
 
@@ -73,16 +74,18 @@ def fit(calls: dict, gpu: GpuSpec) -> tuple:
 def calls_of(run) -> dict[str, dict]:
     """Return {contender: {(case, tile): seconds}}."""
     calls = {"cublas": {}, "warpgroup": {}}
-    for row in run.frame().query(f"m >= {LEAST_M}").itertuples():
+    for row in run.frame().query(f"m >= {LEAST_M} and contender in {[*calls]}").itertuples():
         case = Matmul(row.model, row.layer, row.tp, row.m, row.dtype)
         if row.contender == "cublas":
             columns, rows = re.search(r"nvjet_sm90_tst_(\d+)x(\d+)", row.kernel_name).groups()
-            calls["cublas"][case, replace(BIG, block_m=int(rows), block_n=int(columns))] = row.time_s
-        elif row.contender == "warpgroup":
+            tile = replace(BIG, block_m=int(rows), block_n=int(columns))
+        else:
             rows, columns, *others = map(int, re.findall(r"\d+", row.config))
-            gang_m, gang_n, shared_waves = others[-3:] if "gang" in row.config else (1, 1, 0)
-            gang = {"gang_m": gang_m, "gang_n": gang_n, "shared_waves": shared_waves}
-            calls["warpgroup"][case, replace(BIG, block_m=rows, block_n=columns, **gang)] = row.time_s
+            tile = replace(BIG, block_m=rows, block_n=columns)
+            if "gang" in row.config:
+                gang_m, gang_n, shared_waves = others[-3:]
+                tile = replace(tile, gang_m=gang_m, gang_n=gang_n, shared_waves=shared_waves)
+        calls[row.contender][case, tile] = row.time_s
     return calls
 
 
@@ -92,10 +95,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--model", default="xxl", help="whose layers are predicted (xxl)")
     options = parser.parse_args(arguments)
     try:
-        run, layers = roofline.load(options.run), parse(options.model).layers
+        run = roofline.load(options.run)
+        layers = parse(options.model).layers
     except ValueError as error:
         parser.error(str(error))
-    chip, roof = chips.of_device(run.metadata["machine"]["chip"]), roof_of(run, "bf16")
+    chip = chips.of_device(run.metadata["machine"]["chip"])
+    roof = roof_of(run, "bf16")
     if not (chip and roof):
         parser.error(f"{options.run} has no ceilings in bf16 of a GPU with a datasheet: give a run on a Hopper")
     gpu = GpuSpec(chip.sms, *roof, chip.cache_bytes)
@@ -106,8 +111,10 @@ def main(arguments: list[str] | None = None) -> int:
     for layer, tp, m in product(layers, (1, 8), (LEAST_M, 256, 512, 1024, 4096, 8192)):
         case = Matmul(options.model, layer, tp, m, "bf16")
         baseline_s = min(vendor_s(case, tile) for _, tile in calls["cublas"])
-        ratios = {name: baseline_s / our_s(case, tile) for name, tile in DESIGNS.items()}
-        rows.append({"PREDICTED": case.id, "us of cublas": baseline_s * 1e6} | ratios)
+        row = {"PREDICTED": case.id, "us of cublas": baseline_s * 1e6}
+        for name, tile in DESIGNS.items():
+            row[name] = baseline_s / our_s(case, tile)
+        rows.append(row)
     print(pandas.DataFrame(rows).to_string(index=False, float_format="{:.3f}".format))
     for name, (numbers, predicted_s) in models.items():
         missed = [abs(predicted_s(*call) / time_s - 1) for call, time_s in calls[name].items()]

@@ -37,7 +37,8 @@ FIRST_S: dict[TransformerStep, float] = {}
 @contextmanager
 def multiplying(mode: str) -> Iterator[None]:
     """Let fp32 matmuls be multiplied by TF32 inside in the mode `tf32`, and as fp32 in any other."""
-    flags, before = torch.backends.cuda.matmul, torch.backends.cuda.matmul.allow_tf32
+    flags = torch.backends.cuda.matmul
+    before = torch.backends.cuda.matmul.allow_tf32
     flags.allow_tf32 = mode == "tf32"
     try:
         yield
@@ -54,7 +55,9 @@ class Trainer:
     """A model, its optimizer and a batch of random tokens, the same for all contenders of a case."""
 
     def __init__(self, case: TransformerStep, options):
-        self.case, self.device, self.seed = case, options.device, options.seed
+        self.case = case
+        self.device = options.device
+        self.seed = options.seed
         with torch.device(self.device):
             self.model = Decoder(case.layers, case.width, case.context)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), LEARNING_RATE, fused=True)
@@ -72,7 +75,8 @@ class Trainer:
 
     def reference(self) -> tuple[float, list[Tensor]]:
         """Return the loss and the gradients of the first weights in float64, summed up one sequence at a time."""
-        model, loss = deepcopy(self.model).double(), 0.0
+        model = deepcopy(self.model).double()
+        loss = 0.0
         for tokens, targets in zip(*self.batch, strict=True):
             part = model(tokens[None], targets[None]) / self.case.batch
             part.backward()
@@ -88,7 +92,10 @@ class Step:
     """Hundreds of launches would fill a stream that is held, and wait for it; and a step takes what its host takes."""
 
     def __init__(self, trainer: Trainer, *, is_compiled: bool):
-        self.trainer, self.case, self.is_compiled, self.run = trainer, trainer.case, is_compiled, loss_of
+        self.trainer = trainer
+        self.case = trainer.case
+        self.is_compiled = is_compiled
+        self.run = loss_of
         if is_compiled:
             torch._dynamo.config.recompile_limit = 64  # by size and mode; beyond it raises, since the graph is full
             self.run = torch.compile(loss_of, dynamic=False, fullgraph=True)
@@ -122,30 +129,40 @@ class Step:
         call leaves behind, and the seconds of the first forward and backward pass, with all that it compiles.
 
         Every part is checked by all gradients: a loss near log(vocabulary) says little."""
-        self.trainer.reset()
-        began, (right_loss, right) = time.monotonic(), reference
+        trainer = self.trainer
+        trainer.reset()
+        began = time.monotonic()
         with multiplying(self.case.dtype):
             loss = self.loss()
             loss.backward()
-        synchronize(self.trainer.device)
+        synchronize(trainer.device)
         first_s = time.monotonic() - began
-        gradients = [torch.zeros_like(w) if w.grad is None else w.grad for w in self.trainer.model.parameters()]
-        off = sum((own - exact).square().sum() for own, exact in zip(gradients, right, strict=True))
-        error = float((off / sum(exact.square().sum() for exact in right)).sqrt()) + abs(loss.item() / right_loss - 1)
-        self()
-        names = (f"the gradient of {weight}" for weight, _ in self.trainer.model.named_parameters())
-        where = checks.first_nan(**dict(zip(names, gradients, strict=True))) if math.isnan(error) else ""
+        right_loss, right = reference
+        gradients = {}
+        off = size = 0.0
+        for (parameter, weight), exact in zip(trainer.model.named_parameters(), right, strict=True):
+            gradient = torch.zeros_like(weight) if weight.grad is None else weight.grad
+            gradients[f"the gradient of {parameter}"] = gradient
+            off += (gradient - exact).square().sum()
+            size += exact.square().sum()
+        error = float((off / size).sqrt()) + abs(loss.item() / right_loss - 1)
+        where = checks.first_nan(**gradients) if math.isnan(error) else ""
         refused = verdict(name, error, self.case.dtype, TOLERANCE[self.case.dtype], where)
+        self()
         return error, refused or self.check_again(name, right_loss), first_s
 
     def check_again(self, name: str, right_loss: float) -> Rejection | None:
         """Return why the loss is not that of the first weights, or of a step not below it; None if it is."""
         with multiplying(self.case.dtype):
             loss = self.loss().item()
-        is_step, is_same = self.case.part == "step", abs(loss / right_loss - 1) <= TOLERANCE[self.case.dtype]
-        if loss < right_loss * (1 - LEARNED) if is_step else is_same:
+        if self.case.part == "step":
+            wanted = "well below"
+            is_right = loss < right_loss * (1 - LEARNED)
+        else:
+            wanted = "again"
+            is_right = abs(loss / right_loss - 1) <= TOLERANCE[self.case.dtype]
+        if is_right:
             return None
-        wanted = "well below" if is_step else "again"
         return Rejection(FAILED, f"{name}: after its calls the loss is {loss:.5g}, and not {wanted} {right_loss:.5g}")
 
 
@@ -153,19 +170,25 @@ class Runner(matmul.Runner):
     """Runs transformer steps. Probes of the roof are the matmuls', in each mode."""
 
     def prepare(self, case: TransformerStep, names: list[str], first_call=unwatched) -> PreparedCase:
-        options, prepared = self.options, PreparedCase(case, CONTENDERS[0], self.options.device, first_call=first_call)
+        options = self.options
+        prepared = PreparedCase(case, CONTENDERS[0], options.device, first_call=first_call)
         prepared.is_guarded = False  # a mode sets the precision of all its calls
-        names = dict.fromkeys([prepared.baseline, *names] if options.timed else names)
-        needs, there = sum(case.memory.values()), matmul.machine(options.device)["memory_bytes"]
-        memory = f"needs {needs / 1e9:.1f} GB by formula, {there / 1e9:.1f} there"
         prepared.facts = {"has_costs": True}
         prepared.cache = "as the call before left it; on a GPU a sample begins on an idle device, with its host's time"
+        names = self.with_baseline(prepared, names)
+        needs = sum(case.memory.values())
+        there = matmul.machine(options.device)["memory_bytes"]
+        memory = f"needs {needs / 1e9:.1f} GB by formula, {there / 1e9:.1f} there"
         if needs > there:
-            prepared.rejected = {name: Rejection(SKIPPED, f"{name}: {memory}") for name in names}
+            prepared.rejected = {
+                name: Rejection(SKIPPED, f"{name}: {memory}") for name in self.with_baseline(prepared, names)
+            }
             return prepared
         trainer = Trainer(case, options)
+        # Inputs stay: a step changes the weights itself.
+        reference = trainer.reference()
 
-        def entrant(name: str, reference: tuple[float, list[Tensor]]) -> Entrant | Rejection:
+        def entrant(name: str) -> Entrant | Rejection:
             step = Step(trainer, is_compiled=name == "compiled")
             try:
                 error, refused, first_s = step.check(name, reference)
@@ -177,17 +200,21 @@ class Runner(matmul.Runner):
             if step.is_compiled:
                 earlier = self.earlier.get(case.id, {}).get("facts", {}).get("first_call_s")
                 first_s = earlier or FIRST_S.setdefault(replace(case, part="step"), first_s)
-                facts["compile_s"] = prepared.facts["first_call_s"] = first_s
-            config = f"torch {torch.__version__}, fused AdamW{', autocast' * (case.dtype == 'bf16')}"
-            recheck = partial(step.check_again, name, reference[0])
-            return refused or Entrant(name, step, "", config, error, facts, recheck, partial(costs.of_call, step))
-
-        # Inputs stay: a step changes the weights itself.
-        reference = trainer.reference()
-        for name in names:
-            prepared.enter(
-                name, partial(entrant, name, reference), FIRST_CALL_S["compiled"] if name == "compiled" else None
+                facts["compile_s"] = first_s
+                prepared.facts["first_call_s"] = first_s
+            return refused or Entrant(
+                name,
+                step,
+                config=f"torch {torch.__version__}, fused AdamW{', autocast' * (case.dtype == 'bf16')}",
+                relative_error=error,
+                facts=facts,
+                recheck=partial(step.check_again, name, reference[0]),
+                costs=partial(costs.of_call, step),
             )
+
+        for name in names:
+            first_call_s = FIRST_CALL_S["compiled"] if name == "compiled" else None
+            prepared.enter(name, partial(entrant, name), first_call_s)
         return prepared
 
     def problem(self) -> str:
@@ -201,8 +228,10 @@ class Runner(matmul.Runner):
                 call()
 
         modes = MODES[self.options.device]
-        probes = matmul.probes(replace(self.options, dtypes=tuple(mode for mode in modes if mode != "tf32")))
-        again = [probe for probe in probes if probe.dtype == "fp32" and "tf32" in modes]
-        return probes + [
-            replace(probe, dtype="tf32", call=partial(by_tf32, probe.call), why_not=lambda: None) for probe in again
-        ]
+        dtypes = tuple(mode for mode in modes if mode != "tf32")
+        probes = matmul.probes(replace(self.options, dtypes=dtypes))
+        for probe in list(probes):
+            if "tf32" in modes and probe.dtype == "fp32":
+                call = partial(by_tf32, probe.call)
+                probes.append(replace(probe, dtype="tf32", call=call, why_not=lambda: None))
+        return probes

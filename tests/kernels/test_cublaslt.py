@@ -32,7 +32,7 @@ class FakeLibrary:
 
     def _set(self, handle, number, value, size):
         assert size.value == ctypes.sizeof(value._obj)
-        self.attributes[handle.value, number.value] = value._obj.value
+        self.attributes[handle.value, number] = value._obj.value
         return 0
 
     cublasLtMatmulDescSetAttribute = cublasLtMatmulPreferenceSetAttribute = _set
@@ -42,7 +42,7 @@ class FakeLibrary:
 
     def cublasLtMatmulAlgoGetHeuristic(self, *about):
         *_, wanted, results, count = about
-        count._obj.value = min(3, wanted.value)
+        count._obj.value = min(3, wanted)
         for number in range(3):
             results[number].algorithm[0] = 100 + number
         results[1].status = 15  # which the heuristics cannot take
@@ -108,7 +108,7 @@ def test_operands_are_told_as_the_library_reads_them(library):
     assert best.describe(x, w) == "cuBLASLt 130100, candidate 2 of its heuristics"
     assert not best.run(0, x[:, :0], w[:, :0], out.fill_(torch.nan)).any()
     best.candidates(x[:, 1:], w[:, 1:], out)
-    assert {library.attributes[max(library.made), cublaslt.MIN_ALIGNMENT[name]] for name in ("x", "w")} == {4}
+    assert {library.attributes[max(library.made), attribute] for attribute in cublaslt.MIN_ALIGNMENTS} == {4}
 
 
 @pytest.mark.parametrize("by_block", [False, True])

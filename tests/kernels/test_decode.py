@@ -114,7 +114,7 @@ def test_the_configuration_tells_the_split(device, programs):
     programs(132)
     x, w = (torch.empty((rows, 16384), dtype=torch.float16, device=device) for rows in (2, 6656))
     assert decode.with_split(Config(16, 128, 128, 4, 6), w).split == 2
-    assert " split" in CONTENDERS["decode"].describe(x, w)
+    assert " split" in CONTENDERS["decode"].load().describe(x, w)
 
 
 RING = Config(16, 64, 64, num_warps=4, num_stages=4)

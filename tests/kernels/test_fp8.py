@@ -82,7 +82,7 @@ def test_operands_are_checked_by_what_they_stand_for_and_looked_at_with_other_si
     reference = checks.reference_sums(x, w, scales)
     outcomes = {}
     for run in (right, no_w_scales, one_scale, scales_written):
-        error, refused = checks.check(run.__name__, run, x, w, out, reference, dtype, None, scales=scales)
+        error, refused = checks.check(run.__name__, run, sets[0], reference)
         outcomes[run.__name__] = error, refused
     assert outcomes["right"][0] < 3e-3
     assert outcomes["right"][1] is None

@@ -120,8 +120,7 @@ def test_a_check_tells_a_result_that_comes_late_from_a_wrong_one(monkeypatch):
         return torch.mul(torch.mm(x, w.T), 2, out=out)
 
     reasons = [
-        checks.check("f", run, x, w, torch.zeros(4, 8), reference, "fp32", None)[1].reason
-        for run in (left_to_a_thread, wrong)
+        checks.check("f", run, (x, w, torch.zeros(4, 8)), reference)[1].reason for run in (left_to_a_thread, wrong)
     ]
     assert [rounds.NOT_JOINED in reason for reason in reasons] == [True, False]
 

@@ -10,14 +10,14 @@ import torch
 from kernels import persistent, trial
 from kernels.registry import CONTENDERS
 from kernels.tiles import Config, choose, table, triton_release
-from kernels.trial import EXPERIMENTS, MOST, Candidate, candidates, fastest
+from kernels.trial import EXPERIMENTS, MOST, candidate, candidates, fastest
 from kernels.waves import GpuSpec
 from roofline.operations.matmul import Matmul
 from roofline.theory.chips import find
 from roofline.worker.clocks import Clock
 
 H100 = GpuSpec.of_chip(find("H100 SXM"))
-NOW, QUICK, SLOW = (Candidate("persistent", Config(128, 128, 64, 8, stages)) for stages in (3, 4, 5))
+NOW, QUICK, SLOW = (candidate("persistent", Config(128, 128, 64, 8, stages)) for stages in (3, 4, 5))
 
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
@@ -28,10 +28,10 @@ def test_candidates_are_few_different_fit_and_begin_with_what_is_taken(tables, n
     case = Matmul("xxl", "up", 8, experiment.tokens[1], "bf16")
     tried = candidates(experiment, case, H100)
     at_present = choose(experiment.kernels[0], "sm90", case.m, case.n, case.k, torch.bfloat16, H100)
-    assert next(iter(tried)) == Candidate(experiment.kernels[0], at_present)
+    assert next(iter(tried)) == candidate(experiment.kernels[0], at_present)
     assert len(tried) <= len(experiment.kernels) + MOST
     for kernel in experiment.kernels:
-        configs = [candidate.config for candidate in tried if candidate.kernel == kernel]
+        configs = [job.config for job in tried if job.kernel == kernel]
         assert len(configs) >= 3
         assert all(c.num_stages * (c.block_m + c.block_n) * c.block_k * 2 <= 232_448 for c in configs)
         run = CONTENDERS[kernel].load()
@@ -42,7 +42,7 @@ def test_candidates_are_few_different_fit_and_begin_with_what_is_taken(tables, n
 @pytest.mark.parametrize(("early_s", "late_s", "chosen"), [(0.9, 0.9, QUICK), (0.5, 0.9, QUICK), (1.1, 0.9, NOW)])
 def test_the_earlier_rounds_say_which_is_the_fastest_and_the_later_by_how_much(early_s, late_s, chosen):
     """Each round takes a little longer than the one before, and one sample is missing."""
-    seconds = {None: (0.5, 0.5), NOW: (1.0, 1.0), QUICK: (early_s, late_s), SLOW: (1.3, 1.3)}
+    seconds = {"cublas": (0.5, 0.5), NOW: (1.0, 1.0), QUICK: (early_s, late_s), SLOW: (1.3, 1.3)}
     times = {config: {i: of[i >= 5] * (1 + i / 1000) for i in range(10)} for config, of in seconds.items()}
     del times[SLOW][9]
     assert fastest(times, NOW) == (chosen, pytest.approx(1 / late_s if chosen == QUICK else 1.0))
@@ -55,23 +55,23 @@ def gpu(monkeypatch, tables):
 
     class Run(type(persistent.matmul)):
         def __call__(self, x, w, out, config):
-            about.last = Candidate("persistent", config)
+            about.last = candidate("persistent", config)
             if about.last in about.dies:
                 raise RuntimeError("out of luck")
             return out.copy_(x @ w.T).mul_(2 if about.last in about.wrong else 1)
 
     def cublas(x, w, out):
-        about.last = None
+        about.last = "cublas"
         return torch.mm(x, w.T, out=out)
 
     class FixedClock(Clock):
         def turn(self, calls):
             about.measured = [(call(), about.last)[1] for call in calls]
-            return [0.5 if candidate in about.quick else 1.0 for candidate in about.measured]
+            return [0.5 if job in about.quick else 1.0 for job in about.measured]
 
     def inspect_all(jobs):
         def problems(job):
-            return ["spills"] * (Candidate(job.kernel, job.config) in about.spills)
+            return ["spills"] * (job in about.spills)
 
         return [SimpleNamespace(job=job, mma="wgmma", problems=partial(problems, job)) for job in jobs]
 
@@ -103,9 +103,9 @@ def test_the_fastest_that_is_sound_and_right_is_an_entry_that_tables_take(gpu, t
     assert f"left out: {first}: spills" in message
     assert f"left out: {second}: persistent: relative error 1.0" in message
     assert f"left out: {fourth}: RuntimeError: out of luck" in message
-    assert f"{case.id} {third}: 500000.0 us, 0.0 TFLOP/s, 2.000 [2.000, 2.000] of cublas, FASTER" in message
-    assert f"{case.id} {now}: 1000000.0 us, 0.0 TFLOP/s, 1.000 [1.000, 1.000] of cublas, alike" in message
-    assert {*gpu.measured} == {None, *candidates(EXPERIMENTS["persistent"], case, H100)} - {first, second, fourth}
+    assert f"{case.id} {third}: 500000.0 us, 0.0 TFLOP/s, 2.000 [2.000, 2.000] of cublas" in message
+    assert f"{case.id} {now}: 1000000.0 us, 0.0 TFLOP/s, 1.000 [1.000, 1.000] of cublas" in message
+    assert {*gpu.measured} == {"cublas", *candidates(EXPERIMENTS["persistent"], case, H100)} - {first, second, fourth}
     (row,) = json.loads((out / "persistent.json").read_text())
     assert row["measured"].items() >= {"ratio": 2.0, "over": str(now), "sms": 132}.items()
     document = json.loads((tables / "sm90.json").read_text())
