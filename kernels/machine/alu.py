@@ -146,15 +146,15 @@ testp.finite=isfinite testp.infinite=isinf testp.notanumber=isnan | F | pt | @({
 """
 
 
-def rows() -> Iterator[tuple[list[str], list[str], str, str, str]]:
-    """Yield the columns of ROWS."""
+def rows() -> Iterator[tuple]:
+    """Yield the columns of ROWS: opcodes, types, letters, source, and what is not exact."""
     for row in ROWS.strip().splitlines():
         opcodes, kinds, letters, source, *error = map(str.strip, row.split(" | "))
         kinds = re.sub("[A-Z]2?", lambda name: SETS[name[0]], kinds)
         yield opcodes.split(), kinds.split(), letters, source, "".join(error)
 
 
-TABLE: dict[tuple[str, str], tuple[str, str]] = {}
+TABLE = {}
 """By opcode and type: letters and source."""
 for _opcodes, _kinds, _letters, _source, _ in rows():
     for _opcode, _kind in product(_opcodes, _kinds):
@@ -311,14 +311,8 @@ def value(inst: Instruction, read: Read) -> list[Result] | None:
         return _compare(form, target, given)
     summed = stem.replace(opcode, opcode[:3]).removesuffix(".cc")
     if summed in CARRIES and (opcode[3:] or "cc" in words):
-        letters, sources = CARRIES[summed].split(maxsplit=1)
-        carried = CARRY if opcode.endswith("c") else "0"
-        operands = form.operands([*given, carried], letters[1:])
-        total, carries = sources.format(*operands).split(" | ")
-        results = [(target, form.kind(letters[0]), total)]
-        if "cc" in words:
-            results.append((CARRY, "pred", carries))
-        return results
+        results = _carry(form, CARRIES[summed], target, [*given, CARRY if opcode.endswith("c") else "0"])
+        return results if "cc" in words else results[:1]
     if stem == "lop3":
         halves = int(given.pop(), 0)
         letters, source = "uuuu", f"({LOGIC[halves & 15]}) ^ {{0}} & ({LOGIC[halves & 15 ^ halves >> 4]})"
@@ -337,6 +331,13 @@ def value(inst: Instruction, read: Read) -> list[Result] | None:
             source = f"({source}).astype({numpy_name(types[0])})"
         source = form.store(source, types[0])
     return [(target, form.kind(letters[0]), source)]
+
+
+def _carry(form: Form, row: str, target: str, given: Sequence[str]) -> list[Result]:
+    """A sum, and what it carries."""
+    letters, sources = row.split(maxsplit=1)
+    total, carries = sources.format(*form.operands(given, letters[1:])).split(" | ")
+    return [(target, form.kind(letters[0]), total), (CARRY, "pred", carries)]
 
 
 def _directed(stem: str, kind: str, mode: str, count: int) -> str:

@@ -14,7 +14,7 @@ from .integers import WORD
 FP16 = np.dtype("f2")
 FP32 = np.dtype("f4")
 FP64 = np.dtype("f8")
-FRACTION = np.uint64((1 << 52) - 1)  # of an fp64's bits
+FRACTION = (1 << 52) - 1  # of an fp64's bits
 # Bits of the significand, least exponent, largest value.
 FORMATS = {
     "f32": (24, -126, 2.0**128 - 2.0**104),
@@ -39,8 +39,11 @@ def from_bf16(x):
 
 def to_bf16(x):
     """Bits of fp32 or fp64 rounded to the nearest, ties to even."""
-    b = (x if x.dtype == FP32 else narrowed(x, "bf16").astype(FP32)).view(np.uint32)
-    return np.where(np.isnan(x), 0x7FFF, (b + (0x7FFF + (b >> 16 & 1))) >> 16).astype(np.uint16)
+    if x.dtype != FP32:
+        x = narrowed(x, "bf16").astype(FP32)
+    b = x.view(np.uint32)
+    upper_half = (b + (0x7FFF + (b >> 16 & 1))) >> 16
+    return np.where(np.isnan(x), 0x7FFF, upper_half).astype(np.uint16)
 
 
 def narrowed(x, kind: str, mode: str = "rn"):
@@ -50,8 +53,8 @@ def narrowed(x, kind: str, mode: str = "rn"):
     quantum = np.ldexp(1.0, np.maximum(np.frexp(x)[1] - 1, least) - precision + 1)
     low = -largest if mode in ("rz", "rp") else -inf
     high = largest if mode in ("rz", "rm") else inf
-    rounded = INTEGRAL[mode](x / quantum) * quantum
-    return np.where(np.isinf(x), x, np.clip(rounded, low, high))
+    values = INTEGRAL[mode](x / quantum) * quantum
+    return np.where(np.isinf(x), x, np.clip(values, low, high))
 
 
 def to_fp8(x, kind: str):
@@ -70,8 +73,8 @@ def from_fp8(x, kind: str):
     x = x.astype(np.uint16)
     if kind == "e5m2":
         return (x << 8).view(FP16)
-    values = ((x & 0x80) << 8 | (x & 0x7F) << 7).view(FP16) * FP16.type(256)
-    return np.where(x & 0x7F == 0x7F, FP16.type(np.nan), values)
+    values = ((x & 0x80) << 8 | (x & 0x7F) << 7).view(FP16) * 256
+    return np.where(x & 0x7F == 0x7F, np.nan, values)
 
 
 def extreme(a, b, choose, merge):
@@ -92,8 +95,8 @@ def exact_sum(a, b):
 def odd(x):
     """Integers as fp64, rounded to odd."""
     if x.itemsize == 8:
-        is_small = x < 1 << 53 if x.dtype.kind == "u" else np.abs(x) < 1 << 53
-        x = np.where(is_small, x, (x >> 11 | (x & 2047 != 0)) << 11)
+        sticky = (x >> 11 | (x & 2047 != 0)) << 11
+        x = np.where(np.abs(x) < 1 << 53, x, sticky)
     return x.astype(FP64)
 
 
@@ -206,9 +209,9 @@ def within(x, kind: str):
 
 def quotient(a, b):
     """div.approx: a divisor beyond 2^126 gives 0, and NaN of infinity (9.7.3.8)."""
-    return np.where(np.abs(b) > 2.0**126, a * np.copysign(b.dtype.type(0), b), a / b)
+    return np.where(np.abs(b) > 2.0**126, a * np.copysign(0, b), a / b)
 
 
 def upper(x):
     """The word of an fp64 that rcp and rsqrt.approx.ftz look at, and all that they give (9.7.3.14, 9.7.3.17)."""
-    return (x.view(np.uint64) & np.uint64(0xFFFFFFFF << 32)).view(FP64)
+    return (x.view(np.uint64) >> 32 << 32).view(FP64)

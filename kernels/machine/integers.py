@@ -11,9 +11,9 @@ WORD = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
 
 def divide(a, b):
     """Towards zero. By zero anything may come out (9.7.1.8); here 0."""
-    quotient = a // np.where(b == 0, 1, b).astype(a.dtype)
+    quotient = a // np.where(b == 0, 1, b)
     is_below = (quotient * b != a) & ((a < 0) != (b < 0))
-    return np.where(b == 0, 0, quotient + is_below).astype(a.dtype)
+    return np.where(b == 0, 0, quotient + is_below)
 
 
 def remainder(a, b):
@@ -23,19 +23,21 @@ def remainder(a, b):
 def shift_left(a, by):
     """By the width or more: 0 (9.7.8.8)."""
     width = 8 * a.itemsize
-    return np.where(by < width, a << np.minimum(by, width - 1).astype(a.dtype), 0).astype(a.dtype)
+    shifted = a << np.minimum(by, width - 1).astype(a.dtype)
+    return np.where(by < width, shifted, 0)
 
 
 def shift_right(a, by):
     """By the width or more: 0, or the sign."""
     width = 8 * a.itemsize
     shifted = a >> np.minimum(by, width - 1).astype(a.dtype)
-    return shifted if a.dtype.kind == "i" else np.where(by < width, shifted, 0).astype(a.dtype)
+    return shifted if a.dtype.kind == "i" else np.where(by < width, shifted, 0)
 
 
 def high_half(a, b):
     wide = object if a.itemsize == 8 else np.dtype(f"{a.dtype.kind}{2 * a.itemsize}")
-    return (a.astype(wide) * b.astype(wide) >> 8 * a.itemsize).astype(a.dtype)
+    product = a.astype(wide) * b
+    return (product >> 8 * a.itemsize).astype(a.dtype)
 
 
 def carry(a, b, carried):
@@ -64,7 +66,8 @@ def field(a, start, length):
     start = start & 255
     length = length & 255
     above = width - np.minimum(start + length, width)
-    return np.where(length == 0, 0, shift_right(shift_left(a, above), above + start)).astype(a.dtype)
+    bits = shift_right(shift_left(a, above), above + start)
+    return np.where(length == 0, 0, bits)
 
 
 def insert(a, into, start, length):
@@ -76,10 +79,10 @@ def insert(a, into, start, length):
 
 def permute(a, b, selector):
     """prmt: each byte one of eight, or its sign (9.7.9.7)."""
-    chosen = selector[:, None] >> np.arange(0, 16, 4, dtype=np.uint32)
+    chosen = selector[:, None] >> np.arange(0, 16, 4)
     both = np.stack((a, b), axis=1).view(np.uint8)
-    out = np.take_along_axis(both, (chosen & 7).astype(np.int64), 1)
-    signs = (out >> 7) * np.uint8(255)
+    out = np.take_along_axis(both, chosen & 7, axis=1)
+    signs = (out >> 7) * 255
     return np.where(chosen & 8, signs, out).view(np.uint32)[:, 0]
 
 

@@ -110,7 +110,7 @@ def shuffle(w, inst, lanes, value, by, bounds):
 VOTES = {
     "all": np.all,
     "any": np.any,
-    "uni": lambda votes: votes.all() or not votes.any(),
+    "uni": lambda votes: votes.all() == votes.any(),
 }
 
 

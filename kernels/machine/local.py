@@ -19,7 +19,7 @@ from .program import family, lanes_of
 from .ptx import UnknownError
 
 Copies = tuple[tuple[int, int, int], ...]
-"""(from, to, bytes) in local memory."""
+"""(from, bytes, to) in local memory."""
 
 INSTRUCTIONS = """
 {ld,st}.{local,param}[.v2,.v4].{b,u,s,f}{8..64} | of each lane; and what a launch is given
@@ -58,7 +58,7 @@ def write_local(w, at: np.ndarray, data: np.ndarray, instruction, strong=None) -
 def copy(w, copies: Copies) -> None:
     """Hand over what a call takes or gives, in the lanes that take part."""
     lanes = lanes_of(w)
-    for source, target, size in copies:
+    for source, size, target in copies:
         w.local[lanes, target : target + size] = w.local[lanes, source : source + size]
 
 
@@ -92,7 +92,7 @@ VARIABLE = re.compile(r"[^\s(),]+")
 
 @family("call")
 def call(program, inst):
-    if not re.fullmatch(r"call(\.uni)?", inst.op):
+    if inst.op not in ("call", "call.uni"):
         raise UnknownError("a call of another form than call.uni")
     *results, name, parameters = inst.args if len(inst.args) > 1 else (*inst.args, "()")
     taken = VARIABLE.findall(parameters)
@@ -102,11 +102,8 @@ def call(program, inst):
         function = program.kernel.functions[name]
 
         def copies(sources, targets) -> Copies:
-            result = []
-            for source, target in zip(sources, targets, strict=True):
-                start, size = places[source]
-                result.append((start, places[target][0], size))
-            return tuple(result)
+            pairs = zip(sources, targets, strict=True)
+            return tuple((*places[source], places[target][0]) for source, target in pairs)
 
         into = copies(taken, function.parameters)
         back = copies(function.results, given)

@@ -8,7 +8,7 @@ operands the lowest 13 bits are cut off (9.7.15.5.2).
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, product
@@ -31,7 +31,7 @@ E5M2 = from_fp8(np.arange(256), "e5m2").astype(np.float32)
 VALUES = {  # of elements, from the registers or bytes that hold them
     "bf16": lambda data: from_bf16(data.view(np.uint16)),
     "f16": lambda data: data.view(np.float16).astype(np.float32),
-    "tf32": lambda data: (data.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32),
+    "tf32": lambda data: (data.view(np.uint32) >> 13 << 13).view(np.float32),
     "e4m3": lambda data: E4M3[data.view(np.uint8)],
     "e5m2": lambda data: E5M2[data.view(np.uint8)],
     "s8": lambda data: data.view(np.int8).astype(np.float32),
@@ -119,10 +119,12 @@ def fragments(kind: str, words: np.ndarray, rows: int = 8) -> np.ndarray:
 def in_registers(form: Form, sums: np.ndarray) -> np.ndarray:
     """[n, m, registers, values in them] of [n rows, 8 m]: lane 4 q + t has columns 2 t and 2 t + 1 of rows q + 8 h, and
     fp16 ones share a register (figures 55 to 92 and 149 to 153)."""
-    parts = sums.reshape(-1, form.rows // 8, 8, sums.shape[1] // 8, 4, 2)  # n h q m t e
+    columns = sums.shape[1] // 8
+    parts = sums.reshape(-1, form.rows // 8, 8, columns, 4, 2)  # n h q m t e
+    order, width = (0, 3, 1, 5, 2, 4), LANES
     if form.sums == "f16":
-        return parts.transpose(0, 3, 1, 2, 4, 5).reshape(len(parts), parts.shape[3], -1, 2 * LANES)
-    return parts.transpose(0, 3, 1, 5, 2, 4).reshape(len(parts), parts.shape[3], -1, LANES)
+        order, width = (0, 3, 1, 2, 4, 5), 2 * LANES
+    return parts.transpose(order).reshape(len(parts), columns, -1, width)
 
 
 def add(form: Form, parts: np.ndarray, before: np.ndarray | None, saturates: bool) -> np.ndarray:
@@ -139,23 +141,22 @@ def add(form: Form, parts: np.ndarray, before: np.ndarray | None, saturates: boo
 
 @family("mma", quiet=True)
 def mma(program, inst):
-    if (form := FORMS.get(inst.op.replace(".satfinite", ""))) is None:
+    form = FORMS.get(inst.op.replace(".satfinite", ""))
+    if form is None:
         raise UnknownError("an mma of a shape or of types that this machine does not know")
     saturates = ".satfinite" in inst.op
     _, x_size, w_size, size = (len(names_in(text)) for text in inst.args)
 
     def prepare(instructions):
         """Registers of all D, A, B and C, of equal A or B once, and which A and which B each multiplies."""
-        targets, sums = [], []
+        targets, sums, pairs = [], [], []
         xs, ws = {}, {}
-        x_of, w_of = [], []
         for each in instructions:
             target, x, w, total = (tuple(map(program.register, names_in(text))) for text in each.args)
             targets.extend(target)
             sums.extend(total)
-            x_of.append(xs.setdefault(x, len(xs)))
-            w_of.append(ws.setdefault(w, len(ws)))
-        return targets, [*chain(*xs)], [*chain(*ws)], sums, (np.array(x_of), np.array(w_of))
+            pairs.append((xs.setdefault(x, len(xs)), ws.setdefault(w, len(ws))))
+        return targets, [*chain(*xs)], [*chain(*ws)], sums, tuple(np.transpose(pairs))
 
     def words(w, registers: list[int], size: int) -> np.ndarray:
         return np.concatenate([w.r[number] for number in registers]).reshape(-1, size, LANES)
@@ -229,7 +230,7 @@ class Sums:
 
     def __init__(self, count: int):
         self.group = 0
-        self.values: np.ndarray | None = None
+        self.values = None
         self.registers = tuple(Pending(self, index) for index in range(count))
 
 
@@ -277,11 +278,15 @@ def wait(w, inst, left):
     group is complete, so are the reads of all four; what else the other three do, the wait does not tell."""
     if ready := w.group("wgmma").wait(left):
         return ready
-    first = w.number // 4 * 4
     upto = w.group("wgmma").waited
+    first = w.number // 4 * 4
     mates = [mate.group("wgmma") for mate in w.cta.warps[first : first + 4]]
-    if not all(mate.ended(upto) for mate in mates):
-        return lambda: all(mate.ended(upto) for mate in mates)
+
+    def have_ended() -> bool:
+        return all(mate.ended(upto) for mate in mates)
+
+    if not have_ended():
+        return have_ended
     agent = w.cta.agent(1, first)
     known = np.maximum(w.clock.of(agent, len(mates), ALL_ROWS), upto)
     w.clock.put(agent, known, count=len(mates))
@@ -293,17 +298,19 @@ def wait(w, inst, left):
 
 @family("wgmma")
 def wgmma(program, inst):
-    if (form := FORMS.get(re.sub(r"\.m64n\d+k", ".m64k", inst.op.replace(".satfinite", "")))) is None:
+    form = FORMS.get(re.sub(r"\.satfinite|(?<=\.m64)n\d+", "", inst.op))
+    if form is None:
         raise UnknownError("a wgmma of a shape or of types that this machine does not know")
     target, x_operand, w_operand, scale, *options = inst.args
     registers = list(map(program.register, names_in(target)))
     taken = itemgetter(*registers)
     columns = len(registers) * (4 if form.sums == "f16" else 2)
     saturates = ".satfinite" in inst.op
+    x_registers = []
     if x_operand.startswith("{"):
-        x_registers, x_descriptor = list(map(program.register, names_in(x_operand))), None
+        x_registers = list(map(program.register, names_in(x_operand)))
     else:
-        x_registers, x_descriptor = [], program.get(x_operand, "b64")
+        x_descriptor = program.get(x_operand, "b64")
     w_descriptor = program.get(w_operand, "b64")
     keep = program.get(scale, "pred")
     scales, turns = options[:2], options[2:]  # integers have neither, and 16 bits alone are turned
@@ -311,22 +318,24 @@ def wgmma(program, inst):
     x_turned = len(turns) == 2 and turns[0] == "1"
     w_turned = turns[-1:] == ["1"]
 
-    def located(w, descriptor, first: int, rows: int, turned: bool) -> np.ndarray:
-        """Where an operand lies in shared memory, which is read there in its own time."""
+    def located(w, kind: str, descriptor, first: int, rows: int, turned: bool) -> Callable[[], np.ndarray]:
+        """An operand in shared memory, which is read in its own time."""
         shared = w.cta.shared
         units, g, last = operand_bytes(uniform(w, descriptor(w), "a matrix descriptor"), first, rows, turned)
         if last >= len(shared.data) // GRANULE:
             raise BoundsError("a matrix descriptor reaches past the end of shared memory")
         shared.note_read(g, w.clock, SHARED, w.cta.agent(1, w.number), w.group("wgmma").number, inst)
-        return units
 
-    def fetch(w, kind: str, units: np.ndarray, turned: bool) -> np.ndarray:
-        data = w.cta.shared.data
-        rows = VALUES[kind](data[: len(data) & -16].view(UNIT).take(units).view(np.uint8))
-        return rows.T if turned else rows
+        def fetch():
+            whole = shared.data[: len(shared.data) & -16].view(UNIT)
+            values = VALUES[kind](whole.take(units).view(np.uint8))
+            return values.T if turned else values
+
+        return fetch
 
     def multiply(w):
         check_whole(w)
+        group = w.group("wgmma")
         before = taken(w.r)
         sums = before[0].sums if type(before[0]) is Pending else None
         again = sums is not None and len(sums.registers) == len(before) and all(map(is_, sums.registers, before))
@@ -334,33 +343,33 @@ def wgmma(program, inst):
         if not w.fenced and (x_registers or set(map(type, before)) != {Pending}):
             raise FaultError("wgmma with no wgmma.fence behind what wrote its registers")
         keeps = uniform(w, keep(w), "scale-d of a wgmma")
-        w_units = located(w, w_descriptor, 0, columns, w_turned)
+        fetch_w = located(w, form.w, w_descriptor, 0, columns, w_turned)
         if x_registers:
             x_words = np.stack([w.r[register] for register in x_registers])[None]
-            number = w.group("wgmma").number
-            w.operands = [*w.operands, *((number, register, w.r[register]) for register in x_registers)]
+            held = [(group.number, register, w.r[register]) for register in x_registers]
+            w.operands = [*w.operands, *held]
         else:
-            x_units = located(w, x_descriptor, 16 * (w.number % 4), 16, x_turned)
+            fetch_x = located(w, form.x, x_descriptor, 16 * (w.number % 4), 16, x_turned)
         if not again:
             sums = Sums(len(registers))
             for i, register in zip(registers, sums.registers, strict=True):
                 w.r[i] = register
-        sums.group = w.group("wgmma").number
+        sums.group = group.number
 
         def run():
-            x = fragments(form.x, x_words, 16)[0] if x_registers else fetch(w, form.x, x_units, x_turned)
-            products = (-x if negates else x) @ fetch(w, form.w, w_units, w_turned).T
-            held = None
+            x = fragments(form.x, x_words, 16)[0] if x_registers else fetch_x()
+            products = (-x if negates else x) @ fetch_w().T
+            added = None
             if keeps and again:
-                held = sums.values
+                added = sums.values
             elif keeps:
-                held = np.stack([r.value() if type(r) is Pending else r for r in before])
+                added = np.stack([r.value() if type(r) is Pending else r for r in before])
             parts = in_registers(form, products)
-            sums.values = add(form, parts.reshape(len(registers), -1), held, saturates)
+            sums.values = add(form, parts.reshape(len(registers), -1), added, saturates)
 
         event = Event("wgmma", w.cta, run, w.wgmma_before)
         w.wgmma_before = [event]
         w.cta.machine.begin(event)
-        w.group("wgmma").open.append(event)
+        group.open.append(event)
 
     return multiply
