@@ -13,6 +13,8 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from inspect import getmembers, isfunction
+from itertools import product
 
 import numpy as np
 
@@ -26,10 +28,11 @@ Read = Callable[[str, str], str]
 TYPE = re.compile(r"pred|[busf](?:8|16|32|64)|bf16|tf32|(?:[us]16|f16|bf16|e4m3|e5m2)x2")
 CARRY = "CC.CF"  # the register of what is carried (9.7.2)
 WIDTHS = {"pred": 1, "bf16": 16, "tf32": 32, "e4m3": 8, "e5m2": 8}
+LETTERS = {"pred": "b", "tf32": "f", "f": "f", "s": "i"}  # NumPy's, by the type or its first letter; others are "u"
 
 
 def element(kind: str) -> str:
-    """Return the type of a pair's halves, of what is no pair itself."""
+    """The type of a pair's halves; of what is no pair, the type itself."""
     return kind.removesuffix("x2")
 
 
@@ -40,22 +43,38 @@ def bits(kind: str) -> int:
 
 @lru_cache
 def numpy_name(kind: str) -> str:
-    """In `NAMES`, of a PTX type, of a pair's halves: what is no number of NumPy's is its bits, unsigned."""
+    """The name in `NAMES` of a PTX type, of a pair that of its halves: what is no number of NumPy's is its bits,
+    unsigned."""
     if not TYPE.fullmatch(kind):
         raise UnknownError(f"type .{kind} is unknown")
-    letter = {"pred": "b", "tf32": "f"}.get(kind) or (kind[0].replace("s", "i") if kind[0] in "sf" else "u")
+    letter = LETTERS.get(kind) or LETTERS.get(kind[0], "u")
     return f"{letter}{(bits(element(kind)) + 7) // 8}"
 
 
-NAMES = {f"{letter}{n}": np.dtype(f"{letter}{n}") for letter in "uif" for n in (1, 2, 4, 8) if f"{letter}{n}" != "f1"}
+def table(text: str) -> dict[str, str]:
+    """
+    >>> table("add {0} + {1}")
+    {'add': '{0} + {1}'}
+    """
+    return dict(line.split(maxsplit=1) for line in text.strip().splitlines())
+
+
+DTYPES = "b1 u1 u2 u4 u8 i1 i2 i4 i8 f2 f4 f8"
+NAMES = {name: np.dtype(name) for name in DTYPES.split()}
 NAMES |= {name: function for name, function in vars(np).items() if isinstance(function, np.ufunc)}
-NAMES |= floats.FUNCTIONS | integers.FUNCTIONS | {"b1": np.dtype(bool), "where": np.where}
-NAMES |= {"LOCAL_WINDOW": LOCAL_WINDOW, "SHARED_WINDOW": SHARED_WINDOW}
+NAMES.update(getmembers(floats, isfunction))
+NAMES.update(getmembers(integers, isfunction))
+NAMES.update(where=np.where, LOCAL_WINDOW=LOCAL_WINDOW, SHARED_WINDOW=SHARED_WINDOW)
 
 SETS = {
-    "I": "u16 s16 u32 s32 u64 s64", "I2": "u16x2 s16x2", "W": "u16 s16 u32 s32", "S": "s16 s32 s64", "B": "b16 b32 b64",
-    "F": "f32 f64", "H": "f16 bf16 f16x2 bf16x2",
-}  # fmt: skip
+    "I": "u16 s16 u32 s32 u64 s64",
+    "I2": "u16x2 s16x2",
+    "W": "u16 s16 u32 s32",
+    "S": "s16 s32 s64",
+    "B": "b16 b32 b64",
+    "F": "f32 f64",
+    "H": "f16 bf16 f16x2 bf16x2",
+}
 # Opcodes, but for what rounds, flushes or saturates floats, and what then stands for @ | types | letters, of the
 # result's type and of each operand's | source | what is not exact: ~ correctly rounded; else from fp64, with the error
 # that PTX allows (ISA 9.1; ? none named). t: the instruction's type, or the first of two; u: t without a sign (wrapping
@@ -125,37 +144,85 @@ min.xorsign.abs=fmin max.xorsign.abs=fmax | f32 H | ttt | copysign(@(abs({0}), a
 copysign=copysign                          | F           | ttt   | @({1}, {0})
 testp.finite=isfinite testp.infinite=isinf testp.notanumber=isnan | F | pt | @({0})
 """
-TABLE: dict[tuple[str, str], tuple[str, str]] = {}
-LISTED: list[tuple[list[str], list[str], str, str]] = []
-for _row in ROWS.strip().splitlines():
-    _opcodes, _kinds, _letters, _source, *_error = (column.strip() for column in re.split(r" \| ", _row))
-    _words = dict(opcode.partition("=")[::2] for opcode in _opcodes.split())
-    _kinds = " ".join(SETS.get(kind, kind) for kind in _kinds.split()).split()
-    LISTED.append(([*_words], _kinds, _letters, "".join(_error)))
-    for _opcode, _word in _words.items():
-        TABLE |= {(_opcode, kind): (_letters, _source.replace("@", _word)) for kind in _kinds}
-SHIFTS = {"shl": ("uuu", "{0} << {1}"), "shr": ("ttt", "{0} >> {1}")}  # by a number that is less than the width
-CARRIES = {  # the sum and what it carries; the last operand is what was carried (9.7.2)
-    "add": ("uuup", "{0} + {1} + {2}", "carry({0}, {1}, {2})"),
-    "sub": ("uuup", "{0} - {1} - {2}", "~carry({0}, ~{1}, ~{2})"),
-    "mad.lo": ("uuuup", "{0} * {1} + {2} + {3}", "carry({0} * {1}, {2}, {3})"),
-    "mad.hi": ("ttttp", "high_half({0}, {1}) + {2} + {3}", "carry(high_half({0}, {1}), {2}, {3})"),
-}
-SIGNS = dict(eq="==", ne="!=", neu="!=", lt="<", le="<=", gt=">", ge=">=", lo="<", ls="<=", hi=">", hs=">=")
-COMPARISONS = {word: f"{{0}} {sign} {{1}}" for word, sign in SIGNS.items()}
-FLOAT_COMPARISONS = COMPARISONS | {  # with a u at the end: true of NaN
-    "ne": "({0} < {1}) | ({0} > {1})", "equ": "~(({0} < {1}) | ({0} > {1}))",
-    "ltu": "~({0} >= {1})", "leu": "~({0} > {1})", "gtu": "~({0} <= {1})", "geu": "~({0} < {1})",
-    "num": "({0} == {0}) & ({1} == {1})", "nan": "({0} != {0}) | ({1} != {1})",
-}  # fmt: skip
-LOGIC = (  # of lop3: what half of its table makes of the second and the third operand (9.7.8.6)
-    "{1} ^ {1}", "~({1} | {2})", "~{1} & {2}", "~{1}", "{1} & ~{2}", "~{2}", "{1} ^ {2}", "~({1} & {2})", "{1} & {2}",
-    "~({1} ^ {2})", "{2}", "~{1} | {2}", "{1}", "{1} | ~{2}", "{1} | {2}", "~({1} ^ {1})",
-)  # fmt: skip
-DIRECTED = {  # fp32 by way of fp64, exact or rounded to odd
-    "add": "exact_sum({0}, {1})", "mul": "{0} * {1}", "div": "{0} / {1}",
-    "fma": "exact_sum({0} * {1}, {2})", "rcp": "1 / {0}", "sqrt": "sqrt({0})",
-}  # fmt: skip
+
+
+def rows() -> Iterator[tuple]:
+    """Yield the columns of ROWS: opcodes, types, letters, source, and what is not exact."""
+    for row in ROWS.strip().splitlines():
+        opcodes, kinds, letters, source, *error = map(str.strip, row.split(" | "))
+        kinds = re.sub("[A-Z]2?", lambda name: SETS[name[0]], kinds)
+        yield opcodes.split(), kinds.split(), letters, source, "".join(error)
+
+
+TABLE = {}
+"""By opcode and type: letters and source."""
+for _opcodes, _kinds, _letters, _source, _ in rows():
+    for _opcode, _kind in product(_opcodes, _kinds):
+        _name, _, _word = _opcode.partition("=")
+        TABLE[_name, _kind] = _letters, _source.replace("@", _word)
+# By a number that is less than the width.
+SHIFTS = table("""
+shl uuu {0} << {1}
+shr ttt {0} >> {1}
+""")
+# Letters, the sum | what it carries; the last operand is what was carried (9.7.2).
+CARRIES = table("""
+add    uuup  {0} + {1} + {2} | carry({0}, {1}, {2})
+sub    uuup  {0} - {1} - {2} | ~carry({0}, ~{1}, ~{2})
+mad.lo uuuup {0} * {1} + {2} + {3} | carry({0} * {1}, {2}, {3})
+mad.hi ttttp high_half({0}, {1}) + {2} + {3} | carry(high_half({0}, {1}), {2}, {3})
+""")
+COMPARISONS = table("""
+eq  {0} == {1}
+ne  {0} != {1}
+neu {0} != {1}
+lt  {0} < {1}
+le  {0} <= {1}
+gt  {0} > {1}
+ge  {0} >= {1}
+lo  {0} < {1}
+ls  {0} <= {1}
+hi  {0} > {1}
+hs  {0} >= {1}
+""")
+# With a u at the end: true of NaN.
+FLOAT_COMPARISONS = COMPARISONS | table("""
+ne  ({0} < {1}) | ({0} > {1})
+equ ~(({0} < {1}) | ({0} > {1}))
+ltu ~({0} >= {1})
+leu ~({0} > {1})
+gtu ~({0} <= {1})
+geu ~({0} < {1})
+num ({0} == {0}) & ({1} == {1})
+nan ({0} != {0}) | ({1} != {1})
+""")
+# Of lop3: what half of its table, a number of 4 bits, makes of the second and the third operand (9.7.8.6).
+LOGIC = """\
+{1} ^ {1}
+~({1} | {2})
+~{1} & {2}
+~{1}
+{1} & ~{2}
+~{2}
+{1} ^ {2}
+~({1} & {2})
+{1} & {2}
+~({1} ^ {2})
+{2}
+~{1} | {2}
+{1}
+{1} | ~{2}
+{1} | {2}
+~({1} ^ {1})""".splitlines()
+# fp32 by way of fp64, exact or rounded to odd.
+DIRECTED = table("""
+add  exact_sum({0}, {1})
+mul  {0} * {1}
+div  {0} / {1}
+fma  exact_sum({0} * {1}, {2})
+rcp  1 / {0}
+sqrt sqrt({0})
+""")
 NEGATED = {"add": (0, 1), "fma": (0, 2)}
 """Operands whose negation negates a sum: downwards it is rounded upwards so, which gives a zero its sign."""
 OPTIONS = {"ftz": "flush", "sat": "saturated", "relu": "positive"}  # of floats but fp64
@@ -177,26 +244,33 @@ class Form:
     read: Read
 
     def kind(self, letter: str) -> str:
-        """Return the type that a letter of ROWS stands for."""
+        """The type that a letter of ROWS stands for."""
         kind = self.types[0]
-        unsigned = kind if kind == "pred" else "u16x2" if kind.endswith("x2") else f"u{bits(kind)}"
-        kinds = dict(c=self.types[-1], u=unsigned, w=f"{kind[0]}{2 * bits(kind)}", n="u32", p="pred")
+        if letter == "u" and kind != "pred":
+            return unsigned(kind, bits(kind))
+        kinds = {"c": self.types[-1], "w": f"{kind[0]}{2 * bits(kind)}", "n": "u32", "p": "pred"}
         return kinds.get(letter, kind)
 
     def operands(self, texts: Sequence[str], letters: str) -> list[str]:
         if len(texts) != len(letters):
             raise UnknownError(f"{len(texts)} operands")
-        return [self.load(text, letter) for text, letter in zip(texts, letters, strict=True)]
+        return list(map(self.load, texts, letters))
 
     def load(self, text: str, letter: str) -> str:
-        source, kind = self.read(text, self.kind(letter)), self.kind(letter)
-        source = f"from_bf16({source})" if element(kind) == "bf16" else source
-        source = f"flush({source})" if "ftz" in self.options and is_float(kind) and kind != "f64" else source
-        wide = "f8" if letter == "d" else numpy_name(self.kind("w")) if letter == "x" else ""
-        return f"({source}.astype({wide}))" if wide else f"({source})"
+        kind = self.kind(letter)
+        source = self.read(text, kind)
+        if element(kind) == "bf16":
+            source = f"from_bf16({source})"
+        if "ftz" in self.options and is_float(kind):
+            source = f"flush({source})"
+        if letter == "d":
+            source += ".astype(f8)"
+        elif letter == "x":
+            source += f".astype({numpy_name(self.kind('w'))})"
+        return f"({source})"
 
     def store(self, source: str, kind: str) -> str:
-        """Return what a float's register gets, of a value in a type of NumPy's."""
+        """What a float's register gets, of a value in a type of NumPy's."""
         for option in self.options:
             source = f"{OPTIONS[option]}({source})"
         if element(kind) in ("e4m3", "e5m2"):
@@ -208,58 +282,77 @@ def is_float(kind: str) -> bool:
     return kind[0] == "f" or kind.startswith("bf")
 
 
+def unsigned(kind: str, width: int) -> str:
+    return "u16x2" if kind.endswith("x2") else f"u{width}"
+
+
 def value(inst: Instruction, read: Read) -> list[Result] | None:
-    """Return all that the instruction writes; None where it is no arithmetic."""
+    """All that the instruction writes; None where it is no arithmetic."""
     opcode, *words = inst.op.split(".")
     target, *given = inst.args or ("",)
-    types, words = [w for w in words if TYPE.fullmatch(w)], [w for w in words if not TYPE.fullmatch(w)]
+    types = [word for word in words if TYPE.fullmatch(word)]
     if not types:
         return None
     if opcode == "mov" and "{" in target + given[0]:
         return _vector(target, given[0], types[0], read)
-    rounding, options = "", []
-    if opcode == "cvt" or is_float(types[-1]):
-        rounding = next((word for word in words if word in ROUNDINGS), "")
-        options = [word for word in words if word in OPTIONS and (opcode == "cvt" or types[-1] != "f64")]
-    stem = ".".join((opcode, *(word for word in words if word not in (rounding, *options))))
+    stem, rounding, options = opcode, "", []
+    is_rounded = opcode == "cvt" or is_float(types[-1])
+    for word in words:
+        if is_rounded and word in ROUNDINGS:
+            rounding = word
+        elif is_rounded and word in OPTIONS and (opcode == "cvt" or types[-1] != "f64"):
+            options.append(word)
+        elif word not in types:
+            stem += f".{word}"
     form = Form(stem, types, rounding, options, read)
     if opcode == "cvt":
         return [(target, *_convert(form, given))]
     if opcode in ("setp", "set"):
         return _compare(form, target, given)
-    if (summed := stem.replace(opcode, opcode[:3]).removesuffix(".cc")) in CARRIES and (opcode[3:] or "cc" in words):
-        letters, total, carries = CARRIES[summed]
-        operands = form.operands([*given, CARRY if opcode.endswith("c") else "0"], letters[1:])
-        results = [(target, form.kind(letters[0]), total), (CARRY, "pred", carries)][: 2 if "cc" in words else 1]
-        return [(name, kind, source.format(*operands)) for name, kind, source in results]
+    summed = stem.replace(opcode, opcode[:3]).removesuffix(".cc")
+    if summed in CARRIES and (opcode[3:] or "cc" in words):
+        results = _carry(form, CARRIES[summed], target, [*given, CARRY if opcode.endswith("c") else "0"])
+        return results if "cc" in words else results[:1]
     if stem == "lop3":
-        table = int(given.pop(), 0)
-        letters, source = "uuuu", f"({LOGIC[table & 15]}) ^ {{0}} & ({LOGIC[table & 15 ^ table >> 4]})"
+        halves = int(given.pop(), 0)
+        letters, source = "uuuu", f"({LOGIC[halves & 15]}) ^ {{0}} & ({LOGIC[halves & 15 ^ halves >> 4]})"
     elif opcode in SHIFTS and given[1].isdigit() and int(given[1]) < bits(types[0]):
-        letters, source = SHIFTS[opcode]
+        letters, source = SHIFTS[opcode].split(maxsplit=1)
     elif (stem, types[-1]) in TABLE:
         letters, source = TABLE[stem, types[-1]]
     else:
         return None
     if rounding in ("rz", "rm", "rp"):
-        letters, source = "d" * len(letters), _directed(stem, types[0], rounding, len(given))
+        letters = "d" * len(letters)
+        source = _directed(stem, types[0], rounding, len(given))
     source = source.format(*form.operands(given, letters[1:]))
     if letters[0] in "td" and is_float(types[0]):
-        is_wide = letters[0] == "d" and element(types[0]) != "bf16"
-        source = form.store(f"({source}).astype({numpy_name(types[0])})" if is_wide else source, types[0])
+        if letters[0] == "d" and element(types[0]) != "bf16":
+            source = f"({source}).astype({numpy_name(types[0])})"
+        source = form.store(source, types[0])
     return [(target, form.kind(letters[0]), source)]
 
 
+def _carry(form: Form, row: str, target: str, given: Sequence[str]) -> list[Result]:
+    """A sum, and what it carries."""
+    letters, sources = row.split(maxsplit=1)
+    total, carries = sources.format(*form.operands(given, letters[1:])).split(" | ")
+    return [(target, form.kind(letters[0]), total), (CARRY, "pred", carries)]
+
+
 def _directed(stem: str, kind: str, mode: str, count: int) -> str:
-    """Return the source of a float that is not rounded to the nearest."""
-    names, sign = [f"{{{number}}}" for number in range(count)], ""
+    """The source of a float that is not rounded to the nearest."""
+    names = ["{0}", "{1}", "{2}"][:count]
+    sign = ""
     if stem == "sub":
-        stem, names[1] = "add", "-{1}"
+        stem = "add"
+        names[1] = "-{1}"
     if stem not in DIRECTED or kind not in ("f32", "f64"):
         raise UnknownError(f"{stem}.{kind} has no rounding .{mode} that this machine knows")
     if mode == "rm" and stem in NEGATED:
         mode, sign = "rp", "-"
-        names = [f"-{name}" if i in NEGATED[stem] else name for i, name in enumerate(names)]
+        for number in NEGATED[stem]:
+            names[number] = f"-{names[number]}"
     if kind == "f64":
         return f"{sign}exactly({mode!r}, {stem!r}, {', '.join(names)})"
     return f"{sign}narrowed({DIRECTED[stem].format(*names)}, 'f32', {mode!r})"
@@ -268,17 +361,19 @@ def _directed(stem: str, kind: str, mode: str, count: int) -> str:
 def _compare(form: Form, target: str, given: Sequence[str]) -> list[Result]:
     """setp: p, or p|q: the comparison and its complement, of a pair that of each half (9.7.6.2, 9.7.7.2). set: 1 or all
     bits where it holds (9.7.6.1, 9.7.7.1)."""
-    (to, *_, kind), (opcode, word, *combined) = (*form.types, form.types[-1]), form.stem.split(".")
-    comparisons, combine = FLOAT_COMPARISONS if is_float(kind) else COMPARISONS, {"and": "&", "or": "|", "xor": "^"}
-    if word not in comparisons or not set(combined) <= combine.keys():
+    to, kind = form.types[0], form.types[-1]
+    opcode, word, *combined = form.stem.split(".")
+    comparisons = FLOAT_COMPARISONS if is_float(kind) else COMPARISONS
+    signs = {"and": "&", "or": "|", "xor": "^"}
+    if word not in comparisons or not set(combined) <= signs.keys():
         raise UnknownError("a comparison that this machine does not know")
     source = f"({comparisons[word].format(*form.operands(given[:2], 'cc'))})"
-    last = f" {combine[combined[0]]} {form.read(given[2], 'pred')}" if combined else ""
+    last = f" {signs[combined[0]]} {form.read(given[2], 'pred')}" if combined else ""
     if opcode == "set" and is_float(to):
         name = "f4" if element(to) == "bf16" else numpy_name(to)
         return [(target, to, form.store(f"({source}{last}).astype({name})", to))]
     if opcode == "set":
-        to = "u16x2" if kind.endswith("x2") else f"u{bits(to)}"
+        to = unsigned(kind, bits(to))
         return [(target, to, f"-({source}{last}).astype({numpy_name(to)})")]
     both = (f"{source}[::2]", f"{source}[1::2]") if kind.endswith("x2") else (source, f"~{source}")
     return [(name, "pred", half + last) for name, half in zip(target.split("|"), both, strict=False)]
@@ -286,31 +381,38 @@ def _compare(form: Form, target: str, given: Sequence[str]) -> list[Result]:
 
 def _vector(target: str, given: str, kind: str, read: Read) -> list[Result]:
     """mov of a register to or from several that make it up, the lowest bits first."""
-    names, into = names_in(target if target.startswith("{") else given), target.startswith("{")
-    part, wide = bits(kind) // len(names), f"u{bits(kind) // 8}"
-    if into:
-        whole = read(given, f"b{bits(kind)}")
-        return [(name, f"b{part}", f"({whole} >> {i * part}).astype(u{part // 8})") for i, name in enumerate(names)]
-    parts = (f"({read(name, f'b{part}')}.astype({wide}) << {i * part})" for i, name in enumerate(names))
-    return [(target, f"b{bits(kind)}", " | ".join(parts))]
+    is_split = target.startswith("{")
+    names = names_in(target if is_split else given)
+    whole, part = f"b{bits(kind)}", bits(kind) // len(names)
+    if is_split:
+        source = read(given, whole)
+        return [(name, f"b{part}", f"({source} >> {i * part}).astype(u{part // 8})") for i, name in enumerate(names)]
+    parts = []
+    for i, name in enumerate(names):
+        parts.append(f"({read(name, f'b{part}')}.astype({numpy_name(whole)}) << {i * part})")
+    return [(target, whole, " | ".join(parts))]
 
 
 def _convert(form: Form, given: Sequence[str]) -> tuple[str, str]:
     """cvt: the type and the source of what the target gets; of two operands the halves of a pair (9.7.9.21)."""
     if form.stem not in ("cvt", "cvt.satfinite") or len(form.types) != 2:
         raise UnknownError("a conversion that this machine does not know")
-    (to, source), mode, name = form.types, form.rounding or "rn", numpy_name(form.types[0])
+    to, source = form.types
+    name, mode = numpy_name(to), form.rounding or "rn"
     others = replace(form, options=[option for option in form.options if option != "ftz"])  # ftz is for fp32 alone
-    values = [(form if source == "f32" else others).load(text, "c") for text in given]
-    x = f"pair({values[1]}, {values[0]})" if len(values) == 2 else values[0]
+    x, *second = [(form if source == "f32" else others).load(text, "c") for text in given]
+    if second:
+        x = f"pair({second[0]}, {x})"
     if element(source) in ("e4m3", "e5m2"):
         x = f"from_fp8({x}, {element(source)!r})"
-    of_integer, bottom = source[0] in "us", {"u": 1, "s": -1}.get(to[0], 0) << bits(to) - 1
-    wide = f"odd({x})" if of_integer else f"{x}.astype(f8)"
-    if of_integer and bottom:
+    of_integer = source[0] in "us"
+    if of_integer and to[0] in "us":
         return to, f"clipped({x}, {name})" if "sat" in form.options else f"{x}.astype({name})"
-    if bottom:
-        nan = bottom if source == "f64" or bits(to) == 64 else 0
+    wide = f"odd({x})" if of_integer else f"{x}.astype(f8)"
+    if to[0] in "us":
+        nan = 0
+        if source == "f64" or bits(to) == 64:
+            nan = {"u": 1, "s": -1}[to[0]] << bits(to) - 1
         return to, f"to_integer({INTEGRAL[mode]}({wide}), {name}, {nan})"
     if form.stem == "cvt.satfinite":
         x = f"within({x}, {element(to)!r})"
@@ -321,7 +423,8 @@ def _convert(form: Form, given: Sequence[str]) -> tuple[str, str]:
     elif to == "tf32" or mode != "rn":
         x = f"narrowed({wide}, {element(to)!r}, {mode!r}).astype({'f2' if element(to) == 'f16' else 'f4'})"
     elif element(to) in ("f16", "f32", "f64"):
-        x = x if source == "bf16" and to == "f32" else f"{x}.astype({name})"
+        if source != "bf16" or to != "f32":
+            x = f"{x}.astype({name})"
     elif source not in ("f32", "bf16"):
         x = wide
     return to, (form if to == "f32" else others).store(x, to)
@@ -339,18 +442,22 @@ def braced(words: Sequence[str]) -> str:
     return f"{{{','.join(words)}}}" if len(words) > 1 else words[0]
 
 
+# By the error of a row: options, how it is modelled.
+MODELLED = {
+    "": ("", "exact"),
+    "~": ("[.rn,.rz,.rm,.rp][.ftz][.sat][.relu]", "correctly rounded"),
+    "?": ("", "from fp64; PTX names no error"),
+}
+
+
 def instructions() -> Iterator[str]:
-    """Yield the rows of what ROWS lists."""
-    for opcodes, kinds, letters, error in LISTED:
-        options, how = "[.ftz]", f"rounded from fp64; PTX allows an error of {error}"
-        if error == "":
-            options, how = "", "exact"
-        elif error == "~":
-            options, how = "[.rn,.rz,.rm,.rp][.ftz][.sat][.relu]", "correctly rounded"
-        elif error == "?":
-            options, how = "", "from fp64; PTX names no error"
+    """Yield what is modelled of ROWS."""
+    for opcodes, kinds, letters, _, error in rows():
+        rounded = "[.ftz]", f"rounded from fp64; PTX allows an error of {error}"
+        options, how = MODELLED.get(error, rounded)
+        names = [opcode.partition("=")[0] for opcode in opcodes]
         first = ".{b,u,s,f}{8..64}" if "c" in letters else ""
-        yield f"{braced(opcodes)}{options}{first}.{braced(kinds)} | {how}"
+        yield f"{braced(names)}{options}{first}.{braced(kinds)} | {how}"
 
 
 INSTRUCTIONS = (

@@ -7,6 +7,7 @@ go no further: whether it may then go on without them, the instruction says.
 """
 
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 
@@ -26,30 +27,29 @@ class Group:
 
 
 def here(w) -> np.ndarray:
-    """Return the lanes of the group that goes on, or those of the warp."""
+    """The lanes of the group that goes on, or those of the warp."""
     return np.ones(LANES, bool) if w.lanes is None else w.lanes
 
 
 def active(w) -> np.ndarray:
-    """Return those that take part in an instruction."""
+    """Those that take part in an instruction."""
     return here(w) if w.mask is None else w.mask
 
 
 def go(w, pc: int, calls: tuple) -> None:
     """Send those that take part in an instruction elsewhere; the others of their group go on behind it."""
-    if w.mask is None:
-        w.pc, w.calls = pc - 1, calls  # 1 is added to it
-        return
-    stay = here(w) & ~w.mask
-    if stay.any():
-        w.others = [*w.others, Group(pc, w.mask, calls)]
-        w.lanes = stay
-    else:
-        w.pc, w.calls = pc - 1, calls
+    if w.mask is not None:
+        stay = here(w) & ~w.mask
+        if stay.any():
+            w.others = [*w.others, Group(pc, w.mask, calls)]
+            w.lanes = stay
+            return
+    w.pc = pc - 1  # 1 is added to it
+    w.calls = calls
 
 
 def end(w) -> bool:
-    """End those that take part. Return whether they were the last of the warp."""
+    """End those that take part, and say whether they were the last of the warp."""
     if w.lanes is None and w.mask is None:
         return True
     w.lanes = here(w) & ~active(w)
@@ -57,39 +57,46 @@ def end(w) -> bool:
 
 
 def not_ended(w) -> np.ndarray:
-    return np.logical_or.reduce([here(w), *(group.lanes for group in w.others)])
+    lanes = here(w)
+    for group in w.others:
+        lanes = lanes | group.lanes
+    return lanes
 
 
 def is_complete(w, group: Group) -> bool:
-    """Return whether what is next takes no lane that is elsewhere."""
+    """Whether what is next takes no lane that is elsewhere."""
     step = w.program.steps[group.pc]
     if not step.together or not hasattr(step.run, "members"):
         return not step.together
-    active = group.lanes & step.guard(w) if step.guard else group.lanes
-    members = np.bitwise_or.reduce(step.run.members(w)[active])
-    return not ((members >> LANE & 1).astype(bool) & not_ended(w) & ~group.lanes).any()
+    lanes = group.lanes & step.guard(w) if step.guard else group.lanes
+    members = np.bitwise_or.reduce(step.run.members(w)[lanes])
+    missing = (members >> LANE & 1).astype(bool) & not_ended(w) & ~group.lanes
+    return not missing.any()
 
 
 def choose(w) -> bool:
-    """Let one group of a warp go on, which then is the warp's pc and lanes. Return False where all of them wait."""
+    """Let one group of a warp go on, which then is the warp's pc and lanes; False where all of them wait."""
     meeting: dict[tuple, Group] = {}
     for group in (Group(w.pc, w.lanes, w.calls, w.waits), *w.others):
         if group.lanes.any():
             met = meeting.setdefault((group.pc, group.calls), group)
             met.lanes = met.lanes | group.lanes
-    groups, random = list(meeting.values()), w.cta.machine.rng
+    groups = list(meeting.values())
     able = [group for group in groups if group.waits is None or group.waits()]
     going = [group for group in able if is_complete(w, group)]
     if not going and len(able) < len(groups):
         w.ready = lambda: any(group.waits and group.waits() for group in groups)
         return False
-    chosen = min(going or able, key=lambda group: group.pc)
+    chosen = min(going or able, key=attrgetter("pc"))
+    random = w.cta.machine.rng
     if going and random.random() > HURRY:
         chosen = random.choice(going)
-    w.pc, w.lanes, w.calls, w.waits = chosen.pc, chosen.lanes, chosen.calls, None
-    w.others = [group for group in groups if group is not chosen]
-    if w.lanes.all():
-        w.lanes = None
+    groups.remove(chosen)
+    w.others = groups
+    w.pc = chosen.pc
+    w.calls = chosen.calls
+    w.waits = None
+    w.lanes = None if chosen.lanes.all() else chosen.lanes
     return True
 
 

@@ -84,7 +84,10 @@ class launches:  # noqa: N801 (it is used as a function)
     ):
         if arch not in ARCHITECTURES:
             raise ValueError(f"arch {arch!r}: it is one of {', '.join(ARCHITECTURES)}")
-        self.arch, self.sms, self.raises, self.options = arch, sms, raises, options
+        self.arch = arch
+        self.sms = sms
+        self.raises = raises
+        self.options = options
         self.empty = [empty] if isinstance(empty, str) else empty
         self.verdicts: list[Launch] = []
         self.row: list[Trial | Tensor] = []  # that the next launch may overlap
@@ -118,7 +121,7 @@ class launches:  # noqa: N801 (it is used as a function)
         return int(bool(self.bad))
 
     def judge(self, kernel: JITFunction, grid: Any, args: dict[str, Any]) -> Any:
-        """Judge one launch, and return what Triton's own returns."""
+        """Judge one launch, and give what Triton's own gives."""
         file, line = launched_at()
         for name, tensor in tensors_of(args):
             if is_hosts(tensor):
@@ -158,7 +161,7 @@ class Patched:
         self.lock = threading.RLock()
         self.blocks: list[launches] = []
         self.stack = ExitStack()
-        self.tuners: dict[int, tuple[Autotuner, dict]] = {}  # as they were
+        self.tuners: dict[Autotuner, dict] = {}  # as they were
 
     def enter(self, block: launches) -> None:
         with self.lock:
@@ -173,7 +176,7 @@ class Patched:
             self.blocks.remove(block)
             if not self.blocks:
                 self.stack.close()
-                for tuner, before in self.tuners.values():
+                for tuner, before in self.tuners.items():
                     vars(tuner).clear()
                     vars(tuner).update(before)
                 self.tuners.clear()
@@ -196,8 +199,8 @@ class Patched:
 
         def run_tuned(tuner: Autotuner, *args: Any, **kwargs: Any) -> Any:
             with self.lock:
-                if id(tuner) not in self.tuners:
-                    self.tuners[id(tuner)] = tuner, dict(vars(tuner))
+                if tuner not in self.tuners:
+                    self.tuners[tuner] = dict(vars(tuner))
                     tuner.cache = {}
             return tune(tuner, *args, **kwargs)
 
@@ -243,5 +246,4 @@ def run_inductor(tuner: Any, *args: Any, stream: Any = None, benchmark_run: bool
     """Launch Inductor's kernel in its first configuration."""
     config = tuner.configs[0]
     args, grid = tuner._interpret_args_grid(args, config)
-    options = dict(num_warps=config.num_warps, num_stages=config.num_stages)
-    tuner.fn[grid](*args, **kwargs, **config.kwargs, **options)
+    tuner.fn[grid](*args, **kwargs, **config.all_kwargs())

@@ -4,8 +4,6 @@ PTX ISA 8.7, sections 9.7.1 (integers), 9.7.2 (carries), 9.7.8 (shifts) and 9.7.
 where the instruction's type is.
 """
 
-from inspect import isfunction
-
 import numpy as np
 
 WORD = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
@@ -13,38 +11,47 @@ WORD = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
 
 def divide(a, b):
     """Towards zero. By zero anything may come out (9.7.1.8); here 0."""
-    quotient = a // np.where(b == 0, 1, b).astype(a.dtype)
-    return np.where(b == 0, 0, quotient + ((quotient * b != a) & ((a < 0) != (b < 0)))).astype(a.dtype)
+    quotient = a // np.where(b == 0, 1, b)
+    is_below = (quotient * b != a) & ((a < 0) != (b < 0))
+    return np.where(b == 0, 0, quotient + is_below)
+
+
+def remainder(a, b):
+    return a - divide(a, b) * b
 
 
 def shift_left(a, by):
     """By the width or more: 0 (9.7.8.8)."""
     width = 8 * a.itemsize
-    return np.where(by < width, a << np.minimum(by, width - 1).astype(a.dtype), 0).astype(a.dtype)
+    shifted = a << np.minimum(by, width - 1).astype(a.dtype)
+    return np.where(by < width, shifted, 0)
 
 
 def shift_right(a, by):
     """By the width or more: 0, or the sign."""
     width = 8 * a.itemsize
     shifted = a >> np.minimum(by, width - 1).astype(a.dtype)
-    return shifted if a.dtype.kind == "i" else np.where(by < width, shifted, 0).astype(a.dtype)
+    return shifted if a.dtype.kind == "i" else np.where(by < width, shifted, 0)
 
 
 def high_half(a, b):
     wide = object if a.itemsize == 8 else np.dtype(f"{a.dtype.kind}{2 * a.itemsize}")
-    return (a.astype(wide) * b.astype(wide) >> 8 * a.itemsize).astype(a.dtype)
+    product = a.astype(wide) * b
+    return (product >> 8 * a.itemsize).astype(a.dtype)
 
 
 def carry(a, b, carried):
     """Out of a + b + carried (9.7.2.1)."""
-    a, b = (x.view(WORD[x.itemsize]) for x in (a, b))
-    total = a + b + carried
+    word = WORD[a.itemsize]
+    a = a.view(word)
+    total = a + b.view(word) + carried
     return (total < a) | (total == a) & carried
 
 
 def bit_length(a):
     a = a.astype(np.uint64)
-    high, low = (np.frexp(part.astype(np.float64))[1] for part in (a >> 32, a & 0xFFFFFFFF))
+    _, high = np.frexp(a >> 32)
+    _, low = np.frexp(a & 0xFFFFFFFF)
     return np.where(high > 0, high + 32, low).astype(np.uint32)
 
 
@@ -55,33 +62,36 @@ def reverse(a):
 
 def field(a, start, length):
     """bfe: `length` bits from `start`, signed ones extended by the field's highest bit (9.7.1.19)."""
-    width, start, length = 8 * a.itemsize, start & 255, length & 255
+    width = 8 * a.itemsize
+    start = start & 255
+    length = length & 255
     above = width - np.minimum(start + length, width)
-    return np.where(length == 0, 0, shift_right(shift_left(a, above), above + start)).astype(a.dtype)
+    bits = shift_right(shift_left(a, above), above + start)
+    return np.where(length == 0, 0, bits)
 
 
 def insert(a, into, start, length):
     """bfi: the lowest bits of a, into others from `start` on (9.7.1.20)."""
-    mask = shift_left(~shift_left(np.full_like(a, -1 % 2 ** (8 * a.itemsize)), length & 255), start & 255)
+    ones = a | ~a
+    mask = shift_left(~shift_left(ones, length & 255), start & 255)
     return into & ~mask | shift_left(a, start & 255) & mask
 
 
 def permute(a, b, selector):
     """prmt: each byte one of eight, or its sign (9.7.9.7)."""
-    chosen = selector[:, None] >> np.arange(0, 16, 4, dtype=np.uint32)
+    chosen = selector[:, None] >> np.arange(0, 16, 4)
     both = np.stack((a, b), axis=1).view(np.uint8)
-    out = np.take_along_axis(both, (chosen & 7).astype(np.int64), 1)
-    return np.where(chosen & 8, (out >> 7) * np.uint8(255), out).astype(np.uint8).view(np.uint32)[:, 0]
+    out = np.take_along_axis(both, chosen & 7, axis=1)
+    signs = (out >> 7) * 255
+    return np.where(chosen & 8, signs, out).view(np.uint32)[:, 0]
+
+
+def funnel(low, high, by):
+    """The upper half of two words, shifted left by up to 32 bits (9.7.8.7)."""
+    return ((high.astype(np.uint64) << 32 | low) << by >> 32).astype(np.uint32)
 
 
 def dot_bytes(a, b, total):
     """dp4a (9.7.1.23)."""
-    a, b = (x.view(f"{x.dtype.kind}1").reshape(-1, 4).astype(np.int32) for x in (a, b))
-    return (a * b).sum(1, dtype=np.int32).view(np.uint32) + total
-
-
-FUNCTIONS = {name: function for name, function in globals().items() if isfunction(function)} | {
-    "remainder": lambda a, b: a - divide(a, b) * b,
-    # The upper half of two words, shifted left by up to 32 bits (9.7.8.7).
-    "funnel": lambda low, high, by: ((high.astype(np.uint64) << 32 | low) << by >> 32).astype(np.uint32),
-}
+    products = a.view(f"{a.dtype.kind}1").astype(np.int32) * b.view(f"{b.dtype.kind}1")
+    return products.reshape(-1, 4).sum(1, dtype=np.int32).view(np.uint32) + total

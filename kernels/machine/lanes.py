@@ -31,7 +31,7 @@ activemask.b32 | the lanes that are at this place
 
 
 def number(lanes: np.ndarray) -> int:
-    """Return the mask, of a bit for each lane."""
+    """The mask, of a bit for each lane."""
     return int(np.packbits(lanes, bitorder="little").view(np.uint32)[0])
 
 
@@ -42,7 +42,8 @@ def groups(w, members: np.ndarray) -> Iterator[np.ndarray]:
         return
     here = active(w)
     for mask in sorted(set(members[here].tolist())):
-        lanes, come = (mask >> LANE & 1).astype(bool) & not_ended(w), here & (members == mask)
+        lanes = (mask >> LANE & 1).astype(bool) & not_ended(w)
+        come = here & (members == mask)
         if (lanes != come).any():
             raise FaultError(f"lanes {number(come):#x} come with member mask {mask:#x}")
         yield lanes
@@ -56,12 +57,14 @@ def exchange(*opcodes: str, kinds: str) -> Callable:
 
     def register(function: Callable) -> Callable:
         def maker(program, inst):
-            names = [*inst.args[0].split("|"), "_"]
-            put, put_predicate = program.put(names[0], target), program.put(names[1], "pred")
+            name, _, predicate_name = inst.args[0].partition("|")
+            put = program.put(name, target)
+            put_predicate = program.put(predicate_name or "_", "pred")
             *gets, members = program.given(inst.args[1:], [*types, "b32"])
 
             def run(w):
-                values, results = [get(w) for get in gets], np.zeros(LANES, numpy_name(target))
+                values = [get(w) for get in gets]
+                results = np.zeros(LANES, numpy_name(target))
                 predicates = np.zeros(LANES, bool)
                 for lanes in groups(w, members(w)):
                     result, predicate = function(w, inst, lanes, *values)
@@ -81,17 +84,22 @@ def exchange(*opcodes: str, kinds: str) -> Callable:
 
 @lru_cache(maxsize=4096)
 def _sources(mode: str, by: bytes, bounds: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """Return which lane each reads, and whether that is inside of its segment; else it is itself."""
-    by, bounds = (np.frombuffer(numbers, np.uint32).astype(np.int64) for numbers in (by, bounds))
-    lane, by, clamp, segment = LANE.astype(np.int64), by & 31, bounds & 31, bounds >> 8 & 31
+    """Which lane each reads, and whether that is inside of its segment; else it is itself."""
+    steps = np.frombuffer(by, np.uint32).astype(np.int64) & 31
+    numbers = np.frombuffer(bounds, np.uint32).astype(np.int64)
+    clamp = numbers & 31
+    segment = numbers >> 8 & 31
+    lane = LANE.astype(np.int64)
     lowest = lane & segment
     highest = lowest | clamp & ~segment
-    source = {"up": lane - by, "down": lane + by, "bfly": lane ^ by, "idx": lowest | by & ~segment}[mode]
+    sources = {"up": lane - steps, "down": lane + steps, "bfly": lane ^ steps, "idx": lowest | steps & ~segment}
+    source = sources[mode]
     is_inside = source >= highest if mode == "up" else source <= highest
     return np.where(is_inside, source, lane), is_inside
 
 
-@exchange(*(f"shfl.sync.{mode}.b32" for mode in ("up", "down", "bfly", "idx")), kinds="b32 b32 b32 b32")
+@exchange("shfl.sync.up.b32", "shfl.sync.down.b32", kinds="b32 b32 b32 b32")
+@exchange("shfl.sync.bfly.b32", "shfl.sync.idx.b32", kinds="b32 b32 b32 b32")
 def shuffle(w, inst, lanes, value, by, bounds):
     source, is_inside = _sources(inst.op.split(".")[2], by.tobytes(), bounds.tobytes())
     if lanes is not ALL and not lanes[source[lanes]].all():
@@ -99,10 +107,14 @@ def shuffle(w, inst, lanes, value, by, bounds):
     return value[source], is_inside
 
 
-VOTES = {"all": np.all, "any": np.any, "uni": lambda votes: votes.all() or not votes.any()}
+VOTES = {
+    "all": np.all,
+    "any": np.any,
+    "uni": lambda votes: votes.all() == votes.any(),
+}
 
 
-@exchange(*(f"vote.sync.{mode}.pred" for mode in VOTES), kinds="pred pred")
+@exchange("vote.sync.all.pred", "vote.sync.any.pred", "vote.sync.uni.pred", kinds="pred pred")
 def vote(w, inst, lanes, votes):
     return VOTES[inst.op.split(".")[2]](votes[lanes]), False
 
@@ -126,9 +138,13 @@ def match_all(w, inst, lanes, value):
 
 
 REDUCTIONS = {
-    "add": np.add, "min": np.minimum, "max": np.maximum, "and": np.bitwise_and, "or": np.bitwise_or,
+    "add": np.add,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
     "xor": np.bitwise_xor,
-}  # fmt: skip
+}
 
 
 @exchange("redux.sync.add.u32", "redux.sync.min.u32", "redux.sync.max.u32", kinds="u32 u32")

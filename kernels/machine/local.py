@@ -19,7 +19,7 @@ from .program import family, lanes_of
 from .ptx import UnknownError
 
 Copies = tuple[tuple[int, int, int], ...]
-"""(from, to, bytes) in local memory."""
+"""(from, bytes, to) in local memory."""
 
 INSTRUCTIONS = """
 {ld,st}.{local,param}[.v2,.v4].{b,u,s,f}{8..64} | of each lane; and what a launch is given
@@ -29,22 +29,23 @@ call[.uni] | functions of the module, vprintf and __assertfail; nothing recurs
 
 
 def _places(w, at: np.ndarray, size: int, instruction) -> tuple[np.ndarray, np.ndarray]:
-    """Return an index of local memory: of so many bytes at these addresses, one of each lane that takes part."""
+    """An index of local memory: of so many bytes at these addresses, one of each lane that takes part."""
     if at.min(initial=0) < 0 or at.max(initial=0) + size > w.local.shape[1]:
         raise BoundsError(f"{instruction}: local byte {at.max()}, a thread has {w.local.shape[1]}")
     return lanes_of(w)[:, None], each_byte(at, size)
 
 
 def read_local(w, at: np.ndarray, size: int, instruction, strong=None) -> np.ndarray:
-    """Return [n, size] bytes of the n lanes that take part; of a launch's parameters where their addresses are."""
+    """[n, size] bytes of the n lanes that take part; of a launch's parameters where their addresses are."""
     if (at >= PARAMETERS).any():
         return read_parameters(w, at, size, instruction)
     return w.local[_places(w, at, size, instruction)]
 
 
 def read_parameters(w, at: np.ndarray, size: int, instruction) -> np.ndarray:
-    """Return [n, size] bytes of a launch's parameters, which a kernel may choose among by their addresses."""
-    image, offsets = w.cta.launch.image, at - PARAMETERS
+    """[n, size] bytes of a launch's parameters, which a kernel may choose among by their addresses."""
+    image = w.cta.launch.image
+    offsets = at - PARAMETERS
     if offsets.min(initial=0) < 0 or offsets.max(initial=0) + size > len(image):
         raise BoundsError(f"{instruction}: {at.min():#x} is no address of a parameter")
     return image[each_byte(offsets, size)]
@@ -57,23 +58,25 @@ def write_local(w, at: np.ndarray, data: np.ndarray, instruction, strong=None) -
 def copy(w, copies: Copies) -> None:
     """Hand over what a call takes or gives, in the lanes that take part."""
     lanes = lanes_of(w)
-    for source, target, size in copies:
+    for source, size, target in copies:
         w.local[lanes, target : target + size] = w.local[lanes, source : source + size]
 
 
 def parameter(program, where: str, registers: str, kind: str) -> Callable | None:
-    """Return the load of a launch's parameter; None where it is of a call."""
+    """The load of a launch's parameter; None where it is of a call."""
     match = re.fullmatch(r"\[\s*([\w$@]+)\s*(?:\+\s*(\d+))?\s*\]", where)
     if not match or match[1] not in program.kernel.parameters:
         return None
-    puts, first = program.puts(registers, kind), int(match[2] or 0)
+    name = match[1]
+    puts = program.puts(registers, kind)
+    first = int(match[2] or 0)
     size = len(puts) * bits(kind) // 8
-    if first + size > program.kernel.parameters[match[1]]:
-        raise UnknownError(f"bytes from {first} of parameter {match[1]}")
+    if first + size > program.kernel.parameters[name]:
+        raise UnknownError(f"bytes from {first} of parameter {name}")
 
     @lru_cache(maxsize=2)  # all of its warps get the same
     def numbers(launch) -> list[np.ndarray]:
-        start = launch.addresses[match[1]] - PARAMETERS + first
+        start = launch.addresses[name] - PARAMETERS + first
         words = launch.image[start : start + size].copy().view(numpy_name(kind))
         return [np.full(LANES, word) for word in words]
 
@@ -84,22 +87,26 @@ def parameter(program, where: str, registers: str, kind: str) -> Callable | None
     return load
 
 
+VARIABLE = re.compile(r"[^\s(),]+")
+
+
 @family("call")
 def call(program, inst):
-    if not re.fullmatch(r"call(\.uni)?", inst.op):
+    if inst.op not in ("call", "call.uni"):
         raise UnknownError("a call of another form than call.uni")
     *results, name, parameters = inst.args if len(inst.args) > 1 else (*inst.args, "()")
-    taken = [variable.strip() for variable in parameters.strip("()").split(",") if variable.strip()]
-    given = [variable.strip() for text in results for variable in text.strip("()").split(",")]
+    taken = VARIABLE.findall(parameters)
+    given = VARIABLE.findall(" ".join(results))
     places = program.kernel.locals
     if name in program.kernel.functions:
         function = program.kernel.functions[name]
 
         def copies(sources, targets) -> Copies:
             pairs = zip(sources, targets, strict=True)
-            return tuple((places[source][0], places[target][0], places[source][1]) for source, target in pairs)
+            return tuple((*places[source], places[target][0]) for source, target in pairs)
 
-        into, back = copies(taken, function.parameters), copies(function.results, given)
+        into = copies(taken, function.parameters)
+        back = copies(function.results, given)
 
         def enter(w):
             if any(function is outer for *_, outer in w.calls):
@@ -113,14 +120,18 @@ def call(program, inst):
 
     def ask(w):
         for lane in lanes_of(w):
-            values = [w.local[lane, places[v][0] :][: places[v][1]].tobytes() for v in taken]
-            OUTSIDE[name](w, lane, *(int.from_bytes(value, "little") for value in values))
+            values = []
+            for variable in taken:
+                start, size = places[variable]
+                data = w.local[lane, start : start + size].tobytes()
+                values.append(int.from_bytes(data, "little"))
+            OUTSIDE[name](w, lane, *values)
 
     return ask
 
 
 def _text(w, address: int) -> str:
-    """Return the characters at an address of global memory, up to a zero."""
+    """The characters at an address of global memory, up to a zero."""
     region = w.cta.machine.memory.region(address, "a string")
     data = region.data[address & 2**36 - 1 :].tobytes()
     return data[: data.find(0)].decode(errors="replace")
@@ -128,20 +139,28 @@ def _text(w, address: int) -> str:
 
 def print_formatted(w, lane: int, text: int, values: int) -> None:
     """vprintf: numbers lie one behind another, each at a multiple of its size."""
-    at, buffer = values - LOCAL_WINDOW, w.local[lane].tobytes()
+    at = values - LOCAL_WINDOW
+    buffer = w.local[lane].tobytes()
 
     def written(match: re.Match) -> str:
         nonlocal at
-        flags, length, kind = match.groups()
+        flags, length, kind = match.groups("")
         if kind == "%":
             return "%"
-        form = "d" if kind in "fge" else "q" if kind in "ps" or "l" in (length or "") else "i"
-        at = -(-at // (size := struct.calcsize(form))) * size
+        form = "i"
+        if kind in "fge":
+            form = "d"
+        elif kind in "ps" or "l" in length:
+            form = "q"
+        size = struct.calcsize(form)
+        at = -(-at // size) * size
         (value,) = struct.unpack_from(form, buffer, at)
         at += size
         if kind == "s":
-            return f"%{flags}s" % _text(w, value)
-        return f"%{flags}{kind}" % (value % 2 ** (8 * size) if kind in "uxXop" else value)
+            value = _text(w, value)
+        elif kind in "uxXop":
+            value %= 2 ** (8 * size)
+        return f"%{flags}{kind}" % value
 
     line = re.sub(r"%([-+ 0#]*\d*(?:\.\d+)?)(hh|h|ll|l)?([%a-zA-Z])", written, _text(w, text))
     w.cta.machine.printed.append(line)

@@ -4,6 +4,7 @@
 
 import re
 from collections.abc import Callable, Sequence
+from itertools import chain
 
 import numpy as np
 
@@ -26,21 +27,27 @@ movmatrix.sync.aligned.m8n8.trans.b16 | exact
 """What is modelled: opcodes, and how."""
 
 
+WORD = re.compile(r"[^\s{},\[\]+]+")
+"""Of an operand: a register or a number."""
+
+
 def at_once(program, inst: Instruction, prepare: Callable[[Sequence[Instruction]], tuple], run: Callable) -> Callable:
-    """Return the effect `run(w, *prepare(instructions))`: at once for those of one opcode that follow each other, as
+    """The effect `run(w, *prepare(instructions))`: at once for those of one opcode that follow each other, as
     long as none reads what another one writes (its first operand). If a fault is among them, they take turns."""
-    alone, following = prepare([inst]), []
+    alone = prepare([inst])
+    following = []
 
     def prepared(start: int) -> tuple:
-        instructions, written = [], set()
+        instructions = []
+        written: set[str] = set()
         for other in program.kernel.code[start:]:
             if instructions and (other.op != inst.op or other.guard or inst.guard):
                 break
-            target, *read = (set(re.findall(r"[^\s{},\[\]+]+", text)) for text in other.args)
-            if written & set().union(*read):
+            target, *read = map(WORD.findall, other.args)
+            if not written.isdisjoint(chain(*read)):
                 break
             instructions.append(other)
-            written |= target
+            written.update(target)
         return len(instructions), prepare(instructions)
 
     def effect(w):
@@ -60,15 +67,18 @@ def at_once(program, inst: Instruction, prepare: Callable[[Sequence[Instruction]
 
 
 def form_of(inst: Instruction) -> tuple[int, bool]:
-    """Return how many matrices it moves, and whether it turns them."""
-    if not (match := FORM.fullmatch(" ".join(sorted(inst.op.split(".")[1:])))):
+    """How many matrices it moves, and whether it turns them."""
+    _, *qualifiers = inst.op.split(".")
+    match = FORM.fullmatch(" ".join(sorted(qualifiers)))
+    if not match:
         raise UnknownError("matrices of another form than m8n8 of 16 bits in shared memory")
     return int(match["count"]), bool(match["trans"])
 
 
 def turn(words: np.ndarray) -> np.ndarray:
-    """Return matrices of 8 rows of 16 bytes transposed."""
-    return np.ascontiguousarray(words.view(np.uint16).reshape(-1, 8, 8).transpose(0, 2, 1))
+    """Matrices of 8 rows of 16 bytes, transposed."""
+    elements = words.view(np.uint16).reshape(-1, 8, 8)
+    return np.ascontiguousarray(elements.transpose(0, 2, 1))
 
 
 @family("ldmatrix", quiet=True)
@@ -80,9 +90,11 @@ def load(program, inst):
         return places, [program.register(name) for each in instructions for name in names_in(each.args[0])]
 
     def run(w, places, targets):
-        rows = read_shared(w, np.concatenate([place(w)[: 8 * count] for place in places]), 16, inst)
-        words = (turn(rows) if turned else rows).view(np.uint32).reshape(-1, LANES)
-        for target, word in zip(targets, words, strict=True):
+        at = np.concatenate([place(w)[: 8 * count] for place in places])
+        rows = read_shared(w, at, 16, inst)
+        if turned:
+            rows = turn(rows)
+        for target, word in zip(targets, rows.view(np.uint32).reshape(-1, LANES), strict=True):
             w.r[target] = word
 
     return at_once(program, inst, prepare, run)
@@ -91,13 +103,15 @@ def load(program, inst):
 @family("stmatrix", quiet=True)
 def store(program, inst):
     count, turned = form_of(inst)
-    place, gets = program.address(inst.args[0]), program.gets(inst.args[1], "b32")
+    place = program.address(inst.args[0])
+    gets = program.gets(inst.args[1], "b32")
 
     def run(w):
         check_whole(w)
         words = np.stack([get(w) for get in gets])
-        rows = (turn(words) if turned else words).view(np.uint8).reshape(-1, 16)
-        write_shared(w, place(w)[: 8 * count], rows, inst)
+        if turned:
+            words = turn(words)
+        write_shared(w, place(w)[: 8 * count], words.view(np.uint8).reshape(-1, 16), inst)
 
     return run
 

@@ -8,13 +8,14 @@ operands the lowest 13 bits are cut off (9.7.15.5.2).
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, product
 from operator import is_, itemgetter
 
 import numpy as np
+from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from .alu import LANES, names_in
 from .device import Event
@@ -25,11 +26,12 @@ from .order import ALL_ROWS, GRANULE, SHARED, BoundsError, FaultError
 from .program import check_whole, effect, family, uniform
 from .ptx import UnknownError
 
-E4M3, E5M2 = (from_fp8(np.arange(256), kind).astype(np.float32) for kind in ("e4m3", "e5m2"))
+E4M3 = from_fp8(np.arange(256), "e4m3").astype(np.float32)
+E5M2 = from_fp8(np.arange(256), "e5m2").astype(np.float32)
 VALUES = {  # of elements, from the registers or bytes that hold them
     "bf16": lambda data: from_bf16(data.view(np.uint16)),
     "f16": lambda data: data.view(np.float16).astype(np.float32),
-    "tf32": lambda data: (data.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32),
+    "tf32": lambda data: (data.view(np.uint32) >> 13 << 13).view(np.float32),
     "e4m3": lambda data: E4M3[data.view(np.uint8)],
     "e5m2": lambda data: E5M2[data.view(np.uint8)],
     "s8": lambda data: data.view(np.int8).astype(np.float32),
@@ -38,14 +40,35 @@ VALUES = {  # of elements, from the registers or bytes that hold them
 }
 UNIT = np.dtype("c16")  # of 16 bytes, whatever they mean: NumPy gathers these fastest
 SUMS = {"f16": np.float16, "f32": np.float32, "f64": np.float64, "s32": np.int32}
-TYPES = [  # of A and of B; of the sums; shapes of mma; K of wgmma (9.7.14.1, 9.7.15.2)
-    ("f16", "f16 f32", "m16n8k8 m16n8k16", 16),
-    ("bf16", "f32", "m16n8k8 m16n8k16", 16),
-    ("tf32", "f32", "m16n8k4 m16n8k8", 8),
-    ("e4m3 e5m2", "f16 f32", "m16n8k16 m16n8k32", 32),
-    ("s8 u8", "s32", "m8n8k16 m16n8k16 m16n8k32", 32),
-    ("f64", "f64", "m8n8k4 m16n8k4 m16n8k8 m16n8k16", 0),
-]
+
+INSTRUCTIONS = """
+mma.sync.aligned.{m16n8k8,m16n8k16}.row.col.{f16,f32}.f16.f16.{f16,f32} \
+| sums in fp32: as the hardware's for whole numbers
+wgmma.mma_async.sync.aligned.m64n*k16.{f16,f32}.f16.f16 \
+| sums in fp32: as the hardware's for whole numbers; in its own time
+mma.sync.aligned.{m16n8k8,m16n8k16}.row.col.f32.bf16.bf16.f32 \
+| sums in fp32: as the hardware's for whole numbers
+wgmma.mma_async.sync.aligned.m64n*k16.f32.bf16.bf16 \
+| sums in fp32: as the hardware's for whole numbers; in its own time
+mma.sync.aligned.{m16n8k4,m16n8k8}.row.col.f32.tf32.tf32.f32 \
+| sums in fp32: as the hardware's for whole numbers
+wgmma.mma_async.sync.aligned.m64n*k8.f32.tf32.tf32 \
+| sums in fp32: as the hardware's for whole numbers; in its own time
+mma.sync.aligned.{m16n8k16,m16n8k32}.row.col.{f16,f32}.{e4m3,e5m2}.{e4m3,e5m2}.{f16,f32} \
+| sums in fp32: as the hardware's for whole numbers
+wgmma.mma_async.sync.aligned.m64n*k32.{f16,f32}.{e4m3,e5m2}.{e4m3,e5m2} \
+| sums in fp32: as the hardware's for whole numbers; in its own time
+mma.sync.aligned.{m8n8k16,m16n8k16,m16n8k32}.row.col[.satfinite].s32.{s8,u8}.{s8,u8}.s32 \
+| exact
+wgmma.mma_async.sync.aligned.m64n*k32.s32.{s8,u8}.{s8,u8}[.satfinite] \
+| exact; in its own time
+mma.sync.aligned.{m8n8k4,m16n8k4,m16n8k8,m16n8k16}.row.col.f64.f64.f64.f64 \
+| sums in fp64
+wgmma.fence.sync.aligned | where it is missing is a fault
+wgmma.commit_group.sync.aligned | groups of a warp
+wgmma.wait_group.sync.aligned | for the results of the warp, and the reads of its warpgroup
+"""
+"""What is modelled: opcodes, and how (9.7.14.1, 9.7.15.2)."""
 
 
 @dataclass(frozen=True)
@@ -58,39 +81,30 @@ class Form:
     rows: int
 
 
-def forms(types: str, sums: str, shapes: str, k: int) -> Iterator[tuple[str, Form]]:
-    """Yield opcodes, without .satfinite and the N of wgmma, of a line of TYPES, and what they mean."""
-    for x, w, total in product(types.split(), types.split(), sums.split()):
-        for shape in shapes.split():
-            rows = 8 if shape.startswith("m8") else 16
-            yield f"mma.sync.aligned.{shape}.row.col.{total}.{x}.{w}.{total}", Form(x, w, total, rows)
-        if k:
-            yield f"wgmma.mma_async.sync.aligned.m64k{k}.{total}.{x}.{w}", Form(x, w, total, 16)
+def opcodes(row: str) -> Iterator[str]:
+    """
+    >>> [*opcodes("wgmma.m64n*k8.{f16,f32}.f16[.satfinite] | exact")]
+    ['wgmma.m64k8.f16.f16', 'wgmma.m64k8.f32.f16']
+    """
+    text = row.partition(" | ")[0].replace("[.satfinite]", "").replace("n*", "")
+    parts = [part.split(",") for part in re.split("[{}]", text)]
+    return map("".join, product(*parts))
 
 
-FORMS = dict(chain.from_iterable(forms(*line) for line in TYPES))
+def forms() -> Iterator[tuple[str, Form]]:
+    """Yield opcodes, without .satfinite and the N of wgmma, and what they mean."""
+    for opcode in chain.from_iterable(map(opcodes, INSTRUCTIONS.strip().splitlines())):
+        words = opcode.split(".")
+        if "mma_async" in words:
+            total, x, w = words[-3:]
+            yield opcode, Form(x, w, total, 16)
+        elif words[0] == "mma":
+            total, x, w, before = words[-4:]
+            if total == before:
+                yield opcode, Form(x, w, total, 8 if words[3].startswith("m8") else 16)
 
 
-def instructions() -> Iterator[str]:
-    for types, sums, shapes, k in TYPES:
-        kind, total, shape = (
-            f"{{{text.replace(' ', ',')}}}" if " " in text else text for text in (types, sums, shapes)
-        )
-        how = {"s32": "exact", "f64": "sums in fp64"}.get(sums, "sums in fp32: as the hardware's for whole numbers")
-        cut = "[.satfinite]" if sums == "s32" else ""
-        yield f"mma.sync.aligned.{shape}.row.col{cut}.{total}.{kind}.{kind}.{total} | {how}"
-        if k:
-            yield f"wgmma.mma_async.sync.aligned.m64n*k{k}.{total}.{kind}.{kind}{cut} | {how}; in its own time"
-
-
-INSTRUCTIONS = (
-    "\n".join(instructions())
-    + """
-wgmma.fence.sync.aligned | where it is missing is a fault
-wgmma.commit_group.sync.aligned | groups of a warp
-wgmma.wait_group.sync.aligned | for the results of the warp, and the reads of its warpgroup
-"""
-)
+FORMS = dict(forms())
 
 
 def fragments(kind: str, words: np.ndarray, rows: int = 8) -> np.ndarray:
@@ -105,14 +119,16 @@ def fragments(kind: str, words: np.ndarray, rows: int = 8) -> np.ndarray:
 def in_registers(form: Form, sums: np.ndarray) -> np.ndarray:
     """[n, m, registers, values in them] of [n rows, 8 m]: lane 4 q + t has columns 2 t and 2 t + 1 of rows q + 8 h, and
     fp16 ones share a register (figures 55 to 92 and 149 to 153)."""
-    parts = sums.reshape(-1, form.rows // 8, 8, sums.shape[1] // 8, 4, 2)  # n h q m t e
+    columns = sums.shape[1] // 8
+    parts = sums.reshape(-1, form.rows // 8, 8, columns, 4, 2)  # n h q m t e
+    order, width = (0, 3, 1, 5, 2, 4), LANES
     if form.sums == "f16":
-        return parts.transpose(0, 3, 1, 2, 4, 5).reshape(len(parts), parts.shape[3], -1, 2 * LANES)
-    return parts.transpose(0, 3, 1, 5, 2, 4).reshape(len(parts), parts.shape[3], -1, LANES)
+        order, width = (0, 3, 1, 2, 4, 5), 2 * LANES
+    return parts.transpose(order).reshape(len(parts), columns, -1, width)
 
 
 def add(form: Form, parts: np.ndarray, before: np.ndarray | None, saturates: bool) -> np.ndarray:
-    """Return registers: products, and what the registers `before` held."""
+    """Registers of the sums: products, and what the registers `before` held."""
     kind = SUMS[form.sums]
     if kind is np.int32:
         parts = parts.astype(np.int64)
@@ -125,29 +141,30 @@ def add(form: Form, parts: np.ndarray, before: np.ndarray | None, saturates: boo
 
 @family("mma", quiet=True)
 def mma(program, inst):
-    if (form := FORMS.get(inst.op.replace(".satfinite", ""))) is None:
+    form = FORMS.get(inst.op.replace(".satfinite", ""))
+    if form is None:
         raise UnknownError("an mma of a shape or of types that this machine does not know")
-    sizes, saturates = [len(names_in(text)) for text in inst.args], ".satfinite" in inst.op
+    saturates = ".satfinite" in inst.op
+    _, x_size, w_size, size = (len(names_in(text)) for text in inst.args)
 
     def prepare(instructions):
         """Registers of all D, A, B and C, of equal A or B once, and which A and which B each multiplies."""
-        targets, xs, ws, sums = [], {}, {}, []
-        x_of, w_of = [], []
+        targets, sums, pairs = [], [], []
+        xs, ws = {}, {}
         for each in instructions:
             target, x, w, total = (tuple(map(program.register, names_in(text))) for text in each.args)
             targets.extend(target)
             sums.extend(total)
-            x_of.append(xs.setdefault(x, len(xs)))
-            w_of.append(ws.setdefault(w, len(ws)))
-        return targets, [*chain(*xs)], [*chain(*ws)], sums, (np.array(x_of), np.array(w_of))
+            pairs.append((xs.setdefault(x, len(xs)), ws.setdefault(w, len(ws))))
+        return targets, [*chain(*xs)], [*chain(*ws)], sums, tuple(np.transpose(pairs))
 
     def words(w, registers: list[int], size: int) -> np.ndarray:
         return np.concatenate([w.r[number] for number in registers]).reshape(-1, size, LANES)
 
     def run(w, targets, xs, ws, sums, pairs):
-        x = fragments(form.x, words(w, xs, sizes[1]), form.rows)
-        y = fragments(form.w, words(w, ws, sizes[2]))
-        before = words(w, sums, sizes[3])
+        x = fragments(form.x, words(w, xs, x_size), form.rows)
+        y = fragments(form.w, words(w, ws, w_size))
+        before = words(w, sums, size)
         products = x.reshape(-1, x.shape[2]) @ y.reshape(-1, y.shape[2]).T
         results = add(form, in_registers(form, products)[pairs], before, saturates)
         for target, row in zip(targets, results.reshape(-1, LANES), strict=True):
@@ -156,13 +173,14 @@ def mma(program, inst):
     return at_once(program, inst, prepare, run)
 
 
-class Pending:
+class Pending(NDArrayOperatorsMixin):
     """A register that a wgmma writes and nobody has waited for: it may be moved and accumulated on, not read."""
 
     __slots__ = ("index", "sums")
 
     def __init__(self, sums: "Sums", index: int):
-        self.sums, self.index = sums, index
+        self.sums = sums
+        self.index = index
 
     def value(self) -> np.ndarray:
         return self.sums.values[self.index]
@@ -171,11 +189,9 @@ class Pending:
         raise FaultError("reads an accumulator of a wgmma that is not waited for")
 
     __getattr__ = __array__ = __array_ufunc__ = _refuse
-    __add__ = __sub__ = __mul__ = __floordiv__ = __mod__ = __neg__ = __and__ = __or__ = __xor__ = __invert__ = _refuse
-    __lshift__ = __eq__ = __ne__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
 
     def __rshift__(self, by):
-        """Return a half, as mov.b32 {%low, %high} does."""
+        """A half, as mov.b32 {%low, %high} takes it."""
         return Half(self, by, np.uint32) if isinstance(by, int) else self._refuse()
 
 
@@ -186,10 +202,14 @@ class Half(Pending):
 
     def __init__(self, whole: Pending, shift: int, kind: type):
         super().__init__(whole.sums, whole.index)
-        self.whole, self.shift, self.kind = whole, shift, kind
+        self.whole = whole
+        self.shift = shift
+        self.kind = kind
 
     def value(self) -> np.ndarray:
-        return (super().value() >> self.shift).astype(np.uint16) if self.kind == np.uint16 else self._refuse()
+        if self.kind != np.uint16:
+            self._refuse()
+        return (super().value() >> self.shift).astype(np.uint16)
 
     def astype(self, kind):
         return Half(self.whole, self.shift, kind)
@@ -209,25 +229,32 @@ class Sums:
     """What a wgmma leaves in its registers, and others behind it that add to the same ones. `group`: of the last."""
 
     def __init__(self, count: int):
-        self.group, self.values = 0, None
+        self.group = 0
+        self.values = None
         self.registers = tuple(Pending(self, index) for index in range(count))
 
 
 @lru_cache(maxsize=4096)
 def operand_bytes(descriptor: int, first: int, rows: int, turned: bool) -> tuple[np.ndarray, np.ndarray, int]:
-    """Return where the rows from `first` of an operand lie in shared memory that is 32 bytes long along K: the numbers
+    """Where the rows from `first` of an operand lie in shared memory that is 32 bytes long along K: the numbers
     of 16 bytes each, [rows, 2], or [16, rows / 8] of one of 2-byte elements that lies with K along its rows; their
     granules, and the last of these (9.7.15.5.1.2, and the canonical layouts of CUTLASS's mma_sm90_desc.hpp)."""
-    start, lead, stride = ((descriptor >> shift & 0x3FFF) << 4 for shift in (0, 16, 32))
-    mode = {0: 0, 1: 3, 2: 2, 3: 1}[descriptor >> 62]
+    start = (descriptor & 0x3FFF) << 4
+    lead = (descriptor >> 16 & 0x3FFF) << 4
+    stride = (descriptor >> 32 & 0x3FFF) << 4
+    mode = (0, 3, 2, 1)[descriptor >> 62]
     if mode and descriptor >> 49 & 7:  # without a swizzle it says nothing
         raise UnknownError("a matrix descriptor with a base offset")
     if turned:
-        lead, stride = (lead, stride) if mode else (stride, lead)
-        k, unit, wide = np.arange(16)[:, None], np.arange(first // 8, (first + rows) // 8), 1 << mode
+        if not mode:
+            lead, stride = stride, lead
+        wide = 1 << mode
+        k = np.arange(16)[:, None]
+        unit = np.arange(first // 8, (first + rows) // 8)
         at = start + unit % wide * 16 + unit // wide * lead + k % 8 * (16 * wide) + k // 8 * stride
     else:
-        row, unit = np.arange(first, first + rows)[:, None], np.arange(2)
+        row = np.arange(first, first + rows)[:, None]
+        unit = np.arange(2)
         at = start + row // 8 * stride + row % 8 * (16 << mode) + unit * (16 if mode else lead)
     places = swizzled(at, mode)
     g = granules(each_byte(places.reshape(-1), 16), 16)
@@ -251,78 +278,98 @@ def wait(w, inst, left):
     group is complete, so are the reads of all four; what else the other three do, the wait does not tell."""
     if ready := w.group("wgmma").wait(left):
         return ready
-    first, upto = w.number // 4 * 4, w.group("wgmma").waited
+    upto = w.group("wgmma").waited
+    first = w.number // 4 * 4
     mates = [mate.group("wgmma") for mate in w.cta.warps[first : first + 4]]
-    if not all(mate.ended(upto) for mate in mates):
-        return lambda: all(mate.ended(upto) for mate in mates)
+
+    def have_ended() -> bool:
+        return all(mate.ended(upto) for mate in mates)
+
+    if not have_ended():
+        return have_ended
     agent = w.cta.agent(1, first)
     known = np.maximum(w.clock.of(agent, len(mates), ALL_ROWS), upto)
     w.clock.put(agent, known, count=len(mates))
     w.operands = [operand for operand in w.operands if operand[0] > upto]
-    array = np.ndarray
-    for i in [i for i, register in enumerate(w.r) if type(register) is not array]:
-        if w.r[i].sums.group <= upto:
-            w.r[i] = w.r[i].value()
+    for i, register in enumerate(w.r):
+        if isinstance(register, Pending) and register.sums.group <= upto:
+            w.r[i] = register.value()
 
 
 @family("wgmma")
 def wgmma(program, inst):
-    if (form := FORMS.get(re.sub(r"\.m64n\d+k", ".m64k", inst.op.replace(".satfinite", "")))) is None:
+    form = FORMS.get(re.sub(r"\.satfinite|(?<=\.m64)n\d+", "", inst.op))
+    if form is None:
         raise UnknownError("a wgmma of a shape or of types that this machine does not know")
-    registers = [program.register(name) for name in names_in(inst.args[0])]
-    columns, saturates = len(registers) * (4 if form.sums == "f16" else 2), ".satfinite" in inst.op
+    target, x_operand, w_operand, scale, *options = inst.args
+    registers = list(map(program.register, names_in(target)))
     taken = itemgetter(*registers)
-    x_registers = program.gets(inst.args[1], "b32") if inst.args[1].startswith("{") else None
-    x_numbers = [program.register(name) for name in names_in(inst.args[1])] if x_registers else []
-    x_descriptor = None if x_registers else program.get(inst.args[1], "b64")
-    w_descriptor, keep = program.get(inst.args[2], "b64"), program.get(inst.args[3], "pred")
-    scales, turns = inst.args[4:6], inst.args[6:]  # integers have neither, and 16 bits alone are turned
+    columns = len(registers) * (4 if form.sums == "f16" else 2)
+    saturates = ".satfinite" in inst.op
+    x_registers = []
+    if x_operand.startswith("{"):
+        x_registers = list(map(program.register, names_in(x_operand)))
+    else:
+        x_descriptor = program.get(x_operand, "b64")
+    w_descriptor = program.get(w_operand, "b64")
+    keep = program.get(scale, "pred")
+    scales, turns = options[:2], options[2:]  # integers have neither, and 16 bits alone are turned
     negates = scales.count("-1") == 1
-    x_turned, w_turned = len(turns) == 2 and turns[0] == "1", turns[-1:] == ("1",)
+    x_turned = len(turns) == 2 and turns[0] == "1"
+    w_turned = turns[-1:] == ["1"]
+
+    def located(w, kind: str, descriptor, first: int, rows: int, turned: bool) -> Callable[[], np.ndarray]:
+        """An operand in shared memory, which is read in its own time."""
+        shared = w.cta.shared
+        units, g, last = operand_bytes(uniform(w, descriptor(w), "a matrix descriptor"), first, rows, turned)
+        if last >= len(shared.data) // GRANULE:
+            raise BoundsError("a matrix descriptor reaches past the end of shared memory")
+        shared.note_read(g, w.clock, SHARED, w.cta.agent(1, w.number), w.group("wgmma").number, inst)
+
+        def fetch():
+            whole = shared.data[: len(shared.data) & -16].view(UNIT)
+            values = VALUES[kind](whole.take(units).view(np.uint8))
+            return values.T if turned else values
+
+        return fetch
 
     def multiply(w):
         check_whole(w)
-        cta, before = w.cta, taken(w.r)
+        group = w.group("wgmma")
+        before = taken(w.r)
         sums = before[0].sums if type(before[0]) is Pending else None
         again = sums is not None and len(sums.registers) == len(before) and all(map(is_, sums.registers, before))
         # In flight they may be added to at once; whatever else wrote them, a fence has to follow (9.7.15.7.1).
-        if not w.fenced and (x_registers or any(type(register) is not Pending for register in before)):
+        if not w.fenced and (x_registers or set(map(type, before)) != {Pending}):
             raise FaultError("wgmma with no wgmma.fence behind what wrote its registers")
-        number, keeps = w.group("wgmma").number, uniform(w, keep(w), "scale-d of a wgmma")
-        used = [operand_bytes(uniform(w, w_descriptor(w), "a matrix descriptor"), 0, columns, w_turned)]
+        keeps = uniform(w, keep(w), "scale-d of a wgmma")
+        fetch_w = located(w, form.w, w_descriptor, 0, columns, w_turned)
         if x_registers:
-            x_words = np.stack([get(w) for get in x_registers])[None]
-            w.operands = [*w.operands, *((number, register, w.r[register]) for register in x_numbers)]
+            x_words = np.stack([w.r[register] for register in x_registers])[None]
+            held = [(group.number, register, w.r[register]) for register in x_registers]
+            w.operands = [*w.operands, *held]
         else:
-            first = 16 * (w.number % 4)
-            used.append(operand_bytes(uniform(w, x_descriptor(w), "a matrix descriptor"), first, 16, x_turned))
-        for _, g, last in used:
-            if last >= len(cta.shared.data) // GRANULE:
-                raise BoundsError("a matrix descriptor reaches past the end of shared memory")
-            cta.shared.note_read(g, w.clock, SHARED, cta.agent(1, w.number), number, inst)
+            fetch_x = located(w, form.x, x_descriptor, 16 * (w.number % 4), 16, x_turned)
         if not again:
             sums = Sums(len(registers))
             for i, register in zip(registers, sums.registers, strict=True):
                 w.r[i] = register
-        sums.group = number
-
-        def fetch(kind: str, units: np.ndarray, turned: bool) -> np.ndarray:
-            data = cta.shared.data
-            rows = VALUES[kind](data[: len(data) & -16].view(UNIT).take(units).view(np.uint8))
-            return rows.T if turned else rows
+        sums.group = group.number
 
         def run():
-            x = fragments(form.x, x_words, 16)[0] if x_registers else fetch(form.x, used[1][0], x_turned)
-            products = (-x if negates else x) @ fetch(form.w, used[0][0], w_turned).T
-            held = None
-            if keeps:
-                held = sums.values if again else np.stack([r.value() if type(r) is Pending else r for r in before])
+            x = fragments(form.x, x_words, 16)[0] if x_registers else fetch_x()
+            products = (-x if negates else x) @ fetch_w().T
+            added = None
+            if keeps and again:
+                added = sums.values
+            elif keeps:
+                added = np.stack([r.value() if type(r) is Pending else r for r in before])
             parts = in_registers(form, products)
-            sums.values = add(form, parts.reshape(len(registers), -1), held, saturates)
+            sums.values = add(form, parts.reshape(len(registers), -1), added, saturates)
 
-        event = Event("wgmma", cta, run, w.wgmma_before)
+        event = Event("wgmma", w.cta, run, w.wgmma_before)
         w.wgmma_before = [event]
-        cta.machine.begin(event)
-        w.group("wgmma").open.append(event)
+        w.cta.machine.begin(event)
+        group.open.append(event)
 
     return multiply

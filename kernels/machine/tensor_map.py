@@ -13,17 +13,27 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .alu import table
 from .memory import MAP_BYTES, MAPS, REGION_BITS, Region, each_byte, granules, swizzled
 from .order import GENERIC, GRANULE, BoundsError, RaceError, TmaError
 from .program import effect, family, lanes_of, uniform
 from .ptx import UnknownError
 from .sync import SCOPES
 
-FIELDS = np.dtype([
-    ("global_address", "u8"), ("global_stride", "u8", 4), ("global_dim", "u4", 5), ("box_dim", "u4", 5),
-    ("element_stride", "u4", 5), ("rank", "u4"), ("elemtype", "u4"), ("interleave_layout", "u4"),
-    ("swizzle_mode", "u4"), ("fill_mode", "u4"), ("zero", "u8"),
-])  # fmt: skip
+FIELDS = table("""
+global_address    u8
+global_stride     4u8
+global_dim        5u4
+box_dim           5u4
+element_stride    5u4
+rank              u4
+elemtype          u4
+interleave_layout u4
+swizzle_mode      u4
+fill_mode         u4
+zero              u8
+""")
+FIELDS = np.dtype([*FIELDS.items()])
 assert FIELDS.itemsize == MAP_BYTES
 KINDS = ["u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f32.ftz", "f64", "bf16", "tf32", "tf32.ftz"]
 """By the number that tensormap.replace.elemtype takes (9.7.9.26, table 33)."""
@@ -64,22 +74,26 @@ class TensorMap:
         return math.prod(self.extent)
 
     def places(self, address: int) -> np.ndarray:
-        """Return the address in shared memory of each byte of a box that begins at `address`."""
+        """The address in shared memory of each byte of a box that begins at `address`."""
         return address // 1024 * 1024 + _places(address % 1024, self.extent, self.swizzle)
 
     def part(self, region: Region, start: int, coordinates: Sequence[int], whole: int = 1) -> "Part":
-        """Return what of the box at these coordinates lies in the tensor, which begins at byte `start` of a region; of
-        the innermost dimension up to a `whole` number of bytes, which may be beyond its end."""
-        offsets, inside, last, count = start, [], start - 1, len(self.shape)
-        for axis, (at, length, stride) in enumerate(zip(coordinates, self.shape, self.strides, strict=True)):
-            first, end = max(at, 0), max(min(at + self.box[axis], length), max(at, 0))
-            unit = stride if axis == count - 1 else 1  # the innermost dimension goes by bytes
-            chunk = whole if axis == count - 1 else 1
-            end = min(-(-end * unit // chunk) * chunk, (at + self.box[axis]) * unit) if end > first else first * unit
-            inside.append(slice((first - at) * unit, end - at * unit))
-            steps = np.arange(first * unit, end) * (stride // unit)
-            offsets, last = offsets + steps.reshape(-1, *[1] * (count - 1 - axis)), last + steps[-1:].sum()
-        if offsets.size and last >= len(region.data):
+        """What of the box at these coordinates lies in the tensor, which begins at byte `start` of a region; of the
+        innermost dimension up to a `whole` number of bytes, which may be beyond its end."""
+        offsets = np.array(start)
+        inside = []
+        innermost = len(self.shape) - 1
+        axes = zip(coordinates, self.shape, self.extent, self.strides, strict=True)
+        for axis, (at, length, size, step) in enumerate(axes):
+            if axis == innermost:  # it goes by bytes
+                at, length, step = at * step, length * step, 1
+            first = max(at, 0)
+            end = max(min(at + size, length), first)
+            if axis == innermost and end > first:
+                end = min(-(-end // whole) * whole, at + size)
+            inside.append(slice(first - at, end - at))
+            offsets = offsets[..., None] + np.arange(first, end) * step
+        if offsets.size and (last := offsets.item(-1)) >= len(region.data):
             raise BoundsError(f"a box of TMA has byte {last} of a tensor of {len(region.data)}", region, last)
         return Part(self, region, offsets, tuple(inside))
 
@@ -100,20 +114,28 @@ class Part(NamedTuple):
 
     @property
     def granules(self) -> np.ndarray:
-        return (self.offsets if self.map.strides[-1] == 1 else self.offsets[..., ::GRANULE]) // GRANULE
+        if self.map.strides[-1] == 1:
+            return self.offsets // GRANULE
+        return self.offsets[..., ::GRANULE] // GRANULE
 
 
 def encode(
     address: int, shape: Sequence[int], strides: Sequence[int], kind: int, box: Sequence[int], swizzle: int, nan=False
 ) -> bytes:
-    """Return the host's map; strides are in elements, and sizes begin with the outermost dimension. Raises TmaError
-    where the driver refuses."""
+    """The host's map; strides are in elements, and sizes begin with the outermost dimension. Raises TmaError where the
+    driver refuses."""
     raw = np.zeros(1, FIELDS)
-    fields, rank = raw[0], len(shape)
-    fields["global_address"], fields["rank"], fields["elemtype"] = address, rank - 1, kind
-    fields["swizzle_mode"], fields["fill_mode"], fields["element_stride"][:rank] = swizzle, nan, 1
-    fields["global_dim"][:rank], fields["box_dim"][:rank] = shape[::-1], box[::-1]
-    fields["global_stride"][: rank - 1] = [stride * SIZES[kind] for stride in strides[-2::-1]]
+    fields = raw[0]
+    rank = len(shape)
+    fields["global_address"] = address
+    fields["rank"] = rank - 1
+    fields["elemtype"] = kind
+    fields["swizzle_mode"] = swizzle
+    fields["fill_mode"] = nan
+    fields["element_stride"][:rank] = 1
+    fields["global_dim"][:rank] = shape[::-1]
+    fields["box_dim"][:rank] = box[::-1]
+    fields["global_stride"][: rank - 1] = np.multiply(strides[-2::-1], SIZES[kind])
     decode(raw.tobytes())
     return raw.tobytes()
 
@@ -121,21 +143,27 @@ def encode(
 @lru_cache(maxsize=256)
 def decode(raw: bytes) -> TensorMap:
     fields = np.frombuffer(raw, FIELDS)[0]
-    rank, number, swizzle = int(fields["rank"]) + 1, int(fields["elemtype"]), int(fields["swizzle_mode"])
+    rank = int(fields["rank"]) + 1
+    number = int(fields["elemtype"])
+    swizzle = int(fields["swizzle_mode"])
     if fields["zero"] or rank > 5 or number >= len(KINDS) or swizzle > 3:
         raise TmaError("TMA is given no tensor map")
-    kind, size, nan, address = KINDS[number], SIZES[number], fields["fill_mode"], int(fields["global_address"])
-    shape, box = (tuple(fields[name][:rank][::-1].tolist()) for name in ("global_dim", "box_dim"))
-    pitches, inner = tuple(fields["global_stride"][: rank - 1][::-1].tolist()), box[-1] * size
+    kind, size = KINDS[number], SIZES[number]
+    nan = fields["fill_mode"]
+    address = int(fields["global_address"])
+    shape = tuple(fields["global_dim"][:rank][::-1].tolist())
+    box = tuple(fields["box_dim"][:rank][::-1].tolist())
+    pitches = tuple(fields["global_stride"][: rank - 1][::-1].tolist())
+    inner = box[-1] * size
     limits = [
         (address % 16, f"begins at {address:#x}, a multiple of 16 is needed"),
-        (any(pitch % 16 for pitch in pitches), f"strides of {pitches} bytes, multiples of 16 are needed"),
+        (np.mod(pitches, 16).any(), f"strides of {pitches} bytes, multiples of 16 are needed"),
         (0 in shape or 0 in box, f"a tensor of {shape} and a box of {box}, neither may be empty"),
         (max(box) > 256, f"a box of {box}, 256 is the limit"),
         (inner % 16, f"a box with rows of {inner} bytes, a multiple of 16 is needed"),
         (swizzle and inner > 16 << swizzle, f"rows of {inner} bytes, a swizzle of {16 << swizzle}"),
         (nan and "f" not in kind, f"fills with NaN elements of type {kind}"),
-    ]  # fmt: skip
+    ]
     for broken, problem in limits:
         if broken:
             raise TmaError(f"tensor map: {problem}")
@@ -143,12 +171,12 @@ def decode(raw: bytes) -> TensorMap:
     if unusual or (swizzle and inner < 16 << swizzle):
         raise UnknownError("a tensor map that is interleaved, of element strides, .ftz, or narrower than its swizzle")
     # The constant for NaN is not public; this is what arithmetic on the GPU makes.
-    fill = (b"\xff" * (size - 1) + b"\x7f") if nan else bytes(size)
+    fill = b"\xff" * (size - 1) + b"\x7f" if nan else bytes(size)
     return TensorMap(address, shape, (*pitches, size), box, swizzle, kind, fill)
 
 
 def map_at(w, address: int, number: int, inst) -> TensorMap:
-    """Return the map that TMA is given by its address. `number`: of who reads it."""
+    """The map that TMA is given by its address. `number`: of who reads it."""
     memory = w.cta.machine.memory
     if address >> REGION_BITS == 0:  # the host's
         which, rest = divmod(address - MAPS, MAP_BYTES)
@@ -167,7 +195,7 @@ def map_at(w, address: int, number: int, inst) -> TensorMap:
 
 
 def _in_global(w, address: int, inst) -> tuple[Region, int, slice]:
-    """Return where a map lies: the region, its first byte, and its granules."""
+    """Where a map lies: the region, its first byte, and its granules."""
     ((region, _, places),) = w.cta.machine.memory.places(np.array([address]), MAP_BYTES, inst, 64)
     return region, places.start, granules(places, MAP_BYTES)
 
@@ -187,22 +215,26 @@ def replace(program, inst):
     match = re.fullmatch(r"tensormap\.replace\.tile\.(\w+)\.shared::cta\.b1024\.(b32|b64)", inst.op)
     if not match or match[1] not in FIELDS.names:
         raise UnknownError("a field or a space that this machine does not know")
-    where, (*ordinal, text) = program.shared_address(inst.args[0]), inst.args[1:]
-    name, value, ordinals = match[1], program.get(text, match[2]), [int(number, 0) for number in ordinal]
+    name, kind = match.groups()
+    place, *ordinals, text = inst.args
+    index = 0, *(int(number, 0) for number in ordinals)
+    where, value = program.shared_address(place), program.get(text, kind)
 
     def write(w):
         shared = w.cta.shared
         for lane in lanes_of(w):
-            g = _in_shared(w, start := int(where(w)[lane]))
+            start = int(where(w)[lane])
+            g = _in_shared(w, start)
             shared.note_read(g, w.clock, GENERIC, w.agent, w.epoch, inst)
             shared.note_write(g, w.clock, GENERIC, w.note(inst), inst)
-            fields = shared.data[start : start + MAP_BYTES].view(FIELDS)[name]
-            fields[(0, *ordinals)] = value(w)[lane]
+            field = shared.data[start : start + MAP_BYTES].view(FIELDS)[name]
+            field[index] = value(w)[lane]
 
     return write
 
 
 PUBLISH = "tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.{}.sync.aligned"
+ACQUIRE = "fence.proxy.tensormap::generic.acquire.{}"
 
 
 @effect(*map(PUBLISH.format, SCOPES), operands="@ S #")
@@ -211,18 +243,21 @@ def publish(w, inst, to, source, size):
     if size != MAP_BYTES:
         raise UnknownError(f"{inst}: a tensor map of another size")
     shared, memory = w.cta.shared, w.cta.machine.memory
-    g = _in_shared(w, start := uniform(w, source(w), "the source of a tensor map"))
+    start = uniform(w, source(w), "the source of a tensor map")
+    g = _in_shared(w, start)
     shared.note_read(g, w.clock, GENERIC, w.agent, w.epoch, inst)
-    region, at, target = _in_global(w, uniform(w, to(w), "where a tensor map goes"), inst)
+    address = uniform(w, to(w), "where a tensor map goes")
+    region, at, target = _in_global(w, address, inst)
     memory.note_write(region, target, w.clock, GENERIC, w.note(inst), inst)
     region.data[at : at + size] = shared.data[start : start + size]
     w.tick()
 
 
-@effect(*(f"fence.proxy.tensormap::generic.acquire.{scope}" for scope in SCOPES), operands="@ #")
+@effect(*map(ACQUIRE.format, SCOPES), operands="@ #")
 def acquire(w, inst, where, size):
     """9.7.13.4: whoever this warp lets know of it may give TMA the map as it is now."""
-    address, fences = uniform(w, where(w), "the address of a fence"), w.cta.machine.memory.map_fences
+    address = uniform(w, where(w), "the address of a fence")
+    fences = w.cta.machine.memory.map_fences
     region, _, g = _in_global(w, address, inst)
     writes = region.writes[region.index(g)].tobytes()
     kept = [fence for fence in fences.get(address, ()) if fence[0] == writes]

@@ -1,12 +1,14 @@
 """cp.async (PTX ISA 8.7, 9.7.9.25.3) and TMA (9.7.9.25.5 and 6, 5.5): who may know that something has arrived. Where it
 does: test_tma_kernels.py."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from small_ptx import BAR, INIT, LANDED, TMA, faults, holds, load, run, words
 
-from kernels.machine.order import FaultError, TmaError
-from kernels.machine.tensor_map import KINDS, SIZES, decode, encode
+from kernels.machine.order import BoundsError, FaultError, TmaError
+from kernels.machine.tensor_map import KINDS, SIZES, TensorMap, decode, encode
 
 MINE = "mul.lo.u32 %r50, %t, 16; cvt.u64.u32 %d50, %r50; add.s64 %d51, %A, %d50; add.s64 %d52, %B, %d50;"
 COPY, WAIT = "cp.async.cg.shared.global [%r50], [%d51], 16;", "cp.async.commit_group; cp.async.wait_group 0;"
@@ -128,6 +130,14 @@ def test_limits_of_tensor_maps(change, why):
     assert decode(encode(**LIMITS)).strides == (160, 2)
     with pytest.raises(TmaError, match=why):
         encode(**LIMITS | change)
+
+
+def test_a_box_ends_with_its_tensors_bytes():
+    """A byte further is a fault."""
+    region = SimpleNamespace(data=np.zeros(16, np.uint8))
+    assert TensorMap(0, (16,), (1,), (32,)).part(region, 0, [0]).offsets.tolist() == [*range(16)]
+    with pytest.raises(BoundsError, match="has byte 16 of a tensor of 16"):
+        TensorMap(0, (17,), (1,), (32,)).part(region, 0, [0])
 
 
 @pytest.mark.parametrize(("to", "mode"), [(64, 0), (128, 3), (4096, 0)])
