@@ -118,6 +118,14 @@ class Kernel:
         """The declared type of a register; None of what is none."""
         return self.kinds.get(register)
 
+    def loops(self) -> list[tuple[int, int]]:
+        """First and last instruction of each: what a branch goes back to, and the branch."""
+        loops = []
+        for at, inst in enumerate(self.code):
+            if inst.op.startswith("bra") and self.labels[inst.args[0]] < at:
+                loops.append((self.labels[inst.args[0]], at))
+        return loops
+
 
 def operands(text: str) -> tuple[str, ...]:
     """What commas divide, but for those inside brackets.
