@@ -32,7 +32,7 @@ IN_LOOPS = 16  # mbarriers at most that one instruction initialises, where it is
 
 SPECIAL_ROWS = """
 %tid.* | w.program.tid[w.number][#]
-%ntid.* | full(w.program.block[#])
+%ntid.* | full(w.program.kernel.block[#])
 %ctaid.* | full(w.cta.place[#])
 %nctaid.* | full(w.cta.launch.shape[#])
 %clusterid.* | full(w.cta.place[#] // w.program.clusters[#])
@@ -146,7 +146,6 @@ class Program:
         self.kernel = kernel
         self.shared_bytes = shared_bytes
         self.threads = kernel.threads
-        self.block = kernel.block
         self.warps = -(-self.threads // LANES)
         self.cluster = kernel.cluster
         self.clusters = kernel.cluster, 1, 1
@@ -164,7 +163,7 @@ class Program:
         self.steps: list[Step | None] = [None] * len(kernel.code)
         self._compile()
         threads = np.arange(self.warps * LANES, dtype=np.uint32).reshape(-1, LANES)
-        x, y, _ = self.block
+        x, y, _ = kernel.block
         self.tid = [*zip(threads % x, threads // x % y, threads // (x * y), strict=True)]
         """Of each warp the x, y and z of its lanes."""
         self.local = np.full((LANES, kernel.local_bytes), EMPTY, np.uint8)

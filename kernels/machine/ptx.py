@@ -8,7 +8,6 @@ import ast
 import linecache
 import math
 import re
-import struct
 from collections import ChainMap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -299,14 +298,10 @@ def literal_bits(text: str, width: int) -> int:
         return int(digits, 16)
     if width not in (32, 64):
         raise UnknownError(f"a float {literal[0]} of {width} bits")
-    if digits:
-        form = ">f" if literal["single"] else ">d"
-        (number,) = struct.unpack(form, bytes.fromhex(digits))
-    else:
-        number = float(literal[0])
+    number = np.frombuffer(bytes.fromhex(digits), f">f{len(digits) // 2}")[0] if digits else float(literal[0])
+    size = width // 8
     with np.errstate(over="ignore"):
-        rounded = np.float32(number) if width == 32 else np.float64(number)
-    return int(rounded.view(f"u{width // 8}"))
+        return int(np.array(number, f"f{size}").view(f"u{size}"))
 
 
 OWN = "@"
