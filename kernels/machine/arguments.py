@@ -169,9 +169,13 @@ def check_named(option: str, name: str, tensors: Mapping[str, Tensor]) -> None:
 
 
 def expectations(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What tensors must hold, in their own types."""
+    wanted = {}
     for name, values in expected.items():
         check_named("expected", name, tensors)
+        tensor = tensors[name]
         shape = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
-        if shape != tuple(tensors[name].shape):
-            raise ValueError(f"expected[{name!r}] is {shape}, the argument is {tuple(tensors[name].shape)}")
-    return {name: values.to(tensors[name].dtype) for name, values in expected.items()}
+        if shape != tuple(tensor.shape):
+            raise ValueError(f"expected[{name!r}] is {shape}, the argument is {tuple(tensor.shape)}")
+        wanted[name] = values.to(tensor.dtype)
+    return wanted

@@ -55,18 +55,22 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     try:
         if options.triton:
-            return max([under(version, words) for version in options.triton.split(",")])
+            return max(under(version, words) for version in options.triton.split(","))
         file, _, name = (options.place or "").rpartition("::")
-        if not file and name.endswith(".py"):
+        if file:
+            module = load(Path(file))
+            has_cases = hasattr(module, "cases")
+            kernels = {word: value for word, value in vars(module).items() if isinstance(value, KernelInterface)}
+            if name in kernels and others:
+                raise ValueError(f"what is {others[0]}?")
+            if name in kernels and has_cases:
+                return judge(kernels[name], name, module.cases, options)
+            if name in kernels:
+                raise ValueError(f"{file} has no cases(); see --help")
+            if has_cases:
+                raise ValueError(f"{file} has no kernel {name}; it has {', '.join(kernels) or 'none'}")
+        elif name.endswith(".py"):
             raise ValueError(f"{name}: which kernel of it? It takes FILE::NAME")
-        module = load(Path(file)) if file else None
-        kernels = {word: value for word, value in vars(module or object).items() if isinstance(value, KernelInterface)}
-        if name in kernels and not others and hasattr(module, "cases"):
-            return judge(kernels[name], name, module.cases, options)
-        if name in kernels:
-            raise ValueError(f"what is {others[0]}?" if others else f"{file} has no cases(); see --help")
-        if hasattr(module, "cases"):
-            raise ValueError(f"{file} has no kernel {name}; it has {', '.join(kernels) or 'none'}")
     except ValueError as error:
         parser.error(str(error))
     if __package__ == "kernels.machine" and SUITE.is_dir():

@@ -143,6 +143,16 @@ def type_of(device: Any) -> str:
     return "cuda" if isinstance(device, int) else torch.device(device).type
 
 
+FROM_NUMPY = torch.from_numpy
+
+
+def from_numpy(array: Any) -> Tensor:
+    """torch's own, on the host."""
+    tensor = FROM_NUMPY(array)
+    mark(tensor, True)
+    return tensor
+
+
 class HostsGenerator(torch.Generator):
     def __new__(cls, device: Any = None):
         return super().__new__(cls, "cpu")
@@ -170,10 +180,7 @@ class Stream(Event):
     cuda_stream = 0
     device = torch.device("cuda", 0)
 
-    def wait_stream(self, other: Any) -> None:
-        begin()
-
-    wait_event = record_event = wait_stream
+    wait_stream = wait_event = record_event = Event.record
 
 
 class Driver(SimpleNamespace):
@@ -264,17 +271,7 @@ def patches(capability: int, shared_bytes: int, sms: int) -> Iterator[Any]:
         CUDAGraph=uncovered("torch.cuda.CUDAGraph"),
         graph=uncovered("torch.cuda.graph"),
     )
-    yield patch.multiple(torch, Generator=HostsGenerator, from_numpy=hosts(torch.from_numpy))
+    yield patch.multiple(torch, Generator=HostsGenerator, from_numpy=from_numpy)
     yield patch.object(torch.version, "cuda", "12.8")
     yield patch.object(CompiledKernel, "_init_handles", uncovered("a compiled kernel's n_regs and n_spills"))
     yield patch.object(triton.runtime.driver, "_active", Driver(capability, shared_bytes, sms))
-
-
-def hosts(function: Any) -> Any:
-    """The function, with the mark on what it returns."""
-
-    def marked(*arguments):
-        mark(result := function(*arguments), True)
-        return result
-
-    return marked

@@ -20,7 +20,7 @@ FUNCTION = re.compile(
 )
 VARIABLE = re.compile(
     r"(?<!\w)\.(?P<space>param|local|global|const|shared)(?P<words>(?:\s*\.\w+(?:\s+\d+\b)?)*)\s+(?P<name>[\w$%]+)"
-    r"(?P<sizes>(?:\s*\[\s*\d*\s*\])*)\s*(?:=\s*(?P<values>[^;]*))?"
+    r"(?P<sizes>(?:\s*\[\s*\d*\s*\])*)\s*(?P<values>(?:=[^;]*)?)"
 )
 ELEMENT = re.compile(r"(?:\.v(?P<count>[248])\s*)?\.(?P<letter>[bfsu])(?P<bits>8|16|32|64)\b")
 FLOAT = re.compile(r"0[fF](?P<single>\w{8})|0[dD](?P<double>\w{16})|-?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][-+]?\d+)?")
@@ -267,14 +267,14 @@ def variables_in(text: str) -> Iterator[Variable]:
             is_array=bool(sizes or element["count"]),
             size=unit * math.prod(int(size or 0) for size in sizes),
             alignment=int(given[1]) if given else unit,
-            values=match["values"] or "",
+            values=match["values"],
         )
 
 
 def _initialised(variable: Variable) -> bytes:
     width = int(variable.kind[1:])
     contents = b""
-    for number in re.sub(r"[{}\s]", "", variable.values).split(","):
+    for number in re.sub(r"[={}\s]", "", variable.values).split(","):
         try:
             value = literal_bits(number or "0", width)
         except UnknownError:

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from .alu import LANES
 from .device import Cta, Event, Machine, Warp
+from .divergence import active
 from .memory import REGION_BITS, Shared, Single
 from .order import GRANULE, FaultError, UninitialisedError
 from .program import Program, Ready, Step
@@ -164,7 +164,7 @@ def lanes_at(warp: Warp, inst: Instruction, address: int) -> tuple[int, ...]:
     is of the whole warp."""
     if not re.match(r"(ld|st|atom|red|cp\.async\.c[ag])\.", inst.op):
         return ()
-    takes_part = np.ones(LANES, bool) if warp.mask is None else warp.mask
+    takes_part = active(warp)
     for text in inst.args:
         if not text.startswith("["):
             continue

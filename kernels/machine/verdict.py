@@ -13,7 +13,6 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -106,6 +105,8 @@ def check(
     for name, number in dict(seeds=seeds, slots=slots, budget=budget, processes=processes).items():
         if number is not None and number < 1:
             raise ValueError(f"{name}={number}: it is a whole number from 1 on")
+    if isinstance(expected, Tensor):
+        expected = [expected]
     trial = Trial(resolve(kernel, grid, args), arch, (slots, budget), expected, tolerance, empty, row or [])
     fault = None
     rounded = []
@@ -185,7 +186,7 @@ class Trial:
         launch: Call,
         arch: str,
         limits: tuple,
-        expected: Mapping | None,
+        expected: Mapping | Sequence | None,
         tolerance: Any,
         empty: Any,
         row: list,
@@ -211,7 +212,7 @@ class Trial:
         if isinstance(expected, Mapping):
             self.wanted = expectations(self.tensors, expected)
         elif self.is_given:
-            self.unnamed = [expected] if isinstance(expected, Tensor) else [*expected]
+            self.unnamed = [*expected]
         self.begun_late = list(left_by_a_check(self.tensors)) if self.is_given else []
         storages = {tensor.untyped_storage(): whole(tensor) for tensor in self.tensors.values()}
         self.before = {storage.data_ptr(): (array, array.copy()) for storage, array in storages.items()}
@@ -219,8 +220,6 @@ class Trial:
         for start, flags in self.empty.items():
             _, contents = self.before[start]
             contents[flags] = EMPTY
-        self.doubts: list[report.Row] = []
-        self.early: list[str] = []
 
     def outcomes(self, seeds: Sequence[int], processes: int, trace: str | Path | None) -> Iterator[Outcome]:
         """Yield what comes of each order of events. The first shows what the others must agree with."""
@@ -272,8 +271,8 @@ class Trial:
         coarse = any(tensor.is_floating_point() and tensor.itemsize < 4 for tensor in self.tensors.values())
         self.rounding = 1e-2 if coarse or "tf32" in opcodes else 1e-4
         self.lost = [("perhaps", problem) for problem in made.lost]
-        for problem in made.races:
-            self.doubts.append(("perhaps", f"{problem};\nno run shows this, so it does not count"))
+        self.doubts = [("perhaps", f"{problem};\nno run shows this, so it does not count") for problem in made.races]
+        self.early = []
         if self.launch.args.get("launch_pdl") and not self.row and (early := before_wait(made)):
             self.early.append(f"{early} is in front of griddepcontrol.wait, {EARLY}")
 
@@ -446,7 +445,7 @@ def resident(made: Compiled, target: int) -> int:
     return max(sm.count * fitting // program.cluster, 1) * program.cluster
 
 
-def forked(target: Callable, *args: Any) -> tuple[BaseProcess, Connection]:
+def forked(target: Callable, *args: Any) -> tuple[multiprocessing.Process, Connection]:
     """A process that calls `target` with these, and last with where to send to; and where that is received."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
@@ -469,7 +468,7 @@ def seconds_of(process: int) -> list[str]:
     return text.rpartition(")")[2].split()[11:13]
 
 
-def received(seed: int, process: BaseProcess, receiver: Connection) -> Outcome:
+def received(seed: int, process: multiprocessing.Process, receiver: Connection) -> Outcome:
     """What a forked process sends, or what became of it."""
     spent = None
     while not receiver.poll(IDLE_S):
@@ -517,19 +516,18 @@ def left_by_a_check(tensors: Mapping[str, Tensor]) -> Iterator[str]:
 
 def difference(tensor: Tensor, expected: Tensor, tolerance: float) -> tuple[tuple[int, ...], str] | None:
     """The first element that is not as expected, and what is to be told of all; None where all are."""
-    is_float = tensor.dtype.is_floating_point
-    if is_float:
+    form = ""
+    if tensor.is_floating_point():
+        form = ".9g"
         tensor = tensor.detach().double()
         expected = expected.detach().double()
-    if is_float and tolerance:
-        wrong = ~torch.isclose(tensor, expected, rtol=tolerance, atol=tolerance, equal_nan=True)
     else:
-        wrong = (tensor != expected) & ~((tensor != tensor) & (expected != expected))  # NaN is equal to NaN
+        tolerance = 0
+    wrong = ~torch.isclose(tensor, expected, rtol=tolerance, atol=tolerance, equal_nan=True)
     count = int(wrong.sum())
     if not count:
         return None
     index = tuple(wrong.nonzero()[0].tolist())
     largest = (tensor[wrong].double() - expected[wrong].double()).abs().max().item()
-    form = ".9g" if is_float else ""
     pair = f"is {tensor[index].item():{form}}, expected {expected[index].item():{form}}"
     return index, f"{pair}; {count} of {wrong.numel()} elements differ, by up to {largest:.3g}"
