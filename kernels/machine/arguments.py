@@ -6,7 +6,7 @@ What is not right raises ValueError, in one line.
 import difflib
 import gc
 import operator
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from .plain import PtxKernel
 
 
 def resolve(kernel: Any, grid: Any, args: Mapping[str, Any] | Sequence[Any]) -> Call:
-    """Return the launch that `kernel[grid](**args)` stands for: of an autotuned kernel with the first configuration
+    """The launch that `kernel[grid](**args)` stands for: of an autotuned kernel with the first configuration
     that is not pruned, of one with heuristics with what they say."""
     if isinstance(kernel, PtxKernel):
         return Call(kernel, whole_numbers("grid", grid), dict(args))
@@ -34,10 +34,13 @@ def resolve(kernel: Any, grid: Any, args: Mapping[str, Any] | Sequence[Any]) -> 
         raise ValueError("TRITON_INTERPRET is set, so nothing is compiled; unset it before the kernel is imported")
     if not isinstance(kernel, JITFunction):
         raise ValueError(f"{kernel!r:.80} is no kernel: it is a function under @triton.jit or @gluon.jit")
-    name, names = kernel.__name__, kernel.arg_names
-    if not isinstance(args, Mapping) and len(args) > len(names):
-        raise ValueError(f"{name} has {len(names)} arguments, {len(args)} are given; options go by name")
-    given = dict(args if isinstance(args, Mapping) else zip(names, args, strict=False))
+    name = kernel.__name__
+    names = kernel.arg_names
+    if not isinstance(args, Mapping):
+        if len(args) > len(names):
+            raise ValueError(f"{name} has {len(names)} arguments, {len(args)} are given; options go by name")
+        args = zip(names, args, strict=False)
+    given = dict(args)
     for wrapper in wrappers:
         if isinstance(wrapper, Heuristics):
             for argument, rule in wrapper.values.items():
@@ -45,14 +48,18 @@ def resolve(kernel: Any, grid: Any, args: Mapping[str, Any] | Sequence[Any]) -> 
         else:
             configure(name, wrapper, given)
     words = [*names, *CUDAOptions.__dataclass_fields__, "debug", "instrumentation_mode"]
-    if unknown := [argument for argument in given if argument not in words]:
-        near = difflib.get_close_matches(unknown[0], words, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"its arguments are {', '.join(names)}"
-        raise ValueError(f"{name} has no argument {unknown[0]}; {hint}")
+    for argument in given:
+        if argument not in words:
+            near = difflib.get_close_matches(argument, words, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"its arguments are {', '.join(names)}"
+            raise ValueError(f"{name} has no argument {argument}; {hint}")
     everything = {p.name: p.default for p in kernel.params if p.has_default} | given
-    if lacking := [argument for argument in names if argument not in everything]:
+    lacking = [argument for argument in names if argument not in everything]
+    if lacking:
         raise ValueError(f"{name} needs {', '.join(lacking)} too; give it in args")
-    return Call(kernel, whole_numbers("grid", grid(everything) if callable(grid) else grid), given)
+    if callable(grid):
+        grid = grid(everything)
+    return Call(kernel, whole_numbers("grid", grid), given)
 
 
 def configure(name: str, tuner: Autotuner, given: dict[str, Any]) -> None:
@@ -77,12 +84,18 @@ def whole_numbers(name: str, shape: Any) -> tuple[int, ...]:
     return sizes
 
 
-def tensors_of(args: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
-    """Yield the tensors among arguments, also of descriptors and in tuples, by name."""
+def leaves(args: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Arguments by name, of tuples those inside."""
     for name, value in args.items():
         if isinstance(value, tuple):
-            yield from tensors_of({f"{name}[{number}]": inner for number, inner in enumerate(value)})
-            continue
+            yield from leaves({f"{name}[{number}]": inner for number, inner in enumerate(value)})
+        else:
+            yield name, value
+
+
+def tensors_of(args: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
+    """The tensors among arguments, also of descriptors and in tuples, by name."""
+    for name, value in leaves(args):
         if type(value).__module__ == "numpy":
             raise ValueError(f"{name} is of NumPy; torch.from_numpy({name}) or {name}.item() is what a kernel takes")
         tensor = value.base if isinstance(value, TensorWrapper) or hasattr(value, "block_shape") else value
@@ -95,26 +108,21 @@ def tensors_of(args: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
 
 
 def covered_bytes(args: Mapping[str, Any]) -> dict[int, np.ndarray]:
-    """Return, of each storage that arguments have a part of, which bytes these are."""
-    views = [(tensor, tensor.shape, tensor.stride()) for _, tensor in tensors_of(args)]
-    for value in leaves(args.values()):
-        if hasattr(value, "block_shape"):  # a descriptor, whose tensor may be another than its base
-            views.append((getattr(value.base, "base", value.base), value.shape, value.strides))
+    """By where a storage starts, which of its bytes arguments have; without those that they have all of."""
     covered: dict[int, np.ndarray] = {}
-    for view in views:
-        flag(covered, *view)
-    for start, flags in list(covered.items()):
-        if flags.all():
-            del covered[start]
-    return covered
+    for _, tensor in tensors_of(args):
+        flag(covered, tensor, tensor.shape, tensor.stride())
+    for _, value in leaves(args):
+        if hasattr(value, "block_shape"):  # a descriptor, whose tensor may be another than its base
+            flag(covered, getattr(value.base, "base", value.base), value.shape, value.strides)
+    return {start: flags for start, flags in covered.items() if not flags.all()}
 
 
 def flag(of_storages: dict[int, np.ndarray], tensor: Tensor, shape: Sequence[int], strides: Sequence[int]) -> None:
     """Set the flags of the bytes that a view of a storage has, by where the storage starts."""
-    storage, size = tensor.untyped_storage(), tensor.element_size()
-    if storage.data_ptr() not in of_storages:
-        of_storages[storage.data_ptr()] = np.zeros(storage.nbytes(), bool)
-    flags = of_storages[storage.data_ptr()]
+    storage = tensor.untyped_storage()
+    size = tensor.element_size()
+    flags = of_storages.setdefault(storage.data_ptr(), np.zeros(storage.nbytes(), bool))
     if 0 not in shape:
         steps = [size * stride for stride in strides]
         elements = flags[tensor.storage_offset() * size :]
@@ -122,7 +130,7 @@ def flag(of_storages: dict[int, np.ndarray], tensor: Tensor, shape: Sequence[int
 
 
 def empty_bytes(tensors: Mapping[str, Tensor], names: Sequence[str]) -> dict[int, np.ndarray]:
-    """Return, by where a storage starts, which of its bytes nobody has written before the launch."""
+    """By where a storage starts, which of its bytes nobody has written before the launch."""
     empty: dict[int, np.ndarray] = {}
     for name in names:
         check_named("empty", name, tensors)
@@ -131,25 +139,17 @@ def empty_bytes(tensors: Mapping[str, Tensor], names: Sequence[str]) -> dict[int
     return empty
 
 
-def leaves(values: Iterable[Any]) -> Iterator[Any]:
-    """Yield values, of tuples those inside."""
-    for value in values:
-        if isinstance(value, tuple):
-            yield from leaves(value)
-        else:
-            yield value
-
-
 def pointers_in(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, tuple[int, ...], Tensor]]:
-    """Yield where an argument holds the address of a tensor of this process, and that tensor: its name and index."""
+    """Where an argument holds the address of a tensor of this process: its name, the index in it, and that tensor."""
     for name, table in tensors.items():
-        if table.dtype != torch.int64 or not (table > 1 << 32).any():
+        if table.dtype != torch.int64:
             continue
-        living = tensors_by_address()
-        for index in (table > 1 << 32).nonzero().tolist():
-            target = living.get(table[tuple(index)].item())
+        far = (table > 1 << 32).nonzero().tolist()
+        living = tensors_by_address() if far else {}
+        for index in map(tuple, far):
+            target = living.get(table[index].item())
             if target is not None:
-                yield name, tuple(index), target
+                yield name, index, target
 
 
 def tensors_by_address() -> dict[int, Tensor]:
@@ -169,9 +169,13 @@ def check_named(option: str, name: str, tensors: Mapping[str, Tensor]) -> None:
 
 
 def expectations(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What tensors must hold, in their own types."""
+    wanted = {}
     for name, values in expected.items():
         check_named("expected", name, tensors)
+        tensor = tensors[name]
         shape = tuple(values.shape) if isinstance(values, Tensor) else type(values).__name__
-        if shape != tuple(tensors[name].shape):
-            raise ValueError(f"expected[{name!r}] is {shape}, the argument is {tuple(tensors[name].shape)}")
-    return {name: values.to(tensors[name].dtype) for name, values in expected.items()}
+        if shape != tuple(tensor.shape):
+            raise ValueError(f"expected[{name!r}] is {shape}, the argument is {tuple(tensor.shape)}")
+        wanted[name] = values.to(tensor.dtype)
+    return wanted

@@ -5,23 +5,23 @@ FILE has `def cases()`, which yields (grid, args, expected), and a tolerance as 
 
 import argparse
 import importlib.util
-import multiprocessing
 import os
 import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import IO
 
 import torch
 import triton
 from triton.runtime.jit import KernelInterface
 
 from .gpus import ARCHITECTURES
-from .verdict import BUDGET, check, why
+from .verdict import BUDGET, check, forked, why
 
 HERE = Path(__file__).parent
 SUITE = HERE.parents[1] / "tests" / "machine"
@@ -55,30 +55,32 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     try:
         if options.triton:
-            return max([under(version, words) for version in options.triton.split(",")])
+            return max(under(version, words) for version in options.triton.split(","))
         file, _, name = (options.place or "").rpartition("::")
-        if not file and name.endswith(".py"):
+        if file:
+            module = load(Path(file))
+            has_cases = hasattr(module, "cases")
+            kernels = {word: value for word, value in vars(module).items() if isinstance(value, KernelInterface)}
+            if name in kernels and others:
+                raise ValueError(f"what is {others[0]}?")
+            if name in kernels and has_cases:
+                return judge(kernels[name], name, module.cases, options)
+            if name in kernels:
+                raise ValueError(f"{file} has no cases(); see --help")
+            if has_cases:
+                raise ValueError(f"{file} has no kernel {name}; it has {', '.join(kernels) or 'none'}")
+        elif name.endswith(".py"):
             raise ValueError(f"{name}: which kernel of it? It takes FILE::NAME")
-        module = load(Path(file)) if file else None
-        kernels = {word: value for word, value in vars(module or object).items() if isinstance(value, KernelInterface)}
-        if name in kernels and not others and hasattr(module, "cases"):
-            return judge(kernels[name], name, module.cases, options)
-        if name in kernels:
-            raise ValueError(f"what is {others[0]}?" if others else f"{file} has no cases(); see --help")
-        if hasattr(module, "cases"):
-            raise ValueError(f"{file} has no kernel {name}; it has {', '.join(kernels) or 'none'}")
     except ValueError as error:
-        problem = str(error)
-    else:
-        if __package__ == "kernels.machine" and SUITE.is_dir():
-            sys.path.insert(0, str(SUITE))
-            return importlib.import_module("command").main(words)
-        problem = "it takes FILE::NAME of a kernel; see --help"
-    parser.error(problem)
+        parser.error(str(error))
+    if __package__ == "kernels.machine" and SUITE.is_dir():
+        sys.path.insert(0, str(SUITE))
+        return importlib.import_module("command").main(words)
+    parser.error("it takes FILE::NAME of a kernel; see --help")
 
 
 def coverage() -> Iterator[str]:
-    """Yield the lines of a table of the instructions that the machine models, as each of its modules lists its own."""
+    """The lines of a table of the instructions that the machine models, as each of its modules lists its own."""
     yield "Alternatives stand in braces, what may be left out in brackets.\n"
     yield "| instruction | modelled how |"
     yield "|---|---|"
@@ -92,20 +94,17 @@ def coverage() -> Iterator[str]:
 def judge(kernel: KernelInterface, name: str, cases: Callable, options: argparse.Namespace) -> int:
     """In a process of its own, which a compiler may end. Then another one goes on with the next case."""
     torch.set_num_threads(1)  # a forked process would wait for others in vain
-    count, bad, has_ended = 0, 0, False
+    count = 0
+    bad = 0
     with tempfile.TemporaryFile() as printed:
-        while not has_ended:
-            receiver, sender = multiprocessing.Pipe(duplex=False)
-            given = kernel, name, cases, options, printed, count, sender
-            child = multiprocessing.get_context("fork").Process(target=judge_each, args=given)
-            child.start()
-            sender.close()
+        while True:
+            child, receiver = forked(judge_each, kernel, name, cases, options, printed, count)
             try:
                 while message := receiver.recv():
                     count, text, is_bad = message
                     bad += is_bad
                     print(text, end="", flush=True)
-                has_ended = True
+                break
             except EOFError:
                 child.join()
                 bad += 1
@@ -118,9 +117,14 @@ def judge(kernel: KernelInterface, name: str, cases: Callable, options: argparse
 
 
 def judge_each(
-    kernel: KernelInterface, name: str, cases: Callable, options: argparse.Namespace, printed: Any, begun: int,
-    sender: Any,
-) -> None:  # fmt: skip
+    kernel: KernelInterface,
+    name: str,
+    cases: Callable,
+    options: argparse.Namespace,
+    printed: IO[bytes],
+    begun: int,
+    sender: Connection,
+) -> None:
     """Send what comes of each case behind those that were begun. What it prints to stderr goes to a file."""
     stderr = os.dup(2)
     try:
@@ -132,13 +136,18 @@ def judge_each(
             printed.truncate()
             os.dup2(printed.fileno(), 2)
             try:
-                more = dict(zip(("expected", "tolerance"), expected, strict=False))
-                verdict = check(kernel, grid, args, **{word: getattr(options, word) for word in PASSED_ON}, **more)
+                given = dict(zip(("expected", "tolerance"), expected, strict=False))
+                for word in PASSED_ON:
+                    given[word] = getattr(options, word)
+                verdict = check(kernel, grid, args, **given)
             except ValueError as error:
-                title, text, is_bad = "", f"{error}; {said_in(printed)}".removesuffix("; "), True
+                title = ""
+                text = f"{error}; {said_in(printed)}".removesuffix("; ")
+                is_bad = True
             else:
                 title = f"  {verdict.instructions} instructions  {verdict.seconds:.1f} s"
-                text, is_bad = str(verdict), not verdict
+                text = str(verdict)
+                is_bad = not verdict
                 printed.seek(0)
                 os.write(stderr, printed.read())
             finally:
@@ -151,7 +160,7 @@ def judge_each(
         sender.send(None)
 
 
-def said_in(printed: Any) -> str:
+def said_in(printed: IO[bytes]) -> str:
     """Why a compiler failed, of what it printed."""
     printed.seek(0)
     lines = printed.read().decode(errors="replace").splitlines()
@@ -178,11 +187,13 @@ def under(version: str, words: list[str]) -> int:
         raise ValueError(f"--triton {version} is no version, as 3.9 or 3.9.0")
     if tuple(map(int, version.split("."))) < (3, 5):
         raise ValueError(f"--triton {version}: the machine takes 3.5 and later; tried are {TRIED}")
-    folder, wanted = CACHE / f"triton-{version}", f"triton=={version}" + ".*" * (version.count(".") == 1)
+    folder = CACHE / f"triton-{version}"
+    wanted = f"triton=={version}" + ".*" * (version.count(".") == 1)
     if not folder.is_dir():
         part = folder.with_name(f"{folder.name}-{os.getpid()}")
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(part), wanted]
-        if (done := subprocess.run(pip, capture_output=True, text=True)).returncode:
+        done = subprocess.run(pip, capture_output=True, text=True)
+        if done.returncode:
             raise ValueError(f"--triton {version}: pip finds no {wanted}: {done.stderr.strip().splitlines()[-1]}")
         part.rename(folder)
     option = argparse.ArgumentParser(add_help=False)

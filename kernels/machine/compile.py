@@ -26,18 +26,22 @@ class Call:
     args: dict[str, Any] = field(repr=False)
 
 
+def driver_for(target: int) -> SimpleNamespace:
+    """As much of a driver as Triton asks for where it compiles."""
+    return SimpleNamespace(
+        get_current_target=lambda: GPUTarget("cuda", target, WARP_SIZE),
+        # Triton keys compiled kernels by it: a number that no device has keeps ours apart from those of a GPU here.
+        get_current_device=lambda: target,
+        get_current_stream=lambda device=0: 0,
+    )
+
+
 @contextmanager
 def offline(target: int) -> Iterator[None]:
     """Make Triton compile for compute capability `target` (90 for 9.0) inside the block."""
     driver = triton.runtime.driver
     before = driver._active  # no public getter leaves a driver uncreated, and creating one without a GPU raises
-    compiling = SimpleNamespace(  # as much of a driver as it asks for
-        get_current_target=lambda: GPUTarget("cuda", target, WARP_SIZE),
-        # Triton keys compiled kernels by it: a number that no device has keeps ours apart from those of a GPU here.
-        get_current_device=lambda: target,
-        get_current_stream=lambda device: 0,
-    )
-    driver.set_active(compiling)
+    driver.set_active(driver_for(target))
     try:
         yield
     finally:

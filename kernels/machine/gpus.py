@@ -18,8 +18,11 @@ class Sm(NamedTuple):
 
 ARCHITECTURES = {"sm_80": 80, "sm_86": 86, "sm_89": 89, "sm_90": 90, "sm_90a": 90}
 SMS = {
-    80: Sm(108, 64, 32, 167_936), 86: Sm(84, 48, 16, 102_400),
-    89: Sm(142, 48, 24, 102_400), 90: Sm(132, 64, 32, 233_472),
-}  # fmt: skip
+    80: Sm(108, 64, 32, 167_936),
+    86: Sm(84, 48, 16, 102_400),
+    89: Sm(142, 48, 24, 102_400),
+    90: Sm(132, 64, 32, 233_472),
+}
 RESERVED = 1024  # bytes of shared memory of each CTA, for the system
-REGISTERS, REGISTERS_AT_ONCE = 65_536, 256  # of an SM; how many a warp is given at a time
+REGISTERS = 65_536  # of an SM
+REGISTERS_AT_ONCE = 256  # that a warp is given at a time

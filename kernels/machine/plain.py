@@ -43,12 +43,12 @@ class PtxKernel:
         return Program(self.code, self.shared_bytes)
 
     def named(self, args: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
-        """Return arguments by name. Raises ValueError where a parameter does not take its own."""
+        """The arguments by name. Raises ValueError where a parameter does not take its own."""
         names = list(self.code.parameters)
         if not isinstance(args, (Mapping, Sequence)) or len(args) != len(names):
             listed = ", ".join(f"{name} ({self.form(name)})" for name in names)
             raise ValueError(f"{self.__name__} takes {len(names)} arguments: {listed}; given are {args!r:.60}")
-        given = dict(args) if isinstance(args, Mapping) else dict(zip(names, args, strict=True))
+        given = dict(args if isinstance(args, Mapping) else zip(names, args, strict=True))
         self.values(given, lambda tensor: FAR, lambda made: FAR)
         return given
 
@@ -56,10 +56,11 @@ class PtxKernel:
         return self.code.parameter_kinds[name] or f"{self.code.parameters[name]} bytes"
 
     def values(self, args: Mapping[str, Any], address: Callable, add_map: Callable[[bytes], int]) -> list[int | bytes]:
-        """Return what lies in each parameter: a number, or the bytes of a structure."""
+        """What lies in each parameter: a number, or the bytes of a structure."""
         values = []
         for (given, value), name in zip(args.items(), self.code.parameters, strict=True):
-            size, kind = self.code.parameters[name], self.code.parameter_kinds[name]
+            size = self.code.parameters[name]
+            kind = self.code.parameter_kinds[name]
             try:
                 if hasattr(value, "block_shape") and size == 128:
                     values.append(add_map(map_of(value, address)))
@@ -74,7 +75,7 @@ class PtxKernel:
 
 
 def number(value: Any, kind: str, address: Callable) -> int:
-    """Return the bits of a number, or the address of a tensor."""
+    """The bits of a number, or the address of a tensor."""
     width = int(kind[1:])
     if kind[0] == "f" or (kind[0] == "b" and isinstance(value, float)):
         return int.from_bytes(struct.pack(FLOATS[width], value), "little")
@@ -83,7 +84,7 @@ def number(value: Any, kind: str, address: Callable) -> int:
 
 
 def structure(value: Any, size: int, address: Callable) -> bytes:
-    """Return the bytes of a structure: given as they are, as a tuple of a format of `struct` and its values, or as the
+    """The bytes of a structure: given as they are, as a tuple of a format of `struct` and its values, or as the
     tensor whose address is all of it."""
     if isinstance(value, Tensor):
         value = "P", value
@@ -92,17 +93,22 @@ def structure(value: Any, size: int, address: Callable) -> bytes:
         return structure(packed.ljust(size, b"\0"), size, address)
     if isinstance(value, (int, float, str)):
         raise ValueError('give bytes, or a tuple as ("Pif", x, 3, 0.5), by the formats of struct')
-    if len(value := bytes(value)) != size:
+    value = bytes(value)
+    if len(value) != size:
         raise ValueError(f"these are {len(value)}")
     return value
 
 
 def map_of(descriptor: Any, address: Callable) -> bytes:
-    """Return the tensor map of a TensorDescriptor: a box of its block_shape, swizzled as its layout says."""
-    tensor, width = descriptor.base, getattr(getattr(descriptor, "layout", None), "swizzle_byte_width", 0)
+    """The tensor map of a TensorDescriptor: a box of its block_shape, swizzled as its layout says."""
+    tensor = descriptor.base
+    layout = getattr(descriptor, "layout", None)
+    width = getattr(layout, "swizzle_byte_width", 0)
     floats = re.fullmatch(r"torch\.(b?f)loat(16|32|64)", str(tensor.dtype))
     kind = floats[1] + floats[2] if floats else f"u{8 * tensor.itemsize}"
     swizzle = max(width.bit_length() - 5, 0)  # 1 of 32 bytes, 2 of 64, 3 of 128
-    start, is_nan = address(tensor), descriptor.padding == "nan"
-    shape, strides, box = descriptor.shape, descriptor.strides, descriptor.block_shape
-    return encode(start, shape, strides, KINDS.index(kind), box, swizzle, is_nan)
+    shape = descriptor.shape
+    strides = descriptor.strides
+    box = descriptor.block_shape
+    is_nan = descriptor.padding == "nan"
+    return encode(address(tensor), shape, strides, KINDS.index(kind), box, swizzle, is_nan)

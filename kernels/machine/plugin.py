@@ -73,7 +73,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Iterator:
 
 
 def is_uncovered(item: pytest.Item, error: Exception | None) -> bool:
-    """Return whether a test that runs on the machine has asked for what the pretended GPU lacks."""
+    """Whether a test that runs on the machine has asked for what the pretended GPU lacks."""
     if BLOCK not in item.stash:
         return False
     from .pretend import UncoveredError
@@ -117,20 +117,29 @@ def message(launch: "Launch") -> str:
 def entry(item: pytest.Item, launch: "Launch") -> dict[str, Any]:
     file, line = launch.place
     return dict(
-        test=item.nodeid, kernel=launch.kernel, kind=launch.verdict.kind, file=os.path.relpath(file), line=line,
-        text=launch.verdict.text, instructions=launch.verdict.instructions,
-    )  # fmt: skip
+        test=item.nodeid,
+        kernel=launch.kernel,
+        kind=launch.verdict.kind,
+        file=os.path.relpath(file),
+        line=line,
+        text=launch.verdict.text,
+        instructions=launch.verdict.instructions,
+    )
 
 
 class Entries:
     """What was said of each launch: for the terminal, a file, and GitHub's annotations."""
 
     def __init__(self, config: pytest.Config):
-        self.file, self.entries = config.option.machine_json, []
+        self.file = config.option.machine_json
+        self.entries = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.when == "call":
-            self.entries += [json.loads(value) for name, value in report.user_properties if name == PROPERTY]
+        if report.when != "call":
+            return
+        for name, value in report.user_properties:
+            if name == PROPERTY:
+                self.entries.append(json.loads(value))
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         if self.file:

@@ -7,7 +7,8 @@ class Pool:
     """A binary tree over places: item i is at leaf `size + i`, and each node holds the weight of what is below it."""
 
     def __init__(self) -> None:
-        self.size, self.sums = 1, [0.0, 0.0]
+        self.size = 1
+        self.sums = [0.0, 0.0]
         self.items: list[Any] = []
         self.places: dict[Any, int] = {}
         self.free: list[int] = []
@@ -25,7 +26,8 @@ class Pool:
             else:
                 place = len(self.items)
                 self.items.append(None)
-            self.places[item], self.items[place] = place, item
+            self.places[item] = place
+            self.items[place] = item
             if place == self.size:
                 self._grow()
         self._weigh(place, weight)
@@ -37,7 +39,7 @@ class Pool:
         self._weigh(place, 0.0)
 
     def draw(self, at: float) -> Any:
-        """Return the item that `at`, from 0 up to the total, lies in when all stand side by side."""
+        """The item that `at`, from 0 up to the total, lies in when all stand side by side."""
         sums, node = self.sums, 1
         while node < self.size:
             node *= 2

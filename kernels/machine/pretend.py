@@ -17,21 +17,22 @@ import triton
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils import _device
-from triton.backends.compiler import GPUTarget
 from triton.compiler import CompiledKernel
 
-from .compile import WARP_SIZE
+from .compile import WARP_SIZE, driver_for
+from .gpus import REGISTERS
 
 NAME = "NVIDIA H100"
+TOTAL_BYTES = 80 << 30
 HOST = "_machine_host"
 """The mark, an attribute of a tensor."""
 
-
-QUIET = {
-    "__get__", "__set__", "__len__", "__hash__", "size", "stride", "dim", "ndimension", "numel", "nelement", "data_ptr",
-    "element_size", "storage_offset", "untyped_storage", "is_contiguous", "is_floating_point", "requires_grad_",
-    "empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "get_device", "contiguous", "to", "cuda",
-}  # fmt: skip
+QUIET_NAMES = """
+    __get__ __set__ __len__ __hash__ size stride dim ndimension numel nelement data_ptr element_size storage_offset
+    untyped_storage is_contiguous is_floating_point requires_grad_ empty empty_like empty_strided new_empty
+    new_empty_strided get_device contiguous to cuda
+"""
+QUIET = set(QUIET_NAMES.split())
 """Functions that begin nothing on a GPU, the last three where they return what they are given."""
 COPIES = {"tensor", "as_tensor", "asarray"}
 """From the host, of what is no tensor."""
@@ -52,16 +53,20 @@ class OnCpu(TorchFunctionMode):
     def __torch_function__(self, function, types, args=(), kwargs=None):
         if function is torch.device or torch.compiler.is_compiling():
             return function(*args, **(kwargs or {}))
-        args, kwargs, name = list(args), dict(kwargs or {}), getattr(function, "__name__", "")
+        args = list(args)
+        kwargs = dict(kwargs or {})
+        name = getattr(function, "__name__", "")
         tensor = args[0] if args and isinstance(args[0], Tensor) else None
         if tensor is not None and name in ("__get__", "__set__", "get_device", "pin_memory", "record_stream"):
             return of_tensor(function, name, *args)
-        place = {"cuda": "cuda", "cpu": "cpu"}.get(name, kwargs.get("device"))
+        place = name if name in ("cuda", "cpu") else kwargs.get("device")
         for number, value in enumerate(args):
             if isinstance(value, Tensor) and name == "to" and number:
-                place, args[number] = "cpu" if is_hosts(value) else "cuda", value.dtype
+                place = "cpu" if is_hosts(value) else "cuda"
+                args[number] = value.dtype
             elif isinstance(value, torch.device) or (name == "to" and isinstance(value, (str, int)) and number == 1):
-                place, args[number] = value, "cpu"
+                place = value
+                args[number] = "cpu"
         if place is None and function in _device._device_constructors():
             place = kwargs["device"] = _device.CURRENT_DEVICE  # of torch.set_default_device
         sources = [value for value in flat([*args, *kwargs.values()]) if isinstance(value, Tensor)]
@@ -69,7 +74,9 @@ class OnCpu(TorchFunctionMode):
         if kwargs.get("device") is not None and type_of(place) != "meta":
             kwargs["device"] = "cpu"
         if name in ("cuda", "cpu"):
-            function, args, kwargs = Tensor.to, [tensor, "cpu"], {}
+            function = Tensor.to
+            args = [tensor, "cpu"]
+            kwargs = {}
         if function is Tensor.to and place is not None and is_hosts(tensor) != to_host:
             kwargs["copy"] = True
         result = function(*args, **kwargs)
@@ -89,10 +96,9 @@ def begin(*written: Tensor) -> None:
 
 
 def is_quiet(name: str, sources: list[Tensor], result: Any) -> bool:
-    """Return whether a function has but looked at a tensor, made a view of it, or an empty one."""
-    if not isinstance(result, Tensor) or name.startswith(("empty", "new_empty")):
-        return name in QUIET
-    if any(result is source for source in sources):
+    """Whether a function has but looked at a tensor, made a view of it, or an empty one."""
+    is_new = isinstance(result, Tensor) and all(result is not source for source in sources)
+    if not is_new or name.startswith(("empty", "new_empty")):
         return name in QUIET
     return result.untyped_storage().data_ptr() in [source.untyped_storage().data_ptr() for source in sources]
 
@@ -109,8 +115,10 @@ def of_tensor(function: Any, name: str, tensor: Tensor, *others: Any) -> Any:
         return not is_hosts(tensor)
     result = function(tensor, *others)
     if attribute == "data":
-        source, target = (tensor, result) if name == "__get__" else (others[0], tensor)
-        mark(target, is_hosts(source))
+        if name == "__get__":
+            mark(result, is_hosts(tensor))
+        else:
+            mark(tensor, is_hosts(others[0]))
     return result
 
 
@@ -133,6 +141,16 @@ def flat(values: Iterable[Any]) -> Iterator[Any]:
 
 def type_of(device: Any) -> str:
     return "cuda" if isinstance(device, int) else torch.device(device).type
+
+
+FROM_NUMPY = torch.from_numpy
+
+
+def from_numpy(array: Any) -> Tensor:
+    """torch's own, on the host."""
+    tensor = FROM_NUMPY(array)
+    mark(tensor, True)
+    return tensor
 
 
 class HostsGenerator(torch.Generator):
@@ -159,29 +177,32 @@ class Event:
 
 
 class Stream(Event):
-    cuda_stream, device = 0, torch.device("cuda", 0)
+    cuda_stream = 0
+    device = torch.device("cuda", 0)
 
-    def wait_stream(self, other: Any) -> None:
-        begin()
-
-    wait_event = record_event = wait_stream
+    wait_stream = wait_event = record_event = Event.record
 
 
-class Driver:
+class Driver(SimpleNamespace):
     """What Triton and its users ask a driver for."""
 
     def __init__(self, capability: int, shared_bytes: int, sms: int):
         properties = dict(
-            max_shared_mem=shared_bytes, multiprocessor_count=sms, max_num_regs=65536, warpSize=WARP_SIZE,
-            sm_clock_rate=1, mem_clock_rate=1, mem_bus_width=1,
-        )  # fmt: skip
-        self.utils = SimpleNamespace(get_device_properties=lambda device=0: properties)
-        self.get_current_target = lambda: GPUTarget("cuda", capability, WARP_SIZE)
-        self.get_current_device = lambda: capability  # as `compile.offline` calls it; torch takes it for cuda
-        self.get_current_stream = lambda device=0: 0
-        self.get_active_torch_device = lambda: torch.device("cuda", 0)
-        self.get_device_interface = lambda: torch.cuda
-        self.is_active = lambda: True
+            max_shared_mem=shared_bytes,
+            multiprocessor_count=sms,
+            max_num_regs=REGISTERS,
+            warpSize=WARP_SIZE,
+            sm_clock_rate=1,
+            mem_clock_rate=1,
+            mem_bus_width=1,
+        )
+        super().__init__(
+            **vars(driver_for(capability)),
+            utils=SimpleNamespace(get_device_properties=lambda device=0: properties),
+            get_active_torch_device=lambda: torch.device("cuda", 0),
+            get_device_interface=lambda: torch.cuda,
+            is_active=lambda: True,
+        )
 
     def __getattr__(self, name: str) -> Any:
         raise UncoveredError(f"triton.runtime.driver.active.{name}: there is no driver")
@@ -203,39 +224,54 @@ def patches(capability: int, shared_bytes: int, sms: int) -> Iterator[Any]:
     """What stands in for torch's and Triton's own."""
     major, minor = divmod(capability, 10)
     properties = SimpleNamespace(
-        name=NAME, major=major, minor=minor, multi_processor_count=sms, total_memory=80 << 30, gcnArchName="",
-        warp_size=WARP_SIZE, shared_memory_per_block_optin=shared_bytes, max_threads_per_multi_processor=2048,
-        L2_cache_size=50 << 20, regs_per_multiprocessor=65536,
-    )  # fmt: skip
+        name=NAME,
+        major=major,
+        minor=minor,
+        multi_processor_count=sms,
+        total_memory=TOTAL_BYTES,
+        gcnArchName="",
+        warp_size=WARP_SIZE,
+        shared_memory_per_block_optin=shared_bytes,
+        max_threads_per_multi_processor=2048,
+        L2_cache_size=50 << 20,
+        regs_per_multiprocessor=REGISTERS,
+    )
     constants = dict(
-        is_available=True, is_initialized=True, device_count=1, current_device=0, get_device_name=NAME,
-        get_device_capability=(major, minor), get_device_properties=properties, is_bf16_supported=True,
-        empty_cache=None, set_device=None, memory_allocated=0, max_memory_allocated=0,
-        reset_peak_memory_stats=None, mem_get_info=(80 << 30, 80 << 30), current_stream=Stream(),
-        default_stream=Stream(), is_current_stream_capturing=False,
-    )  # fmt: skip
+        is_available=True,
+        is_initialized=True,
+        device_count=1,
+        current_device=0,
+        get_device_name=NAME,
+        get_device_capability=(major, minor),
+        get_device_properties=properties,
+        is_bf16_supported=True,
+        empty_cache=None,
+        set_device=None,
+        memory_allocated=0,
+        max_memory_allocated=0,
+        reset_peak_memory_stats=None,
+        mem_get_info=(TOTAL_BYTES, TOTAL_BYTES),
+        current_stream=Stream(),
+        default_stream=Stream(),
+        is_current_stream_capturing=False,
+    )
     for name, value in constants.items():
         yield patch.object(torch.cuda, name, lambda *arguments, value=value, **options: value)
-    yield patch.object(torch.cuda, "synchronize", lambda device=None: begin())
-    yield patch.object(torch.cuda, "stream", lambda stream: nullcontext(begin()))
-    for name in ("device", "device_of"):
-        yield patch.object(torch.cuda, name, lambda *arguments: nullcontext())
-    yield patch.multiple(torch.cuda, Event=Event, Stream=Stream, _lazy_init=no_driver)
-    for name in ("CUDAGraph", "graph"):
-        yield patch.object(torch.cuda, name, uncovered(f"torch.cuda.{name}"))
-    yield patch.multiple(torch.cuda, get_rng_state=lambda device=None: torch.get_rng_state())
-    yield patch.multiple(torch.cuda, set_rng_state=lambda state, device=None: torch.set_rng_state(state))
-    yield patch.multiple(torch, Generator=HostsGenerator, from_numpy=hosts(torch.from_numpy))
+    yield patch.multiple(
+        torch.cuda,
+        synchronize=lambda device=None: begin(),
+        stream=lambda stream: nullcontext(begin()),
+        device=lambda *arguments: nullcontext(),
+        device_of=lambda *arguments: nullcontext(),
+        get_rng_state=lambda device=None: torch.get_rng_state(),
+        set_rng_state=lambda state, device=None: torch.set_rng_state(state),
+        Event=Event,
+        Stream=Stream,
+        _lazy_init=no_driver,
+        CUDAGraph=uncovered("torch.cuda.CUDAGraph"),
+        graph=uncovered("torch.cuda.graph"),
+    )
+    yield patch.multiple(torch, Generator=HostsGenerator, from_numpy=from_numpy)
     yield patch.object(torch.version, "cuda", "12.8")
     yield patch.object(CompiledKernel, "_init_handles", uncovered("a compiled kernel's n_regs and n_spills"))
     yield patch.object(triton.runtime.driver, "_active", Driver(capability, shared_bytes, sms))
-
-
-def hosts(function: Any) -> Any:
-    """The function, with the mark on what it returns."""
-
-    def marked(*arguments):
-        mark(result := function(*arguments), True)
-        return result
-
-    return marked

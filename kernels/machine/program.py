@@ -18,19 +18,21 @@ from .order import FaultError
 from .ptx import Instruction, Kernel, UnknownError, literal_bits
 
 LANE = np.arange(LANES, dtype=np.uint32)
-ALL_LANES, NO_LANES = (np.full(LANES, is_on).tobytes() for is_on in (True, False))  # masks, the fastest way to tell
+ALL_LANES = np.ones(LANES, bool).tobytes()  # masks, the fastest way to tell
+NO_LANES = np.zeros(LANES, bool).tobytes()
 Ready = Callable[[], bool]
 """Whether a warp that waits may go on: most often an `Until`."""
 Effect = Callable[[Any], Ready | None]
-MAKERS: dict[str, Callable[["Program", Instruction], Effect]] = {}
+MAKERS: dict[str, tuple[Callable[["Program", Instruction], Effect], bool]] = {}
+"""By opcode, and whether nobody else notices what it makes: then the scheduler need not look after it."""
+TOGETHER = {"sync", "aligned", "bar", "barrier"}
+"""Words of opcodes that all lanes of a warp execute at once."""
 WINDOW_BITS = 24  # of a shared address: where in its CTA's shared memory; above them is the CTA's rank in the cluster
 IN_LOOPS = 16  # mbarriers at most that one instruction initialises, where it is in a loop
-QUIET: set[str] = set()
-"""What nobody else notices: the scheduler need not look after them."""
 
 SPECIAL_ROWS = """
 %tid.* | w.program.tid[w.number][#]
-%ntid.* | full(w.program.block[#])
+%ntid.* | full(w.program.kernel.block[#])
 %ctaid.* | full(w.cta.place[#])
 %nctaid.* | full(w.cta.launch.shape[#])
 %clusterid.* | full(w.cta.place[#] // w.program.clusters[#])
@@ -57,6 +59,11 @@ for _row in SPECIAL_ROWS.strip().splitlines():
     _name, _source = _row.split(" | ")
     for _number, _axis in enumerate("xyz"):
         SPECIAL[_name.replace("*", _axis)] = _source.replace("#", str(_number))
+
+
+def storage(kind: str) -> str:
+    """In `NAMES`, how registers of a type are kept: unsigned, a predicate as bool."""
+    return numpy_name("pred" if kind == "pred" else f"u{bits(kind)}")
 
 
 def full(number: int, dtype=np.uint32) -> np.ndarray:
@@ -96,8 +103,8 @@ def family(*words: str, quiet: bool = False) -> Callable:
     longest that fits decides."""
 
     def register(maker: Callable) -> Callable:
-        MAKERS.update(dict.fromkeys(words, maker))
-        QUIET.update(words if quiet else ())
+        for word in words:
+            MAKERS[word] = maker, quiet
         return maker
 
     return register
@@ -136,12 +143,18 @@ class Program:
     """Raises UnknownError for what the machine does not know, by name."""
 
     def __init__(self, kernel: Kernel, shared_bytes: int):
-        self.kernel, self.shared_bytes, self.threads, self.block = kernel, shared_bytes, kernel.threads, kernel.block
-        self.warps, self.cluster = -(-self.threads // LANES), kernel.cluster
-        self.clusters = self.cluster, 1, 1
-        jumps = [(kernel.labels[inst.args[0]], at) for at, inst in enumerate(kernel.code) if inst.op.startswith("bra")]
-        inits = [at for at, inst in enumerate(kernel.code) if inst.op.startswith("mbarrier.init")]
-        self.barriers = sum(IN_LOOPS if any(start <= at <= end for start, end in jumps) else 1 for at in inits)
+        self.kernel = kernel
+        self.shared_bytes = shared_bytes
+        self.threads = kernel.threads
+        self.warps = -(-self.threads // LANES)
+        self.cluster = kernel.cluster
+        self.clusters = kernel.cluster, 1, 1
+        loops = kernel.loops()
+        self.barriers = 0
+        for number, inst in enumerate(kernel.code):
+            if inst.op.startswith("mbarrier.init"):
+                is_repeated = any(start <= number <= end for start, end in loops)
+                self.barriers += IN_LOOPS if is_repeated else 1
         self.agents = 5 * self.warps + self.barriers
         """Of a CTA: its warps; their wgmma; reads, then writes, of their bulk stores; their cp.async; its mbarriers."""
         self.numbers: dict[str, int] = {}
@@ -150,18 +163,19 @@ class Program:
         self.steps: list[Step | None] = [None] * len(kernel.code)
         self._compile()
         threads = np.arange(self.warps * LANES, dtype=np.uint32).reshape(-1, LANES)
-        x, y, _ = self.block
+        x, y, _ = kernel.block
         self.tid = [*zip(threads % x, threads // x % y, threads // (x * y), strict=True)]
         """Of each warp the x, y and z of its lanes."""
         self.local = np.full((LANES, kernel.local_bytes), EMPTY, np.uint8)
-        self.empty = [
-            np.zeros(LANES, bool) if kind == "pred" else full(-1 % 2 ** bits(kind), numpy_name(f"u{bits(kind)}"))
-            for kind in map(kernel.kind, self.numbers)
-        ]
+        self.empty = []
+        for kind in map(kernel.kind, self.numbers):
+            start = 0 if kind == "pred" else -1 % 2 ** bits(kind)
+            self.empty.append(full(start, storage(kind)))
 
     def _compile(self) -> None:
-        starts, run = set(self.kernel.labels.values()), []
-        starts |= {function.start for function in self.kernel.functions.values()}
+        starts = set(self.kernel.labels.values())
+        starts.update(function.start for function in self.kernel.functions.values())
+        run = []
         for number, inst in enumerate(self.kernel.code):
             try:
                 arithmetic = self._arithmetic(inst)
@@ -181,44 +195,57 @@ class Program:
 
     def _close(self, run: list[tuple[int, str, list[str]]]) -> None:
         """Make one function of a run. Line n + 2 of it is instruction n: so a fault finds its way back."""
-        text = "def run(w):\n" + "".join(f" {line}\n" for _, line, _ in run)
+        lines = ["def run(w):"]
+        targets = {}  # in their order
+        for _, line, names in run:
+            lines.append(f" {line}")
+            targets |= dict.fromkeys(map(self.register, names))
+        function = self._executed("\n".join(lines), "run")
+        first, *_ = run[0]
+        self.steps[first] = Step(function, len(run), targets=tuple(targets))
+
+    def _executed(self, text: str, name: str) -> Callable:
+        """The function of this name that a text of Python defines."""
         names = dict(self.names)
-        exec(compile(text, "<run>", "exec"), names)
-        targets = dict.fromkeys(self.register(name) for *_, targets in run for name in targets)
-        self.steps[run[0][0]] = Step(names["run"], len(run), targets=tuple(targets))
+        exec(compile(text, f"<{name}>", "exec"), names)
+        return names[name]
 
     def _arithmetic(self, inst: Instruction) -> tuple[str, list[str]] | None:
-        """Return the line of Python that an instruction becomes, and the registers that it writes."""
-        if (assignments := value(inst, self.read)) is None:
+        """The line of Python that an instruction becomes, and the registers that it writes; None of an effect."""
+        assignments = value(inst, self.read)
+        if assignments is None:
             return None
         guard = self.read(inst.guard, "pred") if inst.guard else None
-        lines = [self._assignment(*assignment, guard) for assignment in assignments]
-        if len(assignments) > 1:  # all is read before anything is written
-            names = [f"v{number}" for number in range(len(assignments))]
-            lines = [f"{', '.join(names)}, guard = {', '.join(source for *_, source in assignments)}, {guard}"] + [
-                self._assignment(target, kind, name, "guard" if guard else None)
-                for (target, kind, _), name in zip(assignments, names, strict=True)
-            ]
-        return "; ".join(lines), [name for name, *_ in assignments if name != "_"]
+        targets = [name for name, *_ in assignments if name != "_"]
+        if len(assignments) == 1:
+            return self._assignment(*assignments[0], guard), targets
+        before = [f"guard = {guard}"]  # all is read before anything is written
+        after = []
+        for number, (target, kind, source) in enumerate(assignments):
+            before.append(f"v{number} = {source}")
+            after.append(self._assignment(target, kind, f"v{number}", guard and "guard"))
+        return "; ".join(before + after), targets
 
     def _assignment(self, name: str, kind: str, source: str, guard: str | None) -> str:
         if name == "_":
             return "pass"
-        place, declared = f"w.r[{self.register(name)}]", self.kernel.kind(name)
-        storage = numpy_name("pred" if declared == "pred" else f"u{bits(declared)}")
-        if numpy_name(kind) != storage:
+        place = f"w.r[{self.register(name)}]"
+        declared = self.kernel.kind(name)
+        if numpy_name(kind) != storage(declared):
             change = "view" if bits(kind) == bits(declared) else "astype"
-            source = f"({source}).{change}({storage})"
+            source = f"({source}).{change}({storage(declared)})"
         return f"{place} = where({guard}, {source}, {place})" if guard else f"{place} = {source}"
 
     def _effect(self, inst: Instruction) -> Step:
-        words = inst.op.split(".")
-        prefixes = (".".join(words[:count]) for count in range(len(words), 0, -1))
-        if (word := next((prefix for prefix in prefixes if prefix in MAKERS), None)) is None:
-            raise UnknownError("no instruction that this machine knows")
+        opcode = inst.op
+        while opcode not in MAKERS:
+            opcode = opcode.rpartition(".")[0]
+            if not opcode:
+                raise UnknownError("no instruction that this machine knows")
+        maker, quiet = MAKERS[opcode]
         guard = self.get(inst.guard, "pred") if inst.guard else None
-        together = words[0] in ("bar", "barrier") or not {"sync", "aligned"}.isdisjoint(words)
-        return Step(MAKERS[word](self, inst), 0, guard, word not in QUIET, together)
+        together = not TOGETHER.isdisjoint(inst.op.split("."))
+        return Step(maker(self, inst), 0, guard, not quiet, together)
 
     # Operands.
 
@@ -228,34 +255,38 @@ class Program:
         return self.numbers.setdefault(name, len(self.numbers))
 
     def read(self, text: str, kind: str) -> str:
-        """Return the source of an operand's value."""
+        """The source of an operand's value."""
         if text.startswith("!"):
             return f"~{self.read(text[1:], 'pred')}"
         if text in SPECIAL:
             return SPECIAL[text]
-        name, _, offset = text.partition("+")
-        if (address := self.symbol(name)) and kind != "pred":
-            return f"full({address} + {int(offset or '0', 0)}, i8).astype({numpy_name(kind)})"
         wanted = numpy_name(kind)
-        if declared := self.kernel.kind(text):
-            source = f"w.r[{self.register(text)}]"
-            if (declared == "pred") != (kind == "pred"):
-                raise UnknownError(f"{text} is a .{declared}, not a .{kind}")
-            if bits(declared) != bits(kind):  # the low bits, or with zeros above
-                source += f".astype(u{bits(kind) // 8})"
-            return source if wanted in ("b1", f"u{bits(kind) // 8}") else f"{source}.view({wanted})"
-        self.constants.append(_constant(text, kind))
-        return f"c[{len(self.constants) - 1}]"
+        name, _, offset = text.partition("+")
+        address = self.symbol(name)
+        if address and kind != "pred":
+            return f"full({address} + {int(offset or '0', 0)}, i8).astype({wanted})"
+        declared = self.kernel.kind(text)
+        if declared is None:
+            self.constants.append(_constant(text, kind))
+            return f"c[{len(self.constants) - 1}]"
+        source = f"w.r[{self.register(text)}]"
+        if (declared == "pred") != (kind == "pred"):
+            raise UnknownError(f"{text} is a .{declared}, not a .{kind}")
+        if bits(declared) != bits(kind):  # the low bits, or with zeros above
+            source += f".astype({storage(kind)})"
+        return source if wanted == storage(kind) else f"{source}.view({wanted})"
 
     def symbol(self, name: str) -> str | None:
-        """Return the source of the address of a variable or of a parameter; None of what is neither."""
+        """The source of the address of a variable or of a parameter; None of what is neither."""
         if name in self.kernel.globals:
             return f"w.cta.launch.symbols[{name!r}]"
         if name in self.kernel.parameters:
             return f"w.cta.launch.addresses[{name!r}]"
         if name in self.kernel.shared:
             return f"{self.kernel.shared[name]}" + f" + (w.cta.rank << {WINDOW_BITS})" * (self.cluster > 1)
-        return str(self.kernel.locals[name][0]) if name in self.kernel.locals else None
+        if name in self.kernel.locals:
+            return str(self.kernel.locals[name][0])
+        return None
 
     def get(self, text: str, kind: str) -> Callable[[Any], np.ndarray]:
         """Of a warp: an operand's value."""
@@ -268,21 +299,23 @@ class Program:
         if name != "_":
             place = f"w.r[{self.register(name)}]"
             lines += f" else:\n  before = {place}; {whole}; {place} = where(w.mask, {place}, before)\n"
-        names = dict(self.names)
-        exec(lines, names)
-        return names["put"]
+        return self._executed(lines, "put")
 
     def given(self, texts: Sequence[str], kinds: Sequence[str]) -> list:
         """Operands, as `effect` has them."""
-        if not sum(not kind.endswith("?") for kind in kinds) <= len(texts) <= len(kinds):
+        required = [kind for kind in kinds if not kind.endswith("?")]
+        if not len(required) <= len(texts) <= len(kinds):
             raise UnknownError(f"{len(texts)} operands")
         ways = {"@": self.address, "S": self.shared_address, "#": lambda text: int(text, 0), "*": str}
         operands: list = [None] * len(kinds)
-        for i, (text, kind) in enumerate(zip(texts, (kind.rstrip("?") for kind in kinds), strict=False)):
+        for i, text in enumerate(texts):
+            kind = kinds[i].rstrip("?")
             if kind in ways:
                 operands[i] = ways[kind](text)
+            elif kind.startswith("="):
+                operands[i] = self.put(text, kind[1:])
             else:
-                operands[i] = self.put(text, kind[1:]) if kind[0] == "=" else self.get(text, kind)
+                operands[i] = self.get(text, kind)
         return operands
 
     def gets(self, vector: str, kind: str) -> list[Callable]:
@@ -296,16 +329,18 @@ class Program:
         match = re.fullmatch(r"\[\s*([%\w$@]+)\s*(?:\+\s*(-?\w+))?\s*\]", text)
         if not match:
             raise UnknownError(f"address {text} is unknown")
-        base, offset = match[1], int(match[2] or "0", 0)
+        base = match[1]
+        offset = int(match[2] or "0", 0)
         start = base if base.isdigit() else self.symbol(base)
-        if start and " " not in start and "w." not in start:
+        if start and start.isdigit():
             fixed = np.full(LANES, int(start) + offset, np.int64)
             return lambda w: fixed
         if start:
             return eval(f"lambda w: full({start} + {offset}, i8)", self.names)
         self.register(base)
-        register = self.get(base, f"b{bits(self.kernel.kind(base))}")
-        if bits(self.kernel.kind(base)) == 32:  # the sum has 32 bits too
+        width = bits(self.kernel.kind(base))
+        register = self.get(base, f"b{width}")
+        if width == 32:  # the sum has 32 bits too
             return lambda w: (register(w) + np.uint32(offset % 2**32)).view(np.int32).astype(np.int64)
         if not offset:
             return lambda w: register(w).view(np.int64)
@@ -317,8 +352,9 @@ class Program:
         return get if self.cluster == 1 else lambda w: get(w) - (w.cta.rank << WINDOW_BITS)
 
     def fault_at(self, step: int, error: BaseException) -> Instruction:
-        """Return the instruction that raised: of an effect this one, of a run it or one behind it."""
-        trace, line = error.__traceback__, 2
+        """The instruction that raised: of an effect this one, of a run it or one behind it."""
+        trace = error.__traceback__
+        line = 2
         while trace:
             if trace.tb_frame.f_code.co_filename == "<run>":
                 line = trace.tb_lineno
@@ -329,13 +365,13 @@ class Program:
 def _constant(text: str, kind: str) -> np.ndarray:
     if kind == "pred":
         return np.full(LANES, literal_bits(text, 32) != 0)
-    array = full(literal_bits(text, bits(kind)), numpy_name(f"u{bits(kind)}")).view(numpy_name(kind))
+    array = full(literal_bits(text, bits(kind)), storage(kind)).view(numpy_name(kind))
     array.flags.writeable = False
     return array
 
 
 def uniform(w, values: np.ndarray, about: str) -> int:
-    """Return what all lanes that take part agree on."""
+    """What all lanes that take part agree on."""
     values = values if w.mask is None else values[w.mask]
     if values.tobytes() != values[:1].tobytes() * len(values):
         raise FaultError(f"{about} differs between the lanes of a warp")

@@ -8,18 +8,19 @@ import ast
 import linecache
 import math
 import re
-import struct
+from collections import ChainMap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 TOP = re.compile(r"\.(entry|func|global|const|shared)\b")
-ENTRY = re.compile(r"\.entry\s+(?P<name>[\w$]+)")
-FUNCTION = re.compile(r"\.func\s*(?:\((?P<results>[^)]*)\))?\s*(?P<name>[\w$]+)\s*(?:\((?P<parameters>[^)]*)\))?")
+FUNCTION = re.compile(
+    r"\.(?:entry|func)\s*(?:\((?P<results>[^)]*)\))?\s*(?P<name>[\w$]+)\s*(?:\((?P<parameters>[^)]*)\))?"
+)
 VARIABLE = re.compile(
     r"(?<!\w)\.(?P<space>param|local|global|const|shared)(?P<words>(?:\s*\.\w+(?:\s+\d+\b)?)*)\s+(?P<name>[\w$%]+)"
-    r"(?P<sizes>(?:\s*\[\s*\d*\s*\])*)\s*(?:=\s*(?P<values>[^;]*))?"
+    r"(?P<sizes>(?:\s*\[\s*\d*\s*\])*)\s*(?P<values>(?:=[^;]*)?)"
 )
 ELEMENT = re.compile(r"(?:\.v(?P<count>[248])\s*)?\.(?P<letter>[bfsu])(?P<bits>8|16|32|64)\b")
 FLOAT = re.compile(r"0[fF](?P<single>\w{8})|0[dD](?P<double>\w{16})|-?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][-+]?\d+)?")
@@ -35,6 +36,7 @@ LIBRARY = r"/triton/(language|experimental)/"
 CALLED = r"(\.loc\s+(\d+) [^\n/]*)//([^\n]*@\[[^\n]*)"
 """Before Triton 3.9 a comment alone says which line calls: // standard.py:229:27 @[ mine.py:57:15 ]"""
 NAME = re.compile(r"(?<![\w.%$:])%?[A-Za-z_$][\w$]*")
+LABEL = re.compile(r"(?:^|[\s;{])([A-Za-z_$][\w$]*):(?!:)")
 
 
 class UnknownError(Exception):
@@ -89,7 +91,7 @@ class Kernel:
     labels: dict[str, int] = field(default_factory=dict)
     """Of each, the number of the instruction behind it."""
     kinds: dict[str, str] = field(default_factory=lambda: {"CC.CF": "pred"})
-    """Types of registers, by name, or as `%r<` for all that are numbered: b32, pred, ..."""
+    """Types of registers, by name: b32, pred, ..."""
     targets: dict[str, list[str]] = field(default_factory=dict)
     """Of .branchtargets, by label."""
     functions: dict[str, Function] = field(default_factory=dict)
@@ -112,56 +114,68 @@ class Kernel:
         return math.prod(self.block)
 
     def kind(self, register: str) -> str | None:
-        """Return the declared type of a register; None of what is none."""
-        return self.kinds.get(register) or self.kinds.get(register.rstrip("0123456789") + "<")
+        """The declared type of a register; None of what is none."""
+        return self.kinds.get(register)
+
+    def loops(self) -> list[tuple[int, int]]:
+        """First and last instruction of each: what a branch goes back to, and the branch."""
+        loops = []
+        for at, inst in enumerate(self.code):
+            if inst.op.startswith("bra") and self.labels[inst.args[0]] < at:
+                loops.append((self.labels[inst.args[0]], at))
+        return loops
 
 
 def operands(text: str) -> tuple[str, ...]:
-    """Return what commas divide, but for those inside brackets.
+    """What commas divide, but for those inside brackets.
 
     >>> operands("{%r1, %r2}, [%rd1+8], 4")
     ('{%r1, %r2}', '[%rd1+8]', '4')
     """
-    return tuple(
-        part.strip()
-        for part in re.findall(r"(?:[^,{\[(]|\{[^}]*\}|\[(?:[^\[\]{]|\{[^}]*\})*\]|\([^)]*\))+", text)
-        if part.strip()
-    )
+    parts = re.findall(r"(?:[^,{\[(]|\{[^}]*\}|\[(?:[^\[\]{]|\{[^}]*\})*\]|\([^)]*\))+", text)
+    return tuple(filter(None, map(str.strip, parts)))
 
 
 def parse(text: str, entry: str | None = None, block: Sequence[int] = ()) -> Kernel:
-    """Return one kernel in `text`: the only one, or that of this name. `block` is its size, where .reqntid has none.
+    """Read one kernel in `text`: the only one, or that of this name. `block` is its size, where .reqntid has none.
 
     Raises ValueError where it lies in the arguments, and UnknownError where the form is none that this machine reads.
     """
     files = dict(re.findall(r'\.file\s+(\d+)\s+"([^"]+)"', text))
     # LLVM counts lines inside of inline assembly as if they were the kernel's.
-    text = re.sub(
-        "// begin inline asm.*?// end inline asm", lambda m: m[0].replace(".loc", "//"), text, flags=re.DOTALL
-    )
+    inline = re.compile("// begin inline asm.*?// end inline asm", re.DOTALL)
+    text = inline.sub(lambda m: m[0].replace(".loc", "//"), text)
     text = re.sub(CALLED, lambda m: _calling(m, files), text)
-    text = re.sub(r"//[^\n]*", "", re.sub(r"\n\s*\.section\b.*", "\n", text, flags=re.DOTALL))
+    text = re.sub(r"\n\s*\.section\b.*", "\n", text, flags=re.DOTALL)
+    text = re.sub(r"//[^\n]*", "", text)
     text = re.sub(r"/\*.*?\*/", lambda m: "\n" * m[0].count("\n"), text, flags=re.DOTALL)
-    variables, dynamic, entries, functions, position = [], [], {}, {}, 0
-    named = dict(entry=(ENTRY, entries), func=(FUNCTION, functions))
+    variables = []
+    dynamic = []
+    entries = {}
+    functions = {}
+    position = 0
     while match := TOP.search(text, position):
-        position, start = _first("{;", text, match.end()), match.start()
-        if match[1] not in named:
+        start = match.start()
+        position = _first("{;", text, match.end())
+        if match[1] not in ("entry", "func"):
             position = _first(";", text, position)
             is_dynamic = match[1] == "shared" and text[:start].rstrip().endswith(".extern")
             (dynamic if is_dynamic else variables).extend(variables_in(text[start:position]))
         elif text[position] == "{":  # else it is declared alone
-            head, body, position = text[start:position], position + 1, _closing(text, position)
-            form, places = named[match[1]]
-            places[form.match(head)["name"]] = head, text[body:position], text.count("\n", 0, body) + 1
+            head = FUNCTION.match(text[start:position])
+            body = position + 1
+            position = _closing(text, position)
+            bodies = entries if match[1] == "entry" else functions
+            bodies[head["name"]] = head, text[body:position], text.count("\n", 0, body) + 1
     name = entry or ", ".join(entries)
     if name not in entries:
         raise ValueError(f"entry {entry}: the PTX has {', '.join(entries) or 'none'}")
     head, body, line = entries[name]
-    kernel = _head(name, head, block)
+    kernel = _head(head, block)
+    names = ChainMap({OWN: ""})
     for variable in variables:
-        _add(kernel, variable.name, variable)
-    _body(kernel, body, line, files)
+        _add(kernel, variable, names)
+    _body(kernel, body, line, files, names)
     bodies = [body]
     for body in bodies:
         for called in re.findall(r"[\w$]+", body):
@@ -182,7 +196,7 @@ def _calling(match: re.Match, files: dict[str, str]) -> str:
     """The .loc of the line that calls, of what is inlined from Triton's own functions."""
     directive, number, comment = match.groups()
     if re.search(LIBRARY, files.get(number, "")):
-        numbers = {path.rsplit("/", 1)[-1]: number for number, path in files.items() if not re.search(LIBRARY, path)}
+        numbers = {path.rpartition("/")[2]: number for number, path in files.items() if not re.search(LIBRARY, path)}
         for name, row, column in re.findall(r"@\[ ([^\s:]+):(\d+):(\d+)", comment):
             if name in numbers:
                 return f".loc {numbers[name]} {row} {column}"
@@ -190,19 +204,23 @@ def _calling(match: re.Match, files: dict[str, str]) -> str:
 
 
 def statements(path: str) -> dict[int, ast.stmt]:
-    """By line of a file of Python, the innermost statement that it is in; of one with a body, in front of that."""
+    """By line of a file of Python, the innermost statement that it is in; of one with a body, in front of that.
+
+    Empty for a file of another language.
+    """
     linecache.checkcache(path)
     try:
         tree = ast.parse("".join(linecache.getlines(path)))
-    except SyntaxError:  # of another language
+    except SyntaxError:
         return {}
-    found = {}
+    by_line = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.stmt):
             body = getattr(node, "body", None)
             last = body[0].lineno - 1 if body else node.end_lineno
-            found |= dict.fromkeys(range(node.lineno, max(last, node.lineno) + 1), node)
-    return found
+            for line in range(node.lineno, max(last, node.lineno) + 1):
+                by_line[line] = node
+    return by_line
 
 
 def _first(characters: str, text: str, position: int) -> int:
@@ -212,7 +230,7 @@ def _first(characters: str, text: str, position: int) -> int:
 
 
 def _closing(text: str, position: int) -> int:
-    """Return where the brace that opens at `position` closes."""
+    """Where the brace that opens at `position` closes."""
     depth = 0
     for brace in re.compile("[{}]").finditer(text, position):
         depth += 1 if brace[0] == "{" else -1
@@ -236,32 +254,40 @@ class Variable:
 
 def variables_in(text: str) -> Iterator[Variable]:
     for match in VARIABLE.finditer(text):
-        if not (element := ELEMENT.search(match["words"])):
+        element = ELEMENT.search(match["words"])
+        if not element:
             raise UnknownError(f"the variable {' '.join(match[0].split()):.60} has no form that this machine knows")
-        sizes, given = re.findall(r"\[\s*(\d*)", match["sizes"]), re.search(r"\.align\s+(\d+)", match["words"])
+        sizes = re.findall(r"\[\s*(\d*)", match["sizes"])
         unit = int(element["bits"]) // 8 * int(element["count"] or 1)
+        given = re.search(r"\.align\s+(\d+)", match["words"])
         yield Variable(
-            match["space"], match["name"], element["letter"] + element["bits"], bool(sizes or element["count"]),
-            unit * math.prod(int(size or 0) for size in sizes), int(given[1]) if given else unit, match["values"] or "",
-        )  # fmt: skip
+            space=match["space"],
+            name=match["name"],
+            kind=element["letter"] + element["bits"],
+            is_array=bool(sizes or element["count"]),
+            size=unit * math.prod(int(size or 0) for size in sizes),
+            alignment=int(given[1]) if given else unit,
+            values=match["values"],
+        )
 
 
 def _initialised(variable: Variable) -> bytes:
-    width, written = int(variable.kind[1:]), b""
-    for number in re.sub(r"[{}\s]", "", variable.values).split(","):
+    width = int(variable.kind[1:])
+    contents = b""
+    for number in re.sub(r"[={}\s]", "", variable.values).split(","):
         try:
             value = literal_bits(number or "0", width)
         except UnknownError:
             message = f"{variable.name} is initialised by something else than numbers: {number}"
             raise UnknownError(message) from None
-        written += value.to_bytes(width // 8, "little")
-    if variable.values.count("{") > 1 and len(written) < variable.size:
+        contents += value.to_bytes(width // 8, "little")
+    if variable.values.count("{") > 1 and len(contents) < variable.size:
         raise UnknownError(f"{variable.name} is initialised in part, in braces inside of braces")
-    return written.ljust(variable.size, b"\0")
+    return contents.ljust(variable.size, b"\0")
 
 
 def literal_bits(text: str, width: int) -> int:
-    """Return the bits of a number of this width (4.5)."""
+    """The bits of a number of this width (4.5)."""
     if re.fullmatch(r"-?(0[xX][0-9A-Fa-f]+|0|[1-9]\d*)U?", text):
         return int(text.rstrip("U"), 0) % 2**width
     literal = FLOAT.fullmatch(text)
@@ -272,36 +298,58 @@ def literal_bits(text: str, width: int) -> int:
         return int(digits, 16)
     if width not in (32, 64):
         raise UnknownError(f"a float {literal[0]} of {width} bits")
-    if digits:
-        (number,) = struct.unpack(">f" if literal["single"] else ">d", bytes.fromhex(digits))
-    else:
-        number = float(literal[0])
+    number = np.frombuffer(bytes.fromhex(digits), f">f{len(digits) // 2}")[0] if digits else float(literal[0])
+    size = width // 8
     with np.errstate(over="ignore"):
-        return int(np.float32(number).view(np.uint32) if width == 32 else np.float64(number).view(np.uint64))
+        return int(np.array(number, f"f{size}").view(f"u{size}"))
 
 
-def _function(kernel: Kernel, head: str, body: str, line: int, files: dict[str, str]) -> None:
-    """Add one that is called, as a block of its own: so its names are no other's."""
-    scope, match = kernel.scopes + 1, FUNCTION.match(head)
+OWN = "@"
+"""Among the names of a block: what those that it declares end in, so that they are no other's; "" of the entry's."""
 
-    def names(of: str) -> tuple[str, ...]:
-        every = [*variables_in(match[of] or "")]
-        for variable in every:
-            _add(kernel, f"{variable.name}@{scope}", variable)
-        return tuple(f"{variable.name}@{scope}" for variable in every)
 
-    parameters, results = names("parameters"), names("results")
-    kernel.functions[match["name"]] = Function(len(kernel.code), parameters, results)
-    outer = {name.partition("@")[0]: name for name in (*parameters, *results)}
-    _body(kernel, f"{{{body}}}", line, files, outer)
+def _block(kernel: Kernel, text: str, outer: ChainMap) -> ChainMap:
+    """The names of a block in braces: at first its labels, which may be used before they stand there."""
+    kernel.scopes += 1
+    names = outer.new_child({OWN: f"@{kernel.scopes}"})
+    for label in LABEL.findall(text):
+        names[label] = label + names[OWN]
+    return names
+
+
+def _declare(kernel: Kernel, text: str, names: ChainMap) -> None:
+    """Give the registers of a declaration their type, or its variable a place."""
+    if not text.startswith(".reg"):
+        (variable,) = variables_in(text)
+        _add(kernel, variable, names)
+        return
+    kind, registers = re.match(r"\.reg \.(\w+) (.*)", text).groups()
+    for base, count in re.findall(r"([%\w$]+)(?:<(\d+)>)?", registers):
+        numbers = range(int(count)) if count else [""]
+        for number in numbers:
+            register = f"{base}{number}"
+            names[register] = register + names[OWN]
+            kernel.kinds[names[register]] = kind
+
+
+def _function(kernel: Kernel, head: re.Match, body: str, line: int, files: dict[str, str]) -> None:
+    """Add one that is called, as a block."""
+    names = _block(kernel, body, ChainMap())
+    places = {}
+    for group in ("parameters", "results"):
+        variables = variables_in(head[group] or "")
+        places[group] = tuple(_add(kernel, variable, names) for variable in variables)
+    kernel.functions[head["name"]] = Function(len(kernel.code), **places)
+    _body(kernel, body, line, files, names)
 
 
 def _aligned(at: int, alignment: int) -> int:
     return -(-at // alignment) * alignment
 
 
-def _add(kernel: Kernel, name: str, variable: Variable) -> None:
-    """Give a variable its place."""
+def _add(kernel: Kernel, variable: Variable, names: ChainMap) -> str:
+    """Give a variable of a block its place; return its name in the kernel."""
+    name = names[variable.name] = variable.name + names[OWN]
     if variable.space in ("global", "const"):
         kernel.globals[name] = _initialised(variable)
     elif variable.space == "shared":
@@ -310,103 +358,82 @@ def _add(kernel: Kernel, name: str, variable: Variable) -> None:
     else:
         kernel.locals[name] = kernel.local_bytes, variable.size
         kernel.local_bytes += _aligned(variable.size, 16)
+    return name
 
 
-def _body(kernel: Kernel, text: str, line: int, files: dict[str, str], *outer: dict[str, str]) -> None:
-    position, scopes, source, callers, spans = 0, [*outer], "", {}, {}
+def _body(kernel: Kernel, text: str, line: int, files: dict[str, str], names: ChainMap) -> None:
+    position = 0
+    source = ""
+    callers = {}
+    spans = {}
     while position < len(text):
-        if token := TOKEN.match(text, position):
-            end = token.end()
-            if token["row"] and token["row"] != "0":  # else it has no line, and what is before it is nearest
-                place = token["file"], token["row"], token["column"]
-                callers[place] = tuple(token["caller"].split()) if token["caller"] else None
-                while re.search(LIBRARY, files.get(place[0], "")) and callers.get(place):
-                    place = callers[place]
-                path, row = files.get(place[0], "?"), int(place[1])
-                if path not in spans:
-                    spans[path] = statements(path)
-                row = spans[path][row].lineno if row in spans[path] else row
-                kernel.paths[source := f"{path.rsplit('/', 1)[-1]}:{row}"] = path
-            elif token["label"]:
-                label = _scoped(token["label"], scopes)
-                if label in kernel.labels:
-                    raise UnknownError(f"PTX line {line}: the label {label} is there twice")
-                kernel.labels[label] = len(kernel.code)
-            elif token["brace"] == "{":
-                kernel.scopes += 1
-                declared = _declare(kernel, text[end : _closing(text, token.start("brace"))])
-                scopes.append({name: f"{name}@{kernel.scopes}" for name in declared})
-            elif token["brace"] == "}":
-                scopes.pop()
-        else:
-            end = _first(";", text, position) + 1
+        token = TOKEN.match(text, position)
+        end = token.end() if token else _first(";", text, position) + 1
+        if not token:
             statement = " ".join(text[position : end - 1].split())
-            if scopes:
-                statement = NAME.sub(lambda m: _scoped(m.group(), scopes), statement)
-            at = line + text.count("\n", position, end)
-            try:
-                _statement(kernel, statement, at, source)
-            except (AttributeError, IndexError, TypeError, ValueError):
-                raise UnknownError(f"PTX line {at}: {statement:.60} has no form that this machine knows") from None
+            _statement(kernel, statement, line + text.count("\n", position, end), source, names)
+        elif token["row"] and token["row"] != "0":  # else it has no line, and what is before it is nearest
+            place = token["file"], token["row"], token["column"]
+            callers[place] = tuple((token["caller"] or "").split())
+            while callers.get(place) and re.search(LIBRARY, files.get(place[0], "")):
+                place = callers[place]
+            path = files.get(place[0], "?")
+            if path not in spans:
+                spans[path] = statements(path)
+            row = int(place[1])
+            row = getattr(spans[path].get(row), "lineno", row)
+            source = f"{path.rpartition('/')[2]}:{row}"
+            kernel.paths[source] = path
+        elif token["label"]:
+            label = names.get(token["label"], token["label"])
+            if label in kernel.labels:
+                raise UnknownError(f"PTX line {line}: the label {label} is there twice")
+            kernel.labels[label] = len(kernel.code)
+        elif token["brace"] == "{":
+            names = _block(kernel, text[end : _closing(text, end - 1)], names)
+        elif token["brace"] == "}":
+            names = names.parents
         line += text.count("\n", position, end)
         position = end
 
 
-def _head(name: str, text: str, block: Sequence[int]) -> Kernel:
-    def numbers(name: str) -> list[int]:
-        match = re.search(rf"\.{name}\s+([\d\s,]+)", text)
-        return [int(number) for number in match[1].split(",")] if match else []
-
-    required, most = numbers("reqntid"), numbers("maxntid")
+def _head(head: re.Match, block: Sequence[int]) -> Kernel:
+    name = head["name"]
+    numbers = {}
+    for directive, digits in re.findall(r"\.(reqntid|maxntid|maxnreg|reqnctapercluster)\s+([\d\s,]+)", head.string):
+        numbers[directive] = [*map(int, digits.split(","))]
+    required = numbers.get("reqntid")
+    most = numbers.get("maxntid")
+    clusters = numbers.get("reqnctapercluster", [1])
     if not (required or block):
         raise UnknownError(f"{name} has no .reqntid, by which this machine knows its threads")
-    block = tuple((*(block or required), 1, 1)[:3])
-    if (required and block != (*required, 1, 1)[:3]) or (most and math.prod(block) > math.prod(most)):
-        raise ValueError(f"the block {block}: {name} has .reqntid {required or 'none'}, .maxntid {most or 'none'}")
-    if max(numbers("reqnctapercluster")[1:], default=1) > 1:
+    threads = (*(block or required), 1, 1)[:3]
+    if (required and threads != (*required, 1, 1)[:3]) or (most and math.prod(threads) > math.prod(most)):
+        raise ValueError(f"the block {threads}: {name} has .reqntid {required or 'none'}, .maxntid {most or 'none'}")
+    if max(clusters[1:], default=1) > 1:
         raise UnknownError(f"{name} has clusters of more than one dimension")
-    variables = [*variables_in(text)]
-    sizes = {variable.name: variable.size for variable in variables}
-    kinds = {variable.name: "" if variable.is_array else variable.kind for variable in variables}
-    registers, cluster = (numbers("maxnreg") or [0])[0], (numbers("reqnctapercluster") or [1])[0]
-    return Kernel(name, sizes, kinds, block, registers, cluster)
+    sizes = {}
+    kinds = {}
+    for variable in variables_in(head.string):
+        sizes[variable.name] = variable.size
+        kinds[variable.name] = "" if variable.is_array else variable.kind
+    return Kernel(name, sizes, kinds, threads, numbers.get("maxnreg", [0])[0], clusters[0])
 
 
-def _declare(kernel: Kernel, block: str) -> list[str]:
-    """Return names that a block declares for itself: registers, which get a type, variables and labels."""
-    registers = [
-        (kind, name)
-        for kind, names in re.findall(r"\.reg\s+\.(\w+)\s+([^;]+);", block)
-        for base, count in re.findall(r"([%\w$]+)(?:<(\d+)>)?", names)
-        for name in ([f"{base}{i}" for i in range(int(count))] if count else [base])
-    ]
-    for kind, name in registers:
-        kernel.kinds[f"{name}@{kernel.scopes}"] = kind
-    variables = {variable.name: variable for variable in variables_in(block)}
-    for name, variable in variables.items():
-        _add(kernel, f"{name}@{kernel.scopes}", variable)
-    return [name for _, name in registers] + [*variables] + re.findall(r"(?:^|[\s;{])([A-Za-z_$][\w$]*):(?!:)", block)
-
-
-def _scoped(name: str, scopes: list[dict[str, str]]) -> str:
-    return next((names[name] for names in reversed(scopes) if name in names), name)
-
-
-def _statement(kernel: Kernel, text: str, line: int, source: str) -> None:
-    if text.startswith(".reg"):
-        kind, names = re.match(r"\.reg \.(\w+) (.*)", text).groups()
-        for name in names.split(","):
-            if "@" not in name:  # of inline assembly: declared with its scope
-                kernel.kinds[re.sub(r"<\d+>", "<", name.strip())] = kind
-    elif text.startswith((".local", ".param", ".shared")):
-        if "@" not in text:  # else declared with its scope
-            (variable,) = variables_in(text)
-            _add(kernel, variable.name, variable)
-    elif text.startswith(".branchtargets"):
-        label = max(kernel.labels, key=lambda name: (kernel.labels[name], list(kernel.labels).index(name)))
-        kernel.targets[label] = [name.strip() for name in text.removeprefix(".branchtargets").split(",")]
-    elif not text.startswith(".pragma") and text:
-        guard, op, rest = re.match(r"(?:@(!?[\w%$@]+) )?(\S+) ?(.*)", text).groups()
-        if op.startswith("."):
-            raise UnknownError(f"PTX line {line}: {op} is no directive that this machine knows")
-        kernel.code.append(Instruction(op, operands(rest), guard, line, source))
+def _statement(kernel: Kernel, text: str, line: int, source: str, names: ChainMap) -> None:
+    try:
+        if text.startswith((".reg", ".local", ".param", ".shared")):
+            _declare(kernel, text, names)
+            return
+        if names[OWN]:  # else the block's names are the kernel's
+            text = NAME.sub(lambda m: names.get(m[0], m[0]), text)
+        if text.startswith(".branchtargets"):
+            labels = text.removeprefix(".branchtargets").split(",")
+            kernel.targets[[*kernel.labels][-1]] = [*map(str.strip, labels)]
+        elif text and not text.startswith(".pragma"):
+            guard, op, rest = re.match(r"(?:@(!?[\w%$@]+) )?(\S+) ?(.*)", text).groups()
+            if op.startswith("."):
+                raise UnknownError(f"PTX line {line}: {op} is no directive that this machine knows")
+            kernel.code.append(Instruction(op, operands(rest), guard, line, source))
+    except (AttributeError, IndexError, TypeError, ValueError):
+        raise UnknownError(f"PTX line {line}: {text:.60} has no form that this machine knows") from None

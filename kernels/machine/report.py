@@ -9,7 +9,7 @@ import linecache
 import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from operator import itemgetter
+from dataclasses import replace
 
 import numpy as np
 from torch import Tensor
@@ -26,8 +26,11 @@ Row = tuple[str, str]
 
 
 def page(title: str, *rows: Row) -> str:
-    """Return a title, and rows of a word and what it is about, which may be of several lines."""
-    return "\n".join([title, *(f"  {word:8}" + text.replace("\n", "\n" + 10 * " ") for word, text in rows)])
+    """A title, and rows of a word and what it is about, which may be of several lines."""
+    lines = [title]
+    for word, text in rows:
+        lines.append(f"  {word:8}" + text.replace("\n", "\n" + 10 * " "))
+    return "\n".join(lines)
 
 
 def remarks(texts: Sequence[str]) -> list[Row]:
@@ -36,7 +39,7 @@ def remarks(texts: Sequence[str]) -> list[Row]:
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Return numbers in few words.
+    """Numbers in few words.
 
     >>> ranges([0, 1, 2, 5, 7, 8])
     '0-2, 5, 7-8'
@@ -50,25 +53,37 @@ def ranges(numbers: Iterable[int]) -> str:
 
 
 def cta_name(cta: Cta) -> str:
-    dimensions = 3 if cta.launch.shape[2] > 1 else 2 if cta.launch.shape[1] > 1 else 1
-    device = f" of device {cta.launch.device}" if cta.machine.devices > 1 else ""
-    launch = f" of launch {cta.machine.launches.index(cta.launch) + 1}" if len(cta.machine.launches) > 1 else ""
-    return f"CTA {cta.number if dimensions == 1 else cta.place[:dimensions]}{device}{launch}"
+    launch = cta.launch
+    machine = cta.machine
+    name = f"CTA {cta.number}"
+    if launch.shape[2] > 1:
+        name = f"CTA {cta.place}"
+    elif launch.shape[1] > 1:
+        name = f"CTA {cta.place[:2]}"
+    if machine.devices > 1:
+        name += f" of device {launch.device}"
+    if len(machine.launches) > 1:
+        name += f" of launch {machine.launches.index(launch) + 1}"
+    return name
 
 
 def where(warp: Warp, inst: Instruction, lanes: Sequence[int] = (), who: str = "") -> str:
-    """Return a line of the source, if the PTX names one, of who executes it, and of the PTX."""
-    path, row = warp.program.kernel.paths.get(inst.source, ""), int(inst.source.rpartition(":")[2] or 0)
-    text, spans = linecache.getline(path, row).strip(), statements(path)
-    if row in spans and spans.get(row + 1) is spans[row]:  # it goes on in the next line
-        text = textwrap.shorten(ast.unparse(spans[row]).partition("\n")[0], 120, placeholder=" ...")
+    """A line of the source, if the PTX names one, of who executes it, and of the PTX."""
+    lines = []
+    if inst.source:
+        path = warp.program.kernel.paths[inst.source]
+        row = int(inst.source.rpartition(":")[2])
+        spans = statements(path)
+        text = linecache.getline(path, row).strip()
+        if row in spans and spans.get(row + 1) is spans[row]:  # it goes on in the next line
+            text = textwrap.shorten(ast.unparse(spans[row]).partition("\n")[0], 120, placeholder=" ...")
+        lines.append(f"{inst.source}  {text}")
     if not who:
         which = f", lane {ranges(lanes)}" if lanes else ""
         threads = ranges(warp.number * LANES + lane for lane in lanes or range(LANES))
         who = f"{cta_name(warp.cta)}, warp {warp.number}{which} (thread {threads})"
-    ptx = str(inst).replace(f" ({inst.source})", "")
-    source = f"{inst.source}  {text}\n" if inst.source else ""
-    return f"{source}{who}\n" + re.sub(r"\{(%\w+),[^}]{40,}, *(%\w+)\}", r"{\1, ..., \2}", ptx)
+    ptx = re.sub(r"\{(%\w+),[^}]{40,}, *(%\w+)\}", r"{\1, ..., \2}", str(replace(inst, source="")))
+    return "\n".join([*lines, who, ptx])
 
 
 def touched(touch: Touch, more: str = "") -> Row:
@@ -77,30 +92,39 @@ def touched(touch: Touch, more: str = "") -> Row:
 
 
 def place(tensors: Mapping[str, Tensor], memory: Shared | Region, byte: int, machine: Observed) -> str:
-    """Return what a byte is of: an element of a tensor, as `out[3, 17]`, or what is nearest."""
+    """What a byte is of: an element of a tensor, as `out[3, 17]`, or what is nearest. Of shared memory it is that of
+    the CTA which the machine watches."""
+    size = f"({len(memory.data)} bytes)"
     if isinstance(memory, Shared):
-        cta = next(cta for cta in (*machine.ctas, machine.cta) if cta.shared is memory)
-        return f"byte {byte} of the shared memory of {cta_name(cta)} ({len(memory.data)} bytes)"
-    here = {name: t for name, t in tensors.items() if t.untyped_storage().data_ptr() == memory.start}
-    for name, tensor in here.items():
-        left, index = byte // tensor.element_size() - tensor.storage_offset(), [0] * tensor.dim()
-        for axis in sorted(range(tensor.dim()), key=lambda axis: -tensor.stride(axis)):
-            if tensor.stride(axis):
-                index[axis] = min(left // tensor.stride(axis), tensor.shape[axis] - 1)
-                left -= index[axis] * tensor.stride(axis)
-        if left == 0 and min(index, default=0) >= 0:
-            return f"{name}{index}"
-    if not here:
-        variables = {at: f"the variable {name}" for symbols in machine.symbols.values() for name, at in symbols.items()}
-        what = variables.get(-memory.number << REGION_BITS, "memory that Triton allots")
-        return f"byte {byte} of {what} ({len(memory.data)} bytes)"
-    return min((beside(name, tensor, byte) for name, tensor in here.items()), key=itemgetter(0))[1]
+        return f"byte {byte} of the shared memory of {cta_name(machine.cta)} {size}"
+    near = []
+    for name, tensor in tensors.items():
+        if tensor.untyped_storage().data_ptr() == memory.start:
+            near.append(beside(name, tensor, byte))
+    if near:
+        return min(near, key=lambda pair: pair[0])[1]
+    what = "memory that Triton allots"
+    for symbols in machine.symbols.values():
+        for name, address in symbols.items():
+            if address == -memory.number << REGION_BITS:
+                what = f"the variable {name}"
+    return f"byte {byte} of {what} {size}"
 
 
 def beside(name: str, tensor: Tensor, byte: int) -> tuple[int, str]:
-    """Return how many elements a byte is away from a tensor, and that in words."""
-    number, name = byte // tensor.element_size() - tensor.storage_offset(), f"{name} {tuple(tensor.shape)}"
-    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    """How many elements a byte is away from a tensor, and that in words; -1 of an element."""
+    number = byte // tensor.element_size() - tensor.storage_offset()
+    strides = tensor.stride()
+    index = [0] * tensor.dim()
+    left = number
+    for axis in sorted(range(tensor.dim()), key=strides.__getitem__, reverse=True):
+        if strides[axis]:
+            index[axis] = min(left // strides[axis], tensor.shape[axis] - 1)
+            left -= index[axis] * strides[axis]
+    if left == 0 and min(index, default=0) >= 0:
+        return -1, f"{name}{index}"
+    name = f"{name} {tuple(tensor.shape)}"
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, strides, strict=True))
     if number > last:
         return number - last, f"the element {number - last} behind the last of {name}"
     if number < 0:
@@ -123,28 +147,33 @@ MBARRIER = "\nbetween partitions an mbarrier: one arrives behind its access, the
 
 
 def missing(first: Touch, second: Touch, error: FaultError, is_gluon: bool) -> Row:
-    """Return what would have ordered two accesses."""
+    """What would have ordered two accesses."""
     if not first.inst or first.warp.cta.launch is not second.warp.cta.launch:
         return "missing", "griddepcontrol.wait (gdc_wait) before the later one: launch_pdl lets them overlap"
-    one, other, is_shared = first.warp.cta, second.warp.cta, isinstance(error.memory, Shared)
+    one = first.warp.cta
+    other = second.warp.cta
+    is_shared = isinstance(error.memory, Shared)
     scope = "gpu" if one.launch.device == other.launch.device else "sys"
     if one is other:
-        order, then = BARRIER + MBARRIER * is_gluon, "then a barrier of the CTA" * (first.warp is not second.warp)
+        order = BARRIER + MBARRIER * is_gluon
+        then = ", then a barrier of the CTA" * (first.warp is not second.warp)
     elif is_shared:
-        order, then = "a barrier of the cluster between the two", "then a barrier of the cluster"
+        order = "a barrier of the cluster between the two"
+        then = ", then a barrier of the cluster"
     else:
         order = f"a release by {cta_name(one)} behind its access, an acquire by {cta_name(other)} that reads it,\n"
         order += f"both of scope {scope}; in each CTA a barrier, where other warps take part;\n"
         order += f"or the other way round, if {cta_name(other)} is to come first"
-        then = f"then a release, and an acquire by {cta_name(other)}, of scope {scope}"
+        then = f", then a release, and an acquire by {cta_name(other)}, of scope {scope}"
+    waits = [text for pattern, text in WAITS.items() if re.match(pattern, first.inst.op)]
     if "fence.proxy" in error.message:
         text = PROXY_FENCE
     elif "scopes" in error.message:
         text = f"a scope that reaches both: .{scope} in both instructions"
-    elif wait := next((text for pattern, text in WAITS.items() if re.match(pattern, first.inst.op)), None):
-        text = ", ".join(filter(None, [wait, then]))
+    elif waits:
+        text = waits[0] + then
     elif re.match(ASYNC_PROXY, second.inst.op):
-        text = ", ".join(filter(None, [PROXY_FENCE, then]))
+        text = PROXY_FENCE + then
     else:
         text = "a mask or another index, if only one is meant to write it; else\n" * (first.writes and second.writes)
         text += order
@@ -154,8 +183,9 @@ def missing(first: Touch, second: Touch, error: FaultError, is_gluon: bool) -> R
 
 
 def fault(error: FaultError, machine: Observed, tensors: Mapping[str, Tensor], is_gluon: bool) -> str:
-    """Return the page on a fault. The machine watched the place that it is about, if it is about one."""
-    warp, last = machine.warp, machine.touches[-1] if machine.touches else None
+    """The page on a fault. The machine watched the place that it is about, if it is about one."""
+    warp = machine.warp
+    last = machine.touches[-1] if machine.touches else None
     if machine.early:
         error, reader = machine.early
         title = f"{place(tensors, error.memory, error.byte, machine)} is read, and nobody has written it"
@@ -164,12 +194,14 @@ def fault(error: FaultError, machine: Observed, tensors: Mapping[str, Tensor], i
         if last.inst is reader.inst:
             return page(title, touched(reader), ("missing", "a write before it"))
         return page(title, touched(reader), touched(last, "\nonly later"), missing(last, reader, error, is_gluon))
-    if warp is None and error.agent is not None and machine.touches:
-        (*_, touch) = [touch for touch in machine.touches if touch.agent == error.agent] or [last]
+    touches = [touch for touch in machine.touches if touch.agent == error.agent]
+    if warp is None and error.agent is not None and last:
         lacking = "a barrier of the cluster behind it (cluster.barrier(), barrier.cluster), before any CTA ends"
+        touch = touches[-1] if touches else last
         return page(error.message, touched(touch), ("missing", lacking + COMPILED * (not is_gluon)))
     if error.kind == "race" and error.agent is not None and last:
-        *_, first = [t for t in machine.touches[:-1] if t.agent == error.agent and (t.writes or last.writes)] or [last]
+        conflicts = [touch for touch in touches if touch is not last and (touch.writes or last.writes)]
+        first = conflicts[-1] if conflicts else last
         both = "written twice" if first.writes and last.writes else "written and read"
         title = f"{place(tensors, error.memory, error.byte, machine)} is {both}, and nothing orders the two"
         return page(title, touched(first), touched(last), missing(first, last, error, is_gluon))
@@ -186,19 +218,23 @@ def fault(error: FaultError, machine: Observed, tensors: Mapping[str, Tensor], i
 
 
 def bounds(error: FaultError, machine: Observed, tensors: Mapping[str, Tensor]) -> tuple[str, int]:
-    """Return how far an address is off, and it."""
-    memory, byte, address = error.memory, error.byte, error.byte
+    """How far an address is off, and the address."""
+    memory = error.memory
+    byte = address = error.byte
     if not isinstance(memory, Shared):
-        address += -memory.number << REGION_BITS if memory else 0
+        if memory:
+            address += -memory.number << REGION_BITS
         number = address + (1 << REGION_BITS - 1) >> REGION_BITS  # just below an array is far behind the one before it
         if not 0 < number <= len(machine.memory.regions):
             return f"address {address:#x} is of no tensor", address
-        memory, byte = machine.memory.regions[number - 1], address - (number << REGION_BITS)
-    alignment = re.search(r"is no multiple of \d+", error.message)
-    more = f": its address {alignment[0]}" if alignment else ""
+        memory = machine.memory.regions[number - 1]
+        byte = address - (number << REGION_BITS)
+    title = place(tensors, memory, byte, machine)
     if error.message.endswith("no argument covers"):
-        more = ": it is written, and no argument covers it"
-    return place(tensors, memory, byte, machine) + more, address
+        title += ": it is written, and no argument covers it"
+    elif alignment := re.search(r"is no multiple of \d+", error.message):
+        title += f": its address {alignment[0]}"
+    return title, address
 
 
 def lacking(error: UnknownError) -> str:
@@ -206,33 +242,40 @@ def lacking(error: UnknownError) -> str:
 
 
 def last_write(machine: Observed) -> Row:
-    *_, touch = [None, *(touch for touch in machine.touches if touch.writes)]
-    return ("written", touched(touch, "\nlast of all")[1]) if touch else ("written", "by nobody")
+    writes = [touch for touch in machine.touches if touch.writes]
+    if not writes:
+        return "written", "by nobody"
+    _, text = touched(writes[-1], "\nlast of all")
+    return "written", text
 
 
 def hang(error: FaultError, machine: Machine, tensors: Mapping[str, Tensor]) -> str:
-    """Return the page on a run that does not end: who waits for what, those together that wait for the same."""
-    waits: dict[tuple[str, str, Instruction | str], list[Warp]] = {}
+    """The page on a run that does not end: who waits for what, those together that wait for the same."""
+    waits: dict[tuple, tuple[Instruction, list[Warp]]] = {}
+    spinning = set()
     for warp in machine.warps:
-        groups = [(warp.pc, warp.waits or warp.ready), *((group.pc, group.waits) for group in warp.others)]
+        groups = [(warp.pc, warp.waits or warp.ready)]
+        for group in warp.others:
+            groups.append((group.pc, group.waits))
         for pc, ready in groups:
             inst = warp.program.kernel.code[pc]
             if ready is not None and not ready():
-                waits.setdefault(("waits", waited_for(warp, inst, ready), inst), []).append(warp)
+                key = "waits", waited_for(warp, inst, ready), inst
             else:
                 seen = ", ".join(polled(warp, pc, tensors)) or "no memory"
-                waits.setdefault(("spins", f"looks at {seen}", inst.place), []).append(warp)
-    rows, spinning = [], set()
-    for (word, _, at), warps in waits.items():
-        if word == "spins":
-            spinning.update((warp.cta, at) for warp in warps)
-    for (word, text, at), warps in waits.items():
-        if word == "waits" and all(warp.joined and (warp.cta, at.source) in spinning for warp in warps):
+                key = "spins", f"looks at {seen}", inst.place
+                spinning.add((warp.cta, inst.place))
+            _, warps = waits.setdefault(key, (inst, []))
+            warps.append(warp)
+    rows = []
+    for (word, text, _), (inst, warps) in waits.items():
+        if word == "waits" and all(warp.joined and (warp.cta, inst.source) in spinning for warp in warps):
             continue  # at a barrier inside of the loop that others of the CTA are in
-        ctas = list(dict.fromkeys(cta_name(warp.cta) for warp in warps))
-        who = ", ".join(ctas[:4]) + (f" and {len(ctas) - 4} more" if ctas[4:] else "")
+        ctas = [*dict.fromkeys(cta_name(warp.cta) for warp in warps)]
+        who = ", ".join(ctas[:4])
+        if ctas[4:]:
+            who += f" and {len(ctas) - 4} more"
         who += f", warp {ranges({warp.number for warp in warps})}"
-        inst = at if word == "waits" else warps[0].program.kernel.code[warps[0].pc]
         rows.append((word, where(warps[0], inst, (), who) + f"\n{text}"))
     for launch in machine.launches:
         if waiting := launch.grid - launch.begun:
@@ -247,27 +290,25 @@ LONGEST = 50  # instructions of a loop that only waits
 
 
 def polled(warp: Warp, pc: int, tensors: Mapping[str, Tensor]) -> list[str]:
-    """Return the elements that the loop around an instruction looks at again and again, and what they hold."""
-    kernel, machine = warp.program.kernel, warp.cta.machine
-    start = end = 0
-    for at, inst in enumerate(kernel.code):
-        target = kernel.labels[inst.args[0]] if inst.op.startswith("bra") else at
-        if target <= pc < target + LONGEST and target < at and pc <= at:
-            start, end = target, at
-            break
+    """The elements that the loop around an instruction looks at again and again, and what they hold."""
+    kernel = warp.program.kernel
+    machine = warp.cta.machine
+    loops = [loop for loop in kernel.loops() if loop[0] <= pc <= min(loop[1], loop[0] + LONGEST - 1)]
     seen = {}
-    for inst in kernel.code[start:end]:
+    for inst in kernel.code[slice(*loops[0])] if loops else ():
         if re.match(r"atom\.|ld\S*\.(acquire|relaxed|volatile)\.", inst.op):
-            text = next(text for text in inst.args if text.startswith("["))
-            number, byte = divmod(int(warp.program.address(text)(warp)[0]), 1 << REGION_BITS)
+            operand = next(text for text in inst.args if text.startswith("["))
+            number, byte = divmod(int(warp.program.address(operand)(warp)[0]), 1 << REGION_BITS)
             if 0 < number <= len(machine.memory.regions):
                 region = machine.memory.regions[number - 1]
-                seen[place(tensors, region, byte, machine)] = region.data[byte : byte + 4].view(np.int32)
-    return [f"{name}, which holds {value[0]}" for name, value in seen.items() if len(value)]
+                name = place(tensors, region, byte, machine)
+                if len(value := region.data[byte : byte + 4].view(np.int32)):
+                    seen[name] = f"{name}, which holds {value[0]}"
+    return [*seen.values()]
 
 
 def waited_for(warp: Warp, inst: Instruction, ready: Ready) -> str:
-    """Return what a warp waits for, and what of it is missing."""
+    """What a warp waits for, and what of it is missing."""
     if turn := warp.joined:
         others = ranges(mate.number for mate in warp.cta.warps if mate.alive and mate not in turn.arrived)
         return f"for {turn.threads // LANES - len(turn.arrived)} more warps; not there: warp {others}"
@@ -277,7 +318,7 @@ def waited_for(warp: Warp, inst: Instruction, ready: Ready) -> str:
 
 
 def initialised(cta: Cta, address: int | np.ndarray) -> str:
-    """Return where the mbarrier at an address is, if its own address is where it was when it was initialised."""
+    """Where the mbarrier at an address is initialised, if its own address is what it was then."""
     for inst in cta.program.kernel.code:
         if inst.op.startswith("mbarrier.init"):
             get = cta.program.address(inst.args[0])

@@ -27,18 +27,19 @@ WAITS = {
 
 
 def races(kernel: Kernel) -> list[str]:
-    """Return a sentence for each wait that single lanes make, if on some way through the code one lane goes by it
+    """A sentence for each wait that single lanes make, if on some way through the code one lane goes by it
     before all have met. The machine keeps a warp's lanes in step; warps, which it does not, need no such look."""
     problems = []
     for number, wait in enumerate(kernel.code):
         meet, early = WAITS.get(wait.op.split(".")[0], ((), ()))
-        todo, seen = [number + 1] if meet and "wait" in wait.op else [], set()
+        todo = [number + 1] if meet and "wait" in wait.op else []
+        seen = set()
         while todo:
-            inst = kernel.code[at := todo.pop()]
+            at = todo.pop()
+            inst = kernel.code[at]
             if inst.op.startswith(early):
-                problems.append(
-                    f"{inst}: lanes may not have passed PTX line {wait.line}, {wait.op}; put a barrier between"
-                )
+                passed = f"lanes may not have passed PTX line {wait.line}, {wait.op}"
+                problems.append(f"{inst}: {passed}; put a barrier between")
                 break
             if at not in seen and not inst.op.startswith(meet):
                 seen.add(at)
@@ -82,7 +83,8 @@ def carries(launch: Call, target: int) -> dict[str, list[str]]:
 @contextmanager
 def _watched() -> Iterator[dict[str, list[str]]]:
     lost_names: dict[str, list[str]] = {}
-    find_carries, makers = CodeGenerator._find_carries, {kind: kind.make_ir for kind in (ASTSource, GluonASTSource)}
+    find_carries = CodeGenerator._find_carries
+    makers = {kind: kind.make_ir for kind in (ASTSource, GluonASTSource)}
 
     def watched(self, node, liveins, **options):
         carried = find_carries(self, node, liveins, **options)

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from .alu import LANES
 from .device import Cta, Event, Machine, Warp
+from .divergence import active
 from .memory import REGION_BITS, Shared, Single
 from .order import GRANULE, FaultError, UninitialisedError
 from .program import Program, Ready, Step
@@ -49,7 +49,8 @@ class Observed(Machine):
 
     def __init__(self, *args, place: tuple[int, int] | None = None, is_traced: bool = False):
         super().__init__(*args)
-        self.place, self.is_traced = place, is_traced
+        self.place = place
+        self.is_traced = is_traced
         self.touches: list[Touch] = []
         self.early: tuple[UninitialisedError, Touch] | None = None
         self.warp: Warp | None = None  # that goes on
@@ -78,14 +79,14 @@ class Observed(Machine):
             setattr(memory, name, partial(self._note, memory, getattr(memory, name), name == "note_write"))
 
     def _note(self, memory, note: Callable, writes: bool, *args, **more) -> None:
-        (number, byte), is_shared = self.place, isinstance(memory, Shared)
-        g, _, _, who, *_ = args if is_shared else args[1:]
-        unit = byte if isinstance(g, Single) else byte // GRANULE
-        touched = g.start <= unit < g.stop if isinstance(g, slice) else (g == unit).any()
-        if touched and (is_shared or args[0].number == number):
+        number, byte = self.place
+        is_shared = isinstance(memory, Shared)
+        region, g, _, _, who, *_ = (memory, *args) if is_shared else args
+        if region.number == number and is_among(byte, g):
             agent = who if is_shared and not writes else self.ledger.accesses[who].agent or self.warp.agent
             inst = next((arg for arg in args if isinstance(arg, Instruction)), None)
-            lanes = lanes_at(self.warp, inst, byte if is_shared else (-number << REGION_BITS) + byte) if inst else ()
+            address = byte if is_shared else (-number << REGION_BITS) + byte
+            lanes = lanes_at(self.warp, inst, address) if inst else ()
             self.touches.append(Touch(writes, agent, self.warp, inst, lanes))
             if writes and self.early:
                 raise SeenError
@@ -101,15 +102,20 @@ class Observed(Machine):
 
     def launch(self, program: Program, *args, **more) -> int:
         if self.is_traced:
-            pairs, program = zip(program.kernel.code, program.steps, strict=True), copy.copy(program)
-            program.steps = [step and replace(step, run=partial(self._traced, inst, step)) for inst, step in pairs]
+            steps = []
+            for inst, step in zip(program.kernel.code, program.steps, strict=True):
+                steps.append(step and replace(step, run=partial(self._traced, inst, step)))
+            program = copy.copy(program)
+            program.steps = steps
         return super().launch(program, *args, **more)
 
     def _traced(self, inst: Instruction, step: Step, warp: Warp) -> Ready | None:
-        begun, name = self.executed - (step.count or 1), f"{step.count} of arithmetic" if step.count else inst.op
-        if ready := step.run(warp):
+        begun = self.executed - (step.count or 1)
+        ready = step.run(warp)
+        if ready:
             self.waits.setdefault(warp, (inst, begun))
             return ready
+        name = f"{step.count} of arithmetic" if step.count else inst.op
         _, since = self.waits.pop(warp, (inst, begun))
         if since == begun and inst.op.split(".")[0] in ORDERING:
             self._add(warp, inst, name, "i", begun, s="t")
@@ -131,26 +137,40 @@ class Observed(Machine):
             self.tracks.add(warp)
             self._add(warp, None, "process_name", "M", args=dict(name=f"CTA {warp.cta.number}"))
             self._add(warp, None, "thread_name", "M", args=dict(name=f"warp {warp.number}"))
-        about = dict(args=dict(source=inst.source, ptx=str(inst))) if inst else {}
-        self.trace.append(dict(name=name, ph=phase, ts=ts, pid=warp.cta.first, tid=warp.number + 1) | about | more)
+        event = dict(name=name, ph=phase, ts=ts, pid=warp.cta.first, tid=warp.number + 1, **more)
+        if inst:
+            event["args"] = dict(source=inst.source, ptx=str(inst))
+        self.trace.append(event)
 
     def write_trace(self, path: str | Path, fault: Exception | None) -> None:
         for warp, (inst, since) in self.waits.items():
             self._add(warp, inst, f"waits: {inst.op}", "X", since, dur=self.executed - since)
-        if fault and (warp := self.warp or next(iter(self.tracks), None)):
+        warp = self.warp or next(iter(self.tracks), None)
+        if fault and warp:
             self._add(warp, None, str(fault), "i", self.executed, s="g")
         Path(path).write_text(json.dumps(dict(traceEvents=self.trace)))
 
 
+def is_among(byte: int, g: slice | np.ndarray) -> bool:
+    """Whether a byte is in these granules, or one of these bytes."""
+    unit = byte if isinstance(g, Single) else byte // GRANULE
+    if isinstance(g, slice):
+        return g.start <= unit < g.stop
+    return (g == unit).any()
+
+
 def lanes_at(warp: Warp, inst: Instruction, address: int) -> tuple[int, ...]:
-    """Return the lanes whose access it is that has this address, by an instruction that is about to be executed; none
-    where it is of the whole warp."""
+    """The lanes whose access it is that has this address, by an instruction that is about to be executed; none where it
+    is of the whole warp."""
     if not re.match(r"(ld|st|atom|red|cp\.async\.c[ag])\.", inst.op):
         return ()
-    takes_part = np.ones(LANES, bool) if warp.mask is None else warp.mask
-    for text in (text for text in inst.args if text.startswith("[")):
+    takes_part = active(warp)
+    for text in inst.args:
+        if not text.startswith("["):
+            continue
         at = warp.program.address(text)(warp)
-        at = at % SHARED_BYTES if address < SHARED_BYTES else at
+        if address < SHARED_BYTES:
+            at = at % SHARED_BYTES
         nearest = at[takes_part & (at < address + GRANULE)].max(initial=-WIDEST)
         if address - nearest < WIDEST:
             return tuple(np.flatnonzero(takes_part & (at == nearest)).tolist())

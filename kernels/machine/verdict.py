@@ -12,6 +12,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -98,37 +99,43 @@ def check(
 
     Raises ValueError, in one line, where the call is not right or the kernel does not compile.
     """
-    begun, chosen, rounded, hangs = time.perf_counter(), None, [], 0
+    begun = time.perf_counter()
     if arch not in ARCHITECTURES:
         raise ValueError(f"arch {arch!r}: it is one of {', '.join(ARCHITECTURES)}")
     for name, number in dict(seeds=seeds, slots=slots, budget=budget, processes=processes).items():
         if number is not None and number < 1:
             raise ValueError(f"{name}={number}: it is a whole number from 1 on")
+    if isinstance(expected, Tensor):
+        expected = [expected]
     trial = Trial(resolve(kernel, grid, args), arch, (slots, budget), expected, tolerance, empty, row or [])
+    fault = None
+    rounded = []
+    hangs = 0
     for outcome in trial.outcomes(range(seed, seed + seeds), processes, trace):
-        if outcome.kind != "exact" and (chosen is None or outcome.kind not in CONSEQUENCES):
-            chosen = outcome
-        if outcome.kind == "exact" and outcome.text:
-            rounded = [outcome.text]
-        hangs += outcome.kind == "hang"
-        if (chosen and chosen.kind not in CONSEQUENCES) or hangs == HANGS or outcome.instructions > budget:
+        if outcome.kind == "exact":
+            rounded = [outcome.text] if outcome.text else rounded
+        elif outcome.kind not in CONSEQUENCES:
+            fault = outcome
+            break
+        else:
+            fault = fault or outcome
+            hangs += outcome.kind == "hang"
+        if hangs == HANGS or outcome.instructions > budget:
             break
     trial.remember()
     if row is not None:
-        row[:] = [] if chosen else [*trial.row[1 - LONGEST_ROW :], trial]
-    if chosen:
-        compiler = f"triton {triton.__version__}, " * (not isinstance(kernel, PtxKernel))
-        again = "again", f"seed={chosen.seed}, seeds=1: {compiler}{arch}"
-        remarks = report.remarks(trial.begun_late if trial.is_given else [])
-        text = report.page(chosen.text, *remarks, *[again] * (chosen.seed is not None))
-        return Verdict(chosen.kind, text, chosen.seed, chosen.instructions, time.perf_counter() - begun)
+        row[:] = [] if fault else [*trial.row[1 - LONGEST_ROW :], trial]
+    if fault:
+        rows = report.remarks(trial.begun_late)
+        if fault.seed is not None:
+            compiler = "" if isinstance(kernel, PtxKernel) else f"triton {triton.__version__}, "
+            rows.append(("again", f"seed={fault.seed}, seeds=1: {compiler}{arch}"))
+        text = report.page(fault.text, *rows)
+        return Verdict(fault.kind, text, fault.seed, fault.instructions, time.perf_counter() - begun)
     text = "as expected" if expected else "no fault, and the same results (nothing was expected of them)"
-    text = report.page(
-        f"{text} under {seeds} order{'s' * (seeds > 1)} of events",
-        *trial.doubts,
-        *trial.lost * (expected is None),
-        *report.remarks(trial.early + rounded),
-    )
+    lost = trial.lost if expected is None else []  # where results are as expected, it does not matter
+    rows = trial.doubts + lost + report.remarks(trial.early + rounded)
+    text = report.page(f"{text} under {seeds} order{'s' * (seeds > 1)} of events", *rows)
     return Verdict("exact", text, None, outcome.instructions, time.perf_counter() - begun)
 
 
@@ -179,137 +186,158 @@ class Trial:
         launch: Call,
         arch: str,
         limits: tuple,
-        expected: Mapping | None,
+        expected: Mapping | Sequence | None,
         tolerance: Any,
         empty: Any,
         row: list,
     ):
-        self.launch, self.arch, self.limits = launch, arch, limits
+        self.launch = launch
+        self.arch = arch
+        self.target = ARCHITECTURES[arch]
+        self.limits = limits
+        self.tolerance = tolerance
         self.row: list[Trial | Tensor] = row[:] if launch.args.get("launch_pdl") else []
         self.together: list[Trial | Tensor] = [self]  # what a run begins, one after another
         self.tensors = dict(tensors_of(launch.args))
-        pointers = list(pointers_in(self.tensors))
-        elements = [(self.tensors[table][index], target) for table, index, target in pointers]
-        self.pointers = {element.data_ptr(): (element, target) for element, target in elements}
-        self.tensors |= {f"{table}{list(index)}": target for table, index, target in pointers}
-        by_name = isinstance(tolerance, Mapping)
-        self.tolerances = dict(tolerance) if by_name else dict.fromkeys(self.tensors, tolerance)
-        self.is_given, self.unnamed = expected is not None, None
-        if self.is_given and not isinstance(expected, Mapping):
-            self.unnamed, expected = [expected] if isinstance(expected, Tensor) else list(expected), None
-        self.wanted = expectations(self.tensors, expected or {})
-        self.storages = {tensor.untyped_storage(): whole(tensor) for tensor in self.tensors.values()}
-        self.begun_late = list(left_by_a_check(self.tensors))
-        self.before = {storage.data_ptr(): (array, array.copy()) for storage, array in self.storages.items()}
         self.covered = covered_bytes(launch.args)
-        for _, target in elements:  # it may be any part of its storage
-            self.covered.pop(target.untyped_storage().data_ptr(), None)
+        self.pointers = {}
+        for table, index, target in list(pointers_in(self.tensors)):
+            element = self.tensors[table][index]
+            self.pointers[element.data_ptr()] = element, target
+            self.tensors[f"{table}{list(index)}"] = target
+            self.covered.pop(target.untyped_storage().data_ptr(), None)  # it may be any part of its storage
+        self.is_given = expected is not None
+        self.unnamed: list[Tensor] | None = None
+        self.wanted: dict[str, Tensor] = {}
+        if isinstance(expected, Mapping):
+            self.wanted = expectations(self.tensors, expected)
+        elif self.is_given:
+            self.unnamed = [*expected]
+        self.begun_late = list(left_by_a_check(self.tensors)) if self.is_given else []
+        storages = {tensor.untyped_storage(): whole(tensor) for tensor in self.tensors.values()}
+        self.before = {storage.data_ptr(): (array, array.copy()) for storage, array in storages.items()}
         self.empty = empty_bytes(self.tensors, [empty] if isinstance(empty, str) else empty)
-        for array, contents in self.before.values():
-            if array.ctypes.data in self.empty:
-                contents[self.empty[array.ctypes.data]] = EMPTY
-        self.doubts: list[report.Row] = []
-        self.lost: list[report.Row] = []
-        self.early: list[str] = []
+        for start, flags in self.empty.items():
+            _, contents = self.before[start]
+            contents[flags] = EMPTY
 
     def outcomes(self, seeds: Sequence[int], processes: int, trace: str | Path | None) -> Iterator[Outcome]:
         """Yield what comes of each order of events. The first shows what the others must agree with."""
-        name, limit = self.launch.kernel.__name__, SMS[ARCHITECTURES[self.arch]].shared_bytes - RESERVED
-        printed = io.StringIO()  # by tl.static_print, or 100 lines where ptxas fails
         try:
-            with triton.knobs.compilation.scope(), contextlib.redirect_stdout(printed):
-                # Triton's cache on disk may have the same kernel from another file, or other lines of this one.
-                triton.knobs.compilation.always_compile = True
-                made = compiled(self.launch, ARCHITECTURES[self.arch])
+            made = self._compiled()
         except UnknownError as error:
             yield Outcome("unknown", report.lacking(error), None, 0)
             return
-        except Exception as error:
-            verb = "does not compile"
-            if not isinstance(error, CompilationError):
-                verb = f"is not judged: the compiler of triton {triton.__version__} fails"
-            raise ValueError(f"{name} {verb} for {self.arch}: {_innermost(error)}") from error
-        print(printed.getvalue(), end="")
-        if (needed := made.program.shared_bytes) > limit:
-            limits = f"{self.arch} has {limit}; take smaller blocks or fewer stages"
-            raise ValueError(f"{name} needs {needed} bytes of shared memory, {limits}")
-        slots, budget = self.limits
-        self.limits = slots or resident(made, ARCHITECTURES[self.arch]), budget
-        coarse = any(tensor.is_floating_point() and tensor.itemsize < 4 for tensor in self.tensors.values())
-        self.rounding = 1e-2 if coarse or any("tf32" in inst.op for inst in made.program.kernel.code) else 1e-4
-        self.adds = any(re.match(r"atom|red\.|cp\.reduce", inst.op) for inst in made.program.kernel.code)
-        self.doubts = [("perhaps", f"{problem};\nno run shows this, so it does not count") for problem in made.races]
-        if self.launch.args.get("launch_pdl") and not self.row and (early := before_wait(made)):
-            self.early.append(f"{early} is in front of griddepcontrol.wait, {EARLY}")
-        self.lost = [("perhaps", problem) for problem in made.lost]  # where results are as expected, it does not matter
+        self._note(made)
         yield self.run(seeds[0], trace)
         if processes == 1 or trace:
-            yield from (self.run(seed, trace) for seed in seeds[1:])
+            for seed in seeds[1:]:
+                yield self.run(seed, trace)
         else:
             yield from self._forked(seeds[1:], processes)
         if self.row:
             self._join_row()
             yield from map(self.run, seeds)
 
+    def _compiled(self) -> Compiled:
+        name = self.launch.kernel.__name__
+        printed = io.StringIO()  # by tl.static_print, or 100 lines where ptxas fails
+        try:
+            with triton.knobs.compilation.scope(), contextlib.redirect_stdout(printed):
+                # Triton's cache on disk may have the same kernel from another file, or other lines of this one.
+                triton.knobs.compilation.always_compile = True
+                made = compiled(self.launch, self.target)
+        except UnknownError:
+            raise
+        except Exception as error:
+            verb = "does not compile"
+            if not isinstance(error, CompilationError):
+                verb = f"is not judged: the compiler of triton {triton.__version__} fails"
+            raise ValueError(f"{name} {verb} for {self.arch}: {_innermost(error)}") from error
+        print(printed.getvalue(), end="")
+        needed = made.program.shared_bytes
+        limit = SMS[self.target].shared_bytes - RESERVED
+        if needed > limit:
+            limits = f"{self.arch} has {limit}; take smaller blocks or fewer stages"
+            raise ValueError(f"{name} needs {needed} bytes of shared memory, {limits}")
+        return made
+
+    def _note(self, made: Compiled) -> None:
+        """Note how the results are to be judged, and what no run shows."""
+        slots, budget = self.limits
+        self.limits = slots or resident(made, self.target), budget
+        opcodes = "\n".join(inst.op for inst in made.program.kernel.code)
+        self.adds = bool(re.search(r"^(atom|red\.|cp\.reduce)", opcodes, re.MULTILINE))
+        coarse = any(tensor.is_floating_point() and tensor.itemsize < 4 for tensor in self.tensors.values())
+        self.rounding = 1e-2 if coarse or "tf32" in opcodes else 1e-4
+        self.lost = [("perhaps", problem) for problem in made.lost]
+        self.doubts = [("perhaps", f"{problem};\nno run shows this, so it does not count") for problem in made.races]
+        self.early = []
+        if self.launch.args.get("launch_pdl") and not self.row and (early := before_wait(made)):
+            self.early.append(f"{early} is in front of griddepcontrol.wait, {EARLY}")
+
     def _forked(self, seeds: Sequence[int], processes: int) -> Iterator[Outcome]:
         """Each order in a process of its own, so many at a time."""
-        todo, under_way = list(seeds), []
+        todo = [*seeds]
+        under_way = []
         try:
             while todo or under_way:
                 while todo and len(under_way) < processes:
                     seed = todo.pop(0)
-                    receiver, sender = multiprocessing.Pipe(duplex=False)
-                    process = multiprocessing.get_context("fork").Process(target=self._send, args=(seed, sender))
-                    process.start()
-                    sender.close()
-                    under_way.append((seed, process, receiver))
-                seed, process, receiver = under_way[0]
-                before, spent = None, seconds_of(process.pid)
-                while not receiver.poll(IDLE_S) and before != spent:
-                    before, spent = spent, seconds_of(process.pid)
-                yield received(receiver, seed, process)
+                    under_way.append((seed, *forked(self._send, seed)))
+                yield received(*under_way[0])
+                _, process, _ = under_way.pop(0)
                 process.kill()
-                del under_way[0]
         finally:
             for _, process, _ in under_way:
                 process.kill()
 
-    def _send(self, seed: int, sender: Any) -> None:
+    def _send(self, seed: int, sender: Connection) -> None:
         torch.set_num_threads(1)  # a forked process has none of the threads that torch believes in
         sender.send(self.run(seed))
 
     def _join_row(self) -> None:
         """Have runs begin with the launches that this one may overlap. Their bounds were judged before."""
-        self.together, self.covered = [*self.row, self], {}
-        for trial in reversed([trial for trial in self.row if isinstance(trial, Trial)]):
-            self.before |= trial.before
-            self.pointers |= trial.pointers
-            self.limits = max(self.limits[0], trial.limits[0]), self.limits[1] + trial.limits[1]
+        self.together = [*self.row, self]
+        self.covered = {}
+        for trial in reversed(self.row):
+            if isinstance(trial, Trial):
+                self.before |= trial.before
+                self.pointers |= trial.pointers
+                self.limits = max(self.limits[0], trial.limits[0]), self.limits[1] + trial.limits[1]
 
     def remember(self) -> None:
         """Note what this check leaves in tensors that its kernel has changed."""
-        for storage, array in self.storages.items():
-            _, contents = self.before[storage.data_ptr()]
+        for name in self._changed():
+            tensor = self.tensors[name]
+            LEFT[tensor.untyped_storage()] = zlib.crc32(whole(tensor))
+
+    def _changed(self) -> list[str]:
+        """The tensors in whose storages a run has left anything else than it began with."""
+        names = []
+        for name, tensor in self.tensors.items():
+            array, contents = self.before[tensor.untyped_storage().data_ptr()]
             if not np.array_equal(array, contents):
-                LEFT[storage] = zlib.crc32(array)
+                names.append(name)
+        return names
 
     def run(self, seed: int, trace: str | Path | None = None) -> Outcome:
         machine = Observed(seed, *self.limits, is_traced=True) if trace else Machine(seed, *self.limits)
         fault = self._execute(machine)
         if trace:
             machine.write_trace(trace, fault)
-        if isinstance(fault, UnknownError):
+        if fault is None:
+            kind, text = self._compare(machine, seed)
+        elif isinstance(fault, UnknownError):
             kind, text = "unknown", report.lacking(fault)
-        elif fault and fault.kind == "hang":
+        elif fault.kind == "hang":
             kind, text = "hang", report.hang(fault, machine, self.tensors)
-        elif fault:
+        else:
             place = None if fault.byte is None or fault.memory is None else (fault.memory.number, fault.byte)
             watched = Observed(seed, *self.limits, place=place)
             again = self._execute(watched)
             fault = again if isinstance(again, FaultError) and not watched.early else fault
             kind, text = fault.kind, report.fault(fault, watched, self.tensors, self.launch.kernel.is_gluon())
-        else:
-            kind, text = self._compare(machine, seed)
         return Outcome(kind, text, seed, machine.executed)
 
     def _compare(self, machine: Machine, seed: int) -> tuple[str, str]:
@@ -329,11 +357,7 @@ class Trial:
 
     def _name_expected(self) -> None:
         """Take what is expected for the tensors that the first run has changed."""
-        names = []
-        for name, tensor in self.tensors.items():
-            array, contents = self.before[tensor.untyped_storage().data_ptr()]
-            if not np.array_equal(array, contents):
-                names.append(name)
+        names = self._changed()
         if len(names) != len(self.unnamed):
             raise ValueError(
                 f"{len(self.unnamed)} tensors are expected, but the kernel writes {', '.join(names) or 'none'}; "
@@ -343,25 +367,31 @@ class Trial:
         self.unnamed = None
 
     def _tolerance(self, name: str, values: Tensor) -> float:
-        if (tolerance := self.tolerances.get(name)) is not None:
+        tolerance = self.tolerance
+        if isinstance(tolerance, Mapping):
+            tolerance = tolerance.get(name)
+        if tolerance is not None:
             return tolerance
-        is_float = (self.is_given or self.adds) and values.is_floating_point()
+        if not values.is_floating_point() or not (self.is_given or self.adds):
+            return 0
         numbers = values.double()  # floats of 8 bits cannot be rounded
-        return self.rounding if is_float and bool((numbers != numbers.round()).any()) else 0
+        return self.rounding if (numbers != numbers.round()).any() else 0
 
     def _execute(self, machine: Machine) -> FaultError | UnknownError | None:
         for array, contents in self.before.values():
             array[:] = contents
-        moved, numbers = [], []
+        moved = []
+        numbers = []
         for element, target in self.pointers.values():  # the machine's memory has addresses of its own
             at = address(machine, target)
             moved.append((element, element.item()))
             element += at - target.data_ptr()
         try:
-            machine.memory.covered, machine.memory.empty = self.covered, self.empty
+            machine.memory.covered = self.covered
+            machine.memory.empty = self.empty
             for trial in self.together:
                 if isinstance(trial, Trial):
-                    numbers.append(enqueue(machine, trial.launch, numbers, target=ARCHITECTURES[self.arch]))
+                    numbers.append(enqueue(machine, trial.launch, numbers, target=self.target))
                 else:
                     numbers.append(machine.written(address(machine, trial), trial.nbytes))
             machine.run()
@@ -370,19 +400,20 @@ class Trial:
         except SeenError:
             return None
         except Exception as error:
-            if not (at := getattr(error, "__notes__", None)):  # else of an instruction
+            notes = getattr(error, "__notes__", None)
+            if not notes:  # it is of no instruction
                 raise
-            return UnknownError(f"the machine itself fails, {type(error).__name__}: {error}: {at[0]}")
+            return UnknownError(f"the machine itself fails, {type(error).__name__}: {error}: {notes[0]}")
         finally:
             for element, value in moved:
                 element.fill_(value)
         return None
 
     def _wrong(self, name: str, index: tuple[int, ...], text: str, machine: Machine, seed: int) -> str:
-        tensor, title = self.tensors[name], f"{name}{list(index)} {text}"
-        element = tensor.storage_offset() + sum(i * stride for i, stride in zip(index, tensor.stride(), strict=True))
-        region = machine.memory.region(address(machine, tensor), name)
-        watched = Observed(seed, *self.limits, place=(region.number, element * tensor.element_size()))
+        element = self.tensors[name][index]
+        title = f"{name}{list(index)} {text}"
+        region = machine.memory.region(address(machine, element), name)
+        watched = Observed(seed, *self.limits, place=(region.number, element.storage_offset() * element.itemsize))
         self._execute(watched)
         if not self.is_given:
             title += "\nresults depend on the order of events: expected is what the first one gave"
@@ -394,8 +425,7 @@ does not write there: `kernels.machine.launches` would know it"""
 
 
 def before_wait(made: Compiled) -> str:
-    """Return the source of the first access to global memory that is in front of griddepcontrol.wait, if there is
-    one."""
+    """The source of the first access to global memory that is in front of griddepcontrol.wait; "" of none."""
     for inst in made.program.kernel.code:
         if inst.op == "griddepcontrol.wait":
             break
@@ -405,13 +435,24 @@ def before_wait(made: Compiled) -> str:
 
 
 def resident(made: Compiled, target: int) -> int:
-    """Return how many CTAs of a kernel a GPU holds at a time."""
-    sm, program = SMS[target], made.program
+    """How many CTAs of a kernel a GPU holds at a time."""
+    sm = SMS[target]
+    program = made.program
     needed = registers_of(made.triton.asm["cubin"]) if made.triton else 1  # which ptxas alone knows
     registers = -(-LANES * needed // REGISTERS_AT_ONCE) * REGISTERS_AT_ONCE
     warps = min(sm.warps, REGISTERS // registers)
     fitting = min(sm.ctas, warps // program.warps, sm.shared_bytes // (program.shared_bytes + RESERVED))
     return max(sm.count * fitting // program.cluster, 1) * program.cluster
+
+
+def forked(target: Callable, *args: Any) -> tuple[multiprocessing.Process, Connection]:
+    """A process that calls `target` with these, and last with where to send to; and where that is received."""
+    context = multiprocessing.get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=target, args=(*args, sender))
+    process.start()
+    sender.close()
+    return process, receiver
 
 
 IDLE_S = 60
@@ -427,15 +468,20 @@ def seconds_of(process: int) -> list[str]:
     return text.rpartition(")")[2].split()[11:13]
 
 
-def received(receiver: Any, seed: int, process: Any) -> Outcome:
+def received(seed: int, process: multiprocessing.Process, receiver: Connection) -> Outcome:
     """What a forked process sends, or what became of it."""
-    if receiver.poll():
+    spent = None
+    while not receiver.poll(IDLE_S):
+        before = spent
+        spent = seconds_of(process.pid)
+        if spent == before:
+            end = f"did nothing for {IDLE_S} s"
+            break
+    else:
         with contextlib.suppress(EOFError):
             return receiver.recv()
         process.join()
         end = f"died with exit code {process.exitcode}"
-    else:
-        end = f"did nothing for {IDLE_S} s"
     return Outcome("unknown", f"the process that ran this order of events {end}; others went on", seed, 0)
 
 
@@ -444,7 +490,7 @@ ERROR = r"\b(error|ERROR) *:(?! Internal)"
 
 
 def _innermost(error: BaseException) -> str:
-    """Return one line of a compiler's error: of the innermost function, what it says and the line that it is about."""
+    """One line of a compiler's error: of the innermost function, what it says and the line that it is about."""
     while error.__cause__:
         error = error.__cause__
     *before, last = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
@@ -469,16 +515,19 @@ def left_by_a_check(tensors: Mapping[str, Tensor]) -> Iterator[str]:
 
 
 def difference(tensor: Tensor, expected: Tensor, tolerance: float) -> tuple[tuple[int, ...], str] | None:
-    """Return the first element that is not as expected, and what is to be told of all."""
-    is_float = tensor.dtype.is_floating_point
-    actual, wanted = (values.detach().double() if is_float else values for values in (tensor, expected))
-    if is_float and tolerance:
-        wrong = ~torch.isclose(actual, wanted, rtol=tolerance, atol=tolerance, equal_nan=True)
+    """The first element that is not as expected, and what is to be told of all; None where all are."""
+    form = ""
+    if tensor.is_floating_point():
+        form = ".9g"
+        tensor = tensor.detach().double()
+        expected = expected.detach().double()
     else:
-        wrong = (actual != wanted) & ~((actual != actual) & (wanted != wanted))  # NaN is equal to NaN
-    if not (count := int(wrong.sum())):
+        tolerance = 0
+    wrong = ~torch.isclose(tensor, expected, rtol=tolerance, atol=tolerance, equal_nan=True)
+    count = int(wrong.sum())
+    if not count:
         return None
     index = tuple(wrong.nonzero()[0].tolist())
-    largest = (actual[wrong].double() - wanted[wrong].double()).abs().max().item()
-    one, other = (f"{value:.9g}" if is_float else value for value in (actual[index].item(), wanted[index].item()))
-    return index, f"is {one}, expected {other}; {count} of {wrong.numel()} elements differ, by up to {largest:.3g}"
+    largest = (tensor[wrong].double() - expected[wrong].double()).abs().max().item()
+    pair = f"is {tensor[index].item():{form}}, expected {expected[index].item():{form}}"
+    return index, f"{pair}; {count} of {wrong.numel()} elements differ, by up to {largest:.3g}"

@@ -456,7 +456,8 @@ SUBJECTS = {
     ),
     "exact, beside, of another argument": (lambda: of_view(2, covered=True), "exact"),
     "exact, a halo": (
-        lambda: (shift, (1,), (torch.ones(4 * N)[N : 2 * N : 2], torch.zeros(N), -3, N)), "exact",
+        lambda: (shift, (1,), (torch.ones(4 * N)[N : 2 * N : 2], torch.zeros(N), -3, N), torch.ones(N)),
+        "exact: as expected",
     ),
     "exact, a decimal literal": (of_clip, "exact"),
     "exact, up to rounding": (of_sum, r"exact: .*note    about this check, not your kernel:\n *sums in out are r"),

@@ -44,7 +44,7 @@ def on_devices(name: str, seed: int) -> str:
     except FaultError as error:
         return f"{error.kind}: {error}"
     results = [(trial.args[name], wanted) for trial in launched for name, wanted in trial.expected.items()]
-    return "; ".join(text for result in results for _, text in filter(None, [difference(*result, None)]))
+    return "; ".join(text for result in results for _, text in filter(None, [difference(*result, 0)]))
 
 
 def table(machine: Machine, value):
