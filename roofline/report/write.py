@@ -42,7 +42,7 @@ def write(folder: Path, run: Run | None = None) -> list[Path]:
     cases = frame(run)
     drawn, pictures = [], {}
     for name in FIGURES:
-        with matplotlib.rc_context({"text.parse_math": False, "text.usetex": False}):  # a `$` is no formula
+        with matplotlib.rc_context():
             figure = plots.OF_RUN[name](run) if name in plots.OF_RUN else plots.FIGURES[name](cases)
             if figure is not None:
                 drawn += theme.save(figure, folder, name)

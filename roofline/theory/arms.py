@@ -229,8 +229,7 @@ def _chunk_outer(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> float:
 def _row_block(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> float:
     chunk_s = product_s(plan.grid, plan.workers, plan.ranks, t_gemm_s)
     arrival_s = plan.arrivals(t_comm_s, plan.grid.row_tiles, plan.row_blocks)
-    _, end_s = schedule.row_block(plan.grid, plan.workers, arrival_s, chunk_s)
-    return end_s
+    return schedule.row_block_end_s(plan.grid, plan.workers, arrival_s, chunk_s)
 
 
 def _signalled(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> float:

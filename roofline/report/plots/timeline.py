@@ -192,11 +192,12 @@ def _bar(axes, y: float, block: Block, colour) -> tuple:
 
 def _colours(timeline: dict) -> dict:
     """{unit: colour}, in the order of arrival from dark to light."""
-    import seaborn
+    from matplotlib import colormaps
 
     units = dict.fromkeys(timelines.units_of(timeline))
     colours = {None: MATMUL, HOME_UNIT: HOME, WAITS: IDLE}
-    colours.update(zip(units, seaborn.color_palette("viridis", len(units)), strict=True))
+    places = np.linspace(0, 1, len(units) + 2)[1:-1]
+    colours.update(zip(units, colormaps["viridis"](places), strict=True))
     return colours
 
 
