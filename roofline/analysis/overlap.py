@@ -6,7 +6,7 @@ from roofline.analysis import throughput
 from roofline.analysis.throughput import with_ends
 from roofline.operations.gathering import OFF_PACE
 from roofline.store.run import REQUESTED, Run, Shape
-from roofline.store.stats import Interval, estimate, ratio_of, time_of
+from roofline.store.stats import Interval, estimate, ratio_of, typical_of, value_of
 from roofline.theory.arms import ALL_CORES, ARMS, BOTH, SCATTERED, SIMULATED, OverlapPlan, base_arm
 from roofline.theory.contention import EXPECTED, PIECE_S, Measured, Slowdowns, slowdowns
 from roofline.theory.schedule import Grid
@@ -105,11 +105,11 @@ class ArmSamples:
 
     def typical(self, series: Series) -> float | None:
         """The typical value of a series, told beside the baseline's."""
-        return time_of(series, self.groups, self.anchor).value if series else None
+        return typical_of(series, self.groups, self.anchor) if series else None
 
     def alone(self, series: Series) -> float:
         """The typical value of a series, by itself."""
-        return time_of(series, self.groups).value
+        return typical_of(series, self.groups)
 
     def estimate(self, value, gemm: Series, log: bool = True) -> Interval | None:
         """The interval of value(T_gemm, T_comm, the arm's time); None where they are not to be compared."""
@@ -118,8 +118,7 @@ class ArmSamples:
         return estimate(value, gemm, self.link, self.times_s, groups=self.groups, anchor=self.anchor, log=log)
 
     def ratio(self, numerator: Series, denominator: Series) -> float | None:
-        ratio = ratio_of(numerator, denominator, self.groups)
-        return ratio.value if ratio else None
+        return value_of(lambda a, b: a / b, numerator, denominator, groups=self.groups)
 
     @property
     def own_gemm_s(self) -> float | None:
@@ -320,7 +319,7 @@ def _unsplit(shape: Shape) -> tuple[str | None, str | None]:
     for name in shape.of_role("gemm"):
         times_s = shape.times_s(name)
         if times_s:
-            typical_s[name] = time_of(times_s, groups, anchor).value
+            typical_s[name] = typical_of(times_s, groups, anchor)
     fastest = min(typical_s, key=typical_s.get, default=None)
     return fastest, next(iter(shape.of_role("link")), None)
 

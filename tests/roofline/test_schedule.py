@@ -88,8 +88,6 @@ def made_tables(draw):
     name, expected_s = draw(st.sampled_from(("tile_outer", "chunk_outer", "spill_once", "row_block"))), draw(row)
     by = {"row_block": ([expected_s] * grid.row_tiles, chunk_s), "spill_once": (expected_s, chunk_s)}
     table = getattr(tables if name == "spill_once" else schedule, name)(grid, programs, *by.get(name, (chunks,)))
-    if name == "row_block":
-        table, _ = table
     return grid, table, draw(st.lists(row, min_size=grid.row_tiles, max_size=grid.row_tiles)), chunk_s
 
 
