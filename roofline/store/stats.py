@@ -151,9 +151,9 @@ Columns = tuple[tuple[int, ...], tuple]
 @lru_cache(maxsize=256)
 def _typical_logs(unit_of: Columns, anchor: Columns, series: Columns) -> dict[Any, float]:
     """{unit: logarithm of the typical value of a series}. Every arm of a shape asks for the same times again."""
-    units = dict(zip(*unit_of))
-    values = dict(zip(*series))
-    rounds = grouped((units[index], (index, value)) for index, value in zip(*anchor))
+    units = dict(zip(*unit_of, strict=True))
+    values = dict(zip(*series, strict=True))
+    rounds = grouped((units[index], (index, value)) for index, value in zip(*anchor, strict=True))
     logs = {}
     for unit, pairs in sorted(rounds.items()):
         ratios = [math.log(values[index] / value) for index, value in pairs if index in values]
