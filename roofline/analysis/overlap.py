@@ -1,17 +1,23 @@
 """How much of a gather an arm hid, by the rounds in which all took turns."""
 
+from __future__ import annotations
+
 from statistics import median
+from typing import TYPE_CHECKING
 
 from roofline.analysis import throughput
 from roofline.analysis.throughput import with_ends
 from roofline.operations.gathering import OFF_PACE
 from roofline.store.run import REQUESTED, Run, Shape
 from roofline.store.stats import Interval, estimate, ratio_of, typical_of, value_of
-from roofline.theory.arms import ALL_CORES, ARMS, BOTH, SCATTERED, SIMULATED, OverlapPlan, base_arm
+from roofline.theory.arms import ALL_CORES, ARMS, BOTH, SCATTERED, SIMULATED, OverlapPlan, base_arm, is_serial
 from roofline.theory.contention import EXPECTED, PIECE_S, Measured, Slowdowns, slowdowns
 from roofline.theory.schedule import Grid
 from roofline.theory.simulator import hidden_fraction
 from roofline.theory.wires import HOW, PACED
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 OF_THE_LINK = (
     "copier_programs",
@@ -376,6 +382,11 @@ def _lost(fields: dict, samples: ArmSamples) -> dict:
         lost["lost_contention_s"] = None
     lost["diagnosis"] = "undecided" if fields["of_roof_high"] >= 1 else diagnosis
     return lost
+
+
+def overlapping(frame: DataFrame) -> DataFrame:
+    """The rows of arms that overlap: all but serial, on some cores or all."""
+    return frame[~frame["contender"].map(is_serial).astype(bool)]
 
 
 def _row_blocks(shape: Shape, arm: str) -> int:

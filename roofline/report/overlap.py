@@ -6,12 +6,12 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from roofline.analysis.fields import FIELDS
-from roofline.analysis.overlap import LOST
+from roofline.analysis.overlap import LOST, overlapping
 from roofline.operations.gathering import exercise, scaling
 from roofline.report.sections import Section
 from roofline.report.tables import texts
 from roofline.store.run import Run
-from roofline.theory.arms import ALL_REDUCE, ARMS, is_serial
+from roofline.theory.arms import ALL_REDUCE, ARMS
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -58,11 +58,6 @@ COLUMNS = (
     "notes",
 )
 FIGURES = ("network_roofline", "overlap", "timeline")
-
-
-def overlapping(frame: DataFrame) -> DataFrame:
-    """The rows of arms that overlap."""
-    return frame[~frame["contender"].map(is_serial).astype(bool)]
 
 
 def brief(run: Run, frame: DataFrame) -> Section:

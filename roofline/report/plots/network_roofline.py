@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from roofline.analysis.overlap import overlapping
 from roofline.operations.format import percent_text
 from roofline.operations.gathering import exercise
 from roofline.report.plots import style, theme
 from roofline.report.plots.theme import DARK, GREY
-from roofline.theory.arms import ALL_CORES, LAYER, is_serial
+from roofline.theory.arms import ALL_CORES, LAYER
 from roofline.theory.wires import EXERCISE_BALANCE
 from roofline.theory.wires import parse as parse_wire
 from roofline.theory.work import ITEMSIZE
@@ -92,8 +93,8 @@ def _comparable(cases):
 
 def _best(valid) -> dict:
     """{panel: its overlapping arm whose gain over serial begins highest, by its interval, and above 1}."""
-    is_serial_arm = valid["contender"].map(is_serial).astype(bool)
-    won = valid[~is_serial_arm & (valid["ratio_low"] > 1)]
+    arms = overlapping(valid)
+    won = arms[arms["ratio_low"] > 1]
     best = won.sort_values("ratio_low").drop_duplicates("panel", keep="last").sort_index()
     return {row.panel: row for row in best.itertuples()}
 

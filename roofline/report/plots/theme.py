@@ -48,13 +48,14 @@ def new(width: float, height: float):
     return figure
 
 
-def lay_out(figure, **pads: float) -> None:
+def lay_out(figure, **pads: float):
     """Give the axes of a finished figure all the room that words and legends leave. It is done once: an engine on the
-    figure would do it again for each file that is written."""
+    figure would do it again for each file that is written. Returns what knows how wide a text is."""
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     figure.set_layout_engine(None)
     ConstrainedLayoutEngine(**pads).execute(figure)
+    return figure.canvas.get_renderer()
 
 
 def of_grid(grid, title: str):
@@ -243,8 +244,7 @@ def separate(figure, groups: Sequence[Sequence]) -> None:
     """Lay out the figure, then move each label (an annotation offset in points) of the groups, one of each axes, to the
     nearest place under its point where it touches neither points nor words, but those along a line; a thin line leads
     to one that is far."""
-    lay_out(figure)
-    renderer = figure.canvas.get_renderer()
+    renderer = lay_out(figure)
     point = figure.dpi / 72
     gap = 0.75 * point  # between words
     step = STEP * point
