@@ -46,6 +46,7 @@ def overlap(frame):
     right = max(2.0, drawn["over_high"].max()) * 1.03
     axes.set_xlim(left, right)
     axes.axvline(1, color=DARK, linewidth=2)
+    _headers(axes)
     firsts = {row.shape: row for row in drawn.drop_duplicates("shape").itertuples()}
     rows = []
     top = -0.5
@@ -64,7 +65,6 @@ def overlap(frame):
     figure.set_figheight(ROW_IN * (top + 1.5) + AROUND_IN)
     axes.set_ylim(top, -0.8)
     axes.set_yticks([])
-    _headers(axes)
     placed = pandas.concat(rows)
     for arm, look in looks.items():
         _points(axes, arm, placed[placed["contender"] == arm], look)
