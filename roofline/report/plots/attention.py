@@ -19,12 +19,12 @@ PANELS = (
 def attention(frame):
     """The figure, a row of panels for each mask, of the width and batch that have the most lengths; None where no
     attention was measured."""
-    import pandas
-    import seaborn
-
     cases = frame[frame["op"] == "attention"]
     if cases.empty:
         return None
+    import pandas
+    import seaborn
+
     of_size = cases.groupby(["batch", "heads", "width"], sort=True)
     lengths = of_size["m"].nunique()
     size = lengths[lengths == lengths.max()].index[-1]

@@ -13,11 +13,11 @@ PHASES = ("forward", "backward", "optimizer")
 
 def step_shares(frame):
     """The figure, a panel for each size and a bar for each case; None where no call was looked at."""
-    import seaborn
-
     rows = frame[frame["idle_share"].notna()]
     if rows.empty:
         return None
+    import seaborn
+
     rows = rows.assign(size=rows["shape"].str.extract(r"-(l\d.*)-\w+-\w+$")[0])
     rows["bar"] = rows["part"] + ", " + rows["dtype"] + ", " + rows["contender"]
     ms = rows[[f"{kind}_share" for kind in KINDS]].set_axis(KINDS, axis=1)

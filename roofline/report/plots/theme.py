@@ -34,7 +34,7 @@ def use() -> None:
     """Set the theme of the figures that are made from now on."""
     import matplotlib
 
-    matplotlib.rc_file(STYLE, use_default_template=False)
+    matplotlib.rcParams.update(matplotlib.rc_params_from_file(STYLE, use_default_template=False))
 
 
 def new(width: float, height: float):
