@@ -143,7 +143,6 @@ def _bounds(axes) -> None:
         np.minimum(1, xs),
         color=DARK,
         lw=2,
-        zorder=2,
         label=ideal,
     )
     axes.plot(
@@ -152,7 +151,6 @@ def _bounds(axes) -> None:
         color=DARK,
         lw=1.3,
         ls="--",
-        zorder=2,
         label="both, one after the other",
     )
     axes.axvline(1, color=GREY, linewidth=0.9, zorder=1)
@@ -224,11 +222,8 @@ def _threshold(axes, shapes) -> None:
     look = {"of": FRAME, "color": GREY, "fontsize": 8.5}
     theme.note(axes, "the wire sets the pace", (1, 1), (-8, -4), ha="right", va="top", **look)
     theme.note(axes, "the matmul sets the pace", (1, 1), (8, -4), ha="left", va="top", **look)
-    text = _threshold_text(shapes)
-    if np.prod(axes.get_xlim()) > 1:
-        theme.note(axes, text, (1, 0), (8, 6), ha="left", va="bottom", **look)
-    else:
-        theme.note(axes, text, (1, 0), (-8, 6), ha="right", va="bottom", **look)
+    points, side = (8, "left") if np.prod(axes.get_xlim()) > 1 else (-8, "right")
+    theme.note(axes, _threshold_text(shapes), (1, 0), (points, 6), ha=side, va="bottom", **look)
 
 
 def _threshold_text(shapes) -> str:

@@ -145,7 +145,7 @@ def roof(axes, roof, unit: float, name: str, *, part: float, at_ridge: bool = Fa
     at the right end and a point at its ridge; or its FLOP/s `at_ridge`, and no point."""
     flops, bytes_per_s = roof
     xs, ys = bend(axes, flops, bytes_per_s, unit)
-    axes.plot(xs, ys, color=color, zorder=2, **look)
+    axes.plot(xs, ys, color=color, **look)
     ridge = flops / bytes_per_s
     height = flops / unit
     words = f"{name}{rate_text(height)} {UNITS[unit]}"
