@@ -30,19 +30,13 @@ COLOURS = (
 """The colour-blind can tell them apart: seaborn's palette `colorblind`."""
 
 
-def use() -> None:
-    """Set the theme of the figures that are made from now on."""
-    import matplotlib
-
-    matplotlib.rcParams.update(matplotlib.rc_params_from_file(STYLE, use_default_template=False))
-
-
 def new(width: float, height: float):
     """An empty figure of so many inches, in the theme. Its canvas knows how wide a text is."""
+    import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    use()
+    matplotlib.rcParams.update(matplotlib.rc_params_from_file(STYLE, use_default_template=False))
     figure = Figure(figsize=(width, height))
     FigureCanvasAgg(figure)
     return figure
@@ -56,20 +50,6 @@ def lay_out(figure, **pads: float):
     figure.set_layout_engine(None)
     ConstrainedLayoutEngine(**pads).execute(figure)
     return figure.canvas.get_renderer()
-
-
-def of_grid(grid, title: str):
-    """The figure of a grid of seaborn's, with a `title` left above each panel. pyplot, which made the figure, forgets
-    it: it would keep it for ever, and a notebook would show it twice."""
-    from matplotlib import pyplot
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    figure = grid.figure
-    pyplot.close(figure)
-    FigureCanvasAgg(figure)
-    grid.set_titles("")  # seaborn's own, in the middle
-    grid.set_titles(title, loc="left", size=10.5)
-    return figure
 
 
 def colours(names: Sequence[str]) -> dict[str, str]:
