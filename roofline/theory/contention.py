@@ -90,15 +90,20 @@ class Race:
         return heapq.heappop(self.running)[1]
 
 
-def table_end_s(table: schedule.Table, plan: OverlapPlan, chunk_s: float, race: Race) -> float:
-    """When the last program of `table` ends, each of which takes the chunks of a tile that are here when it looks."""
+def _programs(table: schedule.Table, plan: OverlapPlan) -> tuple[list[list[tuple[int, int]]], list[int]]:
+    """The tiles of each program, the last one first, by (the transfers before those of its rows, chunks done); and how
+    many programs have the same: these are at one place all the time."""
     pieces = plan.ranks - 1
     rows = plan.grid.row_tiles // plan.row_blocks
-    programs: Counter[tuple[int, ...]] = Counter()  # those with tiles of the same row blocks are at one place
+    programs: Counter[tuple[tuple[int, int], ...]] = Counter()
     for tiles in table:
-        programs[tuple(tile.m // rows * pieces for tile in reversed(tiles))] += 1
-    counts = list(programs.values())
-    left = [[(before, 0) for before in of_program] for of_program in programs]
+        programs[tuple((tile.m // rows * pieces, 0) for tile in reversed(tiles))] += 1
+    return list(map(list, programs)), list(programs.values())
+
+
+def table_end_s(table: schedule.Table, plan: OverlapPlan, chunk_s: float, race: Race) -> float:
+    """When the last program of `table` ends, each of which takes the chunks of a tile that are here when it looks."""
+    left, counts = _programs(table, plan)
     waiting = defaultdict(list)
     may_go_on = [*range(len(left))]
     while True:
