@@ -1,17 +1,23 @@
 """How much of a gather an arm hid, by the rounds in which all took turns."""
 
+from __future__ import annotations
+
 from statistics import median
+from typing import TYPE_CHECKING
 
 from roofline.analysis import throughput
 from roofline.analysis.throughput import with_ends
 from roofline.operations.gathering import OFF_PACE
 from roofline.store.run import REQUESTED, Run, Shape
-from roofline.store.stats import Interval, estimate, ratio_of, time_of
-from roofline.theory.arms import ALL_CORES, ARMS, BOTH, SCATTERED, SIMULATED, OverlapPlan, base_arm
+from roofline.store.stats import Interval, estimate, ratio_of, typical_of, value_of
+from roofline.theory.arms import ALL_CORES, ARMS, BOTH, SCATTERED, SIMULATED, OverlapPlan, base_arm, is_serial
 from roofline.theory.contention import EXPECTED, PIECE_S, Measured, Slowdowns, slowdowns
 from roofline.theory.schedule import Grid
 from roofline.theory.simulator import hidden_fraction
 from roofline.theory.wires import HOW, PACED
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 OF_THE_LINK = (
     "copier_programs",
@@ -105,11 +111,11 @@ class ArmSamples:
 
     def typical(self, series: Series) -> float | None:
         """The typical value of a series, told beside the baseline's."""
-        return time_of(series, self.groups, self.anchor).value if series else None
+        return typical_of(series, self.groups, self.anchor) if series else None
 
     def alone(self, series: Series) -> float:
         """The typical value of a series, by itself."""
-        return time_of(series, self.groups).value
+        return typical_of(series, self.groups)
 
     def estimate(self, value, gemm: Series, log: bool = True) -> Interval | None:
         """The interval of value(T_gemm, T_comm, the arm's time); None where they are not to be compared."""
@@ -118,8 +124,7 @@ class ArmSamples:
         return estimate(value, gemm, self.link, self.times_s, groups=self.groups, anchor=self.anchor, log=log)
 
     def ratio(self, numerator: Series, denominator: Series) -> float | None:
-        ratio = ratio_of(numerator, denominator, self.groups)
-        return ratio.value if ratio else None
+        return value_of(lambda a, b: a / b, numerator, denominator, groups=self.groups)
 
     @property
     def own_gemm_s(self) -> float | None:
@@ -320,7 +325,7 @@ def _unsplit(shape: Shape) -> tuple[str | None, str | None]:
     for name in shape.of_role("gemm"):
         times_s = shape.times_s(name)
         if times_s:
-            typical_s[name] = time_of(times_s, groups, anchor).value
+            typical_s[name] = typical_of(times_s, groups, anchor)
     fastest = min(typical_s, key=typical_s.get, default=None)
     return fastest, next(iter(shape.of_role("link")), None)
 
@@ -377,6 +382,11 @@ def _lost(fields: dict, samples: ArmSamples) -> dict:
         lost["lost_contention_s"] = None
     lost["diagnosis"] = "undecided" if fields["of_roof_high"] >= 1 else diagnosis
     return lost
+
+
+def overlapping(frame: DataFrame) -> DataFrame:
+    """The rows of arms that overlap: all but serial, on some cores or all."""
+    return frame[~frame["contender"].map(is_serial).astype(bool)]
 
 
 def _row_blocks(shape: Shape, arm: str) -> int:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from roofline.analysis import decision, layers, overlap, throughput
 from roofline.analysis.fields import FIELDS
@@ -20,22 +19,13 @@ DTYPES = {frozenset({int}): "Int64", frozenset({bool}): "boolean"}
 
 def records_of(run: Run) -> list[dict]:
     """A flat dict of scalars for every case, in the order of the run."""
-    return _once(run, "records", _records_of)
+    return throughput.once(run, "records", _records_of)
 
 
 def frame(run: Run) -> DataFrame:
     """A row for every case of `run`. Its `attrs` have what a figure needs beside: `title`, `footer`, and
     {dtype: (FLOP/s, bytes/s)} of the measured `roofs` and of the `datasheet`."""
-    return _once(run, "frame", _frame)
-
-
-def _once(run: Run, name: str, derive: Callable[[Run], Any]) -> Any:
-    """What `derive` makes of a run: made once, when the run is closed, and then kept beside it."""
-    if run.end is None:
-        return derive(run)
-    if name not in run.derived:
-        run.derived[name] = derive(run)
-    return run.derived[name]
+    return throughput.once(run, "frame", _frame)
 
 
 def _records_of(run: Run) -> list[dict]:

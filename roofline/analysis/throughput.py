@@ -1,9 +1,9 @@
 """Rates, shares of the roof and ratios to the baseline: what every case is judged by."""
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from roofline.analysis.fields import FIELDS
 from roofline.store.run import INTERRUPTED, PROBE, Run, Shape
@@ -64,14 +64,22 @@ def datasheet_roof(run: Run, dtype: str) -> Roof | None:
 def ceilings_of(run: Run) -> list[Ceiling]:
     """The highest rate that something reached in `run`, for each kind and dtype of its probes: a probe alone or
     beside a shape, or, of FLOP, a contender of the suite on a shape."""
-    if run.end is not None and (kept := run.derived.get("ceilings")):
-        return kept
+    return once(run, "ceilings", _ceilings_of)
+
+
+def once(run: Run, name: str, derive: Callable[[Run], Any]) -> Any:
+    """What `derive` makes of a run: made once, when the run is closed, and then kept beside it."""
+    if run.end is None:
+        return derive(run)
+    if name not in run.derived:
+        run.derived[name] = derive(run)
+    return run.derived[name]
+
+
+def _ceilings_of(run: Run) -> list[Ceiling]:
     highest = _highest([*_of_probes_alone(run), *_of_probes_beside(run)])
     probed = {ceiling.dtype for ceiling in highest if ceiling.kind == "matmul"}
-    ceilings = _highest([*highest, *_of_contenders(run, probed)])
-    if run.end is not None:
-        run.derived["ceilings"] = ceilings
-    return ceilings
+    return _highest([*highest, *_of_contenders(run, probed)])
 
 
 def _highest(ceilings: Iterable[Ceiling]) -> list[Ceiling]:

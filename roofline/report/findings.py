@@ -8,13 +8,14 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from roofline.analysis.fields import FIELDS
+from roofline.analysis.overlap import overlapping
 from roofline.analysis.throughput import FEW_ROUNDS, ceilings_of
 from roofline.operations.format import error_text, interval_text, percent_text, shape_text
 from roofline.report import tables
 from roofline.store.run import AGAIN, INTERRUPTED, Run, Shape
 from roofline.store.stats import CONFIDENCE, grouped
 from roofline.theory import environment
-from roofline.theory.arms import ALL_CORES, is_serial
+from roofline.theory.arms import ALL_CORES
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
@@ -114,7 +115,8 @@ def _beside(word: str, sign: int) -> Find:
     baseline is `serial_all_cores` where there is one; one over a fabric of its own has none."""
 
     def find(run: Run, frame: DataFrame) -> Iterable[str]:
-        rows = frame[_is_overlapping(frame) & ~frame["own_fabric"].eq(True).fillna(False)]
+        rows = overlapping(frame)
+        rows = rows[~rows["own_fabric"].eq(True).fillna(False)]
         has_all_cores = rows["gain_all_cores"].notna()
         rows = rows.assign(
             field=has_all_cores.map({True: "gain_all_cores", False: "ratio_to_baseline"}),
@@ -132,11 +134,6 @@ def _beside(word: str, sign: int) -> Find:
                 yield f"{op}: {_counts(matches, rivals)}, than {baseline}; {word} {interval}: {case_words(most)}"
 
     return find
-
-
-def _is_overlapping(frame: DataFrame) -> Series:
-    """Which cases are of arms that overlap: all but serial, on some cores or all."""
-    return ~frame["contender"].map(is_serial).astype(bool)
 
 
 def _unequal(run: Run, frame: DataFrame) -> Iterable[str]:
@@ -168,7 +165,7 @@ def _counts(matches: DataFrame, compared: DataFrame) -> str:
 
 
 def _own_ideal(run: Run, frame: DataFrame) -> Iterable[str]:
-    arms = frame[frame["of_own_ideal"].notna() & _is_overlapping(frame)]
+    arms = overlapping(frame).dropna(subset="of_own_ideal")
     for op, rows in arms.groupby("op", sort=False):
         low = rows[rows["of_own_ideal"] < OWN_IDEAL]
         if len(low):

@@ -6,63 +6,18 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from roofline.analysis.fields import FIELDS
-from roofline.analysis.overlap import LOST
+from roofline.analysis.overlap import LOST, overlapping
 from roofline.operations.gathering import exercise, scaling
 from roofline.report.sections import Section
-from roofline.report.tables import texts
+from roofline.report.tables import TABLES, texts
 from roofline.store.run import Run
-from roofline.theory.arms import ALL_REDUCE, ARMS, is_serial
+from roofline.theory.arms import ALL_REDUCE, ARMS
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
-BRIEF = (
-    "op",
-    "tp",
-    "ranks",
-    "m",
-    "wire",
-    "ratio",
-    "t_gemm_s",
-    "t_comm_s",
-    "contender",
-    "hidden_fraction",
-    "ratio_to_baseline",
-    "gain_all_cores",
-    "of_own_ideal",
-)
-COLUMNS = (
-    "shape",
-    "contender",
-    "time_s",
-    "t_gemm_s",
-    "t_comm_s",
-    "hidden_fraction",
-    "hidden_expected",
-    "hidden_clock_normalised",
-    "ratio_to_baseline",
-    "gain_all_cores",
-    "of_roof",
-    "of_own_ideal",
-    "tflops",
-    "wire_intensity",
-    "ratio",
-    "ranks_per_launch",
-    "split_slowdown",
-    "spilled_bytes",
-    "link",
-    "link_bytes_per_s",
-    "bound",
-    "rank_spread",
-    "gemm_rank_spread",
-    "notes",
-)
+COLUMNS = TABLES["overlap"]
 FIGURES = ("network_roofline", "overlap", "timeline")
-
-
-def overlapping(frame: DataFrame) -> DataFrame:
-    """The rows of arms that overlap."""
-    return frame[~frame["contender"].map(is_serial).astype(bool)]
 
 
 def brief(run: Run, frame: DataFrame) -> Section:
@@ -74,7 +29,7 @@ def brief(run: Run, frame: DataFrame) -> Section:
         "byte received, in multiples of the balance at which matmul and link take equally long: above 1 the matmul "
         "sets the pace, below it the link. On the exercise's chip 1 is 2750 FLOP/byte.",
         FIGURES[:1],
-        texts(best, BRIEF).rename(columns={FIELDS["contender"].header: "best arm"}),
+        texts(best, TABLES["best_arms"]).rename(columns={FIELDS["contender"].header: "best arm"}),
         tuple(balances(best)),
     )
 
@@ -142,7 +97,7 @@ def _costs(op: str, rows: DataFrame) -> str:
 def splits(frame: DataFrame) -> Section:
     """The section of what arms that overlap take above their ideal, and what that goes to."""
     rows = overlapping(frame).dropna(subset="diagnosis")
-    table = texts(rows, ("shape", "contender", "ratio", "time_s", "ideal_s"))
+    table = texts(rows, TABLES["splits"])
     table["above it"] = _percent_of_time(rows, rows["time_s"] - rows["ideal_s"])
     for name, words in LOST.items():
         if rows[name].notna().any():

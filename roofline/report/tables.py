@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roofline.analysis.fields import FIELDS
@@ -12,6 +14,8 @@ from roofline.operations.format import FORMATS, WITH_ENDS
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+TABLES = tomllib.loads(Path(__file__).with_name("tables.toml").read_text(encoding="utf-8"))
+"""{table of a report: the fields that are its columns}."""
 MOST_NAMED = 4
 """Cases named for one reason; the journal has them all."""
 NUMBER = re.compile(r"([-+>] ?)?\d|-$")

@@ -19,67 +19,21 @@ from roofline.operations.format import (
     shape_text,
 )
 from roofline.report.findings import OTHERS
-from roofline.report.plots.steps import KINDS
 from roofline.report.sections import Section
-from roofline.report.tables import escaped, texts
+from roofline.report.tables import TABLES, escaped, texts
 from roofline.store.run import Run
 from roofline.store.stats import by_process, geometric_mean, student
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
-COLUMNS = (
-    "shape",
-    "contender",
-    "time_s",
-    "graph_s",
-    "host_s",
-    "tflops",
-    "of_roof",
-    "ratio_to_baseline",
-    "verdict",
-    "device_intensity",
-    "counted_intensity",
-    "bound",
-    "kernel_name",
-    "notes",
-)
+COLUMNS = TABLES["throughput"]
 IN_TURNS, SUSTAINED = "in turns [95 %]", "sustained [95 %]"
 """The ratio to the baseline: of single calls that take turns on one clock, and of blocks of seconds, each alone."""
 LIBRARY_RATIO = " [95 %]"
 """Behind a library's name, over the column of its ratio to the baseline."""
 FIGURES = ("memory_roofline", "attention")
 STEP_FIGURES = "step_shares", "step_memory"
-KEPT = (
-    "shape",
-    "contender",
-    "weight_bytes",
-    "gradient_bytes",
-    "optimizer_bytes",
-    "saved_bytes",
-    "saved_formula_bytes",
-    "peak_bytes",
-)
-STEADY = (
-    "shape",
-    "contender",
-    "steady_time_s",
-    "steady_tflops",
-    "steady_of_single",
-    "steady_ratio_to_baseline",
-    "steady_sm_clock_mhz",
-    "steady_power_w",
-)
-COUNTED = (
-    "shape",
-    "contender",
-    "dram_bytes",
-    "dram_of_device_bytes",
-    "counted_intensity",
-    "device_intensity",
-    "l2_bytes",
-    "tensor_pipe_share",
-)
 
 
 def beside_baseline(frame: DataFrame) -> DataFrame:
@@ -218,13 +172,13 @@ def decided(run: Run, frame: DataFrame) -> Section:
     if others > OTHERS:
         text += f", while others took {percent_text(others)} of the CPU"
     about = "The interval is that of the look that decided, or of the last one."
-    return Section("Decided", about, (), texts(rows, ("shape", "contender", "decided", "verdict", "looks")), (text,))
+    return Section("Decided", about, (), texts(rows, TABLES["decided"]), (text,))
 
 
 def steady(frame: DataFrame) -> Section:
     """The section of what ran alone in blocks, and what it took of power."""
     rows = frame[frame["steady_time_s"].notna()]
-    table = texts(rows, STEADY)
+    table = texts(rows, TABLES["steady"])
     if rows["steady_energy_j"].notna().any():
         table["J/TFLOP [range]"] = _joules(rows)
     table = table.join(texts(rows, ["steady_throttled"]))
@@ -267,7 +221,7 @@ def memory(run: Run, frame: DataFrame) -> Section:
     return Section(
         "Memory",
         "What a forward pass keeps for the backward one, beside the formula, and the most that a call had allocated.",
-        table=texts(rows, KEPT),
+        table=texts(rows, TABLES["memory"]),
         lines=tuple(lines),
         long=True,
     )
@@ -281,21 +235,19 @@ def layers(frame: DataFrame) -> Section:
         "Of each layer the ratio to the baseline, beside that of its two matmuls alone, in the same rounds. *Of the "
         "win left* is the logarithm of the first over that of the second: 1 where the layer wins as much as its "
         "matmuls do.",
-        table=texts(rows, ("shape", "contender", "ratio_to_baseline", "alone_ratio", "win_left")),
+        table=texts(rows, TABLES["layers"]),
     )
 
 
 def steps(frame: DataFrame) -> Section:
     """The section of training steps: tokens a second, and what a call's time goes to."""
     rows = frame[frame["tokens_per_s"].notna()]
-    fields = ["shape", "contender", "tokens_per_s", "compile_s"]
-    fields += [f"{kind}_share" for kind in KINDS]
     return Section(
         "Training steps",
         "Tokens of the batch over the time of a call, and the shares of that time by torch's profiler, once all timing "
         "was over. Contenders of a mode take turns; between two modes lie minutes.",
         STEP_FIGURES,
-        texts(rows, fields),
+        texts(rows, TABLES["steps"]),
         long=True,
     )
 
@@ -312,7 +264,7 @@ def clocks(frame: DataFrame) -> Section:
         "Clocks",
         "The same kernels by our clock, by Triton's `do_bench`, which writes the cache full before each call, and by "
         "CUPTI, which sees kernels alone: an empty call of ours, below, is what it has not.",
-        table=texts(rows, ("shape", "contender", "clock_s", "do_bench_s", "cupti_s")),
+        table=texts(rows, TABLES["clocks"]),
         lines=tuple(lines),
     )
 
@@ -324,6 +276,6 @@ def counted(frame: DataFrame) -> Section:
         "Counted",
         "One call of each, counted by a profiler after the timed run. *Of least* is what was read and written over "
         "what had to be, each input read once and each output written once.",
-        table=texts(rows, COUNTED),
+        table=texts(rows, TABLES["counted"]),
         lines=tuple(f"counted by {source}" for source in rows["counter_source"].unique()),
     )

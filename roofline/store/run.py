@@ -221,7 +221,7 @@ class Shape:
         """Contenders that were asked for and have samples."""
         measured = []
         for name in self.late:
-            if "role" not in self.entrants.get(name, {}) and self.times_s(name):
+            if "role" not in self.entrants.get(name, {}) and any(name in round_.time_s for round_ in self.rounds):
                 measured.append(name)
         return measured
 

@@ -62,11 +62,21 @@ def estimate(
     typical = _typical(anchor, series, processes(groups))
     if not typical:
         return None
-    means = map(fmean, zip(*typical.values(), strict=True))
-    value = of(*map(math.exp, means))
+    value = _value(of, typical)
     if len(typical) == 1:
         typical = _typical(anchor, series, blocks(tuple(groups.items())))
     return student(value, [*_values(of, typical).values()], log=log)
+
+
+def value_of(of: Callable[..., float], *series: Series, groups: Groups, anchor: Series | None = None) -> float | None:
+    """The value of `estimate` alone."""
+    typical = _typical(anchor or series[0], series, processes(groups))
+    return _value(of, typical) if typical else None
+
+
+def _value(of: Callable[..., float], typical: dict[Any, list[float]]) -> float:
+    means = map(fmean, zip(*typical.values(), strict=True))
+    return of(*map(math.exp, means))
 
 
 def processes(groups: Groups) -> dict[int, int]:
@@ -108,6 +118,12 @@ def time_of(series: Series, groups: Groups | None = None, anchor: Series | None 
     return estimate(float, series, groups=groups, anchor=anchor)
 
 
+def typical_of(series: Series, groups: Groups, anchor: Series | None = None) -> float | None:
+    """The value of `time_of` alone."""
+    value = value_of(lambda time_s: time_s, series, groups=groups, anchor=anchor)
+    return value or value_of(lambda time_s: time_s, series, groups=groups)
+
+
 def ratio_of(
     numerator: Series, denominator: Series, groups: Groups | None = None, anchor: Series | None = None
 ) -> Interval | None:
@@ -117,20 +133,33 @@ def ratio_of(
 
 def _typical(anchor: Series, series: tuple[Series, ...], unit_of: Mapping[int, Any]) -> dict[Any, list[float]]:
     """{unit: logarithm of the typical value of each series there}, of units that have all of them beside the anchor."""
-    rounds: dict[Any, list[int]] = {}
-    for index in anchor:
-        rounds.setdefault(unit_of[index], []).append(index)
+    logs = []
+    for values in series:
+        columns = [(tuple(mapping), tuple(mapping.values())) for mapping in (unit_of, anchor, values)]
+        logs.append(_typical_logs(*columns))
     typical = {}
-    for unit, indices in sorted(rounds.items()):
-        anchor_log = middle([math.log(anchor[index]) for index in indices])
-        values = []
-        for times_of in series:
-            ratios = [math.log(times_of[index] / anchor[index]) for index in indices if index in times_of]
-            if ratios:
-                values.append(anchor_log + middle(ratios))
-        if len(values) == len(series):
-            typical[unit] = values
+    for unit in logs[0]:
+        if all(unit in of_series for of_series in logs):
+            typical[unit] = [of_series[unit] for of_series in logs]
     return typical
+
+
+Columns = tuple[tuple[int, ...], tuple]
+"""The rounds and the values of a mapping, which can be hashed."""
+
+
+@lru_cache(maxsize=256)
+def _typical_logs(unit_of: Columns, anchor: Columns, series: Columns) -> dict[Any, float]:
+    """{unit: logarithm of the typical value of a series}. Every arm of a shape asks for the same times again."""
+    units = dict(zip(*unit_of, strict=True))
+    values = dict(zip(*series, strict=True))
+    rounds = grouped((units[index], (index, value)) for index, value in zip(*anchor, strict=True))
+    logs = {}
+    for unit, pairs in sorted(rounds.items()):
+        ratios = [math.log(values[index] / value) for index, value in pairs if index in values]
+        if ratios:
+            logs[unit] = middle([math.log(value) for _, value in pairs]) + middle(ratios)
+    return logs
 
 
 def middle(values: list[float]) -> float:

@@ -9,7 +9,7 @@ through memory. `PIECE_S`, `SUMS_SHOW_S` and how wide a vendor's tiles are were 
 
 import heapq
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -90,18 +90,22 @@ class Race:
         return heapq.heappop(self.running)[1]
 
 
-def table_end_s(table: schedule.Table, plan: OverlapPlan, chunk_s: float, race: Race) -> float:
-    """When the last program of `table` ends, each of which takes the chunks of a tile that are here when it looks."""
+def _programs(table: schedule.Table, plan: OverlapPlan) -> tuple[list[list[tuple[int, int]]], list[int]]:
+    """The tiles of each program, the last one first, by (the transfers before those of its rows, chunks done); and how
+    many programs have the same: these are at one place all the time."""
     pieces = plan.ranks - 1
     rows = plan.grid.row_tiles // plan.row_blocks
-    left = []
+    programs: Counter[tuple[tuple[int, int], ...]] = Counter()
     for tiles in table:
-        of_program = []
-        for tile in reversed(tiles):
-            of_program.append((tile.m // rows * pieces, 0))
-        left.append(of_program)
+        programs[tuple((tile.m // rows * pieces, 0) for tile in reversed(tiles))] += 1
+    return list(map(list, programs)), list(programs.values())
+
+
+def table_end_s(table: schedule.Table, plan: OverlapPlan, chunk_s: float, race: Race) -> float:
+    """When the last program of `table` ends, each of which takes the chunks of a tile that are here when it looks."""
+    left, counts = _programs(table, plan)
     waiting = defaultdict(list)
-    may_go_on = [*range(len(table))]
+    may_go_on = [*range(len(left))]
     while True:
         for program in may_go_on:
             if not left[program]:
@@ -116,7 +120,8 @@ def table_end_s(table: schedule.Table, plan: OverlapPlan, chunk_s: float, race: 
                 left[program].append((before, max(here, chunk)))
         if not (race.running or waiting):
             return race.now_s
-        ended = race.go_on(len(race.running) / len(table))
+        busy = sum(counts[program] for _, program in race.running)
+        ended = race.go_on(busy / len(table))
         may_go_on = waiting.pop(race.arrived, []) if ended is None else [ended]
 
 
@@ -173,7 +178,7 @@ def _row_block(plan: OverlapPlan, measured: Measured) -> float:
     planned_s, comm_s = measured.planned_s
     arrival_s = simulator.arrivals(plan.ranks, comm_s, plan.grid.row_tiles, plan.row_blocks)
     planned_chunk_s = simulator.product_s(plan.grid, plan.workers, plan.ranks, planned_s)
-    table, _ = schedule.row_block(plan.grid, plan.workers, arrival_s, planned_chunk_s)
+    table = schedule.row_block(plan.grid, plan.workers, arrival_s, planned_chunk_s)
     chunk_s = simulator.product_s(plan.grid, plan.workers, plan.ranks, measured.own_s)
     return table_end_s(table, plan, chunk_s, measured.race((plan.ranks - 1) * plan.row_blocks, measured.piece_s))
 

@@ -40,8 +40,7 @@ def table(name: str, grid: Grid, ranks: int, blocks: int) -> Table:
     """One of `schedule`, or of `kernels.tables`."""
     arrival_s = simulator.arrivals(ranks, 1.0, grid.row_tiles, blocks)
     expected = dict(row_block=(arrival_s, 0.1), spill_once=(arrival_s[0], 0.1)).get(name, (ranks,))
-    table = getattr(tables if name == "spill_once" else schedule, name)(grid, PROGRAMS, *expected)
-    return table[0] if name == "row_block" else table  # whose end it also gives
+    return getattr(tables if name == "spill_once" else schedule, name)(grid, PROGRAMS, *expected)
 
 
 def for_chunks(name: str, dtype: str, flags_are="late", *, ranks=RANKS, steps=1, **more) -> Case:

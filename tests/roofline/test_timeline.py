@@ -6,7 +6,7 @@ from made_up_gathers import HERE, gather_matmul, gathering, timeline_line
 from matplotlib.colors import to_hex
 
 from roofline.report import timelines
-from roofline.report.plots.timeline import IDLE
+from roofline.report.plots.timeline import COLOURS
 
 HOME = timelines.HOME_UNIT
 
@@ -79,6 +79,7 @@ def test_chip_that_has_done_before_the_link_waits(draw):
     drawn = draw(
         [HERE, *gathering(made_up.prefetch(64), 7e-3, 16e-3, lost={"serial": 1.0, "overlapped": 0.0})], "timeline"
     )
-    bars = [bar for bar in drawn.figures["timeline"].axes[0].patches if to_hex(bar.get_facecolor()) == IDLE]
+    waits = COLOURS[timelines.WAITS]
+    bars = [bar for bar in drawn.figures["timeline"].axes[0].patches if to_hex(bar.get_facecolor()) == waits]
     spans = [x for bar in bars for x in (bar.get_x(), bar.get_x() + bar.get_width())]
     assert spans == pytest.approx([0, 16, 7, 16])

@@ -323,5 +323,5 @@ def _roof_of_few(axes, roof: Roof, rows) -> None:
     intensities = np.interp(xs, [0, *intensity.index], [0, *intensity])
     read = roof.read_bytes_per_s / 1e9
     ys = np.minimum(roof.flops / 1e9 / intensities, read)
-    axes.plot(xs, ys, color=DARK, linewidth=2, zorder=2)
+    axes.plot(xs, ys, color=DARK, linewidth=2)
     theme.note(axes, f"measured: {rate_text(read)} GB/s", (xs[0], ys[0]), (4, 4), va="bottom")

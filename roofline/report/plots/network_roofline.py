@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from roofline.analysis.overlap import overlapping
 from roofline.operations.format import percent_text
 from roofline.operations.gathering import exercise
 from roofline.report.plots import style, theme
 from roofline.report.plots.theme import DARK, GREY
-from roofline.theory.arms import ALL_CORES, LAYER, is_serial
+from roofline.theory.arms import ALL_CORES, LAYER
 from roofline.theory.wires import EXERCISE_BALANCE
 from roofline.theory.wires import parse as parse_wire
 from roofline.theory.work import ITEMSIZE
@@ -92,8 +93,8 @@ def _comparable(cases):
 
 def _best(valid) -> dict:
     """{panel: its overlapping arm whose gain over serial begins highest, by its interval, and above 1}."""
-    is_serial_arm = valid["contender"].map(is_serial).astype(bool)
-    won = valid[~is_serial_arm & (valid["ratio_low"] > 1)]
+    arms = overlapping(valid)
+    won = arms[arms["ratio_low"] > 1]
     best = won.sort_values("ratio_low").drop_duplicates("panel", keep="last").sort_index()
     return {row.panel: row for row in best.itertuples()}
 
@@ -142,7 +143,6 @@ def _bounds(axes) -> None:
         np.minimum(1, xs),
         color=DARK,
         lw=2,
-        zorder=2,
         label=ideal,
     )
     axes.plot(
@@ -151,7 +151,6 @@ def _bounds(axes) -> None:
         color=DARK,
         lw=1.3,
         ls="--",
-        zorder=2,
         label="both, one after the other",
     )
     axes.axvline(1, color=GREY, linewidth=0.9, zorder=1)
@@ -223,11 +222,8 @@ def _threshold(axes, shapes) -> None:
     look = {"of": FRAME, "color": GREY, "fontsize": 8.5}
     theme.note(axes, "the wire sets the pace", (1, 1), (-8, -4), ha="right", va="top", **look)
     theme.note(axes, "the matmul sets the pace", (1, 1), (8, -4), ha="left", va="top", **look)
-    text = _threshold_text(shapes)
-    if np.prod(axes.get_xlim()) > 1:
-        theme.note(axes, text, (1, 0), (8, 6), ha="left", va="bottom", **look)
-    else:
-        theme.note(axes, text, (1, 0), (-8, 6), ha="right", va="bottom", **look)
+    points, side = (8, "left") if np.prod(axes.get_xlim()) > 1 else (-8, "right")
+    theme.note(axes, _threshold_text(shapes), (1, 0), (points, 6), ha=side, va="bottom", **look)
 
 
 def _threshold_text(shapes) -> str:

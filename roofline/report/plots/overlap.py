@@ -4,11 +4,9 @@ Time is told over the longer of the two, T_gemm and T_comm: 1 is what nothing ca
 there to their sum, which is what serial pays.
 """
 
-from dataclasses import dataclass
-from typing import Any
-
 import numpy as np
 
+from roofline.analysis.overlap import overlapping
 from roofline.report.plots import style, theme
 from roofline.report.plots.theme import DARK, GREY
 from roofline.theory.arms import is_serial
@@ -33,15 +31,6 @@ ROOM_FOR_BOTH = 1.7
 OWN_IDEAL = {"linestyle": "none", "marker": "|", "markersize": 11, "markeredgewidth": 2}
 
 
-@dataclass
-class Row:
-    """The arms of one shape, each at its `y`, around the `middle` of what the shape takes of the axes."""
-
-    arms: Any
-    middle: float
-    height: float
-
-
 def overlap(frame):
     """The figure; None where no case has T_gemm and T_comm."""
     import pandas
@@ -50,22 +39,33 @@ def overlap(frame):
     drawn = cases[cases["timed"]]
     if drawn.empty:
         return None
-    names, rows, end = _rows(drawn)
-    placed = pandas.concat(row.arms for row in rows)
     looks = style.styles(drawn["contender"])
-    figure = theme.new(11, ROW_IN * (end + 1.5) + AROUND_IN)
+    figure = theme.new(11, AROUND_IN)
     axes = figure.add_subplot()
     left = min(0.95, 0.97 * drawn["over_low"].min())
     right = max(2.0, drawn["over_high"].max()) * 1.03
     axes.set_xlim(left, right)
-    axes.set_ylim(end, -0.8)
-    axes.set_yticks([])
-    axes.axvline(1, color=DARK, linewidth=2, zorder=2)
+    axes.axvline(1, color=DARK, linewidth=2)
     _headers(axes)
-    for y, name in names.items():
-        _word(axes, SHAPE, y, name, "left", weight="bold")
-    for row in rows:
-        _draw_row(axes, row, drawn, looks)
+    firsts = {row.shape: row for row in drawn.drop_duplicates("shape").itertuples()}
+    rows = []
+    top = -0.5
+    for op, of_op in drawn.groupby("op", sort=False):
+        _word(axes, SHAPE, top + 0.65, op, "left", weight="bold")
+        top += 1
+        ranked = of_op.sort_values("ratio", kind="stable")
+        for shape, arms in ranked.groupby("shape", sort=False):
+            height = max(1.0, APART * len(arms) + 0.34)
+            middle = top + height / 2
+            steps = np.arange(len(arms)) - (len(arms) - 1) / 2
+            rows.append(arms.assign(y=middle + APART * steps))
+            _draw_row(axes, firsts[shape], middle, height - 0.28)
+            _words(axes, firsts[shape], middle, arms, drawn, looks)
+            top += height
+    figure.set_figheight(ROW_IN * (top + 1.5) + AROUND_IN)
+    axes.set_ylim(top, -0.8)
+    axes.set_yticks([])
+    placed = pandas.concat(rows)
     for arm, look in looks.items():
         _points(axes, arm, placed[placed["contender"] == arm], look)
     theme.about(figure, frame, "What each arm still pays of the shorter of matmul and wire")
@@ -77,25 +77,6 @@ def overlap(frame):
     _legend(axes)
     theme.lay_out(figure, w_pad=0.08)
     return figure
-
-
-def _rows(drawn) -> tuple[dict[float, str], list[Row], float]:
-    """{y: operation} of the names above its shapes; the rows of the shapes, by T_gemm / T_comm; and where the last
-    one ends."""
-    names = {}
-    rows = []
-    top = -0.5
-    for op, of_op in drawn.groupby("op", sort=False):
-        names[top + 0.65] = op
-        top += 1
-        ranked = of_op.sort_values("ratio", kind="stable")
-        for _, arms in ranked.groupby("shape", sort=False):
-            height = max(1.0, APART * len(arms) + 0.34)
-            middle = top + height / 2
-            steps = np.arange(len(arms)) - (len(arms) - 1) / 2
-            rows.append(Row(arms.assign(y=middle + APART * steps), middle, height))
-            top += height
-    return names, rows, top
 
 
 def _headers(axes) -> None:
@@ -122,32 +103,23 @@ def _word(axes, points: float, y: float, text: str, side: str, *, va: str = "cen
     theme.note(axes, text, (edge, y), (points, 0), of, ha=side, va=va, **look)
 
 
-def _draw_row(axes, row: Row, drawn, looks: dict) -> None:
-    """Band and words of one shape."""
-    y = row.middle
-    first = next(row.arms.itertuples())
+def _draw_row(axes, first, y: float, height: float) -> None:
+    """The band of one shape."""
     both = (first.t_gemm_s + first.t_comm_s) / first.ideal_s
-    height = row.height - 0.28
     faint = 0.5 if first.void else 1
-    axes.barh(
-        y,
-        both - 1,
-        left=1,
-        height=height,
-        color=BAND,
-        alpha=faint,
-        zorder=1,
-    )
-    ends = [y - height / 2, y + height / 2]
-    axes.plot([both, both], ends, color=DARK, linewidth=1.5, zorder=2)
+    axes.barh(y, both - 1, height, left=1, color=BAND, alpha=faint)
+    axes.vlines(both, y - height / 2, y + height / 2, DARK, linewidth=1.5)
+
+
+def _words(axes, first, y: float, arms, drawn, looks: dict) -> None:
+    """The words of one shape, left and right of its band."""
     _word(axes, SHAPE, y, style.label(first, drawn), "left")
     _word(axes, WIRE, y, first.wire, "left")
     _word(axes, RATIO, y, f"{first.ratio:.2f}", "right")
     if first.void:
         _word(axes, HEADER, y, style.void_text(first), "left", color=GREY)
         return
-    is_overlapping = ~row.arms["contender"].map(is_serial).astype(bool)
-    hidden = row.arms[is_overlapping].set_index("contender")["hidden_fraction"].dropna()
+    hidden = overlapping(arms).set_index("contender")["hidden_fraction"].dropna()
     if len(hidden):
         best = hidden.idxmax()
         _word(axes, HIDDEN, y, f"{100 * hidden[best]:.0f} %", "right", weight="bold")

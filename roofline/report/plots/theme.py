@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from itertools import product
+from itertools import cycle, product
 from pathlib import Path
 
 from roofline.operations.format import rate_text
@@ -13,61 +13,48 @@ GREY = "#777777"
 BEHIND_TEXT = {"facecolor": "white", "alpha": 0.85, "pad": 0.5, "lw": 0}
 UNITS = {1e12: "TFLOP/s", 1e9: "GFLOP/s"}
 
-LOOK = {
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "roofline",
-}
+STYLE = Path(__file__).with_name("theme.mplstyle")
 
-
-def use() -> None:
-    """Set the theme of the figures that are made from now on."""
-    import seaborn
-
-    seaborn.set_theme(style="ticks", context="notebook", rc=LOOK)
+COLOURS = (
+    "#0173b2",
+    "#de8f05",
+    "#029e73",
+    "#d55e00",
+    "#cc78bc",
+    "#ca9161",
+    "#fbafe4",
+    "#949494",
+    "#ece133",
+    "#56b4e9",
+)
+"""The colour-blind can tell them apart: seaborn's palette `colorblind`."""
 
 
 def new(width: float, height: float):
     """An empty figure of so many inches, in the theme. Its canvas knows how wide a text is."""
+    import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    use()
+    matplotlib.rcParams.update(matplotlib.rc_params_from_file(STYLE, use_default_template=False))
     figure = Figure(figsize=(width, height))
     FigureCanvasAgg(figure)
     return figure
 
 
-def lay_out(figure, **pads: float) -> None:
+def lay_out(figure, **pads: float):
     """Give the axes of a finished figure all the room that words and legends leave. It is done once: an engine on the
-    figure would do it again for each file that is written."""
+    figure would do it again for each file that is written. Returns what knows how wide a text is."""
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     figure.set_layout_engine(None)
     ConstrainedLayoutEngine(**pads).execute(figure)
+    return figure.canvas.get_renderer()
 
 
-def of_grid(grid, title: str):
-    """The figure of a grid of seaborn's, with a `title` left above each panel. pyplot, which made the figure, forgets
-    it: it would keep it for ever, and a notebook would show it twice."""
-    from matplotlib import pyplot
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    figure = grid.figure
-    pyplot.close(figure)
-    FigureCanvasAgg(figure)
-    grid.set_titles("")  # seaborn's own, in the middle
-    grid.set_titles(title, loc="left", size=10.5)
-    return figure
-
-
-def colours(names: Sequence[str]) -> dict:
-    """{name: colour}, which the colour-blind can tell apart."""
-    import seaborn
-
-    palette = seaborn.color_palette("colorblind", len(names))
-    return dict(zip(names, palette, strict=True))
+def colours(names: Sequence[str]) -> dict[str, str]:
+    """{name: colour}."""
+    return dict(zip(names, cycle(COLOURS)))
 
 
 def about(figure, frame, finding: str) -> None:
@@ -138,7 +125,7 @@ def roof(axes, roof, unit: float, name: str, *, part: float, at_ridge: bool = Fa
     at the right end and a point at its ridge; or its FLOP/s `at_ridge`, and no point."""
     flops, bytes_per_s = roof
     xs, ys = bend(axes, flops, bytes_per_s, unit)
-    axes.plot(xs, ys, color=color, zorder=2, **look)
+    axes.plot(xs, ys, color=color, **look)
     ridge = flops / bytes_per_s
     height = flops / unit
     words = f"{name}{rate_text(height)} {UNITS[unit]}"
@@ -198,10 +185,10 @@ def save(figure, folder: Path, name: str) -> list[Path]:
 
     svg = folder / f"{name}.svg"
     png = folder / f"{name}.png"
-    figure.savefig(svg, metadata={"Date": None})
     made_by = {"Software": f"matplotlib {matplotlib.__version__}"}
     fast = {"compress_level": 3}  # in half the time of the usual 6, and 2 % larger
-    figure.savefig(png, dpi=150, metadata=made_by, pil_kwargs=fast)
+    figure.savefig(png, metadata=made_by, pil_kwargs=fast)
+    figure.savefig(svg, metadata={"Date": None})
     return [svg, png]
 
 
@@ -229,25 +216,30 @@ def _distance(by: tuple[int, int]) -> float:
 ASIDE = sorted(product(range(-6, 7), range(25)), key=_distance)
 """Steps to the right and down from the place under a point, the nearest first."""
 
+STEP = 4
+"""Points."""
+
 
 def separate(figure, groups: Sequence[Sequence]) -> None:
     """Lay out the figure, then move each label (an annotation offset in points) of the groups, one of each axes, to the
     nearest place under its point where it touches neither points nor words, but those along a line; a thin line leads
     to one that is far."""
-    lay_out(figure)
-    renderer = figure.canvas.get_renderer()
-    gap = 0.75 * figure.dpi / 72  # between words
+    renderer = lay_out(figure)
+    point = figure.dpi / 72
+    gap = 0.75 * point  # between words
+    step = STEP * point
     for labels in filter(None, groups):
         axes = labels[0].axes
         taken = _taken(axes, labels, renderer)
         for label in labels:
-            x, y = label.xyann
+            place = label.get_window_extent(renderer).padded(gap)
             for right, down in ASIDE:
-                label.xyann = x + 4 * right, y - 4 * down
-                box = label.get_window_extent(renderer).padded(gap)
+                box = place.translated(right * step, -down * step)
                 if not box.count_overlaps(taken):
                     break
             taken.append(box)
+            x, y = label.xyann
+            label.xyann = x + STEP * right, y - STEP * down
             if max(abs(right), down) > 2:
                 line = {
                     "arrowstyle": "-",
