@@ -82,15 +82,20 @@ class Noted:
     def check_bounds(self, places: Places, size: int, unit: int, instruction: object) -> None:
         """Raise BoundsError where accesses of so many bytes are not all inside, at multiples of `unit`."""
         if isinstance(places, slice):
-            every = [*range(places.start, places.stop, size)[:2], places.stop - size]  # the others are between
+            every = range(places.start, places.stop, size)
+            lowest = every[0]
+            highest = every[-1]
+            every = every[:2]  # the others are as far from each other
         else:
             every = places[:, 0].tolist()
-        lowest, highest = min(every), max(every)
+            lowest = min(every)
+            highest = max(every)
         if lowest < 0 or highest + size > len(self.data):
             wrong = lowest if lowest < 0 else highest
             raise BoundsError(f"{instruction}: byte {wrong} of {self.name} of {len(self.data)} bytes", self, wrong)
-        if odd := [at for at in every if at % unit]:
-            raise BoundsError(f"{instruction}: byte {odd[0]} of {self.name} is no multiple of {unit}", self, odd[0])
+        for at in every:
+            if at % unit:
+                raise BoundsError(f"{instruction}: byte {at} of {self.name} is no multiple of {unit}", self, at)
 
     def load(self, places: Places, size: int) -> np.ndarray:
         """[n, size] bytes."""
@@ -107,12 +112,15 @@ class Noted:
                 self.split = np.zeros(count, bool)
             whole, second = divmod(g.view(np.ndarray), GRANULE)
             new = whole[~self.split[whole]]
-            self.writes[new + count], self.reads[..., new + count] = self.writes[new], self.reads[..., new]
+            self.writes[new + count] = self.writes[new]
+            self.reads[..., new + count] = self.reads[..., new]
             self.split[new] = True
             return whole + count * second
-        if self.split is not None and (split := self.split[g]).any():
-            every = np.arange(g.start, g.stop) if isinstance(g, slice) else g
-            return np.concatenate([every.reshape(-1), every[split] + count])
+        if self.split is not None:
+            split = self.split[g]
+            if split.any():
+                every = np.arange(g.start, g.stop) if isinstance(g, slice) else g
+                return np.concatenate([every.reshape(-1), every[split] + count])
         return g
 
     def first_byte(self, g, holds: np.ndarray) -> int:
@@ -123,15 +131,18 @@ class Noted:
 
     def compare(self, noted, g, clock, row: int, number: int, instruction: object, words: tuple[str, str]) -> None:
         """Raise RaceError if anything `noted` at `g` is not in order with the access that has this number."""
-        numbers, scope = noted[g], self.ledger.accesses[number].scope
-        if late := self.ledger.unordered(numbers, clock, row, scope):
-            missing = "with no order between"
-            if late.generic and clock.item(GENERIC, late.agent) >= late.epoch:
-                missing = "with no fence.proxy.async after it"
-            elif scope and late.scope:
-                missing = "and one of their scopes does not reach the other"
-            message = f"{instruction} {words[0]} {self.name} that {late} {words[1]}, {missing}"
-            raise RaceError(message, self, self.first_byte(g, numbers == late.number), late.agent)
+        numbers = noted[g]
+        scope = self.ledger.accesses[number].scope
+        late = self.ledger.unordered(numbers, clock, row, scope)
+        if late is None:
+            return
+        missing = "with no order between"
+        if late.generic and clock.item(GENERIC, late.agent) >= late.epoch:
+            missing = "with no fence.proxy.async after it"
+        elif scope and late.scope:
+            missing = "and one of their scopes does not reach the other"
+        message = f"{instruction} {words[0]} {self.name} that {late} {words[1]}, {missing}"
+        raise RaceError(message, self, self.first_byte(g, numbers == late.number), late.agent)
 
 
 class Shared(Noted):
@@ -139,12 +150,16 @@ class Shared(Noted):
 
     name = "shared memory"
 
-    def __init__(self, size: int, first: int, readers: int, ledger: Ledger):
+    def __init__(self, size: int, first: int, readers: int, ledger: Ledger, number: int):
         self.data = np.full(size, EMPTY, np.uint8)
-        self.first, self.ledger, self.number, self.releases = first, ledger, 0, Releases()
+        self.first = first
+        self.ledger = ledger
+        self.number = number
+        self.releases = Releases()
         self.replicas = Replicas()
         count = -(-size // GRANULE) * GRANULE
-        self.writes, self.reads = np.zeros(count, np.int32), np.zeros((readers, count), np.int32)
+        self.writes = np.zeros(count, np.int32)
+        self.reads = np.zeros((readers, count), np.int32)
 
     def places(self, at: np.ndarray, size: int, instruction: object) -> Places:
         places = in_a_row(at, size) or each_byte(at, size)
@@ -167,12 +182,13 @@ class Shared(Noted):
         self, g, clock: Clock, row: int, number: int, instruction: object, of_writers: Clock | None = None
     ) -> None:
         """Check and remember a write. `of_writers`: a clock that knows more of other writes than `clock`."""
-        g, known = self.index(g), clock if of_writers is None else of_writers
-        self.compare(self.writes, g, known, row, number, instruction, ("overwrites", "wrote"))
-        clock_of_readers, reads = clock.of(self.first, len(self.reads)), self.reads[:, g]
+        g = self.index(g)
+        self.compare(self.writes, g, of_writers or clock, row, number, instruction, ("overwrites", "wrote"))
+        reads = self.reads[:, g]
         if not self.ledger.accesses[number].scope:  # else those that are strong may read at the same time
             reads = np.abs(reads)
-        if np.count_nonzero(late := reads > clock_of_readers.reshape(-1, *[1] * (reads.ndim - 1))):
+        late = reads > clock.of(self.first, len(reads)).reshape(-1, *[1] * (reads.ndim - 1))
+        if np.count_nonzero(late):
             reader = int(np.nonzero(late)[0][0])
             message = f"{instruction} overwrites shared memory while reader {reader} of the CTA may still read it"
             raise RaceError(message, self, self.first_byte(g, late[reader]), self.first + reader)
@@ -207,7 +223,10 @@ class Region(Noted):
 
     def check_covered(self, places: np.ndarray, instruction: object) -> None:
         """Raise BoundsError where these bytes, which are written, are not all of arguments. A halo is but read."""
-        if self.covered is not None and not (inside := self.covered[places]).all():
+        if self.covered is None:
+            return
+        inside = self.covered[places]
+        if not inside.all():
             byte = np.arange(len(self.data))[places].item(int(np.argmin(inside)))
             raise BoundsError(f"{instruction} writes what no argument covers", self, byte)
 
@@ -231,11 +250,11 @@ class GlobalMemory:
                 return number << REGION_BITS
         count = -(-len(data) // GRANULE) * GRANULE
         number = len(self.regions) + 1
-        writes, reads = np.zeros(count, np.int32), np.zeros(count, np.int32)
-        empty = self.empty.get(start)
-        if empty is not None:  # the first bytes of all granules, then the second
-            empty = np.resize(empty, count).reshape(-1, GRANULE).T.reshape(-1)
-        self.regions.append(Region(self.ledger, data, writes, reads, -number, self.covered.get(start), empty))
+        region = Region(self.ledger, data, np.zeros(count, np.int32), np.zeros(count, np.int32), -number)
+        region.covered = self.covered.get(start)
+        if start in self.empty:  # the first bytes of all granules, then the second
+            region.empty = np.resize(self.empty[start], count).reshape(-1, GRANULE).T.reshape(-1)
+        self.regions.append(region)
         return number << REGION_BITS
 
     def region(self, address: int, instruction: object) -> Region:
@@ -250,7 +269,8 @@ class GlobalMemory:
         """For each array that `size` bytes at some of the addresses are of: it, which of them, and where in it.
         Addresses are multiples of `unit`, of `size` by default."""
         if row := in_a_row(at, size):
-            region, start = self.region(row.start, instruction), row.start % (1 << REGION_BITS)
+            region = self.region(row.start, instruction)
+            start = row.start % (1 << REGION_BITS)
             places = slice(start, start + size * len(at))
             region.check_bounds(places, size, unit or size, instruction)
             yield region, EVERY, places
@@ -266,9 +286,11 @@ class GlobalMemory:
 
     def note_read(self, region: Region, g, clock, row: int, number: int, instruction: object) -> None:
         g = region.index(g)
-        if region.empty is not None and (early := region.empty[g] & (region.writes[g] == 0)).any():
-            byte = region.first_byte(g, early)
-            raise UninitialisedError(f"{instruction} reads global memory that nobody wrote", region, byte)
+        if region.empty is not None:
+            early = region.empty[g] & (region.writes[g] == 0)
+            if early.any():
+                byte = region.first_byte(g, early)
+                raise UninitialisedError(f"{instruction} reads global memory that nobody wrote", region, byte)
         region.compare(region.writes, g, clock, row, number, instruction, ("reads", "wrote"))
         region.reads[g] = number
 
@@ -276,9 +298,9 @@ class GlobalMemory:
         self, region: Region, g, clock, row: int, number: int, instruction: object, of_readers: Clock | None = None
     ) -> None:
         """Check and remember a write. `of_readers`: a clock that knows more of reads than `clock`."""
-        g, known = region.index(g), clock if of_readers is None else of_readers
+        g = region.index(g)
         region.compare(region.writes, g, clock, row, number, instruction, ("overwrites", "wrote"))
-        region.compare(region.reads, g, known, GENERIC, number, instruction, ("overwrites", "reads"))
+        region.compare(region.reads, g, of_readers or clock, GENERIC, number, instruction, ("overwrites", "reads"))
         region.writes[g] = number
 
     def add_map(self, tensor_map: bytes) -> int:
