@@ -8,11 +8,11 @@ A warp is one agent: that one lane reads what another one wrote is taken to be i
 import re
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from .alu import LANES, bits, names_in, numpy_name
+from .alu import LANES, bits, element, numpy_name
 from .floats import from_bf16, to_bf16
 from .local import parameter, read_local, write_local
 from .memory import EVERY, LOCAL_WINDOW, MAPS, PARAMETERS, SHARED_WINDOW, Places, each_byte, granules, starts
@@ -20,17 +20,38 @@ from .order import GENERIC, BoundsError, Clock, RaceError, joined
 from .program import LANE, WINDOW_BITS, effect, family, lanes_of
 from .ptx import UnknownError
 
-SPACES = {"global": "global", "const": "global", "local": "local", "param": "param"}
-SPACES |= dict.fromkeys(("shared", "shared::cta", "shared::cluster"), "shared")
+SPACES = {
+    "global": "global",
+    "const": "global",
+    "local": "local",
+    "param": "param",
+    "shared": "shared",
+    "shared::cta": "shared",
+    "shared::cluster": "shared",
+}
 WINDOWS = {0: "global", PARAMETERS: "param", SHARED_WINDOW: "shared", LOCAL_WINDOW: "local"}
 SEMANTICS = {"relaxed", "acquire", "release", "acq_rel", "volatile"}
 REACHES = {"cta", "cluster", "gpu", "sys"}
 VECTORS = {"v2", "v4", "v8"}
-EVICTIONS = {f"{level}::evict_{when}" for level in ("L1", "L2") for when in ("first", "last", "normal", "unchanged")}
-HINTS = EVICTIONS | {
-    "weak", "mmio", "nc", "ca", "cg", "cs", "cv", "lu", "wb", "wt", "L1::no_allocate", "L2::64B", "L2::128B",
-    "L2::256B", "L2::cache_hint",
-}  # fmt: skip
+HINTS = {
+    "weak",
+    "mmio",
+    "nc",
+    "ca",
+    "cg",
+    "cs",
+    "cv",
+    "lu",
+    "wb",
+    "wt",
+    "L1::no_allocate",
+    "L2::64B",
+    "L2::128B",
+    "L2::256B",
+    "L2::cache_hint",
+}
+for _when in ("first", "last", "normal", "unchanged"):
+    HINTS |= {f"L1::evict_{_when}", f"L2::evict_{_when}"}
 
 INSTRUCTIONS = """
 {ld,st}[.weak][.{global,shared,shared::cta,shared::cluster}][cache operators and hints][.v2,.v4,.v8].{b,u,s,f}{8..64} \
@@ -57,16 +78,21 @@ class Strong(NamedTuple):
     size: int
 
 
-def qualified(inst, *more: str) -> tuple[list[str], str | None, str | None, str | None]:
-    """Return an access's modifiers, its space (None: by the address), semantics and reach, if all are understood."""
-    words = inst.op.split(".")[1:]
-    for word in words:
-        if word not in SPACES and word not in SEMANTICS | REACHES | VECTORS | HINTS and word not in more:
+def qualified(inst, *more: str) -> tuple[str | None, str | None, str | None]:
+    """Return an access's space (None: by the address), semantics and reach, if all of its modifiers are understood."""
+    space = semantics = reach = None
+    for word in inst.op.split(".")[1:]:
+        if word in SPACES:
+            space = space or SPACES[word]
+        elif word in SEMANTICS:
+            semantics = semantics or word
+        elif word in REACHES:
+            reach = reach or word
+        elif word not in HINTS and word not in VECTORS and word not in more:
             raise UnknownError(f".{word} is no modifier that this machine knows")
-    space, semantics, reach = (
-        next((word for word in words if word in known), None) for known in (SPACES, SEMANTICS, REACHES)
-    )
-    return words, SPACES.get(space), semantics, "sys" if semantics == "volatile" else reach
+    if semantics == "volatile":
+        reach = "sys"
+    return space, semantics, reach
 
 
 def chosen(w, values: np.ndarray) -> np.ndarray:
@@ -86,17 +112,19 @@ def in_lanes(w, rows: np.ndarray) -> np.ndarray:
 def read_shared(w, at: np.ndarray, size: int, instruction, strong: Strong | None = None) -> np.ndarray:
     data = np.zeros((len(at), size), np.uint8)
     for cta, which, offsets in w.cta.cluster.parts(at):
-        places = cta.shared.places(offsets, size, instruction)
-        number = _begin(w, cta.shared.releases, places, instruction, strong) if strong else 0
-        cta.shared.note_read(granules(places, size), w.clock, GENERIC, w.agent, w.epoch, instruction, number)
-        data[which] = cta.shared.load(places, size)
+        shared = cta.shared
+        places = shared.places(offsets, size, instruction)
+        number = _begin(w, shared.releases, places, instruction, strong) if strong else 0
+        shared.note_read(granules(places, size), w.clock, GENERIC, w.agent, w.epoch, instruction, number)
+        data[which] = shared.load(places, size)
     return data
 
 
 def write_shared(w, at: np.ndarray, data: np.ndarray, instruction, strong: Strong | None = None) -> None:
     size = data.shape[1]
     for cta, which, offsets in w.cta.cluster.parts(at):
-        shared, rows = cta.shared, data[which]
+        shared = cta.shared
+        rows = data[which]
         places = shared.places(offsets, size, instruction)
         number = _begin(w, shared.releases, places, instruction, strong, reads=False)
         known = _beside(w, shared, offsets, rows, instruction)
@@ -117,7 +145,8 @@ def _beside(w, shared, at: np.ndarray, data: np.ndarray, instruction) -> Clock |
 
 
 def read_global(w, at: np.ndarray, size: int, instruction, strong: Strong | None = None) -> np.ndarray:
-    memory, data = w.cta.machine.memory, np.zeros((len(at), size), np.uint8)
+    memory = w.cta.machine.memory
+    data = np.zeros((len(at), size), np.uint8)
     for region, which, places in memory.places(at, size, instruction):
         if not strong and w.cta.count > 1:
             _note_copy(w, _elements(at[which], places), instruction)
@@ -126,22 +155,25 @@ def read_global(w, at: np.ndarray, size: int, instruction, strong: Strong | None
         try:
             memory.note_read(region, g, w.clock, GENERIC, number, instruction)
         except RaceError:
-            known = w.clock if strong else _of_copies(w, at[which], places)
-            memory.note_read(region, g, known, GENERIC, number, instruction)
+            if strong:
+                raise
+            memory.note_read(region, g, _of_copies(w, at[which], places), GENERIC, number, instruction)
         data[which] = region.load(places, size)
     return data
 
 
 def write_global(w, at: np.ndarray, data: np.ndarray, instruction, strong: Strong | None = None) -> None:
-    memory, size = w.cta.machine.memory, data.shape[1]
+    memory = w.cta.machine.memory
+    size = data.shape[1]
     for region, which, places in memory.places(at, size, instruction):
         number = _begin(w, region.releases, places, instruction, strong, reads=False)
         g = granules(places, size)
         try:
             memory.note_write(region, g, w.clock, GENERIC, number, instruction)
         except RaceError:
-            known = w.clock if strong else _of_copies(w, at[which], places)
-            memory.note_write(region, g, w.clock, GENERIC, number, instruction, known)
+            if strong:
+                raise
+            memory.note_write(region, g, w.clock, GENERIC, number, instruction, _of_copies(w, at[which], places))
         region.check_covered(places, instruction)
         region.store(places, data[which])
         _end(w, region.releases, places, strong)
@@ -180,7 +212,8 @@ def _begin(w, releases, places: Places, instruction, strong: Strong | None, *, r
         return w.note(instruction)
     scope = w.scope(strong.reach)
     for address in starts(places, strong.size) if reads else ():
-        released, place = releases.at.get(address, {}), (id(releases), address, strong)
+        released = releases.at.get(address, {})
+        place = id(releases), address, strong
         if w.heard.get(place) is released:  # nothing new since it looked there last
             continue
         w.heard[place] = released
@@ -197,7 +230,9 @@ def _end(w, releases, places: Places, strong: Strong | None, *, read: bool = Fal
     if strong is None:
         return
     is_release = strong.semantics in ("release", "acq_rel")
-    released = w.released | {w.scope(strong.reach): w.clock.copy()} if is_release else w.released
+    released = w.released
+    if is_release:
+        released = released | {w.scope(strong.reach): w.clock.copy()}
     for address in set(starts(places, strong.size)):
         releases.publish(address, released, read=read)
     if is_release:
@@ -214,9 +249,9 @@ def _parts(w, space: str | None, at: np.ndarray) -> Iterator[tuple[str, np.ndarr
     if space:
         yield space, EVERY, at
         return
-    mask, windows = w.mask, at & -SHARED_WINDOW
-    windows = np.where((at >= PARAMETERS) & (at < MAPS), PARAMETERS, windows)
+    mask = w.mask
     lanes = lanes_of(w)
+    windows = np.where((at >= PARAMETERS) & (at < MAPS), PARAMETERS, at & -SHARED_WINDOW)
     for window in sorted(set(windows.tolist())):
         which = windows == window
         if window not in WINDOWS:
@@ -231,40 +266,57 @@ def _columns(w, gets: list) -> np.ndarray:
     return np.ascontiguousarray(np.array([get(w) for get in gets]).T).view(np.uint8)
 
 
-@family("ld", "st")
-@family("ld.local", "st.local", "ld.param", "st.param", quiet=True)
-def access(program, inst):
-    name, *_, kind = inst.op.split(".")
-    _, space, semantics, reach = qualified(inst, kind)
-    where_text, registers = (inst.args[1], inst.args[0]) if name == "ld" else inst.args[:2]
-    if semantics and reach is None:
+def _form(inst) -> tuple[str, str | None, Strong | None]:
+    """Return the type of an access's elements, its space, and what it says as a strong one."""
+    kind = inst.op.rpartition(".")[2]
+    space, semantics, reach = qualified(inst, kind)
+    if semantics is None:
+        return kind, space, None
+    if reach is None:
         raise UnknownError("a strong access of no scope")
-    if space == "param" and name == "ld" and (load := parameter(program, where_text, registers, kind)):
-        return load
-    size, count = bits(kind) // 8, len(names_in(registers))
-    where, strong = program.address(where_text), Strong(semantics, reach, size) if semantics else None
-    puts = program.puts(registers, kind) if name == "ld" else None
-    gets = program.gets(registers, f"b{bits(kind)}") if name == "st" else None
-    element = np.dtype(numpy_name(kind))
+    return kind, space, Strong(semantics, reach, bits(kind) // 8)
 
-    def load(w):
+
+@family("ld")
+@family("ld.local", "ld.param", quiet=True)
+def load(program, inst):
+    kind, space, strong = _form(inst)
+    registers, where_text = inst.args[:2]
+    if space == "param" and (load_parameter := parameter(program, where_text, registers, kind)):
+        return load_parameter
+    where = program.address(where_text)
+    puts = program.puts(registers, kind)
+    dtype = np.dtype(numpy_name(kind))
+    size = len(puts) * bits(kind) // 8
+
+    def run(w):
         at = chosen(w, where(w))
         if space:
-            data = READ[space](w, at, size * count, inst, strong)
+            data = READ[space](w, at, size, inst, strong)
         else:
-            data = np.zeros((len(at), size * count), np.uint8)
+            data = np.zeros((len(at), size), np.uint8)
             for part, which, offsets in _parts(w, space, at):
-                data[which] = READ[part](w, offsets, size * count, inst, strong)
-        words = np.ascontiguousarray(in_lanes(w, data).view(element).T)
+                data[which] = READ[part](w, offsets, size, inst, strong)
+        words = np.ascontiguousarray(in_lanes(w, data).view(dtype).T)
         for put, word in zip(puts, words, strict=True):
             put(w, word)
 
-    def store(w):
+    return run
+
+
+@family("st")
+@family("st.local", "st.param", quiet=True)
+def store(program, inst):
+    kind, space, strong = _form(inst)
+    where = program.address(inst.args[0])
+    gets = program.gets(inst.args[1], f"b{bits(kind)}")
+
+    def run(w):
         data = chosen(w, _columns(w, gets))
         for part, which, offsets in _parts(w, space, chosen(w, where(w))):
             WRITE[part](w, offsets, data[which], inst, strong)
 
-    return load if name == "ld" else store
+    return run
 
 
 def _flushed(x: np.ndarray) -> np.ndarray:
@@ -272,12 +324,29 @@ def _flushed(x: np.ndarray) -> np.ndarray:
 
 
 CHANGES = {  # of old values and operands, by the first letters of types
-    "add": ("usf", np.add), "min": ("us", np.minimum), "max": ("us", np.maximum), "and": ("b", np.bitwise_and),
-    "or": ("b", np.bitwise_or), "xor": ("b", np.bitwise_xor), "exch": ("b", lambda old, new: new),
+    "add": ("usf", np.add),
+    "min": ("us", np.minimum),
+    "max": ("us", np.maximum),
+    "and": ("b", np.bitwise_and),
+    "or": ("b", np.bitwise_or),
+    "xor": ("b", np.bitwise_xor),
+    "exch": ("b", lambda old, new: new),
     "cas": ("b", lambda old, compared, new: np.where(old == compared, new, old)),
     "inc": ("u", lambda old, last: np.where(old >= last, 0, old + 1)),
     "dec": ("u", lambda old, last: np.where((old == 0) | (old > last), last, old - 1)),
-}  # fmt: skip
+}
+ATOMIC = re.compile(r"[bus](16|32|64)|f(32|64)|b?f16(x2)?")
+"""Types of atomics."""
+
+
+def changed(operation: str, kind: str, flushes: bool, *rows: np.ndarray) -> np.ndarray:
+    """Return bytes: of each element what an atomic or a reduction leaves of the old bytes and its operands'."""
+    into = out = _flushed if flushes else np.asarray
+    if kind.startswith("bf"):
+        into, out = from_bf16, to_bf16
+    dtype = numpy_name(kind)
+    after = out(CHANGES[operation][1](*(into(np.ascontiguousarray(row).view(dtype)) for row in rows)))
+    return np.ascontiguousarray(after.astype(dtype)).view(np.uint8)
 
 
 @lru_cache
@@ -286,47 +355,48 @@ def _order(lane: int) -> np.ndarray:
     return (np.arange(LANES) * (2 * lane + 1) + lane) % LANES
 
 
+def _memories(w, space: str, at: np.ndarray, size: int, inst) -> Iterator[tuple[Any, Any, Places]]:
+    """Yield each array or CTA's shared memory that addresses of a space are in, which ones, and where in it."""
+    if space != "shared":
+        yield from w.cta.machine.memory.places(at, size, inst)
+        return
+    for cta, which, offsets in w.cta.cluster.parts(at):
+        yield cta.shared, which, cta.shared.places(offsets, size, inst)
+
+
 @family("atom", "red")
 def atomic(program, inst):
     """Lanes that meet at an address come one after another, in the machine's order: none is promised."""
-    name = inst.op.partition(".")[0]
-    kind = next((word for word in inst.op.split(".") if re.fullmatch(r"[bus](16|32|64)|f(32|64)|b?f16(x2)?", word)), "")
-    words, space, semantics, reach = qualified(inst, kind, "noftz", *CHANGES)
+    name, *words = inst.op.split(".")
+    kind = next(filter(ATOMIC.fullmatch, words), "")
+    space, semantics, reach = qualified(inst, kind, "noftz", *CHANGES)
     operation = next((word for word in words if word in CHANGES), None)
     if operation is None or ("f" if "f" in kind else kind[:1]) not in CHANGES[operation][0]:
         raise UnknownError("an atomic that this machine does not know")
-    change, size = CHANGES[operation][1], int(kind.removesuffix("x2").lstrip("busf")) // 8
-    dtype = np.dtype(numpy_name("b16" if kind.startswith("bf") else kind.removesuffix("x2")))
-    width = 16 * size if kind.endswith("x2") else 8 * size
+    width = bits(kind)
     target, where_text, *given = inst.args if name == "atom" else ("_", *inst.args)
     operands = [program.gets(text, f"b{width}") for text in given[: 2 if operation == "cas" else 1]]
-    where, puts, total = program.address(where_text), program.puts(target, f"b{width}"), len(operands[0]) * width // 8
-    strong = Strong(semantics or "relaxed", reach or "gpu", size)
-
-    def changed(space: str, before: np.ndarray, *values: np.ndarray) -> np.ndarray:
-        into = out = _flushed if kind == "f32" and space == "global" else np.asarray
-        if kind.startswith("bf"):
-            into, out = from_bf16, to_bf16
-        after = out(change(*(into(rows.view(dtype)) for rows in (before, *values))))
-        return np.ascontiguousarray(after.astype(dtype)).view(np.uint8)
+    where = program.address(where_text)
+    puts = program.puts(target, f"b{width}")
+    size = len(operands[0]) * width // 8
+    strong = Strong(semantics or "relaxed", reach or "gpu", bits(element(kind)) // 8)
 
     def run(w):
-        memory, order = w.cta.machine.memory, _order(w.cta.machine.lane)
-        lanes = order if w.mask is None else order[w.mask[order]]
-        values, before = [_columns(w, gets) for gets in operands], np.zeros((LANES, total), np.uint8)
+        memory = w.cta.machine.memory
+        lanes = _order(w.cta.machine.lane)
+        if w.mask is not None:
+            lanes = lanes[w.mask[lanes]]
+        values = [_columns(w, gets) for gets in operands]
+        before = np.zeros((LANES, size), np.uint8)
         for part, which, at in _parts(w, space, where(w)[lanes]):
             if part == "local":
                 raise BoundsError("an atomic on local memory", None, at.item(0))
-            is_shared = part == "shared"
-            for place, among, offsets in w.cta.cluster.parts(at) if is_shared else memory.places(at, total, inst):
-                region, here = place, lanes[which][among]
-                if is_shared:
-                    region, offsets = place.shared, place.shared.places(offsets, total, inst)
-                places, g, left = offsets, granules(offsets, total), range(len(here))
-                offsets = np.array(starts(places, total))
+            for region, among, places in _memories(w, part, at, size, inst):
+                here = lanes[which][among]
+                g = granules(places, size)
                 # red acquires nothing (8.11.1).
                 number = _begin(w, region.releases, places, inst, strong, reads=name == "atom")
-                if is_shared:
+                if part == "shared":
                     region.note_read(g, w.clock, GENERIC, w.agent, w.epoch, inst, number)
                     region.note_write(g, w.clock, GENERIC, number, inst)
                 else:
@@ -334,14 +404,20 @@ def atomic(program, inst):
                         memory.note_read(region, g, w.clock, GENERIC, number, inst)
                     memory.note_write(region, g, w.clock, GENERIC, number, inst)
                     region.check_covered(places, inst)
+                offsets = np.array(starts(places, size))
+                left = range(len(here))
                 while left:
-                    now = [*{offsets.item(i): i for i in reversed(left)}.values()]  # at each address the first
-                    at_once = each_byte(offsets[now], total)
+                    first: dict[int, int] = {}  # by address
+                    for i in left:
+                        first.setdefault(offsets.item(i), i)
+                    now = list(first.values())
+                    at_once = each_byte(offsets[now], size)
                     before[here[now]] = old = region.data[at_once]
-                    region.data[at_once] = changed(part, old, *(rows[here[now]] for rows in values))
+                    flushes = kind == "f32" and part == "global"
+                    region.data[at_once] = changed(operation, kind, flushes, old, *(rows[here[now]] for rows in values))
                     left = [i for i in left if i not in now]
                 if operation == "cas":  # one that fails writes nothing
-                    places = each_byte(offsets[(before[here] == values[0][here]).all(axis=1)], total)
+                    places = each_byte(offsets[(before[here] == values[0][here]).all(axis=1)], size)
                 _end(w, region.releases, places, strong, read=True)
         for put, word in zip(puts, np.ascontiguousarray(before.view(f"u{width // 8}").T), strict=False):
             put(w, word)
@@ -351,9 +427,10 @@ def atomic(program, inst):
 
 @effect(*(f"isspacep.{space}" for space in SPACES if space not in ("const", "param")), operands="=pred u64", quiet=True)
 def is_in_space(w, inst, put, address):
-    windows, space = {name: window for window, name in WINDOWS.items()}, inst.op.removeprefix("isspacep.")
+    space = inst.op.removeprefix("isspacep.")
     at = address(w).astype(np.int64)
-    is_inside = (at & -SHARED_WINDOW) == windows[SPACES.get(space, space)]
+    window = next(window for window, name in WINDOWS.items() if name == SPACES[space])
+    is_inside = (at & -SHARED_WINDOW) == window
     if space in ("shared", "shared::cta"):
         is_inside &= (at % SHARED_WINDOW >> WINDOW_BITS) == w.cta.rank
     put(w, is_inside)
