@@ -32,10 +32,11 @@ class Cluster:
 
     def locate(self, address: int) -> tuple[Any, int]:
         """Return the CTA that a shared address is of, and where in its shared memory it lies."""
-        rank, offset = address >> WINDOW_BITS, address % (1 << WINDOW_BITS)
+        rank, offset = divmod(address, 1 << WINDOW_BITS)
         if not 0 <= rank < len(self.ctas):
             raise BoundsError(f"shared address {address:#x} is of no CTA of the cluster", None, address)
-        if (cta := self.ctas[rank]).ended:
+        cta = self.ctas[rank]
+        if cta.ended:
             raise BarrierError(f"reaches for shared memory of CTA {cta.number}, which has ended", cta.shared, offset)
         return cta, offset
 
@@ -51,7 +52,10 @@ class Cluster:
 
     @property
     def warps(self) -> list[Any]:
-        return [warp for cta in self.ctas for warp in cta.warps]
+        warps = []
+        for cta in self.ctas:
+            warps += cta.warps
+        return warps
 
     def complete(self) -> None:
         """End the barrier's turn once all have come that have not ended."""
@@ -62,16 +66,16 @@ class Cluster:
 
 def check_end(cta) -> None:
     """Raise RaceError if the CTA ends where others of its cluster may still access its memory or its mbarriers."""
-    shared, others = cta.shared, {}
+    shared = cta.shared
     known = joined([warp.clock for warp in cta.warps])
+    others = {}
     for other in cta.cluster.ctas:
         if other is not cta:
-            others |= dict.fromkeys(range(other.first, other.first + other.program.agents), other)
+            others |= dict.fromkeys(range(other.first, other.first + other.program.agents), other.number)
 
     def check(agent: int, epoch: int, places: np.ndarray | None = None) -> None:
         if agent in others and known.item(GENERIC, agent) < epoch:
-            which = others[agent].number
-            message = f"{cta.warps[0]!r}: the CTA ends while CTA {which} may still access its shared memory"
+            message = f"{cta.warps[0]!r}: the CTA ends while CTA {others[agent]} may still access its shared memory"
             byte = None if places is None else shared.first_byte(np.arange(len(places)), places)
             raise RaceError(message, shared, byte, agent)
 
@@ -95,11 +99,8 @@ def rank_of(w, inst, put, address):
     put(w, address(w) >> WINDOW_BITS)
 
 
-def forms(*opcodes: str) -> list[str]:
-    return [f"barrier.cluster.{opcode}{aligned}" for opcode in opcodes for aligned in ("", ".aligned")]
-
-
-@effect(*forms("arrive", "arrive.release", "arrive.relaxed"))
+@effect(*map("barrier.cluster.arrive{}".format, ("", ".release", ".relaxed")))
+@effect(*map("barrier.cluster.arrive{}.aligned".format, ("", ".release", ".relaxed")))
 def arrive(w, inst):
     """A relaxed arrival releases only what fences before it did."""
     cluster = w.cta.cluster
@@ -108,16 +109,22 @@ def arrive(w, inst):
         raise BarrierError("a barrier that not all lanes of the warp reach")
     if w.joined_cluster:
         raise BarrierError(f"arrives again, with no wait between, at {w.joined_cluster.describe(cluster.warps)}")
-    fenced = [w.inits, *(clock for scope, clock in w.released.items() if scope.reach != "cta")]
+    clock = w.clock.copy()
+    if "relaxed" in inst.op:
+        clock = w.inits.copy()
+        for scope, released in w.released.items():
+            if scope.reach != "cta":
+                clock.join(released)
     w.joined_cluster = turn
-    turn.arrived[w] = joined(fenced) if "relaxed" in inst.op else w.clock.copy()
+    turn.arrived[w] = clock
     w.tick()
     cluster.complete()
 
 
-@effect(*forms("wait", "wait.acquire"))
+@effect(*map("barrier.cluster.wait{}".format, ("", ".acquire", ".aligned", ".acquire.aligned")))
 def wait(w, inst):
-    if (turn := w.joined_cluster) is None:
+    turn = w.joined_cluster
+    if turn is None:
         raise BarrierError("waits at the barrier of the cluster, where it has not arrived")
     if turn.clock is None:
         return turn.until_over(w.cta.cluster.warps)
@@ -128,6 +135,6 @@ def wait(w, inst):
 @effect("fence.mbarrier_init.release.cluster")
 def fence_inits(w, inst):
     """9.7.13.4: of what this warp did, mbarrier.init alone."""
-    cta = w.cta
-    first, count = cta.first + 5 * cta.count, cta.program.barriers
+    first = w.cta.first + 5 * w.cta.count
+    count = w.program.barriers
     w.inits.put(first, w.clock.of(first, count, ALL_ROWS), count=count)
