@@ -8,7 +8,7 @@ A warp is one agent: that one lane reads what another one wrote is taken to be i
 import re
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from .alu import LANES, bits, element, numpy_name
 from .floats import from_bf16, to_bf16
 from .local import parameter, read_local, write_local
 from .memory import EVERY, LOCAL_WINDOW, MAPS, PARAMETERS, SHARED_WINDOW, Places, each_byte, granules, starts
-from .order import GENERIC, BoundsError, Clock, RaceError, joined
+from .order import GENERIC, SCOPES, BoundsError, Clock, RaceError, joined
 from .program import LANE, WINDOW_BITS, effect, family, lanes_of
 from .ptx import UnknownError
 
@@ -31,7 +31,6 @@ SPACES = {
 }
 WINDOWS = {0: "global", PARAMETERS: "param", SHARED_WINDOW: "shared", LOCAL_WINDOW: "local"}
 SEMANTICS = {"relaxed", "acquire", "release", "acq_rel", "volatile"}
-REACHES = {"cta", "cluster", "gpu", "sys"}
 VECTORS = {"v2", "v4", "v8"}
 HINTS = {
     "weak",
@@ -86,7 +85,7 @@ def qualified(inst, *more: str) -> tuple[str | None, str | None, str | None]:
             space = space or SPACES[word]
         elif word in SEMANTICS:
             semantics = semantics or word
-        elif word in REACHES:
+        elif word in SCOPES:
             reach = reach or word
         elif word not in HINTS and word not in VECTORS and word not in more:
             raise UnknownError(f".{word} is no modifier that this machine knows")
@@ -111,9 +110,7 @@ def in_lanes(w, rows: np.ndarray) -> np.ndarray:
 
 def read_shared(w, at: np.ndarray, size: int, instruction, strong: Strong | None = None) -> np.ndarray:
     data = np.zeros((len(at), size), np.uint8)
-    for cta, which, offsets in w.cta.cluster.parts(at):
-        shared = cta.shared
-        places = shared.places(offsets, size, instruction)
+    for shared, which, places in w.cta.cluster.places(at, size, instruction):
         number = _begin(w, shared.releases, places, instruction, strong) if strong else 0
         shared.note_read(granules(places, size), w.clock, GENERIC, w.agent, w.epoch, instruction, number)
         data[which] = shared.load(places, size)
@@ -122,12 +119,10 @@ def read_shared(w, at: np.ndarray, size: int, instruction, strong: Strong | None
 
 def write_shared(w, at: np.ndarray, data: np.ndarray, instruction, strong: Strong | None = None) -> None:
     size = data.shape[1]
-    for cta, which, offsets in w.cta.cluster.parts(at):
-        shared = cta.shared
+    for shared, which, places in w.cta.cluster.places(at, size, instruction):
         rows = data[which]
-        places = shared.places(offsets, size, instruction)
         number = _begin(w, shared.releases, places, instruction, strong, reads=False)
-        known = _beside(w, shared, offsets, rows, instruction)
+        known = _beside(w, shared, at[which] % (1 << WINDOW_BITS), rows, instruction)
         shared.note_write(granules(places, size), w.clock, GENERIC, number, instruction, known)
         shared.store(places, rows)
         _end(w, shared.releases, places, strong)
@@ -355,15 +350,6 @@ def _order(lane: int) -> np.ndarray:
     return (np.arange(LANES) * (2 * lane + 1) + lane) % LANES
 
 
-def _memories(w, space: str, at: np.ndarray, size: int, inst) -> Iterator[tuple[Any, Any, Places]]:
-    """Yield each array or CTA's shared memory that addresses of a space are in, which ones, and where in it."""
-    if space != "shared":
-        yield from w.cta.machine.memory.places(at, size, inst)
-        return
-    for cta, which, offsets in w.cta.cluster.parts(at):
-        yield cta.shared, which, cta.shared.places(offsets, size, inst)
-
-
 @family("atom", "red")
 def atomic(program, inst):
     """Lanes that meet at an address come one after another, in the machine's order: none is promised."""
@@ -391,7 +377,8 @@ def atomic(program, inst):
         for part, which, at in _parts(w, space, where(w)[lanes]):
             if part == "local":
                 raise BoundsError("an atomic on local memory", None, at.item(0))
-            for region, among, places in _memories(w, part, at, size, inst):
+            spaces = w.cta.cluster if part == "shared" else memory
+            for region, among, places in spaces.places(at, size, inst):
                 here = lanes[which][among]
                 g = granules(places, size)
                 # red acquires nothing (8.11.1).

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .memory import EVERY
+from .memory import EVERY, Places, Shared
 from .order import ALL_ROWS, GENERIC, BarrierError, BoundsError, RaceError, Replicas, joined
 from .program import WINDOW_BITS, effect
 from .sync import Turn
@@ -40,15 +40,18 @@ class Cluster:
             raise BarrierError(f"reaches for shared memory of CTA {cta.number}, which has ended", cta.shared, offset)
         return cta, offset
 
-    def parts(self, at: np.ndarray) -> Iterator[tuple[Any, Any, np.ndarray]]:
-        """Yield each CTA that some addresses are of, which of them, and where in its shared memory these lie."""
+    def places(self, at: np.ndarray, size: int, instruction) -> Iterator[tuple[Shared, np.ndarray | slice, Places]]:
+        """For each shared memory that `size` bytes at some of the addresses are of: it, which of them, and where in
+        it."""
         if len(self.ctas) == 1:
-            yield self.ctas[0], EVERY, at
+            shared = self.ctas[0].shared
+            yield shared, EVERY, shared.places(at, size, instruction)
             return
         ranks = at >> WINDOW_BITS
         for rank in np.unique(ranks).tolist():
             which = ranks == rank
-            yield self.locate(at[which].item(0))[0], which, at[which] % (1 << WINDOW_BITS)
+            cta, _ = self.locate(at[which].item(0))
+            yield cta.shared, which, cta.shared.places(at[which] % (1 << WINDOW_BITS), size, instruction)
 
     @property
     def warps(self) -> list[Any]:

@@ -119,8 +119,8 @@ def arrive_behind(w, inst, where):
     clock = Clock(w.clock.width)
     clock.put(w.cta.agent(4, w.number), copies.number, GENERIC)
     before = copies.track()
-    for lane in lanes_of(w):
-        barrier = mbarrier_of(w, w.cta, int(where(w)[lane]))
+    for at in chosen(w, where(w)).tolist():
+        barrier = mbarrier_of(w, w.cta, at)
         if ".noinc" not in inst.op:
             barrier.expect(arrivals=1)
         w.cta.machine.begin(Event("cp.async", w.cta, partial(barrier.arrive, clock, 1), before))

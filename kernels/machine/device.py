@@ -8,7 +8,7 @@ others loads land at once or stores read at the last moment. Memory is that of a
 
 import math
 import random
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -202,7 +202,7 @@ class Warp:
         self.agent = cta.first + number
         self.clock = cta.launch.start.copy()
         self.tick()
-        self.groups: dict[str, Groups] = defaultdict(Groups)
+        self.groups: dict[str, Groups] = {}
         self.registers = program.kernel.registers_a_thread
         self.weight = 10 ** cta.machine.rng.uniform(-1.5, 1.5)
         self.released: dict[Scope, Clock] = {}  # by fences: what strong writes behind them release
@@ -216,6 +216,8 @@ class Warp:
 
     def group(self, kind: str) -> Groups:
         """Return what it has under way of "wgmma", "cp.async" or "bulk stores"."""
+        if kind not in self.groups:
+            self.groups[kind] = Groups()
         return self.groups[kind]
 
     def tick(self) -> None:
@@ -259,7 +261,7 @@ class Cta:
         self.count = program.warps
         self.first = (launch.first + self.number // program.cluster << CLUSTER_BITS) + self.rank * program.agents
         readers = 3 * self.count if program.cluster == 1 else program.cluster * program.agents
-        self.shared = Shared(program.shared_bytes, cluster.ctas[0].first, readers, machine.ledger, self.first)
+        self.shared = Shared(machine.ledger, program.shared_bytes, self.first, cluster.ctas[0].first, readers)
         self.under_way = dict.fromkeys(KINDS, 0)  # events
         self.reached_by: dict[int, int] = {}  # at which epochs warps of other CTAs last used its mbarriers
         self.barriers: dict = {}  # mbarriers by address

@@ -5,7 +5,6 @@ that are given to a launch, at made-up addresses far apart: what lies outside of
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
@@ -73,19 +72,24 @@ class Noted:
     was noted of the second byte then stands behind all granules."""
 
     name: str
-    ledger: Ledger
-    data: np.ndarray
-    writes: np.ndarray
-    reads: np.ndarray
     split: np.ndarray | None = None
 
-    def check_bounds(self, places: Places, size: int, unit: int, instruction: object) -> None:
+    def __init__(self, ledger: Ledger, data: np.ndarray, number: int, *readers: int):
+        """`number`: below 0 in global memory, above in shared memory."""
+        count = -(-len(data) // GRANULE) * GRANULE
+        self.ledger = ledger
+        self.data = data
+        self.number = number
+        self.writes = np.zeros(count, np.int32)
+        self.reads = np.zeros((*readers, count), np.int32)
+        self.releases = Releases()
+
+    def check_bounds(self, places: Places, size: int, unit: int, instruction) -> None:
         """Raise BoundsError where accesses of so many bytes are not all inside, at multiples of `unit`."""
         if isinstance(places, slice):
-            every = range(places.start, places.stop, size)
-            lowest = every[0]
-            highest = every[-1]
-            every = every[:2]  # the others are as far from each other
+            lowest = places.start
+            highest = places.stop - size
+            every = range(lowest, places.stop, size)[:2]  # the others are as far from each other
         else:
             every = places[:, 0].tolist()
             lowest = min(every)
@@ -129,7 +133,7 @@ class Noted:
         second, whole = divmod(first, len(self.writes) // GRANULE)
         return whole * GRANULE + second
 
-    def compare(self, noted, g, clock, row: int, number: int, instruction: object, words: tuple[str, str]) -> None:
+    def compare(self, noted, g, clock, row: int, number: int, instruction, does: str, did: str) -> None:
         """Raise RaceError if anything `noted` at `g` is not in order with the access that has this number."""
         numbers = noted[g]
         scope = self.ledger.accesses[number].scope
@@ -141,7 +145,7 @@ class Noted:
             missing = "with no fence.proxy.async after it"
         elif scope and late.scope:
             missing = "and one of their scopes does not reach the other"
-        message = f"{instruction} {words[0]} {self.name} that {late} {words[1]}, {missing}"
+        message = f"{instruction} {does} {self.name} that {late} {did}, {missing}"
         raise RaceError(message, self, self.first_byte(g, numbers == late.number), late.agent)
 
 
@@ -150,40 +154,30 @@ class Shared(Noted):
 
     name = "shared memory"
 
-    def __init__(self, size: int, first: int, readers: int, ledger: Ledger, number: int):
-        self.data = np.full(size, EMPTY, np.uint8)
+    def __init__(self, ledger: Ledger, size: int, number: int, first: int, readers: int):
+        super().__init__(ledger, np.full(size, EMPTY, np.uint8), number, readers)
         self.first = first
-        self.ledger = ledger
-        self.number = number
-        self.releases = Releases()
         self.replicas = Replicas()
-        count = -(-size // GRANULE) * GRANULE
-        self.writes = np.zeros(count, np.int32)
-        self.reads = np.zeros((readers, count), np.int32)
 
-    def places(self, at: np.ndarray, size: int, instruction: object) -> Places:
+    def places(self, at: np.ndarray, size: int, instruction) -> Places:
         places = in_a_row(at, size) or each_byte(at, size)
         self.check_bounds(places, size, min(size, 16), instruction)
         return places
 
-    def note_read(
-        self, g, clock: Clock, row: int, agent: int, epoch: int, instruction: object, strong: int = 0
-    ) -> None:
+    def note_read(self, g, clock: Clock, row: int, agent: int, epoch: int, instruction, strong: int = 0) -> None:
         """Check and remember a read. `g`: granules, an index of any kind. `strong`: the number of a strong access."""
         g = self.index(g)
         numbers = self.writes[g]
         if np.count_nonzero(numbers) < numbers.size:
             byte = self.first_byte(g, numbers == 0)
             raise UninitialisedError(f"{instruction} reads shared memory that nobody wrote", self, byte)
-        self.compare(self.writes, g, clock, row, strong, instruction, ("reads", "wrote"))
+        self.compare(self.writes, g, clock, row, strong, instruction, "reads", "wrote")
         self.reads[agent - self.first, g] = -epoch if strong else epoch
 
-    def note_write(
-        self, g, clock: Clock, row: int, number: int, instruction: object, of_writers: Clock | None = None
-    ) -> None:
+    def note_write(self, g, clock: Clock, row: int, number: int, instruction, of_writers: Clock | None = None) -> None:
         """Check and remember a write. `of_writers`: a clock that knows more of other writes than `clock`."""
         g = self.index(g)
-        self.compare(self.writes, g, of_writers or clock, row, number, instruction, ("overwrites", "wrote"))
+        self.compare(self.writes, g, of_writers or clock, row, number, instruction, "overwrites", "wrote")
         reads = self.reads[:, g]
         if not self.ledger.accesses[number].scope:  # else those that are strong may read at the same time
             reads = np.abs(reads)
@@ -200,28 +194,20 @@ class Shared(Noted):
         del self.writes, self.reads, self.replicas
 
 
-@dataclass
 class Region(Noted):
     """An array in global memory."""
 
     name = "global memory"
-    ledger: Ledger
-    data: np.ndarray
-    writes: np.ndarray
-    reads: np.ndarray
-    number: int
-    """Below 0; those of shared memory are above."""
     covered: np.ndarray | None = None
     """Of each byte, whether an argument has it; None: all of them."""
     empty: np.ndarray | None = None
     """As `writes`: whether the host has left it as it came; None: nothing of it."""
-    releases: Releases = field(default_factory=Releases)
 
     @property
     def start(self) -> int:
         return self.data.__array_interface__["data"][0]
 
-    def check_covered(self, places: np.ndarray, instruction: object) -> None:
+    def check_covered(self, places: np.ndarray, instruction) -> None:
         """Raise BoundsError where these bytes, which are written, are not all of arguments. A halo is but read."""
         if self.covered is None:
             return
@@ -248,23 +234,22 @@ class GlobalMemory:
         for number, region in enumerate(self.regions, 1):
             if region.start == start and len(region.data) == len(data):
                 return number << REGION_BITS
-        count = -(-len(data) // GRANULE) * GRANULE
         number = len(self.regions) + 1
-        region = Region(self.ledger, data, np.zeros(count, np.int32), np.zeros(count, np.int32), -number)
+        region = Region(self.ledger, data, -number)
         region.covered = self.covered.get(start)
         if start in self.empty:  # the first bytes of all granules, then the second
-            region.empty = np.resize(self.empty[start], count).reshape(-1, GRANULE).T.reshape(-1)
+            region.empty = np.resize(self.empty[start], len(region.writes)).reshape(-1, GRANULE).T.reshape(-1)
         self.regions.append(region)
         return number << REGION_BITS
 
-    def region(self, address: int, instruction: object) -> Region:
+    def region(self, address: int, instruction) -> Region:
         number = address >> REGION_BITS
         if not 0 < number <= len(self.regions):
             raise BoundsError(f"{instruction}: global address {address:#x} is outside of every tensor", None, address)
         return self.regions[number - 1]
 
     def places(
-        self, at: np.ndarray, size: int, instruction: object, unit: int = 0
+        self, at: np.ndarray, size: int, instruction, unit: int = 0
     ) -> Iterator[tuple[Region, np.ndarray | slice, Places]]:
         """For each array that `size` bytes at some of the addresses are of: it, which of them, and where in it.
         Addresses are multiples of `unit`, of `size` by default."""
@@ -284,23 +269,23 @@ class GlobalMemory:
             region.check_bounds(places, size, unit or size, instruction)
             yield region, which, places
 
-    def note_read(self, region: Region, g, clock, row: int, number: int, instruction: object) -> None:
+    def note_read(self, region: Region, g, clock, row: int, number: int, instruction) -> None:
         g = region.index(g)
         if region.empty is not None:
             early = region.empty[g] & (region.writes[g] == 0)
             if early.any():
                 byte = region.first_byte(g, early)
                 raise UninitialisedError(f"{instruction} reads global memory that nobody wrote", region, byte)
-        region.compare(region.writes, g, clock, row, number, instruction, ("reads", "wrote"))
+        region.compare(region.writes, g, clock, row, number, instruction, "reads", "wrote")
         region.reads[g] = number
 
     def note_write(
-        self, region: Region, g, clock, row: int, number: int, instruction: object, of_readers: Clock | None = None
+        self, region: Region, g, clock, row: int, number: int, instruction, of_readers: Clock | None = None
     ) -> None:
         """Check and remember a write. `of_readers`: a clock that knows more of reads than `clock`."""
         g = region.index(g)
-        region.compare(region.writes, g, clock, row, number, instruction, ("overwrites", "wrote"))
-        region.compare(region.reads, g, of_readers or clock, GENERIC, number, instruction, ("overwrites", "reads"))
+        region.compare(region.writes, g, clock, row, number, instruction, "overwrites", "wrote")
+        region.compare(region.reads, g, of_readers or clock, GENERIC, number, instruction, "overwrites", "reads")
         region.writes[g] = number
 
     def add_map(self, tensor_map: bytes) -> int:

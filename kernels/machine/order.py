@@ -77,9 +77,12 @@ class TmaError(FaultError):
     kind = "tma"
 
 
+SCOPES = ("cta", "cluster", "gpu", "sys")
+
+
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Where a strong access was made, and how far it reaches: "cta", "cluster", "gpu" or "sys"."""
+    """Where a strong access was made, and how far it reaches: one of SCOPES."""
 
     reach: str
     device: int
@@ -221,10 +224,10 @@ class Ledger:
 
     def unordered(self, numbers: np.ndarray, clock: Clock, row: int, scope: Scope | None = None) -> Access | None:
         """Return one of these accesses that `clock` does not know of, if there is one."""
-        if not numbers.size:
+        raw = numbers.tobytes()
+        if not raw.strip(b"\0"):  # nobody
             return None
         distinct = [numbers.item(0)]
-        raw = numbers.tobytes()
         if raw != raw[: numbers.itemsize] * numbers.size:  # most often there is one, or few
             flat = numbers.reshape(-1)
             distinct = sorted({*distinct, *flat[1:][flat[1:] != flat[:-1]].tolist()})

@@ -4,10 +4,12 @@ Triton passes arguments in their order, without those that became constants (con
 descriptor as its tensor map, shape and strides, and two pointers to scratch memory last.
 """
 
+import gc
 import math
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,6 +65,21 @@ def compiled(launch: Call, target: int = TARGET) -> Compiled:
         program = Program(code, triton_kernel.metadata.shared)
         PROGRAMS[text] = Compiled(triton_kernel, program, tuple(lost), tuple(races(code)))
     return PROGRAMS[text]
+
+
+@contextmanager
+def old_objects_frozen() -> Iterator[None]:
+    """The garbage collector looks at what is made meanwhile alone, and in the end once: torch and Triton hold 200,000
+    objects, and to look at them again and again took a tenth of a check of many programs."""
+    if gc.get_freeze_count():  # by somebody else, who may want it to last
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.collect()
+        gc.unfreeze()
 
 
 REGISTER_COUNT = re.compile(rb"\x04\x2f\x08\0.{4}(.)\0\0\0", re.DOTALL)

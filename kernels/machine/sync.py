@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from .access import chosen
 from .divergence import not_ended
-from .order import FOREVER, GENERIC, GLOBAL, GRANULE, SHARED, BarrierError, Clock, RaceError, joined
+from .order import FOREVER, GENERIC, GLOBAL, GRANULE, SCOPES, SHARED, BarrierError, Clock, RaceError, joined
 from .program import LANES, Until, effect, family, lanes_of, uniform
 from .ptx import UnknownError
 
@@ -136,7 +137,6 @@ def fence_proxies(w, inst):
     w.tick()
 
 
-SCOPES = ("cta", "cluster", "gpu", "sys")
 FENCES = ("fence.acq_rel.", "fence.sc.", "fence.acquire.", "fence.release.")
 
 
@@ -267,9 +267,7 @@ def granules(at: int) -> slice:
 def initialise(w, inst, where, count):
     cta = w.cta
     shared = cta.shared
-    for lane in lanes_of(w):
-        at = int(where(w)[lane])
-        arrivals = int(count(w)[lane])
+    for at, arrivals in zip(chosen(w, where(w)).tolist(), chosen(w, count(w)).tolist(), strict=True):
         if at in cta.barriers:  # PTX leaves it undefined, yet Triton 3.7.1 specialises warps so: before anybody uses it
             if not mbarrier_of(w, cta, at).is_as_new(arrivals):
                 raise cta.barriers[at].fault("initialises again the")
@@ -290,8 +288,7 @@ def initialise(w, inst, where, count):
 
 @effect(*names("inval"), operands="S")
 def invalidate(w, inst, where):
-    for lane in lanes_of(w):
-        at = int(where(w)[lane])
+    for at in chosen(w, where(w)).tolist():
         mbarrier = mbarrier_of(w, w.cta, at)
         if mbarrier.bytes or mbarrier.pending != mbarrier.count:
             raise mbarrier.fault("invalidates in the middle of a phase the")
@@ -325,9 +322,8 @@ def arrive(w, inst, put, where, number):
 
 @effect(*names("expect_tx", "complete_tx", order="relaxed", spaces=ANYWHERE), operands="@ u32")
 def change_bytes(w, inst, where, number):
-    for lane in lanes_of(w):
-        mbarrier = mbarrier_at(w, int(where(w)[lane]))
-        size = int(number(w)[lane])
+    for at, size in zip(chosen(w, where(w)).tolist(), chosen(w, number(w)).tolist(), strict=True):
+        mbarrier = mbarrier_at(w, at)
         if "expect_tx" in inst.op:
             mbarrier.expect(size=size)
         else:
