@@ -6,7 +6,7 @@ A warp is one agent: that one lane reads what another one wrote is taken to be i
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -15,7 +15,20 @@ import numpy as np
 from .alu import LANES, bits, element, numpy_name
 from .floats import from_bf16, to_bf16
 from .local import parameter, read_local, write_local
-from .memory import EVERY, LOCAL_WINDOW, MAPS, PARAMETERS, SHARED_WINDOW, Places, each_byte, granules, starts
+from .memory import (
+    EVERY,
+    LOCAL_WINDOW,
+    MAPS,
+    PARAMETERS,
+    SHARED_WINDOW,
+    Addresses,
+    Places,
+    Rows,
+    Which,
+    each_byte,
+    granules,
+    starts,
+)
 from .order import GENERIC, SCOPES, BoundsError, Clock, RaceError, joined
 from .program import LANE, WINDOW_BITS, effect, family, lanes_of
 from .ptx import UnknownError
@@ -31,8 +44,10 @@ SPACES = {
 }
 WINDOWS = {0: "global", PARAMETERS: "param", SHARED_WINDOW: "shared", LOCAL_WINDOW: "local"}
 SEMANTICS = {"relaxed", "acquire", "release", "acq_rel", "volatile"}
-VECTORS = {"v2", "v4", "v8"}
-HINTS = {
+MODIFIERS = {
+    "v2",
+    "v4",
+    "v8",
     "weak",
     "mmio",
     "nc",
@@ -50,7 +65,7 @@ HINTS = {
     "L2::cache_hint",
 }
 for _when in ("first", "last", "normal", "unchanged"):
-    HINTS |= {f"L1::evict_{_when}", f"L2::evict_{_when}"}
+    MODIFIERS |= {f"L1::evict_{_when}", f"L2::evict_{_when}"}
 
 INSTRUCTIONS = """
 {ld,st}[.weak][.{global,shared,shared::cta,shared::cluster}][cache operators and hints][.v2,.v4,.v8].{b,u,s,f}{8..64} \
@@ -82,12 +97,12 @@ def qualified(inst, *more: str) -> tuple[str | None, str | None, str | None]:
     space = semantics = reach = None
     for word in inst.op.split(".")[1:]:
         if word in SPACES:
-            space = space or SPACES[word]
+            space = SPACES[word]
         elif word in SEMANTICS:
-            semantics = semantics or word
+            semantics = word
         elif word in SCOPES:
-            reach = reach or word
-        elif word not in HINTS and word not in VECTORS and word not in more:
+            reach = word
+        elif word not in MODIFIERS and word not in more:
             raise UnknownError(f".{word} is no modifier that this machine knows")
     if semantics == "volatile":
         reach = "sys"
@@ -99,7 +114,12 @@ def chosen(w, values: np.ndarray) -> np.ndarray:
     return values if w.mask is None else values[w.mask]
 
 
-def in_lanes(w, rows: np.ndarray) -> np.ndarray:
+def numbers(w, get: Callable) -> list[int]:
+    """Of the lanes that take part."""
+    return chosen(w, get(w)).tolist()
+
+
+def in_lanes(w, rows: Rows) -> Rows:
     """[32, bytes] with what was found for the lanes that take part."""
     if w.mask is None:
         return rows
@@ -108,7 +128,7 @@ def in_lanes(w, rows: np.ndarray) -> np.ndarray:
     return everywhere
 
 
-def read_shared(w, at: np.ndarray, size: int, instruction, strong: Strong | None = None) -> np.ndarray:
+def read_shared(w, at: Addresses, size: int, instruction, strong: Strong | None = None) -> Rows:
     data = np.zeros((len(at), size), np.uint8)
     for shared, which, places in w.cta.cluster.places(at, size, instruction):
         number = _begin(w, shared.releases, places, instruction, strong) if strong else 0
@@ -117,7 +137,7 @@ def read_shared(w, at: np.ndarray, size: int, instruction, strong: Strong | None
     return data
 
 
-def write_shared(w, at: np.ndarray, data: np.ndarray, instruction, strong: Strong | None = None) -> None:
+def write_shared(w, at: Addresses, data: Rows, instruction, strong: Strong | None = None) -> None:
     size = data.shape[1]
     for shared, which, places in w.cta.cluster.places(at, size, instruction):
         rows = data[which]
@@ -128,18 +148,20 @@ def write_shared(w, at: np.ndarray, data: np.ndarray, instruction, strong: Stron
         _end(w, shared.releases, places, strong)
 
 
-def _beside(w, shared, at: np.ndarray, data: np.ndarray, instruction) -> Clock | None:
+def _beside(w, shared, at: Addresses, data: Rows, instruction) -> Clock | None:
     """Return a clock that also knows what other warps did in the same turn of the same store with the same bytes, if
     they did."""
     content = hash((at.tobytes(), data.tobytes()))
     others = shared.replicas.before(id(instruction), w.agent, w.agent, content)
-    last = len(at) - 1 - np.unique(at[::-1], return_index=True)[1]  # of the lanes that store at one address
-    if not others or shared.data[each_byte(at[last], data.shape[1])].tobytes() != data[last].tobytes():
+    if not others:
         return None
-    return w.clock.knowing(others)
+    _, from_behind = np.unique(at[::-1], return_index=True)
+    last = len(at) - 1 - from_behind  # of the lanes that store at one address
+    before = shared.data[each_byte(at[last], data.shape[1])]
+    return w.clock.knowing(others) if before.tobytes() == data[last].tobytes() else None
 
 
-def read_global(w, at: np.ndarray, size: int, instruction, strong: Strong | None = None) -> np.ndarray:
+def read_global(w, at: Addresses, size: int, instruction, strong: Strong | None) -> Rows:
     memory = w.cta.machine.memory
     data = np.zeros((len(at), size), np.uint8)
     for region, which, places in memory.places(at, size, instruction):
@@ -157,7 +179,7 @@ def read_global(w, at: np.ndarray, size: int, instruction, strong: Strong | None
     return data
 
 
-def write_global(w, at: np.ndarray, data: np.ndarray, instruction, strong: Strong | None = None) -> None:
+def write_global(w, at: Addresses, data: Rows, instruction, strong: Strong | None) -> None:
     memory = w.cta.machine.memory
     size = data.shape[1]
     for region, which, places in memory.places(at, size, instruction):
@@ -174,7 +196,7 @@ def write_global(w, at: np.ndarray, data: np.ndarray, instruction, strong: Stron
         _end(w, region.releases, places, strong)
 
 
-def _elements(at: np.ndarray, places: Places) -> bytes:
+def _elements(at: Addresses, places: Places) -> bytes:
     """Addresses in their own order, each once."""
     return (at if isinstance(places, slice) else np.unique(at)).tobytes()
 
@@ -188,7 +210,7 @@ def _note_copy(w, elements: bytes, load) -> None:
     loads[elements] = loads[load.line, elements] = agents
 
 
-def _of_copies(w, at: np.ndarray, places: Places) -> Clock:
+def _of_copies(w, at: Addresses, places: Places) -> Clock:
     """Return a clock that also knows what other warps do to which the last load of these elements gave copies of them.
 
     Layouts replicate small tensors over warps. Of a store in place one warp does it, perhaps before the others have
@@ -238,7 +260,7 @@ READ = {"global": read_global, "shared": read_shared, "local": read_local, "para
 WRITE = {"global": write_global, "shared": write_shared, "local": write_local, "param": write_local}
 
 
-def _parts(w, space: str | None, at: np.ndarray) -> Iterator[tuple[str, np.ndarray | slice, np.ndarray]]:
+def _parts(w, space: str | None, at: Addresses) -> Iterator[tuple[str, Which, Addresses]]:
     """Yield the spaces that addresses are in, which ones each has, and where in it those are. In what is done then,
     only their lanes take part."""
     if space:
@@ -256,9 +278,10 @@ def _parts(w, space: str | None, at: np.ndarray) -> Iterator[tuple[str, np.ndarr
     w.mask = mask
 
 
-def _columns(w, gets: list) -> np.ndarray:
+def _columns(w, gets: list) -> Rows:
     """[32, bytes] of the registers of a vector."""
-    return np.ascontiguousarray(np.array([get(w) for get in gets]).T).view(np.uint8)
+    values = np.array([get(w) for get in gets])
+    return np.ascontiguousarray(values.T).view(np.uint8)
 
 
 def _form(inst) -> tuple[str, str | None, Strong | None]:
@@ -308,7 +331,8 @@ def store(program, inst):
 
     def run(w):
         data = chosen(w, _columns(w, gets))
-        for part, which, offsets in _parts(w, space, chosen(w, where(w))):
+        at = chosen(w, where(w))
+        for part, which, offsets in _parts(w, space, at):
             WRITE[part](w, offsets, data[which], inst, strong)
 
     return run
@@ -334,13 +358,15 @@ ATOMIC = re.compile(r"[bus](16|32|64)|f(32|64)|b?f16(x2)?")
 """Types of atomics."""
 
 
-def changed(operation: str, kind: str, flushes: bool, *rows: np.ndarray) -> np.ndarray:
+def changed(operation: str, kind: str, flushes: bool, *rows: Rows) -> Rows:
     """Return bytes: of each element what an atomic or a reduction leaves of the old bytes and its operands'."""
     into = out = _flushed if flushes else np.asarray
     if kind.startswith("bf"):
         into, out = from_bf16, to_bf16
     dtype = numpy_name(kind)
-    after = out(CHANGES[operation][1](*(into(np.ascontiguousarray(row).view(dtype)) for row in rows)))
+    values = [into(np.ascontiguousarray(row).view(dtype)) for row in rows]
+    _, change = CHANGES[operation]
+    after = out(change(*values))
     return np.ascontiguousarray(after.astype(dtype)).view(np.uint8)
 
 
@@ -360,8 +386,9 @@ def atomic(program, inst):
     if operation is None or ("f" if "f" in kind else kind[:1]) not in CHANGES[operation][0]:
         raise UnknownError("an atomic that this machine does not know")
     width = bits(kind)
-    target, where_text, *given = inst.args if name == "atom" else ("_", *inst.args)
-    operands = [program.gets(text, f"b{width}") for text in given[: 2 if operation == "cas" else 1]]
+    target, where_text, *texts = inst.args if name == "atom" else ("_", *inst.args)
+    count = 2 if operation == "cas" else 1
+    operands = [program.gets(text, f"b{width}") for text in texts[:count]]
     where = program.address(where_text)
     puts = program.puts(target, f"b{width}")
     size = len(operands[0]) * width // 8
@@ -391,6 +418,7 @@ def atomic(program, inst):
                         memory.note_read(region, g, w.clock, GENERIC, number, inst)
                     memory.note_write(region, g, w.clock, GENERIC, number, inst)
                     region.check_covered(places, inst)
+                flushes = kind == "f32" and part == "global"
                 offsets = np.array(starts(places, size))
                 left = range(len(here))
                 while left:
@@ -398,21 +426,24 @@ def atomic(program, inst):
                     for i in left:
                         first.setdefault(offsets.item(i), i)
                     now = list(first.values())
+                    left = [i for i in left if i not in now]
                     at_once = each_byte(offsets[now], size)
                     before[here[now]] = old = region.data[at_once]
-                    flushes = kind == "f32" and part == "global"
-                    region.data[at_once] = changed(operation, kind, flushes, old, *(rows[here[now]] for rows in values))
-                    left = [i for i in left if i not in now]
+                    given = [rows[here[now]] for rows in values]
+                    region.data[at_once] = changed(operation, kind, flushes, old, *given)
                 if operation == "cas":  # one that fails writes nothing
-                    places = each_byte(offsets[(before[here] == values[0][here]).all(axis=1)], size)
+                    succeeds = (before[here] == values[0][here]).all(axis=1)
+                    places = each_byte(offsets[succeeds], size)
                 _end(w, region.releases, places, strong, read=True)
-        for put, word in zip(puts, np.ascontiguousarray(before.view(f"u{width // 8}").T), strict=False):
+        words = np.ascontiguousarray(before.view(f"u{width // 8}").T)
+        for put, word in zip(puts, words, strict=False):
             put(w, word)
 
     return run
 
 
-@effect(*(f"isspacep.{space}" for space in SPACES if space not in ("const", "param")), operands="=pred u64", quiet=True)
+@effect("isspacep.global", "isspacep.local", operands="=pred u64", quiet=True)
+@effect("isspacep.shared", "isspacep.shared::cta", "isspacep.shared::cluster", operands="=pred u64", quiet=True)
 def is_in_space(w, inst, put, address):
     space = inst.op.removeprefix("isspacep.")
     at = address(w).astype(np.int64)
@@ -423,7 +454,7 @@ def is_in_space(w, inst, put, address):
     put(w, is_inside)
 
 
-@family("prefetch", "prefetchu", "applypriority", "createpolicy", quiet=True)
+@family("prefetch", "prefetchu", "cp.async.bulk.prefetch", "applypriority", "createpolicy", quiet=True)
 def hint(program, inst):
     """Nothing but time depends on it. A policy is a number that no program looks into."""
     put = program.put(inst.args[0] if inst.op.startswith("createpolicy") else "_", "b64")

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .memory import EVERY, Places, Shared
+from .memory import EVERY, Addresses, Places, Shared, Which
 from .order import ALL_ROWS, GENERIC, BarrierError, BoundsError, RaceError, Replicas, joined
 from .program import WINDOW_BITS, effect
 from .sync import Turn
@@ -40,7 +40,7 @@ class Cluster:
             raise BarrierError(f"reaches for shared memory of CTA {cta.number}, which has ended", cta.shared, offset)
         return cta, offset
 
-    def places(self, at: np.ndarray, size: int, instruction) -> Iterator[tuple[Shared, np.ndarray | slice, Places]]:
+    def places(self, at: Addresses, size: int, instruction) -> Iterator[tuple[Shared, Which, Places]]:
         """For each shared memory that `size` bytes at some of the addresses are of: it, which of them, and where in
         it."""
         if len(self.ctas) == 1:

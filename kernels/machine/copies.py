@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from .access import changed, chosen
+from .access import changed, chosen, numbers
 from .alu import names_in
 from .device import Event
 from .memory import EMPTY, REGION_BITS, granules
@@ -41,46 +41,45 @@ cp.async.bulk.{commit_group,wait_group[.read]}, cp.async.bulk.prefetch | per war
 HINTS = {"L2::cache_hint", "L2::64B", "L2::128B", "L2::256B"}
 
 
-@effect("cp.async.bulk.prefetch", operands="* *? *?", quiet=True)
-def prefetch(w, inst, *given):
-    pass
-
-
 @family("cp.async.ca", "cp.async.cg")
 def copy(program, inst):
     """Return a copy of 16 bytes or fewer a lane from global to shared memory, zeros behind what there is: a write in
     the generic proxy, known to its own warp once it has waited."""
-    way, space, *words = inst.op.split(".")[2:]
+    _, _, way, space, *words = inst.op.split(".")
     if space not in ("shared", "shared::cta") or words[:1] != ["global"] or set(words[1:]) - HINTS:
         raise UnknownError("a space or a modifier that this machine does not know")
     target_text, source_text, size_text, *more = inst.args
-    more = more[: len(more) - ("L2::cache_hint" in words)]
+    if "L2::cache_hint" in words:
+        more.pop()
     size = int(size_text, 0)
-    if size not in ((16,) if way == "cg" else (4, 8, 16)) or len(more) > 1:
+    sizes = (16,) if way == "cg" else (4, 8, 16)
+    if size not in sizes or len(more) > 1:
         raise UnknownError("operands that this machine does not know")
     to = program.shared_address(target_text)
     source = program.address(source_text)
     ignored = bool(more) and program.kernel.kind(more[0]) == "pred"
-    given = program.get(more[0], "pred" if ignored else "u32") if more else None
+    given = program.get([*more, size_text][0], "pred" if ignored else "u32")
 
     def run(w):
         cta = w.cta
+        memory = cta.machine.memory
         target = chosen(w, to(w))
         at = chosen(w, source(w))
-        sizes = np.full(len(at), size) if given is None else chosen(w, given(w)).astype(np.int64)
+        sizes = chosen(w, given(w)).astype(np.int64)
         if ignored:
             sizes = np.where(sizes, 0, size)
         if (sizes > size).any():
             raise FaultError(f"cp.async of {sizes.max()} bytes into {size}")
-        number = cta.machine.ledger.note(cta.agent(4, w.number), w.group("cp.async").number, w, inst)
+        copies = w.group("cp.async")
+        number = cta.machine.ledger.note(cta.agent(4, w.number), copies.number, w, inst)
         target_places = cta.shared.places(target, size, inst)
         cta.shared.note_write(granules(target_places, size), w.clock, GENERIC, number, inst)
         cta.shared.data[target_places] = EMPTY
         parts = []
         for part in np.unique(sizes[sizes > 0]).tolist():  # most often one
             rows = np.flatnonzero(sizes == part)
-            for region, which, places in cta.machine.memory.places(at[rows], part, inst, size):
-                cta.machine.memory.note_read(region, granules(places, part), w.clock, GENERIC, number, inst)
+            for region, which, places in memory.places(at[rows], part, inst, size):
+                memory.note_read(region, granules(places, part), w.clock, GENERIC, number, inst)
                 parts.append((rows[which], region, places, part))
 
         def land():
@@ -90,7 +89,7 @@ def copy(program, inst):
             cta.shared.store(target_places, data)
 
         event = Event("cp.async", cta, land)
-        w.group("cp.async").open.append(event)
+        copies.open.append(event)
         cta.machine.begin(event)
 
     return run
@@ -119,11 +118,12 @@ def arrive_behind(w, inst, where):
     clock = Clock(w.clock.width)
     clock.put(w.cta.agent(4, w.number), copies.number, GENERIC)
     before = copies.track()
-    for at in chosen(w, where(w)).tolist():
+    for at in numbers(w, where):
         barrier = mbarrier_of(w, w.cta, at)
         if ".noinc" not in inst.op:
             barrier.expect(arrivals=1)
-        w.cta.machine.begin(Event("cp.async", w.cta, partial(barrier.arrive, clock, 1), before))
+        event = Event("cp.async", w.cta, partial(barrier.arrive, clock, 1), before)
+        w.cta.machine.begin(event)
 
 
 # Bulk copies, and boxes of tensors.
@@ -174,7 +174,8 @@ def _of_bytes(program, inst, text: str, size_text: str, kind: str, space: str) -
         if space == "global":
             ((region, _, places),) = w.cta.machine.memory.places(at, size, inst, 16)
             start = places.start
-        return TensorMap(at.item(0), (size,), (1,), (size,), kind=kind).part(region, start, [0])
+        tensor_map = TensorMap(at.item(0), (size,), (1,), (size,), kind=kind)
+        return tensor_map.part(region, start, [0])
 
     return find
 
@@ -204,10 +205,14 @@ def bulk(program, inst):
     if match["dim"]:
         find = _of_tensor(program, inst, args[far])
     else:
-        find = _of_bytes(program, inst, args[far], args.pop(2), match["kind"] or "u8", match["source"] or "global")
+        size_text = args.pop(2)
+        kind = match["kind"] or "u8"
+        space = match["source"] or "global"
+        find = _of_bytes(program, inst, args[far], size_text, kind, space)
     unit = 128 if match["dim"] else 16
     if match["load"]:
-        return _load(program, inst, find, unit, *args[:1], *args[2:])
+        target_text, _, *more = args
+        return _load(program, inst, find, unit, target_text, *more)
     return _store(inst, find, unit, program.shared_address(args[1]), operation)
 
 
@@ -241,19 +246,21 @@ def _load_to(w, cta, address: int, mbarrier, inst, lane: int, find: Find, unit: 
         part.region.note_read(part.granules, w.clock, SHARED, mbarrier.agent, mbarrier.epoch, inst)
     else:
         machine.memory.note_read(part.region, part.granules, w.clock, GLOBAL, number, inst)
-    shared.note_write(_granules(cta, part.map, address, unit), w.clock, SHARED, number, inst)
-    shared.data[address : address + part.map.bytes] = EMPTY
-    mbarrier.flying += part.map.bytes
+    box = part.map
+    shared.note_write(_granules(cta, box, address, unit), w.clock, SHARED, number, inst)
+    shared.data[address : address + box.bytes] = EMPTY
+    mbarrier.flying += box.bytes
 
     def land():
-        data = np.zeros(part.map.extent, np.uint8)
-        if any(part.map.fill):
-            data[:] = np.resize(np.frombuffer(part.map.fill, np.uint8), part.map.extent)
+        data = np.zeros(box.extent, np.uint8)
+        if any(box.fill):
+            fill = np.frombuffer(box.fill, np.uint8)
+            data[:] = np.resize(fill, box.extent)
         data[part.inside] = part.region.data[part.offsets]
-        if part.map.kind == "tf32":
+        if box.kind == "tf32":
             data = to_tf32(data.view(np.uint32)).view(np.uint8)
-        shared.data[part.map.places(address)] = data
-        mbarrier.land(part.map.bytes, part.map.bytes)
+        shared.data[box.places(address)] = data
+        mbarrier.land(box.bytes, box.bytes)
 
     machine.begin(Event("TMA load", cta, land))
 

@@ -55,7 +55,7 @@ class Event:
     """Something that the hardware does in its own time, once what is `after` has been done."""
 
     kind: str
-    cta: "Cta | None"
+    cta: "Cta"
     do: Callable[[], None]
     after: Sequence["Event"] = ()
     done: bool = False
@@ -99,8 +99,9 @@ class Groups:
 
     def ended(self, upto: int) -> bool:
         """Return whether so many groups were committed and have ended."""
-        groups = self.closed[self.waited : upto]
-        return len(self.closed) >= upto and all(event.done for group, _ in groups for event in group)
+        if len(self.closed) < upto:
+            return False
+        return all(event.done for group, _ in self.closed[self.waited : upto] for event in group)
 
     def wait(self, left: int, *, reads: bool = False) -> Ready | None:
         """None once all groups but `left` have ended (of bulk stores perhaps only their reads), which `known` then
@@ -162,7 +163,8 @@ class Launch:
 
     @property
     def clusters(self) -> range:
-        return range(self.first, self.first + (self.grid // self.program.cluster if self.program else 1))
+        count = self.grid // self.program.cluster if self.program else 1
+        return range(self.first, self.first + count)
 
 
 class Warp:
@@ -229,7 +231,8 @@ class Warp:
         self.clock.join(clock)
 
     def scope(self, reach: str, size: int = 0) -> Scope:
-        return Scope(reach, self.cta.launch.device, self.cta.first, self.cta.cluster.ctas[0].first, size)
+        cta = self.cta
+        return Scope(reach, cta.launch.device, cta.first, cta.cluster.ctas[0].first, size)
 
     def note(self, instruction, scope: Scope | None = None) -> int:
         """Return the number of a generic access by this warp."""
@@ -497,7 +500,9 @@ class Machine:
 
     def _is_free(self, launch: Launch) -> bool:
         before = [self.launches[number] for number in launch.after]
-        return not any(other.left for other in before) and not any(event.cta.launch in before for event in self.events)
+        if any(other.left for other in before):
+            return False
+        return not any(event.cta.launch in before for event in self.events)
 
     def known_after(self, launch: Launch) -> Clock:
         """Return what is known once all that a launch is after has ended."""

@@ -24,8 +24,14 @@ class Single(np.ndarray):
     """Numbers of bytes, of accesses to one byte each. Other accesses have numbers of granules."""
 
 
+Addresses = np.ndarray
+"""[n], int64: where n accesses begin."""
+Rows = np.ndarray
+"""[n, size] bytes of accesses."""
 Places = np.ndarray | slice
 """An index of bytes: [n, size], or a slice where all of them follow one another."""
+Which = np.ndarray | slice
+"""An index of accesses: some of them, or EVERY."""
 
 
 @lru_cache(maxsize=64)
@@ -33,7 +39,7 @@ def upto(count: int) -> np.ndarray:
     return np.arange(count)
 
 
-def each_byte(at: np.ndarray, size: int) -> np.ndarray:
+def each_byte(at: Addresses, size: int) -> np.ndarray:
     """[n, size] addresses of the bytes of n accesses."""
     return at[:, None] + upto(size)
 
@@ -43,12 +49,14 @@ def steps(count: int, size: int) -> bytes:
     return (upto(count) * size).tobytes()
 
 
-def in_a_row(at: np.ndarray, size: int) -> slice | None:
+def in_a_row(at: Addresses, size: int) -> slice | None:
     """The bytes of accesses that follow one another, as most do; None of others, and of single bytes."""
+    if size < GRANULE:
+        return None
     first = at.item(0)
-    if size >= GRANULE and (at - first).tobytes() == steps(len(at), size):
-        return slice(first, first + size * len(at))
-    return None
+    if (at - first).tobytes() != steps(len(at), size):
+        return None
+    return slice(first, first + size * len(at))
 
 
 def granules(places: Places, size: int) -> Places:
@@ -101,11 +109,10 @@ class Noted:
             if at % unit:
                 raise BoundsError(f"{instruction}: byte {at} of {self.name} is no multiple of {unit}", self, at)
 
-    def load(self, places: Places, size: int) -> np.ndarray:
-        """[n, size] bytes."""
+    def load(self, places: Places, size: int) -> Rows:
         return self.data[places].reshape(-1, size)
 
-    def store(self, places: Places, rows: np.ndarray) -> None:
+    def store(self, places: Places, rows: Rows) -> None:
         self.data[places] = rows.reshape(-1) if isinstance(places, slice) else rows
 
     def index(self, g):
@@ -129,7 +136,8 @@ class Noted:
 
     def first_byte(self, g, holds: np.ndarray) -> int:
         """Return the first byte at `g`, as `index` returns it, that something holds for."""
-        first = np.arange(len(self.writes))[g].item(int(np.argmax(holds)))
+        every = np.arange(len(self.writes))[g]
+        first = every.item(int(np.argmax(holds)))
         second, whole = divmod(first, len(self.writes) // GRANULE)
         return whole * GRANULE + second
 
@@ -155,11 +163,12 @@ class Shared(Noted):
     name = "shared memory"
 
     def __init__(self, ledger: Ledger, size: int, number: int, first: int, readers: int):
-        super().__init__(ledger, np.full(size, EMPTY, np.uint8), number, readers)
+        data = np.full(size, EMPTY, np.uint8)
+        super().__init__(ledger, data, number, readers)
         self.first = first
         self.replicas = Replicas()
 
-    def places(self, at: np.ndarray, size: int, instruction) -> Places:
+    def places(self, at: Addresses, size: int, instruction) -> Places:
         places = in_a_row(at, size) or each_byte(at, size)
         self.check_bounds(places, size, min(size, 16), instruction)
         return places
@@ -181,11 +190,13 @@ class Shared(Noted):
         reads = self.reads[:, g]
         if not self.ledger.accesses[number].scope:  # else those that are strong may read at the same time
             reads = np.abs(reads)
-        late = reads > clock.of(self.first, len(reads)).reshape(-1, *[1] * (reads.ndim - 1))
+        known = clock.of(self.first, len(reads))
+        late = reads > known.reshape(-1, *[1] * (reads.ndim - 1))
         if np.count_nonzero(late):
             reader = int(np.nonzero(late)[0][0])
+            byte = self.first_byte(g, late[reader])
             message = f"{instruction} overwrites shared memory while reader {reader} of the CTA may still read it"
-            raise RaceError(message, self, self.first_byte(g, late[reader]), self.first + reader)
+            raise RaceError(message, self, byte, self.first + reader)
         self.writes[g] = number
 
     def end(self) -> None:
@@ -213,7 +224,8 @@ class Region(Noted):
             return
         inside = self.covered[places]
         if not inside.all():
-            byte = np.arange(len(self.data))[places].item(int(np.argmin(inside)))
+            every = np.arange(len(self.data))[places]
+            byte = every.item(int(np.argmin(inside)))
             raise BoundsError(f"{instruction} writes what no argument covers", self, byte)
 
 
@@ -238,7 +250,8 @@ class GlobalMemory:
         region = Region(self.ledger, data, -number)
         region.covered = self.covered.get(start)
         if start in self.empty:  # the first bytes of all granules, then the second
-            region.empty = np.resize(self.empty[start], len(region.writes)).reshape(-1, GRANULE).T.reshape(-1)
+            empty = np.resize(self.empty[start], len(region.writes))
+            region.empty = empty.reshape(-1, GRANULE).T.reshape(-1)
         self.regions.append(region)
         return number << REGION_BITS
 
@@ -248,9 +261,7 @@ class GlobalMemory:
             raise BoundsError(f"{instruction}: global address {address:#x} is outside of every tensor", None, address)
         return self.regions[number - 1]
 
-    def places(
-        self, at: np.ndarray, size: int, instruction, unit: int = 0
-    ) -> Iterator[tuple[Region, np.ndarray | slice, Places]]:
+    def places(self, at: Addresses, size: int, instruction, unit: int = 0) -> Iterator[tuple[Region, Which, Places]]:
         """For each array that `size` bytes at some of the addresses are of: it, which of them, and where in it.
         Addresses are multiples of `unit`, of `size` by default."""
         if row := in_a_row(at, size):

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .access import chosen
+from .access import numbers
 from .divergence import not_ended
 from .order import FOREVER, GENERIC, GLOBAL, GRANULE, SCOPES, SHARED, BarrierError, Clock, RaceError, joined
 from .program import LANES, Until, effect, family, lanes_of, uniform
@@ -61,11 +61,11 @@ class Turn:
         return Until(lambda: self.clock is not None, lambda: self.describe(warps))
 
     def describe(self, warps: Iterable[Any]) -> str:
-        missing = numbers(w for w in warps if w.alive and w not in self.arrived)
-        return f"{self.name}: of warps (CTA.warp) {numbers(self.arrived)} arrived, {missing or 'none'} did not"
+        missing = listed(w for w in warps if w.alive and w not in self.arrived)
+        return f"{self.name}: of warps (CTA.warp) {listed(self.arrived)} arrived, {missing or 'none'} did not"
 
 
-def numbers(warps: Iterable[Any]) -> str:
+def listed(warps: Iterable[Any]) -> str:
     return ", ".join(f"{warp.cta.number}.{warp.number}" for warp in warps)
 
 
@@ -267,7 +267,7 @@ def granules(at: int) -> slice:
 def initialise(w, inst, where, count):
     cta = w.cta
     shared = cta.shared
-    for at, arrivals in zip(chosen(w, where(w)).tolist(), chosen(w, count(w)).tolist(), strict=True):
+    for at, arrivals in zip(numbers(w, where), numbers(w, count), strict=True):
         if at in cta.barriers:  # PTX leaves it undefined, yet Triton 3.7.1 specialises warps so: before anybody uses it
             if not mbarrier_of(w, cta, at).is_as_new(arrivals):
                 raise cta.barriers[at].fault("initialises again the")
@@ -288,7 +288,7 @@ def initialise(w, inst, where, count):
 
 @effect(*names("inval"), operands="S")
 def invalidate(w, inst, where):
-    for at in chosen(w, where(w)).tolist():
+    for at in numbers(w, where):
         mbarrier = mbarrier_of(w, w.cta, at)
         if mbarrier.bytes or mbarrier.pending != mbarrier.count:
             raise mbarrier.fault("invalidates in the middle of a phase the")
@@ -322,7 +322,7 @@ def arrive(w, inst, put, where, number):
 
 @effect(*names("expect_tx", "complete_tx", order="relaxed", spaces=ANYWHERE), operands="@ u32")
 def change_bytes(w, inst, where, number):
-    for at, size in zip(chosen(w, where(w)).tolist(), chosen(w, number(w)).tolist(), strict=True):
+    for at, size in zip(numbers(w, where), numbers(w, number), strict=True):
         mbarrier = mbarrier_at(w, at)
         if "expect_tx" in inst.op:
             mbarrier.expect(size=size)
