@@ -63,9 +63,15 @@ MODIFIERS = {
     "L2::128B",
     "L2::256B",
     "L2::cache_hint",
+    "L1::evict_first",
+    "L1::evict_last",
+    "L1::evict_normal",
+    "L1::evict_unchanged",
+    "L2::evict_first",
+    "L2::evict_last",
+    "L2::evict_normal",
+    "L2::evict_unchanged",
 }
-for _when in ("first", "last", "normal", "unchanged"):
-    MODIFIERS |= {f"L1::evict_{_when}", f"L2::evict_{_when}"}
 
 INSTRUCTIONS = """
 {ld,st}[.weak][.{global,shared,shared::cta,shared::cluster}][cache operators and hints][.v2,.v4,.v8].{b,u,s,f}{8..64} \
@@ -362,7 +368,8 @@ def changed(operation: str, kind: str, flushes: bool, *rows: Rows) -> Rows:
     """Return bytes: of each element what an atomic or a reduction leaves of the old bytes and its operands'."""
     into = out = _flushed if flushes else np.asarray
     if kind.startswith("bf"):
-        into, out = from_bf16, to_bf16
+        into = from_bf16
+        out = to_bf16
     dtype = numpy_name(kind)
     values = [into(np.ascontiguousarray(row).view(dtype)) for row in rows]
     _, change = CHANGES[operation]

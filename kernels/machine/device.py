@@ -41,7 +41,8 @@ from .sync import Turn
 
 KINDS = "TMA load", "TMA store", "wgmma", "cp.async"
 """Of events."""
-TICK_NS, TICK_CYCLES = 10, 17  # of globaltimer and clock64, an instruction of any warp
+TICK_NS = 10  # of globaltimer, an instruction of any warp
+TICK_CYCLES = 17  # of clock64
 
 
 class StuckError(FaultError):
@@ -75,7 +76,8 @@ class Groups:
         self.closed: list[tuple[list[Event], int]] = []
         self.tracked: set[Event] = set()  # by an mbarrier: nobody has to wait for their groups
         self.number = 1
-        self.waited = self.known = 0
+        self.waited = 0
+        self.known = 0
 
     @property
     def under_way(self) -> list[Event]:

@@ -15,9 +15,11 @@ REGION_BITS = 36  # of an address, inside one array
 MAPS = 1 << 31  # addresses of tensor maps: Triton 3.9 keeps 32 bits of a parameter's
 MAP_BYTES = 128
 EMPTY = 0xFF  # bytes that nobody wrote: NaN in every float type
-SHARED_WINDOW, LOCAL_WINDOW = 1 << 56, 1 << 57  # of generic addresses (6.4.1.1): shared memory, a thread's own
+SHARED_WINDOW = 1 << 56  # of generic addresses (6.4.1.1): shared memory
+LOCAL_WINDOW = 1 << 57  # a thread's own
 EVERY = slice(None)
-PARAMETERS, PARAMETER_BYTES = 1 << 30, 16  # addresses of a launch's parameters, of 32 bits as MAPS; how far apart
+PARAMETERS = 1 << 30  # addresses of a launch's parameters, of 32 bits as MAPS
+PARAMETER_BYTES = 16  # how far apart
 
 
 class Single(np.ndarray):

@@ -120,7 +120,8 @@ def parameters(machine: Machine, launch: Call, kernel_compiled: Compiled) -> lis
 
     for name, kind in kernel.src.signature.items():
         if name not in constants:
-            add(kind, launch.args[name] if name in launch.args else kernel.src.fn.params[names.index(name)].default)
+            default = kernel.src.fn.params[names.index(name)].default
+            add(kind, launch.args.get(name, default))
     return values + [_scratch(machine, launch, kernel.metadata, kind) for kind in ("global", "profile")]
 
 

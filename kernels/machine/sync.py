@@ -210,7 +210,8 @@ class Mbarrier:
 
     def is_as_new(self, count: int) -> bool:
         """Return whether to initialise it for so many arrivals would change nothing."""
-        return (self.phase, self.pending, self.count, self.bytes, self.flying) == (0, count, count, 0, 0)
+        is_unused = self.phase == self.bytes == self.flying == 0
+        return is_unused and self.pending == self.count == count
 
     def fault(self, text: str) -> BarrierError:
         return BarrierError(f"{text} {self.describe()}", self.cta.shared, self.at)
@@ -277,8 +278,10 @@ def initialise(w, inst, where, count):
         shared.places(np.array([at]), 8, inst)
         shared.note_write(granules(at), w.clock, GENERIC, 0, inst)
         # Whatever but an mbarrier operation touches it from now on is not ordered with it (9.7.13.15.3).
-        shared.writes[shared.index(granules(at))] = cta.machine.ledger.note(w.agent, FOREVER, "an mbarrier's owner")
-        agent, epoch = cta.loads.get(at, (cta.first + 5 * cta.count + len(cta.loads), 1))
+        number = cta.machine.ledger.note(w.agent, FOREVER, "an mbarrier's owner")
+        shared.writes[shared.index(granules(at))] = number
+        unused = cta.first + 5 * cta.count + len(cta.loads)
+        agent, epoch = cta.loads.get(at, (unused, 1))
         if agent >= cta.first + cta.program.agents:
             raise UnknownError(f"{inst}: more mbarriers than {cta.program.barriers}")
         cta.loads[at] = agent, epoch

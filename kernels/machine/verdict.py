@@ -65,7 +65,6 @@ class Verdict:
         return f"{self.kind}: {self.text}"
 
 
-@old_objects_frozen()
 def check(
     kernel: Any,
     grid: Sequence[int] | Callable[[dict], Sequence[int]],
@@ -106,14 +105,15 @@ def check(
         if number is not None and number < 1:
             raise ValueError(f"{name}={number}: it is a whole number from 1 on")
     trial = Trial(resolve(kernel, grid, args), arch, (slots, budget), expected, tolerance, empty, row or [])
-    for outcome in trial.outcomes(range(seed, seed + seeds), processes, trace):
-        if outcome.kind != "exact" and (chosen is None or outcome.kind not in CONSEQUENCES):
-            chosen = outcome
-        if outcome.kind == "exact" and outcome.text:
-            rounded = [outcome.text]
-        hangs += outcome.kind == "hang"
-        if (chosen and chosen.kind not in CONSEQUENCES) or hangs == HANGS or outcome.instructions > budget:
-            break
+    with old_objects_frozen():
+        for outcome in trial.outcomes(range(seed, seed + seeds), processes, trace):
+            if outcome.kind != "exact" and (chosen is None or outcome.kind not in CONSEQUENCES):
+                chosen = outcome
+            if outcome.kind == "exact" and outcome.text:
+                rounded = [outcome.text]
+            hangs += outcome.kind == "hang"
+            if (chosen and chosen.kind not in CONSEQUENCES) or hangs == HANGS or outcome.instructions > budget:
+                break
     trial.remember()
     if row is not None:
         row[:] = [] if chosen else [*trial.row[1 - LONGEST_ROW :], trial]
