@@ -6,31 +6,72 @@ A warp is one agent: that one lane reads what another one wrote is taken to be i
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
-from .alu import LANES, bits, names_in, numpy_name
+from .alu import LANES, bits, element, numpy_name
 from .floats import from_bf16, to_bf16
 from .local import parameter, read_local, write_local
-from .memory import EVERY, LOCAL_WINDOW, MAPS, PARAMETERS, SHARED_WINDOW, Places, each_byte, granules, starts
-from .order import GENERIC, BoundsError, Clock, RaceError, joined
+from .memory import (
+    EVERY,
+    LOCAL_WINDOW,
+    MAPS,
+    PARAMETERS,
+    SHARED_WINDOW,
+    Addresses,
+    Places,
+    Rows,
+    Which,
+    each_byte,
+    granules,
+    starts,
+)
+from .order import GENERIC, SCOPES, BoundsError, Clock, RaceError, joined
 from .program import LANE, WINDOW_BITS, effect, family, lanes_of
 from .ptx import UnknownError
 
-SPACES = {"global": "global", "const": "global", "local": "local", "param": "param"}
-SPACES |= dict.fromkeys(("shared", "shared::cta", "shared::cluster"), "shared")
+SPACES = {
+    "global": "global",
+    "const": "global",
+    "local": "local",
+    "param": "param",
+    "shared": "shared",
+    "shared::cta": "shared",
+    "shared::cluster": "shared",
+}
 WINDOWS = {0: "global", PARAMETERS: "param", SHARED_WINDOW: "shared", LOCAL_WINDOW: "local"}
 SEMANTICS = {"relaxed", "acquire", "release", "acq_rel", "volatile"}
-REACHES = {"cta", "cluster", "gpu", "sys"}
-VECTORS = {"v2", "v4", "v8"}
-EVICTIONS = {f"{level}::evict_{when}" for level in ("L1", "L2") for when in ("first", "last", "normal", "unchanged")}
-HINTS = EVICTIONS | {
-    "weak", "mmio", "nc", "ca", "cg", "cs", "cv", "lu", "wb", "wt", "L1::no_allocate", "L2::64B", "L2::128B",
-    "L2::256B", "L2::cache_hint",
-}  # fmt: skip
+MODIFIERS = {
+    "v2",
+    "v4",
+    "v8",
+    "weak",
+    "mmio",
+    "nc",
+    "ca",
+    "cg",
+    "cs",
+    "cv",
+    "lu",
+    "wb",
+    "wt",
+    "L1::no_allocate",
+    "L2::64B",
+    "L2::128B",
+    "L2::256B",
+    "L2::cache_hint",
+    "L1::evict_first",
+    "L1::evict_last",
+    "L1::evict_normal",
+    "L1::evict_unchanged",
+    "L2::evict_first",
+    "L2::evict_last",
+    "L2::evict_normal",
+    "L2::evict_unchanged",
+}
 
 INSTRUCTIONS = """
 {ld,st}[.weak][.{global,shared,shared::cta,shared::cluster}][cache operators and hints][.v2,.v4,.v8].{b,u,s,f}{8..64} \
@@ -57,16 +98,21 @@ class Strong(NamedTuple):
     size: int
 
 
-def qualified(inst, *more: str) -> tuple[list[str], str | None, str | None, str | None]:
-    """Return an access's modifiers, its space (None: by the address), semantics and reach, if all are understood."""
-    words = inst.op.split(".")[1:]
-    for word in words:
-        if word not in SPACES and word not in SEMANTICS | REACHES | VECTORS | HINTS and word not in more:
+def qualified(inst, *more: str) -> tuple[str | None, str | None, str | None]:
+    """Return an access's space (None: by the address), semantics and reach, if all of its modifiers are understood."""
+    space = semantics = reach = None
+    for word in inst.op.split(".")[1:]:
+        if word in SPACES:
+            space = SPACES[word]
+        elif word in SEMANTICS:
+            semantics = word
+        elif word in SCOPES:
+            reach = word
+        elif word not in MODIFIERS and word not in more:
             raise UnknownError(f".{word} is no modifier that this machine knows")
-    space, semantics, reach = (
-        next((word for word in words if word in known), None) for known in (SPACES, SEMANTICS, REACHES)
-    )
-    return words, SPACES.get(space), semantics, "sys" if semantics == "volatile" else reach
+    if semantics == "volatile":
+        reach = "sys"
+    return space, semantics, reach
 
 
 def chosen(w, values: np.ndarray) -> np.ndarray:
@@ -74,7 +120,12 @@ def chosen(w, values: np.ndarray) -> np.ndarray:
     return values if w.mask is None else values[w.mask]
 
 
-def in_lanes(w, rows: np.ndarray) -> np.ndarray:
+def numbers(w, get: Callable) -> list[int]:
+    """Of the lanes that take part."""
+    return chosen(w, get(w)).tolist()
+
+
+def in_lanes(w, rows: Rows) -> Rows:
     """[32, bytes] with what was found for the lanes that take part."""
     if w.mask is None:
         return rows
@@ -83,41 +134,42 @@ def in_lanes(w, rows: np.ndarray) -> np.ndarray:
     return everywhere
 
 
-def read_shared(w, at: np.ndarray, size: int, instruction, strong: Strong | None = None) -> np.ndarray:
+def read_shared(w, at: Addresses, size: int, instruction, strong: Strong | None = None) -> Rows:
     data = np.zeros((len(at), size), np.uint8)
-    for cta, which, offsets in w.cta.cluster.parts(at):
-        places = cta.shared.places(offsets, size, instruction)
-        number = _begin(w, cta.shared.releases, places, instruction, strong) if strong else 0
-        cta.shared.note_read(granules(places, size), w.clock, GENERIC, w.agent, w.epoch, instruction, number)
-        data[which] = cta.shared.load(places, size)
+    for shared, which, places in w.cta.cluster.places(at, size, instruction):
+        number = _begin(w, shared.releases, places, instruction, strong) if strong else 0
+        shared.note_read(granules(places, size), w.clock, GENERIC, w.agent, w.epoch, instruction, number)
+        data[which] = shared.load(places, size)
     return data
 
 
-def write_shared(w, at: np.ndarray, data: np.ndarray, instruction, strong: Strong | None = None) -> None:
+def write_shared(w, at: Addresses, data: Rows, instruction, strong: Strong | None = None) -> None:
     size = data.shape[1]
-    for cta, which, offsets in w.cta.cluster.parts(at):
-        shared, rows = cta.shared, data[which]
-        places = shared.places(offsets, size, instruction)
+    for shared, which, places in w.cta.cluster.places(at, size, instruction):
+        rows = data[which]
         number = _begin(w, shared.releases, places, instruction, strong, reads=False)
-        known = _beside(w, shared, offsets, rows, instruction)
+        known = _beside(w, shared, at[which] % (1 << WINDOW_BITS), rows, instruction)
         shared.note_write(granules(places, size), w.clock, GENERIC, number, instruction, known)
         shared.store(places, rows)
         _end(w, shared.releases, places, strong)
 
 
-def _beside(w, shared, at: np.ndarray, data: np.ndarray, instruction) -> Clock | None:
+def _beside(w, shared, at: Addresses, data: Rows, instruction) -> Clock | None:
     """Return a clock that also knows what other warps did in the same turn of the same store with the same bytes, if
     they did."""
     content = hash((at.tobytes(), data.tobytes()))
     others = shared.replicas.before(id(instruction), w.agent, w.agent, content)
-    last = len(at) - 1 - np.unique(at[::-1], return_index=True)[1]  # of the lanes that store at one address
-    if not others or shared.data[each_byte(at[last], data.shape[1])].tobytes() != data[last].tobytes():
+    if not others:
         return None
-    return w.clock.knowing(others)
+    _, from_behind = np.unique(at[::-1], return_index=True)
+    last = len(at) - 1 - from_behind  # of the lanes that store at one address
+    before = shared.data[each_byte(at[last], data.shape[1])]
+    return w.clock.knowing(others) if before.tobytes() == data[last].tobytes() else None
 
 
-def read_global(w, at: np.ndarray, size: int, instruction, strong: Strong | None = None) -> np.ndarray:
-    memory, data = w.cta.machine.memory, np.zeros((len(at), size), np.uint8)
+def read_global(w, at: Addresses, size: int, instruction, strong: Strong | None) -> Rows:
+    memory = w.cta.machine.memory
+    data = np.zeros((len(at), size), np.uint8)
     for region, which, places in memory.places(at, size, instruction):
         if not strong and w.cta.count > 1:
             _note_copy(w, _elements(at[which], places), instruction)
@@ -126,28 +178,31 @@ def read_global(w, at: np.ndarray, size: int, instruction, strong: Strong | None
         try:
             memory.note_read(region, g, w.clock, GENERIC, number, instruction)
         except RaceError:
-            known = w.clock if strong else _of_copies(w, at[which], places)
-            memory.note_read(region, g, known, GENERIC, number, instruction)
+            if strong:
+                raise
+            memory.note_read(region, g, _of_copies(w, at[which], places), GENERIC, number, instruction)
         data[which] = region.load(places, size)
     return data
 
 
-def write_global(w, at: np.ndarray, data: np.ndarray, instruction, strong: Strong | None = None) -> None:
-    memory, size = w.cta.machine.memory, data.shape[1]
+def write_global(w, at: Addresses, data: Rows, instruction, strong: Strong | None) -> None:
+    memory = w.cta.machine.memory
+    size = data.shape[1]
     for region, which, places in memory.places(at, size, instruction):
         number = _begin(w, region.releases, places, instruction, strong, reads=False)
         g = granules(places, size)
         try:
             memory.note_write(region, g, w.clock, GENERIC, number, instruction)
         except RaceError:
-            known = w.clock if strong else _of_copies(w, at[which], places)
-            memory.note_write(region, g, w.clock, GENERIC, number, instruction, known)
+            if strong:
+                raise
+            memory.note_write(region, g, w.clock, GENERIC, number, instruction, _of_copies(w, at[which], places))
         region.check_covered(places, instruction)
         region.store(places, data[which])
         _end(w, region.releases, places, strong)
 
 
-def _elements(at: np.ndarray, places: Places) -> bytes:
+def _elements(at: Addresses, places: Places) -> bytes:
     """Addresses in their own order, each once."""
     return (at if isinstance(places, slice) else np.unique(at)).tobytes()
 
@@ -161,7 +216,7 @@ def _note_copy(w, elements: bytes, load) -> None:
     loads[elements] = loads[load.line, elements] = agents
 
 
-def _of_copies(w, at: np.ndarray, places: Places) -> Clock:
+def _of_copies(w, at: Addresses, places: Places) -> Clock:
     """Return a clock that also knows what other warps do to which the last load of these elements gave copies of them.
 
     Layouts replicate small tensors over warps. Of a store in place one warp does it, perhaps before the others have
@@ -180,7 +235,8 @@ def _begin(w, releases, places: Places, instruction, strong: Strong | None, *, r
         return w.note(instruction)
     scope = w.scope(strong.reach)
     for address in starts(places, strong.size) if reads else ():
-        released, place = releases.at.get(address, {}), (id(releases), address, strong)
+        released = releases.at.get(address, {})
+        place = id(releases), address, strong
         if w.heard.get(place) is released:  # nothing new since it looked there last
             continue
         w.heard[place] = released
@@ -197,7 +253,9 @@ def _end(w, releases, places: Places, strong: Strong | None, *, read: bool = Fal
     if strong is None:
         return
     is_release = strong.semantics in ("release", "acq_rel")
-    released = w.released | {w.scope(strong.reach): w.clock.copy()} if is_release else w.released
+    released = w.released
+    if is_release:
+        released = released | {w.scope(strong.reach): w.clock.copy()}
     for address in set(starts(places, strong.size)):
         releases.publish(address, released, read=read)
     if is_release:
@@ -208,15 +266,15 @@ READ = {"global": read_global, "shared": read_shared, "local": read_local, "para
 WRITE = {"global": write_global, "shared": write_shared, "local": write_local, "param": write_local}
 
 
-def _parts(w, space: str | None, at: np.ndarray) -> Iterator[tuple[str, np.ndarray | slice, np.ndarray]]:
+def _parts(w, space: str | None, at: Addresses) -> Iterator[tuple[str, Which, Addresses]]:
     """Yield the spaces that addresses are in, which ones each has, and where in it those are. In what is done then,
     only their lanes take part."""
     if space:
         yield space, EVERY, at
         return
-    mask, windows = w.mask, at & -SHARED_WINDOW
-    windows = np.where((at >= PARAMETERS) & (at < MAPS), PARAMETERS, windows)
+    mask = w.mask
     lanes = lanes_of(w)
+    windows = np.where((at >= PARAMETERS) & (at < MAPS), PARAMETERS, at & -SHARED_WINDOW)
     for window in sorted(set(windows.tolist())):
         which = windows == window
         if window not in WINDOWS:
@@ -226,45 +284,64 @@ def _parts(w, space: str | None, at: np.ndarray) -> Iterator[tuple[str, np.ndarr
     w.mask = mask
 
 
-def _columns(w, gets: list) -> np.ndarray:
+def _columns(w, gets: list) -> Rows:
     """[32, bytes] of the registers of a vector."""
-    return np.ascontiguousarray(np.array([get(w) for get in gets]).T).view(np.uint8)
+    values = np.array([get(w) for get in gets])
+    return np.ascontiguousarray(values.T).view(np.uint8)
 
 
-@family("ld", "st")
-@family("ld.local", "st.local", "ld.param", "st.param", quiet=True)
-def access(program, inst):
-    name, *_, kind = inst.op.split(".")
-    _, space, semantics, reach = qualified(inst, kind)
-    where_text, registers = (inst.args[1], inst.args[0]) if name == "ld" else inst.args[:2]
-    if semantics and reach is None:
+def _form(inst) -> tuple[str, str | None, Strong | None]:
+    """Return the type of an access's elements, its space, and what it says as a strong one."""
+    kind = inst.op.rpartition(".")[2]
+    space, semantics, reach = qualified(inst, kind)
+    if semantics is None:
+        return kind, space, None
+    if reach is None:
         raise UnknownError("a strong access of no scope")
-    if space == "param" and name == "ld" and (load := parameter(program, where_text, registers, kind)):
-        return load
-    size, count = bits(kind) // 8, len(names_in(registers))
-    where, strong = program.address(where_text), Strong(semantics, reach, size) if semantics else None
-    puts = program.puts(registers, kind) if name == "ld" else None
-    gets = program.gets(registers, f"b{bits(kind)}") if name == "st" else None
-    element = np.dtype(numpy_name(kind))
+    return kind, space, Strong(semantics, reach, bits(kind) // 8)
 
-    def load(w):
+
+@family("ld")
+@family("ld.local", "ld.param", quiet=True)
+def load(program, inst):
+    kind, space, strong = _form(inst)
+    registers, where_text = inst.args[:2]
+    if space == "param" and (load_parameter := parameter(program, where_text, registers, kind)):
+        return load_parameter
+    where = program.address(where_text)
+    puts = program.puts(registers, kind)
+    dtype = np.dtype(numpy_name(kind))
+    size = len(puts) * bits(kind) // 8
+
+    def run(w):
         at = chosen(w, where(w))
         if space:
-            data = READ[space](w, at, size * count, inst, strong)
+            data = READ[space](w, at, size, inst, strong)
         else:
-            data = np.zeros((len(at), size * count), np.uint8)
+            data = np.zeros((len(at), size), np.uint8)
             for part, which, offsets in _parts(w, space, at):
-                data[which] = READ[part](w, offsets, size * count, inst, strong)
-        words = np.ascontiguousarray(in_lanes(w, data).view(element).T)
+                data[which] = READ[part](w, offsets, size, inst, strong)
+        words = np.ascontiguousarray(in_lanes(w, data).view(dtype).T)
         for put, word in zip(puts, words, strict=True):
             put(w, word)
 
-    def store(w):
+    return run
+
+
+@family("st")
+@family("st.local", "st.param", quiet=True)
+def store(program, inst):
+    kind, space, strong = _form(inst)
+    where = program.address(inst.args[0])
+    gets = program.gets(inst.args[1], f"b{bits(kind)}")
+
+    def run(w):
         data = chosen(w, _columns(w, gets))
-        for part, which, offsets in _parts(w, space, chosen(w, where(w))):
+        at = chosen(w, where(w))
+        for part, which, offsets in _parts(w, space, at):
             WRITE[part](w, offsets, data[which], inst, strong)
 
-    return load if name == "ld" else store
+    return run
 
 
 def _flushed(x: np.ndarray) -> np.ndarray:
@@ -272,12 +349,32 @@ def _flushed(x: np.ndarray) -> np.ndarray:
 
 
 CHANGES = {  # of old values and operands, by the first letters of types
-    "add": ("usf", np.add), "min": ("us", np.minimum), "max": ("us", np.maximum), "and": ("b", np.bitwise_and),
-    "or": ("b", np.bitwise_or), "xor": ("b", np.bitwise_xor), "exch": ("b", lambda old, new: new),
+    "add": ("usf", np.add),
+    "min": ("us", np.minimum),
+    "max": ("us", np.maximum),
+    "and": ("b", np.bitwise_and),
+    "or": ("b", np.bitwise_or),
+    "xor": ("b", np.bitwise_xor),
+    "exch": ("b", lambda old, new: new),
     "cas": ("b", lambda old, compared, new: np.where(old == compared, new, old)),
     "inc": ("u", lambda old, last: np.where(old >= last, 0, old + 1)),
     "dec": ("u", lambda old, last: np.where((old == 0) | (old > last), last, old - 1)),
-}  # fmt: skip
+}
+ATOMIC = re.compile(r"[bus](16|32|64)|f(32|64)|b?f16(x2)?")
+"""Types of atomics."""
+
+
+def changed(operation: str, kind: str, flushes: bool, *rows: Rows) -> Rows:
+    """Return bytes: of each element what an atomic or a reduction leaves of the old bytes and its operands'."""
+    into = out = _flushed if flushes else np.asarray
+    if kind.startswith("bf"):
+        into = from_bf16
+        out = to_bf16
+    dtype = numpy_name(kind)
+    values = [into(np.ascontiguousarray(row).view(dtype)) for row in rows]
+    _, change = CHANGES[operation]
+    after = out(change(*values))
+    return np.ascontiguousarray(after.astype(dtype)).view(np.uint8)
 
 
 @lru_cache
@@ -289,44 +386,38 @@ def _order(lane: int) -> np.ndarray:
 @family("atom", "red")
 def atomic(program, inst):
     """Lanes that meet at an address come one after another, in the machine's order: none is promised."""
-    name = inst.op.partition(".")[0]
-    kind = next((word for word in inst.op.split(".") if re.fullmatch(r"[bus](16|32|64)|f(32|64)|b?f16(x2)?", word)), "")
-    words, space, semantics, reach = qualified(inst, kind, "noftz", *CHANGES)
+    name, *words = inst.op.split(".")
+    kind = next(filter(ATOMIC.fullmatch, words), "")
+    space, semantics, reach = qualified(inst, kind, "noftz", *CHANGES)
     operation = next((word for word in words if word in CHANGES), None)
     if operation is None or ("f" if "f" in kind else kind[:1]) not in CHANGES[operation][0]:
         raise UnknownError("an atomic that this machine does not know")
-    change, size = CHANGES[operation][1], int(kind.removesuffix("x2").lstrip("busf")) // 8
-    dtype = np.dtype(numpy_name("b16" if kind.startswith("bf") else kind.removesuffix("x2")))
-    width = 16 * size if kind.endswith("x2") else 8 * size
-    target, where_text, *given = inst.args if name == "atom" else ("_", *inst.args)
-    operands = [program.gets(text, f"b{width}") for text in given[: 2 if operation == "cas" else 1]]
-    where, puts, total = program.address(where_text), program.puts(target, f"b{width}"), len(operands[0]) * width // 8
-    strong = Strong(semantics or "relaxed", reach or "gpu", size)
-
-    def changed(space: str, before: np.ndarray, *values: np.ndarray) -> np.ndarray:
-        into = out = _flushed if kind == "f32" and space == "global" else np.asarray
-        if kind.startswith("bf"):
-            into, out = from_bf16, to_bf16
-        after = out(change(*(into(rows.view(dtype)) for rows in (before, *values))))
-        return np.ascontiguousarray(after.astype(dtype)).view(np.uint8)
+    width = bits(kind)
+    target, where_text, *texts = inst.args if name == "atom" else ("_", *inst.args)
+    count = 2 if operation == "cas" else 1
+    operands = [program.gets(text, f"b{width}") for text in texts[:count]]
+    where = program.address(where_text)
+    puts = program.puts(target, f"b{width}")
+    size = len(operands[0]) * width // 8
+    strong = Strong(semantics or "relaxed", reach or "gpu", bits(element(kind)) // 8)
 
     def run(w):
-        memory, order = w.cta.machine.memory, _order(w.cta.machine.lane)
-        lanes = order if w.mask is None else order[w.mask[order]]
-        values, before = [_columns(w, gets) for gets in operands], np.zeros((LANES, total), np.uint8)
+        memory = w.cta.machine.memory
+        lanes = _order(w.cta.machine.lane)
+        if w.mask is not None:
+            lanes = lanes[w.mask[lanes]]
+        values = [_columns(w, gets) for gets in operands]
+        before = np.zeros((LANES, size), np.uint8)
         for part, which, at in _parts(w, space, where(w)[lanes]):
             if part == "local":
                 raise BoundsError("an atomic on local memory", None, at.item(0))
-            is_shared = part == "shared"
-            for place, among, offsets in w.cta.cluster.parts(at) if is_shared else memory.places(at, total, inst):
-                region, here = place, lanes[which][among]
-                if is_shared:
-                    region, offsets = place.shared, place.shared.places(offsets, total, inst)
-                places, g, left = offsets, granules(offsets, total), range(len(here))
-                offsets = np.array(starts(places, total))
+            spaces = w.cta.cluster if part == "shared" else memory
+            for region, among, places in spaces.places(at, size, inst):
+                here = lanes[which][among]
+                g = granules(places, size)
                 # red acquires nothing (8.11.1).
                 number = _begin(w, region.releases, places, inst, strong, reads=name == "atom")
-                if is_shared:
+                if part == "shared":
                     region.note_read(g, w.clock, GENERIC, w.agent, w.epoch, inst, number)
                     region.note_write(g, w.clock, GENERIC, number, inst)
                 else:
@@ -334,32 +425,43 @@ def atomic(program, inst):
                         memory.note_read(region, g, w.clock, GENERIC, number, inst)
                     memory.note_write(region, g, w.clock, GENERIC, number, inst)
                     region.check_covered(places, inst)
+                flushes = kind == "f32" and part == "global"
+                offsets = np.array(starts(places, size))
+                left = range(len(here))
                 while left:
-                    now = [*{offsets.item(i): i for i in reversed(left)}.values()]  # at each address the first
-                    at_once = each_byte(offsets[now], total)
-                    before[here[now]] = old = region.data[at_once]
-                    region.data[at_once] = changed(part, old, *(rows[here[now]] for rows in values))
+                    first: dict[int, int] = {}  # by address
+                    for i in left:
+                        first.setdefault(offsets.item(i), i)
+                    now = list(first.values())
                     left = [i for i in left if i not in now]
+                    at_once = each_byte(offsets[now], size)
+                    before[here[now]] = old = region.data[at_once]
+                    given = [rows[here[now]] for rows in values]
+                    region.data[at_once] = changed(operation, kind, flushes, old, *given)
                 if operation == "cas":  # one that fails writes nothing
-                    places = each_byte(offsets[(before[here] == values[0][here]).all(axis=1)], total)
+                    succeeds = (before[here] == values[0][here]).all(axis=1)
+                    places = each_byte(offsets[succeeds], size)
                 _end(w, region.releases, places, strong, read=True)
-        for put, word in zip(puts, np.ascontiguousarray(before.view(f"u{width // 8}").T), strict=False):
+        words = np.ascontiguousarray(before.view(f"u{width // 8}").T)
+        for put, word in zip(puts, words, strict=False):
             put(w, word)
 
     return run
 
 
-@effect(*(f"isspacep.{space}" for space in SPACES if space not in ("const", "param")), operands="=pred u64", quiet=True)
+@effect("isspacep.global", "isspacep.local", operands="=pred u64", quiet=True)
+@effect("isspacep.shared", "isspacep.shared::cta", "isspacep.shared::cluster", operands="=pred u64", quiet=True)
 def is_in_space(w, inst, put, address):
-    windows, space = {name: window for window, name in WINDOWS.items()}, inst.op.removeprefix("isspacep.")
+    space = inst.op.removeprefix("isspacep.")
     at = address(w).astype(np.int64)
-    is_inside = (at & -SHARED_WINDOW) == windows[SPACES.get(space, space)]
+    window = next(window for window, name in WINDOWS.items() if name == SPACES[space])
+    is_inside = (at & -SHARED_WINDOW) == window
     if space in ("shared", "shared::cta"):
         is_inside &= (at % SHARED_WINDOW >> WINDOW_BITS) == w.cta.rank
     put(w, is_inside)
 
 
-@family("prefetch", "prefetchu", "applypriority", "createpolicy", quiet=True)
+@family("prefetch", "prefetchu", "cp.async.bulk.prefetch", "applypriority", "createpolicy", quiet=True)
 def hint(program, inst):
     """Nothing but time depends on it. A policy is a number that no program looks into."""
     put = program.put(inst.args[0] if inst.op.startswith("createpolicy") else "_", "b64")

@@ -153,9 +153,16 @@ def pointers_in(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, tuple[int,
 
 
 def tensors_by_address() -> dict[int, Tensor]:
-    """All tensors of this process that lie on the CPU."""
+    """All tensors of this process that lie on the CPU.
+
+    The collector does not name what is frozen, as by a check in another thread."""
+    was_frozen = gc.get_freeze_count() > 0
+    gc.unfreeze()
+    objects = gc.get_objects()
+    if was_frozen:
+        gc.freeze()
     tensors = {}
-    for living in gc.get_objects():
+    for living in objects:
         if type(living) not in (Tensor, torch.nn.Parameter) or living.layout != torch.strided:
             continue
         if living.device.type == "cpu" and living.numel():

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .memory import EVERY
+from .memory import EVERY, Addresses, Places, Shared, Which
 from .order import ALL_ROWS, GENERIC, BarrierError, BoundsError, RaceError, Replicas, joined
 from .program import WINDOW_BITS, effect
 from .sync import Turn
@@ -32,26 +32,33 @@ class Cluster:
 
     def locate(self, address: int) -> tuple[Any, int]:
         """Return the CTA that a shared address is of, and where in its shared memory it lies."""
-        rank, offset = address >> WINDOW_BITS, address % (1 << WINDOW_BITS)
+        rank, offset = divmod(address, 1 << WINDOW_BITS)
         if not 0 <= rank < len(self.ctas):
             raise BoundsError(f"shared address {address:#x} is of no CTA of the cluster", None, address)
-        if (cta := self.ctas[rank]).ended:
+        cta = self.ctas[rank]
+        if cta.ended:
             raise BarrierError(f"reaches for shared memory of CTA {cta.number}, which has ended", cta.shared, offset)
         return cta, offset
 
-    def parts(self, at: np.ndarray) -> Iterator[tuple[Any, Any, np.ndarray]]:
-        """Yield each CTA that some addresses are of, which of them, and where in its shared memory these lie."""
+    def places(self, at: Addresses, size: int, instruction) -> Iterator[tuple[Shared, Which, Places]]:
+        """For each shared memory that `size` bytes at some of the addresses are of: it, which of them, and where in
+        it."""
         if len(self.ctas) == 1:
-            yield self.ctas[0], EVERY, at
+            shared = self.ctas[0].shared
+            yield shared, EVERY, shared.places(at, size, instruction)
             return
         ranks = at >> WINDOW_BITS
         for rank in np.unique(ranks).tolist():
             which = ranks == rank
-            yield self.locate(at[which].item(0))[0], which, at[which] % (1 << WINDOW_BITS)
+            cta, _ = self.locate(at[which].item(0))
+            yield cta.shared, which, cta.shared.places(at[which] % (1 << WINDOW_BITS), size, instruction)
 
     @property
     def warps(self) -> list[Any]:
-        return [warp for cta in self.ctas for warp in cta.warps]
+        warps = []
+        for cta in self.ctas:
+            warps += cta.warps
+        return warps
 
     def complete(self) -> None:
         """End the barrier's turn once all have come that have not ended."""
@@ -62,16 +69,16 @@ class Cluster:
 
 def check_end(cta) -> None:
     """Raise RaceError if the CTA ends where others of its cluster may still access its memory or its mbarriers."""
-    shared, others = cta.shared, {}
+    shared = cta.shared
     known = joined([warp.clock for warp in cta.warps])
+    others = {}
     for other in cta.cluster.ctas:
         if other is not cta:
-            others |= dict.fromkeys(range(other.first, other.first + other.program.agents), other)
+            others |= dict.fromkeys(range(other.first, other.first + other.program.agents), other.number)
 
     def check(agent: int, epoch: int, places: np.ndarray | None = None) -> None:
         if agent in others and known.item(GENERIC, agent) < epoch:
-            which = others[agent].number
-            message = f"{cta.warps[0]!r}: the CTA ends while CTA {which} may still access its shared memory"
+            message = f"{cta.warps[0]!r}: the CTA ends while CTA {others[agent]} may still access its shared memory"
             byte = None if places is None else shared.first_byte(np.arange(len(places)), places)
             raise RaceError(message, shared, byte, agent)
 
@@ -95,11 +102,8 @@ def rank_of(w, inst, put, address):
     put(w, address(w) >> WINDOW_BITS)
 
 
-def forms(*opcodes: str) -> list[str]:
-    return [f"barrier.cluster.{opcode}{aligned}" for opcode in opcodes for aligned in ("", ".aligned")]
-
-
-@effect(*forms("arrive", "arrive.release", "arrive.relaxed"))
+@effect(*map("barrier.cluster.arrive{}".format, ("", ".release", ".relaxed")))
+@effect(*map("barrier.cluster.arrive{}.aligned".format, ("", ".release", ".relaxed")))
 def arrive(w, inst):
     """A relaxed arrival releases only what fences before it did."""
     cluster = w.cta.cluster
@@ -108,16 +112,22 @@ def arrive(w, inst):
         raise BarrierError("a barrier that not all lanes of the warp reach")
     if w.joined_cluster:
         raise BarrierError(f"arrives again, with no wait between, at {w.joined_cluster.describe(cluster.warps)}")
-    fenced = [w.inits, *(clock for scope, clock in w.released.items() if scope.reach != "cta")]
+    clock = w.clock.copy()
+    if "relaxed" in inst.op:
+        clock = w.inits.copy()
+        for scope, released in w.released.items():
+            if scope.reach != "cta":
+                clock.join(released)
     w.joined_cluster = turn
-    turn.arrived[w] = joined(fenced) if "relaxed" in inst.op else w.clock.copy()
+    turn.arrived[w] = clock
     w.tick()
     cluster.complete()
 
 
-@effect(*forms("wait", "wait.acquire"))
+@effect(*map("barrier.cluster.wait{}".format, ("", ".acquire", ".aligned", ".acquire.aligned")))
 def wait(w, inst):
-    if (turn := w.joined_cluster) is None:
+    turn = w.joined_cluster
+    if turn is None:
         raise BarrierError("waits at the barrier of the cluster, where it has not arrived")
     if turn.clock is None:
         return turn.until_over(w.cta.cluster.warps)
@@ -128,6 +138,6 @@ def wait(w, inst):
 @effect("fence.mbarrier_init.release.cluster")
 def fence_inits(w, inst):
     """9.7.13.4: of what this warp did, mbarrier.init alone."""
-    cta = w.cta
-    first, count = cta.first + 5 * cta.count, cta.program.barriers
+    first = w.cta.first + 5 * w.cta.count
+    count = w.program.barriers
     w.inits.put(first, w.clock.of(first, count, ALL_ROWS), count=count)

@@ -20,7 +20,8 @@ def branch(w, inst, label):
 
 @effect("brx.idx", "brx.idx.uni", operands="u32 *")
 def branch_by_index(w, inst, which, targets):
-    number, labels = uniform(w, which(w), "the index of brx.idx"), w.program.kernel.targets[targets]
+    number = uniform(w, which(w), "the index of brx.idx")
+    labels = w.program.kernel.targets[targets]
     if number >= len(labels):
         raise FaultError(f"brx.idx {number} of {len(labels)} labels")
     divergence.go(w, w.program.kernel.labels[labels[number]], w.calls)

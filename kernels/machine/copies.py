@@ -12,10 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from .access import CHANGES, chosen
-from .alu import names_in, numpy_name
+from .access import changed, chosen, numbers
+from .alu import names_in
 from .device import Event
-from .floats import from_bf16, to_bf16
 from .memory import EMPTY, REGION_BITS, granules
 from .order import GENERIC, GLOBAL, GRANULE, SHARED, Clock, FaultError, TmaError
 from .program import effect, family, lanes_of
@@ -42,36 +41,37 @@ cp.async.bulk.{commit_group,wait_group[.read]}, cp.async.bulk.prefetch | per war
 HINTS = {"L2::cache_hint", "L2::64B", "L2::128B", "L2::256B"}
 
 
-@effect("cp.async.bulk.prefetch", operands="* *? *?", quiet=True)
-def prefetch(w, inst, *given):
-    pass
-
-
 @family("cp.async.ca", "cp.async.cg")
 def copy(program, inst):
     """Return a copy of 16 bytes or fewer a lane from global to shared memory, zeros behind what there is: a write in
     the generic proxy, known to its own warp once it has waited."""
-    way, space, *words = inst.op.split(".")[2:]
+    _, _, way, space, *words = inst.op.split(".")
     if space not in ("shared", "shared::cta") or words[:1] != ["global"] or set(words[1:]) - HINTS:
         raise UnknownError("a space or a modifier that this machine does not know")
     target_text, source_text, size_text, *more = inst.args
-    more = more[: len(more) - ("L2::cache_hint" in words)]
+    if "L2::cache_hint" in words:
+        more.pop()
     size = int(size_text, 0)
-    if size not in ((16,) if way == "cg" else (4, 8, 16)) or len(more) > 1:
+    sizes = (16,) if way == "cg" else (4, 8, 16)
+    if size not in sizes or len(more) > 1:
         raise UnknownError("operands that this machine does not know")
-    to, source = program.shared_address(target_text), program.address(source_text)
+    to = program.shared_address(target_text)
+    source = program.address(source_text)
     ignored = bool(more) and program.kernel.kind(more[0]) == "pred"
-    given = program.get(more[0], "pred" if ignored else "u32") if more else None
+    given = program.get([*more, size_text][0], "pred" if ignored else "u32")
 
     def run(w):
-        cta, memory = w.cta, w.cta.machine.memory
-        target, at = chosen(w, to(w)), chosen(w, source(w))
-        sizes = np.full(len(at), size) if given is None else chosen(w, given(w)).astype(np.int64)
+        cta = w.cta
+        memory = cta.machine.memory
+        target = chosen(w, to(w))
+        at = chosen(w, source(w))
+        sizes = chosen(w, given(w)).astype(np.int64)
         if ignored:
             sizes = np.where(sizes, 0, size)
         if (sizes > size).any():
             raise FaultError(f"cp.async of {sizes.max()} bytes into {size}")
-        number = cta.machine.ledger.note(cta.agent(4, w.number), w.group("cp.async").number, w, inst)
+        copies = w.group("cp.async")
+        number = cta.machine.ledger.note(cta.agent(4, w.number), copies.number, w, inst)
         target_places = cta.shared.places(target, size, inst)
         cta.shared.note_write(granules(target_places, size), w.clock, GENERIC, number, inst)
         cta.shared.data[target_places] = EMPTY
@@ -88,7 +88,8 @@ def copy(program, inst):
                 data[rows, :part] = region.load(places, part)
             cta.shared.store(target_places, data)
 
-        w.group("cp.async").open.append(event := Event("cp.async", cta, land))
+        event = Event("cp.async", cta, land)
+        copies.open.append(event)
         cta.machine.begin(event)
 
     return run
@@ -102,24 +103,27 @@ def commit(w, inst):
 @effect("cp.async.wait_group", operands="#")
 @effect("cp.async.wait_all")
 def wait(w, inst, left=0):
-    if inst.op.endswith("_all") and w.group("cp.async").open:
-        w.group("cp.async").commit()
-    if ready := w.group("cp.async").wait(left):
+    copies = w.group("cp.async")
+    if inst.op.endswith("_all") and copies.open:
+        copies.commit()
+    if ready := copies.wait(left):
         return ready
-    w.clock.put(w.cta.agent(4, w.number), w.group("cp.async").known, GENERIC)
+    w.clock.put(w.cta.agent(4, w.number), copies.known, GENERIC)
 
 
 @effect(*names("arrive", "arrive.noinc", of="cp.async.mbarrier"), operands="S")
 def arrive_behind(w, inst, where):
     """An arrival of each lane once its copies so far have landed; it counts as one more, or is among the expected."""
+    copies = w.group("cp.async")
     clock = Clock(w.clock.width)
-    clock.put(w.cta.agent(4, w.number), w.group("cp.async").number, GENERIC)
-    before = w.group("cp.async").track()
-    for lane in lanes_of(w):
-        barrier = mbarrier_of(w, w.cta, int(where(w)[lane]))
+    clock.put(w.cta.agent(4, w.number), copies.number, GENERIC)
+    before = copies.track()
+    for at in numbers(w, where):
+        barrier = mbarrier_of(w, w.cta, at)
         if ".noinc" not in inst.op:
             barrier.expect(arrivals=1)
-        w.cta.machine.begin(Event("cp.async", w.cta, partial(barrier.arrive, clock, 1), before))
+        event = Event("cp.async", w.cta, partial(barrier.arrive, clock, 1), before)
+        w.cta.machine.begin(event)
 
 
 # Bulk copies, and boxes of tensors.
@@ -144,12 +148,12 @@ def _of_tensor(program, inst, text: str) -> Find:
     base, names = text.strip("[] ").split(",", 1)
     map_address = program.get(base, "b64")
     coordinates = [program.get(name, "s32") for name in reversed(names_in(names))]
-
     whole = STORED if ".global.shared::cta" in inst.op else 1
 
     def find(w, lane: int, number: int) -> Part:
         tensor_map = map_at(w, int(map_address(w)[lane]), number, inst)
-        region, at = w.cta.machine.memory.region(tensor_map.address, inst), [int(get(w)[lane]) for get in coordinates]
+        region = w.cta.machine.memory.region(tensor_map.address, inst)
+        at = [int(get(w)[lane]) for get in coordinates]
         return tensor_map.part(region, tensor_map.address % 2**REGION_BITS, at, whole)
 
     return find
@@ -161,20 +165,24 @@ def _of_bytes(program, inst, text: str, size_text: str, kind: str, space: str) -
     sizes = program.get(size_text, "u32")
 
     def find(w, lane: int, number: int) -> Part:
-        size, at = int(sizes(w)[lane]), where(w)[lane : lane + 1]
+        size = int(sizes(w)[lane])
+        at = where(w)[lane : lane + 1]
         if size % 16 or not size:
             raise TmaError(f"a bulk copy of {size} bytes, multiples of 16 are needed")
-        region, start = w.cta.shared, at.item(0)
+        region = w.cta.shared
+        start = at.item(0)
         if space == "global":
             ((region, _, places),) = w.cta.machine.memory.places(at, size, inst, 16)
             start = places.start
-        return TensorMap(at.item(0), (size,), (1,), (size,), kind=kind).part(region, start, [0])
+        tensor_map = TensorMap(at.item(0), (size,), (1,), (size,), kind=kind)
+        return tensor_map.part(region, start, [0])
 
     return find
 
 
 def _granules(cta, tensor_map: TensorMap, address: int, unit: int) -> slice:
-    shared, end = cta.shared, address + tensor_map.bytes
+    shared = cta.shared
+    end = address + tensor_map.bytes
     if address % unit or (tensor_map.swizzle == 3 and address % 1024):
         raise TmaError(f"TMA is given shared memory at {address}, which does not fit the swizzle", shared, address)
     if address < 0 or end > len(shared.data):
@@ -186,25 +194,31 @@ def _granules(cta, tensor_map: TensorMap, address: int, unit: int) -> slice:
 @family("cp.async.bulk", "cp.reduce.async.bulk")
 def bulk(program, inst):
     """Return a bulk copy: its opcode says whether of a tensor, where to, by what reduction, and what it completes."""
-    match, args = BULK.fullmatch(inst.op), list(inst.args)
+    match = BULK.fullmatch(inst.op)
+    args = list(inst.args)
     operation = match and (match["by"] or match["operation"])
     if not match or bool(match["reduce"]) != bool(operation) or (match["load"] and operation):
         raise UnknownError("a bulk copy that this machine does not know")
     if match["hint"]:
         args.pop()
-    far, near = (1, 0) if match["load"] else (0, 1)  # global memory, or another CTA's, and shared
+    far = 1 if match["load"] else 0  # global memory, or another CTA's
     if match["dim"]:
         find = _of_tensor(program, inst, args[far])
     else:
-        find = _of_bytes(program, inst, args[far], args.pop(2), match["kind"] or "u8", match["source"] or "global")
+        size_text = args.pop(2)
+        kind = match["kind"] or "u8"
+        space = match["source"] or "global"
+        find = _of_bytes(program, inst, args[far], size_text, kind, space)
     unit = 128 if match["dim"] else 16
     if match["load"]:
-        return _load(program, inst, find, unit, *args[:1], *args[2:])
-    return _store(inst, find, unit, program.shared_address(args[near]), operation)
+        target_text, _, *more = args
+        return _load(program, inst, find, unit, target_text, *more)
+    return _store(inst, find, unit, program.shared_address(args[1]), operation)
 
 
 def _load(program, inst, find: Find, unit: int, target_text: str, barrier_text: str, mask_text: str | None = None):
-    target, bar = program.address(target_text), program.address(barrier_text)
+    target = program.address(target_text)
+    bar = program.address(barrier_text)
     mask = program.get(mask_text, "b16") if mask_text else None
 
     def load(w):
@@ -223,7 +237,8 @@ def _load(program, inst, find: Find, unit: int, target_text: str, barrier_text: 
 
 
 def _load_to(w, cta, address: int, mbarrier, inst, lane: int, find: Find, unit: int) -> None:
-    shared, machine = cta.shared, cta.machine
+    shared = cta.shared
+    machine = cta.machine
     # The read is the warp's until somebody waits for the load, and then it is over: as the write.
     number = machine.ledger.note(mbarrier.agent, mbarrier.epoch, w, inst, generic=False)
     part = find(w, lane, number)
@@ -231,19 +246,21 @@ def _load_to(w, cta, address: int, mbarrier, inst, lane: int, find: Find, unit: 
         part.region.note_read(part.granules, w.clock, SHARED, mbarrier.agent, mbarrier.epoch, inst)
     else:
         machine.memory.note_read(part.region, part.granules, w.clock, GLOBAL, number, inst)
-    shared.note_write(_granules(cta, part.map, address, unit), w.clock, SHARED, number, inst)
-    shared.data[address : address + part.map.bytes] = EMPTY
-    mbarrier.flying += part.map.bytes
+    box = part.map
+    shared.note_write(_granules(cta, box, address, unit), w.clock, SHARED, number, inst)
+    shared.data[address : address + box.bytes] = EMPTY
+    mbarrier.flying += box.bytes
 
     def land():
-        data = np.zeros(part.map.extent, np.uint8)
-        if any(part.map.fill):
-            data[:] = np.resize(np.frombuffer(part.map.fill, np.uint8), part.map.extent)
+        data = np.zeros(box.extent, np.uint8)
+        if any(box.fill):
+            fill = np.frombuffer(box.fill, np.uint8)
+            data[:] = np.resize(fill, box.extent)
         data[part.inside] = part.region.data[part.offsets]
-        if part.map.kind == "tf32":
+        if box.kind == "tf32":
             data = to_tf32(data.view(np.uint32)).view(np.uint8)
-        shared.data[part.map.places(address)] = data
-        mbarrier.land(part.map.bytes, part.map.bytes)
+        shared.data[box.places(address)] = data
+        mbarrier.land(box.bytes, box.bytes)
 
     machine.begin(Event("TMA load", cta, land))
 
@@ -257,30 +274,27 @@ def to_tf32(bits: np.ndarray) -> np.ndarray:
 NUMBERS = {"u32", "s32", "u64", "f16", "bf16"}
 BITS = {"u32", "s32", "u64", "s64", "b32", "b64"}
 REDUCED = {
-    "add": NUMBERS | {"f32", "f64"}, "min": NUMBERS | {"s64"}, "max": NUMBERS | {"s64"}, "inc": {"u32"}, "dec": {"u32"},
-    "and": BITS, "or": BITS, "xor": BITS,
-}  # fmt: skip
+    "add": NUMBERS | {"f32", "f64"},
+    "min": NUMBERS | {"s64"},
+    "max": NUMBERS | {"s64"},
+    "inc": {"u32"},
+    "dec": {"u32"},
+    "and": BITS,
+    "or": BITS,
+    "xor": BITS,
+}
 """Types of elements by reduction (9.7.9.25.4.2 and 9.7.9.25.5.3)."""
-
-
-def _reduced(operation: str, kind: str, old: np.ndarray, new: np.ndarray) -> np.ndarray:
-    """Return bytes: of each element what the reduction leaves."""
-    change, rows = CHANGES[operation][1], (old, np.ascontiguousarray(new))
-    if kind == "bf16":
-        return to_bf16(change(*(from_bf16(row.view(np.uint16)) for row in rows))).view(np.uint8)
-    dtype = numpy_name(kind)
-    return change(*(row.view(dtype) for row in rows)).astype(dtype).view(np.uint8)
 
 
 def _store(inst, find: Find, unit: int, source: Callable, operation: str | None):
     def store(w):
-        cta, machine, epoch = w.cta, w.cta.machine, w.group("bulk stores").number
-        reader, writer = cta.agent(2, w.number), cta.agent(3, w.number)
-        scope = w.scope("gpu") if operation else None  # each of its operations is relaxed, at that scope
+        ledger = w.cta.machine.ledger
+        reader = w.cta.agent(2, w.number)
+        epoch = w.group("bulk stores").number
         stored = set()
         for lane in lanes_of(w):
             address = int(source(w)[lane])
-            part = find(w, lane, machine.ledger.note(reader, epoch, w, inst, generic=False))
+            part = find(w, lane, ledger.note(reader, epoch, w, inst, generic=False))
             copied = address, part.region.number, part.offsets.tobytes()
             if copied in stored and not operation:  # all lanes of a warp, as CUTLASS's DSL has it: nobody can tell
                 continue
@@ -289,36 +303,47 @@ def _store(inst, find: Find, unit: int, source: Callable, operation: str | None)
                 raise TmaError(f"{operation} of elements of type {part.map.kind}")
             if part.map.kind == "tf32":
                 raise UnknownError(f"{inst}: a store by a tensor map of tf32")
-            cta.shared.note_read(_granules(cta, part.map, address, unit), w.clock, SHARED, reader, epoch, inst)
-            number = machine.ledger.note(writer, epoch, w, inst, generic=False, scope=scope)
-            clock = w.clock
-            if len(cta.cluster.ctas) > 1 and not operation:
-                data = cta.shared.data[part.map.places(address)][part.inside]
-                content = hash((part.offsets.tobytes(), data.tobytes()))
-                clock = w.clock.knowing(cta.cluster.replicas.before(inst.line, w.agent, writer, content))
-            part.region.check_covered(part.offsets, inst)
-            if operation and part.region.empty is not None:
-                machine.memory.note_read(part.region, part.granules, clock, GLOBAL, number, inst)
-            machine.memory.note_write(part.region, part.granules, clock, GLOBAL, number, inst)
-            pieces = []
-
-            def read(part=part, address=address, pieces=pieces):
-                pieces.append(cta.shared.data[part.map.places(address)][part.inside])
-
-            def write(part=part, pieces=pieces):
-                data = part.region.data
-                if operation:
-                    pieces[0] = _reduced(operation, part.map.kind, data[part.offsets], pieces[0])
-                data[part.offsets] = pieces[0]
-
-            first = Event("TMA store", cta, read)
-            event = Event("TMA store", cta, write, [first])
-            machine.begin(first)
-            machine.begin(event)
-            w.group("bulk stores").open.append(event)
+            g = _granules(w.cta, part.map, address, unit)
+            w.cta.shared.note_read(g, w.clock, SHARED, reader, epoch, inst)
+            _store_part(w, part, address, inst, operation)
         w.tick()
 
     return store
+
+
+def _store_part(w, part: Part, address: int, inst, operation: str | None) -> None:
+    cta = w.cta
+    machine = cta.machine
+    data = part.region.data
+    stores = w.group("bulk stores")
+
+    def piece() -> np.ndarray:
+        return cta.shared.data[part.map.places(address)][part.inside]
+
+    writer = cta.agent(3, w.number)
+    scope = w.scope("gpu") if operation else None  # each of its operations is relaxed, at that scope
+    number = machine.ledger.note(writer, stores.number, w, inst, generic=False, scope=scope)
+    clock = w.clock
+    if len(cta.cluster.ctas) > 1 and not operation:
+        content = hash((part.offsets.tobytes(), piece().tobytes()))
+        clock = clock.knowing(cta.cluster.replicas.before(inst.line, w.agent, writer, content))
+    part.region.check_covered(part.offsets, inst)
+    if operation and part.region.empty is not None:
+        machine.memory.note_read(part.region, part.granules, clock, GLOBAL, number, inst)
+    machine.memory.note_write(part.region, part.granules, clock, GLOBAL, number, inst)
+    pieces = []
+
+    def write():
+        (new,) = pieces
+        if operation:
+            new = changed(operation, part.map.kind, False, data[part.offsets], new)
+        data[part.offsets] = new
+
+    first = Event("TMA store", cta, lambda: pieces.append(piece()))
+    event = Event("TMA store", cta, write, [first])
+    machine.begin(first)
+    machine.begin(event)
+    stores.open.append(event)
 
 
 @effect("cp.async.bulk.commit_group")
@@ -328,7 +353,9 @@ def commit_stores(w, inst):
 
 @effect("cp.async.bulk.wait_group", "cp.async.bulk.wait_group.read", operands="#")
 def wait_for_stores(w, inst, left):
-    if ready := w.group("bulk stores").wait(left, reads=(reads := inst.op.endswith(".read"))):
+    stores = w.group("bulk stores")
+    reads = inst.op.endswith(".read")
+    if ready := stores.wait(left, reads=reads):
         return ready
     for kind in (2,) if reads else (2, 3):
-        w.clock.put(w.cta.agent(kind, w.number), w.group("bulk stores").known)
+        w.clock.put(w.cta.agent(kind, w.number), stores.known)

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import filterfalse
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,8 @@ from .sync import Turn
 
 KINDS = "TMA load", "TMA store", "wgmma", "cp.async"
 """Of events."""
-TICK_NS, TICK_CYCLES = 10, 17  # of globaltimer and clock64, an instruction of any warp
+TICK_NS = 10  # of globaltimer, an instruction of any warp
+TICK_CYCLES = 17  # of clock64
 
 
 class StuckError(FaultError):
@@ -54,7 +56,7 @@ class Event:
     """Something that the hardware does in its own time, once what is `after` has been done."""
 
     kind: str
-    cta: "Cta | None"
+    cta: "Cta"
     do: Callable[[], None]
     after: Sequence["Event"] = ()
     done: bool = False
@@ -73,16 +75,22 @@ class Groups:
         self.open: list[Event] = []
         self.closed: list[tuple[list[Event], int]] = []
         self.tracked: set[Event] = set()  # by an mbarrier: nobody has to wait for their groups
-        self.number, self.waited, self.known = 1, 0, 0
+        self.number = 1
+        self.waited = 0
+        self.known = 0
 
     @property
     def under_way(self) -> list[Event]:
         """All that no group was waited for."""
-        return [event for group, _ in (*self.closed[self.waited :], (self.open, 0)) for event in group]
+        events = []
+        for group, _ in self.closed[self.waited :]:
+            events += group
+        return events + self.open
 
     def commit(self) -> None:
         self.closed.append((self.open, self.number))
-        self.open, self.number = [], self.number + 1
+        self.open = []
+        self.number += 1
 
     def track(self) -> list[Event]:
         """Return what is issued so far, for an mbarrier."""
@@ -93,8 +101,9 @@ class Groups:
 
     def ended(self, upto: int) -> bool:
         """Return whether so many groups were committed and have ended."""
-        groups = self.closed[self.waited : upto]
-        return len(self.closed) >= upto and all(event.done for group, _ in groups for event in group)
+        if len(self.closed) < upto:
+            return False
+        return all(event.done for group, _ in self.closed[self.waited : upto] for event in group)
 
     def wait(self, left: int, *, reads: bool = False) -> Ready | None:
         """None once all groups but `left` have ended (of bulk stores perhaps only their reads), which `known` then
@@ -104,12 +113,16 @@ class Groups:
             return event.done or (reads and event.may_happen())
 
         upto = max(len(self.closed) - left, self.waited)
-        late = [event for group, _ in self.closed[:upto] for event in group if not done(event)]
+        late: list[Event] = []
+        for group, _ in self.closed[:upto]:
+            late += filterfalse(done, group)
         if late:
             return lambda: all(map(done, late))
-        self.waited, self.known = upto, self.closed[upto - 1][1] if upto else 0
-        if not reads:
-            self.closed[:upto] = [([], epoch) for _, epoch in self.closed[:upto]]
+        for group, epoch in self.closed[:upto]:
+            self.known = epoch
+            if not reads:
+                group.clear()
+        self.waited = upto
         return None
 
 
@@ -152,12 +165,20 @@ class Launch:
 
     @property
     def clusters(self) -> range:
-        return range(self.first, self.first + (self.grid // self.program.cluster if self.program else 1))
+        count = self.grid // self.program.cluster if self.program else 1
+        return range(self.first, self.first + count)
 
 
 class Warp:
     # What is the same of all at first.
-    calls, epoch, fenced = (), 0, False
+    calls = ()
+    epoch = 0
+    fenced = False
+    alive = True
+    ready: Ready | None = None
+    """Of the warp."""
+    mask: np.ndarray | None = None
+    """The lanes that take part in an instruction; None: all."""
     lanes: np.ndarray | None = None
     """Of the group that goes on; None: all lanes are together."""
     others: Sequence[Group] = ()
@@ -174,18 +195,19 @@ class Warp:
     """Of wgmma under way: group, register and what it held."""
 
     def __init__(self, cta: "Cta", number: int):
-        self.cta, self.number, self.program = cta, number, cta.program
-        self.r = list(cta.program.empty)
-        self.pc, self.alive, self.ready = 0, True, None
-        self.mask: np.ndarray | None = None  # the lanes that take part in an instruction; None: all
-        if (number + 1) * LANES > cta.program.threads:
-            self.lanes = cta.program.threads % LANES > LANE
-        self.local = cta.program.local.copy()
+        self.cta = cta
+        self.number = number
+        self.program = program = cta.program
+        self.r = list(program.empty)
+        self.pc = 0
+        if (number + 1) * LANES > program.threads:
+            self.lanes = program.threads % LANES > LANE
+        self.local = program.local.copy()
         self.agent = cta.first + number
         self.clock = cta.launch.start.copy()
         self.tick()
         self.groups: dict[str, Groups] = {}
-        self.registers = cta.program.kernel.registers_a_thread
+        self.registers = program.kernel.registers_a_thread
         self.weight = 10 ** cta.machine.rng.uniform(-1.5, 1.5)
         self.released: dict[Scope, Clock] = {}  # by fences: what strong writes behind them release
         self.read: dict[Scope, Clock] = {}  # by relaxed reads: what fences behind them acquire
@@ -211,33 +233,40 @@ class Warp:
         self.clock.join(clock)
 
     def scope(self, reach: str, size: int = 0) -> Scope:
-        return Scope(reach, self.cta.launch.device, self.cta.first, self.cta.cluster.ctas[0].first, size)
+        cta = self.cta
+        return Scope(reach, cta.launch.device, cta.first, cta.cluster.ctas[0].first, size)
 
-    def note(self, instruction, **more) -> int:
+    def note(self, instruction, scope: Scope | None = None) -> int:
         """Return the number of a generic access by this warp."""
-        return self.cta.machine.ledger.note(self.agent, self.epoch, self, instruction, **more)
+        return self.cta.machine.ledger.note(self.agent, self.epoch, self, instruction, scope=scope)
 
     def __repr__(self) -> str:
         device = f"device {self.cta.launch.device}, " if self.cta.machine.devices > 1 else ""
         return f"{device}{self.program.kernel.name}, CTA {self.cta.number}, warp {self.number}"
 
     def at(self) -> str:
-        places = sorted({self.pc, *(group.pc for group in self.others)})
-        return f"{self!r} at " + "; others at ".join(str(self.program.kernel.code[pc]) for pc in places)
+        places = {self.pc}
+        for group in self.others:
+            places.add(group.pc)
+        return f"{self!r} at " + "; others at ".join(str(self.program.kernel.code[pc]) for pc in sorted(places))
 
 
 class Cta:
     def __init__(self, machine: "Machine", launch: Launch, cluster: Cluster):
-        self.machine, self.launch, self.program, self.number = machine, launch, launch.program, launch.begun
-        self.cluster, self.rank, self.ended = cluster, len(cluster.ctas), False
+        self.machine = machine
+        self.launch = launch
+        self.program = program = launch.program
+        self.number = launch.begun
+        self.cluster = cluster
+        self.rank = len(cluster.ctas)
+        self.ended = False
         cluster.ctas.append(self)
         x, y, _ = launch.shape
         self.place = self.number % x, self.number // x % y, self.number // (x * y)
-        size, self.count = self.program.cluster, self.program.warps
-        self.first = (launch.first + self.number // size << CLUSTER_BITS) + self.rank * self.program.agents
-        readers = 3 * self.count if size == 1 else size * self.program.agents
-        self.shared = Shared(self.program.shared_bytes, cluster.ctas[0].first, readers, machine.ledger)
-        self.shared.number = self.first
+        self.count = program.warps
+        self.first = (launch.first + self.number // program.cluster << CLUSTER_BITS) + self.rank * program.agents
+        readers = 3 * self.count if program.cluster == 1 else program.cluster * program.agents
+        self.shared = Shared(machine.ledger, program.shared_bytes, self.first, cluster.ctas[0].first, readers)
         self.under_way = dict.fromkeys(KINDS, 0)  # events
         self.reached_by: dict[int, int] = {}  # at which epochs warps of other CTAs last used its mbarriers
         self.barriers: dict = {}  # mbarriers by address
@@ -246,7 +275,8 @@ class Cta:
         self.loads_by: dict[Any, tuple[int, ...]] = {}
         self.named: dict[int, Turn] = {}  # of its barriers, by number: the turn that goes on
         self.spare_registers = 0
-        self.waited, self.lets = not launch.after, False  # for the launches before it; those behind it begin
+        self.waited = not launch.after  # for the launches before it
+        self.lets = False  # those behind it begin
         self.warps = [Warp(self, number) for number in range(self.count)]
 
     def end(self) -> None:
@@ -255,12 +285,13 @@ class Cta:
         self.shared.end()
         self.loads_by.clear()
         for warp in self.warps:
-            warp.r, warp.local, warp.clock = (), None, None
+            warp.r = warp.local = warp.clock = None
 
     def let(self) -> None:
         """Those behind its launch may begin, as far as it goes."""
         if not self.lets:
-            self.lets, self.launch.waited = True, self.launch.waited and self.waited
+            self.lets = True
+            self.launch.waited &= self.waited
             self.machine._begin()
 
     def agent(self, kind: int, warp: int) -> int:
@@ -274,7 +305,8 @@ class Machine:
 
     def __init__(self, seed: int = 0, slots: int | None = None, budget: int = 3_000_000):
         self.rng = random.Random(seed)
-        self.slots, self.budget = slots, budget
+        self.slots = slots
+        self.budget = budget
         self.ledger = Ledger()
         self.memory = GlobalMemory(self.ledger)
         self.launches: list[Launch] = []
@@ -288,7 +320,8 @@ class Machine:
         self.warps: dict[Warp, None] = {}  # of all these, that have not ended
         self.able = Pool()  # warps and events, any of which may be next
         self.held: Counter = Counter()  # CTAs, by device
-        self.executed, self.devices = 0, 1
+        self.executed = 0
+        self.devices = 1
         self.clusters = 1  # number of the next; each thread of the host is one, too
         self.stall = Stall(self)
         self.lane = self.rng.randrange(LANES)  # that elect.sync picks
@@ -318,10 +351,9 @@ class Machine:
         if launch.shape[0] % program.cluster or 0 < (self.slots or launch.grid) < program.cluster:
             raise ValueError(f"a grid of {launch.shape} in {self.slots} slots, for clusters of {program.cluster} CTAs")
         if (program, device) not in self.symbols:
-            variables = program.kernel.globals.items()
-            self.symbols[program, device] = {
-                name: self.memory.add(np.frombuffer(data, np.uint8).copy()) for name, data in variables
-            }
+            symbols = self.symbols[program, device] = {}
+            for name, data in program.kernel.globals.items():
+                symbols[name] = self.memory.add(np.frombuffer(data, np.uint8).copy())
         launch.symbols = self.symbols[program, device]
         self.launches.append(launch)
         self.clusters = launch.clusters.stop
@@ -341,16 +373,18 @@ class Machine:
 
     def run(self) -> None:
         """Until all launches have ended. Raises FaultError."""
-        programs = [launch.program for launch in self.launches if launch.program]
-        width = max((program.cluster * program.agents for program in programs), default=1)
+        width = 1
+        for launch in self.launches:
+            if launch.program:
+                width = max(width, launch.program.cluster * launch.program.agents)
         for host in self.hosts:
             host.begin(width)
         for launch in self.launches:
-            launch.start, launch.end = Clock(width), Clock(width, ended=frozenset([launch.clusters]))
+            launch.start = Clock(width)
+            launch.end = Clock(width, ended=frozenset([launch.clusters]))
         self.weights = {kind: 10 ** self.rng.uniform(-2, 2) for kind in KINDS}
-        self.weights["host"] = 10 ** self.rng.uniform(
-            -3, 0
-        )  # of what all others have: who waits for it must not starve
+        # Of what all others have: who waits for it must not starve.
+        self.host_weight = 10 ** self.rng.uniform(-3, 0)
         self._begin()
         with np.errstate(all="ignore"):
             while self._turn():
@@ -369,12 +403,12 @@ class Machine:
         """Let somebody go on; False once all is done."""
         if not self.warps and not self.events and not any(launch.left for launch in self.launches):
             return False
-        if not (total := self.able.total):
-            waiting = "\n".join(warp.at() for warp in self.warps)
-            raise StuckError(f"nobody can go on:\n{waiting}")
-        at = self.rng.random() * (1 + self.weights["host"] * len(self.hosts))
+        total = self.able.total
+        if not total:
+            raise self._stuck("nobody can go on")
+        at = self.rng.random() * (1 + self.host_weight * len(self.hosts))
         if at >= 1:
-            host = self.hosts[min(int((at - 1) / self.weights["host"]), len(self.hosts) - 1)]
+            host = self.hosts[min(int((at - 1) / self.host_weight), len(self.hosts) - 1)]
             if next(host.steps, host) is host:
                 self.hosts.remove(host)
             return True
@@ -387,11 +421,17 @@ class Machine:
             self._wait(chosen)
         return True
 
+    def _stuck(self, text: str) -> StuckError:
+        waiting = "\n".join(warp.at() for warp in self.warps)
+        return StuckError(f"{text}:\n{waiting}")
+
     def _happen(self, event: Event) -> None:
         del self.events[event]
         self.able.remove(event)
         event.do()
-        event.done, event.after, event.do = True, (), None
+        event.done = True
+        event.after = ()
+        event.do = None
         event.cta.under_way[event.kind] -= 1
         for follower in event.followers:
             if follower.may_happen():
@@ -402,8 +442,7 @@ class Machine:
 
     def _go_on(self, warp: Warp) -> None:
         if self.executed > self.stall.due and not self.hosts and not self.events and self.stall.notice(warp):
-            waiting = "\n".join(other.at() for other in self.warps)
-            raise StuckError(f"all that can go on repeat themselves, and nothing changes any more:\n{waiting}")
+            raise self._stuck("all that can go on repeat themselves, and nothing changes any more")
         self._advance(warp)
         cluster = warp.cta.cluster
         if not warp.alive:
@@ -426,17 +465,19 @@ class Machine:
 
     def _wake(self, cluster: Cluster) -> None:
         """Let those go on who wait for what a warp or an event of their cluster has just done: for nothing else."""
-        for warp in [warp for warp in cluster.waiting if warp.ready()]:
-            del cluster.waiting[warp]
-            self.able.put(warp, warp.weight)
+        for warp in list(cluster.waiting):
+            if warp.ready():
+                del cluster.waiting[warp]
+                self.able.put(warp, warp.weight)
 
     def _begin(self) -> None:
         """Start the CTAs there is room for."""
         for launch in self.launches:
             if not launch.is_free and self._is_free(launch):
                 launch.is_free = True
-                for cta in [cta for cta in self.ctas if cta.launch is launch]:
-                    self._wake(cta.cluster)
+                for cta in self.ctas:
+                    if cta.launch is launch:
+                        self._wake(cta.cluster)
             if launch.begun == launch.grid or not (launch.is_free or launch.is_early):
                 continue
             if not launch.begun and launch.after:
@@ -460,19 +501,22 @@ class Machine:
                         self.able.put(warp, warp.weight)
 
     def _is_free(self, launch: Launch) -> bool:
-        before = [self.launches[i] for i in launch.after]
-        return not any(other.left for other in before) and not any(event.cta.launch in before for event in self.events)
+        before = [self.launches[number] for number in launch.after]
+        if any(other.left for other in before):
+            return False
+        return not any(event.cta.launch in before for event in self.events)
 
     def known_after(self, launch: Launch) -> Clock:
         """Return what is known once all that a launch is after has ended."""
-        clock = joined([self.launches[i].end for i in launch.after])
+        clock = joined([self.launches[number].end for number in launch.after])
         clock.fence((SHARED, GLOBAL))  # a launch's end is seen by all proxies of the next
         return clock
 
     def _retire(self, cta: Cta) -> bool:
         """End a CTA once all its warps have; return whether it did."""
-        if any(warp.alive for warp in cta.warps):
-            return False
+        for warp in cta.warps:
+            if warp.alive:
+                return False
         for kind in ("TMA load", "cp.async"):
             if cta.under_way[kind]:
                 raise TmaError(f"{cta.warps[0]!r}: the CTA ends while a {kind} is on its way")
@@ -483,7 +527,8 @@ class Machine:
             launch.end = joined([launch.end, *(warp.clock for warp in cta.warps)])
             for cluster in launch.end.blocks.keys() & launch.clusters:
                 del launch.end.blocks[cluster]
-        launch.left, launch.waited = launch.left - 1, launch.waited and cta.waited
+        launch.left -= 1
+        launch.waited &= cta.waited
         del self.ctas[cta]
         self.held[launch.device] -= 1
         cta.end()
@@ -491,7 +536,8 @@ class Machine:
 
     def _advance(self, warp: Warp) -> None:
         """Run a warp until it waits or has done something that others may notice."""
-        program, steps, warp.ready = warp.program, warp.program.steps, None
+        steps = warp.program.steps
+        warp.ready = None
         try:
             while True:
                 if warp.lanes is not None and not choose(warp):
@@ -509,12 +555,14 @@ class Machine:
                     mask = step.guard(warp)
                     if warp.lanes is not None:
                         mask = mask & warp.lanes
-                    if (lanes := mask.tobytes()) != ALL_LANES:
+                    lanes = mask.tobytes()
+                    if lanes != ALL_LANES:
                         if lanes == NO_LANES:
                             warp.pc += 1
                             continue
                         warp.mask = mask
-                if (ready := step.run(warp)) is not None:
+                ready = step.run(warp)
+                if ready is not None:
                     if warp.lanes is None:
                         warp.ready = ready
                         return
@@ -528,7 +576,7 @@ class Machine:
                 if not warp.alive or (step.visible and self.rng.random() >= self.calm):
                     return
         except (FaultError, ArithmeticError, TypeError, ValueError, AttributeError, IndexError, KeyError) as error:
-            at = program.fault_at(warp.pc, error)
+            at = warp.program.fault_at(warp.pc, error)
             if isinstance(error, FaultError):
                 error.args = (f"{warp!r}, {at}: {str(error).removeprefix(f'{at} ')}",)
             else:
@@ -541,8 +589,10 @@ def check_operands(warp: Warp, count: int) -> None:
     in its own time (9.7.15.7.1)."""
     for _, register, value in warp.operands:
         if warp.r[register] is not value:
-            kernel, names = warp.program.kernel, warp.program.numbers
-            (name,) = (name for name, number in names.items() if number == register)
-            writers = [at for at in range(warp.pc, warp.pc + count) if name in names_in(kernel.code[at].args[0])]
-            warp.pc = writers[0] if writers else warp.pc
-            raise FaultError(f"{kernel.code[warp.pc]} writes {name}, an operand of a wgmma that nobody has waited for")
+            code = warp.program.kernel.code
+            name = list(warp.program.numbers)[register]
+            for at in range(warp.pc, warp.pc + count):
+                if name in names_in(code[at].args[0]):
+                    warp.pc = at
+                    break
+            raise FaultError(f"{code[warp.pc]} writes {name}, an operand of a wgmma that nobody has waited for")

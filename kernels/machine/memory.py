@@ -5,7 +5,6 @@ that are given to a launch, at made-up addresses far apart: what lies outside of
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from functools import lru_cache
 
 import numpy as np
@@ -16,17 +15,25 @@ REGION_BITS = 36  # of an address, inside one array
 MAPS = 1 << 31  # addresses of tensor maps: Triton 3.9 keeps 32 bits of a parameter's
 MAP_BYTES = 128
 EMPTY = 0xFF  # bytes that nobody wrote: NaN in every float type
-SHARED_WINDOW, LOCAL_WINDOW = 1 << 56, 1 << 57  # of generic addresses (6.4.1.1): shared memory, a thread's own
+SHARED_WINDOW = 1 << 56  # of generic addresses (6.4.1.1): shared memory
+LOCAL_WINDOW = 1 << 57  # a thread's own
 EVERY = slice(None)
-PARAMETERS, PARAMETER_BYTES = 1 << 30, 16  # addresses of a launch's parameters, of 32 bits as MAPS; how far apart
+PARAMETERS = 1 << 30  # addresses of a launch's parameters, of 32 bits as MAPS
+PARAMETER_BYTES = 16  # how far apart
 
 
 class Single(np.ndarray):
     """Numbers of bytes, of accesses to one byte each. Other accesses have numbers of granules."""
 
 
+Addresses = np.ndarray
+"""[n], int64: where n accesses begin."""
+Rows = np.ndarray
+"""[n, size] bytes of accesses."""
 Places = np.ndarray | slice
 """An index of bytes: [n, size], or a slice where all of them follow one another."""
+Which = np.ndarray | slice
+"""An index of accesses: some of them, or EVERY."""
 
 
 @lru_cache(maxsize=64)
@@ -34,7 +41,7 @@ def upto(count: int) -> np.ndarray:
     return np.arange(count)
 
 
-def each_byte(at: np.ndarray, size: int) -> np.ndarray:
+def each_byte(at: Addresses, size: int) -> np.ndarray:
     """[n, size] addresses of the bytes of n accesses."""
     return at[:, None] + upto(size)
 
@@ -44,12 +51,14 @@ def steps(count: int, size: int) -> bytes:
     return (upto(count) * size).tobytes()
 
 
-def in_a_row(at: np.ndarray, size: int) -> slice | None:
+def in_a_row(at: Addresses, size: int) -> slice | None:
     """The bytes of accesses that follow one another, as most do; None of others, and of single bytes."""
+    if size < GRANULE:
+        return None
     first = at.item(0)
-    if size >= GRANULE and (at - first).tobytes() == steps(len(at), size):
-        return slice(first, first + size * len(at))
-    return None
+    if (at - first).tobytes() != steps(len(at), size):
+        return None
+    return slice(first, first + size * len(at))
 
 
 def granules(places: Places, size: int) -> Places:
@@ -73,30 +82,39 @@ class Noted:
     was noted of the second byte then stands behind all granules."""
 
     name: str
-    ledger: Ledger
-    data: np.ndarray
-    writes: np.ndarray
-    reads: np.ndarray
     split: np.ndarray | None = None
 
-    def check_bounds(self, places: Places, size: int, unit: int, instruction: object) -> None:
+    def __init__(self, ledger: Ledger, data: np.ndarray, number: int, *readers: int):
+        """`number`: below 0 in global memory, above in shared memory."""
+        count = -(-len(data) // GRANULE) * GRANULE
+        self.ledger = ledger
+        self.data = data
+        self.number = number
+        self.writes = np.zeros(count, np.int32)
+        self.reads = np.zeros((*readers, count), np.int32)
+        self.releases = Releases()
+
+    def check_bounds(self, places: Places, size: int, unit: int, instruction) -> None:
         """Raise BoundsError where accesses of so many bytes are not all inside, at multiples of `unit`."""
         if isinstance(places, slice):
-            every = [*range(places.start, places.stop, size)[:2], places.stop - size]  # the others are between
+            lowest = places.start
+            highest = places.stop - size
+            every = range(lowest, places.stop, size)[:2]  # the others are as far from each other
         else:
             every = places[:, 0].tolist()
-        lowest, highest = min(every), max(every)
+            lowest = min(every)
+            highest = max(every)
         if lowest < 0 or highest + size > len(self.data):
             wrong = lowest if lowest < 0 else highest
             raise BoundsError(f"{instruction}: byte {wrong} of {self.name} of {len(self.data)} bytes", self, wrong)
-        if odd := [at for at in every if at % unit]:
-            raise BoundsError(f"{instruction}: byte {odd[0]} of {self.name} is no multiple of {unit}", self, odd[0])
+        for at in every:
+            if at % unit:
+                raise BoundsError(f"{instruction}: byte {at} of {self.name} is no multiple of {unit}", self, at)
 
-    def load(self, places: Places, size: int) -> np.ndarray:
-        """[n, size] bytes."""
+    def load(self, places: Places, size: int) -> Rows:
         return self.data[places].reshape(-1, size)
 
-    def store(self, places: Places, rows: np.ndarray) -> None:
+    def store(self, places: Places, rows: Rows) -> None:
         self.data[places] = rows.reshape(-1) if isinstance(places, slice) else rows
 
     def index(self, g):
@@ -107,31 +125,38 @@ class Noted:
                 self.split = np.zeros(count, bool)
             whole, second = divmod(g.view(np.ndarray), GRANULE)
             new = whole[~self.split[whole]]
-            self.writes[new + count], self.reads[..., new + count] = self.writes[new], self.reads[..., new]
+            self.writes[new + count] = self.writes[new]
+            self.reads[..., new + count] = self.reads[..., new]
             self.split[new] = True
             return whole + count * second
-        if self.split is not None and (split := self.split[g]).any():
-            every = np.arange(g.start, g.stop) if isinstance(g, slice) else g
-            return np.concatenate([every.reshape(-1), every[split] + count])
+        if self.split is not None:
+            split = self.split[g]
+            if split.any():
+                every = np.arange(g.start, g.stop) if isinstance(g, slice) else g
+                return np.concatenate([every.reshape(-1), every[split] + count])
         return g
 
     def first_byte(self, g, holds: np.ndarray) -> int:
         """Return the first byte at `g`, as `index` returns it, that something holds for."""
-        first = np.arange(len(self.writes))[g].item(int(np.argmax(holds)))
+        every = np.arange(len(self.writes))[g]
+        first = every.item(int(np.argmax(holds)))
         second, whole = divmod(first, len(self.writes) // GRANULE)
         return whole * GRANULE + second
 
-    def compare(self, noted, g, clock, row: int, number: int, instruction: object, words: tuple[str, str]) -> None:
+    def compare(self, noted, g, clock, row: int, number: int, instruction, does: str, did: str) -> None:
         """Raise RaceError if anything `noted` at `g` is not in order with the access that has this number."""
-        numbers, scope = noted[g], self.ledger.accesses[number].scope
-        if late := self.ledger.unordered(numbers, clock, row, scope):
-            missing = "with no order between"
-            if late.generic and clock.item(GENERIC, late.agent) >= late.epoch:
-                missing = "with no fence.proxy.async after it"
-            elif scope and late.scope:
-                missing = "and one of their scopes does not reach the other"
-            message = f"{instruction} {words[0]} {self.name} that {late} {words[1]}, {missing}"
-            raise RaceError(message, self, self.first_byte(g, numbers == late.number), late.agent)
+        numbers = noted[g]
+        scope = self.ledger.accesses[number].scope
+        late = self.ledger.unordered(numbers, clock, row, scope)
+        if late is None:
+            return
+        missing = "with no order between"
+        if late.generic and clock.item(GENERIC, late.agent) >= late.epoch:
+            missing = "with no fence.proxy.async after it"
+        elif scope and late.scope:
+            missing = "and one of their scopes does not reach the other"
+        message = f"{instruction} {does} {self.name} that {late} {did}, {missing}"
+        raise RaceError(message, self, self.first_byte(g, numbers == late.number), late.agent)
 
 
 class Shared(Noted):
@@ -139,43 +164,41 @@ class Shared(Noted):
 
     name = "shared memory"
 
-    def __init__(self, size: int, first: int, readers: int, ledger: Ledger):
-        self.data = np.full(size, EMPTY, np.uint8)
-        self.first, self.ledger, self.number, self.releases = first, ledger, 0, Releases()
+    def __init__(self, ledger: Ledger, size: int, number: int, first: int, readers: int):
+        data = np.full(size, EMPTY, np.uint8)
+        super().__init__(ledger, data, number, readers)
+        self.first = first
         self.replicas = Replicas()
-        count = -(-size // GRANULE) * GRANULE
-        self.writes, self.reads = np.zeros(count, np.int32), np.zeros((readers, count), np.int32)
 
-    def places(self, at: np.ndarray, size: int, instruction: object) -> Places:
+    def places(self, at: Addresses, size: int, instruction) -> Places:
         places = in_a_row(at, size) or each_byte(at, size)
         self.check_bounds(places, size, min(size, 16), instruction)
         return places
 
-    def note_read(
-        self, g, clock: Clock, row: int, agent: int, epoch: int, instruction: object, strong: int = 0
-    ) -> None:
+    def note_read(self, g, clock: Clock, row: int, agent: int, epoch: int, instruction, strong: int = 0) -> None:
         """Check and remember a read. `g`: granules, an index of any kind. `strong`: the number of a strong access."""
         g = self.index(g)
         numbers = self.writes[g]
         if np.count_nonzero(numbers) < numbers.size:
             byte = self.first_byte(g, numbers == 0)
             raise UninitialisedError(f"{instruction} reads shared memory that nobody wrote", self, byte)
-        self.compare(self.writes, g, clock, row, strong, instruction, ("reads", "wrote"))
+        self.compare(self.writes, g, clock, row, strong, instruction, "reads", "wrote")
         self.reads[agent - self.first, g] = -epoch if strong else epoch
 
-    def note_write(
-        self, g, clock: Clock, row: int, number: int, instruction: object, of_writers: Clock | None = None
-    ) -> None:
+    def note_write(self, g, clock: Clock, row: int, number: int, instruction, of_writers: Clock | None = None) -> None:
         """Check and remember a write. `of_writers`: a clock that knows more of other writes than `clock`."""
-        g, known = self.index(g), clock if of_writers is None else of_writers
-        self.compare(self.writes, g, known, row, number, instruction, ("overwrites", "wrote"))
-        clock_of_readers, reads = clock.of(self.first, len(self.reads)), self.reads[:, g]
+        g = self.index(g)
+        self.compare(self.writes, g, of_writers or clock, row, number, instruction, "overwrites", "wrote")
+        reads = self.reads[:, g]
         if not self.ledger.accesses[number].scope:  # else those that are strong may read at the same time
             reads = np.abs(reads)
-        if np.count_nonzero(late := reads > clock_of_readers.reshape(-1, *[1] * (reads.ndim - 1))):
+        known = clock.of(self.first, len(reads))
+        late = reads > known.reshape(-1, *[1] * (reads.ndim - 1))
+        if np.count_nonzero(late):
             reader = int(np.nonzero(late)[0][0])
+            byte = self.first_byte(g, late[reader])
             message = f"{instruction} overwrites shared memory while reader {reader} of the CTA may still read it"
-            raise RaceError(message, self, self.first_byte(g, late[reader]), self.first + reader)
+            raise RaceError(message, self, byte, self.first + reader)
         self.writes[g] = number
 
     def end(self) -> None:
@@ -184,31 +207,27 @@ class Shared(Noted):
         del self.writes, self.reads, self.replicas
 
 
-@dataclass
 class Region(Noted):
     """An array in global memory."""
 
     name = "global memory"
-    ledger: Ledger
-    data: np.ndarray
-    writes: np.ndarray
-    reads: np.ndarray
-    number: int
-    """Below 0; those of shared memory are above."""
     covered: np.ndarray | None = None
     """Of each byte, whether an argument has it; None: all of them."""
     empty: np.ndarray | None = None
     """As `writes`: whether the host has left it as it came; None: nothing of it."""
-    releases: Releases = field(default_factory=Releases)
 
     @property
     def start(self) -> int:
         return self.data.__array_interface__["data"][0]
 
-    def check_covered(self, places: np.ndarray, instruction: object) -> None:
+    def check_covered(self, places: np.ndarray, instruction) -> None:
         """Raise BoundsError where these bytes, which are written, are not all of arguments. A halo is but read."""
-        if self.covered is not None and not (inside := self.covered[places]).all():
-            byte = np.arange(len(self.data))[places].item(int(np.argmin(inside)))
+        if self.covered is None:
+            return
+        inside = self.covered[places]
+        if not inside.all():
+            every = np.arange(len(self.data))[places]
+            byte = every.item(int(np.argmin(inside)))
             raise BoundsError(f"{instruction} writes what no argument covers", self, byte)
 
 
@@ -229,28 +248,27 @@ class GlobalMemory:
         for number, region in enumerate(self.regions, 1):
             if region.start == start and len(region.data) == len(data):
                 return number << REGION_BITS
-        count = -(-len(data) // GRANULE) * GRANULE
         number = len(self.regions) + 1
-        writes, reads = np.zeros(count, np.int32), np.zeros(count, np.int32)
-        empty = self.empty.get(start)
-        if empty is not None:  # the first bytes of all granules, then the second
-            empty = np.resize(empty, count).reshape(-1, GRANULE).T.reshape(-1)
-        self.regions.append(Region(self.ledger, data, writes, reads, -number, self.covered.get(start), empty))
+        region = Region(self.ledger, data, -number)
+        region.covered = self.covered.get(start)
+        if start in self.empty:  # the first bytes of all granules, then the second
+            empty = np.resize(self.empty[start], len(region.writes))
+            region.empty = empty.reshape(-1, GRANULE).T.reshape(-1)
+        self.regions.append(region)
         return number << REGION_BITS
 
-    def region(self, address: int, instruction: object) -> Region:
+    def region(self, address: int, instruction) -> Region:
         number = address >> REGION_BITS
         if not 0 < number <= len(self.regions):
             raise BoundsError(f"{instruction}: global address {address:#x} is outside of every tensor", None, address)
         return self.regions[number - 1]
 
-    def places(
-        self, at: np.ndarray, size: int, instruction: object, unit: int = 0
-    ) -> Iterator[tuple[Region, np.ndarray | slice, Places]]:
+    def places(self, at: Addresses, size: int, instruction, unit: int = 0) -> Iterator[tuple[Region, Which, Places]]:
         """For each array that `size` bytes at some of the addresses are of: it, which of them, and where in it.
         Addresses are multiples of `unit`, of `size` by default."""
         if row := in_a_row(at, size):
-            region, start = self.region(row.start, instruction), row.start % (1 << REGION_BITS)
+            region = self.region(row.start, instruction)
+            start = row.start % (1 << REGION_BITS)
             places = slice(start, start + size * len(at))
             region.check_bounds(places, size, unit or size, instruction)
             yield region, EVERY, places
@@ -264,21 +282,23 @@ class GlobalMemory:
             region.check_bounds(places, size, unit or size, instruction)
             yield region, which, places
 
-    def note_read(self, region: Region, g, clock, row: int, number: int, instruction: object) -> None:
+    def note_read(self, region: Region, g, clock, row: int, number: int, instruction) -> None:
         g = region.index(g)
-        if region.empty is not None and (early := region.empty[g] & (region.writes[g] == 0)).any():
-            byte = region.first_byte(g, early)
-            raise UninitialisedError(f"{instruction} reads global memory that nobody wrote", region, byte)
-        region.compare(region.writes, g, clock, row, number, instruction, ("reads", "wrote"))
+        if region.empty is not None:
+            early = region.empty[g] & (region.writes[g] == 0)
+            if early.any():
+                byte = region.first_byte(g, early)
+                raise UninitialisedError(f"{instruction} reads global memory that nobody wrote", region, byte)
+        region.compare(region.writes, g, clock, row, number, instruction, "reads", "wrote")
         region.reads[g] = number
 
     def note_write(
-        self, region: Region, g, clock, row: int, number: int, instruction: object, of_readers: Clock | None = None
+        self, region: Region, g, clock, row: int, number: int, instruction, of_readers: Clock | None = None
     ) -> None:
         """Check and remember a write. `of_readers`: a clock that knows more of reads than `clock`."""
-        g, known = region.index(g), clock if of_readers is None else of_readers
-        region.compare(region.writes, g, clock, row, number, instruction, ("overwrites", "wrote"))
-        region.compare(region.reads, g, known, GENERIC, number, instruction, ("overwrites", "reads"))
+        g = region.index(g)
+        region.compare(region.writes, g, clock, row, number, instruction, "overwrites", "wrote")
+        region.compare(region.reads, g, of_readers or clock, GENERIC, number, instruction, "overwrites", "reads")
         region.writes[g] = number
 
     def add_map(self, tensor_map: bytes) -> int:

@@ -35,7 +35,10 @@ class FaultError(Exception):
 
     def __init__(self, message: str, memory: Any = None, byte: int | None = None, agent: int | None = None):
         super().__init__(message)
-        self.message, self.memory, self.byte, self.agent = message, memory, byte, agent
+        self.message = message
+        self.memory = memory
+        self.byte = byte
+        self.agent = agent
 
 
 class RaceError(FaultError):
@@ -74,9 +77,12 @@ class TmaError(FaultError):
     kind = "tma"
 
 
+SCOPES = ("cta", "cluster", "gpu", "sys")
+
+
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Where a strong access was made, and how far it reaches: "cta", "cluster", "gpu" or "sys"."""
+    """Where a strong access was made, and how far it reaches: one of SCOPES."""
 
     reach: str
     device: int
@@ -114,6 +120,7 @@ class Access:
 
 CLUSTER_BITS = 16
 """Of an agent's number: below them, which it is in its cluster, or the host's; above them, which cluster that is."""
+IN_CLUSTER = (1 << CLUSTER_BITS) - 1
 ALL_ROWS = slice(None)
 
 
@@ -128,26 +135,30 @@ class Clock:
 
     def __init__(self, width: int, blocks: dict[int, np.ndarray] | None = None, ended: frozenset[range] = frozenset()):
         """`width`: agents of a cluster, at most."""
-        self.width, self.blocks, self.ended = width, blocks or {}, ended
+        self.width = width
+        self.blocks = blocks or {}
+        self.ended = ended
 
     def copy(self) -> "Clock":
         return Clock(self.width, dict(self.blocks), self.ended)
 
     def item(self, row: int, agent: int) -> int:
         cluster = agent >> CLUSTER_BITS
-        if self.ended and any(cluster in clusters for clusters in self.ended):
-            return FOREVER
+        for clusters in self.ended:
+            if cluster in clusters:
+                return FOREVER
         block = self.blocks.get(cluster)
-        return 0 if block is None else block.item(row, agent & (1 << CLUSTER_BITS) - 1)
+        return 0 if block is None else block.item(row, agent & IN_CLUSTER)
 
     def of(self, first: int, count: int, row: int | slice = GENERIC) -> np.ndarray:
         """[count], or of rows [rows, count], epochs of agents that follow each other in a cluster."""
-        at = first & (1 << CLUSTER_BITS) - 1
+        at = first & IN_CLUSTER
         return self._block(first)[row, at : at + count]
 
     def put(self, agent: int, epochs: int | np.ndarray, row: int | slice = ALL_ROWS, count: int = 1) -> None:
         """Note what is known of an agent, or of some that follow it."""
-        block, at = self._block(agent).copy(), agent & (1 << CLUSTER_BITS) - 1
+        block = self._block(agent).copy()
+        at = agent & IN_CLUSTER
         block[row, at : at + count] = epochs
         self.blocks[agent >> CLUSTER_BITS] = block
 
@@ -213,16 +224,18 @@ class Ledger:
 
     def unordered(self, numbers: np.ndarray, clock: Clock, row: int, scope: Scope | None = None) -> Access | None:
         """Return one of these accesses that `clock` does not know of, if there is one."""
-        if not numbers.size:
+        raw = numbers.tobytes()
+        if not raw.strip(b"\0"):  # nobody
             return None
-        distinct, raw = [numbers.item(0)], numbers.tobytes()
+        distinct = [numbers.item(0)]
         if raw != raw[: numbers.itemsize] * numbers.size:  # most often there is one, or few
             flat = numbers.reshape(-1)
             distinct = sorted({*distinct, *flat[1:][flat[1:] != flat[:-1]].tolist()})
         for number in distinct:
             access = self.accesses[number]
-            is_known = clock.item(row if access.generic else GENERIC, access.agent) >= access.epoch
-            if not is_known and not (scope and access.scope and scope.meets(access.scope)):
+            if clock.item(row if access.generic else GENERIC, access.agent) >= access.epoch:
+                continue
+            if not (scope and access.scope and scope.meets(access.scope)):
                 return access
         return None
 

@@ -4,10 +4,12 @@ Triton passes arguments in their order, without those that became constants (con
 descriptor as its tensor map, shape and strides, and two pointers to scratch memory last.
 """
 
+import gc
 import math
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,10 +43,6 @@ class Compiled:
     races: tuple[str, ...]
     """... and waits that a lane may pass before others."""
 
-    @property
-    def problems(self) -> tuple[str, ...]:
-        return self.lost + self.races
-
 
 PROGRAMS: dict[str, Compiled] = {}
 """By its PTX, all that this process has made ready."""
@@ -53,18 +51,35 @@ PROGRAMS: dict[str, Compiled] = {}
 def compiled(launch: Call, target: int = TARGET) -> Compiled:
     if isinstance(launch.kernel, PtxKernel):
         return Compiled(None, launch.kernel.program, (), tuple(races(launch.kernel.code)))
-    lost = [
-        f"the loop at {loop} does not carry {', '.join(names)}: Triton keeps the value from before it; compute it from "
-        "a name that is carried"
-        for loop, names in carries(launch, target).items()
-        if names
-    ]
+    lost = []
+    for loop, names in carries(launch, target).items():
+        if names:
+            lost.append(
+                f"the loop at {loop} does not carry {', '.join(names)}: Triton keeps the value from before it; compute "
+                "it from a name that is carried"
+            )
     triton_kernel = compile_for(target, launch)
-    if (text := triton_kernel.asm["ptx"]) not in PROGRAMS:
+    text = triton_kernel.asm["ptx"]
+    if text not in PROGRAMS:
         code = parse(text)
         program = Program(code, triton_kernel.metadata.shared)
         PROGRAMS[text] = Compiled(triton_kernel, program, tuple(lost), tuple(races(code)))
     return PROGRAMS[text]
+
+
+@contextmanager
+def old_objects_frozen() -> Iterator[None]:
+    """The garbage collector looks at what is made meanwhile alone, and in the end once: torch and Triton hold 200,000
+    objects, and to look at them again and again took a tenth of a check of many programs."""
+    if gc.get_freeze_count():  # by somebody else, who may want it to last
+        yield
+        return
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.collect()
+        gc.unfreeze()
 
 
 REGISTER_COUNT = re.compile(rb"\x04\x2f\x08\0.{4}(.)\0\0\0", re.DOTALL)
@@ -88,9 +103,11 @@ def address(machine: Machine, tensor: Tensor) -> int:
 def parameters(machine: Machine, launch: Call, kernel_compiled: Compiled) -> list[int | bytes]:
     if isinstance(launch.kernel, PtxKernel):
         return launch.kernel.values(launch.args, lambda tensor: address(machine, tensor), machine.memory.add_map)
-    kernel, values = kernel_compiled.triton, []
-    names, descriptors = kernel.src.fn.arg_names, iter(kernel.metadata.tensordesc_meta or ())
+    kernel = kernel_compiled.triton
+    names = kernel.src.fn.arg_names
+    descriptors = iter(kernel.metadata.tensordesc_meta or ())
     constants = {names[path[0]] for path in kernel.src.constants if len(path) == 1}
+    values: list[int] = []
 
     def add(kind, value) -> None:
         if isinstance(kind, tuple):
@@ -103,7 +120,8 @@ def parameters(machine: Machine, launch: Call, kernel_compiled: Compiled) -> lis
 
     for name, kind in kernel.src.signature.items():
         if name not in constants:
-            add(kind, launch.args[name] if name in launch.args else kernel.src.fn.params[names.index(name)].default)
+            default = kernel.src.fn.params[names.index(name)].default
+            add(kind, launch.args.get(name, default))
     return values + [_scratch(machine, launch, kernel.metadata, kind) for kind in ("global", "profile")]
 
 
@@ -119,9 +137,8 @@ def _bits(machine: Machine, kind: str, value: Any) -> int:
 
 def _scratch(machine: Machine, launch: Call, metadata, kind: str) -> int:
     """Return the address of memory that each CTA has some bytes of; 0 where the kernel asks for none."""
-    if not (size := getattr(metadata, f"{kind}_scratch_size")):
-        return 0
-    return machine.memory.add(np.full(size * math.prod(launch.grid) * metadata.num_ctas, EMPTY, np.uint8))
+    size = getattr(metadata, f"{kind}_scratch_size") * math.prod(launch.grid) * metadata.num_ctas
+    return machine.memory.add(np.full(size, EMPTY, np.uint8)) if size else 0
 
 
 def _descriptor(machine: Machine, value, meta: dict | None) -> list[int]:
@@ -134,18 +151,18 @@ def _descriptor(machine: Machine, value, meta: dict | None) -> list[int]:
     if meta["fp4_padded"] or meta.get("is_im2col"):
         raise UnknownError("a descriptor of padded fp4, or for im2col")
     kind = KINDS.index("tf32") if getattr(value, "round_f32_to_tf32", False) else meta["elem_type"]
-    start, nan = address(machine, tensor), value.padding == "nan"
+    nan = value.padding == "nan"
+    start = address(machine, tensor)
     made = encode(start, value.shape, value.strides, kind, meta["block_size"], meta["swizzle"], nan)
     return [machine.memory.add_map(made), *sizes]
 
 
 def enqueue(machine: Machine, launch: Call, after: Sequence[int] = (), device: int = 0, target: int = TARGET) -> int:
     """Returns the launch's number, for others that come `after` it."""
-    kernel_compiled = compiled(launch, target)
-    machine.problems += kernel_compiled.problems
-    program, (x, *more) = kernel_compiled.program, launch.grid
-    if kernel_compiled.triton:  # which counts clusters, where the hardware counts CTAs
-        x *= program.cluster
-    given = parameters(machine, launch, kernel_compiled)
+    made = compiled(launch, target)
+    machine.problems += made.lost + made.races
+    x, *more = launch.grid
+    if made.triton:  # which counts clusters, where the hardware counts CTAs
+        x *= made.program.cluster
     is_early = bool(after and launch.args.get("launch_pdl"))
-    return machine.launch(program, (x, *more), given, after, device, is_early)
+    return machine.launch(made.program, (x, *more), parameters(machine, launch, made), after, device, is_early)

@@ -16,7 +16,8 @@ HURRY = 1000  # by so much sooner than those that repeat themselves do the other
 
 class Stall:
     def __init__(self, machine: Any):
-        self.machine, self.again = machine, set()
+        self.machine = machine
+        self.again: set[Any] = set()
         self.moved()
 
     def moved(self) -> None:
@@ -31,8 +32,12 @@ class Stall:
         """Look at a warp that is about to go on. Return whether none will ever get anywhere."""
         if not self.states:
             self.memory = self._memory()
-        registers = (value.tobytes() if isinstance(value, np.ndarray) else id(value) for value in warp.r)
-        state = hash((warp.pc, *(group.pc for group in warp.others), *registers))
+        seen = [warp.pc]
+        for group in warp.others:
+            seen.append(group.pc)
+        for value in warp.r:
+            seen.append(value.tobytes() if isinstance(value, np.ndarray) else id(value))
+        state = hash(tuple(seen))
         states = self.states.setdefault(warp, set())
         has_waited = warp.ready is not None  # it is where it was, and no longer waits
         if state not in states or has_waited or warp in self.again:
@@ -49,9 +54,9 @@ class Stall:
 
     def _memory(self) -> int:
         """Return a checksum of all bytes that warps may wait for."""
-        regions = (region.data for region in self.machine.memory.regions)
-        shared = (cta.shared.data for cta in self.machine.ctas)
         total = 0
-        for data in (*regions, *shared):
-            total = zlib.crc32(data, total)
+        for region in self.machine.memory.regions:
+            total = zlib.crc32(region.data, total)
+        for cta in self.machine.ctas:
+            total = zlib.crc32(cta.shared.data, total)
         return total

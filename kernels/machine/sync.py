@@ -3,12 +3,14 @@
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 import numpy as np
 
+from .access import numbers
 from .divergence import not_ended
-from .order import FOREVER, GENERIC, GLOBAL, GRANULE, SHARED, BarrierError, Clock, RaceError, joined
+from .order import FOREVER, GENERIC, GLOBAL, GRANULE, SCOPES, SHARED, BarrierError, Clock, RaceError, joined
 from .program import LANES, Until, effect, family, lanes_of, uniform
 from .ptx import UnknownError
 
@@ -26,11 +28,11 @@ mbarrier.{test_wait,try_wait}[.parity].b64 | joins what all who arrived knew; tr
 @effect("griddepcontrol.wait")
 def wait_for_launches(w, inst):
     """9.7.13.12: until those before it have ended. Only then does it know what they wrote."""
-    launch, machine = w.cta.launch, w.cta.machine
+    launch = w.cta.launch
     if not launch.is_free:
         return Until(lambda: launch.is_free, lambda: "the launches before it to end")
     if launch.is_early:
-        w.join(machine.known_after(launch))
+        w.join(w.cta.machine.known_after(launch))
     w.cta.waited = True
 
 
@@ -59,9 +61,12 @@ class Turn:
         return Until(lambda: self.clock is not None, lambda: self.describe(warps))
 
     def describe(self, warps: Iterable[Any]) -> str:
-        missing = [f"{w.cta.number}.{w.number}" for w in warps if w.alive and w not in self.arrived]
-        here = [f"{w.cta.number}.{w.number}" for w in self.arrived]
-        return f"{self.name}: of warps (CTA.warp) {', '.join(here)} arrived, {', '.join(missing) or 'none'} did not"
+        missing = listed(w for w in warps if w.alive and w not in self.arrived)
+        return f"{self.name}: of warps (CTA.warp) {listed(self.arrived)} arrived, {missing or 'none'} did not"
+
+
+def listed(warps: Iterable[Any]) -> str:
+    return ", ".join(f"{warp.cta.number}.{warp.number}" for warp in warps)
 
 
 NAMED = re.compile(r"bar(rier)?(\.cta)?\.(sync|arrive)(\.aligned)?")
@@ -74,14 +79,15 @@ def barrier(program, inst):
     Thread Scheduling)."""
     if not NAMED.fullmatch(inst.op):
         raise UnknownError("a barrier that this machine does not know")
-    waits, (number, *threads) = ".sync" in inst.op, (program.get(text, "u32") for text in inst.args)
+    waits = ".sync" in inst.op
+    number, threads = program.given(inst.args, ["u32", "u32?"])
 
     def arrive(w) -> Turn:
         cta = w.cta
         if w.mask is not None and (not_ended(w) & ~w.mask).any():
             raise BarrierError("a barrier that not all lanes of the warp reach")
         which = uniform(w, number(w), "the number of a barrier")
-        wanted = uniform(w, threads[0](w), "the threads of a barrier") if threads else program.warps * LANES
+        wanted = uniform(w, threads(w), "the threads of a barrier") if threads else program.warps * LANES
         if which > 15 or wanted % LANES:
             raise BarrierError(f"barrier {which} of {wanted} threads; there are 16, of whole warps")
         turn = cta.named.setdefault(which, Turn(f"barrier {which} of {wanted} threads", wanted, not threads))
@@ -109,31 +115,39 @@ def barrier(program, inst):
 def finish(cta, which: int) -> None:
     """Let those go on who wait at a barrier that is complete: of so many threads, or of all that have not ended."""
     turn = cta.named[which]
-    ended = sum(turn.of_all and not warp.alive and warp not in turn.arrived for warp in cta.warps)
-    if (len(turn.arrived) + ended) * LANES == turn.threads:
+    come = len(turn.arrived)
+    if turn.of_all:
+        come += sum(not warp.alive and warp not in turn.arrived for warp in cta.warps)
+    if come * LANES == turn.threads:
         turn.end()
         del cta.named[which]
 
 
-FENCED = {"": (SHARED, GLOBAL), ".global": (GLOBAL,), ".shared::cta": (SHARED,), ".shared::cluster": (SHARED,)}
+FENCED = {
+    "fence.proxy.async": (SHARED, GLOBAL),
+    "fence.proxy.async.global": (GLOBAL,),
+    "fence.proxy.async.shared::cta": (SHARED,),
+    "fence.proxy.async.shared::cluster": (SHARED,),
+}
 
 
-@effect(*(f"fence.proxy.async{space}" for space in FENCED))
+@effect(*FENCED)
 def fence_proxies(w, inst):
-    w.clock.fence(FENCED[inst.op.removeprefix("fence.proxy.async")])
+    w.clock.fence(FENCED[inst.op])
     w.tick()
 
 
-SCOPES = ("cta", "cluster", "gpu", "sys")
+FENCES = ("fence.acq_rel.", "fence.sc.", "fence.acquire.", "fence.release.")
 
 
-@effect(*(f"fence.{kind}.{reach}" for kind in ("acq_rel", "sc", "acquire", "release") for reach in SCOPES))
+@effect(*map("".join, product(FENCES, SCOPES)))
 @effect("membar.cta", "membar.gl", "membar.sys")
 def fence(w, inst):
     mine = w.scope(inst.op.split(".")[-1].replace("gl", "gpu"))
-    for scope, clock in w.read.items() if ".release" not in inst.op else ():
-        if scope.meets(mine):
-            w.join(clock)
+    if ".release" not in inst.op:
+        for scope, clock in w.read.items():
+            if scope.meets(mine):
+                w.join(clock)
     if ".acquire" not in inst.op:
         w.released[mine] = w.clock.copy()
     w.tick()
@@ -152,10 +166,15 @@ class Mbarrier:
     """
 
     def __init__(self, cta, at: int, count: int, agent: int, epoch: int):
-        self.cta, self.at, self.agent, self.born, self.epoch = cta, at, agent, epoch, epoch + 1
+        self.cta = cta
+        self.at = at
+        self.agent = agent
+        self.born = epoch
+        self.epoch = epoch + 1
         self.count = self.pending = count
         self.bytes = self.phase = self.flying = 0
-        self.clock, self.next = (Clock(cta.launch.start.width) for _ in range(2))
+        self.next = Clock(cta.launch.start.width)
+        self.clock = self.next.copy()
 
     def arrive(self, clock: Clock | None, count: int) -> None:
         """The clock of a relaxed arrival is None."""
@@ -168,7 +187,8 @@ class Mbarrier:
 
     def expect(self, *, arrivals: int = 0, size: int = 0) -> None:
         """More of them in this phase."""
-        self.pending, self.bytes = self.pending + arrivals, self.bytes + size
+        self.pending += arrivals
+        self.bytes += size
         if self.pending > MOST or self.bytes > MOST:
             raise self.fault(f"more than {MOST} are expected of an")
 
@@ -179,15 +199,19 @@ class Mbarrier:
         self._complete()
 
     def _complete(self) -> None:
-        if not self.pending and not self.bytes:
-            if not self.flying:  # else too few bytes were expected
-                self.next.put(self.agent, self.epoch)
-            self.phase, self.epoch = self.phase + 1, self.epoch + 1
-            self.pending, self.clock = self.count, self.next.copy()
+        if self.pending or self.bytes:
+            return
+        if not self.flying:  # else too few bytes were expected
+            self.next.put(self.agent, self.epoch)
+        self.phase += 1
+        self.epoch += 1
+        self.pending = self.count
+        self.clock = self.next.copy()
 
     def is_as_new(self, count: int) -> bool:
         """Return whether to initialise it for so many arrivals would change nothing."""
-        return (self.phase, self.pending, self.count, self.bytes, self.flying) == (0, count, count, 0, 0)
+        is_unused = self.phase == self.bytes == self.flying == 0
+        return is_unused and self.pending == self.count == count
 
     def fault(self, text: str) -> BarrierError:
         return BarrierError(f"{text} {self.describe()}", self.cta.shared, self.at)
@@ -196,8 +220,10 @@ class Mbarrier:
         cta = f" of CTA {self.cta.number}" if len(self.cta.cluster.ctas) > 1 else ""
         text = f"mbarrier at {self.at}{cta}: phase {self.phase}, {self.pending} of {self.count} arrivals pending"
         if self.bytes < 0:
-            return f"{text}, {-self.bytes} bytes more landed than expected"
-        return text + (f", {self.bytes} bytes expected and {self.flying or 'none'} on their way" if self.bytes else "")
+            text += f", {-self.bytes} bytes more landed than expected"
+        if self.bytes > 0:
+            text += f", {self.bytes} bytes expected and {self.flying or 'none'} on their way"
+        return text
 
 
 def mbarrier_of(w, cta, address: int) -> Mbarrier:
@@ -225,8 +251,10 @@ def mbarrier_at(w, address: int) -> Mbarrier:
 
 def names(*operations: str, of: str = "mbarrier", order: str = "", spaces=("shared", "shared::cta")) -> list[str]:
     """Return opcodes of operations on mbarriers, with and without their order, which is as release or acquire."""
-    orders = [f".{kind}.{reach}" for kind in (order, "relaxed") for reach in ("cta", "cluster")] if order else ()
-    return [f"{of}.{op}{kind}.{space}.b64" for op in operations for kind in ("", *orders) for space in spaces]
+    orders = [""]
+    if order:
+        orders += [f".{order}.cta", f".{order}.cluster", ".relaxed.cta", ".relaxed.cluster"]
+    return [f"{of}.{operation}{kind}.{space}.b64" for operation, kind, space in product(operations, orders, spaces)]
 
 
 ANYWHERE = ("shared", "shared::cta", "shared::cluster")
@@ -238,9 +266,9 @@ def granules(at: int) -> slice:
 
 @effect(*names("init"), operands="S u32")
 def initialise(w, inst, where, count):
-    cta, shared = w.cta, w.cta.shared
-    for lane in lanes_of(w):
-        at, arrivals = int(where(w)[lane]), int(count(w)[lane])
+    cta = w.cta
+    shared = cta.shared
+    for at, arrivals in zip(numbers(w, where), numbers(w, count), strict=True):
         if at in cta.barriers:  # PTX leaves it undefined, yet Triton 3.7.1 specialises warps so: before anybody uses it
             if not mbarrier_of(w, cta, at).is_as_new(arrivals):
                 raise cta.barriers[at].fault("initialises again the")
@@ -250,8 +278,10 @@ def initialise(w, inst, where, count):
         shared.places(np.array([at]), 8, inst)
         shared.note_write(granules(at), w.clock, GENERIC, 0, inst)
         # Whatever but an mbarrier operation touches it from now on is not ordered with it (9.7.13.15.3).
-        shared.writes[shared.index(granules(at))] = cta.machine.ledger.note(w.agent, FOREVER, "an mbarrier's owner")
-        agent, epoch = cta.loads.get(at, (cta.first + 5 * cta.count + len(cta.loads), 1))
+        number = cta.machine.ledger.note(w.agent, FOREVER, "an mbarrier's owner")
+        shared.writes[shared.index(granules(at))] = number
+        unused = cta.first + 5 * cta.count + len(cta.loads)
+        agent, epoch = cta.loads.get(at, (unused, 1))
         if agent >= cta.first + cta.program.agents:
             raise UnknownError(f"{inst}: more mbarriers than {cta.program.barriers}")
         cta.loads[at] = agent, epoch
@@ -261,8 +291,8 @@ def initialise(w, inst, where, count):
 
 @effect(*names("inval"), operands="S")
 def invalidate(w, inst, where):
-    for lane in lanes_of(w):
-        mbarrier = mbarrier_of(w, w.cta, at := int(where(w)[lane]))
+    for at in numbers(w, where):
+        mbarrier = mbarrier_of(w, w.cta, at)
         if mbarrier.bytes or mbarrier.pending != mbarrier.count:
             raise mbarrier.fault("invalidates in the middle of a phase the")
         del w.cta.barriers[at]
@@ -270,7 +300,7 @@ def invalidate(w, inst, where):
         w.cta.shared.writes[w.cta.shared.index(granules(at))] = w.note(inst)
 
 
-ARRIVALS = [f"{arrive}{more}" for arrive in ("arrive", "arrive_drop") for more in ("", ".expect_tx", ".noComplete")]
+ARRIVALS = map("".join, product(("arrive", "arrive_drop"), ("", ".expect_tx", ".noComplete")))
 
 
 @effect(*names(*ARRIVALS, order="release", spaces=ANYWHERE), operands="=b64 @ u32?")
@@ -278,7 +308,8 @@ def arrive(w, inst, put, where, number):
     """The state that it returns is the phase, and how many arrivals were pending before."""
     states = np.zeros(LANES, np.uint64)
     for lane in lanes_of(w):
-        mbarrier, count = mbarrier_at(w, int(where(w)[lane])), int(number(w)[lane]) if number else 1
+        mbarrier = mbarrier_at(w, int(where(w)[lane]))
+        count = int(number(w)[lane]) if number else 1
         states[lane] = mbarrier.phase << 32 | mbarrier.pending
         if ".expect_tx" in inst.op:
             mbarrier.expect(size=count)
@@ -294,9 +325,12 @@ def arrive(w, inst, put, where, number):
 
 @effect(*names("expect_tx", "complete_tx", order="relaxed", spaces=ANYWHERE), operands="@ u32")
 def change_bytes(w, inst, where, number):
-    for lane in lanes_of(w):
-        mbarrier, size = mbarrier_at(w, int(where(w)[lane])), int(number(w)[lane])
-        mbarrier.expect(size=size) if "expect_tx" in inst.op else mbarrier.land(size, 0)
+    for at, size in zip(numbers(w, where), numbers(w, number), strict=True):
+        mbarrier = mbarrier_at(w, at)
+        if "expect_tx" in inst.op:
+            mbarrier.expect(size=size)
+        else:
+            mbarrier.land(size, 0)
     w.tick()
 
 
@@ -313,9 +347,10 @@ def wait(w, inst, put, where, phase, hint):
     def holds() -> bool:
         return mbarrier.phase & 1 != wanted if by_parity else mbarrier.phase > wanted
 
-    if passed := holds():
-        w.join(mbarrier.clock) if ".relaxed" not in inst.op else None
-    elif "try_wait" in inst.op and w.cta.machine.rng.random() < 0.8:  # else it gives up early, as it may
+    passed = holds()
+    if passed and ".relaxed" not in inst.op:
+        w.join(mbarrier.clock)
+    if not passed and "try_wait" in inst.op and w.cta.machine.rng.random() < 0.8:  # else it gives up early, as it may
         return Until(holds, mbarrier.describe)
     put(w, np.full(LANES, passed))
 

@@ -3,6 +3,7 @@
 # ruff: noqa: N803 (kernel arguments: compile-time constants in capitals, as Triton code has them)
 
 import contextlib
+import gc
 import io
 import json
 import os
@@ -492,6 +493,23 @@ def test_many_programs_that_stand_at_once_take_little_each(printed_elsewhere):
     seconds, mebibytes = printed_elsewhere("import json, test_check as t; print(json.dumps(t.crowd()))")
     assert seconds < 4
     assert mebibytes < 1024
+
+
+def frozen_in_and_after_a_check() -> list[bool]:
+    frozen = []
+
+    def run(trial: Trial, seed: int, trace: None) -> Outcome:
+        frozen.append(gc.get_freeze_count() > 0)
+        return Outcome("exact", "", seed, 0)
+
+    with patch.object(Trial, "run", run):
+        check(shift_row, (1,), dict(x=torch.arange(N).float(), out=torch.zeros(N), N=N), seeds=1)
+    return [*frozen, gc.get_freeze_count() > 0]
+
+
+def test_collector_leaves_alone_what_was_there_before_a_check(printed_elsewhere):
+    code = "import json, test_check as t; print(json.dumps(t.frozen_in_and_after_a_check()))"
+    assert printed_elsewhere(code) == [True, False]
 
 
 def orders_of_a_hang() -> int:
