@@ -19,6 +19,9 @@ PANELS = (
 def attention(frame):
     """The figure, a row of panels for each mask, of the width and batch that have the most lengths; None where no
     attention was measured."""
+    import pandas
+    import seaborn
+
     cases = frame[frame["op"] == "attention"]
     if cases.empty:
         return None
@@ -26,44 +29,69 @@ def attention(frame):
     lengths = of_size["m"].nunique()
     size = lengths[lengths == lengths.max()].index[-1]
     rows = of_size.get_group(size)
-    masks = rows["mask"].unique()
+    points = pandas.concat([_panel(rows, *panel) for panel in PANELS], ignore_index=True)
     colours = theme.colours(rows["contender"].unique())
+    theme.use()
+    grid = seaborn.relplot(
+        points,
+        kind="line",
+        x="m",
+        y="value",
+        row="mask",
+        col="panel",
+        hue="contender",
+        style="contender",
+        palette=colours,
+        markers=dict(zip(colours, cycle(theme.MARKERS))),
+        dashes=False,
+        markersize=6,
+        estimator=None,
+        height=4.6,
+        aspect=0.9,
+        facet_kws={"sharex": False, "sharey": False, "legend_out": False},
+    )
     batch, heads, width = size
     plural = "s" if heads > 1 else ""
-    figure = theme.new(12.4, 4.6 * len(masks))
+    figure = theme.of_grid(grid, f"{{row_name}}, batch {batch}, {heads} head{plural} of {width}")
     theme.about(figure, frame, finding(rows))
+    grid.set(xscale="log", yscale="log")
+    grid.set_xlabels("length")
+    seaborn.move_legend(grid.axes[0, 0], "upper left", title=None, frameon=False, fontsize=9)
     slopes = []
-    for mask, in_row in zip(masks, figure.subplots(len(masks), len(PANELS), squeeze=False), strict=True):
-        of_mask = rows[rows["mask"] == mask]
-        for axes, (field, part, unit, label) in zip(in_row, PANELS, strict=True):
-            points = of_mask[of_mask["part"] == part].dropna(subset=field)
-            axes.set(xscale="log", yscale="log", ylabel=label)
-            axes.set_title(f"{mask}, batch {batch}, {heads} head{plural} of {width}", loc="left", size=10.5)
-            slopes.append(_lines(axes, points.assign(value=points[field] / unit), colours))
-    for axes in in_row:
-        axes.set_xlabel("length")
-    figure.axes[0].legend(loc="upper left", frameon=False, fontsize=9)
+    for (mask, label), axes in grid.axes_dict.items():
+        axes.set_ylabel(label)
+        shown = points[(points["mask"] == mask) & (points["panel"] == label)]
+        slopes.append(_slopes(axes, shown, colours))
     theme.separate(figure, slopes)
     return figure
 
 
-def _lines(axes, points, colours: dict) -> list:
-    """A line for each contender, and behind its end its slope; a single point has none. Returns the labels."""
+def _panel(rows, field: str, part: str, unit: float, label: str):
+    """The points of a panel: those of `rows` whose `field` was measured in this part."""
+    measured = rows[(rows["part"] == part) & rows[field].notna()]
+    points = measured[["mask", "contender"]].copy()
+    points["m"] = measured["m"].astype(float)
+    points["panel"] = label
+    points["value"] = measured[field] / unit
+    return points
+
+
+def _slopes(axes, points, colours: dict) -> list:
+    """Write the slope of each line behind its end; a single point has none. Returns the labels."""
     slopes = []
-    marks = dict(zip(colours, cycle(theme.MARKERS)))
-    for name, line in points.sort_values("m").groupby("contender", sort=False):
-        xs = line["m"].to_numpy(float)
-        ys = line["value"].to_numpy(float)
-        color = colours[name]
-        axes.plot(xs, ys, color=color, marker=marks[name], markersize=6, markeredgecolor="white", label=name)
+    for name, line in points.groupby("contender", sort=False):
+        line = line.sort_values("m")
+        xs = line["m"].to_numpy()
+        ys = line["value"].to_numpy()
         if len(xs) > 1:
             text = f"{slope(xs, ys):.1f}"
-            label = theme.note(axes, text, (xs[-1], ys[-1]), (9, 0), color=color, va="center", fontsize=8.5)
+            label = theme.note(axes, text, (xs[-1], ys[-1]), (9, 0), color=colours[name], va="center", fontsize=8.5)
             slopes.append(label)
     axes.margins(x=0.25, y=0.1)
+    axes.autoscale_view()
     theme.plain_numbers(axes)
     lengths = sorted(points["m"].unique())
-    axes.set_xticks(lengths, lengths)
+    axes.set_xticks(lengths, [f"{length:.0f}" for length in lengths])
     axes.xaxis.minorticks_off()
     return slopes
 

@@ -13,31 +13,54 @@ PHASES = ("forward", "backward", "optimizer")
 
 def step_shares(frame):
     """The figure, a panel for each size and a bar for each case; None where no call was looked at."""
+    import seaborn
+
     rows = frame[frame["idle_share"].notna()]
     if rows.empty:
         return None
     rows = rows.assign(size=rows["shape"].str.extract(r"-(l\d.*)-\w+-\w+$")[0])
-    of_sizes = rows.groupby("size", sort=False)
-    ms = rows[[f"{kind}_share" for kind in KINDS]].set_axis(KINDS, axis=1).fillna(0)
+    rows["bar"] = rows["part"] + ", " + rows["dtype"] + ", " + rows["contender"]
+    ms = rows[[f"{kind}_share" for kind in KINDS]].set_axis(KINDS, axis=1)
     ms = ms.mul(1e3 * rows["time_s"], axis=0)
     kinds = [kind for kind in KINDS if ms[kind].any()]
-    colours = theme.colours(KINDS) | {"idle": "#dddddd"}
-    figure = theme.new(7.2 * len(of_sizes) + 1, 2.2 + 0.32 * of_sizes.size().max())
-    theme.about(figure, frame, _finding(rows))
-    for axes, (size, shown) in zip(figure.subplots(1, len(of_sizes), squeeze=False)[0], of_sizes, strict=True):
-        bars = shown["part"] + ", " + shown["dtype"] + ", " + shown["contender"]
-        ends_ms = np.zeros(len(shown))
-        for kind in kinds:
-            of_kind_ms = ms.loc[shown.index, kind]
-            axes.barh(bars, of_kind_ms, left=ends_ms, color=colours[kind], label=kind)
-            ends_ms = ends_ms + of_kind_ms
+    parts = rows[["size", "bar"]].join(ms)
+    parts = parts.melt(["size", "bar"], kinds, "kind", "ms").fillna({"ms": 0})
+    palette = theme.colours(KINDS[:-1])
+    palette["idle"] = "#dddddd"
+    height = 2.2 + 0.32 * rows["size"].value_counts().max()
+    theme.use()
+    grid = seaborn.displot(
+        parts,
+        y="bar",
+        weights="ms",
+        hue="kind",
+        col="size",
+        multiple="stack",
+        shrink=0.8,
+        alpha=1,
+        hue_order=kinds[::-1],
+        palette=palette,
+        height=height,
+        aspect=7 / height,
+        facet_kws={"sharex": False, "sharey": False},
+    )
+    figure = theme.of_grid(grid, "{col_name}")
+    grid.set_axis_labels("ms of a call; the share of matmul", "")
+    seaborn.move_legend(
+        grid,
+        "outside right center",
+        title=None,
+        frameon=False,
+        fontsize=9,
+        reverse=True,
+    )
+    for size, axes in grid.axes_dict.items():
+        shown = rows[rows["size"] == size]
+        axes.set_ylim(len(shown) - 0.4, -0.6)
+        ends_ms = ms.loc[shown.index].sum(axis=1)
         for y, (end_ms, share) in enumerate(zip(ends_ms, shown["matmul_share"], strict=True)):
             theme.note(axes, percent_text(share), (end_ms, y), (4, 0), va="center", fontsize=8)
-        axes.set_ylim(len(shown) - 0.4, -0.6)
-        axes.set_xlabel("ms of a call; the share of matmul")
-        axes.set_title(size, loc="left", size=10.5)
-    handles, names = axes.get_legend_handles_labels()
-    figure.legend(handles, names, loc="outside right center", frameon=False, fontsize=9)
+    theme.about(figure, frame, _finding(rows))
     theme.lay_out(figure)
     return figure
 

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from itertools import cycle, product
+from itertools import product
 from pathlib import Path
 
 from roofline.operations.format import rate_text
@@ -13,30 +13,31 @@ GREY = "#777777"
 BEHIND_TEXT = {"facecolor": "white", "alpha": 0.85, "pad": 0.5, "lw": 0}
 UNITS = {1e12: "TFLOP/s", 1e9: "GFLOP/s"}
 
-STYLE = Path(__file__).with_name("theme.mplstyle")
+LOOK = {
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "text.parse_math": False,  # a `$` is no formula
+    "text.hinting": "none",
+    "figure.dpi": 150,  # all texts are measured once, for the layout and for the file
+    "savefig.dpi": "figure",
+    "svg.fonttype": "none",
+    "svg.hashsalt": "roofline",
+}
 
-COLOURS = (
-    "#0173b2",
-    "#de8f05",
-    "#029e73",
-    "#d55e00",
-    "#cc78bc",
-    "#ca9161",
-    "#fbafe4",
-    "#949494",
-    "#ece133",
-    "#56b4e9",
-)
-"""The colour-blind can tell them apart: seaborn's palette `colorblind`."""
+
+def use() -> None:
+    """Set the theme of the figures that are made from now on."""
+    import seaborn
+
+    seaborn.set_theme(style="ticks", context="notebook", rc=LOOK)
 
 
 def new(width: float, height: float):
     """An empty figure of so many inches, in the theme. Its canvas knows how wide a text is."""
-    import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    matplotlib.rcParams.update(matplotlib.rc_params_from_file(STYLE, use_default_template=False))
+    use()
     figure = Figure(figsize=(width, height))
     FigureCanvasAgg(figure)
     return figure
@@ -52,9 +53,26 @@ def lay_out(figure, **pads: float):
     return figure.canvas.get_renderer()
 
 
-def colours(names: Sequence[str]) -> dict[str, str]:
-    """{name: colour}."""
-    return dict(zip(names, cycle(COLOURS)))
+def of_grid(grid, title: str):
+    """The figure of a grid of seaborn's, with a `title` left above each panel. pyplot, which made the figure, forgets
+    it: it would keep it for ever, and a notebook would show it twice."""
+    from matplotlib import pyplot
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    figure = grid.figure
+    pyplot.close(figure)
+    FigureCanvasAgg(figure)
+    grid.set_titles("")  # seaborn's own, in the middle
+    grid.set_titles(title, loc="left", size=10.5)
+    return figure
+
+
+def colours(names: Sequence[str]) -> dict:
+    """{name: colour}, which the colour-blind can tell apart."""
+    import seaborn
+
+    palette = seaborn.color_palette("colorblind", len(names))
+    return dict(zip(names, palette, strict=True))
 
 
 def about(figure, frame, finding: str) -> None:
