@@ -29,11 +29,11 @@ unexport PYTHONDONTWRITEBYTECODE
 bench: $(ENV)
 	$(PY) -m pytest --benchmark-only $(ARGS)
 
-# All that a GPU has to tell, in the order of its worth, or what of it fits into MINUTES: roofline/commands/visit.py has the table.
+# All that a GPU has to tell, in the order of its worth, or what of it fits into MINUTES: results/visit.py has the table.
 # Archives go to OUT, and come from there: the same command goes on.
 OUT ?= results/local/gpu
 gpu: $(ENV)
-	$(PY) -m roofline.commands.visit --out $(OUT) $(if $(MINUTES),--minutes $(MINUTES)) --began $(BEGAN)
+	$(PY) -m results.visit --out $(OUT) $(if $(MINUTES),--minutes $(MINUTES)) --began $(BEGAN)
 
 # For a machine without a network: the pinned Triton, or TRITON=VERSION, stripped, and its cache filled ahead. Both are
 # made under the Python of that machine.

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from made_up_run import HEAD
 
-from roofline.commands import visit
-from roofline.commands.visit import STEPS, Step, Visit
+from results import visit
+from results.visit import STEPS, Step, Visit
 
 ROOT = Path(__file__).parents[2]
 MUSTS = ["matmuls", "gathers", "links"]
@@ -271,8 +271,8 @@ def test_files_that_a_step_leaves_beside_the_logs_come_home(make, tmp_path):
 
 
 HELD_UP = """
-from roofline.commands import visit
-from roofline.commands.visit import Step
+from results import visit
+from results.visit import Step
 import sys
 visit.smi = lambda query: "H100"
 steps = tuple(Step(**about) for about in {steps!r})

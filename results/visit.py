@@ -30,7 +30,7 @@ from roofline.supervise import signals
 from roofline.supervise.child import kill_marked
 from roofline.worker.machine import gpu_driver
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 PYTHON, LOGS = "python", "logs"
 """Words of a command that stand for this Python and for the folder of the logs."""
 GPU_TESTS = "python -m pytest -q -m gpu"
