@@ -149,9 +149,11 @@ class Job:
         """Leave a contender out since the process died at its call, and return True, unless that is proof. One death is
         none: another one's timer, or the system, may have ended the process."""
         supervisor = self.supervisor
-        if (shape, name) in self._tried_alone or supervisor.epochs or supervisor.is_of_two:
+        suspect = shape, name
+        has_died_before = suspect in self._tried_alone or suspect in supervisor.suspects  # a baseline, beside others
+        if has_died_before or supervisor.epochs or supervisor.is_of_two:
             return False
-        supervisor.suspects.append((shape, name))
+        supervisor.suspects.append(suspect)
         return True
 
     def next_suspect(self) -> tuple[str, str] | None:

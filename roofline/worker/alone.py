@@ -29,6 +29,12 @@ class Alone:
         return call(), None
 
     @staticmethod
+    def agreed(step: str, call: Callable[[], Any]) -> Any:
+        """What `call()` returns on this rank; all ranks call this, as users' operations do (docs/your-operation.md).
+        Raises `Broken` as `in_step` does."""
+        return call()
+
+    @staticmethod
     def in_step() -> AbstractContextManager:
         """A context whose body all ranks do together: where it raises on several ranks' behalf, it raises `Broken`."""
         return nullcontext()

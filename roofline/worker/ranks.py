@@ -91,14 +91,17 @@ class Ranks:
         return self._exchange(step, value, range(self.size))
 
     def together(self, step: str, call: Callable[[], Any]) -> tuple[Any, Outcome | None]:
-        with self.in_step():
-            result = call()
+        result = self.agreed(step, call)
         mine = (result.outcome, result.reason) if isinstance(result, Outcome) else None
         for rank, rejected in enumerate(self.gather(mine, step)):
             if rejected:
                 outcome, reason = rejected
                 return None, Outcome(outcome, f"rank {rank}: {reason}")
         return result, None
+
+    def agreed(self, step: str, call: Callable[[], Any]) -> Any:
+        with self.in_step():
+            return call()
 
     @contextmanager
     def in_step(self) -> Iterator[None]:
