@@ -42,45 +42,60 @@ def to_bf16(x):
     if x.dtype != FP32:
         x = narrowed(x, "bf16").astype(FP32)
     b = x.view(np.uint32)
-    upper_half = (b + (0x7FFF + (b >> 16 & 1))) >> 16
-    return np.where(np.isnan(x), 0x7FFF, upper_half).astype(np.uint16)
+    is_odd = b >> 16 & 1
+    upper_half = (b + (0x7FFF + is_odd)) >> 16
+    bits = np.where(np.isnan(x), 0x7FFF, upper_half)
+    return bits.astype(np.uint16)
 
 
 def narrowed(x, kind: str, mode: str = "rn"):
     """fp64, exact or rounded to odd, to the values of a narrower format; beyond its largest to the next if there were
     no end, or in a direction to the largest."""
     precision, least, largest = FORMATS[kind]
-    quantum = np.ldexp(1.0, np.maximum(np.frexp(x)[1] - 1, least) - precision + 1)
-    low = -largest if mode in ("rz", "rp") else -inf
-    high = largest if mode in ("rz", "rm") else inf
+    _, exponents = np.frexp(x)
+    exponents = np.maximum(exponents - 1, least)
+    quantum = np.ldexp(1.0, exponents - precision + 1)
+    low = -inf
+    if mode in ("rz", "rp"):
+        low = -largest
+    high = inf
+    if mode in ("rz", "rm"):
+        high = largest
     values = INTEGRAL[mode](x / quantum) * quantum
-    return np.where(np.isinf(x), x, np.clip(values, low, high))
+    values = np.clip(values, low, high)
+    return np.where(np.isinf(x), x, values)
 
 
 def to_fp8(x, kind: str):
     """Bits of e4m3 or e5m2, .satfinite. Both are an fp16's upper ones, of e4m3 those of a 256th."""
     largest = FORMATS[kind][2]
-    values = narrowed(np.clip(x.astype(FP64), -largest, largest), kind)
+    values = np.clip(x.astype(FP64), -largest, largest)
+    values = narrowed(values, kind)
     if kind == "e5m2":
         byte = values.astype(FP16).view(np.uint16) >> 8
     else:
         half = (values / 256).astype(FP16).view(np.uint16)
-        byte = half >> 8 & 0x80 | half >> 7 & 0x7F
-    return np.where(np.isnan(x), 0x7F, byte).astype(np.uint8)
+        sign = half >> 8 & 0x80
+        byte = sign | half >> 7 & 0x7F
+    byte = np.where(np.isnan(x), 0x7F, byte)
+    return byte.astype(np.uint8)
 
 
 def from_fp8(x, kind: str):
     x = x.astype(np.uint16)
     if kind == "e5m2":
         return (x << 8).view(FP16)
-    values = ((x & 0x80) << 8 | (x & 0x7F) << 7).view(FP16) * 256
-    return np.where(x & 0x7F == 0x7F, np.nan, values)
+    sign = (x & 0x80) << 8
+    rest = x & 0x7F
+    values = (sign | rest << 7).view(FP16) * 256
+    return np.where(rest == 0x7F, np.nan, values)
 
 
 def extreme(a, b, choose, merge):
     """min or max, by NumPy's functions for numbers and, of zeros, for their signs: -0 is below 0."""
     word = WORD[a.itemsize]
-    return np.where(a == b, merge(a.view(word), b.view(word)).view(a.dtype), choose(a, b))
+    merged = merge(a.view(word), b.view(word))
+    return np.where(a == b, merged.view(a.dtype), choose(a, b))
 
 
 def exact_sum(a, b):
@@ -88,15 +103,19 @@ def exact_sum(a, b):
     total = a + b
     part = total - a
     rest = (a - (total - part)) + (b - part)  # what total lacks, exactly (Knuth)
-    is_even = (np.abs(rest) > 0) & (total.view(np.uint64) & 1 == 0)
-    return np.where(is_even, np.nextafter(total, np.copysign(np.inf, rest)), total)
+    is_inexact = np.abs(rest) > 0
+    is_even = total.view(np.uint64) & 1 == 0
+    neighbour = np.nextafter(total, np.copysign(inf, rest))
+    return np.where(is_inexact & is_even, neighbour, total)
 
 
 def odd(x):
     """Integers as fp64, rounded to odd."""
     if x.itemsize == 8:
-        sticky = (x >> 11 | (x & 2047 != 0)) << 11
-        x = np.where(np.abs(x) < 1 << 53, x, sticky)
+        lacks = x & 2047 != 0
+        sticky = (x >> 11 | lacks) << 11
+        is_exact = np.abs(x) < 1 << 53
+        x = np.where(is_exact, x, sticky)
     return x.astype(FP64)
 
 
@@ -108,8 +127,10 @@ def fma(a, b, c):
     total = product + c
     result = total.astype(FP32)
     rest = total - result  # a power of two if total is between two results: then its own rounding counts
-    if np.count_nonzero(rest) and np.count_nonzero((rest.view(np.uint64) & FRACTION == 0) & (rest != 0)):
-        return exact_sum(product, c).astype(FP32)
+    if np.count_nonzero(rest):
+        has_no_fraction = rest.view(np.uint64) & FRACTION == 0
+        if np.count_nonzero(has_no_fraction & (rest != 0)):
+            return exact_sum(product, c).astype(FP32)
     return result
 
 
@@ -128,16 +149,21 @@ RATIOS = {
 def exactly(mode: str, operation: str, *operands):
     """fp64, each lane in Python's integers, whose quotient is rounded to the nearest."""
     plain, ratio = RATIOS[operation]
+    power = 1
+    if operation == "sqrt":
+        power = 2
+    columns = [plain(*operands), *operands]
     results = []
-    for nearest, *given in zip(plain(*operands).tolist(), *map(np.ndarray.tolist, operands), strict=True):
-        n = d = 0
+    for nearest, *given in zip(*map(np.ndarray.tolist, columns), strict=True):
+        n = 0
+        d = 0
         if nearest == nearest and all(map(isfinite, given)):
             parts = []
             for number in given:
                 parts += number.as_integer_ratio()
             n, d = ratio(*parts)
         if n and d:
-            nearest = rounded(mode, nearest, n, d, 2 if operation == "sqrt" else 1)
+            nearest = rounded(mode, nearest, n, d, power)
         results.append(nearest)
     return np.array(results)
 
@@ -149,7 +175,9 @@ def rounded(mode: str, nearest: float, n: int, d: int, power: int) -> float:
         try:
             nearest = n / d
         except OverflowError:
-            nearest = inf if is_positive else -inf
+            nearest = inf
+            if not is_positive:
+                nearest = -inf
     if mode == "rn":
         return nearest
     lacks = -nearest
@@ -157,10 +185,14 @@ def rounded(mode: str, nearest: float, n: int, d: int, power: int) -> float:
         p, q = nearest.as_integer_ratio()
         lacks = (n * q**power - p**power * d) * d  # only its sign counts
     if mode == "rz":
-        mode = "rm" if is_positive else "rp"
-    if mode == "rp":
-        return nextafter(nearest, inf) if lacks > 0 else nearest
-    return nextafter(nearest, -inf) if lacks < 0 else nearest
+        mode = "rp"
+        if is_positive:
+            mode = "rm"
+    if mode == "rp" and lacks > 0:
+        return nextafter(nearest, inf)
+    if mode == "rm" and lacks < 0:
+        return nextafter(nearest, -inf)
+    return nearest
 
 
 def to_integer(x, dtype, nan: int):
@@ -169,13 +201,17 @@ def to_integer(x, dtype, nan: int):
     is_inside = (x >= limits.min) & (x < limits.max + 1)
     below = np.where(x < 0, dtype.type(limits.min), dtype.type(nan))
     ends = np.where(x > 0, dtype.type(limits.max), below)
-    return np.where(is_inside, np.where(is_inside, x, 0).astype(dtype), ends)
+    integers = np.where(is_inside, x, 0).astype(dtype)
+    return np.where(is_inside, integers, ends)
 
 
 def clipped(x, dtype):
     """Integers to the range of another type."""
-    source, target = np.iinfo(x.dtype), np.iinfo(dtype)
-    return np.clip(x, max(source.min, target.min), min(source.max, target.max)).astype(dtype)
+    source = np.iinfo(x.dtype)
+    target = np.iinfo(dtype)
+    low = max(source.min, target.min)
+    high = min(source.max, target.max)
+    return np.clip(x, low, high).astype(dtype)
 
 
 def pair(low, high):
@@ -188,7 +224,8 @@ def pair(low, high):
 
 def flush(x):
     """.ftz: subnormals to zeros of their sign."""
-    return x * (np.abs(x) >= np.finfo(x.dtype).tiny)
+    is_normal = np.abs(x) >= np.finfo(x.dtype).tiny
+    return x * is_normal
 
 
 def saturated(x):
@@ -209,9 +246,11 @@ def within(x, kind: str):
 
 def quotient(a, b):
     """div.approx: a divisor beyond 2^126 gives 0, and NaN of infinity (9.7.3.8)."""
-    return np.where(np.abs(b) > 2.0**126, a * np.copysign(0, b), a / b)
+    zeros = a * np.copysign(0, b)
+    return np.where(np.abs(b) > 2.0**126, zeros, a / b)
 
 
 def upper(x):
     """The word of an fp64 that rcp and rsqrt.approx.ftz look at, and all that they give (9.7.3.14, 9.7.3.17)."""
-    return (x.view(np.uint64) >> 32 << 32).view(FP64)
+    word = x.view(np.uint64) >> 32
+    return (word << 32).view(FP64)

@@ -11,9 +11,11 @@ WORD = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
 
 def divide(a, b):
     """Towards zero. By zero anything may come out (9.7.1.8); here 0."""
-    quotient = a // np.where(b == 0, 1, b)
-    is_below = (quotient * b != a) & ((a < 0) != (b < 0))
-    return np.where(b == 0, 0, quotient + is_below)
+    is_zero = b == 0
+    quotient = a // np.where(is_zero, 1, b)
+    is_inexact = quotient * b != a
+    is_negative = (a < 0) != (b < 0)
+    return np.where(is_zero, 0, quotient + (is_inexact & is_negative))
 
 
 def remainder(a, b):
@@ -23,21 +25,28 @@ def remainder(a, b):
 def shift_left(a, by):
     """By the width or more: 0 (9.7.8.8)."""
     width = 8 * a.itemsize
-    shifted = a << np.minimum(by, width - 1).astype(a.dtype)
+    distance = np.minimum(by, width - 1)
+    shifted = a << distance.astype(a.dtype)
     return np.where(by < width, shifted, 0)
 
 
 def shift_right(a, by):
     """By the width or more: 0, or the sign."""
     width = 8 * a.itemsize
-    shifted = a >> np.minimum(by, width - 1).astype(a.dtype)
-    return shifted if a.dtype.kind == "i" else np.where(by < width, shifted, 0)
+    distance = np.minimum(by, width - 1)
+    shifted = a >> distance.astype(a.dtype)
+    if a.dtype.kind == "i":
+        return shifted
+    return np.where(by < width, shifted, 0)
 
 
 def high_half(a, b):
-    wide = object if a.itemsize == 8 else np.dtype(f"{a.dtype.kind}{2 * a.itemsize}")
+    wide = object
+    if a.itemsize < 8:
+        wide = f"{a.dtype.kind}{2 * a.itemsize}"
     product = a.astype(wide) * b
-    return (product >> 8 * a.itemsize).astype(a.dtype)
+    upper = product >> 8 * a.itemsize
+    return upper.astype(a.dtype)
 
 
 def carry(a, b, carried):
@@ -52,12 +61,15 @@ def bit_length(a):
     a = a.astype(np.uint64)
     _, high = np.frexp(a >> 32)
     _, low = np.frexp(a & 0xFFFFFFFF)
-    return np.where(high > 0, high + 32, low).astype(np.uint32)
+    length = np.where(high > 0, high + 32, low)
+    return length.astype(np.uint32)
 
 
 def reverse(a):
-    unpacked = np.unpackbits(a.view(np.uint8).reshape(-1, a.itemsize), axis=1, bitorder="little")
-    return np.packbits(unpacked[:, ::-1], axis=1, bitorder="little").view(a.dtype)[:, 0]
+    data = a.view(np.uint8).reshape(-1, a.itemsize)
+    unpacked = np.unpackbits(data, axis=1, bitorder="little")
+    packed = np.packbits(unpacked[:, ::-1], axis=1, bitorder="little")
+    return packed.view(a.dtype)[:, 0]
 
 
 def field(a, start, length):
@@ -72,9 +84,12 @@ def field(a, start, length):
 
 def insert(a, into, start, length):
     """bfi: the lowest bits of a, into others from `start` on (9.7.1.20)."""
+    start = start & 255
     ones = a | ~a
-    mask = shift_left(~shift_left(ones, length & 255), start & 255)
-    return into & ~mask | shift_left(a, start & 255) & mask
+    above = shift_left(ones, length & 255)
+    mask = shift_left(~above, start)
+    bits = shift_left(a, start)
+    return into & ~mask | bits & mask
 
 
 def permute(a, b, selector):
@@ -83,15 +98,21 @@ def permute(a, b, selector):
     both = np.stack((a, b), axis=1).view(np.uint8)
     out = np.take_along_axis(both, chosen & 7, axis=1)
     signs = (out >> 7) * 255
-    return np.where(chosen & 8, signs, out).view(np.uint32)[:, 0]
+    words = np.where(chosen & 8, signs, out).view(np.uint32)
+    return words[:, 0]
 
 
 def funnel(low, high, by):
     """The upper half of two words, shifted left by up to 32 bits (9.7.8.7)."""
-    return ((high.astype(np.uint64) << 32 | low) << by >> 32).astype(np.uint32)
+    both = high.astype(np.uint64) << 32 | low
+    upper = both << by >> 32
+    return upper.astype(np.uint32)
 
 
 def dot_bytes(a, b, total):
     """dp4a (9.7.1.23)."""
-    products = a.view(f"{a.dtype.kind}1").astype(np.int32) * b.view(f"{b.dtype.kind}1")
-    return products.reshape(-1, 4).sum(1, dtype=np.int32).view(np.uint32) + total
+    x = a.view(f"{a.dtype.kind}1").astype(np.int32)
+    y = b.view(f"{b.dtype.kind}1")
+    products = (x * y).reshape(-1, 4)
+    sums = products.sum(1, dtype=np.int32)
+    return sums.view(np.uint32) + total
