@@ -117,7 +117,9 @@ def qualified(inst, *more: str) -> tuple[str | None, str | None, str | None]:
 
 def chosen(w, values: np.ndarray) -> np.ndarray:
     """Of the lanes that take part."""
-    return values if w.mask is None else values[w.mask]
+    if w.mask is None:
+        return values
+    return values[w.mask]
 
 
 def numbers(w, get: Callable) -> list[int]:
@@ -137,7 +139,9 @@ def in_lanes(w, rows: Rows) -> Rows:
 def read_shared(w, at: Addresses, size: int, instruction, strong: Strong | None = None) -> Rows:
     data = np.zeros((len(at), size), np.uint8)
     for shared, which, places in w.cta.cluster.places(at, size, instruction):
-        number = _begin(w, shared.releases, places, instruction, strong) if strong else 0
+        number = 0
+        if strong:
+            number = _begin(w, shared.releases, places, instruction, strong)
         shared.note_read(granules(places, size), w.clock, GENERIC, w.agent, w.epoch, instruction, number)
         data[which] = shared.load(places, size)
     return data
@@ -164,7 +168,9 @@ def _beside(w, shared, at: Addresses, data: Rows, instruction) -> Clock | None:
     _, from_behind = np.unique(at[::-1], return_index=True)
     last = len(at) - 1 - from_behind  # of the lanes that store at one address
     before = shared.data[each_byte(at[last], data.shape[1])]
-    return w.clock.knowing(others) if before.tobytes() == data[last].tobytes() else None
+    if before.tobytes() == data[last].tobytes():
+        return w.clock.knowing(others)
+    return None
 
 
 def read_global(w, at: Addresses, size: int, instruction, strong: Strong | None) -> Rows:
@@ -196,7 +202,8 @@ def write_global(w, at: Addresses, data: Rows, instruction, strong: Strong | Non
         except RaceError:
             if strong:
                 raise
-            memory.note_write(region, g, w.clock, GENERIC, number, instruction, _of_copies(w, at[which], places))
+            of_readers = _of_copies(w, at[which], places)
+            memory.note_write(region, g, w.clock, GENERIC, number, instruction, of_readers)
         region.check_covered(places, instruction)
         region.store(places, data[which])
         _end(w, region.releases, places, strong)
@@ -204,7 +211,9 @@ def write_global(w, at: Addresses, data: Rows, instruction, strong: Strong | Non
 
 def _elements(at: Addresses, places: Places) -> bytes:
     """Addresses in their own order, each once."""
-    return (at if isinstance(places, slice) else np.unique(at)).tobytes()
+    if not isinstance(places, slice):
+        at = np.unique(at)
+    return at.tobytes()
 
 
 def _note_copy(w, elements: bytes, load) -> None:
@@ -278,9 +287,13 @@ def _parts(w, space: str | None, at: Addresses) -> Iterator[tuple[str, Which, Ad
     for window in sorted(set(windows.tolist())):
         which = windows == window
         if window not in WINDOWS:
-            raise BoundsError(f"generic address {at[which].item(0):#x} is in no window", None, at[which].item(0))
+            address = at[which].item(0)
+            raise BoundsError(f"generic address {address:#x} is in no window", None, address)
         w.mask = np.isin(LANE, lanes[which])
-        yield WINDOWS[window], which, at[which] - (window if window != PARAMETERS else 0)
+        offsets = at[which]
+        if window != PARAMETERS:
+            offsets = offsets - window
+        yield WINDOWS[window], which, offsets
     w.mask = mask
 
 
@@ -306,8 +319,10 @@ def _form(inst) -> tuple[str, str | None, Strong | None]:
 def load(program, inst):
     kind, space, strong = _form(inst)
     registers, where_text = inst.args[:2]
-    if space == "param" and (load_parameter := parameter(program, where_text, registers, kind)):
-        return load_parameter
+    if space == "param":
+        load_parameter = parameter(program, where_text, registers, kind)
+        if load_parameter:
+            return load_parameter
     where = program.address(where_text)
     puts = program.puts(registers, kind)
     dtype = np.dtype(numpy_name(kind))
@@ -366,7 +381,11 @@ ATOMIC = re.compile(r"[bus](16|32|64)|f(32|64)|b?f16(x2)?")
 
 def changed(operation: str, kind: str, flushes: bool, *rows: Rows) -> Rows:
     """Return bytes: of each element what an atomic or a reduction leaves of the old bytes and its operands'."""
-    into = out = _flushed if flushes else np.asarray
+    into = np.asarray
+    out = np.asarray
+    if flushes:
+        into = _flushed
+        out = _flushed
     if kind.startswith("bf"):
         into = from_bf16
         out = to_bf16
@@ -390,7 +409,10 @@ def atomic(program, inst):
     kind = next(filter(ATOMIC.fullmatch, words), "")
     space, semantics, reach = qualified(inst, kind, "noftz", *CHANGES)
     operation = next((word for word in words if word in CHANGES), None)
-    if operation is None or ("f" if "f" in kind else kind[:1]) not in CHANGES[operation][0]:
+    letter = kind[:1]
+    if "f" in kind:
+        letter = "f"
+    if operation is None or letter not in CHANGES[operation][0]:
         raise UnknownError("an atomic that this machine does not know")
     width = bits(kind)
     target, where_text, *texts = inst.args if name == "atom" else ("_", *inst.args)
@@ -464,5 +486,8 @@ def is_in_space(w, inst, put, address):
 @family("prefetch", "prefetchu", "cp.async.bulk.prefetch", "applypriority", "createpolicy", quiet=True)
 def hint(program, inst):
     """Nothing but time depends on it. A policy is a number that no program looks into."""
-    put = program.put(inst.args[0] if inst.op.startswith("createpolicy") else "_", "b64")
+    target = "_"
+    if inst.op.startswith("createpolicy"):
+        target = inst.args[0]
+    put = program.put(target, "b64")
     return lambda w: put(w, np.zeros(LANES, np.uint64))

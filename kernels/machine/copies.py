@@ -52,13 +52,18 @@ def copy(program, inst):
     if "L2::cache_hint" in words:
         more.pop()
     size = int(size_text, 0)
-    sizes = (16,) if way == "cg" else (4, 8, 16)
+    sizes = (4, 8, 16)
+    if way == "cg":
+        sizes = (16,)
     if size not in sizes or len(more) > 1:
         raise UnknownError("operands that this machine does not know")
     to = program.shared_address(target_text)
     source = program.address(source_text)
     ignored = bool(more) and program.kernel.kind(more[0]) == "pred"
-    given = program.get([*more, size_text][0], "pred" if ignored else "u32")
+    kind = "u32"
+    if ignored:
+        kind = "pred"
+    given = program.get([*more, size_text][0], kind)
 
     def run(w):
         cta = w.cta
@@ -73,13 +78,15 @@ def copy(program, inst):
         copies = w.group("cp.async")
         number = cta.machine.ledger.note(cta.agent(4, w.number), copies.number, w, inst)
         target_places = cta.shared.places(target, size, inst)
-        cta.shared.note_write(granules(target_places, size), w.clock, GENERIC, number, inst)
+        g = granules(target_places, size)
+        cta.shared.note_write(g, w.clock, GENERIC, number, inst)
         cta.shared.data[target_places] = EMPTY
         parts = []
         for part in np.unique(sizes[sizes > 0]).tolist():  # most often one
             rows = np.flatnonzero(sizes == part)
             for region, which, places in memory.places(at[rows], part, inst, size):
-                memory.note_read(region, granules(places, part), w.clock, GENERIC, number, inst)
+                g = granules(places, part)
+                memory.note_read(region, g, w.clock, GENERIC, number, inst)
                 parts.append((rows[which], region, places, part))
 
         def land():
@@ -106,7 +113,8 @@ def wait(w, inst, left=0):
     copies = w.group("cp.async")
     if inst.op.endswith("_all") and copies.open:
         copies.commit()
-    if ready := copies.wait(left):
+    ready = copies.wait(left)
+    if ready:
         return ready
     w.clock.put(w.cta.agent(4, w.number), copies.known, GENERIC)
 
@@ -148,13 +156,17 @@ def _of_tensor(program, inst, text: str) -> Find:
     base, names = text.strip("[] ").split(",", 1)
     map_address = program.get(base, "b64")
     coordinates = [program.get(name, "s32") for name in reversed(names_in(names))]
-    whole = STORED if ".global.shared::cta" in inst.op else 1
+    whole = 1
+    if ".global.shared::cta" in inst.op:
+        whole = STORED
 
     def find(w, lane: int, number: int) -> Part:
-        tensor_map = map_at(w, int(map_address(w)[lane]), number, inst)
+        address = int(map_address(w)[lane])
+        tensor_map = map_at(w, address, number, inst)
         region = w.cta.machine.memory.region(tensor_map.address, inst)
+        start = tensor_map.address % 2**REGION_BITS
         at = [int(get(w)[lane]) for get in coordinates]
-        return tensor_map.part(region, tensor_map.address % 2**REGION_BITS, at, whole)
+        return tensor_map.part(region, start, at, whole)
 
     return find
 
@@ -201,15 +213,18 @@ def bulk(program, inst):
         raise UnknownError("a bulk copy that this machine does not know")
     if match["hint"]:
         args.pop()
-    far = 1 if match["load"] else 0  # global memory, or another CTA's
+    far = 0  # which operand is in global memory, or another CTA's
+    if match["load"]:
+        far = 1
     if match["dim"]:
+        unit = 128
         find = _of_tensor(program, inst, args[far])
     else:
+        unit = 16
         size_text = args.pop(2)
         kind = match["kind"] or "u8"
         space = match["source"] or "global"
         find = _of_bytes(program, inst, args[far], size_text, kind, space)
-    unit = 128 if match["dim"] else 16
     if match["load"]:
         target_text, _, *more = args
         return _load(program, inst, find, unit, target_text, *more)
@@ -219,7 +234,9 @@ def bulk(program, inst):
 def _load(program, inst, find: Find, unit: int, target_text: str, barrier_text: str, mask_text: str | None = None):
     target = program.address(target_text)
     bar = program.address(barrier_text)
-    mask = program.get(mask_text, "b16") if mask_text else None
+    mask = None
+    if mask_text:
+        mask = program.get(mask_text, "b16")
 
     def load(w):
         cta = w.cta
@@ -228,10 +245,13 @@ def _load(program, inst, find: Find, unit: int, target_text: str, barrier_text: 
             holder, at = cta.cluster.locate(int(bar(w)[lane]))
             if holder is not receiver:
                 raise UnknownError(f"{inst}: an mbarrier of another CTA than where the bytes go")
-            ranks = int(mask(w)[lane]) if mask else 1 << receiver.rank
+            ranks = 1 << receiver.rank
+            if mask:
+                ranks = int(mask(w)[lane])
             for peer in cta.cluster.ctas:
                 if ranks >> peer.rank & 1:
-                    _load_to(w, peer, address, mbarrier_of(w, peer, at), inst, lane, find, unit)
+                    mbarrier = mbarrier_of(w, peer, at)
+                    _load_to(w, peer, address, mbarrier, inst, lane, find, unit)
 
     return load
 
@@ -247,7 +267,8 @@ def _load_to(w, cta, address: int, mbarrier, inst, lane: int, find: Find, unit: 
     else:
         machine.memory.note_read(part.region, part.granules, w.clock, GLOBAL, number, inst)
     box = part.map
-    shared.note_write(_granules(cta, box, address, unit), w.clock, SHARED, number, inst)
+    g = _granules(cta, box, address, unit)
+    shared.note_write(g, w.clock, SHARED, number, inst)
     shared.data[address : address + box.bytes] = EMPTY
     mbarrier.flying += box.bytes
 
@@ -258,7 +279,8 @@ def _load_to(w, cta, address: int, mbarrier, inst, lane: int, find: Find, unit: 
             data[:] = np.resize(fill, box.extent)
         data[part.inside] = part.region.data[part.offsets]
         if box.kind == "tf32":
-            data = to_tf32(data.view(np.uint32)).view(np.uint8)
+            words = to_tf32(data.view(np.uint32))
+            data = words.view(np.uint8)
         shared.data[box.places(address)] = data
         mbarrier.land(box.bytes, box.bytes)
 
@@ -267,8 +289,10 @@ def _load_to(w, cta, address: int, mbarrier, inst, lane: int, find: Find, unit: 
 
 def to_tf32(bits: np.ndarray) -> np.ndarray:
     """Round to the nearest, ties to even, as python/test/gluon/test_core.py of Triton expects of the hardware."""
-    rounded = bits + (0xFFF + (bits >> 13 & 1)) & 0xFFFFE000
-    return np.where(bits & 0x7F800000 == 0x7F800000, bits, rounded).astype(np.uint32)
+    is_odd = bits >> 13 & 1
+    rounded = bits + (0xFFF + is_odd) & 0xFFFFE000
+    is_finite = bits & 0x7F800000 != 0x7F800000
+    return np.where(is_finite, rounded, bits).astype(np.uint32)
 
 
 NUMBERS = {"u32", "s32", "u64", "f16", "bf16"}
@@ -321,12 +345,15 @@ def _store_part(w, part: Part, address: int, inst, operation: str | None) -> Non
         return cta.shared.data[part.map.places(address)][part.inside]
 
     writer = cta.agent(3, w.number)
-    scope = w.scope("gpu") if operation else None  # each of its operations is relaxed, at that scope
+    scope = None
+    if operation:
+        scope = w.scope("gpu")  # each of its operations is relaxed, at that scope
     number = machine.ledger.note(writer, stores.number, w, inst, generic=False, scope=scope)
     clock = w.clock
     if len(cta.cluster.ctas) > 1 and not operation:
         content = hash((part.offsets.tobytes(), piece().tobytes()))
-        clock = clock.knowing(cta.cluster.replicas.before(inst.line, w.agent, writer, content))
+        others = cta.cluster.replicas.before(inst.line, w.agent, writer, content)
+        clock = clock.knowing(others)
     part.region.check_covered(part.offsets, inst)
     if operation and part.region.empty is not None:
         machine.memory.note_read(part.region, part.granules, clock, GLOBAL, number, inst)
@@ -336,10 +363,14 @@ def _store_part(w, part: Part, address: int, inst, operation: str | None) -> Non
     def write():
         (new,) = pieces
         if operation:
-            new = changed(operation, part.map.kind, False, data[part.offsets], new)
+            old = data[part.offsets]
+            new = changed(operation, part.map.kind, False, old, new)
         data[part.offsets] = new
 
-    first = Event("TMA store", cta, lambda: pieces.append(piece()))
+    def read():
+        pieces.append(piece())
+
+    first = Event("TMA store", cta, read)
     event = Event("TMA store", cta, write, [first])
     machine.begin(first)
     machine.begin(event)
@@ -355,7 +386,11 @@ def commit_stores(w, inst):
 def wait_for_stores(w, inst, left):
     stores = w.group("bulk stores")
     reads = inst.op.endswith(".read")
-    if ready := stores.wait(left, reads=reads):
+    ready = stores.wait(left, reads=reads)
+    if ready:
         return ready
-    for kind in (2,) if reads else (2, 3):
+    kinds = (2, 3)
+    if reads:
+        kinds = (2,)
+    for kind in kinds:
         w.clock.put(w.cta.agent(kind, w.number), stores.known)

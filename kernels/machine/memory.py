@@ -105,17 +105,23 @@ class Noted:
             lowest = min(every)
             highest = max(every)
         if lowest < 0 or highest + size > len(self.data):
-            wrong = lowest if lowest < 0 else highest
-            raise BoundsError(f"{instruction}: byte {wrong} of {self.name} of {len(self.data)} bytes", self, wrong)
+            wrong = highest
+            if lowest < 0:
+                wrong = lowest
+            message = f"{instruction}: byte {wrong} of {self.name} of {len(self.data)} bytes"
+            raise BoundsError(message, self, wrong)
         for at in every:
             if at % unit:
-                raise BoundsError(f"{instruction}: byte {at} of {self.name} is no multiple of {unit}", self, at)
+                message = f"{instruction}: byte {at} of {self.name} is no multiple of {unit}"
+                raise BoundsError(message, self, at)
 
     def load(self, places: Places, size: int) -> Rows:
         return self.data[places].reshape(-1, size)
 
     def store(self, places: Places, rows: Rows) -> None:
-        self.data[places] = rows.reshape(-1) if isinstance(places, slice) else rows
+        if isinstance(places, slice):
+            rows = rows.reshape(-1)
+        self.data[places] = rows
 
     def index(self, g):
         """Return where `g`, an index of any kind, of granules or `Single`, stand in `writes` and `reads`."""
@@ -132,15 +138,16 @@ class Noted:
         if self.split is not None:
             split = self.split[g]
             if split.any():
-                every = np.arange(g.start, g.stop) if isinstance(g, slice) else g
-                return np.concatenate([every.reshape(-1), every[split] + count])
+                if isinstance(g, slice):
+                    g = np.arange(g.start, g.stop)
+                return np.concatenate([g.reshape(-1), g[split] + count])
         return g
 
     def first_byte(self, g, holds: np.ndarray) -> int:
         """Return the first byte at `g`, as `index` returns it, that something holds for."""
         every = np.arange(len(self.writes))[g]
-        first = every.item(int(np.argmax(holds)))
-        second, whole = divmod(first, len(self.writes) // GRANULE)
+        first = int(np.argmax(holds))
+        second, whole = divmod(every.item(first), len(self.writes) // GRANULE)
         return whole * GRANULE + second
 
     def compare(self, noted, g, clock, row: int, number: int, instruction, does: str, did: str) -> None:
@@ -156,7 +163,8 @@ class Noted:
         elif scope and late.scope:
             missing = "and one of their scopes does not reach the other"
         message = f"{instruction} {does} {self.name} that {late} {did}, {missing}"
-        raise RaceError(message, self, self.first_byte(g, numbers == late.number), late.agent)
+        byte = self.first_byte(g, numbers == late.number)
+        raise RaceError(message, self, byte, late.agent)
 
 
 class Shared(Noted):
@@ -171,7 +179,9 @@ class Shared(Noted):
         self.replicas = Replicas()
 
     def places(self, at: Addresses, size: int, instruction) -> Places:
-        places = in_a_row(at, size) or each_byte(at, size)
+        places = in_a_row(at, size)
+        if places is None:
+            places = each_byte(at, size)
         self.check_bounds(places, size, min(size, 16), instruction)
         return places
 
@@ -183,7 +193,9 @@ class Shared(Noted):
             byte = self.first_byte(g, numbers == 0)
             raise UninitialisedError(f"{instruction} reads shared memory that nobody wrote", self, byte)
         self.compare(self.writes, g, clock, row, strong, instruction, "reads", "wrote")
-        self.reads[agent - self.first, g] = -epoch if strong else epoch
+        if strong:
+            epoch = -epoch
+        self.reads[agent - self.first, g] = epoch
 
     def note_write(self, g, clock: Clock, row: int, number: int, instruction, of_writers: Clock | None = None) -> None:
         """Check and remember a write. `of_writers`: a clock that knows more of other writes than `clock`."""
@@ -193,9 +205,11 @@ class Shared(Noted):
         if not self.ledger.accesses[number].scope:  # else those that are strong may read at the same time
             reads = np.abs(reads)
         known = clock.of(self.first, len(reads))
-        late = reads > known.reshape(-1, *[1] * (reads.ndim - 1))
+        axes = [1] * (reads.ndim - 1)
+        late = reads > known.reshape(-1, *axes)
         if np.count_nonzero(late):
-            reader = int(np.nonzero(late)[0][0])
+            readers = np.nonzero(late)[0]
+            reader = int(readers[0])
             byte = self.first_byte(g, late[reader])
             message = f"{instruction} overwrites shared memory while reader {reader} of the CTA may still read it"
             raise RaceError(message, self, byte, self.first + reader)
@@ -227,7 +241,8 @@ class Region(Noted):
         inside = self.covered[places]
         if not inside.all():
             every = np.arange(len(self.data))[places]
-            byte = every.item(int(np.argmin(inside)))
+            first = int(np.argmin(inside))
+            byte = every.item(first)
             raise BoundsError(f"{instruction} writes what no argument covers", self, byte)
 
 
@@ -260,13 +275,15 @@ class GlobalMemory:
     def region(self, address: int, instruction) -> Region:
         number = address >> REGION_BITS
         if not 0 < number <= len(self.regions):
-            raise BoundsError(f"{instruction}: global address {address:#x} is outside of every tensor", None, address)
+            message = f"{instruction}: global address {address:#x} is outside of every tensor"
+            raise BoundsError(message, None, address)
         return self.regions[number - 1]
 
     def places(self, at: Addresses, size: int, instruction, unit: int = 0) -> Iterator[tuple[Region, Which, Places]]:
         """For each array that `size` bytes at some of the addresses are of: it, which of them, and where in it.
         Addresses are multiples of `unit`, of `size` by default."""
-        if row := in_a_row(at, size):
+        row = in_a_row(at, size)
+        if row:
             region = self.region(row.start, instruction)
             start = row.start % (1 << REGION_BITS)
             places = slice(start, start + size * len(at))
@@ -276,9 +293,12 @@ class GlobalMemory:
         numbers = at >> REGION_BITS
         touched = sorted(set(numbers.tolist()))
         for number in touched:
-            which = numbers == number if len(touched) > 1 else EVERY
-            region = self.region(at[which].item(0), instruction)
-            places = each_byte(at[which] - (number << REGION_BITS), size)
+            which = EVERY
+            if len(touched) > 1:
+                which = numbers == number
+            addresses = at[which]
+            region = self.region(addresses.item(0), instruction)
+            places = each_byte(addresses - (number << REGION_BITS), size)
             region.check_bounds(places, size, unit or size, instruction)
             yield region, which, places
 
@@ -303,11 +323,15 @@ class GlobalMemory:
 
     def add_map(self, tensor_map: bytes) -> int:
         """Return the address of a tensor map that the host passes to a kernel."""
+        address = MAPS + len(self.maps) * MAP_BYTES
         self.maps.append(tensor_map)
-        return MAPS + (len(self.maps) - 1) * MAP_BYTES
+        return address
 
 
 def swizzled(address: np.ndarray, mode: int) -> np.ndarray:
     """Return where a 16-byte unit lies: bits 4 and on of its address, as many as the mode, times those from bit 7 (PTX
     ISA 8.7, 5.5.7 and 9.7.15.5.1)."""
-    return address ^ (address >> 7 & (1 << mode) - 1) << 4 if mode else address
+    if not mode:
+        return address
+    row = address >> 7 & (1 << mode) - 1
+    return address ^ row << 4

@@ -101,7 +101,10 @@ def forms() -> Iterator[tuple[str, Form]]:
         elif words[0] == "mma":
             total, x, w, before = words[-4:]
             if total == before:
-                yield opcode, Form(x, w, total, 8 if words[3].startswith("m8") else 16)
+                rows = 16
+                if words[3].startswith("m8"):
+                    rows = 8
+                yield opcode, Form(x, w, total, rows)
 
 
 FORMS = dict(forms())
@@ -121,9 +124,11 @@ def in_registers(form: Form, sums: np.ndarray) -> np.ndarray:
     fp16 ones share a register (figures 55 to 92 and 149 to 153)."""
     columns = sums.shape[1] // 8
     parts = sums.reshape(-1, form.rows // 8, 8, columns, 4, 2)  # n h q m t e
-    order, width = (0, 3, 1, 5, 2, 4), LANES
+    order = (0, 3, 1, 5, 2, 4)
+    width = LANES
     if form.sums == "f16":
-        order, width = (0, 3, 1, 2, 4, 5), 2 * LANES
+        order = (0, 3, 1, 2, 4, 5)
+        width = 2 * LANES
     return parts.transpose(order).reshape(len(parts), columns, -1, width)
 
 
@@ -136,7 +141,10 @@ def add(form: Form, parts: np.ndarray, before: np.ndarray | None, saturates: boo
         parts = parts + before.view(kind)
     if saturates:
         parts = parts.clip(-(2**31), 2**31 - 1)
-    return parts.astype(kind, copy=False).view(np.uint64 if kind is np.float64 else np.uint32)
+    word = np.uint32
+    if kind is np.float64:
+        word = np.uint64
+    return parts.astype(kind, copy=False).view(word)
 
 
 @family("mma", quiet=True)
@@ -149,13 +157,18 @@ def mma(program, inst):
 
     def prepare(instructions):
         """Registers of all D, A, B and C, of equal A or B once, and which A and which B each multiplies."""
-        targets, sums, pairs = [], [], []
-        xs, ws = {}, {}
+        targets = []
+        sums = []
+        pairs = []
+        xs = {}
+        ws = {}
         for each in instructions:
             target, x, w, total = (tuple(map(program.register, names_in(text))) for text in each.args)
             targets.extend(target)
             sums.extend(total)
-            pairs.append((xs.setdefault(x, len(xs)), ws.setdefault(w, len(ws))))
+            which_x = xs.setdefault(x, len(xs))
+            which_w = ws.setdefault(w, len(ws))
+            pairs.append((which_x, which_w))
         return targets, [*chain(*xs)], [*chain(*ws)], sums, tuple(np.transpose(pairs))
 
     def words(w, registers: list[int], size: int) -> np.ndarray:
@@ -166,8 +179,9 @@ def mma(program, inst):
         y = fragments(form.w, words(w, ws, w_size))
         before = words(w, sums, size)
         products = x.reshape(-1, x.shape[2]) @ y.reshape(-1, y.shape[2]).T
-        results = add(form, in_registers(form, products)[pairs], before, saturates)
-        for target, row in zip(targets, results.reshape(-1, LANES), strict=True):
+        parts = in_registers(form, products)[pairs]
+        rows = add(form, parts, before, saturates).reshape(-1, LANES)
+        for target, row in zip(targets, rows, strict=True):
             w.r[target] = row
 
     return at_once(program, inst, prepare, run)
@@ -192,7 +206,9 @@ class Pending(NDArrayOperatorsMixin):
 
     def __rshift__(self, by):
         """A half, as mov.b32 {%low, %high} takes it."""
-        return Half(self, by, np.uint32) if isinstance(by, int) else self._refuse()
+        if not isinstance(by, int):
+            self._refuse()
+        return Half(self, by, np.uint32)
 
 
 class Half(Pending):
@@ -215,7 +231,9 @@ class Half(Pending):
         return Half(self.whole, self.shift, kind)
 
     def __lshift__(self, by):
-        return self if by == self.shift else self._refuse()
+        if by != self.shift:
+            self._refuse()
+        return self
 
     def __or__(self, other):
         if type(other) is not Half or other.whole is not self.whole or other.shift == self.shift:
@@ -251,12 +269,15 @@ def operand_bytes(descriptor: int, first: int, rows: int, turned: bool) -> tuple
         wide = 1 << mode
         k = np.arange(16)[:, None]
         unit = np.arange(first // 8, (first + rows) // 8)
-        at = start + unit % wide * 16 + unit // wide * lead + k % 8 * (16 * wide) + k // 8 * stride
+        along_rows = unit % wide * 16 + unit // wide * lead
+        along_k = k % 8 * (16 * wide) + k // 8 * stride
     else:
         row = np.arange(first, first + rows)[:, None]
-        unit = np.arange(2)
-        at = start + row // 8 * stride + row % 8 * (16 << mode) + unit * (16 if mode else lead)
-    places = swizzled(at, mode)
+        if mode:
+            lead = 16
+        along_rows = row // 8 * stride + row % 8 * (16 << mode)
+        along_k = np.arange(2) * lead
+    places = swizzled(start + along_rows + along_k, mode)
     g = granules(each_byte(places.reshape(-1), 16), 16)
     return places // 16, g, int(g.max())
 
@@ -276,9 +297,11 @@ def commit(w, inst):
 def wait(w, inst, left):
     """A wgmma is one operation of a warpgroup's four warps, and groups are made "per warpgroup" (9.7.15.7.2). Once a
     group is complete, so are the reads of all four; what else the other three do, the wait does not tell."""
-    if ready := w.group("wgmma").wait(left):
+    group = w.group("wgmma")
+    ready = group.wait(left)
+    if ready:
         return ready
-    upto = w.group("wgmma").waited
+    upto = group.waited
     first = w.number // 4 * 4
     mates = [mate.group("wgmma") for mate in w.cta.warps[first : first + 4]]
 
@@ -304,7 +327,9 @@ def wgmma(program, inst):
     target, x_operand, w_operand, scale, *options = inst.args
     registers = list(map(program.register, names_in(target)))
     taken = itemgetter(*registers)
-    columns = len(registers) * (4 if form.sums == "f16" else 2)
+    columns = 2 * len(registers)
+    if form.sums == "f16":
+        columns *= 2
     saturates = ".satfinite" in inst.op
     x_registers = []
     if x_operand.startswith("{"):
@@ -313,7 +338,8 @@ def wgmma(program, inst):
         x_descriptor = program.get(x_operand, "b64")
     w_descriptor = program.get(w_operand, "b64")
     keep = program.get(scale, "pred")
-    scales, turns = options[:2], options[2:]  # integers have neither, and 16 bits alone are turned
+    scales = options[:2]  # integers have neither these nor turns, and 16 bits alone are turned
+    turns = options[2:]
     negates = scales.count("-1") == 1
     x_turned = len(turns) == 2 and turns[0] == "1"
     w_turned = turns[-1:] == ["1"]
@@ -321,7 +347,8 @@ def wgmma(program, inst):
     def located(w, kind: str, descriptor, first: int, rows: int, turned: bool) -> Callable[[], np.ndarray]:
         """An operand in shared memory, which is read in its own time."""
         shared = w.cta.shared
-        units, g, last = operand_bytes(uniform(w, descriptor(w), "a matrix descriptor"), first, rows, turned)
+        number = uniform(w, descriptor(w), "a matrix descriptor")
+        units, g, last = operand_bytes(number, first, rows, turned)
         if last >= len(shared.data) // GRANULE:
             raise BoundsError("a matrix descriptor reaches past the end of shared memory")
         shared.note_read(g, w.clock, SHARED, w.cta.agent(1, w.number), w.group("wgmma").number, inst)
@@ -329,7 +356,9 @@ def wgmma(program, inst):
         def fetch():
             whole = shared.data[: len(shared.data) & -16].view(UNIT)
             values = VALUES[kind](whole.take(units).view(np.uint8))
-            return values.T if turned else values
+            if turned:
+                return values.T
+            return values
 
         return fetch
 
@@ -337,7 +366,9 @@ def wgmma(program, inst):
         check_whole(w)
         group = w.group("wgmma")
         before = taken(w.r)
-        sums = before[0].sums if type(before[0]) is Pending else None
+        sums = None
+        if type(before[0]) is Pending:
+            sums = before[0].sums
         again = sums is not None and len(sums.registers) == len(before) and all(map(is_, sums.registers, before))
         # In flight they may be added to at once; whatever else wrote them, a fence has to follow (9.7.15.7.1).
         if not w.fenced and (x_registers or set(map(type, before)) != {Pending}):
@@ -358,14 +389,16 @@ def wgmma(program, inst):
 
         def run():
             x = fragments(form.x, x_words, 16)[0] if x_registers else fetch_x()
-            products = (-x if negates else x) @ fetch_w().T
+            if negates:
+                x = -x
+            products = x @ fetch_w().T
             added = None
             if keeps and again:
                 added = sums.values
             elif keeps:
                 added = np.stack([r.value() if type(r) is Pending else r for r in before])
-            parts = in_registers(form, products)
-            sums.values = add(form, parts.reshape(len(registers), -1), added, saturates)
+            parts = in_registers(form, products).reshape(len(registers), -1)
+            sums.values = add(form, parts, added, saturates)
 
         event = Event("wgmma", w.cta, run, w.wgmma_before)
         w.wgmma_before = [event]

@@ -86,7 +86,9 @@ class TensorMap:
         axes = zip(coordinates, self.shape, self.extent, self.strides, strict=True)
         for axis, (at, length, size, step) in enumerate(axes):
             if axis == innermost:  # it goes by bytes
-                at, length, step = at * step, length * step, 1
+                at *= step
+                length *= step
+                step = 1
             first = max(at, 0)
             end = max(min(at + size, length), first)
             if axis == innermost and end > first:
@@ -100,7 +102,8 @@ class TensorMap:
 
 @lru_cache(maxsize=256)
 def _places(address: int, extent: tuple[int, ...], swizzle: int) -> np.ndarray:
-    units = swizzled(address + np.arange(math.prod(extent) // 16) * 16, swizzle)
+    count = math.prod(extent) // 16
+    units = swizzled(address + np.arange(count) * 16, swizzle)
     return each_byte(units, 16).reshape(extent)
 
 
@@ -114,9 +117,10 @@ class Part(NamedTuple):
 
     @property
     def granules(self) -> np.ndarray:
-        if self.map.strides[-1] == 1:
-            return self.offsets // GRANULE
-        return self.offsets[..., ::GRANULE] // GRANULE
+        offsets = self.offsets
+        if self.map.strides[-1] > 1:
+            offsets = offsets[..., ::GRANULE]
+        return offsets // GRANULE
 
 
 def encode(
@@ -136,8 +140,9 @@ def encode(
     fields["global_dim"][:rank] = shape[::-1]
     fields["box_dim"][:rank] = box[::-1]
     fields["global_stride"][: rank - 1] = np.multiply(strides[-2::-1], SIZES[kind])
-    decode(raw.tobytes())
-    return raw.tobytes()
+    tensor_map = raw.tobytes()
+    decode(tensor_map)
+    return tensor_map
 
 
 @lru_cache(maxsize=256)
@@ -148,7 +153,8 @@ def decode(raw: bytes) -> TensorMap:
     swizzle = int(fields["swizzle_mode"])
     if fields["zero"] or rank > 5 or number >= len(KINDS) or swizzle > 3:
         raise TmaError("TMA is given no tensor map")
-    kind, size = KINDS[number], SIZES[number]
+    kind = KINDS[number]
+    size = SIZES[number]
     nan = fields["fill_mode"]
     address = int(fields["global_address"])
     shape = tuple(fields["global_dim"][:rank][::-1].tolist())
@@ -171,7 +177,9 @@ def decode(raw: bytes) -> TensorMap:
     if unusual or (swizzle and inner < 16 << swizzle):
         raise UnknownError("a tensor map that is interleaved, of element strides, .ftz, or narrower than its swizzle")
     # The constant for NaN is not public; this is what arithmetic on the GPU makes.
-    fill = b"\xff" * (size - 1) + b"\x7f" if nan else bytes(size)
+    fill = bytes(size)
+    if nan:
+        fill = b"\xff" * (size - 1) + b"\x7f"
     return TensorMap(address, shape, (*pitches, size), box, swizzle, kind, fill)
 
 
@@ -218,7 +226,8 @@ def replace(program, inst):
     name, kind = match.groups()
     place, *ordinals, text = inst.args
     index = 0, *(int(number, 0) for number in ordinals)
-    where, value = program.shared_address(place), program.get(text, kind)
+    where = program.shared_address(place)
+    value = program.get(text, kind)
 
     def write(w):
         shared = w.cta.shared
@@ -242,7 +251,8 @@ def publish(w, inst, to, source, size):
     """9.7.13.16: the copy is generic; that TMA may see it takes an acquire, too."""
     if size != MAP_BYTES:
         raise UnknownError(f"{inst}: a tensor map of another size")
-    shared, memory = w.cta.shared, w.cta.machine.memory
+    shared = w.cta.shared
+    memory = w.cta.machine.memory
     start = uniform(w, source(w), "the source of a tensor map")
     g = _in_shared(w, start)
     shared.note_read(g, w.clock, GENERIC, w.agent, w.epoch, inst)
