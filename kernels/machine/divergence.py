@@ -28,12 +28,16 @@ class Group:
 
 def here(w) -> np.ndarray:
     """The lanes of the group that goes on, or those of the warp."""
-    return np.ones(LANES, bool) if w.lanes is None else w.lanes
+    if w.lanes is None:
+        return np.ones(LANES, bool)
+    return w.lanes
 
 
 def active(w) -> np.ndarray:
     """Those that take part in an instruction."""
-    return here(w) if w.mask is None else w.mask
+    if w.mask is None:
+        return here(w)
+    return w.mask
 
 
 def go(w, pc: int, calls: tuple) -> None:
@@ -68,7 +72,9 @@ def is_complete(w, group: Group) -> bool:
     step = w.program.steps[group.pc]
     if not step.together or not hasattr(step.run, "members"):
         return not step.together
-    lanes = group.lanes & step.guard(w) if step.guard else group.lanes
+    lanes = group.lanes
+    if step.guard:
+        lanes = lanes & step.guard(w)
     members = np.bitwise_or.reduce(step.run.members(w)[lanes])
     missing = (members >> LANE & 1).astype(bool) & not_ended(w) & ~group.lanes
     return not missing.any()
@@ -85,7 +91,11 @@ def choose(w) -> bool:
     able = [group for group in groups if group.waits is None or group.waits()]
     going = [group for group in able if is_complete(w, group)]
     if not going and len(able) < len(groups):
-        w.ready = lambda: any(group.waits and group.waits() for group in groups)
+
+        def ready() -> bool:
+            return any(group.waits and group.waits() for group in groups)
+
+        w.ready = ready
         return False
     chosen = min(going or able, key=attrgetter("pc"))
     random = w.cta.machine.rng
@@ -96,7 +106,9 @@ def choose(w) -> bool:
     w.pc = chosen.pc
     w.calls = chosen.calls
     w.waits = None
-    w.lanes = None if chosen.lanes.all() else chosen.lanes
+    w.lanes = None
+    if not chosen.lanes.all():
+        w.lanes = chosen.lanes
     return True
 
 

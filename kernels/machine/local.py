@@ -94,7 +94,10 @@ VARIABLE = re.compile(r"[^\s(),]+")
 def call(program, inst):
     if inst.op not in ("call", "call.uni"):
         raise UnknownError("a call of another form than call.uni")
-    *results, name, parameters = inst.args if len(inst.args) > 1 else (*inst.args, "()")
+    args = inst.args
+    if len(args) == 1:
+        args = (*args, "()")
+    *results, name, parameters = args
     taken = VARIABLE.findall(parameters)
     given = VARIABLE.findall(" ".join(results))
     places = program.kernel.locals
@@ -112,7 +115,8 @@ def call(program, inst):
             if any(function is outer for *_, outer in w.calls):
                 raise UnknownError(f"{inst}: {name} calls itself")
             copy(w, into)
-            divergence.go(w, function.start, (*w.calls, (w.pc + 1, back, function)))
+            calls = (*w.calls, (w.pc + 1, back, function))
+            divergence.go(w, function.start, calls)
 
         return enter
     if name not in OUTSIDE:

@@ -26,14 +26,17 @@ FAR = 1 << 40
 
 class PtxKernel:
     def __init__(self, text: str, entry: str | None, block: Sequence[int], shared: int, cluster: int):
-        if min(block) < 1 or np.prod(block) > 1024 or max(block[2:], default=1) > 64 or shared < 0:
+        threads = np.prod(block)
+        along_z = max(block[2:], default=1)
+        if min(block) < 1 or threads > 1024 or along_z > 64 or shared < 0:
             limits = "a CTA has 1 to 1024 threads, at most 64 of them along z, and 0 bytes or more"
             raise ValueError(f"the block {block} with shared={shared}: {limits}")
         self.code = parse(text, entry, block)
         self.code.cluster = max(self.code.cluster, cluster)
         self.__name__ = self.code.name
         self.shared_bytes = self.code.shared_bytes + shared
-        self.target = [*re.findall(r"\.target\s+(\w+)", text), "sm_90a"][0]
+        targets = re.findall(r"\.target\s+(\w+)", text)
+        self.target = [*targets, "sm_90a"][0]
 
     def is_gluon(self) -> bool:
         return True  # its barriers are the author's, not Triton's
@@ -48,8 +51,14 @@ class PtxKernel:
         if not isinstance(args, (Mapping, Sequence)) or len(args) != len(names):
             listed = ", ".join(f"{name} ({self.form(name)})" for name in names)
             raise ValueError(f"{self.__name__} takes {len(names)} arguments: {listed}; given are {args!r:.60}")
-        given = dict(args if isinstance(args, Mapping) else zip(names, args, strict=True))
-        self.values(given, lambda tensor: FAR, lambda made: FAR)
+        if not isinstance(args, Mapping):
+            args = zip(names, args, strict=True)
+        given = dict(args)
+
+        def far(_) -> int:
+            return FAR
+
+        self.values(given, far, far)
         return given
 
     def form(self, name: str) -> str:
@@ -78,9 +87,13 @@ def number(value: Any, kind: str, address: Callable) -> int:
     """The bits of a number, or the address of a tensor."""
     width = int(kind[1:])
     if kind[0] == "f" or (kind[0] == "b" and isinstance(value, float)):
-        return int.from_bytes(struct.pack(FLOATS[width], value), "little")
-    value = address(value) if isinstance(value, Tensor) else operator.index(value)
-    return int.from_bytes(value.to_bytes(width // 8, "little", signed=value < 0), "little")
+        packed = struct.pack(FLOATS[width], value)
+        return int.from_bytes(packed, "little")
+    if isinstance(value, Tensor):
+        value = address(value)
+    integer = operator.index(value)
+    packed = integer.to_bytes(width // 8, "little", signed=integer < 0)
+    return int.from_bytes(packed, "little")
 
 
 def structure(value: Any, size: int, address: Callable) -> bytes:
@@ -89,7 +102,12 @@ def structure(value: Any, size: int, address: Callable) -> bytes:
     if isinstance(value, Tensor):
         value = "P", value
     if isinstance(value, tuple):
-        packed = struct.pack(*(address(part) if isinstance(part, Tensor) else part for part in value))
+        parts = []
+        for part in value:
+            if isinstance(part, Tensor):
+                part = address(part)
+            parts.append(part)
+        packed = struct.pack(*parts)
         return structure(packed.ljust(size, b"\0"), size, address)
     if isinstance(value, (int, float, str)):
         raise ValueError('give bytes, or a tuple as ("Pif", x, 3, 0.5), by the formats of struct')
@@ -105,7 +123,9 @@ def map_of(descriptor: Any, address: Callable) -> bytes:
     layout = getattr(descriptor, "layout", None)
     width = getattr(layout, "swizzle_byte_width", 0)
     floats = re.fullmatch(r"torch\.(b?f)loat(16|32|64)", str(tensor.dtype))
-    kind = floats[1] + floats[2] if floats else f"u{8 * tensor.itemsize}"
+    kind = f"u{8 * tensor.itemsize}"
+    if floats:
+        kind = floats[1] + floats[2]
     swizzle = max(width.bit_length() - 5, 0)  # 1 of 32 bytes, 2 of 64, 3 of 128
     shape = descriptor.shape
     strides = descriptor.strides

@@ -35,7 +35,9 @@ def page(title: str, *rows: Row) -> str:
 
 def remarks(texts: Sequence[str]) -> list[Row]:
     """What is no fault of a kernel."""
-    return [("note", "\n".join(["about this check, not your kernel:", *texts]))] if texts else []
+    if not texts:
+        return []
+    return [("note", "\n".join(["about this check, not your kernel:", *texts]))]
 
 
 def ranges(numbers: Iterable[int]) -> str:
@@ -49,7 +51,13 @@ def ranges(numbers: Iterable[int]) -> str:
         if not spans or spans[-1][-1] != number - 1:
             spans.append([])
         spans[-1].append(number)
-    return ", ".join(f"{span[0]}-{span[-1]}" if span[1:] else str(span[0]) for span in spans)
+    words = []
+    for first, *others in spans:
+        word = str(first)
+        if others:
+            word += f"-{others[-1]}"
+        words.append(word)
+    return ", ".join(words)
 
 
 def cta_name(cta: Cta) -> str:
@@ -79,7 +87,9 @@ def where(warp: Warp, inst: Instruction, lanes: Sequence[int] = (), who: str = "
             text = textwrap.shorten(ast.unparse(spans[row]).partition("\n")[0], 120, placeholder=" ...")
         lines.append(f"{inst.source}  {text}")
     if not who:
-        which = f", lane {ranges(lanes)}" if lanes else ""
+        which = ""
+        if lanes:
+            which = f", lane {ranges(lanes)}"
         threads = ranges(warp.number * LANES + lane for lane in lanes or range(LANES))
         who = f"{cta_name(warp.cta)}, warp {warp.number}{which} (thread {threads})"
     ptx = re.sub(r"\{(%\w+),[^}]{40,}, *(%\w+)\}", r"{\1, ..., \2}", str(replace(inst, source="")))
@@ -87,8 +97,13 @@ def where(warp: Warp, inst: Instruction, lanes: Sequence[int] = (), who: str = "
 
 
 def touched(touch: Touch, more: str = "") -> Row:
-    text = where(touch.warp, touch.inst, touch.lanes) if touch.inst else "a kernel of torch's"
-    return "writes" if touch.writes else "reads", text + more
+    word = "reads"
+    if touch.writes:
+        word = "writes"
+    text = "a kernel of torch's"
+    if touch.inst:
+        text = where(touch.warp, touch.inst, touch.lanes)
+    return word, text + more
 
 
 def place(tensors: Mapping[str, Tensor], memory: Shared | Region, byte: int, machine: Observed) -> str:
@@ -197,12 +212,16 @@ def fault(error: FaultError, machine: Observed, tensors: Mapping[str, Tensor], i
     touches = [touch for touch in machine.touches if touch.agent == error.agent]
     if warp is None and error.agent is not None and last:
         lacking = "a barrier of the cluster behind it (cluster.barrier(), barrier.cluster), before any CTA ends"
+        if not is_gluon:
+            lacking += COMPILED
         touch = touches[-1] if touches else last
-        return page(error.message, touched(touch), ("missing", lacking + COMPILED * (not is_gluon)))
+        return page(error.message, touched(touch), ("missing", lacking))
     if error.kind == "race" and error.agent is not None and last:
         conflicts = [touch for touch in touches if touch is not last and (touch.writes or last.writes)]
         first = conflicts[-1] if conflicts else last
-        both = "written twice" if first.writes and last.writes else "written and read"
+        both = "written and read"
+        if first.writes and last.writes:
+            both = "written twice"
         title = f"{place(tensors, error.memory, error.byte, machine)} is {both}, and nothing orders the two"
         return page(title, touched(first), touched(last), missing(first, last, error, is_gluon))
     if warp is None:
@@ -211,10 +230,15 @@ def fault(error: FaultError, machine: Observed, tensors: Mapping[str, Tensor], i
     if error.kind == "bounds" and error.byte is not None:
         title, address = bounds(error, machine, tensors)
         writes = bool(re.match(r"st|red|atom|cp\S*\.global\.shared", inst.op))
-        return page(title, touched(Touch(writes, warp.agent, warp, inst, lanes_at(warp, inst, address))))
-    lanes = [] if warp.mask is None else np.flatnonzero(warp.mask).tolist()
-    made = initialised(warp.cta, error.byte) if error.memory is warp.cta.shared else ""
-    return page(error.message, ("at", where(warp, inst, lanes) + made))
+        touch = Touch(writes, warp.agent, warp, inst, lanes_at(warp, inst, address))
+        return page(title, touched(touch))
+    lanes = []
+    if warp.mask is not None:
+        lanes = np.flatnonzero(warp.mask).tolist()
+    text = where(warp, inst, lanes)
+    if error.memory is warp.cta.shared:
+        text += initialised(warp.cta, error.byte)
+    return page(error.message, ("at", text))
 
 
 def bounds(error: FaultError, machine: Observed, tensors: Mapping[str, Tensor]) -> tuple[str, int]:
@@ -230,9 +254,10 @@ def bounds(error: FaultError, machine: Observed, tensors: Mapping[str, Tensor]) 
         memory = machine.memory.regions[number - 1]
         byte = address - (number << REGION_BITS)
     title = place(tensors, memory, byte, machine)
+    alignment = re.search(r"is no multiple of \d+", error.message)
     if error.message.endswith("no argument covers"):
         title += ": it is written, and no argument covers it"
-    elif alignment := re.search(r"is no multiple of \d+", error.message):
+    elif alignment:
         title += f": its address {alignment[0]}"
     return title, address
 
@@ -278,7 +303,8 @@ def hang(error: FaultError, machine: Machine, tensors: Mapping[str, Tensor]) -> 
         who += f", warp {ranges({warp.number for warp in warps})}"
         rows.append((word, where(warps[0], inst, (), who) + f"\n{text}"))
     for launch in machine.launches:
-        if waiting := launch.grid - launch.begun:
+        waiting = launch.grid - launch.begun
+        if waiting:
             text = f"{waiting} of {launch.grid} CTAs have not begun: the GPU holds {machine.slots} at a time"
             rows.append(("perhaps", f"{text};\nwhere all of them wait for each other, the grid must be no larger"))
     if error.message.startswith("more than"):
@@ -302,14 +328,16 @@ def polled(warp: Warp, pc: int, tensors: Mapping[str, Tensor]) -> list[str]:
             if 0 < number <= len(machine.memory.regions):
                 region = machine.memory.regions[number - 1]
                 name = place(tensors, region, byte, machine)
-                if len(value := region.data[byte : byte + 4].view(np.int32)):
-                    seen[name] = f"{name}, which holds {value[0]}"
+                values = region.data[byte : byte + 4].view(np.int32)
+                if len(values):
+                    seen[name] = f"{name}, which holds {values[0]}"
     return [*seen.values()]
 
 
 def waited_for(warp: Warp, inst: Instruction, ready: Ready) -> str:
     """What a warp waits for, and what of it is missing."""
-    if turn := warp.joined:
+    turn = warp.joined
+    if turn:
         others = ranges(mate.number for mate in warp.cta.warps if mate.alive and mate not in turn.arrived)
         return f"for {turn.threads // LANES - len(turn.arrived)} more warps; not there: warp {others}"
     if not inst.op.startswith("mbarrier"):

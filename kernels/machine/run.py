@@ -11,6 +11,7 @@ import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -102,7 +103,8 @@ def address(machine: Machine, tensor: Tensor) -> int:
 
 def parameters(machine: Machine, launch: Call, kernel_compiled: Compiled) -> list[int | bytes]:
     if isinstance(launch.kernel, PtxKernel):
-        return launch.kernel.values(launch.args, lambda tensor: address(machine, tensor), machine.memory.add_map)
+        place = partial(address, machine)
+        return launch.kernel.values(launch.args, place, machine.memory.add_map)
     kernel = kernel_compiled.triton
     names = kernel.src.fn.arg_names
     descriptors = iter(kernel.metadata.tensordesc_meta or ())
@@ -122,7 +124,10 @@ def parameters(machine: Machine, launch: Call, kernel_compiled: Compiled) -> lis
         if name not in constants:
             default = kernel.src.fn.params[names.index(name)].default
             add(kind, launch.args.get(name, default))
-    return values + [_scratch(machine, launch, kernel.metadata, kind) for kind in ("global", "profile")]
+    for kind in ("global", "profile"):
+        scratch = _scratch(machine, launch, kernel.metadata, kind)
+        values.append(scratch)
+    return values
 
 
 def _bits(machine: Machine, kind: str, value: Any) -> int:
@@ -131,14 +136,18 @@ def _bits(machine: Machine, kind: str, value: Any) -> int:
         return address(machine, getattr(value, "base", value))  # of triton.reinterpret, too
     if kind[:2] in ("fp", "bf"):
         packed = struct.pack(FLOATS[kind], value)
-        return int.from_bytes(packed, "little") >> (16 if kind == "bf16" else 0)
+        if kind == "bf16":
+            packed = packed[2:]
+        return int.from_bytes(packed, "little")
     return int(value)
 
 
 def _scratch(machine: Machine, launch: Call, metadata, kind: str) -> int:
     """Return the address of memory that each CTA has some bytes of; 0 where the kernel asks for none."""
     size = getattr(metadata, f"{kind}_scratch_size") * math.prod(launch.grid) * metadata.num_ctas
-    return machine.memory.add(np.full(size, EMPTY, np.uint8)) if size else 0
+    if size == 0:
+        return 0
+    return machine.memory.add(np.full(size, EMPTY, np.uint8))
 
 
 def _descriptor(machine: Machine, value, meta: dict | None) -> list[int]:
@@ -150,7 +159,9 @@ def _descriptor(machine: Machine, value, meta: dict | None) -> list[int]:
         raise ValueError(f"a descriptor of elements of {meta['elem_size']} bytes, the tensor's are {tensor.dtype}")
     if meta["fp4_padded"] or meta.get("is_im2col"):
         raise UnknownError("a descriptor of padded fp4, or for im2col")
-    kind = KINDS.index("tf32") if getattr(value, "round_f32_to_tf32", False) else meta["elem_type"]
+    kind = meta["elem_type"]
+    if getattr(value, "round_f32_to_tf32", False):
+        kind = KINDS.index("tf32")
     nan = value.padding == "nan"
     start = address(machine, tensor)
     made = encode(start, value.shape, value.strides, kind, meta["block_size"], meta["swizzle"], nan)

@@ -76,26 +76,40 @@ class Observed(Machine):
 
     def _watch(self, memory) -> None:
         for name in ("note_read", "note_write"):
-            setattr(memory, name, partial(self._note, memory, getattr(memory, name), name == "note_write"))
+            note = getattr(memory, name)
+            watched = partial(self._note, memory, note, name == "note_write")
+            setattr(memory, name, watched)
 
     def _note(self, memory, note: Callable, writes: bool, *args, **more) -> None:
         number, byte = self.place
         is_shared = isinstance(memory, Shared)
-        region, g, _, _, who, *_ = (memory, *args) if is_shared else args
+        noted = args
+        if is_shared:
+            noted = (memory, *args)
+        region, g, _, _, who, *_ = noted
         if region.number == number and is_among(byte, g):
-            agent = who if is_shared and not writes else self.ledger.accesses[who].agent or self.warp.agent
+            agent = who
+            if writes or not is_shared:
+                agent = self.ledger.accesses[who].agent or self.warp.agent
+            address = byte
+            if not is_shared:
+                address += -number << REGION_BITS
             inst = next((arg for arg in args if isinstance(arg, Instruction)), None)
-            address = byte if is_shared else (-number << REGION_BITS) + byte
-            lanes = lanes_at(self.warp, inst, address) if inst else ()
-            self.touches.append(Touch(writes, agent, self.warp, inst, lanes))
+            lanes = ()
+            if inst:
+                lanes = lanes_at(self.warp, inst, address)
+            touch = Touch(writes, agent, self.warp, inst, lanes)
+            self.touches.append(touch)
             if writes and self.early:
                 raise SeenError
         try:
             note(*args, **more)
         except FaultError as error:
-            if not self.early and not isinstance(error, UninitialisedError):
+            if self.early:
+                return
+            if not isinstance(error, UninitialisedError):
                 raise
-            self.early = self.early or (error, self.touches[-1])
+            self.early = error, self.touches[-1]
 
     # Chrome's trace format, which ui.perfetto.dev opens: a process for each CTA, a thread for each warp, a microsecond
     # for each instruction. What the hardware does in its own time is an asynchronous event, from b to e.
@@ -115,16 +129,21 @@ class Observed(Machine):
         if ready:
             self.waits.setdefault(warp, (inst, begun))
             return ready
-        name = f"{step.count} of arithmetic" if step.count else inst.op
+        name = inst.op
+        if step.count:
+            name = f"{step.count} of arithmetic"
         _, since = self.waits.pop(warp, (inst, begun))
         if since == begun and inst.op.split(".")[0] in ORDERING:
             self._add(warp, inst, name, "i", begun, s="t")
         else:
-            self._add(warp, inst, "waits: " * (since < begun) + name, "X", since, dur=self.executed - since)
+            if since < begun:
+                name = f"waits: {name}"
+            self._add(warp, inst, name, "X", since, dur=self.executed - since)
         for event in self.events:
             if event not in self.under_way:
-                self.under_way[event] = partial(self._add, warp, inst, event.kind, cat=event.kind, id=len(self.trace))
-                self.under_way[event]("b", self.executed)
+                note = partial(self._add, warp, inst, event.kind, cat=event.kind, id=len(self.trace))
+                note("b", self.executed)
+                self.under_way[event] = note
 
     def _turn(self) -> bool:
         goes_on = super()._turn()
@@ -148,12 +167,15 @@ class Observed(Machine):
         warp = self.warp or next(iter(self.tracks), None)
         if fault and warp:
             self._add(warp, None, str(fault), "i", self.executed, s="g")
-        Path(path).write_text(json.dumps(dict(traceEvents=self.trace)))
+        trace = dict(traceEvents=self.trace)
+        Path(path).write_text(json.dumps(trace))
 
 
 def is_among(byte: int, g: slice | np.ndarray) -> bool:
     """Whether a byte is in these granules, or one of these bytes."""
-    unit = byte if isinstance(g, Single) else byte // GRANULE
+    unit = byte
+    if not isinstance(g, Single):
+        unit //= GRANULE
     if isinstance(g, slice):
         return g.start <= unit < g.stop
     return (g == unit).any()
@@ -171,7 +193,9 @@ def lanes_at(warp: Warp, inst: Instruction, address: int) -> tuple[int, ...]:
         at = warp.program.address(text)(warp)
         if address < SHARED_BYTES:
             at = at % SHARED_BYTES
-        nearest = at[takes_part & (at < address + GRANULE)].max(initial=-WIDEST)
+        is_before = at < address + GRANULE
+        nearest = at[takes_part & is_before].max(initial=-WIDEST)
         if address - nearest < WIDEST:
-            return tuple(np.flatnonzero(takes_part & (at == nearest)).tolist())
+            lanes = np.flatnonzero(takes_part & (at == nearest))
+            return tuple(lanes.tolist())
     return ()
