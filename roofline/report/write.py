@@ -37,11 +37,13 @@ FIGURES = *(name for module in ANALYSES.values() for name in module.FIGURES), *t
 @contextmanager
 def _without_garbage_collection() -> Iterator[None]:
     """It would take a tenth of the time, and find little before a report is written."""
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        gc.enable()
+        if was_enabled:
+            gc.enable()
 
 
 @_without_garbage_collection()
@@ -87,9 +89,8 @@ def body(run: Run, cases: DataFrame) -> list[Section]:
         shown = analysis.brief(run, rows)
         brief.append(shown)
         summary += analysis.summary(rows)
-        is_long = len(shown.table) > 0 and not run.metadata.get("options", {}).get(
-            "users"
-        )  # who ask for each of theirs
+        of_users = run.metadata.get("options", {}).get("users")  # who ask for each of theirs
+        is_long = len(shown.table) > 0 and not of_users
         table = tables.texts(rows, analysis.COLUMNS)
         whole.append(Section(f"All cases: {name}", "", analysis.FIGURES[1:], table, long=is_long))
     if cases["verdict"].notna().any():

@@ -17,6 +17,7 @@ LOOK = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "text.parse_math": False,  # a `$` is no formula
+    "text.usetex": False,
     "text.hinting": "none",
     "figure.dpi": 150,  # all texts are measured once, for the layout and for the file
     "savefig.dpi": "figure",
