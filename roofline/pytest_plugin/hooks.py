@@ -204,6 +204,7 @@ def pytest_collection_finish(session):
     """Note which contenders of each shape were selected. Refuses a selection that cannot be measured."""
     config = session.config
     state = config.stash[STATE]
+    keyword = "" if session.items else config.option.keyword
     try:
         for item in session.items:
             case = _case(item) if "ffn_benchmark" in item.fixturenames else None
@@ -211,7 +212,7 @@ def pytest_collection_finish(session):
                 state.selected.setdefault(case[0], []).append(case[1])
         for shape in state.selected:
             state.runners.planner(operations.find(shape.partition("-")[0]))
-        selection.check(state.options, state.runners, state.cases_left)
+        selection.check(state.options, state.runners, state.cases_left, keyword)
         if state.selected and not config.option.collectonly:
             _start(config, state)
     except ValueError as error:
@@ -243,6 +244,7 @@ def _start(config, state: State) -> None:
     if state.options.decide:
         _let_decisions_end(config, state)
     hello = supervisor.hello
+    selection.require_memory(state.cases_left, hello["share_bytes"])
     flops_per_s = machine.flops_per_s(state.options.device, hello["machine"]["datasheet"])
     supervisor.plan = _plan(state, hello, start_s, flops_per_s)
 

@@ -44,6 +44,7 @@ def test_what_will_happen_is_said_at_once(typed, words, expected):
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
+        (("-k", "persistent"), "-k 'persistent': persistent is timed on a GPU only, and this run measures the CPU"),
         (("--ffn-contenders=persistent",), "--ffn-contenders persistent: timed on a GPU only"),
         (("--ffn-contenders=persistant",), "did you mean persistent?"),
         pytest.param(
@@ -72,6 +73,14 @@ def test_a_run_is_planned_without_torch(environment):
     done = subprocess.run(command, cwd=ROOT, env=environment(), capture_output=True, text=True, check=True)
     assert "127 cases on 47 shapes, about 6 min 20 s" in done.stdout
     assert "\n[]\n" in done.stdout
+
+
+def test_shapes_none_of_which_fits_are_refused_before_anything_is_measured(typed, tmp_path):
+    words = "--ffn-device=cpu", "--ffn-tokens=1000000000", f"--ffn-results={tmp_path}"
+    code, text = typed("--benchmark-only", MATMUL, *words)
+    assert code == 2
+    assert "no shape fits: the operands of the smallest take" in text
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
