@@ -204,21 +204,26 @@ def pytest_collection_finish(session):
     """Note which contenders of each shape were selected. Refuses a selection that cannot be measured."""
     config = session.config
     state = config.stash[STATE]
-    keyword = "" if session.items else config.option.keyword
     try:
-        for item in session.items:
-            case = _case(item) if "ffn_benchmark" in item.fixturenames else None
-            if case and state.is_of_workers(case[0]):
-                state.selected.setdefault(case[0], []).append(case[1])
-        for shape in state.selected:
-            state.runners.planner(operations.find(shape.partition("-")[0]))
-        selection.check(state.options, state.runners, state.cases_left, keyword)
+        _select(session, state)
         if state.selected and not config.option.collectonly:
             _start(config, state)
     except ValueError as error:
         refuse(str(error))
     if state.options.timed and not session.items and not config.option.collectonly:
         _end_without_cases(session)
+
+
+def _select(session, state: State) -> None:
+    """Note the contenders of each shape. Raises ValueError where they cannot be measured."""
+    for item in session.items:
+        case = _case(item) if "ffn_benchmark" in item.fixturenames else None
+        if case and state.is_of_workers(case[0]):
+            state.selected.setdefault(case[0], []).append(case[1])
+    for shape in state.selected:
+        state.runners.planner(operations.find(shape.partition("-")[0]))
+    keyword = "" if session.items else session.config.option.keyword
+    selection.check(state.options, state.runners, state.cases_left, keyword)
 
 
 def _end_without_cases(session) -> None:
