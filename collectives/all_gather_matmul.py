@@ -58,7 +58,7 @@ class Operands:
     block_plan: Sequence[int] = ()
     matmul: Matmul = by_torch
     prepared: dict[str, object] = field(default_factory=dict)
-    """What `collectives.on_device` has prepared, by arm."""
+    """{arm: what `collectives.on_device` has prepared for it}."""
 
     def __post_init__(self):
         self.columns(self.rank, self.gathered).copy_(self.shards[self.rank])
@@ -69,13 +69,12 @@ class Operands:
         return schedule.arrival_order("direct", len(self.shards), self.rank)
 
     def columns(self, chunk: int, of: Tensor) -> Tensor:
-        """Return the columns of chunk `chunk`, of x or of w."""
+        """The columns of x, or of w, that belong to chunk `chunk`."""
         width = self.shards[0].shape[1]
         return of[:, chunk * width : (chunk + 1) * width]
 
     def transfers(self, blocks: int = 1, into: Tensor | None = None) -> Transfers:
-        """Return what the link shall move to `into` (default: `gathered`): of each of `blocks` row blocks all chunks,
-        block by block."""
+        """The transfers to `into` (default: `gathered`), block by block: all chunks of each of `blocks` row blocks."""
         target = self.gathered if into is None else into
         transfers = (
             Transfer(
@@ -98,12 +97,12 @@ class Operands:
 
     @cached_property
     def sums(self) -> Tensor:
-        """Return where chunk_launches sums: `out` itself if that is fp32."""
+        """The fp32 tensor in which chunk_launches sums: `out` itself if that is fp32."""
         return self.out if self.out.dtype == torch.float32 else torch.empty_like(self.out, dtype=torch.float32)
 
 
 def rows_of(of: Tensor, block: int, blocks: int, count: int = 1) -> Tensor:
-    """Return the rows of `count` blocks from `block` on, of `blocks`. The last ones may be fewer, or none."""
+    """The rows of `count` blocks from `block` on, where `blocks` divide them. The last ones may be fewer, or none."""
     height = -(-len(of) // blocks)
     return of[block * height : (block + count) * height]
 
@@ -135,7 +134,7 @@ def chunk_launches(operands: Operands, link) -> Tensor:
 
 
 def runs_of(chunks: Sequence[int]) -> list[tuple[int, int]]:
-    """Return (first, how many) of the runs of neighbours among `chunks`: each is one slice of columns.
+    """The runs of neighbours among `chunks`, as (first, how many): each is one slice of columns.
 
     >>> runs_of((6, 7, 0, 1)), runs_of((3, 2, 1))
     ([(0, 2), (6, 2)], [(1, 3)])

@@ -21,7 +21,7 @@ from kernels import copier
 from kernels.contract import KernelLaunch, Signals
 
 PROGRAMS, WARPS, REGISTERS = 32, 4, 48
-"""Of the copier, the fewest programs; registers of a thread."""
+"""The fewest programs of the copier, its warps, and the registers of a thread."""
 ROWS, WORDS = 4, 512
 """A program has two parts of 8 KB in flight."""
 PROGRAM_BYTES_PER_S = 9.4e9
@@ -60,9 +60,9 @@ class Route:
     launched: int = 0
     wanted: int = 0
     copies: list[list[tuple[Tensor, Tensor]]] = field(default_factory=list)
-    """Of each transfer, what copy engines do for it: from where to where."""
+    """For each transfer the copies by engines, as (source, target)."""
     events: Sequence[torch.cuda.Event] = ()
-    """Where arrivals are events: that of the start, and each."""
+    """Where arrivals are events: that of the start, and one for each transfer."""
     slices: Tensor | None = None
     let_go: Tensor | None = None
     copy_ns_per_byte: float = 0.0
@@ -70,8 +70,8 @@ class Route:
 
 
 def describe(transfer: Transfer) -> list[int]:
-    """Return a row of a route's table. Raises ValueError where a row of the source or the target does not begin at a
-    multiple of 16 bytes, which the copier's loads need."""
+    """The row of a route's table for `transfer`. Raises ValueError where a row of the source or the target does not
+    begin at a multiple of 16 bytes, which the copier's loads need."""
     source, target = transfer.source, transfer.target
     size = source.element_size()
     rows, columns = source.shape
@@ -85,7 +85,7 @@ def describe(transfer: Transfer) -> list[int]:
 
 
 def copy_launch(route: Route, first: int, end: int, bytes_per_s: float) -> KernelLaunch:
-    """Return the copier over the transfers of `route` from `first` to before `end`, which may go by now."""
+    """A launch of the copier over the transfers of `route` from `first` to before `end`, which may go by now."""
     row_bytes = max(transfer.nbytes // len(transfer.source) for transfer in route.transfers)
     args = dict(
         transfers_ptr=route.table[first:], transfers=end - first, flags_ptr=route.flags[first:],
@@ -102,7 +102,7 @@ def stamp_launch(time: Tensor) -> KernelLaunch:
 
 
 def wait_launch(signals: Signals, number: int, times: Tensor) -> KernelLaunch:
-    """Return the wait for the flag `number` of `signals`, counted from 1. `times[:2]` get its begin and its end."""
+    """A wait for the flag `number` of `signals`, counted from 1. `times[:2]` get its begin and its end."""
     args = dict(
         flag_ptr=signals.flags[number - 1 :], wanted=signals.wanted, times_ptr=times, lost_ptr=signals.lost,
         number=number, patience=signals.patience, num_warps=1,
@@ -111,7 +111,7 @@ def wait_launch(signals: Signals, number: int, times: Tensor) -> KernelLaunch:
 
 
 def raise_launch(route: Route, first: int, end: int, by: int) -> KernelLaunch:
-    """Return the raise of counters[first:end] of `route`."""
+    """A kernel that raises counters[first:end] of `route`."""
     args = dict(counters_ptr=route.counters, times_ptr=route.computed_ns, first=first, end=end, by=by, num_warps=1)
     return KernelLaunch(copier.raise_kernel, (1,), args)
 
@@ -122,10 +122,10 @@ class DeviceLink:
     kind, device = "", "cuda"
     bytes_per_s: float | None = None
     programs = 1
-    """Those that bring a transfer: so much its flag grows in a run."""
+    """The programs that bring a transfer: its flag grows by so much in a run."""
     patience_s = PATIENCE_S
     _route: Route | None = None
-    """Of the last run; None before the first, and where it was abandoned."""
+    """The route of the last run; None before the first, and where that was abandoned."""
 
     def __init__(self, rank: int):
         self.rank = rank
@@ -135,7 +135,7 @@ class DeviceLink:
         self._routes: dict[int, Route] = {}
 
     def launch(self, launch: KernelLaunch) -> None:
-        """Launch it on the current stream. What is on an SM beside the matmul must not take shared memory from it, not
+        """Launch it on the current stream. No kernel may take shared memory from the matmul beside it on an SM, not
         even a wait or a stamp."""
         leave_shared_memory(launch.run(self._lost.device).function)
 
@@ -180,8 +180,8 @@ class DeviceLink:
             self._ready = count
 
     def counters(self) -> tuple[Tensor, Tensor]:
-        """Return, for a kernel that raises them itself, the counters of all that is not ready, and their times, as in
-        `Route`."""
+        """The counters of all that is not ready, and their times as in `Route`, for a kernel that raises them
+        itself."""
         first, self._ready = self._ready, len(self._route.transfers)
         return self._route.counters[first:], self._route.computed_ns[first:]
 
@@ -193,7 +193,8 @@ class DeviceLink:
         return count
 
     def signals(self, count: int | None = None) -> Signals:
-        """Of this run, for a kernel that looks at the flags itself, of the first `count` transfers or of all."""
+        """The signals of the first `count` transfers of this run, or of all, for a kernel that looks at the flags
+        itself."""
         return self._signals(self._route.flags, self._route.runs * self.programs, count)
 
     def _signals(self, flags: Tensor, wanted: int, count: int | None) -> Signals:
@@ -224,8 +225,8 @@ class DeviceLink:
         self._lost.zero_()
 
     def timeline(self) -> Timeline:
-        """Of the last run. Waits for the device. Raises LinkError for a transfer that did not come, and where there was
-        no run, or it was abandoned."""
+        """The timeline of the last run. Waits for the device. Raises LinkError for a transfer that did not come, and
+        where there was no run, or it was abandoned."""
         if self._route is None:
             raise LinkError(f"the {self.kind} link has no timeline: its run was abandoned, or none was started")
         torch.cuda.synchronize()
@@ -243,7 +244,7 @@ class DeviceLink:
         return Timeline(route.transfers, self.arrivals_s(t0), waits, (end - t0) * 1e-9, ready_s)
 
     def prepared(self, transfers: Sequence[Transfer]) -> Route:
-        """Return the route of `transfers`, of which some may be others than those that were given."""
+        """The route of `transfers`. A subclass may put others in their place."""
         table = torch.tensor([describe(transfer) for transfer in transfers], dtype=torch.int64, device=self.device)
         n = len(table)
         numbers = [torch.zeros(size, dtype=torch.int32, device=self.device) for size in (n, 1, n)]
@@ -261,18 +262,18 @@ class DeviceLink:
         self.launch(wait_launch(started, 1, self._route.times[-2:]))
 
     def arrivals_s(self, t0: int) -> list[float]:
-        """Return when each transfer of the last run arrived, by the globaltimer's `t0`."""
+        """When each transfer of the last run arrived, in seconds after `t0`, a time of the globaltimer."""
         return [(last - t0) * 1e-9 for last in self._route.arrivals.amax(dim=1).tolist()]
 
     def before(self) -> None:
-        """What the current stream does before a run: it leaves the time."""
+        """Enqueue what comes before a run on the current stream: a stamp of the time."""
         self.launch(stamp_launch(self._route.free))
 
     def began(self) -> None:
-        """What the current stream does when it has let transfers go at once."""
+        """Enqueue on the current stream what follows the transfers that went at once."""
 
     def after(self) -> None:
-        """What the current stream does once all is here."""
+        """Enqueue on the current stream what follows the last transfer."""
 
 
 def programs_for(bytes_per_s: float) -> int:

@@ -28,7 +28,7 @@ POINTER, IN_ORDER, BESIDE_COMPUTE = 1, 1, 1
 """CU_MEMCPY_OPERAND_TYPE_POINTER, CU_MEMCPY_SRC_ACCESS_ORDER_STREAM, CU_MEMCPY_FLAG_PREFER_OVERLAP_WITH_COMPUTE."""
 
 ENGINE_SLICE_BYTES = 2 * SLICE_BYTES
-"""Of what one call copies. A call takes the host microseconds, and a stream holds about a thousand."""
+"""One call copies no more. A call takes the host microseconds, and a stream holds about a thousand of them."""
 
 TRIES, HOLD_CYCLES = 16, 4_000_000
 """Slices that tell the engine's pace; cycles of an SM, some 2 ms, in which the host enqueues them."""
@@ -37,7 +37,7 @@ HELD_S, LONGEST_COPY_S = 1.0, 0.01
 """So long a kernel holds every SM at most, and a copy of microseconds has to go by."""
 
 PROGRAM_THREADS, PROGRAM_REGISTERS = 1024, 32
-"""Of a program that holds an SM, and registers of a thread: as many as fit take all that there are."""
+"""Threads of a program that holds an SM, and registers of each: as many programs as fit take all that there are."""
 
 
 def copy_matrix(source: Tensor, target: Tensor) -> None:
@@ -140,16 +140,16 @@ def is_here(transfer: Transfer) -> bool:
 
 
 def in_host_memory(tensor: Tensor) -> Tensor:
-    """Return a copy in pinned host memory. torch keeps pages that were pinned once, for whoever needs some next."""
+    """A copy in pinned host memory. torch keeps pages that were pinned once, for whoever needs some next."""
     return tensor.cpu().pin_memory()
 
 
 kept: list[Tensor] = []
-"""What `host_memory` gave last."""
+"""The memory that `host_memory` gave last."""
 
 
 def host_memory(nbytes: int) -> Tensor:
-    """Return so many bytes of pinned host memory, or more: the same for all links, of which one runs at a time."""
+    """At least so many bytes of pinned host memory: the same for all links, of which one runs at a time."""
     if not kept or len(kept[0]) < nbytes:
         kept[:] = [torch.empty(nbytes, dtype=torch.uint8).pin_memory()]
     return kept[0]
@@ -227,7 +227,7 @@ class PacedEngine(DeviceLink):
 
 
 def slices_of(transfer: Transfer) -> list[tuple[Tensor, Tensor]]:
-    """Return (source, target) of each slice: whole rows, ENGINE_SLICE_BYTES at most where that is a row."""
+    """The slices, as (source, target): whole rows, ENGINE_SLICE_BYTES at most where that is a row."""
     rows = max(1, ENGINE_SLICE_BYTES // row_bytes(transfer.source))
     return [*zip(transfer.source.split(rows), transfer.target.split(rows), strict=True)]
 
@@ -236,17 +236,18 @@ COPIES: dict[str, Callable[[Tensor, Tensor], None]] = {
     "cuMemcpy3DBatchAsync_v2": copy_beside,
     "cuMemcpy2DAsync_v2": copy_matrix,
 }
-"""By the driver's function, the better one first. A driver before 580 (CUDA 13) lacks it."""
+"""{function of the driver: copy by it}, the better one first. A driver before 580 (CUDA 13) lacks it."""
 
 
 @functools.cache
 def engine() -> str | None:
-    """Return the function by which a copy engine copies within this GPU; None where SMs do, whatever is called."""
+    """The driver's function by which a copy engine copies within this GPU; None where SMs do, whatever is called."""
     return next((name for name, copy in COPIES.items() if device.driver_has(name) and takes_no_sm(copy)), None)
 
 
 def takes_no_sm(copy: Callable[[Tensor, Tensor], None]) -> bool:
-    """Return whether the driver takes `copy`, and it goes by a kernel that holds every SM, for which another waits."""
+    """Whether the driver takes `copy`, and that ends beside a kernel that holds every SM, while another kernel
+    waits."""
     source = torch.ones(64, 4096, dtype=torch.int8, device=DeviceLink.device)
     target, times = torch.zeros_like(source), torch.zeros(2, dtype=torch.int64, device=source.device)
     flag, lost = (torch.zeros(1, dtype=torch.int32, device=source.device) for _ in range(2))
@@ -270,7 +271,7 @@ def takes_no_sm(copy: Callable[[Tensor, Tensor], None]) -> bool:
 
 
 def hold_launch(signals: Signals, times: Tensor) -> KernelLaunch:
-    """Return a wait for the flag of `signals` by as many programs as take every SM."""
+    """A kernel that waits for the flag of `signals` with as many programs as take every SM."""
     properties, launch = torch.cuda.get_device_properties(0), wait_launch(signals, 1, times)
     each = properties.max_threads_per_multi_processor // PROGRAM_THREADS
     args = launch.args | dict(num_warps=PROGRAM_THREADS // 32, maxnreg=PROGRAM_REGISTERS)
@@ -278,8 +279,8 @@ def hold_launch(signals: Signals, times: Tensor) -> KernelLaunch:
 
 
 def is_soon(step: Callable) -> bool:
-    """Return whether what `step` enqueues on a stream of its own, where a batch is not refused, is done within the time
-    that a copy may take."""
+    """Whether the work that `step` enqueues is done within the time that a copy may take. It gets a stream of its own,
+    where a batch is not refused."""
     event = torch.cuda.Event()
     with torch.cuda.stream(torch.cuda.Stream()):
         step()
@@ -293,7 +294,7 @@ def is_soon(step: Callable) -> bool:
 
 @functools.cache
 def copy_ns_per_byte(rows: int, width: int, source_pitch: int, target_pitch: int) -> float:
-    """Return the pace of the engine alone, on slices of these bytes and pitches."""
+    """The nanoseconds that the engine alone takes for a byte, in slices of `rows` of `width` bytes at these pitches."""
     source, target = (
         torch.empty(rows, of_row, dtype=torch.int8, device=DeviceLink.device)[:, :width]
         for of_row in (source_pitch, target_pitch)

@@ -49,7 +49,7 @@ class Operands:
     rank: int = 0
     matmul: Matmul = by_torch
     prepared: dict[str, object] = field(default_factory=dict)
-    """What `collectives.on_device` has prepared, by arm."""
+    """{arm: what `collectives.on_device` has prepared for it}."""
     shards: Sequence[Tensor] = ()
     """Rows of x by rank, where a link finds those of others elsewhere."""
 
@@ -66,7 +66,7 @@ class Operands:
         self.reduced = Transfers([*self.transfers[len(self.rows) :], *sums], in_turn=True)
 
     def before(self, parts: Transfers) -> Transfers:
-        """Return the rows of x, and then `parts`."""
+        """The transfers of the rows of x, and then `parts`."""
         return Transfers([*self.rows, *(replace(part, block=1 + part.block) for part in parts)], in_turn=True)
 
     def _gather(self, shards, into: Tensor) -> list[Transfer]:
@@ -89,7 +89,7 @@ def serial(operands: Operands, link) -> Tensor:
 
 
 def multiply(operands: Operands, x: Tensor, matmul: Matmul) -> Tensor:
-    """Return all rows of `x`, by `up` and `down`."""
+    """Multiply all rows of `x` by `up`, and that by `down`. Returns the products."""
     matmul(x, operands.up, operands.hidden)
     return matmul(operands.hidden, operands.down, operands.scatter.products)
 

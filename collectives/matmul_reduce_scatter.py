@@ -42,14 +42,14 @@ class Operands:
     add_all: Callable[[], None] | None = None
     """Adds what has arrived in one launch, as soon as all of it has; without it, torch adds, in fp32 alone."""
     prepared: dict[str, object] = field(default_factory=dict)
-    """What `collectives.on_device` has prepared, by arm."""
+    """{arm: what `collectives.on_device` has prepared for it}."""
 
     def __post_init__(self):
         self.products = self.out.new_empty(len(self.x), len(self.w))
         self.arrived = self.out.new_empty(self.ranks - 1, *self.out.shape)
 
     def block(self, of: Tensor, rank: int, count: int = 1) -> Tensor:
-        """Return the rows of `of`, x or the products, that are for `rank`, or for so many ranks from that on."""
+        """The rows of `of`, x or the products, that are for `count` ranks from `rank` on."""
         rows = len(self.out)
         return of[rank * rows : (rank + count) * rows]
 
@@ -60,22 +60,22 @@ class Operands:
 
     @property
     def sources(self) -> tuple[int, ...]:
-        """Return the ranks in the order in which their parts arrive."""
+        """The other ranks, in the order in which their parts arrive."""
         return schedule.arrival_order(self.topology, self.ranks, self.rank)[1:]
 
     @property
     def destinations(self) -> tuple[int, ...]:
-        """Return the ranks in the order in which their parts are sent: as far before this one as a source is behind
-        it."""
+        """The other ranks, in the order in which their parts are sent: each is as far before this one as a source is
+        behind it."""
         return tuple((2 * self.rank - source) % self.ranks for source in self.sources)
 
     @cached_property
     def parts(self) -> Transfers:
-        """Return what a link moves, in order."""
+        """The transfers of a link: one for each part, in their order."""
         return self.pieces(1)
 
     def pieces(self, blocks: int) -> Transfers:
-        """Return the same, each part in so many row blocks."""
+        """The same transfers, with each part in so many row blocks."""
         return Transfers(
             Transfer(source, block, *ends)
             for source, destination, target in zip(self.sources, self.destinations, self.arrived, strict=True)

@@ -35,16 +35,16 @@ class Prepared:
     transfers: Transfers
     plan: flagged.TileSchedule | pieces.Pieces
     config: str
-    """How it is cut and multiplies, in words."""
+    """How the matmul is cut, and by what it multiplies, in words."""
     facts: dict
-    """What a journal keeps of that."""
+    """The fields that a journal keeps of that."""
     rows: pieces.Pieces | None = None
-    """Of a layer, those that come."""
+    """The pieces of a layer's first matmul, whose rows come."""
 
 
 def prepare(operands, arm: str, t_gemm_s: float = 1.0, t_comm_s: float = 1.0) -> Prepared:
-    """Cut `arm` for a matmul and a link that take so long alone, and keep that in `operands.prepared`. Of a layer both
-    are times of all of it.
+    """Cut `arm` for a matmul and a link that take so long alone, and keep that in `operands.prepared`. Both times
+    are those of a whole layer where the operands are a layer's.
 
     Raises what `tile_schedule` and `require` of the kernel raise.
     """
@@ -54,7 +54,7 @@ def prepare(operands, arm: str, t_gemm_s: float = 1.0, t_comm_s: float = 1.0) ->
 
 
 def _best(plans: list[OverlapPlan], t_gemm_s: float, t_comm_s: float) -> int:
-    """Return the row blocks of the plan that ends first."""
+    """The row blocks of the plan that ends first."""
     return min(plans, key=lambda plan: plan.end_s(t_gemm_s, t_comm_s)).row_blocks
 
 
@@ -106,12 +106,12 @@ def _pieces(operands, arm: str, t_gemm_s: float, t_comm_s: float) -> Prepared:
 
 
 def scatter_of(operands: ffn.Operands | matmul_reduce_scatter.Operands) -> matmul_reduce_scatter.Operands:
-    """Return what is multiplied and scattered: all of it, or the layer's second half."""
+    """The operands of what is multiplied and scattered: these, or those of the layer's second half."""
     return getattr(operands, "scatter", operands)
 
 
 def added_by_kernel(operands):
-    """Return the same operands, of a reduce-scatter or a layer, whose parts a kernel adds."""
+    """Have a kernel add the parts of these operands, of a reduce-scatter or a layer. Returns them."""
     scatter = scatter_of(operands)
     local = scatter.block(scatter.products, scatter.rank)
     scatter.add_all = partial(part_sums.add, scatter.arrived, local, scatter.out)
@@ -128,7 +128,7 @@ def gather(operands: all_gather_matmul.Operands, link, arm: str) -> Tensor:
 
 
 def scatter(operands: ffn.Operands | matmul_reduce_scatter.Operands, link, arm: str) -> Tensor:
-    """Multiply, and send each piece when it is whole; then add. Of a layer, multiply by `up` before, as rows come. The
+    """Multiply, and send each piece when it is whole; then add. A layer multiplies by `up` before, as rows come. The
     link is one of `collectives.device`. Raises what `prepare` raises."""
     down = scatter_of(operands)
     ready = operands.prepared.get(arm) or prepare(operands, arm)

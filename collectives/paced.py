@@ -55,13 +55,13 @@ class Run:
     free_s: float
     """When the wire has moved all before."""
     arrivals_s: list[float] = field(default_factory=list)
-    """After `t0`."""
+    """Seconds after `t0`."""
     failure: BaseException | None = None
 
 
 @functools.cache
 def last_core() -> int | None:
-    """Return the last of the process's cores, when this was asked for first; None where it has one, or cannot
+    """The last of the cores that the process had when this was first asked; None where it has one core, or cannot
     choose."""
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     return cores[-1] if len(cores) > 1 else None
@@ -73,7 +73,7 @@ class Worker(threading.Thread):
 
     current: "Worker | None" = None
     last: Run | None = None
-    """What it was given last."""
+    """The run that it was given last."""
 
     def __init__(self):
         super().__init__(daemon=True, name="paced link")
@@ -116,11 +116,12 @@ class Threaded:
         last_core()  # now: a clock will pin the thread that starts the link
 
     def bring(self, run: Run, index: int) -> None:
-        """Return once transfer `index` is in its target, or `run.failure` says that nobody waits for it."""
+        """Bring transfer `index` into its target. It may end earlier where `run.failure` says that nobody waits for
+        it."""
         raise NotImplementedError
 
     def due_s(self, nbytes: int) -> float:
-        """Return the seconds within which so many bytes should be here once they may go."""
+        """The seconds within which so many bytes should be here once they may go."""
         raise NotImplementedError
 
     def start(self, transfers: Sequence[Transfer], ready: int | None = None) -> None:
@@ -138,7 +139,8 @@ class Threaded:
             self._change.notify_all()
 
     def wait(self, count: int) -> int:
-        """Return once the first `count` transfers are here: how many are. Raises LinkError if that does not come."""
+        """Wait until the first `count` transfers are here. Returns how many are. Raises LinkError if one does not
+        come."""
         began = self.clock.now() - self._run.t0
         here = self._await(count)
         self._waits.append((count, began, self.clock.now() - self._run.t0))
@@ -157,7 +159,7 @@ class Threaded:
                 self._change.notify_all()
 
     def timeline(self) -> Timeline:
-        """Of the last run."""
+        """The timeline of the last run."""
         run = self._run
         ready_s = [when - run.t0 for when in run.ready_s] if run.computed else []
         return Timeline(run.transfers, list(run.arrivals_s), self._waits, self._end, ready_s)
@@ -232,7 +234,7 @@ class PacedThread(Threaded):
 
 
 def slices(transfer: Transfer) -> list[tuple[numpy.ndarray, numpy.ndarray]]:
-    """Return (source, target) of each slice, as bytes: NumPy has no bf16."""
+    """The slices of a transfer, as (source, target) in bytes: NumPy has no bf16."""
     rows = max(1, SLICE_BYTES // max(1, transfer.nbytes // max(1, len(transfer.source))))
     ends = (end.view(torch.uint8).split(rows) for end in (transfer.source, transfer.target))
     return [(source.numpy(), target.numpy()) for source, target in zip(*ends, strict=True)]

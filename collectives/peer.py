@@ -37,7 +37,7 @@ def fused_matmul_reduce_scatter(operands, ranks) -> Tensor:
 
 
 def why_not(ranks) -> str | None:
-    """Return why `ranks`, as a runner has them, cannot call torch's operators; None if they can."""
+    """Why `ranks`, as a runner has them, cannot call torch's operators; None if they can."""
     if not ranks.world:
         return "it takes a GPU for each rank: start torchrun --nproc-per-node N -m pytest --benchmark-only"
     return ranks.world.why_not("symmetric")

@@ -58,8 +58,8 @@ class Gloo(Threaded):
 
 
 def landing(kept: dict[tuple, Tensor], index: int, transfer: Transfer) -> Tensor:
-    """Return where a message may be received: the target itself where it is in one piece, else one of the tensors
-    `kept`, to be copied from."""
+    """The tensor that a message is received in: the target itself where that is contiguous, else one of `kept`, which
+    is then copied."""
     target = transfer.target
     if target.is_contiguous():
         return target
@@ -70,7 +70,7 @@ def landing(kept: dict[tuple, Tensor], index: int, transfer: Transfer) -> Tensor
 
 
 def shared(tensor: Tensor, ranks) -> Tensor:
-    """Return a copy of `tensor` in symmetric memory, where the other `ranks` read it; all of them call this, with
+    """A copy of `tensor` in symmetric memory, where the other `ranks` read it; all of them call this, with
     tensors of one shape and dtype. It has an allocation of its own, not a part of the pool that torch's
     `symm_mem.empty` takes: `get_buffer` counts from the begin of an allocation."""
     from torch._C._distributed_c10d import _SymmetricMemory

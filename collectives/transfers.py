@@ -69,7 +69,7 @@ class Transfer:
         return self.source if self.shard is None else self.shard
 
     def receiver(self, rank: int, ranks: int) -> int:
-        """Return which of `ranks` ranks `rank` sends to meanwhile."""
+        """The one of `ranks` ranks that `rank` sends to meanwhile."""
         return (2 * rank - self.chunk) % ranks
 
 
@@ -86,7 +86,7 @@ class Transfers(list[Transfer]):
 
 
 def ended(arm: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return `arm(operands, link)` that leaves nothing waiting: where it is refused, runs out of memory or is
+    """`arm(operands, link)`, made so that it leaves nothing waiting: where it is refused, runs out of memory or is
     interrupted, the link's run is abandoned."""
 
     def run(operands, link) -> Tensor:
@@ -101,7 +101,7 @@ def ended(arm: Callable[..., Tensor]) -> Callable[..., Tensor]:
 
 
 def missing(kind: str, transfer: Transfer, rank: int, why: str) -> LinkError:
-    """Return the error of a link of `kind` to `rank` on which `transfer` did not arrive."""
+    """The error of a link of `kind` to `rank` on which `transfer` did not arrive."""
     return LinkError(
         f"the {kind} link is dead: chunk {transfer.chunk} (row block {transfer.block}), which rank {transfer.chunk} "
         f"sends to rank {rank}, has not arrived: {why}"

@@ -47,12 +47,12 @@ class Operands:
 
     @property
     def now(self) -> Tensor:
-        """Return the layer that this step multiplies with."""
+        """The layer that this step multiplies with."""
         return self.buffers[self.step % 2]
 
     @property
     def next(self) -> Transfers:
-        """Return what brings the layer of the step after this one."""
+        """The transfers that bring the layer of the next step."""
         return self.transfers[(self.step + 1) % 2]
 
 

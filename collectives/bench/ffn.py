@@ -72,14 +72,14 @@ class Layer(Summed):
         return operands.scatter.block(self._rows(operands), operands.rank), self._sum_of_weights
 
     def _rows(self, operands) -> torch.Tensor:
-        """Return what the sums of all rows are of: in one process every rank is this one, turned by its number."""
+        """The rows that `_sum_of_weights` multiplies: in one process every rank is this one, turned by its number."""
         if self.ranks is not ALONE:
             return operands.x
         return operands.x.double().unflatten(0, (operands.ranks, -1)).sum(0).repeat(operands.ranks, 1)
 
     @functools.cached_property
     def _sum_of_weights(self) -> torch.Tensor:
-        """Return the sum over ranks of down @ up, in fp64."""
+        """The sum over ranks of down @ up, in fp64."""
         ranks = [self.ranks.rank] if self.ranks is ALONE else range(self.case.ranks)
         return sum(down.double() @ up.double() for up, down in map(self._weights_of, ranks))
 

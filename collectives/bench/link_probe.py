@@ -18,9 +18,9 @@ TURNS = 7
 
 
 def measure(setting_of: Callable, options, case, clock) -> dict:
-    """Return for each link, on the sizes and the pace of `case`, what it and a matmul take beside one another over what
-    each takes alone; and on which NUMA nodes pinned pages and the GPU are, None where nobody says. `setting_of` makes a
-    `Setting` of a case."""
+    """The slowdowns of each link and of a matmul beside it, on the sizes and the pace of `case`: the time of each
+    beside the other over its time alone. Also the NUMA nodes of pinned pages and of the GPU, None where nobody says.
+    `setting_of` makes a `Setting` of a case."""
     pace = replace(parse(case.wire), mover="")
     movers = f"{COPIER}32", f"{COPIER}{workers(options.device)}", ENGINE
     wires = [PCIE] if pace.kind == PCIE else [*(replace(pace, mover=mover).token for mover in movers), PCIE]

@@ -19,21 +19,21 @@ from roofline.theory.schedule import Grid
 from roofline.worker.alone import ALONE
 
 RANKS_PER_LAUNCH = 1, 2, 4
-"""Of how many ranks an arm may multiply the rows at a time."""
+"""The numbers of ranks whose rows an arm may multiply at a time."""
 
 TURNS, LEAST_TURNS = 15, 3
-"""By which it is measured what splitting a matmul costs: a few percent."""
+"""Turns that measure what splitting a matmul costs: a few percent. With fewer than the least it is not measured."""
 
 SPLIT_S = 10.0
-"""For that; a matmul of which fewer turns fit is multiplied for one rank at a time."""
+"""Seconds for that. A matmul of which too few turns fit is multiplied for one rank at a time."""
 
 
 class Summed(Setting):
-    """Of a reduce-scatter, by itself or behind a layer: on a GPU a kernel adds the parts. Arms that multiply the rows
-    of some ranks at a time do so for as many as suit what splitting the matmul costs."""
+    """A case that ends in a reduce-scatter, by itself or behind a layer. On a GPU a kernel adds the parts. Arms that
+    multiply the rows of some ranks at a time do so for as many as suit what splitting the matmul costs."""
 
     def split(self, name: str, arm: Callable) -> Callable:
-        """Return `arm`, for as many ranks at a time as the first share has chosen."""
+        """`arm`, for as many ranks at a time as the first worker has chosen."""
         if not ARMS[base_arm(name)].by_rank:
             return arm
         splits = self.facts.setdefault("splits", {})
@@ -42,9 +42,8 @@ class Summed(Setting):
         return partial(arm, ranks_per_launch=splits[name]["ranks_per_launch"])
 
     def _fastest_split(self, name: str, arm: Callable) -> dict:
-        """Return which of `RANKS_PER_LAUNCH` ends first by the simulator, and what the matmul takes by each over the
-        unsplit one. Where that was not measured, it is one rank at a time: in no later share, in no test that is not
-        timed."""
+        """The one of `RANKS_PER_LAUNCH` that ends first by the simulator, and the slowdown of the matmul by each, over
+        the unsplit one. Later workers and tests that time nothing do not measure that: they take one rank at a time."""
         slowdowns = {}
         if self.options.timed and not self.earlier_facts:
             slowdowns = self.ranks.broadcast(self._slowdowns(arm, self.matmul_of(name)))
@@ -58,8 +57,8 @@ class Summed(Setting):
         return {"ranks_per_launch": int(min(slowdowns, key=end_s)), "slowdowns": slowdowns}
 
     def _slowdowns(self, arm: Callable, contender) -> dict[str, float]:
-        """Return, for each number of ranks at a time, what the launches of `arm` take over one of the whole matmul by
-        `contender`: all is here, nothing goes, and the sums are taken off."""
+        """{ranks at a time: the time of the launches of `arm` over that of the whole matmul by `contender`}. All is
+        here, nothing goes, and the time of the sums is taken off."""
         counts = [count for count in RANKS_PER_LAUNCH if count < self.case.ranks]
         runs = [self.multiplied_by(contender), [partial(self.add, each, WarmUp()) for each in self.sets]]
         for count in counts:

@@ -53,14 +53,14 @@ class Call:
 
 
 def timeline_of(link) -> dict:
-    """What is noted of the last run of a link."""
+    """The notes of the last run of a link."""
     timeline = link.timeline()
     first = {"first_wait_s": timeline.waits[0][1]} if timeline.waits else {}
     return {"last_arrival_s": max(timeline.arrivals_s), **first, "timeline": timeline.as_dict()}
 
 
 def seconds_by_turns(calls: list[Call], device: str) -> list[float]:
-    """Return about how long each of `calls` takes, by turns of the device's clock: to choose a matmul, a bandwidth and
+    """About how many seconds each of `calls` takes, by turns of the device's clock: to choose a matmul, a bandwidth and
     a plan by, and never a result."""
     seconds = []
     for call, times in zip(calls, zip(*turns_of(calls, device, CALIBRATIONS), strict=True), strict=True):
@@ -70,13 +70,13 @@ def seconds_by_turns(calls: list[Call], device: str) -> list[float]:
 
 
 def turns_of(calls: list[Call], device: str, count: int) -> list[list[float | None]]:
-    """Return what each of `calls` takes in each of `count` turns of the device's clock, after `WARM_TURNS`."""
+    """The seconds of each of `calls` in each of `count` turns of the device's clock, after `WARM_TURNS`."""
     clock = clocks.for_device(device)
     return [clock.turn(calls) for _ in range(WARM_TURNS + count)][WARM_TURNS:]
 
 
 def unsplit(options, x, w) -> dict[str, Contender]:
-    """Return the contenders whose matmul may be T_gemm: the one that --ffn-arm-matmul names, or the vendor's, and on a
+    """The contenders whose matmul may be T_gemm: the one that --ffn-arm-matmul names, or the vendor's, and on a
     GPU ours. Raises ValueError where the named one cannot take x and w."""
     if options.arm_matmul:
         contender = of_run(options)[options.arm_matmul]
@@ -112,7 +112,7 @@ def chip_flops(device: str, dtype: str, m: int, n: int, k: int) -> float:
 
 @functools.cache
 def copy_bytes_per_s(device: str) -> float:
-    """Of a copy on all cores, far beyond the cache: what it reads and writes together."""
+    """Bytes/s that a copy on all cores reads and writes together, far beyond the cache."""
     source = torch.ones(beyond_cache_bytes(device), dtype=torch.int8, device=device)
     target = torch.zeros_like(source)
     (copy_s,) = seconds_by_turns([Call([lambda: target.copy_(source)], device, all_cores=True)], device)
@@ -153,7 +153,7 @@ def shards_of(tensor: torch.Tensor, count: int, axis: int) -> Shards:
 
 @while_used
 def on_host(tensor: torch.Tensor, count: int, axis: int, own: int) -> Shards:
-    """The same, all but the `own` one in pinned host memory."""
+    """The same shards, all but the `own` one in pinned host memory."""
     from collectives.engines import in_host_memory
 
     shards = enumerate(shards_of(tensor, count, axis))

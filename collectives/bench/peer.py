@@ -17,8 +17,8 @@ from roofline.worker.prepared import SKIPPED, TOLERANCE, Entrant, Rejection, ver
 
 
 def entrant(operator: Callable, setting) -> Entrant | Rejection:
-    """Return the peer, if it is right twice on each set of operands of `setting`. `operator(operands, ranks)`, of
-    `collectives.peer`, returns the result."""
+    """The peer, if it is right twice on each set of operands of `setting`; else why it is not taken.
+    `operator(operands, ranks)`, of `collectives.peer`, returns the result."""
     case, ranks = setting.case, setting.ranks
     if reason := why_not(ranks):
         return Rejection(SKIPPED, f"{PEER}: {reason}")

@@ -124,7 +124,7 @@ class Runner(matmul.Runner):
 
 
 def off_pace(setting) -> str | None:
-    """Return why the link voids the case: one gather takes longer than anybody means it to, or misses the bandwidth
+    """Why the link voids the case: one gather takes longer than anybody means it to, or misses the bandwidth
     that it is asked for, `TRIES` times in a row. None if it keeps it, or none is asked for."""
     if not setting.bytes_per_s:
         return None
