@@ -75,17 +75,16 @@ class Operands:
 
     def transfers(self, blocks: int = 1, into: Tensor | None = None) -> Transfers:
         """The transfers to `into` (default: `gathered`), block by block: all chunks of each of `blocks` row blocks."""
-        target = self.gathered if into is None else into
-        transfers = (
-            Transfer(
-                c, b, rows_of(self.shards[c], b, blocks), self.columns(c, rows_of(target, b, blocks)),
-                rows_of(self.shards[self.rank], b, blocks),
-            )
-            for b in range(blocks)
-            for c in self.order[1:]
-        )  # fmt: skip
-        together = 1 if blocks == 1 else len(self.shards) - 1
-        return Transfers((transfer for transfer in transfers if len(transfer.source)), together=together)
+        into = self.gathered if into is None else into
+        transfers = Transfers(together=1 if blocks == 1 else len(self.shards) - 1)
+        for block in range(blocks):
+            target = rows_of(into, block, blocks)
+            own = rows_of(self.shards[self.rank], block, blocks)
+            for chunk in self.order[1:]:
+                source = rows_of(self.shards[chunk], block, blocks)
+                if len(source):
+                    transfers.append(Transfer(chunk, block, source, self.columns(chunk, target), own))
+        return transfers
 
     @cached_property
     def by_chunk(self) -> Transfers:

@@ -86,7 +86,7 @@ def describe(transfer: Transfer) -> list[int]:
 
 def copy_launch(route: Route, first: int, end: int, bytes_per_s: float) -> KernelLaunch:
     """A launch of the copier over the transfers of `route` from `first` to before `end`, which may go by now."""
-    row_bytes = max(transfer.nbytes // len(transfer.source) for transfer in route.transfers)
+    row_bytes = max(transfer.row_bytes for transfer in route.transfers)
     args = dict(
         transfers_ptr=route.table[first:], transfers=end - first, flags_ptr=route.flags[first:],
         started_ptr=route.started, arrivals_ptr=route.arrivals[first:], ready_ptr=route.computed_ns[first:],
@@ -230,17 +230,21 @@ class DeviceLink:
         if self._route is None:
             raise LinkError(f"the {self.kind} link has no timeline: its run was abandoned, or none was started")
         torch.cuda.synchronize()
-        route, lost = self._route, int(self._lost.item())
+        route = self._route
+        lost = int(self._lost.item())
         self._lost.zero_()
         if lost:  # who waits for several waits at the last one's flag: the first that is not up is missing
             wanted = route.runs * self.programs
             first = next((number for number, flag in enumerate(route.flags.tolist()) if flag < wanted), lost - 1)
             raise missing(self.kind, route.transfers[first], self.rank, f"it is {self.patience_s:g} s late")
-        t0, (end, *times) = int(route.free[0]), route.times.tolist()
+        t0 = int(route.free[0])
+        end, *times = route.times.tolist()
         spans = zip(self._waits, times[::2], times[1::2], strict=False)
         waits = [(count, (began - t0) * 1e-9, (ended - t0) * 1e-9) for count, began, ended in spans]
-        computed_s = [(ns - t0) * 1e-9 for ns in route.computed_ns.tolist()[self._at_once :]]
-        ready_s = [0.0] * self._at_once + computed_s if self._raised else []
+        ready_s = []
+        if self._raised:
+            computed_s = [(ns - t0) * 1e-9 for ns in route.computed_ns.tolist()[self._at_once :]]
+            ready_s = [0.0] * self._at_once + computed_s
         return Timeline(route.transfers, self.arrivals_s(t0), waits, (end - t0) * 1e-9, ready_s)
 
     def prepared(self, transfers: Sequence[Transfer]) -> Route:

@@ -176,13 +176,16 @@ class PacedEngine(DeviceLink):
         self._pacing = torch.cuda.Stream(priority=-1)
 
     def prepared(self, transfers: Sequence[Transfer]) -> Route:
-        route, rows = super().prepared(transfers), []
+        route = super().prepared(transfers)
+        rows = []
         for index, transfer in enumerate(transfers):
-            route.copies.append(slices_of(transfer))
+            slices = transfer.slices(ENGINE_SLICE_BYTES)
+            route.copies.append(slices)
             moved = 0
-            for source, _ in route.copies[-1]:
-                before, moved = moved, moved + source.numel() * source.element_size()
-                rows.append((index, before, moved))
+            for source, _ in slices:
+                end = moved + source.nbytes
+                rows.append((index, moved, end))
+                moved = end
         route.slices = torch.tensor(rows, dtype=torch.int64, device=self.device)
         route.let_go = torch.zeros(len(rows), 2, dtype=torch.int32, device=self.device)
         source, target = route.copies[0][0]
@@ -224,12 +227,6 @@ class PacedEngine(DeviceLink):
                 number += 1
             device.wait_value(route.let_go[number - 1, 1:], route.runs)
             device.write_value(route.flags[index:], route.runs)
-
-
-def slices_of(transfer: Transfer) -> list[tuple[Tensor, Tensor]]:
-    """The slices, as (source, target): whole rows, ENGINE_SLICE_BYTES at most where that is a row."""
-    rows = max(1, ENGINE_SLICE_BYTES // row_bytes(transfer.source))
-    return [*zip(transfer.source.split(rows), transfer.target.split(rows), strict=True)]
 
 
 COPIES: dict[str, Callable[[Tensor, Tensor], None]] = {

@@ -76,13 +76,12 @@ class Operands:
 
     def pieces(self, blocks: int) -> Transfers:
         """The same transfers, with each part in so many row blocks."""
-        return Transfers(
-            Transfer(source, block, *ends)
-            for source, destination, target in zip(self.sources, self.destinations, self.arrived, strict=True)
-            for block, ends in enumerate(
-                zip(self.block(self.products, destination).chunk(blocks), target.chunk(blocks), strict=True)
-            )
-        )
+        transfers = Transfers()
+        for source, destination, target in zip(self.sources, self.destinations, self.arrived, strict=True):
+            pieces = self.block(self.products, destination).chunk(blocks)
+            for block, ends in enumerate(zip(pieces, target.chunk(blocks), strict=True)):
+                transfers.append(Transfer(source, block, *ends))
+        return transfers
 
 
 def serial(operands: Operands, link) -> Tensor:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy
 import torch
+from torch import Tensor
 
 from collectives.transfers import PATIENCE_S, SLICE_BYTES, Timeline, Transfer, missing
 
@@ -219,7 +220,7 @@ class PacedThread(Threaded):
         if run.failure:
             return
         rate, run.free_s = self.bytes_per_s, max(run.free_s, run.ready_s[index])
-        for source, target in slices(run.transfers[index]):
+        for source, target in run.transfers[index].slices(SLICE_BYTES):
             if run.failure:
                 return
             self.copy(index, source, target)
@@ -228,13 +229,7 @@ class PacedThread(Threaded):
                 self.clock.sleep(left)
 
     @staticmethod
-    def copy(index: int, source: numpy.ndarray, target: numpy.ndarray) -> None:
-        """Copy a slice of transfer `index`. NumPy copies without Python's lock, and in this thread alone."""
-        numpy.copyto(target, source)
-
-
-def slices(transfer: Transfer) -> list[tuple[numpy.ndarray, numpy.ndarray]]:
-    """The slices of a transfer, as (source, target) in bytes: NumPy has no bf16."""
-    rows = max(1, SLICE_BYTES // max(1, transfer.nbytes // max(1, len(transfer.source))))
-    ends = (end.view(torch.uint8).split(rows) for end in (transfer.source, transfer.target))
-    return [(source.numpy(), target.numpy()) for source, target in zip(*ends, strict=True)]
+    def copy(index: int, source: Tensor, target: Tensor) -> None:
+        """Copy a slice of transfer `index`. NumPy copies without Python's lock, and in this thread alone. It does so in
+        bytes, since it has no bf16."""
+        numpy.copyto(target.view(torch.uint8).numpy(), source.view(torch.uint8).numpy())

@@ -65,6 +65,15 @@ class Transfer:
         return self.source.numel() * self.source.element_size()
 
     @property
+    def row_bytes(self) -> int:
+        return self.nbytes // len(self.source)
+
+    def slices(self, nbytes: int) -> list[tuple[Tensor, Tensor]]:
+        """(source, target) of whole rows, of at most so many bytes where a row has no more."""
+        rows = max(1, nbytes // self.row_bytes)
+        return list(zip(self.source.split(rows), self.target.split(rows), strict=True))
+
+    @property
     def sent(self) -> Tensor:
         return self.source if self.shard is None else self.shard
 
@@ -122,14 +131,16 @@ class Timeline:
 
     def as_dict(self) -> dict:
         """Plain values, times to the nanosecond."""
-        ready = {"ready_s": [round(time, 9) for time in self.ready_s]} if self.ready_s else {}
-        ready |= {"in_turn": True} if getattr(self.transfers, "in_turn", False) else {}
-        return ready | {
-            "transfers": [(transfer.chunk, transfer.block) for transfer in self.transfers],
-            "arrivals_s": [round(time, 9) for time in self.arrivals_s],
-            "waits": [(count, round(start, 9), round(end, 9)) for count, start, end in self.waits],
-            "end_s": round(self.end_s, 9),
-        }
+        values = {}
+        if self.ready_s:
+            values["ready_s"] = [round(time, 9) for time in self.ready_s]
+        if getattr(self.transfers, "in_turn", False):
+            values["in_turn"] = True
+        values["transfers"] = [(transfer.chunk, transfer.block) for transfer in self.transfers]
+        values["arrivals_s"] = [round(time, 9) for time in self.arrivals_s]
+        values["waits"] = [(count, round(start, 9), round(end, 9)) for count, start, end in self.waits]
+        values["end_s"] = round(self.end_s, 9)
+        return values
 
 
 class Preset:

@@ -19,8 +19,10 @@ class AllGather(Setting):
     """x[m, k] is sharded by columns, and gathered while it is multiplied."""
 
     def make(self, number: int) -> Operands:
-        case, rank = self.case, self.ranks.rank
-        x, w = self.normal((case.m, case.k), 1 + number), self.weights((case.n, case.k), 1000 * rank)
+        case = self.case
+        rank = self.ranks.rank
+        x = self.normal((case.m, case.k), 1 + number)
+        w = self.weights((case.n, case.k), 1000 * rank)
         gathered = self.buffer((case.m, case.k), number).copy_(x)
         shards = shards_for(self.ranks, self.wire.kind, x, case.ranks, 1)
         return Operands(shards, gathered, w, gathered.new_empty(case.m, case.n), rank, blocks=1)
@@ -46,17 +48,23 @@ class AllGather(Setting):
             operands.columns(operands.rank, operands.gathered).copy_(operands.shards[operands.rank])
 
     def cut(self) -> dict:
-        case, times, sms = self.case, (self.t_gemm_s, self.t_comm_s), workers(self.device)
-        by_chunk, by_block = (
-            plan(arm, case.m, case.n, case.ranks, sms, *times) for arm in ("chunk_launches", "row_block_launches")
-        )
+        case = self.case
+        times = self.t_gemm_s, self.t_comm_s
+        sms = workers(self.device)
+        about = case.m, case.n, case.ranks, sms, *times
+        by_chunk = plan("chunk_launches", *about)
+        by_block = plan("row_block_launches", *about)
         for operands in self.sets:
             operands.blocks = by_block.row_blocks
             if self.device == "cuda":  # the host does not see what has arrived, so launches go by what should have
                 operands.chunk_plan = [done for done, _ in chunk_launches(by_chunk, *times)]
                 operands.block_plan = [done for done, _ in row_block_launches(by_block, *times)]
-        facts = {"row_blocks": by_block.row_blocks, "workers": sms}
-        return facts | {"row_tiles": by_block.grid.row_tiles, "column_tiles": by_block.grid.column_tiles}
+        return {
+            "row_blocks": by_block.row_blocks,
+            "workers": sms,
+            "row_tiles": by_block.grid.row_tiles,
+            "column_tiles": by_block.grid.column_tiles,
+        }
 
     def describe(self, arm: str) -> tuple[str, dict]:
         config, facts = super().describe(arm)
@@ -78,7 +86,9 @@ class AllGather(Setting):
 class Runner(runner.Runner):
     """Runs all-gather matmuls: also by arms that wait on the device, and by torch's fused operator on several GPUs."""
 
-    setting, own_arms, peer_operator = AllGather, all_gather_matmul.ARMS, fused_all_gather_matmul
+    setting = AllGather
+    own_arms = all_gather_matmul.ARMS
+    peer_operator = fused_all_gather_matmul
 
     def links(self, case, clock) -> dict:
         from collectives.bench import link_probe  # of a GPU

@@ -55,18 +55,18 @@ class Layer(Summed):
     @staticmethod
     def now_here(sets: list) -> None:
         for operands in sets:
-            own = (operands.scatter.block(rows, operands.rank) for rows in (operands.gathered, operands.x))
-            torch.Tensor.copy_(*own)
+            own = operands.scatter.block(operands.x, operands.rank)
+            operands.scatter.block(operands.gathered, operands.rank).copy_(own)
             for shard, rows in zip(operands.shards, operands.x.chunk(operands.ranks), strict=False):
                 shard.copy_(rows)
 
     def unrelated(self) -> list:
         spare = self.buffer((self.case.m, self.case.n)).fill_(1.0).chunk(self.case.ranks)
-        others = (
-            replace(transfer, **{"source" if transfer.block else "target": spare[transfer.chunk]})
-            for transfer in self.sets[0].transfers
-        )
-        return [Transfers(others, in_turn=True)]
+        others = Transfers(in_turn=True)
+        for transfer in self.sets[0].transfers:
+            end = "source" if transfer.block else "target"
+            others.append(replace(transfer, **{end: spare[transfer.chunk]}))
+        return [others]
 
     def whole(self, operands) -> tuple:
         return operands.scatter.block(self._rows(operands), operands.rank), self._sum_of_weights
@@ -95,4 +95,5 @@ class Layer(Summed):
 class Runner(runner.Runner):
     """Runs feed-forward layers."""
 
-    setting, own_arms = Layer, ffn.ARMS
+    setting = Layer
+    own_arms = ffn.ARMS

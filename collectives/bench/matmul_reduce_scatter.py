@@ -59,15 +59,19 @@ class Summed(Setting):
     def _slowdowns(self, arm: Callable, contender) -> dict[str, float]:
         """{ranks at a time: the time of the launches of `arm` over that of the whole matmul by `contender`}. All is
         here, nothing goes, and the time of the sums is taken off."""
-        counts = [count for count in RANKS_PER_LAUNCH if count < self.case.ranks]
-        runs = [self.multiplied_by(contender), [partial(self.add, each, WarmUp()) for each in self.sets]]
-        for count in counts:
-            runs.append([partial(arm, each, WarmUp(), ranks_per_launch=count) for each in self.sets])
-        calls = [Call(by_turns, self.device) for by_turns in runs]
+        calls = [
+            Call(self.multiplied_by(contender), self.device),
+            Call([partial(self.add, each, WarmUp()) for each in self.sets], self.device),
+        ]
+        by_count: dict[str, list[float]] = {}
+        for count in RANKS_PER_LAUNCH:
+            if count < self.case.ranks:
+                by_count[str(count)] = []
+                runs = [partial(arm, each, WarmUp(), ranks_per_launch=count) for each in self.sets]
+                calls.append(Call(runs, self.device))
         most = int(SPLIT_S / (len(calls) * self.t_gemm_s)) - WARM_TURNS
         if most < LEAST_TURNS:
             return {}
-        by_count = {str(count): [] for count in counts}
         for turn in turns_of(calls, self.device, min(TURNS, most)):
             if None in turn:
                 continue
@@ -91,7 +95,8 @@ class Summed(Setting):
 
         for operands in self.sets:
             on_device.added_by_kernel(operands)
-        case, sms = self.case, workers(self.device)
+        case = self.case
+        sms = workers(self.device)
         arm = next(arm for arm in of_operation(case.op, gpu=True) if arm in TELLING)
         grid = cuts(arm, case.m, case.n, case.ranks, sms)[0].grid
         return {"workers": sms, "row_tiles": grid.row_tiles, "column_tiles": grid.column_tiles}
@@ -132,16 +137,23 @@ class ReduceScatter(Summed):
     def whole(self, operands) -> tuple:
         """Factors of the sum, one beside the other: in one process every rank is this one, turned by its number."""
         if self.ranks is ALONE:
-            factors = [(part, operands.w) for part in operands.x.chunk(operands.ranks)]
+            xs = operands.x.chunk(operands.ranks)
+            ws = [operands.w] * operands.ranks
         else:
+            xs = []
+            ws = []
             number = next(index for index, of_set in enumerate(self.sets) if of_set is operands)
-            of_ranks = (self._factors(rank, number) for rank in range(operands.ranks))
-            factors = [(operands.block(x, operands.rank), w) for x, w in of_ranks]
-        return tuple(torch.cat(each, 1) for each in zip(*factors, strict=True))
+            for rank in range(operands.ranks):
+                x, w = self._factors(rank, number)
+                xs.append(operands.block(x, operands.rank))
+                ws.append(w)
+        return torch.cat(xs, 1), torch.cat(ws, 1)
 
 
 class Runner(runner.Runner):
     """Runs matmuls that end in a reduce-scatter: on a GPU also by the arm that tells on the device, and between ranks
     by torch's fused operator."""
 
-    setting, own_arms, peer_operator = ReduceScatter, matmul_reduce_scatter.ARMS, fused_matmul_reduce_scatter
+    setting = ReduceScatter
+    own_arms = matmul_reduce_scatter.ARMS
+    peer_operator = fused_matmul_reduce_scatter

@@ -55,8 +55,11 @@ class Call:
 def timeline_of(link) -> dict:
     """The notes of the last run of a link."""
     timeline = link.timeline()
-    first = {"first_wait_s": timeline.waits[0][1]} if timeline.waits else {}
-    return {"last_arrival_s": max(timeline.arrivals_s), **first, "timeline": timeline.as_dict()}
+    notes = {"last_arrival_s": max(timeline.arrivals_s)}
+    if timeline.waits:
+        notes["first_wait_s"] = timeline.waits[0][1]
+    notes["timeline"] = timeline.as_dict()
+    return notes
 
 
 def seconds_by_turns(calls: list[Call], device: str) -> list[float]:
@@ -87,13 +90,12 @@ def unsplit(options, x, w) -> dict[str, Contender]:
 
 
 def vendor_or_ours(device: str, x, w) -> dict[str, Contender]:
-    return {
-        name: contender
-        for name, contender in CONTENDERS.items()
-        if (contender.kind == "vendor" or name == "persistent")
-        and device in contender.devices
-        and not contender.why_not(x, w)
-    }
+    able = {}
+    for name, contender in CONTENDERS.items():
+        is_candidate = contender.kind == "vendor" or name == "persistent"
+        if is_candidate and device in contender.devices and not contender.why_not(x, w):
+            able[name] = contender
+    return able
 
 
 def workers(device: str) -> int:
@@ -104,9 +106,12 @@ def workers(device: str) -> int:
 @functools.lru_cache(maxsize=4)
 def chip_flops(device: str, dtype: str, m: int, n: int, k: int) -> float:
     """FLOP/s of the fastest unsplit matmul on a large shape, on the cores that compute beside a link."""
-    x, w = (normal((rows, k), dtype, device, seed, 1.0) for seed, rows in enumerate((m, n)))
+    x = normal((m, k), dtype, device, 0, 1.0)
+    w = normal((n, k), dtype, device, 1, 1.0)
     out = x.new_empty(m, n)
-    calls = [Call([functools.partial(c.load(), x, w, out)], device) for c in vendor_or_ours(device, x, w).values()]
+    calls = []
+    for contender in vendor_or_ours(device, x, w).values():
+        calls.append(Call([functools.partial(contender.load(), x, w, out)], device))
     return 2 * m * n * k / min(seconds_by_turns(calls, device))
 
 

@@ -34,6 +34,7 @@ def entrant(operator: Callable, setting) -> Entrant | Rejection:
     # Each of P chunks rounds the sum once more, the first ones while it is small.
     limit = TOLERANCE[case.dtype] * math.sqrt((case.ranks + 1) / 2)
     call = Call([partial(operator, operands, ranks) for operands in setting.sets], setting.device)
-    config, facts = f"torch {torch.__version__}, sums in {case.dtype}", {"link": f"fabric of {case.ranks} GPUs"}
+    config = f"torch {torch.__version__}, sums in {case.dtype}"
+    facts = {"link": f"fabric of {case.ranks} GPUs"}
     look = setting.look_at(call, limit, lambda operands, result: result)
     return verdict(PEER, error, case.dtype, limit, where) or Entrant(PEER, call, "", config, error, facts, look=look)

@@ -133,9 +133,9 @@ class Setting:
         self.wire = wires.parse(case.wire)
         self.link_kind = self.wire.link
         self.seed = zlib.crc32(f"{options.seed} {case.op}".encode())
-        self._values: set[torch.Tensor] = set()
-        self._gemms_s: list[float] = []
-        self._links: list = []
+        self._values = set()
+        self._gemms_s = []
+        self._links = []
         self.sets = [self.make(number) for number in range(self.rotation)]
         self.gemms = []
         for operands in self.sets:

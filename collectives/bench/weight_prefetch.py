@@ -52,11 +52,14 @@ class Prefetch(Setting):
     def relative_error(self, arm: Callable, link, operands, **about) -> float:
         """NaN also where the next layer is not here."""
         error = super().relative_error(arm, link, operands, **about)
-        layer = operands.transfers[operands.step % 2]
-        return error if all(torch.equal(part.target, part.source.to(operands.x.device)) for part in layer) else math.nan
+        for part in operands.transfers[operands.step % 2]:
+            if not torch.equal(part.target, part.source.to(operands.x.device)):
+                return math.nan
+        return error
 
 
 class Runner(runner.Runner):
     """Runs weight prefetches."""
 
-    setting, own_arms = Prefetch, weight_prefetch.ARMS
+    setting = Prefetch
+    own_arms = weight_prefetch.ARMS

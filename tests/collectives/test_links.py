@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from collectives.device import DeviceLink
-from collectives.paced import PacedThread, Threaded, Worker, slices
-from collectives.transfers import LinkError, Preset, Transfer
+from collectives.paced import PacedThread, Threaded, Worker
+from collectives.transfers import SLICE_BYTES, LinkError, Preset, Transfer
 
 COUNT, BYTES = 6, 3 * 2**20
 pytestmark = pytest.mark.gpu
@@ -136,7 +136,7 @@ def test_nothing_is_written_once_the_consumer_has_given_up(link, troubled_link, 
     run(link(), transfers[1:])  # by another thread: that of the link that was given up ends once it goes on
     wire.clock.let_go()
     thread.join()
-    unwritten = target.isnan().all(dim=1).reshape(-1, len(slices(transfers[0])[0][0])).all(dim=1)
+    unwritten = target.isnan().all(dim=1).reshape(-1, len(transfers[0].slices(SLICE_BYTES)[0][0])).all(dim=1)
     assert unwritten.tolist() == [False, True, True]  # the one that it was about to write
 
 
