@@ -9,7 +9,6 @@ import weakref
 from dataclasses import replace
 from types import SimpleNamespace
 
-import numpy
 import pytest
 import torch
 from arm_cases import ARMS, Products, all_gather, options_of
@@ -422,7 +421,7 @@ def test_gather_that_would_take_for_ever_is_skipped(options, monkeypatch):
 @pytest.mark.parametrize(("slower", "ready"), [(1.04, ARMS), (1.06, [])])
 def test_link_that_cannot_keep_its_pace_voids_the_case(options, monkeypatch, slower, ready):
     def move(link, index, source, target):
-        numpy.copyto(target, source)
+        target.copy_(source)
         link.clock.sleep(slower * source.nbytes / link.bytes_per_s)
 
     monkeypatch.setattr(PacedThread, "copy", move)
