@@ -41,8 +41,8 @@ from .sync import Turn
 
 KINDS = "TMA load", "TMA store", "wgmma", "cp.async"
 """The kinds of events."""
-TICK_NS = 10  # by which an instruction of any warp advances globaltimer
-TICK_CYCLES = 17  # by which it advances clock64
+TICK_NS = 10  # globaltimer's advance for an instruction of any warp
+TICK_CYCLES = 17  # clock64's
 
 
 class StuckError(FaultError):

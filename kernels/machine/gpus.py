@@ -24,5 +24,5 @@ SMS = {
     90: Sm(132, 64, 32, 233_472),
 }
 RESERVED = 1024  # bytes of each CTA's shared memory that the system takes
-REGISTERS = 65_536  # of an SM
+REGISTERS = 65_536  # of each SM
 REGISTERS_AT_ONCE = 256  # the unit in which a warp is given registers

@@ -14,7 +14,7 @@ import pytest
 
 from .gpus import ARCHITECTURES
 
-if TYPE_CHECKING:  # with torch and Triton, which take seconds
+if TYPE_CHECKING:  # this imports torch and Triton, which take seconds
     from .functions import Launch, launches
 
 BLOCK = pytest.StashKey["launches"]()

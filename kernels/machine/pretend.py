@@ -68,7 +68,7 @@ class OnCpu(TorchFunctionMode):
                 place = value
                 args[number] = "cpu"
         if place is None and function in _device._device_constructors():
-            place = kwargs["device"] = _device.CURRENT_DEVICE  # of torch.set_default_device
+            place = kwargs["device"] = _device.CURRENT_DEVICE  # the one that torch.set_default_device has set
         sources = [value for value in flat([*args, *kwargs.values()]) if isinstance(value, Tensor)]
         to_host = all(map(is_hosts, sources)) if place is None else type_of(place) == "cpu"
         if kwargs.get("device") is not None and type_of(place) != "meta":

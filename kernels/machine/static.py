@@ -17,7 +17,7 @@ from .ptx import Kernel
 BARRIERS = ("bar.", "barrier.")
 GOES_ON = ("cp.async.bulk.tensor", "mbarrier.arrive", "mbarrier.inval")
 TOUCHES = (*GOES_ON, "ld.shared", "st.shared", "ldmatrix", "stmatrix", "wgmma.mma_async", "cp.async.c")
-# By the first word of a wait: the instructions at which a warp's lanes meet, and those that no lane may execute before.
+# The instructions at which a warp's lanes meet, and those that no lane may execute before, by the first word of a wait.
 # An mbarrier that goes on while a lane still looks for its phase may be a round ahead at the next look, which then
 # waits for ever (https://github.com/NVIDIA/cutlass/issues/3654). A lane waits for its own copies alone (9.7.9.25.3.3).
 WAITS = {

@@ -55,7 +55,7 @@ class TensorMap:
     address: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
-    """In bytes; the last is that of an element."""
+    """Bytes from one index of a dimension to the next; the last is the size of an element."""
     box: tuple[int, ...]
     swizzle: int = 0
     """0: none; 1, 2, 3: of 32, 64, 128 bytes."""
