@@ -108,7 +108,7 @@ def tensors_of(args: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
 
 
 def covered_bytes(args: Mapping[str, Any]) -> dict[int, np.ndarray]:
-    """Which bytes of a storage belong to arguments, by the address where the storage starts. A storage whose bytes all
+    """Flags of the bytes that belong to arguments, by the address where their storage starts. A storage whose bytes all
     do is left out."""
     covered: dict[int, np.ndarray] = {}
     for _, tensor in tensors_of(args):
@@ -132,7 +132,7 @@ def flag(of_storages: dict[int, np.ndarray], tensor: Tensor, shape: Sequence[int
 
 
 def empty_bytes(tensors: Mapping[str, Tensor], names: Sequence[str]) -> dict[int, np.ndarray]:
-    """Which bytes of a storage nobody has written before the launch, by the address where the storage starts."""
+    """Flags of the bytes that nobody has written before the launch, by the address where their storage starts."""
     empty: dict[int, np.ndarray] = {}
     for name in names:
         check_named("empty", name, tensors)

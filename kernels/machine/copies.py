@@ -153,7 +153,8 @@ Find = Callable[[Any, int, int], Part]
 
 
 def _of_tensor(program, inst, text: str) -> Find:
-    """How to find the part for an operand `[map, {coordinates}]`, which has the innermost coordinate first."""
+    """A function that finds the part for an operand `[map, {coordinates}]`, which has the innermost coordinate
+    first."""
     base, names = text.strip("[] ").split(",", 1)
     map_address = program.get(base, "b64")
     coordinates = [program.get(name, "s32") for name in reversed(names_in(names))]
@@ -173,7 +174,7 @@ def _of_tensor(program, inst, text: str) -> Find:
 
 
 def _of_bytes(program, inst, text: str, size_text: str, kind: str, space: str) -> Find:
-    """How to find the part for an address and a size: it is all of a tensor of so many bytes."""
+    """A function that finds the part for an address and a size: it is all of a tensor of so many bytes."""
     where = program.address(text) if space == "global" else program.shared_address(text)
     sizes = program.get(size_text, "u32")
 

@@ -68,7 +68,7 @@ def at_once(program, inst: Instruction, prepare: Callable[[Sequence[Instruction]
 
 
 def form_of(inst: Instruction) -> tuple[int, bool]:
-    """How many matrices an instruction moves, and whether it transposes them."""
+    """The number of matrices that an instruction moves, and whether it transposes them."""
     _, *qualifiers = inst.op.split(".")
     match = FORM.fullmatch(" ".join(sorted(qualifiers)))
     if not match:

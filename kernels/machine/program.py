@@ -160,8 +160,8 @@ class Program:
                 is_repeated = any(start <= number <= end for start, end in loops)
                 self.barriers += IN_LOOPS if is_repeated else 1
         self.agents = 5 * self.warps + self.barriers
-        """How many agents a CTA has: its warps; their wgmma; the reads, then the writes, of their bulk stores; their
-        cp.async; its mbarriers."""
+        """The number of agents of a CTA: its warps; their wgmma; the reads, then the writes, of their bulk stores;
+        their cp.async; its mbarriers."""
         self.numbers: dict[str, int] = {}
         self.constants: list[np.ndarray] = []
         self.names = NAMES | dict(c=self.constants, full=full, LANE=LANE, BIT=1 << LANE)
@@ -307,7 +307,7 @@ class Program:
         return self._executed(lines, "put")
 
     def given(self, texts: Sequence[str], kinds: Sequence[str]) -> list:
-        """What a function gets for its operands; `effect` explains `kinds`."""
+        """Operands as a function gets them. `kinds` are the words that `effect` explains."""
         required = [kind for kind in kinds if not kind.endswith("?")]
         if not len(required) <= len(texts) <= len(kinds):
             raise UnknownError(f"{len(texts)} operands")

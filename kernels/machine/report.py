@@ -346,7 +346,7 @@ def waited_for(warp: Warp, inst: Instruction, ready: Ready) -> str:
 
 
 def initialised(cta: Cta, address: int | np.ndarray) -> str:
-    """Where the mbarrier at an address is initialised, if the address of that instruction is still the same."""
+    """The place where the mbarrier at an address is initialised, if that instruction's address is still the same."""
     for inst in cta.program.kernel.code:
         if inst.op.startswith("mbarrier.init"):
             get = cta.program.address(inst.args[0])

@@ -254,7 +254,7 @@ class Sums:
 
 @lru_cache(maxsize=4096)
 def operand_bytes(descriptor: int, first: int, rows: int, turned: bool) -> tuple[np.ndarray, np.ndarray, int]:
-    """Where the rows from `first` on of an operand lie in shared memory. An operand is 32 bytes long along K.
+    """The places in shared memory of an operand's rows, from `first` on. An operand is 32 bytes long along K.
 
     Returns the numbers of its 16-byte units, their granules, and the last of these. The units are [rows, 2]. A `turned`
     operand has 2-byte elements and lies with K along its rows: its units are [16, rows / 8]. (9.7.15.5.1.2, and the

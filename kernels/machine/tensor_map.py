@@ -203,7 +203,7 @@ def map_at(w, address: int, number: int, inst) -> TensorMap:
 
 
 def _in_global(w, address: int, inst) -> tuple[Region, int, slice]:
-    """Where a map lies: the region, its first byte, and its granules."""
+    """The place of a map in global memory: the region, its first byte, and its granules."""
     ((region, _, places),) = w.cta.machine.memory.places(np.array([address]), MAP_BYTES, inst, 64)
     return region, places.start, granules(places, MAP_BYTES)
 

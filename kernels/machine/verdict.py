@@ -52,7 +52,7 @@ class Verdict:
     """exact, wrong, order, race, hang, uninitialised, bounds, barrier, tma, misuse, assert, or unknown: the machine
     lacks something that the kernel needs."""
     text: str
-    """What to act on."""
+    """The finding, in words to act on."""
     seed: int | None
     """The order of events that shows the fault, if it takes one."""
     instructions: int
@@ -454,7 +454,7 @@ def before_wait(made: Compiled) -> str:
 
 
 def resident(made: Compiled, target: int) -> int:
-    """How many CTAs of a kernel a GPU holds at a time."""
+    """The number of CTAs of a kernel that a GPU holds at a time."""
     sm = SMS[target]
     program = made.program
     needed = registers_of(made.triton.asm["cubin"]) if made.triton else 1  # only ptxas knows them
