@@ -1,8 +1,8 @@
-"""Loads, stores and atomics of the lanes themselves, and what they tell the caches.
+"""Loads, stores and atomics by the lanes of a warp, and their cache hints.
 
 PTX ISA 8.7: 6.4.1.1 (generic addresses), 8.4 and 8.7 (strong accesses), 9.7.9.8 (ld), 9.7.9.9 (ld.global.nc), 9.7.9.11
 (st), 9.7.9.15 to 9.7.9.19 (prefetch, applypriority, createpolicy, isspacep), 9.7.13.5 (atom), 9.7.13.6 (red).
-A warp is one agent: that one lane reads what another one wrote is taken to be in order.
+A warp is one agent: accesses by different lanes of it count as ordered.
 """
 
 import re
@@ -87,11 +87,11 @@ isspacep.{global,local,shared,shared::cta,shared::cluster}, cvta \
 | shared memory and local memory are windows of generic addresses
 prefetch, prefetchu, applypriority, createpolicy | nothing but time depends on it
 """
-"""What is modelled: opcodes, and how."""
+"""The opcodes that this module models, and how: rows of the table that `--coverage` prints."""
 
 
 class Strong(NamedTuple):
-    """Of a strong access: its semantics, how far they reach, and the bytes of each element."""
+    """The semantics of a strong access, its scope, and the bytes of each element."""
 
     semantics: str
     reach: str
@@ -99,7 +99,10 @@ class Strong(NamedTuple):
 
 
 def qualified(inst, *more: str) -> tuple[str | None, str | None, str | None]:
-    """Return an access's space (None: by the address), semantics and reach, if all of its modifiers are understood."""
+    """The space, semantics and scope of an access. The space is None where the address decides it.
+
+    Raises UnknownError for a modifier that the machine does not know.
+    """
     space = semantics = reach = None
     for word in inst.op.split(".")[1:]:
         if word in SPACES:
@@ -116,19 +119,19 @@ def qualified(inst, *more: str) -> tuple[str | None, str | None, str | None]:
 
 
 def chosen(w, values: np.ndarray) -> np.ndarray:
-    """Of the lanes that take part."""
+    """The values of the active lanes."""
     if w.mask is None:
         return values
     return values[w.mask]
 
 
 def numbers(w, get: Callable) -> list[int]:
-    """Of the lanes that take part."""
+    """An operand's values in the active lanes."""
     return chosen(w, get(w)).tolist()
 
 
 def in_lanes(w, rows: Rows) -> Rows:
-    """[32, bytes] with what was found for the lanes that take part."""
+    """[32, bytes]: the rows of the active lanes in their places, and zeros for the other lanes."""
     if w.mask is None:
         return rows
     everywhere = np.zeros((LANES, rows.shape[1]), np.uint8)
@@ -159,14 +162,14 @@ def write_shared(w, at: Addresses, data: Rows, instruction, strong: Strong | Non
 
 
 def _beside(w, shared, at: Addresses, data: Rows, instruction) -> Clock | None:
-    """Return a clock that also knows what other warps did in the same turn of the same store with the same bytes, if
-    they did."""
+    """A clock that also knows of other warps that stored the same bytes at the same addresses, in the same turn of the
+    same instruction. None where no warp has, or where memory no longer holds these bytes."""
     content = hash((at.tobytes(), data.tobytes()))
     others = shared.replicas.before(id(instruction), w.agent, w.agent, content)
     if not others:
         return None
     _, from_behind = np.unique(at[::-1], return_index=True)
-    last = len(at) - 1 - from_behind  # of the lanes that store at one address
+    last = len(at) - 1 - from_behind  # the last of the lanes that store at one address
     before = shared.data[each_byte(at[last], data.shape[1])]
     if before.tobytes() == data[last].tobytes():
         return w.clock.knowing(others)
@@ -210,14 +213,14 @@ def write_global(w, at: Addresses, data: Rows, instruction, strong: Strong | Non
 
 
 def _elements(at: Addresses, places: Places) -> bytes:
-    """Addresses in their own order, each once."""
+    """The addresses, in ascending order and each once, as bytes."""
     if not isinstance(places, slice):
         at = np.unique(at)
     return at.tobytes()
 
 
 def _note_copy(w, elements: bytes, load) -> None:
-    """Remember which warps loaded these elements by this load, the last one of them."""
+    """Remember the warps that have loaded these elements by this load, which is now the elements' latest."""
     loads = w.cta.loads_by
     agents = loads.get((load.line, elements), ())
     if w.agent not in agents:
@@ -226,10 +229,10 @@ def _note_copy(w, elements: bytes, load) -> None:
 
 
 def _of_copies(w, at: Addresses, places: Places) -> Clock:
-    """Return a clock that also knows what other warps do to which the last load of these elements gave copies of them.
+    """A clock that also covers all accesses of the other warps to which the latest load of these elements gave copies.
 
-    Layouts replicate small tensors over warps. Of a store in place one warp does it, perhaps before the others have
-    loaded: whether their copies matter, the results show. A scalar is no such tensor: all warps act on it.
+    Layouts replicate small tensors over warps. A store in place is then done by one warp, perhaps before the others
+    have loaded. Results show whether their copies matter. A scalar is no such tensor: all warps act on it.
     """
     copies = w.cta.loads_by.get(_elements(at, places), ())
     if (at == at[0]).all() or w.agent not in copies:
@@ -238,8 +241,8 @@ def _of_copies(w, at: Addresses, places: Places) -> Clock:
 
 
 def _begin(w, releases, places: Places, instruction, strong: Strong | None, *, reads: bool = True) -> int:
-    """Return the number of an access. A strong one that reads gets to know what was released there, at a scope that
-    reaches here; behind a relaxed one it takes a fence."""
+    """Note an access, and return its number. A strong read acquires what was released at its addresses, if the scopes
+    meet; one without acquire semantics leaves that to a fence behind it."""
     if strong is None:
         return w.note(instruction)
     scope = w.scope(strong.reach)
@@ -258,7 +261,8 @@ def _begin(w, releases, places: Places, instruction, strong: Strong | None, *, r
 
 
 def _end(w, releases, places: Places, strong: Strong | None, *, read: bool = False) -> None:
-    """Publish what this warp knows, or, behind fences, what it knew then, at their scopes, if it wrote strongly."""
+    """Publish what a strong write releases: all that the warp knew at its fences, at their scopes, and with release
+    semantics all that it knows now."""
     if strong is None:
         return
     is_release = strong.semantics in ("release", "acq_rel")
@@ -276,8 +280,8 @@ WRITE = {"global": write_global, "shared": write_shared, "local": write_local, "
 
 
 def _parts(w, space: str | None, at: Addresses) -> Iterator[tuple[str, Which, Addresses]]:
-    """Yield the spaces that addresses are in, which ones each has, and where in it those are. In what is done then,
-    only their lanes take part."""
+    """Yield each space that addresses are in, which of the addresses these are, and where in the space they lie. Until
+    the next space is asked for, only the lanes of these addresses are active."""
     if space:
         yield space, EVERY, at
         return
@@ -298,13 +302,13 @@ def _parts(w, space: str | None, at: Addresses) -> Iterator[tuple[str, Which, Ad
 
 
 def _columns(w, gets: list) -> Rows:
-    """[32, bytes] of the registers of a vector."""
+    """[32, bytes]: the registers of a vector operand, side by side for each lane."""
     values = np.array([get(w) for get in gets])
     return np.ascontiguousarray(values.T).view(np.uint8)
 
 
 def _form(inst) -> tuple[str, str | None, Strong | None]:
-    """Return the type of an access's elements, its space, and what it says as a strong one."""
+    """The type of an access's elements, its space, and its `Strong`; None where it is weak."""
     kind = inst.op.rpartition(".")[2]
     space, semantics, reach = qualified(inst, kind)
     if semantics is None:
@@ -363,7 +367,7 @@ def _flushed(x: np.ndarray) -> np.ndarray:
     return np.where(np.abs(x) < np.finfo(x.dtype).tiny, np.copysign(x.dtype.type(0), x), x)
 
 
-CHANGES = {  # of old values and operands, by the first letters of types
+CHANGES = {  # the first letters of the types that it takes, and the new value from the old one and the operands
     "add": ("usf", np.add),
     "min": ("us", np.minimum),
     "max": ("us", np.maximum),
@@ -380,7 +384,7 @@ ATOMIC = re.compile(r"[bus](16|32|64)|f(32|64)|b?f16(x2)?")
 
 
 def changed(operation: str, kind: str, flushes: bool, *rows: Rows) -> Rows:
-    """Return bytes: of each element what an atomic or a reduction leaves of the old bytes and its operands'."""
+    """The bytes that an atomic or a reduction leaves in each element. `rows`: the old bytes, then each operand's."""
     into = np.asarray
     out = np.asarray
     if flushes:
@@ -398,13 +402,13 @@ def changed(operation: str, kind: str, flushes: bool, *rows: Rows) -> Rows:
 
 @lru_cache
 def _order(lane: int) -> np.ndarray:
-    """Return all lanes in an order, another one for each lane that a machine may have drawn."""
+    """All lanes, in an order of its own for each `lane` that a machine may draw."""
     return (np.arange(LANES) * (2 * lane + 1) + lane) % LANES
 
 
 @family("atom", "red")
 def atomic(program, inst):
-    """Lanes that meet at an address come one after another, in the machine's order: none is promised."""
+    """Lanes with the same address take turns in the machine's order, since PTX promises none."""
     name, *words = inst.op.split(".")
     kind = next(filter(ATOMIC.fullmatch, words), "")
     space, semantics, reach = qualified(inst, kind, "noftz", *CHANGES)
@@ -451,7 +455,7 @@ def atomic(program, inst):
                 offsets = np.array(starts(places, size))
                 left = range(len(here))
                 while left:
-                    first: dict[int, int] = {}  # by address
+                    first: dict[int, int] = {}  # the next lane at each address
                     for i in left:
                         first.setdefault(offsets.item(i), i)
                     now = list(first.values())
@@ -460,7 +464,7 @@ def atomic(program, inst):
                     before[here[now]] = old = region.data[at_once]
                     given = [rows[here[now]] for rows in values]
                     region.data[at_once] = changed(operation, kind, flushes, old, *given)
-                if operation == "cas":  # one that fails writes nothing
+                if operation == "cas":  # a compare-and-swap that fails writes nothing
                     succeeds = (before[here] == values[0][here]).all(axis=1)
                     places = each_byte(offsets[succeeds], size)
                 _end(w, region.releases, places, strong, read=True)
@@ -485,7 +489,7 @@ def is_in_space(w, inst, put, address):
 
 @family("prefetch", "prefetchu", "cp.async.bulk.prefetch", "applypriority", "createpolicy", quiet=True)
 def hint(program, inst):
-    """Nothing but time depends on it. A policy is a number that no program looks into."""
+    """A hint changes nothing but time. A cache policy is a number that no program looks into."""
     target = "_"
     if inst.op.startswith("createpolicy"):
         target = inst.args[0]

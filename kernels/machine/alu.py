@@ -1,12 +1,12 @@
-"""Arithmetic: instructions that only a lane's own registers take part in, each as a line of Python over NumPy arrays.
+"""Arithmetic: instructions on a lane's own registers alone, each as a line of Python over NumPy arrays.
 
-A register is an array of 32 lanes, unsigned (or bool, a predicate), as wide as it was declared. `value` turns an
-instruction into the source of what its targets get, in the names of `NAMES`. PTX ISA 8.7, sections 9.7.1 to 9.7.4 and
-9.7.6 to 9.7.9. An operation, type or rounding that stands here nowhere is refused.
+A register is an array of 32 lanes, as wide as it was declared: unsigned, or bool for a predicate. `value` turns an
+instruction into the Python source of its targets' values, in the names of `NAMES`. PTX ISA 8.7, sections 9.7.1 to 9.7.4
+and 9.7.6 to 9.7.9. An operation, type or rounding that is not listed here is refused.
 
-What PTX lets approximate (.approx, .full) is rounded from fp64 alone, and no error is drawn: so every seed, which is an
-order of events, gives the same numbers. `instructions` names the errors that PTX allows. Not modelled are the bits of a
-NaN, and that ptxas may fuse a mul and an add that name no rounding.
+The result of an instruction that PTX lets approximate (.approx, .full) is rounded from fp64 alone. No error is drawn,
+so every seed, which is an order of events, gives the same numbers. `instructions` names the errors that PTX allows. The
+bits of a NaN are not modelled, nor that ptxas may fuse a mul and an add that name no rounding.
 """
 
 import re
@@ -26,13 +26,13 @@ LANES = 32
 Read = Callable[[str, str], str]
 """(operand, type) -> the source of its value in that type."""
 TYPE = re.compile(r"pred|[busf](?:8|16|32|64)|bf16|tf32|(?:[us]16|f16|bf16|e4m3|e5m2)x2")
-CARRY = "CC.CF"  # the register of what is carried (9.7.2)
+CARRY = "CC.CF"  # the carry flag of the condition code register (9.7.2)
 WIDTHS = {"pred": 1, "bf16": 16, "tf32": 32, "e4m3": 8, "e5m2": 8}
-LETTERS = {"pred": "b", "tf32": "f", "f": "f", "s": "i"}  # NumPy's, by the type or its first letter; others are "u"
+LETTERS = {"pred": "b", "tf32": "f", "f": "f", "s": "i"}  # NumPy's, by the type or its first letter; "u" for others
 
 
 def element(kind: str) -> str:
-    """The type of a pair's halves; of what is no pair, the type itself."""
+    """The type of a pair's halves; the type itself where it is no pair."""
     return kind.removesuffix("x2")
 
 
@@ -43,7 +43,7 @@ def bits(kind: str) -> int:
 
 @lru_cache
 def numpy_name(kind: str) -> str:
-    """The name in `NAMES` of a PTX type, of a pair that of its halves: what is no number of NumPy's is its bits,
+    """The name in `NAMES` of a PTX type, or of the halves of a pair. A number that NumPy lacks is kept as its bits,
     unsigned."""
     if not TYPE.fullmatch(kind):
         raise UnknownError(f"type .{kind} is unknown")
@@ -75,11 +75,13 @@ SETS = {
     "F": "f32 f64",
     "H": "f16 bf16 f16x2 bf16x2",
 }
-# Opcodes, but for what rounds, flushes or saturates floats, and what then stands for @ | types | letters, of the
-# result's type and of each operand's | source | what is not exact: ~ correctly rounded; else from fp64, with the error
-# that PTX allows (ISA 9.1; ? none named). t: the instruction's type, or the first of two; u: t without a sign (wrapping
-# sums and products are those of signed ones); x: t, made twice as wide, w; d: t, made fp64, or rounded from it; c: the
-# last type; n: u32; p: a predicate.
+# A row is: opcodes | types | letters | source | error.
+# Opcodes stand without the words that round, flush or saturate floats; what is behind an = takes the place of @ in the
+# source. The letters are the type of the result and of each operand. t: the instruction's type, or the first of two;
+# u: t without a sign (wrapping sums and products are those of signed ones); w: twice as wide as t; x: t, made as wide
+# as w; d: t, made fp64, or rounded from it; c: the last type; n: u32; p: a predicate. A row without an error is exact.
+# ~: it is correctly rounded. Any other error is what PTX allows (ISA 9.1; ?: it names none); the row is rounded from
+# fp64.
 ROWS = """
 add=+ sub=- mul.lo=*                       | I           | uuu   | {0} @ {1}
 add=+                                      | I2          | uuu   | {0} @ {1}
@@ -147,7 +149,7 @@ testp.finite=isfinite testp.infinite=isinf testp.notanumber=isnan | F | pt | @({
 
 
 def rows() -> Iterator[tuple]:
-    """Yield the columns of ROWS: opcodes, types, letters, source, and what is not exact."""
+    """Yield the columns of ROWS: opcodes, types, letters, source and error."""
     for row in ROWS.strip().splitlines():
         opcodes, kinds, letters, source, *error = map(str.strip, row.split(" | "))
         kinds = re.sub("[A-Z]2?", lambda name: SETS[name[0]], kinds)
@@ -155,17 +157,17 @@ def rows() -> Iterator[tuple]:
 
 
 TABLE = {}
-"""By opcode and type: letters and source."""
+"""Letters and source, by opcode and type."""
 for _opcodes, _kinds, _letters, _source, _ in rows():
     for _opcode, _kind in product(_opcodes, _kinds):
         _name, _, _word = _opcode.partition("=")
         TABLE[_name, _kind] = _letters, _source.replace("@", _word)
-# By a number that is less than the width.
+# Shifts by a constant that is less than the width.
 SHIFTS = table("""
 shl uuu {0} << {1}
 shr ttt {0} >> {1}
 """)
-# Letters, the sum | what it carries; the last operand is what was carried (9.7.2).
+# Letters, then the sum | its carry out. The last operand is the carry in (9.7.2).
 CARRIES = table("""
 add    uuup  {0} + {1} + {2} | carry({0}, {1}, {2})
 sub    uuup  {0} - {1} - {2} | ~carry({0}, ~{1}, ~{2})
@@ -185,7 +187,7 @@ ls  {0} <= {1}
 hi  {0} > {1}
 hs  {0} >= {1}
 """)
-# With a u at the end: true of NaN.
+# Comparisons with a u at the end hold where an operand is NaN.
 FLOAT_COMPARISONS = COMPARISONS | table("""
 ne  ({0} < {1}) | ({0} > {1})
 equ ~(({0} < {1}) | ({0} > {1}))
@@ -196,7 +198,7 @@ geu ~({0} < {1})
 num ({0} == {0}) & ({1} == {1})
 nan ({0} != {0}) | ({1} != {1})
 """)
-# Of lop3: what half of its table, a number of 4 bits, makes of the second and the third operand (9.7.8.6).
+# lop3: the function of the second and the third operand, by half of its table, a number of 4 bits (9.7.8.6).
 LOGIC = """\
 {1} ^ {1}
 ~({1} | {2})
@@ -214,7 +216,7 @@ LOGIC = """\
 {1} | ~{2}
 {1} | {2}
 ~({1} ^ {1})""".splitlines()
-# fp32 by way of fp64, exact or rounded to odd.
+# Sources in fp64, exact or rounded to odd, for fp32 that is not rounded to the nearest.
 DIRECTED = table("""
 add  exact_sum({0}, {1})
 mul  {0} * {1}
@@ -224,8 +226,9 @@ rcp  1 / {0}
 sqrt sqrt({0})
 """)
 NEGATED = {"add": (0, 1), "fma": (0, 2)}
-"""Operands whose negation negates a sum: downwards it is rounded upwards so, which gives a zero its sign."""
-OPTIONS = {"ftz": "flush", "sat": "saturated", "relu": "positive"}  # of floats but fp64
+"""Operands whose negation negates the sum. To round a sum down, its negation is rounded up, which gives a zero its
+sign."""
+OPTIONS = {"ftz": "flush", "sat": "saturated", "relu": "positive"}  # for floats other than fp64
 INTEGRAL = {"rni": "rint", "rzi": "trunc", "rmi": "floor", "rpi": "ceil"}
 ROUNDINGS = {"rn", "rna", "rz", "rm", "rp", *INTEGRAL}
 Result = tuple[str, str, str]
@@ -270,7 +273,7 @@ class Form:
         return f"({source})"
 
     def store(self, source: str, kind: str) -> str:
-        """What a float's register gets, of a value in a type of NumPy's."""
+        """The source of what a float's register gets, from the source of a value in one of NumPy's types."""
         for option in self.options:
             source = f"{OPTIONS[option]}({source})"
         if element(kind) in ("e4m3", "e5m2"):
@@ -287,7 +290,8 @@ def unsigned(kind: str, width: int) -> str:
 
 
 def value(inst: Instruction, read: Read) -> list[Result] | None:
-    """All that the instruction writes; None where it is no arithmetic."""
+    """All results of an instruction: each target with its type and the source of its value. None where the instruction
+    is no arithmetic."""
     opcode, *words = inst.op.split(".")
     target, *given = inst.args or ("",)
     types = [word for word in words if TYPE.fullmatch(word)]
@@ -334,14 +338,14 @@ def value(inst: Instruction, read: Read) -> list[Result] | None:
 
 
 def _carry(form: Form, row: str, target: str, given: Sequence[str]) -> list[Result]:
-    """A sum, and what it carries."""
+    """A sum, and its carry."""
     letters, sources = row.split(maxsplit=1)
     total, carries = sources.format(*form.operands(given, letters[1:])).split(" | ")
     return [(target, form.kind(letters[0]), total), (CARRY, "pred", carries)]
 
 
 def _directed(stem: str, kind: str, mode: str, count: int) -> str:
-    """The source of a float that is not rounded to the nearest."""
+    """The source of a float that is rounded towards zero, down or up."""
     names = ["{0}", "{1}", "{2}"][:count]
     sign = ""
     if stem == "sub":
@@ -359,8 +363,8 @@ def _directed(stem: str, kind: str, mode: str, count: int) -> str:
 
 
 def _compare(form: Form, target: str, given: Sequence[str]) -> list[Result]:
-    """setp: p, or p|q: the comparison and its complement, of a pair that of each half (9.7.6.2, 9.7.7.2). set: 1 or all
-    bits where it holds (9.7.6.1, 9.7.7.1)."""
+    """setp and set. setp writes p, or p|q: the comparison and its complement, or for a pair the comparison of each half
+    (9.7.6.2, 9.7.7.2). set writes 1 or all bits where the comparison holds (9.7.6.1, 9.7.7.1)."""
     to, kind = form.types[0], form.types[-1]
     opcode, word, *combined = form.stem.split(".")
     comparisons = FLOAT_COMPARISONS if is_float(kind) else COMPARISONS
@@ -380,7 +384,7 @@ def _compare(form: Form, target: str, given: Sequence[str]) -> list[Result]:
 
 
 def _vector(target: str, given: str, kind: str, read: Read) -> list[Result]:
-    """mov of a register to or from several that make it up, the lowest bits first."""
+    """mov between a register and several that make it up, the lowest bits first."""
     is_split = target.startswith("{")
     names = names_in(target if is_split else given)
     whole, part = f"b{bits(kind)}", bits(kind) // len(names)
@@ -394,7 +398,7 @@ def _vector(target: str, given: str, kind: str, read: Read) -> list[Result]:
 
 
 def _convert(form: Form, given: Sequence[str]) -> tuple[str, str]:
-    """cvt: the type and the source of what the target gets; of two operands the halves of a pair (9.7.9.21)."""
+    """cvt: the type and the source of the target's value. Two operands become the halves of a pair (9.7.9.21)."""
     if form.stem not in ("cvt", "cvt.satfinite") or len(form.types) != 2:
         raise UnknownError("a conversion that this machine does not know")
     to, source = form.types
@@ -442,7 +446,7 @@ def braced(words: Sequence[str]) -> str:
     return f"{{{','.join(words)}}}" if len(words) > 1 else words[0]
 
 
-# By the error of a row: options, how it is modelled.
+# Options, and how a row is modelled, by its error.
 MODELLED = {
     "": ("", "exact"),
     "~": ("[.rn,.rz,.rm,.rp][.ftz][.sat][.relu]", "correctly rounded"),
@@ -451,7 +455,7 @@ MODELLED = {
 
 
 def instructions() -> Iterator[str]:
-    """Yield what is modelled of ROWS."""
+    """Yield rows for `--coverage`, one for each of ROWS."""
     for opcodes, kinds, letters, _, error in rows():
         rounded = "[.ftz]", f"rounded from fp64; PTX allows an error of {error}"
         options, how = MODELLED.get(error, rounded)

@@ -1,6 +1,6 @@
 """The arguments of a check: the launch that they make, and the tensors among them.
 
-What is not right raises ValueError, in one line.
+An argument that is not right raises ValueError, in one line.
 """
 
 import difflib
@@ -22,8 +22,8 @@ from .plain import PtxKernel
 
 
 def resolve(kernel: Any, grid: Any, args: Mapping[str, Any] | Sequence[Any]) -> Call:
-    """The launch that `kernel[grid](**args)` stands for: of an autotuned kernel with the first configuration
-    that is not pruned, of one with heuristics with what they say."""
+    """The launch that `kernel[grid](**args)` stands for. An autotuned kernel takes the first configuration that is not
+    pruned; heuristics set the arguments that they are for."""
     if isinstance(kernel, PtxKernel):
         return Call(kernel, whole_numbers("grid", grid), dict(args))
     wrappers = []
@@ -63,7 +63,7 @@ def resolve(kernel: Any, grid: Any, args: Mapping[str, Any] | Sequence[Any]) -> 
 
 
 def configure(name: str, tuner: Autotuner, given: dict[str, Any]) -> None:
-    """Add what the first configuration says that is not pruned."""
+    """Add the arguments of the first configuration that is not pruned, and call its pre_hook."""
     configs = tuner.configs
     if tuner.early_config_prune:
         configs = list(tuner.early_config_prune(configs, given, **given))
@@ -85,7 +85,7 @@ def whole_numbers(name: str, shape: Any) -> tuple[int, ...]:
 
 
 def leaves(args: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """Arguments by name, of tuples those inside."""
+    """Yield arguments by name; instead of a tuple, those inside of it."""
     for name, value in args.items():
         if isinstance(value, tuple):
             yield from leaves({f"{name}[{number}]": inner for number, inner in enumerate(value)})
@@ -94,7 +94,7 @@ def leaves(args: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def tensors_of(args: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
-    """The tensors among arguments, also of descriptors and in tuples, by name."""
+    """Yield the tensors among arguments by name, also those of descriptors and in tuples."""
     for name, value in leaves(args):
         if type(value).__module__ == "numpy":
             raise ValueError(f"{name} is of NumPy; torch.from_numpy({name}) or {name}.item() is what a kernel takes")
@@ -108,7 +108,8 @@ def tensors_of(args: Mapping[str, Any]) -> Iterator[tuple[str, Tensor]]:
 
 
 def covered_bytes(args: Mapping[str, Any]) -> dict[int, np.ndarray]:
-    """By where a storage starts, which of its bytes arguments have; without those that they have all of."""
+    """Flags of the bytes that belong to arguments, by the address where their storage starts. A storage whose bytes all
+    do is left out."""
     covered: dict[int, np.ndarray] = {}
     for _, tensor in tensors_of(args):
         flag(covered, tensor, tensor.shape, tensor.stride())
@@ -119,7 +120,8 @@ def covered_bytes(args: Mapping[str, Any]) -> dict[int, np.ndarray]:
 
 
 def flag(of_storages: dict[int, np.ndarray], tensor: Tensor, shape: Sequence[int], strides: Sequence[int]) -> None:
-    """Set the flags of the bytes that a view of a storage has, by where the storage starts."""
+    """Set the flags of the bytes that a view of a storage has. `of_storages`: flags of each storage's bytes, by the
+    address where the storage starts."""
     storage = tensor.untyped_storage()
     size = tensor.element_size()
     flags = of_storages.setdefault(storage.data_ptr(), np.zeros(storage.nbytes(), bool))
@@ -130,7 +132,7 @@ def flag(of_storages: dict[int, np.ndarray], tensor: Tensor, shape: Sequence[int
 
 
 def empty_bytes(tensors: Mapping[str, Tensor], names: Sequence[str]) -> dict[int, np.ndarray]:
-    """By where a storage starts, which of its bytes nobody has written before the launch."""
+    """Flags of the bytes that nobody has written before the launch, by the address where their storage starts."""
     empty: dict[int, np.ndarray] = {}
     for name in names:
         check_named("empty", name, tensors)
@@ -140,7 +142,8 @@ def empty_bytes(tensors: Mapping[str, Tensor], names: Sequence[str]) -> dict[int
 
 
 def pointers_in(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, tuple[int, ...], Tensor]]:
-    """Where an argument holds the address of a tensor of this process: its name, the index in it, and that tensor."""
+    """Yield the elements of arguments that are addresses of tensors of this process: the argument's name, the index in
+    it, and the tensor at that address."""
     for name, table in tensors.items():
         if table.dtype != torch.int64:
             continue
@@ -153,9 +156,11 @@ def pointers_in(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, tuple[int,
 
 
 def tensors_by_address() -> dict[int, Tensor]:
-    """All tensors of this process that lie on the CPU.
+    """All tensors of this process that lie on the CPU, by address.
 
-    The collector does not name what is frozen, as by a check in another thread."""
+    The garbage collector does not list frozen objects, and a check in another thread may have frozen some: they are
+    unfrozen for the while.
+    """
     was_frozen = gc.get_freeze_count() > 0
     gc.unfreeze()
     objects = gc.get_objects()
@@ -176,7 +181,7 @@ def check_named(option: str, name: str, tensors: Mapping[str, Tensor]) -> None:
 
 
 def expectations(tensors: Mapping[str, Tensor], expected: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """What tensors must hold, in their own types."""
+    """The values that tensors must hold, in the tensors' own types."""
     wanted = {}
     for name, values in expected.items():
         check_named("expected", name, tensors)

@@ -1,8 +1,8 @@
 """Clusters: CTAs that start together, see each other's shared memory, and have a barrier of all their threads.
 
-PTX ISA 8.7: 9.7.9.23 (mapa), 9.7.9.24 (getctarank), 9.7.13.3 (barrier.cluster). A shared address is a CTA's rank in its
-upper 8 bits, and where in the memory of that CTA: Triton changes these bits to reach another CTA, as CUTLASS does
-(Sm100MmaPeerBitMask in cute/arch/copy_sm100_tma.hpp).
+PTX ISA 8.7: 9.7.9.23 (mapa), 9.7.9.24 (getctarank), 9.7.13.3 (barrier.cluster). The upper 8 bits of a shared address
+are a CTA's rank, the others an offset in the memory of that CTA. Triton changes the upper bits to reach another CTA, as
+CUTLASS does (Sm100MmaPeerBitMask in cute/arch/copy_sm100_tma.hpp).
 """
 
 from collections.abc import Iterator
@@ -20,18 +20,21 @@ barrier.cluster.{arrive[.release,.relaxed],wait[.acquire]}[.aligned] | of all th
 fence.mbarrier_init.release.cluster | of the warp's mbarriers, for relaxed arrivals behind it
 mapa.shared::cluster.u32, getctarank.shared::cluster.u32 | the upper 8 bits of an address are a rank
 """
-"""What is modelled: opcodes, and how."""
+"""The opcodes that this module models, and how: rows of the table that `--coverage` prints."""
 
 
 class Cluster:
     def __init__(self) -> None:
         self.ctas: list[Any] = []
-        self.waiting: dict[Any, None] = {}  # warps
-        self.turn: Turn | None = None  # of the barrier, if one has begun
+        self.waiting: dict[Any, None] = {}  # warps that wait
+        self.turn: Turn | None = None  # the barrier's, if one has begun
         self.replicas = Replicas()
 
     def locate(self, address: int) -> tuple[Any, int]:
-        """Return the CTA that a shared address is of, and where in its shared memory it lies."""
+        """The CTA that a shared address belongs to, and the offset in its shared memory.
+
+        Raises BoundsError where the cluster has no such CTA, and BarrierError where the CTA has ended.
+        """
         rank, offset = divmod(address, 1 << WINDOW_BITS)
         if not 0 <= rank < len(self.ctas):
             raise BoundsError(f"shared address {address:#x} is of no CTA of the cluster", None, address)
@@ -41,8 +44,8 @@ class Cluster:
         return cta, offset
 
     def places(self, at: Addresses, size: int, instruction) -> Iterator[tuple[Shared, Which, Places]]:
-        """For each shared memory that `size` bytes at some of the addresses are of: it, which of them, and where in
-        it."""
+        """Yield each shared memory that addresses belong to, which of the addresses these are, and where in it the
+        `size` bytes at each lie."""
         if len(self.ctas) == 1:
             shared = self.ctas[0].shared
             yield shared, EVERY, shared.places(at, size, instruction)
@@ -61,14 +64,14 @@ class Cluster:
         return warps
 
     def complete(self) -> None:
-        """End the barrier's turn once all have come that have not ended."""
+        """End the barrier's turn once all warps that have not ended have arrived."""
         if self.turn and all(warp in self.turn.arrived or not warp.alive for warp in self.warps):
             self.turn.end()
             self.turn = None
 
 
 def check_end(cta) -> None:
-    """Raise RaceError if the CTA ends where others of its cluster may still access its memory or its mbarriers."""
+    """Raise RaceError if the CTA ends while others of its cluster may still access its memory or its mbarriers."""
     shared = cta.shared
     known = joined([warp.clock for warp in cta.warps])
     others = {}
@@ -105,7 +108,7 @@ def rank_of(w, inst, put, address):
 @effect(*map("barrier.cluster.arrive{}".format, ("", ".release", ".relaxed")))
 @effect(*map("barrier.cluster.arrive{}.aligned".format, ("", ".release", ".relaxed")))
 def arrive(w, inst):
-    """A relaxed arrival releases only what fences before it did."""
+    """A relaxed arrival releases only what fences before it have released."""
     cluster = w.cta.cluster
     turn = cluster.turn = cluster.turn or Turn("the barrier of the cluster")
     if w.mask is not None:
@@ -137,7 +140,7 @@ def wait(w, inst):
 
 @effect("fence.mbarrier_init.release.cluster")
 def fence_inits(w, inst):
-    """9.7.13.4: of what this warp did, mbarrier.init alone."""
+    """9.7.13.4: the fence covers only mbarrier.init by this warp, and no other access."""
     first = w.cta.first + 5 * w.cta.count
     count = w.program.barriers
     w.inits.put(first, w.clock.of(first, count, ALL_ROWS), count=count)

@@ -25,8 +25,8 @@ from .verdict import BUDGET, check, forked, why
 
 HERE = Path(__file__).parent
 SUITE = HERE.parents[1] / "tests" / "machine"
-"""In a checkout: the command of the suite's own kernels, which has options of its own. It runs without FILE::NAME, and
-for a matmul f(x, w, out)."""
+"""The folder, in a checkout, with the command for the suite's own kernels, which has options of its own. It runs
+without FILE::NAME, and for a matmul f(x, w, out)."""
 PASSED_ON = "seeds", "seed", "arch", "trace", "slots", "budget", "processes", "empty"
 TRIED = "3.5.1, 3.7.1, 3.8.0 and 3.9.0"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "triton-machine"
@@ -80,7 +80,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def coverage() -> Iterator[str]:
-    """The lines of a table of the instructions that the machine models, as each of its modules lists its own."""
+    """Yield the lines of a table of the instructions that the machine models, as each of its modules lists them."""
     yield "Alternatives stand in braces, what may be left out in brackets.\n"
     yield "| instruction | modelled how |"
     yield "|---|---|"
@@ -92,7 +92,8 @@ def coverage() -> Iterator[str]:
 
 
 def judge(kernel: KernelInterface, name: str, cases: Callable, options: argparse.Namespace) -> int:
-    """In a process of its own, which a compiler may end. Then another one goes on with the next case."""
+    """Judge the cases in a process of its own, since a compiler may end it. Then another process goes on with the next
+    case. Returns the command's exit code."""
     torch.set_num_threads(1)  # a forked process would wait for others in vain
     count = 0
     bad = 0
@@ -125,7 +126,7 @@ def judge_each(
     begun: int,
     sender: Connection,
 ) -> None:
-    """Send what comes of each case behind those that were begun. What it prints to stderr goes to a file."""
+    """Send the result of each case after the first `begun`. What a case prints to stderr goes to the file `printed`."""
     stderr = os.dup(2)
     try:
         for number, (grid, args, *expected) in enumerate(cases(), 1):
@@ -161,14 +162,14 @@ def judge_each(
 
 
 def said_in(printed: IO[bytes]) -> str:
-    """Why a compiler failed, of what it printed."""
+    """The line, in what a compiler printed, that says why it failed."""
     printed.seek(0)
     lines = printed.read().decode(errors="replace").splitlines()
     return why(lines or [""])
 
 
 def load(file: Path) -> ModuleType:
-    """Import a file, which finds what lies beside it."""
+    """Import a file, which may import modules from its own folder."""
     if not file.is_file():
         raise ValueError(f"there is no file {file}")
     sys.path.insert(0, str(file.parent))

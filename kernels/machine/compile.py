@@ -27,7 +27,7 @@ class Call:
 
 
 def driver_for(target: int) -> SimpleNamespace:
-    """As much of a driver as Triton asks for where it compiles."""
+    """The part of a driver that Triton asks for where it compiles."""
     return SimpleNamespace(
         get_current_target=lambda: GPUTarget("cuda", target, WARP_SIZE),
         # Triton keys compiled kernels by it: a number that no device has keeps ours apart from those of a GPU here.
@@ -49,8 +49,8 @@ def offline(target: int) -> Iterator[None]:
 
 
 def compile_for(target: int, launch: Call) -> Any:
-    """Return what Triton calls the compiled kernel: its `hash`, `metadata`, and texts by kind in `asm`. `launch` is a
-    `Call`, or has its three fields.
+    """Triton's compiled kernel, with its `hash`, `metadata`, and texts by kind in `asm`. `launch` is a `Call`, or has
+    its three fields.
 
     Raises RuntimeError under the interpreter. Errors of the compiler pass through.
     """
@@ -61,8 +61,8 @@ def compile_for(target: int, launch: Call) -> Any:
 
 
 def binary_key(target: int, launch: Call) -> str:
-    """Return what Triton keys the binary of `launch` by: launches of a kernel that have it alike run one binary.
-    Nothing is compiled. `launch` is as in `compile_for`."""
+    """Triton's key for the binary of `launch`: launches of a kernel with equal keys run one binary. Nothing is
+    compiled. `launch` is as in `compile_for`."""
     keys = []
 
     def note(**about) -> bool:

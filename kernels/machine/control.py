@@ -1,4 +1,4 @@
-"""Where a warp goes on: branches, the end, naps, and the registers that it has (PTX ISA 8.7, 9.7.12 and 9.7.19)."""
+"""Control flow of a warp, nanosleep, and the number of its registers (PTX ISA 8.7, 9.7.12 and 9.7.19)."""
 
 from . import divergence, local, sync
 from .order import AssertError, FaultError
@@ -10,7 +10,7 @@ trap, brkpt | a fault: the kernel asserts
 nanosleep.u32 | who naps gets fewer turns from then on
 setmaxnreg.{inc,dec}.sync.aligned.u32 | with .maxnreg: waits for registers that others gave up
 """
-"""What is modelled: opcodes, and how."""
+"""The opcodes that this module models, and how: rows of the table that `--coverage` prints."""
 
 
 @effect("bra", "bra.uni", operands="*")
@@ -48,12 +48,12 @@ def trap(w, inst):
 
 
 NAPPING = 0.1
-"""The weight that a warp has at most once it has napped; else from 0.03 to 30."""
+"""The largest weight, in the scheduler's draws, of a warp that has napped. Other warps have 0.03 to 30."""
 
 
 @effect("nanosleep.u32", operands="u32")
 def nap(w, inst, *given):
-    """Who naps gets fewer turns than most from then on: what it waits for must not starve."""
+    """A warp that has napped gets fewer turns than most from then on, so that what it waits for does not starve."""
     w.weight = min(w.weight, NAPPING)
 
 

@@ -1,8 +1,8 @@
-"""Copies that the hardware makes in its own time (PTX ISA 8.7, 9.7.9.25): cp.async, bulk copies, and TMA's boxes.
+"""Asynchronous copies (PTX ISA 8.7, 9.7.9.25): cp.async, bulk copies, and TMA's boxes.
 
-cp.async belongs to the generic proxy and to its warp, the others to the async proxy. Bulk copies to shared memory
-complete bytes of an mbarrier, those to global memory belong to a group of their warp. Cache hints and prefetches change
-nothing here.
+cp.async belongs to the generic proxy and to its warp; the other copies belong to the async proxy. Bulk copies to shared
+memory complete bytes of an mbarrier, and those to global memory belong to a group of their warp. Cache hints and
+prefetches change nothing here.
 """
 
 import re
@@ -35,7 +35,7 @@ cp.reduce.async.bulk[.tensor.{1..5}d].global.shared::cta.OP.bulk_group | each el
 cp.async.bulk.shared::cluster.shared::cta.mbarrier | an event
 cp.async.bulk.{commit_group,wait_group[.read]}, cp.async.bulk.prefetch | per warp; prefetches do nothing
 """
-"""What is modelled: opcodes, and how."""
+"""The opcodes that this module models, and how: rows of the table that `--coverage` prints."""
 
 
 HINTS = {"L2::cache_hint", "L2::64B", "L2::128B", "L2::256B"}
@@ -43,8 +43,8 @@ HINTS = {"L2::cache_hint", "L2::64B", "L2::128B", "L2::256B"}
 
 @family("cp.async.ca", "cp.async.cg")
 def copy(program, inst):
-    """Return a copy of 16 bytes or fewer a lane from global to shared memory, zeros behind what there is: a write in
-    the generic proxy, known to its own warp once it has waited."""
+    """A copy of up to 16 bytes for each lane from global to shared memory, filled up with zeros behind the bytes that
+    are copied. It writes in the generic proxy, and its own warp knows of the write once it has waited."""
     _, _, way, space, *words = inst.op.split(".")
     if space not in ("shared", "shared::cta") or words[:1] != ["global"] or set(words[1:]) - HINTS:
         raise UnknownError("a space or a modifier that this machine does not know")
@@ -82,7 +82,7 @@ def copy(program, inst):
         cta.shared.note_write(g, w.clock, GENERIC, number, inst)
         cta.shared.data[target_places] = EMPTY
         parts = []
-        for part in np.unique(sizes[sizes > 0]).tolist():  # most often one
+        for part in np.unique(sizes[sizes > 0]).tolist():  # most often all have one size
             rows = np.flatnonzero(sizes == part)
             for region, which, places in memory.places(at[rows], part, inst, size):
                 g = granules(places, part)
@@ -121,7 +121,8 @@ def wait(w, inst, left=0):
 
 @effect(*names("arrive", "arrive.noinc", of="cp.async.mbarrier"), operands="S")
 def arrive_behind(w, inst, where):
-    """An arrival of each lane once its copies so far have landed; it counts as one more, or is among the expected."""
+    """Each lane arrives once its copies so far have landed. With .noinc its arrival is among those that the mbarrier
+    expects; without, the mbarrier expects one more."""
     copies = w.group("cp.async")
     clock = Clock(w.clock.width)
     clock.put(w.cta.agent(4, w.number), copies.number, GENERIC)
@@ -145,14 +146,15 @@ BULK = re.compile(
     rf"(?P<hint>\.L2::cache_hint)?(\.(?P<operation>{OPERATION})(\.noftz)?\.(?P<kind>\w+))?"
 )
 STORED = 16
-"""Bytes that a box is stored in: a row that ends within as many is overwritten up to there (triton 11583, and what an
-H200 did to kernels of ours that stored rows of 5 elements)."""
+"""The unit of bytes in which TMA stores a box: where a row ends inside of a unit, the rest of the unit is overwritten
+too (triton 11583, and what an H200 did to kernels of ours that stored rows of 5 elements)."""
 Find = Callable[[Any, int, int], Part]
-"""Of a warp, a lane, and the number of who reads the tensor map."""
+"""(warp, lane, number of the access that reads the tensor map) -> the part of a tensor that is copied."""
 
 
 def _of_tensor(program, inst, text: str) -> Find:
-    """Of `[map, {coordinates}]`, the innermost first."""
+    """A function that finds the part for an operand `[map, {coordinates}]`, which has the innermost coordinate
+    first."""
     base, names = text.strip("[] ").split(",", 1)
     map_address = program.get(base, "b64")
     coordinates = [program.get(name, "s32") for name in reversed(names_in(names))]
@@ -172,7 +174,7 @@ def _of_tensor(program, inst, text: str) -> Find:
 
 
 def _of_bytes(program, inst, text: str, size_text: str, kind: str, space: str) -> Find:
-    """Of an address and a size: as of a tensor of so many bytes."""
+    """A function that finds the part for an address and a size: it is all of a tensor of so many bytes."""
     where = program.address(text) if space == "global" else program.shared_address(text)
     sizes = program.get(size_text, "u32")
 
@@ -205,7 +207,7 @@ def _granules(cta, tensor_map: TensorMap, address: int, unit: int) -> slice:
 
 @family("cp.async.bulk", "cp.reduce.async.bulk")
 def bulk(program, inst):
-    """Return a bulk copy: its opcode says whether of a tensor, where to, by what reduction, and what it completes."""
+    """A bulk copy. The opcode says whether it is of a tensor, where to, by which reduction, and what it completes."""
     match = BULK.fullmatch(inst.op)
     args = list(inst.args)
     operation = match and (match["by"] or match["operation"])
@@ -213,7 +215,7 @@ def bulk(program, inst):
         raise UnknownError("a bulk copy that this machine does not know")
     if match["hint"]:
         args.pop()
-    far = 0  # which operand is in global memory, or another CTA's
+    far = 0  # the operand that is in global memory, or another CTA's
     if match["load"]:
         far = 1
     if match["dim"]:
@@ -259,7 +261,7 @@ def _load(program, inst, find: Find, unit: int, target_text: str, barrier_text: 
 def _load_to(w, cta, address: int, mbarrier, inst, lane: int, find: Find, unit: int) -> None:
     shared = cta.shared
     machine = cta.machine
-    # The read is the warp's until somebody waits for the load, and then it is over: as the write.
+    # Like the write, the read may be under way until somebody has waited for the load.
     number = machine.ledger.note(mbarrier.agent, mbarrier.epoch, w, inst, generic=False)
     part = find(w, lane, number)
     if part.region is w.cta.shared:
@@ -288,7 +290,8 @@ def _load_to(w, cta, address: int, mbarrier, inst, lane: int, find: Find, unit: 
 
 
 def to_tf32(bits: np.ndarray) -> np.ndarray:
-    """Round to the nearest, ties to even, as python/test/gluon/test_core.py of Triton expects of the hardware."""
+    """The bits of fp32 rounded to tf32: to the nearest, ties to even, as Triton's python/test/gluon/test_core.py
+    expects of the hardware."""
     is_odd = bits >> 13 & 1
     rounded = bits + (0xFFF + is_odd) & 0xFFFFE000
     is_finite = bits & 0x7F800000 != 0x7F800000
@@ -307,7 +310,7 @@ REDUCED = {
     "or": BITS,
     "xor": BITS,
 }
-"""Types of elements by reduction (9.7.9.25.4.2 and 9.7.9.25.5.3)."""
+"""The types of elements that each reduction takes (9.7.9.25.4.2 and 9.7.9.25.5.3)."""
 
 
 def _store(inst, find: Find, unit: int, source: Callable, operation: str | None):
@@ -320,7 +323,7 @@ def _store(inst, find: Find, unit: int, source: Callable, operation: str | None)
             address = int(source(w)[lane])
             part = find(w, lane, ledger.note(reader, epoch, w, inst, generic=False))
             copied = address, part.region.number, part.offsets.tobytes()
-            if copied in stored and not operation:  # all lanes of a warp, as CUTLASS's DSL has it: nobody can tell
+            if copied in stored and not operation:  # all lanes store the same, as in CUTLASS's DSL: nobody can tell
                 continue
             stored.add(copied)
             if operation and part.map.kind not in REDUCED[operation]:

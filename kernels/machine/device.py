@@ -3,7 +3,7 @@
 A warp is 32 lanes that run together until one of its instructions could be noticed elsewhere; then a seeded scheduler
 picks who goes on. What the hardware does in its own time (a TMA load that lands, a wgmma, a cp.async, a bulk store) is
 an event that the scheduler delays as it likes. Weights are drawn for each run, so that in some runs a warp starves, in
-others loads land at once or stores read at the last moment. Memory is that of all devices: any may read any other's.
+others loads land at once or stores read at the last moment. All devices share one memory: any may read another's.
 """
 
 import math
@@ -40,20 +40,20 @@ from .stall import Stall
 from .sync import Turn
 
 KINDS = "TMA load", "TMA store", "wgmma", "cp.async"
-"""Of events."""
-TICK_NS = 10  # of globaltimer, an instruction of any warp
-TICK_CYCLES = 17  # of clock64
+"""The kinds of events."""
+TICK_NS = 10  # globaltimer's advance for an instruction of any warp
+TICK_CYCLES = 17  # clock64's
 
 
 class StuckError(FaultError):
-    """Nobody can go on, or somebody goes on for ever."""
+    """No warp can go on, or one goes on for ever."""
 
     kind = "hang"
 
 
 @dataclass(eq=False)
 class Event:
-    """Something that the hardware does in its own time, once what is `after` has been done."""
+    """Something that the hardware does in its own time, once the events that it comes `after` are done."""
 
     kind: str
     cta: "Cta"
@@ -61,27 +61,30 @@ class Event:
     after: Sequence["Event"] = ()
     done: bool = False
     followers: list["Event"] = field(default_factory=list)
-    """That are after it."""
+    """Events that come after this one."""
 
     def may_happen(self) -> bool:
         return all(event.done for event in self.after)
 
 
 class Groups:
-    """Operations of one kind that a warp has under way, in the groups that it committed. `number`, from 1 on, is the
-    epoch of what is issued now, `known` the last of what was waited for."""
+    """Operations of one kind that a warp has under way, in the groups that it committed.
+
+    `number`, from 1 on, is the epoch of the operations that it issues now. `known` is the last epoch that it has waited
+    for.
+    """
 
     def __init__(self) -> None:
         self.open: list[Event] = []
         self.closed: list[tuple[list[Event], int]] = []
-        self.tracked: set[Event] = set()  # by an mbarrier: nobody has to wait for their groups
+        self.tracked: set[Event] = set()  # tracked by an mbarrier: nobody has to wait for their groups
         self.number = 1
         self.waited = 0
         self.known = 0
 
     @property
     def under_way(self) -> list[Event]:
-        """All that no group was waited for."""
+        """The operations whose groups nobody has waited for, and those that are in no group yet."""
         events = []
         for group, _ in self.closed[self.waited :]:
             events += group
@@ -93,21 +96,21 @@ class Groups:
         self.number += 1
 
     def track(self) -> list[Event]:
-        """Return what is issued so far, for an mbarrier."""
+        """Have an mbarrier track the operations under way, and return these."""
         events = self.under_way
         self.tracked.update(events)
         self.number += 1
         return events
 
     def ended(self, upto: int) -> bool:
-        """Return whether so many groups were committed and have ended."""
+        """Whether the first `upto` groups were committed and have ended."""
         if len(self.closed) < upto:
             return False
         return all(event.done for group, _ in self.closed[self.waited : upto] for event in group)
 
     def wait(self, left: int, *, reads: bool = False) -> Ready | None:
-        """None once all groups but `left` have ended (of bulk stores perhaps only their reads), which `known` then
-        says; else what has to hold for that."""
+        """Wait for all groups but the last `left`: None once they have ended, else the condition for that. `known` is
+        then their last epoch. `reads`: it is enough that the reads of bulk stores have ended."""
 
         def done(event: Event) -> bool:
             return event.done or (reads and event.may_happen())
@@ -129,26 +132,26 @@ class Groups:
 @dataclass(eq=False)
 class Launch:
     program: Program | None
-    """None: a kernel that the machine has not seen, and that has ended."""
+    """None for a kernel that did not run on the machine, and has ended."""
     shape: tuple[int, int, int]
-    """Of its grid."""
+    """CTAs of its grid along x, y and z."""
     parameters: dict[str, int | bytes]
-    """Bytes of a structure."""
+    """The values of its parameters: numbers, or the bytes of a structure."""
     after: tuple[int, ...] = ()
-    """Numbers of launches that must have ended, with all they did, as on one stream."""
+    """Numbers of launches that must end before it, with all that they do, as on one stream."""
     device: int = 0
     first: int = 0
-    """Of its clusters."""
+    """The number of its first cluster."""
     is_early: bool = False
-    """By programmatic dependent launch: it begins once each CTA of the last one of `after` has let it, or ended."""
+    """A programmatic dependent launch: it begins once each CTA of the last one of `after` lets it, or has ended."""
     waited: bool = True
-    """Each of its CTAs that let others begin, or has ended, had waited for `after` before."""
+    """Whether all of its CTAs that have ended, or let others begin, had waited for `after` by then."""
     is_free: bool = False
-    """All of `after` have ended, with all they did."""
+    """Whether all launches of `after` have ended, with all that they did."""
     symbols: dict[str, int] = field(default_factory=dict)
     """Addresses of its module's variables."""
     addresses: dict[str, int] = field(default_factory=dict)
-    """Of its parameters: of a tensor map its own, of others where they lie in `image`, from PARAMETERS on."""
+    """Addresses of its parameters: a tensor map has its own, and others lie in `image`, which begins at PARAMETERS."""
     begun: int = 0
     start: Clock | None = None
     end: Clock | None = None
@@ -170,29 +173,29 @@ class Launch:
 
 
 class Warp:
-    # What is the same of all at first.
+    # Attributes that are the same for all warps at first.
     calls = ()
     epoch = 0
     fenced = False
     alive = True
     ready: Ready | None = None
-    """Of the warp."""
+    """The condition that the warp waits for; None: it can go on."""
     mask: np.ndarray | None = None
-    """The lanes that take part in an instruction; None: all."""
+    """The active lanes, which execute the current instruction; None: all."""
     lanes: np.ndarray | None = None
-    """Of the group that goes on; None: all lanes are together."""
+    """The lanes of the current group, which goes on; None: all lanes are together."""
     others: Sequence[Group] = ()
-    """That are elsewhere."""
+    """The groups that are elsewhere."""
     waits: Ready | None = None
-    """Of the group that goes on."""
+    """The condition that the current group waits for."""
     joined: Turn | None = None
-    """Of a barrier of the CTA, at which it waits."""
+    """The turn of a barrier of the CTA at which the warp waits."""
     joined_cluster: Turn | None = None
-    """Of the cluster's barrier, at which it has arrived."""
+    """The turn of the cluster's barrier at which the warp has arrived."""
     wgmma_before: Sequence[Event] = ()
-    """The last one, if there is one."""
+    """The warp's last wgmma, if there is one."""
     operands: Sequence[tuple[int, int, np.ndarray]] = ()
-    """Of wgmma under way: group, register and what it held."""
+    """Operands of wgmma under way that are in registers: the group, the register, and what it held."""
 
     def __init__(self, cta: "Cta", number: int):
         self.cta = cta
@@ -209,23 +212,23 @@ class Warp:
         self.groups: dict[str, Groups] = {}
         self.registers = program.kernel.registers_a_thread
         self.weight = 10 ** cta.machine.rng.uniform(-1.5, 1.5)
-        self.released: dict[Scope, Clock] = {}  # by fences: what strong writes behind them release
-        self.read: dict[Scope, Clock] = {}  # by relaxed reads: what fences behind them acquire
-        self.heard: dict[Any, dict] = {}  # by place and kind of a strong read: what was released there the last time
+        self.released: dict[Scope, Clock] = {}  # what strong writes behind fences release, by the fences' scopes
+        self.read: dict[Scope, Clock] = {}  # what fences behind relaxed reads acquire, by scope
+        self.heard: dict[Any, dict] = {}  # what was released at the last strong read, by its place and kind
 
     @cached_property
     def inits(self) -> Clock:
-        """Of mbarriers, as a fence released them."""
+        """A clock of the mbarriers whose initialisation a fence has released."""
         return Clock(self.clock.width)
 
     def group(self, kind: str) -> Groups:
-        """Return what it has under way of "wgmma", "cp.async" or "bulk stores"."""
+        """The operations of a kind that it has under way: "wgmma", "cp.async" or "bulk stores"."""
         if kind not in self.groups:
             self.groups[kind] = Groups()
         return self.groups[kind]
 
     def tick(self) -> None:
-        """What follows is not covered by what was released, or fenced for the async proxy, before."""
+        """Begin a new epoch: accesses from now on are not covered by earlier releases or fences of the async proxy."""
         self.epoch += 1
         self.clock.put(self.agent, self.epoch, GENERIC)
 
@@ -237,7 +240,7 @@ class Warp:
         return Scope(reach, cta.launch.device, cta.first, cta.cluster.ctas[0].first, size)
 
     def note(self, instruction, scope: Scope | None = None) -> int:
-        """Return the number of a generic access by this warp."""
+        """Note a generic access by this warp, and return its number."""
         return self.cta.machine.ledger.note(self.agent, self.epoch, self, instruction, scope=scope)
 
     def __repr__(self) -> str:
@@ -267,20 +270,21 @@ class Cta:
         self.first = (launch.first + self.number // program.cluster << CLUSTER_BITS) + self.rank * program.agents
         readers = 3 * self.count if program.cluster == 1 else program.cluster * program.agents
         self.shared = Shared(machine.ledger, program.shared_bytes, self.first, cluster.ctas[0].first, readers)
-        self.under_way = dict.fromkeys(KINDS, 0)  # events
-        self.reached_by: dict[int, int] = {}  # at which epochs warps of other CTAs last used its mbarriers
+        self.under_way = dict.fromkeys(KINDS, 0)  # how many events of each kind
+        self.reached_by: dict[int, int] = {}  # warps of other CTAs, and the epoch when each last used its mbarriers
         self.barriers: dict = {}  # mbarriers by address
-        self.loads: dict[int, tuple[int, int]] = {}  # by address of an mbarrier: the agent and epoch of its TMA loads
-        # Agents that loaded from the same addresses, by the load's line and these; of the latest load, by these.
+        self.loads: dict[int, tuple[int, int]] = {}  # agent and epoch of an mbarrier's TMA loads, by its address
+        # Agents that loaded from the same addresses, by the load's line and the addresses. For the latest load they are
+        # there by the addresses alone, too.
         self.loads_by: dict[Any, tuple[int, ...]] = {}
-        self.named: dict[int, Turn] = {}  # of its barriers, by number: the turn that goes on
+        self.named: dict[int, Turn] = {}  # the current turns of its barriers, by number
         self.spare_registers = 0
-        self.waited = not launch.after  # for the launches before it
-        self.lets = False  # those behind it begin
+        self.waited = not launch.after  # whether it has waited for the launches before it
+        self.lets = False  # whether it lets the launches behind it begin
         self.warps = [Warp(self, number) for number in range(self.count)]
 
     def end(self) -> None:
-        """Let go of what nobody looks at any more."""
+        """Release the memory that nobody looks at any more."""
         self.ended = True
         self.shared.end()
         self.loads_by.clear()
@@ -288,20 +292,24 @@ class Cta:
             warp.r = warp.local = warp.clock = None
 
     def let(self) -> None:
-        """Those behind its launch may begin, as far as it goes."""
+        """Let the launches behind its own begin, as far as this CTA is concerned."""
         if not self.lets:
             self.lets = True
             self.launch.waited &= self.waited
             self.machine._begin()
 
     def agent(self, kind: int, warp: int) -> int:
-        """Of a warp: 1 its wgmma, 2 and 3 the reads and the writes of its bulk stores, 4 its cp.async."""
+        """The agent that is a warp's operations of this kind: 1 for its wgmma, 2 and 3 for the reads and the writes of
+        its bulk stores, 4 for its cp.async."""
         return self.first + kind * self.count + warp
 
 
 class Machine:
-    """`slots`: CTAs that a device holds at a time, None as many as there are. `budget`: instructions until a run that
-    does not end is given up."""
+    """Devices with their memory, the launches on them, and the scheduler.
+
+    `slots`: CTAs that a device holds at a time; None: as many as there are. `budget`: instructions after which a run
+    that does not end is given up.
+    """
 
     def __init__(self, seed: int = 0, slots: int | None = None, budget: int = 3_000_000):
         self.rng = random.Random(seed)
@@ -310,21 +318,21 @@ class Machine:
         self.ledger = Ledger()
         self.memory = GlobalMemory(self.ledger)
         self.launches: list[Launch] = []
-        self.symbols: dict[tuple[Program, int], dict[str, int]] = {}  # addresses of the variables of modules, by device
-        self.problems: list[str] = []  # of their code, found without running it
-        self.printed: list[str] = []  # by the kernels
+        self.symbols: dict[tuple[Program, int], dict[str, int]] = {}  # addresses of a module's variables, by device
+        self.problems: list[str] = []  # in the code of the launches, found without running it
+        self.printed: list[str] = []  # what the kernels print
         self.hosts: list[Any] = []
-        """Threads of the host: each has `begin(width)`, and `steps`, a generator that yields between them."""
-        self.events: dict[Event, None] = {}  # that are under way
+        """Threads of the host. Each has `begin(width)`, and `steps`, a generator that yields between two steps."""
+        self.events: dict[Event, None] = {}  # under way
         self.ctas: dict[Cta, None] = {}
-        self.warps: dict[Warp, None] = {}  # of all these, that have not ended
+        self.warps: dict[Warp, None] = {}  # those of the CTAs that have not ended
         self.able = Pool()  # warps and events, any of which may be next
-        self.held: Counter = Counter()  # CTAs, by device
+        self.held: Counter = Counter()  # how many CTAs each device holds
         self.executed = 0
         self.devices = 1
-        self.clusters = 1  # number of the next; each thread of the host is one, too
+        self.clusters = 1  # the number of the next; each thread of the host has one, too
         self.stall = Stall(self)
-        self.lane = self.rng.randrange(LANES)  # that elect.sync picks
+        self.lane = self.rng.randrange(LANES)  # the one that elect.sync picks
         self.calm = self.rng.choice((0.0, 0.5, 0.9))  # the chance that a warp goes on after it did something visible
 
     @property
@@ -344,8 +352,11 @@ class Machine:
         device: int = 0,
         is_early: bool = False,
     ) -> int:
-        """Returns its number. Launches run at the same time, but `after` others. `parameters` are in the kernel's
-        order."""
+        """Add a launch, and return its number. Launches run at the same time, except for those that it comes `after`.
+        `parameters` are in the kernel's order.
+
+        Raises ValueError where the grid or the slots do not fit the kernel's clusters.
+        """
         given = dict(zip(program.kernel.parameters, parameters, strict=True))
         launch = Launch(program, (*shape, 1, 1)[:3], given, tuple(after), device, self.clusters, is_early)
         if launch.shape[0] % program.cluster or 0 < (self.slots or launch.grid) < program.cluster:
@@ -361,7 +372,7 @@ class Machine:
         return len(self.launches) - 1
 
     def written(self, address: int, size: int) -> int:
-        """Returns the number of a launch that wrote these bytes, for others that come `after` it."""
+        """The number of a launch that has ended and wrote these bytes, for others that come `after` it."""
         launch = Launch(None, (0, 1, 1), {}, first=self.clusters)
         self.clusters += 1
         number = self.ledger.note(launch.first << CLUSTER_BITS, 1, "a kernel of torch's")
@@ -372,7 +383,7 @@ class Machine:
         return len(self.launches) - 1
 
     def run(self) -> None:
-        """Until all launches have ended. Raises FaultError."""
+        """Run until all launches have ended. Raises FaultError."""
         width = 1
         for launch in self.launches:
             if launch.program:
@@ -383,7 +394,7 @@ class Machine:
             launch.start = Clock(width)
             launch.end = Clock(width, ended=frozenset([launch.clusters]))
         self.weights = {kind: 10 ** self.rng.uniform(-2, 2) for kind in KINDS}
-        # Of what all others have: who waits for it must not starve.
+        # A host thread's weight, as a part of that of all others: what waits for it must not starve.
         self.host_weight = 10 ** self.rng.uniform(-3, 0)
         self._begin()
         with np.errstate(all="ignore"):
@@ -391,7 +402,7 @@ class Machine:
                 pass
 
     def begin(self, event: Event) -> None:
-        """Have the hardware do this, once what it is after is done."""
+        """Begin an event: the hardware may do it once the events that it comes after are done."""
         self.events[event] = None
         event.cta.under_way[event.kind] += 1
         if event.may_happen():
@@ -400,7 +411,7 @@ class Machine:
             before.followers.append(event)
 
     def _turn(self) -> bool:
-        """Let somebody go on; False once all is done."""
+        """Let a warp, an event or the host go on; False once all is done."""
         if not self.warps and not self.events and not any(launch.left for launch in self.launches):
             return False
         total = self.able.total
@@ -417,7 +428,7 @@ class Machine:
             self._happen(chosen)
         elif chosen.ready is None or chosen.ready():
             self._go_on(chosen)
-        else:  # somebody else was faster
+        else:  # another warp was faster
             self._wait(chosen)
         return True
 
@@ -454,7 +465,7 @@ class Machine:
         elif warp.ready:
             self._wait(warp)
         else:
-            self.able.put(warp, warp.weight)  # which may be another
+            self.able.put(warp, warp.weight)  # which may have changed
         self._wake(cluster)
         if not warp.alive and has_room:
             self._begin()
@@ -464,14 +475,15 @@ class Machine:
         warp.cta.cluster.waiting[warp] = None
 
     def _wake(self, cluster: Cluster) -> None:
-        """Let those go on who wait for what a warp or an event of their cluster has just done: for nothing else."""
+        """Let the warps go on whose conditions hold after what a warp or an event of their cluster has just done. They
+        wait for nothing else."""
         for warp in list(cluster.waiting):
             if warp.ready():
                 del cluster.waiting[warp]
                 self.able.put(warp, warp.weight)
 
     def _begin(self) -> None:
-        """Start the CTAs there is room for."""
+        """Start the CTAs that there is room for."""
         for launch in self.launches:
             if not launch.is_free and self._is_free(launch):
                 launch.is_free = True
@@ -507,13 +519,13 @@ class Machine:
         return not any(event.cta.launch in before for event in self.events)
 
     def known_after(self, launch: Launch) -> Clock:
-        """Return what is known once all that a launch is after has ended."""
+        """The clock of a launch once all launches that it comes after have ended."""
         clock = joined([self.launches[number].end for number in launch.after])
-        clock.fence((SHARED, GLOBAL))  # a launch's end is seen by all proxies of the next
+        clock.fence((SHARED, GLOBAL))  # all proxies of the next launch see the end of one
         return clock
 
     def _retire(self, cta: Cta) -> bool:
-        """End a CTA once all its warps have; return whether it did."""
+        """End a CTA once all its warps have ended, and return whether it ended."""
         for warp in cta.warps:
             if warp.alive:
                 return False
@@ -585,8 +597,8 @@ class Machine:
 
 
 def check_operands(warp: Warp, count: int) -> None:
-    """Raise FaultError where one of the next `count` instructions, which have run, wrote registers that a wgmma reads
-    in its own time (9.7.15.7.1)."""
+    """Raise FaultError where one of `count` instructions from the warp's pc on, which have just run, wrote a register
+    that a wgmma still reads (9.7.15.7.1)."""
     for _, register, value in warp.operands:
         if warp.r[register] is not value:
             code = warp.program.kernel.code

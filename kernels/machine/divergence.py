@@ -1,9 +1,9 @@
-"""Lanes of a warp that are at different places (PTX ISA 8.7, 3.1 and 9.7.12).
+"""Divergence: lanes of a warp that are at different places (PTX ISA 8.7, 3.1 and 9.7.12).
 
-A branch that some lanes take parts them into groups. Groups of one warp take turns. Mostly the one that is furthest
-behind goes on, so that they meet again where their ways do. At an instruction that lanes execute together (.sync,
-.aligned, bar) a group waits until the others have come there too, or all that its member mask names, or the others can
-go no further: whether it may then go on without them, the instruction says.
+A branch that only some lanes take splits the lanes into groups. The groups of a warp take turns. Mostly the one that is
+furthest behind goes on, so that groups meet again where their paths do. At an instruction that lanes execute together
+(.sync, .aligned, bar) a group waits until the other groups, or all lanes that its member mask names, have come there
+too, or until the others can go no further. The instruction then decides whether the group may go on without them.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ import numpy as np
 
 from .program import LANE, LANES, Ready
 
-HURRY = 0.9  # the chance that the group goes on that is furthest behind, and not any other
+HURRY = 0.9  # the chance that the group furthest behind goes on, rather than a random one
 
 
 @dataclass(eq=False)
@@ -27,21 +27,21 @@ class Group:
 
 
 def here(w) -> np.ndarray:
-    """The lanes of the group that goes on, or those of the warp."""
+    """The lanes of the current group, or all lanes where they are together."""
     if w.lanes is None:
         return np.ones(LANES, bool)
     return w.lanes
 
 
 def active(w) -> np.ndarray:
-    """Those that take part in an instruction."""
+    """The active lanes, which execute the current instruction."""
     if w.mask is None:
         return here(w)
     return w.mask
 
 
 def go(w, pc: int, calls: tuple) -> None:
-    """Send those that take part in an instruction elsewhere; the others of their group go on behind it."""
+    """Send the active lanes to `pc`; the other lanes of their group go on behind the instruction."""
     if w.mask is not None:
         stay = here(w) & ~w.mask
         if stay.any():
@@ -53,7 +53,7 @@ def go(w, pc: int, calls: tuple) -> None:
 
 
 def end(w) -> bool:
-    """End those that take part, and say whether they were the last of the warp."""
+    """End the active lanes, and return whether they were the last of the warp."""
     if w.lanes is None and w.mask is None:
         return True
     w.lanes = here(w) & ~active(w)
@@ -68,7 +68,7 @@ def not_ended(w) -> np.ndarray:
 
 
 def is_complete(w, group: Group) -> bool:
-    """Whether what is next takes no lane that is elsewhere."""
+    """Whether the group's next instruction needs no lane that is elsewhere."""
     step = w.program.steps[group.pc]
     if not step.together or not hasattr(step.run, "members"):
         return not step.together
@@ -81,7 +81,7 @@ def is_complete(w, group: Group) -> bool:
 
 
 def choose(w) -> bool:
-    """Let one group of a warp go on, which then is the warp's pc and lanes; False where all of them wait."""
+    """Let one group of a warp go on: its pc and lanes become the warp's. False where all groups wait."""
     meeting: dict[tuple, Group] = {}
     for group in (Group(w.pc, w.lanes, w.calls, w.waits), *w.others):
         if group.lanes.any():
@@ -113,7 +113,7 @@ def choose(w) -> bool:
 
 
 def run_in_lanes(w, step) -> None:
-    """Run arithmetic in the lanes of the group alone."""
+    """Run arithmetic in the lanes of the current group alone."""
     before = [w.r[number] for number in step.targets]
     step.run(w)
     for number, value in zip(step.targets, before, strict=True):

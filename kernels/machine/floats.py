@@ -1,8 +1,8 @@
 """Rounding: what floating-point instructions and conversions need beyond NumPy's own arithmetic.
 
-PTX ISA 8.7, sections 9.7.3 (fp32, fp64), 9.7.4 (fp16, bf16) and 9.7.9.21 (cvt). A bf16 is its bits, or an fp32 once it
-is read. What rounds twice rounds to odd first: then the second result is as if there had been no first (Boldo and
-Melquiond, Emulation of FMA and correctly rounded sums, 2008).
+PTX ISA 8.7, sections 9.7.3 (fp32, fp64), 9.7.4 (fp16, bf16) and 9.7.9.21 (cvt). A bf16 is kept as its bits, and becomes
+an fp32 once it is read. A value that is rounded twice is rounded to odd first: then the result is as if it had been
+rounded once (Boldo and Melquiond, Emulation of FMA and correctly rounded sums, 2008).
 """
 
 from math import inf, isfinite, nextafter
@@ -14,7 +14,7 @@ from .integers import WORD
 FP16 = np.dtype("f2")
 FP32 = np.dtype("f4")
 FP64 = np.dtype("f8")
-FRACTION = (1 << 52) - 1  # of an fp64's bits
+FRACTION = (1 << 52) - 1  # the fraction among an fp64's bits
 # Bits of the significand, least exponent, largest value.
 FORMATS = {
     "f32": (24, -126, 2.0**128 - 2.0**104),
@@ -38,7 +38,7 @@ def from_bf16(x):
 
 
 def to_bf16(x):
-    """Bits of fp32 or fp64 rounded to the nearest, ties to even."""
+    """The bf16 bits of fp32 or fp64, rounded to the nearest, ties to even."""
     if x.dtype != FP32:
         x = narrowed(x, "bf16").astype(FP32)
     b = x.view(np.uint32)
@@ -49,8 +49,8 @@ def to_bf16(x):
 
 
 def narrowed(x, kind: str, mode: str = "rn"):
-    """fp64, exact or rounded to odd, to the values of a narrower format; beyond its largest to the next if there were
-    no end, or in a direction to the largest."""
+    """Values of fp64, exact or rounded to odd, rounded to a narrower format. A value beyond the format's largest
+    becomes the largest where the mode rounds towards it; otherwise it is rounded as if exponents had no end."""
     precision, least, largest = FORMATS[kind]
     _, exponents = np.frexp(x)
     exponents = np.maximum(exponents - 1, least)
@@ -67,7 +67,8 @@ def narrowed(x, kind: str, mode: str = "rn"):
 
 
 def to_fp8(x, kind: str):
-    """Bits of e4m3 or e5m2, .satfinite. Both are an fp16's upper ones, of e4m3 those of a 256th."""
+    """The bits of e4m3 or e5m2, as .satfinite has them. Both are upper bits of an fp16: e5m2 of the value itself, e4m3
+    of a 256th of it."""
     largest = FORMATS[kind][2]
     values = np.clip(x.astype(FP64), -largest, largest)
     values = narrowed(values, kind)
@@ -92,14 +93,15 @@ def from_fp8(x, kind: str):
 
 
 def extreme(a, b, choose, merge):
-    """min or max, by NumPy's functions for numbers and, of zeros, for their signs: -0 is below 0."""
+    """min or max. `choose` is NumPy's function for the numbers, `merge` the one for the bits of equal numbers, by which
+    -0 is below 0."""
     word = WORD[a.itemsize]
     merged = merge(a.view(word), b.view(word))
     return np.where(a == b, merged.view(a.dtype), choose(a, b))
 
 
 def exact_sum(a, b):
-    """Of two fp64 values that do not overflow, rounded to odd."""
+    """The sum of two fp64 values, rounded to odd; it must not overflow."""
     total = a + b
     part = total - a
     rest = (a - (total - part)) + (b - part)  # what total lacks, exactly (Knuth)
@@ -120,13 +122,13 @@ def odd(x):
 
 
 def fma(a, b, c):
-    """Of fp32 or fp64, to the nearest."""
+    """a * b + c in fp32 or fp64, rounded once, to the nearest."""
     if a.dtype == FP64:
         return exactly("rn", "fma", a, b, c)
     product = a.astype(FP64) * b
     total = product + c
     result = total.astype(FP32)
-    rest = total - result  # a power of two if total is between two results: then its own rounding counts
+    rest = total - result  # a power of two if total is halfway between two results: then its own rounding counts
     if np.count_nonzero(rest):
         has_no_fraction = rest.view(np.uint64) & FRACTION == 0
         if np.count_nonzero(has_no_fraction & (rest != 0)):
@@ -134,7 +136,8 @@ def fma(a, b, c):
     return result
 
 
-# What fp64 has no room for: to the nearest where that needs no more, and as a ratio, of each operand's two integers.
+# Operations whose exact results fp64 has no room for: as NumPy does them, to the nearest where it can, and as an exact
+# ratio of integers, from the numerator and the denominator of each operand.
 RATIOS = {
     "add": (np.add, lambda a, b, c, d: (a * d + b * c, b * d)),
     "mul": (np.multiply, lambda a, b, c, d: (a * c, b * d)),
@@ -147,7 +150,8 @@ RATIOS = {
 
 
 def exactly(mode: str, operation: str, *operands):
-    """fp64, each lane in Python's integers, whose quotient is rounded to the nearest."""
+    """An operation on fp64 in a rounding mode. Each lane is done in Python's integers, whose quotient Python rounds to
+    the nearest."""
     plain, ratio = RATIOS[operation]
     power = 1
     if operation == "sqrt":
@@ -169,7 +173,8 @@ def exactly(mode: str, operation: str, *operands):
 
 
 def rounded(mode: str, nearest: float, n: int, d: int, power: int) -> float:
-    """The fp64 number for n / d, or for its root: the nearest one is given of a root alone."""
+    """n / d in fp64, or its square root where `power` is 2, in a rounding mode. `nearest`, the result to the nearest,
+    is used for a root alone."""
     is_positive = (n < 0) == (d < 0)
     if power == 1:
         try:
@@ -196,7 +201,7 @@ def rounded(mode: str, nearest: float, n: int, d: int, power: int) -> float:
 
 
 def to_integer(x, dtype, nan: int):
-    """Of whole fp64 numbers those in range, the ends for what is beyond, and `nan`."""
+    """Integers from whole fp64 numbers. A number out of range becomes the nearest end of the range, a NaN `nan`."""
     limits = np.iinfo(dtype)
     is_inside = (x >= limits.min) & (x < limits.max + 1)
     below = np.where(x < 0, dtype.type(limits.min), dtype.type(nan))
@@ -206,7 +211,7 @@ def to_integer(x, dtype, nan: int):
 
 
 def clipped(x, dtype):
-    """Integers to the range of another type."""
+    """Integers clipped to the range of another integer type."""
     source = np.iinfo(x.dtype)
     target = np.iinfo(dtype)
     low = max(source.min, target.min)
@@ -215,7 +220,7 @@ def clipped(x, dtype):
 
 
 def pair(low, high):
-    """[64], of which two and two make up a register."""
+    """[64]: the low and the high half of each lane's register, one behind the other."""
     both = np.empty(2 * len(low), low.dtype)
     both[::2] = low
     both[1::2] = high
@@ -223,34 +228,35 @@ def pair(low, high):
 
 
 def flush(x):
-    """.ftz: subnormals to zeros of their sign."""
+    """.ftz: subnormals become zeros of their sign."""
     is_normal = np.abs(x) >= np.finfo(x.dtype).tiny
     return x * is_normal
 
 
 def saturated(x):
-    """.sat: from 0 to 1, NaN to 0."""
+    """.sat: values are clamped to 0 and 1, and NaN becomes 0."""
     return np.where(x > 0, np.minimum(x, 1), 0)
 
 
 def positive(x):
-    """.relu: what is below 0, to 0."""
+    """.relu: values below 0 become 0."""
     return np.where(x <= 0, 0, x)
 
 
 def within(x, kind: str):
-    """.satfinite: infinity to the largest."""
+    """.satfinite: infinity becomes the largest value."""
     largest = FORMATS[kind][2]
     return np.clip(x, -largest, largest)
 
 
 def quotient(a, b):
-    """div.approx: a divisor beyond 2^126 gives 0, and NaN of infinity (9.7.3.8)."""
+    """div.approx: a divisor beyond 2^126 gives 0, or NaN where the dividend is infinite (9.7.3.8)."""
     zeros = a * np.copysign(0, b)
     return np.where(np.abs(b) > 2.0**126, zeros, a / b)
 
 
 def upper(x):
-    """The word of an fp64 that rcp and rsqrt.approx.ftz look at, and all that they give (9.7.3.14, 9.7.3.17)."""
+    """The upper word of an fp64, with zeros below it: all that rcp.approx.ftz and rsqrt.approx.ftz read, and all that
+    they give (9.7.3.14, 9.7.3.17)."""
     word = x.view(np.uint64) >> 32
     return (word << 32).view(FP64)

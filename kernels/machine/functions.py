@@ -31,7 +31,7 @@ from .verdict import Trial, Verdict, check
 
 LIBRARIES = tuple(f"{Path(file).parent}{os.sep}" for file in (triton.__file__, torch.__file__, __file__))
 FEW_SMS = 4
-"""Multiprocessors, few: a persistent kernel starts as many programs."""
+"""Multiprocessors that the GPU says it has: few, since a persistent kernel starts as many programs."""
 
 
 class LaunchesError(AssertionError):
@@ -50,7 +50,7 @@ class Launch:
 
     @property
     def place(self) -> tuple[str, int]:
-        """The file and line that a fault is first of; of no fault, those that launch."""
+        """The first file and line that the verdict names; where it names none, those of the launch."""
         for name, line in re.findall(r"(\w+\.py):(\d+)", self.verdict.text):
             for file in [self.source, *(getattr(module, "__file__", None) for module in list(sys.modules.values()))]:
                 if file and Path(file).name == name:
@@ -67,10 +67,10 @@ class launches:  # noqa: N801 (it is used as a function)
     """Judge every launch inside of a `with` block, whose end raises LaunchesError where one is not exact.
 
     `seeds`, `seed`, `slots`, `budget` and `tolerance` are those of `check`. `sms`: multiprocessors that the GPU says it
-    has. `empty`: arguments that are as torch.empty makes them, of all kernels that have one of this name.
+    has. `empty`: names of arguments that are as torch.empty makes them, in all kernels that have one of this name.
     `raises=False`: look at `verdicts`, `bad` and `exit_code` instead. A launch goes to the innermost block of its
-    thread; of a thread that has none, to the latest one. After a fault a launch has left what it had done until then,
-    and verdicts behind it may come of that.
+    thread, or to the latest block where its thread has none. A launch with a fault leaves what it had done until then,
+    and later verdicts may be consequences of that.
     """
 
     def __init__(
@@ -90,7 +90,7 @@ class launches:  # noqa: N801 (it is used as a function)
         self.options = options
         self.empty = [empty] if isinstance(empty, str) else empty
         self.verdicts: list[Launch] = []
-        self.row: list[Trial | Tensor] = []  # that the next launch may overlap
+        self.row: list[Trial | Tensor] = []  # launches that the next one may overlap
         self.others_seen = OnCpu.others
         self.thread = 0
         self.stack = ExitStack()
@@ -121,7 +121,7 @@ class launches:  # noqa: N801 (it is used as a function)
         return int(bool(self.bad))
 
     def judge(self, kernel: JITFunction, grid: Any, args: dict[str, Any]) -> Any:
-        """Judge one launch, and give what Triton's own gives."""
+        """Judge one launch, and return what Triton's own launch returns."""
         file, line = launched_at()
         for name, tensor in tensors_of(args):
             if is_hosts(tensor):
@@ -136,7 +136,7 @@ class launches:  # noqa: N801 (it is used as a function)
         names = [name for name in self.empty if name in kernel.arg_names]
         verdict = check(kernel, grid, args, arch=self.arch, empty=names, row=self.row, **self.options)
         self.verdicts.append(Launch(kernel.__name__, file, line, verdict, kernel.fn.__code__.co_filename))
-        return compile_for(ARCHITECTURES[self.arch], Call(kernel, (1,), args))  # which is in Triton's memory by now
+        return compile_for(ARCHITECTURES[self.arch], Call(kernel, (1,), args))  # cached in memory by Triton by now
 
     def __str__(self) -> str:
         kinds = Counter(launch.verdict.kind for launch in self.verdicts)
@@ -147,7 +147,7 @@ class launches:  # noqa: N801 (it is used as a function)
 
 
 def launched_at() -> tuple[str, int]:
-    """The file and line that launches: of the innermost frame that is not torch's, Triton's, or ours."""
+    """The file and line of a launch: those of the innermost frame that is not torch's, Triton's, or ours."""
     frame = sys._getframe(1)
     while frame.f_back and frame.f_code.co_filename.startswith(LIBRARIES):
         frame = frame.f_back
@@ -155,13 +155,13 @@ def launched_at() -> tuple[str, int]:
 
 
 class Patched:
-    """Triton as it is while there is a block."""
+    """The patches of Triton and torch that hold while there is a block."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.blocks: list[launches] = []
         self.stack = ExitStack()
-        self.tuners: dict[Autotuner, dict] = {}  # as they were
+        self.tuners: dict[Autotuner, dict] = {}  # their attributes before
 
     def enter(self, block: launches) -> None:
         with self.lock:
@@ -209,7 +209,7 @@ class Patched:
         self.stack.enter_context(patch.multiple(CachingAutotuner, run=run_inductor, precompile=no_precompile))
 
     def block(self) -> launches:
-        """The one that a launch of this thread goes to."""
+        """The block that a launch of this thread goes to."""
         here = threading.get_ident()
         return next((block for block in reversed(self.blocks) if block.thread == here), self.blocks[-1])
 
@@ -218,7 +218,7 @@ PATCHED = Patched()
 
 
 def fits(tuner: Autotuner, *args: Any, config: triton.Config, **kwargs: Any) -> list[float]:
-    """In place of a time: 0 of the first configuration that compiles and fits, which Triton then takes."""
+    """A stand-in for a measured time: 0 for the first configuration that compiles and fits, which Triton then takes."""
     misfit = [float("inf")] * 3
     if vars(tuner).get("fitting") is tuner.nargs:  # an earlier one does
         return misfit

@@ -1,7 +1,7 @@
 """The GPUs that kernels are compiled for, and what each holds.
 
-CUDA C++ Programming Guide, Technical Specifications per Compute Capability; SMs by the data sheets of A100, A40, L40S
-and H100.
+Sources: CUDA C++ Programming Guide, Technical Specifications per Compute Capability; for the number of SMs the data
+sheets of A100, A40, L40S and H100.
 """
 
 from typing import NamedTuple
@@ -23,6 +23,6 @@ SMS = {
     89: Sm(142, 48, 24, 102_400),
     90: Sm(132, 64, 32, 233_472),
 }
-RESERVED = 1024  # bytes of shared memory of each CTA, for the system
-REGISTERS = 65_536  # of an SM
-REGISTERS_AT_ONCE = 256  # that a warp is given at a time
+RESERVED = 1024  # bytes of each CTA's shared memory that the system takes
+REGISTERS = 65_536  # of each SM
+REGISTERS_AT_ONCE = 256  # the unit in which a warp is given registers

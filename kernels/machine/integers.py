@@ -1,4 +1,4 @@
-"""What integer instructions and those of bits need beyond NumPy's own arithmetic.
+"""Integers and bits: what their instructions need beyond NumPy's own arithmetic.
 
 PTX ISA 8.7, sections 9.7.1 (integers), 9.7.2 (carries), 9.7.8 (shifts) and 9.7.9.7 (prmt). Registers are arrays, signed
 where the instruction's type is.
@@ -10,7 +10,7 @@ WORD = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
 
 
 def divide(a, b):
-    """Towards zero. By zero anything may come out (9.7.1.8); here 0."""
+    """The quotient, rounded towards zero. A division by zero may give anything (9.7.1.8); here it gives 0."""
     is_zero = b == 0
     quotient = a // np.where(is_zero, 1, b)
     is_inexact = quotient * b != a
@@ -23,7 +23,7 @@ def remainder(a, b):
 
 
 def shift_left(a, by):
-    """By the width or more: 0 (9.7.8.8)."""
+    """A shift by the width or more gives 0 (9.7.8.8)."""
     width = 8 * a.itemsize
     distance = np.minimum(by, width - 1)
     shifted = a << distance.astype(a.dtype)
@@ -31,7 +31,7 @@ def shift_left(a, by):
 
 
 def shift_right(a, by):
-    """By the width or more: 0, or the sign."""
+    """A shift by the width or more gives 0, or copies of the sign where the type has one."""
     width = 8 * a.itemsize
     distance = np.minimum(by, width - 1)
     shifted = a >> distance.astype(a.dtype)
@@ -50,7 +50,7 @@ def high_half(a, b):
 
 
 def carry(a, b, carried):
-    """Out of a + b + carried (9.7.2.1)."""
+    """The carry out of a + b + carried (9.7.2.1)."""
     word = WORD[a.itemsize]
     a = a.view(word)
     total = a + b.view(word) + carried
@@ -73,7 +73,7 @@ def reverse(a):
 
 
 def field(a, start, length):
-    """bfe: `length` bits from `start`, signed ones extended by the field's highest bit (9.7.1.19)."""
+    """bfe: `length` bits from `start` on; in a signed type the field's highest bit extends them (9.7.1.19)."""
     width = 8 * a.itemsize
     start = start & 255
     length = length & 255
@@ -83,7 +83,7 @@ def field(a, start, length):
 
 
 def insert(a, into, start, length):
-    """bfi: the lowest bits of a, into others from `start` on (9.7.1.20)."""
+    """bfi: `into`, where the lowest `length` bits of `a` take the place of those from `start` on (9.7.1.20)."""
     start = start & 255
     ones = a | ~a
     above = shift_left(ones, length & 255)
@@ -93,7 +93,7 @@ def insert(a, into, start, length):
 
 
 def permute(a, b, selector):
-    """prmt: each byte one of eight, or its sign (9.7.9.7)."""
+    """prmt: each byte is one of the eight of `a` and `b`, or copies of its sign (9.7.9.7)."""
     chosen = selector[:, None] >> np.arange(0, 16, 4)
     both = np.stack((a, b), axis=1).view(np.uint8)
     out = np.take_along_axis(both, chosen & 7, axis=1)
@@ -110,7 +110,7 @@ def funnel(low, high, by):
 
 
 def dot_bytes(a, b, total):
-    """dp4a (9.7.1.23)."""
+    """dp4a: `total`, plus the products of the four bytes of `a` and `b` (9.7.1.23)."""
     x = a.view(f"{a.dtype.kind}1").astype(np.int32)
     y = b.view(f"{b.dtype.kind}1")
     products = (x * y).reshape(-1, 4)

@@ -1,8 +1,8 @@
-"""What lanes of a warp tell each other (PTX ISA 8.7): shfl.sync (9.7.9.6), bar.warp.sync (9.7.13.2), vote.sync,
+"""Communication between the lanes of a warp (PTX ISA 8.7): shfl.sync (9.7.9.6), bar.warp.sync (9.7.13.2), vote.sync,
 match.sync, activemask, redux.sync and elect.sync (9.7.13.9 to 9.7.13.14).
 
-Who executes one of them waits for all lanes that its member mask names and that have not ended: `divergence` lets them
-come. Those that are still missing then never will.
+Lanes that execute one of these wait for all lanes of its member mask that have not ended: `divergence` lets them come.
+Lanes that are still missing then never come.
 """
 
 from collections.abc import Callable, Iterator
@@ -27,16 +27,19 @@ elect.sync | any of the lanes, which a seed decides; the same each time
 bar.warp.sync | a warp is one agent: it orders nothing more. All members have to come, as to all of these
 activemask.b32 | the lanes that are at this place
 """
-"""What is modelled: opcodes, and how."""
+"""The opcodes that this module models, and how: rows of the table that `--coverage` prints."""
 
 
 def number(lanes: np.ndarray) -> int:
-    """The mask, of a bit for each lane."""
+    """The mask of the lanes, with a bit for each."""
     return int(np.packbits(lanes, bitorder="little").view(np.uint32)[0])
 
 
 def groups(w, members: np.ndarray) -> Iterator[np.ndarray]:
-    """Yield the lanes that each member mask has, of those that `members` are for each lane."""
+    """Yield the lanes of each member mask. `members`: the mask that each lane has.
+
+    Raises FaultError where the lanes that execute the instruction are not those of their mask.
+    """
     if w.mask is None and members.tobytes() == ALL_MEMBERS:
         yield ALL
         return
@@ -50,9 +53,9 @@ def groups(w, members: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def exchange(*opcodes: str, kinds: str) -> Callable:
-    """Register for these opcodes a function of a warp, the instruction, the lanes that take part, and operands. It
-    returns what each of these lanes gets, or all, as the target and as the predicate beside it. `kinds`: of the target
-    and of operands, but for the member mask, the last."""
+    """Register `function(w, inst, lanes, *operands)` for opcodes; `lanes` are those of a member mask. It returns the
+    values of the target and of the predicate beside it, one for each lane or one for all. `kinds`: the types of the
+    target and of the operands, without the last operand, the member mask."""
     target, *types = kinds.split()
 
     def register(function: Callable) -> Callable:
@@ -84,7 +87,7 @@ def exchange(*opcodes: str, kinds: str) -> Callable:
 
 @lru_cache(maxsize=4096)
 def _sources(mode: str, by: bytes, bounds: bytes) -> tuple[np.ndarray, np.ndarray]:
-    """Which lane each reads, and whether that is inside of its segment; else it is itself."""
+    """The lane that each lane reads, and whether that is inside of its segment. If it is not, a lane reads itself."""
     steps = np.frombuffer(by, np.uint32).astype(np.int64) & 31
     numbers = np.frombuffer(bounds, np.uint32).astype(np.int64)
     clamp = numbers & 31

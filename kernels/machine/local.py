@@ -1,7 +1,7 @@
-"""Functions that are called, and memory that each lane has for itself (PTX ISA 8.7, 5.1.5, 5.1.6, 7.1 and 9.7.12.3).
+"""Function calls and local memory (PTX ISA 8.7, 5.1.5, 5.1.6, 7.1 and 9.7.12.3).
 
-Parameters and results of a call lie in local memory, at places that each function has once: nothing recurs. What CUDA
-brings along, `vprintf` and `__assertfail`, is done by the machine.
+Parameters and results of a call lie in local memory. Each function has one place for them, so that no function may call
+itself. The machine itself does what `vprintf` and `__assertfail` do, which CUDA brings along.
 """
 
 import re
@@ -25,25 +25,26 @@ INSTRUCTIONS = """
 {ld,st}.{local,param}[.v2,.v4].{b,u,s,f}{8..64} | of each lane; and what a launch is given
 call[.uni] | functions of the module, vprintf and __assertfail; nothing recurs
 """
-"""What is modelled: opcodes, and how."""
+"""The opcodes that this module models, and how: rows of the table that `--coverage` prints."""
 
 
 def _places(w, at: np.ndarray, size: int, instruction) -> tuple[np.ndarray, np.ndarray]:
-    """An index of local memory: of so many bytes at these addresses, one of each lane that takes part."""
+    """The index in local memory of `size` bytes at each address; each active lane has one address."""
     if at.min(initial=0) < 0 or at.max(initial=0) + size > w.local.shape[1]:
         raise BoundsError(f"{instruction}: local byte {at.max()}, a thread has {w.local.shape[1]}")
     return lanes_of(w)[:, None], each_byte(at, size)
 
 
 def read_local(w, at: np.ndarray, size: int, instruction, strong=None) -> np.ndarray:
-    """[n, size] bytes of the n lanes that take part; of a launch's parameters where their addresses are."""
+    """[n, size] bytes for the n active lanes, from local memory, or from the launch's parameters if addresses are
+    theirs."""
     if (at >= PARAMETERS).any():
         return read_parameters(w, at, size, instruction)
     return w.local[_places(w, at, size, instruction)]
 
 
 def read_parameters(w, at: np.ndarray, size: int, instruction) -> np.ndarray:
-    """[n, size] bytes of a launch's parameters, which a kernel may choose among by their addresses."""
+    """[n, size] bytes of a launch's parameters, among which a kernel may choose by address."""
     image = w.cta.launch.image
     offsets = at - PARAMETERS
     if offsets.min(initial=0) < 0 or offsets.max(initial=0) + size > len(image):
@@ -56,14 +57,14 @@ def write_local(w, at: np.ndarray, data: np.ndarray, instruction, strong=None) -
 
 
 def copy(w, copies: Copies) -> None:
-    """Hand over what a call takes or gives, in the lanes that take part."""
+    """Copy the parameters or the results of a call, in the active lanes."""
     lanes = lanes_of(w)
     for source, size, target in copies:
         w.local[lanes, target : target + size] = w.local[lanes, source : source + size]
 
 
 def parameter(program, where: str, registers: str, kind: str) -> Callable | None:
-    """The load of a launch's parameter; None where it is of a call."""
+    """The load of a launch's parameter; None where the parameter is a call's."""
     match = re.fullmatch(r"\[\s*([\w$@]+)\s*(?:\+\s*(\d+))?\s*\]", where)
     if not match or match[1] not in program.kernel.parameters:
         return None
@@ -142,7 +143,7 @@ def _text(w, address: int) -> str:
 
 
 def print_formatted(w, lane: int, text: int, values: int) -> None:
-    """vprintf: numbers lie one behind another, each at a multiple of its size."""
+    """vprintf: the values lie one behind another, each at a multiple of its size."""
     at = values - LOCAL_WINDOW
     buffer = w.local[lane].tobytes()
 
@@ -171,7 +172,7 @@ def print_formatted(w, lane: int, text: int, values: int) -> None:
 
 
 def fail(w, lane: int, message: int, file: int, line: int, function: int, size: int) -> None:
-    """__assertfail."""
+    """__assertfail: raise AssertError, with the place, the thread, the function and the message."""
     thread = w.number * LANES + lane
     raise AssertError(f"{_text(w, file)}:{line}: thread {thread}: {_text(w, function)}: {_text(w, message)}")
 

@@ -1,5 +1,5 @@
-"""Matrices of a warp: to and from shared memory by ldmatrix and stmatrix, and turned by movmatrix (PTX ISA 8.7,
-9.7.14.5.15 to 9.7.14.5.17). Their elements have 16 bits; those of fewer bits need sm_100.
+"""Matrices of a warp: ldmatrix and stmatrix, which move them from and to shared memory, and movmatrix, which transposes
+them (PTX ISA 8.7, 9.7.14.5.15 to 9.7.14.5.17). Their elements have 16 bits; those of fewer bits need sm_100.
 """
 
 import re
@@ -15,7 +15,7 @@ from .program import check_whole, effect, family
 from .ptx import Instruction, UnknownError
 
 FORM = re.compile(r"aligned b16 m8n8 shared(?:::cta)? sync(?P<trans> trans)? x(?P<count>[124])")
-"""Of the qualifiers in the order of the alphabet: CUTLASS has another than PTX ISA."""
+"""The qualifiers in alphabetical order, since CUTLASS has them in another order than the PTX ISA."""
 
 INSTRUCTIONS = """
 ldmatrix.sync.aligned.m8n8.{x1,x2,x4}[.trans].shared[::cta].b16 \
@@ -24,16 +24,17 @@ stmatrix.sync.aligned.m8n8.{x1,x2,x4}[.trans].shared[::cta].b16 \
 | weak writes by the warp, of 16 bytes at each of 8 addresses a matrix
 movmatrix.sync.aligned.m8n8.trans.b16 | exact
 """
-"""What is modelled: opcodes, and how."""
+"""The opcodes that this module models, and how: rows of the table that `--coverage` prints."""
 
 
 WORD = re.compile(r"[^\s{},\[\]+]+")
-"""Of an operand: a register or a number."""
+"""A register or a number in an operand."""
 
 
 def at_once(program, inst: Instruction, prepare: Callable[[Sequence[Instruction]], tuple], run: Callable) -> Callable:
-    """The effect `run(w, *prepare(instructions))`: at once for those of one opcode that follow each other, as
-    long as none reads what another one writes (its first operand). If a fault is among them, they take turns."""
+    """The effect `run(w, *prepare(instructions))` of an instruction, together with those of the same opcode that follow
+    it, as long as none reads what an earlier one writes (its first operand). If one of them is a fault, they run one by
+    one."""
     alone = prepare([inst])
     following = []
 
@@ -67,7 +68,7 @@ def at_once(program, inst: Instruction, prepare: Callable[[Sequence[Instruction]
 
 
 def form_of(inst: Instruction) -> tuple[int, bool]:
-    """How many matrices it moves, and whether it turns them."""
+    """The number of matrices that an instruction moves, and whether it transposes them."""
     _, *qualifiers = inst.op.split(".")
     match = FORM.fullmatch(" ".join(sorted(qualifiers)))
     if not match:

@@ -1,7 +1,7 @@
 """Shared memory of a CTA, and global memory of all devices.
 
-Each keeps its bytes, and of each 2 bytes by whom they were last written and read. Global memory is made of the arrays
-that are given to a launch, at made-up addresses far apart: what lies outside of all of them is a fault.
+Each keeps its bytes, and who last wrote and read each granule of 2 bytes. Global memory is made of the arrays that are
+given to a launch, at made-up addresses far apart: an access outside of all of them is a fault.
 """
 
 from collections.abc import Iterator
@@ -11,19 +11,19 @@ import numpy as np
 
 from .order import GENERIC, GRANULE, BoundsError, Clock, Ledger, RaceError, Releases, Replicas, UninitialisedError
 
-REGION_BITS = 36  # of an address, inside one array
-MAPS = 1 << 31  # addresses of tensor maps: Triton 3.9 keeps 32 bits of a parameter's
+REGION_BITS = 36  # the lowest of an address: an offset inside one array
+MAPS = 1 << 31  # the first address of a tensor map: Triton 3.9 keeps 32 bits of a parameter's address
 MAP_BYTES = 128
-EMPTY = 0xFF  # bytes that nobody wrote: NaN in every float type
-SHARED_WINDOW = 1 << 56  # of generic addresses (6.4.1.1): shared memory
-LOCAL_WINDOW = 1 << 57  # a thread's own
+EMPTY = 0xFF  # a byte that nobody wrote: NaN in every float type
+SHARED_WINDOW = 1 << 56  # where shared memory begins among generic addresses (6.4.1.1)
+LOCAL_WINDOW = 1 << 57  # where a thread's local memory begins
 EVERY = slice(None)
-PARAMETERS = 1 << 30  # addresses of a launch's parameters, of 32 bits as MAPS
-PARAMETER_BYTES = 16  # how far apart
+PARAMETERS = 1 << 30  # the first address of a launch's parameters, of 32 bits as MAPS
+PARAMETER_BYTES = 16  # parameters begin at multiples of it
 
 
 class Single(np.ndarray):
-    """Numbers of bytes, of accesses to one byte each. Other accesses have numbers of granules."""
+    """An index of bytes, for accesses to one byte each. Other accesses have an index of granules."""
 
 
 Addresses = np.ndarray
@@ -52,7 +52,8 @@ def steps(count: int, size: int) -> bytes:
 
 
 def in_a_row(at: Addresses, size: int) -> slice | None:
-    """The bytes of accesses that follow one another, as most do; None of others, and of single bytes."""
+    """The bytes of accesses that follow one another, as most do; None for other accesses, and for those to single
+    bytes."""
     if size < GRANULE:
         return None
     first = at.item(0)
@@ -62,7 +63,7 @@ def in_a_row(at: Addresses, size: int) -> slice | None:
 
 
 def granules(places: Places, size: int) -> Places:
-    """The granules of accesses to so many bytes each."""
+    """The granules of accesses to `size` bytes each."""
     if size < GRANULE:
         return places.view(Single)
     if isinstance(places, slice):
@@ -71,21 +72,21 @@ def granules(places: Places, size: int) -> Places:
 
 
 def starts(places: Places, size: int) -> list[int]:
-    """The addresses of elements of so many bytes each."""
+    """The addresses of elements of `size` bytes each."""
     if isinstance(places, slice):
         return list(range(places.start, places.stop, size))
     return places[:, ::size].reshape(-1).tolist()
 
 
 class Noted:
-    """Who last wrote and read here, of each granule. Where a byte was accessed by itself, its granule is split: what
-    was noted of the second byte then stands behind all granules."""
+    """A memory that notes who last wrote and read each granule. Where a byte was accessed by itself, its granule is
+    split: the notes on the second byte then stand behind those on all granules."""
 
     name: str
     split: np.ndarray | None = None
 
     def __init__(self, ledger: Ledger, data: np.ndarray, number: int, *readers: int):
-        """`number`: below 0 in global memory, above in shared memory."""
+        """`number`: below 0 for global memory, above 0 for shared memory."""
         count = -(-len(data) // GRANULE) * GRANULE
         self.ledger = ledger
         self.data = data
@@ -95,11 +96,11 @@ class Noted:
         self.releases = Releases()
 
     def check_bounds(self, places: Places, size: int, unit: int, instruction) -> None:
-        """Raise BoundsError where accesses of so many bytes are not all inside, at multiples of `unit`."""
+        """Raise BoundsError unless all accesses, of `size` bytes each, are inside and at multiples of `unit`."""
         if isinstance(places, slice):
             lowest = places.start
             highest = places.stop - size
-            every = range(lowest, places.stop, size)[:2]  # the others are as far from each other
+            every = range(lowest, places.stop, size)[:2]  # the others are as far apart
         else:
             every = places[:, 0].tolist()
             lowest = min(every)
@@ -124,7 +125,7 @@ class Noted:
         self.data[places] = rows
 
     def index(self, g):
-        """Return where `g`, an index of any kind, of granules or `Single`, stand in `writes` and `reads`."""
+        """The index in `writes` and `reads` for `g`, which is an index of granules of any kind, or a `Single`."""
         count = len(self.writes) // GRANULE
         if isinstance(g, Single):
             if self.split is None:
@@ -144,14 +145,14 @@ class Noted:
         return g
 
     def first_byte(self, g, holds: np.ndarray) -> int:
-        """Return the first byte at `g`, as `index` returns it, that something holds for."""
+        """The first byte at `g`, an index that `index` gave, for which `holds` is true."""
         every = np.arange(len(self.writes))[g]
         first = int(np.argmax(holds))
         second, whole = divmod(every.item(first), len(self.writes) // GRANULE)
         return whole * GRANULE + second
 
     def compare(self, noted, g, clock, row: int, number: int, instruction, does: str, did: str) -> None:
-        """Raise RaceError if anything `noted` at `g` is not in order with the access that has this number."""
+        """Raise RaceError if an access that is `noted` at `g` is not ordered before the one that has this number."""
         numbers = noted[g]
         scope = self.ledger.accesses[number].scope
         late = self.ledger.unordered(numbers, clock, row, scope)
@@ -168,7 +169,7 @@ class Noted:
 
 
 class Shared(Noted):
-    """Agents `first` and on, `readers` of them, are those that read here."""
+    """Shared memory of a CTA. The agents that read here are `readers` in number, from `first` on."""
 
     name = "shared memory"
 
@@ -186,7 +187,8 @@ class Shared(Noted):
         return places
 
     def note_read(self, g, clock: Clock, row: int, agent: int, epoch: int, instruction, strong: int = 0) -> None:
-        """Check and remember a read. `g`: granules, an index of any kind. `strong`: the number of a strong access."""
+        """Check and remember a read. `g`: an index of granules, of any kind. `strong`: the number of a strong read, or
+        0."""
         g = self.index(g)
         numbers = self.writes[g]
         if np.count_nonzero(numbers) < numbers.size:
@@ -202,7 +204,7 @@ class Shared(Noted):
         g = self.index(g)
         self.compare(self.writes, g, of_writers or clock, row, number, instruction, "overwrites", "wrote")
         reads = self.reads[:, g]
-        if not self.ledger.accesses[number].scope:  # else those that are strong may read at the same time
+        if not self.ledger.accesses[number].scope:  # else strong reads may happen at the same time
             reads = np.abs(reads)
         known = clock.of(self.first, len(reads))
         axes = [1] * (reads.ndim - 1)
@@ -216,7 +218,7 @@ class Shared(Noted):
         self.writes[g] = number
 
     def end(self) -> None:
-        """Nobody may access it any more. It keeps its length."""
+        """Release the memory, which nobody may access any more. It keeps its length."""
         self.data = np.ndarray(len(self.data), np.uint8, bytes(1), strides=(0,))
         del self.writes, self.reads, self.replicas
 
@@ -226,16 +228,16 @@ class Region(Noted):
 
     name = "global memory"
     covered: np.ndarray | None = None
-    """Of each byte, whether an argument has it; None: all of them."""
+    """Whether each byte belongs to an argument; None: all do."""
     empty: np.ndarray | None = None
-    """As `writes`: whether the host has left it as it came; None: nothing of it."""
+    """Whether the host has left each byte uninitialised, by the index of `writes`; None: it has left none so."""
 
     @property
     def start(self) -> int:
         return self.data.__array_interface__["data"][0]
 
     def check_covered(self, places: np.ndarray, instruction) -> None:
-        """Raise BoundsError where these bytes, which are written, are not all of arguments. A halo is but read."""
+        """Raise BoundsError where a byte that is written belongs to no argument. A halo is only read."""
         if self.covered is None:
             return
         inside = self.covered[places]
@@ -251,14 +253,14 @@ class GlobalMemory:
         self.ledger = ledger
         self.regions: list[Region] = []
         self.maps: list[bytes] = []
-        self.covered: dict[int, np.ndarray] = {}  # by where in this process an array starts: as of its region
-        self.empty: dict[int, np.ndarray] = {}  # likewise, of each byte
-        # By address of a map: the numbers of what wrote it, and the agent and epoch of a fence that covers these.
+        self.covered: dict[int, np.ndarray] = {}  # as in the region of an array, by the array's address in this process
+        self.empty: dict[int, np.ndarray] = {}  # likewise, for each byte
+        # Fences by the address of a map: the numbers of the writes that a fence covers, its agent and its epoch.
         self.map_fences: dict[int, list[tuple[bytes, int, int]]] = {}
 
     def add(self, data: np.ndarray) -> int:
-        """Return the address of `data`, bytes of which are read and written in place; the same one for the same
-        array."""
+        """Add an array, whose bytes are read and written in place, and return its address. An array that was added
+        before keeps its address."""
         start = data.__array_interface__["data"][0]
         for number, region in enumerate(self.regions, 1):
             if region.start == start and len(region.data) == len(data):
@@ -280,8 +282,8 @@ class GlobalMemory:
         return self.regions[number - 1]
 
     def places(self, at: Addresses, size: int, instruction, unit: int = 0) -> Iterator[tuple[Region, Which, Places]]:
-        """For each array that `size` bytes at some of the addresses are of: it, which of them, and where in it.
-        Addresses are multiples of `unit`, of `size` by default."""
+        """Yield each array that addresses are in, which of the addresses these are, and where in it the `size` bytes at
+        each lie. Addresses must be multiples of `unit`, by default of `size`."""
         row = in_a_row(at, size)
         if row:
             region = self.region(row.start, instruction)
@@ -322,14 +324,14 @@ class GlobalMemory:
         region.writes[g] = number
 
     def add_map(self, tensor_map: bytes) -> int:
-        """Return the address of a tensor map that the host passes to a kernel."""
+        """Add a tensor map that the host passes to a kernel, and return its address."""
         address = MAPS + len(self.maps) * MAP_BYTES
         self.maps.append(tensor_map)
         return address
 
 
 def swizzled(address: np.ndarray, mode: int) -> np.ndarray:
-    """Return where a 16-byte unit lies: bits 4 and on of its address, as many as the mode, times those from bit 7 (PTX
+    """The swizzled address of a 16-byte unit: `mode` bits of it from bit 4 on, XORed with as many from bit 7 on (PTX
     ISA 8.7, 5.5.7 and 9.7.15.5.1)."""
     if not mode:
         return address

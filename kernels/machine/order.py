@@ -1,12 +1,13 @@
-"""What is known to have happened before what: vector clocks, and of each byte's last accesses who made them.
+"""Which accesses happened before which: vector clocks, and a ledger of the accesses that memory remembers.
 
-An *agent* is something whose accesses are in an order of their own: a warp; what a warp lets the tensor cores, cp.async
-or bulk stores do; the TMA loads of one mbarrier; the host. Its *epoch* counts what it has done. A warp's *clock* says
-of each agent up to which epoch it knows; barriers, releases and acquires join clocks. A clock has three rows, because
-the async proxy (TMA, wgmma) does not see what a generic store left until a proxy fence stands between: what generic
-accesses may rely on, what those of the async proxy may rely on in shared memory, and in global memory. A fence copies
-the first row over the others, so it counts wherever on the way from writer to reader it stands (PTX ISA 8.7, 8.9.5: a
-proxy fence along the causality path).
+An *agent* makes accesses in an order of its own. It is a warp; a warp's operations of the tensor cores, of cp.async, or
+of bulk stores; the TMA loads of one mbarrier; or the host. Its *epoch* counts what it has done. A warp's *clock* has,
+for each agent, the epoch up to which the warp knows what the agent did. Barriers, releases and acquires join clocks.
+
+A clock has three rows, because the async proxy (TMA, wgmma) does not see what a generic store left until a proxy fence
+stands between. They are what generic accesses may rely on, what those of the async proxy may rely on in shared memory,
+and what those may rely on in global memory. A fence copies the first row over the others, so it counts wherever it
+stands on the way from writer to reader (PTX ISA 8.7, 8.9.5: a proxy fence along the causality path).
 
 Two accesses that conflict and are not ordered are a fault whichever came first: most schedules show a missing barrier,
 not only the unlucky one.
@@ -21,14 +22,14 @@ import numpy as np
 GENERIC, SHARED, GLOBAL = range(3)
 FOREVER = 2**31 - 1
 GRANULE = 2
-"""Bytes that are told apart."""
+"""Bytes of a granule, the unit in which memory notes accesses."""
 
 
 class FaultError(Exception):
-    """What comes of this the hardware leaves undefined. `kind` is what a verdict calls it.
+    """A kernel does something that the hardware leaves undefined. `kind` is what a verdict calls it.
 
-    Where it is about a byte, `memory` says of what: shared memory, an array of global memory, or None of the address
-    itself. `agent` is the one that the access conflicts with.
+    `byte` is the byte that the fault is about, if it is about one. `memory` is what it counts in: shared memory, or an
+    array of global memory; where it is None, `byte` is an address. `agent` is the one that the access conflicts with.
     """
 
     kind = "misuse"
@@ -48,13 +49,13 @@ class RaceError(FaultError):
 
 
 class UninitialisedError(FaultError):
-    """Memory is read that nobody wrote."""
+    """The kernel reads memory that nobody wrote."""
 
     kind = "uninitialised"
 
 
 class BoundsError(FaultError):
-    """An address lies outside of what it is given to, or is not aligned as it must be."""
+    """An address lies outside of the memory that it is for, or is not aligned as it must be."""
 
     kind = "bounds"
 
@@ -82,14 +83,14 @@ SCOPES = ("cta", "cluster", "gpu", "sys")
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Where a strong access was made, and how far it reaches: one of SCOPES."""
+    """The scope of a strong access or a fence: how far it reaches, one of SCOPES, and where it was made."""
 
     reach: str
     device: int
     cta: int
     cluster: int
     size: int = 0
-    """Bytes of each element of an access."""
+    """Bytes of each element of an access; 0 where any size will do."""
 
     def covers(self, other: "Scope") -> bool:
         if self.reach in ("cta", "cluster"):  # numbers of agents, which no two devices share
@@ -97,8 +98,8 @@ class Scope:
         return self.reach == "sys" or self.device == other.device
 
     def meets(self, other: "Scope") -> bool:
-        """Return whether each covers the other; else even strong accesses race, as they do where they overlap in part
-        (8.7: morally strong)."""
+        """Whether each scope covers the other, and the sizes agree: then two strong accesses are morally strong (8.7).
+        Otherwise even strong accesses race, as they do where they overlap in part."""
         return self.covers(other) and other.covers(self) and (self.size == other.size or not self.size * other.size)
 
 
@@ -108,10 +109,10 @@ class Access:
     epoch: int
     by: Any
     instruction: Any
-    """Its first with this agent and epoch; None where `by` is no warp."""
+    """The first instruction with this agent and epoch; None where `by` is no warp."""
     generic: bool
     scope: Scope | None
-    """Of a strong access: an atomic, a volatile one, one with semantics."""
+    """The scope of a strong access, which is an atomic, volatile, or has semantics; None for a weak one."""
     number: int
 
     def __str__(self) -> str:
@@ -119,22 +120,23 @@ class Access:
 
 
 CLUSTER_BITS = 16
-"""Of an agent's number: below them, which it is in its cluster, or the host's; above them, which cluster that is."""
+"""Bits of an agent's number that tell the agents of one cluster, or of the host, apart. Those above them are the
+cluster's number."""
 IN_CLUSTER = (1 << CLUSTER_BITS) - 1
 ALL_ROWS = slice(None)
 
 
 class Clock:
-    """Up to which epoch each agent is known, in each of the rows.
+    """The epoch up to which each agent is known, in each of the rows.
 
-    It is kept by clusters: most know nothing of each other. Clocks share what is in `blocks`, so no block is changed in
-    place. Of the clusters that are `ended`, all is known.
+    It has a block for each cluster of which anything is known, since most know nothing of each other. Clocks share
+    blocks, so no block is changed in place. All is known of the clusters in `ended`.
     """
 
     __slots__ = ("blocks", "ended", "width")
 
     def __init__(self, width: int, blocks: dict[int, np.ndarray] | None = None, ended: frozenset[range] = frozenset()):
-        """`width`: agents of a cluster, at most."""
+        """`width`: the most agents that a cluster has."""
         self.width = width
         self.blocks = blocks or {}
         self.ended = ended
@@ -151,19 +153,19 @@ class Clock:
         return 0 if block is None else block.item(row, agent & IN_CLUSTER)
 
     def of(self, first: int, count: int, row: int | slice = GENERIC) -> np.ndarray:
-        """[count], or of rows [rows, count], epochs of agents that follow each other in a cluster."""
+        """The epochs of `count` agents of a cluster, from `first` on: [count], or [rows, count] for a slice of rows."""
         at = first & IN_CLUSTER
         return self._block(first)[row, at : at + count]
 
     def put(self, agent: int, epochs: int | np.ndarray, row: int | slice = ALL_ROWS, count: int = 1) -> None:
-        """Note what is known of an agent, or of some that follow it."""
+        """Note the epochs up to which `count` agents of a cluster are known, from `agent` on."""
         block = self._block(agent).copy()
         at = agent & IN_CLUSTER
         block[row, at : at + count] = epochs
         self.blocks[agent >> CLUSTER_BITS] = block
 
     def knowing(self, agents: Iterable[int]) -> "Clock":
-        """Return one that also knows all that these ever do."""
+        """A clock that also knows all that these agents ever do."""
         clock = self.copy()
         for agent in agents:
             clock.put(agent, FOREVER)
@@ -183,7 +185,7 @@ class Clock:
             self.ended |= other.ended
 
     def fence(self, rows: Sequence[int]) -> None:
-        """Let these rows know what generic accesses may rely on."""
+        """Let these rows cover what generic accesses may rely on."""
         for cluster, block in self.blocks.items():
             self.blocks[cluster] = fenced = block.copy()
             for row in rows:
@@ -223,7 +225,7 @@ class Ledger:
         return number
 
     def unordered(self, numbers: np.ndarray, clock: Clock, row: int, scope: Scope | None = None) -> Access | None:
-        """Return one of these accesses that `clock` does not know of, if there is one."""
+        """One of these accesses that `clock` does not cover, and that is not morally strong with `scope`; else None."""
         raw = numbers.tobytes()
         if not raw.strip(b"\0"):  # nobody
             return None
@@ -241,15 +243,15 @@ class Ledger:
 
 
 class Replicas:
-    """Who does the same turn of the same store of the same bytes. Layouts replicate tensors over warps and CTAs: of
-    these nobody can tell who was last."""
+    """Agents that store the same bytes in the same turn of the same store. Layouts replicate tensors over warps and
+    CTAs, and nobody can tell which of these agents was last."""
 
     def __init__(self) -> None:
-        self.turns: dict[tuple, int] = {}  # of a store by a warp
+        self.turns: dict[tuple, int] = {}  # how often a warp has executed a store
         self.agents: dict[tuple, list[int]] = {}
 
     def before(self, store: int, warp: int, agent: int, content: int) -> list[int]:
-        """Return the agents that have done so already, and add `agent`, whose store by this warp it is."""
+        """The agents that have stored the same already. Adds `agent`, for which `warp` stores now."""
         turn = self.turns[store, warp] = self.turns.get((store, warp), 0) + 1
         agents = self.agents.setdefault((store, turn, content), [])
         agents.append(agent)
@@ -257,14 +259,14 @@ class Replicas:
 
 
 class Releases:
-    """What was released at each address of a memory: whoever reads it with acquire knows it too."""
+    """What was released at each address of a memory. A warp that reads there with acquire semantics then knows it."""
 
     def __init__(self) -> None:
         self.at: dict[int, dict[Scope, Clock]] = {}
 
     def publish(self, address: int, released: dict[Scope, Clock], *, read: bool) -> None:
-        """A write there, with what it releases, if anything. One that `read` what it replaces goes on with the release
-        pattern, another ends it (8.9.2)."""
+        """Note a write at an address, and what it releases, if anything. A write that `read` what it replaces continues
+        the release pattern; any other ends it (8.9.2)."""
         if read and not released:
             return
         kept = dict(self.at.get(address, ())) if read else {}

@@ -1,7 +1,7 @@
-"""An entry of plain PTX, as of NVRTC, tilelang or CUTLASS, in place of a kernel of Triton's: what its launch gets.
+"""An entry of plain PTX, as NVRTC, tilelang or CUTLASS write it, in place of a kernel of Triton's.
 
-The parameters are those of the PTX, in their order. It says itself what each takes: a number of so many bits, a
-pointer, a tensor map, or the bytes of a structure.
+The parameters are those of the PTX, in their order. The PTX says what each takes: a number of so many bits, a pointer,
+a tensor map, or the bytes of a structure.
 """
 
 import operator
@@ -21,7 +21,7 @@ from .tensor_map import KINDS, encode
 
 FLOATS = {16: "e", 32: "f", 64: "d"}
 FAR = 1 << 40
-"""An address in place of one that is not known yet: it takes 64 bits."""
+"""A stand-in for an address that is not known yet. Like one, it takes 64 bits."""
 
 
 class PtxKernel:
@@ -46,7 +46,7 @@ class PtxKernel:
         return Program(self.code, self.shared_bytes)
 
     def named(self, args: Mapping[str, Any] | Sequence[Any]) -> dict[str, Any]:
-        """The arguments by name. Raises ValueError where a parameter does not take its own."""
+        """The arguments by name. Raises ValueError where a parameter does not take its argument."""
         names = list(self.code.parameters)
         if not isinstance(args, (Mapping, Sequence)) or len(args) != len(names):
             listed = ", ".join(f"{name} ({self.form(name)})" for name in names)
@@ -65,7 +65,7 @@ class PtxKernel:
         return self.code.parameter_kinds[name] or f"{self.code.parameters[name]} bytes"
 
     def values(self, args: Mapping[str, Any], address: Callable, add_map: Callable[[bytes], int]) -> list[int | bytes]:
-        """What lies in each parameter: a number, or the bytes of a structure."""
+        """The value of each parameter: a number, or the bytes of a structure."""
         values = []
         for (given, value), name in zip(args.items(), self.code.parameters, strict=True):
             size = self.code.parameters[name]
@@ -84,7 +84,7 @@ class PtxKernel:
 
 
 def number(value: Any, kind: str, address: Callable) -> int:
-    """The bits of a number, or the address of a tensor."""
+    """The bits of a number, or the address of a tensor, as an integer from 0 on."""
     width = int(kind[1:])
     if kind[0] == "f" or (kind[0] == "b" and isinstance(value, float)):
         packed = struct.pack(FLOATS[width], value)
@@ -97,8 +97,8 @@ def number(value: Any, kind: str, address: Callable) -> int:
 
 
 def structure(value: Any, size: int, address: Callable) -> bytes:
-    """The bytes of a structure: given as they are, as a tuple of a format of `struct` and its values, or as the
-    tensor whose address is all of it."""
+    """The bytes of a structure. It is given as bytes, as a tuple of a format of `struct` and its values, or as a tensor
+    whose address is all that it holds."""
     if isinstance(value, Tensor):
         value = "P", value
     if isinstance(value, tuple):
@@ -126,7 +126,7 @@ def map_of(descriptor: Any, address: Callable) -> bytes:
     kind = f"u{8 * tensor.itemsize}"
     if floats:
         kind = floats[1] + floats[2]
-    swizzle = max(width.bit_length() - 5, 0)  # 1 of 32 bytes, 2 of 64, 3 of 128
+    swizzle = max(width.bit_length() - 5, 0)  # 1 for 32 bytes, 2 for 64, 3 for 128
     shape = descriptor.shape
     strides = descriptor.strides
     box = descriptor.block_shape

@@ -14,12 +14,12 @@ import pytest
 
 from .gpus import ARCHITECTURES
 
-if TYPE_CHECKING:  # with torch and Triton, which take seconds
+if TYPE_CHECKING:  # this imports torch and Triton, which take seconds
     from .functions import Launch, launches
 
 BLOCK = pytest.StashKey["launches"]()
 PROPERTY = "machine"
-"""The name of what a report has of each launch."""
+"""The name of the property that a report has for each launch."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -128,7 +128,7 @@ def entry(item: pytest.Item, launch: "Launch") -> dict[str, Any]:
 
 
 class Entries:
-    """What was said of each launch: for the terminal, a file, and GitHub's annotations."""
+    """The verdicts on all launches: for the terminal, a file, and GitHub's annotations."""
 
     def __init__(self, config: pytest.Config):
         self.file = config.option.machine_json

@@ -1,4 +1,4 @@
-"""Draw from many by weight, in a time that hardly grows with their number."""
+"""Draws from many items by weight, in a time that hardly grows with their number."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ class Pool:
         self._weigh(place, 0.0)
 
     def draw(self, at: float) -> Any:
-        """The item that `at`, from 0 up to the total, lies in when all stand side by side."""
+        """The item that `at`, from 0 up to the total, falls on if all lie side by side, as wide as their weights."""
         sums, node = self.sums, 1
         while node < self.size:
             node *= 2

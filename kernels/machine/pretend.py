@@ -1,8 +1,8 @@
 """A Hopper GPU that is not there: code for `cuda` runs with its tensors on the CPU.
 
 A tensor that would be the host's bears a mark; all others say that they are on `cuda`. What has no meaning on the CPU,
-such as a CUDA graph, raises `UncoveredError` by name. The patches are the process's. The mode is a thread's: another
-thread cannot make tensors of `cuda`.
+such as a CUDA graph, raises `UncoveredError` by name. The patches hold in the whole process. The mode holds in one
+thread: another thread cannot make tensors of `cuda`.
 """
 
 import sys
@@ -25,7 +25,7 @@ from .gpus import REGISTERS
 NAME = "NVIDIA H100"
 TOTAL_BYTES = 80 << 30
 HOST = "_machine_host"
-"""The mark, an attribute of a tensor."""
+"""The mark of the host's tensors, which is an attribute."""
 
 QUIET_NAMES = """
     __get__ __set__ __len__ __hash__ size stride dim ndimension numel nelement data_ptr element_size storage_offset
@@ -35,7 +35,7 @@ QUIET_NAMES = """
 QUIET = set(QUIET_NAMES.split())
 """Functions that begin nothing on a GPU, the last three where they return what they are given."""
 COPIES = {"tensor", "as_tensor", "asarray"}
-"""From the host, of what is no tensor."""
+"""Functions that copy from the host what is no tensor."""
 
 
 class UncoveredError(Exception):
@@ -46,9 +46,9 @@ class OnCpu(TorchFunctionMode):
     """Makes tensors of `cuda` on the CPU, and copies where a tensor would change its place."""
 
     others = 0
-    """How often torch has begun something of its own on the GPU, or perhaps has."""
+    """How often torch has begun, or may have begun, something of its own on the GPU."""
     written: ClassVar[list[Tensor]] = []
-    """By the last of these, if it is a kernel that writes one tensor."""
+    """The tensor that the last of these writes, if it is a kernel that writes one."""
 
     def __torch_function__(self, function, types, args=(), kwargs=None):
         if function is torch.device or torch.compiler.is_compiling():
@@ -68,7 +68,7 @@ class OnCpu(TorchFunctionMode):
                 place = value
                 args[number] = "cpu"
         if place is None and function in _device._device_constructors():
-            place = kwargs["device"] = _device.CURRENT_DEVICE  # of torch.set_default_device
+            place = kwargs["device"] = _device.CURRENT_DEVICE  # the one that torch.set_default_device has set
         sources = [value for value in flat([*args, *kwargs.values()]) if isinstance(value, Tensor)]
         to_host = all(map(is_hosts, sources)) if place is None else type_of(place) == "cpu"
         if kwargs.get("device") is not None and type_of(place) != "meta":
@@ -96,7 +96,7 @@ def begin(*written: Tensor) -> None:
 
 
 def is_quiet(name: str, sources: list[Tensor], result: Any) -> bool:
-    """Whether a function has but looked at a tensor, made a view of it, or an empty one."""
+    """Whether a function has only looked at a tensor, made a view of it, or made an empty tensor."""
     is_new = isinstance(result, Tensor) and all(result is not source for source in sources)
     if not is_new or name.startswith(("empty", "new_empty")):
         return name in QUIET
@@ -147,7 +147,7 @@ FROM_NUMPY = torch.from_numpy
 
 
 def from_numpy(array: Any) -> Tensor:
-    """torch's own, on the host."""
+    """torch.from_numpy, whose tensors are on the host."""
     tensor = FROM_NUMPY(array)
     mark(tensor, True)
     return tensor
@@ -159,7 +159,7 @@ class HostsGenerator(torch.Generator):
 
 
 class Event:
-    """Of a stream that is always done. It has no time."""
+    """An event of a stream that is always done. It has no time."""
 
     def __init__(self, *arguments, **options):
         pass
@@ -184,7 +184,7 @@ class Stream(Event):
 
 
 class Driver(SimpleNamespace):
-    """What Triton and its users ask a driver for."""
+    """A driver with what Triton and its users ask for, and nothing else."""
 
     def __init__(self, capability: int, shared_bytes: int, sms: int):
         properties = dict(
@@ -209,7 +209,7 @@ class Driver(SimpleNamespace):
 
 
 def no_driver(*arguments, **options) -> Any:
-    """In place of what functions of torch.cuda begin with."""
+    """A stand-in for `_lazy_init`, with which functions of torch.cuda begin."""
     raise UncoveredError(f"{sys._getframe(1).f_code.co_name}: there is no driver")
 
 
@@ -221,7 +221,7 @@ def uncovered(name: str) -> Any:
 
 
 def patches(capability: int, shared_bytes: int, sms: int) -> Iterator[Any]:
-    """What stands in for torch's and Triton's own."""
+    """Yield the patches that put stand-ins in the place of attributes of torch and Triton."""
     major, minor = divmod(capability, 10)
     properties = SimpleNamespace(
         name=NAME,

@@ -1,8 +1,8 @@
-"""A kernel made ready to run: each run of arithmetic one Python function, every other instruction a function of a warp.
+"""A kernel made ready to run: each run of arithmetic is one Python function, every other instruction an effect.
 
-An *effect* is an instruction that others may notice or that waits: a function of a warp which returns None once it is
-done, or, where the warp has to wait, what must hold before it is tried again. Families of effects stand in files of
-their own.
+An *effect* is an instruction that other agents may notice, or that waits. It is a function of a warp. It returns None
+once it is done, or, where the warp has to wait, the condition that must hold before it is tried again. Families of
+effects stand in files of their own.
 """
 
 import re
@@ -18,17 +18,18 @@ from .order import FaultError
 from .ptx import Instruction, Kernel, UnknownError, literal_bits
 
 LANE = np.arange(LANES, dtype=np.uint32)
-ALL_LANES = np.ones(LANES, bool).tobytes()  # masks, the fastest way to tell
+ALL_LANES = np.ones(LANES, bool).tobytes()  # masks as bytes, which are the fastest to compare
 NO_LANES = np.zeros(LANES, bool).tobytes()
 Ready = Callable[[], bool]
-"""Whether a warp that waits may go on: most often an `Until`."""
+"""A condition that a warp waits for: whether it may go on. Most often it is an `Until`."""
 Effect = Callable[[Any], Ready | None]
 MAKERS: dict[str, tuple[Callable[["Program", Instruction], Effect], bool]] = {}
-"""By opcode, and whether nobody else notices what it makes: then the scheduler need not look after it."""
+"""Makers of effects by opcode, and whether nobody else notices these effects. If so, the scheduler need not look after
+them."""
 TOGETHER = {"sync", "aligned", "bar", "barrier"}
-"""Words of opcodes that all lanes of a warp execute at once."""
-WINDOW_BITS = 24  # of a shared address: where in its CTA's shared memory; above them is the CTA's rank in the cluster
-IN_LOOPS = 16  # mbarriers at most that one instruction initialises, where it is in a loop
+"""Words in the opcodes of instructions that all lanes of a warp execute together."""
+WINDOW_BITS = 24  # the lowest of a shared address: an offset in a CTA's memory; above is its rank in the cluster
+IN_LOOPS = 16  # the most mbarriers that one instruction in a loop initialises
 
 SPECIAL_ROWS = """
 %tid.* | w.program.tid[w.number][#]
@@ -54,7 +55,7 @@ SPECIAL_ROWS = """
 %globaltimer | full(w.cta.machine.time_ns, u8)
 """
 SPECIAL = {}
-"""Special registers (10), and their source in Python: of x, y and z where a row has *, numbered by #."""
+"""The Python source of each special register (10). A row with * is for x, y and z, which # numbers."""
 for _row in SPECIAL_ROWS.strip().splitlines():
     _name, _source = _row.split(" | ")
     for _number, _axis in enumerate("xyz"):
@@ -62,7 +63,7 @@ for _row in SPECIAL_ROWS.strip().splitlines():
 
 
 def storage(kind: str) -> str:
-    """In `NAMES`, how registers of a type are kept: unsigned, a predicate as bool."""
+    """The name in `NAMES` of how registers of a type are kept: unsigned, or bool for a predicate."""
     return numpy_name("pred" if kind == "pred" else f"u{bits(kind)}")
 
 
@@ -73,7 +74,7 @@ def full(number: int, dtype=np.uint32) -> np.ndarray:
 
 
 def lanes_of(w) -> np.ndarray:
-    """The lanes that take part."""
+    """The numbers of the active lanes."""
     return np.arange(LANES) if w.mask is None else np.flatnonzero(w.mask)
 
 
@@ -83,9 +84,12 @@ def check_whole(w) -> None:
 
 
 def effect(*opcodes: str, operands: str = "", quiet: bool = False) -> Callable:
-    """Register a function of a warp, the instruction and its operands for these opcodes. `operands` says what becomes
-    of each: of a type its value, of =type what writes it (both functions of a warp), of @ addresses, of S those in the
-    CTA's own shared memory, of # a number, of * the text; with a ? behind it may be missing."""
+    """Register `function(w, inst, *operands)` for opcodes, where `w` is a warp.
+
+    `operands` has a word for each operand, which says what the function gets. A type: a function of a warp that gives
+    the value. =type: one that writes the value. @: one that gives addresses. S: one that gives addresses in the CTA's
+    own shared memory. #: a number. *: the text. An operand with a ? behind its word may be missing.
+    """
 
     def register(function: Callable) -> Callable:
         def maker(program: "Program", inst: Instruction) -> Effect:
@@ -99,8 +103,8 @@ def effect(*opcodes: str, operands: str = "", quiet: bool = False) -> Callable:
 
 
 def family(*words: str, quiet: bool = False) -> Callable:
-    """Register a maker, (program, instruction) -> Effect, for opcodes, or for all that begin with such words: the
-    longest that fits decides."""
+    """Register a maker, (program, instruction) -> Effect, for opcodes, or for all opcodes that begin with these words.
+    The longest that fits decides."""
 
     def register(maker: Callable) -> Callable:
         for word in words:
@@ -111,7 +115,7 @@ def family(*words: str, quiet: bool = False) -> Callable:
 
 
 class Until(NamedTuple):
-    """What a warp waits for, and what that is in words."""
+    """The condition that a warp waits for, and what that is in words."""
 
     holds: Ready
     words: Callable[[], str]
@@ -125,22 +129,22 @@ class Until(NamedTuple):
 
 @dataclass(slots=True)
 class Step:
-    """An instruction, or a run of `count` of them that are arithmetic."""
+    """An effect, or a run of `count` instructions of arithmetic."""
 
     run: Callable
     count: int = 0
-    """0: an effect."""
+    """0 for an effect."""
     guard: Callable | None = None
-    """Of a warp: the lanes that take part."""
+    """A function of a warp that gives the lanes for which the guard predicate holds."""
     visible: bool = False
     together: bool = False
-    """All lanes of a warp execute it at once."""
+    """Whether all lanes of a warp execute it together."""
     targets: tuple[int, ...] = ()
-    """Registers that a run writes."""
+    """The registers that a run of arithmetic writes."""
 
 
 class Program:
-    """Raises UnknownError for what the machine does not know, by name."""
+    """A kernel that is ready to run. Raises UnknownError for what the machine does not know, by name."""
 
     def __init__(self, kernel: Kernel, shared_bytes: int):
         self.kernel = kernel
@@ -156,7 +160,8 @@ class Program:
                 is_repeated = any(start <= number <= end for start, end in loops)
                 self.barriers += IN_LOOPS if is_repeated else 1
         self.agents = 5 * self.warps + self.barriers
-        """Of a CTA: its warps; their wgmma; reads, then writes, of their bulk stores; their cp.async; its mbarriers."""
+        """The number of agents of a CTA: its warps; their wgmma; the reads, then the writes, of their bulk stores;
+        their cp.async; its mbarriers."""
         self.numbers: dict[str, int] = {}
         self.constants: list[np.ndarray] = []
         self.names = NAMES | dict(c=self.constants, full=full, LANE=LANE, BIT=1 << LANE)
@@ -165,7 +170,7 @@ class Program:
         threads = np.arange(self.warps * LANES, dtype=np.uint32).reshape(-1, LANES)
         x, y, _ = kernel.block
         self.tid = [*zip(threads % x, threads // x % y, threads // (x * y), strict=True)]
-        """Of each warp the x, y and z of its lanes."""
+        """The x, y and z of each warp's lanes."""
         self.local = np.full((LANES, kernel.local_bytes), EMPTY, np.uint8)
         self.empty = []
         for kind in map(kernel.kind, self.numbers):
@@ -194,7 +199,7 @@ class Program:
             self._close(run)
 
     def _close(self, run: list[tuple[int, str, list[str]]]) -> None:
-        """Make one function of a run. Line n + 2 of it is instruction n: so a fault finds its way back."""
+        """Make one function of a run. Its line n + 2 is instruction n, by which `fault_at` finds the instruction."""
         lines = ["def run(w):"]
         targets = {}  # in their order
         for _, line, names in run:
@@ -211,7 +216,7 @@ class Program:
         return names[name]
 
     def _arithmetic(self, inst: Instruction) -> tuple[str, list[str]] | None:
-        """The line of Python that an instruction becomes, and the registers that it writes; None of an effect."""
+        """The line of Python that an instruction becomes, and the registers that it writes; None for an effect."""
         assignments = value(inst, self.read)
         if assignments is None:
             return None
@@ -277,7 +282,7 @@ class Program:
         return source if wanted == storage(kind) else f"{source}.view({wanted})"
 
     def symbol(self, name: str) -> str | None:
-        """The source of the address of a variable or of a parameter; None of what is neither."""
+        """The source of the address of a variable or of a parameter; None where the name is neither."""
         if name in self.kernel.globals:
             return f"w.cta.launch.symbols[{name!r}]"
         if name in self.kernel.parameters:
@@ -289,11 +294,11 @@ class Program:
         return None
 
     def get(self, text: str, kind: str) -> Callable[[Any], np.ndarray]:
-        """Of a warp: an operand's value."""
+        """A function of a warp that gives an operand's value."""
         return eval(f"lambda w: {self.read(text, kind)}", self.names)
 
     def put(self, name: str, kind: str) -> Callable[[Any, np.ndarray], None]:
-        """Of a warp and a value: write it to a register, in the lanes that take part."""
+        """A function of a warp and a value that writes the value to a register, in the active lanes."""
         whole = self._assignment(name, kind, "value", None)
         lines = f"def put(w, value):\n if w.mask is None: {whole}\n"
         if name != "_":
@@ -302,7 +307,7 @@ class Program:
         return self._executed(lines, "put")
 
     def given(self, texts: Sequence[str], kinds: Sequence[str]) -> list:
-        """Operands, as `effect` has them."""
+        """Operands as a function gets them. `kinds` are the words that `effect` explains."""
         required = [kind for kind in kinds if not kind.endswith("?")]
         if not len(required) <= len(texts) <= len(kinds):
             raise UnknownError(f"{len(texts)} operands")
@@ -325,7 +330,7 @@ class Program:
         return [self.put(name, kind) for name in names_in(vector)]
 
     def address(self, text: str) -> Callable[[Any], np.ndarray]:
-        """Of a warp: the addresses, int64, that `[register + offset]` or `[number]` stands for."""
+        """A function of a warp that gives the addresses, int64, of `[register + offset]` or `[number]`."""
         match = re.fullmatch(r"\[\s*([%\w$@]+)\s*(?:\+\s*(-?\w+))?\s*\]", text)
         if not match:
             raise UnknownError(f"address {text} is unknown")
@@ -347,12 +352,12 @@ class Program:
         return lambda w: register(w).view(np.int64) + offset
 
     def shared_address(self, text: str) -> Callable[[Any], np.ndarray]:
-        """Of a warp: where in its own CTA's shared memory the addresses lie."""
+        """A function of a warp that gives the offsets of the addresses in its own CTA's shared memory."""
         get = self.address(text)
         return get if self.cluster == 1 else lambda w: get(w) - (w.cta.rank << WINDOW_BITS)
 
     def fault_at(self, step: int, error: BaseException) -> Instruction:
-        """The instruction that raised: of an effect this one, of a run it or one behind it."""
+        """The instruction that raised: the one at `step`, or in a run of arithmetic perhaps one behind it."""
         trace = error.__traceback__
         line = 2
         while trace:
@@ -371,7 +376,7 @@ def _constant(text: str, kind: str) -> np.ndarray:
 
 
 def uniform(w, values: np.ndarray, about: str) -> int:
-    """What all lanes that take part agree on."""
+    """The value that all active lanes agree on. Raises FaultError where they do not."""
     values = values if w.mask is None else values[w.mask]
     if values.tobytes() != values[:1].tobytes() * len(values):
         raise FaultError(f"{about} differs between the lanes of a warp")

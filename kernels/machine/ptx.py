@@ -1,7 +1,7 @@
 """Read the PTX of one kernel: its parameters, registers, labels, variables and instructions.
 
 PTX ISA 8.7, chapters 4, 5 and 7, as far as Triton 3.7 to 3.9, NVRTC, tilelang and CUTLASS use them: an entry function
-and those that it calls, statements one after another, and braces, whose names are known inside them alone.
+and those that it calls, statements one after another, and blocks in braces, whose names are known inside them alone.
 """
 
 import ast
@@ -24,7 +24,7 @@ VARIABLE = re.compile(
 )
 ELEMENT = re.compile(r"(?:\.v(?P<count>[248])\s*)?\.(?P<letter>[bfsu])(?P<bits>8|16|32|64)\b")
 FLOAT = re.compile(r"0[fF](?P<single>\w{8})|0[dD](?P<double>\w{16})|-?(\d+\.\d*|\.\d+|\d+(?=[eE]))([eE][-+]?\d+)?")
-"""A literal (4.5.2): in hexadecimal its bits, else decimal."""
+"""A floating-point literal (4.5.2): its bits in hexadecimal, or a decimal."""
 TOKEN = re.compile(
     r"(?P<skip>\s+|\.(?:file|version|target|address_size)\b[^\n]*)"
     r"|\.loc\s+(?P<file>\d+)\s+(?P<row>\d+)\s+(?P<column>\d+)(?:[^\n]*inlined_at\s+(?P<caller>\d+ \d+ \d+))?[^\n]*"
@@ -32,28 +32,28 @@ TOKEN = re.compile(
     r"|(?P<brace>[{}])"
 )
 LIBRARY = r"/triton/(language|experimental)/"
-"""In the paths of Triton's own functions: what is inlined from there is told by the line that calls it."""
+"""A part of the paths of Triton's own functions. Code that is inlined from there goes by the line that calls it."""
 CALLED = r"(\.loc\s+(\d+) [^\n/]*)//([^\n]*@\[[^\n]*)"
-"""Before Triton 3.9 a comment alone says which line calls: // standard.py:229:27 @[ mine.py:57:15 ]"""
+"""Before Triton 3.9 only a comment says which line calls: // standard.py:229:27 @[ mine.py:57:15 ]"""
 NAME = re.compile(r"(?<![\w.%$:])%?[A-Za-z_$][\w$]*")
 LABEL = re.compile(r"(?:^|[\s;{])([A-Za-z_$][\w$]*):(?!:)")
 
 
 class UnknownError(Exception):
-    """Something in the PTX that this machine does not know: it refuses to guess."""
+    """The PTX has something that this machine does not know: it refuses to guess."""
 
 
 @dataclass(frozen=True, slots=True)
 class Instruction:
     op: str
-    """With its modifiers: ld.global.v4.b32"""
+    """The opcode with its modifiers: ld.global.v4.b32"""
     args: tuple[str, ...]
     guard: str | None = None
-    """The predicate register that says which lanes do it, with ! before it where it is negated."""
+    """The predicate register that says which lanes execute it, with ! before it where it is negated."""
     line: int = 0
-    """In the PTX."""
+    """Its line in the PTX."""
     source: str = ""
-    """file.py:line, of the kernel's source: the first line of a statement over several."""
+    """file.py:line, its place in the kernel's source: the first line of a statement over several."""
 
     @property
     def place(self) -> str:
@@ -67,7 +67,7 @@ class Instruction:
 
 @dataclass(frozen=True)
 class Function:
-    """What is called: the number of its first instruction, and where its parameters and results lie."""
+    """A function that is called: the number of its first instruction, and the names of its parameters and results."""
 
     start: int
     parameters: tuple[str, ...]
@@ -78,47 +78,47 @@ class Function:
 class Kernel:
     name: str
     parameters: dict[str, int]
-    """Bytes of each, in their order."""
+    """Bytes of each parameter, in their order."""
     parameter_kinds: dict[str, str]
-    """u32, f32, ... or "" of a structure."""
+    """The type of each parameter: u32, f32, ..., or "" for a structure."""
     block: tuple[int, int, int]
     registers_a_thread: int
     """.maxnreg, or 0 where the PTX says nothing."""
     cluster: int = 1
-    """CTAs of one, all along x."""
+    """CTAs of a cluster, all along x."""
     code: list[Instruction] = field(default_factory=list)
-    """Of the entry, then of its functions."""
+    """The instructions of the entry, then those of its functions."""
     labels: dict[str, int] = field(default_factory=dict)
-    """Of each, the number of the instruction behind it."""
+    """The number of the instruction behind each label."""
     kinds: dict[str, str] = field(default_factory=lambda: {"CC.CF": "pred"})
     """Types of registers, by name: b32, pred, ..."""
     targets: dict[str, list[str]] = field(default_factory=dict)
-    """Of .branchtargets, by label."""
+    """The labels of each .branchtargets, by its own label."""
     functions: dict[str, Function] = field(default_factory=dict)
     locals: dict[str, tuple[int, int]] = field(default_factory=dict)
     """First byte and size of each variable that a thread has for itself: .local, and .param of calls."""
     shared: dict[str, int] = field(default_factory=dict)
     """First byte of each variable in shared memory."""
     shared_bytes: int = 0
-    """Of these, without those whose size the launch says."""
+    """Bytes of these variables, without those whose size the launch says."""
     globals: dict[str, bytes] = field(default_factory=dict)
     """Contents of the module's variables, .global and .const."""
     paths: dict[str, str] = field(default_factory=dict)
-    """Of what instructions have as their source, the file's."""
+    """The path of the file for each `source` of an instruction."""
     local_bytes: int = 0
     scopes: int = 0
-    """Blocks in braces so far, by whose number their names are told apart."""
+    """The number of blocks in braces so far. A block's number tells its names apart from those of other blocks."""
 
     @property
     def threads(self) -> int:
         return math.prod(self.block)
 
     def kind(self, register: str) -> str | None:
-        """The declared type of a register; None of what is none."""
+        """The declared type of a register; None where the name is no register's."""
         return self.kinds.get(register)
 
     def loops(self) -> list[tuple[int, int]]:
-        """First and last instruction of each: what a branch goes back to, and the branch."""
+        """First and last instruction of each loop: the target of a branch that goes back, and the branch."""
         loops = []
         for at, inst in enumerate(self.code):
             if inst.op.startswith("bra") and self.labels[inst.args[0]] < at:
@@ -127,7 +127,7 @@ class Kernel:
 
 
 def operands(text: str) -> tuple[str, ...]:
-    """What commas divide, but for those inside brackets.
+    """The parts between commas, other than commas inside brackets.
 
     >>> operands("{%r1, %r2}, [%rd1+8], 4")
     ('{%r1, %r2}', '[%rd1+8]', '4')
@@ -137,9 +137,10 @@ def operands(text: str) -> tuple[str, ...]:
 
 
 def parse(text: str, entry: str | None = None, block: Sequence[int] = ()) -> Kernel:
-    """Read one kernel in `text`: the only one, or that of this name. `block` is its size, where .reqntid has none.
+    """Read one kernel in `text`: the one named `entry`, or the only one. `block` is its size where it has no .reqntid.
 
-    Raises ValueError where it lies in the arguments, and UnknownError where the form is none that this machine reads.
+    Raises ValueError where the arguments are wrong, and UnknownError where the PTX has a form that this machine does
+    not read.
     """
     files = dict(re.findall(r'\.file\s+(\d+)\s+"([^"]+)"', text))
     # LLVM counts lines inside of inline assembly as if they were the kernel's.
@@ -161,7 +162,7 @@ def parse(text: str, entry: str | None = None, block: Sequence[int] = ()) -> Ker
             position = _first(";", text, position)
             is_dynamic = match[1] == "shared" and text[:start].rstrip().endswith(".extern")
             (dynamic if is_dynamic else variables).extend(variables_in(text[start:position]))
-        elif text[position] == "{":  # else it is declared alone
+        elif text[position] == "{":  # else it is only declared
             head = FUNCTION.match(text[start:position])
             body = position + 1
             position = _closing(text, position)
@@ -193,7 +194,8 @@ def parse(text: str, entry: str | None = None, block: Sequence[int] = ()) -> Ker
 
 
 def _calling(match: re.Match, files: dict[str, str]) -> str:
-    """The .loc of the line that calls, of what is inlined from Triton's own functions."""
+    """The .loc of code that is inlined from Triton's own functions, changed to the line that calls them. Any other .loc
+    stays as it is."""
     directive, number, comment = match.groups()
     if re.search(LIBRARY, files.get(number, "")):
         numbers = {path.rpartition("/")[2]: number for number, path in files.items() if not re.search(LIBRARY, path)}
@@ -204,7 +206,7 @@ def _calling(match: re.Match, files: dict[str, str]) -> str:
 
 
 def statements(path: str) -> dict[int, ast.stmt]:
-    """By line of a file of Python, the innermost statement that it is in; of one with a body, in front of that.
+    """The innermost statement at each line of a Python file. The lines of a statement with a body end before the body.
 
     Empty for a file of another language.
     """
@@ -244,10 +246,10 @@ class Variable:
     space: str
     name: str
     kind: str
-    """Of an element: u32, f16, ..."""
+    """The type of an element: u32, f16, ..."""
     is_array: bool
     size: int
-    """All of its bytes."""
+    """The bytes of the whole variable."""
     alignment: int
     values: str
 
@@ -287,7 +289,7 @@ def _initialised(variable: Variable) -> bytes:
 
 
 def literal_bits(text: str, width: int) -> int:
-    """The bits of a number of this width (4.5)."""
+    """The bits of a literal of this width (4.5)."""
     if re.fullmatch(r"-?(0[xX][0-9A-Fa-f]+|0|[1-9]\d*)U?", text):
         return int(text.rstrip("U"), 0) % 2**width
     literal = FLOAT.fullmatch(text)
@@ -305,11 +307,12 @@ def literal_bits(text: str, width: int) -> int:
 
 
 OWN = "@"
-"""Among the names of a block: what those that it declares end in, so that they are no other's; "" of the entry's."""
+"""A key among the names of a block. Its value is appended to each name that the block declares, so that the name is no
+other block's; "" for the entry itself."""
 
 
 def _block(kernel: Kernel, text: str, outer: ChainMap) -> ChainMap:
-    """The names of a block in braces: at first its labels, which may be used before they stand there."""
+    """The names of a block in braces: at first its labels, which may be used before they are defined."""
     kernel.scopes += 1
     names = outer.new_child({OWN: f"@{kernel.scopes}"})
     for label in LABEL.findall(text):
@@ -333,7 +336,7 @@ def _declare(kernel: Kernel, text: str, names: ChainMap) -> None:
 
 
 def _function(kernel: Kernel, head: re.Match, body: str, line: int, files: dict[str, str]) -> None:
-    """Add one that is called, as a block."""
+    """Add a function that is called, as a block."""
     names = _block(kernel, body, ChainMap())
     places = {}
     for group in ("parameters", "results"):
@@ -348,7 +351,7 @@ def _aligned(at: int, alignment: int) -> int:
 
 
 def _add(kernel: Kernel, variable: Variable, names: ChainMap) -> str:
-    """Give a variable of a block its place; return its name in the kernel."""
+    """Give a variable of a block its place, and return its name in the kernel."""
     name = names[variable.name] = variable.name + names[OWN]
     if variable.space in ("global", "const"):
         kernel.globals[name] = _initialised(variable)
@@ -372,7 +375,7 @@ def _body(kernel: Kernel, text: str, line: int, files: dict[str, str], names: Ch
         if not token:
             statement = " ".join(text[position : end - 1].split())
             _statement(kernel, statement, line + text.count("\n", position, end), source, names)
-        elif token["row"] and token["row"] != "0":  # else it has no line, and what is before it is nearest
+        elif token["row"] and token["row"] != "0":  # row 0 is no line: then the line before is nearest
             place = token["file"], token["row"], token["column"]
             callers[place] = tuple((token["caller"] or "").split())
             while callers.get(place) and re.search(LIBRARY, files.get(place[0], "")):

@@ -1,7 +1,7 @@
-"""What a verdict says of a fault: where in the source, which thread, which element, and what is missing.
+"""The words of a verdict on a fault: where in the source, which thread, which element, and what is missing.
 
-What orders two accesses is in chapter 8 of the PTX ISA 8.7 (memory consistency); of the async proxy in 9.7.9.25 (TMA,
-cp.async) and 9.7.15 (wgmma).
+Chapter 8 of the PTX ISA 8.7 (memory consistency) says what orders two accesses. 9.7.9.25 (TMA, cp.async) and 9.7.15
+(wgmma) say what orders those of the async proxy.
 """
 
 import ast
@@ -26,7 +26,7 @@ Row = tuple[str, str]
 
 
 def page(title: str, *rows: Row) -> str:
-    """A title, and rows of a word and what it is about, which may be of several lines."""
+    """A title, and rows that each have a word and a text, which may have several lines."""
     lines = [title]
     for word, text in rows:
         lines.append(f"  {word:8}" + text.replace("\n", "\n" + 10 * " "))
@@ -34,7 +34,7 @@ def page(title: str, *rows: Row) -> str:
 
 
 def remarks(texts: Sequence[str]) -> list[Row]:
-    """What is no fault of a kernel."""
+    """A row of notes on what is no fault of the kernel; no row where there are none."""
     if not texts:
         return []
     return [("note", "\n".join(["about this check, not your kernel:", *texts]))]
@@ -76,7 +76,7 @@ def cta_name(cta: Cta) -> str:
 
 
 def where(warp: Warp, inst: Instruction, lanes: Sequence[int] = (), who: str = "") -> str:
-    """A line of the source, if the PTX names one, of who executes it, and of the PTX."""
+    """The line of the source, if the PTX names one; the threads that execute it, or `who`; and the line of the PTX."""
     lines = []
     if inst.source:
         path = warp.program.kernel.paths[inst.source]
@@ -107,8 +107,8 @@ def touched(touch: Touch, more: str = "") -> Row:
 
 
 def place(tensors: Mapping[str, Tensor], memory: Shared | Region, byte: int, machine: Observed) -> str:
-    """What a byte is of: an element of a tensor, as `out[3, 17]`, or what is nearest. Of shared memory it is that of
-    the CTA which the machine watches."""
+    """The element of a tensor that a byte belongs to, as `out[3, 17]`, or what is nearest. A byte of shared memory is
+    in that of the CTA that the machine watches."""
     size = f"({len(memory.data)} bytes)"
     if isinstance(memory, Shared):
         return f"byte {byte} of the shared memory of {cta_name(machine.cta)} {size}"
@@ -127,7 +127,7 @@ def place(tensors: Mapping[str, Tensor], memory: Shared | Region, byte: int, mac
 
 
 def beside(name: str, tensor: Tensor, byte: int) -> tuple[int, str]:
-    """How many elements a byte is away from a tensor, and that in words; -1 of an element."""
+    """How many elements a byte is away from a tensor, and that in words; -1 where it belongs to an element."""
     number = byte // tensor.element_size() - tensor.storage_offset()
     strides = tensor.stride()
     index = [0] * tensor.dim()
@@ -153,7 +153,7 @@ WAITS = {
     r"cp\.async\.bulk": "a wait for its mbarrier, in the phase that expects its bytes (mbarrier.expect, mbarrier.wait)",
     r"cp\.async": "a wait for it by the warp that issued it (cp.async.wait_group; async_copy.wait_group)",
 }
-"""What has to be behind an access that is not the threads' own."""
+"""The wait that has to be behind an asynchronous operation, by opcode."""
 ASYNC_PROXY = r"wgmma|cp\.async\.bulk|cp\.reduce"
 PROXY_FENCE = "a proxy fence behind the first (fence.proxy.async; fence_async_shared())"
 BARRIER = "a barrier of the CTA between the two (bar.sync; gl.barrier(), tl.debug_barrier())"
@@ -198,7 +198,7 @@ def missing(first: Touch, second: Touch, error: FaultError, is_gluon: bool) -> R
 
 
 def fault(error: FaultError, machine: Observed, tensors: Mapping[str, Tensor], is_gluon: bool) -> str:
-    """The page on a fault. The machine watched the place that it is about, if it is about one."""
+    """The page on a fault. If the fault is about a place of memory, the machine has watched that place."""
     warp = machine.warp
     last = machine.touches[-1] if machine.touches else None
     if machine.early:
@@ -242,7 +242,7 @@ def fault(error: FaultError, machine: Observed, tensors: Mapping[str, Tensor], i
 
 
 def bounds(error: FaultError, machine: Observed, tensors: Mapping[str, Tensor]) -> tuple[str, int]:
-    """How far an address is off, and the address."""
+    """A title that says how far an address is off, and the address."""
     memory = error.memory
     byte = address = error.byte
     if not isinstance(memory, Shared):
@@ -275,7 +275,7 @@ def last_write(machine: Observed) -> Row:
 
 
 def hang(error: FaultError, machine: Machine, tensors: Mapping[str, Tensor]) -> str:
-    """The page on a run that does not end: who waits for what, those together that wait for the same."""
+    """The page on a run that does not end: who waits for what. Warps that wait for the same stand together."""
     waits: dict[tuple, tuple[Instruction, list[Warp]]] = {}
     spinning = set()
     for warp in machine.warps:
@@ -312,7 +312,7 @@ def hang(error: FaultError, machine: Machine, tensors: Mapping[str, Tensor]) -> 
     return page(error.message.partition(":\n")[0], *rows)
 
 
-LONGEST = 50  # instructions of a loop that only waits
+LONGEST = 50  # the most instructions of a loop that only waits
 
 
 def polled(warp: Warp, pc: int, tensors: Mapping[str, Tensor]) -> list[str]:
@@ -346,7 +346,7 @@ def waited_for(warp: Warp, inst: Instruction, ready: Ready) -> str:
 
 
 def initialised(cta: Cta, address: int | np.ndarray) -> str:
-    """Where the mbarrier at an address is initialised, if its own address is what it was then."""
+    """The place where the mbarrier at an address is initialised, if that instruction's address is still the same."""
     for inst in cta.program.kernel.code:
         if inst.op.startswith("mbarrier.init"):
             get = cta.program.address(inst.args[0])

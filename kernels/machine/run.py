@@ -1,7 +1,7 @@
-"""Compile a launch for Hopper and run it on the machine: what Triton's own launcher would pass becomes the parameters.
+"""Compile a launch and add it to the machine, with the parameters that Triton's own launcher would pass.
 
-Triton passes arguments in their order, without those that became constants (constexprs, and integers equal to 1), each
-descriptor as its tensor map, shape and strides, and two pointers to scratch memory last.
+Triton passes arguments in their order, without those that became constants (constexprs, and integers equal to 1). A
+descriptor is passed as its tensor map, shape and strides. Two pointers to scratch memory come last.
 """
 
 import gc
@@ -37,16 +37,16 @@ class Compiled:
     """A binary that is ready to run."""
 
     triton: Any
-    """What Triton calls the compiled kernel; None of plain PTX."""
+    """Triton's compiled kernel; None for plain PTX."""
     program: Program
     lost: tuple[str, ...]
-    """Found without running it: names that a loop does not carry, though it may mean to, ..."""
+    """Sentences on names that a loop does not carry, though it may mean to. They are found without running it."""
     races: tuple[str, ...]
-    """... and waits that a lane may pass before others."""
+    """Sentences on waits that a lane may pass before others. They are found without running it."""
 
 
 PROGRAMS: dict[str, Compiled] = {}
-"""By its PTX, all that this process has made ready."""
+"""All binaries that this process has made ready, by their PTX."""
 
 
 def compiled(launch: Call, target: int = TARGET) -> Compiled:
@@ -70,8 +70,8 @@ def compiled(launch: Call, target: int = TARGET) -> Compiled:
 
 @contextmanager
 def old_objects_frozen() -> Iterator[None]:
-    """The garbage collector looks at what is made meanwhile alone, and in the end once: torch and Triton hold 200,000
-    objects, and to look at them again and again took a tenth of a check of many programs."""
+    """Have the garbage collector look only at objects that are made inside the block, and once more at its end. torch
+    and Triton hold 200,000 objects, and looking at them again and again took a tenth of a check of many programs."""
     if gc.get_freeze_count():  # by somebody else, who may want it to last
         yield
         return
@@ -88,12 +88,12 @@ REGISTER_COUNT = re.compile(rb"\x04\x2f\x08\0.{4}(.)\0\0\0", re.DOTALL)
 
 
 def registers_of(cubin: bytes) -> int:
-    """Return the registers of a thread."""
+    """The number of registers of a thread."""
     return max(count[0] for count in REGISTER_COUNT.findall(cubin))
 
 
 def whole(tensor: Tensor) -> np.ndarray:
-    """Return all bytes of the memory that a tensor is a view of."""
+    """All bytes of the storage that a tensor is a view of."""
     return torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage()).numpy()
 
 
@@ -131,7 +131,7 @@ def parameters(machine: Machine, launch: Call, kernel_compiled: Compiled) -> lis
 
 
 def _bits(machine: Machine, kind: str, value: Any) -> int:
-    """Return what the launcher puts into a parameter of this kind of Triton's."""
+    """The number that the launcher puts into a parameter of this Triton type."""
     if kind[0] == "*":
         return address(machine, getattr(value, "base", value))  # of triton.reinterpret, too
     if kind[:2] in ("fp", "bf"):
@@ -143,7 +143,7 @@ def _bits(machine: Machine, kind: str, value: Any) -> int:
 
 
 def _scratch(machine: Machine, launch: Call, metadata, kind: str) -> int:
-    """Return the address of memory that each CTA has some bytes of; 0 where the kernel asks for none."""
+    """The address of scratch memory, of which each CTA has a part; 0 where the kernel asks for none."""
     size = getattr(metadata, f"{kind}_scratch_size") * math.prod(launch.grid) * metadata.num_ctas
     if size == 0:
         return 0
@@ -169,7 +169,7 @@ def _descriptor(machine: Machine, value, meta: dict | None) -> list[int]:
 
 
 def enqueue(machine: Machine, launch: Call, after: Sequence[int] = (), device: int = 0, target: int = TARGET) -> int:
-    """Returns the launch's number, for others that come `after` it."""
+    """Compile a launch, add it to the machine, and return its number, for others that come `after` it."""
     made = compiled(launch, target)
     machine.problems += made.lost + made.races
     x, *more = launch.grid

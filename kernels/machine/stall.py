@@ -1,7 +1,7 @@
 """Tell a wait that will never end from a long one (PTX ISA 8.7, 8: nothing promises that others write what is awaited).
 
-A warp that comes to the same instruction with the same registers again has learnt nothing. Once all warps that can go
-on have, nothing lands any more, and memory is what it was, they will do so for ever.
+A warp that comes to the same instruction with the same registers again has learnt nothing. If all warps that can go on
+have done so, nothing lands any more, and memory is what it was, they will repeat themselves for ever.
 """
 
 import zlib
@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-PATIENCE = 10_000  # instructions after an event, or after a warp has ended, before anybody looks
+PATIENCE = 10_000  # instructions after an event, or after the end of a warp, before `notice` is asked
 
-HURRY = 1000  # by so much sooner than those that repeat themselves do the others get a turn
+HURRY = 1000  # the weight of a warp that repeats itself is divided by it, so that the others get their turns
 
 
 class Stall:
@@ -21,7 +21,7 @@ class Stall:
         self.moved()
 
     def moved(self) -> None:
-        """Something has landed or ended: wait again."""
+        """Begin anew, since something has landed or ended."""
         self.due = self.machine.executed + PATIENCE
         self.states: dict[Any, set[int]] = {}
         for warp in self.again:
@@ -29,7 +29,7 @@ class Stall:
         self.again.clear()
 
     def notice(self, warp: Any) -> bool:
-        """Look at a warp that is about to go on. Return whether none will ever get anywhere."""
+        """Look at a warp that is about to go on, and return whether no warp will ever get anywhere."""
         if not self.states:
             self.memory = self._memory()
         seen = [warp.pc]
@@ -53,7 +53,7 @@ class Stall:
         return False
 
     def _memory(self) -> int:
-        """Return a checksum of all bytes that warps may wait for."""
+        """A checksum of all bytes that warps may wait for."""
         total = 0
         for region in self.machine.memory.regions:
             total = zlib.crc32(region.data, total)

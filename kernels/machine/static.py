@@ -1,4 +1,4 @@
-"""What no run shows, looked for before it: lanes that do not wait for each other, names that loops do not carry."""
+"""A search for what no run shows: lanes that do not wait for each other, and names that loops do not carry."""
 
 import ast
 from collections.abc import Iterator
@@ -17,9 +17,9 @@ from .ptx import Kernel
 BARRIERS = ("bar.", "barrier.")
 GOES_ON = ("cp.async.bulk.tensor", "mbarrier.arrive", "mbarrier.inval")
 TOUCHES = (*GOES_ON, "ld.shared", "st.shared", "ldmatrix", "stmatrix", "wgmma.mma_async", "cp.async.c")
-# By the first word of a wait: where a warp's lanes meet, and what none of them may do before. An mbarrier that goes on
-# while a lane still looks for its phase may be a round ahead at the next look, which then waits for ever
-# (https://github.com/NVIDIA/cutlass/issues/3654). Of copies each lane waits for its own alone (9.7.9.25.3.3).
+# The instructions at which a warp's lanes meet, and those that no lane may execute before, by the first word of a wait.
+# An mbarrier that goes on while a lane still looks for its phase may be a round ahead at the next look, which then
+# waits for ever (https://github.com/NVIDIA/cutlass/issues/3654). A lane waits for its own copies alone (9.7.9.25.3.3).
 WAITS = {
     "mbarrier": ((*BARRIERS, "elect.sync", "shfl.sync", "vote.sync", "wgmma."), GOES_ON),
     "cp": (BARRIERS, TOUCHES),
@@ -27,8 +27,9 @@ WAITS = {
 
 
 def races(kernel: Kernel) -> list[str]:
-    """A sentence for each wait that single lanes make, if on some way through the code one lane goes by it
-    before all have met. The machine keeps a warp's lanes in step; warps, which it does not, need no such look."""
+    """A sentence for each wait of single lanes that one lane may pass, on some path through the code, before all have
+    met. The machine keeps a warp's lanes in step, so no run shows this. It does not keep warps in step, so warps need
+    no such search."""
     problems = []
     for number, wait in enumerate(kernel.code):
         meet, early = WAITS.get(wait.op.split(".")[0], ((), ()))
@@ -48,7 +49,7 @@ def races(kernel: Kernel) -> list[str]:
 
 
 def following(kernel: Kernel, at: int) -> list[int]:
-    """Instructions that may come next."""
+    """The numbers of the instructions that may come next."""
     inst = kernel.code[at]
     word = inst.op.split(".")[0]
     labels = ()
@@ -63,16 +64,17 @@ def following(kernel: Kernel, at: int) -> list[int]:
 
 
 class _MadeError(Exception):
-    """The code generator is through."""
+    """The code generator has finished."""
 
 
 def carries(launch: Call, target: int) -> dict[str, list[str]]:
-    """By loop, `file.py:line`, the names stored in it, live before it, and not carried from turn to turn. Empty for
-    what this process has compiled before.
+    """The names that a loop stores, that are live before it, and that it does not carry from turn to turn, by loop as
+    `file.py:line`. Empty for what this process has compiled before.
 
     The code generator visits a loop's body once with the values from before it, and carries each name that then has
-    another value. After `a = b`, where both begin with one value, `a` has not, and keeps that value for ever. The text
-    it makes does not tell it from what was meant to be constant, so the generator itself is watched.
+    another value. After `a = b`, where both begin with one value, `a` has the same value as before: it is not carried,
+    and keeps that value for ever. The text that the generator makes does not tell this from a name that was meant to be
+    constant, so the generator itself is watched.
     """
     with _watched() as lost_names, offline(target), triton.knobs.compilation.scope(), suppress(_MadeError):
         triton.knobs.compilation.always_compile = True  # what was compiled by another process, too

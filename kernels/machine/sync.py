@@ -1,4 +1,4 @@
-"""What keeps threads in step: barriers, fences and mbarriers (PTX ISA 8.7, 9.7.13.1, 9.7.13.4 and 9.7.13.15)."""
+"""Barriers, fences and mbarriers, which keep threads in step (PTX ISA 8.7, 9.7.13.1, 9.7.13.4 and 9.7.13.15)."""
 
 import re
 from collections.abc import Iterable
@@ -22,12 +22,12 @@ fence.proxy.async[.global,.shared::{cta,cluster}] | orders generic accesses with
 mbarrier.{init,inval,arrive,arrive_drop,expect_tx,complete_tx,pending_count}.b64 | by phase and counts
 mbarrier.{test_wait,try_wait}[.parity].b64 | joins what all who arrived knew; try_wait may give up early
 """
-"""What is modelled: opcodes, and how."""
+"""The opcodes that this module models, and how: rows of the table that `--coverage` prints."""
 
 
 @effect("griddepcontrol.wait")
 def wait_for_launches(w, inst):
-    """9.7.13.12: until those before it have ended. Only then does it know what they wrote."""
+    """9.7.13.12: wait until the launches before this one have ended. Only then does the warp know what they wrote."""
     launch = w.cta.launch
     if not launch.is_free:
         return Until(lambda: launch.is_free, lambda: "the launches before it to end")
@@ -43,13 +43,13 @@ def let_launches_begin(w, inst):
 
 @dataclass(eq=False)
 class Turn:
-    """One use of a barrier: the warps that have arrived, and what each of them releases. It is over once `clock`, of
-    all of them, is there."""
+    """One use of a barrier: the warps that have arrived, and what each of them releases. It is over once it has a
+    `clock`, which joins theirs."""
 
     name: str
     threads: int = 0
     of_all: bool = False
-    """Of all threads that have not ended."""
+    """Whether it is complete once all threads that have not ended are there: the instruction names no number."""
     arrived: dict[Any, Clock] = field(default_factory=dict)
     clock: Clock | None = None
 
@@ -74,9 +74,9 @@ NAMED = re.compile(r"bar(rier)?(\.cta)?\.(sync|arrive)(\.aligned)?")
 
 @family("bar", "barrier")
 def barrier(program, inst):
-    """9.7.13.1: one of the 16 of a CTA. Who only arrives goes on, and gets to know nothing. Threads that have ended are
-    not waited for: "until reached by all non-exited threads in the block" (CUDA C++ Programming Guide, Independent
-    Thread Scheduling)."""
+    """9.7.13.1: one of the 16 barriers of a CTA. A warp that only arrives goes on, and acquires nothing. Threads that
+    have ended are not waited for: "until reached by all non-exited threads in the block" (CUDA C++ Programming Guide,
+    Independent Thread Scheduling)."""
     if not NAMED.fullmatch(inst.op):
         raise UnknownError("a barrier that this machine does not know")
     waits = ".sync" in inst.op
@@ -113,7 +113,8 @@ def barrier(program, inst):
 
 
 def finish(cta, which: int) -> None:
-    """Let those go on who wait at a barrier that is complete: of so many threads, or of all that have not ended."""
+    """End the turn of a barrier, so that the warps that wait at it go on, if it is complete: its number of threads has
+    arrived, or all threads that have not ended."""
     turn = cta.named[which]
     come = len(turn.arrived)
     if turn.of_all:
@@ -154,15 +155,15 @@ def fence(w, inst):
 
 
 MOST = 2**20 - 1
-"""Arrivals, and bytes that are expected (9.7.13.15.2)."""
+"""The most arrivals, and the most bytes, that an mbarrier may expect (9.7.13.15.2)."""
 
 
 class Mbarrier:
-    """9.7.13.15: arrivals that are pending, bytes that are expected, and the phase. Its TMA loads are an agent, their
-    epoch is the phase; its initialisation is the epoch before.
+    """9.7.13.15: the arrivals that are pending, the bytes that are expected, and the phase. The TMA loads of an
+    mbarrier are an agent. Their epoch is the phase, and the initialisation is the epoch before.
 
-    Whoever waits knows what all who arrived knew, whatever their scopes: at another CTA's mbarrier Triton and CUTLASS
-    leave the default, which is the CTA.
+    A warp that waits then knows what all who arrived knew, whatever their scopes: at another CTA's mbarrier Triton and
+    CUTLASS leave the default, which is the CTA.
     """
 
     def __init__(self, cta, at: int, count: int, agent: int, epoch: int):
@@ -177,7 +178,7 @@ class Mbarrier:
         self.clock = self.next.copy()
 
     def arrive(self, clock: Clock | None, count: int) -> None:
-        """The clock of a relaxed arrival is None."""
+        """Note `count` arrivals. `clock` is None for a relaxed one."""
         if self.pending < count:
             raise self.fault(f"{count} arrivals at an")
         self.pending -= count
@@ -186,14 +187,15 @@ class Mbarrier:
         self._complete()
 
     def expect(self, *, arrivals: int = 0, size: int = 0) -> None:
-        """More of them in this phase."""
+        """Expect more arrivals or more bytes in this phase."""
         self.pending += arrivals
         self.bytes += size
         if self.pending > MOST or self.bytes > MOST:
             raise self.fault(f"more than {MOST} are expected of an")
 
     def land(self, size: int, flew: int) -> None:
-        """Bytes of TMA loads. Whoever waits knows of them, and of nothing that their issuer did."""
+        """Note `size` bytes that have landed, `flew` of them by TMA loads. A warp that waits then knows of the loads,
+        and of nothing that their issuer did."""
         self.bytes -= size
         self.flying -= flew
         self._complete()
@@ -209,7 +211,7 @@ class Mbarrier:
         self.clock = self.next.copy()
 
     def is_as_new(self, count: int) -> bool:
-        """Return whether to initialise it for so many arrivals would change nothing."""
+        """Whether initialising it again, for so many arrivals, would change nothing."""
         is_unused = self.phase == self.bytes == self.flying == 0
         return is_unused and self.pending == self.count == count
 
@@ -227,7 +229,8 @@ class Mbarrier:
 
 
 def mbarrier_of(w, cta, address: int) -> Mbarrier:
-    """Return the one that was initialised there, and that this warp knows to be.
+    """The mbarrier that was initialised at an address of a CTA. Raises BarrierError where there is none, and RaceError
+    where this warp does not know of the initialisation.
 
     No proxy fence is asked for between mbarrier.init and TMA: completing bytes is an operation of the mbarrier, whose
     object nothing else may touch, and all that Triton's own pipelines put between is a barrier of the CTA.
@@ -242,7 +245,7 @@ def mbarrier_of(w, cta, address: int) -> Mbarrier:
 
 
 def mbarrier_at(w, address: int) -> Mbarrier:
-    """Return that of a shared address, which may be another CTA's: it must not end before it knows of this."""
+    """The mbarrier at a shared address. If it is another CTA's, that CTA must not end before it knows of this use."""
     mbarrier = mbarrier_of(w, *w.cta.cluster.locate(address))
     if mbarrier.cta is not w.cta:
         mbarrier.cta.reached_by[w.agent] = w.epoch
@@ -250,7 +253,8 @@ def mbarrier_at(w, address: int) -> Mbarrier:
 
 
 def names(*operations: str, of: str = "mbarrier", order: str = "", spaces=("shared", "shared::cta")) -> list[str]:
-    """Return opcodes of operations on mbarriers, with and without their order, which is as release or acquire."""
+    """The opcodes of operations on mbarriers, with and without semantics, which are `order` (release or acquire) or
+    relaxed."""
     orders = [""]
     if order:
         orders += [f".{order}.cta", f".{order}.cluster", ".relaxed.cta", ".relaxed.cluster"]
@@ -277,7 +281,7 @@ def initialise(w, inst, where, count):
             raise BarrierError(f"an mbarrier of {arrivals} arrivals, from 1 to {MOST} are possible", shared, at)
         shared.places(np.array([at]), 8, inst)
         shared.note_write(granules(at), w.clock, GENERIC, 0, inst)
-        # Whatever but an mbarrier operation touches it from now on is not ordered with it (9.7.13.15.3).
+        # From now on no access is ordered with it, other than an mbarrier operation (9.7.13.15.3).
         number = cta.machine.ledger.note(w.agent, FOREVER, "an mbarrier's owner")
         shared.writes[shared.index(granules(at))] = number
         unused = cta.first + 5 * cta.count + len(cta.loads)
@@ -305,7 +309,7 @@ ARRIVALS = map("".join, product(("arrive", "arrive_drop"), ("", ".expect_tx", ".
 
 @effect(*names(*ARRIVALS, order="release", spaces=ANYWHERE), operands="=b64 @ u32?")
 def arrive(w, inst, put, where, number):
-    """The state that it returns is the phase, and how many arrivals were pending before."""
+    """The state that an arrival returns is the phase, and how many arrivals were pending before it."""
     states = np.zeros(LANES, np.uint64)
     for lane in lanes_of(w):
         mbarrier = mbarrier_at(w, int(where(w)[lane]))
@@ -337,7 +341,7 @@ def change_bytes(w, inst, where, number):
 @effect(*names("try_wait.parity", "test_wait.parity", order="acquire"), operands="=pred S u32 u32?")
 @effect(*names("try_wait", "test_wait", order="acquire"), operands="=pred S b64 u32?")
 def wait(w, inst, put, where, phase, hint):
-    """For a phase of this parity, which goes on or is the last one; or for that of a state."""
+    """Wait for a phase to end. A parity stands for the current phase or the one before it, a state for its own."""
     mbarrier = mbarrier_of(w, w.cta, uniform(w, where(w), "the mbarrier of a wait"))
     by_parity = ".parity" in inst.op
     wanted = uniform(w, phase(w) if by_parity else phase(w) >> 32, "the phase of a wait")

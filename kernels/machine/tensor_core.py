@@ -1,10 +1,10 @@
 """Tensor cores: mma.sync (PTX ISA 8.7, 9.7.14.5.2 to 9.7.14.5.14), and wgmma, which is asynchronous (9.7.15).
 
-Products are summed by NumPy: of integers as such, of fp64 in fp64, of all others in fp32. The hardware gets the same
-where products and partial sums are whole numbers up to 2^24, up to 2^11 in an fp16 accumulator, and up to 2^14 where
-operands are fp8: then sm_89 and sm_90 keep 14 bits of a sum (arXiv:2511.10909; 2412.19437, 3.3.2). Sums of other
-numbers the hardware rounds in its own way, which PTX leaves open: their last bits may differ from those here. Of tf32
-operands the lowest 13 bits are cut off (9.7.15.5.2).
+NumPy sums the products: those of integers as integers, those of fp64 in fp64, and all others in fp32. The hardware gets
+the same where products and partial sums are whole numbers up to 2^24, up to 2^11 in an fp16 accumulator, and up to 2^14
+where operands are fp8: then sm_89 and sm_90 keep 14 bits of a sum (arXiv:2511.10909; 2412.19437, 3.3.2). The hardware
+rounds sums of other numbers in its own way, which PTX leaves open: their last bits may differ from those here. The
+lowest 13 bits of tf32 operands are cut off (9.7.15.5.2).
 """
 
 import re
@@ -28,7 +28,7 @@ from .ptx import UnknownError
 
 E4M3 = from_fp8(np.arange(256), "e4m3").astype(np.float32)
 E5M2 = from_fp8(np.arange(256), "e5m2").astype(np.float32)
-VALUES = {  # of elements, from the registers or bytes that hold them
+VALUES = {  # the values of elements, from the registers or bytes that hold them
     "bf16": lambda data: from_bf16(data.view(np.uint16)),
     "f16": lambda data: data.view(np.float16).astype(np.float32),
     "tf32": lambda data: (data.view(np.uint32) >> 13 << 13).view(np.float32),
@@ -38,7 +38,7 @@ VALUES = {  # of elements, from the registers or bytes that hold them
     "u8": lambda data: data.view(np.uint8).astype(np.float32),
     "f64": lambda data: data.view(np.float64),
 }
-UNIT = np.dtype("c16")  # of 16 bytes, whatever they mean: NumPy gathers these fastest
+UNIT = np.dtype("c16")  # 16 bytes, whatever they mean: NumPy gathers these fastest
 SUMS = {"f16": np.float16, "f32": np.float32, "f64": np.float64, "s32": np.int32}
 
 INSTRUCTIONS = """
@@ -68,12 +68,12 @@ wgmma.fence.sync.aligned | where it is missing is a fault
 wgmma.commit_group.sync.aligned | groups of a warp
 wgmma.wait_group.sync.aligned | for the results of the warp, and the reads of its warpgroup
 """
-"""What is modelled: opcodes, and how (9.7.14.1, 9.7.15.2)."""
+"""The opcodes that this module models, and how (9.7.14.1, 9.7.15.2): rows of the table that `--coverage` prints."""
 
 
 @dataclass(frozen=True)
 class Form:
-    """Types of A, of B and of the sums; rows of A that a warp multiplies."""
+    """The types of A, of B and of the sums, and the number of rows of A that a warp multiplies."""
 
     x: str
     w: str
@@ -111,17 +111,17 @@ FORMS = dict(forms())
 
 
 def fragments(kind: str, words: np.ndarray, rows: int = 8) -> np.ndarray:
-    """[n, rows, K] of [n, registers, lanes]. Register h + j rows / 8 of lane 4 q + t holds elements of row q + 8 h, in
-    columns from (4 j + t) times as many as it holds (figures 53 to 91 of mma, for B by columns; 148 to 152 of wgmma).
-    """
+    """Operands [n, rows, K] from registers [n, registers, lanes]. Register h + j rows / 8 of lane 4 q + t holds, say, e
+    elements of row q + 8 h, from column (4 j + t) e on (figures 53 to 91 of mma, for B by columns; 148 to 152 of
+    wgmma)."""
     values = VALUES[kind](words)
     values = values.reshape(len(words), -1, rows // 8, 8, 4, values.shape[-1] // LANES)
     return values.transpose(0, 2, 3, 1, 4, 5).reshape(len(words), rows, -1)
 
 
 def in_registers(form: Form, sums: np.ndarray) -> np.ndarray:
-    """[n, m, registers, values in them] of [n rows, 8 m]: lane 4 q + t has columns 2 t and 2 t + 1 of rows q + 8 h, and
-    fp16 ones share a register (figures 55 to 92 and 149 to 153)."""
+    """Registers [n, m, registers, values in them] from sums [n rows, 8 m]. Lane 4 q + t has columns 2 t and 2 t + 1 of
+    rows q + 8 h; where these are fp16, the two share a register (figures 55 to 92 and 149 to 153)."""
     columns = sums.shape[1] // 8
     parts = sums.reshape(-1, form.rows // 8, 8, columns, 4, 2)  # n h q m t e
     order = (0, 3, 1, 5, 2, 4)
@@ -133,7 +133,7 @@ def in_registers(form: Form, sums: np.ndarray) -> np.ndarray:
 
 
 def add(form: Form, parts: np.ndarray, before: np.ndarray | None, saturates: bool) -> np.ndarray:
-    """Registers of the sums: products, and what the registers `before` held."""
+    """The registers of the sums: the products `parts`, plus what the registers held `before`."""
     kind = SUMS[form.sums]
     if kind is np.int32:
         parts = parts.astype(np.int64)
@@ -156,7 +156,7 @@ def mma(program, inst):
     _, x_size, w_size, size = (len(names_in(text)) for text in inst.args)
 
     def prepare(instructions):
-        """Registers of all D, A, B and C, of equal A or B once, and which A and which B each multiplies."""
+        """The registers of all D, A, B and C, with equal A or B once, and which A and B each instruction multiplies."""
         targets = []
         sums = []
         pairs = []
@@ -188,7 +188,7 @@ def mma(program, inst):
 
 
 class Pending(NDArrayOperatorsMixin):
-    """A register that a wgmma writes and nobody has waited for: it may be moved and accumulated on, not read."""
+    """A register that a wgmma writes and nobody has waited for. It may be moved and accumulated on, but not read."""
 
     __slots__ = ("index", "sums")
 
@@ -205,14 +205,14 @@ class Pending(NDArrayOperatorsMixin):
     __getattr__ = __array__ = __array_ufunc__ = _refuse
 
     def __rshift__(self, by):
-        """A half, as mov.b32 {%low, %high} takes it."""
+        """A half of the register, as mov.b32 {%low, %high} takes it."""
         if not isinstance(by, int):
             self._refuse()
         return Half(self, by, np.uint32)
 
 
 class Half(Pending):
-    """Two fp16 sums share a register: one of them, which is moved, or put into a register with the other one again."""
+    """One of the two fp16 sums that share a register. It may be moved, and put into a register with the other again."""
 
     __slots__ = ("kind", "shift", "whole")
 
@@ -244,7 +244,7 @@ class Half(Pending):
 
 
 class Sums:
-    """What a wgmma leaves in its registers, and others behind it that add to the same ones. `group`: of the last."""
+    """The sums in the registers of a wgmma, and of later ones that add to the same registers. `group`: the last's."""
 
     def __init__(self, count: int):
         self.group = 0
@@ -254,9 +254,12 @@ class Sums:
 
 @lru_cache(maxsize=4096)
 def operand_bytes(descriptor: int, first: int, rows: int, turned: bool) -> tuple[np.ndarray, np.ndarray, int]:
-    """Where the rows from `first` of an operand lie in shared memory that is 32 bytes long along K: the numbers
-    of 16 bytes each, [rows, 2], or [16, rows / 8] of one of 2-byte elements that lies with K along its rows; their
-    granules, and the last of these (9.7.15.5.1.2, and the canonical layouts of CUTLASS's mma_sm90_desc.hpp)."""
+    """The places in shared memory of an operand's rows, from `first` on. An operand is 32 bytes long along K.
+
+    Returns the numbers of its 16-byte units, their granules, and the last of these. The units are [rows, 2]. A `turned`
+    operand has 2-byte elements and lies with K along its rows: its units are [16, rows / 8]. (9.7.15.5.1.2, and the
+    canonical layouts of CUTLASS's mma_sm90_desc.hpp.)
+    """
     start = (descriptor & 0x3FFF) << 4
     lead = (descriptor >> 16 & 0x3FFF) << 4
     stride = (descriptor >> 32 & 0x3FFF) << 4
@@ -296,7 +299,7 @@ def commit(w, inst):
 @effect("wgmma.wait_group.sync.aligned", operands="#")
 def wait(w, inst, left):
     """A wgmma is one operation of a warpgroup's four warps, and groups are made "per warpgroup" (9.7.15.7.2). Once a
-    group is complete, so are the reads of all four; what else the other three do, the wait does not tell."""
+    group is complete, so are the reads of all four. The wait orders nothing else that the other three do."""
     group = w.group("wgmma")
     ready = group.wait(left)
     if ready:
@@ -338,14 +341,14 @@ def wgmma(program, inst):
         x_descriptor = program.get(x_operand, "b64")
     w_descriptor = program.get(w_operand, "b64")
     keep = program.get(scale, "pred")
-    scales = options[:2]  # integers have neither these nor turns, and 16 bits alone are turned
+    scales = options[:2]  # integers have neither these nor turns, and only elements of 16 bits are turned
     turns = options[2:]
     negates = scales.count("-1") == 1
     x_turned = len(turns) == 2 and turns[0] == "1"
     w_turned = turns[-1:] == ["1"]
 
     def located(w, kind: str, descriptor, first: int, rows: int, turned: bool) -> Callable[[], np.ndarray]:
-        """An operand in shared memory, which is read in its own time."""
+        """A function that fetches an operand from shared memory, for the wgmma to call in its own time."""
         shared = w.cta.shared
         number = uniform(w, descriptor(w), "a matrix descriptor")
         units, g, last = operand_bytes(number, first, rows, turned)
@@ -370,7 +373,8 @@ def wgmma(program, inst):
         if type(before[0]) is Pending:
             sums = before[0].sums
         again = sums is not None and len(sums.registers) == len(before) and all(map(is_, sums.registers, before))
-        # In flight they may be added to at once; whatever else wrote them, a fence has to follow (9.7.15.7.1).
+        # Sums in flight may be added to at once. Behind any other write of these registers a fence is needed
+        # (9.7.15.7.1).
         if not w.fenced and (x_registers or set(map(type, before)) != {Pending}):
             raise FaultError("wgmma with no wgmma.fence behind what wrote its registers")
         keeps = uniform(w, keep(w), "scale-d of a wgmma")

@@ -1,7 +1,7 @@
-"""Tensor maps: by what TMA finds a box of a tensor, in global and in shared memory (PTX ISA 8.7, 5.5).
+"""Tensor maps, by which TMA finds a box of a tensor in global and in shared memory (PTX ISA 8.7, 5.5).
 
-A map is 128 bytes, whose fields lie where this file says; the hardware's own order is not public. The host's maps are
-parameters of the kernel. Their limits are those of cuTensorMapEncodeTiled (CUDA driver API, 6.30).
+A map has 128 bytes. Its fields lie where this file says, since the hardware's own order is not public. The host's maps
+are parameters of the kernel. Their limits are those of cuTensorMapEncodeTiled (CUDA driver API, 6.30).
 """
 
 import math
@@ -36,37 +36,37 @@ zero              u8
 FIELDS = np.dtype([*FIELDS.items()])
 assert FIELDS.itemsize == MAP_BYTES
 KINDS = ["u8", "u16", "u32", "s32", "u64", "s64", "f16", "f32", "f32.ftz", "f64", "bf16", "tf32", "tf32.ftz"]
-"""By the number that tensormap.replace.elemtype takes (9.7.9.26, table 33)."""
+"""Types of elements, by the number that tensormap.replace.elemtype takes (9.7.9.26, table 33)."""
 SIZES = [int(re.search(r"\d+", kind)[0]) // 8 for kind in KINDS]
-"""Bytes of each."""
+"""Bytes of an element of each type."""
 
 INSTRUCTIONS = """
 tensormap.replace.tile.FIELD.shared::cta.b1024 | a weak read and write of all the map
 tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.SCOPE.sync.aligned | a generic copy
 fence.proxy.tensormap::generic.acquire.SCOPE | without it between, TMA must not use what was copied
 """
-"""What is modelled: opcodes, and how."""
+"""The opcodes that this module models, and how: rows of the table that `--coverage` prints."""
 
 
 @dataclass(frozen=True)
 class TensorMap:
-    """Of a tensor, and of a box that may lie anywhere on it. Sizes begin with the outermost dimension."""
+    """A tensor, and a box that may lie anywhere on it. Sizes begin with the outermost dimension."""
 
     address: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
-    """In bytes; the last is that of an element."""
+    """Bytes from one index of a dimension to the next; the last is the size of an element."""
     box: tuple[int, ...]
     swizzle: int = 0
     """0: none; 1, 2, 3: of 32, 64, 128 bytes."""
     kind: str = "u8"
-    """Of the elements."""
+    """The type of the elements."""
     fill: bytes = b"\0"
-    """What stands for an element outside of the tensor."""
+    """The bytes that stand for an element outside of the tensor."""
 
     @property
     def extent(self) -> tuple[int, ...]:
-        """Of the box, the innermost in bytes."""
+        """The sizes of the box, the innermost in bytes."""
         return (*self.box[:-1], self.box[-1] * self.strides[-1])
 
     @property
@@ -78,14 +78,14 @@ class TensorMap:
         return address // 1024 * 1024 + _places(address % 1024, self.extent, self.swizzle)
 
     def part(self, region: Region, start: int, coordinates: Sequence[int], whole: int = 1) -> "Part":
-        """What of the box at these coordinates lies in the tensor, which begins at byte `start` of a region; of the
-        innermost dimension up to a `whole` number of bytes, which may be beyond its end."""
+        """The part of the box at these coordinates that lies in the tensor, which begins at byte `start` of a region.
+        Along the innermost dimension it ends at a multiple of `whole` bytes, which may be beyond the tensor's end."""
         offsets = np.array(start)
         inside = []
         innermost = len(self.shape) - 1
         axes = zip(coordinates, self.shape, self.extent, self.strides, strict=True)
         for axis, (at, length, size, step) in enumerate(axes):
-            if axis == innermost:  # it goes by bytes
+            if axis == innermost:  # this one is counted in bytes
                 at *= step
                 length *= step
                 step = 1
@@ -111,9 +111,9 @@ class Part(NamedTuple):
     map: TensorMap
     region: Region
     offsets: np.ndarray
-    """In the region, of each byte."""
+    """The offset of each byte in the region."""
     inside: tuple[slice, ...]
-    """Of the box: which bytes these are."""
+    """The index in the box of these bytes."""
 
     @property
     def granules(self) -> np.ndarray:
@@ -126,8 +126,8 @@ class Part(NamedTuple):
 def encode(
     address: int, shape: Sequence[int], strides: Sequence[int], kind: int, box: Sequence[int], swizzle: int, nan=False
 ) -> bytes:
-    """The host's map; strides are in elements, and sizes begin with the outermost dimension. Raises TmaError where the
-    driver refuses."""
+    """A map of the host's. Strides are in elements, and sizes begin with the outermost dimension. Raises TmaError where
+    the driver refuses it."""
     raw = np.zeros(1, FIELDS)
     fields = raw[0]
     rank = len(shape)
@@ -184,7 +184,7 @@ def decode(raw: bytes) -> TensorMap:
 
 
 def map_at(w, address: int, number: int, inst) -> TensorMap:
-    """The map that TMA is given by its address. `number`: of who reads it."""
+    """The map that TMA is given by its address. `number`: the number of the access that reads it."""
     memory = w.cta.machine.memory
     if address >> REGION_BITS == 0:  # the host's
         which, rest = divmod(address - MAPS, MAP_BYTES)
@@ -203,7 +203,7 @@ def map_at(w, address: int, number: int, inst) -> TensorMap:
 
 
 def _in_global(w, address: int, inst) -> tuple[Region, int, slice]:
-    """Where a map lies: the region, its first byte, and its granules."""
+    """The place of a map in global memory: the region, its first byte, and its granules."""
     ((region, _, places),) = w.cta.machine.memory.places(np.array([address]), MAP_BYTES, inst, 64)
     return region, places.start, granules(places, MAP_BYTES)
 
@@ -219,7 +219,7 @@ def _in_shared(w, address: int) -> slice:
 
 @family("tensormap.replace.tile")
 def replace(program, inst):
-    """9.7.9.26: one weak operation on all of the map."""
+    """9.7.9.26: one weak operation on the whole map."""
     match = re.fullmatch(r"tensormap\.replace\.tile\.(\w+)\.shared::cta\.b1024\.(b32|b64)", inst.op)
     if not match or match[1] not in FIELDS.names:
         raise UnknownError("a field or a space that this machine does not know")
@@ -248,7 +248,7 @@ ACQUIRE = "fence.proxy.tensormap::generic.acquire.{}"
 
 @effect(*map(PUBLISH.format, SCOPES), operands="@ S #")
 def publish(w, inst, to, source, size):
-    """9.7.13.16: the copy is generic; that TMA may see it takes an acquire, too."""
+    """9.7.13.16: the copy belongs to the generic proxy. TMA may see it only behind an acquire, too."""
     if size != MAP_BYTES:
         raise UnknownError(f"{inst}: a tensor map of another size")
     shared = w.cta.shared
@@ -265,7 +265,7 @@ def publish(w, inst, to, source, size):
 
 @effect(*map(ACQUIRE.format, SCOPES), operands="@ #")
 def acquire(w, inst, where, size):
-    """9.7.13.4: whoever this warp lets know of it may give TMA the map as it is now."""
+    """9.7.13.4: any warp that knows of this fence may give TMA the map as it is now."""
     address = uniform(w, where(w), "the address of a fence")
     fences = w.cta.machine.memory.map_fences
     region, _, g = _in_global(w, address, inst)

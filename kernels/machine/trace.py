@@ -1,7 +1,7 @@
-"""A machine that is watched: who touches one place of memory and, for a trace, all that happens.
+"""A machine that is watched. It notes who accesses one place of memory and, for a trace, all that happens.
 
-Runs are deterministic, so a run that showed something is run again to look closer, and the first time nothing is noted.
-It models no part of PTX.
+Runs are deterministic. The first run notes nothing; a run that showed something is run again to look closer. This
+module models no part of PTX.
 """
 
 import copy
@@ -33,10 +33,10 @@ class Touch:
     writes: bool
     agent: int
     warp: Warp | None
-    """None: the host."""
+    """None for the host."""
     inst: Instruction | None
     lanes: tuple[int, ...]
-    """Whose address it is; none where the instruction is of the whole warp."""
+    """The lanes that access it; none where the instruction is one of the whole warp."""
 
 
 class SeenError(Exception):
@@ -44,8 +44,9 @@ class SeenError(Exception):
 
 
 class Observed(Machine):
-    """`place` is the number of a memory, and a byte of it. That it is read while nobody has written it is no fault: the
-    run goes on up to the write. `is_traced`: everything that happens is kept, for `write_trace`."""
+    """A machine that notes each access to a place. `place` is the number of a memory, and a byte of it. A read of the
+    place before anybody has written it is no fault: the run goes on up to the write. `is_traced`: everything that
+    happens is kept, for `write_trace`."""
 
     def __init__(self, *args, place: tuple[int, int] | None = None, is_traced: bool = False):
         super().__init__(*args)
@@ -53,8 +54,8 @@ class Observed(Machine):
         self.is_traced = is_traced
         self.touches: list[Touch] = []
         self.early: tuple[UninitialisedError, Touch] | None = None
-        self.warp: Warp | None = None  # that goes on
-        self.cta: Cta | None = None  # whose shared memory is watched
+        self.warp: Warp | None = None  # the one that goes on
+        self.cta: Cta | None = None  # the one whose shared memory is watched
         self.trace: list[dict] = []
         self.tracks: set[Warp] = set()
         self.waits: dict[Warp, tuple[Instruction, int]] = {}
@@ -182,8 +183,8 @@ def is_among(byte: int, g: slice | np.ndarray) -> bool:
 
 
 def lanes_at(warp: Warp, inst: Instruction, address: int) -> tuple[int, ...]:
-    """The lanes whose access it is that has this address, by an instruction that is about to be executed; none where it
-    is of the whole warp."""
+    """The lanes whose accesses have this address, in an instruction that is about to be executed; none where it is one
+    of the whole warp."""
     if not re.match(r"(ld|st|atom|red|cp\.async\.c[ag])\.", inst.op):
         return ()
     takes_part = active(warp)

@@ -1,7 +1,7 @@
 """A verdict on any Triton or Gluon kernel: it is compiled, run under several orders of events, and judged.
 
-`check` is what a test calls. It raises ValueError, in one line, where the call is not right; what the kernel does wrong
-is in the verdict.
+`check` is what a test calls. It raises ValueError, in one line, where the call is not right. The verdict says what the
+kernel does wrong.
 """
 
 import contextlib
@@ -37,11 +37,11 @@ from .run import Compiled, address, compiled, enqueue, old_objects_frozen, regis
 from .trace import Observed, SeenError
 
 BUDGET = 20_000_000
-LONGEST_ROW = 4  # launches that programmatic dependent launch lets overlap, at most
+LONGEST_ROW = 4  # the most launches that programmatic dependent launch lets overlap
 CONSEQUENCES = ("wrong", "order", "hang")
-"""Kinds that may come of a race, which another order of events shows."""
+"""Kinds of verdicts that may be consequences of a race, which another order of events may show."""
 HANGS = 2
-"""After so many of them no other order is tried: where many programs spin, each takes long."""
+"""The number of hangs after which no other order is tried: where many programs spin, each takes long."""
 
 
 @dataclass(frozen=True)
@@ -52,11 +52,11 @@ class Verdict:
     """exact, wrong, order, race, hang, uninitialised, bounds, barrier, tma, misuse, assert, or unknown: the machine
     lacks something that the kernel needs."""
     text: str
-    """What to act on."""
+    """The finding, in words to act on."""
     seed: int | None
-    """The order of events that shows it, if it takes one."""
+    """The order of events that shows the fault, if it takes one."""
     instructions: int
-    """That all warps executed under the order of events that shows it, or under the last."""
+    """Instructions that all warps executed under the order of events that shows the fault, or under the last."""
     seconds: float
 
     def __bool__(self) -> bool:
@@ -85,17 +85,29 @@ def check(
 ) -> Verdict:
     """Run `kernel[grid](**args)` under `seeds` orders of events, from `seed` on, and return a verdict.
 
-    `args`: by name or in their order; tensors lie on the CPU. Each run begins with them as they are; afterwards they
-    hold the results of the last run. `expected`: what tensors must hold then, by the names of arguments, or in the
-    order of those that the kernel writes. Without it all results must be the same under every order. `empty`: tensors
-    that the host leaves as torch.empty makes them, by name: to read there what nobody wrote is a fault. `tolerance`:
-    relative and absolute, for all or by name; 0 is to the bit. By default whole numbers are compared to the bit, and
-    others up to what rounding may do: 0.01 where floats of 16 bits or fewer, or tf32, take part, else 0.0001.
-    `slots`: CTAs that the GPU holds at a time, None as many as fit by their threads, registers and shared memory.
-    `budget`: instructions of a run until it is given up. `processes`: forked ones that share the orders of events;
-    tensors then hold the results of the first. `trace`: a file for the events of the last run, which ui.perfetto.dev
-    opens. `row`: launches right before this one, which programmatic dependent launch lets it overlap; of one of torch's
-    kernels what it wrote. If this one is exact it is added to them, else they are dropped.
+    `args`: arguments by name or in their order. Tensors lie on the CPU. Each run begins with them as they are;
+    afterwards they hold the results of the last run.
+
+    `expected`: what tensors must hold then, by the names of arguments, or in the order of those that the kernel writes.
+    Without it all results must be the same under every order.
+
+    `empty`: names of tensors that the host leaves as torch.empty makes them. A read of what nobody wrote there is a
+    fault.
+
+    `tolerance`: relative and absolute, for all tensors or by name; 0 is to the bit. By default whole numbers are
+    compared to the bit, and others up to what rounding may do: 0.01 where floats of 16 bits or fewer, or tf32, take
+    part, else 0.0001.
+
+    `slots`: CTAs that the GPU holds at a time; None: as many as fit by their threads, registers and shared memory.
+
+    `budget`: instructions after which a run is given up.
+
+    `processes`: forked processes that share the orders of events. Tensors then hold the results of the first order.
+
+    `trace`: a file for the events of the last run, which ui.perfetto.dev opens.
+
+    `row`: launches right before this one that programmatic dependent launch lets it overlap. A kernel of torch's stands
+    there as the tensor that it wrote. If this launch is exact it is added to them, else they are dropped.
 
     Raises ValueError, in one line, where the call is not right or the kernel does not compile.
     """
@@ -155,10 +167,13 @@ def check_ptx(
     """Run an entry of plain PTX (None: the only one) as `check` runs a kernel of Triton's, with its `options`.
 
     `grid` and `block`: CTAs, and threads of each, in one to three dimensions. `shared`: bytes of dynamic shared memory.
-    `args`: in the order of the parameters; a mapping gives them names for `expected` and the verdict, else they have
-    those of the PTX. A pointer is a tensor on the CPU, a number Python's, a structure bytes, or a tuple of a format of
-    the module struct and its values, as ("Pif", x, 3, 0.5), and a tensor map a TensorDescriptor. `cluster`: CTAs of
-    each along x, where the launch says it and not the PTX. `arch`: None for the PTX's own .target.
+
+    `args`: arguments in the order of the parameters. A mapping gives them names for `expected` and the verdict; else
+    they have those of the PTX. A pointer is a tensor on the CPU, and a number is Python's. A structure is bytes, or a
+    tuple of a format of the module struct and its values, as ("Pif", x, 3, 0.5). A tensor map is a TensorDescriptor.
+
+    `cluster`: CTAs of a cluster along x, where the launch says it and not the PTX. `arch`: None for the PTX's own
+    .target.
 
     Raises ValueError, in one line, where the call is not right.
     """
@@ -171,7 +186,7 @@ def check_ptx(
 
 
 class Outcome(NamedTuple):
-    """What comes of one order of events."""
+    """The outcome of one order of events."""
 
     kind: str
     text: str
@@ -198,7 +213,7 @@ class Trial:
         self.limits = limits
         self.tolerance = tolerance
         self.row: list[Trial | Tensor] = row[:] if launch.args.get("launch_pdl") else []
-        self.together: list[Trial | Tensor] = [self]  # what a run begins, one after another
+        self.together: list[Trial | Tensor] = [self]  # the launches that a run begins, in their order
         self.tensors = dict(tensors_of(launch.args))
         self.covered = covered_bytes(launch.args)
         self.pointers = {}
@@ -223,7 +238,7 @@ class Trial:
             contents[flags] = EMPTY
 
     def outcomes(self, seeds: Sequence[int], processes: int, trace: str | Path | None) -> Iterator[Outcome]:
-        """Yield what comes of each order of events. The first shows what the others must agree with."""
+        """Yield the outcome of each order of events. The others must agree with the first."""
         try:
             made = self._compiled()
         except UnknownError as error:
@@ -264,7 +279,7 @@ class Trial:
         return made
 
     def _note(self, made: Compiled) -> None:
-        """Note how the results are to be judged, and what no run shows."""
+        """Note how to judge the results, and what no run shows."""
         slots, budget = self.limits
         self.limits = slots or resident(made, self.target), budget
         opcodes = "\n".join(inst.op for inst in made.program.kernel.code)
@@ -278,7 +293,7 @@ class Trial:
             self.early.append(f"{early} is in front of griddepcontrol.wait, {EARLY}")
 
     def _forked(self, seeds: Sequence[int], processes: int) -> Iterator[Outcome]:
-        """Each order in a process of its own, so many at a time."""
+        """Yield the outcomes of orders that each run in a process of its own, `processes` at a time."""
         todo = [*seeds]
         under_way = []
         try:
@@ -314,7 +329,7 @@ class Trial:
             LEFT[tensor.untyped_storage()] = zlib.crc32(whole(tensor))
 
     def _changed(self) -> list[str]:
-        """The tensors in whose storages a run has left anything else than it began with."""
+        """The names of the tensors whose storages a run has changed."""
         names = []
         for name, tensor in self.tensors.items():
             array, contents = self.before[tensor.untyped_storage().data_ptr()]
@@ -342,7 +357,8 @@ class Trial:
         return Outcome(kind, text, seed, machine.executed)
 
     def _compare(self, machine: Machine, seed: int) -> tuple[str, str]:
-        """What the results are, by kind. Where nothing is expected, the first ones are from then on."""
+        """The kind of outcome that the results make, and its text. Where nothing is expected, the first results are
+        expected from then on."""
         if self.unnamed is not None:
             self._name_expected()
         text = ""
@@ -359,7 +375,7 @@ class Trial:
         return "exact", text
 
     def _name_expected(self) -> None:
-        """Take what is expected for the tensors that the first run has changed."""
+        """Take the expected values, which have no names, for the tensors that the first run has changed."""
         names = self._changed()
         if len(names) != len(self.unnamed):
             raise ValueError(
@@ -404,7 +420,7 @@ class Trial:
             return None
         except Exception as error:
             notes = getattr(error, "__notes__", None)
-            if not notes:  # it is of no instruction
+            if not notes:  # it came from no instruction
                 raise
             return UnknownError(f"the machine itself fails, {type(error).__name__}: {error}: {notes[0]}")
         finally:
@@ -428,7 +444,7 @@ does not write there: `kernels.machine.launches` would know it"""
 
 
 def before_wait(made: Compiled) -> str:
-    """The source of the first access to global memory that is in front of griddepcontrol.wait; "" of none."""
+    """The source of the first access to global memory in front of griddepcontrol.wait; "" where there is none."""
     for inst in made.program.kernel.code:
         if inst.op == "griddepcontrol.wait":
             break
@@ -438,10 +454,10 @@ def before_wait(made: Compiled) -> str:
 
 
 def resident(made: Compiled, target: int) -> int:
-    """How many CTAs of a kernel a GPU holds at a time."""
+    """The number of CTAs of a kernel that a GPU holds at a time."""
     sm = SMS[target]
     program = made.program
-    needed = registers_of(made.triton.asm["cubin"]) if made.triton else 1  # which ptxas alone knows
+    needed = registers_of(made.triton.asm["cubin"]) if made.triton else 1  # only ptxas knows them
     registers = -(-LANES * needed // REGISTERS_AT_ONCE) * REGISTERS_AT_ONCE
     warps = min(sm.warps, REGISTERS // registers)
     fitting = min(sm.ctas, warps // program.warps, sm.shared_bytes // (program.shared_bytes + RESERVED))
@@ -449,7 +465,8 @@ def resident(made: Compiled, target: int) -> int:
 
 
 def forked(target: Callable, *args: Any) -> tuple[multiprocessing.Process, Connection]:
-    """A process that calls `target` with these, and last with where to send to; and where that is received."""
+    """Start a forked process that calls `target` with these arguments and, last, a connection to send to. Returns the
+    process, and the connection to receive from."""
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=target, args=(*args, sender))
@@ -459,11 +476,11 @@ def forked(target: Callable, *args: Any) -> tuple[multiprocessing.Process, Conne
 
 
 IDLE_S = 60
-"""A forked process that has worked for no part of so long never will."""
+"""A forked process that has used no CPU time for so long is given up."""
 
 
 def seconds_of(process: int) -> list[str]:
-    """What a process has spent: utime and stime (proc(5)). None of one that has ended, and was waited for."""
+    """The CPU time that a process has used: utime and stime (proc(5)). Empty once it has ended and was waited for."""
     try:
         text = Path(f"/proc/{process}/stat").read_text()
     except OSError:
@@ -472,7 +489,7 @@ def seconds_of(process: int) -> list[str]:
 
 
 def received(seed: int, process: multiprocessing.Process, receiver: Connection) -> Outcome:
-    """What a forked process sends, or what became of it."""
+    """The outcome that a forked process sends, or one that says what became of the process."""
     spent = None
     while not receiver.poll(IDLE_S):
         before = spent
@@ -489,11 +506,11 @@ def received(seed: int, process: multiprocessing.Process, receiver: Connection) 
 
 
 ERROR = r"\b(error|ERROR) *:(?! Internal)"
-"""In the line that says why, of what a compiler prints."""
+"""A pattern in the line of a compiler's output that says why it failed."""
 
 
 def _innermost(error: BaseException) -> str:
-    """One line of a compiler's error: of the innermost function, what it says and the line that it is about."""
+    """A compiler's error in one line: the message of the innermost function, and the source line that it is about."""
     while error.__cause__:
         error = error.__cause__
     *before, last = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
@@ -508,7 +525,7 @@ def why(lines: Sequence[str]) -> str:
 
 
 LEFT: WeakKeyDictionary = WeakKeyDictionary()
-"""By storage: a checksum of what the last check left there."""
+"""A checksum of what the last check left in each storage."""
 
 
 def left_by_a_check(tensors: Mapping[str, Tensor]) -> Iterator[str]:
@@ -518,7 +535,7 @@ def left_by_a_check(tensors: Mapping[str, Tensor]) -> Iterator[str]:
 
 
 def difference(tensor: Tensor, expected: Tensor, tolerance: float) -> tuple[tuple[int, ...], str] | None:
-    """The first element that is not as expected, and what is to be told of all; None where all are."""
+    """The index of the first element that is not as expected, and a text on all such elements; None where all are."""
     form = ""
     if tensor.is_floating_point():
         form = ".9g"
