@@ -1,6 +1,7 @@
 """The --ffn-* options: defaults by device and mode, and one clear error for each bad value."""
 
 import json
+import re
 from dataclasses import asdict, replace
 from pathlib import Path
 from unittest.mock import Mock
@@ -10,11 +11,15 @@ import pytest
 import roofline_pytest
 from roofline import operations
 from roofline.operations import all_gather_matmul, attention, matmul, weight_prefetch
+from roofline.operations.contenders import FIRST_CALL_S
 from roofline.operations.options import DEFAULTS, DEVICES, FLAGS, OPTIONS, add, code_of, resolve, resumed
 from roofline.pytest_plugin import selection
 from roofline.store import journal
+from roofline.supervise.limits import LIMIT_S
 from roofline.theory.work import ITEMSIZE
+from roofline.worker.messages import Step
 
+ROOT = Path(__file__).parents[2]
 gathers, prefetches = all_gather_matmul.OPERATION.sweep, weight_prefetch.OPERATION.sweep
 
 
@@ -57,18 +62,32 @@ def test_a_quick_run_has_few_shapes_and_rounds_unless_chosen():
         resumed_from(quick, quick=True)
 
 
-def test_help_names_the_default_of_each_option():
+def helps() -> dict[str, str]:
+    """{flag: its help}."""
     parser = Mock()
     add(parser)
     calls = parser.getgroup().addoption.call_args_list
-    helps = {call.args[0]: call.kwargs["help"] for call in calls}
-    assert [*helps] == [*FLAGS.values()]
-    assert [name for name, text in helps.items() if "default: " not in text] == []
+    return {call.args[0]: call.kwargs["help"] for call in calls}
+
+
+def test_help_names_the_default_of_each_option():
+    texts = helps()
+    assert [*texts] == [*FLAGS.values()]
+    assert [name for name, text in texts.items() if "default: " not in text] == []
     for name, choices in {"layers": matmul.ALL_LAYERS, "dtype": ITEMSIZE, "device": DEVICES}.items():
-        assert ", ".join(choices) in helps[FLAGS[name]]
+        assert ", ".join(choices) in texts[FLAGS[name]]
     for device in ("cuda", "cpu"):
-        assert ",".join(map(str, DEFAULTS["options"][device]["tokens"])) in helps["--ffn-tokens"]
-    assert "as 3%%: " in helps["--ffn-decide"]  # argparse fills in what follows a single %
+        assert ",".join(map(str, DEFAULTS["options"][device]["tokens"])) in texts["--ffn-tokens"]
+    assert "as 3%%: " in texts["--ffn-decide"]  # argparse fills in what follows a single %
+
+
+def test_help_and_page_name_every_limit_of_a_first_call():
+    flag = "--ffn-first-call-seconds"
+    page = (ROOT / "docs" / "start.md").read_text(encoding="utf-8")
+    rows = [line for line in page.splitlines() if line.startswith(f"| `{flag} ")]
+    limits = sorted([*FIRST_CALL_S.values(), *LIMIT_S[Step.CALL].values()])
+    for text in (helps()[flag], *rows):
+        assert sorted(map(float, re.findall(r"\d+", text))) == limits
 
 
 def test_gathers_go_over_the_balance_by_default():
