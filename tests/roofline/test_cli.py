@@ -10,7 +10,7 @@ import pytest
 
 from kernels.registry import CONTENDERS
 from roofline.operations import OPERATIONS
-from roofline.theory.arms import ARMS
+from roofline.theory.arms import ARMS, PERSISTENT
 
 ROOT = Path(__file__).parents[2]
 
@@ -52,6 +52,16 @@ def test_where_benchmarks_are_timed_only_they_are_imported(pytestconfig):
 )
 def test_bad_input_is_one_line_and_exit_code_2(arguments, expected, refused):
     assert expected in refused(*arguments)
+
+
+def test_page_describes_every_arm_and_every_contender():
+    page = (ROOT / "docs" / "kernel.md").read_text(encoding="utf-8")
+    described = {}
+    for table in re.findall(r"^\| (?:arm|contender) \|.*\n(?:\|.*\n)+", page, re.MULTILINE):
+        firsts = [row.split("|")[1] for row in table.splitlines()[2:]]
+        described.setdefault(table.split("|")[1].strip(), set()).update(re.findall(r"`(\w+)`", " ".join(firsts)))
+    assert described["arm"] == {*ARMS, f"ARM{PERSISTENT}"}
+    assert {*CONTENDERS} <= described["contender"]
 
 
 def test_operations_are_listed_with_their_arms_and_files_without_torch():
