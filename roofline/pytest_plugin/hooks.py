@@ -11,7 +11,6 @@ import os
 import sys
 import time
 from dataclasses import replace
-from functools import partial
 from itertools import product
 from pathlib import Path
 
@@ -24,13 +23,12 @@ from roofline.pytest_plugin import selection
 from roofline.pytest_plugin.narrator import REDRAW, Narrator
 from roofline.pytest_plugin.replay import Nowhere
 from roofline.pytest_plugin.state import State, of_command_line
-from roofline.report import compare, findings
+from roofline.report import compare
 from roofline.store import conditions, journal, temporary
 from roofline.store.lines import plain
 from roofline.store.outcome import FAILED, SKIPPED
 from roofline.supervise import metadata, plan, signals, stages
 from roofline.supervise.epochs import Follower, identity, of_environment
-from roofline.supervise.supervisor import Supervisor
 from roofline.theory.container import settle
 from roofline.worker import machine
 
@@ -206,7 +204,7 @@ def pytest_collection_finish(session):
     state = config.stash[STATE]
     try:
         _select(session, state)
-        if state.selected and not config.option.collectonly:
+        if state.planned and not config.option.collectonly:
             _start(config, state)
     except ValueError as error:
         refuse(str(error))
@@ -219,8 +217,8 @@ def _select(session, state: State) -> None:
     for item in session.items:
         case = _case(item) if "ffn_benchmark" in item.fixturenames else None
         if case and state.is_of_workers(case[0]):
-            state.selected.setdefault(case[0], []).append(case[1])
-    for shape in state.selected:
+            state.planned.setdefault(case[0], []).append(case[1])
+    for shape in state.planned:
         state.runners.planner(operations.find(shape.partition("-")[0]))
     keyword = "" if session.items else session.config.option.keyword
     selection.check(state.options, state.runners, state.cases_left, keyword)
@@ -238,57 +236,36 @@ def _end_without_cases(session) -> None:
 
 
 def _start(config, state: State) -> None:
-    """Make the supervisor, ask a first worker what the machine is, and plan the run."""
-    root = None if runs_here(config) and not state.epochs else config.rootpath
-    supervisor = state.session = Supervisor(state.options, state.selected, state.runners, root, state.epochs)
+    """Ask a first worker what the machine is, and plan the run."""
+    state.root = None if runs_here(config) and not state.epochs else config.rootpath
     began = time.monotonic()
-    stages.greet(supervisor)
+    stages.greet(state)
     start_s = time.monotonic() - began
     if state.options.against and state.options.timed:
-        supervisor.base = stages.other_checkout(supervisor)
-    if state.options.decide:
-        _let_decisions_end(config, state)
-    hello = supervisor.hello
-    selection.require_memory(state.cases_left, hello["share_bytes"])
-    flops_per_s = machine.flops_per_s(state.options.device, hello["machine"]["datasheet"])
-    supervisor.plan = _plan(state, hello, start_s, flops_per_s)
+        state.base = stages.other_checkout(state)
+    if state.options.decide and not state.resumed:
+        _make_time_for_decisions(config, state)
+    selection.require_memory(state.cases_left, state.hello["share_bytes"])
+    flops_per_s = machine.flops_per_s(state.options.device, state.hello["machine"]["datasheet"])
+    state.plan = _plan(state, state.hello, start_s, flops_per_s)
 
 
-def _let_decisions_end(config, state: State) -> None:
-    """Let decisions end the shapes of the run. A new one has processes, and unless they were chosen, seconds for it."""
-    session = state.session
-    seconds = state.options.max_seconds
-    session.is_open = lambda shape: decision.is_open(session.run, shape)
-    session.why_undecided = partial(_why_undecided, state)
-    if not state.resumed:
-        processes = max(decision.LEAST, session.processes)
-        min_s = 0 if config.option.ffn_max_seconds else processes * decision.VISITS_S / len(session.planned)
-        state.options = session.options = replace(state.options, processes=processes, max_seconds=max(seconds, min_s))
-
-
-def _why_undecided(state: State, shapes: list) -> str:
-    """Why decisions on `shapes` are given up when the time of the plan is over: something disturbs them, and nobody at
-    a terminal wants to go on. Empty to go on."""
-    if not (disturbance := findings.disturbance(shapes)):
-        return ""
-    session = state.session
-    words = f"{len(shapes)} of {len(session.planned)} shapes are undecided after the time of the plan: {disturbance}"
-    if state.narrator.confirms(f"{words}. Go on, for up to twice that time?", until=lambda: bool(session.signals)):
-        return ""
-    reason = f"{words}. They were given up; end what disturbs, and measure again."
-    state.narrator.say(reason)
-    return reason
+def _make_time_for_decisions(config, state: State) -> None:
+    """Have decisions be made on several processes, and unless they were chosen, on seconds enough in each."""
+    options = state.options
+    processes = max(decision.LEAST, state.processes)
+    min_s = 0 if config.option.ffn_max_seconds else processes * decision.VISITS_S / len(state.planned)
+    state.options = replace(options, processes=processes, max_seconds=max(options.max_seconds, min_s))
 
 
 def pytest_report_collectionfinish(config):
     """Say what will be timed, and for how long."""
     state = config.stash[STATE]
-    if not (state.options.timed and state.selected):
+    if not (state.options.timed and state.planned):
         return None
-    counts = f"{sum(map(len, state.selected.values()))} cases on {len(state.selected)} shapes"
+    counts = f"{sum(map(len, state.planned.values()))} cases on {len(state.planned)} shapes"
     options = state.options
-    session = state.session
-    planned = session.plan if session else _plan(state, plan.UNSEEN, plan.START_S, plan.UNSEEN_FLOPS_PER_S)
+    planned = state.plan or _plan(state, plan.UNSEEN, plan.START_S, plan.UNSEEN_FLOPS_PER_S)
     seconds = planned.seconds
     if options.against:
         seconds *= 2
@@ -297,13 +274,13 @@ def pytest_report_collectionfinish(config):
     text = f"{counts}, {bound} {plan.duration(seconds)}"
     if options.decide:
         text += ", for decisions up to three times that"
-    if not session:
+    if not state.plan:
         return text
-    return [text, f"a worker may take {session.hello['share_bytes'] / 1e9:.1f} GB of memory"]
+    return [text, f"a worker may take {state.hello['share_bytes'] / 1e9:.1f} GB of memory"]
 
 
 def _plan(state: State, hello: dict, start_s: float, flops_per_s: float) -> plan.Plan:
-    shapes = {case.id: state.selected[case.id] for case in state.cases_left}
+    shapes = {case.id: state.planned[case.id] for case in state.cases_left}
     measured = state.resumed.shapes if state.resumed else {}
     done = {name: shape.passes for name, shape in measured.items()}
     return plan.plan(shapes, state.options, hello, done=done, start_s=start_s, flops_per_s=flops_per_s)
@@ -314,8 +291,7 @@ def ffn_session(request):
     """The run, once all is measured in its folder, or in plain pytest checked."""
     state = request.config.stash[STATE]
     _begin(request.config, state)
-    stages.measure(state.session) if state.options.timed else stages.check(state.session)
-    return state.session
+    stages.measure(state) if state.options.timed else stages.check(state)
 
 
 def runs_here(config) -> bool:
@@ -325,7 +301,6 @@ def runs_here(config) -> bool:
 
 def _begin(config, state: State) -> None:
     """Make the run's folder, or open that of the run to go on with."""
-    session = state.session
     now = _metadata(config, state)
     if state.resumed and (changes := conditions.changes_text(state.resumed.metadata, now)):
         refuse(f"--ffn-resume {state.resume}: {changes}; go back to what it was, or start a new run")
@@ -334,26 +309,25 @@ def _begin(config, state: State) -> None:
         made = temporary.folder()
         config.add_cleanup(made.cleanup)
         results = Path(made.name)
-    session.narrator = state.narrator
-    folder = state.resume or results / metadata.folder_name(session.hello["machine"]["chip"])
+    folder = state.resume or results / metadata.folder_name(state.hello["machine"]["chip"])
     try:
-        session.open(folder, state.resumed or now)
+        state.open(folder, state.resumed or now)
     except OSError as error:
         refuse(f"cannot write the run folder {folder}: {error.strerror}; choose another with --ffn-results=DIR")
     if state.options.timed:
-        state.held = state.held or journal.hold(session.folder)
+        state.held = state.held or journal.hold(state.folder)
 
 
 def _metadata(config, state: State) -> dict:
     """What the journal says of the run at its beginning."""
     cases = []
-    for shape, contenders in state.selected.items():
+    for shape, contenders in state.planned.items():
         cases += [f"{shape}-{contender}" for contender in contenders]
     notes: list[str] = []
     for name, operation in operations.OPERATIONS.items():
-        shapes = [shape for shape in state.selected if shape.startswith(f"{name}-")]
+        shapes = [shape for shape in state.planned if shape.startswith(f"{name}-")]
         notes += operation.notes(state.options, shapes)
-    hello = state.session.hello
+    hello = state.hello
     header = metadata.make(state.options, hello["machine"], config.rootpath, cases, list(dict.fromkeys(notes)))
     if ranks := hello.get("ranks"):
         header["ranks"] = ranks
@@ -371,10 +345,10 @@ def ffn_benchmark(request, benchmark):
     def run(shape: str, contender: str) -> None:
         end_reason = ""
         if state.is_of_workers(shape):
-            session = request.getfixturevalue("ffn_session")
-            rejection = session.outcomes.get(f"{shape}-{contender}")
-            runnable = session.run.measured(shape) if state.options.timed else session.checked(shape)
-            end_reason = session.end_reason
+            request.getfixturevalue("ffn_session")
+            rejection = state.outcomes.get(f"{shape}-{contender}")
+            runnable = state.run.measured(shape) if state.options.timed else state.checked(shape)
+            end_reason = state.end_reason
         else:
             prepared = state.runners.prepare(shape, [contender])
             rejection = prepared.rejected.get(contender)
@@ -390,8 +364,8 @@ def ffn_benchmark(request, benchmark):
         if not state.options.timed:
             benchmark.pedantic(lambda: None)
             return
-        samples = list(session.run.shapes[shape].times_s(contender).values())
-        state.replay.load(session.hello["timer"], samples)
+        samples = list(state.run.shapes[shape].times_s(contender).values())
+        state.replay.load(state.hello["timer"], samples)
         benchmark.pedantic(lambda: None, rounds=len(samples))
         if benchmark.stats.stats.data != samples:
             benchmark.has_error = True  # keeps the row out of the JSON
@@ -445,47 +419,45 @@ def pytest_sessionfinish(session):
         name = str(signal) or "Ctrl-C"
         state.problems.append(f"interrupted by {name} at its end; draw the report with: {REDRAW} {state.folder}")
         session.exitstatus = pytest.ExitCode.INTERRUPTED
-        print("", *signals.ways_on(state.session.run, state.folder, *state.problems), sep="\n")
+        print("", *signals.ways_on(state.run, state.folder, *state.problems), sep="\n")
 
 
 def _leave_ranks(state: State) -> None:
     """Leave the group of ranks, and name those that gave no verdict."""
     signals.ignore_signals()  # torchrun sends SIGTERM where another rank ends with an exit code
     silent = state.epochs.close()
-    if silent and not (state.session and state.session.end_reason):
+    if silent and not state.end_reason:
         ranks = ", ".join(map(str, silent))
         state.problems.append(f"rank {ranks} of {state.epochs.size} gave no verdict: lost, or hangs")
 
 
 def finish_run(session, state: State) -> None:
     """Write the end of the run into its journal, and note what ended it early."""
-    supervisor = state.session
     why_cut_short = state.interrupted or str(session.shouldfail or session.shouldstop or "")
     try:
-        if not (why_cut_short or supervisor.end_reason):
-            stages.name_kernels(supervisor)
-        supervisor.finish(why_cut_short)
+        if not (why_cut_short or state.end_reason):
+            stages.name_kernels(state)
+        state.finish(why_cut_short)
     except KeyboardInterrupt as signal:
         state.problems.append(f"interrupted by {str(signal) or 'Ctrl-C'}: not all kernels were named")
         session.exitstatus = pytest.ExitCode.INTERRUPTED
-        supervisor.finish(state.problems[-1])
-    reason = supervisor.end_reason
+        state.finish(state.problems[-1])
+    reason = state.end_reason
     # Every case may have its rounds of the first process, and none this reason.
-    if reason and reason not in [outcome.reason for outcome in supervisor.run.missing]:
+    if reason and reason not in [outcome.reason for outcome in state.run.missing]:
         state.problems.append(f"the run ended early: {reason}")
 
 
 def exit_status(status: int, state: State) -> int:
     """The exit code of a finished run: it fails where a case failed, or is slower than it may be, where the run ended
     early, and where nothing could be measured."""
-    supervisor = state.session
-    failed = bool(supervisor.end_reason) or FAILED in [outcome.outcome for outcome in supervisor.run.missing]
+    failed = bool(state.end_reason) or FAILED in [outcome.outcome for outcome in state.run.missing]
     if state.options.fail_slower:
         judge = decision if state.options.decide else compare
-        slower = judge.slower(supervisor.run)
+        slower = judge.slower(state.run)
         state.problems += slower
         failed = failed or bool(slower)
-    if not supervisor.fruitful:
+    if not state.fruitful:
         state.problems.append(
             "nothing that was asked for could be measured, for the reasons above: that counts as a failure"
         )

@@ -1,10 +1,9 @@
 """The state of a pytest session, which its hooks pass on to one another, and how it begins by the command line."""
 
 import os
-from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from roofline import operations
 from roofline.analysis.records import records_of
@@ -18,37 +17,20 @@ from roofline.worker import device_errors
 from roofline.worker.machine import choose_device, refuse_tf32
 
 
-@dataclass
-class State:
-    """What one hook of a pytest session leaves for the next."""
+class State(Supervisor):
+    """The supervisor of a pytest session's run, with what one hook leaves for the next."""
 
-    options: ffn_options.Options
-    runners: operations.Runners
-    resume: Path | None
-    """The folder of the run that --ffn-resume goes on with, and that run."""
-    resumed: Run | None
-    held: BinaryIO | None = None
-    """Its journal, or the new run's: as long as it is open, no other process goes on with it."""
-    epochs: Epochs | None = None
-    """What this process, rank 0, says to other ranks, where torchrun started some."""
-    replay: ReplayTimer = field(default_factory=ReplayTimer)
-    selected: dict[str, list[str]] = field(default_factory=dict)
-    """{shape: contenders} of what workers measure or check. These take turns, beside the baseline."""
-    session: Supervisor | None = None  # once tests are collected
-    narrator: Any = None
-    """The `Narrator` of a run that is timed."""
-    interrupted: str = ""
-    """What interrupted the run, in words."""
-    problems: list[str] = field(default_factory=list)
-
-    @property
-    def run(self) -> Run | None:
-        """The run, once it has begun."""
-        return self.session and self.session.run
-
-    @property
-    def folder(self) -> Path:
-        return self.session.folder
+    def __init__(self, options: ffn_options.Options, epochs: Epochs | None):
+        super().__init__(options, {}, operations.Runners(options), None, epochs)
+        self.resume: Path | None = None
+        """The folder of the run that --ffn-resume goes on with, and that run."""
+        self.resumed: Run | None = None
+        self.held: BinaryIO | None = None
+        """Its journal, or the new run's: as long as it is open, no other process goes on with it."""
+        self.replay = ReplayTimer()
+        self.interrupted = ""
+        """What interrupted the run, in words."""
+        self.problems: list[str] = []
 
     def is_of_workers(self, shape: str) -> bool:
         """Whether workers measure or check the shape. This process checks only what needs no other rank."""
@@ -58,7 +40,7 @@ class State:
     def cases_left(self) -> list:
         """The case of each shape that was selected and is not measured yet."""
         run = self.resumed
-        left = [name for name in self.selected if not run or name in run.interrupted or name not in run.shapes]
+        left = [name for name in self.planned if not run or name in run.interrupted or name not in run.shapes]
         return [operations.parse(name)[0] for name in left]
 
 
@@ -75,7 +57,9 @@ def of_command_line(config, ranks: Epochs | None) -> State:
         ranks.rendezvous(identity(config.rootpath, config.invocation_params.args))
     device = ffn_options.value("device", get) or "auto"
     world = ranks.size if ranks else 1
-    if resume := ffn_options.value("resume", get):
+    resume = ffn_options.value("resume", get)
+    held = run = None
+    if resume:
         held = journal.hold(resume)
         run = journal.load(resume)
         _require_sound(run, resume)
@@ -84,13 +68,14 @@ def of_command_line(config, ranks: Epochs | None) -> State:
         if not run.unfinished:
             raise ValueError(f"--ffn-resume {resume}: nothing is left to measure, each of its cases had its turn")
     else:
-        held = run = None
         chosen = choose_device(device, timed)
         options = ffn_options.resolve(get, device=chosen, timed=timed, root=config.rootpath, world=world)
     refuse_tf32(options.device, options.dtypes)
     if timed and not run and not config.option.collectonly:
         ffn_options.require_writable(options.results)
-    return State(options, operations.Runners(options), resume, run, held, ranks)
+    state = State(options, ranks)
+    state.resume, state.resumed, state.held = resume, run, held
+    return state
 
 
 def _refuse_conflicts(config, timed: bool, ranks: Epochs | None) -> None:

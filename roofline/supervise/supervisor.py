@@ -1,13 +1,14 @@
 """One benchmark run: its folder and its journal, what of it is left to measure, and what it has learnt by now."""
 
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from roofline import operations
+from roofline.analysis import decision
 from roofline.operations.options import as_values
+from roofline.report import findings
 from roofline.store import journal
 from roofline.store.lines import as_read, plain
 from roofline.store.outcome import FAILED, NOT_RUN, Outcome
@@ -42,12 +43,9 @@ class Supervisor:
         self.end_reason = ""
         """Why nothing more can be measured, if that is so."""
         self.narrator = None
-        """Shows how far the run is (`progress`) and what it says (`say`), where somebody listens."""
-        self.is_open: Callable[[Shape], bool] = lambda shape: False
-        """Returns whether more processes may decide on a contender of a shape."""
-        self.why_undecided: Callable[[list[Shape]], str] = lambda shapes: ""
-        """Returns why shapes that the plan left undecided are given up; empty to go on. Asked once."""
+        """Shows how far the run is (`progress`), says and asks something (`say`, `confirms`), where a run is timed."""
         self._is_gone_on = False
+        """Whether decisions were waited for, or given up, when the time of the plan was over."""
         self.baseline_call_s: dict[str, float] = {}
         """Shape -> what a call of its baseline took when it was checked."""
         self.chosen: dict[str, dict] = {}
@@ -69,7 +67,7 @@ class Supervisor:
         self._journal = journal.Journal(self.folder)
         if isinstance(run, dict):
             self.run = Run(as_read(run))
-            self.add({"kind": "run"} | run)
+            self.write({"kind": "run"} | self.run.metadata)
         else:
             self.run = run
             self.add({"kind": "resumed", "started": _now()})
@@ -105,7 +103,7 @@ class Supervisor:
 
     def show_progress(self, text: str, done: float | None) -> None:
         """Show how far the run is, and the fraction of its passes that are made, where that is known."""
-        if self.narrator:
+        if self.narrator and self.run:
             self.narrator.progress(f"base, {text}" if self._is_base else text, done)
 
     @property
@@ -155,7 +153,7 @@ class Supervisor:
         for shape in self.undecided:
             if shape.passes % self.passes:
                 continue
-            if self.is_open(shape):
+            if decision.is_open(self.run, shape):
                 still_open.append(shape)
             else:
                 self.add(_pass_line(shape, stopped_by="decision"))
@@ -164,14 +162,20 @@ class Supervisor:
                 self.add(_pass_line(shape, stopped_by="time"))
 
     def _is_given_up(self, shapes: list[Shape]) -> bool:
-        """Whether no decision on `shapes` is waited for; the first time that the plan is over, a person may say so."""
-        if self._is_gone_on:
-            return False
+        """Whether no decision on `shapes` is waited for: something disturbs them when the time of the plan is over, and
+        nobody at a terminal wants to go on."""
+        disturbance = "" if self._is_gone_on else findings.disturbance(shapes)
         self._is_gone_on = True
-        reason = self.why_undecided(shapes)
-        if reason:
-            self.note("decisions", reason)
-        return bool(reason)
+        if not disturbance:
+            return False
+        words = f"{len(shapes)} of {len(self.planned)} shapes are undecided after the time of the plan: {disturbance}"
+        question = f"{words}. Go on, for up to twice that time?"
+        if self.narrator.confirms(question, until=lambda: bool(self.signals)):
+            return False
+        reason = f"{words}. They were given up; end what disturbs, and measure again."
+        self.narrator.say(reason)
+        self.note("decisions", reason)
+        return True
 
     def _is_time_up(self) -> bool:
         """Whether the next process would take the run farther from `MOST_TIMES` its plan than it is now."""

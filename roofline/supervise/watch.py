@@ -204,7 +204,7 @@ class Watch:
 
     def _end_at_once(self, name: str) -> None:
         supervisor = self.supervisor
-        ways_on = signals.ways_on(supervisor.run, supervisor.folder) if supervisor.run else []
-        if supervisor.narrator:
+        if supervisor.narrator and supervisor.run:
+            ways_on = signals.ways_on(supervisor.run, supervisor.folder)
             supervisor.narrator.say("\n".join(["", f"{name} came after another signal", *ways_on]))
         os._exit(BY_SIGNAL)
