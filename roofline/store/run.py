@@ -123,20 +123,28 @@ class Shape:
 
     def apply(self, kind: str, line: dict) -> None:
         """Apply a line of the journal of some `kind` that is about the shape."""
-        contender = line.get("contender")
-        if kind == "pass":
-            for name, value in line.items():
-                setattr(self, name, value)
-        elif kind == "timeline":
-            self.timelines[contender] = line
-        elif kind == "counters":
-            self.counters[contender] = line
-        elif kind == "costs":
-            entrant = self.entrants.get(contender, {})
-            entrant["costs"] = entrant.get("costs", {}) | line["costs"]
-        elif kind == "kernels":
-            for name, kernels in line["kernel_names"].items():
-                self.entrants.get(name, {})["kernel_name"] = kernels
+        match kind:
+            case "pass":
+                for name, value in line.items():
+                    setattr(self, name, value)
+            case "round":
+                self.add_round(Round(**line))
+            case "timeline":
+                self.timelines[line["contender"]] = line
+            case "counters":
+                self.counters[line["contender"]] = line
+            case "costs":
+                entrant = self.entrants.get(line["contender"], {})
+                entrant["costs"] = entrant.get("costs", {}) | line["costs"]
+            case "kernels":
+                for name, kernels in line["kernel_names"].items():
+                    self.entrants.get(name, {})["kernel_name"] = kernels
+
+    def add_round(self, new: Round) -> None:
+        """Add a round. Raises ValueError where one of its index is there."""
+        if self.rounds and new.index <= self.rounds[-1].index:
+            raise ValueError(f"round {new.index} is there already; two processes wrote at once, so measure anew")
+        self.rounds.append(new)
 
     def keep_whole_passes(self) -> None:
         """Forget the rounds of a pass that was cut off: it is made anew."""
@@ -310,36 +318,32 @@ class Run:
         return missing
 
     def apply(self, line: dict) -> None:
-        """Apply a line of the journal to the run. The first one changes nothing: its fields are the `metadata`. Raises
-        TypeError for one whose fields are not those of its kind."""
+        """Apply a line of the journal to the run, but for the first one, whose fields are the `metadata`. Raises TypeError
+        for one whose fields are not those of its kind."""
         self.derived.clear()
         line = line.copy()
         if line.pop("checkout", None):
             self.base = self.base or Run(self.metadata | self.metadata["against"])
             return self.base.apply(line)
-        kind = line.pop("kind")
-        if kind in ("resumed", "end"):
-            self.open_or_close(line if kind == "end" else None)
-        elif kind in LISTS:
-            getattr(self, LISTS[kind]).append(line)
-        elif kind == "shape":
-            self.add_shape(Shape(**line | {"work": Work(**line["work"])}))
-        elif kind == "round":
-            self.add_rounds(line.pop("shape"), [Round(**line)])
-        elif "shape" in line and kind != "not_measured":
-            self.shapes[line.pop("shape")].apply(kind, line)
-        else:
-            self._apply_to_run(kind, line)
-
-    def _apply_to_run(self, kind: str, line: dict) -> None:
-        if kind == "links":
-            self.metadata["links"] = line
-        elif kind == "idle":
-            self.metadata["machine"] |= line
-        elif kind == "not_measured":
-            self.not_measured.append(Outcome(line["outcome"], line["reason"], line["case"]))
-        elif kind == "note":
-            self.notes_by_topic[line["about"]] = line["text"]
+        match line.pop("kind"):
+            case "resumed":
+                self.open_or_close(None)
+            case "end":
+                self.open_or_close(line)
+            case "links":
+                self.metadata["links"] = line
+            case "idle":
+                self.metadata["machine"] |= line
+            case "not_measured":
+                self.not_measured.append(Outcome(line["outcome"], line["reason"], line["case"]))
+            case "note":
+                self.notes_by_topic[line["about"]] = line["text"]
+            case "shape":
+                self.add_shape(Shape(**line | {"work": Work(**line["work"])}))
+            case kind if kind in LISTS:
+                getattr(self, LISTS[kind]).append(line)
+            case kind:
+                self.shapes[line.pop("shape")].apply(kind, line)
 
     def open_or_close(self, end: dict | None) -> None:
         """The run ends, or where there is no `end` it is gone on with: passes that were cut off are made anew."""
@@ -356,15 +360,6 @@ class Run:
         """Add a shape. A second one of that id is of a run that was gone on with: it is measured anew."""
         self.shapes[shape.id] = shape
         self.steady = [block for block in self.steady if block["shape"] != shape.id]
-
-    def add_rounds(self, shape_id: str, rounds: list[Round]) -> None:
-        """Add rounds to a shape. Raises ValueError where one of that index is there."""
-        self.derived.clear()
-        shape = self.shapes[shape_id]
-        for new in rounds:
-            if shape.rounds and new.index <= shape.rounds[-1].index:
-                raise ValueError(f"round {new.index} is there already; two processes wrote at once, so measure anew")
-            shape.rounds.append(new)
 
     def note_lost_rounds(self) -> None:
         """Count as interrupted the shapes that lack samples: the run was killed between their line and their rounds.
