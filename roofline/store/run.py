@@ -318,8 +318,8 @@ class Run:
         return missing
 
     def apply(self, line: dict) -> None:
-        """Apply a line of the journal to the run, but for the first one, whose fields are the `metadata`. Raises TypeError
-        for one whose fields are not those of its kind."""
+        """Apply a line of the journal to the run, but for the first one, whose fields are the `metadata`. Raises
+        TypeError for one whose fields are not those of its kind."""
         self.derived.clear()
         line = line.copy()
         if line.pop("checkout", None):

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from multiprocessing.connection import wait
 from pathlib import Path
 
 from roofline.store import temporary
@@ -91,9 +92,9 @@ class Child:
         return self._mark[0]
 
     @property
-    def has_ended(self) -> bool:
-        """Whether its process has: what it told before may still be there."""
-        return self.process.poll() is not None
+    def is_over(self) -> bool:
+        """Whether its process has ended, and nothing that it told is left to hear."""
+        return self.process.poll() is not None and not wait([self.waits_at], 0)
 
     def cpu_s(self) -> float:
         """The seconds of the CPU that it has used, with all that it began; NaN where nobody knows."""
@@ -113,7 +114,10 @@ class Child:
         return STOPPED
 
     def connect(self) -> None:
-        """Tell the worker what it is to do, once it asks for that. Raises OSError where it cannot be told."""
+        """Tell the worker what it is to do, once it asks for that. Raises EOFError where it ended before, and OSError
+        where it cannot be told."""
+        if self.is_over:
+            raise EOFError
         plug, _ = self._plug.accept()
         self.channel = Channel(plug)
         self.channel.ask(self._request)

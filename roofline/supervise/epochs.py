@@ -115,15 +115,13 @@ class Epochs:
                 if theirs[name] != value:
                     raise ValueError(f"rank {rank} has another {name} than rank 0: {_difference(theirs[name], value)}")
 
-    def begin(self, request: Request) -> dict:
-        """Ask all ranks for a worker that does what `request` says; returns what this rank's is told of ranks."""
+    def begin(self, request: Request) -> Request:
+        """Ask all ranks for a worker that does what `request` says; returns that, with what workers are told of
+        ranks."""
         self.number += 1
+        request = replace(request, world={"size": self.size, "epoch": self.number, "loopback": self.loopback})
         self.store_set(f"epoch {self.number}", asdict(request))
-        return self.world
-
-    @property
-    def world(self) -> dict:
-        return {"size": self.size, "epoch": self.number, "loopback": self.loopback}
+        return request
 
     def report(self, end: WorkerEnd) -> None:
         """Tell rank 0 how this rank's worker ended."""
@@ -245,7 +243,7 @@ class Follower:
                     self._tend(self._child)
                 elif asked := epochs.store_get(f"epoch {epochs.number + 1}"):
                     epochs.number += 1
-                    self._child = Child(replace(Request(**asked), world=epochs.world), self._root)
+                    self._child = Child(Request(**asked), self._root)
                     self._step = StepBegan(Step.START)
                     self._is_done = self._has_told = False
                 else:
@@ -269,10 +267,8 @@ class Follower:
         if epochs.store_get(f"over {epochs.number}") is not None:
             child.end()
             self._child = None
-        elif child.has_ended or wait([child.waits_at], LOOK_S):
+        elif child.is_over or wait([child.waits_at], LOOK_S):
             try:
-                if not wait([child.waits_at], 0):  # it ended before it told anything
-                    raise EOFError
                 if child.channel:
                     self._let_go_on(child, child.channel.receive())
                 else:

@@ -41,9 +41,9 @@ class Patience:
     """What is left of a worker's limit at its present step."""
 
     def __init__(
-        self, step: StepBegan, limit_s: float, *, cpu_s: Callable[[], float], chosen_s: float, are_ranks: bool
+        self, step: StepBegan, limit_s: float, *, cpu_s: Callable[[], float], chosen_s: float | None, are_ranks: bool
     ):
-        """`cpu_s` returns what the worker has used of the CPU; `chosen_s` is the option's for a first call, or 0."""
+        """`cpu_s` returns what the worker has used of the CPU; `chosen_s` is the option's for a first call."""
         self._began, self._cpu_s, self._step = time.monotonic(), cpu_s, step
         self._limit_s = self._idle_s = self._most_s = limit_s
         self._used_s = 0.0

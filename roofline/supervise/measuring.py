@@ -99,16 +99,6 @@ class Measure(Job):
         """Shapes that the worker told turns of."""
         super().begin(request, cpu_s)
 
-    def _passes_left(self) -> dict[str, int]:
-        """{shape: passes} of the plan that are not made."""
-        supervisor = self.supervisor
-        left = {}
-        for name in filter(supervisor.left, supervisor.planned):
-            count = supervisor.planned_passes - supervisor.run.shapes.get(name, UNMEASURED).passes
-            if count > 0:
-                left[name] = count
-        return left
-
     def _passes_done(self) -> int:
         return sum(shape.passes for shape in self.supervisor.run.shapes.values())
 
@@ -117,7 +107,7 @@ class Measure(Job):
         done = self._passes_done()
         if self._undecided:
             return f"{done} passes, {len(self._undecided)} of {len(supervisor.planned)} shapes undecided: ", None
-        left = sum(self._passes_left().values())
+        left = sum(max(0, supervisor.planned_passes - made) for made in supervisor.passes_made().values())
         words = f"{done} of {done + left} passes"
         if made := done - self._passes_before:
             left_s = left * (time.monotonic() - self._since) / made  # the rest goes on as it went until now

@@ -183,12 +183,17 @@ class Supervisor:
         further = seconds.get(False, [0.0])
         return sum(further) + further[-1] / 2 > (MOST_TIMES - 1) * sum(seconds.get(True, []))
 
-    def passes_left(self) -> dict[str, int]:
-        """{shape: passes} that the next process still has to make, of the plan or for a decision."""
-        done = {}
+    def passes_made(self) -> dict[str, int]:
+        """{shape: passes} that were made over it by now, of each shape that is not over."""
+        made = {}
         for shape in filter(self.left, self.planned):
             measured = self.run.shapes.get(shape)
-            done[shape] = measured.passes if measured else 0
+            made[shape] = measured.passes if measured else 0
+        return made
+
+    def passes_left(self) -> dict[str, int]:
+        """{shape: passes} that the next process still has to make, of the plan or for a decision."""
+        done = self.passes_made()
         left = {}
         for shape, passes in done.items():
             if passes // self.passes == min(done.values()) // self.passes:  # others are a process ahead

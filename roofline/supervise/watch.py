@@ -101,7 +101,7 @@ class Watch:
         if self.supervisor.signals:  # which may have come meanwhile
             return
         if self.epochs:
-            request = replace(request, world=self.epochs.begin(request))
+            request = self.epochs.begin(request)
         try:
             child = Child(request, each.supervisor.root)
         except OSError as error:
@@ -117,12 +117,10 @@ class Watch:
         ready = wait([*children, *woken], self._look_s())
         told = {children.get(place) for place in ready}
         for child in children.values():
-            if child in told:
+            if child in told or child.is_over:
                 self._hear(child)
             elif self._jobs[child].patience.is_over():
                 self._end(child, "hung", EndKind.HUNG)
-            elif child.has_ended and not wait([child.waits_at], 0):
-                self._end_by_itself(child)
             elif self.epochs:
                 self.epochs.check_heartbeats()
                 if self.epochs.reports():
@@ -152,16 +150,13 @@ class Watch:
                 return child.connect()
             message = child.channel.receive()
         except (EOFError, OSError):
-            return self._end_by_itself(child, within_s=2.0)
+            how = child.end(within_s=2.0)
+            return self._end(child, "" if job.is_done else how)
         job.handlers[type(message)](job, message)
         if job.broke and self.epochs:  # nobody lets it go on
             self._end(child)
         else:
             child.channel.acknowledge(stop=bool(self.supervisor.end_reason))
-
-    def _end_by_itself(self, child: Child, within_s: float = 0.0) -> None:
-        how = child.end(within_s)
-        self._end(child, "" if self._jobs[child].is_done else how)
 
     def _end(self, child: Child, how: str = "", kind: EndKind = EndKind.DIED, *, is_mine: bool = True) -> None:
         """The worker has ended: well, or by `how`, or as another rank's has ended. Where ranks do not end well, all
