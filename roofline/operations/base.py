@@ -15,6 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from roofline.operations.contenders import module_of
 from roofline.store.lines import ANALYSIS_NAMES
 from roofline.theory.arguments import nearest
 from roofline.theory.data import beside
@@ -171,8 +172,9 @@ def register(operation: Operation) -> Operation:
     return OPERATIONS.setdefault(operation.name, operation)
 
 
-def find(name: str) -> Operation:
-    """Look up an operation by name. Raises ValueError."""
+def find(text: str) -> Operation:
+    """The operation of that name, or of a shape's or a case's id, which begins with the name. Raises ValueError."""
+    name = text.partition("-")[0]
     if name not in OPERATIONS:
         raise ValueError(f"no operation {name!r}: {nearest(name, OPERATIONS)}known are {', '.join(OPERATIONS)}")
     return OPERATIONS[name]
@@ -189,7 +191,7 @@ def parse(text: str) -> tuple[Any, str | None]:
     Raises ValueError for anything else, with an example, and for sizes that do not fit one another.
     """
     try:
-        operation = find(text.partition("-")[0])
+        operation = find(text)
     except ValueError as error:
         raise ValueError(f"case {text!r}: {error}") from None
     return operation.parse(text)
@@ -210,8 +212,18 @@ def place_of(target: str | type) -> str:
 
 def places(shapes: Iterable[str]) -> dict[str, tuple[str, str]]:
     """The operations of `shapes` by name, each with the places of its runner and of its case."""
-    names = dict.fromkeys(shape.partition("-")[0] for shape in shapes)
-    return {name: (place_of(find(name).runner), place_of(find(name).case)) for name in names}
+    operations = map(find, shapes)
+    return {each.name: (place_of(each.runner), place_of(each.case)) for each in operations}
+
+
+def load(place: str | Callable) -> Any:
+    """The class that `package.module:Class` or `FILE::Class` names; what is no text is it itself."""
+    if not isinstance(place, str):
+        return place
+    source, _, name = place.rpartition(":")
+    if source.endswith(":"):
+        return getattr(module_of(Path(source[:-1])), name)
+    return pkgutil.resolve_name(place)
 
 
 class Runners:
@@ -229,13 +241,13 @@ class Runners:
 
     def planner(self, operation: Operation) -> Planner:
         if operation.name not in self.planners:
-            self.planners[operation.name] = _resolve(operation.planner)(self.options)
+            self.planners[operation.name] = load(operation.planner)(self.options)
         return self.planners[operation.name]
 
     def of(self, operation: Operation):
         """The runner of `operation`, made when it is first asked for."""
         if operation.name not in self.loaded:
-            runner = self.loaded[operation.name] = _resolve(operation.runner)(self.options)
+            runner = self.loaded[operation.name] = load(operation.runner)(self.options)
             if self._ranks:
                 runner.ranks = self._ranks
         return self.loaded[operation.name]
@@ -247,7 +259,3 @@ class Runners:
         prepared = self.of(operation).prepare(case, names, *first_call)
         prepared.analysis = operation.analysis
         return prepared
-
-
-def _resolve(place: str | Callable) -> Callable:
-    return pkgutil.resolve_name(place) if isinstance(place, str) else place

@@ -219,7 +219,7 @@ def _select(session, state: State) -> None:
         if case and state.is_of_workers(case[0]):
             state.planned.setdefault(case[0], []).append(case[1])
     for shape in state.planned:
-        state.runners.planner(operations.find(shape.partition("-")[0]))
+        state.runners.planner(operations.find(shape))
     keyword = "" if session.items else session.config.option.keyword
     selection.check(state.options, state.runners, state.cases_left, keyword)
 

@@ -34,7 +34,7 @@ class State(Supervisor):
 
     def is_of_workers(self, shape: str) -> bool:
         """Whether workers measure or check the shape. This process checks only what needs no other rank."""
-        return self.options.timed or bool(self.epochs and operations.find(shape.partition("-")[0]).between_ranks)
+        return self.options.timed or bool(self.epochs and operations.find(shape).between_ranks)
 
     @property
     def cases_left(self) -> list:

@@ -93,7 +93,7 @@ class Child:
 
     @property
     def is_over(self) -> bool:
-        """Whether its process has ended, and nothing that it told is left to hear."""
+        """Whether its process has ended, and nothing that it told is left to hear. What it forked may hold on."""
         return self.process.poll() is not None and not wait([self.waits_at], 0)
 
     def cpu_s(self) -> float:
@@ -114,10 +114,7 @@ class Child:
         return STOPPED
 
     def connect(self) -> None:
-        """Tell the worker what it is to do, once it asks for that. Raises EOFError where it ended before, and OSError
-        where it cannot be told."""
-        if self.is_over:
-            raise EOFError
+        """Tell the worker what it is to do, once it asks for that. Raises OSError where it cannot be told."""
         plug, _ = self._plug.accept()
         self.channel = Channel(plug)
         self.channel.ask(self._request)

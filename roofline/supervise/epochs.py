@@ -269,6 +269,8 @@ class Follower:
             self._child = None
         elif child.is_over or wait([child.waits_at], LOOK_S):
             try:
+                if child.is_over:
+                    raise EOFError
                 if child.channel:
                     self._let_go_on(child, child.channel.receive())
                 else:

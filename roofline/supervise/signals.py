@@ -26,7 +26,7 @@ def ways_on(run: Run, folder: Path, *problems: str) -> list[str]:
     return lines
 
 
-def _name(number: int) -> str:
+def name_of(number: int) -> str:
     return "Ctrl-C" if number == signal.SIGINT else signal.Signals(number).name
 
 
@@ -40,11 +40,6 @@ def answer(handler) -> None:
 def ignore_signals() -> None:
     """Ignore the signals from here on: what ends now, ends whole."""
     answer(signal.SIG_IGN)
-
-
-def end_by_next(end: Callable[[str], None]) -> None:
-    """Let the next signal call `end` with its name."""
-    answer(lambda number, frame: end(_name(number)))
 
 
 def install() -> Callable[[], None]:
@@ -76,7 +71,7 @@ def noted() -> Iterator[tuple[list[tuple[str, float]], list[socket.socket]]]:
         end.setblocking(False)
 
     def note(number: int, frame) -> None:
-        names.append((_name(number), time.monotonic()))
+        names.append((name_of(number), time.monotonic()))
 
     with suppress(ValueError):  # not in the main thread
         before_fd = signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)

@@ -88,7 +88,7 @@ def _unchecked(supervisor: Supervisor) -> dict[str, list[str]]:
 
 
 def _is_linked(shape: str) -> bool:
-    return operations.find(shape.partition("-")[0]).analysis == "overlap"
+    return operations.find(shape).analysis == "overlap"
 
 
 def name_kernels(supervisor: Supervisor) -> None:

@@ -85,7 +85,7 @@ class Watch:
             if self.epochs:  # torchrun sends more
                 signals.ignore_signals()
             else:
-                signals.end_by_next(self._end_at_once)
+                signals.answer(lambda number, frame: self._end_at_once(signals.name_of(number)))
             raise KeyboardInterrupt(supervisor.signals[0][0])
 
     def _begin(self, job: Job) -> None:
@@ -146,6 +146,8 @@ class Watch:
         """Handle a message, or the first connection, of a worker that tells something or has ended."""
         job = self._jobs[child]
         try:
+            if child.is_over:
+                raise EOFError
             if not child.channel:
                 return child.connect()
             message = child.channel.receive()

@@ -13,7 +13,7 @@ class Alone:
     rank, size, world = 0, 1, None
 
     @staticmethod
-    def broadcast(value: Any, step: str = "") -> Any:
+    def broadcast(value: Any) -> Any:
         """Rank 0's `value`, plain data; all ranks call this in the same order, as all that follow."""
         return value
 

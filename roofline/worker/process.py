@@ -15,11 +15,10 @@ import socket
 import sys
 from contextlib import suppress
 from dataclasses import replace
-from importlib import import_module
 from pathlib import Path
 
 from roofline import operations
-from roofline.operations.contenders import module_of
+from roofline.operations.base import load
 from roofline.operations.options import of_values
 from roofline.theory import container
 from roofline.worker.channel import Channel
@@ -35,12 +34,6 @@ def bind(device: str) -> None:
         if device == "cpu":
             _, most = resource.getrlimit(resource.RLIMIT_DATA)
             resource.setrlimit(resource.RLIMIT_DATA, (container.worker_bytes(), most))
-
-
-def load(name: str) -> type:
-    """The class that `package.module:Class` or `FILE::Class` names."""
-    place, _, of = name.rpartition(":")
-    return getattr(module_of(Path(place[:-1])) if place.endswith(":") else import_module(place), of)
 
 
 def bring_runners(request: Request) -> None:

@@ -84,8 +84,8 @@ class Ranks:
         """Wait until all ranks are here."""
         self.group.barrier().wait()
 
-    def broadcast(self, value: Any, step: str = "") -> Any:
-        return self._exchange(step, value, [0])[0]
+    def broadcast(self, value: Any) -> Any:
+        return self._exchange("", value, [0])[0]
 
     def gather(self, value: Any, step: str = "") -> list:
         return self._exchange(step, value, range(self.size))

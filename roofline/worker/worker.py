@@ -63,7 +63,7 @@ class Worker:
         self.options = runners.options
         self.device = runners.options.device
         for shape in request.cases:
-            of_shape = runners.of(operations.find(shape.partition("-")[0]))
+            of_shape = runners.of(operations.find(shape))
             if shape in request.chosen:
                 of_shape.earlier[shape] = request.chosen[shape]
 
