@@ -124,29 +124,23 @@ def checkout(text: str) -> str:
 
 
 READERS = {
+    "text": str,
+    "count": count,
+    "number": partial(count, least=0),
+    "positive": positive,
+    "fraction": fraction,
     "model": lambda text: parse_model(text).name,
-    "layers": partial(one_of, ALL_LAYERS),
-    "tokens": count,
-    "tp": count,
+    "layer": partial(one_of, ALL_LAYERS),
     "dtype": partial(one_of, ITEMSIZE),
-    "contender": lambda text: outside_runs(contenders.parse(text)),
-    "operations": operation,
-    "against": checkout,
-    "ranks": count,
-    "link_bandwidth": lambda text: parse_wire(text).token,
-    "wires_of": lambda text: wires_of(Path(text)),
-    "copier_programs": count,
     "device": partial(one_of, DEVICES),
-    "seed": partial(count, least=0),
-    "max_seconds": positive,
-    "first_call_seconds": positive,
-    "processes": count,
-    "results": _folder,
-    "resume": _folder,
-    "steady": partial(count, least=0),
-    "decide": fraction,
+    "wire": lambda text: parse_wire(text).token,
+    "wires": lambda text: wires_of(Path(text)),
+    "contender": lambda text: outside_runs(contenders.parse(text)),
+    "operation": operation,
+    "checkout": checkout,
+    "folder": _folder,
 }
-"""Function that reads a value of the option. The values of others are texts, or True."""
+"""What `options.toml` says that a value is -> the function that reads it."""
 
 
 class Option(NamedTuple):
@@ -154,6 +148,7 @@ class Option(NamedTuple):
 
     settings: dict[str, str]
     help: str
+    reads: str = "text"
     without: Names = ()
     needs: Names = ()
     reason: str = ""
@@ -228,7 +223,7 @@ def values_given(get) -> dict[str, Any]:
 
 def read(name: str, given, convert: Callable | None = None) -> Any:
     """Convert the value of the option `name` by its reader, or by `convert`, whose errors then name the option."""
-    convert = convert or READERS.get(name, str)
+    convert = convert or READERS[OPTIONS[name].reads]
     try:
         return convert(given)
     except (ValueError, ArgumentTypeError, RuntimeError) as error:  # the last is of a home folder that is not there

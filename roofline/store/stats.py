@@ -53,11 +53,10 @@ def estimate(
     """`of(typical value of each series)`; None where no process has all of them.
 
     Without `groups` all rounds are of one pass. Without an `anchor` the first series is it; so is a single one that
-    shares no round with it, as where samples were dropped. `log`: what `of` returns is above 0, and its logarithm is
+    shares no round with one, as where samples were dropped. `log`: what `of` returns is above 0, and its logarithm is
     what spreads evenly.
     """
-    if not anchor or (len(series) == 1 and anchor.keys().isdisjoint(series[0])):
-        anchor = series[0]
+    anchor = anchor or series[0]
     groups = groups or dict.fromkeys(anchor, (0, 0))
     typical = _typical(anchor, series, processes(groups))
     if not typical:
@@ -120,8 +119,7 @@ def time_of(series: Series, groups: Groups | None = None, anchor: Series | None 
 
 def typical_of(series: Series, groups: Groups, anchor: Series | None = None) -> float | None:
     """The value of `time_of` alone."""
-    value = value_of(lambda time_s: time_s, series, groups=groups, anchor=anchor)
-    return value or value_of(lambda time_s: time_s, series, groups=groups)
+    return value_of(float, series, groups=groups, anchor=anchor)
 
 
 def ratio_of(
@@ -132,11 +130,14 @@ def ratio_of(
 
 
 def _typical(anchor: Series, series: tuple[Series, ...], unit_of: Mapping[int, Any]) -> dict[Any, list[float]]:
-    """{unit: logarithm of the typical value of each series there}, of units that have all of them beside the anchor."""
+    """{unit: logarithm of the typical value of each series there}, of units that have all of them beside the anchor. A
+    single series that shares no round with the anchor is its own."""
+    if len(series) == 1 and anchor.keys().isdisjoint(series[0]):
+        anchor = series[0]
     logs = []
     for values in series:
-        columns = [(tuple(mapping), tuple(mapping.values())) for mapping in (unit_of, anchor, values)]
-        logs.append(_typical_logs(*columns))
+        items = [tuple(mapping.items()) for mapping in (unit_of, anchor, values)]
+        logs.append(_typical_logs(*items))
     typical = {}
     for unit in logs[0]:
         if all(unit in of_series for of_series in logs):
@@ -144,16 +145,16 @@ def _typical(anchor: Series, series: tuple[Series, ...], unit_of: Mapping[int, A
     return typical
 
 
-Columns = tuple[tuple[int, ...], tuple]
-"""The rounds and the values of a mapping, which can be hashed."""
+Items = tuple[tuple[int, Any], ...]
+"""The rounds of a mapping, each with its value, which can be hashed."""
 
 
 @lru_cache(maxsize=256)
-def _typical_logs(unit_of: Columns, anchor: Columns, series: Columns) -> dict[Any, float]:
+def _typical_logs(unit_of: Items, anchor: Items, series: Items) -> dict[Any, float]:
     """{unit: logarithm of the typical value of a series}. Every arm of a shape asks for the same times again."""
-    units = dict(zip(*unit_of, strict=True))
-    values = dict(zip(*series, strict=True))
-    rounds = grouped((units[index], (index, value)) for index, value in zip(*anchor, strict=True))
+    units = dict(unit_of)
+    values = dict(series)
+    rounds = grouped((units[index], (index, value)) for index, value in anchor)
     logs = {}
     for unit, pairs in sorted(rounds.items()):
         ratios = [math.log(values[index] / value) for index, value in pairs if index in values]
@@ -170,7 +171,7 @@ def middle(values: list[float]) -> float:
 
 
 @lru_cache(maxsize=64)
-def blocks(groups: tuple[tuple[int, tuple[int, int]], ...]) -> dict[int, int]:
+def blocks(groups: Items) -> dict[int, int]:
     """{round: block} of a single process: its passes, or where they are few, runs of its rounds."""
     blocks = {}
     for index, (_, pass_index) in groups:

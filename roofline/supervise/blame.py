@@ -65,13 +65,15 @@ def blame(end: WorkerEnd, names: list[str], limit: str) -> Blame:
     may take."""
     step = end.step
     is_prepared = step.step != Step.PREPARE
+    is_hung = end.kind == EndKind.HUNG
     if broke := end.broke:
         names = [broke.name] if broke.name else names
-        outcome = replace(broke.outcome, step=step.step, rank=str(end.rank))
-        return Blame(step.shape, names, outcome, is_known=len(names) == 1 or (bool(names) and not is_prepared))
-    where = WHERE.get(step.step, f"at its {step.step}")
-    is_hung = end.kind == EndKind.HUNG
-    reason = f"hung {where}: it was not over in {end.limit or limit}" if is_hung else f"{end.how}, {where}"
-    outcome = Outcome(FAILED, reason, step=step.step, rank=str(end.rank))
-    is_known = len(names) == 1 and is_prepared
-    return Blame(step.shape, names, outcome, is_known=is_known, is_death=is_known and not is_hung)
+        outcome = broke.outcome
+        is_known = len(names) == 1 or (bool(names) and not is_prepared)
+    else:
+        where = WHERE.get(step.step, f"at its {step.step}")
+        reason = f"hung {where}: it was not over in {end.limit or limit}" if is_hung else f"{end.how}, {where}"
+        outcome = Outcome(FAILED, reason)
+        is_known = len(names) == 1 and is_prepared
+    outcome = replace(outcome, step=step.step, rank=str(end.rank))
+    return Blame(step.shape, names, outcome, is_known, is_death=is_known and not (broke or is_hung))

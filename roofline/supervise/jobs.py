@@ -31,9 +31,6 @@ from roofline.worker.messages import (
 TRIES = 3
 """Workers in a row that may end without anybody to blame."""
 
-Handlers = dict[type, Callable[["Job", Any], None]]
-"""Type of message -> the method that handles it."""
-
 
 class Job:
     """Workers of one kind, one after another, until nothing is left for them."""
@@ -100,14 +97,15 @@ class Job:
     def on_done(self, message: Done) -> None:
         self.is_done = True
 
-    handlers: ClassVar[Handlers] = {
+    handlers: ClassVar[dict[type, Callable[["Job", Any], None]]] = {
         StepBegan: on_step,
         JournalLine: on_line,
         Rejected: on_rejected,
         Broke: on_broke,
         Done: on_done,
     }
-    """A job of a kind adds the messages of that kind, and those that it handles otherwise."""
+    """Type of message -> the method that handles it. A job of a kind adds the messages of that kind, and those that it
+    handles otherwise."""
 
     def culprits(self, end: WorkerEnd) -> list[str]:
         """Who may have ended the worker, by what it was at: a contender, or where that is not known, all but the
@@ -151,7 +149,7 @@ class Job:
         supervisor = self.supervisor
         suspect = shape, name
         has_died_before = suspect in self._tried_alone or suspect in supervisor.suspects  # a baseline, beside others
-        if has_died_before or supervisor.epochs or supervisor.is_of_two:
+        if has_died_before or supervisor.epochs or supervisor.is_base or supervisor.base:
             return False
         supervisor.suspects.append(suspect)
         return True

@@ -42,14 +42,13 @@ def other_checkout(supervisor: Supervisor) -> Supervisor:
 def measure(supervisor: Supervisor) -> None:
     """Check and measure all that is left. Afterwards each contender has a record in the run, or an outcome, unless the
     run has an `end_reason`."""
-    sides = [supervisor, supervisor.base] if supervisor.base else [supervisor]
-    for side in sides:
+    for side in filter(None, (supervisor, supervisor.base)):
         if side.root:
             check(side)
             supervisor.end_reason = supervisor.end_reason or side.end_reason
-    job, *others = map(Measure, sides)
-    for other in others:
-        job.alternate_with(other)
+    job = Measure(supervisor)
+    if supervisor.base:
+        job.alternate_with(Measure(supervisor.base))
     supervise(supervisor, [job])
 
 

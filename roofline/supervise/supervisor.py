@@ -52,7 +52,7 @@ class Supervisor:
         """Shape -> facts that a worker chose when it checked it."""
         self.base: Supervisor | None = None
         """That of the other checkout, whose workers take turns with these."""
-        self._is_base = is_base
+        self.is_base = is_base
         self.run: Run | None = None
         self.ceilings: list[dict] = []
         """Those that were measured by now, of which the probes take turns with contenders."""
@@ -104,12 +104,7 @@ class Supervisor:
     def show_progress(self, text: str, done: float | None) -> None:
         """Show how far the run is, and the fraction of its passes that are made, where that is known."""
         if self.narrator and self.run:
-            self.narrator.progress(f"base, {text}" if self._is_base else text, done)
-
-    @property
-    def is_of_two(self) -> bool:
-        """Whether its workers take turns with those of another checkout."""
-        return self._is_base or self.base is not None
+            self.narrator.progress(f"base, {text}" if self.is_base else text, done)
 
     @property
     def passes(self) -> int:
@@ -234,7 +229,7 @@ class Supervisor:
     def path(self) -> list[str]:
         """Where its workers look for modules: this process's folders, with those of its own checkout in place of this
         one's."""
-        if not self._is_base:
+        if not self.is_base:
             return sys.path
         here, environment = Path(operations.__file__).parents[2], Path(sys.prefix)
         path = []
@@ -279,7 +274,7 @@ class Supervisor:
 
     def write(self, *lines: dict) -> bool:
         """Journal lines, and return whether that went well. The run is over where it did not."""
-        if self._is_base:
+        if self.is_base:
             lines = [line | {"checkout": "base"} for line in lines]
         try:
             self._journal.write(*lines)

@@ -69,13 +69,17 @@ def measure(
         for name, probe in left.items():
             times_s = turns.times_s[name]
             if time := time_of(times_s):
-                rates = {
+                ceiling = {
+                    "ceiling": probe.kind,
+                    "dtype": probe.dtype,
+                    "when": when,
+                    "probe": name,
                     "value": probe.amount / time.value,
                     "low": probe.amount / time.high,
                     "high": probe.amount / time.low,
+                    "rounds": len(times_s),
                 }
-                kind = {"ceiling": probe.kind, "dtype": probe.dtype, "when": when, "probe": name}
-                reached.append(kind | rates | {"rounds": len(times_s)})
+                reached.append(ceiling)
             else:
                 refused[name] = "each of its samples was late; is the host overloaded?"
         if reached:

@@ -207,19 +207,20 @@ def _pinned():
     Gives a function that deals out those that were made meanwhile. Linux only.
     """
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    others = cores[1:]
 
     def pin() -> None:
-        for index, worker in enumerate(_other_threads() if len(cores) > 1 else []):
+        for index, worker in enumerate(_other_threads() if others else []):
             with suppress(OSError):  # it ended meanwhile
-                os.sched_setaffinity(worker, {cores[1 + index % (len(cores) - 1)]})
+                os.sched_setaffinity(worker, {others[index % len(others)]})
 
     pin()
-    if len(cores) > 1:
+    if others:
         os.sched_setaffinity(0, {cores[0]})
     try:
         yield pin
     finally:
-        if len(cores) > 1:
+        if others:
             os.sched_setaffinity(0, cores)
 
 

@@ -12,7 +12,7 @@ from roofline.store.run import PROBE, Shape, groups_of
 from roofline.store.stats import time_of
 from roofline.theory import floor
 from roofline.worker import call_costs, ceilings, device_errors, process_state, steady
-from roofline.worker.messages import Rejected, ShapePrepared, Step, Turns, is_of_contender
+from roofline.worker.messages import Rejected, ShapePrepared, Step, Turns
 from roofline.worker.prepared import rejection, stop_if_lost
 from roofline.worker.rounds import CallError, Rounds, StopRule, named
 
@@ -237,8 +237,6 @@ class ShapePasses:
                 try:
                     costs[cost] = measured(call, worker.clock)
                 except BaseException as error:  # not every contender can be captured
-                    if not is_of_contender(error):
-                        raise
                     stop_if_lost(worker.device, error, name)
                     worker.note("calls", f"No {cost} of {shape}-{name}: {device_errors.reason(error)}.")
             worker.journal("costs", shape=shape, contender=name, costs=costs)

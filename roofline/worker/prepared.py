@@ -63,7 +63,10 @@ def rejection(error: BaseException) -> Outcome:
 
 
 def stop_if_lost(device: str, error: BaseException, name: str = "") -> None:
-    """Raise `Broken` where the `device` answers no more since `error`, which the call of `name` raised."""
+    """Raise `Broken` where the `device` answers no more since `error`, which the call of `name` raised; and `error`
+    again where it is none of a contender's."""
+    if not is_of_contender(error):
+        raise error
     if device_errors.device_lost(device):
         raise Broken(name, rejection(error)) from error
 
@@ -122,8 +125,6 @@ class PreparedCase:
         try:
             result = self.without_changes(name, check, before)
         except BaseException as error:
-            if not is_of_contender(error):
-                raise
             stop_if_lost(self.device, error, name)
             return self.refuse(name, error)
         finally:

@@ -137,15 +137,16 @@ class Ranks:
             fields |= self.world.metadata()
         return {"ranks": fields}
 
-    def slowest(self, times: list[float | None]) -> tuple[list[float | None], list[dict]]:
-        """For calls that all ranks made, and that took this one `times`: the slowest rank's, None where any has none,
-        and each rank's by name."""
+    def slowest(self, times: list[float | None], readings: list[dict]) -> tuple[list[float | None], list[dict]]:
+        """For calls that all ranks made, and that took this one `times`: the slowest rank's, None where any has none;
+        and the clock's `readings`, if it has some, with each rank's own time."""
         slowest = []
-        of_ranks = []
-        for of_call in zip(*self.gather(times), strict=True):
+        merged = []
+        for index, of_call in enumerate(zip(*self.gather(times), strict=True)):
             slowest.append(None if None in of_call else max(of_call))
-            of_ranks.append({f"rank{rank}_s": time_s for rank, time_s in enumerate(of_call)})
-        return slowest, of_ranks
+            of_ranks = {f"rank{rank}_s": time_s for rank, time_s in enumerate(of_call)}
+            merged.append(readings[index] | of_ranks if readings else of_ranks)
+        return slowest, merged
 
     def _exchange(self, step: str, value: Any, ranks: Iterable[int]) -> list:
         """What the `ranks` say in this step; this one says `value`, if it is among them.
@@ -191,9 +192,7 @@ class RanksCpuClock(CpuClock):
         return 0.0 if self.ranks.loopback else waited_s() - others_s()
 
     def turn(self, calls: list[Call]) -> list[float | None]:
-        times, of_ranks = self.ranks.slowest(super().turn(calls))
-        for reading, of_call in zip(self.readings, of_ranks, strict=True):
-            reading.update(of_call)
+        times, self.readings = self.ranks.slowest(super().turn(calls), self.readings)
         return times
 
 

@@ -80,8 +80,14 @@ def run_block(call: Call, median_s: float, clock, telemetry) -> dict:
     finally:
         clock.while_busy = usual
     power, low, high = _power(readings)
-    counted = {"energy_j": power and power * seconds, "power_low_w": low, "power_high_w": high}
-    return {"calls": count, "time_s": seconds / count} | counted | telemetry.summary()
+    counted = {
+        "calls": count,
+        "time_s": seconds / count,
+        "energy_j": power and power * seconds,
+        "power_low_w": low,
+        "power_high_w": high,
+    }
+    return counted | telemetry.summary()
 
 
 def _power(readings: list) -> tuple:

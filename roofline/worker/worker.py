@@ -29,7 +29,6 @@ from roofline.worker.messages import (
     ShapeChecked,
     Step,
     StepBegan,
-    is_of_contender,
 )
 from roofline.worker.passes import ShapePasses
 from roofline.worker.prepared import Broken, PreparedCase, stop_if_lost
@@ -97,8 +96,6 @@ class Worker:
         try:
             return self.runners.prepare(shape, names, first_call)
         except BaseException as error:  # operands that do not fit, for one
-            if not is_of_contender(error):
-                raise
             stop_if_lost(self.device, error)
             for name in names:
                 prepared.refuse(name, error)

@@ -73,7 +73,7 @@ def test_a_sample_whose_thread_lacked_its_core_is_dropped(monkeypatch, fake_time
         "broadcast": None,
         "in_step": None,
         "barrier": lambda self: None,
-        "slowest": lambda self, times: (times, [{}]),
+        "slowest": lambda self, *of_calls: of_calls,
     }
     monkeypatch.setattr(ranks, "waited_s", lambda: read["waited"])
     monkeypatch.setattr(ranks, "others_s", lambda: read["others"])
@@ -95,7 +95,7 @@ def test_ranks_make_as_many_calls_whatever_one_of_them_took(fake_time):
         "broadcast": None,
         "in_step": None,
         "barrier": lambda self: None,
-        "slowest": lambda self, times: (times, [{}]),
+        "slowest": lambda self, *of_calls: of_calls,
     }
     for took_s in (0.9 * ranks.RanksCpuClock.WAKE_S, 2 * clocks.CpuClock.LONG_S):
         clock, calls = ranks.RanksCpuClock(type("", (), about | {"loopback": True})()), []
