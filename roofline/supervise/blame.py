@@ -1,7 +1,6 @@
 """Who is to blame where a worker ends other than well."""
 
 from dataclasses import dataclass, replace
-from enum import IntEnum
 
 from roofline.store.outcome import FAILED, Outcome
 from roofline.worker.messages import Broke, Step, StepBegan
@@ -15,22 +14,17 @@ WHERE = {
 }
 
 
-class EndKind(IntEnum):
-    """How a worker ended, the likelier cause first where those of several ranks did."""
-
-    DIED = 0
-    RAISED = 1
-    HUNG = 2
+HUNG = "hung"
+"""How a worker ended that came to its limit."""
 
 
 @dataclass(frozen=True)
 class WorkerEnd:
     """How a worker ended, as ranks tell one another where it was not well."""
 
-    kind: EndKind
     step: StepBegan
     how: str = ""
-    """In words; empty where it did what it was asked for, or told that it broke."""
+    """In words, or `HUNG`; empty where it did what it was asked for, or told that it broke."""
     marked: int = 0
     """As `Child.marked` has it."""
     broke: Broke | None = None
@@ -40,9 +34,18 @@ class WorkerEnd:
     """Of one that hung: how long it was waited for, in words, if that is not the limit of its step."""
 
     @property
+    def is_hung(self) -> bool:
+        return self.how == HUNG
+
+    @property
+    def has_died(self) -> bool:
+        """Whether its process has, where it was not well."""
+        return not (self.broke or self.is_hung)
+
+    @property
     def may_be_of_another(self) -> bool:
         """Whether the worker of another rank may hang: this one came to its limit, or waited in vain."""
-        return self.kind == EndKind.HUNG or (self.broke is not None and self.broke.is_late)
+        return self.is_hung or (self.broke is not None and self.broke.is_late)
 
 
 @dataclass(frozen=True)
@@ -65,15 +68,16 @@ def blame(end: WorkerEnd, names: list[str], limit: str) -> Blame:
     may take."""
     step = end.step
     is_prepared = step.step != Step.PREPARE
-    is_hung = end.kind == EndKind.HUNG
     if broke := end.broke:
         names = [broke.name] if broke.name else names
         outcome = broke.outcome
         is_known = len(names) == 1 or (bool(names) and not is_prepared)
     else:
         where = WHERE.get(step.step, f"at its {step.step}")
-        reason = f"hung {where}: it was not over in {end.limit or limit}" if is_hung else f"{end.how}, {where}"
+        reason = f"{end.how}, {where}"
+        if end.is_hung:
+            reason = f"hung {where}: it was not over in {end.limit or limit}"
         outcome = Outcome(FAILED, reason)
         is_known = len(names) == 1 and is_prepared
     outcome = replace(outcome, step=step.step, rank=str(end.rank))
-    return Blame(step.shape, names, outcome, is_known, is_death=is_known and not (broke or is_hung))
+    return Blame(step.shape, names, outcome, is_known, is_death=is_known and end.has_died)

@@ -27,7 +27,7 @@ from typing import Any
 
 from roofline.store.outcome import Outcome
 from roofline.supervise import metadata, signals
-from roofline.supervise.blame import EndKind, WorkerEnd
+from roofline.supervise.blame import HUNG, WorkerEnd
 from roofline.supervise.child import STOPPED, Child
 from roofline.worker.messages import Broke, Done, Request, Step, StepBegan
 from roofline.worker.ranks import LATE_S, PATIENCE_S, wait_for
@@ -145,13 +145,13 @@ class Epochs:
         while not signals:
             late = self.check_heartbeats()
             ends = [mine, *self.reports()] if mine else self.reports()
-            is_clear = any(end.kind == EndKind.DIED for end in ends) or time.monotonic() - began > FIRST_S
+            is_clear = any(end.has_died for end in ends) or time.monotonic() - began > FIRST_S
             if is_clear and not late:
                 break
             time.sleep(LOOK_S)
         if signals:
             ends = [mine] if mine else []
-        end = min(ends, key=lambda end: end.kind, default=None)
+        end = min(ends, key=lambda end: (end.is_hung, not end.has_died), default=None)  # the likelier cause first
         if end and end.may_be_of_another:
             end = self.hung(end, child)
         self.store_set(f"over {self.number}")
@@ -177,9 +177,8 @@ class Epochs:
         _, marked = stands[ranks[0]]
         return WorkerEnd(
             rank=" or ".join(map(str, ranks)),
-            kind=EndKind.HUNG,
             step=end.step,
-            how="hung",
+            how=HUNG,
             marked=marked if len(ranks) == 1 else end.marked,
             limit=f"{LATE_S:.4g} s, for which rank {end.rank} waited" if end.broke else "",
         )
@@ -278,11 +277,11 @@ class Follower:
             except (EOFError, OSError):
                 how, self._child = child.end(2.0), None
                 if not self._is_done:
-                    epochs.report(WorkerEnd(EndKind.DIED, self._step, how, child.marked, rank=epochs.rank))
+                    epochs.report(WorkerEnd(self._step, how, child.marked, rank=epochs.rank))
 
     def _let_go_on(self, child: Child, message: object) -> None:
         if isinstance(message, Broke):
-            end = WorkerEnd(EndKind.RAISED, self._step, broke=message, rank=self._epochs.rank)
+            end = WorkerEnd(self._step, broke=message, rank=self._epochs.rank)
             return self._epochs.report(end)
         if isinstance(message, StepBegan):
             self._step = message

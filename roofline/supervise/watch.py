@@ -13,7 +13,7 @@ from dataclasses import replace
 from multiprocessing.connection import wait
 
 from roofline.supervise import signals
-from roofline.supervise.blame import EndKind, WorkerEnd
+from roofline.supervise.blame import HUNG, WorkerEnd
 from roofline.supervise.child import DEATH_S, Child
 from roofline.supervise.epochs import RankLostError
 from roofline.supervise.jobs import Job
@@ -55,7 +55,7 @@ def _run_here(supervisor: Supervisor, job: Job) -> None:
         job.begin(request, time.process_time)
         with suppress(Stopped):
             worker.run(request, tell, supervisor.runners)
-        job.end(WorkerEnd(EndKind.RAISED, job.step, broke=job.broke))
+        job.end(WorkerEnd(job.step, broke=job.broke))
 
 
 class Watch:
@@ -120,7 +120,7 @@ class Watch:
             if child in told or child.is_over:
                 self._hear(child)
             elif self._jobs[child].patience.is_over():
-                self._end(child, "hung", EndKind.HUNG)
+                self._end(child, HUNG)
             elif self.epochs:
                 self.epochs.check_heartbeats()
                 if self.epochs.reports():
@@ -160,12 +160,11 @@ class Watch:
         else:
             child.channel.acknowledge(stop=bool(self.supervisor.end_reason))
 
-    def _end(self, child: Child, how: str = "", kind: EndKind = EndKind.DIED, *, is_mine: bool = True) -> None:
+    def _end(self, child: Child, how: str = "", *, is_mine: bool = True) -> None:
         """The worker has ended: well, or by `how`, or as another rank's has ended. Where ranks do not end well, all
         workers of the epoch are ended, and the job learns whose fault it was."""
         job = self._jobs[child]
-        kind = EndKind.RAISED if job.broke else kind
-        end = WorkerEnd(kind, job.step, how, child.marked, job.broke)
+        end = WorkerEnd(job.step, how, child.marked, job.broke)
         if self.epochs and (how or job.broke or not is_mine):
             end = self.epochs.end(replace(end, rank=0) if is_mine else None, child, self.supervisor.signals)
         del self._jobs[child]

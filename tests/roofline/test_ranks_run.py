@@ -9,12 +9,15 @@ import time
 import pytest
 from made_up_gathers import HERE, gathering, prefetch
 from made_up_run import save
+from torch.distributed import HashStore
 
 from roofline.analysis.records import frame, record_of, records_of
 from roofline.report.write import write
 from roofline.store.conditions import conditions
 from roofline.store.journal import load
+from roofline.supervise.epochs import Epochs
 from roofline.worker import clocks, ranks
+from roofline.worker.messages import Kind, Request
 
 RANKS = {"backend": "gloo", "world": 2, "nodes": 2, "ranks_a_node": 1, "loopback": False}
 
@@ -86,6 +89,14 @@ def test_a_sample_whose_thread_lacked_its_core_is_dropped(monkeypatch, fake_time
 
     (time_s,) = clock.turn([call])
     assert time_s == (pytest.approx(1.0, abs=1e-4) if kept else None)
+
+
+def test_all_ranks_are_told_whether_they_share_a_machine():
+    epochs = Epochs(HashStore(), rank=0, size=2)
+    epochs.loopback = False  # which rank 0 has learnt
+    request = epochs.begin(Request(Kind.MEASURE, options={}, cases={}))
+    epochs.leave()
+    assert request.world == epochs.store_get("epoch 1")["world"] == {"size": 2, "epoch": 1, "loopback": False}
 
 
 def test_ranks_make_as_many_calls_whatever_one_of_them_took(fake_time):
