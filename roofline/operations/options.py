@@ -361,15 +361,13 @@ def resumed(get, metadata: dict, folder: Path) -> Options:
         raise ValueError(f"--ffn-resume takes its options from the run: leave out {', '.join(others)}")
     versions = dict(planned.users)
     users = tuple((place, versions.get(place, "")) for place in given.get("contender", ()))
-    files = given.get("operations", ())
-    against = given.get("against")
-    options = replace(planned, results=folder.parent, users=users, operations=files, against=against)
-    if code_of(options) != code_of(planned):
+    named = replace(planned, users=users, operations=given.get("operations", ()), against=given.get("against"))
+    if code_of(named) != code_of(planned):
         raise ValueError(
             f"--ffn-resume {folder}: the run executes code that its journal names, and a journal may be somebody "
             f"else's; if you trust that code, name it too: {way_on(folder, planned)}"
         )
-    return replace(options, operations=files or planned.operations)
+    return replace(planned, users=users, results=folder.parent)
 
 
 def code_of(options: Options) -> list[str]:

@@ -186,17 +186,16 @@ def merged(before: dict, rounds_before: int, now: dict, rounds: int) -> dict:
     both = dict(before)
     for key, value in now.items() if rounds else ():
         old = before.get(key)
-        match old, value:
-            case (_, None):
-                value = old
-            case (bool(), bool()):
-                value = old or value
-            case (int() | float(), int() | float()) if key in HIGHEST:
-                value = max(old, value)
-            case (int() | float(), int() | float()):
-                value = (rounds_before * old + rounds * value) / (rounds_before + rounds)
-            case (str(), str()):
-                value = ", ".join(filter(None, dict.fromkeys([*old.split(", "), *value.split(", ")])))
+        if old is None or value is None:
+            value = old if value is None else value
+        elif isinstance(value, bool):
+            value = old or value
+        elif isinstance(value, str):
+            value = ", ".join(filter(None, dict.fromkeys([*old.split(", "), *value.split(", ")])))
+        elif key in HIGHEST:
+            value = max(old, value)
+        else:
+            value = (rounds_before * old + rounds * value) / (rounds_before + rounds)
         both[key] = value
     return both
 
