@@ -5,7 +5,6 @@ import os
 import select
 import sys
 import time
-from collections.abc import Callable
 from contextlib import nullcontext
 
 import pytest
@@ -42,7 +41,7 @@ class Narrator:
     """Says what the run does while it goes on, completes pytest-benchmark's JSON, draws the report and sums up. Notes
     what interrupted the run.
 
-    `state` is the plugin's: `run`, `folder`, and the `problems` and `interrupted` that are noted here.
+    `state` is the plugin's: `run`, `folder`, `signals`, and the `problems` and `interrupted` that are noted here.
     """
 
     def __init__(self, config, state):
@@ -68,15 +67,15 @@ class Narrator:
             self._logged_s = now
             self._write(text, live)
 
-    def confirms(self, question: str, until: Callable[[], bool]) -> bool:
-        """Whether a person at the terminal answers yes within `ANSWER_S`, before `until` holds. A log has nobody."""
+    def confirms(self, question: str) -> bool:
+        """Whether a person at the terminal answers yes within `ANSWER_S`, before a signal comes. A log has nobody."""
         if not self._is_watched():
             return False
         self.say(f"{question} [y/N]")
         deadline = time.monotonic() + ANSWER_S
         try:
             with open(TERMINAL) as terminal:  # pytest keeps stdin from tests
-                while time.monotonic() < deadline and not until():
+                while time.monotonic() < deadline and not self._state.signals:
                     if select.select([terminal], [], [], 0.5)[0]:
                         return terminal.readline().strip().lower() in ("y", "yes")
         except OSError:  # no terminal is ours

@@ -69,8 +69,8 @@ class Epochs:
         while not self._ends.wait(BEAT_S):
             count += 1
             try:
-                self.store.set(f"beat {self.rank}", str(count))
-            except RuntimeError:  # the store is gone, which the supervisor notices
+                self.store_set(f"beat {self.rank}", count)
+            except RankLostError:  # which the supervisor notices, too
                 return
 
     def store_set(self, key: str, value: Any = "") -> None:
@@ -164,12 +164,8 @@ class Epochs:
         that are in no code in which ranks wait for one another. Where all wait, what was lost is not known: then any of
         them came to its limit, and what raised keeps its word."""
         stands = self._stands(child)
-        stopped, busy = [], []
-        for rank, (place, _) in stands.items():
-            if place == STOPPED:
-                stopped.append(rank)
-            elif not any(folder in place for folder in WAITING):
-                busy.append(rank)
+        stopped = [rank for rank, (place, _) in stands.items() if place == STOPPED]
+        busy = [rank for rank, (place, _) in stands.items() if not any(folder in place for folder in WAITING)]
         ranks = stopped or busy
         if not ranks and end.broke:
             return end
@@ -186,29 +182,28 @@ class Epochs:
     def _stands(self, child: Child) -> dict[int, tuple[str, int]]:
         """{rank: where its worker stands, and what it has marked}, of this rank's `child` too."""
         self.store_set(f"hung {self.number}")
-        stands = dict.fromkeys(range(self.size), (STOPPED, 0))
-        stands[0] = child.stands_at(), child.marked
+        stands = {0: (child.stands_at(), child.marked)}
         keys = {rank: f"stands {self.number} {rank}" for rank in range(1, self.size)}
         wait_for(lambda: None not in map(self.store_get, keys.values()), 3 * BEAT_S)
         for rank, key in keys.items():
-            stands[rank] = self.store_get(key) or stands[rank]
+            stands[rank] = self.store_get(key) or (STOPPED, 0)
         return stands
 
     def close(self) -> list[int]:
-        """End the run for all ranks; returns those that did not leave, or had no chance to."""
+        """End the run for all ranks, once; returns those that did not leave, or had no chance to."""
         if self._ends.is_set():
-            return self._silent
-        self._silent = list(range(1, self.size))
+            return []
+        silent = list(range(1, self.size))
 
         def have_left() -> bool:
-            self._silent = [rank for rank in self._silent if self.store_get(f"left {rank}") is None]
-            return not self._silent
+            silent[:] = [rank for rank in silent if self.store_get(f"left {rank}") is None]
+            return not silent
 
         with suppress(RankLostError):
             self.store_set("over")
             wait_for(have_left, LEAVING_S)
         self._ends.set()
-        return self._silent
+        return silent
 
     def leave(self) -> None:
         """Take no further part."""

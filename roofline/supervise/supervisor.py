@@ -164,8 +164,7 @@ class Supervisor:
         if not disturbance:
             return False
         words = f"{len(shapes)} of {len(self.planned)} shapes are undecided after the time of the plan: {disturbance}"
-        question = f"{words}. Go on, for up to twice that time?"
-        if self.narrator.confirms(question, until=lambda: bool(self.signals)):
+        if self.narrator.confirms(f"{words}. Go on, for up to twice that time?"):
             return False
         reason = f"{words}. They were given up; end what disturbs, and measure again."
         self.narrator.say(reason)
