@@ -198,15 +198,16 @@ def parse(text: str) -> tuple[Any, str | None]:
 
 
 def place_of(target: str | type) -> str:
-    """Where another process finds a class: `package.module:Class`. A class of a user's file, which is in no folder that
-    Python looks in, is found at `FILE::Class`."""
+    """Where another process finds a class: `package.module:Class`. A class of a user's file, which no import finds, is
+    found at `FILE::Class`: pytest gives such a file's module a name that may be none of a file, as where a folder of
+    it has a dot."""
     if isinstance(target, str):
         return target
     file = Path(inspect.getsourcefile(target)).resolve()
     module = target.__module__
-    folder = file.parents[module.count(".")]
-    if "." in module and folder in [Path(entry).resolve() for entry in sys.path]:
-        return f"{module}:{target.__qualname__}"
+    for entry in map(Path, sys.path):
+        if "." in module and file == entry.resolve().joinpath(*module.split(".")).with_suffix(".py"):
+            return f"{module}:{target.__qualname__}"
     return f"{file}::{target.__qualname__}"
 
 

@@ -1,6 +1,7 @@
 """Files of a user's in another folder: a contender, and the operation of docs/your-operation.md, to their points on the
 roofline."""
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -13,7 +14,7 @@ import roofline
 from roofline.analysis.records import records_of
 from roofline.analysis.throughput import ceilings_of
 from roofline.commands import cli
-from roofline.operations import contenders
+from roofline.operations import base, contenders
 from roofline.store.conditions import conditions
 
 PAGE = (Path(__file__).parents[2] / "docs" / "your-operation.md").read_text()
@@ -67,6 +68,24 @@ def test_it_is_checked_where_nothing_is_timed_and_a_wrong_one_fails(run, tmp_pat
     assert done.returncode == 1
     assert "norm_last: relative error 1.00e-01 is above 1e-05" in done.stdout
     assert "1 failed, 1 passed" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("folder", "module"), [("plain", "plain.mine"), ("v1.2", "v1_2.mine"), (".hidden", "_hidden.mine")]
+)
+def test_a_class_is_found_by_its_file_where_no_import_finds_it(folder, module, tmp_path, monkeypatch):
+    """pytest makes a module's name of the path below its root, without dots in the names of folders."""
+    file = tmp_path / folder / "mine.py"
+    file.parent.mkdir()
+    file.write_text("class Mine: pass")
+    monkeypatch.syspath_prepend(tmp_path)
+    spec = importlib.util.spec_from_file_location(module, file)
+    loaded = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, module, loaded)
+    spec.loader.exec_module(loaded)
+    place = base.place_of(loaded.Mine)
+    assert place == ("plain.mine:Mine" if folder == "plain" else f"{file}::Mine")
+    assert base.load(place).__name__ == "Mine"
 
 
 def test_a_file_of_before_the_rooms_had_their_names_runs_and_is_warned(run, tmp_path):
