@@ -178,7 +178,7 @@ def read_global(w, at: Addresses, size: int, instruction, strong: Strong | None)
     data = np.zeros((len(at), size), np.uint8)
     for region, which, places in memory.places(at, size, instruction):
         if not strong and w.cta.count > 1:
-            _note_copy(w, _elements(at[which], places), instruction)
+            _note_copy(w, at[which], places, instruction)
         number = _begin(w, region.releases, places, instruction, strong)
         g = granules(places, size)
         try:
@@ -216,11 +216,14 @@ def _elements(at: Addresses, places: Places) -> bytes:
     return at.tobytes()
 
 
-def _note_copy(w, elements: bytes, load) -> None:
-    """Remember which warps loaded these elements by this load, the last one of them."""
-    loads = w.cta.loads_by
+def _note_copy(w, at: Addresses, places: Places, load) -> None:
+    """Remember which warps loaded these elements by this load, the last one of them. A scalar has no copies: all lanes
+    of all warps load it, and act on it."""
+    loads, elements = w.cta.loads_by, _elements(at, places)
     agents = loads.get((load.line, elements), ())
-    if w.agent not in agents:
+    if len(at) == len(LANE) and (at == at[0]).all():
+        agents = ()
+    elif w.agent not in agents:
         agents = (*agents, w.agent)
     loads[elements] = loads[load.line, elements] = agents
 
@@ -229,12 +232,10 @@ def _of_copies(w, at: Addresses, places: Places) -> Clock:
     """Return a clock that also knows what other warps do to which the last load of these elements gave copies of them.
 
     Layouts replicate small tensors over warps. Of a store in place one warp does it, perhaps before the others have
-    loaded: whether their copies matter, the results show. A scalar is no such tensor: all warps act on it.
+    loaded: whether their copies matter, the results show.
     """
     copies = w.cta.loads_by.get(_elements(at, places), ())
-    if (at == at[0]).all() or w.agent not in copies:
-        return w.clock
-    return w.clock.knowing(copies)
+    return w.clock.knowing(copies) if w.agent in copies else w.clock
 
 
 def _begin(w, releases, places: Places, instruction, strong: Strong | None, *, reads: bool = True) -> int:
