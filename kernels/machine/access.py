@@ -181,7 +181,7 @@ def read_global(w, at: Addresses, size: int, instruction, strong: Strong | None)
     data = np.zeros((len(at), size), np.uint8)
     for region, which, places in memory.places(at, size, instruction):
         if not strong and w.cta.count > 1:
-            _note_copy(w, _elements(at[which], places), instruction)
+            _note_copy(w, at[which], places, instruction)
         number = _begin(w, region.releases, places, instruction, strong)
         g = granules(places, size)
         try:
@@ -219,11 +219,15 @@ def _elements(at: Addresses, places: Places) -> bytes:
     return at.tobytes()
 
 
-def _note_copy(w, elements: bytes, load) -> None:
-    """Remember the warps that have loaded these elements by this load, which is now the elements' latest."""
+def _note_copy(w, at: Addresses, places: Places, load) -> None:
+    """Remember the warps that have loaded these elements by this load, which is now the elements' latest. A scalar has
+    no copies: all lanes of all warps load it, and act on it."""
     loads = w.cta.loads_by
+    elements = _elements(at, places)
     agents = loads.get((load.line, elements), ())
-    if w.agent not in agents:
+    if len(at) == len(LANE) and (at == at[0]).all():
+        agents = ()
+    elif w.agent not in agents:
         agents = (*agents, w.agent)
     loads[elements] = loads[load.line, elements] = agents
 
@@ -232,12 +236,10 @@ def _of_copies(w, at: Addresses, places: Places) -> Clock:
     """A clock that also covers all accesses of the other warps to which the latest load of these elements gave copies.
 
     Layouts replicate small tensors over warps. A store in place is then done by one warp, perhaps before the others
-    have loaded. Results show whether their copies matter. A scalar is no such tensor: all warps act on it.
+    have loaded. Results show whether their copies matter.
     """
     copies = w.cta.loads_by.get(_elements(at, places), ())
-    if (at == at[0]).all() or w.agent not in copies:
-        return w.clock
-    return w.clock.knowing(copies)
+    return w.clock.knowing(copies) if w.agent in copies else w.clock
 
 
 def _begin(w, releases, places: Places, instruction, strong: Strong | None, *, reads: bool = True) -> int:

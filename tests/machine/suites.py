@@ -327,7 +327,7 @@ def outcome_of(item: Item, options: argparse.Namespace, folder: Path) -> Outcome
             outcome.skipped.append(entry["skipped"])
         else:
             outcome.launches.append(entry)
-    if process.exitcode and process.exitcode > 0 and not outcome.skipped:
+    if process.exitcode and not outcome.skipped:
         outcome.skipped.append(f"{item.name}: exit code {process.exitcode}")
     return outcome
 

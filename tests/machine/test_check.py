@@ -364,6 +364,7 @@ SUBJECTS = {
     "exact, rounded to 16 bits": (lambda: of_copy(0.01, torch.float16), "exact: "),
     "exact, copies of 64": (lambda: of_place(64, 64), "exact: "),
     "exact, copies of 10": (lambda: of_place(10, 16), "exact: "),
+    "exact, copies of 1": (lambda: of_place(1, 32), "exact: "),
     "race of a scalar": (lambda: of_place(1, 1), r"race: x\[0\] is written and read"),
     "exact, by addresses": (lambda: of_table(N), "exact: "),
     "above, by addresses": (lambda: of_table(N - 1), r"bounds: the element 1 behind the last of table\[0\] \(127,\)"),
