@@ -120,7 +120,7 @@ def _require_readable(line: dict) -> None:
     kind = line["kind"]
     problem = problem_of(line) if kind in LINES else "of which `LINES` says nothing"
     if problem:
-        raise ValueError(f"no line of kind {kind!r} {problem} can be read back: see roofline/store/lines.py")
+        raise ValueError(f"no line of kind {kind!r} {problem} can be read back: see roofline/store/lines.toml")
 
 
 def hold(folder: Path) -> BinaryIO | None:

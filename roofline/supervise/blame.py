@@ -1,5 +1,6 @@
 """Who is to blame where a worker ends other than well."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from roofline.store.outcome import FAILED, Outcome
@@ -61,6 +62,12 @@ class Blame:
     """Whether it was these, and not something beside them."""
     is_death: bool = False
     """Whether its process died, which another one may have caused."""
+
+    def without(self, lost: Collection[str]) -> "Blame":
+        """The same, without who has lost its row before: its case is in `lost`, and the fault goes on."""
+        names = [name for name in self.names if f"{self.shape}-{name}" not in lost]
+        is_known = self.is_known and bool(names)
+        return replace(self, names=names, is_known=is_known, is_death=self.is_death and is_known)
 
 
 def blame(end: WorkerEnd, names: list[str], limit: str) -> Blame:

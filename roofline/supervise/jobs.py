@@ -123,7 +123,8 @@ class Job:
         Where that is no single contender, the shape is tried once more, and then its contenders have it. Where it is
         nothing, the next worker goes on, a few times."""
         if (end.how or end.broke) and not (self.supervisor.end_reason or self.supervisor.signals):
-            self.conclude(blame(end, self.culprits(end), self.patience.words))
+            found = blame(end, self.culprits(end), self.patience.words)
+            self.conclude(found.without(self.supervisor.outcomes))
 
     def conclude(self, found: Blame) -> None:
         """Journal who has which outcome."""

@@ -154,7 +154,8 @@ class Watch:
         except (EOFError, OSError):
             how = child.end(within_s=2.0)
             return self._end(child, "" if job.is_done else how)
-        job.handlers[type(message)](job, message)
+        if message:
+            job.handlers[type(message)](job, message)
         if job.broke and self.epochs:  # nobody lets it go on
             self._end(child)
         else:

@@ -8,7 +8,7 @@ from multiprocessing.connection import Connection
 
 from roofline.store.outcome import Outcome
 from roofline.store.run import Round
-from roofline.worker.messages import MESSAGES, Request, Stopped
+from roofline.worker.messages import MESSAGES, Message, Request, Stopped
 
 
 class Channel(Connection):
@@ -17,7 +17,7 @@ class Channel(Connection):
     def __init__(self, plug: socket.socket):
         super().__init__(plug.detach())
 
-    def tell(self, message: object) -> None:
+    def tell(self, message: Message) -> None:
         """Tell the supervisor, and wait until it has journalled that. Raises `Stopped` where it wants no more."""
         try:
             self.send_bytes(json.dumps({"message": type(message).__name__} | asdict(message)).encode())
@@ -34,11 +34,13 @@ class Channel(Connection):
         """Tell the worker what it is to do."""
         self.send_bytes(json.dumps(asdict(request)).encode())
 
-    def receive(self) -> object:
-        """The next message, but for fields that only another checkout has. Raises OSError and EOFError once there is
-        none to come."""
+    def receive(self) -> Message | None:
+        """The next message, without fields that only another checkout has; None where the message itself is one that
+        only another checkout has. Raises OSError and EOFError once there is none to come."""
         told = json.loads(self.recv_bytes())
-        kind = MESSAGES[told["message"]]
+        kind = MESSAGES.get(told["message"])
+        if not kind:
+            return None
         fields = {name: told[name] for name in kind.__dataclass_fields__ if name in told}
         if "rounds" in fields:
             fields["rounds"] = [Round(**round_) for round_ in fields["rounds"]]

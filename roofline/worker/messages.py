@@ -1,6 +1,7 @@
 """What a supervisor and a worker say to one another: a `Request`, and then one of the `MESSAGES` at a time.
 
-`supervise.jobs` has the tables of which function handles which message. `worker.channel` sends them.
+The table `handlers` of a job says which function handles which message: in `supervise.jobs`, and of the job that
+measures in `supervise.measuring`. `worker.channel` sends them.
 """
 
 import signal
@@ -91,8 +92,12 @@ class Request:
     """Who this worker is among ranks, as `worker.ranks.of_worker` takes it; empty without torchrun."""
 
 
+class Message:
+    """What a worker tells its supervisor. Each kind is a dataclass of plain values."""
+
+
 @dataclass(frozen=True)
-class StepBegan:
+class StepBegan(Message):
     """What the worker is at from now on."""
 
     step: str
@@ -110,21 +115,21 @@ class StepBegan:
 
 
 @dataclass(frozen=True)
-class JournalLine:
+class JournalLine(Message):
     """A line of the journal, as it stands."""
 
     line: dict
 
 
 @dataclass(frozen=True)
-class MachineFound:
+class MachineFound(Message):
     """What a worker that only looks has found: of the machine, the clock and the ranks; or the `problem`."""
 
     fields: dict
 
 
 @dataclass(frozen=True)
-class ShapeChecked:
+class ShapeChecked(Message):
     """All contenders of a shape were called, and those that are wrong rejected."""
 
     shape: str
@@ -134,14 +139,14 @@ class ShapeChecked:
 
 
 @dataclass(frozen=True)
-class ShapePrepared:
+class ShapePrepared(Message):
     """The contenders of a shape are ready to take turns: its line of the journal, with no rounds."""
 
     line: dict
 
 
 @dataclass(frozen=True)
-class Rejected:
+class Rejected(Message):
     """A contender gets no number."""
 
     shape: str
@@ -150,7 +155,7 @@ class Rejected:
 
 
 @dataclass
-class Turns:
+class Turns(Message):
     """The rounds of a shape since this was told last."""
 
     shape: str
@@ -165,7 +170,7 @@ class Turns:
 
 
 @dataclass(frozen=True)
-class Broke:
+class Broke(Message):
     """The worker ends: the device is lost, or ranks are out of step. `name` is whose call raised, if that is known."""
 
     name: str
@@ -175,9 +180,8 @@ class Broke:
 
 
 @dataclass(frozen=True)
-class Done:
+class Done(Message):
     """The worker has done what it was asked for."""
 
 
-_KINDS = (StepBegan, JournalLine, MachineFound, ShapeChecked, ShapePrepared, Rejected, Turns, Broke, Done)
-MESSAGES = {kind.__name__: kind for kind in _KINDS}
+MESSAGES = {kind.__name__: kind for kind in Message.__subclasses__()}
