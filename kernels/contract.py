@@ -92,10 +92,6 @@ class Kernel:
     """(x, w, out=None, scales=None): raises TypeError or ValueError for what the kernel cannot take here."""
     prepare: Callable[..., KernelLaunch]
     """(x, w, out, config): the launch for checked, non-empty tensors. What takes fp8 also takes `scales`."""
-    grid: dict[str, tuple]
-    """Values of fields of its configuration that `kernels.trial` tries, one field at a time."""
-    changes: Sequence[dict[str, Any]] = ()
-    """Changes of several fields at once that it tries, too."""
     by_block: bool = False
     """Whether its scales are by block."""
     variants: Callable[[Config], Sequence[Config]] = lambda config: (config,)

@@ -22,8 +22,6 @@ where that does. The registry leaves it out unless somebody asks.
 
 # ruff: noqa: N803 (kernel arguments: sizes and compile-time constants in capitals, as Triton code has them)
 
-from dataclasses import replace
-
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -217,7 +215,6 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
 
 matmul = Decode(
     name="decode_ring", jit=decode_ring_kernel, require=require, prepare=prepare,
-    variants=lambda config: [replace(config, split=split) for split in (1, 2)],
-    grid=dict(split=(1, 2), num_stages=(3, 4, 5, 6, 7, 9, 11)),
+    variants=decode.matmul.variants,
 )  # fmt: skip
 """out[M, N] = x[M, K] @ w[N, K].T for M <= 64, in bf16 or fp16, on a Hopper GPU."""

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 import triton
 import triton.language as tl
 
-from kernels.tiled import place_of
+from kernels.persistent import tile_corner
 
 
 @triton.jit
@@ -81,10 +81,7 @@ def corner_of(
     GROUP: tl.constexpr, ALONG_N: tl.constexpr,
 ):  # fmt: skip
     """Return the first row and column of a member's tile of a super-tile: members are counted along M first."""
-    if ALONG_N:
-        n, m = place_of(super_tile, supers_n, supers_m, GROUP)
-    else:
-        m, n = place_of(super_tile, supers_m, supers_n, GROUP)
+    m, n = tile_corner(super_tile, supers_m, supers_n, 1, 1, GROUP, ALONG_N)  # counted in super-tiles
     return (m * gang_m + member % gang_m) * BLOCK_M, (n * gang_n + member // gang_m) * BLOCK_N
 
 

@@ -66,7 +66,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from kernels import hopper, waves
+from kernels import hopper
 from kernels.contract import BLOCK, FP8, Kernel, KernelLaunch, Scales, interpreted, launch_metadata, scale_arguments
 from kernels.persistent import persistent_kernel
 from kernels.stream_k import corner_of, deal, last_gang_of, piece_of, pieces_of
@@ -589,15 +589,6 @@ def sums_width(config: Config, itemsize: int) -> int:
     return config.block_n * config.block_k * itemsize // (2 * config.block_m)
 
 
-GANGS = [
-    {"gang_m": gang_m, "gang_n": gang_n, "shared_waves": shared_waves}
-    for gang_m, gang_n in ((2, 1), (2, 2), (4, 1), (4, 3), (8, 1))
-    for shared_waves in (1, 2)
-]
-"""What `kernels.trial` tries. In gangs_trial.txt (results/reference, an H100) one of these was the best gang, or within
-1.6 % of it, for each shape of 512 rows and more."""
-
-
 class Warpgroup(Kernel):
     def example(self, config: Config, dtype: torch.dtype) -> KernelLaunch:
         """Return the launch for gangs of one, which is the same code."""
@@ -609,13 +600,11 @@ matmul = Warpgroup(
     variants=lambda config: [
         replace(config, shared_waves=shared) for shared in sorted({0, 0 if config.is_odd else config.shared_waves or 2})
     ],
-    grid=dict(num_stages=(3, 4, 5, 6), subtile=(1, 2, 4), group_m=waves.GROUPS, raster=("m", "n")), changes=GANGS,
 )  # fmt: skip
 """out[M, N] = x[M, K] @ w[N, K].T in bf16, fp16 or fp8, on a Hopper GPU."""
 
 by_block = Warpgroup(
     name="warpgroup_blockwise", jit=warpgroup_kernel, require=partial(require, by_block=True),
     prepare=partial(prepare, by_block=True), by_block=True, variants=matmul.variants,
-    grid=dict(num_stages=(3, 4, 5, 6), subtile=(1, 2), group_m=waves.GROUPS, raster=("m", "n")), changes=GANGS,
 )  # fmt: skip
 """The same in fp8 with scales by block."""
