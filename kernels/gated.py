@@ -22,7 +22,7 @@ import triton.language as tl
 from torch import Tensor
 
 from kernels import hopper, persistent
-from kernels.contract import FP8, Kernel, KernelLaunch, Scales, empty_scales, example_operands, launch_metadata
+from kernels.contract import Kernel, KernelLaunch, Scales, launch_metadata
 from kernels.persistent import product, scaled, tile_corner
 from kernels.tiles import Config
 
@@ -68,11 +68,6 @@ class Gated(Kernel):
 
     def columns(self, w: Tensor) -> int:
         return len(w) // 2
-
-    def example(self, config: Config, dtype: torch.dtype) -> KernelLaunch:
-        x, w, out = example_operands(dtype)
-        scales = empty_scales(x, w, False) if dtype == FP8 else None
-        return self.prepare(x, w, out[:, : len(w) // 2], config, scales)
 
 
 gated = Gated(
