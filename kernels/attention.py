@@ -18,8 +18,9 @@ that of FlashAttention-3's scheduler (longest first, as many heads at a time as 
 
 # ruff: noqa: N803 (kernel arguments: sizes and compile-time constants in capitals, as Triton code has them)
 
+import tomllib
 from math import e, log2
-from typing import Any
+from pathlib import Path
 
 import torch
 import triton
@@ -36,6 +37,8 @@ LOG2_E = tl.constexpr(log2(e))
 WIDTHS = 16, 32, 64, 128
 L2_BYTES = 32 * 2**20
 """Of keys and values that programs read at a time, as in FlashAttention-3's scheduler (hopper/flash_api.cpp)."""
+DELTA_ROWS = 64
+"""Of a program of `delta_kernel`."""
 
 
 @triton.jit
@@ -181,21 +184,8 @@ KERNELS = {"forward": forward_kernel, "dkdv": dkdv_kernel, "dq": dq_kernel}
 """By direction: a backward launches `dkdv` and `dq`, behind `delta_kernel`."""
 
 
-HOPPER = {
-    "forward": {64: (64, 128, 4, 3), 128: (128, 64, 8, 2, 128)},
-    "dkdv": {64: (64, 64, 4, 3), 128: (64, 64, 4, 2)},
-    "dq": {64: (128, 64, 8, 3, 128), 128: (128, 64, 8, 3)},
-}
-"""By direction, and by the widths up to: rows of a block of queries and of keys, warps, stages, and the most registers
-of a thread where that lets two programs share an SM. Of five each the fastest on an H200, or within 3 % of it, at
-lengths of 8192 and 16384 (results/reference/nvidia-h200-2026-11-26/attention_tuning.txt)."""
-ELSEWHERE = {"forward": (64, 64, 4, 2), "dkdv": (64, 32, 8, 2), "dq": (64, 64, 8, 2)}
-"""The same for all widths on other GPUs: 74 KB of shared memory at most. Unmeasured."""
-
-
-def meta(block_m: int, block_n: int, num_warps: int, num_stages: int, maxnreg: int | None = None) -> dict[str, Any]:
-    """Return the meta-parameters of a launch."""
-    return dict(BLOCK_M=block_m, BLOCK_N=block_n, num_warps=num_warps, num_stages=num_stages, maxnreg=maxnreg)
+BLOCKS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+"""By GPU and direction: the sizes of blocks, warps and stages."""
 
 
 def launch(direction: str, tensors: dict[str, Tensor], causal: bool, tma: bool | None = None) -> KernelLaunch:
@@ -204,26 +194,28 @@ def launch(direction: str, tensors: dict[str, Tensor], causal: bool, tma: bool |
     q = tensors.get("q_ptr", tensors.get("q_of"))
     batch, heads, length, width = q.shape
     tma = (q.device.type != "cuda" or capability(q.device)[0] == 9) if tma is None else tma
-    config = meta(*(HOPPER[direction][max(width, 64)] if tma else ELSEWHERE[direction]))
-    block_m, block_n = config["BLOCK_M"], config["BLOCK_N"]
-    args = tensors | config | dict(scale=width**-0.5, L=length, heads=batch * heads)
+    blocks = BLOCKS["hopper"][direction][str(max(width, 64))] if tma else BLOCKS["elsewhere"][direction]
+    block_m = blocks["BLOCK_M"]
+    block_n = blocks["BLOCK_N"]
+    args = tensors | blocks | dict(scale=width**-0.5, L=length, heads=batch * heads)
     args |= dict(WIDTH=width, TMA=tma, EVEN=length % max(block_m, block_n) == 0, CAUSAL=causal)
     args["GROUP"] = max(1, L2_BYTES // (2 * length * width * q.element_size()))
     for name in [name for name in tensors if tma and name.endswith("_of")]:
         box = [1, block_n if name in ("k_of", "v_of", "dk_of", "dv_of") else block_m, width]
         strides = [length * width, width, 1]
         args[name] = TensorDescriptor(tensors[name], [batch * heads, length, width], strides, box)
-    blocks = -(-length // (block_n if direction == "dkdv" else block_m))
-    return KernelLaunch(KERNELS[direction], (blocks * batch * heads,), args)
+    programs = -(-length // (block_n if direction == "dkdv" else block_m)) * batch * heads
+    return KernelLaunch(KERNELS[direction], (programs,), args)
 
 
-def launch_delta(out: Tensor, grad: Tensor, delta: Tensor, block: int = 64) -> KernelLaunch:
+def launch_delta(out: Tensor, grad: Tensor, delta: Tensor) -> KernelLaunch:
     """Return the launch that stores the sums of out * grad along rows to `delta`, on which the backward depends."""
-    args = dict(out_ptr=out, grad_ptr=grad, delta_ptr=delta, rows=delta.numel(), WIDTH=out.shape[-1], BLOCK=block)
-    return KernelLaunch(delta_kernel, (-(-delta.numel() // block),), args)
+    rows = delta.numel()
+    args = dict(out_ptr=out, grad_ptr=grad, delta_ptr=delta, rows=rows, WIDTH=out.shape[-1], BLOCK=DELTA_ROWS)
+    return KernelLaunch(delta_kernel, (-(-rows // DELTA_ROWS),), args)
 
 
-def require(q: Tensor, k: Tensor, v: Tensor, **others: Tensor | None) -> None:
+def require(q: Tensor, k: Tensor, v: Tensor, **others: Tensor) -> None:
     """Refuse what the kernels cannot take here: ValueError for a width, a dtype, or tensors (`others` by name too) that
     are not all like q, contiguous, from a multiple of 16 bytes on; TypeError for bf16 in the interpreter."""
     require_runnable(forward_kernel, q)
@@ -236,8 +228,6 @@ def require(q: Tensor, k: Tensor, v: Tensor, **others: Tensor | None) -> None:
     if q.dtype not in dtypes:
         raise ValueError(f"q is {q.dtype}, the kernels take {dtypes[0]} and {dtypes[1]} here; cast it with .to()")
     for name, tensor in {"q": q, "k": k, "v": v, **others}.items():
-        if tensor is None:
-            continue
         if (tensor.shape, tensor.dtype, tensor.device) != (q.shape, q.dtype, q.device):
             raise ValueError(
                 f"{name} is {[*tensor.shape]} {tensor.dtype} on {tensor.device}, q is {[*q.shape]} {q.dtype} on "
@@ -249,25 +239,22 @@ def require(q: Tensor, k: Tensor, v: Tensor, **others: Tensor | None) -> None:
             raise ValueError(f"{name} starts {past} bytes past a multiple of 16, which TMA needs; .clone() it")
 
 
-def forward(
-    q: Tensor, k: Tensor, v: Tensor, causal: bool, out: Tensor | None = None, lse: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+def forward(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
     """Return out, like q, and lse[batch, heads, length] in fp32. Raises what `require` raises."""
-    require(q, k, v, out=out)
-    out = torch.empty_like(q) if out is None else out
-    lse = q.new_empty(q.shape[:3], dtype=torch.float32) if lse is None else lse
+    require(q, k, v)
+    out = torch.empty_like(q)
+    lse = q.new_empty(q.shape[:3], dtype=torch.float32)
     launch("forward", dict(q_ptr=q, k_of=k, v_of=v, out_of=out, lse_ptr=lse), causal).run(q.device)
     return out, lse
 
 
 def backward(
-    q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, grad: Tensor, causal: bool,
-    dq: Tensor | None = None, dk: Tensor | None = None, dv: Tensor | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, grad: Tensor, causal: bool
+) -> tuple[Tensor, Tensor, Tensor]:
     """Return the gradients of q, k and v for that of out, `grad`, from what `forward` returned. Raises what `require`
     raises."""
-    require(q, k, v, out=out, grad=grad, dq=dq, dk=dk, dv=dv)
-    dq, dk, dv = (torch.empty_like(q) if gradient is None else gradient for gradient in (dq, dk, dv))
+    require(q, k, v, out=out, grad=grad)
+    dq, dk, dv = (torch.empty_like(q) for _ in range(3))
     sums = dict(lse_ptr=lse, delta_ptr=torch.empty_like(lse))
     launch_delta(out, grad, sums["delta_ptr"]).run(q.device)
     launch("dkdv", sums | dict(q_of=q, k_ptr=k, v_ptr=v, grad_of=grad, dk_of=dk, dv_of=dv), causal).run(q.device)

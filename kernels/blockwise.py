@@ -22,7 +22,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels import hopper, persistent, waves
+from kernels import hopper, persistent
 from kernels.contract import BLOCK, Kernel, KernelLaunch, Scales, launch_metadata
 from kernels.persistent import accumulate, store_tile, tile_corner
 from kernels.tiles import Config
@@ -73,6 +73,5 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config, scales: Scales) -
 matmul = Kernel(
     name="blockwise", jit=blockwise_kernel, prepare=prepare, by_block=True, variants=persistent.matmul.variants,
     require=partial(hopper.require, blockwise_kernel, "blockwise", by_block=True),
-    grid=dict(num_stages=(3, 4, 5, 6), group_m=waves.GROUPS, raster=("m", "n"), flatten=(False, True)),
 )  # fmt: skip
 """out[M, N] = x[M, K] @ w[N, K].T in fp8 with scales by block, on a Hopper GPU."""

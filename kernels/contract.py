@@ -92,10 +92,6 @@ class Kernel:
     """(x, w, out=None, scales=None): raises TypeError or ValueError for what the kernel cannot take here."""
     prepare: Callable[..., KernelLaunch]
     """(x, w, out, config): the launch for checked, non-empty tensors. What takes fp8 also takes `scales`."""
-    grid: dict[str, tuple]
-    """Values of fields of its configuration that `kernels.trial` tries, one field at a time."""
-    changes: Sequence[dict[str, Any]] = ()
-    """Changes of several fields at once that it tries, too."""
     by_block: bool = False
     """Whether its scales are by block."""
     variants: Callable[[Config], Sequence[Config]] = lambda config: (config,)
@@ -138,7 +134,7 @@ class Kernel:
         """Return the launch to be compiled and looked at, like those that count: it is never run."""
         x, w, out = example_operands(dtype, rows)
         scales = empty_scales(x, w, self.by_block) if dtype == FP8 else None
-        return self.launch(x, w, out, config, scales)
+        return self.launch(x, w, out[:, : self.columns(w)], config, scales)
 
 
 def example_operands(dtype: torch.dtype, rows: int = EXAMPLE_SIZE) -> list[Tensor]:

@@ -192,7 +192,6 @@ class Decode(Kernel):
 matmul = Decode(
     name="decode", jit=decode_kernel, require=require, prepare=prepare,
     variants=lambda config: [replace(config, split=split) for split in (1, 2)],
-    grid=dict(split=(1, 2), num_stages=(3, 4, 5, 6)),
 )  # fmt: skip
 """out[M, N] = x[M, K] @ w[N, K].T for M <= 64, in bf16, fp16 or fp8 (fp32 in the interpreter). With a `split` of 0
 that is chosen for the shape."""

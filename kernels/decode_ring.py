@@ -22,8 +22,6 @@ where that does. The registry leaves it out unless somebody asks.
 
 # ruff: noqa: N803 (kernel arguments: sizes and compile-time constants in capitals, as Triton code has them)
 
-from dataclasses import replace
-
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
@@ -66,7 +64,7 @@ def load_w(w_desc, tile, step, full, ring, pred):
 
 
 @gluon.jit
-def produce(x_desc, w_desc, x_ring, w_ring, full, empty, steps, whole, even, more, SHARED: gl.constexpr):
+def produce(x_desc, w_desc, x_ring, w_ring, full, empty, steps, dealt, SHARED: gl.constexpr):
     """Fill stage after stage, of all this program's pieces in turn, as soon as it has been read. The EARLY first ones
     lack x alone."""
     program = gl.program_id(0)
@@ -75,8 +73,8 @@ def produce(x_desc, w_desc, x_ring, w_ring, full, empty, steps, whole, even, mor
     block_k: gl.constexpr = w_desc.block_type.shape[1]
     stage = 0
     phase = 0
-    for number in range(pieces_of(program, whole, even, more, steps, SHARED)):
-        tile, first, last = piece_of(number, program, programs, whole, even, more, steps, SHARED)
+    for number in range(pieces_of(program, dealt, steps, SHARED)):
+        tile, first, last = piece_of(number, program, programs, dealt, steps, SHARED)
         for step in range(first, last):
             mbarrier.wait(empty.index(stage), phase ^ 1)
             is_late = (number > 0) | (step >= first + EARLY)
@@ -89,7 +87,7 @@ def produce(x_desc, w_desc, x_ring, w_ring, full, empty, steps, whole, even, mor
 @gluon.jit
 def consume(
     x_desc, w_desc, out_ptr, sums_ptr, counters_ptr, x_ring, w_ring, full, empty,
-    M, N, out_row, steps, whole, even, more, SHARED: gl.constexpr,
+    M, N, out_row, steps, dealt, SHARED: gl.constexpr,
 ):  # fmt: skip
     """Multiply what is in every stage. At the end of each tile store it, or share it."""
     program = gl.program_id(0)
@@ -101,8 +99,8 @@ def consume(
     n = gl.arange(0, rows, gl.SliceLayout(1, layout))[:, None]
     stage = 0
     phase = 0
-    for number in range(pieces_of(program, whole, even, more, steps, SHARED)):
-        tile, first, last = piece_of(number, program, programs, whole, even, more, steps, SHARED)
+    for number in range(pieces_of(program, dealt, steps, SHARED)):
+        tile, first, last = piece_of(number, program, programs, dealt, steps, SHARED)
         sums = gl.zeros([rows, tokens], gl.float32, layout)
         for step in range(first, last):
             mbarrier.wait(full.index(stage), phase)
@@ -115,9 +113,10 @@ def consume(
         mbarrier.arrive(empty.index(preceding(stage, full.shape[0])))
         is_last = True
         if SHARED and (first > 0) | (last < steps):
+            whole, even, more = dealt
             shared = tile - whole * programs  # counted from the first tile of the run
             begin = gang_of(shared * steps, even, more)
-            end = last_gang_of(tile, programs, whole, even, more, steps)
+            end = last_gang_of(tile, programs, dealt, steps)
             # Tile and program both grow along the run, so their sum numbers the shares of tiles, each once.
             slots = sums_ptr + shared.to(gl.int64) * (rows * tokens) + n * tokens + m
             gl.store(slots + program * (rows * tokens), sums)
@@ -146,7 +145,8 @@ def decode_ring_kernel(
     full = mbarrier.allocate_mbarrier(batch=STAGES)
     empty = mbarrier.allocate_mbarrier(batch=STAGES)
     steps = gl.cdiv(K, w_desc.block_type.shape[1])
-    tile, first, last = piece_of(0, gl.program_id(0), gl.num_programs(0), whole, even, more, steps, SHARED)
+    dealt = whole, even, more
+    tile, first, last = piece_of(0, gl.program_id(0), gl.num_programs(0), dealt, steps, SHARED)
     nbytes: gl.constexpr = x_desc.block_type.nbytes + w_desc.block_type.nbytes
     for stage in gl.static_range(EARLY):
         mbarrier.init(full.index(stage), count=1)
@@ -166,10 +166,10 @@ def decode_ring_kernel(
                 consume,
                 (
                     x_desc, w_desc, out_ptr, sums_ptr, counters_ptr, x_ring, w_ring, full, empty,
-                    M, N, out_row, steps, whole, even, more, SHARED,
+                    M, N, out_row, steps, dealt, SHARED,
                 ),
             ),
-            (produce, (x_desc, w_desc, x_ring, w_ring, full, empty, steps, whole, even, more, SHARED)),
+            (produce, (x_desc, w_desc, x_ring, w_ring, full, empty, steps, dealt, SHARED)),
         ],
         [1],
     )  # fmt: skip
@@ -209,7 +209,7 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
         x_desc=describe(x, (config.block_m, config.block_k)),
         w_desc=describe(w, (config.block_n, config.block_k)),
         out_ptr=out, sums_ptr=kept.partials, counters_ptr=kept.counters,
-        M=m, N=n, K=k, out_row=out.stride(0), whole=share.whole, even=share.even, more=share.more,
+        M=m, N=n, K=k, out_row=out.stride(0), **share._asdict(),
         STAGES=config.num_stages, SHARED=is_shared, num_warps=config.num_warps,
     )  # fmt: skip
     return KernelLaunch(decode_ring_kernel, (programs,), args)
@@ -217,7 +217,6 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
 
 matmul = Decode(
     name="decode_ring", jit=decode_ring_kernel, require=require, prepare=prepare,
-    variants=lambda config: [replace(config, split=split) for split in (1, 2)],
-    grid=dict(split=(1, 2), num_stages=(3, 4, 5, 6, 7, 9, 11)),
+    variants=decode.matmul.variants,
 )  # fmt: skip
 """out[M, N] = x[M, K] @ w[N, K].T for M <= 64, in bf16 or fp16, on a Hopper GPU."""

@@ -21,18 +21,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels import hopper, waves
-from kernels.contract import (
-    FP8,
-    Kernel,
-    KernelLaunch,
-    Scales,
-    empty_scales,
-    example_operands,
-    launch_metadata,
-    scale_arguments,
-)
-from kernels.persistent import product, scaled, tile_arguments, tile_corner
+from kernels import hopper, persistent
+from kernels.contract import Kernel, KernelLaunch, Scales, launch_metadata
+from kernels.persistent import product, scaled, tile_corner
 from kernels.tiles import Config
 
 
@@ -40,7 +31,7 @@ from kernels.tiles import Config
 def gated_kernel(
     x_desc, w_desc, out_desc, x_scales_ptr, w_scales_ptr, M, N, K,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    GROUP: tl.constexpr, ALONG_N: tl.constexpr, FLATTEN: tl.constexpr,
+    GROUP: tl.constexpr, ALONG_N: tl.constexpr, SUBTILE: tl.constexpr, FLATTEN: tl.constexpr,
 ):  # fmt: skip
     tiles_m = tl.cdiv(M, BLOCK_M)
     tiles_n = tl.cdiv(N, BLOCK_N)
@@ -49,8 +40,8 @@ def gated_kernel(
         acc = product(x_desc, w_desc, m0, n0, K, BLOCK_M, BLOCK_N, BLOCK_K)
         if x_scales_ptr is not None:
             acc = scaled(acc, x_scales_ptr, w_scales_ptr, m0, n0, M, N)
-        gate, up = tl.split(tl.reshape(acc, (BLOCK_M, BLOCK_N // 2, 2)))
-        out_desc.store([m0, n0 // 2], (gate * tl.sigmoid(gate) * up).to(out_desc.dtype))
+        gate, up = tl.split(tl.reshape(acc, (BLOCK_M, BLOCK_N // SUBTILE, SUBTILE)))
+        out_desc.store([m0, n0 // SUBTILE], (gate * tl.sigmoid(gate) * up).to(out_desc.dtype))
 
 
 def interleaved(gate: Tensor, up: Tensor) -> Tensor:
@@ -68,14 +59,8 @@ def require(x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | No
 
 
 def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config, scales: Scales | None = None) -> KernelLaunch:
-    """Return the launch for checked, non-empty tensors."""
-    (m, k), n = x.shape, len(w)
-    tiles = -(-m // config.block_m) * -(-n // config.block_n)
-    args = tile_arguments(x, w, out, replace(config, subtile=2))  # what is stored is half as wide as the tile
-    del args["SUBTILE"]
-    args |= scale_arguments(scales) | {"M": m, "N": n, "K": k, "FLATTEN": config.flatten}
-    args |= {"GROUP": config.group_m, "ALONG_N": config.raster == "n"}
-    return KernelLaunch(gated_kernel, (min(hopper.programs(x.device), tiles),), args)
+    """Return the launch for checked, non-empty tensors. What is stored is half as wide as the tile."""
+    return persistent.prepare(x, w, out, replace(config, subtile=2), scales, gated_kernel)
 
 
 class Gated(Kernel):
@@ -84,14 +69,8 @@ class Gated(Kernel):
     def columns(self, w: Tensor) -> int:
         return len(w) // 2
 
-    def example(self, config: Config, dtype: torch.dtype) -> KernelLaunch:
-        x, w, out = example_operands(dtype)
-        scales = empty_scales(x, w, False) if dtype == FP8 else None
-        return self.prepare(x, w, out[:, : len(w) // 2], config, scales)
-
 
 gated = Gated(
     name="gated", jit=gated_kernel, require=require, prepare=prepare,
-    grid=dict(num_stages=(3, 4, 5), group_m=waves.GROUPS, raster=("m", "n"), flatten=(False, True)),
 )  # fmt: skip
 """out[M, F] = silu(x[M, K] @ gate[F, K].T) * (x[M, K] @ up[F, K].T) in bf16, fp16 or fp8 (fp32 in the interpreter)."""

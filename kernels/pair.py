@@ -16,7 +16,7 @@ Needs Triton 3.8, the first whose mbarriers can be of two CTAs.
 
 from torch import Tensor
 
-from kernels import warpgroup, waves
+from kernels import warpgroup
 from kernels.contract import Kernel, KernelLaunch, Scales, refuse_fp8
 from kernels.tiles import Config, triton_release
 from kernels.warpgroup import describe, warpgroup_kernel
@@ -50,6 +50,5 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
 
 matmul = Kernel(
     name="pair", jit=warpgroup_kernel, require=require, prepare=prepare,
-    grid=dict(num_stages=(3, 4, 5, 6), subtile=(1, 2, 4), group_m=waves.GROUPS, raster=("m", "n")),
 )  # fmt: skip
 """out[M, N] = x[M, K] @ w[N, K].T in bf16 or fp16, on a Hopper GPU."""

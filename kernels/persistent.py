@@ -26,7 +26,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels import hopper, waves
+from kernels import hopper
 from kernels.contract import Kernel, KernelLaunch, Scales, launch_metadata, scale_arguments
 from kernels.hopper import describe
 from kernels.tiled import place_of
@@ -134,6 +134,5 @@ def tile_arguments(x: Tensor, w: Tensor, out: Tensor, config: Config) -> dict[st
 matmul = Kernel(
     name="persistent", jit=persistent_kernel, require=partial(hopper.require, persistent_kernel, "persistent"),
     prepare=prepare, variants=lambda config: [replace(config, flatten=flatten) for flatten in (False, True)],
-    grid=dict(num_stages=(3, 4, 5), subtile=(1, 2), group_m=waves.GROUPS, raster=("m", "n"), flatten=(False, True)),
 )  # fmt: skip
 """out[M, N] = x[M, K] @ w[N, K].T in bf16, fp16 or fp8 (fp32 in the interpreter)."""

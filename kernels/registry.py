@@ -1,4 +1,5 @@
-"""The contenders of a benchmark by name, and where each is found. Importing this imports neither torch nor Triton.
+"""The contenders of a benchmark by name, as registry.toml has them, and where each is found. Importing this imports
+neither torch nor Triton.
 
 A contender's `path` is `package.module:name` of a callable `matmul(x, w, out, scales)` with two methods: `require(x, w,
 out, scales)` raises what it refuses, `describe(x, w, scales)` returns its configuration for these inputs.
@@ -6,13 +7,15 @@ out, scales)` raises what it refuses, `describe(x, w, scales)` returns its confi
 and for one of a user's file, whose path is `FILE::NAME`.
 """
 
+import tomllib
 from collections.abc import Collection
 from dataclasses import KW_ONLY, dataclass
+from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
 from roofline.operations import contenders
-from roofline.operations.contenders import FIRST_CALL_S, Declaration
+from roofline.operations.contenders import Declaration
 
 
 @dataclass(frozen=True)
@@ -29,12 +32,12 @@ class Contender(Declaration):
     """Whether it is measured unless other contenders are asked for."""
     beaten_up_to_m: int = 0
     """Rows of x up to which `decode` is faster on a Hopper, in 16 bits: by default it is not timed at so few."""
-    dtypes: tuple[str, ...] = ()
+    dtypes: Collection[str] = ()
     """By default it is not run in others. Empty: in all."""
-    probes: tuple[str, ...] = ()
+    probes: Collection[str] = ()
     """Kinds of ceilings of its device that it reaches for: "matmul", "read"."""
-    first_call_s: float | None = None
-    """Longest that a first call may take with all it compiles, where that is more than usual."""
+    first_call: str = ""
+    """Which of `FIRST_CALL_S` a first call may take, with all it compiles, where that is more than usual."""
     version: str = ""
     """Of a user's: that of its file when the run began."""
 
@@ -70,36 +73,8 @@ def load(path: str) -> Any:
         ) from None
 
 
-CONTENDERS = {
-    contender.name: contender
-    for contender in (
-        Contender("cublas", "kernels.vendor:cublas", kind="vendor", probes=("matmul", "read")),
-        # The same once more: what a ratio is where there is no difference.
-        Contender("cublas_again", "kernels.vendor:cublas", kind="library"),
-        Contender("cublaslt_best", "kernels.cublaslt:best", kind="library"),
-        Contender("deep_gemm", "kernels.vendor:deep_gemm", kind="library", dtypes=("fp8_block",)),
-        Contender("torch", "kernels.vendor:torch_cpu", kind="vendor", devices="cpu", probes=("matmul", "read")),
-        Contender("numpy", "kernels.vendor:numpy_cpu", kind="library", devices="cpu", probes=("matmul", "read")),
-        Contender(
-            "inductor",
-            "kernels.vendor:inductor",
-            kind="library",
-            default=False,
-            first_call_s=FIRST_CALL_S["tuned"],
-        ),
-        Contender("decode", "kernels.decode:matmul", probes=("read",)),
-        Contender("persistent", "kernels.persistent:matmul"),
-        # On an H200, at 1 to 64 rows: 0.44 to 1.03 of cuBLAS, where decode has 0.94 to 1.11, and behind it each time.
-        Contender("tiled", "kernels.tiled:matmul", beaten_up_to_m=64),
-        # Likewise 0.46 to 0.90; 0.65 to 0.99 on an H100, there too behind decode (both in results/reference).
-        Contender("warpgroup", "kernels.warpgroup:matmul", beaten_up_to_m=64),
-        # Nobody has timed these four.
-        Contender("blockwise", "kernels.blockwise:matmul", dtypes=("fp8_block",)),
-        Contender("warpgroup_blockwise", "kernels.warpgroup:by_block", dtypes=("fp8_block",)),
-        Contender("pair", "kernels.pair:matmul", default=False),
-        Contender("decode_ring", "kernels.decode_ring:matmul", default=False),
-    )
-}
+TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+CONTENDERS = {name: Contender(name, **fields) for name, fields in TABLE.items()}
 
 
 def of_run(options) -> dict[str, Contender]:
@@ -113,7 +88,7 @@ def of_run(options) -> dict[str, Contender]:
             path=place,
             kind="user",
             devices=options.device,
-            first_call_s=FIRST_CALL_S["user"],
+            first_call="user",
             version=versions[place],
         )
     return of_run

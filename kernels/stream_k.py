@@ -25,12 +25,12 @@ ours; results/reference has what they are worth.
 
 # ruff: noqa: N803 (kernel arguments: compile-time constants in capitals, as Triton code has them)
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import triton
 import triton.language as tl
 
-from kernels.tiled import place_of
+from kernels.persistent import tile_corner
 
 
 @triton.jit
@@ -47,8 +47,9 @@ def gang_of(step, even, more):
 
 
 @triton.jit
-def pieces_of(gang, whole, even, more, steps, SHARED: tl.constexpr):
+def pieces_of(gang, dealt, steps, SHARED: tl.constexpr):
     """Return how many pieces a gang has, whole super-tiles among them; all are whole where nothing is SHARED."""
+    whole, even, more = dealt
     if not SHARED:
         return whole + tl.where(gang < more, 1, 0)
     begin, end = begin_of(gang, even, more), begin_of(gang + 1, even, more)
@@ -56,8 +57,9 @@ def pieces_of(gang, whole, even, more, steps, SHARED: tl.constexpr):
 
 
 @triton.jit
-def piece_of(number, gang, gangs, whole, even, more, steps, SHARED: tl.constexpr):
+def piece_of(number, gang, gangs, dealt, steps, SHARED: tl.constexpr):
     """Return piece `number` of a gang: the super-tile, its first step, and the step behind its last."""
+    whole, even, more = dealt
     if not SHARED:
         return gang + number * gangs, 0, steps
     begin, end = begin_of(gang, even, more), begin_of(gang + 1, even, more)
@@ -70,8 +72,9 @@ def piece_of(number, gang, gangs, whole, even, more, steps, SHARED: tl.constexpr
 
 
 @triton.jit
-def last_gang_of(super_tile, gangs, whole, even, more, steps):
+def last_gang_of(super_tile, gangs, dealt, steps):
     """Return the gang that has the last step of a super-tile of the run."""
+    whole, even, more = dealt
     return gang_of((super_tile - whole * gangs + 1) * steps - 1, even, more)
 
 
@@ -81,17 +84,14 @@ def corner_of(
     GROUP: tl.constexpr, ALONG_N: tl.constexpr,
 ):  # fmt: skip
     """Return the first row and column of a member's tile of a super-tile: members are counted along M first."""
-    if ALONG_N:
-        n, m = place_of(super_tile, supers_n, supers_m, GROUP)
-    else:
-        m, n = place_of(super_tile, supers_m, supers_n, GROUP)
+    m, n = tile_corner(super_tile, supers_m, supers_n, 1, 1, GROUP, ALONG_N)  # counted in super-tiles
     return (m * gang_m + member % gang_m) * BLOCK_M, (n * gang_n + member // gang_m) * BLOCK_N
 
 
-@dataclass(frozen=True)
-class Deal:
+class Deal(NamedTuple):
     """What each gang gets: `whole` super-tiles, and of the run of steps `even` or, of the first `more` gangs, one more.
-    Where there is no run, `even` is 0, and the first `more` gangs get one more whole super-tile.
+    Where there is no run, `even` is 0, and the first `more` gangs get one more whole super-tile. Kernels hand the three
+    on as `dealt`.
 
     Counted here, in the host's integers: the products of 64 bits that it takes would spill registers in a kernel.
     """

@@ -17,7 +17,6 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels import waves
 from kernels.contract import Kernel, KernelLaunch, Scales, launch_metadata, refuse_fp8, require_runnable, validate
 from kernels.tiles import Config
 
@@ -100,6 +99,5 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
 
 matmul = Kernel(
     name="tiled", jit=tiled_kernel, require=require, prepare=prepare,
-    grid=dict(num_stages=(2, 3, 4, 5), group_m=waves.GROUPS),
 )  # fmt: skip
 """out[M, N] = x[M, K] @ w[N, K].T in bf16, fp16 or fp32, any row strides."""

@@ -1,10 +1,10 @@
 """Which configuration is the fastest on this card, in some minutes: `python -m kernels.trial [EXPERIMENT]`.
 
-A row of EXPERIMENTS is kernels for Hopper, the tokens that they are tried at, and what is changed. Candidates are the
-tiles that the table has for a shape, as the model of waves orders their work, with those changes. The MOST best by the
-model are compiled and checked; one that does not fit, spills or is wrong is named and left out. The others take turns
-with cuBLAS and with what the first kernel takes at present, in the rounds of `roofline.worker`. Shapes that the model
-expects most from come first, and it ends in time.
+A table of trial.toml is kernels for Hopper, the tokens that they are tried at, and what is changed. Candidates are the
+tiles that `kernels.tiles` has for a shape, as the model of waves orders their work, with those changes. The MOST best
+by the model are compiled and checked; one that does not fit, spills or is wrong is named and left out. The others take
+turns with cuBLAS and with what the first kernel takes at present, in the rounds of `roofline.worker`. Shapes that the
+model expects most from come first, and it ends in time.
 
 The earlier half of the rounds says which is the best, the later half whether it is faster than what is taken at
 present. Then it is an entry in OUT/EXPERIMENT.json, one a line, for exactly that shape and number of SMs. No table is
@@ -18,6 +18,7 @@ import itertools
 import json
 import sys
 import time
+import tomllib
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -49,25 +50,14 @@ MOST, LEAST_ROUNDS, MARGIN = 16, 10, 1.01
 
 
 class Experiment(NamedTuple):
-    kernels: tuple[str, ...]
-    tokens: tuple[int, ...]
-    changes: tuple[dict, ...] = ()
-    """Of a configuration; none: the kernel's own, and its `grid`, one field at a time."""
+    kernels: list[str]
+    tokens: list[int]
+    changes: list[dict[str, list]]
+    """Of a configuration: by field, the values that are tried."""
 
 
-FEW, MANY = (1, 16, 64), (128, 256, 512, 1024, 4096, 8192)
-RASTERS = tuple({"raster": raster, "group_m": group} for raster in "mn" for group in (2, 4, 8, 16))
-WHOLE = {"block_m": 128, "block_k": 64, "subtile": 4, "gang_m": 1, "gang_n": 1, "shared_waves": 0}
-ODD = (WHOLE | {"block_n": 208, "num_stages": 4}, WHOLE | {"block_n": 104, "num_stages": 6})
-"""Tiles that divide the 53248 columns of `up` at any tp; they take Triton 3.9, as `pair` takes 3.8."""
-EXPERIMENTS = {
-    "warpgroup": Experiment(("warpgroup",), MANY),
-    "raster": Experiment(("warpgroup",), MANY, RASTERS),
-    "odd": Experiment(("warpgroup",), (256, 1024, 4096), ODD),
-    "pair": Experiment(("pair",), MANY),
-    "persistent": Experiment(("persistent",), MANY),
-    "decode": Experiment(("decode", "decode_ring"), FEW),
-}
+TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+EXPERIMENTS = {name: Experiment(**row) for name, row in TABLE.items()}
 
 
 def candidate(kernel: str, config: Config) -> Job:
@@ -88,7 +78,7 @@ def candidates(experiment: Experiment, case: Matmul, gpu: GpuSpec) -> dict[Job, 
     return best
 
 
-def modelled(kernel: str, changes: tuple[dict, ...], case: Matmul, gpu: GpuSpec) -> tuple[Config, dict[Config, float]]:
+def modelled(kernel: str, changes: list[dict], case: Matmul, gpu: GpuSpec) -> tuple[Config, dict[Config, float]]:
     """Return what a kernel takes at present, and the seconds that the model has for that and each change of it."""
     shape = case.m, case.n, case.k
     table = tiles.table("sm90")
@@ -98,13 +88,11 @@ def modelled(kernel: str, changes: tuple[dict, ...], case: Matmul, gpu: GpuSpec)
         if row.admits(kernel, *shape, "bf16") and not row.measured:
             free = table.modelled.get(kernel)
             bases.append(tiles.modelled(free, [row.config], *shape, 2, gpu) if free else row.config)
-    if not changes:
-        run = CONTENDERS[kernel].load()
-        changes = [*run.changes]
-        for name, values in run.grid.items():
-            changes += [{name: value} for value in values]
+    combinations = [{}]
+    for fields in changes:
+        combinations += [dict(zip(fields, values, strict=True)) for values in itertools.product(*fields.values())]
     seconds = {}
-    for change, base in itertools.product([{}, *changes], bases):
+    for change, base in itertools.product(combinations, bases):
         config = replace(base, **change)
         ring_bytes = 2 * config.num_stages * (config.block_m + config.block_n) * config.block_k
         if ring_bytes <= table.shared_limit_bytes and not (config.is_odd and config.shared_waves):
@@ -238,7 +226,7 @@ def main(arguments: list[str] | None = None) -> int:
         path = options.out / f"{options.experiment}.json"
         gpu = tiles.machine_of(torch.device("cuda", 0))
     shapes = tuple(options.shapes)
-    cases = Options("cuda", True, "xxl", LAYERS, experiment.tokens, (1, 8), ("bf16",), shapes=shapes)
+    cases = Options("cuda", True, "xxl", LAYERS, tuple(experiment.tokens), (1, 8), ("bf16",), shapes=shapes)
     try:
         conduct(experiment, cases, gpu, began + 60 * options.minutes, path)
     except ValueError as error:

@@ -66,7 +66,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from kernels import hopper, waves
+from kernels import hopper
 from kernels.contract import BLOCK, FP8, Kernel, KernelLaunch, Scales, interpreted, launch_metadata, scale_arguments
 from kernels.persistent import persistent_kernel
 from kernels.stream_k import corner_of, deal, last_gang_of, piece_of, pieces_of
@@ -109,7 +109,7 @@ def preceding(stage, STAGES: gl.constexpr):
 @gluon.jit
 def produce(
     x_desc, w_desc, w_rest_desc, sums_desc, flags_ptr, x_ring, w_ring, full, empty, both, K,
-    supers_m, supers_n, gangs, gang_m, gang_n, whole, even, more,
+    supers_m, supers_n, gangs, gang_m, gang_n, dealt,
     block_m: gl.constexpr, block_n: gl.constexpr, GROUP: gl.constexpr, ALONG_N: gl.constexpr, SHARED: gl.constexpr,
 ):  # fmt: skip
     """Fill stage after stage, of all this program's tiles in turn, as soon as both consumers have read it. Behind a
@@ -125,8 +125,8 @@ def produce(
     member = gl.program_id(0) % size
     stage = 0
     phase = 0
-    for number in range(pieces_of(gang, whole, even, more, steps, SHARED)):
-        super_tile, first, last = piece_of(number, gang, gangs, whole, even, more, steps, SHARED)
+    for number in range(pieces_of(gang, dealt, steps, SHARED)):
+        super_tile, first, last = piece_of(number, gang, gangs, dealt, steps, SHARED)
         m0, n0 = corner_of(super_tile, member, supers_m, supers_n, gang_m, gang_n, block_m, block_n, GROUP, ALONG_N)
         for step in range(first, last):
             mbarrier.wait(empty.index(stage), phase ^ 1)
@@ -146,7 +146,7 @@ def produce(
                 tma_load(w_rest_desc, [n0 + block_n - rest, k0], full.index(stage), w_part)
             stage, phase = following(stage, phase, full.shape[0])
         if SHARED and (first == 0) & (last < steps):
-            until = last_gang_of(super_tile, gangs, whole, even, more, steps)
+            until = last_gang_of(super_tile, gangs, dealt, steps)
             for peer in range(gang + 1, until + 1):
                 flag = flags_ptr + (peer * size + member) * CONSUMERS
                 take_down(flag)
@@ -194,7 +194,7 @@ def as_block(buffer, desc):
 @gluon.jit
 def consume(
     x_desc, w_desc, out_desc, out_rest_desc, sums_desc, sums_ptr, flags_ptr, x_ring, w_ring, staging, full, empty,
-    both, scales, K, supers_m, supers_n, gangs, gang_m, gang_n, whole, even, more,
+    both, scales, K, supers_m, supers_n, gangs, gang_m, gang_n, dealt,
     block_m: gl.constexpr, block_n: gl.constexpr, GROUP: gl.constexpr, ALONG_N: gl.constexpr, SHARED: gl.constexpr,
     BY_BLOCK: gl.constexpr, WHO: gl.constexpr,
 ):  # fmt: skip
@@ -209,8 +209,8 @@ def consume(
     member = gl.program_id(0) % size
     stage = 0
     phase = 0
-    for number in range(pieces_of(gang, whole, even, more, steps, SHARED)):
-        super_tile, first, last = piece_of(number, gang, gangs, whole, even, more, steps, SHARED)
+    for number in range(pieces_of(gang, dealt, steps, SHARED)):
+        super_tile, first, last = piece_of(number, gang, gangs, dealt, steps, SHARED)
         m0, n0 = corner_of(super_tile, member, supers_m, supers_n, gang_m, gang_n, block_m, block_n, GROUP, ALONG_N)
         acc = no_sums(rows, block_n, w_desc.block_type.shape[0], x_desc.layout.cga_layout, x_desc.dtype)
         for step in range(first, last):
@@ -234,7 +234,7 @@ def consume(
             mbarrier.arrive(both.index(preceding(stage, both.shape[0])))
         peers = 0
         if SHARED and (first == 0) & (last < steps):
-            peers = last_gang_of(super_tile, gangs, whole, even, more, steps) - gang
+            peers = last_gang_of(super_tile, gangs, dealt, steps) - gang
         if SHARED and first > 0:
             slot = (gl.program_id(0) * CONSUMERS + WHO).to(gl.int64)
             leave(sums_ptr + slot * (rows * block_n), acc[0], block_n, out_desc.block_type.shape[1], 0)
@@ -447,13 +447,14 @@ def warpgroup_kernel(
         if both is not None:
             mbarrier.init(both.index(stage), count=CONSUMERS)
     fence_async_shared()  # TMA completes barriers through its own proxy; warp_specialize is a barrier for the threads
+    dealt = whole, even, more
     gl.warp_specialize(
         [
             (
                 consume,
                 (
                     x_desc, w_desc, out_desc, out_rest_desc, sums_desc, sums_ptr, flags_ptr, x_ring, w_ring, staging,
-                    full, empty, both, scales, K, supers_m, supers_n, gangs, gang_m, gang_n, whole, even, more,
+                    full, empty, both, scales, K, supers_m, supers_n, gangs, gang_m, gang_n, dealt,
                     BLOCK_M, BLOCK_N, GROUP, ALONG_N, SHARED, BY_BLOCK, 0,
                 ),
             ),
@@ -461,7 +462,7 @@ def warpgroup_kernel(
                 consume,
                 (
                     x_desc, w_desc, out_desc, out_rest_desc, sums_desc, sums_ptr, flags_ptr, x_ring, w_ring, staging,
-                    full, empty, both, scales, K, supers_m, supers_n, gangs, gang_m, gang_n, whole, even, more,
+                    full, empty, both, scales, K, supers_m, supers_n, gangs, gang_m, gang_n, dealt,
                     BLOCK_M, BLOCK_N, GROUP, ALONG_N, SHARED, BY_BLOCK, 1,
                 ),
             ),
@@ -469,7 +470,7 @@ def warpgroup_kernel(
                 produce,
                 (
                     x_desc, w_desc, w_rest_desc, sums_desc, flags_ptr, x_ring, w_ring, full, empty, both,
-                    K, supers_m, supers_n, gangs, gang_m, gang_n, whole, even, more,
+                    K, supers_m, supers_n, gangs, gang_m, gang_n, dealt,
                     BLOCK_M, BLOCK_N, GROUP, ALONG_N, SHARED,
                 ),
             ),
@@ -544,7 +545,7 @@ def prepare(
         sums_desc=None, sums_ptr=None, flags_ptr=None,
         **scale_arguments(scales), M=m if scales else None, N=n if scales else None,
         K=k, supers_m=supers_m, supers_n=supers_n, gangs=gangs, gang_m=config.gang_m, gang_n=config.gang_n,
-        whole=dealt.whole, even=dealt.even, more=dealt.more,
+        **dealt._asdict(),
         BLOCK_M=config.block_m, BLOCK_N=config.block_n, STAGES=config.num_stages, BUFFERS=min(2, config.subtile),
         GROUP=config.group_m, ALONG_N=config.raster == "n", SHARED=is_shared, BY_BLOCK=by_block,
         CONSUMER_REGISTERS=CONSUMER_REGISTERS, PRODUCER_REGISTERS=PRODUCER_REGISTERS,
@@ -589,15 +590,6 @@ def sums_width(config: Config, itemsize: int) -> int:
     return config.block_n * config.block_k * itemsize // (2 * config.block_m)
 
 
-GANGS = [
-    {"gang_m": gang_m, "gang_n": gang_n, "shared_waves": shared_waves}
-    for gang_m, gang_n in ((2, 1), (2, 2), (4, 1), (4, 3), (8, 1))
-    for shared_waves in (1, 2)
-]
-"""What `kernels.trial` tries. In gangs_trial.txt (results/reference, an H100) one of these was the best gang, or within
-1.6 % of it, for each shape of 512 rows and more."""
-
-
 class Warpgroup(Kernel):
     def example(self, config: Config, dtype: torch.dtype) -> KernelLaunch:
         """Return the launch for gangs of one, which is the same code."""
@@ -609,13 +601,11 @@ matmul = Warpgroup(
     variants=lambda config: [
         replace(config, shared_waves=shared) for shared in sorted({0, 0 if config.is_odd else config.shared_waves or 2})
     ],
-    grid=dict(num_stages=(3, 4, 5, 6), subtile=(1, 2, 4), group_m=waves.GROUPS, raster=("m", "n")), changes=GANGS,
 )  # fmt: skip
 """out[M, N] = x[M, K] @ w[N, K].T in bf16, fp16 or fp8, on a Hopper GPU."""
 
 by_block = Warpgroup(
     name="warpgroup_blockwise", jit=warpgroup_kernel, require=partial(require, by_block=True),
     prepare=partial(prepare, by_block=True), by_block=True, variants=matmul.variants,
-    grid=dict(num_stages=(3, 4, 5, 6), subtile=(1, 2), group_m=waves.GROUPS, raster=("m", "n")), changes=GANGS,
 )  # fmt: skip
 """The same in fp8 with scales by block."""

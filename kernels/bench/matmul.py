@@ -14,6 +14,7 @@ from kernels.contract import FP8, Scales, dtype_name, empty_out, empty_scales, i
 from kernels.fp8 import LARGEST, quantise
 from kernels.registry import CONTENDERS, baseline, of_run
 from kernels.tiles import DTYPES
+from roofline.operations.contenders import FIRST_CALL_S
 from roofline.operations.matmul import Matmul, sweep
 from roofline.theory.models import parse as parse_model
 from roofline.theory.work import ITEMSIZE
@@ -23,9 +24,6 @@ from roofline.worker.ceilings import Probe
 from roofline.worker.machine import describe, worker_bytes
 from roofline.worker.prepared import SKIPPED, TOLERANCE, VENDOR_TOLERANCE, Entrant, PreparedCase, Rejection, unwatched
 from roofline.worker.rounds import StopRule
-
-if find_spec("triton"):
-    from kernels.bench import instruments
 
 ROTATION = 8
 """Operands rotate through this many times the last-level cache: twice it would do if caches forgot the oldest first."""
@@ -93,7 +91,7 @@ class Runner(runner.Runner):
             return refused or Entrant(name, call, "", config, error, facts, lambda: check()[1], look=look)
 
         for name in self.with_baseline(prepared, names):
-            prepared.enter(name, partial(entrant, name), contenders[name].first_call_s)
+            prepared.enter(name, partial(entrant, name), FIRST_CALL_S.get(contenders[name].first_call))
         prepared.has_call_costs = options.device == "cuda" and case.m <= FEW_ROWS
         size = len(sets) * case.work.device_bytes
         prepared.cache = f"cold: {len(sets)} sets of operands in rotation, {size / 2**20:.0f} MiB in all"
@@ -140,7 +138,9 @@ class Runner(runner.Runner):
         """Return the gate and the SM clock, which are Triton kernels, where a GPU is timed and Triton is there."""
         if self.options.device != "cuda" or not self.options.timed or not find_spec("triton"):
             return None
-        return instruments.Instruments
+        from kernels.bench.instruments import Instruments
+
+        return Instruments
 
 
 def candidate_of(name: str) -> str:

@@ -180,9 +180,7 @@ class Runner(matmul.Runner):
         there = matmul.machine(options.device)["memory_bytes"]
         memory = f"needs {needs / 1e9:.1f} GB by formula, {there / 1e9:.1f} there"
         if needs > there:
-            prepared.rejected = {
-                name: Rejection(SKIPPED, f"{name}: {memory}") for name in self.with_baseline(prepared, names)
-            }
+            prepared.rejected = {name: Rejection(SKIPPED, f"{name}: {memory}") for name in names}
             return prepared
         trainer = Trainer(case, options)
         # Inputs stay: a step changes the weights itself.

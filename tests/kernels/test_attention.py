@@ -67,12 +67,9 @@ def test_scores_far_from_zero_overflow_nowhere(tensors):
     assert all(gradient.isfinite().all() for gradient in attention.backward(q, k, v, out, lse, grad, False))
 
 
-def test_results_go_where_they_are_wanted_and_are_those_of_autograd(tensors):
-    q, k, v, grad = tensors(32, 70)
-    out, dq, dk, dv = (torch.full_like(q, torch.nan) for _ in range(4))
-    result, lse = attention.forward(q, k, v, True, out)
-    gradients = attention.backward(q, k, v, out, lse, grad, True, dq, dk, dv)
-    assert all(a is b for a, b in zip((result, *gradients), (out, dq, dk, dv), strict=True))
+def test_results_are_those_of_autograd(tensors):
+    q, k, v, _ = tensors(32, 70)
+    out, lse = attention.forward(q, k, v, True)
     leaves = [tensor.requires_grad_() for tensor in (q, k, v)]
     graph = attention.attention(*leaves, True)
     assert len(graph.grad_fn.saved_tensors) == len((q, k, v, out, lse))

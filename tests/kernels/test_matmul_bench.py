@@ -12,6 +12,7 @@ import torch
 from kernels import tiled, vendor
 from kernels.bench import checks, matmul
 from kernels.registry import CONTENDERS
+from roofline.operations.contenders import FIRST_CALL_S
 from roofline.operations.matmul import Matmul, sweep
 from roofline.operations.options import Options
 from roofline.worker import device_errors
@@ -160,7 +161,7 @@ def test_each_first_call_is_told_before_it_begins_and_may_be_refused(contender):
     calls = events.count("called")
     assert "hung in its first call" in prepare(first_call=first_call).rejected["numpy"].reason
     assert events.count("called") == calls
-    assert CONTENDERS["inductor"].first_call_s == 1800
+    assert FIRST_CALL_S[CONTENDERS["inductor"].first_call] == 1800
 
 
 def test_lost_device_ends_the_share(contender, monkeypatch):

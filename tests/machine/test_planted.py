@@ -35,8 +35,8 @@ WAIT = "ready = wait(flags, chunk, wanted, lost_ptr, first_flag + chunk, patienc
 UNORDERED, EARLY = "no order between", "before they were due"
 DUE = "            device.wait_value(route.let_go[number - 1, 1:], route.runs)\n"
 COPY = "                self.copy(*ends)\n"
-TOLD_BY_STREAM = "            device.write_value(route.flags[index:], route.runs)\n\n\ndef slices"
-COPIED_LATE = TOLD_BY_STREAM.replace("\n\n", f"\n            for ends in route.copies[index]:\n{COPY}\n", 1)
+TOLD_BY_STREAM = f"{DUE}            device.write_value(route.flags[index:], route.runs)\n"
+COPIED_LATE = f"{TOLD_BY_STREAM}            for ends in route.copies[index]:\n{COPY}"
 # The case that is run. By mistake: what is replaced in its file, and by what; and what the machine says of it.
 MISTAKES = {
     "warpgroup": {
