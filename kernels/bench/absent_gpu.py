@@ -1,7 +1,7 @@
 """A Hopper GPU that is not there: kernels are compiled for it in place of being run, on tensors without memory.
 
-Operands are torch's `meta` tensors: they have a shape, strides and an address. What is read from one is 0, and no
-result is looked at. What Triton's launcher builds for itself, with the driver's library, is not built here.
+Operands are torch's `meta` tensors: they have a shape, strides and an address. A read of one gives 0, and nobody looks
+at a result. The launcher that Triton builds against the driver's library is not built here.
 """
 
 from collections import Counter
@@ -20,10 +20,10 @@ from kernels.machine.compile import offline
 from roofline.theory import chips
 
 TARGET = 90
-"""The compute capability that is compiled for: Triton makes sm_90a of it."""
+"""The compute capability that kernels are compiled for: Triton makes sm_90a of it."""
 
 ADDRESS = 2**40
-"""Of every tensor's first element: a multiple of 512, as the allocator's are."""
+"""The address of every tensor's first element: a multiple of 512, as the allocator's are."""
 
 READS = {"tolist", "item", "cpu", "__bool__", "__int__", "__float__", "__index__"}
 """Functions of a tensor that look at its elements."""
@@ -78,7 +78,7 @@ class OfCpu(torch.Generator):
 
 
 def place(argument):
-    """Return `meta` for the device `cuda`, and anything else as it is."""
+    """`meta` for the device `cuda`, and anything else as it is."""
     is_device = isinstance(argument, (str, torch.device))
     return "meta" if is_device and torch.device(argument).type == "cuda" else argument
 
@@ -99,13 +99,14 @@ class Launches:
         return SimpleNamespace(function=0)
 
     def note(self, *, src, cache_hit: bool, **about) -> None:
-        """Count a variant, of which Triton tells when it has it."""
+        """Count a variant: Triton calls this once it has compiled or found it."""
         kind = self.found if cache_hit else self.compiled
         kind[src.name] += 1
 
 
 def install(chip: chips.Chip, launches: Launches) -> None:
-    """Stand in for a GPU in this process from now on: `chip`, on which nothing runs. `launches` gets what would."""
+    """Stand in for `chip`, on which nothing runs, in this process from now on. `launches` gets the launches that it
+    would run."""
     major, minor = divmod(TARGET, 10)
     properties = SimpleNamespace(
         name=chip.device_names[0],
@@ -142,7 +143,7 @@ def install(chip: chips.Chip, launches: Launches) -> None:
     backward = kernels.attention.backward
 
     def backward_again(*arguments):
-        with no_memory:  # which torch has left where it goes back through a graph
+        with no_memory:  # torch has left the mode where it goes back through a graph
             return backward(*arguments)
 
     kernels.attention.backward = backward_again

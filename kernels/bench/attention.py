@@ -25,10 +25,10 @@ from roofline.operations.contenders import FIRST_CALL_S
 from roofline.worker.prepared import SKIPPED, VENDOR_TOLERANCE, Entrant, PreparedCase, Rejection, unwatched, verdict
 
 CHECKED_SCORES = {"cpu": 2**24, "cuda": 2**28}
-"""How many scores the check makes in float64, at most: of as many heads, the last ones."""
+"""{device: the most scores that the check makes in float64}. They are those of the last heads, as many as fit."""
 
 RESULTS = {"forward": ("out",), "backward": ("dq", "dk", "dv")}
-"""What a part computes."""
+"""{part of a case: names of the tensors that it computes}."""
 
 SCORES_ALIVE = 4
 """Matrices of scores that a backward pass holds where they are written out: probabilities, scores, and gradients of
@@ -47,7 +47,7 @@ def eager(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
 
 @cache
 def _later(m: int, device: torch.device) -> Tensor:
-    """Return the mask of what no row may see."""
+    """mask[m, m] of the keys that a query may not see: those after it."""
     return torch.ones(m, m, dtype=torch.bool, device=device).triu(1)
 
 
@@ -144,12 +144,12 @@ class Contender:
         return (self.run(*self.operands, self.causal),)
 
     def backward(self) -> Callable[[], tuple[Tensor, ...]]:
-        """Return the call of the backward pass alone, through a graph that is made once."""
+        """A call of the backward pass alone, through a graph that is made once."""
         out = self.forward()
         return lambda: torch.autograd.grad(out, self.operands, self.grad, retain_graph=True)
 
     def saved_bytes(self) -> int:
-        """Return the bytes of the tensors that a forward call keeps, each memory once."""
+        """The bytes of the tensors that a forward call keeps. Memory that several of them share counts once."""
         kept = {}
 
         def pack(tensor: Tensor) -> Tensor:
@@ -163,8 +163,8 @@ class Contender:
 
 
 def with_peak(call: Callable, device: str, is_torch: bool) -> tuple[Any, int]:
-    """Return what `call` does, and the most bytes that are allocated at a time while it runs, beside what is there when
-    it begins."""
+    """The result of `call`, and the most bytes that are allocated at a time while it runs, beyond those that are there
+    when it begins."""
     if device == "cuda":
         torch.cuda.synchronize()
         before = torch.cuda.memory_allocated()
@@ -209,7 +209,7 @@ class Runner(matmul.Runner):
             return contender.forward if is_forward else contender.backward()
 
         def recheck(name: str) -> Rejection | None:
-            """With -v, of which all but its own gradient have the other sign."""
+            """Check a call with -v: every result but the gradient of v changes its sign."""
             of_minus = [*(-t for t in right[:2]), *right[2:]]
             return verdict_of(name, call_of(name, -v)(), of_minus)[1]
 
@@ -219,7 +219,7 @@ class Runner(matmul.Runner):
             call = call_of(name, v)
             entrant = Entrant(name, call, recheck=partial(recheck, name))
             if name in COMPILED:
-                call()  # what compiling takes and allocates is not that of a timed call
+                call()  # the time and the memory of compiling are not those of a timed call
             if is_known:
                 return entrant
             results, entrant.facts["peak_bytes"] = with_peak(call, device, name != "numpy")
@@ -239,7 +239,7 @@ class Runner(matmul.Runner):
 
 
 def why_not(name: str, case: Attention, options) -> str | None:
-    """Return why a contender cannot run the case, or must not be timed, here; None if it can."""
+    """Why a contender cannot run the case, or must not be timed, here; None if it can."""
     device = options.device
     if lacking := matmul.not_for(name, case, options, CONTENDERS[device]):
         return lacking
@@ -250,7 +250,7 @@ def why_not(name: str, case: Attention, options) -> str | None:
 
 
 def config(name: str, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> str:
-    """Return which library, or which of its kernels, a contender is."""
+    """The library of a contender with its version, and for `sdpa` the kernels that it chooses."""
     if name == "numpy":
         return f"numpy {numpy.__version__}"
     chosen = ""
@@ -260,7 +260,7 @@ def config(name: str, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> str:
 
 
 def operands(case: Attention, options) -> list[Tensor]:
-    """Return q, k, v and the gradient of out, each [batch, heads, m, width], of normal values."""
+    """q, k, v and the gradient of out, each [batch, heads, m, width], of normal values."""
     numbers = torch.Generator(options.device).manual_seed(options.seed)
     shape = case.batch, case.heads, case.m, case.width
     tensors = []
@@ -271,8 +271,8 @@ def operands(case: Attention, options) -> list[Tensor]:
 
 
 def reference(case: Attention, options) -> list[Tensor]:
-    """Return what the part of a case computes in float64, out or the gradients [heads, m, width], of as many of the
-    last heads as are compared."""
+    """The results of a case's part in float64, out or the gradients, each [heads, m, width]: as many of the last heads
+    as are compared."""
     most = max(1, CHECKED_SCORES[options.device] // case.m**2)
     heads = min(case.batch * case.heads, most)
     parts = []
@@ -288,7 +288,7 @@ def reference(case: Attention, options) -> list[Tensor]:
 
 
 def error_of(result: Tensor, right: Tensor) -> float:
-    """Return the relative Frobenius error of the heads in `right`; NaN or inf where any element of `result` is that."""
+    """The relative Frobenius error of the heads in `right`; NaN or inf where any element of `result` is."""
     if not result.isfinite().all():
         return math.nan if result.isnan().any() else math.inf
     heads = result.detach().flatten(0, 1)[-len(right) :]

@@ -1,9 +1,9 @@
-"""What a contender is checked for before it is timed, and once more after: it computes what was asked for, in each call
-anew, into the tensor it was given, and leaves its inputs as they are.
+"""The checks of a contender, before it is timed and once more after: it computes what was asked for, in each call anew,
+into the tensor that it was given, and leaves its inputs as they are.
 
-The reference is float64, and every element of a result is compared with it: up to EXACT_ROWS rows each by itself,
-beyond them GROUP neighbours of a row by a weighted sum. All products in float64 would take twice what a CPU is timed
-for, and far more of a GPU that has few such units.
+The reference is float64, and every element of a result is compared with it. In results of up to EXACT_ROWS rows each
+element is compared by itself, in larger ones GROUP neighbours of a row as a weighted sum. All products in float64 would
+take a CPU twice the time that it is timed for, and a GPU, which has few such units, far more.
 """
 
 import math
@@ -22,7 +22,7 @@ from roofline.worker.rounds import NOT_JOINED, Inputs
 EXACT_ROWS, GROUP = 256, 16
 
 BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-"""The integers of a float, by its bytes. fp8 has no arithmetic."""
+"""{bytes of a float: the integers of its size, which hold its bits}. fp8 has no arithmetic."""
 
 TAIL = 10
 """The largest error may be so many times the limit of the relative Frobenius error. Rounding to bf16 leaves at most
@@ -31,24 +31,25 @@ In a sum, whose error is that of a typical element times sqrt(GROUP), an element
 refused if it is off by more than 16 % of a typical element in bf16, 3 % in fp16 and 0.06 % in fp32."""
 
 GUARD_ROWS = 64
-"""Before and behind each matrix that is checked: what a kernel without a mask writes there is seen."""
+"""Rows that are checked before and behind each matrix: a kernel without a mask writes there."""
 
 LATER_S = 0.1
-"""After which what a call has left to a thread is done, if it is short."""
+"""Seconds after which a thread has done what a call has left to it, if that is short."""
 
 SLICE = 64 * GROUP
-"""Rows of w that are float64 at once."""
+"""Rows of w that are float64 at a time."""
 
 LOOKED_AT_ROWS, SUMS = 256, 8
-"""Of a timed result: so many of its rows at most, and so many sums of each; of so few rows, each element."""
+"""A look at a timed result takes so many of its rows at most, and so many sums of each; of no more rows than SUMS,
+every element."""
 
 
 class Signs(Inputs):
-    """Inputs whose columns get other signs when they have been used, at random: a flipped bit of each element. That is
-    exact in every dtype, and takes a pass over x, while no product follows from an earlier one."""
+    """Inputs whose columns get random signs once they have been used: one bit of each element is flipped. That is exact
+    in every dtype and takes one pass over x, and no product follows from an earlier one."""
 
     def __init__(self, inputs: list[Tensor], seed: int, then: Callable[[], object] = lambda: None):
-        """`then` follows each change."""
+        """`then` is called after each change."""
         self.inputs = inputs
         self.used = set(range(len(inputs)))
         self.then = then
@@ -102,8 +103,8 @@ class Rotation(Signs):
 
 
 class Rotated:
-    """A call of `run` on the sets of a rotation by turns. Threads are woken on the set of the sample before: a sample
-    gets an x that this call has not seen."""
+    """A call of `run` on the sets of a rotation by turns. Threads are woken by a call on the set of the sample before,
+    so that a sample gets an x that this call has not seen."""
 
     def __init__(self, run: Callable, rotation: Rotation):
         self.run = run
@@ -123,7 +124,7 @@ def random_signs(shape: tuple[int, ...], like: Tensor, numbers: torch.Generator)
 
 
 def bits(tensor: Tensor) -> Tensor:
-    """Return the integers that the elements of a tensor of a floating type are stored as: a view."""
+    """The integers that store the elements of a tensor of a floating type: a view."""
     return tensor.view(BITS[tensor.element_size()])
 
 
@@ -135,8 +136,8 @@ def glance(
     out: Tensor, x: Tensor, w: Tensor, limit: float, numbers: torch.Generator, scales: Scales | None = None
 ) -> Callable[[], str]:
     """Begin to compare some rows of `out` with x @ w.T, by sums over the columns with random signs, which take one pass
-    over w (Freivalds 1977). What is returned says where they differ; "" where they are within `limit`, as `error_of`
-    has it."""
+    over w (Freivalds 1977). The function that is returned says where they differ; "" where they are within `limit`, by
+    the measure of `error_of`."""
     rows = torch.randperm(len(out), generator=numbers, device=out.device)[:LOOKED_AT_ROWS]
     seen = out[rows].double()
     products = w.float()
@@ -168,8 +169,8 @@ def glance(
 
 
 def reference_sums(x: Tensor, w: Tensor, scales: Scales | None = None) -> Tensor:
-    """Return the sums of x @ w.T, or of what fp8 with scales stands for, that `error_of` compares: float64, with no
-    more products than there are sums."""
+    """The sums of x @ w.T that `error_of` compares, with scales those of the values that fp8 stands for: float64, with
+    no more products than there are sums."""
     exact = x.double()
     if scales:
         x_scales, w_scales = scales_of_rows(w, scales)
@@ -184,8 +185,8 @@ def reference_sums(x: Tensor, w: Tensor, scales: Scales | None = None) -> Tensor
 
 
 def error_of(out: Tensor, reference: Tensor) -> float:
-    """Return the relative Frobenius error against `reference_sums`, or the largest error over TAIL if that is more; NaN
-    if any element of `out` was left unwritten."""
+    """The relative Frobenius error against `reference_sums`, or the largest error over TAIL if that is more; NaN if any
+    element of `out` was left unwritten."""
     if out.isnan().any():
         return math.nan
     error = _errors(out, reference)
@@ -194,18 +195,18 @@ def error_of(out: Tensor, reference: Tensor) -> float:
 
 
 def _errors(out: Tensor, reference: Tensor) -> Tensor:
-    """Return by how much the sums of `out` differ from `reference_sums`."""
+    """The differences between the sums of `out` and `reference_sums`."""
     return _weighted_sums(out.T, len(out)).T - reference
 
 
 def _group(m: int) -> int:
-    """Return how many neighbouring rows of w are summed for an out of `m` rows."""
+    """The number of neighbouring rows of w that are summed for an out of `m` rows."""
     return 1 if m <= EXACT_ROWS else GROUP
 
 
 def _weighted_sums(matrix: Tensor, m: int) -> Tensor:
-    """Return the weighted sum of each GROUP neighbouring rows of `matrix`, float64; of each row by itself where `m` is
-    at most EXACT_ROWS. Weights differ within a group, so that exchanged rows do not cancel, and have random signs."""
+    """The weighted sum of each GROUP neighbouring rows of `matrix`, float64; where `m` is at most EXACT_ROWS, of each
+    row by itself. Weights differ within a group, so that exchanged rows do not cancel, and have random signs."""
     group = _group(m)
     numbers = torch.Generator("cpu").manual_seed(0)
     signs = torch.randint(2, (group,), generator=numbers) * 2 - 1
@@ -219,7 +220,7 @@ def _weighted_sums(matrix: Tensor, m: int) -> Tensor:
 
 
 def first_nan(**results: Tensor) -> str:
-    """Return the name and the first row of a result that holds NaN, in words; "" where none does."""
+    """The name and the first row of a result that holds NaN, in words; "" where none does."""
     for name, result in results.items():
         if result.isnan().any():
             place = result.isnan().nonzero()[0].tolist()
@@ -228,7 +229,7 @@ def first_nan(**results: Tensor) -> str:
 
 
 def worst(errors: list[float]) -> float:
-    """Return the largest; NaN where one is."""
+    """The largest error; NaN where one is."""
     return float(torch.tensor(errors, dtype=torch.float64).max())
 
 
@@ -249,12 +250,13 @@ def check(
     limit: float | None = None,
     reference_of_minus: Tensor | None = None,
 ) -> tuple[float, Rejection | None]:
-    """Return the relative error of `run`, and why it is refused: unless it computes x @ w.T, then -x @ w.T anew, into
-    `out`, and leaves x, w and what lies around the three as they are. Raises what `run` raises; all but `out` is
+    """The relative error of `run`, and why it is refused. It is right if it computes x @ w.T, then -x @ w.T anew, into
+    `out`, and leaves x, w and the memory around the three as they are. Raises what `run` raises; all but `out` is
     restored.
 
-    `operands` are x, w, out, and in fp8 scales. `limit` is that of `verdict`. `reference_of_minus` is what becomes of
-    -x, where that is not -reference."""
+    `operands` are x, w, out, and in fp8 scales. `limit` is that of `verdict`. `reference_of_minus` is the reference for
+    -x, where that is not -reference.
+    """
     x, w, out, *scales = operands
     watched = {"its input x": x, "its input w": w}
     if scales:
@@ -270,7 +272,7 @@ def check(
         _, refused_again = _check_call(
             name, run, operands, reference_of_minus, limit, ", of inputs that it had not seen"
         )
-        bits(x).bitwise_xor_(sign_bit(x))  # last: what is late still reads it
+        bits(x).bitwise_xor_(sign_bit(x))  # last: a late kernel or thread still reads it
     finally:
         written = [place for place, tensor in watched.items() if not are_same_bits(tensor, copies[place])]
         for place in written:
@@ -283,7 +285,7 @@ def check(
 def _check_call(
     name: str, run: Callable, operands: tuple, reference: Tensor, limit: float | None, unseen: str = ""
 ) -> tuple[float, Rejection | None]:
-    """Return the relative error of one call, and why that is too much."""
+    """The relative error of one call, and why it is refused."""
     x, w, out, *scales = operands
     result = run(x, w, out.fill_(math.nan), *scales)
     if problem := not_out(result, out):
@@ -298,7 +300,7 @@ def _check_call(
 
 
 def around(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    """Return up to GUARD_ROWS rows of the memory before and behind a matrix, as far as its storage has them."""
+    """Up to GUARD_ROWS rows of the memory before and behind a matrix, as far as its storage has them."""
     whole = matrix.new_empty(0).set_(matrix.untyped_storage())
     size = GUARD_ROWS * matrix.shape[1]
     first = matrix.storage_offset()
@@ -307,12 +309,13 @@ def around(matrix: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def are_same_bits(a: Tensor, b: Tensor) -> bool:
-    """Return whether two tensors of a floating type are the same: of NaN, too, of which equality says nothing."""
+    """Whether two tensors of a floating type are the same, bit by bit: also where both are NaN, which equals
+    nothing."""
     return torch.equal(bits(a), bits(b))
 
 
 def not_out(result, out: Tensor) -> str:
-    """Return what `result` is where it is not `out`; "" if it is."""
+    """What `result` is, in words, where it is not `out`; "" if it is."""
     if type(result) is Tensor and result.data_ptr() == out.data_ptr() and result.dtype == out.dtype:
         return ""
     kind = f"another tensor, {result.dtype} {[*result.shape]}," if isinstance(result, Tensor) else repr(result)
@@ -320,7 +323,8 @@ def not_out(result, out: Tensor) -> str:
 
 
 def worst_place(out: Tensor, reference: Tensor) -> str:
-    """Return where `out` is the farthest from `reference_sums`, and in how much of it nothing was written."""
+    """Where `out` is the farthest from `reference_sums`, in words; where elements were left unwritten, how many and the
+    first."""
     if unwritten := int(out.isnan().sum()):
         row, column = out.isnan().nonzero()[0].tolist()
         return f"{unwritten} of {out.numel()} elements, the first is out[{row}, {column}]"

@@ -1,7 +1,8 @@
 """Where the time and the memory of a training step go: looked at while nothing is timed.
 
-Time is torch's profiler's, by kinds of kernels, on a CPU of operators. Memory is what the allocator counts on a GPU. On
-a CPU none counts: there it is what each operator returns, and a compiled model has no operators to look at.
+Time comes from torch's profiler, by kinds of kernels, on a CPU by kinds of operators. Memory is what the allocator
+counts on a GPU. No allocator counts on a CPU: memory there is what each operator returns, and a compiled model has no
+operators to look at.
 """
 
 import re
@@ -29,19 +30,19 @@ KINDS = (
     ("elementwise", r"elementwise|reduce|embedding|index|triton_|aten::(add|mul|sum|div|gather|scatter|arange)"),
     ("unattributed", r""),
 )
-"""Kind of a kernel or an operator, and what its name holds, in lower case; the first that fits. The compiler names its
+"""(kind of a kernel or an operator, pattern of its name in lower case): the first that fits. The compiler names its
 kernels for the operators that are fused in them."""
 
 SPANS = r"Optimizer\.|## |Torch-Compiled"
-"""How names of the profiler begin that are of several kernels."""
+"""How the names of events begin that span several kernels."""
 
 CALLS, POINTS = 5, 80
-"""Calls that are looked at together; points of a memory timeline that are kept of each phase."""
+"""Calls that are looked at together; points of a memory timeline that are kept for each phase."""
 
 
 def of_call(step) -> dict:
-    """Return fields of the entry of a `Step`: the shares of its time, its bytes, and its `memory_timeline`, {phase:
-    bytes beyond those at its start}."""
+    """Fields for the entry of a `Step`: the fractions of its time, its bytes, and its `memory_timeline`, {phase: bytes
+    beyond those at its start}."""
     trainer = step.trainer
     fields = {f"{kind}_share": share for kind, share in time_shares(step, trainer.device).items()}
     weights = list(trainer.model.parameters())
@@ -58,10 +59,10 @@ def of_call(step) -> dict:
 
 
 def time_shares(call: Callable[[], object], device: str) -> dict[str, float]:
-    """Return the share of each kind of kernels in the time of a call, and `idle`, in which none ran: in all 1.
+    """The fraction of each kind of kernels in the time of a call, and `idle`, in which none ran: 1 in all.
 
-    On a GPU kernels take as long under the profiler as without it, and calls are timed without. On a CPU they are the
-    profiled ones, and what lies outside of operators is idle.
+    On a GPU kernels take as long under the profiler as without it, and calls are timed without it. On a CPU the calls
+    that are timed are the profiled ones, and time outside of operators is idle.
     """
 
     seconds: list[float] = []
@@ -122,7 +123,7 @@ class LiveBytes(TorchDispatchMode):
         return result
 
     def mark(self) -> int:
-        """Return the number of points, of which the last is of now."""
+        """Add a point for this moment. Returns the number of points."""
         self.points.append(self.live)
         return len(self.points)
 
@@ -135,7 +136,8 @@ def _storages(tree) -> list:
 
 
 def memory(step) -> dict[str, list[int]]:
-    """Return {phase: bytes beyond those at the start of a call}, after each operator, or on a GPU each allocation."""
+    """{phase: bytes beyond those at the start of a call}, after each operator, or on a GPU after each allocation and
+    release."""
     if step.trainer.device == "cpu":
         with LiveBytes() as meter:
             ends = {phase: meter.mark() for phase in step.phases()}
@@ -156,7 +158,7 @@ def memory(step) -> dict[str, list[int]]:
 
 
 def _allocated() -> list[int]:
-    """Return the bytes after each allocation and each release since the history began."""
+    """The bytes after each allocation and each release since the history began."""
     points = []
     live = 0
     for event in torch.cuda.memory._snapshot()["device_traces"][torch.cuda.current_device()]:
@@ -166,6 +168,6 @@ def _allocated() -> list[int]:
 
 
 def _thin(points: list[int]) -> list[int]:
-    """Return the most of each of at most `POINTS` parts."""
+    """The largest point of each of at most `POINTS` parts."""
     step = -(-len(points) // POINTS)
     return [max(points[start : start + step]) for start in range(0, len(points), step)]

@@ -5,8 +5,8 @@ compile. No GPU is needed. The runners are the project's own: they make operands
 contender as they do before they time it, on a GPU that is not there (kernels/bench/absent_gpu.py).
 
 How an arm is cut depends on how long its matmul and its link take. So the run is gone through for several speeds, and
-our persistent matmul, by which arms multiply, is called for any number of row blocks. Of attention our own contender
-alone is called.
+our persistent matmul, by which arms multiply, is called for any number of row blocks. Attention and the gated layer are
+called by our own contender alone.
 """
 
 import sys
@@ -27,20 +27,20 @@ from roofline.theory.arms import BLOCKS
 from roofline.worker.prepared import FAILED
 
 HOPPER = ("H100 SXM", "H100 PCIe", "H200")
-"""Chips of that capability: which tiles are taken depends on their SMs and the size of their cache."""
+"""Chips of compute capability 9.0: the choice of tiles depends on their SMs and the size of their cache."""
 
 REACHED_SHARES = (0.5, 0.65, 0.8)
-"""Of the datasheet's FLOP/s, what the matmul of an arm may reach: 0.70 to 0.84 on an H200 and an H100 in the runs of
-results/reference."""
+"""Fractions of the datasheet's FLOP/s that the matmul of an arm may reach: it was 0.70 to 0.84 on an H200 and an H100
+in the runs of results/reference."""
 
 WIRE_SHARE = 0.7
-"""The same of the large matmul that wires are made for."""
+"""The fraction that the large matmul reaches for which wires are made."""
 
 PCIE_BYTES_PER_S = 55e9
-"""About what 16 lanes of generation 5 move."""
+"""About the bytes/s of 16 lanes of generation 5."""
 
 OURS = {"attention": ["flash"], "ffn_gated": ["fused"]}
-"""Contenders by operation, where others are libraries' that cannot be called without a GPU."""
+"""{operation: its contenders that are called}. The others are libraries', which cannot be called without a GPU."""
 
 
 def install(chip: chips.Chip, launches: absent_gpu.Launches) -> None:
@@ -50,7 +50,7 @@ def install(chip: chips.Chip, launches: absent_gpu.Launches) -> None:
 
 
 def chosen(case, chip: chips.Chip, reached_share: float) -> dict:
-    """Return what an earlier process would have chosen for a case over a wire, had it been on `chip`: see
+    """What an earlier process would have chosen for a case over a wire, had it been on `chip`: see
     `roofline.worker.runner.Runner.earlier`."""
     datasheet = chip.flops[case.dtype]
     wire = wires.parse(case.wire)
@@ -63,8 +63,8 @@ def chosen(case, chip: chips.Chip, reached_share: float) -> dict:
 
 
 def launch_row_blocks(case) -> None:
-    """Multiply rows of `case` by our persistent matmul: any number of the most blocks there may be, by its weights and
-    by those of the other way, as a layer's second matmul has them."""
+    """Multiply rows of `case` by our persistent matmul: one of the most blocks that there may be, two, and so on up to
+    all. The weights are those of `case`, and those of a layer's second matmul, whose n and k are exchanged."""
     persistent = CONTENDERS["persistent"].load()
     blocks = max(BLOCKS)
     about = dict(dtype=DTYPES[case.dtype], device="cuda")
@@ -75,8 +75,8 @@ def launch_row_blocks(case) -> None:
 
 
 def launch_all(options: Options, chip: chips.Chip, names: list[str]) -> list[str]:
-    """Make every launch of the operations `names` by `options`. Returns who raised, in sentences: what they would have
-    launched after that is not known."""
+    """Make every launch of the operations `names` by `options`. Returns a sentence for each contender that raised: what
+    it would have launched after that is not known."""
     failures = []
     for share in REACHED_SHARES:
         runners = operations.Runners(options)

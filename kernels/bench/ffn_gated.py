@@ -1,11 +1,11 @@
 """How the operation `ffn_gated` runs: its contenders, their checks against float64, and their matmuls alone.
 
-The weights of gate and up lie in one matrix w[2F, D]. `fused` takes its rows by turns and the others by halves, so that
-all read the same memory, and each is compared with the layer that this makes.
+The weights of gate and up lie in one matrix w[2F, D]. `fused` reads its rows as interleaved, the others as two halves.
+So all read the same memory, and each is compared with the layer that its reading makes.
 
-In fp8, with scales by row, x is given in fp8, and torch quantises what lies between: each row by its largest value, as
-serving systems do where no scale was calibrated before (vLLM's dynamic per-token scheme). That takes whole rows, of
-which a tile of a fused kernel has some columns alone, so `fused` leaves it to torch, too.
+In fp8 scales are by row. x is given in fp8, and torch quantises the hidden rows: each by its largest value, as serving
+systems do where no scale was calibrated before (vLLM's dynamic per-token scheme). That takes whole rows, and a tile of
+a fused kernel has only some of their columns, so `fused` leaves it to torch, too.
 """
 
 import math
@@ -30,15 +30,15 @@ from roofline.store.run import PART
 from roofline.worker.prepared import SKIPPED, VENDOR_TOLERANCE, Entrant, PreparedCase, Rejection, unwatched
 
 FP8_TOLERANCE = 4e-2
-"""Of the layer in fp8: to round what lies between to four bits makes an error of 2.6e-2 by itself."""
+"""The tolerance of the layer in fp8: rounding the hidden rows to four bits makes an error of 2.6e-2 by itself."""
 
 LOOKED_AT_ROWS = 16
-"""Of a timed result: for each, the whole hidden row is computed again."""
+"""Rows of a timed result that are looked at: for each, the whole hidden row is computed again."""
 
 
 @dataclass(frozen=True)
 class Weights:
-    """One set, and where what lies between two kernels is written."""
+    """One set of weights, and the tensors that one kernel writes and the next one reads."""
 
     gate_up: Tensor
     """[2F, D]"""
@@ -49,22 +49,22 @@ class Weights:
     hidden: Tensor
     """[m, F], silu(gate) * up"""
     factor: Tensor
-    """[m, F], what is multiplied by `down`: `hidden`, or that in fp8"""
+    """[m, F], the operand that `down` multiplies: `hidden`, or that in fp8"""
     scales: Scales | None = None
-    """Of x and gate_up, in fp8."""
+    """The scales of x and gate_up, in fp8."""
     down_scales: Scales | None = None
-    """Of `factor` and down, in fp8."""
+    """The scales of `factor` and down, in fp8."""
 
 
 def halves(both: Tensor, by_turns: bool, dim: int) -> tuple[Tensor, Tensor]:
-    """Return what belongs to gate and to up along `dim`."""
+    """The parts of gate and of up along `dim`: interleaved where they lie `by_turns`, else one half each."""
     if by_turns:
         return both.unflatten(dim, (-1, 2)).unbind(dim + 1)
     return both.chunk(2, dim)
 
 
 def hidden_rows(x: Tensor, gate_up: Tensor, by_turns: bool, dtype: torch.dtype, scales: Scales | None = None) -> Tensor:
-    """Return silu(x @ gate.T) * (x @ up.T) in `dtype`, some weights at a time."""
+    """silu(x @ gate.T) * (x @ up.T) in `dtype`, a slice of the weights at a time."""
     x = x.to(dtype)
     w_scales = x.new_ones((len(gate_up), 1))
     if scales:
@@ -99,7 +99,7 @@ def run_torch(multiply: Callable[..., Tensor], x: Tensor, weights: Weights, out:
 
 
 def quantise_hidden(weights: Weights) -> None:
-    """In fp8, round what lies between by scales of its rows."""
+    """In fp8, round the hidden rows, each by a scale of its own."""
     if weights.down_scales:
         row_scales = weights.down_scales[0]
         torch.linalg.vector_norm(weights.hidden, torch.inf, 1, keepdim=True, dtype=row_scales.dtype, out=row_scales)
@@ -149,22 +149,22 @@ RUN = {
     "fused": run_fused,
     "numpy": run_numpy,
 }
-"""run(x, weights, out) by contender."""
+"""{contender: run(x, weights, out)}."""
 
 MULTIPLY = {"cublas": vendor.run_cublas, "ours": kernels.matmul}
-"""Whose matmuls take turns alone."""
+"""{whose matmuls take turns alone: multiply(x, w, out, scales)}."""
 
 HALVES = {"gate_up": multiply_gate_up, "down": multiply_down}
 
 MULTIPLIED_BY = {"cublas": "cublas", "unfused": "ours", "fused": "ours"}
-"""Contender -> whose matmuls are compared with its layer."""
+"""{contender: whose matmuls are compared with its layer}."""
 
 
 class Rotation(checks.Rotation):
     """Sets of (x, weights, out) by turns."""
 
     def look(self, limit: float, by_turns: bool, result: Tensor) -> Callable[[], str]:
-        """Look at the `result` of the last call in some rows."""
+        """Look at some rows of the `result` of the last call."""
         x, weights, out = self.sets[self.number]
         if problem := checks.not_out(result, out):
             return lambda: problem
@@ -175,7 +175,7 @@ class Rotation(checks.Rotation):
 
 
 def scales_of_down(hidden: Tensor, weights: Weights) -> Scales | None:
-    """Return scales of hidden rows that are not quantised, and of down."""
+    """Scales of hidden rows that are not quantised, and of down."""
     return weights.down_scales and (hidden.new_ones(len(hidden), 1), weights.down_scales[1])
 
 
@@ -192,7 +192,7 @@ class Runner(matmul.Runner):
 
         @cache
         def references(by_turns: bool) -> list[Tensor]:
-            """Return the sums that `checks` compares, of x and of -x."""
+            """The sums that `checks` compares, for x and for -x."""
             sums = []
             for sign in (1, -1):
                 hidden = hidden_rows(x.double() * sign, weights.gate_up, by_turns, torch.float64, weights.scales)
@@ -226,7 +226,7 @@ class Runner(matmul.Runner):
 
 
 def parts(contenders: list[str], rotation: Rotation) -> dict[str, Entrant]:
-    """Return both matmuls alone, of each whose layer is timed."""
+    """Both matmuls alone, for each of `MULTIPLY` that multiplies in a timed layer."""
     entrants = {}
     for by in dict.fromkeys(MULTIPLIED_BY[name] for name in contenders if name in MULTIPLIED_BY):
         for half, run in HALVES.items():
@@ -237,7 +237,7 @@ def parts(contenders: list[str], rotation: Rotation) -> dict[str, Entrant]:
 
 
 def why_not(name: str, case: FfnGated, options, x: Tensor, weights: Weights) -> str | None:
-    """Return why a contender cannot run the case, or must not be timed, here; None if it can."""
+    """Why a contender cannot run the case, or must not be timed, here; None if it can."""
     if lacking := matmul.not_for(name, case, options, CONTENDERS[options.device]):
         return lacking
     if name == "cublas" and not x.is_cuda:
@@ -256,15 +256,15 @@ def why_not(name: str, case: FfnGated, options, x: Tensor, weights: Weights) -> 
 
 
 def config(name: str) -> str:
-    """Return which library a contender is."""
+    """The library, or our kernels, that a contender runs."""
     if name in OURS:
         return "kernels.matmul, silu and product by torch" if name == "unfused" else "kernels.gated, kernels.matmul"
     return f"numpy {numpy.__version__}" if name == "numpy" else f"torch {torch.__version__}"
 
 
 def operands(case: FfnGated, options) -> list[tuple[Tensor, Weights, Tensor]]:
-    """Return sets of x, weights and out, enough of them to leave none in the cache as far as the memory has room. They
-    share what lies between two kernels. Normal values, of sizes that keep out below about 1."""
+    """Sets of x, weights and out, enough of them to leave none in the cache as far as the memory has room. They share
+    the tensors between two kernels. Normal values, of sizes that keep out below about 1."""
     device = options.device
     dtype = result_dtype(DTYPES[case.dtype])
     numbers = torch.Generator(device).manual_seed(options.seed)
@@ -278,7 +278,7 @@ def operands(case: FfnGated, options) -> list[tuple[Tensor, Weights, Tensor]]:
         count = max(1, min(wanted, int(room // case.work.device_bytes)))
 
     def normal(rows: int, columns: int, scale: float = 1.0) -> Tensor:
-        """Return [rows, columns] with memory around it that checks look at."""
+        """Normal values [rows, columns], with memory around them that checks look at."""
         guard = checks.GUARD_ROWS
         whole = torch.randn(rows + 2 * guard, columns, generator=numbers, device=device, dtype=dtype)
         return whole.mul_(scale)[guard : guard + rows]
@@ -297,7 +297,7 @@ def operands(case: FfnGated, options) -> list[tuple[Tensor, Weights, Tensor]]:
 
 
 def in_fp8(x: Tensor, weights: Weights) -> tuple[Tensor, Weights]:
-    """Return x and weights in fp8, and with scales by row."""
+    """x and weights in fp8, with scales by row."""
     x, x_scales = quantise(x)
     gate_up, of_gate_up = quantise(weights.gate_up)
     down, of_down = quantise(weights.down)

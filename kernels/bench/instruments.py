@@ -1,10 +1,10 @@
 """Instruments of a clock, as kernels: a gate that holds a stream until the host opens it, and the SM clock.
 
 The gate lets the host enqueue all of a sample before any of it begins, however long that takes, and gives every sample
-the same idle gap before it. It polls a word of pinned host memory, which the host writes past all streams; by volatile
-loads, since an atomic there is none to the host (CUDA's guide), and could write the old word back over its store. The
-clock is cycles over nanoseconds of one warp: arms that wait run cooler and clock higher, which NVML's figure, an
-average over many samples, cannot tell apart.
+the same idle gap before it. It polls a word of pinned host memory, which the host writes past all streams. Its loads
+are volatile: an atomic operation on such memory is not atomic to the host (CUDA programming guide), and could write the
+old word back over the host's store. The SM clock is the cycles of one warp over its nanoseconds: arms that wait run
+cooler and clock higher, which NVML's figure, an average over many samples, cannot tell apart.
 """
 
 import torch
@@ -16,23 +16,25 @@ from triton.language.extra.cuda import globaltimer
 from kernels.contract import KernelLaunch
 
 GAP_US = 100
-"""The idle gap before a sample, which the host enqueues while the one before runs; longer where that one is short."""
+"""The idle gap before a sample. The host enqueues the sample while the one before runs; the gap is longer where that
+one is short."""
 
 PATIENCE_US = 20_000
 """A gate ends after this, open or not: a call that itself waits for the device would hang behind it. Where the host
-takes longer for a call, after twice what it takes."""
+takes longer for a call, the gate ends after twice that time."""
 
 SPAN_NS = 40_000
-"""Of a reading of the SM clock: the timer's tick is a microsecond at most, and both ends are told to a poll of it."""
+"""The length of a reading of the SM clock: the timer's tick is a microsecond at most, and both ends are exact to one
+poll of it."""
 
 SLOTS = 256
-"""Readings of the SM clock that can be kept: calls in one turn."""
+"""Readings of the SM clock that can be kept: one for each call in a turn."""
 
 
 # A new variant may not be loaded while a gate is closed: it could wait for that.
 @triton.jit(do_not_specialize=["wanted", "gap", "patience"])
 def gate_kernel(flag_ptr, wanted, gap, patience):
-    """Return when the flag, int32 in host memory, has reached `wanted`, or `patience` ends; not before `gap` has. Both
+    """Wait until the flag, int32 in host memory, has reached `wanted`, or `patience` ends; but at least for `gap`. Both
     are in microseconds."""
     spent = tl.zeros((), dtype=tl.int64)
     began = globaltimer()
@@ -49,7 +51,7 @@ def _cycles():
 
 @triton.jit(do_not_specialize=["slot"])
 def clock_kernel(readings_ptr, slot, span_ns):
-    """Count the cycles between two ticks of the timer, `span_ns` apart or little more. readings[slots, 2], int64, are
+    """Count the cycles between two ticks of the timer, `span_ns` apart or little more. readings[slots, 2], int64, holds
     cycles of the SM, and nanoseconds."""
     before = globaltimer()
     began = before
@@ -64,13 +66,13 @@ def clock_kernel(readings_ptr, slot, span_ns):
 
 
 def gate_launch(flag: Tensor, wanted: int, gap: int = GAP_US, patience: int = PATIENCE_US) -> KernelLaunch:
-    """Return the gate that waits for `flag` (int32 [1]) to reach `wanted`."""
+    """The launch of a gate that waits for `flag` (int32 [1]) to reach `wanted`."""
     args = dict(flag_ptr=flag, wanted=wanted, gap=gap, patience=patience, num_warps=1)
     return KernelLaunch(gate_kernel, (1,), args)
 
 
 def clock_launch(readings: Tensor, slot: int) -> KernelLaunch:
-    """Return the reading of the SM clock into `readings[slot]` (int64 [slots, 2]): cycles, nanoseconds."""
+    """The launch that reads the SM clock into `readings[slot]` (int64 [slots, 2]): cycles, nanoseconds."""
     return KernelLaunch(clock_kernel, (1,), dict(readings_ptr=readings, slot=slot, span_ns=SPAN_NS, num_warps=1))
 
 
@@ -107,5 +109,5 @@ class Instruments:
         clock_launch(self._readings, slot).run(self._readings.device)
 
     def sm_clocks_hz(self, count: int) -> list[float]:
-        """Return the SM clock of the readings in the first `count` slots. Waits for the device."""
+        """The SM clock by each reading in the first `count` slots. Waits for the device."""
         return [1e9 * cycles / ns if ns else 0.0 for cycles, ns in self._readings[:count].tolist()]

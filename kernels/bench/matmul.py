@@ -29,20 +29,21 @@ ROTATION = 8
 """Operands rotate through this many times the last-level cache: twice it would do if caches forgot the oldest first."""
 
 FEW_ROWS, SETS_OF_FEW_ROWS = 64, 6
-"""Up to so many rows there are at least so many sets, as far as they fit: a kernel there has the pace of the memory. On
-an H200, where the operands lie in it explained nine tenths of what a slow one varied by."""
+"""Shapes of up to so many rows get at least so many sets, as far as they fit: a kernel there has the pace of the
+memory. On an H200 the place of the operands in the memory explained nine tenths of the variation of a slow kernel."""
 
 RUN, LARGEST_OF_RUN = 512, 3.2
-"""The pool of fp8 has as many normal values in a row, of which the largest is about so large, and 448 in the pool."""
+"""The pool of fp8 holds runs of so many normal values. The largest of a run is about so large, and becomes 448 in the
+pool."""
 
 AT_ONCE = 2**20
 """Elements of that pool that are fp32 at a time."""
 
 PARTS = 4
-"""Of what a CPU's probe of the read bandwidth reads, by turns."""
+"""Parts of the tensor that a CPU's probe of the read bandwidth reads, by turns."""
 
 CHOOSING = StopRule(max_seconds=0.4, min_rounds=3, max_rounds=8, warmup_s=0.05)
-"""Of the turns by which a library's candidate is chosen for a shape."""
+"""The stop rule of the turns that choose a library's candidate for a shape."""
 
 PROBE_SHARE = 24
 """A probe reads at most one part in so many of the memory."""
@@ -54,7 +55,8 @@ PROBED_SHAPES = {
 """m, n and k of the matmuls that reach for a ceiling."""
 
 POOL = 0.6
-"""A shape whose operands take more than this share of the memory gets its own: it may not fit, and the others shall."""
+"""A shape whose operands take more than this fraction of the memory gets tensors of its own: they may not fit, and
+those of the others shall."""
 
 
 class Runner(runner.Runner):
@@ -101,15 +103,16 @@ class Runner(runner.Runner):
         return prepared
 
     def with_baseline(self, prepared: PreparedCase, names: list[str]) -> list[str]:
-        """The contenders that enter, each once: what is timed has the baseline beside it."""
+        """The contenders that enter, each once. A run that is timed has the baseline among them, as the first."""
         first = [prepared.baseline] if self.options.timed else []
         return list(dict.fromkeys([*first, *names]))
 
     def take_fastest(self, case: Matmul, name: str, run, sets: list[tuple]) -> int:
         """Have a library multiply by the fastest of its candidates for a case, and return its number.
 
-        It is chosen in the first process that times the shape: those that check may run beside one another. Others take
-        what that one chose."""
+        The first process that times the shape chooses it: processes that only check may run beside one another. The
+        others take its choice.
+        """
         x, w, out, *scales = sets[0]
         earlier = self.earlier.get(case.id, {})
         number = earlier["facts"].get(candidate_of(name)) if earlier.get("medians_s") else None
@@ -131,11 +134,11 @@ class Runner(runner.Runner):
         return next(filter(None, (reason(contender.load) for contender in users)), "")
 
     def probes(self) -> list[Probe]:
-        """Return no probes on ranks, which have no roof of their own."""
+        """The probes of the roof; none on ranks, which have no roof of their own."""
         return probes(self.options) if self.ranks is ALONE else []
 
     def instruments(self) -> type | None:
-        """Return the gate and the SM clock, which are Triton kernels, where a GPU is timed and Triton is there."""
+        """The gate and the SM clock, which are Triton kernels, where a GPU is timed and Triton is there; else None."""
         if self.options.device != "cuda" or not self.options.timed or not find_spec("triton"):
             return None
         from kernels.bench.instruments import Instruments
@@ -144,12 +147,12 @@ class Runner(runner.Runner):
 
 
 def candidate_of(name: str) -> str:
-    """The fact of a shape that says which candidate of a library was chosen."""
+    """The name of the fact that says which candidate of a library was chosen for a shape."""
     return f"{name}_candidate"
 
 
 def limit_of(contender, dtype: str) -> float:
-    """Return the largest relative error at which a result of `contender` is right."""
+    """The largest relative error at which a result of `contender` is right."""
     if contender.kind in ("vendor", "library"):
         return VENDOR_TOLERANCE[dtype]
     declared = contender.tolerance or getattr(contender.load(), "tolerance", None)
@@ -157,7 +160,7 @@ def limit_of(contender, dtype: str) -> float:
 
 
 def why_not(contender, options, operands: tuple) -> str | None:
-    """Return why `contender` cannot run, or must not be timed, here; None if it can."""
+    """Why `contender` cannot run, or must not be timed, here; None if it can."""
     if options.timed and options.device not in contender.devices:
         kind = "a Triton kernel, " if contender.kind == "triton" else ""
         where = ", ".join(contender.devices)
@@ -170,7 +173,7 @@ def why_not(contender, options, operands: tuple) -> str | None:
 
 
 def not_for(name: str, case, options, timed: tuple[str, ...]) -> str | None:
-    """Return why a contender is none for a case on this device, where those `timed` are; None if it is one."""
+    """Why a contender cannot take a case on this device, where those of `timed` are timed; None if it can."""
     if options.timed and name not in timed:
         return f"it is not timed on the {options.device}; take {', '.join(timed)}"
     if name == "numpy" and case.dtype != "fp32":
@@ -179,8 +182,8 @@ def not_for(name: str, case, options, timed: tuple[str, ...]) -> str | None:
 
 
 def operands(case: Matmul, options) -> list[tuple]:
-    """Return sets of (x[m, k], w[n, k], out[m, n]), in fp8 also of scales, enough of them to leave none in the cache,
-    with memory around each that checks look at.
+    """Sets of (x[m, k], w[n, k], out[m, n]), in fp8 with scales as the fourth, enough of them to leave none in the
+    cache. Around each tensor lies memory that checks look at.
 
     Zero-mean normal values, of a size that keeps `out` below about 1: zeros or ones run faster and lie. All shapes are
     cut from the same three tensors, so that many can be ready at once.
@@ -229,7 +232,7 @@ def operands(case: Matmul, options) -> list[tuple]:
 
 
 def spacing(shape: tuple[int, int]) -> int:
-    """Return the elements from one tensor to the next: whole 512 bytes of the smallest type, for the alignment."""
+    """Elements from one tensor to the next: a multiple of 512, which aligns the smallest type to 512 bytes."""
     return -(-math.prod(shape) // 512) * 512
 
 
@@ -248,8 +251,8 @@ def _pool(elements: int, dtype: torch.dtype, device: str, seed: int, scale: floa
 
 
 def scales_of(x: Tensor, w: Tensor, by_block: bool, generator: torch.Generator) -> Scales:
-    """Return scales by which values of the pool of fp8 are normal again, those of w over the root of K, or half to one
-    and a half of that."""
+    """Scales that make values of the pool of fp8 normal again, those of w over the root of K; each is half to one and a
+    half of that."""
     scales = empty_scales(x, w, by_block)
     sizes = 1.0, 1 / math.sqrt(x.shape[1])
     for factors, size in zip(scales, sizes, strict=True):
@@ -268,11 +271,12 @@ def cache_bytes(device: str) -> int:
 
 
 def beyond_cache_bytes(device: str) -> int:
-    """Return the bytes of a tensor that the last-level cache does not answer for.
+    """The bytes of a tensor that the last-level cache does not answer for.
 
     On a GPU it has at least 2 GiB where the memory allows: they take a third of a millisecond, so that the launch
     weighs nothing. Four of them have to fit into the memory beside operands: a virtual machine may name the cache of
-    its whole host, and a slice of a GPU may have 10 GB."""
+    its whole host, and a slice of a GPU may have 10 GB.
+    """
     wanted = ROTATION * cache_bytes(device)
     if device == "cuda":
         wanted = max(wanted, 2**31)
@@ -280,7 +284,7 @@ def beyond_cache_bytes(device: str) -> int:
 
 
 def probes(options) -> list[Probe]:
-    """Return calls that reach for the ceilings: large matmuls of several shapes, several readers, a copy."""
+    """Calls that reach for the ceilings: large matmuls of several shapes, several readers, a copy."""
     device = options.device
     contenders = []
     for contender in CONTENDERS.values():
@@ -291,16 +295,16 @@ def probes(options) -> list[Probe]:
         x = torch.randn(m, k, device=device).to(DTYPES[dtype])
         w = torch.randn(n, k, device=device).to(DTYPES[dtype])
         operands = [x, w, empty_out(x, w)]
-        if x.dtype == FP8:  # by row, also of scales by block: it is the chip's roof
+        if x.dtype == FP8:  # by row, also where the dtype has scales by block: it is the chip's roof
             x_scales = torch.ones((m, 1), device=device)
             w_scales = torch.ones((1, n), device=device)
             operands.append((x_scales, w_scales))
         for contender in contenders:
             if "matmul" in contender.probes:
                 calls.append(_probe("matmul", contender, f"{m}x{n}x{k}", 2 * m * n * k, [operands], dtype))
-    # Far beyond the last-level cache, which would answer for the memory. On a CPU a part at a time, by turns: a probe
-    # takes its turn beside calls of a fraction of a millisecond. Rows as long as those of the weights: there that
-    # matters.
+    # Tensors lie far beyond the last-level cache, which would answer for the memory. A CPU reads a part at a time, by
+    # turns: a probe takes its turn beside calls of a fraction of a millisecond. Rows are as long as those of the
+    # weights: that matters on a CPU.
     size = beyond_cache_bytes(device)
     count = 1 if device == "cuda" else PARTS
     model = parse_model(options.model)
@@ -325,13 +329,13 @@ def probes(options) -> list[Probe]:
 
 
 def _matvec(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return x, w and out of a product with one row, which reads `matrix` once."""
+    """x, w and out of a product with one row, which reads `matrix` once."""
     return torch.randn_like(matrix[:1]), matrix, matrix.new_zeros(1, len(matrix))
 
 
 def _probe(kind: str, contender, shape: str, amount: int, sets: list, dtype: str | None = None) -> Probe:
-    """Return the probe that multiplies `sets` of (x, w, out) in turn. It sets no ceiling where the contender cannot
-    take them, or what it computes of the first is wrong."""
+    """The probe that multiplies `sets` of (x, w, out) in turn. It sets no ceiling where the contender cannot take them,
+    or its result of the first is wrong."""
     run = contender.load()
     turns = itertools.cycle(sets)
 

@@ -1,9 +1,9 @@
 """What the model of waves predicts for a model's layers: `python -m kernels.waves [RUN] [--model NAME]`.
 
 A call takes `fixed + waves x (FLOP of a tile / rate + per tile)`; its bytes come from memory beside its waves. The
-calls of a run say the three numbers, once for cuBLAS and once for `warpgroup`. Tiles of cuBLAS are in the names of its
-kernels, columns first. For a shape it is taken to choose the best of these by the model, and never to cut K. Below
-LEAST_M tokens bytes decide, and this says nothing.
+three numbers are fitted to the calls of a run, once for cuBLAS and once for `warpgroup`. The tiles of cuBLAS are in the
+names of its kernels, columns first. For each shape cuBLAS is taken to choose the best of these by the model, and never
+to cut K. Below LEAST_M tokens bytes decide, and the model says nothing.
 """
 
 import re
@@ -30,20 +30,21 @@ RUN = Path(__file__).parents[2] / "results/reference/nvidia-h100-80gb-hbm3-2026-
 LEAST_M = 128
 SLOWING = 0.025
 """The rate falls with this power of a call's FLOP: the longer it takes, the lower is the clock under the power cap. Of
-0.02, 0.025 and 0.03 it suits the calls of cuBLAS in `RUN` best, as 5 does of 3 to 8 for BESIDE."""
+0.02, 0.025 and 0.03 it fits the calls of cuBLAS in `RUN` best."""
 BESIDE = 5
-"""Power by which waves and bytes add up: the shorter of the two counts for little."""
+"""Power by which waves and bytes add up: the shorter of the two counts for little. Of 3 to 8 it fits those calls
+best."""
 BOUND = 0.8
-"""Share of a call's time from which on its bytes decide, and it says nothing about waves."""
+"""Where bytes take this fraction of a call's time or more, they decide, and the call says nothing about waves."""
 
 BIG = Config(128, 256, 64, 8, 4)
 DESIGNS = {"128x256": BIG, "128x128": replace(BIG, block_n=128)}
 DESIGNS |= {f"gangs of {gang}": replace(BIG, gang_m=gang, shared_waves=1) for gang in (2, 4, 8)}
-"""Ways of `warpgroup` that are compared with cuBLAS. Gangs are on tiles of 128x256."""
+"""Designs of `warpgroup` that are compared with cuBLAS. Gangs are on tiles of 128x256."""
 
 
 def terms(case: Matmul, tile: Config, gpu: GpuSpec) -> tuple[np.ndarray, float]:
-    """Return what the three numbers are multiplied by, and the seconds of the bytes."""
+    """The factors that the three numbers are multiplied by, and the seconds of the bytes."""
     estimate = cost(case.m, case.n, case.k, 2, tile, gpu)
     stores = estimate.full_waves + (estimate.tail_s > 0)
     waves = stores
@@ -54,8 +55,8 @@ def terms(case: Matmul, tile: Config, gpu: GpuSpec) -> tuple[np.ndarray, float]:
 
 
 def fit(calls: dict, gpu: GpuSpec) -> tuple:
-    """Return the three numbers that fit `calls`, {(case, tile): seconds}, and what predicts the seconds of a call by
-    them."""
+    """The three numbers that fit `calls`, {(case, tile): seconds}, and a function that predicts the seconds of a call
+    by them."""
     rows = []
     for call, time_s in calls.items():
         factors, moved_s = terms(*call, gpu)
@@ -72,7 +73,7 @@ def fit(calls: dict, gpu: GpuSpec) -> tuple:
 
 
 def calls_of(run) -> dict[str, dict]:
-    """Return {contender: {(case, tile): seconds}}."""
+    """{contender: {(case, tile): seconds}} of a run."""
     calls = {"cublas": {}, "warpgroup": {}}
     for row in run.frame().query(f"m >= {LEAST_M} and contender in {[*calls]}").itertuples():
         case = Matmul(row.model, row.layer, row.tp, row.m, row.dtype)

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from roofline.operations.transformer_step import HEAD_WIDTH, VOCABULARY
 
 WEIGHT_STD = 0.02
-"""Of normal initial weights, as in GPT-2."""
+"""Standard deviation of the normal initial weights, as in GPT-2."""
 
 
 class Block(nn.Module):
@@ -23,7 +23,7 @@ class Block(nn.Module):
         self.down = nn.Linear(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return what follows x[b, t, d]."""
+        """The output of the block for x[b, t, d]."""
         heads = self.qkv(self.attention_norm(x)).unflatten(-1, (3, -1, HEAD_WIDTH))  # [b, t, 3, h, d / h]
         q, k, v = heads.permute(2, 0, 3, 1, 4).unbind()
         attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
@@ -51,7 +51,7 @@ class Decoder(nn.Module):
                 weight.fill_(name.endswith("norm.weight"))
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """Return the mean cross entropy of the next tokens, scalar, for int64 `tokens` and `targets` [b, t]."""
+        """The mean cross entropy of the next tokens, scalar, for int64 `tokens` and `targets` [b, t]."""
         x = self.tokens(tokens) + self.positions.weight[: tokens.shape[1]]
         for block in self.blocks:
             x = block(x)

@@ -1,7 +1,7 @@
 """How the operation `transformer_step` runs: one model, whose loss is computed eagerly or compiled, in turns.
 
-Contenders share weights and optimizer, so that a model has room that takes more than half of the memory. Each is
-checked on the same first weights.
+Contenders share weights and optimizer, so that a model fits that takes more than half of the memory. Each is checked on
+the same first weights.
 """
 
 import math
@@ -29,14 +29,15 @@ LEARNING_RATE = 1e-4
 TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 3e-2}
 """Largest relative Frobenius error of all gradients together, and of the loss, against float64, by mode."""
 LEARNED = 1e-3
-"""Part of the loss by which a first step lowers it at least: on two small models it was 4e-3, and rounding 1e-5."""
+"""A first step lowers the loss by at least this fraction: on two small models it was 4e-3, and rounding 1e-5."""
 FIRST_S: dict[TransformerStep, float] = {}
-"""Step -> seconds of the first call that any part of it made in this process: the others find the kernels compiled."""
+"""{step: seconds of the first call that any part of it made in this process}. The other parts find the kernels
+compiled."""
 
 
 @contextmanager
 def multiplying(mode: str) -> Iterator[None]:
-    """Let fp32 matmuls be multiplied by TF32 inside in the mode `tf32`, and as fp32 in any other."""
+    """Let fp32 matmuls multiply in TF32 inside, in the mode `tf32`, and in fp32 in any other."""
     flags = torch.backends.cuda.matmul
     before = torch.backends.cuda.matmul.allow_tf32
     flags.allow_tf32 = mode == "tf32"
@@ -47,7 +48,7 @@ def multiplying(mode: str) -> Iterator[None]:
 
 
 def loss_of(model: Decoder, tokens: Tensor, targets: Tensor) -> Tensor:
-    """Return the loss. Compiled for one model it serves others of the same sizes, whose weights are its inputs."""
+    """The loss. Compiled for one model it serves others of the same sizes: their weights are its inputs."""
     return model(tokens, targets)
 
 
@@ -74,7 +75,7 @@ class Trainer:
         self.batch = text[:, :-1].contiguous(), text[:, 1:].contiguous()
 
     def reference(self) -> tuple[float, list[Tensor]]:
-        """Return the loss and the gradients of the first weights in float64, summed up one sequence at a time."""
+        """The loss and the gradients of the first weights in float64, summed up one sequence at a time."""
         model = deepcopy(self.model).double()
         loss = 0.0
         for tokens, targets in zip(*self.batch, strict=True):
@@ -89,7 +90,8 @@ class Step:
 
     long = True
     unheld = True
-    """Hundreds of launches would fill a stream that is held, and wait for it; and a step takes what its host takes."""
+    """A stream that is held has no room for hundreds of launches: the host would wait for it. And the time of a step
+    includes that of its host."""
 
     def __init__(self, trainer: Trainer, *, is_compiled: bool):
         self.trainer = trainer
@@ -110,8 +112,8 @@ class Step:
             return self.run(self.trainer.model, *self.trainer.batch)
 
     def phases(self) -> Iterator[str]:
-        """Make the call, and stop behind each phase, which is named: `start`, once gradients are let go of, `forward`,
-        `backward`, `optimizer`."""
+        """Make the call, and stop behind each phase, whose name is yielded: `start`, once gradients are let go of,
+        `forward`, `backward`, `optimizer`."""
         with multiplying(self.case.dtype):
             self.trainer.model.zero_grad(set_to_none=True)
             yield "start"
@@ -125,10 +127,11 @@ class Step:
                 yield "optimizer"
 
     def check(self, name: str, reference: tuple[float, list[Tensor]]) -> tuple[float, Rejection | None, float]:
-        """Return the error of loss and gradients together on the first weights, why they are wrong, or what a first
-        call leaves behind, and the seconds of the first forward and backward pass, with all that it compiles.
+        """The error of loss and gradients together on the first weights; why they are wrong, or the loss after a first
+        call is; and the seconds of the first forward and backward pass, with all that it compiles.
 
-        Every part is checked by all gradients: a loss near log(vocabulary) says little."""
+        Every part is checked by all gradients: a loss near log(vocabulary) says little.
+        """
         trainer = self.trainer
         trainer.reset()
         began = time.monotonic()
@@ -152,7 +155,7 @@ class Step:
         return error, refused or self.check_again(name, right_loss), first_s
 
     def check_again(self, name: str, right_loss: float) -> Rejection | None:
-        """Return why the loss is not that of the first weights, or of a step not below it; None if it is."""
+        """Why the loss is not that of the first weights, or after a step not below it; None if it is."""
         with multiplying(self.case.dtype):
             loss = self.loss().item()
         if self.case.part == "step":
@@ -219,7 +222,7 @@ class Runner(matmul.Runner):
         return reason(lambda: refuse_tf32(self.options.device, ("fp32",))) or ""
 
     def probes(self) -> list[Probe]:
-        """Return the probes of matmuls in fp32 and bf16; those of fp32 once more by TF32, whose roof is another."""
+        """The probes of matmuls in fp32 and bf16. Those in fp32 are there once more in TF32, which has another roof."""
 
         def by_tf32(call: Callable) -> None:
             with multiplying("tf32"):
