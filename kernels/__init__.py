@@ -14,11 +14,11 @@ WARPGROUP_FROM_M = 256
 
 
 def matmul(x, w, out=None, scales=None):
-    """Return `x[M, K] @ w[N, K].T` of torch tensors, by one of our kernels. On a GPU that is the first that can run of
-    `decode` (64 rows or fewer), then `warpgroup` from 256 rows on, whose last wave is cut along K where that pays, then
-    `persistent` and `tiled`; elsewhere `tiled`. In fp8 `scales` are (x_scales[M, 1], w_scales[1, N]); by block
-    (x_scales[M, K / 128], w_scales[N / 128, K / 128]) they go to `warpgroup_blockwise` from 256 rows on, and to
-    `blockwise`.
+    """`x[M, K] @ w[N, K].T` of torch tensors, by one of our kernels. On a GPU that is the first that can run of
+    `decode` (64 rows or fewer), `warpgroup` (256 rows or more; its last wave is cut along K where that pays),
+    `persistent` and `tiled`; elsewhere it is `tiled`. In fp8 `scales` are (x_scales[M, 1], w_scales[1, N]). Scales by
+    block, (x_scales[M, K / 128], w_scales[N / 128, K / 128]), go to `warpgroup_blockwise` from 256 rows on, and to
+    `blockwise` below.
 
     Raises what the kernel raises: TypeError or ValueError that names the value, the limit and the way out.
     """

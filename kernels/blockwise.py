@@ -5,10 +5,10 @@ is as long as a block: its sums start from zero in the tensor cores, and are sca
 So no sum of more than 128 products has the tensor cores' 14 bits (`kernels.fp8`).
 
 Two sets of sums are two times the registers: 128x128 is the largest tile without spills, and 64x128 is for few rows.
-The tensor cores wait while sums are added, but for what the other warpgroup gives them, which loads hold back, too: in
-`kernels.warpgroup` they have nobody's pace but their own. So this loses to `kernels.persistent` by row, of which it has
-grid, loads and epilogue. Nobody has timed it. Wins where a row has outliers that would take all others' bits: of
-accuracy, not of time.
+While one warpgroup adds its sums, the tensor cores have the other's products alone, and loads hold both back: in
+`kernels.warpgroup` each warpgroup goes at its own pace. So this loses to `kernels.persistent` by row, whose grid, loads
+and epilogue it has. Nobody has timed it. Wins where a row has outliers that would take all others' bits: it wins
+accuracy, not time.
 
 Sources: DeepSeek-V3's report (arXiv:2412.19437, 3.3) and https://github.com/deepseek-ai/DeepGEMM, whose contract of
 scales this is.
@@ -33,7 +33,7 @@ def product(
     x_desc, w_desc, x_scales_ptr, w_scales_ptr, m0, n0, M, K,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """Return the scaled sums of the tile of out at rows m0.. and columns n0.., along all of K."""
+    """The scaled sums of the tile of out at rows m0.. and columns n0.., along all of K."""
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     blocks = tl.cdiv(K, BLOCK_K)
     m = m0 + tl.arange(0, BLOCK_M)
@@ -61,7 +61,7 @@ def blockwise_kernel(
 
 
 def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config, scales: Scales) -> KernelLaunch:
-    """Return the launch for checked, non-empty tensors."""
+    """The launch for checked, non-empty tensors."""
     if config.block_k != BLOCK or BLOCK % config.block_n:
         raise ValueError(
             f"{config} takes {config.block_n}x{config.block_k} of w at a time, which has to lie in one block of "

@@ -1,13 +1,13 @@
-"""What every kernel of this package promises, and the checks of that.
+"""The contract of every kernel of this package, and its checks.
 
 The contract is `out[M, N] = x[M, K] @ w[N, K].T`: weights lie as `nn.Linear` stores them, rows may have any stride,
 products are summed in fp32, and `out` may be preallocated.
 
 In fp8 (e4m3) it is `out = x_scales[M, 1] * w_scales[1, N] * (x @ w.T)`, rounded to bf16 once: the two scales, fp32, are
-given as `scales=(x_scales, w_scales)` exactly where x is fp8. Or they are by block, of 1 x 128 elements of x and of 128
-x 128 of w: x_scales[M, K / 128] and w_scales[N / 128, K / 128], rounded up, by which the products of a block are
-multiplied. These x_scales lie by columns: those of a step along K are neighbours. How exact sums are, `kernels.fp8`
-says.
+given as `scales=(x_scales, w_scales)` exactly where x is fp8. Or scales are by block, one for 1 x 128 elements of x and
+one for 128 x 128 of w: x_scales[M, K / 128] and w_scales[N / 128, K / 128], sizes rounded up. They multiply the
+products of a block. These x_scales are column-major: those of a step along K are neighbours. `kernels.fp8` says how
+exact sums are.
 
 Legend for shape suffixes: M rows of x, N rows of w (columns of out), K the summed dimension.
 """
@@ -49,9 +49,9 @@ class KernelLaunch:
 
 
 def launch_metadata(grid: tuple, kernel: Any, args: dict[str, Any]) -> dict[str, Any]:
-    """Return what a profiler as Proton shows of a launch of out[M, N] = x[M, K] @ w[N, K].T: its name with the sizes,
-    FLOP, and the least bytes that it moves. Triton calls it where a profiler asks for it, with the kernel's metadata
-    and all arguments."""
+    """The metadata of a launch of out[M, N] = x[M, K] @ w[N, K].T that a profiler as Proton shows: its name with the
+    sizes, FLOP, and the least bytes that it moves. Triton calls this where a profiler asks for it, with the kernel's
+    metadata and all arguments."""
     tensors = {}
     for name in ("x", "w", "out"):
         tensors[name] = args[f"{name}_desc"].base if f"{name}_desc" in args else args[f"{name}_ptr"]
@@ -68,14 +68,14 @@ def launch_metadata(grid: tuple, kernel: Any, args: dict[str, Any]) -> dict[str,
 
 @dataclass(frozen=True)
 class Signals:
-    """A link tells a kernel that waits through these which transfers are here: a flag for each, in their order."""
+    """The flags by which a link tells a waiting kernel which transfers are here: one for each, in their order."""
 
     flags: Tensor
     """int32, on the device."""
     wanted: int
     """A flag that has grown to this is up: the transfer's data may be read. Flags are never reset."""
     lost: Tensor
-    """int32 [1]: the kernel leaves 1 + the number of the first flag that it gave up here, after `patience`."""
+    """int32 [1]: 1 + the number of the first flag that the kernel gave up, after `patience`."""
     patience: int
     """Microseconds that a wait may take."""
 
@@ -91,11 +91,11 @@ class Kernel:
     require: Callable[..., None]
     """(x, w, out=None, scales=None): raises TypeError or ValueError for what the kernel cannot take here."""
     prepare: Callable[..., KernelLaunch]
-    """(x, w, out, config): the launch for checked, non-empty tensors. What takes fp8 also takes `scales`."""
+    """(x, w, out, config): the launch for checked, non-empty tensors. A kernel that takes fp8 also takes `scales`."""
     by_block: bool = False
     """Whether its scales are by block."""
     variants: Callable[[Config], Sequence[Config]] = lambda config: (config,)
-    """The configurations that share a tile and are code of their own, or take other ways through it."""
+    """The configurations of the same tile that compile to other code, or take other paths through it."""
 
     def __call__(
         self,
@@ -116,45 +116,45 @@ class Kernel:
         return out.zero_()
 
     def columns(self, w: Tensor) -> int:
-        """Return how wide `out` is."""
+        """The width of `out`."""
         return len(w)
 
     def launch(self, x: Tensor, w: Tensor, out: Tensor, config: Config, scales: Scales | None = None) -> KernelLaunch:
-        """Return the launch for checked, non-empty tensors."""
+        """The launch for checked, non-empty tensors."""
         return self.prepare(x, w, out, config, **({"scales": scales} if scales else {}))
 
     def choose(self, x: Tensor, w: Tensor) -> Config:
-        """Return the configuration for x and w."""
+        """The configuration for x and w."""
         return choose_for(self.name, x, w)
 
     def describe(self, x: Tensor, w: Tensor, scales: Scales | None = None) -> str:
         return str(self.choose(x, w))
 
     def example(self, config: Config, dtype: torch.dtype, rows: int = EXAMPLE_SIZE) -> KernelLaunch:
-        """Return the launch to be compiled and looked at, like those that count: it is never run."""
+        """A launch to be compiled and inspected, like those that count: it is never run."""
         x, w, out = example_operands(dtype, rows)
         scales = empty_scales(x, w, self.by_block) if dtype == FP8 else None
         return self.launch(x, w, out[:, : self.columns(w)], config, scales)
 
 
 def example_operands(dtype: torch.dtype, rows: int = EXAMPLE_SIZE) -> list[Tensor]:
-    """Return x[rows, EXAMPLE_SIZE], w and out of a launch to be compiled. Their memory is never touched."""
+    """x[rows, EXAMPLE_SIZE], w and out of a launch to be compiled. Their memory is never touched."""
     x, w = (torch.empty((height, EXAMPLE_SIZE), dtype=dtype) for height in (rows, EXAMPLE_SIZE))
     return [x, w, empty_out(x, w)]
 
 
 def result_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype of `out` by that of x and w."""
+    """The dtype of `out` for x and w of `dtype`."""
     return torch.bfloat16 if dtype == FP8 else dtype
 
 
 def empty_out(x: Tensor, w: Tensor, **kind) -> Tensor:
-    """Return a new `out` for x and w."""
+    """A new `out` for x and w."""
     return x.new_empty((len(x), len(w)), dtype=result_dtype(x.dtype), **kind)
 
 
 def empty_scales(x: Tensor, w: Tensor, by_block: bool) -> Scales:
-    """Return new scales for x and w, by block or by row."""
+    """New scales for x and w, by block or by row."""
     (m, k) = x.shape
     n = len(w)
     if by_block:
@@ -167,19 +167,20 @@ def empty_scales(x: Tensor, w: Tensor, by_block: bool) -> Scales:
 
 
 def scale_arguments(scales: Scales | None) -> dict[str, Tensor | None]:
-    """Return the arguments of a kernel that are None in all dtypes but fp8."""
+    """The arguments of a kernel for its scales: None in all dtypes but fp8."""
     x_scales, w_scales = scales or (None, None)
     return {"x_scales_ptr": x_scales, "w_scales_ptr": w_scales}
 
 
 def are_by_block(w: Tensor, scales: Scales) -> bool:
-    """Return whether scales are by block. Where one of each is all that there is, as well as of rows, they are not."""
+    """Whether scales are by block. They are by row where their shapes fit both: N is 1, and K is no longer than a
+    block."""
     x_scales, w_scales = scales
     return (x_scales.shape[1], *w_scales.shape) != (1, 1, len(w))
 
 
 def dtype_name(x: Tensor, w: Tensor, scales: Scales | None = None) -> str:
-    """Return the name by which options and case ids call the dtype of x, with its scales."""
+    """The name of the dtype of x, with its scales, in options and case ids."""
     return "fp8_block" if scales and are_by_block(w, scales) else DTYPE_NAMES[x.dtype]
 
 
@@ -271,7 +272,7 @@ def _validate_scales(x: Tensor, w: Tensor, scales: Scales | None) -> None:
 
 
 def _problem(matrix: Tensor, device: torch.device) -> str | None:
-    """Return what breaks the contract about one matrix, beside its dtype; None if nothing does."""
+    """How one matrix breaks the contract, in words, its dtype aside; None if it does not."""
     shape = [*matrix.shape]
     if len(shape) != 2:
         return f"has shape {shape}, rank 2 is needed; fold leading dimensions with .flatten(0, -2)"
@@ -287,7 +288,7 @@ def _problem(matrix: Tensor, device: torch.device) -> str | None:
 
 
 def overlap(a: Tensor, b: Tensor) -> bool:
-    """Return whether two matrices with contiguous rows lie in one storage, and one begins before the other ends."""
+    """Whether two matrices with contiguous rows lie in one storage, and one begins before the other ends."""
     if not a.numel() or not b.numel() or a.untyped_storage()._cdata != b.untyped_storage()._cdata:
         return False
     first, second = sorted((a, b), key=Tensor.storage_offset)
@@ -297,7 +298,7 @@ def overlap(a: Tensor, b: Tensor) -> bool:
 
 
 def reason(require: Callable[..., Any], *args: Any) -> str | None:
-    """Return None when `require(*args)` passes, else the message of the TypeError or ValueError it raised."""
+    """The message of the TypeError or ValueError that `require(*args)` raises; None when it passes."""
     try:
         require(*args)
     except (TypeError, ValueError) as error:
@@ -306,8 +307,8 @@ def reason(require: Callable[..., Any], *args: Any) -> str | None:
 
 
 def interpreted(kernel: Any) -> bool:
-    """Return whether `kernel` is no real `triton.runtime.JITFunction`: then it may be checked, and never timed."""
-    from triton.runtime import JITFunction  # vendors need none
+    """Whether `kernel` is no real `triton.runtime.JITFunction`: then it may be checked, and never timed."""
+    from triton.runtime import JITFunction  # vendors need no Triton
 
     return not isinstance(kernel, JITFunction)
 

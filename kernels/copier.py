@@ -1,19 +1,19 @@
 """The kernels of the GPU links: a paced copier, a pacer of copy engines, a wait for a flag or a counter, a raise of
 counters, a stamp.
 
-The copier is a few small programs (no shared memory, 6,144 registers each, so that one fits on an SM beside a matmul
-that leaves as many: `kernels.inspect`; a vendor's may leave none, and then does without those SMs). All of them copy
-each slice of each transfer together, then spin until its time has come; so the traffic is as even as a wire's. A
-transfer takes its bytes / bandwidth from when it may go, and the one before has gone: that time is handed on from
-launch to launch. What a program copies next is read before it stores what it has, across slices and transfers, so that
-the memory's latency is paid once. Times are those of `globaltimer`, nanoseconds that all SMs share. Each program adds
-one to a transfer's flag, with release at system scope, when its part is written: the transfer is here once the flag has
-grown by the number of programs. Flags are never reset.
+The copier is a few small programs: no shared memory, 6,144 registers each. So one fits on an SM beside a matmul that
+leaves as many (`kernels.inspect`); a vendor's may leave none, and then does without those SMs. All programs copy each
+slice of each transfer together, then spin until its time has come; so the traffic is as even as a wire's. A transfer
+takes its bytes / bandwidth, from when it may go and the one before has gone: that time is handed on from launch to
+launch. A program reads its next part before it stores the one that it has, across slices and transfers, so that the
+memory's latency is paid once. Times are those of `globaltimer`, nanoseconds that all SMs share. Each program adds one
+to a transfer's flag, with release semantics at system scope, when its part is written: the transfer is here once the
+flag has grown by the number of programs. Flags are never reset.
 
 The pacer is one warp. It moves nothing: it lets a stream go on with its copies when their time has come.
 
-What waits is one warp, which looks with acquire. Each thread looks for itself, without shared memory, and no barrier
-stands in a loop that only some may leave.
+A wait is one warp, which reads the flag with acquire semantics. Each thread reads for itself, without shared memory,
+and no barrier stands in a loop that only some threads may leave.
 """
 
 # ruff: noqa: N803 (kernel arguments: compile-time constants in capitals, as Triton code has them)
@@ -53,7 +53,7 @@ def _until(due):
 
 @triton.jit
 def _begin(about, ROWS: tl.constexpr, WORDS: tl.constexpr):
-    """Return a row of the table that `copy_kernel` reads, and what is in the first part of this program."""
+    """The row of the table at `about`, which `copy_kernel` reads, and the words of this program's first part."""
     source = tl.load(about).to(tl.pointer_type(tl.int32))
     target = tl.load(about + 1).to(tl.pointer_type(tl.int32))
     rows, words = tl.load(about + 2).to(tl.int32), tl.load(about + 3).to(tl.int32)  # 64 bits take more registers
@@ -65,8 +65,8 @@ def _begin(about, ROWS: tl.constexpr, WORDS: tl.constexpr):
     return source, target, rows, words, source_row, target_row, tl.load(at, mask=inside)
 
 
-# One transfer as a constant would take more registers. Addresses are those of parts of a list, which align as they may:
-# a new variant may not be loaded while another kernel spins.
+# Specialised for one transfer, the kernel would take more registers. Addresses are those of parts of a list, at any
+# alignment: a new variant may not be loaded while another kernel spins.
 @triton.jit(
     do_not_specialize=["transfers", "slice_rows"],
     do_not_specialize_on_alignment=["flags_ptr", "arrivals_ptr", "ready_ptr", "free_ptr"],
@@ -79,7 +79,7 @@ def copy_kernel(
     started_ptr,  # int32: grows by the number of programs once they run
     arrivals_ptr,  # [transfers, programs] int64
     ready_ptr,  # int64: when the transfers could go
-    free_ptr,  # [transfers + 1] int64: from when on the wire is free for the first, and in the end for who comes behind
+    free_ptr,  # [transfers + 1] int64: from when on the wire is free for the first, then behind each of them
     ns_per_word,
     slice_rows,  # a multiple of ROWS
     ROWS: tl.constexpr,
@@ -104,7 +104,7 @@ def copy_kernel(
                 slice_end = done + slice_rows
                 _until(begin + ((moved + done * words.to(tl.int64)).to(tl.float32) * ns_per_word).to(tl.int64))
         moved += rows * words.to(tl.int64)
-        # So is the first part of the next transfer; after the last, that one's once more.
+        # The first part of the next transfer is on its way, too; behind the last one, its own first part once more.
         about = transfers_ptr + tl.minimum(index + 1, transfers - 1) * 6
         source, target, rows, words, source_row, target_row, part = _begin(about, ROWS, WORDS)
         free = begin + (moved.to(tl.float32) * ns_per_word).to(tl.int64)
@@ -117,15 +117,15 @@ def copy_kernel(
 
 @triton.jit
 def _look(flag_ptr):
-    """Return the flag, with acquire. An atomic's result would go through shared memory."""
+    """The flag, read with acquire semantics. The result of an atomic would go through shared memory."""
     look: tl.constexpr = "ld.acquire.sys.global.b32 $0, [$1];"
     return tl.inline_asm_elementwise(look, "=r,l", [flag_ptr], tl.int32, is_pure=False, pack=1)
 
 
 @triton.jit
 def _nap_and_note(arrived, transfers, flags_ptr, wanted, arrivals_ptr):
-    """Return how many transfers have arrived, given that the first `arrived` have: one more, whose time is noted, where
-    its flag is up by now."""
+    """Nap, and return how many transfers have arrived, given that the first `arrived` have: one more, whose time is
+    noted, where its flag is up by now."""
     number = tl.minimum(arrived, transfers - 1)
     if (arrived < transfers) & (_look(flags_ptr + number) >= wanted):
         tl.store(arrivals_ptr + number, globaltimer())
@@ -138,10 +138,10 @@ def _nap_and_note(arrived, transfers, flags_ptr, wanted, arrivals_ptr):
 def pace_kernel(
     slices_ptr,  # [slices, 3] int64: the transfer of each, and that one's bytes before it, and with it
     slices,
-    let_go_ptr,  # [slices, 2] int32: one more in each run, when a slice may be copied, and when it may be told
+    let_go_ptr,  # [slices, 2] int32: each grows by 1 in a run, when a slice may be copied, and when it may be told
     started_ptr,  # int32: grows by 1 once the pacer runs
-    counters_ptr,  # [transfers] int32: of those that are not ready at once, each may go when it has grown to `raised`
-    ready_ptr,  # [transfers] int64: when that was
+    counters_ptr,  # [transfers] int32: a transfer that is not ready at once may go when its own has grown to `raised`
+    ready_ptr,  # [transfers] int64: when each could go
     free_ptr,  # int64: from when on the wire is free
     flags_ptr,  # [transfers] int32: a transfer is here when it has grown to `wanted`
     arrivals_ptr,  # [transfers] int64: when this was seen
@@ -151,10 +151,10 @@ def pace_kernel(
     wanted,
     ns_per_byte,  # of the wire
     copy_ns_per_byte,  # of the engine
-    patience,  # microseconds: so long after the last slice is due, flags are looked for
+    patience,  # microseconds for which flags are still looked for once the last slice was due
 ):
-    """Let each slice be copied so early that it is here when it is due, and be told no earlier. Both are by the time at
-    which its transfer could go, and the one before was due."""
+    """Let each slice be copied early enough to be here when it is due, and be told no earlier. Both times are counted
+    from when its transfer could go and the one before was due."""
     tl.atomic_add(started_ptr, 1, sem="release", scope="sys")
     arrived = tl.zeros((), dtype=tl.int32)
     due = tl.load(free_ptr)
@@ -179,18 +179,18 @@ def pace_kernel(
         arrived = _nap_and_note(arrived, transfers, flags_ptr, wanted, arrivals_ptr)
 
 
-# They change, and a new variant may not be loaded while one spins.
+# These arguments change, and a new variant may not be loaded while a kernel spins.
 @triton.jit(do_not_specialize=["wanted", "number", "patience"], do_not_specialize_on_alignment=["flag_ptr"])
 def wait_kernel(
     flag_ptr,  # int32, a flag or a counter
     wanted,
-    times_ptr,  # [2] int64: from and to
+    times_ptr,  # [2] int64: begin and end of the wait
     lost_ptr,  # int32: set to `number` if the flag does not come
     number,
     patience,  # microseconds
 ):
-    """Return when the flag has reached `wanted`: what comes after on the stream then finds what it stands for. It is
-    given up past `patience`, or at once where another one was."""
+    """Wait until the flag has reached `wanted`: later work on the stream then finds the data that the flag stands for.
+    The wait is given up past `patience`, or at once where another one was."""
     began = globaltimer()
     tl.store(times_ptr, began)
     spent = tl.zeros((), dtype=tl.int64)
@@ -208,7 +208,7 @@ def wait_kernel(
 
 @triton.jit(do_not_specialize=["first", "end", "by"])
 def raise_kernel(counters_ptr, times_ptr, first, end, by):
-    """Add `by` to the counters from `first` to `end`: what was done on the stream before is found by who waits for
-    them."""
+    """Add `by` to the counters from `first` to `end`: whoever waits for them finds all earlier work of the stream
+    done."""
     for number in range(first, end):
         raise_counter(counters_ptr + number, times_ptr + number, by)

@@ -1,13 +1,13 @@
 """cuBLASLt's matmul by any candidate of its heuristics: a library's best, where torch.mm takes the first.
 
-torch has no way to another candidate on CUDA: its TunableOp knows those of ROCm alone. nvmath-python has one, in six
+torch offers no other candidate on CUDA: its TunableOp knows those of ROCm alone. nvmath-python offers all, with six
 packages more. So this calls the libcublasLt that torch has loaded, through ctypes: four descriptors, the heuristics,
 the matmul. Numbers of its enumerations are those of cublasLt.h of CUDA 12 and 13.
 
-In fp8 scales lie as torch's own calls need them, and sums stay in the tensor cores by row (`kernels.fp8`).
+In fp8 scales lie as torch's own calls need them. With scales by row, sums stay in the tensor cores (`kernels.fp8`).
 
-The best of the candidates is chosen by timing, which is the caller's; see `kernels.bench.matmul`. Loses to torch.mm in
-host time: each call makes a dozen values of C.
+The caller chooses the best candidate, by timing: see `kernels.bench.matmul`. Loses to torch.mm in host time: each call
+makes a dozen values of C.
 """
 
 import ctypes
@@ -23,9 +23,9 @@ from kernels.contract import FP8, Scales, dtype_name, empty_out, result_dtype
 from kernels.workspace import workspace
 
 CANDIDATES = 10
-"""The heuristics are asked for so many."""
+"""The number of candidates that the heuristics are asked for."""
 WORKSPACE_BYTES = 32 * 2**20
-"""What torch gives cuBLAS on a Hopper, for sums of parts of K."""
+"""The workspace that torch gives cuBLAS on a Hopper, for sums of parts of K."""
 MOST_ALIGNED = 256
 """Bytes: the heuristics know no larger alignment."""
 
@@ -36,7 +36,8 @@ SCALE_POINTER, SCALE_MODE = {"w": 17, "x": 18}, {"w": 31, "x": 32}
 SCALE_MODES = {"fp8": {"w": 3, "x": 3}, "fp8_block": {"w": 5, "x": 4}}
 """CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F; BLK128x128_32F and VEC128_32F."""
 MAX_WORKSPACE, MIN_ALIGNMENTS = 1, (5, 6, 7, 8)
-"""Attributes of a preference: of the library's A, our w, its B, our x, and of C and D, both out."""
+"""Attributes of a preference. The alignments are those of the library's A (our w), its B (our x), and C and D (both
+out)."""
 
 
 class Candidate(ctypes.Structure):
@@ -52,18 +53,18 @@ class Candidate(ctypes.Structure):
 
 
 class Layout(NamedTuple):
-    """What the heuristics look at of x[M, K], w[N, K] and out[M, N]."""
+    """The properties of x[M, K], w[N, K] and out[M, N] that the heuristics look at."""
 
     m: int
     n: int
     k: int
     dtype: torch.dtype
     scaled: str
-    """`kernels.contract.dtype_name`, which says what scales are by."""
+    """The name of the dtype by `kernels.contract.dtype_name`, which tells scales by row from those by block."""
     strides: tuple[int, int, int]
     """Elements from row to row of x, w and out."""
     alignment: int
-    """Bytes, of all three."""
+    """Bytes to which all three are aligned."""
     device: int
 
 
@@ -85,7 +86,7 @@ def call(name: str, *arguments) -> None:
 
 
 def made(name: str, *arguments) -> ctypes.c_void_p:
-    """What the library's function `name` makes."""
+    """The handle that the library's function `name` creates."""
     handle = ctypes.c_void_p()
     call(name, ctypes.byref(handle), *arguments)
     return handle
@@ -103,7 +104,7 @@ def set_attribute(of: str, handle: ctypes.c_void_p, number: int, value) -> None:
 
 
 def matrix(rows: int, columns: int, stride: int, dtype: torch.dtype) -> ctypes.c_void_p:
-    """The layout of a matrix by columns, of which each begins `stride` elements behind the one before."""
+    """The layout of a column-major matrix, each column `stride` elements behind the one before."""
     sizes = ctypes.c_uint64(rows), ctypes.c_uint64(columns), ctypes.c_int64(max(stride, rows))
     return made("cublasLtMatrixLayoutCreate", DATA_TYPES[dtype], *sizes)
 
@@ -111,7 +112,8 @@ def matrix(rows: int, columns: int, stride: int, dtype: torch.dtype) -> ctypes.c
 class Plan:
     """The descriptors for operands of one layout, and the candidates for it.
 
-    The library's matrices lie by columns, and each of ours is the transpose of one: out.T[N, M] = w[N, K] @ x.T[K, M].
+    The library's matrices are column-major, and each of ours is the transpose of one: out.T[N, M] = w[N, K] @ x.T[K,
+    M].
     """
 
     def __init__(self, layout: Layout):
@@ -127,14 +129,14 @@ class Plan:
         self._set(DESC_TRANSA, ctypes.c_int32(TRANSPOSED))
         for name, mode in SCALE_MODES.get(layout.scaled, {}).items():
             self._set(SCALE_MODE[name], ctypes.c_int32(mode))
-        if layout.scaled == "fp8":  # as torch is asked to
+        if layout.scaled == "fp8":  # as in torch's own call
             self._set(DESC_FAST_ACCUM, ctypes.c_int8(1))
 
     def _set(self, number: int, value) -> None:
         set_attribute("MatmulDesc", self.operation, number, value)
 
     def set_scales(self, scales: Scales | None) -> None:
-        """Take the scales of fp8. The heuristics want to know that there are such."""
+        """Set the pointers to the scales of fp8. The heuristics want to know that there are such."""
         if scales:
             x_scales, w_scales = scales
             self._set(SCALE_POINTER["x"], ctypes.c_void_p(x_scales.data_ptr()))
@@ -142,7 +144,8 @@ class Plan:
 
     @cached_property
     def candidates(self) -> list[Candidate]:
-        """Those of the heuristics, the fastest first as they see it. Raises ValueError where there is none."""
+        """The candidates of the heuristics, the fastest first by their estimate. Raises ValueError where there is
+        none."""
         preference = made("cublasLtMatmulPreferenceCreate")
         set_attribute("MatmulPreference", preference, MAX_WORKSPACE, ctypes.c_size_t(WORKSPACE_BYTES))
         for attribute in MIN_ALIGNMENTS:
@@ -200,7 +203,7 @@ made_plan = lru_cache(maxsize=1024)(Plan)
 
 
 def plan_for(x: Tensor, w: Tensor, out: Tensor, scales: Scales | None) -> Plan:
-    """Return the plan for operands, which is kept for others of the same layout."""
+    """The plan for operands, which is kept for others of the same layout."""
     operands = x, w, out
     plan = made_plan(
         Layout(
@@ -219,8 +222,8 @@ def plan_for(x: Tensor, w: Tensor, out: Tensor, scales: Scales | None) -> Plan:
 
 
 class Best:
-    """A matmul as `kernels.vendor.Library` is one, by the candidate that was taken for its shape: the first, until
-    `take` says otherwise."""
+    """A matmul like `kernels.vendor.Library`, by the candidate that was taken for its shape: the first, until `take`
+    says otherwise."""
 
     def __init__(self):
         self._taken: dict[tuple, int] = {}
@@ -233,7 +236,7 @@ class Best:
         library()
 
     def candidates(self, x: Tensor, w: Tensor, out: Tensor, scales: Scales | None = None) -> int:
-        """How many there are for these operands."""
+        """The number of candidates for these operands."""
         return len(plan_for(x, w, out, scales).candidates)
 
     def take(self, number: int, x: Tensor, w: Tensor, scales: Scales | None = None) -> None:

@@ -4,15 +4,15 @@ out[M, N] = x[M, K] @ w[N, K].T, where x is gathered over its columns from P ran
 as many programs as there are SMs; each walks its work tiles (`roofline.theory.schedule`): a tile of `out` times a run
 of chunks, in the order of their arrival. Within a work tile a look at the flags says how many chunks are here, and one
 pipelined loop takes them all, then looks again. The accumulator stays in registers across waits; where the table says
-so it is spilled to memory in fp32, exactly, so that the program can go on with another tile. What each table is good
-for stands in `collectives.on_device`.
+so it is spilled to memory in fp32, exactly, so that the program can go on with another tile. `collectives.on_device`
+says what each table is good for.
 
 Wins over launches per chunk or row block, which end with a wave of their own each and pass sums through memory. Loses a
 little where nothing overlaps: each wait drains the pipeline, each look costs a trip to L2.
 
 A chunk must not be loaded ahead of its flag. The loop over looks and the loop over K are nested on purpose: in a flat
-one Triton's pipeliner issues the first loads of a chunk before the wait for it (`kernels.machine` tells). How flags are
-waited for stands in `kernels.signals`.
+one Triton's pipeliner issues the first loads of a chunk before the wait for it (`kernels.machine` tells).
+`kernels.signals` has the wait for a flag.
 
 Source: a flag for each part of a K-gather, staged by rows, is the idea of Iris's all_gather_matmul_hbm_buffer.
 """
@@ -40,7 +40,8 @@ MOST_RANKS = 16  # the order of arrival is packed in 64 bits
 
 @dataclass(frozen=True)
 class TileSchedule:
-    """A table of work tiles on the device, of `tile_schedule`: for a shape, order of arrival, height of row blocks."""
+    """A table of work tiles on the device, made by `tile_schedule` for a shape, an order of arrival and a height of row
+    blocks."""
 
     table: Table
     grid: Grid
@@ -48,8 +49,8 @@ class TileSchedule:
     block_rows: int
     config: Config
     work_tiles: Tensor
-    """int32 [work tiles, 4], program after program: m, n, chunk_from, chunk_to. A tile that has chunks is resumed, and
-    one that lacks some in the end is spilled."""
+    """int32 [work tiles, 4], program after program: m, n, chunk_from, chunk_to. A tile that has chunks already is
+    resumed, and one that lacks some in the end is spilled."""
     first: Tensor
     """int32 [programs + 1]: where in `work_tiles` those of each program begin."""
     spilled: Tensor
@@ -57,11 +58,11 @@ class TileSchedule:
 
     @property
     def spilled_bytes(self) -> int:
-        """Return the bytes of accumulators that one launch writes and reads back."""
+        """The bytes of accumulators that one launch writes and reads back."""
         return 2 * tables.spills(self.table) * self.config.block_m * self.config.block_n * 4
 
 
-# They change from launch to launch, and a new variant may not be loaded while one spins.
+# These arguments change from launch to launch, and a new variant may not be loaded while a kernel spins.
 @triton.jit(
     do_not_specialize=["wanted", "order", "patience", "row_tiles", "column_tiles"],
     do_not_specialize_on_alignment=["flags_ptr", "lost_ptr"],
@@ -78,7 +79,7 @@ def flagged_kernel(
 ):  # fmt: skip
     steps: tl.constexpr = CHUNK // BLOCK_K
     program = tl.program_id(0)
-    order = order.to(tl.int64)  # a short one comes as 32 bits
+    order = order.to(tl.int64)  # a small value comes as 32 bits
     ready, ready_flag = 0, -1
     for work_tile in range(tl.load(first_ptr + program), tl.load(first_ptr + program + 1)):
         row = work_tiles_ptr + work_tile * 4
@@ -117,9 +118,9 @@ def tile_schedule(
 ) -> TileSchedule:
     """Put `table`, which has all of `grid` with all chunks, on `device`.
 
-    `order`: chunk numbers in the order of arrival, the own one first. `block_rows`: rows of a row block, the height of
-    the pieces that flags are of; M where the rows are not cut. Raises ValueError for more than MOST_RANKS ranks, and
-    tiles that lie across row blocks.
+    `order`: chunk numbers in the order of arrival, the own one first. `block_rows`: rows of a row block, which has
+    flags of its own; M where the rows are not cut. Raises ValueError for more than MOST_RANKS ranks, and tiles that lie
+    across row blocks.
     """
     if len(order) > MOST_RANKS:
         raise ValueError(
@@ -161,7 +162,7 @@ def require(x: Tensor, w: Tensor, out: Tensor, tiles: TileSchedule) -> None:
 
 
 def prepare(x: Tensor, w: Tensor, out: Tensor, tiles: TileSchedule, signals: Signals) -> KernelLaunch:
-    """Return the launch for checked tensors."""
+    """The launch for checked tensors."""
     config, ranks = tiles.config, len(tiles.order)
     order = sum(chunk << (4 * position) for position, chunk in enumerate(tiles.order))
     args = tile_arguments(x, w, out, config) | dict(
@@ -175,7 +176,7 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, tiles: TileSchedule, signals: Sig
 
 
 def example(config: Config, dtype: torch.dtype, deal: Callable[..., Table] = schedule.tile_outer) -> KernelLaunch:
-    """Return the launch over 8 ranks, by the table that `deal` makes, which spills or does not."""
+    """A launch over 8 ranks, by the table that `deal` makes, which spills or does not."""
     ranks, (x, w, out) = 8, example_operands(dtype)
     grid = Grid(EXAMPLE_SIZE // config.block_m, EXAMPLE_SIZE // config.block_n)
     tiles = tile_schedule(deal(grid, 2, ranks), grid, range(ranks), EXAMPLE_SIZE, config, "cpu")
@@ -184,5 +185,5 @@ def example(config: Config, dtype: torch.dtype, deal: Callable[..., Table] = sch
 
 
 def example_that_spills(config: Config, dtype: torch.dtype) -> KernelLaunch:
-    """Return the launch by a table that spills. It has its own tiles, since what is spilled takes registers."""
+    """A launch by a table that spills. It has tiles of its own, since spilling takes registers."""
     return example(config, dtype, schedule.chunk_outer)

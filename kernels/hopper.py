@@ -19,7 +19,8 @@ INTERPRETED_PROGRAMS = 3  # fewer than there are tiles, so that the interpreter 
 # 1,024 bytes of shared memory beyond its own.
 SM_REGISTERS, SM_SHARED_BYTES = 65_536, 233_472
 WARP_SIZE, UNIT, CTA_BYTES = 32, 256, 1_024
-# What of it is kept for a link's copier, and for one of the links' and instruments' small kernels: registers, bytes.
+# The part of an SM that is kept for a link's copier, and for one of the small kernels of links and instruments:
+# registers, bytes.
 KEPT = {"copier": (6_144, CTA_BYTES), "wait": (1_024, CTA_BYTES + 128)}
 
 
@@ -33,9 +34,9 @@ def require(
     any_out: bool = False,
     by_block: bool = False,
 ) -> None:
-    """Refuse what `kernels.contract.validate` and `require_hopper` do, and what TMA cannot address of x, w and, unless
-    `any_out`, of out: ValueError for rows that are no multiple of 16 bytes or overlap, or a base address. TypeError for
-    scales by block, or for all else if it takes those."""
+    """Refuse what `kernels.contract.validate` and `require_hopper` do, and tensors that TMA cannot address: x, w and,
+    unless `any_out`, out. ValueError for rows that overlap or are no multiple of 16 bytes, and for a base address that
+    is none. TypeError for scales by block; for a kernel that takes those, TypeError for anything else."""
     validate(x, w, out, scales)
     if (dtype_name(x, w, scales) == "fp8_block") != by_block:
         if by_block:
@@ -92,8 +93,8 @@ def _require_tma(name: str, dim: str, matrix: Tensor) -> None:
 
 
 def describe(tensor: Tensor, block: tuple[int, int]) -> TensorDescriptor:
-    """Return a host descriptor that reads zeros outside `tensor`. torch leaves the row stride of a single row to
-    chance; TMA wants one."""
+    """A host descriptor that reads zeros outside `tensor`. torch leaves the row stride of a single row to chance; TMA
+    wants one."""
     rows, columns = tensor.shape
     unit = TMA_ALIGNMENT_BYTES // tensor.element_size()
     row_stride = tensor.stride(0) if rows > 1 else -(-columns // unit) * unit
@@ -102,14 +103,14 @@ def describe(tensor: Tensor, block: tuple[int, int]) -> TensorDescriptor:
 
 @cache
 def programs(device: torch.device) -> int:
-    """Return the number of SMs of a GPU: a tile of this size leaves room for one program on each."""
+    """The number of SMs of a GPU: a tile of this size leaves room for one program on each."""
     if device.type != "cuda":
         return INTERPRETED_PROGRAMS
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def allotted(registers: int, warps: int) -> int:
-    """Return the registers that an SM gives to a CTA whose threads have so many each.
+    """The registers that an SM gives to a CTA whose threads have so many each.
 
     >>> allotted(218, 8)
     57344
@@ -118,7 +119,7 @@ def allotted(registers: int, warps: int) -> int:
 
 
 def room() -> tuple[int, int]:
-    """Return the registers and bytes of shared memory that are left for a kernel beside the copier and one of the small
+    """The registers and the bytes of shared memory that are left for a kernel beside the copier and one of the small
     ones."""
     registers, shared = (sum(kept) for kept in zip(*KEPT.values(), strict=True))
     return SM_REGISTERS - registers, SM_SHARED_BYTES - shared - CTA_BYTES

@@ -1,8 +1,8 @@
 """What the compiler made of every kernel and configuration, no GPU needed: `python -m kernels.inspect`.
 
-One line per kernel, configuration and dtype of the tables, or of a matmul of yours, `FILE::NAME`, per launch that it
-makes. One that has `problems` is wrong however it measures, and the command exits with 1. Whether what synchronises is
-right a look cannot tell: `kernels.machine` executes the same `Binary`.
+It prints one line per kernel, configuration and dtype of the tables; for a matmul of yours, `FILE::NAME`, one per
+launch that it makes. A kernel that has `problems` is wrong however it measures, and the command exits with 1. No look
+at a binary tells whether it synchronises rightly: `kernels.machine` executes the same `Binary`.
 
 The numbers come from the cubin itself, by the cuobjdump and nvdisasm inside the Triton wheel. Where wgmma is
 serialised, ptxas says so in a log that Triton throws away. So kernels with wgmma are assembled once more, for the log.
@@ -35,7 +35,7 @@ from roofline.operations import contenders
 from roofline.theory.arguments import Parser, sizes
 
 MODELLED = {"flatten": {"flatten": True}, "gang": {"shared_waves": 1}}
-"""By what a table leaves to the model of waves, the change of a configuration that is other code."""
+"""{field that a table leaves to the model of waves: the change of a configuration that compiles to other code}."""
 
 REGISTER_COUNTS = "CONSUMER_REGISTERS", "PRODUCER_REGISTERS"
 """Arguments of a kernel whose warps are specialised: registers a thread that setmaxnreg must give them."""
@@ -49,8 +49,8 @@ insufficient register resources for the wgmma pipeline in the function 'k'"."""
 
 @dataclass(frozen=True)
 class Cubin:
-    """What is in the machine code of one launch. `mma` counts instructions by name: {"wgmma.m64n256k16": 8}, or {"fma":
-    8} where there are none of the tensor cores. A spill shows as stack bytes, as local accesses, or as both."""
+    """The machine code of one launch in numbers. `mma` counts instructions by name: {"wgmma.m64n256k16": 8}, or {"fma":
+    8} where none are for the tensor cores. A spill shows as stack bytes, as local accesses, or as both."""
 
     registers: int  # per thread at the start of the kernel
     stack_bytes: int
@@ -73,11 +73,11 @@ class Binary:
     source and the specialisation of its arguments."""
 
     triton: Any
-    """What Triton calls the compiled kernel: its `hash`, `metadata`, and texts by kind in `asm`."""
+    """Triton's compiled kernel: its `hash`, `metadata`, and texts by kind in `asm`."""
 
     @cached_property
     def cubin(self) -> Cubin:
-        """Disassemble it."""
+        """The numbers of its disassembly."""
         path = get_cache_manager(self.triton.hash).get_file(f"{self.triton.src.name[:150]}.cubin")
         usage = _tool("cuobjdump", "-res-usage", path)
         sass = _tool("nvdisasm", "-c", "-ndf", path)  # no data flow, which takes a quarter of the time
@@ -85,12 +85,12 @@ class Binary:
 
     @cached_property
     def serialised(self) -> tuple[str, ...]:
-        """What ptxas says of wgmma that it serialised."""
+        """Lines of ptxas's log on wgmma that it serialised."""
         ptx = self.triton.asm["ptx"]
         arch = self.triton.metadata.target.arch
         if "wgmma.mma_async" not in ptx:
             return ()
-        options = ["-v", "--regAllocOptLevel=2", f"--gpu-name={sm_arch_from_capability(arch)}"]  # as Triton's own
+        options = ["-v", "--regAllocOptLevel=2", f"--gpu-name={sm_arch_from_capability(arch)}"]  # as Triton calls it
         command = [get_ptxas(arch).path, *options, "/dev/stdin", "-o", "/dev/null"]
         log = subprocess.run(command, input=ptx, check=True, capture_output=True, text=True).stderr
         return tuple(SERIALISED.findall(log))
@@ -102,7 +102,7 @@ def compile_launch(launch: KernelLaunch, target: int) -> Binary:
 
 
 def read(usage: str, sass: str, shared_bytes: int) -> Cubin:
-    """Return a Cubin from the text of `cuobjdump -res-usage` and `nvdisasm -c`.
+    """A Cubin from the text of `cuobjdump -res-usage` and `nvdisasm -c`.
 
     >>> sass = "/*0*/ HGMMA.64x256x16.F32.BF16 R24, gdesc[UR8], R24 ;  /*10*/ UTMALDG.2D [UR8], [UR4] ;"
     >>> read("Function k: REG:154 STACK:0 SHARED:0", sass, 1024).mma
@@ -135,7 +135,7 @@ def read(usage: str, sass: str, shared_bytes: int) -> Cubin:
 
 
 def _mma(opcodes: Counter) -> dict[str, int]:
-    """Count tensor core instructions by PTX name: SASS writes HGMMA.64x256x16 for wgmma, QGMMA.64x256x32 where it is of
+    """Count tensor core instructions by PTX name: SASS writes HGMMA.64x256x16 for wgmma, QGMMA.64x256x32 for wgmma in
     fp8, and HMMA.16816 for mma.sync."""
     counts: Counter[str] = Counter()
     for opcode, n in opcodes.items():
@@ -160,7 +160,7 @@ class Job:
     target: int
     shared_limit_bytes: int
     mma: str | None
-    """What it is declared to compile to; None of a user's, who declares nothing."""
+    """The instruction that it is declared to compile to; None for a user's kernel, which declares none."""
 
     def __str__(self) -> str:
         return f"{self.kernel} {self.config}"
@@ -184,7 +184,7 @@ class Finding:
         return "+".join(sorted(self.cubin.mma)) or "none" if self.cubin else "-"
 
     def problems(self) -> list[str]:
-        """Return each broken promise in a sentence: value, limit, way out."""
+        """Each broken promise in a sentence: value, limit, way out."""
         cubin = self.cubin
         if cubin is None:
             return [f"does not compile: {self.error}"]
@@ -232,18 +232,18 @@ class Finding:
 
 
 def jobs(kernels: Sequence[str] = ()) -> list[Job]:
-    """Return every entry of the compiled tables in each of its dtypes; of `kernels` alone, where there are such."""
+    """Every entry of the compiled tables in each of its dtypes; of `kernels` alone, where some are named."""
     todo = []
     for of in map(table, architectures()):
         for entry in of.entries:
             if not of.target or (kernels and entry.kernel not in kernels):
                 continue
-            measured = entry.measured or {}  # on a GPU that may hold more than the smallest of its table
+            measured = entry.measured or {}  # perhaps on a GPU that holds more than the smallest of its table
             target = measured.get("target", of.target)
             limit = measured.get("shared_limit_bytes", of.shared_limit_bytes)
             for dtype in entry.dtypes:
                 todo.append(Job(entry.kernel, entry.config, dtype, target, limit, entry.mma))
-            # What the model of waves may make of what was not measured.
+            # Configurations that the model of waves may make of an entry that was not measured.
             if not entry.measured and not entry.config.is_odd:
                 for free in MODELLED.keys() & of.modelled.get(entry.kernel, ()):
                     config = replace(entry.config, **MODELLED[free])
@@ -252,7 +252,7 @@ def jobs(kernels: Sequence[str] = ()) -> list[Job]:
 
 
 def example(job: Job) -> KernelLaunch:
-    """Return the launch that stands for a job."""
+    """The launch that stands for a job."""
     return load(examples()[job.kernel])(job.config, DTYPES[job.dtype])
 
 
@@ -288,15 +288,15 @@ def inspect_user(place: str, shape: tuple[int, int, int], dtype: str) -> list[Fi
 
 
 def inspect_all(todo: Sequence[Job]) -> list[Finding]:
-    """Return all findings, in the order of the jobs. Fresh processes: a fork would inherit torch's threads in an
-    unknown state."""
+    """All findings, in the order of the jobs. They come from fresh processes: a fork would inherit torch's threads in
+    an unknown state."""
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:
         return list(pool.map(inspect, todo))
 
 
 def as_text(findings: Sequence[Finding]) -> str:
-    """Return an aligned table, then the problems."""
-    import pandas  # which takes longer than all that the machine wants of this module
+    """An aligned table, then the problems."""
+    import pandas  # its import takes longer than all that the machine wants of this module
 
     rows = []
     problems = []

@@ -2,11 +2,11 @@
 
 One archive has a stripped Triton, and its compile cache, filled ahead by that very Triton with every launch of a run of
 the benchmarks (`kernels.bench.dry_run`). The key of an entry hashes libtriton.so and Triton's Python files, and a
-kernel's source and first line. So it is made under the version of Python that the machine has, from the checkout that
-goes there. At the end it is unpacked into an empty folder, where a second dry run must find everything.
+kernel's source and first line. So the pack is made under the version of Python that the machine has, from the checkout
+that goes there. At the end it is unpacked into an empty folder, where a second dry run must find everything.
 
-Left out of Triton is what no Hopper needs: AMD's libraries, Blackwell's ptxas, the profiler, plugins, symbols. What a
-launch builds for itself stays to be built: it needs the driver's library.
+Parts of Triton that no Hopper needs are left out: AMD's libraries, Blackwell's ptxas, the profiler, plugins, symbols.
+The launcher stays to be built on the machine: it needs the driver's library.
 """
 
 import fnmatch
@@ -25,7 +25,7 @@ from roofline.theory.arguments import Parser
 ROOT = Path(__file__).resolve().parents[1]
 
 LIMIT_BYTES = 51_000_000
-"""Of a pack: with the checkout's 12 MB beside it, it goes along with one command."""
+"""The most bytes of a pack: with the checkout's 12 MB beside it, it goes along with one command."""
 
 REMOVED = (
     "triton/plugins/*",
@@ -39,22 +39,22 @@ REMOVED = (
     "triton/backends/nvidia/bin/ptxas-blackwell",
     "triton/backends/nvidia/include/*",
 )
-"""Files of the wheel that are left out, as patterns, of which `*` also means `/`."""
+"""Files of the wheel that are left out, as patterns whose `*` also matches `/`."""
 
 KEPT = ("triton/backends/nvidia/include/cuda.h",)
-"""Those of `REMOVED` that stay: the launcher is built with it."""
+"""Files of `REMOVED` that stay: the launcher is built with them."""
 
 CHIPS = ("H100 SXM", "H200")
-"""Those that the cache is filled for, of 132 SMs both: the tiles of a few shapes depend on the size of the cache."""
+"""Chips that the cache is filled for. Both have 132 SMs: the tiles of a few shapes depend on the size of the cache."""
 
 LIBRARY = "triton/_C/libtriton.so"
 
 FILTERS = [{"id": lzma.FILTER_X86}, {"id": lzma.FILTER_LZMA2, "preset": 9}]
-"""Jumps and calls of x86 by their targets, which repeat: xz alone makes 5 % more of it."""
+"""The first filter writes jumps and calls of x86 by their targets, which repeat: with xz alone a pack is 5 % larger."""
 
 
 def is_kept(name: str) -> bool:
-    """Return whether the file `name` of the wheel goes along.
+    """Whether the file `name` of the wheel goes along.
 
     >>> is_kept("triton/language/core.py"), is_kept("triton/backends/amd/lib/ockl.bc")
     (True, False)
@@ -63,7 +63,7 @@ def is_kept(name: str) -> bool:
 
 
 def pinned() -> str:
-    """Return the version of Triton that the suite is tested with."""
+    """The version of Triton that the suite is tested with."""
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     return next(line.removeprefix("triton==") for line in lines if line.startswith("triton=="))
 
@@ -79,7 +79,7 @@ def fetch(version: str, folder: Path) -> Path:
 
 
 def extract(wheel: Path, tree: Path) -> None:
-    """Unpack into `tree` what is kept of `wheel`. Programs stay executable."""
+    """Unpack the files of `wheel` that are kept into `tree`. Programs stay executable."""
     with zipfile.ZipFile(wheel) as archive:
         for member in archive.infolist():
             if not member.is_dir() and is_kept(member.filename):
@@ -99,14 +99,14 @@ def dry_run(environment: dict[str, str], *arguments: str) -> None:
 
 
 def fill(tree: Path) -> None:
-    """Fill the cache in `tree` by the Triton in it. The files that name absolute paths do not go along."""
+    """Fill the cache in `tree` by the Triton in it. Files that name absolute paths do not go along."""
     dry_run({"PYTHONPATH": str(tree), "TRITON_CACHE_DIR": str(tree / unpack.CACHE)})
     for group in (tree / unpack.CACHE).glob("*/__grp__*"):
         group.unlink()
 
 
 def archive(tree: Path, path: Path) -> int:
-    """Write what is in `tree` to `path`. Returns the bytes of that.
+    """Write all of `tree` to `path`. Returns the bytes of the archive.
 
     Raises ValueError where they are too many.
     """
@@ -119,7 +119,7 @@ def archive(tree: Path, path: Path) -> int:
 
 
 def anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Return `member` without who made it, and when."""
+    """`member` without its owner and its time."""
     member.uid = member.gid = member.mtime = 0
     member.uname = member.gname = ""
     return member

@@ -1,17 +1,18 @@
 """The matmul of `kernels.warpgroup` by pairs of SMs: clusters of two CTAs with tiles of the same columns of w.
 
-out[M, N] = x[M, K] @ w[N, K].T. It is the same kernel. A cluster has twice the rows of a tile: 128 in turn are of one
-consumer in both CTAs, 64 in each. Each CTA loads its own rows of x. The first one loads w, by a multicast of TMA into
-the same stage of both, once all four consumers have read what was there: they arrive at a third mbarrier of the stage,
-`both`, which lies in the first CTA. So a step of 128x256x64 takes 32 KiB from L2 and not 48. Triton makes the barriers
-of the cluster, behind the mbarriers' initialisation.
+out[M, N] = x[M, K] @ w[N, K].T. It is the same kernel. A cluster has twice the rows of a tile. The first 128 are those
+of the first consumer of both CTAs, 64 in each, the next 128 those of the second. Each CTA loads its own rows of x. The
+first one loads w, by a multicast of TMA into the same stage of both, once all four consumers have read that stage: they
+arrive at a third mbarrier of the stage, `both`, which lies in the first CTA. So a step of 128x256x64 takes 32 KiB from
+L2 and not 48. Triton makes the barriers of the cluster, behind the mbarriers' initialisation.
 
 Nobody has timed it. It should win where a wave waits for L2, or where the power that L2 takes would clock a GPU down.
-Of other kernels some 0.6 to 3 % are published (fast.cu, 777 to 799 TFLOP/s, with other changes at the same time; 672 to
-676 of Triton's TLX). It should lose at 128 rows or fewer, where half of each cluster has none, and wherever sharing the
-last wave (`kernels.stream_k`) is worth more: a pair shares none. The registry leaves it out unless somebody asks.
+For other kernels gains of some 0.6 to 3 % are published (fast.cu, 777 to 799 TFLOP/s, with other changes at the same
+time; Triton's TLX, 672 to 676). It should lose at 128 rows or fewer, where half of each cluster has none, and wherever
+sharing the last wave (`kernels.stream_k`) is worth more: a pair shares none. The registry leaves it out unless somebody
+asks.
 
-Needs Triton 3.8, the first whose mbarriers can be of two CTAs.
+Needs Triton 3.8, the first whose mbarriers two CTAs can share.
 """
 
 from torch import Tensor
@@ -22,7 +23,7 @@ from kernels.tiles import Config, triton_release
 from kernels.warpgroup import describe, warpgroup_kernel
 
 ROWS_PARTED, SAME = ((1, 0),), ((0, 0),)
-"""How the CTAs of a pair have a block: its upper and lower half, or both all of it."""
+"""The parts of a block that the CTAs of a pair have: its upper and lower half, or all of it in both."""
 
 
 def require(x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | None = None) -> None:
@@ -34,7 +35,7 @@ def require(x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | No
 
 
 def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
-    """Return the launch for checked, non-empty tensors: `config` is of a CTA, and the pair its gang. Raises ValueError
+    """The launch for checked, non-empty tensors. `config` is that of a CTA, and the pair is its gang. Raises ValueError
     for another gang, and what `kernels.warpgroup.prepare` does."""
     if (config.gang_m, config.gang_n, config.shared_waves) != (2, 1, 0) or config.is_odd:
         raise ValueError(f"{config}, pair has gangs of 2x1, no odd width, and shares none; change the configuration")

@@ -1,4 +1,5 @@
-"""Sums of parts: what arrives of a reduce-scatter and the local product, added in one order, in fp32, and rounded once.
+"""Sums of parts: the parts of a reduce-scatter that arrive and the local product, added in one order, in fp32, and
+rounded once.
 
 One launch reads each part once, eight elements of 16 bits a thread, several parts on their way at once. Wins over a
 library's additions one after another, which pass fp32 sums through memory each time. It begins when the last part is

@@ -6,9 +6,9 @@ for the whole kernel and take tile after tile. The epilogue is stored in two hal
 128x256x64 gets a fourth stage into the 232,448 bytes of a Hopper SM (4 stages need 262,176 bytes with a whole epilogue,
 229,408 with a halved one).
 
-Wins at M of a few hundred and more in bf16 and fp16, where reuse of a 128x256 tile is what the tensor cores need; tile,
-group and raster are the model's of kernels.waves. Loses at small M: the weights are read once, and a tile of 64 rows is
-mostly padding; and where the last wave is nearly empty, which takes as long as a full one. Needs rows of a multiple of
+Wins at M of a few hundred and more in bf16 and fp16, where the tensor cores need the reuse of a 128x256 tile; the model
+of kernels.waves chooses tile, group and raster. Loses at small M, where the weights are read once and a tile of 64 rows
+is mostly padding; and where the last wave is nearly empty: it takes as long as a full one. Needs rows of a multiple of
 16 bytes. Descriptors are encoded anew at each launch, which costs tens of microseconds of host time.
 
 Sources: the persistent grid and the fourth stage are those of Triton's persistent matmul tutorial and of
@@ -37,8 +37,7 @@ from kernels.tiles import Config
 def tile_corner(
     tile, tiles_m, tiles_n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP: tl.constexpr, ALONG_N: tl.constexpr
 ):
-    """Return the first row and column of a tile. GROUP tiles along M (or N) share one sweep along the other
-    dimension."""
+    """The first row and column of a tile. GROUP tiles along M (or N) share one sweep along the other dimension."""
     if ALONG_N:
         n, m = place_of(tile, tiles_n, tiles_m, GROUP)
     else:
@@ -48,7 +47,7 @@ def tile_corner(
 
 @triton.jit
 def accumulate(acc, a_desc, b_desc, a0, b0, k0):
-    """Return acc + a @ b.T for the blocks of a and b at rows a0.. and b0.., columns k0..."""
+    """acc + a @ b.T for the blocks of a and b at rows a0.. and b0.., columns k0..."""
     a = a_desc.load([a0, k0])
     b = b_desc.load([b0, k0])
     return tl.dot(a, b.T, acc, input_precision="ieee")
@@ -58,7 +57,7 @@ def accumulate(acc, a_desc, b_desc, a0, b0, k0):
 def product(
     x_desc, w_desc, m0, n0, K, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr
 ):  # fmt: skip
-    """Return the sums of the tile of out at rows m0.. and columns n0.., along all of K."""
+    """The sums of the tile of out at rows m0.. and columns n0.., along all of K."""
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
     for k0 in range(0, K, BLOCK_K):
         acc = accumulate(acc, x_desc, w_desc, m0, n0, k0)
@@ -67,7 +66,7 @@ def product(
 
 @triton.jit
 def scaled(acc, x_scales_ptr, w_scales_ptr, m0, n0, M, N):
-    """Return sums of fp8 times the scales of their rows of x and of w."""
+    """Sums of fp8 times the scales of their rows of x and of w."""
     m = m0 + tl.arange(0, acc.shape[0])
     n = n0 + tl.arange(0, acc.shape[1])
     x_scales = tl.load(x_scales_ptr + m, mask=m < M, other=0.0)
@@ -97,7 +96,7 @@ def persistent_kernel(
 ):  # fmt: skip
     tiles_m = tl.cdiv(M, BLOCK_M)
     tiles_n = tl.cdiv(N, BLOCK_N)
-    # Program p takes tiles p, p + programs, ...: what runs at the same time stays close together, as in a grid of
+    # Program p takes tiles p, p + programs, ...: tiles that run at a time stay close together, as in a grid of
     # single tiles.
     for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=FLATTEN):
         m0, n0 = tile_corner(tile, tiles_m, tiles_n, BLOCK_M, BLOCK_N, GROUP, ALONG_N)
@@ -110,7 +109,7 @@ def persistent_kernel(
 def prepare(
     x: Tensor, w: Tensor, out: Tensor, config: Config, scales: Scales | None = None, kernel: Any = persistent_kernel
 ) -> KernelLaunch:
-    """Return the launch for checked, non-empty tensors, of this kernel or another of the same arguments."""
+    """The launch for checked, non-empty tensors, of this kernel or another with the same arguments."""
     if config.subtile not in (1, 2):
         raise ValueError(f"subtile={config.subtile}, the epilogue is stored in 1 or 2 parts; change the configuration")
     (m, k), n = x.shape, w.shape[0]
@@ -121,7 +120,7 @@ def prepare(
 
 
 def tile_arguments(x: Tensor, w: Tensor, out: Tensor, config: Config) -> dict[str, Any]:
-    """Return the arguments of every kernel that loads and stores tiles by TMA: descriptors, and the configuration."""
+    """The arguments of every kernel that loads and stores tiles by TMA: descriptors, and the configuration."""
     return dict(
         x_desc=describe(x, (config.block_m, config.block_k)),
         w_desc=describe(w, (config.block_n, config.block_k)),

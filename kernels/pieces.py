@@ -1,19 +1,20 @@
-"""The matmul by pieces of rows: it waits for each piece of x to arrive, or tells of each piece of out that it is done.
+"""The matmul by pieces of rows: it waits for each piece of x to arrive, or tells when each piece of out is done.
 
-out[M, N] = x[M, K] @ w[N, K].T, whose rows are cut into pieces that are computed one after another. One launch of as
-many programs as there are SMs, as `kernels.persistent`. With `signals`, rows of x are gathered while it runs: a program
-waits for the flag of a piece before its first tile of that, as `kernels.flagged` does for a chunk of columns, and with
-the same bound. With `counters`, rows of out are sent while it runs: each tile of a piece, once it is stored, adds one
-to the piece's counter, with release at system scope. A piece is complete when its counter has grown by the number of
-its tiles. Counters only grow, so nothing is reset between launches.
+out[M, N] = x[M, K] @ w[N, K].T, whose rows are cut into pieces that are computed one after another. One launch has as
+many programs as there are SMs, as in `kernels.persistent`. With `signals`, rows of x are gathered while it runs: a
+program waits for the flag of a piece before its first tile of the piece, as `kernels.flagged` does for a chunk of
+columns, and with the same bound. With `counters`, rows of out are sent while it runs: each tile of a piece, once it is
+stored, adds one to the piece's counter, with release at system scope. A piece is complete when its counter has grown by
+the number of its tiles. Counters only grow, so nothing is reset between launches.
 
 Wins over a launch for each rank's rows, which ends with a wave of its own: they may have fewer tiles than the chip has
 SMs, and the first piece goes after a fraction of the matmul. Loses a little where nothing comes or goes: a look at a
-flag costs a trip to L2, and a tile that is told of waits until it lies in memory before the next one begins. Needs
-pieces of whole tiles.
+flag costs a trip to L2, and a program that tells of a tile waits until the tile lies in memory before it begins the
+next one. Needs pieces of whole tiles.
 
-The store is TMA's, of another proxy and of no thread: a wait for its group without `.read` says that it is done, to the
-thread that issued it and in the generic proxy (PTX ISA, async proxy); behind a barrier one thread tells for all.
+TMA stores a tile, by the async proxy and for no thread. A wait for its bulk group without `.read` makes the writes
+visible to the thread that issued the store, in the generic proxy (PTX ISA, async proxy); behind a barrier one thread
+tells for all.
 
 Source of the idea: the counters of Kraken's gemm_reduce_scatter_ce_persistent and of Flux.
 """
@@ -46,22 +47,22 @@ class Pieces:
 
     @classmethod
     def of_ranks(cls, ranks: Sequence[int], per_rank: int, config: Config, device: torch.device | str) -> "Pieces":
-        """Return `per_rank` pieces of the rows of each of `ranks`, one rank after another. The own rank is the first
-        where rows come, and the last where they go."""
+        """`per_rank` pieces of the rows of each of `ranks`, one rank after another. This process's own rank is the
+        first where rows come, and the last where they go."""
         order = [rank * per_rank + number for rank in ranks for number in range(per_rank)]
         return cls(torch.tensor(order, dtype=torch.int32, device=device), per_rank, config)
 
     @property
     def count(self) -> int:
-        """Return the number of pieces of other ranks."""
+        """The number of pieces of other ranks."""
         return len(self.order) - self.per_rank
 
     def tiles(self, out: Tensor) -> int:
-        """Return the tiles of a piece: by so much its counter grows in a launch."""
+        """The number of tiles of a piece: its counter grows by so much in a launch."""
         return len(out) // len(self.order) // self.config.block_m * -(-out.shape[1] // self.config.block_n)
 
 
-# They change from launch to launch, and a new variant may not be loaded while one spins.
+# These arguments change from launch to launch, and a new variant may not be loaded while a kernel spins.
 @triton.jit(
     do_not_specialize=["pieces", "row_tiles", "column_tiles", "wanted", "patience", "counted"],
     do_not_specialize_on_alignment=["flags_ptr", "lost_ptr", "counters_ptr", "times_ptr"],
@@ -71,9 +72,9 @@ def pieces_kernel(
     x_desc, w_desc, out_desc, order_ptr, pieces,
     row_tiles,  # of a piece
     column_tiles, K,
-    flags_ptr,  # int32, of all pieces but the first, in the order of computing; None: all rows are here
+    flags_ptr,  # int32, one for each piece but the first, in the order of computing; None: all rows are here
     wanted, lost_ptr, patience,
-    counters_ptr,  # int32, of the first `counted` pieces; None: nobody is told
+    counters_ptr,  # int32, one for each of the first `counted` pieces; None: nobody is told
     times_ptr,  # int64: when each was raised last
     counted,
     FLAGGED: tl.constexpr,  # the number of pieces, where there are flags
@@ -128,7 +129,7 @@ def require(x: Tensor, w: Tensor, out: Tensor, pieces: Pieces) -> None:
 def prepare(
     x: Tensor, w: Tensor, out: Tensor, pieces: Pieces, signals: Signals | None, counters: tuple[Tensor, Tensor] | None
 ) -> KernelLaunch:
-    """Return the launch for checked tensors."""
+    """The launch for checked tensors."""
     config, count = pieces.config, len(pieces.order)
     row_tiles, column_tiles = len(x) // config.block_m, -(-len(w) // config.block_n)
     flagged = count if signals else 0
@@ -144,13 +145,13 @@ def prepare(
 
 
 def example_that_waits(config: Config, dtype: torch.dtype) -> KernelLaunch:
-    """Return the launch over 8 ranks, whose rows arrive."""
+    """A launch over 8 ranks, whose rows arrive."""
     flags = torch.empty(7, dtype=torch.int32)
     pieces = Pieces.of_ranks(range(8), 1, config, "cpu")
     return prepare(*example_operands(dtype), pieces, Signals(flags, 1, flags[:1], 1), None)
 
 
 def example_that_tells(config: Config, dtype: torch.dtype) -> KernelLaunch:
-    """Return the launch over 8 ranks, to which rows go in two pieces each."""
+    """A launch over 8 ranks, to which rows go in two pieces each."""
     counters = torch.empty(14, dtype=torch.int32), torch.empty(14, dtype=torch.int64)
     return prepare(*example_operands(dtype), Pieces.of_ranks(range(8), 2, config, "cpu"), None, counters)

@@ -1,8 +1,8 @@
 """The launches that a host function makes, noted in place of being run: no GPU needed.
 
-So a function that is not ours can be looked at (`kernels.inspect FILE::NAME`) and run on the machine
-(`kernels.machine FILE::NAME`): it is called with tensors of a CPU, and each `kernel[grid](...)` in it becomes a
-`KernelLaunch`. What it does beside its launches, as to allocate and to zero, is done.
+So a function that is not ours can be looked at (`kernels.inspect FILE::NAME`) and run on the machine (`kernels.machine
+FILE::NAME`): it is called with tensors of a CPU, and each `kernel[grid](...)` in it becomes a `KernelLaunch`. Whatever
+else it does, such as allocating and zeroing, is done.
 """
 
 from collections.abc import Callable
@@ -17,8 +17,8 @@ from kernels.contract import KernelLaunch
 
 
 def launches_of(function: Callable, x: Tensor, w: Tensor, out: Tensor, **scales: Any) -> list[KernelLaunch]:
-    """Return the launches of Triton and Gluon kernels that function(x, w, out=out, **scales) makes, in their order; of
-    an autotuned kernel, those of its first configuration.
+    """The launches of Triton and Gluon kernels that function(x, w, out=out, **scales) makes, in their order; for an
+    autotuned kernel, those of its first configuration.
 
     Raises ValueError where it makes none, and where it raises.
     """

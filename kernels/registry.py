@@ -20,7 +20,7 @@ from roofline.operations.contenders import Declaration
 
 @dataclass(frozen=True)
 class Contender(Declaration):
-    """One implementation of the matmul out[M, N] = x[M, K] @ w[N, K].T, declared as a user's is, with more to say."""
+    """One implementation of the matmul out[M, N] = x[M, K] @ w[N, K].T, declared as a user's is, with more fields."""
 
     name: str
     path: str
@@ -33,13 +33,14 @@ class Contender(Declaration):
     beaten_up_to_m: int = 0
     """Rows of x up to which `decode` is faster on a Hopper, in 16 bits: by default it is not timed at so few."""
     dtypes: Collection[str] = ()
-    """By default it is not run in others. Empty: in all."""
+    """The dtypes that it is run in by default. Empty: all."""
     probes: Collection[str] = ()
     """Kinds of ceilings of its device that it reaches for: "matmul", "read"."""
     first_call: str = ""
-    """Which of `FIRST_CALL_S` a first call may take, with all it compiles, where that is more than usual."""
+    """The entry of `FIRST_CALL_S` that limits a first call, with all it compiles, where it may take longer than
+    usual."""
     version: str = ""
-    """Of a user's: that of its file when the run began."""
+    """The version of a user's file when the run began."""
 
     def load(self) -> Any:
         """Import the callable. Raises what `load` raises."""
@@ -95,7 +96,7 @@ def of_run(options) -> dict[str, Contender]:
 
 
 def users(options) -> dict[str, str]:
-    """Return the places of the user's contenders by name."""
+    """{name: place} of the user's contenders."""
     return contenders.names([place for place, _ in options.users], CONTENDERS)
 
 
@@ -105,22 +106,22 @@ BESIDE_LINK = {
     "pieces_counters": "kernels.pieces:example_that_tells",
     "pieces_flags": "kernels.pieces:example_that_waits",
 }
-"""Kernels that arms of `collectives` run, and the path of an `example(config, dtype)` of each. They share SMs with the
-copier of a link, to which they must leave room."""
+"""{kernel that arms of `collectives` run: path of its `example(config, dtype)`}. These kernels share SMs with the
+copier of a link, and must leave room for it."""
 
 PROMOTED = "blockwise", "warpgroup_blockwise"
-"""Kernels that take their sums out of the tensor cores at each step, for which they wait."""
+"""Kernels that take their sums out of the tensor cores at each step, and wait for them."""
 
 
 def examples() -> dict[str, str]:
-    """Return, by the name of each kernel that is compiled, the path of its `example(config, dtype)`: the KernelLaunch
-    to look at, which is never run."""
+    """{name of a kernel that is compiled: path of its `example(config, dtype)`}. The example is the KernelLaunch to
+    look at, which is never run."""
     ours = {name: f"{contender.path}.example" for name, contender in CONTENDERS.items() if contender.kind == "triton"}
     return ours | BESIDE_LINK | {"gated": "kernels.gated:gated.example"}
 
 
 def may_be_hopper() -> bool:
-    """Whether the first GPU is a Hopper, asked of NVML, which needs no context on it; True where that says nothing."""
+    """Whether the first GPU is a Hopper by NVML, which needs no context on it; True where NVML says nothing."""
     try:
         import pynvml
 
@@ -145,8 +146,8 @@ class Planner:
         return [name for name, contender in self._contenders.items() if self.options.device in contender.devices]
 
     def names(self, case) -> list[str]:
-        """Return those asked for, and those of the user's files; else the defaults of the device, but those that lose
-        on `case` in any event. Where nothing is timed, the interpreter also runs the Triton kernels."""
+        """The contenders that were asked for, and those of the user's files; else the defaults of the device, but those
+        that lose on `case` in any event. Where nothing is timed, the interpreter also runs the Triton kernels."""
         options = self.options
         if options.contenders or options.users:
             asked = (*(options.contenders or [baseline(options)]), *users(options))
@@ -154,7 +155,7 @@ class Planner:
         return [name for name, contender in CONTENDERS.items() if self._is_usual(contender, case)]
 
     def _is_usual(self, contender: Contender, case) -> bool:
-        """Return whether `contender` is run on `case` where nobody is asked for."""
+        """Whether `contender` is run on `case` where none was asked for."""
         is_of_device = self.options.device in contender.devices
         if not contender.default or (contender.dtypes and case.dtype not in contender.dtypes):
             return False
@@ -167,6 +168,6 @@ class Planner:
 
 
 def baseline(options) -> str:
-    """Return what the others are compared with: the vendor's of the device, unless the user chose."""
+    """The contender that the others are compared with: the vendor's of the device, unless the user chose."""
     vendors = (name for name, c in CONTENDERS.items() if c.kind == "vendor" and options.device in c.devices)
     return options.baseline or next(vendors)

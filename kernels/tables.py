@@ -1,5 +1,5 @@
-"""Tables of work tiles for the flagged kernel, which no figure simulates: with as few spills as arrivals let be; and
-how many those are.
+"""Tables of work tiles for the flagged kernel that no figure simulates, with as few spills as arrivals allow; and the
+number of spills of any table.
 
 `roofline.theory.schedule` says what a table is, and has those that the simulator of schedules knows.
 """
@@ -11,7 +11,7 @@ from roofline.theory.schedule import Grid, Table, WorkTile, deal
 
 
 def spills(table: Table) -> int:
-    """Return how many times an accumulator is written by the work tiles of `table`, to be read back once each."""
+    """The number of times that the work tiles of `table` write an accumulator. Each is read back once."""
     return sum(work_tile.spill for work_tiles in table for work_tile in work_tiles)
 
 
@@ -31,9 +31,9 @@ def spill_once(grid: Grid, programs: int, arrival_s: Sequence[float], chunk_s: f
     return tuple(table)
 
 
-@cache  # of many programs with as many tiles
+@cache  # many programs have as many tiles
 def _spill_once_plan(tiles: int, arrival_s: tuple[float, ...], chunk_s: float) -> list[tuple[int, int, int]]:
-    """Return (tile, chunk_from, chunk_to) of each work tile of a program that has `tiles` tiles."""
+    """(tile, chunk_from, chunk_to) of each work tile of a program that has `tiles` tiles."""
     chunks = len(arrival_s)
     done = [0] * tiles
     plan = []

@@ -23,7 +23,7 @@ from kernels.tiles import Config
 
 @triton.jit
 def place_of(tile, tiles_m, tiles_n, GROUP: tl.constexpr):
-    """Return the tile row and the tile column of a tile.
+    """The tile row and the tile column of a tile.
 
     Programs start roughly in order, so neighbours in number run at the same time and share the L2 cache. Walking GROUP
     tile rows down before stepping one tile column right makes them share rows of x as well as rows of w.
@@ -56,8 +56,8 @@ def tiled_kernel(
     w_tile = w_ptr + tl.minimum(rows_n, N - 1).to(tl.int64)[:, None] * w_row + ks[None, :]
 
     # 3. Multiply along K. Where K ends inside a step, what lies behind a row (it may be NaN) is read as zero. "ieee"
-    #    keeps fp32 exact; bf16 and fp16 are not affected by it. They are told that there is a first step: else 128x256
-    #    tiles spill on an A100. fp32, told so, spills with Triton 3.9.
+    #    keeps fp32 exact; bf16 and fp16 are not affected by it. For these two Triton is told that there is a first
+    #    step: else 128x256 tiles spill on an A100. Told so, fp32 spills with Triton 3.9.
     if x_ptr.dtype.element_ty != tl.float32:
         tl.assume(K > 0)
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
@@ -86,7 +86,7 @@ def require(x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | No
 
 
 def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
-    """Return the launch for checked, non-empty tensors."""
+    """The launch for checked, non-empty tensors."""
     (m, k), n = x.shape, w.shape[0]
     grid = (-(-m // config.block_m) * -(-n // config.block_n),)
     args = dict(

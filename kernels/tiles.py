@@ -5,10 +5,10 @@ since Ampere (99 KB of shared memory; where there is more, `fitted` takes a deep
 for Triton's interpreter, which is never timed.
 
 The first measured entry that admits a shape is taken, on a device with as many SMs as it was measured on:
-`kernels.trial` writes such, each for one shape. Without one, the first that is not; but of a kernel that the table
-names as `modelled` these are candidates, of which the model of waves (kernels.waves) takes the best for the shape and
-the device, with the group and raster that suit it. Of equals that is the one that stands first: 128x256 before 256x128,
-whose instructions read a fifth more shared memory for as many products (kernels.warpgroup).
+`kernels.trial` writes such entries, each for one shape. Without one, the first unmeasured entry is taken. For a kernel
+that the table names as `modelled`, the unmeasured entries are candidates: the model of waves (kernels.waves) takes the
+best for the shape and the device, with the group and raster that suit it. Of equals it takes the one that stands first:
+128x256 before 256x128, whose instructions read a fifth more shared memory for as many products (kernels.warpgroup).
 """
 
 import json
@@ -26,7 +26,7 @@ from roofline.theory import chips
 FOLDER = Path(__file__).with_name("configs")
 GENERIC = "generic"
 LEAST_STAGES, MOST_STAGES = 3, 4
-"""Of a pipeline that `fitted` makes: Triton's matmul tutorial has 3 to 5 for such GPUs."""
+"""Stages of a pipeline that `fitted` makes: Triton's matmul tutorial has 3 to 5 for such GPUs."""
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "fp8": torch.float8_e4m3fn}
 DTYPE_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 DTYPES["fp8_block"] = DTYPES["fp8"]  # with scales by block: see kernels.contract
@@ -47,12 +47,13 @@ class Config:
     raster: str = "m"  # of a persistent grid: the dimension that is grouped, "m" or "n"
     gang_m: int = 1  # of `warpgroup`: programs along M that walk along K together (kernels.stream_k), or a `pair`
     gang_n: int = 1  # and along N
-    shared_waves: int = 0  # of `warpgroup`: 1: what is left of a wave is cut along K; 2: a whole one before it, too
-    split: int = 0  # of `decode`: 1: whole tiles; 2: they are cut along K; 0: it says which
+    shared_waves: int = 0  # of `warpgroup`: 1: the rest of whole waves is cut along K; 2: the wave before it, too
+    split: int = 0  # of `decode`: 1: whole tiles; 2: they are cut along K; 0: `decode` chooses
 
     @property
     def is_odd(self) -> bool:
-        """Whether its width is no power of two: of `warpgroup`, from Triton 3.9 on, and of whole tiles alone."""
+        """Whether its width is no power of two. `warpgroup` has such tiles from Triton 3.9 on, and cuts none of them
+        along K."""
         return self.block_n.bit_count() > 1
 
     def __str__(self) -> str:
@@ -73,8 +74,8 @@ class Entry:
     config: Config
     mma: str | None  # the instruction it must compile to, on the table's target or its own; None in the interpreter
     measured: dict | None
-    """None: unmeasured; else chip, date, shape, versions of the measurement that chose it, and the target and the limit
-    of shared memory of that chip, where they are not the table's."""
+    """None: unmeasured. Else chip, date, shape and versions of the measurement that chose it; also the target of that
+    chip and its limit of shared memory, where they are not the table's."""
     m_min: int = 0
     n: int | None = None  # this N and no other; None: any
     k: int | None = None
@@ -92,8 +93,8 @@ class Entry:
         return self.m_min <= m <= (self.m_max or m) and self.n in (None, n) and self.k in (None, k)
 
     def measured_on(self, gpu: GpuSpec | None) -> bool:
-        """Return whether it was measured, and on as many SMs as `gpu` has, as far as both are known: waves and tails
-        are counted in them."""
+        """Whether it was measured, on as many SMs as `gpu` has, as far as both are known: waves and tails are counted
+        in SMs."""
         if self.measured is None or gpu is None:
             return self.measured is not None
         return self.measured.get("sms") in (None, gpu.sms)
@@ -114,7 +115,8 @@ class Table:
 
 @cache
 def table(arch: str) -> Table:
-    """Return the checked-in table of `arch`, one of `architectures()`: what the Triton that is here can compile."""
+    """The checked-in table of `arch`, one of `architectures()`: the entries that the Triton that is here can
+    compile."""
     document = json.loads((FOLDER / f"{arch}.json").read_text())
     entries = map(_entry, document["entries"])
     return Table(**document | {"entries": tuple(entry for entry in entries if entry.triton <= triton_release())})
@@ -122,7 +124,7 @@ def table(arch: str) -> Table:
 
 @cache
 def triton_release() -> tuple[int, int]:
-    """Return the release of Triton that is here; (0, 0) where there is none."""
+    """The release of Triton that is here; (0, 0) where there is none."""
     try:
         import triton
     except ImportError:
@@ -149,7 +151,7 @@ def choose_for(kernel: str, x: torch.Tensor, w: torch.Tensor) -> Config:
 
 @lru_cache(maxsize=4096)  # it stands in the path of every launch, and a tuned table is long
 def choose(kernel: str, arch: str, m: int, n: int, k: int, dtype: torch.dtype, gpu: GpuSpec | None = None) -> Config:
-    """Return the configuration for [m, n, k] in `dtype`, see above. Without a `gpu` there is nothing to model.
+    """The configuration for [m, n, k] in `dtype`, see above. Without a `gpu` nothing is modelled.
 
     ValueError when no entry admits the shape.
     """
@@ -167,7 +169,7 @@ def choose(kernel: str, arch: str, m: int, n: int, k: int, dtype: torch.dtype, g
     if not gpu or kernel not in of.modelled or not m * n * k:
         return configs[0]
     config = modelled(of.modelled[kernel], configs, m, n, k, dtype.itemsize, gpu)
-    if arch != GENERIC or short == "fp32":  # which has no tensor cores to feed
+    if arch != GENERIC or short == "fp32":  # fp32 has no tensor cores to feed
         return config
     return fitted(config, dtype.itemsize, gpu.shared_bytes or of.shared_limit_bytes)
 
@@ -175,8 +177,8 @@ def choose(kernel: str, arch: str, m: int, n: int, k: int, dtype: torch.dtype, g
 def modelled(
     free: Sequence[str], candidates: Sequence[Config], m: int, n: int, k: int, itemsize: int, gpu: GpuSpec
 ) -> Config:
-    """Return the best of `candidates` for a shape by the model of waves, with the group that suits it, and the raster
-    and `flatten` where the kernel leaves those `free`. Of equals the first is taken, in the order that reads least from
+    """The best of `candidates` for a shape by the model of waves, with the group that suits it, and the raster and
+    `flatten` where the kernel leaves those `free`. Of equals the first is taken, in the order that reads least from
     memory."""
 
     def cost(config: Config) -> waves.Cost:
@@ -199,8 +201,8 @@ def modelled(
 
 
 def fitted(config: Config, itemsize: int, shared_bytes: int) -> Config:
-    """Return `config` with the steps along K and the stages that `shared_bytes` hold: 64, where enough stages of that
-    fit, else 32.
+    """`config` with a step along K and the stages that `shared_bytes` hold: a step of 64, where enough stages of that
+    fit, else of 32.
 
     >>> str(fitted(Config(128, 256, 32, 8, 4), 2, 163 * 1024)), str(fitted(Config(128, 256, 32, 8, 4), 2, 99 * 1024))
     ('128x256x64 warps8 stages3 group8', '128x256x32 warps8 stages4 group8')
@@ -213,8 +215,8 @@ def fitted(config: Config, itemsize: int, shared_bytes: int) -> Config:
 
 @cache
 def machine_of(device: torch.device) -> GpuSpec | None:
-    """Return what the model needs of a GPU: of its datasheet, or of an H100's with the SMs that it has. None of the
-    CPU."""
+    """The figures of a GPU that the model needs: those of its datasheet, or of an H100's with the SMs that it has. None
+    for the CPU."""
     if device.type != "cuda":
         return None
     properties = torch.cuda.get_device_properties(device)
@@ -224,8 +226,8 @@ def machine_of(device: torch.device) -> GpuSpec | None:
 
 
 def arch_of(device: torch.device) -> str:
-    """Return the name of the table for a device: `interpreter` for the CPU, that of its compute capability for a GPU if
-    there is one, else `generic`."""
+    """The name of the table for a device: `interpreter` for the CPU, that of its compute capability for a GPU if there
+    is one, else `generic`."""
     if device.type != "cuda":
         return "interpreter"
     name = "sm{}{}".format(*capability(device))
@@ -234,5 +236,5 @@ def arch_of(device: torch.device) -> str:
 
 @cache
 def capability(device: torch.device) -> tuple[int, int]:
-    """Return the compute capability, asked once per device: it stands in the path of every launch."""
+    """The compute capability of a GPU, asked once per device: it stands in the path of every launch."""
     return torch.cuda.get_device_capability(device)

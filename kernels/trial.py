@@ -53,7 +53,7 @@ class Experiment(NamedTuple):
     kernels: list[str]
     tokens: list[int]
     changes: list[dict[str, list]]
-    """Of a configuration: by field, the values that are tried."""
+    """Changes of a configuration, as {field: the values that are tried}."""
 
 
 TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
@@ -79,7 +79,8 @@ def candidates(experiment: Experiment, case: Matmul, gpu: GpuSpec) -> dict[Job, 
 
 
 def modelled(kernel: str, changes: list[dict], case: Matmul, gpu: GpuSpec) -> tuple[Config, dict[Config, float]]:
-    """Return what a kernel takes at present, and the seconds that the model has for that and each change of it."""
+    """The present configuration of a kernel, and {configuration: seconds by the model} for that and each change of
+    it."""
     shape = case.m, case.n, case.k
     table = tiles.table("sm90")
     now = tiles.choose(kernel, "sm90", *shape, torch.bfloat16, gpu)

@@ -1,7 +1,8 @@
 """Unpack on a machine without a network what `kernels.pack` made: `python3 -m kernels.unpack PACK FOLDER`.
 
-The sums that xz keeps say whether all arrived as it was packed. Triton's cache has a file for each entry that names the
-others by their absolute paths, and looks an entry up by it: those are written here, where the paths are known.
+The checksums that xz keeps say whether all arrived as it was packed. Each entry of Triton's cache has a file that names
+its other files by their absolute paths, and Triton looks the entry up by it. These files are written here, where the
+paths are known.
 """
 
 import io
@@ -17,7 +18,7 @@ CACHE = "cache"
 """The folder of Triton's cache in the pack."""
 
 TAG = f"cp{sys.version_info.major}{sys.version_info.minor}"
-"""What wheels call this Python."""
+"""The tag of this Python in the names of wheels."""
 
 
 def unpack(archive: Path, folder: Path) -> dict[str, str]:
@@ -45,7 +46,7 @@ def unpack(archive: Path, folder: Path) -> dict[str, str]:
 
 
 def write_groups(cache: Path) -> None:
-    """Write the file of each entry of Triton's `cache` that names the others."""
+    """Write for each entry of Triton's `cache` the file that names its other files."""
     for entry in cache.iterdir():
         (metadata,) = entry.glob("*.json")
         paths = {path.name: str(path) for path in sorted(entry.iterdir())}

@@ -1,11 +1,12 @@
 """The baselines, and other matmuls that are not ours: of libraries, and of a user's file, behind the same contract.
 
-`cublas` is torch.mm on a CUDA device, in fp8 torch._scaled_mm with scales by row and fast accumulation, as
-`kernels.fp8` says, or its second version with scales by block and without, `torch` the same call on a CPU (oneDNN or
-MKL), `numpy` NumPy's BLAS, `inductor` what torch.compile finds with max-autotune, `deep_gemm` DeepSeek's DeepGEMM. They
-are measured beside ours in the same rounds and are not tuned here. Two facts belong beside their numbers: PyTorch lets
-cuBLAS reduce split-K partial sums in bf16 unless told otherwise, and the configuration string says when it does;
-Inductor writes its own result and copies it to `out` where it cannot fuse the copy, and that copy is part of its time.
+`cublas` is torch.mm on a CUDA device. In fp8 it is torch._scaled_mm, with scales by row and fast accumulation
+(`kernels.fp8`), or its second version, with scales by block and without fast accumulation. `torch` is torch.mm on a CPU
+(oneDNN or MKL), `numpy` NumPy's BLAS, `inductor` the best that torch.compile finds with max-autotune, `deep_gemm`
+DeepSeek's DeepGEMM. They are measured beside ours in the same rounds and are not tuned here. Two facts belong beside
+their numbers: PyTorch lets cuBLAS reduce split-K partial sums in bf16 unless told otherwise, and the configuration
+string says when it does; Inductor writes its own result and copies it to `out` where it cannot fuse the copy, and that
+copy is part of its time.
 """
 
 from collections.abc import Callable
@@ -24,8 +25,8 @@ from kernels.tiles import capability
 from roofline.operations import contenders
 
 SCALES_FROM_CUDA = "12.9"
-"""Of cuBLASLt's scales by block, and of a call of ours by row. As torch's ScaledBlas.cpp, _check_deepseek_support, has
-it. Compared as text: there are two digits before the point."""
+"""The first CUDA whose cuBLASLt has scales by block, and scales by row for a call of ours, as in torch's
+ScaledBlas.cpp, _check_deepseek_support. Compared as text: there are two digits before the point."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,11 +36,11 @@ class Library:
     run: Callable[..., Tensor]
     """Writes x[M, K] @ w[N, K].T to out[M, N], none of them 0, and returns it. In fp8 it gets scales, too."""
     describe: Callable[..., str]
-    """(x, w, scales=None)."""
+    """(x, w, scales=None): the configuration for these inputs, in words."""
     device: str = ""
-    """Where it runs, if not anywhere: "cuda" or "cpu"."""
+    """The device that it runs on, "cuda" or "cpu"; empty: any."""
     limits: Callable[[Tensor, Tensor, Scales | None], None] = lambda x, w, scales: None
-    """Raises TypeError or ValueError for what of the contract it does not take."""
+    """Raises TypeError or ValueError for inputs of the contract that it does not take."""
     tolerance: float | None = None
     """Largest relative Frobenius error that is right, where it is not that of the dtype."""
 
@@ -125,7 +126,7 @@ def run_cublas(x: Tensor, w: Tensor, out: Tensor, scales: Scales | None = None) 
     if not are_by_block(w, scales):
         return torch._scaled_mm(x, w.T, *scales, out_dtype=out.dtype, use_fast_accum=True, out=out)
     x_scales, w_scales = scales
-    columns = x_scales.as_strided(x_scales.shape, (1, len(x)))  # of one row torch wants these strides, too
+    columns = x_scales.as_strided(x_scales.shape, (1, len(x)))  # torch wants these strides of a single row, too
     of_x = ScalingType.BlockWise1x128.value
     of_w = ScalingType.BlockWise128x128.value
     return torch.ops.aten._scaled_mm_v2.out(
@@ -158,10 +159,11 @@ def multiply(x: Tensor, w: Tensor, out: Tensor) -> Tensor:
 
 @cache
 def compiled(function: Callable, **options) -> Callable:
-    """Return what torch.compile makes of a function, once.
+    """A function compiled by torch.compile, once.
 
     Past recompile_limit shapes (8), Dynamo would fall back to eager and be timed under the wrong name; `fullgraph`
-    makes that an error, and the raised limit lets a whole table of shapes pass."""
+    makes that an error, and the raised limit lets a whole table of shapes pass.
+    """
     torch._dynamo.config.recompile_limit = max(torch._dynamo.config.recompile_limit, 256)
     return torch.compile(function, dynamic=False, **options)
 
@@ -205,9 +207,10 @@ inductor = Library(
 
 @cache
 def of_user(place: str, version: str = "") -> Library:
-    """Return the matmul that `roofline.operations.contenders.parse` names.
+    """The matmul that `roofline.operations.contenders.parse` names.
 
-    Raises ValueError where it cannot be loaded, and where its file is not of that `version` any more."""
+    Raises ValueError where it cannot be loaded, and where its file is not of that `version` any more.
+    """
     function = contenders.load(place, version)
     name = place.rpartition(":")[2]
     declared = getattr(function, "declaration", contenders.Declaration())

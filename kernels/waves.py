@@ -3,7 +3,7 @@
 A wave is one tile on every SM. It takes as long as the slowest of three: its products, its bytes from L2 (every tile
 reads its own rows of both operands), and its bytes from memory (tiles of one wave share theirs). A last wave that is
 nearly empty takes as long as a full one, unless it is cut along K. Efficiencies are not known here: this ranks choices,
-and predicts no time. `python -m kernels.waves` does, with what a run says of them.
+and predicts no time. `python -m kernels.waves` predicts times, with the efficiencies of a run.
 
 Source of the model of L2 and of the rows that a wave fetches: DeepGEMM (csrc/jit_kernels/heuristics/sm90.hpp).
 """
@@ -16,17 +16,19 @@ from typing import Any, NamedTuple
 from roofline.theory.chips import Chip
 
 L2_BYTES_PER_FLOP = 8e12 / 1.3e9 / (4096 * 132)
-"""Of a Hopper chip: 8 TB/s from L2 at 1.3 GHz (DeepGEMM), over 4096 FLOP a clock on each of 132 SMs (whitepaper)."""
+"""Bytes from L2 for each FLOP of a Hopper chip: 8 TB/s at 1.3 GHz (DeepGEMM), over 4096 FLOP a clock on each of 132 SMs
+(whitepaper)."""
 
 HELD_SHARE = 0.5
-"""Of the last-level cache that an operand may take, and still be there when it is read again."""
+"""The fraction of the last-level cache that an operand may take, and still be there when it is read again."""
 
 APART_SHARE = 0.5
-"""Of L2's bandwidth, what is left where programs read the same rows at different times, so that their requests do not
-meet. An estimate: 66 gangs of two ask for 640 MB at up, tp 8, M = 256, and an H100 took 110 us, 5.8 TB/s."""
+"""The fraction of L2's bandwidth that is left where programs read the same rows at different times, so that their
+requests do not meet. An estimate: 66 gangs of two ask for 640 MB at up, tp 8, M = 256, and an H100 took 110 us, 5.8
+TB/s."""
 
 FIXUP_S = 8e-6
-"""For partial sums to be left, fetched and added. An estimate, which no run has measured alone."""
+"""Seconds in which partial sums are left, fetched and added. An estimate, which no run has measured alone."""
 
 GROUPS = (4, 8, 16)
 """Tiles that share one sweep of the other dimension; the choices."""
@@ -34,20 +36,21 @@ GROUPS = (4, 8, 16)
 
 @dataclass(frozen=True)
 class GpuSpec:
-    """What the model needs of a chip: `flops` and bytes/s are a datasheet's, or a run's measured ceilings."""
+    """The figures of a chip that the model needs: `flops` and bytes/s are a datasheet's, or a run's measured
+    ceilings."""
 
     sms: int
     flops: float
     memory_bytes_per_s: float
     cache_bytes: int
     shared_bytes: int | None = None
-    """Of shared memory, what one program may take; None where nobody asked the device."""
+    """The shared memory that one program may take; None where nobody asked the device."""
     fp8_flops: float | None = None
-    """Those of `flops` are in 16 bits or more. None where the chip multiplies no fp8."""
+    """FLOP/s in fp8; those of `flops` are in 16 bits or more. None where the chip multiplies no fp8."""
 
     @classmethod
     def of_chip(cls, chip: Chip) -> "GpuSpec":
-        """Return the figures of a GPU's datasheet, in bf16 and fp8."""
+        """The figures of a GPU's datasheet, in bf16 and fp8."""
         rates = chip.flops["bf16"], chip.memory_bandwidth_bytes_per_s
         return cls(chip.sms, *rates, chip.cache_bytes, fp8_flops=chip.flops.get("fp8"))
 
@@ -59,15 +62,16 @@ class Cost(NamedTuple):
     mma_s: float  # a tile's products
     l2_s: float  # a full wave's bytes from L2
     memory_s: float  # a full wave's bytes from memory
-    tail_s: float  # what is left of whole waves, with its fix-up
+    tail_s: float  # the rest of whole waves, with its fix-up
     tiles: int
     full_waves: int
 
 
 def cost(m: int, n: int, k: int, itemsize: int, tile: Any, gpu: GpuSpec) -> Cost:
-    """Return what out[m, n] = x[m, k] @ w[n, k].T takes, for operands of `itemsize` bytes, and results of as many, but
-    two of fp8. Of `tile`, a `kernels.tiles.Config`, count `block_m` and `block_n`, that `group_m` of them along
-    `raster` share a sweep, and which waves are cut along K between gangs (`kernels.stream_k`).
+    """The time of out[m, n] = x[m, k] @ w[n, k].T, for operands of `itemsize` bytes and results of as many, but two
+    for fp8. `tile` is a `kernels.tiles.Config`. Of its fields these count: `block_m` and `block_n`, `group_m` and
+    `raster`, by which tiles share a sweep, and those of the waves that are cut along K between gangs
+    (`kernels.stream_k`).
 
     >>> from kernels.tiles import Config
     >>> h200 = GpuSpec(sms=132, flops=989.4e12, memory_bytes_per_s=4.8e12, cache_bytes=60 * 2**20)
@@ -84,12 +88,12 @@ def cost(m: int, n: int, k: int, itemsize: int, tile: Any, gpu: GpuSpec) -> Cost
     mma_s = 2 * tile.block_m * tile.block_n * k / (flops / gpu.sms)
 
     def fetched_bytes(rows: int) -> float:
-        """Return what is read of `rows` of an operand in each wave: one of all waves reads it where the cache holds
-        it."""
+        """Bytes that each wave reads for a row of an operand of `rows` rows: where the cache holds the operand, one of
+        all waves reads it."""
         return k * itemsize / (max(1, full_waves) if is_held(rows, k, itemsize, gpu) else 1)
 
     def moved_s(running: int) -> tuple[float, float]:
-        """Return what `running` tiles at a time take from L2 and from memory."""
+        """Seconds of the bytes of `running` tiles at a time, from L2 and from memory."""
         rows, columns = _covered(running, tiles_m, tiles_n, tile)
         l2 = running * (tile.block_m + tile.block_n) * k * itemsize
         memory = rows * tile.block_m * fetched_bytes(m) + columns * tile.block_n * fetched_bytes(n)
@@ -112,9 +116,9 @@ def cost(m: int, n: int, k: int, itemsize: int, tile: Any, gpu: GpuSpec) -> Cost
 
 
 def shared_s(m: int, n: int, k: int, itemsize: int, tile: Any, gpu: GpuSpec) -> tuple[float, float]:
-    """Return what the blocks along all of K take from L2 and from memory, of a tile on every SM, where gangs are at
-    places of their own along K. Members of a gang read together; an operand that the cache does not hold is read by
-    every gang."""
+    """Seconds of the bytes along all of K, from L2 and from memory, for a tile on every SM, where each gang is at a
+    place of its own along K. Members of a gang read together; an operand that the cache does not hold is read by every
+    gang."""
     gangs = gpu.sms // (tile.gang_m * tile.gang_n)
     rows = gangs * tile.gang_m * tile.block_m
     columns = gangs * tile.gang_n * tile.block_n
@@ -127,7 +131,7 @@ def shared_s(m: int, n: int, k: int, itemsize: int, tile: Any, gpu: GpuSpec) -> 
 
 
 def gang_of(tiles_m: int) -> int:
-    """Return how many programs along M share what they read of w: all that there are, up to 8, or 4 of more.
+    """The number of programs along M that share their reads of w: all that there are, up to 8, or 4 of more.
 
     In gangs_trial.txt (results/reference, an H100) it came within 1.8 % of a shape's best gang wherever gangs gained
     more than 1 %.
@@ -136,12 +140,12 @@ def gang_of(tiles_m: int) -> int:
 
 
 def is_held(rows: int, k: int, itemsize: int, gpu: GpuSpec) -> bool:
-    """Return whether an operand of so many rows stays in the last-level cache until it is read again."""
+    """Whether an operand of so many rows stays in the last-level cache until it is read again."""
     return rows * k * itemsize <= HELD_SHARE * gpu.cache_bytes
 
 
 def _covered(running: int, tiles_m: int, tiles_n: int, tile: Any) -> tuple[int, int]:
-    """Return the rows and columns of tiles that `running` neighbours cover."""
+    """The rows and columns of tiles that `running` neighbours cover."""
     grouped, swept = (tiles_m, tiles_n) if tile.raster == "m" else (tiles_n, tiles_m)
     along = min(tile.group_m, grouped, running)
     across = -(-running // along)
@@ -151,5 +155,5 @@ def _covered(running: int, tiles_m: int, tiles_n: int, tile: Any) -> tuple[int, 
     return (along, across) if tile.raster == "m" else (across, along)
 
 
-if __name__ == "__main__":  # which needs what measures, and others need this
+if __name__ == "__main__":  # it imports what measures, which imports this module
     sys.exit(resolve_name("kernels.bench.predictions:main")())

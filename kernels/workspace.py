@@ -2,8 +2,8 @@
 
 Nothing is allocated or zeroed in the path of a launch. Counters are zero before the first launch, and a kernel that
 counts on them leaves them zero. Launches of one stream follow one another, so they may share; those of several streams
-may run at the same time, so each stream has its own. What is captured in a CUDA graph may be replayed on any stream,
-beside any launch: it gets buffers that belong to the graph, and zeroes its counters in each replay.
+may run at the same time, so each stream has its own. A launch that is captured in a CUDA graph may be replayed on any
+stream, beside any other: it gets buffers that belong to the graph, and zeroes its counters in each replay.
 """
 
 from typing import NamedTuple
@@ -23,7 +23,7 @@ KEPT: dict[tuple[torch.device, int], Workspace] = {}
 
 
 def workspace(device: torch.device, partials: int, counters: int) -> Workspace:
-    """Return buffers of at least so many elements, for a launch on the current stream of `device`.
+    """Buffers of at least so many elements, for a launch on the current stream of `device`.
 
     A buffer that has become too small is let go while launches may still use it: the allocator gives its memory to
     later work of that stream alone.
