@@ -36,14 +36,14 @@ from kernels.tiles import capability
 LOG2_E = tl.constexpr(log2(e))
 WIDTHS = 16, 32, 64, 128
 L2_BYTES = 32 * 2**20
-"""Of keys and values that programs read at a time, as in FlashAttention-3's scheduler (hopper/flash_api.cpp)."""
+"""Bytes of keys and values that programs read at a time, as in FlashAttention-3's scheduler (hopper/flash_api.cpp)."""
 DELTA_ROWS = 64
-"""Of a program of `delta_kernel`."""
+"""Rows of a program of `delta_kernel`."""
 
 
 @triton.jit
 def place_of(L, heads, GROUP, BLOCK: tl.constexpr, DESCENDING: tl.constexpr):
-    """Return the head of a program and the first row of its block. GROUP heads run at a time, block by block."""
+    """The head of a program and the first row of its block. GROUP heads run at a time, block by block."""
     blocks, program = tl.cdiv(L, BLOCK), tl.program_id(0)
     first = program // (GROUP * blocks) * GROUP
     group = min(heads - first, GROUP)
@@ -54,7 +54,7 @@ def place_of(L, heads, GROUP, BLOCK: tl.constexpr, DESCENDING: tl.constexpr):
 
 @triton.jit
 def read(rows_of, head, row, L, ROWS: tl.constexpr, WIDTH: tl.constexpr, TMA: tl.constexpr, INSIDE: tl.constexpr):
-    """Return a block of rows of a head, [ROWS, WIDTH], with zeros beyond the length unless all are INSIDE.
+    """A block of rows of a head, [ROWS, WIDTH], with zeros beyond the length unless all are INSIDE.
 
     Blocks that stay are read by pointers: a TMA load outside of a loop has an mbarrier of its own, whose bytes Triton
     (3.7.1) gives to the loop's TMA buffers later, with no proxy fence between.
@@ -80,7 +80,7 @@ def write(rows_of, head, row, values, L, TMA: tl.constexpr, INSIDE: tl.constexpr
 
 @triton.jit
 def seen(m0, n0, L, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, EVEN: tl.constexpr, CAUSAL: tl.constexpr):
-    """Return which of the keys from n0 each of the queries from m0 attends to."""
+    """mask[BLOCK_M, BLOCK_N] of the keys from n0 that each of the queries from m0 attends to."""
     m, n = m0 + tl.arange(0, BLOCK_M)[:, None], n0 + tl.arange(0, BLOCK_N)[None, :]
     if CAUSAL:
         return n <= m if EVEN else (n <= m) & (n < L)
@@ -181,16 +181,16 @@ def dq_kernel(
 
 
 KERNELS = {"forward": forward_kernel, "dkdv": dkdv_kernel, "dq": dq_kernel}
-"""By direction: a backward launches `dkdv` and `dq`, behind `delta_kernel`."""
+"""{direction: its kernel}. A backward pass launches `dkdv` and `dq`, behind `delta_kernel`."""
 
 
 BLOCKS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-"""By GPU and direction: the sizes of blocks, warps and stages."""
+"""{GPU: {direction: sizes of blocks, warps and stages}}; on Hopper by width, too."""
 
 
 def launch(direction: str, tensors: dict[str, Tensor], causal: bool, tma: bool | None = None) -> KernelLaunch:
-    """Return the launch of `direction` on its tensors by argument. `tma` says whether what is called `_of` is moved by
-    TMA, None: on Hopper."""
+    """The launch of `direction` on `tensors`, {name of the argument: tensor}. `tma` says whether tensors of arguments
+    named `_of` are moved by TMA; None: on Hopper."""
     q = tensors.get("q_ptr", tensors.get("q_of"))
     batch, heads, length, width = q.shape
     tma = (q.device.type != "cuda" or capability(q.device)[0] == 9) if tma is None else tma
@@ -209,7 +209,7 @@ def launch(direction: str, tensors: dict[str, Tensor], causal: bool, tma: bool |
 
 
 def launch_delta(out: Tensor, grad: Tensor, delta: Tensor) -> KernelLaunch:
-    """Return the launch that stores the sums of out * grad along rows to `delta`, on which the backward depends."""
+    """The launch that stores the sums of out * grad along rows to `delta`, on which the backward depends."""
     rows = delta.numel()
     args = dict(out_ptr=out, grad_ptr=grad, delta_ptr=delta, rows=rows, WIDTH=out.shape[-1], BLOCK=DELTA_ROWS)
     return KernelLaunch(delta_kernel, (-(-rows // DELTA_ROWS),), args)
@@ -240,7 +240,7 @@ def require(q: Tensor, k: Tensor, v: Tensor, **others: Tensor) -> None:
 
 
 def forward(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tensor]:
-    """Return out, like q, and lse[batch, heads, length] in fp32. Raises what `require` raises."""
+    """out, like q, and lse[batch, heads, length] in fp32. Raises what `require` raises."""
     require(q, k, v)
     out = torch.empty_like(q)
     lse = q.new_empty(q.shape[:3], dtype=torch.float32)
@@ -251,7 +251,7 @@ def forward(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[Tensor, Tens
 def backward(
     q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, grad: Tensor, causal: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the gradients of q, k and v for that of out, `grad`, from what `forward` returned. Raises what `require`
+    """The gradients of q, k and v for `grad`, that of out, from the results of `forward`. Raises what `require`
     raises."""
     require(q, k, v, out=out, grad=grad)
     dq, dk, dv = (torch.empty_like(q) for _ in range(3))
@@ -277,6 +277,6 @@ class _Attention(torch.autograd.Function):
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
-    """Return out, like q, in the graph of autograd: for the backward it keeps q, k, v, out and lse. Raises what
-    `require` raises."""
+    """out, like q, in the graph of autograd: for the backward it keeps q, k, v, out and lse. Raises what `require`
+    raises."""
     return _Attention.apply(q, k, v, causal)

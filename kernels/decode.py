@@ -1,13 +1,13 @@
 """The matmul for few rows, M <= 64: bounded by reading w once, so everything serves to keep reading.
 
-out[M, N] = x[M, K] @ w[N, K].T. One program per SM streams its share of w through one loop that crosses tiles: the ring
+out[M, N] = x[M, K] @ w[N, K].T. One program per SM streams its part of w through one loop that crosses tiles: the ring
 of loads never drains before the program ends. With 144 to 180 KB of it in flight an SM covers some 4 us of latency at
-its even share of an H200's bandwidth (36 GB/s), about four times what it has to.
+its even part of an H200's bandwidth (36 GB/s), about four times what it has to.
 
 Operands are swapped: rows of w are the 64 rows of a wgmma, tokens its n of 16, 32 or 64. x comes by TMA in the same
-ring: beside 128 rows of w it adds M / 128 to what comes out of L2 and nothing to what comes from memory. A program
-takes an unbroken run of whole tiles. Where those leave too many SMs idle (ENOUGH_WHOLE), runs are of steps along K,
-cut evenly: at most the first and the last tile of a program are shared with others, and go through an fp32 workspace.
+ring: beside 128 rows of w it adds M / 128 to the bytes from L2 and nothing to those from memory. A program takes an
+unbroken run of whole tiles. Where those leave too many SMs idle (ENOUGH_WHOLE), runs are of steps along K, cut evenly:
+at most the first and the last tile of a program are shared with others, and go through an fp32 workspace.
 
     up, tp 8, in tiles of 64 rows      104: 79 % of one wave of 132 SMs, which read as fast as all of them
     up, tp 8, in tiles of 128 rows     52: 39 % of one wave; 52 x 128 steps are 50 or 51 for each SM
@@ -53,16 +53,17 @@ from kernels.tiles import Config
 from kernels.workspace import workspace
 
 MOST_TOKENS = 64
-"""Rows of x. A wgmma takes up to 256, but see where the kernel loses."""
+"""The most rows of x. A wgmma takes up to 256, but see where the kernel loses."""
 
 ENOUGH_WHOLE = 0.78
-"""Of the SMs' time, what whole tiles have to keep to be left whole. Those SMs that read do so a little faster for each
-idle one, and a shared tile costs a few trips to L2 at the end. On an H100 the 104 whole tiles of 64 rows of `up` at
-tp 8, 0.79, took 80 us for one token, and five parts of each, 0.97, took 82
+"""Tiles are left whole where they keep this fraction of the SMs' time busy. The SMs that read do so a little faster for
+each idle one, and a shared tile costs a few trips to L2 at the end. On an H100 the 104 whole tiles of 64 rows of `up`
+at tp 8, 0.79, took 80 us for one token, and five parts of each, 0.97, took 82
 (results/reference/nvidia-h100-80gb-hbm3-2026-11-26-4/gangs_trial.txt)."""
 
 LEAST_STEPS = 4
-"""Of a run: what is read for it is then at least four times its partial sums (128 KB to 32 KB, for 64 rows of x)."""
+"""The fewest steps of a run: it then reads at least four times the bytes of its partial sums (128 KB to 32 KB, for 64
+rows of x)."""
 
 
 @triton.jit
@@ -80,14 +81,14 @@ def store_transposed(
 
 @triton.jit
 def add_shares(slots, first, last, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """Return the sum of the shares `first` to `last` of a tile, in this order."""
+    """The sum of the shares `first` to `last` of a tile, in this order."""
     sums = tl.zeros((BLOCK_N, BLOCK_M), dtype=tl.float32)
     for share in tl.range(first, last + 1, loop_unroll_factor=4):  # four trips to L2 at once
         sums += tl.load(slots + share * (BLOCK_N * BLOCK_M), cache_modifier=".cg")
     return sums
 
 
-# None makes the code better, and each value would be another kernel.
+# Specialising for these makes no better code, and each value would be another kernel.
 @triton.jit(do_not_specialize=["M", "even", "more"], launch_metadata=launch_metadata)
 def decode_kernel(
     x_desc, w_desc, out_ptr, x_scales_ptr, w_scales_ptr,
@@ -138,16 +139,15 @@ def decode_kernel(
 
 
 def require(x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | None = None) -> None:
-    """Refuse what `kernels.hopper.require` does of all but `out`, which may have any rows; ValueError for M above
-    64."""
+    """Refuse what `kernels.hopper.require` does, but `out` may have any rows; ValueError for M above 64."""
     hopper.require(decode_kernel, "decode", x, w, out, scales, any_out=True)
     if (m := len(x)) > MOST_TOKENS:
         raise ValueError(f"x has M={m} rows, decode takes up to {MOST_TOKENS}; use kernels.persistent or kernels.tiled")
 
 
 def with_split(config: Config, w: Tensor) -> Config:
-    """Return `config` with a split of 1 or 2 for w[N, K] where its own is 0: whole tiles, where they keep ENOUGH_WHOLE
-    of the SMs' time, or runs of steps."""
+    """`config` with a split of 1 or 2 for w[N, K] where its own is 0: whole tiles, where they keep ENOUGH_WHOLE of the
+    SMs' time, or runs of steps."""
     tiles, sms = -(-w.shape[0] // config.block_n), hopper.programs(w.device)
     waves = -(-tiles // sms)
     is_enough = tiles >= ENOUGH_WHOLE * sms * waves
@@ -155,7 +155,7 @@ def with_split(config: Config, w: Tensor) -> Config:
 
 
 def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config, scales: Scales | None = None) -> KernelLaunch:
-    """Return the launch for checked, non-empty tensors."""
+    """The launch for checked, non-empty tensors."""
     (m, k), n, split = x.shape, w.shape[0], with_split(config, w).split
     if m > config.block_m:
         raise ValueError(f"x has M={m} rows, the tile has room for {config.block_m}; change the configuration")
@@ -185,7 +185,7 @@ class Decode(Kernel):
         return with_split(super().choose(x, w), w)
 
     def example(self, config: Config, dtype: torch.dtype) -> KernelLaunch:
-        """Return the launch for as many rows as the tile has. Tiles are shared, which takes more registers."""
+        """A launch for as many rows as the tile has. Tiles are shared, which takes more registers."""
         return super().example(replace(config, split=2), dtype, config.block_m)
 
 
@@ -193,5 +193,5 @@ matmul = Decode(
     name="decode", jit=decode_kernel, require=require, prepare=prepare,
     variants=lambda config: [replace(config, split=split) for split in (1, 2)],
 )  # fmt: skip
-"""out[M, N] = x[M, K] @ w[N, K].T for M <= 64, in bf16, fp16 or fp8 (fp32 in the interpreter). With a `split` of 0
-that is chosen for the shape."""
+"""out[M, N] = x[M, K] @ w[N, K].T for M <= 64, in bf16, fp16 or fp8 (fp32 in the interpreter). A `split` of 0 is
+replaced by the one that suits the shape."""

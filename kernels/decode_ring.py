@@ -4,7 +4,7 @@ out[M, N] = x[M, K] @ w[N, K].T, with operands swapped as in `kernels.decode`: r
 tokens its n of 16, 32 or 64. One warpgroup multiplies what one warp loads into a ring. Sums are stored from registers,
 so that the ring has nearly all of shared memory, 192 to 224 KB.
 
-What a call takes beside reading w is what this kernel is about: docs/kernel.md counts it. Tiles are dealt on the host,
+This kernel is about the time of a call beside its reading of w: docs/kernel.md counts it. Tiles are dealt on the host,
 so that the first rows of a program are known by one multiplication. The mbarriers of the EARLY stages come first, then
 their loads of w, and only then the other mbarriers. The producer goes on with x.
 
@@ -14,7 +14,7 @@ leaves its sums of a tile that others have steps of, too, in a slot of their own
 `kernels.decode`. The last to do so adds all slots in the order of programs, and rounds once. So the bits do not depend
 on who is last, and nobody waits.
 
-w is read once. From Triton 3.9 on L2 is told to give up its lines first, so that it keeps x.
+w is read once. From Triton 3.9 on its loads tell L2 to evict its lines first, so that L2 keeps x.
 
 Nobody has timed it. By its instructions it should be half a microsecond a call faster than `kernels.decode`, and lose
 where that does. The registry leaves it out unless somebody asks.
@@ -48,8 +48,8 @@ else:
     READ_ONCE = gl.constexpr(CachePolicy(l2=FractionalEvictionPolicy("evict_first", 1.0)))
 
 EARLY = gl.constexpr(3)
-"""Stages whose w is asked for before the warps part: 48 KB at least, where an SM's share of the bandwidth of an H200 is
-36 KB in a microsecond."""
+"""Stages whose w is asked for before the warps specialise: 48 KB at least, where an SM's part of the bandwidth of an
+H200 is 36 KB in a microsecond."""
 
 
 @gluon.jit
@@ -89,7 +89,7 @@ def consume(
     x_desc, w_desc, out_ptr, sums_ptr, counters_ptr, x_ring, w_ring, full, empty,
     M, N, out_row, steps, dealt, SHARED: gl.constexpr,
 ):  # fmt: skip
-    """Multiply what is in every stage. At the end of each tile store it, or share it."""
+    """Multiply the blocks of every stage. At the end of each tile store it, or share it."""
     program = gl.program_id(0)
     programs = gl.num_programs(0)
     rows: gl.constexpr = w_desc.block_type.shape[0]
@@ -132,7 +132,7 @@ def consume(
             gl.store(at, sums.to(out_ptr.dtype.element_ty), mask=(m < M) & (tile * rows + n < N))
 
 
-# They differ from shape to shape.
+# These arguments differ from shape to shape.
 @gluon.jit(do_not_specialize=["M", "whole", "even", "more"], launch_metadata=launch_metadata)
 def decode_ring_kernel(
     x_desc, w_desc, out_ptr,
@@ -184,8 +184,8 @@ def require(x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | No
 
 
 def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
-    """Return the launch for checked, non-empty tensors. Raises ValueError for a configuration that is none for one
-    warpgroup, or none for the shape."""
+    """The launch for checked, non-empty tensors. Raises ValueError for a configuration that does not fit one warpgroup,
+    or the shape."""
     (m, k), n = x.shape, w.shape[0]
     if m > config.block_m:
         raise ValueError(f"x has M={m} rows, the tile has room for {config.block_m}; change the configuration")

@@ -4,12 +4,12 @@ two under their stores.
 out[M, F] = silu(x[M, K] @ gate[F, K].T) * (x[M, K] @ up[F, K].T). The weights are one matrix w[2F, K] with the rows of
 gate and up by turns (`interleaved`), so that a tile of sums holds for each column of out its gate and its up. Both lie
 in the same thread, which computes in fp32 and rounds once; what is stored is half as wide as the tile. In fp8 sums are
-scaled by row first, and what is stored is bf16: a row's scale would take its largest value, of which a tile sees some
-columns alone.
+scaled by row first, and the result is bf16: a row's scale would take the largest value of the whole row, and a tile has
+only some of its columns.
 
 Wins where the 4 M F bytes that are stored between two kernels, and the 6 M F that the second one reads and writes,
-weigh: from some hundred rows on. Below, weights are read once either way, and what is saved is a launch. Nobody has
-timed it. It loses what `kernels.persistent` loses, whose grid, loads and tables it has.
+weigh: from some hundred rows on. Below, weights are read once either way, and only a launch is saved. Nobody has timed
+it. Loses where `kernels.persistent` loses, whose grid, loads and tables it has.
 """
 
 # ruff: noqa: N803 (kernel arguments: sizes and compile-time constants in capitals, as Triton code has them)
@@ -45,7 +45,7 @@ def gated_kernel(
 
 
 def interleaved(gate: Tensor, up: Tensor) -> Tensor:
-    """Return w[2F, K] for `gated`: the rows of gate[F, K] and of up[F, K] by turns."""
+    """w[2F, K] for `gated`: the rows of gate[F, K] and of up[F, K] by turns."""
     return torch.stack((gate, up), 1).flatten(0, 1)
 
 
@@ -53,13 +53,13 @@ def require(x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | No
     """Refuse what `kernels.hopper.require` does, and ValueError for a w whose rows are no pairs."""
     if w.ndim == 2 and len(w) % 2:
         raise ValueError(f"w has {len(w)} rows, which are those of gate and up by turns; make it with interleaved()")
-    # Scales of half the rows, as the rows of w themselves: a view, whose length alone is looked at.
+    # Scales of half the rows, as there are half the rows of w: a view, of which only the length is looked at.
     of_half = (scales[0], scales[1][..., len(w) // 2 :]) if scales else None
     hopper.require(gated_kernel, "gated", x, w[::2], out, of_half)
 
 
 def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config, scales: Scales | None = None) -> KernelLaunch:
-    """Return the launch for checked, non-empty tensors. What is stored is half as wide as the tile."""
+    """The launch for checked, non-empty tensors. The result is half as wide as the tile."""
     return persistent.prepare(x, w, out, replace(config, subtile=2), scales, gated_kernel)
 
 

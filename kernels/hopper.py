@@ -1,6 +1,5 @@
-"""What kernels for Hopper share: which inputs TMA can address, descriptors, the grid of a persistent kernel, and how
-much of an SM there is for one.
-"""
+"""The common parts of kernels for Hopper: which inputs TMA can address, descriptors, the grid of a persistent kernel,
+and how much of an SM is left for one."""
 
 from functools import cache
 from typing import Any

@@ -2,18 +2,18 @@
 
 Programs form gangs of `gang_m` x `gang_n` on neighbouring tiles, a super-tile, which walk along K together: a block of
 x is read for `gang_n` of them at about the same time, and one of w for `gang_m`. Gangs take super-tiles in whole waves,
-as programs take tiles. What is left over, and one whole wave more if so asked, is one run of steps along K, super-tile
-after super-tile, which is cut evenly. So every gang has the same number of steps, but for one, and its part of the run
-begins inside a super-tile at most once, and ends inside one at most once.
+as programs take tiles. The rest, with one whole wave more if so asked, is one run of steps along K, super-tile after
+super-tile, which is cut evenly: the steps of two gangs differ by one at most. A gang's part of the run begins inside a
+super-tile at most once, and ends inside one at most once.
 
     132 programs in gangs of 8x1: 16 gangs. up, tp 8, M = 1024 has 26 super-tiles of 1024 x 256: one for each gang, and
     10 x 256 steps in the run, 160 for each gang. That is 416 steps, where two waves of whole tiles take 512.
 
-Who has the first step of a tile owns it. Another program leaves its sums of the tile in a slot of its own, and raises
-the slot's flag. It has done that before it begins anything else of the run, so an owner, whose last piece it is, finds
-it done or soon done. It adds the slots in the order of gangs: the same bits every time. An owner waits for later
-programs alone, and these wait for later ones still. So no program has to run beside all others: two gangs at a time get
-to the end.
+The program that has the first step of a tile owns it. Another program leaves its sums of the tile in a slot of its own,
+and raises the slot's flag. It does that before it begins anything else of the run, and for the owner the tile is the
+last piece: so the owner finds it done or soon done. The owner adds the slots in the order of gangs: the same bits every
+time. It waits for later programs alone, and these wait for later ones still. So no program has to run beside all
+others: two gangs at a time get to the end.
 
 Gangs are what makes it pay. Programs at different places along K read the same rows of w at different times, and L2
 cannot serve them together. On an H100, up, tp 8, M = 1024 had 0.57 of cuBLAS's speed by gangs of 2x1, 0.78 by 4x1 and
@@ -35,20 +35,20 @@ from kernels.persistent import tile_corner
 
 @triton.jit
 def begin_of(gang, even, more):
-    """Return the first step of a gang's part of the run: the first `more` gangs have a step more than `even`."""
+    """The first step of a gang's part of the run: the first `more` gangs have one step more than `even`."""
     return gang * even + tl.minimum(gang, more)
 
 
 @triton.jit
 def gang_of(step, even, more):
-    """Return the gang that has a step of the run."""
+    """The gang that has a step of the run."""
     longer = more * (even + 1)
     return tl.where(step < longer, step // (even + 1), more + (step - longer) // tl.maximum(even, 1))
 
 
 @triton.jit
 def pieces_of(gang, dealt, steps, SHARED: tl.constexpr):
-    """Return how many pieces a gang has, whole super-tiles among them; all are whole where nothing is SHARED."""
+    """The number of pieces of a gang, whole super-tiles among them; all are whole where nothing is SHARED."""
     whole, even, more = dealt
     if not SHARED:
         return whole + tl.where(gang < more, 1, 0)
@@ -58,7 +58,7 @@ def pieces_of(gang, dealt, steps, SHARED: tl.constexpr):
 
 @triton.jit
 def piece_of(number, gang, gangs, dealt, steps, SHARED: tl.constexpr):
-    """Return piece `number` of a gang: the super-tile, its first step, and the step behind its last."""
+    """Piece `number` of a gang: the super-tile, its first step, and the step behind its last."""
     whole, even, more = dealt
     if not SHARED:
         return gang + number * gangs, 0, steps
@@ -73,7 +73,7 @@ def piece_of(number, gang, gangs, dealt, steps, SHARED: tl.constexpr):
 
 @triton.jit
 def last_gang_of(super_tile, gangs, dealt, steps):
-    """Return the gang that has the last step of a super-tile of the run."""
+    """The gang that has the last step of a super-tile of the run."""
     whole, even, more = dealt
     return gang_of((super_tile - whole * gangs + 1) * steps - 1, even, more)
 
@@ -83,17 +83,17 @@ def corner_of(
     super_tile, member, supers_m, supers_n, gang_m, gang_n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     GROUP: tl.constexpr, ALONG_N: tl.constexpr,
 ):  # fmt: skip
-    """Return the first row and column of a member's tile of a super-tile: members are counted along M first."""
+    """The first row and column of a member's tile of a super-tile. Members are counted along M first."""
     m, n = tile_corner(super_tile, supers_m, supers_n, 1, 1, GROUP, ALONG_N)  # counted in super-tiles
     return (m * gang_m + member % gang_m) * BLOCK_M, (n * gang_n + member // gang_m) * BLOCK_N
 
 
 class Deal(NamedTuple):
-    """What each gang gets: `whole` super-tiles, and of the run of steps `even` or, of the first `more` gangs, one more.
+    """The work of each gang: `whole` super-tiles, and `even` steps of the run, one more for the first `more` gangs.
     Where there is no run, `even` is 0, and the first `more` gangs get one more whole super-tile. Kernels hand the three
     on as `dealt`.
 
-    Counted here, in the host's integers: the products of 64 bits that it takes would spill registers in a kernel.
+    The host counts them, in its integers: the products of 64 bits that this takes would spill registers in a kernel.
     """
 
     whole: int
@@ -102,9 +102,9 @@ class Deal(NamedTuple):
 
 
 def deal(supers: int, steps: int, gangs: int, shared_waves: int) -> Deal:
-    """Deal out `supers` super-tiles of so many steps along K. What is left of whole waves becomes the run: with a
-    `shared_waves` of 2, with the last whole wave. There is no run where `shared_waves` is 0, where nothing is left, and
-    where there would not be a step of it for every gang.
+    """Deal out `supers` super-tiles of so many steps along K. The rest of whole waves becomes the run; with a
+    `shared_waves` of 2 the last whole wave belongs to it. There is no run where `shared_waves` is 0, where nothing is
+    left, and where it would have no step for every gang.
 
     >>> deal(supers=26, steps=256, gangs=16, shared_waves=2)
     Deal(whole=0, even=416, more=0)

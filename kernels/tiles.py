@@ -7,8 +7,9 @@ for Triton's interpreter, which is never timed.
 The first measured entry that admits a shape is taken, on a device with as many SMs as it was measured on:
 `kernels.trial` writes such entries, each for one shape. Without one, the first unmeasured entry is taken. For a kernel
 that the table names as `modelled`, the unmeasured entries are candidates: the model of waves (kernels.waves) takes the
-best for the shape and the device, with the group and raster that suit it. Of equals it takes the one that stands first:
-128x256 before 256x128, whose instructions read a fifth more shared memory for as many products (kernels.warpgroup).
+best for the shape and the device, with the group and raster that suit it. Among equals it takes the one that stands
+first: 128x256 before 256x128, whose instructions read a fifth more shared memory for as many products
+(kernels.warpgroup).
 """
 
 import json
@@ -42,13 +43,13 @@ class Config:
     num_warps: int  # those that multiply
     num_stages: int
     group_m: int = 8  # tiles along the raster dimension that share one sweep of the other, so that L2 holds them
-    subtile: int = 1  # of a persistent grid: parts the epilogue is stored in; 2 halves its shared memory
-    flatten: bool = False  # of `persistent`: one loop over tiles and K, so that loads start under the store before them
-    raster: str = "m"  # of a persistent grid: the dimension that is grouped, "m" or "n"
-    gang_m: int = 1  # of `warpgroup`: programs along M that walk along K together (kernels.stream_k), or a `pair`
+    subtile: int = 1  # parts in which a persistent grid stores the epilogue; 2 halves its shared memory
+    flatten: bool = False  # `persistent`: one loop over tiles and K, so that loads start under the store before them
+    raster: str = "m"  # the dimension that a persistent grid groups, "m" or "n"
+    gang_m: int = 1  # `warpgroup`: programs along M that walk along K together (kernels.stream_k), or a `pair`
     gang_n: int = 1  # and along N
-    shared_waves: int = 0  # of `warpgroup`: 1: the rest of whole waves is cut along K; 2: the wave before it, too
-    split: int = 0  # of `decode`: 1: whole tiles; 2: they are cut along K; 0: `decode` chooses
+    shared_waves: int = 0  # `warpgroup`: 1: the rest of whole waves is cut along K; 2: the wave before it, too
+    split: int = 0  # `decode`: 1: whole tiles; 2: they are cut along K; 0: `decode` chooses
 
     @property
     def is_odd(self) -> bool:
@@ -178,7 +179,7 @@ def modelled(
     free: Sequence[str], candidates: Sequence[Config], m: int, n: int, k: int, itemsize: int, gpu: GpuSpec
 ) -> Config:
     """The best of `candidates` for a shape by the model of waves, with the group that suits it, and the raster and
-    `flatten` where the kernel leaves those `free`. Of equals the first is taken, in the order that reads least from
+    `flatten` where the kernel leaves those `free`. Among equals the first is taken, in the order that reads least from
     memory."""
 
     def cost(config: Config) -> waves.Cost:

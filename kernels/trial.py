@@ -46,7 +46,7 @@ from roofline.worker.prepared import rejection
 from roofline.worker.rounds import StopRule, take_turns
 
 MOST, LEAST_ROUNDS, MARGIN = 16, 10, 1.01
-"""Candidates of a shape; turns that each gets; the ratio to what is taken at present that has to be exceeded."""
+"""Candidates of a shape; turns that each gets; the ratio to the present configuration that has to be exceeded."""
 
 
 class Experiment(NamedTuple):
@@ -61,14 +61,14 @@ EXPERIMENTS = {name: Experiment(**row) for name, row in TABLE.items()}
 
 
 def candidate(kernel: str, config: Config) -> Job:
-    """Return what is compiled, and timed if it is sound."""
+    """The job that is compiled, and timed if it is sound."""
     table = tiles.table("sm90")
     return Job(kernel, config, "bf16", table.target, table.shared_limit_bytes, None)
 
 
 def candidates(experiment: Experiment, case: Matmul, gpu: GpuSpec) -> dict[Job, float]:
-    """Return what is taken at present, and the `MOST` best by the model, as many of each kernel, with the seconds that
-    it has."""
+    """{job: seconds by the model}, for the present configuration of each kernel and the `MOST` best by the model, as
+    many of each kernel."""
     best = {}
     for kernel in experiment.kernels:
         now, seconds = modelled(kernel, experiment.changes, case, gpu)
@@ -133,7 +133,7 @@ def tell(case: Matmul, times: dict) -> None:
 
 
 def fastest(times: dict, now: Job) -> tuple[Job, float]:
-    """Return the fastest, and its speed over `now`. The earlier rounds say which it is, the later ones by how much."""
+    """The fastest, and its speed over `now`. The earlier rounds say which it is, the later ones by how much."""
     whole = sorted(set.intersection(*map(set, times.values())))
     half = len(whole) // 2
 
@@ -146,7 +146,7 @@ def fastest(times: dict, now: Job) -> tuple[Job, float]:
 
 
 def entry(best: Job, case: Matmul, mma: str, measured: dict) -> dict:
-    """Return the row of a table for exactly this shape."""
+    """The row of a table for exactly this shape."""
     return {
         "kernel": best.kernel,
         "dtypes": ["bf16"],
@@ -168,7 +168,7 @@ def entry(best: Job, case: Matmul, mma: str, measured: dict) -> dict:
 
 
 def sound_among(jobs: list[Job]) -> dict[Job, str]:
-    """Return the instruction that each of the `jobs` compiles to, but for those with problems, which are named."""
+    """{job: the instruction that it compiles to}, without those of `jobs` that have problems: these are named."""
     sound = {}
     for finding in inspect_all(jobs):
         if problems := finding.problems():

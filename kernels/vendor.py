@@ -135,7 +135,7 @@ def run_cublas(x: Tensor, w: Tensor, out: Tensor, scales: Scales | None = None) 
 
 
 def run_deep_gemm(x: Tensor, w: Tensor, out: Tensor, scales: Scales) -> Tensor:
-    """Where M is no multiple of 4, it copies the scales of x in each call."""
+    """Multiply by DeepGEMM. Where M is no multiple of 4, it copies the scales of x in each call."""
     import deep_gemm
 
     x_scales, w_scales = scales

@@ -26,11 +26,11 @@ three parts and a rest. Nobody has timed them. By the same arithmetic 208 column
 lose 5 % to the 128 that there are, and 104 columns 175, which leaves 0.73 of full rate.
 
 A last wave that tiles would leave nearly empty is cut along K between gangs of programs (`kernels.stream_k`), where the
-model of waves or an entry of the table says so. What others have of a tile comes through the same ring, by TMA, under
-the tile's last steps: a consumer adds it to its sums in the epilogue. `SHARED` is code of its own; without it nothing
-of that is there.
+model of waves or an entry of the table says so. The sums that others have of a tile come through the same ring, by TMA,
+under the tile's last steps: a consumer adds them to its own in the epilogue. `SHARED` is code of its own; without it
+nothing of that is there.
 
-By block of scales (`BY_BLOCK`) a stage is one block along K: its products are summed from zero, and a consumer scales
+With scales by block (`BY_BLOCK`) a stage is one block along K: its products are summed from zero, and a consumer scales
 and adds them (`promoted`) while the other one's are in the tensor cores. That takes a second set of sums: 128x128 is
 all that fits. DeepGEMM has the same roles and tile.
 
@@ -80,25 +80,25 @@ tma_store = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_s
 inline_asm = getattr(gl, "inline_asm", None)
 
 CONSUMERS = gl.constexpr(2)  # warpgroups that multiply: their sums fill the registers of an SM
-WARPS_PER_CONSUMER = 4  # a warpgroup, which is what wgmma is an instruction of
+WARPS_PER_CONSUMER = 4  # a warpgroup, which executes a wgmma together
 ROWS_PER_WGMMA = 64
 # Registers a thread after setmaxnreg, a multiple of 8: 2 * 128 * 240 + 128 * 24 = 64,512 of 65,536, since a producer of
 # one warp is given the registers of four.
 CONSUMER_REGISTERS, PRODUCER_REGISTERS = 240, 24
 ODD_PARTS = {(128, 208, 64): (64, 16), (128, 104, 64): (32, 8)}
-"""By odd tile, the columns of its parts: of each of the first three, and of the rest."""
+"""{odd tile: the columns of each of its first three parts, and of the rest}."""
 
 
 @gluon.jit
 def following(stage, phase, STAGES: gl.constexpr):
-    """Return the stage after this one, and the parity of its round."""
+    """The stage after this one, and the parity of its round."""
     wraps = stage == STAGES - 1
     return gl.where(wraps, 0, stage + 1), gl.where(wraps, phase ^ 1, phase)
 
 
 @gluon.jit
 def preceding(stage, STAGES: gl.constexpr):
-    """Return the stage before this one.
+    """The stage before this one.
 
     Not remembered as `before = stage`: where both names begin with one value, Triton's code generator does not see that
     the loop changes `before`, and leaves it at that value.
@@ -135,10 +135,10 @@ def produce(
             # A block that reaches past the matrix is filled with zeros and counts all its bytes. This also arrives.
             mbarrier.expect(full.index(stage), x_desc.block_type.nbytes // x_rows * (x_rows + block_n))
             k0 = step * block_k
-            for part in gl.static_range(x_parts):  # of a pair, one for each consumer
+            for part in gl.static_range(x_parts):  # one; in a pair, one for each consumer
                 x_part = x_ring.index(stage * x_parts + part)
                 tma_load(x_desc, [m0 + part * x_rows, k0], full.index(stage), x_part)
-            for part in gl.static_range(block_n // w_rows):  # of an odd tile three, and the rest
+            for part in gl.static_range(block_n // w_rows):  # one; in an odd tile three, and the rest
                 w_part = w_ring.index(stage).slice(part * w_rows, w_rows)
                 tma_load(w_desc, [n0 + part * w_rows, k0], full.index(stage), w_part, multicast=both is not None)
             if w_rest_desc is not None:
@@ -151,7 +151,7 @@ def produce(
                 flag = flags_ptr + (peer * size + member) * CONSUMERS
                 take_down(flag)
                 take_down(flag + 1)
-            # TMA reads what others have stored through another proxy. Triton has no name for this fence.
+            # TMA reads the sums that others have stored, through another proxy. Triton has no name for this fence.
             gl.inline_asm_elementwise(
                 "fence.proxy.async.global; mov.u32 $0, 0;", "=r", [], gl.int32, is_pure=False, pack=1
             )
@@ -175,7 +175,7 @@ def produce(
 
 @gluon.jit
 def take_down(flag):
-    """Return once a flag is up, and put it down for the next launch."""
+    """Wait until a flag is up, and put it down for the next launch."""
     up = 0
     while up == 0:
         up = gl.atomic_add(flag, 0, sem="acquire", scope="gpu")
@@ -184,7 +184,7 @@ def take_down(flag):
 
 @gluon.jit
 def as_block(buffer, desc):
-    """Return shared memory as room for a block of `desc`: of sums, what a stage has of w."""
+    """Shared memory as room for a block of `desc`. A block of sums takes the room that a stage has for w."""
     if hasattr(buffer, "_reinterpret"):  # until Triton 3.8
         return buffer._reinterpret(desc.dtype, desc.block_type.shape, desc.layout)
     else:
@@ -198,8 +198,8 @@ def consume(
     block_m: gl.constexpr, block_n: gl.constexpr, GROUP: gl.constexpr, ALONG_N: gl.constexpr, SHARED: gl.constexpr,
     BY_BLOCK: gl.constexpr, WHO: gl.constexpr,
 ):  # fmt: skip
-    """Multiply the rows of consumer WHO in every stage. At the end of each tile add what others have of it and store
-    it; or leave the sums to its owner."""
+    """Multiply the rows of consumer WHO in every stage. At the end of each tile add the sums that others have of it and
+    store it; or leave the sums to its owner."""
     x_rows: gl.constexpr = x_desc.block_type.shape[0]
     block_k: gl.constexpr = x_desc.block_type.shape[1]
     rows: gl.constexpr = block_m // CONSUMERS
@@ -257,14 +257,14 @@ def consume(
 
 @gluon.constexpr_function
 def wgmma_layout(columns, ctas=(), dtype=gl.bfloat16):
-    """Return how a warpgroup's threads hold sums of one wgmma over 32 bytes of `dtype`; of several CTAs, how these part
-    it."""
+    """The layout in which a warpgroup's threads hold the sums of one wgmma over 32 bytes of `dtype`. `ctas` says how
+    the CTAs of a cluster part it."""
     return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, 256 // dtype.primitive_bitwidth], [*ctas])
 
 
 @gluon.jit
 def no_sums(rows: gl.constexpr, columns: gl.constexpr, wide: gl.constexpr, ctas: gl.constexpr, dtype: gl.constexpr):
-    """Return a consumer's sums: one tensor in a tuple, or an odd tile's three of `wide` columns and the rest."""
+    """A consumer's sums, all 0: one tensor in a tuple, or an odd tile's three of `wide` columns and the rest."""
     sums = gl.zeros([rows, wide], gl.float32, wgmma_layout(wide, ctas, dtype))
     if columns == wide:
         return (sums,)
@@ -288,7 +288,7 @@ def multiply(x, w, acc, columns: gl.constexpr):
 
 @gluon.jit
 def promoted(x, w, acc, scales, m0, n0, step, steps):
-    """Return the sums with the products of a stage, which is a block, times its scales."""
+    """The sums plus the products of a stage, which is a block along K, times its scales."""
     x_scales_ptr, w_scales_ptr, rows, _ = scales
     m = m0 + gl.arange(0, acc.shape[0], gl.SliceLayout(1, acc.type.layout))
     x_scales = gl.load(x_scales_ptr + step.to(gl.int64) * rows + m, mask=m < rows, other=0.0)
@@ -300,7 +300,7 @@ def promoted(x, w, acc, scales, m0, n0, step, steps):
 
 @gluon.jit
 def wait(pending: gl.constexpr, acc):
-    """Wait until so many wgmma groups are in flight."""
+    """Wait until at most `pending` wgmma groups are in flight."""
     if len(acc) == 1:
         return (warpgroup_mma_wait(pending, deps=acc),)
     else:
@@ -309,8 +309,9 @@ def wait(pending: gl.constexpr, acc):
 
 @gluon.constexpr_function
 def wgmma_text(columns, dtype):
-    """Return the PTX of one wgmma group over 64 along K. Both blocks lie in rows of 128 bytes, swizzled, which `high`
-    says of them, and that eight rows are 1024 bytes; `x` and `w` are addresses in units of 16 bytes."""
+    """The PTX of one wgmma group over 64 along K. Both blocks lie in swizzled rows of 128 bytes. `high` is the upper
+    half of both matrix descriptors: that swizzle, and 1024 bytes from eight rows to the next eight. `x` and `w` are the
+    lower halves, with addresses in units of 16 bytes."""
     sums = ", ".join(f"${number}" for number in range(columns // 2))
     kind = {"bf16": "bf16", "fp16": "f16"}[str(dtype)]
     lines = ["{ .reg .b64 left, right; .reg .b32 x, w, high;", "mov.b32 high, 0x40000040;"]
@@ -328,14 +329,15 @@ def wgmma_text(columns, dtype):
 
 @gluon.constexpr_function
 def wgmma_constraints(columns):
-    """Return LLVM's of `wgmma_text`: the sums stay in their registers, two addresses follow."""
+    """LLVM's constraints of `wgmma_text`: the sums stay in their registers, two addresses follow."""
     count = columns // 2
     return ",".join(["=f"] * count + [*map(str, range(count)), "r", "r"])
 
 
 @gluon.jit
 def leave(slot_ptr, acc, block_n: gl.constexpr, width: gl.constexpr, PART: gl.constexpr):
-    """Write sums to a slot, in parts of `width` columns: of all of them at once the places would fill the registers."""
+    """Write sums to a slot, in parts of `width` columns: the addresses of all columns at once would fill the
+    registers."""
     rows: gl.constexpr = acc.shape[0]
     columns: gl.constexpr = acc.shape[1]
     if columns > width:
@@ -355,7 +357,7 @@ def store_parts(
     SHARED: gl.constexpr, WHO: gl.constexpr, PART: gl.constexpr,
 ):  # fmt: skip
     """Store the columns of `acc` in parts as wide as `out_desc` has them, halving it until they are. Parts as wide as
-    `sums_desc` has them get what the ring has of the sums of `peers` others."""
+    `sums_desc` has them first get the sums of `peers` others from the ring."""
     rows: gl.constexpr = acc.shape[0]
     columns: gl.constexpr = acc.shape[1]
     if SHARED and columns == sums_desc.block_type.shape[1]:
@@ -383,7 +385,7 @@ def store_parts(
 
 @gluon.jit
 def scaled(acc, scales, m0, n0, layout: gl.constexpr):
-    """Return sums of fp8, in a layout, times the scales of their rows of x and of w."""
+    """Sums of fp8, in `layout`, times the scales of their rows of x and of w."""
     x_scales_ptr, w_scales_ptr, rows, columns = scales
     m = m0 + gl.arange(0, acc.shape[0], gl.SliceLayout(1, layout))
     n = n0 + gl.arange(0, acc.shape[1], gl.SliceLayout(0, layout))
@@ -394,7 +396,7 @@ def scaled(acc, scales, m0, n0, layout: gl.constexpr):
 
 @gluon.jit
 def store_part(out_desc, acc, m0, n0, staging, scales, WHO: gl.constexpr, PART: gl.constexpr):
-    """Round and store part PART of a tile's columns, which are all as wide; parts use the buffers in turn."""
+    """Round and store part PART of a tile's columns; all parts are equally wide, and use the buffers in turn."""
     columns: gl.constexpr = acc.shape[1]
     if scales[0] is not None:
         acc = scaled(acc, scales, m0, n0 + PART * columns, wgmma_layout(columns))
@@ -407,14 +409,14 @@ def store_part(out_desc, acc, m0, n0, staging, scales, WHO: gl.constexpr, PART: 
     tma_store(out_desc, [m0, n0 + PART * columns], buffer)
 
 
-# They differ from shape to shape.
+# These arguments differ from shape to shape.
 @gluon.jit(
     do_not_specialize=["M", "supers_m", "supers_n", "gangs", "gang_m", "gang_n", "whole", "even", "more"],
     launch_metadata=launch_metadata,
 )
 def warpgroup_kernel(
     x_desc, w_desc, out_desc,
-    w_rest_desc, out_rest_desc,  # of an odd tile's last part; w_desc and out_desc are then of the others
+    w_rest_desc, out_rest_desc,  # the last part of an odd tile; w_desc and out_desc are then the others
     sums_desc,  # [programs * rows of a tile, columns of a tile] fp32: each program's sums of a tile that another owns
     sums_ptr, flags_ptr,  # int32 [programs * CONSUMERS]
     x_scales_ptr, w_scales_ptr, M, N,  # of fp8; else None
@@ -439,7 +441,7 @@ def warpgroup_kernel(
     empty = mbarrier.allocate_mbarrier(batch=STAGES)
     if gl.num_ctas() == 1:
         both: gl.constexpr = None
-    else:  # of the first CTA, where the consumers of both arrive
+    else:  # in the first CTA, where the consumers of both arrive
         both = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout([[0]]))
     for stage in gl.static_range(STAGES):
         mbarrier.init(full.index(stage), count=1)
@@ -491,7 +493,7 @@ def require(
 
 def require_compiled(name: str, other: str) -> None:
     """Raise ValueError in Triton's interpreter, in the words of the Gluon kernel `name` that has an `other` there."""
-    if interpreted(persistent_kernel):  # of a Gluon kernel it cannot be told
+    if interpreted(persistent_kernel):  # a Gluon kernel does not show it
         raise ValueError(
             f"TRITON_INTERPRET is set, and Gluon, which {name} is written in, has no interpreter; "
             f"use kernels.{other}, or unset it on a machine with a Hopper GPU"
@@ -499,8 +501,8 @@ def require_compiled(name: str, other: str) -> None:
 
 
 def describe(tensor: Tensor, block: tuple[int, int], ctas: tuple = ()) -> TensorDescriptor:
-    """Return the descriptor of `kernels.hopper` with its layout in shared memory: rows as wide a swizzle as the block
-    allows. Of a cluster, `ctas` says which part each CTA has, as Gluon's layouts do."""
+    """The descriptor of `kernels.hopper` with its layout in shared memory: a swizzle of rows as wide as the block
+    allows. In a cluster, `ctas` says which part each CTA has, as in Gluon's layouts."""
     plain = hopper.describe(tensor, block)
     return TensorDescriptor(
         plain.base, plain.shape, plain.strides, plain.block_shape, _layout(block, tensor.dtype, ctas)
@@ -516,8 +518,8 @@ def _layout(block: tuple[int, int], dtype: torch.dtype, ctas: tuple) -> gl.NVMMA
 def prepare(
     x: Tensor, w: Tensor, out: Tensor, config: Config, scales: Scales | None = None, by_block: bool = False
 ) -> KernelLaunch:
-    """Return the launch for checked, non-empty tensors. Raises ValueError for a configuration that is none for two
-    consumers, or none for the shape."""
+    """The launch for checked, non-empty tensors. Raises ValueError for a configuration that does not fit two consumers,
+    or the shape."""
     problem = problem_of(config, x.element_size())
     if by_block and not problem and (config.block_n, config.block_k) != (BLOCK, BLOCK):
         problem = f"{config} has steps of {config.block_n}x{config.block_k} of w, a block has {BLOCK}x{BLOCK}"
@@ -564,8 +566,7 @@ def prepare(
 
 
 def problem_of(config: Config, itemsize: int) -> str:
-    """Return what makes a configuration none for this kernel and operands of `itemsize` bytes; empty if nothing
-    does."""
+    """Why a configuration does not fit this kernel and operands of `itemsize` bytes, in words; empty if it does."""
     consumers = CONSUMERS.value
     rows = consumers * ROWS_PER_WGMMA
     if config.num_warps != consumers * WARPS_PER_CONSUMER:
@@ -586,13 +587,13 @@ def problem_of(config: Config, itemsize: int) -> str:
 
 
 def sums_width(config: Config, itemsize: int) -> int:
-    """Return how many columns of a consumer's fp32 sums fit where a stage has its part of w."""
+    """The number of columns of a consumer's fp32 sums that fit into the room that a stage has for w."""
     return config.block_n * config.block_k * itemsize // (2 * config.block_m)
 
 
 class Warpgroup(Kernel):
     def example(self, config: Config, dtype: torch.dtype) -> KernelLaunch:
-        """Return the launch for gangs of one, which is the same code."""
+        """A launch for gangs of one, which is the same code."""
         return super().example(replace(config, gang_m=1, gang_n=1), dtype)
 
 

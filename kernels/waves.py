@@ -31,7 +31,7 @@ FIXUP_S = 8e-6
 """Seconds in which partial sums are left, fetched and added. An estimate, which no run has measured alone."""
 
 GROUPS = (4, 8, 16)
-"""Tiles that share one sweep of the other dimension; the choices."""
+"""The choices for the number of tiles that share one sweep of the other dimension."""
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,8 @@ class Cost(NamedTuple):
 
 def cost(m: int, n: int, k: int, itemsize: int, tile: Any, gpu: GpuSpec) -> Cost:
     """The time of out[m, n] = x[m, k] @ w[n, k].T, for operands of `itemsize` bytes and results of as many, but two
-    for fp8. `tile` is a `kernels.tiles.Config`. Of its fields these count: `block_m` and `block_n`, `group_m` and
-    `raster`, by which tiles share a sweep, and those of the waves that are cut along K between gangs
-    (`kernels.stream_k`).
+    for fp8. It depends on these fields of `tile`, a `kernels.tiles.Config`: `block_m` and `block_n`; `group_m` and
+    `raster`, by which tiles share a sweep; and those of waves that are cut along K between gangs (`kernels.stream_k`).
 
     >>> from kernels.tiles import Config
     >>> h200 = GpuSpec(sms=132, flops=989.4e12, memory_bytes_per_s=4.8e12, cache_bytes=60 * 2**20)

@@ -34,7 +34,7 @@ KINDS = (
 kernels for the operators that are fused in them."""
 
 SPANS = r"Optimizer\.|## |Torch-Compiled"
-"""How the names of events begin that span several kernels."""
+"""Beginnings of the names of events that span several kernels."""
 
 CALLS, POINTS = 5, 80
 """Calls that are looked at together; points of a memory timeline that are kept for each phase."""

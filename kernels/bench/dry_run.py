@@ -34,7 +34,7 @@ REACHED_SHARES = (0.5, 0.65, 0.8)
 in the runs of results/reference."""
 
 WIRE_SHARE = 0.7
-"""The fraction that the large matmul reaches for which wires are made."""
+"""The fraction that the large matmul reaches that wires are made for."""
 
 PCIE_BYTES_PER_S = 55e9
 """About the bytes/s of 16 lanes of generation 5."""

@@ -319,7 +319,7 @@ def probes(options) -> list[Probe]:
         sets = [_matvec(part) for part in parts]
         calls += [_probe("read", reader, shape, nbytes, sets) for reader in readers if reader.kind != "triton"]
     for reader in readers:
-        if reader.kind == "triton":  # which takes 16 bits
+        if reader.kind == "triton":  # Triton's reader takes 16 bits
             half = torch.randn(size // 2 // model.d_model, model.d_model, device=device, dtype=torch.bfloat16)
             shape = f"{len(half)}x{model.d_model} bf16"
             calls.append(_probe("read", reader, shape, half.nbytes, [_matvec(half)]))

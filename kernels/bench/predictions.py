@@ -29,11 +29,11 @@ RUN = Path(__file__).parents[2] / "results/reference/nvidia-h100-80gb-hbm3-2026-
 
 LEAST_M = 128
 SLOWING = 0.025
-"""The rate falls with this power of a call's FLOP: the longer it takes, the lower is the clock under the power cap. Of
-0.02, 0.025 and 0.03 it fits the calls of cuBLAS in `RUN` best."""
+"""The rate falls with this power of a call's FLOP: the longer it takes, the lower is the clock under the power cap. It
+fits the calls of cuBLAS in `RUN` better than 0.02 and 0.03."""
 BESIDE = 5
-"""Power by which waves and bytes add up: the shorter of the two counts for little. Of 3 to 8 it fits those calls
-best."""
+"""Power by which waves and bytes add up: the shorter of the two counts for little. It fits those calls best among 3 to
+8."""
 BOUND = 0.8
 """Where bytes take this fraction of a call's time or more, they decide, and the call says nothing about waves."""
 
