@@ -31,7 +31,7 @@ def frame(run: Run) -> DataFrame:
 def _records_of(run: Run) -> list[dict]:
     records = []
     for shape, name in run.cases():
-        records.append({"case": f"{shape.id}-{name}"} | record_of(run, shape.id, name))
+        records.append(record_of(run, shape.id, name))
     return records
 
 
@@ -40,9 +40,9 @@ def record_of(run: Run, shape_id: str | None, contender: str) -> dict | None:
     if run.void or contender not in run.measured(shape_id):
         return None
     shape = run.shapes[shape_id]
-    record = {"shape": shape_id, "analysis": shape.analysis}
+    record = RECORD_OF[shape.analysis](run, shape, contender)
+    record |= {"case": f"{shape_id}-{contender}", "shape": shape_id, "analysis": shape.analysis}
     record |= decision.fields(run, shape, contender)
-    record |= RECORD_OF[shape.analysis](run, shape, contender)
     record |= layers.fields(shape, contender)
     return record
 

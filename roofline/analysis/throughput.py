@@ -5,7 +5,7 @@ from dataclasses import replace
 from statistics import median
 from typing import Any, NamedTuple
 
-from roofline.analysis.fields import FIELDS
+from roofline.analysis.fields import FIELDS, GROUPS
 from roofline.store.run import INTERRUPTED, PROBE, Run, Shape
 from roofline.store.stats import Interval, estimate, geometric_mean, lag1_correlation, ratio_of, student, time_of
 from roofline.theory.bounds import bound
@@ -126,13 +126,10 @@ def _probe(shape: Shape) -> tuple[str, dict] | None:
     return None
 
 
-def of_roof(run: Run, shape: Shape, times: dict[int, float], intensity: float) -> Interval | None:
+def _of_roof(roof: Roof, shape: Shape, times: dict[int, float], intensity: float) -> Interval | None:
     """The fraction of the roof that `times` reached. Where a probe took turns with them, the roof is its rate in
-    those rounds, which a contender may exceed; else the ceilings of the run. None where no ceiling was measured."""
-    roof = roof_of(run, shape.dtype)
+    those rounds, which a contender may exceed; else the ceilings of the run."""
     flop = shape.work.flop
-    if roof is None:
-        return None
     probe = _probe(shape)
     if not probe:
 
@@ -161,14 +158,15 @@ def _rate(amount: float, time: Interval) -> Interval:
 
 
 def record(run: Run, shape: Shape, contender: str) -> dict:
-    """The record of `contender` on `shape`: a flat dict of scalars, whose fields `fields.toml` explains. Without
-    ceilings the roof's fields are None."""
+    """The record of `contender` on `shape`: a flat dict of scalars, whose fields `fields.toml` explains. What was not
+    measured, as the roof's fields without ceilings, is None."""
     times = shape.times_s(contender)
-    baseline_times = shape.anchor or {}  # none where it was refused
+    anchor = shape.anchor  # none where the baseline was refused
     groups = shape.groups
     entrant = shape.entrants[contender]
     time = shape.time(contender)
-    fields = {"op": shape.op, "contender": contender, **shape.params}
+    fields = dict.fromkeys(GROUPS["every"])
+    fields |= {"op": shape.op, "contender": contender, **shape.params}
     for known in (shape.facts, entrant, entrant.get("costs", {})):
         for name, value in known.items():
             if name in FIELDS:
@@ -182,18 +180,13 @@ def record(run: Run, shape: Shape, contender: str) -> dict:
         "lag1_correlation": lag1_correlation(times.values()),
     }
     fields |= with_ends("tflops", _rate(shape.work.flop / 1e12, time))
-    fields["tokens_per_s"] = shape.facts["m"] / time.value if "m" in shape.facts else None
+    if "m" in shape.facts:
+        fields["tokens_per_s"] = shape.facts["m"] / time.value
     fields |= _roof_fields(run, shape, contender, time, fields["device_intensity"])
-    ratio = baseline_times and ratio_of(baseline_times, times, groups)
-    fields |= with_ends("ratio_to_baseline", ratio)
-    fields |= {
-        "baseline": shape.baseline,
-        "rival": contender in shape.rivals,
-        "baseline_time_s": time_of(baseline_times, groups).value if baseline_times else None,
-        "relative_error": entrant["relative_error"],
-        "config": entrant["config"],
-        "kernel_name": entrant.get("kernel_name"),
-    }
+    fields |= {"baseline": shape.baseline, "rival": contender in shape.rivals}
+    if anchor:
+        fields |= with_ends("ratio_to_baseline", ratio_of(anchor, times, groups))
+        fields["baseline_time_s"] = time_of(anchor, groups).value
     fields |= _counted(shape, contender)
     fields |= {"late": shape.late[contender], "cache": shape.cache, "stopped_by": shape.stopped_by}
     fields |= shape.telemetry
@@ -218,21 +211,20 @@ def _work_fields(shape: Shape, entrant: dict) -> dict:
 
 
 def _roof_fields(run: Run, shape: Shape, contender: str, time: Interval, intensity: float) -> dict:
-    """What the measured roof is at an intensity, and how much of it the contender reached."""
+    """What the measured roof is at an intensity, and how much of it the contender reached; {} without ceilings."""
     flop = shape.work.flop
     roof = roof_of(run, shape.dtype)
-    reached = of_roof(run, shape, shape.times_s(contender), intensity)
-    fields = dict.fromkeys(("roof_tflops", "roof_probe", "above_roof", "bound"))
-    fields |= with_ends("of_roof", reached)
+    if not roof:
+        return {}
+    reached = _of_roof(roof, shape, shape.times_s(contender), intensity)
+    fields = with_ends("of_roof", reached)
+    fields["bound"] = bound(intensity, *roof)
     if reached:
         fields["roof_tflops"] = flop / time.value / reached.value / 1e12
         fields["above_roof"] = reached.low > 1 and flop / time.high > roof.at(intensity)
-    probe = _probe(shape)
-    if probe:
+    if probe := _probe(shape):
         _, entrant = probe
         fields["roof_probe"] = entrant["config"]
-    if roof:
-        fields["bound"] = bound(intensity, *roof)
     return fields
 
 
@@ -267,25 +259,23 @@ def _waiting_share(run: Run, shape: Shape, contender: str) -> float | None:
 
 
 def _counted(shape: Shape, contender: str) -> dict:
-    """The fields of what a profiler counted in one call, all None where it did not."""
-    line = shape.counters.get(contender, {})
-    dram = line.get("dram_bytes")
-    tensor_cycles = line.get("tensor_cycles")
-    sm_cycles = line.get("sm_cycles")
-    source = line.get("counter_source")
+    """The fields of what a profiler counted in one call; {} where it did not."""
+    line = shape.counters.get(contender)
+    if not line:
+        return {}
+    dram = line["dram_bytes"]
+    source = line["counter_source"]
+    metrics = [" + ".join(names) for names in source["metrics"].values()]
     fields = {
         "dram_bytes": dram,
         "l2_bytes": line.get("l2_bytes"),
-        "counted_intensity": shape.work.flop / dram if dram else None,
-        "dram_of_device_bytes": None if dram is None else dram / shape.work.device_bytes,
-        "tensor_pipe_share": None,
-        "counter_source": None,
+        "counter_source": "; ".join([f"{source['tool']} {source['version']}", *metrics]),
     }
-    if tensor_cycles is not None and sm_cycles:
-        fields["tensor_pipe_share"] = tensor_cycles / TENSOR_PIPES / sm_cycles
-    if source:
-        metrics = [" + ".join(names) for names in source["metrics"].values()]
-        fields["counter_source"] = "; ".join([f"{source['tool']} {source['version']}", *metrics])
+    if dram:
+        fields["counted_intensity"] = shape.work.flop / dram
+        fields["dram_of_device_bytes"] = dram / shape.work.device_bytes
+    if line.get("tensor_cycles") is not None and line.get("sm_cycles"):
+        fields["tensor_pipe_share"] = line["tensor_cycles"] / TENSOR_PIPES / line["sm_cycles"]
     return fields
 
 
@@ -322,25 +312,26 @@ def _steady(run: Run, shape: Shape, contender: str) -> dict:
     time = _range([block["time_s"] for block in blocks])
     single_s = time_of(shape.times_s(contender), shape.groups).value
     ratios = list(steady_ratios(run, shape, contender).values())
-    ratio = student(geometric_mean(ratios), ratios) if ratios else None
     clocks_mhz = list(filter(None, (block.get("sm_clock_mhz") for block in blocks)))
     throttled = filter(None, (block.get("throttle_reasons") for block in blocks))
     fields = with_ends("steady_tflops", _rate(shape.work.flop / 1e12, time))
-    fields |= with_ends("steady_ratio_to_baseline", ratio)
     fields |= _energy(shape, blocks, time.value)
     fields |= {
         "steady_time_s": time.value,
         "steady_blocks": len(blocks),
         "steady_of_single": single_s / time.value,
-        "steady_sm_clock_mhz": median(clocks_mhz) if clocks_mhz else None,
         "steady_idle_power_w": run.metadata["machine"].get("idle_power_w"),
         "steady_throttled": ", ".join(dict.fromkeys(throttled)),
     }
+    if ratios:
+        fields |= with_ends("steady_ratio_to_baseline", student(geometric_mean(ratios), ratios))
+    if clocks_mhz:
+        fields["steady_sm_clock_mhz"] = median(clocks_mhz)
     return fields
 
 
 def _energy(shape: Shape, blocks: list[dict], time_s: float) -> dict:
-    """The fields of energy and power, all None where no block has a count of energy."""
+    """The fields of energy and power; {} where no block has a count of energy."""
     energies_j = []
     powers_w = []
     for block in blocks:
@@ -348,12 +339,14 @@ def _energy(shape: Shape, blocks: list[dict], time_s: float) -> dict:
             energies_j.append(block["energy_j"] / block["calls"])
             if "power_low_w" in block:
                 powers_w += [block["power_low_w"], block["power_high_w"]]
-    joules = _range(energies_j) if energies_j else None
+    if not energies_j:
+        return {}
+    joules = _range(energies_j)
     fields = with_ends("steady_energy_j", joules)
-    fields["steady_power_w"] = joules.value / time_s if joules else None
+    fields["steady_power_w"] = joules.value / time_s
     fields["steady_power_low_w"] = min(powers_w, default=None)
     fields["steady_power_high_w"] = max(powers_w, default=None)
-    fields["steady_flop_per_joule"] = shape.work.flop / joules.value if joules else None
+    fields["steady_flop_per_joule"] = shape.work.flop / joules.value
     return fields
 
 
