@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from roofline.analysis.comparison import NEITHER, Case, Comparison, Mean, compare, named_runs
+from roofline.analysis.comparison import NEITHER, Case, Comparison, compare, named_runs
 from roofline.analysis.verdicts import ALPHA, FASTER, MARGIN, SAME, SLOWER, SPEED, UNDECIDED, Change
 from roofline.operations.format import error_text, interval_text, time_text
 from roofline.report import tables
@@ -95,15 +95,11 @@ def table(cases: Sequence[Case]) -> DataFrame:
     return tables.written(cases, COLUMNS)
 
 
-def _mean_text(mean: Mean) -> str:
-    return f"{mean.contender} in the mean over {mean.cases} cases"
-
-
 def summary(comparison: Comparison) -> list[str]:
     """What the verdicts rest on, and their counts, in lines."""
     lines = []
     for mean in comparison.means:
-        lines.append(f"{mean.verdict} {_mean_text(mean)}, {change_text(mean.change)}")
+        lines.append(f"{mean.verdict} {mean.case}, {change_text(mean.change)}")
     lines.append(
         f"{_counts(comparison)}, relative to the baseline in each run, margin {100 * MARGIN:g} %, runs: "
         f"{comparison.base_runs} BASE, {comparison.new_runs} NEW"
@@ -149,12 +145,9 @@ def slower(run: Run) -> list[str]:
     except ValueError as error:
         return [f"--ffn-against: {error}"]
     lines = []
-    for row in comparison.cases:
+    for row in (*comparison.cases, *comparison.means):
         if row.verdict == SLOWER:
             lines.append(f"{SLOWER}: {row.case}: {change_text(row.change)}")
-    for mean in comparison.means:
-        if mean.verdict == SLOWER:
-            lines.append(f"{SLOWER}: {_mean_text(mean)}: {change_text(mean.change)}")
     return lines
 
 
