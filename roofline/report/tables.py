@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roofline.analysis.fields import FIELDS
 from roofline.operations.format import FORMATS, WITH_ENDS
+from roofline.theory.data import beside
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-TABLES = tomllib.loads(Path(__file__).with_name("tables.toml").read_text(encoding="utf-8"))
-"""{table of a report: the fields that are its columns}."""
+TABLES = beside(__file__, "tables.toml")
+"""`columns`: {table: the fields that are its columns}, and `sections`: {name: what each has}."""
 MOST_NAMED = 4
 """Cases named for one reason; the journal has them all."""
 NUMBER = re.compile(r"([-+>] ?)?\d|-$")
