@@ -6,7 +6,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from roofline.analysis import throughput
-from roofline.analysis.fields import GROUPS
+from roofline.analysis.fields import FIELDS, GROUPS
 from roofline.analysis.throughput import with_ends
 from roofline.operations.gathering import OFF_PACE
 from roofline.store.run import REQUESTED, Run, Shape
@@ -33,14 +33,8 @@ OF_THE_LINK = (
 )
 """Fields that an arm over a fabric of its own has not: they are of the shape's link."""
 
-LOST = {
-    "lost_schedule_s": "schedule",
-    "lost_split_s": "split",
-    "lost_code_s": "waiting code",
-    "lost_contention_s": "contention",
-    "lost_rest_s": "the rest",
-}
-"""The parts of an arm's time above max(T_gemm, T_comm), in words."""
+LOST = "lost_schedule_s", "lost_split_s", "lost_code_s", "lost_contention_s", "lost_rest_s"
+"""The parts of an arm's time above max(T_gemm, T_comm). Their headers name them."""
 
 Series = dict[int, float]
 """{round: value}, empty where nothing was measured."""
@@ -364,7 +358,7 @@ def _lost(fields: dict, samples: ArmSamples) -> dict:
     for name, end_s in ends_s.items():
         lost[name] = end_s - before_s
         before_s = end_s
-    diagnosis = LOST[max(lost, key=lost.get)]
+    diagnosis = FIELDS[max(lost, key=lost.get)].header
     if not samples.split:
         lost["lost_split_s"] = None
     if not own_gemm_s:

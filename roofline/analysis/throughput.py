@@ -1,6 +1,6 @@
 """Rates, shares of the roof and ratios to the baseline: what every case is judged by."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from statistics import median
 from typing import Any, NamedTuple
@@ -44,12 +44,9 @@ class Ceiling(NamedTuple):
 
 def roof_of(run: Run, dtype: str) -> Roof | None:
     """The roof that the ceilings of `run` make for `dtype`; None where one of them is missing."""
-    matmul = read = None
-    for ceiling in ceilings_of(run):
-        if (ceiling.kind, ceiling.dtype) == ("matmul", dtype):
-            matmul = ceiling.value
-        elif (ceiling.kind, ceiling.dtype) == ("read", None):
-            read = ceiling.value
+    rates = {(ceiling.kind, ceiling.dtype): ceiling.value for ceiling in ceilings_of(run)}
+    matmul = rates.get(("matmul", dtype))
+    read = rates.get(("read", None))
     return Roof(matmul, read) if matmul and read else None
 
 
@@ -77,15 +74,11 @@ def once(run: Run, name: str, derive: Callable[[Run], Any]) -> Any:
 
 
 def _ceilings_of(run: Run) -> list[Ceiling]:
-    highest = _highest([*_of_probes_alone(run), *_of_probes_beside(run)])
-    probed = {ceiling.dtype for ceiling in highest if ceiling.kind == "matmul"}
-    return _highest([*highest, *_of_contenders(run, probed)])
-
-
-def _highest(ceilings: Iterable[Ceiling]) -> list[Ceiling]:
     """The first of the highest of each kind and dtype."""
+    ceilings = [*_of_probes_alone(run), *_of_probes_beside(run)]
+    probed = {ceiling.dtype for ceiling in ceilings if ceiling.kind == "matmul"}
     highest: dict[tuple[str, str | None], Ceiling] = {}
-    for ceiling in ceilings:
+    for ceiling in (*ceilings, *_of_contenders(run, probed)):
         key = ceiling.kind, ceiling.dtype
         if key not in highest or ceiling.value > highest[key].value:
             highest[key] = ceiling
@@ -130,20 +123,13 @@ def _of_roof(roof: Roof, shape: Shape, times: dict[int, float], intensity: float
     """The fraction of the roof that `times` reached. Where a probe took turns with them, the roof is its rate in
     those rounds, which a contender may exceed; else the ceilings of the run."""
     flop = shape.work.flop
+    beside = {"groups": shape.groups, "anchor": shape.anchor}
     probe = _probe(shape)
     if not probe:
-
-        def of_ceilings(own_s: float) -> float:
-            return flop / own_s / roof.at(intensity)
-
-        return estimate(of_ceilings, times, groups=shape.groups, anchor=shape.anchor)
+        return estimate(lambda own_s: flop / own_s / roof.at(intensity), times, **beside)
     name, entrant = probe
     probe_flop = entrant["amount"] * (1 if entrant["ceiling"] == "matmul" else intensity)
-
-    def of_probe(probe_s: float, own_s: float) -> float:
-        return flop / own_s / (probe_flop / probe_s)
-
-    return estimate(of_probe, shape.times_s(name), times, groups=shape.groups, anchor=shape.anchor)
+    return estimate(lambda probe_s, own_s: flop / own_s / (probe_flop / probe_s), shape.times_s(name), times, **beside)
 
 
 def with_ends(name: str, interval: Interval | None) -> dict[str, float | None]:
@@ -292,11 +278,7 @@ def steady_ratios(run: Run, shape: Shape, contender: str) -> dict[int, float]:
 
 def _blocks(run: Run, shape: Shape, contender: str) -> list[dict]:
     """The blocks of seconds in which a contender ran alone."""
-    blocks = []
-    for block in run.steady:
-        if block["shape"] == shape.id and block["contender"] == contender:
-            blocks.append(block)
-    return blocks
+    return [block for block in run.steady if (block["shape"], block["contender"]) == (shape.id, contender)]
 
 
 def _steady(run: Run, shape: Shape, contender: str) -> dict:

@@ -51,22 +51,13 @@ def findings(run: Run, frame: DataFrame) -> list[str]:
 
 def case_words(row: Series) -> str:
     """A case of an operation in words: `numpy on up, tp 8, M 1, fp32`."""
-    values = row.to_dict()
+    values = row[[*WORDS]]
     shape = shape_text(row)
     if shape:
         values["layer"] = shape
         values["tp"] = None
-    words = []
-    for name, text in WORDS.items():
-        if not is_missing(values[name]):
-            words.append(text.format(values[name]))
+    words = [WORDS[name].format(value) for name, value in values.dropna().items()]
     return f"{row['contender']} on {', '.join(words)}"
-
-
-def is_missing(value) -> bool:
-    import pandas
-
-    return bool(pandas.isna(value))
 
 
 def _cut_off(run: Run, frame: DataFrame) -> Iterable[str]:
@@ -217,10 +208,8 @@ def _is_throttled(frame: DataFrame) -> Series:
 
 
 def _reasons(row: Series) -> str:
-    for reason in (row["throttle_reasons"], row["steady_throttled"]):
-        if not is_missing(reason) and reason:
-            return f"as by {reason}"
-    return "as by unknown"
+    reasons = row[["throttle_reasons", "steady_throttled"]].dropna()
+    return f"as by {next(filter(None, reasons), 'unknown')}"
 
 
 RULES = {

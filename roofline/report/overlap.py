@@ -98,9 +98,9 @@ def splits(frame: DataFrame) -> Section:
     section = declared("splits", rows, lines)
     table = section.table
     table["above it"] = _percent_of_time(rows, rows["time_s"] - rows["ideal_s"])
-    for name, words in LOST.items():
+    for name in LOST:
         if rows[name].notna().any():
-            table[words] = _percent_of_time(rows, rows[name])
+            table[FIELDS[name].header] = _percent_of_time(rows, rows[name])
     table["diagnosis"] = rows["diagnosis"]
     return section._replace(table=table.fillna("-"))
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from roofline.analysis.fields import FIELDS
 from roofline.operations.format import FORMATS, WITH_ENDS
@@ -41,17 +41,12 @@ def texts(frame: DataFrame, names: Iterable[str]) -> DataFrame:
     return pandas.DataFrame(columns, index=frame.index)
 
 
-def written(rows: Iterable[Any], columns: dict[str, Callable[[Any], str]]) -> DataFrame:
-    """The texts of `rows` by `columns`, {header: what writes the cell of a row}. A column without any text is left
-    out."""
+def written(rows: Iterable[dict[str, str]]) -> DataFrame:
+    """A table of rows, {header: text} each. A column without any text is left out."""
     import pandas
 
-    cells = {}
-    for header, write in columns.items():
-        texts = list(map(write, rows))
-        if any(texts):
-            cells[header] = texts
-    return pandas.DataFrame(cells)
+    table = pandas.DataFrame(rows)
+    return table.loc[:, table.ne("").any()]
 
 
 def sides(table: DataFrame) -> list[str]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from roofline.analysis.changes import complete
 from roofline.analysis.decision import LOOKS, SURE
 from roofline.analysis.throughput import steady_ratios
 from roofline.analysis.verdicts import VERDICTS
@@ -21,7 +23,7 @@ from roofline.operations.format import (
 from roofline.report.findings import OTHERS
 from roofline.report.sections import Section, declared
 from roofline.report.tables import TABLES, escaped, texts
-from roofline.store.run import Run
+from roofline.store.run import Run, Shape
 from roofline.store.stats import by_process, geometric_mean, student
 
 if TYPE_CHECKING:
@@ -118,20 +120,10 @@ def mean_ratio(run: Run, rows: DataFrame) -> str:
     """The geometric mean of the ratios to the baseline. The interval is Student's over processes, each of which
     says the mean over all of `rows`; a single one says none."""
     ratios = []
-    for shape_id, contender in zip(rows["shape"], rows["contender"], strict=True):
-        shape = run.shapes[shape_id]
+    for shape, contender in _cases(run, rows):
         times = shape.anchor, shape.times_s(contender)
         ratios.append(by_process(lambda a, b: a / b, *times, groups=shape.groups))
-    return range_text(*student(geometric_mean(rows["ratio_to_baseline"]), _means_of_all(ratios)))
-
-
-def _means_of_all(ratios: list[dict[int, float]]) -> list[float]:
-    """The geometric mean over all cases, of each process or alternation that has a ratio of all of them."""
-    means = []
-    for index in ratios[0]:
-        if all(index in of_case for of_case in ratios):
-            means.append(geometric_mean(of_case[index] for of_case in ratios))
-    return means
+    return _mean_text(rows["ratio_to_baseline"], ratios)
 
 
 def mean_sustained(run: Run, rows: DataFrame, shapes: int) -> str:
@@ -139,11 +131,20 @@ def mean_sustained(run: Run, rows: DataFrame, shapes: int) -> str:
     interval is Student's over alternations, each of which says the mean over all of `rows`."""
     if rows.empty:
         return "-"
-    ratios = []
-    for shape_id, contender in zip(rows["shape"], rows["contender"], strict=True):
-        ratios.append(steady_ratios(run, run.shapes[shape_id], contender))
-    text = range_text(*student(geometric_mean(rows["steady_ratio_to_baseline"]), _means_of_all(ratios)))
+    ratios = [steady_ratios(run, shape, contender) for shape, contender in _cases(run, rows)]
+    text = _mean_text(rows["steady_ratio_to_baseline"], ratios)
     return text if len(rows) == shapes else f"{text}, {len(rows)} shapes"
+
+
+def _cases(run: Run, rows: DataFrame) -> Iterator[tuple[Shape, str]]:
+    for shape_id, contender in zip(rows["shape"], rows["contender"], strict=True):
+        yield run.shapes[shape_id], contender
+
+
+def _mean_text(values: Series, ratios: list[dict[int, float]]) -> str:
+    """The mean of the `values` of cases, with Student's interval by the `ratios` of those who have one of all cases."""
+    means = [geometric_mean(of_case[index] for of_case in ratios) for index in complete(ratios)]
+    return range_text(*student(geometric_mean(values), means))
 
 
 def summary(frame: DataFrame) -> list[str]:
