@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
+from functools import wraps
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -58,23 +59,24 @@ def datasheet_roof(run: Run, dtype: str) -> Roof | None:
     return Roof(flops, bytes_per_s) if flops and bytes_per_s else None
 
 
+def once(derive: Callable[[Run], Any]) -> Callable[[Run], Any]:
+    """Have what is derived of a run made once, when the run is closed, and then kept beside it."""
+
+    @wraps(derive)
+    def derived(run: Run) -> Any:
+        if run.end is None:
+            return derive(run)
+        if derive not in run.derived:
+            run.derived[derive] = derive(run)
+        return run.derived[derive]
+
+    return derived
+
+
+@once
 def ceilings_of(run: Run) -> list[Ceiling]:
     """The highest rate that something reached in `run`, for each kind and dtype of its probes: a probe alone or
-    beside a shape, or, of FLOP, a contender of the suite on a shape."""
-    return once(run, "ceilings", _ceilings_of)
-
-
-def once(run: Run, name: str, derive: Callable[[Run], Any]) -> Any:
-    """What `derive` makes of a run: made once, when the run is closed, and then kept beside it."""
-    if run.end is None:
-        return derive(run)
-    if name not in run.derived:
-        run.derived[name] = derive(run)
-    return run.derived[name]
-
-
-def _ceilings_of(run: Run) -> list[Ceiling]:
-    """The first of the highest of each kind and dtype."""
+    beside a shape, or, of FLOP, a contender of the suite on a shape. Of equals it is the first."""
     ceilings = [*_of_probes_alone(run), *_of_probes_beside(run)]
     probed = {ceiling.dtype for ceiling in ceilings if ceiling.kind == "matmul"}
     highest: dict[tuple[str, str | None], Ceiling] = {}
