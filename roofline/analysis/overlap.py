@@ -103,7 +103,7 @@ class ArmSamples:
 
     def typical(self, series: Series) -> float | None:
         """The typical value of a series, told beside the baseline's."""
-        return typical_of(series, self.groups, self.anchor) if series else None
+        return typical_of(series, self.groups, self.anchor)
 
     def alone(self, series: Series) -> float:
         """The typical value of a series, by itself."""
@@ -153,16 +153,13 @@ class ArmSamples:
             "link_off_pace": self.off_pace,
             "wire_bytes": shape.work.wire_bytes,
             "wire_intensity": shape.work.wire_intensity,
-            "row_blocks": _row_blocks(shape, self.arm) if spec and spec.by_block else None,
+            "row_blocks": _of_arm(shape, self.arm, "row_blocks", 1) if spec and spec.by_block else None,
             "ranks_per_launch": self.ranks_per_launch,
             "split_slowdown": self.split,
             "spilled_bytes": self.entrant.get("spilled_bytes", 0),
             "rank_spread": _rank_spread(shape, self.arm),
             "gemm_rank_spread": _rank_spread(shape, self.gemm_name),
         }
-
-    def _copier_programs(self) -> int | None:
-        return self.entrant.get("copier_programs", self.shape.get("copier_programs"))
 
     def ideal_fields(self) -> dict:
         """T_gemm and T_comm, and what follows from these two alone."""
@@ -226,7 +223,7 @@ class ArmSamples:
         is_paced = shape.get("link") == PACED
         copier_sms = 0
         if is_paced and self._is_beside_copier():
-            copier_sms = self._copier_programs() or 0
+            copier_sms = _of_arm(shape, self.arm, "copier_programs") or 0
             beside = Slowdowns(beside.matmul, link=1.0)
         planned_gemm_s = shape.get("t_gemm_planned_s", t_gemm_s)
         planned_comm_s = shape.get("t_comm_planned_s", t_comm_s)
@@ -374,8 +371,9 @@ def overlapping(frame: DataFrame) -> DataFrame:
     return frame[~frame["contender"].map(is_serial).astype(bool)]
 
 
-def _row_blocks(shape: Shape, arm: str) -> int:
-    return shape.entrants[arm].get("row_blocks", shape.get("row_blocks", 1))
+def _of_arm(shape: Shape, arm: str, name: str, default: int | None = None) -> int | None:
+    """A number of `arm`, or else of all arms of the shape."""
+    return shape.entrants[arm].get(name, shape.get(name, default))
 
 
 def plan_of(shape: Shape, arm: str) -> OverlapPlan | None:
@@ -383,15 +381,12 @@ def plan_of(shape: Shape, arm: str) -> OverlapPlan | None:
     plain_arm = base_arm(arm)
     if plain_arm not in SIMULATED:
         return None
-    entrant = shape.entrants[arm]
-    row_tiles = entrant.get("row_tiles", shape.get("row_tiles", 1))
-    column_tiles = entrant.get("column_tiles", shape.get("column_tiles", 1))
     return OverlapPlan(
         plain_arm,
-        Grid(row_tiles, column_tiles),
+        Grid(_of_arm(shape, arm, "row_tiles", 1), _of_arm(shape, arm, "column_tiles", 1)),
         workers=shape.get("workers", 1),
         ranks=shape.params["ranks"],
-        row_blocks=_row_blocks(shape, arm),
+        row_blocks=_of_arm(shape, arm, "row_blocks", 1),
         ranks_per_launch=_splitting(shape, arm).get("ranks_per_launch", 1),
     )
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from roofline.analysis.fields import FIELDS
 from roofline.analysis.overlap import LOST, overlapping
+from roofline.operations.format import growth_text
 from roofline.operations.gathering import exercise, scaling
 from roofline.report.sections import Section, declared
 from roofline.report.tables import TABLES
@@ -14,7 +15,7 @@ from roofline.store.run import Run
 from roofline.theory.arms import ALL_REDUCE, ARMS
 
 if TYPE_CHECKING:
-    from pandas import DataFrame, Series
+    from pandas import DataFrame
 
 COLUMNS = TABLES["columns"]["overlap"]
 FIGURES = ("network_roofline", "overlap", "timeline")
@@ -95,16 +96,9 @@ def splits(frame: DataFrame) -> Section:
     for (op, arm), of_arm in counts.groupby(level=[0, 1], sort=False):
         parts = [f"{diagnosis} in {count}" for (_, _, diagnosis), count in of_arm.items()]
         lines.append(f"{op}, {arm}: {', '.join(parts)}")
-    section = declared("splits", rows, lines)
-    table = section.table
-    table["above it"] = _percent_of_time(rows, rows["time_s"] - rows["ideal_s"])
-    for name in LOST:
-        if rows[name].notna().any():
-            table[FIELDS[name].header] = _percent_of_time(rows, rows[name])
-    table["diagnosis"] = rows["diagnosis"]
-    return section._replace(table=table.fillna("-"))
-
-
-def _percent_of_time(rows: DataFrame, lost_s: Series) -> Series:
-    fractions = lost_s / rows["time_s"]
-    return fractions.map(lambda fraction: f"{100 * fraction:+.1f} %", na_action="ignore")
+    shares = rows[[*LOST]].div(rows["time_s"], axis=0)
+    section = declared("splits", rows.assign(**shares), lines)
+    if len(rows):
+        above = 1 - rows["ideal_s"] / rows["time_s"]
+        section.table.insert(section.table.columns.get_loc("ideal") + 1, "above it", above.map(growth_text))
+    return section

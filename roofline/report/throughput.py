@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from roofline.analysis.changes import complete
 from roofline.analysis.decision import LOOKS, SURE
+from roofline.analysis.fields import FIELDS
 from roofline.analysis.throughput import steady_ratios
 from roofline.analysis.verdicts import VERDICTS
 from roofline.operations.format import (
@@ -22,7 +22,7 @@ from roofline.operations.format import (
 )
 from roofline.report.findings import OTHERS
 from roofline.report.sections import Section, declared
-from roofline.report.tables import TABLES, escaped, texts
+from roofline.report.tables import TABLES, escaped
 from roofline.store.run import Run, Shape
 from roofline.store.stats import by_process, geometric_mean, student
 
@@ -184,19 +184,8 @@ def steady(frame: DataFrame) -> Section:
         lines.append(f"{name}: {joules:.3g} J per TFLOP in the geometric mean over {len(of_contender)} shapes")
     for watts in rows["steady_idle_power_w"].dropna().unique():
         lines.append(f"idle power: {rate_text(watts)} W, before anything was measured")
-    section = declared("steady", rows, lines)
-    if rows["steady_energy_j"].notna().any():
-        section.table["J/TFLOP [range]"] = _joules(rows)
-    return section._replace(table=section.table.join(texts(rows, ["steady_throttled"])))
-
-
-def _joules(rows: DataFrame) -> list[str]:
-    """The energy of a TFLOP in each row, with its range."""
-    texts = []
-    energies = rows[["steady_energy_j", "steady_energy_low_j", "steady_energy_high_j"]]
-    for joules, low, high in energies.mul(1e12 / rows["flop"], axis=0).to_numpy("float64", na_value=math.nan):
-        texts.append("-" if math.isnan(joules) else range_text(joules, low, high, number_text))
-    return texts
+    of_tflop = rows[["steady_energy_j", *FIELDS["steady_energy_j"].ends]].mul(1e12 / rows["flop"], axis=0)
+    return declared("steady", rows.assign(**of_tflop), lines)
 
 
 def memory(run: Run, frame: DataFrame) -> Section:
