@@ -62,7 +62,8 @@ def _readings(question: Question) -> list[str]:
 def _memory(parts: list[Part]) -> list[str]:
     rows = [["MEMORY in training", "GB", "GiB", ""]]
     for part in parts:
-        rows.append([f"  {part.name}", _number(part.size_bytes / GB, 2), _number(part.size_bytes / GIB, 2), part.note])
+        sizes = [_number(part.size_bytes / unit, 2) for unit in (GB, GIB)]
+        rows.append([f"  {part.name}", *sizes, part.note])
     return aligned(rows, "<>><")
 
 

@@ -95,8 +95,8 @@ def _of_probes_alone(run: Run) -> Iterator[Ceiling]:
 
 def _of_probes_beside(run: Run) -> Iterator[Ceiling]:
     for shape in run.shapes.values():
-        if probe := _probe(shape):
-            name, entrant = probe
+        if name := _probe(shape):
+            entrant = shape.entrants[name]
             dtype = shape.dtype if entrant["ceiling"] == "matmul" else None
             rate = _rate(entrant["amount"], time_of(shape.times_s(name), shape.groups))
             yield Ceiling(entrant["ceiling"], dtype, *rate, f"{entrant['config']}, beside {shape.id}")
@@ -113,11 +113,11 @@ def _of_contenders(run: Run, dtypes: Collection[str | None]) -> Iterator[Ceiling
                 yield Ceiling("matmul", shape.dtype, *rate, f"{shape.id}-{contender}")
 
 
-def _probe(shape: Shape) -> tuple[str, dict] | None:
-    """The probe that took turns on `shape`, with its entry; None if none did."""
+def _probe(shape: Shape) -> str | None:
+    """The name of the probe that took turns on `shape`; None if none did."""
     for name in shape.of_role(PROBE):
         if shape.times_s(name):
-            return name, shape.entrants[name]
+            return name
     return None
 
 
@@ -126,11 +126,13 @@ def _of_roof(roof: Roof, shape: Shape, times: dict[int, float], intensity: float
     those rounds, which a contender may exceed; else the ceilings of the run."""
     flop = shape.work.flop
     beside = {"groups": shape.groups, "anchor": shape.anchor}
-    probe = _probe(shape)
-    if not probe:
+    name = _probe(shape)
+    if not name:
         return estimate(lambda own_s: flop / own_s / roof.at(intensity), times, **beside)
-    name, entrant = probe
-    probe_flop = entrant["amount"] * (1 if entrant["ceiling"] == "matmul" else intensity)
+    probe = shape.entrants[name]
+    probe_flop = probe["amount"]
+    if probe["ceiling"] != "matmul":
+        probe_flop *= intensity
     return estimate(lambda probe_s, own_s: flop / own_s / (probe_flop / probe_s), shape.times_s(name), times, **beside)
 
 
@@ -211,8 +213,7 @@ def _roof_fields(run: Run, shape: Shape, contender: str, time: Interval, intensi
         fields["roof_tflops"] = flop / time.value / reached.value / 1e12
         fields["above_roof"] = reached.low > 1 and flop / time.high > roof.at(intensity)
     if probe := _probe(shape):
-        _, entrant = probe
-        fields["roof_probe"] = entrant["config"]
+        fields["roof_probe"] = shape.entrants[probe]["config"]
     return fields
 
 
@@ -243,7 +244,7 @@ def _waiting_share(run: Run, shape: Shape, contender: str) -> float | None:
         return None
     times_s = shape.times_s(contender)
     waits = shape.values(contender, "waited_s")
-    return len(waits.keys() & times_s.keys()) / len(times_s) if times_s else None
+    return len(waits.keys() & times_s.keys()) / len(times_s)
 
 
 def _counted(shape: Shape, contender: str) -> dict:

@@ -66,7 +66,8 @@ def summary(frame: DataFrame) -> list[str]:
     for op, rows in hiding.dropna(subset="preset_slowdown").groupby("op", sort=False):
         lines.append(_costs(op, rows))
     cached = frame[frame["cache"] != ""]
-    for (op, cache), shapes in cached.groupby(["op", "cache"], sort=False)["shape"].nunique().items():
+    shape_counts = cached.groupby(["op", "cache"], sort=False)["shape"].nunique()
+    for (op, cache), shapes in shape_counts.items():
         lines.append(f"{op}, cache {cache} ({shapes} shapes)")
     return lines
 
