@@ -27,14 +27,13 @@ def texts(frame: DataFrame, names: Iterable[str]) -> DataFrame:
     columns = {}
     for name in names:
         field = FIELDS[name]
-        if field.format in WITH_ENDS:
-            values = frame[[name, *field.ends]].to_numpy(object)
+        columns_of_cell = [name]
+        write = FORMATS.get(field.format)
+        if not write:
+            columns_of_cell += field.ends
             write = WITH_ENDS[field.format]
-        else:
-            values = frame[[name]].to_numpy(object)
-            write = FORMATS[field.format]
         cells = []
-        for value, *ends in values:
+        for value, *ends in frame[columns_of_cell].to_numpy(object):
             cells.append("-" if pandas.isna(value) else write(value, *ends))
         if {*cells} - {"", "-"}:
             columns[field.header] = cells
