@@ -141,11 +141,8 @@ def row_block(grid: Grid, programs: int, arrival_s: Sequence[Sequence[float]], c
     `arrival_s[m][j]`: when row tile m is expected to have the chunk at position j. `chunk_s`: the time of one tile with
     one chunk.
     """
-    table: list[list[WorkTile]] = []
-    free: list[tuple[float, int]] = []
-    for program in range(programs):
-        table.append([])
-        free.append((0.0, program))
+    table: list[list[WorkTile]] = [[] for _ in range(programs)]
+    free = [(0.0, program) for program in range(programs)]
     ends_s: dict[tuple[int, float], float] = {}  # by row tile and start: most tiles of a wave have both in common
     for m, n in grid.tiles:
         start_s, program = heapq.heappop(free)
