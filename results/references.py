@@ -12,7 +12,6 @@ import re
 import shutil
 import subprocess
 import sys
-from operator import itemgetter
 from pathlib import Path
 
 from roofline.analysis.comparison import compare
@@ -186,17 +185,17 @@ def _parts(into: Path) -> tuple[Path, list[str]]:
 
 def schema(group: str) -> str:
     """Return a row for each field of a group of `fields.toml`, in Markdown."""
-    columns = {"field": lambda field: f"`{field.name}`", "unit": lambda field: field.unit or " ",
-               "meaning": lambda field: field.meaning}  # fmt: skip
-    return tables.markdown(tables.written(GROUPS[group].values(), columns), trusted=True)
+    rows = [
+        {"field": f"`{field.name}`", "unit": field.unit or " ", "meaning": field.meaning}
+        for field in GROUPS[group].values()
+    ]
+    return tables.markdown(tables.written(rows), trusted=True)
 
 
 def table(into: Path) -> str:
     """Return a row for each run folder in `into`, in Markdown."""
     rows = [_row(folder, journal.load(folder)) for folder in sorted(into.iterdir()) if journal.find(folder)]
-    return tables.markdown(
-        tables.written(rows, {header: itemgetter(header) for header in rows[0]} if rows else {}), trusted=True
-    )
+    return tables.markdown(tables.written(rows), trusted=True)
 
 
 def _row(folder: Path, run: Run) -> dict[str, str]:

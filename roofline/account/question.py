@@ -43,12 +43,8 @@ class Question:
     @property
     def degrees(self) -> dict[str, float]:
         """The kinds of parallelism that cut anything, the inner one first."""
-        degrees = {}
-        if self.tp > 1:
-            degrees["tp"] = self.tp
-        if self.fsdp > 1:
-            degrees["fsdp"] = self.fsdp
-        return degrees
+        degrees = {"tp": self.tp, "fsdp": self.fsdp}
+        return {kind: degree for kind, degree in degrees.items() if degree > 1}
 
     @property
     def devices(self) -> float:

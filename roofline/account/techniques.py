@@ -37,8 +37,6 @@ class Effect:
     reason: str
     helps: bool = False
     tokens: float | None = None
-    tokens_per_device: float | None = None
-    """Over the devices before: a pipeline's stages work side by side on all of them."""
     tokens_of_now: float | None = None
     memory_bytes: float | None = None
     """More than now, or less."""
@@ -74,7 +72,6 @@ def _effect(technique: Technique, now: Question) -> Effect:
         reason,
         helps=tokens < before * (1 - 1e-9),  # by more than rounding
         tokens=tokens,
-        tokens_per_device=tokens / now.devices,
         tokens_of_now=tokens / before if before and max(tokens, before) < math.inf else None,
         memory_bytes=more_bytes,
         received_of_now=_received_bytes(after, at_bound) / received_now if received_now else None,

@@ -62,7 +62,8 @@ def _readings(question: Question) -> list[str]:
 def _memory(parts: list[Part]) -> list[str]:
     rows = [["MEMORY in training", "GB", "GiB", ""]]
     for part in parts:
-        rows.append([f"  {part.name}", _number(part.size_bytes / GB, 2), _number(part.size_bytes / GIB, 2), part.note])
+        sizes = [_number(part.size_bytes / unit, 2) for unit in (GB, GIB)]
+        rows.append([f"  {part.name}", *sizes, part.note])
     return aligned(rows, "<>><")
 
 
@@ -126,7 +127,8 @@ def _bounds(question: Question) -> list[str]:
 
 
 def _techniques(question: Question) -> list[str]:
-    """The rows of all techniques, each with its reason below it."""
+    """The rows of all techniques, each with its reason below it. A pipeline's stages work side by side on all devices,
+    so that tokens are told over these."""
     effects = techniques.effects(question)
     rows = [["WHAT LOWERS THE BOUND, best first", "a device", "of now", "memory", "received"]]
     for effect in effects:
@@ -134,7 +136,7 @@ def _techniques(question: Question) -> list[str]:
         rows.append(
             [
                 f"  {effect.name}",
-                "-" if effect.tokens is None else _tokens(effect.tokens_per_device, 1),
+                "-" if effect.tokens is None else _tokens(effect.tokens / question.devices, 1),
                 "" if effect.tokens_of_now is None else f"{effect.tokens_of_now:.2f}",
                 f"{sign}{_gb(abs(effect.memory_bytes))}" if effect.memory_bytes else "",
                 "" if effect.received_of_now is None else f"{effect.received_of_now:.2f}",

@@ -65,11 +65,7 @@ def _log_speed(time_s: float, baseline_s: float) -> float:
 
 def spread_of(cases: Sequence[Values]) -> Spread | None:
     """The spread of the mean over some cases of one run; None where fewer than two processes have all of them."""
-    means = []
-    for process in cases[0]:
-        values = [of_case.get(process) for of_case in cases]
-        if None not in values:
-            means.append(fmean(values))
+    means = [fmean(of_case[process] for of_case in cases) for process in complete(cases)]
     if len(means) < 2:
         return None
     return Spread(fmean(means), variance(means) / len(means), len(means) - 1)
@@ -93,17 +89,15 @@ def change_of_pairs(cases: Sequence[Sides], of: str = SPEED) -> Change | None:
     for (base,), (new,) in cases:
         of_base.append(base)
         of_new.append(new)
-    processes = zip(_complete(of_base), _complete(of_new), strict=False)
     changes = []
-    for before, after in processes:  # numbers differ where a share of one side was begun again
-        differences = []
-        for base, new in zip(of_base, of_new, strict=True):
-            differences.append(new[after] - base[before])
+    for before, after in zip(complete(of_base), complete(of_new), strict=False):
+        # Numbers differ where a share of one side was begun again.
+        differences = [new[after] - base[before] for base, new in zip(of_base, of_new, strict=True)]
         changes.append(fmean(differences))
     return Change.of_logarithms(changes, of) if len(changes) > 1 else None
 
 
-def _complete(cases: Sequence[Values]) -> list[int]:
+def complete(cases: Sequence[Values]) -> list[int]:
     """The processes that have all cases."""
     return sorted(set.intersection(*map(set, cases)))
 

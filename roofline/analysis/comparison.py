@@ -22,35 +22,25 @@ from roofline.analysis.changes import Sides, change_of_pairs, change_of_runs, va
 from roofline.analysis.records import records_of
 from roofline.analysis.verdicts import HIDDEN, MARGIN, SLOWER, SPEED, UNDECIDED, Change, verdicts
 from roofline.store.conditions import ALL, NUMBERS, are_alike, condition
-from roofline.store.run import Run
-from roofline.store.stats import geometric_mean
+from roofline.store.run import REQUESTED, Run
+from roofline.store.stats import geometric_mean, grouped
 
 SAME_WIRE = 0.01
 """Wires whose bytes/s are within this share of one another are alike."""
-Records = dict[str, dict]
-"""{case: its record} of a run."""
 ChangeOf = Callable[[Sequence[Sides], str], Change | None]
 NEITHER = "neither"
 """Lacks a case that both sides have and that is not compared: its wires differ."""
 
 
 class Case(NamedTuple):
-    """One case of both sides. Times are geometric means over the runs of a side."""
+    """What became of one case, or of a contender in the mean over the cases that all runs have of it. Times are
+    geometric means over the runs of a side; a mean over cases has none."""
 
     case: str
-    base_time_s: float
-    new_time_s: float
     change: Change
-    notes: str
-    verdict: str = ""
-
-
-class Mean(NamedTuple):
-    """A contender's change in the mean over the cases that all runs have of it."""
-
-    contender: str
-    cases: int
-    change: Change
+    base_time_s: float | None = None
+    new_time_s: float | None = None
+    notes: str = ""
     verdict: str = ""
 
 
@@ -71,7 +61,7 @@ class Comparison:
     differences: dict[str, tuple[str, str]]
     unfinished: list[str]
     """Which runs were cut short."""
-    means: list[Mean]
+    means: list[Case]
     cases: list[Case]
     missing: list[Missing]
     baseline_speed: float | None
@@ -88,28 +78,36 @@ class Comparison:
         return int(strict and (is_missing or self.count(UNDECIDED) > 0))
 
 
+class Measured(NamedTuple):
+    """A case of one run, which goes by `name`."""
+
+    name: str
+    run: Run
+    record: dict
+
+
 @dataclass(frozen=True)
 class Pair:
-    """A case that both sides have: of each, the runs that measured it with their records."""
+    """A case, as the runs of BASE and those of NEW measured it."""
 
     case: str
-    sides: list[list[tuple[Run, dict]]]
+    sides: tuple[list[Measured], list[Measured]]
 
     @cached_property
-    def records(self) -> list[dict]:
-        return [record for _, record in chain(*self.sides)]
+    def records(self) -> dict[str, dict]:
+        """{name of a run: its record}."""
+        return {name: record for name, _, record in chain(*self.sides)}
 
     def of_all(self, field: str) -> list:
         """What each run's record has of a field."""
-        return [record.get(field) for record in self.records]
+        return [record.get(field) for record in self.records.values()]
 
     def means(self, field: str) -> list[float | None]:
         """The geometric mean of a field on each side; None where a run lacks it."""
-        values = self.of_all(field)
-        base_runs = len(self.sides[0])
         means = []
-        for of_side in (values[:base_runs], values[base_runs:]):
-            means.append(None if None in of_side else geometric_mean(of_side))
+        for side in self.sides:
+            values = [measured.record.get(field) for measured in side]
+            means.append(None if None in values else geometric_mean(values))
         return means
 
     def speed(self, field: str) -> float | None:
@@ -120,7 +118,7 @@ class Pair:
     @cached_property
     def wires(self) -> list[float | None]:
         """The bytes/s that the wire was asked for on each side; None without a wire."""
-        return self.means("link_bytes_per_s_requested")
+        return self.means(REQUESTED)
 
     @property
     def on_one_wire(self) -> bool:
@@ -128,8 +126,11 @@ class Pair:
 
     @property
     def is_of_baseline(self) -> bool:
-        record = self.records[0]
-        return record["contender"] == record["baseline"]
+        return self.contender == self.of_all("baseline")[0]
+
+    @property
+    def contender(self) -> str:
+        return self.of_all("contender")[0]
 
     @cached_property
     def judged_by(self) -> str:
@@ -142,7 +143,7 @@ class Pair:
             return [[], []]
         values = []
         for side in self.sides:
-            values.append([values_of(run, record, self.judged_by) for run, record in side])
+            values.append([values_of(run, record, self.judged_by) for _, run, record in side])
         return values
 
     @property
@@ -170,21 +171,17 @@ class Pair:
         moved = self.speed("baseline_time_s") if self.on_one_wire else None
         if moved and abs(math.log(moved)) > math.log1p(MARGIN):
             notes.append(f"baseline {100 * abs(moved - 1):.1f} % {'faster' if moved > 1 else 'slower'}")
-        return Case(self.case, *self.means("time_s"), change, ", ".join(notes))
+        return Case(self.case, change, *self.means("time_s"), ", ".join(notes))
 
 
 def compare(base: Sequence[Run], new: Sequence[Run], *, allow=()) -> Comparison:
     """Compare the runs `new` with `base`. Raises ValueError where chip, driver or method differ, unless `allow`
     names them, for quick runs, where the baseline is not the same, and where no case can be compared."""
     differences = _differences(base, new, allow)
-    runs = named_runs("BASE", base) | named_runs("NEW", new)
-    records_of_run = {}
-    unfinished = []
-    for name, run in runs.items():
-        records_of_run[name] = {record["case"]: record for record in records_of(run)}
-        if run.end is None or run.unfinished:
-            unfinished.append(name)
-    pairs = _pairs(base, new, [*records_of_run.values()])
+    sides = named_runs("BASE", base), named_runs("NEW", new)
+    runs = sides[0] | sides[1]
+    all_pairs = _all_pairs(sides)
+    pairs = _of_both_sides(all_pairs)
     judged = []
     missing = []
     for pair in pairs:
@@ -197,10 +194,10 @@ def compare(base: Sequence[Run], new: Sequence[Run], *, allow=()) -> Comparison:
         base_runs=len(base),
         new_runs=len(new),
         differences=differences,
-        unfinished=unfinished,
+        unfinished=[name for name, run in runs.items() if run.end is None or run.unfinished],
         means=_means(judged, len(runs), change_of),
         cases=_cases(judged, change_of),
-        missing=missing + _missing(runs, records_of_run),
+        missing=missing + _missing(runs, all_pairs),
         baseline_speed=_baseline_speed(pairs),
     )
 
@@ -224,22 +221,19 @@ def _cases(pairs: list[Pair], change_of: ChangeOf) -> list[Case]:
     return _with_verdicts(cases)
 
 
-def _means(pairs: list[Pair], run_count: int, change_of: ChangeOf) -> list[Mean]:
+def _means(pairs: list[Pair], run_count: int, change_of: ChangeOf) -> list[Case]:
     """What contenders became in the mean over the cases that all runs measured, where these are several."""
-    of_contender: dict[tuple[str, str], list[Sides]] = {}
-    for pair in pairs:
-        if len(pair.records) == run_count:
-            key = pair.records[0]["contender"], pair.judged_by
-            of_contender.setdefault(key, []).append(pair.values)
+    of_all_runs = [pair for pair in pairs if len(pair.records) == run_count]
+    values_of_contender = grouped(((pair.contender, pair.judged_by), pair.values) for pair in of_all_runs)
     means = []
-    for (contender, judged_by), values in of_contender.items():
+    for (contender, judged_by), values in values_of_contender.items():
         change = change_of(values, judged_by)
         if change and len(values) > 1:
-            means.append(Mean(contender, len(values), change))
+            means.append(Case(f"{contender} in the mean over {len(values)} cases", change))
     return _with_verdicts(means)
 
 
-def _with_verdicts(rows: list) -> list:
+def _with_verdicts(rows: list[Case]) -> list[Case]:
     """The rows with the verdicts on them, which are tested at once."""
     words = verdicts([row.change for row in rows])
     return [row._replace(verdict=word) for row, word in zip(rows, words, strict=True)]
@@ -267,30 +261,27 @@ def _differences(base: Sequence[Run], new: Sequence[Run], allow) -> dict[str, tu
     return differences
 
 
-def _pairs(base: Sequence[Run], new: Sequence[Run], records_of_run: list[Records]) -> list[Pair]:
+def _all_pairs(sides: Sequence[dict[str, Run]]) -> list[Pair]:
+    """Every case that some run measured."""
+    pairs: dict[str, Pair] = {}
+    for index, runs in enumerate(sides):
+        for name, run in runs.items():
+            for record in records_of(run):
+                pair = pairs.setdefault(record["case"], Pair(record["case"], ([], [])))
+                pair.sides[index].append(Measured(name, run, record))
+    return list(pairs.values())
+
+
+def _of_both_sides(pairs: list[Pair]) -> list[Pair]:
     """The cases that both sides have. Raises ValueError where there is none, and where a case has no baseline in
     common."""
-    pairs = []
-    base_records = records_of_run[: len(base)]
-    new_records = records_of_run[len(base) :]
-    for case in dict.fromkeys(chain(*base_records)):
-        pair = Pair(case, [_having(case, base, base_records), _having(case, new, new_records)])
-        if all(pair.sides):
-            pairs.append(pair)
-            if len(set(pair.of_all("baseline"))) > 1:
-                raise ValueError(f"{case}: the runs have no baseline in common to measure it by; take runs of one")
-    if not pairs:
+    both = [pair for pair in pairs if all(pair.sides)]
+    for pair in both:
+        if len(set(pair.of_all("baseline"))) > 1:
+            raise ValueError(f"{pair.case}: the runs have no baseline in common to measure it by; take runs of one")
+    if not both:
         raise ValueError("the two sides have no case in common: nothing can be compared")
-    return pairs
-
-
-def _having(case: str, runs: Sequence[Run], records_of_run: list[Records]) -> list[tuple[Run, dict]]:
-    """The runs of a side that measured the case, with their records of it."""
-    having = []
-    for run, records in zip(runs, records_of_run, strict=True):
-        if case in records:
-            having.append((run, records[case]))
-    return having
+    return both
 
 
 def named_runs(side: str, runs: Sequence[Run]) -> dict[str, Run]:
@@ -300,18 +291,17 @@ def named_runs(side: str, runs: Sequence[Run]) -> dict[str, Run]:
     return {f"{side} {number}": run for number, run in enumerate(runs, 1)}
 
 
-def _missing(runs: dict[str, Run], records_of_run: dict[str, Records]) -> list[Missing]:
+def _missing(runs: dict[str, Run], pairs: list[Pair]) -> list[Missing]:
     """The cases that some run measured and others did not."""
-    runs_without: dict[tuple[str, str], list[str]] = {}
-    cases = dict.fromkeys(chain(*records_of_run.values()))
+    lacking = []
     for name, run in runs.items():
-        reasons = dict.fromkeys(cases, "not asked for")
-        for lacking in run.missing:
-            reasons[lacking.case] = f"{lacking.outcome.replace('_', ' ')}: {lacking.reason}"
-        for case in cases:
-            if case not in records_of_run[name]:
-                runs_without.setdefault((case, reasons[case]), []).append(name)
+        reasons = {}
+        for outcome in run.missing:
+            reasons[outcome.case] = f"{outcome.outcome.replace('_', ' ')}: {outcome.reason}"
+        for pair in pairs:
+            if name not in pair.records:
+                lacking.append(((pair.case, reasons.get(pair.case, "not asked for")), name))
     missing = []
-    for (case, reason), names in runs_without.items():
+    for (case, reason), names in grouped(lacking).items():
         missing.append(Missing(case, ", ".join(names), reason))
     return missing

@@ -80,9 +80,9 @@ def is_open(run: Run, shape: Shape) -> bool:
 
 
 def fields(run: Run, shape: Shape, contender: str) -> dict:
-    """The decision's fields of a record, all None where there is none."""
+    """The decision's fields of a record; {} where there is none."""
     decision = of_case(run, shape, contender)
-    return decision._asdict() if decision else dict.fromkeys(Decision._fields)
+    return decision._asdict() if decision else {}
 
 
 def slower(run: Run) -> list[str]:

@@ -1,9 +1,9 @@
 """The fields of records as `fields.toml` declares them: unit, meaning, and how a table shows each."""
 
-import tomllib
 from dataclasses import dataclass
 from itertools import chain
-from pathlib import Path
+
+from roofline.theory.data import beside
 
 ENDS = {
     "interval": ("low end of the 95 % interval of `{}`", "its high end"),
@@ -26,20 +26,18 @@ class Field:
     """The fields of the two ends of its interval or range."""
 
 
-def read(text: str) -> dict[str, dict[str, Field]]:
-    """{group: {name: field}} of a `fields.toml`. Fields of ends follow the one that names them."""
-    groups = {}
-    for group, declared in tomllib.loads(text).items():
-        fields = groups[group] = {}
-        for name, entry in declared.items():
-            kinds = list(ENDS.keys() & entry.keys())
-            ends = tuple(entry.pop(kinds[0])) if kinds else ()
-            field = fields[name] = Field(name, ends=ends, **entry)
-            if ends:
-                for end, meaning in zip(ends, ENDS[kinds[0]], strict=True):
-                    fields[end] = Field(end, meaning.format(name), field.unit)
-    return groups
+def _of_group(declared: dict[str, dict]) -> dict[str, Field]:
+    """{name: field} of a group of `fields.toml`. Fields of ends follow the one that names them."""
+    fields = {}
+    for name, entry in declared.items():
+        ends = {}
+        for kind, meanings in ENDS.items():
+            for end, meaning in zip(entry.pop(kind, ()), meanings, strict=False):
+                ends[end] = Field(end, meaning.format(name), entry["unit"])
+        fields[name] = Field(name, ends=tuple(ends), **entry)
+        fields |= ends
+    return fields
 
 
-GROUPS = read(Path(__file__).with_name("fields.toml").read_text(encoding="utf-8"))
+GROUPS = {group: _of_group(declared) for group, declared in beside(__file__, "fields.toml").items()}
 FIELDS = dict(chain.from_iterable(fields.items() for fields in GROUPS.values()))

@@ -33,7 +33,6 @@ def fields(shape: Shape, contender: str) -> dict:
     if not (alone and in_layer):
         return {}
     fields = with_ends("alone_ratio", alone)
-    fields["win_left"] = None
     if alone.value != 1:
         fields["win_left"] = math.log(in_layer.value) / math.log(alone.value)
     return fields

@@ -6,6 +6,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from roofline.analysis import throughput
+from roofline.analysis.fields import FIELDS, GROUPS
 from roofline.analysis.throughput import with_ends
 from roofline.operations.gathering import OFF_PACE
 from roofline.store.run import REQUESTED, Run, Shape
@@ -32,14 +33,8 @@ OF_THE_LINK = (
 )
 """Fields that an arm over a fabric of its own has not: they are of the shape's link."""
 
-LOST = {
-    "lost_schedule_s": "schedule",
-    "lost_split_s": "split",
-    "lost_code_s": "waiting code",
-    "lost_contention_s": "contention",
-    "lost_rest_s": "the rest",
-}
-"""The parts of an arm's time above max(T_gemm, T_comm), in words."""
+LOST = "lost_schedule_s", "lost_split_s", "lost_code_s", "lost_contention_s", "lost_rest_s"
+"""The parts of an arm's time above max(T_gemm, T_comm). Their headers name them."""
 
 Series = dict[int, float]
 """{round: value}, empty where nothing was measured."""
@@ -53,20 +48,16 @@ def record(run: Run, shape: Shape, arm: str) -> dict:
     baseline's, by their ratios within rounds, so that what is formed of them agrees with them.
     """
     samples = ArmSamples(shape, arm)
-    fields = throughput.record(run, shape, arm)
+    fields = dict.fromkeys(GROUPS["wire"]) | throughput.record(run, shape, arm)
     fields |= samples.case_fields()
-    fields |= samples.link_fields()
     fields |= samples.ideal_fields()
     fields |= samples.hidden_fields(run)
     fields |= samples.clock_fields()
     fields |= samples.slowdown_fields()
     if samples.fabric:
         fields |= dict.fromkeys(OF_THE_LINK)
-        fields["link"] = samples.fabric
     if fields["of_roof"]:
         fields |= _lost(fields, samples)
-    else:
-        fields |= dict.fromkeys((*LOST, "diagnosis"))
     fields["notes"] = _notes(fields)
     return fields
 
@@ -99,6 +90,7 @@ class ArmSamples:
         """What so many launches take, as a multiple of T_gemm."""
         self.requested = shape.requested_bytes_per_s
         self.bandwidth = self._bandwidth()
+        self.off_pace = self._off_pace()
 
     def _own_matmul(self) -> tuple[str, Series]:
         """The matmul that the arm runs: its name beside the link's traffic, and its times alone. It is the kernel with
@@ -111,7 +103,7 @@ class ArmSamples:
 
     def typical(self, series: Series) -> float | None:
         """The typical value of a series, told beside the baseline's."""
-        return typical_of(series, self.groups, self.anchor) if series else None
+        return typical_of(series, self.groups, self.anchor)
 
     def alone(self, series: Series) -> float:
         """The typical value of a series, by itself."""
@@ -119,7 +111,7 @@ class ArmSamples:
 
     def estimate(self, value, gemm: Series, log: bool = True) -> Interval | None:
         """The interval of value(T_gemm, T_comm, the arm's time); None where they are not to be compared."""
-        if not self.plan or self._is_off_pace():
+        if not self.plan or self.off_pace:
             return None
         return estimate(value, gemm, self.link, self.times_s, groups=self.groups, anchor=self.anchor, log=log)
 
@@ -143,25 +135,25 @@ class ArmSamples:
             return self.requested * self.alone(paces)
         return wire_bytes / self.typical(self.arrival) if self.arrival else None
 
-    def _is_off_pace(self) -> bool:
+    def _off_pace(self) -> float | None:
+        """By how much of the request the link missed it, where that is too much."""
         if not (self.requested and self.bandwidth):
-            return False
-        return abs(self.bandwidth / self.requested - 1) > OFF_PACE
+            return None
+        missed = self.bandwidth / self.requested - 1
+        return missed if abs(missed) > OFF_PACE else None
 
     def case_fields(self) -> dict:
-        """What the arm is, how it was cut, and how far its ranks lay apart."""
+        """How the arm was cut, what its link reached, and how far its ranks lay apart."""
         shape = self.shape
         spec = ARMS.get(base_arm(self.arm))
         return {
-            "ranks": shape.get("ranks"),
-            "wire": shape.get("wire"),
-            "link": shape.get("link"),
-            "gather": shape.get("gather"),
-            "copier_programs": self._copier_programs(),
             "own_fabric": bool(self.fabric),
+            REQUESTED: self.requested,
+            "link_bytes_per_s": self.bandwidth,
+            "link_off_pace": self.off_pace,
             "wire_bytes": shape.work.wire_bytes,
             "wire_intensity": shape.work.wire_intensity,
-            "row_blocks": _row_blocks(shape, self.arm) if spec and spec.by_block else None,
+            "row_blocks": _of_arm(shape, self.arm, "row_blocks", 1) if spec and spec.by_block else None,
             "ranks_per_launch": self.ranks_per_launch,
             "split_slowdown": self.split,
             "spilled_bytes": self.entrant.get("spilled_bytes", 0),
@@ -169,21 +161,12 @@ class ArmSamples:
             "gemm_rank_spread": _rank_spread(shape, self.gemm_name),
         }
 
-    def _copier_programs(self) -> int | None:
-        return self.entrant.get("copier_programs", self.shape.get("copier_programs"))
-
-    def link_fields(self) -> dict:
-        off_pace = self.bandwidth / self.requested - 1 if self._is_off_pace() else None
-        return {REQUESTED: self.requested, "link_bytes_per_s": self.bandwidth, "link_off_pace": off_pace}
-
     def ideal_fields(self) -> dict:
         """T_gemm and T_comm, and what follows from these two alone."""
         work = self.shape.work
         t_gemm_s = self.typical(self.gemm)
         t_comm_s = self.typical(self.link)
-        fields = dict.fromkeys(("balance", "ratio", "ideal_s", "t_own_ideal_s", "roof_tflops", "bound"))
-        fields["t_gemm_s"] = t_gemm_s
-        fields["t_comm_s"] = t_comm_s
+        fields = {"t_gemm_s": t_gemm_s, "t_comm_s": t_comm_s, "roof_tflops": None, "bound": None}
         if not (self.gemm and self.link):
             return fields
         fields["balance"] = work.wire_intensity * t_comm_s / t_gemm_s
@@ -206,15 +189,14 @@ class ArmSamples:
             return self.plan.ideal_s(t_gemm * split, t_comm) / time
 
         hidden = self.estimate(hidden_fraction, self.gemm, log=False)
-        of_roof = self.estimate(of_ideal, self.gemm)
-        of_own = self.estimate(of_own_ideal, self.gemm)
         all_cores = ratio_of(self.shape.times_s(ALL_CORES), self.times_s, self.groups, self.anchor)
         fields = with_ends("hidden_fraction", hidden)
-        fields["hidden_expected"] = self.hidden_expected(run) if hidden else None
         fields |= with_ends("gain_all_cores", all_cores)
-        fields["of_own_ideal"] = of_own.value if of_own else None
-        fields |= with_ends("of_roof", of_roof)
+        fields |= with_ends("of_roof", self.estimate(of_ideal, self.gemm))
         fields["above_roof"] = hidden is not None and hidden.low > 1
+        if hidden:
+            fields["hidden_expected"] = self.hidden_expected(run)
+            fields["of_own_ideal"] = self.estimate(of_own_ideal, self.gemm).value
         return fields
 
     def hidden_expected(self, run: Run) -> float | None:
@@ -241,7 +223,7 @@ class ArmSamples:
         is_paced = shape.get("link") == PACED
         copier_sms = 0
         if is_paced and self._is_beside_copier():
-            copier_sms = self._copier_programs() or 0
+            copier_sms = _of_arm(shape, self.arm, "copier_programs") or 0
             beside = Slowdowns(beside.matmul, link=1.0)
         planned_gemm_s = shape.get("t_gemm_planned_s", t_gemm_s)
         planned_comm_s = shape.get("t_comm_planned_s", t_comm_s)
@@ -373,7 +355,7 @@ def _lost(fields: dict, samples: ArmSamples) -> dict:
     for name, end_s in ends_s.items():
         lost[name] = end_s - before_s
         before_s = end_s
-    diagnosis = LOST[max(lost, key=lost.get)]
+    diagnosis = FIELDS[max(lost, key=lost.get)].header
     if not samples.split:
         lost["lost_split_s"] = None
     if not own_gemm_s:
@@ -389,8 +371,9 @@ def overlapping(frame: DataFrame) -> DataFrame:
     return frame[~frame["contender"].map(is_serial).astype(bool)]
 
 
-def _row_blocks(shape: Shape, arm: str) -> int:
-    return shape.entrants[arm].get("row_blocks", shape.get("row_blocks", 1))
+def _of_arm(shape: Shape, arm: str, name: str, default: int | None = None) -> int | None:
+    """A number of `arm`, or else of all arms of the shape."""
+    return shape.entrants[arm].get(name, shape.get(name, default))
 
 
 def plan_of(shape: Shape, arm: str) -> OverlapPlan | None:
@@ -398,15 +381,12 @@ def plan_of(shape: Shape, arm: str) -> OverlapPlan | None:
     plain_arm = base_arm(arm)
     if plain_arm not in SIMULATED:
         return None
-    entrant = shape.entrants[arm]
-    row_tiles = entrant.get("row_tiles", shape.get("row_tiles", 1))
-    column_tiles = entrant.get("column_tiles", shape.get("column_tiles", 1))
     return OverlapPlan(
         plain_arm,
-        Grid(row_tiles, column_tiles),
+        Grid(_of_arm(shape, arm, "row_tiles", 1), _of_arm(shape, arm, "column_tiles", 1)),
         workers=shape.get("workers", 1),
         ranks=shape.params["ranks"],
-        row_blocks=_row_blocks(shape, arm),
+        row_blocks=_of_arm(shape, arm, "row_blocks", 1),
         ranks_per_launch=_splitting(shape, arm).get("ranks_per_launch", 1),
     )
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from roofline.analysis import decision, layers, overlap, throughput
 from roofline.analysis.fields import FIELDS
+from roofline.analysis.throughput import once
 from roofline.store.run import Run
 
 if TYPE_CHECKING:
@@ -17,22 +18,10 @@ DTYPES = {frozenset({int}): "Int64", frozenset({bool}): "boolean"}
 """Types of all values of a field -> dtype that knows missing values; of others it is float64 or object."""
 
 
+@once
 def records_of(run: Run) -> list[dict]:
     """A flat dict of scalars for every case, in the order of the run."""
-    return throughput.once(run, "records", _records_of)
-
-
-def frame(run: Run) -> DataFrame:
-    """A row for every case of `run`. Its `attrs` have what a figure needs beside: `title`, `footer`, and
-    {dtype: (FLOP/s, bytes/s)} of the measured `roofs` and of the `datasheet`."""
-    return throughput.once(run, "frame", _frame)
-
-
-def _records_of(run: Run) -> list[dict]:
-    records = []
-    for shape, name in run.cases():
-        records.append({"case": f"{shape.id}-{name}"} | record_of(run, shape.id, name))
-    return records
+    return [record_of(run, shape.id, name) for shape, name in run.cases()]
 
 
 def record_of(run: Run, shape_id: str | None, contender: str) -> dict | None:
@@ -40,9 +29,9 @@ def record_of(run: Run, shape_id: str | None, contender: str) -> dict | None:
     if run.void or contender not in run.measured(shape_id):
         return None
     shape = run.shapes[shape_id]
-    record = {"shape": shape_id, "analysis": shape.analysis}
+    record = RECORD_OF[shape.analysis](run, shape, contender)
+    record |= {"case": f"{shape_id}-{contender}", "shape": shape_id, "analysis": shape.analysis}
     record |= decision.fields(run, shape, contender)
-    record |= RECORD_OF[shape.analysis](run, shape, contender)
     record |= layers.fields(shape, contender)
     return record
 
@@ -60,7 +49,10 @@ def as_frame(records: list[dict]) -> DataFrame:
     return pandas.DataFrame(data)
 
 
-def _frame(run: Run) -> DataFrame:
+@once
+def frame(run: Run) -> DataFrame:
+    """A row for every case of `run`. Its `attrs` have what a figure needs beside: `title`, `footer`, and
+    {dtype: (FLOP/s, bytes/s)} of the measured `roofs` and of the `datasheet`."""
     table = as_frame(records_of(run))
     source = run.metadata["machine"]["source"]
     roofs, datasheet = {}, {}

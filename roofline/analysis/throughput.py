@@ -1,11 +1,12 @@
 """Rates, shares of the roof and ratios to the baseline: what every case is judged by."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
+from functools import wraps
 from statistics import median
 from typing import Any, NamedTuple
 
-from roofline.analysis.fields import FIELDS
+from roofline.analysis.fields import FIELDS, GROUPS
 from roofline.store.run import INTERRUPTED, PROBE, Run, Shape
 from roofline.store.stats import Interval, estimate, geometric_mean, lag1_correlation, ratio_of, student, time_of
 from roofline.theory.bounds import bound
@@ -44,12 +45,9 @@ class Ceiling(NamedTuple):
 
 def roof_of(run: Run, dtype: str) -> Roof | None:
     """The roof that the ceilings of `run` make for `dtype`; None where one of them is missing."""
-    matmul = read = None
-    for ceiling in ceilings_of(run):
-        if (ceiling.kind, ceiling.dtype) == ("matmul", dtype):
-            matmul = ceiling.value
-        elif (ceiling.kind, ceiling.dtype) == ("read", None):
-            read = ceiling.value
+    rates = {(ceiling.kind, ceiling.dtype): ceiling.value for ceiling in ceilings_of(run)}
+    matmul = rates.get(("matmul", dtype))
+    read = rates.get(("read", None))
     return Roof(matmul, read) if matmul and read else None
 
 
@@ -61,31 +59,28 @@ def datasheet_roof(run: Run, dtype: str) -> Roof | None:
     return Roof(flops, bytes_per_s) if flops and bytes_per_s else None
 
 
+def once(derive: Callable[[Run], Any]) -> Callable[[Run], Any]:
+    """Have what is derived of a run made once, when the run is closed, and then kept beside it."""
+
+    @wraps(derive)
+    def derived(run: Run) -> Any:
+        if run.end is None:
+            return derive(run)
+        if derive not in run.derived:
+            run.derived[derive] = derive(run)
+        return run.derived[derive]
+
+    return derived
+
+
+@once
 def ceilings_of(run: Run) -> list[Ceiling]:
     """The highest rate that something reached in `run`, for each kind and dtype of its probes: a probe alone or
-    beside a shape, or, of FLOP, a contender of the suite on a shape."""
-    return once(run, "ceilings", _ceilings_of)
-
-
-def once(run: Run, name: str, derive: Callable[[Run], Any]) -> Any:
-    """What `derive` makes of a run: made once, when the run is closed, and then kept beside it."""
-    if run.end is None:
-        return derive(run)
-    if name not in run.derived:
-        run.derived[name] = derive(run)
-    return run.derived[name]
-
-
-def _ceilings_of(run: Run) -> list[Ceiling]:
-    highest = _highest([*_of_probes_alone(run), *_of_probes_beside(run)])
-    probed = {ceiling.dtype for ceiling in highest if ceiling.kind == "matmul"}
-    return _highest([*highest, *_of_contenders(run, probed)])
-
-
-def _highest(ceilings: Iterable[Ceiling]) -> list[Ceiling]:
-    """The first of the highest of each kind and dtype."""
+    beside a shape, or, of FLOP, a contender of the suite on a shape. Of equals it is the first."""
+    ceilings = [*_of_probes_alone(run), *_of_probes_beside(run)]
+    probed = {ceiling.dtype for ceiling in ceilings if ceiling.kind == "matmul"}
     highest: dict[tuple[str, str | None], Ceiling] = {}
-    for ceiling in ceilings:
+    for ceiling in (*ceilings, *_of_contenders(run, probed)):
         key = ceiling.kind, ceiling.dtype
         if key not in highest or ceiling.value > highest[key].value:
             highest[key] = ceiling
@@ -100,8 +95,8 @@ def _of_probes_alone(run: Run) -> Iterator[Ceiling]:
 
 def _of_probes_beside(run: Run) -> Iterator[Ceiling]:
     for shape in run.shapes.values():
-        if probe := _probe(shape):
-            name, entrant = probe
+        if name := _probe(shape):
+            entrant = shape.entrants[name]
             dtype = shape.dtype if entrant["ceiling"] == "matmul" else None
             rate = _rate(entrant["amount"], time_of(shape.times_s(name), shape.groups))
             yield Ceiling(entrant["ceiling"], dtype, *rate, f"{entrant['config']}, beside {shape.id}")
@@ -118,35 +113,27 @@ def _of_contenders(run: Run, dtypes: Collection[str | None]) -> Iterator[Ceiling
                 yield Ceiling("matmul", shape.dtype, *rate, f"{shape.id}-{contender}")
 
 
-def _probe(shape: Shape) -> tuple[str, dict] | None:
-    """The probe that took turns on `shape`, with its entry; None if none did."""
+def _probe(shape: Shape) -> str | None:
+    """The name of the probe that took turns on `shape`; None if none did."""
     for name in shape.of_role(PROBE):
         if shape.times_s(name):
-            return name, shape.entrants[name]
+            return name
     return None
 
 
-def of_roof(run: Run, shape: Shape, times: dict[int, float], intensity: float) -> Interval | None:
+def _of_roof(roof: Roof, shape: Shape, times: dict[int, float], intensity: float) -> Interval | None:
     """The fraction of the roof that `times` reached. Where a probe took turns with them, the roof is its rate in
-    those rounds, which a contender may exceed; else the ceilings of the run. None where no ceiling was measured."""
-    roof = roof_of(run, shape.dtype)
+    those rounds, which a contender may exceed; else the ceilings of the run."""
     flop = shape.work.flop
-    if roof is None:
-        return None
-    probe = _probe(shape)
-    if not probe:
-
-        def of_ceilings(own_s: float) -> float:
-            return flop / own_s / roof.at(intensity)
-
-        return estimate(of_ceilings, times, groups=shape.groups, anchor=shape.anchor)
-    name, entrant = probe
-    probe_flop = entrant["amount"] * (1 if entrant["ceiling"] == "matmul" else intensity)
-
-    def of_probe(probe_s: float, own_s: float) -> float:
-        return flop / own_s / (probe_flop / probe_s)
-
-    return estimate(of_probe, shape.times_s(name), times, groups=shape.groups, anchor=shape.anchor)
+    beside = {"groups": shape.groups, "anchor": shape.anchor}
+    name = _probe(shape)
+    if not name:
+        return estimate(lambda own_s: flop / own_s / roof.at(intensity), times, **beside)
+    probe = shape.entrants[name]
+    probe_flop = probe["amount"]
+    if probe["ceiling"] != "matmul":
+        probe_flop *= intensity
+    return estimate(lambda probe_s, own_s: flop / own_s / (probe_flop / probe_s), shape.times_s(name), times, **beside)
 
 
 def with_ends(name: str, interval: Interval | None) -> dict[str, float | None]:
@@ -161,14 +148,15 @@ def _rate(amount: float, time: Interval) -> Interval:
 
 
 def record(run: Run, shape: Shape, contender: str) -> dict:
-    """The record of `contender` on `shape`: a flat dict of scalars, whose fields `fields.toml` explains. Without
-    ceilings the roof's fields are None."""
+    """The record of `contender` on `shape`: a flat dict of scalars, whose fields `fields.toml` explains. What was not
+    measured, as the roof's fields without ceilings, is None."""
     times = shape.times_s(contender)
-    baseline_times = shape.anchor or {}  # none where it was refused
+    anchor = shape.anchor  # none where the baseline was refused
     groups = shape.groups
     entrant = shape.entrants[contender]
     time = shape.time(contender)
-    fields = {"op": shape.op, "contender": contender, **shape.params}
+    fields = dict.fromkeys(GROUPS["every"])
+    fields |= {"op": shape.op, "contender": contender, **shape.params}
     for known in (shape.facts, entrant, entrant.get("costs", {})):
         for name, value in known.items():
             if name in FIELDS:
@@ -182,18 +170,13 @@ def record(run: Run, shape: Shape, contender: str) -> dict:
         "lag1_correlation": lag1_correlation(times.values()),
     }
     fields |= with_ends("tflops", _rate(shape.work.flop / 1e12, time))
-    fields["tokens_per_s"] = shape.facts["m"] / time.value if "m" in shape.facts else None
+    if "m" in shape.facts:
+        fields["tokens_per_s"] = shape.facts["m"] / time.value
     fields |= _roof_fields(run, shape, contender, time, fields["device_intensity"])
-    ratio = baseline_times and ratio_of(baseline_times, times, groups)
-    fields |= with_ends("ratio_to_baseline", ratio)
-    fields |= {
-        "baseline": shape.baseline,
-        "rival": contender in shape.rivals,
-        "baseline_time_s": time_of(baseline_times, groups).value if baseline_times else None,
-        "relative_error": entrant["relative_error"],
-        "config": entrant["config"],
-        "kernel_name": entrant.get("kernel_name"),
-    }
+    fields |= {"baseline": shape.baseline, "rival": contender in shape.rivals}
+    if anchor:
+        fields |= with_ends("ratio_to_baseline", ratio_of(anchor, times, groups))
+        fields["baseline_time_s"] = time_of(anchor, groups).value
     fields |= _counted(shape, contender)
     fields |= {"late": shape.late[contender], "cache": shape.cache, "stopped_by": shape.stopped_by}
     fields |= shape.telemetry
@@ -218,21 +201,19 @@ def _work_fields(shape: Shape, entrant: dict) -> dict:
 
 
 def _roof_fields(run: Run, shape: Shape, contender: str, time: Interval, intensity: float) -> dict:
-    """What the measured roof is at an intensity, and how much of it the contender reached."""
+    """What the measured roof is at an intensity, and how much of it the contender reached; {} without ceilings."""
     flop = shape.work.flop
     roof = roof_of(run, shape.dtype)
-    reached = of_roof(run, shape, shape.times_s(contender), intensity)
-    fields = dict.fromkeys(("roof_tflops", "roof_probe", "above_roof", "bound"))
-    fields |= with_ends("of_roof", reached)
+    if not roof:
+        return {}
+    reached = _of_roof(roof, shape, shape.times_s(contender), intensity)
+    fields = with_ends("of_roof", reached)
+    fields["bound"] = bound(intensity, *roof)
     if reached:
         fields["roof_tflops"] = flop / time.value / reached.value / 1e12
         fields["above_roof"] = reached.low > 1 and flop / time.high > roof.at(intensity)
-    probe = _probe(shape)
-    if probe:
-        _, entrant = probe
-        fields["roof_probe"] = entrant["config"]
-    if roof:
-        fields["bound"] = bound(intensity, *roof)
+    if probe := _probe(shape):
+        fields["roof_probe"] = shape.entrants[probe]["config"]
     return fields
 
 
@@ -263,29 +244,27 @@ def _waiting_share(run: Run, shape: Shape, contender: str) -> float | None:
         return None
     times_s = shape.times_s(contender)
     waits = shape.values(contender, "waited_s")
-    return len(waits.keys() & times_s.keys()) / len(times_s) if times_s else None
+    return len(waits.keys() & times_s.keys()) / len(times_s)
 
 
 def _counted(shape: Shape, contender: str) -> dict:
-    """The fields of what a profiler counted in one call, all None where it did not."""
-    line = shape.counters.get(contender, {})
-    dram = line.get("dram_bytes")
-    tensor_cycles = line.get("tensor_cycles")
-    sm_cycles = line.get("sm_cycles")
-    source = line.get("counter_source")
+    """The fields of what a profiler counted in one call; {} where it did not."""
+    line = shape.counters.get(contender)
+    if not line:
+        return {}
+    dram = line["dram_bytes"]
+    source = line["counter_source"]
+    metrics = [" + ".join(names) for names in source["metrics"].values()]
     fields = {
         "dram_bytes": dram,
         "l2_bytes": line.get("l2_bytes"),
-        "counted_intensity": shape.work.flop / dram if dram else None,
-        "dram_of_device_bytes": None if dram is None else dram / shape.work.device_bytes,
-        "tensor_pipe_share": None,
-        "counter_source": None,
+        "counter_source": "; ".join([f"{source['tool']} {source['version']}", *metrics]),
     }
-    if tensor_cycles is not None and sm_cycles:
-        fields["tensor_pipe_share"] = tensor_cycles / TENSOR_PIPES / sm_cycles
-    if source:
-        metrics = [" + ".join(names) for names in source["metrics"].values()]
-        fields["counter_source"] = "; ".join([f"{source['tool']} {source['version']}", *metrics])
+    if dram:
+        fields["counted_intensity"] = shape.work.flop / dram
+        fields["dram_of_device_bytes"] = dram / shape.work.device_bytes
+    if line.get("tensor_cycles") is not None and line.get("sm_cycles"):
+        fields["tensor_pipe_share"] = line["tensor_cycles"] / TENSOR_PIPES / line["sm_cycles"]
     return fields
 
 
@@ -302,11 +281,7 @@ def steady_ratios(run: Run, shape: Shape, contender: str) -> dict[int, float]:
 
 def _blocks(run: Run, shape: Shape, contender: str) -> list[dict]:
     """The blocks of seconds in which a contender ran alone."""
-    blocks = []
-    for block in run.steady:
-        if block["shape"] == shape.id and block["contender"] == contender:
-            blocks.append(block)
-    return blocks
+    return [block for block in run.steady if (block["shape"], block["contender"]) == (shape.id, contender)]
 
 
 def _steady(run: Run, shape: Shape, contender: str) -> dict:
@@ -322,25 +297,26 @@ def _steady(run: Run, shape: Shape, contender: str) -> dict:
     time = _range([block["time_s"] for block in blocks])
     single_s = time_of(shape.times_s(contender), shape.groups).value
     ratios = list(steady_ratios(run, shape, contender).values())
-    ratio = student(geometric_mean(ratios), ratios) if ratios else None
     clocks_mhz = list(filter(None, (block.get("sm_clock_mhz") for block in blocks)))
     throttled = filter(None, (block.get("throttle_reasons") for block in blocks))
     fields = with_ends("steady_tflops", _rate(shape.work.flop / 1e12, time))
-    fields |= with_ends("steady_ratio_to_baseline", ratio)
     fields |= _energy(shape, blocks, time.value)
     fields |= {
         "steady_time_s": time.value,
         "steady_blocks": len(blocks),
         "steady_of_single": single_s / time.value,
-        "steady_sm_clock_mhz": median(clocks_mhz) if clocks_mhz else None,
         "steady_idle_power_w": run.metadata["machine"].get("idle_power_w"),
         "steady_throttled": ", ".join(dict.fromkeys(throttled)),
     }
+    if ratios:
+        fields |= with_ends("steady_ratio_to_baseline", student(geometric_mean(ratios), ratios))
+    if clocks_mhz:
+        fields["steady_sm_clock_mhz"] = median(clocks_mhz)
     return fields
 
 
 def _energy(shape: Shape, blocks: list[dict], time_s: float) -> dict:
-    """The fields of energy and power, all None where no block has a count of energy."""
+    """The fields of energy and power; {} where no block has a count of energy."""
     energies_j = []
     powers_w = []
     for block in blocks:
@@ -348,12 +324,14 @@ def _energy(shape: Shape, blocks: list[dict], time_s: float) -> dict:
             energies_j.append(block["energy_j"] / block["calls"])
             if "power_low_w" in block:
                 powers_w += [block["power_low_w"], block["power_high_w"]]
-    joules = _range(energies_j) if energies_j else None
+    if not energies_j:
+        return {}
+    joules = _range(energies_j)
     fields = with_ends("steady_energy_j", joules)
-    fields["steady_power_w"] = joules.value / time_s if joules else None
+    fields["steady_power_w"] = joules.value / time_s
     fields["steady_power_low_w"] = min(powers_w, default=None)
     fields["steady_power_high_w"] = max(powers_w, default=None)
-    fields["steady_flop_per_joule"] = shape.work.flop / joules.value if joules else None
+    fields["steady_flop_per_joule"] = shape.work.flop / joules.value
     return fields
 
 

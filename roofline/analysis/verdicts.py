@@ -40,7 +40,8 @@ class Change:
     @classmethod
     def of_logarithms(cls, values: Sequence[float], of: str = SPEED) -> Change:
         """The mean of two or more independent values, each of a pair that was measured side by side."""
-        return cls(fmean(values), stdev(values) / math.sqrt(len(values)), len(values) - 1, of)
+        error = stdev(values) / math.sqrt(len(values))
+        return cls(fmean(values), error, len(values) - 1, of)
 
     def half_width(self, alpha: float = ALPHA) -> float:
         return student_quantile(self.freedom, 1 - alpha) * self.error

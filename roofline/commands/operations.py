@@ -21,7 +21,8 @@ def run(options) -> int:
 
 def described(operation: Operation) -> dict[str, list[str]]:
     """What there is of `operation`, by default on both devices. Fields are the columns of its analysis' table."""
-    on_gpu, on_cpu = (resolve({}.get, device=device, timed=True, root=ROOT) for device in ("cuda", "cpu"))
+    on_gpu = resolve({}.get, device="cuda", timed=True, root=ROOT)
+    on_cpu = resolve({}.get, device="cpu", timed=True, root=ROOT)
     analysis = ANALYSES[operation.analysis]
     return {
         "cases": [f"{len(operation.sweep(on_gpu))} on a GPU", f"{len(operation.sweep(on_cpu))} on a CPU"],

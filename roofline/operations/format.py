@@ -32,6 +32,10 @@ def percent_text(fraction: float | None) -> str:
     return "-" if fraction is None else f"{100 * fraction:.0f} %"
 
 
+def growth_text(fraction: float) -> str:
+    return f"{100 * fraction:+.1f} %"
+
+
 def roof_text(fraction: float) -> str:
     """A fraction of a roof or an ideal. A mark follows where it is above 1.
 
@@ -106,6 +110,7 @@ FORMATS = {
     "time4": partial(time_text, digits=4),
     "rate": rate_text,
     "percent": percent_text,
+    "growth": growth_text,
     "roof": roof_text,
     "number": number_text,
     "number4": "{:.4g}".format,
@@ -122,5 +127,6 @@ WITH_ENDS = {
     "ratio_interval": ratio_text,
     "ratio_range": partial(ratio_text, text=range_text),
     "rate_range": partial(range_text, text=rate_text),
+    "number_range": partial(range_text, text=number_text),
 }
 """Likewise what writes a value with the ends of its interval or range."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from roofline.analysis.comparison import NEITHER, Case, Comparison, Mean, compare, named_runs
+from roofline.analysis.comparison import NEITHER, Case, Comparison, compare, named_runs
 from roofline.analysis.verdicts import ALPHA, FASTER, MARGIN, SAME, SLOWER, SPEED, UNDECIDED, Change
 from roofline.operations.format import error_text, interval_text, time_text
 from roofline.report import tables
@@ -80,30 +80,29 @@ def change_text(change: Change) -> str:
 PAIRED = (
     "Shares of both checkouts took turns; a change is the mean over neighbouring shares of the logarithm of the speed."
 )
-COLUMNS = {
-    "case": lambda row: row.case,
-    "base": lambda row: time_text(row.base_time_s),
-    "new": lambda row: time_text(row.new_time_s),
-    "speed, new / base; hidden, new - base [95 %]": lambda row: change_text(row.change),
-    "verdict": lambda row: row.verdict,
-    "least change seen": lambda row: error_text(row.change.resolution),
-    "notes": lambda row: row.notes,
-}
 
 
 def table(cases: Sequence[Case]) -> DataFrame:
-    return tables.written(cases, COLUMNS)
-
-
-def _mean_text(mean: Mean) -> str:
-    return f"{mean.contender} in the mean over {mean.cases} cases"
+    rows = []
+    for case in cases:
+        row = {
+            "case": case.case,
+            "base": time_text(case.base_time_s),
+            "new": time_text(case.new_time_s),
+            "speed, new / base; hidden, new - base [95 %]": change_text(case.change),
+            "verdict": case.verdict,
+            "least change seen": error_text(case.change.resolution),
+            "notes": case.notes,
+        }
+        rows.append(row)
+    return tables.written(rows)
 
 
 def summary(comparison: Comparison) -> list[str]:
     """What the verdicts rest on, and their counts, in lines."""
     lines = []
     for mean in comparison.means:
-        lines.append(f"{mean.verdict} {_mean_text(mean)}, {change_text(mean.change)}")
+        lines.append(f"{mean.verdict} {mean.case}, {change_text(mean.change)}")
     lines.append(
         f"{_counts(comparison)}, relative to the baseline in each run, margin {100 * MARGIN:g} %, runs: "
         f"{comparison.base_runs} BASE, {comparison.new_runs} NEW"
@@ -149,12 +148,9 @@ def slower(run: Run) -> list[str]:
     except ValueError as error:
         return [f"--ffn-against: {error}"]
     lines = []
-    for row in comparison.cases:
+    for row in (*comparison.cases, *comparison.means):
         if row.verdict == SLOWER:
             lines.append(f"{SLOWER}: {row.case}: {change_text(row.change)}")
-    for mean in comparison.means:
-        if mean.verdict == SLOWER:
-            lines.append(f"{SLOWER}: {_mean_text(mean)}: {change_text(mean.change)}")
     return lines
 
 

@@ -51,22 +51,13 @@ def findings(run: Run, frame: DataFrame) -> list[str]:
 
 def case_words(row: Series) -> str:
     """A case of an operation in words: `numpy on up, tp 8, M 1, fp32`."""
-    values = row.to_dict()
+    values = row[[*WORDS]]
     shape = shape_text(row)
     if shape:
         values["layer"] = shape
         values["tp"] = None
-    words = []
-    for name, text in WORDS.items():
-        if not is_missing(values[name]):
-            words.append(text.format(values[name]))
+    words = [WORDS[name].format(value) for name, value in values.dropna().items()]
     return f"{row['contender']} on {', '.join(words)}"
-
-
-def is_missing(value) -> bool:
-    import pandas
-
-    return bool(pandas.isna(value))
 
 
 def _cut_off(run: Run, frame: DataFrame) -> Iterable[str]:
@@ -98,13 +89,16 @@ def _environment(run: Run, frame: DataFrame) -> Iterable[str]:
     return [] if "ranks" in run.metadata else environment.told(run.metadata["machine"])
 
 
-def _cases(holds: Callable[[DataFrame], Series], far: Callable[[DataFrame], Series], describe: Callable) -> Find:
-    """A rule that finds the cases of which `holds`, and describes the one that goes furthest."""
+def _cases(holds: str, far: str, describe: Callable[[Series], str]) -> Find:
+    """A rule that finds the cases of which `holds`, and describes the one that goes furthest: by expressions of
+    fields."""
 
     def find(run: Run, frame: DataFrame) -> Iterable[str]:
-        matches = frame[holds(frame).fillna(False).astype(bool)]
+        import pandas
+
+        matches = frame[pandas.eval(holds, resolvers=[frame]).fillna(False).astype(bool)]
         if len(matches):
-            most = matches.loc[far(matches).astype(float).idxmax()]
+            most = matches.loc[pandas.eval(far, resolvers=[matches]).astype(float).idxmax()]
             yield f"{len(matches)} of {len(frame)} cases, {describe(most)}: {most['op']}, {case_words(most)}"
 
     return find
@@ -190,11 +184,7 @@ def _drifted(run: Run, frame: DataFrame) -> Iterable[str]:
 
 def _above(name: str, limit: float, text: str) -> Find:
     """A rule that finds the cases whose field `name` is above the limit; `text` describes the highest."""
-    return _cases(
-        lambda f: f[name] > limit,
-        lambda f: f[name],
-        lambda row: text.format(error_text(row[name])),
-    )
+    return _cases(f"{name} > {limit}", name, lambda row: text.format(error_text(row[name])))
 
 
 def disturbance(shapes: Sequence[Shape]) -> str:
@@ -212,15 +202,9 @@ def disturbance(shapes: Sequence[Shape]) -> str:
     return ", and ".join(words)
 
 
-def _is_throttled(frame: DataFrame) -> Series:
-    return frame["throttled"].eq(True).fillna(False) | frame["steady_throttled"].fillna("").ne("")
-
-
 def _reasons(row: Series) -> str:
-    for reason in (row["throttle_reasons"], row["steady_throttled"]):
-        if not is_missing(reason) and reason:
-            return f"as by {reason}"
-    return "as by unknown"
+    reasons = row[["throttle_reasons", "steady_throttled"]].dropna()
+    return f"as by {next(filter(None, reasons), 'unknown')}"
 
 
 RULES = {
@@ -228,24 +212,18 @@ RULES = {
     "quick": _quick,
     "failed": _outcomes(failed="wrong, crashed or hung"),
     "void": _cases(
-        lambda f: f["link_off_pace"].notna(),
-        lambda f: f["link_off_pace"].abs(),
+        "link_off_pace.notna()",
+        "link_off_pace.abs()",
         lambda row: f"the link off its pace by up to {100 * row['link_off_pace']:+.0f} %",
     ),
     "environment": _environment,
-    "throttled": _cases(_is_throttled, lambda f: f["time_s"], _reasons),
-    "above the roof": _cases(
-        lambda f: f["above_roof"].eq(True),
-        lambda f: f["of_roof"],
-        lambda row: f"up to {percent_text(row['of_roof'])}",
-    ),
+    "throttled": _cases("throttled == True or steady_throttled > ''", "time_s", _reasons),
+    "above the roof": _cases("above_roof == True", "of_roof", lambda row: f"up to {percent_text(row['of_roof'])}"),
     "unequal": _unequal,
     "slower": _beside("worst", -1),
     "below own ideal": _own_ideal,
     "few rounds": _cases(
-        lambda f: f["rounds"].lt(FEW_ROUNDS) | f["stopped_by"].eq(INTERRUPTED),
-        lambda f: -f["rounds"],
-        lambda row: f"{row['rounds']} or more",
+        f"rounds < {FEW_ROUNDS} or stopped_by == '{INTERRUPTED}'", "-rounds", lambda row: f"{row['rounds']} or more"
     ),
     "roof drifted": _drifted,
     "disturbed": _above("others_share", OTHERS, "other processes took up to {} of the CPU"),

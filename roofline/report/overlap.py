@@ -7,31 +7,25 @@ from typing import TYPE_CHECKING
 
 from roofline.analysis.fields import FIELDS
 from roofline.analysis.overlap import LOST, overlapping
+from roofline.operations.format import growth_text
 from roofline.operations.gathering import exercise, scaling
-from roofline.report.sections import Section
-from roofline.report.tables import TABLES, texts
+from roofline.report.sections import Section, declared
+from roofline.report.tables import TABLES
 from roofline.store.run import Run
 from roofline.theory.arms import ALL_REDUCE, ARMS
 
 if TYPE_CHECKING:
-    from pandas import DataFrame, Series
+    from pandas import DataFrame
 
-COLUMNS = TABLES["overlap"]
+COLUMNS = TABLES["columns"]["overlap"]
 FIGURES = ("network_roofline", "overlap", "timeline")
 
 
 def brief(run: Run, frame: DataFrame) -> Section:
     """The section of the arm that hides the most of each gather, scatter or layer."""
     best = by_gather(frame)
-    return Section(
-        "Does the wire hide?",
-        "One row for each gather, scatter or layer, with the arm that hides the most. *T_gemm / T_comm* is FLOP per "
-        "byte received, in multiples of the balance at which matmul and link take equally long: above 1 the matmul "
-        "sets the pace, below it the link. On the exercise's chip 1 is 2750 FLOP/byte.",
-        FIGURES[:1],
-        texts(best, TABLES["best_arms"]).rename(columns={FIELDS["contender"].header: "best arm"}),
-        tuple(balances(best)),
-    )
+    section = declared("best_arms", best, balances(best))
+    return section._replace(table=section.table.rename(columns={FIELDS["contender"].header: "best arm"}))
 
 
 def by_gather(frame: DataFrame) -> DataFrame:
@@ -72,7 +66,8 @@ def summary(frame: DataFrame) -> list[str]:
     for op, rows in hiding.dropna(subset="preset_slowdown").groupby("op", sort=False):
         lines.append(_costs(op, rows))
     cached = frame[frame["cache"] != ""]
-    for (op, cache), shapes in cached.groupby(["op", "cache"], sort=False)["shape"].nunique().items():
+    shape_counts = cached.groupby(["op", "cache"], sort=False)["shape"].nunique()
+    for (op, cache), shapes in shape_counts.items():
         lines.append(f"{op}, cache {cache} ({shapes} shapes)")
     return lines
 
@@ -97,30 +92,14 @@ def _costs(op: str, rows: DataFrame) -> str:
 def splits(frame: DataFrame) -> Section:
     """The section of what arms that overlap take above their ideal, and what that goes to."""
     rows = overlapping(frame).dropna(subset="diagnosis")
-    table = texts(rows, TABLES["splits"])
-    table["above it"] = _percent_of_time(rows, rows["time_s"] - rows["ideal_s"])
-    for name, words in LOST.items():
-        if rows[name].notna().any():
-            table[words] = _percent_of_time(rows, rows[name])
-    table["diagnosis"] = rows["diagnosis"]
     lines = []
     counts = rows.groupby(["op", "contender"], sort=False)["diagnosis"].value_counts()
     for (op, arm), of_arm in counts.groupby(level=[0, 1], sort=False):
         parts = [f"{diagnosis} in {count}" for (_, _, diagnosis), count in of_arm.items()]
         lines.append(f"{op}, {arm}: {', '.join(parts)}")
-    return Section(
-        "Where an arm's time goes",
-        "*Ideal* is the longer of T_gemm and T_comm. What an arm takes above it is split by what the same rounds "
-        "measured, in shares of the arm's time: *schedule* is what its order of work costs by the simulator; *split* "
-        "what launches for some ranks' rows each cost over one for all; *waiting code* what its own matmul costs "
-        "beyond the fastest; *contention* what matmul and link take from each other; the rest is what is left. Each is "
-        "the growth of the simulated time when that is let in: what hides behind the other costs nothing.",
-        table=table.fillna("-"),
-        lines=tuple(lines),
-        long=True,
-    )
-
-
-def _percent_of_time(rows: DataFrame, lost_s: Series) -> Series:
-    fractions = lost_s / rows["time_s"]
-    return fractions.map(lambda fraction: f"{100 * fraction:+.1f} %", na_action="ignore")
+    shares = rows[[*LOST]].div(rows["time_s"], axis=0)
+    section = declared("splits", rows.assign(**shares), lines)
+    if len(rows):
+        above = 1 - rows["ideal_s"] / rows["time_s"]
+        section.table.insert(section.table.columns.get_loc("ideal") + 1, "above it", above.map(growth_text))
+    return section

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
 from roofline.operations.format import ABOVE_ALL
+from roofline.report.tables import TABLES, texts
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -39,3 +41,11 @@ class Section(NamedTuple):
             if str(cell).endswith(ABOVE_ALL):
                 return self._replace(lines=(*self.lines, ABOVE))
         return self
+
+
+def declared(name: str, frame: DataFrame, lines: Iterable[str] = ()) -> Section:
+    """A section of `tables.toml`: a row for each case of `frame` that has its field, and `lines` below them."""
+    entry = TABLES["sections"][name]
+    table = texts(frame.dropna(subset=entry["of"]), entry["columns"])
+    figures = tuple(entry.get("figures", ()))
+    return Section(entry["title"], entry["about"], figures, table, tuple(lines), entry.get("long", False))

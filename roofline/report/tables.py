@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import re
-import tomllib
-from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from roofline.analysis.fields import FIELDS
 from roofline.operations.format import FORMATS, WITH_ENDS
+from roofline.theory.data import beside
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-TABLES = tomllib.loads(Path(__file__).with_name("tables.toml").read_text(encoding="utf-8"))
-"""{table of a report: the fields that are its columns}."""
+TABLES = beside(__file__, "tables.toml")
+"""`columns`: {table: the fields that are its columns}, and `sections`: {name: what each has}."""
 MOST_NAMED = 4
 """Cases named for one reason; the journal has them all."""
 NUMBER = re.compile(r"([-+>] ?)?\d|-$")
@@ -28,31 +27,25 @@ def texts(frame: DataFrame, names: Iterable[str]) -> DataFrame:
     columns = {}
     for name in names:
         field = FIELDS[name]
-        if field.format in WITH_ENDS:
-            values = frame[[name, *field.ends]].to_numpy(object)
+        columns_of_cell = [name]
+        write = FORMATS.get(field.format)
+        if not write:
+            columns_of_cell += field.ends
             write = WITH_ENDS[field.format]
-        else:
-            values = frame[[name]].to_numpy(object)
-            write = FORMATS[field.format]
         cells = []
-        for value, *ends in values:
+        for value, *ends in frame[columns_of_cell].to_numpy(object):
             cells.append("-" if pandas.isna(value) else write(value, *ends))
         if {*cells} - {"", "-"}:
             columns[field.header] = cells
     return pandas.DataFrame(columns, index=frame.index)
 
 
-def written(rows: Iterable[Any], columns: dict[str, Callable[[Any], str]]) -> DataFrame:
-    """The texts of `rows` by `columns`, {header: what writes the cell of a row}. A column without any text is left
-    out."""
+def written(rows: Iterable[dict[str, str]]) -> DataFrame:
+    """A table of rows, {header: text} each. A column without any text is left out."""
     import pandas
 
-    cells = {}
-    for header, write in columns.items():
-        texts = list(map(write, rows))
-        if any(texts):
-            cells[header] = texts
-    return pandas.DataFrame(cells)
+    table = pandas.DataFrame(rows)
+    return table.loc[:, table.ne("").any()]
 
 
 def sides(table: DataFrame) -> list[str]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import math
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from roofline.analysis.changes import complete
 from roofline.analysis.decision import LOOKS, SURE
+from roofline.analysis.fields import FIELDS
 from roofline.analysis.throughput import steady_ratios
 from roofline.analysis.verdicts import VERDICTS
 from roofline.operations.format import (
@@ -19,21 +21,21 @@ from roofline.operations.format import (
     shape_text,
 )
 from roofline.report.findings import OTHERS
-from roofline.report.sections import Section
-from roofline.report.tables import TABLES, escaped, texts
-from roofline.store.run import Run
+from roofline.report.sections import Section, declared
+from roofline.report.tables import TABLES, escaped
+from roofline.store.run import Run, Shape
 from roofline.store.stats import by_process, geometric_mean, student
 
 if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
-COLUMNS = TABLES["throughput"]
+COLUMNS = TABLES["columns"]["throughput"]
 IN_TURNS, SUSTAINED = "in turns [95 %]", "sustained [95 %]"
 """The ratio to the baseline: of single calls that take turns on one clock, and of blocks of seconds, each alone."""
 LIBRARY_RATIO = " [95 %]"
 """Behind a library's name, over the column of its ratio to the baseline."""
 FIGURES = ("memory_roofline", "attention")
-STEP_FIGURES = "step_shares", "step_memory"
+STEP_FIGURES = tuple(TABLES["sections"]["steps"]["figures"])
 
 
 def beside_baseline(frame: DataFrame) -> DataFrame:
@@ -118,20 +120,10 @@ def mean_ratio(run: Run, rows: DataFrame) -> str:
     """The geometric mean of the ratios to the baseline. The interval is Student's over processes, each of which
     says the mean over all of `rows`; a single one says none."""
     ratios = []
-    for shape_id, contender in zip(rows["shape"], rows["contender"], strict=True):
-        shape = run.shapes[shape_id]
+    for shape, contender in _cases(run, rows):
         times = shape.anchor, shape.times_s(contender)
         ratios.append(by_process(lambda a, b: a / b, *times, groups=shape.groups))
-    return range_text(*student(geometric_mean(rows["ratio_to_baseline"]), _means_of_all(ratios)))
-
-
-def _means_of_all(ratios: list[dict[int, float]]) -> list[float]:
-    """The geometric mean over all cases, of each process or alternation that has a ratio of all of them."""
-    means = []
-    for index in ratios[0]:
-        if all(index in of_case for of_case in ratios):
-            means.append(geometric_mean(of_case[index] for of_case in ratios))
-    return means
+    return _mean_text(rows["ratio_to_baseline"], ratios)
 
 
 def mean_sustained(run: Run, rows: DataFrame, shapes: int) -> str:
@@ -139,11 +131,20 @@ def mean_sustained(run: Run, rows: DataFrame, shapes: int) -> str:
     interval is Student's over alternations, each of which says the mean over all of `rows`."""
     if rows.empty:
         return "-"
-    ratios = []
-    for shape_id, contender in zip(rows["shape"], rows["contender"], strict=True):
-        ratios.append(steady_ratios(run, run.shapes[shape_id], contender))
-    text = range_text(*student(geometric_mean(rows["steady_ratio_to_baseline"]), _means_of_all(ratios)))
+    ratios = [steady_ratios(run, shape, contender) for shape, contender in _cases(run, rows)]
+    text = _mean_text(rows["steady_ratio_to_baseline"], ratios)
     return text if len(rows) == shapes else f"{text}, {len(rows)} shapes"
+
+
+def _cases(run: Run, rows: DataFrame) -> Iterator[tuple[Shape, str]]:
+    for shape_id, contender in zip(rows["shape"], rows["contender"], strict=True):
+        yield run.shapes[shape_id], contender
+
+
+def _mean_text(values: Series, ratios: list[dict[int, float]]) -> str:
+    """The mean of the `values` of cases, with Student's interval by the `ratios` of those who have one of all cases."""
+    means = [geometric_mean(of_case[index] for of_case in ratios) for index in complete(ratios)]
+    return range_text(*student(geometric_mean(values), means))
 
 
 def summary(frame: DataFrame) -> list[str]:
@@ -171,111 +172,54 @@ def decided(run: Run, frame: DataFrame) -> Section:
     others = rows["others_share"].median()
     if others > OTHERS:
         text += f", while others took {percent_text(others)} of the CPU"
-    about = "The interval is that of the look that decided, or of the last one."
-    return Section("Decided", about, (), texts(rows, TABLES["decided"]), (text,))
+    return declared("decided", rows, [text])
 
 
 def steady(frame: DataFrame) -> Section:
     """The section of what ran alone in blocks, and what it took of power."""
     rows = frame[frame["steady_time_s"].notna()]
-    table = texts(rows, TABLES["steady"])
-    if rows["steady_energy_j"].notna().any():
-        table["J/TFLOP [range]"] = _joules(rows)
-    table = table.join(texts(rows, ["steady_throttled"]))
     lines = []
     for name, of_contender in rows.dropna(subset="steady_flop_per_joule").groupby("contender", sort=False):
         joules = geometric_mean(1e12 / of_contender["steady_flop_per_joule"])
         lines.append(f"{name}: {joules:.3g} J per TFLOP in the geometric mean over {len(of_contender)} shapes")
     for watts in rows["steady_idle_power_w"].dropna().unique():
         lines.append(f"idle power: {rate_text(watts)} W, before anything was measured")
-    return Section(
-        "Steady state",
-        "Each kernel alone for seconds, in blocks whose first part is not counted; the rows above are single calls "
-        "that take turns on one clock. Contenders alternate, A B B A, and *sustained* is the ratio to the baseline in "
-        "blocks that follow one another. Ranges are the least and the greatest: of power of any second, else of the "
-        "blocks, where there are several. The energy counter is renewed ten times a second, and the sensor of an A100 "
-        "or H100 sees a quarter of the time (arXiv 2312.02741): what they draw in the rest is taken to be the same.",
-        table=table,
-        lines=tuple(lines),
-    )
-
-
-def _joules(rows: DataFrame) -> list[str]:
-    """The energy of a TFLOP in each row, with its range."""
-    texts = []
-    energies = rows[["steady_energy_j", "steady_energy_low_j", "steady_energy_high_j"]]
-    for joules, low, high in energies.mul(1e12 / rows["flop"], axis=0).to_numpy("float64", na_value=math.nan):
-        texts.append("-" if math.isnan(joules) else range_text(joules, low, high, number_text))
-    return texts
+    of_tflop = rows[["steady_energy_j", *FIELDS["steady_energy_j"].ends]].mul(1e12 / rows["flop"], axis=0)
+    return declared("steady", rows.assign(**of_tflop), lines)
 
 
 def memory(run: Run, frame: DataFrame) -> Section:
     """The section of the bytes that were kept, and of the most that were allocated. Its lines have who needs
     more than there is."""
-    rows = frame[frame["peak_bytes"].notna()]
     lines = []
     for missing in run.missing:
         if ": needs " in missing.reason:
             _, _, needs = missing.reason.partition(": ")
             lines.append(f"{missing.case}: {needs}")
-    return Section(
-        "Memory",
-        "What a forward pass keeps for the backward one, beside the formula, and the most that a call had allocated.",
-        table=texts(rows, TABLES["memory"]),
-        lines=tuple(lines),
-        long=True,
-    )
+    return declared("memory", frame, lines)
 
 
 def layers(frame: DataFrame) -> Section:
     """The section of gated layers: what is left of what their matmuls win."""
-    rows = frame[frame["alone_ratio"].notna()]
-    return Section(
-        "Gated layers",
-        "Of each layer the ratio to the baseline, beside that of its two matmuls alone, in the same rounds. *Of the "
-        "win left* is the logarithm of the first over that of the second: 1 where the layer wins as much as its "
-        "matmuls do.",
-        table=texts(rows, TABLES["layers"]),
-    )
+    return declared("layers", frame)
 
 
 def steps(frame: DataFrame) -> Section:
     """The section of training steps: tokens a second, and what a call's time goes to."""
-    rows = frame[frame["tokens_per_s"].notna()]
-    return Section(
-        "Training steps",
-        "Tokens of the batch over the time of a call, and the shares of that time by torch's profiler, once all timing "
-        "was over. Contenders of a mode take turns; between two modes lie minutes.",
-        STEP_FIGURES,
-        texts(rows, TABLES["steps"]),
-        long=True,
-    )
+    return declared("steps", frame)
 
 
 def clocks(frame: DataFrame) -> Section:
     """The section of the same kernels by several clocks. Its lines say how far apart they are."""
-    rows = frame[frame["clock_s"].notna()]
     lines = []
     for name in ("do_bench", "cupti"):
-        off = (rows[f"{name}_s"] / rows["clock_s"] - 1).abs()
+        off = (frame[f"{name}_s"] / frame["clock_s"] - 1).abs().dropna()
         if len(off):
             lines.append(f"{name}: {error_text(off.median())} from ours in the median, at most {error_text(off.max())}")
-    return Section(
-        "Clocks",
-        "The same kernels by our clock, by Triton's `do_bench`, which writes the cache full before each call, and by "
-        "CUPTI, which sees kernels alone: an empty call of ours, below, is what it has not.",
-        table=texts(rows, TABLES["clocks"]),
-        lines=tuple(lines),
-    )
+    return declared("clocks", frame, lines)
 
 
 def counted(frame: DataFrame) -> Section:
     """The section of what a profiler counted. Its lines are the tools, their versions and their metrics."""
-    rows = frame[frame["counter_source"].notna()]
-    return Section(
-        "Counted",
-        "One call of each, counted by a profiler after the timed run. *Of least* is what was read and written over "
-        "what had to be, each input read once and each output written once.",
-        table=texts(rows, TABLES["counted"]),
-        lines=tuple(f"counted by {source}" for source in rows["counter_source"].unique()),
-    )
+    sources = frame["counter_source"].dropna().unique()
+    return declared("counted", frame, [f"counted by {source}" for source in sources])

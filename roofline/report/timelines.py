@@ -33,22 +33,18 @@ def timelines_of(run: Run, shape_id: str) -> dict[str, dict]:
 
 def link_blocks(timeline: dict) -> list[Block]:
     """The transfers, one after another; the pieces of a row block, or of a part, together."""
-    ready_s = timeline.get("ready_s")
-    ends_s = {}
-    starts_s = {}
-    pieces = zip(units_of(timeline), timeline["transfers"], timeline["arrivals_s"], strict=False)
-    for index, (unit, (_, block), arrival_s) in enumerate(pieces):
-        key = _is_layer(timeline) and bool(block), unit  # in a layer a rank's rows come, and its part goes
-        ends_s[key] = arrival_s
-        starts_s.setdefault(key, ready_s[index] if ready_s else 0.0)
-    blocks = []
-    before_s = 0.0
-    for key, end_s in ends_s.items():
-        _, unit = key
-        start_s = max(before_s, starts_s[key])
-        blocks.append(Block(start_s, end_s, unit, str(unit)))
-        before_s = end_s
-    return blocks
+    arrivals_s = timeline["arrivals_s"]
+    ready_s = timeline.get("ready_s") or [0.0] * len(arrivals_s)
+    is_layer = _is_layer(timeline)
+    blocks: dict[tuple[bool, int], Block] = {}
+    free_s = 0.0
+    pieces = zip(units_of(timeline), timeline["transfers"], ready_s, arrivals_s, strict=False)
+    for unit, (_, block), piece_ready_s, end_s in pieces:
+        key = is_layer and bool(block), unit  # in a layer a rank's rows come, and its part goes
+        start_s = blocks[key].start_s if key in blocks else max(free_s, piece_ready_s)
+        blocks[key] = Block(start_s, end_s, unit, str(unit))
+        free_s = end_s
+    return list(blocks.values())
 
 
 def chip_blocks(arm: str, timeline: dict) -> list[Block]:

@@ -180,7 +180,8 @@ def _row_block(plan: OverlapPlan, measured: Measured) -> float:
     planned_chunk_s = simulator.product_s(plan.grid, plan.workers, plan.ranks, planned_s)
     table = schedule.row_block(plan.grid, plan.workers, arrival_s, planned_chunk_s)
     chunk_s = simulator.product_s(plan.grid, plan.workers, plan.ranks, measured.own_s)
-    return table_end_s(table, plan, chunk_s, measured.race((plan.ranks - 1) * plan.row_blocks, measured.piece_s))
+    race = measured.race((plan.ranks - 1) * plan.row_blocks, measured.piece_s)
+    return table_end_s(table, plan, chunk_s, race)
 
 
 def _row_block_launches(plan: OverlapPlan, measured: Measured) -> float:

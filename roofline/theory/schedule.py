@@ -112,25 +112,25 @@ def deal(grid: Grid, programs: int) -> list[tuple[tuple[int, int], ...]]:
 
 def tile_outer(grid: Grid, programs: int, chunks: int) -> Table:
     """Each tile is visited once, with all chunks: it waits for them with the accumulator in registers."""
-    table = []
-    for tiles in deal(grid, programs):
-        work_tiles = []
-        for m, n in tiles:
-            work_tiles.append(WorkTile(m, n, 0, chunks))
-        table.append(tuple(work_tiles))
-    return tuple(table)
+    return _visits(grid, programs, [chunks])
 
 
 def chunk_outer(grid: Grid, programs: int, chunks: int) -> Table:
     """Each chunk is multiplied with all tiles of the program before the next one: every tile is spilled `chunks - 1`
     times."""
+    return _visits(grid, programs, range(1, chunks + 1))
+
+
+def _visits(grid: Grid, programs: int, ends: Sequence[int]) -> Table:
+    """All tiles of a program are visited up to the chunk at each of `ends`, one end after the other."""
     table = []
     for tiles in deal(grid, programs):
         work_tiles = []
-        for chunk in range(chunks):
-            after = chunk + 1
+        begin = 0
+        for end in ends:
             for m, n in tiles:
-                work_tiles.append(WorkTile(m, n, chunk, after, resume=chunk > 0, spill=after < chunks))
+                work_tiles.append(WorkTile(m, n, begin, end, resume=begin > 0, spill=end < ends[-1]))
+            begin = end
         table.append(tuple(work_tiles))
     return tuple(table)
 
@@ -141,11 +141,8 @@ def row_block(grid: Grid, programs: int, arrival_s: Sequence[Sequence[float]], c
     `arrival_s[m][j]`: when row tile m is expected to have the chunk at position j. `chunk_s`: the time of one tile with
     one chunk.
     """
-    table: list[list[WorkTile]] = []
-    free: list[tuple[float, int]] = []
-    for program in range(programs):
-        table.append([])
-        free.append((0.0, program))
+    table: list[list[WorkTile]] = [[] for _ in range(programs)]
+    free = [(0.0, program) for program in range(programs)]
     ends_s: dict[tuple[int, float], float] = {}  # by row tile and start: most tiles of a wave have both in common
     for m, n in grid.tiles:
         start_s, program = heapq.heappop(free)

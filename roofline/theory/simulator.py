@@ -54,6 +54,7 @@ def simulate(table: Table, arrival_s: Sequence[Sequence[float]], chunk_s: float)
     for work_tiles in table:
         now = 0.0
         for tile in work_tiles:
-            *_, (_, now) = schedule.inner_loops(arrival_s[tile.m], tile.chunk_from, tile.chunk_to, now, chunk_s)
+            loops = schedule.inner_loops(arrival_s[tile.m], tile.chunk_from, tile.chunk_to, now, chunk_s)
+            _, now = loops[-1]
         last_s = max(last_s, now)
     return last_s

@@ -113,7 +113,7 @@ def test_records_have_the_declared_fields_and_no_others(lines, tmp_path):
     run = load_committed(lines) if isinstance(lines, str) else journal.load(save(tmp_path / "run", lines))
     for record in records_of(run):
         declared = {*GROUPS["every"], *(GROUPS["wire"] if record["analysis"] == "overlap" else ())}
-        assert record.keys() <= declared
+        assert record.keys() == declared
     assert len(FIELDS) == sum(map(len, GROUPS.values()))
 
 

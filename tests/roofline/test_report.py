@@ -77,8 +77,8 @@ def test_a_library_is_judged_where_nobody_else_is(folder):
 
 
 def test_rows_that_share_their_first_cell_stand_together_and_an_empty_column_nowhere():
-    rows = [("a", 1), ("a", 20), ("b", 3)]
-    table = tables.written(rows, {"shape": lambda row: row[0], "M": lambda row: str(row[1]), "notes": lambda row: ""})
+    rows = [{"shape": shape, "M": m, "notes": ""} for shape, m in (("a", "1"), ("a", "20"), ("b", "3"))]
+    table = tables.written(rows)
     assert tables.terminal(table) == ["shape   M", "a       1", "a      20", "", "b       3"]
     assert "" not in tables.terminal(table.iloc[1:])
 
