@@ -10,7 +10,7 @@ __version__ = "0.1.0"
 
 
 def load(folder):
-    """Return the run in a folder of results/. Its `frame()` is a pandas DataFrame with a row for each case, whose
+    """The run in a folder of results/. Its `frame()` is a pandas DataFrame with a row for each case, whose
     columns results/README.md documents; `roofline.report.plots` draws it. Raises ValueError where there is no run."""
     from roofline.analysis.records import AnalysedRun
     from roofline.store import journal

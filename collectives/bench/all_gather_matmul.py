@@ -12,7 +12,7 @@ from collectives.bench.operands import shards_for, workers
 from collectives.bench.setting import Setting
 from collectives.peer import fused_all_gather_matmul
 from collectives.transfers import Preset
-from roofline.theory.arms import base_arm, chunk_launches, plan, row_block_launches
+from roofline.theory.arms import ARMS, base_arm, chunk_launches, plan, row_block_launches
 
 
 class AllGather(Setting):
@@ -69,9 +69,10 @@ class AllGather(Setting):
     def describe(self, arm: str) -> tuple[str, dict]:
         config, facts = super().describe(arm)
         blocks = self.sets[0].blocks
-        if base_arm(arm) == "row_block_launches":
+        base = base_arm(arm)
+        if base == "row_block_launches":
             return f"{blocks} row blocks, {config}", {"row_blocks": blocks}
-        if arm == "chunk_launches":
+        if ARMS[base].by_torch:
             config = f"torch {torch.__version__}, addmm, sums in fp32"
         return config, facts
 

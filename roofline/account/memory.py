@@ -17,8 +17,8 @@ SAVED = {
     "half": "{inputs} of every second block",
     "checkpointed": "the blocks' inputs, and one block's inner ones",
 }
-"""What is saved for each token: D + F elements a block, or D elements and the F of the block that is computed again.
-Of a block with a gate, F counts twice: the outputs of `gate` and `up`, whose product is the input of `down`."""
+"""The elements that are saved for each token: D + F a block, or D, and the F of the block that is computed again. F
+counts twice in a block with a gate: the outputs of `gate` and `up`, whose product is the input of `down`."""
 
 INPUTS = {2: "the inputs of both layers", 3: "the input and the gate's and up's outputs"}
 """What a block of so many matrices saves."""

@@ -1,4 +1,4 @@
-"""What is left in a layer of what its matmuls win alone, in the same rounds."""
+"""How much of the win of its matmuls alone is left in a layer, in the same rounds."""
 
 import math
 
@@ -13,8 +13,8 @@ HALVES = 2
 def fields(shape: Shape, contender: str) -> dict:
     """The fields of a contender whose matmuls took turns alone, beside those of the baseline; {} of others.
 
-    Both ratios are the baseline's time over this one's. What is left of the win is the logarithm of the layer's ratio
-    over that of its matmuls.
+    Both ratios are the baseline's time over this one's. The part of the win that is left is the logarithm of the
+    layer's ratio over that of its matmuls.
     """
     theirs = _multiplied_by(shape, shape.baseline)
     ours = _multiplied_by(shape, contender)

@@ -244,7 +244,7 @@ class ArmSamples:
 
     def _is_beside_copier(self) -> bool:
         """Whether a vendor's matmul is launched by the arm, which leaves the copier no room on its SMs."""
-        if self.arm == "chunk_launches":
+        if ARMS[self.plan.arm].by_torch:
             return True
         if ARMS[self.plan.arm].table or self.arm != self.plan.arm:
             return False

@@ -76,7 +76,7 @@ def once(derive: Callable[[Run], Any]) -> Callable[[Run], Any]:
 @once
 def ceilings_of(run: Run) -> list[Ceiling]:
     """The highest rate that something reached in `run`, for each kind and dtype of its probes: a probe alone or
-    beside a shape, or, of FLOP, a contender of the suite on a shape. Of equals it is the first."""
+    beside a shape, or where it counts FLOP, a contender of the suite on a shape. Among equals it is the first."""
     ceilings = [*_of_probes_alone(run), *_of_probes_beside(run)]
     probed = {ceiling.dtype for ceiling in ceilings if ceiling.kind == "matmul"}
     highest: dict[tuple[str, str | None], Ceiling] = {}

@@ -50,8 +50,8 @@ def main(folder: Path, calls: Path, cases: list[str], given: list[str]) -> None:
 
 
 def runners_of(run: Run, given: list[str]) -> operations.Runners:
-    """The runners of `run`. Of contenders from files they have those that are `given`, FILE::NAME each: a journal that
-    is only read has nothing executed. Raises ValueError for one that the run has not."""
+    """The runners of `run`. They have those contenders from files that are `given`, as FILE::NAME: a journal that is
+    only read has nothing executed. Raises ValueError for one that the run has not."""
     planned = of_values(run.metadata["options"])
     versions = dict(planned.users)
     users = []

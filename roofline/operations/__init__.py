@@ -1,4 +1,4 @@
-"""What is measured: the cases of each operation, their ids and sweeps. Needs no torch.
+"""The operations that can be measured, with their cases, ids and sweeps. Needs no torch.
 
 A module of this folder that declares an operation registers it when it is imported, which happens here. A file of a
 user's declares its own, and finds here what that needs.

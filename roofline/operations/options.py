@@ -410,7 +410,7 @@ def _known_fields(kind: type, values: dict) -> dict:
 
 
 def misspelt(arguments) -> str | None:
-    """What is wrong with an option of `arguments` that begins like ours and is none; None if none is."""
+    """The problem with an option of `arguments` that begins like ours and is none; None if there is no such option."""
     for argument in arguments:
         name = argument.partition("=")[0]
         if name.startswith("--ffn") and name not in FLAGS.values():

@@ -98,8 +98,8 @@ class TransformerStep(Case):
 
 
 def sweep(options) -> list[TransformerStep]:
-    """Each size in each part and mode. Of a CPU's large one, steps alone; with --ffn-quick forward passes and steps of
-    the small one."""
+    """Each size in each part and mode. On a CPU the large one has whole steps alone; with --ffn-quick the small one has
+    forward passes and steps."""
     parts = [PARTS, PARTS if options.device == "cuda" else ("step",)]
     if not options.timed:
         parts = [("step",)]

@@ -25,7 +25,7 @@ MARGIN = 0.03
 OWN_IDEAL = 0.9
 """The fraction of its own ideal that an arm shall reach."""
 OTHERS, STOLEN = 0.05, 0.02
-"""Of a CPU's time, what other processes, and other guests of the machine, may take."""
+"""The fractions of a CPU's time that other processes, and other guests of the machine, may take."""
 CHANCE = 0.01
 """Where the chance that so many intervals of equals miss 1 is lower, they are no equals."""
 QUICK = "few shapes and few rounds: a first look, nothing to compare with or to rest on"

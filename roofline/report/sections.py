@@ -44,8 +44,12 @@ class Section(NamedTuple):
 
 
 def declared(name: str, frame: DataFrame, lines: Iterable[str] = ()) -> Section:
-    """A section of `tables.toml`: a row for each case of `frame` that has its field, and `lines` below them."""
+    """A section of `tables.toml`: a row for each case of `frame` that has its field, and is of its operation if it has
+    one, and `lines` below them."""
     entry = TABLES["sections"][name]
-    table = texts(frame.dropna(subset=entry["of"]), entry["columns"])
+    rows = frame.dropna(subset=entry["of"])
+    if "op" in entry:
+        rows = rows[rows["op"] == entry["op"]]
+    table = texts(rows, entry["columns"])
     figures = tuple(entry.get("figures", ()))
     return Section(entry["title"], entry["about"], figures, table, tuple(lines), entry.get("long", False))

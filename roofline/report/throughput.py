@@ -199,16 +199,6 @@ def memory(run: Run, frame: DataFrame) -> Section:
     return declared("memory", frame, lines)
 
 
-def layers(frame: DataFrame) -> Section:
-    """The section of gated layers: what is left of what their matmuls win."""
-    return declared("layers", frame)
-
-
-def steps(frame: DataFrame) -> Section:
-    """The section of training steps: tokens a second, and what a call's time goes to."""
-    return declared("steps", frame)
-
-
 def clocks(frame: DataFrame) -> Section:
     """The section of the same kernels by several clocks. Its lines say how far apart they are."""
     lines = []

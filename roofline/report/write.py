@@ -14,7 +14,7 @@ from roofline.operations.format import rate_text, time_text
 from roofline.report import compare, html, overlap, plots, tables, throughput
 from roofline.report.findings import findings
 from roofline.report.plots import theme
-from roofline.report.sections import Section
+from roofline.report.sections import Section, declared
 from roofline.store.conditions import conditions
 from roofline.store.journal import load
 from roofline.store.run import Run
@@ -71,7 +71,7 @@ def write(folder: Path, run: Run | None = None) -> list[Path]:
 
 
 def sections(run: Run, cases: DataFrame, pictures: Collection[str]) -> list[Section]:
-    """The whole report. Of the figures it names those that are in `pictures`."""
+    """The sections of the whole report. They name the figures that are in `pictures`."""
     whole = []
     for section in (Section("Findings", lines=tuple(findings(run, cases))), *body(run, cases), *_end(run)):
         figures = tuple(name for name in section.figures if name in pictures)
@@ -80,7 +80,8 @@ def sections(run: Run, cases: DataFrame, pictures: Collection[str]) -> list[Sect
 
 
 def body(run: Run, cases: DataFrame) -> list[Section]:
-    """What is brief of each analysis, what they come to, all cases, and the further tables that have rows."""
+    """The sections of the tables: a brief one of each analysis, their summary, all cases, and the further tables that
+    have rows."""
     brief, summary, whole = [], [], []
     for name, analysis in ANALYSES.items():
         rows = cases[cases["analysis"] == name]
@@ -98,8 +99,8 @@ def body(run: Run, cases: DataFrame) -> list[Section]:
     sections = [*brief, Section("In all", lines=tuple(summary)), *against(run), *whole]
     for section in (
         overlap.splits(cases),
-        throughput.layers(cases),
-        throughput.steps(cases),
+        declared("layers", cases),
+        declared("steps", cases),
         throughput.memory(run, cases),
         throughput.steady(cases),
         throughput.clocks(cases),

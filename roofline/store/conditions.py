@@ -73,6 +73,6 @@ def differences(metadata: dict, other: dict) -> dict[str, tuple[str, str]]:
 
 
 def changes_text(metadata: dict, now: dict) -> str:
-    """What is other `now` than in `metadata`, in words; empty where nothing is."""
+    """The differences between `now` and `metadata`, in words; empty where there are none."""
     changed = differences(metadata, now).items()
     return "; ".join(f"{name} was {then}, is {this}" for name, (then, this) in changed)

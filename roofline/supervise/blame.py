@@ -32,7 +32,7 @@ class WorkerEnd:
     rank: int | str = ""
     """Where several hang, or may: those, in words. Empty without ranks."""
     limit: str = ""
-    """Of one that hung: how long it was waited for, in words, if that is not the limit of its step."""
+    """How long a hanging worker was waited for, in words, if that is not the limit of its step."""
 
     @property
     def is_hung(self) -> bool:

@@ -28,7 +28,7 @@ DEATH_S = 10.0
 """A process that was killed and is there for so long is held by its device's driver: the run goes on without it."""
 
 KEPT_BYTES, LONGEST_LAST = 2**16, 1000
-"""Of what a worker prints: what is kept is the end, and of its last line so many characters."""
+"""So many bytes of a worker's output are kept, the last ones, and so many characters of its last line."""
 
 
 class Output(threading.Thread):

@@ -60,7 +60,7 @@ class Epochs:
         self.number, self.loopback = 0, True
         """`number` is that of the epoch that was begun last."""
         self._beats = dict.fromkeys(set(range(size)) - {rank} if rank == 0 else [0], (None, time.monotonic()))
-        """Of each rank that this one listens to: its last sign of life, and since when it is known."""
+        """{rank that this one listens to: (its last sign of life, since when that is known)}."""
         self._ends = threading.Event()
         threading.Thread(target=self._beat, daemon=True).start()
 

@@ -38,7 +38,7 @@ def limit_s(step: StepBegan, device: str, baseline_call_s: float) -> float:
 
 
 class Patience:
-    """What is left of a worker's limit at its present step."""
+    """The rest of a worker's limit at its present step."""
 
     def __init__(
         self, step: StepBegan, limit_s: float, *, cpu_s: Callable[[], float], chosen_s: float | None, are_ranks: bool

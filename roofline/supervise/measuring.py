@@ -22,7 +22,7 @@ from roofline.worker import telemetry
 from roofline.worker.messages import Kind, Request, ShapePrepared, Turns
 
 UNMEASURED = Shape("", "", "", {}, "", Work(0, 0), "", "", {}, passes=0, processes=0)
-"""What is known of a shape that has no rounds yet."""
+"""A shape that has no rounds yet."""
 
 
 class Measure(Job):

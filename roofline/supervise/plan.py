@@ -7,20 +7,21 @@ from roofline import operations
 from roofline.worker.rounds import PATIENCE, StopRule
 
 START_S = 4.5
-"""Of a process, with its imports, where none of this machine was timed yet (--collect-only). Seconds here are of two
-cores of a Xeon, in runs of 1 and of 12 shapes, or where a GPU is named, of three visits to an H100."""
+"""The seconds of a process, with its imports, where none of this machine was timed yet (--collect-only). Seconds here
+are those of two cores of a Xeon, in runs of 1 and of 12 shapes, or where a GPU is named, of three visits to an H100."""
 CHECK_S = {"throughput": 0.06, "overlap": 0.5}
-"""Of the first calls of a contender, by what judges it."""
+"""{analysis: seconds of the first calls of a contender}."""
 ENTER_S = {"throughput": 0.05, "overlap": 0.08}
-"""Of the same in each process that measures, where it compiles nothing more."""
+"""The same in each process that measures, where nothing more is compiled."""
 BESIDE_S = {"throughput": 0.3, "overlap": 4.5}
-"""Of a shape on a GPU, beside its turns: what compiles, and what runs alone in blocks."""
+"""The seconds of a shape on a GPU beside its turns: compiling, and kernels that run alone in blocks."""
 PASS_S = 0.012
-"""Of a pass beside its turns: telemetry, and what it tells."""
+"""The seconds of a pass beside its turns: telemetry, and messages."""
 CEILINGS_S, KINDS = 5.0, 3
-"""Of the probes' checks, and the kinds of probes, each of which takes turns for `ceilings.STOP_RULE`'s time."""
+"""The seconds of the probes' checks, and the kinds of probes, each of which takes turns for `ceilings.STOP_RULE`'s
+time."""
 REPORT_S = {"throughput": 3.5, "overlap": 7.5}
-"""Of the tables and figures of what each analysis judges."""
+"""{analysis: seconds of its tables and figures}."""
 ROTATION, FILLED_BYTES_PER_S = 16, 0.5e9
 """A process fills so many times the last-level cache of a CPU with random operands of matmuls, and one that measures as
 much again for its probes, at the pace of one core."""
@@ -36,7 +37,7 @@ class Plan:
     check_s: float
     ceilings_s: float
     begin_s: float
-    """Of all processes, before their first turns."""
+    """The seconds of all processes before their first turns."""
     turns_s: float
     report_s: float
 

@@ -64,7 +64,8 @@ def install() -> Callable[[], None]:
 @contextmanager
 def noted() -> Iterator[tuple[list[tuple[str, float]], list[socket.socket]]]:
     """Note signals that ask for the end, (name, when) each, so that none cuts a line of the journal. A socket becomes
-    readable with the first. What is ignored stays so, and so are all outside the main thread."""
+    readable with the first. A signal that is ignored stays so, and outside the
+    main thread all are."""
     names: list[tuple[str, float]] = []
     before, (wakes, woken) = {}, socket.socketpair()
     for end in (wakes, woken):

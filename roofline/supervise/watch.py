@@ -64,7 +64,7 @@ class Watch:
     def __init__(self, supervisor: Supervisor):
         self.supervisor, self.epochs = supervisor, supervisor.epochs
         self._jobs: dict[Child, Job] = {}
-        """Of each worker that runs."""
+        """{running worker: its job}."""
 
     def run(self, jobs: list[Job]) -> None:
         supervisor = self.supervisor

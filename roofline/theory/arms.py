@@ -87,8 +87,8 @@ class OverlapPlan(NamedTuple):
         return ARMS[self.arm].end_s(self, t_gemm_s, t_comm_s)
 
     def ideal_s(self, t_gemm_s: float, t_comm_s: float) -> float:
-        """When that ends: its own ideal. Of a table, hundreds of tiles each, it is interpolated between ratios of the
-        two times, so that it can be asked of every round."""
+        """When that ends: its own ideal. For a table of tiles, which has hundreds, it is interpolated between ratios of
+        the two times, so that it can be asked for in every round."""
         if not ARMS[self.arm].table:
             return self.end_s(t_gemm_s, t_comm_s)
         steps = math.log(t_comm_s / t_gemm_s) / math.log(STEP)
@@ -253,7 +253,7 @@ def _signalled(plan, t_gemm_s, t_comm_s):
 
 @dataclass(frozen=True)
 class ArmSpec:
-    """What is known of an arm before it runs."""
+    """The facts of an arm that are known before it runs."""
 
     look: tuple[str, str]
     """Colour and marker in figures."""
@@ -265,6 +265,8 @@ class ArmSpec:
     """It cuts the rows in blocks."""
     by_rank: bool = False
     """It multiplies the rows of some ranks at a time."""
+    by_torch: bool = False
+    """It multiplies by torch, which sums in fp32, whatever matmul the others multiply by."""
     table: bool = False
     """It is a table of tiles for one kernel, which waits or tells on the device: of GPUs alone."""
 
@@ -272,7 +274,7 @@ class ArmSpec:
 ARMS = {
     "serial": ArmSpec(("#666666", "o"), (*LAYER, "weight_prefetch"), _serial),
     ALL_CORES: ArmSpec(("#111111", "*"), (*LAYER, "weight_prefetch"), None),
-    "chunk_launches": ArmSpec(("#0173b2", "s"), GATHERED, _chunk_launches),
+    "chunk_launches": ArmSpec(("#0173b2", "s"), GATHERED, _chunk_launches, by_torch=True),
     "row_block_launches": ArmSpec(("#882255", "P"), GATHERED, _row_block_launches, by_block=True),
     "block_launches": ArmSpec(("#cc78bc", "<"), SCATTERED, _block_launches, by_rank=True),
     ALL_REDUCE: ArmSpec(("#ca9161", "d"), BOTH, _serial),

@@ -1,8 +1,8 @@
 """The least time that a chip can take for some work. A shorter one was not the time of that work.
 
-Of a GPU the floor is of its datasheet: what its SMs do at the highest clock that the driver allows, and the bytes that
-its last-level cache cannot have had, at the bandwidth of its memory. Of a CPU it is `CPU_TIMES` times as fast as the
-fastest probe of the run. A floor proves nothing about a time above it.
+The floor of a GPU comes from its datasheet: the FLOP of its SMs at the highest clock that the driver allows, and the
+bytes that its last-level cache cannot have had, at the bandwidth of its memory. The floor of a CPU is `CPU_TIMES` times
+as fast as the fastest probe of the run. A floor proves nothing about a time above it.
 """
 
 from collections.abc import Iterable

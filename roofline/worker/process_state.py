@@ -105,7 +105,8 @@ def noted() -> list[tuple[Setting, Any]]:
 
 
 def value_of(setting: Setting) -> Any:
-    """What is read, or the kind of error that reading raises, as where torch's older and newer flags contradict."""
+    """The value that is read, or the kind of error that reading raises, as where torch's older and newer flags
+    contradict."""
     try:
         return setting.read()
     except Exception as error:

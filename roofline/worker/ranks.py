@@ -24,7 +24,7 @@ from roofline.worker.rounds import CallError
 PATIENCE_S = float(os.environ.get("ROOFLINE_PATIENCE_S", "60"))
 """A supervisor that says nothing for so long, where others wait for its word, has stopped or was killed."""
 LATE_S = PATIENCE_S / 2
-"""What is sent between two ranks comes within so long."""
+"""A message between two ranks comes within so many seconds."""
 LOOK_S, LONGEST_LOOK_S = 0.0005, 0.05
 """From one look into the store to the next. The longer nothing has come, the longer."""
 SETTINGS = ("GLOO_", "NCCL_", "TORCH_GLOO_")

@@ -110,8 +110,8 @@ class Rounds:
         sample, or raises where that was none. With what the clock said of the sample, these are the round's values; a
         `timeline` among them, a dict, is kept apart. An attribute `listen` is called with the seconds of each sample.
 
-        `inputs` change before each round. Of some rounds, what the last call returned is looked at, by the `look` of
-        its entrant in `looks`; no call can tell which.
+        `inputs` change before each round. After some rounds the `look` of the last entrant, in `looks`, is given what
+        its call returned; no call can tell which rounds these are.
         """
         self.rounds: list[Round] = []
         self.times_s: dict[str, dict[int, float]] = {name: {} for name in entrants}

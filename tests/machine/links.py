@@ -24,12 +24,13 @@ from kernels.bench import instruments
 from kernels.contract import KernelLaunch, Signals
 from kernels.machine.device import Machine
 from kernels.machine.run import address, enqueue
+from roofline.theory import arms
 from roofline.theory.arms import of_operation
 
 LAYERS = {name: (ffn.ARMS | on_device.ARMS)[name] for name in of_operation("ffn", gpu=True)}
 GATHERING = {name: (gathers.ARMS | on_device.ARMS)[name] for name in of_operation("all_gather_matmul", gpu=True)}
-ARMS = {name: run for name, run in GATHERING.items() if name != "chunk_launches"}
-"""All but the one whose sums are torch's, which knows nothing of the machine."""
+ARMS = {name: run for name, run in GATHERING.items() if not arms.ARMS[name].by_torch}
+"""All but those that multiply by torch, which knows nothing of the machine."""
 
 
 NO_PACE, COPY_NS = 1e15, 90.0

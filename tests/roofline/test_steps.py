@@ -9,7 +9,8 @@ from roofline.analysis.records import frame
 from roofline.operations.transformer_step import TransformerStep
 from roofline.report.plots import step_memory, step_shares
 from roofline.report.plots.steps import KINDS
-from roofline.report.throughput import memory, steps
+from roofline.report.sections import declared
+from roofline.report.throughput import memory
 from roofline.report.write import write
 from roofline.store.journal import load
 from roofline.store.run import Round, Shape
@@ -51,7 +52,7 @@ def test_rates_and_shares_are_told(folder):
     assert row["of_roof"] == pytest.approx(row["flop"] / 0.32 / 60e12)
     assert rows["compile_s"].dropna().tolist() == [21.0] * 4
     assert rows["matmul_share"].dropna().tolist() == [0.6] * 4
-    table = steps(frame(run)).table
+    table = declared("steps", frame(run)).table
     assert table["tokens/s"].iloc[:2].tolist() == ["1.024e+04", "1.28e+04"]
     assert table["matmul"].tolist() == ["60 %", "-"] * 4
 
@@ -95,6 +96,15 @@ def test_nothing_is_drawn_of_other_operations(tmp_path):
     run = load(save(tmp_path / "run", [HEAD, END]))
     assert step_shares(frame(run)) is None
     assert step_memory(run) is None
+
+
+def test_only_training_steps_are_in_their_section(folder):
+    """Whatever other operations have a field of theirs."""
+    steps = frame(load(folder)).assign(tokens_per_s=1.0)
+    others = steps.assign(op="matmul", shape="matmul-xxl-up-tp8-m16-bf16")
+    table = declared("steps", pandas.concat([others, steps])).table
+    assert len(table) == len(steps)
+    assert not table.iloc[:, 0].str.startswith("matmul").any()
 
 
 def test_what_needs_more_memory_than_there_is_stands_below_the_table_of_memory(folder):
