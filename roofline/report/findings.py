@@ -96,9 +96,9 @@ def _cases(holds: str, far: str, describe: Callable[[Series], str]) -> Find:
     def find(run: Run, frame: DataFrame) -> Iterable[str]:
         import pandas
 
-        matches = frame[pandas.eval(holds, resolvers=[frame]).fillna(False).astype(bool)]
+        matches = frame[pandas.eval(holds, engine="python", resolvers=[frame]).fillna(False).astype(bool)]
         if len(matches):
-            most = matches.loc[pandas.eval(far, resolvers=[matches]).astype(float).idxmax()]
+            most = matches.loc[pandas.eval(far, engine="python", resolvers=[matches]).astype(float).idxmax()]
             yield f"{len(matches)} of {len(frame)} cases, {describe(most)}: {most['op']}, {case_words(most)}"
 
     return find
