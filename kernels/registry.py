@@ -7,15 +7,14 @@ out, scales)` raises what it refuses, `describe(x, w, scales)` returns its confi
 and for one of a user's file, whose path is `FILE::NAME`.
 """
 
-import tomllib
 from collections.abc import Collection
 from dataclasses import KW_ONLY, dataclass
-from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
 from roofline.operations import contenders
 from roofline.operations.contenders import Declaration
+from roofline.theory.data import beside
 
 
 @dataclass(frozen=True)
@@ -74,8 +73,10 @@ def load(path: str) -> Any:
         ) from None
 
 
-TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-CONTENDERS = {name: Contender(name, **fields) for name, fields in TABLE.items()}
+CONTENDERS: dict[str, Contender] = {}
+for name, fields in beside(__file__, "registry.toml").items():
+    several = {field: tuple(values) for field, values in fields.items() if isinstance(values, list)}
+    CONTENDERS[name] = Contender(name, **(fields | several))
 
 
 def of_run(options) -> dict[str, Contender]:
