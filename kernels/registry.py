@@ -73,10 +73,16 @@ def load(path: str) -> Any:
         ) from None
 
 
-CONTENDERS: dict[str, Contender] = {}
-for name, fields in beside(__file__, "registry.toml").items():
-    several = {field: tuple(values) for field, values in fields.items() if isinstance(values, list)}
-    CONTENDERS[name] = Contender(name, **(fields | several))
+def _declared() -> dict[str, Contender]:
+    """The contenders of registry.toml by name."""
+    declared = {}
+    for name, fields in beside(__file__, "registry.toml").items():
+        several = {field: tuple(values) for field, values in fields.items() if isinstance(values, list)}
+        declared[name] = Contender(name, **(fields | several))
+    return declared
+
+
+CONTENDERS = _declared()
 
 
 def of_run(options) -> dict[str, Contender]:
