@@ -18,9 +18,7 @@ that of FlashAttention-3's scheduler (longest first, as many heads at a time as 
 
 # ruff: noqa: N803 (kernel arguments: sizes and compile-time constants in capitals, as Triton code has them)
 
-import tomllib
 from math import e, log2
-from pathlib import Path
 
 import torch
 import triton
@@ -32,6 +30,7 @@ from triton.tools.tensor_descriptor import TensorDescriptor
 from kernels.contract import KernelLaunch, interpreted, require_runnable
 from kernels.hopper import TMA_ALIGNMENT_BYTES
 from kernels.tiles import capability
+from roofline.theory.data import beside
 
 LOG2_E = tl.constexpr(log2(e))
 WIDTHS = 16, 32, 64, 128
@@ -184,7 +183,7 @@ KERNELS = {"forward": forward_kernel, "dkdv": dkdv_kernel, "dq": dq_kernel}
 """{direction: its kernel}. A backward pass launches `dkdv` and `dq`, behind `delta_kernel`."""
 
 
-BLOCKS = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+BLOCKS = beside(__file__, "attention.toml")
 """{GPU: {direction: sizes of blocks, warps and stages}}; on Hopper by width, too."""
 
 

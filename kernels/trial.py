@@ -18,7 +18,6 @@ import itertools
 import json
 import sys
 import time
-import tomllib
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -41,6 +40,7 @@ from roofline.operations.options import Options
 from roofline.store.stats import ratio_of
 from roofline.theory import chips
 from roofline.theory.arguments import Parser, positive
+from roofline.theory.data import beside
 from roofline.worker.clocks import CudaClock
 from roofline.worker.prepared import rejection
 from roofline.worker.rounds import StopRule, take_turns
@@ -56,8 +56,7 @@ class Experiment(NamedTuple):
     """Changes of a configuration, as {field: the values that are tried}."""
 
 
-TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-EXPERIMENTS = {name: Experiment(**row) for name, row in TABLE.items()}
+EXPERIMENTS = {name: Experiment(**row) for name, row in beside(__file__, "trial.toml").items()}
 
 
 def candidate(kernel: str, config: Config) -> Job:
