@@ -46,9 +46,11 @@ class Config:
     subtile: int = 1  # parts in which a persistent grid stores the epilogue; 2 halves its shared memory
     flatten: bool = False  # `persistent`: one loop over tiles and K, so that loads start under the store before them
     raster: str = "m"  # the dimension that a persistent grid groups, "m" or "n"
-    gang_m: int = 1  # `warpgroup`: programs along M that walk along K together (kernels.stream_k), or a `pair`
+    cluster: int = 1  # `warpgroup`: 2: two tiles along M are a cluster, and w is loaded once for both
+    gang_m: int = 1  # `warpgroup`: tiles along M that walk along K together (kernels.stream_k), or a cluster
     gang_n: int = 1  # and along N
     shared_waves: int = 0  # `warpgroup`: 1: the rest of whole waves is cut along K; 2: the wave before it, too
+    zigzag: bool = False  # `warpgroup`: every other piece of a program is walked through backwards
     split: int = 0  # `decode`: 1: whole tiles; 2: they are cut along K; 0: `decode` chooses
 
     @property
@@ -61,8 +63,9 @@ class Config:
         text = f"{self.block_m}x{self.block_n}x{self.block_k} warps{self.num_warps} stages{self.num_stages}"
         text += f" group{self.group_m}" + (f" subtile{self.subtile}" if self.subtile > 1 else "")
         text += f" split{self.split}" if self.split else ""
+        text += f" cluster{self.cluster}" if self.cluster > 1 else ""
         text += f" gang{self.gang_m}x{self.gang_n} shared{self.shared_waves}" if self.shared_waves else ""
-        return text + " flatten" * self.flatten + " raster-n" * (self.raster == "n")
+        return text + " zigzag" * self.zigzag + " flatten" * self.flatten + " raster-n" * (self.raster == "n")
 
 
 @dataclass(frozen=True)
@@ -86,7 +89,7 @@ class Entry:
         """The release of Triton that it needs."""
         if self.config.is_odd:
             return 3, 9
-        return (3, 8) if self.kernel == "pair" else (0, 0)
+        return (3, 8) if self.config.cluster > 1 else (0, 0)
 
     def admits(self, kernel: str, m: int, n: int, k: int, dtype: str) -> bool:
         if kernel != self.kernel or dtype not in self.dtypes:

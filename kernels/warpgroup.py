@@ -70,7 +70,7 @@ from kernels import hopper
 from kernels.contract import BLOCK, FP8, Kernel, KernelLaunch, Scales, interpreted, launch_metadata, scale_arguments
 from kernels.persistent import persistent_kernel
 from kernels.stream_k import corner_of, deal, last_gang_of, piece_of, pieces_of
-from kernels.tiles import Config
+from kernels.tiles import Config, triton_release
 from kernels.workspace import workspace
 
 # Since Triton 3.9 these are called what TMA does; the older names are gone.
@@ -111,6 +111,7 @@ def produce(
     x_desc, w_desc, w_rest_desc, sums_desc, flags_ptr, x_ring, w_ring, full, empty, both, K,
     supers_m, supers_n, gangs, gang_m, gang_n, dealt,
     block_m: gl.constexpr, block_n: gl.constexpr, GROUP: gl.constexpr, ALONG_N: gl.constexpr, SHARED: gl.constexpr,
+    ZIGZAG: gl.constexpr,
 ):  # fmt: skip
     """Fill stage after stage, of all this program's tiles in turn, as soon as both consumers have read it. Behind a
     tile whose last steps others have, fetch their sums of it through the same ring."""
@@ -135,6 +136,8 @@ def produce(
             # A block that reaches past the matrix is filled with zeros and counts all its bytes. This also arrives.
             mbarrier.expect(full.index(stage), x_desc.block_type.nbytes // x_rows * (x_rows + block_n))
             k0 = step * block_k
+            if ZIGZAG and number % 2 == 1:  # L2 still holds what was read last
+                k0 = (first + last - 1 - step) * block_k
             for part in gl.static_range(x_parts):  # one; in a pair, one for each consumer
                 x_part = x_ring.index(stage * x_parts + part)
                 tma_load(x_desc, [m0 + part * x_rows, k0], full.index(stage), x_part)
@@ -148,9 +151,8 @@ def produce(
         if SHARED and (first == 0) & (last < steps):
             until = last_gang_of(super_tile, gangs, dealt, steps)
             for peer in range(gang + 1, until + 1):
-                flag = flags_ptr + (peer * size + member) * CONSUMERS
-                take_down(flag)
-                take_down(flag + 1)
+                for who in gl.static_range(CONSUMERS):
+                    take_down(flags_ptr, (peer * size + member) * CONSUMERS + who)
             # TMA reads the sums that others have stored, through another proxy. Triton has no name for this fence.
             gl.inline_asm_elementwise(
                 "fence.proxy.async.global; mov.u32 $0, 0;", "=r", [], gl.int32, is_pure=False, pack=1
@@ -161,24 +163,47 @@ def produce(
                 for peer in range(gang + 1, until + 1):
                     for who in gl.static_range(CONSUMERS):
                         mbarrier.wait(empty.index(stage), phase ^ 1)
-                        mbarrier.expect(full.index(stage), sums_desc.block_type.nbytes)
+                        mbarrier.expect(full.index(stage), sums_desc.block_type.nbytes // gl.num_ctas())
                         row = ((peer * size + member) * CONSUMERS + who) * rows
                         buffer = as_block(w_ring.index(stage), sums_desc)
                         tma_load(sums_desc, [row, part * width], full.index(stage), buffer)
                         stage, phase = following(stage, phase, full.shape[0])
-    if both is not None:
-        stages: gl.constexpr = full.shape[0]
-        for _ in gl.static_range(stages):  # the first CTA must outlive what arrives at its mbarriers
-            mbarrier.wait(both.index(stage), phase ^ 1)
-            stage, phase = following(stage, phase, stages)
 
 
 @gluon.jit
-def take_down(flag):
-    """Wait until a flag is up, and put it down for the next launch."""
-    up = 0
-    while up == 0:
-        up = gl.atomic_add(flag, 0, sem="acquire", scope="gpu")
+def flag_of(flags_ptr, slot):
+    """The address of a slot's flag: in a cluster one for each CTA, which has its own rows of the sums."""
+    if gl.num_ctas() == 1:
+        return flags_ptr + slot
+    else:
+        return flags_ptr + slot * 2 + gl.arange(0, 2, one_each(gl.num_warps()))
+
+
+@gluon.constexpr_function
+def one_each(warps):
+    """The layout of two elements, of which each CTA of a cluster has one."""
+    return gl.BlockedLayout([1], [32], [warps], [0], [[1]])
+
+
+@gluon.jit
+def raise_flag(flags_ptr, slot):
+    """Say that a consumer's sums lie in a slot. Whoever finds the flag up finds them."""
+    gl.atomic_add(flag_of(flags_ptr, slot), 1, sem="release", scope="gpu")
+
+
+@gluon.jit
+def take_down(flags_ptr, slot):
+    """Wait until a slot's flag is up, and put it down for the next launch."""
+    flag = flag_of(flags_ptr, slot)
+    if gl.num_ctas() == 1:
+        up = 0
+        while up == 0:
+            up = gl.atomic_add(flag, 0, sem="acquire", scope="gpu")
+    else:  # each CTA looks for itself: Triton would hand a number round the cluster, which in 3.8 is a race
+        gl.inline_asm_elementwise(
+            "{ .reg .pred up; LOOK: ld.acquire.gpu.global.b32 $0, [$1]; setp.ne.u32 up, $0, 0; @!up bra LOOK; }",
+            "=r,l", [flag], gl.int32, is_pure=False, pack=1,
+        )  # fmt: skip
     gl.store(flag, 0)
 
 
@@ -237,9 +262,9 @@ def consume(
             peers = last_gang_of(super_tile, gangs, dealt, steps) - gang
         if SHARED and first > 0:
             slot = (gl.program_id(0) * CONSUMERS + WHO).to(gl.int64)
-            leave(sums_ptr + slot * (rows * block_n), acc[0], block_n, out_desc.block_type.shape[1], 0)
+            leave(sums_ptr + slot * (rows * block_n), acc[0], block_n, out_desc, 0)
             gl.barrier()  # the flag, raised by one thread, stands for the stores of all
-            gl.atomic_add(flags_ptr + slot, 1, sem="release", scope="gpu")
+            raise_flag(flags_ptr, slot)
         else:
             row = m0 + WHO * rows
             left = (None, None, None, None) if BY_BLOCK else scales  # to be applied
@@ -335,17 +360,17 @@ def wgmma_constraints(columns):
 
 
 @gluon.jit
-def leave(slot_ptr, acc, block_n: gl.constexpr, width: gl.constexpr, PART: gl.constexpr):
-    """Write sums to a slot, in parts of `width` columns: the addresses of all columns at once would fill the
-    registers."""
+def leave(slot_ptr, acc, block_n: gl.constexpr, out_desc, PART: gl.constexpr):
+    """Write sums to a slot, in parts as wide as `out_desc` has them: the addresses of all columns at once would fill
+    the registers."""
     rows: gl.constexpr = acc.shape[0]
     columns: gl.constexpr = acc.shape[1]
-    if columns > width:
+    if columns > out_desc.block_type.shape[1]:
         halves = acc.reshape((rows, 2, columns // 2)).permute((0, 2, 1)).split()
         for half in gl.static_range(2):
-            leave(slot_ptr, halves[half], block_n, width, PART * 2 + half)
+            leave(slot_ptr, halves[half], block_n, out_desc, PART * 2 + half)
     else:
-        layout: gl.constexpr = wgmma_layout(columns)
+        layout: gl.constexpr = wgmma_layout(columns, out_desc.layout.cga_layout)
         m = gl.arange(0, rows, gl.SliceLayout(1, layout))
         n = PART * columns + gl.arange(0, columns, gl.SliceLayout(0, layout))
         gl.store(slot_ptr + m[:, None] * block_n + n[None, :], gl.convert_layout(acc, layout))
@@ -361,7 +386,7 @@ def store_parts(
     rows: gl.constexpr = acc.shape[0]
     columns: gl.constexpr = acc.shape[1]
     if SHARED and columns == sums_desc.block_type.shape[1]:
-        layout: gl.constexpr = wgmma_layout(columns)
+        layout: gl.constexpr = wgmma_layout(columns, sums_desc.layout.cga_layout)
         acc = gl.convert_layout(acc, layout)
         for _ in range(peers):
             for who in gl.static_range(CONSUMERS):
@@ -398,13 +423,14 @@ def scaled(acc, scales, m0, n0, layout: gl.constexpr):
 def store_part(out_desc, acc, m0, n0, staging, scales, WHO: gl.constexpr, PART: gl.constexpr):
     """Round and store part PART of a tile's columns; all parts are equally wide, and use the buffers in turn."""
     columns: gl.constexpr = acc.shape[1]
+    layout: gl.constexpr = wgmma_layout(columns, staging.layout.cga_layout)
     if scales[0] is not None:
-        acc = scaled(acc, scales, m0, n0 + PART * columns, wgmma_layout(columns))
+        acc = scaled(acc, scales, m0, n0 + PART * columns, layout)
     buffers: gl.constexpr = staging.shape[0] // CONSUMERS
     buffer = as_block(staging.index(WHO * buffers + PART % buffers), out_desc)
     rounded = acc.to(out_desc.dtype)
     tma.store_wait(buffers - 1)  # the store that used this buffer last has read it
-    buffer.store(gl.convert_layout(rounded, wgmma_layout(columns, staging.layout.cga_layout)))
+    buffer.store(gl.convert_layout(rounded, layout))
     fence_async_shared()  # TMA reads through another proxy than these stores wrote
     tma_store(out_desc, [m0, n0 + PART * columns], buffer)
 
@@ -424,8 +450,8 @@ def warpgroup_kernel(
     supers_m, supers_n,  # super-tiles, counted by the host: each division here takes time before the first load
     gangs, gang_m, gang_n, whole, even, more,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr, BUFFERS: gl.constexpr, GROUP: gl.constexpr,
-    ALONG_N: gl.constexpr, SHARED: gl.constexpr, BY_BLOCK: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr,
-    PRODUCER_REGISTERS: gl.constexpr,
+    ALONG_N: gl.constexpr, SHARED: gl.constexpr, BY_BLOCK: gl.constexpr, ZIGZAG: gl.constexpr,
+    CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     x_blocks: gl.constexpr = STAGES * (BLOCK_M // x_desc.block_type.shape[0])
     x_ring = gl.allocate_shared_memory(x_desc.dtype, [x_blocks] + x_desc.block_type.shape, x_desc.layout)  # noqa: RUF005
@@ -473,13 +499,15 @@ def warpgroup_kernel(
                 (
                     x_desc, w_desc, w_rest_desc, sums_desc, flags_ptr, x_ring, w_ring, full, empty, both,
                     K, supers_m, supers_n, gangs, gang_m, gang_n, dealt,
-                    BLOCK_M, BLOCK_N, GROUP, ALONG_N, SHARED,
+                    BLOCK_M, BLOCK_N, GROUP, ALONG_N, SHARED, ZIGZAG,
                 ),
             ),
         ],
         [4, 1],
         [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
     )  # fmt: skip
+    if both is not None:
+        gl.barrier(cluster=True)  # the first CTA must outlive what arrives at its mbarriers
 
 
 def require(
@@ -523,9 +551,12 @@ def prepare(
     problem = problem_of(config, x.element_size())
     if by_block and not problem and (config.block_n, config.block_k) != (BLOCK, BLOCK):
         problem = f"{config} has steps of {config.block_n}x{config.block_k} of w, a block has {BLOCK}x{BLOCK}"
+    if by_block and not problem and (config.cluster > 1 or config.zigzag):
+        problem = f"{config}, by block there are no clusters, and each tile is walked through forwards"
     if problem:
         raise ValueError(f"{problem}; change the configuration")
     (m, k), n = x.shape, w.shape[0]
+    parted, same = (((1, 0),), ((0, 0),)) if config.cluster > 1 else ((), ())
     members = config.gang_m * config.gang_n
     supers_m = -(-m // (config.block_m * config.gang_m))
     supers_n = -(-n // (config.block_n * config.gang_n))
@@ -536,22 +567,24 @@ def prepare(
     dealt = deal(supers, -(-k // config.block_k), gangs, config.shared_waves)
     is_shared = dealt.even > 0
     gangs = gangs if is_shared else min(gangs, supers)
-    rows = config.block_m // CONSUMERS.value
+    rows = config.block_m * config.cluster // CONSUMERS.value
     wide, rest = ODD_PARTS.get((config.block_m, config.block_n, config.block_k), (config.block_n, 0))
     args = dict(
-        x_desc=describe(x, (config.block_m, config.block_k)),
-        w_desc=describe(w, (wide, config.block_k)),
-        out_desc=describe(out, (rows, wide if rest else wide // config.subtile)),
+        x_desc=describe(x, (config.block_m, config.block_k), parted),
+        w_desc=describe(w, (wide, config.block_k), same),
+        out_desc=describe(out, (rows, wide if rest else wide // config.subtile), parted),
         w_rest_desc=describe(w, (rest, config.block_k)) if rest else None,
         out_rest_desc=describe(out, (rows, rest)) if rest else None,
         sums_desc=None, sums_ptr=None, flags_ptr=None,
         **scale_arguments(scales), M=m if scales else None, N=n if scales else None,
-        K=k, supers_m=supers_m, supers_n=supers_n, gangs=gangs, gang_m=config.gang_m, gang_n=config.gang_n,
-        **dealt._asdict(),
-        BLOCK_M=config.block_m, BLOCK_N=config.block_n, STAGES=config.num_stages, BUFFERS=min(2, config.subtile),
-        GROUP=config.group_m, ALONG_N=config.raster == "n", SHARED=is_shared, BY_BLOCK=by_block,
+        K=k, supers_m=supers_m, supers_n=supers_n, gangs=gangs, gang_m=config.gang_m // config.cluster,
+        gang_n=config.gang_n, **dealt._asdict(),
+        BLOCK_M=config.block_m * config.cluster, BLOCK_N=config.block_n, STAGES=config.num_stages,
+        BUFFERS=min(2, config.subtile), GROUP=config.group_m, ALONG_N=config.raster == "n", SHARED=is_shared,
+        BY_BLOCK=by_block, ZIGZAG=config.zigzag,
         CONSUMER_REGISTERS=CONSUMER_REGISTERS, PRODUCER_REGISTERS=PRODUCER_REGISTERS,
         num_warps=WARPS_PER_CONSUMER,  # of the first consumer; warp_specialize adds the others
+        num_ctas=config.cluster,
     )  # fmt: skip
     programs = gangs * members
     if is_shared:
@@ -559,10 +592,10 @@ def prepare(
         kept = workspace(x.device, size, programs * CONSUMERS.value)
         sums = kept.partials[:size].view(-1, config.block_n)
         args |= dict(
-            sums_desc=describe(sums, (rows, sums_width(config, x.element_size()))),
+            sums_desc=describe(sums, (rows, sums_width(config, x.element_size())), parted),
             sums_ptr=sums, flags_ptr=kept.counters,
         )  # fmt: skip
-    return KernelLaunch(warpgroup_kernel, (programs,), args)
+    return KernelLaunch(warpgroup_kernel, (programs // config.cluster,), args)
 
 
 def problem_of(config: Config, itemsize: int) -> str:
@@ -574,10 +607,14 @@ def problem_of(config: Config, itemsize: int) -> str:
     if config.block_m % rows:
         return f"block_m={config.block_m}, {consumers} consumers of 64-row wgmma need a multiple of {rows}"
     size = config.block_m, config.block_n, config.block_k
-    if config.is_odd and (size not in ODD_PARTS or config.shared_waves or itemsize != 2):
-        return f"{config}, of odd widths warpgroup has 128x208x64 and 128x104x64, and these are not shared, nor of fp8"
+    if config.is_odd and (size not in ODD_PARTS or config.shared_waves or config.cluster > 1 or itemsize != 2):
+        return f"{config}, of odd widths warpgroup has 128x208x64 and 128x104x64, not shared, in no cluster, nor of fp8"
     if config.is_odd and inline_asm is None:
         return f"block_n={config.block_n} needs Triton 3.9 or later for gl.inline_asm, this is {triton.__version__}"
+    if config.cluster not in (1, 2) or config.gang_m % config.cluster:
+        return f"{config} in gangs of {config.gang_m}, a cluster is 2 tiles of a gang along M"
+    if config.cluster > 1 and triton_release() < (3, 8):
+        return f"cluster={config.cluster} needs Triton 3.8 or later, whose mbarriers can be of two CTAs"
     if config.subtile not in (1, 2, 4):
         return f"subtile={config.subtile}, warpgroup stores in 1, 2 or 4 parts"
     width = sums_width(config, itemsize)
@@ -591,22 +628,37 @@ def sums_width(config: Config, itemsize: int) -> int:
     return config.block_n * config.block_k * itemsize // (2 * config.block_m)
 
 
+def whole_and_shared(config: Config) -> list[Config]:
+    """A configuration without a shared wave, and with one where its tile may be shared."""
+    configs = [replace(config, shared_waves=0)]
+    if not config.is_odd:
+        configs.append(replace(config, shared_waves=config.shared_waves or 2))
+    return configs
+
+
+def variants(config: Config) -> list[Config]:
+    """The configurations of a tile that are code of their own."""
+    configs = whole_and_shared(config)
+    in_clusters = []
+    if triton_release() >= (3, 8) and not config.is_odd:
+        in_clusters = [replace(other, cluster=2, gang_m=2) for other in configs]
+    return [*configs, replace(configs[-1], zigzag=True), *in_clusters]
+
+
 class Warpgroup(Kernel):
     def example(self, config: Config, dtype: torch.dtype) -> KernelLaunch:
-        """A launch for gangs of one, which is the same code."""
-        return super().example(replace(config, gang_m=1, gang_n=1), dtype)
+        """A launch for gangs of one, or of one cluster, which is the same code."""
+        return super().example(replace(config, gang_m=config.cluster, gang_n=1), dtype)
 
 
 matmul = Warpgroup(
     name="warpgroup", jit=warpgroup_kernel, require=require, prepare=prepare,
-    variants=lambda config: [
-        replace(config, shared_waves=shared) for shared in sorted({0, 0 if config.is_odd else config.shared_waves or 2})
-    ],
+    variants=variants,
 )  # fmt: skip
 """out[M, N] = x[M, K] @ w[N, K].T in bf16, fp16 or fp8, on a Hopper GPU."""
 
 by_block = Warpgroup(
     name="warpgroup_blockwise", jit=warpgroup_kernel, require=partial(require, by_block=True),
-    prepare=partial(prepare, by_block=True), by_block=True, variants=matmul.variants,
+    prepare=partial(prepare, by_block=True), by_block=True, variants=whole_and_shared,
 )  # fmt: skip
 """The same in fp8 with scales by block."""

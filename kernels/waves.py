@@ -27,6 +27,10 @@ APART_SHARE = 0.5
 requests do not meet. An estimate: 66 gangs of two ask for 640 MB at up, tp 8, M = 256, and an H100 took 110 us, 5.8
 TB/s."""
 
+APART_SHARE_OF_CLUSTERS = 0.73
+"""The same of clusters of two, whose requests for w are one by construction. From the same call: a third less is asked
+for, at those 5.8 TB/s."""
+
 FIXUP_S = 8e-6
 """Seconds in which partial sums are left, fetched and added. An estimate, which no run has measured alone."""
 
@@ -70,7 +74,8 @@ class Cost(NamedTuple):
 def cost(m: int, n: int, k: int, itemsize: int, tile: Any, gpu: GpuSpec) -> Cost:
     """The time of out[m, n] = x[m, k] @ w[n, k].T, for operands of `itemsize` bytes and results of as many, but two
     for fp8. It depends on these fields of `tile`, a `kernels.tiles.Config`: `block_m` and `block_n`; `group_m` and
-    `raster`, by which tiles share a sweep; and those of waves that are cut along K between gangs (`kernels.stream_k`).
+    `raster`, by which tiles share a sweep; `cluster`, whose tiles load w once; and those of waves that are cut along K
+    between gangs (`kernels.stream_k`).
 
     >>> from kernels.tiles import Config
     >>> h200 = GpuSpec(sms=132, flops=989.4e12, memory_bytes_per_s=4.8e12, cache_bytes=60 * 2**20)
@@ -94,7 +99,7 @@ def cost(m: int, n: int, k: int, itemsize: int, tile: Any, gpu: GpuSpec) -> Cost
     def moved_s(running: int) -> tuple[float, float]:
         """Seconds of the bytes of `running` tiles at a time, from L2 and from memory."""
         rows, columns = _covered(running, tiles_m, tiles_n, tile)
-        l2 = running * (tile.block_m + tile.block_n) * k * itemsize
+        l2 = running * (tile.block_m + tile.block_n / tile.cluster) * k * itemsize
         memory = rows * tile.block_m * fetched_bytes(m) + columns * tile.block_n * fetched_bytes(n)
         return l2 / (gpu.flops * L2_BYTES_PER_FLOP), memory / gpu.memory_bytes_per_s
 
@@ -125,7 +130,8 @@ def shared_s(m: int, n: int, k: int, itemsize: int, tile: Any, gpu: GpuSpec) -> 
     memory = 0
     for read, held in ((rows, m), (columns, n)):
         memory += min(read, held) if is_held(held, k, itemsize, gpu) else read
-    l2_s = l2 / (gpu.flops * L2_BYTES_PER_FLOP * APART_SHARE)
+    apart = APART_SHARE_OF_CLUSTERS if tile.cluster > 1 else APART_SHARE
+    l2_s = l2 / (gpu.flops * L2_BYTES_PER_FLOP * apart)
     return l2_s, memory * k * itemsize / gpu.memory_bytes_per_s
 
 

@@ -159,7 +159,7 @@ def test_fp8_is_refused_by_name_with_the_way_out(gpu_of, monkeypatch):
     monkeypatch.setattr(tiled, "require_runnable", lambda kernel, x: None)
     monkeypatch.setattr(warpgroup, "interpreted", lambda kernel: False)
     gpu_of(9, 0)
-    for name in ("tiled", "torch", "inductor", "pair", "decode_ring"):
+    for name in ("tiled", "torch", "inductor", "decode_ring"):
         words = [f"x is torch.float8_e4m3fn, which {name} does not multiply", "take cublas, persistent", "bfloat16"]
         refused(partial(CONTENDERS[name].load().require, *operands), TypeError, words)
     for name in ("persistent", "decode", "warpgroup"):

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kernels import hopper, pair, persistent, warpgroup
+from kernels import hopper, persistent, warpgroup
 from kernels.contract import interpreted
 from kernels.inspect import compile_launch
 from kernels.registry import CONTENDERS
@@ -33,9 +33,13 @@ def test_an_interpreting_process_neither_runs_nor_compiles_it():
         ({"block_m": 64}, "block_m=64, 2 consumers of 64-row wgmma need a multiple of 128"),
         ({"subtile": 8}, "subtile=8, warpgroup stores in 1, 2 or 4 parts"),
         ({"shared_waves": 1}, "subtile=1, of a shared tile it stores at most 16 columns at a time"),
-        ({"block_n": 96}, "128x96x32 .* has 128x208x64 and 128x104x64, and these are not shared, nor of fp8"),
-        (ODD | {"shared_waves": 1}, "128x208x64 .* shared1 raster-n, .* these are not shared, nor of fp8"),
+        ({"block_n": 96}, "128x96x32 .* has 128x208x64 and 128x104x64, not shared, in no cluster, nor of fp8"),
+        (ODD | {"shared_waves": 1}, "128x208x64 .* shared1 raster-n, .* not shared, in no cluster, nor of fp8"),
         ({"gang_m": 2, "gang_n": 2}, "gang 2x2: this device has fewer SMs"),
+        ({"cluster": 2}, "cluster2 .* in gangs of 1, a cluster is 2 tiles of a gang along M"),
+        ({"cluster": 2, "gang_m": 3}, "cluster2 .* in gangs of 3, a cluster is 2 .*"),
+        ({"cluster": 4, "gang_m": 4}, "cluster4 .* in gangs of 4, a cluster is 2 .*"),
+        (ODD | {"cluster": 2, "gang_m": 2}, "128x208x64 .* cluster2 .* not shared, in no cluster, nor of fp8"),
     ],
 )
 def test_configurations_for_other_kernels_are_refused(change, message):
@@ -73,21 +77,25 @@ def test_what_is_left_of_whole_waves_is_cut_along_k(sizes, gang_m, shared_waves,
         assert launch.grid == (min(programs, m * n // (128 * 64)),)
 
 
-def test_a_pair_is_a_cluster_with_twice_the_rows_of_a_tile(monkeypatch):
+def test_a_cluster_has_twice_the_rows_of_a_tile_and_shares_waves_as_its_gang_does(monkeypatch):
     monkeypatch.setattr(hopper, "programs", lambda device: 12)
-    x, w, out = (torch.empty(shape, dtype=torch.float16) for shape in ((600, 64), (128, 64), (600, 128)))
-    launch = pair.prepare(x, w, out, replace(CONFIG, gang_m=2))
-    assert (launch.grid, launch.args["BLOCK_M"], launch.args["num_ctas"]) == ((6,), 256, 2)  # 3 x 2 tiles of 256 x 64
-    for change in ({}, {"gang_m": 2, "gang_n": 2}, {"gang_m": 2, "shared_waves": 1, "subtile": 4}, ODD | {"gang_m": 2}):
-        with pytest.raises(ValueError, match=r"pair has gangs of 2x1, no odd width, and shares none; change"):
-            pair.prepare(x, w, out, replace(CONFIG, **change))
+    monkeypatch.setattr(warpgroup, "triton_release", lambda: (3, 8))
+    x, w, out = (torch.empty(shape, dtype=torch.float16) for shape in ((600, 256), (256, 256), (600, 256)))
+    pairs = replace(CONFIG, subtile=4, cluster=2, gang_m=2)
+    launch = warpgroup.prepare(x, w, out, pairs)
+    # 3 x 4 clusters of 256 x 64 on 6 pairs of SMs: two whole waves
+    assert (launch.grid, launch.args["BLOCK_M"], launch.args["num_ctas"], launch.args["whole"]) == ((6,), 256, 2, 2)
+    shared = warpgroup.prepare(x[:500], w, out[:500], replace(pairs, gang_m=4, shared_waves=1))
+    # 4 super-tiles of 512 x 64 on 3 gangs of two clusters: a whole wave, and 8 steps along K in the run
+    assert (shared.grid, shared.args["gangs"], shared.args["gang_m"], shared.args["whole"]) == ((6,), 3, 2, 1)
+    assert (shared.args["even"], shared.args["more"]) == (2, 2)
+    assert shared.args["sums_desc"].block_shape == [128, 16], "half of its rows for each CTA"
 
 
-def test_a_pair_needs_a_triton_whose_mbarriers_are_of_two_ctas(monkeypatch):
-    monkeypatch.setattr(warpgroup, "require", lambda *operands: None)
-    for release, reason in (((3, 7), "pair needs Triton 3.8 or later, whose"), ((3, 8), None)):
-        monkeypatch.setattr(pair, "triton_release", lambda release=release: release)
-        assert (CONTENDERS["pair"].why_not(X, X) or "").startswith(reason or "")
+def test_a_cluster_needs_a_triton_whose_mbarriers_are_of_two_ctas(monkeypatch):
+    monkeypatch.setattr(warpgroup, "triton_release", lambda: (3, 7))
+    with pytest.raises(ValueError, match=r"cluster=2 needs Triton 3\.8 or later"):
+        warpgroup.prepare(X, X, X, replace(CONFIG, cluster=2, gang_m=2))
 
 
 def test_a_launch_has_no_more_programs_than_tiles_in_its_raster_and_keeps_its_layouts():

@@ -208,8 +208,8 @@ def matmuls(kernel: Kernel, config: Config, dtype: str, m_max: int | None) -> It
     rows = [max(bm - 3, 1), bm, 1, bm, bm] if few else [bm - 5, 2 * bm - 5, 1, bm, 3 * bm - 1]
     steps, even = config.num_stages + 2, "EVEN_K" in kernel.jit.arg_names
     config = replace(config, gang_m=min(config.gang_m, 2), gang_n=min(config.gang_n, 2))  # the same code
-    gang = config.gang_m * config.gang_n
     for number, variant in enumerate(kernel.variants(config)):
+        gang = variant.gang_m * variant.gang_n
         several = few or variant.shared_waves > 0  # programs, which share a tile
         for k in (steps * bk, steps * bk + 16)[0 if even else 1 :]:
             yield matmul(kernel, variant, dtype, (rows[0], 2 * bn - 16, k), 3 * gang if several else gang, unit=16)
@@ -221,7 +221,7 @@ def matmuls(kernel: Kernel, config: Config, dtype: str, m_max: int | None) -> It
             yield matmul(kernel, variant, dtype, (rows[2], 24, 5 * bk + 3), 5 * gang, **more)
         if variant.split > 1:
             yield matmul(kernel, variant, dtype, (rows[2], 24, 20 * bk + 3), 5, **more)
-        slots = 2 * gang if variant.shared_waves else gang  # an owner waits for the next gang, and a pair is one
+        slots = 2 * gang if variant.shared_waves else gang  # an owner waits for the next gang, and a cluster is one
         sizes = rows[3], 2 * bn, 3 * bk
         yield matmul(kernel, replace(variant, raster="n"), dtype, sizes, 3 * gang, slots=slots, **more)
         programs = (2 + 3 * (number % 2)) * gang
