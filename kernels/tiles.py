@@ -51,6 +51,7 @@ class Config:
     gang_n: int = 1  # and along N
     shared_waves: int = 0  # `warpgroup`: 1: the rest of whole waves is cut along K; 2: the wave before it, too
     zigzag: bool = False  # `warpgroup`: every other piece of a program is walked through backwards
+    prefetch: bool = False  # `warpgroup`: descriptors are fetched first of all
     split: int = 0  # `decode`: 1: whole tiles; 2: they are cut along K; 0: `decode` chooses
 
     @property
@@ -65,7 +66,8 @@ class Config:
         text += f" split{self.split}" if self.split else ""
         text += f" cluster{self.cluster}" if self.cluster > 1 else ""
         text += f" gang{self.gang_m}x{self.gang_n} shared{self.shared_waves}" if self.shared_waves else ""
-        return text + " zigzag" * self.zigzag + " flatten" * self.flatten + " raster-n" * (self.raster == "n")
+        text += " zigzag" * self.zigzag + " prefetch" * self.prefetch
+        return text + " flatten" * self.flatten + " raster-n" * (self.raster == "n")
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,16 @@ With scales by block (`BY_BLOCK`) a stage is one block along K: its products are
 and adds them (`promoted`) while the other one's are in the tensor cores. That takes a second set of sums: 128x128 is
 all that fits. DeepGEMM has the same roles and tile.
 
-Clusters of two CTAs are for `kernels.pair`, which says what `both` is.
+With a `cluster` of 2, from Triton 3.8 on, two CTAs have neighbouring tiles of the same columns, and w is loaded once
+for both: 128x256x64 takes 32 KiB a step from L2 and not 48. The cluster has twice the rows of a tile. The first 128 are
+those of the first consumer of both CTAs, 64 in each, the next 128 those of the second. Each CTA loads its own rows of
+x. The first one loads w, by a multicast of TMA into the same stage of both, once all four consumers have read that
+stage: they arrive at a third mbarrier of the stage, `both`, which lies in the first CTA. Sums of a shared tile pass
+`both` by: behind them nothing is multicast, and each CTA fetches its own rows at its own pace. Triton makes the
+barriers of the cluster, behind the mbarriers' initialisation. Nobody has timed it. At 256 rows it should win, where
+calls wait for L2: an H100's cuBLAS, which has clusters of 8 there, moves 0.48 GB through it and a `warpgroup` without
+them 0.69. Elsewhere gains of 0.6 to 3 % are published (fast.cu, 777 to 799 TFLOP/s, with other changes at the same
+time; Triton's TLX, 672 to 676). It loses at 128 rows or fewer, where half of each cluster has none.
 
 Wins from some 500 rows on, where cuBLAS has a ragged last wave. Loses at small M, where bytes decide, and at 256 rows
 (README has the figures). Both consumers store at the same time, so a tile's store is hidden behind loads alone. Gluon
@@ -87,6 +96,19 @@ ROWS_PER_WGMMA = 64
 CONSUMER_REGISTERS, PRODUCER_REGISTERS = 240, 24
 ODD_PARTS = {(128, 208, 64): (64, 16), (128, 104, 64): (32, 8)}
 """{odd tile: the columns of each of its first three parts, and of the rest}."""
+
+
+@gluon.jit
+def prefetch_descriptors():
+    """Fetch the descriptors of x, w and out before a load asks for them.
+
+    Each is a parameter of the kernel, with its sizes and strides as four more. Triton has no name for this.
+    """
+    gl.inline_asm_elementwise(
+        "prefetch.param.tensormap [warpgroup_kernel_param_0]; prefetch.param.tensormap [warpgroup_kernel_param_5];"
+        "prefetch.param.tensormap [warpgroup_kernel_param_10]; mov.u32 $0, 0;",
+        "=r", [], gl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
 
 
 @gluon.jit
@@ -451,8 +473,10 @@ def warpgroup_kernel(
     gangs, gang_m, gang_n, whole, even, more,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr, BUFFERS: gl.constexpr, GROUP: gl.constexpr,
     ALONG_N: gl.constexpr, SHARED: gl.constexpr, BY_BLOCK: gl.constexpr, ZIGZAG: gl.constexpr,
-    CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
+    PREFETCH: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
 ):  # fmt: skip
+    if PREFETCH:
+        prefetch_descriptors()
     x_blocks: gl.constexpr = STAGES * (BLOCK_M // x_desc.block_type.shape[0])
     x_ring = gl.allocate_shared_memory(x_desc.dtype, [x_blocks] + x_desc.block_type.shape, x_desc.layout)  # noqa: RUF005
     w_rows: gl.constexpr = triton.next_power_of_2(BLOCK_N)  # as Gluon allocates
@@ -581,7 +605,7 @@ def prepare(
         gang_n=config.gang_n, **dealt._asdict(),
         BLOCK_M=config.block_m * config.cluster, BLOCK_N=config.block_n, STAGES=config.num_stages,
         BUFFERS=min(2, config.subtile), GROUP=config.group_m, ALONG_N=config.raster == "n", SHARED=is_shared,
-        BY_BLOCK=by_block, ZIGZAG=config.zigzag,
+        BY_BLOCK=by_block, ZIGZAG=config.zigzag, PREFETCH=config.prefetch,
         CONSUMER_REGISTERS=CONSUMER_REGISTERS, PRODUCER_REGISTERS=PRODUCER_REGISTERS,
         num_warps=WARPS_PER_CONSUMER,  # of the first consumer; warp_specialize adds the others
         num_ctas=config.cluster,
@@ -642,7 +666,7 @@ def variants(config: Config) -> list[Config]:
     in_clusters = []
     if triton_release() >= (3, 8) and not config.is_odd:
         in_clusters = [replace(other, cluster=2, gang_m=2) for other in configs]
-    return [*configs, replace(configs[-1], zigzag=True), *in_clusters]
+    return [*configs, replace(configs[-1], zigzag=True, prefetch=True), *in_clusters]
 
 
 class Warpgroup(Kernel):
