@@ -1,10 +1,14 @@
 """Which configuration is the fastest on this card, in some minutes: `python -m kernels.trial [EXPERIMENT]`.
 
 A table of trial.toml is kernels for Hopper, the tokens that they are tried at, and what is changed. Candidates are the
-tiles that `kernels.tiles` has for a shape, as the model of waves orders their work, with those changes. The MOST best
+tiles that `kernels.tiles` has for a shape, as the model of waves orders their work, with those changes. The `most` best
 by the model are compiled and checked; one that does not fit, spills or is wrong is named and left out. The others take
 turns with cuBLAS and with what the first kernel takes at present, in the rounds of `roofline.worker`. Shapes that the
 model expects most from come first, and it ends in time.
+
+Where power is in question (`sustained_s`), the fastest then run alone for a while, and their lines have J/TFLOP. Where
+shapes differ in K alone (`shapes`), each is timed with cold operands and with warm ones, and a line is fitted to the
+calls of each contender: its value at K = 0 is what a call takes beside its products.
 
 The earlier half of the rounds says which is the best, the later half whether it is faster than what is taken at
 present. Then it is an entry in OUT/EXPERIMENT.json, one a line, for exactly that shape and number of SMs. No table is
@@ -18,10 +22,12 @@ import itertools
 import json
 import sys
 import time
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from statistics import median
+from statistics import linear_regression, median
 from typing import NamedTuple
 
 import torch
@@ -41,12 +47,24 @@ from roofline.store.stats import ratio_of
 from roofline.theory import chips
 from roofline.theory.arguments import Parser, positive
 from roofline.theory.data import beside
+from roofline.worker import steady
 from roofline.worker.clocks import CudaClock
 from roofline.worker.prepared import rejection
 from roofline.worker.rounds import StopRule, take_turns
+from roofline.worker.telemetry import GpuTelemetry
 
-MOST, LEAST_ROUNDS, MARGIN = 16, 10, 1.01
-"""Candidates of a shape; turns that each gets; the ratio to the present configuration that has to be exceeded."""
+LEAST_ROUNDS, MARGIN = 10, 1.01
+"""Turns that each candidate gets; the ratio to the present configuration that has to be exceeded."""
+
+LEAST_S = 1.0
+"""What the turns of a shape get, however little time is left: several rounds of the longest calls."""
+
+ALONE = 4
+"""How many run alone: cuBLAS, what is taken at present, and the two fastest others."""
+
+SETS = {"cold": None, "warm": 1}
+"""How many sets of operands calls have in rotation: all of them leave none in the cache, and one stays as far as it
+fits."""
 
 
 class Experiment(NamedTuple):
@@ -54,26 +72,29 @@ class Experiment(NamedTuple):
     tokens: list[int]
     changes: list[dict[str, list]]
     """Changes of a configuration, as {field: the values that are tried}."""
+    most: int = 16
+    """Candidates of a shape, beside what is taken at present."""
+    shapes: Sequence[str] = ()
+    """Shapes that differ in K alone, in place of the layers of xxl: a line is fitted to their calls."""
+    sustained_s: float = 0.0
+    """How long each of the fastest runs alone; 0: they do not."""
+    triton: Sequence[int] = ()
+    """The release of Triton that it needs."""
 
 
 EXPERIMENTS = {name: Experiment(**row) for name, row in beside(__file__, "trial.toml").items()}
 
 
-def candidate(kernel: str, config: Config) -> Job:
-    """The job that is compiled, and timed if it is sound."""
-    table = tiles.table("sm90")
-    return Job(kernel, config, "bf16", table.target, table.shared_limit_bytes, None)
-
-
 def candidates(experiment: Experiment, case: Matmul, gpu: GpuSpec) -> dict[Job, float]:
-    """{job: seconds by the model}, for the present configuration of each kernel and the `MOST` best by the model, as
+    """{job: seconds by the model}, for the present configuration of each kernel and the `most` best by the model, as
     many of each kernel."""
+    table = tiles.table("sm90")
     best = {}
     for kernel in experiment.kernels:
         now, seconds = modelled(kernel, experiment.changes, case, gpu)
         fastest_first = sorted(seconds, key=seconds.get)
-        for config in (now, *fastest_first[: MOST // len(experiment.kernels)]):
-            best[candidate(kernel, config)] = seconds[config]
+        for config in (now, *fastest_first[: experiment.most // len(experiment.kernels)]):
+            best[Job(kernel, config, "bf16", table.target, table.shared_limit_bytes, None)] = seconds[config]
     return best
 
 
@@ -95,14 +116,17 @@ def modelled(kernel: str, changes: list[dict], case: Matmul, gpu: GpuSpec) -> tu
     for change, base in itertools.product(combinations, bases):
         config = replace(base, **change)
         ring_bytes = 2 * config.num_stages * (config.block_m + config.block_n) * config.block_k
-        if ring_bytes <= table.shared_limit_bytes and not (config.is_odd and config.shared_waves):
+        is_whole = not config.is_odd or (config.shared_waves == 0 and config.cluster == 1)
+        if ring_bytes <= table.shared_limit_bytes and is_whole:
             seconds[config] = waves.cost(*shape, 2, config, gpu).seconds
     return now, seconds
 
 
-def measure(sets: list[tuple], tried: list[Job], seconds: float) -> dict:
-    """Time cuBLAS, and those of `tried` that are right, by turns on `sets` of x, w and out in rotation. Returns
-    {candidate, or "cublas": {round: seconds}}."""
+def measure(sets: list[tuple], tried: list[Job], seconds: float, sustained_s: float) -> tuple[dict, dict]:
+    """Time cuBLAS, and those of `tried` that are right, by turns on `sets` of x, w and out in rotation. For half of the
+    seconds, where the fastest then run alone for `sustained_s` each: if calls are long enough for a steady state.
+
+    Returns {candidate, or "cublas": {round: seconds}}, and {who ran alone: its block, as `steady.run_block` has it}."""
     runs = {"cublas": CONTENDERS["cublas"].load()}
     reference = checks.reference_sums(*sets[0][:2])
     turn = itertools.cycle(sets)
@@ -119,16 +143,54 @@ def measure(sets: list[tuple], tried: list[Job], seconds: float) -> dict:
     clock = CudaClock()
     clock.instruments = Instruments()
     calls = {name: lambda run=run: run(*next(turn)) for name, run in runs.items()}
-    return take_turns(calls, clock, StopRule(max_seconds=seconds, min_rounds=LEAST_ROUNDS), seed=0).times_s
+    if sustained_s:
+        seconds /= 2
+    rule = StopRule(max_seconds=max(LEAST_S, seconds), min_rounds=LEAST_ROUNDS)
+    times = take_turns(calls, clock, rule, seed=0).times_s
+    time_s = medians(times)
+    blocks = {}
+    if sustained_s and time_s["cublas"] >= steady.FROM_S:
+        telemetry = GpuTelemetry()
+        names = list(times)  # cuBLAS and what is taken at present are the first two
+        names[2:] = sorted(names[2:], key=time_s.get)
+        for name in names[:ALONE]:
+            blocks[name] = steady.run_block(calls[name], time_s[name], clock, telemetry, sustained_s)
+    return times, blocks
 
 
-def tell(case: Matmul, times: dict) -> None:
-    """Print a line for each candidate."""
-    for name, by_round in times.items():
-        time_s = median(by_round.values())
-        ratio = ratio_of(times["cublas"], by_round)
-        rates = f"{time_s * 1e6:.1f} us, {case.work.flop / time_s / 1e12:.1f} TFLOP/s"
-        print(f"{case.id} {name}: {rates}, {ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}] of cublas", flush=True)
+def medians(times: dict) -> dict:
+    """{name: median seconds} of {name: {round: seconds}}."""
+    return {name: median(by_round.values()) for name, by_round in times.items()}
+
+
+def tell(label: str, flop: int, times: dict, blocks: dict) -> None:
+    """Print a line for each candidate, and one for each that ran alone."""
+    for name, time_s in medians(times).items():
+        ratio = ratio_of(times["cublas"], times[name])
+        print(
+            f"{label} {name}: {time_s * 1e6:.1f} us, {flop / time_s / 1e12:.1f} TFLOP/s, "
+            f"{ratio.value:.3f} [{ratio.low:.3f}, {ratio.high:.3f}] of cublas",
+            flush=True,
+        )
+    for name, block in blocks.items():
+        rate = flop / block["time_s"] / 1e12
+        energy = "energy unmeasured: NVML counts none here"
+        if block["energy_j"]:
+            watts = block["energy_j"] / block["calls"] / block["time_s"]
+            energy = f"{watts:.0f} W, {watts / rate:.4f} J/TFLOP"
+        print(f"{label} {name} alone: {rate:.1f} TFLOP/s, {energy}", flush=True)
+
+
+def tell_fixed_time(calls: dict) -> None:
+    """Print the line through the calls of each contender, {name: [(K, seconds)]}: what a call takes that does not grow
+    with K, and what it takes along K."""
+    for name, points in calls.items():
+        if len(points) > 1:
+            slope, intercept = linear_regression(*zip(*points, strict=True))
+            print(
+                f"{name}: {intercept * 1e6:.1f} us of a call do not grow with K, and each 1024 along K take "
+                f"{slope * 1024e6:.2f} us, by {len(points)} sizes"
+            )
 
 
 def fastest(times: dict, now: Job) -> tuple[Job, float]:
@@ -187,24 +249,33 @@ def conduct(experiment: Experiment, options: Options, gpu: GpuSpec, deadline: fl
     for case, plan in plans.items():
         now_s, *_ = plan.values()
         gains[case] = now_s / min(plan.values())
-    for place, case in enumerate(sorted(plans, key=gains.get, reverse=True)):
+    calls = defaultdict(list)
+    caches = [*SETS] if experiment.shapes else ["cold"]
+    turns = list(itertools.product(caches, sorted(plans, key=gains.get, reverse=True)))
+    for place, (cache, case) in enumerate(turns):
+        label = f"{case.id} {cache}"
         left_s = deadline - time.monotonic()
         if path and left_s < 0:
-            print(f"{case.id}: not begun, the time is up")
+            print(f"{label}: not begun, the time is up")
             continue
         now, *_ = plans[case]
         tried = [job for job in plans[case] if job in sound]
         expected = f"by the model one has {gains[case]:.3f} of the speed of {now}"
-        print(f"{case.id}: {len(tried)} to time, {expected}", flush=True)
+        print(f"{label}: {len(tried)} to time, {expected}", flush=True)
         if not path:
             continue
-        times = measure(operands(case, options), tried, left_s / (len(plans) - place))
-        tell(case, times)
+        sets = operands(case, options)[: SETS[cache]]
+        times, blocks = measure(sets, tried, left_s / (len(turns) - place), experiment.sustained_s)
+        tell(label, case.work.flop, times, blocks)
+        for name, time_s in medians(times).items():
+            calls[f"{name} {cache}"].append((case.k, time_s))
         best, ratio = fastest(times, now) if now in times else (now, 1.0)
-        if ratio > MARGIN:
+        if ratio > MARGIN and not experiment.shapes:
             measured = {"sms": gpu.sms, "ratio": round(ratio, 4), "over": str(now), "tried": len(tried) - 1}
             entries.append(json.dumps(entry(best, case, sound[best], measured)))
             path.write_text("[\n" + ",\n".join(entries) + "\n]\n", encoding="utf-8")
+    if experiment.shapes:
+        tell_fixed_time(calls)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -217,6 +288,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--dry", action="store_true", help="compile all candidates, and time none")
     options = parser.parse_args(arguments)
     experiment = EXPERIMENTS[options.experiment]
+    if tiles.triton_release() < tuple(experiment.triton):
+        least = "{}.{}".format(*experiment.triton)
+        parser.error(
+            f"{options.experiment} needs Triton {least} or later, this is {triton.__version__}: "
+            "`make pack TRITON=3.9.0` takes one along"
+        )
     path = None
     gpu = GpuSpec.of_chip(chips.find("H100 SXM"))
     if not options.dry:
@@ -225,7 +302,7 @@ def main(arguments: list[str] | None = None) -> int:
         options.out.mkdir(parents=True, exist_ok=True)
         path = options.out / f"{options.experiment}.json"
         gpu = tiles.machine_of(torch.device("cuda", 0))
-    shapes = tuple(options.shapes)
+    shapes = tuple(options.shapes or experiment.shapes)
     cases = Options("cuda", True, "xxl", LAYERS, tuple(experiment.tokens), (1, 8), ("bf16",), shapes=shapes)
     try:
         conduct(experiment, cases, gpu, began + 60 * options.minutes, path)

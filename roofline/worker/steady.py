@@ -66,7 +66,7 @@ def blocks(names: list[str], *, seed: int, count: int) -> Iterator[dict]:
             yield {"contender": name, "block": index, "position": position}
 
 
-def run_block(call: Call, median_s: float, clock, telemetry) -> dict:
+def run_block(call: Call, median_s: float, clock, telemetry, counted_s: float = COUNTED_S) -> dict:
     """Run a call of `median_s` for a block, as the journal has it: `time_s` is per call, `energy_j` of all `calls`,
     `power_low_w` and `power_high_w` the range of the power, all None where nobody counts."""
     calls = max(1, math.ceil(SLICE_S / median_s))
@@ -76,7 +76,7 @@ def run_block(call: Call, median_s: float, clock, telemetry) -> dict:
     readings = []
     clock.while_busy = lambda: (telemetry.read(), readings.append(telemetry.energy()))
     try:
-        count, seconds = _run_for(COUNTED_S, call, calls, clock)
+        count, seconds = _run_for(counted_s, call, calls, clock)
     finally:
         clock.while_busy = usual
     power, low, high = _power(readings)

@@ -8,34 +8,60 @@ import pytest
 import torch
 
 from kernels import persistent, trial
+from kernels.inspect import Job
 from kernels.registry import CONTENDERS
 from kernels.tiles import Config, choose, table, triton_release
-from kernels.trial import EXPERIMENTS, MOST, candidate, candidates, fastest
+from kernels.trial import EXPERIMENTS, candidates, fastest
 from kernels.waves import GpuSpec
-from roofline.operations.matmul import Matmul
+from roofline.operations.matmul import OPERATION, Matmul
 from roofline.theory.chips import find
+from roofline.worker import rounds
 from roofline.worker.clocks import Clock
 
 H100 = GpuSpec.of_chip(find("H100 SXM"))
+H200 = GpuSpec.of_chip(find("H200"))
+OVER_K = [name for name, experiment in EXPERIMENTS.items() if experiment.shapes]
+
+
+def candidate(kernel, config):
+    return Job(kernel, config, "bf16", 90, 232_448, None)
+
+
 NOW, QUICK, SLOW = (candidate("persistent", Config(128, 128, 64, 8, stages)) for stages in (3, 4, 5))
 
 
-@pytest.mark.parametrize("name", EXPERIMENTS)
+@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if name not in OVER_K])
 def test_candidates_are_few_different_fit_and_begin_with_what_is_taken(tables, name):
     experiment = EXPERIMENTS[name]
-    if experiment.kernels == ["pair"] and triton_release() < (3, 8):
-        pytest.skip("pair needs Triton 3.8")
+    if triton_release() < tuple(experiment.triton):
+        pytest.skip("it needs a newer Triton")
     case = Matmul("xxl", "up", 8, experiment.tokens[1], "bf16")
     tried = candidates(experiment, case, H100)
     at_present = choose(experiment.kernels[0], "sm90", case.m, case.n, case.k, torch.bfloat16, H100)
     assert next(iter(tried)) == candidate(experiment.kernels[0], at_present)
-    assert len(tried) <= len(experiment.kernels) + MOST
+    assert len(tried) <= len(experiment.kernels) + experiment.most
     for kernel in experiment.kernels:
         configs = [job.config for job in tried if job.kernel == kernel]
         assert len(configs) >= 3
         assert all(c.num_stages * (c.block_m + c.block_n) * c.block_k * 2 <= 232_448 for c in configs)
         changed = {field for change in experiment.changes for field in change}
         assert any(len({getattr(config, field) for config in configs}) > 1 for field in changed)
+
+
+@pytest.mark.parametrize("spec", [H100, H200])
+@pytest.mark.parametrize("name", OVER_K)
+def test_over_k_each_kernel_has_the_same_whole_tiles(tables, name, spec):
+    """Else the line through its calls would say nothing."""
+    kernels, shapes = EXPERIMENTS[name].kernels, EXPERIMENTS[name].shapes
+    assert len(shapes) >= 5
+    cases = [OPERATION.parse(shape)[0] for shape in shapes]
+    (tried,) = {tuple(candidates(EXPERIMENTS[name], case, spec)) for case in cases}
+    assert [job.kernel for job in tried] == kernels
+    for job in tried:
+        config = job.config
+        assert (config.shared_waves, config.split) == (0, 0)
+        if job.kernel == "warpgroup":
+            assert {(case.m, case.n) for case in cases} == {(2 * config.block_m, 64 * config.block_n)}
 
 
 @pytest.mark.parametrize(("early_s", "late_s", "chosen"), [(0.9, 0.9, QUICK), (0.5, 0.9, QUICK), (1.1, 0.9, NOW)])
@@ -50,23 +76,48 @@ def test_the_earlier_rounds_say_which_is_the_fastest_and_the_later_by_how_much(e
 @pytest.fixture
 def gpu(monkeypatch, tables):
     """As if the CPU were an H100, where `quick` takes half the time, and all run but those that are wrong or spill."""
-    about = SimpleNamespace(wrong=[], dies=[], spills=[], quick=[], measured=[])
+    about = SimpleNamespace(
+        wrong=[], dies=[], spills=[], quick=[], measured=[], clocks=[], alone=[], rules=[], seconds=0.0
+    )
+
+    def ran(job, x):
+        about.last, about.k, about.x = job, x.shape[1], x.data_ptr()
 
     class Run(type(persistent.matmul)):
         def __call__(self, x, w, out, config):
-            about.last = candidate("persistent", config)
+            ran(candidate("persistent", config), x)
             if about.last in about.dies:
                 raise RuntimeError("out of luck")
             return out.copy_(x @ w.T).mul_(2 if about.last in about.wrong else 1)
 
     def cublas(x, w, out):
-        about.last = "cublas"
+        ran("cublas", x)
         return torch.mm(x, w.T, out=out)
 
+    def seconds_of_last():
+        return 0.5 if about.last in about.quick else 1.0
+
     class FixedClock(Clock):
+        def __init__(self):
+            self.read = set()
+            about.clocks.append(self)
+
         def turn(self, calls):
-            about.measured = [(call(), about.last)[1] for call in calls]
-            return [0.5 if job in about.quick else 1.0 for job in about.measured]
+            about.measured, times = [], []
+            for call in calls:
+                call()
+                about.measured.append(about.last)
+                times.append(about.seconds_of_last())
+                self.read.add(about.x)
+            return times
+
+        def burst(self, call, calls):
+            """A slice of calls, which take a quarter of what they take by turns."""
+            call()
+            about.alone.append(about.last)
+            about.seconds += calls * about.seconds_of_last() / 4
+            self.while_busy()
+            return calls * about.seconds_of_last() / 4
 
     def inspect_all(jobs):
         def problems(job):
@@ -76,9 +127,15 @@ def gpu(monkeypatch, tables):
 
     def operands(case, options):
         return [(torch.randn(case.m, case.k).bfloat16(), torch.randn(case.n, case.k).bfloat16(),
-                 torch.empty(case.m, case.n).bfloat16())] * 2  # fmt: skip
+                 torch.empty(case.m, case.n).bfloat16()) for _ in range(2)]  # fmt: skip
 
+    def take_turns(calls, clock, rule, seed):
+        about.rules.append(rule)
+        return rounds.take_turns(calls, clock, rule, seed=seed)
+
+    about.seconds_of_last = seconds_of_last
     replaced = {"inspect_all": inspect_all, "operands": operands, "CudaClock": FixedClock, "Instruments": lambda: None}
+    replaced["take_turns"] = take_turns
     for name, stand_in in replaced.items():
         monkeypatch.setattr(trial, name, stand_in)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -102,8 +159,8 @@ def test_the_fastest_that_is_sound_and_right_is_an_entry_that_tables_take(gpu, t
     assert f"left out: {first}: spills" in message
     assert f"left out: {second}: persistent: relative error 1.0" in message
     assert f"left out: {fourth}: RuntimeError: out of luck" in message
-    assert f"{case.id} {third}: 500000.0 us, 0.0 TFLOP/s, 2.000 [2.000, 2.000] of cublas" in message
-    assert f"{case.id} {now}: 1000000.0 us, 0.0 TFLOP/s, 1.000 [1.000, 1.000] of cublas" in message
+    assert f"{case.id} cold {third}: 500000.0 us, 0.0 TFLOP/s, 2.000 [2.000, 2.000] of cublas" in message
+    assert f"{case.id} cold {now}: 1000000.0 us, 0.0 TFLOP/s, 1.000 [1.000, 1.000] of cublas" in message
     assert {*gpu.measured} == {"cublas", *candidates(EXPERIMENTS["persistent"], case, H100)} - {first, second, fourth}
     (row,) = json.loads((out / "persistent.json").read_text())
     assert row["measured"].items() >= {"ratio": 2.0, "over": str(now), "sms": 132}.items()
@@ -113,10 +170,78 @@ def test_the_fastest_that_is_sound_and_right_is_an_entry_that_tables_take(gpu, t
     assert choose("persistent", "sm90", case.m, case.n, case.k, torch.bfloat16, H100) == third.config
 
 
+def card(gpu, watts):
+    """NVML's telemetry of a card that draws `watts`, in the seconds of `gpu`."""
+    return SimpleNamespace(
+        start=lambda: None,
+        read=lambda: None,
+        summary=dict,
+        energy=lambda: (gpu.seconds, watts * gpu.seconds),
+    )
+
+
+@pytest.mark.parametrize("watts", [700, None, 0])
+def test_where_power_is_in_question_the_fastest_run_alone_and_a_missing_counter_is_no_0(
+    gpu, tmp_path, monkeypatch, capsys, watts
+):
+    """Without a card NVML counts nothing. A counter that stands still is none, either."""
+    monkeypatch.setitem(EXPERIMENTS, "persistent", EXPERIMENTS["persistent"]._replace(sustained_s=1.0))
+    if watts is not None:
+        monkeypatch.setattr(trial, "GpuTelemetry", lambda: card(gpu, watts))
+    case = Matmul("128x48", "shape", 1, 128, "bf16")
+    now, first, *_, second, third = candidates(EXPERIMENTS["persistent"], case, H100)
+    gpu.quick, gpu.wrong = [third, second], [first]
+    arguments = ["persistent", "--shapes", SHAPES[1], "--out", str(tmp_path)]
+    assert trial.main([*arguments, "--minutes=0.01"]) == 0
+    assert list(dict.fromkeys(gpu.alone)) == ["cublas", now, second, third]
+    lines = [line for line in capsys.readouterr().out.splitlines() if " alone: " in line]
+    work = case.work.flop / 1e12
+    for line, name, time_s in zip(lines, ("cublas", now, second, third), (0.25, 0.25, 0.125, 0.125), strict=True):
+        energy = (
+            f"{watts} W, {watts * time_s / work:.4f} J/TFLOP" if watts else "energy unmeasured: NVML counts none here"
+        )
+        assert line == f"{case.id} cold {name} alone: {work / time_s:.1f} TFLOP/s, {energy}"
+    gpu.alone.clear()
+    monkeypatch.setattr(trial.steady, "FROM_S", 1.5)  # calls of a second end before the power limit acts
+    assert trial.main([*arguments, "--minutes=1"]) == 0
+    assert not gpu.alone
+    shortest, half = [rule.max_seconds for rule in gpu.rules]
+    assert shortest == 1.0
+    assert 20 < half < 30
+
+
+def test_over_k_the_line_of_cold_and_of_warm_calls_begins_at_the_fixed_time(gpu, tmp_path, monkeypatch, capsys):
+    """Nothing is an entry, though one is faster than what is taken at present. One size of K makes no line."""
+    shapes = [f"matmul-{k}x48-shape-tp1-m128-bf16" for k in (64, 128, 512)]
+    tried = {"kernels": ["persistent"], "changes": [{"num_stages": [3]}], "most": 2}
+    monkeypatch.setitem(EXPERIMENTS, "fixed", EXPERIMENTS["fixed"]._replace(shapes=shapes, **tried))
+    now, other = candidates(EXPERIMENTS["fixed"], OPERATION.parse(shapes[0])[0], H100)
+    fixed_us = {"cublas": 9.0, now: 8.0, other: 4.0}
+
+    def seconds_of_last():
+        cold_us = 5.0 if len(gpu.clocks) <= len(shapes) else 0.0
+        return (fixed_us[gpu.last] + cold_us + gpu.k / 1024 * 20) * 1e-6
+
+    gpu.seconds_of_last = seconds_of_last
+    arguments = ["fixed", f"--out={tmp_path / 'out'}", "--minutes=0.2"]
+    assert trial.main(arguments) == 0
+    assert [len(clock.read) for clock in gpu.clocks] == [2, 2, 2, 1, 1, 1]
+    lines = capsys.readouterr().out.splitlines()
+    assert f"{shapes[1]} warm cublas: 11.5 us, 0.1 TFLOP/s, 1.000 [1.000, 1.000] of cublas" in lines
+    along_k = "us of a call do not grow with K, and each 1024 along K take 20.00 us, by 3 sizes"
+    cold = [f"{name} cold: {us + 5} {along_k}" for name, us in fixed_us.items()]
+    assert lines[-6:] == [*cold, *(f"{name} warm: {us} {along_k}" for name, us in fixed_us.items())]
+    assert not [*(tmp_path / "out").iterdir()]
+    assert trial.main([*arguments, "--shapes", shapes[0]]) == 0
+    assert "along K" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(("option", "said"), [("--minutes=1e-9", "not begun, the time is up"), ("--dry", " to time")])
-def test_it_ends_in_time_and_dry_it_times_nothing(gpu, tmp_path, capsys, option, said):
-    assert trial.main(["raster", option, f"--out={tmp_path / 'out'}", "--shapes", *SHAPES]) == 0
-    assert capsys.readouterr().out.count(said) == len(SHAPES)
+@pytest.mark.parametrize(("name", "shapes", "turns"), [("raster", SHAPES, 2), ("fixed", (), 10)])
+def test_it_ends_in_time_and_dry_it_times_nothing(gpu, tmp_path, capsys, option, said, name, shapes, turns):
+    arguments = [name, option, f"--out={tmp_path / 'out'}"]
+    assert trial.main([*arguments, "--shapes", *shapes] if shapes else arguments) == 0
+    assert capsys.readouterr().out.count(said) == turns
     assert not gpu.measured
     assert not [*(tmp_path / "out").glob("*")]
 
@@ -126,3 +251,14 @@ def test_no_gpu_is_one_line_with_the_way_out(capsys, monkeypatch):
     with pytest.raises(SystemExit, match="2"):
         trial.main([])
     assert "torch finds no GPU here: run this on a Hopper, or with --dry" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "least"), [("pair", "3.8"), ("odd", "3.9")])
+def test_a_triton_that_is_too_old_is_refused_at_once_with_the_way_out(gpu, capsys, monkeypatch, name, least):
+    monkeypatch.setattr(trial.tiles, "triton_release", lambda: (3, 7))
+    monkeypatch.setattr(trial, "inspect_all", None)
+    with pytest.raises(SystemExit, match="2"):
+        trial.main([name, "--dry"])
+    message = capsys.readouterr().err
+    assert f"{name} needs Triton {least} or later, this is " in message
+    assert "`make pack TRITON=3.9.0` takes one along" in message

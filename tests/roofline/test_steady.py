@@ -35,7 +35,7 @@ class FakeTelemetry:
         return {"sm_clock_mhz": 1500, "throttle_reasons": "power cap", "throttled": True}
 
 
-def blocks_of(energy=True, less=0, count=1, **times_s):
+def blocks_of(energy=True, less=0, count=1, counted_s=steady.COUNTED_S, **times_s):
     """The blocks of contenders whose calls take so long, and the clock that they took them by."""
     clock = FakeClock()
     card = FakeTelemetry(clock, less)
@@ -44,7 +44,7 @@ def blocks_of(energy=True, less=0, count=1, **times_s):
     blocks = []
     for block in steady.blocks([*calls], seed=3, count=count):
         name = block["contender"]
-        blocks.append(block | steady.run_block(calls[name], times_s[name], clock, card))
+        blocks.append(block | steady.run_block(calls[name], times_s[name], clock, card, counted_s))
     return blocks, clock
 
 
@@ -98,6 +98,8 @@ def test_power_of_a_block_has_the_range_of_its_seconds(fake_time):
     assert seconds == 1.5  # of which 1.25 s lie between the readings, from 0.5 s to 1.75 s
     assert block["energy_j"] == pytest.approx((700 - 200 * 0.75 / 1.25) * seconds)
     assert (block["power_low_w"], block["power_high_w"]) == pytest.approx((550, 600))
+    (block,), _ = blocks_of(counted_s=1.0, a=1 / 32)
+    assert block["calls"] * block["time_s"] == 1.0
     (block,), _ = blocks_of(energy=False, a=0.01)  # a card that counts none
     assert [block[name] for name in ("energy_j", "power_low_w", "power_high_w")] == [None] * 3
     time = fake_time(telemetry)

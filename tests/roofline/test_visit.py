@@ -14,6 +14,7 @@ from made_up_run import HEAD
 
 from results import visit
 from results.visit import STEPS, Step, Visit
+from roofline.theory.data import beside
 
 ROOT = Path(__file__).parents[2]
 MUSTS = ["matmuls", "gathers", "links"]
@@ -101,6 +102,9 @@ def test_table_names_what_is_there_and_fits_what_a_visit_brings_home():
     assert len(paths) > 3
     assert all((ROOT / path).exists() for path in paths)
     tests = {path.stem for path in (ROOT / "tests" / "benchmarks").iterdir()}
+    experiments = [step.command.split()[3] for step in STEPS if step.name.startswith("trial-")]
+    assert len(experiments) >= 3
+    assert set(experiments) <= beside(ROOT / "kernels" / "trial.py", "trial.toml").keys()
     selected = [word for step in STEPS for word in step.selects.split() if word.startswith("test_")]
     assert set(selected) <= tests
 
