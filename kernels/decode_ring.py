@@ -5,8 +5,8 @@ tokens its n of 16, 32 or 64. One warpgroup multiplies what one warp loads into 
 so that the ring has nearly all of shared memory, 192 to 224 KB.
 
 This kernel is about the time of a call beside its reading of w: docs/kernel.md counts it. Tiles are dealt on the host,
-so that the first rows of a program are known by one multiplication. The mbarriers of the EARLY stages come first, then
-their loads of w, and only then the other mbarriers. The producer goes on with x.
+so that the first rows of a program are known by one multiplication. Descriptors are fetched first of all, then come the
+mbarriers of the EARLY stages, their loads of w, and only then the other mbarriers. The producer goes on with x.
 
 Whole tiles are dealt as `kernels.persistent` deals them. Where those leave too many SMs idle, as `kernels.decode` has
 it, the last one or two waves are one run of steps along K, cut evenly: `kernels.stream_k`, with gangs of one. A program
@@ -37,7 +37,15 @@ from kernels.contract import KernelLaunch, Scales, launch_metadata, refuse_fp8
 from kernels.decode import Decode, with_split
 from kernels.stream_k import deal, gang_of, last_gang_of, piece_of, pieces_of
 from kernels.tiles import Config
-from kernels.warpgroup import describe, following, preceding, require_compiled, tma_load, wgmma_layout
+from kernels.warpgroup import (
+    describe,
+    following,
+    preceding,
+    prefetch_descriptors,
+    require_compiled,
+    tma_load,
+    wgmma_layout,
+)
 from kernels.workspace import workspace
 
 try:  # since Triton 3.9
@@ -140,6 +148,7 @@ def decode_ring_kernel(
     counters_ptr,  # [shared tiles] int32
     M, N, K, out_row, whole, even, more, STAGES: gl.constexpr, SHARED: gl.constexpr,
 ):  # fmt: skip
+    prefetch_descriptors("decode_ring_kernel", 2)
     x_ring = gl.allocate_shared_memory(x_desc.dtype, [STAGES] + x_desc.block_type.shape, x_desc.layout)  # noqa: RUF005
     w_ring = gl.allocate_shared_memory(w_desc.dtype, [STAGES] + w_desc.block_type.shape, w_desc.layout)  # noqa: RUF005
     full = mbarrier.allocate_mbarrier(batch=STAGES)

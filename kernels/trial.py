@@ -116,8 +116,9 @@ def modelled(kernel: str, changes: list[dict], case: Matmul, gpu: GpuSpec) -> tu
     for change, base in itertools.product(combinations, bases):
         config = replace(base, **change)
         ring_bytes = 2 * config.num_stages * (config.block_m + config.block_n) * config.block_k
-        is_whole = not config.is_odd or (config.shared_waves == 0 and config.cluster == 1)
-        if ring_bytes <= table.shared_limit_bytes and is_whole:
+        if config.is_odd and (config.shared_waves or config.cluster > 1):
+            continue
+        if ring_bytes <= table.shared_limit_bytes:
             seconds[config] = waves.cost(*shape, 2, config, gpu).seconds
     return now, seconds
 

@@ -99,16 +99,17 @@ ODD_PARTS = {(128, 208, 64): (64, 16), (128, 104, 64): (32, 8)}
 
 
 @gluon.jit
-def prefetch_descriptors():
-    """Fetch the descriptors of x, w and out before a load asks for them.
+def prefetch_descriptors(KERNEL: gl.constexpr, COUNT: gl.constexpr):
+    """Fetch the descriptors that are the first COUNT arguments of a kernel, before a load asks for them. Triton has no
+    name for this."""
+    gl.inline_asm_elementwise(prefetch_text(KERNEL, COUNT), "=r", [], gl.int32, is_pure=False, pack=1)
 
-    Each is a parameter of the kernel, with its sizes and strides as four more. Triton has no name for this.
-    """
-    gl.inline_asm_elementwise(
-        "prefetch.param.tensormap [warpgroup_kernel_param_0]; prefetch.param.tensormap [warpgroup_kernel_param_5];"
-        "prefetch.param.tensormap [warpgroup_kernel_param_10]; mov.u32 $0, 0;",
-        "=r", [], gl.int32, is_pure=False, pack=1,
-    )  # fmt: skip
+
+@gluon.constexpr_function
+def prefetch_text(kernel, count):
+    """The PTX of that: a descriptor is one parameter, with its two sizes and two strides as four more."""
+    lines = [f"prefetch.param.tensormap [{kernel}_param_{5 * place}];" for place in range(count)]
+    return "\n".join([*lines, "mov.u32 $0, 0;"])
 
 
 @gluon.jit
@@ -476,7 +477,7 @@ def warpgroup_kernel(
     PREFETCH: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     if PREFETCH:
-        prefetch_descriptors()
+        prefetch_descriptors("warpgroup_kernel", 3)
     x_blocks: gl.constexpr = STAGES * (BLOCK_M // x_desc.block_type.shape[0])
     x_ring = gl.allocate_shared_memory(x_desc.dtype, [x_blocks] + x_desc.block_type.shape, x_desc.layout)  # noqa: RUF005
     w_rows: gl.constexpr = triton.next_power_of_2(BLOCK_N)  # as Gluon allocates
