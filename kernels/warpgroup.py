@@ -161,7 +161,7 @@ def produce(
             k0 = step * block_k
             if ZIGZAG and number % 2 == 1:  # L2 still holds what was read last
                 k0 = (first + last - 1 - step) * block_k
-            for part in gl.static_range(x_parts):  # one; in a pair, one for each consumer
+            for part in gl.static_range(x_parts):  # one; in a cluster one for each consumer
                 x_part = x_ring.index(stage * x_parts + part)
                 tma_load(x_desc, [m0 + part * x_rows, k0], full.index(stage), x_part)
             for part in gl.static_range(block_n // w_rows):  # one; in an odd tile three, and the rest
