@@ -5,7 +5,7 @@ the benchmarks (`kernels.bench.dry_run`). The key of an entry hashes libtriton.s
 kernel's source and first line. So the pack is made under the version of Python that the machine has, from the checkout
 that goes there. At the end it is unpacked into an empty folder, where a second dry run must find everything.
 
-Parts of Triton that no Hopper needs are left out: AMD's libraries, Blackwell's ptxas, the profiler, plugins, symbols.
+Parts of Triton that no Hopper needs are left out: AMD's libraries, one of two ptxas, the profiler, plugins, symbols.
 The launcher stays to be built on the machine: it needs the driver's library.
 """
 
@@ -36,7 +36,6 @@ REMOVED = (
     "triton/backends/amd/lib/*",
     "triton/backends/amd/include/*",
     "triton/backends/nvidia/lib/cupti/*",
-    "triton/backends/nvidia/bin/ptxas-blackwell",
     "triton/backends/nvidia/include/*",
 )
 """Files of the wheel that are left out, as patterns whose `*` also matches `/`."""
@@ -62,6 +61,18 @@ def is_kept(name: str) -> bool:
     return name in KEPT or not any(fnmatch.fnmatchcase(name, pattern) for pattern in REMOVED)
 
 
+def other_assembler(version: str) -> str:
+    """The file in the wheel of Triton `version` that assembles nothing for Hopper. Since 3.9 Hopper takes Blackwell's
+    ptxas, before its own.
+
+    >>> other_assembler("3.9.0")
+    'triton/backends/nvidia/bin/ptxas'
+    """
+    major, minor = map(int, version.split(".")[:2])
+    name = "ptxas" if (major, minor) >= (3, 9) else "ptxas-blackwell"
+    return f"triton/backends/nvidia/bin/{name}"
+
+
 def pinned() -> str:
     """The version of Triton that the suite is tested with."""
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
@@ -78,11 +89,12 @@ def fetch(version: str, folder: Path) -> Path:
     return wheels[0]
 
 
-def extract(wheel: Path, tree: Path) -> None:
-    """Unpack the files of `wheel` that are kept into `tree`. Programs stay executable."""
+def extract(wheel: Path, tree: Path, version: str) -> None:
+    """Unpack the files of `wheel`, of Triton `version`, that are kept into `tree`. Programs stay executable."""
+    unused = other_assembler(version)
     with zipfile.ZipFile(wheel) as archive:
         for member in archive.infolist():
-            if not member.is_dir() and is_kept(member.filename):
+            if not member.is_dir() and member.filename != unused and is_kept(member.filename):
                 path = Path(archive.extract(member, tree))
                 path.chmod(0o755 if member.external_attr >> 16 & 0o100 else 0o644)
 
@@ -132,7 +144,7 @@ def pack(version: str, out: Path) -> Path:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         tree = folder / "tree"
-        extract(fetch(version, folder), tree)
+        extract(fetch(version, folder), tree, version)
         subprocess.run(["strip", "--strip-all", tree / LIBRARY], check=True)  # of symbols
         fill(tree)
         size = archive(tree, path)

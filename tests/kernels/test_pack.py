@@ -38,19 +38,24 @@ LEFT_OUT = {
 
 @pytest.fixture
 def tree(tmp_path):
-    """What is kept of a made-up wheel, and a compile cache of one entry."""
-    wheel, tree = tmp_path / "triton.whl", tmp_path / "tree"
-    with zipfile.ZipFile(wheel, "w") as file:
-        for name in sorted(KEPT | LEFT_OUT):
-            member = zipfile.ZipInfo(name)
-            member.external_attr = (0o755 if "/bin/" in name else 0o644) << 16
-            file.writestr(member, f"Tag: {TAG}-{TAG}-linux\n" if name.endswith("WHEEL") else name)
-    pack.extract(wheel, tree)
+    """What is kept of a made-up wheel of Triton 3.8, and a compile cache of one entry."""
+    tree = tmp_path / "tree"
+    pack.extract(made_up_wheel(tmp_path), tree, "3.8.0")
     entry = tree / "cache" / "ENTRY"
     entry.mkdir(parents=True)
     (entry / "a_kernel.json").write_text("{}")
     (entry / "a_kernel.cubin").write_bytes(b"machine code")
     return tree
+
+
+def made_up_wheel(folder):
+    wheel = folder / "triton.whl"
+    with zipfile.ZipFile(wheel, "w") as file:
+        for name in sorted(KEPT | LEFT_OUT):
+            member = zipfile.ZipInfo(name)
+            member.external_attr = (0o755 if "/bin/" in name else 0o644) << 16
+            file.writestr(member, f"Tag: {TAG}-{TAG}-linux\n" if name.endswith("WHEEL") else name)
+    return wheel
 
 
 def test_what_no_hopper_needs_is_left_out_and_programs_stay_executable(tree):
@@ -61,6 +66,12 @@ def test_what_no_hopper_needs_is_left_out_and_programs_stay_executable(tree):
     assert all((tree / name).is_file() for name in KEPT)
     assert (tree / "triton/backends/nvidia/bin/ptxas").stat().st_mode & 0o111 == 0o111
     assert (tree / "triton/__init__.py").stat().st_mode & 0o111 == 0
+
+
+def test_from_triton_3_9_on_a_hopper_needs_what_is_called_blackwells_assembler(tmp_path):
+    pack.extract(made_up_wheel(tmp_path), tmp_path / "tree", "3.9.0")
+    kept = {path.name for path in (tmp_path / "tree/triton/backends/nvidia/bin").iterdir()}
+    assert kept == {"nvdisasm", "ptxas-blackwell"}
 
 
 def test_what_is_packed_is_unpacked_and_entries_name_their_new_place(tree, tmp_path):
