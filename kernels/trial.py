@@ -115,11 +115,14 @@ def modelled(kernel: str, changes: list[dict], case: Matmul, gpu: GpuSpec) -> tu
     seconds = {}
     for change, base in itertools.product(combinations, bases):
         config = replace(base, **change)
-        ring_bytes = 2 * config.num_stages * (config.block_m + config.block_n) * config.block_k
         if config.is_odd and (config.shared_waves or config.cluster > 1):
             continue
+        estimate = waves.cost(*shape, 2, config, gpu)
+        if config.shared_waves > 1 and estimate.tiles < gpu.sms:
+            continue  # there is no whole wave to share: it is the launch of 1
+        ring_bytes = 2 * config.num_stages * (config.block_m + config.block_n) * config.block_k
         if ring_bytes <= table.shared_limit_bytes:
-            seconds[config] = waves.cost(*shape, 2, config, gpu).seconds
+            seconds[config] = estimate.seconds
     return now, seconds
 
 
