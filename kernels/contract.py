@@ -137,10 +137,13 @@ class Kernel:
         return self.launch(x, w, out[:, : self.columns(w)], config, scales)
 
 
-def example_operands(dtype: torch.dtype, rows: int = EXAMPLE_SIZE) -> list[Tensor]:
-    """x[rows, EXAMPLE_SIZE], w and out of a launch to be compiled. Their memory is never touched."""
-    x, w = (torch.empty((height, EXAMPLE_SIZE), dtype=dtype) for height in (rows, EXAMPLE_SIZE))
-    return [x, w, empty_out(x, w)]
+def example_operands(
+    dtype: torch.dtype, m: int = EXAMPLE_SIZE, n: int = EXAMPLE_SIZE, k: int = EXAMPLE_SIZE
+) -> tuple[Tensor, Tensor, Tensor]:
+    """x[m, k], w[n, k] and out of a launch to be compiled. Their memory is never touched."""
+    x = torch.empty((m, k), dtype=dtype)
+    w = torch.empty((n, k), dtype=dtype)
+    return x, w, empty_out(x, w)
 
 
 def result_dtype(dtype: torch.dtype) -> torch.dtype:

@@ -6,8 +6,8 @@ the matmul. Numbers of its enumerations are those of cublasLt.h of CUDA 12 and 1
 
 In fp8 scales lie as torch's own calls need them. With scales by row, sums stay in the tensor cores (`kernels.fp8`).
 
-The caller chooses the best candidate, by timing: see `kernels.bench.matmul`. Loses to torch.mm in host time: each call
-makes a dozen values of C.
+The caller chooses the best candidate, by timing: see `kernels.bench.matmul`. Without a choice it is the first. Loses to
+torch.mm in host time: each call makes a dozen values of C.
 """
 
 import ctypes
@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from kernels import vendor
-from kernels.contract import FP8, Scales, dtype_name, empty_out, result_dtype
+from kernels.contract import FP8, Scales, dtype_name, result_dtype
+from kernels.vendor import Library
 from kernels.workspace import workspace
 
 CANDIDATES = 10
@@ -221,46 +222,26 @@ def plan_for(x: Tensor, w: Tensor, out: Tensor, scales: Scales | None) -> Plan:
     return plan
 
 
-class Best:
-    """A matmul like `kernels.vendor.Library`, by the candidate that was taken for its shape: the first, until `take`
-    says otherwise."""
-
-    def __init__(self):
-        self._taken: dict[tuple, int] = {}
-
-    @staticmethod
-    def require(x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | None = None) -> None:
-        vendor.cublas.require(x, w, out, scales)
-        if scales:
-            vendor.require_cuda("row", "cublas")
-        library()
-
-    def candidates(self, x: Tensor, w: Tensor, out: Tensor, scales: Scales | None = None) -> int:
-        """The number of candidates for these operands."""
-        return len(plan_for(x, w, out, scales).candidates)
-
-    def take(self, number: int, x: Tensor, w: Tensor, scales: Scales | None = None) -> None:
-        """Multiply operands of this shape and dtype by the candidate `number` from now on."""
-        self._taken[(x.shape, w.shape, dtype_name(x, w, scales))] = number
-
-    def taken(self, x: Tensor, w: Tensor, scales: Scales | None = None) -> int:
-        return self._taken.get((x.shape, w.shape, dtype_name(x, w, scales)), 0)
-
-    def run(self, number: int, x: Tensor, w: Tensor, out: Tensor, scales: Scales | None = None) -> Tensor:
-        """Write x[M, K] @ w[N, K].T to out[M, N] by the candidate `number`, and return it."""
-        if not out.numel() or not x.shape[1]:
-            return out.zero_()
-        with torch.cuda.device_of(x):
-            plan_for(x, w, out, scales).run(number, x, w, out)
-        return out
-
-    def __call__(self, x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | None = None) -> Tensor:
-        self.require(x, w, out, scales)
-        out = empty_out(x, w) if out is None else out
-        return self.run(self.taken(x, w, scales), x, w, out, scales)
-
-    def describe(self, x: Tensor, w: Tensor, scales: Scales | None = None) -> str:
-        return f"cuBLASLt {library().cublasLtGetVersion()}, candidate {self.taken(x, w, scales) + 1} of its heuristics"
+def limit(x: Tensor, w: Tensor, scales: Scales | None) -> None:
+    vendor.limit_cublas(x, w, scales)
+    if scales:
+        vendor.require_cuda("row", "cublas")
+    library()
 
 
-best = Best()
+def candidates(x: Tensor, w: Tensor, out: Tensor, scales: Scales | None = None) -> int:
+    """The number of candidates for these operands."""
+    return len(plan_for(x, w, out, scales).candidates)
+
+
+def run(x: Tensor, w: Tensor, out: Tensor, scales: Scales | None = None, candidate: int = 0) -> Tensor:
+    with torch.cuda.device_of(x):
+        plan_for(x, w, out, scales).run(candidate, x, w, out)
+    return out
+
+
+def describe(x: Tensor, w: Tensor, scales: Scales | None = None, candidate: int = 0) -> str:
+    return f"cuBLASLt {library().cublasLtGetVersion()}, candidate {candidate + 1} of its heuristics"
+
+
+best = Library(run=run, describe=describe, device="cuda", limits=limit, candidates=candidates)

@@ -2,7 +2,7 @@
 
 It prints one line per kernel, configuration and dtype of the tables; for a matmul of yours, `FILE::NAME`, one per
 launch that it makes. A kernel that has `problems` is wrong however it measures, and the command exits with 1. No look
-at a binary tells whether it synchronises rightly: `kernels.machine` executes the same `Binary`.
+at a binary tells whether it synchronises rightly: `kernels.machine` executes the same one.
 
 The numbers come from the cubin itself, by the cuobjdump and nvdisasm inside the Triton wheel. Where wgmma is
 serialised, ptxas says so in a log that Triton throws away. So kernels with wgmma are assembled once more, for the log.
@@ -15,17 +15,15 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
-import torch
 import triton
 from triton.backends.nvidia.compiler import get_ptxas, sm_arch_from_capability
+from triton.compiler import CompiledKernel
 from triton.runtime.cache import get_cache_manager
 
-from kernels.contract import FP8, KernelLaunch, empty_out, empty_scales
+from kernels.contract import FP8, KernelLaunch, empty_scales, example_operands
 from kernels.hopper import SM_REGISTERS, allotted, room
 from kernels.machine.compile import compile_for
 from kernels.recording import launches_of
@@ -67,38 +65,25 @@ class Cubin:
         return bool(self.stack_bytes or self.local_accesses)
 
 
-@dataclass(frozen=True)
-class Binary:
-    """A launch as compiled for one target, as Triton's cache holds it: under a key of Triton's version, the kernel's
-    source and the specialisation of its arguments."""
-
-    triton: Any
-    """Triton's compiled kernel: its `hash`, `metadata`, and texts by kind in `asm`."""
-
-    @cached_property
-    def cubin(self) -> Cubin:
-        """The numbers of its disassembly."""
-        path = get_cache_manager(self.triton.hash).get_file(f"{self.triton.src.name[:150]}.cubin")
-        usage = _tool("cuobjdump", "-res-usage", path)
-        sass = _tool("nvdisasm", "-c", "-ndf", path)  # no data flow, which takes a quarter of the time
-        return read(usage, sass, self.triton.metadata.shared)
-
-    @cached_property
-    def serialised(self) -> tuple[str, ...]:
-        """Lines of ptxas's log on wgmma that it serialised."""
-        ptx = self.triton.asm["ptx"]
-        arch = self.triton.metadata.target.arch
-        if "wgmma.mma_async" not in ptx:
-            return ()
-        options = ["-v", "--regAllocOptLevel=2", f"--gpu-name={sm_arch_from_capability(arch)}"]  # as Triton calls it
-        command = [get_ptxas(arch).path, *options, "/dev/stdin", "-o", "/dev/null"]
-        log = subprocess.run(command, input=ptx, check=True, capture_output=True, text=True).stderr
-        return tuple(SERIALISED.findall(log))
+def cubin_of(kernel: CompiledKernel) -> Cubin:
+    """The numbers of its disassembly. Triton's cache holds it under a key of Triton's version, the kernel's source and
+    the specialisation of its arguments."""
+    path = get_cache_manager(kernel.hash).get_file(f"{kernel.src.name[:150]}.cubin")
+    usage = _tool("cuobjdump", "-res-usage", path)
+    sass = _tool("nvdisasm", "-c", "-ndf", path)  # no data flow, which takes a quarter of the time
+    return read(usage, sass, kernel.metadata.shared)
 
 
-def compile_launch(launch: KernelLaunch, target: int) -> Binary:
-    """Compile for `target`. Raises RuntimeError under the interpreter; compiler errors pass through."""
-    return Binary(compile_for(target, launch))
+def serialised(kernel: CompiledKernel) -> tuple[str, ...]:
+    """Lines of ptxas's log on wgmma that it serialised."""
+    ptx = kernel.asm["ptx"]
+    arch = kernel.metadata.target.arch
+    if "wgmma.mma_async" not in ptx:
+        return ()
+    options = ["-v", "--regAllocOptLevel=2", f"--gpu-name={sm_arch_from_capability(arch)}"]  # as Triton calls it
+    command = [get_ptxas(arch).path, *options, "/dev/stdin", "-o", "/dev/null"]
+    log = subprocess.run(command, input=ptx, check=True, capture_output=True, text=True).stderr
+    return tuple(SERIALISED.findall(log))
 
 
 def read(usage: str, sass: str, shared_bytes: int) -> Cubin:
@@ -261,24 +246,22 @@ def inspect(job: Job, launch: KernelLaunch | None = None) -> Finding:
     candidate must not hide the others."""
     try:
         launch = launch or example(job)
-        binary = compile_launch(launch, job.target)
+        kernel = compile_for(job.target, launch)
         registers = [launch.args[name] for name in REGISTER_COUNTS if name in launch.args]
         warps = launch.args.get("num_warps", 4)
-        return Finding(job, binary.cubin, None, warps, tuple(registers), binary.serialised)
+        return Finding(job, cubin_of(kernel), None, warps, tuple(registers), serialised(kernel))
     except Exception as error:  # Triton raises RuntimeError, CompilationError, PTXASError and others here
         return Finding(job, None, f"{type(error).__name__}: {error}".splitlines()[0])
 
 
 def inspect_user(place: str, shape: tuple[int, int, int], dtype: str) -> list[Finding]:
     """Compile for Hopper the launches of a user's matmul on (m, n, k). Raises ValueError where there are none."""
-    m, n, k = shape
-    x = torch.empty((m, k), dtype=DTYPES[dtype])
-    w = torch.empty((n, k), dtype=DTYPES[dtype])
+    x, w, out = example_operands(DTYPES[dtype], *shape)
     scales = {"scales": empty_scales(x, w, dtype == "fp8_block")} if x.dtype == FP8 else {}
     findings = []
     hopper = table("sm90")
     function = contenders.load(contenders.parse(place))
-    for launch in launches_of(function, x, w, empty_out(x, w), **scales):
+    for launch in launches_of(function, x, w, out, **scales):
         warps = launch.args.get("num_warps", 4)
         stages = launch.args.get("num_stages", 3)
         config = f"warps{warps} stages{stages}"

@@ -16,7 +16,6 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import zipfile
 from pathlib import Path
 
 from kernels import unpack
@@ -28,6 +27,7 @@ LIMIT_BYTES = 51_000_000
 """The most bytes of a pack: with the checkout's 12 MB beside it, it goes along with one command."""
 
 REMOVED = (
+    "bin/*",
     "triton/plugins/*",
     "triton/instrumentation/*",
     "triton/profiler/*",
@@ -39,7 +39,7 @@ REMOVED = (
     "triton/backends/nvidia/bin/ptxas-blackwell",
     "triton/backends/nvidia/include/*",
 )
-"""Files of the wheel that are left out, as patterns whose `*` also matches `/`."""
+"""Files that are left out, as patterns whose `*` also matches `/`."""
 
 KEPT = ("triton/backends/nvidia/include/cuda.h",)
 """Files of `REMOVED` that stay: the launcher is built with them."""
@@ -54,7 +54,7 @@ FILTERS = [{"id": lzma.FILTER_X86}, {"id": lzma.FILTER_LZMA2, "preset": 9}]
 
 
 def is_kept(name: str) -> bool:
-    """Whether the file `name` of the wheel goes along.
+    """Whether the file `name` of an installed Triton goes along.
 
     >>> is_kept("triton/language/core.py"), is_kept("triton/backends/amd/lib/ockl.bc")
     (True, False)
@@ -68,23 +68,18 @@ def pinned() -> str:
     return next(line.removeprefix("triton==") for line in lines if line.startswith("triton=="))
 
 
-def fetch(version: str, folder: Path) -> Path:
-    """Download the wheel of Triton `version` for this Python. Raises ValueError where there is none."""
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
-    done = subprocess.run([*command, "--dest", folder, f"triton=={version}"], check=False)
-    wheels = list(folder.glob("triton-*.whl"))
-    if done.returncode or not wheels:
+def install(version: str, tree: Path) -> None:
+    """Install Triton `version` for this Python into `tree`. Raises ValueError where there is no wheel."""
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--only-binary=:all:"]
+    if subprocess.run([*command, "--target", tree, f"triton=={version}"], check=False).returncode:
         raise ValueError(f"pip has no wheel of triton=={version} for this Python: choose another with --triton")
-    return wheels[0]
 
 
-def extract(wheel: Path, tree: Path) -> None:
-    """Unpack the files of `wheel` that are kept into `tree`. Programs stay executable."""
-    with zipfile.ZipFile(wheel) as archive:
-        for member in archive.infolist():
-            if not member.is_dir() and is_kept(member.filename):
-                path = Path(archive.extract(member, tree))
-                path.chmod(0o755 if member.external_attr >> 16 & 0o100 else 0o644)
+def leave_out(tree: Path) -> None:
+    """Remove the files in `tree` that do not go along."""
+    for path in tree.rglob("*"):
+        if path.is_file() and not is_kept(path.relative_to(tree).as_posix()):
+            path.unlink()
 
 
 def dry_run(environment: dict[str, str], *arguments: str) -> None:
@@ -132,7 +127,8 @@ def pack(version: str, out: Path) -> Path:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         tree = folder / "tree"
-        extract(fetch(version, folder), tree)
+        install(version, tree)
+        leave_out(tree)
         subprocess.run(["strip", "--strip-all", tree / LIBRARY], check=True)  # of symbols
         fill(tree)
         size = archive(tree, path)

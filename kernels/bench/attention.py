@@ -7,6 +7,7 @@ import math
 import tracemalloc
 from collections.abc import Callable
 from functools import cache, partial
+from itertools import accumulate
 from typing import Any
 
 import numpy
@@ -14,14 +15,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.profiler import ProfilerActivity, profile
 
 from kernels import vendor
-from kernels.bench import matmul
-from kernels.bench.checks import first_nan, worst
+from kernels.bench import costs, matmul
+from kernels.bench.checks import first_nan
 from kernels.tiles import DTYPES
 from roofline.operations.attention import COMPILED, CONTENDERS, Attention
-from roofline.operations.contenders import FIRST_CALL_S
 from roofline.worker.prepared import SKIPPED, VENDOR_TOLERANCE, Entrant, PreparedCase, Rejection, unwatched, verdict
 
 CHECKED_SCORES = {"cpu": 2**24, "cuda": 2**28}
@@ -131,35 +130,33 @@ RUN["numpy"] = Numpy.apply
 """Contenders, as run(q, k, v, causal), which torch's autograd differentiates."""
 
 
-class Contender:
-    """One of `RUN` with its operands. Calls return the tensors that their part computes."""
+def call_of(run: Callable, case: Attention, tensors: list[Tensor]) -> Callable[[], tuple[Tensor, ...]]:
+    """A call of one of `RUN` on `operands`. It returns the tensors that the part of the case computes; for a backward
+    pass it goes through a graph that is made once."""
+    *inputs, grad = tensors
+    leaves = [tensor.detach().requires_grad_() for tensor in inputs]
 
-    def __init__(self, name: str, causal: bool, q: Tensor, k: Tensor, v: Tensor, grad: Tensor):
-        self.operands = tuple(t.detach().requires_grad_() for t in (q, k, v))
-        self.grad = grad
-        self.run = RUN[name]
-        self.causal = causal
+    def forward() -> tuple[Tensor]:
+        return (run(*leaves, case.mask == "causal"),)
 
-    def forward(self) -> tuple[Tensor]:
-        return (self.run(*self.operands, self.causal),)
+    if case.part == "forward":
+        return forward
+    out = forward()
+    return lambda: torch.autograd.grad(out, leaves, grad, retain_graph=True)
 
-    def backward(self) -> Callable[[], tuple[Tensor, ...]]:
-        """A call of the backward pass alone, through a graph that is made once."""
-        out = self.forward()
-        return lambda: torch.autograd.grad(out, self.operands, self.grad, retain_graph=True)
 
-    def saved_bytes(self) -> int:
-        """The bytes of the tensors that a forward call keeps. Memory that several of them share counts once."""
-        kept = {}
+def saved_bytes(forward: Callable) -> int:
+    """The bytes of the tensors that a forward call keeps. Memory that several of them share counts once."""
+    kept = {}
 
-        def pack(tensor: Tensor) -> Tensor:
-            storage = tensor.untyped_storage()
-            kept[storage.data_ptr()] = storage.nbytes()
-            return tensor
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
 
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            self.forward()
-        return sum(kept.values())
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        forward()
+    return sum(kept.values())
 
 
 def with_peak(call: Callable, device: str, is_torch: bool) -> tuple[Any, int]:
@@ -172,17 +169,14 @@ def with_peak(call: Callable, device: str, is_torch: bool) -> tuple[Any, int]:
         result = call()
         torch.cuda.synchronize()
         return result, torch.cuda.max_memory_allocated() - before
-    if not is_torch:
-        tracemalloc.start()
-        result = call()
-        _, peak = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-        return result, peak
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        result = call()
-    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
-    changes = [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
-    return result, int(max(numpy.cumsum(changes), default=0))
+    if is_torch:
+        result, events = costs.profiled(call)
+        return result, max(accumulate(nbytes for _, nbytes in events))
+    tracemalloc.start()
+    result = call()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return result, peak
 
 
 class Runner(matmul.Runner):
@@ -191,48 +185,41 @@ class Runner(matmul.Runner):
     def prepare(self, case: Attention, names: list[str], first_call=unwatched) -> PreparedCase:
         device = self.options.device
         prepared = PreparedCase(case, CONTENDERS[device][0], device, first_call=first_call)
-        q, k, v, grad = operands(case, self.options)
-        right = reference(case, self.options)
-        limit = VENDOR_TOLERANCE[case.dtype]
-        is_causal = case.mask == "causal"
-        is_forward = case.part == "forward"
+        tensors = operands(case, self.options)
+        right = reference(case, tensors, CHECKED_SCORES[device])
         # An earlier process checked who is in, and timed it.
         is_known = bool(self.earlier.get(case.id, {}).get("medians_s"))
 
         def verdict_of(name: str, results: tuple, right: list[Tensor]) -> tuple[float, Rejection | None]:
-            error = worst([error_of(*pair) for pair in zip(results, right, strict=True)])
+            errors = [error_of(*pair) for pair in zip(results, right, strict=True)]
+            error = float(numpy.max(errors))
             where = first_nan(**dict(zip(RESULTS[case.part], results, strict=True)))
-            return error, verdict(name, error, case.dtype, limit, where)
-
-        def call_of(name: str, v: Tensor) -> Callable[[], tuple]:
-            contender = Contender(name, is_causal, q, k, v, grad)
-            return contender.forward if is_forward else contender.backward()
+            return error, verdict(name, error, case.dtype, VENDOR_TOLERANCE[case.dtype], where)
 
         def recheck(name: str) -> Rejection | None:
             """Check a call with -v: every result but the gradient of v changes its sign."""
+            q, k, v, grad = tensors
             of_minus = [*(-t for t in right[:2]), *right[2:]]
-            return verdict_of(name, call_of(name, -v)(), of_minus)[1]
+            return verdict_of(name, call_of(RUN[name], case, [q, k, -v, grad])(), of_minus)[1]
 
         def entrant(name: str) -> Entrant | Rejection:
             if lacking := why_not(name, case, self.options):
                 return Rejection(SKIPPED, f"{name}: {lacking}")
-            call = call_of(name, v)
+            call = call_of(RUN[name], case, tensors)
             entrant = Entrant(name, call, recheck=partial(recheck, name))
             if name in COMPILED:
                 call()  # the time and the memory of compiling are not those of a timed call
             if is_known:
                 return entrant
             results, entrant.facts["peak_bytes"] = with_peak(call, device, name != "numpy")
-            if is_forward:
-                entrant.facts["saved_bytes"] = Contender(name, is_causal, q, k, v, grad).saved_bytes()
+            if case.part == "forward":
+                entrant.facts["saved_bytes"] = saved_bytes(call)
                 entrant.facts["saved_formula_bytes"] = case.saved_bytes(scores=name in SCORED)
-            entrant.config = config(name, q, k, v, is_causal)
+            entrant.config = config(name, case, tensors)
             entrant.relative_error, refused = verdict_of(name, results, right)
             return refused or entrant
 
-        for name in self.with_baseline(prepared, names):
-            first_call_s = FIRST_CALL_S["compiled"] if name in COMPILED else None
-            prepared.enter(name, partial(entrant, name), first_call_s)
+        self.enter(prepared, names, entrant, dict.fromkeys(COMPILED, "compiled"))
         # Inputs stay: a backward call goes through a graph that is kept, and what it saved would no longer fit them.
         prepared.cache = "warm: one set of operands"
         return prepared
@@ -249,13 +236,14 @@ def why_not(name: str, case: Attention, options) -> str | None:
     return None
 
 
-def config(name: str, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> str:
+def config(name: str, case: Attention, tensors: list[Tensor]) -> str:
     """The library of a contender with its version, and for `sdpa` the kernels that it chooses."""
     if name == "numpy":
         return f"numpy {numpy.__version__}"
     chosen = ""
     if name == "sdpa":
-        chosen = f", {SDPBackend(torch._fused_sdp_choice(q, k, v, is_causal=causal)).name.lower()}"
+        backend = torch._fused_sdp_choice(*tensors[:3], is_causal=case.mask == "causal")
+        chosen = f", {SDPBackend(backend).name.lower()}"
     return f"torch {torch.__version__}{chosen}"
 
 
@@ -270,21 +258,12 @@ def operands(case: Attention, options) -> list[Tensor]:
     return tensors
 
 
-def reference(case: Attention, options) -> list[Tensor]:
+def reference(case: Attention, tensors: list[Tensor], most_scores: int) -> list[Tensor]:
     """The results of a case's part in float64, out or the gradients, each [heads, m, width]: as many of the last heads
     as are compared."""
-    most = max(1, CHECKED_SCORES[options.device] // case.m**2)
-    heads = min(case.batch * case.heads, most)
-    parts = []
-    compared = [tensor.flatten(0, 1)[-heads:].double() for tensor in operands(case, options)]
-    for *inputs, grad in zip(*compared, strict=True):
-        q, k, v = (tensor.requires_grad_(case.part == "backward") for tensor in inputs)
-        out = eager(q, k, v, case.mask == "causal")
-        if case.part == "forward":
-            parts.append([out])
-        else:
-            parts.append(torch.autograd.grad(out, (q, k, v), grad))
-    return [torch.stack(part) for part in zip(*parts, strict=True)]
+    heads = max(1, most_scores // case.m**2)
+    last = [tensor.flatten(0, 1)[-heads:].double() for tensor in tensors]
+    return [result.detach() for result in call_of(eager, case, last)()]
 
 
 def error_of(result: Tensor, right: Tensor) -> float:

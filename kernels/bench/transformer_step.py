@@ -14,11 +14,11 @@ from functools import partial
 
 import torch
 from torch import Tensor
+from torch.nn.utils import get_total_norm
 
 from kernels.bench import checks, costs, matmul
 from kernels.bench.transformer import Decoder
 from kernels.contract import reason
-from roofline.operations.contenders import FIRST_CALL_S
 from roofline.operations.transformer_step import CONTENDERS, MODES, VOCABULARY, TransformerStep
 from roofline.worker import device_errors
 from roofline.worker.ceilings import Probe
@@ -142,13 +142,11 @@ class Step:
         first_s = time.monotonic() - began
         right_loss, right = reference
         gradients = {}
-        off = size = 0.0
-        for (parameter, weight), exact in zip(trainer.model.named_parameters(), right, strict=True):
+        for parameter, weight in trainer.model.named_parameters():
             gradient = torch.zeros_like(weight) if weight.grad is None else weight.grad
             gradients[f"the gradient of {parameter}"] = gradient
-            off += (gradient - exact).square().sum()
-            size += exact.square().sum()
-        error = float((off / size).sqrt()) + abs(loss.item() / right_loss - 1)
+        differences = [gradient - exact for gradient, exact in zip(gradients.values(), right, strict=True)]
+        error = float(get_total_norm(differences) / get_total_norm(right)) + abs(loss.item() / right_loss - 1)
         where = checks.first_nan(**gradients) if math.isnan(error) else ""
         refused = verdict(name, error, self.case.dtype, TOLERANCE[self.case.dtype], where)
         self()
@@ -178,12 +176,11 @@ class Runner(matmul.Runner):
         prepared.is_guarded = False  # a mode sets the precision of all its calls
         prepared.facts = {"has_costs": True}
         prepared.cache = "as the call before left it; on a GPU a sample begins on an idle device, with its host's time"
-        names = self.with_baseline(prepared, names)
         needs = sum(case.memory.values())
         there = matmul.machine(options.device)["memory_bytes"]
         memory = f"needs {needs / 1e9:.1f} GB by formula, {there / 1e9:.1f} there"
         if needs > there:
-            prepared.rejected = {name: Rejection(SKIPPED, f"{name}: {memory}") for name in names}
+            self.enter(prepared, names, lambda name: Rejection(SKIPPED, f"{name}: {memory}"), {})
             return prepared
         trainer = Trainer(case, options)
         # Inputs stay: a step changes the weights itself.
@@ -213,9 +210,7 @@ class Runner(matmul.Runner):
                 costs=partial(costs.of_call, step),
             )
 
-        for name in names:
-            first_call_s = FIRST_CALL_S["compiled"] if name == "compiled" else None
-            prepared.enter(name, partial(entrant, name), first_call_s)
+        self.enter(prepared, names, entrant, {"compiled": "compiled"})
         return prepared
 
     def problem(self) -> str:

@@ -11,7 +11,8 @@ import torch
 import triton
 
 from kernels import hopper, inspect, tiled
-from kernels.inspect import Cubin, Finding, Job, compile_launch
+from kernels.inspect import Cubin, Finding, Job
+from kernels.machine.compile import compile_for
 from kernels.tiles import DTYPES, Config, table, triton_release
 
 FEW_ROWS = "decode", "decode_ring"
@@ -54,14 +55,14 @@ def broken_promises(jobs: list[Job]) -> dict[str, list[str]]:
 
 def counts_behind_a_barrier(job: Job) -> bool:
     """Look in Triton's IR: one that stands in the PTX alone, where the machine sees it, may be there by chance."""
-    ttgir = compile_launch(inspect.example(job), job.target).triton.asm["ttgir"]
+    ttgir = compile_for(job.target, inspect.example(job)).asm["ttgir"]
     steps = re.findall(r"tt\.store|\w+\.barrier|tt\.atomic_rmw", ttgir)
     return steps[steps.index("tt.atomic_rmw") - 1].endswith(".barrier")
 
 
 def gives_up_one_operand_first(job: Job) -> bool:
     """Look in the PTX, where Triton has cache policies."""
-    ptx = compile_launch(inspect.example(job), job.target).triton.asm["ptx"]
+    ptx = compile_for(job.target, inspect.example(job)).asm["ptx"]
     loads = [line for line in ptx.splitlines() if "cp.async.bulk.tensor" in line]
     hinted = ["L2::cache_hint" in line for line in loads]
     return triton_release() < (3, 9) or ("L2::evict_first" in ptx and any(hinted) and not all(hinted))
@@ -120,7 +121,7 @@ def spilled_by_masks() -> list[str]:
     for (target, entry), k in product(entries, (4104, 4112)):
         buffer = torch.empty((4096, 4112), dtype=DTYPES[entry.dtypes[0]])
         launch = tiled.prepare(buffer[:, :k], buffer[:, :k], buffer[:, :4096], entry.config)
-        spilled += [f"{target} {entry.config} K={k}"] * compile_launch(launch, target).cubin.spills
+        spilled += [f"{target} {entry.config} K={k}"] * inspect.cubin_of(compile_for(target, launch)).spills
     return spilled
 
 
@@ -147,7 +148,7 @@ def planted() -> list[list[str]]:
 def looks_of_a_poll() -> int:
     """Of one thread, without a barrier of all, in the kernel that waits for flags."""
     job = next(job for job in inspect.jobs(["flagged"]) if job.dtype == "bf16")
-    return compile_launch(inspect.example(job), job.target).triton.asm["ptx"].count("ld.relaxed.sys.global")
+    return compile_for(job.target, inspect.example(job)).asm["ptx"].count("ld.relaxed.sys.global")
 
 
 def test_a_flag_is_polled_where_triton_can(elsewhere):
