@@ -13,7 +13,6 @@ torch.mm in host time: each call makes a dozen values of C.
 import ctypes
 import math
 from functools import cache, cached_property, lru_cache
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -48,25 +47,8 @@ class Candidate(ctypes.Structure):
         ("algorithm", ctypes.c_uint64 * 8),
         ("workspace_bytes", ctypes.c_size_t),
         ("status", ctypes.c_int),
-        ("waves", ctypes.c_float),
-        ("reserved", ctypes.c_int * 4),
+        ("others", ctypes.c_int * 5),
     )
-
-
-class Layout(NamedTuple):
-    """The properties of x[M, K], w[N, K] and out[M, N] that the heuristics look at."""
-
-    m: int
-    n: int
-    k: int
-    dtype: torch.dtype
-    scaled: str
-    """The name of the dtype by `kernels.contract.dtype_name`, which tells scales by row from those by block."""
-    strides: tuple[int, int, int]
-    """Elements from row to row of x, w and out."""
-    alignment: int
-    """Bytes to which all three are aligned."""
-    device: int
 
 
 @cache
@@ -117,20 +99,31 @@ class Plan:
     M].
     """
 
-    def __init__(self, layout: Layout):
-        m = layout.m
-        n = layout.n
-        k = layout.k
-        x_stride, w_stride, out_stride = layout.strides
-        self.layout = layout
+    def __init__(
+        self,
+        sizes: tuple[int, ...],
+        strides: tuple[int, ...],
+        dtype: torch.dtype,
+        scaled: str,
+        alignment: int,
+        device: int,
+    ):
+        """`sizes` are M, N and K. `strides` are elements from row to row of x, w and out, all three aligned to
+        `alignment` bytes. `scaled` is the name of the dtype by `kernels.contract.dtype_name`, which tells scales by row
+        from those by block."""
+        m, n, k = sizes
+        x_stride, w_stride, out_stride = strides
+        self.sizes = sizes
+        self.alignment = alignment
+        self.device = device
         self.operation = made("cublasLtMatmulDescCreate", COMPUTE_32F, REAL_32F)
-        self.w = matrix(k, n, w_stride, layout.dtype)
-        self.x = matrix(k, m, x_stride, layout.dtype)
-        self.out = matrix(n, m, out_stride, result_dtype(layout.dtype))
+        self.w = matrix(k, n, w_stride, dtype)
+        self.x = matrix(k, m, x_stride, dtype)
+        self.out = matrix(n, m, out_stride, result_dtype(dtype))
         self._set(DESC_TRANSA, ctypes.c_int32(TRANSPOSED))
-        for name, mode in SCALE_MODES.get(layout.scaled, {}).items():
+        for name, mode in SCALE_MODES.get(scaled, {}).items():
             self._set(SCALE_MODE[name], ctypes.c_int32(mode))
-        if layout.scaled == "fp8":  # as in torch's own call
+        if scaled == "fp8":  # as in torch's own call
             self._set(DESC_FAST_ACCUM, ctypes.c_int8(1))
 
     def _set(self, number: int, value) -> None:
@@ -150,12 +143,12 @@ class Plan:
         preference = made("cublasLtMatmulPreferenceCreate")
         set_attribute("MatmulPreference", preference, MAX_WORKSPACE, ctypes.c_size_t(WORKSPACE_BYTES))
         for attribute in MIN_ALIGNMENTS:
-            set_attribute("MatmulPreference", preference, attribute, ctypes.c_uint32(self.layout.alignment))
+            set_attribute("MatmulPreference", preference, attribute, ctypes.c_uint32(self.alignment))
         results = (Candidate * CANDIDATES)()
         count = ctypes.c_int()
         call(
             "cublasLtMatmulAlgoGetHeuristic",
-            context(self.layout.device),
+            context(self.device),
             self.operation,
             self.w,
             self.x,
@@ -169,7 +162,7 @@ class Plan:
         call("cublasLtMatmulPreferenceDestroy", preference)
         able = [candidate for candidate in results[: count.value] if not candidate.status]
         if not able:
-            raise ValueError(f"cuBLASLt has no candidate for {self.layout}; take 'cublas'")
+            raise ValueError(f"cuBLASLt has no candidate for M, N, K = {self.sizes}; take 'cublas'")
         return able
 
     def run(self, number: int, x: Tensor, w: Tensor, out: Tensor) -> None:
@@ -181,7 +174,7 @@ class Plan:
         w_at, x_at, out_at, space_at = (ctypes.c_void_p(tensor.data_ptr()) for tensor in (w, x, out, space))
         call(
             "cublasLtMatmul",
-            context(self.layout.device),
+            context(self.device),
             self.operation,
             ctypes.byref(one),
             w_at,
@@ -205,19 +198,10 @@ made_plan = lru_cache(maxsize=1024)(Plan)
 
 def plan_for(x: Tensor, w: Tensor, out: Tensor, scales: Scales | None) -> Plan:
     """The plan for operands, which is kept for others of the same layout."""
-    operands = x, w, out
-    plan = made_plan(
-        Layout(
-            m=len(x),
-            n=len(w),
-            k=x.shape[1],
-            dtype=x.dtype,
-            scaled=dtype_name(x, w, scales),
-            strides=tuple(matrix.stride(0) for matrix in operands),
-            alignment=math.gcd(MOST_ALIGNED, *(matrix.data_ptr() for matrix in operands)),
-            device=x.device.index or 0,
-        )
-    )
+    sizes = len(x), len(w), x.shape[1]
+    strides = x.stride(0), w.stride(0), out.stride(0)
+    alignment = math.gcd(MOST_ALIGNED, x.data_ptr(), w.data_ptr(), out.data_ptr())
+    plan = made_plan(sizes, strides, x.dtype, dtype_name(x, w, scales), alignment, x.device.index or 0)
     plan.set_scales(scales)
     return plan
 

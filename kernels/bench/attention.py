@@ -18,7 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from kernels import vendor
 from kernels.bench import costs, matmul
-from kernels.bench.checks import first_nan
+from kernels.bench.checks import first_nan, worst
 from kernels.tiles import DTYPES
 from roofline.operations.attention import COMPILED, CONTENDERS, Attention
 from roofline.worker.prepared import SKIPPED, VENDOR_TOLERANCE, Entrant, PreparedCase, Rejection, unwatched, verdict
@@ -192,7 +192,7 @@ class Runner(matmul.Runner):
 
         def verdict_of(name: str, results: tuple, right: list[Tensor]) -> tuple[float, Rejection | None]:
             errors = [error_of(*pair) for pair in zip(results, right, strict=True)]
-            error = float(numpy.max(errors))
+            error = worst(errors)
             where = first_nan(**dict(zip(RESULTS[case.part], results, strict=True)))
             return error, verdict(name, error, case.dtype, VENDOR_TOLERANCE[case.dtype], where)
 

@@ -209,7 +209,7 @@ class Runner(matmul.Runner):
             facts = {"multiplied_by": MULTIPLIED_BY[name]} if name in MULTIPLIED_BY else {}
             look = partial(rotation.look, limit, by_turns)
             error, refused = check()
-            call = checks.Rotated(run, rotation)
+            call = rotation.rotated(run)
             return refused or Entrant(name, call, "", config(name), error, facts, lambda: check()[1], look=look)
 
         self.enter(prepared, names, entrant, dict.fromkeys(LONGEST_FIRST_CALL, "compiled"))
@@ -225,7 +225,7 @@ def parts(contenders: list[str], rotation: Rotation) -> dict[str, Entrant]:
     for by in dict.fromkeys(MULTIPLIED_BY[name] for name in contenders if name in MULTIPLIED_BY):
         for half, run in HALVES.items():
             name = f"{half}_{by}"
-            call = checks.Rotated(partial(run, MULTIPLY[by]), rotation)
+            call = rotation.rotated(partial(run, MULTIPLY[by]))
             entrants[name] = Entrant(name, call, PART, f"{half} alone", facts={"multiplied_by": by})
     return entrants
 

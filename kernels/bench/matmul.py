@@ -93,7 +93,7 @@ class Runner(runner.Runner):
             facts = {f"of_{contender.kind}": True} if contender.kind in ("user", "library") else {}
             look = partial(rotation.look, limit)
             error, refused = check()
-            call = checks.Rotated(run, rotation)
+            call = rotation.rotated(run)
             return refused or Entrant(name, call, "", config, error, facts, lambda: check()[1], look=look)
 
         kinds = {name: contender.first_call for name, contender in contenders.items()}
@@ -203,14 +203,16 @@ def operands(case: Matmul, options) -> list[tuple]:
         wanted = SETS_OF_FEW_ROWS if other.m <= FEW_ROWS else 2
         return max(2, min(max(least, wanted), int(most_bytes // other.work.device_bytes)))
 
-    same = [other for other in sweep(options) if other.dtype == case.dtype]
-    cases = [other for other in same if sets(other) * other.work.device_bytes <= room]
+    cases = []
+    for other in sweep(options):
+        if other.dtype == case.dtype and sets(other) * other.work.device_bytes <= room:
+            cases.append(other)
     pool = _pool
     if case not in cases:
         cases = [case]
         pool = _pool.__wrapped__  # not kept for others
     shapes = {}
-    for other in (case, *cases):
+    for other in cases:
         shapes[other] = (other.m, other.k), (other.n, other.k), (other.m, other.n)
 
     def elements(number: int) -> int:
@@ -300,9 +302,7 @@ def probes(options) -> list[Probe]:
         w = torch.randn(n, k, device=device).to(DTYPES[dtype])
         operands = [x, w, empty_out(x, w)]
         if x.dtype == FP8:  # by row, also where the dtype has scales by block: it is the chip's roof
-            x_scales = torch.ones((m, 1), device=device)
-            w_scales = torch.ones((1, n), device=device)
-            operands.append((x_scales, w_scales))
+            operands.append([scales.fill_(1) for scales in empty_scales(x, w, by_block=False)])
         for contender in contenders:
             if "matmul" in contender.probes:
                 calls.append(_probe("matmul", contender, f"{m}x{n}x{k}", 2 * m * n * k, [operands], dtype))

@@ -4,10 +4,9 @@ Contenders share weights and optimizer, so that a model fits that takes more tha
 the same first weights.
 """
 
-import math
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
@@ -39,7 +38,7 @@ compiled."""
 def multiplying(mode: str) -> Iterator[None]:
     """Let fp32 matmuls multiply in TF32 inside, in the mode `tf32`, and in fp32 in any other."""
     flags = torch.backends.cuda.matmul
-    before = torch.backends.cuda.matmul.allow_tf32
+    before = flags.allow_tf32
     flags.allow_tf32 = mode == "tf32"
     try:
         yield
@@ -107,8 +106,7 @@ class Step:
             pass
 
     def loss(self) -> Tensor:
-        lower = torch.autocast(self.trainer.device, torch.bfloat16) if self.case.dtype == "bf16" else nullcontext()
-        with lower:
+        with torch.autocast(self.trainer.device, torch.bfloat16, enabled=self.case.dtype == "bf16"):
             return self.run(self.trainer.model, *self.trainer.batch)
 
     def phases(self) -> Iterator[str]:
@@ -147,7 +145,7 @@ class Step:
             gradients[f"the gradient of {parameter}"] = gradient
         differences = [gradient - exact for gradient, exact in zip(gradients.values(), right, strict=True)]
         error = float(get_total_norm(differences) / get_total_norm(right)) + abs(loss.item() / right_loss - 1)
-        where = checks.first_nan(**gradients) if math.isnan(error) else ""
+        where = checks.first_nan(**gradients)
         refused = verdict(name, error, self.case.dtype, TOLERANCE[self.case.dtype], where)
         self()
         return error, refused or self.check_again(name, right_loss), first_s
