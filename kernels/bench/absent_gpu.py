@@ -100,7 +100,7 @@ def install(chip: chips.Chip, launches: Launches) -> None:
     properties.total_memory = chip.memory_bytes
     Event.elapsed_time = lambda event, other: 0.0
     KernelLaunch.run = lambda launch, on: launches.take(launch)
-    checks.reference_sums = lambda x, w: 0
+    checks.reference_sums = lambda *operands: 0
     checks.error_of = attention.error_of = lambda *results: 0.0
     triton.knobs.compilation.listener = launches.note
     no_memory = NoMemory()

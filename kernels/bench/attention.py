@@ -54,9 +54,9 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
 
 
-def cudnn(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+def cudnn(*inputs) -> Tensor:
     with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-        return sdpa(q, k, v, causal)
+        return sdpa(*inputs)
 
 
 def compile_kept(function: Callable) -> Callable:
@@ -65,8 +65,8 @@ def compile_kept(function: Callable) -> Callable:
     return vendor.compiled(function)
 
 
-def compiled(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
-    return compile_kept(eager)(q, k, v, causal)
+def compiled(*inputs) -> Tensor:
+    return compile_kept(eager)(*inputs)
 
 
 def flex(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
@@ -83,10 +83,10 @@ def _block_mask(m: int, device: torch.device):
     return create_block_mask(lambda batch, head, row, key: row >= key, None, None, m, m, device=device)
 
 
-def flash(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+def flash(*inputs) -> Tensor:
     from kernels.attention import attention
 
-    return attention(q, k, v, causal)
+    return attention(*inputs)
 
 
 class Numpy(torch.autograd.Function):

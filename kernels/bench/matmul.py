@@ -159,8 +159,7 @@ def limit_of(contender, dtype: str) -> float:
     """The largest relative error at which a result of `contender` is right."""
     if contender.kind in ("vendor", "library"):
         return VENDOR_TOLERANCE[dtype]
-    declared = contender.tolerance or getattr(contender.load(), "tolerance", None)
-    return declared or TOLERANCE[dtype]
+    return getattr(contender.load(), "tolerance", None) or TOLERANCE[dtype]
 
 
 def why_not(contender, options, operands: tuple) -> str | None:
@@ -267,9 +266,8 @@ def scales_of(x: Tensor, w: Tensor, by_block: bool, generator: torch.Generator) 
     return scales
 
 
-@cache  # each shape asks for each other one, and a description looks up the version of every package
-def machine(device: str) -> dict:
-    return describe(device)
+machine = cache(describe)
+"""What `describe` says. Each shape asks for each other one, and a description looks up the version of every package."""
 
 
 def cache_bytes(device: str) -> int:
