@@ -84,8 +84,8 @@ def leave_out(tree: Path) -> None:
 
 def dry_run(environment: dict[str, str], *arguments: str) -> None:
     """Go through a run on each chip, by the Triton of `environment`. Raises ValueError where one fails."""
-    of_triton = {name for name in os.environ if name.startswith("TRITON_")}  # some of them change the key
-    inherited = {name: value for name, value in os.environ.items() if name not in of_triton}
+    # Some variables of Triton change the key.
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("TRITON_")}
     paths = {"PYTHONPATH": f"{environment['PYTHONPATH']}{os.pathsep}{ROOT}", "PYTHONDONTWRITEBYTECODE": "1"}
     for chip in CHIPS:
         command = [sys.executable, "-m", "kernels.bench.dry_run", "--chip", chip, *arguments]

@@ -251,11 +251,8 @@ def operands(case: Attention, options) -> list[Tensor]:
     """q, k, v and the gradient of out, each [batch, heads, m, width], of normal values."""
     numbers = torch.Generator(options.device).manual_seed(options.seed)
     shape = case.batch, case.heads, case.m, case.width
-    tensors = []
-    for _ in range(4):
-        normal = torch.randn(shape, generator=numbers, device=options.device)
-        tensors.append(normal.to(DTYPES[case.dtype]))
-    return tensors
+    dtype = DTYPES[case.dtype]
+    return [torch.randn(shape, generator=numbers, device=options.device).to(dtype) for _ in range(4)]
 
 
 def reference(case: Attention, tensors: list[Tensor], most_scores: int) -> list[Tensor]:

@@ -95,7 +95,6 @@ class Step:
     def __init__(self, trainer: Trainer, *, is_compiled: bool):
         self.trainer = trainer
         self.case = trainer.case
-        self.is_compiled = is_compiled
         self.run = loss_of
         if is_compiled:
             torch._dynamo.config.recompile_limit = 64  # by size and mode; beyond it raises, since the graph is full
@@ -185,7 +184,8 @@ class Runner(matmul.Runner):
         reference = trainer.reference()
 
         def entrant(name: str) -> Entrant | Rejection:
-            step = Step(trainer, is_compiled=name == "compiled")
+            is_compiled = name == "compiled"
+            step = Step(trainer, is_compiled=is_compiled)
             try:
                 error, refused, first_s = step.check(name, reference)
             except Exception as error:
@@ -193,7 +193,7 @@ class Runner(matmul.Runner):
                     raise
                 return Rejection(SKIPPED, f"{name}: out of memory: {memory}")
             facts = {"saved_formula_bytes": case.memory["activations"]}
-            if step.is_compiled:
+            if is_compiled:
                 earlier = self.earlier.get(case.id, {}).get("facts", {}).get("first_call_s")
                 first_s = earlier or FIRST_S.setdefault(replace(case, part="step"), first_s)
                 facts["compile_s"] = first_s
