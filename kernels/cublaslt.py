@@ -132,9 +132,8 @@ class Plan:
     def set_scales(self, scales: Scales | None) -> None:
         """Set the pointers to the scales of fp8. The heuristics want to know that there are such."""
         if scales:
-            x_scales, w_scales = scales
-            self._set(SCALE_POINTER["x"], ctypes.c_void_p(x_scales.data_ptr()))
-            self._set(SCALE_POINTER["w"], ctypes.c_void_p(w_scales.data_ptr()))
+            for name, factors in zip(("x", "w"), scales, strict=True):
+                self._set(SCALE_POINTER[name], ctypes.c_void_p(factors.data_ptr()))
 
     @cached_property
     def candidates(self) -> list[Candidate]:

@@ -16,7 +16,6 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
-from pathlib import Path
 
 import triton
 from triton.backends.nvidia.compiler import get_ptxas, sm_arch_from_capability
@@ -37,8 +36,6 @@ MODELLED = {"flatten": {"flatten": True}, "gang": {"shared_waves": 1}}
 
 REGISTER_COUNTS = "CONSUMER_REGISTERS", "PRODUCER_REGISTERS"
 """Arguments of a kernel whose warps are specialised: registers a thread that setmaxnreg must give them."""
-
-TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 
 SERIALISED = re.compile(r"\(C751[0-4]\).* serialized due to .*")
 """A line of ptxas's log: "(C7511) Potential Performance Loss: wgmma.mma_async instructions are serialized due to
@@ -132,7 +129,8 @@ def _mma(opcodes: Counter) -> dict[str, int]:
 
 
 def _tool(name: str, *arguments: str) -> str:
-    return subprocess.run([TOOLS / name, *arguments], check=True, capture_output=True, text=True).stdout
+    program = getattr(triton.knobs.nvidia, name).path
+    return subprocess.run([program, *arguments], check=True, capture_output=True, text=True).stdout
 
 
 @dataclass(frozen=True)

@@ -41,8 +41,7 @@ class NoMemory(TorchFunctionMode):
         is_absent = isinstance(tensor, torch.Tensor) and torch.Tensor.is_meta.__get__(tensor)
         if name == "__get__" and is_absent:
             stands_in = {"device": torch.device("cuda", 0), "is_cuda": True}
-            attribute = function.__self__.__name__
-            return stands_in[attribute] if attribute in stands_in else function(*args)
+            return stands_in.get(function.__self__.__name__) or function(*args)
         if name == "data_ptr" and is_absent:
             return ADDRESS + tensor.storage_offset() * tensor.element_size()
         if name in READS and is_absent:

@@ -5,7 +5,7 @@ the same first weights.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
@@ -216,16 +216,9 @@ class Runner(matmul.Runner):
 
     def probes(self) -> list[Probe]:
         """The probes of matmuls in fp32 and bf16. Those in fp32 are there once more in TF32, which has another roof."""
-
-        def by_tf32(call: Callable) -> None:
-            with multiplying("tf32"):
-                call()
-
-        modes = MODES[self.options.device]
-        dtypes = tuple(mode for mode in modes if mode != "tf32")
-        probes = matmul.probes(replace(self.options, dtypes=dtypes))
-        for probe in list(probes):
-            if "tf32" in modes and probe.dtype == "fp32":
-                call = partial(by_tf32, probe.call)
+        probes = matmul.probes(replace(self.options, dtypes=("fp32", "bf16")))
+        if "tf32" in MODES[self.options.device]:
+            for probe in [probe for probe in probes if probe.dtype == "fp32"]:
+                call = multiplying("tf32")(probe.call)
                 probes.append(replace(probe, dtype="tf32", call=call, why_not=lambda: None))
         return probes
