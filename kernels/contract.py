@@ -160,13 +160,10 @@ def empty_scales(x: Tensor, w: Tensor, by_block: bool) -> Scales:
     """New scales for x and w, by block or by row."""
     (m, k) = x.shape
     n = len(w)
+    of_x, of_w = (1, m), (1, n)
     if by_block:
-        x_scales = x.new_empty((blocks_of(k), m), dtype=torch.float32).T
-        of_w = (blocks_of(n), blocks_of(k))
-    else:
-        x_scales = x.new_empty((m, 1), dtype=torch.float32)
-        of_w = (1, n)
-    return x_scales, x.new_empty(of_w, dtype=torch.float32)
+        of_x, of_w = (blocks_of(k), m), (blocks_of(n), blocks_of(k))
+    return x.new_empty(of_x, dtype=torch.float32).T, x.new_empty(of_w, dtype=torch.float32)
 
 
 def scale_arguments(scales: Scales | None) -> dict[str, Tensor | None]:

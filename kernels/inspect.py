@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
+from typing import Any
 
 import triton
 from triton.backends.nvidia.compiler import get_ptxas, sm_arch_from_capability
@@ -60,6 +61,10 @@ class Cubin:
     @property
     def spills(self) -> bool:
         return bool(self.stack_bytes or self.local_accesses)
+
+    @property
+    def instruction(self) -> str:
+        return "+".join(sorted(self.mma)) or "none"
 
 
 def cubin_of(kernel: CompiledKernel) -> Cubin:
@@ -151,67 +156,55 @@ class Job:
 
 @dataclass(frozen=True)
 class Finding:
-    """A job and what came out: a cubin, or the compiler's error. Sound when `problems()` is empty."""
+    """A job and what came out."""
 
     job: Job
     cubin: Cubin | None
-    error: str | None = None
-    num_warps: int = 4
-    register_counts: tuple[int, ...] = ()
-    """Registers a thread that setmaxnreg must give the consumers and the producer, if the warps are specialised."""
-    serialised: tuple[str, ...] = ()
-    """Lines of ptxas's log."""
+    problems: list[str]
+    """Each broken promise in a sentence: value, limit, way out; or the compiler's error. Sound when there is none."""
 
-    @property
-    def mma(self) -> str:
-        return "+".join(sorted(self.cubin.mma)) or "none" if self.cubin else "-"
 
-    def problems(self) -> list[str]:
-        """Each broken promise in a sentence: value, limit, way out."""
-        cubin = self.cubin
-        if cubin is None:
-            return [f"does not compile: {self.error}"]
-        job = self.job
-        most_registers = SM_REGISTERS
-        most_bytes = job.shared_limit_bytes
-        beside = ""
-        if job.kernel in BESIDE_LINK:
-            most_registers, bytes_left = room()
-            most_bytes = min(most_bytes, bytes_left)
-            beside = " beside the copier"
-        problems = []
-        if cubin.spills:
-            problems.append(
-                f"spills: {cubin.stack_bytes} bytes of stack, {cubin.local_accesses} local accesses, 0 allowed; "
-                "take more warps or a smaller tile"
-            )
-        if cubin.shared_bytes > most_bytes:
-            problems.append(
-                f"needs {cubin.shared_bytes} bytes of shared memory, limit {most_bytes}{beside}; "
-                "take fewer stages or subtile the epilogue"
-            )
-        registers = allotted(cubin.registers, self.num_warps)
-        if registers > most_registers:
-            problems.append(
-                f"holds {registers} registers, {cubin.registers} a thread, limit {most_registers}{beside}; "
-                "take a smaller tile"
-            )
-        if job.mma and self.mma != job.mma:
-            problems.append(f"compiles to {self.mma}, declared is {job.mma}; change the tile or the declaration")
-        if job.mma and "wgmma" in self.mma and 1 not in cubin.wgmma_waits and job.kernel not in PROMOTED:
-            problems.append(
-                f"waits until {cubin.wgmma_waits or 'no'} wgmma groups are in flight, 1 is needed between stages; "
-                "look for what ptxas serialised"
-            )
-        if self.serialised:
-            problems.append(
-                f"ptxas serialises wgmma: {'; '.join(self.serialised)}; wait before sums are touched, or free registers"
-            )
-        if missing := sorted({*self.register_counts} - {*cubin.register_counts}):
-            problems.append(
-                f"sets register counts {cubin.register_counts}, {missing} is missing; look at worker_num_regs"
-            )
-        return problems
+def problems_of(job: Job, cubin: Cubin, args: dict[str, Any], serialised: Sequence[str]) -> list[str]:
+    """The broken promises of a launch with these arguments. `serialised` are lines of ptxas's log."""
+    most_registers = SM_REGISTERS
+    most_bytes = job.shared_limit_bytes
+    beside = ""
+    if job.kernel in BESIDE_LINK:
+        most_registers, bytes_left = room()
+        most_bytes = min(most_bytes, bytes_left)
+        beside = " beside the copier"
+    problems = []
+    if cubin.spills:
+        problems.append(
+            f"spills: {cubin.stack_bytes} bytes of stack, {cubin.local_accesses} local accesses, 0 allowed; "
+            "take more warps or a smaller tile"
+        )
+    if cubin.shared_bytes > most_bytes:
+        problems.append(
+            f"needs {cubin.shared_bytes} bytes of shared memory, limit {most_bytes}{beside}; "
+            "take fewer stages or subtile the epilogue"
+        )
+    registers = allotted(cubin.registers, args.get("num_warps", 4))
+    if registers > most_registers:
+        problems.append(
+            f"holds {registers} registers, {cubin.registers} a thread, limit {most_registers}{beside}; "
+            "take a smaller tile"
+        )
+    if job.mma and cubin.instruction != job.mma:
+        problems.append(f"compiles to {cubin.instruction}, declared is {job.mma}; change the tile or the declaration")
+    if job.mma and "wgmma" in cubin.instruction and 1 not in cubin.wgmma_waits and job.kernel not in PROMOTED:
+        problems.append(
+            f"waits until {cubin.wgmma_waits or 'no'} wgmma groups are in flight, 1 is needed between stages; "
+            "look for what ptxas serialised"
+        )
+    if serialised:
+        problems.append(
+            f"ptxas serialises wgmma: {'; '.join(serialised)}; wait before sums are touched, or free registers"
+        )
+    asked = {args[name] for name in REGISTER_COUNTS if name in args}
+    if missing := sorted(asked - {*cubin.register_counts}):
+        problems.append(f"sets register counts {cubin.register_counts}, {missing} is missing; look at worker_num_regs")
+    return problems
 
 
 def jobs(kernels: Sequence[str] = ()) -> list[Job]:
@@ -245,11 +238,11 @@ def inspect(job: Job, launch: KernelLaunch | None = None) -> Finding:
     try:
         launch = launch or example(job)
         kernel = compile_for(job.target, launch)
-        registers = [launch.args[name] for name in REGISTER_COUNTS if name in launch.args]
-        warps = launch.args.get("num_warps", 4)
-        return Finding(job, cubin_of(kernel), None, warps, tuple(registers), serialised(kernel))
+        cubin = cubin_of(kernel)
+        return Finding(job, cubin, problems_of(job, cubin, launch.args, serialised(kernel)))
     except Exception as error:  # Triton raises RuntimeError, CompilationError, PTXASError and others here
-        return Finding(job, None, f"{type(error).__name__}: {error}".splitlines()[0])
+        first = f"{type(error).__name__}: {error}".splitlines()[0]
+        return Finding(job, None, [f"does not compile: {first}"])
 
 
 def inspect_user(place: str, shape: tuple[int, int, int], dtype: str) -> list[Finding]:
@@ -286,9 +279,9 @@ def as_text(findings: Sequence[Finding]) -> str:
         row = {"kernel": job.kernel, "target": f"sm_{job.target}", "config": job.config, "dtype": job.dtype}
         if finding.cubin:
             row |= asdict(finding.cubin)
-        broken = finding.problems()
-        rows.append(row | {"mma": finding.mma, "expected": job.mma or "-", "verdict": "BAD" if broken else "ok"})
-        problems += [f"{job} {job.dtype}: {problem}" for problem in broken]
+            row["mma"] = finding.cubin.instruction
+        rows.append(row | {"expected": job.mma or "-", "verdict": "BAD" if finding.problems else "ok"})
+        problems += [f"{job} {job.dtype}: {problem}" for problem in finding.problems]
     bad = sum(row["verdict"] == "BAD" for row in rows)
     table = pandas.DataFrame(rows, dtype=object).to_string(index=False, na_rep="-")
     return "\n".join([table, *problems, f"triton {triton.__version__}: {len(findings)} compiled, {bad} bad"])
@@ -312,7 +305,7 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(str(error))
     findings += inspect_all(jobs(kernels)) if kernels or not users else []
     print(as_text(findings))
-    return 1 if any(finding.problems() for finding in findings) else 0
+    return 1 if any(finding.problems for finding in findings) else 0
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ def broken_promises(jobs: list[Job]) -> dict[str, list[str]]:
             "counts behind a barrier of its own": job.kernel not in FEW_ROWS or counts_behind_a_barrier(job),
             "L2 gives up w first, and keeps x": job.kernel != "decode_ring" or gives_up_one_operand_first(job),
         }
-        if broken := finding.problems() + [promise for promise, is_kept in promises.items() if not is_kept]:
+        if broken := finding.problems + [promise for promise, is_kept in promises.items() if not is_kept]:
             by_job[f"{job.kernel} {job.target} {job.config} {job.dtype}"] = broken
     return by_job
 
@@ -142,7 +142,7 @@ PLANTED = {
 def planted() -> list[list[str]]:
     """Return the problems of each of `PLANTED`."""
     jobs = [Job("persistent", Config(128, 256, 64, **tile), "bf16", 90, 232_448, mma) for tile, mma in PLANTED.values()]
-    return [inspect.inspect(job).problems() for job in jobs]
+    return [inspect.inspect(job).problems for job in jobs]
 
 
 def looks_of_a_poll() -> int:
@@ -181,9 +181,8 @@ CONFIG = replace(table("sm90").entries[-1].config, num_warps=8)
     ],
 )  # fmt: skip
 def test_problems_of_what_compiles(kernel, cubin, asked, problems):
-    sentences = Finding(
-        Job(kernel, CONFIG, "bf16", 90, 232_448, "wgmma"), cubin, None, CONFIG.num_warps, asked
-    ).problems()
+    args = {"num_warps": CONFIG.num_warps} | dict(zip(inspect.REGISTER_COUNTS, asked, strict=False))
+    sentences = inspect.problems_of(Job(kernel, CONFIG, "bf16", 90, 232_448, "wgmma"), cubin, args, ())
     assert len(sentences) == len(problems)
     assert all(problem in sentence for problem, sentence in zip(problems, sentences, strict=True)), sentences
 
@@ -213,7 +212,8 @@ def test_bad_input_is_one_line_and_exit_code_2(monkeypatch, capsys):
 
 def test_the_table_has_a_line_for_each_finding_and_its_problems_below():
     job = Job("tiled", Config(64, 64, 32, 4, 2), "fp32", 90, 232_448, "fma")
-    text = inspect.as_text([Finding(job, Cubin(128, 0, 0, 1024, {"fma": 9}, 0, 0)), Finding(job, None, "no")])
+    cubin = Cubin(128, 0, 0, 1024, {"fma": 9}, 0, 0)
+    text = inspect.as_text([Finding(job, cubin, []), Finding(job, None, ["does not compile: no"])])
     _, fine, bad, problem, last = text.splitlines()
     assert fine.split()[6:] == ["fp32", "128", "0", "0", "1024", "fma", "0", "0", "()", "()", "fma", "ok"]
     assert bad.endswith("BAD")
