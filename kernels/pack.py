@@ -101,23 +101,17 @@ def fill(tree: Path) -> None:
 
 
 def archive(tree: Path, path: Path) -> int:
-    """Write all of `tree` to `path`. Returns the bytes of the archive.
+    """Write all of `tree` to `path`, without owners and times. Returns the bytes of the archive.
 
     Raises ValueError where they are too many.
     """
+    nobody = dict(uid=0, gid=0, uname="", gname="", mtime=0)
     with lzma.open(path, "wb", filters=FILTERS) as file, tarfile.open(fileobj=file, mode="w|") as tar:
-        tar.add(tree, ".", filter=anonymous)
+        tar.add(tree, ".", filter=lambda member: member.replace(**nobody, deep=False))
     size = path.stat().st_size
     if size > LIMIT_BYTES:
         raise ValueError(f"{path} has {size:,} bytes, the limit is {LIMIT_BYTES:,}: leave more out in kernels/pack.py")
     return size
-
-
-def anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """`member` without its owner and its time."""
-    member.uid = member.gid = member.mtime = 0
-    member.uname = member.gname = ""
-    return member
 
 
 def pack(version: str, out: Path) -> Path:

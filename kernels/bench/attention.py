@@ -7,7 +7,6 @@ import math
 import tracemalloc
 from collections.abc import Callable
 from functools import cache, partial
-from itertools import accumulate
 from typing import Any
 
 import numpy
@@ -96,7 +95,7 @@ class Numpy(torch.autograd.Function):
     def forward(ctx, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
         keys = k.detach().numpy()
         values = v.detach().numpy()
-        scores = (q.detach().numpy() * scale_of(q)) @ keys.swapaxes(-1, -2)
+        scores = (q.detach().numpy() * q.shape[-1] ** -0.5) @ keys.swapaxes(-1, -2)
         masks = []
         if causal:
             masks = [_later(q.shape[-2], q.device)]
@@ -114,15 +113,11 @@ class Numpy(torch.autograd.Function):
         scores_grad = out_grad @ v.swapaxes(-1, -2)
         scores_grad -= (scores_grad * p).sum(-1, keepdims=True)
         scores_grad *= p
-        scores_grad *= scale_of(q)
+        scores_grad *= q.shape[-1] ** -0.5
         q_grad = scores_grad @ k
         k_grad = scores_grad.swapaxes(-1, -2) @ q
         v_grad = p.swapaxes(-1, -2) @ out_grad
         return *map(torch.from_numpy, (q_grad, k_grad, v_grad)), None
-
-
-def scale_of(q) -> numpy.float32:
-    return numpy.float32(q.shape[-1] ** -0.5)
 
 
 RUN = {function.__name__: function for function in (sdpa, cudnn, eager, compiled, flex, flash)}
@@ -170,8 +165,8 @@ def with_peak(call: Callable, device: str, is_torch: bool) -> tuple[Any, int]:
         torch.cuda.synchronize()
         return result, torch.cuda.max_memory_allocated() - before
     if is_torch:
-        result, events = costs.profiled(call)
-        return result, max(accumulate(nbytes for _, nbytes in events))
+        result, _, points = costs.profiled(call)
+        return result, max(points)
     tracemalloc.start()
     result = call()
     _, peak = tracemalloc.get_traced_memory()

@@ -102,34 +102,31 @@ def _bytes(tensors: Iterable[Tensor]) -> int:
     return sum(tensor.nbytes for tensor in tensors)
 
 
-def profiled(call: Callable[[], Any]) -> tuple[Any, list[tuple[str, int]]]:
-    """What `call` returns, and the events of torch's profiler on a CPU while it ran: of each the name, and the bytes
-    that it allocated, below 0 where it let go of them."""
+def profiled(call: Callable[[], Any]) -> tuple[Any, list[str], list[int]]:
+    """What `call` returns; the names of the events of torch's profiler on a CPU while it ran; and the bytes after each
+    of them, beyond those at its start."""
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         result = call()
     events = sorted(profiler.profiler.kineto_results.events(), key=lambda event: event.start_ns())
-    return result, [(event.name(), event.nbytes()) for event in events]
+    return result, [event.name() for event in events], list(accumulate(event.nbytes() for event in events))
 
 
 def memory(step) -> dict[str, list[int]]:
     """{phase: bytes beyond those at the start of a call}, after each event of the profiler, or on a GPU after each
     allocation and release."""
-    ends = {}
     if step.trainer.device == "cpu":
 
         def marked() -> list[str]:
-            names = []
+            phases = []
             for phase in step.phases():
                 with record_function(phase):
-                    names.append(phase)
-            return names
+                    phases.append(phase)
+            return phases
 
-        phases, events = profiled(marked)
-        points = list(accumulate(nbytes for _, nbytes in events))
-        for number, (name, _) in enumerate(events):
-            if name in phases:
-                ends[name] = number
+        phases, events, points = profiled(marked)
+        ends = {phase: events.index(phase) for phase in phases}
     else:
+        ends = {}
         torch.cuda.memory._record_memory_history("all", context=None)
         try:
             for phase in step.phases():

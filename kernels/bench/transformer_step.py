@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils import get_total_norm
 
+from kernels import vendor
 from kernels.bench import checks, costs, matmul
 from kernels.bench.transformer import Decoder
 from kernels.contract import reason
@@ -95,10 +96,7 @@ class Step:
     def __init__(self, trainer: Trainer, *, is_compiled: bool):
         self.trainer = trainer
         self.case = trainer.case
-        self.run = loss_of
-        if is_compiled:
-            torch._dynamo.config.recompile_limit = 64  # by size and mode; beyond it raises, since the graph is full
-            self.run = torch.compile(loss_of, dynamic=False, fullgraph=True)
+        self.run = vendor.compiled(loss_of, fullgraph=True) if is_compiled else loss_of
 
     def __call__(self) -> None:
         for _ in self.phases():
