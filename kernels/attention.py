@@ -199,10 +199,11 @@ def launch(direction: str, tensors: dict[str, Tensor], causal: bool, tma: bool |
     args = tensors | blocks | dict(scale=width**-0.5, L=length, heads=batch * heads)
     args |= dict(WIDTH=width, TMA=tma, EVEN=length % max(block_m, block_n) == 0, CAUSAL=causal)
     args["GROUP"] = max(1, L2_BYTES // (2 * length * width * q.element_size()))
-    for name in [name for name in tensors if tma and name.endswith("_of")]:
-        box = [1, block_n if name in ("k_of", "v_of", "dk_of", "dv_of") else block_m, width]
-        strides = [length * width, width, 1]
-        args[name] = TensorDescriptor(tensors[name], [batch * heads, length, width], strides, box)
+    for name, tensor in tensors.items():
+        if tma and name.endswith("_of"):
+            rows = block_n if name in ("k_of", "v_of", "dk_of", "dv_of") else block_m
+            sizes = [batch * heads, length, width]
+            args[name] = TensorDescriptor(tensor, sizes, [length * width, width, 1], [1, rows, width])
     programs = -(-length // (block_n if direction == "dkdv" else block_m)) * batch * heads
     return KernelLaunch(KERNELS[direction], (programs,), args)
 

@@ -137,10 +137,13 @@ class Kernel:
         return self.launch(x, w, out[:, : self.columns(w)], config, scales)
 
 
-def example_operands(dtype: torch.dtype, rows: int = EXAMPLE_SIZE) -> list[Tensor]:
-    """x[rows, EXAMPLE_SIZE], w and out of a launch to be compiled. Their memory is never touched."""
-    x, w = (torch.empty((height, EXAMPLE_SIZE), dtype=dtype) for height in (rows, EXAMPLE_SIZE))
-    return [x, w, empty_out(x, w)]
+def example_operands(
+    dtype: torch.dtype, m: int = EXAMPLE_SIZE, n: int = EXAMPLE_SIZE, k: int = EXAMPLE_SIZE
+) -> tuple[Tensor, Tensor, Tensor]:
+    """x[m, k], w[n, k] and out of a launch to be compiled. Their memory is never touched."""
+    x = torch.empty((m, k), dtype=dtype)
+    w = torch.empty((n, k), dtype=dtype)
+    return x, w, empty_out(x, w)
 
 
 def result_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -157,13 +160,10 @@ def empty_scales(x: Tensor, w: Tensor, by_block: bool) -> Scales:
     """New scales for x and w, by block or by row."""
     (m, k) = x.shape
     n = len(w)
+    of_x, of_w = (1, m), (1, n)
     if by_block:
-        x_scales = x.new_empty((blocks_of(k), m), dtype=torch.float32).T
-        of_w = (blocks_of(n), blocks_of(k))
-    else:
-        x_scales = x.new_empty((m, 1), dtype=torch.float32)
-        of_w = (1, n)
-    return x_scales, x.new_empty(of_w, dtype=torch.float32)
+        of_x, of_w = (blocks_of(k), m), (blocks_of(n), blocks_of(k))
+    return x.new_empty(of_x, dtype=torch.float32).T, x.new_empty(of_w, dtype=torch.float32)
 
 
 def scale_arguments(scales: Scales | None) -> dict[str, Tensor | None]:

@@ -6,20 +6,20 @@ the matmul. Numbers of its enumerations are those of cublasLt.h of CUDA 12 and 1
 
 In fp8 scales lie as torch's own calls need them. With scales by row, sums stay in the tensor cores (`kernels.fp8`).
 
-The caller chooses the best candidate, by timing: see `kernels.bench.matmul`. Loses to torch.mm in host time: each call
-makes a dozen values of C.
+The caller chooses the best candidate, by timing: see `kernels.bench.matmul`. Without a choice it is the first. Loses to
+torch.mm in host time: each call makes a dozen values of C.
 """
 
 import ctypes
 import math
 from functools import cache, cached_property, lru_cache
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from kernels import vendor
-from kernels.contract import FP8, Scales, dtype_name, empty_out, result_dtype
+from kernels.contract import FP8, Scales, dtype_name, result_dtype
+from kernels.vendor import Library
 from kernels.workspace import workspace
 
 CANDIDATES = 10
@@ -47,25 +47,8 @@ class Candidate(ctypes.Structure):
         ("algorithm", ctypes.c_uint64 * 8),
         ("workspace_bytes", ctypes.c_size_t),
         ("status", ctypes.c_int),
-        ("waves", ctypes.c_float),
-        ("reserved", ctypes.c_int * 4),
+        ("others", ctypes.c_int * 5),
     )
-
-
-class Layout(NamedTuple):
-    """The properties of x[M, K], w[N, K] and out[M, N] that the heuristics look at."""
-
-    m: int
-    n: int
-    k: int
-    dtype: torch.dtype
-    scaled: str
-    """The name of the dtype by `kernels.contract.dtype_name`, which tells scales by row from those by block."""
-    strides: tuple[int, int, int]
-    """Elements from row to row of x, w and out."""
-    alignment: int
-    """Bytes to which all three are aligned."""
-    device: int
 
 
 @cache
@@ -116,20 +99,31 @@ class Plan:
     M].
     """
 
-    def __init__(self, layout: Layout):
-        m = layout.m
-        n = layout.n
-        k = layout.k
-        x_stride, w_stride, out_stride = layout.strides
-        self.layout = layout
+    def __init__(
+        self,
+        sizes: tuple[int, ...],
+        strides: tuple[int, ...],
+        dtype: torch.dtype,
+        scaled: str,
+        alignment: int,
+        device: int,
+    ):
+        """`sizes` are M, N and K. `strides` are elements from row to row of x, w and out, all three aligned to
+        `alignment` bytes. `scaled` is the name of the dtype by `kernels.contract.dtype_name`, which tells scales by row
+        from those by block."""
+        m, n, k = sizes
+        x_stride, w_stride, out_stride = strides
+        self.sizes = sizes
+        self.alignment = alignment
+        self.device = device
         self.operation = made("cublasLtMatmulDescCreate", COMPUTE_32F, REAL_32F)
-        self.w = matrix(k, n, w_stride, layout.dtype)
-        self.x = matrix(k, m, x_stride, layout.dtype)
-        self.out = matrix(n, m, out_stride, result_dtype(layout.dtype))
+        self.w = matrix(k, n, w_stride, dtype)
+        self.x = matrix(k, m, x_stride, dtype)
+        self.out = matrix(n, m, out_stride, result_dtype(dtype))
         self._set(DESC_TRANSA, ctypes.c_int32(TRANSPOSED))
-        for name, mode in SCALE_MODES.get(layout.scaled, {}).items():
+        for name, mode in SCALE_MODES.get(scaled, {}).items():
             self._set(SCALE_MODE[name], ctypes.c_int32(mode))
-        if layout.scaled == "fp8":  # as in torch's own call
+        if scaled == "fp8":  # as in torch's own call
             self._set(DESC_FAST_ACCUM, ctypes.c_int8(1))
 
     def _set(self, number: int, value) -> None:
@@ -138,9 +132,8 @@ class Plan:
     def set_scales(self, scales: Scales | None) -> None:
         """Set the pointers to the scales of fp8. The heuristics want to know that there are such."""
         if scales:
-            x_scales, w_scales = scales
-            self._set(SCALE_POINTER["x"], ctypes.c_void_p(x_scales.data_ptr()))
-            self._set(SCALE_POINTER["w"], ctypes.c_void_p(w_scales.data_ptr()))
+            for name, factors in zip(("x", "w"), scales, strict=True):
+                self._set(SCALE_POINTER[name], ctypes.c_void_p(factors.data_ptr()))
 
     @cached_property
     def candidates(self) -> list[Candidate]:
@@ -149,12 +142,12 @@ class Plan:
         preference = made("cublasLtMatmulPreferenceCreate")
         set_attribute("MatmulPreference", preference, MAX_WORKSPACE, ctypes.c_size_t(WORKSPACE_BYTES))
         for attribute in MIN_ALIGNMENTS:
-            set_attribute("MatmulPreference", preference, attribute, ctypes.c_uint32(self.layout.alignment))
+            set_attribute("MatmulPreference", preference, attribute, ctypes.c_uint32(self.alignment))
         results = (Candidate * CANDIDATES)()
         count = ctypes.c_int()
         call(
             "cublasLtMatmulAlgoGetHeuristic",
-            context(self.layout.device),
+            context(self.device),
             self.operation,
             self.w,
             self.x,
@@ -168,7 +161,7 @@ class Plan:
         call("cublasLtMatmulPreferenceDestroy", preference)
         able = [candidate for candidate in results[: count.value] if not candidate.status]
         if not able:
-            raise ValueError(f"cuBLASLt has no candidate for {self.layout}; take 'cublas'")
+            raise ValueError(f"cuBLASLt has no candidate for M, N, K = {self.sizes}; take 'cublas'")
         return able
 
     def run(self, number: int, x: Tensor, w: Tensor, out: Tensor) -> None:
@@ -180,7 +173,7 @@ class Plan:
         w_at, x_at, out_at, space_at = (ctypes.c_void_p(tensor.data_ptr()) for tensor in (w, x, out, space))
         call(
             "cublasLtMatmul",
-            context(self.layout.device),
+            context(self.device),
             self.operation,
             ctypes.byref(one),
             w_at,
@@ -204,63 +197,34 @@ made_plan = lru_cache(maxsize=1024)(Plan)
 
 def plan_for(x: Tensor, w: Tensor, out: Tensor, scales: Scales | None) -> Plan:
     """The plan for operands, which is kept for others of the same layout."""
-    operands = x, w, out
-    plan = made_plan(
-        Layout(
-            m=len(x),
-            n=len(w),
-            k=x.shape[1],
-            dtype=x.dtype,
-            scaled=dtype_name(x, w, scales),
-            strides=tuple(matrix.stride(0) for matrix in operands),
-            alignment=math.gcd(MOST_ALIGNED, *(matrix.data_ptr() for matrix in operands)),
-            device=x.device.index or 0,
-        )
-    )
+    sizes = len(x), len(w), x.shape[1]
+    strides = x.stride(0), w.stride(0), out.stride(0)
+    alignment = math.gcd(MOST_ALIGNED, x.data_ptr(), w.data_ptr(), out.data_ptr())
+    plan = made_plan(sizes, strides, x.dtype, dtype_name(x, w, scales), alignment, x.device.index or 0)
     plan.set_scales(scales)
     return plan
 
 
-class Best:
-    """A matmul like `kernels.vendor.Library`, by the candidate that was taken for its shape: the first, until `take`
-    says otherwise."""
-
-    def __init__(self):
-        self._taken: dict[tuple, int] = {}
-
-    @staticmethod
-    def require(x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | None = None) -> None:
-        vendor.cublas.require(x, w, out, scales)
-        if scales:
-            vendor.require_cuda("row", "cublas")
-        library()
-
-    def candidates(self, x: Tensor, w: Tensor, out: Tensor, scales: Scales | None = None) -> int:
-        """The number of candidates for these operands."""
-        return len(plan_for(x, w, out, scales).candidates)
-
-    def take(self, number: int, x: Tensor, w: Tensor, scales: Scales | None = None) -> None:
-        """Multiply operands of this shape and dtype by the candidate `number` from now on."""
-        self._taken[(x.shape, w.shape, dtype_name(x, w, scales))] = number
-
-    def taken(self, x: Tensor, w: Tensor, scales: Scales | None = None) -> int:
-        return self._taken.get((x.shape, w.shape, dtype_name(x, w, scales)), 0)
-
-    def run(self, number: int, x: Tensor, w: Tensor, out: Tensor, scales: Scales | None = None) -> Tensor:
-        """Write x[M, K] @ w[N, K].T to out[M, N] by the candidate `number`, and return it."""
-        if not out.numel() or not x.shape[1]:
-            return out.zero_()
-        with torch.cuda.device_of(x):
-            plan_for(x, w, out, scales).run(number, x, w, out)
-        return out
-
-    def __call__(self, x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | None = None) -> Tensor:
-        self.require(x, w, out, scales)
-        out = empty_out(x, w) if out is None else out
-        return self.run(self.taken(x, w, scales), x, w, out, scales)
-
-    def describe(self, x: Tensor, w: Tensor, scales: Scales | None = None) -> str:
-        return f"cuBLASLt {library().cublasLtGetVersion()}, candidate {self.taken(x, w, scales) + 1} of its heuristics"
+def limit(x: Tensor, w: Tensor, scales: Scales | None) -> None:
+    vendor.limit_cublas(x, w, scales)
+    if scales:
+        vendor.require_cuda("row", "cublas")
+    library()
 
 
-best = Best()
+def candidates(x: Tensor, w: Tensor, out: Tensor, scales: Scales | None = None) -> int:
+    """The number of candidates for these operands."""
+    return len(plan_for(x, w, out, scales).candidates)
+
+
+def run(x: Tensor, w: Tensor, out: Tensor, scales: Scales | None = None, candidate: int = 0) -> Tensor:
+    with torch.cuda.device_of(x):
+        plan_for(x, w, out, scales).run(candidate, x, w, out)
+    return out
+
+
+def describe(x: Tensor, w: Tensor, scales: Scales | None = None, candidate: int = 0) -> str:
+    return f"cuBLASLt {library().cublasLtGetVersion()}, candidate {candidate + 1} of its heuristics"
+
+
+best = Library(run=run, describe=describe, device="cuda", limits=limit, candidates=candidates)

@@ -2,7 +2,7 @@
 
 It prints one line per kernel, configuration and dtype of the tables; for a matmul of yours, `FILE::NAME`, one per
 launch that it makes. A kernel that has `problems` is wrong however it measures, and the command exits with 1. No look
-at a binary tells whether it synchronises rightly: `kernels.machine` executes the same `Binary`.
+at a binary tells whether it synchronises rightly: `kernels.machine` executes the same one.
 
 The numbers come from the cubin itself, by the cuobjdump and nvdisasm inside the Triton wheel. Where wgmma is
 serialised, ptxas says so in a log that Triton throws away. So kernels with wgmma are assembled once more, for the log.
@@ -15,17 +15,15 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
 from multiprocessing import get_context
-from pathlib import Path
 from typing import Any
 
-import torch
 import triton
 from triton.backends.nvidia.compiler import get_ptxas, sm_arch_from_capability
+from triton.compiler import CompiledKernel
 from triton.runtime.cache import get_cache_manager
 
-from kernels.contract import FP8, KernelLaunch, empty_out, empty_scales
+from kernels.contract import FP8, KernelLaunch, empty_scales, example_operands
 from kernels.hopper import SM_REGISTERS, allotted, room
 from kernels.machine.compile import compile_for
 from kernels.recording import launches_of
@@ -39,8 +37,6 @@ MODELLED = {"flatten": {"flatten": True}, "gang": {"shared_waves": 1}}
 
 REGISTER_COUNTS = "CONSUMER_REGISTERS", "PRODUCER_REGISTERS"
 """Arguments of a kernel whose warps are specialised: registers a thread that setmaxnreg must give them."""
-
-TOOLS = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 
 SERIALISED = re.compile(r"\(C751[0-4]\).* serialized due to .*")
 """A line of ptxas's log: "(C7511) Potential Performance Loss: wgmma.mma_async instructions are serialized due to
@@ -66,39 +62,30 @@ class Cubin:
     def spills(self) -> bool:
         return bool(self.stack_bytes or self.local_accesses)
 
-
-@dataclass(frozen=True)
-class Binary:
-    """A launch as compiled for one target, as Triton's cache holds it: under a key of Triton's version, the kernel's
-    source and the specialisation of its arguments."""
-
-    triton: Any
-    """Triton's compiled kernel: its `hash`, `metadata`, and texts by kind in `asm`."""
-
-    @cached_property
-    def cubin(self) -> Cubin:
-        """The numbers of its disassembly."""
-        path = get_cache_manager(self.triton.hash).get_file(f"{self.triton.src.name[:150]}.cubin")
-        usage = _tool("cuobjdump", "-res-usage", path)
-        sass = _tool("nvdisasm", "-c", "-ndf", path)  # no data flow, which takes a quarter of the time
-        return read(usage, sass, self.triton.metadata.shared)
-
-    @cached_property
-    def serialised(self) -> tuple[str, ...]:
-        """Lines of ptxas's log on wgmma that it serialised."""
-        ptx = self.triton.asm["ptx"]
-        arch = self.triton.metadata.target.arch
-        if "wgmma.mma_async" not in ptx:
-            return ()
-        options = ["-v", "--regAllocOptLevel=2", f"--gpu-name={sm_arch_from_capability(arch)}"]  # as Triton calls it
-        command = [get_ptxas(arch).path, *options, "/dev/stdin", "-o", "/dev/null"]
-        log = subprocess.run(command, input=ptx, check=True, capture_output=True, text=True).stderr
-        return tuple(SERIALISED.findall(log))
+    @property
+    def instruction(self) -> str:
+        return "+".join(sorted(self.mma)) or "none"
 
 
-def compile_launch(launch: KernelLaunch, target: int) -> Binary:
-    """Compile for `target`. Raises RuntimeError under the interpreter; compiler errors pass through."""
-    return Binary(compile_for(target, launch))
+def cubin_of(kernel: CompiledKernel) -> Cubin:
+    """The numbers of its disassembly. Triton's cache holds it under a key of Triton's version, the kernel's source and
+    the specialisation of its arguments."""
+    path = get_cache_manager(kernel.hash).get_file(f"{kernel.src.name[:150]}.cubin")
+    usage = _tool("cuobjdump", "-res-usage", path)
+    sass = _tool("nvdisasm", "-c", "-ndf", path)  # no data flow, which takes a quarter of the time
+    return read(usage, sass, kernel.metadata.shared)
+
+
+def serialised(kernel: CompiledKernel) -> tuple[str, ...]:
+    """Lines of ptxas's log on wgmma that it serialised."""
+    ptx = kernel.asm["ptx"]
+    arch = kernel.metadata.target.arch
+    if "wgmma.mma_async" not in ptx:
+        return ()
+    options = ["-v", "--regAllocOptLevel=2", f"--gpu-name={sm_arch_from_capability(arch)}"]  # as Triton calls it
+    command = [get_ptxas(arch).path, *options, "/dev/stdin", "-o", "/dev/null"]
+    log = subprocess.run(command, input=ptx, check=True, capture_output=True, text=True).stderr
+    return tuple(SERIALISED.findall(log))
 
 
 def read(usage: str, sass: str, shared_bytes: int) -> Cubin:
@@ -147,7 +134,8 @@ def _mma(opcodes: Counter) -> dict[str, int]:
 
 
 def _tool(name: str, *arguments: str) -> str:
-    return subprocess.run([TOOLS / name, *arguments], check=True, capture_output=True, text=True).stdout
+    program = getattr(triton.knobs.nvidia, name).path
+    return subprocess.run([program, *arguments], check=True, capture_output=True, text=True).stdout
 
 
 @dataclass(frozen=True)
@@ -168,67 +156,55 @@ class Job:
 
 @dataclass(frozen=True)
 class Finding:
-    """A job and what came out: a cubin, or the compiler's error. Sound when `problems()` is empty."""
+    """A job and what came out."""
 
     job: Job
     cubin: Cubin | None
-    error: str | None = None
-    num_warps: int = 4
-    register_counts: tuple[int, ...] = ()
-    """Registers a thread that setmaxnreg must give the consumers and the producer, if the warps are specialised."""
-    serialised: tuple[str, ...] = ()
-    """Lines of ptxas's log."""
+    problems: list[str]
+    """Each broken promise in a sentence: value, limit, way out; or the compiler's error. Sound when there is none."""
 
-    @property
-    def mma(self) -> str:
-        return "+".join(sorted(self.cubin.mma)) or "none" if self.cubin else "-"
 
-    def problems(self) -> list[str]:
-        """Each broken promise in a sentence: value, limit, way out."""
-        cubin = self.cubin
-        if cubin is None:
-            return [f"does not compile: {self.error}"]
-        job = self.job
-        most_registers = SM_REGISTERS
-        most_bytes = job.shared_limit_bytes
-        beside = ""
-        if job.kernel in BESIDE_LINK:
-            most_registers, bytes_left = room()
-            most_bytes = min(most_bytes, bytes_left)
-            beside = " beside the copier"
-        problems = []
-        if cubin.spills:
-            problems.append(
-                f"spills: {cubin.stack_bytes} bytes of stack, {cubin.local_accesses} local accesses, 0 allowed; "
-                "take more warps or a smaller tile"
-            )
-        if cubin.shared_bytes > most_bytes:
-            problems.append(
-                f"needs {cubin.shared_bytes} bytes of shared memory, limit {most_bytes}{beside}; "
-                "take fewer stages or subtile the epilogue"
-            )
-        registers = allotted(cubin.registers, self.num_warps)
-        if registers > most_registers:
-            problems.append(
-                f"holds {registers} registers, {cubin.registers} a thread, limit {most_registers}{beside}; "
-                "take a smaller tile"
-            )
-        if job.mma and self.mma != job.mma:
-            problems.append(f"compiles to {self.mma}, declared is {job.mma}; change the tile or the declaration")
-        if job.mma and "wgmma" in self.mma and 1 not in cubin.wgmma_waits and job.kernel not in PROMOTED:
-            problems.append(
-                f"waits until {cubin.wgmma_waits or 'no'} wgmma groups are in flight, 1 is needed between stages; "
-                "look for what ptxas serialised"
-            )
-        if self.serialised:
-            problems.append(
-                f"ptxas serialises wgmma: {'; '.join(self.serialised)}; wait before sums are touched, or free registers"
-            )
-        if missing := sorted({*self.register_counts} - {*cubin.register_counts}):
-            problems.append(
-                f"sets register counts {cubin.register_counts}, {missing} is missing; look at worker_num_regs"
-            )
-        return problems
+def problems_of(job: Job, cubin: Cubin, args: dict[str, Any], serialised: Sequence[str]) -> list[str]:
+    """The broken promises of a launch with these arguments. `serialised` are lines of ptxas's log."""
+    most_registers = SM_REGISTERS
+    most_bytes = job.shared_limit_bytes
+    beside = ""
+    if job.kernel in BESIDE_LINK:
+        most_registers, bytes_left = room()
+        most_bytes = min(most_bytes, bytes_left)
+        beside = " beside the copier"
+    problems = []
+    if cubin.spills:
+        problems.append(
+            f"spills: {cubin.stack_bytes} bytes of stack, {cubin.local_accesses} local accesses, 0 allowed; "
+            "take more warps or a smaller tile"
+        )
+    if cubin.shared_bytes > most_bytes:
+        problems.append(
+            f"needs {cubin.shared_bytes} bytes of shared memory, limit {most_bytes}{beside}; "
+            "take fewer stages or subtile the epilogue"
+        )
+    registers = allotted(cubin.registers, args.get("num_warps", 4))
+    if registers > most_registers:
+        problems.append(
+            f"holds {registers} registers, {cubin.registers} a thread, limit {most_registers}{beside}; "
+            "take a smaller tile"
+        )
+    if job.mma and cubin.instruction != job.mma:
+        problems.append(f"compiles to {cubin.instruction}, declared is {job.mma}; change the tile or the declaration")
+    if job.mma and "wgmma" in cubin.instruction and 1 not in cubin.wgmma_waits and job.kernel not in PROMOTED:
+        problems.append(
+            f"waits until {cubin.wgmma_waits or 'no'} wgmma groups are in flight, 1 is needed between stages; "
+            "look for what ptxas serialised"
+        )
+    if serialised:
+        problems.append(
+            f"ptxas serialises wgmma: {'; '.join(serialised)}; wait before sums are touched, or free registers"
+        )
+    asked = {args[name] for name in REGISTER_COUNTS if name in args}
+    if missing := sorted(asked - {*cubin.register_counts}):
+        problems.append(f"sets register counts {cubin.register_counts}, {missing} is missing; look at worker_num_regs")
+    return problems
 
 
 def jobs(kernels: Sequence[str] = ()) -> list[Job]:
@@ -261,24 +237,22 @@ def inspect(job: Job, launch: KernelLaunch | None = None) -> Finding:
     candidate must not hide the others."""
     try:
         launch = launch or example(job)
-        binary = compile_launch(launch, job.target)
-        registers = [launch.args[name] for name in REGISTER_COUNTS if name in launch.args]
-        warps = launch.args.get("num_warps", 4)
-        return Finding(job, binary.cubin, None, warps, tuple(registers), binary.serialised)
+        kernel = compile_for(job.target, launch)
+        cubin = cubin_of(kernel)
+        return Finding(job, cubin, problems_of(job, cubin, launch.args, serialised(kernel)))
     except Exception as error:  # Triton raises RuntimeError, CompilationError, PTXASError and others here
-        return Finding(job, None, f"{type(error).__name__}: {error}".splitlines()[0])
+        first = f"{type(error).__name__}: {error}".splitlines()[0]
+        return Finding(job, None, [f"does not compile: {first}"])
 
 
 def inspect_user(place: str, shape: tuple[int, int, int], dtype: str) -> list[Finding]:
     """Compile for Hopper the launches of a user's matmul on (m, n, k). Raises ValueError where there are none."""
-    m, n, k = shape
-    x = torch.empty((m, k), dtype=DTYPES[dtype])
-    w = torch.empty((n, k), dtype=DTYPES[dtype])
+    x, w, out = example_operands(DTYPES[dtype], *shape)
     scales = {"scales": empty_scales(x, w, dtype == "fp8_block")} if x.dtype == FP8 else {}
     findings = []
     hopper = table("sm90")
     function = contenders.load(contenders.parse(place))
-    for launch in launches_of(function, x, w, empty_out(x, w), **scales):
+    for launch in launches_of(function, x, w, out, **scales):
         warps = launch.args.get("num_warps", 4)
         stages = launch.args.get("num_stages", 3)
         config = f"warps{warps} stages{stages}"
@@ -305,9 +279,9 @@ def as_text(findings: Sequence[Finding]) -> str:
         row = {"kernel": job.kernel, "target": f"sm_{job.target}", "config": job.config, "dtype": job.dtype}
         if finding.cubin:
             row |= asdict(finding.cubin)
-        broken = finding.problems()
-        rows.append(row | {"mma": finding.mma, "expected": job.mma or "-", "verdict": "BAD" if broken else "ok"})
-        problems += [f"{job} {job.dtype}: {problem}" for problem in broken]
+            row["mma"] = finding.cubin.instruction
+        rows.append(row | {"expected": job.mma or "-", "verdict": "BAD" if finding.problems else "ok"})
+        problems += [f"{job} {job.dtype}: {problem}" for problem in finding.problems]
     bad = sum(row["verdict"] == "BAD" for row in rows)
     table = pandas.DataFrame(rows, dtype=object).to_string(index=False, na_rep="-")
     return "\n".join([table, *problems, f"triton {triton.__version__}: {len(findings)} compiled, {bad} bad"])
@@ -331,7 +305,7 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error(str(error))
     findings += inspect_all(jobs(kernels)) if kernels or not users else []
     print(as_text(findings))
-    return 1 if any(finding.problems() for finding in findings) else 0
+    return 1 if any(finding.problems for finding in findings) else 0
 
 
 if __name__ == "__main__":

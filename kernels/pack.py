@@ -16,7 +16,6 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-import zipfile
 from pathlib import Path
 
 from kernels import unpack
@@ -28,6 +27,7 @@ LIMIT_BYTES = 51_000_000
 """The most bytes of a pack: with the checkout's 12 MB beside it, it goes along with one command."""
 
 REMOVED = (
+    "bin/*",
     "triton/plugins/*",
     "triton/instrumentation/*",
     "triton/profiler/*",
@@ -38,7 +38,7 @@ REMOVED = (
     "triton/backends/nvidia/lib/cupti/*",
     "triton/backends/nvidia/include/*",
 )
-"""Files of the wheel that are left out, as patterns whose `*` also matches `/`."""
+"""Files that are left out, as patterns whose `*` also matches `/`."""
 
 KEPT = ("triton/backends/nvidia/include/cuda.h",)
 """Files of `REMOVED` that stay: the launcher is built with them."""
@@ -53,7 +53,7 @@ FILTERS = [{"id": lzma.FILTER_X86}, {"id": lzma.FILTER_LZMA2, "preset": 9}]
 
 
 def is_kept(name: str) -> bool:
-    """Whether the file `name` of the wheel goes along.
+    """Whether the file `name` of an installed Triton goes along.
 
     >>> is_kept("triton/language/core.py"), is_kept("triton/backends/amd/lib/ockl.bc")
     (True, False)
@@ -79,30 +79,25 @@ def pinned() -> str:
     return next(line.removeprefix("triton==") for line in lines if line.startswith("triton=="))
 
 
-def fetch(version: str, folder: Path) -> Path:
-    """Download the wheel of Triton `version` for this Python. Raises ValueError where there is none."""
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
-    done = subprocess.run([*command, "--dest", folder, f"triton=={version}"], check=False)
-    wheels = list(folder.glob("triton-*.whl"))
-    if done.returncode or not wheels:
+def install(version: str, tree: Path) -> None:
+    """Install Triton `version` for this Python into `tree`. Raises ValueError where there is no wheel."""
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--only-binary=:all:"]
+    if subprocess.run([*command, "--target", tree, f"triton=={version}"], check=False).returncode:
         raise ValueError(f"pip has no wheel of triton=={version} for this Python: choose another with --triton")
-    return wheels[0]
 
 
-def extract(wheel: Path, tree: Path, version: str) -> None:
-    """Unpack the files of `wheel`, of Triton `version`, that are kept into `tree`. Programs stay executable."""
-    unused = other_assembler(version)
-    with zipfile.ZipFile(wheel) as archive:
-        for member in archive.infolist():
-            if not member.is_dir() and member.filename != unused and is_kept(member.filename):
-                path = Path(archive.extract(member, tree))
-                path.chmod(0o755 if member.external_attr >> 16 & 0o100 else 0o644)
+def leave_out(tree: Path, version: str) -> None:
+    """Remove the files of Triton `version` in `tree` that do not go along."""
+    (tree / other_assembler(version)).unlink()
+    for path in tree.rglob("*"):
+        if path.is_file() and not is_kept(path.relative_to(tree).as_posix()):
+            path.unlink()
 
 
 def dry_run(environment: dict[str, str], *arguments: str) -> None:
     """Go through a run on each chip, by the Triton of `environment`. Raises ValueError where one fails."""
-    of_triton = {name for name in os.environ if name.startswith("TRITON_")}  # some of them change the key
-    inherited = {name: value for name, value in os.environ.items() if name not in of_triton}
+    # Some variables of Triton change the key.
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("TRITON_")}
     paths = {"PYTHONPATH": f"{environment['PYTHONPATH']}{os.pathsep}{ROOT}", "PYTHONDONTWRITEBYTECODE": "1"}
     for chip in CHIPS:
         command = [sys.executable, "-m", "kernels.bench.dry_run", "--chip", chip, *arguments]
@@ -118,23 +113,17 @@ def fill(tree: Path) -> None:
 
 
 def archive(tree: Path, path: Path) -> int:
-    """Write all of `tree` to `path`. Returns the bytes of the archive.
+    """Write all of `tree` to `path`, without owners and times. Returns the bytes of the archive.
 
     Raises ValueError where they are too many.
     """
+    nobody = dict(uid=0, gid=0, uname="", gname="", mtime=0)
     with lzma.open(path, "wb", filters=FILTERS) as file, tarfile.open(fileobj=file, mode="w|") as tar:
-        tar.add(tree, ".", filter=anonymous)
+        tar.add(tree, ".", filter=lambda member: member.replace(**nobody, deep=False))
     size = path.stat().st_size
     if size > LIMIT_BYTES:
         raise ValueError(f"{path} has {size:,} bytes, the limit is {LIMIT_BYTES:,}: leave more out in kernels/pack.py")
     return size
-
-
-def anonymous(member: tarfile.TarInfo) -> tarfile.TarInfo:
-    """`member` without its owner and its time."""
-    member.uid = member.gid = member.mtime = 0
-    member.uname = member.gname = ""
-    return member
 
 
 def pack(version: str, out: Path) -> Path:
@@ -144,7 +133,8 @@ def pack(version: str, out: Path) -> Path:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         tree = folder / "tree"
-        extract(fetch(version, folder), tree, version)
+        install(version, tree)
+        leave_out(tree, version)
         subprocess.run(["strip", "--strip-all", tree / LIBRARY], check=True)  # of symbols
         fill(tree)
         size = archive(tree, path)

@@ -7,33 +7,32 @@ out, scales)` raises what it refuses, `describe(x, w, scales)` returns its confi
 and for one of a user's file, whose path is `FILE::NAME`.
 """
 
-from collections.abc import Collection
 from dataclasses import KW_ONLY, dataclass
 from pkgutil import resolve_name
 from typing import Any
 
 from roofline.operations import contenders
-from roofline.operations.contenders import Declaration
 from roofline.theory.data import beside
 
 
 @dataclass(frozen=True)
-class Contender(Declaration):
-    """One implementation of the matmul out[M, N] = x[M, K] @ w[N, K].T, declared as a user's is, with more fields."""
+class Contender:
+    """One implementation of the matmul out[M, N] = x[M, K] @ w[N, K].T."""
 
     name: str
     path: str
     _: KW_ONLY
     kind: str = "triton"
     """"vendor" (the baseline of its device), "library", "triton" or "user"."""
-    devices: Collection[str] = ("cuda",)
+    devices: tuple[str, ...] = ("cuda",)
+    """Where it is timed."""
     default: bool = True
     """Whether it is measured unless other contenders are asked for."""
     beaten_up_to_m: int = 0
     """Rows of x up to which `decode` is faster on a Hopper, in 16 bits: by default it is not timed at so few."""
-    dtypes: Collection[str] = ()
+    dtypes: tuple[str, ...] = ()
     """The dtypes that it is run in by default. Empty: all."""
-    probes: Collection[str] = ()
+    probes: tuple[str, ...] = ()
     """Kinds of ceilings of its device that it reaches for: "matmul", "read"."""
     first_call: str = ""
     """The entry of `FIRST_CALL_S` that limits a first call, with all it compiles, where it may take longer than
@@ -51,13 +50,9 @@ class Contender(Declaration):
 
     def why_not(self, x, w, out=None, scales=None) -> str | None:
         """Why this contender cannot take these inputs on this machine; None if it can. It launches nothing."""
-        from kernels.contract import dtype_name, reason
+        from kernels.contract import reason
 
-        refused = reason(lambda: self.load().require(x, w, out, scales))
-        if refused or not self.supports:
-            return refused
-        refusal = self.refusal(len(x), len(w), x.shape[1], dtype_name(x, w, scales))
-        return f"{self.name} {refusal}" if refusal else None
+        return reason(lambda: self.load().require(x, w, out, scales))
 
 
 def load(path: str) -> Any:
@@ -95,7 +90,7 @@ def of_run(options) -> dict[str, Contender]:
             name=name,
             path=place,
             kind="user",
-            devices=options.device,
+            devices=(options.device,),
             first_call="user",
             version=versions[place],
         )

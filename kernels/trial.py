@@ -236,10 +236,10 @@ def sound_among(jobs: list[Job]) -> dict[Job, str]:
     """{job: the instruction that it compiles to}, without those of `jobs` that have problems: these are named."""
     sound = {}
     for finding in inspect_all(jobs):
-        if problems := finding.problems():
-            print(f"left out: {finding.job}: {problems[0]}")
+        if finding.problems:
+            print(f"left out: {finding.job}: {finding.problems[0]}")
         else:
-            sound[finding.job] = finding.mma
+            sound[finding.job] = finding.cubin.instruction
     return sound
 
 

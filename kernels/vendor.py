@@ -31,12 +31,16 @@ ScaledBlas.cpp, _check_deepseek_support. Compared as text: there are two digits 
 
 @dataclass(frozen=True, kw_only=True)
 class Library:
-    """A matmul that is not ours, called as `matmul(x, w, out=None, scales=None)`. Raises what `require` raises."""
+    """A matmul that is not ours, called as `matmul(x, w, out=None, scales=None)`, and with `candidate=NUMBER` where it
+    has `candidates`. Raises what `require` raises."""
 
     run: Callable[..., Tensor]
     """Writes x[M, K] @ w[N, K].T to out[M, N], none of them 0, and returns it. In fp8 it gets scales, too."""
     describe: Callable[..., str]
     """(x, w, scales=None): the configuration for these inputs, in words."""
+    candidates: Callable[..., int] | None = None
+    """(x, w, out, scales=None): how many ways it has to multiply these inputs, which `run` and `describe` take as
+    `candidate`. None: it has one."""
     device: str = ""
     """The device that it runs on, "cuda" or "cpu"; empty: any."""
     limits: Callable[[Tensor, Tensor, Scales | None], None] = lambda x, w, scales: None
@@ -50,12 +54,16 @@ class Library:
             require_device(self.device, x)
         self.limits(x, w, scales)
 
-    def __call__(self, x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | None = None) -> Tensor:
+    def __call__(
+        self, x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | None = None, **choice: int
+    ) -> Tensor:
         self.require(x, w, out, scales)
         out = empty_out(x, w) if out is None else out
         if not out.numel() or not x.shape[1]:
             return out.zero_()
-        return self.run(x, w, out, scales=scales) if scales else self.run(x, w, out)
+        if scales:
+            choice["scales"] = scales
+        return self.run(x, w, out, **choice)
 
 
 def require_device(kind: str, x: Tensor) -> None:

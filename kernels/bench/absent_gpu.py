@@ -1,11 +1,11 @@
 """A Hopper GPU that is not there: kernels are compiled for it in place of being run, on tensors without memory.
 
-Operands are torch's `meta` tensors: they have a shape, strides and an address. A read of one gives 0, and nobody looks
-at a result. The launcher that Triton builds against the driver's library is not built here.
+The GPU is the one that `kernels.machine` pretends, with another chip's figures. Operands are torch's `meta` tensors:
+they have a shape, strides and an address. A read of one gives 0, and nobody looks at a result. The launcher that Triton
+builds against the driver's library is not built here.
 """
 
 from collections import Counter
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
@@ -16,7 +16,9 @@ from torch.overrides import TorchFunctionMode
 import kernels.attention
 from kernels.bench import attention, checks
 from kernels.contract import KernelLaunch
-from kernels.machine.compile import offline
+from kernels.machine.compile import compile_for
+from kernels.machine.pretend import Event, patches
+from kernels.tiles import table
 from roofline.theory import chips
 
 TARGET = 90
@@ -39,8 +41,7 @@ class NoMemory(TorchFunctionMode):
         is_absent = isinstance(tensor, torch.Tensor) and torch.Tensor.is_meta.__get__(tensor)
         if name == "__get__" and is_absent:
             stands_in = {"device": torch.device("cuda", 0), "is_cuda": True}
-            attribute = function.__self__.__name__
-            return stands_in[attribute] if attribute in stands_in else function(*args)
+            return stands_in.get(function.__self__.__name__) or function(*args)
         if name == "data_ptr" and is_absent:
             return ADDRESS + tensor.storage_offset() * tensor.element_size()
         if name in READS and is_absent:
@@ -60,23 +61,6 @@ class NoMemory(TorchFunctionMode):
         return function(*args, **kwargs)
 
 
-class Event(SimpleNamespace):
-    """An event of a stream on which nothing takes time."""
-
-    def record(self) -> None:
-        pass
-
-    def elapsed_time(self, other: "Event") -> float:
-        return 0.0
-
-
-class OfCpu(torch.Generator):
-    """Takes the place of a generator of any device."""
-
-    def __new__(cls, device="cpu"):
-        return super().__new__(cls)
-
-
 def place(argument):
     """`meta` for the device `cuda`, and anything else as it is."""
     is_device = isinstance(argument, (str, torch.device))
@@ -93,8 +77,7 @@ class Launches:
 
     def take(self, launch: KernelLaunch) -> SimpleNamespace:
         """Compile `launch`, unless the cache has it."""
-        with offline(TARGET):
-            launch.kernel.warmup(grid=launch.grid, **launch.args)
+        compile_for(TARGET, launch)
         self.launched[launch.kernel.__name__] += 1
         return SimpleNamespace(function=0)
 
@@ -107,36 +90,16 @@ class Launches:
 def install(chip: chips.Chip, launches: Launches) -> None:
     """Stand in for `chip`, on which nothing runs, in this process from now on. `launches` gets the launches that it
     would run."""
-    major, minor = divmod(TARGET, 10)
-    properties = SimpleNamespace(
-        name=chip.device_names[0],
-        major=major,
-        minor=minor,
-        multi_processor_count=chip.sms,
-        uuid="GPU-0",
-        L2_cache_size=chip.cache_bytes,
-        total_memory=chip.memory_bytes,
-    )
-    stream = SimpleNamespace(cuda_stream=0, wait_stream=lambda other: None)
-    of_cuda = dict(
-        get_device_properties=lambda device: properties,
-        get_device_capability=lambda device: (major, minor),
-        device=nullcontext,
-        stream=nullcontext,
-        Stream=lambda priority: stream,
-        current_stream=lambda device=None: stream,
-        Event=Event,
-        synchronize=lambda device=None: None,
-        is_current_stream_capturing=lambda: False,
-        reset_peak_memory_stats=lambda: None,
-        memory_allocated=lambda: 0,
-        max_memory_allocated=lambda: 0,
-    )
-    for name, stand_in in of_cuda.items():
-        setattr(torch.cuda, name, stand_in)
-    torch.Generator = OfCpu
+    for stand_in in patches(TARGET, table("sm90").shared_limit_bytes, chip.sms):
+        stand_in.start()
+    properties = torch.cuda.get_device_properties("cuda")
+    properties.name = chip.device_names[0]
+    properties.uuid = "GPU-0"
+    properties.L2_cache_size = chip.cache_bytes
+    properties.total_memory = chip.memory_bytes
+    Event.elapsed_time = lambda event, other: 0.0
     KernelLaunch.run = lambda launch, on: launches.take(launch)
-    checks.reference_sums = lambda x, w: 0
+    checks.reference_sums = lambda *operands: 0
     checks.error_of = attention.error_of = lambda *results: 0.0
     triton.knobs.compilation.listener = launches.note
     no_memory = NoMemory()

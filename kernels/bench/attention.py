@@ -14,14 +14,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.profiler import ProfilerActivity, profile
 
 from kernels import vendor
-from kernels.bench import matmul
+from kernels.bench import costs, matmul
 from kernels.bench.checks import first_nan, worst
 from kernels.tiles import DTYPES
 from roofline.operations.attention import COMPILED, CONTENDERS, Attention
-from roofline.operations.contenders import FIRST_CALL_S
 from roofline.worker.prepared import SKIPPED, VENDOR_TOLERANCE, Entrant, PreparedCase, Rejection, unwatched, verdict
 
 CHECKED_SCORES = {"cpu": 2**24, "cuda": 2**28}
@@ -55,9 +53,9 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
 
 
-def cudnn(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+def cudnn(*inputs) -> Tensor:
     with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-        return sdpa(q, k, v, causal)
+        return sdpa(*inputs)
 
 
 def compile_kept(function: Callable) -> Callable:
@@ -66,8 +64,8 @@ def compile_kept(function: Callable) -> Callable:
     return vendor.compiled(function)
 
 
-def compiled(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
-    return compile_kept(eager)(q, k, v, causal)
+def compiled(*inputs) -> Tensor:
+    return compile_kept(eager)(*inputs)
 
 
 def flex(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
@@ -84,10 +82,10 @@ def _block_mask(m: int, device: torch.device):
     return create_block_mask(lambda batch, head, row, key: row >= key, None, None, m, m, device=device)
 
 
-def flash(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+def flash(*inputs) -> Tensor:
     from kernels.attention import attention
 
-    return attention(q, k, v, causal)
+    return attention(*inputs)
 
 
 class Numpy(torch.autograd.Function):
@@ -97,7 +95,7 @@ class Numpy(torch.autograd.Function):
     def forward(ctx, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
         keys = k.detach().numpy()
         values = v.detach().numpy()
-        scores = (q.detach().numpy() * scale_of(q)) @ keys.swapaxes(-1, -2)
+        scores = (q.detach().numpy() * q.shape[-1] ** -0.5) @ keys.swapaxes(-1, -2)
         masks = []
         if causal:
             masks = [_later(q.shape[-2], q.device)]
@@ -115,15 +113,11 @@ class Numpy(torch.autograd.Function):
         scores_grad = out_grad @ v.swapaxes(-1, -2)
         scores_grad -= (scores_grad * p).sum(-1, keepdims=True)
         scores_grad *= p
-        scores_grad *= scale_of(q)
+        scores_grad *= q.shape[-1] ** -0.5
         q_grad = scores_grad @ k
         k_grad = scores_grad.swapaxes(-1, -2) @ q
         v_grad = p.swapaxes(-1, -2) @ out_grad
         return *map(torch.from_numpy, (q_grad, k_grad, v_grad)), None
-
-
-def scale_of(q) -> numpy.float32:
-    return numpy.float32(q.shape[-1] ** -0.5)
 
 
 RUN = {function.__name__: function for function in (sdpa, cudnn, eager, compiled, flex, flash)}
@@ -131,35 +125,33 @@ RUN["numpy"] = Numpy.apply
 """Contenders, as run(q, k, v, causal), which torch's autograd differentiates."""
 
 
-class Contender:
-    """One of `RUN` with its operands. Calls return the tensors that their part computes."""
+def call_of(run: Callable, case: Attention, tensors: list[Tensor]) -> Callable[[], tuple[Tensor, ...]]:
+    """A call of one of `RUN` on `operands`. It returns the tensors that the part of the case computes; for a backward
+    pass it goes through a graph that is made once."""
+    *inputs, grad = tensors
+    leaves = [tensor.detach().requires_grad_() for tensor in inputs]
 
-    def __init__(self, name: str, causal: bool, q: Tensor, k: Tensor, v: Tensor, grad: Tensor):
-        self.operands = tuple(t.detach().requires_grad_() for t in (q, k, v))
-        self.grad = grad
-        self.run = RUN[name]
-        self.causal = causal
+    def forward() -> tuple[Tensor]:
+        return (run(*leaves, case.mask == "causal"),)
 
-    def forward(self) -> tuple[Tensor]:
-        return (self.run(*self.operands, self.causal),)
+    if case.part == "forward":
+        return forward
+    out = forward()
+    return lambda: torch.autograd.grad(out, leaves, grad, retain_graph=True)
 
-    def backward(self) -> Callable[[], tuple[Tensor, ...]]:
-        """A call of the backward pass alone, through a graph that is made once."""
-        out = self.forward()
-        return lambda: torch.autograd.grad(out, self.operands, self.grad, retain_graph=True)
 
-    def saved_bytes(self) -> int:
-        """The bytes of the tensors that a forward call keeps. Memory that several of them share counts once."""
-        kept = {}
+def saved_bytes(forward: Callable) -> int:
+    """The bytes of the tensors that a forward call keeps. Memory that several of them share counts once."""
+    kept = {}
 
-        def pack(tensor: Tensor) -> Tensor:
-            storage = tensor.untyped_storage()
-            kept[storage.data_ptr()] = storage.nbytes()
-            return tensor
+    def pack(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        kept[storage.data_ptr()] = storage.nbytes()
+        return tensor
 
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            self.forward()
-        return sum(kept.values())
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        forward()
+    return sum(kept.values())
 
 
 def with_peak(call: Callable, device: str, is_torch: bool) -> tuple[Any, int]:
@@ -172,17 +164,14 @@ def with_peak(call: Callable, device: str, is_torch: bool) -> tuple[Any, int]:
         result = call()
         torch.cuda.synchronize()
         return result, torch.cuda.max_memory_allocated() - before
-    if not is_torch:
-        tracemalloc.start()
-        result = call()
-        _, peak = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-        return result, peak
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        result = call()
-    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
-    changes = [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
-    return result, int(max(numpy.cumsum(changes), default=0))
+    if is_torch:
+        result, _, points = costs.profiled(call)
+        return result, max(points)
+    tracemalloc.start()
+    result = call()
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return result, peak
 
 
 class Runner(matmul.Runner):
@@ -191,48 +180,41 @@ class Runner(matmul.Runner):
     def prepare(self, case: Attention, names: list[str], first_call=unwatched) -> PreparedCase:
         device = self.options.device
         prepared = PreparedCase(case, CONTENDERS[device][0], device, first_call=first_call)
-        q, k, v, grad = operands(case, self.options)
-        right = reference(case, self.options)
-        limit = VENDOR_TOLERANCE[case.dtype]
-        is_causal = case.mask == "causal"
-        is_forward = case.part == "forward"
+        tensors = operands(case, self.options)
+        right = reference(case, tensors, CHECKED_SCORES[device])
         # An earlier process checked who is in, and timed it.
         is_known = bool(self.earlier.get(case.id, {}).get("medians_s"))
 
         def verdict_of(name: str, results: tuple, right: list[Tensor]) -> tuple[float, Rejection | None]:
-            error = worst([error_of(*pair) for pair in zip(results, right, strict=True)])
+            errors = [error_of(*pair) for pair in zip(results, right, strict=True)]
+            error = worst(errors)
             where = first_nan(**dict(zip(RESULTS[case.part], results, strict=True)))
-            return error, verdict(name, error, case.dtype, limit, where)
-
-        def call_of(name: str, v: Tensor) -> Callable[[], tuple]:
-            contender = Contender(name, is_causal, q, k, v, grad)
-            return contender.forward if is_forward else contender.backward()
+            return error, verdict(name, error, case.dtype, VENDOR_TOLERANCE[case.dtype], where)
 
         def recheck(name: str) -> Rejection | None:
             """Check a call with -v: every result but the gradient of v changes its sign."""
+            q, k, v, grad = tensors
             of_minus = [*(-t for t in right[:2]), *right[2:]]
-            return verdict_of(name, call_of(name, -v)(), of_minus)[1]
+            return verdict_of(name, call_of(RUN[name], case, [q, k, -v, grad])(), of_minus)[1]
 
         def entrant(name: str) -> Entrant | Rejection:
             if lacking := why_not(name, case, self.options):
                 return Rejection(SKIPPED, f"{name}: {lacking}")
-            call = call_of(name, v)
+            call = call_of(RUN[name], case, tensors)
             entrant = Entrant(name, call, recheck=partial(recheck, name))
             if name in COMPILED:
                 call()  # the time and the memory of compiling are not those of a timed call
             if is_known:
                 return entrant
             results, entrant.facts["peak_bytes"] = with_peak(call, device, name != "numpy")
-            if is_forward:
-                entrant.facts["saved_bytes"] = Contender(name, is_causal, q, k, v, grad).saved_bytes()
+            if case.part == "forward":
+                entrant.facts["saved_bytes"] = saved_bytes(call)
                 entrant.facts["saved_formula_bytes"] = case.saved_bytes(scores=name in SCORED)
-            entrant.config = config(name, q, k, v, is_causal)
+            entrant.config = config(name, case, tensors)
             entrant.relative_error, refused = verdict_of(name, results, right)
             return refused or entrant
 
-        for name in self.with_baseline(prepared, names):
-            first_call_s = FIRST_CALL_S["compiled"] if name in COMPILED else None
-            prepared.enter(name, partial(entrant, name), first_call_s)
+        self.enter(prepared, names, entrant, dict.fromkeys(COMPILED, "compiled"))
         # Inputs stay: a backward call goes through a graph that is kept, and what it saved would no longer fit them.
         prepared.cache = "warm: one set of operands"
         return prepared
@@ -249,13 +231,14 @@ def why_not(name: str, case: Attention, options) -> str | None:
     return None
 
 
-def config(name: str, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> str:
+def config(name: str, case: Attention, tensors: list[Tensor]) -> str:
     """The library of a contender with its version, and for `sdpa` the kernels that it chooses."""
     if name == "numpy":
         return f"numpy {numpy.__version__}"
     chosen = ""
     if name == "sdpa":
-        chosen = f", {SDPBackend(torch._fused_sdp_choice(q, k, v, is_causal=causal)).name.lower()}"
+        backend = torch._fused_sdp_choice(*tensors[:3], is_causal=case.mask == "causal")
+        chosen = f", {SDPBackend(backend).name.lower()}"
     return f"torch {torch.__version__}{chosen}"
 
 
@@ -263,28 +246,16 @@ def operands(case: Attention, options) -> list[Tensor]:
     """q, k, v and the gradient of out, each [batch, heads, m, width], of normal values."""
     numbers = torch.Generator(options.device).manual_seed(options.seed)
     shape = case.batch, case.heads, case.m, case.width
-    tensors = []
-    for _ in range(4):
-        normal = torch.randn(shape, generator=numbers, device=options.device)
-        tensors.append(normal.to(DTYPES[case.dtype]))
-    return tensors
+    dtype = DTYPES[case.dtype]
+    return [torch.randn(shape, generator=numbers, device=options.device).to(dtype) for _ in range(4)]
 
 
-def reference(case: Attention, options) -> list[Tensor]:
+def reference(case: Attention, tensors: list[Tensor], most_scores: int) -> list[Tensor]:
     """The results of a case's part in float64, out or the gradients, each [heads, m, width]: as many of the last heads
     as are compared."""
-    most = max(1, CHECKED_SCORES[options.device] // case.m**2)
-    heads = min(case.batch * case.heads, most)
-    parts = []
-    compared = [tensor.flatten(0, 1)[-heads:].double() for tensor in operands(case, options)]
-    for *inputs, grad in zip(*compared, strict=True):
-        q, k, v = (tensor.requires_grad_(case.part == "backward") for tensor in inputs)
-        out = eager(q, k, v, case.mask == "causal")
-        if case.part == "forward":
-            parts.append([out])
-        else:
-            parts.append(torch.autograd.grad(out, (q, k, v), grad))
-    return [torch.stack(part) for part in zip(*parts, strict=True)]
+    heads = max(1, most_scores // case.m**2)
+    last = [tensor.flatten(0, 1)[-heads:].double() for tensor in tensors]
+    return [result.detach() for result in call_of(eager, case, last)()]
 
 
 def error_of(result: Tensor, right: Tensor) -> float:

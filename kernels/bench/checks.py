@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy
 import torch
 from torch import Tensor
 
@@ -82,13 +83,20 @@ class Rotation(Signs):
         self.number = 0
         self.used = {0}
 
-    def take_next(self) -> tuple:
-        self.number = (self.number + 1) % len(self.sets)
-        return self.take_again()
+    def rotated(self, run: Callable) -> Callable[[], Tensor]:
+        """A call of `run` on the sets by turns. Its `wake`, by which a clock wakes threads, takes the set of the sample
+        before, so that a sample gets an x that this call has not seen."""
 
-    def take_again(self) -> tuple:
-        self.used.add(self.number)
-        return self.sets[self.number]
+        def again() -> Tensor:
+            self.used.add(self.number)
+            return run(*self.sets[self.number])
+
+        def call() -> Tensor:
+            self.number = (self.number + 1) % len(self.sets)
+            return again()
+
+        call.wake = again
+        return call
 
     def change(self) -> None:
         super().change()
@@ -100,27 +108,6 @@ class Rotation(Signs):
         if problem := not_out(result, out):
             return lambda: problem
         return glance(out, x, w, limit, self.numbers, *scales)
-
-
-class Rotated:
-    """A call of `run` on the sets of a rotation by turns. Threads are woken by a call on the set of the sample before,
-    so that a sample gets an x that this call has not seen."""
-
-    def __init__(self, run: Callable, rotation: Rotation):
-        self.run = run
-        self.rotation = rotation
-
-    def __call__(self) -> Tensor:
-        return self.run(*self.rotation.take_next())
-
-    def wake(self) -> None:
-        self.run(*self.rotation.take_again())
-
-
-def random_signs(shape: tuple[int, ...], like: Tensor, numbers: torch.Generator) -> Tensor:
-    """1 and -1 at random, of the dtype of `like`, on its device."""
-    coins = torch.randint(2, shape, generator=numbers, device=like.device)
-    return coins.to(like.dtype).mul_(2).sub_(1)
 
 
 def bits(tensor: Tensor) -> Tensor:
@@ -147,7 +134,7 @@ def glance(
         scale_rows(products, w_scales)
         scale_rows(factors, x_scales[rows])
     if len(rows) > SUMS:
-        signs = random_signs((SUMS, len(w)), products, numbers)
+        signs = 2.0 * torch.randint(2, (SUMS, len(w)), generator=numbers, device=w.device) - 1
         seen = seen @ signs.double().T
         products = signs @ products
     reference = (factors @ products.T).double()
@@ -230,7 +217,7 @@ def first_nan(**results: Tensor) -> str:
 
 def worst(errors: list[float]) -> float:
     """The largest error; NaN where one is."""
-    return float(torch.tensor(errors, dtype=torch.float64).max())
+    return float(numpy.max(errors))
 
 
 def changes_later(out: Tensor) -> bool:

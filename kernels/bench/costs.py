@@ -1,19 +1,19 @@
 """Where the time and the memory of a training step go: looked at while nothing is timed.
 
 Time comes from torch's profiler, by kinds of kernels, on a CPU by kinds of operators. Memory is what the allocator
-counts on a GPU. No allocator counts on a CPU: memory there is what each operator returns, and a compiled model has no
-operators to look at.
+counts on a GPU, and what the profiler counts on a CPU.
 """
 
 import re
 import time
-import weakref
 from collections.abc import Callable, Iterable
+from itertools import accumulate
 from statistics import median
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils._pytree import tree_leaves
 
 from roofline.worker import launches
@@ -49,12 +49,10 @@ def of_call(step) -> dict:
     fields["weight_bytes"] = _bytes(weights)
     fields["gradient_bytes"] = _bytes(weight.grad for weight in weights if weight.grad is not None)
     fields["optimizer_bytes"] = _bytes(tree_leaves([*trainer.optimizer.state.values()]))
-    fields |= {"saved_bytes": None, "peak_bytes": None, "memory_timeline": {}}
-    if trainer.device == "cuda" or not step.is_compiled:
-        points = memory(step)
-        fields["saved_bytes"] = points["forward"][-1]
-        fields["peak_bytes"] = max(map(max, points.values()))
-        fields["memory_timeline"] = {phase: _thin(of_phase) for phase, of_phase in points.items()}
+    points = memory(step)
+    fields["saved_bytes"] = points["forward"][-1]
+    fields["peak_bytes"] = max(map(max, points.values()))
+    fields["memory_timeline"] = {phase: _thin(of_phase) for phase, of_phase in points.items()}
     return fields
 
 
@@ -76,7 +74,7 @@ def time_shares(call: Callable[[], object], device: str) -> dict[str, float]:
         kernels = [event for event in launches.traced(walls) if not re.match(SPANS, event.name)]
         spent = [(event.name, event.time_range.elapsed_us()) for event in kernels]
     else:
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+        with profile(activities=[ProfilerActivity.CPU]) as profiler:
             walls()
         calls_s = sum(seconds)
         events = [event for event in profiler.key_averages() if re.search("aten::|mkldnn|Compiled", event.key)]
@@ -104,48 +102,36 @@ def _bytes(tensors: Iterable[Tensor]) -> int:
     return sum(tensor.nbytes for tensor in tensors)
 
 
-class LiveBytes(TorchDispatchMode):
-    """Bytes of the storages that operators allocated while it was entered and that still live, after each of them."""
-
-    def __init__(self):
-        super().__init__()
-        self.live = 0
-        self.points = []
-
-    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
-        result = operator(*args, **(kwargs or {}))
-        given = {storage._cdata for storage in _storages((args, kwargs))}
-        for storage in {storage._cdata: storage for storage in _storages(result)}.values():
-            if storage._cdata not in given:
-                self._add(storage.nbytes())
-                weakref.finalize(storage, self._add, -storage.nbytes())
-        self.mark()
-        return result
-
-    def mark(self) -> int:
-        """Add a point for this moment. Returns the number of points."""
-        self.points.append(self.live)
-        return len(self.points)
-
-    def _add(self, size: int) -> None:
-        self.live += size
-
-
-def _storages(tree) -> list:
-    return [leaf.untyped_storage() for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+def profiled(call: Callable[[], Any]) -> tuple[Any, list[str], list[int]]:
+    """What `call` returns; the names of the events of torch's profiler on a CPU while it ran; and the bytes after each
+    of them, beyond those at its start."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        result = call()
+    events = sorted(profiler.profiler.kineto_results.events(), key=lambda event: event.start_ns())
+    return result, [event.name() for event in events], list(accumulate(event.nbytes() for event in events))
 
 
 def memory(step) -> dict[str, list[int]]:
-    """{phase: bytes beyond those at the start of a call}, after each operator, or on a GPU after each allocation and
-    release."""
+    """{phase: bytes beyond those at the start of a call}, after each event of the profiler, or on a GPU after each
+    allocation and release."""
     if step.trainer.device == "cpu":
-        with LiveBytes() as meter:
-            ends = {phase: meter.mark() for phase in step.phases()}
-        points = meter.points
+
+        def marked() -> list[str]:
+            phases = []
+            for phase in step.phases():
+                with record_function(phase):
+                    phases.append(phase)
+            return phases
+
+        phases, events, points = profiled(marked)
+        ends = {phase: events.index(phase) for phase in phases}
     else:
+        ends = {}
         torch.cuda.memory._record_memory_history("all", context=None)
         try:
-            ends = {phase: len(points := _allocated()) for phase in step.phases()}
+            for phase in step.phases():
+                points = _allocated()
+                ends[phase] = len(points)
         finally:
             torch.cuda.memory._record_memory_history(None)
     begin = ends.pop("start")

@@ -55,10 +55,14 @@ def chosen(case, chip: chips.Chip, reached_share: float) -> dict:
     datasheet = chip.flops[case.dtype]
     wire = wires.parse(case.wire)
     t_gemm_s = case.work.flop / (reached_share * datasheet)
-    about = dict(chip_flops=WIRE_SHARE * datasheet, t_gemm_s=t_gemm_s, wire_bytes=case.work.wire_bytes)
-    facts = {"unsplit": "cublas", "t_gemm_planned_s": t_gemm_s, "gather": wire.link}
-    facts[REQUESTED] = wire.bytes_per_s(**about)
-    facts["t_comm_planned_s"] = case.work.wire_bytes / PCIE_BYTES_PER_S
+    wire_bytes = case.work.wire_bytes
+    facts = {
+        "unsplit": "cublas",
+        "t_gemm_planned_s": t_gemm_s,
+        "t_comm_planned_s": wire_bytes / PCIE_BYTES_PER_S,
+        "gather": wire.link,
+        REQUESTED: wire.bytes_per_s(chip_flops=WIRE_SHARE * datasheet, t_gemm_s=t_gemm_s, wire_bytes=wire_bytes),
+    }
     return {"facts": facts, "medians_s": {}}
 
 
@@ -69,9 +73,10 @@ def launch_row_blocks(case) -> None:
     blocks = max(BLOCKS)
     about = dict(dtype=DTYPES[case.dtype], device="cuda")
     for n, k in ((case.n, case.k), (case.k, case.n)):
+        x = torch.empty((case.m, k), **about)
         w = torch.empty((n, k), **about)
         for count in range(1, blocks + 1):
-            persistent(torch.empty((case.m * count // blocks, k), **about), w)
+            persistent(x[: case.m * count // blocks], w)
 
 
 def launch_all(options: Options, chip: chips.Chip, names: list[str]) -> list[str]:

@@ -21,10 +21,10 @@ from torch import Tensor
 import kernels
 from kernels import vendor
 from kernels.bench import checks, matmul
-from kernels.contract import Scales, interpreted, reason, result_dtype
+from kernels.contract import Scales, reason, result_dtype
 from kernels.fp8 import LARGEST, quantise
+from kernels.registry import Contender
 from kernels.tiles import DTYPES
-from roofline.operations.contenders import FIRST_CALL_S
 from roofline.operations.ffn_gated import CONTENDERS, LONGEST_FIRST_CALL, OURS, FfnGated
 from roofline.store.run import PART
 from roofline.worker.prepared import SKIPPED, VENDOR_TOLERANCE, Entrant, PreparedCase, Rejection, unwatched
@@ -65,17 +65,15 @@ def halves(both: Tensor, by_turns: bool, dim: int) -> tuple[Tensor, Tensor]:
 
 def hidden_rows(x: Tensor, gate_up: Tensor, by_turns: bool, dtype: torch.dtype, scales: Scales | None = None) -> Tensor:
     """silu(x @ gate.T) * (x @ up.T) in `dtype`, a slice of the weights at a time."""
-    x = x.to(dtype)
-    w_scales = x.new_ones((len(gate_up), 1))
-    if scales:
-        x = x * scales[0]
-        w_scales = scales[1].T
-    gate, up = (half.split(checks.SLICE) for half in halves(gate_up, by_turns, 0))
-    gate_scales, up_scales = (half.split(checks.SLICE) for half in halves(w_scales, by_turns, 0))
+    x_scales, w_scales = scales or (1, x.new_ones(1, len(gate_up), dtype=dtype))
+    x = x.to(dtype) * x_scales
+    slices = []
+    for half in (*halves(gate_up, by_turns, 0), *halves(w_scales.T, by_turns, 0)):
+        slices.append(half.split(checks.SLICE))
     parts = []
-    for number in range(len(gate)):
-        gates = x @ (gate[number].to(dtype) * gate_scales[number]).T
-        ups = x @ (up[number].to(dtype) * up_scales[number]).T
+    for gate, up, gate_scales, up_scales in zip(*slices, strict=True):
+        gates = x @ (gate.to(dtype) * gate_scales).T
+        ups = x @ (up.to(dtype) * up_scales).T
         parts.append(F.silu(gates) * ups)
     return torch.cat(parts, 1)
 
@@ -108,9 +106,7 @@ def quantise_hidden(weights: Weights) -> None:
 
 
 def run_fused(x: Tensor, weights: Weights, out: Tensor) -> Tensor:
-    from kernels.gated import gated
-
-    gated(x, weights.gate_up, weights.hidden, weights.scales)
+    GATED.load()(x, weights.gate_up, weights.hidden, weights.scales)
     quantise_hidden(weights)
     return multiply_down(kernels.matmul, x, weights, out)
 
@@ -140,6 +136,9 @@ def run_numpy(x: Tensor, weights: Weights, out: Tensor) -> Tensor:
     numpy.matmul(hidden, weights.down.numpy().T, out=out.numpy())
     return out
 
+
+GATED = Contender("gated", "kernels.gated:gated")
+"""Our kernel for the first half."""
 
 RUN = {
     "cublas": partial(run_torch, vendor.run_cublas),
@@ -204,21 +203,16 @@ class Runner(matmul.Runner):
                 return Rejection(SKIPPED, f"{name}: {lacking}")
             by_turns = name == "fused"
             run = RUN[name]
-
-            def run_first(x: Tensor, gate_up: Tensor, out: Tensor) -> Tensor:
-                return run(x, weights, out)
-
+            run_first = lambda x, gate_up, out: run(x, weights, out)  # noqa: E731
             right, of_minus = references(by_turns)
             check = partial(checks.check, name, run_first, (x, weights.gate_up, out), right, limit, of_minus)
             facts = {"multiplied_by": MULTIPLIED_BY[name]} if name in MULTIPLIED_BY else {}
             look = partial(rotation.look, limit, by_turns)
             error, refused = check()
-            call = checks.Rotated(run, rotation)
+            call = rotation.rotated(run)
             return refused or Entrant(name, call, "", config(name), error, facts, lambda: check()[1], look=look)
 
-        for name in self.with_baseline(prepared, names):
-            first_call_s = FIRST_CALL_S["compiled"] if name in LONGEST_FIRST_CALL else None
-            prepared.enter(name, partial(entrant, name), first_call_s)
+        self.enter(prepared, names, entrant, dict.fromkeys(LONGEST_FIRST_CALL, "compiled"))
         if options.timed:
             prepared.entrants |= parts(prepared.contenders, rotation)
         prepared.cache = f"cold: {len(rotation.sets)} sets of operands in rotation"
@@ -231,7 +225,7 @@ def parts(contenders: list[str], rotation: Rotation) -> dict[str, Entrant]:
     for by in dict.fromkeys(MULTIPLIED_BY[name] for name in contenders if name in MULTIPLIED_BY):
         for half, run in HALVES.items():
             name = f"{half}_{by}"
-            call = checks.Rotated(partial(run, MULTIPLY[by]), rotation)
+            call = rotation.rotated(partial(run, MULTIPLY[by]))
             entrants[name] = Entrant(name, call, PART, f"{half} alone", facts={"multiplied_by": by})
     return entrants
 
@@ -240,19 +234,11 @@ def why_not(name: str, case: FfnGated, options, x: Tensor, weights: Weights) -> 
     """Why a contender cannot run the case, or must not be timed, here; None if it can."""
     if lacking := matmul.not_for(name, case, options, CONTENDERS[options.device]):
         return lacking
-    if name == "cublas" and not x.is_cuda:
-        return "it runs on cuda; take the contender 'torch'"
-    if name in ("cublas", "compiled") and weights.scales:
+    if name == "cublas" or (name == "compiled" and weights.scales):
         return reason(vendor.cublas.require, x, weights.gate_up, weights.both, weights.scales)
-    if name not in OURS:
-        return None
-    try:
-        from kernels.gated import gated
-    except ImportError as error:
-        return f"it needs Triton: {error}"
-    if options.timed and interpreted(gated.jit):
-        return "it is interpreted, which is never timed; unset TRITON_INTERPRET"
-    return reason(gated.require, x, weights.gate_up, weights.hidden, weights.scales)
+    if name in OURS:
+        return matmul.why_not(GATED, options, (x, weights.gate_up, weights.hidden, weights.scales))
+    return None
 
 
 def config(name: str) -> str:

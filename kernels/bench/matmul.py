@@ -3,6 +3,7 @@
 import itertools
 import math
 import zlib
+from collections.abc import Callable
 from functools import cache, lru_cache, partial
 from importlib.util import find_spec
 
@@ -81,19 +82,22 @@ class Runner(runner.Runner):
             if lacking := why_not(contender, options, sets[0]):
                 return Rejection(SKIPPED, lacking)
             run = contender.load()
-            if hasattr(run, "candidates") and options.timed:
-                prepared.facts[candidate_of(name)] = self.take_fastest(case, name, run, sets)
+            config = run.describe(x, w, *scales)
+            if options.timed and getattr(run, "candidates", None):
+                number = self.fastest_candidate(case, name, run, sets)
+                prepared.facts[candidate_of(name)] = number
+                config = run.describe(x, w, *scales, candidate=number)
+                run = partial(run, candidate=number)
             limit = limit_of(contender, case.dtype)
             check = partial(checks.check, name, run, sets[0], reference, limit)
             facts = {f"of_{contender.kind}": True} if contender.kind in ("user", "library") else {}
-            config = run.describe(x, w, *scales)
             look = partial(rotation.look, limit)
             error, refused = check()
-            call = checks.Rotated(run, rotation)
+            call = rotation.rotated(run)
             return refused or Entrant(name, call, "", config, error, facts, lambda: check()[1], look=look)
 
-        for name in self.with_baseline(prepared, names):
-            prepared.enter(name, partial(entrant, name), FIRST_CALL_S.get(contenders[name].first_call))
+        kinds = {name: contender.first_call for name, contender in contenders.items()}
+        self.enter(prepared, names, entrant, kinds)
         prepared.has_call_costs = options.device == "cuda" and case.m <= FEW_ROWS
         size = len(sets) * case.work.device_bytes
         prepared.cache = f"cold: {len(sets)} sets of operands in rotation, {size / 2**20:.0f} MiB in all"
@@ -102,32 +106,32 @@ class Runner(runner.Runner):
             prepared.cache += f", not the {least / 2**20:.0f} that leave none in the cache: the memory has no more room"
         return prepared
 
-    def with_baseline(self, prepared: PreparedCase, names: list[str]) -> list[str]:
-        """The contenders that enter, each once. A run that is timed has the baseline among them, as the first."""
+    def enter(self, prepared: PreparedCase, names: list[str], entrant: Callable, first_calls: dict[str, str]) -> None:
+        """Enter what `entrant(name)` returns, for each contender once. A run that is timed has the baseline among them,
+        as the first. `first_calls` names an entry of `FIRST_CALL_S` for contenders whose first call may take longer
+        than usual."""
         first = [prepared.baseline] if self.options.timed else []
-        return list(dict.fromkeys([*first, *names]))
+        for name in dict.fromkeys([*first, *names]):
+            prepared.enter(name, partial(entrant, name), FIRST_CALL_S.get(first_calls.get(name)))
 
-    def take_fastest(self, case: Matmul, name: str, run, sets: list[tuple]) -> int:
-        """Have a library multiply by the fastest of its candidates for a case, and return its number.
+    def fastest_candidate(self, case: Matmul, name: str, run, sets: list[tuple]) -> int:
+        """The number of a library's fastest candidate for a case.
 
         The first process that times the shape chooses it: processes that only check may run beside one another. The
         others take its choice.
         """
-        x, w, out, *scales = sets[0]
         earlier = self.earlier.get(case.id, {})
-        number = earlier["facts"].get(candidate_of(name)) if earlier.get("medians_s") else None
-        if number is None:
-            turn = itertools.cycle(sets)
-            probes = []
-            for candidate in range(run.candidates(x, w, out, *scales)):
-                call = lambda candidate=candidate: run.run(candidate, *next(turn))  # noqa: E731
-                probes.append(Probe(name, str(candidate), case.work.flop, call))
-            device = self.options.device
-            seed = self.options.seed
-            best, _ = ceilings.measure(probes, self.clock(), when="", seed=seed, device=device, rule=CHOOSING)
-            number = int(best[0]["probe"]) if best else 0
-        run.take(number, x, w, *scales)
-        return number
+        if earlier.get("medians_s") and candidate_of(name) in earlier["facts"]:
+            return earlier["facts"][candidate_of(name)]
+        turn = itertools.cycle(sets)
+        probes = []
+        for candidate in range(run.candidates(*sets[0])):
+            call = lambda candidate=candidate: run(*next(turn), candidate=candidate)  # noqa: E731
+            probes.append(Probe(name, str(candidate), case.work.flop, call))
+        seed = self.options.seed
+        device = self.options.device
+        best, _ = ceilings.measure(probes, self.clock(), when="", seed=seed, device=device, rule=CHOOSING)
+        return int(best[0]["probe"]) if best else 0
 
     def problem(self) -> str:
         users = (contender for contender in of_run(self.options).values() if contender.kind == "user")
@@ -155,8 +159,7 @@ def limit_of(contender, dtype: str) -> float:
     """The largest relative error at which a result of `contender` is right."""
     if contender.kind in ("vendor", "library"):
         return VENDOR_TOLERANCE[dtype]
-    declared = contender.tolerance or getattr(contender.load(), "tolerance", None)
-    return declared or TOLERANCE[dtype]
+    return getattr(contender.load(), "tolerance", None) or TOLERANCE[dtype]
 
 
 def why_not(contender, options, operands: tuple) -> str | None:
@@ -199,14 +202,16 @@ def operands(case: Matmul, options) -> list[tuple]:
         wanted = SETS_OF_FEW_ROWS if other.m <= FEW_ROWS else 2
         return max(2, min(max(least, wanted), int(most_bytes // other.work.device_bytes)))
 
-    same = [other for other in sweep(options) if other.dtype == case.dtype]
-    cases = [other for other in same if sets(other) * other.work.device_bytes <= room]
+    cases = []
+    for other in sweep(options):
+        if other.dtype == case.dtype and sets(other) * other.work.device_bytes <= room:
+            cases.append(other)
     pool = _pool
     if case not in cases:
         cases = [case]
         pool = _pool.__wrapped__  # not kept for others
     shapes = {}
-    for other in (case, *cases):
+    for other in cases:
         shapes[other] = (other.m, other.k), (other.n, other.k), (other.m, other.n)
 
     def elements(number: int) -> int:
@@ -261,9 +266,8 @@ def scales_of(x: Tensor, w: Tensor, by_block: bool, generator: torch.Generator) 
     return scales
 
 
-@cache  # each shape asks for each other one, and a description looks up the version of every package
-def machine(device: str) -> dict:
-    return describe(device)
+machine = cache(describe)
+"""What `describe` says. Each shape asks for each other one, and a description looks up the version of every package."""
 
 
 def cache_bytes(device: str) -> int:
@@ -296,9 +300,7 @@ def probes(options) -> list[Probe]:
         w = torch.randn(n, k, device=device).to(DTYPES[dtype])
         operands = [x, w, empty_out(x, w)]
         if x.dtype == FP8:  # by row, also where the dtype has scales by block: it is the chip's roof
-            x_scales = torch.ones((m, 1), device=device)
-            w_scales = torch.ones((1, n), device=device)
-            operands.append((x_scales, w_scales))
+            operands.append([scales.fill_(1) for scales in empty_scales(x, w, by_block=False)])
         for contender in contenders:
             if "matmul" in contender.probes:
                 calls.append(_probe("matmul", contender, f"{m}x{n}x{k}", 2 * m * n * k, [operands], dtype))

@@ -4,21 +4,21 @@ Contenders share weights and optimizer, so that a model fits that takes more tha
 the same first weights.
 """
 
-import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 
 import torch
 from torch import Tensor
+from torch.nn.utils import get_total_norm
 
+from kernels import vendor
 from kernels.bench import checks, costs, matmul
 from kernels.bench.transformer import Decoder
 from kernels.contract import reason
-from roofline.operations.contenders import FIRST_CALL_S
 from roofline.operations.transformer_step import CONTENDERS, MODES, VOCABULARY, TransformerStep
 from roofline.worker import device_errors
 from roofline.worker.ceilings import Probe
@@ -39,7 +39,7 @@ compiled."""
 def multiplying(mode: str) -> Iterator[None]:
     """Let fp32 matmuls multiply in TF32 inside, in the mode `tf32`, and in fp32 in any other."""
     flags = torch.backends.cuda.matmul
-    before = torch.backends.cuda.matmul.allow_tf32
+    before = flags.allow_tf32
     flags.allow_tf32 = mode == "tf32"
     try:
         yield
@@ -96,19 +96,14 @@ class Step:
     def __init__(self, trainer: Trainer, *, is_compiled: bool):
         self.trainer = trainer
         self.case = trainer.case
-        self.is_compiled = is_compiled
-        self.run = loss_of
-        if is_compiled:
-            torch._dynamo.config.recompile_limit = 64  # by size and mode; beyond it raises, since the graph is full
-            self.run = torch.compile(loss_of, dynamic=False, fullgraph=True)
+        self.run = vendor.compiled(loss_of, fullgraph=True) if is_compiled else loss_of
 
     def __call__(self) -> None:
         for _ in self.phases():
             pass
 
     def loss(self) -> Tensor:
-        lower = torch.autocast(self.trainer.device, torch.bfloat16) if self.case.dtype == "bf16" else nullcontext()
-        with lower:
+        with torch.autocast(self.trainer.device, torch.bfloat16, enabled=self.case.dtype == "bf16"):
             return self.run(self.trainer.model, *self.trainer.batch)
 
     def phases(self) -> Iterator[str]:
@@ -142,14 +137,12 @@ class Step:
         first_s = time.monotonic() - began
         right_loss, right = reference
         gradients = {}
-        off = size = 0.0
-        for (parameter, weight), exact in zip(trainer.model.named_parameters(), right, strict=True):
+        for parameter, weight in trainer.model.named_parameters():
             gradient = torch.zeros_like(weight) if weight.grad is None else weight.grad
             gradients[f"the gradient of {parameter}"] = gradient
-            off += (gradient - exact).square().sum()
-            size += exact.square().sum()
-        error = float((off / size).sqrt()) + abs(loss.item() / right_loss - 1)
-        where = checks.first_nan(**gradients) if math.isnan(error) else ""
+        differences = [gradient - exact for gradient, exact in zip(gradients.values(), right, strict=True)]
+        error = float(get_total_norm(differences) / get_total_norm(right)) + abs(loss.item() / right_loss - 1)
+        where = checks.first_nan(**gradients)
         refused = verdict(name, error, self.case.dtype, TOLERANCE[self.case.dtype], where)
         self()
         return error, refused or self.check_again(name, right_loss), first_s
@@ -178,19 +171,19 @@ class Runner(matmul.Runner):
         prepared.is_guarded = False  # a mode sets the precision of all its calls
         prepared.facts = {"has_costs": True}
         prepared.cache = "as the call before left it; on a GPU a sample begins on an idle device, with its host's time"
-        names = self.with_baseline(prepared, names)
         needs = sum(case.memory.values())
         there = matmul.machine(options.device)["memory_bytes"]
         memory = f"needs {needs / 1e9:.1f} GB by formula, {there / 1e9:.1f} there"
         if needs > there:
-            prepared.rejected = {name: Rejection(SKIPPED, f"{name}: {memory}") for name in names}
+            self.enter(prepared, names, lambda name: Rejection(SKIPPED, f"{name}: {memory}"), {})
             return prepared
         trainer = Trainer(case, options)
         # Inputs stay: a step changes the weights itself.
         reference = trainer.reference()
 
         def entrant(name: str) -> Entrant | Rejection:
-            step = Step(trainer, is_compiled=name == "compiled")
+            is_compiled = name == "compiled"
+            step = Step(trainer, is_compiled=is_compiled)
             try:
                 error, refused, first_s = step.check(name, reference)
             except Exception as error:
@@ -198,7 +191,7 @@ class Runner(matmul.Runner):
                     raise
                 return Rejection(SKIPPED, f"{name}: out of memory: {memory}")
             facts = {"saved_formula_bytes": case.memory["activations"]}
-            if step.is_compiled:
+            if is_compiled:
                 earlier = self.earlier.get(case.id, {}).get("facts", {}).get("first_call_s")
                 first_s = earlier or FIRST_S.setdefault(replace(case, part="step"), first_s)
                 facts["compile_s"] = first_s
@@ -213,9 +206,7 @@ class Runner(matmul.Runner):
                 costs=partial(costs.of_call, step),
             )
 
-        for name in names:
-            first_call_s = FIRST_CALL_S["compiled"] if name == "compiled" else None
-            prepared.enter(name, partial(entrant, name), first_call_s)
+        self.enter(prepared, names, entrant, {"compiled": "compiled"})
         return prepared
 
     def problem(self) -> str:
@@ -223,16 +214,9 @@ class Runner(matmul.Runner):
 
     def probes(self) -> list[Probe]:
         """The probes of matmuls in fp32 and bf16. Those in fp32 are there once more in TF32, which has another roof."""
-
-        def by_tf32(call: Callable) -> None:
-            with multiplying("tf32"):
-                call()
-
-        modes = MODES[self.options.device]
-        dtypes = tuple(mode for mode in modes if mode != "tf32")
-        probes = matmul.probes(replace(self.options, dtypes=dtypes))
-        for probe in list(probes):
-            if "tf32" in modes and probe.dtype == "fp32":
-                call = partial(by_tf32, probe.call)
+        probes = matmul.probes(replace(self.options, dtypes=("fp32", "bf16")))
+        if "tf32" in MODES[self.options.device]:
+            for probe in [probe for probe in probes if probe.dtype == "fp32"]:
+                call = multiplying("tf32")(probe.call)
                 probes.append(replace(probe, dtype="tf32", call=call, why_not=lambda: None))
         return probes

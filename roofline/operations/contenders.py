@@ -36,8 +36,8 @@ multiple of that. One that uses no CPU hangs sooner: `supervise.limits.LIMIT_S`.
 
 @dataclass(frozen=True, kw_only=True)
 class Declaration:
-    """What a contender says of itself. It decorates a user's function, which has it as `declaration`. Those of the
-    suite are declared in `kernels.registry`, which is read without torch and Triton.
+    """What a user's contender says of itself. It decorates the function, which has it as `declaration`. Contenders of
+    the suite are declared in kernels/registry.toml.
 
     Raises ValueError for a device that is neither cpu nor cuda, and a tolerance that is not above 0.
     """

@@ -69,7 +69,7 @@ def with_memory(names: list[str]) -> list:
 
 
 def main() -> None:
-    names = [name for name, operation in OPERATIONS.items() if operation.default]
+    names = [name for name, operation in OPERATIONS.items() if operation.default] + [*dry_run.OURS]
     with get_context("fork").Pool(1, maxtasksperchild=1) as pool:
         for function, operations in ((plan, names), (plan, names), (failing, ["matmul"]), (with_memory, names)):
             print(json.dumps(pool.apply(function, (operations,))))

@@ -11,7 +11,8 @@ import torch
 import triton
 
 from kernels import hopper, inspect, tiled
-from kernels.inspect import Cubin, Finding, Job, compile_launch
+from kernels.inspect import Cubin, Finding, Job
+from kernels.machine.compile import compile_for
 from kernels.tiles import DTYPES, Config, table, triton_release
 
 FEW_ROWS = "decode", "decode_ring"
@@ -47,21 +48,21 @@ def broken_promises(jobs: list[Job]) -> dict[str, list[str]]:
             "counts behind a barrier of its own": job.kernel not in FEW_ROWS or counts_behind_a_barrier(job),
             "L2 gives up w first, and keeps x": job.kernel != "decode_ring" or gives_up_one_operand_first(job),
         }
-        if broken := finding.problems() + [promise for promise, is_kept in promises.items() if not is_kept]:
+        if broken := finding.problems + [promise for promise, is_kept in promises.items() if not is_kept]:
             by_job[f"{job.kernel} {job.target} {job.config} {job.dtype}"] = broken
     return by_job
 
 
 def counts_behind_a_barrier(job: Job) -> bool:
     """Look in Triton's IR: one that stands in the PTX alone, where the machine sees it, may be there by chance."""
-    ttgir = compile_launch(inspect.example(job), job.target).triton.asm["ttgir"]
+    ttgir = compile_for(job.target, inspect.example(job)).asm["ttgir"]
     steps = re.findall(r"tt\.store|\w+\.barrier|tt\.atomic_rmw", ttgir)
     return steps[steps.index("tt.atomic_rmw") - 1].endswith(".barrier")
 
 
 def gives_up_one_operand_first(job: Job) -> bool:
     """Look in the PTX, where Triton has cache policies."""
-    ptx = compile_launch(inspect.example(job), job.target).triton.asm["ptx"]
+    ptx = compile_for(job.target, inspect.example(job)).asm["ptx"]
     loads = [line for line in ptx.splitlines() if "cp.async.bulk.tensor" in line]
     hinted = ["L2::cache_hint" in line for line in loads]
     return triton_release() < (3, 9) or ("L2::evict_first" in ptx and any(hinted) and not all(hinted))
@@ -120,7 +121,7 @@ def spilled_by_masks() -> list[str]:
     for (target, entry), k in product(entries, (4104, 4112)):
         buffer = torch.empty((4096, 4112), dtype=DTYPES[entry.dtypes[0]])
         launch = tiled.prepare(buffer[:, :k], buffer[:, :k], buffer[:, :4096], entry.config)
-        spilled += [f"{target} {entry.config} K={k}"] * compile_launch(launch, target).cubin.spills
+        spilled += [f"{target} {entry.config} K={k}"] * inspect.cubin_of(compile_for(target, launch)).spills
     return spilled
 
 
@@ -141,13 +142,13 @@ PLANTED = {
 def planted() -> list[list[str]]:
     """Return the problems of each of `PLANTED`."""
     jobs = [Job("persistent", Config(128, 256, 64, **tile), "bf16", 90, 232_448, mma) for tile, mma in PLANTED.values()]
-    return [inspect.inspect(job).problems() for job in jobs]
+    return [inspect.inspect(job).problems for job in jobs]
 
 
 def looks_of_a_poll() -> int:
     """Of one thread, without a barrier of all, in the kernel that waits for flags."""
     job = next(job for job in inspect.jobs(["flagged"]) if job.dtype == "bf16")
-    return compile_launch(inspect.example(job), job.target).triton.asm["ptx"].count("ld.relaxed.sys.global")
+    return compile_for(job.target, inspect.example(job)).asm["ptx"].count("ld.relaxed.sys.global")
 
 
 def test_a_flag_is_polled_where_triton_can(elsewhere):
@@ -180,9 +181,8 @@ CONFIG = replace(table("sm90").entries[-1].config, num_warps=8)
     ],
 )  # fmt: skip
 def test_problems_of_what_compiles(kernel, cubin, asked, problems):
-    sentences = Finding(
-        Job(kernel, CONFIG, "bf16", 90, 232_448, "wgmma"), cubin, None, CONFIG.num_warps, asked
-    ).problems()
+    args = {"num_warps": CONFIG.num_warps} | dict(zip(inspect.REGISTER_COUNTS, asked, strict=False))
+    sentences = inspect.problems_of(Job(kernel, CONFIG, "bf16", 90, 232_448, "wgmma"), cubin, args, ())
     assert len(sentences) == len(problems)
     assert all(problem in sentence for problem, sentence in zip(problems, sentences, strict=True)), sentences
 
@@ -212,7 +212,8 @@ def test_bad_input_is_one_line_and_exit_code_2(monkeypatch, capsys):
 
 def test_the_table_has_a_line_for_each_finding_and_its_problems_below():
     job = Job("tiled", Config(64, 64, 32, 4, 2), "fp32", 90, 232_448, "fma")
-    text = inspect.as_text([Finding(job, Cubin(128, 0, 0, 1024, {"fma": 9}, 0, 0)), Finding(job, None, "no")])
+    cubin = Cubin(128, 0, 0, 1024, {"fma": 9}, 0, 0)
+    text = inspect.as_text([Finding(job, cubin, []), Finding(job, None, ["does not compile: no"])])
     _, fine, bad, problem, last = text.splitlines()
     assert fine.split()[6:] == ["fp32", "128", "0", "0", "1024", "fma", "0", "0", "()", "()", "fma", "ok"]
     assert bad.endswith("BAD")

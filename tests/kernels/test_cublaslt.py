@@ -10,9 +10,9 @@ import torch
 from fake_clock import FakeClock
 from numpy.ctypeslib import as_array
 
-from kernels import cublaslt
+from kernels import cublaslt, vendor
 from kernels.bench import matmul
-from kernels.contract import FP8, empty_out, empty_scales
+from kernels.contract import FP8
 from kernels.fp8 import scale_rows, scales_of_rows
 from roofline.operations.matmul import Matmul
 
@@ -92,21 +92,23 @@ def library(monkeypatch):
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=7))
     monkeypatch.setattr(cublaslt, "context", lambda device: ctypes.c_void_p(1))
     monkeypatch.setattr(cublaslt, "made_plan", cublaslt.Plan)
+    monkeypatch.setattr(vendor, "require_device", lambda kind, x: None)
+    monkeypatch.setattr(vendor, "limit_cublas", lambda x, w, scales: None)
+    monkeypatch.setattr(vendor, "require_cuda", lambda scaled_by, other: None)
     return fake
 
 
 def test_operands_are_told_as_the_library_reads_them(library):
     x, w = torch.randn(5, 24)[:, :16], torch.randn(9, 16)
     out = torch.full((5, 12), torch.nan)[:, :9]
-    best = cublaslt.Best()
+    best = cublaslt.best
     assert best.candidates(x, w, out) == 2
     for number in range(2):
-        best.take(number, x, w)
-        assert best.run(best.taken(x, w), x, w, out) is out
+        assert best(x, w, out, candidate=number) is out
         torch.testing.assert_close(out, x @ w.T)
     assert library.algorithms == [100, 102]
-    assert best.describe(x, w) == "cuBLASLt 130100, candidate 2 of its heuristics"
-    assert not best.run(0, x[:, :0], w[:, :0], out.fill_(torch.nan)).any()
+    assert best.describe(x, w, candidate=1) == "cuBLASLt 130100, candidate 2 of its heuristics"
+    assert not best(x[:, :0], w[:, :0], out.fill_(torch.nan)).any()
     best.candidates(x[:, 1:], w[:, 1:], out)
     assert {library.attributes[max(library.made), attribute] for attribute in cublaslt.MIN_ALIGNMENTS} == {4}
 
@@ -116,34 +118,27 @@ def test_scales_are_told_as_the_library_reads_them(library, by_block):
     numbers = torch.Generator().manual_seed(0)
     x, w = (torch.randn(rows, 512, generator=numbers).to(FP8) for rows in (5, 144))
     scales = matmul.scales_of(x, w, by_block, numbers)
-    out, best = empty_out(x, w), cublaslt.Best()
-    best.take(1, x, w, scales)
-    best.run(best.taken(x, w, scales), x, w, out, scales)
+    out = cublaslt.best(x, w, scales=scales, candidate=1)
     of_x, of_w = scales_of_rows(w, scales)
     exact = scale_rows(x.float(), of_x) @ scale_rows(w.float(), of_w).T
     torch.testing.assert_close(out.float(), exact, rtol=1e-2, atol=1e-3)
     assert library.algorithms == [102]
     assert ((1, cublaslt.DESC_FAST_ACCUM) in library.attributes) != by_block
-    assert "candidate 2 " in best.describe(x, w, scales)
-    assert "candidate 1 " in best.describe(x, w, empty_scales(x, w, not by_block))
 
 
 class Candidates:
     """A library of candidates that take so many seconds, on a clock that believes what a call returns."""
 
     def __init__(self, *seconds):
-        self.seconds, self.taken = seconds, []
+        self.seconds = seconds
 
     def candidates(self, x, w, out):
         return len(self.seconds)
 
-    def run(self, number, x, w, out):
-        if self.seconds[number] is None:
+    def __call__(self, x, w, out, candidate):
+        if self.seconds[candidate] is None:
             raise RuntimeError("cublasLtMatmul ended with the cuBLAS status 15")
-        return self.seconds[number]
-
-    def take(self, number, x, w):
-        self.taken.append(number)
+        return self.seconds[candidate]
 
 
 def test_the_fastest_candidate_is_chosen_once_a_shape(monkeypatch):
@@ -154,9 +149,8 @@ def test_the_fastest_candidate_is_chosen_once_a_shape(monkeypatch):
 
     def chosen(**earlier):
         runner.earlier = {case.id: earlier} if earlier else {}
-        return runner.take_fastest(case, "lt", library, sets)
+        return runner.fastest_candidate(case, "lt", library, sets)
 
     assert chosen() == 2
     assert chosen(facts={"lt_candidate": 3}, medians_s={}) == 2  # a share that checked chose it, beside others
     assert chosen(facts={"lt_candidate": 3}, medians_s={"cublas": 1.0}) == 3
-    assert library.taken == [2, 2, 3]

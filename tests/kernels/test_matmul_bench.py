@@ -3,6 +3,7 @@ loses its samples afterwards."""
 
 import dataclasses
 import math
+import time
 from collections import Counter
 from pathlib import Path
 
@@ -122,6 +123,24 @@ def test_cheat_that_begins_once_it_was_checked_is_found_out_afterwards(contender
     rejection = entrant.recheck()
     assert rejection.outcome == "failed"
     assert "holds NaN: unwritten" in rejection.reason
+
+
+def test_a_library_is_checked_and_called_by_its_fastest_candidate(contender):
+    taken = []
+
+    def run(x, w, out, candidate=0):
+        time.sleep(2e-3 * (candidate != 1))
+        taken.append(candidate)
+        return right(x, w, out)
+
+    contender(run, candidates=lambda *operands: 3, describe=lambda *operands, candidate=0: f"candidate {candidate}")
+    prepared = prepare()
+    assert prepared.facts == {"numpy_candidate": 1}
+    assert prepared.entrants["numpy"].config == "candidate 1"
+    taken.clear()
+    prepared.entrants["numpy"].call()
+    assert prepared.entrants["numpy"].recheck() is None
+    assert {*taken} == {1}
 
 
 def test_inputs_are_as_they_were_after_the_checks(contender):

@@ -1,7 +1,6 @@
 """Which configurations a trial tries, how it decides, and that its entries are read back whole."""
 
 import json
-from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -128,10 +127,8 @@ def gpu(monkeypatch, tables):
             return calls * about.seconds_of_last() / 4
 
     def inspect_all(jobs):
-        def problems(job):
-            return ["spills"] * (job in about.spills)
-
-        return [SimpleNamespace(job=job, mma="wgmma", problems=partial(problems, job)) for job in jobs]
+        cubin = SimpleNamespace(instruction="wgmma")
+        return [SimpleNamespace(job=job, cubin=cubin, problems=["spills"] * (job in about.spills)) for job in jobs]
 
     def operands(case, options):
         return [(torch.randn(case.m, case.k).bfloat16(), torch.randn(case.n, case.k).bfloat16(),

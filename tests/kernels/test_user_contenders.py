@@ -11,7 +11,7 @@ import roofline
 from kernels import vendor
 from kernels.bench import matmul
 from kernels.recording import launches_of
-from kernels.registry import CONTENDERS, Planner
+from kernels.registry import Planner
 from roofline.operations import contenders
 from roofline.worker.prepared import PreparedCase, Rejection
 
@@ -127,14 +127,6 @@ def test_what_it_does_not_support_is_skipped(place):
         matmul.of_run(replace(OPTIONS, users=((place("rough"), ""),)))["rough"].load().require(
             *torch.empty(2, 8, 8).to("meta")
         )
-
-
-def test_contender_of_the_suite_is_declared_as_a_users_is():
-    ours = replace(CONTENDERS["torch"], kind="triton", tolerance=0.25, supports=lambda m, n, k, dtype: k == 100)
-    x, w = torch.empty(300, 200), torch.empty(300, 200)
-    assert ours.why_not(x, w) == "torch is declared not to support m=300, n=300, k=200 in fp32"
-    assert matmul.limit_of(ours, "fp32") == 0.25
-    assert isinstance(ours, roofline.contender)
 
 
 def test_decorator_refuses_what_it_cannot_take():

@@ -8,7 +8,7 @@ import torch
 
 from kernels import hopper, persistent, warpgroup
 from kernels.contract import interpreted
-from kernels.inspect import compile_launch
+from kernels.machine.compile import compile_for
 from kernels.registry import CONTENDERS
 from kernels.tiles import Config
 
@@ -23,7 +23,7 @@ def test_an_interpreting_process_neither_runs_nor_compiles_it():
     with pytest.raises(ValueError, match=r"no interpreter; use kernels\.persistent"):
         CONTENDERS["warpgroup"].load()(X, X, X.clone())
     with pytest.raises(RuntimeError, match="TRITON_INTERPRET is set, so there is no compiler"):
-        compile_launch(warpgroup.prepare(X, X, X, CONFIG), 90)
+        compile_for(90, warpgroup.prepare(X, X, X, CONFIG))
 
 
 @pytest.mark.parametrize(

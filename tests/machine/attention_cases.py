@@ -8,7 +8,8 @@ from torch import Tensor
 
 from kernels.attention import launch
 from kernels.contract import KernelLaunch
-from kernels.inspect import compile_launch
+from kernels.inspect import cubin_of
+from kernels.machine.compile import compile_for
 from kernels.machine.verdict import check
 
 TOLERANCE = 2**-6
@@ -68,7 +69,7 @@ def problems(width: int) -> list[str]:
         tensors = [torch.empty(1, 16, length, width, dtype=torch.bfloat16) for _ in range(4)]
         tensors += [torch.empty(1, 16, length) for _ in range(2)]
         for direction, called in launches(tensors, causal, tma=target == 90).items():
-            cubin = compile_launch(called, target).cubin
+            cubin = cubin_of(compile_for(target, called))
             if cubin.spills or cubin.shared_bytes > limit or ("wgmma" in str(cubin.mma)) != (target == 90):
                 found.append(f"{direction} {width} {causal} {length} {target}: {cubin}")
     return found

@@ -18,9 +18,10 @@ import torch
 import triton
 import waiting
 from test_compiled import broken_promises
+from triton.compiler import CompiledKernel
 
 from kernels.hopper import CTA_BYTES, KEPT, allotted
-from kernels.inspect import Binary, Job, example, jobs
+from kernels.inspect import Job, cubin_of, example, jobs
 from kernels.machine.device import Machine
 from kernels.machine.run import PROGRAMS, TARGET
 from kernels.registry import CONTENDERS
@@ -57,9 +58,9 @@ def failures(names: list[str], seed: int) -> dict[str, str | list[str]]:
         if job.target == TARGET
         and (job.dtype == "bf16" if job.kernel not in MATMULS else any(is_of(case, job) for case in outcomes))
     ]
-    beside = [Binary(ready.triton) for ready in PROGRAMS.values() if ready.triton.metadata.name in BESIDE]
-    outcomes |= {f"{binary.triton.metadata.name} {binary.cubin}": crowding(binary) for binary in beside}
-    if "copier" in names and (missing := BESIDE - {binary.triton.metadata.name for binary in beside}):
+    beside = [ready.triton for ready in PROGRAMS.values() if ready.triton.metadata.name in BESIDE]
+    outcomes |= {f"{kernel.metadata.name} {cubin_of(kernel)}": crowding(kernel) for kernel in beside}
+    if "copier" in names and (missing := BESIDE - {kernel.metadata.name for kernel in beside}):
         outcomes["not run"] = str(missing)
     return {str(case): wrong for case, wrong in outcomes.items() if wrong} | broken_promises(compiled)
 
@@ -68,14 +69,14 @@ def is_of(case: cases.Case, job: Job) -> bool:
     return case.title.startswith(str(job.config)) and f" {job.dtype} " in case.title
 
 
-def crowding(binary: Binary) -> str:
+def crowding(kernel: CompiledKernel) -> str:
     """Return how a kernel takes more of an SM than is kept for it, or how a copier has nothing in flight."""
-    cubin, about, is_copier = binary.cubin, binary.triton.metadata, binary.triton.metadata.name == "copy_kernel"
+    cubin, about, is_copier = cubin_of(kernel), kernel.metadata, kernel.metadata.name == "copy_kernel"
     sizes = allotted(cubin.registers, about.num_warps), cubin.shared_bytes + CTA_BYTES
     kept = KEPT["copier" if is_copier else "wait"]
     if cubin.spills or sizes[0] > kept[0] or sizes[1] > kept[1]:
         return f"takes {sizes} registers and bytes, {kept} are kept"
-    inner = binary.triton.asm["ttgir"].rpartition("scf.for")[2].partition("scf.yield")[0]
+    inner = kernel.asm["ttgir"].rpartition("scf.for")[2].partition("scf.yield")[0]
     load, store = (re.search(rf"tt\.{move}.*tensor<\d+x\d+x!tt.ptr<i32>", inner) for move in ("load", "store"))
     return "stores a part before it loads the next" * bool(is_copier and load.start() > store.start())
 
