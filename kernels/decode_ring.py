@@ -44,8 +44,8 @@ from kernels.warpgroup import (
     prefetch_descriptors,
     require_compiled,
     tma_load,
-    wgmma_layout,
 )
+from kernels.wgmma import wgmma_layout
 from kernels.workspace import workspace
 
 try:  # since Triton 3.9

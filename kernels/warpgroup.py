@@ -20,10 +20,10 @@ TMA writes 48, in the 1,024 cycles they take at full rate. That is 128 bytes a c
 64x128x16 instructions, reads 96 KiB for as many sums; it is for narrow N, of which 256 columns would be padded more.
 
 Two odd widths fill waves where N is 13 times a power of two: 128x208, and 128x104 for half a wave of those. At up, tp
-1, M = 256, 128x208 keeps the SMs busy for 0.97 of its waves, 128x256 for 0.79. Gluon writes no wgmma of such a width,
-but since Triton 3.9 it takes PTX (`wgmma_text`). Its tensors and blocks are powers of two wide: sums, w and out are
-three parts and a rest. Nobody has timed them. By the same arithmetic 208 columns take 135 bytes a cycle, so they may
-lose 5 % to the 128 that there are, and 104 columns 175, which leaves 0.73 of full rate.
+1, M = 256, 128x208 keeps the SMs busy for 0.97 of its waves, 128x256 for 0.79. Their blocks are three parts and a rest,
+all powers of two wide; `kernels.wgmma` multiplies by them, from Triton 3.9 on. Nobody has timed them. By the same
+arithmetic 208 columns take 135 bytes a cycle, so they may lose 5 % to the 128 that there are, and 104 columns 175,
+which leaves 0.73 of full rate.
 
 A last wave that tiles would leave nearly empty is cut along K between gangs of programs (`kernels.stream_k`), where the
 model of waves or an entry of the table says so. The sums that others have of a tile come through the same ring, by TMA,
@@ -66,13 +66,7 @@ import triton
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import (
-    fence_async_shared,
-    mbarrier,
-    tma,
-    warpgroup_mma,
-    warpgroup_mma_wait,
-)
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from kernels import hopper
@@ -80,13 +74,12 @@ from kernels.contract import BLOCK, FP8, Kernel, KernelLaunch, Scales, interpret
 from kernels.persistent import persistent_kernel
 from kernels.stream_k import corner_of, deal, last_gang_of, piece_of, pieces_of
 from kernels.tiles import Config, triton_release
+from kernels.wgmma import inline_asm, multiply, no_sums, promoted, wait, wgmma_layout
 from kernels.workspace import workspace
 
 # Since Triton 3.9 these are called what TMA does; the older names are gone.
 tma_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
 tma_store = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
-# For instructions of odd widths, which Gluon does not write. Triton has it since 3.9.
-inline_asm = getattr(gl, "inline_asm", None)
 
 CONSUMERS = gl.constexpr(2)  # warpgroups that multiply: their sums fill the registers of an SM
 WARPS_PER_CONSUMER = 4  # a warpgroup, which executes a wgmma together
@@ -301,85 +294,6 @@ def consume(
                 wider: gl.constexpr = acc[2].shape[1] - acc[3].shape[1]  # than the rest is
                 store_part(out_rest_desc, acc[3], row, n0 + 3 * wider, staging, left, WHO, 3)
     tma.store_wait(0)  # shared memory must outlive what reads it
-
-
-@gluon.constexpr_function
-def wgmma_layout(columns, ctas=(), dtype=gl.bfloat16):
-    """The layout in which a warpgroup's threads hold the sums of one wgmma over 32 bytes of `dtype`. `ctas` says how
-    the CTAs of a cluster part it."""
-    return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, 256 // dtype.primitive_bitwidth], [*ctas])
-
-
-@gluon.jit
-def no_sums(rows: gl.constexpr, columns: gl.constexpr, wide: gl.constexpr, ctas: gl.constexpr, dtype: gl.constexpr):
-    """A consumer's sums, all 0: one tensor in a tuple, or an odd tile's three of `wide` columns and the rest."""
-    sums = gl.zeros([rows, wide], gl.float32, wgmma_layout(wide, ctas, dtype))
-    if columns == wide:
-        return (sums,)
-    else:
-        rest: gl.constexpr = columns % wide
-        return sums, sums, sums, gl.zeros([rows, rest], gl.float32, wgmma_layout(rest))
-
-
-@gluon.jit
-def multiply(x, w, acc, columns: gl.constexpr):
-    """Begin to add the products of a stage to the sums: one wgmma group."""
-    if len(acc) == 1:
-        return (warpgroup_mma(x, w.permute((1, 0)), acc[0], is_async=True),)
-    else:
-        first, second, third, rest = acc
-        return inline_asm(
-            wgmma_text(columns, x.dtype), wgmma_constraints(columns), (first, second, third, rest, x, w),
-            (first.type, second.type, third.type, rest.type),
-        )  # fmt: skip
-
-
-@gluon.jit
-def promoted(x, w, acc, scales, m0, n0, step, steps):
-    """The sums plus the products of a stage, which is a block along K, times its scales."""
-    x_scales_ptr, w_scales_ptr, rows, _ = scales
-    m = m0 + gl.arange(0, acc.shape[0], gl.SliceLayout(1, acc.type.layout))
-    x_scales = gl.load(x_scales_ptr + step.to(gl.int64) * rows + m, mask=m < rows, other=0.0)
-    w_scale = gl.load(w_scales_ptr + n0 // x.shape[1] * steps + step)
-    sums = warpgroup_mma(x, w.permute((1, 0)), gl.zeros_like(acc), use_acc=False, is_async=True)
-    sums = warpgroup_mma_wait(0, deps=(sums,))
-    return acc + sums * (x_scales * w_scale)[:, None]
-
-
-@gluon.jit
-def wait(pending: gl.constexpr, acc):
-    """Wait until at most `pending` wgmma groups are in flight."""
-    if len(acc) == 1:
-        return (warpgroup_mma_wait(pending, deps=acc),)
-    else:
-        return warpgroup_mma_wait(pending, deps=acc)
-
-
-@gluon.constexpr_function
-def wgmma_text(columns, dtype):
-    """The PTX of one wgmma group over 64 along K. Both blocks lie in swizzled rows of 128 bytes. `high` is the upper
-    half of both matrix descriptors: that swizzle, and 1024 bytes from eight rows to the next eight. `x` and `w` are the
-    lower halves, with addresses in units of 16 bytes."""
-    sums = ", ".join(f"${number}" for number in range(columns // 2))
-    kind = {"bf16": "bf16", "fp16": "f16"}[str(dtype)]
-    lines = ["{ .reg .b64 left, right; .reg .b32 x, w, high;", "mov.b32 high, 0x40000040;"]
-    for name, operand in (("x", columns), ("w", columns + 1)):
-        lines.append(f"bfe.u32 {name}, ${operand}, 4, 14; or.b32 {name}, {name}, 0x10000;")
-    lines.append("wgmma.fence.sync.aligned;")
-    for _ in range(4):
-        lines.append("mov.b64 left, {x, high}; mov.b64 right, {w, high};")
-        lines.append(
-            f"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{kind}.{kind} {{{sums}}}, left, right, 1, 1, 1, 0, 0;"
-        )
-        lines.append("add.u32 x, x, 2; add.u32 w, w, 2;")  # 16 along K are 32 bytes
-    return "\n".join([*lines, "wgmma.commit_group.sync.aligned; }"])
-
-
-@gluon.constexpr_function
-def wgmma_constraints(columns):
-    """LLVM's constraints of `wgmma_text`: the sums stay in their registers, two addresses follow."""
-    count = columns // 2
-    return ",".join(["=f"] * count + [*map(str, range(count)), "r", "r"])
 
 
 @gluon.jit

@@ -16,7 +16,7 @@ import links
 import waiting
 from cases import matmul, run
 
-from kernels import decode_ring, flagged, signals, warpgroup
+from kernels import decode_ring, flagged, signals, warpgroup, wgmma
 from kernels.tiles import Config, triton_release
 
 W_BLOCK = "[n0 + part * w_rows, k0]"
@@ -71,6 +71,8 @@ MISTAKES = {
         "the rest of w is not expected": ({"(x_rows + block_n))": "(x_rows + block_n - rest))"}, "Stuck"),
         "a stage is released while it is read": ({"acc = wait(1, acc)": "acc = wait(2, acc)"}, "overwrites"),
         "the rest shares a buffer": ({"staging, left, WHO, 3)": "staging, left, WHO, 2)"}, "overwrites"),
+    },
+    "wgmma": {
         "x stays at the first 16 along K": ({"add.u32 x, x, 2; ": ""}, "out are wrong"),
     },
     "pair": {
@@ -146,7 +148,7 @@ MISTAKES = {
         "waits for the first alone": ({COUNTED: f"if index == self._ready: {COUNTED}"}, UNORDERED),
     },
 }
-NEEDED = {"odd": (3, 9), "pair": (3, 8), "shared pair": (3, 8)}
+NEEDED = {"odd": (3, 9), "wgmma": (3, 9), "pair": (3, 8), "shared pair": (3, 8)}
 """Of Triton, by subject."""
 WAITED_FOR = {
     "the store is not waited for", "no barrier", "no barrier before the flag", "the first CTA ends before the second",
@@ -155,6 +157,9 @@ WAITED_FOR = {
 the cluster. The first two are from 3.8 on."""
 
 ARM, OURS, device = links.on_device, SimpleNamespace(warpgroup=warpgroup, decode_ring=decode_ring), links.device_links
+
+USERS = {"signals": (ARM.pieces, "raise_counter"), "wgmma": (warpgroup, "multiply")}
+"""{subject: the kernel that calls it, and the function that it calls}."""
 
 
 def subjects() -> dict[str, tuple]:
@@ -175,9 +180,11 @@ def subjects() -> dict[str, tuple]:
     layer = links.layer("layer_signalled", "bf16", devices=2)
     counted = links.copier("bf16", 2, 3e7, (9, 1032), (37, 72))
     by_engine = links.copier("bf16", 0, 1e7, (9, 1032), (37, 72))
+    of_odd_width = matmul(kernel, odd, "bf16", (120, 400, 200), programs=1)
     return {
         "warpgroup": (warpgroup, OURS, "warpgroup", matmul(kernel, config, "bf16", (120, 120, 136), programs=1)),
-        "odd": (warpgroup, OURS, "warpgroup", matmul(kernel, odd, "bf16", (120, 400, 200), programs=1)),
+        "odd": (warpgroup, OURS, "warpgroup", of_odd_width),
+        "wgmma": (wgmma, OURS, "warpgroup", of_odd_width),
         "pair": (warpgroup, OURS, "warpgroup", matmul(kernel, two, "bf16", (200, 120, 136), programs=2)),
         "shared pair": (warpgroup, OURS, "warpgroup", matmul(kernel, shared_two, "bf16", (200, 24, 272), programs=6)),
         "shared": (warpgroup, OURS, "warpgroup", matmul(kernel, shared, "bf16", (120, 24, 272), programs=3)),
@@ -214,10 +221,11 @@ def planted(plain: ModuleType, changes: dict[str, str], folder: Path) -> ModuleT
 
 def taken(subject: str, module: ModuleType, folder: Path) -> object:
     """Return what a case takes of a module with a mistake."""
-    if subject == "signals":  # the kernel that raises them
-        pieces = planted(ARM.pieces, {}, folder)
-        pieces.raise_counter = module.raise_counter
-        return pieces
+    if subject in USERS:
+        plain, function = USERS[subject]
+        user = planted(plain, {}, folder)
+        setattr(user, function, getattr(module, function))
+        return user
     if subject == "device":  # the host's code: its link, on the machine
         module.wait_value = links.wait_value
         return type("Wire", (links.OnMachine, module.PacedCopier), {})

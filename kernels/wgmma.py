@@ -1,0 +1,91 @@
+"""The products of a warpgroup: sums in registers, and the wgmma group that adds the products of a stage to them.
+
+Gluon has instructions whose width is a power of two. An odd one is written as PTX, which Gluon takes since Triton 3.9,
+over sums that are three tensors of one width and a rest: Gluon's tensors are powers of two wide.
+"""
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warpgroup_mma_wait
+
+inline_asm = getattr(gl, "inline_asm", None)
+"""None before Triton 3.9."""
+
+
+@gluon.constexpr_function
+def wgmma_layout(columns, ctas=(), dtype=gl.bfloat16):
+    """The layout in which a warpgroup's threads hold the sums of one wgmma over 32 bytes of `dtype`. `ctas` says how
+    the CTAs of a cluster part it."""
+    return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, 256 // dtype.primitive_bitwidth], [*ctas])
+
+
+@gluon.jit
+def no_sums(rows: gl.constexpr, columns: gl.constexpr, wide: gl.constexpr, ctas: gl.constexpr, dtype: gl.constexpr):
+    """A consumer's sums, all 0: one tensor in a tuple, or an odd tile's three of `wide` columns and the rest."""
+    sums = gl.zeros([rows, wide], gl.float32, wgmma_layout(wide, ctas, dtype))
+    if columns == wide:
+        return (sums,)
+    else:
+        rest: gl.constexpr = columns % wide
+        return sums, sums, sums, gl.zeros([rows, rest], gl.float32, wgmma_layout(rest))
+
+
+@gluon.jit
+def multiply(x, w, acc, columns: gl.constexpr):
+    """Begin to add the products of a stage to the sums: one wgmma group."""
+    if len(acc) == 1:
+        return (warpgroup_mma(x, w.permute((1, 0)), acc[0], is_async=True),)
+    else:
+        first, second, third, rest = acc
+        return inline_asm(
+            wgmma_text(columns, x.dtype), wgmma_constraints(columns), (first, second, third, rest, x, w),
+            (first.type, second.type, third.type, rest.type),
+        )  # fmt: skip
+
+
+@gluon.jit
+def promoted(x, w, acc, scales, m0, n0, step, steps):
+    """The sums plus the products of a stage, which is a block along K, times its scales."""
+    x_scales_ptr, w_scales_ptr, rows, _ = scales
+    m = m0 + gl.arange(0, acc.shape[0], gl.SliceLayout(1, acc.type.layout))
+    x_scales = gl.load(x_scales_ptr + step.to(gl.int64) * rows + m, mask=m < rows, other=0.0)
+    w_scale = gl.load(w_scales_ptr + n0 // x.shape[1] * steps + step)
+    sums = warpgroup_mma(x, w.permute((1, 0)), gl.zeros_like(acc), use_acc=False, is_async=True)
+    sums = warpgroup_mma_wait(0, deps=(sums,))
+    return acc + sums * (x_scales * w_scale)[:, None]
+
+
+@gluon.jit
+def wait(pending: gl.constexpr, acc):
+    """Wait until at most `pending` wgmma groups are in flight."""
+    if len(acc) == 1:
+        return (warpgroup_mma_wait(pending, deps=acc),)
+    else:
+        return warpgroup_mma_wait(pending, deps=acc)
+
+
+@gluon.constexpr_function
+def wgmma_text(columns, dtype):
+    """The PTX of one wgmma group over 64 along K. Both blocks lie in swizzled rows of 128 bytes. `high` is the upper
+    half of both matrix descriptors: that swizzle, and 1024 bytes from eight rows to the next eight. `x` and `w` are the
+    lower halves, with addresses in units of 16 bytes."""
+    sums = ", ".join(f"${number}" for number in range(columns // 2))
+    kind = {"bf16": "bf16", "fp16": "f16"}[str(dtype)]
+    lines = ["{ .reg .b64 left, right; .reg .b32 x, w, high;", "mov.b32 high, 0x40000040;"]
+    for name, operand in (("x", columns), ("w", columns + 1)):
+        lines.append(f"bfe.u32 {name}, ${operand}, 4, 14; or.b32 {name}, {name}, 0x10000;")
+    lines.append("wgmma.fence.sync.aligned;")
+    for _ in range(4):
+        lines.append("mov.b64 left, {x, high}; mov.b64 right, {w, high};")
+        lines.append(
+            f"wgmma.mma_async.sync.aligned.m64n{columns}k16.f32.{kind}.{kind} {{{sums}}}, left, right, 1, 1, 1, 0, 0;"
+        )
+        lines.append("add.u32 x, x, 2; add.u32 w, w, 2;")  # 16 along K are 32 bytes
+    return "\n".join([*lines, "wgmma.commit_group.sync.aligned; }"])
+
+
+@gluon.constexpr_function
+def wgmma_constraints(columns):
+    """LLVM's constraints of `wgmma_text`: the sums stay in their registers, two addresses follow."""
+    count = columns // 2
+    return ",".join(["=f"] * count + [*map(str, range(count)), "r", "r"])
