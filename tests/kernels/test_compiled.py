@@ -10,7 +10,7 @@ import pytest
 import torch
 import triton
 
-from kernels import hopper, inspect, tiled
+from kernels import hopper, inspect, tiled, warpgroup
 from kernels.inspect import Cubin, Finding, Job
 from kernels.machine.compile import compile_for
 from kernels.tiles import DTYPES, Config, table, triton_release
@@ -75,6 +75,16 @@ def whole_table() -> dict[str, list[str]]:
 @pytest.mark.slow
 def test_the_table_is_compiled_without_a_problem(elsewhere):
     assert elsewhere(whole_table) == {}
+
+
+def variants_of_the_largest_tile() -> dict[str, list[str]]:
+    _, _, *others = warpgroup.variants(Config(128, 256, 64, 8, 4, subtile=4))
+    return broken_promises([Job("warpgroup", other, "bf16", 90, 232_448, "wgmma.m64n256k16") for other in others])
+
+
+def test_what_a_trial_makes_of_the_largest_tile_is_compiled_without_a_problem(elsewhere):
+    """Backwards with descriptors that are fetched ahead, and in clusters where Triton has them."""
+    assert elsewhere(variants_of_the_largest_tile) == {}
 
 
 def test_every_entry_is_compiled_in_each_of_its_dtypes_and_as_the_model_may_change_it():
