@@ -29,13 +29,14 @@ LIMIT_BYTES = 51_000_000
 REMOVED = (
     "bin/*",
     "triton/plugins/*",
+    "triton/include/*",
     "triton/instrumentation/*",
     "triton/profiler/*",
     "triton/FileCheck",
     "triton/_C/libproton.so",
     "triton/backends/amd/lib/*",
     "triton/backends/amd/include/*",
-    "triton/backends/nvidia/lib/cupti/*",
+    "triton/backends/nvidia/lib/cupti*",
     "triton/backends/nvidia/include/*",
 )
 """Files that are left out, as patterns whose `*` also matches `/`."""
