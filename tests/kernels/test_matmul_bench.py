@@ -3,7 +3,6 @@ loses its samples afterwards."""
 
 import dataclasses
 import math
-import time
 from collections import Counter
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from roofline.operations.contenders import FIRST_CALL_S
 from roofline.operations.matmul import Matmul, sweep
 from roofline.operations.options import Options
 from roofline.worker import device_errors
+from roofline.worker.clocks import Clock
 from roofline.worker.prepared import Broken, PreparedCase, verdict
 
 CASE = Matmul("100,300", "up", 1, 300, "fp32")
@@ -125,18 +125,27 @@ def test_cheat_that_begins_once_it_was_checked_is_found_out_afterwards(contender
     assert "holds NaN: unwritten" in rejection.reason
 
 
-def test_a_library_is_checked_and_called_by_its_fastest_candidate(contender):
+def test_a_library_is_checked_and_called_by_its_fastest_candidate(contender, monkeypatch):
     taken = []
 
+    class FixedClock(Clock):
+        def turn(self, calls):
+            times = []
+            for call in calls:
+                call()
+                times.append(0.5 if taken[-1] == 1 else 1.0)
+            return times
+
     def run(x, w, out, candidate=0):
-        time.sleep(2e-3 * (candidate != 1))
         taken.append(candidate)
         return right(x, w, out)
 
     contender(run, candidates=lambda *operands: 3, describe=lambda *operands, candidate=0: f"candidate {candidate}")
+    monkeypatch.setattr(matmul.Runner, "clock", lambda self: FixedClock())
     prepared = prepare()
     assert prepared.facts == {"numpy_candidate": 1}
     assert prepared.entrants["numpy"].config == "candidate 1"
+    assert {*taken} == {0, 1, 2}
     taken.clear()
     prepared.entrants["numpy"].call()
     assert prepared.entrants["numpy"].recheck() is None
