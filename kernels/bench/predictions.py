@@ -84,6 +84,8 @@ def calls_of(run) -> dict[str, dict]:
         else:
             rows, columns, *others = map(int, re.findall(r"\d+", row.config))
             tile = replace(BIG, block_m=rows, block_n=columns)
+            if "cluster2" in row.config:
+                tile = replace(tile, cluster=2, gang_m=2)
             if "gang" in row.config:
                 gang_m, gang_n, shared_waves = others[-3:]
                 tile = replace(tile, gang_m=gang_m, gang_n=gang_n, shared_waves=shared_waves)

@@ -1,13 +1,17 @@
 """What the model of waves predicts: how far it is from calls that it has not seen; docs show what it prints."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
+from types import SimpleNamespace
 
+import pandas
 import pytest
 
 import roofline
 from kernels.bench.predictions import RUN, calls_of, fit, main
+from kernels.tiles import Config
 from kernels.waves import GpuSpec
 from roofline.analysis.throughput import roof_of
 from roofline.theory.chips import find
@@ -27,6 +31,23 @@ def test_it_foresees_calls_that_it_has_not_seen_by_a_tile_that_it_chooses():
             missed.append(abs(min(predict(case, choice) for choice in tiles) / time_s - 1))
         assert len(missed) >= 20
         assert median(missed) < 0.03
+
+
+def test_tiles_gangs_and_clusters_are_read_from_what_a_run_says_of_its_configurations():
+    tile = Config(128, 256, 64, 8, 4, subtile=4)
+    configs = [
+        tile,
+        replace(tile, gang_m=4, gang_n=3, shared_waves=2, raster="n"),
+        replace(tile, cluster=2, gang_m=2),
+        replace(tile, cluster=2, gang_m=8, shared_waves=1),
+    ]
+    rows = []
+    for m, config in zip((128, 256, 512, 1024), configs, strict=True):
+        row = dict(model="xxl", layer="up", tp=8, m=m, dtype="bf16", contender="warpgroup")
+        rows.append(row | {"config": str(config), "kernel_name": "warpgroup_kernel", "time_s": 1.0})
+    run = SimpleNamespace(frame=lambda: pandas.DataFrame(rows))
+    read = [config for _, config in calls_of(run)["warpgroup"]]
+    assert read == [replace(config, subtile=1, raster="m") for config in configs]
 
 
 @pytest.mark.parametrize("model", ["llama-3-70b", "qwen3-32b"])
