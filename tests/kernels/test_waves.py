@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernels.tiles import Config, modelled
-from kernels.waves import APART_SHARE, FIXUP_S, GROUPS, GpuSpec, cost, shared_s
+from kernels.waves import APART_SHARE, APART_SHARE_OF_CLUSTERS, FIXUP_S, GROUPS, GpuSpec, cost, shared_s
 from roofline.theory.chips import find
 
 H200 = GpuSpec.of_chip(find("H200"))
@@ -42,6 +42,17 @@ def test_bytes_of_a_wave_by_hand(order, cache_bytes, tiles_read):
     assert estimate.full_waves == 4
     assert estimate.memory_s == pytest.approx(tiles_read * 100 * 1000 * 2 / 1e12)
     assert estimate.l2_s == pytest.approx(100 * 200 * 1000 * 2 / (1e14 * 8e12 / 1.3e9 / (4096 * 132)))
+
+
+def test_a_cluster_loads_w_once_for_two_tiles_and_its_requests_meet():
+    """In a wave 128x256 asks L2 for 256 rows a tile where it asked for 384. Of a shared wave as many rows are counted,
+    which come faster."""
+    one, two = (tile(128, 256, gang_m=2, shared_waves=1, cluster=cluster) for cluster in (1, 2))
+    apart, together = (cost(512, 53248, 16384, 2, config, H200) for config in (one, two))
+    assert together.l2_s / apart.l2_s == pytest.approx(256 / 384)
+    assert together.memory_s == apart.memory_s
+    (apart_s, _), (together_s, _) = (shared_s(512, 53248, 16384, 2, config, H200) for config in (one, two))
+    assert apart_s * APART_SHARE == pytest.approx(together_s * APART_SHARE_OF_CLUSTERS)
 
 
 @pytest.mark.parametrize(("n", "waves"), [(256 * 132, 1), (256 * 132 + 1, 2)])
