@@ -3,7 +3,7 @@
 # make test-slow   the slow tests: whole tables, fp16, more orders of events, four ranks
 # make gpu MINUTES=5.5 OUT=FOLDER   a visit to a GPU that ends in time: archives in FOLDER; again, it goes on from these
 # make gpu      all that a GPU has to tell
-# make pack     what `make gpu` needs on a machine without a network: a stripped Triton and its compile cache, at most 51 MB
+# make pack     what `make gpu` needs on a machine without a network: a stripped Triton and its compile cache, at most 60 MB
 # SYSTEM=1 takes python3 as it is, where nothing of ours can be installed:  make gpu SYSTEM=1 PYTHON=/opt/conda/bin/python3
 # make reference RUN=FOLDER   copy a run to results/reference and renew the tables of results/README.md
 # make reports  draw the reports of results/reference again in their places, and renew the tables that show them
