@@ -20,7 +20,7 @@ from roofline import operations
 from roofline.analysis import decision
 from roofline.operations import options as ffn_options
 from roofline.pytest_plugin import selection
-from roofline.pytest_plugin.narrator import REDRAW, Narrator
+from roofline.pytest_plugin.narrator import REDRAW, Narrator, end_unread
 from roofline.pytest_plugin.replay import Nowhere
 from roofline.pytest_plugin.state import State, of_command_line
 from roofline.report import compare
@@ -405,11 +405,16 @@ def pytest_sessionfinish(session):
     if state.epochs:
         _leave_ranks(state)
     if not (state.options.timed and state.run):
-        return (yield)
+        try:
+            return (yield)
+        except BrokenPipeError as error:
+            end_unread(error)
     finish_run(session, state)
     session.exitstatus = exit_status(session.exitstatus, state)
     try:
         return (yield)
+    except BrokenPipeError as error:
+        end_unread(error)
     except OSError as error:  # of pytest-benchmark, after which nobody else is called
         state.problems.append(f"pytest-benchmark could not save what it was asked for: {error}")
         session.exitstatus = pytest.ExitCode.TESTS_FAILED

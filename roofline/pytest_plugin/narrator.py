@@ -37,6 +37,15 @@ def bar(done: float) -> str:
     return f"[{'#' * full}{'.' * (BAR - full)}] {int(100 * done):3} %"
 
 
+ENDS = "outside of all contenders, this ends the run"
+
+
+def end_unread(error: OSError) -> None:
+    """End with one line for an error, as of an output that nobody reads: pytest would write on, and raise."""
+    print(f"{device_errors.reason(error)}: {ENDS}", file=sys.stderr, flush=True)
+    os._exit(2)
+
+
 class Narrator:
     """Says what the run does while it goes on, completes pytest-benchmark's JSON, draws the report and sums up. Notes
     what interrupted the run.
@@ -178,11 +187,9 @@ class Narrator:
     @pytest.hookimpl(tryfirst=True)
     def pytest_internalerror(self, excinfo):
         """End with one line in place of a traceback."""
-        line = f"{device_errors.reason(excinfo.value)}: outside of all contenders, this ends the run"
-        if isinstance(excinfo.value, OSError):  # as of an output that nobody reads: pytest would write on, and raise
-            print(line, file=sys.stderr, flush=True)
-            os._exit(2)
-        pytest.exit(line, returncode=2)
+        if isinstance(excinfo.value, OSError):
+            end_unread(excinfo.value)
+        pytest.exit(f"{device_errors.reason(excinfo.value)}: {ENDS}", returncode=2)
 
     def pytest_keyboard_interrupt(self, excinfo):
         self._state.interrupted = f"interrupted by {str(excinfo.value) or 'Ctrl-C'}"

@@ -1,6 +1,7 @@
 """What a new user's machine and kernels do: kinds of events, each with its smallest input and the right outcome."""
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -242,6 +243,25 @@ def test_what_raises_outside_of_a_contender_ends_in_one_line(three_shapes, envir
         assert code == BENCH or len(done.stderr.splitlines()) == 5 + (
             name == "closed"
         )  # where argparse prints the version
+
+
+UNREAD = """
+import pytest
+
+class Summary:
+    def pytest_sessionfinish(self):
+        raise BrokenPipeError(32, "Broken pipe")
+
+words = "--benchmark-only", "--collect-only", "-q", "--ffn-device=cpu", "tests/benchmarks/test_matmul.py"
+pytest.main([*words, "-p", "no:cacheprovider"], plugins=[Summary()])
+"""
+
+
+def test_where_nobody_reads_the_end_there_is_one_line(environment):
+    """As where `head` closes the pipe while pytest sums up."""
+    done = subprocess.run([sys.executable, "-c", UNREAD], env=environment(), cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert re.fullmatch(r"BrokenPipeError: .*: outside of all contenders, this ends the run\n", done.stderr)
 
 
 def test_a_contender_may_lie_in_a_folder_of_any_bytes(tmp_path):
