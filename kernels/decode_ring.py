@@ -37,14 +37,7 @@ from kernels.contract import KernelLaunch, Scales, launch_metadata, refuse_fp8
 from kernels.decode import Decode, with_split
 from kernels.stream_k import deal, gang_of, last_gang_of, piece_of, pieces_of
 from kernels.tiles import Config
-from kernels.warpgroup import (
-    describe,
-    following,
-    preceding,
-    prefetch_descriptors,
-    require_compiled,
-    tma_load,
-)
+from kernels.warpgroup import describe, following, preceding, prefetch_descriptors, require_compiled, tma_load
 from kernels.wgmma import wgmma_layout
 from kernels.workspace import workspace
 

@@ -28,8 +28,8 @@ requests do not meet. An estimate: 66 gangs of two ask for 640 MB at up, tp 8, M
 TB/s."""
 
 APART_SHARE_OF_CLUSTERS = 0.73
-"""The same of clusters of two, whose requests for w are one by construction. From the same call: a third less is asked
-for, at those 5.8 TB/s."""
+"""The same of clusters of two, whose requests for w always meet. An estimate from the same call: they would ask for a
+third less, at those 5.8 of 8 TB/s."""
 
 FIXUP_S = 8e-6
 """Seconds in which partial sums are left, fetched and added. An estimate, which no run has measured alone."""

@@ -203,7 +203,10 @@ class Runner(matmul.Runner):
                 return Rejection(SKIPPED, f"{name}: {lacking}")
             by_turns = name == "fused"
             run = RUN[name]
-            run_first = lambda x, gate_up, out: run(x, weights, out)  # noqa: E731
+
+            def run_first(x: Tensor, gate_up: Tensor, out: Tensor) -> Tensor:
+                return run(x, weights, out)
+
             right, of_minus = references(by_turns)
             check = partial(checks.check, name, run_first, (x, weights.gate_up, out), right, limit, of_minus)
             facts = {"multiplied_by": MULTIPLIED_BY[name]} if name in MULTIPLIED_BY else {}

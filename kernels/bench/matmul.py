@@ -126,8 +126,8 @@ class Runner(runner.Runner):
         turn = itertools.cycle(sets)
         probes = []
         for candidate in range(run.candidates(*sets[0])):
-            call = lambda candidate=candidate: run(*next(turn), candidate=candidate)  # noqa: E731
-            probes.append(Probe(name, str(candidate), case.work.flop, call))
+            called = partial(run, candidate=candidate)
+            probes.append(Probe(name, str(candidate), case.work.flop, lambda called=called: called(*next(turn))))
         seed = self.options.seed
         device = self.options.device
         best, _ = ceilings.measure(probes, self.clock(), when="", seed=seed, device=device, rule=CHOOSING)

@@ -41,7 +41,7 @@ BIG = Config(128, 256, 64, 8, 4)
 DESIGNS = {"128x256": BIG, "128x128": replace(BIG, block_n=128)}
 DESIGNS |= {f"gangs of {gang}": replace(BIG, gang_m=gang, shared_waves=1) for gang in (2, 4, 8)}
 DESIGNS |= {"a cluster": replace(DESIGNS["gangs of 2"], cluster=2)}
-"""Designs of `warpgroup` that are compared with cuBLAS. Gangs are on tiles of 128x256, the last of one cluster."""
+"""Designs of `warpgroup` that are compared with cuBLAS. Gangs are on tiles of 128x256; a cluster is a gang of 2."""
 
 
 def terms(case: Matmul, tile: Config, gpu: GpuSpec) -> tuple[np.ndarray, float]:

@@ -67,8 +67,9 @@ def blocks(names: list[str], *, seed: int, count: int) -> Iterator[dict]:
 
 
 def run_block(call: Call, median_s: float, clock, telemetry, counted_s: float = COUNTED_S) -> dict:
-    """Run a call of `median_s` for a block, as the journal has it: `time_s` is per call, `energy_j` of all `calls`,
-    `power_low_w` and `power_high_w` the range of the power, all None where nobody counts."""
+    """Run a call of `median_s` for a block, of which `counted_s` seconds count, as the journal has it: `time_s` is per
+    call, `energy_j` of all `calls`, `power_low_w` and `power_high_w` the range of the power, all None where nobody
+    counts."""
     calls = max(1, math.ceil(SLICE_S / median_s))
     _run_for(DROPPED_S, call, calls, clock)
     telemetry.start()

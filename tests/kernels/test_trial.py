@@ -33,7 +33,7 @@ NOW, QUICK, SLOW = (candidate("persistent", Config(128, 128, 64, 8, stages)) for
 def test_candidates_are_few_different_fit_and_begin_with_what_is_taken(tables, name):
     experiment = EXPERIMENTS[name]
     if triton_release() < tuple(experiment.triton):
-        pytest.skip("it needs a newer Triton")
+        pytest.skip(f"{name} needs Triton {experiment.triton}")
     case = Matmul("xxl", "up", 8, experiment.tokens[1], "bf16")
     tried = candidates(experiment, case, H100)
     at_present = choose(experiment.kernels[0], "sm90", case.m, case.n, case.k, torch.bfloat16, H100)
