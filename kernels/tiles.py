@@ -9,7 +9,7 @@ The first measured entry that admits a shape is taken, on a device with as many 
 that the table names as `modelled`, the unmeasured entries are candidates: the model of waves (kernels.waves) takes the
 best for the shape and the device, with the group and raster that suit it. Among equals it takes the one that stands
 first: 128x256 before 256x128, whose instructions read a fifth more shared memory for as many products
-(kernels.warpgroup).
+(kernels.warpgroup). Odd widths, clusters and other things that no card has timed are taken by a measured entry alone.
 """
 
 import json
@@ -60,6 +60,11 @@ class Config:
         along K."""
         return self.block_n.bit_count() > 1
 
+    @property
+    def is_untimed(self) -> bool:
+        """Whether it has what no card has timed."""
+        return self.is_odd or self.cluster > 1 or self.zigzag or self.prefetch
+
     def __str__(self) -> str:
         text = f"{self.block_m}x{self.block_n}x{self.block_k} warps{self.num_warps} stages{self.num_stages}"
         text += f" group{self.group_m}" + (f" subtile{self.subtile}" if self.subtile > 1 else "")
@@ -92,6 +97,12 @@ class Entry:
         if self.config.is_odd:
             return 3, 9
         return (3, 8) if self.config.cluster > 1 else (0, 0)
+
+    @property
+    def is_taken(self) -> bool:
+        """Whether `choose` may take it. What no card has timed is for `kernels.trial` alone, until that has measured
+        it."""
+        return self.measured is not None or not self.config.is_untimed
 
     def admits(self, kernel: str, m: int, n: int, k: int, dtype: str) -> bool:
         if kernel != self.kernel or dtype not in self.dtypes:
@@ -163,7 +174,7 @@ def choose(kernel: str, arch: str, m: int, n: int, k: int, dtype: torch.dtype, g
     """
     of = table(arch)
     short = DTYPE_NAMES[dtype]
-    entries = [entry for entry in of.entries if entry.admits(kernel, m, n, k, short)]
+    entries = [entry for entry in of.entries if entry.is_taken and entry.admits(kernel, m, n, k, short)]
     if not entries:
         raise ValueError(
             f"no {kernel} configuration for m={m}, n={n}, k={k} in {short} on {arch}; "

@@ -106,13 +106,13 @@ def modelled(kernel: str, changes: list[dict], case: Matmul, gpu: GpuSpec) -> tu
     now = tiles.choose(kernel, "sm90", *shape, torch.bfloat16, gpu)
     bases = [now]
     for row in table.entries:
-        if row.admits(kernel, *shape, "bf16") and not row.measured:
+        if row.is_taken and row.admits(kernel, *shape, "bf16") and not row.measured:
             free = table.modelled.get(kernel)
             bases.append(tiles.modelled(free, [row.config], *shape, 2, gpu) if free else row.config)
     combinations = [{}]
     for fields in changes:
         combinations += [dict(zip(fields, values, strict=True)) for values in itertools.product(*fields.values())]
-    seconds = {}
+    seconds = {now: waves.cost(*shape, 2, now, gpu).seconds}
     for change, base in itertools.product(combinations, bases):
         config = replace(base, **change)
         if config.is_odd and (config.shared_waves or config.cluster > 1):

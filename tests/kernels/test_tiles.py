@@ -108,10 +108,16 @@ def test_the_model_gives_a_candidate_its_group_and_raster(tables):
     assert text("warpgroup", 256, 6656) == "128x128x64 warps8 stages6 group4 subtile2"  # 0.79 of one, and none to share
 
 
-@pytest.mark.parametrize(("release", "width"), [((3, 8), 256), ((3, 9), 208)])
-def test_odd_widths_are_candidates_where_triton_can_write_them(tables, monkeypatch, release, width):
-    monkeypatch.setattr(tiles, "triton_release", lambda: release)
-    tiles.table.cache_clear(), tiles.choose.cache_clear()
-    up = 256, 53248, 16384  # 3.88 waves of 128x208
-    assert choose("warpgroup", "sm90", *up, torch.bfloat16, GpuSpec.of_chip(find("H100 SXM"))).block_n == width
-    assert {entry.config.is_odd for entry in table("sm90").entries} == {False, release == (3, 9)}
+@pytest.mark.parametrize("change", [{}, {"block_n": 256, "cluster": 2, "gang_m": 2}, {"block_n": 256, "zigzag": True}])
+def test_what_no_card_has_timed_is_taken_by_a_measured_entry_alone(tables, monkeypatch, change):
+    """The model would take the odd width: 3.88 of its waves are 4, and of 128x256 it is 3.15."""
+    monkeypatch.setattr(tiles, "triton_release", lambda: (3, 9))
+    path, up, gpu = tables / "sm90.json", (256, 53248, 16384), GpuSpec.of_chip(find("H100 SXM"))
+    document = json.loads(path.read_text())
+    (row,) = [row for row in document["entries"] if row["kernel"] == "warpgroup" and row["block_n"] == 208]
+    for measured, is_taken in ((None, False), (dict.fromkeys(MEASURED_FIELDS, "made up"), True)):
+        tried = row | change | {"measured": measured}
+        path.write_text(json.dumps(document | {"entries": [tried, *document["entries"]]}))
+        tiles.table.cache_clear(), tiles.choose.cache_clear()
+        config = choose("warpgroup", "sm90", *up, torch.bfloat16, gpu)
+        assert config.is_untimed is is_taken
