@@ -282,19 +282,25 @@ def conduct(experiment: Experiment, options: Options, gpu: GpuSpec, deadline: fl
         tell_fixed_time(calls)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    began = time.monotonic()
+def parser() -> Parser:
+    """What reads the words of the command."""
     parser = Parser(prog="python -m kernels.trial", description=__doc__.partition("\n")[0])
     parser.add_argument("experiment", nargs="?", choices=[*EXPERIMENTS], default="warpgroup")
     parser.add_argument("--shapes", nargs="+", default=(), metavar="ID", help="as matmul-xxl-up-tp8-m4096-bf16")
     parser.add_argument("--minutes", type=positive, default=4, help="when it ends (4)")
     parser.add_argument("--out", type=Path, default="results/local/trial", metavar="FOLDER", help="where entries go")
     parser.add_argument("--dry", action="store_true", help="compile all candidates, and time none")
-    options = parser.parse_args(arguments)
+    return parser
+
+
+def main(arguments: list[str] | None = None) -> int:
+    began = time.monotonic()
+    command = parser()
+    options = command.parse_args(arguments)
     experiment = EXPERIMENTS[options.experiment]
     if tiles.triton_release() < tuple(experiment.triton):
         least = "{}.{}".format(*experiment.triton)
-        parser.error(
+        command.error(
             f"{options.experiment} needs Triton {least} or later, this is {triton.__version__}: "
             "`make pack TRITON=3.9.0` takes one along"
         )
@@ -302,7 +308,7 @@ def main(arguments: list[str] | None = None) -> int:
     gpu = GpuSpec.of_chip(chips.find("H100 SXM"))
     if not options.dry:
         if not torch.cuda.is_available():
-            parser.error("torch finds no GPU here: run this on a Hopper, or with --dry")
+            command.error("torch finds no GPU here: run this on a Hopper, or with --dry")
         options.out.mkdir(parents=True, exist_ok=True)
         path = options.out / f"{options.experiment}.json"
         gpu = tiles.machine_of(torch.device("cuda", 0))
@@ -311,7 +317,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         conduct(experiment, cases, gpu, began + 60 * options.minutes, path)
     except ValueError as error:
-        parser.error(str(error))
+        command.error(str(error))
     return 0
 
 

@@ -3,14 +3,15 @@
 `STEPS` is all that there is to do, in the order of its worth. A step is begun where its seconds are left, and ended
 with all of its children at its limit; none is stopped by another's failure. Measuring steps that follow one another
 and share an archive are one run. When a run has ended or was cut off, its folder is an archive in OUT; logs and
-conditions are one more. A later visit with the same OUT goes on from these. Nothing is drawn: `roofline report` does
-that at home.
+conditions are one more. A later visit with the same OUT goes on from these, and tries again what failed, unless it
+ended with exit code 2: then it said in its log why it never can. Nothing is drawn: `roofline report` does that at home.
 """
 
 import argparse
 import json
 import math
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -22,10 +23,11 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
+from importlib import metadata
 from pathlib import Path
 
 from roofline.store import journal
-from roofline.store.run import Run
 from roofline.supervise import signals
 from roofline.supervise.child import kill_marked
 from roofline.worker.machine import gpu_driver
@@ -36,15 +38,31 @@ PYTHON, LOGS = "python", "logs"
 GPU_TESTS = "python -m pytest -q -m gpu"
 """Tests that take a GPU."""
 MACHINE = "python -m kernels.machine"
+SANITIZER = "compute-sanitizer --error-exitcode 9 --tool"
+"""By itself it ends with the exit code of what it checks, whatever it found."""
+TRIAL = "python -m kernels.trial --out logs"
 MEASURES = "--ffn-device=cuda --ffn-no-report"
 """Options of every run that is begun."""
 BEGIN_S = 25
 """What a run takes beside its shapes: imports, the ceilings, the power of an idle card."""
 GRACE_S = 8
-"""For a step to save what it measured, before it is killed."""
+"""For a step that measures to save what it has, before it is killed."""
+GO_ON_S = BEGIN_S + GRACE_S + 10
+"""The least that is worth going on with a run for."""
 CLOSE_S = 3
 """For the last archives."""
 
+PICTURE = "test_matmul and not scatter and (cublas or persistent or warpgroup or decode)"
+"""The matmuls of README's table: cuBLAS, twice, the best of cuBLASLt's candidates, and ours but `tiled`, a lesson."""
+LONG = "(m8192 or tp1 and (m1024 or m4096))"
+"""The eight shapes of 1024 rows and more whose calls take 2 ms and more: they also run alone for a while."""
+UP, DOWN = "matmul-xxl-up-tp{}-m{}-bf16", "matmul-xxl-down-tp{}-m{}-bf16"
+WIDE = "test_attention and d128 and (m4096 or m16384)"
+STEPS_OF_12 = "test_transformer_step and l12"
+OF_ODD = f"{UP.format(8, 256)} {UP.format(1, 256)} {UP.format(8, 1024)}"
+OF_PAIR = " ".join(each.format(tp, 256) for tp in (8, 1) for each in (UP, DOWN))
+OF_PAIR += f" {UP.format(8, 1024)} {DOWN.format(8, 1024)}"
+"""Shapes of the trials: where whole tiles leave SMs idle, and where a call waits for L2."""
 LINKS = "{0}copier32,{0}copier132,{0}engine"
 MOVERS = (
     "--ffn-steady=0 --ffn-tp=8,16 --ffn-ranks=8,16 "
@@ -74,48 +92,60 @@ class Step:
     archive: str = ""
     """Where its run goes."""
     must: bool = False
-    """Whether it is begun in every visit, however short."""
-    needs: str = ""
+    """Whether a visit keeps time for it, which others do not get."""
+    needs: str = "kernel"
     """The step that has to end with exit code 0 before it."""
     counts: str = ""
     """The step into whose run it counts."""
+    triton: str = ""
+    """The first release of Triton that can compile what it takes."""
+
+    @property
+    def grace_s(self) -> float:
+        """What of its limit is kept for it to save what it measured."""
+        return GRACE_S if self.selects or self.counts else 0
 
 
 STEPS = (
-    Step("doctor", 8, 40, "python -m roofline doctor"),
-    Step("matmuls", 160, 250, selects="test_matmul and not scatter", archive="default", must=True),
-    Step("gathers", 110, 180, selects="test_all_gather_matmul and not pcie", archive="default", must=True),
-    Step("links", 12, 60, f"{GPU_TESTS} tests/collectives/test_on_gpu.py -k 'late or signalled' -x", must=True),
-    Step("matmuls-again", 280, 380, selects="test_matmul and not scatter", options="", archive="again"),
+    Step("doctor", 8, 40, "python -m roofline doctor", needs=""),
+    Step("kernel", 12, 40, "python -m results.first_call kernel", must=True, needs=""),
+    Step("compile", 20, 40, "python -m results.first_call compile"),
+    Step("matmuls", 195, 300, selects=PICTURE, archive="default", must=True),
+    Step("gathers", 140, 200, selects="test_all_gather_matmul and not pcie", archive="default", must=True),
+    Step("links", 25, 60, f"{GPU_TESTS} tests/collectives/test_on_gpu.py -k 'late or signalled' -x", must=True),
+    Step("links-beside", 40, 90, selects=BESIDE, options=MOVERS, archive="movers", needs="links"),
+    Step("clusters", 20, 40, f"{MACHINE} warpgroup --gpu --only cluster2 --seeds 1", triton="3.8"),
+    Step("odd-widths", 20, 40, f"{MACHINE} warpgroup --gpu --only x208x --seeds 1", triton="3.9"),
+    Step("trial-odd", 60, 90, f"{TRIAL} odd --minutes 1 --shapes {OF_ODD}", needs="odd-widths", triton="3.9"),
+    Step("trial-pair", 90, 120, f"{TRIAL} pair --minutes 1.5 --shapes {OF_PAIR}", needs="clusters", triton="3.8"),
+    Step("matmuls-again", 175, 300, selects=f"{PICTURE} and {LONG}", options="", archive="again"),
     Step("scatters", 30, 90, selects="test_matmul_reduce_scatter", archive="links", needs="links"),
     Step("layers", 35, 90, selects="test_ffn and not gated", archive="links", needs="links"),
     Step("prefetches", 50, 90, selects="test_weight_prefetch", archive="links", needs="links"),
+    Step("counters", 90, 150, "python -m roofline counters", archive="default", counts="matmuls"),
+    Step("attention", 130, 240, selects=WIDE, archive="training", needs="compile"),
+    Step("training-steps", 120, 300, selects=STEPS_OF_12, archive="training", needs="compile"),
+    Step("fp8", 240, 360, selects="test_matmul and not scatter", options=FP8, archive="again"),
+    Step("gated-layers", 120, 240, selects="test_ffn_gated", archive="training", needs="compile"),
+    Step("perturbed", 120, 240, f"{MACHINE} --perturb 1 --only bf16 --seeds 1"),
+    Step("memcheck", 40, 120, f"{SANITIZER} memcheck {MACHINE} --gpu --only bf16 --seeds 1"),
+    Step("synccheck", 40, 120, f"{SANITIZER} synccheck {MACHINE} --gpu --only bf16 --seeds 1"),
     Step("pcie", 30, 90, selects="test_all_gather_matmul and pcie", archive="links", needs="links"),
-    Step("links-beside", 40, 90, selects=BESIDE, options=MOVERS, archive="movers", needs="links"),
-    Step("counters", 30, 90, "python -m roofline counters", archive="default", counts="matmuls"),
     Step("movers", 150, 240, selects=BY_TURNS, options=MOVERS, archive="movers", needs="links"),
     Step("clocks", 25, 60, "python -m roofline clocks", archive="default", counts="matmuls"),
-    Step("fp8", 240, 360, selects="test_matmul and not scatter", options=FP8, archive="again"),
-    Step("trial", 240, 300, "python -m kernels.trial --out logs"),
-    Step("trial-fixed", 60, 120, "python -m kernels.trial fixed --minutes 1 --out logs"),
-    Step("trial-pair", 240, 300, "python -m kernels.trial pair --out logs"),
-    Step("trial-odd", 240, 300, "python -m kernels.trial odd --out logs"),
-    Step("gated-layers", 120, 240, selects="test_ffn_gated", archive="training"),
-    Step("attention", 300, 420, selects="test_attention", archive="attention"),
-    Step("memcheck", 15, 60, f"compute-sanitizer --tool memcheck {MACHINE} --gpu --only bf16"),
-    Step("synccheck", 15, 60, f"compute-sanitizer --tool synccheck {MACHINE} --gpu --only bf16"),
-    Step("perturbed", 60, 180, f"{MACHINE} --perturb 1 --only bf16"),
-    Step("training-steps", 120, 300, selects="test_transformer_step and l12", archive="training"),
+    Step("trial", 240, 300, f"{TRIAL} warpgroup --minutes 4"),
+    Step("trial-fixed", 60, 120, f"{TRIAL} fixed --minutes 1"),
     Step("kernels", 120, 600, f"{GPU_TESTS} tests/kernels tests/benchmarks tests/roofline/test_faults.py"),
     Step("machine", 240, 600, f"{MACHINE} --gpu --thorough"),
     Step("arms", 90, 600, f"{GPU_TESTS} tests/collectives"),
 )
-"""What a visit does, in the order of its worth. Seconds are what an H100 took for doctor and gathers without a cache of
-compiled kernels, and with one for scatters, layers, prefetches, links, memcheck and counters. It took 135 s for matmuls
-without `cublaslt_best`, what calls cost and sustained blocks, and 150 s for the checks and a quarter of the cases of
-attention. The others are estimates."""
+"""What a visit does, in the order of its worth. Gathers took 133 s on an H100, scatters, layers and prefetches 139 s,
+the links 9 s. The others are estimates: matmuls from the 160 s of five contenders, with what `cublaslt_best` and what a
+call costs add; checks from the 12 s of half as many cases."""
 
 STATE = "steps.json"
+OF_DRIVER = "doctor", "kernel", "compile"
+"""Steps that are done again under another driver."""
 MARK = "ROOFLINE_VISIT"
 """Environment variable by which all children of a visit's step are found, whatever session they lead."""
 NOT_FOUND, REFUSED = 127, 2
@@ -143,16 +173,33 @@ class Visit:
         out.mkdir(parents=True, exist_ok=True)
         for archive in sorted(out.glob("*.tgz")):
             unpack(archive, self.work)
+        self.driver = smi("driver_version")
+        self.triton = triton_version()
         self.tried: set[str] = set()
         """Steps that this visit has begun."""
         self.codes: dict[str, int | None] = {}
-        """Exit codes of the steps that are over; None of one that was cut off when its run was whole."""
+        """The last exit code of each step that was begun; None of one that was cut off."""
+        self.spent_s: dict[str, float] = {}
+        """What steps that measure had, beside the begin of their run."""
         state = self.logs / STATE
         if state.exists():
-            earlier = json.loads(state.read_text())
-            if earlier["chip"] != self.chip:
-                raise ValueError(f"{out} has visits to {earlier['chip']}, and this is {self.chip}: choose another OUT")
-            self.codes = earlier["codes"]
+            self.go_on_from(json.loads(state.read_text()))
+
+    def go_on_from(self, earlier: dict) -> None:
+        """Take over what earlier visits did. Raises ValueError where these were to another card, or measured under
+        another Triton: its kernels are others."""
+        triton = earlier.get("triton", self.triton)
+        if earlier["chip"] != self.chip:
+            raise ValueError(f"{self.out} has visits to {earlier['chip']}, and this is {self.chip}: choose another OUT")
+        if triton != self.triton:
+            raise ValueError(
+                f"{self.out} has visits under Triton {triton}, and this is {self.triton}: choose another OUT, or "
+                "bring that Triton"
+            )
+        self.codes = earlier["codes"]
+        self.spent_s = earlier.get("spent_s", {})
+        if earlier.get("driver") != self.driver:
+            self.codes = {name: code for name, code in self.codes.items() if name not in OF_DRIVER}
 
     @property
     def left_s(self) -> float:
@@ -160,78 +207,106 @@ class Visit:
 
     @property
     def steps_left(self) -> list[Step]:
-        return [step for step in self.steps if step.name not in self.codes.keys() | self.tried]
+        return [step for step in self.steps if step.name not in self.tried and not self.is_over(step)]
 
-    @property
-    def musts_s(self) -> int:
-        """What the steps of every visit take that are still to be begun."""
-        return seconds_of([step for step in self.steps_left if step.must])
+    def is_over(self, step: Step) -> bool:
+        """Whether nothing is left to do of `step`."""
+        if step.selects:
+            return bool(self.runs_of(step.name)) and not self.cut_off_run(step)
+        code = self.codes.get(step.name)
+        return code == 0 or (code == REFUSED and not step.counts)
 
     def plan(self) -> tuple[list[list[Step]], list[str]]:
         """The steps to begin, in groups that are one command each; and a line for each other step, why not."""
         groups: list[list[Step]] = []
         reasons: list[str] = []
-        spare_s = self.left_s - self.musts_s
+        planned: set[str] = set()
+        musts_s = self.seconds_of([step for step in self.steps_left if step.must])
+        keeps_musts = musts_s <= self.left_s
+        spare_s = self.left_s - musts_s * keeps_musts
         for step in self.steps_left:
-            reason = self.reason_against(step)
-            joins = bool(groups) and self.are_one_run(groups[-1][-1], step)
-            seconds = step.seconds if joins else seconds_of([step])
-            if not step.must and not reason:
-                if seconds > spare_s:
-                    reason = f"it takes about {seconds} s"
+            group = groups[-1] if groups and self.are_one_run(groups[-1][-1], step) else []
+            seconds = self.seconds_of([*group, step]) - self.seconds_of(group)
+            reason = self.reason_against(step, planned)
+            if not reason and not (step.must and keeps_musts):
+                goes_on = bool(self.cut_off_run(step)) and (bool(group) or spare_s >= GO_ON_S)
+                if seconds > spare_s and not goes_on:
+                    reason = f"it takes about {seconds:.0f} s"
                 else:
                     spare_s -= seconds
             if reason:
                 reasons.append(f"{step.name}: not begun, {reason}")
-            elif joins:
-                groups[-1].append(step)
-            else:
-                groups.append([step])
+                continue
+            planned.add(step.name)
+            if not group:
+                groups.append(group)
+            group.append(step)
         return groups, reasons
 
-    def reason_against(self, step: Step) -> str:
-        """Why `step` cannot be begun, whatever time there is; empty if it can."""
-        before = step.needs or step.counts
-        if before in self.tried and before not in self.codes:
+    def seconds_of(self, steps: list[Step]) -> float:
+        """About what `steps` take one after another, or still take. Those that measure into one archive are one run,
+        which begins once."""
+        runs = {step.archive for step in steps if step.selects}
+        return sum(max(0, step.seconds - self.spent_s.get(step.name, 0)) for step in steps) + BEGIN_S * len(runs)
+
+    def reason_against(self, step: Step, planned: set[str]) -> str:
+        """Why `step` cannot be begun behind those that are `planned`, whatever time there is; empty if it can."""
+        if release(self.triton) < release(step.triton):
+            return f"it needs Triton {step.triton}, and this is {self.triton}"
+        before = step.counts or step.needs
+        if before in planned:
+            return ""
+        if before in self.tried and self.codes[before] is None:
             return f"{before} was cut off"
-        if step.needs and (code := self.codes.get(before)):
+        if step.counts:
+            return "" if self.runs_of(before) else f"there is no run of {before}"
+        if before not in [other.name for other in self.steps]:
+            return ""
+        if code := self.codes.get(before):
             return f"{before} ended with exit code {code}"
-        if step.counts in self.codes and not self.runs_of(before):
-            return f"there is no run of {before}"
-        return ""
+        return "" if before in self.codes else f"{before} was not begun"
+
+    def last_line(self, title: str) -> str:
+        """What the step or group `title` printed last, which is why it failed."""
+        log = self.logs / f"{title}.log"
+        lines = log.read_text(errors="replace").split("\n") if log.exists() else []
+        return next((line.strip() for line in reversed(lines) if line.strip()), "it printed nothing")
 
     def are_one_run(self, step: Step, other: Step) -> bool:
         """Whether two steps that follow one another are measured by one pytest."""
-        if not (step.selects and other.selects and step.archive == other.archive):
+        if not (step.selects and other.selects):
             return False
-        return self.cut_off_run(step) == self.cut_off_run(other)
+        alike = (step.archive, step.options) == (other.archive, other.options)
+        return alike and self.cut_off_run(step) == self.cut_off_run(other)
 
-    def runs_of(self, step: str) -> dict[Path, Run]:
-        """{folder: run} of the runs of `step` that got as far as their first line, the newest first. They lie in a
-        folder that is named for all steps of a run."""
+    def runs_of(self, step: str) -> dict[Path, bool]:
+        """{folder: whether there is something to go on with} of the runs of `step` that got as far as their first line,
+        the newest first. They lie in a folder that is named for all steps of a run."""
         runs = {}
         for path in sorted(self.work.glob(f"*/*/*/{journal.NAME}"), reverse=True):
             if step in path.parts[-3].split("+"):
                 with suppress(ValueError, OSError):
-                    runs[path.parent] = journal.load(path.parent)
+                    runs[path.parent] = is_unfinished(path.parent, path.stat().st_size)
         return runs
 
     def cut_off_run(self, step: Step) -> Path | None:
         """The run folder that `step` can go on with."""
-        for folder, newest in self.runs_of(step.name).items():
-            return folder if newest.unfinished else None
+        for folder, unfinished in self.runs_of(step.name).items():
+            return folder if unfinished else None
         return None
 
     def run(self) -> None:
-        """Do all that fits, and say how each step ended. Raises ValueError where not even the steps that must fit."""
-        if self.musts_s > self.left_s:
-            names = ", ".join(step.name for step in self.steps_left if step.must)
-            needs = f"{names} take about {self.musts_s} s"
-            raise ValueError(f"{needs}, and {self.left_s:.0f} s are left: give more MINUTES")
+        """Do all that fits, and say how each step ended. Raises ValueError for a first visit that is too short for what
+        it must do."""
+        musts = [step for step in self.steps_left if step.must]
+        needs_s = self.seconds_of(musts)
+        if needs_s > self.left_s and not self.codes:
+            names = ", ".join(step.name for step in musts)
+            raise ValueError(f"{names} take about {needs_s:.0f} s, and {self.left_s:.0f} s are left: give more MINUTES")
         groups, reasons = self.plan()
         for group in groups:
-            print(f"{title_of(group)}: about {seconds_of(group)} s")
-        print(*reasons, f"in all about {sum(map(seconds_of, groups))} s", sep="\n", flush=True)
+            print(f"{title_of(group)}: about {self.seconds_of(group):.0f} s")
+        print(*reasons, f"in all about {sum(map(self.seconds_of, groups)):.0f} s", sep="\n", flush=True)
         self.note_conditions()
         while groups:
             self.do(groups[0])
@@ -246,23 +321,51 @@ class Visit:
         began = time.monotonic()
         cut_off = self.cut_off_run(step)
         names = {each.name for each in group}
+        limit = self.limit_of(group)
+        command = self.command_of(group, cut_off)
         self.tried |= names
-        limit = min(sum(each.limit for each in group), self.left_s - self.musts_s)
-        code = None
+        self.codes |= dict.fromkeys(names)
         try:
-            code = self.execute(self.command_of(group, cut_off), title, limit)
+            self.codes |= dict.fromkeys(names, self.execute(command, title, limit, step.grace_s))
         finally:
-            if self.is_over(step, code):
-                self.codes |= dict.fromkeys(names, code)
-            (self.logs / STATE).write_text(json.dumps({"chip": self.chip, "codes": self.codes}))
+            took_s = time.monotonic() - began
+            if self.cut_off_run(step):
+                self.note_spent(group, took_s)
+            self.save_state()
             self.note_conditions()
             self.pack(step.archive)
             self.pack(LOGS)
+        code = self.codes[step.name]
         if code == REFUSED and cut_off:  # as of another driver: it is begun anew
             cut_off.parent.rename(cut_off.parents[1] / f"refused-{title}")
             self.tried -= names
+            self.spent_s = {name: spent for name, spent in self.spent_s.items() if name not in names}
         how = f"cut off at {limit:.0f} s" if code is None else f"exit code {code}"
-        print(f"{title}: {how}, after {time.monotonic() - began:.0f} s", flush=True)
+        why = f": {self.last_line(title)}" if code else ""
+        print(f"{title}: {how}, after {took_s:.0f} s{why}", flush=True)
+
+    def save_state(self) -> None:
+        """Write what a later visit has to know."""
+        names = "chip", "driver", "triton", "codes", "spent_s"
+        (self.logs / STATE).write_text(json.dumps({name: getattr(self, name) for name in names}))
+
+    def limit_of(self, group: list[Step]) -> float:
+        """When `group` is ended: at its limits, or when time is up. Steps of every visit keep their time, unless it
+        then lacks its own."""
+        others = [step for step in self.steps_left if step.must and step not in group]
+        left_s = self.left_s - self.seconds_of(others) - CLOSE_S * bool(others)
+        if left_s < self.seconds_of(group):
+            left_s = self.left_s
+        return min(sum(step.limit for step in group), left_s)
+
+    def note_spent(self, group: list[Step], took_s: float) -> None:
+        """Note how long each step of a run had, as if one was whole before the next began."""
+        spent_s = max(0.0, took_s - BEGIN_S)
+        for step in group:
+            before_s = self.spent_s.get(step.name, 0)
+            more_s = min(spent_s, max(0, step.seconds - before_s))
+            self.spent_s[step.name] = before_s + more_s
+            spent_s -= more_s
 
     def command_of(self, group: list[Step], cut_off: Path | None) -> list[str]:
         step = group[0]
@@ -278,14 +381,8 @@ class Visit:
         results = f"--ffn-results={self.work / step.archive / title_of(group)}"
         return [*words, *MEASURES.split(), *step.options.split(), results, "-k", selects]
 
-    def is_over(self, step: Step, code: int | None) -> bool:
-        """Whether nothing is left to do of `step`, whose command ended with `code`, or was cut off (None)."""
-        if step.selects:
-            return bool(self.runs_of(step.name)) and not self.cut_off_run(step)
-        return code is not None and not (step.counts and code == REFUSED)
-
-    def execute(self, command: list[str], title: str, limit: float) -> int | None:
-        """The exit code of `command`; None where it was cut off, since it took `limit` seconds."""
+    def execute(self, command: list[str], title: str, limit: float, grace_s: float) -> int | None:
+        """The exit code of `command`; None where it was cut off, since it took all but `grace_s` of `limit` seconds."""
         with (self.logs / f"{title}.log").open("a") as log:
             try:
                 process = subprocess.Popen(
@@ -301,7 +398,7 @@ class Visit:
                 log.write(f"{error}\n")
                 return NOT_FOUND
             try:
-                return process.wait(limit - GRACE_S)
+                return process.wait(limit - grace_s)
             except subprocess.TimeoutExpired:
                 return None
             finally:
@@ -326,7 +423,15 @@ class Visit:
     def note_conditions(self) -> None:
         """Append the time and what nvidia-smi says of the card."""
         with (self.logs / "conditions.txt").open("a") as file:
-            print(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC, {smi(QUERY) or 'no nvidia-smi'}", file=file)
+            moment = f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC"
+            print(f"{moment}, Triton {self.triton}, {smi(QUERY) or 'no nvidia-smi'}", file=file)
+
+
+@cache
+def is_unfinished(folder: Path, size: int) -> bool:
+    """Whether the run in `folder` can be gone on with; its journal, which takes a second to read, has `size` bytes.
+    Raises ValueError and OSError for one that cannot be read."""
+    return journal.load(folder).unfinished
 
 
 def unpack(archive: Path, folder: Path) -> None:
@@ -341,10 +446,21 @@ def title_of(group: list[Step]) -> str:
     return "+".join(step.name for step in group)
 
 
-def seconds_of(steps: list[Step]) -> int:
-    """About what `steps` take one after another. Those that measure into one archive are one run, which begins once."""
-    runs = {step.archive for step in steps if step.selects}
-    return sum(step.seconds for step in steps) + BEGIN_S * len(runs)
+def triton_version() -> str:
+    """The version of Triton that steps find: a pack's comes before an installed one."""
+    try:
+        return metadata.version("triton")
+    except metadata.PackageNotFoundError:
+        return "none"
+
+
+def release(version: str) -> tuple[int, ...]:
+    """The first two numbers of a version, by which releases are ordered; those of `none` are none.
+
+    >>> release("3.10.1") > release("3.9.0") > release("none")
+    True
+    """
+    return tuple(map(int, re.findall(r"\d+", version)[:2]))
 
 
 def smi(query: str) -> str:

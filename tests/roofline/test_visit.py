@@ -12,12 +12,14 @@ from pathlib import Path
 import pytest
 from made_up_run import HEAD
 
+from kernels import trial
+from kernels.trial import EXPERIMENTS
 from results import visit
 from results.visit import STEPS, Step, Visit
-from roofline.theory.data import beside
+from roofline.operations.matmul import OPERATION
 
 ROOT = Path(__file__).parents[2]
-MUSTS = ["matmuls", "gathers", "links"]
+MUSTS = ["kernel", "matmuls", "gathers", "links"]
 
 MEASURES = """
 import json, pathlib, sys, time
@@ -57,6 +59,7 @@ def quickly(monkeypatch):
     monkeypatch.setattr(visit, "GRACE_S", 0.5)
     monkeypatch.setattr(visit, "CLOSE_S", 0.5)
     monkeypatch.setattr(visit, "smi", lambda query: "H100")
+    monkeypatch.setattr(visit, "triton_version", lambda: "3.9.0")
 
 
 @pytest.fixture
@@ -85,13 +88,6 @@ def text_of(out: Path, archive: str, name: str) -> str:
         return file.extractfile(name).read().decode()
 
 
-def planned(seconds: float, tmp_path: Path, done: tuple[str, ...] = ()) -> tuple[list[str], list[str]]:
-    made = Visit(tmp_path / "out", STEPS, time.monotonic() + seconds + visit.CLOSE_S)
-    made.codes = dict.fromkeys(done, 0)
-    groups, reasons = made.plan()
-    return [visit.title_of(group) for group in groups], reasons
-
-
 def test_table_names_what_is_there_and_fits_what_a_visit_brings_home():
     assert [step.name for step in STEPS if step.must] == MUSTS
     assert len({step.name for step in STEPS}) == len(STEPS)
@@ -102,33 +98,172 @@ def test_table_names_what_is_there_and_fits_what_a_visit_brings_home():
     assert len(paths) > 3
     assert all((ROOT / path).exists() for path in paths)
     tests = {path.stem for path in (ROOT / "tests" / "benchmarks").iterdir()}
-    experiments = [step.command.split()[3] for step in STEPS if step.name.startswith("trial-")]
-    assert len(experiments) >= 3
-    assert set(experiments) <= beside(ROOT / "kernels" / "trial.py", "trial.toml").keys()
+    for step in STEPS:
+        if visit.TRIAL in step.command:
+            options = trial.parser().parse_args(step.command.removeprefix("python -m kernels.trial").split())
+            assert 60 * options.minutes <= step.seconds < step.limit - 20, "a trial ends before it is ended"
+            assert all(OPERATION.parse(shape)[0].id == shape for shape in options.shapes)
+            needs = EXPERIMENTS[options.experiment].triton
+            assert visit.release(step.triton) == tuple(needs)
+            assert step.needs != "kernel" or not needs, "what no card has run is first run exactly"
+    names = {step.name for step in STEPS}
+    assert {step.needs for step in STEPS} | {step.counts for step in STEPS} <= names | {""}
     selected = [word for step in STEPS for word in step.selects.split() if word.startswith("test_")]
     assert set(selected) <= tests
 
 
-def test_visits_of_five_and_a_half_minutes_do_what_is_worth_most(tmp_path):
-    first, reasons = planned(330, tmp_path)
-    assert first == ["doctor", "matmuls+gathers", "links"]
-    assert len(reasons) == len(STEPS) - 4
-    assert "matmuls-again: not begun, it takes about 305 s" in reasons
-    second, _ = planned(330, tmp_path, done=("doctor", *MUSTS))
-    assert second == ["matmuls-again", "memcheck"]
+class Stand(Visit):
+    """A visit to a card that is not there, on a clock of its own: each step takes the seconds of the table, or those
+    of `takes`, and ends with the code of `codes`; a run that is ended before is cut off."""
+
+    now_s = 0.0
+
+    def __init__(self, out: Path, minutes: float, takes=(), codes=(), triton="3.9.0"):
+        super().__init__(out, STEPS, deadline=60 * minutes)
+        self.takes = {step.name: step.seconds for step in STEPS} | dict(takes)
+        self.ends_with = dict(codes)
+        self.begun: list[str] = []
+        self.run()
+
+    def execute(self, command, title, limit, grace_s):
+        self.begun.append(title)
+        names = title.split("+")
+        spent_s = sum(self.had_s.get(name, 0) for name in names)
+        resumed = next((Path(word.partition("=")[2]) for word in command if word.startswith("--ffn-resume=")), None)
+        measures = bool(self.step(names[0]).selects)
+        takes_s = sum(self.takes[name] for name in names) - spent_s + visit.BEGIN_S * measures
+        had_s = min(takes_s, limit - grace_s)
+        Stand.now_s += had_s
+        is_whole = had_s == takes_s
+        if measures and names[0] not in self.ends_with:
+            folder = resumed or self.work / self.step(names[0]).archive / title / "20260101T000000Z-h100"
+            folder.mkdir(parents=True, exist_ok=True)
+            self.had_s |= {names[0]: self.had_s.get(names[0], 0) + had_s - visit.BEGIN_S}
+            head = HEAD | {"kind": "run", "cases": ["a"]}
+            lines = [{"kind": "resumed", "started": ""}] if resumed else [head]
+            if is_whole:
+                skipped = {"kind": "not_measured", "case": "a", "outcome": "skipped", "reason": "none"}
+                lines += [skipped, {"kind": "end"}]
+            with (folder / "samples.jsonl").open("a") as journal:
+                journal.writelines(json.dumps(line) + "\n" for line in lines)
+        return self.ends_with.get(title, 0) if is_whole else None
+
+    had_s: dict[str, float]
+
+    def step(self, name: str) -> Step:
+        return next(step for step in STEPS if step.name == name)
 
 
-def test_whole_list_has_no_limit(tmp_path):
-    groups, reasons = planned(float("inf"), tmp_path)
-    assert [name for group in groups for name in group.split("+")] == [step.name for step in STEPS]
-    assert reasons == []
+@pytest.fixture
+def stand(monkeypatch, tmp_path):
+    """`stand(minutes, ...)` makes a visit on the clock of `Stand`, to one folder, with the grace that the table has."""
+    monkeypatch.setattr(visit, "GRACE_S", 8)
+    monkeypatch.setattr(visit, "CLOSE_S", 3)
+    monkeypatch.setattr(visit.time, "monotonic", lambda: Stand.now_s)
+    Stand.had_s = {}
+
+    def make(minutes, **about):
+        Stand.now_s = 0.0
+        made = Stand(tmp_path / "out", minutes, **about)
+        assert Stand.now_s <= 60 * minutes
+        return made
+
+    return make
 
 
-def test_a_visit_too_short_for_what_it_must_do_is_refused_with_the_way_out(tmp_path, capsys):
+FIRST = ["doctor", "kernel", "compile", "matmuls+gathers", "links"]
+
+
+def test_eight_minutes_are_the_picture_and_the_rest_of_fifteen_what_no_card_has_run(stand):
+    first = stand(8)
+    assert first.begun == [*FIRST, "clusters", "odd-widths"]
+    assert 400 < Stand.now_s < 480
+    second = stand(5)
+    assert second.begun == ["links-beside", "trial-odd", "trial-pair", "scatters", "clocks"]
+    assert not any(second.codes.values())
+
+
+@pytest.mark.parametrize(
+    ("left_s", "begun"),
+    [
+        (300, ["matmuls+gathers", "links-beside", "clusters", "odd-widths"]),
+        (240, ["matmuls+gathers", "clusters", "odd-widths"]),
+        (120, ["matmuls+gathers"]),
+    ],
+)
+def test_with_less_than_it_must_do_it_goes_on_with_the_run_that_was_cut_off(stand, left_s, begun):
+    """The matmuls take twice their time: the visit before it left most of the gathers."""
+    takes = {"matmuls": 390}
+    first = stand(8, takes=takes)
+    assert first.begun == FIRST
+    assert first.codes["matmuls"] is first.codes["gathers"] is None
+    second = stand(left_s / 60, takes=takes)
+    assert second.begun == begun
+    assert [*second.runs_of("gathers").values()] == [left_s == 120]
+
+
+def test_a_step_that_failed_is_tried_again_unless_it_said_why_it_never_can(stand, capsys):
+    first = stand(8, codes={"links": 1, "doctor": visit.REFUSED})
+    assert "links-beside: not begun, links ended with exit code 1" in capsys.readouterr().out
+    assert first.codes["links"] == 1
+    assert stand(8).begun[:2] == ["links", "links-beside"]
+
+
+def test_a_run_that_failed_at_its_start_is_begun_again_with_what_fits(stand):
+    assert stand(8, codes={"matmuls": 1, "matmuls+gathers": 1}).begun[:5] == FIRST
+    assert stand(4).begun == ["matmuls"]
+    assert stand(8).begun[0] == "gathers"
+
+
+def test_what_needs_a_newer_triton_says_so_and_is_no_failure(stand, monkeypatch, capsys):
+    monkeypatch.setattr(visit, "triton_version", lambda: "3.7.1")
+    made = stand(60)
+    printed = capsys.readouterr().out
+    for name, needed in {"clusters": "3.8", "odd-widths": "3.9", "trial-odd": "3.9", "trial-pair": "3.8"}.items():
+        assert f"{name}: not begun, it needs Triton {needed}, and this is 3.7.1" in printed
+        assert name not in made.codes
+    assert not any(made.codes.values())
+
+
+def test_under_another_triton_nothing_is_gone_on_with_and_it_says_so_before_it_begins(stand, monkeypatch):
+    stand(8)
+    monkeypatch.setattr(visit, "triton_version", lambda: "3.7.1")
+    message = r"visits under Triton 3\.9\.0, and this is 3\.7\.1: choose another OUT, or bring that Triton"
+    with pytest.raises(ValueError, match=message):
+        stand(8)
+
+
+def test_where_no_kernel_runs_nothing_is_measured_and_without_torch_compile_what_needs_it_is_left_out(stand, capsys):
+    assert stand(8, codes={"kernel": 1}).begun == ["doctor", "kernel"]
+    assert "matmuls: not begun, kernel ended with exit code 1" in capsys.readouterr().out
+    made = stand(60, codes={"compile": 1})
+    assert not {"attention", "training-steps", "gated-layers"} & {*"+".join(made.begun).split("+")}
+    assert "gated-layers: not begun, compile ended with exit code 1" in capsys.readouterr().out
+
+
+def test_another_driver_is_tried_first(stand, monkeypatch):
+    stand(8)
+    monkeypatch.setattr(visit, "smi", lambda query: "H100" if query == "name" else "999.9")
+    assert stand(5).begun[:3] == ["doctor", "kernel", "compile"]
+
+
+def test_the_whole_list_has_no_limit(stand):
+    assert "+".join(stand(float("inf")).begun).split("+") == [step.name for step in STEPS]
+
+
+def test_a_first_visit_too_short_for_what_it_must_do_is_refused_with_the_way_out(tmp_path, capsys):
     code = visit.main(["--minutes=3", f"--out={tmp_path / 'out'}"])
     assert code == 2
-    assert "matmuls, gathers, links take about 307 s, and 17" in (text := capsys.readouterr().err)
+    assert "kernel, matmuls, gathers, links take about 397 s, and 17" in (text := capsys.readouterr().err)
     assert "give more MINUTES" in text
+
+
+def test_runs_with_other_options_are_no_one_run(make):
+    """Though nothing is left to do between them."""
+    run = {"command": measures(), "archive": "again"}
+    steps = Step("one", 1, 9, selects="test_one", options="", **run), Step("two", 1, 9, selects="test_two", **run)
+    made = make(*steps)
+    assert {folder.parent.name for step in steps for folder in made.runs_of(step.name)} == {"one", "two"}
 
 
 def test_steps_that_share_an_archive_are_one_run_and_failures_stop_nothing(make, tmp_path, capsys):
@@ -163,10 +298,10 @@ def test_what_has_no_time_is_not_begun_and_named_with_its_seconds(make, capsys):
 def test_a_run_that_is_cut_off_is_brought_home_and_gone_on_with(make, tmp_path, capsys):
     hangs = Step("one", 1, 6, measures(HANGS), selects="test_one", archive="first")
     made = make(hangs, Step("two", 1, 9, exits(0)))
-    assert made.codes == {"two": 0}
+    assert made.codes == {"one": None, "two": 0}
     assert "one: cut off at 6 s" in capsys.readouterr().out
     made = make(Step("one", 1, 9, measures(), selects="test_one", archive="first"))
-    assert made.codes == {"two": 0, "one": 0}
+    assert made.codes == {"one": 0, "two": 0}
     name = "first/one/20260101T000000Z-h100/samples.jsonl"
     kinds = [json.loads(line)["kind"] for line in text_of(tmp_path / "out", "first.tgz", name).splitlines()]
     assert kinds == ["run", "resumed", "not_measured", "end"]
@@ -238,7 +373,7 @@ def test_what_is_never_left_out_keeps_its_time(make):
     """The step before it hangs, and may have all but that."""
     hangs = Step("hangs", 1, 600, python(HANGS))
     made = make(hangs, Step("must", 5, 6, exits(0), must=True), seconds=10)
-    assert made.codes == {"must": 0}
+    assert made.codes == {"hangs": None, "must": 0}
 
 
 def test_another_card_is_refused(make, monkeypatch):
@@ -279,6 +414,7 @@ from results import visit
 from results.visit import Step
 import sys
 visit.smi = lambda query: "H100"
+visit.triton_version = lambda: "3.9.0"
 steps = tuple(Step(**about) for about in {steps!r})
 sys.exit(visit.main(["--out={out}"], steps))
 """
@@ -339,4 +475,4 @@ def test_minutes_of_make_gpu_count_from_its_own_start(tmp_path):
     alone["PATH"] = f"{tmp_path}:{alone['PATH']}"
     done = subprocess.run(command, cwd=ROOT, env=alone, capture_output=True, text=True, timeout=60)
     assert done.returncode == 2
-    assert "take about 307 s, and 5" in done.stderr
+    assert "take about 397 s, and 5" in done.stderr
