@@ -42,7 +42,7 @@ PACK_VENV ?= .venv-pack
 pack: OUT := $(if $(filter file,$(origin OUT)),results/local/pack,$(OUT))
 pack:
 	$(MAKE) $(PACK_VENV)/.installed PYTHON=$(PACK_PYTHON) VENV=$(PACK_VENV)
-	$(PACK_VENV)/bin/python -m kernels.pack --out $(OUT) $(if $(TRITON),--triton $(TRITON))
+	$(PACK_VENV)/bin/python -m results.pack --out $(OUT) $(if $(TRITON),--triton $(TRITON))
 
 reference: $(ENV)
 	$(PY) -m results.references $(RUN)

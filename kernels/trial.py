@@ -15,15 +15,17 @@ present. Then it is an entry in OUT/EXPERIMENT.json, one a line, for exactly tha
 changed: at home, move these lines to the top of `entries` in kernels/configs/sm90.json, where `kernels.tiles` finds
 them.
 
-`--dry` needs no GPU: it compiles all candidates, for an H100 then, and says what it would time.
+`--dry` needs no GPU: it compiles the launches of all candidates for a `--chip`, and says what it would time. With
+`--inspected FILE` it adds what came out to a list, and a trial that finds it there compiles nothing: `make pack`.
 """
 
 import itertools
 import json
+import os
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -37,7 +39,8 @@ from kernels import tiles, waves
 from kernels.bench import checks
 from kernels.bench.instruments import Instruments
 from kernels.bench.matmul import operands
-from kernels.inspect import Job, inspect_all
+from kernels.bench.trial_launches import Inspected, inspect_launches
+from kernels.inspect import Job
 from kernels.registry import CONTENDERS
 from kernels.tiles import Config
 from kernels.waves import GpuSpec
@@ -46,6 +49,7 @@ from roofline.operations.options import Options
 from roofline.store.stats import ratio_of
 from roofline.theory import chips
 from roofline.theory.arguments import Parser, positive
+from roofline.theory.chips import Chip
 from roofline.theory.data import beside
 from roofline.worker import steady
 from roofline.worker.clocks import CudaClock
@@ -65,6 +69,13 @@ ALONE = 4
 SETS = {"cold": None, "warm": 1}
 """How many sets of operands calls have in rotation: all of them leave none in the cache, and one stays as far as it
 fits."""
+
+
+HOPPER = ("H100 SXM", "H100 PCIe", "H200")
+"""Chips that a trial is made ready for without one."""
+
+INSPECTED = "ROOFLINE_INSPECTED"
+"""Environment variable: the list of candidates that a pack brings."""
 
 
 class Experiment(NamedTuple):
@@ -232,23 +243,37 @@ def entry(best: Job, case: Matmul, mma: str, measured: dict) -> dict:
     }
 
 
-def sound_among(jobs: list[Job]) -> dict[Job, str]:
-    """{job: the instruction that it compiles to}, without those of `jobs` that have problems: these are named."""
+def sound_among(plans: dict[Matmul, dict[Job, float]], chip: Chip, inspected: Inspected) -> dict[Job, str]:
+    """{job: the instruction that it compiles to}, of those of the plans that have no problems: the others are named.
+    What is in the list `inspected` is not compiled again, and what was not is added to it."""
+    if inspected.is_stale:
+        print(f"{inspected.path} is of another Triton or of other source files: all is inspected here")
+    todo = [(job, case) for case, plan in plans.items() for job in plan if job not in inspected]
+    if todo:
+        for finding in inspect_launches(todo, chip).values():
+            inspected.add(finding)
     sound = {}
-    for finding in inspect_all(jobs):
-        if finding.problems:
-            print(f"left out: {finding.job}: {finding.problems[0]}")
+    for job in dict.fromkeys(itertools.chain(*plans.values())):
+        if problem := inspected.problems.get(repr(job)):
+            print(f"left out: {job}: {problem}")
         else:
-            sound[finding.job] = finding.cubin.instruction
+            sound[job] = inspected.sound[repr(job)]
     return sound
 
 
-def conduct(experiment: Experiment, options: Options, gpu: GpuSpec, deadline: float, path: Path | None) -> None:
-    """Try an experiment on the shapes of `options` until `deadline`, those first that the model expects most from.
-    Entries go to `path` as they come; without one nothing is timed."""
+def conduct(
+    experiment: Experiment,
+    options: Options,
+    gpu: GpuSpec,
+    deadline: float,
+    path: Path | None,
+    sound_of: Callable[[dict], dict[Job, str]],
+) -> None:
+    """Try an experiment on the shapes of `options` until `deadline`, those first that the model expects most from. Only
+    what `sound_of` has of the plans is tried. Entries go to `path` as they come; without one nothing is timed."""
     entries = []
     plans = {case: candidates(experiment, case, gpu) for case in sweep(options)}
-    sound = sound_among(list(dict.fromkeys(itertools.chain(*plans.values()))))
+    sound = sound_of(plans)
     gains = {}
     for case, plan in plans.items():
         now_s, *_ = plan.values()
@@ -290,6 +315,14 @@ def parser() -> Parser:
     parser.add_argument("--minutes", type=positive, default=4, help="when it ends (4)")
     parser.add_argument("--out", type=Path, default="results/local/trial", metavar="FOLDER", help="where entries go")
     parser.add_argument("--dry", action="store_true", help="compile all candidates, and time none")
+    parser.add_argument("--chip", choices=HOPPER, default=HOPPER[0], help="that --dry is for (%(default)s)")
+    parser.add_argument(
+        "--inspected",
+        type=Path,
+        default=os.environ.get(INSPECTED),
+        metavar="FILE",
+        help="a list of candidates that were inspected, which --dry adds to ($ROOFLINE_INSPECTED)",
+    )
     return parser
 
 
@@ -305,19 +338,31 @@ def main(arguments: list[str] | None = None) -> int:
             "`make pack TRITON=3.9.0` takes one along"
         )
     path = None
-    gpu = GpuSpec.of_chip(chips.find("H100 SXM"))
+    chip = chips.find(options.chip)
+    gpu = GpuSpec.of_chip(chip)
     if not options.dry:
         if not torch.cuda.is_available():
             command.error("torch finds no GPU here: run this on a Hopper, or with --dry")
         options.out.mkdir(parents=True, exist_ok=True)
         path = options.out / f"{options.experiment}.json"
+        chip = chips.of_device(torch.cuda.get_device_name()) or chip
         gpu = tiles.machine_of(torch.device("cuda", 0))
+    inspected = Inspected(options.inspected)
     shapes = tuple(options.shapes or experiment.shapes)
     cases = Options("cuda", True, "xxl", LAYERS, tuple(experiment.tokens), (1, 8), ("bf16",), shapes=shapes)
     try:
-        conduct(experiment, cases, gpu, began + 60 * options.minutes, path)
+        conduct(
+            experiment,
+            cases,
+            gpu,
+            began + 60 * options.minutes,
+            path,
+            partial(sound_among, chip=chip, inspected=inspected),
+        )
     except ValueError as error:
         command.error(str(error))
+    if options.dry and options.inspected:
+        inspected.write()
     return 0
 
 

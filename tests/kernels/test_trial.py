@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from kernels import persistent, tiles, trial
-from kernels.inspect import Job
+from kernels.inspect import Finding, Job
 from kernels.registry import CONTENDERS
 from kernels.tiles import Config, choose, table
 from kernels.trial import EXPERIMENTS, candidates, fastest
@@ -99,7 +99,7 @@ def test_the_earlier_rounds_say_which_is_the_fastest_and_the_later_by_how_much(e
 def gpu(monkeypatch, tables):
     """As if the CPU were an H100, where `quick` takes half the time, and all run but those that are wrong or spill."""
     about = SimpleNamespace(
-        wrong=[], dies=[], spills=[], quick=[], measured=[], clocks=[], alone=[], rules=[], seconds=0.0
+        wrong=[], dies=[], spills=[], quick=[], measured=[], clocks=[], alone=[], rules=[], inspected=[], seconds=0.0
     )
 
     def ran(job, x):
@@ -141,9 +141,10 @@ def gpu(monkeypatch, tables):
             self.while_busy()
             return calls * about.seconds_of_last() / 4
 
-    def inspect_all(jobs):
+    def inspect_launches(todo, chip):
         cubin = SimpleNamespace(instruction="wgmma")
-        return [SimpleNamespace(job=job, cubin=cubin, problems=["spills"] * (job in about.spills)) for job in jobs]
+        about.inspected += [job for job, _ in todo]
+        return {job: Finding(job, cubin, ["spills"] * (job in about.spills)) for job, _ in todo}
 
     def operands(case, options):
         return [(torch.randn(case.m, case.k).bfloat16(), torch.randn(case.n, case.k).bfloat16(),
@@ -154,7 +155,12 @@ def gpu(monkeypatch, tables):
         return rounds.take_turns(calls, clock, rule, seed=seed)
 
     about.seconds_of_last = seconds_of_last
-    replaced = {"inspect_all": inspect_all, "operands": operands, "CudaClock": FixedClock, "Instruments": lambda: None}
+    replaced = {
+        "inspect_launches": inspect_launches,
+        "operands": operands,
+        "CudaClock": FixedClock,
+        "Instruments": lambda: None,
+    }
     replaced["take_turns"] = take_turns
     for name, stand_in in replaced.items():
         monkeypatch.setattr(trial, name, stand_in)
@@ -188,6 +194,25 @@ def test_the_fastest_that_is_sound_and_right_is_an_entry_that_tables_take(gpu, t
     (tables / "sm90.json").write_text(json.dumps(document | {"entries": [row, *document["entries"]]}))
     table.cache_clear(), choose.cache_clear()
     assert choose("persistent", "sm90", case.m, case.n, case.k, torch.bfloat16, H100) == third.config
+
+
+def test_what_was_inspected_at_home_is_not_inspected_again_unless_the_source_is_another(gpu, tmp_path, capsys):
+    path = tmp_path / "inspected.json"
+    arguments = ["persistent", "--shapes", SHAPES[1], f"--inspected={path}"]
+    now, first, *others = candidates(EXPERIMENTS["persistent"], Matmul("128x48", "shape", 1, 128, "bf16"), H100)
+    gpu.spills = [first]
+    assert trial.main([*arguments, "--dry"]) == 0
+    assert gpu.inspected == [now, first, *others]
+    gpu.spills, gpu.inspected = [], []
+    there = [*arguments, f"--out={tmp_path / 'out'}", "--minutes=0.01"]
+    assert trial.main(there) == 0
+    assert not gpu.inspected
+    assert f"left out: {first}: spills" in capsys.readouterr().out
+    assert {*gpu.measured} == {"cublas", now, *others}
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"triton": "3.0.0"}))
+    assert trial.main(there) == 0
+    assert "is of another Triton or of other source files: all is inspected here" in capsys.readouterr().out
+    assert gpu.inspected == [now, first, *others]
 
 
 def card(gpu, watts):
@@ -276,7 +301,7 @@ def test_no_gpu_is_one_line_with_the_way_out(capsys, monkeypatch):
 @pytest.mark.parametrize(("name", "least"), [("pair", "3.8"), ("odd", "3.9")])
 def test_a_triton_that_is_too_old_is_refused_at_once_with_the_way_out(gpu, capsys, monkeypatch, name, least):
     monkeypatch.setattr(trial.tiles, "triton_release", lambda: (3, 7))
-    monkeypatch.setattr(trial, "inspect_all", None)
+    monkeypatch.setattr(trial, "inspect_launches", None)
     with pytest.raises(SystemExit, match="2"):
         trial.main([name, "--dry"])
     message = capsys.readouterr().err

@@ -1,30 +1,36 @@
-"""Pack what a Hopper machine without a network needs: `python -m kernels.pack --out FOLDER`.
+"""Pack what a Hopper machine without a network needs: `python -m results.pack --out FOLDER`.
 
 One archive has a stripped Triton, and its compile cache, filled ahead by that very Triton with every launch of a run of
-the benchmarks (`kernels.bench.dry_run`). The key of an entry hashes libtriton.so and Triton's Python files, and a
-kernel's source and first line. So the pack is made under the version of Python that the machine has, from the checkout
-that goes there. At the end it is unpacked into an empty folder, where a second dry run must find everything.
+the benchmarks (`kernels.bench.dry_run`) and of the trials of a visit, with the list of those that are sound. The key of
+an entry hashes libtriton.so and Triton's Python files, and a kernel's source and first line. So the pack is made under
+the version of Python that the machine has, from the checkout that goes there. At the end it is unpacked into an empty
+folder, where a second dry run must find everything.
 
-Parts of Triton that no Hopper needs are left out: AMD's libraries, one of two ptxas, the profiler, plugins, symbols.
-The launcher stays to be built on the machine: it needs the driver's library.
+Parts of Triton that no Hopper needs are left out: AMD's libraries, one of two ptxas, the profiler, plugins, symbols. So
+are the texts in an entry that no launch reads. The launcher stays to be built on the machine: it needs the driver's
+library.
 """
 
 import fnmatch
 import lzma
 import os
+import shlex
 import subprocess
 import sys
 import tarfile
 import tempfile
 from pathlib import Path
 
-from kernels import unpack
+from results import unpack, visit
 from roofline.theory.arguments import Parser
 
 ROOT = Path(__file__).resolve().parents[1]
 
 LIMIT_BYTES = 60_000_000
 """The most bytes of a pack: it goes along with one command of 64 MiB, beside a checkout without results/reference."""
+
+READ = (".json", ".cubin")
+"""What a launch reads of an entry of Triton's cache. The texts on the way to the machine code stay at home."""
 
 REMOVED = (
     "bin/*",
@@ -74,9 +80,9 @@ def other_assembler(version: str) -> str:
     return f"triton/backends/nvidia/bin/{name}"
 
 
-def pinned() -> str:
-    """The version of Triton that the suite is tested with."""
-    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+def newest() -> str:
+    """The newest version of Triton that the suite was tested with."""
+    lines = (ROOT / "constraints-newest.txt").read_text(encoding="utf-8").splitlines()
     return next(line.removeprefix("triton==") for line in lines if line.startswith("triton=="))
 
 
@@ -95,22 +101,41 @@ def leave_out(tree: Path, version: str) -> None:
             path.unlink()
 
 
-def dry_run(environment: dict[str, str], *arguments: str) -> None:
-    """Go through a run on each chip, by the Triton of `environment`. Raises ValueError where one fails."""
+def run_dry(command: list[str], environment: dict[str, str]) -> None:
+    """Run a module of the checkout by the Triton of `environment`. Raises ValueError where that fails."""
     # Some variables of Triton change the key.
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("TRITON_")}
     paths = {"PYTHONPATH": f"{environment['PYTHONPATH']}{os.pathsep}{ROOT}", "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run([sys.executable, "-m", *command], env=inherited | environment | paths, cwd=ROOT, check=False)
+    if done.returncode:
+        raise ValueError(f"{' '.join(command)} failed, see above")
+
+
+def dry_run(environment: dict[str, str], *arguments: str) -> None:
+    """Go through a run on each chip, by the Triton of `environment`. Raises ValueError where one fails."""
     for chip in CHIPS:
-        command = [sys.executable, "-m", "kernels.bench.dry_run", "--chip", chip, *arguments]
-        if subprocess.run(command, env=inherited | environment | paths, cwd=ROOT, check=False).returncode:
-            raise ValueError(f"the dry run for {chip} failed, see above")
+        run_dry(["kernels.bench.dry_run", "--chip", chip, *arguments], environment)
 
 
-def fill(tree: Path) -> None:
-    """Fill the cache in `tree` by the Triton in it. Files that name absolute paths do not go along."""
-    dry_run({"PYTHONPATH": str(tree), "TRITON_CACHE_DIR": str(tree / unpack.CACHE)})
-    for group in (tree / unpack.CACHE).glob("*/__grp__*"):
-        group.unlink()
+def dry_trials(environment: dict[str, str], version: str) -> None:
+    """Inspect the launches of the trials of a visit that Triton `version` can compile, on each chip. Raises ValueError
+    where a trial fails."""
+    for step in visit.STEPS:
+        if step.command.startswith(visit.TRIAL) and visit.release(version) >= visit.release(step.triton):
+            _, _, *words = shlex.split(step.command)
+            for chip in CHIPS:
+                run_dry([*words, "--dry", "--chip", chip], environment)
+
+
+def fill(tree: Path, version: str) -> None:
+    """Fill the cache in `tree` by the Triton in it. What no launch reads, and files that name absolute paths, do not go
+    along."""
+    environment = unpack.environment_of(tree)
+    dry_run(environment)
+    dry_trials(environment, version)
+    for path in (tree / unpack.CACHE).glob("*/*"):
+        if path.suffix not in READ or path.name.startswith("__grp__"):
+            path.unlink()
 
 
 def archive(tree: Path, path: Path) -> int:
@@ -123,7 +148,7 @@ def archive(tree: Path, path: Path) -> int:
         tar.add(tree, ".", filter=lambda member: member.replace(**nobody, deep=False))
     size = path.stat().st_size
     if size > LIMIT_BYTES:
-        raise ValueError(f"{path} has {size:,} bytes, the limit is {LIMIT_BYTES:,}: leave more out in kernels/pack.py")
+        raise ValueError(f"{path} has {size:,} bytes, the limit is {LIMIT_BYTES:,}: leave more out in results/pack.py")
     return size
 
 
@@ -137,7 +162,7 @@ def pack(version: str, out: Path) -> Path:
         install(version, tree)
         leave_out(tree, version)
         subprocess.run(["strip", "--strip-all", tree / LIBRARY], check=True)  # of symbols
-        fill(tree)
+        fill(tree, version)
         size = archive(tree, path)
         print(f"{path}: {size:,} bytes of {LIMIT_BYTES:,}")
         dry_run(unpack.unpack(path, folder / "unpacked"), "--check")
@@ -145,15 +170,15 @@ def pack(version: str, out: Path) -> Path:
 
 
 def main(arguments: list[str]) -> None:
-    parser = Parser(prog="python -m kernels.pack", description=__doc__.partition("\n")[0])
-    parser.add_argument("--triton", default=pinned(), metavar="VERSION", help="default: %(default)s")
+    parser = Parser(prog="python -m results.pack", description=__doc__.partition("\n")[0])
+    parser.add_argument("--triton", default=newest(), metavar="VERSION", help="default: %(default)s")
     parser.add_argument("--out", type=Path, required=True, metavar="FOLDER", help="where the archive goes")
     options = parser.parse_args(arguments)
     try:
         path = pack(options.triton, options.out)
     except (ValueError, OSError, subprocess.CalledProcessError) as error:
         parser.error(str(error))
-    print(f"There: python3 -m kernels.unpack {path.name} FOLDER says what to export")
+    print(f"There: python3 -m results.unpack {path.name} FOLDER says what to export")
 
 
 if __name__ == "__main__":

@@ -2,10 +2,12 @@
 entries."""
 
 import json
+import subprocess
 
 import pytest
 
-from kernels import pack, unpack
+from kernels import trial
+from results import pack, unpack, visit
 
 TAG = unpack.TAG
 
@@ -79,7 +81,9 @@ def test_what_is_packed_is_unpacked_and_entries_name_their_new_place(tree, tmp_p
     assert size == (tmp_path / "pack.tar.xz").stat().st_size
     place = tmp_path / "place"
     environment = unpack.unpack(tmp_path / "pack.tar.xz", place)
-    assert environment == {"PYTHONPATH": str(place), "TRITON_CACHE_DIR": str(place / "cache")}
+    inspected = str(place / "inspected.json")
+    paths = {"PYTHONPATH": str(place), "TRITON_CACHE_DIR": str(place / "cache"), trial.INSPECTED: inspected}
+    assert environment == paths
     for name in KEPT:
         assert (place / name).read_bytes() == (tree / name).read_bytes()
         assert (place / name).stat().st_mode == (tree / name).stat().st_mode  # programs stay executable
@@ -100,7 +104,7 @@ def test_what_is_cut_off_or_changed_on_its_way_is_refused(tree, tmp_path, damage
 
 def test_too_many_bytes_are_refused_with_the_limit(tree, tmp_path, monkeypatch):
     monkeypatch.setattr(pack, "LIMIT_BYTES", 100)
-    with pytest.raises(ValueError, match=r"has [\d,]{3,} bytes, the limit is 100: leave more out in kernels/pack\.py"):
+    with pytest.raises(ValueError, match=r"has [\d,]{3,} bytes, the limit is 100: leave more out in results/pack\.py"):
         pack.archive(tree, tmp_path / "pack.tar.xz")
 
 
@@ -123,5 +127,37 @@ def test_bad_input_is_one_line_and_exit_code_2(capsys):
     assert error.count("\n") == 1
 
 
-def test_the_pinned_triton_is_the_one_of_the_constraints():
-    assert f"triton=={pack.pinned()}" in (pack.ROOT / "constraints.txt").read_text().splitlines()
+def test_the_newest_triton_that_was_tried_is_packed_and_it_compiles_all_that_a_visit_takes():
+    newest = pack.newest()
+    assert f"triton=={newest}" in (pack.ROOT / "constraints-newest.txt").read_text().splitlines()
+    assert all(visit.release(step.triton) <= visit.release(newest) for step in visit.STEPS)
+
+
+def test_the_trials_of_a_visit_are_packed_for_each_chip_as_far_as_this_triton_can_compile_them(monkeypatch):
+    commands = []
+    monkeypatch.setattr(pack, "run_dry", lambda command, environment: commands.append(" ".join(command)))
+    pack.dry_trials({}, "3.9.0")
+    of_newest = [command for command in commands if command.startswith("kernels.trial --out logs pair ")]
+    assert [command.partition("--chip ")[2] for command in of_newest] == list(pack.CHIPS)
+    assert all("--dry" in command for command in commands)
+    commands.clear()
+    pack.dry_trials({}, "3.7.1")
+    assert commands
+    assert not [command for command in commands if "pair" in command or "odd" in command]
+
+
+def test_only_what_a_launch_reads_goes_along(tree, monkeypatch):
+    entry = tree / "cache" / "ENTRY"
+    for name in ("a_kernel.ttir", "a_kernel.ptx", "__grp__a_kernel.json"):
+        (entry / name).write_text("text")
+    monkeypatch.setattr(pack, "run_dry", lambda command, environment: None)
+    pack.fill(tree, "3.9.0")
+    assert {path.name for path in entry.iterdir()} == {"a_kernel.json", "a_kernel.cubin"}
+
+
+def test_a_pack_and_the_checkout_without_reference_runs_travel_in_one_command():
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=pack.ROOT, capture_output=True, check=True).stdout
+    paths = [pack.ROOT / name.decode() for name in listed.split(b"\0")[:-1]]
+    bytes_ = sum(path.stat().st_size for path in paths if "results/reference/" not in path.as_posix())
+    assert bytes_ > 1e6
+    assert bytes_ + pack.LIMIT_BYTES <= 64 * 2**20

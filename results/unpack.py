@@ -1,4 +1,4 @@
-"""Unpack on a machine without a network what `kernels.pack` made: `python3 -m kernels.unpack PACK FOLDER`.
+"""Unpack on a machine without a network what `results.pack` made: `python3 -m results.unpack PACK FOLDER`.
 
 The checksums that xz keeps say whether all arrived as it was packed. Each entry of Triton's cache has a file that names
 its other files by their absolute paths, and Triton looks the entry up by it. These files are written here, where the
@@ -16,6 +16,9 @@ from roofline.theory.arguments import Parser
 
 CACHE = "cache"
 """The folder of Triton's cache in the pack."""
+
+INSPECTED = "inspected.json"
+"""The list, in the pack, of the candidates of trials that were inspected."""
 
 TAG = f"cp{sys.version_info.major}{sys.version_info.minor}"
 """The tag of this Python in the names of wheels."""
@@ -42,7 +45,16 @@ def unpack(archive: Path, folder: Path) -> dict[str, str]:
             f"this Python is {TAG}, and {wheel.parent.name} is for another: make a pack under this version"
         )
     write_groups(folder / CACHE)
-    return {"PYTHONPATH": str(folder), "TRITON_CACHE_DIR": str(folder / CACHE)}
+    return environment_of(folder)
+
+
+def environment_of(folder: Path) -> dict[str, str]:
+    """The environment variables that have the pack in `folder` used."""
+    return {
+        "PYTHONPATH": str(folder),
+        "TRITON_CACHE_DIR": str(folder / CACHE),
+        "ROOFLINE_INSPECTED": str(folder / INSPECTED),
+    }
 
 
 def write_groups(cache: Path) -> None:
@@ -54,8 +66,8 @@ def write_groups(cache: Path) -> None:
 
 
 def main(arguments: list[str]) -> None:
-    parser = Parser(prog="python -m kernels.unpack", description=__doc__.partition("\n")[0])
-    parser.add_argument("pack", type=Path, metavar="PACK", help="the archive that kernels.pack made")
+    parser = Parser(prog="python -m results.unpack", description=__doc__.partition("\n")[0])
+    parser.add_argument("pack", type=Path, metavar="PACK", help="the archive that results.pack made")
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="where to; made where it is not there")
     options = parser.parse_args(arguments)
     try:

@@ -1,0 +1,91 @@
+"""What the compiler made of the launches of a trial, each as it is made on a card, without the card.
+
+A launch depends on the chip's number of SMs: whether tiles are left to share, and how many programs walk them. So each
+is made for a chip that is not there (kernels/bench/absent_gpu.py), compiled, and inspected. Triton's cache then holds
+the very binaries that run on the card, and a list of what is sound can go along with them (`results/pack.py`).
+"""
+
+import json
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+
+import torch
+import triton
+
+from kernels.contract import KernelLaunch
+from kernels.inspect import Finding, Job, inspect
+from kernels.registry import CONTENDERS
+from kernels.tiles import DTYPES
+from roofline.operations.matmul import Matmul
+from roofline.store.source_files import hash_of_files
+from roofline.theory.chips import Chip
+
+ROOT = Path(__file__).parents[2]
+
+
+def inspect_launches(todo: Iterable[tuple[Job, Matmul]], chip: Chip) -> dict[Job, Finding]:
+    """{job: what its launches on `chip` compile to}: that of the first one with a problem, where one has."""
+    findings: dict[Job, Finding] = {}
+    with ProcessPoolExecutor(mp_context=get_context("spawn"), initializer=stand_in, initargs=(chip,)) as pool:
+        for finding in pool.map(inspect_launch, *zip(*todo, strict=True)):
+            before = findings.setdefault(finding.job, finding)
+            if not before.problems:
+                findings[finding.job] = finding
+    return findings
+
+
+def stand_in(chip: Chip) -> None:
+    """Stand in for `chip` in this process."""
+    from kernels.bench import absent_gpu  # it imports torch's compiler, which only these processes need
+
+    absent_gpu.install(chip, absent_gpu.Launches())
+
+
+def launch_of(job: Job, case: Matmul) -> KernelLaunch:
+    """The launch of `job` on a case, in a process that stands in for a chip. Raises TypeError and ValueError where the
+    configuration does not fit the kernel."""
+    about = {"dtype": DTYPES[job.dtype], "device": "cuda"}
+    x = torch.empty((case.m, case.k), **about)
+    w = torch.empty((case.n, case.k), **about)
+    out = torch.empty((case.m, case.n), **about)
+    return CONTENDERS[job.kernel].load().launch(x, w, out, job.config)
+
+
+def inspect_launch(job: Job, case: Matmul) -> Finding:
+    """Compile and inspect the launch of `job` on a case, in a process that stands in for a chip."""
+    try:
+        launch = launch_of(job, case)
+    except (TypeError, ValueError) as error:
+        return Finding(job, None, [str(error)])
+    return inspect(job, launch)
+
+
+class Inspected:
+    """A list of jobs that were inspected before, elsewhere: {job: its instruction} of sound ones, {job: its problem} of
+    others. It holds for one Triton and the source files as they are."""
+
+    def __init__(self, path: Path | None):
+        self.path = path
+        self.source = {"triton": triton.__version__, "files": hash_of_files(ROOT)}
+        self.sound: dict[str, str] = {}
+        self.problems: dict[str, str] = {}
+        held = json.loads(path.read_text(encoding="utf-8")) if path and path.exists() else {}
+        self.is_stale = bool(held) and {name: held[name] for name in self.source} != self.source
+        if held and not self.is_stale:
+            self.sound = held["sound"]
+            self.problems = held["problems"]
+
+    def __contains__(self, job: Job) -> bool:
+        return repr(job) in self.sound or repr(job) in self.problems
+
+    def add(self, finding: Finding) -> None:
+        if finding.problems:
+            self.problems[repr(finding.job)] = finding.problems[0]
+        else:
+            self.sound[repr(finding.job)] = finding.cubin.instruction
+
+    def write(self) -> None:
+        held = self.source | {"sound": self.sound, "problems": self.problems}
+        self.path.write_text(json.dumps(held, indent=1), encoding="utf-8")
