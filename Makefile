@@ -1,7 +1,7 @@
 # make bench    set up an environment, then measure (the GPU, or without one the CPU)
 # make test     set up an environment, then run the tests; nothing is timed
 # make test-slow   the slow tests: whole tables, fp16, more orders of events, four ranks
-# make gpu MINUTES=5.5 OUT=FOLDER   a visit to a GPU that ends in time: archives in FOLDER; again, it goes on from these
+# make gpu MINUTES=8 OUT=FOLDER   a visit to a GPU that ends in time: archives in FOLDER; again, it goes on from these
 # make gpu      all that a GPU has to tell
 # make pack     what `make gpu` needs on a machine without a network: a stripped Triton and its compile cache, at most 60 MB
 # SYSTEM=1 takes python3 as it is, where nothing of ours can be installed:  make gpu SYSTEM=1 PYTHON=/opt/conda/bin/python3
@@ -35,8 +35,8 @@ OUT ?= results/local/gpu
 gpu: $(ENV)
 	$(PY) -m results.visit --out $(OUT) $(if $(MINUTES),--minutes $(MINUTES)) --began $(BEGAN)
 
-# For a machine without a network: the pinned Triton, or TRITON=VERSION, stripped, and its cache filled ahead. Both are
-# made under the Python of that machine.
+# For a machine without a network: the newest Triton that was tried, or TRITON=VERSION, stripped, and its cache filled
+# ahead. Both are made under the Python of that machine.
 PACK_PYTHON ?= python3.12
 PACK_VENV ?= .venv-pack
 pack: OUT := $(if $(filter file,$(origin OUT)),results/local/pack,$(OUT))
