@@ -22,8 +22,9 @@ TMA writes 48, in the 1,024 cycles they take at full rate. That is 128 bytes a c
 Two odd widths fill waves where N is 13 times a power of two: 128x208, and 128x104 for half a wave of those. At up, tp
 1, M = 256, 128x208 keeps the SMs busy for 0.97 of its waves, 128x256 for 0.79. Their blocks are three parts and a rest,
 all powers of two wide; `kernels.wgmma` multiplies by them, from Triton 3.9 on. Nobody has timed them. By the same
-arithmetic 208 columns take 135 bytes a cycle, so they may lose 5 % to the 128 that there are, and 104 columns 175,
-which leaves 0.73 of full rate.
+arithmetic they ask for 135 and 175 bytes a cycle. But it is no bound: 128x128 asks for 160, which at 128 bytes would be
+640 cycles a step, and takes 606 at up, tp 8, M = 256 on an H100 and 566 on an H200 (by their clocks, less the 14.5 us
+that `kernels.waves` says a call takes beside its products).
 
 A last wave that tiles would leave nearly empty is cut along K between gangs of programs (`kernels.stream_k`), where the
 model of waves or an entry of the table says so. The sums that others have of a tile come through the same ring, by TMA,

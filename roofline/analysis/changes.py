@@ -22,8 +22,8 @@ from roofline.theory.simulator import hidden_fraction
 
 BETWEEN_RUNS = 0.013
 """Standard deviation from run to run of the logarithm of a speed, beyond what varies within a run: so much covers
-made-up runs of up to 1.4 %. It is more than an H100 needed: between its two committed runs of matmuls, minutes apart, a
-ratio moved by 0.08 % in the median of 120 cases, and by 0.27 % or less in nine of ten. docs/how.md has more."""
+made-up runs of up to 1.4 %. On an H100 it was 1.1 % from one visit to the next, and 0.3 % between two runs of a visit
+(docs/how.md)."""
 KNOWN = 16
 """Degrees of freedom that it counts for: of 8, 16 and 24, that with which made-up runs kept coverage and power best."""
 

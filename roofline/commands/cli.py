@@ -81,6 +81,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 0
     except (ValueError, OSError) as error:
         problem = str(error)
+    except ModuleNotFoundError as error:
+        problem = f"it needs {error.name}, which this Python lacks: python3 -m pip install {error.name}"
     except Exception as error:  # whoever reads a journal trusts the types of its less common fields
         from roofline.worker.device_errors import reason
 

@@ -54,6 +54,12 @@ def test_bad_input_is_one_line_and_exit_code_2(arguments, expected, refused):
     assert expected in refused(*arguments)
 
 
+def test_a_package_that_is_missing_is_named_with_the_way_out(monkeypatch, refused):
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    run = str(ROOT / "results/reference/nvidia-h100-80gb-hbm3-2026-11-26-6")
+    assert "it needs pandas, which this Python lacks: python3 -m pip install pandas" in refused("compare", run, run)
+
+
 def test_page_describes_every_arm_and_every_contender():
     page = (ROOT / "docs" / "kernel.md").read_text(encoding="utf-8")
     described = {}
