@@ -106,6 +106,9 @@ def test_table_names_what_is_there_and_fits_what_a_visit_brings_home():
             needs = EXPERIMENTS[options.experiment].triton
             assert visit.release(step.triton) == tuple(needs)
             assert step.needs != "kernel" or not needs, "what no card has run is first run exactly"
+    sanitizers = [step.command for step in STEPS if step.command.startswith("compute-sanitizer")]
+    assert len(sanitizers) == 2
+    assert all("--error-exitcode" in command for command in sanitizers), "else a fault that it finds ends with 0"
     names = {step.name for step in STEPS}
     assert {step.needs for step in STEPS} | {step.counts for step in STEPS} <= names | {""}
     selected = [word for step in STEPS for word in step.selects.split() if word.startswith("test_")]
