@@ -10,11 +10,12 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
+import kernels
 from kernels.bench import checks
 from kernels.contract import FP8, Scales, dtype_name, empty_out, empty_scales, interpreted, reason
 from kernels.fp8 import LARGEST, quantise
 from kernels.registry import CONTENDERS, baseline, of_run
-from kernels.tiles import DTYPES
+from kernels.tiles import DTYPES, was_tuned
 from roofline.operations.contenders import FIRST_CALL_S
 from roofline.operations.matmul import Matmul, sweep
 from roofline.theory.models import parse as parse_model
@@ -74,6 +75,8 @@ class Runner(runner.Runner):
         prepared.inputs = rotation
         x, w, _, *scales = sets[0]
         reference = checks.reference_sums(x, w, *scales)
+        if options.timed and options.device == "cuda":
+            prepared.facts["dispatched"] = kernels.contender_for(*sets[0])
 
         def entrant(name: str) -> Entrant | Rejection:
             contender = contenders[name]
@@ -91,6 +94,8 @@ class Runner(runner.Runner):
             limit = limit_of(contender, case.dtype)
             check = partial(checks.check, name, run, sets[0], reference, limit)
             facts = {f"of_{contender.kind}": True} if contender.kind in ("user", "library") else {}
+            if contender.kind == "triton":
+                facts["tuned"] = was_tuned(name, x, w)
             look = partial(rotation.look, limit)
             error, refused = check()
             call = rotation.rotated(run)

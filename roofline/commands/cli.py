@@ -6,7 +6,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-from roofline import __version__
+from roofline import __version__, by_tokens
 from roofline.account import command as account
 from roofline.report import compare as comparing
 from roofline.theory.arguments import Parser
@@ -35,6 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     command = commands.add_parser("csv", help="a run's data: a row for each case, for a spreadsheet or a frame")
     command.add_argument("folder", metavar="RUN", type=Path, help="a run folder; results/README.md has the columns")
+    command.add_argument("--by-tokens", action="store_true", help="a row for each M and dtype, the means over shapes")
     command.set_defaults(run=_csv)
 
     for name, text in (
@@ -106,7 +107,8 @@ def _csv(options: argparse.Namespace) -> int:
     from roofline.analysis.records import frame
     from roofline.store import journal
 
-    table = frame(journal.load(options.folder))
+    run = journal.load(options.folder)
+    table = by_tokens(run) if options.by_tokens else frame(run)
     is_formula = table.map(lambda cell: isinstance(cell, str) and cell.startswith(FORMULA))
     table.mask(is_formula, "'" + table.astype(str)).to_csv(sys.stdout, index=False)
     return 0
