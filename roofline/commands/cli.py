@@ -6,7 +6,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-from roofline import __version__, by_tokens
+from roofline import __version__
 from roofline.account import command as account
 from roofline.report import compare as comparing
 from roofline.theory.arguments import Parser
@@ -104,11 +104,13 @@ def _bench(options: argparse.Namespace) -> int:
 
 
 def _csv(options: argparse.Namespace) -> int:
-    from roofline.analysis.records import frame
+    from roofline.analysis import records, tokens
     from roofline.store import journal
 
     run = journal.load(options.folder)
-    table = by_tokens(run) if options.by_tokens else frame(run)
+    table = records.frame(run)
+    if options.by_tokens:
+        table = tokens.by_tokens(run, table)
     is_formula = table.map(lambda cell: isinstance(cell, str) and cell.startswith(FORMULA))
     table.mask(is_formula, "'" + table.astype(str)).to_csv(sys.stdout, index=False)
     return 0
