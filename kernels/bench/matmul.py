@@ -75,8 +75,6 @@ class Runner(runner.Runner):
         prepared.inputs = rotation
         x, w, _, *scales = sets[0]
         reference = checks.reference_sums(x, w, *scales)
-        if options.timed and options.device == "cuda":
-            prepared.facts["dispatched"] = kernels.contender_for(*sets[0])
 
         def entrant(name: str) -> Entrant | Rejection:
             contender = contenders[name]
@@ -103,6 +101,8 @@ class Runner(runner.Runner):
 
         kinds = {name: contender.first_call for name, contender in contenders.items()}
         self.enter(prepared, names, entrant, kinds)
+        if options.timed and any(contenders[name].kind == "triton" for name in prepared.entrants):
+            prepared.facts["dispatched"] = dispatched(sets[0])
         prepared.has_call_costs = options.device == "cuda" and case.m <= FEW_ROWS
         size = len(sets) * case.work.device_bytes
         prepared.cache = f"cold: {len(sets)} sets of operands in rotation, {size / 2**20:.0f} MiB in all"
@@ -153,6 +153,14 @@ class Runner(runner.Runner):
         from kernels.bench.instruments import Instruments
 
         return Instruments
+
+
+def dispatched(operands: tuple) -> str | None:
+    """The contender that `kernels.matmul` takes; None where one that it asks cannot be loaded."""
+    try:
+        return kernels.contender_for(*operands)
+    except Exception:  # of a contender's module, whose own row says why
+        return None
 
 
 def candidate_of(name: str) -> str:

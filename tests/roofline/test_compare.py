@@ -331,7 +331,7 @@ def test_committed_runs_of_one_commit_do_not_differ():
 def test_a_void_case_is_not_compared(tmp_path):
     runs = []
     for pace in (1.0, 0.7):
-        lines = [*gathering(gather_matmul(16), pace=pace), *gathering(gather_matmul(64))]
+        lines = [*gathering(gather_matmul(16), comm_s=16e-3 / pace, pace=pace), *gathering(gather_matmul(64))]
         runs.append(journal.load(save(tmp_path / str(pace), [HEAD, *lines])))
     comparison = compare(runs[:1], runs[1:])
     assert [case.case for case in comparison.cases if "-tp16-" in case.case] == []
