@@ -166,6 +166,16 @@ def choose_for(kernel: str, x: torch.Tensor, w: torch.Tensor) -> Config:
     return choose(kernel, arch_of(x.device), m, len(w), k, x.dtype, machine_of(x.device))
 
 
+def was_tuned(kernel: str, x: torch.Tensor, w: torch.Tensor) -> bool:
+    """Whether `choose_for` takes a measured entry that is for the shape of x[M, K] and w[N, K] alone."""
+    (m, k), n = x.shape, len(w)
+    gpu = machine_of(x.device)
+    for entry in table(arch_of(x.device)).entries:
+        if entry.admits(kernel, m, n, k, DTYPE_NAMES[x.dtype]) and entry.measured_on(gpu):
+            return (entry.m_min, entry.m_max, entry.n, entry.k) == (m, m, n, k)
+    return False
+
+
 @lru_cache(maxsize=4096)  # it stands in the path of every launch, and a tuned table is long
 def choose(kernel: str, arch: str, m: int, n: int, k: int, dtype: torch.dtype, gpu: GpuSpec | None = None) -> Config:
     """The configuration for [m, n, k] in `dtype`, see above. Without a `gpu` nothing is modelled.

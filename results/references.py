@@ -174,11 +174,11 @@ def renew(into: Path) -> Path:
 
 
 def _parts(into: Path) -> tuple[Path, list[str]]:
-    """Return the README.md, and its text cut at its pairs of marks: one for the runs, two more where fields are
-    told."""
+    """Return the README.md, and its text cut at its pairs of marks: one for the runs, one more for each
+    group of fields where these are told."""
     readme = into.parent / "README.md"
     parts = re.split(f"({START}|{END})", readme.read_text(encoding="utf-8"))
-    if parts[1::2] not in ([START, END], [START, END] * 3):
+    if parts[1::2] not in ([START, END], [START, END] * (1 + len(GROUPS))):
         raise ValueError(f"{readme} lacks the marks {START} and {END}: put them where the table shall be")
     return readme, parts
 

@@ -5,7 +5,7 @@
 
 from roofline.operations.contenders import contender
 
-__all__ = ["contender", "load"]
+__all__ = ["by_tokens", "contender", "load"]
 __version__ = "0.1.0"
 
 
@@ -16,3 +16,11 @@ def load(folder):
     from roofline.store import journal
 
     return journal.load(folder, AnalysedRun)
+
+
+def by_tokens(run):
+    """The speed of a run that `load` returned, by rows of x: a pandas DataFrame with a row for each M and dtype, whose
+    columns results/README.md documents. It has no row where nothing was measured beside a baseline."""
+    from roofline.analysis import records, tokens
+
+    return tokens.by_tokens(run, records.frame(run))

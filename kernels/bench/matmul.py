@@ -10,11 +10,12 @@ from importlib.util import find_spec
 import torch
 from torch import Tensor
 
+import kernels
 from kernels.bench import checks
 from kernels.contract import FP8, Scales, dtype_name, empty_out, empty_scales, interpreted, reason
 from kernels.fp8 import LARGEST, quantise
 from kernels.registry import CONTENDERS, baseline, of_run
-from kernels.tiles import DTYPES
+from kernels.tiles import DTYPES, was_tuned
 from roofline.operations.contenders import FIRST_CALL_S
 from roofline.operations.matmul import Matmul, sweep
 from roofline.theory.models import parse as parse_model
@@ -91,6 +92,8 @@ class Runner(runner.Runner):
             limit = limit_of(contender, case.dtype)
             check = partial(checks.check, name, run, sets[0], reference, limit)
             facts = {f"of_{contender.kind}": True} if contender.kind in ("user", "library") else {}
+            if contender.kind == "triton":
+                facts["tuned"] = was_tuned(name, x, w)
             look = partial(rotation.look, limit)
             error, refused = check()
             call = rotation.rotated(run)
@@ -98,6 +101,8 @@ class Runner(runner.Runner):
 
         kinds = {name: contender.first_call for name, contender in contenders.items()}
         self.enter(prepared, names, entrant, kinds)
+        if options.timed and any(contenders[name].kind == "triton" for name in prepared.entrants):
+            prepared.facts["dispatched"] = dispatched(sets[0])
         prepared.has_call_costs = options.device == "cuda" and case.m <= FEW_ROWS
         size = len(sets) * case.work.device_bytes
         prepared.cache = f"cold: {len(sets)} sets of operands in rotation, {size / 2**20:.0f} MiB in all"
@@ -148,6 +153,14 @@ class Runner(runner.Runner):
         from kernels.bench.instruments import Instruments
 
         return Instruments
+
+
+def dispatched(operands: tuple) -> str | None:
+    """The contender that `kernels.matmul` takes; None where one that it asks cannot be loaded."""
+    try:
+        return kernels.contender_for(*operands)
+    except Exception:  # of a contender's module, whose own row says why
+        return None
 
 
 def candidate_of(name: str) -> str:

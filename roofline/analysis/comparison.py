@@ -29,7 +29,7 @@ SAME_WIRE = 0.01
 """Wires whose bytes/s are within this share of one another are alike."""
 ChangeOf = Callable[[Sequence[Sides], str], Change | None]
 NEITHER = "neither"
-"""Lacks a case that both sides have and that is not compared: its wires differ."""
+"""Lacks a case that both sides have and that is not compared: its wires differ, or it is void."""
 
 
 class Case(NamedTuple):
@@ -125,6 +125,10 @@ class Pair:
         return None in self.wires or max(self.wires) / min(self.wires) - 1 <= SAME_WIRE
 
     @property
+    def is_void(self) -> bool:
+        return any(self.of_all("link_off_pace"))
+
+    @property
     def is_of_baseline(self) -> bool:
         return self.contender == self.of_all("baseline")[0]
 
@@ -138,8 +142,8 @@ class Pair:
 
     @cached_property
     def values(self) -> Sides:
-        """What each run says. Nothing can be said of times over wires that differ."""
-        if self.judged_by == SPEED and not self.on_one_wire:
+        """What each run says. Nothing can be said of times over wires that differ, or that missed their pace."""
+        if self.is_void or (self.judged_by == SPEED and not self.on_one_wire):
             return [[], []]
         values = []
         for side in self.sides:
@@ -153,6 +157,8 @@ class Pair:
 
     def problem(self) -> Missing | None:
         """Why it cannot be compared in all runs, if there is a reason."""
+        if self.is_void:
+            return Missing(self.case, NEITHER, "void: its link was off its pace in one of the runs")
         if self.values == [[], []]:
             reason = "judged by its time, and the wires differ: --ffn-wires-of=RUN takes those of another run"
             return Missing(self.case, NEITHER, reason)
@@ -205,7 +211,7 @@ def compare(base: Sequence[Run], new: Sequence[Run], *, allow=()) -> Comparison:
 def _baseline_speed(pairs: list[Pair]) -> float | None:
     speeds = []
     for pair in pairs:
-        if pair.is_of_baseline and pair.on_one_wire:
+        if pair.is_of_baseline and pair.on_one_wire and not pair.is_void:
             speeds.append(pair.speed("time_s"))
     return geometric_mean(speeds) if speeds else None
 

@@ -1,7 +1,6 @@
 """The fields of records as `fields.toml` declares them: unit, meaning, and how a table shows each."""
 
 from dataclasses import dataclass
-from itertools import chain
 
 from roofline.theory.data import beside
 
@@ -40,4 +39,5 @@ def _of_group(declared: dict[str, dict]) -> dict[str, Field]:
 
 
 GROUPS = {group: _of_group(declared) for group, declared in beside(__file__, "fields.toml").items()}
-FIELDS = dict(chain.from_iterable(fields.items() for fields in GROUPS.values()))
+FIELDS = GROUPS["every"] | GROUPS["wire"]
+"""Those of a record: of every one, and of one over a wire. The group `tokens` has the columns of `analysis.tokens`."""

@@ -366,6 +366,11 @@ def _lost(fields: dict, samples: ArmSamples) -> dict:
     return lost
 
 
+def valid(frame: DataFrame) -> DataFrame:
+    """The rows of cases that are not void: their link kept its pace, or they have none."""
+    return frame[frame["link_off_pace"].isna()]
+
+
 def overlapping(frame: DataFrame) -> DataFrame:
     """The rows of arms that overlap: all but serial, on some cores or all."""
     return frame[~frame["contender"].map(is_serial).astype(bool)]

@@ -228,6 +228,8 @@ def notes(record: dict, roof: str = "the measured roof", more: str = "") -> str:
         notes.append(f"above {roof}")
     if more:
         notes.append(more)
+    if record["tuned"]:
+        notes.append("tuned on this shape")
     if record["stopped_by"] == INTERRUPTED:
         notes.append("cut short")
     if rounds < FEW_ROUNDS:

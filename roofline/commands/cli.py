@@ -35,6 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
 
     command = commands.add_parser("csv", help="a run's data: a row for each case, for a spreadsheet or a frame")
     command.add_argument("folder", metavar="RUN", type=Path, help="a run folder; results/README.md has the columns")
+    command.add_argument("--by-tokens", action="store_true", help="a row for each M and dtype, the means over shapes")
     command.set_defaults(run=_csv)
 
     for name, text in (
@@ -105,10 +106,13 @@ def _bench(options: argparse.Namespace) -> int:
 
 
 def _csv(options: argparse.Namespace) -> int:
-    from roofline.analysis.records import frame
+    from roofline.analysis import records, tokens
     from roofline.store import journal
 
-    table = frame(journal.load(options.folder))
+    run = journal.load(options.folder)
+    table = records.frame(run)
+    if options.by_tokens:
+        table = tokens.by_tokens(run, table)
     is_formula = table.map(lambda cell: isinstance(cell, str) and cell.startswith(FORMULA))
     table.mask(is_formula, "'" + table.astype(str)).to_csv(sys.stdout, index=False)
     return 0

@@ -1,14 +1,19 @@
 """Numbers as people read them. `FORMATS` and `WITH_ENDS` have the ways that `fields.toml` names."""
 
+import math
 import re
+from collections.abc import Callable
 from functools import partial
 
 from roofline.operations.matmul import SHAPE
+from roofline.store.stats import is_known
 from roofline.theory.wires import HOW
 
 LONGEST_KERNEL = 48
 ABOVE_ALL = " !"
 """Behind a fraction of a roof that is above 1; `report.sections.ABOVE` says what it means."""
+UNKNOWN = "[unknown]"
+"""In place of the ends of an interval that spans more than a decade, or has none."""
 TIMES = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
 
 
@@ -47,7 +52,8 @@ def roof_text(fraction: float) -> str:
 
 def share_text(fraction: float, low: float, high: float) -> str:
     """A fraction of a roof with its interval: `54 % [51, 57]`."""
-    return f"{percent_text(fraction)} [{100 * low:.0f}, {100 * high:.0f}]" + ABOVE_ALL * (round(100 * fraction) > 100)
+    ends = ends_text(100 * low, 100 * high, "{:.0f}".format)
+    return f"{percent_text(fraction)} {ends}" + ABOVE_ALL * (round(100 * fraction) > 100)
 
 
 def error_text(fraction: float) -> str:
@@ -59,12 +65,33 @@ def number_text(value: float | None, digits: int = 3) -> str:
     return "-" if value is None else f"{value:.{digits}g}"
 
 
-def interval_text(value: float, low: float, high: float, digits: int = 3) -> str:
-    """A value with its interval: `1.031 [1.024, 1.040]`."""
-    return f"{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+def ends_text(low: float, high: float, text: Callable[[float], str]) -> str:
+    """The ends of an interval of what is above 0.
+
+    >>> ends_text(16.1, 16.4, rate_text), ends_text(0.000714, 370757, rate_text)
+    ('[16.1, 16.4]', '[unknown]')
+    """
+    return f"[{text(low)}, {text(high)}]" if is_known(low, high) else UNKNOWN
 
 
-def range_text(value: float, low: float, high: float, text="{:.3f}".format) -> str:
+def interval_text(value: float, low: float, high: float) -> str:
+    """A value above 0 with its interval: `1.031 [1.024, 1.040]`."""
+    text = "{:.3f}".format
+    return f"{text(value)} {ends_text(low, high, text)}"
+
+
+def hidden_text(value: float, low: float, high: float, form: str = ".2f") -> str:
+    """A hidden fraction, or a change of one, with its interval. It may be 0 or less, so that decades say nothing."""
+    is_finite = math.isfinite(low) and math.isfinite(high)
+    return f"{value:{form}} " + (f"[{low:{form}}, {high:{form}}]" if is_finite else UNKNOWN)
+
+
+def mean_text(value: float, low: float, high: float) -> str:
+    """A mean with its interval. It stands alone where a single process or block says it."""
+    return f"{value:.3f}" if low == high else interval_text(value, low, high)
+
+
+def range_text(value: float, low: float, high: float, text: Callable[[float], str]) -> str:
     """A value with the least and the greatest: `689 [650, 702]`. Where these are equal it stands alone."""
     return text(value) if low == high else f"{text(value)} [{text(low)}, {text(high)}]"
 
@@ -121,11 +148,11 @@ FORMATS = {
 }
 """Format of `fields.toml` -> what writes a value."""
 WITH_ENDS = {
-    "interval2": partial(interval_text, digits=2),
+    "hidden": hidden_text,
     "interval3": interval_text,
     "share_interval": share_text,
     "ratio_interval": ratio_text,
-    "ratio_range": partial(ratio_text, text=range_text),
+    "ratio_mean": partial(ratio_text, text=mean_text),
     "rate_range": partial(range_text, text=rate_text),
     "number_range": partial(range_text, text=number_text),
 }

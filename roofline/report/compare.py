@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from roofline.analysis.comparison import NEITHER, Case, Comparison, compare, named_runs
 from roofline.analysis.verdicts import ALPHA, FASTER, MARGIN, SAME, SLOWER, SPEED, UNDECIDED, Change
-from roofline.operations.format import error_text, interval_text, time_text
+from roofline.operations.format import error_text, hidden_text, interval_text, time_text
 from roofline.report import tables
 from roofline.store import journal
 from roofline.store.journal import load
@@ -74,7 +74,7 @@ def change_text(change: Change) -> str:
     """`speed 1.031 [1.024, 1.040] x`, or `hidden +0.02 [-0.01, +0.05]`."""
     if change.of == SPEED:
         return f"speed {interval_text(*change.interval())} x"
-    return "hidden {:+.2f} [{:+.2f}, {:+.2f}]".format(*change.interval())
+    return f"hidden {hidden_text(*change.interval(), '+.2f')}"
 
 
 PAIRED = (

@@ -8,12 +8,12 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from roofline.analysis.fields import FIELDS
-from roofline.analysis.overlap import overlapping
+from roofline.analysis.overlap import overlapping, valid
 from roofline.analysis.throughput import FEW_ROUNDS, ceilings_of
 from roofline.operations.format import error_text, interval_text, percent_text, shape_text
 from roofline.report import tables
 from roofline.store.run import AGAIN, INTERRUPTED, Run, Shape
-from roofline.store.stats import CONFIDENCE, grouped
+from roofline.store.stats import CONFIDENCE, DECADE, grouped, is_known
 from roofline.theory import environment
 from roofline.theory.arms import ALL_CORES
 
@@ -29,6 +29,8 @@ OTHERS, STOLEN = 0.05, 0.02
 CHANCE = 0.01
 """Where the chance that so many intervals of equals miss 1 is lower, they are no equals."""
 QUICK = "few shapes and few rounds: a first look, nothing to compare with or to rest on"
+OF_ALL_CASES = "cut off", "void"
+"""The rules that look at void cases, too."""
 NOTHING = "nothing wrong: no rule of docs/start.md speaks against these numbers"
 REST = "launches and what was not measured"
 WORDS = {"layer": "{}", "tp": "tp {}", "ranks": "P {}", "m": "M {}", "dtype": "{}", "wire": "wire {}"}
@@ -39,12 +41,14 @@ Find = Callable[[Run, "DataFrame"], Iterable[str]]
 
 
 def findings(run: Run, frame: DataFrame) -> list[str]:
-    """`rule: what it finds`, the most important first; where nothing is wrong, that."""
+    """`rule: what it finds`, the most important first; where nothing is wrong, that. A void case has one finding, that
+    it is void."""
     lines = []
     good = []
+    judged = valid(frame)
     for name, find in RULES.items():
         found = good if name == "faster" else lines
-        for line in find(run, frame):
+        for line in find(run, frame if name in OF_ALL_CASES else judged):
             found.append(f"{name}: {line}")
     return (lines or [NOTHING]) + good
 
@@ -174,11 +178,15 @@ def _drifted(run: Run, frame: DataFrame) -> Iterable[str]:
     """A line for each ceiling that is not known to within the margin, by its interval or by its values over the run."""
     values_of = grouped(((ceiling["ceiling"], ceiling["dtype"]), ceiling["value"]) for ceiling in run.ceilings)
     for ceiling in ceilings_of(run):
+        if ceiling.kind == "copy":
+            continue
+        name = f"{ceiling.kind} {ceiling.dtype}" if ceiling.dtype else ceiling.kind
         values = values_of.get((ceiling.kind, ceiling.dtype), [ceiling.value])
         half_width = (ceiling.high - ceiling.low) / ceiling.value / 2
         off = max(half_width, max(values) / min(values) - 1)
-        if off > MARGIN and ceiling.kind != "copy":
-            name = f"{ceiling.kind} {ceiling.dtype}" if ceiling.dtype else ceiling.kind
+        if not is_known(ceiling.low, ceiling.high):
+            yield f"{name} is unknown: the ends of its interval are more than a factor of {DECADE} apart"
+        elif off > MARGIN:
             yield f"{name} is known to within {error_text(off)}"
 
 

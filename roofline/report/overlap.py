@@ -6,7 +6,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from roofline.analysis.fields import FIELDS
-from roofline.analysis.overlap import LOST, overlapping
+from roofline.analysis.overlap import LOST, overlapping, valid
 from roofline.operations.format import growth_text
 from roofline.operations.gathering import exercise, scaling
 from roofline.report.sections import Section, declared
@@ -57,7 +57,8 @@ def summary(frame: DataFrame) -> list[str]:
             f"{op}, {arm}: hides {rows['hidden_fraction'].median():.2f} of the shorter of matmul and wire, "
             f"reaches {rows['of_own_ideal'].median():.2f} of its own ideal (medians over {len(rows)} cases)"
         )
-    plain = frame[(frame["contender"] == ALL_REDUCE) & frame["ratio_to_baseline"].notna()]
+    judged = valid(frame)
+    plain = judged[(judged["contender"] == ALL_REDUCE) & judged["ratio_to_baseline"].notna()]
     for op, ratios in plain.groupby("op", sort=False)["ratio_to_baseline"]:
         lines.append(
             f"{op}: serial, whose tokens are sharded between layers, takes {ratios.median():.2f} of the time of plain "

@@ -2,54 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
 from typing import TYPE_CHECKING
 
-from roofline.analysis.changes import complete
 from roofline.analysis.decision import LOOKS, SURE
-from roofline.analysis.fields import FIELDS
-from roofline.analysis.throughput import steady_ratios
+from roofline.analysis.fields import FIELDS, GROUPS
+from roofline.analysis.tokens import LIBRARY, beside_baseline, by_tokens, libraries_of
 from roofline.analysis.verdicts import VERDICTS
 from roofline.operations.format import (
     error_text,
     flops_text,
+    mean_text,
     number_text,
     percent_text,
-    range_text,
     rate_text,
     roof_text,
-    shape_text,
 )
 from roofline.report.findings import OTHERS
 from roofline.report.sections import Section, declared
 from roofline.report.tables import TABLES, escaped
-from roofline.store.run import Run, Shape
-from roofline.store.stats import by_process, geometric_mean, student
+from roofline.store.run import Run
+from roofline.store.stats import geometric_mean
 
 if TYPE_CHECKING:
-    from pandas import DataFrame, Series
+    from pandas import DataFrame
 
 COLUMNS = TABLES["columns"]["throughput"]
 IN_TURNS, SUSTAINED = "in turns [95 %]", "sustained [95 %]"
 """The ratio to the baseline: of single calls that take turns on one clock, and of blocks of seconds, each alone."""
+DISPATCHED = "dispatched [95 %]"
+"""The same ratio, in turns, of what `kernels.matmul` takes."""
 LIBRARY_RATIO = " [95 %]"
 """Behind a library's name, over the column of its ratio to the baseline."""
 FIGURES = ("memory_roofline", "attention")
 STEP_FIGURES = tuple(TABLES["sections"]["steps"]["figures"])
 
 
-def beside_baseline(frame: DataFrame) -> DataFrame:
-    """The rows that have a ratio, without the baseline's."""
-    return frame[(frame["contender"] != frame["baseline"]) & frame["ratio_to_baseline"].notna()]
-
-
 def brief(run: Run, frame: DataFrame) -> Section:
     """The section of the fastest contender beside the baseline, by rows of x."""
-    table = by_tokens(run, frame)
+    table = tokens_table(by_tokens(run, frame))
     about = (
         "Each row has all shapes of so many tokens, M: the baseline, and on each shape the fastest of ours and the "
         "user's, in the geometric mean. *Least* is the shape where that does worst."
     )
+    if DISPATCHED in table:
+        about += (
+            " Which is the fastest is known once all were measured. *Dispatched* is what `kernels.matmul` takes by its "
+            "rule, and how fast that is."
+        )
+    if frame["tuned"].eq(True).any():
+        about += " *Tuned* are those whose configuration a trial had chosen on that very shape."
     if SUSTAINED in table:
         about += (
             " *In turns* is the ratio of single calls on one clock, *sustained* that of blocks of seconds, in which "
@@ -66,85 +68,59 @@ def brief(run: Run, frame: DataFrame) -> Section:
     return Section("Against the baseline", about, FIGURES[:1], table)
 
 
-def by_tokens(run: Run, frame: DataFrame) -> DataFrame:
-    """A row for each dtype and M: the baseline, and on each shape its fastest rival, in the geometric mean. Who
-    is measured and nobody's rival, as a library, has a column of its ratio."""
+def tokens_table(rows: DataFrame) -> DataFrame:
+    """The table of `analysis.tokens.by_tokens` in texts."""
     import pandas
 
-    rows = beside_baseline(frame).dropna(subset="m")
-    rivals = rows[rows["rival"].astype(bool)].sort_values("ratio_to_baseline", ascending=False, kind="stable")
-    fastest = rivals.drop_duplicates("shape").sort_index()
-    alone = rivals[rivals["steady_ratio_to_baseline"].notna()].drop_duplicates("shape")
-    libraries = rows[~rows["rival"].astype(bool)]
+    libraries = libraries_of(rows)
+    has_dispatched = rows["dispatched_shapes"].any()
+    has_sustained = rows["sustained_shapes"].any()
     table = []
-    for (dtype, m), best in fastest.groupby(["dtype", "m"]):
-        row = _of_tokens(run, dtype, m, best)
-        if len(alone):
-            row[SUSTAINED] = mean_sustained(run, _alike(alone, dtype, m), len(best))
-        shares = best["of_roof"].dropna()
-        least = best.loc[best["ratio_to_baseline"].idxmin()]
-        row["least"] = _least_text(least)
-        row["of roof"] = roof_text(geometric_mean(shares)) if len(shares) else "-"
-        for name, of_library in _alike(libraries, dtype, m).groupby("contender", sort=False):
-            row[f"{name}{LIBRARY_RATIO}"] = mean_ratio(run, of_library)
-        table.append(row)
-    return pandas.DataFrame(table).fillna("-")
+    for row in rows.to_dict("records"):
+        cells = {
+            "M": str(row["m"]),
+            "dtype": row["dtype"],
+            "shapes": str(row["shapes"]),
+            "baseline": row["baseline"],
+            "its rate": flops_text(1e12 * row["baseline_tflops"]),
+            "fastest beside it": row["fastest"] + _tuned_text(row["tuned"]),
+            "rate": flops_text(1e12 * row["tflops"]),
+            IN_TURNS: _mean_text(row, "ratio_to_baseline"),
+        }
+        if has_dispatched:
+            cells[DISPATCHED] = _dispatched_text(row)
+        if has_sustained:
+            cells[SUSTAINED] = _mean_text(row, "sustained") + _fewer_text(row, "sustained_shapes")
+        cells["least"] = f"{number_text(row['least'])} {row['least_shape']}".rstrip()
+        cells["of roof"] = "-" if math.isnan(row["of_roof"]) else roof_text(row["of_roof"])
+        for name in libraries:
+            ratio = [row[f"{name}{end}"] for end in LIBRARY]
+            cells[f"{name}{LIBRARY_RATIO}"] = "-" if math.isnan(ratio[0]) else mean_text(*ratio)
+        table.append(cells)
+    return pandas.DataFrame(table)
 
 
-def _alike(rows: DataFrame, dtype: str, m: int) -> DataFrame:
-    return rows[(rows["dtype"] == dtype) & (rows["m"] == m)]
+def _mean_text(row: dict, name: str) -> str:
+    """A mean over the shapes with its interval; `-` of none."""
+    ratio = [row[name] for name in (name, *GROUPS["tokens"][name].ends)]
+    return "-" if math.isnan(ratio[0]) else mean_text(*ratio)
 
 
-def _least_text(row: Series) -> str:
-    """The ratio of a shape, and the shape's name."""
-    name = shape_text(row)
-    if not name and isinstance(row["layer"], str):
-        name = f"{row['layer']} tp{row['tp']}"
-    return f"{number_text(row['ratio_to_baseline'])} {name}".rstrip()
+def _dispatched_text(row: dict) -> str:
+    """What `kernels.matmul` takes, with its ratio; `unmeasured` where it was not measured."""
+    if not row["dispatched_shapes"]:
+        return "unmeasured"
+    names = row["dispatched"] + _tuned_text(row["dispatched_tuned"])
+    return f"{_mean_text(row, 'dispatched_ratio')} {names}" + _fewer_text(row, "dispatched_shapes")
 
 
-def _of_tokens(run: Run, dtype: str, m: int, best: DataFrame) -> dict[str, str]:
-    return {
-        "M": str(m),
-        "dtype": dtype,
-        "shapes": str(len(best)),
-        "baseline": best["baseline"].iloc[0],
-        "its rate": flops_text(geometric_mean(best["flop"] / best["baseline_time_s"])),
-        "fastest beside it": ", ".join(best["contender"].unique()),
-        "rate": flops_text(geometric_mean(best["flop"] / best["time_s"])),
-        IN_TURNS: mean_ratio(run, best),
-    }
+def _tuned_text(shapes: float) -> str:
+    return f" ({shapes:g} tuned)" if shapes > 0 else ""
 
 
-def mean_ratio(run: Run, rows: DataFrame) -> str:
-    """The geometric mean of the ratios to the baseline. The interval is Student's over processes, each of which
-    says the mean over all of `rows`; a single one says none."""
-    ratios = []
-    for shape, contender in _cases(run, rows):
-        times = shape.anchor, shape.times_s(contender)
-        ratios.append(by_process(lambda a, b: a / b, *times, groups=shape.groups))
-    return _mean_text(rows["ratio_to_baseline"], ratios)
-
-
-def mean_sustained(run: Run, rows: DataFrame, shapes: int) -> str:
-    """The geometric mean of the ratios in blocks, and of how many of the `shapes` it is where not of all. The
-    interval is Student's over alternations, each of which says the mean over all of `rows`."""
-    if rows.empty:
-        return "-"
-    ratios = [steady_ratios(run, shape, contender) for shape, contender in _cases(run, rows)]
-    text = _mean_text(rows["steady_ratio_to_baseline"], ratios)
-    return text if len(rows) == shapes else f"{text}, {len(rows)} shapes"
-
-
-def _cases(run: Run, rows: DataFrame) -> Iterator[tuple[Shape, str]]:
-    for shape_id, contender in zip(rows["shape"], rows["contender"], strict=True):
-        yield run.shapes[shape_id], contender
-
-
-def _mean_text(values: Series, ratios: list[dict[int, float]]) -> str:
-    """The mean of the `values` of cases, with Student's interval by the `ratios` of those who have one of all cases."""
-    means = [geometric_mean(of_case[index] for of_case in ratios) for index in complete(ratios)]
-    return range_text(*student(geometric_mean(values), means))
+def _fewer_text(row: dict, name: str) -> str:
+    """Of how many shapes a mean is, where it is not of all."""
+    return f", {row[name]} shapes" if 0 < row[name] < row["shapes"] else ""
 
 
 def summary(frame: DataFrame) -> list[str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from roofline.analysis.records import frame
 from roofline.analysis.throughput import ceilings_of
-from roofline.operations.format import rate_text, time_text
+from roofline.operations.format import ends_text, rate_text, time_text
 from roofline.report import compare, html, overlap, plots, tables, throughput
 from roofline.report.findings import findings
 from roofline.report.plots import theme
@@ -155,7 +155,7 @@ def ceilings(run: Run) -> list[str]:
         else:
             unit, scale, sheet = "GB/s", 1e9, datasheet.get("memory_bandwidth_bytes_per_s")
         value = rate_text(ceiling.value / scale)
-        interval = f"[{rate_text(ceiling.low / scale)}, {rate_text(ceiling.high / scale)}]"
+        interval = ends_text(ceiling.low / scale, ceiling.high / scale, rate_text)
         sheet = f"{rate_text(sheet / scale)} {unit.split()[0]}" if sheet else "none"
         lines.append(f"{ceiling.kind}: {value} {interval} {unit} measured ({ceiling.by}); datasheet: {sheet}")
     if lines and (empty_s := run.metadata["machine"].get("empty_call_s")) is not None:

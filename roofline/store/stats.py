@@ -23,6 +23,8 @@ BLOCKS = 8
 """The rounds of a process that is alone, and had fewer passes, are cut into so many runs."""
 MOST_FREEDOM = 200
 """Beyond so many degrees of freedom Student's distribution is taken to be that of so many."""
+DECADE = 10
+"""An interval whose high end is more than so many times its low end says nothing."""
 
 Series = Mapping[int, float]
 """{round: value above 0}."""
@@ -41,6 +43,12 @@ class Interval(NamedTuple):
     def relative_width(self) -> float:
         """Full width over the value."""
         return (self.high - self.low) / self.value if self.value else math.inf
+
+
+def is_known(low: float, high: float) -> bool:
+    """Whether an interval of what is above 0 says anything: it spans no more than a decade. NaN and infinity say
+    nothing."""
+    return low > 0 and high <= DECADE * low and math.isfinite(high)
 
 
 def estimate(

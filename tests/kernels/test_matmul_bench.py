@@ -278,6 +278,40 @@ def test_probes_of_a_gpu_fit_beside_its_operands(monkeypatch, cache_bytes, memor
     assert probe_bytes >= matmul.ROTATION * cache_bytes
 
 
+ON_ABSENT_H100 = """
+import json
+from pathlib import Path
+from kernels.bench import absent_gpu, matmul
+from kernels.contract import KernelLaunch
+from roofline.operations.matmul import sweep
+from roofline.operations.options import resolve
+from roofline.theory import chips
+
+absent_gpu.install(chips.find("H100 SXM"), absent_gpu.Launches())
+KernelLaunch.run = lambda launch, on: None
+plan = {"ffn_tokens": "64,128,8192", "ffn_tp": "8", "ffn_layers": "up"}
+options = resolve(plan.get, device="cuda", timed=True, root=Path())
+facts = []
+for case in sweep(options):
+    prepared = matmul.Runner(options).prepare(case, ["decode", "persistent", "warpgroup"])
+    tuned = [name for name, entrant in prepared.entrants.items() if entrant.facts.get("tuned")]
+    facts.append([case.m, prepared.facts["dispatched"], tuned, prepared.entrants["cublas"].facts])
+matmul.kernels.contender_for = lambda *operands: 1 / 0
+prepared = matmul.Runner(options).prepare(case, ["persistent"])
+print(json.dumps([*facts, [[*prepared.entrants], prepared.facts["dispatched"]]]))
+"""
+
+
+def test_on_a_gpu_a_shape_says_what_kernels_matmul_takes_and_what_a_trial_chose_for_it(printed_elsewhere):
+    assert printed_elsewhere(ON_ABSENT_H100) == [
+        [64, "decode", ["decode"], {}],
+        [128, "persistent", [], {}],
+        [8192, "warpgroup", ["warpgroup"], {}],
+        [["cublas", "persistent"], None],
+    ]
+    assert "dispatched" not in prepare().facts  # a CPU times none of ours
+
+
 def test_a_library_that_computes_nothing_sets_no_ceiling(contender, small_probes):
     contender(lambda x, w, out: out)
     reasons = [probe.why_not() for probe in small_probes() if probe.name.startswith("numpy")]

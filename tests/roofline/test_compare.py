@@ -338,6 +338,19 @@ def test_committed_runs_of_one_commit_do_not_differ():
     assert median < 0.001 < nine_in_ten < 0.003
 
 
+def test_a_void_case_is_not_compared(tmp_path):
+    runs = []
+    for pace in (1.0, 0.7):
+        lines = [*gathering(gather_matmul(16), comm_s=16e-3 / pace, pace=pace), *gathering(gather_matmul(64))]
+        runs.append(journal.load(save(tmp_path / str(pace), [HEAD, *lines])))
+    comparison = compare(runs[:1], runs[1:])
+    assert [case.case for case in comparison.cases if "-tp16-" in case.case] == []
+    assert {(missing.missing_in, missing.reason) for missing in comparison.missing} == {
+        ("neither", "void: its link was off its pace in one of the runs")
+    }
+    assert comparison.cases
+
+
 def load_gathering(folder, comm_s, lost):
     """Return a run whose arm hides all but `lost` of a gather that takes `comm_s`."""
     case = gather_matmul(tp=16)

@@ -66,6 +66,16 @@ def test_arm_below_its_own_ideal_names_what_it_lost_to(findings_by_rule):
     assert "below own ideal" not in findings_by_rule(run_of_arms(ON_CPU | {"row_block_launches": 0.1}))
 
 
+def test_a_void_case_has_no_other_finding(findings_by_rule):
+    void = {"throttled": True, "others_share": 0.3}
+    slow = gathering(gather_matmul(), pace=0.7, rounds=12, lost=OURS | {"chunk_launches": 3.0})
+    slow[0]["telemetry"] |= void
+    assert [*findings_by_rule(run_of(*slow))] == ["void"]
+    lines = run_of(*slow, *gathering(gather_matmul(64), lost=OURS | {"chunk_launches": 2.0}))
+    (slower,) = findings_by_rule(lines)["slower"]
+    assert slower.startswith("all_gather_matmul: chunk_launches on 1 of 1 shapes, than serial; worst")
+
+
 def disturbed(**telemetry):
     """Return lines of a run with this telemetry."""
     line, *rounds = shape(16, PLAIN)
@@ -93,6 +103,7 @@ def run_with(variables, source="cpu"):
         (run_with({"CUBLAS_WORKSPACE_CONFIG": ":16:8"}, "gpu"), "environment", "CUBLAS_WORKSPACE_CONFIG=:16:8 sets"),
         (run_of(*shape(16, PLAIN, stopped_by="interrupt")), "few rounds", "2 of 2 cases, 30 or more"),
         (run_of(ceiling("read", 4e12, spread=0.05), *shape(16, PLAIN)), "roof drifted", "read is known to within 5"),
+        (run_of(ceiling("read", 4e12, spread=0.99), *shape(16, PLAIN)), "roof drifted", "read is unknown: the ends of"),
         (run_of(*LOW_ROOF, *shape(16, PLAIN)), "above the roof", "2 of 2"),
         (disturbed(stolen_share=0.05), "stolen time", "2 of 2 cases, up to 5.0 %: matmul, cublas on up, tp 1"),
     ],

@@ -14,7 +14,8 @@ from made_up_gathers import NAMES, ON_GPU, gather_matmul, gathering
 from made_up_run import HEAD, LINES, boxes_of, save, touching_pairs, words_on_points
 from matplotlib.image import imread
 
-from results import references
+import roofline
+from results import references, rule
 from roofline.analysis.fields import FIELDS, GROUPS
 from roofline.analysis.records import frame, records_of
 from roofline.operations.format import FORMATS, WITH_ENDS
@@ -114,13 +115,32 @@ def test_records_have_the_declared_fields_and_no_others(lines, tmp_path):
     for record in records_of(run):
         declared = {*GROUPS["every"], *(GROUPS["wire"] if record["analysis"] == "overlap" else ())}
         assert record.keys() == declared
-    assert len(FIELDS) == sum(map(len, GROUPS.values()))
+    assert len(FIELDS) == len(GROUPS["every"]) + len(GROUPS["wire"])
 
 
 def test_each_field_is_written_by_a_format_that_takes_its_ends():
     for field in FIELDS.values():
         assert field.format in FORMATS or (field.format in WITH_ENDS and len(field.ends) == 2), field.name
         assert field.meaning and set(field.ends) <= FIELDS.keys(), field.name  # noqa: PT018
+
+
+def test_committed_runs_have_a_dispatcher_by_the_rule_of_their_commit(capsys):
+    ratios, tuned = {}, set()
+    for number in (4, 5):
+        run = rule.load(REFERENCE / f"nvidia-h100-80gb-hbm3-2026-11-26-{number}")
+        table = roofline.by_tokens(run).set_index("m").round(3)
+        ratios[number] = table["dispatched_ratio"]
+        cases = run.frame()
+        tuned.add(tuple(cases.loc[cases["tuned"].eq(True), "case"]))
+        if number == 4:
+            by_hindsight = table["ratio_to_baseline"]
+    assert (ratios[4][8192], ratios[5][8192], by_hindsight[8192]) == (1.005, 1.013, 1.029)
+    assert (ratios[4][16], ratios[4][64], by_hindsight[16], by_hindsight[64]) == (1.050, 1.048, 1.053, 1.053)
+    assert [len(cases) for cases in tuned] == [10]
+    assert rule.main([str(REFERENCE / "nvidia-h100-80gb-hbm3-2026-11-26-4")]) == 0
+    assert "| 1.005 [0.998, 1.012] warpgroup (3 tuned) |" in capsys.readouterr().out
+    assert rule.main([str(REFERENCE / "amd-epyc-2026-11-24")]) == 2
+    assert "has no matmuls in bf16 on a GPU" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -1,11 +1,16 @@
 """Reports from saved data: tables, ceilings, plots, and what is said where something was not measured."""
 
+import csv
+import json
+import math
 from itertools import chain
 
 import pandas
 import pytest
-from made_up_run import HEAD, LINES, ceiling, save, shape
+from made_up_run import END, HEAD, LINES, ceiling, save, shape
 
+import roofline
+from roofline.analysis.fields import GROUPS
 from roofline.analysis.records import frame, records_of
 from roofline.analysis.throughput import ceilings_of
 from roofline.commands.cli import main
@@ -32,11 +37,62 @@ def test_without_both_ceilings_there_are_rates_but_no_shares(tmp_path, ceilings)
     assert "of the roof" not in plots.memory_roofline(rows).get_suptitle()
 
 
+def table_by_tokens(run):
+    return throughput.tokens_table(roofline.by_tokens(run)).to_dict("records")
+
+
 def test_brief_table_has_the_fastest_beside_the_baseline(folder):
     run = journal.load(save(folder, [*LINES[:5], *shape(16, {"cublas": 2e-6, "tiled": 4e-6, "other": 1e-6})]))
-    (row,) = throughput.by_tokens(run, frame(run)).to_dict("records")
+    (row,) = table_by_tokens(run)
+    assert "dispatched [95 %]" not in row
     values = row["M"], row["baseline"], row["fastest beside it"], row["in turns [95 %]"]
     assert values == ("16", "cublas", "other", "2.000")
+
+
+def dispatching(m, dispatched, layer="up"):
+    """Lines of a shape on which `tiled`, tuned for it, takes twice the baseline's time, and `other` half."""
+    about, *rounds = shape(m, {"cublas": 2e-6, "tiled": 4e-6, "other": 1e-6}, dispatched=dispatched)
+    about["entrants"]["tiled"]["tuned"] = True
+    about["entrants"]["other"]["tuned"] = False
+    return [json.loads(json.dumps(line).replace("-up-", f"-{layer}-")) for line in (about, *rounds)]
+
+
+def test_what_the_dispatcher_takes_stands_beside_the_fastest(folder):
+    """On one of two shapes of M = 16 it was measured, on the only one of 64 it was not."""
+    lines = [*dispatching(16, "tiled"), *dispatching(16, "decode", "down"), *dispatching(64, "decode")]
+    run = journal.load(save(folder, [*LINES[:5], *lines, END]))
+    few, more = table_by_tokens(run)
+    assert few["fastest beside it"] == more["fastest beside it"] == "other"
+    assert few["dispatched [95 %]"] == "0.500 tiled (1 tuned), 1 shapes"
+    assert more["dispatched [95 %]"] == "unmeasured"
+    records = {record["case"]: record["notes"] for record in records_of(run)}
+    assert {case.rpartition("-")[2] for case, text in records.items() if text == "tuned on this shape"} == {"tiled"}
+    assert "*Dispatched* is what `kernels.matmul` takes" in throughput.brief(run, frame(run)).about
+
+
+def test_speed_by_tokens_is_a_frame_and_csv_prints_it(folder, capsys):
+    run = with_libraries(folder, {"cublas": [2e-6, 2.2e-6] * 15, "tiled": 4e-6, "lt": 1e-6})
+    (row,) = roofline.by_tokens(run).to_dict("records")
+    assert [*row] == [*GROUPS["tokens"], "lt", "lt_low", "lt_high"]
+    assert (row["fastest"], row["least_shape"]) == ("tiled", "up tp1")
+    assert row["tflops"] == pytest.approx(2 * 16 * 1024**2 / 4e-6 / 1e12)
+    assert [row["ratio_to_baseline"], row["lt"]] == pytest.approx([0.525, 2.1], rel=1e-2)
+    assert math.isnan(row["dispatched_ratio"])
+    assert main(["csv", str(folder), "--by-tokens"]) == 0
+    (printed,) = csv.DictReader(capsys.readouterr().out.splitlines())
+    assert [*printed] == [*row]
+    assert float(printed["ratio_to_baseline"]) == row["ratio_to_baseline"]
+
+
+def test_an_interval_that_spans_a_decade_is_unknown_wherever_it_is_shown(folder):
+    rows = frame(journal.load(folder)).head(2)
+    rows.loc[1, ["ratio_low", "of_roof_low"]] = 0.0
+    rows.loc[1, ["ratio_high", "of_roof_high"]] = math.inf
+    assert tables.markdown(tables.texts(rows, throughput.COLUMNS)).count("[unknown]") == 2
+    rows.loc[1, ["ratio_low", "ratio_high"]] = 0.1, 0.99
+    assert tables.markdown(tables.texts(rows, throughput.COLUMNS)).count("[unknown]") == 1
+    wild = journal.load(save(folder, [HEAD, ceiling("read", 16.3e9, spread=0.99)]))
+    assert ceilings(wild) == ["read: 16.3 [unknown] GB/s measured (made up, alone); datasheet: 4800 GB/s"]
 
 
 def with_libraries(folder, times):
@@ -48,7 +104,7 @@ def with_libraries(folder, times):
 
 def test_libraries_have_columns_of_their_own_and_beat_nobody(folder):
     run = with_libraries(folder, {"cublas": 2e-6, "tiled": 4e-6, "cublas_again": 1.9e-6, "lt": 1e-6})
-    (row,) = throughput.by_tokens(run, frame(run)).to_dict("records")
+    (row,) = table_by_tokens(run)
     assert (row["fastest beside it"], row["in turns [95 %]"]) == ("tiled", "0.500")
     assert (row["cublas_again [95 %]"], row["lt [95 %]"]) == ("1.053", "2.000")
     assert finding(frame(run)).startswith("tiled is 0.50 x as fast as cublas")
@@ -71,7 +127,7 @@ def test_a_baseline_that_is_not_as_fast_as_itself_is_a_finding(folder):
 
 def test_a_library_is_judged_where_nobody_else_is(folder):
     run = with_libraries(folder, {"cublas": 2e-6, "cublas_again": 1.9e-6, "lt": 1e-6})
-    (row,) = throughput.by_tokens(run, frame(run)).to_dict("records")
+    (row,) = table_by_tokens(run)
     assert (row["fastest beside it"], row["cublas_again [95 %]"]) == ("lt", "1.053")
     assert "lt [95 %]" not in row
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from made_up_run import END, HEAD, lines_of, save
 
+import roofline
 from roofline import operations
 from roofline.analysis.records import frame
 from roofline.operations import matmul
 from roofline.operations.options import of_values, resolve
-from roofline.report import throughput
 from roofline.report.findings import case_words
 from roofline.report.plots.memory_roofline import MANY, memory_roofline
 from roofline.store import journal
@@ -73,7 +73,7 @@ def test_shapes_are_shown_by_their_label_and_look_alike_where_they_are_many(tmp_
     lines = [line for case in cases for line in lines_of(case, {"cublas": 2e-5, "tiled": 1e-5}, baseline="cublas")]
     run = journal.load(save(tmp_path / "run", [HEAD, *lines, END]))
     rows = frame(run)
-    assert [row["least"] for row in throughput.by_tokens(run, rows).to_dict("records")][1:] == ["2 qkv_proj"]
+    assert roofline.by_tokens(run)[["least", "least_shape"]].round(9).to_numpy().tolist()[1:] == [[2, "qkv_proj"]]
     assert case_words(rows.iloc[2]) == "cublas on N=512 K=64, M 16, bf16"
     legend = [text.get_text() for text in memory_roofline(rows).axes[0].get_legend().get_texts()]
     assert legend == ["cublas", "tiled", *(["qkv_proj", "N=512 K=64"] if count == 2 else [MANY])]
