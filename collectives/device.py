@@ -344,12 +344,18 @@ def leave_shared_memory(function: int) -> None:
     call_driver("cuFuncSetAttribute", ctypes.c_void_p(function), CARVEOUT, 100)
 
 
+@functools.cache
+def driver() -> ctypes.CDLL:
+    """The driver's library, which keeps each function that was called. To open it anew takes longer than a call."""
+    return ctypes.CDLL("libcuda.so.1")
+
+
 def call_driver(name: str, *arguments) -> None:
     """By ctypes: cuda-bindings need not be there, the driver's library is, wherever a kernel was loaded. Raises
     RuntimeError where it refuses."""
-    if error := getattr(ctypes.CDLL("libcuda.so.1"), name)(*arguments):
+    if error := getattr(driver(), name)(*arguments):
         raise RuntimeError(f"CUDA error {error}: {name} was refused")
 
 
 def driver_has(name: str) -> bool:
-    return hasattr(ctypes.CDLL("libcuda.so.1"), name)
+    return hasattr(driver(), name)
