@@ -318,6 +318,14 @@ class PacedCopier(DeviceLink):
         self.wait_for_begin()
 
 
+def example() -> KernelLaunch:
+    """A launch of the copier over one transfer, to be compiled: it is never run."""
+    link = object.__new__(PacedCopier)  # without streams
+    link.device = "cpu"
+    matrix = torch.empty((ROWS, WORDS), dtype=torch.int32)
+    return copy_launch(link.prepared([Transfer(1, 0, matrix, matrix)]), 0, 1, SLOW_BYTES_PER_S)
+
+
 def wait_value(counter: Tensor, wanted: int) -> None:
     """Have the current stream wait until the int32 `counter` has grown to `wanted`. That takes no SM, which a matmul
     could want, and has no bound: who is to raise it must. (CUDA driver API, stream memory operations; the comparison is
