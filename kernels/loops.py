@@ -9,8 +9,8 @@ it waits for stores by TMA, which is outside of them: until these have `read` sh
 is in memory. Which of the differences costs time, no count says.
 
 A loop is a natural one, with what is placed behind it, as the slow path of a wait. Those counted are the innermost ones
-that multiply in tensor cores, and that load by TMA, as the producer's; where a kernel does neither, those that load or
-store.
+that multiply in tensor cores, and that load by TMA, as the producer's; where a kernel does not multiply, those that
+load or store.
 """
 
 import json
@@ -73,14 +73,13 @@ def parse(sass: str) -> list[Instruction]:
             lines.append((predicate, name, operands.strip()))
     code = []
     for place, (predicate, name, operands) in enumerate(lines):
-        stem = name.split(".")[0]
         targets = []
-        if stem != "BSSY":  # it only says where its threads meet again
+        if not name.startswith("BSSY"):  # it only says where its threads meet again
             targets = [labels[label] for label in re.findall(r"`\((\.L\w*)\)", operands)]
-        always = not predicate and (stem in ("EXIT", "RET", "BRX") or (stem == "BRA" and operands.startswith("`")))
-        if not always and place + 1 < len(lines):
+        leaves = re.match(r"(EXIT|RET|BRX)\b|BRA `", f"{name} {operands}")
+        if (predicate or not leaves) and place + 1 < len(lines):
             targets.append(place + 1)
-        code.append(Instruction(f"{name} {operands}" if stem == "DEPBAR" or ".DEPBAR" in name else name, targets))
+        code.append(Instruction(f"{name} {operands}" if "DEPBAR." in name else name, targets))
     return code
 
 
@@ -124,18 +123,21 @@ def loops(code: Sequence[Instruction]) -> list[set[int]]:
     return list(bodies.values())
 
 
+def innermost(code: Sequence[Instruction], does: re.Pattern) -> dict[frozenset, str]:
+    """{the innermost loop around an instruction that `does` fits: the instruction's name without modifiers}."""
+    every = loops(code)
+    found = {}
+    for place, (name, _) in enumerate(code):
+        around = [body for body in every if place in body]
+        if around and does.match(name):
+            found.setdefault(frozenset(min(around, key=len)), name.split(".")[0])
+    return found
+
+
 def hot_loops(code: Sequence[Instruction]) -> dict[str, Counter]:
     """The multiset of instructions of the loops that count, by what these do: {"HGMMA": of all that multiply}."""
-    every = loops(code)
-    work = [MULTIPLY, TMA_LOAD]
-    if not any(pattern.match(name) for pattern in work for name, _ in code):
-        work = [ANY_ACCESS]
-    chosen = {}
-    for pattern in work:
-        for place, (name, _) in enumerate(code):
-            around = [body for body in every if place in body]
-            if pattern.match(name) and around:
-                chosen.setdefault(frozenset(min(around, key=len)), name.split(".")[0])
+    chosen = innermost(code, MULTIPLY)
+    chosen = innermost(code, TMA_LOAD) | chosen if chosen else innermost(code, ANY_ACCESS)
     counted = defaultdict(Counter)
     for body, does in chosen.items():
         if not any(other < body for other in chosen):
