@@ -318,6 +318,14 @@ class PacedCopier(DeviceLink):
         self.wait_for_begin()
 
 
+def example() -> KernelLaunch:
+    """A launch of the copier over one transfer, to be compiled: it is never run."""
+    link = object.__new__(PacedCopier)  # without streams
+    link.device = "cpu"
+    matrix = torch.empty((ROWS, WORDS), dtype=torch.int32)
+    return copy_launch(link.prepared([Transfer(1, 0, matrix, matrix)]), 0, 1, SLOW_BYTES_PER_S)
+
+
 def wait_value(counter: Tensor, wanted: int) -> None:
     """Have the current stream wait until the int32 `counter` has grown to `wanted`. That takes no SM, which a matmul
     could want, and has no bound: who is to raise it must. (CUDA driver API, stream memory operations; the comparison is
@@ -344,12 +352,18 @@ def leave_shared_memory(function: int) -> None:
     call_driver("cuFuncSetAttribute", ctypes.c_void_p(function), CARVEOUT, 100)
 
 
+@functools.cache
+def driver() -> ctypes.CDLL:
+    """The driver's library, which keeps each function that was called. To open it anew takes longer than a call."""
+    return ctypes.CDLL("libcuda.so.1")
+
+
 def call_driver(name: str, *arguments) -> None:
     """By ctypes: cuda-bindings need not be there, the driver's library is, wherever a kernel was loaded. Raises
     RuntimeError where it refuses."""
-    if error := getattr(ctypes.CDLL("libcuda.so.1"), name)(*arguments):
+    if error := getattr(driver(), name)(*arguments):
         raise RuntimeError(f"CUDA error {error}: {name} was refused")
 
 
 def driver_has(name: str) -> bool:
-    return hasattr(ctypes.CDLL("libcuda.so.1"), name)
+    return hasattr(driver(), name)

@@ -68,12 +68,16 @@ class Cubin:
 
 
 def cubin_of(kernel: CompiledKernel) -> Cubin:
-    """The numbers of its disassembly. Triton's cache holds it under a key of Triton's version, the kernel's source and
-    the specialisation of its arguments."""
+    """The numbers of its disassembly."""
+    return read(*disassembly(kernel), kernel.metadata.shared)
+
+
+def disassembly(kernel: CompiledKernel) -> tuple[str, str]:
+    """What cuobjdump says of its usage, and nvdisasm of its code. Triton's cache holds the cubin under a key of
+    Triton's version, the kernel's source and the specialisation of its arguments."""
     path = get_cache_manager(kernel.hash).get_file(f"{kernel.src.name[:150]}.cubin")
     usage = _tool("cuobjdump", "-res-usage", path)
-    sass = _tool("nvdisasm", "-c", "-ndf", path)  # no data flow, which takes a quarter of the time
-    return read(usage, sass, kernel.metadata.shared)
+    return usage, _tool("nvdisasm", "-c", "-ndf", path)  # no data flow, which takes a quarter of the time
 
 
 def serialised(kernel: CompiledKernel) -> tuple[str, ...]:

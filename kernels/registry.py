@@ -111,6 +111,9 @@ BESIDE_LINK = {
 """{kernel that arms of `collectives` run: path of its `example(config, dtype)`}. These kernels share SMs with the
 copier of a link, and must leave room for it."""
 
+LINKS = {"copier": "collectives.device:example"}
+"""{kernel of a link: path of its `example()`}."""
+
 PROMOTED = "blockwise", "warpgroup_blockwise"
 """Kernels that take their sums out of the tensor cores at each step, and wait for them."""
 

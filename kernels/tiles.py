@@ -65,6 +65,16 @@ class Config:
         """Whether it has what no card has timed."""
         return self.is_odd or self.cluster > 1 or self.zigzag or self.prefetch
 
+    def ring_bytes(self, itemsize: int) -> int:
+        """The shared memory that the stages take, of elements of `itemsize` bytes. An odd width takes as much as the
+        next power of two: Gluon allocates no other.
+
+        >>> Config(128, 208, 64, 8, 4).ring_bytes(2) == Config(128, 256, 64, 8, 4).ring_bytes(2) == 196_608
+        True
+        """
+        columns = 1 << (self.block_n - 1).bit_length()
+        return itemsize * self.num_stages * (self.block_m + columns) * self.block_k
+
     def __str__(self) -> str:
         text = f"{self.block_m}x{self.block_n}x{self.block_k} warps{self.num_warps} stages{self.num_stages}"
         text += f" group{self.group_m}" + (f" subtile{self.subtile}" if self.subtile > 1 else "")

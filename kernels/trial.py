@@ -131,8 +131,7 @@ def modelled(kernel: str, changes: list[dict], case: Matmul, gpu: GpuSpec) -> tu
         estimate = waves.cost(*shape, 2, config, gpu)
         if config.shared_waves > 1 and estimate.tiles < gpu.sms:
             continue  # there is no whole wave to share: it is the launch of 1
-        ring_bytes = 2 * config.num_stages * (config.block_m + config.block_n) * config.block_k
-        if ring_bytes <= table.shared_limit_bytes:
+        if config.ring_bytes(torch.bfloat16.itemsize) <= table.shared_limit_bytes:
             seconds[config] = estimate.seconds
     return now, seconds
 

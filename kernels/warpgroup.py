@@ -484,10 +484,16 @@ def _layout(block: tuple[int, int], dtype: torch.dtype, ctas: tuple) -> gl.NVMMA
 
 
 def prepare(
-    x: Tensor, w: Tensor, out: Tensor, config: Config, scales: Scales | None = None, by_block: bool = False
+    x: Tensor,
+    w: Tensor,
+    out: Tensor,
+    config: Config,
+    scales: Scales | None = None,
+    by_block: bool = False,
+    programs: int | None = None,
 ) -> KernelLaunch:
-    """The launch for checked, non-empty tensors. Raises ValueError for a configuration that does not fit two consumers,
-    or the shape."""
+    """The launch for checked, non-empty tensors, of one program on each SM, or of `programs`. Raises ValueError for a
+    configuration that does not fit two consumers, or the shape."""
     problem = problem_of(config, x.element_size())
     if by_block and not problem and (config.block_n, config.block_k) != (BLOCK, BLOCK):
         problem = f"{config} has steps of {config.block_n}x{config.block_k} of w, a block has {BLOCK}x{BLOCK}"
@@ -501,7 +507,8 @@ def prepare(
     supers_m = -(-m // (config.block_m * config.gang_m))
     supers_n = -(-n // (config.block_n * config.gang_n))
     supers = supers_m * supers_n
-    gangs = hopper.programs(x.device) // members
+    programs = programs or hopper.programs(x.device)
+    gangs = programs // members
     if not gangs:
         raise ValueError(f"gang {config.gang_m}x{config.gang_n}: this device has fewer SMs; change the configuration")
     dealt = deal(supers, -(-k // config.block_k), gangs, config.shared_waves)
@@ -587,8 +594,10 @@ def variants(config: Config) -> list[Config]:
 
 class Warpgroup(Kernel):
     def example(self, config: Config, dtype: torch.dtype) -> KernelLaunch:
-        """A launch for gangs of one, or of one cluster, which is the same code."""
-        return super().example(replace(config, gang_m=config.cluster, gang_n=1), dtype)
+        """A launch for three gangs of one, or of one cluster, which is the same code. Three leave something of a power
+        of two of tiles, so that it is shared."""
+        three = replace(self, prepare=partial(self.prepare, programs=3 * config.cluster))
+        return Kernel.example(three, replace(config, gang_m=config.cluster, gang_n=1), dtype)
 
 
 matmul = Warpgroup(

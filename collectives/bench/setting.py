@@ -23,7 +23,7 @@ from collectives.bench.operands import (
 )
 from collectives.paced import PacedThread
 from collectives.ranks import Gloo
-from collectives.transfers import Preset, Transfers
+from collectives.transfers import SLICE_BYTES, Preset, Transfers
 from kernels.bench import checks, matmul
 from kernels.contract import reason
 from kernels.registry import CONTENDERS
@@ -42,9 +42,11 @@ SETS = 2
 UNTIMED_BYTES_PER_S = 1e9
 """The bandwidth of the link in a test that is not timed."""
 
-HOLD_CYCLES, TRANSFER_CYCLES = 4_000_000, 400_000
-"""Cycles of an SM, some 2 ms and 0.2: longer than the host takes to enqueue an arm, and each transfer of its link.
-Without them a link's time begins with its stamp, tenths of a millisecond before the host has launched the copies."""
+HOLD_CYCLES, TRANSFER_CYCLES, SLICE_CYCLES = 4_000_000, 400_000, 40_000
+"""Cycles of an SM, some 2 ms, 0.2 and 0.02: longer than the host takes to enqueue an arm, each transfer of its link,
+and each slice of that. Without them a link's time begins with its stamp, tenths of a millisecond before the host has
+launched the copies. A copy engine gets a wait and a copy for every two slices: a host took 9 us for them, without the
+driver's own time."""
 
 WAITING = {name for name, spec in ARMS.items() if spec.table}
 """Arms of `collectives.on_device`."""
@@ -263,7 +265,7 @@ class Setting:
         times_s = []
         for _ in range(CALIBRATIONS):
             if self.device == "cuda":
-                torch.cuda._sleep(HOLD_CYCLES + len(transfers) * TRANSFER_CYCLES)
+                torch.cuda._sleep(held_cycles(transfers))
             contended(link, transfers)
             times_s.append(max(link.timeline().arrivals_s))
         return median(times_s)
@@ -381,6 +383,12 @@ class Setting:
             arm(operands, link)
         link.timeline()  # raises where the link is dead
         return checks.error_of(operands.out, checks.reference_sums(x, w))
+
+
+def held_cycles(transfers: Transfers) -> int:
+    """How long the stream is held before a link of `transfers` begins, while the host enqueues it."""
+    slices = sum(len(transfer.slices(SLICE_BYTES)) for transfer in transfers)  # no link has smaller ones
+    return HOLD_CYCLES + len(transfers) * TRANSFER_CYCLES + slices * SLICE_CYCLES
 
 
 def make_link(kind: str, device: str, bytes_per_s: float | None, ranks: Alone | Ranks, programs: int | None = None):

@@ -25,7 +25,7 @@ from collectives.bench import (
     weight_prefetch,
 )
 from collectives.paced import PacedThread
-from collectives.transfers import Transfers
+from collectives.transfers import Transfer, Transfers
 from kernels.registry import CONTENDERS
 from roofline.operations import find
 from roofline.operations.ffn import Ffn
@@ -436,6 +436,18 @@ def test_link_off_its_pace_is_looked_at_three_times():
     times_s, case = iter([2.0, 2.0, 1.0]), SimpleNamespace(work=SimpleNamespace(wire_bytes=100))
     slow = SimpleNamespace(bytes_per_s=100.0, case=case, gather_s=lambda: next(times_s))
     assert runner.off_pace(slow) is None
+
+
+def test_a_gather_is_held_until_the_host_has_enqueued_each_slice(monkeypatch):
+    """Of 8 ranks, 16 slices of a copy engine from each: a host that takes 4 ms has as much again, and more."""
+    held = []
+    monkeypatch.setattr(torch.cuda, "_sleep", held.append)
+    shard = torch.empty(8192, 2048, dtype=torch.bfloat16, device="meta")
+    timeline = SimpleNamespace(arrivals_s=[1.0])
+    link = SimpleNamespace(start=list, wait=int, finish=list, timeline=lambda: timeline)
+    gpu = SimpleNamespace(device="cuda", link=lambda kind: link, gathers=[[Transfer(1, 0, shard, shard)] * 7])
+    assert setting.Setting.gather_s(gpu) == 1.0
+    assert held[0] / clocks.SM_HZ > 7e-3
 
 
 @pytest.mark.parametrize(("times_s", "gather"), [((2.0, 1.0), "nccl_all_gather"), ((1.0, 2.0), "symmetric")])

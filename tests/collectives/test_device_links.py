@@ -4,9 +4,12 @@ kernel is loaded late. That what they bring is exact: tests/machine/links.py.
 All of it runs in one process beside this one, which may be interpreting.
 """
 
+import ctypes
+import functools
 import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import links
 import pytest
@@ -23,6 +26,23 @@ def test_rows_that_are_not_aligned_are_refused():
     wide = torch.zeros(4, 9)
     with pytest.raises(ValueError, match="multiples of 16 bytes"):
         device.describe(Transfer(1, 0, wide[:, :8], torch.zeros(4, 8)))
+
+
+def test_the_library_of_the_driver_is_opened_once(monkeypatch):
+    opened = []
+
+    def open_library(name: str) -> SimpleNamespace:
+        opened.append(name)
+        return SimpleNamespace(cuMade=lambda: 0, cuRefused=lambda: 1)
+
+    monkeypatch.setattr(ctypes, "CDLL", open_library)
+    monkeypatch.setattr(device, "driver", functools.cache(device.driver.__wrapped__))
+    for _ in range(3):
+        device.call_driver("cuMade")
+    with pytest.raises(RuntimeError, match="CUDA error 1: cuRefused was refused"):
+        device.call_driver("cuRefused")
+    assert [device.driver_has(name) for name in ("cuMade", "cuMissing")] == [True, False]
+    assert opened == ["libcuda.so.1"]
 
 
 class Link(links.Wire):

@@ -10,7 +10,7 @@ import torch
 from fake_clock import FakeClock
 from numpy.ctypeslib import as_array
 
-from kernels import cublaslt, vendor
+from kernels import cublaslt, vendor, workspace
 from kernels.bench import matmul
 from kernels.contract import FP8
 from kernels.fp8 import scale_rows, scales_of_rows
@@ -89,6 +89,7 @@ class FakeLibrary:
 def library(monkeypatch):
     fake = FakeLibrary()
     monkeypatch.setattr(cublaslt, "library", lambda: fake)
+    monkeypatch.setattr(workspace, "KEPT", {})
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=7))
     monkeypatch.setattr(cublaslt, "context", lambda device: ctypes.c_void_p(1))
     monkeypatch.setattr(cublaslt, "made_plan", cublaslt.Plan)
@@ -109,6 +110,8 @@ def test_operands_are_told_as_the_library_reads_them(library):
     assert library.algorithms == [100, 102]
     assert best.describe(x, w, candidate=1) == "cuBLASLt 130100, candidate 2 of its heuristics"
     assert not best(x[:, :0], w[:, :0], out.fill_(torch.nan)).any()
+    (kept,) = workspace.KEPT.values()
+    assert not kept.counters.numel(), "a graph would zero them in each call"
     best.candidates(x[:, 1:], w[:, 1:], out)
     assert {library.attributes[max(library.made), attribute] for attribute in cublaslt.MIN_ALIGNMENTS} == {4}
 

@@ -2,6 +2,7 @@
 a Hopper GPU, test_matmul.py runs it."""
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from kernels import hopper, persistent, warpgroup
 from kernels.contract import interpreted
 from kernels.machine.compile import compile_for
 from kernels.registry import CONTENDERS
-from kernels.tiles import Config
+from kernels.tiles import DTYPES, Config, table
 
 X = torch.zeros((16, 16), dtype=torch.float16)
 CONFIG = Config(128, 64, 32, num_warps=8, num_stages=3, raster="n")
@@ -96,6 +97,22 @@ def test_a_cluster_needs_a_triton_whose_mbarriers_are_of_two_ctas(monkeypatch):
     monkeypatch.setattr(warpgroup, "triton_release", lambda: (3, 7))
     with pytest.raises(ValueError, match=r"cluster=2 needs Triton 3\.8 or later"):
         warpgroup.prepare(X, X, X, replace(CONFIG, cluster=2, gang_m=2))
+
+
+@pytest.mark.parametrize("name", ["warpgroup", "warpgroup_blockwise"])
+def test_what_is_inspected_of_a_shared_tile_is_shared_also_in_a_cluster(name, monkeypatch):
+    monkeypatch.setattr(warpgroup, "triton_release", lambda: (3, 8))
+    kernel = CONTENDERS[name].load()
+    seen = set()
+    for entry in table("sm90").entries:
+        if entry.kernel != name:
+            continue
+        for config in (entry.config, *kernel.variants(entry.config)):
+            is_shared = config.shared_waves > 0
+            assert kernel.example(config, DTYPES[entry.dtypes[0]]).args["SHARED"] == is_shared, config
+            seen.add((config.cluster, is_shared))
+    clusters = (1, 2) if name == "warpgroup" else (1,)
+    assert seen == {*product(clusters, (False, True))}
 
 
 def test_a_launch_has_no_more_programs_than_tiles_in_its_raster_and_keeps_its_layouts():

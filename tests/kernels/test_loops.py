@@ -1,0 +1,106 @@
+"""The loops of compiled kernels, and what is told of two that differ. Compiling happens in another process."""
+
+import itertools
+import json
+from copy import deepcopy
+
+import pytest
+import triton
+
+from kernels import loops
+from kernels.inspect import Job
+from kernels.tiles import Config, triton_release
+
+SMALL = {
+    "persistent": Config(64, 64, 64, 4, 3),
+    "warpgroup": Config(128, 64, 64, 8, 3),
+    "pieces_counters": Config(64, 64, 64, 4, 3),
+    "copier": "",
+}
+"""Of the matmuls, a step along K is four instructions of each warpgroup."""
+
+
+def small_profiles() -> dict:
+    jobs = [Job(kernel, config, "bf16", 90, 232_448, None) for kernel, config in SMALL.items()]
+    return {job.kernel: loops.profile_of(job) for job in jobs}
+
+
+@pytest.fixture(scope="module")
+def profiles(printed_elsewhere):
+    return printed_elsewhere("import json, test_loops as t; print(json.dumps(t.small_profiles()))")
+
+
+def test_a_loop_has_what_multiplies_loads_and_waits_in_a_step(profiles):
+    found = {kernel: profile["loops"] for kernel, profile in profiles.items()}
+    assert {kernel: {*of_kernel} for kernel, of_kernel in found.items()} == {
+        "persistent": {"HGMMA"},
+        "warpgroup": {"HGMMA", "UTMALDG"},
+        "pieces_counters": {"HGMMA"},
+        "copier": {"LDG"},
+    }
+    for counts in itertools.chain(*(of_kernel.values() for of_kernel in found.values())):
+        assert not any(name.startswith("UTMASTG") for name in counts), "tiles are stored outside"
+    multiply, wait = "HGMMA.64x64x16.F32.BF16", "SYNCS.PHASECHK.TRANS64.TRYWAIT"
+    step = found["persistent"]["HGMMA"]
+    assert [step[name] for name in (multiply, "UTMALDG.2D", "WARPGROUP.DEPBAR.LE gsb0, 0x1")] == [4, 2, 1]
+    assert step[wait] == 2, "it is tried once more behind the kernel's last instruction"
+    consumers, producer = found["warpgroup"]["HGMMA"], found["warpgroup"]["UTMALDG"]
+    assert [consumers[name] for name in (multiply, wait)] == [2 * 4, 2 * 2]
+    assert [producer[name] for name in ("UTMALDG.2D", wait)] == [2, 2]
+    assert found["copier"]["LDG"]["LDG.E.128"] == found["copier"]["LDG"]["STG.E.128"] == 4
+
+
+def test_pieces_wait_for_whole_stores_from_triton_3_8_on(profiles):
+    expected = {"read": 2, "whole": 1} if triton_release() < (3, 8) else {"read": 0, "whole": 2}
+    assert profiles["pieces_counters"]["store_waits"] == expected
+    assert profiles["copier"]["store_waits"] == {"read": 0, "whole": 0}
+
+
+def test_what_differs_is_told_and_what_does_not_is_named_in_one_line(profiles):
+    now = deepcopy(profiles)
+    persistent = now["persistent"]
+    persistent["loops"]["HGMMA"] |= {"WARPSYNC.ALL": 2, "MADE.UP": 5}
+    persistent |= {"registers": 255, "shared_bytes": 9, "store_waits": {"read": 0, "whole": 7}}
+    del now["warpgroup"]
+    before = {"triton": "3.7.1", "ptxas": "12.8.93", "kernels": profiles}
+    first, _, _, _, row, *_, same, alone = loops.as_table(
+        before, {"triton": "9.9", "ptxas": "99", "kernels": now}
+    ).splitlines()
+    assert first == "Triton 3.7.1 (ptxas 12.8.93) → Triton 9.9 (ptxas 99)"
+    old = profiles["persistent"]
+    size = sum(old["loops"]["HGMMA"].values())
+    others = sum(count for name, count in old["loops"]["HGMMA"].items() if not loops.NAMED.match(name))
+    waits = old["store_waits"]
+    assert row == (
+        f"| persistent | HGMMA {size} → {size + 7}: `WARPSYNC.ALL` 0 → 2, others {others} → {others + 5} "
+        f"| {old['registers']} → 255 | {old['shared_bytes']} → 9 | {waits['read']} → 0 | {waits['whole']} → 7 |"
+    )
+    assert same == "No difference: pieces_counters, copier."
+    assert alone == "Triton 3.7.1 (ptxas 12.8.93) alone: warpgroup."
+
+
+def test_the_tiles_are_those_of_a_default_run_without_the_order_of_tiles():
+    jobs = loops.jobs(["decode", "persistent", "blockwise"])
+    names = [loops.name_of(job) for job in jobs]
+    assert len({*names}) == len(names)
+    assert {"decode 16x64x256 warps4 stages5 bf16", "blockwise 128x128x128 warps8 stages5 fp8"} < {*names}
+    assert "persistent 128x256x64 warps8 stages4 subtile2 flatten bf16" in names
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "there is nothing to do: write with --out FILE, or compare with --against FILE"),
+        (["tile", "--out", "x"], "argument KERNEL: no kernel tile, there are decode, persistent,"),
+        (["--against", "missing"], "argument --against: missing is none that --out has written: [Errno 2]"),
+        (["--against", "other"], "argument --against: other is none that --out has written: it has no kernels"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(arguments, message, monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(triton.knobs.runtime, "interpret", False)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "other").write_text(json.dumps({"triton": "3.7.1"}))
+    with pytest.raises(SystemExit) as stop:
+        loops.main(arguments)
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err
