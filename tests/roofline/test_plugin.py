@@ -161,6 +161,17 @@ def test_probes_of_a_busy_machine_set_no_floor(run_project):
     assert outcome.rows["numpy"]["extra_info"]["of_roof"] > 4
 
 
+WITH_DATASHEET = """
+sheet = {"flops": {"fp32": 3e12}, "memory_bandwidth_bytes_per_s": 1e10}
+machine.describe = lambda device: describe(device) | {"datasheet": sheet}
+"""
+
+
+def test_the_datasheet_of_the_machine_chooses_the_probe_and_not_its_ceilings(run_project):
+    outcome = run_project("--benchmark-only", "-k", "torch", more=WITH_DATASHEET)
+    assert outcome.kept.shapes[SHAPE].of_role("probe") == ["probe read"]  # below 300 FLOP a byte, and above 3
+
+
 def test_a_cpu_of_unknown_instructions_has_no_floor_and_the_report_says_so(run_project):
     more = "\nINSTRUCTION_SETS.clear()\n"
     outcome = run_project("--benchmark-only", "-k", "torch or numpy", env={"SLOWER": "0.004"}, more=more)
