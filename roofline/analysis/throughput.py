@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from roofline.analysis.fields import FIELDS, GROUPS
 from roofline.store.run import INTERRUPTED, PROBE, Run, Shape
 from roofline.store.stats import Interval, estimate, geometric_mean, lag1_correlation, ratio_of, student, time_of
+from roofline.theory import chips
 from roofline.theory.bounds import bound
-from roofline.theory.work import peak_dtype
 
 FEW_ROUNDS = 30
 """Below this many, a row says so: the plan asks for as many unless the time runs out."""
@@ -53,10 +53,8 @@ def roof_of(run: Run, dtype: str) -> Roof | None:
 
 def datasheet_roof(run: Run, dtype: str) -> Roof | None:
     """The roof that the chip's datasheet has for `dtype`; None where it has none."""
-    sheet = run.metadata["machine"]["datasheet"] or {}
-    flops = sheet.get("flops", {}).get(peak_dtype(dtype))
-    bytes_per_s = sheet.get("memory_bandwidth_bytes_per_s")
-    return Roof(flops, bytes_per_s) if flops and bytes_per_s else None
+    peaks = chips.peaks(run.metadata["machine"]["datasheet"], dtype)
+    return Roof(*peaks) if peaks else None
 
 
 def once(derive: Callable[[Run], Any]) -> Callable[[Run], Any]:
@@ -121,19 +119,27 @@ def _probe(shape: Shape) -> str | None:
     return None
 
 
-def _of_roof(roof: Roof, shape: Shape, times: dict[int, float], intensity: float) -> Interval | None:
-    """The fraction of the roof that `times` reached. Where a probe took turns with them, the roof is its rate in
-    those rounds, which a contender may exceed; else the ceilings of the run."""
+def _of_roof(roof: Roof, shape: Shape, times: dict[int, float], intensity: float) -> tuple[Interval | None, str | None]:
+    """The fraction of the roof that `times` reached, and the probe that set it. Where a probe took turns with them, its
+    ceiling is its rate in those rounds, which a contender may exceed. The other is the run's, and so are both without a
+    probe. The roof is the lower one."""
     flop = shape.work.flop
     beside = {"groups": shape.groups, "anchor": shape.anchor}
     name = _probe(shape)
     if not name:
-        return estimate(lambda own_s: flop / own_s / roof.at(intensity), times, **beside)
+        return estimate(lambda own_s: flop / own_s / roof.at(intensity), times, **beside), None
     probe = shape.entrants[name]
     probe_flop = probe["amount"]
+    other_flops = intensity * roof.read_bytes_per_s
     if probe["ceiling"] != "matmul":
         probe_flop *= intensity
-    return estimate(lambda probe_s, own_s: flop / own_s / (probe_flop / probe_s), shape.times_s(name), times, **beside)
+        other_flops = roof.flops
+    probe_s = shape.times_s(name)
+    of_probe = estimate(lambda probe_s, own_s: flop / own_s / (probe_flop / probe_s), probe_s, times, **beside)
+    of_other = estimate(lambda own_s: flop / own_s / other_flops, times, **beside)
+    if of_probe and of_other.value > of_probe.value:
+        return of_other, None
+    return of_probe, name
 
 
 def with_ends(name: str, interval: Interval | None) -> dict[str, float | None]:
@@ -206,13 +212,13 @@ def _roof_fields(run: Run, shape: Shape, contender: str, time: Interval, intensi
     roof = roof_of(run, shape.dtype)
     if not roof:
         return {}
-    reached = _of_roof(roof, shape, shape.times_s(contender), intensity)
+    reached, probe = _of_roof(roof, shape, shape.times_s(contender), intensity)
     fields = with_ends("of_roof", reached)
     fields["bound"] = bound(intensity, *roof)
     if reached:
         fields["roof_tflops"] = flop / time.value / reached.value / 1e12
         fields["above_roof"] = reached.low > 1 and flop / time.high > roof.at(intensity)
-    if probe := _probe(shape):
+    if probe:
         fields["roof_probe"] = shape.entrants[probe]["config"]
     return fields
 

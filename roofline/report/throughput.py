@@ -65,6 +65,8 @@ def brief(run: Run, frame: DataFrame) -> Section:
     probes = frame["roof_probe"].dropna().unique()
     if len(probes):
         about += f" *Of roof* is the share of what a probe reached in the same rounds: {escaped(', '.join(probes))}."
+        if frame["roof_probe"][frame["of_roof"].notna()].isna().any():
+            about += " Where the run's ceiling of the other kind is lower, it is the share of that."
     return Section("Against the baseline", about, FIGURES[:1], table)
 
 

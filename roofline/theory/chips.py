@@ -9,6 +9,7 @@ import difflib
 from dataclasses import dataclass, field, replace
 
 from roofline.theory.data import beside
+from roofline.theory.work import peak_dtype
 
 GB, GIB = 10**9, 2**30
 
@@ -68,6 +69,15 @@ def find(name: str) -> Chip:
 
 def _plain(name: str) -> str:
     return name.lower().replace(" ", "").replace("-", "")
+
+
+def peaks(datasheet: dict | None, dtype: str) -> tuple[float, float] | None:
+    """The FLOP/s in `dtype` and the bytes/s of memory by a `datasheet` as a run's metadata has it; None where it lacks
+    one of them, or there is none."""
+    sheet = datasheet or {}
+    flops = sheet.get("flops", {}).get(peak_dtype(dtype))
+    bytes_per_s = sheet.get("memory_bandwidth_bytes_per_s")
+    return (flops, bytes_per_s) if flops and bytes_per_s else None
 
 
 def of_device(device_name: str) -> Chip | None:

@@ -1,21 +1,45 @@
 """The least time that a chip can take for some work. A shorter one was not the time of that work.
 
-The floor of a GPU comes from its datasheet: the FLOP of its SMs at the highest clock that the driver allows, and the
-bytes that its last-level cache cannot have had, at the bandwidth of its memory. The floor of a CPU is `CPU_TIMES` times
-as fast as the fastest probe of the run. A floor proves nothing about a time above it.
+A floor is what is known of the chip before the run, and never a rate that the run measured: on a busy machine those
+accused the baseline. The floor of a GPU comes from its datasheet: the FLOP of its SMs at the highest clock that the
+driver allows, and the bytes that its last-level cache cannot have had, at the bandwidth of its memory. The floor of a
+CPU is the FLOP of all its cores at `CPU_HZ`, by the widest of their instruction sets; bytes set none, for nobody says
+what its memory and its caches can. A chip of which that is unknown has no floor. A floor proves nothing about a time
+above it.
 """
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from roofline.theory.work import Work, peak_dtype
 
-CPU_TIMES = 4
-"""So many times the fastest probe: a library reaches a quarter of a CPU's peak on the shapes of the probes."""
+CPU_HZ = 6e9
+"""No CPU multiplies on all its cores at a higher clock."""
+
+CPU_FLOP_PER_CYCLE: dict[str, dict[str, int]] = {
+    # Two units that multiply and add: 4, 8 or 16 elements in fp32. Those of 16 bits are converted, but for instructions
+    # that take them.
+    "sse2": {"fp32": 16, "bf16": 16, "fp16": 16},
+    "avx": {"fp32": 32, "bf16": 32, "fp16": 32},
+    "avx512f": {"fp32": 64, "bf16": 64, "fp16": 64},
+    "avx512_bf16": {"bf16": 128},
+    "avx512_fp16": {"fp16": 128},
+    # Intel's optimization manual: 16 x 16 sums of two products a cycle. Three such products make one of fp32, or fp16.
+    "amx_bf16": {"fp32": 342, "bf16": 1024, "fp16": 342},
+    "amx_fp16": {"fp16": 1024},
+    # Neoverse V2 and Apple's: four units of 128 bits. BFMMLA has 16 products.
+    "asimd": {"fp32": 32, "bf16": 32, "fp16": 32},
+    "asimdhp": {"fp16": 64},
+    "bf16": {"fp32": 43, "bf16": 128, "fp16": 43},
+    # Fujitsu's A64FX: two units of 512 bits.
+    "sve": {"fp32": 64, "bf16": 64, "fp16": 128},
+    # Arm's outer products: 16 x 16 sums a cycle, of two products in 16 bits.
+    "sme": {"fp32": 512, "bf16": 1024, "fp16": 1024},
+}
+"""The most that a core does in a cycle by an instruction set, as /proc/cpuinfo calls it, and dtype."""
 
 NO_DATASHEET = "the chip is in no datasheet of the suite (roofline/theory/chips.toml)"
 NO_CLOCK = "NVML does not tell the highest clock"
-NO_PROBE = "no probe of matmuls and of memory was measured"
+NO_INSTRUCTIONS = "/proc/cpuinfo names no instruction set of those in roofline/theory/floor.py"
 
 
 class Rates(NamedTuple):
@@ -32,6 +56,12 @@ class Floor(NamedTuple):
 
     seconds: float
     why: str
+
+
+def rates(machine: dict, dtype: str) -> Rates | str:
+    """What no kernel of `dtype` can exceed on `machine`, by its entry of a run's metadata; or in words why that is not
+    known."""
+    return _gpu_rates(machine, dtype) if machine["source"] == "gpu" else _cpu_rates(machine, dtype)
 
 
 def _gpu_rates(machine: dict, dtype: str) -> Rates | str:
@@ -51,28 +81,15 @@ def _gpu_rates(machine: dict, dtype: str) -> Rates | str:
     return Rates(flops, sheet["memory_bandwidth_bytes_per_s"], machine["cache_bytes"], source)
 
 
-def highest_of_kinds(ceilings: Iterable[dict]) -> dict[tuple[str, str | None], dict]:
-    """{(kind, dtype): the highest of its ceilings}, as the journal has them."""
-    highest: dict[tuple[str, str | None], dict] = {}
-    for line in ceilings:
-        kind = line["ceiling"], line["dtype"]
-        if kind not in highest or line["value"] > highest[kind]["value"]:
-            highest[kind] = line
-    return highest
-
-
-def rates(machine: dict, dtype: str, ceilings: Iterable[dict]) -> Rates | str:
-    """What no kernel of `dtype` can exceed on `machine`, by its entry of a run's metadata; of a CPU what is taken to be
-    impossible, by the `ceilings` of the run so far, as its journal has them. Or in words why that is not known."""
-    if machine["source"] == "gpu":
-        return _gpu_rates(machine, dtype)
-    highest = highest_of_kinds(ceilings)
-    matmul = highest.get(("matmul", dtype))
-    read = highest.get(("read", None))
-    if not (matmul and read):
-        return NO_PROBE
-    source = f"{CPU_TIMES} times the fastest probe of the run"
-    return Rates(CPU_TIMES * matmul["value"], CPU_TIMES * read["value"], machine["cache_bytes"], source)
+def _cpu_rates(machine: dict, dtype: str) -> Rates | str:
+    per_cycle = {name: CPU_FLOP_PER_CYCLE[name].get(dtype, 0) for name in machine.get("instruction_sets", ())}
+    if not per_cycle:
+        return NO_INSTRUCTIONS
+    widest = max(per_cycle, key=per_cycle.get)
+    flops = machine["affinity"] * CPU_HZ * per_cycle[widest]
+    cores = f"{machine['affinity']} core{'s' * (machine['affinity'] != 1)}"
+    source = f"{cores} at {CPU_HZ / 1e9:g} GHz, {per_cycle[widest]} a cycle by {widest}"
+    return Rates(flops, None, machine["cache_bytes"], source)
 
 
 def floor(work: Work, limits: Rates) -> Floor:
@@ -81,8 +98,8 @@ def floor(work: Work, limits: Rates) -> Floor:
     if limits.flops:
         why = f"{work.flop / 1e9:.3g} GFLOP at {limits.flops / 1e12:.4g} TFLOP/s ({limits.source})"
         candidates.append(Floor(work.flop / limits.flops, why))
-    beyond_cache = max(0, work.device_bytes - limits.cache_bytes)
     if limits.bytes_per_s:
+        beyond_cache = max(0, work.device_bytes - limits.cache_bytes)
         why = f"{beyond_cache / 1e6:.3g} MB at {limits.bytes_per_s / 1e9:.4g} GB/s ({limits.source})"
         candidates.append(Floor(beyond_cache / limits.bytes_per_s, why))
     return max(candidates, key=lambda candidate: candidate.seconds)

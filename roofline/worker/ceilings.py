@@ -13,7 +13,7 @@ from operator import itemgetter
 from roofline.store.run import PROBE
 from roofline.store.stats import grouped, time_of
 from roofline.theory.bounds import bound
-from roofline.theory.floor import highest_of_kinds
+from roofline.theory.chips import peaks
 from roofline.worker import device_errors
 from roofline.worker.prepared import Entrant, stop_if_lost
 from roofline.worker.rounds import CallError, StopRule, take_turns
@@ -115,15 +115,23 @@ def _neighbour(reached: list[dict], highest: dict, device: str) -> str:
     return next(ceiling["probe"] for ceiling in reached if ceiling["value"] >= least)
 
 
-def probe_for(case, probes: list[Probe], ceilings: list[dict]) -> Entrant | None:
-    """What takes turns with the contenders of the matmul `case`: the probe of the ceiling above it, by the `ceilings`
-    of the run so far; None where one of the two was not measured."""
-    highest = highest_of_kinds(ceilings)
-    matmul = highest.get(("matmul", case.dtype))
-    read = highest.get(("read", None))
+def probe_for(case, probes: list[Probe], ceilings: list[dict], datasheet: dict | None) -> Entrant | None:
+    """What takes turns with the contenders of the matmul `case`: a reader where it lies below the ridge, else a matmul;
+    None where one of the two ceilings was not measured.
+
+    The ridge is the datasheet's, so that each run of a chip has the same neighbour. By the ceilings of a day M = 256 on
+    an H100 had the reader in one run and the matmul in the next: the clock fell from 1925 to 1607 MHz, and a ratio by
+    6 %. Without a datasheet the first of the run's `ceilings` decide, also for a later worker that measured others.
+    """
+    first: dict[tuple[str, str | None], dict] = {}
+    for line in ceilings:
+        first.setdefault((line["ceiling"], line["dtype"]), line)
+    matmul = first.get(("matmul", case.dtype))
+    read = first.get(("read", None))
     if not (matmul and read):
         return None
-    line = read if bound(case.work.device_intensity, matmul["value"], read["value"]) == "memory" else matmul
+    flops, bytes_per_s = peaks(datasheet, case.dtype) or (matmul["value"], read["value"])
+    line = read if bound(case.work.device_intensity, flops, bytes_per_s) == "memory" else matmul
     key = line["ceiling"], line.get("beside") or line["probe"], line["dtype"]
     for probe in probes:
         if (probe.kind, probe.name, probe.dtype) == key:

@@ -16,8 +16,9 @@ import numpy as np
 
 from roofline.theory import container
 from roofline.theory.chips import of_device
-from roofline.theory.container import cores
+from roofline.theory.container import affinity, cores
 from roofline.theory.environment import VARIABLES
+from roofline.theory.floor import CPU_FLOP_PER_CYCLE
 from roofline.worker import telemetry
 
 RECORDED = ("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", *VARIABLES["threads"], *VARIABLES["cpu"])
@@ -231,10 +232,12 @@ def describe(device: str) -> dict:
             "ptxas": ptxas_version(10 * properties.major + properties.minor),
         }
     return info | {
-        "chip": _cpu_name(),
+        "chip": _cpuinfo("model name") or platform.processor() or platform.machine(),
         "datasheet": None,
         "threads": torch.get_num_threads(),
         "cores": cores(),
+        "affinity": affinity(),
+        "instruction_sets": [name for name in CPU_FLOP_PER_CYCLE if name in _cpuinfo("flags|Features").split()],
         "cache_bytes": _last_level_cache_bytes(),
         "memory_bytes": container.memory_bytes(),
     }
@@ -274,11 +277,12 @@ def versions() -> dict[str, str]:
     return versions
 
 
-def _cpu_name() -> str:
+def _cpuinfo(field: str) -> str:
+    """What Linux says of the first core in a `field`, a pattern; "" where it says nothing."""
     with suppress(OSError):
-        if named := re.search(r"^model name[^:]*:(.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE):
-            return named[1].strip()
-    return platform.processor() or platform.machine()
+        if line := re.search(rf"^(?:{field})\s*:(.*)", Path("/proc/cpuinfo").read_text(), re.MULTILINE):
+            return line[1].strip()
+    return ""
 
 
 def _last_level_cache_bytes() -> int:

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 
 from roofline.operations.format import time_text
 from roofline.store.outcome import FAILED, Outcome
-from roofline.store.run import PROBE, Shape, groups_of
+from roofline.store.run import Shape, groups_of
 from roofline.store.stats import time_of
 from roofline.theory import floor
 from roofline.worker import call_costs, ceilings, device_errors, process_state, steady
@@ -39,8 +39,10 @@ class ShapePasses:
         self.is_first = shape not in request.entrants
         """Whether no earlier worker measured the shape."""
         is_below_roof = prepared.analysis == "throughput" and prepared.contenders
-        if is_below_roof and (probe := ceilings.probe_for(prepared.case, worker.probes, worker.ceilings)):
-            prepared.entrants[probe.name] = probe
+        if is_below_roof:
+            datasheet = worker.chip["datasheet"]
+            if probe := ceilings.probe_for(prepared.case, worker.probes, worker.ceilings, datasheet):
+                prepared.entrants[probe.name] = probe
         for name in list(prepared.entrants):  # who is out, is out
             if not self.is_first and name not in request.entrants[shape]:
                 del prepared.entrants[name]
@@ -198,7 +200,7 @@ class ShapePasses:
         """Take out each contender whose typical time is below the floor of its work: it did not do all of that."""
         worker = self.worker
         case = self.prepared.case
-        limits = floor.rates(worker.chip, case.dtype, worker.ceilings + self._ceilings_beside())
+        limits = floor.rates(worker.chip, case.dtype)
         if isinstance(limits, str):
             return worker.note("floor", f"No floor under times of {case.dtype}: {limits}.")
         least = floor.floor(case.work, limits)
@@ -210,18 +212,6 @@ class ShapePasses:
                     f"{time_text(least.seconds)}; have each call do all of its work{ON_STREAM[worker.device]}"
                 )
                 self.prepared.reject(name, Outcome(FAILED, reason))
-
-    def _ceilings_beside(self) -> list[dict]:
-        """What the probe beside the shape reached in its rounds, as a ceiling: the machine may have been busy when the
-        ceilings of the run were measured."""
-        reached = []
-        for name, entrant in self.prepared.entrants.items():
-            if entrant.role == PROBE:
-                kind = entrant.facts["ceiling"]
-                dtype = self.prepared.case.dtype if kind == "matmul" else None
-                value = entrant.facts["amount"] / time_of(self.rounds.times_s[name]).value
-                reached.append({"ceiling": kind, "dtype": dtype, "value": value})
-        return reached
 
     def _measure_call_costs(self) -> None:
         """Tell what a call of each contender takes of its host, and in a CUDA graph. What fails here keeps its

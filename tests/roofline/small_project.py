@@ -25,7 +25,7 @@ from fake_clock import FakeClock
 from roofline import operations
 from roofline.pytest_plugin.hooks import STATE
 from roofline.store import journal
-from roofline.worker import runner
+from roofline.worker import machine, runner
 from roofline.worker.prepared import Entrant, PreparedCase, Rejection, unwatched
 
 pytest_plugins = ["roofline.pytest_plugin.hooks"]
@@ -40,6 +40,15 @@ def pytest_unconfigure(config):
             print("the run in memory is not its journal:", read, state.run, sep="\n")
 
 
+AFFINITY, INSTRUCTION_SETS = 32, ["avx512f"]
+
+
+def describe(device, described=machine.describe):
+    """A machine on which 12.3 TFLOP/s are the most, whatever the tests run on."""
+    return described(device) | {"affinity": AFFINITY, "instruction_sets": INSTRUCTION_SETS}
+
+
+machine.describe = describe
 SLOWER = float(os.environ.get("SLOWER", "1"))
 TORCH = [SLOWER * time_s for time_s in (0.002, 0.0021, 0.0019, 0.0025)]
 NUMPY = [SLOWER * time_s for time_s in (0.001, 0.0011, 0.0009, 0.0010)]

@@ -1,10 +1,12 @@
 """Turns, ceilings, telemetry and the machine on fakes: what must be dropped is dropped, what must stop stops."""
 
+import itertools
 import os
 import platform
 import subprocess
 import sys
 import types
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import pytest
 from fake_clock import FakeClock
 
 from roofline.operations.matmul import Matmul
+from roofline.theory import chips, floor
 from roofline.worker import ceilings, machine, telemetry
 from roofline.worker.alone import Alone
 from roofline.worker.prepared import verdict
@@ -165,8 +168,43 @@ def test_the_fastest_probe_sets_the_ceiling_and_the_first_of_a_cpus_nearly_as_fa
     ]
     (on_gpu, *_), _ = best_of(probes, device="cuda")
     assert on_gpu["beside"] == "fast"
-    assert ceilings.probe_for(Matmul("100,300", "up", 1, 1, "bf16"), probes, best).config == "near"
-    assert ceilings.probe_for(CASE, probes, best).call() == 0.5  # of its dtype
+    assert ceilings.probe_for(Matmul("100,300", "up", 1, 1, "bf16"), probes, best, None).config == "near"
+    assert ceilings.probe_for(CASE, probes, best, None).call() == 0.5  # of its dtype
+
+
+def lines_of_day(dtype, flops, bytes_per_s):
+    return [
+        {"ceiling": "matmul", "dtype": dtype, "probe": "known", "value": flops},
+        {"ceiling": "read", "dtype": None, "probe": "known", "value": bytes_per_s},
+    ]
+
+
+@pytest.mark.parametrize("share_of_peak", [0.3, 0.77, 0.78, 0.8, 1.0])
+@pytest.mark.parametrize(
+    ("chip", "dtype", "m", "kind"),
+    [
+        ("H100 SXM", "bf16", 256, "read"),  # intensity 243 and 251, ridge 295
+        ("H100 SXM", "bf16", 512, "matmul"),
+        ("H200", "bf16", 256, "matmul"),  # ridge 206
+        ("H100 SXM", "fp8", 256, "read"),  # intensity 468 to 499, ridge 591
+        ("H200", "fp8", 256, "matmul"),  # ridge 412
+    ],
+)
+def test_the_datasheet_chooses_the_neighbour_whatever_the_day(chip, dtype, m, kind, share_of_peak):
+    probes = [ceilings.Probe(kind, "known", 1, float, of) for kind, of in (("matmul", dtype), ("read", None))]
+    sheet = asdict(chips.find(chip))
+    best = lines_of_day(dtype, share_of_peak * sheet["flops"][dtype], 0.93 * sheet["memory_bandwidth_bytes_per_s"])
+    for layer, tp in itertools.product(("up", "down"), (1, 8)):
+        entrant = ceilings.probe_for(Matmul("xxl", layer, tp, m, dtype), probes, best, sheet)
+        assert entrant.facts["ceiling"] == kind
+
+
+def test_without_a_datasheet_the_first_ceilings_choose_the_neighbour():
+    probes = [ceilings.Probe(kind, "known", 1, float, of) for kind, of in (("matmul", "bf16"), ("read", None))]
+    intensity = CASE.work.device_intensity
+    low, high = (lines_of_day("bf16", ridge * 1e11, 1e11) for ridge in (0.9 * intensity, 1.1 * intensity))
+    for lines, kind in ((low, "matmul"), (low + high, "matmul"), (high, "read"), (high + low, "read")):
+        assert ceilings.probe_for(CASE, probes, lines, None).facts["ceiling"] == kind
 
 
 def crash():
@@ -253,6 +291,7 @@ def test_description_has_sizes_and_no_host_name():
     assert about["chip"]
     assert about["cache_bytes"] >= 2**20
     assert about["threads"] >= 1
+    assert floor.rates(about, "fp32").flops >= 2e9 * about["affinity"]
     assert platform.node() not in str(about).split()
 
 

@@ -14,6 +14,7 @@ from roofline.analysis.fields import GROUPS
 from roofline.analysis.records import frame, records_of
 from roofline.analysis.throughput import ceilings_of
 from roofline.commands.cli import main
+from roofline.operations.matmul import Matmul
 from roofline.report import findings as findings_module
 from roofline.report import plots, tables, throughput
 from roofline.report.findings import findings
@@ -159,7 +160,7 @@ def lines_with_probe(m, times, probe_s):
 @pytest.mark.parametrize(
     ("slow_probe", "fast_contender", "ceiling", "by"),
     [
-        (600e12, 660e12, 750e12, "made up, alone"),
+        (210e12, 660e12, 750e12, "made up, alone"),
         (600e12, 800e12, 800e12, "matmul-1024x1024-up-tp1-m4096-bf16-tiled"),
         (770e12, 660e12, 770e12, "torch, beside matmul-1024x1024-up-tp1-m64-bf16"),
     ],
@@ -172,9 +173,19 @@ def test_the_matmul_ceiling_is_the_highest_rate_that_was_reached(tmp_path, slow_
     run = journal.load(save(tmp_path / "run", [*LINES[:5], *slow, *fast]))
     (matmul,) = (roof for roof in ceilings_of(run) if roof.kind == "matmul")
     assert (matmul.value, matmul.by) == (pytest.approx(ceiling), by)
-    shares = [200e12 / slow_probe, 500 / 600, fast_contender / 600e12]
-    assert [r["of_roof"] for r in records_of(run)] == pytest.approx(shares)  # of the probe in the same rounds
-    assert not any(r["above_roof"] for r in records_of(run))
+    read = 4e12 * Matmul("1024x1024", "up", 1, 64, "bf16").work.device_intensity  # 228e12, by the run's ceiling
+    shares = [200e12 / min(slow_probe, read), 500 / 600, fast_contender / 600e12]  # of the probe in the same rounds
+    assert [record["of_roof"] for record in records_of(run)] == pytest.approx(shares)
+    assert records_of(run)[0].get("roof_probe") == ("torch" if slow_probe < read else None)
+    assert not any(record["above_roof"] for record in records_of(run))
+
+
+def test_beside_a_reader_the_roof_is_no_higher_than_the_matmuls_ceiling(tmp_path):
+    work = Matmul("1024x1024", "up", 1, 4096, "bf16").work
+    lines = lines_with_probe(4096, {"cublas": work.flop / 375e12}, 1e9 / 4e12)
+    lines[0]["entrants"]["probe matmul"]["ceiling"] = "read"
+    (record,) = records_of(journal.load(save(tmp_path / "run", [*LINES[:5], *lines])))
+    assert (record["of_roof"], record.get("roof_probe")) == (pytest.approx(0.5), None)
 
 
 def memory_roofline(folder, lines):

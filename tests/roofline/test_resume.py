@@ -63,6 +63,22 @@ def test_resume_goes_on_under_the_same_conditions_only(cut_off):
     assert (again.folder / "samples.jsonl").read_text() == changed
 
 
+FASTER_MATMUL = """
+def probes(before=probes()):
+    return [dataclasses.replace(before[0], amount=1e4 * before[0].amount), *before[1:]]
+"""
+"""Below it lie all shapes."""
+
+
+@pytest.mark.parametrize(("head", "probe"), [("", "probe matmul"), (FASTER_MATMUL, "probe read")])
+def test_a_resumed_run_keeps_the_probe_of_its_first_ceilings(three_shapes, head, probe):
+    run = three_shapes(fault="numpy 128 SIGINT", processes=2, more=head)
+    again = run.go_on(more="" if head else FASTER_MATMUL)
+    assert {line["when"] for line in again.kept.ceilings} == {"start", "resume"}
+    shapes = again.kept.shapes.values()
+    assert [(shape.processes, shape.of_role("probe")) for shape in shapes] == [(2, [probe])] * 3
+
+
 def test_run_is_held_by_one_process_at_a_time(three_shapes, cut_off):
     run = cut_off.go_on("--collect-only")
     again = functools.partial(three_shapes, f"--ffn-resume={run.folder}", root=run.root)

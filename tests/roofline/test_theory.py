@@ -60,6 +60,10 @@ def machine_of(name, **more):
     return of_gpu | {"datasheet": asdict(chip)} | more
 
 
+def cpu_of(*instruction_sets):
+    return {"source": "cpu", "cache_bytes": 0, "affinity": 2, "instruction_sets": instruction_sets}
+
+
 @pytest.mark.parametrize(
     ("machine", "dtype", "m", "least_s"),
     [
@@ -71,14 +75,19 @@ def machine_of(name, **more):
         (machine_of("H100 SXM"), "fp8_block", 8192, 6.6761e-3),
         # TF32's rate, half of bf16's: sums of its products may be exact.
         (machine_of("H100 SXM"), "fp32", 8192, 26.704e-3),
-        # Four times the fastest probe: 4e12 FLOP/s.
-        ({"source": "cpu", "cache_bytes": 0}, "fp32", 8192, 3.5734),
+        # 2 * 8192 * 53248 * 16384 FLOP over 2 cores * 64 * 6 GHz, as by two units for 16 elements.
+        (cpu_of("sse2", "avx", "avx512f", "avx512_bf16"), "fp32", 8192, 18.612),
+        # Twice as many products in bf16, and none of its own in fp16.
+        (cpu_of("sse2", "avx", "avx512f", "avx512_bf16"), "bf16", 8192, 9.3060),
+        (cpu_of("sse2", "avx", "avx512f", "avx512_bf16"), "fp16", 8192, 18.612),
+        # A row is read at memory's pace, of which nothing is known.
+        (cpu_of("avx512f"), "fp32", 1, 2.2720e-3),
+        (cpu_of("avx512f", "amx_bf16"), "bf16", 8192, 1.1633),
+        (cpu_of("asimd"), "fp32", 8192, 37.224),
     ],
 )
 def test_floor_of_a_time_by_hand(machine, dtype, m, least_s):
-    lines = [("matmul", "fp32", 0.5e12), ("matmul", "fp32", 1e12), ("read", None, 1e11), ("matmul", "bf16", 9e12)]
-    ceilings = [{"ceiling": kind, "dtype": of, "value": value} for kind, of, value in lines]
-    limits = floor.rates(machine, dtype, ceilings)
+    limits = floor.rates(machine, dtype)
     assert floor.floor(Matmul("xxl", "up", 1, m, dtype).work, limits).seconds == pytest.approx(least_s, rel=1e-4)
 
 
@@ -87,11 +96,11 @@ def test_floor_of_a_time_by_hand(machine, dtype, m, least_s):
     [
         (machine_of("H200", datasheet=None), floor.NO_DATASHEET),
         (machine_of("H200", max_sm_clock_mhz=None), floor.NO_CLOCK),
-        ({"source": "cpu", "cache_bytes": 0}, floor.NO_PROBE),
+        (cpu_of(), floor.NO_INSTRUCTIONS),
     ],
 )
 def test_a_floor_that_nobody_knows_says_why(machine, why):
-    assert floor.rates(machine, "fp32", []) == why
+    assert floor.rates(machine, "fp32") == why
 
 
 def test_an_sm_does_in_a_cycle_what_the_datasheet_says_at_a_boost_clock():
