@@ -7,7 +7,7 @@ from copy import deepcopy
 import pytest
 import triton
 
-from kernels import loops
+from kernels.bench import loops
 from kernels.inspect import Job
 from kernels.tiles import Config, triton_release
 
