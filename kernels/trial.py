@@ -25,7 +25,7 @@ import os
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -242,12 +242,14 @@ def entry(best: Job, case: Matmul, mma: str, measured: dict) -> dict:
     }
 
 
-def sound_among(plans: dict[Matmul, dict[Job, float]], chip: Chip, inspected: Inspected) -> dict[Job, str]:
+def sound_among(
+    plans: dict[Matmul, dict[Job, float]], chip: Chip, inspected: Inspected, *, anew: bool
+) -> dict[Job, str]:
     """{job: the instruction that it compiles to}, of those of the plans that have no problems: the others are named.
-    What is in the list `inspected` is not compiled again, and what was not is added to it."""
+    What is in the list `inspected` is inspected again `anew` alone; what comes out is added to it."""
     if inspected.is_stale:
         print(f"{inspected.path} is of another Triton or of other source files: all is inspected here")
-    todo = [(job, case) for case, plan in plans.items() for job in plan if job not in inspected]
+    todo = [(job, case) for case, plan in plans.items() for job in plan if anew or job not in inspected]
     if todo:
         for finding in inspect_launches(todo, chip).values():
             inspected.add(finding)
@@ -262,17 +264,16 @@ def sound_among(plans: dict[Matmul, dict[Job, float]], chip: Chip, inspected: In
 
 def conduct(
     experiment: Experiment,
+    plans: dict[Matmul, dict[Job, float]],
+    sound: dict[Job, str],
     options: Options,
-    gpu: GpuSpec,
     deadline: float,
     path: Path | None,
-    sound_of: Callable[[dict], dict[Job, str]],
+    sms: int,
 ) -> None:
-    """Try an experiment on the shapes of `options` until `deadline`, those first that the model expects most from. Only
-    what `sound_of` has of the plans is tried. Entries go to `path` as they come; without one nothing is timed."""
+    """Try what is `sound` of the plans until `deadline`, those shapes first that the model expects most from. Entries,
+    for a chip of so many SMs, go to `path` as they come; without one nothing is timed."""
     entries = []
-    plans = {case: candidates(experiment, case, gpu) for case in sweep(options)}
-    sound = sound_of(plans)
     gains = {}
     for case, plan in plans.items():
         now_s, *_ = plan.values()
@@ -299,7 +300,7 @@ def conduct(
             calls[f"{name} {cache}"].append((case.k, time_s))
         best, ratio = fastest(times, now) if now in times else (now, 1.0)
         if ratio > MARGIN and not experiment.shapes:
-            measured = {"sms": gpu.sms, "ratio": round(ratio, 4), "over": str(now), "tried": len(tried) - 1}
+            measured = {"sms": sms, "ratio": round(ratio, 4), "over": str(now), "tried": len(tried) - 1}
             entries.append(json.dumps(entry(best, case, sound[best], measured)))
             path.write_text("[\n" + ",\n".join(entries) + "\n]\n", encoding="utf-8")
     if experiment.shapes:
@@ -350,14 +351,9 @@ def main(arguments: list[str] | None = None) -> int:
     shapes = tuple(options.shapes or experiment.shapes)
     cases = Options("cuda", True, "xxl", LAYERS, tuple(experiment.tokens), (1, 8), ("bf16",), shapes=shapes)
     try:
-        conduct(
-            experiment,
-            cases,
-            gpu,
-            began + 60 * options.minutes,
-            path,
-            partial(sound_among, chip=chip, inspected=inspected),
-        )
+        plans = {case: candidates(experiment, case, gpu) for case in sweep(cases)}
+        sound = sound_among(plans, chip, inspected, anew=options.dry)
+        conduct(experiment, plans, sound, cases, began + 60 * options.minutes, path, gpu.sms)
     except ValueError as error:
         command.error(str(error))
     if options.dry and options.inspected:

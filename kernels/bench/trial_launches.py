@@ -8,6 +8,7 @@ the very binaries that run on the card, and a list of what is sound can go along
 import json
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import triton
 
 from kernels.contract import KernelLaunch
 from kernels.inspect import Finding, Job, inspect
+from kernels.machine.compile import compile_for
 from kernels.registry import CONTENDERS
 from kernels.tiles import DTYPES
 from roofline.operations.matmul import Matmul
@@ -23,6 +25,9 @@ from roofline.store.source_files import hash_of_files
 from roofline.theory.chips import Chip
 
 ROOT = Path(__file__).parents[2]
+
+finding_of: dict[str, Finding] = {}
+"""{key of a binary: what it was found to be} in this process."""
 
 
 def inspect_launches(todo: Iterable[tuple[Job, Matmul]], chip: Chip) -> dict[Job, Finding]:
@@ -54,12 +59,19 @@ def launch_of(job: Job, case: Matmul) -> KernelLaunch:
 
 
 def inspect_launch(job: Job, case: Matmul) -> Finding:
-    """Compile and inspect the launch of `job` on a case, in a process that stands in for a chip."""
+    """Compile and inspect the launch of `job` on a case, in a process that stands in for a chip. Launches of one binary
+    are inspected once."""
     try:
         launch = launch_of(job, case)
     except (TypeError, ValueError) as error:
         return Finding(job, None, [str(error)])
-    return inspect(job, launch)
+    try:
+        key = compile_for(job.target, launch).hash
+    except Exception:  # of Triton: it becomes a finding
+        return inspect(job, launch)
+    if key not in finding_of:
+        finding_of[key] = inspect(job, launch)
+    return replace(finding_of[key], job=job)
 
 
 class Inspected:
