@@ -233,7 +233,7 @@ def with_palette(image: Image.Image) -> Image.Image:
     colours = numpy.array([colour for _, colour in counted])
     chosen = image.quantize(256 - COMMONEST, Image.Quantize.MAXCOVERAGE)
     palette = numpy.concatenate([colours[:COMMONEST], numpy.reshape(chosen.getpalette(), (-1, 3))])
-    distances = ((colours[:, None] - palette) ** 2).sum(axis=2)
+    distances = (palette**2).sum(axis=1) - 2 * colours @ palette.T  # squared, less that of the colour to black
     nearest = numpy.zeros((256, 256, 256), numpy.uint8)  # place in the palette, by red, green and blue
     nearest[tuple(colours.T)] = distances.argmin(axis=1)
     red, green, blue = numpy.moveaxis(numpy.asarray(image), 2, 0)
