@@ -6,7 +6,8 @@
 # make pack     what `make gpu` needs on a machine without a network: a stripped Triton and its compile cache, at most 60 MB
 # SYSTEM=1 takes python3 as it is, where nothing of ours can be installed:  make gpu SYSTEM=1 PYTHON=/opt/conda/bin/python3
 # make reference RUN=FOLDER   copy a run to results/reference and renew the tables of results/README.md
-# make reports  draw the reports of results/reference again in their places, and renew the tables that show them
+# make reports  write report.md of each run of results/reference again, draw README's pictures, or those of RUN=FOLDER too,
+#               and renew the tables that show them
 # TORCH_INDEX=URL takes torch from that index: an NVIDIA driver below 580 needs https://download.pytorch.org/whl/cu126
 # ARGS goes to pytest:  make bench ARGS="tests/benchmarks/test_matmul.py --ffn-tokens 1,4096"
 
@@ -48,7 +49,7 @@ reference: $(ENV)
 	$(PY) -m results.references $(RUN)
 
 reports: $(ENV)
-	$(PY) -m results.references --reports
+	$(PY) -m results.references --reports $(RUN)
 
 test: $(ENV)
 	$(PY) -m pytest -n 4 --dist worksteal $(ARGS)

@@ -2,11 +2,13 @@
 README.md and results/README.md.
 
     make reference RUN="FOLDER SECOND"    adds two runs of a GPU that agree; of a CPU one may be added
-    make reports                 draws the report of each again, in its place, as after a change of a column
+    make reports                 writes report.md of each again, in its place, as after a change of a column, and draws
+                                 the pictures of a run of which README shows one
+    make reports RUN=FOLDER      and those of FOLDER, whose name is enough
 """
 
-import gzip
 import itertools
+import lzma
 import platform
 import re
 import shutil
@@ -21,7 +23,7 @@ from roofline.analysis.verdicts import FASTER, SLOWER
 from roofline.operations.format import rate_text
 from roofline.report import tables
 from roofline.report.throughput import beside_baseline
-from roofline.report.write import write
+from roofline.report.write import markdown, sections, write
 from roofline.store import journal
 from roofline.store.conditions import differences, slug
 from roofline.store.run import Run
@@ -32,10 +34,11 @@ INTO = Path("results/reference")
 TABLE_START, TABLE_END = "<!-- table -->", "<!-- /table -->"
 """In README.md: between them stands a table of the report of the run that it names."""
 TABLE_OF = re.compile(r"The run is\s+\[([\w-]+)\]")
+PICTURE_OF = re.compile(r"\(results/reference/([\w-]+)/\w+\.png\)")
 FIRST_ROW = "| M | dtype | shapes |"
 START, END = "<!-- made by `make reference` -->", "<!-- end of what `make reference` made -->"
-KEPT = (f"{journal.NAME}*", "report.md", "benchmark.json", "*.png")
-"""What is committed of a run; the rest is drawn again from its journal."""
+KEPT = ("report.md", "*.png")
+"""What is committed of a run beside its journal; the rest is drawn again from that."""
 REPEATED_SINCE = 6
 """The method from which on a GPU's matmuls are measured twice."""
 PRIVATE = re.compile(r"/home/\w+|/Users/\w+|/root\b|\"node\"")
@@ -43,8 +46,8 @@ PRIVATE = re.compile(r"/home/\w+|/Users/\w+|/root\b|\"node\"")
 
 
 def add(folder: Path, into: Path) -> Path:
-    """Copy the journal, report.md, benchmark.json and the PNGs of the run `folder` to `into/<chip>-<date>`, with `-2`
-    and so on where that is taken, and pack the journal.
+    """Copy report.md and the PNGs of the run `folder` to `into/<chip>-<date>`, with `-2` and so on where that is taken,
+    and pack its journal there.
 
     Raises ValueError for a run that was cut off or has gaps, that is not from a clean commit, whose files are not those
     of its commit, or that holds a host's name or a path.
@@ -68,8 +71,7 @@ def add(folder: Path, into: Path) -> Path:
     target.mkdir()
     for path in (path for pattern in KEPT for path in folder.glob(pattern)):
         shutil.copy(path, target)
-    if (target / journal.NAME).exists():
-        pack(target)
+    pack(folder, target)
     return target
 
 
@@ -92,12 +94,16 @@ def require_repeated(folder: Path, others: list[Path]) -> None:
     raise ValueError(f"{folder} is one run of a GPU, which is no reference: {'; '.join(reasons)}")
 
 
-def pack(folder: Path) -> None:
-    """Pack the journal in `folder`. The same journal gives the same bytes."""
-    path = folder / journal.NAME
-    with (folder / journal.PACKED).open("wb") as file, gzip.GzipFile("", "wb", fileobj=file, mtime=0) as packed:
-        packed.write(path.read_bytes())
-    path.unlink()
+def pack(folder: Path, target: Path) -> None:
+    """Pack the journal of the run `folder` into the folder `target`. The same journal gives the same bytes."""
+    packed = lzma.compress(_content(journal.find(folder)), preset=9 | lzma.PRESET_EXTREME)
+    (target / journal.PACKED).write_bytes(packed)
+
+
+def _content(path: Path) -> bytes:
+    """What is in a file of a run's folder; of a packed journal what was packed."""
+    with journal.OPENERS.get(path.name, open)(path, "rb") as file:
+        return file.read()
 
 
 def _require_files_of_commit(folder: Path, run: Run, root: Path) -> None:
@@ -125,12 +131,31 @@ def hash_of_commit(root: Path, commit: str) -> str:
     return hash_of_blobs(blobs)
 
 
-def redraw(folder: Path) -> None:
-    """Draw the report of a reference run again, from its journal. It keeps the pictures that it had, and no others."""
-    pictures = {path.name for path in folder.glob("*.png")}
-    for path in write(folder):
-        if path.name != "report.md" and path.name not in pictures:
-            path.unlink()
+def renew_report(folder: Path, draws: bool) -> None:
+    """Write report.md of a reference run again, from its journal; where it `draws`, its pictures too. It keeps those
+    that it had, and no others."""
+    run = journal.load(folder)
+    pictures = {path.stem for path in folder.glob("*.png")}
+    if draws:
+        for path in write(folder, run):
+            if path.suffix != ".png" or path.stem not in pictures:
+                path.unlink()
+    text = markdown(run, sections(run, frame(run), pictures))
+    (folder / "report.md").write_text(text, encoding="utf-8")
+
+
+def renew_reports(into: Path, chosen: list[str]) -> None:
+    """Write report.md of each run in `into` again. Pictures are drawn of those runs of which README.md shows one, and
+    of those `chosen`: a picture that is drawn anew is in every clone, for good."""
+    readme = into.parents[1] / "README.md"
+    folders = {path.name: path for path in sorted(into.iterdir()) if journal.find(path)}
+    if unknown := {Path(name).name for name in chosen} - folders.keys():
+        raise ValueError(f"{sorted(unknown)} are no runs in {into}: give some of {', '.join(folders)}")
+    drawn = {*PICTURE_OF.findall(readme.read_text(encoding="utf-8")), *(Path(name).name for name in chosen)}
+    for name, folder in folders.items():
+        renew_report(folder, draws=name in drawn)
+        print(folder)
+    renew_readme(readme, into)
 
 
 def renew_readme(readme: Path, into: Path) -> None:
@@ -153,8 +178,7 @@ def private(folder: Path) -> list[str]:
     host = platform.node()
     secrets = []
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        content = b"" if path.suffix == ".png" else path.read_bytes()
-        text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8", errors="ignore")
+        text = "" if path.suffix == ".png" else _content(path).decode("utf-8", errors="ignore")
         match = PRIVATE.search(text)
         if match:
             secrets.append(f"{path.name} holds {match[0]!r}")
@@ -224,16 +248,13 @@ def _row(folder: Path, run: Run) -> dict[str, str]:
 
 
 def main(arguments: list[str], into: Path = INTO) -> int:
-    """Add the runs that are named, or with --reports draw those that are there again, and renew the tables. Returns the
-    exit code (0 done, 2 refused)."""
+    """Add the runs that are named, or with --reports renew the reports of those that are there, and renew the tables.
+    Returns the exit code (0 done, 2 refused)."""
     try:
         if not into.is_dir():
             raise ValueError(f"there is no folder {into}: call this from the checkout")
-        if arguments == ["--reports"]:
-            for folder in sorted(path for path in into.iterdir() if journal.find(path)):
-                redraw(folder)
-                print(folder)
-            renew_readme(into.parents[1] / "README.md", into)
+        if arguments[:1] == ["--reports"]:
+            renew_reports(into, arguments[1:])
             arguments = []
         given, kept = [Path(folder) for folder in arguments], [path for path in into.iterdir() if journal.find(path)]
         for folder in given:

@@ -23,7 +23,7 @@ from roofline.pytest_plugin import selection
 from roofline.pytest_plugin.narrator import REDRAW, Narrator, end_unread
 from roofline.pytest_plugin.replay import Nowhere
 from roofline.pytest_plugin.state import State, of_command_line
-from roofline.report import compare
+from roofline.report import compare, saved
 from roofline.store import conditions, journal, temporary
 from roofline.store.lines import plain
 from roofline.store.outcome import FAILED, SKIPPED
@@ -375,17 +375,13 @@ def ffn_benchmark(request, benchmark):
 
 
 def pytest_benchmark_update_machine_info(config, machine_info):
-    """Say what the machine is as the journal does, without the host's name and that of a kernel built for its owner.
-
-    What was measured of it is left out: by that no two runs would be of the same."""
+    """Say what the machine is as the journal does, without the host's name and that of a kernel built for its owner."""
     machine_info.clear()
     state = config.stash[STATE]
     if state.run:
-        machine_info.update(state.run.metadata["machine"])
+        machine_info.update(saved.machine_info(state.run.metadata["machine"]))
     elif state.options.timed:  # --benchmark-compare asks before there is a run
-        machine_info.update(machine.describe(state.options.device))
-    for measured in ("empty_call_s", "idle_power_w"):
-        machine_info.pop(measured, None)
+        machine_info.update(saved.machine_info(machine.describe(state.options.device)))
 
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)

@@ -10,6 +10,7 @@ from contextlib import nullcontext
 import pytest
 
 from roofline.analysis.records import records_of
+from roofline.report import saved
 from roofline.report.write import terminal, write
 from roofline.supervise.signals import ways_on
 from roofline.worker import device_errors
@@ -117,15 +118,14 @@ class Narrator:
             self._draw(session)
 
     def _save(self, session) -> None:
-        path = self._state.folder / "benchmark.json"
+        path = self._state.folder / saved.NAME
         if not self._saved and path.exists():  # of a run that was gone on with
             return
-        empty = {"machine_info": self._state.run.metadata["machine"], "benchmarks": []}
-        saved = self._saved or empty | self._outcomes()
+        content = self._saved or saved.beside_rows(self._state.run) | {"benchmarks": []}
         try:
-            path.write_text(json.dumps(saved, indent=4, default=str), encoding="utf-8")
+            path.write_text(json.dumps(content, indent=4, default=str), encoding="utf-8")
         except OSError as error:
-            self._state.problems.append(f"benchmark.json could not be written ({error})")
+            self._state.problems.append(f"{saved.NAME} could not be written ({error})")
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
 
     def _draw(self, session) -> None:
@@ -164,15 +164,10 @@ class Narrator:
             case = parameters.get("shape"), parameters.get("contender")
             if case in records:
                 entry["extra_info"] = records[case]
-        output_json |= self._outcomes()
+        output_json |= saved.beside_rows(run)
         if run.void:
             output_json["benchmarks"] = []
         self._saved = output_json
-
-    def _outcomes(self) -> dict:
-        """What the JSON has beside rows."""
-        run = self._state.run
-        return {"not_measured": [outcome.entry for outcome in run.missing], "ceilings": run.ceilings}
 
     def pytest_sessionstart(self):
         if reporter := self._config.pluginmanager.get_plugin("terminalreporter"):

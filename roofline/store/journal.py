@@ -12,6 +12,7 @@ import fcntl
 import gzip
 import itertools
 import json
+import lzma
 import os
 import re
 import zlib
@@ -26,8 +27,11 @@ from roofline.store.run import Run
 SCHEMA = 8
 
 NAME = "samples.jsonl"
-PACKED = f"{NAME}.gz"
-"""A run that was committed has its journal packed by gzip."""
+PACKED = f"{NAME}.xz"
+"""A run that was committed has its journal packed."""
+
+OPENERS = {NAME: open, PACKED: lzma.open, f"{NAME}.gz": gzip.open}
+"""What opens a journal of that name. Until 2026-11-29 one was packed by gzip."""
 
 ROOM_BYTES = 32 * 2**20
 """Must be free before a run begins. A default run writes 6 MB; the rest is for reports and longer plans."""
@@ -66,8 +70,10 @@ class Journal:
 
     def __init__(self, folder: Path):
         folder.mkdir(parents=True, exist_ok=True)
-        if (folder / PACKED).exists():
-            raise OSError(errno.EPERM, f"its {PACKED} is packed; unpack it with gunzip to go on with it")
+        journal = find(folder)
+        if journal and journal.name != NAME:
+            tool = "gunzip" if journal.suffix == ".gz" else "unxz"
+            raise OSError(errno.EPERM, f"its {journal.name} is packed; unpack it with {tool} to go on with it")
         _require_room(folder)
         self._path = path = folder / NAME
         text = path.read_bytes() if path.exists() else b""
@@ -154,7 +160,7 @@ def _require_room(folder: Path) -> None:
 
 def find(folder: Path) -> Path | None:
     """The journal in `folder`, packed or not."""
-    for name in (NAME, PACKED):
+    for name in OPENERS:
         if (folder / name).is_file():
             return folder / name
     return None
@@ -164,7 +170,7 @@ def _texts(path: Path) -> Iterator[str]:
     """Yield whole lines of a journal. Raises ValueError where it is no text, or larger than a journal may be."""
     size = 0
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        with OPENERS[path.name](path, "rb") as file:
             while line := file.readline(LONGEST_LINE_BYTES):
                 size += len(line)
                 if size > MOST_BYTES or len(line) == LONGEST_LINE_BYTES:
@@ -174,8 +180,8 @@ def _texts(path: Path) -> Iterator[str]:
                     yield line[:-1].removesuffix(b"\r").decode("utf-8")
     except UnicodeDecodeError:
         raise ValueError(f"{path} is no journal: it is not text in UTF-8") from None
-    except (EOFError, gzip.BadGzipFile, zlib.error):
-        raise ValueError(f"{path} is no journal: it is damaged, or not packed by gzip") from None
+    except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError):
+        raise ValueError(f"{path} is no journal: it is damaged, or not packed as its name says") from None
 
 
 def load(folder: Path, kind: type[Run] = Run) -> Run:
@@ -206,7 +212,7 @@ def load(folder: Path, kind: type[Run] = Run) -> Run:
 
 
 def _path_of(folder: Path) -> Path:
-    path = folder if folder.name in (NAME, PACKED) else find(folder)
+    path = folder if folder.name in OPENERS else find(folder)
     if path is None or not path.is_file():
         raise ValueError(f"{folder} is no run folder: it has no {NAME}; give one of results/local or results/reference")
     for entry in path.parent.iterdir():

@@ -10,16 +10,19 @@ from html.parser import HTMLParser
 from xml.etree import ElementTree
 
 import matplotlib
+import numpy
 import pandas
 import pytest
 from made_up_gathers import HERE, NAMES, SWEEP, gather_matmul, gathering
 from made_up_run import END, HEAD, LINES, save
+from PIL import Image
 
 from results import references
 from roofline.commands import cli
 from roofline.commands.cli import main
 from roofline.operations.options import wires_of
 from roofline.report import tables
+from roofline.report.plots import theme
 from roofline.report.write import write
 from roofline.store import journal
 from roofline.store.lines import LONGEST_TEXT, plain
@@ -68,8 +71,21 @@ def test_files_of_a_report_are_all_in_the_folder_and_their_text_commands_no_term
     figures = {f"{name}.{ending}" for name in FIGURES for ending in ("svg", "png")}
     assert {path.name for path in folder.iterdir()} == {"samples.jsonl", "report.md", "report.html"} | figures
     for path in folder.iterdir():
+        if path.suffix == ".png":
+            assert Image.open(path).mode == "P", path.name
         if path.suffix in (".md", ".html", ".svg"):
             assert all(c.isprintable() or c == "\n" for c in path.read_text(encoding="utf-8")), path.name
+
+
+def test_areas_keep_their_colours_in_a_palette_and_others_are_near():
+    down, right = numpy.mgrid[0:256, 0:256]
+    pixels = numpy.stack([down, right, (down + right) // 2], axis=2).astype("uint8")  # 65,536 colours
+    pixels[:40, :40] = grey = 0xF2, 0xF2, 0xF2
+    pixels[200:240, 9:19] = orange = 0xD5, 0x5E, 0
+    drawn = numpy.asarray(theme.with_palette(Image.fromarray(pixels)).convert("RGB"))
+    assert (drawn[:40, :40] == grey).all()
+    assert (drawn[200:240, 9:19] == orange).all()
+    assert 0 < abs(drawn.astype(int) - pixels).max() < 48
 
 
 @pytest.mark.slow
