@@ -17,6 +17,7 @@ from typing import NamedTuple
 from pandas import DataFrame, Series
 
 import roofline
+from results import rule
 from roofline.analysis.changes import spread_of, values_of
 from roofline.analysis.comparison import compare
 from roofline.analysis.overlap import LOST, unsplit_times_s
@@ -139,6 +140,15 @@ def at_256(run: AnalysedRun) -> dict:
     return figures | {"intensity": rows["device_intensity"].max()}
 
 
+def by_rule(run: AnalysedRun) -> dict:
+    """The mean ratio, by M, of what `kernels.matmul` takes by the rule of the run's commit; on how many shapes a trial
+    had chosen the tile."""
+    rule.apply(run)
+    ratios = roofline.by_tokens(run).set_index("m")["dispatched_ratio"]
+    figures = {f"m{m}": ratio for m, ratio in ratios.items()}
+    return figures | {"tuned": run.frame()["tuned"].eq(True).sum(), "shapes": len(run.shapes)}
+
+
 def at_8192(run: AnalysedRun) -> dict:
     """The mean ratio of `persistent`, which cuts no wave."""
     rows = run.frame().query("m == 8192 and contender == 'persistent'")
@@ -246,6 +256,13 @@ CLAIMS = [
         "{warpgroup_down_8:.3f} (`down`), at tp {tp_of_matmul} beside the matmul as a probe, at tp {tp_of_reader} "
         "beside the reader",
     ),
+    Claim(
+        README,
+        by_rule,
+        (MATMULS,),
+        "takes by rule what has {m16:.3f} at M = 16, {m64:.3f} at 64 and {m8192:.3f} at 8192",
+    ),
+    Claim(README, by_rule, (MATMULS,), "For {tuned} of the {shapes} shapes a trial of these very shapes had chosen"),
     Claim(README, verdicts, (MATMULS, AGAIN), "Of {cases} cases"),
     Claim(README, verdicts, (MATMULS, AGAIN), "all are UNDECIDED, and {again} are cuBLAS itself"),
     Claim(README, spread_between, (MATMULS, AGAIN), "A ratio varies by {sd:.1%} (sd) within a visit"),

@@ -69,12 +69,19 @@ def rule_of(run: Run) -> Rule:
 
 
 def load(folder: Path) -> Run:
-    """The run in `folder`, whose matmuls also have the facts `dispatched` and, of each contender, `tuned`. Raises
-    ValueError for a run that has no matmuls in bf16 on a GPU, and for one of another commit."""
+    """The run in `folder`, whose matmuls also have what the rule says. Raises ValueError as `apply` does."""
     run = roofline.load(folder)
+    apply(run)
+    return run
+
+
+def apply(run: Run) -> None:
+    """Give the matmuls of `run` the facts `dispatched` and, of each contender, `tuned`. Raises ValueError for a run
+    that has no matmuls in bf16 on a GPU, and for one of another commit."""
     matmuls = [shape for shape in run.shapes.values() if (shape.op, shape.dtype) == ("matmul", "bf16")]
     if not matmuls or run.metadata["machine"]["source"] != "gpu":
-        raise ValueError(f"{folder} has no matmuls in bf16 on a GPU: kernels.matmul has no rule to be shown there")
+        title = run.metadata["title"]
+        raise ValueError(f"{title}: it has no matmuls in bf16 on a GPU, for which kernels.matmul has no rule here")
     rule = rule_of(run)
     for shape in matmuls:
         m = shape.params["m"]
@@ -82,7 +89,6 @@ def load(folder: Path) -> Run:
         for name, entrant in shape.entrants.items():
             entrant["tuned"] = (name, m, shape.get("n"), shape.get("k")) in rule.tuned
     run.derived.clear()
-    return run
 
 
 def main(folders: list[str]) -> int:
