@@ -193,7 +193,7 @@ from roofline.commands.cli import main
 for figures in (plots.FIGURES, plots.OF_RUN):
     figures |= dict.fromkeys(figures, lambda about: None)
 for words in (["--version"], ["account"], ["csv", run], ["compare", run, run], ["report", run], ["counters", run],
-              ["csv", run + "/nothing"], ["clocks", run], ["report", run + "/nothing"], ["nonsense"]):
+              ["csv", run + "/nothing"], ["report", run + "/nothing"], ["nonsense"]):
     try:
         code = main(words)
     except SystemExit as stop:
