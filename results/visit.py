@@ -132,7 +132,7 @@ STEPS = (
     Step("synccheck", 40, 120, f"{SANITIZER} synccheck {MACHINE} --gpu --only bf16 --seeds 1"),
     Step("pcie", 30, 90, selects="test_all_gather_matmul and pcie", archive="links", needs="links"),
     Step("movers", 150, 240, selects=BY_TURNS, options=MOVERS, archive="movers", needs="links"),
-    Step("clocks", 25, 60, "python -m roofline clocks", archive="default", counts="matmuls"),
+    Step("clocks", 25, 60, f"{GPU_TESTS} -s tests/roofline/test_clocks.py"),
     Step("trial", 240, 300, f"{TRIAL} warpgroup --minutes 4"),
     Step("trial-fixed", 60, 120, f"{TRIAL} fixed --minutes 1"),
     Step("kernels", 120, 600, f"{GPU_TESTS} tests/kernels tests/benchmarks tests/roofline/test_faults.py"),

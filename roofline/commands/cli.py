@@ -39,34 +39,27 @@ def main(arguments: list[str] | None = None) -> int:
     command.add_argument("--by-tokens", action="store_true", help="a row for each M and dtype, the means over shapes")
     command.set_defaults(run=_csv)
 
-    for name, text in (
-        ("counters", "what a call moves, counted by Nsight Compute, into a run's journal"),
-        ("clocks", "kernels by our clock, by Triton's do_bench and by CUPTI"),
-    ):
-        command = commands.add_parser(name, help=text)
-        command.add_argument("folder", metavar="RUN", type=Path, help="a run of this machine's GPU")
-        command.add_argument(
-            "cases",
-            metavar="CASE",
-            nargs="*",
-            help="an id, as `roofline csv` prints it, or its beginning (default: 8 of the matmuls, of all intensities)",
-        )
-        command.add_argument(
-            "--contender",
-            metavar="FILE::NAME",
-            action="append",
-            default=[],
-            help="a contender of the run to execute, too",
-        )
-        command.set_defaults(run=_by_module)
+    command = commands.add_parser("counters", help="what a call moves, counted by Nsight Compute, into a run's journal")
+    command.add_argument("folder", metavar="RUN", type=Path, help="a run of this machine's GPU")
+    command.add_argument(
+        "cases",
+        metavar="CASE",
+        nargs="*",
+        help="an id, as `roofline csv` prints it, or its beginning (default: 8 of the matmuls, of all intensities)",
+    )
+    command.add_argument(
+        "--contender",
+        metavar="FILE::NAME",
+        action="append",
+        default=[],
+        help="a contender of the run to execute, too",
+    )
+    command.set_defaults(run=_by_module)
 
     account.add_command(commands)
 
-    for name, text in (
-        ("operations", "what can be measured: cases, contenders, files, fields, figures"),
-        ("doctor", "what this machine lacks for a whole benchmark run, and the way out"),
-    ):
-        commands.add_parser(name, help=text).set_defaults(run=_by_module)
+    command = commands.add_parser("doctor", help="what this machine lacks for a whole benchmark run, and the way out")
+    command.set_defaults(run=_by_module)
 
     words = sys.argv[1:] if arguments is None else [*arguments]
     options = parser.parse_args(words[:1] if words[:1] == ["bench"] else words)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import select
 import sys
 import time
 from contextlib import nullcontext
@@ -20,8 +19,6 @@ REDRAW = "python3 -m roofline report"
 LOGGED_S = 10.0
 """Between two lines of progress in a log. A terminal rewrites the line each time."""
 
-TERMINAL, ANSWER_S = "/dev/tty", 60.0
-"""Where a person answers, and how long a question waits for that."""
 BAR = 20
 """Characters of it."""
 SERVICES = ("CI", "BUILD_NUMBER")
@@ -51,7 +48,7 @@ class Narrator:
     """Says what the run does while it goes on, completes pytest-benchmark's JSON, draws the report and sums up. Notes
     what interrupted the run.
 
-    `state` is the plugin's: `run`, `folder`, `signals`, and the `problems` and `interrupted` that are noted here.
+    `state` is the plugin's: `run`, `folder`, and the `problems` and `interrupted` that are noted here.
     """
 
     def __init__(self, config, state):
@@ -76,21 +73,6 @@ class Narrator:
         if live or now - self._logged_s >= LOGGED_S:
             self._logged_s = now
             self._write(text, live)
-
-    def confirms(self, question: str) -> bool:
-        """Whether a person at the terminal answers yes within `ANSWER_S`, before a signal comes. A log has nobody."""
-        if not self._is_watched():
-            return False
-        self.say(f"{question} [y/N]")
-        deadline = time.monotonic() + ANSWER_S
-        try:
-            with open(TERMINAL) as terminal:  # pytest keeps stdin from tests
-                while time.monotonic() < deadline and not self._state.signals:
-                    if select.select([terminal], [], [], 0.5)[0]:
-                        return terminal.readline().strip().lower() in ("y", "yes")
-        except OSError:  # no terminal is ours
-            pass
-        return False
 
     def _is_watched(self) -> bool:
         """Whether a person may look on, at a terminal that rewrites the line of progress. A log keeps all lines."""

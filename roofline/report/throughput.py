@@ -10,7 +10,6 @@ from roofline.analysis.fields import FIELDS, GROUPS
 from roofline.analysis.tokens import LIBRARY, beside_baseline, by_tokens, libraries_of
 from roofline.analysis.verdicts import VERDICTS
 from roofline.operations.format import (
-    error_text,
     flops_text,
     mean_text,
     number_text,
@@ -175,16 +174,6 @@ def memory(run: Run, frame: DataFrame) -> Section:
             _, _, needs = missing.reason.partition(": ")
             lines.append(f"{missing.case}: {needs}")
     return declared("memory", frame, lines)
-
-
-def clocks(frame: DataFrame) -> Section:
-    """The section of the same kernels by several clocks. Its lines say how far apart they are."""
-    lines = []
-    for name in ("do_bench", "cupti"):
-        off = (frame[f"{name}_s"] / frame["clock_s"] - 1).abs().dropna()
-        if len(off):
-            lines.append(f"{name}: {error_text(off.median())} from ours in the median, at most {error_text(off.max())}")
-    return declared("clocks", frame, lines)
 
 
 def counted(frame: DataFrame) -> Section:

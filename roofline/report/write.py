@@ -103,7 +103,6 @@ def body(run: Run, cases: DataFrame) -> list[Section]:
         declared("steps", cases),
         throughput.memory(run, cases),
         throughput.steady(cases),
-        throughput.clocks(cases),
         throughput.counted(cases),
     ):
         if len(section.table):

@@ -43,7 +43,7 @@ class Supervisor:
         self.end_reason = ""
         """Why nothing more can be measured, if that is so."""
         self.narrator = None
-        """Shows how far the run is (`progress`), says and asks something (`say`, `confirms`), where a run is timed."""
+        """Shows how far the run is (`progress`), says something (`say`), where a run is timed."""
         self._is_gone_on = False
         """Whether decisions were waited for, or given up, when the time of the plan was over."""
         self.baseline_call_s: dict[str, float] = {}
@@ -157,15 +157,12 @@ class Supervisor:
                 self.add(_pass_line(shape, stopped_by="time"))
 
     def _is_given_up(self, shapes: list[Shape]) -> bool:
-        """Whether no decision on `shapes` is waited for: something disturbs them when the time of the plan is over, and
-        nobody at a terminal wants to go on."""
+        """Whether no decision on `shapes` is waited for: something disturbs them when the time of the plan is over."""
         disturbance = "" if self._is_gone_on else findings.disturbance(shapes)
         self._is_gone_on = True
         if not disturbance:
             return False
         words = f"{len(shapes)} of {len(self.planned)} shapes are undecided after the time of the plan: {disturbance}"
-        if self.narrator.confirms(f"{words}. Go on, for up to twice that time?"):
-            return False
         reason = f"{words}. They were given up; end what disturbs, and measure again."
         self.narrator.say(reason)
         self.note("decisions", reason)

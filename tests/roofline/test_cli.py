@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import pytest
 
 from kernels.registry import CONTENDERS
-from roofline.operations import OPERATIONS
 from roofline.theory.arms import ARMS, PERSISTENT
 
 ROOT = Path(__file__).parents[2]
@@ -68,17 +67,3 @@ def test_page_describes_every_arm_and_every_contender():
         described.setdefault(table.split("|")[1].strip(), set()).update(re.findall(r"`(\w+)`", " ".join(firsts)))
     assert described["arm"] == {*ARMS, f"ARM{PERSISTENT}"}
     assert {*CONTENDERS} <= described["contender"]
-
-
-def test_operations_are_listed_with_their_arms_and_files_without_torch():
-    code = "import sys; from roofline.commands.cli import main; main(['operations']); sys.exit('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT)
-    words = re.findall(r"[^\s,]+", done.stdout)
-    examples = [operation.example for operation in OPERATIONS.values()]
-    assert {*OPERATIONS, *ARMS, *CONTENDERS, *examples} <= {*words}
-    files = {word for word in words if word.endswith(".py")}
-    assert {file for file in files if not (ROOT / file).exists()} == set()
-    assert {
-        f"{start}{name}.py" for name in OPERATIONS for start in ("roofline/operations/", "tests/benchmarks/test_")
-    } <= files
-    assert {"kernels/registry.py", "collectives/ffn.py", "collectives/bench/ffn.py"} <= files

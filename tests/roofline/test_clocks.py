@@ -2,18 +2,32 @@
 
 import gc
 import hashlib
+import math
 import os
 import sys
 import threading
 import time
 import types
+from collections import Counter
+from statistics import median
 
 import pytest
+import torch
 from fake_devices import Gated
 
-from roofline.worker import call_costs, clocks
+import kernels
+from kernels.bench.instruments import Instruments
+from roofline.operations.format import time_text
+from roofline.store.stats import time_of
+from roofline.worker import call_costs, clocks, launches, runner
 from roofline.worker.clocks import CoreTimes
 from roofline.worker.rounds import Rounds, StopRule, take_turns
+
+TRACED = 15
+"""Calls that the profiler sees at a time."""
+WITHIN = 0.05
+"""So far from ours do_bench and CUPTI may be. What do_bench leaves in the L2 cache, 50 MB that the card writes back
+while a call runs, takes 2.5 % of the copy below."""
 
 
 def test_cuda_clock_drops_samples_of_a_late_host_doubles_the_preroll_and_forgets_a_hiccup(fake_cuda):
@@ -200,3 +214,84 @@ def test_a_call_costs_its_host_and_in_a_graph_the_device_alone(fake_cuda, monkey
     monkeypatch.setattr(call_costs, "captured", capture)
     assert call_costs.graph_s(kernel, clock) == pytest.approx(50e-6)
     assert captures == [(kernel, call_costs.GRAPH_CALLS)]
+
+
+def seconds_of_a_call(events: list, calls: int) -> float:
+    """What the kernels of a call take, by the profiler's events of so many calls. NaN where it missed a kernel: without
+    one of 15 a call would seem to take 6.7 % less."""
+    counts = Counter(event.name for event in events)
+    if not events or any(count % calls for count in counts.values()):
+        return math.nan
+    return sum(event.time_range.elapsed_us() for event in events) * 1e-6 / calls
+
+
+def apart(clock_s: float, empty_s: float, do_bench_s: float, cupti_s: float) -> dict[str, float]:
+    """How far the others are from ours, relative. CUPTI sees kernels alone, and an empty call takes our clock some
+    time."""
+    return {"do_bench": do_bench_s / clock_s - 1, "CUPTI": cupti_s / (clock_s - empty_s) - 1}
+
+
+def event(name: str, took_us: float):
+    return types.SimpleNamespace(name=name, time_range=types.SimpleNamespace(elapsed_us=lambda: took_us))
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected_s"),
+    [
+        ({"mm": 15}, 100e-6),
+        ({"mm": 15, "reduce": 30}, 300e-6),
+        ({"mm": 14}, math.nan),
+        ({"mm": 14, "reduce": 16}, math.nan),
+        ({}, math.nan),
+    ],
+)
+def test_a_trace_that_misses_a_kernel_has_no_time(counts, expected_s):
+    events = [event(name, 100) for name, count in counts.items() for _ in range(count)]
+    assert seconds_of_a_call(events, calls=15) == pytest.approx(expected_s, nan_ok=True)
+
+
+def test_cupti_is_held_to_our_time_less_an_empty_call():
+    assert apart(102e-6, 2e-6, 102e-6, 94e-6) == pytest.approx({"do_bench": 0, "CUPTI": -0.06})
+
+
+def calls_to_time() -> dict[str, clocks.Call]:
+    """Calls of half a millisecond and more. Operands are zeros, so that no clock is held down for power."""
+    x = torch.zeros(8192, 4096, dtype=torch.bfloat16, device="cuda")
+    out = torch.empty(8192, 8192, dtype=torch.bfloat16, device="cuda")
+    source = torch.zeros(2**30, dtype=torch.int8, device="cuda")
+    target = torch.empty_like(source)
+    return {
+        "cublas": lambda: torch.mm(x, x.T, out=out),
+        kernels.contender_for(x, x, out): lambda: kernels.matmul(x, x, out),
+        "copy": lambda: torch.bitwise_not(source, out=target),
+    }
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif("not torch.cuda.is_available()", reason="times kernels: needs a GPU")
+def test_do_bench_and_cupti_agree_with_our_clock():
+    from triton.testing import do_bench
+
+    clock = clocks.CudaClock()
+    assert runner.equip(clock, Instruments) == ""
+    empty_s = clocks.empty_call_s(clock)
+    rule = StopRule(max_seconds=0.25, min_rounds=15, max_rounds=100, warmup_s=0.1)
+    calls = calls_to_time()
+    by_events = {}
+    for name, call in calls.items():
+        turns = []
+        for _ in range(3):
+            clock_s = time_of(take_turns({name: call}, clock, rule, seed=0).times_s[name]).value
+            do_bench_s = do_bench(call, warmup=50, rep=200, return_mode="median") * 1e-3
+            turns.append((clock_s, do_bench_s))
+        by_events[name] = [median(times) for times in zip(*turns, strict=True)]
+    offs = {}
+    for name, (clock_s, do_bench_s) in by_events.items():  # the profiler last: it stays in a process that has used it
+        events = launches.traced(lambda call=calls[name]: [call() for _ in range(TRACED)])
+        cupti_s = seconds_of_a_call(events, TRACED)
+        print(f"{name}: clock {time_text(clock_s)}, do_bench {time_text(do_bench_s)}, CUPTI {time_text(cupti_s)}")
+        for other, off in apart(clock_s, empty_s, do_bench_s, cupti_s).items():
+            offs[name, other] = off
+    assert {case: off for case, off in offs.items() if abs(off) > WITHIN} == {}
+    if missed := [name for (name, _), off in offs.items() if math.isnan(off)]:
+        pytest.skip(f"no time by CUPTI: the profiler missed a kernel of {', '.join(missed)}")

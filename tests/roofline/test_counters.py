@@ -8,12 +8,11 @@ from pathlib import Path
 
 import pytest
 import stand_in
-from fake_clock import FakeClock
 from made_up_run import HEAD, LINES, lines_of, save, shape
 from pandas import notna
 
 from roofline.analysis.records import frame, records_of
-from roofline.commands import clocks, counters, launcher
+from roofline.commands import counters, launcher
 from roofline.commands.cli import main
 from roofline.operations import contenders, options
 from roofline.operations.all_gather_matmul import AllGatherMatmul
@@ -197,31 +196,7 @@ def test_without_ncu_or_a_run_of_a_gpu_nothing_is_begun(count, run, monkeypatch,
     assert "this run measured the CPU: take a run of a GPU" in count()[2]
 
 
-def test_clocks_of_somebody_else_reach_journal_and_report_beside_ours(run, monkeypatch, capsys, undrawn):
-    def call_of(runners, of, case):
-        if case.endswith("m1024-fp16-decode"):
-            raise ValueError("decode takes up to 64 rows")
-        return list
-
-    monkeypatch.setattr(launcher, "require_same_machine", lambda metadata: None)
-    monkeypatch.setattr(launcher, "call_of", call_of)
-    times_s = {"clock_s": 100e-6, "do_bench_s": 101e-6, "cupti_s": 98e-6}
-    turns = {field: lambda call, clock, time_s=time_s: time_s for field, time_s in times_s.items()}
-    monkeypatch.setattr(clocks, "TIMERS", turns)
-    assert main(["clocks", str(run)]) == 1
-    out = capsys.readouterr().out
-    assert "m1024-fp16-decode: decode takes up to 64 rows" in out
-    assert "m16-fp16-cublas: clock 100 us, do_bench 101 us, cupti 98 us" in out
-    section = throughput.clocks(frame(journal.load(run)))
-    assert section.table.to_numpy()[0].tolist()[1:] == ["decode", "100 us", "101 us", "98 us"]
-    assert section.lines == (
-        "do_bench: 1.0 % from ours in the median, at most 1.0 %",
-        "cupti: 2.0 % from ours in the median, at most 2.0 %",
-    )
-    assert "## Clocks" in write(run)[0].read_text()
-
-
-def test_counters_and_clocks_execute_what_is_from_a_file_only_where_it_is_given_again(run, tmp_path):
+def test_counters_execute_what_is_from_a_file_only_where_it_is_given_again(run, tmp_path):
     (tmp_path / "mine.py").write_text("def f(x, w, out=None): ...\n")
     place, of = contenders.parse(f"{tmp_path / 'mine.py'}::f"), journal.load(run)
     of.metadata["options"] |= {"users": [[place, ""]], "baseline": "f"}
@@ -232,10 +207,6 @@ def test_counters_and_clocks_execute_what_is_from_a_file_only_where_it_is_given_
     assert (runners.options.users, runners.options.baseline) == ((), None)
     with pytest.raises(ValueError, match="f is from a file that the journal names"):
         launcher.call_of(runners, of, CASE.format(16, "f"))
-
-
-def test_our_clock_is_the_typical_time_of_its_rounds():
-    assert clocks.by_ours(lambda: 2e-3, FakeClock()) == pytest.approx(2e-3)
 
 
 # Counts as a run of a GPU has them.

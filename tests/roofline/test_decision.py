@@ -156,7 +156,7 @@ def test_what_is_undecided_goes_on_until_the_time_is_up(noisy):
         assert row["extra_info"]["decided_low"] == record["decided_low"]
 
 
-def test_what_others_disturb_is_given_up_after_the_time_of_the_plan_where_nobody_says_to_go_on(noisy):
+def test_what_others_disturb_is_given_up_after_the_time_of_the_plan(noisy):
     run = noisy(OTHERS="0.2")
     assert run.code == 0  # as of any run with decisions that did not come
     assert by_tokens(run, "stopped_by") == {64: "decision", 128: "time", 256: "time"}

@@ -1,7 +1,5 @@
 """How far a run is: one line that a terminal rewrites, and of a log one now and then."""
 
-import os
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -31,16 +29,16 @@ class Reporter:
 
 @pytest.fixture
 def narrate(fake_time, monkeypatch):
-    """`narrate(live, signals)`: a narrator, its reporter, and the time that passes for it."""
+    """`narrate(live)`: a narrator, its reporter, and the time that passes for it."""
     for name in ("TERM", *narrator.SERVICES):
         monkeypatch.delenv(name, raising=False)
 
-    def make(live, signals=()):
+    def make(live):
         clock, reporter = fake_time(narrator), Reporter(live)
         clock.seconds = 100.0
         get = {"terminalreporter": reporter}.get
         config = SimpleNamespace(pluginmanager=SimpleNamespace(get_plugin=get))
-        return narrator.Narrator(config, SimpleNamespace(signals=signals)), reporter, clock
+        return narrator.Narrator(config, SimpleNamespace()), reporter, clock
 
     return make
 
@@ -61,30 +59,6 @@ def test_a_bar_stands_where_a_terminal_is_one(narrate, monkeypatch):
         made, reporter, _ = narrate(live)
         made.progress("turns", 0.25)
         assert reporter.text == text
-
-
-ANSWERS = [  # whether it is a terminal, what is typed, the signals that came, whether that is a yes
-    (True, "y\n", [], True),
-    (True, "n\n", [], False),
-    (True, "\n", [], False),
-    (True, "", ["SIGTERM"], False),
-    (True, "", [], False),
-    (False, "y\n", [], False),
-]
-
-
-@pytest.mark.parametrize(("live", "typed", "signals", "expected"), ANSWERS)
-def test_a_question_is_one_of_a_terminal_and_silence_is_no(narrate, monkeypatch, live, typed, signals, expected):
-    made, reporter, _ = narrate(live, signals)
-    monkeypatch.setattr(narrator, "time", time)
-    ours, theirs = os.openpty()
-    monkeypatch.setattr(narrator, "TERMINAL", os.ttyname(theirs))
-    monkeypatch.setattr(narrator, "ANSWER_S", 0.2 if not typed else 60)
-    os.write(ours, typed.encode())
-    assert made.confirms("Go on?") == expected
-    assert ("Go on? [y/N]" in reporter.text) == live
-    os.close(ours)
-    os.close(theirs)
 
 
 def test_a_terminal_has_one_line_that_gives_way_to_what_is_said(narrate):

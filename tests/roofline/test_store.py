@@ -79,6 +79,18 @@ def test_kinds_of_lines_are_documented():
     assert [kind for kind in KINDS if f"\n| `{kind}` | " not in text] == []
 
 
+def test_costs_that_are_no_fields_any_more_are_passed_over(tmp_path):
+    """Journals of schema 8 may have times by other clocks, behind their end."""
+    shape = next(line["shape"] for line in LINES if line["kind"] == "round")
+    known, gone = {"host_s": 7e-6}, {"clock_s": 1e-4, "do_bench_s": 1.01e-4, "cupti_s": 9e-5}
+    records = []
+    for name, costs in (("old", known | gone), ("new", known)):
+        line = {"kind": "costs", "shape": shape, "contender": "cublas", "costs": costs}
+        records.append(records_of(journal.load(save(tmp_path / name, [*LINES, line]))))
+    assert records[0] == records[1]
+    assert [record["host_s"] for record in records[0]].count(7e-6) == 1
+
+
 def test_rounds_that_come_later_are_seen_and_records_derived_anew(tmp_path):
     run = Run({"notes": []})
     for line in WRITTEN[1:]:
