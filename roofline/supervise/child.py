@@ -153,10 +153,10 @@ def threads() -> dict[str, str]:
 def kill_marked(name: str, value: str) -> None:
     """Kill all processes that were begun with the environment variable `name` at `value`, whatever session they lead.
     Linux only: elsewhere nobody is found."""
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        with suppress(OSError):
-            if f"{name}={value}".encode() in path.read_bytes().split(b"\0"):
-                os.kill(int(path.parent.name), signal.SIGKILL)
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # one that has ended meanwhile
+            if f"{name}={value}".encode() in (process / "environ").read_bytes().split(b"\0"):
+                os.kill(int(process.name), signal.SIGKILL)
 
 
 def cpu_s(process: int | str) -> float:

@@ -1,6 +1,10 @@
 """A run of several processes: each makes its share of the passes, and what one dies of costs no more than that."""
 
+import errno
 import re
+import signal
+import subprocess
+from pathlib import Path
 from statistics import fmean
 
 import pytest
@@ -9,6 +13,7 @@ from roofline.analysis import tokens
 from roofline.analysis.records import frame, record_of, records_of
 from roofline.store import stats
 from roofline.store.run import Round, Shape
+from roofline.supervise import child
 from roofline.theory.work import Work
 from roofline.worker.rounds import StopRule
 
@@ -105,3 +110,17 @@ def test_intervals_are_over_processes(several):
     ratio = stats.geometric_mean(frame(run).query("contender == 'numpy'")["ratio_to_baseline"])
     interval = tuple(row[name] for name in ("ratio_to_baseline", "ratio_low", "ratio_high"))
     assert interval == pytest.approx(stats.student(ratio, means))
+
+
+def test_processes_that_end_while_marked_ones_are_looked_for_are_passed_over(monkeypatch):
+    """Linux then says that there is no such process, where others look for its files."""
+    marked = subprocess.Popen(["sleep", "60"], env={"MADE_UP_MARK": "1"})
+
+    def exists(path):
+        if path.name == "environ":
+            raise ProcessLookupError(errno.ESRCH, "No such process", str(path))
+        return True
+
+    monkeypatch.setattr(Path, "exists", exists)
+    child.kill_marked("MADE_UP_MARK", "1")
+    assert marked.wait(20) == -signal.SIGKILL
