@@ -104,10 +104,6 @@ class ArmSamples:
         """The typical value of a series, told beside the baseline's."""
         return typical_of(series, self.groups, self.anchor)
 
-    def alone(self, series: Series) -> float:
-        """The typical value of a series, by itself."""
-        return typical_of(series, self.groups)
-
     def estimate(self, value, gemm: Series, log: bool = True) -> Interval | None:
         """The interval of value(T_gemm, T_comm, the arm's time); None where they are not to be compared."""
         if not self.plan or self.off_pace:
@@ -131,7 +127,7 @@ class ArmSamples:
             if index in requested:
                 paces[index] = wire_bytes / arrival_s / requested[index]
         if paces:  # judged within rounds
-            return self.requested * self.alone(paces)
+            return self.requested * typical_of(paces, self.groups)
         return wire_bytes / self.typical(self.arrival) if self.arrival else None
 
     def _off_pace(self) -> float | None:
