@@ -12,10 +12,9 @@ from roofline.operations.gathering import OFF_PACE
 from roofline.store.run import REQUESTED, Run, Shape
 from roofline.store.stats import Interval, estimate, ratio_of, typical_of, value_of
 from roofline.theory.arms import ALL_CORES, ARMS, BOTH, SCATTERED, SIMULATED, OverlapPlan, base_arm, is_serial
-from roofline.theory.contention import EXPECTED, PIECE_S, Measured, Slowdowns, slowdowns
 from roofline.theory.schedule import Grid
 from roofline.theory.simulator import hidden_fraction
-from roofline.theory.wires import HOW, PACED
+from roofline.theory.wires import HOW
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -51,7 +50,7 @@ def record(run: Run, shape: Shape, arm: str) -> dict:
     fields = dict.fromkeys(GROUPS["wire"]) | throughput.record(run, shape, arm)
     fields |= samples.case_fields()
     fields |= samples.ideal_fields()
-    fields |= samples.hidden_fields(run)
+    fields |= samples.hidden_fields()
     fields |= samples.clock_fields()
     fields |= samples.slowdown_fields()
     if samples.fabric:
@@ -105,10 +104,6 @@ class ArmSamples:
         """The typical value of a series, told beside the baseline's."""
         return typical_of(series, self.groups, self.anchor)
 
-    def alone(self, series: Series) -> float:
-        """The typical value of a series, by itself."""
-        return typical_of(series, self.groups)
-
     def estimate(self, value, gemm: Series, log: bool = True) -> Interval | None:
         """The interval of value(T_gemm, T_comm, the arm's time); None where they are not to be compared."""
         if not self.plan or self.off_pace:
@@ -132,7 +127,7 @@ class ArmSamples:
             if index in requested:
                 paces[index] = wire_bytes / arrival_s / requested[index]
         if paces:  # judged within rounds
-            return self.requested * self.alone(paces)
+            return self.requested * typical_of(paces, self.groups)
         return wire_bytes / self.typical(self.arrival) if self.arrival else None
 
     def _off_pace(self) -> float | None:
@@ -178,7 +173,7 @@ class ArmSamples:
             fields["t_own_ideal_s"] = self.plan.end_s(t_gemm_s * (self.split or 1), t_comm_s)
         return fields
 
-    def hidden_fields(self, run: Run) -> dict:
+    def hidden_fields(self) -> dict:
         """How much of the shorter of matmul and wire the arm hid, and how near it came to its ideals."""
         split = self.split or 1
 
@@ -195,60 +190,8 @@ class ArmSamples:
         fields |= with_ends("of_roof", self.estimate(of_ideal, self.gemm))
         fields["above_roof"] = hidden is not None and hidden.low > 1
         if hidden:
-            fields["hidden_expected"] = self.hidden_expected(run)
             fields["of_own_ideal"] = self.estimate(of_own_ideal, self.gemm).value
         return fields
-
-    def hidden_expected(self, run: Run) -> float | None:
-        """What the simulator foresees that the arm hides, from what was measured beside it; None of an arm that it does
-        not foresee, and where that was not measured, as on a CPU.
-
-        Matmul and link slow one another as they do where they do not wait for one another. Times are those between the
-        link's start and the last arrival, or the end of the matmul.
-        """
-        shape = self.shape
-        preset = shape.times_s("preset")
-        waits = shape.values("preset beside link", "first_wait_s")
-        arrivals = shape.values("preset beside link", "last_arrival_s")
-        if self.plan.arm not in EXPECTED:
-            return None
-        if not all((preset, self.link, self.arrival, waits, arrivals)):
-            return None
-        t_gemm_s = self.alone(self.gemm)
-        t_comm_s = self.alone(self.link)
-        link_s = self.alone(self.arrival)
-        start_s = t_comm_s - link_s
-        alone_s = self.alone(preset), link_s
-        beside = slowdowns(alone_s, (self.alone(waits) - start_s, self.alone(arrivals)))
-        is_paced = shape.get("link") == PACED
-        copier_sms = 0
-        if is_paced and self._is_beside_copier():
-            copier_sms = _of_arm(shape, self.arm, "copier_programs") or 0
-            beside = Slowdowns(beside.matmul, link=1.0)
-        planned_gemm_s = shape.get("t_gemm_planned_s", t_gemm_s)
-        planned_comm_s = shape.get("t_comm_planned_s", t_comm_s)
-        requested = shape.get(REQUESTED)
-        if requested:
-            planned_comm_s = shape.work.wire_bytes / requested
-        measured = Measured(
-            own_s=self.alone(self.own_gemm),
-            link_s=link_s,
-            slowdowns=beside,
-            planned_s=(planned_gemm_s, planned_comm_s),
-            copier_sms=copier_sms,
-            piece_s=PIECE_S if is_paced else 0.0,
-            sums_s=_sums_s(run, shape),
-        )
-        end_s = EXPECTED[self.plan.arm](self.plan, measured)
-        return end_s and hidden_fraction(t_gemm_s, t_comm_s, start_s + end_s)
-
-    def _is_beside_copier(self) -> bool:
-        """Whether a vendor's matmul is launched by the arm, which leaves the copier no room on its SMs."""
-        if ARMS[self.plan.arm].by_torch:
-            return True
-        if ARMS[self.plan.arm].table or self.arm != self.plan.arm:
-            return False
-        return self.shape.get("unsplit") != "persistent"
 
     def clock_fields(self) -> dict:
         """The SM clocks of arm and matmul, and what the arm would have hidden had both run at the same clock.
@@ -291,12 +234,6 @@ def _notes(fields: dict) -> str:
     if gather in HOW and gather != fields["link"]:
         notes.append(f"serial by {HOW[gather]}")
     return throughput.notes(fields, "its ideal", "; ".join(notes))
-
-
-def _sums_s(run: Run, shape: Shape) -> float | None:
-    """The seconds in which out in fp32 passes through memory once; None where no copy was measured."""
-    copies = [ceiling["value"] for ceiling in run.ceilings if ceiling["ceiling"] == "copy"]
-    return 4 * shape.get("m") * shape.get("n") / max(copies) if copies else None
 
 
 def _unsplit(shape: Shape) -> tuple[str | None, str | None]:
