@@ -134,8 +134,6 @@ class Timeline:
         values = {}
         if self.ready_s:
             values["ready_s"] = [round(time, 9) for time in self.ready_s]
-        if getattr(self.transfers, "in_turn", False):
-            values["in_turn"] = True
         values["transfers"] = [(transfer.chunk, transfer.block) for transfer in self.transfers]
         values["arrivals_s"] = [round(time, 9) for time in self.arrivals_s]
         values["waits"] = [(count, round(start, 9), round(end, 9)) for count, start, end in self.waits]

@@ -44,7 +44,7 @@ TRIAL = "python -m kernels.trial --out logs"
 MEASURES = "--ffn-device=cuda --ffn-no-report"
 """Options of every run that is begun."""
 BEGIN_S = 25
-"""What a run takes beside its shapes: imports, the ceilings, the power of an idle card."""
+"""What a run takes beside its shapes: imports and the ceilings."""
 GRACE_S = 8
 """For a step that measures to save what it has, before it is killed."""
 GO_ON_S = BEGIN_S + GRACE_S + 10

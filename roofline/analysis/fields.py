@@ -7,7 +7,6 @@ from roofline.theory.data import beside
 ENDS = {
     "interval": ("low end of the 95 % interval of `{}`", "its high end"),
     "look": ("low end of its interval: by all looks together, 99 % hold", "its high end"),
-    "range": ("the least of `{}`", "the greatest"),
 }
 """Kind of spread, as a field of `fields.toml` has one -> what the fields of its low and of its high end mean."""
 
@@ -22,7 +21,7 @@ class Field:
     header: str = ""
     format: str = ""
     ends: tuple[str, ...] = ()
-    """The fields of the two ends of its interval or range."""
+    """The fields of the two ends of its interval."""
 
 
 def _of_group(declared: dict[str, dict]) -> dict[str, Field]:

@@ -293,56 +293,22 @@ def _blocks(run: Run, shape: Shape, contender: str) -> list[dict]:
 
 
 def _steady(run: Run, shape: Shape, contender: str) -> dict:
-    """The fields `steady_*`: medians over the blocks of `contender`, with the range over them; {} without
-    blocks.
-
-    `steady_of_single` is its FLOP/s over those of single calls in turns. Power is energy over time, of the counted part
-    alone.
-    """
+    """The fields `steady_*`: medians over the blocks of `contender`; {} without blocks. Power is energy over time, of
+    the counted part alone."""
     blocks = _blocks(run, shape, contender)
     if not blocks:
         return {}
-    time = _range([block["time_s"] for block in blocks])
-    single_s = time_of(shape.times_s(contender), shape.groups).value
+    time_s = median(block["time_s"] for block in blocks)
     ratios = list(steady_ratios(run, shape, contender).values())
+    energies_j = [block["energy_j"] / block["calls"] for block in blocks if block["energy_j"] is not None]
     clocks_mhz = list(filter(None, (block.get("sm_clock_mhz") for block in blocks)))
     throttled = filter(None, (block.get("throttle_reasons") for block in blocks))
-    fields = with_ends("steady_tflops", _rate(shape.work.flop / 1e12, time))
-    fields |= _energy(shape, blocks, time.value)
-    fields |= {
-        "steady_time_s": time.value,
-        "steady_blocks": len(blocks),
-        "steady_of_single": single_s / time.value,
-        "steady_idle_power_w": run.metadata["machine"].get("idle_power_w"),
-        "steady_throttled": ", ".join(dict.fromkeys(throttled)),
-    }
+    fields = {"steady_time_s": time_s, "steady_throttled": ", ".join(dict.fromkeys(throttled))}
     if ratios:
         fields |= with_ends("steady_ratio_to_baseline", student(geometric_mean(ratios), ratios))
+    if energies_j:
+        fields["steady_energy_j"] = median(energies_j)
+        fields["steady_power_w"] = fields["steady_energy_j"] / time_s
     if clocks_mhz:
         fields["steady_sm_clock_mhz"] = median(clocks_mhz)
     return fields
-
-
-def _energy(shape: Shape, blocks: list[dict], time_s: float) -> dict:
-    """The fields of energy and power; {} where no block has a count of energy."""
-    energies_j = []
-    powers_w = []
-    for block in blocks:
-        if block["energy_j"] is not None:
-            energies_j.append(block["energy_j"] / block["calls"])
-            if "power_low_w" in block:
-                powers_w += [block["power_low_w"], block["power_high_w"]]
-    if not energies_j:
-        return {}
-    joules = _range(energies_j)
-    fields = with_ends("steady_energy_j", joules)
-    fields["steady_power_w"] = joules.value / time_s
-    fields["steady_power_low_w"] = min(powers_w, default=None)
-    fields["steady_power_high_w"] = max(powers_w, default=None)
-    fields["steady_flop_per_joule"] = shape.work.flop / joules.value
-    return fields
-
-
-def _range(values: list[float]) -> Interval:
-    """Their median, the least and the greatest."""
-    return Interval(median(values), min(values), max(values))

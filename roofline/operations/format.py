@@ -91,11 +91,6 @@ def mean_text(value: float, low: float, high: float) -> str:
     return f"{value:.3f}" if low == high else interval_text(value, low, high)
 
 
-def range_text(value: float, low: float, high: float, text: Callable[[float], str]) -> str:
-    """A value with the least and the greatest: `689 [650, 702]`. Where these are equal it stands alone."""
-    return text(value) if low == high else f"{text(value)} [{text(low)}, {text(high)}]"
-
-
 def ratio_text(value: float, low: float, high: float, text=interval_text) -> str:
     """A ratio to the baseline with its interval. The baseline itself is `1 (baseline)`."""
     return "1 (baseline)" if value == low == high == 1 else text(value, low, high)
@@ -153,7 +148,5 @@ WITH_ENDS = {
     "share_interval": share_text,
     "ratio_interval": ratio_text,
     "ratio_mean": partial(ratio_text, text=mean_text),
-    "rate_range": partial(range_text, text=rate_text),
-    "number_range": partial(range_text, text=number_text),
 }
-"""Likewise what writes a value with the ends of its interval or range."""
+"""Likewise what writes a value with the ends of its interval."""

@@ -9,7 +9,8 @@ from roofline.store.run import Run
 NAME = "benchmark.json"
 
 MEASURED = ("empty_call_s", "idle_power_w")
-"""What was measured of a machine. By that no two runs would be of the same."""
+"""What was measured of a machine, in journals of before 2026-11-29 the power of an idle card, too. By that no two runs
+would be of the same."""
 
 
 def write(folder: Path, run: Run) -> Path:

@@ -6,7 +6,7 @@ import math
 from typing import TYPE_CHECKING
 
 from roofline.analysis.decision import LOOKS, SURE
-from roofline.analysis.fields import FIELDS, GROUPS
+from roofline.analysis.fields import GROUPS
 from roofline.analysis.tokens import LIBRARY, beside_baseline, by_tokens, libraries_of
 from roofline.analysis.verdicts import VERDICTS
 from roofline.operations.format import (
@@ -14,7 +14,6 @@ from roofline.operations.format import (
     mean_text,
     number_text,
     percent_text,
-    rate_text,
     roof_text,
 )
 from roofline.report.findings import OTHERS
@@ -155,14 +154,12 @@ def decided(run: Run, frame: DataFrame) -> Section:
 def steady(frame: DataFrame) -> Section:
     """The section of what ran alone in blocks, and what it took of power."""
     rows = frame[frame["steady_time_s"].notna()]
+    rows = rows.assign(steady_energy_j=1e12 * rows["steady_energy_j"] / rows["flop"])
     lines = []
-    for name, of_contender in rows.dropna(subset="steady_flop_per_joule").groupby("contender", sort=False):
-        joules = geometric_mean(1e12 / of_contender["steady_flop_per_joule"])
+    for name, of_contender in rows.dropna(subset="steady_energy_j").groupby("contender", sort=False):
+        joules = geometric_mean(of_contender["steady_energy_j"])
         lines.append(f"{name}: {joules:.3g} J per TFLOP in the geometric mean over {len(of_contender)} shapes")
-    for watts in rows["steady_idle_power_w"].dropna().unique():
-        lines.append(f"idle power: {rate_text(watts)} W, before anything was measured")
-    of_tflop = rows[["steady_energy_j", *FIELDS["steady_energy_j"].ends]].mul(1e12 / rows["flop"], axis=0)
-    return declared("steady", rows.assign(**of_tflop), lines)
+    return declared("steady", rows, lines)
 
 
 def memory(run: Run, frame: DataFrame) -> Section:

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from roofline.store.run import Run
-from roofline.theory.arms import base_arm, is_serial
+from roofline.theory.arms import BOTH, base_arm, is_serial
 
 HOME_UNIT, WAITS = -1, -2
 
@@ -22,12 +22,15 @@ class Block(NamedTuple):
 
 
 def timelines_of(run: Run, shape_id: str) -> dict[str, dict]:
-    """{arm: its timeline} on a shape, of arms whose transfers took time."""
-    timelines = run.shapes[shape_id].timelines
+    """{arm: its timeline} on a shape, of arms whose transfers took time; {} of a layer, which gathers and scatters."""
+    shape = run.shapes[shape_id]
+    if shape.op in BOTH:
+        return {}
     shown = {}
     for arm in run.measured(shape_id):
-        if arm in timelines and any(timelines[arm]["arrivals_s"]):
-            shown[arm] = timelines[arm]
+        timeline = shape.timelines.get(arm)
+        if timeline and any(timeline["arrivals_s"]):
+            shown[arm] = timeline
     return shown
 
 
@@ -35,14 +38,11 @@ def link_blocks(timeline: dict) -> list[Block]:
     """The transfers, one after another; the pieces of a row block, or of a part, together."""
     arrivals_s = timeline["arrivals_s"]
     ready_s = timeline.get("ready_s") or [0.0] * len(arrivals_s)
-    is_layer = _is_layer(timeline)
-    blocks: dict[tuple[bool, int], Block] = {}
+    blocks: dict[int, Block] = {}
     free_s = 0.0
-    pieces = zip(units_of(timeline), timeline["transfers"], ready_s, arrivals_s, strict=False)
-    for unit, (_, block), piece_ready_s, end_s in pieces:
-        key = is_layer and bool(block), unit  # in a layer a rank's rows come, and its part goes
-        start_s = blocks[key].start_s if key in blocks else max(free_s, piece_ready_s)
-        blocks[key] = Block(start_s, end_s, unit, str(unit))
+    for unit, piece_ready_s, end_s in zip(units_of(timeline), ready_s, arrivals_s, strict=False):
+        start_s = blocks[unit].start_s if unit in blocks else max(free_s, piece_ready_s)
+        blocks[unit] = Block(start_s, end_s, unit, str(unit))
         free_s = end_s
     return list(blocks.values())
 
@@ -54,7 +54,7 @@ def chip_blocks(arm: str, timeline: dict) -> list[Block]:
     units = units_of(timeline)
     waits = timeline["waits"]
     sent = _sent(timeline)
-    gathered = len(units) - sum(map(len, sent.values()))  # could go from the start
+    is_whole = not waits or is_serial(arm) or base_arm(arm) == "overlapped"
     counts = [0]
     spans = []
     for count, start_s, end_s in waits:
@@ -63,17 +63,17 @@ def chip_blocks(arm: str, timeline: dict) -> list[Block]:
     blocks = []
     computed = between(spans, timeline["end_s"])
     for count, (start_s, end_s) in zip(counts, computed, strict=True):
-        if count > gathered:
+        if sent and count:
             blocks.append(Block(start_s, end_s, None, "add"))
             continue
-        if _is_whole(arm, waits, count):
+        if is_whole:
             blocks.append(Block(start_s, end_s, None, "matmul"))
             continue
         parts = _part_blocks(sent, start_s, end_s)
         blocks += parts
         if parts:
             start_s = parts[-1].end_s
-        if count and not (sent and start_s >= max(sent)):
+        if count:
             unit = units[count - 1]
             blocks.append(Block(start_s, end_s, unit, str(unit)))
         elif not is_by_block(timeline):
@@ -101,13 +101,6 @@ def _part_blocks(sent: dict[float, list[int]], start_s: float, end_s: float) -> 
     return blocks
 
 
-def _is_whole(arm: str, waits: list, count: int) -> bool:
-    """Whether the chip computes all of a matmul behind so many transfers, and no part of it."""
-    if arm == "layer_signalled" and not count:
-        return True
-    return not waits or is_serial(arm) or base_arm(arm) == "overlapped"
-
-
 def between(spans: list[Span], end_s: float) -> list[Span]:
     """The times before, between and after `spans`, until `end_s`."""
     times = []
@@ -123,20 +116,7 @@ def is_by_block(timeline: dict) -> bool:
     return has_blocks and not timeline.get("ready_s")
 
 
-def _is_layer(timeline: dict) -> bool:
-    """Whether it is of a gather and a scatter, whose blocks count from 1."""
-    return bool(timeline.get("in_turn"))
-
-
 def units_of(timeline: dict) -> list[int]:
-    """What each transfer brings: a chunk, or a piece of a row block. In a layer the rank whose rows come, or whose part
-    goes, in one order."""
-    transfers = timeline["transfers"]
-    if not _is_layer(timeline):
-        by_block = is_by_block(timeline)
-        return [transfer[by_block] for transfer in transfers]
-    units = [chunk for chunk, block in transfers if not block]
-    pieces = len(transfers) // len(units) - 1  # of a part
-    for rank in units.copy():
-        units += [rank] * pieces
-    return units
+    """What each transfer brings: a chunk, or a piece of a row block."""
+    by_block = is_by_block(timeline)
+    return [transfer[by_block] for transfer in timeline["transfers"]]

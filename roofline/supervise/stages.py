@@ -91,7 +91,7 @@ def _is_linked(shape: str) -> bool:
 
 
 def name_kernels(supervisor: Supervisor) -> None:
-    """Journal the names of the kernels that were measured and have none yet, or what their calls cost in parts. What
+    """Journal the names of the kernels that were measured and have none yet, or the bytes that their calls need. What
     runs between ranks is left out. Arms run the matmul of the same name and the link's copier. A trace that is made
     again on one rank alone would leave the others waiting."""
     cases, has_names = {}, supervisor.options.device == launches.DEVICE

@@ -44,7 +44,7 @@ def traced(call: Callable[[], object]) -> list:
 
 
 def name_kernels(worker) -> None:
-    """Tell which kernels each contender launches, or what a call of it costs in parts. What fails is told in a note: a
+    """Tell which kernels each contender launches, or the bytes that a call of it needs. What fails is told in a note: a
     name is not worth a run."""
     failures: list[str] = []
     for shape, names in worker.request.cases.items():
@@ -57,7 +57,7 @@ def name_kernels(worker) -> None:
                 continue
             worker.begin(Step.CALL, shape, name=name)
             try:
-                if entrant.costs:  # which names hundreds of kernels by their kinds
+                if entrant.costs:  # a training step launches hundreds of kernels
                     worker.journal("costs", shape=shape, contender=name, costs=entrant.costs())
                 else:
                     kernel_names[name] = of_call(entrant.call)

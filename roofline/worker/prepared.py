@@ -51,7 +51,7 @@ class Entrant:
     recheck: Callable[[], Outcome | None] | None = None
     """Once it was timed: why what it computes is no longer right, on inputs that it has not seen; None if it is."""
     costs: Callable[[], dict] | None = None
-    """Once all timing is over: what the time and the memory of a call go to, as further fields of its entry."""
+    """Once all timing is over: the bytes that a call needs, as further fields of its entry."""
     look: Callable[[object], Callable[[], str]] | None = None
     """Right behind a sample: begins to look at what the call has returned. What that returns says in words, once the
     device is done, where the result is wrong, and "" where it is not."""

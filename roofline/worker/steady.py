@@ -27,7 +27,6 @@ COUNTED_S = 1.5
 """Power limits act within tens of milliseconds. Temperature takes many seconds, and drifts over several blocks."""
 SLICE_S = 0.25
 """Calls are enqueued by slices of about this long, and the clock and the energy are read in each."""
-SECOND = round(1 / SLICE_S)
 
 
 def chosen(prepared: PreparedCase, medians_s: dict[str, float], options) -> list[str]:
@@ -68,8 +67,7 @@ def blocks(names: list[str], *, seed: int, count: int) -> Iterator[dict]:
 
 def run_block(call: Call, median_s: float, clock, telemetry, counted_s: float = COUNTED_S) -> dict:
     """Run a call of `median_s` for a block, of which `counted_s` seconds count, as the journal has it: `time_s` is per
-    call, `energy_j` of all `calls`, `power_low_w` and `power_high_w` the range of the power, all None where nobody
-    counts."""
+    call, `energy_j` of all `calls`, None where nobody counts."""
     calls = max(1, math.ceil(SLICE_S / median_s))
     _run_for(DROPPED_S, call, calls, clock)
     telemetry.start()
@@ -80,25 +78,10 @@ def run_block(call: Call, median_s: float, clock, telemetry, counted_s: float = 
         count, seconds = _run_for(counted_s, call, calls, clock)
     finally:
         clock.while_busy = usual
-    power, low, high = _power(readings)
-    counted = {
-        "calls": count,
-        "time_s": seconds / count,
-        "energy_j": power and power * seconds,
-        "power_low_w": low,
-        "power_high_w": high,
-    }
+    counted = {"calls": count, "time_s": seconds / count, "energy_j": None}
+    if len(readings) > 1 and None not in readings:
+        counted["energy_j"] = seconds * power_w(readings[0], readings[-1])
     return counted | telemetry.summary()
-
-
-def _power(readings: list) -> tuple:
-    """The power in W by what `telemetry.energy` read in each slice: its mean, the least and the greatest of any
-    second."""
-    if len(readings) < 2 or None in readings:
-        return None, None, None
-    mean = power_w(readings[0], readings[-1])
-    seconds = [power_w(*ends) for ends in zip(readings, readings[SECOND:], strict=False)] or [mean]
-    return mean, min(seconds), max(seconds)
 
 
 def _run_for(seconds: float, call: Call, calls: int, clock) -> tuple[int, float]:

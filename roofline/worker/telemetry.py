@@ -10,8 +10,6 @@ from statistics import fmean, median
 
 RENEWED_S = 0.2
 """NVML renews its energy counter some ten times a second: a reading waits for that, for so long at most."""
-IDLE_S = 5.0
-"""Over so long, power is read of a device on which nothing runs."""
 AT_MOST = 0.99
 """An SM whose clock NVML reads above this fraction of the highest is not held down, whatever reasons are given. Clocks
 are 15 MHz apart."""
@@ -203,15 +201,6 @@ def merged(before: dict, rounds_before: int, now: dict, rounds: int) -> dict:
 def power_w(first: tuple[float, float], last: tuple[float, float]) -> float:
     """The mean power between two readings of `energy`."""
     return (last[1] - first[1]) / (last[0] - first[0])
-
-
-def idle_power_w(telemetry) -> float | None:
-    """What a device draws, its context alive, while nothing runs; None where nobody counts it."""
-    if (first := telemetry.energy()) is None:
-        return None
-    time.sleep(IDLE_S)
-    last = telemetry.energy()
-    return last and power_w(first, last)
 
 
 def for_device(device: str):

@@ -155,8 +155,7 @@ class Worker:
         self.clock.while_busy = self.telemetry.read
         if self.request.when == "start":
             self.begin(Step.IDLE)
-            idle_power_w = telemetry.idle_power_w(self.telemetry)
-            self.journal("idle", empty_call_s=empty_call_s(self.clock), idle_power_w=idle_power_w)
+            self.journal("idle", empty_call_s=empty_call_s(self.clock))
         self.measure_ceilings(first)
         if self.request.when == "start" and self.device == "cuda" and first.ranks is ALONE:
             self.measure_links()

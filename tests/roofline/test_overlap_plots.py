@@ -14,6 +14,7 @@ from made_up_gathers import (
     SWEEP,
     gather_matmul,
     gathering,
+    layer,
     prefetch,
 )
 from made_up_run import HEAD, boxes_of, touching_pairs
@@ -121,8 +122,9 @@ def preset_lines():
         (preset_lines(), []),
         (gathering(gather_matmul(), without=("link",)), ["timeline"]),
         ([line for line in gathering(gather_matmul()) if line["kind"] != "timeline"], ["network_roofline", "overlap"]),
+        (gathering(layer()), ["network_roofline", "overlap"]),
     ],
-    ids=["preset link", "no link alone", "no timelines"],
+    ids=["preset link", "no link alone", "no timelines", "a layer"],
 )
 def test_figures_that_lack_their_data_are_left_out(draw, lines, names):
     drawn = draw([HERE, *lines])

@@ -3,12 +3,10 @@
 import pandas
 import pytest
 from made_up_run import END, HEAD, ceiling, save
-from matplotlib import pyplot
 
 from roofline.analysis.records import frame
 from roofline.operations.transformer_step import TransformerStep
-from roofline.report.plots import step_memory, step_shares
-from roofline.report.plots.steps import KINDS
+from roofline.report.plots import step_memory
 from roofline.report.sections import declared
 from roofline.report.throughput import memory
 from roofline.report.write import write
@@ -17,7 +15,6 @@ from roofline.store.run import Round, Shape
 
 TIMES = {"fp32": {"eager": 0.4, "compiled": 0.32}, "bf16": {"eager": 0.2, "compiled": 0.1}}
 COSTS = {
-    **{"matmul_share": 0.6, "loss_share": 0.3, "idle_share": 0.1},
     **{"weight_bytes": 10**7, "optimizer_bytes": 2 * 10**7, "saved_bytes": 5 * 10**6, "peak_bytes": 6 * 10**6},
     "memory_timeline": {"forward": [10**6, 4 * 10**6], "backward": [6 * 10**6, 2 * 10**6], "optimizer": [2 * 10**6]},
 }
@@ -44,57 +41,29 @@ def folder(tmp_path):
     return save(tmp_path / "run", [HEAD, ceiling("matmul", 60e12, dtype="fp32"), ceiling("read", 4e12), *lines, END])
 
 
-def test_rates_and_shares_are_told(folder):
+def test_rates_are_told(folder):
     run = load(folder)
     rows = frame(run).set_index("case")
     row = rows.loc["transformer_step-l12-d768-b16-t256-step-fp32-compiled"]
     assert row["tokens_per_s"] == pytest.approx(16 * 256 / 0.32)
     assert row["of_roof"] == pytest.approx(row["flop"] / 0.32 / 60e12)
     assert rows["compile_s"].dropna().tolist() == [21.0] * 4
-    assert rows["matmul_share"].dropna().tolist() == [0.6] * 4
     table = declared("steps", frame(run)).table
     assert table["tokens/s"].iloc[:2].tolist() == ["1.024e+04", "1.28e+04"]
-    assert table["matmul"].tolist() == ["60 %", "-"] * 4
 
 
-def test_figures_show_shares_of_time_and_memory_over_a_step(folder):
-    shares = step_shares(frame(load(folder)))
-    widths = [[bar.get_width() for bar in bars] for bars in shares.axes[0].containers]
-    assert [sum(parts) for parts in zip(*widths, strict=True)] == pytest.approx([400, 200, 400, 200])
-    assert "60 % of forward, 60 % of step, in fp32, eager" in shares.get_suptitle()
-    assert shares.get_layout_engine() is None
+def test_figure_shows_memory_over_a_step(folder):
     memory = step_memory(load(folder))
     eager = memory.axes[0].get_lines()[0]
     assert eager.get_ydata().tolist() == [31, 34, 36, 32, 32]
     assert memory.get_suptitle().startswith("Peaks of a step of l12-d768-b16-t256: 36 MB in fp32, eager; 36")
     names = {path.name for path in write(folder)}
-    assert {"step_shares.png", "step_memory.png"} <= names
+    assert "step_memory.png" in names
     assert "![step memory](step_memory.png)" in (folder / "report.md").read_text()
-
-
-def test_each_size_has_a_panel_with_its_own_bars():
-    times_ms = {"l12-d768-b16-t256": {"forward": 100, "step": 300}, "l24-d1024-b8-t512": {"step": 900}}
-    kinds = dict.fromkeys((f"{kind}_share" for kind in KINDS), 0.0) | {"matmul_share": 0.75, "idle_share": 0.25}
-    rows = [
-        {"shape": f"transformer_step-{size}-{part}-fp32", "part": part, "dtype": "fp32", "contender": "eager",
-         "time_s": ms / 1e3, **kinds}
-        for size, parts in times_ms.items()
-        for part, ms in parts.items()
-    ]  # fmt: skip
-    before = pyplot.get_fignums()
-    figure = step_shares(pandas.DataFrame(rows))
-    for axes, (size, parts) in zip(figure.axes, times_ms.items(), strict=True):
-        assert (axes.get_title("left"), axes.get_title()) == (size, "")
-        assert [text.get_text() for text in axes.get_yticklabels()] == [f"{part}, fp32, eager" for part in parts]
-        low, high = axes.get_ylim()
-        assert low - high == pytest.approx(len(parts) + 0.2)  # room for its own bars alone, the first on top
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["matmul", "idle"]
-    assert pyplot.get_fignums() == before
 
 
 def test_nothing_is_drawn_of_other_operations(tmp_path):
     run = load(save(tmp_path / "run", [HEAD, END]))
-    assert step_shares(frame(run)) is None
     assert step_memory(run) is None
 
 

@@ -80,9 +80,9 @@ def test_kinds_of_lines_are_documented():
 
 
 def test_costs_that_are_no_fields_any_more_are_passed_over(tmp_path):
-    """Journals of schema 8 may have times by other clocks, behind their end."""
+    """Journals of schema 8 may have times by other clocks, behind their end, and shares of a step's time."""
     shape = next(line["shape"] for line in LINES if line["kind"] == "round")
-    known, gone = {"host_s": 7e-6}, {"clock_s": 1e-4, "do_bench_s": 1.01e-4, "cupti_s": 9e-5}
+    known, gone = {"host_s": 7e-6}, {"clock_s": 1e-4, "do_bench_s": 1.01e-4, "cupti_s": 9e-5, "idle_share": 0.1}
     records = []
     for name, costs in (("old", known | gone), ("new", known)):
         line = {"kind": "costs", "shape": shape, "contender": "cublas", "costs": costs}

@@ -5,7 +5,7 @@ from roofline.report.plots.attention import attention
 from roofline.report.plots.memory_roofline import memory_roofline
 from roofline.report.plots.network_roofline import network_roofline
 from roofline.report.plots.overlap import overlap
-from roofline.report.plots.steps import step_memory, step_shares
+from roofline.report.plots.steps import step_memory
 from roofline.report.plots.timeline import timeline
 
 FIGURES = {
@@ -13,7 +13,6 @@ FIGURES = {
     "network_roofline": network_roofline,
     "overlap": overlap,
     "attention": attention,
-    "step_shares": step_shares,
 }
 OF_RUN = {
     "timeline": timeline,

@@ -1,4 +1,5 @@
-"""The figure timeline: what link and chip did in one run of each arm, on the shape nearest to the ridge.
+"""The figure timeline: what link and chip did in one run of each arm that gathers or scatters, on the shape
+nearest to the ridge.
 
 What the chip waits for has one colour on both lanes: a chunk, or all pieces of a row block. Each arm is shown by the
 sample of median time, so that the figure tells how an arm behaves, not how fast it is. A kernel that waits on the chip
@@ -14,7 +15,7 @@ from roofline.report.plots import style, theme
 from roofline.report.plots.theme import BEHIND_TEXT, DARK
 from roofline.report.timelines import HOME_UNIT, WAITS, Block
 from roofline.store.run import Run
-from roofline.theory.arms import BOTH, PERSISTENT, SCATTERED, base_arm
+from roofline.theory.arms import PERSISTENT, SCATTERED, base_arm
 
 LANE_IN, AROUND_IN = 0.3, 1.9
 """Inches of a lane, and of what is around all lanes of a panel."""
@@ -178,8 +179,6 @@ def _meaning_of_numbers(op: str, of_shape: dict) -> str:
         return "shares of the next layer's weights, gathered while this layer multiplies"
     if op in SCATTERED:
         return "the rank whose part arrives, and on the chip the part that is sent for it"
-    if op in BOTH:
-        return "the rank whose rows come, then whose part goes; on the chip its rows, by up, then by down"
     by_block = {}
     for arm, timeline in of_shape.items():
         if timelines.is_by_block(timeline):
