@@ -70,7 +70,6 @@ def test_a_right_kernel_stays_exact_with_delays(printed_elsewhere):
 
 
 def test_without_a_gpu_it_says_what_it_needs(capsys, monkeypatch):
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     monkeypatch.setattr("triton.knobs.runtime.interpret", False)
     monkeypatch.setattr(sys, "argv", ["machine"])
     with pytest.raises(SystemExit):
