@@ -1,6 +1,6 @@
 """What `kernels.matmul` would have taken in committed runs, which do not journal it, and what had been tuned for them.
 
-    python -m results.rule RUN...     of each run its table by M, with both
+    python -m results.rule [RUN...]     of each run its table by M, with both; of README's and of the one behind it
 
 The fastest of several contenders is known once all were measured. Who calls `kernels.matmul` gets what its rule takes,
 and that is the rule of the commit that the run names: `RULES` has those. Later runs journal both.
@@ -14,6 +14,9 @@ import roofline
 from roofline.report import tables
 from roofline.report.throughput import tokens_table
 from roofline.store.run import Run
+
+REFERENCE = Path(__file__).parent / "reference"
+OF_README = [REFERENCE / f"nvidia-h100-80gb-hbm3-2026-11-26-{number}" for number in (4, 5)]
 
 UP, DOWN, UP_TP8, DOWN_TP8 = (53248, 16384), (16384, 53248), (6656, 16384), (16384, 6656)
 """n and k of the layers of `xxl`, at tp 1 and 8."""
@@ -94,9 +97,9 @@ def apply(run: Run) -> None:
 def main(folders: list[str]) -> int:
     """Print the table by M of each run. Returns the exit code (0 done, 2 bad input)."""
     try:
-        for folder in folders:
-            run = load(Path(folder))
-            print(f"{Path(folder).name}, by the rule of {run.metadata['commit']}\n")
+        for folder in map(Path, folders or OF_README):
+            run = load(folder)
+            print(f"{folder.name}, by the rule of {run.metadata['commit']}\n")
             print(tables.markdown(tokens_table(roofline.by_tokens(run))), end="\n\n")
     except (ValueError, OSError) as error:
         print(f"results/rule.py: {error}", file=sys.stderr)
