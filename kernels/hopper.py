@@ -14,6 +14,9 @@ from kernels.tiles import capability
 TMA_ALIGNMENT_BYTES = 16  # of base addresses and row strides; CUDA driver API, cuTensorMapEncodeTiled
 INTERPRETED_PROGRAMS = 3  # fewer than there are tiles, so that the interpreter walks the persistent loop too
 
+CHIPS = ("H100 SXM", "H100 PCIe", "H200")
+"""Chips of compute capability 9.0: the choice of tiles depends on their SMs and the size of their cache."""
+
 # An SM of Hopper (CUDA C++ programming guide, technical specifications). Warps take registers by 256, each CTA takes
 # 1,024 bytes of shared memory beyond its own.
 SM_REGISTERS, SM_SHARED_BYTES = 65_536, 233_472

@@ -35,7 +35,7 @@ from typing import NamedTuple
 import torch
 import triton
 
-from kernels import tiles, waves
+from kernels import hopper, tiles, waves
 from kernels.bench import checks
 from kernels.bench.instruments import Instruments
 from kernels.bench.matmul import operands
@@ -70,9 +70,6 @@ SETS = {"cold": None, "warm": 1}
 """How many sets of operands calls have in rotation: all of them leave none in the cache, and one stays as far as it
 fits."""
 
-
-HOPPER = ("H100 SXM", "H100 PCIe", "H200")
-"""Chips that a trial is made ready for without one."""
 
 INSPECTED = "ROOFLINE_INSPECTED"
 """Environment variable: the list of candidates that a pack brings."""
@@ -315,7 +312,7 @@ def parser() -> Parser:
     parser.add_argument("--minutes", type=positive, default=4, help="when it ends (4)")
     parser.add_argument("--out", type=Path, default="results/local/trial", metavar="FOLDER", help="where entries go")
     parser.add_argument("--dry", action="store_true", help="compile all candidates, and time none")
-    parser.add_argument("--chip", choices=HOPPER, default=HOPPER[0], help="that --dry is for (%(default)s)")
+    parser.add_argument("--chip", choices=hopper.CHIPS, default=hopper.CHIPS[0], help="that --dry is for (%(default)s)")
     parser.add_argument(
         "--inspected",
         type=Path,

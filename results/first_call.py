@@ -25,7 +25,7 @@ WAYS_OUT = {
 }
 
 
-def kernel(device: str) -> None:
+def launch_kernel(device: str) -> None:
     """Multiply by `kernels.matmul`, and compare some rows with their sums. Raises ValueError where they differ."""
     dtype = torch.bfloat16 if device == "cuda" else torch.float16
     x, w = (torch.randn(size, CASE.k, device=device, dtype=dtype) for size in (CASE.m, CASE.n))
@@ -34,11 +34,14 @@ def kernel(device: str) -> None:
         raise ValueError(f"kernels.matmul has a relative error of {error:.2g}, limit 3e-3")
 
 
-def compile(device: str) -> None:
+def call_compiled(device: str) -> None:
     """Call a function that torch compiles to one kernel. Raises ValueError where its result is another."""
     x = torch.randn(4096, device=device)
     if not torch.allclose(torch.compile(lambda x: x.sin() + 1)(x), x.sin() + 1, atol=1e-5):
         raise ValueError("a compiled sin(x) + 1 is another than that of torch")
+
+
+CALLS = {"kernel": launch_kernel, "compile": call_compiled}
 
 
 def main(arguments: list[str], device: str = "cuda") -> int:
@@ -47,7 +50,7 @@ def main(arguments: list[str], device: str = "cuda") -> int:
     call = parser.parse_args(arguments).call
     versions = f"Triton {triton.__version__}, torch {torch.__version__}"
     try:
-        {"kernel": kernel, "compile": compile}[call](device)
+        CALLS[call](device)
     except Exception as error:  # of Triton, torch or the driver
         print(f"{call} fails under {versions} ({reason(error)}): {WAYS_OUT[call]}")
         return 1

@@ -223,7 +223,9 @@ class Visit:
         planned: set[str] = set()
         musts_s = self.seconds_of([step for step in self.steps_left if step.must])
         keeps_musts = musts_s <= self.left_s
-        spare_s = self.left_s - musts_s * keeps_musts
+        spare_s = self.left_s
+        if keeps_musts:
+            spare_s -= musts_s
         for step in self.steps_left:
             group = groups[-1] if groups and self.are_one_run(groups[-1][-1], step) else []
             seconds = self.seconds_of([*group, step]) - self.seconds_of(group)
@@ -247,7 +249,10 @@ class Visit:
         """About what `steps` take one after another, or still take. Those that measure into one archive are one run,
         which begins once."""
         runs = {step.archive for step in steps if step.selects}
-        return sum(max(0, step.seconds - self.spent_s.get(step.name, 0)) for step in steps) + BEGIN_S * len(runs)
+        seconds = BEGIN_S * len(runs)
+        for step in steps:
+            seconds += max(0, step.seconds - self.spent_s.get(step.name, 0))
+        return seconds
 
     def reason_against(self, step: Step, planned: set[str]) -> str:
         """Why `step` cannot be begun behind those that are `planned`, whatever time there is; empty if it can."""
@@ -353,7 +358,9 @@ class Visit:
         """When `group` is ended: at its limits, or when time is up. Steps of every visit keep their time, unless it
         then lacks its own."""
         others = [step for step in self.steps_left if step.must and step not in group]
-        left_s = self.left_s - self.seconds_of(others) - CLOSE_S * bool(others)
+        left_s = self.left_s - self.seconds_of(others)
+        if others:  # to end this one, and pack its archive
+            left_s -= CLOSE_S
         if left_s < self.seconds_of(group):
             left_s = self.left_s
         return min(sum(step.limit for step in group), left_s)

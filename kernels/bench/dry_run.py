@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from collectives import device
+from kernels import hopper
 from kernels.bench import absent_gpu
 from kernels.registry import CONTENDERS
 from kernels.tiles import DTYPES
@@ -25,9 +26,6 @@ from roofline.theory import chips, wires
 from roofline.theory.arguments import Parser
 from roofline.theory.arms import BLOCKS
 from roofline.worker.prepared import FAILED
-
-HOPPER = ("H100 SXM", "H100 PCIe", "H200")
-"""Chips of compute capability 9.0: the choice of tiles depends on their SMs and the size of their cache."""
 
 REACHED_SHARES = (0.5, 0.65, 0.8)
 """Fractions of the datasheet's FLOP/s that the matmul of an arm may reach: it was 0.70 to 0.84 on an H200 and an H100
@@ -105,7 +103,7 @@ def launch_all(options: Options, chip: chips.Chip, names: list[str]) -> list[str
 
 def main(arguments: list[str]) -> int:
     parser = Parser(prog="python -m kernels.bench.dry_run", description=__doc__.partition("\n")[0])
-    parser.add_argument("--chip", choices=HOPPER, default=HOPPER[0], help="default: %(default)s")
+    parser.add_argument("--chip", choices=hopper.CHIPS, default=hopper.CHIPS[0], help="default: %(default)s")
     parser.add_argument("--check", action="store_true", help="exit with code 1 where anything had to be compiled")
     asked = parser.parse_args(arguments)
     options = resolve(lambda name: None, device="cuda", timed=True, root=Path())
