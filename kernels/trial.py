@@ -248,7 +248,7 @@ def sound_among(
         print(f"{inspected.path} is of another Triton or of other source files: all is inspected here")
     todo = [(job, case) for case, plan in plans.items() for job in plan if anew or job not in inspected]
     if todo:
-        for finding in inspect_launches(todo, chip).values():
+        for finding in inspect_launches(todo, chip):
             inspected.add(finding)
     sound = {}
     for job in dict.fromkeys(itertools.chain(*plans.values())):

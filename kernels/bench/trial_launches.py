@@ -30,15 +30,10 @@ finding_of: dict[str, Finding] = {}
 """{key of a binary: what it was found to be} in this process."""
 
 
-def inspect_launches(todo: Iterable[tuple[Job, Matmul]], chip: Chip) -> dict[Job, Finding]:
-    """{job: what its launches on `chip` compile to}: that of the first one with a problem, where one has."""
-    findings: dict[Job, Finding] = {}
+def inspect_launches(todo: Iterable[tuple[Job, Matmul]], chip: Chip) -> list[Finding]:
+    """What the launch of each job on its case, on `chip`, compiles to."""
     with ProcessPoolExecutor(mp_context=get_context("spawn"), initializer=stand_in, initargs=(chip,)) as pool:
-        for finding in pool.map(inspect_launch, *zip(*todo, strict=True)):
-            before = findings.setdefault(finding.job, finding)
-            if not before.problems:
-                findings[finding.job] = finding
-    return findings
+        return list(pool.map(inspect_launch, *zip(*todo, strict=True)))
 
 
 def stand_in(chip: Chip) -> None:
@@ -93,6 +88,7 @@ class Inspected:
         return repr(job) in self.sound or repr(job) in self.problems
 
     def add(self, finding: Finding) -> None:
+        """Note what a job compiles to on one case. A problem on any case counts."""
         if finding.problems:
             self.problems[repr(finding.job)] = finding.problems[0]
         else:

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from kernels import persistent, tiles, trial
+from kernels.bench.trial_launches import Inspected
 from kernels.inspect import Finding, Job
 from kernels.registry import CONTENDERS
 from kernels.tiles import Config, choose, table
@@ -144,7 +145,7 @@ def gpu(monkeypatch, tables):
     def inspect_launches(todo, chip):
         cubin = SimpleNamespace(instruction="wgmma")
         about.inspected += [job for job, _ in todo]
-        return {job: Finding(job, cubin, ["spills"] * (job in about.spills)) for job, _ in todo}
+        return [Finding(job, cubin, ["spills"] * (job in about.spills)) for job, _ in todo]
 
     def operands(case, options):
         return [(torch.randn(case.m, case.k).bfloat16(), torch.randn(case.n, case.k).bfloat16(),
@@ -213,6 +214,15 @@ def test_what_was_inspected_at_home_is_not_inspected_again_unless_the_source_is_
     assert trial.main(there) == 0
     assert "is of another Triton or of other source files: all is inspected here" in capsys.readouterr().out
     assert gpu.inspected == [now, first, *others]
+
+
+@pytest.mark.parametrize("problems", [(["spills"], []), ([], ["spills"])])
+def test_a_problem_on_one_shape_leaves_a_candidate_out_of_all(monkeypatch, capsys, problems):
+    cubin = SimpleNamespace(instruction="wgmma")
+    monkeypatch.setattr(trial, "inspect_launches", lambda todo, chip: [Finding(NOW, cubin, each) for each in problems])
+    plans = {m: {NOW: 1.0} for m in (128, 256)}
+    assert trial.sound_among(plans, None, Inspected(None), anew=True) == {}
+    assert f"left out: {NOW}: spills" in capsys.readouterr().out
 
 
 def card(gpu, watts):
