@@ -118,7 +118,7 @@ def _by_module(options: argparse.Namespace) -> int:
 
 
 def _report(options) -> int:
-    from roofline.report import saved
+    from roofline.report import html, saved
     from roofline.report.write import write
     from roofline.store import journal
 
@@ -129,4 +129,6 @@ def _report(options) -> int:
             paths.append(saved.write(folder, run))
         for path in paths:
             print(path)
+    if html.LACKING:
+        print(html.LACKING, file=sys.stderr)
     return 0

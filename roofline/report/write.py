@@ -49,7 +49,7 @@ def _without_garbage_collection() -> Iterator[None]:
 @_without_garbage_collection()
 def write(folder: Path, run: Run | None = None) -> list[Path]:
     """(Re)draw the report and the figures (.svg, .png) of `run`, or of that in `folder`, into the folder. Returns their
-    paths. Raises ValueError where there is no run."""
+    paths; report.html is not among them where `html.LACKING` says why. Raises ValueError where there is no run."""
     import matplotlib
 
     folder = Path(folder)
@@ -64,10 +64,14 @@ def write(folder: Path, run: Run | None = None) -> list[Path]:
                 pictures[name] = (folder / f"{name}.svg").read_text(encoding="utf-8")
     cases.attrs = {}  # which each selection of rows would copy
     whole = sections(run, cases, pictures)
-    text, page = folder / "report.md", folder / "report.html"
-    text.write_text(markdown(run, whole), encoding="utf-8")
-    page.write_text(html.page(run.metadata["title"], run.metadata["footer"], whole, pictures), encoding="utf-8")
-    return [text, page, *drawn]
+    text = markdown(run, whole)
+    report, page = folder / "report.md", folder / "report.html"
+    report.write_text(text, encoding="utf-8")
+    if html.LACKING:
+        page.unlink(missing_ok=True)  # that of an earlier report
+        return [report, *drawn]
+    page.write_text(html.page(run.metadata["title"], text, pictures), encoding="utf-8")
+    return [report, page, *drawn]
 
 
 def sections(run: Run, cases: DataFrame, pictures: Collection[str]) -> list[Section]:
@@ -187,7 +191,7 @@ def markdown(run: Run, sections: Sequence[Section]) -> str:
         if section.about:
             parts.append(section.about)
         for name in section.figures:
-            parts.append(f"![{name.replace('_', ' ')}]({name}.png)")
+            parts.append(f"![{html.label(name)}]({name}.png)")
         if section.has_table:
             parts.append(tables.markdown(section.table))
         if section.lines:

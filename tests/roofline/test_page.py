@@ -21,7 +21,7 @@ from results import references
 from roofline.commands import cli
 from roofline.commands.cli import main
 from roofline.operations.options import wires_of
-from roofline.report import tables
+from roofline.report import html, tables
 from roofline.report.plots import theme
 from roofline.report.write import write
 from roofline.store import journal
@@ -127,6 +127,30 @@ def test_page_has_every_figure_shows_the_text_and_loads_and_runs_nothing(text):
     assert page.words.count(SHOWN) >= 4  # title, heading, conditions, cells
     assert f"Against commit {SHOWN}" in page.words
     assert any(word.endswith(f"other: {SHOWN}") for word in page.words)  # why it was not measured
+
+
+def test_page_has_all_tables_and_numbers_of_the_markdown(folder, text):
+    report = (folder / "report.md").read_text()
+    page = Page(text)
+    assert page.tags.count("table") == len(re.findall(r"^\| :?-", report, re.MULTILINE)) >= 5
+    shown = " ".join(page.words)
+    assert [number for number in re.findall(r"\d[\d.]*", report) if number not in shown] == []
+    assert text.count('<td style="text-align:right">') > 100
+
+
+def test_without_a_renderer_there_is_no_page_and_a_line_that_says_so(
+    tmp_path, monkeypatch, capsys, undrawn, run_project
+):
+    run = save(tmp_path / "run", LINES)
+    (run / "report.html").write_text("of an earlier report")
+    monkeypatch.setattr(html, "LACKING", "no page")
+    assert main(["report", str(run)]) == 0
+    assert capsys.readouterr().err == "no page\n"
+    assert {path.name for path in run.iterdir()} == {"samples.jsonl", "report.md"}
+    more = "\nfrom roofline.report import html\nhtml.LACKING = 'no page'\n"
+    measured = run_project("--benchmark-only", "-k", "torch", more=more)
+    assert measured.code == 0
+    assert "\nno page\nsaved in " in measured.text
 
 
 def test_markdown_has_every_figure_and_neither_html_nor_links_nor_further_cells(folder):
