@@ -1,12 +1,9 @@
 """Delays in PTX: where they stand, that a seed decides it, and that right kernels stay right."""
 
-import sys
 from contextlib import nullcontext
 
 import cases
-import command
 import perturb
-import pytest
 
 from kernels.machine import run
 
@@ -67,15 +64,3 @@ def test_a_right_kernel_stays_exact_with_delays(printed_elsewhere):
     assert delayed[2] > 3
     assert plain[2] == 0
     assert delayed[3] > plain[3]  # ptxas has assembled them
-
-
-def test_without_a_gpu_it_says_what_it_needs(capsys, monkeypatch):
-    monkeypatch.setattr("triton.knobs.runtime.interpret", False)
-    monkeypatch.setattr(sys, "argv", ["machine"])
-    with pytest.raises(SystemExit):
-        command.main(["--perturb", "3"])
-    assert (
-        capsys.readouterr()
-        .err.splitlines()[-1]
-        .endswith("argument --perturb 3: it delays kernels on a Hopper GPU; torch finds none here")
-    )
