@@ -53,7 +53,7 @@ def test_bad_input_is_one_line_and_exit_code_2(main, words, message, refused):
     assert message in refused(main, words)
 
 
-@pytest.mark.parametrize("main", [inspect.main, command.main])
+@pytest.mark.parametrize("main", [inspect.main, loops.main, command.main])
 def test_where_triton_interprets_nothing_is_compiled(main, refused):
     assert INTERPRETING in refused(main, [], interpret=True)
 
