@@ -37,8 +37,7 @@ def plant_text(lines, **head):
     text = json.dumps(lines).replace("tiled", json.dumps(BAD)[1:-1])
     first, *others = json.loads(text)
     machine = first["machine"] | {"chip": BAD, "versions": {"torch": BAD}}
-    about = {"machine": machine, "against": {"commit": BAD}}
-    first |= {"title": BAD, "footer": BAD, "notes": [BAD], "commit": BAD} | about | head
+    first |= {"title": BAD, "footer": BAD, "notes": [BAD], "commit": BAD, "machine": machine} | head
     for line in others:
         if line["kind"] == "shape" and "cublas" in line["entrants"]:
             line["entrants"]["cublas"] |= {"config": BAD, "kernel_name": BAD}
@@ -48,8 +47,7 @@ def plant_text(lines, **head):
         if line["kind"] == "round" and "cublas" in line["time_s"]:
             line["time_s"]["probe"] = 1e-6
         line |= {"not_measured": {"reason": BAD}, "ceiling": {"probe": BAD}}.get(line["kind"], {})
-    base = [line | {"checkout": "base"} for line in others if line["kind"] in ("shape", "round")]
-    return [first, *others, *base]
+    return [first, *others]
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +123,6 @@ def test_page_has_every_figure_shows_the_text_and_loads_and_runs_nothing(text):
     assert all(link.startswith(("#", "data:image/png")) for link in loaded)
     assert "@import" not in text
     assert page.words.count(SHOWN) >= 4  # title, heading, conditions, cells
-    assert f"Against commit {SHOWN}" in page.words
     assert any(word.endswith(f"other: {SHOWN}") for word in page.words)  # why it was not measured
 
 
@@ -178,7 +175,7 @@ def test_a_spreadsheet_takes_no_text_for_a_formula(tmp_path, capsys):
 
 
 def test_commands_that_read_a_run_execute_nothing_of_it_and_draw_its_report_anew(tmp_path, undrawn):
-    code = {"users": [["mine.py::f", ""]], "operations": ["mine.py"], "against": ".", "baseline": "f"}
+    code = {"users": [["mine.py::f", ""]], "operations": ["mine.py"], "baseline": "f"}
     run = save(tmp_path / "run", [HEAD | {"options": code}, *LINES[1:]])
     for name in ("mine.py", "report.md"):
         (run / name).write_text("raise SystemExit('it was run')")
