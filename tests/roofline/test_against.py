@@ -12,35 +12,29 @@ from results import against
 from roofline.worker import METHOD_VERSION
 
 ROOT = Path(__file__).parents[2]
-PLAN = "2 cases on 1 shapes, about 1 min 10 s\n"
-NO_PLAN = "no tests collected (9 deselected) in 1.00s\n"
 
 
 class StandIn:
-    """Takes the place of pytest: notes in which checkout it is begun, and writes a quick run there."""
+    """Takes the place of pytest: notes in which checkout it is begun, and as which commit, and writes a run there."""
 
     def __init__(self):
         self.begun = []
-        self.commits = []
-        """What each was told of its commit."""
         self.factor = 1.0
         """What `tiled` of the checkout `new` takes over that of `base`."""
-        self.plan = PLAN
         self.code = 0
 
     def run(self, command, *, cwd, env, **settings):
-        assert command[:4] == [sys.executable, "-m", "pytest", "--benchmark-only"]
+        *begin, word, results = command
+        if "nothing" in command:
+            return CompletedProcess(command, 5, "no tests collected (9 deselected) in 1.00s\n", "")
         if "--collect-only" in command:
-            return CompletedProcess(command, 0 if self.plan == PLAN else 5, self.plan, "")
-        self.begun.append(cwd.name)
-        self.commits.append(env.get("ROOFLINE_COMMIT"))
-        *_, keyword, results = command
-        assert keyword == "m16 and tiled"
+            return CompletedProcess(command, 0, "2 cases on 1 shapes, about 1 min 10 s\n", "")
+        assert begin == [sys.executable, "-m", "pytest", "--benchmark-only", "-k"]
+        self.begun.append((cwd.name, env.get("ROOFLINE_COMMIT")))
         times = {"cublas": 1e-4, "tiled": 2e-4 * (self.factor if cwd.name == "new" else 1.0)}
-        head = HEAD | {"options": {"quick": True}}
         into = Path(results.removeprefix("--ffn-results="))
         into.mkdir(parents=True, exist_ok=True)
-        save(into / f"run-{len(self.begun)}", [head, *shape(16, times), END])
+        save(into / f"run-{len(self.begun)}", [HEAD, *shape(16, times), END])
         return CompletedProcess(command, self.code)
 
 
@@ -61,9 +55,9 @@ def stand_in(tmp_path, monkeypatch):
 @pytest.mark.parametrize(("factor", "code", "verdicts"), [(1.05, 1, "1 SLOWER"), (1.0, 0, "0 SLOWER")])
 def test_checkouts_take_turns_and_are_compared(stand_in, capsys, factor, code, verdicts):
     stand_in.factor = factor
-    assert against.main(["../base", "3", "-k", "m16 and tiled"]) == code
-    assert stand_in.begun == ["base", "new", "new", "base", "base", "new"]
-    assert stand_in.commits == [None, "abc", "abc", None, None, "abc"]
+    assert against.main(["../base", "3", "-k", "m16"]) == code
+    base, new = ("base", None), ("new", "abc")
+    assert stand_in.begun == [base, new, new, base, base, new]
     out = capsys.readouterr().out
     assert "6 runs by turns, each of 2 cases on 1 shapes, about 1 min 10 s: about 7 min in all" in out
     assert "3 a side have a standard error of 1.1 % on an idle machine" in out
@@ -73,31 +67,25 @@ def test_checkouts_take_turns_and_are_compared(stand_in, capsys, factor, code, v
 
 
 @pytest.mark.parametrize(
-    ("base", "count", "plan", "message"),
+    ("words", "message"),
     [
-        (
-            "../other",
-            "3",
-            PLAN,
-            "BASE=../other is no checkout of roofline-ffn: git worktree add ../base main",
-        ),
-        (".", "3", PLAN, "BASE=. is this checkout itself: give another"),
-        ("../older", "3", PLAN, f"BASE=../older measures by another method than this checkout, {METHOD_VERSION}"),
-        ("../base", "0", PLAN, "N=0 is no count of runs a side: give a whole number from 1 on"),
-        ("../base", "3", NO_PLAN, f"nothing can be measured: {NO_PLAN}"),
+        ("../other 3", "BASE=../other is no checkout of roofline-ffn: git worktree add ../base main makes one"),
+        (". 3", "BASE=. is this checkout itself: give another"),
+        ("../older 3", f"BASE=../older measures by another method than this checkout, {METHOD_VERSION}"),
+        ("../base 0", "N=0 is no count of runs a side: give a whole number from 1 on"),
+        ("../base 3 -k nothing", "nothing can be measured: no tests collected"),
     ],
 )
-def test_what_cannot_be_compared_is_refused_before_any_run(stand_in, capsys, base, count, plan, message):
-    stand_in.plan = plan
-    assert against.main([base, count]) == 2
+def test_what_cannot_be_compared_is_refused_before_any_run(stand_in, capsys, words, message):
+    assert against.main(words.split()) == 2
     assert capsys.readouterr().err.startswith(f"make against: {message}")
     assert stand_in.begun == []
 
 
 def test_a_run_that_does_not_end_well_ends_all(stand_in, capsys):
     stand_in.code = 1
-    assert against.main(["../base", "3", "-k", "m16 and tiled"]) == 2
-    assert stand_in.begun == ["base"]
+    assert against.main(["../base", "3", "-k", "m16"]) == 2
+    assert stand_in.begun == [("base", None)]
     assert "run 1, of base, ended with exit code 1, see above: nothing is compared" in capsys.readouterr().err
 
 
