@@ -24,7 +24,7 @@ class StandIn:
         self.code = 0
 
     def run(self, command, *, cwd, env, **settings):
-        *begin, word, results = command
+        *begin, _, results = command
         if "nothing" in command:
             return CompletedProcess(command, 5, "no tests collected (9 deselected) in 1.00s\n", "")
         if "--collect-only" in command:
@@ -92,4 +92,4 @@ def test_a_run_that_does_not_end_well_ends_all(stand_in, capsys):
 def test_make_hands_on_what_it_is_given():
     words = ["BASE=../base", "ARGS=-k 'm16 and tiled' --ffn-quick", "ENV=", "PY=python"]
     made = subprocess.run(["make", "-n", "against", *words], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert made.stdout == 'python -m results.against "../base" "3" -k \'m16 and tiled\' --ffn-quick\n'
+    assert 'results.against "../base" "3" -k \'m16 and tiled\' --ffn-quick\n' in made.stdout
