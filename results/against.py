@@ -93,6 +93,8 @@ def main(arguments: list[str]) -> int:
     except (ValueError, OSError) as error:
         print(f"make against: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        return 130
     return cli.main(["compare", *folders[BASE], "--new", *folders[NEW]])
 
 
