@@ -60,8 +60,6 @@ class Options:
     """Ids of the matmuls of a file, in place of model, layers, tokens and tp; none without one."""
     quick: bool = False
     """Few shapes and rounds, in one process: to see what a run is like, never a reference."""
-    against: str | None = None
-    """Another checkout, whose workers take turns with these."""
     operations: Names = ()
     """The only ones that are measured, by name or by the file of the user's that declares some; none for the default
     ones."""
@@ -102,17 +100,6 @@ def operation(text: str) -> str:
     return contenders.anonymous(path)
 
 
-def checkout(text: str) -> str:
-    """Resolve the path of a checkout of this project, with `~` for the home folder."""
-    path = Path(text).expanduser().resolve()
-    if not (path / "roofline" / "worker" / "process.py").is_file():
-        way_out = "make one, as by git worktree add ../base main"
-        raise ValueError(f"it is no checkout of roofline-ffn, or one of before 27 November 2026; {way_out}")
-    if path == Path(__file__).resolve().parents[2]:
-        raise ValueError("it is this checkout itself, or pytest began in it; give another one, with = before it")
-    return contenders.anonymous(path)
-
-
 READERS = {
     "text": str,
     "count": count,
@@ -127,7 +114,6 @@ READERS = {
     "wires": lambda text: wires_of(Path(text)),
     "contender": contenders.parse,
     "operation": operation,
-    "checkout": checkout,
     "folder": _folder,
 }
 """What `options.toml` says that a value is -> the function that reads it."""
@@ -274,8 +260,6 @@ def resolve(get, *, device: str, timed: bool, root: Path, world: int = 1) -> Opt
 
 def _require_sound(options: Options) -> None:
     """Refuse values that do not fit one another."""
-    if options.against and options.processes == 1:
-        raise ValueError("--ffn-against: a change is told by pairs of processes; take several --ffn-processes")
     read("layers", options, lambda options: [matmul.sides(options.model, layer) for layer in options.layers])
     read("tp", options, matmul.sweep)
     if options.device == "cpu" and options.copier_programs:
@@ -351,7 +335,7 @@ def resumed(get, metadata: dict, folder: Path) -> Options:
         raise ValueError(f"--ffn-resume takes its options from the run: leave out {', '.join(others)}")
     versions = dict(planned.users)
     users = tuple((place, versions.get(place, "")) for place in given.get("contender", ()))
-    named = replace(planned, users=users, operations=given.get("operations", ()), against=given.get("against"))
+    named = replace(planned, users=users, operations=given.get("operations", ()))
     if code_of(named) != code_of(planned):
         raise ValueError(
             f"--ffn-resume {folder}: the run executes code that its journal names, and a journal may be somebody "
@@ -365,8 +349,6 @@ def code_of(options: Options) -> list[str]:
     words = [f"--ffn-contender={place}" for place, _ in options.users]
     if {*options.operations} - OPERATIONS.keys():
         words.append(f"--ffn-operations={','.join(options.operations)}")
-    if options.against:
-        words.append(f"--ffn-against={options.against}")
     return words
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from roofline.analysis.records import frame
 from roofline.analysis.throughput import ceilings_of
 from roofline.operations.format import ends_text, rate_text, time_text
-from roofline.report import compare, html, overlap, plots, tables, throughput
+from roofline.report import html, overlap, plots, tables, throughput
 from roofline.report.findings import findings
 from roofline.report.plots import theme
 from roofline.report.sections import Section, declared
@@ -100,7 +100,7 @@ def body(run: Run, cases: DataFrame) -> list[Section]:
         whole.append(Section(f"All cases: {name}", "", analysis.FIGURES[1:], table, long=is_long))
     if cases["verdict"].notna().any():
         brief.append(throughput.decided(run, cases))
-    sections = [*brief, Section("In all", lines=tuple(summary)), *against(run), *whole]
+    sections = [*brief, Section("In all", lines=tuple(summary)), *whole]
     for section in (
         overlap.splits(cases),
         declared("layers", cases),
@@ -112,18 +112,6 @@ def body(run: Run, cases: DataFrame) -> list[Section]:
         if len(section.table):
             sections.append(section)
     return sections
-
-
-def against(run: Run) -> list[Section]:
-    """The section of what changed from the other checkout, where its workers took turns with these."""
-    if not run.base:
-        return []
-    try:
-        comparison = compare.compare([run.base], [run])
-    except ValueError as error:
-        return [Section("Against the other checkout", lines=(str(error),))]
-    title = f"Against commit {run.metadata['against']['commit']}"
-    return [Section(title, compare.PAIRED, (), compare.table(comparison.cases), tuple(compare.summary(comparison)))]
 
 
 def _end(run: Run) -> list[Section]:

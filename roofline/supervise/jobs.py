@@ -49,10 +49,6 @@ class Job:
         """What the next worker is to do; None where nothing is left."""
         raise NotImplementedError
 
-    def next_jobs(self) -> list["Job"]:
-        """The jobs in the order in which they are asked for the next worker: the first that has one begins it."""
-        return [self]
-
     def begin(self, request: Request, cpu_s: Callable[[], float]) -> None:
         """Make ready for a worker that does what is asked for. `cpu_s` returns what it has used of the CPU."""
         self.request = request
@@ -150,7 +146,7 @@ class Job:
         supervisor = self.supervisor
         suspect = shape, name
         has_died_before = suspect in self._tried_alone or suspect in supervisor.suspects  # a baseline, beside others
-        if has_died_before or supervisor.epochs or supervisor.is_base or supervisor.base:
+        if has_died_before or supervisor.epochs:
             return False
         supervisor.suspects.append(suspect)
         return True

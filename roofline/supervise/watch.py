@@ -92,24 +92,19 @@ class Watch:
         """Begin the next worker of `job`, if it has one; all ranks begin theirs."""
         if self.supervisor.end_reason:
             return
-        for each in job.next_jobs():
-            request = each.next_request()
-            if request:
-                break
-        else:
-            return
-        if self.supervisor.signals:  # which may have come meanwhile
+        request = job.next_request()
+        if not request or self.supervisor.signals:  # which may have come meanwhile
             return
         if self.epochs:
             request = self.epochs.begin(request)
         try:
-            child = Child(request, each.supervisor.root)
+            child = Child(request, self.supervisor.root)
         except OSError as error:
             reason = f"a worker could not begin: {error}; set TMPDIR to a folder that can be written"
             self.supervisor.end_reason = reason
             return
-        self._jobs[child] = each
-        each.begin(request, child.cpu_s)
+        self._jobs[child] = job
+        job.begin(request, child.cpu_s)
 
     def _listen(self, woken: list) -> None:
         """Handle what workers tell until the next look, and end those that have ended or hang."""
@@ -154,8 +149,7 @@ class Watch:
         except (EOFError, OSError):
             how = child.end(within_s=2.0)
             return self._end(child, "" if job.is_done else how)
-        if message:
-            job.handlers[type(message)](job, message)
+        job.handlers[type(message)](job, message)
         if job.broke and self.epochs:  # nobody lets it go on
             self._end(child)
         else:

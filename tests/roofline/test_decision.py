@@ -185,8 +185,6 @@ def test_a_contender_that_is_slower_fails_the_run_where_that_is_asked_for(noisy,
     assert run.code == 1
     assert "SLOWER: matmul-xxl/16-up-tp8-m64-fp32-numpy: 0.909 [0.909, 0.909] of torch's speed" in run.text
     assert noisy("-k", "m64", "--ffn-fail-slower").code == 0
-    run_project("--benchmark-only", "--ffn-fail-slower").assert_refused(
-        "without a margin; add --ffn-decide or --ffn-against"
-    )
+    run_project("--benchmark-only", "--ffn-fail-slower").assert_refused("without a margin; add --ffn-decide")
     run_project("--ffn-decide=3%").assert_refused("--ffn-decide measures: it needs --benchmark-only")
     run_project("--benchmark-only", "--ffn-decide=3").assert_refused("'3' is no share between 0 and 100 %")

@@ -130,7 +130,7 @@ def test_run_without_any_row_is_a_page(tmp_path):
 
 
 def test_commands_that_read_a_run_execute_nothing_of_it_and_draw_its_report_anew(tmp_path, undrawn):
-    code = {"users": [["mine.py::f", ""]], "operations": ["mine.py"], "against": ".", "baseline": "f"}
+    code = {"users": [["mine.py::f", ""]], "operations": ["mine.py"], "baseline": "f"}
     run = save(tmp_path / "run", [HEAD | {"options": code}, *LINES[1:]])
     for name in ("mine.py", "report.md"):
         (run / name).write_text("raise SystemExit('it was run')")

@@ -87,6 +87,14 @@ def test_costs_that_are_no_fields_any_more_are_passed_over(tmp_path):
     assert [record["host_s"] for record in records[0]].count(7e-6) == 1
 
 
+def test_what_another_checkout_measured_beside_a_run_is_passed_over(tmp_path):
+    """Journals of schema 8 may have it, in lines of its own."""
+    beside = [line | {"checkout": "base"} for line in LINES if line["kind"] in ("shape", "round", "end")]
+    lines = [LINES[0] | {"against": {"commit": "abc"}}, *LINES[1:], *beside]
+    of_both, alone = (journal.load(save(tmp_path / name, given)) for name, given in (("both", lines), ("one", LINES)))
+    assert records_of(of_both) == records_of(alone)
+
+
 def test_rounds_that_come_later_are_seen_and_records_derived_anew(tmp_path):
     run = Run({"notes": []})
     for line in WRITTEN[1:]:
