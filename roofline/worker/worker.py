@@ -151,6 +151,8 @@ class Worker:
         self.chip = machine.describe(self.device)
         if lacking := runner.equip(self.clock, first.instruments()):
             self.note("instruments", lacking)
+        if self.telemetry.lacking:
+            self.note("telemetry", self.telemetry.lacking)
         self.clock.while_busy = self.telemetry.read
         if self.request.when == "start":
             self.begin(Step.IDLE)

@@ -6,6 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import test_trust
+from features import unfilled
 
 from roofline.analysis.decision import LEAST, LOOKS, SURE, decide, levels
 from roofline.analysis.records import records_of
@@ -146,6 +147,7 @@ def test_what_is_undecided_goes_on_until_the_time_is_up(noisy):
     assert sum(seconds[False]) == pytest.approx((MOST_TIMES - 1) * sum(seconds[True]), abs=seconds[False][-1] / 2)
     passes = [line["shape"] for line in run.lines if line["kind"] == "pass" and line["passes"] == 2 * LEAST + 1]
     assert [name.split("-m")[1] for name in passes] == ["128-fp32", "256-fp32"]
+    assert unfilled(run.kept, "decisions") == []
     records = {record["case"]: record for record in records_of(run.kept)}
     verdicts = Counter(record["verdict"] for record in records.values())
     assert verdicts == {None: 3, SAME: 1, UNDECIDED: 2}

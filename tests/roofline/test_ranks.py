@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from features import unfilled
 
 from roofline.store import journal
 from roofline.theory.arms import of_operation
@@ -162,6 +163,9 @@ def test_what_is_sent_at_the_end_cuts_no_saving(ranks, fault, codes, files, repe
     assert not run.kept.unfinished
     assert "rank 0's node is gone" not in run.text
     assert "Traceback" not in run.text
+    of_ranks = run.kept
+    of_ranks.metadata["ranks"]["loopback"] = False  # as on a node for each
+    assert unfilled(of_ranks, "real ranks") == []
 
 
 @slow
