@@ -105,8 +105,8 @@ def test_hopper_gets_the_whole_line_up_though_the_device_is_lost_meanwhile(rehea
     assert not {"tiled", "warpgroup"} & shape.entrants.keys()  # which cannot win there
     kernels = {name: shape.entrants[name]["kernel_name"] for name in shape.measured}
     assert kernels["decode"] == "decode_kernel"
-    costs = [shape.entrants[name]["costs"] for name in shape.measured]
-    assert all(each["host_s"] > 0 and each["graph_s"] > 0 for each in costs)
+    assert all(min(shape.entrants[name]["costs"].values()) > 0 for name in shape.measured)
+    assert not any("No graph_s" in note for note in outcome.run.notes)
     links = {row["link"]: row for row in outcome.run.metadata["links"]["links"]}
     assert links.keys() == {"paced", "paced_engine", "pcie"}
     assert all(row["matmul_slowdown"] > 0.9 and row["link_slowdown"] > 0.9 for row in links.values())
