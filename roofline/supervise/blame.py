@@ -15,8 +15,8 @@ WHERE = {
 }
 
 
-HUNG = "hung"
-"""How a worker ended that came to its limit."""
+HUNG, WAITS = "hung", "waits"
+"""How a worker ended that came to its limit; and where others did, one that may wait for another rank."""
 
 
 @dataclass(frozen=True)
@@ -25,18 +25,16 @@ class WorkerEnd:
 
     step: StepBegan
     how: str = ""
-    """In words, or `HUNG`; empty where it did what it was asked for, or told that it broke."""
+    """In words, `HUNG` or `WAITS`; empty where it did what it was asked for, or told that it broke."""
     marked: int = 0
     """As `Child.marked` has it."""
     broke: Broke | None = None
     rank: int | str = ""
     """Where several hang, or may: those, in words. Empty without ranks."""
-    limit: str = ""
-    """How long a hanging worker was waited for, in words, if that is not the limit of its step."""
 
     @property
     def is_hung(self) -> bool:
-        return self.how == HUNG
+        return self.how in (HUNG, WAITS)
 
     @property
     def has_died(self) -> bool:
@@ -44,9 +42,12 @@ class WorkerEnd:
         return not (self.broke or self.is_hung)
 
     @property
-    def may_be_of_another(self) -> bool:
-        """Whether the worker of another rank may hang: this one came to its limit, or waited in vain."""
-        return self.is_hung or (self.broke is not None and self.broke.is_late)
+    def excuse(self) -> int:
+        """How well it is excused by an end of another rank's worker: who raises may have lost its peer, and who goes on
+        may wait for one."""
+        if self.is_hung:
+            return 2 + (self.how == WAITS)
+        return 0 if self.has_died else 1
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def blame(end: WorkerEnd, names: list[str], limit: str) -> Blame:
         where = WHERE.get(step.step, f"at its {step.step}")
         reason = f"{end.how}, {where}"
         if end.is_hung:
-            reason = f"hung {where}: it was not over in {end.limit or limit}"
+            reason = f"hung {where}: it was not over in {limit}"
         outcome = Outcome(FAILED, reason)
         is_known = len(names) == 1 and is_prepared
     outcome = replace(outcome, step=step.step, rank=str(end.rank))

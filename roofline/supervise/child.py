@@ -20,6 +20,7 @@ from pathlib import Path
 
 from roofline.store import temporary
 from roofline.store.lines import plain
+from roofline.supervise.blame import HUNG, WAITS
 from roofline.theory import container
 from roofline.worker.channel import Channel
 from roofline.worker.messages import Request
@@ -45,8 +46,10 @@ class Output(threading.Thread):
                 self.end = (self.end + text)[-KEPT_BYTES:]
 
 
-STOPPED, ANSWER_S = "stopped", 1.0
-"""Where a process stands that does not answer within so long."""
+ANSWER_S = 1.0
+"""A process that does not say within so long where it stands, hangs."""
+WAITING = ("/torch/", "/collectives/", "/roofline/worker/")
+"""Code in which ranks wait for one another."""
 MARK = "ROOFLINE_WORKER"
 """Environment variable by which what a worker began is found, whatever session that leads."""
 
@@ -100,18 +103,21 @@ class Child:
         """The seconds of the CPU that it has used, with all that it began; NaN where nobody knows."""
         return cpu_s(self.process.pid)
 
-    def stands_at(self) -> str:
-        """The file that its Python is in, by the innermost frame that is none of Python's own library; `stopped`
-        where it does not answer."""
+    def stands(self) -> str:
+        """How it ended, in words; or where it goes on, `WAITS` or `HUNG`, by the innermost frame of its Python that is
+        none of Python's own library."""
+        if self.process.poll() is not None:
+            return self.end()
         stack, deadline = Path(self._temporary.name, "stack"), time.monotonic() + ANSWER_S
         with suppress(ProcessLookupError):
             os.kill(self.process.pid, signal.SIGUSR1)
         while time.monotonic() < deadline:
             with suppress(OSError):
                 if files := re.findall(r'File "(.+)", line', stack.read_text()):
-                    return next((file for file in files if not is_of_python(file)), files[0])
+                    place = next((file for file in files if not is_of_python(file)), "")
+                    return WAITS if any(folder in place for folder in WAITING) else HUNG
             time.sleep(0.02)
-        return STOPPED
+        return HUNG
 
     def connect(self) -> None:
         """Tell the worker what it is to do, once it asks for that. Raises OSError where it cannot be told."""

@@ -129,6 +129,8 @@ class Job:
     def conclude(self, found: Blame) -> None:
         """Journal who has which outcome."""
         supervisor, step, words = self.supervisor, found.outcome.step, found.outcome.words
+        if supervisor.epochs:
+            return self._end_ranks(found)
         if step == Step.CEILINGS:
             return supervisor.note("ceilings", f"No shares of the roof: the worker ended by {words}.")
         if found.is_death and self.suspect(found.shape, found.names[0]):
@@ -144,13 +146,21 @@ class Job:
             where = f"{step} of {found.shape}" if found.shape else step
             supervisor.note(f"again {where}", f"A worker ended at the {where}: {words}. Another one made it anew.")
 
+    def _end_ranks(self, found: Blame) -> None:
+        """End the run, whose ranks are out of step, without whom `found` blames."""
+        outcome, case = found.outcome, "-".join([found.shape, *found.names[:1]])
+        place = f", at {case if len(found.names) == 1 else found.shape}" if found.shape else ""
+        self.supervisor.end_reason = f"rank {outcome.rank} ended the run{place}: {outcome.reason}"
+        for name in found.names:
+            self.supervisor.lose(found.shape, name, replace(outcome, reason=f"{name}: {outcome.words}"))
+
     def suspect(self, shape: str, name: str) -> bool:
         """Leave a contender out since the process died at its call, and return True, unless that is proof. One death is
         none: another one's timer, or the system, may have ended the process."""
         supervisor = self.supervisor
         suspect = shape, name
         has_died_before = suspect in self._tried_alone or suspect in supervisor.suspects  # a baseline, beside others
-        if has_died_before or supervisor.epochs or supervisor.is_base or supervisor.base:
+        if has_died_before or supervisor.is_base or supervisor.base:
             return False
         supervisor.suspects.append(suspect)
         return True

@@ -123,8 +123,8 @@ class Watch:
                 self._end(child, HUNG)
             elif self.epochs:
                 self.epochs.check_heartbeats()
-                if self.epochs.reports():
-                    self._end(child, is_mine=False)
+                if self.epochs.failed():
+                    self._end(child, HUNG)
         if self.epochs:
             self._hear_of_signals()
 
@@ -161,18 +161,18 @@ class Watch:
         else:
             child.channel.acknowledge(stop=bool(self.supervisor.end_reason))
 
-    def _end(self, child: Child, how: str = "", *, is_mine: bool = True) -> None:
-        """The worker has ended: well, or by `how`, or as another rank's has ended. Where ranks do not end well, all
-        workers of the epoch are ended, and the job learns whose fault it was."""
+    def _end(self, child: Child, how: str = "") -> None:
+        """The worker has ended: well, or by `how`. Where ranks do not end well, the run is over, and the job learns
+        whose fault it was."""
         job = self._jobs[child]
         end = WorkerEnd(job.step, how, child.marked, job.broke)
-        if self.epochs and (how or job.broke or not is_mine):
-            end = self.epochs.end(replace(end, rank=0) if is_mine else None, child, self.supervisor.signals)
+        if self.epochs and (how or job.broke) and not self.supervisor.signals:
+            mine = replace(end, how=child.stands() if end.is_hung else how, rank=0)
+            end = self.epochs.end(mine)
         del self._jobs[child]
         self._end_child(child, job)
-        if end:
-            job.end(end)
-            self._begin(job)
+        job.end(end)
+        self._begin(job)
 
     def _end_child(self, child: Child, job: Job) -> None:
         """End the process of a worker. Where the driver holds it, the report says so."""

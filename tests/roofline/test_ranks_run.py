@@ -15,9 +15,11 @@ from roofline.analysis.records import frame, record_of, records_of
 from roofline.report.write import write
 from roofline.store.conditions import conditions
 from roofline.store.journal import load
+from roofline.store.outcome import FAILED, Outcome
+from roofline.supervise.blame import HUNG, WAITS, WorkerEnd
 from roofline.supervise.epochs import Epochs
 from roofline.worker import clocks, ranks
-from roofline.worker.messages import Kind, Request
+from roofline.worker.messages import Broke, Kind, Request, Step, StepBegan
 
 RANKS = {"backend": "gloo", "world": 2, "nodes": 2, "ranks_a_node": 1, "loopback": False}
 
@@ -95,8 +97,32 @@ def test_all_ranks_are_told_whether_they_share_a_machine():
     epochs = Epochs(HashStore(), rank=0, size=2)
     epochs.loopback = False  # which rank 0 has learnt
     request = epochs.begin(Request(Kind.MEASURE, options={}, cases={}))
-    epochs.leave()
+    epochs.store_set("left 1")
+    assert epochs.close() == ""
     assert request.world == epochs.store_get("epoch 1")["world"] == {"size": 2, "epoch": 1, "loopback": False}
+
+
+RAISED = {"broke": Broke("", Outcome(FAILED, "connection closed"))}
+
+
+@pytest.mark.parametrize(
+    ("ends", "rank"),
+    [
+        ([RAISED, {"how": "signal 9"}], 1),
+        ([{"how": HUNG}, RAISED], 1),
+        ([{"how": HUNG}, {"how": WAITS}], "0"),
+        ([{"how": WAITS}, None], "0"),
+        ([{"how": WAITS}, {"how": WAITS}], "0 or 1"),
+    ],
+)
+def test_who_ended_a_run_of_ranks_is_named_by_what_became_of_all_their_workers(ends, rank):
+    """Who dies or hangs lets others raise, or wait."""
+    step, store = StepBegan(Step.TURNS, "up"), HashStore()
+    ends = [end and WorkerEnd(step, rank=rank, **end) for rank, end in enumerate(ends)]
+    Epochs(store, rank=1, size=2).leave(ends[1])
+    cause = Epochs(store, rank=0, size=2).end(ends[0])
+    assert cause.rank == rank
+    assert (cause.step, cause.broke) == (step, ends[int(str(rank)[0])].broke)
 
 
 def test_ranks_make_as_many_calls_whatever_one_of_them_took(fake_time):
