@@ -29,25 +29,17 @@ class WorkerEnd:
     marked: int = 0
     """As `Child.marked` has it."""
     broke: Broke | None = None
-    rank: int | str = ""
-    """Where several hang, or may: those, in words. Empty without ranks."""
+    rank: str = ""
+    """Whose worker it was, or those that it may have been, in words; empty without ranks."""
 
     @property
     def is_hung(self) -> bool:
         return self.how in (HUNG, WAITS)
 
     @property
-    def has_died(self) -> bool:
-        """Whether its process has, where it was not well."""
-        return not (self.broke or self.is_hung)
-
-    @property
-    def excuse(self) -> int:
-        """How well it is excused by an end of another rank's worker: who raises may have lost its peer, and who goes on
-        may wait for one."""
-        if self.is_hung:
-            return 2 + (self.how == WAITS)
-        return 0 if self.has_died else 1
+    def excuse(self) -> tuple[bool, ...]:
+        """How well another rank's end excuses it: who raises may have lost a peer, and who goes on may wait for one."""
+        return self.how == WAITS, self.is_hung, bool(self.broke)
 
 
 @dataclass(frozen=True)
@@ -63,6 +55,13 @@ class Blame:
     """Whether it was these, and not something beside them."""
     is_death: bool = False
     """Whether its process died, which another one may have caused."""
+
+    @property
+    def place(self) -> str:
+        """The case, where it is one, or else the shape or the step."""
+        if len(self.names) == 1:
+            return f"{self.shape}-{self.names[0]}"
+        return self.shape or self.outcome.step
 
     def without(self, lost: Collection[str]) -> "Blame":
         """The same, without who has lost its row before: its case is in `lost`, and the fault goes on."""
@@ -87,5 +86,5 @@ def blame(end: WorkerEnd, names: list[str], limit: str) -> Blame:
             reason = f"hung {where}: it was not over in {limit}"
         outcome = Outcome(FAILED, reason)
         is_known = len(names) == 1 and is_prepared
-    outcome = replace(outcome, step=step.step, rank=str(end.rank))
-    return Blame(step.shape, names, outcome, is_known, is_death=is_known and end.has_died)
+    outcome = replace(outcome, step=step.step, rank=end.rank)
+    return Blame(step.shape, names, outcome, is_known, is_death=is_known and not (end.broke or end.is_hung))

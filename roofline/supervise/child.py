@@ -13,7 +13,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from contextlib import suppress
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -24,6 +23,7 @@ from roofline.supervise.blame import HUNG, WAITS
 from roofline.theory import container
 from roofline.worker.channel import Channel
 from roofline.worker.messages import Request
+from roofline.worker.ranks import wait_for
 
 DEATH_S = 10.0
 """A process that was killed and is there for so long is held by its device's driver: the run goes on without it."""
@@ -48,7 +48,7 @@ class Output(threading.Thread):
 
 ANSWER_S = 1.0
 """A process that does not say within so long where it stands, hangs."""
-WAITING = ("/torch/", "/collectives/", "/roofline/worker/")
+WAITING = ("/torch/", "/collectives/", "/roofline/worker/", "/threading.py")
 """Code in which ranks wait for one another."""
 MARK = "ROOFLINE_WORKER"
 """Environment variable by which what a worker began is found, whatever session that leads."""
@@ -104,20 +104,13 @@ class Child:
         return cpu_s(self.process.pid)
 
     def stands(self) -> str:
-        """How it ended, in words; or where it goes on, `WAITS` or `HUNG`, by the innermost frame of its Python that is
-        none of Python's own library."""
+        """How it ended, in words; or where it goes on, `WAITS` or `HUNG`, by the file that its Python is in."""
         if self.process.poll() is not None:
             return self.end()
-        stack, deadline = Path(self._temporary.name, "stack"), time.monotonic() + ANSWER_S
-        with suppress(ProcessLookupError):
-            os.kill(self.process.pid, signal.SIGUSR1)
-        while time.monotonic() < deadline:
-            with suppress(OSError):
-                if files := re.findall(r'File "(.+)", line', stack.read_text()):
-                    place = next((file for file in files if not is_of_python(file)), "")
-                    return WAITS if any(folder in place for folder in WAITING) else HUNG
-            time.sleep(0.02)
-        return HUNG
+        stack = Path(self._temporary.name, "stack")
+        os.kill(self.process.pid, signal.SIGUSR1)
+        file = wait_for(lambda: stack.exists() and re.search('File "(.+)", line', stack.read_text()), ANSWER_S)
+        return WAITS if file and any(place in file[1] for place in WAITING) else HUNG
 
     def connect(self) -> None:
         """Tell the worker what it is to do, once it asks for that. Raises OSError where it cannot be told."""
@@ -176,10 +169,6 @@ def cpu_s(process: int | str) -> float:
             others = [cpu_s(child) for child in children.read_text().split()]
             seconds += sum(other for other in others if other == other)
     return seconds
-
-
-def is_of_python(file: str) -> bool:
-    return Path(file).is_relative_to(Path(os.__file__).parent) and "site-packages" not in file
 
 
 def ended(code: int, printed: str, size: int) -> str:

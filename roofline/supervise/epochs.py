@@ -67,7 +67,7 @@ class Epochs:
             except RankLostError:  # which the supervisor notices, too
                 return
 
-    def store_set(self, key: str, value: Any = "") -> None:
+    def store_set(self, key: str, value: Any = True) -> None:
         """Let all ranks read `value`, plain data. Raises `RankLostError` where the store is gone."""
         with self._store_lost():
             self.store.set(key, json.dumps(value))
@@ -114,27 +114,23 @@ class Epochs:
         self.store_set(f"epoch {self.number}", asdict(request))
         return request
 
-    def failed(self) -> bool:
-        """Whether the worker of another rank has raised or died."""
-        return self.store_get("failed") is not None
-
     def end(self, mine: WorkerEnd) -> WorkerEnd:
         """End the run for all ranks, since this one's worker or another's did not end well. Returns the end that caused
         it, most likely. Raises RankLostError where a rank does not leave."""
         if silence := self.close():
             raise RankLostError(silence)
-        ends = [mine]
+        ends = {"0": mine}
         for rank in range(1, self.size):
             if left := self.store_get(f"left {rank}"):
                 left["step"] = StepBegan(**left["step"])
                 if broke := left["broke"]:
                     left["broke"] = Broke(**broke | {"outcome": Outcome(**broke["outcome"])})
-                ends.append(WorkerEnd(**left))
-        cause = min(ends, key=lambda end: end.excuse)
-        if not cause.is_hung:
-            return cause
-        ranks = [str(end.rank) for end in ends if end.excuse == cause.excuse]
-        return replace(cause, rank=" or ".join(ranks))
+                ends[str(rank)] = WorkerEnd(**left)
+        rank = min(ends, key=lambda rank: ends[rank].excuse)
+        cause = ends[rank]
+        if cause.is_hung:
+            rank = " or ".join(rank for rank, end in ends.items() if end.excuse == cause.excuse)
+        return replace(cause, rank=rank)
 
     def close(self) -> str:
         """End the run for all ranks, once; returns which did not leave, in words."""
@@ -143,8 +139,8 @@ class Epochs:
         silent = list(range(1, self.size))
         with suppress(RankLostError):
             self.store_set("over")
-            wait_for(self._have_left, LEAVING_S)
-            silent = [rank for rank in silent if self.store_get(f"left {rank}") is None]
+            wait_for(lambda: not self._silent(), LEAVING_S)
+            silent = self._silent()
         self._ends.set()
         ranks = ", ".join(map(str, silent))
         return f"rank {ranks} of {self.size} has said nothing for {LEAVING_S:g} s" if silent else ""
@@ -154,12 +150,12 @@ class Epochs:
         a worker that is ended sooner breaks those that wait for it."""
         with suppress(RankLostError):
             self.store_set(f"left {self.rank}", asdict(end) if end else "")
-            wait_for(self._have_left, LEAVING_S)
+            wait_for(lambda: not self._silent(), LEAVING_S)
         self._ends.set()
 
-    def _have_left(self) -> bool:
-        with self._store_lost():
-            return self.store.check([f"left {rank}" for rank in range(1, self.size)])
+    def _silent(self) -> list[int]:
+        """The ranks that have not left."""
+        return [rank for rank in range(1, self.size) if self.store_get(f"left {rank}") is None]
 
 
 def _difference(theirs: str | list[str], mine: str | list[str]) -> str:
@@ -174,8 +170,7 @@ class Follower:
     def __init__(self, epochs: Epochs, root: Path):
         self._epochs, self._root = epochs, root
         self._child: Child | None = None
-        self._end: WorkerEnd | None = None
-        """How its worker ended, if not well."""
+        self._broke: Broke | None = None
 
     def run(self, mine: dict) -> int:
         """Follow until rank 0 says that the run is over; returns an exit code. `mine` is what rank 0 compares."""
@@ -183,9 +178,11 @@ class Follower:
         signals.answer(self._hand_on)
         try:
             epochs.store_set(f"hello {epochs.rank}", mine)
-            while epochs.store_get("over") is None:
+            while not epochs.store_get("over"):
                 epochs.check_heartbeats()
-                if self._child:
+                if epochs.store_get("failed"):
+                    time.sleep(LOOK_S)
+                elif self._child:
                     self._tend(self._child)
                 elif asked := epochs.store_get(f"epoch {epochs.number + 1}"):
                     epochs.number += 1
@@ -199,41 +196,38 @@ class Follower:
                 print(f"{lost}; what rank 0 has journalled is kept", file=sys.stderr)
             return 1
         finally:
-            child = self._child
-            if child and not (self._end or self._is_done):
-                self._end = WorkerEnd(self._step, child.stands(), child.marked, rank=epochs.rank)
-            epochs.leave(self._end)
+            end = None
+            if (child := self._child) and not self._is_done:
+                how = "" if self._broke else child.stands()
+                end = WorkerEnd(self._step, how, child.marked, self._broke)
+            epochs.leave(end)
             if child:
                 child.end()
         return 0
 
     def _tend(self, child: Child) -> None:
-        """Let the worker go on with what it tells, unless it raised; report how it ends, if not well."""
+        """Let the worker go on with what it tells, unless it raised; tell where it ends other than well."""
         if not (child.is_over or wait([child.waits_at], LOOK_S)):
             return
         try:
             if child.is_over:
                 raise EOFError
-            if child.channel:
-                self._let_go_on(child, child.channel.receive())
-            else:
-                child.connect()
+            if not child.channel:
+                return child.connect()
+            message = child.channel.receive()
         except (EOFError, OSError):
-            how, self._child = child.end(2.0), None
+            child.end(2.0)
             if not self._is_done:
-                self._fail(WorkerEnd(self._step, how, child.marked, rank=self._epochs.rank))
-
-    def _let_go_on(self, child: Child, message: object) -> None:
+                return self._epochs.store_set("failed")
+            self._child = None
+            return
         if isinstance(message, Broke):
-            return self._fail(WorkerEnd(self._step, broke=message, rank=self._epochs.rank))
+            self._broke = message
+            return self._epochs.store_set("failed")
         if isinstance(message, StepBegan):
             self._step = message
         self._is_done = isinstance(message, Done)
         child.channel.acknowledge(stop=False)
-
-    def _fail(self, end: WorkerEnd) -> None:
-        self._end = end
-        self._epochs.store_set("failed")
 
     def _hand_on(self, number: int, frame) -> None:
         """Tell rank 0 of a signal: it ends the run."""

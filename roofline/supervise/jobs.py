@@ -129,8 +129,9 @@ class Job:
     def conclude(self, found: Blame) -> None:
         """Journal who has which outcome."""
         supervisor, step, words = self.supervisor, found.outcome.step, found.outcome.words
-        if supervisor.epochs:
-            return self._end_ranks(found)
+        if supervisor.epochs:  # which are out of step
+            supervisor.end_reason = f"rank {found.outcome.rank} ended the run, at {found.place}: {found.outcome.reason}"
+            return self._lose(found)
         if step == Step.CEILINGS:
             return supervisor.note("ceilings", f"No shares of the roof: the worker ended by {words}.")
         if found.is_death and self.suspect(found.shape, found.names[0]):
@@ -138,21 +139,17 @@ class Job:
         place = step, found.shape
         self._ended[place] += not found.is_known
         if found.is_known or (found.names and self._ended[place] > 1):
-            for name in found.names:
-                supervisor.lose(found.shape, name, replace(found.outcome, reason=f"{name}: {words}"))
+            self._lose(found)
         elif self._ended[place] >= TRIES:
             supervisor.end_reason = f"{TRIES} workers ended at their {step}: {words}"
         else:
             where = f"{step} of {found.shape}" if found.shape else step
             supervisor.note(f"again {where}", f"A worker ended at the {where}: {words}. Another one made it anew.")
 
-    def _end_ranks(self, found: Blame) -> None:
-        """End the run, whose ranks are out of step, without whom `found` blames."""
-        outcome, case = found.outcome, "-".join([found.shape, *found.names[:1]])
-        place = f", at {case if len(found.names) == 1 else found.shape}" if found.shape else ""
-        self.supervisor.end_reason = f"rank {outcome.rank} ended the run{place}: {outcome.reason}"
+    def _lose(self, found: Blame) -> None:
         for name in found.names:
-            self.supervisor.lose(found.shape, name, replace(outcome, reason=f"{name}: {outcome.words}"))
+            outcome = replace(found.outcome, reason=f"{name}: {found.outcome.words}")
+            self.supervisor.lose(found.shape, name, outcome)
 
     def suspect(self, shape: str, name: str) -> bool:
         """Leave a contender out since the process died at its call, and return True, unless that is proof. One death is

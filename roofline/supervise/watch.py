@@ -9,11 +9,10 @@ import os
 import time
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import replace
 from multiprocessing.connection import wait
 
 from roofline.supervise import signals
-from roofline.supervise.blame import HUNG, WorkerEnd
+from roofline.supervise.blame import WorkerEnd
 from roofline.supervise.child import DEATH_S, Child
 from roofline.supervise.epochs import RankLostError
 from roofline.supervise.jobs import Job
@@ -113,18 +112,16 @@ class Watch:
 
     def _listen(self, woken: list) -> None:
         """Handle what workers tell until the next look, and end those that have ended or hang."""
+        if self.epochs:
+            self.epochs.check_heartbeats()
         children = {child.waits_at: child for child in self._jobs}
         ready = wait([*children, *woken], self._look_s())
         told = {children.get(place) for place in ready}
         for child in children.values():
             if child in told or child.is_over:
                 self._hear(child)
-            elif self._jobs[child].patience.is_over():
-                self._end(child, HUNG)
-            elif self.epochs:
-                self.epochs.check_heartbeats()
-                if self.epochs.failed():
-                    self._end(child, HUNG)
+            elif self._jobs[child].patience.is_over() or (self.epochs and self.epochs.store_get("failed")):
+                self._end(child, child.stands())
         if self.epochs:
             self._hear_of_signals()
 
@@ -167,8 +164,7 @@ class Watch:
         job = self._jobs[child]
         end = WorkerEnd(job.step, how, child.marked, job.broke)
         if self.epochs and (how or job.broke) and not self.supervisor.signals:
-            mine = replace(end, how=child.stands() if end.is_hung else how, rank=0)
-            end = self.epochs.end(mine)
+            end = self.epochs.end(end)
         del self._jobs[child]
         self._end_child(child, job)
         job.end(end)

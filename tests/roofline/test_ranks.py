@@ -1,9 +1,8 @@
 """Ranks that fail, are killed, stop or hang: each ends the run, named, within a bound, and nothing is lost.
 
-Most runs are of zygote's stand-in for torchrun, whose ranks are forks. ROOFLINE_REPEAT=200 repeats what is planted.
+Most runs are of zygote's stand-in for torchrun, whose ranks are forks.
 """
 
-import os
 import re
 import socket
 import subprocess
@@ -27,7 +26,6 @@ GATHERS, PREFETCHES = (of_operation(op, gpu=False) for op in ("all_gather_matmul
 BOUNDS = {"ROOFLINE_PATIENCE_S": "60", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "60"}
 OF_ONE_THAT_STOPS = {"ROOFLINE_PATIENCE_S": "24", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "1"}
 BOUND_S = 240.0
-repeated = pytest.mark.parametrize("repeat", range(int(os.environ.get("ROOFLINE_REPEAT", "1"))))
 
 
 @dataclass
@@ -85,30 +83,27 @@ STRUCK_SLOWLY = [
 ]
 
 
-@repeated
 @pytest.mark.parametrize(
     ("fault", "count", "out", "why"), [*STRUCK, *(pytest.param(*row, marks=slow) for row in STRUCK_SLOWLY)]
 )
 def test_what_strikes_the_share_of_a_rank_ends_the_run_and_what_goes_on_with_it_has_all_but_its_case(
-    ranks, fault, count, out, why, repeat
+    ranks, fault, count, out, why
 ):
     run = ranks(fault=fault, count=count)
     rank, reason = why.split(": ", 1)
     assert re.search(f"{rank} ended the run, at .*: {re.escape(reason)}", run.text)
     assert f"go on with it: torchrun --nproc-per-node={count} -m pytest --benchmark-only" in run.text
     on = run.go_on(count=count)
-    for each in (run, on):
-        assert f"exit codes of the ranks: 1{' 0' * (count - 1)}" in each.text
-        assert "Traceback" not in each.text
-        failed = [missing for missing in each.kept.missing if missing.outcome == "failed"]
-        assert [missing.reason for missing in failed if why not in missing.reason] == []
-        assert sorted(missing.case.rpartition("-")[2] for missing in failed) == sorted(out)
+    assert f"exit codes of the ranks: 1{' 0' * (count - 1)}" in on.text
+    failed = [missing for missing in on.kept.missing if missing.outcome == "failed"]
+    assert [missing.reason for missing in failed if why not in missing.reason] == []
+    assert sorted(missing.case.rpartition("-")[2] for missing in failed) == sorted(out)
     assert sum(len(on.kept.measured(name)) for name in on.kept.shapes) == len(GATHERS + PREFETCHES) - len(out)
     assert not on.kept.unfinished
+    assert "Traceback" not in run.text + on.text
 
 
 @slow
-@repeated
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
@@ -117,13 +112,12 @@ def test_what_strikes_the_share_of_a_rank_ends_the_run_and_what_goes_on_with_it_
         ("1 start SIGKILL", "rank 1: signal 9 (SIGKILL), at its start"),
     ],
 )
-def test_rank_that_ends_before_anything_is_measured_ends_all(ranks, fault, message, repeat):
+def test_rank_that_ends_before_anything_is_measured_ends_all(ranks, fault, message):
     run = ranks(fault=fault)
     assert message in run.text
     assert (run.code, run.folder) == (1, None)
 
 
-@repeated
 @pytest.mark.parametrize(
     ("fault", "count", "message"),
     [
@@ -133,7 +127,7 @@ def test_rank_that_ends_before_anything_is_measured_ends_all(ranks, fault, messa
         pytest.param("2 turns SIGKILL", 4, "rank 2 of 4 has said nothing for", marks=slow),
     ],
 )
-def test_rank_that_is_lost_ends_the_run_blames_no_case_and_as_many_go_on_with_it(ranks, fault, count, message, repeat):
+def test_rank_that_is_lost_ends_the_run_blames_no_case_and_as_many_go_on_with_it(ranks, fault, count, message):
     run = ranks(fault=fault, count=count)
     assert run.code == 1
     assert message in run.text
@@ -147,7 +141,6 @@ def test_rank_that_is_lost_ends_the_run_blames_no_case_and_as_many_go_on_with_it
         assert not run.go_on().kept.unfinished
 
 
-@repeated
 @pytest.mark.parametrize(
     ("fault", "codes", "files"),
     [
@@ -157,7 +150,7 @@ def test_rank_that_is_lost_ends_the_run_blames_no_case_and_as_many_go_on_with_it
         pytest.param("0 report SIGKILL", "-9 0", {"benchmark.json"}, marks=slow),
     ],
 )
-def test_what_is_sent_at_the_end_cuts_no_saving(ranks, fault, codes, files, repeat):
+def test_what_is_sent_at_the_end_cuts_no_saving(ranks, fault, codes, files):
     """Where nothing is, rank 0's node may be the first that has finished, and its store goes with it."""
     run = ranks(fault=fault, NODES="1" if fault else "2")
     assert f"exit codes of the ranks: {codes}" in run.text
