@@ -354,8 +354,8 @@ def code_of(options: Options) -> list[str]:
 
 def way_on(folder: Path, options: Options) -> str:
     """The command that goes on with the run in `folder`, for a shell."""
-    words = "python3", "-m", "pytest", "--benchmark-only", f"--ffn-resume={folder}", *code_of(options)
-    return shlex.join(words)
+    starter = ["torchrun", f"--nproc-per-node={options.world}"] if options.world > 1 else ["python3"]
+    return shlex.join([*starter, "-m", "pytest", "--benchmark-only", f"--ffn-resume={folder}", *code_of(options)])
 
 
 def as_values(options: Options) -> dict:

@@ -419,12 +419,11 @@ def pytest_sessionfinish(session):
 
 
 def _leave_ranks(state: State) -> None:
-    """Leave the group of ranks, and name those that gave no verdict."""
+    """End the other ranks, and name those that do not leave."""
     signals.ignore_signals()  # torchrun sends SIGTERM where another rank ends with an exit code
-    silent = state.epochs.close()
-    if silent and not state.end_reason:
-        ranks = ", ".join(map(str, silent))
-        state.problems.append(f"rank {ranks} of {state.epochs.size} gave no verdict: lost, or hangs")
+    silence = state.epochs.close()
+    if silence and not state.end_reason:
+        state.problems.append(silence)
 
 
 def finish_run(session, state: State) -> None:

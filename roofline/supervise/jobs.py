@@ -125,6 +125,9 @@ class Job:
     def conclude(self, found: Blame) -> None:
         """Journal who has which outcome."""
         supervisor, step, words = self.supervisor, found.outcome.step, found.outcome.words
+        if supervisor.epochs:  # which are out of step
+            supervisor.end_reason = f"rank {found.outcome.rank} ended the run, at {found.place}: {found.outcome.reason}"
+            return self._lose(found)
         if step == Step.CEILINGS:
             return supervisor.note("ceilings", f"No shares of the roof: the worker ended by {words}.")
         if found.is_death and self.suspect(found.shape, found.names[0]):
@@ -132,13 +135,17 @@ class Job:
         place = step, found.shape
         self._ended[place] += not found.is_known
         if found.is_known or (found.names and self._ended[place] > 1):
-            for name in found.names:
-                supervisor.lose(found.shape, name, replace(found.outcome, reason=f"{name}: {words}"))
+            self._lose(found)
         elif self._ended[place] >= TRIES:
             supervisor.end_reason = f"{TRIES} workers ended at their {step}: {words}"
         else:
             where = f"{step} of {found.shape}" if found.shape else step
             supervisor.note(f"again {where}", f"A worker ended at the {where}: {words}. Another one made it anew.")
+
+    def _lose(self, found: Blame) -> None:
+        for name in found.names:
+            outcome = replace(found.outcome, reason=f"{name}: {found.outcome.words}")
+            self.supervisor.lose(found.shape, name, outcome)
 
     def suspect(self, shape: str, name: str) -> bool:
         """Leave a contender out since the process died at its call, and return True, unless that is proof. One death is
@@ -146,7 +153,7 @@ class Job:
         supervisor = self.supervisor
         suspect = shape, name
         has_died_before = suspect in self._tried_alone or suspect in supervisor.suspects  # a baseline, beside others
-        if has_died_before or supervisor.epochs:
+        if has_died_before:
             return False
         supervisor.suspects.append(suspect)
         return True

@@ -9,11 +9,10 @@ import os
 import time
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import replace
 from multiprocessing.connection import wait
 
 from roofline.supervise import signals
-from roofline.supervise.blame import HUNG, WorkerEnd
+from roofline.supervise.blame import WorkerEnd
 from roofline.supervise.child import DEATH_S, Child
 from roofline.supervise.epochs import RankLostError
 from roofline.supervise.jobs import Job
@@ -108,18 +107,16 @@ class Watch:
 
     def _listen(self, woken: list) -> None:
         """Handle what workers tell until the next look, and end those that have ended or hang."""
+        if self.epochs:
+            self.epochs.check_heartbeats()
         children = {child.waits_at: child for child in self._jobs}
         ready = wait([*children, *woken], self._look_s())
         told = {children.get(place) for place in ready}
         for child in children.values():
             if child in told or child.is_over:
                 self._hear(child)
-            elif self._jobs[child].patience.is_over():
-                self._end(child, HUNG)
-            elif self.epochs:
-                self.epochs.check_heartbeats()
-                if self.epochs.reports():
-                    self._end(child, is_mine=False)
+            elif self._jobs[child].patience.is_over() or (self.epochs and self.epochs.store_get("failed")):
+                self._end(child, child.stands())
         if self.epochs:
             self._hear_of_signals()
 
@@ -155,18 +152,17 @@ class Watch:
         else:
             child.channel.acknowledge(stop=bool(self.supervisor.end_reason))
 
-    def _end(self, child: Child, how: str = "", *, is_mine: bool = True) -> None:
-        """The worker has ended: well, or by `how`, or as another rank's has ended. Where ranks do not end well, all
-        workers of the epoch are ended, and the job learns whose fault it was."""
+    def _end(self, child: Child, how: str = "") -> None:
+        """The worker has ended: well, or by `how`. Where ranks do not end well, the run is over, and the job learns
+        whose fault it was."""
         job = self._jobs[child]
         end = WorkerEnd(job.step, how, child.marked, job.broke)
-        if self.epochs and (how or job.broke or not is_mine):
-            end = self.epochs.end(replace(end, rank=0) if is_mine else None, child, self.supervisor.signals)
+        if self.epochs and (how or job.broke) and not self.supervisor.signals:
+            end = self.epochs.end(end)
         del self._jobs[child]
         self._end_child(child, job)
-        if end:
-            job.end(end)
-            self._begin(job)
+        job.end(end)
+        self._begin(job)
 
     def _end_child(self, child: Child, job: Job) -> None:
         """End the process of a worker. Where the driver holds it, the report says so."""

@@ -141,7 +141,7 @@ def turns(rank, ranks, path):
     if rank == ranks - 1:
         with pytest.raises(Broken) as raised, clock.ranks.in_step():
             culprit()
-        name, rejection, _ = raised.value.args
+        name, rejection = raised.value.args
         assert (name, rejection.reason.partition(":")[0]) == ("arm", "KeyError")
     else:
         with clock.ranks.in_step():

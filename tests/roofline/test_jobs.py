@@ -12,7 +12,9 @@ from roofline.worker.messages import MESSAGES, Broke, Step, StepBegan
 def test_who_has_lost_its_row_is_not_blamed_again_and_the_run_ends():
     """As where what arms are compared with loses the device: no contender can be left out, and all comes again."""
     lost, notes = {}, []
-    supervisor = SimpleNamespace(outcomes=lost, end_reason="", signals=[], note=lambda *words: notes.append(words))
+    supervisor = SimpleNamespace(
+        outcomes=lost, end_reason="", signals=[], epochs=None, note=lambda *words: notes.append(words)
+    )
     supervisor.lose = lambda shape, name, outcome: lost.setdefault(f"{shape}-{name}", outcome)
     job = Job(supervisor)
     job.patience = SimpleNamespace(words="10 s")
