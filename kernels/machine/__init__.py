@@ -22,7 +22,7 @@ __all__ = ["Verdict", "check", "check_ptx", "launches"]
 def __getattr__(name: str) -> Any:
     """Import one of these four, and torch and Triton with it. pytest imports `plugin` alone when it starts."""
     if name == "launches":
-        from .functions import launches
+        from .intercept import launches
 
         return launches
     if name in __all__:

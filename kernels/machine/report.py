@@ -14,12 +14,12 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor
 
-from .alu import LANES
-from .device import Cta, Machine, Warp
-from .memory import REGION_BITS, Region, Shared
-from .order import FaultError
-from .program import Ready, Until
-from .ptx import Instruction, UnknownError, statements
+from .core.device import Cta, Machine, Warp
+from .core.memory import REGION_BITS, Region, Shared
+from .core.order import FaultError
+from .core.program import Ready, Until
+from .core.ptx import Instruction, UnknownError, statements
+from .isa.alu import LANES
 from .trace import Observed, Touch, lanes_at
 
 Row = tuple[str, str]

@@ -24,16 +24,16 @@ from torch import Tensor
 from triton.compiler.errors import CompilationError
 
 from . import report
-from .alu import LANES
 from .arguments import covered_bytes, empty_bytes, expectations, pointers_in, resolve, tensors_of, whole_numbers
 from .compile import Call
-from .device import Machine
+from .core.device import Machine
+from .core.memory import EMPTY
+from .core.order import FaultError
+from .core.ptx import UnknownError
 from .gpus import ARCHITECTURES, REGISTERS, REGISTERS_AT_ONCE, RESERVED, SMS
-from .memory import EMPTY
-from .order import FaultError
-from .plain import PtxKernel
-from .ptx import UnknownError
-from .run import Compiled, address, compiled, enqueue, old_objects_frozen, registers_of, whole
+from .isa.alu import LANES
+from .launcher import Compiled, address, compiled, enqueue, old_objects_frozen, registers_of, whole
+from .ptx_kernel import PtxKernel
 from .trace import Observed, SeenError
 
 BUDGET = 20_000_000

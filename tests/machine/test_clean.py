@@ -7,9 +7,9 @@ import torch
 from clean import TRIALS, Addresses, matmuls, orders, reductions, signals, warpgroups  # noqa: F401
 
 from kernels.machine.compile import Call
-from kernels.machine.device import Machine
-from kernels.machine.order import FaultError
-from kernels.machine.run import address, enqueue
+from kernels.machine.core.device import Machine
+from kernels.machine.core.order import FaultError
+from kernels.machine.launcher import address, enqueue
 from kernels.machine.verdict import check, difference
 
 SEEDS = 8

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from small_ptx import program, run, words
 
-from kernels.machine.ptx import UnknownError, parse
-from kernels.machine.static import races
+from kernels.machine.core.ptx import UnknownError, parse
+from kernels.machine.lint import races
 
 TEXT = """.version 8.7
 .target sm_90a // one comment

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from ..core.divergence import not_ended
+from ..core.order import FOREVER, GENERIC, GLOBAL, GRANULE, SCOPES, SHARED, BarrierError, Clock, RaceError, joined
+from ..core.program import LANES, Until, effect, family, lanes_of, uniform
+from ..core.ptx import UnknownError
 from .access import numbers
-from .divergence import not_ended
-from .order import FOREVER, GENERIC, GLOBAL, GRANULE, SCOPES, SHARED, BarrierError, Clock, RaceError, joined
-from .program import LANES, Until, effect, family, lanes_of, uniform
-from .ptx import UnknownError
 
 INSTRUCTIONS = """
 bar[.cta].{sync,arrive}, barrier[.cta].{sync,arrive}[.aligned] | of all warps, or of as many as are said

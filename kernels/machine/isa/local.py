@@ -11,12 +11,12 @@ from functools import lru_cache
 
 import numpy as np
 
-from . import divergence
+from ..core import divergence
+from ..core.memory import LOCAL_WINDOW, PARAMETERS, each_byte
+from ..core.order import AssertError, BoundsError
+from ..core.program import family, lanes_of
+from ..core.ptx import UnknownError
 from .alu import LANES, bits, numpy_name
-from .memory import LOCAL_WINDOW, PARAMETERS, each_byte
-from .order import AssertError, BoundsError
-from .program import family, lanes_of
-from .ptx import UnknownError
 
 Copies = tuple[tuple[int, int, int], ...]
 """(from, bytes, to) in local memory."""

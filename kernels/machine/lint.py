@@ -12,7 +12,7 @@ from triton.compiler.compiler import ASTSource
 from triton.experimental.gluon._runtime import GluonASTSource
 
 from .compile import Call, offline
-from .ptx import Kernel
+from .core.ptx import Kernel
 
 BARRIERS = ("bar.", "barrier.")
 GOES_ON = ("cp.async.bulk.tensor", "mbarrier.arrive", "mbarrier.inval")

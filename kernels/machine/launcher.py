@@ -18,15 +18,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import cluster, control, copies, lanes, local, matrices, sync, tensor_core  # noqa: F401 (they register)
 from .compile import Call, compile_for
-from .device import Machine
-from .memory import EMPTY
-from .plain import PtxKernel
-from .program import Program
-from .ptx import UnknownError, parse
-from .static import carries, races
-from .tensor_map import KINDS, encode
+from .core.device import Machine
+from .core.memory import EMPTY
+from .core.program import Program
+from .core.ptx import UnknownError, parse
+from .isa import cluster, control, copies, lanes, local, matrices, sync, tensor_core  # noqa: F401 (they register)
+from .isa.tensor_map import KINDS, encode
+from .lint import carries, races
+from .ptx_kernel import PtxKernel
 
 TARGET = 90
 FLOATS = {"fp16": "e", "bf16": "f", "fp32": "f", "fp64": "d"}

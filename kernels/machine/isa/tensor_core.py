@@ -17,14 +17,14 @@ from operator import is_, itemgetter
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
+from ..core.device import Event
+from ..core.memory import each_byte, granules, swizzled
+from ..core.order import ALL_ROWS, GRANULE, SHARED, BoundsError, FaultError
+from ..core.program import check_whole, effect, family, uniform
+from ..core.ptx import UnknownError
 from .alu import LANES, names_in
-from .device import Event
 from .floats import from_bf16, from_fp8
 from .matrices import at_once
-from .memory import each_byte, granules, swizzled
-from .order import ALL_ROWS, GRANULE, SHARED, BoundsError, FaultError
-from .program import check_whole, effect, family, uniform
-from .ptx import UnknownError
 
 E4M3 = from_fp8(np.arange(256), "e4m3").astype(np.float32)
 E5M2 = from_fp8(np.arange(256), "e5m2").astype(np.float32)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .alu import LANES, NAMES, bits, names_in, numpy_name, value
+from ..isa.alu import LANES, NAMES, bits, names_in, numpy_name, value
 from .memory import EMPTY
 from .order import FaultError
 from .ptx import Instruction, Kernel, UnknownError, literal_bits

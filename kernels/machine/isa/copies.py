@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from ..core.device import Event
+from ..core.memory import EMPTY, REGION_BITS, granules
+from ..core.order import GENERIC, GLOBAL, GRANULE, SHARED, Clock, FaultError, TmaError
+from ..core.program import effect, family, lanes_of
+from ..core.ptx import UnknownError
 from .access import changed, chosen, numbers
 from .alu import names_in
-from .device import Event
-from .memory import EMPTY, REGION_BITS, granules
-from .order import GENERIC, GLOBAL, GRANULE, SHARED, Clock, FaultError, TmaError
-from .program import effect, family, lanes_of
-from .ptx import UnknownError
 from .sync import mbarrier_of, names
 from .tensor_map import Part, TensorMap, map_at
 

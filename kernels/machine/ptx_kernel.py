@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from .order import FaultError
-from .program import Program
-from .ptx import parse
-from .tensor_map import KINDS, encode
+from .core.order import FaultError
+from .core.program import Program
+from .core.ptx import parse
+from .isa.tensor_map import KINDS, encode
 
 FLOATS = {16: "e", 32: "f", 64: "d"}
 FAR = 1 << 40

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from .memory import EVERY, Addresses, Places, Shared, Which
-from .order import ALL_ROWS, GENERIC, BarrierError, BoundsError, RaceError, Replicas, joined
-from .program import WINDOW_BITS, effect
+from ..core.memory import EVERY, Addresses, Places, Shared, Which
+from ..core.order import ALL_ROWS, GENERIC, BarrierError, BoundsError, RaceError, Replicas, joined
+from ..core.program import WINDOW_BITS, effect
 from .sync import Turn
 
 INSTRUCTIONS = """

@@ -12,10 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .alu import LANES, bits, element, numpy_name
-from .floats import from_bf16, to_bf16
-from .local import parameter, read_local, write_local
-from .memory import (
+from ..core.memory import (
     EVERY,
     LOCAL_WINDOW,
     MAPS,
@@ -29,9 +26,12 @@ from .memory import (
     granules,
     starts,
 )
-from .order import GENERIC, SCOPES, BoundsError, Clock, RaceError, joined
-from .program import LANE, WINDOW_BITS, effect, family, lanes_of
-from .ptx import UnknownError
+from ..core.order import GENERIC, SCOPES, BoundsError, Clock, RaceError, joined
+from ..core.program import LANE, WINDOW_BITS, effect, family, lanes_of
+from ..core.ptx import UnknownError
+from .alu import LANES, bits, element, numpy_name
+from .floats import from_bf16, to_bf16
+from .local import parameter, read_local, write_local
 
 SPACES = {
     "global": "global",

@@ -18,9 +18,9 @@ from itertools import product
 
 import numpy as np
 
+from ..core.memory import LOCAL_WINDOW, SHARED_WINDOW
+from ..core.ptx import Instruction, UnknownError
 from . import floats, integers
-from .memory import LOCAL_WINDOW, SHARED_WINDOW
-from .ptx import Instruction, UnknownError
 
 LANES = 32
 Read = Callable[[str, str], str]

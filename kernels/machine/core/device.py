@@ -17,8 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from .alu import names_in
-from .cluster import Cluster, check_end
+from ..isa.alu import names_in
+from ..isa.cluster import Cluster, check_end
+from ..isa.sync import Turn
 from .divergence import Group, choose, run_in_lanes
 from .memory import PARAMETER_BYTES, PARAMETERS, REGION_BITS, GlobalMemory, Shared
 from .order import (
@@ -37,7 +38,6 @@ from .order import (
 from .pool import Pool
 from .program import ALL_LANES, LANE, LANES, NO_LANES, Program, Ready
 from .stall import Stall
-from .sync import Turn
 
 KINDS = "TMA load", "TMA store", "wgmma", "cp.async"
 """The kinds of events."""

@@ -1,0 +1,1 @@
+"""PTX's instructions, a file for each family."""
