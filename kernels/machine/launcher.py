@@ -20,9 +20,10 @@ from torch import Tensor
 
 from .compile import Call, compile_for
 from .core.device import Machine
+from .core.faults import UnknownError
 from .core.memory import EMPTY
 from .core.program import Program
-from .core.ptx import UnknownError, parse
+from .core.ptx import parse
 from .isa import cluster, control, copies, lanes, local, matrices, sync, tensor_core  # noqa: F401 (they register)
 from .isa.tensor_map import KINDS, encode
 from .lint import carries, races

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from .core.order import FaultError
+from .core.faults import FaultError
 from .core.program import Program
 from .core.ptx import parse
 from .isa.tensor_map import KINDS, encode

@@ -15,10 +15,10 @@ import numpy as np
 from torch import Tensor
 
 from .core.device import Cta, Machine, Warp
+from .core.faults import FaultError, UnknownError
 from .core.memory import REGION_BITS, Region, Shared
-from .core.order import FaultError
 from .core.program import Ready, Until
-from .core.ptx import Instruction, UnknownError, statements
+from .core.ptx import Instruction, statements
 from .isa.alu import LANES
 from .trace import Observed, Touch, lanes_at
 

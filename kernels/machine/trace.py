@@ -16,8 +16,9 @@ import numpy as np
 
 from .core.device import Cta, Event, Machine, Warp
 from .core.divergence import active
+from .core.faults import FaultError, UninitialisedError
 from .core.memory import REGION_BITS, Shared, Single
-from .core.order import GRANULE, FaultError, UninitialisedError
+from .core.order import GRANULE
 from .core.program import Program, Ready, Step
 from .core.ptx import Instruction
 

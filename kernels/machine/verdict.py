@@ -27,9 +27,8 @@ from . import report
 from .arguments import covered_bytes, empty_bytes, expectations, pointers_in, resolve, tensors_of, whole_numbers
 from .compile import Call
 from .core.device import Machine
+from .core.faults import FaultError, UnknownError
 from .core.memory import EMPTY
-from .core.order import FaultError
-from .core.ptx import UnknownError
 from .gpus import ARCHITECTURES, REGISTERS, REGISTERS_AT_ONCE, RESERVED, SMS
 from .isa.alu import LANES
 from .launcher import Compiled, address, compiled, enqueue, old_objects_frozen, registers_of, whole

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from kernels.machine.core.device import Machine
-from kernels.machine.core.order import FaultError
+from kernels.machine.core.faults import FaultError
 from kernels.machine.core.program import Program
 from kernels.machine.core.ptx import parse
 from kernels.machine.isa import cluster, control, copies, lanes, local, matrices, sync, tensor_core  # noqa: F401 (they register)

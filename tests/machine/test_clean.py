@@ -8,7 +8,7 @@ from clean import TRIALS, Addresses, matmuls, orders, reductions, signals, warpg
 
 from kernels.machine.compile import Call
 from kernels.machine.core.device import Machine
-from kernels.machine.core.order import FaultError
+from kernels.machine.core.faults import FaultError
 from kernels.machine.launcher import address, enqueue
 from kernels.machine.verdict import check, difference
 

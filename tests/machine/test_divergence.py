@@ -95,7 +95,7 @@ def test_calls():
 
 
 def test_a_function_that_is_nowhere_is_refused():
-    from kernels.machine.core.ptx import UnknownError
+    from kernels.machine.core.faults import UnknownError
 
     with pytest.raises(UnknownError, match="the function malloc, which"):
         run("{ .param .b64 p; .param .b64 q; call.uni (q), malloc, (p); }", words(1))

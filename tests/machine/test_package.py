@@ -95,7 +95,7 @@ def test_the_page_shows_what_its_examples_print(printed_elsewhere, site, name):
 def advice(name: str) -> list[str]:
     """Where the package lies, and what names it: its usage, and what it says of an instruction that it lacks."""
     command, report = (importlib.import_module(f"{name}.{part}") for part in ("command", "report"))
-    unknown = importlib.import_module(f"{name}.core.ptx").UnknownError("tcgen05")
+    unknown = importlib.import_module(f"{name}.core.faults").UnknownError("tcgen05")
     return [command.__file__, said(command.main, "--help"), said(command.main, "--coverage"), report.lacking(unknown)]
 
 

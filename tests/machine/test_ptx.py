@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from small_ptx import program, run, words
 
-from kernels.machine.core.ptx import UnknownError, parse
+from kernels.machine.core.faults import UnknownError
+from kernels.machine.core.ptx import parse
 from kernels.machine.lint import races
 
 TEXT = """.version 8.7

@@ -8,7 +8,7 @@ import pytest
 import torch
 from small_ptx import holds, run
 
-from kernels.machine.core.ptx import UnknownError
+from kernels.machine.core.faults import UnknownError
 from kernels.machine.isa import tensor_core
 
 FILL = "shl.b32 %r901, %t, 4; mul.wide.u32 %d50, %t, 16; add.s64 %d51, %A, %d50;\n" + "".join(

@@ -21,20 +21,9 @@ from ..isa.alu import names_in
 from ..isa.cluster import Cluster, check_end
 from ..isa.sync import Turn
 from .divergence import Group, choose, run_in_lanes
+from .faults import FaultError, StuckError, TmaError
 from .memory import PARAMETER_BYTES, PARAMETERS, REGION_BITS, GlobalMemory, Shared
-from .order import (
-    CLUSTER_BITS,
-    GENERIC,
-    GLOBAL,
-    GRANULE,
-    SHARED,
-    Clock,
-    FaultError,
-    Ledger,
-    Scope,
-    TmaError,
-    joined,
-)
+from .order import CLUSTER_BITS, GENERIC, GLOBAL, GRANULE, SHARED, Clock, Ledger, Scope, joined
 from .pool import Pool
 from .program import ALL_LANES, LANE, LANES, NO_LANES, Program, Ready
 from .stall import Stall
@@ -43,12 +32,6 @@ KINDS = "TMA load", "TMA store", "wgmma", "cp.async"
 """The kinds of events."""
 TICK_NS = 10  # globaltimer's advance for an instruction of any warp
 TICK_CYCLES = 17  # clock64's
-
-
-class StuckError(FaultError):
-    """No warp can go on, or one goes on for ever."""
-
-    kind = "hang"
 
 
 @dataclass(eq=False)

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..isa.alu import LANES, NAMES, bits, names_in, numpy_name, value
+from .faults import FaultError, UnknownError
 from .memory import EMPTY
-from .order import FaultError
-from .ptx import Instruction, Kernel, UnknownError, literal_bits
+from .ptx import Instruction, Kernel, literal_bits
 
 LANE = np.arange(LANES, dtype=np.uint32)
 ALL_LANES = np.ones(LANES, bool).tobytes()  # masks as bytes, which are the fastest to compare

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..core.faults import BoundsError, RaceError, UnknownError
 from ..core.memory import (
     EVERY,
     LOCAL_WINDOW,
@@ -26,9 +27,8 @@ from ..core.memory import (
     granules,
     starts,
 )
-from ..core.order import GENERIC, SCOPES, BoundsError, Clock, RaceError, joined
+from ..core.order import GENERIC, SCOPES, Clock, joined
 from ..core.program import LANE, WINDOW_BITS, effect, family, lanes_of
-from ..core.ptx import UnknownError
 from .alu import LANES, bits, element, numpy_name
 from .floats import from_bf16, to_bf16
 from .local import parameter, read_local, write_local

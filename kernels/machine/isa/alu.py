@@ -18,8 +18,9 @@ from itertools import product
 
 import numpy as np
 
+from ..core.faults import UnknownError
 from ..core.memory import LOCAL_WINDOW, SHARED_WINDOW
-from ..core.ptx import Instruction, UnknownError
+from ..core.ptx import Instruction
 from . import floats, integers
 
 LANES = 32

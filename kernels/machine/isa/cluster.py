@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from ..core.faults import BarrierError, BoundsError, RaceError
 from ..core.memory import EVERY, Addresses, Places, Shared, Which
-from ..core.order import ALL_ROWS, GENERIC, BarrierError, BoundsError, RaceError, Replicas, joined
+from ..core.order import ALL_ROWS, GENERIC, Replicas, joined
 from ..core.program import WINDOW_BITS, effect
 from .sync import Turn
 

@@ -1,7 +1,7 @@
 """Control flow of a warp, nanosleep, and the number of its registers (PTX ISA 8.7, 9.7.12 and 9.7.19)."""
 
 from ..core import divergence
-from ..core.order import AssertError, FaultError
+from ..core.faults import AssertError, FaultError
 from ..core.program import LANES, effect, uniform
 from . import local, sync
 

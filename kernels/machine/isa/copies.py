@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from ..core.device import Event
+from ..core.faults import FaultError, TmaError, UnknownError
 from ..core.memory import EMPTY, REGION_BITS, granules
-from ..core.order import GENERIC, GLOBAL, GRANULE, SHARED, Clock, FaultError, TmaError
+from ..core.order import GENERIC, GLOBAL, GRANULE, SHARED, Clock
 from ..core.program import effect, family, lanes_of
-from ..core.ptx import UnknownError
 from .access import changed, chosen, numbers
 from .alu import names_in
 from .sync import mbarrier_of, names

@@ -11,7 +11,7 @@ from functools import lru_cache
 import numpy as np
 
 from ..core.divergence import active, not_ended
-from ..core.order import FaultError
+from ..core.faults import FaultError
 from ..core.program import LANE, LANES, effect, family
 from .alu import numpy_name
 

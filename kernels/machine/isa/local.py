@@ -12,10 +12,9 @@ from functools import lru_cache
 import numpy as np
 
 from ..core import divergence
+from ..core.faults import AssertError, BoundsError, UnknownError
 from ..core.memory import LOCAL_WINDOW, PARAMETERS, each_byte
-from ..core.order import AssertError, BoundsError
 from ..core.program import family, lanes_of
-from ..core.ptx import UnknownError
 from .alu import LANES, bits, numpy_name
 
 Copies = tuple[tuple[int, int, int], ...]

@@ -8,9 +8,9 @@ from itertools import chain
 
 import numpy as np
 
-from ..core.order import FaultError
+from ..core.faults import FaultError, UnknownError
 from ..core.program import check_whole, effect, family
-from ..core.ptx import Instruction, UnknownError
+from ..core.ptx import Instruction
 from .access import read_shared, write_shared
 from .alu import LANES, names_in
 

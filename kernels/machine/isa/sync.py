@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from ..core.divergence import not_ended
-from ..core.order import FOREVER, GENERIC, GLOBAL, GRANULE, SCOPES, SHARED, BarrierError, Clock, RaceError, joined
+from ..core.faults import BarrierError, RaceError, UnknownError
+from ..core.order import FOREVER, GENERIC, GLOBAL, GRANULE, SCOPES, SHARED, Clock, joined
 from ..core.program import LANES, Until, effect, family, lanes_of, uniform
-from ..core.ptx import UnknownError
 from .access import numbers
 
 INSTRUCTIONS = """

@@ -18,10 +18,10 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
 from ..core.device import Event
+from ..core.faults import BoundsError, FaultError, UnknownError
 from ..core.memory import each_byte, granules, swizzled
-from ..core.order import ALL_ROWS, GRANULE, SHARED, BoundsError, FaultError
+from ..core.order import ALL_ROWS, GRANULE, SHARED
 from ..core.program import check_whole, effect, family, uniform
-from ..core.ptx import UnknownError
 from .alu import LANES, names_in
 from .floats import from_bf16, from_fp8
 from .matrices import at_once

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..core.faults import BoundsError, RaceError, TmaError, UnknownError
 from ..core.memory import MAP_BYTES, MAPS, REGION_BITS, Region, each_byte, granules, swizzled
-from ..core.order import GENERIC, GRANULE, BoundsError, RaceError, TmaError
+from ..core.order import GENERIC, GRANULE
 from ..core.program import effect, family, lanes_of, uniform
-from ..core.ptx import UnknownError
 from .alu import table
 from .sync import SCOPES
 
