@@ -18,13 +18,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from . import isa  # noqa: F401 (it registers all instructions)
 from .compile import Call, compile_for
 from .core.device import Machine
 from .core.faults import UnknownError
 from .core.memory import EMPTY
 from .core.program import Program
 from .core.ptx import parse
-from .isa import cluster, control, copies, lanes, local, matrices, sync, tensor_core  # noqa: F401 (they register)
 from .isa.tensor_map import KINDS, encode
 from .lint import carries, races
 from .ptx_kernel import PtxKernel

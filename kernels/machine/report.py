@@ -19,7 +19,7 @@ from .core.faults import FaultError, UnknownError
 from .core.memory import REGION_BITS, Region, Shared
 from .core.program import Ready, Until
 from .core.ptx import Instruction, statements
-from .isa.alu import LANES
+from .core.registers import LANES
 from .trace import Observed, Touch, lanes_at
 
 Row = tuple[str, str]

@@ -29,8 +29,8 @@ from .compile import Call
 from .core.device import Machine
 from .core.faults import FaultError, UnknownError
 from .core.memory import EMPTY
+from .core.registers import LANES
 from .gpus import ARCHITECTURES, REGISTERS, REGISTERS_AT_ONCE, RESERVED, SMS
-from .isa.alu import LANES
 from .launcher import Compiled, address, compiled, enqueue, old_objects_frozen, registers_of, whole
 from .ptx_kernel import PtxKernel
 from .trace import Observed, SeenError

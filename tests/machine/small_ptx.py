@@ -12,11 +12,11 @@ from itertools import count
 import numpy as np
 import pytest
 
+from kernels.machine import isa  # noqa: F401 (it registers all instructions)
 from kernels.machine.core.device import Machine
 from kernels.machine.core.faults import FaultError
 from kernels.machine.core.program import Program
 from kernels.machine.core.ptx import parse
-from kernels.machine.isa import cluster, control, copies, lanes, local, matrices, sync, tensor_core  # noqa: F401 (they register)
 from kernels.machine.isa.tensor_map import KINDS, encode
 
 SEEDS, BUDGET = range(3), 20_000

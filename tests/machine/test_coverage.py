@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator
 
-from kernels.machine import launcher  # noqa: F401 (whose imports register all instructions)
+from kernels.machine import isa  # noqa: F401 (it registers all instructions)
 from kernels.machine.command import coverage
 from kernels.machine.core.program import MAKERS
 from kernels.machine.isa.alu import TABLE

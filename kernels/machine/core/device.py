@@ -17,15 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from ..isa.alu import names_in
-from ..isa.cluster import Cluster, check_end
-from ..isa.sync import Turn
+from .cluster import Cluster, Turn, check_end
 from .divergence import Group, choose, run_in_lanes
 from .faults import FaultError, StuckError, TmaError
 from .memory import PARAMETER_BYTES, PARAMETERS, REGION_BITS, GlobalMemory, Shared
 from .order import CLUSTER_BITS, GENERIC, GLOBAL, GRANULE, SHARED, Clock, Ledger, Scope, joined
 from .pool import Pool
 from .program import ALL_LANES, LANE, LANES, NO_LANES, Program, Ready
+from .registers import names_in
 from .stall import Stall
 
 KINDS = "TMA load", "TMA store", "wgmma", "cp.async"

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..isa.alu import LANES, NAMES, bits, names_in, numpy_name, value
 from .faults import FaultError, UnknownError
 from .memory import EMPTY
 from .ptx import Instruction, Kernel, literal_bits
+from .registers import LANES, NAMES, bits, names_in, numpy_name
 
 LANE = np.arange(LANES, dtype=np.uint32)
 ALL_LANES = np.ones(LANES, bool).tobytes()  # masks as bytes, which are the fastest to compare
@@ -26,6 +26,9 @@ Effect = Callable[[Any], Ready | None]
 MAKERS: dict[str, tuple[Callable[["Program", Instruction], Effect], bool]] = {}
 """Makers of effects by opcode, and whether nobody else notices these effects. If so, the scheduler need not look after
 them."""
+TRANSLATORS: list[Callable[[Instruction, Callable], list[tuple[str, str, str]] | None]] = []
+"""Functions that turn arithmetic into Python: (instruction, `Program.read`) -> the target, the type and the source of
+each result; None for another instruction."""
 TOGETHER = {"sync", "aligned", "bar", "barrier"}
 """Words in the opcodes of instructions that all lanes of a warp execute together."""
 WINDOW_BITS = 24  # the lowest of a shared address: an offset in a CTA's memory; above is its rank in the cluster
@@ -112,6 +115,12 @@ def family(*words: str, quiet: bool = False) -> Callable:
         return maker
 
     return register
+
+
+def arithmetic(translator: Callable) -> Callable:
+    """Register one of the `TRANSLATORS`."""
+    TRANSLATORS.append(translator)
+    return translator
 
 
 class Until(NamedTuple):
@@ -217,7 +226,8 @@ class Program:
 
     def _arithmetic(self, inst: Instruction) -> tuple[str, list[str]] | None:
         """The line of Python that an instruction becomes, and the registers that it writes; None for an effect."""
-        assignments = value(inst, self.read)
+        translated = (translate(inst, self.read) for translate in TRANSLATORS)
+        assignments = next(filter(None, translated), None)
         if assignments is None:
             return None
         guard = self.read(inst.guard, "pred") if inst.guard else None

@@ -29,7 +29,7 @@ from ..core.memory import (
 )
 from ..core.order import GENERIC, SCOPES, Clock, joined
 from ..core.program import LANE, WINDOW_BITS, effect, family, lanes_of
-from .alu import LANES, bits, element, numpy_name
+from ..core.registers import LANES, bits, element, numpy_name
 from .floats import from_bf16, to_bf16
 from .local import parameter, read_local, write_local
 

@@ -17,8 +17,8 @@ from ..core.faults import FaultError, TmaError, UnknownError
 from ..core.memory import EMPTY, REGION_BITS, granules
 from ..core.order import GENERIC, GLOBAL, GRANULE, SHARED, Clock
 from ..core.program import effect, family, lanes_of
+from ..core.registers import names_in
 from .access import changed, chosen, numbers
-from .alu import names_in
 from .sync import mbarrier_of, names
 from .tensor_map import Part, TensorMap, map_at
 

@@ -13,7 +13,7 @@ import numpy as np
 from ..core.divergence import active, not_ended
 from ..core.faults import FaultError
 from ..core.program import LANE, LANES, effect, family
-from .alu import numpy_name
+from ..core.registers import numpy_name
 
 ALL = np.ones(LANES, bool)
 ALL_MEMBERS = np.full(LANES, -1, np.int32).tobytes()

@@ -15,7 +15,7 @@ from ..core import divergence
 from ..core.faults import AssertError, BoundsError, UnknownError
 from ..core.memory import LOCAL_WINDOW, PARAMETERS, each_byte
 from ..core.program import family, lanes_of
-from .alu import LANES, bits, numpy_name
+from ..core.registers import LANES, bits, numpy_name
 
 Copies = tuple[tuple[int, int, int], ...]
 """(from, bytes, to) in local memory."""

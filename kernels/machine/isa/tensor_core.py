@@ -22,7 +22,7 @@ from ..core.faults import BoundsError, FaultError, UnknownError
 from ..core.memory import each_byte, granules, swizzled
 from ..core.order import ALL_ROWS, GRANULE, SHARED
 from ..core.program import check_whole, effect, family, uniform
-from .alu import LANES, names_in
+from ..core.registers import LANES, names_in
 from .floats import from_bf16, from_fp8
 from .matrices import at_once
 
