@@ -20,8 +20,8 @@ from torch import Tensor
 
 from . import isa  # noqa: F401 (it registers all instructions)
 from .compile import Call, compile_for
-from .core.device import Machine
 from .core.faults import UnknownError
+from .core.machine import Machine
 from .core.memory import EMPTY
 from .core.program import Program
 from .core.ptx import parse

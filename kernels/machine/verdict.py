@@ -26,8 +26,8 @@ from triton.compiler.errors import CompilationError
 from . import report
 from .arguments import covered_bytes, empty_bytes, expectations, pointers_in, resolve, tensors_of, whole_numbers
 from .compile import Call
-from .core.device import Machine
 from .core.faults import FaultError, UnknownError
+from .core.machine import Machine
 from .core.memory import EMPTY
 from .core.registers import LANES
 from .gpus import ARCHITECTURES, REGISTERS, REGISTERS_AT_ONCE, RESERVED, SMS

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.machine.core.device import Machine
+from kernels.machine.core.machine import Machine
 from kernels.machine.core.memory import granules, starts
 from kernels.machine.core.order import CLUSTER_BITS, GENERIC, Clock, Scope
 from kernels.machine.launcher import address

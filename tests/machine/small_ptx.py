@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from kernels.machine import isa  # noqa: F401 (it registers all instructions)
-from kernels.machine.core.device import Machine
 from kernels.machine.core.faults import FaultError
+from kernels.machine.core.machine import Machine
 from kernels.machine.core.program import Program
 from kernels.machine.core.ptx import parse
 from kernels.machine.isa.tensor_map import KINDS, encode

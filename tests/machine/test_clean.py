@@ -7,8 +7,8 @@ import torch
 from clean import TRIALS, Addresses, matmuls, orders, reductions, signals, warpgroups  # noqa: F401
 
 from kernels.machine.compile import Call
-from kernels.machine.core.device import Machine
 from kernels.machine.core.faults import FaultError
+from kernels.machine.core.machine import Machine
 from kernels.machine.launcher import address, enqueue
 from kernels.machine.verdict import check, difference
 

@@ -7,8 +7,8 @@ import pytest
 from host import Host
 from small_ptx import BAR, FLAGS, INIT, LANDED, SEEDS, TMA, holds, load, prepared, program, run, words
 
-from kernels.machine.core.device import Machine
 from kernels.machine.core.faults import FaultError
+from kernels.machine.core.machine import Machine
 from kernels.machine.core.order import CLUSTER_BITS, FOREVER, GENERIC, Clock
 
 TELL = "st.global.b32 [%C], 7; mov.b32 %r1, 1; st.global.release.{}.b32 [%B], %r1;"

@@ -131,7 +131,7 @@ CALLS = {
 def test_what_a_kernel_says():
     from small_ptx import prepared, program
 
-    from kernels.machine.core.device import Machine
+    from kernels.machine.core.machine import Machine
 
     machine = Machine(0)
     machine.launch(program(CALLS["vprintf"], "A", module=MODULE), (1,), [*prepared(machine, [words(1)]), 0])

@@ -15,6 +15,7 @@ not only the unlucky one.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,18 @@ GENERIC, SHARED, GLOBAL = range(3)
 FOREVER = 2**31 - 1
 GRANULE = 2
 """Bytes of a granule, the unit in which memory notes accesses."""
+
+
+class Agent(IntEnum):
+    """The kinds of agents of a CTA, in the order of their numbers. A warp has one of each but the last. Those before
+    BULK_WRITES read the CTA's shared memory."""
+
+    WARP = 0
+    WGMMA = 1
+    BULK_READS = 2
+    BULK_WRITES = 3
+    CP_ASYNC = 4
+    MBARRIER = 5
 
 
 SCOPES = ("cta", "cluster", "gpu", "sys")

@@ -14,6 +14,7 @@ import numpy as np
 
 from .faults import FaultError, UnknownError
 from .memory import EMPTY
+from .order import Agent
 from .ptx import Instruction, Kernel, literal_bits
 from .registers import LANES, NAMES, bits, names_in, numpy_name
 
@@ -168,9 +169,8 @@ class Program:
             if inst.op.startswith("mbarrier.init"):
                 is_repeated = any(start <= number <= end for start, end in loops)
                 self.barriers += IN_LOOPS if is_repeated else 1
-        self.agents = 5 * self.warps + self.barriers
-        """The number of agents of a CTA: its warps; their wgmma; the reads, then the writes, of their bulk stores;
-        their cp.async; its mbarriers."""
+        self.agents = Agent.MBARRIER * self.warps + self.barriers
+        """The number of agents of a CTA."""
         self.numbers: dict[str, int] = {}
         self.constants: list[np.ndarray] = []
         self.names = NAMES | dict(c=self.constants, full=full, LANE=LANE, BIT=1 << LANE)

@@ -3,7 +3,7 @@
 
 from ..core.cluster import Turn
 from ..core.faults import BarrierError
-from ..core.order import ALL_ROWS
+from ..core.order import ALL_ROWS, Agent
 from ..core.program import WINDOW_BITS, effect
 
 INSTRUCTIONS = """
@@ -60,6 +60,6 @@ def wait(w, inst):
 @effect("fence.mbarrier_init.release.cluster")
 def fence_inits(w, inst):
     """9.7.13.4: the fence covers only mbarrier.init by this warp, and no other access."""
-    first = w.cta.first + 5 * w.cta.count
+    first = w.cta.agent(Agent.MBARRIER, 0)
     count = w.program.barriers
     w.inits.put(first, w.clock.of(first, count, ALL_ROWS), count=count)

@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from ..core.device import Event
 from ..core.faults import FaultError, TmaError, UnknownError
 from ..core.memory import EMPTY, REGION_BITS, granules
-from ..core.order import GENERIC, GLOBAL, GRANULE, SHARED, Clock
+from ..core.order import GENERIC, GLOBAL, GRANULE, SHARED, Agent, Clock
 from ..core.program import effect, family, lanes_of
 from ..core.registers import names_in
+from ..core.warp import Event
 from .access import changed, chosen, numbers
 from .sync import mbarrier_of, names
 from .tensor_map import Part, TensorMap, map_at
@@ -76,7 +76,7 @@ def copy(program, inst):
         if (sizes > size).any():
             raise FaultError(f"cp.async of {sizes.max()} bytes into {size}")
         copies = w.group("cp.async")
-        number = cta.machine.ledger.note(cta.agent(4, w.number), copies.number, w, inst)
+        number = cta.machine.ledger.note(cta.agent(Agent.CP_ASYNC, w.number), copies.number, w, inst)
         target_places = cta.shared.places(target, size, inst)
         g = granules(target_places, size)
         cta.shared.note_write(g, w.clock, GENERIC, number, inst)
@@ -116,7 +116,7 @@ def wait(w, inst, left=0):
     ready = copies.wait(left)
     if ready:
         return ready
-    w.clock.put(w.cta.agent(4, w.number), copies.known, GENERIC)
+    w.clock.put(w.cta.agent(Agent.CP_ASYNC, w.number), copies.known, GENERIC)
 
 
 @effect(*names("arrive", "arrive.noinc", of="cp.async.mbarrier"), operands="S")
@@ -125,7 +125,7 @@ def arrive_behind(w, inst, where):
     expects; without, the mbarrier expects one more."""
     copies = w.group("cp.async")
     clock = Clock(w.clock.width)
-    clock.put(w.cta.agent(4, w.number), copies.number, GENERIC)
+    clock.put(w.cta.agent(Agent.CP_ASYNC, w.number), copies.number, GENERIC)
     before = copies.track()
     for at in numbers(w, where):
         barrier = mbarrier_of(w, w.cta, at)
@@ -316,7 +316,7 @@ REDUCED = {
 def _store(inst, find: Find, unit: int, source: Callable, operation: str | None):
     def store(w):
         ledger = w.cta.machine.ledger
-        reader = w.cta.agent(2, w.number)
+        reader = w.cta.agent(Agent.BULK_READS, w.number)
         epoch = w.group("bulk stores").number
         stored = set()
         for lane in lanes_of(w):
@@ -347,7 +347,7 @@ def _store_part(w, part: Part, address: int, inst, operation: str | None) -> Non
     def piece() -> np.ndarray:
         return cta.shared.data[part.map.places(address)][part.inside]
 
-    writer = cta.agent(3, w.number)
+    writer = cta.agent(Agent.BULK_WRITES, w.number)
     scope = None
     if operation:
         scope = w.scope("gpu")  # each of its operations is relaxed, at that scope
@@ -392,8 +392,8 @@ def wait_for_stores(w, inst, left):
     ready = stores.wait(left, reads=reads)
     if ready:
         return ready
-    kinds = (2, 3)
+    kinds = (Agent.BULK_READS, Agent.BULK_WRITES)
     if reads:
-        kinds = (2,)
+        kinds = (Agent.BULK_READS,)
     for kind in kinds:
         w.clock.put(w.cta.agent(kind, w.number), stores.known)

@@ -8,7 +8,7 @@ import numpy as np
 from ..core.cluster import Turn
 from ..core.divergence import not_ended
 from ..core.faults import BarrierError, RaceError, UnknownError
-from ..core.order import FOREVER, GENERIC, GLOBAL, GRANULE, SCOPES, SHARED, Clock
+from ..core.order import FOREVER, GENERIC, GLOBAL, GRANULE, SCOPES, SHARED, Agent, Clock
 from ..core.program import LANES, Until, effect, family, lanes_of, uniform
 from .access import numbers
 
@@ -254,7 +254,7 @@ def initialise(w, inst, where, count):
         # From now on no access is ordered with it, other than an mbarrier operation (9.7.13.15.3).
         number = cta.machine.ledger.note(w.agent, FOREVER, "an mbarrier's owner")
         shared.writes[shared.index(granules(at))] = number
-        unused = cta.first + 5 * cta.count + len(cta.loads)
+        unused = cta.agent(Agent.MBARRIER, len(cta.loads))
         agent, epoch = cta.loads.get(at, (unused, 1))
         if agent >= cta.first + cta.program.agents:
             raise UnknownError(f"{inst}: more mbarriers than {cta.program.barriers}")

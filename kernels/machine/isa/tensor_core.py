@@ -17,12 +17,12 @@ from operator import is_, itemgetter
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 
-from ..core.device import Event
 from ..core.faults import BoundsError, FaultError, UnknownError
 from ..core.memory import each_byte, granules, swizzled
-from ..core.order import ALL_ROWS, GRANULE, SHARED
+from ..core.order import ALL_ROWS, GRANULE, SHARED, Agent
 from ..core.program import check_whole, effect, family, uniform
 from ..core.registers import LANES, names_in
+from ..core.warp import Event
 from .floats import from_bf16, from_fp8
 from .matrices import at_once
 
@@ -313,7 +313,7 @@ def wait(w, inst, left):
 
     if not have_ended():
         return have_ended
-    agent = w.cta.agent(1, first)
+    agent = w.cta.agent(Agent.WGMMA, first)
     known = np.maximum(w.clock.of(agent, len(mates), ALL_ROWS), upto)
     w.clock.put(agent, known, count=len(mates))
     w.operands = [operand for operand in w.operands if operand[0] > upto]
@@ -354,7 +354,7 @@ def wgmma(program, inst):
         units, g, last = operand_bytes(number, first, rows, turned)
         if last >= len(shared.data) // GRANULE:
             raise BoundsError("a matrix descriptor reaches past the end of shared memory")
-        shared.note_read(g, w.clock, SHARED, w.cta.agent(1, w.number), w.group("wgmma").number, inst)
+        shared.note_read(g, w.clock, SHARED, w.cta.agent(Agent.WGMMA, w.number), w.group("wgmma").number, inst)
 
         def fetch():
             whole = shared.data[: len(shared.data) & -16].view(UNIT)
