@@ -1,3 +1,3 @@
 """PTX's instructions, a file for each family. Each registers what it models at the import of this package."""
 
-from . import access, alu, cluster, control, copies, lanes, local, matrices, sync, tensor_core, tensor_map  # noqa: F401
+from . import access, alu, cluster, control, cp_async, lanes, local, matrices, mma, sync, tensor_map, tma, wgmma  # noqa: F401
