@@ -16,7 +16,7 @@ from ..core.order import GLOBAL, GRANULE, SHARED, Agent
 from ..core.program import effect, family, lanes_of
 from ..core.registers import names_in
 from ..core.warp import Event
-from .access import changed
+from .atomics import changed
 from .sync import mbarrier_of
 from .tensor_map import Part, TensorMap, map_at
 
