@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import triton
 from torch import Tensor
 
 from . import isa  # noqa: F401 (it registers all instructions)
@@ -26,7 +27,7 @@ from .core.memory import EMPTY
 from .core.program import Program
 from .core.ptx import parse
 from .isa.tensor_map import KINDS, encode
-from .lint import carries, races
+from .lint import carries_watched, races
 from .ptx_kernel import PtxKernel
 
 TARGET = 90
@@ -53,18 +54,22 @@ PROGRAMS: dict[str, Compiled] = {}
 def compiled(launch: Call, target: int = TARGET) -> Compiled:
     if isinstance(launch.kernel, PtxKernel):
         return Compiled(None, launch.kernel.program, (), tuple(races(launch.kernel.code)))
-    lost = []
-    for loop, names in carries(launch, target).items():
-        if names:
-            lost.append(
-                f"the loop at {loop} does not carry {', '.join(names)}: Triton keeps the value from before it; compute "
-                "it from a name that is carried"
-            )
-    triton_kernel = compile_for(target, launch)
+    with triton.knobs.compilation.scope(), carries_watched() as lost_names:
+        # Triton's cache on disk may have the same kernel from another file, or other lines of this one. What it has was
+        # not watched.
+        triton.knobs.compilation.always_compile = True
+        triton_kernel = compile_for(target, launch)
     text = triton_kernel.asm["ptx"]
     if text not in PROGRAMS:
         code = parse(text)
         program = Program(code, triton_kernel.metadata.shared)
+        lost = []
+        for loop, names in lost_names.items():
+            listed = ", ".join(sorted(names))
+            lost.append(
+                f"the loop at {loop} does not carry {listed}: Triton keeps the value from before it; compute it from a "
+                "name that is carried"
+            )
         PROGRAMS[text] = Compiled(triton_kernel, program, tuple(lost), tuple(races(code)))
     return PROGRAMS[text]
 

@@ -258,9 +258,7 @@ class Trial:
         name = self.launch.kernel.__name__
         printed = io.StringIO()  # by tl.static_print, or 100 lines where ptxas fails
         try:
-            with triton.knobs.compilation.scope(), contextlib.redirect_stdout(printed):
-                # Triton's cache on disk may have the same kernel from another file, or other lines of this one.
-                triton.knobs.compilation.always_compile = True
+            with contextlib.redirect_stdout(printed):
                 made = compiled(self.launch, self.target)
         except UnknownError:
             raise
