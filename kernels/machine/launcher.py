@@ -34,6 +34,10 @@ TARGET = 90
 FLOATS = {"fp16": "e", "bf16": "f", "fp32": "f", "fp64": "d"}
 
 
+REGISTER_COUNT = re.compile(rb"\x04\x2f\x08\0.{4}(.)\0\0\0", re.DOTALL)
+"""EIATTR_REGCOUNT in .nv.info of a binary: 8 bytes, the number of a function and its registers."""
+
+
 @dataclass(frozen=True)
 class Compiled:
     """A binary that is ready to run."""
@@ -41,10 +45,16 @@ class Compiled:
     triton: Any
     """Triton's compiled kernel; None for plain PTX."""
     program: Program
-    lost: tuple[str, ...]
+    lost: list[str]
     """Sentences on names that a loop does not carry, though it may mean to. They are found without running it."""
-    races: tuple[str, ...]
+    races: list[str]
     """Sentences on waits that a lane may pass before others. They are found without running it."""
+
+    @property
+    def registers(self) -> int:
+        """The number of registers of a thread, which only ptxas knows; 1 for plain PTX."""
+        counts = REGISTER_COUNT.findall(self.triton.asm["cubin"]) if self.triton else [b"\1"]
+        return max(count[0] for count in counts)
 
 
 PROGRAMS: dict[str, Compiled] = {}
@@ -53,8 +63,8 @@ PROGRAMS: dict[str, Compiled] = {}
 
 def compiled(launch: Call, target: int = TARGET) -> Compiled:
     if isinstance(launch.kernel, PtxKernel):
-        return Compiled(None, launch.kernel.program, (), tuple(races(launch.kernel.code)))
-    with triton.knobs.compilation.scope(), carries_watched() as lost_names:
+        return Compiled(None, launch.kernel.program, [], races(launch.kernel.code))
+    with triton.knobs.compilation.scope(), carries_watched() as lost:
         # Triton's cache on disk may have the same kernel from another file, or other lines of this one. What it has was
         # not watched.
         triton.knobs.compilation.always_compile = True
@@ -63,14 +73,7 @@ def compiled(launch: Call, target: int = TARGET) -> Compiled:
     if text not in PROGRAMS:
         code = parse(text)
         program = Program(code, triton_kernel.metadata.shared)
-        lost = []
-        for loop, names in lost_names.items():
-            listed = ", ".join(sorted(names))
-            lost.append(
-                f"the loop at {loop} does not carry {listed}: Triton keeps the value from before it; compute it from a "
-                "name that is carried"
-            )
-        PROGRAMS[text] = Compiled(triton_kernel, program, tuple(lost), tuple(races(code)))
+        PROGRAMS[text] = Compiled(triton_kernel, program, lost, races(code))
     return PROGRAMS[text]
 
 
@@ -87,15 +90,6 @@ def old_objects_frozen() -> Iterator[None]:
     finally:
         gc.collect()
         gc.unfreeze()
-
-
-REGISTER_COUNT = re.compile(rb"\x04\x2f\x08\0.{4}(.)\0\0\0", re.DOTALL)
-"""EIATTR_REGCOUNT in .nv.info of a binary: 8 bytes, the number of a function and its registers."""
-
-
-def registers_of(cubin: bytes) -> int:
-    """The number of registers of a thread."""
-    return max(count[0] for count in REGISTER_COUNT.findall(cubin))
 
 
 def whole(tensor: Tensor) -> np.ndarray:
@@ -131,8 +125,7 @@ def parameters(machine: Machine, launch: Call, kernel_compiled: Compiled) -> lis
             default = kernel.src.fn.params[names.index(name)].default
             add(kind, launch.args.get(name, default))
     for kind in ("global", "profile"):
-        scratch = _scratch(machine, launch, kernel.metadata, kind)
-        values.append(scratch)
+        values.append(_scratch(machine, launch, kernel.metadata, kind))
     return values
 
 
@@ -169,8 +162,7 @@ def _descriptor(machine: Machine, value, meta: dict | None) -> list[int]:
     if getattr(value, "round_f32_to_tf32", False):
         kind = KINDS.index("tf32")
     nan = value.padding == "nan"
-    start = address(machine, tensor)
-    made = encode(start, value.shape, value.strides, kind, meta["block_size"], meta["swizzle"], nan)
+    made = encode(address(machine, tensor), value.shape, value.strides, kind, meta["block_size"], meta["swizzle"], nan)
     return [machine.memory.add_map(made), *sizes]
 
 

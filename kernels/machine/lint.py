@@ -59,29 +59,32 @@ def following(kernel: Kernel, at: int) -> list[int]:
     return places
 
 
+UNCARRIED = "Triton keeps the value from before it; compute it from a name that is carried"
+
+
 @contextmanager
-def carries_watched() -> Iterator[dict[str, set[str]]]:
-    """While kernels are compiled: by loop, as `file.py:line`, the names that it stores, that are live before it, and
-    that it does not carry from turn to turn.
+def carries_watched() -> Iterator[list[str]]:
+    """A list that gets a sentence for each loop, of the kernels that are compiled inside the block, that does not carry
+    from turn to turn what it stores and is live before it.
 
     The code generator visits a loop's body once with the values from before it, and carries each name that then has
     another value. After `a = b`, where both begin with one value, `a` has the same value as before: it is not carried,
     and keeps that value for ever. The text that the generator makes does not tell this from a name that was meant to be
     constant, so the generator itself is watched.
     """
-    lost: dict[str, set[str]] = {}
+    problems: list[str] = []
     find_carries = CodeGenerator._find_carries
 
     def watched(self, node, liveins, **options):
         carried = find_carries(self, node, liveins, **options)
-        stored = set()
-        for name in ast.walk(ast.Module(node.body, [])):
-            if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store):
-                stored.add(name.id)
-        names = stored & set(liveins) - set(options.get("ignore", ())) - set(carried[0])
-        if names:
-            lost.setdefault(f"{Path(self.file_name).name}:{self.begin_line + node.lineno}", set()).update(names)
+        names = [name for name in ast.walk(ast.Module(node.body, [])) if isinstance(name, ast.Name)]
+        stored = {name.id for name in names if isinstance(name.ctx, ast.Store)}
+        lost = stored & set(liveins) - set(options.get("ignore", ())) - set(carried[0])
+        loop = f"{Path(self.file_name).name}:{self.begin_line + node.lineno}"
+        problem = f"the loop at {loop} does not carry {', '.join(sorted(lost))}: {UNCARRIED}"
+        if lost and problem not in problems:  # a function is visited for each of its signatures
+            problems.append(problem)
         return carried
 
     with patch.object(CodeGenerator, "_find_carries", watched):
-        yield lost
+        yield problems

@@ -127,8 +127,12 @@ def map_of(descriptor: Any, address: Callable) -> bytes:
     if floats:
         kind = floats[1] + floats[2]
     swizzle = max(width.bit_length() - 5, 0)  # 1 for 32 bytes, 2 for 64, 3 for 128
-    shape = descriptor.shape
-    strides = descriptor.strides
-    box = descriptor.block_shape
-    is_nan = descriptor.padding == "nan"
-    return encode(address(tensor), shape, strides, KINDS.index(kind), box, swizzle, is_nan)
+    return encode(
+        address(tensor),
+        descriptor.shape,
+        descriptor.strides,
+        KINDS.index(kind),
+        descriptor.block_shape,
+        swizzle,
+        descriptor.padding == "nan",
+    )

@@ -18,9 +18,8 @@ from .core.faults import FaultError, UnknownError
 from .core.launch import Cta
 from .core.machine import Machine
 from .core.memory import REGION_BITS, Region, Shared
-from .core.program import Ready, Until
+from .core.program import LANES, Ready, Until
 from .core.ptx import Instruction, statements
-from .core.registers import LANES
 from .core.warp import Warp
 from .trace import Observed, Touch, lanes_at
 

@@ -10,7 +10,8 @@ from kernels.machine.compile import Call
 from kernels.machine.core.faults import FaultError
 from kernels.machine.core.machine import Machine
 from kernels.machine.launcher import address, enqueue
-from kernels.machine.verdict import check, difference
+from kernels.machine.trial import difference
+from kernels.machine.verdict import check
 
 SEEDS = 8
 ALWAYS = {"softmax", "layer_norm_backward_lock", "split_k_semaphore", "pipelined", "all_gather"}

@@ -26,18 +26,9 @@ GRANULE = 2
 """Bytes of a granule, the unit in which memory notes accesses."""
 
 
-class Agent(IntEnum):
-    """The kinds of agents of a CTA, in the order of their numbers. A warp has one of each but the last. Those before
-    BULK_WRITES read the CTA's shared memory."""
-
-    WARP = 0
-    WGMMA = 1
-    BULK_READS = 2
-    BULK_WRITES = 3
-    CP_ASYNC = 4
-    MBARRIER = 5
-
-
+Agent = IntEnum("Agent", "WARP WGMMA BULK_READS BULK_WRITES CP_ASYNC MBARRIER", start=0)
+"""The kinds of agents of a CTA, in the order of their numbers. A warp has one of each but the last. Those before
+BULK_WRITES read the CTA's shared memory."""
 SCOPES = ("cta", "cluster", "gpu", "sys")
 
 

@@ -27,7 +27,7 @@ Effect = Callable[[Any], Ready | None]
 MAKERS: dict[str, tuple[Callable[["Program", Instruction], Effect], bool]] = {}
 """Makers of effects by opcode, and whether nobody else notices these effects. If so, the scheduler need not look after
 them."""
-TRANSLATORS: list[Callable[[Instruction, Callable], list[tuple[str, str, str]] | None]] = []
+TRANSLATORS: list[Callable] = []
 """Functions that turn arithmetic into Python: (instruction, `Program.read`) -> the target, the type and the source of
 each result; None for another instruction."""
 TOGETHER = {"sync", "aligned", "bar", "barrier"}
@@ -116,12 +116,6 @@ def family(*words: str, quiet: bool = False) -> Callable:
         return maker
 
     return register
-
-
-def arithmetic(translator: Callable) -> Callable:
-    """Register one of the `TRANSLATORS`."""
-    TRANSLATORS.append(translator)
-    return translator
 
 
 class Until(NamedTuple):

@@ -18,7 +18,7 @@ import numpy as np
 
 from ..core.faults import UnknownError
 from ..core.memory import LOCAL_WINDOW, SHARED_WINDOW
-from ..core.program import arithmetic
+from ..core.program import TRANSLATORS
 from ..core.ptx import Instruction
 from ..core.registers import NAMES, TYPE, bits, element, names_in, numpy_name
 from . import floats, integers
@@ -36,7 +36,7 @@ def table(text: str) -> dict[str, str]:
     return dict(line.split(maxsplit=1) for line in text.strip().splitlines())
 
 
-NAMES.update({name: function for name, function in vars(np).items() if isinstance(function, np.ufunc)})
+NAMES |= {name: function for name, function in vars(np).items() if isinstance(function, np.ufunc)}
 NAMES.update(getmembers(floats, isfunction))
 NAMES.update(getmembers(integers, isfunction))
 NAMES.update(LOCAL_WINDOW=LOCAL_WINDOW, SHARED_WINDOW=SHARED_WINDOW)
@@ -264,7 +264,6 @@ def unsigned(kind: str, width: int) -> str:
     return "u16x2" if kind.endswith("x2") else f"u{width}"
 
 
-@arithmetic
 def value(inst: Instruction, read: Read) -> list[Result] | None:
     """All results of an instruction: each target with its type and the source of its value. None where the instruction
     is no arithmetic."""
@@ -311,6 +310,9 @@ def value(inst: Instruction, read: Read) -> list[Result] | None:
             source = f"({source}).astype({numpy_name(types[0])})"
         source = form.store(source, types[0])
     return [(target, form.kind(letters[0]), source)]
+
+
+TRANSLATORS.append(value)
 
 
 def _carry(form: Form, row: str, target: str, given: Sequence[str]) -> list[Result]:
