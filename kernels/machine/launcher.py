@@ -32,8 +32,6 @@ from .ptx_kernel import PtxKernel
 
 TARGET = 90
 FLOATS = {"fp16": "e", "bf16": "f", "fp32": "f", "fp64": "d"}
-
-
 REGISTER_COUNT = re.compile(rb"\x04\x2f\x08\0.{4}(.)\0\0\0", re.DOTALL)
 """EIATTR_REGCOUNT in .nv.info of a binary: 8 bytes, the number of a function and its registers."""
 
