@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from small_ptx import BAR, INIT, LANDED, TMA, faults, holds, load, run, words
 
-from kernels.machine.order import BoundsError, FaultError, TmaError
-from kernels.machine.tensor_map import KINDS, SIZES, TensorMap, decode, encode
+from kernels.machine.core.faults import BoundsError, FaultError, TmaError
+from kernels.machine.isa.tensor_map import KINDS, SIZES, TensorMap, decode, encode
 
 MINE = "mul.lo.u32 %r50, %t, 16; cvt.u64.u32 %d50, %r50; add.s64 %d51, %A, %d50; add.s64 %d52, %B, %d50;"
 COPY, WAIT = "cp.async.cg.shared.global [%r50], [%d51], 16;", "cp.async.commit_group; cp.async.wait_group 0;"

@@ -5,7 +5,7 @@ from contextlib import nullcontext
 import cases
 import perturb
 
-from kernels.machine import run
+from kernels.machine import launcher
 
 PTX = """
 \tmov.u32 %r1, %tid.x;
@@ -48,10 +48,10 @@ def of_kernel() -> list:
     """On the machine: a kernel of barriers and TMA with delays, and without them again."""
     case, said = next(case for case in cases.cases() if case.kernel == "decode"), []
     for delays in (perturb.perturbing(1), nullcontext([0])):
-        run.PROGRAMS.clear()
+        launcher.PROGRAMS.clear()
         with delays as counts:
             outcome = cases.run(case, 0)
-        (made,) = run.PROGRAMS.values()
+        (made,) = launcher.PROGRAMS.values()
         text, binary = made.triton.asm["ptx"], made.triton.asm["cubin"]
         said.append([outcome.wrong, counts, text.count("nanosleep"), len(binary)])
     return said

@@ -19,8 +19,8 @@ from triton.compiler import CompiledKernel
 
 from kernels.hopper import CTA_BYTES, KEPT, allotted
 from kernels.inspect import Job, cubin_of, example, jobs
-from kernels.machine.device import Machine
-from kernels.machine.run import PROGRAMS, TARGET
+from kernels.machine.core.machine import Machine
+from kernels.machine.launcher import PROGRAMS, TARGET
 from kernels.registry import CONTENDERS
 
 ROOT = Path(__file__).parents[2]
