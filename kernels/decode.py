@@ -48,7 +48,6 @@ from kernels import hopper
 from kernels.contract import Kernel, KernelLaunch, Scales, launch_metadata, scale_arguments
 from kernels.hopper import describe
 from kernels.persistent import accumulate, scaled
-from kernels.stream_k import begin_of, gang_of
 from kernels.tiles import Config
 from kernels.workspace import workspace
 
@@ -64,6 +63,19 @@ at tp 8, 0.79, took 80 us for one token, and five parts of each, 0.97, took 82
 LEAST_STEPS = 4
 """The fewest steps of a run: it then reads at least four times the bytes of its partial sums (128 KB to 32 KB, for 64
 rows of x)."""
+
+
+@triton.jit
+def begin_of(program, even, more):
+    """The first step of a program's run: the first `more` programs have one step more than `even`."""
+    return program * even + tl.minimum(program, more)
+
+
+@triton.jit
+def program_of(step, even, more):
+    """The program that has a step."""
+    longer = more * (even + 1)
+    return tl.where(step < longer, step // (even + 1), more + (step - longer) // tl.maximum(even, 1))
 
 
 @triton.jit
@@ -127,7 +139,8 @@ def decode_kernel(
         tl.debug_barrier()  # the counts below, by one thread, stand for the stores of all
         head, tail = start // steps, (end - 1) // steps
         for tile in range(head, tail + 1, tl.maximum(tail - head, 1)):
-            first, last = gang_of(tile * steps, even, more), gang_of(tile * steps + steps - 1, even, more)
+            first = program_of(tile * steps, even, more)
+            last = program_of(tile * steps + steps - 1, even, more)
             if first < last:
                 here = tl.atomic_add(counters_ptr + tile, 1, sem="acq_rel", scope="gpu")
                 if here == last - first:

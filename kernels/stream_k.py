@@ -27,65 +27,182 @@ ours; results/reference has what they are worth.
 
 from typing import NamedTuple
 
-import triton
-import triton.language as tl
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 from kernels.persistent import tile_corner
+from kernels.ring import aggregate, as_block, tma_load
+from kernels.wgmma import CONSUMERS, parts_of, wgmma_layout
 
 
-@triton.jit
-def begin_of(gang, even, more):
-    """The first step of a gang's part of the run: the first `more` gangs have one step more than `even`."""
-    return gang * even + tl.minimum(gang, more)
+@aggregate
+class Dealt:
+    """The work of each of so many gangs, as `deal` has it."""
+
+    gangs: gl.tensor
+    whole: gl.tensor
+    even: gl.tensor
+    more: gl.tensor
+    SHARED: gl.constexpr  # whether there is a run
+
+    @gluon.jit
+    def begin(self, gang):
+        """The first step of a gang's part of the run: the first `more` gangs have one step more than `even`."""
+        return gang * self.even + gl.minimum(gang, self.more)
+
+    @gluon.jit
+    def gang_of(self, step):
+        """The gang that has a step of the run."""
+        longer = self.more * (self.even + 1)
+        is_longer = step < longer
+        return gl.where(is_longer, step // (self.even + 1), self.more + (step - longer) // gl.maximum(self.even, 1))
+
+    @gluon.jit
+    def pieces(self, gang, steps):
+        """The number of pieces of a gang, whole super-tiles among them; all are whole where nothing is SHARED."""
+        if not self.SHARED:
+            return self.whole + gl.where(gang < self.more, 1, 0)
+        begin, end = self.begin(gang), self.begin(gang + 1)
+        return self.whole + gl.where(begin < end, (end - 1) // steps - begin // steps + 1, 0)
+
+    @gluon.jit
+    def piece(self, number, gang, steps):
+        """Piece `number` of a gang: the super-tile, its first step, and the step behind its last."""
+        if not self.SHARED:
+            return gang + number * self.gangs, 0, steps
+        begin, end = self.begin(gang), self.begin(gang + 1)
+        shared = begin // steps + number - self.whole
+        is_whole = number < self.whole
+        super_tile = gl.where(is_whole, gang + number * self.gangs, self.whole * self.gangs + shared)
+        first = gl.where(is_whole, 0, gl.maximum(begin - shared * steps, 0))
+        last = gl.where(is_whole, steps, gl.minimum(end - shared * steps, steps))
+        return super_tile, first, last
+
+    @gluon.jit
+    def last_gang(self, super_tile, steps):
+        """The gang that has the last step of a super-tile of the run."""
+        return self.gang_of((super_tile - self.whole * self.gangs + 1) * steps - 1)
 
 
-@triton.jit
-def gang_of(step, even, more):
-    """The gang that has a step of the run."""
-    longer = more * (even + 1)
-    return tl.where(step < longer, step // (even + 1), more + (step - longer) // tl.maximum(even, 1))
+@aggregate
+class Work:
+    """The tiles of `kernels.warpgroup`, and where their sums pass from program to program. All is counted in programs,
+    of which a cluster is one, and in tiles of a program."""
+
+    dealt: Dealt
+    K: gl.tensor
+    supers_m: gl.tensor
+    supers_n: gl.tensor
+    gang_m: gl.tensor
+    gang_n: gl.tensor
+    sums: object  # descriptor of [programs * rows of a tile, columns of a tile] fp32; None where nothing is SHARED
+    sums_ptr: object
+    flags_ptr: object  # int32 [programs * CONSUMERS]
+    block_m: gl.constexpr
+    block_n: gl.constexpr
+    block_k: gl.constexpr
+    GROUP: gl.constexpr
+    ALONG_N: gl.constexpr
+
+    @gluon.jit
+    def place(self):
+        """The gang of this program, and its number in it."""
+        members = self.gang_m * self.gang_n
+        return gl.program_id(0) // members, gl.program_id(0) % members
+
+    @gluon.jit
+    def corner(self, super_tile, member):
+        """The first row and column of a member's tile of a super-tile. Members are counted along M first."""
+        m, n = tile_corner(super_tile, self.supers_m, self.supers_n, 1, 1, self.GROUP, self.ALONG_N)  # in super-tiles
+        m = m * self.gang_m + member % self.gang_m
+        n = n * self.gang_n + member // self.gang_m
+        return m * self.block_m, n * self.block_n
+
+    @gluon.jit
+    def leave(self, acc, WHO: gl.constexpr, COLUMNS: gl.constexpr):
+        """Write a consumer's sums to its slot, in parts of COLUMNS, since the addresses of all columns at once would
+        fill the registers; then raise the slot's flag."""
+        rows: gl.constexpr = acc.shape[0]
+        layout: gl.constexpr = wgmma_layout(COLUMNS, self.sums.layout.cga_layout)
+        slot = (gl.program_id(0) * CONSUMERS + WHO).to(gl.int64)
+        slot_ptr = self.sums_ptr + slot * (rows * self.block_n)
+        parts = parts_of(acc, COLUMNS)
+        for part in gl.static_range(len(parts)):
+            m = gl.arange(0, rows, gl.SliceLayout(1, layout))
+            n = part * COLUMNS + gl.arange(0, COLUMNS, gl.SliceLayout(0, layout))
+            gl.store(slot_ptr + m[:, None] * self.block_n + n[None, :], gl.convert_layout(parts[part], layout))
+        gl.barrier()  # the flag, raised by one thread, stands for the stores of all
+        gl.atomic_add(self.flag(slot), 1, sem="release", scope="gpu")
+
+    @gluon.jit
+    def fetch(self, super_tile, steps, smem, ring):
+        """Load the sums that later gangs have of this program's tile into the ring, where a stage has room for w, once
+        their flags are up. Returns the place behind them."""
+        gang, member = self.place()
+        members = self.gang_m * self.gang_n
+        until = self.dealt.last_gang(super_tile, steps)
+        for peer in range(gang + 1, until + 1):
+            for who in gl.static_range(CONSUMERS):
+                self.take_down((peer * members + member) * CONSUMERS + who)
+        # TMA reads the sums that others have stored, through another proxy. Triton has no name for this fence.
+        gl.inline_asm_elementwise("fence.proxy.async.global; mov.u32 $0, 0;", "=r", [], gl.int32, is_pure=False, pack=1)
+        rows: gl.constexpr = self.sums.block_type.shape[0]
+        width: gl.constexpr = self.sums.block_type.shape[1]
+        for part in gl.static_range(self.block_n // width):
+            for peer in range(gang + 1, until + 1):
+                for who in gl.static_range(CONSUMERS):
+                    full = smem.full.index(ring.stage)
+                    mbarrier.wait(smem.empty.index(ring.stage), ring.phase ^ 1)
+                    mbarrier.expect(full, self.sums.block_type.nbytes // gl.num_ctas())
+                    row = ((peer * members + member) * CONSUMERS + who) * rows
+                    tma_load(self.sums, [row, part * width], full, as_block(smem.w.index(ring.stage), self.sums))
+                    ring = ring.next()
+        return ring
+
+    @gluon.jit
+    def add(self, acc, peers, smem, ring, WHO: gl.constexpr):
+        """A consumer's sums of a part of the columns plus those of `peers`, in their order, from the ring; and the
+        place behind them."""
+        layout: gl.constexpr = wgmma_layout(acc.shape[1], self.sums.layout.cga_layout)
+        acc = gl.convert_layout(acc, layout)
+        for _ in range(peers):
+            for who in gl.static_range(CONSUMERS):
+                mbarrier.wait(smem.full.index(ring.stage), ring.phase)
+                if who == WHO:
+                    acc += as_block(smem.w.index(ring.stage), self.sums).load(layout)
+                mbarrier.arrive(smem.empty.index(ring.stage))
+                ring = ring.next()
+        return acc, ring
+
+    @gluon.jit
+    def flag(self, slot):
+        """The address of a slot's flag: in a cluster one for each CTA, which has its own rows of the sums."""
+        if gl.num_ctas() == 1:
+            return self.flags_ptr + slot
+        else:
+            return self.flags_ptr + slot * 2 + gl.arange(0, 2, one_each(gl.num_warps()))
+
+    @gluon.jit
+    def take_down(self, slot):
+        """Wait until a slot's flag is up: whoever finds it up finds the sums. Put it down for the next launch."""
+        flag = self.flag(slot)
+        if gl.num_ctas() == 1:
+            up = 0
+            while up == 0:
+                up = gl.atomic_add(flag, 0, sem="acquire", scope="gpu")
+        else:  # each CTA looks for itself: Triton would hand a number round the cluster, which in 3.8 is a race
+            gl.inline_asm_elementwise(
+                "{ .reg .pred up; LOOK: ld.acquire.gpu.global.b32 $0, [$1]; setp.ne.u32 up, $0, 0; @!up bra LOOK; }",
+                "=r,l", [flag], gl.int32, is_pure=False, pack=1,
+            )  # fmt: skip
+        gl.store(flag, 0)
 
 
-@triton.jit
-def pieces_of(gang, dealt, steps, SHARED: tl.constexpr):
-    """The number of pieces of a gang, whole super-tiles among them; all are whole where nothing is SHARED."""
-    whole, even, more = dealt
-    if not SHARED:
-        return whole + tl.where(gang < more, 1, 0)
-    begin, end = begin_of(gang, even, more), begin_of(gang + 1, even, more)
-    return whole + tl.where(begin < end, (end - 1) // steps - begin // steps + 1, 0)
-
-
-@triton.jit
-def piece_of(number, gang, gangs, dealt, steps, SHARED: tl.constexpr):
-    """Piece `number` of a gang: the super-tile, its first step, and the step behind its last."""
-    whole, even, more = dealt
-    if not SHARED:
-        return gang + number * gangs, 0, steps
-    begin, end = begin_of(gang, even, more), begin_of(gang + 1, even, more)
-    shared = begin // steps + number - whole
-    is_whole = number < whole
-    super_tile = tl.where(is_whole, gang + number * gangs, whole * gangs + shared)
-    first = tl.where(is_whole, 0, tl.maximum(begin - shared * steps, 0))
-    last = tl.where(is_whole, steps, tl.minimum(end - shared * steps, steps))
-    return super_tile, first, last
-
-
-@triton.jit
-def last_gang_of(super_tile, gangs, dealt, steps):
-    """The gang that has the last step of a super-tile of the run."""
-    whole, even, more = dealt
-    return gang_of((super_tile - whole * gangs + 1) * steps - 1, even, more)
-
-
-@triton.jit
-def corner_of(
-    super_tile, member, supers_m, supers_n, gang_m, gang_n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    GROUP: tl.constexpr, ALONG_N: tl.constexpr,
-):  # fmt: skip
-    """The first row and column of a member's tile of a super-tile. Members are counted along M first."""
-    m, n = tile_corner(super_tile, supers_m, supers_n, 1, 1, GROUP, ALONG_N)  # counted in super-tiles
-    return (m * gang_m + member % gang_m) * BLOCK_M, (n * gang_n + member // gang_m) * BLOCK_N
+@gluon.constexpr_function
+def one_each(warps):
+    """The layout of two elements, of which each CTA of a cluster has one."""
+    return gl.BlockedLayout([1], [32], [warps], [0], [[1]])
 
 
 class Deal(NamedTuple):

@@ -60,7 +60,8 @@ wgmma group in flight is what Triton's own pipeliner leaves. Grid and order of t
 # ruff: noqa: N803 (kernel arguments: sizes and compile-time constants in capitals, as Triton code has them)
 
 from dataclasses import replace
-from functools import cache, partial
+from dataclasses import replace
+from functools import partial
 
 import torch
 import triton
@@ -68,21 +69,16 @@ from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
-from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
 from kernels import hopper
-from kernels.contract import BLOCK, FP8, Kernel, KernelLaunch, Scales, interpreted, launch_metadata, scale_arguments
+from kernels.contract import BLOCK, Kernel, KernelLaunch, Scales, launch_metadata, scale_arguments
 from kernels.persistent import persistent_kernel
-from kernels.stream_k import corner_of, deal, last_gang_of, piece_of, pieces_of
+from kernels.ring import aggregate, as_block, begin, describe, prefetch_descriptors, require_compiled, tma_load, tma_store
+from kernels.stream_k import Dealt, Work, deal
 from kernels.tiles import Config, triton_release
-from kernels.wgmma import inline_asm, multiply, no_sums, promoted, wait, wgmma_layout
+from kernels.wgmma import CONSUMERS, inline_asm, multiply, no_sums, parts_of, promoted, wait, wgmma_layout
 from kernels.workspace import workspace
 
-# Since Triton 3.9 these are called what TMA does; the older names are gone.
-tma_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
-tma_store = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
-
-CONSUMERS = gl.constexpr(2)  # warpgroups that multiply: their sums fill the registers of an SM
 WARPS_PER_CONSUMER = 4  # a warpgroup, which executes a wgmma together
 ROWS_PER_WGMMA = 64
 # Registers a thread after setmaxnreg, a multiple of 8: 2 * 128 * 240 + 128 * 24 = 64,512 of 65,536, since a producer of
@@ -92,258 +88,153 @@ ODD_PARTS = {(128, 208, 64): (64, 16), (128, 104, 64): (32, 8)}
 """{odd tile: the columns of each of its first three parts, and of the rest}."""
 
 
-@gluon.jit
-def prefetch_descriptors(KERNEL: gl.constexpr, COUNT: gl.constexpr):
-    """Fetch the descriptors that are the first COUNT arguments of a kernel, before a load asks for them. Triton has no
-    name for this."""
-    gl.inline_asm_elementwise(prefetch_text(KERNEL, COUNT), "=r", [], gl.int32, is_pure=False, pack=1)
+@aggregate
+class Tensors:
+    """What a kernel reads and writes, as descriptors and pointers; None where there is none."""
+
+    x: object
+    w: object
+    out: object
+    w_rest: object  # UNTIMED (odd widths): the last part of a tile; w and out are then the others
+    out_rest: object
+    scales: object  # of fp8: pointers to those of x and of w, M and N
+    BY_BLOCK: gl.constexpr
 
 
-@gluon.constexpr_function
-def prefetch_text(kernel, count):
-    """The PTX of that: a descriptor is one parameter, with its two sizes and two strides as four more."""
-    lines = [f"prefetch.param.tensormap [{kernel}_param_{5 * place}];" for place in range(count)]
-    return "\n".join([*lines, "mov.u32 $0, 0;"])
+@aggregate
+class Smem:
+    """The stages of the ring, the mbarriers of each, and where tiles are staged."""
 
-
-@gluon.jit
-def following(stage, phase, STAGES: gl.constexpr):
-    """The stage after this one, and the parity of its round."""
-    wraps = stage == STAGES - 1
-    return gl.where(wraps, 0, stage + 1), gl.where(wraps, phase ^ 1, phase)
-
-
-@gluon.jit
-def preceding(stage, STAGES: gl.constexpr):
-    """The stage before this one.
-
-    Not remembered as `before = stage`: where both names begin with one value, Triton's code generator does not see that
-    the loop changes `before`, and leaves it at that value.
-    """
-    return gl.where(stage == 0, STAGES - 1, stage - 1)
+    x: gl.shared_memory_descriptor
+    w: gl.shared_memory_descriptor
+    staging: gl.shared_memory_descriptor
+    full: gl.shared_memory_descriptor
+    empty: gl.shared_memory_descriptor
+    w_free: object  # UNTIMED (clusters): in the first CTA, where the consumers of both arrive; else None
 
 
 @gluon.jit
-def produce(
-    x_desc, w_desc, w_rest_desc, sums_desc, flags_ptr, x_ring, w_ring, full, empty, both, K,
-    supers_m, supers_n, gangs, gang_m, gang_n, dealt,
-    block_m: gl.constexpr, block_n: gl.constexpr, GROUP: gl.constexpr, ALONG_N: gl.constexpr, SHARED: gl.constexpr,
-    ZIGZAG: gl.constexpr,
-):  # fmt: skip
+def produce(work, tensors, smem, ZIGZAG: gl.constexpr):
     """Fill stage after stage, of all this program's tiles in turn, as soon as both consumers have read it. Behind a
     tile whose last steps others have, fetch their sums of it through the same ring."""
-    x_rows: gl.constexpr = x_desc.block_type.shape[0]
-    x_parts: gl.constexpr = block_m // x_rows
-    block_k: gl.constexpr = x_desc.block_type.shape[1]
-    w_rows: gl.constexpr = w_desc.block_type.shape[0]
-    rest: gl.constexpr = block_n % w_rows
-    steps = gl.cdiv(K, block_k)
-    size = gang_m * gang_n
-    gang = gl.program_id(0) // size
-    member = gl.program_id(0) % size
-    stage = 0
-    phase = 0
-    for number in range(pieces_of(gang, dealt, steps, SHARED)):
-        super_tile, first, last = piece_of(number, gang, gangs, dealt, steps, SHARED)
-        m0, n0 = corner_of(super_tile, member, supers_m, supers_n, gang_m, gang_n, block_m, block_n, GROUP, ALONG_N)
+    x_rows: gl.constexpr = tensors.x.block_type.shape[0]
+    x_parts: gl.constexpr = work.block_m // x_rows
+    w_rows: gl.constexpr = tensors.w.block_type.shape[0]
+    rest: gl.constexpr = work.block_n % w_rows
+    steps = gl.cdiv(work.K, work.block_k)
+    gang, member = work.place()
+    ring = begin(smem.full.shape[0])
+    for number in range(work.dealt.pieces(gang, steps)):
+        super_tile, first, last = work.dealt.piece(number, gang, steps)
+        m0, n0 = work.corner(super_tile, member)
         for step in range(first, last):
-            mbarrier.wait(empty.index(stage), phase ^ 1)
-            if both is not None:  # the first CTA waits: it loads w for the other, too
-                mbarrier.wait(both.index(stage), phase ^ 1)
+            full = smem.full.index(ring.stage)
+            mbarrier.wait(smem.empty.index(ring.stage), ring.phase ^ 1)
+            if smem.w_free is not None:  # the first CTA waits: it loads w for the other, too
+                mbarrier.wait(smem.w_free.index(ring.stage), ring.phase ^ 1)
             # A block that reaches past the matrix is filled with zeros and counts all its bytes. This also arrives.
-            mbarrier.expect(full.index(stage), x_desc.block_type.nbytes // x_rows * (x_rows + block_n))
-            k0 = step * block_k
-            if ZIGZAG and number % 2 == 1:  # L2 still holds what was read last
-                k0 = (first + last - 1 - step) * block_k
+            mbarrier.expect(full, tensors.x.block_type.nbytes // x_rows * (x_rows + work.block_n))
+            k0 = step * work.block_k
+            if ZIGZAG and number % 2 == 1:  # UNTIMED (zigzag): L2 still holds what was read last
+                k0 = (first + last - 1 - step) * work.block_k
             for part in gl.static_range(x_parts):  # one; in a cluster one for each consumer
-                x_part = x_ring.index(stage * x_parts + part)
-                tma_load(x_desc, [m0 + part * x_rows, k0], full.index(stage), x_part)
-            for part in gl.static_range(block_n // w_rows):  # one; in an odd tile three, and the rest
-                w_part = w_ring.index(stage).slice(part * w_rows, w_rows)
-                tma_load(w_desc, [n0 + part * w_rows, k0], full.index(stage), w_part, multicast=both is not None)
-            if w_rest_desc is not None:
-                w_part = w_ring.index(stage).slice(block_n - rest, rest)
-                tma_load(w_rest_desc, [n0 + block_n - rest, k0], full.index(stage), w_part)
-            stage, phase = following(stage, phase, full.shape[0])
-        if SHARED and (first == 0) & (last < steps):
-            until = last_gang_of(super_tile, gangs, dealt, steps)
-            for peer in range(gang + 1, until + 1):
-                for who in gl.static_range(CONSUMERS):
-                    take_down(flags_ptr, (peer * size + member) * CONSUMERS + who)
-            # TMA reads the sums that others have stored, through another proxy. Triton has no name for this fence.
-            gl.inline_asm_elementwise(
-                "fence.proxy.async.global; mov.u32 $0, 0;", "=r", [], gl.int32, is_pure=False, pack=1
-            )
-            rows: gl.constexpr = sums_desc.block_type.shape[0]
-            width: gl.constexpr = sums_desc.block_type.shape[1]
-            for part in gl.static_range(block_n // width):
-                for peer in range(gang + 1, until + 1):
-                    for who in gl.static_range(CONSUMERS):
-                        mbarrier.wait(empty.index(stage), phase ^ 1)
-                        mbarrier.expect(full.index(stage), sums_desc.block_type.nbytes // gl.num_ctas())
-                        row = ((peer * size + member) * CONSUMERS + who) * rows
-                        buffer = as_block(w_ring.index(stage), sums_desc)
-                        tma_load(sums_desc, [row, part * width], full.index(stage), buffer)
-                        stage, phase = following(stage, phase, full.shape[0])
+                x_part = smem.x.index(ring.stage * x_parts + part)
+                tma_load(tensors.x, [m0 + part * x_rows, k0], full, x_part)
+            for part in gl.static_range(work.block_n // w_rows):  # one; in an odd tile three, and the rest
+                w_part = smem.w.index(ring.stage).slice(part * w_rows, w_rows)
+                tma_load(tensors.w, [n0 + part * w_rows, k0], full, w_part, multicast=smem.w_free is not None)
+            if tensors.w_rest is not None:
+                w_part = smem.w.index(ring.stage).slice(work.block_n - rest, rest)
+                tma_load(tensors.w_rest, [n0 + work.block_n - rest, k0], full, w_part)
+            ring = ring.next()
+        if work.dealt.SHARED and (first == 0) & (last < steps):
+            ring = work.fetch(super_tile, steps, smem, ring)
 
 
 @gluon.jit
-def flag_of(flags_ptr, slot):
-    """The address of a slot's flag: in a cluster one for each CTA, which has its own rows of the sums."""
-    if gl.num_ctas() == 1:
-        return flags_ptr + slot
-    else:
-        return flags_ptr + slot * 2 + gl.arange(0, 2, one_each(gl.num_warps()))
-
-
-@gluon.constexpr_function
-def one_each(warps):
-    """The layout of two elements, of which each CTA of a cluster has one."""
-    return gl.BlockedLayout([1], [32], [warps], [0], [[1]])
-
-
-@gluon.jit
-def raise_flag(flags_ptr, slot):
-    """Say that a consumer's sums lie in a slot. Whoever finds the flag up finds them."""
-    gl.atomic_add(flag_of(flags_ptr, slot), 1, sem="release", scope="gpu")
-
-
-@gluon.jit
-def take_down(flags_ptr, slot):
-    """Wait until a slot's flag is up, and put it down for the next launch."""
-    flag = flag_of(flags_ptr, slot)
-    if gl.num_ctas() == 1:
-        up = 0
-        while up == 0:
-            up = gl.atomic_add(flag, 0, sem="acquire", scope="gpu")
-    else:  # each CTA looks for itself: Triton would hand a number round the cluster, which in 3.8 is a race
-        gl.inline_asm_elementwise(
-            "{ .reg .pred up; LOOK: ld.acquire.gpu.global.b32 $0, [$1]; setp.ne.u32 up, $0, 0; @!up bra LOOK; }",
-            "=r,l", [flag], gl.int32, is_pure=False, pack=1,
-        )  # fmt: skip
-    gl.store(flag, 0)
-
-
-@gluon.jit
-def as_block(buffer, desc):
-    """Shared memory as room for a block of `desc`. A block of sums takes the room that a stage has for w."""
-    if hasattr(buffer, "_reinterpret"):  # until Triton 3.8
-        return buffer._reinterpret(desc.dtype, desc.block_type.shape, desc.layout)
-    else:
-        return buffer.reinterpret(desc.dtype, desc.block_type.shape, desc.layout)
-
-
-@gluon.jit
-def consume(
-    x_desc, w_desc, out_desc, out_rest_desc, sums_desc, sums_ptr, flags_ptr, x_ring, w_ring, staging, full, empty,
-    both, scales, K, supers_m, supers_n, gangs, gang_m, gang_n, dealt,
-    block_m: gl.constexpr, block_n: gl.constexpr, GROUP: gl.constexpr, ALONG_N: gl.constexpr, SHARED: gl.constexpr,
-    BY_BLOCK: gl.constexpr, WHO: gl.constexpr,
-):  # fmt: skip
+def consume(work, tensors, smem, WHO: gl.constexpr):
     """Multiply the rows of consumer WHO in every stage. At the end of each tile add the sums that others have of it and
     store it; or leave the sums to its owner."""
-    x_rows: gl.constexpr = x_desc.block_type.shape[0]
-    block_k: gl.constexpr = x_desc.block_type.shape[1]
-    rows: gl.constexpr = block_m // CONSUMERS
-    steps = gl.cdiv(K, block_k)
-    size = gang_m * gang_n
-    gang = gl.program_id(0) // size
-    member = gl.program_id(0) % size
-    stage = 0
-    phase = 0
-    for number in range(pieces_of(gang, dealt, steps, SHARED)):
-        super_tile, first, last = piece_of(number, gang, gangs, dealt, steps, SHARED)
-        m0, n0 = corner_of(super_tile, member, supers_m, supers_n, gang_m, gang_n, block_m, block_n, GROUP, ALONG_N)
-        acc = no_sums(rows, block_n, w_desc.block_type.shape[0], x_desc.layout.cga_layout, x_desc.dtype)
+    x_rows: gl.constexpr = tensors.x.block_type.shape[0]
+    rows: gl.constexpr = work.block_m // CONSUMERS
+    steps = gl.cdiv(work.K, work.block_k)
+    gang, member = work.place()
+    ring = begin(smem.full.shape[0])
+    for number in range(work.dealt.pieces(gang, steps)):
+        super_tile, first, last = work.dealt.piece(number, gang, steps)
+        m0, n0 = work.corner(super_tile, member)
+        acc = no_sums(rows, work.block_n, tensors.w.block_type.shape[0], tensors.x.layout.cga_layout, tensors.x.dtype)
         for step in range(first, last):
-            mbarrier.wait(full.index(stage), phase)
-            x_part = x_ring.index(stage * (block_m // x_rows) + WHO * rows // x_rows)
+            mbarrier.wait(smem.full.index(ring.stage), ring.phase)
+            x_part = smem.x.index(ring.stage * (work.block_m // x_rows) + WHO * rows // x_rows)
             x_part = x_part.slice(WHO * rows % x_rows, rows)
-            if BY_BLOCK:
-                sums = promoted(x_part, w_ring.index(stage), acc[0], scales, m0 + WHO * rows, n0, step, steps)
-                acc = (sums,)
+            w_part = smem.w.index(ring.stage)
+            if tensors.BY_BLOCK:
+                acc = (promoted(x_part, w_part, acc[0], tensors.scales, m0 + WHO * rows, n0, step, steps),)
             else:
-                acc = multiply(x_part, w_ring.index(stage), acc, block_n)
+                acc = multiply(x_part, w_part, acc, work.block_n)
                 acc = wait(1, acc)
             # One group is in flight at most, so that of the stage before has ended.
-            mbarrier.arrive(empty.index(preceding(stage, full.shape[0])), pred=step > first)
-            if both is not None:
-                mbarrier.arrive(both.index(preceding(stage, both.shape[0])), pred=step > first)
-            stage, phase = following(stage, phase, full.shape[0])
+            release(smem, ring.before(), step > first)
+            ring = ring.next()
         acc = wait(0, acc)
-        mbarrier.arrive(empty.index(preceding(stage, full.shape[0])))
-        if both is not None:
-            mbarrier.arrive(both.index(preceding(stage, both.shape[0])))
+        release(smem, ring.before(), True)
         peers = 0
-        if SHARED and (first == 0) & (last < steps):
-            peers = last_gang_of(super_tile, gangs, dealt, steps) - gang
-        if SHARED and first > 0:
-            slot = (gl.program_id(0) * CONSUMERS + WHO).to(gl.int64)
-            leave(sums_ptr + slot * (rows * block_n), acc[0], block_n, out_desc, 0)
-            gl.barrier()  # the flag, raised by one thread, stands for the stores of all
-            raise_flag(flags_ptr, slot)
+        if work.dealt.SHARED and (first == 0) & (last < steps):
+            peers = work.dealt.last_gang(super_tile, steps) - gang
+        if work.dealt.SHARED and first > 0:
+            work.leave(acc[0], WHO, tensors.out.block_type.shape[1])
         else:
-            row = m0 + WHO * rows
-            left = (None, None, None, None) if BY_BLOCK else scales  # to be applied
-            stage, phase = store_parts(
-                out_desc, sums_desc, acc[0], peers, w_ring, full, empty, stage, phase, row, n0, staging,
-                left, SHARED, WHO, 0,
-            )  # fmt: skip
-            if out_rest_desc is not None:
-                store_part(out_desc, acc[1], row, n0, staging, left, WHO, 1)
-                store_part(out_desc, acc[2], row, n0, staging, left, WHO, 2)
-                wider: gl.constexpr = acc[2].shape[1] - acc[3].shape[1]  # than the rest is
-                store_part(out_rest_desc, acc[3], row, n0 + 3 * wider, staging, left, WHO, 3)
+            ring = finish(work, tensors, smem, ring, acc, peers, m0 + WHO * rows, n0, WHO)
     tma.store_wait(0)  # shared memory must outlive what reads it
 
 
 @gluon.jit
-def leave(slot_ptr, acc, block_n: gl.constexpr, out_desc, PART: gl.constexpr):
-    """Write sums to a slot, in parts as wide as `out_desc` has them: the addresses of all columns at once would fill
-    the registers."""
-    rows: gl.constexpr = acc.shape[0]
-    columns: gl.constexpr = acc.shape[1]
-    if columns > out_desc.block_type.shape[1]:
-        halves = acc.reshape((rows, 2, columns // 2)).permute((0, 2, 1)).split()
-        for half in gl.static_range(2):
-            leave(slot_ptr, halves[half], block_n, out_desc, PART * 2 + half)
-    else:
-        layout: gl.constexpr = wgmma_layout(columns, out_desc.layout.cga_layout)
-        m = gl.arange(0, rows, gl.SliceLayout(1, layout))
-        n = PART * columns + gl.arange(0, columns, gl.SliceLayout(0, layout))
-        gl.store(slot_ptr + m[:, None] * block_n + n[None, :], gl.convert_layout(acc, layout))
+def release(smem, stage, pred):
+    """Say that a consumer has read a stage."""
+    mbarrier.arrive(smem.empty.index(stage), pred=pred)
+    if smem.w_free is not None:
+        mbarrier.arrive(smem.w_free.index(stage), pred=pred)
 
 
 @gluon.jit
-def store_parts(
-    out_desc, sums_desc, acc, peers, w_ring, full, empty, stage, phase, m0, n0, staging, scales,
-    SHARED: gl.constexpr, WHO: gl.constexpr, PART: gl.constexpr,
-):  # fmt: skip
-    """Store the columns of `acc` in parts as wide as `out_desc` has them, halving it until they are. Parts as wide as
-    `sums_desc` has them first get the sums of `peers` others from the ring."""
-    rows: gl.constexpr = acc.shape[0]
-    columns: gl.constexpr = acc.shape[1]
-    if SHARED and columns == sums_desc.block_type.shape[1]:
-        layout: gl.constexpr = wgmma_layout(columns, sums_desc.layout.cga_layout)
-        acc = gl.convert_layout(acc, layout)
-        for _ in range(peers):
-            for who in gl.static_range(CONSUMERS):
-                mbarrier.wait(full.index(stage), phase)
-                if who == WHO:
-                    acc += as_block(w_ring.index(stage), sums_desc).load(layout)
-                mbarrier.arrive(empty.index(stage))
-                stage, phase = following(stage, phase, full.shape[0])
-    if columns > out_desc.block_type.shape[1]:
-        # A thread holds both columns of each pair that is parted, so nothing moves.
-        halves = acc.reshape((rows, 2, columns // 2)).permute((0, 2, 1)).split()
-        for half in gl.static_range(2):
-            stage, phase = store_parts(
-                out_desc, sums_desc, halves[half], peers, w_ring, full, empty, stage, phase, m0, n0, staging,
-                scales, SHARED, WHO, PART * 2 + half,
-            )  # fmt: skip
+def finish(work, tensors, smem, ring, acc, peers, m0, n0, WHO: gl.constexpr):
+    """Store a consumer's sums of a tile, part by part. Of a tile that `peers` others have steps of, each part as wide
+    as they are fetched first gets theirs. Returns the place in the ring behind those."""
+    columns: gl.constexpr = tensors.out.block_type.shape[1]
+    if work.dealt.SHARED:
+        wide = parts_of(acc[0], work.sums.block_type.shape[1])
+        for place in gl.static_range(len(wide)):
+            sums, ring = work.add(wide[place], peers, smem, ring, WHO)
+            parts = parts_of(sums, columns)
+            for part in gl.static_range(len(parts)):
+                store(tensors.out, tensors, smem, parts[part], m0, n0, WHO, place * len(parts) + part)
+    elif tensors.out_rest is None:
+        parts = parts_of(acc[0], columns)
+        for part in gl.static_range(len(parts)):
+            store(tensors.out, tensors, smem, parts[part], m0, n0, WHO, part)
     else:
-        store_part(out_desc, acc, m0, n0, staging, scales, WHO, PART)
-    return stage, phase
+        for part in gl.static_range(3):
+            store(tensors.out, tensors, smem, acc[part], m0, n0, WHO, part)
+        wider: gl.constexpr = columns - acc[3].shape[1]  # than the rest is
+        store(tensors.out_rest, tensors, smem, acc[3], m0, n0 + 3 * wider, WHO, 3)
+    return ring
+
+
+@gluon.jit
+def store(out, tensors, smem, acc, m0, n0, WHO: gl.constexpr, PART: gl.constexpr):
+    """Round part PART of a tile's columns, and store it by `out`. Parts use a consumer's buffers in turn."""
+    columns: gl.constexpr = acc.shape[1]
+    layout: gl.constexpr = wgmma_layout(columns, smem.staging.layout.cga_layout)
+    if tensors.scales[0] is not None and not tensors.BY_BLOCK:
+        acc = scaled(acc, tensors.scales, m0, n0 + PART * columns, layout)
+    buffers: gl.constexpr = smem.staging.shape[0] // CONSUMERS
+    buffer = as_block(smem.staging.index(WHO * buffers + PART % buffers), out)
+    rounded = acc.to(out.dtype)
+    tma.store_wait(buffers - 1)  # the store that used this buffer last has read it
+    buffer.store(gl.convert_layout(rounded, layout))
+    fence_async_shared()  # TMA reads through another proxy than these stores wrote
+    tma_store(out, [m0, n0 + PART * columns], buffer)
 
 
 @gluon.jit
@@ -355,22 +246,6 @@ def scaled(acc, scales, m0, n0, layout: gl.constexpr):
     x_scales = gl.load(x_scales_ptr + m, mask=m < rows, other=0.0)
     w_scales = gl.load(w_scales_ptr + n, mask=n < columns, other=0.0)
     return gl.convert_layout(acc, layout) * x_scales[:, None] * w_scales[None, :]
-
-
-@gluon.jit
-def store_part(out_desc, acc, m0, n0, staging, scales, WHO: gl.constexpr, PART: gl.constexpr):
-    """Round and store part PART of a tile's columns; all parts are equally wide, and use the buffers in turn."""
-    columns: gl.constexpr = acc.shape[1]
-    layout: gl.constexpr = wgmma_layout(columns, staging.layout.cga_layout)
-    if scales[0] is not None:
-        acc = scaled(acc, scales, m0, n0 + PART * columns, layout)
-    buffers: gl.constexpr = staging.shape[0] // CONSUMERS
-    buffer = as_block(staging.index(WHO * buffers + PART % buffers), out_desc)
-    rounded = acc.to(out_desc.dtype)
-    tma.store_wait(buffers - 1)  # the store that used this buffer last has read it
-    buffer.store(gl.convert_layout(rounded, layout))
-    fence_async_shared()  # TMA reads through another proxy than these stores wrote
-    tma_store(out_desc, [m0, n0 + PART * columns], buffer)
 
 
 # These arguments differ from shape to shape.
@@ -391,62 +266,48 @@ def warpgroup_kernel(
     ALONG_N: gl.constexpr, SHARED: gl.constexpr, BY_BLOCK: gl.constexpr, ZIGZAG: gl.constexpr,
     PREFETCH: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
 ):  # fmt: skip
-    if PREFETCH:
+    if PREFETCH:  # UNTIMED (prefetch)
         prefetch_descriptors("warpgroup_kernel", 3)
+    block_k: gl.constexpr = x_desc.block_type.shape[1]
     x_blocks: gl.constexpr = STAGES * (BLOCK_M // x_desc.block_type.shape[0])
     x_ring = gl.allocate_shared_memory(x_desc.dtype, [x_blocks] + x_desc.block_type.shape, x_desc.layout)  # noqa: RUF005
     w_rows: gl.constexpr = triton.next_power_of_2(BLOCK_N)  # as Gluon allocates
-    w_ring = gl.allocate_shared_memory(w_desc.dtype, [STAGES, w_rows, w_desc.block_type.shape[1]], w_desc.layout)
+    w_ring = gl.allocate_shared_memory(w_desc.dtype, [STAGES, w_rows, block_k], w_desc.layout)
     staging = gl.allocate_shared_memory(
         out_desc.dtype,
         [CONSUMERS * BUFFERS] + out_desc.block_type.shape,  # noqa: RUF005 (Gluon knows no unpacking)
         out_desc.layout,
     )
-    scales = x_scales_ptr, w_scales_ptr, M, N
     full = mbarrier.allocate_mbarrier(batch=STAGES)
     empty = mbarrier.allocate_mbarrier(batch=STAGES)
     if gl.num_ctas() == 1:
-        both: gl.constexpr = None
-    else:  # in the first CTA, where the consumers of both arrive
-        both = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout([[0]]))
+        w_free: gl.constexpr = None
+    else:  # UNTIMED (clusters): in the first CTA
+        w_free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout([[0]]))
     for stage in gl.static_range(STAGES):
         mbarrier.init(full.index(stage), count=1)
         mbarrier.init(empty.index(stage), count=CONSUMERS)
-        if both is not None:
-            mbarrier.init(both.index(stage), count=CONSUMERS)
+        if w_free is not None:
+            mbarrier.init(w_free.index(stage), count=CONSUMERS)
     fence_async_shared()  # TMA completes barriers through its own proxy; warp_specialize is a barrier for the threads
-    dealt = whole, even, more
+    dealt = Dealt(gangs, whole, even, more, SHARED)
+    work = Work(
+        dealt, K, supers_m, supers_n, gang_m, gang_n, sums_desc, sums_ptr, flags_ptr,
+        BLOCK_M, BLOCK_N, block_k, GROUP, ALONG_N,
+    )  # fmt: skip
+    scales = x_scales_ptr, w_scales_ptr, M, N
+    tensors = Tensors(x_desc, w_desc, out_desc, w_rest_desc, out_rest_desc, scales, BY_BLOCK)
+    smem = Smem(x_ring, w_ring, staging, full, empty, w_free)
     gl.warp_specialize(
         [
-            (
-                consume,
-                (
-                    x_desc, w_desc, out_desc, out_rest_desc, sums_desc, sums_ptr, flags_ptr, x_ring, w_ring, staging,
-                    full, empty, both, scales, K, supers_m, supers_n, gangs, gang_m, gang_n, dealt,
-                    BLOCK_M, BLOCK_N, GROUP, ALONG_N, SHARED, BY_BLOCK, 0,
-                ),
-            ),
-            (
-                consume,
-                (
-                    x_desc, w_desc, out_desc, out_rest_desc, sums_desc, sums_ptr, flags_ptr, x_ring, w_ring, staging,
-                    full, empty, both, scales, K, supers_m, supers_n, gangs, gang_m, gang_n, dealt,
-                    BLOCK_M, BLOCK_N, GROUP, ALONG_N, SHARED, BY_BLOCK, 1,
-                ),
-            ),
-            (
-                produce,
-                (
-                    x_desc, w_desc, w_rest_desc, sums_desc, flags_ptr, x_ring, w_ring, full, empty, both,
-                    K, supers_m, supers_n, gangs, gang_m, gang_n, dealt,
-                    BLOCK_M, BLOCK_N, GROUP, ALONG_N, SHARED, ZIGZAG,
-                ),
-            ),
+            (consume, (work, tensors, smem, 0)),
+            (consume, (work, tensors, smem, 1)),
+            (produce, (work, tensors, smem, ZIGZAG)),
         ],
         [4, 1],
         [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
-    )  # fmt: skip
-    if both is not None:
+    )
+    if w_free is not None:
         gl.barrier(cluster=True)  # the first CTA must outlive what arrives at its mbarriers
 
 
@@ -457,30 +318,6 @@ def require(
     name, other = ("warpgroup_blockwise", "blockwise") if by_block else ("warpgroup", "persistent")
     hopper.require(persistent_kernel, name, x, w, out, scales, by_block=by_block)
     require_compiled(name, other)
-
-
-def require_compiled(name: str, other: str) -> None:
-    """Raise ValueError in Triton's interpreter, in the words of the Gluon kernel `name` that has an `other` there."""
-    if interpreted(persistent_kernel):  # a Gluon kernel does not show it
-        raise ValueError(
-            f"TRITON_INTERPRET is set, and Gluon, which {name} is written in, has no interpreter; "
-            f"use kernels.{other}, or unset it on a machine with a Hopper GPU"
-        )
-
-
-def describe(tensor: Tensor, block: tuple[int, int], ctas: tuple = ()) -> TensorDescriptor:
-    """The descriptor of `kernels.hopper` with its layout in shared memory: a swizzle of rows as wide as the block
-    allows. In a cluster, `ctas` says which part each CTA has, as in Gluon's layouts."""
-    plain = hopper.describe(tensor, block)
-    return TensorDescriptor(
-        plain.base, plain.shape, plain.strides, plain.block_shape, _layout(block, tensor.dtype, ctas)
-    )
-
-
-@cache  # making one takes longer than the rest of a descriptor
-def _layout(block: tuple[int, int], dtype: torch.dtype, ctas: tuple) -> gl.NVMMASharedLayout:
-    of_gluon = {torch.bfloat16: gl.bfloat16, torch.float16: gl.float16, torch.float32: gl.float32, FP8: gl.float8e4nv}
-    return gl.NVMMASharedLayout.get_default_for(list(block), of_gluon[dtype], cga_layout=[*map(list, ctas)])
 
 
 def prepare(

@@ -11,6 +11,9 @@ from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warp
 inline_asm = getattr(gl, "inline_asm", None)
 """None before Triton 3.9."""
 
+CONSUMERS = gl.constexpr(2)
+"""Warpgroups of a program that multiply: their sums fill the registers of an SM."""
+
 
 @gluon.constexpr_function
 def wgmma_layout(columns, ctas=(), dtype=gl.bfloat16):
@@ -62,6 +65,16 @@ def wait(pending: gl.constexpr, acc):
         return (warpgroup_mma_wait(pending, deps=acc),)
     else:
         return warpgroup_mma_wait(pending, deps=acc)
+
+
+@gluon.jit
+def parts_of(acc, COLUMNS: gl.constexpr):
+    """Sums in parts of so many columns. A thread holds both columns of each pair that is parted, so nothing moves."""
+    if acc.shape[1] == COLUMNS:
+        return (acc,)
+    else:
+        left, right = acc.reshape((acc.shape[0], 2, acc.shape[1] // 2)).permute((0, 2, 1)).split()
+        return parts_of(left, COLUMNS) + parts_of(right, COLUMNS)
 
 
 @gluon.constexpr_function
