@@ -37,18 +37,17 @@ tile borders are stream-K (M. Osama et al., PPoPP 2023), with sums in a fixed or
 
 # ruff: noqa: N803 (kernel arguments: sizes and compile-time constants in capitals, as Triton code has them)
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels import hopper
+from kernels import hopper, tiles
 from kernels.contract import Kernel, KernelLaunch, Scales, launch_metadata, scale_arguments
 from kernels.hopper import describe
 from kernels.persistent import accumulate, scaled
-from kernels.tiles import Config
 from kernels.workspace import workspace
 
 MOST_TOKENS = 64
@@ -63,6 +62,16 @@ at tp 8, 0.79, took 80 us for one token, and five parts of each, 0.97, took 82
 LEAST_STEPS = 4
 """The fewest steps of a run: it then reads at least four times the bytes of its partial sums (128 KB to 32 KB, for 64
 rows of x)."""
+
+
+@dataclass(frozen=True)
+class Config(tiles.Config):
+    """A tile, and how it is dealt."""
+
+    split: int = 0  # 1: whole tiles; 2: they are cut along K; 0: `with_split` chooses
+
+    def own_words(self) -> list[str]:
+        return [f"split{self.split}"] if self.split else []
 
 
 @triton.jit

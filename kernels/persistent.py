@@ -18,7 +18,7 @@ which 132 SMs read the fewest rows per wave with groups of 16 for 128x256 and of
 
 # ruff: noqa: N803 (kernel arguments: sizes and compile-time constants in capitals, as Triton code has them)
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -26,11 +26,21 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels import hopper
+from kernels import hopper, tiles
 from kernels.contract import Kernel, KernelLaunch, Scales, launch_metadata, scale_arguments
 from kernels.hopper import describe
 from kernels.tiled import place_of
-from kernels.tiles import Config
+
+
+@dataclass(frozen=True)
+class Config(tiles.Config):
+    """A tile, and the order in which programs that stay take tiles."""
+
+    flatten: bool = False  # one loop over tiles and K, so that loads start under the store before them
+    raster: str = "m"  # the dimension along which tiles are grouped, "m" or "n"
+
+    def own_words(self) -> list[str]:
+        return ["flatten"] * self.flatten + ["raster-n"] * (self.raster == "n")
 
 
 @triton.jit

@@ -72,6 +72,12 @@ def begin(STAGES: gl.constexpr):
 
 
 @gluon.jit
+def allocate(count: gl.constexpr, desc):
+    """Shared memory for so many blocks of `desc`."""
+    return gl.allocate_shared_memory(desc.dtype, [count] + desc.block_type.shape, desc.layout)  # noqa: RUF005
+
+
+@gluon.jit
 def as_block(buffer, desc):
     """Shared memory as room for a block of `desc`."""
     if hasattr(buffer, "_reinterpret"):  # until Triton 3.8

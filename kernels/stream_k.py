@@ -27,6 +27,8 @@ ours; results/reference has what they are worth.
 
 from typing import NamedTuple
 
+import torch
+from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
@@ -34,6 +36,7 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 from kernels.persistent import tile_corner
 from kernels.ring import aggregate, as_block, tma_load
 from kernels.wgmma import CONSUMERS, parts_of, wgmma_layout
+from kernels.workspace import workspace
 
 
 @aggregate
@@ -234,3 +237,29 @@ def deal(supers: int, steps: int, gangs: int, shared_waves: int) -> Deal:
         waves, left = waves - 1, left + gangs
     even, more = divmod(left * steps, gangs)
     return Deal(waves, even, more) if even else unshared
+
+
+def deal_arguments(
+    tiles: tuple[int, int], steps: int, gang: tuple[int, int], programs: int, shared_waves: int
+) -> dict[str, int]:
+    """The arguments of a kernel for its `Dealt`, and for the super-tiles of its `Work`: what `programs` in gangs take
+    of so many tiles, both counted along M and N. Where nothing is shared, no gang is without a super-tile."""
+    supers_m = -(-tiles[0] // gang[0])
+    supers_n = -(-tiles[1] // gang[1])
+    gangs = programs // (gang[0] * gang[1])
+    dealt = deal(supers_m * supers_n, steps, gangs, shared_waves)
+    is_shared = dealt.even > 0
+    if not is_shared:
+        gangs = min(gangs, supers_m * supers_n)
+    return dict(
+        supers_m=supers_m, supers_n=supers_n, gang_m=gang[0], gang_n=gang[1], gangs=gangs, **dealt._asdict(),
+        SHARED=is_shared,
+    )  # fmt: skip
+
+
+def slots(device: torch.device, programs: int, block_m: int, block_n: int, ctas: int) -> tuple[Tensor, Tensor]:
+    """Room for the sums of a tile of each program, fp32 [programs * block_m, block_n], and flags of its consumers, one
+    for each CTA."""
+    size = programs * block_m * block_n
+    kept = workspace(device, size, programs * ctas * CONSUMERS.value)
+    return kept.partials[:size].view(-1, block_n), kept.counters

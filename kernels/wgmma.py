@@ -1,15 +1,25 @@
-"""The products of a warpgroup: sums in registers, and the wgmma group that adds the products of a stage to them.
+"""A warpgroup's sums, from zero to memory: the wgmma group that adds the products of a stage, and how sums are parted,
+scaled, rounded and stored.
 
 Gluon has instructions whose width is a power of two. An odd one is written as PTX, which Gluon takes since Triton 3.9,
 over sums that are three tensors of one width and a rest: Gluon's tensors are powers of two wide.
 """
 
+# ruff: noqa: N803 (kernel arguments: compile-time constants in capitals, as Triton code has them)
+
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warpgroup_mma_wait
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from kernels.ring import as_block, tma_store
 
 inline_asm = getattr(gl, "inline_asm", None)
-"""None before Triton 3.9."""
+"""UNTIMED (odd widths): None before Triton 3.9."""
 
 CONSUMERS = gl.constexpr(2)
 """Warpgroups of a program that multiply: their sums fill the registers of an SM."""
@@ -75,6 +85,34 @@ def parts_of(acc, COLUMNS: gl.constexpr):
     else:
         left, right = acc.reshape((acc.shape[0], 2, acc.shape[1] // 2)).permute((0, 2, 1)).split()
         return parts_of(left, COLUMNS) + parts_of(right, COLUMNS)
+
+
+@gluon.jit
+def scaled(acc, scales, m0, n0, layout: gl.constexpr):
+    """Sums of fp8, in `layout`, times the scales of their rows of x and of w."""
+    x_scales_ptr, w_scales_ptr, rows, columns = scales
+    m = m0 + gl.arange(0, acc.shape[0], gl.SliceLayout(1, layout))
+    n = n0 + gl.arange(0, acc.shape[1], gl.SliceLayout(0, layout))
+    x_scales = gl.load(x_scales_ptr + m, mask=m < rows, other=0.0)
+    w_scales = gl.load(w_scales_ptr + n, mask=n < columns, other=0.0)
+    return gl.convert_layout(acc, layout) * x_scales[:, None] * w_scales[None, :]
+
+
+@gluon.jit
+def store(out, acc, m0, n0, staging, scales, WHO: gl.constexpr, PART: gl.constexpr):
+    """Round part PART of a tile's columns, and store it by the descriptor `out`. All parts are equally wide, and use
+    the buffers of consumer WHO in turn. `scales` are those of fp8 by row, or None four times."""
+    columns: gl.constexpr = acc.shape[1]
+    layout: gl.constexpr = wgmma_layout(columns, staging.layout.cga_layout)
+    if scales[0] is not None:
+        acc = scaled(acc, scales, m0, n0 + PART * columns, layout)
+    buffers: gl.constexpr = staging.shape[0] // CONSUMERS
+    buffer = as_block(staging.index(WHO * buffers + PART % buffers), out)
+    rounded = acc.to(out.dtype)
+    tma.store_wait(buffers - 1)  # the store that used this buffer last has read it
+    buffer.store(gl.convert_layout(rounded, layout))
+    fence_async_shared()  # TMA reads through another proxy than these stores wrote
+    tma_store(out, [m0, n0 + PART * columns], buffer)
 
 
 @gluon.constexpr_function

@@ -34,10 +34,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from kernels import decode, hopper
 from kernels.contract import KernelLaunch, Scales, launch_metadata, refuse_fp8
-from kernels.decode import Decode, with_split
-from kernels.ring import aggregate, begin, describe, prefetch_descriptors, require_compiled, tma_load
+from kernels.decode import Config, Decode, with_split
+from kernels.ring import aggregate, allocate, begin, describe, prefetch_descriptors, require_compiled, tma_load
 from kernels.stream_k import Dealt, deal
-from kernels.tiles import Config
 from kernels.wgmma import wgmma_layout
 from kernels.workspace import workspace
 
@@ -156,8 +155,8 @@ def decode_ring_kernel(
     M, N, K, out_row, whole, even, more, STAGES: gl.constexpr, SHARED: gl.constexpr,
 ):  # fmt: skip
     prefetch_descriptors("decode_ring_kernel", 2)
-    x_ring = gl.allocate_shared_memory(x_desc.dtype, [STAGES] + x_desc.block_type.shape, x_desc.layout)  # noqa: RUF005
-    w_ring = gl.allocate_shared_memory(w_desc.dtype, [STAGES] + w_desc.block_type.shape, w_desc.layout)  # noqa: RUF005
+    x_ring = allocate(STAGES, x_desc)
+    w_ring = allocate(STAGES, w_desc)
     full = mbarrier.allocate_mbarrier(batch=STAGES)
     empty = mbarrier.allocate_mbarrier(batch=STAGES)
     steps = gl.cdiv(K, w_desc.block_type.shape[1])

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from made_up_run import HEAD
 
-from kernels import trial
-from kernels.trial import EXPERIMENTS
+from kernels.experiments import trial
+from kernels.experiments.trial import EXPERIMENTS
 from results import visit
 from results.visit import STEPS, Step, Visit
 from roofline.operations.matmul import OPERATION
