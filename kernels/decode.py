@@ -47,7 +47,7 @@ from torch import Tensor
 from kernels import hopper, tiles
 from kernels.contract import Kernel, KernelLaunch, Scales, launch_metadata, scale_arguments
 from kernels.hopper import describe
-from kernels.persistent import accumulate, scaled
+from kernels.persistent import accumulate, begin_of, program_of, scaled
 from kernels.workspace import workspace
 
 MOST_TOKENS = 64
@@ -72,19 +72,6 @@ class Config(tiles.Config):
 
     def own_words(self) -> list[str]:
         return [f"split{self.split}"] if self.split else []
-
-
-@triton.jit
-def begin_of(program, even, more):
-    """The first step of a program's run: the first `more` programs have one step more than `even`."""
-    return program * even + tl.minimum(program, more)
-
-
-@triton.jit
-def program_of(step, even, more):
-    """The program that has a step."""
-    longer = more * (even + 1)
-    return tl.where(step < longer, step // (even + 1), more + (step - longer) // tl.maximum(even, 1))
 
 
 @triton.jit

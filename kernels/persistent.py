@@ -56,6 +56,19 @@ def tile_corner(
 
 
 @triton.jit
+def begin_of(program, even, more):
+    """The first step of a program, or of a gang, where the first `more` have one step more than `even`."""
+    return program * even + tl.minimum(program, more)
+
+
+@triton.jit
+def program_of(step, even, more):
+    """The program, or the gang, that has a step."""
+    longer = more * (even + 1)
+    return tl.where(step < longer, step // (even + 1), more + (step - longer) // tl.maximum(even, 1))
+
+
+@triton.jit
 def accumulate(acc, a_desc, b_desc, a0, b0, k0):
     """acc + a @ b.T for the blocks of a and b at rows a0.. and b0.., columns k0..."""
     a = a_desc.load([a0, k0])

@@ -46,6 +46,18 @@ def aggregate(fields: type) -> type:
 
 
 @aggregate
+class Smem:
+    """The stages of a ring and the mbarriers of each, and what else lies in shared memory."""
+
+    x: gl.shared_memory_descriptor
+    w: gl.shared_memory_descriptor
+    full: gl.shared_memory_descriptor
+    empty: gl.shared_memory_descriptor
+    staging: object  # where tiles lie that TMA stores, or None
+    w_free: object  # UNTIMED (clusters): in the first CTA, where the consumers of both arrive; else None
+
+
+@aggregate
 class Ring:
     """A place in a ring of stages, and the parity of its round."""
 

@@ -25,15 +25,13 @@ ours; results/reference has what they are worth.
 
 # ruff: noqa: N803 (kernel arguments: compile-time constants in capitals, as Triton code has them)
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
-from kernels.persistent import tile_corner
+from kernels.persistent import begin_of, program_of, tile_corner
 from kernels.ring import aggregate, as_block, tma_load
 from kernels.wgmma import CONSUMERS, parts_of, wgmma_layout
 from kernels.workspace import workspace
@@ -50,23 +48,21 @@ class Dealt:
     SHARED: gl.constexpr  # whether there is a run
 
     @gluon.jit
-    def begin(self, gang):
-        """The first step of a gang's part of the run: the first `more` gangs have one step more than `even`."""
-        return gang * self.even + gl.minimum(gang, self.more)
-
-    @gluon.jit
     def gang_of(self, step):
         """The gang that has a step of the run."""
-        longer = self.more * (self.even + 1)
-        is_longer = step < longer
-        return gl.where(is_longer, step // (self.even + 1), self.more + (step - longer) // gl.maximum(self.even, 1))
+        return program_of(step, self.even, self.more)
+
+    @gluon.jit
+    def run(self, gang):
+        """A gang's part of the run: its first step, and the step behind its last."""
+        return begin_of(gang, self.even, self.more), begin_of(gang + 1, self.even, self.more)
 
     @gluon.jit
     def pieces(self, gang, steps):
         """The number of pieces of a gang, whole super-tiles among them; all are whole where nothing is SHARED."""
         if not self.SHARED:
             return self.whole + gl.where(gang < self.more, 1, 0)
-        begin, end = self.begin(gang), self.begin(gang + 1)
+        begin, end = self.run(gang)
         return self.whole + gl.where(begin < end, (end - 1) // steps - begin // steps + 1, 0)
 
     @gluon.jit
@@ -74,7 +70,7 @@ class Dealt:
         """Piece `number` of a gang: the super-tile, its first step, and the step behind its last."""
         if not self.SHARED:
             return gang + number * self.gangs, 0, steps
-        begin, end = self.begin(gang), self.begin(gang + 1)
+        begin, end = self.run(gang)
         shared = begin // steps + number - self.whole
         is_whole = number < self.whole
         super_tile = gl.where(is_whole, gang + number * self.gangs, self.whole * self.gangs + shared)
@@ -208,53 +204,24 @@ def one_each(warps):
     return gl.BlockedLayout([1], [32], [warps], [0], [[1]])
 
 
-class Deal(NamedTuple):
-    """The work of each gang: `whole` super-tiles, and `even` steps of the run, one more for the first `more` gangs.
-    Where there is no run, `even` is 0, and the first `more` gangs get one more whole super-tile. Kernels hand the three
-    on as `dealt`.
+def deal(supers: int, steps: int, gangs: int, shared_waves: int) -> dict[str, int]:
+    """Deal out `supers` super-tiles of so many steps along K, as arguments of a kernel for its `Dealt`: `whole` ones
+    for each gang, and `even` steps of the run, one more for the first `more` gangs. The rest of whole waves becomes the
+    run; with a `shared_waves` of 2 the last whole wave belongs to it.
 
-    The host counts them, in its integers: the products of 64 bits that this takes would spill registers in a kernel.
-    """
-
-    whole: int
-    even: int
-    more: int
-
-
-def deal(supers: int, steps: int, gangs: int, shared_waves: int) -> Deal:
-    """Deal out `supers` super-tiles of so many steps along K. The rest of whole waves becomes the run; with a
-    `shared_waves` of 2 the last whole wave belongs to it. There is no run where `shared_waves` is 0, where nothing is
-    left, and where it would have no step for every gang.
+    There is no run where `shared_waves` is 0, where nothing is left, and where it would have no step for every gang.
+    Then the first `more` gangs get one more whole super-tile, and no gang is without one. The host counts, in its
+    integers: the products of 64 bits that this takes would spill registers in a kernel.
 
     >>> deal(supers=26, steps=256, gangs=16, shared_waves=2)
-    Deal(whole=0, even=416, more=0)
+    {'gangs': 16, 'whole': 0, 'even': 416, 'more': 0, 'SHARED': True}
     """
     waves, left = divmod(supers, gangs)
-    unshared = Deal(waves, 0, left)
-    if not shared_waves or not left:
-        return unshared
-    if waves and shared_waves > 1:
-        waves, left = waves - 1, left + gangs
-    even, more = divmod(left * steps, gangs)
-    return Deal(waves, even, more) if even else unshared
-
-
-def deal_arguments(
-    tiles: tuple[int, int], steps: int, gang: tuple[int, int], programs: int, shared_waves: int
-) -> dict[str, int]:
-    """The arguments of a kernel for its `Dealt`, and for the super-tiles of its `Work`: what `programs` in gangs take
-    of so many tiles, both counted along M and N. Where nothing is shared, no gang is without a super-tile."""
-    supers_m = -(-tiles[0] // gang[0])
-    supers_n = -(-tiles[1] // gang[1])
-    gangs = programs // (gang[0] * gang[1])
-    dealt = deal(supers_m * supers_n, steps, gangs, shared_waves)
-    is_shared = dealt.even > 0
-    if not is_shared:
-        gangs = min(gangs, supers_m * supers_n)
-    return dict(
-        supers_m=supers_m, supers_n=supers_n, gang_m=gang[0], gang_n=gang[1], gangs=gangs, **dealt._asdict(),
-        SHARED=is_shared,
-    )  # fmt: skip
+    whole = waves - 1 if waves and shared_waves > 1 else waves
+    even, more = divmod((supers - whole * gangs) * steps, gangs)
+    if shared_waves and left and even:
+        return dict(gangs=gangs, whole=whole, even=even, more=more, SHARED=True)
+    return dict(gangs=min(gangs, supers), whole=waves, even=0, more=left, SHARED=False)
 
 
 def slots(device: torch.device, programs: int, block_m: int, block_n: int, ctas: int) -> tuple[Tensor, Tensor]:

@@ -60,8 +60,8 @@ from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared,
 
 from kernels import hopper
 from kernels.contract import Kernel, KernelLaunch, Scales, launch_metadata, scale_arguments
-from kernels.ring import aggregate, allocate, begin, describe, prefetch_descriptors, require_compiled, tma_load
-from kernels.stream_k import Dealt, Work, deal_arguments, slots
+from kernels.ring import Smem, aggregate, allocate, begin, describe, prefetch_descriptors, require_compiled, tma_load
+from kernels.stream_k import Dealt, Work, deal, slots
 from kernels.tiled import tiled_kernel
 from kernels.warpgroup_config import ODD_PARTS, Config, problem_of, sums_width, variants, whole_and_shared
 from kernels.wgmma import CONSUMERS, multiply, no_sums, parts_of, promoted, store, wait
@@ -82,18 +82,6 @@ class Tensors:
     out_rest: object
     scales: object  # of fp8: pointers to those of x and of w, M and N
     BY_BLOCK: gl.constexpr
-
-
-@aggregate
-class Smem:
-    """The stages of the ring, the mbarriers of each, and where tiles are staged."""
-
-    x: gl.shared_memory_descriptor
-    w: gl.shared_memory_descriptor
-    staging: gl.shared_memory_descriptor
-    full: gl.shared_memory_descriptor
-    empty: gl.shared_memory_descriptor
-    w_free: object  # UNTIMED (clusters): in the first CTA, where the consumers of both arrive; else None
 
 
 @gluon.jit
@@ -249,7 +237,7 @@ def warpgroup_kernel(
     )  # fmt: skip
     scales = x_scales_ptr, w_scales_ptr, M, N
     tensors = Tensors(x_desc, w_desc, out_desc, w_rest_desc, out_rest_desc, scales, BY_BLOCK)
-    smem = Smem(x_ring, w_ring, staging, full, empty, w_free)
+    smem = Smem(x_ring, w_ring, full, empty, staging, w_free)
     gl.warp_specialize(
         [
             (consume, (work, tensors, smem, 0)),
@@ -289,13 +277,14 @@ def prepare(
     parted, same = (((1, 0),), ((0, 0),)) if config.cluster > 1 else ((), ())
     # From here on all is counted in programs, of which a cluster is one.
     block_m = config.block_m * config.cluster
-    gang = config.gang_m // config.cluster, config.gang_n
-    programs = (sms or hopper.programs(x.device)) // config.cluster
-    if programs < gang[0] * gang[1]:
+    gang_m, gang_n = config.gang_m // config.cluster, config.gang_n
+    gangs = (sms or hopper.programs(x.device)) // (config.cluster * gang_m * gang_n)
+    if not gangs:
         raise ValueError(f"gang {config.gang_m}x{config.gang_n}: this device has fewer SMs; change the configuration")
-    steps = -(-k // config.block_k)
-    dealt = deal_arguments((-(-m // block_m), -(-n // config.block_n)), steps, gang, programs, config.shared_waves)
-    programs = dealt["gangs"] * gang[0] * gang[1]
+    supers_m = -(-m // (block_m * gang_m))
+    supers_n = -(-n // (config.block_n * gang_n))
+    dealt = deal(supers_m * supers_n, -(-k // config.block_k), gangs, config.shared_waves)
+    programs = dealt["gangs"] * gang_m * gang_n
     rows = block_m // CONSUMERS.value
     wide, rest = ODD_PARTS.get((config.block_m, config.block_n, config.block_k), (config.block_n, 0))
     args = dict(
@@ -305,7 +294,8 @@ def prepare(
         w_rest_desc=describe(w, (rest, config.block_k)) if rest else None,
         out_rest_desc=describe(out, (rows, rest)) if rest else None,
         **scale_arguments(scales), M=m if scales else None, N=n if scales else None,
-        K=k, **dealt, BLOCK_M=block_m, BLOCK_N=config.block_n, STAGES=config.num_stages, BUFFERS=min(2, config.subtile),
+        K=k, supers_m=supers_m, supers_n=supers_n, gang_m=gang_m, gang_n=gang_n, **dealt,
+        BLOCK_M=block_m, BLOCK_N=config.block_n, STAGES=config.num_stages, BUFFERS=min(2, config.subtile),
         GROUP=config.group_m, ALONG_N=config.raster == "n", BY_BLOCK=by_block, ZIGZAG=config.zigzag,
         PREFETCH=config.prefetch, CONSUMER_REGISTERS=CONSUMER_REGISTERS, PRODUCER_REGISTERS=PRODUCER_REGISTERS,
         num_warps=4,  # of the first consumer; warp_specialize adds the others

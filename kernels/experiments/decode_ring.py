@@ -35,7 +35,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from kernels import decode, hopper
 from kernels.contract import KernelLaunch, Scales, launch_metadata, refuse_fp8
 from kernels.decode import Config, Decode, with_split
-from kernels.ring import aggregate, allocate, begin, describe, prefetch_descriptors, require_compiled, tma_load
+from kernels.ring import Smem, aggregate, allocate, begin, describe, prefetch_descriptors, require_compiled, tma_load
 from kernels.stream_k import Dealt, deal
 from kernels.wgmma import wgmma_layout
 from kernels.workspace import workspace
@@ -50,16 +50,6 @@ else:
 EARLY = gl.constexpr(3)
 """Stages whose w is asked for before the warps specialise: 48 KB at least, where an SM's part of the bandwidth of an
 H200 is 36 KB in a microsecond."""
-
-
-@aggregate
-class Smem:
-    """The stages of the ring, and the mbarriers of each."""
-
-    x: gl.shared_memory_descriptor
-    w: gl.shared_memory_descriptor
-    full: gl.shared_memory_descriptor
-    empty: gl.shared_memory_descriptor
 
 
 @aggregate
@@ -175,7 +165,7 @@ def decode_ring_kernel(
     for stage in gl.static_range(STAGES):
         mbarrier.init(empty.index(stage), count=1)
     fence_async_shared()
-    smem = Smem(x_ring, w_ring, full, empty)
+    smem = Smem(x_ring, w_ring, full, empty, None, None)
     shares = Shares(sums_ptr, counters_ptr)
     gl.warp_specialize(
         [
@@ -207,22 +197,20 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
         )
     tiles, steps = -(-n // config.block_n), -(-k // config.block_k)
     programs = hopper.programs(x.device)
-    share = deal(tiles, steps, programs, shared_waves=2 if with_split(config, w).split == 2 else 0)
-    is_shared = share.even > 0
+    dealt = deal(tiles, steps, programs, shared_waves=2 if with_split(config, w).split == 2 else 0)
     shared_tiles, slots = 0, 0
-    if is_shared:
-        shared_tiles = tiles - share.whole * programs
+    if dealt["SHARED"]:
+        shared_tiles = tiles - dealt["whole"] * programs
         slots = shared_tiles + programs - 1
-    else:
-        programs = min(programs, tiles)
     kept = workspace(x.device, slots * config.block_n * config.block_m, shared_tiles)
     args = dict(
         x_desc=describe(x, (config.block_m, config.block_k)),
         w_desc=describe(w, (config.block_n, config.block_k)),
         out_ptr=out, sums_ptr=kept.partials, counters_ptr=kept.counters,
-        M=m, N=n, K=k, out_row=out.stride(0), **share._asdict(),
-        STAGES=config.num_stages, SHARED=is_shared, num_warps=config.num_warps,
+        M=m, N=n, K=k, out_row=out.stride(0), STAGES=config.num_stages, num_warps=config.num_warps,
     )  # fmt: skip
+    programs = dealt.pop("gangs")
+    args |= dealt
     return KernelLaunch(decode_ring_kernel, (programs,), args)
 
 
