@@ -179,7 +179,7 @@ class Work:
         """The address of a slot's flag: in a cluster one for each CTA, which has its own rows of the sums."""
         if gl.num_ctas() == 1:
             return self.flags_ptr + slot
-        else:
+        else:  # UNTIMED (clusters)
             return self.flags_ptr + slot * 2 + gl.arange(0, 2, one_each(gl.num_warps()))
 
     @gluon.jit
@@ -190,7 +190,7 @@ class Work:
             up = 0
             while up == 0:
                 up = gl.atomic_add(flag, 0, sem="acquire", scope="gpu")
-        else:  # each CTA looks for itself: Triton would hand a number round the cluster, which in 3.8 is a race
+        else:  # UNTIMED (clusters): each CTA looks for itself. Triton 3.8 would hand a number round, which is a race
             gl.inline_asm_elementwise(
                 "{ .reg .pred up; LOOK: ld.acquire.gpu.global.b32 $0, [$1]; setp.ne.u32 up, $0, 0; @!up bra LOOK; }",
                 "=r,l", [flag], gl.int32, is_pure=False, pack=1,

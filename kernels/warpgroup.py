@@ -101,7 +101,7 @@ def produce(work, tensors, smem, ZIGZAG: gl.constexpr):
         for step in range(first, last):
             full = smem.full.index(ring.stage)
             mbarrier.wait(smem.empty.index(ring.stage), ring.phase ^ 1)
-            if smem.w_free is not None:  # the first CTA waits: it loads w for the other, too
+            if smem.w_free is not None:  # UNTIMED (clusters): the first CTA waits, which loads w for the other, too
                 mbarrier.wait(smem.w_free.index(ring.stage), ring.phase ^ 1)
             # A block that reaches past the matrix is filled with zeros and counts all its bytes. This also arrives.
             mbarrier.expect(full, tensors.x.block_type.nbytes // x_rows * (x_rows + work.block_n))
@@ -114,7 +114,7 @@ def produce(work, tensors, smem, ZIGZAG: gl.constexpr):
             for part in gl.static_range(work.block_n // w_rows):  # one; in an odd tile three, and the rest
                 w_part = smem.w.index(ring.stage).slice(part * w_rows, w_rows)
                 tma_load(tensors.w, [n0 + part * w_rows, k0], full, w_part, multicast=smem.w_free is not None)
-            if tensors.w_rest is not None:
+            if tensors.w_rest is not None:  # UNTIMED (odd widths)
                 w_part = smem.w.index(ring.stage).slice(work.block_n - rest, rest)
                 tma_load(tensors.w_rest, [n0 + work.block_n - rest, k0], full, w_part)
             ring = ring.next()
@@ -164,7 +164,7 @@ def consume(work, tensors, smem, WHO: gl.constexpr):
 def release(smem, stage, pred):
     """Say that a consumer has read a stage."""
     mbarrier.arrive(smem.empty.index(stage), pred=pred)
-    if smem.w_free is not None:
+    if smem.w_free is not None:  # UNTIMED (clusters)
         mbarrier.arrive(smem.w_free.index(stage), pred=pred)
 
 
@@ -227,7 +227,7 @@ def warpgroup_kernel(
     for stage in gl.static_range(STAGES):
         mbarrier.init(full.index(stage), count=1)
         mbarrier.init(empty.index(stage), count=CONSUMERS)
-        if w_free is not None:
+        if w_free is not None:  # UNTIMED (clusters)
             mbarrier.init(w_free.index(stage), count=CONSUMERS)
     fence_async_shared()  # TMA completes barriers through its own proxy; warp_specialize is a barrier for the threads
     dealt = Dealt(gangs, whole, even, more, SHARED)
@@ -247,7 +247,7 @@ def warpgroup_kernel(
         [4, 1],
         [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
     )
-    if w_free is not None:
+    if w_free is not None:  # UNTIMED (clusters)
         gl.barrier(cluster=True)  # the first CTA must outlive what arrives at its mbarriers
 
 

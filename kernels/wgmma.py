@@ -38,7 +38,7 @@ def no_sums(rows: gl.constexpr, columns: gl.constexpr, wide: gl.constexpr, ctas:
     sums = gl.zeros([rows, wide], gl.float32, wgmma_layout(wide, ctas, dtype))
     if columns == wide:
         return (sums,)
-    else:
+    else:  # UNTIMED (odd widths)
         rest: gl.constexpr = columns % wide
         return sums, sums, sums, gl.zeros([rows, rest], gl.float32, wgmma_layout(rest))
 
@@ -48,7 +48,7 @@ def multiply(x, w, acc, columns: gl.constexpr):
     """Begin to add the products of a stage to the sums: one wgmma group."""
     if len(acc) == 1:
         return (warpgroup_mma(x, w.permute((1, 0)), acc[0], is_async=True),)
-    else:
+    else:  # UNTIMED (odd widths)
         first, second, third, rest = acc
         return inline_asm(
             wgmma_text(columns, x.dtype), wgmma_constraints(columns), (first, second, third, rest, x, w),

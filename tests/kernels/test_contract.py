@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import kernels
-from kernels import blockwise, contract, cublaslt, decode, hopper, persistent, registry, tiled, vendor, warpgroup
+from kernels import blockwise, contract, cublaslt, decode, hopper, persistent, registry, ring, tiled, vendor, warpgroup
 from kernels.contract import MAX_SIZE, overlap, validate
 from kernels.registry import BESIDE_LINK, CONTENDERS, Contender, Planner, load
 
@@ -156,7 +156,7 @@ def test_fp8_is_refused_by_name_with_the_way_out(gpu_of, monkeypatch):
     operands = fp8(16, 32), fp8(16, 32), None, scales(16, 16)
     monkeypatch.setattr(vendor, "require_device", lambda kind, x: None)
     monkeypatch.setattr(tiled, "require_runnable", lambda kernel, x: None)
-    monkeypatch.setattr(warpgroup, "interpreted", lambda kernel: False)
+    monkeypatch.setattr(ring, "interpreted", lambda kernel: False)
     gpu_of(9, 0)
     for name in ("tiled", "torch", "inductor", "decode_ring"):
         words = [f"x is torch.float8_e4m3fn, which {name} does not multiply", "take cublas, persistent", "bfloat16"]
@@ -177,7 +177,7 @@ def test_fp8_is_refused_by_name_with_the_way_out(gpu_of, monkeypatch):
 def test_scales_of_another_kind_are_refused_by_name_with_the_way_out(gpu_of, monkeypatch):
     monkeypatch.setattr(vendor, "require_device", lambda kind, x: None)
     monkeypatch.setattr(vendor, "capability", lambda device: (9, 0))
-    monkeypatch.setattr(warpgroup, "interpreted", lambda kernel: False)
+    monkeypatch.setattr(ring, "interpreted", lambda kernel: False)
     gpu_of(9, 0)
 
     def blocks(m: int, n: int, k: int) -> tuple:
