@@ -10,10 +10,11 @@ super-tile at most once, and ends inside one at most once.
     10 x 256 steps in the run, 160 for each gang. That is 416 steps, where two waves of whole tiles take 512.
 
 The program that has the first step of a tile owns it. Another program leaves its sums of the tile in a slot of its own,
-and raises the slot's flag. It does that before it begins anything else of the run, and for the owner the tile is the
-last piece: so the owner finds it done or soon done. The owner adds the slots in the order of gangs: the same bits every
-time. It waits for later programs alone, and these wait for later ones still. So no program has to run beside all
-others: two gangs at a time get to the end.
+and raises the slot's flag (`Work.leave`). It does that before it begins anything else of the run, and for the owner the
+tile is the last piece: so the owner finds it done or soon done. The owner's producer waits for the flags, and loads the
+sums into the ring behind the tile's own steps (`Work.fetch`). Its consumers add them to theirs in the order of gangs
+(`Work.add`): the same bits every time. The owner waits for later programs alone, and these wait for later ones still.
+So no program has to run beside all others: two gangs at a time get to the end.
 
 Gangs are what makes it pay. Programs at different places along K read the same rows of w at different times, and L2
 cannot serve them together. On an H100, up, tp 8, M = 1024 had 0.57 of cuBLAS's speed by gangs of 2x1, 0.78 by 4x1 and
@@ -97,7 +98,7 @@ class Work:
     gang_n: gl.tensor
     sums: object  # descriptor of [programs * rows of a tile, columns of a tile] fp32; None where nothing is SHARED
     sums_ptr: object
-    flags_ptr: object  # int32 [programs * CONSUMERS]
+    flags_ptr: object  # int32 [programs * CONSUMERS * CTAs of a program]
     block_m: gl.constexpr
     block_n: gl.constexpr
     block_k: gl.constexpr

@@ -176,11 +176,11 @@ def finish(work, tensors, smem, ring, acc, peers, m0, n0, WHO: gl.constexpr):
     scales = (None, None, None, None) if tensors.BY_BLOCK else tensors.scales
     if work.dealt.SHARED:
         wide = parts_of(acc[0], work.sums.block_type.shape[1])
-        for place in gl.static_range(len(wide)):
-            sums, ring = work.add(wide[place], peers, smem, ring, WHO)
+        for number in gl.static_range(len(wide)):
+            sums, ring = work.add(wide[number], peers, smem, ring, WHO)
             parts = parts_of(sums, columns)
             for part in gl.static_range(len(parts)):
-                store(tensors.out, parts[part], m0, n0, smem.staging, scales, WHO, place * len(parts) + part)
+                store(tensors.out, parts[part], m0, n0, smem.staging, scales, WHO, number * len(parts) + part)
     elif tensors.out_rest is None:
         parts = parts_of(acc[0], columns)
         for part in gl.static_range(len(parts)):
@@ -202,7 +202,7 @@ def warpgroup_kernel(
     x_desc, w_desc, out_desc,
     w_rest_desc, out_rest_desc,  # the last part of an odd tile; w_desc and out_desc are then the others
     sums_desc,  # [programs * rows of a tile, columns of a tile] fp32: each program's sums of a tile that another owns
-    sums_ptr, flags_ptr,  # int32 [programs * CONSUMERS]
+    sums_ptr, flags_ptr,  # those and their flags, int32 (`kernels.stream_k`)
     x_scales_ptr, w_scales_ptr, M, N,  # of fp8; else None
     K,
     supers_m, supers_n,  # super-tiles, counted by the host: each division here takes time before the first load
