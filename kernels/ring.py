@@ -59,7 +59,11 @@ class Smem:
 
 @aggregate
 class Ring:
-    """A place in a ring of stages, and the parity of its round."""
+    """A place in a ring of stages, and the parity of its round.
+
+    The stage before is computed, not remembered as `before = ring.stage`: where two names begin with one value, the
+    code generator of Triton does not see that a loop changes one of them, and leaves it at that value.
+    """
 
     stage: gl.tensor
     phase: gl.tensor
