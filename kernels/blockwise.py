@@ -24,24 +24,23 @@ from torch import Tensor
 
 from kernels import hopper, persistent
 from kernels.contract import BLOCK, Kernel, KernelLaunch, Scales, launch_metadata
-from kernels.persistent import accumulate, store_tile, tile_corner
-from kernels.tiles import Config
+from kernels.persistent import Config, accumulate, store_tile, tile_corner
 
 
 @triton.jit
 def product(
-    x_desc, w_desc, x_scales_ptr, w_scales_ptr, m0, n0, M, K,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    x_desc, w_desc, x_scales_ptr, w_scales_ptr, m0, n0, M, K, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr
 ):  # fmt: skip
     """The scaled sums of the tile of out at rows m0.. and columns n0.., along all of K."""
+    block_k: tl.constexpr = x_desc.block_shape[1]
     acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-    blocks = tl.cdiv(K, BLOCK_K)
+    blocks = tl.cdiv(K, block_k)
     m = m0 + tl.arange(0, BLOCK_M)
     for block in range(blocks):
         x_scales = tl.load(x_scales_ptr + block.to(tl.int64) * M + m, mask=m < M, other=0.0)
-        w_scale = tl.load(w_scales_ptr + n0 // BLOCK_K * blocks + block)
+        w_scale = tl.load(w_scales_ptr + n0 // block_k * blocks + block)
         nothing = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-        sums = accumulate(nothing, x_desc, w_desc, m0, n0, block * BLOCK_K)
+        sums = accumulate(nothing, x_desc, w_desc, m0, n0, block * block_k)
         acc += sums * (x_scales * w_scale)[:, None]
     return acc
 
@@ -56,7 +55,7 @@ def blockwise_kernel(
     tiles_n = tl.cdiv(N, BLOCK_N)
     for tile in tl.range(tl.program_id(0), tiles_m * tiles_n, tl.num_programs(0), flatten=FLATTEN):
         m0, n0 = tile_corner(tile, tiles_m, tiles_n, BLOCK_M, BLOCK_N, GROUP, ALONG_N)
-        acc = product(x_desc, w_desc, x_scales_ptr, w_scales_ptr, m0, n0, M, K, BLOCK_M, BLOCK_N, BLOCK_K)
+        acc = product(x_desc, w_desc, x_scales_ptr, w_scales_ptr, m0, n0, M, K, BLOCK_M, BLOCK_N)
         store_tile(out_desc, acc, m0, n0, BLOCK_M, BLOCK_N, SUBTILE)
 
 

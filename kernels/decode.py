@@ -37,19 +37,17 @@ tile borders are stream-K (M. Osama et al., PPoPP 2023), with sums in a fixed or
 
 # ruff: noqa: N803 (kernel arguments: sizes and compile-time constants in capitals, as Triton code has them)
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels import hopper
+from kernels import hopper, tiles
 from kernels.contract import Kernel, KernelLaunch, Scales, launch_metadata, scale_arguments
 from kernels.hopper import describe
-from kernels.persistent import accumulate, scaled
-from kernels.stream_k import begin_of, gang_of
-from kernels.tiles import Config
+from kernels.persistent import accumulate, begin_of, program_of, scaled
 from kernels.workspace import workspace
 
 MOST_TOKENS = 64
@@ -64,6 +62,16 @@ at tp 8, 0.79, took 80 us for one token, and five parts of each, 0.97, took 82
 LEAST_STEPS = 4
 """The fewest steps of a run: it then reads at least four times the bytes of its partial sums (128 KB to 32 KB, for 64
 rows of x)."""
+
+
+@dataclass(frozen=True)
+class Config(tiles.Config):
+    """A tile, and how it is dealt."""
+
+    split: int = 0  # 1: whole tiles; 2: they are cut along K; 0: `with_split` chooses
+
+    def own_words(self) -> list[str]:
+        return [f"split{self.split}"] if self.split else []
 
 
 @triton.jit
@@ -127,7 +135,8 @@ def decode_kernel(
         tl.debug_barrier()  # the counts below, by one thread, stand for the stores of all
         head, tail = start // steps, (end - 1) // steps
         for tile in range(head, tail + 1, tl.maximum(tail - head, 1)):
-            first, last = gang_of(tile * steps, even, more), gang_of(tile * steps + steps - 1, even, more)
+            first = program_of(tile * steps, even, more)
+            last = program_of(tile * steps + steps - 1, even, more)
             if first < last:
                 here = tl.atomic_add(counters_ptr + tile, 1, sem="acq_rel", scope="gpu")
                 if here == last - first:

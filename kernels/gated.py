@@ -23,8 +23,7 @@ from torch import Tensor
 
 from kernels import hopper, persistent
 from kernels.contract import Kernel, KernelLaunch, Scales, launch_metadata
-from kernels.persistent import product, scaled, tile_corner
-from kernels.tiles import Config
+from kernels.persistent import Config, product, scaled, tile_corner
 
 
 @triton.jit(do_not_specialize=["M"], launch_metadata=launch_metadata)  # M differs from shape to shape

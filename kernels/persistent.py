@@ -18,7 +18,7 @@ which 132 SMs read the fewest rows per wave with groups of 16 for 128x256 and of
 
 # ruff: noqa: N803 (kernel arguments: sizes and compile-time constants in capitals, as Triton code has them)
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -26,11 +26,21 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from kernels import hopper
+from kernels import hopper, tiles
 from kernels.contract import Kernel, KernelLaunch, Scales, launch_metadata, scale_arguments
 from kernels.hopper import describe
 from kernels.tiled import place_of
-from kernels.tiles import Config
+
+
+@dataclass(frozen=True)
+class Config(tiles.Config):
+    """A tile, and the order in which programs that stay take tiles."""
+
+    flatten: bool = False  # one loop over tiles and K, so that loads start under the store before them
+    raster: str = "m"  # the dimension along which tiles are grouped, "m" or "n"
+
+    def own_words(self) -> list[str]:
+        return ["flatten"] * self.flatten + ["raster-n"] * (self.raster == "n")
 
 
 @triton.jit
@@ -43,6 +53,19 @@ def tile_corner(
     else:
         m, n = place_of(tile, tiles_m, tiles_n, GROUP)
     return m * BLOCK_M, n * BLOCK_N
+
+
+@triton.jit
+def begin_of(program, even, more):
+    """The first step of a program, or of a gang, where the first `more` have one step more than `even`."""
+    return program * even + tl.minimum(program, more)
+
+
+@triton.jit
+def program_of(step, even, more):
+    """The program, or the gang, that has a step."""
+    longer = more * (even + 1)
+    return tl.where(step < longer, step // (even + 1), more + (step - longer) // tl.maximum(even, 1))
 
 
 @triton.jit

@@ -11,7 +11,6 @@ from dataclasses import KW_ONLY, dataclass
 from pkgutil import resolve_name
 from typing import Any
 
-from roofline.operations import contenders
 from roofline.theory.data import beside
 
 
@@ -44,15 +43,15 @@ class Contender:
         """Import the callable. Raises what `load` raises."""
         if self.kind != "user":
             return load(self.path)
-        from kernels.vendor import of_user
-
-        return of_user(self.path, self.version)
+        return load("kernels.vendor:of_user")(self.path, self.version)
 
     def why_not(self, x, w, out=None, scales=None) -> str | None:
         """Why this contender cannot take these inputs on this machine; None if it can. It launches nothing."""
-        from kernels.contract import reason
-
-        return reason(lambda: self.load().require(x, w, out, scales))
+        try:
+            self.load().require(x, w, out, scales)
+        except (TypeError, ValueError) as error:
+            return str(error)
+        return None
 
 
 def load(path: str) -> Any:
@@ -99,6 +98,8 @@ def of_run(options) -> dict[str, Contender]:
 
 def users(options) -> dict[str, str]:
     """{name: place} of the user's contenders."""
+    from roofline.operations import contenders  # which has all operations: our kernels need none of them
+
     return contenders.names([place for place, _ in options.users], CONTENDERS)
 
 
@@ -123,6 +124,11 @@ def examples() -> dict[str, str]:
     look at, which is never run."""
     ours = {name: f"{contender.path}.example" for name, contender in CONTENDERS.items() if contender.kind == "triton"}
     return ours | BESIDE_LINK | {"gated": "kernels.gated:gated.example"}
+
+
+def module_of(kernel: str) -> str:
+    """The name of the module of a kernel that is compiled: its class of configurations is the `Config` there."""
+    return examples()[kernel].partition(":")[0]
 
 
 def may_be_hopper() -> bool:

@@ -10,10 +10,11 @@ super-tile at most once, and ends inside one at most once.
     10 x 256 steps in the run, 160 for each gang. That is 416 steps, where two waves of whole tiles take 512.
 
 The program that has the first step of a tile owns it. Another program leaves its sums of the tile in a slot of its own,
-and raises the slot's flag. It does that before it begins anything else of the run, and for the owner the tile is the
-last piece: so the owner finds it done or soon done. The owner adds the slots in the order of gangs: the same bits every
-time. It waits for later programs alone, and these wait for later ones still. So no program has to run beside all
-others: two gangs at a time get to the end.
+and raises the slot's flag (`Work.leave`). It does that before it begins anything else of the run, and for the owner the
+tile is the last piece: so the owner finds it done or soon done. The owner's producer waits for the flags, and loads the
+sums into the ring behind the tile's own steps (`Work.fetch`). Its consumers add them to theirs in the order of gangs
+(`Work.add`): the same bits every time. The owner waits for later programs alone, and these wait for later ones still.
+So no program has to run beside all others: two gangs at a time get to the end.
 
 Gangs are what makes it pay. Programs at different places along K read the same rows of w at different times, and L2
 cannot serve them together. On an H100, up, tp 8, M = 1024 had 0.57 of cuBLAS's speed by gangs of 2x1, 0.78 by 4x1 and
@@ -25,95 +26,208 @@ ours; results/reference has what they are worth.
 
 # ruff: noqa: N803 (kernel arguments: compile-time constants in capitals, as Triton code has them)
 
-from typing import NamedTuple
+import torch
+from torch import Tensor
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
-import triton
-import triton.language as tl
-
-from kernels.persistent import tile_corner
-
-
-@triton.jit
-def begin_of(gang, even, more):
-    """The first step of a gang's part of the run: the first `more` gangs have one step more than `even`."""
-    return gang * even + tl.minimum(gang, more)
+from kernels.persistent import begin_of, program_of, tile_corner
+from kernels.ring import aggregate, as_block, tma_load
+from kernels.wgmma import CONSUMERS, parts_of, wgmma_layout
+from kernels.workspace import workspace
 
 
-@triton.jit
-def gang_of(step, even, more):
-    """The gang that has a step of the run."""
-    longer = more * (even + 1)
-    return tl.where(step < longer, step // (even + 1), more + (step - longer) // tl.maximum(even, 1))
+@aggregate
+class Dealt:
+    """The work of each of so many gangs, as `deal` has it."""
+
+    gangs: gl.tensor
+    whole: gl.tensor
+    even: gl.tensor
+    more: gl.tensor
+    SHARED: gl.constexpr  # whether there is a run
+
+    @gluon.jit
+    def gang_of(self, step):
+        """The gang that has a step of the run."""
+        return program_of(step, self.even, self.more)
+
+    @gluon.jit
+    def run(self, gang):
+        """A gang's part of the run: its first step, and the step behind its last."""
+        return begin_of(gang, self.even, self.more), begin_of(gang + 1, self.even, self.more)
+
+    @gluon.jit
+    def pieces(self, gang, steps):
+        """The number of pieces of a gang, whole super-tiles among them; all are whole where nothing is SHARED."""
+        if not self.SHARED:
+            return self.whole + gl.where(gang < self.more, 1, 0)
+        begin, end = self.run(gang)
+        return self.whole + gl.where(begin < end, (end - 1) // steps - begin // steps + 1, 0)
+
+    @gluon.jit
+    def piece(self, number, gang, steps):
+        """Piece `number` of a gang: the super-tile, its first step, and the step behind its last."""
+        if not self.SHARED:
+            return gang + number * self.gangs, 0, steps
+        begin, end = self.run(gang)
+        shared = begin // steps + number - self.whole
+        is_whole = number < self.whole
+        super_tile = gl.where(is_whole, gang + number * self.gangs, self.whole * self.gangs + shared)
+        first = gl.where(is_whole, 0, gl.maximum(begin - shared * steps, 0))
+        last = gl.where(is_whole, steps, gl.minimum(end - shared * steps, steps))
+        return super_tile, first, last
+
+    @gluon.jit
+    def last_gang(self, super_tile, steps):
+        """The gang that has the last step of a super-tile of the run."""
+        return self.gang_of((super_tile - self.whole * self.gangs + 1) * steps - 1)
 
 
-@triton.jit
-def pieces_of(gang, dealt, steps, SHARED: tl.constexpr):
-    """The number of pieces of a gang, whole super-tiles among them; all are whole where nothing is SHARED."""
-    whole, even, more = dealt
-    if not SHARED:
-        return whole + tl.where(gang < more, 1, 0)
-    begin, end = begin_of(gang, even, more), begin_of(gang + 1, even, more)
-    return whole + tl.where(begin < end, (end - 1) // steps - begin // steps + 1, 0)
+@aggregate
+class Work:
+    """The tiles of `kernels.warpgroup`, and where their sums pass from program to program. All is counted in programs,
+    of which a cluster is one, and in tiles of a program."""
+
+    dealt: Dealt
+    K: gl.tensor
+    supers_m: gl.tensor
+    supers_n: gl.tensor
+    gang_m: gl.tensor
+    gang_n: gl.tensor
+    sums: object  # descriptor of [programs * rows of a tile, columns of a tile] fp32; None where nothing is SHARED
+    sums_ptr: object
+    flags_ptr: object  # int32 [programs * CONSUMERS * CTAs of a program]
+    block_m: gl.constexpr
+    block_n: gl.constexpr
+    block_k: gl.constexpr
+    GROUP: gl.constexpr
+    ALONG_N: gl.constexpr
+
+    @gluon.jit
+    def place(self):
+        """The gang of this program, and its number in it."""
+        members = self.gang_m * self.gang_n
+        return gl.program_id(0) // members, gl.program_id(0) % members
+
+    @gluon.jit
+    def corner(self, super_tile, member):
+        """The first row and column of a member's tile of a super-tile. Members are counted along M first."""
+        m, n = tile_corner(super_tile, self.supers_m, self.supers_n, 1, 1, self.GROUP, self.ALONG_N)  # in super-tiles
+        m = m * self.gang_m + member % self.gang_m
+        n = n * self.gang_n + member // self.gang_m
+        return m * self.block_m, n * self.block_n
+
+    @gluon.jit
+    def leave(self, acc, WHO: gl.constexpr, COLUMNS: gl.constexpr):
+        """Write a consumer's sums to its slot, in parts of COLUMNS, since the addresses of all columns at once would
+        fill the registers; then raise the slot's flag."""
+        rows: gl.constexpr = acc.shape[0]
+        layout: gl.constexpr = wgmma_layout(COLUMNS, self.sums.layout.cga_layout)
+        slot = (gl.program_id(0) * CONSUMERS + WHO).to(gl.int64)
+        slot_ptr = self.sums_ptr + slot * (rows * self.block_n)
+        parts = parts_of(acc, COLUMNS)
+        for part in gl.static_range(len(parts)):
+            m = gl.arange(0, rows, gl.SliceLayout(1, layout))
+            n = part * COLUMNS + gl.arange(0, COLUMNS, gl.SliceLayout(0, layout))
+            gl.store(slot_ptr + m[:, None] * self.block_n + n[None, :], gl.convert_layout(parts[part], layout))
+        gl.barrier()  # the flag, raised by one thread, stands for the stores of all
+        gl.atomic_add(self.flag(slot), 1, sem="release", scope="gpu")
+
+    @gluon.jit
+    def fetch(self, super_tile, steps, smem, ring):
+        """Load the sums that later gangs have of this program's tile into the ring, where a stage has room for w, once
+        their flags are up. Returns the place behind them."""
+        gang, member = self.place()
+        members = self.gang_m * self.gang_n
+        until = self.dealt.last_gang(super_tile, steps)
+        for peer in range(gang + 1, until + 1):
+            for who in gl.static_range(CONSUMERS):
+                self.take_down((peer * members + member) * CONSUMERS + who)
+        # TMA reads the sums that others have stored, through another proxy. Triton has no name for this fence.
+        gl.inline_asm_elementwise("fence.proxy.async.global; mov.u32 $0, 0;", "=r", [], gl.int32, is_pure=False, pack=1)
+        rows: gl.constexpr = self.sums.block_type.shape[0]
+        width: gl.constexpr = self.sums.block_type.shape[1]
+        for part in gl.static_range(self.block_n // width):
+            for peer in range(gang + 1, until + 1):
+                for who in gl.static_range(CONSUMERS):
+                    full = smem.full.index(ring.stage)
+                    mbarrier.wait(smem.empty.index(ring.stage), ring.phase ^ 1)
+                    mbarrier.expect(full, self.sums.block_type.nbytes // gl.num_ctas())
+                    row = ((peer * members + member) * CONSUMERS + who) * rows
+                    tma_load(self.sums, [row, part * width], full, as_block(smem.w.index(ring.stage), self.sums))
+                    ring = ring.next()
+        return ring
+
+    @gluon.jit
+    def add(self, acc, peers, smem, ring, WHO: gl.constexpr):
+        """A consumer's sums of a part of the columns plus those of `peers`, in their order, from the ring; and the
+        place behind them."""
+        layout: gl.constexpr = wgmma_layout(acc.shape[1], self.sums.layout.cga_layout)
+        acc = gl.convert_layout(acc, layout)
+        for _ in range(peers):
+            for who in gl.static_range(CONSUMERS):
+                mbarrier.wait(smem.full.index(ring.stage), ring.phase)
+                if who == WHO:
+                    acc += as_block(smem.w.index(ring.stage), self.sums).load(layout)
+                mbarrier.arrive(smem.empty.index(ring.stage))
+                ring = ring.next()
+        return acc, ring
+
+    @gluon.jit
+    def flag(self, slot):
+        """The address of a slot's flag: in a cluster one for each CTA, which has its own rows of the sums."""
+        if gl.num_ctas() == 1:
+            return self.flags_ptr + slot
+        else:  # UNTIMED (clusters)
+            return self.flags_ptr + slot * 2 + gl.arange(0, 2, one_each(gl.num_warps()))
+
+    @gluon.jit
+    def take_down(self, slot):
+        """Wait until a slot's flag is up: whoever finds it up finds the sums. Put it down for the next launch."""
+        flag = self.flag(slot)
+        if gl.num_ctas() == 1:
+            up = 0
+            while up == 0:
+                up = gl.atomic_add(flag, 0, sem="acquire", scope="gpu")
+        else:  # UNTIMED (clusters): each CTA looks for itself. Triton 3.8 would hand a number round, which is a race
+            gl.inline_asm_elementwise(
+                "{ .reg .pred up; LOOK: ld.acquire.gpu.global.b32 $0, [$1]; setp.ne.u32 up, $0, 0; @!up bra LOOK; }",
+                "=r,l", [flag], gl.int32, is_pure=False, pack=1,
+            )  # fmt: skip
+        gl.store(flag, 0)
 
 
-@triton.jit
-def piece_of(number, gang, gangs, dealt, steps, SHARED: tl.constexpr):
-    """Piece `number` of a gang: the super-tile, its first step, and the step behind its last."""
-    whole, even, more = dealt
-    if not SHARED:
-        return gang + number * gangs, 0, steps
-    begin, end = begin_of(gang, even, more), begin_of(gang + 1, even, more)
-    shared = begin // steps + number - whole
-    is_whole = number < whole
-    super_tile = tl.where(is_whole, gang + number * gangs, whole * gangs + shared)
-    first = tl.where(is_whole, 0, tl.maximum(begin - shared * steps, 0))
-    last = tl.where(is_whole, steps, tl.minimum(end - shared * steps, steps))
-    return super_tile, first, last
+@gluon.constexpr_function
+def one_each(warps):
+    """The layout of two elements, of which each CTA of a cluster has one."""
+    return gl.BlockedLayout([1], [32], [warps], [0], [[1]])
 
 
-@triton.jit
-def last_gang_of(super_tile, gangs, dealt, steps):
-    """The gang that has the last step of a super-tile of the run."""
-    whole, even, more = dealt
-    return gang_of((super_tile - whole * gangs + 1) * steps - 1, even, more)
+def deal(supers: int, steps: int, gangs: int, shared_waves: int) -> dict[str, int]:
+    """Deal out `supers` super-tiles of so many steps along K, as arguments of a kernel for its `Dealt`: `whole` ones
+    for each gang, and `even` steps of the run, one more for the first `more` gangs. The rest of whole waves becomes the
+    run; with a `shared_waves` of 2 the last whole wave belongs to it.
 
-
-@triton.jit
-def corner_of(
-    super_tile, member, supers_m, supers_n, gang_m, gang_n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    GROUP: tl.constexpr, ALONG_N: tl.constexpr,
-):  # fmt: skip
-    """The first row and column of a member's tile of a super-tile. Members are counted along M first."""
-    m, n = tile_corner(super_tile, supers_m, supers_n, 1, 1, GROUP, ALONG_N)  # counted in super-tiles
-    return (m * gang_m + member % gang_m) * BLOCK_M, (n * gang_n + member // gang_m) * BLOCK_N
-
-
-class Deal(NamedTuple):
-    """The work of each gang: `whole` super-tiles, and `even` steps of the run, one more for the first `more` gangs.
-    Where there is no run, `even` is 0, and the first `more` gangs get one more whole super-tile. Kernels hand the three
-    on as `dealt`.
-
-    The host counts them, in its integers: the products of 64 bits that this takes would spill registers in a kernel.
-    """
-
-    whole: int
-    even: int
-    more: int
-
-
-def deal(supers: int, steps: int, gangs: int, shared_waves: int) -> Deal:
-    """Deal out `supers` super-tiles of so many steps along K. The rest of whole waves becomes the run; with a
-    `shared_waves` of 2 the last whole wave belongs to it. There is no run where `shared_waves` is 0, where nothing is
-    left, and where it would have no step for every gang.
+    There is no run where `shared_waves` is 0, where nothing is left, and where it would have no step for every gang.
+    Then the first `more` gangs get one more whole super-tile, and no gang is without one. The host counts, in its
+    integers: the products of 64 bits that this takes would spill registers in a kernel.
 
     >>> deal(supers=26, steps=256, gangs=16, shared_waves=2)
-    Deal(whole=0, even=416, more=0)
+    {'gangs': 16, 'whole': 0, 'even': 416, 'more': 0, 'SHARED': True}
     """
     waves, left = divmod(supers, gangs)
-    unshared = Deal(waves, 0, left)
-    if not shared_waves or not left:
-        return unshared
-    if waves and shared_waves > 1:
-        waves, left = waves - 1, left + gangs
-    even, more = divmod(left * steps, gangs)
-    return Deal(waves, even, more) if even else unshared
+    whole = waves - 1 if waves and shared_waves > 1 else waves
+    even, more = divmod((supers - whole * gangs) * steps, gangs)
+    if shared_waves and left and even:
+        return dict(gangs=gangs, whole=whole, even=even, more=more, SHARED=True)
+    return dict(gangs=min(gangs, supers), whole=waves, even=0, more=left, SHARED=False)
+
+
+def slots(device: torch.device, programs: int, block_m: int, block_n: int, ctas: int) -> tuple[Tensor, Tensor]:
+    """Room for the sums of a tile of each program, fp32 [programs * block_m, block_n], and flags of its consumers, one
+    for each CTA."""
+    size = programs * block_m * block_n
+    kept = workspace(device, size, programs * ctas * CONSUMERS.value)
+    return kept.partials[:size].view(-1, block_n), kept.counters

@@ -9,18 +9,21 @@ The first measured entry that admits a shape is taken, on a device with as many 
 that the table names as `modelled`, the unmeasured entries are candidates: the model of waves (kernels.waves) takes the
 best for the shape and the device, with the group and raster that suit it. Among equals it takes the one that stands
 first: 128x256 before 256x128, whose instructions read a fifth more shared memory for as many products
-(kernels.warpgroup). Odd widths, clusters and other things that no card has timed are taken by a measured entry alone.
+(kernels.warpgroup). What is untimed, as odd widths and clusters, is taken by a measured entry alone.
+
+Fields of a configuration that are a kernel's own stand in that kernel's file, in its `Config`.
 """
 
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
+from typing import Any, ClassVar
 
 import torch
 
-from kernels import waves
+from kernels import registry, waves
 from kernels.waves import GpuSpec
 from roofline.theory import chips
 
@@ -35,7 +38,7 @@ DTYPES["fp8_block"] = DTYPES["fp8"]  # with scales by block: see kernels.contrac
 
 @dataclass(frozen=True)
 class Config:
-    """A tile and how it is pipelined."""
+    """A tile and how it is pipelined. A kernel with more to choose has a class of its own, `Config` in its file."""
 
     block_m: int
     block_n: int
@@ -43,27 +46,29 @@ class Config:
     num_warps: int  # those that multiply
     num_stages: int
     group_m: int = 8  # tiles along the raster dimension that share one sweep of the other, so that L2 holds them
-    subtile: int = 1  # parts in which a persistent grid stores the epilogue; 2 halves its shared memory
-    flatten: bool = False  # `persistent`: one loop over tiles and K, so that loads start under the store before them
-    raster: str = "m"  # the dimension that a persistent grid groups, "m" or "n"
-    cluster: int = 1  # `warpgroup`: 2: two tiles along M are a cluster, and w is loaded once for both
-    gang_m: int = 1  # `warpgroup`: tiles along M that walk along K together (kernels.stream_k), or a cluster
-    gang_n: int = 1  # and along N
-    shared_waves: int = 0  # `warpgroup`: 1: the rest of whole waves is cut along K; 2: the wave before it, too
-    zigzag: bool = False  # `warpgroup`: every other piece of a program is walked through backwards
-    prefetch: bool = False  # `warpgroup`: descriptors are fetched first of all
-    split: int = 0  # `decode`: 1: whole tiles; 2: they are cut along K; 0: `decode` chooses
+    subtile: int = 1  # parts in which a kernel that stores by TMA stores the epilogue; 2 halves its shared memory
+
+    # What the model of waves asks of every tile; fields of kernels that leave it open.
+    raster: ClassVar[str] = "m"
+    cluster: ClassVar[int] = 1
+    gang_m: ClassVar[int] = 1
+    gang_n: ClassVar[int] = 1
+    shared_waves: ClassVar[int] = 0
+
+    triton: ClassVar[tuple[int, int]] = (0, 0)
+    """The release of Triton that it needs."""
+    is_untimed: ClassVar[bool] = False
+    """Whether it has what no card has timed."""
 
     @property
     def is_odd(self) -> bool:
-        """Whether its width is no power of two. `warpgroup` has such tiles from Triton 3.9 on, and cuts none of them
-        along K."""
+        """Whether its width is no power of two."""
         return self.block_n.bit_count() > 1
 
-    @property
-    def is_untimed(self) -> bool:
-        """Whether it has what no card has timed."""
-        return self.is_odd or self.cluster > 1 or self.zigzag or self.prefetch
+    def changed(self, **values: Any) -> "Config":
+        """With these values of those fields that it has."""
+        names = {field.name for field in fields(self)}
+        return replace(self, **{name: value for name, value in values.items() if name in names})
 
     def ring_bytes(self, itemsize: int) -> int:
         """The shared memory that the stages take, of elements of `itemsize` bytes. An odd width takes as much as the
@@ -76,13 +81,15 @@ class Config:
         return itemsize * self.num_stages * (self.block_m + columns) * self.block_k
 
     def __str__(self) -> str:
-        text = f"{self.block_m}x{self.block_n}x{self.block_k} warps{self.num_warps} stages{self.num_stages}"
-        text += f" group{self.group_m}" + (f" subtile{self.subtile}" if self.subtile > 1 else "")
-        text += f" split{self.split}" if self.split else ""
-        text += f" cluster{self.cluster}" if self.cluster > 1 else ""
-        text += f" gang{self.gang_m}x{self.gang_n} shared{self.shared_waves}" if self.shared_waves else ""
-        text += " zigzag" * self.zigzag + " prefetch" * self.prefetch
-        return text + " flatten" * self.flatten + " raster-n" * (self.raster == "n")
+        words = [f"{self.block_m}x{self.block_n}x{self.block_k} warps{self.num_warps} stages{self.num_stages}"]
+        words.append(f"group{self.group_m}")
+        if self.subtile > 1:
+            words.append(f"subtile{self.subtile}")
+        return " ".join([*words, *self.own_words()])
+
+    def own_words(self) -> list[str]:
+        """What reports and case ids say of the fields that are a kernel's own."""
+        return []
 
 
 @dataclass(frozen=True)
@@ -102,16 +109,8 @@ class Entry:
     k: int | None = None
 
     @property
-    def triton(self) -> tuple[int, int]:
-        """The release of Triton that it needs."""
-        if self.config.is_odd:
-            return 3, 9
-        return (3, 8) if self.config.cluster > 1 else (0, 0)
-
-    @property
     def is_taken(self) -> bool:
-        """Whether `choose` may take it. What no card has timed is for `kernels.trial` alone, until that has measured
-        it."""
+        """Whether `choose` may take it. What is untimed is for `kernels.trial` alone, until that has measured it."""
         return self.measured is not None or not self.config.is_untimed
 
     def admits(self, kernel: str, m: int, n: int, k: int, dtype: str) -> bool:
@@ -137,16 +136,24 @@ class Table:
     modelled: dict[str, list[str]]
     """Kernels for which the model of waves picks among the unmeasured entries, and the fields that it sets beside
     `group_m`."""
-    entries: tuple[Entry, ...]
+    rows: list[dict[str, Any]]
+
+    @cached_property
+    def entries(self) -> tuple[Entry, ...]:
+        """All, whose kernels this imports."""
+        return _entries(self.rows)
+
+    def of(self, kernel: str) -> tuple[Entry, ...]:
+        """Those of one kernel."""
+        return _entries([row for row in self.rows if row["kernel"] == kernel])
 
 
 @cache
 def table(arch: str) -> Table:
-    """The checked-in table of `arch`, one of `architectures()`: the entries that the Triton that is here can
-    compile."""
+    """The checked-in table of `arch`, one of `architectures()`."""
     document = json.loads((FOLDER / f"{arch}.json").read_text())
-    entries = map(_entry, document["entries"])
-    return Table(**document | {"entries": tuple(entry for entry in entries if entry.triton <= triton_release())})
+    rows = document.pop("entries")
+    return Table(**document, rows=rows)
 
 
 @cache
@@ -160,9 +167,18 @@ def triton_release() -> tuple[int, int]:
     return int(major), int(minor)
 
 
-def _entry(row: dict) -> Entry:
-    config = {field.name: row.pop(field.name) for field in fields(Config) if field.name in row}
-    return Entry(**row | {"dtypes": tuple(row["dtypes"]), "config": Config(**config)})
+def _entries(rows: Sequence[dict[str, Any]]) -> tuple[Entry, ...]:
+    """The entries of these rows that the Triton that is here can compile."""
+    entries = map(_entry, rows)
+    return tuple(entry for entry in entries if entry.config.triton <= triton_release())
+
+
+def _entry(row: dict[str, Any]) -> Entry:
+    kind = registry.load(f"{registry.module_of(row['kernel'])}:Config")
+    names = [field.name for field in fields(kind) if field.name in row]
+    config = kind(**{name: row[name] for name in names})
+    others = {name: value for name, value in row.items() if name not in names}
+    return Entry(**others | {"dtypes": tuple(row["dtypes"]), "config": config})
 
 
 @cache
@@ -180,7 +196,7 @@ def was_tuned(kernel: str, x: torch.Tensor, w: torch.Tensor) -> bool:
     """Whether `choose_for` takes a measured entry that is for the shape of x[M, K] and w[N, K] alone."""
     (m, k), n = x.shape, len(w)
     gpu = machine_of(x.device)
-    for entry in table(arch_of(x.device)).entries:
+    for entry in table(arch_of(x.device)).of(kernel):
         if entry.admits(kernel, m, n, k, DTYPE_NAMES[x.dtype]) and entry.measured_on(gpu):
             return (entry.m_min, entry.m_max, entry.n, entry.k) == (m, m, n, k)
     return False
@@ -192,9 +208,9 @@ def choose(kernel: str, arch: str, m: int, n: int, k: int, dtype: torch.dtype, g
 
     ValueError when no entry admits the shape.
     """
-    of = table(arch)
+    rows = table(arch)
     short = DTYPE_NAMES[dtype]
-    entries = [entry for entry in of.entries if entry.is_taken and entry.admits(kernel, m, n, k, short)]
+    entries = [entry for entry in rows.of(kernel) if entry.is_taken and entry.admits(kernel, m, n, k, short)]
     if not entries:
         raise ValueError(
             f"no {kernel} configuration for m={m}, n={n}, k={k} in {short} on {arch}; "
@@ -203,12 +219,12 @@ def choose(kernel: str, arch: str, m: int, n: int, k: int, dtype: torch.dtype, g
     if measured := next((entry.config for entry in entries if entry.measured_on(gpu)), None):
         return measured
     configs = [entry.config for entry in entries if not entry.measured] or [entry.config for entry in entries]
-    if not gpu or kernel not in of.modelled or not m * n * k:
+    if not gpu or kernel not in rows.modelled or not m * n * k:
         return configs[0]
-    config = modelled(of.modelled[kernel], configs, m, n, k, dtype.itemsize, gpu)
+    config = modelled(rows.modelled[kernel], configs, m, n, k, dtype.itemsize, gpu)
     if arch != GENERIC or short == "fp32":  # fp32 has no tensor cores to feed
         return config
-    return fitted(config, dtype.itemsize, gpu.shared_bytes or of.shared_limit_bytes)
+    return fitted(config, dtype.itemsize, gpu.shared_bytes or rows.shared_limit_bytes)
 
 
 def modelled(
@@ -222,8 +238,9 @@ def modelled(
         return waves.cost(m, n, k, itemsize, config, gpu)
 
     def orders(config: Config) -> list[Config]:
-        rasters = ("m", "n") if "raster" in free else ("m",)
-        orders = [replace(config, group_m=group, raster=raster) for raster in rasters for group in waves.GROUPS]
+        orders = [replace(config, group_m=group) for group in waves.GROUPS]
+        if "raster" in free:
+            orders += [replace(order, raster="n") for order in orders]
         gang_m = waves.gang_of(-(-m // config.block_m))
         if "gang" in free and gang_m < gpu.sms and not config.is_odd:
             orders.append(replace(config, group_m=8, gang_m=gang_m, shared_waves=1))
@@ -233,8 +250,9 @@ def modelled(
         min(orders(config), key=lambda order: (cost(order).seconds, cost(order).memory_s)) for config in candidates
     ]
     best = min(ordered, key=lambda config: cost(config).seconds)
-    # With several tiles to a program, the loads of the next one start under the store of this one.
-    return replace(best, flatten="flatten" in free and cost(best).full_waves > 1)
+    if "flatten" in free:  # with several tiles to a program, loads of the next one start under the store of this one
+        best = replace(best, flatten=cost(best).full_waves > 1)
+    return best
 
 
 def fitted(config: Config, itemsize: int, shared_bytes: int) -> Config:

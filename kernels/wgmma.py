@@ -1,15 +1,28 @@
-"""The products of a warpgroup: sums in registers, and the wgmma group that adds the products of a stage to them.
+"""A warpgroup's sums, from zero to memory: the wgmma group that adds the products of a stage, and how sums are parted,
+scaled, rounded and stored.
 
 Gluon has instructions whose width is a power of two. An odd one is written as PTX, which Gluon takes since Triton 3.9,
 over sums that are three tensors of one width and a rest: Gluon's tensors are powers of two wide.
 """
 
+# ruff: noqa: N803 (kernel arguments: compile-time constants in capitals, as Triton code has them)
+
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import warpgroup_mma, warpgroup_mma_wait
+from triton.experimental.gluon.language.nvidia.hopper import (
+    fence_async_shared,
+    tma,
+    warpgroup_mma,
+    warpgroup_mma_wait,
+)
+
+from kernels.ring import as_block, tma_store
 
 inline_asm = getattr(gl, "inline_asm", None)
-"""None before Triton 3.9."""
+"""UNTIMED (odd widths): None before Triton 3.9."""
+
+CONSUMERS = gl.constexpr(2)
+"""Warpgroups of a program that multiply: their sums fill the registers of an SM."""
 
 
 @gluon.constexpr_function
@@ -25,7 +38,7 @@ def no_sums(rows: gl.constexpr, columns: gl.constexpr, wide: gl.constexpr, ctas:
     sums = gl.zeros([rows, wide], gl.float32, wgmma_layout(wide, ctas, dtype))
     if columns == wide:
         return (sums,)
-    else:
+    else:  # UNTIMED (odd widths)
         rest: gl.constexpr = columns % wide
         return sums, sums, sums, gl.zeros([rows, rest], gl.float32, wgmma_layout(rest))
 
@@ -35,7 +48,7 @@ def multiply(x, w, acc, columns: gl.constexpr):
     """Begin to add the products of a stage to the sums: one wgmma group."""
     if len(acc) == 1:
         return (warpgroup_mma(x, w.permute((1, 0)), acc[0], is_async=True),)
-    else:
+    else:  # UNTIMED (odd widths)
         first, second, third, rest = acc
         return inline_asm(
             wgmma_text(columns, x.dtype), wgmma_constraints(columns), (first, second, third, rest, x, w),
@@ -62,6 +75,44 @@ def wait(pending: gl.constexpr, acc):
         return (warpgroup_mma_wait(pending, deps=acc),)
     else:
         return warpgroup_mma_wait(pending, deps=acc)
+
+
+@gluon.jit
+def parts_of(acc, COLUMNS: gl.constexpr):
+    """Sums in parts of so many columns. A thread holds both columns of each pair that is parted, so nothing moves."""
+    if acc.shape[1] == COLUMNS:
+        return (acc,)
+    else:
+        left, right = acc.reshape((acc.shape[0], 2, acc.shape[1] // 2)).permute((0, 2, 1)).split()
+        return parts_of(left, COLUMNS) + parts_of(right, COLUMNS)
+
+
+@gluon.jit
+def scaled(acc, scales, m0, n0, layout: gl.constexpr):
+    """Sums of fp8, in `layout`, times the scales of their rows of x and of w."""
+    x_scales_ptr, w_scales_ptr, rows, columns = scales
+    m = m0 + gl.arange(0, acc.shape[0], gl.SliceLayout(1, layout))
+    n = n0 + gl.arange(0, acc.shape[1], gl.SliceLayout(0, layout))
+    x_scales = gl.load(x_scales_ptr + m, mask=m < rows, other=0.0)
+    w_scales = gl.load(w_scales_ptr + n, mask=n < columns, other=0.0)
+    return gl.convert_layout(acc, layout) * x_scales[:, None] * w_scales[None, :]
+
+
+@gluon.jit
+def store(out, acc, m0, n0, staging, scales, WHO: gl.constexpr, PART: gl.constexpr):
+    """Round part PART of a tile's columns, and store it by the descriptor `out`. All parts are equally wide, and use
+    the buffers of consumer WHO in turn. `scales` are those of fp8 by row, or None four times."""
+    columns: gl.constexpr = acc.shape[1]
+    layout: gl.constexpr = wgmma_layout(columns, staging.layout.cga_layout)
+    if scales[0] is not None:
+        acc = scaled(acc, scales, m0, n0 + PART * columns, layout)
+    buffers: gl.constexpr = staging.shape[0] // CONSUMERS
+    buffer = as_block(staging.index(WHO * buffers + PART % buffers), out)
+    rounded = acc.to(out.dtype)
+    tma.store_wait(buffers - 1)  # the store that used this buffer last has read it
+    buffer.store(gl.convert_layout(rounded, layout))
+    fence_async_shared()  # TMA reads through another proxy than these stores wrote
+    tma_store(out, [m0, n0 + PART * columns], buffer)
 
 
 @gluon.constexpr_function

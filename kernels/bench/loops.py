@@ -19,7 +19,6 @@ import sys
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import NamedTuple
@@ -166,7 +165,7 @@ def jobs(kernels: Sequence[str]) -> list[Job]:
             if case.m <= most:
                 config = choose(kernel, "sm90", case.m, case.n, case.k, DTYPES[dtype], gpu)
                 shared_waves = min(config.shared_waves, 1)
-                config = replace(config, group_m=8, raster="m", gang_m=1, gang_n=1, shared_waves=shared_waves)
+                config = config.changed(group_m=8, raster="m", gang_m=1, gang_n=1, shared_waves=shared_waves)
                 found.append(Job(kernel, config, dtype, hopper.target, hopper.shared_limit_bytes, None))
     return list(dict.fromkeys(found))
 

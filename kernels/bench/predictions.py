@@ -16,7 +16,7 @@ import numpy as np
 import pandas
 
 import roofline
-from kernels.tiles import Config
+from kernels.warpgroup_config import Config
 from kernels.waves import GpuSpec, cost
 from roofline.analysis.throughput import roof_of
 from roofline.operations.matmul import Matmul

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from kernels import hopper, inspect, tiled, warpgroup
+from kernels import hopper, inspect, persistent, tiled, warpgroup
 from kernels.inspect import Cubin, Finding, Job
 from kernels.machine.compile import compile_for
 from kernels.tiles import DTYPES, Config, table, triton_release
@@ -82,7 +82,7 @@ def test_the_table_is_compiled_without_a_problem(elsewhere):
 
 
 def variants_of_the_largest_tile() -> dict[str, list[str]]:
-    _, _, *others = warpgroup.variants(Config(128, 256, 64, 8, 4, subtile=4))
+    _, _, *others = warpgroup.variants(warpgroup.Config(128, 256, 64, 8, 4, subtile=4))
     return broken_promises([Job("warpgroup", other, "bf16", 90, 232_448, "wgmma.m64n256k16") for other in others])
 
 
@@ -155,7 +155,8 @@ PLANTED = {
 
 def planted() -> list[list[str]]:
     """Return the problems of each of `PLANTED`."""
-    jobs = [Job("persistent", Config(128, 256, 64, **tile), "bf16", 90, 232_448, mma) for tile, mma in PLANTED.values()]
+    tiles = [(persistent.Config(128, 256, 64, **tile), mma) for tile, mma in PLANTED.values()]
+    jobs = [Job("persistent", config, "bf16", 90, 232_448, mma) for config, mma in tiles]
     return [inspect.inspect(job).problems for job in jobs]
 
 

@@ -9,10 +9,9 @@ import pytest
 import torch
 
 import kernels
-from kernels import blockwise, contract, cublaslt, decode, hopper, persistent, registry, tiled, vendor, warpgroup
+from kernels import blockwise, contract, cublaslt, decode, hopper, persistent, registry, ring, tiled, vendor, warpgroup
 from kernels.contract import MAX_SIZE, overlap, validate
 from kernels.registry import BESIDE_LINK, CONTENDERS, Contender, Planner, load
-from kernels.tiles import Config
 
 
 def half(*shape: int) -> torch.Tensor:
@@ -157,7 +156,7 @@ def test_fp8_is_refused_by_name_with_the_way_out(gpu_of, monkeypatch):
     operands = fp8(16, 32), fp8(16, 32), None, scales(16, 16)
     monkeypatch.setattr(vendor, "require_device", lambda kind, x: None)
     monkeypatch.setattr(tiled, "require_runnable", lambda kernel, x: None)
-    monkeypatch.setattr(warpgroup, "interpreted", lambda kernel: False)
+    monkeypatch.setattr(ring, "interpreted", lambda kernel: False)
     gpu_of(9, 0)
     for name in ("tiled", "torch", "inductor", "decode_ring"):
         words = [f"x is torch.float8_e4m3fn, which {name} does not multiply", "take cublas, persistent", "bfloat16"]
@@ -178,7 +177,7 @@ def test_fp8_is_refused_by_name_with_the_way_out(gpu_of, monkeypatch):
 def test_scales_of_another_kind_are_refused_by_name_with_the_way_out(gpu_of, monkeypatch):
     monkeypatch.setattr(vendor, "require_device", lambda kind, x: None)
     monkeypatch.setattr(vendor, "capability", lambda device: (9, 0))
-    monkeypatch.setattr(warpgroup, "interpreted", lambda kernel: False)
+    monkeypatch.setattr(ring, "interpreted", lambda kernel: False)
     gpu_of(9, 0)
 
     def blocks(m: int, n: int, k: int) -> tuple:
@@ -188,13 +187,13 @@ def test_scales_of_another_kind_are_refused_by_name_with_the_way_out(gpu_of, mon
         words = [f"{name} takes no scales by block", "take blockwise"]
         refused(partial(CONTENDERS[name].load().require, *blocks(8, 144, 256)), TypeError, words)
     x, w, _, of_rows = fp8(8, 256), fp8(144, 256), None, scales(8, 144)
-    for kernel in (blockwise.matmul, warpgroup.by_block):
+    for kernel, config in ((blockwise.matmul, blockwise.Config), (warpgroup.by_block, warpgroup.Config)):
         words = [f"{kernel.name} takes fp8 with scales by block alone", "take persistent"]
         refused(partial(kernel.require, x, w, None, of_rows), TypeError, words)
         refused(partial(kernel.require, EIGHT, EIGHT), TypeError, words)
         kernel.require(*blocks(1, 144, 80))
         with pytest.raises(ValueError, match=r"128x256x128 .* block .*128x128"):
-            kernel.prepare(x, w, half(8, 144), Config(128, 256, 128, 8, 2), of_rows)
+            kernel.prepare(x, w, half(8, 144), config(128, 256, 128, 8, 2), of_rows)
     for cuda, k, words in (
         ("13.0", 640, ["K=640, 5 blocks", "a multiple of 4", "take blockwise"]),
         ("12.8", 512, ["torch's CUDA is 12.8", "from 12.9 on", "take blockwise"]),

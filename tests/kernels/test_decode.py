@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from kernels import decode, decode_ring, hopper
+from kernels import decode, hopper
+from kernels.decode import Config
+from kernels.experiments import decode_ring
 from kernels.registry import CONTENDERS
-from kernels.tiles import Config
 
 # 3 tiles of 64 rows and 7 steps of 32, both ragged: whole tiles, and runs of steps, of at least 4.
 RAGGED = {"n": 150, "k": 200}

@@ -5,14 +5,15 @@ from copy import deepcopy
 
 import pytest
 
+from kernels import persistent, tiles, warpgroup
 from kernels.bench import loops
 from kernels.inspect import Job
-from kernels.tiles import Config, triton_release
+from kernels.tiles import triton_release
 
 SMALL = {
-    "persistent": Config(64, 64, 64, 4, 3),
-    "warpgroup": Config(128, 64, 64, 8, 3),
-    "pieces_counters": Config(64, 64, 64, 4, 3),
+    "persistent": persistent.Config(64, 64, 64, 4, 3),
+    "warpgroup": warpgroup.Config(128, 64, 64, 8, 3),
+    "pieces_counters": tiles.Config(64, 64, 64, 4, 3),
     "copier": "",
 }
 """Of the matmuls, a step along K is four instructions of each warpgroup."""

@@ -3,7 +3,6 @@ read beyond it. `warpgroup` has no interpreter and is skipped without a GPU: tes
 it there."""
 
 import importlib
-from dataclasses import replace
 
 import pytest
 import torch
@@ -11,11 +10,10 @@ import torch
 from kernels import hopper, tiled
 from kernels.contract import KernelLaunch
 from kernels.registry import CONTENDERS
-from kernels.tiles import Config
 
 SHAPES = ["1x1x1", "64x64x64", "65x129x1", "130x200x33", "3x5x200"]
 pytestmark = pytest.mark.gpu
-SMALL = Config(block_m=64, block_n=32, block_k=32, num_warps=4, num_stages=2, group_m=3)
+SMALL = {"block_m": 64, "block_n": 32, "block_k": 32, "num_warps": 4, "num_stages": 2, "group_m": 3}
 # Two consumers need twice the rows of a wgmma.
 SMALLEST = {"warpgroup": {"block_m": 128, "block_n": 64, "num_warps": 8}}
 VARIANTS = {
@@ -99,7 +97,7 @@ def test_offsets_beyond_2_to_31(kernel, which, device, assert_close):
     indirect=["kernel"],
 )  # fmt: skip
 def test_every_way_through_the_kernels(kernel, variant, operands, monkeypatch):
-    config = replace(SMALL, **SMALLEST.get(kernel.matmul.name, {}) | VARIANTS[variant])
+    config = kernel.Config(**SMALL | SMALLEST.get(kernel.matmul.name, {})).changed(**VARIANTS[variant])
     # 6 x 7 tiles, or 3 x 4: groups of 3 and 64, and fewer programs than tiles on a GPU too.
     monkeypatch.setattr(hopper, "programs", lambda device: 3)
     case = operands(330, 200, 72, torch.float16)
@@ -110,7 +108,7 @@ def test_every_way_through_the_kernels(kernel, variant, operands, monkeypatch):
 def test_what_the_epilogue_cannot_be_cut_into_is_refused(kernel, operands):
     case = operands(8, 8, 8, torch.float16)
     with pytest.raises(ValueError, match="subtile=4, the epilogue is stored in 1 or 2 parts; change the configuration"):
-        kernel.matmul(case.x, case.w, case.out, config=replace(SMALL, subtile=4))
+        kernel.matmul(case.x, case.w, case.out, config=kernel.Config(**SMALL, subtile=4))
 
 
 @each_dtype

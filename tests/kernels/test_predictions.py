@@ -11,7 +11,7 @@ import pytest
 
 import roofline
 from kernels.bench.predictions import RUN, calls_of, fit, main
-from kernels.tiles import Config
+from kernels.warpgroup import Config
 from kernels.waves import GpuSpec
 from roofline.analysis.throughput import roof_of
 from roofline.theory.chips import find

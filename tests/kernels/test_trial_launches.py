@@ -9,21 +9,21 @@ from conftest import ROOT
 
 CODE = """
 import json, triton
-from kernels import tiles
-from kernels.bench import trial_launches
+from kernels.warpgroup import Config
+from kernels.experiments import trial_launches
 from kernels.inspect import Job, inspect
 from roofline.operations.matmul import Matmul
 from roofline.theory.chips import find
 
 trial_launches.stand_in(find("H100 SXM"))
 case = Matmul("xxl", "up", 8, 512, "bf16")
-config = tiles.Config(256, 128, 64, 8, 4, subtile=4, gang_m=2, gang_n=13, shared_waves=2)
+config = Config(256, 128, 64, 8, 4, subtile=4, gang_m=2, gang_n=13, shared_waves=2)
 job = Job("warpgroup", config, "bf16", 90, 232_448, None)
 launch = trial_launches.launch_of(job, case)
 hits = []
 triton.knobs.compilation.listener = lambda *, cache_hit, **about: hits.append(cache_hit)
 findings = [trial_launches.inspect_launch(job, case) for _ in range(2)]
-wrong = trial_launches.inspect_launch(Job("warpgroup", tiles.Config(128, 96, 64, 8, 4), "bf16", 90, 1, None), case)
+wrong = trial_launches.inspect_launch(Job("warpgroup", Config(128, 96, 64, 8, 4), "bf16", 90, 1, None), case)
 print(json.dumps([launch.grid[0], launch.args["SHARED"], hits[:1], findings[0].problems, wrong.problems]))
 """
 

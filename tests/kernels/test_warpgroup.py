@@ -7,11 +7,12 @@ from itertools import product
 import pytest
 import torch
 
-from kernels import hopper, persistent, warpgroup
+from kernels import hopper, persistent, warpgroup, warpgroup_config
 from kernels.contract import interpreted
 from kernels.machine.compile import compile_for
 from kernels.registry import CONTENDERS
-from kernels.tiles import DTYPES, Config, table
+from kernels.tiles import DTYPES, table
+from kernels.warpgroup import Config
 
 X = torch.zeros((16, 16), dtype=torch.float16)
 CONFIG = Config(128, 64, 32, num_warps=8, num_stages=3, raster="n")
@@ -49,8 +50,8 @@ def test_configurations_for_other_kernels_are_refused(change, message):
 
 
 def test_an_odd_width_needs_a_triton_that_takes_ptx(monkeypatch):
-    monkeypatch.setattr(warpgroup, "inline_asm", None)
-    with pytest.raises(ValueError, match=r"block_n=208 needs Triton 3\.9 or later for gl\.inline_asm, this is 3\.\d"):
+    monkeypatch.setattr(warpgroup_config, "triton_release", lambda: (3, 8))
+    with pytest.raises(ValueError, match=r"128x208x64 .* needs Triton 3\.9 or later, this is 3\.8; change the"):
         warpgroup.prepare(X, X, X, replace(CONFIG, **ODD))
 
 
@@ -80,7 +81,7 @@ def test_what_is_left_of_whole_waves_is_cut_along_k(sizes, gang_m, shared_waves,
 
 def test_a_cluster_has_twice_the_rows_of_a_tile_and_shares_waves_as_its_gang_does(monkeypatch):
     monkeypatch.setattr(hopper, "programs", lambda device: 12)
-    monkeypatch.setattr(warpgroup, "triton_release", lambda: (3, 8))
+    monkeypatch.setattr(warpgroup_config, "triton_release", lambda: (3, 8))
     x, w, out = (torch.empty(shape, dtype=torch.float16) for shape in ((600, 256), (256, 256), (600, 256)))
     pairs = replace(CONFIG, subtile=4, cluster=2, gang_m=2)
     launch = warpgroup.prepare(x, w, out, pairs)
@@ -94,14 +95,14 @@ def test_a_cluster_has_twice_the_rows_of_a_tile_and_shares_waves_as_its_gang_doe
 
 
 def test_a_cluster_needs_a_triton_whose_mbarriers_are_of_two_ctas(monkeypatch):
-    monkeypatch.setattr(warpgroup, "triton_release", lambda: (3, 7))
-    with pytest.raises(ValueError, match=r"cluster=2 needs Triton 3\.8 or later"):
+    monkeypatch.setattr(warpgroup_config, "triton_release", lambda: (3, 7))
+    with pytest.raises(ValueError, match=r"cluster2 .* needs Triton 3\.8 or later, this is 3\.7"):
         warpgroup.prepare(X, X, X, replace(CONFIG, cluster=2, gang_m=2))
 
 
 @pytest.mark.parametrize("name", ["warpgroup", "warpgroup_blockwise"])
 def test_what_is_inspected_of_a_shared_tile_is_shared_also_in_a_cluster(name, monkeypatch):
-    monkeypatch.setattr(warpgroup, "triton_release", lambda: (3, 8))
+    monkeypatch.setattr(warpgroup_config, "triton_release", lambda: (3, 8))
     kernel = CONTENDERS[name].load()
     seen = set()
     for entry in table("sm90").entries:

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels.tiles import Config, modelled
+from kernels.tiles import modelled
+from kernels.warpgroup import Config
 from kernels.waves import APART_SHARE, APART_SHARE_OF_CLUSTERS, FIXUP_S, GROUPS, GpuSpec, cost, shared_s
 from roofline.theory.chips import find
 

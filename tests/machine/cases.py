@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -206,7 +206,7 @@ def matmuls(kernel: Kernel, config: Config, dtype: str, m_max: int | None) -> It
     few = m_max is not None and m_max <= bm  # rows: all in one tile
     rows = [max(bm - 3, 1), bm, 1, bm, bm] if few else [bm - 5, 2 * bm - 5, 1, bm, 3 * bm - 1]
     steps, even = config.num_stages + 2, "EVEN_K" in kernel.jit.arg_names
-    config = replace(config, gang_m=min(config.gang_m, 2), gang_n=min(config.gang_n, 2))  # the same code
+    config = config.changed(gang_m=min(config.gang_m, 2), gang_n=min(config.gang_n, 2))  # the same code
     for number, variant in enumerate(kernel.variants(config)):
         gang = variant.gang_m * variant.gang_n
         several = few or variant.shared_waves > 0  # programs, which share a tile
@@ -214,15 +214,16 @@ def matmuls(kernel: Kernel, config: Config, dtype: str, m_max: int | None) -> It
             yield matmul(kernel, variant, dtype, (rows[0], 2 * bn - 16, k), 3 * gang if several else gang, unit=16)
         more = dict(thorough=True)
         yield matmul(kernel, variant, dtype, (rows[1], 2 * bn - 8, (steps + 1) * bk - 3), 3 * gang, **more)
-        short = max(variant.split - 1, 0) * bk + bk // 2 + 3
+        split = getattr(variant, "split", 0)
+        short = max(split - 1, 0) * bk + bk // 2 + 3
         yield matmul(kernel, variant, dtype, (rows[2], 24, short), gang, **more)
         if variant.shared_waves:  # five programs on one tile
             yield matmul(kernel, variant, dtype, (rows[2], 24, 5 * bk + 3), 5 * gang, **more)
-        if variant.split > 1:
+        if split > 1:
             yield matmul(kernel, variant, dtype, (rows[2], 24, 20 * bk + 3), 5, **more)
         slots = 2 * gang if variant.shared_waves else gang  # an owner waits for the next gang, and a cluster is one
         sizes = rows[3], 2 * bn, 3 * bk
-        yield matmul(kernel, replace(variant, raster="n"), dtype, sizes, 3 * gang, slots=slots, **more)
+        yield matmul(kernel, variant.changed(raster="n"), dtype, sizes, 3 * gang, slots=slots, **more)
         programs = (2 + 3 * (number % 2)) * gang
         columns = bn + (8 if "out_desc" in kernel.jit.arg_names else 1)  # TMA stores whole 16 bytes
         yield matmul(kernel, variant, dtype, (rows[4], columns, 3 * bk), programs, slots=2 * gang, **more)

@@ -16,20 +16,21 @@ import links
 import waiting
 from cases import matmul, run
 
-from kernels import decode_ring, flagged, signals, warpgroup, wgmma
-from kernels.tiles import Config, triton_release
+from kernels import decode, flagged, ring, signals, stream_k, warpgroup, wgmma
+from kernels.experiments import decode_ring
+from kernels.tiles import triton_release
+from kernels.warpgroup import Config
 
 W_BLOCK = "[n0 + part * w_rows, k0]"
 FEWER = "for peer in range(gang + 1, until):\n"
 PEERS = "for peer in range(gang + 1, until + 1):\n"
-FLAGS = "                for who in gl.static_range(CONSUMERS):\n                    take_down"
-RELEASE = "preceding(stage, full.shape[0])"
+FLAGS = "            for who in gl.static_range(CONSUMERS):\n                self.take_down"
+RELEASE = "release(smem, ring.before(), "
 STORE = "        store_tile(out_desc, acc, m0, n0, BLOCK_M, BLOCK_N, SUBTILE)\n"
 TELL = "            if piece < counted:\n"
 RAISE = "                raise_counter(counters_ptr + piece, times_ptr + piece, 1)\n"
 RAISED, LOOK = 'by, sem="release", scope="sys")', '"ld.acquire.sys.global.b32 $0, [$1];"'
-BOTH = "mbarrier.wait(both.index(stage), phase ^ 1)\n            #"
-TOLD = "preceding(stage, both.shape[0])"
+W_FREE = "mbarrier.wait(smem.w_free.index(ring.stage), ring.phase ^ 1)\n            #"
 COUNTED = "wait_value(self._route.counters[index:], self._route.wanted)"
 PLACE = "            if piece >= ready:\n"
 WAIT = "ready = wait(flags, chunk, wanted, lost_ptr, first_flag + chunk, patience, RANKS)"
@@ -42,44 +43,49 @@ COPIED_LATE = f"{TOLD_BY_STREAM}            for ends in route.copies[index]:\n{C
 MISTAKES = {
     "warpgroup": {
         "as it is": ({}, "exact"),
-        "as in commit 13c912d": (  # see `preceding`
+        "as in commit 13c912d": (  # both names begin with one value: Triton does not see that the loop changes `before`
             {
-                "        acc = no_sums(": "        before = stage\n        acc = no_sums(",
-                f"{RELEASE}), pred=step > first)": "before), pred=step > first)\n            before = stage",
-                f"{RELEASE}))\n": "before))\n",
+                "        acc = no_sums(": "        before = ring.stage\n        acc = no_sums(",
+                f"{RELEASE}step > first)": "release(smem, before, step > first)\n            before = ring.stage",
+                f"{RELEASE}True)": "release(smem, before, True)",
             },
             r"does not carry before: Triton keeps the value .*; Stuck",
         ),
-        "parity never flips": ({"wraps, phase ^ 1, phase": "wraps, phase, phase"}, "arrivals at an mbarrier"),
-        "the ring wraps late": ({"stage == STAGES - 1": "stage == STAGES"}, "no mbarrier was initialised"),
-        "w arrives at another stage": ({f"{W_BLOCK}, full.index(stage)": f"{W_BLOCK}, full.index(stage ^ 1)"}, "reads"),
-        "a release with nothing read": ({f"{RELEASE}), pred=step > first": f"{RELEASE})"}, "overwrites"),
+        "w arrives at another stage": (
+            {f"{W_BLOCK}, full": f"{W_BLOCK}, smem.full.index(ring.stage ^ 1)"},
+            "reads",
+        ),
+        "a release with nothing read": ({f"{RELEASE}step > first)": f"{RELEASE}True)"}, "overwrites"),
         "both consumers multiply the same rows": ({"slice(WHO * rows": "slice(0 * rows"}, "out are wrong"),
-        "both consumers share a buffer": ({"WHO * buffers + PART": "PART"}, "overwrites"),
     },
+    "ring": {
+        "parity never flips": ({"wraps, self.phase ^ 1, self.phase": "wraps, self.phase, self.phase"}, "arrivals at"),
+        "the ring wraps late": ({"stage == self.STAGES - 1": "stage == self.STAGES"}, "no mbarrier was initialised"),
+    },
+    "store": {"both consumers share a buffer": ({"WHO * buffers + PART": "PART"}, "overwrites")},
     "shared": {
         "as it is": ({}, "exact"),
         "no barrier before the flag": ({"gl.barrier()  # the flag": "pass  # the flag"}, UNORDERED),
         "looks without acquire": ({'sem="acquire"': 'sem="relaxed"'}, UNORDERED),
-        "a flag stays up": ({"    gl.store(flag, 0)\n": ""}, "counters are not zero again"),
+        "a flag stays up": ({"        gl.store(flag, 0)\n": ""}, "counters are not zero again"),
         "no proxy fence": ({"fence.proxy.async.global; ": ""}, "no fence.proxy.async after it"),
         "one peer is not waited for": ({f"{PEERS}{FLAGS}": f"{FEWER}{FLAGS}"}, UNORDERED),
         "the other consumer's sums": ({"if who == WHO:": "if who != WHO:"}, "out are wrong"),
     },
     "odd": {
         "as it is": ({}, "exact"),
-        "the rest of w is not expected": ({"(x_rows + block_n))": "(x_rows + block_n - rest))"}, "Stuck"),
+        "the rest of w is not expected": ({"(x_rows + work.block_n))": "(x_rows + work.block_n - rest))"}, "Stuck"),
         "a stage is released while it is read": ({"acc = wait(1, acc)": "acc = wait(2, acc)"}, "overwrites"),
-        "the rest shares a buffer": ({"staging, left, WHO, 3)": "staging, left, WHO, 2)"}, "overwrites"),
+        "the rest shares a buffer": ({"scales, WHO, 3)": "scales, WHO, 2)"}, "overwrites"),
     },
     "wgmma": {
         "x stays at the first 16 along K": ({"add.u32 x, x, 2; ": ""}, "out are wrong"),
     },
     "pair": {
         "as it is": ({}, "exact"),
-        "the other CTA is not waited for": ({BOTH: "pass\n            #"}, "overwrites"),
-        "two of four consumers are": ({"both.index(stage), count=CONSUMERS": "both.index(stage), 1"}, "overwrites"),
-        "the first CTA is not told": ({f"mbarrier.arrive(both.index({TOLD}))": "pass"}, "Stuck"),
+        "the other CTA is not waited for": ({W_FREE: "pass\n            #"}, "overwrites"),
+        "two of four consumers are": ({"w_free.index(stage), count=CONSUMERS": "w_free.index(stage), 1"}, "overwrites"),
+        "the first CTA is not told": ({"mbarrier.arrive(smem.w_free.index(stage), pred=pred)": "pass"}, "Stuck"),
         "the first CTA ends before the second": ({"gl.barrier(cluster=True)": "pass"}, "the CTA ends while CTA 1 may"),
         "both consumers of a CTA take the same rows": ({"+ WHO * rows // x_rows": ""}, "out are wrong"),
     },
@@ -87,24 +93,27 @@ MISTAKES = {
         "as it is": ({}, "exact"),
         "no barrier before the flag": ({"gl.barrier()  # the flag": "pass  # the flag"}, UNORDERED),
         "looks without acquire": ({"ld.acquire.gpu": "ld.relaxed.gpu"}, UNORDERED),
-        "a flag stays up": ({"    gl.store(flag, 0)\n": ""}, "counters are not zero again"),
+        "a flag stays up": ({"        gl.store(flag, 0)\n": ""}, "counters are not zero again"),
         "both CTAs look at one flag": (
             {"slot * 2 + gl.arange(0, 2,": "slot * 2 + 0 * gl.arange(0, 2,"},
             "reads global memory",
         ),
         "each expects the sums of both": (
-            {"sums_desc.block_type.nbytes // gl.num_ctas()": "sums_desc.block_type.nbytes"},
+            {"self.sums.block_type.nbytes // gl.num_ctas()": "self.sums.block_type.nbytes"},
             "Stuck",
         ),
     },
     "decode_ring": {
         "as it is": ({}, "exact"),
         "w of the early stages comes twice": ({"nbytes, is_late)": "nbytes)"}, "arrivals at an mbarrier"),
-        "x of the early stages is left out": ({"x_ring.index(stage))\n": "x_ring.index(stage), is_late)\n"}, "Stuck"),
-        "a release with nothing read": ({f"{RELEASE}), pred=step > first": f"{RELEASE})"}, "Stuck"),
+        "x of the early stages is left out": (
+            {"smem.x.index(ring.stage))\n": "smem.x.index(ring.stage), is_late)\n"},
+            "Stuck",
+        ),
+        "a release with nothing read": ({"ring.before()), pred=step > first": "ring.before())"}, "Stuck"),
         "counts without acquire": ({'sem="acq_rel"': 'sem="release"'}, UNORDERED),
-        "a counter stays": ({"gl.store(counters_ptr + shared, 0)": "pass"}, "counters are not zero again"),
-        "one share is not added": ({"range(begin, end + 1)": "range(begin, end)"}, "out are wrong"),
+        "a counter stays": ({"gl.store(shares.counters_ptr + shared, 0)": "pass"}, "counters are not zero again"),
+        "one share is not added": ({"range(head, tail + 1)": "range(head, tail)"}, "out are wrong"),
     },
     "flagged": {
         "chunks are not waited for": ({WAIT: "ready = tl.full((), RANKS, dtype=tl.int32)"}, UNORDERED),
@@ -148,8 +157,6 @@ MISTAKES = {
         "waits for the first alone": ({COUNTED: f"if index == self._ready: {COUNTED}"}, UNORDERED),
     },
 }
-NEEDED = {"odd": (3, 9), "wgmma": (3, 9), "pair": (3, 8), "shared pair": (3, 8)}
-"""Of Triton, by subject."""
 WAITED_FOR = {
     "the store is not waited for": (3, 8),
     "no barrier": (3, 8),
@@ -161,37 +168,62 @@ at the end for the cluster."""
 
 ARM, OURS, device = links.on_device, SimpleNamespace(warpgroup=warpgroup, decode_ring=decode_ring), links.device_links
 
-USERS = {"signals": (ARM.pieces, "raise_counter"), "wgmma": (warpgroup, "multiply")}
-"""{subject: the kernel that calls it, and the function that it calls}."""
+OF_STREAM_K = warpgroup, "Dealt", "Work"
+USERS = {
+    "signals": (ARM.pieces, "raise_counter"),
+    "ring": (warpgroup, "begin"),
+    "store": (warpgroup, "store"),
+    "wgmma": (warpgroup, "multiply"),
+    "shared": OF_STREAM_K,
+    "shared pair": OF_STREAM_K,
+}
+"""{subject: the module of the kernel that takes things from it, and their names}."""
+
+SMALL = Config(128, 64, 32, num_warps=8, num_stages=2, subtile=4)
+SHARED = replace(SMALL, block_n=32, block_k=64, subtile=2, shared_waves=1)
+ODD = Config(128, 208, 64, num_warps=8, num_stages=2, subtile=4)
+CONFIGS = {
+    "warpgroup": SMALL,
+    "ring": SMALL,
+    "store": SMALL,
+    "shared": SHARED,
+    "odd": ODD,
+    "wgmma": ODD,
+    "pair": replace(SMALL, cluster=2, gang_m=2),
+    "shared pair": replace(SHARED, cluster=2, gang_m=2),
+    "decode_ring": decode.Config(16, 64, 64, num_warps=4, num_stages=4, split=2),
+}
+"""By subject, of those whose kernel has a choice."""
 
 
 def subjects() -> dict[str, tuple]:
     """By subject: the module that mistakes are planted in, who holds what the case takes of it, its name there, and the
     case."""
-    kernel, ring = (
+    kernel, ring_kernel = (
         SimpleNamespace(
             name=name, by_block=False, launch=lambda *given, name=name: getattr(OURS, name).matmul.launch(*given)
         )
         for name in ("warpgroup", "decode_ring")
     )
-    config = Config(128, 64, 32, num_warps=8, num_stages=2, subtile=4)
-    shared = replace(config, block_n=32, block_k=64, subtile=2, shared_waves=1)
-    odd = Config(128, 208, 64, num_warps=8, num_stages=2, subtile=4)
-    two = replace(config, cluster=2, gang_m=2)
-    shared_two = replace(shared, cluster=2, gang_m=2)
-    few = Config(16, 64, 64, num_warps=4, num_stages=4, split=2)
     layer = links.layer("layer_signalled", "bf16", devices=2)
     counted = links.copier("bf16", 2, 3e7, (9, 1032), (37, 72))
     by_engine = links.copier("bf16", 0, 1e7, (9, 1032), (37, 72))
-    of_odd_width = matmul(kernel, odd, "bf16", (120, 400, 200), programs=1)
+    small = matmul(kernel, SMALL, "bf16", (120, 120, 136), programs=1)
+    odd = matmul(kernel, ODD, "bf16", (120, 400, 200), programs=1)
+    pair = matmul(kernel, CONFIGS["pair"], "bf16", (200, 120, 136), programs=2)
+    shared = matmul(kernel, SHARED, "bf16", (120, 24, 272), programs=3)
+    shared_pair = matmul(kernel, CONFIGS["shared pair"], "bf16", (200, 24, 272), programs=6)
+    few = matmul(ring_kernel, CONFIGS["decode_ring"], "bf16", (13, 112, 400), programs=3)
     return {
-        "warpgroup": (warpgroup, OURS, "warpgroup", matmul(kernel, config, "bf16", (120, 120, 136), programs=1)),
-        "odd": (warpgroup, OURS, "warpgroup", of_odd_width),
-        "wgmma": (wgmma, OURS, "warpgroup", of_odd_width),
-        "pair": (warpgroup, OURS, "warpgroup", matmul(kernel, two, "bf16", (200, 120, 136), programs=2)),
-        "shared pair": (warpgroup, OURS, "warpgroup", matmul(kernel, shared_two, "bf16", (200, 24, 272), programs=6)),
-        "shared": (warpgroup, OURS, "warpgroup", matmul(kernel, shared, "bf16", (120, 24, 272), programs=3)),
-        "decode_ring": (decode_ring, OURS, "decode_ring", matmul(ring, few, "bf16", (13, 112, 400), programs=3)),
+        "warpgroup": (warpgroup, OURS, "warpgroup", small),
+        "ring": (ring, OURS, "warpgroup", small),
+        "store": (wgmma, OURS, "warpgroup", small),
+        "odd": (warpgroup, OURS, "warpgroup", odd),
+        "wgmma": (wgmma, OURS, "warpgroup", odd),
+        "pair": (warpgroup, OURS, "warpgroup", pair),
+        "shared pair": (stream_k, OURS, "warpgroup", shared_pair),
+        "shared": (stream_k, OURS, "warpgroup", shared),
+        "decode_ring": (decode_ring, OURS, "decode_ring", few),
         "flagged": (flagged, waiting, "flagged", waiting.for_chunks("tile_outer", "bf16")),
         "pieces": (ARM.pieces, ARM, "pieces", layer),
         "signals": (signals, ARM, "pieces", layer),
@@ -205,7 +237,8 @@ def subjects() -> dict[str, tuple]:
 
 def planted_in(subject: str) -> dict[str, tuple]:
     """Return the mistakes of a subject; none where Triton lacks what that needs."""
-    return MISTAKES[subject] if triton_release() >= NEEDED.get(subject, (0, 0)) else {}
+    is_lacking = subject in CONFIGS and CONFIGS[subject].triton > triton_release()
+    return {} if is_lacking else MISTAKES[subject]
 
 
 def planted(plain: ModuleType, changes: dict[str, str], folder: Path) -> ModuleType:
@@ -225,9 +258,10 @@ def planted(plain: ModuleType, changes: dict[str, str], folder: Path) -> ModuleT
 def taken(subject: str, module: ModuleType, folder: Path) -> object:
     """Return what a case takes of a module with a mistake."""
     if subject in USERS:
-        plain, function = USERS[subject]
+        plain, *names = USERS[subject]
         user = planted(plain, {}, folder)
-        setattr(user, function, getattr(module, function))
+        for name in names:
+            setattr(user, name, getattr(module, name))
         return user
     if subject == "device":  # the host's code: its link, on the machine
         module.wait_value = links.wait_value

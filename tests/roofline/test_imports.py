@@ -30,6 +30,9 @@ APART = {"worker", "analysis"}
 MOST_COMPLEX = 12
 """The most that a function may have by radon's count of its branches."""
 
+MOST_PARAMETERS = 10
+"""Of a function that a kernel calls: what travels together is an aggregate."""
+
 FOR_KERNELS = ("roofline.theory", "roofline.operations.contenders", "kernels")
 FOR_COLLECTIVES = (*FOR_KERNELS, "collectives")
 FOR_BENCH = ("roofline", "kernels", "collectives")
@@ -114,6 +117,20 @@ def test_no_function_is_hard_to_follow(room):
     assert not hard
 
 
+@pytest.mark.parametrize("package", ["kernels", "collectives"])
+def test_what_kernels_call_has_few_parameters(package):
+    """Not they themselves: what is launched has as many as there are tensors, sizes and constants."""
+    many = {}
+    for module, path in modules(package).items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.FunctionDef) or node.name.endswith("_kernel"):
+                continue
+            is_jitted = any("jit" in ast.unparse(decorator) for decorator in node.decorator_list)
+            if is_jitted and len(node.args.args) > MOST_PARAMETERS:
+                many[f"{module}.{node.name}"] = len(node.args.args)
+    assert not many
+
+
 def test_the_machine_is_a_package_of_its_own():
     """It goes by another name where it is installed, so every import of its own is relative."""
     graph = graph_of(MACHINE)
@@ -140,8 +157,8 @@ def test_the_machines_rooms_stand_on_floors():
 
 
 def may_measure(module: str) -> bool:
-    """Return whether `module` is a runner's, which may import what measures, or the trial."""
-    return module.split(".")[1:2] in (["bench"], ["trial"])
+    """Return whether `module` is a runner's, which may import what measures, or the trial's."""
+    return module.split(".")[1:2] in (["bench"], ["experiments"])
 
 
 @pytest.mark.parametrize("package", ["kernels", "collectives"])

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from kernels import trial
+from kernels.experiments import trial
 from results import pack, unpack, visit
 
 TAG = unpack.TAG

@@ -34,10 +34,9 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 
 from kernels import decode, hopper
 from kernels.contract import KernelLaunch, Scales, launch_metadata, refuse_fp8
-from kernels.decode import Decode, with_split
-from kernels.stream_k import deal, gang_of, last_gang_of, piece_of, pieces_of
-from kernels.tiles import Config
-from kernels.warpgroup import describe, following, preceding, prefetch_descriptors, require_compiled, tma_load
+from kernels.decode import Config, Decode, with_split
+from kernels.ring import Smem, aggregate, allocate, begin, describe, prefetch_descriptors, require_compiled, tma_load
+from kernels.stream_k import Dealt, deal
 from kernels.wgmma import wgmma_layout
 from kernels.workspace import workspace
 
@@ -53,6 +52,14 @@ EARLY = gl.constexpr(3)
 H200 is 36 KB in a microsecond."""
 
 
+@aggregate
+class Shares:
+    """Where programs leave their sums of a tile that several have steps of, and count themselves in."""
+
+    sums_ptr: gl.tensor
+    counters_ptr: gl.tensor
+
+
 @gluon.jit
 def load_w(w_desc, tile, step, full, ring, pred):
     """Begin to load the rows of w of a tile for a step along K."""
@@ -65,69 +72,65 @@ def load_w(w_desc, tile, step, full, ring, pred):
 
 
 @gluon.jit
-def produce(x_desc, w_desc, x_ring, w_ring, full, empty, steps, dealt, SHARED: gl.constexpr):
+def produce(x_desc, w_desc, smem, steps, dealt):
     """Fill stage after stage, of all this program's pieces in turn, as soon as it has been read. The EARLY first ones
     lack x alone."""
     program = gl.program_id(0)
-    programs = gl.num_programs(0)
     nbytes: gl.constexpr = x_desc.block_type.nbytes + w_desc.block_type.nbytes
     block_k: gl.constexpr = w_desc.block_type.shape[1]
-    stage = 0
-    phase = 0
-    for number in range(pieces_of(program, dealt, steps, SHARED)):
-        tile, first, last = piece_of(number, program, programs, dealt, steps, SHARED)
+    ring = begin(smem.full.shape[0])
+    for number in range(dealt.pieces(program, steps)):
+        tile, first, last = dealt.piece(number, program, steps)
         for step in range(first, last):
-            mbarrier.wait(empty.index(stage), phase ^ 1)
+            mbarrier.wait(smem.empty.index(ring.stage), ring.phase ^ 1)
             is_late = (number > 0) | (step >= first + EARLY)
-            mbarrier.expect(full.index(stage), nbytes, is_late)
-            load_w(w_desc, tile, step, full.index(stage), w_ring.index(stage), is_late)
-            tma_load(x_desc, [0, step * block_k], full.index(stage), x_ring.index(stage))
-            stage, phase = following(stage, phase, full.shape[0])
+            full = smem.full.index(ring.stage)
+            mbarrier.expect(full, nbytes, is_late)
+            load_w(w_desc, tile, step, full, smem.w.index(ring.stage), is_late)
+            tma_load(x_desc, [0, step * block_k], full, smem.x.index(ring.stage))
+            ring = ring.next()
 
 
 @gluon.jit
-def consume(
-    x_desc, w_desc, out_ptr, sums_ptr, counters_ptr, x_ring, w_ring, full, empty,
-    M, N, out_row, steps, dealt, SHARED: gl.constexpr,
-):  # fmt: skip
+def consume(x_desc, w_desc, out_ptr, out_row, M, N, smem, steps, dealt, shares):
     """Multiply the blocks of every stage. At the end of each tile store it, or share it."""
     program = gl.program_id(0)
-    programs = gl.num_programs(0)
     rows: gl.constexpr = w_desc.block_type.shape[0]
     tokens: gl.constexpr = x_desc.block_type.shape[0]
     layout: gl.constexpr = wgmma_layout(tokens)
     m = gl.arange(0, tokens, gl.SliceLayout(0, layout))[None, :]
     n = gl.arange(0, rows, gl.SliceLayout(1, layout))[:, None]
-    stage = 0
-    phase = 0
-    for number in range(pieces_of(program, dealt, steps, SHARED)):
-        tile, first, last = piece_of(number, program, programs, dealt, steps, SHARED)
+    ring = begin(smem.full.shape[0])
+    for number in range(dealt.pieces(program, steps)):
+        tile, first, last = dealt.piece(number, program, steps)
         sums = gl.zeros([rows, tokens], gl.float32, layout)
         for step in range(first, last):
-            mbarrier.wait(full.index(stage), phase)
-            sums = warpgroup_mma(w_ring.index(stage), x_ring.index(stage).permute((1, 0)), sums, is_async=True)
+            mbarrier.wait(smem.full.index(ring.stage), ring.phase)
+            w_part = smem.w.index(ring.stage)
+            x_part = smem.x.index(ring.stage).permute((1, 0))
+            sums = warpgroup_mma(w_part, x_part, sums, is_async=True)
             sums = warpgroup_mma_wait(1, deps=(sums,))
             # One group is in flight, so that of the stage before has ended.
-            mbarrier.arrive(empty.index(preceding(stage, full.shape[0])), pred=step > first)
-            stage, phase = following(stage, phase, full.shape[0])
+            mbarrier.arrive(smem.empty.index(ring.before()), pred=step > first)
+            ring = ring.next()
         sums = warpgroup_mma_wait(0, deps=(sums,))
-        mbarrier.arrive(empty.index(preceding(stage, full.shape[0])))
+        mbarrier.arrive(smem.empty.index(ring.before()))
         is_last = True
-        if SHARED and (first > 0) | (last < steps):
-            whole, even, more = dealt
-            shared = tile - whole * programs  # counted from the first tile of the run
-            begin = gang_of(shared * steps, even, more)
-            end = last_gang_of(tile, programs, dealt, steps)
+        if dealt.SHARED and (first > 0) | (last < steps):
+            shared = tile - dealt.whole * dealt.gangs  # counted from the first tile of the run
+            head = dealt.gang_of(shared * steps)
+            tail = dealt.last_gang(tile, steps)
             # Tile and program both grow along the run, so their sum numbers the shares of tiles, each once.
-            slots = sums_ptr + shared.to(gl.int64) * (rows * tokens) + n * tokens + m
+            slots = shares.sums_ptr + shared.to(gl.int64) * (rows * tokens) + n * tokens + m
             gl.store(slots + program * (rows * tokens), sums)
             gl.barrier()  # the count, by one thread, stands for the stores of all
-            is_last = gl.atomic_add(counters_ptr + shared, 1, sem="acq_rel", scope="gpu") == end - begin
+            count = gl.atomic_add(shares.counters_ptr + shared, 1, sem="acq_rel", scope="gpu")
+            is_last = count == tail - head
             if is_last:
                 sums = gl.zeros([rows, tokens], gl.float32, layout)
-                for peer in range(begin, end + 1):
+                for peer in range(head, tail + 1):
                     sums += gl.load(slots + peer * (rows * tokens), cache_modifier=".cg")
-                gl.store(counters_ptr + shared, 0)
+                gl.store(shares.counters_ptr + shared, 0)
         if is_last:
             at = out_ptr + m.to(gl.int64) * out_row + (tile * rows + n)
             gl.store(at, sums.to(out_ptr.dtype.element_ty), mask=(m < M) & (tile * rows + n < N))
@@ -142,13 +145,13 @@ def decode_ring_kernel(
     M, N, K, out_row, whole, even, more, STAGES: gl.constexpr, SHARED: gl.constexpr,
 ):  # fmt: skip
     prefetch_descriptors("decode_ring_kernel", 2)
-    x_ring = gl.allocate_shared_memory(x_desc.dtype, [STAGES] + x_desc.block_type.shape, x_desc.layout)  # noqa: RUF005
-    w_ring = gl.allocate_shared_memory(w_desc.dtype, [STAGES] + w_desc.block_type.shape, w_desc.layout)  # noqa: RUF005
+    x_ring = allocate(STAGES, x_desc)
+    w_ring = allocate(STAGES, w_desc)
     full = mbarrier.allocate_mbarrier(batch=STAGES)
     empty = mbarrier.allocate_mbarrier(batch=STAGES)
     steps = gl.cdiv(K, w_desc.block_type.shape[1])
-    dealt = whole, even, more
-    tile, first, last = piece_of(0, gl.program_id(0), gl.num_programs(0), dealt, steps, SHARED)
+    dealt = Dealt(gl.num_programs(0), whole, even, more, SHARED)
+    tile, first, last = dealt.piece(0, gl.program_id(0), steps)
     nbytes: gl.constexpr = x_desc.block_type.nbytes + w_desc.block_type.nbytes
     for stage in gl.static_range(EARLY):
         mbarrier.init(full.index(stage), count=1)
@@ -162,19 +165,15 @@ def decode_ring_kernel(
     for stage in gl.static_range(STAGES):
         mbarrier.init(empty.index(stage), count=1)
     fence_async_shared()
+    smem = Smem(x_ring, w_ring, full, empty, None, None)
+    shares = Shares(sums_ptr, counters_ptr)
     gl.warp_specialize(
         [
-            (
-                consume,
-                (
-                    x_desc, w_desc, out_ptr, sums_ptr, counters_ptr, x_ring, w_ring, full, empty,
-                    M, N, out_row, steps, dealt, SHARED,
-                ),
-            ),
-            (produce, (x_desc, w_desc, x_ring, w_ring, full, empty, steps, dealt, SHARED)),
+            (consume, (x_desc, w_desc, out_ptr, out_row, M, N, smem, steps, dealt, shares)),
+            (produce, (x_desc, w_desc, smem, steps, dealt)),
         ],
         [1],
-    )  # fmt: skip
+    )
 
 
 def require(x: Tensor, w: Tensor, out: Tensor | None = None, scales: Scales | None = None) -> None:
@@ -198,22 +197,20 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, config: Config) -> KernelLaunch:
         )
     tiles, steps = -(-n // config.block_n), -(-k // config.block_k)
     programs = hopper.programs(x.device)
-    share = deal(tiles, steps, programs, shared_waves=2 if with_split(config, w).split == 2 else 0)
-    is_shared = share.even > 0
+    dealt = deal(tiles, steps, programs, shared_waves=2 if with_split(config, w).split == 2 else 0)
     shared_tiles, slots = 0, 0
-    if is_shared:
-        shared_tiles = tiles - share.whole * programs
+    if dealt["SHARED"]:
+        shared_tiles = tiles - dealt["whole"] * programs
         slots = shared_tiles + programs - 1
-    else:
-        programs = min(programs, tiles)
     kept = workspace(x.device, slots * config.block_n * config.block_m, shared_tiles)
     args = dict(
         x_desc=describe(x, (config.block_m, config.block_k)),
         w_desc=describe(w, (config.block_n, config.block_k)),
         out_ptr=out, sums_ptr=kept.partials, counters_ptr=kept.counters,
-        M=m, N=n, K=k, out_row=out.stride(0), **share._asdict(),
-        STAGES=config.num_stages, SHARED=is_shared, num_warps=config.num_warps,
+        M=m, N=n, K=k, out_row=out.stride(0), STAGES=config.num_stages, num_warps=config.num_warps,
     )  # fmt: skip
+    programs = dealt.pop("gangs")
+    args |= dealt
     return KernelLaunch(decode_ring_kernel, (programs,), args)
 
 
