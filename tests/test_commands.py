@@ -8,8 +8,7 @@ import torch
 import triton
 
 from kernels import inspect, trial
-from kernels.bench import loops
-from results import unpack
+from results import loops, unpack
 
 INTERPRETING = "TRITON_INTERPRET is set, so nothing would be compiled; run it under `env -u TRITON_INTERPRET`"
 REFUSED = [

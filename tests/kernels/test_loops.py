@@ -6,9 +6,9 @@ from copy import deepcopy
 import pytest
 
 from kernels import persistent, tiles, warpgroup
-from kernels.bench import loops
 from kernels.inspect import Job
 from kernels.tiles import triton_release
+from results import loops
 
 SMALL = {
     "persistent": persistent.Config(64, 64, 64, 4, 3),

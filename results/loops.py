@@ -1,7 +1,7 @@
-"""What differs in a kernel's loops from one Triton to another, no GPU needed: `python -m kernels.bench.loops`.
+"""What differs in a kernel's loops from one Triton to another, no GPU needed: `python -m results.loops`.
 
-    python -m kernels.bench.loops --out FILE.json        # under the one Triton
-    python -m kernels.bench.loops --against FILE.json    # under the other: a table of what differs
+    python -m results.loops --out FILE.json        # under the one Triton
+    python -m results.loops --against FILE.json    # under the other: a table of what differs
 
 It compiles the kernels of contenders and arms, with the tiles that a default run takes on an H100, and the copier. Of
 each it has the instructions (SASS, by nvdisasm) of the loops in which a kernel spends its time, as multisets; and how
@@ -276,7 +276,7 @@ def as_table(before: dict, now: dict) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = Parser(prog="python -m kernels.bench.loops", description=__doc__.splitlines()[0])
+    parser = Parser(prog="python -m results.loops", description=__doc__.splitlines()[0])
     kernels = [*examples(), *LINKS]
     parser.add_argument("kernel", nargs="*", help=f"only these of {', '.join(kernels)}")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write them, for another Triton to be compared with")
