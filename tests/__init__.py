@@ -1,1 +1,1 @@
-"""A package, for `python -m tests.hopper`: without this file, another `tests` that some wheel installed would hide it."""
+"""A package, for `python -m tests.hopper`: else another `tests`, which some wheel brought, would hide it."""

@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-from .small_ptx import by, faults, holds, run, until, words
+from kernels.machine.core.machine import Machine
+
+from .small_ptx import by, faults, holds, prepared, program, run, until, words
 
 LANE = np.arange(32)
 STORE = "mul.wide.u32 %d1, %t, 4; add.s64 %d1, %A, %d1; st.global.b32 [%d1], %r1;\n"
@@ -130,10 +132,6 @@ CALLS = {
 
 
 def test_what_a_kernel_says():
-    from small_ptx import prepared, program
-
-    from kernels.machine.core.machine import Machine
-
     machine = Machine(0)
     machine.launch(program(CALLS["vprintf"], "A", module=MODULE), (1,), [*prepared(machine, [words(1)]), 0])
     machine.run()
