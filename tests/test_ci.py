@@ -52,7 +52,7 @@ def slow(tmp_path):
 @pytest.mark.parametrize(
     ("touched", "expected"),
     [
-        (["docs/how.md", "roofline/commands/cli.py", "tests/machine/test_x.py"], {"test-slow": "tests/machine/test_x.py"}),
+        (["docs/how.md", "tests/machine/test_x.py"], {"test-slow": "tests/machine/test_x.py"}),
         (["kernels/tiled.py"], {"test-slow": KERNELS}),
         (["tests/hopper.py"], {"test-slow": KERNELS}),
         (["kernels/machine/lint.py"], {"test-slow": KERNELS, "test-machine": MACHINE}),
