@@ -1,6 +1,7 @@
 # make bench    set up an environment, then measure (the GPU, or without one the CPU)
 # make test     set up an environment, then run the tests; nothing is timed
 # make test-slow   the slow tests: whole tables, fp16, more orders of events, four ranks
+# make test-machine   the tests of the machine's package, which make test leaves out; its slow ones by ARGS="-m slow"
 # make gpu MINUTES=8 OUT=FOLDER   a visit to a GPU that ends in time: archives in FOLDER; again, it goes on from these
 # make gpu      all that a GPU has to tell
 # make pack     what `make gpu` needs on a machine without a network: a stripped Triton and its compile cache, at most 60 MB
@@ -21,12 +22,13 @@ PY := $(if $(SYSTEM),$(PYTHON),$(VENV)/bin/python)
 NEWEST := .triton-newest
 BEGAN := $(shell date +%s)
 COMPILED := $(addprefix tests/kernels/test_,compiled.py warpgroup.py) \
-	$(addprefix tests/machine/test_,attention.py check.py clean.py exhibits.py package.py planted.py shipped.py tma_kernels.py)
+	$(addprefix tests/machine/test_,attention.py planted.py shipped.py) \
+	$(addprefix kernels/machine/tests/test_,check.py clean.py exhibits.py package.py tma_kernels.py)
 
 # Else each process of tests compiles all files again and rewrites their asserts, which takes ten seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: bench against gpu pack reference reports test test-slow test-newest test-triton-newest test-wire lint
+.PHONY: bench against gpu pack reference reports test test-slow test-machine test-newest test-triton-newest test-wire lint
 
 bench: $(ENV)
 	$(PY) -m pytest --benchmark-only $(ARGS)
@@ -64,9 +66,13 @@ test: $(ENV)
 test-slow: $(ENV)
 	$(PY) -m pytest -n 3 --dist worksteal -m slow $(ARGS)
 
+# The tests of the package kernels/machine. `.ci/slow` runs all of them where they, the machine or a Triton pin was touched.
+test-machine: $(ENV)
+	$(PY) -m pytest -n 4 --dist worksteal kernels/machine/tests $(ARGS)
+
 # The tests with the newest packages that pyproject.toml admits, in an environment of their own.
 test-newest:
-	$(MAKE) test VENV=.venv-newest CONSTRAINTS=/dev/null
+	$(MAKE) test test-machine VENV=.venv-newest CONSTRAINTS=/dev/null
 
 # What is compiled for Hopper, again with the newest Triton that was tried laid over the same environment.
 test-triton-newest: $(ENV) $(NEWEST)/.installed

@@ -14,8 +14,8 @@ NEWEST_TRITON = 3, 9
 """The newest release whose compiled kernels were tried: constraints-newest.txt."""
 PACKAGES = ("roofline", "kernels", "collectives")
 
-collect_ignore = ["roofline/measure"]
-"""It warns where it is imported."""
+collect_ignore = ["roofline/measure", "kernels/machine/tests"]
+"""The first warns where it is imported; the others run where they are asked for, as by `make test-machine`."""
 
 # How long idle workers spin, and the next contender waits (`clocks.CpuClock`): half a millisecond is still far longer
 # than the gap between two calls. Both are read when the library is loaded, which is after this.

@@ -1,6 +1,6 @@
 """The launches that a host function makes, noted in place of being run: no GPU needed.
 
-So a function that is not ours can be looked at (`kernels.inspect FILE::NAME`) and run on the machine (`kernels.machine
+So a function that is not ours can be looked at (`kernels.inspect FILE::NAME`) and run on the machine (`tests.hopper
 FILE::NAME`): it is called with tensors of a CPU, and each `kernel[grid](...)` in it becomes a `KernelLaunch`. Whatever
 else it does, such as allocating and zeroing, is done.
 """

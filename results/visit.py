@@ -37,7 +37,7 @@ PYTHON, LOGS = "python", "logs"
 """Words of a command that stand for this Python and for the folder of the logs."""
 GPU_TESTS = "python -m pytest -q -m gpu"
 """Tests that take a GPU."""
-MACHINE = "python -m kernels.machine"
+HOPPER = "python -m tests.hopper"
 SANITIZER = "compute-sanitizer --error-exitcode 9 --tool"
 """By itself it ends with the exit code of what it checks, whatever it found."""
 TRIAL = "python -m kernels.trial --out logs"
@@ -114,8 +114,8 @@ STEPS = (
     Step("gathers", 140, 200, selects="test_all_gather_matmul and not pcie", archive="default", must=True),
     Step("links", 25, 60, f"{GPU_TESTS} tests/collectives/test_on_gpu.py -k 'late or signalled' -x", must=True),
     Step("links-beside", 40, 90, selects=BESIDE, options=MOVERS, archive="movers", needs="links"),
-    Step("clusters", 20, 40, f"{MACHINE} warpgroup --gpu --only cluster2 --seeds 1", triton="3.8"),
-    Step("odd-widths", 20, 40, f"{MACHINE} warpgroup --gpu --only x208x --seeds 1", triton="3.9"),
+    Step("clusters", 20, 40, f"{HOPPER} warpgroup --gpu --only cluster2 --seeds 1", triton="3.8"),
+    Step("odd-widths", 20, 40, f"{HOPPER} warpgroup --gpu --only x208x --seeds 1", triton="3.9"),
     Step("trial-odd", 60, 90, f"{TRIAL} odd --minutes 1 --shapes {OF_ODD}", needs="odd-widths", triton="3.9"),
     Step("trial-pair", 90, 120, f"{TRIAL} pair --minutes 1.5 --shapes {OF_PAIR}", needs="clusters", triton="3.8"),
     Step("matmuls-again", 175, 300, selects=f"{PICTURE} and {LONG}", options="", archive="again"),
@@ -127,16 +127,16 @@ STEPS = (
     Step("training-steps", 120, 300, selects=STEPS_OF_12, archive="training", needs="compile"),
     Step("fp8", 240, 360, selects="test_matmul and not scatter", options=FP8, archive="again"),
     Step("gated-layers", 120, 240, selects="test_ffn_gated", archive="training", needs="compile"),
-    Step("perturbed", 120, 240, f"{MACHINE} --perturb 1 --only bf16 --seeds 1"),
-    Step("memcheck", 40, 120, f"{SANITIZER} memcheck {MACHINE} --gpu --only bf16 --seeds 1"),
-    Step("synccheck", 40, 120, f"{SANITIZER} synccheck {MACHINE} --gpu --only bf16 --seeds 1"),
+    Step("perturbed", 120, 240, f"{HOPPER} --perturb 1 --only bf16 --seeds 1"),
+    Step("memcheck", 40, 120, f"{SANITIZER} memcheck {HOPPER} --gpu --only bf16 --seeds 1"),
+    Step("synccheck", 40, 120, f"{SANITIZER} synccheck {HOPPER} --gpu --only bf16 --seeds 1"),
     Step("pcie", 30, 90, selects="test_all_gather_matmul and pcie", archive="links", needs="links"),
     Step("movers", 150, 240, selects=BY_TURNS, options=MOVERS, archive="movers", needs="links"),
     Step("clocks", 25, 60, f"{GPU_TESTS} -s tests/roofline/test_clocks.py"),
     Step("trial", 240, 300, f"{TRIAL} warpgroup --minutes 4"),
     Step("trial-fixed", 60, 120, f"{TRIAL} fixed --minutes 1"),
     Step("kernels", 120, 600, f"{GPU_TESTS} tests/kernels tests/benchmarks tests/roofline/test_faults.py"),
-    Step("machine", 240, 600, f"{MACHINE} --gpu --thorough"),
+    Step("machine", 240, 600, f"{HOPPER} --gpu --thorough"),
     Step("arms", 90, 600, f"{GPU_TESTS} tests/collectives"),
 )
 """What a visit does, in the order of its worth. Gathers took 133 s on an H100, scatters, layers and prefetches 139 s,

@@ -39,7 +39,7 @@ def printed_elsewhere():
     Each is forked from one that has imported torch and Triton, which takes most of the time.
     """
     context = get_context("forkserver")
-    context.set_forkserver_preload(["torch", "warm"])
+    context.set_forkserver_preload(["torch", "kernels.machine.tests.warm"])
 
     def run(code: str):
         with pytest.MonkeyPatch.context() as patch:

@@ -1,4 +1,4 @@
-"""`.ci/slow` runs the slow tests of what was touched, and each slow test is of something."""
+"""`.ci/slow` runs the slow tests of what was touched, and the machine's; each slow test is of something."""
 
 import os
 import re
@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-KERNELS, COLLECTIVES = {"tests/kernels", "tests/machine"}, {"tests/collectives"}
+KERNELS, COLLECTIVES = "tests/kernels tests/machine", "tests/collectives"
+MACHINE = "-m 'slow or not slow'"
 FAULTS = "tests/roofline/test_faults.py"
 MARKED = re.compile(r"mark\.slow|marks=slow|^@slow", re.MULTILINE)
 ME = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
@@ -17,7 +18,8 @@ ME = ["-c", "user.name=x", "-c", "user.email=x@example.org"]
 
 @pytest.fixture
 def slow(tmp_path):
-    """`slow(*touched)`: what is asked of `make` after a commit that touches these paths; `about` is the environment."""
+    """`slow(*touched)`: the words of each target of `make` after a commit that touches these paths; `about` is the
+    environment."""
     work, tool = tmp_path / "work", tmp_path / "bin" / "make"
     shutil.copytree(ROOT / "tests", work / "tests", ignore=shutil.ignore_patterns("__pycache__"))
     (work / ".ci").mkdir()
@@ -41,7 +43,8 @@ def slow(tmp_path):
         git("add", ".")
         git("commit", "-q", "--allow-empty", "-m", "touches")
         done = subprocess.run(["bash", ".ci/slow"], cwd=work, env=env | about, capture_output=True, text=True)
-        return done.returncode, re.findall(r"^make test-slow ?(?:ARGS=)?(.*)$", done.stdout, re.MULTILINE), done.stdout
+        asked = re.findall(r"^make ([\w-]+) ?(?:ARGS=)?(.*)$", done.stdout, re.MULTILINE)
+        return done.returncode, dict(asked), done.stdout
 
     return run
 
@@ -49,22 +52,27 @@ def slow(tmp_path):
 @pytest.mark.parametrize(
     ("touched", "expected"),
     [
-        (["docs/how.md", "roofline/commands/cli.py", "tests/machine/test_ptx.py"], {"tests/machine/test_ptx.py"}),
-        (["kernels/tiled.py"], KERNELS),
-        (["tests/machine/links.py", "collectives/paced.py"], KERNELS | COLLECTIVES),
-        (["collectives/bench/runner.py", FAULTS], COLLECTIVES | {FAULTS}),
-        (["docs/how.md"], None),
+        (["docs/how.md", "tests/machine/test_x.py"], {"test-slow": "tests/machine/test_x.py"}),
+        (["kernels/tiled.py"], {"test-slow": KERNELS}),
+        (["tests/hopper.py"], {"test-slow": KERNELS}),
+        (["kernels/machine/lint.py"], {"test-slow": KERNELS, "test-machine": MACHINE}),
+        (["kernels/machine/tests/test_ptx.py"], {"test-machine": MACHINE}),
+        (["constraints-newest.txt"], {"test-machine": MACHINE}),
+        (["tests/machine/links.py", "collectives/paced.py"], {"test-slow": f"{COLLECTIVES} {KERNELS}"}),
+        (["collectives/bench/runner.py", FAULTS], {"test-slow": f"{COLLECTIVES} {FAULTS}"}),
+        (["docs/how.md"], {}),
     ],
 )  # fmt: skip
 def test_a_push_runs_the_slow_tests_of_what_it_touches(slow, touched, expected):
     code, asked, said = slow(*touched)
     assert code == 0
-    assert [{*words.split()} for words in asked] == ([expected] if expected else [])
+    assert asked == expected
     assert "slow tests since " in said
 
 
 @pytest.mark.parametrize(
-    ("about", "asked"), [({"CI_SLOW": "0"}, []), ({"CI_SLOW": "1"}, [""]), ({"CI_BASE": "HEAD"}, [])]
+    ("about", "asked"),
+    [({"CI_SLOW": "0"}, {}), ({"CI_SLOW": "1"}, {"test-slow": "", "test-machine": MACHINE}), ({"CI_BASE": "HEAD"}, {})],
 )
 def test_all_or_none_or_since_another_commit(slow, about, asked):
     assert slow("collectives/paced.py", **about)[:2] == (0, asked)
@@ -72,8 +80,8 @@ def test_all_or_none_or_since_another_commit(slow, about, asked):
 
 def test_each_slow_test_is_of_something(slow):
     products = ["kernels/x.py", "collectives/x.py", "roofline/worker/x.py", "roofline/analysis/x.py"]
-    _, (words,), _ = slow(*products)
-    covered = {ROOT / word for word in words.split()}
+    _, asked, _ = slow(*products)
+    covered = {ROOT / word for word in asked["test-slow"].split()}
     marked = [path for path in (ROOT / "tests").rglob("test_*.py") if MARKED.search(path.read_text())]
     left = [path for path in marked if not {path, *path.parents} & covered and path != Path(__file__)]
     assert (len(marked) > 5, left) == (True, [])

@@ -2,13 +2,13 @@
 
 import json
 
-import command
 import pytest
 import torch
 import triton
 
 from kernels import inspect, trial
 from results import loops, unpack
+from tests import hopper
 
 INTERPRETING = "TRITON_INTERPRET is set, so nothing would be compiled; run it under `env -u TRITON_INTERPRET`"
 REFUSED = [
@@ -18,10 +18,10 @@ REFUSED = [
     (loops.main, ["--against", "missing"], "argument --against: missing is none that --out has written: [Errno 2]"),
     (loops.main, ["--against", "other"], "argument --against: other is none that --out has written: it has no kernels"),
     (trial.main, [], "torch finds no GPU here: run this on a Hopper, or with --dry"),
-    (command.main, ["tile"], "argument KERNEL: no cases of tile, there are "),
-    (command.main, ["--gpu"], "argument --gpu: torch finds no GPU here; leave it out"),
+    (hopper.main, ["tile"], "argument KERNEL: no cases of tile, there are "),
+    (hopper.main, ["--gpu"], "argument --gpu: torch finds no GPU here; leave it out"),
     (
-        command.main,
+        hopper.main,
         ["--perturb", "3"],
         "--perturb 3: it delays kernels on a Hopper GPU; torch finds none here",
     ),
@@ -52,12 +52,12 @@ def test_bad_input_is_one_line_and_exit_code_2(main, words, message, refused):
     assert message in refused(main, words)
 
 
-@pytest.mark.parametrize("main", [inspect.main, loops.main, command.main])
+@pytest.mark.parametrize("main", [inspect.main, loops.main, hopper.main])
 def test_where_triton_interprets_nothing_is_compiled(main, refused):
     assert INTERPRETING in refused(main, [], interpret=True)
 
 
 def test_a_run_of_no_case_is_no_success(capsys, monkeypatch):
     monkeypatch.setattr(triton.knobs.runtime, "interpret", False)
-    assert command.main(["stamp", "--only", "no-case-is-called-so"]) == 1
+    assert hopper.main(["stamp", "--only", "no-case-is-called-so"]) == 1
     assert ": 0 cases under " in capsys.readouterr().out

@@ -6,8 +6,7 @@ what a verdict proves. The tool stands here, on two rooms:
 - `verdict` has `check`, which judges any kernel: a `trial` runs it under several orders of events, in `processes` if
   need be. `arguments` makes the launch, `report` has the words of a verdict, and `trace` watches a run again for them.
 - `intercept` has `launches`, `pretend` the GPU that code asks for, and `plugin` is pytest's.
-- `command` is `python -m` of the package: it judges a kernel of yours, or in the checkout every shipped configuration.
-  The suite's own cases stand in tests/machine.
+- `command` is `python -m` of the package: it judges a kernel of yours.
 - `launcher` compiles a launch (`compile`) and takes it to the machine, as `ptx_kernel` does plain PTX. `lint` tells
   what no run shows.
 - `core` is the machine itself: `ptx` reads a kernel, `program` makes it ready for `registers`, and `machine` schedules

@@ -25,9 +25,6 @@ from .gpus import ARCHITECTURES
 from .processes import forked
 from .verdict import BUDGET, check
 
-SUITE = Path(__file__).parents[2] / "tests" / "machine"
-"""The folder, in a checkout, with the command for the suite's own kernels, which has options of its own. It runs
-without FILE::NAME, and for a matmul f(x, w, out)."""
 PASSED_ON = "seeds", "seed", "arch", "trace", "slots", "budget", "processes", "empty"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "triton-machine"
 
@@ -49,7 +46,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--trace", metavar="FILE", help="events of the last run, up to the first bad case")
     parser.add_argument("--coverage", action="store_true", help="print which instructions are modelled, and how")
     parser.add_argument("--triton", metavar="VERSION,...", help="under the newest of each (3.7.1,3.9), by pip")
-    options, others = parser.parse_known_args(words)
+    options = parser.parse_args(words)
     if options.coverage:
         print("\n".join(coverage()))
         return 0
@@ -59,24 +56,17 @@ def main(arguments: list[str] | None = None) -> int:
         file, _, name = (options.place or "").rpartition("::")
         if file:
             module = load(Path(file))
-            has_cases = hasattr(module, "cases")
             kernels = {word: value for word, value in vars(module).items() if isinstance(value, KernelInterface)}
-            if name in kernels and others:
-                raise ValueError(f"what is {others[0]}?")
-            if name in kernels and has_cases:
-                return judge(kernels[name], name, module.cases, options)
-            if name in kernels:
-                raise ValueError(f"{file} has no cases(); see --help")
-            if has_cases:
+            if name not in kernels:
                 raise ValueError(f"{file} has no kernel {name}; it has {', '.join(kernels) or 'none'}")
-        elif name.endswith(".py"):
+            if not hasattr(module, "cases"):
+                raise ValueError(f"{file} has no cases(); see --help")
+            return judge(kernels[name], name, module.cases, options)
+        if name.endswith(".py"):
             raise ValueError(f"{name}: which kernel of it? It takes FILE::NAME")
+        raise ValueError("it takes FILE::NAME of a kernel; see --help")
     except ValueError as error:
         parser.error(str(error))
-    if __package__ == "kernels.machine" and SUITE.is_dir():
-        sys.path.insert(0, str(SUITE))
-        return importlib.import_module("command").main(words)
-    parser.error("it takes FILE::NAME of a kernel; see --help")
 
 
 def coverage() -> Iterator[str]:

@@ -30,7 +30,9 @@ from .pretend import OnCpu, begin, is_hosts, patches
 from .trial import Trial
 from .verdict import Verdict, check
 
-LIBRARIES = tuple(f"{Path(file).parent}{os.sep}" for file in (triton.__file__, torch.__file__, __file__))
+FOLDERS = tuple(f"{Path(module.__file__).parent}{os.sep}" for module in (triton, torch))
+LIBRARIES = *FOLDERS, __file__, begin.__code__.co_filename
+"""How the names of files begin whose frames are no user's."""
 FEW_SMS = 4
 """Multiprocessors that the GPU says it has: few, since a persistent kernel starts as many programs."""
 

@@ -15,11 +15,11 @@ import links
 import pytest
 import torch
 from arm_cases import whole_numbers
-from host import Host
 
 from collectives import all_gather_matmul, device, ffn, matmul_reduce_scatter, on_device, weight_prefetch
 from collectives.transfers import Transfer
 from kernels.machine.core.machine import Machine
+from kernels.machine.tests.host import Host
 
 
 def test_rows_that_are_not_aligned_are_refused():

@@ -11,7 +11,6 @@ from unittest.mock import patch
 
 import torch
 from cases import DTYPES, Case, changed, grids_of, padded, whole_numbers
-from host import Host, raise_flag
 from torch import Tensor
 from waiting import NEVER_US, PROGRAMS, RANKS, operands, wrong_with
 
@@ -24,6 +23,7 @@ from kernels.bench import instruments
 from kernels.contract import KernelLaunch, Signals
 from kernels.machine.core.machine import Machine
 from kernels.machine.launcher import address, enqueue
+from kernels.machine.tests.host import Host, raise_flag
 from roofline.theory import arms
 from roofline.theory.arms import of_operation
 

@@ -1,6 +1,6 @@
 """Delays at the synchronisation points of compiled kernels, so that a GPU tries other orders of events.
 
-The machine tries orders where its model reaches. Behind it, `python -m kernels.machine --perturb SEED` compiles the
+The machine tries orders where its model reaches. Behind it, `python -m tests.hopper --perturb SEED` compiles the
 same launches with a `nanosleep` before or behind half of their barriers, waits, fences, atomics and bulk copies. Each
 warp of each CTA sleeps for a time of its own, up to some 16 us. A right kernel stays exact to the bit; one that counts
 on an order perhaps does not.

@@ -9,7 +9,6 @@ from pathlib import Path
 from unittest.mock import patch
 
 import cases
-import command
 import links
 import pytest
 import torch
@@ -22,6 +21,7 @@ from kernels.inspect import Job, cubin_of, example, jobs
 from kernels.machine.core.machine import Machine
 from kernels.machine.launcher import PROGRAMS, TARGET
 from kernels.registry import CONTENDERS
+from tests import hopper
 
 ROOT = Path(__file__).parents[2]
 MATMULS = [name for name, contender in CONTENDERS.items() if contender.kind == "triton"]
@@ -35,7 +35,7 @@ def picked(names: list[str], seed: int) -> list[cases.Case]:
     """Return the cases of a short run of a configuration, table or arm of each kernel, in bf16 and fp8 where it has
     dtypes."""
     configurations = {}
-    for case in command.every():
+    for case in hopper.every():
         dtype = re.search("bf16|fp8", case.title)
         long = "8 x 8 steps" in case.title  # the binary as inspected takes ten seconds, and others have its code
         if case.kernel in names and not (case.thorough or long or re.search("fp(16|32)", case.title)):
@@ -81,7 +81,7 @@ def crowding(kernel: CompiledKernel) -> str:
 @pytest.mark.parametrize("names", [MATMULS, WAITING, ARMS], ids=lambda names: names[0])
 def test_one_configuration_of_each_kernel_is_exact(names, commit_seed, printed_elsewhere):
     code = f"import json, test_shipped; print(json.dumps(test_shipped.failures({[*names]}, {commit_seed})))"
-    again = f"python -m kernels.machine {' '.join(names)} --seeds 1 --seed {commit_seed}"
+    again = f"python -m tests.hopper {' '.join(names)} --seeds 1 --seed {commit_seed}"
     assert printed_elsewhere(code) == {}, f"to see it again: {again}"
 
 
@@ -98,7 +98,7 @@ def not_inspected() -> list[str]:
         patch.object(waiting, "enqueue", note),
         patch.object(links, "enqueue", note),
     ):
-        for case in command.every():
+        for case in hopper.every():
             if not case.thorough:
                 case.make(0)[0](Machine())
     missing = [
@@ -135,6 +135,6 @@ def test_everything_that_waits_is_exact():
 def exact(*arguments: str) -> None:
     """Run the command that users have, whose cases are all exact."""
     env = {key: value for key, value in os.environ.items() if key != "TRITON_INTERPRET"}
-    command_line = [sys.executable, "-m", "kernels.machine", *arguments]
+    command_line = [sys.executable, "-m", "tests.hopper", *arguments]
     done = subprocess.run(command_line, cwd=ROOT, env=env, capture_output=True, text=True, timeout=3600)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

@@ -7,10 +7,10 @@ import tempfile
 from pathlib import Path
 
 import cases
-import command
 import pytest
 
 from kernels import inspect
+from tests import hopper
 
 PAGE = (Path(__file__).parents[2] / "docs" / "your-kernel.md").read_text()
 KERNEL, _ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
@@ -46,7 +46,7 @@ def commands() -> list[str]:
     printed = []
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "mine.py").write_text(KERNEL)
-        for main, words in ((inspect.main, []), (command.main, ["--seeds", "1", "--shape", "64,64,64"])):
+        for main, words in ((inspect.main, []), (hopper.main, ["--seeds", "1", "--shape", "64,64,64"])):
             for name in ("matmul", "matmull"):
                 printed_by = contextlib.redirect_stdout(io.StringIO())
                 with printed_by as out, contextlib.redirect_stderr(out), contextlib.suppress(SystemExit):

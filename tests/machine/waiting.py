@@ -9,13 +9,13 @@ from collections.abc import Iterator
 
 import torch
 from cases import DTYPES, Case, differences, grids_of, padded, whole_numbers
-from host import Host, raise_flag, write
 
 from collectives import all_gather_matmul as gathers
 from kernels import flagged, pieces, tables, tiles
 from kernels.contract import Signals
 from kernels.machine.core.machine import Machine
 from kernels.machine.launcher import enqueue
+from kernels.machine.tests.host import Host, raise_flag, write
 from roofline.theory import schedule, simulator
 from roofline.theory.schedule import Grid, Table
 

@@ -69,7 +69,12 @@ def floor_of(room: str) -> int:
 HOUSE = {module: path for module, path in modules("roofline").items() if module != "roofline"}
 
 
-MACHINE = {module: path for module, path in modules("kernels").items() if module.startswith("kernels.machine")}
+MACHINE = {
+    module: path
+    for module, path in modules("kernels").items()
+    if module.startswith("kernels.machine") and "tests" not in path.parts
+}
+TESTS = modules("kernels/machine/tests")
 
 
 def graph_of(house: dict[str, Path]) -> dict[str, set[str]]:
@@ -142,6 +147,13 @@ def test_the_machine_is_a_package_of_its_own():
         absolute = [node.module for node in nodes if isinstance(node, ast.ImportFrom) and not node.level]
         absolute += [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
         assert not [name for name in absolute if name.split(".")[0] in (*FOR_BENCH, "tests")], path
+
+
+def test_the_machines_tests_import_nothing_else_of_this_project():
+    graph = {module: imported(path, (*FOR_BENCH, "results", "tests")) for module, path in TESTS.items()}
+    names = set().union(*graph.values())
+    assert len(names) > 20
+    assert not [name for name in names if not name.startswith("kernels.machine")]
 
 
 def test_the_machines_rooms_stand_on_floors():
