@@ -14,15 +14,15 @@ import subprocess
 import sys
 import threading
 from contextlib import suppress
+from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
 
 from roofline.store import temporary
 from roofline.store.lines import plain
-from roofline.supervise.blame import HUNG, WAITS
 from roofline.theory import container
 from roofline.worker.channel import Channel
-from roofline.worker.messages import Request
+from roofline.worker.messages import Broke, Message, Request, StepBegan
 from roofline.worker.ranks import wait_for
 
 DEATH_S = 10.0
@@ -30,6 +30,43 @@ DEATH_S = 10.0
 
 KEPT_BYTES, LONGEST_LAST = 2**16, 1000
 """So many bytes of a worker's output are kept, the last ones, and so many characters of its last line."""
+
+
+HUNG, WAITS = "hung", "waits"
+"""How a worker ended that came to its limit; and where others did, one that may wait for another rank."""
+
+
+@dataclass(frozen=True)
+class WorkerEnd:
+    """How a worker ended, and where, as ranks tell one another where it was not well."""
+
+    step: StepBegan
+    how: str = ""
+    """In words, `HUNG` or `WAITS`; empty where it did what it was asked for, or told that it broke."""
+    marked: int = 0
+    """As `Child.marked` has it."""
+    broke: Broke | None = None
+    rank: str = ""
+    """Whose worker it was, or those that it may have been, in words; empty without ranks."""
+
+    @property
+    def is_well(self) -> bool:
+        """Whether it did what it was asked for."""
+        return not (self.how or self.broke)
+
+    @property
+    def is_hung(self) -> bool:
+        return self.how in (HUNG, WAITS)
+
+    @property
+    def is_death(self) -> bool:
+        """Whether its process died, which another one may have caused."""
+        return not (self.broke or self.is_hung)
+
+    @property
+    def excuse(self) -> tuple[bool, ...]:
+        """How well another rank's end excuses it: who raises may have lost a peer, and who goes on may wait for one."""
+        return self.how == WAITS, self.is_hung, bool(self.broke)
 
 
 class Output(threading.Thread):
@@ -112,11 +149,17 @@ class Child:
         file = wait_for(lambda: stack.exists() and re.search('File "(.+)", line', stack.read_text()), ANSWER_S)
         return WAITS if file and any(place in file[1] for place in WAITING) else HUNG
 
-    def connect(self) -> None:
-        """Tell the worker what it is to do, once it asks for that. Raises OSError where it cannot be told."""
+    def receive(self) -> Message | None:
+        """The next message; at first the worker only asks what it is to do, and is told. Raises OSError and EOFError
+        once there is none to come."""
+        if self.is_over:
+            raise EOFError
+        if self.channel:
+            return self.channel.receive()
         plug, _ = self._plug.accept()
         self.channel = Channel(plug)
         self.channel.ask(self._request)
+        return None
 
     def end(self, within_s: float = 0.0) -> str:
         """End it, with all that it began, where it does not end by itself `within_s`; returns how it ended, in words.

@@ -27,8 +27,7 @@ from typing import Any
 
 from roofline.store.outcome import Outcome
 from roofline.supervise import metadata, signals
-from roofline.supervise.blame import WorkerEnd
-from roofline.supervise.child import Child
+from roofline.supervise.child import Child, WorkerEnd
 from roofline.worker.messages import Broke, Done, Request, Step, StepBegan
 from roofline.worker.ranks import PATIENCE_S, wait_for
 
@@ -210,11 +209,7 @@ class Follower:
         if not (child.is_over or wait([child.waits_at], LOOK_S)):
             return
         try:
-            if child.is_over:
-                raise EOFError
-            if not child.channel:
-                return child.connect()
-            message = child.channel.receive()
+            message = child.receive()
         except (EOFError, OSError):
             child.end(2.0)
             if not self._is_done:
@@ -226,8 +221,9 @@ class Follower:
             return self._epochs.store_set("failed")
         if isinstance(message, StepBegan):
             self._step = message
-        self._is_done = isinstance(message, Done)
-        child.channel.acknowledge(stop=False)
+        if message:
+            self._is_done = isinstance(message, Done)
+            child.channel.acknowledge(stop=False)
 
     def _hand_on(self, number: int, frame) -> None:
         """Tell rank 0 of a signal: it ends the run."""
