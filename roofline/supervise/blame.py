@@ -6,8 +6,7 @@ from dataclasses import replace
 
 from roofline.store.outcome import FAILED, Outcome
 from roofline.store.run import Shape
-from roofline.supervise.child import WorkerEnd
-from roofline.supervise.listen import Worker
+from roofline.supervise.child import Told, WorkerEnd
 from roofline.supervise.supervisor import Supervisor
 from roofline.worker.messages import Step
 
@@ -22,9 +21,8 @@ TRIES = 3
 """Workers in a row that may end without anybody to blame."""
 
 
-def outcome_of(worker: Worker, end: WorkerEnd) -> Outcome | None:
+def outcome_of(supervisor: Supervisor, worker: Told, end: WorkerEnd) -> Outcome | None:
     """That of what a worker was at when it ended, with the step and the rank; None where it ended well, or was to."""
-    supervisor = worker.supervisor
     if end.is_well or supervisor.end_reason or supervisor.signals:
         return None
     step = end.step.step
@@ -37,7 +35,7 @@ def outcome_of(worker: Worker, end: WorkerEnd) -> Outcome | None:
     return replace(outcome, step=step, rank=end.rank)
 
 
-def culprits(worker: Worker, end: WorkerEnd) -> list[str]:
+def culprits(supervisor: Supervisor, worker: Told, end: WorkerEnd) -> list[str]:
     """Who may have ended the worker, by what it was at: a contender, or where that is not known, all but the baseline.
     None where it was at no shape."""
     step = end.step
@@ -49,14 +47,14 @@ def culprits(worker: Worker, end: WorkerEnd) -> list[str]:
         return []
     if prepared and step.entrants:
         return _likeliest(prepared, step.entrants, end.marked)
-    return [name] if name else worker.supervisor.left(step.shape)
+    return [name] if name else supervisor.left(step.shape)
 
 
-def _blamed(worker: Worker, end: WorkerEnd) -> tuple[list[str], bool]:
+def _blamed(supervisor: Supervisor, worker: Told, end: WorkerEnd) -> tuple[list[str], bool]:
     """Who may have ended the worker and has a row to lose, and whether it was these, and not something beside them."""
-    names = culprits(worker, end)
+    names = culprits(supervisor, worker, end)
     is_known = bool(end.broke and names) if end.step.step == Step.PREPARE else len(names) == 1
-    lost = worker.supervisor.outcomes
+    lost = supervisor.outcomes
     names = [name for name in names if f"{end.step.shape}-{name}" not in lost]  # else the fault goes on
     return names, is_known and bool(names)
 
@@ -69,13 +67,13 @@ def _likeliest(shape: Shape, entrants: list[str], marked: int) -> list[str]:
     return [name for name in contenders if name != shape.baseline] or contenders
 
 
-def conclude(worker: Worker, end: WorkerEnd, ended: Counter) -> None:
+def conclude(supervisor: Supervisor, worker: Told, end: WorkerEnd, ended: Counter) -> None:
     """Give what a worker was at when it ended its outcome, unless it ended well. `ended` counts ends in this stage."""
-    outcome = outcome_of(worker, end)
+    outcome = outcome_of(supervisor, worker, end)
     if not outcome:
         return
-    supervisor, shape = worker.supervisor, end.step.shape
-    names, is_known = _blamed(worker, end)
+    shape = end.step.shape
+    names, is_known = _blamed(supervisor, worker, end)
     if supervisor.epochs:  # which are out of step
         place = f"{shape}-{names[0]}" if len(names) == 1 else shape or outcome.step
         supervisor.end_reason = f"rank {end.rank} ended the run, at {place}: {outcome.reason}"
@@ -86,13 +84,15 @@ def conclude(worker: Worker, end: WorkerEnd, ended: Counter) -> None:
         ended[suspect] += 1
         if end.is_death and ended[suspect] == 1:  # another one's timer, or the system, may have ended the process
             return supervisor.suspects.append(suspect)
-    elif _is_tried_again(worker, end, outcome.words, ended, may_lose=bool(names)):
+    elif _is_tried_again(supervisor, worker, end, outcome.words, ended, may_lose=bool(names)):
         return
     for name in names:
         supervisor.lose(shape, name, replace(outcome, reason=f"{name}: {outcome.words}"))
 
 
-def _is_tried_again(worker: Worker, end: WorkerEnd, words: str, ended: Counter, *, may_lose: bool) -> bool:
+def _is_tried_again(
+    supervisor: Supervisor, worker: Told, end: WorkerEnd, words: str, ended: Counter, *, may_lose: bool
+) -> bool:
     """Whether the next worker makes a step anew at which one ended with nobody surely to blame: once where contenders
     `may_lose` their rows for it, and a few times where the run is over then."""
     where, place = end.step.words, (end.step.step, end.step.shape or next(iter(worker.request.cases)))
@@ -100,9 +100,9 @@ def _is_tried_again(worker: Worker, end: WorkerEnd, words: str, ended: Counter, 
     if may_lose and ended[place] > 1:
         return False
     if ended[place] < TRIES:
-        worker.supervisor.note(f"again {where}", f"A worker ended at the {where}: {words}. Another one made it anew.")
+        supervisor.note(f"again {where}", f"A worker ended at the {where}: {words}. Another one made it anew.")
     else:
-        worker.supervisor.end_reason = f"{TRIES} workers ended at their {end.step.step}: {words}"
+        supervisor.end_reason = f"{TRIES} workers ended at their {end.step.step}: {words}"
     return True
 
 

@@ -10,19 +10,17 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from copy import deepcopy
-from dataclasses import replace
 from multiprocessing.connection import wait
 
 from roofline import operations
-from roofline.store.run import Shape
 from roofline.supervise import signals
-from roofline.supervise.child import DEATH_S, Child, WorkerEnd
+from roofline.supervise.child import DEATH_S, Child, Told, WorkerEnd
 from roofline.supervise.epochs import RankLostError
 from roofline.supervise.limits import Patience
 from roofline.supervise.supervisor import Supervisor
 from roofline.worker import machine
 from roofline.worker import worker as worker_here
-from roofline.worker.messages import Broke, Done, Request, ShapePrepared, Step, StepBegan, Stopped, Turns
+from roofline.worker.messages import Request, StepBegan, Stopped
 
 LOOK_S = 0.5
 """From one look to the next at workers that tell nothing: one may have ended before it was connected."""
@@ -35,51 +33,11 @@ BY_SIGNAL = 130
 """Exit code of a run that a second signal ended."""
 
 
-Told = Iterator[tuple["Worker", object]]
+Messages = Iterator[tuple[Child, object]]
 """Workers, and what each tells."""
 
 
-class Worker:
-    """A worker that runs now: what it is asked for, and what it has told by now."""
-
-    def __init__(self, supervisor: Supervisor, request: Request, child: Child | None = None):
-        """Without a `child` it runs in this process."""
-        self.supervisor, self.request, self.child = supervisor, request, child
-        self.began = time.monotonic()
-        self.is_done = False
-        self.broke: Broke | None = None
-        self.prepared: dict[str, Shape] = {}
-        """Shapes that are ready to take turns, with no rounds."""
-        self.measured: set[str] = set()
-        """Shapes whose turns were journalled."""
-        self.take(StepBegan(Step.START))
-
-    def take(self, message: object) -> None:
-        """Note what the worker is at since it told `message`."""
-        match message:
-            case StepBegan():
-                self.step = message
-                self.patience = self._patience(message)
-            case ShapePrepared() | Turns():  # the step at that shape is over
-                self.step = replace(self.step, shape="")
-            case Broke():
-                self.broke = message
-            case Done():
-                self.is_done = True
-
-    def _patience(self, step: StepBegan) -> Patience:
-        """How long the worker may be at `step`, by what a call of the baseline took, or else by its work and what the
-        machine does."""
-        supervisor, call_s = self.supervisor, 0.0
-        if step.shape:
-            case, _ = operations.parse(step.shape)
-            flops_per_s = machine.flops_per_s(supervisor.options.device, supervisor.hello["machine"]["datasheet"])
-            call_s = max(case.work.flop / flops_per_s, supervisor.baseline_call_s.get(step.shape, 0.0))
-        cpu_s = self.child.cpu_s if self.child else time.process_time
-        return Patience(step, supervisor.options, call_s, cpu_s)
-
-
-def run_workers(supervisor: Supervisor, requests: list[Request], hear: Callable[[Worker, object], None]) -> None:
+def run_workers(supervisor: Supervisor, requests: list[Request], hear: Callable[[Told, object], None]) -> None:
     """Run a worker for each of `requests`, all at once, and let `hear` handle what they tell, each one's `WorkerEnd`
     last. It may add requests. Raises KeyboardInterrupt where a signal came, once the workers have told their whole
     rounds."""
@@ -97,15 +55,15 @@ def run_workers(supervisor: Supervisor, requests: list[Request], hear: Callable[
             raise Stopped
 
     while requests and not supervisor.end_reason:
-        worker = Worker(supervisor, requests.pop(0))
+        worker = Told(requests.pop(0))
         with suppress(Stopped):
             worker_here.run(worker.request, tell, supervisor.runners)
-        hear(worker, WorkerEnd(worker.step, broke=worker.broke))
+        hear(worker, worker.ended())
 
 
-def listen(supervisor: Supervisor, requests: list[Request]) -> Told:
+def listen(supervisor: Supervisor, requests: list[Request]) -> Messages:
     """Begin workers that do `requests`, and yield what each tells, until there are no more of both."""
-    workers: list[Worker] = []
+    workers: list[Child] = []
     with signals.noted() as (supervisor.signals, woken):
         try:
             while not supervisor.signals:
@@ -121,7 +79,7 @@ def listen(supervisor: Supervisor, requests: list[Request]) -> Told:
             supervisor.end_reason = str(lost)
         finally:
             for worker in workers:
-                worker.child.end()
+                worker.end()
     if supervisor.signals:
         if supervisor.epochs:  # torchrun sends more
             signals.ignore_signals()
@@ -130,33 +88,50 @@ def listen(supervisor: Supervisor, requests: list[Request]) -> Told:
         raise KeyboardInterrupt(supervisor.signals[0][0])
 
 
-def _begun(supervisor: Supervisor, request: Request) -> list[Worker]:
+def _begun(supervisor: Supervisor, request: Request) -> list[Child]:
     """A worker that begins, as all ranks begin theirs; none where the system has no room for it."""
     if supervisor.epochs:
         request = supervisor.epochs.begin(request)
     try:
-        return [Worker(supervisor, request, Child(request, supervisor.root))]
+        worker = Child(request, supervisor.root)
     except OSError as error:
         supervisor.end_reason = f"a worker could not begin: {error}; set TMPDIR to a folder that can be written"
         return []
+    worker.patience = _patience(supervisor, worker)
+    return [worker]
 
 
-def _look(supervisor: Supervisor, workers: list[Worker], woken: list) -> Told:
+def _patience(supervisor: Supervisor, worker: Child) -> Patience:
+    """How long a worker may be at its step, by what a call of the baseline took, or else by its work and what the
+    machine does."""
+    options, shape, call_s = supervisor.options, worker.step.shape, 0.0
+    if shape:
+        case, _ = operations.parse(shape)
+        flops_per_s = machine.flops_per_s(options.device, supervisor.hello["machine"]["datasheet"])
+        call_s = max(case.work.flop / flops_per_s, supervisor.baseline_call_s.get(shape, 0.0))
+    return Patience(worker.step, options, call_s, worker.cpu_s)
+
+
+def _look(supervisor: Supervisor, workers: list[Child], woken: list) -> Messages:
     """Yield what `workers` tell until the next look, and how those ended that are over, or hang: no step may outlast
     its limit."""
-    places = [worker.child.waits_at for worker in workers]
+    places = [worker.waits_at for worker in workers]
     look_s = min(LOOK_S, *[worker.patience.left_s for worker in workers])
     ready = wait([*places, *woken], max(0.0, look_s))
     have_failed = supervisor.epochs and _hear_of_ranks(supervisor)
     for worker in list(workers):
-        is_heard = worker.child.waits_at in ready or worker.child.is_over
-        message = _next(worker) if is_heard else _end_lost(worker, have_failed)
+        is_heard = worker.waits_at in ready or worker.is_over
+        message = None
+        if is_heard:
+            message = _next(supervisor, worker)
+        elif have_failed or worker.patience.is_over():
+            message = _end(supervisor, worker, worker.stands())
         if message:
             yield worker, message
         if isinstance(message, WorkerEnd):
             workers.remove(worker)
         elif message:
-            worker.child.channel.acknowledge(stop=bool(supervisor.end_reason))
+            worker.channel.acknowledge(stop=bool(supervisor.end_reason))
 
 
 def _hear_of_ranks(supervisor: Supervisor) -> bool:
@@ -168,33 +143,28 @@ def _hear_of_ranks(supervisor: Supervisor) -> bool:
     return bool(supervisor.epochs.store_get("failed"))
 
 
-def _next(worker: Worker) -> object:
+def _next(supervisor: Supervisor, worker: Child) -> object:
     """The next message of a worker that tells something, or how it ended; None where it only connects."""
     try:
-        message = worker.child.receive()
+        message = worker.receive()
     except (EOFError, OSError):
-        how = worker.child.end(within_s=2.0)
-        return _end(worker, "" if worker.is_done else how)
-    worker.take(message)
-    if worker.broke and worker.supervisor.epochs:  # nobody lets it go on
-        return _end(worker)
+        how = worker.end(within_s=2.0)
+        return _end(supervisor, worker, "" if worker.is_done else how)
+    if isinstance(message, StepBegan):
+        worker.patience = _patience(supervisor, worker)
+    if worker.broke and supervisor.epochs:  # nobody lets it go on
+        return _end(supervisor, worker)
     return message
 
 
-def _end_lost(worker: Worker, have_failed: bool) -> WorkerEnd | None:
-    """End a worker that hangs, or waits for a rank that has failed."""
-    return _end(worker, worker.child.stands()) if have_failed or worker.patience.is_over() else None
-
-
-def _end(worker: Worker, how: str = "") -> WorkerEnd:
+def _end(supervisor: Supervisor, worker: Child, how: str = "") -> WorkerEnd:
     """End a worker, which did well, or ended by `how`. Where ranks do not end well, the run is over, and this finds
     whose fault it was. Where the driver holds the process, the report says so."""
-    supervisor, child = worker.supervisor, worker.child
-    end = WorkerEnd(worker.step, how, child.marked, worker.broke)
+    end = worker.ended(how)
     if supervisor.epochs and not end.is_well and not supervisor.signals:
         end = supervisor.epochs.end(end)
-    child.end()
-    if child.is_held and supervisor.run:
+    worker.end()
+    if worker.is_held and supervisor.run:
         at = worker.step.words
         supervisor.note(
             f"held process, {at}",
@@ -204,18 +174,18 @@ def _end(worker: Worker, how: str = "") -> WorkerEnd:
     return end
 
 
-def _stop(supervisor: Supervisor, workers: list[Worker]) -> Told:
+def _stop(supervisor: Supervisor, workers: list[Child]) -> Messages:
     """Let all workers tell their whole rounds and end. A second signal ends them and the run at once."""
     _, when = supervisor.signals[0]
     deadline = time.monotonic() + (RANKS_GRACE_S if supervisor.epochs else GRACE_S)
     for worker in workers:
-        worker.child.process.terminate()
+        worker.process.terminate()
     while workers and time.monotonic() < deadline:
         yield from _look(supervisor, workers, [])
         name, again = supervisor.signals[-1]
         if again - when >= APART_S and not supervisor.epochs:
             for worker in workers:
-                worker.child.end()
+                worker.end()
             _end_at_once(supervisor, name)
 
 

@@ -11,8 +11,8 @@ from roofline.store.outcome import FAILED, Outcome
 from roofline.store.run import INTERRUPTED, Shape
 from roofline.supervise import stages
 from roofline.supervise.blame import conclude, next_suspect
-from roofline.supervise.child import WorkerEnd
-from roofline.supervise.listen import Worker, run_workers
+from roofline.supervise.child import Told, WorkerEnd
+from roofline.supervise.listen import run_workers
 from roofline.supervise.plan import duration
 from roofline.supervise.supervisor import Supervisor
 from roofline.worker import telemetry
@@ -27,19 +27,19 @@ def measure(supervisor: Supervisor) -> None:
     ended: Counter = Counter()
     since, passes_before = time.monotonic(), passes_done(supervisor)
 
-    def hear(worker: Worker, message: object) -> None:
+    def hear(worker: Told, message: object) -> None:
         match message:
             case StepBegan():
-                words, done = progress(worker, since, passes_before)
+                words, done = progress(supervisor, worker, since, passes_before)
                 supervisor.show_progress(f"{words}: {message.words}", done)
             case ShapePrepared(line):
                 shape = Shape.of_line(line)
                 worker.prepared[shape.id] = shape
             case Turns():
-                add_turns(worker, message)
+                add_turns(supervisor, worker, message)
             case WorkerEnd():
-                conclude(worker, message, ended)
-                _close(worker, message)
+                conclude(supervisor, worker, message, ended)
+                _close(supervisor, worker, message)
                 requests.extend(next_requests(supervisor, ended))
             case _:
                 stages.keep(supervisor, message)
@@ -89,10 +89,9 @@ def passes_done(supervisor: Supervisor) -> int:
     return sum(shape.passes for shape in supervisor.run.shapes.values())
 
 
-def progress(worker: Worker, since: float, passes_before: int) -> tuple[str, float | None]:
+def progress(supervisor: Supervisor, worker: Told, since: float, passes_before: int) -> tuple[str, float | None]:
     """How far the run is, in words, and the fraction of the passes that are made; None where nobody knows. The run goes
     on since `since`, and there were `passes_before` then."""
-    supervisor = worker.supervisor
     done = passes_done(supervisor)
     if not worker.request.is_planned:
         undecided = f"{len(worker.request.cases)} of {len(supervisor.planned)} shapes undecided"
@@ -105,10 +104,9 @@ def progress(worker: Worker, since: float, passes_before: int) -> tuple[str, flo
     return words, done / (done + left or 1)
 
 
-def add_turns(worker: Worker, turns: Turns) -> None:
+def add_turns(supervisor: Supervisor, worker: Told, turns: Turns) -> None:
     """Journal new rounds, numbered behind those of earlier workers, behind the line of how far their shape is measured
     by now. The run gets the rounds themselves."""
-    supervisor = worker.supervisor
     is_new_process = turns.shape not in worker.measured
     worker.measured.add(turns.shape)
     shape = supervisor.run.shapes.get(turns.shape)
@@ -120,16 +118,16 @@ def add_turns(worker: Worker, turns: Turns) -> None:
         round_.pass_index = before.passes + 1
         round_.process = worker.request.process
     header = {"kind": "pass", "shape": turns.shape} if shape else before.line()
-    header = as_read(header | _changes(worker, turns, before, is_new_process))
+    header = as_read(header | _changes(supervisor, worker, turns, before, is_new_process))
     if supervisor.write(header, *[round_.line(turns.shape) for round_ in turns.rounds]):
         supervisor.run.apply(header)
         supervisor.run.shapes[turns.shape].rounds += turns.rounds
         supervisor.add(*turns.timelines)
 
 
-def _changes(worker: Worker, turns: Turns, before: Shape, is_new_process: bool) -> dict:
+def _changes(supervisor: Supervisor, worker: Told, turns: Turns, before: Shape, is_new_process: bool) -> dict:
     """The fields of a shape that `turns` change."""
-    supervisor, suspect = worker.supervisor, worker.request.suspect
+    suspect = worker.request.suspect
     passes = before.passes + turns.whole
     is_decided = supervisor.options.decide and before.analysis == "throughput"  # by `close_decided`
     is_last = turns.whole and passes == supervisor.planned_passes and not is_decided
@@ -144,7 +142,7 @@ def _changes(worker: Worker, turns: Turns, before: Shape, is_new_process: bool) 
         "stopped_by": (is_last and turns.stopped_by) or INTERRUPTED,
         "round_count": before.round_count + len(turns.rounds),
         "telemetry": read,
-        "late": _late(worker, turns, before.late),
+        "late": _late(supervisor, worker, turns, before.late),
     }
     if suspect:  # the shape is over for the others
         fields["entrants"] = worker.prepared[turns.shape].entrants | before.entrants
@@ -152,21 +150,21 @@ def _changes(worker: Worker, turns: Turns, before: Shape, is_new_process: bool) 
     return fields
 
 
-def _late(worker: Worker, turns: Turns, before: dict[str, int]) -> dict[str, int]:
+def _late(supervisor: Supervisor, worker: Told, turns: Turns, before: dict[str, int]) -> dict[str, int]:
     """The samples dropped by now, of each entrant that is still in."""
     late = {}
     for name, count in before.items():
-        if worker.request.suspect or (turns.shape, name) in worker.supervisor.suspects:  # it is in, and took no turn
+        if worker.request.suspect or (turns.shape, name) in supervisor.suspects:  # it is in, and took no turn
             late[name] = count
     for name, count in turns.late.items():
         late[name] = count + before.get(name, 0)
     return late
 
 
-def _close(worker: Worker, end: WorkerEnd) -> None:
+def _close(supervisor: Supervisor, worker: Told, end: WorkerEnd) -> None:
     """Journal what a process took, of a run that decides. Where it did all that it was asked for, who has neither a
     turn nor an outcome is not asked for again."""
-    supervisor, request = worker.supervisor, worker.request
+    request = worker.request
     if supervisor.options.decide:
         line = {"kind": "process", "seconds": time.monotonic() - worker.began}
         supervisor.add(line | {"process": request.process, "planned": request.is_planned})

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 
 from roofline import operations
 from roofline.supervise.blame import conclude, next_suspect, outcome_of
-from roofline.supervise.child import WorkerEnd
-from roofline.supervise.listen import Worker, run_workers
+from roofline.supervise.child import Told, WorkerEnd
+from roofline.supervise.listen import run_workers
 from roofline.supervise.supervisor import Supervisor
 from roofline.worker import launches, machine
 from roofline.worker.messages import JournalLine, Kind, MachineFound, Rejected, Request, ShapeChecked, StepBegan
@@ -30,14 +30,14 @@ def keep(supervisor: Supervisor, message: object) -> None:
 def greet(supervisor: Supervisor) -> None:
     """Learn from a worker what this machine is. Raises ValueError where nothing can be measured on it."""
 
-    def hear(worker: Worker, message: object) -> None:
+    def hear(worker: Told, message: object) -> None:
         match message:
             case MachineFound(fields):
                 supervisor.hello = fields
                 if supervisor.epochs:
                     supervisor.epochs.loopback = fields["ranks"]["loopback"]
             case WorkerEnd():
-                if outcome := outcome_of(worker, message):
+                if outcome := outcome_of(supervisor, worker, message):
                     supervisor.end_reason = f"a worker that only looks at the machine ended: {outcome.words}"
 
     run_workers(supervisor, [supervisor.request(Kind.HELLO, supervisor.planned)], hear)
@@ -82,7 +82,7 @@ def _check(supervisor: Supervisor, parts: list[list[str]], *, is_alone: bool) ->
             cases = {shape: [suspect]}
         return [supervisor.request(Kind.CHECK, cases, suspect=suspect)] if cases else []
 
-    def hear(worker: Worker, message: object) -> None:
+    def hear(worker: Told, message: object) -> None:
         match message:
             case StepBegan():
                 done = asked - len(unchecked)
@@ -94,7 +94,7 @@ def _check(supervisor: Supervisor, parts: list[list[str]], *, is_alone: bool) ->
                 supervisor.baseline_call_s[shape] = baseline_call_s
                 supervisor.chosen[shape] = {"facts": facts, "medians_s": {}}
             case WorkerEnd():
-                conclude(worker, message, ended)
+                conclude(supervisor, worker, message, ended)
                 requests.extend(next_requests(worker.request.cases, worker.request.suspect))
             case _:
                 keep(supervisor, message)
@@ -129,10 +129,10 @@ def name_kernels(supervisor: Supervisor) -> None:
             if nameless := [name for name in shape.measured if field not in shape.entrants[name]]:
                 cases[shape.id] = nameless
 
-    def hear(worker: Worker, message: object) -> None:
+    def hear(worker: Told, message: object) -> None:
         if not isinstance(message, WorkerEnd):
             keep(supervisor, message)
-        elif outcome := outcome_of(worker, message):
+        elif outcome := outcome_of(supervisor, worker, message):
             supervisor.note("kernel names", f"Kernel names: not all were found: {outcome.words}.")
 
     if cases:

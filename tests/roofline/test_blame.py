@@ -5,9 +5,9 @@ from inspect import getsource
 from types import SimpleNamespace
 
 from roofline.store.outcome import FAILED, Outcome
-from roofline.supervise import listen, measuring, stages
+from roofline.supervise import child, measuring, stages
 from roofline.supervise.blame import TRIES, conclude
-from roofline.supervise.child import WorkerEnd
+from roofline.supervise.child import Told, WorkerEnd
 from roofline.worker.messages import MESSAGES, Broke, Step, StepBegan
 
 
@@ -18,17 +18,16 @@ def test_who_has_lost_its_row_is_not_blamed_again_and_the_run_ends():
         outcomes=lost, end_reason="", signals=[], epochs=None, note=lambda *words: notes.append(words)
     )
     supervisor.lose = lambda shape, name, outcome: lost.setdefault(f"{shape}-{name}", outcome)
-    request = SimpleNamespace(suspect="", cases={"up": ["gemm"]})
-    worker = SimpleNamespace(supervisor=supervisor, request=request, prepared={})
+    worker = Told(SimpleNamespace(suspect="", cases={"up": ["gemm"]}))
     broke, ends = Broke("gemm", Outcome(FAILED, "the device is lost")), Counter()
     for ended in range(1 + TRIES):
         assert supervisor.end_reason == "", ended
-        conclude(worker, WorkerEnd(StepBegan(Step.TURNS, "up", "gemm"), broke=broke), ends)
+        conclude(supervisor, worker, WorkerEnd(StepBegan(Step.TURNS, "up", "gemm"), broke=broke), ends)
     assert supervisor.end_reason == "3 workers ended at their turns: the device is lost"
     assert [*lost] == ["up-gemm"]
     assert len(notes) == TRIES - 1
 
 
 def test_every_message_is_handled_by_a_stage():
-    source = "".join(map(getsource, (listen, stages, measuring)))
+    source = "".join(map(getsource, (child, stages, measuring)))
     assert [name for name in MESSAGES if f"case {name}(" not in source] == []
