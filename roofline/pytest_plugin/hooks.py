@@ -27,7 +27,7 @@ from roofline.report import saved
 from roofline.store import conditions, journal, temporary
 from roofline.store.lines import plain
 from roofline.store.outcome import FAILED, SKIPPED
-from roofline.supervise import metadata, plan, signals, stages
+from roofline.supervise import measuring, metadata, plan, signals, stages
 from roofline.supervise.epochs import Follower, identity, of_environment
 from roofline.theory.container import settle
 from roofline.worker import machine
@@ -286,7 +286,7 @@ def ffn_session(request):
     """The run, once all is measured in its folder, or in plain pytest checked."""
     state = request.config.stash[STATE]
     _begin(request.config, state)
-    stages.measure(state) if state.options.timed else stages.check(state)
+    measuring.measure(state) if state.options.timed else stages.check(state)
 
 
 def runs_here(config) -> bool:

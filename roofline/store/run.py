@@ -115,6 +115,13 @@ class Shape:
     timelines: dict[str, dict] = field(default_factory=dict)
     counters: dict[str, dict] = field(default_factory=dict)
 
+    @classmethod
+    def of_line(cls, line: dict) -> Shape:
+        """A shape from its line of the journal."""
+        fields = line | {"work": Work(**line["work"])}
+        fields.pop("kind", None)
+        return cls(**fields)
+
     def line(self) -> dict:
         """Its line of the journal, without what has lines of its own."""
         line = {name: getattr(self, name) for name in IN_LINE}
@@ -335,7 +342,7 @@ class Run:
             case "note":
                 self.notes_by_topic[line["about"]] = line["text"]
             case "shape":
-                self.add_shape(Shape(**line | {"work": Work(**line["work"])}))
+                self.add_shape(Shape.of_line(line))
             case kind if kind in LISTS:
                 getattr(self, LISTS[kind]).append(line)
             case kind:

@@ -13,16 +13,19 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from multiprocessing.connection import wait
 from pathlib import Path
 
 from roofline.store import temporary
 from roofline.store.lines import plain
-from roofline.supervise.blame import HUNG, WAITS
+from roofline.store.run import Shape
+from roofline.supervise.limits import Patience
 from roofline.theory import container
 from roofline.worker.channel import Channel
-from roofline.worker.messages import Request
+from roofline.worker.messages import Broke, Done, Message, Request, ShapePrepared, Step, StepBegan, Turns
 from roofline.worker.ranks import wait_for
 
 DEATH_S = 10.0
@@ -30,6 +33,76 @@ DEATH_S = 10.0
 
 KEPT_BYTES, LONGEST_LAST = 2**16, 1000
 """So many bytes of a worker's output are kept, the last ones, and so many characters of its last line."""
+
+
+HUNG, WAITS = "hung", "waits"
+"""How a worker ended that came to its limit; and where others did, one that may wait for another rank."""
+
+
+@dataclass(frozen=True)
+class WorkerEnd:
+    """How a worker ended, and where, as ranks tell one another where it was not well."""
+
+    step: StepBegan
+    how: str = ""
+    """In words, `HUNG` or `WAITS`; empty where it did what it was asked for, or told that it broke."""
+    marked: int = 0
+    """As `Child.marked` has it."""
+    broke: Broke | None = None
+    rank: str = ""
+    """Whose worker it was, or those that it may have been, in words; empty without ranks."""
+
+    @property
+    def is_well(self) -> bool:
+        """Whether it did what it was asked for."""
+        return not (self.how or self.broke)
+
+    @property
+    def is_hung(self) -> bool:
+        return self.how in (HUNG, WAITS)
+
+    @property
+    def is_death(self) -> bool:
+        """Whether its process died, which another one may have caused."""
+        return not (self.broke or self.is_hung)
+
+    @property
+    def excuse(self) -> tuple[bool, ...]:
+        """How well another rank's end excuses it: who raises may have lost a peer, and who goes on may wait for one."""
+        return self.how == WAITS, self.is_hung, bool(self.broke)
+
+
+class Told:
+    """A worker that runs now: what it is asked for, and what it has told by now."""
+
+    marked = 0
+
+    def __init__(self, request: Request):
+        self.request = request
+        self.began = time.monotonic()
+        self.step = StepBegan(Step.START)
+        self.is_done = False
+        self.broke: Broke | None = None
+        self.prepared: dict[str, Shape] = {}
+        """Shapes that are ready to take turns, with no rounds."""
+        self.measured: set[str] = set()
+        """Shapes whose turns were journalled."""
+
+    def take(self, message: Message) -> None:
+        """Note what the worker is at since it told `message`."""
+        match message:
+            case StepBegan():
+                self.step = message
+            case ShapePrepared() | Turns():  # the step at that shape is over
+                self.step = replace(self.step, shape="")
+            case Broke():
+                self.broke = message
+            case Done():
+                self.is_done = True
+
+    def ended(self, how: str = "") -> WorkerEnd:
+        """The end of the worker, which did well, or told that it broke, or ended by `how`."""
+        return WorkerEnd(self.step, how, self.marked, self.broke)
 
 
 class Output(threading.Thread):
@@ -54,11 +127,12 @@ MARK = "ROOFLINE_WORKER"
 """Environment variable by which what a worker began is found, whatever session that leads."""
 
 
-class Child:
-    """A worker, as its supervisor sees it."""
+class Child(Told):
+    """A worker in a process of its own, as its supervisor sees it."""
 
     def __init__(self, request: Request, root: Path):
         """Begin it in the folder `root`."""
+        super().__init__(request)
         self._temporary = temporary.folder()
         folder = Path(self._temporary.name)
         (folder / "mark").write_bytes(bytes(1))
@@ -71,9 +145,10 @@ class Child:
         """Once the worker is connected."""
         self._ended = ""
         """How it ended, in words, once it was ended."""
+        self.patience: Patience | None = None
+        """With its present step."""
         self.is_held = False
         """Whether it was killed and is there all the same."""
-        self._request = request
         reader, writer = os.pipe()
         self._output = Output(reader)
         with open(writer, "wb") as output:
@@ -112,11 +187,19 @@ class Child:
         file = wait_for(lambda: stack.exists() and re.search('File "(.+)", line', stack.read_text()), ANSWER_S)
         return WAITS if file and any(place in file[1] for place in WAITING) else HUNG
 
-    def connect(self) -> None:
-        """Tell the worker what it is to do, once it asks for that. Raises OSError where it cannot be told."""
+    def receive(self) -> Message | None:
+        """The next message; at first the worker only asks what it is to do, and is told. Raises OSError and EOFError
+        once there is none to come."""
+        if self.is_over:
+            raise EOFError
+        if self.channel:
+            message = self.channel.receive()
+            self.take(message)
+            return message
         plug, _ = self._plug.accept()
         self.channel = Channel(plug)
-        self.channel.ask(self._request)
+        self.channel.ask(self.request)
+        return None
 
     def end(self, within_s: float = 0.0) -> str:
         """End it, with all that it began, where it does not end by itself `within_s`; returns how it ended, in words.
@@ -139,7 +222,7 @@ class Child:
         if self.channel:
             self.channel.close()
         self._temporary.cleanup()
-        self._ended = ended(code, self._output.end.decode(errors="replace"), self._output.size)
+        self._ended = end_text(code, self._output.end.decode(errors="replace"), self._output.size)
         return self._ended
 
 
@@ -171,10 +254,10 @@ def cpu_s(process: int | str) -> float:
     return seconds
 
 
-def ended(code: int, printed: str, size: int) -> str:
+def end_text(code: int, printed: str, size: int) -> str:
     """How a process ended, in words: by its exit code, and the last line of the `size` bytes that it printed.
 
-    >>> ended(-9, "", 0), ended(-40, "", 0), ended(3, "no room", 7)
+    >>> end_text(-9, "", 0), end_text(-40, "", 0), end_text(3, "no room", 7)
     ('signal 9 (SIGKILL)', 'signal 40', 'exit code 3: no room')
     """
     if code < 0:

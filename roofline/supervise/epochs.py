@@ -27,9 +27,8 @@ from typing import Any
 
 from roofline.store.outcome import Outcome
 from roofline.supervise import metadata, signals
-from roofline.supervise.blame import WorkerEnd
-from roofline.supervise.child import Child
-from roofline.worker.messages import Broke, Done, Request, Step, StepBegan
+from roofline.supervise.child import Child, WorkerEnd
+from roofline.worker.messages import Broke, Request, StepBegan
 from roofline.worker.ranks import PATIENCE_S, wait_for
 
 BEAT_S, LOST_S = 1.0, PATIENCE_S / 4
@@ -170,7 +169,6 @@ class Follower:
     def __init__(self, epochs: Epochs, root: Path):
         self._epochs, self._root = epochs, root
         self._child: Child | None = None
-        self._broke: Broke | None = None
 
     def run(self, mine: dict) -> int:
         """Follow until rank 0 says that the run is over; returns an exit code. `mine` is what rank 0 compares."""
@@ -187,8 +185,6 @@ class Follower:
                 elif asked := epochs.store_get(f"epoch {epochs.number + 1}"):
                     epochs.number += 1
                     self._child = Child(Request(**asked), self._root)
-                    self._step = StepBegan(Step.START)
-                    self._is_done = False
                 else:
                     time.sleep(LOOK_S)
         except RankLostError as lost:
@@ -197,9 +193,8 @@ class Follower:
             return 1
         finally:
             end = None
-            if (child := self._child) and not self._is_done:
-                how = "" if self._broke else child.stands()
-                end = WorkerEnd(self._step, how, child.marked, self._broke)
+            if (child := self._child) and not child.is_done:
+                end = child.ended("" if child.broke else child.stands())
             epochs.leave(end)
             if child:
                 child.end()
@@ -210,24 +205,17 @@ class Follower:
         if not (child.is_over or wait([child.waits_at], LOOK_S)):
             return
         try:
-            if child.is_over:
-                raise EOFError
-            if not child.channel:
-                return child.connect()
-            message = child.channel.receive()
+            message = child.receive()
         except (EOFError, OSError):
             child.end(2.0)
-            if not self._is_done:
+            if not child.is_done:
                 return self._epochs.store_set("failed")
             self._child = None
             return
-        if isinstance(message, Broke):
-            self._broke = message
-            return self._epochs.store_set("failed")
-        if isinstance(message, StepBegan):
-            self._step = message
-        self._is_done = isinstance(message, Done)
-        child.channel.acknowledge(stop=False)
+        if child.broke:
+            self._epochs.store_set("failed")
+        elif message:
+            child.channel.acknowledge(stop=False)
 
     def _hand_on(self, number: int, frame) -> None:
         """Tell rank 0 of a signal: it ends the run."""

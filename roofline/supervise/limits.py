@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 
 from roofline.operations.contenders import FIRST_CALL_S
+from roofline.operations.options import Options
 from roofline.worker.messages import Step, StepBegan
 
 BASELINE_CALLS, TIMES_OF_RULE = 100, 3
@@ -40,16 +41,15 @@ def limit_s(step: StepBegan, device: str, baseline_call_s: float) -> float:
 class Patience:
     """The rest of a worker's limit at its present step."""
 
-    def __init__(
-        self, step: StepBegan, limit_s: float, *, cpu_s: Callable[[], float], chosen_s: float | None, are_ranks: bool
-    ):
-        """`cpu_s` returns what the worker has used of the CPU; `chosen_s` is the option's for a first call."""
+    def __init__(self, step: StepBegan, options: Options, baseline_call_s: float, cpu_s: Callable[[], float]):
+        """`cpu_s` returns what the worker has used of the CPU."""
         self._began, self._cpu_s, self._step = time.monotonic(), cpu_s, step
-        self._limit_s = self._idle_s = self._most_s = limit_s
+        self._limit_s = self._idle_s = self._most_s = limit_s(step, options.device, baseline_call_s)
         self._used_s = 0.0
         if step.step == Step.CALL:
+            chosen_s, are_ranks = options.first_call_seconds, options.world > 1
             usual_s = 0.0 if are_ranks else FIRST_CALL_S["usual"]
-            self._most_s = chosen_s or max(limit_s, step.seconds or usual_s)
+            self._most_s = chosen_s or max(self._limit_s, step.seconds or usual_s)
             if chosen_s or are_ranks:  # one sleeps while another compiles
                 self._limit_s = self._most_s
             self._used_s = cpu_s()

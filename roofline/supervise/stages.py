@@ -1,65 +1,117 @@
-"""The stages of a run: learn what the machine is, check, measure, name kernels; each by workers."""
+"""Stages of a run: learn what the machine is, check, name kernels; each by workers. `supervise.measuring` measures."""
 
 import time
+from collections import Counter
+from collections.abc import Iterable
 
 from roofline import operations
-from roofline.supervise.jobs import Check, Hello, Names
-from roofline.supervise.measuring import Measure
+from roofline.supervise.blame import conclude, next_suspect, outcome_of
+from roofline.supervise.child import Told, WorkerEnd
+from roofline.supervise.listen import run_workers
 from roofline.supervise.supervisor import Supervisor
-from roofline.supervise.watch import supervise
 from roofline.worker import launches, machine
+from roofline.worker.messages import JournalLine, Kind, MachineFound, Rejected, Request, ShapeChecked, StepBegan
 
 CHECKERS = 4
 """Workers that check at once on a GPU at most, one for four cores: compiling takes most of a first call."""
 
 
+def keep(supervisor: Supervisor, message: object) -> None:
+    """Handle a message as every stage does that knows no better."""
+    match message:
+        case StepBegan():
+            supervisor.show_progress(message.words, None)
+        case JournalLine(line):
+            supervisor.add(line)
+        case Rejected(shape, name, outcome):
+            supervisor.lose(shape, name, outcome)
+
+
 def greet(supervisor: Supervisor) -> None:
     """Learn from a worker what this machine is. Raises ValueError where nothing can be measured on it."""
-    supervise(supervisor, [Hello(supervisor)])
+
+    def hear(worker: Told, message: object) -> None:
+        match message:
+            case MachineFound(fields):
+                supervisor.hello = fields
+                if supervisor.epochs:
+                    supervisor.epochs.loopback = fields["ranks"]["loopback"]
+            case WorkerEnd():
+                if outcome := outcome_of(supervisor, worker, message):
+                    supervisor.end_reason = f"a worker that only looks at the machine ended: {outcome.words}"
+
+    run_workers(supervisor, [supervisor.request(Kind.HELLO, supervisor.planned)], hear)
     if problem := supervisor.hello.get("problem") or supervisor.end_reason:
         raise ValueError(problem)
-
-
-def measure(supervisor: Supervisor) -> None:
-    """Check and measure all that is left. Afterwards each contender has a record in the run, or an outcome, unless the
-    run has an `end_reason`."""
-    if supervisor.root:
-        check(supervisor)
-    supervise(supervisor, [Measure(supervisor)])
 
 
 def check(supervisor: Supervisor) -> None:
     """Call each contender in a worker that only checks before one that measures does. What hangs or dies there costs
     its own row. Compiles on the way."""
-    cases = _unchecked(supervisor)
-    if not cases:
+    shapes = _unchecked(supervisor)
+    if not shapes:
         return
-    count = sum(map(len, cases.values()))
+    count = sum(len(supervisor.left(shape)) for shape in shapes)
     began, before = time.monotonic(), len(supervisor.outcomes)
-    parts = []
+    beside = []
     if supervisor.options.device == "cuda" and not supervisor.epochs:
-        others = [shape for shape in cases if not _is_linked(shape)]  # a link keeps no pace beside other processes
-        several = max(1, min(CHECKERS, machine.cores() // 4))
-        for index in range(several):
-            parts.append(Check(supervisor, {shape: cases.pop(shape) for shape in others[index::several]}))
-    supervise(supervisor, parts)
-    for part in parts:
-        cases = part.again | cases
-    supervise(supervisor, [Check(supervisor, cases, is_alone=True)])
+        beside = [shape for shape in shapes if not _is_linked(shape)]  # a link keeps no pace beside other processes
+    several = max(1, min(CHECKERS, machine.cores() // 4))
+    again = _check(supervisor, [beside[index::several] for index in range(several)], is_alone=False)
+    _check(supervisor, [[shape for shape in shapes if shape in again or shape not in beside]], is_alone=True)
     took = f"{count} cases in {time.monotonic() - began:.0f} s"
     lost = len(supervisor.outcomes) - before
     supervisor.note("check", f"Checked in workers of their own: {took}, {lost} without a number.")
 
 
-def _unchecked(supervisor: Supervisor) -> dict[str, list[str]]:
-    """{shape: contenders} that are left of shapes without a pass, those over a link last."""
-    cases = {}
-    for shape in sorted(supervisor.planned, key=_is_linked):
+def _check(supervisor: Supervisor, parts: list[list[str]], *, is_alone: bool) -> set[str]:
+    """Check all `parts` at once, the shapes of each by one worker after another. Returns those that lacked memory
+    beside others, to be checked alone."""
+    ended: Counter = Counter()
+    unchecked = {shape for part in parts for shape in part}
+    asked = len(unchecked)
+    again = set()
+
+    def next_requests(shapes: Iterable[str], suspect: str = "") -> list[Request]:
+        """The request for what is left of a part, or else for a suspect, if there is one."""
+        left = {shape: supervisor.left(shape) for shape in shapes if shape in unchecked}
+        cases = {shape: names for shape, names in left.items() if names}
+        if not cases and (found := next_suspect(supervisor, ended)):
+            shape, suspect = found
+            unchecked.add(shape)
+            cases = {shape: [suspect]}
+        return [supervisor.request(Kind.CHECK, cases, suspect=suspect)] if cases else []
+
+    def hear(worker: Told, message: object) -> None:
+        match message:
+            case StepBegan():
+                done = asked - len(unchecked)
+                supervisor.show_progress(f"{done} of {asked} shapes checked: {message.words}", None)
+            case Rejected(shape, _, outcome) if "out of memory" in outcome.reason and not is_alone:
+                again.add(shape)
+            case ShapeChecked(shape, baseline_call_s, facts):
+                unchecked.discard(shape)
+                supervisor.baseline_call_s[shape] = baseline_call_s
+                supervisor.chosen[shape] = {"facts": facts, "medians_s": {}}
+            case WorkerEnd():
+                conclude(supervisor, worker, message, ended)
+                requests.extend(next_requests(worker.request.cases, worker.request.suspect))
+            case _:
+                keep(supervisor, message)
+
+    requests = [request for part in parts for request in next_requests(part)]
+    run_workers(supervisor, requests, hear)
+    return again
+
+
+def _unchecked(supervisor: Supervisor) -> list[str]:
+    """Shapes of which something is left, without a pass; those over a link last."""
+    shapes = []
+    for shape in sorted(filter(supervisor.left, supervisor.planned), key=_is_linked):
         measured = supervisor.run.shapes.get(shape)
-        names = supervisor.left(shape)
-        if names and not (measured and measured.passes):
-            cases[shape] = names
-    return cases
+        if not (measured and measured.passes):
+            shapes.append(shape)
+    return shapes
 
 
 def _is_linked(shape: str) -> bool:
@@ -76,4 +128,12 @@ def name_kernels(supervisor: Supervisor) -> None:
             field = "costs" if shape.facts.get("has_costs") else "kernel_name"
             if nameless := [name for name in shape.measured if field not in shape.entrants[name]]:
                 cases[shape.id] = nameless
-    supervise(supervisor, [Names(supervisor, cases)])
+
+    def hear(worker: Told, message: object) -> None:
+        if not isinstance(message, WorkerEnd):
+            keep(supervisor, message)
+        elif outcome := outcome_of(supervisor, worker, message):
+            supervisor.note("kernel names", f"Kernel names: not all were found: {outcome.words}.")
+
+    if cases:
+        run_workers(supervisor, [supervisor.request(Kind.NAMES, cases)], hear)

@@ -1,7 +1,6 @@
 """What a supervisor and a worker say to one another: a `Request`, and then one of the `MESSAGES` at a time.
 
-The table `handlers` of a job says which function handles which message: in `supervise.jobs`, and of the job that
-measures in `supervise.measuring`. `worker.channel` sends them.
+The stages handle them by `match`, in `supervise.stages` and `supervise.measuring`. `worker.channel` sends them.
 """
 
 import signal
@@ -88,6 +87,10 @@ class Request:
     """Those that were measured before."""
     when: str = ""
     """What the ceilings that this worker measures are journalled under; empty where it measures none."""
+    suspect: str = ""
+    """The contender that is tried alone with the baseline, if that is so."""
+    is_planned: bool = True
+    """Whether the plan has it; else it is for decisions."""
     world: dict = field(default_factory=dict)
     """Who this worker is among ranks, as `worker.ranks.of_worker` takes it; empty without torchrun."""
 

@@ -96,6 +96,8 @@ class ShapePasses:
             entrants=entrants,
             seed=self.seed,
             facts=case.facts | prepared.facts,
+            passes=0,
+            processes=0,
         )
 
     def run_pass(self, *, is_last: bool) -> None:

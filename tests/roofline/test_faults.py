@@ -182,17 +182,17 @@ def test_a_suspect_who_was_the_only_contender_is_measured_whole(three_shapes):
 STOPPED_BEFORE = """
 from roofline.supervise import measuring
 
-request_alone = measuring.Measure.request_alone
+next_suspect = measuring.next_suspect
 
 
-def interrupted(job, number):
-    if job.supervisor.suspects and not Path("stopped").exists():
+def interrupted(supervisor, ended):
+    if supervisor.suspects and not Path("stopped").exists():
         Path("stopped").touch()
         os.kill(os.getpid(), signal.SIGINT)
-    return request_alone(job, number)
+    return next_suspect(supervisor, ended)
 
 
-measuring.Measure.request_alone = interrupted
+measuring.next_suspect = interrupted
 """
 
 

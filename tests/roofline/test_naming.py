@@ -58,8 +58,9 @@ def test_profiler_that_dies_costs_names_alone(three_shapes):
 def test_each_kernel_is_asked_for_once(tmp_path, monkeypatch):
     session = supervisor.Supervisor.__new__(supervisor.Supervisor)
     session.run, session.options = journal.load(save(tmp_path / "run", LINES)), types.SimpleNamespace(device="cuda")
+    session.request = lambda kind, cases: cases
     asked = []
-    monkeypatch.setattr(stages, "supervise", lambda _, jobs: asked.append(jobs[0].cases))
+    monkeypatch.setattr(stages, "run_workers", lambda _, requests, hear: asked.extend(requests))
     first, second = session.run.shapes
     session.run.apply({"kind": "kernels", "shape": first, "kernel_names": {"cublas": "a"}})
     stages.name_kernels(session)

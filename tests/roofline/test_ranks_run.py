@@ -18,7 +18,7 @@ from roofline.analysis.records import frame, record_of, records_of
 from roofline.report.write import write
 from roofline.store.conditions import conditions
 from roofline.store.journal import load
-from roofline.supervise.blame import WAITS, WorkerEnd
+from roofline.supervise.child import WAITS, WorkerEnd
 from roofline.supervise.epochs import Epochs
 from roofline.worker import clocks, ranks
 from roofline.worker.messages import Kind, Request, Step, StepBegan

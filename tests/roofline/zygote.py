@@ -20,7 +20,7 @@ import forked
 
 HEAVY = (
     *("torch", "pandas", "seaborn", "pytest_benchmark.plugin"),
-    *("roofline.pytest_plugin.narrator", "roofline.supervise.stages"),
+    *("roofline.pytest_plugin.narrator", "roofline.supervise.measuring"),
 )
 MESSAGE_BYTES = 1 << 18
 
