@@ -5,6 +5,7 @@
 # make gpu      all that a GPU has to tell
 # make pack     what `make gpu` needs on a machine without a network: a stripped Triton and its compile cache, at most 60 MB
 # SYSTEM=1 takes python3 as it is, where nothing of ours can be installed:  make gpu SYSTEM=1 PYTHON=/opt/conda/bin/python3
+# make against BASE=CHECKOUT   whether another checkout, as of a pull request's base, is faster than this one
 # make reference RUN=FOLDER   copy a run to results/reference and renew the tables of results/README.md
 # make reports  write report.md of each run of results/reference again, draw README's pictures, or those of RUN=FOLDER too,
 #               and renew the tables that show them
@@ -25,10 +26,15 @@ COMPILED := $(addprefix tests/kernels/test_,compiled.py warpgroup.py) \
 # Else each process of tests compiles all files again and rewrites their asserts, which takes ten seconds.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: bench gpu pack reference reports test test-slow test-newest test-triton-newest test-wire lint
+.PHONY: bench against gpu pack reference reports test test-slow test-newest test-triton-newest test-wire lint
 
 bench: $(ENV)
 	$(PY) -m pytest --benchmark-only $(ARGS)
+
+# Runs of this checkout and of BASE by turns, N a side, then what became slower. ARGS goes to both sides' pytest.
+N ?= 3
+against: $(ENV)
+	$(PY) -m results.against "$(BASE)" "$(N)" $(ARGS)
 
 # All that a GPU has to tell, in the order of its worth, or what of it fits into MINUTES: results/visit.py has the table.
 # Archives go to OUT, and come from there: the same command goes on.

@@ -49,7 +49,7 @@ class Gloo(Threaded):
             target.copy_(landed)
 
     def due_s(self, nbytes: int) -> float:
-        return self._ranks.late_s
+        return 86_400.0  # who waits in vain is ended by the supervisor, which finds who hangs
 
     def finish(self) -> None:
         super().finish()

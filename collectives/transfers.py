@@ -39,9 +39,6 @@ PATIENCE_S = 2.0
 class LinkError(RuntimeError):
     """A transfer did not arrive: the message names its chunk and the ranks it goes from and to."""
 
-    is_late = True
-    """For `roofline.worker.ranks`: the rank that it should come from may hang."""
-
 
 @dataclass(frozen=True)
 class Transfer:

@@ -18,7 +18,7 @@ from triton.runtime.autotuner import Autotuner, Heuristics
 from triton.runtime.jit import JITFunction, TensorWrapper
 
 from .compile import Call
-from .plain import PtxKernel
+from .ptx_kernel import PtxKernel
 
 
 def resolve(kernel: Any, grid: Any, args: Mapping[str, Any] | Sequence[Any]) -> Call:

@@ -20,15 +20,15 @@ import torch
 import triton
 from triton.runtime.jit import KernelInterface
 
+from .compile import why
 from .gpus import ARCHITECTURES
-from .verdict import BUDGET, check, forked, why
+from .processes import forked
+from .verdict import BUDGET, check
 
-HERE = Path(__file__).parent
-SUITE = HERE.parents[1] / "tests" / "machine"
+SUITE = Path(__file__).parents[2] / "tests" / "machine"
 """The folder, in a checkout, with the command for the suite's own kernels, which has options of its own. It runs
 without FILE::NAME, and for a matmul f(x, w, out)."""
 PASSED_ON = "seeds", "seed", "arch", "trace", "slots", "budget", "processes", "empty"
-TRIED = "3.5.1, 3.7.1, 3.8.0 and 3.9.0"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "triton-machine"
 
 
@@ -187,7 +187,9 @@ def under(version: str, words: list[str]) -> int:
     if not re.fullmatch(r"\d+(\.\d+){1,2}", version):
         raise ValueError(f"--triton {version} is no version, as 3.9 or 3.9.0")
     if tuple(map(int, version.split("."))) < (3, 5):
-        raise ValueError(f"--triton {version}: the machine takes 3.5 and later; tried are {TRIED}")
+        raise ValueError(
+            f"--triton {version}: the machine takes 3.5 and later; tried are 3.5.1, 3.7.1, 3.8.0 and 3.9.0"
+        )
     folder = CACHE / f"triton-{version}"
     wanted = f"triton=={version}" + ".*" * (version.count(".") == 1)
     if not folder.is_dir():

@@ -4,6 +4,7 @@ It goes through `JITFunction.warmup`, under a driver that knows a target and not
 divisibility of every argument and the descriptors are those of a real launch.
 """
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -73,3 +74,18 @@ def binary_key(target: int, launch: Call) -> str:
         triton.knobs.runtime.jit_cache_hook = note
         launch.kernel.warmup(grid=launch.grid, **launch.args)
     return keys[0]
+
+
+def innermost(error: BaseException) -> str:
+    """A compiler's error in one line: the message of the innermost function, and the source line that it is about."""
+    while error.__cause__:
+        error = error.__cause__
+    *before, last = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    if before[-1:] == ["^"]:
+        return f"{before[-2]}: {last}"
+    return why([*before, last])
+
+
+def why(lines: Sequence[str]) -> str:
+    """The line of what a compiler printed that says why it failed; else the last."""
+    return next((line for line in lines if re.search(r"\b(error|ERROR) *:(?! Internal)", line)), lines[-1])

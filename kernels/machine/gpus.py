@@ -4,7 +4,7 @@ Sources: CUDA C++ Programming Guide, Technical Specifications per Compute Capabi
 sheets of A100, A40, L40S and H100.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Sm(NamedTuple):
@@ -14,6 +14,13 @@ class Sm(NamedTuple):
     warps: int
     ctas: int
     shared_bytes: int
+
+    def resident(self, program: Any, registers: int) -> int:
+        """The number of a program's CTAs that the GPU holds at a time. `registers`: those of a thread."""
+        of_warp = -(-32 * registers // REGISTERS_AT_ONCE) * REGISTERS_AT_ONCE
+        warps = min(self.warps, REGISTERS // of_warp)
+        fitting = min(self.ctas, warps // program.warps, self.shared_bytes // (program.shared_bytes + RESERVED))
+        return max(self.count * fitting // program.cluster, 1) * program.cluster
 
 
 ARCHITECTURES = {"sm_80": 80, "sm_86": 86, "sm_89": 89, "sm_90": 90, "sm_90a": 90}

@@ -15,7 +15,7 @@ import pytest
 from .gpus import ARCHITECTURES
 
 if TYPE_CHECKING:  # this imports torch and Triton, which take seconds
-    from .functions import Launch, launches
+    from .intercept import Launch, launches
 
 BLOCK = pytest.StashKey["launches"]()
 PROPERTY = "machine"
@@ -39,7 +39,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def block_of(config: pytest.Config) -> "launches":
-    from .functions import launches
+    from .intercept import launches
 
     return launches(seeds=config.option.machine_seeds, arch=config.option.machine_arch, raises=False)
 

@@ -14,12 +14,13 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor
 
-from .alu import LANES
-from .device import Cta, Machine, Warp
-from .memory import REGION_BITS, Region, Shared
-from .order import FaultError
-from .program import Ready, Until
-from .ptx import Instruction, UnknownError, statements
+from .core.faults import FaultError, UnknownError
+from .core.launch import Cta
+from .core.machine import Machine
+from .core.memory import REGION_BITS, Region, Shared
+from .core.program import LANES, Ready, Until
+from .core.ptx import Instruction, statements
+from .core.warp import Warp
 from .trace import Observed, Touch, lanes_at
 
 Row = tuple[str, str]

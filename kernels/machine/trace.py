@@ -14,12 +14,15 @@ from pathlib import Path
 
 import numpy as np
 
-from .device import Cta, Event, Machine, Warp
-from .divergence import active
-from .memory import REGION_BITS, Shared, Single
-from .order import GRANULE, FaultError, UninitialisedError
-from .program import Program, Ready, Step
-from .ptx import Instruction
+from .core.divergence import active
+from .core.faults import FaultError, UninitialisedError
+from .core.launch import Cta
+from .core.machine import Machine
+from .core.memory import REGION_BITS, Shared, Single
+from .core.order import GRANULE
+from .core.program import Program, Ready, Step
+from .core.ptx import Instruction
+from .core.warp import Event, Warp
 
 ORDERING = ("bar", "barrier", "mbarrier", "fence", "membar")
 SHARED_BYTES = 1 << 24  # addresses of shared memory are below it, whatever window they are in

@@ -81,20 +81,10 @@ def change_of_runs(cases: Sequence[Sides], of: str = SPEED) -> Change | None:
     return change(base_spreads, new_spreads, of)
 
 
-def change_of_pairs(cases: Sequence[Sides], of: str = SPEED) -> Change | None:
-    """What `change_of_runs` says, of one run a side whose processes took turns: what moves a whole run cancels in each
-    pair. None where fewer than two pairs have all cases."""
-    of_base = []
-    of_new = []
-    for (base,), (new,) in cases:
-        of_base.append(base)
-        of_new.append(new)
-    changes = []
-    for before, after in zip(complete(of_base), complete(of_new), strict=False):
-        # Numbers differ where a share of one side was begun again.
-        differences = [new[after] - base[before] for base, new in zip(of_base, of_new, strict=True)]
-        changes.append(fmean(differences))
-    return Change.of_logarithms(changes, of) if len(changes) > 1 else None
+def seen_by(count: int) -> Change:
+    """No change, with the standard error that `count` runs a side leave it on an idle machine, where runs differ by
+    `BETWEEN_RUNS` and rounds by little."""
+    return Change(0.0, BETWEEN_RUNS * math.sqrt(2 / count), KNOWN + 2 * (count - 1))
 
 
 def complete(cases: Sequence[Values]) -> list[int]:

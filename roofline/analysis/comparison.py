@@ -12,13 +12,13 @@ the processes' means. `changes` says how far a case changed, `verdicts` how that
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from typing import NamedTuple
 
-from roofline.analysis.changes import Sides, change_of_pairs, change_of_runs, values_of
+from roofline.analysis.changes import Sides, change_of_runs, values_of
 from roofline.analysis.records import records_of
 from roofline.analysis.verdicts import HIDDEN, MARGIN, SLOWER, SPEED, UNDECIDED, Change, verdicts
 from roofline.store.conditions import ALL, NUMBERS, are_alike, condition
@@ -27,7 +27,6 @@ from roofline.store.stats import geometric_mean, grouped
 
 SAME_WIRE = 0.01
 """Wires whose bytes/s are within this share of one another are alike."""
-ChangeOf = Callable[[Sequence[Sides], str], Change | None]
 NEITHER = "neither"
 """Lacks a case that both sides have and that is not compared: its wires differ, or it is void."""
 
@@ -182,7 +181,7 @@ class Pair:
 
 def compare(base: Sequence[Run], new: Sequence[Run], *, allow=()) -> Comparison:
     """Compare the runs `new` with `base`. Raises ValueError where chip, driver or method differ, unless `allow`
-    names them, for quick runs, where the baseline is not the same, and where no case can be compared."""
+    names them, for a side of one quick run, where the baseline is not the same, and where no case can be compared."""
     differences = _differences(base, new, allow)
     sides = named_runs("BASE", base), named_runs("NEW", new)
     runs = sides[0] | sides[1]
@@ -195,14 +194,13 @@ def compare(base: Sequence[Run], new: Sequence[Run], *, allow=()) -> Comparison:
             missing.append(problem)
         if not pair.is_of_baseline and all(pair.comparable):
             judged.append(pair)
-    change_of = change_of_pairs if new[0].base is base[0] else change_of_runs
     return Comparison(
         base_runs=len(base),
         new_runs=len(new),
         differences=differences,
         unfinished=[name for name, run in runs.items() if run.end is None or run.unfinished],
-        means=_means(judged, len(runs), change_of),
-        cases=_cases(judged, change_of),
+        means=_means(judged, len(runs)),
+        cases=_cases(judged),
         missing=missing + _missing(runs, all_pairs),
         baseline_speed=_baseline_speed(pairs),
     )
@@ -216,24 +214,24 @@ def _baseline_speed(pairs: list[Pair]) -> float | None:
     return geometric_mean(speeds) if speeds else None
 
 
-def _cases(pairs: list[Pair], change_of: ChangeOf) -> list[Case]:
+def _cases(pairs: list[Pair]) -> list[Case]:
     """The cases that some runs of both sides tell of. Raises ValueError where there is none."""
     cases = []
     for pair in pairs:
-        if change := change_of([pair.comparable], pair.judged_by):
+        if change := change_of_runs([pair.comparable], pair.judged_by):
             cases.append(pair.row(change))
     if not cases:
         raise ValueError("no case has a ratio to a baseline on both sides: nothing can be compared; measure it beside")
     return _with_verdicts(cases)
 
 
-def _means(pairs: list[Pair], run_count: int, change_of: ChangeOf) -> list[Case]:
+def _means(pairs: list[Pair], run_count: int) -> list[Case]:
     """What contenders became in the mean over the cases that all runs measured, where these are several."""
     of_all_runs = [pair for pair in pairs if len(pair.records) == run_count]
     values_of_contender = grouped(((pair.contender, pair.judged_by), pair.values) for pair in of_all_runs)
     means = []
     for (contender, judged_by), values in values_of_contender.items():
-        change = change_of(values, judged_by)
+        change = change_of_runs(values, judged_by)
         if change and len(values) > 1:
             means.append(Case(f"{contender} in the mean over {len(values)} cases", change))
     return _with_verdicts(means)
@@ -247,10 +245,10 @@ def _with_verdicts(rows: list[Case]) -> list[Case]:
 
 def _differences(base: Sequence[Run], new: Sequence[Run], allow) -> dict[str, tuple[str, str]]:
     """{condition: (BASE's, NEW's)} of those that differ. Raises ValueError for one that decides the numbers."""
-    for run in (*base, *new):
-        if run.metadata.get("options", {}).get("quick"):
+    for side in (base, new):
+        if len(side) == 1 and side[0].metadata.get("options", {}).get("quick"):
             raise ValueError(
-                "a quick run is for a first look, and too short to be compared: run both sides without --ffn-quick"
+                "a single quick run is too short to be compared: take several a side, or run without --ffn-quick"
             )
     differences = {}
     for name in ALL:

@@ -1,21 +1,16 @@
-"""How much of the win of its matmuls alone is left in a layer, in the same rounds."""
-
-import math
+"""How much faster the matmuls of a layer are alone, in the same rounds as the layer."""
 
 from roofline.analysis.throughput import with_ends
 from roofline.store.run import PART, Shape
-from roofline.store.stats import estimate, ratio_of
+from roofline.store.stats import estimate
 
 HALVES = 2
 """Matmuls of a layer: of gate and up together, and down."""
 
 
 def fields(shape: Shape, contender: str) -> dict:
-    """The fields of a contender whose matmuls took turns alone, beside those of the baseline; {} of others.
-
-    Both ratios are the baseline's time over this one's. The part of the win that is left is the logarithm of the
-    layer's ratio over that of its matmuls.
-    """
+    """The fields of a contender whose matmuls took turns alone, beside those of the baseline; {} of others. The ratio
+    is the baseline's time over this one's."""
     theirs = _multiplied_by(shape, shape.baseline)
     ours = _multiplied_by(shape, contender)
     if theirs == ours or not shape.anchor:
@@ -29,13 +24,7 @@ def fields(shape: Shape, contender: str) -> dict:
         return sum(times_s[:HALVES]) / sum(times_s[HALVES:])
 
     alone = estimate(ratio, *baseline_parts, *own_parts, groups=shape.groups, anchor=shape.anchor)
-    in_layer = ratio_of(shape.anchor, shape.times_s(contender), shape.groups)
-    if not (alone and in_layer):
-        return {}
-    fields = with_ends("alone_ratio", alone)
-    if alone.value != 1:
-        fields["win_left"] = math.log(in_layer.value) / math.log(alone.value)
-    return fields
+    return with_ends("alone_ratio", alone)
 
 
 def _multiplied_by(shape: Shape, name: str) -> str | None:

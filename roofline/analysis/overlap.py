@@ -57,7 +57,7 @@ def record(run: Run, shape: Shape, arm: str) -> dict:
         fields |= dict.fromkeys(OF_THE_LINK)
     if fields["of_roof"]:
         fields |= _lost(fields, samples)
-    fields["notes"] = _notes(fields)
+    fields["notes"] = _notes(fields, shape.facts.get("gather"))
     return fields
 
 
@@ -225,12 +225,12 @@ class ArmSamples:
         }
 
 
-def _notes(fields: dict) -> str:
+def _notes(fields: dict, gather: str | None) -> str:
+    """The notes of a record. What gathers for `serial` is another link than the arms' where NCCL's is faster."""
     notes = []
     off_pace = fields["link_off_pace"]
     if off_pace:
         notes.append(f"void: link off its pace by {100 * off_pace:+.0f} %")
-    gather = fields["gather"]
     if gather in HOW and gather != fields["link"]:
         notes.append(f"serial by {HOW[gather]}")
     return throughput.notes(fields, "its ideal", "; ".join(notes))

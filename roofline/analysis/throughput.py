@@ -163,7 +163,7 @@ def record(run: Run, shape: Shape, contender: str) -> dict:
     time = shape.time(contender)
     fields = dict.fromkeys(GROUPS["every"])
     fields |= {"op": shape.op, "contender": contender, **shape.params}
-    for known in (shape.facts, entrant, entrant.get("costs", {})):
+    for known in (shape.facts, entrant, entrant.get("costs", {}), shape.telemetry):
         for name, value in known.items():
             if name in FIELDS:
                 fields[name] = value
@@ -185,7 +185,6 @@ def record(run: Run, shape: Shape, contender: str) -> dict:
         fields["baseline_time_s"] = time_of(anchor, groups).value
     fields |= _counted(shape, contender)
     fields |= {"late": shape.late[contender], "cache": shape.cache, "stopped_by": shape.stopped_by}
-    fields |= shape.telemetry
     fields["waiting_share"] = _waiting_share(run, shape, contender)
     fields |= _steady(run, shape, contender)
     fields["source"] = run.metadata["machine"]["source"]

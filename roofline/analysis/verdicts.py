@@ -1,4 +1,4 @@
-"""FASTER, SLOWER, SAME or UNDECIDED: the one rule of `roofline compare`, `--ffn-against` and `--ffn-decide`.
+"""FASTER, SLOWER, SAME or UNDECIDED: the one rule of `roofline compare` and `--ffn-decide`.
 
 A `Change` is a mean of logarithms with its standard error; `verdicts` says a word of each. docs/trust.md explains both.
 """
@@ -38,10 +38,10 @@ class Change:
     of: str = SPEED
 
     @classmethod
-    def of_logarithms(cls, values: Sequence[float], of: str = SPEED) -> Change:
-        """The mean of two or more independent values, each of a pair that was measured side by side."""
+    def of_logarithms(cls, values: Sequence[float]) -> Change:
+        """The mean of two or more independent values, one a process."""
         error = stdev(values) / math.sqrt(len(values))
-        return cls(fmean(values), error, len(values) - 1, of)
+        return cls(fmean(values), error, len(values) - 1)
 
     def half_width(self, alpha: float = ALPHA) -> float:
         return student_quantile(self.freedom, 1 - alpha) * self.error

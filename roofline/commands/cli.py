@@ -12,9 +12,6 @@ from roofline.report import compare as comparing
 from roofline.theory.arguments import Parser
 from roofline.theory.container import settle
 
-FORMULA = ("=", "+", "-", "@", "\t", "\r")
-"""How text begins that a spreadsheet computes, and that an apostrophe before it makes text: OWASP, "CSV Injection"."""
-
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line `arguments`; returns the exit code (0 done, 1 slower or not all counted, 2 bad input)."""
@@ -78,7 +75,7 @@ def main(arguments: list[str] | None = None) -> int:
         problem = str(error)
     except ModuleNotFoundError as error:
         problem = f"it needs {error.name}, which this Python lacks: python3 -m pip install {error.name}"
-    except Exception as error:  # whoever reads a journal trusts the types of its less common fields
+    except Exception as error:  # whoever reads a journal trusts the types of its fields
         from roofline.worker.device_errors import reason
 
         problem = f"{reason(error)}: what it reads is damaged, or this is a fault of roofline's"
@@ -107,8 +104,7 @@ def _csv(options: argparse.Namespace) -> int:
     table = records.frame(run)
     if options.by_tokens:
         table = tokens.by_tokens(run, table)
-    is_formula = table.map(lambda cell: isinstance(cell, str) and cell.startswith(FORMULA))
-    table.mask(is_formula, "'" + table.astype(str)).to_csv(sys.stdout, index=False)
+    table.to_csv(sys.stdout, index=False)
     return 0
 
 
@@ -118,7 +114,7 @@ def _by_module(options: argparse.Namespace) -> int:
 
 
 def _report(options) -> int:
-    from roofline.report import saved
+    from roofline.report import html, saved
     from roofline.report.write import write
     from roofline.store import journal
 
@@ -129,4 +125,6 @@ def _report(options) -> int:
             paths.append(saved.write(folder, run))
         for path in paths:
             print(path)
+    if html.LACKING:
+        print(html.LACKING, file=sys.stderr)
     return 0

@@ -16,13 +16,15 @@ from pathlib import Path
 from typing import Any
 
 from roofline.operations.contenders import module_of
-from roofline.store.lines import ANALYSIS_NAMES
 from roofline.theory.arguments import nearest
 from roofline.theory.data import beside
 from roofline.theory.work import ITEMSIZE, Work
 
 DEFAULTS = beside(__file__, "defaults.toml")
 """What a run measures by default."""
+
+ANALYSIS_NAMES = "throughput", "overlap"
+"""What an operation may be judged by."""
 
 Counts = tuple[int, ...]
 Names = tuple[str, ...]

@@ -60,8 +60,6 @@ class Options:
     """Ids of the matmuls of a file, in place of model, layers, tokens and tp; none without one."""
     quick: bool = False
     """Few shapes and rounds, in one process: to see what a run is like, never a reference."""
-    against: str | None = None
-    """Another checkout, whose workers take turns with these."""
     operations: Names = ()
     """The only ones that are measured, by name or by the file of the user's that declares some; none for the default
     ones."""
@@ -90,16 +88,6 @@ def _folder(text: str) -> Path:
     return Path(text)
 
 
-def outside_runs(place: str) -> str:
-    """Refuse code in the folder of a run, which may be somebody else's. `place` is a path, or as `contenders.parse` has
-    it. Raises ValueError."""
-    path = Path(place).expanduser().resolve()
-    for folder in (path, *path.parents):
-        if journal.find(folder):
-            raise ValueError(f"it lies in the run {folder}, of which nothing is executed: read it, then move it out")
-    return place
-
-
 def operation(text: str) -> str:
     """Resolve the path of a file that declares operations, with `~` for the home folder. The name of one of the suite
     stays as it is."""
@@ -109,18 +97,7 @@ def operation(text: str) -> str:
     if not path.is_file() or path.suffix != ".py":
         near = nearest(text, OPERATIONS) or "the operations are " + ", ".join(OPERATIONS)
         raise ValueError(f"there is no such file of Python, from the folder you are in, and no such operation; {near}")
-    return outside_runs(contenders.anonymous(path))
-
-
-def checkout(text: str) -> str:
-    """Resolve the path of a checkout of this project, with `~` for the home folder."""
-    path = Path(text).expanduser().resolve()
-    if not (path / "roofline" / "worker" / "process.py").is_file():
-        way_out = "make one, as by git worktree add ../base main"
-        raise ValueError(f"it is no checkout of roofline-ffn, or one of before 27 November 2026; {way_out}")
-    if path == Path(__file__).resolve().parents[2]:
-        raise ValueError("it is this checkout itself, or pytest began in it; give another one, with = before it")
-    return outside_runs(contenders.anonymous(path))
+    return contenders.anonymous(path)
 
 
 READERS = {
@@ -135,9 +112,8 @@ READERS = {
     "device": partial(one_of, DEVICES),
     "wire": lambda text: parse_wire(text).token,
     "wires": lambda text: wires_of(Path(text)),
-    "contender": lambda text: outside_runs(contenders.parse(text)),
+    "contender": contenders.parse,
     "operation": operation,
-    "checkout": checkout,
     "folder": _folder,
 }
 """What `options.toml` says that a value is -> the function that reads it."""
@@ -284,8 +260,6 @@ def resolve(get, *, device: str, timed: bool, root: Path, world: int = 1) -> Opt
 
 def _require_sound(options: Options) -> None:
     """Refuse values that do not fit one another."""
-    if options.against and options.processes == 1:
-        raise ValueError("--ffn-against: a change is told by pairs of processes; take several --ffn-processes")
     read("layers", options, lambda options: [matmul.sides(options.model, layer) for layer in options.layers])
     read("tp", options, matmul.sweep)
     if options.device == "cpu" and options.copier_programs:
@@ -361,7 +335,7 @@ def resumed(get, metadata: dict, folder: Path) -> Options:
         raise ValueError(f"--ffn-resume takes its options from the run: leave out {', '.join(others)}")
     versions = dict(planned.users)
     users = tuple((place, versions.get(place, "")) for place in given.get("contender", ()))
-    named = replace(planned, users=users, operations=given.get("operations", ()), against=given.get("against"))
+    named = replace(planned, users=users, operations=given.get("operations", ()))
     if code_of(named) != code_of(planned):
         raise ValueError(
             f"--ffn-resume {folder}: the run executes code that its journal names, and a journal may be somebody "
@@ -375,15 +349,13 @@ def code_of(options: Options) -> list[str]:
     words = [f"--ffn-contender={place}" for place, _ in options.users]
     if {*options.operations} - OPERATIONS.keys():
         words.append(f"--ffn-operations={','.join(options.operations)}")
-    if options.against:
-        words.append(f"--ffn-against={options.against}")
     return words
 
 
 def way_on(folder: Path, options: Options) -> str:
     """The command that goes on with the run in `folder`, for a shell."""
-    words = "python3", "-m", "pytest", "--benchmark-only", f"--ffn-resume={folder}", *code_of(options)
-    return shlex.join(words)
+    starter = ["torchrun", f"--nproc-per-node={options.world}"] if options.world > 1 else ["python3"]
+    return shlex.join([*starter, "-m", "pytest", "--benchmark-only", f"--ffn-resume={folder}", *code_of(options)])
 
 
 def as_values(options: Options) -> dict:

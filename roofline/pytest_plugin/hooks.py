@@ -23,7 +23,7 @@ from roofline.pytest_plugin import selection
 from roofline.pytest_plugin.narrator import REDRAW, Narrator, end_unread
 from roofline.pytest_plugin.replay import Nowhere
 from roofline.pytest_plugin.state import State, of_command_line
-from roofline.report import compare, saved
+from roofline.report import saved
 from roofline.store import conditions, journal, temporary
 from roofline.store.lines import plain
 from roofline.store.outcome import FAILED, SKIPPED
@@ -241,8 +241,6 @@ def _start(config, state: State) -> None:
     began = time.monotonic()
     stages.greet(state)
     start_s = time.monotonic() - began
-    if state.options.against and state.options.timed:
-        state.base = stages.other_checkout(state)
     if state.options.decide and not state.resumed:
         _make_time_for_decisions(config, state)
     selection.require_memory(state.cases_left, state.hello["share_bytes"])
@@ -266,12 +264,9 @@ def pytest_report_collectionfinish(config):
     counts = f"{sum(map(len, state.planned.values()))} cases on {len(state.planned)} shapes"
     options = state.options
     planned = state.plan or _plan(state, plan.UNSEEN, plan.START_S, plan.UNSEEN_FLOPS_PER_S)
-    seconds = planned.seconds
-    if options.against:
-        seconds *= 2
     is_default = [operations.find(case.op).default for case in state.cases_left]
     bound = "about" if all(is_default) else "at least"  # others compile, and are called for longer
-    text = f"{counts}, {bound} {plan.duration(seconds)}"
+    text = f"{counts}, {bound} {plan.duration(planned.seconds)}"
     if options.decide:
         text += ", for decisions up to three times that"
     if not state.plan:
@@ -424,12 +419,11 @@ def pytest_sessionfinish(session):
 
 
 def _leave_ranks(state: State) -> None:
-    """Leave the group of ranks, and name those that gave no verdict."""
+    """End the other ranks, and name those that do not leave."""
     signals.ignore_signals()  # torchrun sends SIGTERM where another rank ends with an exit code
-    silent = state.epochs.close()
-    if silent and not state.end_reason:
-        ranks = ", ".join(map(str, silent))
-        state.problems.append(f"rank {ranks} of {state.epochs.size} gave no verdict: lost, or hangs")
+    silence = state.epochs.close()
+    if silence and not state.end_reason:
+        state.problems.append(silence)
 
 
 def finish_run(session, state: State) -> None:
@@ -454,8 +448,7 @@ def exit_status(status: int, state: State) -> int:
     early, and where nothing could be measured."""
     failed = bool(state.end_reason) or FAILED in [outcome.outcome for outcome in state.run.missing]
     if state.options.fail_slower:
-        judge = decision if state.options.decide else compare
-        slower = judge.slower(state.run)
+        slower = decision.slower(state.run)
         state.problems += slower
         failed = failed or bool(slower)
     if not state.fruitful:

@@ -9,7 +9,7 @@ from contextlib import nullcontext
 import pytest
 
 from roofline.analysis.records import records_of
-from roofline.report import saved
+from roofline.report import html, saved
 from roofline.report.write import terminal, write
 from roofline.supervise.signals import ways_on
 from roofline.worker import device_errors
@@ -116,6 +116,8 @@ class Narrator:
         folder = self._state.folder
         try:
             write(folder, run if run.end else None)
+            if html.LACKING:
+                self._state.problems.append(html.LACKING)
         except (Exception, KeyboardInterrupt) as error:  # whatever it was, the journal and the JSON are safe
             reason = f"{type(error).__name__}: {error}"
             session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED

@@ -11,7 +11,6 @@ from roofline.analysis.comparison import NEITHER, Case, Comparison, compare, nam
 from roofline.analysis.verdicts import ALPHA, FASTER, MARGIN, SAME, SLOWER, SPEED, UNDECIDED, Change
 from roofline.operations.format import error_text, hidden_text, interval_text, time_text
 from roofline.report import tables
-from roofline.store import journal
 from roofline.store.journal import load
 from roofline.store.run import Run
 from roofline.store.stats import grouped
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 def add_command(commands) -> None:
     """Add `compare` to the subparsers of the `roofline` command."""
     command = commands.add_parser("compare", help="what became faster or slower from one run to another")
-    command.usage = "roofline compare BASE NEW [options], or BASE... --new NEW..., or a RUN of two checkouts"
+    command.usage = "roofline compare BASE NEW [options], or BASE... --new NEW..."
     command.add_argument("runs", metavar="RUN", nargs="+", type=Path, help="run folders: BASE and NEW, or all of BASE")
     command.add_argument("--new", metavar="NEW", nargs="+", type=Path, help="run folders, where a side has several")
     command.add_argument(
@@ -50,11 +49,7 @@ def run(options) -> int:
 
 
 def _sides(folders: list[Path], new_folders: list[Path] | None) -> tuple[list[Run], list[Run]]:
-    """The runs of BASE and of NEW: those that are given, or both checkouts of one run."""
-    if not new_folders and len(folders) == 1 and journal.find(folders[0]):
-        of_both = load(folders[0])
-        if of_both.base:
-            return [of_both.base], [of_both]
+    """The runs of BASE and of NEW."""
     if new_folders:
         return _loaded(folders), _loaded(new_folders)
     if len(folders) != 2:
@@ -75,11 +70,6 @@ def change_text(change: Change) -> str:
     if change.of == SPEED:
         return f"speed {interval_text(*change.interval())} x"
     return f"hidden {hidden_text(*change.interval(), '+.2f')}"
-
-
-PAIRED = (
-    "Shares of both checkouts took turns; a change is the mean over neighbouring shares of the logarithm of the speed."
-)
 
 
 def table(cases: Sequence[Case]) -> DataFrame:
@@ -137,20 +127,6 @@ def _missing(comparison: Comparison) -> list[str]:
     for (where, reason), cases in cases_of.items():
         lacking = "not compared" if where == NEITHER else f"missing in {where}"
         lines.append(f"{lacking}: {tables.named(cases)}: {reason}")
-    return lines
-
-
-def slower(run: Run) -> list[str]:
-    """A line for each case, and each contender in the mean, that is SLOWER than in the other checkout; or why nothing
-    can be compared."""
-    try:
-        comparison = compare([run.base], [run])
-    except ValueError as error:
-        return [f"--ffn-against: {error}"]
-    lines = []
-    for row in (*comparison.cases, *comparison.means):
-        if row.verdict == SLOWER:
-            lines.append(f"{SLOWER}: {row.case}: {change_text(row.change)}")
     return lines
 
 

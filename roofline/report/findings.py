@@ -28,7 +28,7 @@ OTHERS, STOLEN = 0.05, 0.02
 """The fractions of a CPU's time that other processes, and other guests of the machine, may take."""
 CHANCE = 0.01
 """Where the chance that so many intervals of equals miss 1 is lower, they are no equals."""
-QUICK = "few shapes and few rounds: a first look, nothing to compare with or to rest on"
+QUICK = "few shapes and few rounds: a first look, nothing to rest on"
 OF_ALL_CASES = "cut off", "void"
 """The rules that look at void cases, too."""
 NOTHING = "nothing wrong: no rule of docs/start.md speaks against these numbers"

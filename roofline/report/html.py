@@ -1,57 +1,41 @@
-"""report.html: the sections of report.md as one static page by the template page.html, its figures inside it. It loads
-nothing, needs no network, and runs no script: a policy in it forbids any. All words of a run are escaped.
+"""report.html: report.md rendered by markdown-it-py into the template page.html, its figures inside it. It loads
+nothing, needs no network, and runs no script: a policy in it forbids any. HTML in the Markdown stays text.
 """
 
 import re
-from collections.abc import Sequence
+from html import escape
+from importlib.util import find_spec
 from pathlib import Path
+from string import Template
 
-from jinja2 import Environment, FileSystemLoader
-from markupsafe import Markup, escape
+TEMPLATE = Path(__file__).parent / "page.html"
 
-from roofline.report import tables
-from roofline.report.sections import Section
-
-HERE = Path(__file__).parent
-TERM = re.compile(r"^([\w ]{1,20}):(?= )")
-"""How a line begins that says something of one thing, as a finding."""
-
-
-def page(title: str, footer: str, sections: Sequence[Section], pictures: dict[str, str]) -> str:
-    """The whole file. `pictures`: {name: its SVG} of all figures that `sections` have."""
-    environment = Environment(loader=FileSystemLoader(HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    environment.filters["anchor"] = _anchor
-    environment.filters["marked"] = _marked
-    environment.filters["sides"] = _sides
-    environment.filters["term"] = _term
-    inlined = {name: Markup(inline(svg, name)) for name, svg in pictures.items()}
-    template = environment.get_template("page.html")
-    return template.render(title=title, footer=footer, sections=sections, pictures=inlined)
+LACKING = (
+    ""
+    if find_spec("markdown_it")
+    else "no report.html: this Python lacks markdown-it-py: python3 -m pip install markdown-it-py"
+)
+"""Why no page can be made, as on a machine where nothing can be installed; empty where one can."""
 
 
-def _anchor(title: str) -> str:
-    return "-".join(re.findall(r"\w+", title.lower()))
+def page(title: str, markdown: str, pictures: dict[str, str]) -> str:
+    """The whole file. `pictures`: {name: its SVG} of all figures that `markdown` names."""
+    from markdown_it import MarkdownIt
+
+    body = MarkdownIt("commonmark", {"html": False}).enable("table").render(markdown)
+    for name, svg in pictures.items():
+        image = f'<p><img src="{name}.png" alt="{label(name)}" /></p>'
+        body = body.replace(image, f"<figure>{inline(svg, name)}</figure>")
+    return Template(TEMPLATE.read_text(encoding="utf-8")).substitute(title=escape(title), body=body)
 
 
-def _marked(text: str) -> Markup:
-    """Markdown of our own, as far as it is used: `code` and *emphasis*."""
-    text = str(escape(text)).replace("&#39;", "'")
-    text = re.sub(r"`([^`]*)`", r"<code>\1</code>", text)
-    return Markup(re.sub(r"\*(\w[^*]*)\*", r"<em>\1</em>", text))
-
-
-def _sides(table) -> list[Markup]:
-    """The attribute of each column's cells."""
-    return [Markup(' class="right"' if side == ">" else "") for side in tables.sides(table)]
-
-
-def _term(line: str) -> Markup:
-    return Markup(TERM.sub(r"<b>\1</b>:", str(escape(line))))
+def label(name: str) -> str:
+    """What stands for the figure `name` where it is not seen."""
+    return name.replace("_", " ")
 
 
 def inline(svg: str, name: str) -> str:
     """`svg` for a page that has others: the ids in it begin with `name`."""
     body = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     body = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", body)
-    label = name.replace("_", " ")
-    return body.replace("<svg", f'<svg role="img" aria-label="{label}"', 1)
+    return body.replace("<svg", f'<svg role="img" aria-label="{label(name)}"', 1)

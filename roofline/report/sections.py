@@ -1,4 +1,4 @@
-"""A report is a list of sections, which a terminal, report.md and report.html show in their own ways."""
+"""A report is a list of sections, which a terminal and report.md show in their own ways."""
 
 from __future__ import annotations
 

@@ -97,14 +97,13 @@ def cell(text: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """`text` as Markdown that says just that: no HTML, link, code, formula or heading.
+    """`text` as Markdown that says just that, on one line: no HTML, link, code or formula.
 
-    >>> print(escaped("<b> [a](b) $c"), escaped("- [a]: b"), escaped("0.9 [0.8, 1.0]: c"))
-    &lt;b> [a]\\(b) \\$c - \\[a]: b 0.9 [0.8, 1.0]: c
+    >>> print(escaped("<b> [a](b) $c"), escaped("0.9 [0.8, 1.0]"))
+    &lt;b> [a]\\(b) \\$c 0.9 [0.8, 1.0]
     """
-    text = re.sub(r"[\\`$]|(?<=])[(\[]", r"\\\g<0>", text.strip())
-    text = text.replace("<", "&lt;")
-    return re.sub(r"^((?:[\s>*+-]|\d+[.)])*)(?=[\[~#])", r"\1\\", text)
+    text = re.sub(r"[\\`$]|(?<=])[(\[]", r"\\\g<0>", " ".join(text.split()))
+    return text.replace("<", "&lt;")
 
 
 def named(cases: Sequence[str]) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from roofline.analysis.records import frame
 from roofline.analysis.throughput import ceilings_of
 from roofline.operations.format import ends_text, rate_text, time_text
-from roofline.report import compare, html, overlap, plots, tables, throughput
+from roofline.report import html, overlap, plots, tables, throughput
 from roofline.report.findings import findings
 from roofline.report.plots import theme
 from roofline.report.sections import Section, declared
@@ -49,7 +49,7 @@ def _without_garbage_collection() -> Iterator[None]:
 @_without_garbage_collection()
 def write(folder: Path, run: Run | None = None) -> list[Path]:
     """(Re)draw the report and the figures (.svg, .png) of `run`, or of that in `folder`, into the folder. Returns their
-    paths. Raises ValueError where there is no run."""
+    paths; report.html is not among them where `html.LACKING` says why. Raises ValueError where there is no run."""
     import matplotlib
 
     folder = Path(folder)
@@ -64,10 +64,14 @@ def write(folder: Path, run: Run | None = None) -> list[Path]:
                 pictures[name] = (folder / f"{name}.svg").read_text(encoding="utf-8")
     cases.attrs = {}  # which each selection of rows would copy
     whole = sections(run, cases, pictures)
-    text, page = folder / "report.md", folder / "report.html"
-    text.write_text(markdown(run, whole), encoding="utf-8")
-    page.write_text(html.page(run.metadata["title"], run.metadata["footer"], whole, pictures), encoding="utf-8")
-    return [text, page, *drawn]
+    text = markdown(run, whole)
+    report, page = folder / "report.md", folder / "report.html"
+    report.write_text(text, encoding="utf-8")
+    if html.LACKING:
+        page.unlink(missing_ok=True)  # that of an earlier report
+        return [report, *drawn]
+    page.write_text(html.page(run.metadata["title"], text, pictures), encoding="utf-8")
+    return [report, page, *drawn]
 
 
 def sections(run: Run, cases: DataFrame, pictures: Collection[str]) -> list[Section]:
@@ -96,7 +100,7 @@ def body(run: Run, cases: DataFrame) -> list[Section]:
         whole.append(Section(f"All cases: {name}", "", analysis.FIGURES[1:], table, long=is_long))
     if cases["verdict"].notna().any():
         brief.append(throughput.decided(run, cases))
-    sections = [*brief, Section("In all", lines=tuple(summary)), *against(run), *whole]
+    sections = [*brief, Section("In all", lines=tuple(summary)), *whole]
     for section in (
         overlap.splits(cases),
         declared("layers", cases),
@@ -108,18 +112,6 @@ def body(run: Run, cases: DataFrame) -> list[Section]:
         if len(section.table):
             sections.append(section)
     return sections
-
-
-def against(run: Run) -> list[Section]:
-    """The section of what changed from the other checkout, where its workers took turns with these."""
-    if not run.base:
-        return []
-    try:
-        comparison = compare.compare([run.base], [run])
-    except ValueError as error:
-        return [Section("Against the other checkout", lines=(str(error),))]
-    title = f"Against commit {run.metadata['against']['commit']}"
-    return [Section(title, compare.PAIRED, (), compare.table(comparison.cases), tuple(compare.summary(comparison)))]
 
 
 def _end(run: Run) -> list[Section]:
@@ -187,7 +179,7 @@ def markdown(run: Run, sections: Sequence[Section]) -> str:
         if section.about:
             parts.append(section.about)
         for name in section.figures:
-            parts.append(f"![{name.replace('_', ' ')}]({name}.png)")
+            parts.append(f"![{html.label(name)}]({name}.png)")
         if section.has_table:
             parts.append(tables.markdown(section.table))
         if section.lines:

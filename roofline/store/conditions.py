@@ -6,8 +6,8 @@ from collections.abc import Iterable
 NUMBERS = ("chip", "driver", "method")
 """Where these differ, so do the numbers, whatever the code under test."""
 
-ALL = (*NUMBERS, "torch", "triton", "ptxas", "commit", "length", "contenders", "against")
-"""The last two are those of some runs alone: from a user's file, and of another checkout."""
+ALL = (*NUMBERS, "torch", "triton", "ptxas", "commit", "length", "contenders")
+"""The last is that of some runs alone: from a user's file."""
 
 NOT_RECORDED = "not recorded"
 """The ptxas of a run that does not name it, as an older one or one of a CPU. It is taken to be like any other."""
@@ -37,8 +37,6 @@ def conditions(metadata: dict) -> dict[str, str]:
         values["ptxas"] = ptxas
     if users := options.get("users"):
         values["contenders"] = ", ".join(short(*user) for user in users)
-    if "against" in metadata:
-        values["against"] = metadata["against"]["commit"]
     return {name: "none" if value is None else str(value) for name, value in values.items()}
 
 

@@ -3,8 +3,7 @@
 It is the one source of tables and plots, so that a run that died can still be reported and gone on with. Lines are JSON
 objects with a `kind`; results/README.md documents them. They hold primitives in SI units.
 
-A run folder may be somebody else's. `load` bounds what it reads, and leaves no character in a text that a terminal
-takes for a command; those that Markdown or HTML takes for one are escaped where these are written.
+A run folder may be somebody else's: nothing that it names is executed, and nothing is written outside of it.
 """
 
 import errno
@@ -21,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from roofline.store.lines import LINES, LONGEST_TEXT, plain, problem_of
+from roofline.store.lines import LINES, problem_of
 from roofline.store.run import Run
 
 SCHEMA = 8
@@ -36,17 +35,8 @@ OPENERS = {NAME: open, PACKED: lzma.open, f"{NAME}.gz": gzip.open}
 ROOM_BYTES = 32 * 2**20
 """Must be free before a run begins. A default run writes 6 MB; the rest is for reports and longer plans."""
 
-MOST_BYTES = 256 * 2**20
-"""A journal is not larger."""
-
-LONGEST_LINE_BYTES = 16 * 2**20
-"""A line is shorter."""
-
 SUM = re.compile(r', "sum": "([0-9a-f]{8})"}$')
 """The checksum that a line ends with, in hexadecimal."""
-
-PARTS, MOST_PARTS = ("ranks", "row_blocks", "workers", "row_tiles", "column_tiles"), 2048
-"""Into which the work of a shape is cut, and the most of each: a simulation visits them all."""
 
 
 def make_folder(folder: Path) -> Path:
@@ -167,15 +157,10 @@ def find(folder: Path) -> Path | None:
 
 
 def _texts(path: Path) -> Iterator[str]:
-    """Yield whole lines of a journal. Raises ValueError where it is no text, or larger than a journal may be."""
-    size = 0
+    """Yield whole lines of a journal. Raises ValueError where it is no text."""
     try:
         with OPENERS[path.name](path, "rb") as file:
-            while line := file.readline(LONGEST_LINE_BYTES):
-                size += len(line)
-                if size > MOST_BYTES or len(line) == LONGEST_LINE_BYTES:
-                    most = f"a line above {LONGEST_LINE_BYTES >> 20} MiB, or more than {MOST_BYTES >> 20} MiB in all"
-                    raise ValueError(f"{path} has {most}: no run writes as much")
+            for line in file:
                 if line.endswith(b"\n"):  # else a kill cut it off while it was written
                     yield line[:-1].removesuffix(b"\r").decode("utf-8")
     except UnicodeDecodeError:
@@ -200,13 +185,6 @@ def load(folder: Path, kind: type[Run] = Run) -> Run:
         except Exception as error:
             problem = f"is a line of kind {line['kind']!r} that cannot be read: {error}"
             raise ValueError(f"{path}:{number} {problem}") from None
-    for shape in run.shapes.values():
-        counts = [shape.get(name) for name in PARTS]
-        counts += [entrant.get("row_blocks") for entrant in shape.entrants.values()]
-        for count in counts:
-            if count is not None and not (isinstance(count, int) and 1 <= count <= MOST_PARTS):
-                problem = f"cuts {shape.id!r} into {count!r} parts, not 1 to {MOST_PARTS}: the journal is damaged"
-                raise ValueError(f"{path} {problem}")
     run.note_lost_rounds()
     return run
 
@@ -217,9 +195,8 @@ def _path_of(folder: Path) -> Path:
         raise ValueError(f"{folder} is no run folder: it has no {NAME}; give one of results/local or results/reference")
     for entry in path.parent.iterdir():
         if entry.is_symlink():
-            link = plain(str(entry))
             problem = "is a link: what a run folder holds must lie in it; put the file there, or remove it"
-            raise ValueError(f"{link} {problem}")
+            raise ValueError(f"{entry} {problem}")
     return path
 
 
@@ -230,8 +207,6 @@ def _checked(path: Path) -> Iterator[dict]:
     for number, text in enumerate(_summed(path), 1):
         try:
             line = json.loads(text)
-            if "\\" in text or not text.isprintable() or len(text) > LONGEST_TEXT:  # else it is plain
-                line = plain(line)
         except (ValueError, RecursionError):
             raise ValueError(f"{path}:{number} is not JSON: the journal is damaged, or no journal") from None
         if number == 1:

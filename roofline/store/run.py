@@ -263,8 +263,6 @@ class Run:
     """What a reader should know beside the notes in the metadata."""
     end: dict | None = None
     """The line that closes a run that came to its end; None if it was cut off."""
-    base: Run | None = None
-    """What another checkout measured, in workers that took turns with these (`--ffn-against`)."""
     derived: dict = field(default_factory=dict, init=False, repr=False, compare=False)
     """What analyses derived of a run that is closed; gone with the next line that is taken."""
 
@@ -320,10 +318,9 @@ class Run:
         """Apply a line of the journal to the run, but for the first one, whose fields are the `metadata`. Raises
         TypeError for one whose fields are not those of its kind."""
         self.derived.clear()
+        if "checkout" in line:  # until 2026-11-29 a run could hold what another checkout measured beside it
+            return
         line = line.copy()
-        if line.pop("checkout", None):
-            self.base = self.base or Run(self.metadata | self.metadata["against"])
-            return self.base.apply(line)
         match line.pop("kind"):
             case "resumed":
                 self.open_or_close(None)
@@ -346,8 +343,6 @@ class Run:
 
     def open_or_close(self, end: dict | None) -> None:
         """The run ends, or where there is no `end` it is gone on with: passes that were cut off are made anew."""
-        if self.base:
-            self.base.open_or_close(end)
         self.derived.clear()
         self.end = end
         if end is None:
@@ -363,8 +358,6 @@ class Run:
     def note_lost_rounds(self) -> None:
         """Count as interrupted the shapes that lack samples: the run was killed between their line and their rounds.
         Each is counted once, however often this looks."""
-        if self.base:
-            self.base.note_lost_rounds()
         for shape in self.shapes.values():
             if len(shape.rounds) < shape.round_count:
                 shape.stopped_by = INTERRUPTED

@@ -15,8 +15,8 @@ WHERE = {
 }
 
 
-HUNG = "hung"
-"""How a worker ended that came to its limit."""
+HUNG, WAITS = "hung", "waits"
+"""How a worker ended that came to its limit; and where others did, one that may wait for another rank."""
 
 
 @dataclass(frozen=True)
@@ -25,28 +25,21 @@ class WorkerEnd:
 
     step: StepBegan
     how: str = ""
-    """In words, or `HUNG`; empty where it did what it was asked for, or told that it broke."""
+    """In words, `HUNG` or `WAITS`; empty where it did what it was asked for, or told that it broke."""
     marked: int = 0
     """As `Child.marked` has it."""
     broke: Broke | None = None
-    rank: int | str = ""
-    """Where several hang, or may: those, in words. Empty without ranks."""
-    limit: str = ""
-    """How long a hanging worker was waited for, in words, if that is not the limit of its step."""
+    rank: str = ""
+    """Whose worker it was, or those that it may have been, in words; empty without ranks."""
 
     @property
     def is_hung(self) -> bool:
-        return self.how == HUNG
+        return self.how in (HUNG, WAITS)
 
     @property
-    def has_died(self) -> bool:
-        """Whether its process has, where it was not well."""
-        return not (self.broke or self.is_hung)
-
-    @property
-    def may_be_of_another(self) -> bool:
-        """Whether the worker of another rank may hang: this one came to its limit, or waited in vain."""
-        return self.is_hung or (self.broke is not None and self.broke.is_late)
+    def excuse(self) -> tuple[bool, ...]:
+        """How well another rank's end excuses it: who raises may have lost a peer, and who goes on may wait for one."""
+        return self.how == WAITS, self.is_hung, bool(self.broke)
 
 
 @dataclass(frozen=True)
@@ -62,6 +55,13 @@ class Blame:
     """Whether it was these, and not something beside them."""
     is_death: bool = False
     """Whether its process died, which another one may have caused."""
+
+    @property
+    def place(self) -> str:
+        """The case, where it is one, or else the shape or the step."""
+        if len(self.names) == 1:
+            return f"{self.shape}-{self.names[0]}"
+        return self.shape or self.outcome.step
 
     def without(self, lost: Collection[str]) -> "Blame":
         """The same, without who has lost its row before: its case is in `lost`, and the fault goes on."""
@@ -83,8 +83,8 @@ def blame(end: WorkerEnd, names: list[str], limit: str) -> Blame:
         where = WHERE.get(step.step, f"at its {step.step}")
         reason = f"{end.how}, {where}"
         if end.is_hung:
-            reason = f"hung {where}: it was not over in {end.limit or limit}"
+            reason = f"hung {where}: it was not over in {limit}"
         outcome = Outcome(FAILED, reason)
         is_known = len(names) == 1 and is_prepared
-    outcome = replace(outcome, step=step.step, rank=str(end.rank))
-    return Blame(step.shape, names, outcome, is_known, is_death=is_known and end.has_died)
+    outcome = replace(outcome, step=step.step, rank=end.rank)
+    return Blame(step.shape, names, outcome, is_known, is_death=is_known and not (end.broke or end.is_hung))

@@ -13,16 +13,17 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from contextlib import suppress
 from multiprocessing.connection import wait
 from pathlib import Path
 
 from roofline.store import temporary
 from roofline.store.lines import plain
+from roofline.supervise.blame import HUNG, WAITS
 from roofline.theory import container
 from roofline.worker.channel import Channel
 from roofline.worker.messages import Request
+from roofline.worker.ranks import wait_for
 
 DEATH_S = 10.0
 """A process that was killed and is there for so long is held by its device's driver: the run goes on without it."""
@@ -45,8 +46,10 @@ class Output(threading.Thread):
                 self.end = (self.end + text)[-KEPT_BYTES:]
 
 
-STOPPED, ANSWER_S = "stopped", 1.0
-"""Where a process stands that does not answer within so long."""
+ANSWER_S = 1.0
+"""A process that does not say within so long where it stands, hangs."""
+WAITING = ("/torch/", "/collectives/", "/roofline/worker/", "/threading.py")
+"""Code in which ranks wait for one another."""
 MARK = "ROOFLINE_WORKER"
 """Environment variable by which what a worker began is found, whatever session that leads."""
 
@@ -100,18 +103,14 @@ class Child:
         """The seconds of the CPU that it has used, with all that it began; NaN where nobody knows."""
         return cpu_s(self.process.pid)
 
-    def stands_at(self) -> str:
-        """The file that its Python is in, by the innermost frame that is none of Python's own library; `stopped`
-        where it does not answer."""
-        stack, deadline = Path(self._temporary.name, "stack"), time.monotonic() + ANSWER_S
-        with suppress(ProcessLookupError):
-            os.kill(self.process.pid, signal.SIGUSR1)
-        while time.monotonic() < deadline:
-            with suppress(OSError):
-                if files := re.findall(r'File "(.+)", line', stack.read_text()):
-                    return next((file for file in files if not is_of_python(file)), files[0])
-            time.sleep(0.02)
-        return STOPPED
+    def stands(self) -> str:
+        """How it ended, in words; or where it goes on, `WAITS` or `HUNG`, by the file that its Python is in."""
+        if self.process.poll() is not None:
+            return self.end()
+        stack = Path(self._temporary.name, "stack")
+        os.kill(self.process.pid, signal.SIGUSR1)
+        file = wait_for(lambda: stack.exists() and re.search('File "(.+)", line', stack.read_text()), ANSWER_S)
+        return WAITS if file and any(place in file[1] for place in WAITING) else HUNG
 
     def connect(self) -> None:
         """Tell the worker what it is to do, once it asks for that. Raises OSError where it cannot be told."""
@@ -170,10 +169,6 @@ def cpu_s(process: int | str) -> float:
             others = [cpu_s(child) for child in children.read_text().split()]
             seconds += sum(other for other in others if other == other)
     return seconds
-
-
-def is_of_python(file: str) -> bool:
-    return Path(file).is_relative_to(Path(os.__file__).parent) and "site-packages" not in file
 
 
 def ended(code: int, printed: str, size: int) -> str:

@@ -1,9 +1,9 @@
 """Several ranks, as their supervisors see them. Without torchrun there is one, and none of this is made.
 
 Rank 0 alone is pytest: it plans, journals and reports. The other ranks' processes `follow`. A run of workers, one
-on each rank, is an epoch: rank 0 asks for it in torchrun's store, and each rank begins its worker. A rank whose worker
-raises or dies reports that, rank 0 waits until it is known who was the first, and the epoch is over: all end their
-workers, and rank 0 asks for the next one with the rest.
+on each rank, is an epoch: rank 0 asks for it in torchrun's store, and each rank begins its worker. A worker that
+raises, dies or hangs ends the run. All ranks then leave, each with a word on its own worker, by which rank 0 blames the
+likeliest.
 
 Each rank shows a sign of life in the store: a rank that is stopped or lost ends the run, and no case is blamed.
 """
@@ -27,23 +27,17 @@ from typing import Any
 
 from roofline.store.outcome import Outcome
 from roofline.supervise import metadata, signals
-from roofline.supervise.blame import HUNG, WorkerEnd
-from roofline.supervise.child import STOPPED, Child
+from roofline.supervise.blame import WorkerEnd
+from roofline.supervise.child import Child
 from roofline.worker.messages import Broke, Done, Request, Step, StepBegan
-from roofline.worker.ranks import LATE_S, PATIENCE_S, wait_for
+from roofline.worker.ranks import PATIENCE_S, wait_for
 
 BEAT_S, LOST_S = 1.0, PATIENCE_S / 4
 """From one sign of life of a supervisor to the next, and without one for so long it is lost."""
 LEAVING_S = 5.0
 """For all to leave at the end of a run."""
-FIRST_S = 4.0
-"""After the worker of one rank raised or hung, so long is waited for word that another rank's has died, which is the
-likelier cause."""
 LOOK_S = 0.05
 """From one look of a follower at its worker and at the store to the next."""
-
-WAITING = ("/torch/", "/collectives/", "/roofline/worker/")
-"""Code in which ranks wait for one another."""
 
 
 class RankLostError(RuntimeError):
@@ -73,7 +67,7 @@ class Epochs:
             except RankLostError:  # which the supervisor notices, too
                 return
 
-    def store_set(self, key: str, value: Any = "") -> None:
+    def store_set(self, key: str, value: Any = True) -> None:
         """Let all ranks read `value`, plain data. Raises `RankLostError` where the store is gone."""
         with self._store_lost():
             self.store.set(key, json.dumps(value))
@@ -91,17 +85,14 @@ class Epochs:
             place = "rank 0's node" if self.rank else "torchrun"
             raise RankLostError(f"{place} is gone: its store answers no more") from None
 
-    def check_heartbeats(self) -> list[int]:
-        """The ranks whose sign of life is late. Raises RankLostError where one is lost."""
-        now, late = time.monotonic(), []
+    def check_heartbeats(self) -> None:
+        """Raises RankLostError where a rank is lost."""
+        now = time.monotonic()
         for rank, (beat, since) in self._beats.items():
             if (latest := self.store_get(f"beat {rank}")) != beat:
                 self._beats[rank] = latest, now
             elif now - since > LOST_S:
                 raise RankLostError(f"rank {rank} of {self.size} has said nothing for {LOST_S:g} s")
-            elif now - since > 3 * BEAT_S:
-                late.append(rank)
-        return late
 
     # Of rank 0.
 
@@ -123,93 +114,48 @@ class Epochs:
         self.store_set(f"epoch {self.number}", asdict(request))
         return request
 
-    def report(self, end: WorkerEnd) -> None:
-        """Tell rank 0 how this rank's worker ended."""
-        self.store_set(f"ended {self.number} {self.rank}", asdict(end))
-
-    def reports(self) -> list[WorkerEnd]:
-        """How workers of other ranks ended in this epoch, but well."""
-        ends = []
+    def end(self, mine: WorkerEnd) -> WorkerEnd:
+        """End the run for all ranks, since this one's worker or another's did not end well. Returns the end that caused
+        it, most likely. Raises RankLostError where a rank does not leave."""
+        if silence := self.close():
+            raise RankLostError(silence)
+        ends = {"0": mine}
         for rank in range(1, self.size):
-            if report := self.store_get(f"ended {self.number} {rank}"):
-                report["step"] = StepBegan(**report["step"])
-                if broke := report["broke"]:
-                    report["broke"] = Broke(**broke | {"outcome": Outcome(**broke["outcome"])})
-                ends.append(WorkerEnd(**report))
-        return ends
+            if left := self.store_get(f"left {rank}"):
+                left["step"] = StepBegan(**left["step"])
+                if broke := left["broke"]:
+                    left["broke"] = Broke(**broke | {"outcome": Outcome(**broke["outcome"])})
+                ends[str(rank)] = WorkerEnd(**left)
+        rank = min(ends, key=lambda rank: ends[rank].excuse)
+        cause = ends[rank]
+        if cause.is_hung:
+            rank = " or ".join(rank for rank, end in ends.items() if end.excuse == cause.excuse)
+        return replace(cause, rank=rank)
 
-    def end(self, mine: WorkerEnd | None, child: Child, signals: list) -> WorkerEnd | None:
-        """End the epoch, once it is known what ended it, and return that: how this rank's worker, `child`, ended, if it
-        has, or another's; None where a signal came first. Raises RankLostError where it was no worker."""
-        began, ends, late = time.monotonic(), [], []
-        while not signals:
-            late = self.check_heartbeats()
-            ends = [mine, *self.reports()] if mine else self.reports()
-            is_clear = any(end.has_died for end in ends) or time.monotonic() - began > FIRST_S
-            if is_clear and not late:
-                break
-            time.sleep(LOOK_S)
-        if signals:
-            ends = [mine] if mine else []
-        end = min(ends, key=lambda end: (end.is_hung, not end.has_died), default=None)  # the likelier cause first
-        if end and end.may_be_of_another:
-            end = self.hung(end, child)
-        self.store_set(f"over {self.number}")
-        return end
-
-    def hung(self, end: WorkerEnd, child: Child) -> WorkerEnd:
-        """Who made a worker `end` that came to its limit, or that waited for another rank in vain: the ranks that hang.
-
-        All are asked where their workers stand, this rank's `child` too. Those hang that do not answer, or else those
-        that are in no code in which ranks wait for one another. Where all wait, what was lost is not known: then any of
-        them came to its limit, and what raised keeps its word."""
-        stands = self._stands(child)
-        stopped = [rank for rank, (place, _) in stands.items() if place == STOPPED]
-        busy = [rank for rank, (place, _) in stands.items() if not any(folder in place for folder in WAITING)]
-        ranks = stopped or busy
-        if not ranks and end.broke:
-            return end
-        ranks = ranks or list(stands)
-        _, marked = stands[ranks[0]]
-        return WorkerEnd(
-            rank=" or ".join(map(str, ranks)),
-            step=end.step,
-            how=HUNG,
-            marked=marked if len(ranks) == 1 else end.marked,
-            limit=f"{LATE_S:.4g} s, for which rank {end.rank} waited" if end.broke else "",
-        )
-
-    def _stands(self, child: Child) -> dict[int, tuple[str, int]]:
-        """{rank: where its worker stands, and what it has marked}, of this rank's `child` too."""
-        self.store_set(f"hung {self.number}")
-        stands = {0: (child.stands_at(), child.marked)}
-        keys = {rank: f"stands {self.number} {rank}" for rank in range(1, self.size)}
-        wait_for(lambda: None not in map(self.store_get, keys.values()), 3 * BEAT_S)
-        for rank, key in keys.items():
-            stands[rank] = self.store_get(key) or (STOPPED, 0)
-        return stands
-
-    def close(self) -> list[int]:
-        """End the run for all ranks, once; returns those that did not leave, or had no chance to."""
+    def close(self) -> str:
+        """End the run for all ranks, once; returns which did not leave, in words."""
         if self._ends.is_set():
-            return []
+            return ""
         silent = list(range(1, self.size))
-
-        def have_left() -> bool:
-            silent[:] = [rank for rank in silent if self.store_get(f"left {rank}") is None]
-            return not silent
-
         with suppress(RankLostError):
             self.store_set("over")
-            wait_for(have_left, LEAVING_S)
+            wait_for(lambda: not self._silent(), LEAVING_S)
+            silent = self._silent()
         self._ends.set()
-        return silent
+        ranks = ", ".join(map(str, silent))
+        return f"rank {ranks} of {self.size} has said nothing for {LEAVING_S:g} s" if silent else ""
 
-    def leave(self) -> None:
-        """Take no further part."""
+    def leave(self, end: WorkerEnd | None = None) -> None:
+        """Take no further part, and say how this rank's worker ended, or that it goes on. Returns once all ranks have:
+        a worker that is ended sooner breaks those that wait for it."""
         with suppress(RankLostError):
-            self.store_set(f"left {self.rank}")
+            self.store_set(f"left {self.rank}", asdict(end) if end else "")
+            wait_for(lambda: not self._silent(), LEAVING_S)
         self._ends.set()
+
+    def _silent(self) -> list[int]:
+        """The ranks that have not left."""
+        return [rank for rank in range(1, self.size) if self.store_get(f"left {rank}") is None]
 
 
 def _difference(theirs: str | list[str], mine: str | list[str]) -> str:
@@ -224,6 +170,7 @@ class Follower:
     def __init__(self, epochs: Epochs, root: Path):
         self._epochs, self._root = epochs, root
         self._child: Child | None = None
+        self._broke: Broke | None = None
 
     def run(self, mine: dict) -> int:
         """Follow until rank 0 says that the run is over; returns an exit code. `mine` is what rank 0 compares."""
@@ -231,15 +178,17 @@ class Follower:
         signals.answer(self._hand_on)
         try:
             epochs.store_set(f"hello {epochs.rank}", mine)
-            while epochs.store_get("over") is None:
+            while not epochs.store_get("over"):
                 epochs.check_heartbeats()
-                if self._child:
+                if epochs.store_get("failed"):
+                    time.sleep(LOOK_S)
+                elif self._child:
                     self._tend(self._child)
                 elif asked := epochs.store_get(f"epoch {epochs.number + 1}"):
                     epochs.number += 1
                     self._child = Child(Request(**asked), self._root)
                     self._step = StepBegan(Step.START)
-                    self._is_done = self._has_told = False
+                    self._is_done = False
                 else:
                     time.sleep(LOOK_S)
         except RankLostError as lost:
@@ -247,37 +196,34 @@ class Follower:
                 print(f"{lost}; what rank 0 has journalled is kept", file=sys.stderr)
             return 1
         finally:
-            if self._child:
-                self._child.end()
-            epochs.leave()
+            end = None
+            if (child := self._child) and not self._is_done:
+                how = "" if self._broke else child.stands()
+                end = WorkerEnd(self._step, how, child.marked, self._broke)
+            epochs.leave(end)
+            if child:
+                child.end()
         return 0
 
     def _tend(self, child: Child) -> None:
-        """Let the worker go on with what it tells, unless it raised; report how it ends, if not well."""
-        epochs = self._epochs
-        if not self._has_told and epochs.store_get(f"hung {epochs.number}") is not None:
-            self._has_told = True
-            epochs.store_set(f"stands {epochs.number} {epochs.rank}", [child.stands_at(), child.marked])
-        if epochs.store_get(f"over {epochs.number}") is not None:
-            child.end()
+        """Let the worker go on with what it tells, unless it raised; tell where it ends other than well."""
+        if not (child.is_over or wait([child.waits_at], LOOK_S)):
+            return
+        try:
+            if child.is_over:
+                raise EOFError
+            if not child.channel:
+                return child.connect()
+            message = child.channel.receive()
+        except (EOFError, OSError):
+            child.end(2.0)
+            if not self._is_done:
+                return self._epochs.store_set("failed")
             self._child = None
-        elif child.is_over or wait([child.waits_at], LOOK_S):
-            try:
-                if child.is_over:
-                    raise EOFError
-                if child.channel:
-                    self._let_go_on(child, child.channel.receive())
-                else:
-                    child.connect()
-            except (EOFError, OSError):
-                how, self._child = child.end(2.0), None
-                if not self._is_done:
-                    epochs.report(WorkerEnd(self._step, how, child.marked, rank=epochs.rank))
-
-    def _let_go_on(self, child: Child, message: object) -> None:
+            return
         if isinstance(message, Broke):
-            end = WorkerEnd(self._step, broke=message, rank=self._epochs.rank)
-            return self._epochs.report(end)
+            self._broke = message
+            return self._epochs.store_set("failed")
         if isinstance(message, StepBegan):
             self._step = message
         self._is_done = isinstance(message, Done)

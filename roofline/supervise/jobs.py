@@ -49,10 +49,6 @@ class Job:
         """What the next worker is to do; None where nothing is left."""
         raise NotImplementedError
 
-    def next_jobs(self) -> list["Job"]:
-        """The jobs in the order in which they are asked for the next worker: the first that has one begins it."""
-        return [self]
-
     def begin(self, request: Request, cpu_s: Callable[[], float]) -> None:
         """Make ready for a worker that does what is asked for. `cpu_s` returns what it has used of the CPU."""
         self.request = request
@@ -129,6 +125,9 @@ class Job:
     def conclude(self, found: Blame) -> None:
         """Journal who has which outcome."""
         supervisor, step, words = self.supervisor, found.outcome.step, found.outcome.words
+        if supervisor.epochs:  # which are out of step
+            supervisor.end_reason = f"rank {found.outcome.rank} ended the run, at {found.place}: {found.outcome.reason}"
+            return self._lose(found)
         if step == Step.CEILINGS:
             return supervisor.note("ceilings", f"No shares of the roof: the worker ended by {words}.")
         if found.is_death and self.suspect(found.shape, found.names[0]):
@@ -136,13 +135,17 @@ class Job:
         place = step, found.shape
         self._ended[place] += not found.is_known
         if found.is_known or (found.names and self._ended[place] > 1):
-            for name in found.names:
-                supervisor.lose(found.shape, name, replace(found.outcome, reason=f"{name}: {words}"))
+            self._lose(found)
         elif self._ended[place] >= TRIES:
             supervisor.end_reason = f"{TRIES} workers ended at their {step}: {words}"
         else:
             where = f"{step} of {found.shape}" if found.shape else step
             supervisor.note(f"again {where}", f"A worker ended at the {where}: {words}. Another one made it anew.")
+
+    def _lose(self, found: Blame) -> None:
+        for name in found.names:
+            outcome = replace(found.outcome, reason=f"{name}: {found.outcome.words}")
+            self.supervisor.lose(found.shape, name, outcome)
 
     def suspect(self, shape: str, name: str) -> bool:
         """Leave a contender out since the process died at its call, and return True, unless that is proof. One death is
@@ -150,7 +153,7 @@ class Job:
         supervisor = self.supervisor
         suspect = shape, name
         has_died_before = suspect in self._tried_alone or suspect in supervisor.suspects  # a baseline, beside others
-        if has_died_before or supervisor.epochs or supervisor.is_base or supervisor.base:
+        if has_died_before:
             return False
         supervisor.suspects.append(suspect)
         return True

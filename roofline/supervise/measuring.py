@@ -1,13 +1,10 @@
 """The job that measures: process by process, passes over all shapes, and how long that still takes.
 
-A run that decides goes on with what is undecided, one of two checkouts takes turns with the other's, and a suspect is
-measured alone.
+A run that decides goes on with what is undecided, and a suspect is measured alone.
 """
 
-import itertools
-import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 from roofline.store.lines import as_read
@@ -31,27 +28,8 @@ class Measure(Job):
     def __init__(self, supervisor: Supervisor):
         super().__init__(supervisor)
         self.when = "resume" if supervisor.run.shapes else "start"
-        self._turns: Iterator[list[Job]] = itertools.repeat([self])
         self._since = time.monotonic()
         self._passes_before = self._passes_done()
-
-    def alternate_with(self, base: "Measure") -> None:
-        """Let the workers of another checkout take turns with these: A B B A, or B A A B, by the seed. What drifts
-        evenly meets both alike."""
-        draw = random.Random(self.supervisor.options.seed)
-
-        def turns() -> Iterator[list[Job]]:
-            ahead, behind = [self, base], [base, self]
-            yield from (ahead, behind, behind, ahead)  # the first of all measures the ceilings
-            while True:
-                first, second = draw.sample([ahead, behind], 2)
-                yield from (first, second, second, first)
-
-        base.when = ""
-        self._turns = base._turns = turns()
-
-    def next_jobs(self) -> list[Job]:
-        return next(self._turns)
 
     def next_request(self) -> Request | None:
         run = self.supervisor.run

@@ -21,7 +21,7 @@ def make(options, chip: dict, root: Path, cases: list[str], notes: list[str]) ->
     """The metadata of a run on the machine of `chip` that begins now and means to measure `cases`, of which `notes`
     tell."""
     started, commit = datetime.now(UTC), commit_of(root)
-    metadata = {
+    return {
         "schema": journal.SCHEMA,
         "method_version": METHOD_VERSION,
         "roofline_version": __version__,
@@ -33,10 +33,8 @@ def make(options, chip: dict, root: Path, cases: list[str], notes: list[str]) ->
         "notes": _notes_of_device(options, chip, root, commit) + notes,
         "machine": chip,
         "options": as_values(options),
+        "cases": cases,
     }
-    if options.against:
-        metadata["against"] = {"commit": commit_by_git(Path(options.against).expanduser())}
-    return metadata | {"cases": cases}
 
 
 def _title(options, chip: dict, cases: list[str]) -> str:
@@ -80,17 +78,13 @@ def folder_name(chip: str) -> str:
 
 
 def commit_of(root: Path) -> str:
-    """The commit of the checkout that runs: what the environment variable ROOFLINE_COMMIT says, else what git says.
+    """The commit of the checkout that runs: what the environment variable ROOFLINE_COMMIT says, else git's short hash,
+    with `+dirty` where files differ from it, or `unknown` (`why_unknown`).
 
     A copy may have a `.git` that is stale, so the variable wins. `make reference` checks it, by the hash of the files
     (`store.source_files`).
     """
-    return os.environ.get("ROOFLINE_COMMIT") or commit_by_git(root)
-
-
-def commit_by_git(root: Path) -> str:
-    """The short hash of a checkout, with `+dirty` where files differ from it, or `unknown`: see `why_unknown`."""
-    return _of_git(root)[0]
+    return os.environ.get("ROOFLINE_COMMIT") or _of_git(root)[0]
 
 
 def why_unknown(root: Path) -> str:

@@ -1,14 +1,13 @@
 """The stages of a run: learn what the machine is, check, measure, name kernels; each by workers."""
 
 import time
-from pathlib import Path
 
 from roofline import operations
 from roofline.supervise.jobs import Check, Hello, Names
 from roofline.supervise.measuring import Measure
 from roofline.supervise.supervisor import Supervisor
 from roofline.supervise.watch import supervise
-from roofline.worker import METHOD_VERSION, launches, machine
+from roofline.worker import launches, machine
 
 CHECKERS = 4
 """Workers that check at once on a GPU at most, one for four cores: compiling takes most of a first call."""
@@ -21,35 +20,12 @@ def greet(supervisor: Supervisor) -> None:
         raise ValueError(problem)
 
 
-def other_checkout(supervisor: Supervisor) -> Supervisor:
-    """The supervisor of the workers of the checkout that --ffn-against names. Raises ValueError where they cannot be
-    compared with these."""
-    options = supervisor.options
-    base = Supervisor(options, supervisor.planned, supervisor.runners, Path(options.against).expanduser(), is_base=True)
-    try:
-        greet(base)
-    except ValueError as error:
-        raise ValueError(f"--ffn-against {options.against}: {error}") from None
-    method = base.hello.get("method_version")
-    if method != METHOD_VERSION:
-        raise ValueError(
-            f"--ffn-against {options.against}: it measures by method {method or 'of before this option'}, and this "
-            f"checkout by {METHOD_VERSION}: what took turns would not be alike; take one of this method"
-        )
-    return base
-
-
 def measure(supervisor: Supervisor) -> None:
     """Check and measure all that is left. Afterwards each contender has a record in the run, or an outcome, unless the
     run has an `end_reason`."""
-    for side in filter(None, (supervisor, supervisor.base)):
-        if side.root:
-            check(side)
-            supervisor.end_reason = supervisor.end_reason or side.end_reason
-    job = Measure(supervisor)
-    if supervisor.base:
-        job.alternate_with(Measure(supervisor.base))
-    supervise(supervisor, [job])
+    if supervisor.root:
+        check(supervisor)
+    supervise(supervisor, [Measure(supervisor)])
 
 
 def check(supervisor: Supervisor) -> None:

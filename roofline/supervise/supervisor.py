@@ -27,12 +27,10 @@ class Supervisor:
     """Keeps a run: says what is left to ask workers for, and journals what they told. `run` is what is known by now."""
 
     def __init__(
-        self, options, planned: dict[str, list[str]], runners, root: Path | None, epochs: Epochs | None = None,
-        *, is_base: bool = False,
-    ):  # fmt: skip
+        self, options, planned: dict[str, list[str]], runners, root: Path | None, epochs: Epochs | None = None
+    ):
         """`planned` is {shape: contenders}. `root` is the folder that workers begin in; without it they run in this
-        process. `epochs` is what supervisors of several ranks say to one another. `is_base`: its workers are those of
-        another checkout, which is `root`."""
+        process. `epochs` is what supervisors of several ranks say to one another."""
         self.options, self.planned, self.runners, self.root, self.epochs = options, planned, runners, root, epochs
         self.signals: list[tuple[str, float]] = []
         """(name, when) of those that ask for the end."""
@@ -50,9 +48,6 @@ class Supervisor:
         """Shape -> what a call of its baseline took when it was checked."""
         self.chosen: dict[str, dict] = {}
         """Shape -> facts that a worker chose when it checked it."""
-        self.base: Supervisor | None = None
-        """That of the other checkout, whose workers take turns with these."""
-        self.is_base = is_base
         self.run: Run | None = None
         self.ceilings: list[dict] = []
         """Those that were measured by now, of which the probes take turns with contenders."""
@@ -73,18 +68,6 @@ class Supervisor:
             self.add({"kind": "resumed", "started": _now()})
         self.ceilings = self.run.ceilings
         self._recall_suspects()
-        if self.base:
-            self.base.join(self)
-
-    def join(self, other: "Supervisor") -> None:
-        """Begin the run of another checkout within that of `other`, in its journal, or go on with it."""
-        self.folder, self._journal = other.folder, other._journal
-        self.narrator = other.narrator
-        self.plan = other.plan
-        run = other.run
-        run.base = run.base or Run(run.metadata | run.metadata["against"])
-        self.run = run.base
-        self.ceilings = run.ceilings  # so that the same probes take turns on both sides
 
     def _recall_suspects(self) -> None:
         """Those of a run that was cut off before it tried them alone."""
@@ -104,7 +87,7 @@ class Supervisor:
     def show_progress(self, text: str, done: float | None) -> None:
         """Show how far the run is, and the fraction of its passes that are made, where that is known."""
         if self.narrator and self.run:
-            self.narrator.progress(f"base, {text}" if self.is_base else text, done)
+            self.narrator.progress(text, done)
 
     @property
     def passes(self) -> int:
@@ -214,26 +197,12 @@ class Supervisor:
             options=as_values(self.options),
             cases=cases,
             runners=operations.places(cases),
-            path=self.path,
+            path=sys.path,
             refused=refused,
             chosen=chosen,
             entrants=entrants,
             **fields,
         )
-
-    @property
-    def path(self) -> list[str]:
-        """Where its workers look for modules: this process's folders, with those of its own checkout in place of this
-        one's."""
-        if not self.is_base:
-            return sys.path
-        here, environment = Path(operations.__file__).parents[2], Path(sys.prefix)
-        path = []
-        for entry in sys.path:
-            folder = Path(entry).absolute()
-            is_ours = folder.is_relative_to(here) and not folder.is_relative_to(environment)
-            path.append(str(self.root / folder.relative_to(here)) if is_ours else entry)
-        return path
 
     # What workers told.
 
@@ -270,8 +239,6 @@ class Supervisor:
 
     def write(self, *lines: dict) -> bool:
         """Journal lines, and return whether that went well. The run is over where it did not."""
-        if self.is_base:
-            lines = [line | {"checkout": "base"} for line in lines]
         try:
             self._journal.write(*lines)
         except OSError as error:

@@ -9,11 +9,10 @@ import os
 import time
 from contextlib import suppress
 from copy import deepcopy
-from dataclasses import replace
 from multiprocessing.connection import wait
 
 from roofline.supervise import signals
-from roofline.supervise.blame import HUNG, WorkerEnd
+from roofline.supervise.blame import WorkerEnd
 from roofline.supervise.child import DEATH_S, Child
 from roofline.supervise.epochs import RankLostError
 from roofline.supervise.jobs import Job
@@ -92,39 +91,32 @@ class Watch:
         """Begin the next worker of `job`, if it has one; all ranks begin theirs."""
         if self.supervisor.end_reason:
             return
-        for each in job.next_jobs():
-            request = each.next_request()
-            if request:
-                break
-        else:
-            return
-        if self.supervisor.signals:  # which may have come meanwhile
+        request = job.next_request()
+        if not request or self.supervisor.signals:  # which may have come meanwhile
             return
         if self.epochs:
             request = self.epochs.begin(request)
         try:
-            child = Child(request, each.supervisor.root)
+            child = Child(request, self.supervisor.root)
         except OSError as error:
             reason = f"a worker could not begin: {error}; set TMPDIR to a folder that can be written"
             self.supervisor.end_reason = reason
             return
-        self._jobs[child] = each
-        each.begin(request, child.cpu_s)
+        self._jobs[child] = job
+        job.begin(request, child.cpu_s)
 
     def _listen(self, woken: list) -> None:
         """Handle what workers tell until the next look, and end those that have ended or hang."""
+        if self.epochs:
+            self.epochs.check_heartbeats()
         children = {child.waits_at: child for child in self._jobs}
         ready = wait([*children, *woken], self._look_s())
         told = {children.get(place) for place in ready}
         for child in children.values():
             if child in told or child.is_over:
                 self._hear(child)
-            elif self._jobs[child].patience.is_over():
-                self._end(child, HUNG)
-            elif self.epochs:
-                self.epochs.check_heartbeats()
-                if self.epochs.reports():
-                    self._end(child, is_mine=False)
+            elif self._jobs[child].patience.is_over() or (self.epochs and self.epochs.store_get("failed")):
+                self._end(child, child.stands())
         if self.epochs:
             self._hear_of_signals()
 
@@ -154,25 +146,23 @@ class Watch:
         except (EOFError, OSError):
             how = child.end(within_s=2.0)
             return self._end(child, "" if job.is_done else how)
-        if message:
-            job.handlers[type(message)](job, message)
+        job.handlers[type(message)](job, message)
         if job.broke and self.epochs:  # nobody lets it go on
             self._end(child)
         else:
             child.channel.acknowledge(stop=bool(self.supervisor.end_reason))
 
-    def _end(self, child: Child, how: str = "", *, is_mine: bool = True) -> None:
-        """The worker has ended: well, or by `how`, or as another rank's has ended. Where ranks do not end well, all
-        workers of the epoch are ended, and the job learns whose fault it was."""
+    def _end(self, child: Child, how: str = "") -> None:
+        """The worker has ended: well, or by `how`. Where ranks do not end well, the run is over, and the job learns
+        whose fault it was."""
         job = self._jobs[child]
         end = WorkerEnd(job.step, how, child.marked, job.broke)
-        if self.epochs and (how or job.broke or not is_mine):
-            end = self.epochs.end(replace(end, rank=0) if is_mine else None, child, self.supervisor.signals)
+        if self.epochs and (how or job.broke) and not self.supervisor.signals:
+            end = self.epochs.end(end)
         del self._jobs[child]
         self._end_child(child, job)
-        if end:
-            job.end(end)
-            self._begin(job)
+        job.end(end)
+        self._begin(job)
 
     def _end_child(self, child: Child, job: Job) -> None:
         """End the process of a worker. Where the driver holds it, the report says so."""

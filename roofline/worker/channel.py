@@ -34,14 +34,10 @@ class Channel(Connection):
         """Tell the worker what it is to do."""
         self.send_bytes(json.dumps(asdict(request)).encode())
 
-    def receive(self) -> Message | None:
-        """The next message, without fields that only another checkout has; None where the message itself is one that
-        only another checkout has. Raises OSError and EOFError once there is none to come."""
-        told = json.loads(self.recv_bytes())
-        kind = MESSAGES.get(told["message"])
-        if not kind:
-            return None
-        fields = {name: told[name] for name in kind.__dataclass_fields__ if name in told}
+    def receive(self) -> Message:
+        """The next message. Raises OSError and EOFError once there is none to come."""
+        fields = json.loads(self.recv_bytes())
+        kind = MESSAGES[fields.pop("message")]
         if "rounds" in fields:
             fields["rounds"] = [Round(**round_) for round_ in fields["rounds"]]
         if "outcome" in fields:

@@ -175,8 +175,6 @@ class Broke(Message):
 
     name: str
     outcome: Outcome
-    is_late: bool = False
-    """Whether it raised since another rank sent nothing for as long as ranks wait: that one may hang."""
 
 
 @dataclass(frozen=True)

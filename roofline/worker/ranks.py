@@ -1,8 +1,8 @@
 """Real ranks as workers see them: who a worker is among those of an epoch, and how they agree.
 
 Workers agree through torchrun's own store, not over the group that carries data, which is out of step once a rank has
-failed. Outcomes that need no restart, as a wrong result, are agreed there (`Ranks.together`). Who raises is out of
-step: `Broken` ends the epoch for all (`supervise.epochs`). Without torchrun a worker is `ALONE`.
+failed. Outcomes that leave all in step, as a wrong result, are agreed there (`Ranks.together`). Who raises is out of
+step: `Broken` ends the run (`supervise.epochs`). Without torchrun a worker is `ALONE`.
 """
 
 import json
@@ -24,21 +24,11 @@ from roofline.worker.rounds import CallError
 PATIENCE_S = float(os.environ.get("ROOFLINE_PATIENCE_S", "60"))
 """A supervisor that says nothing for so long, where others wait for its word, has stopped or was killed."""
 LATE_S = PATIENCE_S / 2
-"""A message between two ranks comes within so many seconds."""
+"""A link of a GPU, on which a kernel waits, gives up after so many seconds, and says what did not come."""
 LOOK_S, LONGEST_LOOK_S = 0.0005, 0.05
 """From one look into the store to the next. The longer nothing has come, the longer."""
 SETTINGS = ("GLOO_", "NCCL_", "TORCH_GLOO_")
 """Environment variables that set how ranks talk begin with these."""
-
-
-def is_late(error: BaseException | None) -> bool:
-    """Whether `error`, or what it was raised from, is a wait for another rank that came to nothing: a link's says so in
-    an attribute, gloo's in words."""
-    while error:
-        if getattr(error, "is_late", False) or "Timed out waiting" in str(error):
-            return True
-        error = error.__cause__
-    return False
 
 
 class Ranks:
@@ -70,7 +60,7 @@ class Ranks:
             from torch.distributed import ProcessGroupGloo
 
             store = self.fresh_store("group")
-            self._group = ProcessGroupGloo(store, self.rank, self.size, timedelta(seconds=LATE_S))
+            self._group = ProcessGroupGloo(store, self.rank, self.size, timedelta(days=1))  # a limit comes first
         return self._group
 
     def fresh_store(self, name: str):
@@ -111,7 +101,7 @@ class Ranks:
             if not is_of_contender(error):
                 raise
             name = error.name if isinstance(error, CallError) else ""
-            raise Broken(name, rejection(error), is_late(error)) from error
+            raise Broken(name, rejection(error)) from error
 
     def metadata(self) -> dict:
         import torch

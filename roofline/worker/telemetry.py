@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from statistics import fmean, median
+from statistics import median
 
 RENEWED_S = 0.2
 """NVML renews its energy counter some ten times a second: a reading waits for that, for so long at most."""
@@ -50,18 +50,18 @@ def highest_sm_clock_mhz() -> float | None:
 class GpuTelemetry:
     """NVML readings taken while the device is busy, at most every `interval_s`; `summary()` ends a case.
 
-    What NVML does not tell on this machine is None; where it tells nothing, `telemetry_error` says why.
+    What NVML does not tell on this machine is None; where it tells nothing, `lacking` says why.
     """
 
     def __init__(self, interval_s: float = 0.05):
         self._interval_s = interval_s
         self._handle = None
-        self._error = ""
+        self.lacking = ""
         self.start()
         try:
             self._nvml, self._handle = nvml_handle()
         except Exception as error:  # no package, no library, no permission: NVML has a type for each
-            self._error = f"{type(error).__name__}: {error}"
+            self.lacking = f"No clock, power and temperature of the GPU: {type(error).__name__}: {error}."
         self._highest_mhz = highest_sm_clock_mhz()
 
     def start(self) -> None:
@@ -103,10 +103,9 @@ class GpuTelemetry:
 
     def summary(self) -> dict:
         """Medians over the case (the highest for the temperature). `throttled` is whether NVML gave a reason while the
-        clock was below its highest, and `throttled_fraction` of how many readings that is true; both are None where
-        NVML does not tell."""
+        clock was below its highest; None where NVML does not tell."""
         if not self._readings:
-            return {"throttled": None, "telemetry_error": self._error or "no reading was taken"}
+            return {"throttled": None}
         power_mw = self._of_readings(median, "power_mw")
         processes = self._ask(self._nvml.nvmlDeviceGetComputeRunningProcesses)
         reasons = [self._reasons(reading) for reading in self._readings if reading["throttle_mask"] is not None]
@@ -117,7 +116,6 @@ class GpuTelemetry:
             "temperature_c": self._of_readings(max, "temperature_c"),
             "other_processes": None if processes is None else max(0, len(processes) - 1),
             "throttled": every_reason > 0 if reasons else None,
-            "throttled_fraction": fmean(map(bool, reasons)) if reasons else None,
             "throttle_reasons": ", ".join(words for bit, words in THROTTLE_REASONS.items() if bit & every_reason),
         }
 
@@ -136,6 +134,8 @@ class GpuTelemetry:
 class CpuTelemetry:
     """Shares of CPU time that the hypervisor gave to other guests, and the system to other processes, and the load
     average. Whether the clock was throttled is not known here: None."""
+
+    lacking = ""
 
     def __init__(self):
         self.start()

@@ -14,7 +14,7 @@ from roofline import operations
 from roofline.operations.gathering import links_text
 from roofline.store.outcome import SKIPPED, Outcome
 from roofline.store.stats import grouped
-from roofline.worker import METHOD_VERSION, ceilings, device_errors, launches, machine, runner, telemetry
+from roofline.worker import ceilings, device_errors, launches, machine, runner, telemetry
 from roofline.worker.alone import ALONE
 from roofline.worker.clocks import empty_call_s
 from roofline.worker.machine import anonymous
@@ -124,7 +124,6 @@ class Worker:
             "passes": clock.passes,
             "processes": clock.processes,
             "machine": machine.describe(self.device),
-            "method_version": METHOD_VERSION,
             "share_bytes": machine.worker_bytes(self.device),
         }
         self.tell(MachineFound(fields | loaded[0].ranks.metadata()))
@@ -152,6 +151,8 @@ class Worker:
         self.chip = machine.describe(self.device)
         if lacking := runner.equip(self.clock, first.instruments()):
             self.note("instruments", lacking)
+        if self.telemetry.lacking:
+            self.note("telemetry", self.telemetry.lacking)
         self.clock.while_busy = self.telemetry.read
         if self.request.when == "start":
             self.begin(Step.IDLE)

@@ -40,13 +40,16 @@ from roofline.worker import clocks
 PREFETCH = WeightPrefetch("128x512", "up", 1, 256, "fp32", 4, "0.02GBps")
 LAYER = Ffn("128x512", "up_down", 1, 1024, "fp32", 4, "0.05GBps")
 SCATTER = MatmulReduceScatter("128x512", "down", 1, 1024, "fp32", 4, "0.05GBps")
+each_operation = pytest.mark.parametrize(
+    ("module", "case"),
+    [(all_gather_matmul, all_gather()), (weight_prefetch, PREFETCH), (matmul_reduce_scatter, SCATTER), (ffn, LAYER)],
+)
 
 
-@pytest.mark.parametrize("module", [all_gather_matmul, ffn, matmul_reduce_scatter, weight_prefetch])
-def test_functions_of_arms_are_those_that_the_registry_names(module):
-    op = module.__name__.rpartition(".")[2]
-    on_gpu = [name for name in of_operation(op, gpu=True) if ARM_SPECS[name].table]
-    assert [*module.Runner.own_arms] == of_operation(op, gpu=False)
+@each_operation
+def test_functions_of_arms_are_those_that_the_registry_names(module, case):
+    on_gpu = [name for name in of_operation(case.op, gpu=True) if ARM_SPECS[name].table]
+    assert [*module.Runner.own_arms] == of_operation(case.op, gpu=False)
     assert {*on_gpu} <= on_device.ARMS.keys()
 
 
@@ -55,16 +58,10 @@ def roles_of(prepared):
     return {name: entrant.role for name, entrant in prepared.entrants.items() if entrant.role}
 
 
-@pytest.mark.parametrize(
-    ("module", "case", "names", "transfers"),
-    [
-        (all_gather_matmul, all_gather(), ARMS, 3),
-        (weight_prefetch, PREFETCH, [*weight_prefetch.Runner.own_arms], 3),
-        (matmul_reduce_scatter, SCATTER, [*matmul_reduce_scatter.Runner.own_arms], 3),
-        (ffn, LAYER, [*ffn.Runner.own_arms], 6),
-    ],
-)
-def test_arms_are_ready_beside_what_they_are_compared_with(options, module, case, names, transfers):
+@each_operation
+def test_arms_are_ready_beside_what_they_are_compared_with(options, module, case):
+    names = [*module.Runner.own_arms]
+    transfers = 6 if case is LAYER else 3
     prepared = module.Runner(options).prepare(case, names)
     entrants = prepared.entrants
     assert (prepared.contenders, prepared.baseline) == (names, "serial")
@@ -91,16 +88,9 @@ def test_arms_are_ready_beside_what_they_are_compared_with(options, module, case
         assert "sums in fp32" in entrants["chunk_launches"].config
 
 
-@pytest.mark.parametrize(
-    ("module", "case", "names"),
-    [
-        (all_gather_matmul, all_gather(), ARMS),
-        (weight_prefetch, PREFETCH, [*weight_prefetch.Runner.own_arms]),
-        (matmul_reduce_scatter, SCATTER, [*matmul_reduce_scatter.Runner.own_arms]),
-        (ffn, LAYER, [*ffn.Runner.own_arms]),
-    ],
-)
-def test_what_an_arm_computes_is_looked_at_when_its_inputs_have_changed(options, module, case, names):
+@each_operation
+def test_what_an_arm_computes_is_looked_at_when_its_inputs_have_changed(options, module, case):
+    names = [*module.Runner.own_arms]
     prepared = module.Runner(options).prepare(case, names)
     for name in 2 * names:
         entrant = prepared.entrants[name]
@@ -118,10 +108,7 @@ def tensors() -> list[torch.Tensor]:
     return [each for each in gc.get_objects() if type(each) is torch.Tensor]
 
 
-@pytest.mark.parametrize(
-    ("module", "case"),
-    [(all_gather_matmul, all_gather()), (weight_prefetch, PREFETCH), (matmul_reduce_scatter, SCATTER), (ffn, LAYER)],
-)
+@each_operation
 def test_operands_go_with_their_shape(options, module, case):
     before = {id(tensor): tensor for tensor in tensors()}
     prepared = module.Runner(options).prepare(case, ["serial"])
@@ -321,11 +308,10 @@ def test_what_splitting_costs_is_measured_within_ten_seconds(t_gemm_s, turns, op
     assert arm.keywords == {"ranks_per_launch": 1}
 
 
-@pytest.mark.parametrize("module", [all_gather_matmul, matmul_reduce_scatter, ffn, weight_prefetch])
+@each_operation
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_what_is_listed_is_what_runs(module, device):
-    op = module.__name__.rpartition(".")[2]
-    runs, listed = module.Runner(options_of()).arms(op, device), find(op).planner(options_of()).arms(device)
+def test_what_is_listed_is_what_runs(module, case, device):
+    runs, listed = module.Runner(options_of()).arms(case.op, device), find(case.op).planner(options_of()).arms(device)
     assert [*runs] == listed + [ALL_CORES] * (device == "cpu" and len(os.sched_getaffinity(0)) == 1)
     ours = CONTENDERS["persistent"].load()
     assert all(arm.keywords["matmul"] is ours for name, arm in runs.items() if name.endswith("_persistent"))

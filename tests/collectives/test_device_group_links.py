@@ -28,7 +28,8 @@ from roofline.theory.wires import RANKS_TAKE
 from roofline.worker import device_ranks, ranks
 
 B, D, F, CALLS = 12, 48, 12, 2
-LATE_S = 0.02
+LATE_S = 0.1
+"""The last rank is so late behind a rendezvous."""
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="ranks are forks, and share memory by files")
 
@@ -40,7 +41,7 @@ class SymmetricMemory:
     def __init__(self, folder, rank, count):
         self.folder, self.rank, self.ranks, self.numbers = folder, rank, range(count), itertools.count()
         self.number_of = {}
-        self.late_s = 5 * LATE_S * (rank == count - 1)
+        self.late_s = LATE_S * (rank == count - 1)
 
     def empty_strided_p2p(self, size, stride, dtype, device, group):
         number, made = next(self.numbers), torch.empty(size, dtype=dtype)
@@ -115,29 +116,20 @@ def shards_of(whole, axis, link, world):
 
 
 def gathers(rank, count, path, kind):
-    """All arms over one link, each rank late in turn. What a rank shares is overwritten as soon as an arm is done."""
+    """All arms over one link, each rank late in turn."""
     world = world_of(rank, count, path)
     link, w = make_link(kind, "cuda", None, world), on_gpu(whole_numbers(rank, F, D))
     assert (link.kind, link.patience_s) == (kind, ranks.LATE_S)
     gathered, out = (on_gpu(torch.empty(B, columns)) for columns in (D, F))
     shards = shards_of(on_gpu(torch.zeros(B, D)), 1, link, world)
     operands = all_gather_matmul.Operands(shards, gathered, w, out, rank, blocks=3)
-    for late, (name, arm), call in itertools.product(range(count), all_gather_matmul.ARMS.items(), range(CALLS)):
-        blocks = 3 if ARM_SPECS[name].by_block else 1
-        x = on_gpu(whole_numbers(100 * late + call, B, D))
-        gathered.fill_(torch.nan)
-        mine = x.chunk(count, 1)[rank]
-        shards[rank].copy_(mine)
-        operands.columns(rank, gathered).copy_(mine)
-        time.sleep(LATE_S * (late == rank))
-        batches.clear()
-        assert torch.equal(arm(operands, link), x @ w.T), (name, rank, late, call)
+    batches.clear()
+    for name, timeline in test_group_links.gathered_late(operands, link, CALLS):
         peers = [[(rank + step) % count, (rank - step) % count] for step in range(1, count)]
-        each = blocks * [[*itertools.chain(*peers)]] if blocks > 1 else peers
-        assert batches == each * (kind == "nccl")
-        timeline = link.timeline()
-        assert len(timeline.arrivals_s) == (count - 1) * blocks
-        assert timeline.arrivals_s == sorted(timeline.arrivals_s)
+        if ARM_SPECS[name].by_block:
+            peers = 3 * [[*itertools.chain(*peers)]]
+        assert batches == peers * (kind == "nccl")
+        batches.clear()
         assert timeline.arrivals_s[-1] < 1
         assert [t.chunk for t in timeline.transfers][: count - 1] == [(rank + s) % count for s in range(1, count)]
     world.gather(None)  # none ends while others read its memory

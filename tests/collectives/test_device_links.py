@@ -19,7 +19,7 @@ from host import Host
 
 from collectives import all_gather_matmul, device, ffn, matmul_reduce_scatter, on_device, weight_prefetch
 from collectives.transfers import Transfer
-from kernels.machine.device import Machine
+from kernels.machine.core.machine import Machine
 
 
 def test_rows_that_are_not_aligned_are_refused():

@@ -23,7 +23,9 @@ SLICE_S, COPIED_S = (SLICE_ROWS * ROW_BYTES / rate for rate in (BYTES_PER_S, sta
 SLICES = ROWS // SLICE_ROWS
 NEW, OLD = "cuMemcpy3DBatchAsync_v2", "cuMemcpy2DAsync_v2"
 WAIT, WRITE = "cuStreamWaitValue32_v2", "cuStreamWriteValue32_v2"
-LATE_S, RUNS = 0.05, 3
+LATE_S = 0.05
+LATE = ("paced_engine", "all_gather_matmul"), ("pcie", "all_gather_matmul"), ("pcie", "ffn serial")
+"""Links, and the arms that run over each by default; all with `-m slow`."""
 
 
 def gather(on=torch.clone):
@@ -68,29 +70,6 @@ def paced() -> dict:
     begun_s = 1e-9 * int(route.free[0])
     made = [*map(said, stand_in.DEVICE.calls)]
     return {"made": made, "wanted": wanted, "begun": begun_s, "raised": raised, "arrivals": timeline.arrivals_s}
-
-
-def late_and_stale(kind: str) -> dict[str, list[bool]]:
-    """{arm: whether it is right in each of its runs}, over other numbers in each, in which the engine is late."""
-    from collectives import all_gather_matmul, engines
-
-    is_pcie = kind == "pcie"
-    operands = gather(engines.in_host_memory if is_pcie else torch.clone)
-    link = engines.Pcie() if is_pcie else engines.PacedEngine(BYTES_PER_S)
-    outcomes = {name: [] for name in all_gather_matmul.ARMS}
-    for factor in range(1, 1 + RUNS):
-        for name, arm in all_gather_matmul.ARMS.items():
-            operands.gathered.fill_(torch.nan)
-            for shard in operands.shards:
-                shard.mul_(factor)
-            operands.columns(0, operands.gathered).copy_(operands.shards[0])
-            with torch.cuda.stream(link._stream):
-                torch.cuda._sleep(int(LATE_S * stand_in.SM_HZ))
-            arm(operands, link)
-            x, arrivals_s = torch.cat([shard.to("cpu") for shard in operands.shards], 1), link.timeline().arrivals_s
-            right = torch.equal(operands.out.to("cpu"), x @ operands.w.to("cpu").T)
-            outcomes[name].append(right and arrivals_s[0] > 0.9 * LATE_S and arrivals_s == sorted(arrivals_s))
-    return outcomes
 
 
 def arms_over(kind: str, only: str = "") -> dict[str, bool]:
@@ -172,8 +151,7 @@ def main() -> dict:
     installed()
     return {
         "paced": paced(),
-        "late": [late_and_stale(kind) for kind in ("paced_engine", "pcie")],
-        "layer": arms_over("pcie", "ffn serial"),
+        "arms": [arms_over(*about) for about in LATE],
         "pcie": over_pcie(),
         "drivers": [by_driver(), by_driver(lacks=[NEW]), by_driver(sms=[NEW]), by_driver(sms=[NEW, OLD])],
     }
@@ -198,12 +176,6 @@ def test_slices_are_let_go_so_that_they_are_here_when_they_are_due_and_flags_are
     assert paced["arrivals"] == pytest.approx(due_s[SLICES - 1 :: SLICES], abs=2e-8)
 
 
-def test_chunks_that_are_late_are_waited_for_and_those_of_an_earlier_run_are_not_taken(outcome):
-    arms = of_operation("all_gather_matmul", gpu=False)
-    for late in outcome["late"]:
-        assert late == dict.fromkeys(arms, [True] * RUNS)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["paced", "paced_engine", "pcie"])
 def test_each_arm_is_right_over_a_link_that_is_late_and_has_brought_other_numbers_before(printed_elsewhere, kind):
@@ -216,8 +188,11 @@ def test_each_arm_is_right_over_a_link_that_is_late_and_has_brought_other_number
     assert declared <= places.keys()
 
 
-def test_rows_of_a_layer_that_change_between_rounds_come_over_pcie(outcome):
-    assert outcome["layer"] == {"ffn serial": True}
+def test_arms_of_a_gather_and_rows_of_a_layer_are_right_over_a_link_that_is_late(outcome):
+    declared = {f"all_gather_matmul {arm}" for arm in of_operation("all_gather_matmul", gpu=True)}
+    assert declared <= outcome["arms"][0].keys() == outcome["arms"][1].keys()
+    assert outcome["arms"][2].keys() == {"ffn serial"}
+    assert all(is_right for arms in outcome["arms"] for is_right in arms.values())
 
 
 def test_shards_come_from_host_memory_and_parts_go_there_and_come_back(outcome):

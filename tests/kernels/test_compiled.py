@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-import triton
 
 from kernels import hopper, inspect, persistent, tiled, warpgroup
 from kernels.inspect import Cubin, Finding, Job
@@ -210,20 +209,6 @@ def test_reading_a_cubin():
     assert inspect.read(usage, sass, 9) == Cubin(168, 16, 2, 9, {"mma.m16n8k16": 1, "QMMA.16832.F32": 1}, 0, 0)
     for stack, line, spills in ((8, "", True), (0, "LDL R2, [R1] ;", True), (0, "LDG.E R2, [R1] ;", False)):
         assert inspect.read(f"REG:9 STACK:{stack}", line, 0).spills == spills
-
-
-def test_bad_input_is_one_line_and_exit_code_2(monkeypatch, capsys):
-    for arguments, interpret, message in (
-        (["tile"], False, "argument KERNEL: no kernel tile, there are decode, persistent,"),
-        ([], True, "TRITON_INTERPRET is set, so nothing would be compiled; run it under `env -u TRITON_INTERPRET`"),
-    ):
-        monkeypatch.setattr(triton.knobs.runtime, "interpret", interpret)
-        with pytest.raises(SystemExit) as stop:
-            inspect.main(arguments)
-        error = capsys.readouterr().err
-        assert stop.value.code == 2
-        assert message in error
-        assert error.count("\n") == 1
 
 
 def test_the_table_has_a_line_for_each_finding_and_its_problems_below():

@@ -1,11 +1,9 @@
 """The loops of compiled kernels, and what is told of two that differ. Compiling happens in another process."""
 
 import itertools
-import json
 from copy import deepcopy
 
 import pytest
-import triton
 
 from kernels import persistent, tiles, warpgroup
 from kernels.bench import loops
@@ -86,22 +84,3 @@ def test_the_tiles_are_those_of_a_default_run_without_the_order_of_tiles():
     assert len({*names}) == len(names)
     assert {"decode 16x64x256 warps4 stages5 bf16", "blockwise 128x128x128 warps8 stages5 fp8"} < {*names}
     assert "persistent 128x256x64 warps8 stages4 subtile2 flatten bf16" in names
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "there is nothing to do: write with --out FILE, or compare with --against FILE"),
-        (["tile", "--out", "x"], "argument KERNEL: no kernel tile, there are decode, persistent,"),
-        (["--against", "missing"], "argument --against: missing is none that --out has written: [Errno 2]"),
-        (["--against", "other"], "argument --against: other is none that --out has written: it has no kernels"),
-    ],
-)
-def test_bad_input_is_one_line_and_exit_code_2(arguments, message, monkeypatch, tmp_path, capsys):
-    monkeypatch.setattr(triton.knobs.runtime, "interpret", False)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "other").write_text(json.dumps({"triton": "3.7.1"}))
-    with pytest.raises(SystemExit) as stop:
-        loops.main(arguments)
-    assert stop.value.code == 2
-    assert message in capsys.readouterr().err

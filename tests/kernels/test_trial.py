@@ -304,13 +304,6 @@ def test_it_ends_in_time_and_dry_it_times_nothing(gpu, tmp_path, capsys, option,
     assert not [*(tmp_path / "out").glob("*")]
 
 
-def test_no_gpu_is_one_line_with_the_way_out(capsys, monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(SystemExit, match="2"):
-        trial.main([])
-    assert "torch finds no GPU here: run this on a Hopper, or with --dry" in capsys.readouterr().err
-
-
 @pytest.mark.parametrize(("name", "least"), [("pair", "3.8"), ("odd", "3.9")])
 def test_a_triton_that_is_too_old_is_refused_at_once_with_the_way_out(gpu, capsys, monkeypatch, name, least):
     monkeypatch.setattr(trial.tiles, "triton_release", lambda: (3, 7))

@@ -19,10 +19,9 @@ from kernels import hopper, workspace
 from kernels.contract import FP8, Kernel, KernelLaunch, Scales, empty_out, empty_scales, result_dtype
 from kernels.fp8 import scale_rows, scales_of_rows
 from kernels.machine.compile import binary_key
-from kernels.machine.device import Machine
-from kernels.machine.order import FaultError
-from kernels.machine.ptx import UnknownError
-from kernels.machine.run import TARGET, enqueue
+from kernels.machine.core.faults import FaultError, UnknownError
+from kernels.machine.core.machine import Machine
+from kernels.machine.launcher import TARGET, enqueue
 from kernels.recording import launches_of
 from kernels.registry import CONTENDERS
 from kernels.tiles import DTYPES, Config, table

@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kernels.machine.device import Machine
-from kernels.machine.memory import granules, starts
-from kernels.machine.order import CLUSTER_BITS, GENERIC, Clock, Scope
-from kernels.machine.run import address
+from kernels.machine.core.machine import Machine
+from kernels.machine.core.memory import granules, starts
+from kernels.machine.core.order import CLUSTER_BITS, GENERIC, Clock, Scope
+from kernels.machine.launcher import address
 
 
 class Host:

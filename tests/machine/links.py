@@ -22,8 +22,8 @@ from collectives import transfers as protocol
 from kernels import hopper, persistent, tiles
 from kernels.bench import instruments
 from kernels.contract import KernelLaunch, Signals
-from kernels.machine.device import Machine
-from kernels.machine.run import address, enqueue
+from kernels.machine.core.machine import Machine
+from kernels.machine.launcher import address, enqueue
 from roofline.theory import arms
 from roofline.theory.arms import of_operation
 

@@ -12,12 +12,12 @@ from itertools import count
 import numpy as np
 import pytest
 
-from kernels.machine import cluster, control, copies, lanes, local, matrices, sync, tensor_core  # noqa: F401 (they register)
-from kernels.machine.device import Machine
-from kernels.machine.order import FaultError
-from kernels.machine.program import Program
-from kernels.machine.ptx import parse
-from kernels.machine.tensor_map import KINDS, encode
+from kernels.machine import isa  # noqa: F401 (it registers all instructions)
+from kernels.machine.core.faults import FaultError
+from kernels.machine.core.machine import Machine
+from kernels.machine.core.program import Program
+from kernels.machine.core.ptx import parse
+from kernels.machine.isa.tensor_map import KINDS, encode
 
 SEEDS, BUDGET = range(3), 20_000
 numbers = count()

@@ -32,7 +32,7 @@ import triton
 from triton._C.libtriton import nvidia
 
 from kernels.machine import launches, plugin
-from kernels.machine.functions import Launch
+from kernels.machine.intercept import Launch
 from kernels.machine.pretend import UncoveredError
 
 SCRIPTS = "0[1-4]*.py", "05*.py", "07*.py", "08*.py", "09*.py", "10*.py", "11*.py"  # 06 has tests

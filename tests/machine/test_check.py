@@ -9,7 +9,6 @@ import json
 import os
 import re
 import resource
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -24,9 +23,9 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from kernels.machine import check
+from kernels.machine import check, processes
 from kernels.machine.command import load, main
-from kernels.machine.verdict import Outcome, Trial
+from kernels.machine.trial import Outcome, Trial
 
 tma_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
 tma_store = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
@@ -696,7 +695,7 @@ def abandoned() -> list[list]:
             os._exit(9) if seed == 1 else time.sleep(600)
         return Outcome("exact", "", seed, 0)
 
-    with patch.object(Trial, "run", run), patch.object(sys.modules[Trial.__module__], "IDLE_S", 0.2):
+    with patch.object(Trial, "run", run), patch.object(processes, "IDLE_S", 0.2):
         outcomes = Trial._forked(Trial.__new__(Trial), range(4), 2)
         return [[outcome.kind, outcome.text] for outcome in outcomes]
 

@@ -7,10 +7,11 @@ import torch
 from clean import TRIALS, Addresses, matmuls, orders, reductions, signals, warpgroups  # noqa: F401
 
 from kernels.machine.compile import Call
-from kernels.machine.device import Machine
-from kernels.machine.order import FaultError
-from kernels.machine.run import address, enqueue
-from kernels.machine.verdict import check, difference
+from kernels.machine.core.faults import FaultError
+from kernels.machine.core.machine import Machine
+from kernels.machine.launcher import address, enqueue
+from kernels.machine.trial import difference
+from kernels.machine.verdict import check
 
 SEEDS = 8
 ALWAYS = {"softmax", "layer_norm_backward_lock", "split_k_semaphore", "pipelined", "all_gather"}

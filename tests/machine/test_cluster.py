@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from small_ptx import BUDGET, TMA, by, faults, holds, prepared, program, run, until, words
 
-from kernels.machine.device import Machine
-from kernels.machine.order import FaultError
+from kernels.machine.core.faults import FaultError
+from kernels.machine.core.machine import Machine
 
 PAIR = dict(more=".reqnctapercluster 2", where="%c")
 WAIT = "{{\nW: mbarrier.try_wait.parity.shared::cta.b64 %p1, [%r9+64], {}; @!%p1 bra W;\n}}\n"

@@ -3,10 +3,10 @@
 import re
 from collections.abc import Iterator
 
-from kernels.machine import run  # noqa: F401 (whose imports register all instructions)
-from kernels.machine.alu import TABLE
+from kernels.machine import isa  # noqa: F401 (it registers all instructions)
 from kernels.machine.command import coverage
-from kernels.machine.program import MAKERS
+from kernels.machine.core.program import MAKERS
+from kernels.machine.isa.alu import TABLE
 
 WORDS = 2
 """Of an opcode, that a row names; what follows are modifiers."""

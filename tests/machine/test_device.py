@@ -7,8 +7,9 @@ import pytest
 from host import Host
 from small_ptx import BAR, FLAGS, INIT, LANDED, SEEDS, TMA, holds, load, prepared, program, run, words
 
-from kernels.machine.device import Machine
-from kernels.machine.order import CLUSTER_BITS, FOREVER, GENERIC, Clock, FaultError
+from kernels.machine.core.faults import FaultError
+from kernels.machine.core.machine import Machine
+from kernels.machine.core.order import CLUSTER_BITS, FOREVER, GENERIC, Clock
 
 TELL = "st.global.b32 [%C], 7; mov.b32 %r1, 1; st.global.release.{}.b32 [%B], %r1;"
 HEAR = "HEAR: ld.global.{}.b32 %r90, [%B];\nsetp.ne.u32 %p1, %r90, 1; @%p1 bra HEAR; ld.global.b32 %r2, [%C];" + (

@@ -95,7 +95,7 @@ def test_calls():
 
 
 def test_a_function_that_is_nowhere_is_refused():
-    from kernels.machine.ptx import UnknownError
+    from kernels.machine.core.faults import UnknownError
 
     with pytest.raises(UnknownError, match="the function malloc, which"):
         run("{ .param .b64 p; .param .b64 q; call.uni (q), malloc, (p); }", words(1))
@@ -131,7 +131,7 @@ CALLS = {
 def test_what_a_kernel_says():
     from small_ptx import prepared, program
 
-    from kernels.machine.device import Machine
+    from kernels.machine.core.machine import Machine
 
     machine = Machine(0)
     machine.launch(program(CALLS["vprintf"], "A", module=MODULE), (1,), [*prepared(machine, [words(1)]), 0])
@@ -159,7 +159,7 @@ ENDS = {
 
 @pytest.mark.parametrize("name", [*FOREVER, *ENDS])
 def test_a_wait_without_end_is_told_from_a_long_one(name, monkeypatch):
-    monkeypatch.setattr("kernels.machine.stall.PATIENCE", 2_000)  # which the long counts exceed
+    monkeypatch.setattr("kernels.machine.core.stall.PATIENCE", 2_000)  # which the long counts exceed
     monkeypatch.setattr("small_ptx.BUDGET", 100_000)
     if name in FOREVER:
         faults("nothing changes any more:\nkernel, CTA 0, warp 0 at", FOREVER[name], words(1), threads=64, seeds=[0])

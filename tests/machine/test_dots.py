@@ -9,7 +9,7 @@ import triton
 import triton.language as tl
 
 from kernels.machine.compile import Call
-from kernels.machine.run import compiled
+from kernels.machine.launcher import compiled
 from kernels.machine.verdict import ARCHITECTURES, check
 
 TYPES = {

@@ -15,7 +15,7 @@ from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
 
 from kernels.machine import launches
-from kernels.machine.functions import LIBRARIES
+from kernels.machine.intercept import LIBRARIES
 from kernels.machine.pretend import UncoveredError
 
 HOOKED = []

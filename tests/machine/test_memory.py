@@ -9,7 +9,7 @@ import pytest
 import torch
 from small_ptx import FLAGS, holds, run, until, words
 
-from kernels.machine.device import Machine
+from kernels.machine.core.machine import Machine
 
 
 @pytest.mark.parametrize("kind", ["b8", "v4.b16", "v4.b32", "v2.b64"])

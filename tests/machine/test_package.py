@@ -95,7 +95,7 @@ def test_the_page_shows_what_its_examples_print(printed_elsewhere, site, name):
 def advice(name: str) -> list[str]:
     """Where the package lies, and what names it: its usage, and what it says of an instruction that it lacks."""
     command, report = (importlib.import_module(f"{name}.{part}") for part in ("command", "report"))
-    unknown = importlib.import_module(f"{name}.ptx").UnknownError("tcgen05")
+    unknown = importlib.import_module(f"{name}.core.faults").UnknownError("tcgen05")
     return [command.__file__, said(command.main, "--help"), said(command.main, "--coverage"), report.lacking(unknown)]
 
 
@@ -119,8 +119,9 @@ def test_what_is_installed(site):
     """The modules. No tests, and nothing of a build before."""
     if not (records := [*Path(site).glob("*.dist-info")]):
         pytest.skip("setuptools is not installed, so nothing was built")
-    files = {path.name for path in (Path(site) / "triton_machine").iterdir()}
-    assert files - {"__pycache__"} == {path.name for path in FOLDER.glob("*.py")}
+    package = Path(site) / "triton_machine"
+    files = {path.relative_to(package) for path in package.rglob("*") if path.is_file() and path.suffix != ".pyc"}
+    assert files == {path.relative_to(FOLDER) for path in FOLDER.rglob("*.py")}
     assert {path.name for path in Path(site).iterdir()} == {"triton_machine", "bin", records[0].name}
     points = importlib.metadata.Distribution.at(records[0]).entry_points
     assert {(point.group, point.name, point.value) for point in points} == {

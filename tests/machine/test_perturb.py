@@ -1,14 +1,11 @@
 """Delays in PTX: where they stand, that a seed decides it, and that right kernels stay right."""
 
-import sys
 from contextlib import nullcontext
 
 import cases
-import command
 import perturb
-import pytest
 
-from kernels.machine import run
+from kernels.machine import launcher
 
 PTX = """
 \tmov.u32 %r1, %tid.x;
@@ -51,10 +48,10 @@ def of_kernel() -> list:
     """On the machine: a kernel of barriers and TMA with delays, and without them again."""
     case, said = next(case for case in cases.cases() if case.kernel == "decode"), []
     for delays in (perturb.perturbing(1), nullcontext([0])):
-        run.PROGRAMS.clear()
+        launcher.PROGRAMS.clear()
         with delays as counts:
             outcome = cases.run(case, 0)
-        (made,) = run.PROGRAMS.values()
+        (made,) = launcher.PROGRAMS.values()
         text, binary = made.triton.asm["ptx"], made.triton.asm["cubin"]
         said.append([outcome.wrong, counts, text.count("nanosleep"), len(binary)])
     return said
@@ -67,15 +64,3 @@ def test_a_right_kernel_stays_exact_with_delays(printed_elsewhere):
     assert delayed[2] > 3
     assert plain[2] == 0
     assert delayed[3] > plain[3]  # ptxas has assembled them
-
-
-def test_without_a_gpu_it_says_what_it_needs(capsys, monkeypatch):
-    monkeypatch.setattr("triton.knobs.runtime.interpret", False)
-    monkeypatch.setattr(sys, "argv", ["machine"])
-    with pytest.raises(SystemExit):
-        command.main(["--perturb", "3"])
-    assert (
-        capsys.readouterr()
-        .err.splitlines()[-1]
-        .endswith("argument --perturb 3: it delays kernels on a Hopper GPU; torch finds none here")
-    )

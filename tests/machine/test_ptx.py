@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from small_ptx import program, run, words
 
-from kernels.machine.ptx import UnknownError, parse
-from kernels.machine.static import races
+from kernels.machine.core.faults import UnknownError
+from kernels.machine.core.ptx import parse
+from kernels.machine.lint import races
 
 TEXT = """.version 8.7
 .target sm_90a // one comment

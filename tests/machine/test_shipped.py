@@ -5,8 +5,6 @@ import os
 import re
 import subprocess
 import sys
-from contextlib import redirect_stderr, redirect_stdout
-from io import StringIO
 from pathlib import Path
 from unittest.mock import patch
 
@@ -15,15 +13,14 @@ import command
 import links
 import pytest
 import torch
-import triton
 import waiting
 from test_compiled import broken_promises
 from triton.compiler import CompiledKernel
 
 from kernels.hopper import CTA_BYTES, KEPT, allotted
 from kernels.inspect import Job, cubin_of, example, jobs
-from kernels.machine.device import Machine
-from kernels.machine.run import PROGRAMS, TARGET
+from kernels.machine.core.machine import Machine
+from kernels.machine.launcher import PROGRAMS, TARGET
 from kernels.registry import CONTENDERS
 
 ROOT = Path(__file__).parents[2]
@@ -141,30 +138,3 @@ def exact(*arguments: str) -> None:
     command_line = [sys.executable, "-m", "kernels.machine", *arguments]
     done = subprocess.run(command_line, cwd=ROOT, env=env, capture_output=True, text=True, timeout=3600)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-
-
-COMPLAINTS = {
-    "tile": "argument KERNEL: no cases of tile, there are ",
-    "--gpu": "argument --gpu: torch finds no GPU here; leave it out",
-    "stamp --only no-case-is-called-so": "0 cases",
-    "": "TRITON_INTERPRET is set, so nothing would be compiled",
-}
-
-
-def complaints() -> list[str]:
-    """Return what the command prints for each line of bad input, the last time as where Triton interprets."""
-    printed = []
-    with patch.object(torch.cuda, "is_available", bool), triton.knobs.runtime.scope():
-        for line in COMPLAINTS:
-            triton.knobs.runtime.interpret = not line
-            with redirect_stdout(StringIO()) as out, redirect_stderr(out), pytest.raises(SystemExit, match=r"^[12]$"):
-                sys.exit(command.main(line.split()))
-            printed.append(out.getvalue())
-    return printed
-
-
-def test_bad_input_is_one_clear_line(printed_elsewhere):
-    printed = printed_elsewhere("import json, test_shipped as t; print(json.dumps(t.complaints()))")
-    for text, message in zip(printed, COMPLAINTS.values(), strict=True):
-        assert message in text
-        assert len(text.splitlines()) == 1

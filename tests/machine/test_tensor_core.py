@@ -8,8 +8,9 @@ import pytest
 import torch
 from small_ptx import holds, run
 
-from kernels.machine import tensor_core
-from kernels.machine.ptx import UnknownError
+from kernels.machine.core.faults import UnknownError
+from kernels.machine.isa import wgmma
+from kernels.machine.isa.mma import FORMS, VALUES
 
 FILL = "shl.b32 %r901, %t, 4; mul.wide.u32 %d50, %t, 16; add.s64 %d51, %A, %d50;\n" + "".join(
     f"ld.global.v4.b32 {{%r902, %r903, %r904, %r905}}, [%d51+{i}];\n"
@@ -166,8 +167,8 @@ m16n8k32  s8 u8 e4m3 e5m2  q + 8 * (i // 4 % 2)   4 * t + i % 4 + 16 * (i > 7)  
 """
 ROWS = [re.split(r"\s{2,}", row) for row in FRAGMENTS.strip().splitlines()]
 A_OF = {kind: row[2:4] for row in ROWS for kind in row[1].split()}
-MMAS = [op for op in tensor_core.FORMS if op.startswith("mma")]
-WGMMAS = [op for op in tensor_core.FORMS if op.startswith("wgmma")]
+MMAS = [*FORMS]
+WGMMAS = [*wgmma.FORMS]
 
 
 def held(lane: np.ndarray, count: int, *formulas: str) -> tuple[np.ndarray, ...]:
@@ -339,4 +340,4 @@ def test_what_is_done_at_once_is_as_one_by_one(row):
 @pytest.mark.parametrize("kind", ["e4m3", "e5m2"])
 def test_every_byte_is_a_number_of_8_bits(kind):
     data = np.arange(256, dtype=np.uint8)
-    np.testing.assert_array_equal(tensor_core.VALUES[kind](data), decoded(data, kind))
+    np.testing.assert_array_equal(VALUES[kind](data), decoded(data, kind))

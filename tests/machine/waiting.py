@@ -14,8 +14,8 @@ from host import Host, raise_flag, write
 from collectives import all_gather_matmul as gathers
 from kernels import flagged, pieces, tables, tiles
 from kernels.contract import Signals
-from kernels.machine.device import Machine
-from kernels.machine.run import enqueue
+from kernels.machine.core.machine import Machine
+from kernels.machine.launcher import enqueue
 from roofline.theory import schedule, simulator
 from roofline.theory.schedule import Grid, Table
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from fake_devices import fake_cuda, fake_nvml, fake_time  # noqa: F401 fixtures
+from fake_ncu import ncu  # noqa: F401 a fixture
 from hypothesis import HealthCheck, settings
 from zygote import Zygote
 

@@ -6,8 +6,7 @@ timed), `matmul` (of another arm in a call that is timed, while its link brings 
 are `hello` (as it says what it is), `turns` (a pass was told) and `end` (it leaves); of rank 0's, which is pytest,
 `report`. In `commit` and `words` the rank has something else in mind.
 
-All ranks make few rounds, as many on a machine that is busy, and wait for what hangs a few seconds. What is `late`
-hangs, too, and the others wait for what it sends for less than its limit.
+All ranks make few rounds, as many on a machine that is busy, and wait for what hangs a few seconds.
 """
 
 import ctypes
@@ -22,7 +21,7 @@ RANK, PLACE, WHAT = (os.environ.get("FAULT") or "none nowhere nothing").split()
 ROUNDS, PASSES = 6, 2
 TIMED_CALL = 6
 """In a share that checks it is called five times, in one that measures once before it is timed."""
-LIMIT_S, LATE_S = 6.0, 2.0
+LIMIT_S = 15.0
 
 
 def strike(place: str) -> None:
@@ -30,7 +29,7 @@ def strike(place: str) -> None:
         return
     if WHAT.startswith("SIG"):
         os.kill(os.getpid(), getattr(signal, WHAT))
-    elif WHAT in ("python", "late"):
+    elif WHAT == "python":
         while True:
             time.sleep(0.01)
     elif WHAT == "c":
@@ -51,8 +50,6 @@ def few_rounds():
 
     rounds.StopRule.min_rounds, rounds.PATIENCE = ROUNDS, 1e6
     ranks.RanksCpuClock.passes = PASSES
-    if WHAT == "late":
-        ranks.LATE_S = ranks.Ranks.late_s = LATE_S
 
 
 def in_share():
@@ -81,8 +78,6 @@ def pytest_addoption():
     from roofline.supervise import child, epochs, limits, metadata
 
     few_rounds()
-    if WHAT == "late":
-        epochs.LATE_S = LATE_S
     forked.install(in_share)
     if (os.environ["RANK"], PLACE) == (RANK, "commit"):
         metadata.commit_of = lambda *given, **more: WHAT

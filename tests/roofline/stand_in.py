@@ -111,6 +111,20 @@ class Event:
         return (stop.at - self.at) * 1e3
 
 
+class Graph:
+    """Work that is enqueued on it, as on a stream of its own, while it is captured; each replay has it done."""
+
+    cuda_stream = -1
+
+    def __init__(self):
+        self.works = []
+        self.enqueue = self.works.append
+
+    def replay(self) -> None:
+        for work in self.works:
+            DEVICE.stream.enqueue(work)
+
+
 class Device:
     """The card, its streams, and the host's time. A launch costs the host none, so that it is never late."""
 
@@ -131,6 +145,9 @@ class Device:
         self.loaded = set()
         """Names and variants of what was launched before."""
         self.fault, self.is_lost = os.environ.get(FAULT, "").split(), False
+
+    def is_capturing(self) -> bool:
+        return isinstance(self.stream, Graph)
 
     @property
     def is_full(self) -> bool:
@@ -631,8 +648,8 @@ def install():
         is_available=lambda: True, device_count=lambda: 1, current_device=lambda: 0, device=lambda index: nullcontext(),
         get_device_properties=lambda device: properties, get_device_capability=lambda device=None: CARDS[card],
         mem_get_info=lambda: (MEMORY_BYTES, MEMORY_BYTES), Stream=DEVICE.Stream, Event=DEVICE.Event, stream=DEVICE.on,
-        current_stream=DEVICE.current_stream, is_current_stream_capturing=lambda: False, _sleep=DEVICE._sleep,
-        synchronize=DEVICE.synchronize,
+        current_stream=DEVICE.current_stream, is_current_stream_capturing=DEVICE.is_capturing, _sleep=DEVICE._sleep,
+        synchronize=DEVICE.synchronize, CUDAGraph=Graph, graph=DEVICE.on,
     )  # fmt: skip
     for name, value in stand_ins.items():
         setattr(torch.cuda, name, value)

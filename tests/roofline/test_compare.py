@@ -299,8 +299,11 @@ def test_another_triton_is_said(tmp_path):
     assert [line for line in lines if "3.9.0" in line] == ["triton: BASE has 3.7.1, NEW has 3.9.0"]
 
 
-def test_quick_runs_are_not_compared(compared):
-    assert compared({16: BOTH}, {16: BOTH}, options={"quick": True})[0] == 2
+def test_a_quick_run_is_compared_where_a_side_has_several(tmp_path, capsys):
+    quick = [str(save_run(tmp_path / name, shape(16, BOTH), options={"quick": True})) for name in "abcd"]
+    assert main(["compare", quick[0], "--new", *quick[1:]]) == 2
+    assert "a single quick run is too short to be compared: take several a side" in capsys.readouterr().err
+    assert main(["compare", *quick[:2], "--new", *quick[2:]]) == 0
 
 
 def test_runs_of_a_side_share_their_conditions_and_each_says_what_it_lacks(tmp_path, capsys):

@@ -1,13 +1,10 @@
 """`roofline counters` by a stand-in for ncu: counts reach journal, tables and figure, or one line says why not."""
 
 import json
-import os
-import sys
 from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-import stand_in
 from made_up_run import HEAD, LINES, lines_of, save, shape
 from pandas import notna
 
@@ -23,41 +20,6 @@ from roofline.store import journal
 from roofline.supervise.metadata import commit_of
 
 ROOT = Path(__file__).parents[2]
-FAKE = f"""#!{sys.executable}
-import csv, json, os, pathlib, subprocess, sys
-
-words = sys.argv[1:]
-if words == ["--version"]:
-    print("Version 2025.1.1.0 (build 35528883) (public-release)")
-    sys.exit()
-does, place = json.loads(os.environ["FAKE_NCU"]), words.index("--log-file")
-log, launcher = open(words[place + 1], "w"), words[place + 2 :]
-print("==PROF== Connected to process 4711", does.get("error", ""), sep="\\n", file=log)
-calls = pathlib.Path(launcher[4])
-if does.get("told"):
-    calls.write_text("\\n".join(map(json.dumps, does["told"])))
-else:
-    subprocess.run(launcher, check=True)
-if "error" in does:
-    sys.exit()
-table = csv.writer(log, quoting=csv.QUOTE_ALL)
-table.writerow(["ID", "Host Name", "Kernel Name", *words[words.index("--metrics") + 1].split(",")])
-table.writerow(["", "", "", "byte", "byte", "byte", "cycle", "cycle"])
-told = [json.loads(line) for line in calls.read_text().splitlines()]
-for number, line in enumerate(line for line in told if "call" in line):
-    table.writerow([0, "127.0.0.1", "spin_kernel(long)", *["1"] * 5])
-    if "bytes" in line:
-        half = line["bytes"] / 2 * does.get("copied", 1)
-        table.writerow([0, "127.0.0.1", "copy", half, half, "n/a", "0", "9"])
-    elif line["call"] not in does.get("unseen", ()):
-        read = f"{{10**(5 + number % 3):,}}"
-        table.writerow([0, "127.0.0.1", "split, of K", read, "20,000", "400,000.00", "2,400", "1,000"])
-        table.writerow([0, "127.0.0.1", "reduce", "40", "2", "10", "0", "200"])
-"""
-"""It prints as `ncu --csv --page raw` does, of what the launcher called. FAKE_NCU in the environment says what it
-`does`: `told` is what the launcher says, which is not run then."""
-
-SITE = "import sys\nif 'roofline.commands.launcher' in sys.orig_argv:\n    import stand_in\n    stand_in.install()\n"
 CASE = "matmul-128x256-up-tp1-m{}-fp16-{}"
 COPY = [{"call": "copy", "bytes": 2e9}] * 3
 TOLD = [*COPY, *[{"call": CASE.format(16, "decode")}] * 3]
@@ -88,13 +50,8 @@ def run(tmp_path):
 
 
 @pytest.fixture
-def count(run, tmp_path, monkeypatch, capsys):
+def count(run, ncu, monkeypatch, capsys):
     """`count(*cases, **does)`: exit code and both outputs of the command, with the stand-in on PATH, which `does`."""
-    tool = tmp_path / "bin" / "ncu"
-    tool.parent.mkdir()
-    tool.write_text(FAKE)
-    tool.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tool.parent}{os.pathsep}{os.environ['PATH']}")
 
     def call(*cases, **does):
         monkeypatch.setenv("FAKE_NCU", json.dumps(does))
@@ -112,14 +69,8 @@ def length(run) -> int:
     return len((run / "samples.jsonl").read_text().splitlines())
 
 
-def test_counts_of_the_launcher_reach_journal_and_tables_and_a_case_that_fails_is_named(
-    count, run, tmp_path, monkeypatch, environment
-):
+def test_counts_of_the_launcher_reach_journal_and_tables_and_a_case_that_fails_is_named(count, run):
     """Of them `decode` takes no 1024 rows."""
-    (tmp_path / "sitecustomize.py").write_text(SITE)
-    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{environment()['PYTHONPATH']}")
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    monkeypatch.setenv(stand_in.NAMED, "H100")
     before = length(run)
     case, failing = CASE.format(16, "cublas"), CASE.format(1024, "decode")
     code, out, error = count(case, failing)

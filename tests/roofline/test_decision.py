@@ -6,6 +6,7 @@ from collections import Counter
 import numpy as np
 import pytest
 import test_trust
+from features import unfilled
 
 from roofline.analysis.decision import LEAST, LOOKS, SURE, decide, levels
 from roofline.analysis.records import records_of
@@ -146,6 +147,7 @@ def test_what_is_undecided_goes_on_until_the_time_is_up(noisy):
     assert sum(seconds[False]) == pytest.approx((MOST_TIMES - 1) * sum(seconds[True]), abs=seconds[False][-1] / 2)
     passes = [line["shape"] for line in run.lines if line["kind"] == "pass" and line["passes"] == 2 * LEAST + 1]
     assert [name.split("-m")[1] for name in passes] == ["128-fp32", "256-fp32"]
+    assert unfilled(run.kept, "decisions") == []
     records = {record["case"]: record for record in records_of(run.kept)}
     verdicts = Counter(record["verdict"] for record in records.values())
     assert verdicts == {None: 3, SAME: 1, UNDECIDED: 2}
@@ -185,8 +187,6 @@ def test_a_contender_that_is_slower_fails_the_run_where_that_is_asked_for(noisy,
     assert run.code == 1
     assert "SLOWER: matmul-xxl/16-up-tp8-m64-fp32-numpy: 0.909 [0.909, 0.909] of torch's speed" in run.text
     assert noisy("-k", "m64", "--ffn-fail-slower").code == 0
-    run_project("--benchmark-only", "--ffn-fail-slower").assert_refused(
-        "without a margin; add --ffn-decide or --ffn-against"
-    )
+    run_project("--benchmark-only", "--ffn-fail-slower").assert_refused("without a margin; add --ffn-decide")
     run_project("--ffn-decide=3%").assert_refused("--ffn-decide measures: it needs --benchmark-only")
     run_project("--benchmark-only", "--ffn-decide=3").assert_refused("'3' is no share between 0 and 100 %")

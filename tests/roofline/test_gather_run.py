@@ -3,6 +3,7 @@
 import functools
 
 import pytest
+from features import unfilled
 
 from roofline.analysis.records import records_of
 
@@ -44,7 +45,8 @@ class Gathers(Runner):
             prepared.entrants[name] = Entrant(name, Call(name, times[name]), config="known", relative_error=0.0)
         for name, role, time_s in (("gemm torch", "gemm", 4e-3), ("link", "link", 3e-3)):
             prepared.entrants[name] = Entrant(name, Call(name, time_s), role, "known")
-        prepared.facts = {"ranks": 4, "wire": "ridge", "link": "paced", "link_bytes_per_s_requested": None}
+        asked = float(os.environ.get("ASKED", "1")) * case.work.wire_bytes / 3e-3
+        prepared.facts = {"ranks": 4, "wire": "ridge", "link": "paced", "link_bytes_per_s_requested": asked}
         prepared.facts |= {"row_blocks": 2, "workers": 1, "row_tiles": 2, "column_tiles": 1}
         return prepared
 
@@ -92,3 +94,10 @@ def test_link_that_dies_alone_takes_the_hidden_fraction_and_no_times(run):
     assert record["hidden_fraction"] is None
     assert record["time_s"] == pytest.approx(5e-3, rel=0.1)
     assert [missing.case.rpartition("-")[2] for missing in outcome.kept.missing] == ["link", "link"]
+
+
+def test_link_that_is_slower_in_the_rounds_than_it_is_asked_for_voids_them(run):
+    outcome = run(env={"ASKED": "1.2"})
+    assert unfilled(outcome.kept, "void link") == []
+    assert {record["hidden_fraction"] for record in records_of(outcome.kept)} == {None}
+    assert "void: link off its pace by -1" in outcome.report

@@ -2,13 +2,11 @@
 
 import shutil
 import subprocess
-from types import SimpleNamespace
 
 import pytest
 
 from results.references import hash_of_commit
 from roofline.store.source_files import hash_of_files
-from roofline.supervise import metadata
 from roofline.supervise.metadata import commit_of
 
 
@@ -41,18 +39,6 @@ def test_the_environment_wins_over_a_git_that_may_be_stale(checkout, monkeypatch
     (checkout / "kernels" / "configs" / "sm90.json").write_text("two")
     monkeypatch.setenv("ROOFLINE_COMMIT", "abc")
     assert commit_of(checkout) == "abc"
-
-
-def test_another_checkout_is_of_its_own_commit_whatever_the_environment_says(checkout, monkeypatch):
-    of_git = commit_of(checkout)
-    monkeypatch.setenv("ROOFLINE_COMMIT", "abc")
-    options = SimpleNamespace(
-        device="cpu", against=str(checkout), quick=False, shapes=(), layers=(), seed=0, model="xxl"
-    )
-    monkeypatch.setattr(metadata, "as_values", vars)
-    about = {"threads": 1, "versions": {}, "source": "cpu", "chip": "made up"}
-    made = metadata.make(options, about, checkout, [], [])
-    assert (made["commit"], made["against"]["commit"]) == ("abc", of_git)
 
 
 def test_without_git_the_commit_is_unknown(tmp_path, monkeypatch):

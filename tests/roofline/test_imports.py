@@ -135,13 +135,25 @@ def test_the_machine_is_a_package_of_its_own():
     """It goes by another name where it is installed, so every import of its own is relative."""
     graph = graph_of(MACHINE)
     assert set().union(*graph.values()) <= MACHINE.keys()
-    assert graph["kernels.machine.verdict"] >= {"kernels.machine.report", "kernels.machine.device"}
+    assert graph["kernels.machine.verdict"] >= {"kernels.machine.report", "kernels.machine.trial"}
     TopologicalSorter(graph).prepare()
     for path in MACHINE.values():
         nodes = [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
         absolute = [node.module for node in nodes if isinstance(node, ast.ImportFrom) and not node.level]
         absolute += [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
         assert not [name for name in absolute if name.split(".")[0] in (*FOR_BENCH, "tests")], path
+
+
+def test_the_machines_rooms_stand_on_floors():
+    """The core needs no instruction, and neither needs the tool on top."""
+
+    def floor(module: str) -> int:
+        return {"core": 0, "isa": 1}.get(module.removeprefix("kernels.machine.").partition(".")[0], 2)
+
+    wrong = []
+    for module, targets in graph_of(MACHINE).items():
+        wrong += [(module, target) for target in targets if floor(target) > floor(module)]
+    assert not wrong
 
 
 def may_measure(module: str) -> bool:

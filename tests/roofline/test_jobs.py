@@ -1,21 +1,20 @@
 """What becomes of those who are blamed for the end of a worker, and which messages of a worker are handled."""
 
-import json
-import socket
 from types import SimpleNamespace
 
 from roofline.store.outcome import FAILED, Outcome
 from roofline.supervise.blame import WorkerEnd
 from roofline.supervise.jobs import TRIES, Check, Hello, Job, Names
 from roofline.supervise.measuring import Measure
-from roofline.worker.channel import Channel
-from roofline.worker.messages import MESSAGES, Broke, Done, Step, StepBegan
+from roofline.worker.messages import MESSAGES, Broke, Step, StepBegan
 
 
 def test_who_has_lost_its_row_is_not_blamed_again_and_the_run_ends():
     """As where what arms are compared with loses the device: no contender can be left out, and all comes again."""
     lost, notes = {}, []
-    supervisor = SimpleNamespace(outcomes=lost, end_reason="", signals=[], note=lambda *words: notes.append(words))
+    supervisor = SimpleNamespace(
+        outcomes=lost, end_reason="", signals=[], epochs=None, note=lambda *words: notes.append(words)
+    )
     supervisor.lose = lambda shape, name, outcome: lost.setdefault(f"{shape}-{name}", outcome)
     job = Job(supervisor)
     job.patience = SimpleNamespace(words="10 s")
@@ -31,11 +30,3 @@ def test_who_has_lost_its_row_is_not_blamed_again_and_the_run_ends():
 def test_every_message_is_handled_by_a_job():
     handled = [kind for job in (Hello, Check, Measure, Names) for kind in job.handlers]
     assert {*handled} == {*MESSAGES.values()}
-
-
-def test_a_message_that_only_another_checkout_has_is_passed_over():
-    near, far = map(Channel, socket.socketpair())
-    for name in ("Newer", "Done"):
-        far.send_bytes(json.dumps({"message": name, "seconds": 1.0}).encode())
-    assert near.receive() is None
-    assert near.receive() == Done()

@@ -253,19 +253,18 @@ def test_throttling_is_reported_with_its_reason_where_the_clock_is_below_its_hig
         fake_nvml.nvmlDeviceGetClockInfo = lambda handle, kind, mhz=clock_mhz: mhz
         gpu.read()
     about = {"sm_clock_mhz": 1860, "power_w": None, "temperature_c": None, "other_processes": 2}
-    capped = {"throttled": True, "throttle_reasons": "power cap", "throttled_fraction": 0.5}
-    assert gpu.summary() == about | capped
+    assert gpu.summary() == about | {"throttled": True, "throttle_reasons": "power cap"}
     gpu.start()
     gpu.read()
     assert gpu.summary()["throttled"] is False
     fake_nvml.nvmlDeviceGetMaxClockInfo = fake_nvml.refuse  # the reason alone is known
     gpu = telemetry.GpuTelemetry()
     gpu.read()
-    assert gpu.summary()["throttled_fraction"] == 1
+    assert gpu.summary()["throttled"]
     fake_nvml.nvmlInit = fake_nvml.refuse
     gpu = telemetry.GpuTelemetry()
     gpu.read()
-    assert gpu.summary() == {"throttled": None, "telemetry_error": "NVMLError: Not Supported"}
+    assert (gpu.summary(), gpu.lacking.partition(": ")[2]) == ({"throttled": None}, "NVMLError: Not Supported.")
 
 
 CAPPED, FREE = {"throttled": True, "throttle_reasons": "power cap"}, {"throttled": False, "throttle_reasons": ""}

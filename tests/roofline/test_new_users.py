@@ -158,7 +158,7 @@ def test_an_unknown_commit_says_why_and_the_way_out(tmp_path, monkeypatch, envir
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert metadata.commit_by_git(tmp_path) == "unknown"
+    assert metadata.commit_of(tmp_path) == "unknown"
     assert told.format(tmp_path) in metadata.why_unknown(tmp_path)
 
 

@@ -118,15 +118,6 @@ def test_a_folder_with_something_in_it_and_another_python_are_refused(tree, tmp_
         unpack.unpack(tmp_path / "pack.tar.xz", tmp_path / "place")
 
 
-def test_bad_input_is_one_line_and_exit_code_2(capsys):
-    with pytest.raises(SystemExit) as stop:
-        unpack.main(["nowhere.tar.xz", "nowhere"])
-    error = capsys.readouterr().err
-    assert stop.value.code == 2
-    assert "No such file or directory: 'nowhere.tar.xz'" in error
-    assert error.count("\n") == 1
-
-
 def test_the_newest_triton_that_was_tried_is_packed_and_it_compiles_all_that_a_visit_takes():
     newest = pack.newest()
     assert f"triton=={newest}" in (pack.ROOT / "constraints-newest.txt").read_text().splitlines()

@@ -294,12 +294,15 @@ Runner.clock = lambda self: ClockWithInstruments()
 Runner.instruments = lambda self: lambda: 1.7e9
 """
 NO_COMPILER = """
+from roofline.worker.telemetry import CpuTelemetry
+
 
 def make():
     raise RuntimeError("Failed to find C compiler. Please specify via CC environment variable")
 
 
 Runner.instruments = lambda self: make
+CpuTelemetry.lacking = "No clock and power: NVML is not there."
 """
 
 
@@ -311,8 +314,9 @@ def test_what_a_clock_with_instruments_read_is_with_the_sample_it_took(run_proje
     assert all(read[name][turn.index] == 1.7e9 + slot for turn in shape.rounds for slot, name in enumerate(turn.order))
 
 
-def test_without_a_c_compiler_the_run_goes_on_without_instruments_and_says_so(run_project):
+def test_without_a_c_compiler_or_telemetry_the_run_goes_on_and_says_so(run_project):
     outcome = run_project("--benchmark-only", "-k", "torch or numpy", more=NO_COMPILER)
     assert outcome.code == 0, outcome.text
     assert outcome.rows.keys() == {"torch", "numpy"}
     assert "Instruments: none (not supported: Failed to find C compiler" in outcome.text
+    assert "No clock and power: NVML is not there." in outcome.text

@@ -4,7 +4,10 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import time
+from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from made_up_gathers import HERE, gathering, prefetch
@@ -15,9 +18,10 @@ from roofline.analysis.records import frame, record_of, records_of
 from roofline.report.write import write
 from roofline.store.conditions import conditions
 from roofline.store.journal import load
+from roofline.supervise.blame import WAITS, WorkerEnd
 from roofline.supervise.epochs import Epochs
 from roofline.worker import clocks, ranks
-from roofline.worker.messages import Kind, Request
+from roofline.worker.messages import Kind, Request, Step, StepBegan
 
 RANKS = {"backend": "gloo", "world": 2, "nodes": 2, "ranks_a_node": 1, "loopback": False}
 
@@ -65,6 +69,12 @@ def test_runs_of_other_worlds_are_under_other_conditions(tmp_path):
     assert conditions(two_ranks)["chip"] != conditions(four_ranks)["chip"]
 
 
+def clock_of_one(loopback: bool):
+    """The clock of a rank that waits for no other."""
+    about = {"barrier": lambda: None, "slowest": lambda *of_calls: of_calls, "loopback": loopback}
+    return ranks.RanksCpuClock(SimpleNamespace(**about))
+
+
 @pytest.mark.parametrize(
     ("waited_s", "others_s", "loopback", "kept"),
     [(0.0, 0.0, False, True), (0.4, 0.0, False, False), (0.4, 0.39, False, True), (0.4, 0.0, True, True)],
@@ -72,15 +82,9 @@ def test_runs_of_other_worlds_are_under_other_conditions(tmp_path):
 def test_a_sample_whose_thread_lacked_its_core_is_dropped(monkeypatch, fake_time, waited_s, others_s, loopback, kept):
     """Unless other threads of its own process were on it; over loopback no sample is a time, and none is dropped."""
     time, read = fake_time(clocks), {"waited": 0.0, "others": 0.0}
-    about = {
-        "broadcast": None,
-        "in_step": None,
-        "barrier": lambda self: None,
-        "slowest": lambda self, *of_calls: of_calls,
-    }
     monkeypatch.setattr(ranks, "waited_s", lambda: read["waited"])
     monkeypatch.setattr(ranks, "others_s", lambda: read["others"])
-    clock = ranks.RanksCpuClock(type("", (), about | {"loopback": loopback})())
+    clock = clock_of_one(loopback)
 
     def call():
         time.sleep(1.0)
@@ -95,21 +99,28 @@ def test_all_ranks_are_told_whether_they_share_a_machine():
     epochs = Epochs(HashStore(), rank=0, size=2)
     epochs.loopback = False  # which rank 0 has learnt
     request = epochs.begin(Request(Kind.MEASURE, options={}, cases={}))
-    epochs.leave()
+    epochs.store_set("left 1")
+    assert epochs.close() == ""
     assert request.world == epochs.store_get("epoch 1")["world"] == {"size": 2, "epoch": 1, "loopback": False}
+
+
+def test_ranks_leave_together_and_all_that_wait_may_have_ended_the_run():
+    """Who ended its worker sooner would break those of others, which raise then."""
+    store, end = HashStore(), WorkerEnd(StepBegan(Step.TURNS, "up"), WAITS)
+    leaves = threading.Thread(target=Epochs(store, rank=1, size=3).leave, args=[end])
+    leaves.start()
+    leaves.join(0.2)
+    assert leaves.is_alive()
+    Epochs(store, rank=2, size=3).leave()  # it has no worker
+    leaves.join()
+    assert Epochs(store, rank=0, size=3).end(end) == replace(end, rank="0 or 1")
 
 
 def test_ranks_make_as_many_calls_whatever_one_of_them_took(fake_time):
     """A call is woken by its kind, not by its time: ranks that differ there would wait for one another for ever."""
     time, counts = fake_time(clocks), []
-    about = {
-        "broadcast": None,
-        "in_step": None,
-        "barrier": lambda self: None,
-        "slowest": lambda self, *of_calls: of_calls,
-    }
     for took_s in (0.9 * ranks.RanksCpuClock.WAKE_S, 2 * clocks.CpuClock.LONG_S):
-        clock, calls = ranks.RanksCpuClock(type("", (), about | {"loopback": True})()), []
+        clock, calls = clock_of_one(loopback=True), []
 
         def call(took_s=took_s, calls=calls):
             calls.append(took_s)

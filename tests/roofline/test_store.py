@@ -19,7 +19,6 @@ from roofline.commands.cli import main
 from roofline.store import journal
 from roofline.store.lines import LINES as KINDS
 from roofline.store.lines import as_read
-from roofline.store.lines import plain as plain_of
 from roofline.store.run import SAMPLE_COLUMNS, Round, Run, Shape
 from roofline.theory.work import Work
 
@@ -52,14 +51,12 @@ def test_what_is_written_is_read_back(tmp_path):
 
 
 def test_line_in_memory_is_as_it_is_read_back(tmp_path):
-    line = {"kind": "note", "about": "x", "text": "two\nlines, \x1b[31m", "more": ({3: (1.5, None)},)}
+    line = {"kind": "note", "about": "x", "text": "two\nlines", "more": ({3: (1.5, None)},)}
     journal.Journal(tmp_path).write(HEAD, line)
     *_, text = (tmp_path / journal.NAME).read_text().splitlines()
     read = as_read(line)
-    assert read | {"sum": json.loads(text)["sum"]} == plain_of(json.loads(text))
+    assert read | {"sum": json.loads(text)["sum"]} == json.loads(text)
     assert read["more"] == [{"3": [1.5, None]}]
-    assert journal.load(tmp_path).notes_by_topic == {"x": read["text"]}
-    assert "\n" not in read["text"]
 
 
 def test_line_that_nobody_could_read_is_not_written(tmp_path):
@@ -67,7 +64,6 @@ def test_line_that_nobody_could_read_is_not_written(tmp_path):
     for line, problem in (
         ({"kind": "resident", "bytes": 7}, "'resident' of which `LINES` says nothing"),
         ({"kind": "note", "about": "x"}, "'note' without 'text'"),
-        ({"kind": "round", "shape": "s", "index": 0, "order": ["a"], "time_s": {"a": -1.0}}, "is no number above 0"),
     ):
         with pytest.raises(ValueError, match=problem):
             written.write(line)
@@ -89,6 +85,14 @@ def test_costs_that_are_no_fields_any_more_are_passed_over(tmp_path):
         records.append(records_of(journal.load(save(tmp_path / name, [*LINES, line]))))
     assert records[0] == records[1]
     assert [record["host_s"] for record in records[0]].count(7e-6) == 1
+
+
+def test_what_another_checkout_measured_beside_a_run_is_passed_over(tmp_path):
+    """Journals of schema 8 may have it, in lines of its own."""
+    beside = [line | {"checkout": "base"} for line in LINES if line["kind"] in ("shape", "round", "end")]
+    lines = [LINES[0] | {"against": {"commit": "abc"}}, *LINES[1:], *beside]
+    of_both, alone = (journal.load(save(tmp_path / name, given)) for name, given in (("both", lines), ("one", LINES)))
+    assert records_of(of_both) == records_of(alone)
 
 
 def test_rounds_that_come_later_are_seen_and_records_derived_anew(tmp_path):
@@ -192,14 +196,10 @@ def test_damaged_packed_journal_is_named(tmp_path, refused, name, compress, tool
         (WRITTEN[2], "'round' .* round 0 is there already; two processes"),
         (WRITTEN[2] | {"shape": "other"}, "is of 'other', a shape that no line before it describes"),
         ({"kind": "round", "shape": SHAPE.id, "index": 0, "order": []}, "without 'time_s'"),
-        (WRITTEN[2] | {"time_s": {"link": 0}}, "a line of kind 'round' whose 'time_s' is no number above 0"),
-        (WRITTEN[2] | {"odd": 1}, "a line of kind 'round' that cannot be read: .*'odd'"),
-        (WRITTEN[1] | {"work": {"flop": 1}}, "whose 'work' is no table of device_bytes, flop"),
         ({"kind": "sample", "shape": SHAPE.id}, "has a line of unknown kind 'sample'"),
-        (HEAD, "unknown kind 'run' here"),
     ],
 )
-def test_damaged_lines_are_named(tmp_path, line, message):
+def test_lines_that_cannot_be_read_are_named(tmp_path, line, message):
     with pytest.raises(ValueError, match=f"samples.jsonl:4 .*{message}"):
         roofline.load(save(tmp_path / "run", [*WRITTEN[:3], line]))
 
@@ -227,31 +227,23 @@ def damaged(lines: list[dict], draw: random.Random) -> bytes:
     return text
 
 
-@pytest.mark.slow
-def test_journal_that_is_damaged_anyhow_is_one_line_or_can_be_read(tmp_path, undrawn, capsys):
+@pytest.mark.parametrize("times", [30, pytest.param(300, marks=pytest.mark.slow)])
+def test_journal_that_is_damaged_anyhow_is_one_line_or_can_be_read(tmp_path, undrawn, capsys, times):
     draw, refused = random.Random(0), 0
     lines = [*LINES[:8], *gathering(gather_matmul(), rounds=3), *LINES[-2:]]
-    for _ in range(300):
+    for _ in range(times):
         (tmp_path / journal.NAME).write_bytes(damaged(lines, draw))
         code = main(["report", str(tmp_path)])
         refused += code == 2
         assert (code, capsys.readouterr().err.count("\n")) in [(0, 0), (2, 1)]
-    assert 50 < refused < 250
+    assert times / 6 < refused < times * 5 / 6
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("", "is empty"),
-        ("[1]\n", "is no journal of schema"),
-        (json.dumps(HEAD) + "\nnonsense\n{}\n", "is not JSON"),
-        ('{"kind": "run", "schema": 7}\n', '\'{"kind": "run", "schema": 7}\'; one of another schema is redrawn by'),
-        (json.dumps(HEAD | {"title": 5}) + "\n", "whose 'title' is no text"),
-        (json.dumps(HEAD | {"notes": [{}]}) + "\n", "whose 'notes' is no list of texts"),
-        (
-            "\n".join(json.dumps(line) for line in (HEAD, WRITTEN[1] | {"analysis": "gradients"}, "")),
-            "whose 'analysis' is none of throughput, overlap: the journal is damaged, or of another version",
-        ),
+        ('{"kind": "run", "schema": 7}\n', "one of another schema is redrawn by the version that wrote"),
     ],
 )
 def test_foreign_journals_are_refused_in_one_line(tmp_path, text, message, refused):

@@ -9,7 +9,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from .order import GENERIC, GRANULE, BoundsError, Clock, Ledger, RaceError, Releases, Replicas, UninitialisedError
+from .faults import BoundsError, RaceError, UninitialisedError
+from .order import GENERIC, GRANULE, Clock, Ledger, Releases, Replicas
 
 REGION_BITS = 36  # the lowest of an address: an offset inside one array
 MAPS = 1 << 31  # the first address of a tensor map: Triton 3.9 keeps 32 bits of a parameter's address

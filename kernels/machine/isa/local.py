@@ -11,12 +11,11 @@ from functools import lru_cache
 
 import numpy as np
 
-from . import divergence
-from .alu import LANES, bits, numpy_name
-from .memory import LOCAL_WINDOW, PARAMETERS, each_byte
-from .order import AssertError, BoundsError
-from .program import family, lanes_of
-from .ptx import UnknownError
+from ..core import divergence
+from ..core.faults import AssertError, BoundsError, UnknownError
+from ..core.memory import LOCAL_WINDOW, PARAMETERS, each_byte
+from ..core.program import family, lanes_of
+from ..core.registers import LANES, bits, numpy_name
 
 Copies = tuple[tuple[int, int, int], ...]
 """(from, bytes, to) in local memory."""

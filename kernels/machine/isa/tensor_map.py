@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..core.faults import BoundsError, RaceError, TmaError, UnknownError
+from ..core.memory import MAP_BYTES, MAPS, REGION_BITS, Region, each_byte, granules, swizzled
+from ..core.order import GENERIC, GRANULE
+from ..core.program import effect, family, lanes_of, uniform
 from .alu import table
-from .memory import MAP_BYTES, MAPS, REGION_BITS, Region, each_byte, granules, swizzled
-from .order import GENERIC, GRANULE, BoundsError, RaceError, TmaError
-from .program import effect, family, lanes_of, uniform
-from .ptx import UnknownError
 from .sync import SCOPES
 
 FIELDS = table("""

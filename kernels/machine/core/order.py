@@ -15,6 +15,7 @@ not only the unlucky one.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
@@ -25,59 +26,9 @@ GRANULE = 2
 """Bytes of a granule, the unit in which memory notes accesses."""
 
 
-class FaultError(Exception):
-    """A kernel does something that the hardware leaves undefined. `kind` is what a verdict calls it.
-
-    `byte` is the byte that the fault is about, if it is about one. `memory` is what it counts in: shared memory, or an
-    array of global memory; where it is None, `byte` is an address. `agent` is the one that the access conflicts with.
-    """
-
-    kind = "misuse"
-
-    def __init__(self, message: str, memory: Any = None, byte: int | None = None, agent: int | None = None):
-        super().__init__(message)
-        self.message = message
-        self.memory = memory
-        self.byte = byte
-        self.agent = agent
-
-
-class RaceError(FaultError):
-    """Two accesses conflict, and nothing orders them."""
-
-    kind = "race"
-
-
-class UninitialisedError(FaultError):
-    """The kernel reads memory that nobody wrote."""
-
-    kind = "uninitialised"
-
-
-class BoundsError(FaultError):
-    """An address lies outside of the memory that it is for, or is not aligned as it must be."""
-
-    kind = "bounds"
-
-
-class BarrierError(FaultError):
-    """A barrier or an mbarrier is used as it must not be."""
-
-    kind = "barrier"
-
-
-class AssertError(FaultError):
-    """The kernel itself says that something is wrong."""
-
-    kind = "assert"
-
-
-class TmaError(FaultError):
-    """TMA is given what it cannot take, or is not waited for."""
-
-    kind = "tma"
-
-
+Agent = IntEnum("Agent", "WARP WGMMA BULK_READS BULK_WRITES CP_ASYNC MBARRIER", start=0)
+"""The kinds of agents of a CTA, in the order of their numbers. A warp has one of each but the last. Those before
+BULK_WRITES read the CTA's shared memory."""
 SCOPES = ("cta", "cluster", "gpu", "sys")
 
 

@@ -1,30 +1,26 @@
-"""Asynchronous copies (PTX ISA 8.7, 9.7.9.25): cp.async, bulk copies, and TMA's boxes.
+"""Bulk copies, of bytes and of TMA's boxes, which belong to the async proxy (PTX ISA 8.7, 9.7.9.25).
 
-cp.async belongs to the generic proxy and to its warp; the other copies belong to the async proxy. Bulk copies to shared
-memory complete bytes of an mbarrier, and those to global memory belong to a group of their warp. Cache hints and
-prefetches change nothing here.
+Those to shared memory complete bytes of an mbarrier, and those to global memory belong to a group of their warp. Cache
+hints and prefetches change nothing here.
 """
 
 import re
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import numpy as np
 
-from .access import changed, chosen, numbers
-from .alu import names_in
-from .device import Event
-from .memory import EMPTY, REGION_BITS, granules
-from .order import GENERIC, GLOBAL, GRANULE, SHARED, Clock, FaultError, TmaError
-from .program import effect, family, lanes_of
-from .ptx import UnknownError
-from .sync import mbarrier_of, names
+from ..core.faults import TmaError, UnknownError
+from ..core.memory import EMPTY, REGION_BITS
+from ..core.order import GLOBAL, GRANULE, SHARED, Agent
+from ..core.program import effect, family, lanes_of
+from ..core.registers import names_in
+from ..core.warp import Event
+from .atomics import changed
+from .sync import mbarrier_of
 from .tensor_map import Part, TensorMap, map_at
 
 INSTRUCTIONS = """
-cp.async.{ca,cg}.shared.global, cp.async.{commit_group,wait_group,wait_all} | events of the generic proxy
-cp.async.mbarrier.arrive[.noinc].shared.b64 | an event behind the copies so far
 cp.async.bulk.tensor.{1..5}d.shared::{cta,cluster}.global.mbarrier[.multicast::cluster] \
 | an event a CTA: boxes of tiled maps, im2col is refused
 cp.async.bulk.tensor.{1..5}d.global.shared::cta.bulk_group \
@@ -37,105 +33,6 @@ cp.async.bulk.{commit_group,wait_group[.read]}, cp.async.bulk.prefetch | per war
 """
 """The opcodes that this module models, and how: rows of the table that `--coverage` prints."""
 
-
-HINTS = {"L2::cache_hint", "L2::64B", "L2::128B", "L2::256B"}
-
-
-@family("cp.async.ca", "cp.async.cg")
-def copy(program, inst):
-    """A copy of up to 16 bytes for each lane from global to shared memory, filled up with zeros behind the bytes that
-    are copied. It writes in the generic proxy, and its own warp knows of the write once it has waited."""
-    _, _, way, space, *words = inst.op.split(".")
-    if space not in ("shared", "shared::cta") or words[:1] != ["global"] or set(words[1:]) - HINTS:
-        raise UnknownError("a space or a modifier that this machine does not know")
-    target_text, source_text, size_text, *more = inst.args
-    if "L2::cache_hint" in words:
-        more.pop()
-    size = int(size_text, 0)
-    sizes = (4, 8, 16)
-    if way == "cg":
-        sizes = (16,)
-    if size not in sizes or len(more) > 1:
-        raise UnknownError("operands that this machine does not know")
-    to = program.shared_address(target_text)
-    source = program.address(source_text)
-    ignored = bool(more) and program.kernel.kind(more[0]) == "pred"
-    kind = "u32"
-    if ignored:
-        kind = "pred"
-    given = program.get([*more, size_text][0], kind)
-
-    def run(w):
-        cta = w.cta
-        memory = cta.machine.memory
-        target = chosen(w, to(w))
-        at = chosen(w, source(w))
-        sizes = chosen(w, given(w)).astype(np.int64)
-        if ignored:
-            sizes = np.where(sizes, 0, size)
-        if (sizes > size).any():
-            raise FaultError(f"cp.async of {sizes.max()} bytes into {size}")
-        copies = w.group("cp.async")
-        number = cta.machine.ledger.note(cta.agent(4, w.number), copies.number, w, inst)
-        target_places = cta.shared.places(target, size, inst)
-        g = granules(target_places, size)
-        cta.shared.note_write(g, w.clock, GENERIC, number, inst)
-        cta.shared.data[target_places] = EMPTY
-        parts = []
-        for part in np.unique(sizes[sizes > 0]).tolist():  # most often all have one size
-            rows = np.flatnonzero(sizes == part)
-            for region, which, places in memory.places(at[rows], part, inst, size):
-                g = granules(places, part)
-                memory.note_read(region, g, w.clock, GENERIC, number, inst)
-                parts.append((rows[which], region, places, part))
-
-        def land():
-            data = np.zeros((len(at), size), np.uint8)
-            for rows, region, places, part in parts:
-                data[rows, :part] = region.load(places, part)
-            cta.shared.store(target_places, data)
-
-        event = Event("cp.async", cta, land)
-        copies.open.append(event)
-        cta.machine.begin(event)
-
-    return run
-
-
-@effect("cp.async.commit_group")
-def commit(w, inst):
-    w.group("cp.async").commit()
-
-
-@effect("cp.async.wait_group", operands="#")
-@effect("cp.async.wait_all")
-def wait(w, inst, left=0):
-    copies = w.group("cp.async")
-    if inst.op.endswith("_all") and copies.open:
-        copies.commit()
-    ready = copies.wait(left)
-    if ready:
-        return ready
-    w.clock.put(w.cta.agent(4, w.number), copies.known, GENERIC)
-
-
-@effect(*names("arrive", "arrive.noinc", of="cp.async.mbarrier"), operands="S")
-def arrive_behind(w, inst, where):
-    """Each lane arrives once its copies so far have landed. With .noinc its arrival is among those that the mbarrier
-    expects; without, the mbarrier expects one more."""
-    copies = w.group("cp.async")
-    clock = Clock(w.clock.width)
-    clock.put(w.cta.agent(4, w.number), copies.number, GENERIC)
-    before = copies.track()
-    for at in numbers(w, where):
-        barrier = mbarrier_of(w, w.cta, at)
-        if ".noinc" not in inst.op:
-            barrier.expect(arrivals=1)
-        event = Event("cp.async", w.cta, partial(barrier.arrive, clock, 1), before)
-        w.cta.machine.begin(event)
-
-
-# Bulk copies, and boxes of tensors.
 
 OPERATION = "add|min|max|inc|dec|and|or|xor"
 BULK = re.compile(
@@ -316,7 +213,7 @@ REDUCED = {
 def _store(inst, find: Find, unit: int, source: Callable, operation: str | None):
     def store(w):
         ledger = w.cta.machine.ledger
-        reader = w.cta.agent(2, w.number)
+        reader = w.cta.agent(Agent.BULK_READS, w.number)
         epoch = w.group("bulk stores").number
         stored = set()
         for lane in lanes_of(w):
@@ -347,7 +244,7 @@ def _store_part(w, part: Part, address: int, inst, operation: str | None) -> Non
     def piece() -> np.ndarray:
         return cta.shared.data[part.map.places(address)][part.inside]
 
-    writer = cta.agent(3, w.number)
+    writer = cta.agent(Agent.BULK_WRITES, w.number)
     scope = None
     if operation:
         scope = w.scope("gpu")  # each of its operations is relaxed, at that scope
@@ -392,8 +289,8 @@ def wait_for_stores(w, inst, left):
     ready = stores.wait(left, reads=reads)
     if ready:
         return ready
-    kinds = (2, 3)
+    kinds = (Agent.BULK_READS, Agent.BULK_WRITES)
     if reads:
-        kinds = (2,)
+        kinds = (Agent.BULK_READS,)
     for kind in kinds:
         w.clock.put(w.cta.agent(kind, w.number), stores.known)

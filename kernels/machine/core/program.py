@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .alu import LANES, NAMES, bits, names_in, numpy_name, value
+from .faults import FaultError, UnknownError
 from .memory import EMPTY
-from .order import FaultError
-from .ptx import Instruction, Kernel, UnknownError, literal_bits
+from .order import Agent
+from .ptx import Instruction, Kernel, literal_bits
+from .registers import LANES, NAMES, bits, names_in, numpy_name
 
 LANE = np.arange(LANES, dtype=np.uint32)
 ALL_LANES = np.ones(LANES, bool).tobytes()  # masks as bytes, which are the fastest to compare
@@ -26,6 +27,9 @@ Effect = Callable[[Any], Ready | None]
 MAKERS: dict[str, tuple[Callable[["Program", Instruction], Effect], bool]] = {}
 """Makers of effects by opcode, and whether nobody else notices these effects. If so, the scheduler need not look after
 them."""
+TRANSLATORS: list[Callable] = []
+"""Functions that turn arithmetic into Python: (instruction, `Program.read`) -> the target, the type and the source of
+each result; None for another instruction."""
 TOGETHER = {"sync", "aligned", "bar", "barrier"}
 """Words in the opcodes of instructions that all lanes of a warp execute together."""
 WINDOW_BITS = 24  # the lowest of a shared address: an offset in a CTA's memory; above is its rank in the cluster
@@ -159,9 +163,8 @@ class Program:
             if inst.op.startswith("mbarrier.init"):
                 is_repeated = any(start <= number <= end for start, end in loops)
                 self.barriers += IN_LOOPS if is_repeated else 1
-        self.agents = 5 * self.warps + self.barriers
-        """The number of agents of a CTA: its warps; their wgmma; the reads, then the writes, of their bulk stores;
-        their cp.async; its mbarriers."""
+        self.agents = Agent.MBARRIER * self.warps + self.barriers
+        """The number of agents of a CTA."""
         self.numbers: dict[str, int] = {}
         self.constants: list[np.ndarray] = []
         self.names = NAMES | dict(c=self.constants, full=full, LANE=LANE, BIT=1 << LANE)
@@ -217,7 +220,8 @@ class Program:
 
     def _arithmetic(self, inst: Instruction) -> tuple[str, list[str]] | None:
         """The line of Python that an instruction becomes, and the registers that it writes; None for an effect."""
-        assignments = value(inst, self.read)
+        translated = (translate(inst, self.read) for translate in TRANSLATORS)
+        assignments = next(filter(None, translated), None)
         if assignments is None:
             return None
         guard = self.read(inst.guard, "pred") if inst.guard else None

@@ -1,8 +1,9 @@
 """Control flow of a warp, nanosleep, and the number of its registers (PTX ISA 8.7, 9.7.12 and 9.7.19)."""
 
-from . import divergence, local, sync
-from .order import AssertError, FaultError
-from .program import LANES, effect, uniform
+from ..core import divergence
+from ..core.faults import AssertError, FaultError
+from ..core.program import LANES, effect, uniform
+from . import local, sync
 
 INSTRUCTIONS = """
 bra[.uni], brx.idx[.uni], ret[.uni], exit | lanes may part, and meet again in orders that a seed decides

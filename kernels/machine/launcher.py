@@ -16,20 +16,24 @@ from typing import Any
 
 import numpy as np
 import torch
+import triton
 from torch import Tensor
 
-from . import cluster, control, copies, lanes, local, matrices, sync, tensor_core  # noqa: F401 (they register)
+from . import isa  # noqa: F401 (it registers all instructions)
 from .compile import Call, compile_for
-from .device import Machine
-from .memory import EMPTY
-from .plain import PtxKernel
-from .program import Program
-from .ptx import UnknownError, parse
-from .static import carries, races
-from .tensor_map import KINDS, encode
+from .core.faults import UnknownError
+from .core.machine import Machine
+from .core.memory import EMPTY
+from .core.program import Program
+from .core.ptx import parse
+from .isa.tensor_map import KINDS, encode
+from .lint import carries_watched, races
+from .ptx_kernel import PtxKernel
 
 TARGET = 90
 FLOATS = {"fp16": "e", "bf16": "f", "fp32": "f", "fp64": "d"}
+REGISTER_COUNT = re.compile(rb"\x04\x2f\x08\0.{4}(.)\0\0\0", re.DOTALL)
+"""EIATTR_REGCOUNT in .nv.info of a binary: 8 bytes, the number of a function and its registers."""
 
 
 @dataclass(frozen=True)
@@ -39,10 +43,16 @@ class Compiled:
     triton: Any
     """Triton's compiled kernel; None for plain PTX."""
     program: Program
-    lost: tuple[str, ...]
+    lost: list[str]
     """Sentences on names that a loop does not carry, though it may mean to. They are found without running it."""
-    races: tuple[str, ...]
+    races: list[str]
     """Sentences on waits that a lane may pass before others. They are found without running it."""
+
+    @property
+    def registers(self) -> int:
+        """The number of registers of a thread, which only ptxas knows; 1 for plain PTX."""
+        counts = REGISTER_COUNT.findall(self.triton.asm["cubin"]) if self.triton else [b"\1"]
+        return max(count[0] for count in counts)
 
 
 PROGRAMS: dict[str, Compiled] = {}
@@ -51,20 +61,17 @@ PROGRAMS: dict[str, Compiled] = {}
 
 def compiled(launch: Call, target: int = TARGET) -> Compiled:
     if isinstance(launch.kernel, PtxKernel):
-        return Compiled(None, launch.kernel.program, (), tuple(races(launch.kernel.code)))
-    lost = []
-    for loop, names in carries(launch, target).items():
-        if names:
-            lost.append(
-                f"the loop at {loop} does not carry {', '.join(names)}: Triton keeps the value from before it; compute "
-                "it from a name that is carried"
-            )
-    triton_kernel = compile_for(target, launch)
+        return Compiled(None, launch.kernel.program, [], races(launch.kernel.code))
+    with triton.knobs.compilation.scope(), carries_watched() as lost:
+        # Triton's cache on disk may have the same kernel from another file, or other lines of this one. What it has was
+        # not watched.
+        triton.knobs.compilation.always_compile = True
+        triton_kernel = compile_for(target, launch)
     text = triton_kernel.asm["ptx"]
     if text not in PROGRAMS:
         code = parse(text)
         program = Program(code, triton_kernel.metadata.shared)
-        PROGRAMS[text] = Compiled(triton_kernel, program, tuple(lost), tuple(races(code)))
+        PROGRAMS[text] = Compiled(triton_kernel, program, lost, races(code))
     return PROGRAMS[text]
 
 
@@ -81,15 +88,6 @@ def old_objects_frozen() -> Iterator[None]:
     finally:
         gc.collect()
         gc.unfreeze()
-
-
-REGISTER_COUNT = re.compile(rb"\x04\x2f\x08\0.{4}(.)\0\0\0", re.DOTALL)
-"""EIATTR_REGCOUNT in .nv.info of a binary: 8 bytes, the number of a function and its registers."""
-
-
-def registers_of(cubin: bytes) -> int:
-    """The number of registers of a thread."""
-    return max(count[0] for count in REGISTER_COUNT.findall(cubin))
 
 
 def whole(tensor: Tensor) -> np.ndarray:
@@ -125,8 +123,7 @@ def parameters(machine: Machine, launch: Call, kernel_compiled: Compiled) -> lis
             default = kernel.src.fn.params[names.index(name)].default
             add(kind, launch.args.get(name, default))
     for kind in ("global", "profile"):
-        scratch = _scratch(machine, launch, kernel.metadata, kind)
-        values.append(scratch)
+        values.append(_scratch(machine, launch, kernel.metadata, kind))
     return values
 
 
@@ -163,8 +160,7 @@ def _descriptor(machine: Machine, value, meta: dict | None) -> list[int]:
     if getattr(value, "round_f32_to_tf32", False):
         kind = KINDS.index("tf32")
     nan = value.padding == "nan"
-    start = address(machine, tensor)
-    made = encode(start, value.shape, value.strides, kind, meta["block_size"], meta["swizzle"], nan)
+    made = encode(address(machine, tensor), value.shape, value.strides, kind, meta["block_size"], meta["swizzle"], nan)
     return [machine.memory.add_map(made), *sizes]
 
 

@@ -1,18 +1,16 @@
 """Barriers, fences and mbarriers, which keep threads in step (PTX ISA 8.7, 9.7.13.1, 9.7.13.4 and 9.7.13.15)."""
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass, field
 from itertools import product
-from typing import Any
 
 import numpy as np
 
+from ..core.cluster import Turn
+from ..core.divergence import not_ended
+from ..core.faults import BarrierError, RaceError, UnknownError
+from ..core.order import FOREVER, GENERIC, GLOBAL, GRANULE, SCOPES, SHARED, Agent, Clock
+from ..core.program import LANES, Until, effect, family, lanes_of, uniform
 from .access import numbers
-from .divergence import not_ended
-from .order import FOREVER, GENERIC, GLOBAL, GRANULE, SCOPES, SHARED, BarrierError, Clock, RaceError, joined
-from .program import LANES, Until, effect, family, lanes_of, uniform
-from .ptx import UnknownError
 
 INSTRUCTIONS = """
 bar[.cta].{sync,arrive}, barrier[.cta].{sync,arrive}[.aligned] | of all warps, or of as many as are said
@@ -39,34 +37,6 @@ def wait_for_launches(w, inst):
 @effect("griddepcontrol.launch_dependents")
 def let_launches_begin(w, inst):
     w.cta.let()
-
-
-@dataclass(eq=False)
-class Turn:
-    """One use of a barrier: the warps that have arrived, and what each of them releases. It is over once it has a
-    `clock`, which joins theirs."""
-
-    name: str
-    threads: int = 0
-    of_all: bool = False
-    """Whether it is complete once all threads that have not ended are there: the instruction names no number."""
-    arrived: dict[Any, Clock] = field(default_factory=dict)
-    clock: Clock | None = None
-
-    def end(self) -> None:
-        self.clock = joined(self.arrived.values())
-
-    def until_over(self, warps: Iterable[Any]) -> Until:
-        """`warps` are those that may take part."""
-        return Until(lambda: self.clock is not None, lambda: self.describe(warps))
-
-    def describe(self, warps: Iterable[Any]) -> str:
-        missing = listed(w for w in warps if w.alive and w not in self.arrived)
-        return f"{self.name}: of warps (CTA.warp) {listed(self.arrived)} arrived, {missing or 'none'} did not"
-
-
-def listed(warps: Iterable[Any]) -> str:
-    return ", ".join(f"{warp.cta.number}.{warp.number}" for warp in warps)
 
 
 NAMED = re.compile(r"bar(rier)?(\.cta)?\.(sync|arrive)(\.aligned)?")
@@ -284,7 +254,7 @@ def initialise(w, inst, where, count):
         # From now on no access is ordered with it, other than an mbarrier operation (9.7.13.15.3).
         number = cta.machine.ledger.note(w.agent, FOREVER, "an mbarrier's owner")
         shared.writes[shared.index(granules(at))] = number
-        unused = cta.first + 5 * cta.count + len(cta.loads)
+        unused = cta.agent(Agent.MBARRIER, len(cta.loads))
         agent, epoch = cta.loads.get(at, (unused, 1))
         if agent >= cta.first + cta.program.agents:
             raise UnknownError(f"{inst}: more mbarriers than {cta.program.barriers}")

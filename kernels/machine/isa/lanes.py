@@ -10,10 +10,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from .alu import numpy_name
-from .divergence import active, not_ended
-from .order import FaultError
-from .program import LANE, LANES, effect, family
+from ..core.divergence import active, not_ended
+from ..core.faults import FaultError
+from ..core.program import LANE, LANES, effect, family
+from ..core.registers import numpy_name
 
 ALL = np.ones(LANES, bool)
 ALL_MEMBERS = np.full(LANES, -1, np.int32).tobytes()

@@ -1,26 +1,47 @@
-"""Clusters: CTAs that start together, see each other's shared memory, and have a barrier of all their threads.
+"""CTAs that start together, and see each other's shared memory; and the turns of barriers.
 
-PTX ISA 8.7: 9.7.9.23 (mapa), 9.7.9.24 (getctarank), 9.7.13.3 (barrier.cluster). The upper 8 bits of a shared address
-are a CTA's rank, the others an offset in the memory of that CTA. Triton changes the upper bits to reach another CTA, as
-CUTLASS does (Sm100MmaPeerBitMask in cute/arch/copy_sm100_tma.hpp).
+The upper 8 bits of a shared address are a CTA's rank, the others an offset in the memory of that CTA. Triton changes
+the upper bits to reach another CTA, as CUTLASS does (Sm100MmaPeerBitMask in cute/arch/copy_sm100_tma.hpp).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from .faults import BarrierError, BoundsError, RaceError
 from .memory import EVERY, Addresses, Places, Shared, Which
-from .order import ALL_ROWS, GENERIC, BarrierError, BoundsError, RaceError, Replicas, joined
-from .program import WINDOW_BITS, effect
-from .sync import Turn
+from .order import GENERIC, Clock, Replicas, joined
+from .program import WINDOW_BITS, Until
 
-INSTRUCTIONS = """
-barrier.cluster.{arrive[.release,.relaxed],wait[.acquire]}[.aligned] | of all threads that have not ended
-fence.mbarrier_init.release.cluster | of the warp's mbarriers, for relaxed arrivals behind it
-mapa.shared::cluster.u32, getctarank.shared::cluster.u32 | the upper 8 bits of an address are a rank
-"""
-"""The opcodes that this module models, and how: rows of the table that `--coverage` prints."""
+
+@dataclass(eq=False)
+class Turn:
+    """One use of a barrier: the warps that have arrived, and what each of them releases. It is over once it has a
+    `clock`, which joins theirs."""
+
+    name: str
+    threads: int = 0
+    of_all: bool = False
+    """Whether it is complete once all threads that have not ended are there: the instruction names no number."""
+    arrived: dict[Any, Clock] = field(default_factory=dict)
+    clock: Clock | None = None
+
+    def end(self) -> None:
+        self.clock = joined(self.arrived.values())
+
+    def until_over(self, warps: Iterable[Any]) -> Until:
+        """`warps` are those that may take part."""
+        return Until(lambda: self.clock is not None, lambda: self.describe(warps))
+
+    def describe(self, warps: Iterable[Any]) -> str:
+        missing = listed(w for w in warps if w.alive and w not in self.arrived)
+        return f"{self.name}: of warps (CTA.warp) {listed(self.arrived)} arrived, {missing or 'none'} did not"
+
+
+def listed(warps: Iterable[Any]) -> str:
+    return ", ".join(f"{warp.cta.number}.{warp.number}" for warp in warps)
 
 
 class Cluster:
@@ -93,54 +114,3 @@ def check_end(cta) -> None:
         check(shared.first + row, last, epochs == last)
     for agent, epoch in cta.reached_by.items():
         check(agent, epoch)
-
-
-@effect("mapa.shared::cluster.u32", operands="=b32 b32 b32", quiet=True)
-def map_address(w, inst, put, address, rank):
-    put(w, address(w) % (1 << WINDOW_BITS) | rank(w) << WINDOW_BITS)
-
-
-@effect("getctarank.shared::cluster.u32", operands="=b32 b32", quiet=True)
-def rank_of(w, inst, put, address):
-    put(w, address(w) >> WINDOW_BITS)
-
-
-@effect(*map("barrier.cluster.arrive{}".format, ("", ".release", ".relaxed")))
-@effect(*map("barrier.cluster.arrive{}.aligned".format, ("", ".release", ".relaxed")))
-def arrive(w, inst):
-    """A relaxed arrival releases only what fences before it have released."""
-    cluster = w.cta.cluster
-    turn = cluster.turn = cluster.turn or Turn("the barrier of the cluster")
-    if w.mask is not None:
-        raise BarrierError("a barrier that not all lanes of the warp reach")
-    if w.joined_cluster:
-        raise BarrierError(f"arrives again, with no wait between, at {w.joined_cluster.describe(cluster.warps)}")
-    clock = w.clock.copy()
-    if "relaxed" in inst.op:
-        clock = w.inits.copy()
-        for scope, released in w.released.items():
-            if scope.reach != "cta":
-                clock.join(released)
-    w.joined_cluster = turn
-    turn.arrived[w] = clock
-    w.tick()
-    cluster.complete()
-
-
-@effect(*map("barrier.cluster.wait{}".format, ("", ".acquire", ".aligned", ".acquire.aligned")))
-def wait(w, inst):
-    turn = w.joined_cluster
-    if turn is None:
-        raise BarrierError("waits at the barrier of the cluster, where it has not arrived")
-    if turn.clock is None:
-        return turn.until_over(w.cta.cluster.warps)
-    w.join(turn.clock)
-    w.joined_cluster = None
-
-
-@effect("fence.mbarrier_init.release.cluster")
-def fence_inits(w, inst):
-    """9.7.13.4: the fence covers only mbarrier.init by this warp, and no other access."""
-    first = w.cta.first + 5 * w.cta.count
-    count = w.program.barriers
-    w.inits.put(first, w.clock.of(first, count, ALL_ROWS), count=count)

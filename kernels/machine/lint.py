@@ -2,17 +2,13 @@
 
 import ast
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from unittest.mock import patch
 
-import triton
 from triton.compiler.code_generator import CodeGenerator
-from triton.compiler.compiler import ASTSource
-from triton.experimental.gluon._runtime import GluonASTSource
 
-from .compile import Call, offline
-from .ptx import Kernel
+from .core.ptx import Kernel
 
 BARRIERS = ("bar.", "barrier.")
 GOES_ON = ("cp.async.bulk.tensor", "mbarrier.arrive", "mbarrier.inval")
@@ -63,46 +59,32 @@ def following(kernel: Kernel, at: int) -> list[int]:
     return places
 
 
-class _MadeError(Exception):
-    """The code generator has finished."""
+UNCARRIED = "Triton keeps the value from before it; compute it from a name that is carried"
 
 
-def carries(launch: Call, target: int) -> dict[str, list[str]]:
-    """The names that a loop stores, that are live before it, and that it does not carry from turn to turn, by loop as
-    `file.py:line`. Empty for what this process has compiled before.
+@contextmanager
+def carries_watched() -> Iterator[list[str]]:
+    """A list that gets a sentence for each loop, of the kernels that are compiled inside the block, that does not carry
+    from turn to turn what it stores and is live before it.
 
     The code generator visits a loop's body once with the values from before it, and carries each name that then has
     another value. After `a = b`, where both begin with one value, `a` has the same value as before: it is not carried,
     and keeps that value for ever. The text that the generator makes does not tell this from a name that was meant to be
     constant, so the generator itself is watched.
     """
-    with _watched() as lost_names, offline(target), triton.knobs.compilation.scope(), suppress(_MadeError):
-        triton.knobs.compilation.always_compile = True  # what was compiled by another process, too
-        launch.kernel.warmup(grid=launch.grid, **launch.args)
-    return lost_names
-
-
-@contextmanager
-def _watched() -> Iterator[dict[str, list[str]]]:
-    lost_names: dict[str, list[str]] = {}
+    problems: list[str] = []
     find_carries = CodeGenerator._find_carries
-    makers = {kind: kind.make_ir for kind in (ASTSource, GluonASTSource)}
 
     def watched(self, node, liveins, **options):
         carried = find_carries(self, node, liveins, **options)
-        stored = set()
-        for name in ast.walk(ast.Module(node.body, [])):
-            if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Store):
-                stored.add(name.id)
-        lost = lost_names.setdefault(f"{Path(self.file_name).name}:{self.begin_line + node.lineno}", [])
-        lost += sorted(stored & set(liveins) - set(options.get("ignore", ())) - set(carried[0]) - set(lost))
+        names = [name for name in ast.walk(ast.Module(node.body, [])) if isinstance(name, ast.Name)]
+        stored = {name.id for name in names if isinstance(name.ctx, ast.Store)}
+        lost = stored & set(liveins) - set(options.get("ignore", ())) - set(carried[0])
+        loop = f"{Path(self.file_name).name}:{self.begin_line + node.lineno}"
+        problem = f"the loop at {loop} does not carry {', '.join(sorted(lost))}: {UNCARRIED}"
+        if lost and problem not in problems:  # a function is visited for each of its signatures
+            problems.append(problem)
         return carried
 
-    def make(*args):
-        makers[type(args[0])](*args)
-        raise _MadeError
-
-    with patch.object(CodeGenerator, "_find_carries", watched), ExitStack() as stack:
-        for kind in makers:
-            stack.enter_context(patch.object(kind, "make_ir", make))
-        yield lost_names
+    with patch.object(CodeGenerator, "_find_carries", watched):
+        yield problems

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from .order import FaultError
-from .program import Program
-from .ptx import parse
-from .tensor_map import KINDS, encode
+from .core.faults import FaultError
+from .core.program import Program
+from .core.ptx import parse
+from .isa.tensor_map import KINDS, encode
 
 FLOATS = {16: "e", 32: "f", 64: "d"}
 FAR = 1 << 40
@@ -127,8 +127,12 @@ def map_of(descriptor: Any, address: Callable) -> bytes:
     if floats:
         kind = floats[1] + floats[2]
     swizzle = max(width.bit_length() - 5, 0)  # 1 for 32 bytes, 2 for 64, 3 for 128
-    shape = descriptor.shape
-    strides = descriptor.strides
-    box = descriptor.block_shape
-    is_nan = descriptor.padding == "nan"
-    return encode(address(tensor), shape, strides, KINDS.index(kind), box, swizzle, is_nan)
+    return encode(
+        address(tensor),
+        descriptor.shape,
+        descriptor.strides,
+        KINDS.index(kind),
+        descriptor.block_shape,
+        swizzle,
+        descriptor.padding == "nan",
+    )

@@ -1,8 +1,7 @@
 """Arithmetic: instructions on a lane's own registers alone, each as a line of Python over NumPy arrays.
 
-A register is an array of 32 lanes, as wide as it was declared: unsigned, or bool for a predicate. `value` turns an
-instruction into the Python source of its targets' values, in the names of `NAMES`. PTX ISA 8.7, sections 9.7.1 to 9.7.4
-and 9.7.6 to 9.7.9. An operation, type or rounding that is not listed here is refused.
+`value` turns an instruction into the Python source of its targets' values, in the names of `NAMES`. PTX ISA 8.7,
+sections 9.7.1 to 9.7.4 and 9.7.6 to 9.7.9. An operation, type or rounding that is not listed here is refused.
 
 The result of an instruction that PTX lets approximate (.approx, .full) is rounded from fp64 alone. No error is drawn,
 so every seed, which is an order of events, gives the same numbers. `instructions` names the errors that PTX allows. The
@@ -12,43 +11,21 @@ bits of a NaN are not modelled, nor that ptxas may fuse a mul and an add that na
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from inspect import getmembers, isfunction
 from itertools import product
 
 import numpy as np
 
+from ..core.faults import UnknownError
+from ..core.memory import LOCAL_WINDOW, SHARED_WINDOW
+from ..core.program import TRANSLATORS
+from ..core.ptx import Instruction
+from ..core.registers import NAMES, TYPE, bits, element, names_in, numpy_name
 from . import floats, integers
-from .memory import LOCAL_WINDOW, SHARED_WINDOW
-from .ptx import Instruction, UnknownError
 
-LANES = 32
 Read = Callable[[str, str], str]
 """(operand, type) -> the source of its value in that type."""
-TYPE = re.compile(r"pred|[busf](?:8|16|32|64)|bf16|tf32|(?:[us]16|f16|bf16|e4m3|e5m2)x2")
 CARRY = "CC.CF"  # the carry flag of the condition code register (9.7.2)
-WIDTHS = {"pred": 1, "bf16": 16, "tf32": 32, "e4m3": 8, "e5m2": 8}
-LETTERS = {"pred": "b", "tf32": "f", "f": "f", "s": "i"}  # NumPy's, by the type or its first letter; "u" for others
-
-
-def element(kind: str) -> str:
-    """The type of a pair's halves; the type itself where it is no pair."""
-    return kind.removesuffix("x2")
-
-
-@lru_cache
-def bits(kind: str) -> int:
-    return (WIDTHS.get(element(kind)) or int(element(kind)[1:])) << kind.endswith("x2")
-
-
-@lru_cache
-def numpy_name(kind: str) -> str:
-    """The name in `NAMES` of a PTX type, or of the halves of a pair. A number that NumPy lacks is kept as its bits,
-    unsigned."""
-    if not TYPE.fullmatch(kind):
-        raise UnknownError(f"type .{kind} is unknown")
-    letter = LETTERS.get(kind) or LETTERS.get(kind[0], "u")
-    return f"{letter}{(bits(element(kind)) + 7) // 8}"
 
 
 def table(text: str) -> dict[str, str]:
@@ -59,12 +36,10 @@ def table(text: str) -> dict[str, str]:
     return dict(line.split(maxsplit=1) for line in text.strip().splitlines())
 
 
-DTYPES = "b1 u1 u2 u4 u8 i1 i2 i4 i8 f2 f4 f8"
-NAMES = {name: np.dtype(name) for name in DTYPES.split()}
 NAMES |= {name: function for name, function in vars(np).items() if isinstance(function, np.ufunc)}
 NAMES.update(getmembers(floats, isfunction))
 NAMES.update(getmembers(integers, isfunction))
-NAMES.update(where=np.where, LOCAL_WINDOW=LOCAL_WINDOW, SHARED_WINDOW=SHARED_WINDOW)
+NAMES.update(LOCAL_WINDOW=LOCAL_WINDOW, SHARED_WINDOW=SHARED_WINDOW)
 
 SETS = {
     "I": "u16 s16 u32 s32 u64 s64",
@@ -337,6 +312,9 @@ def value(inst: Instruction, read: Read) -> list[Result] | None:
     return [(target, form.kind(letters[0]), source)]
 
 
+TRANSLATORS.append(value)
+
+
 def _carry(form: Form, row: str, target: str, given: Sequence[str]) -> list[Result]:
     """A sum, and its carry."""
     letters, sources = row.split(maxsplit=1)
@@ -432,14 +410,6 @@ def _convert(form: Form, given: Sequence[str]) -> tuple[str, str]:
     elif source not in ("f32", "bf16"):
         x = wide
     return to, (form if to == "f32" else others).store(x, to)
-
-
-def names_in(vector: str) -> list[str]:
-    """
-    >>> names_in("{%r1, %r2}"), names_in("%r1")
-    (['%r1', '%r2'], ['%r1'])
-    """
-    return [name.strip() for name in vector.strip("{} ").split(",")]
 
 
 def braced(words: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""The machine: launches on one or several devices, CTAs, warps, and the scheduler that decides what happens next.
+"""The machine: launches on one or several devices, and the scheduler that decides what happens next.
 
 A warp is 32 lanes that run together until one of its instructions could be noticed elsewhere; then a seeded scheduler
 picks who goes on. What the hardware does in its own time (a TMA load that lands, a wgmma, a cp.async, a bulk store) is
@@ -6,302 +6,26 @@ an event that the scheduler delays as it likes. Weights are drawn for each run, 
 others loads land at once or stores read at the last moment. All devices share one memory: any may read another's.
 """
 
-import math
 import random
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from itertools import filterfalse
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from .alu import names_in
 from .cluster import Cluster, check_end
-from .divergence import Group, choose, run_in_lanes
-from .memory import PARAMETER_BYTES, PARAMETERS, REGION_BITS, GlobalMemory, Shared
-from .order import (
-    CLUSTER_BITS,
-    GENERIC,
-    GLOBAL,
-    GRANULE,
-    SHARED,
-    Clock,
-    FaultError,
-    Ledger,
-    Scope,
-    TmaError,
-    joined,
-)
+from .divergence import choose, run_in_lanes
+from .faults import FaultError, StuckError, TmaError
+from .launch import Cta, Launch
+from .memory import REGION_BITS, GlobalMemory
+from .order import CLUSTER_BITS, GENERIC, GLOBAL, GRANULE, SHARED, Clock, Ledger, joined
 from .pool import Pool
-from .program import ALL_LANES, LANE, LANES, NO_LANES, Program, Ready
+from .program import ALL_LANES, LANES, NO_LANES, Program
 from .stall import Stall
-from .sync import Turn
+from .warp import KINDS, Event, Warp, check_operands
 
-KINDS = "TMA load", "TMA store", "wgmma", "cp.async"
-"""The kinds of events."""
 TICK_NS = 10  # globaltimer's advance for an instruction of any warp
 TICK_CYCLES = 17  # clock64's
-
-
-class StuckError(FaultError):
-    """No warp can go on, or one goes on for ever."""
-
-    kind = "hang"
-
-
-@dataclass(eq=False)
-class Event:
-    """Something that the hardware does in its own time, once the events that it comes `after` are done."""
-
-    kind: str
-    cta: "Cta"
-    do: Callable[[], None]
-    after: Sequence["Event"] = ()
-    done: bool = False
-    followers: list["Event"] = field(default_factory=list)
-    """Events that come after this one."""
-
-    def may_happen(self) -> bool:
-        return all(event.done for event in self.after)
-
-
-class Groups:
-    """Operations of one kind that a warp has under way, in the groups that it committed.
-
-    `number`, from 1 on, is the epoch of the operations that it issues now. `known` is the last epoch that it has waited
-    for.
-    """
-
-    def __init__(self) -> None:
-        self.open: list[Event] = []
-        self.closed: list[tuple[list[Event], int]] = []
-        self.tracked: set[Event] = set()  # tracked by an mbarrier: nobody has to wait for their groups
-        self.number = 1
-        self.waited = 0
-        self.known = 0
-
-    @property
-    def under_way(self) -> list[Event]:
-        """The operations whose groups nobody has waited for, and those that are in no group yet."""
-        events = []
-        for group, _ in self.closed[self.waited :]:
-            events += group
-        return events + self.open
-
-    def commit(self) -> None:
-        self.closed.append((self.open, self.number))
-        self.open = []
-        self.number += 1
-
-    def track(self) -> list[Event]:
-        """Have an mbarrier track the operations under way, and return these."""
-        events = self.under_way
-        self.tracked.update(events)
-        self.number += 1
-        return events
-
-    def ended(self, upto: int) -> bool:
-        """Whether the first `upto` groups were committed and have ended."""
-        if len(self.closed) < upto:
-            return False
-        return all(event.done for group, _ in self.closed[self.waited : upto] for event in group)
-
-    def wait(self, left: int, *, reads: bool = False) -> Ready | None:
-        """Wait for all groups but the last `left`: None once they have ended, else the condition for that. `known` is
-        then their last epoch. `reads`: it is enough that the reads of bulk stores have ended."""
-
-        def done(event: Event) -> bool:
-            return event.done or (reads and event.may_happen())
-
-        upto = max(len(self.closed) - left, self.waited)
-        late: list[Event] = []
-        for group, _ in self.closed[:upto]:
-            late += filterfalse(done, group)
-        if late:
-            return lambda: all(map(done, late))
-        for group, epoch in self.closed[:upto]:
-            self.known = epoch
-            if not reads:
-                group.clear()
-        self.waited = upto
-        return None
-
-
-@dataclass(eq=False)
-class Launch:
-    program: Program | None
-    """None for a kernel that did not run on the machine, and has ended."""
-    shape: tuple[int, int, int]
-    """CTAs of its grid along x, y and z."""
-    parameters: dict[str, int | bytes]
-    """The values of its parameters: numbers, or the bytes of a structure."""
-    after: tuple[int, ...] = ()
-    """Numbers of launches that must end before it, with all that they do, as on one stream."""
-    device: int = 0
-    first: int = 0
-    """The number of its first cluster."""
-    is_early: bool = False
-    """A programmatic dependent launch: it begins once each CTA of the last one of `after` lets it, or has ended."""
-    waited: bool = True
-    """Whether all of its CTAs that have ended, or let others begin, had waited for `after` by then."""
-    is_free: bool = False
-    """Whether all launches of `after` have ended, with all that they did."""
-    symbols: dict[str, int] = field(default_factory=dict)
-    """Addresses of its module's variables."""
-    addresses: dict[str, int] = field(default_factory=dict)
-    """Addresses of its parameters: a tensor map has its own, and others lie in `image`, which begins at PARAMETERS."""
-    begun: int = 0
-    start: Clock | None = None
-    end: Clock | None = None
-
-    def __post_init__(self) -> None:
-        self.grid = self.left = math.prod(self.shape)
-        image = b""
-        for name, value in self.parameters.items():
-            image += bytes(-len(image) % PARAMETER_BYTES)
-            is_map = isinstance(value, int) and self.program.kernel.parameters[name] > 8
-            self.addresses[name] = value if is_map else PARAMETERS + len(image)
-            image += value if isinstance(value, bytes) else (value % 2**64).to_bytes(8, "little")
-        self.image = np.frombuffer(image, np.uint8)
-
-    @property
-    def clusters(self) -> range:
-        count = self.grid // self.program.cluster if self.program else 1
-        return range(self.first, self.first + count)
-
-
-class Warp:
-    # Attributes that are the same for all warps at first.
-    calls = ()
-    epoch = 0
-    fenced = False
-    alive = True
-    ready: Ready | None = None
-    """The condition that the warp waits for; None: it can go on."""
-    mask: np.ndarray | None = None
-    """The active lanes, which execute the current instruction; None: all."""
-    lanes: np.ndarray | None = None
-    """The lanes of the current group, which goes on; None: all lanes are together."""
-    others: Sequence[Group] = ()
-    """The groups that are elsewhere."""
-    waits: Ready | None = None
-    """The condition that the current group waits for."""
-    joined: Turn | None = None
-    """The turn of a barrier of the CTA at which the warp waits."""
-    joined_cluster: Turn | None = None
-    """The turn of the cluster's barrier at which the warp has arrived."""
-    wgmma_before: Sequence[Event] = ()
-    """The warp's last wgmma, if there is one."""
-    operands: Sequence[tuple[int, int, np.ndarray]] = ()
-    """Operands of wgmma under way that are in registers: the group, the register, and what it held."""
-
-    def __init__(self, cta: "Cta", number: int):
-        self.cta = cta
-        self.number = number
-        self.program = program = cta.program
-        self.r = list(program.empty)
-        self.pc = 0
-        if (number + 1) * LANES > program.threads:
-            self.lanes = program.threads % LANES > LANE
-        self.local = program.local.copy()
-        self.agent = cta.first + number
-        self.clock = cta.launch.start.copy()
-        self.tick()
-        self.groups: dict[str, Groups] = {}
-        self.registers = program.kernel.registers_a_thread
-        self.weight = 10 ** cta.machine.rng.uniform(-1.5, 1.5)
-        self.released: dict[Scope, Clock] = {}  # what strong writes behind fences release, by the fences' scopes
-        self.read: dict[Scope, Clock] = {}  # what fences behind relaxed reads acquire, by scope
-        self.heard: dict[Any, dict] = {}  # what was released at the last strong read, by its place and kind
-
-    @cached_property
-    def inits(self) -> Clock:
-        """A clock of the mbarriers whose initialisation a fence has released."""
-        return Clock(self.clock.width)
-
-    def group(self, kind: str) -> Groups:
-        """The operations of a kind that it has under way: "wgmma", "cp.async" or "bulk stores"."""
-        if kind not in self.groups:
-            self.groups[kind] = Groups()
-        return self.groups[kind]
-
-    def tick(self) -> None:
-        """Begin a new epoch: accesses from now on are not covered by earlier releases or fences of the async proxy."""
-        self.epoch += 1
-        self.clock.put(self.agent, self.epoch, GENERIC)
-
-    def join(self, clock: Clock) -> None:
-        self.clock.join(clock)
-
-    def scope(self, reach: str, size: int = 0) -> Scope:
-        cta = self.cta
-        return Scope(reach, cta.launch.device, cta.first, cta.cluster.ctas[0].first, size)
-
-    def note(self, instruction, scope: Scope | None = None) -> int:
-        """Note a generic access by this warp, and return its number."""
-        return self.cta.machine.ledger.note(self.agent, self.epoch, self, instruction, scope=scope)
-
-    def __repr__(self) -> str:
-        device = f"device {self.cta.launch.device}, " if self.cta.machine.devices > 1 else ""
-        return f"{device}{self.program.kernel.name}, CTA {self.cta.number}, warp {self.number}"
-
-    def at(self) -> str:
-        places = {self.pc}
-        for group in self.others:
-            places.add(group.pc)
-        return f"{self!r} at " + "; others at ".join(str(self.program.kernel.code[pc]) for pc in sorted(places))
-
-
-class Cta:
-    def __init__(self, machine: "Machine", launch: Launch, cluster: Cluster):
-        self.machine = machine
-        self.launch = launch
-        self.program = program = launch.program
-        self.number = launch.begun
-        self.cluster = cluster
-        self.rank = len(cluster.ctas)
-        self.ended = False
-        cluster.ctas.append(self)
-        x, y, _ = launch.shape
-        self.place = self.number % x, self.number // x % y, self.number // (x * y)
-        self.count = program.warps
-        self.first = (launch.first + self.number // program.cluster << CLUSTER_BITS) + self.rank * program.agents
-        readers = 3 * self.count if program.cluster == 1 else program.cluster * program.agents
-        self.shared = Shared(machine.ledger, program.shared_bytes, self.first, cluster.ctas[0].first, readers)
-        self.under_way = dict.fromkeys(KINDS, 0)  # how many events of each kind
-        self.reached_by: dict[int, int] = {}  # warps of other CTAs, and the epoch when each last used its mbarriers
-        self.barriers: dict = {}  # mbarriers by address
-        self.loads: dict[int, tuple[int, int]] = {}  # agent and epoch of an mbarrier's TMA loads, by its address
-        # Agents that loaded from the same addresses, by the load's line and the addresses. For the latest load they are
-        # there by the addresses alone, too.
-        self.loads_by: dict[Any, tuple[int, ...]] = {}
-        self.named: dict[int, Turn] = {}  # the current turns of its barriers, by number
-        self.spare_registers = 0
-        self.waited = not launch.after  # whether it has waited for the launches before it
-        self.lets = False  # whether it lets the launches behind it begin
-        self.warps = [Warp(self, number) for number in range(self.count)]
-
-    def end(self) -> None:
-        """Release the memory that nobody looks at any more."""
-        self.ended = True
-        self.shared.end()
-        self.loads_by.clear()
-        for warp in self.warps:
-            warp.r = warp.local = warp.clock = None
-
-    def let(self) -> None:
-        """Let the launches behind its own begin, as far as this CTA is concerned."""
-        if not self.lets:
-            self.lets = True
-            self.launch.waited &= self.waited
-            self.machine._begin()
-
-    def agent(self, kind: int, warp: int) -> int:
-        """The agent that is a warp's operations of this kind: 1 for its wgmma, 2 and 3 for the reads and the writes of
-        its bulk stores, 4 for its cp.async."""
-        return self.first + kind * self.count + warp
 
 
 class Machine:
@@ -594,17 +318,3 @@ class Machine:
             else:
                 error.add_note(f"{warp!r}, {at}")
             raise
-
-
-def check_operands(warp: Warp, count: int) -> None:
-    """Raise FaultError where one of `count` instructions from the warp's pc on, which have just run, wrote a register
-    that a wgmma still reads (9.7.15.7.1)."""
-    for _, register, value in warp.operands:
-        if warp.r[register] is not value:
-            code = warp.program.kernel.code
-            name = list(warp.program.numbers)[register]
-            for at in range(warp.pc, warp.pc + count):
-                if name in names_in(code[at].args[0]):
-                    warp.pc = at
-                    break
-            raise FaultError(f"{code[warp.pc]} writes {name}, an operand of a wgmma that nobody has waited for")

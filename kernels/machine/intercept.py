@@ -27,7 +27,8 @@ from .arguments import tensors_of
 from .compile import Call, compile_for
 from .gpus import ARCHITECTURES, RESERVED, SMS
 from .pretend import OnCpu, begin, is_hosts, patches
-from .verdict import Trial, Verdict, check
+from .trial import Trial
+from .verdict import Verdict, check
 
 LIBRARIES = tuple(f"{Path(file).parent}{os.sep}" for file in (triton.__file__, torch.__file__, __file__))
 FEW_SMS = 4
@@ -205,8 +206,11 @@ class Patched:
             return tune(tuner, *args, **kwargs)
 
         self.stack.enter_context(patch.object(JITFunction, "run", run))
-        self.stack.enter_context(patch.multiple(Autotuner, run=run_tuned, _bench=fits, check_disk_cache=no_cache))
-        self.stack.enter_context(patch.multiple(CachingAutotuner, run=run_inductor, precompile=no_precompile))
+        # None of its results are on disk, and Inductor's kernels are compiled as they are launched.
+        tuned = dict(run=run_tuned, _bench=fits, check_disk_cache=lambda tuner, key, configs, bench: bool(bench()))
+        inductor = dict(run=run_inductor, precompile=lambda tuner, **options: None)
+        self.stack.enter_context(patch.multiple(Autotuner, **tuned))
+        self.stack.enter_context(patch.multiple(CachingAutotuner, **inductor))
 
     def block(self) -> launches:
         """The block that a launch of this thread goes to."""
@@ -231,15 +235,6 @@ def fits(tuner: Autotuner, *args: Any, config: triton.Config, **kwargs: Any) -> 
         return misfit
     tuner.fitting = tuner.nargs
     return [0.0] * 3
-
-
-def no_cache(tuner: Autotuner, key: Any, configs: Any, bench: Any) -> bool:
-    bench()
-    return False
-
-
-def no_precompile(tuner: Any, **options: Any) -> None:
-    pass
 
 
 def run_inductor(tuner: Any, *args: Any, stream: Any = None, benchmark_run: bool = False, **kwargs: Any) -> None:

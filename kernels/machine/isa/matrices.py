@@ -8,11 +8,11 @@ from itertools import chain
 
 import numpy as np
 
+from ..core.faults import FaultError, UnknownError
+from ..core.program import check_whole, effect, family
+from ..core.ptx import Instruction
+from ..core.registers import LANES, names_in
 from .access import read_shared, write_shared
-from .alu import LANES, names_in
-from .order import FaultError
-from .program import check_whole, effect, family
-from .ptx import Instruction, UnknownError
 
 FORM = re.compile(r"aligned b16 m8n8 shared(?:::cta)? sync(?P<trans> trans)? x(?P<count>[124])")
 """The qualifiers in alphabetical order, since CUTLASS has them in another order than the PTX ISA."""

@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from .faults import UnknownError
+
 TOP = re.compile(r"\.(entry|func|global|const|shared)\b")
 FUNCTION = re.compile(
     r"\.(?:entry|func)\s*(?:\((?P<results>[^)]*)\))?\s*(?P<name>[\w$]+)\s*(?:\((?P<parameters>[^)]*)\))?"
@@ -37,10 +39,6 @@ CALLED = r"(\.loc\s+(\d+) [^\n/]*)//([^\n]*@\[[^\n]*)"
 """Before Triton 3.9 only a comment says which line calls: // standard.py:229:27 @[ mine.py:57:15 ]"""
 NAME = re.compile(r"(?<![\w.%$:])%?[A-Za-z_$][\w$]*")
 LABEL = re.compile(r"(?:^|[\s;{])([A-Za-z_$][\w$]*):(?!:)")
-
-
-class UnknownError(Exception):
-    """The PTX has something that this machine does not know: it refuses to guess."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""The machine itself: it reads PTX, and schedules warps and events."""

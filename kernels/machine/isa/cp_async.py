@@ -1,0 +1,115 @@
+"""cp.async: copies to shared memory that belong to the generic proxy and to their warp (PTX ISA 8.7, 9.7.9.25.3)."""
+
+from functools import partial
+
+import numpy as np
+
+from ..core.faults import FaultError, UnknownError
+from ..core.memory import EMPTY, granules
+from ..core.order import GENERIC, Agent, Clock
+from ..core.program import effect, family
+from ..core.warp import Event
+from .access import chosen, numbers
+from .sync import mbarrier_of, names
+
+INSTRUCTIONS = """
+cp.async.{ca,cg}.shared.global, cp.async.{commit_group,wait_group,wait_all} | events of the generic proxy
+cp.async.mbarrier.arrive[.noinc].shared.b64 | an event behind the copies so far
+"""
+"""The opcodes that this module models, and how: rows of the table that `--coverage` prints."""
+
+HINTS = {"L2::cache_hint", "L2::64B", "L2::128B", "L2::256B"}
+
+
+@family("cp.async.ca", "cp.async.cg")
+def copy(program, inst):
+    """A copy of up to 16 bytes for each lane from global to shared memory, filled up with zeros behind the bytes that
+    are copied. It writes in the generic proxy, and its own warp knows of the write once it has waited."""
+    _, _, way, space, *words = inst.op.split(".")
+    if space not in ("shared", "shared::cta") or words[:1] != ["global"] or set(words[1:]) - HINTS:
+        raise UnknownError("a space or a modifier that this machine does not know")
+    target_text, source_text, size_text, *more = inst.args
+    if "L2::cache_hint" in words:
+        more.pop()
+    size = int(size_text, 0)
+    sizes = (4, 8, 16)
+    if way == "cg":
+        sizes = (16,)
+    if size not in sizes or len(more) > 1:
+        raise UnknownError("operands that this machine does not know")
+    to = program.shared_address(target_text)
+    source = program.address(source_text)
+    ignored = bool(more) and program.kernel.kind(more[0]) == "pred"
+    kind = "u32"
+    if ignored:
+        kind = "pred"
+    given = program.get([*more, size_text][0], kind)
+
+    def run(w):
+        cta = w.cta
+        memory = cta.machine.memory
+        target = chosen(w, to(w))
+        at = chosen(w, source(w))
+        sizes = chosen(w, given(w)).astype(np.int64)
+        if ignored:
+            sizes = np.where(sizes, 0, size)
+        if (sizes > size).any():
+            raise FaultError(f"cp.async of {sizes.max()} bytes into {size}")
+        copies = w.group("cp.async")
+        number = cta.machine.ledger.note(cta.agent(Agent.CP_ASYNC, w.number), copies.number, w, inst)
+        target_places = cta.shared.places(target, size, inst)
+        g = granules(target_places, size)
+        cta.shared.note_write(g, w.clock, GENERIC, number, inst)
+        cta.shared.data[target_places] = EMPTY
+        parts = []
+        for part in np.unique(sizes[sizes > 0]).tolist():  # most often all have one size
+            rows = np.flatnonzero(sizes == part)
+            for region, which, places in memory.places(at[rows], part, inst, size):
+                g = granules(places, part)
+                memory.note_read(region, g, w.clock, GENERIC, number, inst)
+                parts.append((rows[which], region, places, part))
+
+        def land():
+            data = np.zeros((len(at), size), np.uint8)
+            for rows, region, places, part in parts:
+                data[rows, :part] = region.load(places, part)
+            cta.shared.store(target_places, data)
+
+        event = Event("cp.async", cta, land)
+        copies.open.append(event)
+        cta.machine.begin(event)
+
+    return run
+
+
+@effect("cp.async.commit_group")
+def commit(w, inst):
+    w.group("cp.async").commit()
+
+
+@effect("cp.async.wait_group", operands="#")
+@effect("cp.async.wait_all")
+def wait(w, inst, left=0):
+    copies = w.group("cp.async")
+    if inst.op.endswith("_all") and copies.open:
+        copies.commit()
+    ready = copies.wait(left)
+    if ready:
+        return ready
+    w.clock.put(w.cta.agent(Agent.CP_ASYNC, w.number), copies.known, GENERIC)
+
+
+@effect(*names("arrive", "arrive.noinc", of="cp.async.mbarrier"), operands="S")
+def arrive_behind(w, inst, where):
+    """Each lane arrives once its copies so far have landed. With .noinc its arrival is among those that the mbarrier
+    expects; without, the mbarrier expects one more."""
+    copies = w.group("cp.async")
+    clock = Clock(w.clock.width)
+    clock.put(w.cta.agent(Agent.CP_ASYNC, w.number), copies.number, GENERIC)
+    before = copies.track()
+    for at in numbers(w, where):
+        barrier = mbarrier_of(w, w.cta, at)
+        if ".noinc" not in inst.op:
+            barrier.expect(arrivals=1)
+        event = Event("cp.async", w.cta, partial(barrier.arrive, clock, 1), before)
+        w.cta.machine.begin(event)
