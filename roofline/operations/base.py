@@ -9,13 +9,13 @@ import inspect
 import pkgutil
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
-from itertools import chain
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from roofline.operations.contenders import module_of
+from roofline.operations.contenders import Contender, module_of
 from roofline.theory.arguments import nearest
 from roofline.theory.data import beside
 from roofline.theory.work import ITEMSIZE, Work
@@ -74,37 +74,35 @@ def dtypes_of(case: type[Case], options) -> list[str]:
 class Planner:
     """Lists the contenders of an operation by the `options` of a run, before anything imports torch.
 
-    A subclass names them by device, or lists them by methods of its own.
+    They are those of its declaration, or a subclass lists them by methods of its own.
     """
 
-    by_device: Mapping[str, Names] = {}
-    """The contenders of `cuda` and of `cpu`, the baseline first."""
-    slow: Names = ()
-    """Those that compile for too long to be checked by plain pytest."""
-    interpreted: Names = ()
-    """Those of a GPU that plain pytest checks, in Triton's interpreter."""
-
-    def __init__(self, options):
+    def __init__(self, options, contenders: Iterable[Contender] = ()):
         self.options = options
+        self._contenders = contenders
 
     def choices(self) -> list[str]:
         """The names that --ffn-contenders may have."""
-        return list(dict.fromkeys(chain.from_iterable(self.by_device.values())))
+        return [contender.name for contender in self._contenders]
 
     def timed_names(self) -> list[str]:
         """Those of them that are timed on the device."""
-        return [*self.by_device.get(self.options.device, self.choices())]
+        if not self._contenders:
+            return self.choices()
+        return [contender.name for contender in self._contenders if self.options.device in contender.devices]
 
     def names(self, case) -> list[str]:
-        """The contenders of `case` to run: those that were asked for, else its default ones."""
+        """The contenders of `case` to run: those that were asked for, else its default ones. Where nothing is timed,
+        these are without those that compile for long, and with ours, in Triton's interpreter."""
         if chosen := self.options.contenders:
             choices = self.choices()
             return [name for name in chosen if name in choices]
         names = self.timed_names()
         if self.options.timed:
             return names
-        elsewhere = {*self.slow, *self.interpreted}
-        return [name for name in names if name not in elsewhere] + [*self.interpreted]
+        ours = [contender.name for contender in self._contenders if contender.kind == "triton"]
+        elsewhere = {contender.name for contender in self._contenders if contender.first_call}.union(ours)
+        return [name for name in names if name not in elsewhere] + ours
 
 
 @dataclass(frozen=True)
@@ -116,12 +114,14 @@ class Operation:
     """Name of the analysis that judges it: `throughput` or `overlap`."""
     sweep: Callable[[Any], list]
     """The cases that the options ask for, in the order of the run."""
-    planner: str | Callable[[Any], Planner]
-    """`package.module:Class` of what lists its contenders, or the class itself."""
     runner: str | type
-    """What runs them, named as the planner is."""
+    """`package.module:Class` of what runs its contenders, or the class itself."""
     example: str
     """An id with a contender."""
+    contenders: tuple[Contender, ...] = ()
+    """The first that is timed on a device is the baseline there."""
+    planner: str | Callable[[Any], Planner] = ""
+    """What lists others than these, named as the runner is."""
     notes: Callable[[Any, list[str]], list[str]] = lambda options, cases: []
     """Sentences for the report about `cases`, the ids of the shapes that were selected."""
     why_not: Callable[[Any], str] = lambda options: ""
@@ -244,7 +244,8 @@ class Runners:
 
     def planner(self, operation: Operation) -> Planner:
         if operation.name not in self.planners:
-            self.planners[operation.name] = load(operation.planner)(self.options)
+            planner = load(operation.planner or partial(Planner, contenders=operation.contenders))
+            self.planners[operation.name] = planner(self.options)
         return self.planners[operation.name]
 
     def of(self, operation: Operation):
