@@ -21,8 +21,6 @@ from roofline.operations.gathering import OFF_PACE
 from roofline.theory.arms import ALL_CORES, BY_PERSISTENT, PEER, PERSISTENT, base_arm, of_operation
 from roofline.worker.prepared import SKIPPED, TOLERANCE, Entrant, Rejection, verdict
 
-BASELINE = "serial"
-
 LONGEST_GATHER_S = 2.0
 TRIES = 3
 """A virtual machine may keep the link's thread from its core for a while."""
@@ -55,9 +53,6 @@ class Runner(roof.Runner):
     def contenders(self, case):
         runs = self.arms(case.op, self.options.device) | {PEER: type(self).peer_operator}
         return {name: Contender(name, run) for name, run in runs.items()}
-
-    def baseline(self, case):
-        return BASELINE
 
     def operands(self, prepared):
         options = self.options
@@ -94,7 +89,7 @@ class Runner(roof.Runner):
         case = setting.case
         all_cores = name == ALL_CORES
         arm = ended(setting.split(name, contender.path))
-        kind = setting.gather if base_arm(name) == BASELINE else None
+        kind = setting.gather if base_arm(name) == "serial" else None
         link = setting.link(kind, is_spread=setting.leaves_room(name))
         if setting.device == "cuda":  # compiles and loads, first what the arm has and then what the link has
             setting.relative_error(arm, WarmUp(), setting.sets[0])

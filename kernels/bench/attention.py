@@ -115,7 +115,7 @@ class Numpy(torch.autograd.Function):
 
 
 def call_of(run: Callable, case: Attention, tensors: list[Tensor]) -> Callable[[], tuple[Tensor, ...]]:
-    """A call of a contender on `operands`. It returns the tensors that the part of the case computes; for a backward
+    """A call of a contender on the operands. It returns the tensors that the part of the case computes; for a backward
     pass it goes through a graph that is made once."""
     *inputs, grad = tensors
     leaves = [tensor.detach().requires_grad_() for tensor in inputs]
@@ -167,12 +167,22 @@ class Runner(roof.Runner):
     """Runs attention."""
 
     def operands(self, prepared):
+        """q, k, v and the gradient of out, each [batch, heads, m, width], of normal values."""
         # Inputs stay: a backward call goes through a graph that is kept, and what it saved would no longer fit them.
         prepared.cache = "warm: one set of operands"
-        return operands(prepared.case, self.options)
+        case = prepared.case
+        device = self.options.device
+        numbers = torch.Generator(device).manual_seed(self.options.seed)
+        shape = case.batch, case.heads, case.m, case.width
+        dtype = DTYPES[case.dtype]
+        return [torch.randn(shape, generator=numbers, device=device).to(dtype) for _ in range(4)]
 
     def reference(self, case, tensors):
-        return reference(case, tensors, CHECKED_SCORES[self.options.device])
+        """The results of a case's part in float64, out or the gradients, each [heads, m, width]: as many of the last
+        heads as are compared."""
+        heads = max(1, CHECKED_SCORES[self.options.device] // case.m**2)
+        last = [tensor.flatten(0, 1)[-heads:].double() for tensor in tensors]
+        return [result.detach() for result in call_of(eager, case, last)()]
 
     def candidate(self, contender, prepared, tensors, right):
         case = prepared.case
@@ -224,22 +234,6 @@ def describe_sdpa(case: Attention, tensors: list[Tensor]) -> str:
     """torch, and the kernels that it chooses."""
     backend = torch._fused_sdp_choice(*tensors[:3], is_causal=case.mask == "causal")
     return f"torch {torch.__version__}, {SDPBackend(backend).name.lower()}"
-
-
-def operands(case: Attention, options) -> list[Tensor]:
-    """q, k, v and the gradient of out, each [batch, heads, m, width], of normal values."""
-    numbers = torch.Generator(options.device).manual_seed(options.seed)
-    shape = case.batch, case.heads, case.m, case.width
-    dtype = DTYPES[case.dtype]
-    return [torch.randn(shape, generator=numbers, device=options.device).to(dtype) for _ in range(4)]
-
-
-def reference(case: Attention, tensors: list[Tensor], most_scores: int) -> list[Tensor]:
-    """The results of a case's part in float64, out or the gradients, each [heads, m, width]: as many of the last heads
-    as are compared."""
-    heads = max(1, most_scores // case.m**2)
-    last = [tensor.flatten(0, 1)[-heads:].double() for tensor in tensors]
-    return [result.detach() for result in call_of(eager, case, last)()]
 
 
 def error_of(result: Tensor, right: Tensor) -> float:
