@@ -131,18 +131,11 @@ def may_be_hopper() -> bool:
         return True
 
 
-class Planner:
-    """Lists the contenders of a matmul, as `roofline.operations.base.Planner` does, for its `options`."""
+class Planner(contenders.Planner):
+    """Lists the contenders of a matmul for its `options`."""
 
     def __init__(self, options):
-        self.options = options
-        self._contenders = of_run(options)
-
-    def choices(self) -> list[str]:
-        return [*self._contenders]
-
-    def timed_names(self) -> list[str]:
-        return [name for name, contender in self._contenders.items() if self.options.device in contender.devices]
+        super().__init__(options, of_run(options).values())
 
     def names(self, case) -> list[str]:
         """The contenders that were asked for, and those of the user's files; else the defaults of the device, but those
@@ -150,7 +143,7 @@ class Planner:
         options = self.options
         if options.contenders or options.users:
             asked = (*(options.contenders or [baseline(options)]), *users(options))
-            return [name for name in dict.fromkeys(asked) if name in self._contenders]
+            return [name for name in dict.fromkeys(asked) if name in self.choices()]
         return [name for name, contender in CONTENDERS.items() if self._is_usual(contender, case)]
 
     def _is_usual(self, contender: Contender, case) -> bool:

@@ -58,10 +58,10 @@ class Runner(roof.Runner):
         options = self.options
         case = prepared.case
         prepared.is_guarded = False
+        reason = self.ranks.world and self.ranks.world.why_not(case.wire)  # their GPUs may be unable to take it
         if options.device == "cpu" and case.dtype != "fp32":
             reason = f"on a CPU the arms take fp32, not {case.dtype}: torch's CPU matmul does not sum it in fp32"
-            return Rejection(SKIPPED, reason)
-        if reason := self.ranks.world and self.ranks.world.why_not(case.wire):  # GPUs of ranks may be unable to
+        if reason:
             return Rejection(SKIPPED, reason)
         earlier = self.earlier.get(case.id)
         setting = self.setting(options, case, earlier, self.ranks)
@@ -116,19 +116,20 @@ class Runner(roof.Runner):
 def off_pace(setting) -> str | None:
     """Why the link voids the case: one gather takes longer than anybody means it to, or misses the bandwidth
     that it is asked for, `TRIES` times in a row. None if it keeps it, or none is asked for."""
-    if not setting.pace.bytes_per_s:
+    asked = setting.pace.bytes_per_s
+    if not asked:
         return None
-    wire_bytes, asked = setting.case.work.wire_bytes, setting.pace.bytes_per_s / 1e9
-    if (expected_s := wire_bytes / setting.pace.bytes_per_s) > LONGEST_GATHER_S:
+    wire_bytes = setting.case.work.wire_bytes
+    if wire_bytes > LONGEST_GATHER_S * asked:
         return (
-            f"one gather at {asked:.3g} GB/s takes {expected_s:.3g} s, and {LONGEST_GATHER_S:g} s is "
+            f"one gather at {asked / 1e9:.3g} GB/s takes {wire_bytes / asked:.3g} s, and {LONGEST_GATHER_S:g} s is "
             "the limit: choose another bandwidth with --ffn-link-bandwidth"
         )
     for _ in range(TRIES):
         reached = wire_bytes / setting.gather_s()
-        if abs(reached / setting.pace.bytes_per_s - 1) <= OFF_PACE:
+        if abs(reached / asked - 1) <= OFF_PACE:
             return None
     return (
-        f"the paced link reaches {reached / 1e9:.3g} GB/s alone, asked for are {asked:.3g}, "
+        f"the paced link reaches {reached / 1e9:.3g} GB/s alone, asked for are {asked / 1e9:.3g}, "
         f"and {100 * OFF_PACE:.0f} % is the limit: choose another with --ffn-link-bandwidth"
     )

@@ -93,16 +93,11 @@ class Runner(roof.Runner):
         facts = {f"of_{contender.kind}": True} if contender.kind in ("user", "library") else {}
         if contender.kind == "triton":
             facts["tuned"] = was_tuned(name, x, w)
+            if self.options.timed:
+                prepared.facts["dispatched"] = dispatched(rotation.sets[0])
         check = partial(checks.check, name, run, rotation.sets[0], reference, limit)
         look = partial(rotation.look, limit)
         return rotation.entrant(name, run, check, config=config, facts=facts, look=look)
-
-    def references(self, prepared, rotation):
-        """None; but a timed case says which contender `kernels.matmul` takes."""
-        contenders = self.contenders(prepared.case)
-        if self.options.timed and any(contenders[name].kind == "triton" for name in prepared.entrants):
-            prepared.facts["dispatched"] = dispatched(rotation.sets[0])
-        return {}
 
     def fastest_candidate(self, case: Matmul, name: str, run, sets: list[tuple]) -> int:
         """The number of a library's fastest candidate for a case.

@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from roofline.operations.contenders import Contender, module_of
+from roofline.operations.contenders import Contender, Planner, module_of
 from roofline.theory.arguments import nearest
 from roofline.theory.data import beside
 from roofline.theory.work import ITEMSIZE, Work
@@ -69,40 +69,6 @@ class Case:
 def dtypes_of(case: type[Case], options) -> list[str]:
     """The dtypes of a run that `case` may have."""
     return [dtype for dtype in options.dtypes if dtype in case.dtypes]
-
-
-class Planner:
-    """Lists the contenders of an operation by the `options` of a run, before anything imports torch.
-
-    They are those of its declaration, or a subclass lists them by methods of its own.
-    """
-
-    def __init__(self, options, contenders: Iterable[Contender] = ()):
-        self.options = options
-        self._contenders = contenders
-
-    def choices(self) -> list[str]:
-        """The names that --ffn-contenders may have."""
-        return [contender.name for contender in self._contenders]
-
-    def timed_names(self) -> list[str]:
-        """Those of them that are timed on the device."""
-        if not self._contenders:
-            return self.choices()
-        return [contender.name for contender in self._contenders if self.options.device in contender.devices]
-
-    def names(self, case) -> list[str]:
-        """The contenders of `case` to run: those that were asked for, else its default ones. Where nothing is timed,
-        these are without those that compile for long, and with ours, in Triton's interpreter."""
-        if chosen := self.options.contenders:
-            choices = self.choices()
-            return [name for name in chosen if name in choices]
-        names = self.timed_names()
-        if self.options.timed:
-            return names
-        ours = [contender.name for contender in self._contenders if contender.kind == "triton"]
-        elsewhere = {contender.name for contender in self._contenders if contender.first_call}.union(ours)
-        return [name for name in names if name not in elsewhere] + ours
 
 
 @dataclass(frozen=True)

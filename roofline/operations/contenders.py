@@ -13,7 +13,7 @@ import re
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import KW_ONLY, dataclass
 from functools import cache
 from hashlib import sha256
@@ -90,6 +90,40 @@ def reason(require: Callable[..., Any], *inputs: Any) -> str | None:
     except (TypeError, ValueError) as error:
         return str(error)
     return None
+
+
+class Planner:
+    """Lists the contenders of an operation by the `options` of a run, before anything imports torch.
+
+    They are those of its declaration, or a subclass lists them by methods of its own.
+    """
+
+    def __init__(self, options, contenders: Iterable[Contender] = ()):
+        self.options = options
+        self._contenders = contenders
+
+    def choices(self) -> list[str]:
+        """The names that --ffn-contenders may have."""
+        return [contender.name for contender in self._contenders]
+
+    def timed_names(self) -> list[str]:
+        """Those of them that are timed on the device."""
+        if not self._contenders:
+            return self.choices()
+        return [contender.name for contender in self._contenders if self.options.device in contender.devices]
+
+    def names(self, case) -> list[str]:
+        """The contenders of `case` to run: those that were asked for, else its default ones. Where nothing is timed,
+        these are without those that compile for long, and with ours, in Triton's interpreter."""
+        if chosen := self.options.contenders:
+            choices = self.choices()
+            return [name for name in chosen if name in choices]
+        names = self.timed_names()
+        if self.options.timed:
+            return names
+        ours = [contender.name for contender in self._contenders if contender.kind == "triton"]
+        elsewhere = {contender.name for contender in self._contenders if contender.first_call}.union(ours)
+        return [name for name in names if name not in elsewhere] + ours
 
 
 @dataclass(frozen=True, kw_only=True)
