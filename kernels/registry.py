@@ -19,9 +19,9 @@ from roofline.theory.data import beside
 class Contender(contenders.Contender):
     """One implementation of the matmul out[M, N] = x[M, K] @ w[N, K].T."""
 
+    _: KW_ONLY
     kind: str = "triton"
     devices: tuple[str, ...] = ("cuda",)
-    _: KW_ONLY
     default: bool = True
     """Whether it is measured unless other contenders are asked for."""
     beaten_up_to_m: int = 0

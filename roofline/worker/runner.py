@@ -55,7 +55,7 @@ class Runner:
         return lacking and f"{contender.name}: {lacking}"
 
     def candidate(self, contender: Contender, prepared: PreparedCase, operands, reference) -> Entrant | Outcome:
-        """`contender`, if what it computes is right; else why not, as `prepared.verdict` says it. Its first call."""
+        """`contender`, if what its first call computes is right; else why it is refused."""
         raise NotImplementedError
 
     def references(self, prepared: PreparedCase, operands) -> dict[str, Entrant]:
@@ -76,8 +76,7 @@ class Runner:
             reference = self.reference(case, operands)
 
             def check(name: str) -> Entrant | Outcome:
-                lacking = self.why_not(contenders[name], case, operands)
-                if lacking:
+                if lacking := self.why_not(contenders[name], case, operands):
                     return Outcome(SKIPPED, lacking)
                 return self.candidate(contenders[name], prepared, operands, reference)
 
