@@ -297,15 +297,6 @@ def overlap(a: Tensor, b: Tensor) -> bool:
     return second.storage_offset() < begin + (rows - 1) * first.stride(0) + columns
 
 
-def reason(require: Callable[..., Any], *args: Any) -> str | None:
-    """The message of the TypeError or ValueError that `require(*args)` raises; None when it passes."""
-    try:
-        require(*args)
-    except (TypeError, ValueError) as error:
-        return str(error)
-    return None
-
-
 def interpreted(kernel: Any) -> bool:
     """Whether `kernel` is no real `triton.runtime.JITFunction`: then it may be checked, and never timed."""
     from triton.runtime import JITFunction  # vendors need no Triton

@@ -11,20 +11,17 @@ from dataclasses import KW_ONLY, dataclass
 from pkgutil import resolve_name
 from typing import Any
 
+from roofline.operations import contenders
 from roofline.theory.data import beside
 
 
 @dataclass(frozen=True)
-class Contender:
+class Contender(contenders.Contender):
     """One implementation of the matmul out[M, N] = x[M, K] @ w[N, K].T."""
 
-    name: str
-    path: str
     _: KW_ONLY
     kind: str = "triton"
-    """"vendor" (the baseline of its device), "library", "triton" or "user"."""
     devices: tuple[str, ...] = ("cuda",)
-    """Where it is timed."""
     default: bool = True
     """Whether it is measured unless other contenders are asked for."""
     beaten_up_to_m: int = 0
@@ -33,9 +30,6 @@ class Contender:
     """The dtypes that it is run in by default. Empty: all."""
     probes: tuple[str, ...] = ()
     """Kinds of ceilings of its device that it reaches for: "matmul", "read"."""
-    first_call: str = ""
-    """The entry of `FIRST_CALL_S` that limits a first call, with all it compiles, where it may take longer than
-    usual."""
     version: str = ""
     """The version of a user's file when the run began."""
 
@@ -47,11 +41,7 @@ class Contender:
 
     def why_not(self, x, w, out=None, scales=None) -> str | None:
         """Why this contender cannot take these inputs on this machine; None if it can. It launches nothing."""
-        try:
-            self.load().require(x, w, out, scales)
-        except (TypeError, ValueError) as error:
-            return str(error)
-        return None
+        return contenders.reason(lambda: self.load().require(x, w, out, scales))
 
 
 def load(path: str) -> Any:
@@ -98,8 +88,6 @@ def of_run(options) -> dict[str, Contender]:
 
 def users(options) -> dict[str, str]:
     """{name: place} of the user's contenders."""
-    from roofline.operations import contenders  # which has all operations: our kernels need none of them
-
     return contenders.names([place for place, _ in options.users], CONTENDERS)
 
 
@@ -143,18 +131,11 @@ def may_be_hopper() -> bool:
         return True
 
 
-class Planner:
-    """Lists the contenders of a matmul, as `roofline.operations.base.Planner` does, for its `options`."""
+class Planner(contenders.Planner):
+    """Lists the contenders of a matmul for its `options`."""
 
     def __init__(self, options):
-        self.options = options
-        self._contenders = of_run(options)
-
-    def choices(self) -> list[str]:
-        return [*self._contenders]
-
-    def timed_names(self) -> list[str]:
-        return [name for name, contender in self._contenders.items() if self.options.device in contender.devices]
+        super().__init__(options, of_run(options).values())
 
     def names(self, case) -> list[str]:
         """The contenders that were asked for, and those of the user's files; else the defaults of the device, but those
@@ -162,7 +143,7 @@ class Planner:
         options = self.options
         if options.contenders or options.users:
             asked = (*(options.contenders or [baseline(options)]), *users(options))
-            return [name for name in dict.fromkeys(asked) if name in self._contenders]
+            return [name for name in dict.fromkeys(asked) if name in self.choices()]
         return [name for name, contender in CONTENDERS.items() if self._is_usual(contender, case)]
 
     def _is_usual(self, contender: Contender, case) -> bool:

@@ -1,7 +1,7 @@
 """Pack what a Hopper machine without a network needs: `python -m results.pack --out FOLDER`.
 
 One archive has a stripped Triton, and its compile cache, filled ahead by that very Triton with every launch of a run of
-the benchmarks (`kernels.bench.dry_run`) and of the trials of a visit, with the list of those that are sound. The key of
+the benchmarks (`results.dry_run`) and of the trials of a visit, with the list of those that are sound. The key of
 an entry hashes libtriton.so and Triton's Python files, and a kernel's source and first line. So the pack is made under
 the version of Python that the machine has, from the checkout that goes there. At the end it is unpacked into an empty
 folder, where a second dry run must find everything.
@@ -114,7 +114,7 @@ def run_dry(command: list[str], environment: dict[str, str]) -> None:
 def dry_run(environment: dict[str, str], *arguments: str) -> None:
     """Go through a run on each chip, by the Triton of `environment`. Raises ValueError where one fails."""
     for chip in CHIPS:
-        run_dry(["kernels.bench.dry_run", "--chip", chip, *arguments], environment)
+        run_dry(["results.dry_run", "--chip", chip, *arguments], environment)
 
 
 def dry_trials(environment: dict[str, str], version: str) -> None:

@@ -59,10 +59,10 @@ CACHE_BYTES = 2**20
 def small_cache(monkeypatch):
     """Operands rotate through a last-level cache of 1 MiB. A virtual machine may name that of its whole host, and eight
     times as much would be filled with normal values for each test."""
-    from kernels.bench import matmul
+    from kernels.bench import roof
 
-    describe = matmul.machine
-    monkeypatch.setattr(matmul, "machine", lambda device: describe(device) | {"cache_bytes": CACHE_BYTES})
+    describe = roof.machine
+    monkeypatch.setattr(roof, "machine", lambda device: describe(device) | {"cache_bytes": CACHE_BYTES})
 
 
 @pytest.fixture

@@ -49,7 +49,7 @@ class AllGather(Setting):
 
     def cut(self) -> dict:
         case = self.case
-        times = self.t_gemm_s, self.t_comm_s
+        times = self.pace.t_gemm_s, self.t_comm_s
         sms = workers(self.device)
         about = case.m, case.n, case.ranks, sms, *times
         by_chunk = plan("chunk_launches", *about)

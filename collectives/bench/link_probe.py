@@ -11,7 +11,7 @@ import torch
 
 from collectives import device, engines
 from collectives.bench.operands import workers
-from kernels import contract
+from roofline.operations.contenders import reason
 from roofline.theory.wires import COPIER, ENGINE, PCIE, parse
 
 TURNS = 7
@@ -35,7 +35,7 @@ def measure(setting_of: Callable, options, case, clock) -> dict:
 
 def of_wire(setting, clock) -> dict:
     row = {"wire": setting.case.wire, "link": setting.link_kind}
-    if refusal := contract.reason(setting.link):
+    if refusal := reason(setting.link):
         return {**row, "refusal": refusal}
     entrants = setting.references()
     calls = [entrants[name].call for name in (f"gemm {setting.best.name}", "link", "gemm beside link")]

@@ -52,7 +52,7 @@ class Summed(Setting):
 
         def end_s(count: str) -> float:
             plan = OverlapPlan(base_arm(name), Grid(1, 1), 1, self.case.ranks, ranks_per_launch=int(count))
-            return plan.end_s(self.t_gemm_s * slowdowns[count], self.t_comm_s)
+            return plan.end_s(self.pace.t_gemm_s * slowdowns[count], self.t_comm_s)
 
         return {"ranks_per_launch": int(min(slowdowns, key=end_s)), "slowdowns": slowdowns}
 
@@ -69,7 +69,7 @@ class Summed(Setting):
                 by_count[str(count)] = []
                 runs = [partial(arm, each, WarmUp(), ranks_per_launch=count) for each in self.sets]
                 calls.append(Call(runs, self.device))
-        most = int(SPLIT_S / (len(calls) * self.t_gemm_s)) - WARM_TURNS
+        most = int(SPLIT_S / (len(calls) * self.pace.t_gemm_s)) - WARM_TURNS
         if most < LEAST_TURNS:
             return {}
         for turn in turns_of(calls, self.device, min(TURNS, most)):

@@ -9,8 +9,9 @@ from weakref import WeakValueDictionary
 import torch
 
 from collectives.ranks import shared
-from kernels.bench.matmul import DTYPES, beyond_cache_bytes
+from kernels.bench.roof import beyond_cache_bytes
 from kernels.registry import CONTENDERS, Contender, of_run
+from kernels.tiles import DTYPES
 from roofline.theory.wires import PCIE
 from roofline.worker import clocks
 

@@ -10,18 +10,15 @@ from functools import partial
 import torch
 
 from collectives.bench.operands import Call
-from collectives.peer import why_not
 from collectives.transfers import Preset
 from roofline.theory.arms import PEER
-from roofline.worker.prepared import SKIPPED, TOLERANCE, Entrant, Rejection, verdict
+from roofline.worker.prepared import TOLERANCE, Entrant, Rejection, verdict
 
 
 def entrant(operator: Callable, setting) -> Entrant | Rejection:
     """The peer, if it is right twice on each set of operands of `setting`; else why it is not taken.
     `operator(operands, ranks)`, of `collectives.peer`, returns the result."""
     case, ranks = setting.case, setting.ranks
-    if reason := why_not(ranks):
-        return Rejection(SKIPPED, f"{PEER}: {reason}")
 
     def checked(operands, link) -> None:
         torch.set_deterministic_debug_mode("warn")  # memory is handed out full of NaN

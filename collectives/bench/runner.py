@@ -7,26 +7,26 @@ On a CPU all of them compute on all cores but one, which is the link's; the arm 
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 
+from collectives import peer as peers
 from collectives.bench import peer
 from collectives.bench.operands import Call
 from collectives.bench.setting import Setting
 from collectives.transfers import LinkError, WarmUp, ended
-from kernels import contract
-from kernels.bench import matmul
+from kernels.bench import roof
 from kernels.registry import CONTENDERS
+from roofline.operations import Contender, contenders
 from roofline.operations.gathering import OFF_PACE
 from roofline.theory.arms import ALL_CORES, BY_PERSISTENT, PEER, PERSISTENT, base_arm, of_operation
-from roofline.worker.prepared import SKIPPED, TOLERANCE, Entrant, PreparedCase, Rejection, unwatched, verdict
+from roofline.worker.prepared import SKIPPED, TOLERANCE, Entrant, Rejection, verdict
 
 LONGEST_GATHER_S = 2.0
 TRIES = 3
 """A virtual machine may keep the link's thread from its core for a while."""
 
 
-class Runner(matmul.Runner):
+class Runner(roof.Runner):
     """Runs the arms of one operation, and their peer. A subclass says what they work on."""
 
     setting: type[Setting]
@@ -34,7 +34,6 @@ class Runner(matmul.Runner):
     """Name -> arm(operands, link), those that run on any device."""
     peer_operator: Callable | None = None
     """An operator of `collectives.peer`."""
-    baseline = "serial"
 
     def arms(self, op: str, device: str) -> dict[str, Callable]:
         """Name -> arm(operands, link) of `op` on `device`. On a GPU those of `BY_PERSISTENT` also by our persistent
@@ -51,69 +50,55 @@ class Runner(matmul.Runner):
                 arms[name + PERSISTENT] = partial(self.own_arms[name], matmul=ours)
         return arms | {name: on_device.ARMS[name] for name in of_operation(op, gpu=True) if name in on_device.ARMS}
 
-    def prepare(self, case, names: list[str], first_call=unwatched) -> PreparedCase:
-        """Each arm of `names` checked; where timed, `serial` with them, and beside them what to compare with."""
-        with self.ranks.in_step():
-            return self._prepare(case, names, first_call)
+    def contenders(self, case):
+        runs = self.arms(case.op, self.options.device) | {PEER: type(self).peer_operator}
+        return {name: Contender(name, run) for name, run in runs.items()}
 
-    def _prepare(self, case, names: list[str], first_call) -> PreparedCase:
+    def operands(self, prepared):
         options = self.options
-        prepared = PreparedCase(case, self.baseline, options.device, first_call=first_call, is_guarded=False)
-        names = list(dict.fromkeys([self.baseline, *names] if options.timed else names))
+        case = prepared.case
+        prepared.is_guarded = False
+        reason = self.ranks.world and self.ranks.world.why_not(case.wire)  # their GPUs may be unable to take it
         if options.device == "cpu" and case.dtype != "fp32":
             reason = f"on a CPU the arms take fp32, not {case.dtype}: torch's CPU matmul does not sum it in fp32"
-        else:  # GPUs of ranks may be unable to take the link
-            reason = (self.ranks.world and self.ranks.world.why_not(case.wire)) or self._fill(prepared, names)
         if reason:
-            prepared.rejected |= dict.fromkeys(names, Rejection(SKIPPED, reason))
-        return prepared
-
-    def _fill(self, prepared: PreparedCase, names: list[str]) -> str | None:
-        """Check `names` and enter them, and where timed the references; returns why nobody can be, None if they are."""
-        options, case = self.options, prepared.case
-        setting = self.setting(options, case, earlier := self.earlier.get(case.id), self.ranks)
-        prepared.facts, prepared.inputs = setting.facts, setting.inputs
-        if refusal := contract.reason(setting.link):
-            return refusal
-        if options.timed and not earlier and (reason := off_pace(setting)):
-            return reason
-        for name in names:
-            self.together(prepared, name, partial(self._checked, setting, name, sets=1 if earlier else None))
-        if options.timed:
-            prepared.entrants |= setting.references()
-        for transfers in setting.gathers:
-            WarmUp.fill(transfers)  # whatever a wrong arm left
+            return Rejection(SKIPPED, reason)
+        earlier = self.earlier.get(case.id)
+        setting = self.setting(options, case, earlier, self.ranks)
+        prepared.facts = setting.facts
+        prepared.inputs = setting.inputs
+        reason = contenders.reason(setting.link)
+        if not reason and options.timed and not earlier:
+            reason = off_pace(setting)
+        if reason:
+            return Rejection(SKIPPED, reason)
         prepared.cache = setting.cache
+        return setting
 
-    def together(self, prepared: PreparedCase, name: str, check: Callable[[], Entrant | Rejection]) -> None:
-        """Take `name` in where all ranks' `check()` does."""
+    def why_not(self, contender, case, setting):
+        name = contender.name
+        reason = peers.why_not(self.ranks) if name == PEER else setting.why_not(name)
+        return reason and f"{name}: {reason}"
 
-        def check_together() -> Entrant | Rejection:
-            entrant, refused = self.ranks.together(f"checking {name} on {prepared.case.id}", check)
-            return replace(refused, reason=f"{name}: {refused.reason}") if refused else entrant
-
-        prepared.enter(name, check_together)
-
-    def _checked(self, setting, name: str, sets: int | None) -> Entrant | Rejection:
-        """The arm `name`, or the peer, if its result is right: twice on each set of operands; in a later process, on
-        the first so many `sets` once."""
+    def candidate(self, contender, prepared, setting, _):
+        """The arm, or the peer, if its result is right: twice on each set of operands; in a later process, on the first
+        one once."""
+        name = contender.name
         if name == PEER:
-            return peer.entrant(type(self).peer_operator, setting)
-        if reason := setting.why_not(name):
-            return Rejection(SKIPPED, f"{name}: {reason}")
-        arm, all_cores = self.arms(setting.case.op, setting.device)[name], name == ALL_CORES
-        arm = ended(setting.split(name, arm))
-        kind = setting.gather if base_arm(name) == self.baseline else None
+            return peer.entrant(contender.path, setting)
+        case = setting.case
+        all_cores = name == ALL_CORES
+        arm = ended(setting.split(name, contender.path))
+        kind = setting.gather if base_arm(name) == "serial" else None
         link = setting.link(kind, is_spread=setting.leaves_room(name))
         if setting.device == "cuda":  # compiles and loads, first what the arm has and then what the link has
             setting.relative_error(arm, WarmUp(), setting.sets[0])
             with suppress(LinkError):  # one that waits for what is computed may give up
                 setting.relative_error(arm, link, setting.sets[0])
-        checked = setting.sets[:sets] if sets else 2 * setting.sets
+        checked = setting.sets[:1] if case.id in self.earlier else 2 * setting.sets
         error, where = setting.worst_error(arm, link, checked, all_cores=all_cores)
-        dtype = setting.case.dtype
-        limit = TOLERANCE[dtype] * setting.limit_share
-        if wrong := verdict(name, error, dtype, limit, where):
+        limit = TOLERANCE[case.dtype] * setting.limit_share
+        if wrong := verdict(name, error, case.dtype, limit, where):
             return wrong
         call = Call([partial(arm, each, link) for each in setting.sets], setting.device, link, all_cores=all_cores)
         config, facts = setting.describe(name)
@@ -122,23 +107,29 @@ class Runner(matmul.Runner):
         look = setting.look_at(call, limit)
         return Entrant(name, call, config=config, relative_error=error, facts=facts, look=look)
 
+    def references(self, prepared, setting):
+        for transfers in setting.gathers:
+            WarmUp.fill(transfers)  # whatever a wrong arm left
+        return setting.references() if self.options.timed else {}
+
 
 def off_pace(setting) -> str | None:
     """Why the link voids the case: one gather takes longer than anybody means it to, or misses the bandwidth
     that it is asked for, `TRIES` times in a row. None if it keeps it, or none is asked for."""
-    if not setting.bytes_per_s:
+    asked = setting.pace.bytes_per_s
+    if not asked:
         return None
-    wire_bytes, asked = setting.case.work.wire_bytes, setting.bytes_per_s / 1e9
-    if (expected_s := wire_bytes / setting.bytes_per_s) > LONGEST_GATHER_S:
+    wire_bytes = setting.case.work.wire_bytes
+    if wire_bytes > LONGEST_GATHER_S * asked:
         return (
-            f"one gather at {asked:.3g} GB/s takes {expected_s:.3g} s, and {LONGEST_GATHER_S:g} s is "
+            f"one gather at {asked / 1e9:.3g} GB/s takes {wire_bytes / asked:.3g} s, and {LONGEST_GATHER_S:g} s is "
             "the limit: choose another bandwidth with --ffn-link-bandwidth"
         )
     for _ in range(TRIES):
         reached = wire_bytes / setting.gather_s()
-        if abs(reached / setting.bytes_per_s - 1) <= OFF_PACE:
+        if abs(reached / asked - 1) <= OFF_PACE:
             return None
     return (
-        f"the paced link reaches {reached / 1e9:.3g} GB/s alone, asked for are {asked:.3g}, "
+        f"the paced link reaches {reached / 1e9:.3g} GB/s alone, asked for are {asked / 1e9:.3g}, "
         f"and {100 * OFF_PACE:.0f} % is the limit: choose another with --ffn-link-bandwidth"
     )

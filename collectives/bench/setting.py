@@ -1,36 +1,23 @@
-"""One case that gathers over a wire: its operands, its links, the unsplit matmul, and how its arms are checked."""
+"""One case that gathers over a wire: its operands, the unsplit matmul, and how its arms are checked."""
 
 import itertools
 import math
 import zlib
 from collections.abc import Callable
 from functools import cached_property, partial
-from statistics import median
 
 import torch
 
-from collectives.bench.operands import (
-    CALIBRATIONS,
-    Call,
-    buffer,
-    chip_flops,
-    computing,
-    copy_bytes_per_s,
-    normal,
-    seconds_by_turns,
-    unsplit,
-    workers,
-)
-from collectives.paced import PacedThread
-from collectives.ranks import Gloo
-from collectives.transfers import SLICE_BYTES, Preset, Transfers
-from kernels.bench import checks, matmul
-from kernels.contract import reason
+from collectives.bench.links import contended, make_link, seconds_alone
+from collectives.bench.operands import Call, buffer, computing, normal, seconds_by_turns, unsplit, workers
+from collectives.bench.pace import Pace, asked_of
+from collectives.transfers import Transfers
+from kernels.bench import checks, roof
 from kernels.registry import CONTENDERS
+from roofline.operations.contenders import reason
 from roofline.store.run import REQUESTED
 from roofline.theory import wires
 from roofline.theory.arms import ARMS, base_arm
-from roofline.theory.models import parse as parse_model
 from roofline.worker.alone import ALONE, Alone
 from roofline.worker.prepared import Entrant
 from roofline.worker.ranks import Ranks
@@ -39,23 +26,13 @@ from roofline.worker.rounds import Inputs
 SETS = 2
 """Sets of operands in rotation: what a run finds in a buffer is of another one."""
 
-UNTIMED_BYTES_PER_S = 1e9
-"""The bandwidth of the link in a test that is not timed."""
-
-HOLD_CYCLES, TRANSFER_CYCLES, SLICE_CYCLES = 4_000_000, 400_000, 40_000
-"""Cycles of an SM, some 2 ms, 0.2 and 0.02: longer than the host takes to enqueue an arm, each transfer of its link,
-and each slice of that. Without them a link's time begins with its stamp, tenths of a millisecond before the host has
-launched the copies. A copy engine gets a wait and a copy for every two slices: a host took 9 us for them, without the
-driver's own time."""
-
 WAITING = {name for name, spec in ARMS.items() if spec.table}
 """Arms of `collectives.on_device`."""
 
 
 class Setting:
     """What the arms of one case work on. `sets` are operands of `collectives`, `gemms` are (x, w, out) of the unsplit
-    matmul, to be run by turns. `best` is the fastest unsplit contender, `t_gemm_s` about its time, and `bytes_per_s`
-    the bandwidth that the link is asked for (None where that is not ours to choose).
+    matmul, to be run by turns. `best` is the fastest unsplit contender.
 
     A subclass has
 
@@ -136,19 +113,27 @@ class Setting:
         self.link_kind = self.wire.link
         self.seed = zlib.crc32(f"{options.seed} {case.op}".encode())
         self._values = set()
-        self._gemms_s = []
-        self._links = []
         self.sets = [self.make(number) for number in range(self.rotation)]
         self.gemms = []
         for operands in self.sets:
             self.gemms += self.gemms_of(operands)
         self.unsplit = unsplit(options, *self.gemms[0][:2])
-        self.earlier_facts = earlier["facts"] if earlier else {}
-        fastest = self._recall() if earlier else self._choose()
+        self.earlier_facts = facts = earlier["facts"] if earlier else {}
+        if earlier:
+            fastest = facts["unsplit"]
+            self.pace = Pace(case, facts["t_gemm_planned_s"], facts[REQUESTED])
+            if self.link_kind == wires.PCIE:
+                self.t_comm_s = facts["t_comm_planned_s"]
+            self.gather = facts["gather"]
+        else:
+            times_s = self._unsplit_s()
+            fastest = min(times_s, key=times_s.get)
+            self.pace = Pace(case, times_s[fastest], asked_of(case, options, times_s[fastest]))
+            self.gather = self.fastest_gather()
         self.keeps_step = self.wire.kind == "ridge" and options.timed and not options.wires_of
         if self.keeps_step:
             before_s = earlier and earlier["medians_s"].get(f"gemm {fastest}")
-            self.keep_step(before_s or self.t_gemm_s)
+            self.pace.keep_step(before_s or self.pace.t_gemm_s)
         self.best = self.unsplit[fastest]
         for operands in self.sets:
             operands.matmul = self.best.load()
@@ -157,67 +142,21 @@ class Setting:
             "wire": case.wire,
             "link": self.link_kind,
             "unsplit": fastest,
-            "t_gemm_planned_s": self.t_gemm_s,
+            "t_gemm_planned_s": self.pace.t_gemm_s,
             "gather": self.gather,
-            REQUESTED: self.bytes_per_s,
+            REQUESTED: self.pace.bytes_per_s,
         }
         if self.link_kind == wires.PCIE:
             self.facts["t_comm_planned_s"] = self.t_comm_s
         self.facts.update(self.cut())
 
-    def _recall(self) -> str:
-        """Take what an earlier worker chose. Returns the fastest of `unsplit`."""
-        facts = self.earlier_facts
-        self.t_gemm_s = facts["t_gemm_planned_s"]
-        self.bytes_per_s = facts[REQUESTED]
-        self.gather = facts["gather"]
-        if self.link_kind == wires.PCIE:
-            self.t_comm_s = facts["t_comm_planned_s"]
-        return facts["unsplit"]
-
-    def _choose(self) -> str:
-        """Choose the bandwidth and the gather, by the fastest of `unsplit`, which is returned."""
-        times_s = self._unsplit_s() if self.options.timed else dict.fromkeys(self.unsplit, 1.0)
-        times_s = self.ranks.broadcast(times_s)
-        fastest = min(times_s, key=times_s.get)
-        self.t_gemm_s = times_s[fastest]
-        self.bytes_per_s = self._bytes_per_s()
-        self.gather = self.fastest_gather()
-        return fastest
-
-    def _bytes_per_s(self) -> float | None:
-        if self.wire.kind in wires.LINKS:
-            return None
-        if not self.options.timed:
-            return UNTIMED_BYTES_PER_S
-        if pinned := dict(self.options.wires_of).get(self.case.id):
-            return pinned
-        case = self.case
-        model = parse_model(case.model)
-        rows = max(self.options.gather.rows, default=case.m)
-        known = {
-            "chip_flops": chip_flops(self.device, case.dtype, rows, -(-model.d_ff // 4), model.d_model),
-            "t_gemm_s": self.t_gemm_s,
-            "wire_bytes": case.work.wire_bytes,
-        }
-        if self.wire.kind == "memory":
-            known["copy_bytes_per_s"] = copy_bytes_per_s(self.device)
-        return self.wire.bytes_per_s(**known)
-
-    def keep_step(self, gemm_s: float) -> None:
-        """Note that the fastest unsplit matmul took so long, and give the wire `ridge` the pace of the median. That is
-        over the rounds of this process, and what was known before as one more: a few calls at one moment may fall on
-        busy neighbours, or on idle ones."""
-        self._gemms_s.append(gemm_s)
-        self.t_gemm_s = median(self._gemms_s)
-        self.bytes_per_s = self.wire.value * self.case.work.wire_bytes / self.t_gemm_s
-        for link in self._links:
-            link.bytes_per_s = self.bytes_per_s
-
     def _unsplit_s(self) -> dict[str, float]:
-        """About the time of each of `unsplit`."""
-        calls = [Call(self.multiplied_by(contender), self.device) for contender in self.unsplit.values()]
-        return dict(zip(self.unsplit, seconds_by_turns(calls, self.device), strict=True))
+        """About the time of each of `unsplit` on rank 0; where nothing is timed, 1 s."""
+        times_s = dict.fromkeys(self.unsplit, 1.0)
+        if self.options.timed:
+            calls = [Call(self.multiplied_by(contender), self.device) for contender in self.unsplit.values()]
+            times_s = dict(zip(self.unsplit, seconds_by_turns(calls, self.device), strict=True))
+        return self.ranks.broadcast(times_s)
 
     def multiplied_by(self, contender) -> list[Callable]:
         """The unsplit matmul by `contender`, on each of `gemms`."""
@@ -245,36 +184,27 @@ class Setting:
         programs = self.wire.programs or self.options.copier_programs
         if is_spread:
             programs = programs or workers(self.device)
-        link = make_link(kind or self.link_kind, self.device, self.bytes_per_s, self.ranks, programs)
-        self._links.append(link)
+        link = make_link(kind or self.link_kind, self.device, self.pace.bytes_per_s, self.ranks, programs)
+        self.pace.links.append(link)
         return link
 
     @cached_property
     def t_comm_s(self) -> float:
         """About the time of the link alone."""
-        if self.bytes_per_s:
-            return self.case.work.wire_bytes / self.bytes_per_s
+        if self.pace.bytes_per_s:
+            return self.case.work.wire_bytes / self.pace.bytes_per_s
         if self.wire.kind == "preset" or not self.options.timed:
             return 0.0
         return self.ranks.broadcast(self.gather_s())
 
     def gather_s(self, kind: str | None = None) -> float:
-        """About the time of a gather with nothing beside it."""
-        link = self.link(kind)
-        transfers = self.gathers[0]
-        times_s = []
-        for _ in range(CALIBRATIONS):
-            if self.device == "cuda":
-                torch.cuda._sleep(held_cycles(transfers))
-            contended(link, transfers)
-            times_s.append(max(link.timeline().arrivals_s))
-        return median(times_s)
+        return seconds_alone(self.link(kind), self.gathers[0], self.device)
 
     @property
     def cache(self) -> str:
         """The state of the cache that a sample starts from, in words."""
         nbytes = 2 * len(self.gathers) * self.case.gathered_bytes  # each has a source and a target
-        state = "cold" if nbytes > 2 * matmul.cache_bytes(self.device) else "warm"
+        state = "cold" if nbytes > 2 * roof.cache_bytes(self.device) else "warm"
         return f"{state}: {nbytes / 2**20:.0f} MiB of shards and buffers, used by turns"
 
     def why_not(self, arm: str) -> str | None:
@@ -287,7 +217,7 @@ class Setting:
             def prepare() -> None:
                 for operands in self.sets:
                     if arm not in operands.prepared:
-                        on_device.prepare(operands, arm, self.t_gemm_s, self.t_comm_s)
+                        on_device.prepare(operands, arm, self.pace.t_gemm_s, self.t_comm_s)
 
             return reason(prepare)
         base = base_arm(arm)
@@ -341,8 +271,8 @@ class Setting:
                 enter(f"{name} beside link", "contended", [partial(contended, link, *pair) for pair in both], link)
         if self.keeps_step:
             call = entrants[best].call
-            call.listen = self.keep_step
-            call.notes = lambda: {REQUESTED: self.bytes_per_s}
+            call.listen = self.pace.keep_step
+            call.notes = lambda: {REQUESTED: self.pace.bytes_per_s}
         return entrants
 
     def normal(self, shape: tuple[int, int], seed: int, scale: float = 1.0) -> torch.Tensor:
@@ -383,41 +313,3 @@ class Setting:
             arm(operands, link)
         link.timeline()  # raises where the link is dead
         return checks.error_of(operands.out, checks.reference_sums(x, w))
-
-
-def held_cycles(transfers: Transfers) -> int:
-    """How long the stream is held before a link of `transfers` begins, while the host enqueues it."""
-    slices = sum(len(transfer.slices(SLICE_BYTES)) for transfer in transfers)  # no link has smaller ones
-    return HOLD_CYCLES + len(transfers) * TRANSFER_CYCLES + slices * SLICE_CYCLES
-
-
-def make_link(kind: str, device: str, bytes_per_s: float | None, ranks: Alone | Ranks, programs: int | None = None):
-    """The link of `kind` on `device`, `cpu` or `cuda`, to the one of `ranks` that this process is. A GPU's copier has
-    `programs`, or as many as it needs."""
-    if kind == "preset":
-        return Preset()
-    if kind == Gloo.kind:
-        return Gloo(ranks)
-    if device == "cpu":
-        return PacedThread(bytes_per_s, ranks.rank)
-    from collectives import device_ranks as gpus
-    from collectives import engines
-    from collectives.device import PacedCopier, programs_for
-
-    if kind == wires.PCIE:
-        return engines.Pcie(ranks.rank)
-    if kind == wires.PACED_ENGINE:
-        return engines.PacedEngine(bytes_per_s, ranks.rank)
-    for link in (gpus.Nccl, gpus.NcclAllGather, gpus.Symmetric):
-        if kind == link.kind:
-            return link(ranks)
-    half = workers(device) // 2  # what is sent is computed on the others
-    return PacedCopier(bytes_per_s, ranks.rank, programs or min(programs_for(bytes_per_s), half))
-
-
-def contended(link, transfers: Transfers, matmul: Callable = lambda: None) -> None:
-    """The gather alone, or beside a `matmul`: its first wait begins when that is done."""
-    link.start(transfers)
-    matmul()
-    link.wait(len(transfers))
-    link.finish()

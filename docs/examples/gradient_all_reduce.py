@@ -33,11 +33,10 @@ import torch.distributed as dist
 from matplotlib.figure import Figure
 
 import roofline
-from kernels.bench import matmul
+from kernels.bench import roof
 from kernels.tiles import DTYPES
 from roofline import operations
-from roofline.operations import SKIPPED, Entrant, PreparedCase, Rejection, unwatched, verdict
-from roofline.operations.contenders import FIRST_CALL_S
+from roofline.operations import SKIPPED, Contender, Entrant, Rejection, verdict
 from roofline.store.stats import ratio_of, time_of
 from roofline.theory.models import parse as parse_model
 from roofline.theory.simulator import hidden_fraction
@@ -322,32 +321,25 @@ def group_of(ranks):
     return dist.group.WORLD
 
 
-class Runner(matmul.Runner):
-    """Ranks keep in step: what raises on one of them ends the share of all (`agreed`), and an arm that is refused on
-    one of them is refused on all (`together`)."""
+class Runner(roof.Runner):
+    """Ranks keep in step: what raises on one of them ends the share of all, and an arm that is refused on one of them
+    is refused on all."""
 
-    def prepare(self, case, names, first_call=unwatched):
-        return self.ranks.agreed(f"preparing {case.id}", lambda: self.prepared(case, names, first_call))
+    def contenders(self, case):
+        arms = {name: Contender(name, name) for name in case.arms}
+        return arms | {"ddp": Contender("ddp", Ddp, first_call="usual")}
 
-    def prepared(self, case, names, first_call):
-        prepared = PreparedCase(case, "flat", self.options.device, first_call=first_call)
+    def operands(self, prepared):
         if reason := self.ranks.world and self.ranks.world.why_not("nccl"):
-            prepared.rejected = dict.fromkeys(names, Rejection(SKIPPED, reason))
-            return prepared
-        setting = Setting(case, self.options, self.ranks)
-
-        def checked_by_all(name):
-            about = f"checking {name} on {case.id}"
-            entrant, refusal = self.ranks.together(about, lambda: setting.checked(name))
-            return refusal or entrant
-
-        for name in dict.fromkeys(["flat", *names]):
-            prepared.enter(name, partial(checked_by_all, name), FIRST_CALL_S["usual"] if name == "ddp" else None)
-        if self.options.timed:
-            for reference in setting.references():
-                prepared.entrants[reference.name] = reference
+            return Rejection(SKIPPED, reason)
         prepared.cache = f"{SETS} sets of activations and gradients, used by turns"
-        return prepared
+        return Setting(prepared.case, self.options, self.ranks)
+
+    def candidate(self, contender, prepared, setting, _):
+        return setting.checked(contender.name)
+
+    def references(self, prepared, setting):
+        return {each.name: each for each in setting.references()} if self.options.timed else {}
 
 
 operations.register(

@@ -6,7 +6,7 @@ A forward call builds the graph for a backward one, as in training; a backward c
 import math
 import tracemalloc
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import numpy
@@ -16,11 +16,11 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from kernels import vendor
-from kernels.bench import costs, matmul
+from kernels.bench import costs, roof
 from kernels.bench.checks import first_nan, worst
 from kernels.tiles import DTYPES
-from roofline.operations.attention import COMPILED, CONTENDERS, Attention
-from roofline.worker.prepared import SKIPPED, VENDOR_TOLERANCE, Entrant, PreparedCase, Rejection, unwatched, verdict
+from roofline.operations.attention import Attention
+from roofline.worker.prepared import VENDOR_TOLERANCE, Entrant, Rejection, verdict
 
 CHECKED_SCORES = {"cpu": 2**24, "cuda": 2**28}
 """{device: the most scores that the check makes in float64}. They are those of the last heads, as many as fit."""
@@ -82,12 +82,6 @@ def _block_mask(m: int, device: torch.device):
     return create_block_mask(lambda batch, head, row, key: row >= key, None, None, m, m, device=device)
 
 
-def flash(*inputs) -> Tensor:
-    from kernels.attention import attention
-
-    return attention(*inputs)
-
-
 class Numpy(torch.autograd.Function):
     """NumPy's matmuls and exponentials, which write the scores, with gradients by hand."""
 
@@ -120,13 +114,8 @@ class Numpy(torch.autograd.Function):
         return *map(torch.from_numpy, (q_grad, k_grad, v_grad)), None
 
 
-RUN = {function.__name__: function for function in (sdpa, cudnn, eager, compiled, flex, flash)}
-RUN["numpy"] = Numpy.apply
-"""Contenders, as run(q, k, v, causal), which torch's autograd differentiates."""
-
-
 def call_of(run: Callable, case: Attention, tensors: list[Tensor]) -> Callable[[], tuple[Tensor, ...]]:
-    """A call of one of `RUN` on `operands`. It returns the tensors that the part of the case computes; for a backward
+    """A call of a contender on the operands. It returns the tensors that the part of the case computes; for a backward
     pass it goes through a graph that is made once."""
     *inputs, grad = tensors
     leaves = [tensor.detach().requires_grad_() for tensor in inputs]
@@ -174,88 +163,77 @@ def with_peak(call: Callable, device: str, is_torch: bool) -> tuple[Any, int]:
     return result, peak
 
 
-class Runner(matmul.Runner):
-    """Runs attention. Its probes of the roof are those of the matmuls."""
+class Runner(roof.Runner):
+    """Runs attention."""
 
-    def prepare(self, case: Attention, names: list[str], first_call=unwatched) -> PreparedCase:
+    def operands(self, prepared):
+        """q, k, v and the gradient of out, each [batch, heads, m, width], of normal values."""
+        # Inputs stay: a backward call goes through a graph that is kept, and what it saved would no longer fit them.
+        prepared.cache = "warm: one set of operands"
+        case = prepared.case
         device = self.options.device
-        prepared = PreparedCase(case, CONTENDERS[device][0], device, first_call=first_call)
-        tensors = operands(case, self.options)
-        right = reference(case, tensors, CHECKED_SCORES[device])
-        # An earlier process checked who is in, and timed it.
-        is_known = bool(self.earlier.get(case.id, {}).get("medians_s"))
+        numbers = torch.Generator(device).manual_seed(self.options.seed)
+        shape = case.batch, case.heads, case.m, case.width
+        dtype = DTYPES[case.dtype]
+        return [torch.randn(shape, generator=numbers, device=device).to(dtype) for _ in range(4)]
 
-        def verdict_of(name: str, results: tuple, right: list[Tensor]) -> tuple[float, Rejection | None]:
-            errors = [error_of(*pair) for pair in zip(results, right, strict=True)]
-            error = worst(errors)
-            where = first_nan(**dict(zip(RESULTS[case.part], results, strict=True)))
-            return error, verdict(name, error, case.dtype, VENDOR_TOLERANCE[case.dtype], where)
+    def reference(self, case, tensors):
+        """The results of a case's part in float64, out or the gradients, each [heads, m, width]: as many of the last
+        heads as are compared."""
+        heads = max(1, CHECKED_SCORES[self.options.device] // case.m**2)
+        last = [tensor.flatten(0, 1)[-heads:].double() for tensor in tensors]
+        return [result.detach() for result in call_of(eager, case, last)()]
 
-        def recheck(name: str) -> Rejection | None:
+    def candidate(self, contender, prepared, tensors, right):
+        case = prepared.case
+        name = contender.name
+        run = contender.load()
+
+        def recheck() -> Rejection | None:
             """Check a call with -v: every result but the gradient of v changes its sign."""
             q, k, v, grad = tensors
             of_minus = [*(-t for t in right[:2]), *right[2:]]
-            return verdict_of(name, call_of(RUN[name], case, [q, k, -v, grad])(), of_minus)[1]
+            return verdict_of(name, case, call_of(run, case, [q, k, -v, grad])(), of_minus)[1]
 
-        def entrant(name: str) -> Entrant | Rejection:
-            if lacking := why_not(name, case, self.options):
-                return Rejection(SKIPPED, f"{name}: {lacking}")
-            call = call_of(RUN[name], case, tensors)
-            entrant = Entrant(name, call, recheck=partial(recheck, name))
-            if name in COMPILED:
-                call()  # the time and the memory of compiling are not those of a timed call
-            if is_known:
-                return entrant
-            results, entrant.facts["peak_bytes"] = with_peak(call, device, name != "numpy")
-            if case.part == "forward":
-                entrant.facts["saved_bytes"] = saved_bytes(call)
-                entrant.facts["saved_formula_bytes"] = case.saved_bytes(scores=name in SCORED)
-            entrant.config = config(name, case, tensors)
-            entrant.relative_error, refused = verdict_of(name, results, right)
-            return refused or entrant
-
-        self.enter(prepared, names, entrant, dict.fromkeys(COMPILED, "compiled"))
-        # Inputs stay: a backward call goes through a graph that is kept, and what it saved would no longer fit them.
-        prepared.cache = "warm: one set of operands"
-        return prepared
+        call = call_of(run, case, tensors)
+        entrant = Entrant(name, call, recheck=recheck)
+        if contender.first_call:
+            call()  # the time and the memory of compiling are not those of a timed call
+        if self.earlier.get(case.id, {}).get("medians_s"):  # an earlier process checked who is in, and timed it
+            return entrant
+        results, entrant.facts["peak_bytes"] = with_peak(call, self.options.device, name != "numpy")
+        if case.part == "forward":
+            entrant.facts["saved_bytes"] = saved_bytes(call)
+            entrant.facts["saved_formula_bytes"] = case.saved_bytes(scores=name in SCORED)
+        entrant.config = contender.config(case, tensors)
+        entrant.relative_error, refused = verdict_of(name, case, results, right)
+        return refused or entrant
 
 
-def why_not(name: str, case: Attention, options) -> str | None:
-    """Why a contender cannot run the case, or must not be timed, here; None if it can."""
-    device = options.device
-    if lacking := matmul.not_for(name, case, options, CONTENDERS[device]):
-        return lacking
-    memory_bytes = matmul.machine(device)["memory_bytes"]
-    if name in SCORED and (needs := SCORES_ALIVE * case.saved_bytes(scores=True)) > memory_bytes:
-        return f"needs {needs / 1e9:.1f} GB for its scores, {memory_bytes / 1e9:.1f} GB there"
-    return None
+def verdict_of(name: str, case: Attention, results: tuple, right: list[Tensor]) -> tuple[float, Rejection | None]:
+    """The worst relative error of `results`, and why they are wrong."""
+    error = worst([error_of(*pair) for pair in zip(results, right, strict=True)])
+    where = first_nan(**dict(zip(RESULTS[case.part], results, strict=True)))
+    return error, verdict(name, error, case.dtype, VENDOR_TOLERANCE[case.dtype], where)
 
 
-def config(name: str, case: Attention, tensors: list[Tensor]) -> str:
-    """The library of a contender with its version, and for `sdpa` the kernels that it chooses."""
-    if name == "numpy":
-        return f"numpy {numpy.__version__}"
-    chosen = ""
-    if name == "sdpa":
-        backend = torch._fused_sdp_choice(*tensors[:3], is_causal=case.mask == "causal")
-        chosen = f", {SDPBackend(backend).name.lower()}"
-    return f"torch {torch.__version__}{chosen}"
+def require_scores(case: Attention, options, tensors: list[Tensor]) -> None:
+    """Raise ValueError where the scores do not fit."""
+    needs = SCORES_ALIVE * case.saved_bytes(scores=True)
+    memory_bytes = roof.machine(options.device)["memory_bytes"]
+    if needs > memory_bytes:
+        raise ValueError(f"needs {needs / 1e9:.1f} GB for its scores, {memory_bytes / 1e9:.1f} GB there")
 
 
-def operands(case: Attention, options) -> list[Tensor]:
-    """q, k, v and the gradient of out, each [batch, heads, m, width], of normal values."""
-    numbers = torch.Generator(options.device).manual_seed(options.seed)
-    shape = case.batch, case.heads, case.m, case.width
-    dtype = DTYPES[case.dtype]
-    return [torch.randn(shape, generator=numbers, device=options.device).to(dtype) for _ in range(4)]
+def require_numpy(*about) -> None:
+    roof.require_fp32(*about)
+    require_scores(*about)
 
 
-def reference(case: Attention, tensors: list[Tensor], most_scores: int) -> list[Tensor]:
-    """The results of a case's part in float64, out or the gradients, each [heads, m, width]: as many of the last heads
-    as are compared."""
-    heads = max(1, most_scores // case.m**2)
-    last = [tensor.flatten(0, 1)[-heads:].double() for tensor in tensors]
-    return [result.detach() for result in call_of(eager, case, last)()]
+def describe_sdpa(case: Attention, tensors: list[Tensor]) -> str:
+    """torch, and the kernels that it chooses."""
+    backend = torch._fused_sdp_choice(*tensors[:3], is_causal=case.mask == "causal")
+    return f"torch {torch.__version__}, {SDPBackend(backend).name.lower()}"
 
 
 def error_of(result: Tensor, right: Tensor) -> float:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from kernels.contract import Scales, dtype_name
 from kernels.fp8 import scale_rows, scales_of_rows
-from roofline.worker.prepared import FAILED, Rejection, verdict
+from roofline.worker.prepared import FAILED, TOLERANCE, VENDOR_TOLERANCE, Entrant, Rejection, verdict
 from roofline.worker.rounds import NOT_JOINED, Inputs
 
 EXACT_ROWS, GROUP = 256, 16
@@ -97,6 +97,13 @@ class Rotation(Signs):
 
         call.wake = again
         return call
+
+    def entrant(self, name: str, run: Callable, check: Callable, **about) -> Entrant | Rejection:
+        """`run` on the sets by turns, if `check()`, as the function of that name, takes it. It is checked once more
+        when it was timed. `about` are further fields of the entrant."""
+        error, refused = check()
+        call = self.rotated(run)
+        return refused or Entrant(name, call, relative_error=error, recheck=lambda: check()[1], **about)
 
     def change(self) -> None:
         super().change()
@@ -213,6 +220,13 @@ def first_nan(**results: Tensor) -> str:
             place = result.isnan().nonzero()[0].tolist()
             return f"row {', '.join(map(str, place[:-1] or place))} of {name}"
     return ""
+
+
+def limit_of(contender, dtype: str) -> float:
+    """The largest relative error at which a result of a matmul's `contender` is right."""
+    if contender.kind in ("vendor", "library"):
+        return VENDOR_TOLERANCE[dtype]
+    return getattr(contender.load(), "tolerance", None) or TOLERANCE[dtype]
 
 
 def worst(errors: list[float]) -> float:

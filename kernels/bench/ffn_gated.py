@@ -20,14 +20,14 @@ from torch import Tensor
 
 import kernels
 from kernels import vendor
-from kernels.bench import checks, matmul
-from kernels.contract import Scales, reason, result_dtype
+from kernels.bench import checks, matmul, roof
+from kernels.contract import Scales, result_dtype
 from kernels.fp8 import LARGEST, quantise
-from kernels.registry import Contender
+from kernels.registry import Contender as Matmul
 from kernels.tiles import DTYPES
-from roofline.operations.ffn_gated import CONTENDERS, LONGEST_FIRST_CALL, OURS, FfnGated
+from roofline.operations.ffn_gated import FfnGated
 from roofline.store.run import PART
-from roofline.worker.prepared import SKIPPED, VENDOR_TOLERANCE, Entrant, PreparedCase, Rejection, unwatched
+from roofline.worker.prepared import VENDOR_TOLERANCE, Entrant
 
 FP8_TOLERANCE = 4e-2
 """The tolerance of the layer in fp8: rounding the hidden rows to four bits makes an error of 2.6e-2 by itself."""
@@ -105,6 +105,10 @@ def quantise_hidden(weights: Weights) -> None:
         weights.factor.copy_(weights.hidden.div_(row_scales))
 
 
+run_vendor = partial(run_torch, vendor.run_cublas)
+run_unfused = partial(run_torch, kernels.matmul)
+
+
 def run_fused(x: Tensor, weights: Weights, out: Tensor) -> Tensor:
     GATED.load()(x, weights.gate_up, weights.hidden, weights.scales)
     quantise_hidden(weights)
@@ -137,18 +141,8 @@ def run_numpy(x: Tensor, weights: Weights, out: Tensor) -> Tensor:
     return out
 
 
-GATED = Contender("gated", "kernels.gated:gated")
+GATED = Matmul("gated", "kernels.gated:gated")
 """Our kernel for the first half."""
-
-RUN = {
-    "cublas": partial(run_torch, vendor.run_cublas),
-    "torch": partial(run_torch, vendor.run_cublas),
-    "compiled": run_compiled,
-    "unfused": partial(run_torch, kernels.matmul),
-    "fused": run_fused,
-    "numpy": run_numpy,
-}
-"""{contender: run(x, weights, out)}."""
 
 MULTIPLY = {"cublas": vendor.run_cublas, "ours": kernels.matmul}
 """{whose matmuls take turns alone: multiply(x, w, out, scales)}."""
@@ -178,48 +172,48 @@ def scales_of_down(hidden: Tensor, weights: Weights) -> Scales | None:
     return weights.down_scales and (hidden.new_ones(len(hidden), 1), weights.down_scales[1])
 
 
-class Runner(matmul.Runner):
-    """Runs gated layers. Its probes of the roof are those of the matmuls."""
+class Runner(roof.Runner):
+    """Runs gated layers."""
 
-    def prepare(self, case: FfnGated, names: list[str], first_call=unwatched) -> PreparedCase:
-        options = self.options
-        prepared = PreparedCase(case, CONTENDERS[options.device][0], options.device, first_call=first_call)
-        rotation = Rotation(operands(case, options), options.seed)
+    def operands(self, prepared):
+        rotation = Rotation(operands(prepared.case, self.options), self.options.seed)
         prepared.inputs = rotation
-        limit = FP8_TOLERANCE if case.dtype == "fp8" else VENDOR_TOLERANCE[case.dtype]
-        x, weights, out = rotation.sets[0]
+        prepared.cache = f"cold: {len(rotation.sets)} sets of operands in rotation"
+        return rotation
+
+    def reference(self, case, rotation):
+        """The sums that `checks` compares, for x and for -x, by how a contender reads gate and up."""
+        x, weights, _ = rotation.sets[0]
 
         @cache
-        def references(by_turns: bool) -> list[Tensor]:
-            """The sums that `checks` compares, for x and for -x."""
+        def sums(by_turns: bool) -> list[Tensor]:
             sums = []
             for sign in (1, -1):
                 hidden = hidden_rows(x.double() * sign, weights.gate_up, by_turns, torch.float64, weights.scales)
                 sums.append(checks.reference_sums(hidden, weights.down, scales_of_down(hidden, weights)))
             return sums
 
-        def entrant(name: str) -> Entrant | Rejection:
-            if lacking := why_not(name, case, options, x, weights):
-                return Rejection(SKIPPED, f"{name}: {lacking}")
-            by_turns = name == "fused"
-            run = RUN[name]
+        return sums
 
-            def run_first(x: Tensor, gate_up: Tensor, out: Tensor) -> Tensor:
-                return run(x, weights, out)
+    def candidate(self, contender, prepared, rotation, references):
+        name = contender.name
+        dtype = prepared.case.dtype
+        limit = FP8_TOLERANCE if dtype == "fp8" else VENDOR_TOLERANCE[dtype]
+        x, weights, out = rotation.sets[0]
+        by_turns = name == "fused"
+        run = contender.load()
 
-            right, of_minus = references(by_turns)
-            check = partial(checks.check, name, run_first, (x, weights.gate_up, out), right, limit, of_minus)
-            facts = {"multiplied_by": MULTIPLIED_BY[name]} if name in MULTIPLIED_BY else {}
-            look = partial(rotation.look, limit, by_turns)
-            error, refused = check()
-            call = rotation.rotated(run)
-            return refused or Entrant(name, call, "", config(name), error, facts, lambda: check()[1], look=look)
+        def run_first(x: Tensor, gate_up: Tensor, out: Tensor) -> Tensor:
+            return run(x, weights, out)
 
-        self.enter(prepared, names, entrant, dict.fromkeys(LONGEST_FIRST_CALL, "compiled"))
-        if options.timed:
-            prepared.entrants |= parts(prepared.contenders, rotation)
-        prepared.cache = f"cold: {len(rotation.sets)} sets of operands in rotation"
-        return prepared
+        right, of_minus = references(by_turns)
+        check = partial(checks.check, name, run_first, (x, weights.gate_up, out), right, limit, of_minus)
+        facts = {"multiplied_by": MULTIPLIED_BY[name]} if name in MULTIPLIED_BY else {}
+        look = partial(rotation.look, limit, by_turns)
+        return rotation.entrant(name, run, check, config=contender.config(), facts=facts, look=look)
+
+    def references(self, prepared, rotation):
+        return parts(prepared.contenders, rotation) if self.options.timed else {}
 
 
 def parts(contenders: list[str], rotation: Rotation) -> dict[str, Entrant]:
@@ -233,22 +227,19 @@ def parts(contenders: list[str], rotation: Rotation) -> dict[str, Entrant]:
     return entrants
 
 
-def why_not(name: str, case: FfnGated, options, x: Tensor, weights: Weights) -> str | None:
-    """Why a contender cannot run the case, or must not be timed, here; None if it can."""
-    if lacking := matmul.not_for(name, case, options, CONTENDERS[options.device]):
-        return lacking
-    if name == "cublas" or (name == "compiled" and weights.scales):
-        return reason(vendor.cublas.require, x, weights.gate_up, weights.both, weights.scales)
-    if name in OURS:
-        return matmul.why_not(GATED, options, (x, weights.gate_up, weights.hidden, weights.scales))
-    return None
+def require_cublas(case: FfnGated, options, rotation: Rotation) -> None:
+    x, weights, _ = rotation.sets[0]
+    vendor.cublas.require(x, weights.gate_up, weights.both, weights.scales)
 
 
-def config(name: str) -> str:
-    """The library, or our kernels, that a contender runs."""
-    if name in OURS:
-        return "kernels.matmul, silu and product by torch" if name == "unfused" else "kernels.gated, kernels.matmul"
-    return f"numpy {numpy.__version__}" if name == "numpy" else f"torch {torch.__version__}"
+def require_cublas_in_fp8(case: FfnGated, *about) -> None:
+    if case.dtype == "fp8":
+        require_cublas(case, *about)
+
+
+def require_gated(case: FfnGated, options, rotation: Rotation) -> None:
+    x, weights, _ = rotation.sets[0]
+    matmul.require(GATED, options, (x, weights.gate_up, weights.hidden, weights.scales))
 
 
 def operands(case: FfnGated, options) -> list[tuple[Tensor, Weights, Tensor]]:
@@ -262,8 +253,8 @@ def operands(case: FfnGated, options) -> list[tuple[Tensor, Weights, Tensor]]:
     hidden = case.k
     count = 1
     if options.timed:
-        room = matmul.POOL * matmul.machine(device)["memory_bytes"]
-        wanted = math.ceil(matmul.ROTATION * matmul.cache_bytes(device) / case.work.device_bytes)
+        room = matmul.POOL * roof.machine(device)["memory_bytes"]
+        wanted = math.ceil(roof.ROTATION * roof.cache_bytes(device) / case.work.device_bytes)
         count = max(1, min(wanted, int(room // case.work.device_bytes)))
 
     def normal(rows: int, columns: int, scale: float = 1.0) -> Tensor:

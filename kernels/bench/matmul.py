@@ -1,34 +1,26 @@
-"""How the operation `matmul` runs: operands, checked contenders, probes."""
+"""How the operation `matmul` runs: its operands, and how its contenders are checked."""
 
 import itertools
 import math
 import zlib
-from collections.abc import Callable
-from functools import cache, lru_cache, partial
-from importlib.util import find_spec
+from functools import lru_cache, partial
 
 import torch
 from torch import Tensor
 
 import kernels
-from kernels.bench import checks
-from kernels.contract import FP8, Scales, dtype_name, empty_out, empty_scales, interpreted, reason
+from kernels.bench import checks, roof
+from kernels.contract import FP8, Scales, empty_scales, interpreted
 from kernels.fp8 import LARGEST, quantise
-from kernels.registry import CONTENDERS, baseline, of_run
+from kernels.registry import Contender, baseline, of_run
 from kernels.tiles import DTYPES, was_tuned
-from roofline.operations.contenders import FIRST_CALL_S
+from roofline.operations.contenders import reason
 from roofline.operations.matmul import Matmul, sweep
-from roofline.theory.models import parse as parse_model
 from roofline.theory.work import ITEMSIZE
-from roofline.worker import ceilings, runner
-from roofline.worker.alone import ALONE
+from roofline.worker import ceilings
 from roofline.worker.ceilings import Probe
-from roofline.worker.machine import describe, worker_bytes
-from roofline.worker.prepared import SKIPPED, TOLERANCE, VENDOR_TOLERANCE, Entrant, PreparedCase, Rejection, unwatched
+from roofline.worker.machine import worker_bytes
 from roofline.worker.rounds import StopRule
-
-ROTATION = 8
-"""Operands rotate through this many times the last-level cache: twice it would do if caches forgot the oldest first."""
 
 FEW_ROWS, SETS_OF_FEW_ROWS = 64, 6
 """Shapes of up to so many rows get at least so many sets, as far as they fit: a kernel there has the pace of the
@@ -41,83 +33,71 @@ pool."""
 AT_ONCE = 2**20
 """Elements of that pool that are fp32 at a time."""
 
-PARTS = 4
-"""Parts of the tensor that a CPU's probe of the read bandwidth reads, by turns."""
-
 CHOOSING = StopRule(max_seconds=0.4, min_rounds=3, max_rounds=8, warmup_s=0.05)
 """The stop rule of the turns that choose a library's candidate for a shape."""
-
-PROBE_SHARE = 24
-"""A probe reads at most one part in so many of the memory."""
-
-PROBED_SHAPES = {
-    "cuda": ((4096, 4096, 4096), (8192, 8192, 8192), (4096, 13312, 16384), (2048, 2048, 13312)),
-    "cpu": ((1024, 1024, 1024), (512, 3328, 1024), (256, 3328, 1024)),  # in bf16 few rows are the fastest
-}
-"""m, n and k of the matmuls that reach for a ceiling."""
 
 POOL = 0.6
 """A shape whose operands take more than this fraction of the memory gets tensors of its own: they may not fit, and
 those of the others shall."""
 
 
-class Runner(runner.Runner):
-    """Runs single matmuls. Its probes and instruments serve whatever is made of matmuls."""
+class Runner(roof.Runner):
+    """Runs single matmuls."""
 
-    def prepare(self, case: Matmul, names: list[str], first_call=unwatched) -> PreparedCase:
-        """Make sets of operands on the device and check each contender on the first of them; where timed, the baseline
-        among them. The right ones enter, and take the sets in rotation."""
+    def contenders(self, case):
+        return of_run(self.options)
+
+    def baseline(self, case):
+        return baseline(self.options)
+
+    def operands(self, prepared):
+        """Sets of operands on the device, in rotation. Contenders are checked on the first."""
         options = self.options
-        contenders = of_run(options)
-        prepared = PreparedCase(case, baseline(options), options.device, first_call=first_call)
+        case = prepared.case
         sets = operands(case, options)
-        rotation = checks.Rotation(sets, options.seed)
-        prepared.inputs = rotation
-        x, w, _, *scales = sets[0]
-        reference = checks.reference_sums(x, w, *scales)
-
-        def entrant(name: str) -> Entrant | Rejection:
-            contender = contenders[name]
-            if contender.kind == "user":
-                contender.load()  # one that cannot be loaded fails, where others are skipped
-            if lacking := why_not(contender, options, sets[0]):
-                return Rejection(SKIPPED, lacking)
-            run = contender.load()
-            config = run.describe(x, w, *scales)
-            if options.timed and getattr(run, "candidates", None):
-                number = self.fastest_candidate(case, name, run, sets)
-                prepared.facts[candidate_of(name)] = number
-                config = run.describe(x, w, *scales, candidate=number)
-                run = partial(run, candidate=number)
-            limit = limit_of(contender, case.dtype)
-            check = partial(checks.check, name, run, sets[0], reference, limit)
-            facts = {f"of_{contender.kind}": True} if contender.kind in ("user", "library") else {}
-            if contender.kind == "triton":
-                facts["tuned"] = was_tuned(name, x, w)
-            look = partial(rotation.look, limit)
-            error, refused = check()
-            call = rotation.rotated(run)
-            return refused or Entrant(name, call, "", config, error, facts, lambda: check()[1], look=look)
-
-        kinds = {name: contender.first_call for name, contender in contenders.items()}
-        self.enter(prepared, names, entrant, kinds)
-        if options.timed and any(contenders[name].kind == "triton" for name in prepared.entrants):
-            prepared.facts["dispatched"] = dispatched(sets[0])
+        prepared.inputs = checks.Rotation(sets, options.seed)
         prepared.has_call_costs = options.device == "cuda" and case.m <= FEW_ROWS
         size = len(sets) * case.work.device_bytes
         prepared.cache = f"cold: {len(sets)} sets of operands in rotation, {size / 2**20:.0f} MiB in all"
-        least = ROTATION * cache_bytes(options.device)
+        least = roof.ROTATION * roof.cache_bytes(options.device)
         if options.timed and size < least:
             prepared.cache += f", not the {least / 2**20:.0f} that leave none in the cache: the memory has no more room"
-        return prepared
+        return prepared.inputs
 
-    def enter(self, prepared: PreparedCase, names: list[str], entrant: Callable, first_calls: dict[str, str]) -> None:
-        """Enter what `entrant(name)` returns, for each contender once. A run that is timed has the baseline among them,
-        as the first. `first_calls` names an entry of `FIRST_CALL_S` for contenders whose first call may take longer
-        than usual."""
-        first = [prepared.baseline] if self.options.timed else []
-        for name in dict.fromkeys([*first, *names]):
-            prepared.enter(name, partial(entrant, name), FIRST_CALL_S.get(first_calls.get(name)))
+    def reference(self, case, rotation):
+        x, w, _, *scales = rotation.sets[0]
+        return checks.reference_sums(x, w, *scales)
+
+    def why_not(self, contender, case, rotation):
+        if contender.kind == "user":
+            contender.load()  # one that cannot be loaded fails, where others are skipped
+        device = self.options.device
+        if self.options.timed and device not in contender.devices:
+            kind = "a Triton kernel, " if contender.kind == "triton" else ""
+            where = ", ".join(contender.devices)
+            return f"{contender.name} is {kind}timed on {where} only; this run measures the {device}"
+        return reason(require, contender, self.options, rotation.sets[0])
+
+    def candidate(self, contender, prepared, rotation, reference):
+        case = prepared.case
+        name = contender.name
+        run = contender.load()
+        x, w, _, *scales = rotation.sets[0]
+        config = run.describe(x, w, *scales)
+        if self.options.timed and getattr(run, "candidates", None):
+            number = self.fastest_candidate(case, name, run, rotation.sets)
+            prepared.facts[candidate_of(name)] = number
+            config = run.describe(x, w, *scales, candidate=number)
+            run = partial(run, candidate=number)
+        limit = checks.limit_of(contender, case.dtype)
+        facts = {f"of_{contender.kind}": True} if contender.kind in ("user", "library") else {}
+        if contender.kind == "triton":
+            facts["tuned"] = was_tuned(name, x, w)
+            if self.options.timed:
+                prepared.facts["dispatched"] = dispatched(rotation.sets[0])
+        check = partial(checks.check, name, run, rotation.sets[0], reference, limit)
+        look = partial(rotation.look, limit)
+        return rotation.entrant(name, run, check, config=config, facts=facts, look=look)
 
     def fastest_candidate(self, case: Matmul, name: str, run, sets: list[tuple]) -> int:
         """The number of a library's fastest candidate for a case.
@@ -142,17 +122,13 @@ class Runner(runner.Runner):
         users = (contender for contender in of_run(self.options).values() if contender.kind == "user")
         return next(filter(None, (reason(contender.load) for contender in users)), "")
 
-    def probes(self) -> list[Probe]:
-        """The probes of the roof; none on ranks, which have no roof of their own."""
-        return probes(self.options) if self.ranks is ALONE else []
 
-    def instruments(self) -> type | None:
-        """The gate and the SM clock, which are Triton kernels, where a GPU is timed and Triton is there; else None."""
-        if self.options.device != "cuda" or not self.options.timed or not find_spec("triton"):
-            return None
-        from kernels.bench.instruments import Instruments
-
-        return Instruments
+def require(contender: Contender, options, operands: tuple) -> None:
+    """Raise TypeError or ValueError where `contender` cannot take the operands, or must not be timed here."""
+    run = contender.load()
+    run.require(*operands)
+    if options.timed and contender.kind == "triton" and interpreted(run.jit):
+        raise ValueError(f"{contender.name} is interpreted, which is never timed; unset TRITON_INTERPRET")
 
 
 def dispatched(operands: tuple) -> str | None:
@@ -168,35 +144,6 @@ def candidate_of(name: str) -> str:
     return f"{name}_candidate"
 
 
-def limit_of(contender, dtype: str) -> float:
-    """The largest relative error at which a result of `contender` is right."""
-    if contender.kind in ("vendor", "library"):
-        return VENDOR_TOLERANCE[dtype]
-    return getattr(contender.load(), "tolerance", None) or TOLERANCE[dtype]
-
-
-def why_not(contender, options, operands: tuple) -> str | None:
-    """Why `contender` cannot run, or must not be timed, here; None if it can."""
-    if options.timed and options.device not in contender.devices:
-        kind = "a Triton kernel, " if contender.kind == "triton" else ""
-        where = ", ".join(contender.devices)
-        return f"{contender.name} is {kind}timed on {where} only; this run measures the {options.device}"
-    if lacking := contender.why_not(*operands):
-        return lacking
-    if options.timed and contender.kind == "triton" and interpreted(contender.load().jit):
-        return f"{contender.name} is interpreted, which is never timed; unset TRITON_INTERPRET"
-    return None
-
-
-def not_for(name: str, case, options, timed: tuple[str, ...]) -> str | None:
-    """Why a contender cannot take a case on this device, where those of `timed` are timed; None if it can."""
-    if options.timed and name not in timed:
-        return f"it is not timed on the {options.device}; take {', '.join(timed)}"
-    if name == "numpy" and case.dtype != "fp32":
-        return f"NumPy computes in fp32 here, and the case is {case.dtype}"
-    return None
-
-
 def operands(case: Matmul, options) -> list[tuple]:
     """Sets of (x[m, k], w[n, k], out[m, n]), in fp8 with scales as the fourth, enough of them to leave none in the
     cache. Around each tensor lies memory that checks look at.
@@ -205,13 +152,13 @@ def operands(case: Matmul, options) -> list[tuple]:
     cut from the same three tensors, so that many can be ready at once.
     """
     device = options.device
-    room = POOL * min(machine(device)["memory_bytes"], worker_bytes(device)) / len(options.dtypes)
+    room = POOL * min(roof.machine(device)["memory_bytes"], worker_bytes(device)) / len(options.dtypes)
     most_bytes = room
 
     def sets(other: Matmul) -> int:
         if not options.timed:
             return 1
-        least = math.ceil(ROTATION * cache_bytes(device) / other.work.device_bytes)
+        least = math.ceil(roof.ROTATION * roof.cache_bytes(device) / other.work.device_bytes)
         wanted = SETS_OF_FEW_ROWS if other.m <= FEW_ROWS else 2
         return max(2, min(max(least, wanted), int(most_bytes // other.work.device_bytes)))
 
@@ -277,90 +224,3 @@ def scales_of(x: Tensor, w: Tensor, by_block: bool, generator: torch.Generator) 
         factors.uniform_(0.5, 1.5, generator=generator)
         factors.mul_(size * LARGEST_OF_RUN / LARGEST)
     return scales
-
-
-machine = cache(describe)
-"""What `describe` says. Each shape asks for each other one, and a description looks up the version of every package."""
-
-
-def cache_bytes(device: str) -> int:
-    return machine(device)["cache_bytes"]
-
-
-def beyond_cache_bytes(device: str) -> int:
-    """The bytes of a tensor that the last-level cache does not answer for.
-
-    On a GPU it has at least 2 GiB where the memory allows: they take a third of a millisecond, so that the launch
-    weighs nothing. Four of them have to fit into the memory beside operands: a virtual machine may name the cache of
-    its whole host, and a slice of a GPU may have 10 GB.
-    """
-    wanted = ROTATION * cache_bytes(device)
-    if device == "cuda":
-        wanted = max(wanted, 2**31)
-    return min(wanted, machine(device)["memory_bytes"] // PROBE_SHARE)
-
-
-def probes(options) -> list[Probe]:
-    """Calls that reach for the ceilings: large matmuls of several shapes, several readers, a copy."""
-    device = options.device
-    contenders = []
-    for contender in CONTENDERS.values():
-        if contender.probes and device in contender.devices and not reason(contender.load):
-            contenders.append(contender)
-    calls = []
-    for dtype, (m, n, k) in itertools.product(options.dtypes, PROBED_SHAPES[device]):
-        x = torch.randn(m, k, device=device).to(DTYPES[dtype])
-        w = torch.randn(n, k, device=device).to(DTYPES[dtype])
-        operands = [x, w, empty_out(x, w)]
-        if x.dtype == FP8:  # by row, also where the dtype has scales by block: it is the chip's roof
-            operands.append([scales.fill_(1) for scales in empty_scales(x, w, by_block=False)])
-        for contender in contenders:
-            if "matmul" in contender.probes:
-                calls.append(_probe("matmul", contender, f"{m}x{n}x{k}", 2 * m * n * k, [operands], dtype))
-    # Tensors lie far beyond the last-level cache, which would answer for the memory. A CPU reads a part at a time, by
-    # turns: a probe takes its turn beside calls of a fraction of a millisecond. Rows are as long as those of the
-    # weights: that matters on a CPU.
-    size = beyond_cache_bytes(device)
-    count = 1 if device == "cuda" else PARTS
-    model = parse_model(options.model)
-    readers = [contender for contender in contenders if "read" in contender.probes]
-    for k in (model.d_model, model.d_ff):
-        matrix = torch.randn(max(count, size // 4 // k), k, device=device)
-        parts = matrix.split(len(matrix) // count)[:count]
-        turns = itertools.cycle(parts)
-        nbytes = parts[0].nbytes
-        shape = f"{len(parts[0])}x{k}"
-        calls.append(Probe("read", f"sum {shape}", nbytes, lambda turns=turns: next(turns).sum()))
-        sets = [_matvec(part) for part in parts]
-        calls += [_probe("read", reader, shape, nbytes, sets) for reader in readers if reader.kind != "triton"]
-    for reader in readers:
-        if reader.kind == "triton":  # Triton's reader takes 16 bits
-            half = torch.randn(size // 2 // model.d_model, model.d_model, device=device, dtype=torch.bfloat16)
-            shape = f"{len(half)}x{model.d_model} bf16"
-            calls.append(_probe("read", reader, shape, half.nbytes, [_matvec(half)]))
-    copy = torch.empty_like(matrix)
-    calls.append(Probe("copy", "copy_", 2 * copy.nbytes, lambda: copy.copy_(matrix)))
-    return calls
-
-
-def _matvec(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """x, w and out of a product with one row, which reads `matrix` once."""
-    return torch.randn_like(matrix[:1]), matrix, matrix.new_zeros(1, len(matrix))
-
-
-def _probe(kind: str, contender, shape: str, amount: int, sets: list, dtype: str | None = None) -> Probe:
-    """The probe that multiplies `sets` of (x, w, out) in turn. It sets no ceiling where the contender cannot take them,
-    or its result of the first is wrong."""
-    run = contender.load()
-    turns = itertools.cycle(sets)
-
-    def problem() -> str | None:
-        if lacking := contender.why_not(*sets[0]):
-            return lacking
-        x, w, _, *scales = sets[0]
-        limit = limit_of(contender, dtype_name(x, w, *scales))
-        reference = checks.reference_sums(x, w, *scales)
-        _, refused = checks.check(contender.name, run, sets[0], reference, limit)
-        return refused and refused.reason
-
-    return Probe(kind, f"{contender.name} {shape}", amount, lambda: run(*next(turns)), dtype, problem)

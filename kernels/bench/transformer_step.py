@@ -5,7 +5,7 @@ the same first weights.
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import replace
@@ -16,14 +16,14 @@ from torch import Tensor
 from torch.nn.utils import get_total_norm
 
 from kernels import vendor
-from kernels.bench import checks, costs, matmul
+from kernels.bench import checks, costs, roof
 from kernels.bench.transformer import Decoder
-from kernels.contract import reason
-from roofline.operations.transformer_step import CONTENDERS, MODES, VOCABULARY, TransformerStep
+from roofline.operations.contenders import reason
+from roofline.operations.transformer_step import MODES, VOCABULARY, TransformerStep
 from roofline.worker import device_errors
 from roofline.worker.ceilings import Probe
 from roofline.worker.machine import refuse_tf32, synchronize
-from roofline.worker.prepared import FAILED, SKIPPED, Entrant, PreparedCase, Rejection, unwatched, verdict
+from roofline.worker.prepared import FAILED, SKIPPED, Entrant, Rejection, verdict
 
 LEARNING_RATE = 1e-4
 TOLERANCE = {"fp32": 1e-4, "tf32": 1e-2, "bf16": 3e-2}
@@ -50,6 +50,10 @@ def multiplying(mode: str) -> Iterator[None]:
 def loss_of(model: Decoder, tokens: Tensor, targets: Tensor) -> Tensor:
     """The loss. Compiled for one model it serves others of the same sizes: their weights are its inputs."""
     return model(tokens, targets)
+
+
+def compiled_loss(*inputs) -> Tensor:
+    return vendor.compiled(loss_of, fullgraph=True)(*inputs)
 
 
 class Trainer:
@@ -93,10 +97,10 @@ class Step:
     """A stream that is held has no room for hundreds of launches: the host would wait for it. And the time of a step
     includes that of its host."""
 
-    def __init__(self, trainer: Trainer, *, is_compiled: bool):
+    def __init__(self, trainer: Trainer, run: Callable[..., Tensor] = loss_of):
         self.trainer = trainer
         self.case = trainer.case
-        self.run = vendor.compiled(loss_of, fullgraph=True) if is_compiled else loss_of
+        self.run = run
 
     def __call__(self) -> None:
         for _ in self.phases():
@@ -162,61 +166,69 @@ class Step:
         return Rejection(FAILED, f"{name}: after its calls the loss is {loss:.5g}, and not {wanted} {right_loss:.5g}")
 
 
-class Runner(matmul.Runner):
+class Runner(roof.Runner):
     """Runs transformer steps. Probes of the roof are the matmuls', in each mode."""
 
-    def prepare(self, case: TransformerStep, names: list[str], first_call=unwatched) -> PreparedCase:
-        options = self.options
-        prepared = PreparedCase(case, CONTENDERS[0], options.device, first_call=first_call)
+    def operands(self, prepared):
+        """None where it does not fit."""
         prepared.is_guarded = False  # a mode sets the precision of all its calls
         prepared.facts = {"has_costs": True}
         prepared.cache = "as the call before left it; on a GPU a sample begins on an idle device, with its host's time"
-        needs = sum(case.memory.values())
-        there = matmul.machine(options.device)["memory_bytes"]
-        memory = f"needs {needs / 1e9:.1f} GB by formula, {there / 1e9:.1f} there"
-        if needs > there:
-            self.enter(prepared, names, lambda name: Rejection(SKIPPED, f"{name}: {memory}"), {})
-            return prepared
-        trainer = Trainer(case, options)
         # Inputs stay: a step changes the weights itself.
-        reference = trainer.reference()
+        _, fits = memory_of(prepared.case, self.options)
+        return Trainer(prepared.case, self.options) if fits else None
 
-        def entrant(name: str) -> Entrant | Rejection:
-            is_compiled = name == "compiled"
-            step = Step(trainer, is_compiled=is_compiled)
-            try:
-                error, refused, first_s = step.check(name, reference)
-            except Exception as error:
-                if device_errors.lack(error) != "out of memory":
-                    raise
-                return Rejection(SKIPPED, f"{name}: out of memory: {memory}")
-            facts = {"saved_formula_bytes": case.memory["activations"]}
-            if is_compiled:
-                earlier = self.earlier.get(case.id, {}).get("facts", {}).get("first_call_s")
-                first_s = earlier or FIRST_S.setdefault(replace(case, part="step"), first_s)
-                facts["compile_s"] = first_s
-                prepared.facts["first_call_s"] = first_s
-            return refused or Entrant(
-                name,
-                step,
-                config=f"torch {torch.__version__}, fused AdamW{', autocast' * (case.dtype == 'bf16')}",
-                relative_error=error,
-                facts=facts,
-                recheck=partial(step.check_again, name, reference[0]),
-                costs=partial(costs.of_call, step),
-            )
+    def reference(self, case, trainer):
+        return trainer and trainer.reference()
 
-        self.enter(prepared, names, entrant, {"compiled": "compiled"})
-        return prepared
+    def candidate(self, contender, prepared, trainer, reference):
+        name = contender.name
+        case = prepared.case
+        step = Step(trainer, contender.load())
+        try:
+            error, refused, first_s = step.check(name, reference)
+        except Exception as error:
+            if device_errors.lack(error) != "out of memory":
+                raise
+            memory, _ = memory_of(case, self.options)
+            return Rejection(SKIPPED, f"{name}: out of memory: {memory}")
+        facts = {"saved_formula_bytes": case.memory["activations"]}
+        if contender.first_call:
+            earlier = self.earlier.get(case.id, {}).get("facts", {}).get("first_call_s")
+            first_s = earlier or FIRST_S.setdefault(replace(case, part="step"), first_s)
+            facts["compile_s"] = first_s
+            prepared.facts["first_call_s"] = first_s
+        return refused or Entrant(
+            name,
+            step,
+            config=f"{contender.config()}, fused AdamW{', autocast' * (case.dtype == 'bf16')}",
+            relative_error=error,
+            facts=facts,
+            recheck=partial(step.check_again, name, reference[0]),
+            costs=partial(costs.of_call, step),
+        )
 
     def problem(self) -> str:
         return reason(lambda: refuse_tf32(self.options.device, ("fp32",))) or ""
 
     def probes(self) -> list[Probe]:
         """The probes of matmuls in fp32 and bf16. Those in fp32 are there once more in TF32, which has another roof."""
-        probes = matmul.probes(replace(self.options, dtypes=("fp32", "bf16")))
+        probes = roof.probes(replace(self.options, dtypes=("fp32", "bf16")))
         if "tf32" in MODES[self.options.device]:
             for probe in [probe for probe in probes if probe.dtype == "fp32"]:
                 call = multiplying("tf32")(probe.call)
                 probes.append(replace(probe, dtype="tf32", call=call, why_not=lambda: None))
         return probes
+
+
+def memory_of(case: TransformerStep, options) -> tuple[str, bool]:
+    """What a case needs and what is there, in words, and whether that is enough."""
+    needs = sum(case.memory.values())
+    there = roof.machine(options.device)["memory_bytes"]
+    return f"needs {needs / 1e9:.1f} GB by formula, {there / 1e9:.1f} there", needs <= there
+
+
+def require_memory(case: TransformerStep, options, trainer: Trainer | None) -> None:
+    memory, fits = memory_of(case, options)
+    if not fits:
+        raise ValueError(memory)

@@ -8,6 +8,7 @@ from importlib import import_module
 from pkgutil import iter_modules
 
 from roofline.operations.base import OPERATIONS, Case, Operation, Planner, Runners, find, parse, places, register
+from roofline.operations.contenders import Contender
 
 OF_WORKER = dict.fromkeys(
     ("FAILED", "SKIPPED", "Entrant", "PreparedCase", "Rejection", "unwatched", "verdict"), "prepared"
@@ -15,7 +16,8 @@ OF_WORKER = dict.fromkeys(
 OF_WORKER["Runner"] = "runner"
 """What a user's runner needs of `roofline.worker`, and in which module. Loaded when it is asked for: it needs torch."""
 
-__all__ = ["OPERATIONS", "Case", "Operation", "Planner", "Runners", "find", "parse", "places", "register", *OF_WORKER]
+__all__ = ["OPERATIONS", "Case", "Contender", "Operation", "Planner", "Runners", "find", "parse", "places", "register"]
+__all__ += OF_WORKER
 
 for _module in iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")

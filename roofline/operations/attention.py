@@ -6,7 +6,8 @@ What it keeps for the backward pass grows as the square of the length unless the
 from dataclasses import dataclass
 from itertools import product
 
-from roofline.operations.base import DEFAULTS, Case, Operation, Planner, dtypes_of, register
+from roofline.operations.base import DEFAULTS, Case, Operation, dtypes_of, register
+from roofline.operations.contenders import Contender, by_library
 from roofline.operations.matmul import NO_FP8
 from roofline.theory.models import MODELS
 from roofline.theory.work import ITEMSIZE, Work
@@ -20,14 +21,23 @@ TP = 8
 
 LONGEST = 16384
 
-CONTENDERS = {
-    "cuda": ("sdpa", "cudnn", "eager", "compiled", "flex", "flash"),
-    "cpu": ("sdpa", "numpy", "eager", "compiled"),
-}
-"""By device, the baseline first. `flash` is ours."""
-
-COMPILED = ("compiled", "flex")
-"""Those that torch compiles in their first call."""
+BENCH = "kernels.bench.attention"
+CONTENDERS = (
+    Contender("sdpa", f"{BENCH}:sdpa", describe=f"{BENCH}:describe_sdpa"),
+    Contender("cudnn", f"{BENCH}:cudnn", devices=("cuda",)),
+    Contender(
+        "numpy",
+        f"{BENCH}:Numpy.apply",
+        devices=("cpu",),
+        require=f"{BENCH}:require_numpy",
+        describe=by_library("numpy"),
+    ),
+    Contender("eager", f"{BENCH}:eager", require=f"{BENCH}:require_scores"),
+    Contender("compiled", f"{BENCH}:compiled", first_call="compiled"),
+    Contender("flex", f"{BENCH}:flex", devices=("cuda",), first_call="compiled"),
+    Contender("flash", "kernels.attention:attention", kind="triton", devices=("cuda",)),
+)
+"""Each is called as run(q, k, v, causal), and torch's autograd differentiates it."""
 
 
 @dataclass(frozen=True)
@@ -90,12 +100,6 @@ class Attention(Case):
         return 3 * tensor_bytes + self.rows * self.m * ITEMSIZE[self.dtype] + mask_bytes
 
 
-class AttentionPlanner(Planner):
-    by_device = CONTENDERS
-    slow = COMPILED
-    interpreted = ("flash",)
-
-
 def sweep(options) -> list[Attention]:
     """All cases, in the order of the run. The options choose lengths and dtype."""
     name = "quick" if options.quick else options.device
@@ -115,7 +119,7 @@ OPERATION = register(
         case=Attention,
         analysis="throughput",
         sweep=sweep,
-        planner=AttentionPlanner,
+        contenders=CONTENDERS,
         runner="kernels.bench.attention:Runner",
         example="attention-b8-h1-d64-m4096-causal-forward-bf16-flash",
         why_not=lambda options: NO_FP8 * (not dtypes_of(Attention, options)),

@@ -9,13 +9,13 @@ import inspect
 import pkgutil
 import re
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
-from itertools import chain
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from roofline.operations.contenders import module_of
+from roofline.operations.contenders import Contender, Planner, module_of
 from roofline.theory.arguments import nearest
 from roofline.theory.data import beside
 from roofline.theory.work import ITEMSIZE, Work
@@ -71,42 +71,6 @@ def dtypes_of(case: type[Case], options) -> list[str]:
     return [dtype for dtype in options.dtypes if dtype in case.dtypes]
 
 
-class Planner:
-    """Lists the contenders of an operation by the `options` of a run, before anything imports torch.
-
-    A subclass names them by device, or lists them by methods of its own.
-    """
-
-    by_device: Mapping[str, Names] = {}
-    """The contenders of `cuda` and of `cpu`, the baseline first."""
-    slow: Names = ()
-    """Those that compile for too long to be checked by plain pytest."""
-    interpreted: Names = ()
-    """Those of a GPU that plain pytest checks, in Triton's interpreter."""
-
-    def __init__(self, options):
-        self.options = options
-
-    def choices(self) -> list[str]:
-        """The names that --ffn-contenders may have."""
-        return list(dict.fromkeys(chain.from_iterable(self.by_device.values())))
-
-    def timed_names(self) -> list[str]:
-        """Those of them that are timed on the device."""
-        return [*self.by_device.get(self.options.device, self.choices())]
-
-    def names(self, case) -> list[str]:
-        """The contenders of `case` to run: those that were asked for, else its default ones."""
-        if chosen := self.options.contenders:
-            choices = self.choices()
-            return [name for name in chosen if name in choices]
-        names = self.timed_names()
-        if self.options.timed:
-            return names
-        elsewhere = {*self.slow, *self.interpreted}
-        return [name for name in names if name not in elsewhere] + [*self.interpreted]
-
-
 @dataclass(frozen=True)
 class Operation:
     """What `test_<name>(ffn_benchmark, shape, contender)` measures: declared here, run by its runner."""
@@ -116,12 +80,14 @@ class Operation:
     """Name of the analysis that judges it: `throughput` or `overlap`."""
     sweep: Callable[[Any], list]
     """The cases that the options ask for, in the order of the run."""
-    planner: str | Callable[[Any], Planner]
-    """`package.module:Class` of what lists its contenders, or the class itself."""
     runner: str | type
-    """What runs them, named as the planner is."""
+    """`package.module:Class` of what runs its contenders, or the class itself."""
     example: str
     """An id with a contender."""
+    contenders: tuple[Contender, ...] = ()
+    """The first that is timed on a device is the baseline there."""
+    planner: str | Callable[[Any], Planner] = ""
+    """What lists others than these, named as the runner is."""
     notes: Callable[[Any, list[str]], list[str]] = lambda options, cases: []
     """Sentences for the report about `cases`, the ids of the shapes that were selected."""
     why_not: Callable[[Any], str] = lambda options: ""
@@ -244,7 +210,8 @@ class Runners:
 
     def planner(self, operation: Operation) -> Planner:
         if operation.name not in self.planners:
-            self.planners[operation.name] = load(operation.planner)(self.options)
+            planner = load(operation.planner or partial(Planner, contenders=operation.contenders))
+            self.planners[operation.name] = planner(self.options)
         return self.planners[operation.name]
 
     def of(self, operation: Operation):

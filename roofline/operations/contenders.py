@@ -1,4 +1,5 @@
-"""A matmul of one's own as a contender: `FILE::NAME` or `module:NAME`, and what its function may say of itself.
+"""What a contender is; and a matmul of one's own as one, `FILE::NAME` or `module:NAME`, with what its function may say
+of itself.
 
 The function is called as `f(x, w, out=out)`: it writes x[M, K] @ w[N, K].T to out[M, N] and returns `out`. In fp8 it is
 called as `f(x, w, out=out, scales=scales)`, if it takes scales. Needs no torch.
@@ -12,14 +13,16 @@ import re
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import KW_ONLY, dataclass
 from functools import cache
 from hashlib import sha256
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from pkgutil import resolve_name
 from types import ModuleType
+from typing import Any
 
 from roofline.store.conditions import short as short
 from roofline.theory.arguments import nearest
@@ -32,6 +35,95 @@ FIRST_CALL_S = {"usual": 120.0, "user": 300.0, "compiled": 900.0, "tuned": 1800.
 Triton compiles a kernel within half a minute. A user's may autotune, or import a compiler. `torch.compile` takes
 minutes for 36 layers forward and backward. Inductor also times what it compiles for each shape, on a busy host for a
 multiple of that. One that uses no CPU hangs sooner: `supervise.limits.LIMIT_S`."""
+
+
+def by_library(name: str) -> Callable[..., str]:
+    """A `describe` that says the version of a library."""
+    return lambda *inputs: f"{name} {import_module(name).__version__}"
+
+
+BY_TORCH = by_library("torch")
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One way to run an operation."""
+
+    name: str
+    path: str | Callable
+    """`package.module:name` of what is called, or the function itself, as all that may be a path. What it is called
+    with is the operation's."""
+    _: KW_ONLY
+    kind: str = "library"
+    """"vendor", "library", "triton" (ours: plain pytest checks them on a CPU, too, in Triton's interpreter) or
+    "user"."""
+    devices: tuple[str, ...] = DEVICES
+    """Where it is timed."""
+    first_call: str = ""
+    """The entry of `FIRST_CALL_S` that limits a first call, with all it compiles, where it may take longer than
+    usual."""
+    require: str | Callable = lambda *inputs: None
+    """Raises TypeError or ValueError for what it cannot take here."""
+    describe: str | Callable[..., str] = BY_TORCH
+    """Its configuration for these inputs, in words."""
+
+    def load(self) -> Any:
+        """What is called, imported."""
+        return loaded(self.path)
+
+    def why_not(self, *inputs) -> str | None:
+        """What `require` raises, in words; None if it passes."""
+        return reason(loaded(self.require), *inputs)
+
+    def config(self, *inputs) -> str:
+        return loaded(self.describe)(*inputs)
+
+
+def loaded(path: str | Callable) -> Any:
+    return resolve_name(path) if isinstance(path, str) else path
+
+
+def reason(require: Callable[..., Any], *inputs: Any) -> str | None:
+    """The message of the TypeError or ValueError that `require(*inputs)` raises; None when it passes."""
+    try:
+        require(*inputs)
+    except (TypeError, ValueError) as error:
+        return str(error)
+    return None
+
+
+class Planner:
+    """Lists the contenders of an operation by the `options` of a run, before anything imports torch.
+
+    They are those of its declaration, or a subclass lists them by methods of its own.
+    """
+
+    def __init__(self, options, contenders: Iterable[Contender] = ()):
+        self.options = options
+        self._contenders = contenders
+
+    def choices(self) -> list[str]:
+        """The names that --ffn-contenders may have."""
+        return [contender.name for contender in self._contenders]
+
+    def timed_names(self) -> list[str]:
+        """Those of them that are timed on the device."""
+        if not self._contenders:
+            return self.choices()
+        return [contender.name for contender in self._contenders if self.options.device in contender.devices]
+
+    def names(self, case) -> list[str]:
+        """The contenders of `case` to run: those that were asked for, else its default ones. Where nothing is timed,
+        these are without those that compile for long, and with ours, in Triton's interpreter."""
+        if chosen := self.options.contenders:
+            choices = self.choices()
+            return [name for name in chosen if name in choices]
+        names = self.timed_names()
+        if self.options.timed:
+            return names
+        ours = [contender.name for contender in self._contenders if contender.kind == "triton"]
+        elsewhere = {contender.name for contender in self._contenders if contender.first_call}.union(ours)
+        return [name for name in names if name not in elsewhere] + ours
 
 
 @dataclass(frozen=True, kw_only=True)

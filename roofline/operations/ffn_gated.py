@@ -6,19 +6,48 @@ It is off the default run: `pytest --benchmark-only -k test_ffn_gated`, or `--ff
 from dataclasses import dataclass
 from itertools import product
 
-from roofline.operations.base import Case, Operation, Planner, dtypes_of, register
+from roofline.operations.base import Case, Operation, dtypes_of, register
+from roofline.operations.contenders import Contender, by_library
 from roofline.operations.matmul import NO_FP8
 from roofline.theory.models import parse as parse_model
 from roofline.theory.work import ITEMSIZE, SCALE_BYTES, Work
 
-CONTENDERS = {"cuda": ("cublas", "compiled", "unfused", "fused"), "cpu": ("torch", "numpy")}
-"""By device, the baseline first. `compiled` is torch.compile's, `unfused` and `fused` are ours."""
-
-OURS = ("unfused", "fused")
-"""What plain pytest checks beside the others of a CPU, in Triton's interpreter."""
-
-LONGEST_FIRST_CALL = ("compiled",)
-"""Those that torch compiles in their first call."""
+BENCH = "kernels.bench.ffn_gated"
+CONTENDERS = (
+    Contender("cublas", f"{BENCH}:run_vendor", devices=("cuda",), require=f"{BENCH}:require_cublas"),
+    Contender(
+        "compiled",
+        f"{BENCH}:run_compiled",
+        devices=("cuda",),
+        first_call="compiled",
+        require=f"{BENCH}:require_cublas_in_fp8",
+    ),
+    Contender(
+        "unfused",
+        f"{BENCH}:run_unfused",
+        kind="triton",
+        devices=("cuda",),
+        require=f"{BENCH}:require_gated",
+        describe=lambda: "kernels.matmul, silu and product by torch",
+    ),
+    Contender(
+        "fused",
+        f"{BENCH}:run_fused",
+        kind="triton",
+        devices=("cuda",),
+        require=f"{BENCH}:require_gated",
+        describe=lambda: "kernels.gated, kernels.matmul",
+    ),
+    Contender("torch", f"{BENCH}:run_vendor", devices=("cpu",)),
+    Contender(
+        "numpy",
+        f"{BENCH}:run_numpy",
+        devices=("cpu",),
+        require="kernels.bench.roof:require_fp32",
+        describe=by_library("numpy"),
+    ),
+)
+"""Each is called as run(x, weights, out)."""
 
 
 @dataclass(frozen=True)
@@ -89,17 +118,12 @@ def sweep(options) -> list[FfnGated]:
     return cases
 
 
-class GatedPlanner(Planner):
-    by_device = CONTENDERS
-    interpreted = OURS
-
-
 OPERATION = register(
     Operation(
         case=FfnGated,
         analysis="throughput",
         sweep=sweep,
-        planner=GatedPlanner,
+        contenders=CONTENDERS,
         runner="kernels.bench.ffn_gated:Runner",
         example="ffn_gated-llama-3-405b-tp8-m4096-bf16-fused",
         why_not=lambda options: NO_FP8 * (not dtypes_of(FfnGated, options)),

@@ -6,7 +6,8 @@ It is off the default run: `pytest --benchmark-only -k test_transformer_step`, o
 from dataclasses import dataclass
 from itertools import product
 
-from roofline.operations.base import DEFAULTS, Case, Operation, Planner, register
+from roofline.operations.base import DEFAULTS, Case, Operation, register
+from roofline.operations.contenders import Contender
 from roofline.theory.work import Work
 
 VOCABULARY, HEAD_WIDTH, FP32_BYTES = 10_000, 64, 4
@@ -20,8 +21,13 @@ PARTS = {"forward": (1, 1), "backward": (3, 2), "step": (3, 7)}
 weights have, at the least: they are read; gradients are written; AdamW reads two moments, and writes these and the
 weights."""
 
-CONTENDERS = ("eager", "compiled")
-"""Each operator a kernel of its own, which is the baseline; and `torch.compile` of the model and its loss."""
+BENCH = "kernels.bench.transformer_step"
+CONTENDERS = (
+    Contender("eager", f"{BENCH}:loss_of", require=f"{BENCH}:require_memory"),
+    Contender("compiled", f"{BENCH}:compiled_loss", require=f"{BENCH}:require_memory", first_call="compiled"),
+)
+"""Each operator a kernel of its own, which is the baseline; and `torch.compile` of the model and its loss. Each is
+called as loss(model, tokens, targets)."""
 
 
 @dataclass(frozen=True)
@@ -113,17 +119,12 @@ def sweep(options) -> list[TransformerStep]:
     return cases
 
 
-class StepPlanner(Planner):
-    by_device = dict.fromkeys(("cuda", "cpu"), CONTENDERS)
-    slow = ("compiled",)
-
-
 OPERATION = register(
     Operation(
         case=TransformerStep,
         analysis="throughput",
         sweep=sweep,
-        planner=StepPlanner,
+        contenders=CONTENDERS,
         runner="kernels.bench.transformer_step:Runner",
         example="transformer_step-l12-d768-b16-t256-step-bf16-compiled",
         default=False,

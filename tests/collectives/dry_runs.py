@@ -13,10 +13,11 @@ import triton
 
 from collectives import device
 from kernels import persistent, tiles
-from kernels.bench import absent_gpu, dry_run
+from kernels.bench import absent_gpu
 from kernels.bench.instruments import clock_launch, gate_launch
 from kernels.contract import KernelLaunch, Signals
 from kernels.waves import GpuSpec
+from results import dry_run
 from roofline.operations import OPERATIONS
 from roofline.operations.options import resolve
 from roofline.theory import chips

@@ -18,8 +18,10 @@ from collectives.all_gather_matmul import serial
 from collectives.bench import (
     all_gather_matmul,
     ffn,
+    links,
     matmul_reduce_scatter,
     operands,
+    pace,
     runner,
     setting,
     weight_prefetch,
@@ -301,7 +303,7 @@ def test_what_splitting_costs_is_measured_within_ten_seconds(t_gemm_s, turns, op
         matmul_reduce_scatter, "turns_of", lambda calls, device, count: counts.append(count) or [[1.0] * len(calls)]
     )
     made = matmul_reduce_scatter.ReduceScatter(options, SCATTER)
-    made.t_gemm_s = t_gemm_s
+    made.pace.t_gemm_s = t_gemm_s
     arm = made.split("block_launches", matmul_reduce_scatter.Runner.own_arms["block_launches"])
     assert counts == [turns] * (turns is not None)
     assert ("slowdowns" in made.facts["splits"]["block_launches"]) == (turns is not None)
@@ -338,7 +340,7 @@ def test_arms_that_wait_are_prepared_once_for_what_matmul_and_link_take(options,
     for _ in range(2):
         assert made.why_not("row_block") is None
     assert made.t_comm_s == pytest.approx(made.case.work.wire_bytes / 2e6)
-    assert times == 2 * [(made.t_gemm_s, made.t_comm_s)]
+    assert times == 2 * [(made.pace.t_gemm_s, made.t_comm_s)]
     assert made.describe("row_block") == ("2 row blocks", {"row_blocks": 2})
     monkeypatch.setattr(on_device, "prepare", lambda *about: int("chunks of a multiple of 64"))
     assert "chunks of a multiple of 64" in made.why_not("chunk_outer")
@@ -355,8 +357,8 @@ def test_over_a_preset_link_nothing_has_a_timeline(options):
     ("wire", "bytes_per_s"), [("0.25GBps", 0.25e9), ("balance86", 1e9), ("memory0.01", 0.1e9), ("preset", None)]
 )
 def test_a_wire_asks_for_its_bandwidth(wire, bytes_per_s, options, monkeypatch):
-    monkeypatch.setattr(setting, "chip_flops", lambda *case: 86e9)
-    monkeypatch.setattr(setting, "copy_bytes_per_s", lambda device: 20e9)
+    monkeypatch.setattr(pace, "chip_flops", lambda *case: 86e9)
+    monkeypatch.setattr(pace, "copy_bytes_per_s", lambda device: 20e9)
     made = all_gather_matmul.AllGather(options, all_gather(wire))
     assert made.link().bytes_per_s == made.facts[REQUESTED] == bytes_per_s
 
@@ -420,7 +422,7 @@ def test_link_that_cannot_keep_its_pace_voids_the_case(options, monkeypatch, slo
 
 def test_link_off_its_pace_is_looked_at_three_times():
     times_s, case = iter([2.0, 2.0, 1.0]), SimpleNamespace(work=SimpleNamespace(wire_bytes=100))
-    slow = SimpleNamespace(bytes_per_s=100.0, case=case, gather_s=lambda: next(times_s))
+    slow = SimpleNamespace(pace=pace.Pace(case, 1.0, 100.0), case=case, gather_s=lambda: next(times_s))
     assert runner.off_pace(slow) is None
 
 
@@ -431,8 +433,7 @@ def test_a_gather_is_held_until_the_host_has_enqueued_each_slice(monkeypatch):
     shard = torch.empty(8192, 2048, dtype=torch.bfloat16, device="meta")
     timeline = SimpleNamespace(arrivals_s=[1.0])
     link = SimpleNamespace(start=list, wait=int, finish=list, timeline=lambda: timeline)
-    gpu = SimpleNamespace(device="cuda", link=lambda kind: link, gathers=[[Transfer(1, 0, shard, shard)] * 7])
-    assert setting.Setting.gather_s(gpu) == 1.0
+    assert links.seconds_alone(link, [Transfer(1, 0, shard, shard)] * 7, "cuda") == 1.0
     assert held[0] / clocks.SM_HZ > 7e-3
 
 
@@ -464,7 +465,7 @@ def test_copier_has_the_programs_that_its_bandwidth_needs(monkeypatch, bytes_per
     asked = []
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda of: SimpleNamespace(multi_processor_count=132))
     monkeypatch.setattr(device, "PacedCopier", lambda speed, rank, programs: asked.append(programs))
-    setting.make_link("paced", "cuda", bytes_per_s, SimpleNamespace(rank=0))
+    links.make_link("paced", "cuda", bytes_per_s, SimpleNamespace(rank=0))
     assert 11.8e9 * asked[0] > bytes_per_s
     assert asked == [32] or bytes_per_s > 377e9
 
@@ -478,7 +479,8 @@ def test_copier_has_a_program_on_each_sm_beside_arms_that_leave_it_room(monkeypa
     monkeypatch.setattr(setting, "make_link", lambda kind, device, speed, ranks, programs: asked.append(programs))
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda of: SimpleNamespace(multi_processor_count=132))
     made = object.__new__(setting.Setting)
-    vars(made).update(device="cuda", bytes_per_s=1e9, ranks=None, link_kind="paced", wire=wires.parse(wire), _links=[])
+    vars(made).update(device="cuda", pace=pace.Pace(None, 1.0, 1e9), ranks=None, link_kind="paced")
+    made.wire = wires.parse(wire)
     made.options = SimpleNamespace(copier_programs=chosen)
     made.link(), made.link(is_spread=True)
     assert asked == expected

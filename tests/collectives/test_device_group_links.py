@@ -21,7 +21,7 @@ import torch.distributed as dist
 from arm_cases import whole_numbers
 
 from collectives import all_gather_matmul, weight_prefetch
-from collectives.bench.setting import make_link
+from collectives.bench.links import make_link
 from collectives.ranks import shared
 from roofline.theory.arms import ARMS as ARM_SPECS
 from roofline.theory.wires import RANKS_TAKE

@@ -48,10 +48,15 @@ def wrong_with(runner, setting, arm: str, sets: int | None) -> str:
     from roofline.worker.prepared import Rejection
 
     stand_in.DEVICE.forget()
+    case = setting.case
     try:
         if sets is None and (reason := off_pace(setting)):
             return reason
-        outcome = runner._checked(setting, arm, sets)
+        runner.earlier = {case.id: {}} if sets else {}
+        contender = runner.contenders(case)[arm]
+        if reason := runner.why_not(contender, case, setting):
+            return reason
+        outcome = runner.candidate(contender, None, setting, None)
     except (stand_in.BlockedError, LateLoadError) as error:
         return str(error)
     return outcome.reason if isinstance(outcome, Rejection) else ""

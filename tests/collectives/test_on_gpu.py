@@ -20,7 +20,7 @@ from arm_cases import whole_numbers
 from cut_off import RANKS_LIMIT_S, cut_off_after
 
 from collectives import all_gather_matmul, matmul_reduce_scatter, on_device
-from collectives.bench.setting import make_link
+from collectives.bench.links import make_link
 from collectives.device import PacedCopier
 from collectives.ranks import shared
 from collectives.transfers import Preset, WarmUp, ended

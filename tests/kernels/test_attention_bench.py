@@ -1,6 +1,7 @@
 """The operation `attention`: who is refused, what is noted beside a time, and what its figure says."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pandas
@@ -8,9 +9,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from kernels.bench import attention, matmul
+from kernels.bench import attention, roof
 from roofline import operations
-from roofline.operations.attention import Attention, sweep
+from roofline.operations.attention import CONTENDERS, OPERATION, Attention, sweep
 from roofline.operations.options import Options
 from roofline.report import plots
 from roofline.report.plots.attention import PANELS
@@ -22,6 +23,12 @@ EAGER = attention.eager
 
 def case(mask="causal", part="forward", m=70) -> Attention:
     return Attention(2, 3, 16, m, mask, part, "fp32")
+
+
+def stand_in(monkeypatch, run) -> None:
+    """`run` in the place of the contender `eager`: the reference is by the function itself."""
+    declared = tuple(replace(each, path=run) if each.name == "eager" else each for each in CONTENDERS)
+    monkeypatch.setitem(operations.OPERATIONS, "attention", replace(OPERATION, contenders=declared))
 
 
 def prepare(*names, of=None) -> PreparedCase:
@@ -66,7 +73,7 @@ def off_by_one(q, k, v, causal):
     ids=["a mask that is off by one", "no scale", "no mask", "nan"],
 )
 def test_wrong_results_are_refused(monkeypatch, wrong, message, part):
-    monkeypatch.setitem(attention.RUN, "eager", wrong)
+    stand_in(monkeypatch, wrong)
     prepared = prepare("eager", of=case(part=part))
     assert prepared.contenders == ["sdpa"]
     assert re.search(message, prepared.rejected["eager"].reason)
@@ -78,16 +85,17 @@ def test_who_recalls_an_earlier_result_loses_its_samples(monkeypatch):
     def recalls(q, k, v, causal):
         return kept.setdefault(0, F.scaled_dot_product_attention(q, k, v, is_causal=causal))
 
-    monkeypatch.setitem(attention.RUN, "eager", recalls)
+    stand_in(monkeypatch, recalls)
     prepared = prepare("eager")
     assert "relative error 2.00e+00" in prepared.entrants["eager"].recheck().reason
 
 
 def test_scores_that_do_not_fit_are_told_with_both_sizes(monkeypatch):
-    monkeypatch.setattr(matmul, "machine", lambda device: {"memory_bytes": 24e9})
+    monkeypatch.setattr(roof, "machine", lambda device: {"memory_bytes": 24e9})
     long = Attention(8, 1, 16, 16384, "full", "forward", "fp32")
-    assert attention.why_not("eager", long, OPTIONS) == "needs 34.5 GB for its scores, 24.0 GB there"
-    assert attention.why_not("sdpa", long, OPTIONS) is None
+    reasons = {each.name: each.why_not(long, OPTIONS, []) for each in CONTENDERS}
+    assert {name for name, reason in reasons.items() if reason} == {*attention.SCORED}
+    assert reasons["eager"] == "needs 34.5 GB for its scores, 24.0 GB there"
 
 
 @pytest.mark.parametrize(("timed", "device"), [(True, "cpu"), (True, "cuda"), (False, "cpu")])

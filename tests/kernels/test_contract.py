@@ -244,7 +244,7 @@ ABSENT = """
 import json, sys
 sys.modules[{!r}] = None
 import torch, kernels
-from kernels.contract import reason
+from roofline.operations.contenders import reason
 from kernels.registry import CONTENDERS
 x = torch.ones(8, 8)
 assert CONTENDERS["torch"].load()(x, x, torch.empty(8, 8))[0, 0] == 8

@@ -38,14 +38,14 @@ def rotation():
 
 @pytest.mark.parametrize("by_turns", [False, True])
 def test_a_timed_result_is_looked_at(rotation, by_turns):
-    run = ffn_gated.RUN["fused" if by_turns else "torch"]
+    run = ffn_gated.run_fused if by_turns else ffn_gated.run_vendor
     result = rotation.rotated(run)()
     assert rotation.look(1e-4, by_turns, result)() == ""
     assert "is off by" in rotation.look(1e-4, not by_turns, result)()
 
 
 def test_an_earlier_result_is_no_result_of_other_inputs(rotation):
-    run = ffn_gated.RUN["torch"]
+    run = ffn_gated.run_vendor
     stale = rotation.rotated(run)()
     rotation.change()
     assert "is off by" in rotation.look(1e-4, False, stale)()

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from kernels import tiled, vendor
-from kernels.bench import checks, matmul
+from kernels.bench import checks, matmul, roof
 from kernels.registry import CONTENDERS
 from roofline.operations.contenders import FIRST_CALL_S
 from roofline.operations.matmul import Matmul, sweep
@@ -205,13 +205,14 @@ def test_triton_is_not_timed_on_a_cpu_nor_interpreted(monkeypatch):
     interpreted = dataclasses.replace(tiled.matmul, jit=object(), require=lambda *operands: None)
     monkeypatch.setattr(tiled, "matmul", interpreted)
     on_a_gpu = dataclasses.replace(OPTIONS, device="cuda")
-    assert "interpreted, which is never timed" in matmul.why_not(CONTENDERS["tiled"], on_a_gpu, (None, None, None))
+    with pytest.raises(ValueError, match="interpreted, which is never timed"):
+        matmul.require(CONTENDERS["tiled"], on_a_gpu, (None, None, None))
 
 
 def test_operands_rotate_beyond_the_cache():
     case = Matmul("128,128", "up", 1, 64, "fp32")
     sets = matmul.operands(case, OPTIONS)
-    assert len(sets) * case.work.device_bytes >= 2 * matmul.cache_bytes("cpu")
+    assert len(sets) * case.work.device_bytes >= 2 * roof.cache_bytes("cpu")
     assert len({tensor.data_ptr() for tensors in sets for tensor in tensors}) == 3 * len(sets)
     assert all(tensor.is_contiguous() and tensor.data_ptr() % 64 == 0 for tensors in sets for tensor in tensors)
     assert all(abs(x.std() - 1) < 0.05 and x.mean().abs() < 0.05 for x, _, _ in sets)
@@ -221,13 +222,13 @@ def test_operands_rotate_beyond_the_cache():
 def test_few_rows_get_more_sets_of_operands_as_far_as_they_fit(monkeypatch, m, memory_sets, expected):
     case, options = Matmul("64,64", "up", 1, m, "fp32"), dataclasses.replace(OPTIONS, tokens=(m,))
     memory_bytes = memory_sets * case.work.device_bytes / matmul.POOL
-    monkeypatch.setattr(matmul, "machine", lambda device: {"cache_bytes": 1, "memory_bytes": memory_bytes})
+    monkeypatch.setattr(roof, "machine", lambda device: {"cache_bytes": 1, "memory_bytes": memory_bytes})
     assert len(matmul.operands(case, options)) == expected
 
 
 def test_the_rotation_of_all_shapes_fits_into_the_share_and_a_shorter_one_is_told(monkeypatch):
     options = dataclasses.replace(OPTIONS, model="256,1024", layers=("up", "down"), tokens=(1, 2048))
-    monkeypatch.setattr(matmul, "machine", lambda device: {"cache_bytes": 2**24, "memory_bytes": 2**40})
+    monkeypatch.setattr(roof, "machine", lambda device: {"cache_bytes": 2**24, "memory_bytes": 2**40})
     whole, pool, taken = {case.id: len(matmul.operands(case, options)) for case in sweep(options)}, matmul._pool, {}
     monkeypatch.setattr(matmul, "worker_bytes", lambda device: 10**8)
     monkeypatch.setattr(matmul, "_pool", lambda *about: taken.setdefault(about, pool(*about)))
@@ -247,8 +248,8 @@ def test_shape_that_cannot_fit_leaves_the_others_theirs():
 @pytest.fixture
 def small_probes(monkeypatch):
     """Probes of a machine with little cache and memory: `small_probes(dtypes)`."""
-    monkeypatch.setattr(matmul, "machine", lambda device: {"cache_bytes": 2**40, "memory_bytes": 24 * 2**22})
-    return lambda *dtypes: matmul.probes(dataclasses.replace(OPTIONS, dtypes=dtypes or ("fp32",)))
+    monkeypatch.setattr(roof, "machine", lambda device: {"cache_bytes": 2**40, "memory_bytes": 24 * 2**22})
+    return lambda *dtypes: roof.probes(dataclasses.replace(OPTIONS, dtypes=dtypes or ("fp32",)))
 
 
 def test_each_dtype_has_its_probes_and_a_library_that_cannot_take_it_says_so(small_probes):
@@ -271,11 +272,11 @@ def test_probes_fit_into_the_memory_where_a_virtual_machine_names_the_cache_of_i
 )
 def test_probes_of_a_gpu_fit_beside_its_operands(monkeypatch, cache_bytes, memory_bytes, expected_bytes):
     about = {"cache_bytes": cache_bytes, "memory_bytes": memory_bytes}
-    monkeypatch.setattr(matmul, "machine", lambda device: about)
-    probe_bytes = matmul.beyond_cache_bytes("cuda")
+    monkeypatch.setattr(roof, "machine", lambda device: about)
+    probe_bytes = roof.beyond_cache_bytes("cuda")
     assert probe_bytes == expected_bytes
     assert 4 * probe_bytes + matmul.POOL * memory_bytes < memory_bytes
-    assert probe_bytes >= matmul.ROTATION * cache_bytes
+    assert probe_bytes >= roof.ROTATION * cache_bytes
 
 
 ON_ABSENT_H100 = """

@@ -8,9 +8,9 @@ from torch._dynamo.utils import counters
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from kernels.bench import costs, matmul
+from kernels.bench import costs, roof
 from kernels.bench.transformer import Decoder
-from kernels.bench.transformer_step import Runner, Step, Trainer, loss_of, multiplying
+from kernels.bench.transformer_step import Runner, Step, Trainer, compiled_loss, loss_of, multiplying
 from roofline.operations.transformer_step import TransformerStep
 
 OPTIONS = SimpleNamespace(device="cpu", seed=0, timed=True)
@@ -18,10 +18,10 @@ OPTIONS = SimpleNamespace(device="cpu", seed=0, timed=True)
 
 @pytest.fixture
 def make():
-    """Return make(part, dtype, is_compiled): a step of a small model."""
+    """`make(part, dtype, run)`: a step of a small model."""
 
-    def step(part="step", dtype="fp32", *, is_compiled=False):
-        return Step(Trainer(TransformerStep(2, 64, 2, 32, part, dtype), OPTIONS), is_compiled=is_compiled)
+    def step(part="step", dtype="fp32", run=loss_of):
+        return Step(Trainer(TransformerStep(2, 64, 2, 32, part, dtype), OPTIONS), run)
 
     return step
 
@@ -115,7 +115,7 @@ def test_a_step_that_did_not_learn_is_refused_afterwards(make):
 
 
 def test_what_does_not_fit_has_both_sizes_for_a_reason(monkeypatch):
-    monkeypatch.setattr(matmul, "machine", lambda device: {"memory_bytes": 20 * 10**9})
+    monkeypatch.setattr(roof, "machine", lambda device: {"memory_bytes": 20 * 10**9})
     case = TransformerStep(36, 1280, 16, 256, "step", "fp32")
     prepared = Runner(OPTIONS).prepare(case, ["compiled"])
     reasons = {name: rejected.reason for name, rejected in prepared.rejected.items()}
@@ -166,7 +166,7 @@ def test_parts_of_a_step_share_what_was_compiled(make):
     counters.clear()
     compiled = []
     for part in ("step", "forward", "backward"):
-        step = make(part, is_compiled=True)
+        step = make(part, run=compiled_loss)
         _, refused, _ = step.check("it", step.trainer.reference())
         assert refused is None
         compiled.append(counters["stats"]["unique_graphs"])

@@ -1,4 +1,4 @@
-"""Every launch of a benchmark run on a Hopper GPU, compiled and never run: `python -m kernels.bench.dry_run`.
+"""Every launch of a benchmark run on a Hopper GPU, compiled and never run: `python -m results.dry_run`.
 
 It fills Triton's cache ahead, for a machine on which a compiler's minutes are dear, and says what it still had to
 compile. No GPU is needed. The runners are the project's own: they make operands, links and arms, and call each
@@ -102,7 +102,7 @@ def launch_all(options: Options, chip: chips.Chip, names: list[str]) -> list[str
 
 
 def main(arguments: list[str]) -> int:
-    parser = Parser(prog="python -m kernels.bench.dry_run", description=__doc__.partition("\n")[0])
+    parser = Parser(prog="python -m results.dry_run", description=__doc__.partition("\n")[0])
     parser.add_argument("--chip", choices=hopper.CHIPS, default=hopper.CHIPS[0], help="default: %(default)s")
     parser.add_argument("--check", action="store_true", help="exit with code 1 where anything had to be compiled")
     asked = parser.parse_args(arguments)
