@@ -105,7 +105,7 @@ def users(options) -> dict[str, str]:
 
 BESIDE_LINK = {
     "flagged": "kernels.flagged:example",
-    "flagged_spills": "kernels.flagged:example_that_spills",
+    "flagged_spills": "kernels.flagged_spills:example",
     "pieces_counters": "kernels.pieces:example_that_tells",
     "pieces_flags": "kernels.pieces:example_that_waits",
 }
@@ -123,7 +123,7 @@ def examples() -> dict[str, str]:
     """{name of a kernel that is compiled: path of its `example(config, dtype)`}. The example is the KernelLaunch to
     look at, which is never run."""
     ours = {name: f"{contender.path}.example" for name, contender in CONTENDERS.items() if contender.kind == "triton"}
-    return ours | BESIDE_LINK | {"gated": "kernels.gated:gated.example"}
+    return ours | BESIDE_LINK | {"flagged_alone": "kernels.flagged:example", "gated": "kernels.gated:gated.example"}
 
 
 def module_of(kernel: str) -> str:

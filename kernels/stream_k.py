@@ -34,6 +34,7 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier
 
 from kernels.persistent import begin_of, program_of, tile_corner
 from kernels.ring import aggregate, as_block, tma_load
+from kernels.signals import fence_proxy
 from kernels.wgmma import CONSUMERS, parts_of, wgmma_layout
 from kernels.workspace import workspace
 
@@ -120,6 +121,11 @@ class Work:
         return m * self.block_m, n * self.block_n
 
     @gluon.jit
+    def column(self, super_tile, step):
+        """The first column of a step along K, whose loads may begin."""
+        return step * self.block_k
+
+    @gluon.jit
     def leave(self, acc, WHO: gl.constexpr, COLUMNS: gl.constexpr):
         """Write a consumer's sums to its slot, in parts of COLUMNS, since the addresses of all columns at once would
         fill the registers; then raise the slot's flag."""
@@ -145,8 +151,7 @@ class Work:
         for peer in range(gang + 1, until + 1):
             for who in gl.static_range(CONSUMERS):
                 self.take_down((peer * members + member) * CONSUMERS + who)
-        # TMA reads the sums that others have stored, through another proxy. Triton has no name for this fence.
-        gl.inline_asm_elementwise("fence.proxy.async.global; mov.u32 $0, 0;", "=r", [], gl.int32, is_pure=False, pack=1)
+        fence_proxy()  # TMA reads the sums that others have stored
         rows: gl.constexpr = self.sums.block_type.shape[0]
         width: gl.constexpr = self.sums.block_type.shape[1]
         for part in gl.static_range(self.block_n // width):

@@ -287,7 +287,7 @@ class Setting:
             def prepare() -> None:
                 for operands in self.sets:
                     if arm not in operands.prepared:
-                        on_device.prepare(operands, arm, self.t_gemm_s, self.t_comm_s)
+                        on_device.prepare(operands, arm, self.link_kind, self.t_gemm_s, self.t_comm_s)
 
             return reason(prepare)
         base = base_arm(arm)

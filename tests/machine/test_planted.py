@@ -16,7 +16,7 @@ import links
 import waiting
 from cases import matmul, run
 
-from kernels import decode, flagged, ring, signals, stream_k, warpgroup, wgmma
+from kernels import decode, flagged, flagged_spills, ring, signals, stream_k, warpgroup, wgmma
 from kernels.experiments import decode_ring
 from kernels.tiles import triton_release
 from kernels.warpgroup import Config
@@ -35,6 +35,8 @@ COUNTED = "wait_value(self._route.counters[index:], self._route.wanted)"
 PLACE = "            if piece >= ready:\n"
 WAIT = "ready = wait(flags, chunk, wanted, lost_ptr, first_flag + chunk, patience, RANKS)"
 UNORDERED, EARLY = "no order between", "before they were due"
+UNFENCED = "no fence.proxy.async after it"
+BEGINS = "if (step % steps == 0) & (chunk > 0):"
 DUE = "            device.wait_value(route.let_go[number - 1, 1:], route.runs)\n"
 COPY = "                self.copy(*ends)\n"
 TOLD_BY_STREAM = f"{DUE}            device.write_value(route.flags[index:], route.runs)\n"
@@ -56,6 +58,10 @@ MISTAKES = {
             "reads",
         ),
         "a release with nothing read": ({f"{RELEASE}step > first)": f"{RELEASE}True)"}, "overwrites"),
+        "a consumer multiplies x of the stage before": (
+            {"x.index(ring.stage * (": "x.index(ring.before() * ("},
+            "reads",
+        ),
         "both consumers multiply the same rows": ({"slice(WHO * rows": "slice(0 * rows"}, "out are wrong"),
     },
     "ring": {
@@ -68,7 +74,7 @@ MISTAKES = {
         "no barrier before the flag": ({"gl.barrier()  # the flag": "pass  # the flag"}, UNORDERED),
         "looks without acquire": ({'sem="acquire"': 'sem="relaxed"'}, UNORDERED),
         "a flag stays up": ({"        gl.store(flag, 0)\n": ""}, "counters are not zero again"),
-        "no proxy fence": ({"fence.proxy.async.global; ": ""}, "no fence.proxy.async after it"),
+        "no proxy fence": ({"        fence_proxy()": "        pass"}, UNFENCED),
         "one peer is not waited for": ({f"{PEERS}{FLAGS}": f"{FEWER}{FLAGS}"}, UNORDERED),
         "the other consumer's sums": ({"if who == WHO:": "if who != WHO:"}, "out are wrong"),
     },
@@ -116,6 +122,21 @@ MISTAKES = {
         "one share is not added": ({"range(head, tail + 1)": "range(head, tail)"}, "out are wrong"),
     },
     "flagged": {
+        "as it is": ({}, "exact"),
+        "chunks are not waited for": ({BEGINS: "if step < 0:"}, UNORDERED),
+        "one look for two chunks": ({BEGINS: "if (step % steps == 0) & (chunk % 2 == 1):"}, UNORDERED),
+        "chunks in the order of ranks": ({"(self.order >> (chunk * 4) & 15).to(gl.int32)": "chunk"}, UNORDERED),
+    },
+    "flags": {
+        "looks without acquire": ({'flag_ptr, 0, sem="acquire"': 'flag_ptr, 0, sem="relaxed"'}, UNORDERED),
+        "looks at the scope of a GPU": (
+            {'flag_ptr, 0, sem="acquire", scope="sys"': 'flag_ptr, 0, sem="acquire", scope="gpu"'},
+            "scopes does not reach",
+        ),
+        "no proxy fence": ({"fence.proxy.async.global; ": ""}, UNFENCED),
+        "does not look again": ({"while (flag < wanted) & (lost == 0):": "if flag < wanted:"}, UNORDERED),
+    },
+    "spills": {
         "chunks are not waited for": ({WAIT: "ready = tl.full((), RANKS, dtype=tl.int32)"}, UNORDERED),
         "the first chunk that comes is": ({WAIT: f"{WAIT} * 0 + RANKS"}, UNORDERED),
     },
@@ -151,7 +172,7 @@ MISTAKES = {
         "a flag is up before its rows are here": ({COPY: "", TOLD_BY_STREAM: COPIED_LATE}, UNORDERED),
     },
     "consumer": {
-        "chunks are not waited for": ({WAIT: "ready = tl.full((), RANKS, dtype=tl.int32)"}, UNORDERED),
+        "chunks are not waited for": ({BEGINS: "if step < 0:"}, UNORDERED),
     },
     "device": {  # the host's code
         "waits for the first alone": ({COUNTED: f"if index == self._ready: {COUNTED}"}, UNORDERED),
@@ -168,6 +189,7 @@ ARM, OURS, device = links.on_device, SimpleNamespace(warpgroup=warpgroup, decode
 OF_STREAM_K = warpgroup, "Dealt", "Work"
 USERS = {
     "signals": (ARM.pieces, "raise_counter"),
+    "flags": (flagged, "wait_for"),
     "ring": (warpgroup, "begin"),
     "store": (warpgroup, "store"),
     "wgmma": (warpgroup, "multiply"),
@@ -210,6 +232,7 @@ def subjects() -> dict[str, tuple]:
     pair = matmul(kernel, CONFIGS["pair"], "bf16", (200, 120, 136), programs=2)
     shared = matmul(kernel, SHARED, "bf16", (120, 24, 272), programs=3)
     shared_pair = matmul(kernel, CONFIGS["shared pair"], "bf16", (200, 24, 272), programs=6)
+    late = waiting.for_chunks("tile_outer", "bf16")
     few = matmul(ring_kernel, CONFIGS["decode_ring"], "bf16", (13, 112, 400), programs=3)
     return {
         "warpgroup": (warpgroup, OURS, "warpgroup", small),
@@ -221,7 +244,9 @@ def subjects() -> dict[str, tuple]:
         "shared pair": (stream_k, OURS, "warpgroup", shared_pair),
         "shared": (stream_k, OURS, "warpgroup", shared),
         "decode_ring": (decode_ring, OURS, "decode_ring", few),
-        "flagged": (flagged, waiting, "flagged", waiting.for_chunks("tile_outer", "bf16")),
+        "flagged": (flagged, waiting, "flagged", late),
+        "flags": (signals, waiting, "flagged", late),
+        "spills": (flagged_spills, waiting, "flagged_spills", waiting.for_chunks("chunk_outer", "bf16")),
         "pieces": (ARM.pieces, ARM, "pieces", layer),
         "signals": (signals, ARM, "pieces", layer),
         "copier": (device.copier, device, "copier", counted),

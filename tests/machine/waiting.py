@@ -12,7 +12,7 @@ from cases import DTYPES, Case, differences, grids_of, padded, whole_numbers
 from host import Host, raise_flag, write
 
 from collectives import all_gather_matmul as gathers
-from kernels import flagged, pieces, tables, tiles
+from kernels import flagged, flagged_spills, pieces, tables, tiles
 from kernels.contract import Signals
 from kernels.machine.device import Machine
 from kernels.machine.run import enqueue
@@ -43,23 +43,24 @@ def table(name: str, grid: Grid, ranks: int, blocks: int) -> Table:
     return getattr(tables if name == "spill_once" else schedule, name)(grid, PROGRAMS, *expected)
 
 
-def for_chunks(name: str, dtype: str, flags_are="late", *, ranks=RANKS, steps=1, **more) -> Case:
-    """The flagged kernel by the table `name`. `flags_are`: late, and the host raises them, in an order of the seed's;
-    or up; or lost, which the second is."""
-    kernel = "flagged_spills" if name in SPILLING else "flagged"
+def for_chunks(name: str, dtype: str, flags_are="late", entry=("", 0), *, ranks=RANKS, steps=1, **more) -> Case:
+    """A flagged kernel by the table `name`, and by an entry of its tables, which is its name there and a number.
+    `flags_are`: late, and the host raises them, in an order of the seed's; or up; or lost, which the second is."""
+    kernel = "flagged_spills" if name in SPILLING else entry[0] or "flagged"
     blocks, lost = 1 + (name == "row_block"), 2 * (flags_are == "lost")
-    config = next(e.config for e in tiles.table("sm90").entries if e.kernel == kernel and dtype in e.dtypes)
+    config = [e.config for e in tiles.table("sm90").of(kernel) if dtype in e.dtypes][entry[1]]
     rows, columns = 2 * config.block_m - 5 * (blocks == 1), 2 * config.block_n - 8
 
     def make(seed: int):
         mine = operands(dtype, seed, rows, columns, ranks * steps * config.block_k, ranks, seed % ranks)
         grid, wanted, transfers = Grid(2, 2), 1 + seed % 5, mine.transfers(blocks)
         work_tiles, height = table(name, grid, ranks, blocks), -(-rows // blocks)
-        plan = flagged.tile_schedule(work_tiles, grid, mine.order, height, config, "cpu")
+        plan = tables.tile_schedule(work_tiles, grid, mine.order, height, config, "cpu")
         plan.spilled.fill_(torch.nan)
         flags = torch.full((len(transfers),), wanted - 1, dtype=torch.int32)
         signals = Signals(flags, wanted, flags.new_zeros(1), 1 if lost else NEVER_US)
-        launch = flagged.prepare(mine.gathered, mine.w, mine.out, plan, signals)
+        module = flagged_spills if name in SPILLING else flagged
+        launch = module.prepare(mine.gathered, mine.w, mine.out, plan, signals)
         order = random.Random(seed).sample(range(len(flags)), len(flags)) if seed % 2 else range(len(flags))
         for number in () if flags_are == "late" else set(order) - {lost - 1}:
             transfers[number].target.copy_(transfers[number].source)
@@ -85,7 +86,7 @@ def for_chunks(name: str, dtype: str, flags_are="late", *, ranks=RANKS, steps=1,
 
         return add, wrong
 
-    title = f"{name} {dtype}, {ranks} x {steps} steps, flags {flags_are}"
+    title = f"{name} {dtype}, {ranks} x {steps} steps of {config}, flags {flags_are}"
     return Case(kernel, title, make, **more)
 
 
@@ -150,6 +151,6 @@ def cases() -> list[Case]:
         )
     return [
         *listed,
-        for_chunks("tile_outer", "bf16", ranks=flagged.MOST_RANKS, **more),
+        for_chunks("tile_outer", "bf16", ranks=tables.MOST_RANKS, **more),
         for_rows("fp16", depth=72, **more),
     ]
