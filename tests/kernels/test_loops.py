@@ -7,7 +7,7 @@ from copy import deepcopy
 import pytest
 import triton
 
-from kernels import persistent, tiles, warpgroup
+from kernels import flagged, persistent, tiles, warpgroup
 from kernels.bench import loops
 from kernels.inspect import Job
 from kernels.tiles import triton_release
@@ -15,6 +15,7 @@ from kernels.tiles import triton_release
 SMALL = {
     "persistent": persistent.Config(64, 64, 64, 4, 3),
     "warpgroup": warpgroup.Config(128, 64, 64, 8, 3),
+    "flagged_alone": flagged.Config(128, 64, 64, 8, 3),
     "pieces_counters": tiles.Config(64, 64, 64, 4, 3),
     "copier": "",
 }
@@ -36,6 +37,7 @@ def test_a_loop_has_what_multiplies_loads_and_waits_in_a_step(profiles):
     assert {kernel: {*of_kernel} for kernel, of_kernel in found.items()} == {
         "persistent": {"HGMMA"},
         "warpgroup": {"HGMMA", "UTMALDG"},
+        "flagged_alone": {"HGMMA", "UTMALDG"},
         "pieces_counters": {"HGMMA"},
         "copier": {"LDG"},
     }
@@ -49,6 +51,13 @@ def test_a_loop_has_what_multiplies_loads_and_waits_in_a_step(profiles):
     assert [consumers[name] for name in (multiply, wait)] == [2 * 4, 2 * 2]
     assert [producer[name] for name in ("UTMALDG.2D", wait)] == [2, 2]
     assert found["copier"]["LDG"]["LDG.E.128"] == found["copier"]["LDG"]["STG.E.128"] == 4
+
+
+def test_consumers_pay_nothing_for_what_the_producer_waits_for(profiles):
+    loop, plain = (profiles[name]["loops"]["HGMMA"] for name in ("flagged_alone", "warpgroup"))
+    assert sum(loop.values()) == sum(plain.values())
+    named = {name for name in plain if loops.NAMED.match(name)}
+    assert {name: loop[name] for name in named} == {name: plain[name] for name in named}
 
 
 def test_pieces_wait_for_whole_stores_from_triton_3_8_on(profiles):
@@ -76,7 +85,7 @@ def test_what_differs_is_told_and_what_does_not_is_named_in_one_line(profiles):
         f"| persistent | HGMMA {size} → {size + 7}: `WARPSYNC.ALL` 0 → 2, others {others} → {others + 5} "
         f"| {old['registers']} → 255 | {old['shared_bytes']} → 9 | {waits['read']} → 0 | {waits['whole']} → 7 |"
     )
-    assert same == "No difference: pieces_counters, copier."
+    assert same == "No difference: flagged_alone, pieces_counters, copier."
     assert alone == "Triton 3.7.1 (ptxas 12.8.93) alone: warpgroup."
 
 

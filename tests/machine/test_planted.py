@@ -25,6 +25,7 @@ W_BLOCK = "[n0 + part * w_rows, k0]"
 FEWER = "for peer in range(gang + 1, until):\n"
 PEERS = "for peer in range(gang + 1, until + 1):\n"
 FLAGS = "            for who in gl.static_range(CONSUMERS):\n                self.take_down"
+TOLD = 'gl.atomic_add(self.flag(slot), 1, sem="release", scope="gpu")'
 RELEASE = "release(smem, ring.before(), "
 STORE = "        store_tile(out_desc, acc, m0, n0, BLOCK_M, BLOCK_N, SUBTILE)\n"
 TELL = "            if piece < counted:\n"
@@ -75,6 +76,7 @@ MISTAKES = {
         "looks without acquire": ({'sem="acquire"': 'sem="relaxed"'}, UNORDERED),
         "a flag stays up": ({"        gl.store(flag, 0)\n": ""}, "counters are not zero again"),
         "no proxy fence": ({"        fence_proxy()": "        pass"}, UNFENCED),
+        "a flag never comes": ({TOLD: "pass", "10_000_000_000": "9_000"}, "the kernel traps"),
         "one peer is not waited for": ({f"{PEERS}{FLAGS}": f"{FEWER}{FLAGS}"}, UNORDERED),
         "the other consumer's sums": ({"if who == WHO:": "if who != WHO:"}, "out are wrong"),
     },
@@ -100,6 +102,7 @@ MISTAKES = {
         "no barrier before the flag": ({"gl.barrier()  # the flag": "pass  # the flag"}, UNORDERED),
         "looks without acquire": ({"ld.acquire.gpu": "ld.relaxed.gpu"}, UNORDERED),
         "a flag stays up": ({"        gl.store(flag, 0)\n": ""}, "counters are not zero again"),
+        "a flag never comes": ({TOLD: "pass", "10_000_000_000": "9_000"}, "the kernel traps"),
         "both CTAs look at one flag": (
             {"slot * 2 + gl.arange(0, 2,": "slot * 2 + 0 * gl.arange(0, 2,"},
             "reads global memory",
