@@ -62,11 +62,16 @@ def _best(plans: list[OverlapPlan], t_gemm_s: float, t_comm_s: float) -> int:
     return min(plans, key=lambda plan: plan.end_s(t_gemm_s, t_comm_s)).row_blocks
 
 
+def _beside(link: str, kernel: str) -> str:
+    """The name of the tiles of a kernel: those that leave a copier its registers, or where none is on the SMs all."""
+    return kernel if link == PACED else f"{kernel}_alone"
+
+
 def _table(operands: all_gather_matmul.Operands, arm: str, link: str, t_gemm_s: float, t_comm_s: float) -> Prepared:
     x, w, out = operands.gathered, operands.w, operands.out
     kernel, name = (flagged_spills, "flagged_spills") if arm == "chunk_outer" else (flagged, "flagged")
     hopper.require_hopper(flagged_spills.flagged_spills_kernel, x, name)  # other GPUs have no tile of it to choose
-    config = choose_for("flagged_alone" if kernel is flagged and link != PACED else name, x, w)
+    config = choose_for(name if kernel is flagged_spills else _beside(link, name), x, w)
     rows, columns = -(-len(x) // config.block_m), -(-len(w) // config.block_n)
     programs, chunks = hopper.programs(x.device), len(operands.shards)
     grid, blocks = Grid(rows, columns, config.group_m), 1
@@ -90,8 +95,9 @@ def _table(operands: all_gather_matmul.Operands, arm: str, link: str, t_gemm_s: 
 def _pieces(operands, arm: str, link: str, t_gemm_s: float, t_comm_s: float) -> Prepared:
     scatter = scatter_of(operands)
     x, w, products = scatter.x, scatter.w, scatter.products
-    hopper.require_hopper(pieces.pieces_kernel, x, "signalled")
-    config, order = choose_for("pieces_counters", x, w), (*scatter.destinations, scatter.rank)
+    hopper.require_hopper(flagged_spills.flagged_spills_kernel, x, "signalled")
+    config = choose_for(_beside(link, "pieces_counters"), scatter.block(x, 0), w)  # by the rows of a rank
+    order = *scatter.destinations, scatter.rank
     pieces.require(x, w, products, pieces.Pieces.of_ranks(order, 1, config, x.device))
     grid = Grid(len(x) // config.block_m, -(-len(w) // config.block_n))
     able = [count for count in BLOCKS if grid.row_tiles // len(order) % count == 0]
@@ -102,7 +108,8 @@ def _pieces(operands, arm: str, link: str, t_gemm_s: float, t_comm_s: float) -> 
     if scatter is not operands:
         up, order_up = (operands.gathered, operands.up, operands.hidden), (order[-1], *order[:-1])
         transfers = operands.before(transfers)
-        rows = pieces.Pieces.of_ranks(order_up, 1, choose_for("pieces_flags", *up[:2]), x.device)
+        config_up = choose_for(_beside(link, "pieces_flags"), scatter.block(up[0], 0), up[1])
+        rows = pieces.Pieces.of_ranks(order_up, 1, config_up, x.device)
         pieces.require(*up, rows)
         about = f"pieces {rows.config}, {about}"
     plan = pieces.Pieces.of_ranks(order, blocks, config, x.device)

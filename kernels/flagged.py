@@ -35,6 +35,7 @@ producer that waits, of Flux and of TileLink.
 # ruff: noqa: N803 (kernel arguments: sizes and compile-time constants in capitals, as Triton code has them)
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -151,7 +152,7 @@ def flagged_kernel(
     )  # fmt: skip
     scales: gl.constexpr = (None, None, None, None)
     tensors = Tensors(x_desc, w_desc, out_desc, w_rest_desc, out_rest_desc, scales, False)
-    run(work, tensors, STAGES, BUFFERS, False, CONSUMER_REGISTERS, PRODUCER_REGISTERS)
+    run(work, tensors, STAGES, BUFFERS, False, False, CONSUMER_REGISTERS, PRODUCER_REGISTERS)
 
 
 def matmul(x: Tensor, w: Tensor, out: Tensor, tiles: TileSchedule, signals: Signals) -> Tensor:
@@ -177,26 +178,22 @@ def require(x: Tensor, w: Tensor, out: Tensor, tiles: TileSchedule) -> None:
 
 def prepare(x: Tensor, w: Tensor, out: Tensor, tiles: TileSchedule, signals: Signals) -> KernelLaunch:
     """The launch for checked tensors. Raises ValueError for a configuration that does not fit two consumers."""
-    config = tiles.config
-    if problem := problem_of(config, x.element_size()):
-        raise ValueError(f"{problem}; change the configuration")
-    args = descriptors(x, w, out, config) | tiles.arguments(x, signals) | registers_of(config)
-    args |= dict(
-        BLOCK_M=config.block_m, BLOCK_N=config.block_n, STAGES=config.num_stages, BUFFERS=min(2, config.subtile),
-        num_warps=4,  # of the first consumer; warp_specialize adds the others
-    )  # fmt: skip
+    args = role_arguments(x, w, out, tiles.config) | tiles.arguments(x, signals)
     return KernelLaunch(flagged_kernel, (len(tiles.table),), args)
 
 
-def registers_of(config: Config) -> dict[str, int | None]:
-    """The arguments of a launch for its registers: what the producer leaves is the consumers'.
-
-    >>> registers_of(Config(128, 208, 64, 8, 4, registers=152))
-    {'CONSUMER_REGISTERS': 216, 'PRODUCER_REGISTERS': 24, 'maxnreg': 152}
-    """
-    left = config.registers * THREADS // 128 - PRODUCER_REGISTERS
-    bound = config.registers if config.registers < UNBOUND_REGISTERS else None
-    return dict(CONSUMER_REGISTERS=left // 16 * 8, PRODUCER_REGISTERS=PRODUCER_REGISTERS, maxnreg=bound)
+def role_arguments(x: Tensor, w: Tensor, out: Tensor, config: Config) -> dict[str, Any]:
+    """The arguments of a kernel for the roles and their tile. What the producer leaves of the registers is the
+    consumers'. Raises ValueError as `prepare` does."""
+    if problem := problem_of(config, x.element_size()):
+        raise ValueError(f"{problem}; change the configuration")
+    registers = config.registers * THREADS // 128 - PRODUCER_REGISTERS
+    return descriptors(x, w, out, config) | dict(
+        BLOCK_M=config.block_m, BLOCK_N=config.block_n, STAGES=config.num_stages, BUFFERS=min(2, config.subtile),
+        CONSUMER_REGISTERS=registers // 16 * 8, PRODUCER_REGISTERS=PRODUCER_REGISTERS,
+        maxnreg=config.registers if config.registers < UNBOUND_REGISTERS else None,
+        num_warps=4,  # of the first consumer; warp_specialize adds the others
+    )  # fmt: skip
 
 
 def example(config: Config, dtype: torch.dtype) -> KernelLaunch:

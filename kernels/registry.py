@@ -110,7 +110,7 @@ BESIDE_LINK = {
     "pieces_flags": "kernels.pieces:example_that_waits",
 }
 """{kernel that arms of `collectives` run: path of its `example(config, dtype)`}. These kernels share SMs with the
-copier of a link, and must leave room for it."""
+copier of a link, and must leave room for it. Where nothing copies on the SMs, some have tiles under `NAME_alone`."""
 
 LINKS = {"copier": "collectives.device:example"}
 """{kernel of a link: path of its `example()`}."""
@@ -123,7 +123,8 @@ def examples() -> dict[str, str]:
     """{name of a kernel that is compiled: path of its `example(config, dtype)`}. The example is the KernelLaunch to
     look at, which is never run."""
     ours = {name: f"{contender.path}.example" for name, contender in CONTENDERS.items() if contender.kind == "triton"}
-    return ours | BESIDE_LINK | {"flagged_alone": "kernels.flagged:example", "gated": "kernels.gated:gated.example"}
+    alone = {f"{name}_alone": path for name, path in BESIDE_LINK.items() if name != "flagged_spills"}
+    return ours | BESIDE_LINK | alone | {"gated": "kernels.gated:gated.example"}
 
 
 def module_of(kernel: str) -> str:

@@ -65,7 +65,7 @@ from kernels.ring import Smem, aggregate, allocate, begin, describe, prefetch_de
 from kernels.stream_k import Dealt, Work, deal, slots
 from kernels.tiled import tiled_kernel
 from kernels.warpgroup_config import ODD_PARTS, Config, problem_of, sums_width, variants, whole_and_shared
-from kernels.wgmma import CONSUMERS, multiply, no_sums, parts_of, promoted, store, wait
+from kernels.wgmma import CONSUMERS, multiply, no_sums, parts_of, promoted, store, store_and_tell, wait
 
 # Registers a thread after setmaxnreg, a multiple of 8: 2 * 128 * 240 + 128 * 24 = 64,512 of 65,536, since a producer of
 # one warp is given the registers of four.
@@ -181,25 +181,26 @@ def finish(work, tensors, smem, ring, acc, peers, m0, n0, WHO: gl.constexpr):
             sums, ring = work.add(wide[number], peers, smem, ring, WHO)
             parts = parts_of(sums, columns)
             for part in gl.static_range(len(parts)):
-                store(tensors.out, parts[part], m0, n0, smem.staging, scales, WHO, number * len(parts) + part)
+                store(tensors.out, parts[part], m0, n0, smem, scales, WHO, number * len(parts) + part)
     elif tensors.out_rest is None:
         parts = parts_of(acc[0], columns)
         for part in gl.static_range(len(parts)):
-            store(tensors.out, parts[part], m0, n0, smem.staging, scales, WHO, part)
+            store(tensors.out, parts[part], m0, n0, smem, scales, WHO, part)
     else:  # UNTIMED (odd widths)
         for part in gl.static_range(3):
-            store(tensors.out, acc[part], m0, n0, smem.staging, scales, WHO, part)
+            store(tensors.out, acc[part], m0, n0, smem, scales, WHO, part)
         wider: gl.constexpr = columns - acc[3].shape[1]  # than the rest is
-        store(tensors.out_rest, acc[3], m0, n0 + 3 * wider, smem.staging, scales, WHO, 3)
+        store(tensors.out_rest, acc[3], m0, n0 + 3 * wider, smem, scales, WHO, 3)
     return ring
 
 
 @gluon.jit
 def run(
-    work, tensors, STAGES: gl.constexpr, BUFFERS: gl.constexpr, ZIGZAG: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr,
-    PRODUCER_REGISTERS: gl.constexpr,
+    work, tensors, STAGES: gl.constexpr, BUFFERS: gl.constexpr, ZIGZAG: gl.constexpr, TELLS: gl.constexpr,
+    CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
 ):  # fmt: skip
-    """Make the ring, and have the roles do `work`: it says which pieces a program has, and where they lie."""
+    """Make the ring, and have the roles do `work`: it says which pieces a program has, and where they lie. Work
+    that TELLS of each tile has another role, one warp, which stores what the consumers stage."""
     x_ring = allocate(STAGES * (work.block_m // tensors.x.block_type.shape[0]), tensors.x)
     w_rows: gl.constexpr = triton.next_power_of_2(work.block_n)  # as Gluon allocates
     w_ring = gl.allocate_shared_memory(tensors.w.dtype, [STAGES, w_rows, work.block_k], tensors.w.layout)
@@ -215,17 +216,38 @@ def run(
         mbarrier.init(empty.index(stage), count=CONSUMERS)
         if w_free is not None:  # UNTIMED (clusters)
             mbarrier.init(w_free.index(stage), count=CONSUMERS)
+    if not TELLS:
+        staged: gl.constexpr = None
+        freed: gl.constexpr = None
+    else:
+        staged = mbarrier.allocate_mbarrier(batch=CONSUMERS * BUFFERS)
+        freed = mbarrier.allocate_mbarrier(batch=CONSUMERS * BUFFERS)
+        for buffer in gl.static_range(CONSUMERS * BUFFERS):
+            mbarrier.init(staged.index(buffer), count=1)
+            mbarrier.init(freed.index(buffer), count=1)
     fence_async_shared()  # TMA completes barriers through its own proxy; warp_specialize is a barrier for the threads
-    smem = Smem(x_ring, w_ring, full, empty, staging, w_free)
-    gl.warp_specialize(
-        [
-            (consume, (work, tensors, smem, 0)),
-            (consume, (work, tensors, smem, 1)),
-            (produce, (work, tensors, smem, ZIGZAG)),
-        ],
-        [4, 1],
-        [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
-    )
+    smem = Smem(x_ring, w_ring, full, empty, staging, staged, freed, w_free)
+    if not TELLS:
+        gl.warp_specialize(
+            [
+                (consume, (work, tensors, smem, 0)),
+                (consume, (work, tensors, smem, 1)),
+                (produce, (work, tensors, smem, ZIGZAG)),
+            ],
+            [4, 1],
+            [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
+        )
+    else:
+        gl.warp_specialize(
+            [
+                (consume, (work, tensors, smem, 0)),
+                (consume, (work, tensors, smem, 1)),
+                (produce, (work, tensors, smem, ZIGZAG)),
+                (store_and_tell, (work, tensors, smem)),
+            ],
+            [4, 1, 1],
+            [CONSUMER_REGISTERS, PRODUCER_REGISTERS, PRODUCER_REGISTERS],
+        )
     if w_free is not None:  # UNTIMED (clusters)
         gl.barrier(cluster=True)  # the first CTA must outlive what arrives at its mbarriers
 
@@ -257,7 +279,7 @@ def warpgroup_kernel(
     )  # fmt: skip
     scales = x_scales_ptr, w_scales_ptr, M, N
     tensors = Tensors(x_desc, w_desc, out_desc, w_rest_desc, out_rest_desc, scales, BY_BLOCK)
-    run(work, tensors, STAGES, BUFFERS, ZIGZAG, CONSUMER_REGISTERS, PRODUCER_REGISTERS)
+    run(work, tensors, STAGES, BUFFERS, ZIGZAG, False, CONSUMER_REGISTERS, PRODUCER_REGISTERS)
 
 
 def require(

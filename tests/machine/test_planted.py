@@ -27,14 +27,12 @@ PEERS = "for peer in range(gang + 1, until + 1):\n"
 FLAGS = "            for who in gl.static_range(CONSUMERS):\n                self.take_down"
 TOLD = 'gl.atomic_add(self.flag(slot), 1, sem="release", scope="gpu")'
 RELEASE = "release(smem, ring.before(), "
-STORE = "        store_tile(out_desc, acc, m0, n0, BLOCK_M, BLOCK_N, SUBTILE)\n"
-TELL = "            if piece < counted:\n"
-RAISE = "                raise_counter(counters_ptr + piece, times_ptr + piece, 1)\n"
 RAISED, LOOK = 'by, sem="release", scope="sys")', '"ld.acquire.sys.global.b32 $0, [$1];"'
 W_FREE = "mbarrier.wait(smem.w_free.index(ring.stage), ring.phase ^ 1)\n            #"
 COUNTED = "wait_value(self._route.counters[index:], self._route.wanted)"
-PLACE = "            if piece >= ready:\n"
 WAIT = "ready = wait(flags, chunk, wanted, lost_ptr, first_flag + chunk, patience, RANKS)"
+TELLS, BEFORE = "        work.tell(tile)\n", "        m0, n0 = work.corner(tile, member)\n"
+FREED = "mbarrier.wait(smem.freed.index(place), PART // buffers % 2 ^ 1)"
 UNORDERED, EARLY = "no order between", "before they were due"
 UNFENCED = "no fence.proxy.async after it"
 BEGINS = "if (step % steps == 0) & (chunk > 0):"
@@ -144,14 +142,16 @@ MISTAKES = {
         "the first chunk that comes is": ({WAIT: f"{WAIT} * 0 + RANKS"}, UNORDERED),
     },
     "pieces": {
-        "rows are not waited for": ({PLACE: "            if piece > pieces:\n"}, UNORDERED),
-        "rows of the second rank are": ({PLACE: "            if piece > ready:\n"}, UNORDERED),
-        "raised before the store": (
-            {RAISE: "                pass\n", STORE: f"        if counters_ptr is not None:\n{TELL}{RAISE}{STORE}"},
-            UNORDERED,
-        ),
-        "the store is not waited for": ({"cp.async.bulk.wait_group 0; ": ""}, UNORDERED),
-        "no barrier": ({"                tl.debug_barrier()\n": ""}, UNORDERED),
+        "rows are not waited for": ({"(step == 0) & (piece > 0)": "step < 0"}, UNORDERED),
+        "rows of the second rank are not": ({"(piece > 0)": "(piece > 1)"}, UNORDERED),
+    },
+    "storer": {
+        "as it is": ({}, "exact"),
+        "raised before a tile lies in memory": ({"cp.async.bulk.wait_group 0; ": ""}, UNORDERED),
+        "raised before it is stored": ({TELLS: "", BEFORE: f"{BEFORE}        work.tell(tile)\n"}, UNORDERED),
+        "a buffer is freed early": ({"            tma.store_wait(0)  # both have been read\n": ""}, "overwrites"),
+        "a buffer is stored early": ({"mbarrier.wait(smem.staged.index(place), part // buffers % 2)": "pass"}, "reads"),
+        "a consumer does not wait for its buffer": ({FREED: "pass"}, "overwrites"),
     },
     "signals": {
         "raised without release": ({RAISED: RAISED.replace("release", "relaxed")}, UNORDERED),
@@ -182,24 +182,25 @@ MISTAKES = {
     },
 }
 WAITED_FOR = {
-    "the store is not waited for", "no barrier", "no barrier before the flag", "the first CTA ends before the second",
+    "no barrier before the flag", "the first CTA ends before the second",
 }  # fmt: skip
 """Harmless from Triton 3.9 on: behind each store it waits by itself until it is done, at a barrier, and at the end for
-the cluster. The first two are from 3.8 on."""
+the cluster."""
 
 ARM, OURS, device = links.on_device, SimpleNamespace(warpgroup=warpgroup, decode_ring=decode_ring), links.device_links
 
-OF_STREAM_K = warpgroup, "Dealt", "Work"
+OF_STREAM_K = [(warpgroup, "Dealt", "Work")]
 USERS = {
-    "signals": (ARM.pieces, "raise_counter"),
-    "flags": (flagged, "wait_for"),
-    "ring": (warpgroup, "begin"),
-    "store": (warpgroup, "store"),
-    "wgmma": (warpgroup, "multiply"),
+    "signals": [(ARM.pieces, "raise_counter")],
+    "flags": [(flagged, "wait_for")],
+    "ring": [(warpgroup, "begin")],
+    "store": [(warpgroup, "store")],
+    "storer": [(warpgroup, "store", "store_and_tell"), (ARM.pieces, "run")],
+    "wgmma": [(warpgroup, "multiply")],
     "shared": OF_STREAM_K,
     "shared pair": OF_STREAM_K,
 }
-"""{subject: the module of the kernel that takes things from it, and their names}."""
+"""{subject: the module of the kernel that takes things from it, and their names; then who takes of that}."""
 
 SMALL = Config(128, 64, 32, num_warps=8, num_stages=2, subtile=4)
 SHARED = replace(SMALL, block_n=32, block_k=64, subtile=2, shared_waves=1)
@@ -251,6 +252,7 @@ def subjects() -> dict[str, tuple]:
         "flags": (signals, waiting, "flagged", late),
         "spills": (flagged_spills, waiting, "flagged_spills", waiting.for_chunks("chunk_outer", "bf16")),
         "pieces": (ARM.pieces, ARM, "pieces", layer),
+        "storer": (wgmma, ARM, "pieces", layer),
         "signals": (signals, ARM, "pieces", layer),
         "copier": (device.copier, device, "copier", counted),
         "pacer": (device.copier, links.engines, "copier", by_engine),
@@ -283,11 +285,12 @@ def planted(plain: ModuleType, changes: dict[str, str], folder: Path) -> ModuleT
 def taken(subject: str, module: ModuleType, folder: Path) -> object:
     """Return what a case takes of a module with a mistake."""
     if subject in USERS:
-        plain, *names = USERS[subject]
-        user = planted(plain, {}, folder)
-        for name in names:
-            setattr(user, name, getattr(module, name))
-        return user
+        for plain, *names in USERS[subject]:
+            user = planted(plain, {}, folder)
+            for name in names:
+                setattr(user, name, getattr(module, name))
+            module = user
+        return module
     if subject == "device":  # the host's code: its link, on the machine
         module.wait_value = links.wait_value
         return type("Wire", (links.OnMachine, module.PacedCopier), {})
