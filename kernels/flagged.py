@@ -73,6 +73,21 @@ class Config(tiles.Config):
 
 
 @aggregate
+class Flags:
+    """What a producer waits for, as `kernels.contract.Signals` has it."""
+
+    flags_ptr: gl.tensor
+    wanted: gl.tensor
+    lost_ptr: gl.tensor
+    patience: gl.tensor
+
+    @gluon.jit
+    def wait(self, number):
+        """Wait for the flag `number`, counted from 1."""
+        wait_for(self.flags_ptr + number - 1, self.wanted, self.lost_ptr, number, self.patience)
+
+
+@aggregate
 class Listed:
     """The work tiles of each program, in a table."""
 
@@ -94,11 +109,8 @@ class Arriving:
     """The tiles of `kernels.flagged`, and the flags of their chunks."""
 
     dealt: Listed
+    flags: Flags
     work_tiles_ptr: gl.tensor
-    flags_ptr: gl.tensor
-    wanted: gl.tensor
-    lost_ptr: gl.tensor
-    patience: gl.tensor
     order: gl.tensor
     row_tiles: gl.tensor
     K: gl.constexpr
@@ -125,8 +137,7 @@ class Arriving:
         if (step % steps == 0) & (chunk > 0):
             others: gl.constexpr = self.K // self.CHUNK - 1
             m = gl.load(self.work_tiles_ptr + tile * 4)
-            number = m // self.row_tiles * others + chunk
-            wait_for(self.flags_ptr + number - 1, self.wanted, self.lost_ptr, number, self.patience)
+            self.flags.wait(m // self.row_tiles * others + chunk)
         owner = (self.order >> (chunk * 4) & 15).to(gl.int32)
         return owner * self.CHUNK + step % steps * self.block_k
 
@@ -146,7 +157,7 @@ def flagged_kernel(
     STAGES: gl.constexpr, BUFFERS: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     work = Arriving(
-        Listed(first_ptr, False), work_tiles_ptr, flags_ptr, wanted, lost_ptr, patience,
+        Listed(first_ptr, False), Flags(flags_ptr, wanted, lost_ptr, patience), work_tiles_ptr,
         order.to(gl.int64),  # a small value comes as 32 bits
         row_tiles, CHUNK * RANKS, CHUNK, BLOCK_M, BLOCK_N, x_desc.block_type.shape[1],
     )  # fmt: skip

@@ -31,10 +31,10 @@ from triton.experimental.gluon import language as gl
 
 from kernels import hopper
 from kernels.contract import KernelLaunch, Signals, example_operands, launch_metadata
-from kernels.flagged import Config, role_arguments
+from kernels.flagged import Config, Flags, role_arguments
 from kernels.persistent import tile_corner
 from kernels.ring import aggregate, require_compiled
-from kernels.signals import raise_counter, wait_for
+from kernels.signals import raise_counter
 from kernels.stream_k import Dealt, deal
 from kernels.tiled import tiled_kernel
 from kernels.warpgroup import Tensors, run
@@ -75,7 +75,7 @@ class InPieces:
     order_ptr: gl.tensor
     row_tiles: gl.tensor
     column_tiles: gl.tensor
-    signals: object  # flags_ptr, wanted, lost_ptr and patience; None: all rows are here
+    flags: object  # `Flags`, one for each piece but the first; None: all rows are here
     counters: object  # counters_ptr, times_ptr and counted; None: nobody is told
     block_m: gl.constexpr
     block_n: gl.constexpr
@@ -101,11 +101,10 @@ class InPieces:
     @gluon.jit
     def column(self, tile, step):
         """The first column of a step. Where a tile begins, wait until its rows are here."""
-        if self.signals is not None:
-            flags_ptr, wanted, lost_ptr, patience = self.signals
+        if self.flags is not None:
             piece = self.number(tile)
             if (step == 0) & (piece > 0):
-                wait_for(flags_ptr + piece - 1, wanted, lost_ptr, piece, patience)
+                self.flags.wait(piece)
         return step * self.block_k
 
     @gluon.jit
@@ -136,14 +135,14 @@ def pieces_kernel(
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr, BUFFERS: gl.constexpr, GROUP: gl.constexpr,
     CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
 ):  # fmt: skip
-    signals = None
+    flags = None
     counters = None
     if flags_ptr is not None:
-        signals = flags_ptr, wanted, lost_ptr, patience
+        flags = Flags(flags_ptr, wanted, lost_ptr, patience)
     if counters_ptr is not None:
         counters = counters_ptr, times_ptr, counted
     work = InPieces(
-        Dealt(gangs, whole, gl.to_tensor(0), more, False), K, order_ptr, row_tiles, column_tiles, signals, counters,
+        Dealt(gangs, whole, gl.to_tensor(0), more, False), K, order_ptr, row_tiles, column_tiles, flags, counters,
         BLOCK_M, BLOCK_N, x_desc.block_type.shape[1], GROUP,
     )  # fmt: skip
     scales: gl.constexpr = (None, None, None, None)

@@ -142,7 +142,7 @@ class Setting:
         self.gemms = []
         for operands in self.sets:
             self.gemms += self.gemms_of(operands)
-        self.unsplit = unsplit(options, *self.gemms[0][:2])
+        self.unsplit = unsplit(options, *self.gemms[0][:2], self.link_kind)
         self.earlier_facts = earlier["facts"] if earlier else {}
         fastest = self._recall() if earlier else self._choose()
         self.keeps_step = self.wire.kind == "ridge" and options.timed and not options.wires_of
