@@ -19,8 +19,9 @@ multiplied meanwhile (`kernels.flagged_spills`). `collectives.on_device` says wh
 
 A copier on the same SM needs registers. A launch takes as many for each thread as its code has at first, whatever
 setmaxnreg asks for later: 168 x 384 = 64,512 of 65,536. `registers` of a configuration bounds them: at 152 it takes
-58,368, and what a link needs is left. An instruction of 64x256x16 does not compile so, one of 64x208x16 does (Triton
-3.9), and so do two of 64x128x16, of a tile of 256 rows. Where nothing copies on the SMs nothing is bound.
+58,368, and what a link needs is left. An instruction of 64x256x16 needs 154 by ptxas's word. One of 64x208x16 compiles
+without a spill (Triton 3.9), and so do two of 64x128x16, of a tile of 256 rows. Where nothing copies on the SMs nothing
+is bound.
 
 What is assumed of memory: the flag is read with acquire at system scope, and its writer's data were written before. The
 loads behind it are those of another proxy, the asynchronous one. PTX has a fence between proxies for the thread that
@@ -28,8 +29,7 @@ executes it (PTX ISA 9.7.13.4, membar / fence.proxy.async) and causality order t
 writer what his writes are to that proxy: that what was acquired counts as the thread's own is assumed, of stores by
 SMs, of copy engines and of peers alike. `kernels.machine` demands that the fence is there.
 
-Sources: a flag for each part of a K-gather, staged by rows, is the idea of Iris's all_gather_matmul_hbm_buffer; a
-producer that waits, of Flux and of TileLink.
+Source: a flag for each part of a K-gather, staged by rows, is the idea of Iris's all_gather_matmul_hbm_buffer.
 """
 
 # ruff: noqa: N803 (kernel arguments: sizes and compile-time constants in capitals, as Triton code has them)
