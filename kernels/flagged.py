@@ -1,140 +1,169 @@
-"""The matmul that starts before its input has arrived: it waits on the device, chunk by chunk, for arrival flags.
+"""The matmul that starts before its input has arrived: its producer waits on the device, chunk by chunk, for flags.
 
 out[M, N] = x[M, K] @ w[N, K].T, where x is gathered over its columns from P ranks while this kernel runs. One launch of
-as many programs as there are SMs; each walks its work tiles (`roofline.theory.schedule`): a tile of `out` times a run
-of chunks, in the order of their arrival. Within a work tile a look at the flags says how many chunks are here, and one
-pipelined loop takes them all, then looks again. The accumulator stays in registers across waits; where the table says
-so it is spilled to memory in fp32, exactly, so that the program can go on with another tile. `collectives.on_device`
-says what each table is good for.
+as many programs as there are SMs. The roles and the ring are those of `kernels.warpgroup`; the work is a table of
+tiles (`roofline.theory.schedule`), each with all chunks, in the order of their arrival:
 
-Wins over launches per chunk or row block, which end with a wave of their own each and pass sums through memory. Loses a
-little where nothing overlaps: each wait drains the pipeline, each look costs a trip to L2.
+    producer                                                 consumers
 
-A chunk must not be loaded ahead of its flag. The loop over looks and the loop over K are nested on purpose: in a flat
-one Triton's pipeliner issues the first loads of a chunk before the wait for it (`kernels.machine` tells).
-`kernels.signals` has the wait for a flag.
+    a chunk begins: is its flag up? else look again          know nothing of flags
+    fence: TMA may read what that allows
+    load its steps into the ring  ------------------------>  multiply what is in the ring
+
+So while the producer waits, both consumers multiply the stages that are full, some 2 us of products. Nothing is loaded
+behind a pending wait, since one warp does both in turn.
+
+Wins over launches per chunk or row block, which end with a wave of their own each and pass sums through memory. Loses
+where the order of arrival leaves no tile with all its chunks for long: its sums stay in registers, and nothing else is
+multiplied meanwhile (`kernels.flagged_spills`). `collectives.on_device` says what each table is good for.
+
+A copier on the same SM needs registers. A launch takes as many for each thread as its code has at first, whatever
+setmaxnreg asks for later: 168 x 384 = 64,512 of 65,536. `registers` of a configuration bounds them: at 152 it takes
+58,368, and what a link needs is left. An instruction of 64x256x16 needs 154 by ptxas's word. One of 64x208x16 compiles
+without a spill (Triton 3.9), and so do two of 64x128x16, of a tile of 256 rows. Where nothing copies on the SMs nothing
+is bound.
+
+What is assumed of memory: the flag is read with acquire at system scope, and its writer's data were written before. The
+loads behind it are those of another proxy, the asynchronous one. PTX has a fence between proxies for the thread that
+executes it (PTX ISA 9.7.13.4, membar / fence.proxy.async) and causality order through it (8.6), but says of no other
+writer what his writes are to that proxy: that what was acquired counts as the thread's own is assumed, of stores by
+SMs, of copy engines and of peers alike. `kernels.machine` demands that the fence is there.
 
 Source: a flag for each part of a K-gather, staged by rows, is the idea of Iris's all_gather_matmul_hbm_buffer.
 """
 
-# ruff: noqa: N803 (kernel arguments: compile-time constants in capitals, as Triton code has them)
+# ruff: noqa: N803 (kernel arguments: sizes and compile-time constants in capitals, as Triton code has them)
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
 
-from kernels import hopper, tables
+from kernels import hopper, tiles
 from kernels.contract import EXAMPLE_SIZE, KernelLaunch, Signals, example_operands, launch_metadata
-from kernels.persistent import accumulate, store_tile, tile_arguments
-from kernels.signals import wait
-from kernels.tiles import Config
+from kernels.ring import aggregate, require_compiled
+from kernels.signals import wait_for
+from kernels.tables import TileSchedule, tile_schedule
+from kernels.tiled import tiled_kernel
+from kernels.warpgroup import PRODUCER_REGISTERS, Tensors, descriptors, run
+from kernels.warpgroup_config import problem_of
 from roofline.theory import schedule
-from roofline.theory.schedule import Grid, Table
+from roofline.theory.schedule import Grid
 
-MOST_RANKS = 16  # the order of arrival is packed in 64 bits
+THREADS, UNBOUND_REGISTERS = 384, 168
+"""Of a launch: those of two consumers, and four warps that the producer is given the registers of; and registers of
+each where nothing bounds them."""
 
 
 @dataclass(frozen=True)
-class TileSchedule:
-    """A table of work tiles on the device, made by `tile_schedule` for a shape, an order of arrival and a height of row
-    blocks."""
+class Config(tiles.Config):
+    """A tile, and the registers that a launch may take."""
 
-    table: Table
-    grid: Grid
-    order: tuple[int, ...]
-    block_rows: int
-    config: Config
-    work_tiles: Tensor
-    """int32 [work tiles, 4], program after program: m, n, chunk_from, chunk_to. A tile that has chunks already is
-    resumed, and one that lacks some in the end is spilled."""
-    first: Tensor
-    """int32 [programs + 1]: where in `work_tiles` those of each program begin."""
-    spilled: Tensor
-    """fp32 [tiles, BLOCK_M, BLOCK_N], or empty where nothing is spilled."""
+    registers: int = UNBOUND_REGISTERS
 
     @property
-    def spilled_bytes(self) -> int:
-        """The bytes of accumulators that one launch writes and reads back."""
-        return 2 * tables.spills(self.table) * self.config.block_m * self.config.block_n * 4
+    def triton(self) -> tuple[int, int]:
+        return (3, 9) if self.is_odd else (0, 0)
+
+    def own_words(self) -> list[str]:
+        return [f"registers{self.registers}"] if self.registers < UNBOUND_REGISTERS else []
+
+
+@aggregate
+class Flags:
+    """What a producer waits for, as `kernels.contract.Signals` has it."""
+
+    flags_ptr: gl.tensor
+    wanted: gl.tensor
+    lost_ptr: gl.tensor
+    patience: gl.tensor
+
+    @gluon.jit
+    def wait(self, number):
+        """Wait for the flag `number`, counted from 1."""
+        wait_for(self.flags_ptr + number - 1, self.wanted, self.lost_ptr, number, self.patience)
+
+
+@aggregate
+class Listed:
+    """The work tiles of each program, in a table."""
+
+    first_ptr: gl.tensor
+    SHARED: gl.constexpr  # False: nothing is cut along K
+
+    @gluon.jit
+    def pieces(self, program, steps):
+        return gl.load(self.first_ptr + program + 1) - gl.load(self.first_ptr + program)
+
+    @gluon.jit
+    def piece(self, number, program, steps):
+        """The number of a work tile in the table, its first step, and the step behind its last."""
+        return gl.load(self.first_ptr + program) + number, 0, steps
+
+
+@aggregate
+class Arriving:
+    """The tiles of `kernels.flagged`, and the flags of their chunks."""
+
+    dealt: Listed
+    flags: Flags
+    work_tiles_ptr: gl.tensor
+    order: gl.tensor
+    row_tiles: gl.tensor
+    K: gl.constexpr
+    CHUNK: gl.constexpr
+    block_m: gl.constexpr
+    block_n: gl.constexpr
+    block_k: gl.constexpr
+
+    @gluon.jit
+    def place(self):
+        return gl.program_id(0), 0
+
+    @gluon.jit
+    def corner(self, tile, member):
+        """The first row and column of a work tile."""
+        row = self.work_tiles_ptr + tile * 4
+        return gl.load(row) * self.block_m, gl.load(row + 1) * self.block_n
+
+    @gluon.jit
+    def column(self, tile, step):
+        """The first column of a step, in the order of arrival. Where a chunk begins, wait until it is here."""
+        steps: gl.constexpr = self.CHUNK // self.block_k
+        chunk = step // steps
+        if (step % steps == 0) & (chunk > 0):
+            others: gl.constexpr = self.K // self.CHUNK - 1
+            m = gl.load(self.work_tiles_ptr + tile * 4)
+            self.flags.wait(m // self.row_tiles * others + chunk)
+        owner = (self.order >> (chunk * 4) & 15).to(gl.int32)
+        return owner * self.CHUNK + step % steps * self.block_k
 
 
 # These arguments change from launch to launch, and a new variant may not be loaded while a kernel spins.
-@triton.jit(
-    do_not_specialize=["wanted", "order", "patience", "row_tiles", "column_tiles"],
+@gluon.jit(
+    do_not_specialize=["wanted", "order", "patience", "row_tiles"],
     do_not_specialize_on_alignment=["flags_ptr", "lost_ptr"],
     launch_metadata=launch_metadata,
 )
 def flagged_kernel(
-    x_desc, w_desc, out_desc, work_tiles_ptr, first_ptr, spilled_ptr, flags_ptr, wanted, lost_ptr, patience,
+    x_desc, w_desc, out_desc, w_rest_desc, out_rest_desc,  # as in `kernels.warpgroup`
+    work_tiles_ptr, first_ptr, flags_ptr, wanted, lost_ptr, patience,
     order,  # the chunk at position j of the arrival order is in bits 4 j .. 4 j + 3
     row_tiles,  # of a row block
-    column_tiles,
-    CHUNK: tl.constexpr, RANKS: tl.constexpr,
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, SUBTILE: tl.constexpr,
-    SPILLS: tl.constexpr,
+    CHUNK: gl.constexpr, RANKS: gl.constexpr, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr,
+    STAGES: gl.constexpr, BUFFERS: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
 ):  # fmt: skip
-    steps: tl.constexpr = CHUNK // BLOCK_K
-    program = tl.program_id(0)
-    order = order.to(tl.int64)  # a small value comes as 32 bits
-    ready, ready_flag = 0, -1
-    for work_tile in range(tl.load(first_ptr + program), tl.load(first_ptr + program + 1)):
-        row = work_tiles_ptr + work_tile * 4
-        m, n = tl.load(row), tl.load(row + 1)
-        chunk, chunk_to = tl.load(row + 2), tl.load(row + 3)
-        first_flag = m // row_tiles * (RANKS - 1)
-        if first_flag != ready_flag:
-            ready, ready_flag = 0, first_flag
-        m0, n0 = m * BLOCK_M, n * BLOCK_N
-        acc = tl.zeros((BLOCK_M, BLOCK_N), dtype=tl.float32)
-        if SPILLS:
-            place = (m * column_tiles + n).to(tl.int64) * (BLOCK_M * BLOCK_N)
-            inside = tl.arange(0, BLOCK_M)[:, None] * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
-            held = spilled_ptr + place + inside
-            # No branch: behind one, ptxas has each wgmma wait for the one before, in the whole loop.
-            acc = tl.load(held, mask=chunk > 0, other=0.0)
-        while chunk < chunk_to:
-            if ready < chunk_to:  # else there is nothing to look for
-                flags = flags_ptr + first_flag - 1
-                ready = wait(flags, chunk, wanted, lost_ptr, first_flag + chunk, patience, RANKS)
-            here = tl.minimum(ready, chunk_to)
-            for step in range(chunk * steps, here * steps):
-                owner = (order >> (step // steps * 4)) & 15
-                k0 = owner.to(tl.int32) * CHUNK + step % steps * BLOCK_K
-                acc = accumulate(acc, x_desc, w_desc, m0, n0, k0)
-            chunk = here
-        if SPILLS:  # noqa: SIM102 (the first is known when this is compiled)
-            if chunk_to < RANKS:
-                tl.store(held, acc)
-        if chunk_to == RANKS:
-            store_tile(out_desc, acc, m0, n0, BLOCK_M, BLOCK_N, SUBTILE)
-
-
-def tile_schedule(
-    table: Table, grid: Grid, order: Sequence[int], block_rows: int, config: Config, device: torch.device | str
-) -> TileSchedule:
-    """Put `table`, which has all of `grid` with all chunks, on `device`.
-
-    `order`: chunk numbers in the order of arrival, the own one first. `block_rows`: rows of a row block, which has
-    flags of its own; M where the rows are not cut. Raises ValueError for more than MOST_RANKS ranks, and tiles that lie
-    across row blocks.
-    """
-    if len(order) > MOST_RANKS:
-        raise ValueError(
-            f"{len(order)} ranks: flagged packs their order in 64 bits, the limit is {MOST_RANKS}; take fewer"
-        )
-    if block_rows % config.block_m and -(-block_rows // config.block_m) < grid.row_tiles:
-        raise ValueError(
-            f"row blocks of {block_rows} rows: flagged needs a multiple of its tile's {config.block_m}; take fewer"
-        )
-    ends = torch.tensor([0, *map(len, table)], dtype=torch.int32).cumsum(0, dtype=torch.int32)
-    work_tiles = torch.tensor([work_tile[:4] for program in table for work_tile in program], dtype=torch.int32)
-    tiles = len(grid.tiles) if tables.spills(table) else 0
-    spilled = torch.empty((tiles, config.block_m, config.block_n), dtype=torch.float32, device=device)
-    return TileSchedule(table, grid, tuple(order), block_rows, config, work_tiles.to(device), ends.to(device), spilled)
+    work = Arriving(
+        Listed(first_ptr, False), Flags(flags_ptr, wanted, lost_ptr, patience), work_tiles_ptr,
+        order.to(gl.int64),  # a small value comes as 32 bits
+        row_tiles, CHUNK * RANKS, CHUNK, BLOCK_M, BLOCK_N, x_desc.block_type.shape[1],
+    )  # fmt: skip
+    scales: gl.constexpr = (None, None, None, None)
+    tensors = Tensors(x_desc, w_desc, out_desc, w_rest_desc, out_rest_desc, scales, False)
+    run(work, tensors, STAGES, BUFFERS, False, False, CONSUMER_REGISTERS, PRODUCER_REGISTERS)
 
 
 def matmul(x: Tensor, w: Tensor, out: Tensor, tiles: TileSchedule, signals: Signals) -> Tensor:
@@ -149,41 +178,39 @@ def matmul(x: Tensor, w: Tensor, out: Tensor, tiles: TileSchedule, signals: Sign
 
 
 def require(x: Tensor, w: Tensor, out: Tensor, tiles: TileSchedule) -> None:
-    """Refuse what `kernels.hopper.require` does; ValueError for sizes that `tiles` was not made for."""
-    hopper.require(flagged_kernel, "flagged", x, w, out)
-    (m, k), n, ranks, config = x.shape, w.shape[0], len(tiles.order), tiles.config
-    if k % ranks or k // ranks % config.block_k:
-        raise ValueError(
-            f"K={k} over {ranks} ranks: flagged needs chunks of a multiple of {config.block_k} columns; take fewer"
-        )
-    rows, columns = -(-m // config.block_m), -(-n // config.block_n)  # triton.cdiv takes microseconds
-    if (rows, columns) != (tiles.grid.row_tiles, tiles.grid.column_tiles):
-        raise ValueError(f"out is {rows} x {columns} tiles, the schedule is for {tiles.grid}; make one for this shape")
+    """Refuse what `kernels.hopper.require` does; ValueError for sizes that `tiles` was not made for, for one that
+    spills, and in Triton's interpreter."""
+    hopper.require(tiled_kernel, "flagged", x, w, out)
+    tiles.require(x, w)
+    if len(tiles.spilled):
+        raise ValueError("the schedule spills, and flagged keeps sums in registers; take flagged_spills")
+    require_compiled("flagged", "flagged_spills")
 
 
 def prepare(x: Tensor, w: Tensor, out: Tensor, tiles: TileSchedule, signals: Signals) -> KernelLaunch:
-    """The launch for checked tensors."""
-    config, ranks = tiles.config, len(tiles.order)
-    order = sum(chunk << (4 * position) for position, chunk in enumerate(tiles.order))
-    args = tile_arguments(x, w, out, config) | dict(
-        work_tiles_ptr=tiles.work_tiles, first_ptr=tiles.first, spilled_ptr=tiles.spilled,
-        flags_ptr=signals.flags, wanted=signals.wanted, lost_ptr=signals.lost, patience=signals.patience,
-        order=order - (order >> 63 << 64), row_tiles=-(-tiles.block_rows // config.block_m),
-        column_tiles=tiles.grid.column_tiles,
-        CHUNK=x.shape[1] // ranks, RANKS=ranks, SPILLS=bool(len(tiles.spilled)),
-    )  # fmt: skip
+    """The launch for checked tensors. Raises ValueError for a configuration that does not fit two consumers."""
+    args = role_arguments(x, w, out, tiles.config) | tiles.arguments(x, signals)
     return KernelLaunch(flagged_kernel, (len(tiles.table),), args)
 
 
-def example(config: Config, dtype: torch.dtype, deal: Callable[..., Table] = schedule.tile_outer) -> KernelLaunch:
-    """A launch over 8 ranks, by the table that `deal` makes, which spills or does not."""
+def role_arguments(x: Tensor, w: Tensor, out: Tensor, config: Config) -> dict[str, Any]:
+    """The arguments of a kernel for the roles and their tile. What the producer leaves of the registers is the
+    consumers'. Raises ValueError as `prepare` does."""
+    if problem := problem_of(config, x.element_size()):
+        raise ValueError(f"{problem}; change the configuration")
+    registers = config.registers * THREADS // 128 - PRODUCER_REGISTERS
+    return descriptors(x, w, out, config) | dict(
+        BLOCK_M=config.block_m, BLOCK_N=config.block_n, STAGES=config.num_stages, BUFFERS=min(2, config.subtile),
+        CONSUMER_REGISTERS=registers // 16 * 8, PRODUCER_REGISTERS=PRODUCER_REGISTERS,
+        maxnreg=config.registers if config.registers < UNBOUND_REGISTERS else None,
+        num_warps=4,  # of the first consumer; warp_specialize adds the others
+    )  # fmt: skip
+
+
+def example(config: Config, dtype: torch.dtype) -> KernelLaunch:
+    """A launch over 8 ranks."""
     ranks, (x, w, out) = 8, example_operands(dtype)
-    grid = Grid(EXAMPLE_SIZE // config.block_m, EXAMPLE_SIZE // config.block_n)
-    tiles = tile_schedule(deal(grid, 2, ranks), grid, range(ranks), EXAMPLE_SIZE, config, "cpu")
+    grid = Grid(-(-EXAMPLE_SIZE // config.block_m), -(-EXAMPLE_SIZE // config.block_n))
+    tiles = tile_schedule(schedule.tile_outer(grid, 2, ranks), grid, range(ranks), EXAMPLE_SIZE, config, "cpu")
     flags = torch.empty(ranks - 1, dtype=torch.int32)
     return prepare(x, w, out, tiles, Signals(flags, 1, flags[:1], 1))
-
-
-def example_that_spills(config: Config, dtype: torch.dtype) -> KernelLaunch:
-    """A launch by a table that spills. It has tiles of its own, since spilling takes registers."""
-    return example(config, dtype, schedule.chunk_outer)

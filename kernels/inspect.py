@@ -57,6 +57,7 @@ class Cubin:
     tma_stores: int
     wgmma_waits: tuple[int, ...] = ()  # wgmma groups that waits leave in flight, each number once
     register_counts: tuple[int, ...] = ()  # per thread, that setmaxnreg asks for, each number once
+    warps: int = 4  # of a launch, with those that warp_specialize adds
 
     @property
     def spills(self) -> bool:
@@ -69,7 +70,8 @@ class Cubin:
 
 def cubin_of(kernel: CompiledKernel) -> Cubin:
     """The numbers of its disassembly."""
-    return read(*disassembly(kernel), kernel.metadata.shared)
+    cubin = read(*disassembly(kernel), kernel.metadata.shared)
+    return replace(cubin, warps=kernel.metadata.num_warps)
 
 
 def disassembly(kernel: CompiledKernel) -> tuple[str, str]:
@@ -188,7 +190,7 @@ def problems_of(job: Job, cubin: Cubin, args: dict[str, Any], serialised: Sequen
             f"needs {cubin.shared_bytes} bytes of shared memory, limit {most_bytes}{beside}; "
             "take fewer stages or subtile the epilogue"
         )
-    registers = allotted(cubin.registers, args.get("num_warps", 4))
+    registers = allotted(cubin.registers, cubin.warps)
     if registers > most_registers:
         problems.append(
             f"holds {registers} registers, {cubin.registers} a thread, limit {most_registers}{beside}; "

@@ -25,15 +25,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
 
 from kernels import hopper
 from kernels.contract import KernelLaunch, Signals, example_operands, launch_metadata
-from kernels.persistent import product, store_tile, tile_arguments, tile_corner
-from kernels.signals import raise_counter, wait
-from kernels.tiles import Config
+from kernels.flagged import Config, Flags, role_arguments
+from kernels.persistent import tile_corner
+from kernels.ring import aggregate, require_compiled
+from kernels.signals import raise_counter
+from kernels.stream_k import Dealt, deal
+from kernels.tiled import tiled_kernel
+from kernels.warpgroup import Tensors, run
 
 
 @dataclass(frozen=True)
@@ -62,14 +66,65 @@ class Pieces:
         return len(out) // len(self.order) // self.config.block_m * -(-out.shape[1] // self.config.block_n)
 
 
+@aggregate
+class InPieces:
+    """The tiles of `kernels.pieces`, piece after piece, whose numbers are `order`."""
+
+    dealt: Dealt
+    K: gl.tensor
+    order_ptr: gl.tensor
+    row_tiles: gl.tensor
+    column_tiles: gl.tensor
+    flags: object  # `Flags`, one for each piece but the first; None: all rows are here
+    counters: object  # counters_ptr, times_ptr and counted; None: nobody is told
+    block_m: gl.constexpr
+    block_n: gl.constexpr
+    block_k: gl.constexpr
+    GROUP: gl.constexpr
+
+    @gluon.jit
+    def place(self):
+        return gl.program_id(0), 0
+
+    @gluon.jit
+    def number(self, tile):
+        """The place of a tile's piece in the order of computing."""
+        return tile // (self.row_tiles * self.column_tiles)
+
+    @gluon.jit
+    def corner(self, tile, member):
+        """The first row and column of a tile."""
+        inside = tile % (self.row_tiles * self.column_tiles)
+        m0, n0 = tile_corner(inside, self.row_tiles, self.column_tiles, self.block_m, self.block_n, self.GROUP, False)
+        return m0 + gl.load(self.order_ptr + self.number(tile)) * self.row_tiles * self.block_m, n0
+
+    @gluon.jit
+    def column(self, tile, step):
+        """The first column of a step. Where a tile begins, wait until its rows are here."""
+        if self.flags is not None:
+            piece = self.number(tile)
+            if (step == 0) & (piece > 0):
+                self.flags.wait(piece)
+        return step * self.block_k
+
+    @gluon.jit
+    def tell(self, tile):
+        """Say that a tile lies in memory."""
+        counters_ptr, times_ptr, counted = self.counters
+        piece = self.number(tile)
+        if piece < counted:
+            raise_counter(counters_ptr + piece, times_ptr + piece, 1)
+
+
 # These arguments change from launch to launch, and a new variant may not be loaded while a kernel spins.
-@triton.jit(
-    do_not_specialize=["pieces", "row_tiles", "column_tiles", "wanted", "patience", "counted"],
+@gluon.jit(
+    do_not_specialize=["gangs", "whole", "more", "row_tiles", "column_tiles", "wanted", "patience", "counted"],
     do_not_specialize_on_alignment=["flags_ptr", "lost_ptr", "counters_ptr", "times_ptr"],
     launch_metadata=launch_metadata,
 )
 def pieces_kernel(
-    x_desc, w_desc, out_desc, order_ptr, pieces,
+    x_desc, w_desc, out_desc, w_rest_desc, out_rest_desc,  # as in `kernels.warpgroup`
+    order_ptr, gangs, whole, more,  # programs and their tiles (`kernels.stream_k`)
     row_tiles,  # of a piece
     column_tiles, K,
     flags_ptr,  # int32, one for each piece but the first, in the order of computing; None: all rows are here
@@ -77,27 +132,22 @@ def pieces_kernel(
     counters_ptr,  # int32, one for each of the first `counted` pieces; None: nobody is told
     times_ptr,  # int64: when each was raised last
     counted,
-    FLAGGED: tl.constexpr,  # the number of pieces, where there are flags
-    BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP: tl.constexpr, SUBTILE: tl.constexpr,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, STAGES: gl.constexpr, BUFFERS: gl.constexpr, GROUP: gl.constexpr,
+    CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
 ):  # fmt: skip
-    piece_tiles = row_tiles * column_tiles
+    flags = None
+    counters = None
     if flags_ptr is not None:
-        ready = 1  # how many pieces of x are here
-    for tile in range(tl.program_id(0), pieces * piece_tiles, tl.num_programs(0)):
-        piece = tile // piece_tiles
-        if flags_ptr is not None:  # noqa: SIM102 (the first is known when this is compiled)
-            if piece >= ready:
-                ready = wait(flags_ptr - 1, piece, wanted, lost_ptr, piece, patience, FLAGGED)
-        m0, n0 = tile_corner(tile % piece_tiles, row_tiles, column_tiles, BLOCK_M, BLOCK_N, GROUP, False)
-        m0 += tl.load(order_ptr + piece) * row_tiles * BLOCK_M
-        acc = product(x_desc, w_desc, m0, n0, K, BLOCK_M, BLOCK_N, BLOCK_K)
-        store_tile(out_desc, acc, m0, n0, BLOCK_M, BLOCK_N, SUBTILE)
-        if counters_ptr is not None:  # noqa: SIM102
-            if piece < counted:
-                stored: tl.constexpr = "cp.async.bulk.wait_group 0; mov.u32 $0, 0;"
-                tl.inline_asm_elementwise(stored, "=r", [], tl.int32, is_pure=False, pack=1)
-                tl.debug_barrier()
-                raise_counter(counters_ptr + piece, times_ptr + piece, 1)
+        flags = Flags(flags_ptr, wanted, lost_ptr, patience)
+    if counters_ptr is not None:
+        counters = counters_ptr, times_ptr, counted
+    work = InPieces(
+        Dealt(gangs, whole, gl.to_tensor(0), more, False), K, order_ptr, row_tiles, column_tiles, flags, counters,
+        BLOCK_M, BLOCK_N, x_desc.block_type.shape[1], GROUP,
+    )  # fmt: skip
+    scales: gl.constexpr = (None, None, None, None)
+    tensors = Tensors(x_desc, w_desc, out_desc, w_rest_desc, out_rest_desc, scales, False)
+    run(work, tensors, STAGES, BUFFERS, False, counters_ptr is not None, CONSUMER_REGISTERS, PRODUCER_REGISTERS)
 
 
 def matmul(
@@ -117,31 +167,36 @@ def matmul(
 
 def require(x: Tensor, w: Tensor, out: Tensor, pieces: Pieces) -> None:
     """Refuse what `kernels.hopper.require` does; ValueError for pieces that are not of whole tiles."""
-    hopper.require(pieces_kernel, "pieces", x, w, out)
+    hopper.require(tiled_kernel, "pieces", x, w, out)
     count, height = len(pieces.order), pieces.config.block_m
     if len(x) % (count * height):
         raise ValueError(
             f"{len(x)} rows in {count} pieces: each must be a multiple of the tile's {height} rows; "
             "take fewer ranks or row blocks, or more rows"
         )
+    require_compiled("pieces", "persistent")
 
 
 def prepare(
     x: Tensor, w: Tensor, out: Tensor, pieces: Pieces, signals: Signals | None, counters: tuple[Tensor, Tensor] | None
 ) -> KernelLaunch:
-    """The launch for checked tensors."""
+    """The launch for checked tensors. Raises ValueError for a configuration that does not fit two consumers."""
     config, count = pieces.config, len(pieces.order)
     row_tiles, column_tiles = len(x) // config.block_m, -(-len(w) // config.block_n)
-    flagged = count if signals else 0
+    if counters and config.subtile != 4:
+        raise ValueError(
+            f"subtile={config.subtile}, pieces tells of tiles that are stored in 4 parts; change the configuration"
+        )
     signals = signals or Signals(None, 0, None, 0)
     counters_ptr, times_ptr = counters or (None, None)
-    args = dict(
-        order_ptr=pieces.order, pieces=count, row_tiles=row_tiles // count, column_tiles=column_tiles, K=x.shape[1],
+    dealt = deal(row_tiles * column_tiles, 1, hopper.programs(x.device), 0)
+    args = role_arguments(x, w, out, config) | dict(
+        order_ptr=pieces.order, gangs=dealt["gangs"], whole=dealt["whole"], more=dealt["more"],
+        row_tiles=row_tiles // count, column_tiles=column_tiles, K=x.shape[1],
         flags_ptr=signals.flags, wanted=signals.wanted, lost_ptr=signals.lost, patience=signals.patience,
-        counters_ptr=counters_ptr, times_ptr=times_ptr, counted=pieces.count, FLAGGED=flagged, GROUP=config.group_m,
+        counters_ptr=counters_ptr, times_ptr=times_ptr, counted=pieces.count, GROUP=config.group_m,
     )  # fmt: skip
-    grid = (min(hopper.programs(x.device), row_tiles * column_tiles),)
-    return KernelLaunch(pieces_kernel, grid, tile_arguments(x, w, out, config) | args)
+    return KernelLaunch(pieces_kernel, (dealt["gangs"],), args)
 
 
 def example_that_waits(config: Config, dtype: torch.dtype) -> KernelLaunch:

@@ -93,12 +93,12 @@ def users(options) -> dict[str, str]:
 
 BESIDE_LINK = {
     "flagged": "kernels.flagged:example",
-    "flagged_spills": "kernels.flagged:example_that_spills",
+    "flagged_spills": "kernels.flagged_spills:example",
     "pieces_counters": "kernels.pieces:example_that_tells",
     "pieces_flags": "kernels.pieces:example_that_waits",
 }
 """{kernel that arms of `collectives` run: path of its `example(config, dtype)`}. These kernels share SMs with the
-copier of a link, and must leave room for it."""
+copier of a link, and must leave room for it. Where nothing copies on the SMs, some have tiles under `NAME_alone`."""
 
 LINKS = {"copier": "collectives.device:example"}
 """{kernel of a link: path of its `example()`}."""
@@ -111,7 +111,8 @@ def examples() -> dict[str, str]:
     """{name of a kernel that is compiled: path of its `example(config, dtype)`}. The example is the KernelLaunch to
     look at, which is never run."""
     ours = {name: f"{contender.path}.example" for name, contender in CONTENDERS.items() if contender.kind == "triton"}
-    return ours | BESIDE_LINK | {"gated": "kernels.gated:gated.example"}
+    alone = {f"{name}_alone": path for name, path in BESIDE_LINK.items() if name != "flagged_spills"}
+    return ours | BESIDE_LINK | alone | {"gated": "kernels.gated:gated.example"}
 
 
 def module_of(kernel: str) -> str:

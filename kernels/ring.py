@@ -54,6 +54,8 @@ class Smem:
     full: gl.shared_memory_descriptor
     empty: gl.shared_memory_descriptor
     staging: object  # where tiles lie that TMA stores, or None
+    staged: object  # where another warp stores tiles: mbarriers of each buffer, that a consumer has filled it
+    freed: object  # and that it has been read; else None
     w_free: object  # UNTIMED (clusters): in the first CTA, where the consumers of both arrive; else None
 
 

@@ -56,7 +56,7 @@ def wait(flags, chunk, wanted, lost_ptr, number, patience, RANKS: tl.constexpr):
             looks += LOOKS
         else:
             looks += 1
-        flag = tl.atomic_add(flags + chunk, 0, sem="acquire", scope="sys")
+        flag = look(flags + chunk)
         if flag >= wanted:
             here = arrived(flags, chunk, wanted, RANKS)
         elif looks % LOOKS == 0:
@@ -64,6 +64,33 @@ def wait(flags, chunk, wanted, lost_ptr, number, patience, RANKS: tl.constexpr):
             lost = tl.atomic_cas(lost_ptr, 0, tl.where(late, number, 0), sem="relaxed", scope="sys")
     if lost != 0:
         here = tl.full((), RANKS, dtype=tl.int32)
-    # TMA reads the data that others have stored.
-    tl.inline_asm_elementwise("fence.proxy.async.global; mov.u32 $0, 0;", "=r", [], tl.int32, is_pure=False, pack=1)
+    fence_proxy()
     return here
+
+
+@triton.jit
+def look(flag_ptr):
+    """The flag: whoever finds it up finds what was stored before it was raised."""
+    return tl.atomic_add(flag_ptr, 0, sem="acquire", scope="sys")
+
+
+@triton.jit
+def wait_for(flag_ptr, wanted, lost_ptr, number, patience):
+    """Wait until a flag is up, by one lane, or until this wait or another is given up. What comes behind may be loaded
+    by TMA."""
+    flag = look(flag_ptr)
+    lost, looks, began = 0, 0, globaltimer()
+    while (flag < wanted) & (lost == 0):
+        if looks % LOOKS == 0:
+            late = (globaltimer() - began) // 1000 > patience
+            lost = tl.atomic_cas(lost_ptr, 0, tl.where(late, number, 0), sem="relaxed", scope="sys")
+        looks += 1
+        flag = look(flag_ptr)
+    fence_proxy()
+
+
+@triton.jit
+def fence_proxy():
+    """What this thread knows to be stored in global memory may be read by TMA, through another proxy. Triton has no
+    name for this fence."""
+    tl.inline_asm_elementwise("fence.proxy.async.global; mov.u32 $0, 0;", "=r", [], tl.int32, is_pure=False, pack=1)

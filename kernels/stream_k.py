@@ -31,11 +31,24 @@ from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier
+from triton.language.extra.cuda import globaltimer
 
 from kernels.persistent import begin_of, program_of, tile_corner
 from kernels.ring import aggregate, as_block, tma_load
+from kernels.signals import fence_proxy
 from kernels.wgmma import CONSUMERS, parts_of, wgmma_layout
 from kernels.workspace import workspace
+
+PATIENCE_NS = gl.constexpr(10_000_000_000)
+"""What a wait for another program's sums takes at most: no launch takes so long."""
+
+LOOK = gl.constexpr("""{
+    .reg .pred up; .reg .b64 now, end;
+    mov.u64 end, %globaltimer; add.s64 end, end, $2;
+    LOOK: ld.acquire.gpu.global.b32 $0, [$1]; setp.ne.u32 up, $0, 0; @up bra HERE;
+    mov.u64 now, %globaltimer; setp.gt.s64 up, now, end; @up trap; bra LOOK;
+    HERE: }""")
+"""A wait of each thread by itself for the flag at $1, for $2 ns at most. It returns the flag."""
 
 
 @aggregate
@@ -120,6 +133,11 @@ class Work:
         return m * self.block_m, n * self.block_n
 
     @gluon.jit
+    def column(self, super_tile, step):
+        """The first column of a step along K, whose loads may begin."""
+        return step * self.block_k
+
+    @gluon.jit
     def leave(self, acc, WHO: gl.constexpr, COLUMNS: gl.constexpr):
         """Write a consumer's sums to its slot, in parts of COLUMNS, since the addresses of all columns at once would
         fill the registers; then raise the slot's flag."""
@@ -145,8 +163,7 @@ class Work:
         for peer in range(gang + 1, until + 1):
             for who in gl.static_range(CONSUMERS):
                 self.take_down((peer * members + member) * CONSUMERS + who)
-        # TMA reads the sums that others have stored, through another proxy. Triton has no name for this fence.
-        gl.inline_asm_elementwise("fence.proxy.async.global; mov.u32 $0, 0;", "=r", [], gl.int32, is_pure=False, pack=1)
+        fence_proxy()  # TMA reads the sums that others have stored
         rows: gl.constexpr = self.sums.block_type.shape[0]
         width: gl.constexpr = self.sums.block_type.shape[1]
         for part in gl.static_range(self.block_n // width):
@@ -185,17 +202,20 @@ class Work:
 
     @gluon.jit
     def take_down(self, slot):
-        """Wait until a slot's flag is up: whoever finds it up finds the sums. Put it down for the next launch."""
+        """Wait until a slot's flag is up: whoever finds it up finds the sums. Put it down for the next launch. A flag
+        that does not come within PATIENCE_NS ends the launch, as an assertion on the device does."""
         flag = self.flag(slot)
         if gl.num_ctas() == 1:
+            began = globaltimer()
             up = 0
             while up == 0:
                 up = gl.atomic_add(flag, 0, sem="acquire", scope="gpu")
+                gl.inline_asm_elementwise(
+                    "{ .reg .pred late; setp.gt.s64 late, $1, $2; @late trap; mov.u32 $0, 0; }",
+                    "=r,l,l", [globaltimer() - began, PATIENCE_NS], gl.int32, is_pure=False, pack=1,
+                )  # fmt: skip
         else:  # UNTIMED (clusters): each CTA looks for itself. Triton 3.8 would hand a number round, which is a race
-            gl.inline_asm_elementwise(
-                "{ .reg .pred up; LOOK: ld.acquire.gpu.global.b32 $0, [$1]; setp.ne.u32 up, $0, 0; @!up bra LOOK; }",
-                "=r,l", [flag], gl.int32, is_pure=False, pack=1,
-            )  # fmt: skip
+            gl.inline_asm_elementwise(LOOK, "=r,l,l", [flag, PATIENCE_NS], gl.int32, is_pure=False, pack=1)
         gl.store(flag, 0)
 
 

@@ -1,13 +1,93 @@
-"""Tables of work tiles for the flagged kernel that no figure simulates, with as few spills as arrivals allow; and the
-number of spills of any table.
+"""Tables of work tiles for the kernels that wait: how they lie on the device, and those that no figure simulates, with
+as few spills as arrivals allow.
 
 `roofline.theory.schedule` says what a table is, and has those that the simulator of schedules knows.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
+import torch
+from torch import Tensor
+
+from kernels.contract import Signals
+from kernels.tiles import Config
 from roofline.theory.schedule import Grid, Table, WorkTile, deal
+
+MOST_RANKS = 16  # the order of arrival is packed in 64 bits
+
+
+@dataclass(frozen=True)
+class TileSchedule:
+    """A table of work tiles on the device, made by `tile_schedule` for a shape, an order of arrival and a height of row
+    blocks."""
+
+    table: Table
+    grid: Grid
+    order: tuple[int, ...]
+    block_rows: int
+    config: Config
+    work_tiles: Tensor
+    """int32 [work tiles, 4], program after program: m, n, chunk_from, chunk_to. A tile that has chunks already is
+    resumed, and one that lacks some in the end is spilled."""
+    first: Tensor
+    """int32 [programs + 1]: where in `work_tiles` those of each program begin."""
+    spilled: Tensor
+    """fp32 [tiles, BLOCK_M, BLOCK_N], or empty where nothing is spilled."""
+
+    @property
+    def spilled_bytes(self) -> int:
+        """The bytes of accumulators that one launch writes and reads back."""
+        return 2 * spills(self.table) * self.config.block_m * self.config.block_n * 4
+
+    def require(self, x: Tensor, w: Tensor) -> None:
+        """ValueError for sizes that this was not made for."""
+        (m, k), n, ranks, config = x.shape, w.shape[0], len(self.order), self.config
+        if k % ranks or k // ranks % config.block_k:
+            raise ValueError(
+                f"K={k} over {ranks} ranks: flagged needs chunks of a multiple of {config.block_k} columns; take fewer"
+            )
+        rows, columns = -(-m // config.block_m), -(-n // config.block_n)  # triton.cdiv takes microseconds
+        if (rows, columns) != (self.grid.row_tiles, self.grid.column_tiles):
+            raise ValueError(
+                f"out is {rows} x {columns} tiles, the schedule is for {self.grid}; make one for this shape"
+            )
+
+    def arguments(self, x: Tensor, signals: Signals) -> dict[str, Any]:
+        """The arguments of a kernel for the table and the flags that it waits for."""
+        ranks = len(self.order)
+        order = sum(chunk << (4 * position) for position, chunk in enumerate(self.order))
+        return dict(
+            work_tiles_ptr=self.work_tiles, first_ptr=self.first, flags_ptr=signals.flags, wanted=signals.wanted,
+            lost_ptr=signals.lost, patience=signals.patience, order=order - (order >> 63 << 64),
+            row_tiles=-(-self.block_rows // self.config.block_m), CHUNK=x.shape[1] // ranks, RANKS=ranks,
+        )  # fmt: skip
+
+
+def tile_schedule(
+    table: Table, grid: Grid, order: Sequence[int], block_rows: int, config: Config, device: torch.device | str
+) -> TileSchedule:
+    """Put `table`, which has all of `grid` with all chunks, on `device`.
+
+    `order`: chunk numbers in the order of arrival, the own one first. `block_rows`: rows of a row block, which has
+    flags of its own; M where the rows are not cut. Raises ValueError for more than MOST_RANKS ranks, and tiles that lie
+    across row blocks.
+    """
+    if len(order) > MOST_RANKS:
+        raise ValueError(
+            f"{len(order)} ranks: flagged packs their order in 64 bits, the limit is {MOST_RANKS}; take fewer"
+        )
+    if block_rows % config.block_m and -(-block_rows // config.block_m) < grid.row_tiles:
+        raise ValueError(
+            f"row blocks of {block_rows} rows: flagged needs a multiple of its tile's {config.block_m}; take fewer"
+        )
+    ends = torch.tensor([0, *map(len, table)], dtype=torch.int32).cumsum(0, dtype=torch.int32)
+    work_tiles = torch.tensor([work_tile[:4] for program in table for work_tile in program], dtype=torch.int32)
+    tiles = len(grid.tiles) if spills(table) else 0
+    spilled = torch.empty((tiles, config.block_m, config.block_n), dtype=torch.float32, device=device)
+    return TileSchedule(table, grid, tuple(order), block_rows, config, work_tiles.to(device), ends.to(device), spilled)
 
 
 def spills(table: Table) -> int:

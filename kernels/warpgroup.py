@@ -57,14 +57,15 @@ from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
+from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from kernels import hopper
+from kernels import hopper, tiles
 from kernels.contract import Kernel, KernelLaunch, Scales, launch_metadata, scale_arguments
 from kernels.ring import Smem, aggregate, allocate, begin, describe, prefetch_descriptors, require_compiled, tma_load
 from kernels.stream_k import Dealt, Work, deal, slots
 from kernels.tiled import tiled_kernel
 from kernels.warpgroup_config import ODD_PARTS, Config, problem_of, sums_width, variants, whole_and_shared
-from kernels.wgmma import CONSUMERS, multiply, no_sums, parts_of, promoted, store, wait
+from kernels.wgmma import CONSUMERS, multiply, no_sums, parts_of, promoted, store, store_and_tell, wait
 
 # Registers a thread after setmaxnreg, a multiple of 8: 2 * 128 * 240 + 128 * 24 = 64,512 of 65,536, since a producer of
 # one warp is given the registers of four.
@@ -99,15 +100,15 @@ def produce(work, tensors, smem, ZIGZAG: gl.constexpr):
         super_tile, first, last = work.dealt.piece(number, gang, steps)
         m0, n0 = work.corner(super_tile, member)
         for step in range(first, last):
+            k0 = work.column(super_tile, step)
+            if ZIGZAG and number % 2 == 1:  # UNTIMED (zigzag): L2 still holds what was read last
+                k0 = work.column(super_tile, first + last - 1 - step)
             full = smem.full.index(ring.stage)
             mbarrier.wait(smem.empty.index(ring.stage), ring.phase ^ 1)
             if smem.w_free is not None:  # UNTIMED (clusters): the first CTA waits, which loads w for the other, too
                 mbarrier.wait(smem.w_free.index(ring.stage), ring.phase ^ 1)
             # A block that reaches past the matrix is filled with zeros and counts all its bytes. This also arrives.
             mbarrier.expect(full, tensors.x.block_type.nbytes // x_rows * (x_rows + work.block_n))
-            k0 = step * work.block_k
-            if ZIGZAG and number % 2 == 1:  # UNTIMED (zigzag): L2 still holds what was read last
-                k0 = (first + last - 1 - step) * work.block_k
             for part in gl.static_range(x_parts):  # one; in a cluster one for each consumer
                 x_part = smem.x.index(ring.stage * x_parts + part)
                 tma_load(tensors.x, [m0 + part * x_rows, k0], full, x_part)
@@ -180,17 +181,75 @@ def finish(work, tensors, smem, ring, acc, peers, m0, n0, WHO: gl.constexpr):
             sums, ring = work.add(wide[number], peers, smem, ring, WHO)
             parts = parts_of(sums, columns)
             for part in gl.static_range(len(parts)):
-                store(tensors.out, parts[part], m0, n0, smem.staging, scales, WHO, number * len(parts) + part)
+                store(tensors.out, parts[part], m0, n0, smem, scales, WHO, number * len(parts) + part)
     elif tensors.out_rest is None:
         parts = parts_of(acc[0], columns)
         for part in gl.static_range(len(parts)):
-            store(tensors.out, parts[part], m0, n0, smem.staging, scales, WHO, part)
+            store(tensors.out, parts[part], m0, n0, smem, scales, WHO, part)
     else:  # UNTIMED (odd widths)
         for part in gl.static_range(3):
-            store(tensors.out, acc[part], m0, n0, smem.staging, scales, WHO, part)
+            store(tensors.out, acc[part], m0, n0, smem, scales, WHO, part)
         wider: gl.constexpr = columns - acc[3].shape[1]  # than the rest is
-        store(tensors.out_rest, acc[3], m0, n0 + 3 * wider, smem.staging, scales, WHO, 3)
+        store(tensors.out_rest, acc[3], m0, n0 + 3 * wider, smem, scales, WHO, 3)
     return ring
+
+
+@gluon.jit
+def run(
+    work, tensors, STAGES: gl.constexpr, BUFFERS: gl.constexpr, ZIGZAG: gl.constexpr, TELLS: gl.constexpr,
+    CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
+):  # fmt: skip
+    """Make the ring, and have the roles do `work`: it says which pieces a program has, and where they lie. Work
+    that TELLS of each tile has another role, one warp, which stores what the consumers stage."""
+    x_ring = allocate(STAGES * (work.block_m // tensors.x.block_type.shape[0]), tensors.x)
+    w_rows: gl.constexpr = triton.next_power_of_2(work.block_n)  # as Gluon allocates
+    w_ring = gl.allocate_shared_memory(tensors.w.dtype, [STAGES, w_rows, work.block_k], tensors.w.layout)
+    staging = allocate(CONSUMERS * BUFFERS, tensors.out)
+    full = mbarrier.allocate_mbarrier(batch=STAGES)
+    empty = mbarrier.allocate_mbarrier(batch=STAGES)
+    if gl.num_ctas() == 1:
+        w_free: gl.constexpr = None
+    else:  # UNTIMED (clusters): in the first CTA
+        w_free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout([[0]]))
+    for stage in gl.static_range(STAGES):
+        mbarrier.init(full.index(stage), count=1)
+        mbarrier.init(empty.index(stage), count=CONSUMERS)
+        if w_free is not None:  # UNTIMED (clusters)
+            mbarrier.init(w_free.index(stage), count=CONSUMERS)
+    if not TELLS:
+        staged: gl.constexpr = None
+        freed: gl.constexpr = None
+    else:
+        staged = mbarrier.allocate_mbarrier(batch=CONSUMERS * BUFFERS)
+        freed = mbarrier.allocate_mbarrier(batch=CONSUMERS * BUFFERS)
+        for buffer in gl.static_range(CONSUMERS * BUFFERS):
+            mbarrier.init(staged.index(buffer), count=1)
+            mbarrier.init(freed.index(buffer), count=1)
+    fence_async_shared()  # TMA completes barriers through its own proxy; warp_specialize is a barrier for the threads
+    smem = Smem(x_ring, w_ring, full, empty, staging, staged, freed, w_free)
+    if not TELLS:
+        gl.warp_specialize(
+            [
+                (consume, (work, tensors, smem, 0)),
+                (consume, (work, tensors, smem, 1)),
+                (produce, (work, tensors, smem, ZIGZAG)),
+            ],
+            [4, 1],
+            [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
+        )
+    else:
+        gl.warp_specialize(
+            [
+                (consume, (work, tensors, smem, 0)),
+                (consume, (work, tensors, smem, 1)),
+                (produce, (work, tensors, smem, ZIGZAG)),
+                (store_and_tell, (work, tensors, smem)),
+            ],
+            [4, 1, 1],
+            [CONSUMER_REGISTERS, PRODUCER_REGISTERS, PRODUCER_REGISTERS],
+        )
+    if w_free is not None:  # UNTIMED (clusters)
+        gl.barrier(cluster=True)  # the first CTA must outlive what arrives at its mbarriers
 
 
 # These arguments differ from shape to shape.
@@ -213,42 +272,14 @@ def warpgroup_kernel(
 ):  # fmt: skip
     if PREFETCH:  # UNTIMED (prefetch)
         prefetch_descriptors("warpgroup_kernel", 3)
-    block_k: gl.constexpr = x_desc.block_type.shape[1]
-    x_ring = allocate(STAGES * (BLOCK_M // x_desc.block_type.shape[0]), x_desc)
-    w_rows: gl.constexpr = triton.next_power_of_2(BLOCK_N)  # as Gluon allocates
-    w_ring = gl.allocate_shared_memory(w_desc.dtype, [STAGES, w_rows, block_k], w_desc.layout)
-    staging = allocate(CONSUMERS * BUFFERS, out_desc)
-    full = mbarrier.allocate_mbarrier(batch=STAGES)
-    empty = mbarrier.allocate_mbarrier(batch=STAGES)
-    if gl.num_ctas() == 1:
-        w_free: gl.constexpr = None
-    else:  # UNTIMED (clusters): in the first CTA
-        w_free = gl.allocate_shared_memory(gl.int64, [STAGES, 1], mbarrier.MBarrierLayout([[0]]))
-    for stage in gl.static_range(STAGES):
-        mbarrier.init(full.index(stage), count=1)
-        mbarrier.init(empty.index(stage), count=CONSUMERS)
-        if w_free is not None:  # UNTIMED (clusters)
-            mbarrier.init(w_free.index(stage), count=CONSUMERS)
-    fence_async_shared()  # TMA completes barriers through its own proxy; warp_specialize is a barrier for the threads
     dealt = Dealt(gangs, whole, even, more, SHARED)
     work = Work(
         dealt, K, supers_m, supers_n, gang_m, gang_n, sums_desc, sums_ptr, flags_ptr,
-        BLOCK_M, BLOCK_N, block_k, GROUP, ALONG_N,
+        BLOCK_M, BLOCK_N, x_desc.block_type.shape[1], GROUP, ALONG_N,
     )  # fmt: skip
     scales = x_scales_ptr, w_scales_ptr, M, N
     tensors = Tensors(x_desc, w_desc, out_desc, w_rest_desc, out_rest_desc, scales, BY_BLOCK)
-    smem = Smem(x_ring, w_ring, full, empty, staging, w_free)
-    gl.warp_specialize(
-        [
-            (consume, (work, tensors, smem, 0)),
-            (consume, (work, tensors, smem, 1)),
-            (produce, (work, tensors, smem, ZIGZAG)),
-        ],
-        [4, 1],
-        [CONSUMER_REGISTERS, PRODUCER_REGISTERS],
-    )
-    if w_free is not None:  # UNTIMED (clusters)
-        gl.barrier(cluster=True)  # the first CTA must outlive what arrives at its mbarriers
+    run(work, tensors, STAGES, BUFFERS, ZIGZAG, False, CONSUMER_REGISTERS, PRODUCER_REGISTERS)
 
 
 def require(
@@ -274,7 +305,6 @@ def prepare(
     if problem := problem_of(config, x.element_size(), by_block):
         raise ValueError(f"{problem}; change the configuration")
     (m, k), n = x.shape, w.shape[0]
-    parted, same = (((1, 0),), ((0, 0),)) if config.cluster > 1 else ((), ())
     # From here on all is counted in programs, of which a cluster is one.
     block_m = config.block_m * config.cluster
     gang_m, gang_n = config.gang_m // config.cluster, config.gang_n
@@ -285,15 +315,8 @@ def prepare(
     supers_n = -(-n // (config.block_n * gang_n))
     dealt = deal(supers_m * supers_n, -(-k // config.block_k), gangs, config.shared_waves)
     programs = dealt["gangs"] * gang_m * gang_n
-    rows = block_m // CONSUMERS.value
-    wide, rest = ODD_PARTS.get((config.block_m, config.block_n, config.block_k), (config.block_n, 0))
     args = dict(
-        x_desc=describe(x, (config.block_m, config.block_k), parted),
-        w_desc=describe(w, (wide, config.block_k), same),
-        out_desc=describe(out, (rows, wide if rest else wide // config.subtile), parted),
-        w_rest_desc=describe(w, (rest, config.block_k)) if rest else None,
-        out_rest_desc=describe(out, (rows, rest)) if rest else None,
-        **scale_arguments(scales), M=m if scales else None, N=n if scales else None,
+        **descriptors(x, w, out, config), **scale_arguments(scales), M=m if scales else None, N=n if scales else None,
         K=k, supers_m=supers_m, supers_n=supers_n, gang_m=gang_m, gang_n=gang_n, **dealt,
         BLOCK_M=block_m, BLOCK_N=config.block_n, STAGES=config.num_stages, BUFFERS=min(2, config.subtile),
         GROUP=config.group_m, ALONG_N=config.raster == "n", BY_BLOCK=by_block, ZIGZAG=config.zigzag,
@@ -304,9 +327,29 @@ def prepare(
     sums_desc, sums_ptr, flags_ptr = None, None, None
     if dealt["SHARED"]:
         sums_ptr, flags_ptr = slots(x.device, programs, block_m, config.block_n, config.cluster)
+        rows, parted = args["out_desc"].block_shape[0], parts_of_ctas(config)[0]
         sums_desc = describe(sums_ptr, (rows, sums_width(config, x.element_size())), parted)
     args |= dict(sums_desc=sums_desc, sums_ptr=sums_ptr, flags_ptr=flags_ptr)
     return KernelLaunch(warpgroup_kernel, (programs,), args)
+
+
+def descriptors(x: Tensor, w: Tensor, out: Tensor, config: tiles.Config) -> dict[str, TensorDescriptor | None]:
+    """The arguments of a kernel for its `Tensors`: those of x, w and out, and those of an odd tile's last part."""
+    rows = config.block_m * config.cluster // CONSUMERS.value
+    parted, same = parts_of_ctas(config)
+    wide, rest = ODD_PARTS.get((config.block_m, config.block_n, config.block_k), (config.block_n, 0))
+    return dict(
+        x_desc=describe(x, (config.block_m, config.block_k), parted),
+        w_desc=describe(w, (wide, config.block_k), same),
+        out_desc=describe(out, (rows, wide if rest else wide // config.subtile), parted),
+        w_rest_desc=describe(w, (rest, config.block_k)) if rest else None,
+        out_rest_desc=describe(out, (rows, rest)) if rest else None,
+    )
+
+
+def parts_of_ctas(config: tiles.Config) -> tuple[tuple, tuple]:
+    """How the CTAs of a cluster part the rows of x and out, and how they share w."""
+    return (((1, 0),), ((0, 0),)) if config.cluster > 1 else ((), ())
 
 
 class Warpgroup(Kernel):

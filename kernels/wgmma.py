@@ -11,6 +11,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
+    mbarrier,
     tma,
     warpgroup_mma,
     warpgroup_mma_wait,
@@ -99,20 +100,55 @@ def scaled(acc, scales, m0, n0, layout: gl.constexpr):
 
 
 @gluon.jit
-def store(out, acc, m0, n0, staging, scales, WHO: gl.constexpr, PART: gl.constexpr):
-    """Round part PART of a tile's columns, and store it by the descriptor `out`. All parts are equally wide, and use
-    the buffers of consumer WHO in turn. `scales` are those of fp8 by row, or None four times."""
+def store(out, acc, m0, n0, smem, scales, WHO: gl.constexpr, PART: gl.constexpr):
+    """Round part PART of a tile's columns, and store it by the descriptor `out`, or have it stored. All parts are
+    equally wide, and use the buffers of consumer WHO in turn. `scales` are those of fp8 by row, or None four times."""
     columns: gl.constexpr = acc.shape[1]
-    layout: gl.constexpr = wgmma_layout(columns, staging.layout.cga_layout)
+    layout: gl.constexpr = wgmma_layout(columns, smem.staging.layout.cga_layout)
     if scales[0] is not None:
         acc = scaled(acc, scales, m0, n0 + PART * columns, layout)
-    buffers: gl.constexpr = staging.shape[0] // CONSUMERS
-    buffer = as_block(staging.index(WHO * buffers + PART % buffers), out)
+    buffers: gl.constexpr = smem.staging.shape[0] // CONSUMERS
+    place: gl.constexpr = WHO * buffers + PART % buffers
+    buffer = as_block(smem.staging.index(place), out)
     rounded = acc.to(out.dtype)
-    tma.store_wait(buffers - 1)  # the store that used this buffer last has read it
+    if smem.staged is None:
+        tma.store_wait(buffers - 1)  # the store that used this buffer last has read it
+    else:
+        mbarrier.wait(smem.freed.index(place), PART // buffers % 2 ^ 1)  # a tile uses it an even number of times
     buffer.store(gl.convert_layout(rounded, layout))
     fence_async_shared()  # TMA reads through another proxy than these stores wrote
-    tma_store(out, [m0, n0 + PART * columns], buffer)
+    if smem.staged is None:
+        tma_store(out, [m0, n0 + PART * columns], buffer)
+    else:
+        mbarrier.arrive(smem.staged.index(place))
+
+
+@gluon.jit
+def store_and_tell(work, tensors, smem):
+    """Store part after part of both consumers as they are staged. Once all of a tile lies in memory, tell of it: a role
+    of one warp."""
+    columns: gl.constexpr = tensors.out.block_type.shape[1]
+    rows: gl.constexpr = work.block_m // CONSUMERS
+    buffers: gl.constexpr = smem.staging.shape[0] // CONSUMERS
+    parts: gl.constexpr = gl.cdiv(work.block_n, columns)
+    steps = gl.cdiv(work.K, work.block_k)
+    program, member = work.place()
+    for number in range(work.dealt.pieces(program, steps)):
+        tile, _first, _last = work.dealt.piece(number, program, steps)
+        m0, n0 = work.corner(tile, member)
+        for part in gl.static_range(parts):
+            out = tensors.out_rest if (part + 1) * columns > work.block_n else tensors.out  # of an odd tile
+            for who in gl.static_range(CONSUMERS):
+                place = who * buffers + part % buffers
+                mbarrier.wait(smem.staged.index(place), part // buffers % 2)
+                tma_store(out, [m0 + who * rows, n0 + part * columns], as_block(smem.staging.index(place), out))
+            tma.store_wait(0)  # both have been read
+            for who in gl.static_range(CONSUMERS):
+                mbarrier.arrive(smem.freed.index(who * buffers + part % buffers))
+        stored: gl.constexpr = "cp.async.bulk.wait_group 0; mov.u32 $0, 0;"
+        gl.inline_asm_elementwise(stored, "=r", [], gl.int32, is_pure=False, pack=1)
+        gl.barrier()  # one thread tells, another may have stored
+        work.tell(tile)
 
 
 @gluon.constexpr_function

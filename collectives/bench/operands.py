@@ -12,7 +12,7 @@ from collectives.ranks import shared
 from kernels.bench.roof import beyond_cache_bytes
 from kernels.registry import CONTENDERS, Contender, of_run
 from kernels.tiles import DTYPES
-from roofline.theory.wires import PCIE
+from roofline.theory.wires import PACED_ENGINE, PCIE
 from roofline.worker import clocks
 
 CALIBRATIONS = 5
@@ -79,21 +79,28 @@ def turns_of(calls: list[Call], device: str, count: int) -> list[list[float | No
     return [clock.turn(calls) for _ in range(WARM_TURNS + count)][WARM_TURNS:]
 
 
-def unsplit(options, x, w) -> dict[str, Contender]:
-    """The contenders whose matmul may be T_gemm: the one that --ffn-arm-matmul names, or the vendor's, and on a
-    GPU ours. Raises ValueError where the named one cannot take x and w."""
+OURS, OURS_ALONE = ("persistent",), ("persistent", "warpgroup")
+"""Our unsplit matmuls: those that leave a copier, or NCCL, its registers on every SM; and where none is there all."""
+
+BY_ENGINE = PACED_ENGINE, PCIE, "symmetric"
+"""Links whose bytes move without an SM."""
+
+
+def unsplit(options, x, w, link: str) -> dict[str, Contender]:
+    """The contenders whose matmul may be T_gemm over a kind of link: the one that --ffn-arm-matmul names, or the
+    vendor's, and on a GPU ours. Raises ValueError where the named one cannot take x and w."""
     if options.arm_matmul:
         contender = of_run(options)[options.arm_matmul]
         if reason := contender.why_not(x, w):
             raise ValueError(f"--ffn-arm-matmul {options.arm_matmul}: {reason}")
         return {options.arm_matmul: contender}
-    return vendor_or_ours(options.device, x, w)
+    return vendor_or_ours(options.device, x, w, OURS_ALONE if link in BY_ENGINE else OURS)
 
 
-def vendor_or_ours(device: str, x, w) -> dict[str, Contender]:
+def vendor_or_ours(device: str, x, w, ours: tuple[str, ...] = OURS) -> dict[str, Contender]:
     able = {}
     for name, contender in CONTENDERS.items():
-        is_candidate = contender.kind == "vendor" or name == "persistent"
+        is_candidate = contender.kind == "vendor" or name in ours
         if is_candidate and device in contender.devices and not contender.why_not(x, w):
             able[name] = contender
     return able

@@ -117,7 +117,7 @@ class Setting:
         self.gemms = []
         for operands in self.sets:
             self.gemms += self.gemms_of(operands)
-        self.unsplit = unsplit(options, *self.gemms[0][:2])
+        self.unsplit = unsplit(options, *self.gemms[0][:2], self.link_kind)
         self.earlier_facts = facts = earlier["facts"] if earlier else {}
         if earlier:
             fastest = facts["unsplit"]
@@ -217,7 +217,7 @@ class Setting:
             def prepare() -> None:
                 for operands in self.sets:
                     if arm not in operands.prepared:
-                        on_device.prepare(operands, arm, self.pace.t_gemm_s, self.t_comm_s)
+                        on_device.prepare(operands, arm, self.link_kind, self.pace.t_gemm_s, self.t_comm_s)
 
             return reason(prepare)
         base = base_arm(arm)

@@ -165,7 +165,7 @@ def decode_ring_kernel(
     for stage in gl.static_range(STAGES):
         mbarrier.init(empty.index(stage), count=1)
     fence_async_shared()
-    smem = Smem(x_ring, w_ring, full, empty, None, None)
+    smem = Smem(x_ring, w_ring, full, empty, None, None, None, None)
     shares = Shares(sums_ptr, counters_ptr)
     gl.warp_specialize(
         [

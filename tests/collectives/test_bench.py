@@ -340,7 +340,7 @@ def test_arms_that_wait_are_prepared_once_for_what_matmul_and_link_take(options,
     for _ in range(2):
         assert made.why_not("row_block") is None
     assert made.t_comm_s == pytest.approx(made.case.work.wire_bytes / 2e6)
-    assert times == 2 * [(made.pace.t_gemm_s, made.t_comm_s)]
+    assert times == 2 * [("paced", made.pace.t_gemm_s, made.t_comm_s)]
     assert made.describe("row_block") == ("2 row blocks", {"row_blocks": 2})
     monkeypatch.setattr(on_device, "prepare", lambda *about: int("chunks of a multiple of 64"))
     assert "chunks of a multiple of 64" in made.why_not("chunk_outer")

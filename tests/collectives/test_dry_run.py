@@ -18,7 +18,7 @@ MATMULS = {
     for name, ours in CONTENDERS.items()
     if ours.kind == "triton" and ours.default and (not ours.dtypes or "bf16" in ours.dtypes)
 }
-ARMS = {"flagged_kernel", "pieces_kernel", "add_kernel"}
+ARMS = {"flagged_kernel", "flagged_spills_kernel", "pieces_kernel", "add_kernel"}
 OTHERS = {"forward_kernel", "delta_kernel", "dkdv_kernel", "dq_kernel", "gated_kernel"}
 
 

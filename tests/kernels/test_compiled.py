@@ -161,8 +161,8 @@ def planted() -> list[list[str]]:
 
 
 def looks_of_a_poll() -> int:
-    """Of one thread, without a barrier of all, in the kernel that waits for flags."""
-    job = next(job for job in inspect.jobs(["flagged"]) if job.dtype == "bf16")
+    """Of one thread, without a barrier of all, in the kernel whose warps all wait for flags."""
+    job = next(job for job in inspect.jobs(["flagged_spills"]) if job.dtype == "bf16")
     return compile_for(job.target, inspect.example(job)).asm["ptx"].count("ld.relaxed.sys.global")
 
 
@@ -178,8 +178,8 @@ def test_planted_mistakes_are_caught(elsewhere):
         assert len(serialised) == (word == "spills"), problems  # for what it lacks registers for
 
 
-FITS = Cubin(224, 0, 0, 230_272, {"wgmma": 1}, 1, 1, (0, 1))
-CONFIG = replace(table("sm90").entries[-1].config, num_warps=8)
+FITS = Cubin(224, 0, 0, 230_272, {"wgmma": 1}, 1, 1, (0, 1), warps=8)
+CONFIG = table("sm90").entries[-1].config
 
 
 @pytest.mark.parametrize(
@@ -189,6 +189,7 @@ CONFIG = replace(table("sm90").entries[-1].config, num_warps=8)
         ("flagged", replace(FITS, registers=225, shared_bytes=230_273), (),
          ["needs 230273 bytes of shared memory, limit 230272 beside the copier",
           "holds 59392 registers, 225 a thread, limit 58368 beside the copier"]),
+        ("flagged", replace(FITS, registers=153, warps=12), (), ["holds 61440 registers, 153 a thread, limit 58368"]),
         ("persistent", replace(FITS, registers=225, shared_bytes=230_273), (), []),
         ("persistent", replace(FITS, wgmma_waits=(0,)), (), ["(0,) wgmma groups are in flight, 1 is needed"]),
         ("warpgroup", replace(FITS, register_counts=(232, 40)), (240, 24), ["counts (232, 40), [24, 240] is missing"]),
@@ -196,7 +197,7 @@ CONFIG = replace(table("sm90").entries[-1].config, num_warps=8)
     ],
 )  # fmt: skip
 def test_problems_of_what_compiles(kernel, cubin, asked, problems):
-    args = {"num_warps": CONFIG.num_warps} | dict(zip(inspect.REGISTER_COUNTS, asked, strict=False))
+    args = dict(zip(inspect.REGISTER_COUNTS, asked, strict=False))
     sentences = inspect.problems_of(Job(kernel, CONFIG, "bf16", 90, 232_448, "wgmma"), cubin, args, ())
     assert len(sentences) == len(problems)
     assert all(problem in sentence for problem, sentence in zip(problems, sentences, strict=True)), sentences
@@ -216,7 +217,7 @@ def test_the_table_has_a_line_for_each_finding_and_its_problems_below():
     cubin = Cubin(128, 0, 0, 1024, {"fma": 9}, 0, 0)
     text = inspect.as_text([Finding(job, cubin, []), Finding(job, None, ["does not compile: no"])])
     _, fine, bad, problem, last = text.splitlines()
-    assert fine.split()[6:] == ["fp32", "128", "0", "0", "1024", "fma", "0", "0", "()", "()", "fma", "ok"]
+    assert fine.split()[6:] == ["fp32", "128", "0", "0", "1024", "fma", "0", "0", "()", "()", "4", "fma", "ok"]
     assert bad.endswith("BAD")
     assert problem == f"tiled {job.config} fp32: does not compile: no"
     assert last.endswith("2 compiled, 1 bad")

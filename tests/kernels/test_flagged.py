@@ -6,15 +6,16 @@ from itertools import pairwise
 import pytest
 import torch
 
-from kernels import flagged, hopper, pieces
+from kernels import flagged, hopper, pieces, tables
 from kernels.contract import Signals
-from kernels.tiles import Config
+from kernels.flagged import Config
 from roofline.theory import schedule
 from roofline.theory.schedule import Grid
 
-CONFIG, GRID, RANKS = Config(32, 32, 32, 4, 2, subtile=2), Grid(4, 2), 4
+CONFIG, GRID, RANKS = Config(128, 32, 64, 8, 2, subtile=2), Grid(4, 2), 4
+SPILLING = schedule.chunk_outer(GRID, 3, RANKS)
 SIGNALS = Signals(torch.ones(6, dtype=torch.int32), 1, torch.zeros(1, dtype=torch.int32), 1)
-X, W, OUT = (torch.zeros(shape, dtype=torch.float16) for shape in ((123, 256), (56, 256), (123, 56)))
+X, W, OUT = (torch.zeros(shape, dtype=torch.float16) for shape in ((507, 1024), (56, 1024), (507, 56)))
 
 
 @pytest.fixture(autouse=True)
@@ -22,16 +23,16 @@ def any_machine(monkeypatch):
     monkeypatch.setattr(hopper, "require_hopper", lambda kernel, x, name: None)
 
 
-def plan(table=None, order=range(RANKS), block_rows=64) -> flagged.TileSchedule:
+def plan(table=None, order=range(RANKS), block_rows=256) -> tables.TileSchedule:
     table = table or schedule.tile_outer(GRID, 3, len(order))
-    return flagged.tile_schedule(table, GRID, order, block_rows, CONFIG, "cpu")
+    return tables.tile_schedule(table, GRID, order, block_rows, CONFIG, "cpu")
 
 
 def test_spilled_bytes_are_those_of_the_table():
     assert plan().spilled_bytes == 0
-    spilling = plan(schedule.chunk_outer(GRID, 3, RANKS))
-    assert spilling.spilled_bytes == 2 * (RANKS - 1) * len(GRID.tiles) * 32 * 32 * 4
-    assert spilling.spilled.shape == (len(GRID.tiles), 32, 32)
+    spilling = plan(SPILLING)
+    assert spilling.spilled_bytes == 2 * (RANKS - 1) * len(GRID.tiles) * 128 * 32 * 4
+    assert spilling.spilled.shape == (len(GRID.tiles), 128, 32)
 
 
 @pytest.mark.parametrize("order", [(2, 0, 3, 1), tuple(range(16)), tuple(range(15, -1, -1))])
@@ -40,7 +41,7 @@ def test_a_launch_holds_its_table_and_the_order_of_arrival(order):
     args = flagged.prepare(X, W, OUT, made, SIGNALS).args
     assert -(2**63) <= args["order"] < 2**63
     assert tuple(args["order"] >> 4 * position & 15 for position in range(len(order))) == order
-    assert (args["row_tiles"], args["column_tiles"], args["CHUNK"]) == (2, 2, 256 // len(order))
+    assert (args["row_tiles"], args["CHUNK"]) == (2, 1024 // len(order))
     rows, ends = args["work_tiles_ptr"].tolist(), args["first_ptr"].tolist()
     programs = [rows[start:end] for start, end in pairwise(ends)]
     assert programs == [[list(work_tile[:4]) for work_tile in program] for program in made.table]
@@ -50,12 +51,13 @@ def test_a_launch_holds_its_table_and_the_order_of_arrival(order):
     ("refused", "message"),
     [
         (lambda: plan(order=range(17)), "17 ranks: flagged packs their order in 64 bits, the limit is 16; take fewer"),
-        (lambda: plan(block_rows=5), "row blocks of 5 rows: flagged needs a multiple of its tile's 32; take fewer"),
-        (lambda: flagged.matmul(X[:32], W, OUT[:32], plan(), SIGNALS), "out is 1 x 2 tiles, the schedule is for"),
+        (lambda: plan(block_rows=5), "row blocks of 5 rows: flagged needs a multiple of its tile's 128; take fewer"),
+        (lambda: flagged.matmul(X[:128], W, OUT[:128], plan(), SIGNALS), "out is 1 x 2 tiles, the schedule is for"),
         (lambda: flagged.matmul(X[:, :64], W[:, :64], OUT, plan(), SIGNALS), "K=64 over 4 ranks: flagged needs chunks"),
+        (lambda: flagged.matmul(X, W, OUT, plan(SPILLING), SIGNALS), "the schedule spills, and flagged keeps sums"),
         (
             lambda: pieces.matmul(X, W, OUT, pieces.Pieces.of_ranks(range(3), 1, CONFIG, "cpu"), SIGNALS),
-            "123 rows in 3 pieces: each must be a multiple of the tile's 32 rows; take fewer",
+            "507 rows in 3 pieces: each must be a multiple of the tile's 128 rows; take fewer",
         ),
     ],
 )
@@ -67,4 +69,4 @@ def test_what_does_not_fit_is_refused_with_the_way_out(refused, message):
 def test_pieces_are_numbered_in_the_order_of_computing():
     made = pieces.Pieces.of_ranks((2, 0, 1), 2, CONFIG, "cpu")
     assert made.order.tolist() == [4, 5, 0, 1, 2, 3]
-    assert (made.count, made.tiles(torch.empty(6 * 64, 56))) == (4, 2 * 2)
+    assert (made.count, made.tiles(torch.empty(6 * 256, 56))) == (4, 2 * 2)

@@ -5,15 +5,15 @@ from copy import deepcopy
 
 import pytest
 
-from kernels import persistent, tiles, warpgroup
+from kernels import flagged, persistent, warpgroup
 from kernels.inspect import Job
-from kernels.tiles import triton_release
 from results import loops
 
 SMALL = {
     "persistent": persistent.Config(64, 64, 64, 4, 3),
     "warpgroup": warpgroup.Config(128, 64, 64, 8, 3),
-    "pieces_counters": tiles.Config(64, 64, 64, 4, 3),
+    "flagged_alone": flagged.Config(128, 64, 64, 8, 3),
+    "pieces_counters": flagged.Config(128, 64, 64, 8, 3, subtile=4),
     "copier": "",
 }
 """Of the matmuls, a step along K is four instructions of each warpgroup."""
@@ -34,7 +34,8 @@ def test_a_loop_has_what_multiplies_loads_and_waits_in_a_step(profiles):
     assert {kernel: {*of_kernel} for kernel, of_kernel in found.items()} == {
         "persistent": {"HGMMA"},
         "warpgroup": {"HGMMA", "UTMALDG"},
-        "pieces_counters": {"HGMMA"},
+        "flagged_alone": {"HGMMA", "UTMALDG"},
+        "pieces_counters": {"HGMMA", "UTMALDG"},
         "copier": {"LDG"},
     }
     for counts in itertools.chain(*(of_kernel.values() for of_kernel in found.values())):
@@ -49,9 +50,16 @@ def test_a_loop_has_what_multiplies_loads_and_waits_in_a_step(profiles):
     assert found["copier"]["LDG"]["LDG.E.128"] == found["copier"]["LDG"]["STG.E.128"] == 4
 
 
-def test_pieces_wait_for_whole_stores_from_triton_3_8_on(profiles):
-    expected = {"read": 2, "whole": 1} if triton_release() < (3, 8) else {"read": 0, "whole": 2}
-    assert profiles["pieces_counters"]["store_waits"] == expected
+def test_consumers_pay_nothing_for_what_the_producer_waits_for(profiles):
+    loop, plain = (profiles[name]["loops"]["HGMMA"] for name in ("flagged_alone", "warpgroup"))
+    assert sum(loop.values()) == sum(plain.values())
+    named = {name for name in plain if loops.NAMED.match(name)}
+    assert {name: loop[name] for name in named} == {name: plain[name] for name in named}
+
+
+def test_a_tile_that_is_told_of_is_waited_for_once(profiles):
+    """Its parts are only read before the next ones take their room."""
+    assert profiles["pieces_counters"]["store_waits"]["whole"] == 1
     assert profiles["copier"]["store_waits"] == {"read": 0, "whole": 0}
 
 
@@ -74,7 +82,7 @@ def test_what_differs_is_told_and_what_does_not_is_named_in_one_line(profiles):
         f"| persistent | HGMMA {size} → {size + 7}: `WARPSYNC.ALL` 0 → 2, others {others} → {others + 5} "
         f"| {old['registers']} → 255 | {old['shared_bytes']} → 9 | {waits['read']} → 0 | {waits['whole']} → 7 |"
     )
-    assert same == "No difference: pieces_counters, copier."
+    assert same == "No difference: flagged_alone, pieces_counters, copier."
     assert alone == "Triton 3.7.1 (ptxas 12.8.93) alone: warpgroup."
 
 

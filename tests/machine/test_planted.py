@@ -16,7 +16,7 @@ import links
 import waiting
 from cases import matmul, run
 
-from kernels import decode, flagged, ring, signals, stream_k, warpgroup, wgmma
+from kernels import decode, flagged, flagged_spills, ring, signals, stream_k, warpgroup, wgmma
 from kernels.experiments import decode_ring
 from kernels.tiles import triton_release
 from kernels.warpgroup import Config
@@ -25,16 +25,17 @@ W_BLOCK = "[n0 + part * w_rows, k0]"
 FEWER = "for peer in range(gang + 1, until):\n"
 PEERS = "for peer in range(gang + 1, until + 1):\n"
 FLAGS = "            for who in gl.static_range(CONSUMERS):\n                self.take_down"
+TOLD = 'gl.atomic_add(self.flag(slot), 1, sem="release", scope="gpu")'
 RELEASE = "release(smem, ring.before(), "
-STORE = "        store_tile(out_desc, acc, m0, n0, BLOCK_M, BLOCK_N, SUBTILE)\n"
-TELL = "            if piece < counted:\n"
-RAISE = "                raise_counter(counters_ptr + piece, times_ptr + piece, 1)\n"
 RAISED, LOOK = 'by, sem="release", scope="sys")', '"ld.acquire.sys.global.b32 $0, [$1];"'
 W_FREE = "mbarrier.wait(smem.w_free.index(ring.stage), ring.phase ^ 1)\n            #"
 COUNTED = "wait_value(self._route.counters[index:], self._route.wanted)"
-PLACE = "            if piece >= ready:\n"
 WAIT = "ready = wait(flags, chunk, wanted, lost_ptr, first_flag + chunk, patience, RANKS)"
+TELLS, BEFORE = "        work.tell(tile)\n", "        m0, n0 = work.corner(tile, member)\n"
+FREED = "mbarrier.wait(smem.freed.index(place), PART // buffers % 2 ^ 1)"
 UNORDERED, EARLY = "no order between", "before they were due"
+UNFENCED = "no fence.proxy.async after it"
+BEGINS = "if (step % steps == 0) & (chunk > 0):"
 DUE = "            device.wait_value(route.let_go[number - 1, 1:], route.runs)\n"
 COPY = "                self.copy(*ends)\n"
 TOLD_BY_STREAM = f"{DUE}            device.write_value(route.flags[index:], route.runs)\n"
@@ -56,6 +57,10 @@ MISTAKES = {
             "reads",
         ),
         "a release with nothing read": ({f"{RELEASE}step > first)": f"{RELEASE}True)"}, "overwrites"),
+        "a consumer multiplies x of the stage before": (
+            {"x.index(ring.stage * (": "x.index(ring.before() * ("},
+            "reads",
+        ),
         "both consumers multiply the same rows": ({"slice(WHO * rows": "slice(0 * rows"}, "out are wrong"),
     },
     "ring": {
@@ -68,7 +73,8 @@ MISTAKES = {
         "no barrier before the flag": ({"gl.barrier()  # the flag": "pass  # the flag"}, UNORDERED),
         "looks without acquire": ({'sem="acquire"': 'sem="relaxed"'}, UNORDERED),
         "a flag stays up": ({"        gl.store(flag, 0)\n": ""}, "counters are not zero again"),
-        "no proxy fence": ({"fence.proxy.async.global; ": ""}, "no fence.proxy.async after it"),
+        "no proxy fence": ({"        fence_proxy()": "        pass"}, UNFENCED),
+        "a flag never comes": ({TOLD: "pass", "10_000_000_000": "9_000"}, "the kernel traps"),
         "one peer is not waited for": ({f"{PEERS}{FLAGS}": f"{FEWER}{FLAGS}"}, UNORDERED),
         "the other consumer's sums": ({"if who == WHO:": "if who != WHO:"}, "out are wrong"),
     },
@@ -94,6 +100,7 @@ MISTAKES = {
         "no barrier before the flag": ({"gl.barrier()  # the flag": "pass  # the flag"}, UNORDERED),
         "looks without acquire": ({"ld.acquire.gpu": "ld.relaxed.gpu"}, UNORDERED),
         "a flag stays up": ({"        gl.store(flag, 0)\n": ""}, "counters are not zero again"),
+        "a flag never comes": ({TOLD: "pass", "10_000_000_000": "9_000"}, "the kernel traps"),
         "both CTAs look at one flag": (
             {"slot * 2 + gl.arange(0, 2,": "slot * 2 + 0 * gl.arange(0, 2,"},
             "reads global memory",
@@ -116,18 +123,35 @@ MISTAKES = {
         "one share is not added": ({"range(head, tail + 1)": "range(head, tail)"}, "out are wrong"),
     },
     "flagged": {
+        "as it is": ({}, "exact"),
+        "chunks are not waited for": ({BEGINS: "if step < 0:"}, UNORDERED),
+        "one look for two chunks": ({BEGINS: "if (step % steps == 0) & (chunk % 2 == 1):"}, UNORDERED),
+        "chunks in the order of ranks": ({"(self.order >> (chunk * 4) & 15).to(gl.int32)": "chunk"}, UNORDERED),
+    },
+    "flags": {
+        "looks without acquire": ({'flag_ptr, 0, sem="acquire"': 'flag_ptr, 0, sem="relaxed"'}, UNORDERED),
+        "looks at the scope of a GPU": (
+            {'flag_ptr, 0, sem="acquire", scope="sys"': 'flag_ptr, 0, sem="acquire", scope="gpu"'},
+            "scopes does not reach",
+        ),
+        "no proxy fence": ({"fence.proxy.async.global; ": ""}, UNFENCED),
+        "does not look again": ({"while (flag < wanted) & (lost == 0):": "if flag < wanted:"}, UNORDERED),
+    },
+    "spills": {
         "chunks are not waited for": ({WAIT: "ready = tl.full((), RANKS, dtype=tl.int32)"}, UNORDERED),
         "the first chunk that comes is": ({WAIT: f"{WAIT} * 0 + RANKS"}, UNORDERED),
     },
     "pieces": {
-        "rows are not waited for": ({PLACE: "            if piece > pieces:\n"}, UNORDERED),
-        "rows of the second rank are": ({PLACE: "            if piece > ready:\n"}, UNORDERED),
-        "raised before the store": (
-            {RAISE: "                pass\n", STORE: f"        if counters_ptr is not None:\n{TELL}{RAISE}{STORE}"},
-            UNORDERED,
-        ),
-        "the store is not waited for": ({"cp.async.bulk.wait_group 0; ": ""}, UNORDERED),
-        "no barrier": ({"                tl.debug_barrier()\n": ""}, UNORDERED),
+        "rows are not waited for": ({"(step == 0) & (piece > 0)": "step < 0"}, UNORDERED),
+        "rows of the second rank are not": ({"(piece > 0)": "(piece > 1)"}, UNORDERED),
+    },
+    "storer": {
+        "as it is": ({}, "exact"),
+        "raised before a tile lies in memory": ({"cp.async.bulk.wait_group 0; ": ""}, UNORDERED),
+        "raised before it is stored": ({TELLS: "", BEFORE: f"{BEFORE}        work.tell(tile)\n"}, UNORDERED),
+        "a buffer is freed early": ({"            tma.store_wait(0)  # both have been read\n": ""}, "overwrites"),
+        "a buffer is stored early": ({"mbarrier.wait(smem.staged.index(place), part // buffers % 2)": "pass"}, "reads"),
+        "a consumer does not wait for its buffer": ({FREED: "pass"}, "overwrites"),
     },
     "signals": {
         "raised without release": ({RAISED: RAISED.replace("release", "relaxed")}, UNORDERED),
@@ -151,15 +175,13 @@ MISTAKES = {
         "a flag is up before its rows are here": ({COPY: "", TOLD_BY_STREAM: COPIED_LATE}, UNORDERED),
     },
     "consumer": {
-        "chunks are not waited for": ({WAIT: "ready = tl.full((), RANKS, dtype=tl.int32)"}, UNORDERED),
+        "chunks are not waited for": ({BEGINS: "if step < 0:"}, UNORDERED),
     },
     "device": {  # the host's code
         "waits for the first alone": ({COUNTED: f"if index == self._ready: {COUNTED}"}, UNORDERED),
     },
 }
 WAITED_FOR = {
-    "the store is not waited for": (3, 8),
-    "no barrier": (3, 8),
     "no barrier before the flag": (3, 9),
     "the first CTA ends before the second": (3, 9),
 }
@@ -168,16 +190,18 @@ at the end for the cluster."""
 
 ARM, OURS, device = links.on_device, SimpleNamespace(warpgroup=warpgroup, decode_ring=decode_ring), links.device_links
 
-OF_STREAM_K = warpgroup, "Dealt", "Work"
+OF_STREAM_K = [(warpgroup, "Dealt", "Work")]
 USERS = {
-    "signals": (ARM.pieces, "raise_counter"),
-    "ring": (warpgroup, "begin"),
-    "store": (warpgroup, "store"),
-    "wgmma": (warpgroup, "multiply"),
+    "signals": [(ARM.pieces, "raise_counter")],
+    "flags": [(flagged, "wait_for")],
+    "ring": [(warpgroup, "begin")],
+    "store": [(warpgroup, "store")],
+    "storer": [(warpgroup, "store", "store_and_tell"), (ARM.pieces, "run")],
+    "wgmma": [(warpgroup, "multiply")],
     "shared": OF_STREAM_K,
     "shared pair": OF_STREAM_K,
 }
-"""{subject: the module of the kernel that takes things from it, and their names}."""
+"""{subject: the module of the kernel that takes things from it, and their names; then who takes of that}."""
 
 SMALL = Config(128, 64, 32, num_warps=8, num_stages=2, subtile=4)
 SHARED = replace(SMALL, block_n=32, block_k=64, subtile=2, shared_waves=1)
@@ -213,6 +237,7 @@ def subjects() -> dict[str, tuple]:
     pair = matmul(kernel, CONFIGS["pair"], "bf16", (200, 120, 136), programs=2)
     shared = matmul(kernel, SHARED, "bf16", (120, 24, 272), programs=3)
     shared_pair = matmul(kernel, CONFIGS["shared pair"], "bf16", (200, 24, 272), programs=6)
+    late = waiting.for_chunks("tile_outer", "bf16")
     few = matmul(ring_kernel, CONFIGS["decode_ring"], "bf16", (13, 112, 400), programs=3)
     return {
         "warpgroup": (warpgroup, OURS, "warpgroup", small),
@@ -224,8 +249,11 @@ def subjects() -> dict[str, tuple]:
         "shared pair": (stream_k, OURS, "warpgroup", shared_pair),
         "shared": (stream_k, OURS, "warpgroup", shared),
         "decode_ring": (decode_ring, OURS, "decode_ring", few),
-        "flagged": (flagged, waiting, "flagged", waiting.for_chunks("tile_outer", "bf16")),
+        "flagged": (flagged, waiting, "flagged", late),
+        "flags": (signals, waiting, "flagged", late),
+        "spills": (flagged_spills, waiting, "flagged_spills", waiting.for_chunks("chunk_outer", "bf16")),
         "pieces": (ARM.pieces, ARM, "pieces", layer),
+        "storer": (wgmma, ARM, "pieces", layer),
         "signals": (signals, ARM, "pieces", layer),
         "copier": (device.copier, device, "copier", counted),
         "pacer": (device.copier, links.engines, "copier", by_engine),
@@ -258,11 +286,12 @@ def planted(plain: ModuleType, changes: dict[str, str], folder: Path) -> ModuleT
 def taken(subject: str, module: ModuleType, folder: Path) -> object:
     """Return what a case takes of a module with a mistake."""
     if subject in USERS:
-        plain, *names = USERS[subject]
-        user = planted(plain, {}, folder)
-        for name in names:
-            setattr(user, name, getattr(module, name))
-        return user
+        for plain, *names in USERS[subject]:
+            user = planted(plain, {}, folder)
+            for name in names:
+                setattr(user, name, getattr(module, name))
+            module = user
+        return module
     if subject == "device":  # the host's code: its link, on the machine
         module.wait_value = links.wait_value
         return type("Wire", (links.OnMachine, module.PacedCopier), {})

@@ -20,12 +20,12 @@ from kernels.hopper import CTA_BYTES, KEPT, allotted
 from kernels.inspect import Job, cubin_of, example, jobs
 from kernels.machine.core.machine import Machine
 from kernels.machine.launcher import PROGRAMS, TARGET
-from kernels.registry import CONTENDERS
+from kernels.registry import CONTENDERS, examples
 from tests import hopper
 
 ROOT = Path(__file__).parents[2]
 MATMULS = [name for name, contender in CONTENDERS.items() if contender.kind == "triton"]
-WAITING = "flagged", "flagged_spills", "pieces_flags"
+WAITING = [name for name in examples() if name.startswith(("flagged", "pieces"))]
 ARMS = "arms", "layers", "copier", "gate", "wait", "clock", "stamp"
 BESIDE = {"copy_kernel", "wait_kernel", "raise_kernel", "stamp_kernel", "gate_kernel", "clock_kernel"}
 """What runs beside a matmul, of a link and of the clock."""
@@ -51,7 +51,7 @@ def failures(names: list[str], seed: int) -> dict[str, str | list[str]]:
     outcomes = {case: cases.run(case, seed).wrong for case in picked(names, seed)}
     compiled = [
         job
-        for job in jobs([case.kernel for case in outcomes] + ["pieces_counters"] * ("layers" in names))
+        for job in jobs([case.kernel for case in outcomes])
         if job.target == TARGET
         and (job.dtype == "bf16" if job.kernel not in MATMULS else any(is_of(case, job) for case in outcomes))
     ]

@@ -11,7 +11,7 @@ import torch
 from cases import DTYPES, Case, differences, grids_of, padded, whole_numbers
 
 from collectives import all_gather_matmul as gathers
-from kernels import flagged, pieces, tables, tiles
+from kernels import flagged, flagged_spills, pieces, tables, tiles
 from kernels.contract import Signals
 from kernels.machine.core.machine import Machine
 from kernels.machine.launcher import enqueue
@@ -43,23 +43,24 @@ def table(name: str, grid: Grid, ranks: int, blocks: int) -> Table:
     return getattr(tables if name == "spill_once" else schedule, name)(grid, PROGRAMS, *expected)
 
 
-def for_chunks(name: str, dtype: str, flags_are="late", *, ranks=RANKS, steps=1, **more) -> Case:
-    """The flagged kernel by the table `name`. `flags_are`: late, and the host raises them, in an order of the seed's;
-    or up; or lost, which the second is."""
-    kernel = "flagged_spills" if name in SPILLING else "flagged"
+def for_chunks(name: str, dtype: str, flags_are="late", entry=("", 0), *, ranks=RANKS, steps=1, **more) -> Case:
+    """A flagged kernel by the table `name`, and by an entry of its tables, which is its name there and a number.
+    `flags_are`: late, and the host raises them, in an order of the seed's; or up; or lost, which the second is."""
+    kernel = "flagged_spills" if name in SPILLING else entry[0] or "flagged"
     blocks, lost = 1 + (name == "row_block"), 2 * (flags_are == "lost")
-    config = next(e.config for e in tiles.table("sm90").entries if e.kernel == kernel and dtype in e.dtypes)
+    config = [e.config for e in tiles.table("sm90").of(kernel) if dtype in e.dtypes][entry[1]]
     rows, columns = 2 * config.block_m - 5 * (blocks == 1), 2 * config.block_n - 8
 
     def make(seed: int):
         mine = operands(dtype, seed, rows, columns, ranks * steps * config.block_k, ranks, seed % ranks)
         grid, wanted, transfers = Grid(2, 2), 1 + seed % 5, mine.transfers(blocks)
         work_tiles, height = table(name, grid, ranks, blocks), -(-rows // blocks)
-        plan = flagged.tile_schedule(work_tiles, grid, mine.order, height, config, "cpu")
+        plan = tables.tile_schedule(work_tiles, grid, mine.order, height, config, "cpu")
         plan.spilled.fill_(torch.nan)
         flags = torch.full((len(transfers),), wanted - 1, dtype=torch.int32)
         signals = Signals(flags, wanted, flags.new_zeros(1), 1 if lost else NEVER_US)
-        launch = flagged.prepare(mine.gathered, mine.w, mine.out, plan, signals)
+        module = flagged_spills if name in SPILLING else flagged
+        launch = module.prepare(mine.gathered, mine.w, mine.out, plan, signals)
         order = random.Random(seed).sample(range(len(flags)), len(flags)) if seed % 2 else range(len(flags))
         for number in () if flags_are == "late" else set(order) - {lost - 1}:
             transfers[number].target.copy_(transfers[number].source)
@@ -85,7 +86,7 @@ def for_chunks(name: str, dtype: str, flags_are="late", *, ranks=RANKS, steps=1,
 
         return add, wrong
 
-    title = f"{name} {dtype}, {ranks} x {steps} steps, flags {flags_are}"
+    title = f"{name} {dtype}, {ranks} x {steps} steps of {config}, flags {flags_are}"
     return Case(kernel, title, make, **more)
 
 
@@ -93,10 +94,10 @@ GIVEN_UP_NS = 900_000
 """Of the machine's time: a kernel whose patience is a microsecond is over by then."""
 
 
-def for_rows(dtype: str, lost=0, *, ranks=RANKS, depth=328, **more) -> Case:
+def for_rows(dtype: str, lost=0, entry=("pieces_flags", 0), *, ranks=RANKS, depth=328, **more) -> Case:
     """The kernel that waits for rows. The host brings them in any order; or all are here, but for those of the rank at
     the place `lost` of the order of arrival."""
-    config = next(e.config for e in tiles.table("sm90").entries if e.kernel == "pieces_flags" and dtype in e.dtypes)
+    config = [e.config for e in tiles.table("sm90").of(entry[0]) if dtype in e.dtypes][entry[1]]
 
     def make(seed: int):
         rows, columns, wanted = ranks * config.block_m, config.block_n - 8, 1 + seed % 5
@@ -135,14 +136,51 @@ def for_rows(dtype: str, lost=0, *, ranks=RANKS, depth=328, **more) -> Case:
 
         return add, wrong
 
-    return Case("pieces_flags", f"{dtype}, K={depth}{', flags lost' * bool(lost)}", make, **more)
+    return Case(entry[0], f"{dtype}, K={depth}{', flags lost' * bool(lost)}, {config}", make, **more)
+
+
+def that_tells(dtype: str, entry: tuple[str, int], *, ranks=RANKS, depth=328, **more) -> Case:
+    """The kernel that tells of rows; nobody reads them."""
+    config = [e.config for e in tiles.table("sm90").of(entry[0]) if dtype in e.dtypes][entry[1]]
+
+    def make(seed: int):
+        rows, columns = ranks * config.block_m, 2 * config.block_n - 8
+        x, out, w = (padded(*s, dtype=DTYPES[dtype]) for s in ((rows, depth), (rows, columns), (columns, depth)))
+        whole_numbers(x, seed), whole_numbers(w, seed + 1)
+        before = x.clone(), w.clone()
+        order = random.Random(seed).sample(range(ranks), ranks)
+        by_rank = pieces.Pieces.of_ranks(order, 1, config, "cpu")
+        counters = torch.full((ranks - 1,), seed, dtype=torch.int32), torch.zeros(ranks - 1, dtype=torch.int64)
+
+        def add(machine: Machine) -> None:
+            with grids_of(PROGRAMS - 1):
+                enqueue(machine, pieces.prepare(x, w, out, by_rank, None, counters))
+
+        def wrong() -> str:
+            grown = (counters[0] - seed).tolist()
+            if grown != [2] * (ranks - 1):
+                return f"counters have grown by {grown}, 2 tiles each are right"
+            return differences(out, x, w, before)
+
+        return add, wrong
+
+    return Case(entry[0], f"{dtype}, K={depth}, {config}", make, **more)
 
 
 def cases() -> list[Case]:
     dtypes, more = ("bf16", "fp16"), dict(thorough=True)
     listed = [for_chunks(name, dtype) for name in TABLES for dtype in dtypes]
-    listed += [for_chunks(name, "bf16", ranks=8, steps=8) for name in ("tile_outer", "chunk_outer")]  # as inspected
-    listed += [for_chunks("row_block", "bf16", "lost"), for_rows("bf16", ranks=8, depth=336), for_rows("bf16", lost=2)]
+    listed += [for_chunks("row_block", "bf16", "lost"), for_rows("bf16", lost=2)]
+    listed.append(for_chunks("chunk_outer", "bf16", ranks=8, steps=8))  # as inspected, and so are these
+    for name in ("flagged", "flagged_alone"):
+        for number in range(len(tiles.table("sm90").of(name))):
+            listed.append(for_chunks("tile_outer", "bf16", entry=(name, number), ranks=8, steps=8))
+    for name in ("pieces_flags", "pieces_flags_alone"):
+        for number in range(len(tiles.table("sm90").of(name))):
+            listed.append(for_rows("bf16", entry=(name, number), depth=336))
+    for name in ("pieces_counters", "pieces_counters_alone"):
+        for number in range(len(tiles.table("sm90").of(name))):
+            listed += [that_tells(dtype, (name, number), depth=336, thorough=dtype == "fp16") for dtype in dtypes]
     for number, (name, dtype) in enumerate((name, dtype) for name in TABLES for dtype in dtypes):
         listed += [for_chunks(name, dtype, flags, **more) for flags in ("up", "lost")]
         listed.append(
@@ -150,6 +188,6 @@ def cases() -> list[Case]:
         )
     return [
         *listed,
-        for_chunks("tile_outer", "bf16", ranks=flagged.MOST_RANKS, **more),
+        for_chunks("tile_outer", "bf16", ranks=tables.MOST_RANKS, **more),
         for_rows("fp16", depth=72, **more),
     ]

@@ -534,7 +534,7 @@ def raise_counters(args, began):
 
 def behind_flags(args, began):
     """A matmul of what arrives: its last piece is computed when that is here."""
-    seconds, pieces = seconds_of(args), args.get("RANKS") or args["FLAGGED"]
+    seconds, pieces = seconds_of(args), args.get("RANKS") or len(args["order_ptr"])
     if (last := up(args["flags_ptr"], args["wanted"])) is None:
         return None
     product(args)
@@ -544,11 +544,11 @@ def behind_flags(args, began):
 def pieces(args, began):
     """Of what goes, pieces are whole one after another."""
     if args["counters_ptr"] is None:
-        return behind_flags(args | {"flags_ptr": args["flags_ptr"][: args["FLAGGED"] - 1]}, began)
+        return behind_flags(args | {"flags_ptr": args["flags_ptr"][: len(args["order_ptr"]) - 1]}, began)
     product(args)
     seconds = seconds_of(args)
     for index in range(args["counted"]):
-        at = began + seconds * (index + 1) / args["pieces"]
+        at = began + seconds * (index + 1) / len(args["order_ptr"])
         args["times_ptr"][index] = round(at * 1e9)
         raise_flag(args["counters_ptr"][index], args["row_tiles"] * args["column_tiles"], at)
     return began + LAUNCH_S + seconds
@@ -562,7 +562,8 @@ def add(args, began):
 
 KERNELS = {
     "gate_kernel": gate, "clock_kernel": clock, "stamp_kernel": stamp, "copy_kernel": copy, "wait_kernel": wait,
-    "pace_kernel": pace, "raise_kernel": raise_counters, "flagged_kernel": behind_flags, "pieces_kernel": pieces,
+    "pace_kernel": pace, "raise_kernel": raise_counters, "flagged_kernel": behind_flags,
+    "flagged_spills_kernel": behind_flags, "pieces_kernel": pieces,
     "add_kernel": add,
 }  # fmt: skip
 """Those that are more than a matmul of x and w."""
