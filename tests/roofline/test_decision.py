@@ -103,16 +103,15 @@ def test_what_one_look_says():
 
 NOISY = """
 import itertools, math, random, types
-from roofline.supervise import limits, listen, measuring
+from roofline.supervise import child, measuring, supervisor
 from roofline.worker import telemetry
 
 telemetry.CpuTelemetry.summary = lambda self: {"others_share": float(os.environ.get("OTHERS", "0"))}
 noise, ticks = random.Random(1), itertools.count()
 TORCH[:], NUMPY[:] = [SLOWER * 0.002] * 4, [SLOWER * 0.001] * 4
 now = [0.0]
-limits.time = types.SimpleNamespace(monotonic=lambda: now.append(float(next(ticks))) or now[-1])
-measuring.time = types.SimpleNamespace(monotonic=lambda: now[-1])  # each step takes as long
-listen.time = types.SimpleNamespace(monotonic=lambda: now[-1], process_time=lambda: 0.0)
+supervisor.Supervisor.show_progress = lambda *about: now.append(float(next(ticks)))  # each step takes as long
+measuring.time = child.time = types.SimpleNamespace(monotonic=lambda: now[-1])
 
 def check(case, name, later, check=check):
     entrant = check(case, name, later)
