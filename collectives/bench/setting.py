@@ -118,18 +118,8 @@ class Setting:
         for operands in self.sets:
             self.gemms += self.gemms_of(operands)
         self.unsplit = unsplit(options, *self.gemms[0][:2], self.link_kind)
-        self.earlier_facts = facts = earlier["facts"] if earlier else {}
-        if earlier:
-            fastest = facts["unsplit"]
-            self.pace = Pace(case, facts["t_gemm_planned_s"], facts[REQUESTED])
-            if self.link_kind == wires.PCIE:
-                self.t_comm_s = facts["t_comm_planned_s"]
-            self.gather = facts["gather"]
-        else:
-            times_s = self._unsplit_s()
-            fastest = min(times_s, key=times_s.get)
-            self.pace = Pace(case, times_s[fastest], asked_of(case, options, times_s[fastest]))
-            self.gather = self.fastest_gather()
+        self.earlier_facts = earlier["facts"] if earlier else {}
+        fastest = self._recall(self.earlier_facts) if earlier else self._choose()
         self.keeps_step = self.wire.kind == "ridge" and options.timed and not options.wires_of
         if self.keeps_step:
             before_s = earlier and earlier["medians_s"].get(f"gemm {fastest}")
@@ -149,6 +139,23 @@ class Setting:
         if self.link_kind == wires.PCIE:
             self.facts["t_comm_planned_s"] = self.t_comm_s
         self.facts.update(self.cut())
+
+    def _recall(self, facts: dict) -> str:
+        """Take what an earlier worker chose. Returns the fastest of `unsplit`."""
+        self.pace = Pace(self.case, facts["t_gemm_planned_s"], facts[REQUESTED])
+        if self.link_kind == wires.PCIE:
+            self.t_comm_s = facts["t_comm_planned_s"]
+        self.gather = facts["gather"]
+        return facts["unsplit"]
+
+    def _choose(self) -> str:
+        """Choose the bandwidth and the gather, by the fastest of `unsplit`, which is returned."""
+        times_s = self._unsplit_s()
+        fastest = min(times_s, key=times_s.get)
+        asked = asked_of(self.case, self.options, times_s[fastest])
+        self.pace = Pace(self.case, times_s[fastest], asked)
+        self.gather = self.fastest_gather()
+        return fastest
 
     def _unsplit_s(self) -> dict[str, float]:
         """About the time of each of `unsplit` on rank 0; where nothing is timed, 1 s."""
