@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernels.bench import checks, matmul
+from kernels.bench import checks, roof
 from roofline import operations
 from roofline.operations import contenders
 from roofline.operations.options import Options
@@ -76,7 +76,7 @@ KINDS = {
 @pytest.fixture
 def measured(tmp_path, monkeypatch):
     """`measured(how, m)` are the rejections of a contender of a user's that was timed, by the reason of each."""
-    monkeypatch.setattr(matmul, "machine", lambda device: {"cache_bytes": 2**12, "memory_bytes": 2**33, "chip": ""})
+    monkeypatch.setattr(roof, "machine", lambda device: {"cache_bytes": 2**12, "memory_bytes": 2**33, "chip": ""})
     monkeypatch.setattr(rounds, "LOOKED_AT", 1.0)  # the fewest rounds of a busy machine are looks enough
     monkeypatch.setattr(rounds, "LATER_S", 0.5)
 

@@ -13,7 +13,7 @@ from kernels import inspect
 from tests import hopper
 
 PAGE = (Path(__file__).parents[2] / "docs" / "your-kernel.md").read_text()
-KERNEL, _ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+KERNEL, *_ = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 SCALED = {
     "out, M, N, K, x_m": "out, x_scales, w_scales, M, N, K, x_m",
     "acc.to(": "(acc * tl.load(x_scales + m, m < M) * tl.load(w_scales + n, n < N)).to(",
