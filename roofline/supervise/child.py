@@ -180,11 +180,18 @@ class Child(Told):
 
     def stands(self) -> str:
         """How it ended, in words; or where it goes on, `WAITS` or `HUNG`, by the file that its Python is in."""
-        if self.process.poll() is not None:
-            return self.end()
         stack = Path(self._temporary.name, "stack")
-        os.kill(self.process.pid, signal.SIGUSR1)
-        file = wait_for(lambda: stack.exists() and re.search('File "(.+)", line', stack.read_text()), ANSWER_S)
+
+        def answer() -> bool | re.Match | None:
+            if self.process.poll() is not None:
+                return True
+            return re.search('File "(.+)", line', stack.read_text()) if stack.exists() else None
+
+        if self.process.poll() is None:
+            os.kill(self.process.pid, signal.SIGUSR1)
+        file = wait_for(answer, ANSWER_S)
+        if file is True:  # its peers may hear of that before it is over
+            return self.end()
         return WAITS if file and any(place in file[1] for place in WAITING) else HUNG
 
     def receive(self) -> Message | None:
