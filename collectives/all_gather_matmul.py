@@ -73,17 +73,17 @@ class Operands:
         width = self.shards[0].shape[1]
         return of[:, chunk * width : (chunk + 1) * width]
 
-    def transfers(self, blocks: int = 1, into: Tensor | None = None) -> Transfers:
-        """The transfers to `into` (default: `gathered`), block by block: all chunks of each of `blocks` row blocks."""
+    def transfers(self, block_rows: int | None = None, into: Tensor | None = None) -> Transfers:
+        """The transfers to `into` (default: `gathered`), all chunks of each row block after one another. A block has
+        `block_rows` rows, by default all; the last one what is left."""
         into = self.gathered if into is None else into
-        transfers = Transfers(together=1 if blocks == 1 else len(self.shards) - 1)
-        for block in range(blocks):
-            target = rows_of(into, block, blocks)
-            own = rows_of(self.shards[self.rank], block, blocks)
+        height = max(1, block_rows or len(into))
+        transfers = Transfers(together=1 if height >= len(into) else len(self.shards) - 1)
+        for block, first in enumerate(range(0, len(into), height)):
+            rows = slice(first, first + height)
             for chunk in self.order[1:]:
-                source = rows_of(self.shards[chunk], block, blocks)
-                if len(source):
-                    transfers.append(Transfer(chunk, block, source, self.columns(chunk, target), own))
+                target = self.columns(chunk, into[rows])
+                transfers.append(Transfer(chunk, block, self.shards[chunk][rows], target, self.shards[self.rank][rows]))
         return transfers
 
     @cached_property
@@ -92,7 +92,7 @@ class Operands:
 
     @cached_property
     def by_block(self) -> Transfers:
-        return self.transfers(self.blocks)
+        return self.transfers(-(-len(self.gathered) // self.blocks))
 
     @cached_property
     def sums(self) -> Tensor:

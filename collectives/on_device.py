@@ -3,7 +3,8 @@
     chunk_outer      the exercise: all tiles with each chunk as it comes, with spills, but for those that the expected
                      arrivals let it spare. Hides all but the last chunk, and pays for the spills
     row_block        every tile once, rows come block by block: the first tiles have all their chunks after a fraction
-                     of the gather. Nothing is spilled. The best where the order of arrival is ours to choose
+                     of the gather. The last tiles are cut along K between programs, so that all end together. The best
+                     where the order of arrival is ours to choose
     signalled        of the reduce-scatter: tile after tile, ordered by destination; the link sends each piece when the
                      piece's counter says that it is whole
     layer_signalled  of the layer: the same, and before it a matmul by `up`, which waits for each rank's rows
@@ -15,7 +16,7 @@ made before the launch, from what matmul and link are expected to take; a wrong 
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from torch import Tensor
@@ -24,10 +25,10 @@ from collectives import all_gather_matmul, ffn, matmul_reduce_scatter
 from collectives.transfers import Transfers
 from kernels import flagged, flagged_spills, hopper, part_sums, pieces, tables
 from kernels.tiles import choose_for
-from roofline.theory import schedule, simulator
-from roofline.theory.arms import BLOCKS, OverlapPlan
+from roofline.theory import simulator
+from roofline.theory.arms import BLOCKS, OverlapPlan, pieces_of, row_block_plans
 from roofline.theory.schedule import Grid
-from roofline.theory.wires import PACED
+from roofline.theory.wires import BY_ENGINE, PACED
 
 
 @dataclass(frozen=True)
@@ -52,44 +53,54 @@ def prepare(operands, arm: str, link: str = PACED, t_gemm_s: float = 1.0, t_comm
 
     Raises what `tile_schedule` and `require` of the kernel raise.
     """
-    cut = _pieces if arm in ("signalled", "layer_signalled") else _table
-    operands.prepared[arm] = cut(operands, arm, link, t_gemm_s, t_comm_s)
+    cut = {"chunk_outer": _chunk_outer, "row_block": _row_block}.get(arm) or partial(_pieces, arm=arm)
+    operands.prepared[arm] = cut(operands, link=link, t_gemm_s=t_gemm_s, t_comm_s=t_comm_s)
     return operands.prepared[arm]
-
-
-def _best(plans: list[OverlapPlan], t_gemm_s: float, t_comm_s: float) -> int:
-    """The row blocks of the plan that ends first."""
-    return min(plans, key=lambda plan: plan.end_s(t_gemm_s, t_comm_s)).row_blocks
 
 
 def _beside(link: str, kernel: str) -> str:
     """The name of the tiles of a kernel: those that leave a copier its registers, or where none is on the SMs all."""
-    return kernel if link == PACED else f"{kernel}_alone"
+    return f"{kernel}_alone" if link in BY_ENGINE else kernel
 
 
-def _table(operands: all_gather_matmul.Operands, arm: str, link: str, t_gemm_s: float, t_comm_s: float) -> Prepared:
-    x, w, out = operands.gathered, operands.w, operands.out
-    kernel, name = (flagged_spills, "flagged_spills") if arm == "chunk_outer" else (flagged, "flagged")
-    hopper.require_hopper(flagged_spills.flagged_spills_kernel, x, name)  # other GPUs have no tile of it to choose
-    config = choose_for(name if kernel is flagged_spills else _beside(link, name), x, w)
-    rows, columns = -(-len(x) // config.block_m), -(-len(w) // config.block_n)
+def _chunk_outer(operands: all_gather_matmul.Operands, link: str, t_gemm_s: float, t_comm_s: float) -> Prepared:
+    x, w = operands.gathered, operands.w
+    hopper.require_hopper(flagged_spills.flagged_spills_kernel, x, "flagged_spills")  # others have no tile of it
+    config = choose_for("flagged_spills", x, w)
     programs, chunks = hopper.programs(x.device), len(operands.shards)
-    grid, blocks = Grid(rows, columns, config.group_m), 1
+    grid = Grid(-(-len(x) // config.block_m), -(-len(w) // config.block_n), config.group_m)
     chunk_s = simulator.product_s(grid, programs, chunks, t_gemm_s)
-    if arm == "row_block":
-        able = [count for count in BLOCKS if len(x) % (count * config.block_m) == 0 or count == 1]
-        plans = [OverlapPlan(arm, Grid(rows, columns), programs, chunks, count) for count in able]
-        blocks = _best(plans, t_gemm_s, t_comm_s)
-        grid = Grid(rows, columns, max(n for n in range(1, config.group_m + 1) if rows // blocks % n == 0))
-        arrival_s = simulator.arrivals(chunks, t_comm_s, rows, blocks)
-        table = schedule.row_block(grid, programs, arrival_s, chunk_s)
-    else:
-        table = tables.spill_once(grid, programs, simulator.arrivals(chunks, t_comm_s, 1)[0], chunk_s)
-    plan = tables.tile_schedule(table, grid, operands.order, -(-len(x) // blocks), config, x.device)
-    kernel.require(x, w, out, plan)
-    transfers = operands.transfers(blocks)
-    facts = {"row_blocks": blocks, "row_tiles": rows, "column_tiles": columns, "spilled_bytes": plan.spilled_bytes}
-    return Prepared(transfers, plan, f"{blocks} row blocks, {name} {config}", facts, kernel.matmul)
+    arrival_s = simulator.arrivals(chunks, t_comm_s, 1)[0]
+    table = tables.spill_once(grid, programs, arrival_s, chunk_s)
+    plan = tables.tile_schedule(table, grid, operands.order, len(x), config, x.device)
+    return _of_table(operands, plan, flagged_spills, row_blocks=1)
+
+
+def _row_block(operands: all_gather_matmul.Operands, link: str, t_gemm_s: float, t_comm_s: float) -> Prepared:
+    x, w = operands.gathered, operands.w
+    hopper.require_hopper(flagged_spills.flagged_spills_kernel, x, "flagged")
+    config = choose_for(_beside(link, "flagged"), x, w)
+    chunks = len(operands.shards)
+    grid = Grid(-(-len(x) // config.block_m), -(-len(w) // config.block_n))
+    chunk_steps = max(1, x.shape[1] // chunks // config.block_k)
+    plans = row_block_plans(grid, hopper.programs(x.device), chunks, chunk_steps)
+    best = min(plans, key=lambda plan: plan.end_s(t_gemm_s, t_comm_s))
+    group = max(rows for rows in range(1, config.group_m + 1) if best.block_tiles % rows == 0)
+    grid = replace(grid, group=group)  # no group lies across row blocks
+    pieces, _ = pieces_of(best._replace(grid=grid), t_gemm_s, t_comm_s)
+    height = best.block_tiles * config.block_m
+    plan = tables.tile_schedule(pieces, grid, operands.order, height, config, x.device)
+    cut = {"row_blocks": best.row_blocks, "block_tiles": best.block_tiles, "chunk_steps": chunk_steps}
+    return _of_table(operands, plan, flagged, **cut)
+
+
+def _of_table(operands: all_gather_matmul.Operands, plan: tables.TileSchedule, kernel, **facts: int) -> Prepared:
+    """What an arm needs that runs `plan` by a module of kernels; `facts` are what else is kept of the plan."""
+    kernel.require(operands.gathered, operands.w, operands.out, plan)
+    blocks, grid = facts["row_blocks"], plan.grid
+    facts |= {"row_tiles": grid.row_tiles, "column_tiles": grid.column_tiles, "spilled_bytes": plan.spilled_bytes}
+    words = f"{blocks} row blocks, {kernel.__name__.removeprefix('kernels.')} {plan.config}"
+    return Prepared(operands.transfers(block_rows=plan.block_rows), plan, words, facts, kernel.matmul)
 
 
 def _pieces(operands, arm: str, link: str, t_gemm_s: float, t_comm_s: float) -> Prepared:
@@ -102,7 +113,8 @@ def _pieces(operands, arm: str, link: str, t_gemm_s: float, t_comm_s: float) -> 
     grid = Grid(len(x) // config.block_m, -(-len(w) // config.block_n))
     able = [count for count in BLOCKS if grid.row_tiles // len(order) % count == 0]
     programs = hopper.programs(x.device)
-    blocks = _best([OverlapPlan(arm, grid, programs, len(order), count) for count in able], t_gemm_s, t_comm_s)
+    plans = [OverlapPlan(arm, grid, programs, len(order), count) for count in able]
+    blocks = min(plans, key=lambda plan: plan.end_s(t_gemm_s, t_comm_s)).row_blocks
     transfers, rows = scatter.pieces(blocks), None
     about = f"{blocks} row blocks, pieces {config}"
     if scatter is not operands:

@@ -46,12 +46,13 @@ from kernels import hopper, tiles
 from kernels.contract import EXAMPLE_SIZE, KernelLaunch, Signals, example_operands, launch_metadata
 from kernels.ring import aggregate, require_compiled
 from kernels.signals import wait_for
+from kernels.stream_k import Slots
 from kernels.tables import TileSchedule, tile_schedule
 from kernels.tiled import tiled_kernel
-from kernels.warpgroup import PRODUCER_REGISTERS, Tensors, descriptors, run
-from kernels.warpgroup_config import problem_of
-from roofline.theory import schedule
-from roofline.theory.schedule import Grid
+from kernels.warpgroup import PRODUCER_REGISTERS, Tensors, descriptors, run, slot_arguments
+from kernels.warpgroup_config import may_share, problem_of
+from roofline.theory.arms import OverlapPlan, pieces_of
+from roofline.theory.schedule import Grid, Piece
 
 THREADS, UNBOUND_REGISTERS = 384, 168
 """Of a launch: those of two consumers, and four warps that the producer is given the registers of; and registers of
@@ -89,10 +90,12 @@ class Flags:
 
 @aggregate
 class Listed:
-    """The work tiles of each program, in a table."""
+    """The pieces of each program, in a table with a row of six numbers for each: those of a
+    `roofline.theory.schedule.Piece`."""
 
+    table_ptr: gl.tensor
     first_ptr: gl.tensor
-    SHARED: gl.constexpr  # False: nothing is cut along K
+    SHARED: gl.constexpr  # whether tiles are cut along K
 
     @gluon.jit
     def pieces(self, program, steps):
@@ -100,8 +103,16 @@ class Listed:
 
     @gluon.jit
     def piece(self, number, program, steps):
-        """The number of a work tile in the table, its first step, and the step behind its last."""
-        return gl.load(self.first_ptr + program) + number, 0, steps
+        """The number of a piece in the table, its first step, and the step behind its last."""
+        piece = gl.load(self.first_ptr + program) + number
+        if not self.SHARED:
+            return piece, 0, steps
+        return piece, self.field(piece, 2), self.field(piece, 3)
+
+    @gluon.jit
+    def field(self, piece, number):
+        """A field of a piece."""
+        return gl.load(self.table_ptr + piece * 6 + number)
 
 
 @aggregate
@@ -110,7 +121,7 @@ class Arriving:
 
     dealt: Listed
     flags: Flags
-    work_tiles_ptr: gl.tensor
+    slots: Slots
     order: gl.tensor
     row_tiles: gl.tensor
     K: gl.constexpr
@@ -124,22 +135,46 @@ class Arriving:
         return gl.program_id(0), 0
 
     @gluon.jit
-    def corner(self, tile, member):
-        """The first row and column of a work tile."""
-        row = self.work_tiles_ptr + tile * 4
-        return gl.load(row) * self.block_m, gl.load(row + 1) * self.block_n
+    def corner(self, piece, member):
+        """The first row and column of a piece's tile."""
+        return self.dealt.field(piece, 0) * self.block_m, self.dealt.field(piece, 1) * self.block_n
 
     @gluon.jit
-    def column(self, tile, step):
-        """The first column of a step, in the order of arrival. Where a chunk begins, wait until it is here."""
+    def column(self, piece, step, is_first):
+        """The first column of a step, in the order of arrival. Where a piece or a chunk begins, wait until it is
+        here."""
         steps: gl.constexpr = self.CHUNK // self.block_k
         chunk = step // steps
-        if (step % steps == 0) & (chunk > 0):
+        if (is_first | (step % steps == 0)) & (chunk > 0):
             others: gl.constexpr = self.K // self.CHUNK - 1
-            m = gl.load(self.work_tiles_ptr + tile * 4)
-            self.flags.wait(m // self.row_tiles * others + chunk)
+            self.flags.wait(self.dealt.field(piece, 0) // self.row_tiles * others + chunk)
         owner = (self.order >> (chunk * 4) & 15).to(gl.int32)
         return owner * self.CHUNK + step % steps * self.block_k
+
+    @gluon.jit
+    def owns(self, first, last, steps):
+        """Whether a piece is the last of a tile that others have pieces of."""
+        return (first > 0) & (last == steps)
+
+    @gluon.jit
+    def leaves(self, first, last, steps):
+        """Whether another program has the last piece of a tile."""
+        return last < steps
+
+    @gluon.jit
+    def peers(self, piece, steps):
+        """The number of others who have pieces of a tile whose last this is."""
+        return self.dealt.field(piece, 5)
+
+    @gluon.jit
+    def leave(self, piece, acc, WHO: gl.constexpr, COLUMNS: gl.constexpr):
+        """Leave a consumer's sums to the program that has the last piece of the tile."""
+        self.slots.leave(acc, self.dealt.field(piece, 4), WHO, COLUMNS)
+
+    @gluon.jit
+    def fetch(self, piece, steps, smem, ring):
+        """Load what others have left of a tile into the ring. Returns the place behind it."""
+        return self.slots.fetch(self.dealt.field(piece, 4), 1, self.peers(piece, steps), smem, ring)
 
 
 # These arguments change from launch to launch, and a new variant may not be loaded while a kernel spins.
@@ -150,6 +185,7 @@ class Arriving:
 )
 def flagged_kernel(
     x_desc, w_desc, out_desc, w_rest_desc, out_rest_desc,  # as in `kernels.warpgroup`
+    sums_desc, sums_rest_desc, sums_ptr, slot_flags_ptr,  # of `kernels.stream_k`; None where all tiles are whole
     work_tiles_ptr, first_ptr, flags_ptr, wanted, lost_ptr, patience,
     order,  # the chunk at position j of the arrival order is in bits 4 j .. 4 j + 3
     row_tiles,  # of a row block
@@ -157,7 +193,8 @@ def flagged_kernel(
     STAGES: gl.constexpr, BUFFERS: gl.constexpr, CONSUMER_REGISTERS: gl.constexpr, PRODUCER_REGISTERS: gl.constexpr,
 ):  # fmt: skip
     work = Arriving(
-        Listed(first_ptr, False), Flags(flags_ptr, wanted, lost_ptr, patience), work_tiles_ptr,
+        Listed(work_tiles_ptr, first_ptr, sums_ptr is not None), Flags(flags_ptr, wanted, lost_ptr, patience),
+        Slots(sums_desc, sums_rest_desc, sums_ptr, slot_flags_ptr, BLOCK_N),
         order.to(gl.int64),  # a small value comes as 32 bits
         row_tiles, CHUNK * RANKS, CHUNK, BLOCK_M, BLOCK_N, x_desc.block_type.shape[1],
     )  # fmt: skip
@@ -182,14 +219,18 @@ def require(x: Tensor, w: Tensor, out: Tensor, tiles: TileSchedule) -> None:
     spills, and in Triton's interpreter."""
     hopper.require(tiled_kernel, "flagged", x, w, out)
     tiles.require(x, w)
-    if len(tiles.spilled):
-        raise ValueError("the schedule spills, and flagged keeps sums in registers; take flagged_spills")
+    if not all(isinstance(piece, Piece) for pieces in tiles.table for piece in pieces):
+        raise ValueError("the schedule is not of pieces, and flagged keeps sums in registers; take flagged_spills")
     require_compiled("flagged", "flagged_spills")
 
 
 def prepare(x: Tensor, w: Tensor, out: Tensor, tiles: TileSchedule, signals: Signals) -> KernelLaunch:
-    """The launch for checked tensors. Raises ValueError for a configuration that does not fit two consumers."""
+    """The launch for checked tensors. Raises ValueError for a configuration that does not fit two consumers, or cannot
+    be cut along K."""
+    if tiles.slots and not may_share(tiles.config, x.element_size()):
+        raise ValueError(f"{tiles.config} cannot be cut along K, and the schedule does; make one of whole tiles")
     args = role_arguments(x, w, out, tiles.config) | tiles.arguments(x, signals)
+    args |= slot_arguments(x, tiles.config, tiles.slots)
     return KernelLaunch(flagged_kernel, (len(tiles.table),), args)
 
 
@@ -211,6 +252,9 @@ def example(config: Config, dtype: torch.dtype) -> KernelLaunch:
     """A launch over 8 ranks."""
     ranks, (x, w, out) = 8, example_operands(dtype)
     grid = Grid(-(-EXAMPLE_SIZE // config.block_m), -(-EXAMPLE_SIZE // config.block_n))
-    tiles = tile_schedule(schedule.tile_outer(grid, 2, ranks), grid, range(ranks), EXAMPLE_SIZE, config, "cpu")
+    steps = EXAMPLE_SIZE // ranks // config.block_k
+    plan = OverlapPlan("row_block", grid, 3, ranks, block_tiles=grid.row_tiles, chunk_steps=steps)
+    pieces, _ = pieces_of(plan, 1.0, 1.0)
+    tiles = tile_schedule(pieces, grid, range(ranks), EXAMPLE_SIZE, config, "cpu")
     flags = torch.empty(ranks - 1, dtype=torch.int32)
     return prepare(x, w, out, tiles, Signals(flags, 1, flags[:1], 1))

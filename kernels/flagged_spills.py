@@ -50,7 +50,7 @@ def flagged_spills_kernel(
     order = order.to(tl.int64)  # a small value comes as 32 bits
     ready, ready_flag = 0, -1
     for work_tile in range(tl.load(first_ptr + program), tl.load(first_ptr + program + 1)):
-        row = work_tiles_ptr + work_tile * 4
+        row = work_tiles_ptr + work_tile * 6
         m, n = tl.load(row), tl.load(row + 1)
         chunk, chunk_to = tl.load(row + 2), tl.load(row + 3)
         first_flag = m // row_tiles * (RANKS - 1)

@@ -99,11 +99,11 @@ class InPieces:
         return m0 + gl.load(self.order_ptr + self.number(tile)) * self.row_tiles * self.block_m, n0
 
     @gluon.jit
-    def column(self, tile, step):
+    def column(self, tile, step, is_first):
         """The first column of a step. Where a tile begins, wait until its rows are here."""
         if self.flags is not None:
             piece = self.number(tile)
-            if (step == 0) & (piece > 0):
+            if is_first & (piece > 0):
                 self.flags.wait(piece)
         return step * self.block_k
 

@@ -10,10 +10,10 @@ super-tile at most once, and ends inside one at most once.
     10 x 256 steps in the run, 160 for each gang. That is 416 steps, where two waves of whole tiles take 512.
 
 The program that has the first step of a tile owns it. Another program leaves its sums of the tile in a slot of its own,
-and raises the slot's flag (`Work.leave`). It does that before it begins anything else of the run, and for the owner the
-tile is the last piece: so the owner finds it done or soon done. The owner's producer waits for the flags, and loads the
-sums into the ring behind the tile's own steps (`Work.fetch`). Its consumers add them to theirs in the order of gangs
-(`Work.add`): the same bits every time. The owner waits for later programs alone, and these wait for later ones still.
+and raises the slot's flag (`Slots.leave`). It does that before it begins anything else of the run, and for the owner
+the tile is the last piece: so the owner finds it done or soon done. The owner's producer waits for the flags, and loads
+the sums into the ring behind the tile's own steps (`Work.fetch`). Its consumers add them to theirs in the order of
+gangs (`Slots.add`): the same bits every time. The owner waits for later programs alone, and these for later ones still.
 So no program has to run beside all others: two gangs at a time get to the end.
 
 Gangs are what makes it pay. Programs at different places along K read the same rows of w at different times, and L2
@@ -99,6 +99,111 @@ class Dealt:
 
 
 @aggregate
+class Slots:
+    """Where sums of a tile pass from program to program: a slot has room for those of one, consumer after consumer."""
+
+    sums: object  # descriptor of [slots * rows of a tile, columns of a tile] fp32; None where nothing is shared
+    rest: object  # that of an odd tile's last part; None where there is none
+    sums_ptr: object
+    flags_ptr: object  # int32 [slots * CONSUMERS * CTAs of a program]
+    block_n: gl.constexpr
+
+    @gluon.jit
+    def leave(self, acc, slot, WHO: gl.constexpr, COLUMNS: gl.constexpr):
+        """Write a consumer's sums to a slot, in parts of COLUMNS, since the addresses of all columns at once would fill
+        the registers; then raise the slot's flag."""
+        rows: gl.constexpr = acc[0].shape[0]
+        place = (slot * CONSUMERS + WHO).to(gl.int64)
+        place_ptr = self.sums_ptr + place * (rows * self.block_n)
+        parts = acc
+        if self.rest is None:
+            parts = parts_of(acc[0], COLUMNS)
+        for part in gl.static_range(len(parts)):
+            self.write(parts[part], place_ptr, part * COLUMNS)
+        gl.barrier()  # the flag, raised by one thread, stands for the stores of all
+        gl.atomic_add(self.flag(place), 1, sem="release", scope="gpu")
+
+    @gluon.jit
+    def write(self, acc, place_ptr, n0):
+        """Write a part of a consumer's sums, from column n0 on, to its place."""
+        layout: gl.constexpr = wgmma_layout(acc.shape[1], self.sums.layout.cga_layout)
+        m = gl.arange(0, acc.shape[0], gl.SliceLayout(1, layout))
+        n = n0 + gl.arange(0, acc.shape[1], gl.SliceLayout(0, layout))
+        gl.store(place_ptr + m[:, None] * self.block_n + n[None, :], gl.convert_layout(acc, layout))
+
+    @gluon.jit
+    def fetch(self, first, stride, peers, smem, ring):
+        """Load the sums of `peers` slots, every `stride`th from the `first` on, into the ring, where a stage has room
+        for w, once their flags are up. Returns the place behind them."""
+        for peer in range(peers):
+            for who in gl.static_range(CONSUMERS):
+                self.take_down((first + peer * stride) * CONSUMERS + who)
+        fence_proxy()  # TMA reads the sums that others have stored
+        width: gl.constexpr = self.sums.block_type.shape[1]
+        for part in gl.static_range(self.block_n // width):
+            ring = self.fetch_part(self.sums, part * width, first, stride, peers, smem, ring)
+        if self.rest is not None:
+            ring = self.fetch_part(self.rest, self.block_n // width * width, first, stride, peers, smem, ring)
+        return ring
+
+    @gluon.jit
+    def fetch_part(self, desc, n0, first, stride, peers, smem, ring):
+        """Load the columns from n0 on, as many as `desc` has."""
+        rows: gl.constexpr = desc.block_type.shape[0]
+        for peer in range(peers):
+            for who in gl.static_range(CONSUMERS):
+                full = smem.full.index(ring.stage)
+                mbarrier.wait(smem.empty.index(ring.stage), ring.phase ^ 1)
+                mbarrier.expect(full, desc.block_type.nbytes // gl.num_ctas())
+                row = ((first + peer * stride) * CONSUMERS + who) * rows
+                tma_load(desc, [row, n0], full, as_block(smem.w.index(ring.stage), desc))
+                ring = ring.next()
+        return ring
+
+    @gluon.jit
+    def add(self, acc, desc, peers, smem, ring, WHO: gl.constexpr):
+        """A consumer's sums of a part of the columns plus those of `peers`, in their order, from the ring; and the
+        place behind them. `desc` is that by which they were fetched."""
+        layout: gl.constexpr = wgmma_layout(acc.shape[1], desc.layout.cga_layout)
+        acc = gl.convert_layout(acc, layout)
+        for _ in range(peers):
+            for who in gl.static_range(CONSUMERS):
+                mbarrier.wait(smem.full.index(ring.stage), ring.phase)
+                if who == WHO:
+                    acc += as_block(smem.w.index(ring.stage), desc).load(layout)
+                mbarrier.arrive(smem.empty.index(ring.stage))
+                ring = ring.next()
+        return acc, ring
+
+    @gluon.jit
+    def flag(self, place):
+        """The address of the flag of a consumer's place: in a cluster one for each CTA, which has its own rows of the
+        sums."""
+        if gl.num_ctas() == 1:
+            return self.flags_ptr + place
+        else:  # UNTIMED (clusters)
+            return self.flags_ptr + place * 2 + gl.arange(0, 2, one_each(gl.num_warps()))
+
+    @gluon.jit
+    def take_down(self, place):
+        """Wait until the flag of a consumer's place is up: whoever finds it up finds the sums. Put it down for the next
+        launch. A flag that does not come within PATIENCE_NS ends the launch, as an assertion on the device does."""
+        flag = self.flag(place)
+        if gl.num_ctas() == 1:
+            began = globaltimer()
+            up = 0
+            while up == 0:
+                up = gl.atomic_add(flag, 0, sem="acquire", scope="gpu")
+                gl.inline_asm_elementwise(
+                    "{ .reg .pred late; setp.gt.s64 late, $1, $2; @late trap; mov.u32 $0, 0; }",
+                    "=r,l,l", [globaltimer() - began, PATIENCE_NS], gl.int32, is_pure=False, pack=1,
+                )  # fmt: skip
+        else:  # UNTIMED (clusters): each CTA looks for itself. Triton 3.8 would hand a number round, which is a race
+            gl.inline_asm_elementwise(LOOK, "=r,l,l", [flag, PATIENCE_NS], gl.int32, is_pure=False, pack=1)
+        gl.store(flag, 0)
+
+
+@aggregate
 class Work:
     """The tiles of `kernels.warpgroup`, and where their sums pass from program to program. All is counted in programs,
     of which a cluster is one, and in tiles of a program."""
@@ -109,9 +214,7 @@ class Work:
     supers_n: gl.tensor
     gang_m: gl.tensor
     gang_n: gl.tensor
-    sums: object  # descriptor of [programs * rows of a tile, columns of a tile] fp32; None where nothing is SHARED
-    sums_ptr: object
-    flags_ptr: object  # int32 [programs * CONSUMERS * CTAs of a program]
+    slots: Slots  # one for each program
     block_m: gl.constexpr
     block_n: gl.constexpr
     block_k: gl.constexpr
@@ -133,90 +236,37 @@ class Work:
         return m * self.block_m, n * self.block_n
 
     @gluon.jit
-    def column(self, super_tile, step):
-        """The first column of a step along K, whose loads may begin."""
+    def column(self, super_tile, step, is_first):
+        """The first column of a step along K, whose loads may begin; the first of a piece or another."""
         return step * self.block_k
 
     @gluon.jit
-    def leave(self, acc, WHO: gl.constexpr, COLUMNS: gl.constexpr):
-        """Write a consumer's sums to its slot, in parts of COLUMNS, since the addresses of all columns at once would
-        fill the registers; then raise the slot's flag."""
-        rows: gl.constexpr = acc.shape[0]
-        layout: gl.constexpr = wgmma_layout(COLUMNS, self.sums.layout.cga_layout)
-        slot = (gl.program_id(0) * CONSUMERS + WHO).to(gl.int64)
-        slot_ptr = self.sums_ptr + slot * (rows * self.block_n)
-        parts = parts_of(acc, COLUMNS)
-        for part in gl.static_range(len(parts)):
-            m = gl.arange(0, rows, gl.SliceLayout(1, layout))
-            n = part * COLUMNS + gl.arange(0, COLUMNS, gl.SliceLayout(0, layout))
-            gl.store(slot_ptr + m[:, None] * self.block_n + n[None, :], gl.convert_layout(parts[part], layout))
-        gl.barrier()  # the flag, raised by one thread, stands for the stores of all
-        gl.atomic_add(self.flag(slot), 1, sem="release", scope="gpu")
+    def owns(self, first, last, steps):
+        """Whether a piece is that of a tile's owner, who adds what others have of it."""
+        return (first == 0) & (last < steps)
+
+    @gluon.jit
+    def leaves(self, first, last, steps):
+        """Whether the tile of a piece is another's."""
+        return first > 0
+
+    @gluon.jit
+    def peers(self, super_tile, steps):
+        """The number of others who have steps of a super-tile of this gang."""
+        gang, _member = self.place()
+        return self.dealt.last_gang(super_tile, steps) - gang
+
+    @gluon.jit
+    def leave(self, super_tile, acc, WHO: gl.constexpr, COLUMNS: gl.constexpr):
+        """Leave a consumer's sums to the owner of their tile."""
+        self.slots.leave(acc, gl.program_id(0), WHO, COLUMNS)
 
     @gluon.jit
     def fetch(self, super_tile, steps, smem, ring):
-        """Load the sums that later gangs have of this program's tile into the ring, where a stage has room for w, once
-        their flags are up. Returns the place behind them."""
+        """Load the sums that later gangs have of this program's tile into the ring. Returns the place behind them."""
         gang, member = self.place()
         members = self.gang_m * self.gang_n
-        until = self.dealt.last_gang(super_tile, steps)
-        for peer in range(gang + 1, until + 1):
-            for who in gl.static_range(CONSUMERS):
-                self.take_down((peer * members + member) * CONSUMERS + who)
-        fence_proxy()  # TMA reads the sums that others have stored
-        rows: gl.constexpr = self.sums.block_type.shape[0]
-        width: gl.constexpr = self.sums.block_type.shape[1]
-        for part in gl.static_range(self.block_n // width):
-            for peer in range(gang + 1, until + 1):
-                for who in gl.static_range(CONSUMERS):
-                    full = smem.full.index(ring.stage)
-                    mbarrier.wait(smem.empty.index(ring.stage), ring.phase ^ 1)
-                    mbarrier.expect(full, self.sums.block_type.nbytes // gl.num_ctas())
-                    row = ((peer * members + member) * CONSUMERS + who) * rows
-                    tma_load(self.sums, [row, part * width], full, as_block(smem.w.index(ring.stage), self.sums))
-                    ring = ring.next()
-        return ring
-
-    @gluon.jit
-    def add(self, acc, peers, smem, ring, WHO: gl.constexpr):
-        """A consumer's sums of a part of the columns plus those of `peers`, in their order, from the ring; and the
-        place behind them."""
-        layout: gl.constexpr = wgmma_layout(acc.shape[1], self.sums.layout.cga_layout)
-        acc = gl.convert_layout(acc, layout)
-        for _ in range(peers):
-            for who in gl.static_range(CONSUMERS):
-                mbarrier.wait(smem.full.index(ring.stage), ring.phase)
-                if who == WHO:
-                    acc += as_block(smem.w.index(ring.stage), self.sums).load(layout)
-                mbarrier.arrive(smem.empty.index(ring.stage))
-                ring = ring.next()
-        return acc, ring
-
-    @gluon.jit
-    def flag(self, slot):
-        """The address of a slot's flag: in a cluster one for each CTA, which has its own rows of the sums."""
-        if gl.num_ctas() == 1:
-            return self.flags_ptr + slot
-        else:  # UNTIMED (clusters)
-            return self.flags_ptr + slot * 2 + gl.arange(0, 2, one_each(gl.num_warps()))
-
-    @gluon.jit
-    def take_down(self, slot):
-        """Wait until a slot's flag is up: whoever finds it up finds the sums. Put it down for the next launch. A flag
-        that does not come within PATIENCE_NS ends the launch, as an assertion on the device does."""
-        flag = self.flag(slot)
-        if gl.num_ctas() == 1:
-            began = globaltimer()
-            up = 0
-            while up == 0:
-                up = gl.atomic_add(flag, 0, sem="acquire", scope="gpu")
-                gl.inline_asm_elementwise(
-                    "{ .reg .pred late; setp.gt.s64 late, $1, $2; @late trap; mov.u32 $0, 0; }",
-                    "=r,l,l", [globaltimer() - began, PATIENCE_NS], gl.int32, is_pure=False, pack=1,
-                )  # fmt: skip
-        else:  # UNTIMED (clusters): each CTA looks for itself. Triton 3.8 would hand a number round, which is a race
-            gl.inline_asm_elementwise(LOOK, "=r,l,l", [flag, PATIENCE_NS], gl.int32, is_pure=False, pack=1)
-        gl.store(flag, 0)
+        return self.slots.fetch((gang + 1) * members + member, members, self.peers(super_tile, steps), smem, ring)
 
 
 @gluon.constexpr_function

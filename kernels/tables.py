@@ -14,7 +14,7 @@ from torch import Tensor
 
 from kernels.contract import Signals
 from kernels.tiles import Config
-from roofline.theory.schedule import Grid, Table, WorkTile, deal
+from roofline.theory.schedule import Grid, Piece, Table, WorkTile, deal
 
 MOST_RANKS = 16  # the order of arrival is packed in 64 bits
 
@@ -24,23 +24,27 @@ class TileSchedule:
     """A table of work tiles on the device, made by `tile_schedule` for a shape, an order of arrival and a height of row
     blocks."""
 
-    table: Table
+    table: Table | list[list[Piece]]
     grid: Grid
     order: tuple[int, ...]
     block_rows: int
     config: Config
     work_tiles: Tensor
-    """int32 [work tiles, 4], program after program: m, n, chunk_from, chunk_to. A tile that has chunks already is
-    resumed, and one that lacks some in the end is spilled."""
+    """int32 [work tiles, 6], program after program: the fields of a `Piece`, or of a `WorkTile`."""
     first: Tensor
     """int32 [programs + 1]: where in `work_tiles` those of each program begin."""
     spilled: Tensor
-    """fp32 [tiles, BLOCK_M, BLOCK_N], or empty where nothing is spilled."""
+    """fp32 [tiles, BLOCK_M, BLOCK_N], or empty where no `WorkTile` is spilled."""
+
+    @property
+    def slots(self) -> int:
+        """How many programs leave sums of a tile to another."""
+        return sum(getattr(piece, "peers", 0) for pieces in self.table for piece in pieces)
 
     @property
     def spilled_bytes(self) -> int:
         """The bytes of accumulators that one launch writes and reads back."""
-        return 2 * spills(self.table) * self.config.block_m * self.config.block_n * 4
+        return 2 * (spills(self.table) + self.slots) * self.config.block_m * self.config.block_n * 4
 
     def require(self, x: Tensor, w: Tensor) -> None:
         """ValueError for sizes that this was not made for."""
@@ -67,9 +71,15 @@ class TileSchedule:
 
 
 def tile_schedule(
-    table: Table, grid: Grid, order: Sequence[int], block_rows: int, config: Config, device: torch.device | str
+    table: Table | list[list[Piece]],
+    grid: Grid,
+    order: Sequence[int],
+    block_rows: int,
+    config: Config,
+    device: torch.device | str,
 ) -> TileSchedule:
-    """Put `table`, which has all of `grid` with all chunks, on `device`.
+    """Put `table`, which has all of `grid` with all chunks, on `device`: work tiles of `flagged_spills`, or pieces of
+    `flagged`.
 
     `order`: chunk numbers in the order of arrival, the own one first. `block_rows`: rows of a row block, which has
     flags of its own; M where the rows are not cut. Raises ValueError for more than MOST_RANKS ranks, and tiles that lie
@@ -84,15 +94,15 @@ def tile_schedule(
             f"row blocks of {block_rows} rows: flagged needs a multiple of its tile's {config.block_m}; take fewer"
         )
     ends = torch.tensor([0, *map(len, table)], dtype=torch.int32).cumsum(0, dtype=torch.int32)
-    work_tiles = torch.tensor([work_tile[:4] for program in table for work_tile in program], dtype=torch.int32)
+    work_tiles = torch.tensor([work_tile for program in table for work_tile in program], dtype=torch.int32)
     tiles = len(grid.tiles) if spills(table) else 0
     spilled = torch.empty((tiles, config.block_m, config.block_n), dtype=torch.float32, device=device)
     return TileSchedule(table, grid, tuple(order), block_rows, config, work_tiles.to(device), ends.to(device), spilled)
 
 
-def spills(table: Table) -> int:
+def spills(table: Table | list[list[Piece]]) -> int:
     """The number of times that the work tiles of `table` write an accumulator. Each is read back once."""
-    return sum(work_tile.spill for work_tiles in table for work_tile in work_tiles)
+    return sum(getattr(work_tile, "spill", False) for work_tiles in table for work_tile in work_tiles)
 
 
 def spill_once(grid: Grid, programs: int, arrival_s: Sequence[float], chunk_s: float) -> Table:

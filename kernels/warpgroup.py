@@ -50,6 +50,7 @@ by block, DeepGEMM has the same roles and tile.
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 import triton
@@ -62,9 +63,9 @@ from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from kernels import hopper, tiles
 from kernels.contract import Kernel, KernelLaunch, Scales, launch_metadata, scale_arguments
 from kernels.ring import Smem, aggregate, allocate, begin, describe, prefetch_descriptors, require_compiled, tma_load
-from kernels.stream_k import Dealt, Work, deal, slots
+from kernels.stream_k import Dealt, Slots, Work, deal, slots
 from kernels.tiled import tiled_kernel
-from kernels.warpgroup_config import ODD_PARTS, Config, problem_of, sums_width, variants, whole_and_shared
+from kernels.warpgroup_config import ODD_PARTS, Config, problem_of, sums_widths, variants, whole_and_shared
 from kernels.wgmma import CONSUMERS, multiply, no_sums, parts_of, promoted, store, store_and_tell, wait
 
 # Registers a thread after setmaxnreg, a multiple of 8: 2 * 128 * 240 + 128 * 24 = 64,512 of 65,536, since a producer of
@@ -100,9 +101,9 @@ def produce(work, tensors, smem, ZIGZAG: gl.constexpr):
         super_tile, first, last = work.dealt.piece(number, gang, steps)
         m0, n0 = work.corner(super_tile, member)
         for step in range(first, last):
-            k0 = work.column(super_tile, step)
+            k0 = work.column(super_tile, step, step == first)
             if ZIGZAG and number % 2 == 1:  # UNTIMED (zigzag): L2 still holds what was read last
-                k0 = work.column(super_tile, first + last - 1 - step)
+                k0 = work.column(super_tile, first + last - 1 - step, step == first)
             full = smem.full.index(ring.stage)
             mbarrier.wait(smem.empty.index(ring.stage), ring.phase ^ 1)
             if smem.w_free is not None:  # UNTIMED (clusters): the first CTA waits, which loads w for the other, too
@@ -119,7 +120,7 @@ def produce(work, tensors, smem, ZIGZAG: gl.constexpr):
                 w_part = smem.w.index(ring.stage).slice(work.block_n - rest, rest)
                 tma_load(tensors.w_rest, [n0 + work.block_n - rest, k0], full, w_part)
             ring = ring.next()
-        if work.dealt.SHARED and (first == 0) & (last < steps):
+        if work.dealt.SHARED and work.owns(first, last, steps):
             ring = work.fetch(super_tile, steps, smem, ring)
 
 
@@ -152,10 +153,10 @@ def consume(work, tensors, smem, WHO: gl.constexpr):
         acc = wait(0, acc)
         release(smem, ring.before(), True)
         peers = 0
-        if work.dealt.SHARED and (first == 0) & (last < steps):
-            peers = work.dealt.last_gang(super_tile, steps) - gang
-        if work.dealt.SHARED and first > 0:
-            work.leave(acc[0], WHO, tensors.out.block_type.shape[1])
+        if work.dealt.SHARED and work.owns(first, last, steps):
+            peers = work.peers(super_tile, steps)
+        if work.dealt.SHARED and work.leaves(first, last, steps):
+            work.leave(super_tile, acc, WHO, tensors.out.block_type.shape[1])
         else:
             ring = finish(work, tensors, smem, ring, acc, peers, m0 + WHO * rows, n0, WHO)
     tma.store_wait(0)  # shared memory must outlive what reads it
@@ -175,22 +176,22 @@ def finish(work, tensors, smem, ring, acc, peers, m0, n0, WHO: gl.constexpr):
     as they are fetched first gets theirs. Returns the place in the ring behind those."""
     columns: gl.constexpr = tensors.out.block_type.shape[1]
     scales = (None, None, None, None) if tensors.BY_BLOCK else tensors.scales
-    if work.dealt.SHARED:
-        wide = parts_of(acc[0], work.sums.block_type.shape[1])
-        for number in gl.static_range(len(wide)):
-            sums, ring = work.add(wide[number], peers, smem, ring, WHO)
-            parts = parts_of(sums, columns)
-            for part in gl.static_range(len(parts)):
-                store(tensors.out, parts[part], m0, n0, smem, scales, WHO, number * len(parts) + part)
-    elif tensors.out_rest is None:
-        parts = parts_of(acc[0], columns)
+    wide = acc[:3]  # UNTIMED (odd widths)
+    if tensors.out_rest is None:
+        wide = parts_of(acc[0], work.slots.sums.block_type.shape[1] if work.dealt.SHARED else columns)
+    for number in gl.static_range(len(wide)):
+        sums = wide[number]
+        if work.dealt.SHARED:
+            sums, ring = work.slots.add(sums, work.slots.sums, peers, smem, ring, WHO)
+        parts = parts_of(sums, columns)
         for part in gl.static_range(len(parts)):
-            store(tensors.out, parts[part], m0, n0, smem, scales, WHO, part)
-    else:  # UNTIMED (odd widths)
-        for part in gl.static_range(3):
-            store(tensors.out, acc[part], m0, n0, smem, scales, WHO, part)
-        wider: gl.constexpr = columns - acc[3].shape[1]  # than the rest is
-        store(tensors.out_rest, acc[3], m0, n0 + 3 * wider, smem, scales, WHO, 3)
+            store(tensors.out, parts[part], m0, n0, smem, scales, WHO, number * len(parts) + part)
+    if tensors.out_rest is not None:  # UNTIMED (odd widths)
+        rest = acc[3]
+        if work.dealt.SHARED:
+            rest, ring = work.slots.add(rest, work.slots.rest, peers, smem, ring, WHO)
+        wider: gl.constexpr = columns - rest.shape[1]  # than the rest is
+        store(tensors.out_rest, rest, m0, n0 + 3 * wider, smem, scales, WHO, 3)
     return ring
 
 
@@ -261,7 +262,7 @@ def warpgroup_kernel(
     x_desc, w_desc, out_desc,
     w_rest_desc, out_rest_desc,  # the last part of an odd tile; w_desc and out_desc are then the others
     sums_desc,  # [programs * rows of a tile, columns of a tile] fp32: each program's sums of a tile that another owns
-    sums_ptr, flags_ptr,  # those and their flags, int32 (`kernels.stream_k`)
+    sums_ptr, slot_flags_ptr,  # those and their flags, int32 (`kernels.stream_k`)
     x_scales_ptr, w_scales_ptr, M, N,  # of fp8; else None
     K,
     supers_m, supers_n,  # super-tiles, counted by the host: each division here takes time before the first load
@@ -274,7 +275,7 @@ def warpgroup_kernel(
         prefetch_descriptors("warpgroup_kernel", 3)
     dealt = Dealt(gangs, whole, even, more, SHARED)
     work = Work(
-        dealt, K, supers_m, supers_n, gang_m, gang_n, sums_desc, sums_ptr, flags_ptr,
+        dealt, K, supers_m, supers_n, gang_m, gang_n, Slots(sums_desc, None, sums_ptr, slot_flags_ptr, BLOCK_N),
         BLOCK_M, BLOCK_N, x_desc.block_type.shape[1], GROUP, ALONG_N,
     )  # fmt: skip
     scales = x_scales_ptr, w_scales_ptr, M, N
@@ -324,13 +325,9 @@ def prepare(
         num_warps=4,  # of the first consumer; warp_specialize adds the others
         num_ctas=config.cluster,
     )  # fmt: skip
-    sums_desc, sums_ptr, flags_ptr = None, None, None
-    if dealt["SHARED"]:
-        sums_ptr, flags_ptr = slots(x.device, programs, block_m, config.block_n, config.cluster)
-        rows, parted = args["out_desc"].block_shape[0], parts_of_ctas(config)[0]
-        sums_desc = describe(sums_ptr, (rows, sums_width(config, x.element_size())), parted)
-    args |= dict(sums_desc=sums_desc, sums_ptr=sums_ptr, flags_ptr=flags_ptr)
-    return KernelLaunch(warpgroup_kernel, (programs,), args)
+    shared = slot_arguments(x, config, programs if dealt["SHARED"] else 0)
+    del shared["sums_rest_desc"]  # odd tiles are shared by `kernels.flagged` alone
+    return KernelLaunch(warpgroup_kernel, (programs,), args | shared)
 
 
 def descriptors(x: Tensor, w: Tensor, out: Tensor, config: tiles.Config) -> dict[str, TensorDescriptor | None]:
@@ -345,6 +342,21 @@ def descriptors(x: Tensor, w: Tensor, out: Tensor, config: tiles.Config) -> dict
         w_rest_desc=describe(w, (rest, config.block_k)) if rest else None,
         out_rest_desc=describe(out, (rows, rest)) if rest else None,
     )
+
+
+def slot_arguments(x: Tensor, config: tiles.Config, count: int) -> dict[str, Any]:
+    """The arguments of a kernel for so many `Slots`; None where there are none."""
+    args = dict.fromkeys(("sums_desc", "sums_rest_desc", "sums_ptr", "slot_flags_ptr"))
+    if count:
+        rows, parted = config.block_m * config.cluster, parts_of_ctas(config)[0]
+        sums, flags = slots(x.device, count, rows, config.block_n, config.cluster)
+        width, rest = sums_widths(config, x.element_size())
+        args |= dict(
+            sums_ptr=sums, slot_flags_ptr=flags, sums_desc=describe(sums, (rows // CONSUMERS.value, width), parted)
+        )
+        if rest:
+            args["sums_rest_desc"] = describe(sums, (rows // CONSUMERS.value, rest))
+    return args
 
 
 def parts_of_ctas(config: tiles.Config) -> tuple[tuple, tuple]:

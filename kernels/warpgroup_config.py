@@ -77,10 +77,16 @@ def problem_of(config: Config, itemsize: int, by_block: bool = False) -> str:
         return "{} needs Triton {}.{} or later, this is {}.{}".format(config, *config.triton, *triton_release())
     if config.subtile not in (1, 2, 4):
         return f"subtile={config.subtile}, warpgroup stores in 1, 2 or 4 parts"
-    width = sums_width(config, itemsize)
-    if config.shared_waves and config.block_n // config.subtile > width:
+    if config.shared_waves and not may_share(config, itemsize):
+        width, _ = sums_widths(config, itemsize)
         return f"subtile={config.subtile}, of a shared tile it stores at most {width} columns at a time"
     return _problem_by_block(config) if by_block else ""
+
+
+def may_share(config: tiles.Config, itemsize: int) -> bool:
+    """Whether programs may share a tile along K: whether the sums of each part that is stored fit into a stage."""
+    width, rest = sums_widths(config, itemsize)
+    return bool(rest) or config.block_n // config.subtile <= width
 
 
 def _problem_by_block(config: Config) -> str:
@@ -91,9 +97,11 @@ def _problem_by_block(config: Config) -> str:
     return ""
 
 
-def sums_width(config: Config, itemsize: int) -> int:
-    """The number of columns of a consumer's fp32 sums that fit into the room that a stage has for w."""
-    return config.block_n * config.block_k * itemsize // (2 * config.block_m)
+def sums_widths(config: tiles.Config, itemsize: int) -> tuple[int, int]:
+    """The number of columns of a consumer's fp32 sums that pass through a stage at a time, where it has room for w, and
+    those of an odd tile's last part, or 0."""
+    parts = ODD_PARTS.get((config.block_m, config.block_n, config.block_k))
+    return parts or (config.block_n * config.block_k * itemsize // (2 * config.block_m), 0)
 
 
 def whole_and_shared(config: Config) -> list[Config]:

@@ -12,7 +12,7 @@ from collectives.ranks import shared
 from kernels.bench.roof import beyond_cache_bytes
 from kernels.registry import CONTENDERS, Contender, of_run
 from kernels.tiles import DTYPES
-from roofline.theory.wires import PACED_ENGINE, PCIE
+from roofline.theory.wires import BY_ENGINE, PCIE
 from roofline.worker import clocks
 
 CALIBRATIONS = 5
@@ -81,9 +81,6 @@ def turns_of(calls: list[Call], device: str, count: int) -> list[list[float | No
 
 OURS, OURS_ALONE = ("persistent",), ("persistent", "warpgroup")
 """Our unsplit matmuls: those that leave a copier, or NCCL, its registers on every SM; and where none is there all."""
-
-BY_ENGINE = PACED_ENGINE, PCIE, "symmetric"
-"""Links whose bytes move without an SM."""
 
 
 def unsplit(options, x, w, link: str) -> dict[str, Contender]:

@@ -330,6 +330,8 @@ def plan_of(shape: Shape, arm: str) -> OverlapPlan | None:
         ranks=shape.params["ranks"],
         row_blocks=_of_arm(shape, arm, "row_blocks", 1),
         ranks_per_launch=_splitting(shape, arm).get("ranks_per_launch", 1),
+        block_tiles=_of_arm(shape, arm, "block_tiles", 0),
+        chunk_steps=_of_arm(shape, arm, "chunk_steps", 0),
     )
 
 

@@ -11,8 +11,8 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from roofline.theory import schedule
-from roofline.theory.schedule import Grid
-from roofline.theory.simulator import arrivals, product_s, simulate
+from roofline.theory.schedule import MOST_PARTS, Grid, Piece
+from roofline.theory.simulator import arrivals, arrivals_of_blocks, product_s, simulate
 
 TILE = (128, 256)
 """Rows and columns of the tile that a compute-bound matmul is taken to have on a GPU."""
@@ -73,6 +73,11 @@ class OverlapPlan(NamedTuple):
     row_blocks: int = 1
     ranks_per_launch: int = 1
     """An arm that multiplies `by_rank` takes the rows of so many ranks at a time, at most."""
+    block_tiles: int = 0
+    """The row tiles of a row block of `row_block` whose last waves are cut along K; the last block has the rest. 0: all
+    have equally many, and tiles are whole."""
+    chunk_steps: int = 0
+    """The steps along K of a chunk that is cut."""
 
     def end_s(self, t_gemm_s: float, t_comm_s: float) -> float:
         """When the simulated arm ends, at best: without contention, launch costs or accumulator traffic.
@@ -223,7 +228,32 @@ def _chunk_outer(plan, t_gemm_s, t_comm_s):
     return now
 
 
+def row_block_plans(grid: Grid, workers: int, ranks: int, chunk_steps: int) -> list[OverlapPlan]:
+    """The plans by which `row_block` may be cut: into equal row blocks, or such as fill half a wave, one, or two."""
+    heights = {grid.row_tiles // blocks for blocks in BLOCKS if grid.row_tiles % blocks == 0}
+    for waves in (0.5, 1, 2):
+        height = int(waves * workers / grid.column_tiles)
+        if grid.row_tiles <= height * max(BLOCKS) and height <= grid.row_tiles:
+            heights.add(height)
+    plans = []
+    for height in sorted(heights, reverse=True):
+        blocks = -(-grid.row_tiles // height)
+        plans.append(OverlapPlan("row_block", grid, workers, ranks, blocks, 1, height, chunk_steps))
+    return plans
+
+
+def pieces_of(plan: OverlapPlan, t_gemm_s: float, t_comm_s: float) -> tuple[list[list[Piece]], float]:
+    """The pieces of each program of a `row_block` with `block_tiles`, and when the last ends. T_gemm is taken to be
+    that of programs which all multiply until its end."""
+    chunk_s = t_gemm_s * plan.workers / (len(plan.grid.tiles) * plan.ranks)
+    arrival_s = arrivals_of_blocks(plan.ranks, t_comm_s, plan.grid.row_tiles, plan.block_tiles)
+    parts = min(MOST_PARTS, plan.chunk_steps * plan.ranks)
+    return schedule.cut_last_waves(plan.grid, plan.workers, arrival_s, chunk_s, plan.chunk_steps, parts)
+
+
 def _row_block(plan, t_gemm_s, t_comm_s):
+    if plan.block_tiles:
+        return pieces_of(plan, t_gemm_s, t_comm_s)[1]
     chunk_s = product_s(plan.grid, plan.workers, plan.ranks, t_gemm_s)
     arrival_s = arrivals(plan.ranks, t_comm_s, plan.grid.row_tiles, plan.row_blocks)
     return schedule.row_block_end_s(plan.grid, plan.workers, arrival_s, chunk_s)

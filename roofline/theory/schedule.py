@@ -60,6 +60,24 @@ Table = tuple[tuple[WorkTile, ...], ...]
 """The work tiles of each program, in order. A tile belongs to one program, so that no state crosses programs."""
 
 
+class Piece(NamedTuple):
+    """Steps [first, last) along K of tile (m, n), in the order of arrival. Of a tile that several programs have, each
+    leaves its sums in a `slot`; the one that has the last step adds those of `peers` slots, from `slot` on."""
+
+    m: int
+    n: int
+    first: int
+    last: int
+    slot: int = 0
+    peers: int = 0
+
+
+MOST_PARTS = 8
+PART_COST = 0.03
+"""What each further part that a tile is cut into is taken to cost, of the time of a tile: sums in fp32, a quarter of
+what the tile's products read, are written and read. Untimed."""
+
+
 def arrival_order(topology: str, ranks: int, rank: int) -> tuple[int, ...]:
     """Chunks in the order in which they are here at `rank`, its own first. Topologies are `ring`, where each sends to
     the next rank, and `direct`, from owners, all to all.
@@ -135,28 +153,75 @@ def _visits(grid: Grid, programs: int, ends: Sequence[int]) -> Table:
     return tuple(table)
 
 
-def row_block(grid: Grid, programs: int, arrival_s: Sequence[Sequence[float]], chunk_s: float) -> Table:
-    """Tiles in the grid's order, each visited once with all chunks; the next goes to the program that is free first.
+def cut_last_waves(
+    grid: Grid, programs: int, arrival_s: Sequence[Sequence[float]], chunk_s: float, chunk_steps: int, most_parts: int
+) -> tuple[list[list[Piece]], float]:
+    """The pieces of each program, and when the last ends. Tiles go in the grid's order, with all chunks, to the program
+    that is free first, while they end no later than all would that are left, dealt evenly. Those behind are cut along
+    K, all alike into `most_parts` parts at most, and dealt part after part: programs on one part share x and w.
 
     `arrival_s[m][j]`: when row tile m is expected to have the chunk at position j. `chunk_s`: the time of one tile with
-    one chunk.
+    one chunk, which is `chunk_steps` steps along K.
     """
-    table: list[list[WorkTile]] = [[] for _ in range(programs)]
+    chunks = len(arrival_s[0])
+    tile_s = chunks * chunk_s
+    all_here_s = max(here_s[-1] for here_s in arrival_s)
     free = [(0.0, program) for program in range(programs)]
-    ends_s: dict[tuple[int, float], float] = {}  # by row tile and start: most tiles of a wave have both in common
-    for m, n in grid.tiles:
-        start_s, program = heapq.heappop(free)
-        chunks = len(arrival_s[m])
-        table[program].append(WorkTile(m, n, 0, chunks))
-        if (m, start_s) not in ends_s:
-            _, ends_s[m, start_s] = inner_loops(arrival_s[m], 0, chunks, start_s, chunk_s)[-1]
-        heapq.heappush(free, (ends_s[m, start_s], program))
-    return tuple(map(tuple, table))
+    spent_s = 0.0
+    pieces: list[list[Piece]] = [[] for _ in free]
+    left = list(grid.tiles)[::-1]
+    while left:
+        m, n = left[-1]
+        start_s, program = free[0]
+        _, end_s = inner_loops(arrival_s[m], 0, chunks, start_s, chunk_s)[-1]
+        even_s = (spent_s + len(left) * tile_s) / programs
+        if end_s > max(even_s, all_here_s) * (1 + 1e-9):
+            break
+        left.pop()
+        spent_s += end_s - start_s
+        pieces[program].append(Piece(m, n, 0, chunks * chunk_steps))
+        heapq.heapreplace(free, (end_s, program))
+
+    def cost_s(cut) -> float:
+        _, end_s, parts = cut
+        return end_s + PART_COST * tile_s * parts
+
+    about = left[::-1], free, arrival_s, chunk_s, chunk_steps
+    last, end_s, _ = min((_in_parts(parts, *about) for parts in range(1, most_parts + 1)), key=cost_s)
+    for program, piece in last:
+        pieces[program].append(piece)
+    return pieces, end_s
+
+
+def _in_parts(
+    parts: int, tiles: Sequence[tuple[int, int]], free: list[tuple[float, int]],
+    arrival_s: Sequence[Sequence[float]], chunk_s: float, chunk_steps: int,
+) -> tuple[list[tuple[int, Piece]], float, int]:  # fmt: skip
+    """(program, piece) of `tiles` in so many parts each, for programs that are `free` from then on; when the last ends;
+    and the parts."""
+    free = list(free)
+    steps = len(arrival_s[0]) * chunk_steps
+    pieces = []
+    for part in range(parts):
+        first, last = steps * part // parts, steps * (part + 1) // parts
+        for number, (m, n) in enumerate(tiles):
+            slot = number * (parts - 1)
+            piece = Piece(m, n, first, last, slot + part)
+            if part == parts - 1:
+                piece = Piece(m, n, first, last, slot, peers=part)
+            now, program = free[0]
+            for chunk in range(first // chunk_steps, -(-last // chunk_steps)):
+                width = min(last, (chunk + 1) * chunk_steps) - max(first, chunk * chunk_steps)
+                now = max(now, arrival_s[m][chunk]) + width * chunk_s / chunk_steps
+            heapq.heapreplace(free, (now, program))
+            pieces.append((program, piece))
+    end_s, _ = max(free)
+    return pieces, end_s, parts
 
 
 def row_block_end_s(grid: Grid, programs: int, arrival_s: Sequence[Sequence[float]], chunk_s: float) -> float:
-    """When the last program of the table `row_block` ends: to the bit what `simulate` says of it. Programs that are
-    free at once take tiles whose chunks arrive at once, without a look at each."""
+    """When the last program ends where tiles, each with all chunks, go in the grid's order to the program that is free
+    first. Programs that are free at once take tiles whose chunks arrive at once, without a look at each."""
     free = [(0.0, programs)]
     for here_s, tiles in groupby(arrival_s[m] for m, _ in grid.tiles):
         left = len(list(tiles))

@@ -39,6 +39,23 @@ def arrivals(chunks: int, t_comm_s: float, row_tiles: int, blocks: int = 1) -> t
     return tuple(here_s)
 
 
+def arrivals_of_blocks(chunks: int, t_comm_s: float, row_tiles: int, block_tiles: int) -> list[tuple[float, ...]]:
+    """As `arrivals`, of row blocks of `block_tiles` row tiles; the last block has the rest.
+
+    >>> arrivals_of_blocks(chunks=3, t_comm_s=6.0, row_tiles=3, block_tiles=2)
+    [(0.0, 2.0, 4.0), (0.0, 2.0, 4.0), (0.0, 5.0, 6.0)]
+    """
+    row_s = t_comm_s / row_tiles / (chunks - 1)  # of one chunk
+    here_s = []
+    for first in range(0, row_tiles, block_tiles):
+        rows = min(block_tiles, row_tiles - first)
+        of_block = [0.0]
+        for number in range(1, chunks):
+            of_block.append((first * (chunks - 1) + rows * number) * row_s)
+        here_s += [tuple(of_block)] * rows
+    return here_s
+
+
 def product_s(grid: Grid, programs: int, chunks: int, t_gemm_s: float) -> float:
     """The time of one tile with one chunk, when all of the matmul takes `t_gemm_s` in whole waves."""
     return t_gemm_s / (grid.waves(programs) * chunks)

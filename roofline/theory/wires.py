@@ -29,6 +29,9 @@ PACED, ENGINE, COPIER = "paced", "engine", "copier"
 
 PACED_ENGINE = f"{PACED}_{ENGINE}"
 
+BY_ENGINE = PACED_ENGINE, PCIE, "symmetric"
+"""Links whose bytes move without an SM: a kernel may have all registers beside them."""
+
 HOW = {
     "gloo": "gloo, point to point",
     "nccl": "NCCL, a send and a receive at once for each transfer",

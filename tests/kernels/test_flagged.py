@@ -11,6 +11,7 @@ from kernels.contract import Signals
 from kernels.flagged import Config
 from roofline.theory import schedule
 from roofline.theory.schedule import Grid
+from roofline.theory.simulator import arrivals_of_blocks
 
 CONFIG, GRID, RANKS = Config(128, 32, 64, 8, 2, subtile=2), Grid(4, 2), 4
 SPILLING = schedule.chunk_outer(GRID, 3, RANKS)
@@ -23,8 +24,14 @@ def any_machine(monkeypatch):
     monkeypatch.setattr(hopper, "require_hopper", lambda kernel, x, name: None)
 
 
+def pieces_of(ranks: int, most_parts: int):
+    arrival_s = arrivals_of_blocks(ranks, 0.1, GRID.row_tiles, 2)
+    pieces, _ = schedule.cut_last_waves(GRID, 3, arrival_s, 1.0, max(1, 1024 // ranks // CONFIG.block_k), most_parts)
+    return pieces
+
+
 def plan(table=None, order=range(RANKS), block_rows=256) -> tables.TileSchedule:
-    table = table or schedule.tile_outer(GRID, 3, len(order))
+    table = table or pieces_of(len(order), most_parts=1)
     return tables.tile_schedule(table, GRID, order, block_rows, CONFIG, "cpu")
 
 
@@ -33,6 +40,8 @@ def test_spilled_bytes_are_those_of_the_table():
     spilling = plan(SPILLING)
     assert spilling.spilled_bytes == 2 * (RANKS - 1) * len(GRID.tiles) * 128 * 32 * 4
     assert spilling.spilled.shape == (len(GRID.tiles), 128, 32)
+    cut = plan(pieces_of(RANKS, most_parts=3))  # 8 tiles on 3 programs: 2 tiles in 3 parts each, of which 2 are left
+    assert (cut.slots, cut.spilled_bytes) == (4, 2 * 4 * 128 * 32 * 4)
 
 
 @pytest.mark.parametrize("order", [(2, 0, 3, 1), tuple(range(16)), tuple(range(15, -1, -1))])
@@ -44,7 +53,7 @@ def test_a_launch_holds_its_table_and_the_order_of_arrival(order):
     assert (args["row_tiles"], args["CHUNK"]) == (2, 1024 // len(order))
     rows, ends = args["work_tiles_ptr"].tolist(), args["first_ptr"].tolist()
     programs = [rows[start:end] for start, end in pairwise(ends)]
-    assert programs == [[list(work_tile[:4]) for work_tile in program] for program in made.table]
+    assert programs == [[list(piece) for piece in program] for program in made.table]
 
 
 @pytest.mark.parametrize(
@@ -54,7 +63,10 @@ def test_a_launch_holds_its_table_and_the_order_of_arrival(order):
         (lambda: plan(block_rows=5), "row blocks of 5 rows: flagged needs a multiple of its tile's 128; take fewer"),
         (lambda: flagged.matmul(X[:128], W, OUT[:128], plan(), SIGNALS), "out is 1 x 2 tiles, the schedule is for"),
         (lambda: flagged.matmul(X[:, :64], W[:, :64], OUT, plan(), SIGNALS), "K=64 over 4 ranks: flagged needs chunks"),
-        (lambda: flagged.matmul(X, W, OUT, plan(SPILLING), SIGNALS), "the schedule spills, and flagged keeps sums"),
+        (
+            lambda: flagged.matmul(X, W, OUT, plan(SPILLING), SIGNALS),
+            "the schedule is not of pieces, and flagged keeps sums",
+        ),
         (
             lambda: pieces.matmul(X, W, OUT, pieces.Pieces.of_ranks(range(3), 1, CONFIG, "cpu"), SIGNALS),
             "507 rows in 3 pieces: each must be a multiple of the tile's 128 rows; take fewer",

@@ -22,10 +22,9 @@ from kernels.tiles import triton_release
 from kernels.warpgroup import Config
 
 W_BLOCK = "[n0 + part * w_rows, k0]"
-FEWER = "for peer in range(gang + 1, until):\n"
-PEERS = "for peer in range(gang + 1, until + 1):\n"
+FEWER, PEERS = "for peer in range(peers - 1):\n", "for peer in range(peers):\n"
 FLAGS = "            for who in gl.static_range(CONSUMERS):\n                self.take_down"
-TOLD = 'gl.atomic_add(self.flag(slot), 1, sem="release", scope="gpu")'
+TOLD = 'gl.atomic_add(self.flag(place), 1, sem="release", scope="gpu")'
 RELEASE = "release(smem, ring.before(), "
 RAISED, LOOK = 'by, sem="release", scope="sys")', '"ld.acquire.sys.global.b32 $0, [$1];"'
 W_FREE = "mbarrier.wait(smem.w_free.index(ring.stage), ring.phase ^ 1)\n            #"
@@ -35,7 +34,7 @@ TELLS, BEFORE = "        work.tell(tile)\n", "        m0, n0 = work.corner(tile,
 FREED = "mbarrier.wait(smem.freed.index(place), PART // buffers % 2 ^ 1)"
 UNORDERED, EARLY = "no order between", "before they were due"
 UNFENCED = "no fence.proxy.async after it"
-BEGINS = "if (step % steps == 0) & (chunk > 0):"
+BEGINS = "if (is_first | (step % steps == 0)) & (chunk > 0):"
 DUE = "            device.wait_value(route.let_go[number - 1, 1:], route.runs)\n"
 COPY = "                self.copy(*ends)\n"
 TOLD_BY_STREAM = f"{DUE}            device.write_value(route.flags[index:], route.runs)\n"
@@ -128,6 +127,22 @@ MISTAKES = {
         "one look for two chunks": ({BEGINS: "if (step % steps == 0) & (chunk % 2 == 1):"}, UNORDERED),
         "chunks in the order of ranks": ({"(self.order >> (chunk * 4) & 15).to(gl.int32)": "chunk"}, UNORDERED),
     },
+    "cut": {
+        "as it is": ({}, "exact"),
+        "no look where a piece begins inside a chunk": ({BEGINS: "if (step % steps == 0) & (chunk > 0):"}, UNORDERED),
+        "all leave their sums in one slot": (
+            {"acc, self.dealt.field(piece, 4)": "acc, 0 * self.dealt.field(piece, 4)"},
+            "overwrites",
+        ),
+        "one peer is not waited for": (
+            {"1, self.peers(piece, steps), smem": "1, self.peers(piece, steps) - 1, smem"},
+            "Stuck",
+        ),
+        "the last piece alone is stored": (
+            {"return (first > 0) & (last == steps)": "return last < 0"},
+            "out are wrong",
+        ),
+    },
     "flags": {
         "looks without acquire": ({'flag_ptr, 0, sem="acquire"': 'flag_ptr, 0, sem="relaxed"'}, UNORDERED),
         "looks at the scope of a GPU": (
@@ -142,7 +157,7 @@ MISTAKES = {
         "the first chunk that comes is": ({WAIT: f"{WAIT} * 0 + RANKS"}, UNORDERED),
     },
     "pieces": {
-        "rows are not waited for": ({"(step == 0) & (piece > 0)": "step < 0"}, UNORDERED),
+        "rows are not waited for": ({"is_first & (piece > 0)": "step < 0"}, UNORDERED),
         "rows of the second rank are not": ({"(piece > 0)": "(piece > 1)"}, UNORDERED),
     },
     "storer": {
@@ -190,7 +205,7 @@ at the end for the cluster."""
 
 ARM, OURS, device = links.on_device, SimpleNamespace(warpgroup=warpgroup, decode_ring=decode_ring), links.device_links
 
-OF_STREAM_K = [(warpgroup, "Dealt", "Work")]
+OF_STREAM_K = [(warpgroup, "Dealt", "Slots", "Work")]
 USERS = {
     "signals": [(ARM.pieces, "raise_counter")],
     "flags": [(flagged, "wait_for")],
@@ -237,7 +252,8 @@ def subjects() -> dict[str, tuple]:
     pair = matmul(kernel, CONFIGS["pair"], "bf16", (200, 120, 136), programs=2)
     shared = matmul(kernel, SHARED, "bf16", (120, 24, 272), programs=3)
     shared_pair = matmul(kernel, CONFIGS["shared pair"], "bf16", (200, 24, 272), programs=6)
-    late = waiting.for_chunks("tile_outer", "bf16")
+    late = waiting.for_chunks("whole", "bf16")
+    cut = waiting.for_chunks("row_blocks", "bf16", ranks=5, steps=2)
     few = matmul(ring_kernel, CONFIGS["decode_ring"], "bf16", (13, 112, 400), programs=3)
     return {
         "warpgroup": (warpgroup, OURS, "warpgroup", small),
@@ -250,6 +266,7 @@ def subjects() -> dict[str, tuple]:
         "shared": (stream_k, OURS, "warpgroup", shared),
         "decode_ring": (decode_ring, OURS, "decode_ring", few),
         "flagged": (flagged, waiting, "flagged", late),
+        "cut": (flagged, waiting, "flagged", cut),
         "flags": (signals, waiting, "flagged", late),
         "spills": (flagged_spills, waiting, "flagged_spills", waiting.for_chunks("chunk_outer", "bf16")),
         "pieces": (ARM.pieces, ARM, "pieces", layer),

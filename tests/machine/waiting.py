@@ -17,12 +17,12 @@ from kernels.machine.core.machine import Machine
 from kernels.machine.launcher import enqueue
 from kernels.machine.tests.host import Host, raise_flag, write
 from roofline.theory import schedule, simulator
-from roofline.theory.schedule import Grid, Table
+from roofline.theory.schedule import Grid, Piece, Table
 
 PROGRAMS, RANKS = 3, 3
 NEVER_US = 10**6  # of the machine's time: more than any run takes
 SPILLING = ("chunk_outer", "spill_once")
-TABLES = ("tile_outer", "row_block", *SPILLING)
+TABLES = ("whole", "cut", "row_blocks", *SPILLING)
 
 
 def operands(dtype: str, seed: int, rows: int, columns: int, depth: int, ranks=RANKS, rank=0, blocks=1):
@@ -36,25 +36,31 @@ def wrong_with(mine) -> str:
     return differences(mine.out, mine.gathered, mine.w, (torch.cat(list(mine.shards), 1), mine.w))
 
 
-def table(name: str, grid: Grid, ranks: int, blocks: int) -> Table:
-    """One of `schedule`, or of `kernels.tables`."""
-    arrival_s = simulator.arrivals(ranks, 1.0, grid.row_tiles, blocks)
-    expected = dict(row_block=(arrival_s, 0.1), spill_once=(arrival_s[0], 0.1)).get(name, (ranks,))
-    return getattr(tables if name == "spill_once" else schedule, name)(grid, PROGRAMS, *expected)
+def table(name: str, grid: Grid, ranks: int, steps: int) -> Table | list[list[Piece]]:
+    """One of `schedule`, or of `kernels.tables`; or pieces of whole tiles, of tiles cut along K, or of both."""
+    if name == "chunk_outer":
+        return schedule.chunk_outer(grid, PROGRAMS, ranks)
+    if name == "spill_once":
+        return tables.spill_once(grid, PROGRAMS, simulator.arrivals(ranks, 1.0, 1)[0], 0.1)
+    arrival_s = simulator.arrivals_of_blocks(ranks, 0.1, grid.row_tiles, 1 if name == "row_blocks" else grid.row_tiles)
+    parts = 1 if name == "whole" else min(8, ranks * steps)
+    pieces, _ = schedule.cut_last_waves(grid, PROGRAMS, arrival_s, 0.1, steps, parts)
+    return pieces
 
 
 def for_chunks(name: str, dtype: str, flags_are="late", entry=("", 0), *, ranks=RANKS, steps=1, **more) -> Case:
     """A flagged kernel by the table `name`, and by an entry of its tables, which is its name there and a number.
     `flags_are`: late, and the host raises them, in an order of the seed's; or up; or lost, which the second is."""
     kernel = "flagged_spills" if name in SPILLING else entry[0] or "flagged"
-    blocks, lost = 1 + (name == "row_block"), 2 * (flags_are == "lost")
+    blocks, lost = 1 + (name == "row_blocks"), 2 * (flags_are == "lost")
     config = [e.config for e in tiles.table("sm90").of(kernel) if dtype in e.dtypes][entry[1]]
     rows, columns = 2 * config.block_m - 5 * (blocks == 1), 2 * config.block_n - 8
 
     def make(seed: int):
         mine = operands(dtype, seed, rows, columns, ranks * steps * config.block_k, ranks, seed % ranks)
-        grid, wanted, transfers = Grid(2, 2), 1 + seed % 5, mine.transfers(blocks)
-        work_tiles, height = table(name, grid, ranks, blocks), -(-rows // blocks)
+        height = -(-rows // blocks)
+        grid, wanted, transfers = Grid(2, 2), 1 + seed % 5, mine.transfers(height)
+        work_tiles = table(name, grid, ranks, steps)
         plan = tables.tile_schedule(work_tiles, grid, mine.order, height, config, "cpu")
         plan.spilled.fill_(torch.nan)
         flags = torch.full((len(transfers),), wanted - 1, dtype=torch.int32)
@@ -170,11 +176,11 @@ def that_tells(dtype: str, entry: tuple[str, int], *, ranks=RANKS, depth=328, **
 def cases() -> list[Case]:
     dtypes, more = ("bf16", "fp16"), dict(thorough=True)
     listed = [for_chunks(name, dtype) for name in TABLES for dtype in dtypes]
-    listed += [for_chunks("row_block", "bf16", "lost"), for_rows("bf16", lost=2)]
+    listed += [for_chunks("row_blocks", "bf16", "lost"), for_rows("bf16", lost=2)]
     listed.append(for_chunks("chunk_outer", "bf16", ranks=8, steps=8))  # as inspected, and so are these
     for name in ("flagged", "flagged_alone"):
         for number in range(len(tiles.table("sm90").of(name))):
-            listed.append(for_chunks("tile_outer", "bf16", entry=(name, number), ranks=8, steps=8))
+            listed.append(for_chunks("cut", "bf16", entry=(name, number), ranks=8, steps=8))
     for name in ("pieces_flags", "pieces_flags_alone"):
         for number in range(len(tiles.table("sm90").of(name))):
             listed.append(for_rows("bf16", entry=(name, number), depth=336))
@@ -188,6 +194,6 @@ def cases() -> list[Case]:
         )
     return [
         *listed,
-        for_chunks("tile_outer", "bf16", ranks=tables.MOST_RANKS, **more),
+        for_chunks("whole", "bf16", ranks=tables.MOST_RANKS, **more),
         for_rows("fp16", depth=72, **more),
     ]

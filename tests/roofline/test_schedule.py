@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from kernels import tables
 from roofline.theory import schedule
 from roofline.theory.arms import ARMS, SIMULATED, OverlapPlan, chunk_launches, of_operation, plan, row_block_launches
-from roofline.theory.schedule import Grid, arrival_order
-from roofline.theory.simulator import arrivals, hidden_fraction, product_s, simulate
+from roofline.theory.schedule import Grid, arrival_order, row_block_end_s
+from roofline.theory.simulator import arrivals, arrivals_of_blocks, hidden_fraction, product_s, simulate
 
 # The ridge, T_gemm = T_comm: 8 ranks, an H100's 132 SMs, tiles of 128 x 256, B = 8192 rows, F_loc columns.
 SMS, RANKS = 132, 8
@@ -31,18 +31,82 @@ def test_chunks_arrive_from_neighbours_or_in_rotation(ranks):
 
 def test_row_block_gives_the_next_tile_to_the_program_that_is_free_first():
     # Program 0 is held by row tile 0 until 6; program 1 takes the rest, which is all here.
-    table = schedule.row_block(Grid(4, 1), 2, [(0, 5), (0, 0), (0, 0), (0, 0)], chunk_s=1.0)
-    assert [[work_tile.m for work_tile in work_tiles] for work_tiles in table] == [[0], [1, 2, 3]]
+    arrival_s = [(0, 5), (0, 0), (0, 0), (0, 0)]
+    pieces, end_s = schedule.cut_last_waves(Grid(4, 1), 2, arrival_s, chunk_s=1.0, chunk_steps=1, most_parts=1)
+    assert [[piece.m for piece in of_program] for of_program in pieces] == [[0], [1, 2, 3]]
+    assert end_s == row_block_end_s(Grid(4, 1), 2, arrival_s, 1.0) == 6
+
+
+def test_tiles_of_the_last_wave_are_cut_so_that_programs_end_together():
+    # All is here: 14 tiles on 4 programs are 3 waves and 2 tiles, whose halves fill the fourth for half its time.
+    pieces, end_s = schedule.cut_last_waves(Grid(14, 1), 4, [(0, 0)] * 14, 1.0, chunk_steps=4, most_parts=8)
+    assert end_s == 7
+    assert [of_program[3:] for of_program in pieces] == [
+        [(12, 0, 0, 4, 0, 0)],
+        [(13, 0, 0, 4, 1, 0)],
+        [(12, 0, 4, 8, 0, 1)],
+        [(13, 0, 4, 8, 1, 1)],
+    ]
+
+
+def ends_of(pieces, arrival_s, step_s: float, chunk_steps: int) -> dict[tuple, float]:
+    """When each piece ends, one step after another; the last one of a tile when those of others have ended, too. A
+    program that would wait for ever raises ValueError."""
+    ends_s: dict[tuple, float] = {}
+    left, now_s = [list(of_program) for of_program in pieces], [0.0] * len(pieces)
+    while any(left):
+        able = []
+        for program, of_program in enumerate(left):
+            if of_program:
+                piece = of_program[0]
+                slots = range(piece.slot, piece.slot + piece.peers)
+                if all(("slot", slot) in ends_s for slot in slots):
+                    able.append(program)
+        program = min(able)
+        piece = left[program].pop(0)
+        for step in range(piece.first, piece.last):
+            now_s[program] = max(now_s[program], arrival_s[piece.m][step // chunk_steps]) + step_s
+        for slot in range(piece.slot, piece.slot + piece.peers):
+            now_s[program] = max(now_s[program], ends_s["slot", slot])
+        ends_s[piece[:4]] = now_s[program]
+        if piece.last < chunk_steps * len(arrival_s[0]):
+            ends_s["slot", piece.slot] = now_s[program]
+    return ends_s
+
+
+@given(
+    st.tuples(st.integers(1, 9), st.integers(1, 5)), st.integers(1, 12), st.integers(2, 6), st.integers(1, 4),
+    st.integers(1, 9), st.floats(0.1, 4),
+)  # fmt: skip
+def test_pieces_have_each_step_once_and_end_when_it_is_said(sizes, programs, chunks, chunk_steps, block_tiles, comm_s):
+    grid, steps = Grid(*sizes), chunks * chunk_steps
+    arrival_s = arrivals_of_blocks(chunks, comm_s, grid.row_tiles, min(block_tiles, grid.row_tiles))
+    chunk_s = programs / (len(grid.tiles) * chunks)
+    pieces, end_s = schedule.cut_last_waves(grid, programs, arrival_s, chunk_s, chunk_steps, min(8, steps))
+    by_tile = {tile: [] for tile in grid.tiles}
+    for piece in (piece for of_program in pieces for piece in of_program):
+        by_tile[piece[:2]].append(piece)
+    taken = []
+    for parts in by_tile.values():
+        parts.sort(key=lambda piece: piece.first)
+        assert [parts[0].first, *(piece.last for piece in parts)] == [*(piece.first for piece in parts), steps]
+        *others, last = parts
+        assert [piece.slot for piece in others] == list(range(last.slot, last.slot + last.peers))
+        taken += [piece.slot for piece in others]
+    assert len({*taken}) == len(taken)
+    assert max(ends_of(pieces, arrival_s, chunk_s / chunk_steps, chunk_steps).values()) == pytest.approx(end_s)
+    whole_s = row_block_end_s(grid, programs, arrival_s, chunk_s)
+    assert max(1, comm_s) * (1 - 1e-9) <= end_s <= whole_s * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("blocks", [1, 8, 32])
 @pytest.mark.parametrize("comm_s", [0.3, 1.0, 3.0])
-def test_row_block_ends_when_the_simulator_says_of_its_table(blocks, comm_s):
+def test_row_block_of_whole_tiles_ends_when_the_simulator_says_of_its_table(blocks, comm_s):
     grid = SHAPES[2560]
     arrival_s, chunk_s = arrivals(RANKS, comm_s, grid.row_tiles, blocks), product_s(grid, SMS, RANKS, 1.0)
-    table = schedule.row_block(grid, SMS, arrival_s, chunk_s)
-    end_s = schedule.row_block_end_s(grid, SMS, arrival_s, chunk_s)
-    assert end_s == simulate(table, arrival_s, chunk_s)  # to the bit
+    pieces, _ = schedule.cut_last_waves(grid, SMS, arrival_s, chunk_s, 1, most_parts=1)
+    table = [[schedule.WorkTile(*piece[:4]) for piece in of_program] for of_program in pieces]
+    assert row_block_end_s(grid, SMS, arrival_s, chunk_s) == simulate(table, arrival_s, chunk_s)  # to the bit
 
 
 @pytest.mark.parametrize(("gemm_over_comm", "hidden", "spills_per_tile"), [(1, 0.875, 5.8), (1.5, 1, 2.3), (8, 1, 0)])
@@ -79,8 +143,8 @@ def made_tables(draw):
     grid = Grid(*(draw(st.integers(1, most)) for most in (6, 4, 4)))
     chunks, programs, chunk_s = draw(st.integers(1, 8)), draw(st.integers(1, 8)), draw(st.floats(0.01, 3))
     row = st.lists(st.floats(0, 10), min_size=chunks, max_size=chunks).map(sorted)
-    name, expected_s = draw(st.sampled_from(("tile_outer", "chunk_outer", "spill_once", "row_block"))), draw(row)
-    by = {"row_block": ([expected_s] * grid.row_tiles, chunk_s), "spill_once": (expected_s, chunk_s)}
+    name, expected_s = draw(st.sampled_from(("tile_outer", "chunk_outer", "spill_once"))), draw(row)
+    by = {"spill_once": (expected_s, chunk_s)}
     table = getattr(tables if name == "spill_once" else schedule, name)(grid, programs, *by.get(name, (chunks,)))
     return grid, table, draw(st.lists(row, min_size=grid.row_tiles, max_size=grid.row_tiles)), chunk_s
 
