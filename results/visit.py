@@ -112,6 +112,7 @@ STEPS = (
     Step("compile", 20, 40, "python -m results.first_call compile"),
     Step("matmuls", 195, 300, selects=PICTURE, archive="default", must=True),
     Step("gathers", 140, 200, selects="test_all_gather_matmul and not pcie", archive="default", must=True),
+    Step("foretold", 4, 30, "python -m results.foretold", archive="default", counts="gathers"),
     Step("links", 25, 60, f"{GPU_TESTS} tests/collectives/test_on_gpu.py -k 'late or signalled' -x", must=True),
     Step("links-beside", 40, 90, selects=BESIDE, options=MOVERS, archive="movers", needs="links"),
     Step("clusters", 20, 40, f"{HOPPER} warpgroup --gpu --only cluster2 --seeds 1", triton="3.8"),

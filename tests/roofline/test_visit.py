@@ -179,7 +179,7 @@ FIRST = ["doctor", "kernel", "compile", "matmuls+gathers", "links"]
 
 def test_eight_minutes_are_the_picture_and_the_rest_of_fifteen_what_no_card_has_run(stand):
     first = stand(8)
-    assert first.begun == [*FIRST, "clusters", "odd-widths"]
+    assert first.begun == [*FIRST[:-1], "foretold", "links", "clusters", "odd-widths"]
     assert 400 < Stand.now_s < 480
     second = stand(5)
     assert second.begun == ["links-beside", "trial-odd", "trial-pair", "scatters", "clocks"]
@@ -189,8 +189,8 @@ def test_eight_minutes_are_the_picture_and_the_rest_of_fifteen_what_no_card_has_
 @pytest.mark.parametrize(
     ("left_s", "begun"),
     [
-        (300, ["matmuls+gathers", "links-beside", "clusters", "odd-widths"]),
-        (240, ["matmuls+gathers", "clusters", "odd-widths"]),
+        (300, ["matmuls+gathers", "foretold", "links-beside", "clusters", "odd-widths"]),
+        (240, ["matmuls+gathers", "foretold", "clusters", "odd-widths"]),
         (120, ["matmuls+gathers"]),
     ],
 )
