@@ -35,43 +35,24 @@ Source: a flag for each part of a K-gather, staged by rows, is the idea of Iris'
 
 # ruff: noqa: N803 (kernel arguments: sizes and compile-time constants in capitals, as Triton code has them)
 
-from dataclasses import dataclass
-from typing import Any
-
 import torch
 from torch import Tensor
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from kernels import hopper, tiles
+from kernels import hopper
 from kernels.contract import EXAMPLE_SIZE, KernelLaunch, Signals, example_operands, launch_metadata
 from kernels.ring import aggregate, require_compiled
 from kernels.signals import wait_for
 from kernels.stream_k import Slots
 from kernels.tables import TileSchedule, tile_schedule
 from kernels.tiled import tiled_kernel
-from kernels.warpgroup import PRODUCER_REGISTERS, Tensors, descriptors, run, slot_arguments
-from kernels.warpgroup_config import may_share, problem_of
+from kernels.warpgroup import Tensors, role_arguments, run, slot_arguments
+from kernels.warpgroup_config import Roles, may_share
 from roofline.theory.arms import OverlapPlan, pieces_of
 from roofline.theory.schedule import Grid, Piece
 
-THREADS, UNBOUND_REGISTERS = 384, 168
-"""Of a launch: those of two consumers, and four warps that the producer is given the registers of; and registers of
-each where nothing bounds them."""
-
-
-@dataclass(frozen=True)
-class Config(tiles.Config):
-    """A tile, and the registers that a launch may take."""
-
-    registers: int = UNBOUND_REGISTERS
-
-    @property
-    def triton(self) -> tuple[int, int]:
-        return (3, 9) if self.is_odd else (0, 0)
-
-    def own_words(self) -> list[str]:
-        return [f"registers{self.registers}"] if self.registers < UNBOUND_REGISTERS else []
+Config = Roles
 
 
 @aggregate
@@ -233,20 +214,6 @@ def prepare(x: Tensor, w: Tensor, out: Tensor, tiles: TileSchedule, signals: Sig
     args = role_arguments(x, w, out, tiles.config) | tiles.arguments(x, signals)
     args |= slot_arguments(x, tiles.config, tiles.slots)
     return KernelLaunch(flagged_kernel, (len(tiles.table),), args)
-
-
-def role_arguments(x: Tensor, w: Tensor, out: Tensor, config: Config) -> dict[str, Any]:
-    """The arguments of a kernel for the roles and their tile. What the producer leaves of the registers is the
-    consumers'. Raises ValueError as `prepare` does."""
-    if problem := problem_of(config, x.element_size()):
-        raise ValueError(f"{problem}; change the configuration")
-    registers = config.registers * THREADS // 128 - PRODUCER_REGISTERS
-    return descriptors(x, w, out, config) | dict(
-        BLOCK_M=config.block_m, BLOCK_N=config.block_n, STAGES=config.num_stages, BUFFERS=min(2, config.subtile),
-        CONSUMER_REGISTERS=registers // 16 * 8, PRODUCER_REGISTERS=PRODUCER_REGISTERS,
-        maxnreg=config.registers if config.registers < UNBOUND_REGISTERS else None,
-        num_warps=4,  # of the first consumer; warp_specialize adds the others
-    )  # fmt: skip
 
 
 def example(config: Config, dtype: torch.dtype) -> KernelLaunch:

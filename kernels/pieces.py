@@ -31,13 +31,13 @@ from triton.experimental.gluon import language as gl
 
 from kernels import hopper
 from kernels.contract import KernelLaunch, Signals, example_operands, launch_metadata
-from kernels.flagged import Config, Flags, role_arguments
+from kernels.flagged import Config, Flags
 from kernels.persistent import tile_corner
 from kernels.ring import aggregate, require_compiled
 from kernels.signals import raise_counter
 from kernels.stream_k import Dealt, deal
 from kernels.tiled import tiled_kernel
-from kernels.warpgroup import Tensors, run
+from kernels.warpgroup import Tensors, role_arguments, run
 
 
 @dataclass(frozen=True)

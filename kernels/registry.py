@@ -96,9 +96,13 @@ BESIDE_LINK = {
     "flagged_spills": "kernels.flagged_spills:example",
     "pieces_counters": "kernels.pieces:example_that_tells",
     "pieces_flags": "kernels.pieces:example_that_waits",
+    "warpgroup_beside_copier": "kernels.warpgroup:beside_copier.example",
 }
 """{kernel that arms of `collectives` run: path of its `example(config, dtype)`}. These kernels share SMs with the
-copier of a link, and must leave room for it. Where nothing copies on the SMs, some have tiles under `NAME_alone`."""
+copier of a link, and must leave room for it."""
+
+ALONE = "flagged", "pieces_counters", "pieces_flags"
+"""Of these there are tiles under `NAME_alone` for where nothing copies on the SMs."""
 
 LINKS = {"copier": "collectives.device:example"}
 """{kernel of a link: path of its `example()`}."""
@@ -111,7 +115,7 @@ def examples() -> dict[str, str]:
     """{name of a kernel that is compiled: path of its `example(config, dtype)`}. The example is the KernelLaunch to
     look at, which is never run."""
     ours = {name: f"{contender.path}.example" for name, contender in CONTENDERS.items() if contender.kind == "triton"}
-    alone = {f"{name}_alone": path for name, path in BESIDE_LINK.items() if name != "flagged_spills"}
+    alone = {f"{name}_alone": BESIDE_LINK[name] for name in ALONE}
     return ours | BESIDE_LINK | alone | {"gated": "kernels.gated:gated.example"}
 
 

@@ -60,17 +60,23 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 
-from kernels import hopper, tiles
+from kernels import hopper
 from kernels.contract import Kernel, KernelLaunch, Scales, launch_metadata, scale_arguments
 from kernels.ring import Smem, aggregate, allocate, begin, describe, prefetch_descriptors, require_compiled, tma_load
 from kernels.stream_k import Dealt, Slots, Work, deal, slots
 from kernels.tiled import tiled_kernel
-from kernels.warpgroup_config import ODD_PARTS, Config, problem_of, sums_widths, variants, whole_and_shared
+from kernels.warpgroup_config import (
+    ODD_PARTS,
+    PRODUCER_REGISTERS,
+    UNBOUND_REGISTERS,
+    Config,
+    Roles,
+    problem_of,
+    sums_widths,
+    variants,
+    whole_and_shared,
+)
 from kernels.wgmma import CONSUMERS, multiply, no_sums, parts_of, promoted, store, store_and_tell, wait
-
-# Registers a thread after setmaxnreg, a multiple of 8: 2 * 128 * 240 + 128 * 24 = 64,512 of 65,536, since a producer of
-# one warp is given the registers of four.
-CONSUMER_REGISTERS, PRODUCER_REGISTERS = 240, 24
 
 
 @aggregate
@@ -303,8 +309,7 @@ def prepare(
 ) -> KernelLaunch:
     """The launch for checked, non-empty tensors, of one CTA on each SM, or on `sms`. Raises ValueError for a
     configuration that does not fit two consumers, or the shape."""
-    if problem := problem_of(config, x.element_size(), by_block):
-        raise ValueError(f"{problem}; change the configuration")
+    roles = role_arguments(x, w, out, config, by_block)
     (m, k), n = x.shape, w.shape[0]
     # From here on all is counted in programs, of which a cluster is one.
     block_m = config.block_m * config.cluster
@@ -316,21 +321,30 @@ def prepare(
     supers_n = -(-n // (config.block_n * gang_n))
     dealt = deal(supers_m * supers_n, -(-k // config.block_k), gangs, config.shared_waves)
     programs = dealt["gangs"] * gang_m * gang_n
-    args = dict(
-        **descriptors(x, w, out, config), **scale_arguments(scales), M=m if scales else None, N=n if scales else None,
-        K=k, supers_m=supers_m, supers_n=supers_n, gang_m=gang_m, gang_n=gang_n, **dealt,
-        BLOCK_M=block_m, BLOCK_N=config.block_n, STAGES=config.num_stages, BUFFERS=min(2, config.subtile),
-        GROUP=config.group_m, ALONG_N=config.raster == "n", BY_BLOCK=by_block, ZIGZAG=config.zigzag,
-        PREFETCH=config.prefetch, CONSUMER_REGISTERS=CONSUMER_REGISTERS, PRODUCER_REGISTERS=PRODUCER_REGISTERS,
-        num_warps=4,  # of the first consumer; warp_specialize adds the others
-        num_ctas=config.cluster,
+    args = roles | scale_arguments(scales) | dict(
+        M=m if scales else None, N=n if scales else None, K=k, supers_m=supers_m, supers_n=supers_n,
+        gang_m=gang_m, gang_n=gang_n, **dealt, GROUP=config.group_m, ALONG_N=config.raster == "n", BY_BLOCK=by_block,
+        ZIGZAG=config.zigzag, PREFETCH=config.prefetch, num_ctas=config.cluster,
     )  # fmt: skip
     shared = slot_arguments(x, config, programs if dealt["SHARED"] else 0)
     del shared["sums_rest_desc"]  # odd tiles are shared by `kernels.flagged` alone
     return KernelLaunch(warpgroup_kernel, (programs,), args | shared)
 
 
-def descriptors(x: Tensor, w: Tensor, out: Tensor, config: tiles.Config) -> dict[str, TensorDescriptor | None]:
+def role_arguments(x: Tensor, w: Tensor, out: Tensor, config: Roles, by_block: bool = False) -> dict[str, Any]:
+    """The arguments of a kernel for the roles and their tile. Raises ValueError as `prepare` does."""
+    if problem := problem_of(config, x.element_size(), by_block):
+        raise ValueError(f"{problem}; change the configuration")
+    return descriptors(x, w, out, config) | dict(
+        BLOCK_M=config.block_m * config.cluster, BLOCK_N=config.block_n, STAGES=config.num_stages,
+        BUFFERS=min(2, config.subtile),
+        CONSUMER_REGISTERS=config.consumer_registers, PRODUCER_REGISTERS=PRODUCER_REGISTERS,
+        maxnreg=config.registers if config.registers < UNBOUND_REGISTERS else None,
+        num_warps=4,  # of the first consumer; warp_specialize adds the others
+    )  # fmt: skip
+
+
+def descriptors(x: Tensor, w: Tensor, out: Tensor, config: Roles) -> dict[str, TensorDescriptor | None]:
     """The arguments of a kernel for its `Tensors`: those of x, w and out, and those of an odd tile's last part."""
     rows = config.block_m * config.cluster // CONSUMERS.value
     parted, same = parts_of_ctas(config)
@@ -344,7 +358,7 @@ def descriptors(x: Tensor, w: Tensor, out: Tensor, config: tiles.Config) -> dict
     )
 
 
-def slot_arguments(x: Tensor, config: tiles.Config, count: int) -> dict[str, Any]:
+def slot_arguments(x: Tensor, config: Roles, count: int) -> dict[str, Any]:
     """The arguments of a kernel for so many `Slots`; None where there are none."""
     args = dict.fromkeys(("sums_desc", "sums_rest_desc", "sums_ptr", "slot_flags_ptr"))
     if count:
@@ -359,7 +373,7 @@ def slot_arguments(x: Tensor, config: tiles.Config, count: int) -> dict[str, Any
     return args
 
 
-def parts_of_ctas(config: tiles.Config) -> tuple[tuple, tuple]:
+def parts_of_ctas(config: Roles) -> tuple[tuple, tuple]:
     """How the CTAs of a cluster part the rows of x and out, and how they share w."""
     return (((1, 0),), ((0, 0),)) if config.cluster > 1 else ((), ())
 
@@ -377,6 +391,11 @@ matmul = Warpgroup(
     variants=variants,
 )  # fmt: skip
 """out[M, N] = x[M, K] @ w[N, K].T in bf16, fp16 or fp8, on a Hopper GPU."""
+
+beside_copier = Warpgroup(
+    name="warpgroup_beside_copier", jit=warpgroup_kernel, require=require, prepare=prepare,
+)  # fmt: skip
+"""The same by tiles that leave the copier of a link its registers on the SM (`kernels.flagged`)."""
 
 by_block = Warpgroup(
     name="warpgroup_blockwise", jit=warpgroup_kernel, require=partial(require, by_block=True),

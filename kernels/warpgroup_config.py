@@ -31,9 +31,34 @@ ODD_PARTS = {(128, 208, 64): (64, 16), (128, 104, 64): (32, 8)}
 """UNTIMED (odd widths): {tile: the columns of each of its first three parts, and of the rest}."""
 
 
+THREADS, UNBOUND_REGISTERS, PRODUCER_REGISTERS = 384, 168, 24
+"""Of a launch: those of two consumers, and four warps that the producer is given the registers of; the registers of
+each where nothing bounds them; and those that setmaxnreg leaves the producer."""
+
+
 @dataclass(frozen=True)
-class Config(tiles.Config):
-    """A tile, the order of tiles, and how the last waves are shared."""
+class Roles(tiles.Config):
+    """A tile of two consumers and a producer, and the registers that a launch may take."""
+
+    registers: int = UNBOUND_REGISTERS  # of a thread; with fewer, a copier has room on the SM (`kernels.flagged`)
+
+    @property
+    def triton(self) -> tuple[int, int]:
+        """The release of Triton that it needs: 3.9 has `gl.inline_asm` for odd widths."""
+        return (3, 9) if self.is_odd else (0, 0)
+
+    @property
+    def consumer_registers(self) -> int:
+        """Those that setmaxnreg gives each thread of a consumer: what the producer leaves, in eights."""
+        return (self.registers * THREADS // 128 - PRODUCER_REGISTERS) // 16 * 8
+
+    def own_words(self) -> list[str]:
+        return [f"registers{self.registers}"] if self.registers < UNBOUND_REGISTERS else []
+
+
+@dataclass(frozen=True)
+class Config(Roles):
+    """The same, the order of tiles, and how the last waves are shared."""
 
     raster: str = "m"  # the dimension along which super-tiles are grouped, "m" or "n"
     gang_m: int = 1  # tiles along M that walk along K together (`kernels.stream_k`)
@@ -45,18 +70,19 @@ class Config(tiles.Config):
 
     @property
     def triton(self) -> tuple[int, int]:
-        """The release of Triton that it needs: 3.9 has `gl.inline_asm` for odd widths, 3.8 mbarriers of two CTAs."""
-        if self.is_odd:
-            return 3, 9
-        return (3, 8) if self.cluster > 1 else (0, 0)
+        """The same; 3.8 has mbarriers of two CTAs."""
+        return (3, 8) if self.cluster > 1 else super().triton
 
     @property
     def is_untimed(self) -> bool:
-        """Whether it has what no card has timed."""
-        return self.is_odd or self.cluster > 1 or self.zigzag or self.prefetch
+        """Whether it has what no card has timed, and a card is to decide."""
+        is_odd = self.is_odd and self.registers == UNBOUND_REGISTERS
+        return is_odd or self.cluster > 1 or self.zigzag or self.prefetch
 
     def own_words(self) -> list[str]:
-        words = [f"cluster{self.cluster}"] if self.cluster > 1 else []
+        words = super().own_words()
+        if self.cluster > 1:
+            words.append(f"cluster{self.cluster}")
         if self.shared_waves:
             words.append(f"gang{self.gang_m}x{self.gang_n} shared{self.shared_waves}")
         return words + ["zigzag"] * self.zigzag + ["prefetch"] * self.prefetch + ["raster-n"] * (self.raster == "n")

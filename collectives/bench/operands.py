@@ -79,8 +79,8 @@ def turns_of(calls: list[Call], device: str, count: int) -> list[list[float | No
     return [clock.turn(calls) for _ in range(WARM_TURNS + count)][WARM_TURNS:]
 
 
-OURS, OURS_ALONE = ("persistent",), ("persistent", "warpgroup")
-"""Our unsplit matmuls: those that leave a copier, or NCCL, its registers on every SM; and where none is there all."""
+OURS, OURS_ALONE = ("persistent", "warpgroup_beside_copier"), ("persistent", "warpgroup")
+"""Our unsplit matmuls: those that leave a copier, or NCCL, its registers on every SM; and where none is there."""
 
 
 def unsplit(options, x, w, link: str) -> dict[str, Contender]:

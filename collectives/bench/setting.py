@@ -9,7 +9,7 @@ from functools import cached_property, partial
 import torch
 
 from collectives.bench.links import contended, make_link, seconds_alone
-from collectives.bench.operands import Call, buffer, computing, normal, seconds_by_turns, unsplit, workers
+from collectives.bench.operands import OURS, Call, buffer, computing, normal, seconds_by_turns, unsplit, workers
 from collectives.bench.pace import Pace, asked_of
 from collectives.transfers import Transfers
 from kernels.bench import checks, roof
@@ -242,7 +242,7 @@ class Setting:
         a matmul of 1.14 ms beside a gather of 0.87 took 1.32 ms so, and 1.42 beside 32 programs: tiles are dealt out
         evenly, and the SMs with a program held up the rest (results/reference: copier_programs.txt).
         """
-        return arm in WAITING or self.matmul_of(arm) is CONTENDERS["persistent"]
+        return arm in WAITING or self.matmul_of(arm).name in OURS
 
     def matmul_of(self, arm: str):
         """The contender that `arm` multiplies by."""
@@ -273,7 +273,7 @@ class Setting:
             enter("link", "link", [partial(contended, link, gather) for gather in self.gathers], link)
             unrelated = self.unrelated()
             for name, runs in beside.items():
-                link = self.link(is_spread=name != "gemm" or best == ours)
+                link = self.link(is_spread=name != "gemm" or self.best.name in OURS)
                 both = zip(itertools.cycle(unrelated), runs, strict=False)
                 enter(f"{name} beside link", "contended", [partial(contended, link, *pair) for pair in both], link)
         if self.keeps_step:
