@@ -5,6 +5,8 @@ results/README.md documents them. How a text is put on one line, too.
 
 from dataclasses import dataclass, field
 
+from roofline.store import typed
+
 LONGEST_TEXT = 4000
 """Characters of a text, which is cut there."""
 
@@ -135,3 +137,8 @@ def plain(text: str) -> str:
     if len(text) > LONGEST_TEXT:
         text = f"{text[: LONGEST_TEXT - 3]}..."
     return "".join(map(_printable, text))
+
+
+def as_read(line: dict) -> dict:
+    """`line` as a journal that has it is read back: lists for tuples, texts for keys."""
+    return typed.decoded(typed.encoded(line))

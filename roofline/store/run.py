@@ -123,23 +123,23 @@ class Shape:
         work = {name: count for name, count in asdict(self.work).items() if count}
         return {"kind": "shape", **line, "work": work}
 
-    def apply(self, read: object, line: dict) -> None:
-        """Apply a `line` of the journal that is about the shape, `read` as what its kind says."""
-        match read:
-            case lines.Pass():
+    def apply(self, kind: str, read: object, line: dict) -> None:
+        """Apply a `line` of the journal of some `kind` that is about the shape, and was `read` as that."""
+        match kind:
+            case "pass":
                 for name, value in vars(read).items():
                     if name in line:
                         setattr(self, name, value)
-            case Round():
+            case "round":
                 self.add_round(read)
-            case lines.Timeline():
+            case "timeline":
                 self.timelines[read.contender] = line
-            case lines.Counters():
+            case "counters":
                 self.counters[read.contender] = line
-            case lines.Costs():
+            case "costs":
                 entrant = self.entrants.get(read.contender, {})
                 entrant["costs"] = entrant.get("costs", {}) | read.costs
-            case lines.Kernels():
+            case "kernels":
                 for name, kernels in read.kernel_names.items():
                     self.entrants.get(name, {})["kernel_name"] = kernels
 
@@ -249,6 +249,9 @@ KINDS = {"run": lines.Head, "shape": Shape, "round": Round, "not_measured": Outc
 KINDS |= {kind.__name__.lower(): kind for kind in lines.Line.__subclasses__()}
 """What a line of each kind is read as."""
 
+LISTS = {"ceiling": "ceilings", "steady": "steady", "process": "processes"}
+"""Kinds of lines -> the lists of a `Run` that take them as they are."""
+
 
 @dataclass
 class Run:
@@ -326,40 +329,30 @@ class Run:
             return
         read = typed.read_line(KINDS, line)
         line = line.copy()
-        del line["kind"]
-        match read:
-            case lines.Head():
+        match line.pop("kind"):
+            case "run":
                 raise ValueError("it is a second first line")
-            case lines.Resumed():
+            case "resumed":
                 self.open_or_close(None)
-            case lines.End():
+            case "end":
                 self.open_or_close(line)
-            case lines.Links():
+            case "links":
                 self.metadata["links"] = line
-            case lines.Idle():
+            case "idle":
                 self.metadata["machine"] |= line
-            case lines.Ceiling():
-                self.ceilings.append(line)
-            case lines.Process():
-                self.processes.append(line)
-            case Outcome():
+            case "not_measured":
                 self.not_measured.append(read)
-            case lines.Note():
+            case "note":
                 self.notes_by_topic[read.about] = read.text
-            case Shape():
+            case "shape":
                 self.add_shape(read)
-            case _:
-                self._apply_to_shape(read, line)
-
-    def _apply_to_shape(self, read: object, line: dict) -> None:
-        name = line.get("shape")
-        if not isinstance(name, str) or name not in self.shapes:
-            raise ValueError(f"it is of {name!r}, a shape that no line before it describes")
-        if isinstance(read, lines.Steady):
-            self.steady.append(line)
-        else:
-            del line["shape"]
-            self.shapes[name].apply(read, line)
+            case kind if kind in LISTS:
+                getattr(self, LISTS[kind]).append(line)
+            case kind:
+                name = line.pop("shape", None)
+                if name not in self.shapes:
+                    raise ValueError(f"it is of {name!r}, a shape that no line before it describes")
+                self.shapes[name].apply(kind, read, line)
 
     def open_or_close(self, end: dict | None) -> None:
         """The run ends, or where there is no `end` it is gone on with: passes that were cut off are made anew."""

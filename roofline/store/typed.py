@@ -29,11 +29,6 @@ def decoded(text: str | bytes) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
-def as_read(line: dict) -> dict:
-    """`line` as a journal that has it is read back: lists for tuples, texts for keys."""
-    return decoded(encoded(line))
-
-
 def read(kind: type, value: Any) -> Any:
     """A plain `value` as a `kind`. Raises ValueError."""
     import msgspec

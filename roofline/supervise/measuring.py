@@ -6,9 +6,9 @@ A run that decides goes on with what is undecided, and a suspect is measured alo
 import time
 from collections import Counter
 
+from roofline.store.lines import as_read
 from roofline.store.outcome import FAILED, Outcome
 from roofline.store.run import INTERRUPTED, Shape
-from roofline.store.typed import as_read
 from roofline.supervise import stages
 from roofline.supervise.blame import conclude, next_suspect
 from roofline.supervise.child import Told, WorkerEnd

@@ -10,11 +10,10 @@ from roofline.analysis import decision
 from roofline.operations.options import as_values
 from roofline.report import findings
 from roofline.store import journal
-from roofline.store.lines import plain
+from roofline.store.lines import as_read, plain
 from roofline.store.outcome import FAILED, NOT_RUN, Outcome
 from roofline.store.run import INTERRUPTED, Run, Shape
 from roofline.store.stats import grouped
-from roofline.store.typed import as_read
 from roofline.supervise.epochs import Epochs
 from roofline.supervise.plan import Plan
 from roofline.worker.machine import anonymous

@@ -19,8 +19,8 @@ from roofline.analysis.records import records_of
 from roofline.analysis.throughput import ceilings_of
 from roofline.commands.cli import main
 from roofline.store import journal
+from roofline.store.lines import as_read
 from roofline.store.run import KINDS, SAMPLE_COLUMNS, Round, Run, Shape
-from roofline.store.typed import as_read
 from roofline.theory.work import Work
 
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
