@@ -1,10 +1,10 @@
 """Pack what a Hopper machine without a network needs: `python -m results.pack --out FOLDER`.
 
 One archive has a stripped Triton, and its compile cache, filled ahead by that very Triton with every launch of a run of
-the benchmarks (`results.dry_run`) and of the trials of a visit, with the list of those that are sound. The key of
-an entry hashes libtriton.so and Triton's Python files, and a kernel's source and first line. So the pack is made under
-the version of Python that the machine has, from the checkout that goes there. At the end it is unpacked into an empty
-folder, where a second dry run must find everything.
+the benchmarks (`results.dry_run`) and of the trials of a visit, with the list of those that are sound; and msgspec, by
+which journals are read. The key of an entry hashes libtriton.so and Triton's Python files, and a kernel's source and
+first line. So the pack is made under the version of Python that the machine has, from the checkout that goes there. At
+the end it is unpacked into an empty folder, where a second dry run must find everything.
 
 Parts of Triton that no Hopper needs are left out: AMD's libraries, one of two ptxas, the profiler, plugins, symbols. So
 are the texts in an entry that no launch reads. The launcher stays to be built on the machine: it needs the driver's
@@ -80,17 +80,24 @@ def other_assembler(version: str) -> str:
     return f"triton/backends/nvidia/bin/{name}"
 
 
+def pinned(name: str, constraints: str) -> str:
+    """The package `name` with its version, as a file of constraints has it."""
+    lines = (ROOT / constraints).read_text(encoding="utf-8").splitlines()
+    return next(line for line in lines if line.startswith(f"{name}=="))
+
+
 def newest() -> str:
     """The newest version of Triton that the suite was tested with."""
-    lines = (ROOT / "constraints-newest.txt").read_text(encoding="utf-8").splitlines()
-    return next(line.removeprefix("triton==") for line in lines if line.startswith("triton=="))
+    return pinned("triton", "constraints-newest.txt").removeprefix("triton==")
 
 
 def install(version: str, tree: Path) -> None:
-    """Install Triton `version` for this Python into `tree`. Raises ValueError where there is no wheel."""
+    """Install Triton `version` for this Python into `tree`, and the decoder of journals, which no image has. Raises
+    ValueError where there is no wheel."""
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-compile", "--only-binary=:all:"]
-    if subprocess.run([*command, "--target", tree, f"triton=={version}"], check=False).returncode:
-        raise ValueError(f"pip has no wheel of triton=={version} for this Python: choose another with --triton")
+    packages = f"triton=={version}", pinned("msgspec", "constraints.txt")
+    if subprocess.run([*command, "--target", tree, *packages], check=False).returncode:
+        raise ValueError(f"pip has no wheel of {' or '.join(packages)} for this Python: choose another with --triton")
 
 
 def leave_out(tree: Path, version: str) -> None:

@@ -9,7 +9,7 @@ import torch
 
 from collectives import matmul_reduce_scatter
 from collectives.bench import runner
-from collectives.bench.operands import WARM_TURNS, Call, turns_of, workers
+from collectives.bench.operands import WARM_TURNS, by_turns, turns_of, workers
 from collectives.bench.setting import Setting
 from collectives.matmul_reduce_scatter import Operands
 from collectives.peer import fused_matmul_reduce_scatter
@@ -60,15 +60,15 @@ class Summed(Setting):
         """{ranks at a time: the time of the launches of `arm` over that of the whole matmul by `contender`}. All is
         here, nothing goes, and the time of the sums is taken off."""
         calls = [
-            Call(self.multiplied_by(contender), self.device),
-            Call([partial(self.add, each, WarmUp()) for each in self.sets], self.device),
+            by_turns(self.multiplied_by(contender), self.device),
+            by_turns([partial(self.add, each, WarmUp()) for each in self.sets], self.device),
         ]
         by_count: dict[str, list[float]] = {}
         for count in RANKS_PER_LAUNCH:
             if count < self.case.ranks:
                 by_count[str(count)] = []
                 runs = [partial(arm, each, WarmUp(), ranks_per_launch=count) for each in self.sets]
-                calls.append(Call(runs, self.device))
+                calls.append(by_turns(runs, self.device))
         most = int(SPLIT_S / (len(calls) * self.pace.t_gemm_s)) - WARM_TURNS
         if most < LEAST_TURNS:
             return {}

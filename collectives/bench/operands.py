@@ -14,6 +14,7 @@ from kernels.registry import CONTENDERS, Contender, of_run
 from kernels.tiles import DTYPES
 from roofline.theory.wires import BY_ENGINE, PCIE
 from roofline.worker import clocks
+from roofline.worker.clocks import Call
 
 CALIBRATIONS = 5
 WARM_TURNS = 2
@@ -32,25 +33,25 @@ def computing(device: str, *, all_cores: bool = False):
             torch.set_num_threads(threads)
 
 
-class Call:
-    """An arm, or what it is compared with, as a clock calls it: on each set of operands by turns. What goes over a link
-    has `notes`, its timeline."""
+class Turns:
+    """An arm, or what it is compared with, on each set of operands by turns: `last` is the number of the last one."""
 
-    long = True
-    """Milliseconds: a clock need not call it once more to wake its threads."""
-
-    def __init__(self, runs: list[Callable], device: str = "cpu", link=None, *, all_cores: bool = False):
-        self._all_cores = all_cores
-        if all_cores and torch.get_num_threads() > 2:  # the others' pool is one thread short, and that one is made anew
-            self.long = False
-        self.runs, self._device, self.last = runs, device, 0
-        if link and link.kind != "preset":  # which on a GPU knows only when the host enqueued
-            self.notes = functools.partial(timeline_of, link)  # its own method would keep operands until gc comes by
+    def __init__(self, runs: list[Callable], device: str, *, all_cores: bool):
+        self.runs, self._device, self._all_cores, self.last = runs, device, all_cores, 0
 
     def __call__(self):
         self.last = (self.last + 1) % len(self.runs)
         with computing(self._device, all_cores=self._all_cores):
             return self.runs[self.last]()
+
+
+def by_turns(runs: list[Callable], device: str = "cpu", link=None, *, all_cores: bool = False) -> Call:
+    """A call of milliseconds, of `runs` by turns. What goes over a link notes its timeline."""
+    notes = None
+    if link and link.kind != "preset":  # which on a GPU knows only when the host enqueued
+        notes = functools.partial(timeline_of, link)
+    is_remade = all_cores and torch.get_num_threads() > 2  # the others' pool is one thread short
+    return Call(Turns(runs, device, all_cores=all_cores), notes=notes, is_long=not is_remade)
 
 
 def timeline_of(link) -> dict:
@@ -116,7 +117,7 @@ def chip_flops(device: str, dtype: str, m: int, n: int, k: int) -> float:
     out = x.new_empty(m, n)
     calls = []
     for contender in vendor_or_ours(device, x, w).values():
-        calls.append(Call([functools.partial(contender.load(), x, w, out)], device))
+        calls.append(by_turns([functools.partial(contender.load(), x, w, out)], device))
     return 2 * m * n * k / min(seconds_by_turns(calls, device))
 
 
@@ -125,7 +126,7 @@ def copy_bytes_per_s(device: str) -> float:
     """Bytes/s that a copy on all cores reads and writes together, far beyond the cache."""
     source = torch.ones(beyond_cache_bytes(device), dtype=torch.int8, device=device)
     target = torch.zeros_like(source)
-    (copy_s,) = seconds_by_turns([Call([lambda: target.copy_(source)], device, all_cores=True)], device)
+    (copy_s,) = seconds_by_turns([by_turns([lambda: target.copy_(source)], device, all_cores=True)], device)
     return 2 * source.nbytes / copy_s
 
 

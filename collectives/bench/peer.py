@@ -9,7 +9,7 @@ from functools import partial
 
 import torch
 
-from collectives.bench.operands import Call
+from collectives.bench.operands import by_turns
 from collectives.transfers import Preset
 from roofline.theory.arms import PEER
 from roofline.worker.prepared import TOLERANCE, Entrant, Rejection, verdict
@@ -30,7 +30,7 @@ def entrant(operator: Callable, setting) -> Entrant | Rejection:
     error, where = setting.worst_error(checked, Preset(), 2 * setting.sets)
     # Each of P chunks rounds the sum once more, the first ones while it is small.
     limit = TOLERANCE[case.dtype] * math.sqrt((case.ranks + 1) / 2)
-    call = Call([partial(operator, operands, ranks) for operands in setting.sets], setting.device)
+    call = by_turns([partial(operator, operands, ranks) for operands in setting.sets], setting.device)
     config = f"torch {torch.__version__}, sums in {case.dtype}"
     facts = {"link": f"fabric of {case.ranks} GPUs"}
     look = setting.look_at(call, limit, lambda operands, result: result)

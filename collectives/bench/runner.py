@@ -11,7 +11,7 @@ from functools import partial
 
 from collectives import peer as peers
 from collectives.bench import peer
-from collectives.bench.operands import Call
+from collectives.bench.operands import by_turns
 from collectives.bench.setting import Setting
 from collectives.transfers import LinkError, WarmUp, ended
 from kernels.bench import roof
@@ -100,7 +100,7 @@ class Runner(roof.Runner):
         limit = TOLERANCE[case.dtype] * setting.limit_share
         if wrong := verdict(name, error, case.dtype, limit, where):
             return wrong
-        call = Call([partial(arm, each, link) for each in setting.sets], setting.device, link, all_cores=all_cores)
+        call = by_turns([partial(arm, each, link) for each in setting.sets], setting.device, link, all_cores=all_cores)
         config, facts = setting.describe(name)
         if setting.device == "cuda" and link.kind == "paced":
             facts = facts | {"copier_programs": link.programs}

@@ -9,7 +9,7 @@ from functools import cached_property, partial
 import torch
 
 from collectives.bench.links import contended, make_link, seconds_alone
-from collectives.bench.operands import OURS, Call, buffer, computing, normal, seconds_by_turns, unsplit, workers
+from collectives.bench.operands import OURS, buffer, by_turns, computing, normal, seconds_by_turns, unsplit, workers
 from collectives.bench.pace import Pace, asked_of
 from collectives.transfers import Transfers
 from kernels.bench import checks, roof
@@ -19,6 +19,7 @@ from roofline.store.run import REQUESTED
 from roofline.theory import wires
 from roofline.theory.arms import ARMS, base_arm
 from roofline.worker.alone import ALONE, Alone
+from roofline.worker.clocks import Call
 from roofline.worker.prepared import Entrant
 from roofline.worker.ranks import Ranks
 from roofline.worker.rounds import Inputs
@@ -79,7 +80,7 @@ class Setting:
             return None
 
         def look(result) -> Callable[[], str]:
-            operands = self.sets[call.last % len(self.sets)]
+            operands = self.sets[call.run.last % len(self.sets)]
             x, w = self.multiplied(operands)
             return checks.glance(result_of(operands, result), x, w, limit, self.inputs.numbers)
 
@@ -161,7 +162,7 @@ class Setting:
         """About the time of each of `unsplit` on rank 0; where nothing is timed, 1 s."""
         times_s = dict.fromkeys(self.unsplit, 1.0)
         if self.options.timed:
-            calls = [Call(self.multiplied_by(contender), self.device) for contender in self.unsplit.values()]
+            calls = [by_turns(self.multiplied_by(contender), self.device) for contender in self.unsplit.values()]
             times_s = dict(zip(self.unsplit, seconds_by_turns(calls, self.device), strict=True))
         return self.ranks.broadcast(times_s)
 
@@ -255,7 +256,7 @@ class Setting:
         config = self.describe("serial")[0]
 
         def enter(name: str, role: str, runs: list[Callable], link=None) -> None:
-            entrants[name] = Entrant(name, Call(runs, self.device, link), role, config)
+            entrants[name] = Entrant(name, by_turns(runs, self.device, link), role, config)
 
         gemms = {f"gemm {name}": self.multiplied_by(contender) for name, contender in self.unsplit.items()}
         for name, runs in gemms.items():

@@ -36,7 +36,7 @@ import roofline
 from kernels.bench import roof
 from kernels.tiles import DTYPES
 from roofline import operations
-from roofline.operations import SKIPPED, Contender, Entrant, Rejection, verdict
+from roofline.operations import SKIPPED, Call, Contender, Entrant, Rejection, verdict
 from roofline.store.stats import ratio_of, time_of
 from roofline.theory.models import parse as parse_model
 from roofline.theory.simulator import hidden_fraction
@@ -177,22 +177,15 @@ def bucketed(operands, reduce, nbytes=1):
 ARMS = {"flat": flat, "per_parameter": per_parameter, "overlapped": bucketed}
 
 
-class Call:
-    """A call on each set of operands by turns."""
-
-    long = True  # so that the clock does not call it once more before each sample
-
-    def __init__(self, calls):
-        self._turns = itertools.cycle(calls)
-
-    def __call__(self):
-        next(self._turns)()
+def by_turns(runs):
+    """A call on each set of operands by turns. It is long, so that the clock does not make it once more before each
+    sample."""
+    turns = itertools.cycle(runs)
+    return Call(lambda: next(turns)(), is_long=True)
 
 
 class Ddp:
     """The backward pass of torch's DistributedDataParallel, on each set of operands by turns."""
-
-    long = True
 
     def __init__(self, sets, group):
         layers = []
@@ -275,10 +268,11 @@ class Setting:
             return self.reduce(bucket)
 
         if name == "ddp":
-            call, config = Ddp(self.sets, self.group), f"torch {torch.__version__}"
+            ddp = Ddp(self.sets, self.group)
             for _ in range(2 * SETS):
-                call()
-                errors.append(self.error(*call.sums(self.ranks.size)))
+                ddp()
+                errors.append(self.error(*ddp.sums(self.ranks.size)))
+            call, config = Call(ddp, notes=ddp.notes, is_long=True), f"torch {torch.__version__}"
         else:
             size = self.case.buckets.get(name)
             arm = partial(bucketed, nbytes=size) if size else ARMS[name]
@@ -287,7 +281,10 @@ class Setting:
                 sent.clear()
                 arm(operands, noted)
                 errors.append(self.error(operands, operands.buffer))
-            call, config = Call([partial(arm, operands, self.reduce) for operands in self.sets]), "views of one buffer"
+            call, config = (
+                by_turns([partial(arm, operands, self.reduce) for operands in self.sets]),
+                "views of one buffer",
+            )
         error = math.nan if any(map(math.isnan, errors)) else max(errors)
         facts = {"bucket_bytes": max(sent), "all_reduces": len(sent)} if sent else {}
         return verdict(name, error, self.case.dtype) or Entrant(
@@ -304,10 +301,10 @@ class Setting:
                 self.reduce(piece).wait()
 
         return [
-            Entrant("backward", Call([operands.backward for operands in self.sets]), "gemm"),
-            Entrant("all_reduce", Call([partial(one_after_another, [everything])]), "link"),
-            Entrant("quarter in 1", Call([partial(one_after_another, [quarter])]), "link"),
-            Entrant(f"quarter in {PIECES}", Call([partial(one_after_another, quarter.chunk(PIECES))]), "link"),
+            Entrant("backward", by_turns([operands.backward for operands in self.sets]), "gemm"),
+            Entrant("all_reduce", by_turns([partial(one_after_another, [everything])]), "link"),
+            Entrant("quarter in 1", by_turns([partial(one_after_another, [quarter])]), "link"),
+            Entrant(f"quarter in {PIECES}", by_turns([partial(one_after_another, quarter.chunk(PIECES))]), "link"),
         ]
 
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from kernels.contract import Scales, dtype_name
 from kernels.fp8 import scale_rows, scales_of_rows
+from roofline.worker.clocks import Call
 from roofline.worker.prepared import FAILED, TOLERANCE, VENDOR_TOLERANCE, Entrant, Rejection, verdict
 from roofline.worker.rounds import NOT_JOINED, Inputs
 
@@ -83,20 +84,19 @@ class Rotation(Signs):
         self.number = 0
         self.used = {0}
 
-    def rotated(self, run: Callable) -> Callable[[], Tensor]:
-        """A call of `run` on the sets by turns. Its `wake`, by which a clock wakes threads, takes the set of the sample
-        before, so that a sample gets an x that this call has not seen."""
+    def rotated(self, run: Callable) -> Call:
+        """A call of `run` on the sets by turns. Threads are woken on the set of the sample before, so that a sample
+        gets an x that this call has not seen."""
 
         def again() -> Tensor:
             self.used.add(self.number)
             return run(*self.sets[self.number])
 
-        def call() -> Tensor:
+        def next_one() -> Tensor:
             self.number = (self.number + 1) % len(self.sets)
             return again()
 
-        call.wake = again
-        return call
+        return Call(next_one, wake=again)
 
     def entrant(self, name: str, run: Callable, check: Callable, **about) -> Entrant | Rejection:
         """`run` on the sets by turns, if `check()`, as the function of that name, takes it. It is checked once more

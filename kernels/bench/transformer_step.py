@@ -22,6 +22,7 @@ from roofline.operations.contenders import reason
 from roofline.operations.transformer_step import MODES, VOCABULARY, TransformerStep
 from roofline.worker import device_errors
 from roofline.worker.ceilings import Probe
+from roofline.worker.clocks import Call
 from roofline.worker.machine import refuse_tf32, synchronize
 from roofline.worker.prepared import FAILED, SKIPPED, Entrant, Rejection, verdict
 
@@ -91,11 +92,6 @@ class Trainer:
 
 class Step:
     """The call of a contender: its part of a training step, as often as it is called."""
-
-    long = True
-    unheld = True
-    """A stream that is held has no room for hundreds of launches: the host would wait for it. And the time of a step
-    includes that of its host."""
 
     def __init__(self, trainer: Trainer, run: Callable[..., Tensor] = loss_of):
         self.trainer = trainer
@@ -200,7 +196,7 @@ class Runner(roof.Runner):
             prepared.facts["first_call_s"] = first_s
         return refused or Entrant(
             name,
-            step,
+            Call(step, is_long=True, is_held=False),  # the time of a step includes that of its host
             config=f"{contender.config()}, fused AdamW{', autocast' * (case.dtype == 'bf16')}",
             relative_error=error,
             facts=facts,

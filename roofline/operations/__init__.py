@@ -11,7 +11,7 @@ from roofline.operations.base import OPERATIONS, Case, Operation, Planner, Runne
 from roofline.operations.contenders import Contender
 
 OF_WORKER = dict.fromkeys(
-    ("FAILED", "SKIPPED", "Entrant", "PreparedCase", "Rejection", "unwatched", "verdict"), "prepared"
+    ("FAILED", "SKIPPED", "Call", "Entrant", "PreparedCase", "Rejection", "unwatched", "verdict"), "prepared"
 )
 OF_WORKER["Runner"] = "runner"
 """What a user's runner needs of `roofline.worker`, and in which module. Loaded when it is asked for: it needs torch."""

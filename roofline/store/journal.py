@@ -20,8 +20,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from roofline.store.lines import LINES, problem_of
-from roofline.store.run import Run
+from roofline.store import typed
+from roofline.store.run import KINDS, Run
 
 SCHEMA = 8
 
@@ -79,7 +79,7 @@ class Journal:
         """Append `lines`. Raises OSError where they are not there afterwards, and ValueError for one that `load` would
         refuse."""
         for line in lines:
-            _require_readable(line)
+            typed.read_line(KINDS, line)
         self._require_in_place()
         total = self._sum
         texts = []
@@ -109,14 +109,6 @@ class Journal:
 
     def close(self) -> None:
         self._file.close()
-
-
-def _require_readable(line: dict) -> None:
-    """Raise ValueError now, and not when the report is drawn, for a line that no reader knows."""
-    kind = line["kind"]
-    problem = problem_of(line) if kind in LINES else "of which `LINES` says nothing"
-    if problem:
-        raise ValueError(f"no line of kind {kind!r} {problem} can be read back: see roofline/store/lines.toml")
 
 
 def hold(folder: Path) -> BinaryIO | None:
@@ -173,18 +165,21 @@ def load(folder: Path, kind: type[Run] = Run) -> Run:
     """The run in `folder`, as a `kind`. A last line that was cut off is ignored. Raises ValueError if it is no journal
     of ours, or the folder holds a link, by which what is written there would leave it."""
     path = _path_of(Path(folder))
-    lines = _checked(path)
-    first = next(lines, None)
-    if first is None:
-        raise ValueError(f"{path} is empty: the run ended before it began")
-    del first["kind"]
-    run = kind(first)
-    for number, line in enumerate(lines, 2):
+    run = None
+    for number, text in enumerate(_summed(path), 1):
         try:
-            run.apply(line)
-        except Exception as error:
-            problem = f"is a line of kind {line['kind']!r} that cannot be read: {error}"
-            raise ValueError(f"{path}:{number} {problem}") from None
+            line = typed.decoded(text)
+            if run:
+                run.apply(line)
+            else:
+                _require_schema(line, text)
+                typed.read_line(KINDS, line)
+                del line["kind"]
+                run = kind(line)
+        except (ValueError, TypeError) as error:
+            raise ValueError(f"{path}:{number} cannot be read: {error}") from None
+    if not run:
+        raise ValueError(f"{path} is empty: the run ended before it began")
     run.note_lost_rounds()
     return run
 
@@ -200,36 +195,6 @@ def _path_of(folder: Path) -> Path:
     return path
 
 
-def _checked(path: Path) -> Iterator[dict]:
-    """Yield the lines of a journal as they stand there, once they are known to be readable. Raises ValueError where
-    not."""
-    shapes: set[str] = set()
-    for number, text in enumerate(_summed(path), 1):
-        try:
-            line = json.loads(text)
-        except (ValueError, RecursionError):
-            raise ValueError(f"{path}:{number} is not JSON: the journal is damaged, or no journal") from None
-        if number == 1:
-            _require_schema(path, line, text)
-        if problem := _misfit(line, shapes, is_first=number == 1):
-            raise ValueError(f"{path}:{number} {problem}")
-        if line["kind"] == "shape":
-            shapes.add(line["id"])
-        yield line
-
-
-def _misfit(line: Any, shapes: set[str], *, is_first: bool) -> str | None:
-    """What says that a line does not belong where it stands, behind those of `shapes`; None if nothing does."""
-    kind = line.get("kind") if isinstance(line, dict) else None
-    if str(kind) not in LINES or (kind == "run" and not is_first):
-        return f"has a line of unknown kind {kind!r} here"
-    if problem := problem_of(line):
-        return f"is a line of kind {kind!r} {problem}: the journal is damaged, or of another version"
-    if kind != "shape" and "shape" in line and line["shape"] not in shapes:
-        return f"is of {line['shape']!r}, a shape that no line before it describes"
-    return None
-
-
 def _summed(path: Path) -> Iterator[str]:
     """Yield the lines of a journal without their sums. Raises ValueError where these do not agree."""
     total = None
@@ -243,8 +208,8 @@ def _summed(path: Path) -> Iterator[str]:
         yield text
 
 
-def _require_schema(path: Path, line: Any, text: str) -> None:
+def _require_schema(line: Any, text: str) -> None:
     """Raise ValueError unless the first line of a journal is of a run of `SCHEMA`."""
     if not isinstance(line, dict) or (line.get("kind"), line.get("schema")) != ("run", SCHEMA):
         way_out = "one of another schema is redrawn by the version that wrote it"
-        raise ValueError(f"{path} is no journal of schema {SCHEMA}: it begins with {text[:60]!r}; {way_out}")
+        raise ValueError(f"it is no journal of schema {SCHEMA}: it begins with {text[:60]!r}; {way_out}")

@@ -1,22 +1,129 @@
-"""Which fields the lines of a journal must have, by `lines.toml`, and how a text is put on one line."""
+"""The lines of a journal, but for `Shape` and `Round`, which are in `store.run`: what each kind must have, and may.
 
-import json
+results/README.md documents them. How a text is put on one line, too.
+"""
 
-from roofline.theory.data import beside
+from dataclasses import dataclass, field
 
-LINES = beside(__file__, "lines.toml")
-"""Kind -> the fields that each line of it has."""
+from roofline.store import typed
 
 LONGEST_TEXT = 4000
 """Characters of a text, which is cut there."""
 
 
-def problem_of(line: dict) -> str | None:
-    """What a line lacks, in words; None if it can be read."""
-    for name in LINES[line["kind"]]:
-        if name not in line:
-            return f"without {name!r}"
-    return None
+class Line:
+    """A line of the kind that its class is called by."""
+
+
+@dataclass
+class Head:
+    """The first line: what the run was measured on, and what was planned."""
+
+    method_version: int
+    title: str
+    footer: str
+    notes: list[str]
+    machine: dict
+    cases: list[str] = field(default_factory=list)
+    options: dict = field(default_factory=dict)
+    ranks: dict = field(default_factory=dict)
+
+
+@dataclass
+class Resumed(Line):
+    """The run was gone on with."""
+
+
+@dataclass
+class End(Line):
+    """It came to its end."""
+
+
+@dataclass
+class Idle(Line):
+    empty_call_s: float | None
+
+
+@dataclass
+class Links(Line):
+    case: str
+    links: list[dict]
+
+
+@dataclass
+class Ceiling(Line):
+    ceiling: str
+    dtype: str | None
+    when: str
+    probe: str
+    value: float
+    low: float
+    high: float
+
+
+@dataclass
+class Note(Line):
+    about: str
+    text: str
+
+
+@dataclass
+class Process(Line):
+    process: int
+    seconds: float
+    planned: bool
+
+
+@dataclass
+class Pass(Line):
+    """What the passes over a shape came to by now."""
+
+    passes: int
+    stopped_by: str
+    round_count: int
+    telemetry: dict
+    late: dict[str, int]
+    processes: int = 1
+    entrants: dict[str, dict] = field(default_factory=dict)
+
+
+@dataclass
+class Kernels(Line):
+    kernel_names: dict[str, str]
+
+
+@dataclass
+class Costs(Line):
+    shape: str
+    contender: str
+    costs: dict
+
+
+@dataclass
+class Steady(Line):
+    shape: str
+    contender: str
+    block: int
+    time_s: float
+
+
+@dataclass
+class Timeline(Line):
+    shape: str
+    contender: str
+    transfers: list[list[int]]
+    arrivals_s: list[float]
+    waits: list[list[float]]
+    end_s: float
+
+
+@dataclass
+class Counters(Line):
+    shape: str
+    contender: str
+    dram_bytes: float | None
+    l2_bytes: float | None
+    counter_source: dict
 
 
 def _printable(character: str) -> str:
@@ -34,4 +141,4 @@ def plain(text: str) -> str:
 
 def as_read(line: dict) -> dict:
     """`line` as a journal that has it is read back: lists for tuples, texts for keys."""
-    return json.loads(json.dumps(line))
+    return typed.decoded(typed.encoded(line))

@@ -1,6 +1,7 @@
 """A run in memory: what measuring fills line by line, and what `roofline.load` reads back from disk.
 
-Times are in seconds. A journal's lines are these dataclasses as JSON objects: `Run.apply` adds one.
+Times are in seconds. A journal's lines are these dataclasses, and those of `store.lines`, as JSON objects: `Run.apply`
+adds one.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from dataclasses import asdict, dataclass, field, fields
 from statistics import median
 from typing import TYPE_CHECKING
 
+from roofline.store import lines, typed
 from roofline.store.outcome import NOT_RUN, SKIPPED, Outcome
 from roofline.store.stats import Interval, estimate, time_of
 from roofline.theory.work import Work
@@ -115,36 +117,30 @@ class Shape:
     timelines: dict[str, dict] = field(default_factory=dict)
     counters: dict[str, dict] = field(default_factory=dict)
 
-    @classmethod
-    def of_line(cls, line: dict) -> Shape:
-        """A shape from its line of the journal."""
-        fields = line | {"work": Work(**line["work"])}
-        fields.pop("kind", None)
-        return cls(**fields)
-
     def line(self) -> dict:
         """Its line of the journal, without what has lines of its own."""
         line = {name: getattr(self, name) for name in IN_LINE}
         work = {name: count for name, count in asdict(self.work).items() if count}
         return {"kind": "shape", **line, "work": work}
 
-    def apply(self, kind: str, line: dict) -> None:
-        """Apply a line of the journal of some `kind` that is about the shape."""
+    def apply(self, kind: str, read: object, line: dict) -> None:
+        """Apply a `line` of the journal of some `kind` that is about the shape, and was `read` as that."""
         match kind:
             case "pass":
-                for name, value in line.items():
-                    setattr(self, name, value)
+                for name, value in vars(read).items():
+                    if name in line:
+                        setattr(self, name, value)
             case "round":
-                self.add_round(Round(**line))
+                self.add_round(read)
             case "timeline":
-                self.timelines[line["contender"]] = line
+                self.timelines[read.contender] = line
             case "counters":
-                self.counters[line["contender"]] = line
+                self.counters[read.contender] = line
             case "costs":
-                entrant = self.entrants.get(line["contender"], {})
-                entrant["costs"] = entrant.get("costs", {}) | line["costs"]
+                entrant = self.entrants.get(read.contender, {})
+                entrant["costs"] = entrant.get("costs", {}) | read.costs
             case "kernels":
-                for name, kernels in line["kernel_names"].items():
+                for name, kernels in read.kernel_names.items():
                     self.entrants.get(name, {})["kernel_name"] = kernels
 
     def add_round(self, new: Round) -> None:
@@ -249,6 +245,10 @@ def groups_of(rounds: list[Round]) -> dict[int, tuple[int, int]]:
     return {round_.index: (round_.process, round_.pass_index) for round_ in rounds}
 
 
+KINDS = {"run": lines.Head, "shape": Shape, "round": Round, "not_measured": Outcome}
+KINDS |= {kind.__name__.lower(): kind for kind in lines.Line.__subclasses__()}
+"""What a line of each kind is read as."""
+
 LISTS = {"ceiling": "ceilings", "steady": "steady", "process": "processes"}
 """Kinds of lines -> the lists of a `Run` that take them as they are."""
 
@@ -323,12 +323,15 @@ class Run:
 
     def apply(self, line: dict) -> None:
         """Apply a line of the journal to the run, but for the first one, whose fields are the `metadata`. Raises
-        TypeError for one whose fields are not those of its kind."""
+        ValueError for one that is not as its kind says, or does not belong here."""
         self.derived.clear()
         if "checkout" in line:  # until 2026-11-29 a run could hold what another checkout measured beside it
             return
+        read = typed.read_line(KINDS, line)
         line = line.copy()
         match line.pop("kind"):
+            case "run":
+                raise ValueError("it is a second first line")
             case "resumed":
                 self.open_or_close(None)
             case "end":
@@ -338,15 +341,18 @@ class Run:
             case "idle":
                 self.metadata["machine"] |= line
             case "not_measured":
-                self.not_measured.append(Outcome(line["outcome"], line["reason"], line["case"]))
+                self.not_measured.append(read)
             case "note":
-                self.notes_by_topic[line["about"]] = line["text"]
+                self.notes_by_topic[read.about] = read.text
             case "shape":
-                self.add_shape(Shape.of_line(line))
+                self.add_shape(read)
             case kind if kind in LISTS:
                 getattr(self, LISTS[kind]).append(line)
             case kind:
-                self.shapes[line.pop("shape")].apply(kind, line)
+                name = line.pop("shape", None)
+                if name not in self.shapes:
+                    raise ValueError(f"it is of {name!r}, a shape that no line before it describes")
+                self.shapes[name].apply(kind, read, line)
 
     def open_or_close(self, end: dict | None) -> None:
         """The run ends, or where there is no `end` it is gone on with: passes that were cut off are made anew."""

@@ -8,7 +8,6 @@ likeliest.
 Each rank shows a sign of life in the store: a rank that is stopped or lost ends the run, and no case is blamed.
 """
 
-import json
 import os
 import platform
 import signal
@@ -17,7 +16,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from importlib.metadata import version
@@ -25,10 +24,10 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
-from roofline.store.outcome import Outcome
+from roofline.store import typed
 from roofline.supervise import metadata, signals
 from roofline.supervise.child import Child, WorkerEnd
-from roofline.worker.messages import Broke, Request, StepBegan
+from roofline.worker.messages import Request
 from roofline.worker.ranks import PATIENCE_S, wait_for
 
 BEAT_S, LOST_S = 1.0, PATIENCE_S / 4
@@ -67,14 +66,14 @@ class Epochs:
                 return
 
     def store_set(self, key: str, value: Any = True) -> None:
-        """Let all ranks read `value`, plain data. Raises `RankLostError` where the store is gone."""
+        """Let all ranks read `value`, plain data or a dataclass. Raises `RankLostError` where the store is gone."""
         with self._store_lost():
-            self.store.set(key, json.dumps(value))
+            self.store.set(key, typed.encoded(value))
 
     def store_get(self, key: str) -> Any:
         """The value that a rank has set; None where none has. Raises `RankLostError` where the store is gone."""
         with self._store_lost():
-            return json.loads(self.store.get(key)) if self.store.check([key]) else None
+            return typed.decoded(self.store.get(key)) if self.store.check([key]) else None
 
     @contextmanager
     def _store_lost(self) -> Iterator[None]:
@@ -110,7 +109,7 @@ class Epochs:
         ranks."""
         self.number += 1
         request = replace(request, world={"size": self.size, "epoch": self.number, "loopback": self.loopback})
-        self.store_set(f"epoch {self.number}", asdict(request))
+        self.store_set(f"epoch {self.number}", request)
         return request
 
     def end(self, mine: WorkerEnd) -> WorkerEnd:
@@ -121,10 +120,7 @@ class Epochs:
         ends = {"0": mine}
         for rank in range(1, self.size):
             if left := self.store_get(f"left {rank}"):
-                left["step"] = StepBegan(**left["step"])
-                if broke := left["broke"]:
-                    left["broke"] = Broke(**broke | {"outcome": Outcome(**broke["outcome"])})
-                ends[str(rank)] = WorkerEnd(**left)
+                ends[str(rank)] = typed.read(WorkerEnd, left)
         rank = min(ends, key=lambda rank: ends[rank].excuse)
         cause = ends[rank]
         if cause.is_hung:
@@ -148,7 +144,7 @@ class Epochs:
         """Take no further part, and say how this rank's worker ended, or that it goes on. Returns once all ranks have:
         a worker that is ended sooner breaks those that wait for it."""
         with suppress(RankLostError):
-            self.store_set(f"left {self.rank}", asdict(end) if end else "")
+            self.store_set(f"left {self.rank}", end or "")
             wait_for(lambda: not self._silent(), LEAVING_S)
         self._ends.set()
 
@@ -184,7 +180,7 @@ class Follower:
                     self._tend(self._child)
                 elif asked := epochs.store_get(f"epoch {epochs.number + 1}"):
                     epochs.number += 1
-                    self._child = Child(Request(**asked), self._root)
+                    self._child = Child(typed.read(Request, asked), self._root)
                 else:
                     time.sleep(LOOK_S)
         except RankLostError as lost:

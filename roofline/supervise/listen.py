@@ -150,6 +150,8 @@ def _next(supervisor: Supervisor, worker: Child) -> object:
     except (EOFError, OSError):
         how = worker.end(within_s=2.0)
         return _end(supervisor, worker, "" if worker.is_done else how)
+    except ValueError as error:
+        return _end(supervisor, worker, f"a message that cannot be read: {error}")
     if isinstance(message, StepBegan):
         worker.patience = _patience(supervisor, worker)
     if worker.broke and supervisor.epochs:  # nobody lets it go on

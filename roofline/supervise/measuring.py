@@ -32,8 +32,7 @@ def measure(supervisor: Supervisor) -> None:
             case StepBegan():
                 words, done = progress(supervisor, worker, since, passes_before)
                 supervisor.show_progress(f"{words}: {message.words}", done)
-            case ShapePrepared(line):
-                shape = Shape.of_line(line)
+            case ShapePrepared(shape):
                 worker.prepared[shape.id] = shape
             case Turns():
                 add_turns(supervisor, worker, message)

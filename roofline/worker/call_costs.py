@@ -23,7 +23,7 @@ def captured(call: Call, calls: int) -> Call:
     with torch.cuda.graph(graph):
         for _ in range(calls):
             call()
-    return graph.replay
+    return Call(graph.replay)
 
 
 def host_s(call: Call, clock) -> float:

@@ -7,7 +7,6 @@ time.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from operator import itemgetter
 
 from roofline.store.run import PROBE
@@ -15,6 +14,7 @@ from roofline.store.stats import grouped, time_of
 from roofline.theory.bounds import bound
 from roofline.theory.chips import peaks
 from roofline.worker import device_errors
+from roofline.worker.clocks import Call
 from roofline.worker.prepared import Entrant, stop_if_lost
 from roofline.worker.rounds import CallError, StopRule, take_turns
 
@@ -135,8 +135,7 @@ def probe_for(case, probes: list[Probe], ceilings: list[dict], datasheet: dict |
     key = line["ceiling"], line.get("beside") or line["probe"], line["dtype"]
     for probe in probes:
         if (probe.kind, probe.name, probe.dtype) == key:
-            call = partial(probe.call)
-            call.long = probe.amount / line["value"] > LONG_S
+            call = Call(probe.call, is_long=probe.amount / line["value"] > LONG_S)
             facts = {"ceiling": probe.kind, "amount": probe.amount}
             return Entrant(f"{PROBE} {probe.kind}", call, PROBE, probe.name, facts=facts)
     return None

@@ -1,13 +1,10 @@
 """The socket between a supervisor and a worker, seen from both ends: a request, and then messages, as JSON."""
 
-import json
 import socket
 from contextlib import suppress
-from dataclasses import asdict
 from multiprocessing.connection import Connection
 
-from roofline.store.outcome import Outcome
-from roofline.store.run import Round
+from roofline.store import typed
 from roofline.worker.messages import MESSAGES, Message, Request, Stopped
 
 
@@ -20,7 +17,7 @@ class Channel(Connection):
     def tell(self, message: Message) -> None:
         """Tell the supervisor, and wait until it has journalled that. Raises `Stopped` where it wants no more."""
         try:
-            self.send_bytes(json.dumps({"message": type(message).__name__} | asdict(message)).encode())
+            self.send_bytes(typed.encoded({"kind": type(message).__name__} | vars(message)))
             if self.recv_bytes():
                 raise Stopped
         except (EOFError, OSError):
@@ -28,21 +25,16 @@ class Channel(Connection):
 
     def request(self) -> Request:
         """What the supervisor asks for."""
-        return Request(**json.loads(self.recv_bytes()))
+        return typed.read(Request, typed.decoded(self.recv_bytes()))
 
     def ask(self, request: Request) -> None:
         """Tell the worker what it is to do."""
-        self.send_bytes(json.dumps(asdict(request)).encode())
+        self.send_bytes(typed.encoded(request))
 
     def receive(self) -> Message:
-        """The next message. Raises OSError and EOFError once there is none to come."""
-        fields = json.loads(self.recv_bytes())
-        kind = MESSAGES[fields.pop("message")]
-        if "rounds" in fields:
-            fields["rounds"] = [Round(**round_) for round_ in fields["rounds"]]
-        if "outcome" in fields:
-            fields["outcome"] = Outcome(**fields["outcome"])
-        return kind(**fields)
+        """The next message. Raises OSError and EOFError once there is none to come, and ValueError for what is
+        none."""
+        return typed.read_line(MESSAGES, typed.decoded(self.recv_bytes()))
 
     def acknowledge(self, *, stop: bool) -> None:
         """Let the worker go on, or tell it to end."""

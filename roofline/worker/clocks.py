@@ -10,15 +10,44 @@ import gc
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from roofline.worker.alone import ALONE
 
-Call = Callable[[], object]
+
+@dataclass(eq=False)
+class Call:
+    """A function that takes turns, and what clocks and rounds are to know of it."""
+
+    run: Callable[[], object]
+    wake: Callable[[], object] | None = None
+    """What its threads are woken by, on other operands than the next sample's; else it is `run`."""
+    notes: Callable[[], dict] | None = None
+    """Called after each turn: {name: value} of the last sample. Raises where that was none."""
+    listen: Callable[[float], object] | None = None
+    """Called with the seconds of each sample."""
+    is_long: bool = False
+    """Whether it takes milliseconds: then it does not run once more before each sample, to wake its threads."""
+    is_held: bool = True
+    """Whether a GPU's stream is held until it is launched. One of more than a thousand launches would fill the stream,
+    and wait for its gate: it begins on an idle device, and its sample has the time that its host takes."""
+
+    def __call__(self) -> object:
+        return self.run()
+
+    @classmethod
+    def of(cls, function: Callable[[], object]) -> "Call":
+        """`function` as a call. Until 2026-11-29 a function had attributes for all of that, as users' may have."""
+        if isinstance(function, cls):
+            return function
+        about = {name: getattr(function, name, None) for name in ("wake", "notes", "listen")}
+        return cls(function, **about, is_long=getattr(function, "long", False))
+
 
 SM_HZ = 1.98e9
 """What a pre-roll spins by. At a slower clock it only lasts longer."""
@@ -37,9 +66,23 @@ class Clock:
         """For time budgets."""
         return time.perf_counter()
 
-    @staticmethod
-    def while_busy() -> None:
-        """Called once a turn, behind the last sample, before the host waits for the device."""
+    _busy: tuple[Callable[[], object], ...] = ()
+
+    @contextmanager
+    def while_busy(self, look: Callable[[], object]) -> Iterator[None]:
+        """Have `look` called once a turn, behind the last sample, before the host waits for the device. Who comes last
+        looks first."""
+        before = self._busy
+        self._busy = (look, *before)
+        try:
+            yield
+        finally:
+            self._busy = before
+
+    def look_while_busy(self) -> None:
+        """What each `turn` and `burst` does before it waits."""
+        for look in self._busy:
+            look()
 
     def warm(self, calls: list[Call]) -> None:
         """Called before the first turn of a GPU's warm-up."""
@@ -59,7 +102,7 @@ class CpuClock(Clock):
     other thread must sleep, since the workers of the contender before go on spinning and take every other tick from
     those of this one: OpenBLAS's spin for 2**28 cycles, 110 ms at 2.45 GHz, GNU OpenMP's for 7 ms; the root conftest
     asks both for half a millisecond. And then the call runs untimed for `WAKE_S`, which wakes its own workers; but for
-    a call with an attribute `long` that is true, or that took `LONG_S`, of which that would be the same once more.
+    one that is long, or took `LONG_S`, of which that would be the same once more.
     """
 
     timer = "perf_counter_replay"
@@ -90,11 +133,12 @@ class CpuClock(Clock):
                 began = self.now()
                 before = core_times_s()  # not between waking a call and timing it
                 self._settle()
-                if not getattr(call, "long", False) and self._last_s.get(call, 0.0) < self.LONG_S:
+                if not call.is_long and self._last_s.get(call, 0.0) < self.LONG_S:
                     self._wake(call, pin)
                 lost_before_s = self._lost_s()
+                run = call.run
                 start = time.perf_counter()
-                call()
+                run()
                 time_s = time.perf_counter() - start
                 is_kept = self._lost_s() - lost_before_s <= self.DROPPED_FRACTION * time_s
                 times.append(time_s if is_kept else None)
@@ -102,7 +146,7 @@ class CpuClock(Clock):
                 self._last_s[call] = times[-1] or 0.0
                 is_reported = lost_s > self.REPORTED_FRACTION * (self.now() - began)
                 self.readings.append({"waited_s": lost_s} if is_reported else {})
-            self.while_busy()
+            self.look_while_busy()
         return times
 
     def _lost_s(self) -> float:
@@ -110,8 +154,8 @@ class CpuClock(Clock):
         return 0.0
 
     def _wake(self, call: Call, pin: Callable[[], None]) -> None:
-        """Wake the threads of `call`: by its `wake` if it has one, which takes other operands than the sample."""
-        wake = getattr(call, "wake", call)
+        """Wake the threads of `call`."""
+        wake = call.wake or call.run
         threads = _other_threads()
         awake = time.perf_counter() + self.WAKE_S
         wake()
@@ -125,7 +169,7 @@ class CpuClock(Clock):
             self._settle()
             start = time.perf_counter()
             for _ in range(calls):
-                call()
+                call.run()
             return time.perf_counter() - start
 
     def _settle(self) -> None:
@@ -236,9 +280,6 @@ class CudaClock(Clock):
     the sample holds host time and is dropped (None). A gate is as patient as `warm` saw the host need. The pre-roll
     doubles from the next turn on, and shrinks again, slowly: one hiccup of the host must not leave the chip idling
     before every sample to come.
-
-    A call with an attribute `unheld` that is true is not held: it begins on an idle device, and the time that its host
-    takes to launch is in its sample. More than a thousand launches would fill the stream, and wait for its gate.
     """
 
     timer = "cuda_event_replay"
@@ -258,7 +299,7 @@ class CudaClock(Clock):
     def turn(self, calls: list[Call]) -> list[float | None]:
         with _no_collection():
             events = [self._enqueue(call, slot=slot) for slot, call in enumerate(calls)]
-        self.while_busy()
+        self.look_while_busy()
         self._synchronize()
         times = []
         for start, stop, late in events:
@@ -278,7 +319,7 @@ class CudaClock(Clock):
         for call in calls:
             for _ in range(2):
                 began = self.now()
-                call()
+                call.run()
                 host_s = self.now() - began
                 self._synchronize()
             slowest_s = max(slowest_s, host_s)
@@ -290,7 +331,7 @@ class CudaClock(Clock):
         is not looked for."""
         with _no_collection():
             start, stop, _ = self._enqueue(call, calls)
-        self.while_busy()
+        self.look_while_busy()
         self._synchronize()
         return start.elapsed_time(stop) * 1e-3
 
@@ -298,7 +339,7 @@ class CudaClock(Clock):
         before = self._cuda.Event(enable_timing=True)
         self._cuda._sleep(int(self.HELD_S * SM_HZ))
         before.record()
-        call()
+        call.run()
         is_done = before.query()
         self._synchronize()
         return is_done
@@ -314,8 +355,7 @@ class CudaClock(Clock):
         clock after them goes to `slot`."""
         start = self._cuda.Event(enable_timing=True)
         stop = self._cuda.Event(enable_timing=True)
-        is_held = not getattr(call, "unheld", False)
-        if not is_held:
+        if not call.is_held:
             self._synchronize()
         elif self.instruments:
             self.instruments.close()
@@ -324,9 +364,9 @@ class CudaClock(Clock):
         self._align()
         start.record()
         for _ in range(calls):
-            call()
+            call.run()
         stop.record()
-        late = is_held and start.query()
+        late = call.is_held and start.query()
         if self.instruments:
             if slot is not None:
                 self.instruments.read_clock(slot)  # before the gate opens, so that it follows the call at once
@@ -337,7 +377,7 @@ class CudaClock(Clock):
 def empty_call_s(clock) -> float | None:
     """The median time of a call that does nothing, which every sample carries on top of its work. None if all were
     late."""
-    times = [time_s for time_s in clock.turn([lambda: None] * 32) if time_s is not None]
+    times = [time_s for time_s in clock.turn([Call(lambda: None)] * 32) if time_s is not None]
     return median(times) if times else None
 
 

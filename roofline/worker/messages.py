@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from roofline.store.outcome import Outcome
-from roofline.store.run import Round
+from roofline.store.run import Round, Shape
 
 
 class Kind(StrEnum):
@@ -67,7 +67,7 @@ class Request:
     """As the metadata of the run has them."""
     cases: dict[str, list[str]]
     """Shape -> its contenders."""
-    runners: dict[str, tuple[str, str]] = field(default_factory=dict)
+    runners: dict[str, list[str]] = field(default_factory=dict)
     """Operation -> its runner and its case, as `package.module:Class` or `FILE::Class`."""
     path: list[str] = field(default_factory=list)
     """Where Python looks for modules."""
@@ -143,9 +143,9 @@ class ShapeChecked(Message):
 
 @dataclass(frozen=True)
 class ShapePrepared(Message):
-    """The contenders of a shape are ready to take turns: its line of the journal, with no rounds."""
+    """The contenders of a shape are ready to take turns: it has no rounds yet."""
 
-    line: dict
+    shape: Shape
 
 
 @dataclass(frozen=True)

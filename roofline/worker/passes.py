@@ -52,7 +52,7 @@ class ShapePasses:
         """The summary of the last pass."""
         self._rounds_told = 0
         if prepared.contenders:
-            worker.tell(ShapePrepared(self.described().line()))
+            worker.tell(ShapePrepared(self.described()))
 
     def _new_rounds(self) -> Rounds:
         worker = self.worker

@@ -42,6 +42,7 @@ class Entrant:
 
     name: str
     call: Call
+    """A plain function becomes one."""
     role: str = ""
     """Set where it is a reference for contenders: `gemm`, `link`, `preset`, `contended`; else empty."""
     config: str = ""
@@ -55,6 +56,9 @@ class Entrant:
     look: Callable[[object], Callable[[], str]] | None = None
     """Right behind a sample: begins to look at what the call has returned. What that returns says in words, once the
     device is done, where the result is wrong, and "" where it is not."""
+
+    def __post_init__(self):
+        self.call = Call.of(self.call)
 
 
 def rejection(error: BaseException) -> Outcome:

@@ -175,7 +175,7 @@ class RanksCpuClock(CpuClock):
 
     def _wake(self, call: Call, pin: Callable[[], None]) -> None:
         """Call once, not for a time: what all ranks call, they call equally often."""
-        call()
+        call.run()
         self._settle()
 
     def _lost_s(self) -> float:

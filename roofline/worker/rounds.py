@@ -106,9 +106,8 @@ class Rounds:
         """Take entrants as {name: call}. The same seed gives the same orders. `mark[0]` is the number of the entrant
         that is being called, in the order of `names` from 1, and 0 between calls.
 
-        A call may have an attribute `notes`: called after each turn, it returns {name: value} of the call's last
-        sample, or raises where that was none. With what the clock said of the sample, these are the round's values; a
-        `timeline` among them, a dict, is kept apart. An attribute `listen` is called with the seconds of each sample.
+        What a call notes of a sample, with what the clock said of it, are the round's values; a `timeline` among them,
+        a dict, is kept apart.
 
         `inputs` change before each round. After some rounds the `look` of the last entrant, in `looks`, is given what
         its call returned; no call can tell which rounds these are.
@@ -263,21 +262,13 @@ class Rounds:
             yield calls
             return
         name = names[-1]
-        clock = self._clock
         problems = []
-        while_busy = clock.while_busy
-
-        def behind_the_last() -> None:
-            problems.append(look(self._returned[name]))
-            while_busy()
-
         self._returned[name] = None
-        clock.while_busy = behind_the_last
         try:
-            yield calls
+            with self._clock.while_busy(lambda: problems.append(look(self._returned[name]))):
+                yield calls
         finally:
             result = self._returned.pop(name)
-            clock.while_busy = while_busy
         problem = problems[0] if problems else look(result)  # a clock need not have such a place
         if words := problem():
             time.sleep(LATER_S)
@@ -302,32 +293,36 @@ def take_turns(entrants: dict[str, Call], clock, rule: StopRule, *, seed: int) -
 
 
 def named(
-    name: str, call: Callable, mark: bytearray = UNWATCHED, number: int = 0, returned: dict | None = None
-) -> Callable:
-    """`call` in a function whose exceptions are `CallError`s that name it. While it runs, `mark[0]` is `number`. The
-    function has the attributes `long`, `unheld` and `wake` of `call`, which clocks look at, and `notes` and `listen`.
-    Where `returned` has its name, the result is kept there.
-    """
-    returned = {} if returned is None else returned
+    name: str,
+    call: Call | Callable[[], object],
+    mark: bytearray = UNWATCHED,
+    number: int = 0,
+    returned: dict | None = None,
+) -> Call:
+    """`call`, whose exceptions are `CallError`s that name it. While it runs, or wakes its threads, `mark[0]` is
+    `number`. Where `returned` has its name, the result is kept there."""
 
-    def run():
-        mark[0] = number
-        try:
-            result = call()
-            if name in returned:
-                returned[name] = result
-            return result
-        except BaseException as error:
-            if not is_of_contender(error):
-                raise
-            raise CallError(name) from error
-        finally:
-            mark[0] = 0
+    def guarded(function: Callable | None, number: int, returned: dict | None = None) -> Callable | None:
+        def run():
+            mark[0] = number
+            try:
+                result = function()
+                if returned and name in returned:
+                    returned[name] = result
+                return result
+            except BaseException as error:
+                if not is_of_contender(error):
+                    raise
+                raise CallError(name) from error
+            finally:
+                mark[0] = 0
 
-    run.long = getattr(call, "long", False)
-    run.unheld = getattr(call, "unheld", False)
-    run.listen = getattr(call, "listen", None)
-    run.notes = named(name, call.notes) if hasattr(call, "notes") else None
-    if hasattr(call, "wake"):
-        run.wake = named(name, call.wake, mark, number)
-    return run
+        return function and run
+
+    call = Call.of(call)
+    return replace(
+        call,
+        run=guarded(call.run, number, returned),
+        wake=guarded(call.wake, number),
+        notes=guarded(call.notes, 0),
+    )

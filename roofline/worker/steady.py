@@ -71,13 +71,9 @@ def run_block(call: Call, median_s: float, clock, telemetry, counted_s: float = 
     calls = max(1, math.ceil(SLICE_S / median_s))
     _run_for(DROPPED_S, call, calls, clock)
     telemetry.start()
-    usual = clock.while_busy
     readings = []
-    clock.while_busy = lambda: (telemetry.read(), readings.append(telemetry.energy()))
-    try:
+    with clock.while_busy(lambda: readings.append(telemetry.energy())):
         count, seconds = _run_for(counted_s, call, calls, clock)
-    finally:
-        clock.while_busy = usual
     counted = {"calls": count, "time_s": seconds / count, "energy_j": None}
     if len(readings) > 1 and None not in readings:
         counted["energy_j"] = seconds * power_w(readings[0], readings[-1])

@@ -153,7 +153,11 @@ class Worker:
             self.note("instruments", lacking)
         if self.telemetry.lacking:
             self.note("telemetry", self.telemetry.lacking)
-        self.clock.while_busy = self.telemetry.read
+        with self.clock.while_busy(self.telemetry.read):
+            self.measure_all(first)
+
+    def measure_all(self, first: runner.Runner) -> None:
+        """Measure what was asked for, with the clock and the probes of the `first` runner."""
         if self.request.when == "start":
             self.begin(Step.IDLE)
             self.journal("idle", empty_call_s=empty_call_s(self.clock))

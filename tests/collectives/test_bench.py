@@ -69,7 +69,7 @@ def test_arms_are_ready_beside_what_they_are_compared_with(options, module, case
     assert (prepared.contenders, prepared.baseline) == (names, "serial")
     assert max(entrants[name].relative_error for name in names) < 1e-6
     assert roles_of(prepared) == {"gemm torch": "gemm", "link": "link", "gemm beside link": "contended"}
-    for run in entrants["gemm torch"].call.runs:  # what links bring is there
+    for run in entrants["gemm torch"].call.run.runs:  # what links bring is there
         assert not run().isnan().any()
     for entrant in entrants.values():
         entrant.call()
@@ -125,7 +125,7 @@ def test_cases_of_one_shape_share_their_operands(options):
     def operands_of(case) -> tuple:
         made = module.Runner(options).prepare(case, ["serial"])
         kept.append(made)
-        return made.entrants["serial"].call.runs[0].args[0]
+        return made.entrants["serial"].call.run.runs[0].args[0]
 
     kept, module = [], all_gather_matmul
     one, other = operands_of(all_gather("0.05GBps")), operands_of(all_gather("0.04GBps"))
@@ -201,7 +201,7 @@ def test_wrong_arm_is_not_ready_and_spoils_nothing_for_the_others(
     assert prepared.contenders == [other for other in names if other != name]
     assert prepared.rejected[name].outcome == "failed"
     assert reason in prepared.rejected[name].reason
-    for run in prepared.entrants["gemm torch"].call.runs:
+    for run in prepared.entrants["gemm torch"].call.run.runs:
         assert not run().isnan().any()
 
 
@@ -350,7 +350,7 @@ def test_over_a_preset_link_nothing_has_a_timeline(options):
     prepared = all_gather_matmul.Runner(options).prepare(all_gather("preset"), ["chunk_launches"])
     assert prepared.contenders == ["serial", "chunk_launches"]
     assert roles_of(prepared) == {"gemm torch": "gemm"}
-    assert not hasattr(prepared.entrants["serial"].call, "notes")
+    assert prepared.entrants["serial"].call.notes is None
 
 
 @pytest.mark.parametrize(
@@ -383,7 +383,7 @@ def test_a_wire_that_is_given_or_of_another_run_keeps_its_pace(wire, pinned, opt
     options = replace(options, wires_of=((case.id, pinned),) if pinned else ())
     prepared = all_gather_matmul.Runner(options).prepare(case, ARMS)
     assert prepared.facts[REQUESTED] == (pinned or 0.05e9)
-    assert not hasattr(prepared.entrants[f"gemm {prepared.facts['unsplit']}"].call, "listen")
+    assert prepared.entrants[f"gemm {prepared.facts['unsplit']}"].call.listen is None
 
 
 @pytest.mark.parametrize(

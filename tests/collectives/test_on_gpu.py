@@ -30,6 +30,7 @@ from kernels.copier import copy_kernel
 from roofline.theory.arms import ARMS as ARM_SPECS
 from roofline.theory.arms import of_operation
 from roofline.theory.wires import ALL_GATHER, RANKS_TAKE
+from roofline.worker.clocks import Call
 
 NO_GPU = not torch.cuda.is_available() or interpreted(copy_kernel)
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(NO_GPU, reason="there is no GPU, or kernels are interpreted")]
@@ -189,7 +190,7 @@ def a_rank(rank, count, path, kind):
                 assert timeline.arrivals_s == sorted(timeline.arrivals_s)
     clock = members.clock(members)
     with clock.ranks.in_step():
-        times = clock.turn([lambda: all_gather_matmul.serial(operands, link)] * 3)
+        times = clock.turn([Call(lambda: all_gather_matmul.serial(operands, link))] * 3)
     assert len(times) == len(clock.readings) == 3
     members.gather(None)  # none ends while others read its memory
 

@@ -142,7 +142,7 @@ def gpu(monkeypatch, tables):
             call()
             about.alone.append(about.last)
             about.seconds += calls * about.seconds_of_last() / 4
-            self.while_busy()
+            self.look_while_busy()
             return calls * about.seconds_of_last() / 4
 
     def inspect_launches(todo, chip):

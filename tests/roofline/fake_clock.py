@@ -21,7 +21,6 @@ class FakeClock(Clock):
         self.seconds, self.calls = 0.0, 0
         self.bursts = []
         """(call, calls) of each."""
-        self.while_busy = lambda: None
 
     def now(self):
         return self.seconds
@@ -34,7 +33,7 @@ class FakeClock(Clock):
 
     def burst(self, call, calls):
         seconds = sum(call() for _ in range(calls))
-        self.while_busy()
+        self.look_while_busy()
         self.seconds += seconds
         self.bursts.append((call, calls))
         return seconds

@@ -6,6 +6,8 @@ import types
 import pytest
 from stand_in import Device, make_nvml
 
+from roofline.worker.clocks import Call
+
 
 class Gated:
     """Instruments, torch.cuda and a world in one, which keep the order of what they are told. It has no pre-roll to
@@ -74,7 +76,7 @@ def fake_cuda(monkeypatch):
             cuda.host += cuda.launch_s
             cuda.take(50e-6)
 
-        return cuda, kernel
+        return cuda, Call(kernel)
 
     return install
 

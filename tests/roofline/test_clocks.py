@@ -9,6 +9,8 @@ import threading
 import time
 import types
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from statistics import median
 
 import pytest
@@ -20,7 +22,7 @@ from kernels.bench.instruments import Instruments
 from roofline.operations.format import time_text
 from roofline.store.stats import time_of
 from roofline.worker import call_costs, clocks, launches, runner
-from roofline.worker.clocks import CoreTimes
+from roofline.worker.clocks import Call, CoreTimes
 from roofline.worker.rounds import Rounds, StopRule, take_turns
 
 TRACED = 15
@@ -51,7 +53,7 @@ def test_a_call_that_waits_for_the_device_is_told_from_a_host_that_is_slow(fake_
     cuda, kernel = fake_cuda(launch_s=0.1)
     clock = clocks.CudaClock()
     assert not clock.waits(kernel)
-    assert clock.waits(lambda: (kernel(), cuda.synchronize()))
+    assert clock.waits(Call(lambda: (kernel(), cuda.synchronize())))
 
 
 @pytest.fixture
@@ -68,7 +70,7 @@ SAMPLE = ["close", "event", "call", "event", "query", "clock 0", "open"]
 
 def test_cuda_clock_closes_its_gate_before_a_sample_opens_it_behind_and_drops_one_that_it_did_not_hold(gated):
     clock, device = gated
-    calls = [lambda: device.events.append("call")] * 2
+    calls = [Call(lambda: device.events.append("call"))] * 2
     assert clock.turn(calls) == pytest.approx([50e-6] * 2)
     assert device.events == [*SAMPLE, *SAMPLE[:5], "clock 1", "open", "synchronize"]
     assert clock.readings == [{"sm_clock_hz": 1.7e9}, {"sm_clock_hz": 1.7e9 + 1}]
@@ -80,10 +82,7 @@ def test_cuda_clock_does_not_hold_a_call_that_says_so_and_begins_it_on_an_idle_d
     clock, device = gated
     device.expired = True
 
-    def call():
-        device.events.append("call")
-
-    call.unheld = True
+    call = Call(lambda: device.events.append("call"), is_held=False)
     rounds = Rounds({"call": call}, clock, StopRule(max_seconds=0, warmup_s=None), seed=0)
     rounds.run_pass()
     assert device.events == ["synchronize", "event", "call", "event", "clock 0", "open", "synchronize"]
@@ -104,7 +103,7 @@ def test_cpu_clock_times_each_call_pinned_and_without_collecting_garbage(fake_ti
     def look():
         seen.append((gc.isenabled(), len(os.sched_getaffinity(0))))
 
-    times = clocks.CpuClock().turn([lambda: (time.sleep(0.01), look()), lambda: None])
+    times = clocks.CpuClock().turn([Call(lambda: (time.sleep(0.01), look())), Call(lambda: None)])
     assert times == pytest.approx([0.01, 0], abs=1e-5)
     assert set(seen) == {(False, 1)}
     assert gc.isenabled()
@@ -114,19 +113,18 @@ def test_cpu_clock_times_each_call_pinned_and_without_collecting_garbage(fake_ti
 def test_cpu_clock_calls_a_long_call_once_and_others_until_their_threads_are_awake(fake_time):
     time = fake_time(clocks)
 
-    class Counted:
-        long, count = False, 0
+    counts = Counter()
 
-        def __call__(self):
-            self.count += 1
-            time.sleep(clocks.CpuClock.WAKE_S / 10)
+    def counted(name):
+        counts[name] += 1
+        time.sleep(clocks.CpuClock.WAKE_S / 10)
 
-    short, long = Counted(), Counted()
-    long.long = True
-    rounds = Rounds({"short": short, "long": long}, clocks.CpuClock(), StopRule(warmup_s=0, max_seconds=1e-9), seed=0)
+    calls = {name: partial(counted, name) for name in ("short", "long", "users")}
+    calls["users"].long = True  # as until 2026-11-29
+    calls["long"] = Call(calls["long"], is_long=True)
+    rounds = Rounds(calls, clocks.CpuClock(), StopRule(warmup_s=0, max_seconds=1e-9), seed=0)
     rounds.run_pass()  # a warm-up and a round, of a turn each
-    assert long.count == 2
-    assert short.count == 2 * (10 + 1)
+    assert counts == {"short": 2 * (10 + 1), "long": 2, "users": 2}
 
 
 def test_cpu_clock_deals_out_threads_that_a_call_has_just_made():
@@ -141,7 +139,7 @@ def test_cpu_clock_deals_out_threads_that_a_call_has_just_made():
             made[0].start()
         seen.append(os.sched_getaffinity(made[0].native_id))
 
-    clocks.CpuClock().turn([call])
+    clocks.CpuClock().turn([Call(call)])
     ended.set()
     made[0].join()
     assert seen[0] == {cores[0]}  # as the thread that made it
@@ -153,7 +151,7 @@ def test_cpu_clock_tells_where_others_had_the_core(monkeypatch):
     waits = iter([0.0, 0.004, 1.0, 1.0001])
     monkeypatch.setattr(clocks, "core_times_s", lambda: {1: CoreTimes(0.0, next(waits), frozenset({0}))})
     clock = clocks.CpuClock()
-    clock.turn([lambda: time.sleep(0.011), lambda: time.sleep(0.012)])
+    clock.turn([Call(lambda: time.sleep(0.011)), Call(lambda: time.sleep(0.012))])
     assert clock.readings == [{"waited_s": pytest.approx(0.004)}, {}]
 
 
@@ -209,7 +207,7 @@ def test_a_call_costs_its_host_and_in_a_graph_the_device_alone(fake_cuda, monkey
 
     def capture(call, calls):
         captures.append((call, calls))
-        return lambda: [cuda.take(50e-6) for _ in range(calls)]
+        return Call(lambda: [cuda.take(50e-6) for _ in range(calls)])
 
     monkeypatch.setattr(call_costs, "captured", capture)
     assert call_costs.graph_s(kernel, clock) == pytest.approx(50e-6)
@@ -254,7 +252,7 @@ def test_cupti_is_held_to_our_time_less_an_empty_call():
     assert apart(102e-6, 2e-6, 102e-6, 94e-6) == pytest.approx({"do_bench": 0, "CUPTI": -0.06})
 
 
-def calls_to_time() -> dict[str, clocks.Call]:
+def calls_to_time() -> dict[str, Callable]:
     """Calls of half a millisecond and more. Operands are zeros, so that no clock is held down for power."""
     x = torch.zeros(8192, 4096, dtype=torch.bfloat16, device="cuda")
     out = torch.empty(8192, 8192, dtype=torch.bfloat16, device="cuda")

@@ -12,6 +12,7 @@ from fake_devices import Gated
 from roofline.operations import gathering
 from roofline.operations.options import refuse_kind, resolve
 from roofline.worker import device_ranks, machine, ranks
+from roofline.worker.clocks import Call
 
 SHARED = {"gpus": 1, "here": 2, "world": 2}
 
@@ -94,7 +95,7 @@ def test_streams_of_ranks_are_aligned_behind_the_gate_and_the_slowest_rank_is_th
     monkeypatch.setattr(of_ranks, "gather", lambda times: [times, [7e-5, None][: len(times)]])
     clock = of_ranks.clock(of_ranks)
     clock._cuda = clock.instruments = device
-    call = lambda: device.events.append("call")  # noqa: E731
+    call = Call(lambda: device.events.append("call"))
     assert clock.turn([call, call]) == [7e-5, None]
     samples = [["close", "align", "event", "call", "event", "query", f"clock {slot}", "open"] for slot in (0, 1)]
     assert device.events == ["barrier", "align", *samples[0], *samples[1], "synchronize"]

@@ -18,6 +18,7 @@ from roofline.operations.matmul import Matmul
 from roofline.theory import chips, floor
 from roofline.worker import ceilings, machine, telemetry
 from roofline.worker.alone import Alone
+from roofline.worker.clocks import Call
 from roofline.worker.prepared import verdict
 from roofline.worker.rounds import CallError, Rounds, StopRule, take_turns
 
@@ -136,10 +137,7 @@ def test_passes_share_the_time_and_only_the_last_may_stop_early():
 def test_late_samples_are_dropped_and_counted():
     readings, heard = iter([1.0, *[None, 1.0] * 200]), []
 
-    def call():
-        return next(readings)
-
-    call.listen = heard.append
+    call = Call(lambda: next(readings), listen=heard.append)
     turns = take_turns({"a": call}, FakeClock(), QUIET, seed=0)
     assert turns.late["a"] == 15
     assert sorted(turns.times_s["a"]) == list(range(1, 30, 2))

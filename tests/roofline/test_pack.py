@@ -3,6 +3,8 @@ entries."""
 
 import json
 import subprocess
+import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -122,6 +124,22 @@ def test_the_newest_triton_that_was_tried_is_packed_and_it_compiles_all_that_a_v
     newest = pack.newest()
     assert f"triton=={newest}" in (pack.ROOT / "constraints-newest.txt").read_text().splitlines()
     assert all(visit.release(step.triton) <= visit.release(newest) for step in visit.STEPS)
+
+
+def test_the_decoder_of_journals_is_packed_beside_triton(monkeypatch, tmp_path):
+    commands = []
+    monkeypatch.setattr(
+        pack.subprocess, "run", lambda command, **_: commands.append(command) or SimpleNamespace(returncode=1)
+    )
+    with pytest.raises(ValueError, match=r"no wheel of triton==9\.9\.9 or msgspec=="):
+        pack.install("9.9.9", tmp_path)
+    ((*_, decoder),) = commands
+    assert decoder in (pack.ROOT / "constraints.txt").read_text().splitlines()
+
+
+def test_a_pack_is_unpacked_without_what_it_brings():
+    code = "import sys; sys.modules['msgspec'] = None; import results.unpack, results.visit"
+    subprocess.run([sys.executable, "-c", code], cwd=pack.ROOT, check=True)
 
 
 def test_the_trials_of_a_visit_are_packed_for_each_chip_as_far_as_this_triton_can_compile_them(monkeypatch):

@@ -91,7 +91,7 @@ def test_a_sample_whose_thread_lacked_its_core_is_dropped(monkeypatch, fake_time
         read["waited"] += waited_s
         read["others"] += others_s
 
-    (time_s,) = clock.turn([call])
+    (time_s,) = clock.turn([clocks.Call(call)])
     assert time_s == (pytest.approx(1.0, abs=1e-4) if kept else None)
 
 
@@ -127,7 +127,7 @@ def test_ranks_make_as_many_calls_whatever_one_of_them_took(fake_time):
             time.sleep(took_s)
 
         for _ in range(3):
-            clock.turn([call])
+            clock.turn([clocks.Call(call)])
         counts.append(len(calls))
     assert counts == [6, 6]
 

@@ -13,6 +13,7 @@ from roofline.report.write import write
 from roofline.store import journal
 from roofline.store.stats import student
 from roofline.worker import clocks, steady, telemetry
+from roofline.worker.clocks import Call
 from roofline.worker.prepared import Entrant, PreparedCase
 
 
@@ -122,12 +123,12 @@ def test_energy_is_read_when_nvml_has_just_renewed_it(fake_nvml, fake_time):
 
 def test_burst_is_the_time_of_all_calls_by_the_host_and_by_the_device(fake_cuda, fake_time):
     time = fake_time(clocks)
-    assert clocks.CpuClock().burst(lambda: time.sleep(0.005), 4) == pytest.approx(0.02, abs=1e-5)
+    assert clocks.CpuClock().burst(Call(lambda: time.sleep(0.005)), 4) == pytest.approx(0.02, abs=1e-5)
     _, kernel = fake_cuda(launch_s=1e-6)
     read = []
     clock = clocks.CudaClock(preroll_s=100e-6)
-    clock.while_busy = lambda: read.append(1)
-    assert clock.burst(kernel, 10) == pytest.approx(10 * 50e-6)
+    with clock.while_busy(lambda: read.append(1)):
+        assert clock.burst(kernel, 10) == pytest.approx(10 * 50e-6)
     assert read == [1]
 
 

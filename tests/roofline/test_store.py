@@ -4,7 +4,9 @@ import copy
 import gzip
 import json
 import lzma
+import math
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -17,9 +19,8 @@ from roofline.analysis.records import records_of
 from roofline.analysis.throughput import ceilings_of
 from roofline.commands.cli import main
 from roofline.store import journal
-from roofline.store.lines import LINES as KINDS
 from roofline.store.lines import as_read
-from roofline.store.run import SAMPLE_COLUMNS, Round, Run, Shape
+from roofline.store.run import KINDS, SAMPLE_COLUMNS, Round, Run, Shape
 from roofline.theory.work import Work
 
 REFERENCE = Path(__file__).parents[2] / "results" / "reference"
@@ -62,8 +63,9 @@ def test_line_in_memory_is_as_it_is_read_back(tmp_path):
 def test_line_that_nobody_could_read_is_not_written(tmp_path):
     written = journal.Journal(tmp_path)
     for line, problem in (
-        ({"kind": "resident", "bytes": 7}, "'resident' of which `LINES` says nothing"),
-        ({"kind": "note", "about": "x"}, "'note' without 'text'"),
+        ({"kind": "resident", "bytes": 7}, "it is of unknown kind 'resident'"),
+        ({"kind": "note", "about": "x"}, "Object missing required field `text`"),
+        (WRITTEN[2] | {"time_s": {"torch": math.nan}}, "Out of range float values"),
     ):
         with pytest.raises(ValueError, match=problem):
             written.write(line)
@@ -193,18 +195,37 @@ def test_damaged_packed_journal_is_named(tmp_path, refused, name, compress, tool
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (WRITTEN[2], "'round' .* round 0 is there already; two processes"),
-        (WRITTEN[2] | {"shape": "other"}, "is of 'other', a shape that no line before it describes"),
-        ({"kind": "round", "shape": SHAPE.id, "index": 0, "order": []}, "without 'time_s'"),
-        ({"kind": "sample", "shape": SHAPE.id}, "has a line of unknown kind 'sample'"),
+        (WRITTEN[2], "round 0 is there already; two processes"),
+        (WRITTEN[2] | {"shape": "other"}, "it is of 'other', a shape that no line before it describes"),
+        ({"kind": "round", "shape": SHAPE.id, "index": 0, "order": []}, "Object missing required field `time_s`"),
+        ({"kind": "sample", "shape": SHAPE.id}, "it is of unknown kind 'sample'"),
+        (HEAD, "it is a second first line"),
+        (
+            WRITTEN[1] | {"work": {"flop": 6, "device_bytes": True}},
+            r"Expected `int`, got `bool` - at `\$.work.d",
+        ),
+        (
+            WRITTEN[2] | {"values": {"link": {"a": [1]}}},
+            r"Expected `float`, got `array` - at `\$.values",
+        ),
+        (WRITTEN[2] | {"order": ["link", None]}, r"Expected `str`, got `null` - at `\$.order\[1\]`"),
+        (WRITTEN[2] | {"time_s": {"link": math.inf}}, "JSON is malformed: invalid character"),
+        (PASS | {"telemetry": {}, "late": {"torch": "__dict__"}}, r"Expected `int`, got `str` - at `\$.late\[...\]`"),
     ],
 )
 def test_lines_that_cannot_be_read_are_named(tmp_path, line, message):
-    with pytest.raises(ValueError, match=f"samples.jsonl:4 .*{message}"):
+    with pytest.raises(ValueError, match=f"samples.jsonl:4 cannot be read: {message}"):
         roofline.load(save(tmp_path / "run", [*WRITTEN[:3], line]))
 
 
-VALUES = None, True, -1, 1e308, 10**400, "x", [], ["x"], {}, {"a": {"b": "c"}}
+def test_a_line_sets_nothing_but_its_fields(tmp_path):
+    """Not a method, nor what other lines tell."""
+    more = {"add_round": None, "__dict__": {}, "id": "other", "rounds": [], "of_a_later_version": 1}
+    run = roofline.load(save(tmp_path / "run", [*WRITTEN[:3], WRITTEN[3] | more, WRITTEN[4]]))
+    assert run == roofline.load(save(tmp_path / "plain", WRITTEN))
+
+
+VALUES = None, True, -1, 1e308, 10**400, "x", [], ["x"], {}, {"a": {"b": "c"}}, math.inf, math.nan
 
 
 def damaged(lines: list[dict], draw: random.Random) -> bytes:
@@ -237,6 +258,34 @@ def test_journal_that_is_damaged_anyhow_is_one_line_or_can_be_read(tmp_path, und
         refused += code == 2
         assert (code, capsys.readouterr().err.count("\n")) in [(0, 0), (2, 1)]
     assert times / 6 < refused < times * 5 / 6
+
+
+EVERY_KIND = [
+    HEAD, {"kind": "idle", "empty_call_s": 1e-6}, {"kind": "links", "case": "a", "links": []}, *WRITTEN[1:],
+    *LINES[1:8], *gathering(gather_matmul(), rounds=2),
+    {"kind": "kernels", "shape": SHAPE.id, "kernel_names": {"torch": "mm"}},
+    {"kind": "costs", "shape": SHAPE.id, "contender": "torch", "costs": {"host_s": 1e-6}},
+    {"kind": "costs", "shape": SHAPE.id, "contender": "torch", "costs": {"graph_s": 1e-6}},
+    {"kind": "steady", "shape": SHAPE.id, "contender": "torch", "block": 0, "time_s": 1e-3},
+    {"kind": "counters", "shape": SHAPE.id, "contender": "torch", "dram_bytes": 7, "l2_bytes": None,
+     "counter_source": {"tool": "ncu"}},
+    {"kind": "process", "process": 0, "seconds": 1.5, "planned": True}, {"kind": "note", "about": "a", "text": "b"},
+    *LINES[-2:], {"kind": "resumed", "started": "2026-11-24T00:00:00+00:00"}, SHAPE.line(), LINES[-1],
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("times", [500, pytest.param(5000, marks=pytest.mark.slow)])
+def test_journal_that_is_damaged_anyhow_is_loaded_or_refused_in_one_line(tmp_path, times):
+    assert {line["kind"] for line in EVERY_KIND} == KINDS.keys()
+    draw, refusals = random.Random(0), []
+    for _ in range(times):
+        (tmp_path / journal.NAME).write_bytes(damaged(EVERY_KIND, draw))
+        try:
+            roofline.load(tmp_path)
+        except ValueError as error:
+            refusals.append(str(error))
+    assert times / 4 < len(refusals) < times * 3 / 4
+    assert [each for each in refusals if not re.fullmatch(rf"{tmp_path / journal.NAME}.+", each)] == []
 
 
 @pytest.mark.parametrize(
