@@ -18,7 +18,7 @@ import pandas
 import roofline
 from kernels.warpgroup_config import Config
 from kernels.waves import GpuSpec, cost
-from roofline.analysis.throughput import roof_of
+from roofline.analysis.memory_roof import roof_of
 from roofline.operations.matmul import Matmul
 from roofline.theory import chips
 from roofline.theory.arguments import Parser

@@ -1,8 +1,7 @@
-"""How much faster the matmuls of a layer are alone, in the same rounds as the layer."""
+"""The ratio of a layer's matmuls alone, in the same rounds as the layer."""
 
-from roofline.analysis.throughput import with_ends
+from roofline.analysis.fields import with_ends
 from roofline.store.run import PART, Shape
-from roofline.store.stats import estimate
 
 HALVES = 2
 """Matmuls of a layer: of gate and up together, and down."""
@@ -23,8 +22,7 @@ def fields(shape: Shape, contender: str) -> dict:
     def ratio(*times_s: float) -> float:
         return sum(times_s[:HALVES]) / sum(times_s[HALVES:])
 
-    alone = estimate(ratio, *baseline_parts, *own_parts, groups=shape.groups, anchor=shape.anchor)
-    return with_ends("alone_ratio", alone)
+    return with_ends("alone_ratio", shape.estimate(ratio, *baseline_parts, *own_parts))
 
 
 def _multiplied_by(shape: Shape, name: str) -> str | None:

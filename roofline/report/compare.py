@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from roofline.analysis.comparison import NEITHER, Case, Comparison, compare, named_runs
+from roofline.analysis.comparison import NEITHER, CaseChange, Comparison, compare, named_runs
 from roofline.analysis.verdicts import ALPHA, FASTER, MARGIN, SAME, SLOWER, SPEED, UNDECIDED, Change
 from roofline.operations.format import error_text, hidden_text, interval_text, time_text
 from roofline.report import tables
@@ -72,7 +72,7 @@ def change_text(change: Change) -> str:
     return f"hidden {hidden_text(*change.interval(), '+.2f')}"
 
 
-def table(cases: Sequence[Case]) -> DataFrame:
+def table(cases: Sequence[CaseChange]) -> DataFrame:
     rows = []
     for case in cases:
         row = {
@@ -89,7 +89,7 @@ def table(cases: Sequence[Case]) -> DataFrame:
 
 
 def summary(comparison: Comparison) -> list[str]:
-    """What the verdicts rest on, and their counts, in lines."""
+    """The counts of verdicts, and the evidence behind them, in lines."""
     lines = []
     for mean in comparison.means:
         lines.append(f"{mean.verdict} {mean.case}, {change_text(mean.change)}")

@@ -74,7 +74,7 @@ def summary(frame: DataFrame) -> list[str]:
 
 
 def _costs(op: str, rows: DataFrame) -> str:
-    """What waiting costs the kernel, and what it and the link take from one another, where the kernel was preset."""
+    """The cost of waiting, and that of kernel and link to one another, where the kernel was preset."""
     has_table = rows["contender"].map(lambda arm: arm in ARMS and ARMS[arm].table)
     rows = rows.assign(has_table=has_table).sort_values("has_table", kind="stable")
     shapes = rows.drop_duplicates("shape", keep="last")

@@ -1,4 +1,4 @@
-"""How a table is laid out: a DataFrame of texts, aligned for a terminal or written as Markdown."""
+"""Tables of a report: a DataFrame of texts, aligned for a terminal or written as Markdown."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from roofline.analysis.fields import FIELDS
 from roofline.operations.format import FORMATS, WITH_ENDS
-from roofline.theory.data import beside
+from roofline.theory.data import tables_of
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-TABLES = beside(__file__, "tables.toml")
+TABLES = tables_of(__file__, "tables.toml")
 """`columns`: {table: the fields that are its columns}, and `sections`: {name: what each has}."""
 MOST_NAMED = 4
 """Cases named for one reason; the journal has them all."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from roofline.analysis.decision import LOOKS, SURE
+from roofline.analysis.decision import LOOKS, OTHERS, SURE
 from roofline.analysis.fields import GROUPS
-from roofline.analysis.tokens import LIBRARY, beside_baseline, by_tokens, libraries_of
+from roofline.analysis.tokens import LIBRARY, by_tokens, compared, libraries_of
 from roofline.analysis.verdicts import VERDICTS
 from roofline.operations.format import (
     flops_text,
@@ -16,7 +16,6 @@ from roofline.operations.format import (
     percent_text,
     roof_text,
 )
-from roofline.report.findings import OTHERS
 from roofline.report.sections import Section, declared
 from roofline.report.tables import TABLES, escaped
 from roofline.store.run import Run
@@ -55,7 +54,7 @@ def brief(run: Run, frame: DataFrame) -> Section:
             " *In turns* is the ratio of single calls on one clock, *sustained* that of blocks of seconds, in which "
             "each runs alone at the clock that its power allows."
         )
-    if not beside_baseline(frame)["rival"].all():
+    if not compared(frame)["rival"].all():
         about += (
             " Libraries have a column each, of their ratio to the baseline, and are not among the fastest. That of the "
             "baseline's second turn in each round says how far apart equals come out."
@@ -107,7 +106,7 @@ def _mean_text(row: dict, name: str) -> str:
 
 
 def _dispatched_text(row: dict) -> str:
-    """What `kernels.matmul` takes, with its ratio; `unmeasured` where it was not measured."""
+    """The choice of `kernels.matmul`, with its ratio; `unmeasured` where it was not measured."""
     if not row["dispatched_shapes"]:
         return "unmeasured"
     names = row["dispatched"] + _tuned_text(row["dispatched_tuned"])
@@ -127,7 +126,7 @@ def summary(frame: DataFrame) -> list[str]:
     """A line per contender: geometric mean of its ratio to the baseline, over all tokens and over 1024 and
     more."""
     lines = []
-    for name, rows in beside_baseline(frame).groupby("contender", sort=False):
+    for name, rows in compared(frame).groupby("contender", sort=False):
         ratios = rows["ratio_to_baseline"]
         large = ratios[rows["m"].ge(1024).fillna(False)]
         text = f"{name}: {geometric_mean(ratios):.3f} of {rows['baseline'].iloc[0]}'s speed"

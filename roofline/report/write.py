@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from roofline.analysis.memory_roof import ceilings_of
 from roofline.analysis.records import frame
-from roofline.analysis.throughput import ceilings_of
 from roofline.operations.format import ends_text, rate_text, time_text
 from roofline.report import html, overlap, plots, tables, throughput
 from roofline.report.findings import findings
@@ -115,7 +115,7 @@ def body(run: Run, cases: DataFrame) -> list[Section]:
 
 
 def _end(run: Run) -> list[Section]:
-    """What was not measured, and what all was measured on."""
+    """Ceilings, cases without a number, and the conditions of the run."""
     measured = tuple(ceilings(run))
     sections = [Section("Ceilings", "" if measured else "None was measured.", lines=measured)]
     on = [f"{name}: {value}" for name, value in conditions(run.metadata).items()]

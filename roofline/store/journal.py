@@ -30,7 +30,7 @@ PACKED = f"{NAME}.xz"
 """A run that was committed has its journal packed."""
 
 OPENERS = {NAME: open, PACKED: lzma.open, f"{NAME}.gz": gzip.open}
-"""What opens a journal of that name. Until 2026-11-29 one was packed by gzip."""
+"""The function that opens a journal of that name. Until 2026-11-29 one was packed by gzip."""
 
 ROOM_BYTES = 32 * 2**20
 """Must be free before a run begins. A default run writes 6 MB; the rest is for reports and longer plans."""
@@ -219,7 +219,7 @@ def _checked(path: Path) -> Iterator[dict]:
 
 
 def _misfit(line: Any, shapes: set[str], *, is_first: bool) -> str | None:
-    """What says that a line does not belong where it stands, behind those of `shapes`; None if nothing does."""
+    """The reason why a line does not belong where it stands, behind those of `shapes`; None if it does."""
     kind = line.get("kind") if isinstance(line, dict) else None
     if str(kind) not in LINES or (kind == "run" and not is_first):
         return f"has a line of unknown kind {kind!r} here"

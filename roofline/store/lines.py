@@ -2,9 +2,9 @@
 
 import json
 
-from roofline.theory.data import beside
+from roofline.theory.data import tables_of
 
-LINES = beside(__file__, "lines.toml")
+LINES = tables_of(__file__, "lines.toml")
 """Kind -> the fields that each line of it has."""
 
 LONGEST_TEXT = 4000
@@ -12,7 +12,7 @@ LONGEST_TEXT = 4000
 
 
 def problem_of(line: dict) -> str | None:
-    """What a line lacks, in words; None if it can be read."""
+    """The fault of a line, in words; None if it can be read."""
     for name in LINES[line["kind"]]:
         if name not in line:
             return f"without {name!r}"

@@ -170,7 +170,7 @@ def test_arm_that_shares_no_round_with_flat_has_a_time_and_no_ratio(example, mad
     assert row["ms"] == pytest.approx(1e3 * (BACKWARD_S + 2 * (OVERHEAD_S + 2**23 / BYTES_PER_S)), rel=0.1)
     assert row["speed_of_flat"] != row["speed_of_flat"]
     run = roofline.store.run.Run(HEAD, shapes={shape.id: shape})
-    record = records.record_of(run, shape.id, "overlapped")
+    record = records.record_of(run, shape, "overlapped")
     assert (record["time_s"], record["ratio_to_baseline"]) == (pytest.approx(row["ms"] / 1e3), None)
 
 

@@ -102,7 +102,7 @@ def test_intervals_are_over_processes(several):
         for shape in run.shapes.values()
     }
     for shape, of_processes in ratios.items():
-        record = record_of(run, shape, "numpy")
+        record = record_of(run, run.shapes[shape], "numpy")
         interval = stats.student(record["ratio_to_baseline"], list(of_processes.values()))
         assert (record["ratio_low"], record["ratio_high"]) == pytest.approx((interval.low, interval.high))
     (row,) = tokens.by_tokens(run, frame(run).assign(m=1)).to_dict("records")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roofline.analysis.throughput import Roof
+from roofline.analysis.memory_roof import Roof
 from roofline.operations.matmul import Matmul
 from roofline.theory import chips, floor
 from roofline.theory.bounds import balance, bound

@@ -1,10 +1,10 @@
-"""What the figures of gathering operations share: what they derive from a frame, looks of arms, words for a link."""
+"""The common parts of gathering operations' figures: columns derived from a frame, looks of arms, words for a link."""
 
 from itertools import cycle
 
 from roofline.operations.format import number_text
 from roofline.report.plots import theme
-from roofline.report.plots.theme import DARK, GREY, MARKERS
+from roofline.report.plots.theme import GREY, MARKERS
 from roofline.theory.arms import ARMS, PERSISTENT
 from roofline.theory.wires import PACED, PCIE
 
@@ -44,7 +44,7 @@ FIELDS = [
     "ratio_to_baseline",
     "ratio_low",
 ]
-"""What the figures show: a row of all fields takes several times as long to look at."""
+"""The fields that the figures show: a row of all fields takes several times as long to look at."""
 
 MOST_NAMED = 3
 """Shapes that are named where some are left out."""
@@ -99,24 +99,6 @@ def styles(arms) -> dict[str, dict]:
     return {arm: look for arm, look in looks.items() if arm in arms}
 
 
-def draw_points(axes, xs, ys, look: dict, *, label: str, **errors) -> None:
-    """Markers of one arm, with the intervals that `errors` (xerr, yerr) tell."""
-    edge = {"markeredgecolor": DARK, "markeredgewidth": 0.6}
-    bars = {"ecolor": DARK, "elinewidth": 0.9, "capsize": 2}
-    axes.errorbar(
-        xs,
-        ys,
-        **errors,
-        **bars,
-        **edge,
-        **look,
-        linestyle="none",
-        markersize=6.5,
-        label=label,
-        zorder=4,
-    )
-
-
 def interval(frame, name: str) -> list:
     """Error bars of the column `name`, whose interval is in `name`_low and `name`_high."""
     below = frame[name] - frame[f"{name}_low"]
@@ -144,7 +126,7 @@ def legend(axes, handles: list, names: list[str], columns: int, **words) -> None
 
 
 def label(row, among) -> str:
-    """What tells a row's shape from others of its operation in the frame `among`: `tp=16`, `M=172`, `tp=16, P=4`."""
+    """The words that tell a row's shape from others of its operation in `among`: `tp=16`, `M=172`, `tp=16, P=4`."""
     others = among[among["op"] == row.op]
     first = "m" if row.op == "weight_prefetch" else "tp"
     words = {"tp": f"tp={row.tp}", "m": f"M={row.m}", "ranks": f"P={row.ranks}", "dtype": row.dtype}

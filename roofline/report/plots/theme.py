@@ -1,4 +1,4 @@
-"""What all figures of a report share: their theme, colours, words, roofs, the way they are saved."""
+"""Theme, colours, words and roofs of all figures of a report, and the way they are saved."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DARK = "#222222"
 GREY = "#777777"
 BEHIND_TEXT = {"facecolor": "white", "alpha": 0.85, "pad": 0.5, "lw": 0}
+EDGE = {"markeredgecolor": DARK, "markeredgewidth": 0.6}
 UNITS = {1e12: "TFLOP/s", 1e9: "GFLOP/s"}
 
 COMMONEST = 64
@@ -111,6 +112,12 @@ def about(figure, frame, finding: str) -> None:
         x=0.01,
         ha="left",
     )
+
+
+def points(axes, xs, ys, look: dict, **errors) -> None:
+    """Markers, with the intervals that `errors` (xerr, yerr) tell, and maybe a `label`."""
+    look = {"ls": "none", "markersize": 6.5} | EDGE | look
+    axes.errorbar(xs, ys, **errors, **look, ecolor=DARK, elinewidth=0.9, capsize=2, zorder=4)
 
 
 def plain_numbers(axes) -> None:
