@@ -103,7 +103,7 @@ def main(arguments: list[str] | None = None) -> int:
         layers = parse(options.model).layers
     except ValueError as error:
         parser.error(str(error))
-    chip = chips.of_device(run.metadata["machine"]["chip"])
+    chip = chips.chip_of_device(run.metadata["machine"]["chip"])
     roof = roof_of(run, "bf16")
     if not (chip and roof):
         parser.error(f"{options.run} has no ceilings in bf16 of a GPU with a datasheet: give a run on a Hopper")

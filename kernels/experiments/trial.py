@@ -353,7 +353,7 @@ def main(arguments: list[str] | None = None) -> int:
             command.error("torch finds no GPU here: run this on a Hopper, or with --dry")
         options.out.mkdir(parents=True, exist_ok=True)
         path = options.out / f"{options.experiment}.json"
-        chip = chips.of_device(torch.cuda.get_device_name()) or chip
+        chip = chips.chip_of_device(torch.cuda.get_device_name()) or chip
         gpu = tiles.machine_of(torch.device("cuda", 0))
     inspected = Inspected(options.inspected)
     shapes = tuple(options.shapes or experiment.shapes)

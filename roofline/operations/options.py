@@ -245,7 +245,7 @@ def resolve(get, *, device: str, timed: bool, root: Path, world: int = 1) -> Opt
         values |= DEFAULTS["quick"]
     values |= given
     if "shapes" in given:
-        values |= _of_file(given["shapes"], values["dtype"])
+        values |= _values_of_file(given["shapes"], values["dtype"])
     values["dtypes"] = values["dtype"]
     places = given.get("contender", ())
     values["users"] = tuple(zip(places, map(contenders.version, places), strict=True))
@@ -268,7 +268,7 @@ def _require_sound(options: Options) -> None:
             )
 
 
-def _of_file(file: str, dtypes: Names) -> dict:
+def _values_of_file(file: str, dtypes: Names) -> dict:
     """The values of a run of a file's shapes, which sweeps nothing."""
     cases = read("shapes", file, lambda text: shapes.read_file(Path(text), dtypes))
     swept = dict.fromkeys(("layers", "tokens", "tp"), ())
@@ -324,7 +324,7 @@ def resumed(get, metadata: dict, folder: Path) -> Options:
     """
     if not metadata.get("cases") or "options" not in metadata:
         raise ValueError(f"--ffn-resume {folder}: its journal does not say what was planned; start a new run")
-    planned = of_values(metadata["options"])
+    planned = options_of(metadata["options"])
     given = values_given(get)
     code = " ".join(code_of(planned))
     others = [FLAGS[name] for name in given if name not in ("device", "resume") and f"{FLAGS[name]}=" not in code]
@@ -362,7 +362,7 @@ def as_values(options: Options) -> dict:
     return values
 
 
-def of_values(values: dict) -> Options:
+def options_of(values: dict) -> Options:
     """The options that a run's metadata has. What a later version wrote beside them is left out."""
     gather = gathering.Sweep(**_known_fields(gathering.Sweep, values.get("gather", {})))
     return replace(Options(**_known_fields(Options, values)), results=Path(), gather=gather)

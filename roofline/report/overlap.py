@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from roofline.analysis.fields import FIELDS
 from roofline.analysis.overlap import LOST, overlapping, valid
 from roofline.operations.format import growth_text
-from roofline.operations.gathering import exercise, scaling
+from roofline.operations.gathering import exercise_wire, scaling
 from roofline.report.sections import Section, declared
 from roofline.report.tables import TABLES
 from roofline.store.run import Run
@@ -41,7 +41,7 @@ def balances(best: DataFrame) -> list[str]:
     lines = []
     wires = best[["wire", "model", "dtype"]].drop_duplicates()
     for wire, model, dtype in wires.itertuples(index=False):
-        if wire == exercise(model, dtype):
+        if wire == exercise_wire(model, dtype):
             how = scaling(model, dtype)
             lines.append(f"{wire}: FLOP per byte that the wire is asked for, the exercise's: {how}")
     return lines

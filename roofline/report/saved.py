@@ -33,7 +33,7 @@ def write(folder: Path, run: Run) -> Path:
         row["stats"] = stats.as_dict() | {"iterations": 1}
         rows.append(row)
     path = folder / NAME
-    path.write_text(json.dumps(beside_rows(run) | {"benchmarks": rows}, indent=4), encoding="utf-8")
+    path.write_text(json.dumps(without_rows(run) | {"benchmarks": rows}, indent=4), encoding="utf-8")
     return path
 
 
@@ -42,7 +42,7 @@ def machine_info(machine: dict) -> dict:
     return {name: value for name, value in machine.items() if name not in MEASURED}
 
 
-def beside_rows(run: Run) -> dict:
+def without_rows(run: Run) -> dict:
     """The file's entries beside its rows."""
     not_measured = [outcome.entry for outcome in run.missing]
     info = machine_info(run.metadata["machine"])

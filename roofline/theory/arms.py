@@ -292,7 +292,7 @@ ARMS = {
 SIMULATED = tuple(name for name, spec in ARMS.items() if spec.end_s)
 
 
-def of_operation(op: str, *, gpu: bool) -> list[str]:
+def arms_of(op: str, *, gpu: bool) -> list[str]:
     """The arms of `op` that have a schedule, on a GPU or without."""
     names = []
     for name in SIMULATED:

@@ -80,7 +80,7 @@ def peaks(datasheet: dict | None, dtype: str) -> tuple[float, float] | None:
     return (flops, bytes_per_s) if flops and bytes_per_s else None
 
 
-def of_device(device_name: str) -> Chip | None:
+def chip_of_device(device_name: str) -> Chip | None:
     """The chip that a driver calls `device_name`, or None: an unknown chip has measured ceilings only.
 
     Names are compared whole, since a variant (NVL, 40GB, MIG) has other figures than its namesake.

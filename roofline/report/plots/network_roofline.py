@@ -13,7 +13,7 @@ import numpy as np
 
 from roofline.analysis.overlap import overlapping
 from roofline.operations.format import percent_text
-from roofline.operations.gathering import exercise
+from roofline.operations.gathering import exercise_wire
 from roofline.report.plots import style, theme
 from roofline.report.plots.theme import DARK, GREY
 from roofline.theory.arms import ALL_CORES, LAYER
@@ -235,7 +235,7 @@ def _threshold_text(shapes) -> str:
     if wire.kind != "balance":
         return text
     text += f"\n{wire.value:g} asked for"
-    if first.wire != exercise(first.model, first.dtype) or wire.value == EXERCISE_BALANCE:
+    if first.wire != exercise_wire(first.model, first.dtype) or wire.value == EXERCISE_BALANCE:
         return text
     text += f": {EXERCISE_BALANCE}"
     divisor = first.model.partition("/")[2]

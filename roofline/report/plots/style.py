@@ -1,57 +1,20 @@
 """The common parts of gathering operations' figures: columns derived from a frame, looks of arms, words for a link."""
 
-from itertools import cycle
-
 from roofline.operations.format import number_text
 from roofline.report.plots import theme
-from roofline.report.plots.theme import GREY, MARKERS
+from roofline.report.plots.theme import GREY
 from roofline.theory.arms import ARMS, PERSISTENT
 from roofline.theory.wires import PACED, PCIE
 
 PERSISTENT_LOOK = {"fillstyle": "left", "markerfacecoloralt": "white"}
 """Half of a marker: the same arm by our persistent matmul."""
 
-FIELDS = [
-    "shape",
-    "contender",
-    "op",
-    "layer",
-    "model",
-    "dtype",
-    "tp",
-    "m",
-    "ranks",
-    "wire",
-    "link",
-    "own_fabric",
-    "balance",
-    "ratio",
-    "ideal_s",
-    "t_gemm_s",
-    "t_comm_s",
-    "t_own_ideal_s",
-    "time_s",
-    "time_low_s",
-    "time_high_s",
-    "link_bytes_per_s",
-    "link_bytes_per_s_requested",
-    "link_off_pace",
-    "gain_all_cores",
-    "of_own_ideal",
-    "hidden_fraction",
-    "hidden_low",
-    "hidden_high",
-    "ratio_to_baseline",
-    "ratio_low",
-]
-"""The fields that the figures show: a row of all fields takes several times as long to look at."""
-
 MOST_NAMED = 3
 """Shapes that are named where some are left out."""
 
 
 def prepared(frame):
-    """The rows of `frame` over a wire, in the order of `styles`, with the `FIELDS` and more columns.
+    """The rows of `frame` over a wire, in the order of `styles`, with more columns.
 
     `timed`: both the unsplit matmul and the link alone were measured. `void`: the link was off its pace. `over`,
     `over_low`, `over_high`: an arm's time over `ideal_s` and its interval, by the hidden fraction, which is formed
@@ -59,7 +22,7 @@ def prepared(frame):
     of its own: its time stands over the medians. `share`, `share_low`, `share_high`: T_gemm over an arm's time,
     likewise.
     """
-    frame = frame.loc[frame["analysis"] == "overlap", FIELDS]
+    frame = frame[frame["analysis"] == "overlap"].copy()
     frame.attrs = {}  # which each selection would copy
     order = list(styles(frame["contender"]))
     frame = frame.sort_values("contender", key=lambda arms: arms.map(order.index), kind="stable")
@@ -93,9 +56,7 @@ def styles(arms) -> dict[str, dict]:
         color, marker = arm.look
         looks[name] = {"color": color, "marker": marker}
         looks[name + PERSISTENT] = {"color": color, "marker": marker, **PERSISTENT_LOOK}
-    others = theme.colours([arm for arm in arms if arm not in looks])
-    for (arm, color), marker in zip(others.items(), cycle(MARKERS)):
-        looks[arm] = {"color": color, "marker": marker}
+    looks |= theme.looks([arm for arm in arms if arm not in looks])
     return {arm: look for arm, look in looks.items() if arm in arms}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Callable, Sequence
-from itertools import product
+from itertools import cycle, product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,26 +65,20 @@ def lay_out(figure, **pads: float):
     return figure.canvas.get_renderer()
 
 
-def of_grid(grid, title: str):
-    """The figure of a grid of seaborn's, with a `title` left above each panel. pyplot, which made the figure, forgets
-    it: it would keep it for ever, and a notebook would show it twice."""
-    from matplotlib import pyplot
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    figure = grid.figure
-    pyplot.close(figure)
-    FigureCanvasAgg(figure)
-    grid.set_titles("")  # seaborn's own, in the middle
-    grid.set_titles(title, loc="left", size=10.5)
-    return figure
-
-
 def colours(names: Sequence[str]) -> dict:
     """{name: colour}, which the colour-blind can tell apart."""
     import seaborn
 
     palette = seaborn.color_palette("colorblind", len(names))
     return dict(zip(names, palette, strict=True))
+
+
+def looks(names: Sequence[str]) -> dict[str, dict]:
+    """{name: colour and marker}."""
+    looks = {}
+    for (name, colour), marker in zip(colours(names).items(), cycle(MARKERS)):
+        looks[name] = {"color": colour, "marker": marker}
+    return looks
 
 
 def about(figure, frame, finding: str) -> None:
