@@ -15,7 +15,7 @@ from pathlib import Path
 from roofline.analysis.changes import seen_by
 from roofline.analysis.verdicts import MARGIN
 from roofline.commands import cli
-from roofline.operations.format import error_text
+from roofline.report.format import error_text
 from roofline.supervise.plan import duration
 from roofline.worker import METHOD_VERSION
 

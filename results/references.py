@@ -21,8 +21,8 @@ from roofline.analysis.fields import GROUPS
 from roofline.analysis.records import frame
 from roofline.analysis.tokens import compared
 from roofline.analysis.verdicts import FASTER, SLOWER
-from roofline.operations.format import rate_text
 from roofline.report import tables
+from roofline.report.format import rate_text
 from roofline.report.write import markdown, sections, write
 from roofline.store import journal
 from roofline.store.conditions import differences, slug

@@ -9,8 +9,8 @@ from roofline.account.communication_bound import Bound, best_split, bound, colle
 from roofline.account.memory import Part
 from roofline.account.question import Question
 from roofline.operations.attention import Attention
-from roofline.operations.format import time_text
 from roofline.operations.transformer_step import TransformerStep
+from roofline.report.format import time_text
 from roofline.report.tables import aligned
 from roofline.theory.chips import GB, GIB, Chip
 from roofline.theory.models import Model

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import NamedTuple
 
-from roofline.analysis.verdicts import SLOWER, UNDECIDED, Change, verdicts
-from roofline.operations.format import error_text, interval_text
+from roofline.analysis.verdicts import UNDECIDED, Change, verdicts
 from roofline.store.run import Run, Shape
 
 SURE = 0.99
@@ -85,17 +84,6 @@ def fields(run: Run, shape: Shape, contender: str) -> dict:
     return decision._asdict() if decision else {}
 
 
-def slower(run: Run) -> list[str]:
-    """A line for each case that is SLOWER."""
-    lines = []
-    for shape, name in run.cases():
-        decision = decision_of(run, shape, name)
-        if decision and decision.verdict == SLOWER:
-            ratio = interval_text(*decision[1:4])
-            lines.append(f"{SLOWER}: {shape.id}-{name}: {ratio} of {shape.baseline}'s speed")
-    return lines
-
-
 def disturbance(shapes: Sequence[Shape]) -> str:
     """The disturbances of `shapes` while they were measured, in words; empty without any."""
     words = []
@@ -105,7 +93,7 @@ def disturbance(shapes: Sequence[Shape]) -> str:
     ):
         share = median(shape.telemetry.get(field) or 0.0 for shape in shapes)
         if share > limit:
-            words.append(text.format(error_text(share)))
+            words.append(text.format(f"{100 * share:.0f} %"))
     if any(shape.telemetry.get("throttled") for shape in shapes):
         words.append("the clock was held down")
     return ", and ".join(words)

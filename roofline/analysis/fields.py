@@ -14,7 +14,7 @@ ENDS = {
 
 @dataclass(frozen=True)
 class Field:
-    """One field of a record. Table columns have a `header`; `format` names a function of `operations.format`."""
+    """One field of a record. Table columns have a `header`; `format` names a function of `report.format`."""
 
     name: str
     meaning: str

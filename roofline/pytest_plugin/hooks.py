@@ -24,7 +24,7 @@ from roofline.pytest_plugin import selection
 from roofline.pytest_plugin.narrator import REDRAW, Narrator, end_unread
 from roofline.pytest_plugin.replay import Nowhere
 from roofline.pytest_plugin.state import State, of_command_line
-from roofline.report import saved
+from roofline.report import saved, throughput
 from roofline.store import conditions, journal, temporary
 from roofline.store.lines import plain
 from roofline.store.outcome import FAILED, SKIPPED
@@ -465,7 +465,7 @@ def exit_status(status: int, state: State) -> int:
     early, and where nothing could be measured."""
     failed = bool(state.end_reason) or FAILED in [outcome.outcome for outcome in state.run.missing]
     if state.options.fail_slower:
-        slower = decision.slower(state.run)
+        slower = throughput.slower(state.run)
         state.problems += slower
         failed = failed or bool(slower)
     if not state.fruitful:

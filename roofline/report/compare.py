@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from roofline.analysis.comparison import NEITHER, CaseChange, Comparison, compare, named_runs
 from roofline.analysis.verdicts import ALPHA, FASTER, MARGIN, SAME, SLOWER, SPEED, UNDECIDED, Change
-from roofline.operations.format import error_text, hidden_text, interval_text, time_text
 from roofline.report import tables
+from roofline.report.format import error_text, hidden_text, interval_text, time_text
 from roofline.store.journal import load
 from roofline.store.run import Run
 from roofline.store.stats import grouped

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from roofline.analysis.fields import FIELDS
 from roofline.analysis.overlap import LOST, overlapping, valid
-from roofline.operations.format import growth_text
 from roofline.operations.gathering import exercise_wire, scaling
+from roofline.report.format import growth_text
 from roofline.report.sections import Section, declared
 from roofline.report.tables import TABLES
 from roofline.store.run import Run

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from roofline.analysis.fields import FIELDS
-from roofline.operations.format import FORMATS, WITH_ENDS
+from roofline.report.format import FORMATS, WITH_ENDS
 from roofline.theory.data import tables_of
 
 if TYPE_CHECKING:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from roofline.analysis.decision import LOOKS, OTHERS, SURE
+from roofline.analysis.decision import LOOKS, OTHERS, SURE, decision_of
 from roofline.analysis.fields import GROUPS
 from roofline.analysis.tokens import LIBRARY, by_tokens, compared, libraries_of
-from roofline.analysis.verdicts import VERDICTS
-from roofline.operations.format import (
+from roofline.analysis.verdicts import SLOWER, VERDICTS
+from roofline.report.format import (
     flops_text,
+    interval_text,
     mean_text,
     number_text,
     percent_text,
@@ -148,6 +149,17 @@ def decided(run: Run, frame: DataFrame) -> Section:
     if others > OTHERS:
         text += f", while others took {percent_text(others)} of the CPU"
     return declared("decided", rows, [text])
+
+
+def slower(run: Run) -> list[str]:
+    """A line for each case that is decided to be SLOWER."""
+    lines = []
+    for shape, name in run.cases():
+        decision = decision_of(run, shape, name)
+        if decision and decision.verdict == SLOWER:
+            ratio = interval_text(*decision[1:4])
+            lines.append(f"{SLOWER}: {shape.id}-{name}: {ratio} of {shape.baseline}'s speed")
+    return lines
 
 
 def steady(frame: DataFrame) -> Section:

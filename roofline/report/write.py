@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from roofline.analysis.memory_roof import ceilings_of
 from roofline.analysis.records import frame
-from roofline.operations.format import ends_text, rate_text, time_text
 from roofline.report import html, overlap, plots, tables, throughput
 from roofline.report.findings import findings
+from roofline.report.format import ends_text, rate_text, time_text
 from roofline.report.plots import theme
 from roofline.report.sections import Section, declared
 from roofline.store.conditions import conditions

@@ -19,8 +19,8 @@ import roofline
 from results import references, rule
 from roofline.analysis.fields import FIELDS, GROUPS
 from roofline.analysis.records import frame, records_of
-from roofline.operations.format import FORMATS, WITH_ENDS
 from roofline.report import plots
+from roofline.report.format import FORMATS, WITH_ENDS
 from roofline.report.write import markdown, sections, write
 from roofline.store import journal
 from roofline.store.source_files import hash_of_files

@@ -3,7 +3,7 @@ slope."""
 
 import numpy as np
 
-from roofline.operations.format import number_text
+from roofline.report.format import number_text
 from roofline.report.plots import theme
 
 PANELS = (

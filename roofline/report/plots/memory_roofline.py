@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from roofline.analysis.memory_roof import Roof
-from roofline.operations.format import percent_text, rate_text
 from roofline.operations.matmul import SHAPE
 from roofline.operations.shapes import shape_text
+from roofline.report.format import percent_text, rate_text
 from roofline.report.plots import theme
 from roofline.report.plots.theme import DARK, EDGE, GREY, MARKERS
 from roofline.store.run import AGAIN

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from roofline.analysis.overlap import overlapping
-from roofline.operations.format import percent_text
 from roofline.operations.gathering import exercise_wire
+from roofline.report.format import percent_text
 from roofline.report.plots import style, theme
 from roofline.report.plots.theme import DARK, GREY
 from roofline.theory.arms import ALL_CORES, LAYER

@@ -1,6 +1,6 @@
 """The common parts of gathering operations' figures: columns derived from a frame, looks of arms, words for a link."""
 
-from roofline.operations.format import number_text
+from roofline.report.format import number_text
 from roofline.report.plots import theme
 from roofline.report.plots.theme import GREY
 from roofline.theory.arms import ARMS, PERSISTENT

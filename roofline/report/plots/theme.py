@@ -9,7 +9,7 @@ from itertools import cycle, product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roofline.operations.format import rate_text
+from roofline.report.format import rate_text
 
 if TYPE_CHECKING:
     from PIL import Image

@@ -9,8 +9,8 @@ is one block there: it does not tell when its programs waited.
 import numpy as np
 
 from roofline.analysis.records import frame as frame_of
-from roofline.operations.format import rate_text
 from roofline.report import timelines
+from roofline.report.format import rate_text
 from roofline.report.plots import style, theme
 from roofline.report.plots.theme import BEHIND_TEXT, DARK
 from roofline.report.timelines import HOME_UNIT, WAITS, Block
