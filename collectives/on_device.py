@@ -82,7 +82,7 @@ def _table(operands: all_gather_matmul.Operands, arm: str, link: str, t_gemm_s: 
         blocks = _best(plans, t_gemm_s, t_comm_s)
         grid = Grid(rows, columns, max(n for n in range(1, config.group_m + 1) if rows // blocks % n == 0))
         arrival_s = simulator.arrivals(chunks, t_comm_s, rows, blocks)
-        table = schedule.row_block(grid, programs, arrival_s, chunk_s)
+        table, _ = schedule.row_block(grid, programs, arrival_s, chunk_s)
     else:
         table = tables.spill_once(grid, programs, simulator.arrivals(chunks, t_comm_s, 1)[0], chunk_s)
     plan = tables.tile_schedule(table, grid, operands.order, -(-len(x) // blocks), config, x.device)

@@ -81,12 +81,6 @@ def change_of_runs(cases: Sequence[Sides], of: str = SPEED) -> Change | None:
     return change(base_spreads, new_spreads, of)
 
 
-def seen_by(count: int) -> Change:
-    """No change, with the standard error that `count` runs a side leave it on an idle machine, where runs differ by
-    `BETWEEN_RUNS` and rounds by little."""
-    return Change(0.0, BETWEEN_RUNS * math.sqrt(2 / count), KNOWN + 2 * (count - 1))
-
-
 def complete(cases: Sequence[Values]) -> list[int]:
     """The processes that have all cases."""
     return sorted(set.intersection(*map(set, cases)))

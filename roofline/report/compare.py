@@ -13,7 +13,6 @@ from roofline.report import tables
 from roofline.report.format import error_text, hidden_text, interval_text, time_text
 from roofline.store.journal import load
 from roofline.store.run import Run
-from roofline.store.stats import grouped
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -122,12 +121,10 @@ def _counts(comparison: Comparison) -> str:
 
 def _missing(comparison: Comparison) -> list[str]:
     """A line for each reason why cases are not compared."""
-    lines = []
-    cases_of = grouped(((missing.missing_in, missing.reason), missing.case) for missing in comparison.missing)
-    for (where, reason), cases in cases_of.items():
-        lacking = "not compared" if where == NEITHER else f"missing in {where}"
-        lines.append(f"{lacking}: {tables.named(cases)}: {reason}")
-    return lines
+    rows = []
+    for case, where, reason in comparison.missing:
+        rows.append(("not compared" if where == NEITHER else f"missing in {where}", reason, case))
+    return tables.by_reason(rows)
 
 
 def terminal(comparison: Comparison) -> list[str]:

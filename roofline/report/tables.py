@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from roofline.analysis.fields import FIELDS
 from roofline.report.format import FORMATS, WITH_ENDS
+from roofline.store.stats import grouped
 from roofline.theory.data import tables_of
 
 if TYPE_CHECKING:
@@ -115,3 +116,11 @@ def named(cases: Sequence[str]) -> str:
     text = ", ".join(cases[:MOST_NAMED])
     more = len(cases) - MOST_NAMED
     return f"{text} and {more} more" if more > 0 else text
+
+
+def by_reason(cases: Iterable[tuple[str, str, str]]) -> list[str]:
+    """A line for each word and reason of `cases`, (word, reason, case) each."""
+    lines = []
+    for (word, reason), of_reason in grouped(((word, reason), case) for word, reason, case in cases).items():
+        lines.append(f"{word}: {named(of_reason)}: {reason}")
+    return lines

@@ -18,7 +18,6 @@ from roofline.report.sections import Section, declared
 from roofline.store.conditions import conditions
 from roofline.store.journal import load
 from roofline.store.run import Run
-from roofline.store.stats import grouped
 from roofline.theory.work import peak_dtype
 
 if TYPE_CHECKING:
@@ -127,11 +126,9 @@ def _end(run: Run) -> list[Section]:
 
 def missing(run: Run) -> list[str]:
     """A line per reason for which cases failed or have no number, with the cases."""
-    reasons = grouped(((missing.outcome, missing.reason), missing.case) for missing in run.missing)
-    lines = []
-    for (outcome, reason), cases in reasons.items():
-        lines.append(f"{outcome.replace('_', ' ')}: {tables.named(cases)}: {reason}")
-    return lines
+    return tables.by_reason(
+        (missing.outcome.replace("_", " "), missing.reason, missing.case) for missing in run.missing
+    )
 
 
 def ceilings(run: Run) -> list[str]:

@@ -226,7 +226,8 @@ def _chunk_outer(plan, t_gemm_s, t_comm_s):
 def _row_block(plan, t_gemm_s, t_comm_s):
     chunk_s = product_s(plan.grid, plan.workers, plan.ranks, t_gemm_s)
     arrival_s = arrivals(plan.ranks, t_comm_s, plan.grid.row_tiles, plan.row_blocks)
-    return schedule.row_block_end_s(plan.grid, plan.workers, arrival_s, chunk_s)
+    _, end_s = schedule.row_block(plan.grid, plan.workers, arrival_s, chunk_s)
+    return end_s
 
 
 def _signalled(plan, t_gemm_s, t_comm_s):

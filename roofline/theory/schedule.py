@@ -9,7 +9,6 @@ import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import groupby
 from typing import NamedTuple
 
 
@@ -135,8 +134,9 @@ def _visits(grid: Grid, programs: int, ends: Sequence[int]) -> Table:
     return tuple(table)
 
 
-def row_block(grid: Grid, programs: int, arrival_s: Sequence[Sequence[float]], chunk_s: float) -> Table:
-    """Tiles in the grid's order, each visited once with all chunks; the next goes to the program that is free first.
+def row_block(grid: Grid, programs: int, arrival_s: Sequence[Sequence[float]], chunk_s: float) -> tuple[Table, float]:
+    """Tiles in the grid's order, each visited once with all chunks; the next goes to the program that is free
+    first. With the table comes when the last program ends: to the bit what `simulate` says of it.
 
     `arrival_s[m][j]`: when row tile m is expected to have the chunk at position j. `chunk_s`: the time of one tile with
     one chunk.
@@ -151,21 +151,5 @@ def row_block(grid: Grid, programs: int, arrival_s: Sequence[Sequence[float]], c
         if (m, start_s) not in ends_s:
             _, ends_s[m, start_s] = inner_loops(arrival_s[m], 0, chunks, start_s, chunk_s)[-1]
         heapq.heappush(free, (ends_s[m, start_s], program))
-    return tuple(map(tuple, table))
-
-
-def row_block_end_s(grid: Grid, programs: int, arrival_s: Sequence[Sequence[float]], chunk_s: float) -> float:
-    """When the last program of the table `row_block` ends: to the bit what `simulate` says of it. Programs that are
-    free at once take tiles whose chunks arrive at once, without a look at each."""
-    free = [(0.0, programs)]
-    for here_s, tiles in groupby(arrival_s[m] for m, _ in grid.tiles):
-        left = len(list(tiles))
-        while left:
-            start_s, count = heapq.heappop(free)
-            taken = min(count, left)
-            left -= taken
-            _, end_s = inner_loops(here_s, 0, len(here_s), start_s, chunk_s)[-1]
-            heapq.heappush(free, (end_s, taken))
-            if taken < count:
-                heapq.heappush(free, (start_s, count - taken))
-    return max(free)[0]
+    end_s, _ = max(free)
+    return tuple(map(tuple, table)), end_s
