@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import NamedTuple
 
+from roofline.analysis.measured import MeasuredCase
 from roofline.analysis.verdicts import UNDECIDED, Change, verdicts
 from roofline.store.run import Run, Shape
 
@@ -59,28 +60,29 @@ def decide(ratios: Sequence[float], margin: float, planned: int) -> Decision:
     return decision
 
 
-def decision_of(run: Run, shape: Shape, contender: str) -> Decision | None:
+def decision_of(case: MeasuredCase) -> Decision | None:
     """The decision on a contender. There is none on one that is not judged, over a wire, and in a run that decides
     nothing."""
-    options = run.metadata.get("options", {})
+    shape = case.shape
+    options = case.run.metadata.get("options", {})
     is_decided = options.get("decide") and shape.analysis == "throughput" and shape.anchor
-    if not is_decided or contender not in shape.rivals:
+    if not is_decided or case.contender not in shape.rivals:
         return None
-    return decide([*shape.ratios(contender).values()], options["decide"], options["processes"])
+    return decide([*shape.ratios(case.contender).values()], options["decide"], options["processes"])
 
 
 def is_open(run: Run, shape: Shape) -> bool:
     """A contender is open while more processes may decide on it."""
     for contender in shape.measured:
-        decision = decision_of(run, shape, contender)
+        decision = decision_of(MeasuredCase(run, shape, contender))
         if decision and decision.verdict == UNDECIDED and decision.looks < len(LOOKS):
             return True
     return False
 
 
-def fields(run: Run, shape: Shape, contender: str) -> dict:
+def fields(case: MeasuredCase) -> dict:
     """The decision's fields of a record; {} where there is none."""
-    decision = decision_of(run, shape, contender)
+    decision = decision_of(case)
     return decision._asdict() if decision else {}
 
 

@@ -7,6 +7,7 @@ from functools import wraps
 from typing import Any, NamedTuple
 
 from roofline.analysis.fields import with_ends
+from roofline.analysis.measured import MeasuredCase
 from roofline.store.run import PROBE, Run, Shape
 from roofline.store.stats import Interval, time_of
 from roofline.theory import chips
@@ -116,40 +117,40 @@ def rate_of(amount: float, time: Interval) -> Interval:
     return Interval(amount / time.value, amount / time.high, amount / time.low)
 
 
-def intensity_of(shape: Shape, contender: str) -> float:
+def intensity_of(case: MeasuredCase) -> float:
     """FLOP per byte of device memory. What a contender spills moves too."""
-    spilled_bytes = shape.entrants[contender].get("spilled_bytes", 0)
-    return replace(shape.work, spilled_bytes=spilled_bytes).device_intensity
+    spilled_bytes = case.entrant.get("spilled_bytes", 0)
+    return replace(case.shape.work, spilled_bytes=spilled_bytes).device_intensity
 
 
-def fields(run: Run, shape: Shape, contender: str) -> dict:
+def fields(case: MeasuredCase) -> dict:
     """The measured roof at the intensity of a case, and the share of it that was reached; {} without ceilings."""
-    roof = roof_of(run, shape.dtype)
+    shape = case.shape
+    roof = roof_of(case.run, shape.dtype)
     if not roof:
         return {}
-    intensity = intensity_of(shape, contender)
-    reached, probe = _reached(shape, contender, roof, intensity)
+    intensity = intensity_of(case)
+    reached, probe = _reached(case, roof, intensity)
     fields = with_ends("of_roof", reached)
     fields["bound"] = bound(intensity, *roof)
     if reached:
         flop = shape.work.flop
-        time = shape.time(contender)
-        fields["roof_tflops"] = flop / time.value / reached.value / 1e12
-        fields["above_roof"] = reached.low > 1 and flop / time.high > roof.at(intensity)
+        fields["roof_tflops"] = flop / case.time.value / reached.value / 1e12
+        fields["above_roof"] = reached.low > 1 and flop / case.time.high > roof.at(intensity)
     if probe:
         fields["roof_probe"] = shape.entrants[probe]["config"]
     return fields
 
 
-def _reached(shape: Shape, contender: str, roof: Roof, intensity: float) -> tuple[Interval | None, str | None]:
+def _reached(case: MeasuredCase, roof: Roof, intensity: float) -> tuple[Interval | None, str | None]:
     """The fraction of the roof that a contender reached, and the probe that set it. Where a probe took turns with it,
     its ceiling is its rate in those rounds, which a contender may exceed. The other is the run's, and so are both
     without a probe. The roof is the lower one."""
+    shape = case.shape
     flop = shape.work.flop
-    times_s = shape.times_s(contender)
     name = _probe(shape)
     if not name:
-        return shape.estimate(lambda own_s: flop / own_s / roof.at(intensity), times_s), None
+        return shape.estimate(lambda own_s: flop / own_s / roof.at(intensity), case.times_s), None
     probe = shape.entrants[name]
     probe_flop = probe["amount"]
     other_flops = intensity * roof.read_bytes_per_s
@@ -157,9 +158,9 @@ def _reached(shape: Shape, contender: str, roof: Roof, intensity: float) -> tupl
         probe_flop *= intensity
         other_flops = roof.flops
     by_probe = shape.estimate(
-        lambda probe_s, own_s: flop / own_s / (probe_flop / probe_s), shape.times_s(name), times_s
+        lambda probe_s, own_s: flop / own_s / (probe_flop / probe_s), shape.times_s(name), case.times_s
     )
-    by_other = shape.estimate(lambda own_s: flop / own_s / other_flops, times_s)
+    by_other = shape.estimate(lambda own_s: flop / own_s / other_flops, case.times_s)
     if by_probe and by_other.value > by_probe.value:
         return by_other, None
     return by_probe, name

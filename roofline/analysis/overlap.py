@@ -8,8 +8,9 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from roofline.analysis.fields import FIELDS, joined, with_ends
+from roofline.analysis.measured import MeasuredCase
 from roofline.operations.gathering import OFF_PACE
-from roofline.store.run import REQUESTED, Run, Shape
+from roofline.store.run import REQUESTED, Shape
 from roofline.store.stats import Interval, ratio_of, time_of
 from roofline.theory.arms import ALL_CORES, ARMS, BOTH, SCATTERED, SIMULATED, OverlapPlan, base_arm, is_serial
 from roofline.theory.schedule import Grid
@@ -25,13 +26,13 @@ Series = dict[int, float]
 """{round: value}, empty where nothing was measured."""
 
 
-def fields(run: Run, shape: Shape, arm: str) -> dict:
-    """The fields of `arm` that hold it against matmul and wire. The baseline is the arm `serial`.
+def fields(case: MeasuredCase) -> dict:
+    """The fields of an arm that hold it against matmul and wire. The baseline is the arm `serial`.
 
     T_gemm is the fastest unsplit matmul of the same rounds, T_comm the link alone. All times are told beside the
     baseline's, by their ratios within rounds, so that what is formed of them agrees with them.
     """
-    samples = ArmSamples(shape, arm)
+    samples = ArmSamples(case)
     fields = joined(
         samples.case_fields(),
         samples.link_fields(),
@@ -49,14 +50,13 @@ class ArmSamples:
     A method gives one part of the fields.
     """
 
-    def __init__(self, shape: Shape, arm: str):
-        self.shape = shape
-        self.arm = arm
-        self.entrant = shape.entrants[arm]
-        self.own_fabric = bool(self.entrant.get("link"))
+    def __init__(self, case: MeasuredCase):
+        self.case = case
+        self.shape = shape = case.shape
+        self.arm = arm = case.contender
+        self.own_fabric = bool(case.entrant.get("link"))
         """The arm has a link of its own: the shape's link, T_gemm and T_comm are not the arm's."""
         self.gemm_name, link_name = _unsplit(shape)
-        self.times_s = shape.times_s(arm)
         self.gemm = shape.times_s(self.gemm_name)
         self.link = shape.times_s(link_name)
         self.preset = shape.times_s(next(iter(shape.of_role("preset")), None))
@@ -89,7 +89,7 @@ class ArmSamples:
         """The interval of value(T_gemm, T_comm, the arm's time); None where they are not to be compared."""
         if not self.plan or self.off_pace:
             return None
-        return self.shape.estimate(value, gemm, self.link, self.times_s, log=log)
+        return self.shape.estimate(value, gemm, self.link, self.case.times_s, log=log)
 
     def ratio(self, numerator: Series, denominator: Series) -> float | None:
         ratio = ratio_of(numerator, denominator, self.shape.groups)
@@ -130,7 +130,7 @@ class ArmSamples:
             "row_blocks": _declared(shape, self.arm, "row_blocks", 1) if spec and spec.by_block else None,
             "ranks_per_launch": self.ranks_per_launch,
             "split_slowdown": self.split,
-            "spilled_bytes": self.entrant.get("spilled_bytes", 0),
+            "spilled_bytes": self.case.entrant.get("spilled_bytes", 0),
             "rank_spread": _rank_spread(shape, self.arm),
             "gemm_rank_spread": _rank_spread(shape, self.gemm_name),
         }
@@ -175,7 +175,7 @@ class ArmSamples:
             return self.plan.ideal_s(t_gemm * split, t_comm) / time
 
         hidden = self.estimate(hidden_fraction, self.gemm, log=False)
-        all_cores = self.shape.estimate(truediv, self.shape.times_s(ALL_CORES), self.times_s)
+        all_cores = self.shape.estimate(truediv, self.shape.times_s(ALL_CORES), self.case.times_s)
         fields = with_ends("hidden_fraction", hidden)
         fields |= with_ends("gain_all_cores", all_cores)
         fields |= with_ends("of_roof", self.estimate(of_ideal, self.gemm))
@@ -264,7 +264,7 @@ def _lost(fields: dict, samples: ArmSamples) -> dict:
         ideal_s(t_gemm_s * split, t_comm_s),
         ideal_s(gemm_s, t_comm_s),
         ideal_s(gemm_s * slower, t_comm_s * later),
-        samples.typical(samples.times_s),
+        samples.case.time.value,
     )
     lost = {}
     before_s = fields["ideal_s"]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from roofline.analysis import decision, layers, memory_roof, overlap
 from roofline.analysis.fields import FIELDS, GROUPS, joined, with_ends
+from roofline.analysis.measured import MeasuredCase
 from roofline.analysis.memory_roof import intensity_of, once, rate_of
 from roofline.store.run import FEWEST_ROUNDS, INTERRUPTED, Run, Shape
 from roofline.store.stats import geometric_mean, lag1_correlation, ratio_of, student
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 ROOFS = {"throughput": memory_roof.fields, "overlap": overlap.fields}
-"""Analysis -> `fields(run, shape, contender)`, which hold a case against its roof: that of memory, or of a wire."""
+"""Analysis -> `fields(case)`, which hold a case against its roof: that of memory, or of a wire."""
 NAMES = {"throughput": GROUPS["every"], "overlap": FIELDS}
 """Analysis -> the fields that its records have."""
 DTYPES = {frozenset({int}): "Int64", frozenset({bool}): "boolean"}
@@ -31,90 +32,91 @@ WAITS_SINCE = 5
 @once
 def records_of(run: Run) -> list[dict]:
     """A flat dict of scalars for every case, in the order of the run."""
-    return [record_of(run, shape, name) for shape, name in run.cases()]
+    return [record_of(MeasuredCase(run, shape, name)) for shape, name in run.cases()]
 
 
-def record_of(run: Run, shape: Shape, contender: str) -> dict:
+def record_of(case: MeasuredCase) -> dict:
     """The record of a case, by the ceilings known so far: a flat dict of scalars, whose fields `fields.toml` explains.
     What was not measured, as the roof's fields without ceilings, is None."""
     measured = joined(
-        _case_fields(run, shape, contender),
-        _time_fields(shape, contender),
-        ROOFS[shape.analysis](run, shape, contender),
-        decision.fields(run, shape, contender),
-        layers.fields(shape, contender),
-        _steady_fields(run, shape, contender),
-        _counted_fields(shape, contender),
+        _case_fields(case),
+        _time_fields(case),
+        ROOFS[case.shape.analysis](case),
+        decision.fields(case),
+        layers.fields(case),
+        _steady_fields(case),
+        _counted_fields(case),
     )
-    record = dict.fromkeys(NAMES[shape.analysis]) | _declared(shape, contender) | measured
-    record["notes"] = _notes(record, shape)
+    record = dict.fromkeys(NAMES[case.shape.analysis]) | _declared(case) | measured
+    record["notes"] = _notes(record, case.shape)
     return record
 
 
-def _declared(shape: Shape, contender: str) -> dict:
+def _declared(case: MeasuredCase) -> dict:
     """Values that operation, contender and machine declared. What is measured stands in their place."""
-    entrant = shape.entrants[contender]
+    shape = case.shape
     fields = {**shape.params}
-    for declared in (shape.facts, entrant, entrant.get("costs", {}), shape.telemetry):
+    for declared in (shape.facts, case.entrant, case.entrant.get("costs", {}), shape.telemetry):
         for name, value in declared.items():
             if name in FIELDS:
                 fields[name] = value
     return fields
 
 
-def _case_fields(run: Run, shape: Shape, contender: str) -> dict:
+def _case_fields(case: MeasuredCase) -> dict:
     """Identity, work and number of samples of a case."""
+    shape = case.shape
+    metadata = case.run.metadata
     return {
-        "case": f"{shape.id}-{contender}",
+        "case": f"{shape.id}-{case.contender}",
         "shape": shape.id,
         "analysis": shape.analysis,
         "op": shape.op,
-        "contender": contender,
+        "contender": case.contender,
         "dtype": shape.dtype,
         "flop": shape.work.flop,
         "device_bytes": shape.work.device_bytes,
-        "device_intensity": intensity_of(shape, contender),
+        "device_intensity": intensity_of(case),
         "baseline": shape.baseline,
-        "rival": contender in shape.rivals,
-        "rounds": len(shape.times_s(contender)),
+        "rival": case.contender in shape.rivals,
+        "rounds": len(case.times_s),
         "passes": shape.passes,
         "processes": len({process for process, _ in shape.groups.values()}),
-        "late": shape.late[contender],
+        "late": shape.late[case.contender],
         "cache": shape.cache,
         "stopped_by": shape.stopped_by,
-        "waiting_share": _waiting_share(run, shape, contender),
-        "source": run.metadata["machine"]["source"],
-        "method_version": run.metadata["method_version"],
+        "waiting_share": _waiting_share(case),
+        "source": metadata["machine"]["source"],
+        "method_version": metadata["method_version"],
     }
 
 
-def _time_fields(shape: Shape, contender: str) -> dict:
+def _time_fields(case: MeasuredCase) -> dict:
     """The time of a case, its rate, and the ratio to the baseline, which there is not where that was refused."""
-    times_s = shape.times_s(contender)
-    time = shape.time(contender)
-    fields = with_ends("time_s", time) | with_ends("tflops", rate_of(shape.work.flop / 1e12, time))
-    fields["lag1_correlation"] = lag1_correlation(times_s.values())
+    shape = case.shape
+    fields = with_ends("time_s", case.time) | with_ends("tflops", rate_of(shape.work.flop / 1e12, case.time))
+    fields["lag1_correlation"] = lag1_correlation(case.times_s.values())
     if "m" in shape.facts:
-        fields["tokens_per_s"] = shape.facts["m"] / time.value
+        fields["tokens_per_s"] = shape.facts["m"] / case.time.value
     if anchor := shape.anchor:
-        fields |= with_ends("ratio_to_baseline", ratio_of(anchor, times_s, shape.groups))
+        fields |= with_ends("ratio_to_baseline", ratio_of(anchor, case.times_s, shape.groups))
         fields["baseline_time_s"] = shape.time(shape.baseline).value
     return fields
 
 
-def _waiting_share(run: Run, shape: Shape, contender: str) -> float | None:
+def _waiting_share(case: MeasuredCase) -> float | None:
     """The fraction of samples in which threads waited for a core. None of a GPU, and of runs that did not note
     it."""
-    if run.metadata["machine"]["source"] != "cpu" or run.metadata["method_version"] < WAITS_SINCE:
+    metadata = case.run.metadata
+    if metadata["machine"]["source"] != "cpu" or metadata["method_version"] < WAITS_SINCE:
         return None
-    times_s = shape.times_s(contender)
-    waits = shape.values(contender, "waited_s")
-    return len(waits.keys() & times_s.keys()) / len(times_s)
+    waits = case.shape.values(case.contender, "waited_s")
+    return len(waits.keys() & case.times_s.keys()) / len(case.times_s)
 
 
-def _counted_fields(shape: Shape, contender: str) -> dict:
+def _counted_fields(case: MeasuredCase) -> dict:
     """Bytes and cycles that a profiler counted in one call; {} where it did not."""
-    line = shape.counters.get(contender)
+    line = case.shape.counters.get(case.contender)
     if not line:
         return {}
     dram = line["dram_bytes"]
@@ -126,8 +128,8 @@ def _counted_fields(shape: Shape, contender: str) -> dict:
         "counter_source": "; ".join([f"{source['tool']} {source['version']}", *metrics]),
     }
     if dram:
-        fields["counted_intensity"] = shape.work.flop / dram
-        fields["dram_of_device_bytes"] = dram / shape.work.device_bytes
+        fields["counted_intensity"] = case.shape.work.flop / dram
+        fields["dram_of_device_bytes"] = dram / case.shape.work.device_bytes
     if line.get("tensor_cycles") is not None and line.get("sm_cycles"):
         fields["tensor_pipe_share"] = line["tensor_cycles"] / TENSOR_PIPES / line["sm_cycles"]
     return fields
@@ -149,14 +151,14 @@ def steady_ratios(run: Run, shape: Shape, contender: str) -> dict[int, float]:
     return ratios
 
 
-def _steady_fields(run: Run, shape: Shape, contender: str) -> dict:
+def _steady_fields(case: MeasuredCase) -> dict:
     """The fields `steady_*`: medians over the blocks of `contender`; {} without blocks. Power is energy over time, of
     the counted part alone."""
-    blocks = _blocks(run, shape, contender)
+    blocks = _blocks(case.run, case.shape, case.contender)
     if not blocks:
         return {}
     time_s = median(block["time_s"] for block in blocks)
-    ratios = list(steady_ratios(run, shape, contender).values())
+    ratios = list(steady_ratios(case.run, case.shape, case.contender).values())
     energies_j = [block["energy_j"] / block["calls"] for block in blocks if block["energy_j"] is not None]
     clocks_mhz = list(filter(None, (block.get("sm_clock_mhz") for block in blocks)))
     throttled = filter(None, (block.get("throttle_reasons") for block in blocks))

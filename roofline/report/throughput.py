@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from roofline.analysis.decision import LOOKS, OTHERS, SURE, decision_of
 from roofline.analysis.fields import GROUPS
+from roofline.analysis.measured import MeasuredCase
 from roofline.analysis.tokens import LIBRARY, by_tokens, compared, libraries_of
 from roofline.analysis.verdicts import SLOWER, VERDICTS
 from roofline.report.format import (
@@ -155,7 +156,7 @@ def slower(run: Run) -> list[str]:
     """A line for each case that is decided to be SLOWER."""
     lines = []
     for shape, name in run.cases():
-        decision = decision_of(run, shape, name)
+        decision = decision_of(MeasuredCase(run, shape, name))
         if decision and decision.verdict == SLOWER:
             ratio = interval_text(*decision[1:4])
             lines.append(f"{SLOWER}: {shape.id}-{name}: {ratio} of {shape.baseline}'s speed")
