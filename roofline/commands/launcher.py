@@ -70,7 +70,7 @@ def call_of(runners: operations.Runners, run: Run, case: str) -> Call:
     if name not in runners.planner(operation).choices():
         raise ValueError(f"{name} is from a file that the journal names: give it, too, as --contender FILE::NAME")
     runners.of(operation).earlier[shape.id] = run.shapes[shape.id].choices
-    prepared = runners.prepare(shape.id, [name])
+    prepared = runners.prepare(shape, [name])
     if name in prepared.rejected:
         raise ValueError(prepared.rejected[name].reason)
     return prepared.entrants[name].call

@@ -222,9 +222,8 @@ class Runners:
                 runner.ranks = self._ranks
         return self.loaded[operation.name]
 
-    def prepare(self, shape: str, names: list[str], *first_call):
-        """Prepare the case that the id `shape` names. `first_call` is as `worker.prepared.unwatched`."""
-        case, _ = parse(shape)
+    def prepare(self, case: Case, names: list[str], *first_call):
+        """Prepare a case with the contenders `names`. `first_call` is as `worker.prepared.unwatched`."""
         operation = find(case.op)
         prepared = self.of(operation).prepare(case, names, *first_call)
         prepared.analysis = operation.analysis

@@ -362,7 +362,7 @@ def ffn_benchmark(request, benchmark):
             runnable = state.run.measured(shape) if state.options.timed else state.checked(shape)
             end_reason = state.end_reason
         else:
-            prepared = state.runners.prepare(shape, [contender])
+            prepared = state.runners.prepare(operations.parse(shape)[0], [contender])
             rejection = prepared.rejected.get(contender)
             runnable = prepared.entrants
         if rejection and rejection.outcome != SKIPPED:
