@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from pandas import DataFrame, Series
 
 COLUMNS = GROUPS["tokens"]
-LIBRARY = ("", "_low", "_high")
-"""Behind a library's name: the columns of its ratio to the baseline, which are there where it was measured."""
 
 
 def compared(frame: DataFrame) -> DataFrame:
@@ -46,20 +44,21 @@ def by_tokens(run: Run, frame: DataFrame) -> DataFrame:
         row |= _sustained(run, _alike(alone, dtype, m))
         row |= _dispatched(run, _alike(dispatched, dtype, m))
         for name, of_library in _alike(libraries, dtype, m).groupby("contender", sort=False):
-            columns = [f"{name}{end}" for end in LIBRARY]
-            row |= zip(columns, mean_ratio(run, of_library), strict=True)
+            row |= zip(columns_of(name), mean_ratio(run, of_library), strict=True)
         rows.append(row)
     table = pandas.DataFrame(rows)
-    return table.reindex(columns=[*COLUMNS, *_columns_of_libraries(table)])
+    return table.reindex(columns=[*COLUMNS, *(name for name in table if name not in COLUMNS)])
+
+
+def columns_of(name: str) -> tuple[str, str, str]:
+    """A mean and its ends: columns of `fields.toml`, or of the library of that name."""
+    low, high = COLUMNS[name].ends if name in COLUMNS else (f"{name}_low", f"{name}_high")
+    return name, low, high
 
 
 def libraries_of(table: DataFrame) -> list[str]:
     """The libraries that have columns in a table of `by_tokens`."""
-    return _columns_of_libraries(table)[:: len(LIBRARY)]
-
-
-def _columns_of_libraries(table: DataFrame) -> list[str]:
-    return [column for column in table if column not in COLUMNS]
+    return list(table)[len(COLUMNS) :: 3]
 
 
 def _alike(rows: DataFrame, dtype: str, m: int) -> DataFrame:

@@ -80,9 +80,9 @@ def _costs(op: str, rows: DataFrame) -> str:
     shapes = rows.drop_duplicates("shape", keep="last")
     preset = shapes["preset_slowdown"].median()
     text = f"{op}: with all flags up the kernel takes {preset:.2f} of the time of the fastest unsplit matmul"
-    beside = shapes["gemm_slowdown"].dropna()
-    if len(beside):
-        text += f", beside other traffic {median(beside):.2f} of that"
+    slowdowns = shapes["gemm_slowdown"].dropna()
+    if len(slowdowns):
+        text += f", beside other traffic {median(slowdowns):.2f} of that"
     slower = rows.dropna(subset="link_slowdown").groupby("contender", sort=False)["link_slowdown"].median()
     if len(slower):
         times = [f"{ratio:.2f} ({arm})" for arm, ratio in slower.items()]

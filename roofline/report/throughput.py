@@ -6,9 +6,8 @@ import math
 from typing import TYPE_CHECKING
 
 from roofline.analysis.decision import LOOKS, OTHERS, SURE, decision_of
-from roofline.analysis.fields import GROUPS
 from roofline.analysis.measured import MeasuredCase
-from roofline.analysis.tokens import LIBRARY, by_tokens, compared, libraries_of
+from roofline.analysis.tokens import by_tokens, columns_of, compared, libraries_of
 from roofline.analysis.verdicts import SLOWER, VERDICTS
 from roofline.report.format import (
     flops_text,
@@ -95,15 +94,14 @@ def tokens_table(rows: DataFrame) -> DataFrame:
         cells["least"] = f"{number_text(row['least'])} {row['least_shape']}".rstrip()
         cells["of roof"] = "-" if math.isnan(row["of_roof"]) else roof_text(row["of_roof"])
         for name in libraries:
-            ratio = [row[f"{name}{end}"] for end in LIBRARY]
-            cells[f"{name}{LIBRARY_RATIO}"] = "-" if math.isnan(ratio[0]) else mean_text(*ratio)
+            cells[f"{name}{LIBRARY_RATIO}"] = _mean_text(row, name)
         table.append(cells)
     return pandas.DataFrame(table)
 
 
 def _mean_text(row: dict, name: str) -> str:
     """A mean over the shapes with its interval; `-` of none."""
-    ratio = [row[name] for name in (name, *GROUPS["tokens"][name].ends)]
+    ratio = [row[column] for column in columns_of(name)]
     return "-" if math.isnan(ratio[0]) else mean_text(*ratio)
 
 
